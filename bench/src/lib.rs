@@ -1,0 +1,1 @@
+//! Benchmarks: the engine's hit path, and the server beside its peers.

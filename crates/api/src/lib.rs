@@ -1,0 +1,1 @@
+//! The control API: its types, its description and its client.

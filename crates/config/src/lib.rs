@@ -1,0 +1,1 @@
+//! What the operator wrote, checked: configuration file, volume specifications, sizes, addresses.

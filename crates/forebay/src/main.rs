@@ -1,0 +1,2 @@
+//! Forebay: an in-line block cache.
+fn main() {}

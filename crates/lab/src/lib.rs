@@ -1,0 +1,1 @@
+//! The lab: seeded simulation of the shipped engine, trace replay and policy comparison.

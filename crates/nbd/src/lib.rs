@@ -1,0 +1,1 @@
+//! The NBD protocol, both sides, without any input or output of its own.

@@ -1,0 +1,1 @@
+//! Eviction policies: pure values behind one trait.

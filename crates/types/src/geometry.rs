@@ -1,0 +1,93 @@
+//! Sectors, lines, regions and ranges.
+
+use std::fmt;
+
+/// The smallest unit that is read, written, valid or dirty, in bytes.
+pub const SECTOR_BYTES: u64 = 512;
+/// The unit of caching, in bytes.
+pub const LINE_BYTES: u64 = 4096;
+/// Sectors in one line: the masks for valid and dirty sectors are one byte each.
+pub const SECTORS_PER_LINE: u32 = (LINE_BYTES / SECTOR_BYTES) as u32;
+/// The unit in which a volume is spread over the shards of the engine, in bytes. All lines of one
+/// region are in one shard, so that neighbours can be read and written in one piece.
+pub const REGION_BYTES: u64 = 1 << 20;
+/// Lines in one region.
+pub const LINES_PER_REGION: u64 = REGION_BYTES / LINE_BYTES;
+
+/// The number of a volume, unique among the volumes being served. Names are for people; requests
+/// carry this.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash)]
+pub struct VolumeId(pub u16);
+
+impl fmt::Display for VolumeId {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        write!(f, "volume {}", self.0)
+    }
+}
+
+/// A range of bytes of a volume or a backing store.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash)]
+pub struct ByteRange {
+    /// First byte.
+    pub offset: u64,
+    /// Number of bytes.
+    pub len: u64,
+}
+
+impl ByteRange {
+    /// The range of `len` bytes from `offset`.
+    pub const fn new(offset: u64, len: u64) -> Self {
+        Self { offset, len }
+    }
+
+    /// The first byte behind the range. Ranges are checked against the size of their volume where
+    /// they enter, so the sum can't wrap inside.
+    pub const fn end(self) -> u64 {
+        self.offset + self.len
+    }
+
+    /// Whether both ends lie on sector boundaries.
+    pub const fn is_sector_aligned(self) -> bool {
+        self.offset.is_multiple_of(SECTOR_BYTES) && self.len.is_multiple_of(SECTOR_BYTES)
+    }
+
+    /// Whether the range lies inside the first `size` bytes. Never wraps.
+    pub const fn fits(self, size: u64) -> bool {
+        match self.offset.checked_add(self.len) {
+            Some(end) => end <= size,
+            None => false,
+        }
+    }
+
+    /// Whether the two ranges share a byte.
+    pub const fn overlaps(self, other: Self) -> bool {
+        self.offset < other.end() && other.offset < self.end()
+    }
+}
+
+impl fmt::Display for ByteRange {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        write!(f, "{}+{}", self.offset, self.len)
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_range_at_the_top_of_the_address_space_does_not_wrap() {
+        assert!(!ByteRange::new(u64::MAX, 1).fits(u64::MAX));
+        assert!(!ByteRange::new(u64::MAX - 4, 512).fits(1 << 40));
+        assert!(ByteRange::new(0, 0).fits(0));
+        assert!(ByteRange::new(512, 512).fits(1024));
+        assert!(!ByteRange::new(512, 513).fits(1024));
+    }
+
+    #[test]
+    fn touching_ranges_do_not_overlap() {
+        let a = ByteRange::new(0, 512);
+        assert!(!a.overlaps(ByteRange::new(512, 512)));
+        assert!(a.overlaps(ByteRange::new(511, 1)));
+    }
+}

@@ -1,0 +1,18 @@
+//! Words every part of Forebay shares: identities, ranges, units, errors and limits.
+//!
+//! This crate depends on nothing and does nothing. A word that two crates need is defined here
+//! once, with its unit, so that the command line, the control API, the engine and the documents
+//! speak of the same thing by the same name.
+
+mod error;
+mod geometry;
+pub mod limits;
+mod mode;
+mod size;
+
+pub use error::{IoError, IoResult};
+pub use geometry::{
+    ByteRange, LINE_BYTES, LINES_PER_REGION, REGION_BYTES, SECTOR_BYTES, SECTORS_PER_LINE, VolumeId,
+};
+pub use mode::{Mode, ParseModeError};
+pub use size::{ParseSizeError, Size};

@@ -1,0 +1,73 @@
+//! How a volume is cached.
+
+use std::{fmt, str::FromStr};
+
+/// What the cache does with a volume's requests, chosen by the administrator per volume and
+/// changeable while it runs.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, Default)]
+pub enum Mode {
+    /// Writes are acknowledged from memory and reach the disk later.
+    WriteBack,
+    /// Writes are acknowledged when they are on the disk; memory keeps a copy.
+    #[default]
+    WriteThrough,
+    /// Nothing new is kept in memory.
+    Bypass,
+}
+
+impl Mode {
+    /// All modes, in the order they are listed to people.
+    pub const ALL: [Self; 3] = [Self::WriteBack, Self::WriteThrough, Self::Bypass];
+
+    /// The word for it in the command line, the configuration and the API.
+    pub const fn as_str(self) -> &'static str {
+        match self {
+            Self::WriteBack => "write-back",
+            Self::WriteThrough => "write-through",
+            Self::Bypass => "bypass",
+        }
+    }
+}
+
+impl fmt::Display for Mode {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.write_str(self.as_str())
+    }
+}
+
+/// The word names no mode.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct ParseModeError(String);
+
+impl fmt::Display for ParseModeError {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        write!(f, "no mode '{}': use write-back, write-through or bypass", self.0)
+    }
+}
+
+impl std::error::Error for ParseModeError {}
+
+impl FromStr for Mode {
+    type Err = ParseModeError;
+
+    fn from_str(s: &str) -> Result<Self, Self::Err> {
+        Self::ALL.into_iter().find(|m| m.as_str() == s).ok_or_else(|| ParseModeError(s.into()))
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn modes_are_read_as_they_are_written() {
+        for mode in Mode::ALL {
+            assert_eq!(mode.to_string().parse(), Ok(mode));
+        }
+        let error = "writeback".parse::<Mode>().unwrap_err();
+        assert_eq!(
+            error.to_string(),
+            "no mode 'writeback': use write-back, write-through or bypass"
+        );
+    }
+}

@@ -1,0 +1,123 @@
+//! Sizes as people write them: `4096`, `512MiB`, `8GiB`, `1.5GiB`.
+
+use std::{fmt, str::FromStr};
+
+/// A number of bytes, read from and shown to people. `K`, `KiB` and `k` are all 1024 bytes;
+/// decimal prefixes (`KB`, `MB`) are refused rather than guessed at.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash, Default)]
+pub struct Size(pub u64);
+
+const UNITS: [(&str, u32); 5] = [("TiB", 40), ("GiB", 30), ("MiB", 20), ("KiB", 10), ("B", 0)];
+
+impl Size {
+    /// The number of bytes.
+    pub const fn bytes(self) -> u64 {
+        self.0
+    }
+}
+
+impl fmt::Display for Size {
+    /// The shortest exact form: `8GiB`, `1536MiB`, `1000B`.
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        let (unit, shift) = UNITS
+            .into_iter()
+            .find(|&(_, shift)| self.0 >= 1 << shift && self.0.is_multiple_of(1 << shift))
+            .unwrap_or(("B", 0));
+        write!(f, "{}{unit}", self.0 >> shift)
+    }
+}
+
+/// The text is no size.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct ParseSizeError {
+    text: String,
+    too_large: bool,
+}
+
+impl fmt::Display for ParseSizeError {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        if self.too_large {
+            write!(f, "size '{}' is larger than 16 EiB", self.text)
+        } else {
+            write!(f, "no size '{}': write it like 4096, 512MiB or 1.5GiB", self.text)
+        }
+    }
+}
+
+impl std::error::Error for ParseSizeError {}
+
+impl FromStr for Size {
+    type Err = ParseSizeError;
+
+    fn from_str(text: &str) -> Result<Self, Self::Err> {
+        let fail = |too_large| ParseSizeError { text: text.to_owned(), too_large };
+        let digits_end =
+            text.find(|c: char| !c.is_ascii_digit() && c != '.').unwrap_or(text.len());
+        let (number, unit) = text.split_at(digits_end);
+        let shift = match unit {
+            "" | "B" => 0,
+            "k" | "K" | "KiB" => 10,
+            "M" | "MiB" => 20,
+            "G" | "GiB" => 30,
+            "T" | "TiB" => 40,
+            _ => return Err(fail(false)),
+        };
+        let (whole, fraction) = number.split_once('.').unwrap_or((number, ""));
+        let is_number = |s: &str| !s.is_empty() && s.bytes().all(|b| b.is_ascii_digit());
+        if !is_number(whole) || (number.contains('.') && !is_number(fraction)) {
+            return Err(fail(false));
+        }
+        let whole: u64 = whole.parse().map_err(|_| fail(true))?;
+        let mut bytes = u128::from(whole) << shift;
+        if !fraction.is_empty() {
+            // Nine digits are more than any size needs, and keep the product small.
+            if fraction.len() > 9 {
+                return Err(fail(false));
+            }
+            let scale = 10u128.pow(fraction.len() as u32);
+            let part: u128 = fraction.parse().map_err(|_| fail(false))?;
+            let product = part << shift;
+            if !product.is_multiple_of(scale) {
+                return Err(fail(false));
+            }
+            bytes += product / scale;
+        }
+        u64::try_from(bytes).map(Self).map_err(|_| fail(true))
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use proptest::prelude::*;
+
+    #[test]
+    fn sizes_as_people_write_them() {
+        for (text, bytes) in [
+            ("0", 0),
+            ("4096", 4096),
+            ("1k", 1024),
+            ("512MiB", 512 << 20),
+            ("1.5GiB", 3 << 29),
+            ("2T", 2 << 40),
+        ] {
+            assert_eq!(text.parse(), Ok(Size(bytes)), "{text}");
+        }
+    }
+
+    #[test]
+    fn what_is_no_size_is_refused() {
+        for text in ["", "x", "MiB", "1MB", "-1", "1..5G", "1.G", ".5G", "0.3B", "1 GiB", "1e9"] {
+            assert!(text.parse::<Size>().is_err(), "{text}");
+        }
+        let error = "99999999999999T".parse::<Size>().unwrap_err();
+        assert_eq!(error.to_string(), "size '99999999999999T' is larger than 16 EiB");
+    }
+
+    proptest! {
+        #[test]
+        fn shown_sizes_read_back(bytes: u64) {
+            prop_assert_eq!(Size(bytes).to_string().parse(), Ok(Size(bytes)));
+        }
+    }
+}

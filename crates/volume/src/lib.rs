@@ -1,0 +1,1 @@
+//! Named volumes over the engine: bounds, splitting, streams, flushes and replies.
