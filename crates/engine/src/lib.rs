@@ -1,1 +1,46 @@
 //! The cache engine: one shard of the cache as a deterministic state machine.
+//!
+//! A [`Shard`] owns the lines of some regions of all volumes: which lines are in its part of the
+//! pool, which of their sectors are valid and dirty, which operations are in flight, and in what
+//! order lines leave. It knows no clock, thread, file or byte of data. A driver calls it with the
+//! parts of clients' requests and with the ends of I/Os; each call returns at once and leaves what
+//! is to be done in an [`Outbox`]. The runtime drives shards in real time under one lock each, the
+//! lab in virtual time; both run this code.
+//!
+//! Invariants, checked by [`Shard::self_check`]:
+//! - a line is in at most one resident slot, and an indexed slot holds the line it is indexed for;
+//! - dirty sectors are valid, and the dirty set of a volume holds exactly its dirty lines;
+//! - a line takes part in one operation at a time (`flight.rs` says why that orders everything);
+//! - data under a pin is not overwritten: a write moves the line to another slot instead.
+//!
+//! The price: 16 bytes of metadata per line beside the data, 5.3 for the index, and what the
+//! policy takes; a request that needs several lines looks each of them up.
+
+mod action;
+mod bits;
+mod complete;
+mod counters;
+mod destage;
+mod erase;
+mod flight;
+mod flush;
+mod index;
+mod key;
+mod meta;
+mod modes;
+mod read;
+mod shard;
+mod slots;
+mod volume;
+
+pub use action::{
+    Answer, Attempt, IoAction, IoId, IoVerb, MemoryStep, Outbox, Outcome, Part, PartId, Place,
+    Segment,
+};
+pub use counters::VolumeCounters;
+pub use erase::EraseKind;
+pub use key::LineKey;
+pub use meta::{LineMeta, LineTable, SLOTS_MAX, Slot};
+pub use modes::WriteOutcome;
+pub use read::{ReadOutcome, Touched};
+pub use shard::{Shard, ShardConfig, ShardUsage};

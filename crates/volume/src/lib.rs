@@ -1,1 +1,26 @@
 //! Named volumes over the engine: bounds, splitting, streams, flushes and replies.
+//!
+//! A client's request comes in with a token, is cut at region borders into parts, and each part
+//! goes to the shard that owns its region. The [`Dispatcher`] keeps what is in flight, tries parts
+//! again that had to wait, and gives the token back with the answer, exactly once. Each worker of
+//! the runtime has one, and so has the lab; what they do differently is behind [`Host`].
+//!
+//! Requests go down: host -> dispatcher -> shard -> I/O; answers come back the same way. Nothing
+//! here knows a clock, a thread or a socket.
+
+mod dispatch;
+mod erase;
+mod host;
+mod job;
+mod merge;
+mod request;
+mod split;
+mod streams;
+
+pub use dispatch::Dispatcher;
+pub use host::{Host, Payload, Reply, ReplySegment};
+pub use job::JobId;
+pub use merge::{MERGED_BYTES_MAX, Mergeable, merge};
+pub use request::{Request, RequestKind};
+pub use split::{shard_of, split};
+pub use streams::{Plan, Streams};

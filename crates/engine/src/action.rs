@@ -1,0 +1,170 @@
+//! What the engine asks of its driver.
+//!
+//! The engine touches no data and waits for nothing. Each call leaves its wishes in an [`Outbox`]:
+//! memory steps, which the driver carries out before it lets go of the shard; I/Os, which it
+//! starts and reports back through [`crate::Shard::complete`]; and answers to parts of requests.
+
+use crate::{LineKey, Slot};
+use forebay_types::{ByteRange, IoError, IoResult, VolumeId};
+
+/// Names a part of a client's request; made and understood by the driver alone.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash)]
+pub struct PartId(pub u64);
+
+/// Names an operation of a shard to its driver.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash)]
+pub struct IoId {
+    pub(crate) op: u32,
+    pub(crate) generation: u32,
+}
+
+/// The piece of a request that lies in one region of a volume.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Part {
+    /// Who to answer.
+    pub id: PartId,
+    /// The volume.
+    pub volume: VolumeId,
+    /// Sector-aligned, not empty, inside the volume and inside one region.
+    pub range: ByteRange,
+}
+
+/// How often a part has been tried.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub struct Attempt {
+    /// Tries before this one.
+    pub count: u8,
+    /// The operation the part waited for last has failed this way.
+    pub error: Option<IoError>,
+}
+
+/// Where some bytes of a request are.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Place {
+    /// In the pool.
+    Slot {
+        /// The line's slot.
+        slot: Slot,
+        /// First byte within the line.
+        offset: u32,
+    },
+    /// In memory of the request itself: the payload of a write, or a buffer the driver provides
+    /// for a read. The offset counts from the start of the part.
+    Private {
+        /// First byte within the part's memory.
+        offset: u32,
+    },
+    /// Nowhere: the bytes are read to join two pieces of one I/O, and thrown away.
+    Discard,
+}
+
+/// Consecutive bytes of a request, and where they are.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Segment {
+    /// Where they are.
+    pub place: Place,
+    /// How many, in bytes.
+    pub len: u32,
+}
+
+/// A change to the pool's memory, to be made before the shard is let go of.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum MemoryStep {
+    /// Copy from the payload of the write at hand into the pool.
+    Fill {
+        /// The slot to write to.
+        slot: Slot,
+        /// First byte within the line.
+        offset: u32,
+        /// First byte within the part's payload.
+        payload_offset: u32,
+        /// Bytes to copy.
+        len: u32,
+    },
+    /// Copy a whole line to another slot.
+    CopyLine {
+        /// The slot to read.
+        from: Slot,
+        /// The slot to write.
+        to: Slot,
+    },
+}
+
+/// What an I/O does to the backend.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum IoVerb {
+    /// Read into the segments.
+    Read,
+    /// Write the segments; with `fua`, be done only when they are on stable storage.
+    Write {
+        /// Force unit access.
+        fua: bool,
+    },
+    /// Forget the range.
+    Discard,
+    /// Make the range read as zeroes.
+    Zero {
+        /// Whether a hole is acceptable.
+        unmap: bool,
+    },
+}
+
+/// An I/O to be started. The driver reports its end with [`crate::Shard::complete`]; until then
+/// the slots in it are pinned, and private memory of `part` must stay where it is.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct IoAction {
+    /// To be handed back on completion.
+    pub id: IoId,
+    /// What to do.
+    pub verb: IoVerb,
+    /// The volume whose backend is meant.
+    pub volume: VolumeId,
+    /// The bytes of the volume.
+    pub range: ByteRange,
+    /// The memory, in order, covering `range` exactly; empty unless reading or writing.
+    pub segments: Vec<Segment>,
+    /// The part whose private memory the segments mean.
+    pub part: Option<PartId>,
+}
+
+/// What a part learns.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Outcome {
+    /// It is done, well or badly.
+    Done(IoResult),
+    /// What it waited for is over: try again, with this error in the attempt if there is one.
+    Retry(Option<IoError>),
+}
+
+/// An answer to a part.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Answer {
+    /// Which part.
+    pub part: PartId,
+    /// What it learns.
+    pub outcome: Outcome,
+}
+
+/// Everything a call to a shard asks for. The driver empties it after each call and keeps it, so
+/// that the hit path allocates nothing.
+#[derive(Debug, Default)]
+pub struct Outbox {
+    /// Carried out in order, before the shard is let go of.
+    pub memory: Vec<MemoryStep>,
+    /// Started after that.
+    pub ios: Vec<IoAction>,
+    /// Delivered after that.
+    pub answers: Vec<Answer>,
+    /// Lines whose first use says that their stream should be fetched further.
+    pub marks: Vec<LineKey>,
+}
+
+impl Outbox {
+    /// Whether nothing is asked for.
+    pub fn is_empty(&self) -> bool {
+        self.memory.is_empty()
+            && self.ios.is_empty()
+            && self.answers.is_empty()
+            && self.marks.is_empty()
+    }
+}

@@ -1,0 +1,105 @@
+//! The end of an operation: what it brought becomes true, and whoever waited is told.
+
+use crate::flight::{Op, OpKind, OpLine};
+use crate::meta::{DETACHED, LineTable, NO_SLOT};
+use crate::{Answer, IoId, Outbox, Outcome, Shard};
+use forebay_types::IoResult;
+
+impl<M: LineTable> Shard<M> {
+    /// One I/O has ended. To be called once for each [`crate::IoAction`].
+    pub fn complete(&mut self, id: IoId, result: IoResult, now_ms: u64, out: &mut Outbox) {
+        let Some(op) = self.flight.finish_io(id.op, id.generation, result.err()) else { return };
+        let ok = op.error.is_none();
+        let state = self.volume_mut(op.volume);
+        state.operations -= 1;
+        match op.kind {
+            OpKind::Fill => {
+                state.counters.fill_errors += u64::from(!ok);
+                self.each_slot(&op, |shard, line| shard.filled(line, ok));
+            }
+            OpKind::WriteThrough => {
+                state.counters.write_errors += u64::from(!ok);
+                self.each_slot(&op, |shard, line| shard.filled(line, ok));
+            }
+            OpKind::Destage => {
+                state.destaging -= 1;
+                self.note_destage(op.volume, !ok, now_ms);
+                self.each_slot(&op, |shard, line| shard.destaged(line, &op));
+            }
+            OpKind::Erase => self.each_slot(&op, |shard, line| shard.erased(line, ok)),
+            OpKind::DirectRead => {}
+        }
+        if let Some(part) = op.part {
+            // ACKNOWLEDGED: a write through the cache is on the disk (on stable storage if it was
+            // FUA), an erase has been done, a direct read has its data.
+            let outcome = Outcome::Done(op.error.map_or(Ok(()), Err));
+            out.answers.push(Answer { part, outcome });
+        }
+        // Who waited for a read or a destage depends on what it would have brought. Who waited for
+        // somebody else's write or erase only waited for it to be over.
+        let error = op.error.filter(|_| matches!(op.kind, OpKind::Fill | OpKind::Destage));
+        for &part in &op.waiters {
+            out.answers.push(Answer { part, outcome: Outcome::Retry(error) });
+        }
+        self.resume_flushes(op.volume, now_ms, out);
+    }
+
+    fn each_slot(&mut self, op: &Op, mut end: impl FnMut(&mut Self, &OpLine)) {
+        for line in op.lines.iter().filter(|line| line.slot != NO_SLOT) {
+            end(self, line);
+            self.slots.unpin(line.slot);
+        }
+    }
+
+    /// The sectors hold what the disk holds, or nothing.
+    fn filled(&mut self, line: &OpLine, ok: bool) {
+        let meta = self.slots.get_mut(line.slot);
+        if ok {
+            meta.valid |= line.mask;
+        } else if meta.valid == 0 {
+            self.slots.drop_line(line.slot);
+        }
+    }
+
+    fn destaged(&mut self, line: &OpLine, op: &Op) {
+        let volume = op.volume;
+        let meta = self.slots.get_mut(line.slot);
+        // A line that was written again meanwhile has moved, and is dirty where it is now.
+        if op.error.is_none() && !meta.has(DETACHED) {
+            meta.dirty &= !line.mask;
+            if meta.dirty == 0 {
+                self.cleaned(line);
+            }
+        }
+        self.volume_mut(volume).flushed(line.slot, op.error);
+    }
+
+    fn erased(&mut self, line: &OpLine, ok: bool) {
+        let meta = self.slots.get_mut(line.slot);
+        if ok {
+            let was_dirty = meta.dirty != 0;
+            meta.valid &= !line.mask;
+            meta.dirty &= !line.mask;
+            let (valid, dirty) = (meta.valid, meta.dirty);
+            if was_dirty && dirty == 0 {
+                self.cleaned(line);
+                self.volume_mut(line.key.volume()).flushed(line.slot, None);
+            }
+            if valid == 0 {
+                self.slots.drop_line(line.slot);
+            }
+        } else {
+            // The disk may hold either content now; only dirty data is still known to be right.
+            meta.valid &= !(line.mask & !meta.dirty);
+            if meta.valid == 0 {
+                self.slots.drop_line(line.slot);
+            }
+        }
+    }
+
+    /// A line has no dirty sector any more.
+    fn cleaned(&mut self, line: &OpLine) {
+        self.dirty_lines -= 1;
+        self.volume_mut(line.key.volume()).dirty.remove(line.slot);
+    }
+}

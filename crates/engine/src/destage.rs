@@ -1,0 +1,194 @@
+//! Writing dirty lines back: what goes together, and when.
+//!
+//! Lines go out in ascending order of place, neighbours in one write. A flush or a mode that has
+//! no place for dirty data takes all; otherwise a line goes when it has been dirty for a while, or
+//! when so much is dirty that the limit is near. What fails stays dirty and is tried again.
+
+use crate::flight::{OpKind, OpLine};
+use crate::key::mask_runs;
+use crate::meta::LineTable;
+use crate::read::push_run;
+use crate::shard::{emit, operation};
+use crate::{Answer, IoVerb, LineKey, Outbox, Outcome, Place, Segment, Shard};
+use forebay_types::{LINES_PER_REGION, Mode, SECTOR_BYTES, VolumeId};
+
+/// Waits after the first failed destage and at most, in milliseconds.
+const BACKOFF_FIRST_MS: u64 = 250;
+const BACKOFF_MAX_MS: u64 = 10_000;
+
+impl<M: LineTable> Shard<M> {
+    /// Starts what background write-back is due. Call it every 50 ms or so.
+    pub fn tick(&mut self, now_ms: u64, out: &mut Outbox) {
+        if self.dirty_lines == 0 {
+            return;
+        }
+        let many = self.dirty_lines > self.config.dirty_lines_background;
+        for at in 0..self.volumes.len() {
+            let Some(state) = &mut self.volumes[at] else { continue };
+            if state.dirty.is_empty() {
+                continue;
+            }
+            let volume = VolumeId(at as u16);
+            if state.sweep.is_empty() && now_ms >= state.backoff_until_ms {
+                let all = many || state.mode != Mode::WriteBack;
+                if all {
+                    self.sweep_all(volume);
+                } else if now_ms >= state.next_aging_ms {
+                    state.next_aging_ms = now_ms + self.config.dirty_age_ms;
+                    self.sweep_aged(volume);
+                }
+            }
+            self.pump(volume, now_ms, out);
+        }
+    }
+
+    /// Whether a tick has anything to look after.
+    pub const fn needs_tick(&self) -> bool {
+        self.dirty_lines > 0
+    }
+
+    /// Puts all dirty lines of a volume on its list.
+    pub(crate) fn sweep_all(&mut self, volume: VolumeId) {
+        let mut sweep = std::mem::take(&mut self.volume_mut(volume).sweep);
+        sweep.clear();
+        sweep.extend(self.volume(volume).dirty.iter().map(|slot| self.slots.get(slot).key));
+        sweep.sort_unstable_by(|a, b| b.cmp(a));
+        self.volume_mut(volume).sweep = sweep;
+    }
+
+    /// Puts the lines on the list that were dirty the last time as well.
+    fn sweep_aged(&mut self, volume: VolumeId) {
+        let state = self.volume(volume);
+        let due = state.aged.iter().filter(|&slot| state.dirty.contains(slot));
+        let mut sweep: Vec<LineKey> = due.map(|slot| self.slots.get(slot).key).collect();
+        sweep.sort_unstable_by(|a, b| b.cmp(a));
+        let state = self.volume_mut(volume);
+        state.aged.clone_from(&state.dirty);
+        state.sweep = sweep;
+    }
+
+    /// Starts destage operations from the volume's list, as many as may be in flight, and answers
+    /// the flushes that have nothing left to wait for.
+    pub(crate) fn pump(&mut self, volume: VolumeId, now_ms: u64, out: &mut Outbox) {
+        self.answer_flushes(volume, out);
+        loop {
+            let state = self.volume_mut(volume);
+            let urgent = !state.flushes.is_empty() || state.mode != Mode::WriteBack;
+            let held_back = state.flushes.is_empty() && now_ms < state.backoff_until_ms;
+            if held_back || state.destaging >= self.config.destage_operations_max {
+                return;
+            }
+            let Some(key) = self.volume_mut(volume).sweep.pop() else { return };
+            let found = self.slots.find(key);
+            let is_dirty = found.is_some_and(|slot| self.slots.get(slot).dirty != 0);
+            if is_dirty && self.flight.busy(key).is_none() {
+                self.start_destage(key, urgent, out);
+            }
+        }
+    }
+
+    fn answer_flushes(&mut self, volume: VolumeId, out: &mut Outbox) {
+        let state = self.volume_mut(volume);
+        state.flushes.retain(|flush| {
+            let done = flush.remaining.is_empty();
+            if done {
+                let outcome = Outcome::Done(flush.error.map_or(Ok(()), Err));
+                out.answers.push(Answer { part: flush.part, outcome });
+            }
+            !done
+        });
+    }
+
+    /// After an operation has ended: lines that a flush found busy can be destaged now.
+    pub(crate) fn resume_flushes(&mut self, volume: VolumeId, now_ms: u64, out: &mut Outbox) {
+        let state = self.volume(volume);
+        if !state.flushes.is_empty() && state.sweep.is_empty() && state.destaging == 0 {
+            let mut sweep: Vec<LineKey> = Vec::new();
+            for flush in &state.flushes {
+                sweep.extend(flush.remaining.iter().map(|slot| self.slots.get(slot).key));
+            }
+            sweep.sort_unstable_by(|a, b| b.cmp(a));
+            sweep.dedup();
+            self.volume_mut(volume).sweep = sweep;
+        }
+        self.pump(volume, now_ms, out);
+    }
+
+    /// Starts to destage a dirty line that is not busy, together with its dirty neighbours. Every
+    /// line in the operation is destaged wholly.
+    pub(crate) fn start_destage(&mut self, key: LineKey, urgent: bool, out: &mut Outbox) -> u32 {
+        let (first, count) = self.destage_span(key);
+        let mut lines = Vec::with_capacity(count as usize);
+        let mut runs = Vec::with_capacity(1);
+        for at in 0..count {
+            let key = first.plus(at);
+            let slot = self.slots.find(key).expect("the span holds dirty lines");
+            let mask = self.slots.get(slot).dirty;
+            for (sector, sectors) in mask_runs(mask) {
+                let offset = sector * SECTOR_BYTES as u32;
+                let place = Place::Slot { slot, offset };
+                let len = sectors * SECTOR_BYTES as u32;
+                push_run(&mut runs, key.offset() + u64::from(offset), Segment { place, len }, 0);
+            }
+            self.slots.pin(slot);
+            lines.push(OpLine { key, slot, mask });
+        }
+        let volume = key.volume();
+        let counters = &mut self.volume_mut(volume).counters;
+        counters.destaged_lines += count;
+        counters.destage_writes += runs.len() as u64;
+        if urgent {
+            counters.destages_urgent += 1;
+        } else {
+            counters.destages_background += 1;
+        }
+        let id = self.start(operation(OpKind::Destage, volume, lines, None, runs.len()));
+        emit(out, id, IoVerb::Write { fua: false }, volume, None, runs);
+        id.op
+    }
+
+    /// The neighbours of a dirty line that go with it: as far as dirty sectors follow each other
+    /// without a gap, inside the region.
+    fn destage_span(&self, key: LineKey) -> (LineKey, u64) {
+        let dirty = |key: LineKey| {
+            let found = self.slots.find(key);
+            let mask = found.map_or(0, |slot| self.slots.get(slot).dirty);
+            if mask == 0 || self.flight.busy(key).is_some() { 0 } else { mask }
+        };
+        let is_one_run = |mask: u8| mask_runs(mask).count() == 1;
+        let position = key.line() % LINES_PER_REGION;
+        let mut before = 0;
+        let mut mask = dirty(key);
+        while mask & 1 != 0 && before < position {
+            let previous = dirty(LineKey(key.0 - before - 1));
+            if previous & 0x80 == 0 || !is_one_run(previous) {
+                break;
+            }
+            before += 1;
+            mask = previous;
+        }
+        let mut after = 1;
+        let mut mask = dirty(key);
+        while mask & 0x80 != 0 && position + after < LINES_PER_REGION {
+            mask = dirty(key.plus(after));
+            if mask & 1 == 0 || !is_one_run(mask) {
+                break;
+            }
+            after += 1;
+        }
+        (LineKey(key.0 - before), before + after)
+    }
+
+    /// Notes how a destage ended for the volume's later ones.
+    pub(crate) fn note_destage(&mut self, volume: VolumeId, failed: bool, now_ms: u64) {
+        let state = self.volume_mut(volume);
+        if failed {
+            state.counters.destage_errors += 1;
+            state.backoff_ms = (state.backoff_ms * 2).clamp(BACKOFF_FIRST_MS, BACKOFF_MAX_MS);
+            state.backoff_until_ms = now_ms + state.backoff_ms;
+        } else {
+            state.backoff_ms = 0;
+            state.backoff_until_ms = 0;
+        }
+    }
+}

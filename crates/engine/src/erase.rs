@@ -1,0 +1,53 @@
+//! Trim and write zeroes: the disk does it, and the pool forgets the sectors.
+
+use crate::flight::{OpKind, OpLine};
+use crate::key::line_parts;
+use crate::meta::{LineTable, NO_SLOT};
+use crate::shard::{emit, operation};
+use crate::{IoVerb, Outbox, Part, Shard, read::Run};
+
+/// How sectors are erased.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum EraseKind {
+    /// Their content is no longer of interest.
+    Discard,
+    /// They read as zeroes afterwards.
+    Zero {
+        /// Whether a hole is acceptable.
+        unmap: bool,
+    },
+}
+
+impl<M: LineTable> Shard<M> {
+    /// Erases a part. Returns whether it has been started, in which case the part is told when it
+    /// is done; otherwise it is told to try again.
+    ///
+    /// Dirty data in the range stays dirty until the disk has done its part, so that nothing is
+    /// lost if it fails.
+    pub fn erase(&mut self, part: &Part, kind: EraseKind, out: &mut Outbox) -> bool {
+        self.assert_part(part);
+        let busy =
+            line_parts(part.volume, part.range).find_map(|line| self.flight.busy(line.key));
+        if let Some((op, _)) = busy {
+            self.wait(op, part);
+            return false;
+        }
+        let lines: Vec<OpLine> = line_parts(part.volume, part.range)
+            .map(|line| {
+                let slot = self.slots.find(line.key).unwrap_or(NO_SLOT);
+                if slot != NO_SLOT {
+                    self.slots.pin(slot);
+                }
+                OpLine { key: line.key, slot, mask: line.mask }
+            })
+            .collect();
+        let verb = match kind {
+            EraseKind::Discard => IoVerb::Discard,
+            EraseKind::Zero { unmap } => IoVerb::Zero { unmap },
+        };
+        let id = self.start(operation(OpKind::Erase, part.volume, lines, Some(part.id), 1));
+        let run = Run { range: part.range, segments: Vec::new() };
+        emit(out, id, verb, part.volume, Some(part.id), [run]);
+        true
+    }
+}

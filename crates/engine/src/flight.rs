@@ -1,0 +1,161 @@
+//! Operations in flight, and the rule that each line takes part in one at a time.
+//!
+//! A line that is being filled, written through, destaged or erased is *busy*. Whoever needs it in
+//! a way that conflicts waits on the operation and tries again when it is over. That one rule
+//! orders all overlapping requests; there is no other lock on a line. Waiting can't form a circle:
+//! an operation waits for the disk only, never for a part or another operation.
+
+use crate::{LineKey, Slot, action::PartId};
+use forebay_types::{IoError, VolumeId};
+use std::collections::HashMap;
+use std::hash::{BuildHasherDefault, Hasher};
+
+/// What an operation does to its lines.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) enum OpKind {
+    /// Reads sectors into slots.
+    Fill,
+    /// Writes a client's data to disk before it is acknowledged.
+    WriteThrough,
+    /// Writes dirty sectors to disk.
+    Destage,
+    /// Discards or zeroes sectors on disk.
+    Erase,
+    /// Reads past the cache. Its lines are not busy: nothing it brings is kept.
+    DirectRead,
+}
+
+/// One line's share of an operation.
+#[derive(Clone, Copy, Debug)]
+pub(crate) struct OpLine {
+    pub key: LineKey,
+    /// Pinned for the time of the operation; `NO_SLOT` where the line is not in the pool.
+    pub slot: Slot,
+    /// The sectors concerned.
+    pub mask: u8,
+}
+
+#[derive(Debug)]
+pub(crate) struct Op {
+    pub kind: OpKind,
+    pub volume: VolumeId,
+    pub lines: Vec<OpLine>,
+    /// Answered when the operation ends.
+    pub part: Option<PartId>,
+    /// Told to try again when the operation ends.
+    pub waiters: Vec<PartId>,
+    pub ios_pending: u32,
+    pub error: Option<IoError>,
+}
+
+#[derive(Debug, Default)]
+struct Entry {
+    generation: u32,
+    op: Option<Op>,
+}
+
+/// The operations of a shard.
+#[derive(Debug, Default)]
+pub(crate) struct Flight {
+    entries: Vec<Entry>,
+    free: Vec<u32>,
+    busy: HashMap<LineKey, u32, BuildHasherDefault<KeyHasher>>,
+    in_flight: usize,
+}
+
+impl Flight {
+    /// Starts an operation; its lines become busy.
+    pub(crate) fn start(&mut self, op: Op) -> (u32, u32) {
+        let index = self.free.pop().unwrap_or_else(|| {
+            self.entries.push(Entry::default());
+            (self.entries.len() - 1) as u32
+        });
+        if op.kind != OpKind::DirectRead {
+            for line in &op.lines {
+                let before = self.busy.insert(line.key, index);
+                assert!(before.is_none(), "line {:?} is in two operations", line.key);
+            }
+        }
+        let entry = &mut self.entries[index as usize];
+        debug_assert!(entry.op.is_none());
+        entry.op = Some(op);
+        self.in_flight += 1;
+        (index, entry.generation)
+    }
+
+    /// Notes that one of the operation's I/Os ended; returns the operation when it was the last.
+    pub(crate) fn finish_io(
+        &mut self,
+        index: u32,
+        generation: u32,
+        error: Option<IoError>,
+    ) -> Option<Op> {
+        let entry = &mut self.entries[index as usize];
+        assert_eq!(entry.generation, generation, "an I/O was completed twice");
+        let op = entry.op.as_mut().expect("an entry of this generation holds an operation");
+        op.error = op.error.or(error);
+        op.ios_pending -= 1;
+        if op.ios_pending > 0 {
+            return None;
+        }
+        entry.generation = entry.generation.wrapping_add(1);
+        let op = entry.op.take();
+        self.free.push(index);
+        self.in_flight -= 1;
+        if let Some(op) = &op
+            && op.kind != OpKind::DirectRead
+        {
+            for line in &op.lines {
+                self.busy.remove(&line.key);
+            }
+        }
+        op
+    }
+
+    /// The operation that keeps a line busy.
+    pub(crate) fn busy(&self, key: LineKey) -> Option<(u32, OpKind)> {
+        if self.busy.is_empty() {
+            return None;
+        }
+        let &index = self.busy.get(&key)?;
+        let op = self.entries[index as usize].op.as_ref()?;
+        Some((index, op.kind))
+    }
+
+    /// Makes a part wait for an operation.
+    pub(crate) fn wait(&mut self, index: u32, part: PartId) {
+        let op = self.entries[index as usize].op.as_mut().expect("waited for while in flight");
+        op.waiters.push(part);
+    }
+
+    pub(crate) const fn in_flight(&self) -> usize {
+        self.in_flight
+    }
+
+    pub(crate) fn iter(&self) -> impl Iterator<Item = &Op> {
+        self.entries.iter().filter_map(|entry| entry.op.as_ref())
+    }
+
+    pub(crate) fn metadata_bytes(&self) -> usize {
+        self.entries.capacity() * size_of::<Entry>()
+            + self.busy.capacity() * (size_of::<LineKey>() + size_of::<u32>())
+    }
+}
+
+/// Line keys are mixed already by [`LineKey::hash`]; nothing else is ever hashed here.
+#[derive(Default)]
+pub(crate) struct KeyHasher(u64);
+
+impl Hasher for KeyHasher {
+    fn finish(&self) -> u64 {
+        self.0
+    }
+
+    fn write(&mut self, _: &[u8]) {
+        unreachable!("only line keys are hashed, and they are one word");
+    }
+
+    fn write_u64(&mut self, word: u64) {
+        self.0 = LineKey(word).hash();
+    }
+}

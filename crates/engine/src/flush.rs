@@ -1,0 +1,59 @@
+//! FLUSH: brings to the disk what was dirty when it came.
+//!
+//! A flush takes a copy of the volume's dirty set, an eighth of a byte per line, and is done when
+//! each line in it has been destaged once. Lines that clients dirty again meanwhile do not hold it
+//! up: an operation's data never changes under it, so whatever finishes after the flush came
+//! carries at least what was acknowledged before.
+
+use crate::meta::LineTable;
+use crate::volume::{FlushJob, VolumeState};
+use crate::{Outbox, PartId, Shard, Slot};
+use forebay_types::{IoResult, VolumeId};
+
+impl<M: LineTable> Shard<M> {
+    /// Begins to destage everything the volume has dirty. `None` means that the part is told when
+    /// that is done; the disk's own cache is the caller's to flush after that.
+    pub fn flush(
+        &mut self,
+        volume: VolumeId,
+        part: PartId,
+        now_ms: u64,
+        out: &mut Outbox,
+    ) -> Option<IoResult> {
+        let state = self.volume_mut(volume);
+        if state.dirty.is_empty() {
+            return Some(Ok(()));
+        }
+        let remaining = state.dirty.clone();
+        state.flushes.push(FlushJob { part, remaining, error: None });
+        self.sweep_all(volume);
+        self.pump(volume, now_ms, out);
+        None
+    }
+}
+
+impl VolumeState {
+    /// A dirty line has moved; a flush that waits for it waits for the new slot, unless the old
+    /// one is being destaged right now: that carries all the flush is about.
+    pub(crate) fn dirty_moved(&mut self, old: Slot, new: Slot, destaging: bool) {
+        self.dirty.remove(old);
+        self.dirty.insert(new);
+        self.aged.remove(old);
+        if !destaging {
+            for flush in &mut self.flushes {
+                if flush.remaining.remove(old) {
+                    flush.remaining.insert(new);
+                }
+            }
+        }
+    }
+
+    /// A slot's data is on the disk, or could not be brought there.
+    pub(crate) fn flushed(&mut self, slot: Slot, error: Option<forebay_types::IoError>) {
+        for flush in &mut self.flushes {
+            if flush.remaining.remove(slot) {
+                flush.error = flush.error.or(error);
+            }
+        }
+    }
+}

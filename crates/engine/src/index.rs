@@ -1,0 +1,162 @@
+//! From the name of a line to its slot: open addressing over four-byte entries.
+//!
+//! An entry holds the slot (24 bits) and eight bits of the hash, so that a probe for an absent line
+//! touches the table of lines once in 256 entries passed. Four buckets for three slots keep the
+//! probes short: 5.3 bytes per line. Deletion moves later entries up, so there are no tombstones.
+
+use crate::{LineKey, LineMeta, Slot};
+
+const EMPTY: u32 = u32::MAX;
+const SLOT_BITS: u32 = 24;
+const SLOT_MASK: u32 = (1 << SLOT_BITS) - 1;
+
+#[derive(Debug)]
+pub(crate) struct Index {
+    buckets: Box<[u32]>,
+    len: usize,
+}
+
+impl Index {
+    pub(crate) fn new(slots: usize) -> Self {
+        Self { buckets: vec![EMPTY; slots * 4 / 3 + 4].into_boxed_slice(), len: 0 }
+    }
+
+    pub(crate) const fn len(&self) -> usize {
+        self.len
+    }
+
+    pub(crate) const fn metadata_bytes(&self) -> usize {
+        self.buckets.len() * size_of::<u32>()
+    }
+
+    /// The slot that holds `key`.
+    pub(crate) fn find(&self, key: LineKey, lines: &[LineMeta]) -> Option<Slot> {
+        let hash = key.hash();
+        let tag = tag(hash);
+        let mut at = self.home(hash);
+        loop {
+            let entry = self.buckets[at];
+            if entry == EMPTY {
+                return None;
+            }
+            let slot = entry & SLOT_MASK;
+            if entry >> SLOT_BITS == tag && lines[slot as usize].key == key {
+                return Some(slot);
+            }
+            at = self.next(at);
+        }
+    }
+
+    /// Adds `key`, which must be absent.
+    pub(crate) fn insert(&mut self, key: LineKey, slot: Slot) {
+        debug_assert!(slot <= SLOT_MASK);
+        let hash = key.hash();
+        let mut at = self.home(hash);
+        while self.buckets[at] != EMPTY {
+            at = self.next(at);
+        }
+        self.buckets[at] = tag(hash) << SLOT_BITS | slot;
+        self.len += 1;
+    }
+
+    /// Makes the entry of `key`, which must be there as `old`, point to `new`.
+    pub(crate) fn replace(&mut self, key: LineKey, old: Slot, new: Slot) {
+        let at = self.position(key, old);
+        self.buckets[at] = tag(key.hash()) << SLOT_BITS | new;
+    }
+
+    /// Removes the entry of `key`, which must be there as `slot`. The table of lines must still
+    /// hold the keys of all entries.
+    pub(crate) fn remove(&mut self, key: LineKey, slot: Slot, lines: &[LineMeta]) {
+        let mut hole = self.position(key, slot);
+        let mut at = hole;
+        loop {
+            at = self.next(at);
+            let entry = self.buckets[at];
+            if entry == EMPTY {
+                break;
+            }
+            // An entry may move up into the hole if its home does not lie behind the hole.
+            let home = self.home(lines[(entry & SLOT_MASK) as usize].key.hash());
+            if self.distance(home, at) >= self.distance(hole, at) {
+                self.buckets[hole] = entry;
+                hole = at;
+            }
+        }
+        self.buckets[hole] = EMPTY;
+        self.len -= 1;
+    }
+
+    fn position(&self, key: LineKey, slot: Slot) -> usize {
+        let hash = key.hash();
+        let wanted = tag(hash) << SLOT_BITS | slot;
+        let mut at = self.home(hash);
+        while self.buckets[at] != wanted {
+            assert!(self.buckets[at] != EMPTY, "line {key:?} is not indexed at slot {slot}");
+            at = self.next(at);
+        }
+        at
+    }
+
+    fn home(&self, hash: u64) -> usize {
+        (((hash >> 32) * self.buckets.len() as u64) >> 32) as usize
+    }
+
+    fn next(&self, at: usize) -> usize {
+        if at + 1 == self.buckets.len() { 0 } else { at + 1 }
+    }
+
+    fn distance(&self, from: usize, to: usize) -> usize {
+        if to >= from { to - from } else { to + self.buckets.len() - from }
+    }
+}
+
+const fn tag(hash: u64) -> u32 {
+    // The slot above 2^24 - 2 is never used, so no entry equals EMPTY whatever its tag.
+    (hash & 0xff) as u32
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use forebay_types::VolumeId;
+    use proptest::prelude::*;
+    use std::collections::HashMap;
+
+    proptest! {
+        #[test]
+        fn agrees_with_a_hash_map(steps in prop::collection::vec((0u64..40, any::<bool>()), 1..400)) {
+            let slots = 48;
+            let mut lines = vec![LineMeta::FREE; slots];
+            let mut index = Index::new(slots);
+            let mut oracle: HashMap<u64, Slot> = HashMap::new();
+            let mut free: Vec<Slot> = (0..slots as Slot).collect();
+            for (line, add) in steps {
+                let key = LineKey::new(VolumeId(1), line);
+                if add && !oracle.contains_key(&line) {
+                    let slot = free.pop().unwrap();
+                    lines[slot as usize].key = key;
+                    index.insert(key, slot);
+                    oracle.insert(line, slot);
+                } else if let Some(&slot) = oracle.get(&line) {
+                    if add {
+                        let new = free.pop().unwrap();
+                        lines[new as usize].key = key;
+                        index.replace(key, slot, new);
+                        oracle.insert(line, new);
+                    } else {
+                        index.remove(key, slot, &lines);
+                        oracle.remove(&line);
+                    }
+                    lines[slot as usize].key = LineKey::NONE;
+                    free.push(slot);
+                }
+                prop_assert_eq!(index.len(), oracle.len());
+                for line in 0..40 {
+                    let found = index.find(LineKey::new(VolumeId(1), line), &lines);
+                    prop_assert_eq!(found, oracle.get(&line).copied());
+                }
+            }
+        }
+    }
+}

@@ -1,0 +1,56 @@
+//! What is known of each line, kept beside the line's data so that it lives as long as the data.
+
+use crate::LineKey;
+use std::ops::DerefMut;
+
+/// A line's place in its shard: an index into the table of lines and into the shard's data.
+pub type Slot = u32;
+
+/// Stands for "no slot".
+pub(crate) const NO_SLOT: Slot = Slot::MAX;
+
+/// More slots than this can't be indexed by one shard: 64 GiB of lines.
+pub const SLOTS_MAX: usize = (1 << 24) - 2;
+
+/// Sixteen bytes for each line of 4 KiB, 0.4 %. The layout is fixed because the table lies in
+/// shared memory that outlives the process.
+#[repr(C)]
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct LineMeta {
+    /// Which line of which volume; [`LineKey::NONE`] when the slot is free, and then `pins` links
+    /// to the next free slot.
+    pub(crate) key: LineKey,
+    /// Operations and replies that use the data right now. A pinned slot keeps its place.
+    pub(crate) pins: u32,
+    /// Sectors whose content is the newest.
+    pub(crate) valid: u8,
+    /// Sectors whose content is newer than the disk's: always a part of `valid`.
+    pub(crate) dirty: u8,
+    /// See the constants below.
+    pub(crate) flags: u8,
+    pub(crate) reserved: u8,
+}
+
+const _: () = assert!(size_of::<LineMeta>() == 16);
+
+/// Fetched ahead and not asked for yet.
+pub(crate) const PREFETCHED: u8 = 1;
+/// The first use of this line tells the stream table that it is time to fetch further.
+pub(crate) const MARK: u8 = 2;
+/// A newer copy of the line has taken its place; the slot is freed with its last pin.
+pub(crate) const DETACHED: u8 = 4;
+
+impl LineMeta {
+    /// A slot that holds nothing.
+    pub const FREE: Self =
+        Self { key: LineKey::NONE, pins: 0, valid: 0, dirty: 0, flags: 0, reserved: 0 };
+
+    pub(crate) const fn has(&self, flag: u8) -> bool {
+        self.flags & flag != 0
+    }
+}
+
+/// Where a shard's table of lines lies: a plain vector in the lab, shared memory in the runtime.
+pub trait LineTable: DerefMut<Target = [LineMeta]> + Send {}
+
+impl<T: DerefMut<Target = [LineMeta]> + Send> LineTable for T {}

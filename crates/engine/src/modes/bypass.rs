@@ -1,0 +1,33 @@
+//! Bypass: nothing new is kept; what the pool still holds of the range is let go.
+
+use super::WriteOutcome;
+use crate::meta::LineTable;
+use crate::{Attempt, Outbox, Part, Shard};
+
+impl<M: LineTable> Shard<M> {
+    pub(super) fn write_bypass(
+        &mut self,
+        part: &Part,
+        fua: bool,
+        attempt: Attempt,
+        out: &mut Outbox,
+    ) -> WriteOutcome {
+        if self.wait_if_busy(part, |_| true) {
+            return WriteOutcome::Waiting;
+        }
+        // Dirty lines remain for a while when the mode was changed from write-back.
+        if let Some(outcome) = self.destage_under(part, attempt, out) {
+            return outcome;
+        }
+        self.look_up_pinned(part);
+        for at in 0..self.scratch.len() {
+            if let Some(slot) = self.scratch[at].1.take() {
+                self.slots.drop_line(slot);
+                self.slots.unpin(slot);
+            }
+        }
+        self.start_write(part, fua, out);
+        // NOT YET ACKNOWLEDGED: `complete` does it, when the disk has said that it has the data.
+        WriteOutcome::Started
+    }
+}

@@ -1,0 +1,150 @@
+//! How writes are acknowledged: one file per mode, and the one function that says which applies.
+
+mod bypass;
+mod write_back;
+mod write_through;
+
+use crate::flight::OpKind;
+use crate::key::line_parts;
+use crate::meta::LineTable;
+use crate::{Attempt, MemoryStep, Outbox, Part, Shard, Slot};
+use forebay_types::{IoError, Mode};
+
+/// What became of a write.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum WriteOutcome {
+    /// It is acknowledged; the payload is no longer needed.
+    Done,
+    /// It is refused with this error; the payload is no longer needed.
+    Failed(IoError),
+    /// The part is told to try again, and needs its payload then.
+    Waiting,
+    /// It is on its way to the disk, and the part is told when it is there. Until then segments of
+    /// its I/O may mean the payload.
+    Started,
+}
+
+/// Why a write in a write-back volume goes through to the disk.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+enum Through {
+    Mode,
+    Fua,
+    DirtyLimit,
+    NoRoom,
+}
+
+/// The mode in force for one write.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+enum Effective {
+    WriteBack,
+    WriteThrough(Through),
+    Bypass,
+}
+
+/// The one place where the mode in force is decided.
+const fn effective(mode: Mode, fua: bool, dirty_room: bool) -> Effective {
+    match mode {
+        Mode::Bypass => Effective::Bypass,
+        Mode::WriteThrough => Effective::WriteThrough(Through::Mode),
+        Mode::WriteBack if fua => Effective::WriteThrough(Through::Fua),
+        Mode::WriteBack if !dirty_room => Effective::WriteThrough(Through::DirtyLimit),
+        Mode::WriteBack => Effective::WriteBack,
+    }
+}
+
+impl<M: LineTable> Shard<M> {
+    /// Writes a part. With `fua` it is acknowledged from stable storage only.
+    pub fn write(
+        &mut self,
+        part: &Part,
+        fua: bool,
+        attempt: Attempt,
+        out: &mut Outbox,
+    ) -> WriteOutcome {
+        self.assert_part(part);
+        let mode = self.volume(part.volume).mode;
+        match effective(mode, fua, self.has_dirty_room(part)) {
+            Effective::WriteBack => self.write_back(part, attempt, out),
+            Effective::WriteThrough(why) => self.write_through(part, fua, why, attempt, out),
+            Effective::Bypass => self.write_bypass(part, fua, attempt, out),
+        }
+    }
+
+    /// Whether the lines of a part may become dirty.
+    fn has_dirty_room(&self, part: &Part) -> bool {
+        let lines = line_parts(part.volume, part.range);
+        let room = self.config.dirty_lines_max.saturating_sub(self.dirty_lines);
+        // Far from the limit, nobody counts which of the lines are dirty already.
+        let (fewest, _) = lines.size_hint();
+        if fewest <= room {
+            return true;
+        }
+        let is_dirty =
+            |key| self.slots.find(key).is_some_and(|slot| self.slots.get(slot).dirty != 0);
+        lines.filter(|line| !is_dirty(line.key)).count() <= room
+    }
+
+    /// Waits if one of the part's lines is busy in a way that `conflicts`.
+    fn wait_if_busy(&mut self, part: &Part, conflicts: impl Fn(OpKind) -> bool) -> bool {
+        let busy = line_parts(part.volume, part.range).find_map(|line| {
+            self.flight.busy(line.key).filter(|&(_, kind)| conflicts(kind)).map(|(op, _)| op)
+        });
+        if let Some(op) = busy {
+            self.wait(op, part);
+        }
+        busy.is_some()
+    }
+
+    /// Looks up the part's lines into the scratch list and pins those that are there, so that
+    /// making room for the others can't evict them.
+    fn look_up_pinned(&mut self, part: &Part) {
+        self.scratch.clear();
+        for line in line_parts(part.volume, part.range) {
+            let found = self.slots.find(line.key);
+            if let Some(slot) = found {
+                self.slots.pin(slot);
+            }
+            self.scratch.push((line, found));
+        }
+        let hits = self.scratch.iter().filter(|(_, slot)| slot.is_some()).count();
+        let misses = self.scratch.len() - hits;
+        let counters = &mut self.volume_mut(part.volume).counters;
+        counters.write_hit_lines += hits as u64;
+        counters.write_miss_lines += misses as u64;
+    }
+
+    /// Moves a line that others have pinned (its one pin more is ours) to a slot of its own.
+    fn move_away(&mut self, slot: Slot, out: &mut Outbox) -> Option<Slot> {
+        let line = *self.slots.get(slot);
+        let new = self.slots.relocate(slot)?;
+        out.memory.push(MemoryStep::CopyLine { from: slot, to: new });
+        self.slots.pin(new);
+        if line.dirty != 0 {
+            let destaging =
+                self.flight.busy(line.key).is_some_and(|(_, kind)| kind == OpKind::Destage);
+            self.volume_mut(line.key.volume()).dirty_moved(slot, new, destaging);
+        }
+        self.slots.unpin(slot);
+        self.volume_mut(line.key.volume()).counters.relocated_lines += 1;
+        Some(new)
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn the_mode_in_force() {
+        use Effective::{Bypass, WriteBack, WriteThrough};
+        for fua in [false, true] {
+            for room in [false, true] {
+                assert_eq!(effective(Mode::Bypass, fua, room), Bypass);
+                assert_eq!(effective(Mode::WriteThrough, fua, room), WriteThrough(Through::Mode));
+            }
+            assert_eq!(effective(Mode::WriteBack, true, fua), WriteThrough(Through::Fua));
+        }
+        assert_eq!(effective(Mode::WriteBack, false, true), WriteBack);
+        assert_eq!(effective(Mode::WriteBack, false, false), WriteThrough(Through::DirtyLimit));
+    }
+}

@@ -1,0 +1,278 @@
+//! The shard itself: its volumes, its slots, what is in flight, and the calls that manage them.
+
+use crate::flight::{Flight, Op, OpKind};
+use crate::key::LinePart;
+use crate::meta::LineTable;
+use crate::slots::Slots;
+use crate::volume::VolumeState;
+use crate::{Attempt, IoId, Outbox, Part, PartId, SLOTS_MAX, Slot, VolumeCounters};
+use forebay_policy::Eviction;
+use forebay_types::{Mode, VolumeId};
+
+/// How much may be dirty, and for how long.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct ShardConfig {
+    /// Lines that may be dirty at once; beyond it, writes go through to the disk.
+    pub dirty_lines_max: usize,
+    /// Lines above which dirty ones are written back without waiting for their age.
+    pub dirty_lines_background: usize,
+    /// Dirty lines are written back between one and two times this age, in milliseconds.
+    pub dirty_age_ms: u64,
+    /// Destage operations in flight per volume.
+    pub destage_operations_max: u32,
+}
+
+impl ShardConfig {
+    /// The defaults for a shard of `slots` lines.
+    pub const fn for_slots(slots: usize) -> Self {
+        Self {
+            // A third of the pool stays clean, so that reads are served and a write always finds
+            // a line to take the place of.
+            dirty_lines_max: slots - slots / 3,
+            dirty_lines_background: slots / 3,
+            dirty_age_ms: 5_000,
+            destage_operations_max: 4,
+        }
+    }
+}
+
+/// How full a shard is.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub struct ShardUsage {
+    /// Lines it can hold.
+    pub capacity_lines: u64,
+    /// Lines it holds.
+    pub resident_lines: u64,
+    /// Lines with dirty sectors.
+    pub dirty_lines: u64,
+    /// Lines evicted so far.
+    pub evicted_lines: u64,
+    /// Operations in flight.
+    pub operations: u64,
+    /// Memory for everything but the data, in bytes.
+    pub metadata_bytes: u64,
+}
+
+/// One shard of the cache.
+pub struct Shard<M> {
+    pub(crate) config: ShardConfig,
+    pub(crate) slots: Slots<M>,
+    pub(crate) flight: Flight,
+    pub(crate) volumes: Vec<Option<VolumeState>>,
+    /// Dirty lines of all volumes.
+    pub(crate) dirty_lines: usize,
+    /// Lines of the part at hand and their slots; kept for its capacity only.
+    pub(crate) scratch: Vec<(LinePart, Option<Slot>)>,
+}
+
+impl<M: LineTable> Shard<M> {
+    /// An empty shard over a table of free lines, one for each slot of data.
+    ///
+    /// # Panics
+    /// If the table is longer than [`SLOTS_MAX`] or a line in it is not free.
+    pub fn new(lines: M, policy: Box<dyn Eviction>, config: ShardConfig) -> Self {
+        assert!(lines.len() <= SLOTS_MAX, "a shard indexes at most {SLOTS_MAX} lines");
+        Self {
+            config,
+            slots: Slots::new(lines, policy),
+            flight: Flight::default(),
+            volumes: Vec::new(),
+            dirty_lines: 0,
+            scratch: Vec::new(),
+        }
+    }
+
+    /// Begins to serve a volume.
+    ///
+    /// # Panics
+    /// If the number is in use.
+    pub fn add_volume(&mut self, volume: VolumeId, size_bytes: u64, mode: Mode) {
+        let at = usize::from(volume.0);
+        if self.volumes.len() <= at {
+            self.volumes.resize_with(at + 1, || None);
+        }
+        assert!(self.volumes[at].is_none(), "{volume} is served already");
+        self.volumes[at] = Some(VolumeState::new(size_bytes, mode, self.slots.capacity()));
+    }
+
+    /// Forgets a volume and its lines.
+    ///
+    /// # Panics
+    /// If a line of it is dirty or an operation in flight: flush it and wait first.
+    pub fn remove_volume(&mut self, volume: VolumeId) {
+        let state = self.volume(volume);
+        assert!(state.dirty.is_empty(), "{volume} is removed with dirty lines");
+        assert_eq!(state.operations, 0, "{volume} is removed with operations in flight");
+        self.drop_clean(volume);
+        self.volumes[usize::from(volume.0)] = None;
+    }
+
+    /// Changes how a volume is cached, from the next request on. What is dirty is destaged in the
+    /// background when the new mode has no place for it.
+    pub fn set_mode(&mut self, volume: VolumeId, mode: Mode) {
+        let slots = self.slots.capacity();
+        self.volume_mut(volume).set_mode(mode, slots);
+        if mode == Mode::Bypass {
+            self.drop_clean(volume);
+        }
+    }
+
+    /// The mode of a volume.
+    pub fn mode(&self, volume: VolumeId) -> Mode {
+        self.volume(volume).mode
+    }
+
+    /// Takes all lines of a volume that are clean and idle out of the pool.
+    pub fn drop_clean(&mut self, volume: VolumeId) {
+        for slot in 0..self.slots.capacity() as Slot {
+            let line = *self.slots.get(slot);
+            let ours = line.key != crate::LineKey::NONE && line.key.volume() == volume;
+            if ours
+                && line.dirty == 0
+                && self.slots.find(line.key) == Some(slot)
+                && self.flight.busy(line.key).is_none()
+            {
+                self.slots.drop_line(slot);
+            }
+        }
+    }
+
+    /// Lines of the volume with dirty sectors.
+    pub fn dirty_lines(&self, volume: VolumeId) -> usize {
+        self.volume(volume).dirty.len()
+    }
+
+    /// Operations of the volume in flight.
+    pub fn operations(&self, volume: VolumeId) -> u32 {
+        self.volume(volume).operations
+    }
+
+    /// What happened to the volume here.
+    pub fn counters(&self, volume: VolumeId) -> &VolumeCounters {
+        &self.volume(volume).counters
+    }
+
+    /// Whether the volume is served.
+    pub fn has_volume(&self, volume: VolumeId) -> bool {
+        self.volumes.get(usize::from(volume.0)).is_some_and(Option::is_some)
+    }
+
+    /// Lines of the volume in the pool. Looks at every line.
+    pub fn resident_lines(&self, volume: VolumeId) -> u64 {
+        let held = self.slots.lines.iter();
+        held.filter(|line| line.key != crate::LineKey::NONE && line.key.volume() == volume).count()
+            as u64
+    }
+
+    /// How full the shard is.
+    pub fn usage(&self) -> ShardUsage {
+        let volumes: usize = self.volumes.iter().flatten().map(VolumeState::metadata_bytes).sum();
+        ShardUsage {
+            capacity_lines: self.slots.capacity() as u64,
+            resident_lines: self.slots.resident() as u64,
+            dirty_lines: self.dirty_lines as u64,
+            evicted_lines: self.slots.evictions,
+            operations: self.flight.in_flight() as u64,
+            metadata_bytes: (self.slots.metadata_bytes() + self.flight.metadata_bytes() + volumes)
+                as u64,
+        }
+    }
+
+    /// Lets go of a slot that a segment handed out by [`Shard::read`] named.
+    pub fn release(&mut self, slot: Slot) {
+        self.slots.unpin(slot);
+    }
+
+    pub(crate) fn volume(&self, volume: VolumeId) -> &VolumeState {
+        self.volumes[usize::from(volume.0)].as_ref().expect("the driver names served volumes only")
+    }
+
+    pub(crate) fn volume_mut(&mut self, volume: VolumeId) -> &mut VolumeState {
+        self.volumes[usize::from(volume.0)].as_mut().expect("the driver names served volumes only")
+    }
+
+    /// Starts an operation of `ios` I/Os.
+    pub(crate) fn start(&mut self, op: Op) -> IoId {
+        let volume = op.volume;
+        let kind = op.kind;
+        let (op, generation) = self.flight.start(op);
+        let state = self.volume_mut(volume);
+        state.operations += 1;
+        state.destaging += u32::from(kind == OpKind::Destage);
+        IoId { op, generation }
+    }
+
+    /// Makes a part wait for an operation.
+    pub(crate) fn wait(&mut self, op: u32, part: &Part) {
+        self.flight.wait(op, part.id);
+        self.volume_mut(part.volume).counters.waits += 1;
+    }
+
+    pub(crate) fn assert_part(&self, part: &Part) {
+        debug_assert!(part.range.len > 0 && part.range.is_sector_aligned());
+        debug_assert!(part.range.fits(self.volume(part.volume).size_bytes));
+    }
+
+    /// Panics where the shard contradicts itself. For tests and the lab: it looks at every line.
+    pub fn self_check(&self) {
+        self.slots.self_check();
+        let mut dirty = 0;
+        for (at, state) in self.volumes.iter().enumerate() {
+            let Some(state) = state else { continue };
+            for slot in state.dirty.iter() {
+                let line = self.slots.get(slot);
+                assert!(line.dirty != 0, "the dirty set holds dirty lines only");
+                assert_eq!(usize::from(line.key.volume().0), at);
+            }
+            dirty += state.dirty.len();
+        }
+        let dirty_in_table = self.slots.lines.iter().filter(|line| line.dirty != 0).count();
+        assert_eq!(dirty, dirty_in_table, "every dirty line is in its volume's dirty set");
+        assert_eq!(dirty, self.dirty_lines);
+        for op in self.flight.iter() {
+            for line in &op.lines {
+                let pinned =
+                    line.slot == crate::meta::NO_SLOT || self.slots.get(line.slot).pins > 0;
+                assert!(pinned, "an operation pins its slots");
+            }
+        }
+    }
+}
+
+impl Attempt {
+    /// The attempt that follows when this one's wait has ended like that.
+    #[must_use]
+    pub const fn after(self, error: Option<forebay_types::IoError>) -> Self {
+        Self { count: self.count.saturating_add(1), error }
+    }
+}
+
+/// An operation over some lines that answers `part`.
+pub(crate) const fn operation(
+    kind: OpKind,
+    volume: VolumeId,
+    lines: Vec<crate::flight::OpLine>,
+    part: Option<PartId>,
+    ios: usize,
+) -> Op {
+    Op { kind, volume, lines, part, waiters: Vec::new(), ios_pending: ios as u32, error: None }
+}
+
+/// Adds an I/O for each of an operation's prepared ranges to the outbox.
+pub(crate) fn emit(
+    out: &mut Outbox,
+    id: IoId,
+    verb: crate::IoVerb,
+    volume: VolumeId,
+    part: Option<PartId>,
+    runs: impl IntoIterator<Item = crate::read::Run>,
+) {
+    out.ios.extend(runs.into_iter().map(|run| crate::IoAction {
+        id,
+        verb,
+        volume,
+        range: run.range,
+        segments: run.segments,
+        part,
+    }));
+}

@@ -1,0 +1,81 @@
+//! What a shard keeps for each volume.
+
+use crate::action::PartId;
+use crate::bits::SlotSet;
+use crate::{LineKey, VolumeCounters};
+use forebay_types::{IoError, Mode};
+
+/// A FLUSH on its way: the lines that were dirty when it came and have not been destaged since.
+#[derive(Debug)]
+pub(crate) struct FlushJob {
+    pub part: PartId,
+    pub remaining: SlotSet,
+    pub error: Option<IoError>,
+}
+
+#[derive(Debug)]
+pub(crate) struct VolumeState {
+    pub size_bytes: u64,
+    pub mode: Mode,
+    /// Lines with dirty sectors.
+    pub dirty: SlotSet,
+    /// Lines that were dirty when the age was last looked at.
+    pub aged: SlotSet,
+    /// When it is looked at again, in milliseconds.
+    pub next_aging_ms: u64,
+    /// Lines to destage next, in descending order of place so that the last is taken first.
+    pub sweep: Vec<LineKey>,
+    /// Destage operations in flight.
+    pub destaging: u32,
+    /// All operations in flight.
+    pub operations: u32,
+    pub flushes: Vec<FlushJob>,
+    /// After a failed destage, no background destage before this time.
+    pub backoff_until_ms: u64,
+    pub backoff_ms: u64,
+    pub counters: VolumeCounters,
+}
+
+impl VolumeState {
+    pub(crate) fn new(size_bytes: u64, mode: Mode, slots: usize) -> Self {
+        Self {
+            size_bytes,
+            mode,
+            // The sets are small, an eighth of a byte per line each, and wait for the first
+            // dirty line.
+            dirty: SlotSet::default(),
+            aged: SlotSet::default(),
+            next_aging_ms: 0,
+            sweep: Vec::new(),
+            destaging: 0,
+            operations: 0,
+            flushes: Vec::new(),
+            backoff_until_ms: 0,
+            backoff_ms: 0,
+            counters: VolumeCounters::default(),
+        }
+        .with_sets(slots)
+    }
+
+    fn with_sets(mut self, slots: usize) -> Self {
+        if self.mode == Mode::WriteBack {
+            self.dirty = SlotSet::new(slots);
+            self.aged = SlotSet::new(slots);
+        }
+        self
+    }
+
+    pub(crate) fn set_mode(&mut self, mode: Mode, slots: usize) {
+        self.mode = mode;
+        if mode == Mode::WriteBack && !self.dirty.is_allocated() {
+            self.dirty = SlotSet::new(slots);
+            self.aged = SlotSet::new(slots);
+        }
+    }
+
+    pub(crate) fn metadata_bytes(&self) -> usize {
+        self.dirty.metadata_bytes()
+            + self.aged.metadata_bytes()
+            + self.sweep.capacity() * size_of::<LineKey>()
+    }
+}

@@ -1,0 +1,524 @@
+//! The dispatcher: a client's request in, its answer out, and everything between in order.
+
+use crate::erase::erase_kind;
+use crate::host::{Host, Payload, Reply, ReplySegment};
+use crate::job::{Job, Jobs, PARTS_MAX, PartName, PartState};
+use crate::{JobId, Plan, Request, RequestKind, shard_of, split};
+use forebay_engine::{
+    Answer, Attempt, IoId, Outbox, Outcome, Part, Place, ReadOutcome, Segment, Touched,
+    WriteOutcome,
+};
+use forebay_types::{ByteRange, IoError, IoResult, VolumeId};
+
+/// How one try of a part ended.
+enum Step {
+    Done(IoResult),
+    Waiting,
+    Started,
+}
+
+/// The requests of one worker.
+pub struct Dispatcher<H: Host> {
+    worker: u8,
+    jobs: Jobs<H>,
+    out: Outbox,
+    answers: Vec<Answer>,
+    segments: Vec<Segment>,
+    reply: Vec<ReplySegment>,
+}
+
+impl<H: Host> Dispatcher<H> {
+    /// A dispatcher with nothing in flight. Workers have different numbers.
+    pub fn new(worker: u8) -> Self {
+        Self {
+            worker,
+            jobs: Jobs::default(),
+            out: Outbox::default(),
+            answers: Vec::new(),
+            segments: Vec::new(),
+            reply: Vec::new(),
+        }
+    }
+
+    /// Requests that are not answered yet.
+    pub const fn in_flight(&self) -> usize {
+        self.jobs.len()
+    }
+
+    /// Takes a request. It is answered through [`Host::reply`], within this call if it can be.
+    pub fn submit(
+        &mut self,
+        host: &mut H,
+        token: H::Token,
+        request: Request,
+        payload: Payload<'_, H::Memory>,
+    ) {
+        match request.kind {
+            RequestKind::Flush => self.submit_flush(host, token, request),
+            RequestKind::Prefetch => self.submit_prefetch(host, token, request),
+            _ if request.range.len == 0 => answer(host, token, Ok(())),
+            RequestKind::Trim { .. } | RequestKind::Zero { .. } => {
+                let id = self.begin(host, token, request, Payload::None);
+                self.go_on_erasing(host, id);
+            }
+            _ => {
+                let first = split(request.range).next().expect("the range is not empty");
+                if first == request.range {
+                    self.submit_one(host, token, request, payload);
+                } else {
+                    self.submit_many(host, token, request, payload);
+                }
+            }
+        }
+        self.settle_answers(host);
+    }
+
+    /// A read or write in one region: no job unless it has to wait.
+    fn submit_one(
+        &mut self,
+        host: &mut H,
+        token: H::Token,
+        request: Request,
+        payload: Payload<'_, H::Memory>,
+    ) {
+        let job = self.jobs.next_id();
+        let shard = shard_of(request.volume, request.range.offset, host.shards());
+        let mut segments = std::mem::take(&mut self.segments);
+        let (step, touched) = self.try_part(
+            host,
+            PartName { worker: self.worker, part: 0, job },
+            request,
+            &PartRun { range: request.range, shard, attempt: Attempt::default() },
+            payload.bytes(),
+            &mut segments,
+        );
+        if let Step::Done(result) = step {
+            self.reply.clear();
+            let tag = |&segment| ReplySegment { shard: shard as u16, segment };
+            self.reply.extend(segments.iter().map(tag));
+            segments.clear();
+            self.segments = segments;
+            let reply = Reply { result, segments: &self.reply, memory: None, touched };
+            host.reply(token, reply);
+        } else {
+            let memory = self.keep_payload(host, &step, payload);
+            let attempt = Attempt::default();
+            let part = PartState { range: request.range, shard, attempt, segments };
+            let rest = ByteRange::new(0, 0);
+            self.jobs.insert(Job {
+                token,
+                request,
+                memory,
+                parts: vec![part],
+                pending: 1,
+                rest,
+                error: None,
+                touched,
+                flushing: false,
+            });
+        }
+        self.settle(host, shard);
+        if request.kind == RequestKind::Read && touched.misses > 0 {
+            self.on_miss(host, request.volume, request.range);
+        }
+    }
+
+    /// A payload outlives the call when the part has to try again, or when it is written from
+    /// where it is.
+    fn keep_payload(
+        &self,
+        host: &mut H,
+        step: &Step,
+        payload: Payload<'_, H::Memory>,
+    ) -> Option<H::Memory> {
+        let needed = match step {
+            Step::Done(_) => false,
+            Step::Waiting => true,
+            Step::Started => self.out.ios.iter().any(|io| io.segments.iter().any(is_private)),
+        };
+        match payload {
+            Payload::Owned(memory) if needed => Some(memory),
+            Payload::Borrowed(bytes) if needed => {
+                Some(host.allocate(bytes.len() as u64, Some(bytes)))
+            }
+            _ => None,
+        }
+    }
+
+    /// A read or write that spans regions.
+    fn submit_many(
+        &mut self,
+        host: &mut H,
+        token: H::Token,
+        request: Request,
+        payload: Payload<'_, H::Memory>,
+    ) {
+        let id = self.begin(host, token, request, payload);
+        let shards = host.shards();
+        let parts: Vec<PartState> = split(request.range)
+            .map(|range| PartState {
+                range,
+                shard: shard_of(request.volume, range.offset, shards),
+                attempt: Attempt::default(),
+                segments: Vec::new(),
+            })
+            .collect();
+        assert!(parts.len() <= PARTS_MAX, "the front end limits the length of requests");
+        let count = parts.len();
+        let job = self.jobs.get_mut(id);
+        job.pending += count as u32;
+        job.parts = parts;
+        for part in 0..count {
+            self.run_part(host, id, part as u8);
+        }
+        let job = self.jobs.get_mut(id);
+        let missed = request.kind == RequestKind::Read && job.touched.misses > 0;
+        self.part_done(host, id, Ok(()));
+        if missed {
+            self.on_miss(host, request.volume, request.range);
+        }
+    }
+
+    /// Makes a job with one pending "part": the caller, who ends it with `part_done`.
+    fn begin(
+        &mut self,
+        host: &mut H,
+        token: H::Token,
+        request: Request,
+        payload: Payload<'_, H::Memory>,
+    ) -> JobId {
+        let memory = match payload {
+            Payload::None => None,
+            Payload::Owned(memory) => Some(memory),
+            Payload::Borrowed(bytes) => Some(host.allocate(bytes.len() as u64, Some(bytes))),
+        };
+        self.jobs.insert(Job {
+            token,
+            request,
+            memory,
+            parts: Vec::new(),
+            pending: 1,
+            rest: request.range,
+            error: None,
+            touched: Touched::default(),
+            flushing: false,
+        })
+    }
+
+    fn submit_flush(&mut self, host: &mut H, token: H::Token, request: Request) {
+        let id = self.begin(host, token, request, Payload::None);
+        self.jobs.get_mut(id).pending += host.shards() as u32;
+        let part = PartName { worker: self.worker, part: 0, job: id }.pack();
+        for shard in 0..host.shards() {
+            let now_ms = host.now_ms();
+            let result = host.call(shard, &[], &mut self.out, |shard, out| {
+                shard.flush(request.volume, part, now_ms, out)
+            });
+            self.settle(host, shard);
+            if let Some(result) = result {
+                self.part_done(host, id, result);
+            }
+        }
+        self.part_done(host, id, Ok(()));
+    }
+
+    fn submit_prefetch(&mut self, host: &mut H, token: H::Token, request: Request) {
+        for range in split(request.range) {
+            self.prefetch(host, request.volume, range, None);
+        }
+        // Answered before the lines are there: it is a hint, and a read that comes sooner waits.
+        answer(host, token, Ok(()));
+    }
+
+    /// Starts parts of an erase until enough are under way.
+    fn go_on_erasing(&mut self, host: &mut H, id: JobId) {
+        let shards = host.shards();
+        loop {
+            let job = self.jobs.get_mut(id);
+            let running = job.pending as usize - 1;
+            let Some(range) = split(job.rest).next().filter(|_| running < PARTS_MAX) else { break };
+            job.rest = ByteRange::new(range.end(), job.rest.len - range.len);
+            let shard = shard_of(job.request.volume, range.offset, shards);
+            let state =
+                PartState { range, shard, attempt: Attempt::default(), segments: Vec::new() };
+            // A finished part's place is used again: its range is empty then.
+            let free = job.parts.iter().position(|part| part.range.len == 0);
+            let at = free.unwrap_or(job.parts.len());
+            match free {
+                Some(at) => job.parts[at] = state,
+                None => job.parts.push(state),
+            }
+            job.pending += 1;
+            self.run_part(host, id, at as u8);
+        }
+        let job = self.jobs.get_mut(id);
+        if job.rest.len == 0 || job.error.is_some() {
+            // The erase's own count goes when nothing is left to start.
+            job.rest = ByteRange::new(0, 0);
+            self.part_done(host, id, Ok(()));
+        }
+    }
+
+    /// Tries a part of a job, for the first time or again.
+    fn run_part(&mut self, host: &mut H, id: JobId, part: u8) {
+        let job = self.jobs.get_mut(id);
+        let request = job.request;
+        let state = &mut job.parts[usize::from(part)];
+        let run = PartRun { range: state.range, shard: state.shard, attempt: state.attempt };
+        let mut segments = std::mem::take(&mut state.segments);
+        segments.clear();
+        let memory = job.memory.take();
+        let from = (run.range.offset - request.range.offset) as usize;
+        let payload = match (&memory, request.kind) {
+            (Some(memory), RequestKind::Write { .. }) => {
+                &memory.as_ref()[from..from + run.range.len as usize]
+            }
+            _ => &[],
+        };
+        let name = PartName { worker: self.worker, part, job: id };
+        let (step, touched) = self.try_part(host, name, request, &run, payload, &mut segments);
+        let job = self.jobs.get_mut(id);
+        job.memory = memory;
+        job.touched.hits += touched.hits;
+        job.touched.misses += touched.misses;
+        job.parts[usize::from(part)].segments = segments;
+        self.settle(host, run.shard);
+        if let Step::Done(result) = step {
+            self.part_done(host, id, result);
+        }
+    }
+
+    /// One call to a shard. What it asks for is left in the outbox.
+    fn try_part(
+        &mut self,
+        host: &mut H,
+        name: PartName,
+        request: Request,
+        run: &PartRun,
+        payload: &[u8],
+        segments: &mut Vec<Segment>,
+    ) -> (Step, Touched) {
+        let part = Part { id: name.pack(), volume: request.volume, range: run.range };
+        let attempt = run.attempt;
+        host.call(run.shard, payload, &mut self.out, |shard, out| match request.kind {
+            RequestKind::Read => {
+                let (outcome, touched) = shard.read(&part, attempt, segments, out);
+                let step = match outcome {
+                    ReadOutcome::Ready => Step::Done(Ok(())),
+                    ReadOutcome::Waiting => Step::Waiting,
+                    ReadOutcome::Started => Step::Started,
+                };
+                (step, touched)
+            }
+            RequestKind::Write { fua } => {
+                let step = match shard.write(&part, fua, attempt, out) {
+                    WriteOutcome::Done => Step::Done(Ok(())),
+                    WriteOutcome::Failed(error) => Step::Done(Err(error)),
+                    WriteOutcome::Waiting => Step::Waiting,
+                    WriteOutcome::Started => Step::Started,
+                };
+                (step, Touched::default())
+            }
+            kind => {
+                let kind = erase_kind(kind).expect("flush and prefetch have no parts");
+                let started = shard.erase(&part, kind, out);
+                (if started { Step::Started } else { Step::Waiting }, Touched::default())
+            }
+        })
+    }
+
+    /// Passes on what a shard asked for.
+    fn settle(&mut self, host: &mut H, shard: usize) {
+        if self.out.is_empty() {
+            return;
+        }
+        let mut ios = std::mem::take(&mut self.out.ios);
+        for io in ios.drain(..) {
+            let private = io.part.filter(|_| io.segments.iter().any(is_private));
+            match private.map(PartName::unpack) {
+                None => host.start_io(shard, io, None),
+                Some(name) => {
+                    let job = self.jobs.get_mut(name.job);
+                    let range = job.request.range;
+                    let base = job.parts[usize::from(name.part)].range.offset - range.offset;
+                    let memory =
+                        job.memory.get_or_insert_with(|| host.allocate(range.len, None));
+                    host.start_io(shard, io, Some((memory, base)));
+                }
+            }
+        }
+        self.out.ios = ios;
+        self.answers.append(&mut self.out.answers);
+        if !self.out.marks.is_empty() {
+            for key in std::mem::take(&mut self.out.marks) {
+                let plan = host.streams(key.volume(), |streams| streams.on_mark(key.line()));
+                self.follow(host, key.volume(), plan.flatten());
+            }
+        }
+    }
+
+    fn on_miss(&mut self, host: &mut H, volume: VolumeId, range: ByteRange) {
+        let plan = host.streams(volume, |streams| streams.on_miss(range));
+        self.follow(host, volume, plan.flatten());
+    }
+
+    fn follow(&mut self, host: &mut H, volume: VolumeId, plan: Option<Plan>) {
+        if let Some(plan) = plan {
+            for range in split(plan.range) {
+                self.prefetch(host, volume, range, Some(plan.mark));
+            }
+        }
+    }
+
+    fn prefetch(&mut self, host: &mut H, volume: VolumeId, range: ByteRange, mark: Option<u64>) {
+        let shard = shard_of(volume, range.offset, host.shards());
+        host.call(shard, &[], &mut self.out, |shard, out| {
+            if shard.mode(volume) != forebay_types::Mode::Bypass {
+                shard.prefetch(volume, range, mark, out);
+            }
+        });
+        self.settle(host, shard);
+    }
+
+    /// An I/O started through [`Host::start_io`] has ended.
+    pub fn complete(&mut self, host: &mut H, shard: usize, id: IoId, result: IoResult) {
+        let now_ms = host.now_ms();
+        host.call(shard, &[], &mut self.out, |shard, out| shard.complete(id, result, now_ms, out));
+        self.settle(host, shard);
+        self.settle_answers(host);
+    }
+
+    /// A shard's clock has moved on.
+    pub fn tick(&mut self, host: &mut H, shard: usize) {
+        let now_ms = host.now_ms();
+        host.call(shard, &[], &mut self.out, |shard, out| shard.tick(now_ms, out));
+        self.settle(host, shard);
+        self.settle_answers(host);
+    }
+
+    /// A flush started through [`Host::flush_backend`] has ended.
+    pub fn flushed(&mut self, host: &mut H, job: JobId, result: IoResult) {
+        self.part_done(host, job, result);
+        self.settle_answers(host);
+    }
+
+    /// An answer has come from another worker.
+    pub fn answer(&mut self, host: &mut H, answer: Answer) {
+        self.answers.push(answer);
+        self.settle_answers(host);
+    }
+
+    fn settle_answers(&mut self, host: &mut H) {
+        // Answers may bring further answers; they are taken in the order in which they came.
+        let mut at = 0;
+        while at < self.answers.len() {
+            let answer = self.answers[at];
+            at += 1;
+            let name = PartName::unpack(answer.part);
+            if name.worker != self.worker {
+                host.forward(name.worker, answer);
+                continue;
+            }
+            match answer.outcome {
+                Outcome::Done(result) => self.finish_part(host, name, result),
+                Outcome::Retry(error) => {
+                    let job = self.jobs.get_mut(name.job);
+                    let part = &mut job.parts[usize::from(name.part)];
+                    part.attempt = part.attempt.after(error);
+                    self.run_part(host, name.job, name.part);
+                }
+            }
+        }
+        self.answers.clear();
+    }
+
+    fn finish_part(&mut self, host: &mut H, name: PartName, result: IoResult) {
+        let job = self.jobs.get_mut(name.job);
+        let erase = erase_kind(job.request.kind).is_some();
+        if erase {
+            job.parts[usize::from(name.part)].range.len = 0;
+        }
+        let more = erase && job.rest.len > 0;
+        self.part_done(host, name.job, result);
+        if more {
+            self.go_on_erasing(host, name.job);
+        }
+    }
+
+    /// One part less; with the last one the request is answered.
+    fn part_done(&mut self, host: &mut H, id: JobId, result: IoResult) {
+        let job = self.jobs.get_mut(id);
+        job.error = job.error.or(result.err());
+        job.pending -= 1;
+        if job.pending > 0 {
+            return;
+        }
+        if job.error.is_none() && !job.flushing && ends_with_flush(job.request.kind) {
+            job.flushing = true;
+            job.pending = 1;
+            host.flush_backend(job.request.volume, id);
+            return;
+        }
+        let job = self.jobs.remove(id);
+        self.reply.clear();
+        for part in &job.parts {
+            let base = part.range.offset.wrapping_sub(job.request.range.offset) as u32;
+            for &segment in &part.segments {
+                self.reply.push(ReplySegment {
+                    shard: part.shard as u16,
+                    segment: absolute(segment, base),
+                });
+            }
+        }
+        if job.error.is_some() {
+            self.release_all(host);
+        }
+        let result = job.error.map_or(Ok(()), Err);
+        let (memory, touched) = (job.memory, job.touched);
+        host.reply(job.token, Reply { result, segments: &self.reply, memory, touched });
+    }
+
+    /// Lets go of the bytes of a read that failed in another part.
+    fn release_all(&mut self, host: &mut H) {
+        for ReplySegment { shard, segment } in std::mem::take(&mut self.reply) {
+            if let Place::Slot { slot, .. } = segment.place {
+                let shard = usize::from(shard);
+                host.call(shard, &[], &mut self.out, |shard, _| shard.release(slot));
+            }
+        }
+    }
+}
+
+/// What is needed to try a part.
+struct PartRun {
+    range: ByteRange,
+    shard: usize,
+    attempt: Attempt,
+}
+
+fn answer<H: Host>(host: &mut H, token: H::Token, result: Result<(), IoError>) {
+    let touched = Touched::default();
+    host.reply(token, Reply { result, segments: &[], memory: None, touched });
+}
+
+const fn ends_with_flush(kind: RequestKind) -> bool {
+    matches!(
+        kind,
+        RequestKind::Flush
+            | RequestKind::Trim { fua: true }
+            | RequestKind::Zero { fua: true, .. }
+    )
+}
+
+const fn is_private(segment: &Segment) -> bool {
+    matches!(segment.place, Place::Private { .. })
+}
+
+const fn absolute(segment: Segment, base: u32) -> Segment {
+    match segment.place {
+        Place::Private { offset } => {
+            Segment { place: Place::Private { offset: offset + base }, len: segment.len }
+        }
+        _ => segment,
+    }
+}

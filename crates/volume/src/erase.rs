@@ -1,0 +1,13 @@
+//! Which engine call an erase is.
+
+use crate::RequestKind;
+use forebay_engine::EraseKind;
+
+/// The engine's word for a trim or a write of zeroes; `None` for other requests.
+pub(crate) const fn erase_kind(kind: RequestKind) -> Option<EraseKind> {
+    match kind {
+        RequestKind::Trim { .. } => Some(EraseKind::Discard),
+        RequestKind::Zero { unmap, .. } => Some(EraseKind::Zero { unmap }),
+        _ => None,
+    }
+}

@@ -1,0 +1,116 @@
+//! Making one I/O of several that follow each other on the disk.
+
+use forebay_engine::IoVerb;
+use forebay_types::{ByteRange, VolumeId};
+
+/// Bytes that merged I/Os may have together. A disk gains nothing beyond a few stripes.
+pub const MERGED_BYTES_MAX: u64 = 4 << 20;
+
+/// An I/O that may be merged with its neighbours.
+pub trait Mergeable {
+    /// What it does.
+    fn verb(&self) -> IoVerb;
+    /// To which volume.
+    fn volume(&self) -> VolumeId;
+    /// Where.
+    fn range(&self) -> ByteRange;
+}
+
+/// Sorts `ios` by place and hands out runs of neighbours that can be done in one go, by their
+/// indices. Only reads, and only plain writes, are merged.
+pub fn merge<T: Mergeable>(ios: &mut [T], mut each: impl FnMut(&mut [T])) {
+    if ios.len() > 1 {
+        ios.sort_by_key(|io| (io.volume(), rank(io.verb()), io.range().offset));
+    }
+    let mut rest = ios;
+    while !rest.is_empty() {
+        let mut len = 1;
+        let mut bytes = rest[0].range().len;
+        while len < rest.len() && follows(&rest[len - 1], &rest[len]) {
+            bytes += rest[len].range().len;
+            if bytes > MERGED_BYTES_MAX {
+                break;
+            }
+            len += 1;
+        }
+        let (run, after) = rest.split_at_mut(len);
+        each(run);
+        rest = after;
+    }
+}
+
+fn rank(verb: IoVerb) -> u8 {
+    match verb {
+        IoVerb::Read => 0,
+        IoVerb::Write { fua: false } => 1,
+        IoVerb::Write { fua: true } => 2,
+        IoVerb::Discard => 3,
+        IoVerb::Zero { .. } => 4,
+    }
+}
+
+fn follows<T: Mergeable>(first: &T, second: &T) -> bool {
+    first.volume() == second.volume()
+        && first.verb() == second.verb()
+        && matches!(first.verb(), IoVerb::Read | IoVerb::Write { fua: false })
+        && first.range().end() == second.range().offset
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    struct Io(IoVerb, u16, u64, u64);
+
+    impl Mergeable for Io {
+        fn verb(&self) -> IoVerb {
+            self.0
+        }
+        fn volume(&self) -> VolumeId {
+            VolumeId(self.1)
+        }
+        fn range(&self) -> ByteRange {
+            ByteRange::new(self.2, self.3)
+        }
+    }
+
+    fn runs(mut ios: Vec<Io>) -> Vec<Vec<u64>> {
+        let mut runs = Vec::new();
+        merge(&mut ios, |run| runs.push(run.iter().map(|io| io.2).collect()));
+        runs
+    }
+
+    #[test]
+    fn neighbours_of_one_kind_and_volume_are_joined() {
+        let read = IoVerb::Read;
+        let write = IoVerb::Write { fua: false };
+        let fua = IoVerb::Write { fua: true };
+        assert_eq!(
+            runs(vec![
+                Io(read, 1, 8192, 4096),
+                Io(read, 1, 4096, 4096),
+                Io(write, 1, 12288, 4096),
+                Io(read, 2, 12288, 4096),
+                Io(read, 1, 20480, 4096),
+            ]),
+            vec![vec![4096, 8192], vec![20480], vec![12288], vec![12288]]
+        );
+        assert_eq!(runs(vec![Io(fua, 1, 0, 512), Io(fua, 1, 512, 512)]), vec![vec![0], vec![512]]);
+    }
+
+    #[test]
+    fn overlapping_reads_stay_apart() {
+        let read = IoVerb::Read;
+        assert_eq!(
+            runs(vec![Io(read, 1, 0, 4096), Io(read, 1, 0, 4096), Io(read, 1, 4096, 512)]),
+            vec![vec![0], vec![0, 4096]]
+        );
+    }
+
+    #[test]
+    fn a_run_has_an_end() {
+        let ios = (0..9).map(|i| Io(IoVerb::Read, 1, i << 20, 1 << 20)).collect();
+        let lengths: Vec<usize> = runs(ios).iter().map(Vec::len).collect();
+        assert_eq!(lengths, [4, 4, 1]);
+    }
+}

@@ -1,0 +1,42 @@
+//! What a client asks of a volume.
+
+use forebay_types::{ByteRange, VolumeId};
+
+/// The verb of a request.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum RequestKind {
+    /// Bytes of the volume.
+    Read,
+    /// New bytes for the volume.
+    Write {
+        /// Answer from stable storage only.
+        fua: bool,
+    },
+    /// Everything answered so far to stable storage.
+    Flush,
+    /// The content is no longer of interest.
+    Trim {
+        /// Answer from stable storage only.
+        fua: bool,
+    },
+    /// Zeroes.
+    Zero {
+        /// Answer from stable storage only.
+        fua: bool,
+        /// Whether a hole is acceptable.
+        unmap: bool,
+    },
+    /// The range will be read soon.
+    Prefetch,
+}
+
+/// A request, checked by the front end: aligned to sectors and inside its volume.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Request {
+    /// The volume.
+    pub volume: VolumeId,
+    /// What is to be done.
+    pub kind: RequestKind,
+    /// With what; without meaning for a flush.
+    pub range: ByteRange,
+}

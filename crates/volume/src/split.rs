@@ -1,0 +1,62 @@
+//! Cutting a range at region borders, and finding the shard of each region.
+
+use forebay_types::{ByteRange, REGION_BYTES, VolumeId};
+
+/// The pieces of `range` that each lie in one region, in order.
+pub fn split(range: ByteRange) -> impl Iterator<Item = ByteRange> {
+    let mut rest = range;
+    std::iter::from_fn(move || {
+        if rest.len == 0 {
+            return None;
+        }
+        let to_border = REGION_BYTES - rest.offset % REGION_BYTES;
+        let piece = ByteRange::new(rest.offset, rest.len.min(to_border));
+        rest = ByteRange::new(rest.offset + piece.len, rest.len - piece.len);
+        Some(piece)
+    })
+}
+
+/// The shard that owns the region of `offset`. Regions are spread by a hash, so that the regions
+/// of a hot file do not all fall to one shard.
+pub const fn shard_of(volume: VolumeId, offset: u64, shards: usize) -> usize {
+    if shards == 1 {
+        return 0;
+    }
+    let region = offset / REGION_BYTES;
+    let key = region ^ ((volume.0 as u64) << 44);
+    let hash = (key ^ (key >> 32)).wrapping_mul(0xd6e8_feb8_6659_fd93);
+    let hash = (hash ^ (hash >> 32)).wrapping_mul(0xd6e8_feb8_6659_fd93);
+    (((hash >> 32) * shards as u64) >> 32) as usize
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use proptest::prelude::*;
+
+    proptest! {
+        #[test]
+        fn pieces_cover_the_range(offset in 0u64..1 << 24, len in 0u64..1 << 23) {
+            let mut at = offset;
+            for piece in split(ByteRange::new(offset, len)) {
+                prop_assert_eq!(piece.offset, at);
+                prop_assert!(piece.len > 0);
+                let last = piece.end() - 1;
+                prop_assert_eq!(piece.offset / REGION_BYTES, last / REGION_BYTES);
+                at = piece.end();
+            }
+            prop_assert_eq!(at, offset + len);
+        }
+    }
+
+    #[test]
+    fn regions_spread_evenly() {
+        let mut counts = [0u32; 8];
+        for region in 0..8000 {
+            counts[shard_of(VolumeId(3), region * REGION_BYTES, 8)] += 1;
+        }
+        for count in counts {
+            assert!((800..1200).contains(&count), "{counts:?}");
+        }
+    }
+}
