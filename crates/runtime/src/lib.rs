@@ -1,1 +1,23 @@
 //! The driver that runs the engine in real time: threads, rings, sockets and the pool's memory.
+//!
+//! A [`Runtime`] has some workers, each a thread with a reactor (io_uring, or epoll where that is
+//! forbidden) that owns its share of the clients. The pool and its shards are shared: a worker
+//! calls a shard inline under the shard's lock, for as long as a look-up takes, and sends hits from
+//! the pool without copying them. Volumes and listeners come and go while it runs.
+
+mod conn;
+mod listener;
+mod memory;
+mod memory_plan;
+mod pool;
+mod reactor;
+mod server;
+mod shared;
+mod stats;
+mod status;
+mod worker;
+
+pub use listener::{Listener, TlsSetup};
+pub use server::{Engine, Runtime, RuntimeConfig, StartError, VolumeError, VolumeSettings};
+pub use stats::{LatencyClass, LatencySummary, RequestCounters};
+pub use status::{MemoryStatus, RuntimeStatus, VolumeStatus};

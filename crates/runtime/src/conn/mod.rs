@@ -1,0 +1,121 @@
+//! Connections: bytes in, requests out, replies in order of their making.
+
+mod output;
+mod table;
+mod tls;
+
+pub(crate) use output::Output;
+pub(crate) use table::Connections;
+pub(crate) use tls::TlsSession;
+
+use crate::memory::Memory;
+use crate::shared::{Reservation, Volume};
+use forebay_nbd::{Handshake, Negotiated, Request};
+use forebay_types::limits::{CONNECTION_BYTES_IN_FLIGHT_MAX, CONNECTION_REQUESTS_MAX};
+use std::os::fd::OwnedFd;
+use std::sync::Arc;
+use std::time::Instant;
+
+/// Where a connection stands.
+pub(crate) enum Phase {
+    /// Haggling over options.
+    Handshake(Box<Handshake>),
+    /// Serving requests.
+    Transmission,
+    /// Nothing is read any more: what is in flight is answered, then it is closed.
+    Draining,
+}
+
+/// A write whose payload has not come whole.
+pub(crate) struct Partial {
+    pub request: Request,
+    pub memory: Memory,
+    pub filled: usize,
+    pub _reservation: Reservation,
+}
+
+/// One client.
+pub(crate) struct Conn {
+    pub socket: OwnedFd,
+    pub listener: u32,
+    /// Tells it from an earlier connection with the same number.
+    pub generation: u32,
+    pub phase: Phase,
+    /// What was agreed on with the client; kept while it drains.
+    pub terms: Option<Negotiated>,
+    /// The volume it entered.
+    pub volume: Option<Arc<Volume>>,
+    /// Bytes that came and were not understood yet: less than a header, or what came while the
+    /// connection had too much in flight.
+    pub input: Vec<u8>,
+    pub partial: Option<Partial>,
+    /// Bytes of a refused write's payload still to be thrown away, and the request to refuse.
+    pub skip: Option<(u64, Request)>,
+    /// Being filled.
+    pub queued: Output,
+    /// Being sent.
+    pub active: Output,
+    pub tls: Option<Box<TlsSession>>,
+    /// TLS starts when what is queued has been sent.
+    pub tls_next: bool,
+    /// The client was told that nothing follows.
+    pub tls_closed: bool,
+    pub sending: bool,
+    pub receiving: bool,
+    /// Input waits until less is in flight.
+    pub paused: bool,
+    /// The list of connections with something to do at the end of the turn has it.
+    pub listed: bool,
+    /// The socket is of no more use.
+    pub broken: bool,
+    pub requests_in_flight: usize,
+    pub bytes_in_flight: u64,
+    /// When the client must have got to the transmission phase, or more of a payload must have
+    /// come.
+    pub deadline: Option<Instant>,
+}
+
+impl Conn {
+    pub(crate) fn new(socket: OwnedFd, listener: u32, handshake: Handshake) -> Self {
+        Self {
+            socket,
+            listener,
+            generation: 0,
+            phase: Phase::Handshake(Box::new(handshake)),
+            terms: None,
+            volume: None,
+            input: Vec::new(),
+            partial: None,
+            skip: None,
+            queued: Output::default(),
+            active: Output::default(),
+            tls: None,
+            tls_next: false,
+            tls_closed: false,
+            sending: false,
+            receiving: false,
+            paused: false,
+            listed: false,
+            broken: false,
+            requests_in_flight: 0,
+            bytes_in_flight: 0,
+            deadline: None,
+        }
+    }
+
+    /// Whether the client has so much in flight that its socket is not read for the time being.
+    /// Replies it does not fetch count as well.
+    pub(crate) fn is_full(&self) -> bool {
+        let unsent = (self.queued.bytes() + self.active.bytes()) as u64;
+        self.requests_in_flight >= CONNECTION_REQUESTS_MAX
+            || self.bytes_in_flight + unsent >= CONNECTION_BYTES_IN_FLIGHT_MAX
+    }
+
+    /// Whether everything asked for has been answered and sent.
+    pub(crate) fn is_done(&self) -> bool {
+        self.requests_in_flight == 0
+            && !self.sending
+            && self.queued.is_empty()
+            && self.active.is_empty()
+    }
+}

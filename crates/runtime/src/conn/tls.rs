@@ -1,0 +1,89 @@
+//! TLS around a connection: ciphertext in and out, plain bytes between.
+
+use rustls::{ServerConfig, ServerConnection};
+use std::io::{self, Read, Write};
+use std::sync::Arc;
+
+/// Plain bytes taken out of the session at once.
+const READ_BYTES: usize = 16 << 10;
+
+/// One connection's TLS.
+pub(crate) struct TlsSession {
+    session: ServerConnection,
+    /// Ciphertext on its way to the client.
+    pub outgoing: Vec<u8>,
+    pub iovec: libc::iovec,
+    pub message: libc::msghdr,
+}
+
+// SAFETY: the raw pointers in the message point into the session's own buffers.
+unsafe impl Send for TlsSession {}
+
+impl TlsSession {
+    pub(crate) fn new(config: &Arc<ServerConfig>) -> Result<Self, rustls::Error> {
+        let mut session = ServerConnection::new(Arc::clone(config))?;
+        // How much is queued is limited by what the connection has in flight.
+        session.set_buffer_limit(None);
+        // SAFETY: all-zero headers are empty ones.
+        let (iovec, message) = unsafe { (std::mem::zeroed(), std::mem::zeroed()) };
+        Ok(Self { session, outgoing: Vec::new(), iovec, message })
+    }
+
+    /// Takes ciphertext, appends the plain bytes in it to `plain`.
+    ///
+    /// # Errors
+    /// The peer does not speak TLS, or shows no certificate that is accepted.
+    pub(crate) fn receive(&mut self, mut bytes: &[u8], plain: &mut Vec<u8>) -> io::Result<()> {
+        while !bytes.is_empty() {
+            self.session.read_tls(&mut bytes)?;
+            let state = self
+                .session
+                .process_new_packets()
+                .map_err(|error| io::Error::new(io::ErrorKind::InvalidData, error))?;
+            let mut left = state.plaintext_bytes_to_read();
+            while left > 0 {
+                let from = plain.len();
+                plain.resize(from + left.min(READ_BYTES), 0);
+                let read = self.session.reader().read(&mut plain[from..])?;
+                plain.truncate(from + read);
+                left -= read;
+            }
+        }
+        Ok(())
+    }
+
+    /// Takes plain bytes to send.
+    pub(crate) fn send(&mut self, bytes: &[u8]) -> io::Result<()> {
+        self.session.writer().write_all(bytes)
+    }
+
+    /// Says that nothing follows.
+    pub(crate) fn close(&mut self) {
+        self.session.send_close_notify();
+    }
+
+    /// Whether the handshake is under way.
+    pub(crate) fn is_handshaking(&self) -> bool {
+        self.session.is_handshaking()
+    }
+
+    /// Whether there is ciphertext to send.
+    pub(crate) fn wants_write(&self) -> bool {
+        self.session.wants_write()
+    }
+
+    /// The next message; valid until the next call of any method.
+    pub(crate) fn message(&mut self) -> io::Result<*const libc::msghdr> {
+        self.outgoing.clear();
+        while self.session.wants_write() {
+            self.session.write_tls(&mut self.outgoing)?;
+        }
+        self.iovec = libc::iovec {
+            iov_base: self.outgoing.as_mut_ptr().cast(),
+            iov_len: self.outgoing.len(),
+        };
+        self.message.msg_iov = &raw mut self.iovec;
+        self.message.msg_iovlen = 1;
+        Ok(&raw const self.message)
+    }
+}

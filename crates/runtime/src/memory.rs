@@ -1,0 +1,132 @@
+//! Memory of single requests: payloads that are kept, buffers of reads past the cache.
+//!
+//! Aligned for direct I/O, and recycled: each thread keeps a few megabytes of buffers it let go
+//! of, because a fresh megabyte costs 256 page faults, which is more than copying it.
+
+use std::alloc::{Layout, alloc, dealloc, handle_alloc_error};
+use std::cell::RefCell;
+use std::ptr::NonNull;
+
+const ALIGNMENT: usize = 4096;
+/// Bytes of free buffers that one thread keeps.
+const KEPT_BYTES_MAX: usize = 8 << 20;
+
+thread_local! {
+    static KEPT: RefCell<Kept> = const { RefCell::new(Kept { free: Vec::new(), bytes: 0 }) };
+}
+
+struct Kept {
+    free: Vec<Block>,
+    bytes: usize,
+}
+
+/// Raw memory of a power of two bytes.
+struct Block {
+    ptr: NonNull<u8>,
+    capacity: usize,
+}
+
+impl Block {
+    fn layout(capacity: usize) -> Layout {
+        Layout::from_size_align(capacity, ALIGNMENT).expect("a power of two of at most a request")
+    }
+
+    fn allocate(capacity: usize) -> Self {
+        let layout = Self::layout(capacity);
+        // SAFETY: the layout is not empty.
+        let ptr = unsafe { alloc(layout) };
+        let ptr = NonNull::new(ptr).unwrap_or_else(|| handle_alloc_error(layout));
+        Self { ptr, capacity }
+    }
+}
+
+impl Drop for Block {
+    fn drop(&mut self) {
+        // SAFETY: allocated with this layout, and freed once.
+        unsafe { dealloc(self.ptr.as_ptr(), Self::layout(self.capacity)) }
+    }
+}
+
+/// A buffer of a request, page-aligned. What is in it is undefined at first.
+pub(crate) struct Memory {
+    block: Option<Block>,
+    len: usize,
+}
+
+// SAFETY: the memory is owned, and reached through `&self` for reading and `&mut self` for
+// writing only; kernel and backends write to it through pointers while nobody else looks.
+unsafe impl Send for Memory {}
+// SAFETY: as above.
+unsafe impl Sync for Memory {}
+
+impl Memory {
+    /// A buffer of `len` bytes.
+    pub(crate) fn new(len: usize) -> Self {
+        let capacity = len.max(ALIGNMENT).next_power_of_two();
+        let kept = KEPT.with_borrow_mut(|kept| {
+            let at = kept.free.iter().rposition(|block| block.capacity == capacity)?;
+            kept.bytes -= capacity;
+            Some(kept.free.swap_remove(at))
+        });
+        let fresh = || {
+            let block = Block::allocate(capacity);
+            // SAFETY: the block is ours and has that many bytes. Zeroed, so that no byte that was
+            // never written can reach a client whatever else goes wrong.
+            unsafe { block.ptr.as_ptr().write_bytes(0, capacity) };
+            block
+        };
+        Self { block: Some(kept.unwrap_or_else(fresh)), len }
+    }
+
+    /// A buffer with a copy of `content`.
+    pub(crate) fn with_content(content: &[u8]) -> Self {
+        let mut memory = Self::new(content.len());
+        memory.bytes_mut().copy_from_slice(content);
+        memory
+    }
+
+    pub(crate) fn as_ptr(&self) -> *mut u8 {
+        self.block.as_ref().expect("there until dropped").ptr.as_ptr()
+    }
+
+    pub(crate) fn bytes_mut(&mut self) -> &mut [u8] {
+        // SAFETY: the block has at least `len` bytes, initialised by `new`, and is ours alone.
+        unsafe { std::slice::from_raw_parts_mut(self.as_ptr(), self.len) }
+    }
+}
+
+impl AsRef<[u8]> for Memory {
+    fn as_ref(&self) -> &[u8] {
+        // SAFETY: as `bytes_mut`.
+        unsafe { std::slice::from_raw_parts(self.as_ptr(), self.len) }
+    }
+}
+
+impl Drop for Memory {
+    fn drop(&mut self) {
+        let Some(block) = self.block.take() else { return };
+        // During the end of a thread the list may be gone; then the block is freed right here.
+        let _ = KEPT.try_with(|kept| {
+            let mut kept = kept.borrow_mut();
+            if kept.bytes + block.capacity <= KEPT_BYTES_MAX {
+                kept.bytes += block.capacity;
+                kept.free.push(block);
+            }
+        });
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn buffers_are_aligned_and_come_back() {
+        let first = Memory::with_content(&[7; 5000]);
+        assert_eq!(first.as_ref(), [7; 5000]);
+        let address = first.as_ptr();
+        assert_eq!(address as usize % ALIGNMENT, 0);
+        drop(first);
+        assert_eq!(Memory::new(8000).as_ptr(), address);
+    }
+}

@@ -1,0 +1,62 @@
+//! How the memory that was given is divided.
+
+use crate::pool::SLAB_BYTES;
+use crate::reactor::RECEIVE_BYTES;
+
+/// What a process of this program takes before it serves anybody: code, heap, stacks.
+const PROCESS_BYTES: u64 = 10 << 20;
+/// Receive buffers and kept request memory of one worker.
+const WORKER_BYTES: u64 = 16 * RECEIVE_BYTES as u64 + (1 << 20);
+/// Metadata of a line, beside the 4096 bytes of its data: at most.
+const METADATA_BYTES_PER_LINE: u64 = 40;
+/// A shard smaller than this wins less by its lock than it loses by its smallness.
+const SHARD_BYTES_MIN: u64 = 16 << 20;
+
+/// The parts of the memory, in bytes.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) struct MemoryPlan {
+    /// Everything.
+    pub limit_bytes: u64,
+    /// Lines.
+    pub pool_bytes: u64,
+    /// Payloads of writes that have not come whole.
+    pub payload_bytes: u64,
+    /// Shards of the pool, a power of two.
+    pub shards: usize,
+}
+
+impl MemoryPlan {
+    /// Divides `limit_bytes` among the pool and what surrounds it.
+    pub(crate) fn new(limit_bytes: u64, workers: usize) -> Self {
+        let payload_bytes = (limit_bytes / 16).max(1 << 20);
+        let around = PROCESS_BYTES + WORKER_BYTES * workers as u64 + payload_bytes;
+        let lines = limit_bytes.saturating_sub(around) / (4096 + METADATA_BYTES_PER_LINE);
+        let pool_bytes = (lines * 4096 / SLAB_BYTES * SLAB_BYTES).max(SLAB_BYTES);
+        let shards_max = (4 * workers).next_power_of_two() as u64;
+        let shards = (pool_bytes / SHARD_BYTES_MIN).clamp(1, shards_max);
+        // The largest power of two that is not more.
+        let shards = 1 << shards.ilog2();
+        Self { limit_bytes, pool_bytes, payload_bytes, shards }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn all_parts_fit_the_limit() {
+        for mib in [32u64, 64, 100, 512, 4096, 65536] {
+            for workers in [1usize, 2, 16] {
+                let limit = mib << 20;
+                let plan = MemoryPlan::new(limit, workers);
+                let around = PROCESS_BYTES + WORKER_BYTES * workers as u64 + plan.payload_bytes;
+                let metadata = plan.pool_bytes / 4096 * METADATA_BYTES_PER_LINE;
+                let floor = plan.pool_bytes == SLAB_BYTES;
+                assert!(floor || plan.pool_bytes + metadata + around <= limit, "{mib} {workers}");
+                assert!(plan.shards.is_power_of_two());
+                assert!(plan.pool_bytes / plan.shards as u64 >= SLAB_BYTES);
+            }
+        }
+    }
+}

@@ -1,0 +1,288 @@
+//! Readiness: for machines that forbid rings. Sockets are tried first and watched when they would
+//! block; files are left to the backends' own threads.
+
+use super::uring::drain_counter;
+use super::{BufferId, Event, FileOp, RECEIVE_BYTES, Reactor};
+use rustix::event::epoll::{self, CreateFlags, EventData, EventFlags};
+use std::collections::{HashMap, VecDeque};
+use std::io;
+use std::os::fd::{BorrowedFd, OwnedFd, RawFd};
+use std::time::Duration;
+
+const BUFFERS: u16 = 8;
+const EVENTS: usize = 256;
+const WAKE_DATA: u64 = u64::MAX;
+const LISTENER_BIT: u64 = 1 << 40;
+
+/// What is wanted of a connection.
+#[derive(Default)]
+struct Wanted {
+    conn: u32,
+    receive: bool,
+    send: Option<Sending>,
+    watched: bool,
+}
+
+/// A message on its way: the caller's description of it and how much has gone.
+struct Sending {
+    iovecs: Vec<libc::iovec>,
+    next: usize,
+    sent: usize,
+}
+
+/// See the module's description.
+pub(crate) struct EpollReactor {
+    epoll: OwnedFd,
+    wake: RawFd,
+    memory: Box<[u8]>,
+    free: Vec<BufferId>,
+    wanted: HashMap<RawFd, Wanted>,
+    /// Connections to try at once, without waiting for the kernel to say that they are ready.
+    eager: Vec<RawFd>,
+    /// Connections that could receive but found no free buffer.
+    starved: Vec<RawFd>,
+    listeners: HashMap<u32, RawFd>,
+    events: VecDeque<Event>,
+}
+
+impl Reactor for EpollReactor {
+    const NAME: &'static str = "epoll";
+    const FILES: bool = false;
+
+    fn new(wake: RawFd) -> io::Result<Self> {
+        let epoll = epoll::create(CreateFlags::CLOEXEC)?;
+        let data = EventData::new_u64(WAKE_DATA);
+        epoll::add(&epoll, borrow(wake), data, EventFlags::IN)?;
+        Ok(Self {
+            epoll,
+            wake,
+            memory: vec![0; RECEIVE_BYTES * usize::from(BUFFERS)].into_boxed_slice(),
+            free: (0..BUFFERS).map(BufferId).collect(),
+            wanted: HashMap::new(),
+            eager: Vec::new(),
+            starved: Vec::new(),
+            listeners: HashMap::new(),
+            events: VecDeque::new(),
+        })
+    }
+
+    fn accept(&mut self, listener: u32, fd: RawFd) {
+        let data = EventData::new_u64(LISTENER_BIT | u64::from(listener));
+        let added = epoll::add(&self.epoll, borrow(fd), data, EventFlags::IN);
+        match added {
+            Ok(()) => {
+                self.listeners.insert(listener, fd);
+            }
+            Err(error) => {
+                let result = Err(error.into());
+                self.events.push_back(Event::Accepted { listener, result });
+            }
+        }
+    }
+
+    fn stop_accepting(&mut self, listener: u32, fd: RawFd) {
+        if self.listeners.remove(&listener).is_some() {
+            let _ = epoll::delete(&self.epoll, borrow(fd));
+        }
+    }
+
+    fn receive(&mut self, conn: u32, fd: RawFd) {
+        let wanted = self.wanted.entry(fd).or_default();
+        wanted.conn = conn;
+        wanted.receive = true;
+        self.eager.push(fd);
+    }
+
+    fn send(&mut self, conn: u32, fd: RawFd, message: *const libc::msghdr) {
+        // SAFETY: the caller keeps the message and what it points to until the event.
+        let iovecs = unsafe {
+            std::slice::from_raw_parts((*message).msg_iov, (*message).msg_iovlen).to_vec()
+        };
+        let wanted = self.wanted.entry(fd).or_default();
+        wanted.conn = conn;
+        wanted.send = Some(Sending { iovecs, next: 0, sent: 0 });
+        self.try_send(fd);
+    }
+
+    fn forget(&mut self, fd: RawFd) {
+        if self.wanted.remove(&fd).is_some_and(|wanted| wanted.watched) {
+            let _ = epoll::delete(&self.epoll, borrow(fd));
+        }
+        self.eager.retain(|&other| other != fd);
+        self.starved.retain(|&other| other != fd);
+    }
+
+    fn file(&mut self, _tag: u32, _op: FileOp) -> bool {
+        false
+    }
+
+    fn wait(&mut self, timeout: Duration) -> io::Result<()> {
+        for fd in std::mem::take(&mut self.eager) {
+            self.try_receive(fd);
+        }
+        let timeout = if self.events.is_empty() { timeout } else { Duration::ZERO };
+        let timeout = rustix::time::Timespec {
+            tv_sec: timeout.as_secs() as i64,
+            tv_nsec: i64::from(timeout.subsec_nanos()),
+        };
+        let mut ready = Vec::with_capacity(EVENTS);
+        match epoll::wait(&self.epoll, rustix::buffer::spare_capacity(&mut ready), Some(&timeout)) {
+            Ok(_) | Err(rustix::io::Errno::INTR) => {}
+            Err(error) => return Err(error.into()),
+        }
+        for event in ready {
+            let data = event.data.u64();
+            if data == WAKE_DATA {
+                drain_counter(self.wake);
+                self.events.push_back(Event::Woken);
+            } else if data & LISTENER_BIT != 0 {
+                self.accept_all(data as u32);
+            } else {
+                let fd = data as RawFd;
+                self.try_send(fd);
+                self.try_receive(fd);
+                self.watch(fd);
+            }
+        }
+        Ok(())
+    }
+
+    fn event(&mut self) -> Option<Event> {
+        self.events.pop_front()
+    }
+
+    fn buffer(&self, buffer: BufferId, len: usize) -> &[u8] {
+        let start = usize::from(buffer.0) * RECEIVE_BYTES;
+        &self.memory[start..start + len]
+    }
+
+    fn recycle(&mut self, buffer: BufferId) {
+        self.free.push(buffer);
+        self.eager.append(&mut self.starved);
+    }
+}
+
+impl EpollReactor {
+    fn accept_all(&mut self, listener: u32) {
+        let Some(&fd) = self.listeners.get(&listener) else { return };
+        loop {
+            let flags = rustix::net::SocketFlags::CLOEXEC;
+            match rustix::net::accept_with(borrow(fd), flags) {
+                Ok(fd) => self.events.push_back(Event::Accepted { listener, result: Ok(fd) }),
+                Err(rustix::io::Errno::AGAIN | rustix::io::Errno::INTR) => return,
+                Err(error) => {
+                    let result = Err(error.into());
+                    self.events.push_back(Event::Accepted { listener, result });
+                    return;
+                }
+            }
+        }
+    }
+
+    fn try_receive(&mut self, fd: RawFd) {
+        let Some(wanted) = self.wanted.get_mut(&fd).filter(|wanted| wanted.receive) else {
+            return;
+        };
+        let Some(buffer) = self.free.pop() else {
+            self.starved.push(fd);
+            return;
+        };
+        let start = usize::from(buffer.0) * RECEIVE_BYTES;
+        let memory = &mut self.memory[start..start + RECEIVE_BYTES];
+        let flags = rustix::net::RecvFlags::DONTWAIT;
+        match rustix::net::recv(borrow(fd), memory, flags) {
+            Err(rustix::io::Errno::AGAIN | rustix::io::Errno::INTR) => {
+                self.free.push(buffer);
+                self.watch(fd);
+            }
+            result => {
+                wanted.receive = false;
+                let result = result.map(|(len, _)| len).map_err(Into::into);
+                let conn = wanted.conn;
+                self.events.push_back(Event::Received { conn, buffer: Some(buffer), result });
+            }
+        }
+    }
+
+    fn try_send(&mut self, fd: RawFd) {
+        let Some(wanted) = self.wanted.get_mut(&fd) else { return };
+        let Some(sending) = &mut wanted.send else { return };
+        let result = loop {
+            if sending.next == sending.iovecs.len() {
+                break Ok(sending.sent);
+            }
+            // SAFETY: an all-zero message header is an empty one.
+            let mut message: libc::msghdr = unsafe { std::mem::zeroed() };
+            message.msg_iov = sending.iovecs[sending.next..].as_mut_ptr();
+            message.msg_iovlen = sending.iovecs.len() - sending.next;
+            let flags = libc::MSG_NOSIGNAL | libc::MSG_DONTWAIT;
+            // SAFETY: the vectors point to memory that the caller of `send` keeps.
+            let sent = unsafe { libc::sendmsg(fd, &raw const message, flags) };
+            if sent >= 0 {
+                sending.advance(sent as usize);
+                continue;
+            }
+            let error = io::Error::last_os_error();
+            match error.kind() {
+                io::ErrorKind::Interrupted => {}
+                io::ErrorKind::WouldBlock => {
+                    self.watch(fd);
+                    return;
+                }
+                _ => break Err(error),
+            }
+        };
+        wanted.send = None;
+        let conn = wanted.conn;
+        self.events.push_back(Event::Sent { conn, result });
+    }
+
+    /// Tells the kernel what a connection is waiting for.
+    fn watch(&mut self, fd: RawFd) {
+        let Some(wanted) = self.wanted.get_mut(&fd) else { return };
+        let mut flags = EventFlags::ONESHOT;
+        flags.set(EventFlags::IN, wanted.receive);
+        flags.set(EventFlags::OUT, wanted.send.is_some());
+        if !flags.intersects(EventFlags::IN | EventFlags::OUT) {
+            return;
+        }
+        let data = EventData::new_u64(fd as u64);
+        let result = if wanted.watched {
+            epoll::modify(&self.epoll, borrow(fd), data, flags)
+        } else {
+            epoll::add(&self.epoll, borrow(fd), data, flags)
+        };
+        wanted.watched = true;
+        if let Err(error) = result {
+            wanted.receive = false;
+            let conn = wanted.conn;
+            let result = Err(error.into());
+            self.events.push_back(Event::Received { conn, buffer: None, result });
+        }
+    }
+}
+
+impl Sending {
+    fn advance(&mut self, mut sent: usize) {
+        self.sent += sent;
+        while sent > 0 {
+            let iovec = &mut self.iovecs[self.next];
+            if sent < iovec.iov_len {
+                iovec.iov_len -= sent;
+                // SAFETY: moves inside the memory that the vector describes.
+                iovec.iov_base = unsafe { iovec.iov_base.cast::<u8>().add(sent) }.cast();
+                return;
+            }
+            sent -= iovec.iov_len;
+            self.next += 1;
+        }
+        while self.iovecs.get(self.next).is_some_and(|iovec| iovec.iov_len == 0) {
+            self.next += 1;
+        }
+    }
+}
+
+fn borrow<'a>(fd: RawFd) -> BorrowedFd<'a> {
+    // SAFETY: the trait demands that descriptors stay open while they are in use here.
+    unsafe { BorrowedFd::borrow_raw(fd) }
+}

@@ -1,0 +1,92 @@
+//! The seam to the kernel: sockets and files, asked for now and reported later.
+//!
+//! A worker asks its reactor for connections to accept, bytes to receive, replies to send and
+//! files to read and write, waits once for whatever has happened, and handles the events. There
+//! are two: a ring (`uring`), where a turn of the loop is one system call whatever it carries, and
+//! readiness (`epoll`), for machines that forbid rings. The suite runs on both.
+
+mod epoll;
+mod uring;
+
+pub(crate) use epoll::EpollReactor;
+pub(crate) use uring::UringReactor;
+
+use std::io;
+use std::os::fd::RawFd;
+use std::time::Duration;
+
+/// Bytes of one receive buffer: what one system call brings at most.
+pub(crate) const RECEIVE_BYTES: usize = 128 << 10;
+
+/// Names a receive buffer that is lent to the worker.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) struct BufferId(pub u16);
+
+/// What has happened.
+#[derive(Debug)]
+pub(crate) enum Event {
+    /// Another thread has left a message.
+    Woken,
+    /// A client has connected.
+    Accepted { listener: u32, result: io::Result<std::os::fd::OwnedFd> },
+    /// Bytes have come, `len` of them at the start of the buffer; none if the peer has closed.
+    Received { conn: u32, buffer: Option<BufferId>, result: io::Result<usize> },
+    /// A message has been sent, as many bytes of it as the result says.
+    Sent { conn: u32, result: io::Result<usize> },
+    /// A file operation has ended.
+    File { tag: u32, result: io::Result<usize> },
+}
+
+/// A file operation. Memory that it points to stays valid until its event.
+#[derive(Clone, Copy, Debug)]
+pub(crate) enum FileOp {
+    /// Scatter into `iovecs`.
+    Read { fd: RawFd, iovecs: *const libc::iovec, count: u32, offset: u64 },
+    /// Gather from `iovecs`.
+    Write { fd: RawFd, iovecs: *const libc::iovec, count: u32, offset: u64, durable: bool },
+    /// Data to stable storage.
+    Sync { fd: RawFd },
+}
+
+/// See the module's description. Descriptors stay open, and memory stays valid, until the event.
+pub(crate) trait Reactor: Sized {
+    /// The name shown to people.
+    const NAME: &'static str;
+
+    /// A reactor that reports [`Event::Woken`] when `wake`, an event counter, is not zero. To be
+    /// called on the thread that will use it.
+    fn new(wake: RawFd) -> io::Result<Self>;
+
+    /// Reports every client that connects to `fd`, until the reactor is dropped.
+    fn accept(&mut self, listener: u32, fd: RawFd);
+
+    /// Stops that.
+    fn stop_accepting(&mut self, listener: u32, fd: RawFd);
+
+    /// Reports the next bytes on a connection, once.
+    fn receive(&mut self, conn: u32, fd: RawFd);
+
+    /// Sends a message on a connection and reports it, once, when all is sent or nothing goes.
+    fn send(&mut self, conn: u32, fd: RawFd, message: *const libc::msghdr);
+
+    /// A connection is about to be closed; nothing of it is under way.
+    fn forget(&mut self, fd: RawFd);
+
+    /// Starts a file operation, unless this reactor leaves files to others.
+    fn file(&mut self, tag: u32, op: FileOp) -> bool;
+
+    /// Whether [`Reactor::file`] does anything.
+    const FILES: bool;
+
+    /// Submits what was asked for and waits until something has happened or the time is up.
+    fn wait(&mut self, timeout: Duration) -> io::Result<()>;
+
+    /// The next event, if there is one.
+    fn event(&mut self) -> Option<Event>;
+
+    /// The bytes of a lent buffer.
+    fn buffer(&self, buffer: BufferId, len: usize) -> &[u8];
+
+    /// Gives a buffer back.
+    fn recycle(&mut self, buffer: BufferId);
+}

@@ -1,0 +1,308 @@
+//! The ring: one system call a turn submits everything asked for and waits for what comes.
+
+use super::{BufferId, Event, FileOp, RECEIVE_BYTES, Reactor};
+use io_uring::types::{BufRingEntry, Fd, SubmitArgs, Timespec};
+use io_uring::{IoUring, cqueue, opcode, squeue};
+use std::collections::VecDeque;
+use std::io;
+use std::os::fd::{FromRawFd, OwnedFd, RawFd};
+use std::sync::atomic::{AtomicU16, Ordering};
+use std::time::Duration;
+
+const ENTRIES: u32 = 1024;
+const BUFFERS: u16 = 16;
+const BUFFER_GROUP: u16 = 1;
+
+/// What an entry was for, in the upper half of its user data.
+const WAKE: u64 = 0;
+const ACCEPT: u64 = 1;
+const RECEIVE: u64 = 2;
+const SEND: u64 = 3;
+const FILE: u64 = 4;
+const CANCEL: u64 = 5;
+
+const fn user_data(kind: u64, key: u32) -> u64 {
+    kind << 32 | key as u64
+}
+
+/// See the module's description.
+pub(crate) struct UringReactor {
+    ring: IoUring,
+    buffers: BufferRing,
+    events: VecDeque<Event>,
+    wake: RawFd,
+    /// Receives that found no buffer and are asked for again when one comes back.
+    starved: Vec<(u32, RawFd)>,
+    /// The descriptors of listeners, and behind them of connections, by their numbers.
+    descriptors: Vec<RawFd>,
+}
+
+impl Reactor for UringReactor {
+    const NAME: &'static str = "io_uring";
+    const FILES: bool = true;
+
+    fn new(wake: RawFd) -> io::Result<Self> {
+        let mut builder = IoUring::builder();
+        builder.setup_clamp().setup_cqsize(8 * ENTRIES).setup_submit_all();
+        // The kernel does its deferred work when we wait for it, instead of interrupting us.
+        let fast = builder.clone().setup_single_issuer().setup_defer_taskrun().build(ENTRIES);
+        let ring = match fast {
+            Ok(ring) => ring,
+            Err(_) => builder.setup_coop_taskrun().build(ENTRIES)?,
+        };
+        // Saves looking the descriptor up at every call; older kernels do without.
+        let _ = ring.submitter().register_ring_fd();
+        let buffers = BufferRing::new(&ring)?;
+        let mut reactor = Self {
+            ring,
+            buffers,
+            events: VecDeque::new(),
+            wake,
+            starved: Vec::new(),
+            descriptors: Vec::new(),
+        };
+        reactor.watch_wake();
+        Ok(reactor)
+    }
+
+    fn accept(&mut self, listener: u32, fd: RawFd) {
+        let entry = opcode::AcceptMulti::new(Fd(fd)).flags(libc::SOCK_CLOEXEC).build();
+        self.push(entry.user_data(user_data(ACCEPT, listener)));
+        if self.descriptors.len() <= listener as usize {
+            self.descriptors.resize(listener as usize + 1, -1);
+        }
+        self.descriptors[listener as usize] = fd;
+    }
+
+    fn stop_accepting(&mut self, listener: u32, _fd: RawFd) {
+        let entry = opcode::AsyncCancel::new(user_data(ACCEPT, listener)).build();
+        self.push(entry.user_data(user_data(CANCEL, listener)));
+        if let Some(fd) = self.descriptors.get_mut(listener as usize) {
+            *fd = -1;
+        }
+    }
+
+    fn receive(&mut self, conn: u32, fd: RawFd) {
+        let entry = opcode::Recv::new(Fd(fd), std::ptr::null_mut(), 0)
+            .buf_group(BUFFER_GROUP)
+            .build()
+            .flags(squeue::Flags::BUFFER_SELECT);
+        self.push(entry.user_data(user_data(RECEIVE, conn)));
+        self.remember(conn, fd);
+    }
+
+    fn send(&mut self, conn: u32, fd: RawFd, message: *const libc::msghdr) {
+        // WAITALL makes the kernel go on until the message is sent or the connection is gone, so a
+        // message is one event however slowly the client reads.
+        let flags = (libc::MSG_NOSIGNAL | libc::MSG_WAITALL) as u32;
+        let entry = opcode::SendMsg::new(Fd(fd), message).flags(flags).build();
+        self.push(entry.user_data(user_data(SEND, conn)));
+    }
+
+    fn forget(&mut self, _fd: RawFd) {}
+
+    fn file(&mut self, tag: u32, op: FileOp) -> bool {
+        let entry = match op {
+            FileOp::Read { fd, iovecs, count, offset } => {
+                opcode::Readv::new(Fd(fd), iovecs, count).offset(offset).build()
+            }
+            FileOp::Write { fd, iovecs, count, offset, durable } => {
+                let flags = if durable { libc::RWF_DSYNC } else { 0 };
+                opcode::Writev::new(Fd(fd), iovecs, count).offset(offset).rw_flags(flags).build()
+            }
+            FileOp::Sync { fd } => opcode::Fsync::new(Fd(fd))
+                .flags(io_uring::types::FsyncFlags::DATASYNC)
+                .build(),
+        };
+        self.push(entry.user_data(user_data(FILE, tag)));
+        true
+    }
+
+    fn wait(&mut self, timeout: Duration) -> io::Result<()> {
+        let timeout = Timespec::from(timeout);
+        let args = SubmitArgs::new().timespec(&timeout);
+        match self.ring.submitter().submit_with_args(1, &args) {
+            Ok(_) => {}
+            Err(error) => match error.raw_os_error() {
+                Some(libc::ETIME | libc::EINTR | libc::EBUSY | libc::EAGAIN) => {}
+                _ => return Err(error),
+            },
+        }
+        self.collect();
+        Ok(())
+    }
+
+    fn event(&mut self) -> Option<Event> {
+        self.events.pop_front()
+    }
+
+    fn buffer(&self, buffer: BufferId, len: usize) -> &[u8] {
+        self.buffers.get(buffer, len)
+    }
+
+    fn recycle(&mut self, buffer: BufferId) {
+        self.buffers.put(buffer);
+        if let Some((conn, fd)) = self.starved.pop() {
+            self.receive(conn, fd);
+        }
+    }
+}
+
+impl UringReactor {
+    fn push(&mut self, entry: squeue::Entry) {
+        loop {
+            // SAFETY: what the entry points to stays valid until its event: callers promise it
+            // for messages and files (see the trait), and buffers and counters are ours.
+            if unsafe { self.ring.submission().push(&entry) }.is_ok() {
+                return;
+            }
+            // The queue is full: hand over what is in it. A busy kernel is asked again.
+            let _ = self.ring.submit();
+        }
+    }
+
+    fn watch_wake(&mut self) {
+        let entry = opcode::PollAdd::new(Fd(self.wake), libc::POLLIN as u32).build();
+        self.push(entry.user_data(user_data(WAKE, 0)));
+    }
+
+    /// Connections are numbered from zero, so a table serves to find a connection's descriptor
+    /// again. Listeners use the numbers from the other end of the same table.
+    fn remember(&mut self, conn: u32, fd: RawFd) {
+        let at = conn as usize + LISTENERS_MAX;
+        if self.descriptors.len() <= at {
+            self.descriptors.resize(at + 1, -1);
+        }
+        self.descriptors[at] = fd;
+    }
+
+    fn collect(&mut self) {
+        loop {
+            let Some(entry) = self.ring.completion().next() else { return };
+            let key = entry.user_data() as u32;
+            let result = match entry.result() {
+                result if result < 0 => Err(io::Error::from_raw_os_error(-result)),
+                result => Ok(result as usize),
+            };
+            match entry.user_data() >> 32 {
+                WAKE => {
+                    drain_counter(self.wake);
+                    self.watch_wake();
+                    self.events.push_back(Event::Woken);
+                }
+                ACCEPT => self.accepted(key, result, entry.flags()),
+                RECEIVE => self.received(key, result, entry.flags()),
+                SEND => self.events.push_back(Event::Sent { conn: key, result }),
+                FILE => self.events.push_back(Event::File { tag: key, result }),
+                _ => {}
+            }
+        }
+    }
+
+    fn accepted(&mut self, listener: u32, result: io::Result<usize>, flags: u32) {
+        let fd = self.descriptors[listener as usize];
+        if !cqueue::more(flags) && fd >= 0 {
+            self.accept(listener, fd);
+        }
+        let result = result.map(|fd| {
+            // SAFETY: the kernel has just made this descriptor for us.
+            unsafe { OwnedFd::from_raw_fd(fd as RawFd) }
+        });
+        self.events.push_back(Event::Accepted { listener, result });
+    }
+
+    fn received(&mut self, conn: u32, result: io::Result<usize>, flags: u32) {
+        let buffer = cqueue::buffer_select(flags).map(BufferId);
+        if let Err(error) = &result
+            && error.raw_os_error() == Some(libc::ENOBUFS)
+        {
+            let fd = self.descriptors[conn as usize + LISTENERS_MAX];
+            self.starved.push((conn, fd));
+            if self.buffers.lent == 0 {
+                // All have come back in the meantime, so nobody would ask again.
+                self.starved.pop();
+                self.receive(conn, fd);
+            }
+            return;
+        }
+        self.buffers.lent += u32::from(buffer.is_some());
+        self.events.push_back(Event::Received { conn, buffer, result });
+    }
+}
+
+/// Listeners that a reactor can have.
+const LISTENERS_MAX: usize = 64;
+
+/// Buffers that the kernel takes from as bytes come, so that an idle connection needs none.
+struct BufferRing {
+    entries: *mut BufRingEntry,
+    memory: Box<[u8]>,
+    layout: std::alloc::Layout,
+    tail: u16,
+    lent: u32,
+}
+
+impl BufferRing {
+    fn new(ring: &IoUring) -> io::Result<Self> {
+        let bytes = size_of::<BufRingEntry>() * usize::from(BUFFERS);
+        let layout = std::alloc::Layout::from_size_align(bytes, 4096)
+            .expect("the size is small and the alignment a power of two");
+        // SAFETY: the layout is not empty.
+        let entries = unsafe { std::alloc::alloc_zeroed(layout) }.cast::<BufRingEntry>();
+        if entries.is_null() {
+            std::alloc::handle_alloc_error(layout);
+        }
+        // SAFETY: the ring's memory is freed by `drop`, after the ring itself (see the order of
+        // the fields of the reactor).
+        unsafe {
+            ring.submitter().register_buf_ring_with_flags(
+                entries as u64,
+                BUFFERS,
+                BUFFER_GROUP,
+                0,
+            )?;
+        }
+        let memory = vec![0; RECEIVE_BYTES * usize::from(BUFFERS)].into_boxed_slice();
+        let mut buffers = Self { entries, memory, layout, tail: 0, lent: u32::from(BUFFERS) };
+        for buffer in 0..BUFFERS {
+            buffers.put(BufferId(buffer));
+        }
+        Ok(buffers)
+    }
+
+    fn get(&self, buffer: BufferId, len: usize) -> &[u8] {
+        let start = usize::from(buffer.0) * RECEIVE_BYTES;
+        &self.memory[start..start + len]
+    }
+
+    fn put(&mut self, buffer: BufferId) {
+        let start = usize::from(buffer.0) * RECEIVE_BYTES;
+        let address = self.memory[start..].as_mut_ptr() as u64;
+        // SAFETY: the index is inside the ring, whose entries up to the tail are the kernel's and
+        // those behind it ours; the tail is published after the entry is written.
+        unsafe {
+            let entry = &mut *self.entries.add(usize::from(self.tail % BUFFERS));
+            entry.set_addr(address);
+            entry.set_len(RECEIVE_BYTES as u32);
+            entry.set_bid(buffer.0);
+            self.tail = self.tail.wrapping_add(1);
+            let tail = BufRingEntry::tail(self.entries).cast::<AtomicU16>();
+            (*tail).store(self.tail, Ordering::Release);
+        }
+        self.lent -= 1;
+    }
+}
+
+impl Drop for BufferRing {
+    fn drop(&mut self) {
+        // SAFETY: allocated with this layout; the kernel's ring is gone already.
+        unsafe { std::alloc::dealloc(self.entries.cast(), self.layout) }
+    }
+}
+
+/// Takes what an event counter has counted.
+pub(super) fn drain_counter(fd: RawFd) {
+    let mut count = [0u8; 8];
+    // SAFETY: reads eight bytes into eight bytes; the counter does not block.
+    unsafe { libc::read(fd, count.as_mut_ptr().cast(), count.len()) };
+}

@@ -1,0 +1,528 @@
+//! The runtime as a whole: started, given volumes and listeners, asked, stopped.
+
+pub(crate) use crate::listener::Listener;
+
+use crate::memory_plan::MemoryPlan;
+use crate::pool::Pool;
+use crate::reactor::{EpollReactor, Reactor, UringReactor};
+use crate::shared::{FlushGate, Inbox, Message, Shared, Volume};
+use crate::stats::WorkerStats;
+use crate::worker::{Tasks, Worker};
+use forebay_backend::Backend;
+use forebay_engine::{Shard, ShardConfig};
+use forebay_nbd::{ExportInfo, Exports};
+use forebay_policy::PolicyKind;
+use forebay_types::limits::{VOLUME_NAME_BYTES_MAX, VOLUMES_MAX};
+use forebay_types::{IoError, IoResult, Mode, VolumeId};
+use forebay_volume::Streams;
+use std::io;
+use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
+use std::sync::{Arc, Mutex, PoisonError, RwLock, mpsc};
+use std::thread::JoinHandle;
+use std::time::{Duration, Instant};
+
+/// How the kernel is spoken to.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub enum Engine {
+    /// A ring where the kernel allows it, otherwise readiness.
+    #[default]
+    Auto,
+    /// Rings.
+    IoUring,
+    /// Readiness, with files on threads.
+    Epoll,
+}
+
+/// How a runtime is set up.
+#[derive(Clone, Copy, Debug)]
+pub struct RuntimeConfig {
+    /// Memory for everything, in bytes: pool, metadata, buffers, the program itself.
+    pub memory_bytes: u64,
+    /// Threads that serve clients, at least one, at most 64.
+    pub workers: usize,
+    /// How the kernel is spoken to.
+    pub engine: Engine,
+    /// Which lines leave first.
+    pub policy: PolicyKind,
+}
+
+/// Why a runtime does not start.
+#[derive(Debug, thiserror::Error)]
+#[non_exhaustive]
+pub enum StartError {
+    /// The pool can't be had.
+    #[error("no memory for a pool of {bytes} bytes: {source}; give less with --memory")]
+    Pool {
+        /// Its size.
+        bytes: u64,
+        /// Why.
+        source: rustix::io::Errno,
+    },
+    /// The kernel gives no ring.
+    #[error("io_uring can't be used here: {0}; use --io epoll, or --io auto")]
+    Ring(io::Error),
+    /// Something else the kernel refuses.
+    #[error("a worker can't start: {0}")]
+    Worker(#[from] io::Error),
+}
+
+/// Why a volume can't be added, changed or removed.
+#[derive(Debug, thiserror::Error)]
+#[non_exhaustive]
+pub enum VolumeError {
+    /// Another one has the name.
+    #[error("a volume named '{0}' is served already; choose another name or remove that one")]
+    NameInUse(String),
+    /// Another one has the disk.
+    #[error(
+        "{backing} is the backing store of volume '{volume}' already; \
+         a disk that is cached twice would not agree with itself"
+    )]
+    BackingInUse {
+        /// The backing store.
+        backing: String,
+        /// The volume that has it.
+        volume: String,
+    },
+    /// The name can't be one.
+    #[error("'{0}' can't be the name of a volume: use 1 to {VOLUME_NAME_BYTES_MAX} bytes of text")]
+    Name(String),
+    /// There are too many.
+    #[error("{VOLUMES_MAX} volumes are served already; remove one first")]
+    TooMany,
+    /// There is none of this name.
+    #[error("no volume named '{0}'; `forebay volume list` names those there are")]
+    Unknown(String),
+    /// Dirty data does not reach the disk.
+    #[error(
+        "volume '{name}' still has {dirty_bytes} bytes that its backing store does not take \
+         ({error}); it goes on being served, so that nothing is lost"
+    )]
+    Dirty {
+        /// The volume.
+        name: String,
+        /// What is left.
+        dirty_bytes: u64,
+        /// What the backing store says.
+        error: IoError,
+    },
+    /// A worker is gone: the process is about to end.
+    #[error("the runtime is stopping")]
+    Stopping,
+}
+
+/// What a volume is to be.
+pub struct VolumeSettings {
+    /// Its name, by which clients find it.
+    pub name: String,
+    /// A line about it for people; may be empty.
+    pub description: String,
+    /// The disk.
+    pub backend: Arc<dyn Backend>,
+    /// How it is cached.
+    pub mode: Mode,
+    /// Whether clients may only read it.
+    pub read_only: bool,
+    /// Whether sequential streams are read ahead.
+    pub prefetch: bool,
+    /// Whether it is served over TLS only.
+    pub tls_only: bool,
+}
+
+/// A running cache.
+pub struct Runtime {
+    pub(crate) shared: Arc<Shared>,
+    workers: Mutex<Vec<JoinHandle<()>>>,
+    engine: &'static str,
+    /// Held while volumes or listeners come or go.
+    changes: Mutex<()>,
+    pub(crate) plan: MemoryPlan,
+}
+
+impl Runtime {
+    /// Makes the pool and starts the workers.
+    ///
+    /// # Errors
+    /// When memory or threads can't be had, or rings are demanded and forbidden.
+    pub fn start(config: RuntimeConfig) -> Result<Self, StartError> {
+        let workers = config.workers.clamp(1, 64);
+        let plan = MemoryPlan::new(config.memory_bytes, workers);
+        let pool = Pool::new(plan.pool_bytes, plan.shards)
+            .map_err(|source| StartError::Pool { bytes: plan.pool_bytes, source })?;
+        let shards = (0..plan.shards).map(|shard| {
+            let slots = pool.shard_slots();
+            let policy = config.policy.build(slots);
+            Mutex::new(Shard::new(pool.table(shard), policy, ShardConfig::for_slots(slots)))
+        });
+        let inboxes: Result<Vec<_>, _> = (0..workers).map(|_| Inbox::new().map(Arc::new)).collect();
+        let shared = Arc::new(Shared {
+            shards: shards.collect(),
+            inboxes: inboxes.map_err(io::Error::from)?,
+            volumes: RwLock::default(),
+            started: Instant::now(),
+            partial_bytes: AtomicU64::new(0),
+            partial_bytes_max: plan.payload_bytes,
+            connections: AtomicU64::new(0),
+            worker_connections: (0..workers).map(|_| AtomicU64::new(0)).collect(),
+            listeners: RwLock::default(),
+            stopping: AtomicBool::new(false),
+            pool,
+        });
+        let (engine, handles) = start_workers(&shared, config.engine)?;
+        Ok(Self {
+            shared,
+            workers: Mutex::new(handles),
+            engine,
+            changes: Mutex::default(),
+            plan,
+        })
+    }
+
+    /// How the kernel is spoken to: `io_uring` or `epoll`.
+    pub const fn engine(&self) -> &'static str {
+        self.engine
+    }
+
+    /// Has a worker do something between two turns, and waits for the result.
+    pub(crate) fn ask<T: Send + 'static>(
+        &self,
+        worker: usize,
+        task: impl FnOnce(&mut dyn Tasks) -> T + Send + 'static,
+    ) -> Result<T, VolumeError> {
+        let (tell, told) = mpsc::channel();
+        let task = Box::new(move |tasks: &mut dyn Tasks| {
+            let _ = tell.send(task(tasks));
+        });
+        self.shared.inboxes[worker].post(Message::Task(task));
+        told.recv().map_err(|_| VolumeError::Stopping)
+    }
+
+    /// The same for every worker.
+    pub(crate) fn ask_all<T: Send + 'static>(
+        &self,
+        task: impl Fn(&mut dyn Tasks) -> T + Clone + Send + 'static,
+    ) -> Result<Vec<T>, VolumeError> {
+        (0..self.shared.inboxes.len()).map(|worker| self.ask(worker, task.clone())).collect()
+    }
+
+    /// Serves another volume.
+    ///
+    /// # Errors
+    /// When its name or its disk is in use, or there are too many.
+    pub fn add_volume(&self, settings: VolumeSettings) -> Result<VolumeId, VolumeError> {
+        let _changing = self.changes.lock().unwrap_or_else(PoisonError::into_inner);
+        let id = self.free_id(&settings)?;
+        let description = settings.backend.description();
+        let mut export = ExportInfo::new(id, settings.name, description.size_bytes);
+        export.description = settings.description;
+        export.read_only = settings.read_only || description.read_only;
+        // What is served from memory does not turn, but a client that orders its requests for a
+        // disk that does loses nothing by it where it misses.
+        export.rotational = description.rotational;
+        export.can_trim = description.can_discard;
+        export.can_fast_zero = description.can_zero_fast;
+        export.tls_only = settings.tls_only;
+        let (size, mode) = (description.size_bytes, settings.mode);
+        let streams = Streams::new(size, self.shared.pool.data_bytes());
+        let volume = Arc::new(Volume {
+            id,
+            export,
+            backend: settings.backend,
+            streams: settings.prefetch.then(|| Mutex::new(streams)),
+            flush: FlushGate::default(),
+            stats: self.shared.inboxes.iter().map(|_| WorkerStats::default()).collect(),
+            connections: AtomicU64::new(0),
+            leaving: AtomicBool::new(false),
+        });
+        self.ask(0, move |tasks| {
+            for shard in 0..tasks.shared().shards.len() {
+                tasks.shared().shard(shard).add_volume(id, size, mode);
+            }
+        })?;
+        let mut volumes = self.shared.volumes.write().unwrap_or_else(PoisonError::into_inner);
+        let at = usize::from(id.0);
+        if volumes.len() <= at {
+            volumes.resize(at + 1, None);
+        }
+        volumes[at] = Some(volume);
+        Ok(id)
+    }
+
+    fn free_id(&self, settings: &VolumeSettings) -> Result<VolumeId, VolumeError> {
+        let name = &settings.name;
+        let is_text = !name.chars().any(char::is_control);
+        if name.is_empty() || name.len() > VOLUME_NAME_BYTES_MAX || !is_text {
+            return Err(VolumeError::Name(name.clone()));
+        }
+        let volumes = self.shared.volumes.read().unwrap_or_else(PoisonError::into_inner);
+        for volume in volumes.iter().flatten() {
+            if volume.export.name == *name {
+                return Err(VolumeError::NameInUse(name.clone()));
+            }
+            let (ours, theirs) = (settings.backend.description(), volume.backend.description());
+            if ours.identity.is_some() && ours.identity == theirs.identity {
+                return Err(VolumeError::BackingInUse {
+                    backing: ours.name.clone(),
+                    volume: volume.export.name.clone(),
+                });
+            }
+        }
+        let free = volumes.iter().position(Option::is_none).unwrap_or(volumes.len());
+        if free >= VOLUMES_MAX {
+            return Err(VolumeError::TooMany);
+        }
+        Ok(VolumeId(free as u16))
+    }
+
+    /// The volume of this name.
+    pub(crate) fn named(&self, name: &str) -> Result<Arc<Volume>, VolumeError> {
+        let volumes = self.shared.volumes.read().unwrap_or_else(PoisonError::into_inner);
+        let found = volumes.iter().flatten().find(|volume| volume.export.name == name);
+        found.cloned().ok_or_else(|| VolumeError::Unknown(name.to_owned()))
+    }
+
+    /// Changes how a volume is cached, from the next request on.
+    ///
+    /// # Errors
+    /// When there is no such volume.
+    pub fn set_mode(&self, name: &str, mode: Mode) -> Result<(), VolumeError> {
+        let id = self.named(name)?.id;
+        self.ask(0, move |tasks| {
+            for shard in 0..tasks.shared().shards.len() {
+                tasks.shared().shard(shard).set_mode(id, mode);
+            }
+        })
+    }
+
+    /// Brings everything dirty of a volume to its disk. `progress` is told how many bytes are
+    /// left, now and then.
+    ///
+    /// # Errors
+    /// When there is no such volume, or the disk fails; what it did not take is kept.
+    pub fn flush_volume(
+        &self,
+        name: &str,
+        mut progress: impl FnMut(u64),
+    ) -> Result<(), VolumeError> {
+        let volume = self.named(name)?;
+        let result = self.flush_id(volume.id, &mut progress)?;
+        result.map_err(|error| self.dirty_error(&volume, error))
+    }
+
+    fn dirty_error(&self, volume: &Volume, error: IoError) -> VolumeError {
+        let name = volume.export.name.clone();
+        VolumeError::Dirty { name, dirty_bytes: self.dirty_bytes(volume.id), error }
+    }
+
+    fn flush_id(
+        &self,
+        id: VolumeId,
+        progress: &mut dyn FnMut(u64),
+    ) -> Result<IoResult, VolumeError> {
+        let (tell, told) = mpsc::channel();
+        self.ask(0, move |tasks| {
+            tasks.flush(id, Box::new(move |result| {
+                let _ = tell.send(result);
+            }));
+        })?;
+        loop {
+            match told.recv_timeout(Duration::from_millis(100)) {
+                Ok(result) => return Ok(result),
+                Err(mpsc::RecvTimeoutError::Timeout) => progress(self.dirty_bytes(id)),
+                Err(mpsc::RecvTimeoutError::Disconnected) => return Err(VolumeError::Stopping),
+            }
+        }
+    }
+
+    /// Removes a volume: its clients are let go, what is dirty is brought to the disk, and the
+    /// disk is closed.
+    ///
+    /// # Errors
+    /// When there is no such volume, or the disk fails: then it goes on being served.
+    pub fn remove_volume(
+        &self,
+        name: &str,
+        mut progress: impl FnMut(u64),
+    ) -> Result<(), VolumeError> {
+        let _changing = self.changes.lock().unwrap_or_else(PoisonError::into_inner);
+        let volume = self.named(name)?;
+        let id = volume.id;
+        volume.leaving.store(true, Ordering::Relaxed);
+        self.ask_all(move |tasks| tasks.dismiss(Some(id)))?;
+        self.wait_until_idle(Some(id))?;
+        if let Err(error) = self.flush_id(id, &mut progress)? {
+            volume.leaving.store(false, Ordering::Relaxed);
+            return Err(self.dirty_error(&volume, error));
+        }
+        while self.operations(id) > 0 {
+            std::thread::sleep(Duration::from_millis(5));
+        }
+        self.ask(0, move |tasks| {
+            for shard in 0..tasks.shared().shards.len() {
+                tasks.shared().shard(shard).remove_volume(id);
+            }
+        })?;
+        self.ask_all(|tasks| tasks.forget_volumes())?;
+        let mut volumes = self.shared.volumes.write().unwrap_or_else(PoisonError::into_inner);
+        volumes[usize::from(id.0)] = None;
+        Ok(())
+    }
+
+    /// Waits until the clients of a volume, or all, have gone; those that take too long to fetch
+    /// their replies are dropped.
+    fn wait_until_idle(&self, volume: Option<VolumeId>) -> Result<(), VolumeError> {
+        let patience = Instant::now() + Duration::from_secs(5);
+        loop {
+            let busy: usize = self.ask_all(move |tasks| tasks.busy(volume))?.into_iter().sum();
+            if busy == 0 {
+                return Ok(());
+            }
+            if Instant::now() > patience {
+                self.ask_all(move |tasks| tasks.drop_clients(volume))?;
+            }
+            std::thread::sleep(Duration::from_millis(5));
+        }
+    }
+
+    pub(crate) fn operations(&self, id: VolumeId) -> u64 {
+        let shards = 0..self.shared.shards.len();
+        shards.map(|shard| u64::from(self.shared.shard(shard).operations(id))).sum()
+    }
+
+    /// Bytes of the volume in dirty lines.
+    pub(crate) fn dirty_bytes(&self, id: VolumeId) -> u64 {
+        let shards = 0..self.shared.shards.len();
+        let lines: usize = shards.map(|shard| self.shared.shard(shard).dirty_lines(id)).sum();
+        lines as u64 * forebay_types::LINE_BYTES
+    }
+
+    /// Accepts clients from a listening socket, which it takes over.
+    ///
+    /// # Errors
+    /// When the runtime is stopping.
+    pub fn listen(&self, listener: Listener) -> Result<(), VolumeError> {
+        let _changing = self.changes.lock().unwrap_or_else(PoisonError::into_inner);
+        let fd = listener.fd();
+        let mut listeners = self.shared.listeners.write().unwrap_or_else(PoisonError::into_inner);
+        let number = listeners.len() as u32;
+        listeners.push(Some(Arc::new(listener)));
+        drop(listeners);
+        self.ask(0, move |tasks| tasks.listen(number, fd))
+    }
+
+    /// Stops: clients are let go, what is dirty is brought to the disks, the workers end.
+    /// `progress` is told how many bytes are left, now and then.
+    ///
+    /// # Errors
+    /// The first volume whose disk does not take everything; the runtime goes on then, without
+    /// clients, so that it can be tried again.
+    pub fn stop(&self, mut progress: impl FnMut(u64)) -> Result<(), VolumeError> {
+        self.shared.stopping.store(true, Ordering::Relaxed);
+        let listeners = self.shared.listeners.read().unwrap_or_else(PoisonError::into_inner);
+        let fds: Vec<_> = listeners.iter().map(|l| l.as_ref().map(|l| l.fd())).collect();
+        drop(listeners);
+        for (number, fd) in fds.into_iter().enumerate() {
+            if let Some(fd) = fd {
+                self.ask(0, move |tasks| tasks.stop_listening(number as u32, fd))?;
+            }
+        }
+        self.ask_all(|tasks| tasks.dismiss(None))?;
+        self.wait_until_idle(None)?;
+        let volumes = self.shared.volumes.read().unwrap_or_else(PoisonError::into_inner).clone();
+        for volume in volumes.iter().flatten() {
+            let result = self.flush_id(volume.id, &mut progress)?;
+            result.map_err(|error| self.dirty_error(volume, error))?;
+        }
+        self.ask_all(|tasks| tasks.leave())?;
+        let mut workers = self.workers.lock().unwrap_or_else(PoisonError::into_inner);
+        for worker in workers.drain(..) {
+            let _ = worker.join();
+        }
+        Ok(())
+    }
+}
+
+/// Starts a thread for each worker; all of them use the same kind of reactor.
+fn start_workers(
+    shared: &Arc<Shared>,
+    engine: Engine,
+) -> Result<(&'static str, Vec<JoinHandle<()>>), StartError> {
+    let ring = match engine {
+        Engine::Epoll => Err(None),
+        Engine::IoUring | Engine::Auto => start_kind::<UringReactor>(shared).map_err(Some),
+    };
+    match (ring, engine) {
+        (Ok(handles), _) => Ok((UringReactor::NAME, handles)),
+        (Err(Some(error)), Engine::IoUring) => Err(StartError::Ring(error)),
+        (Err(reason), _) => {
+            if let Some(error) = reason {
+                tracing::warn!("io_uring can't be used here ({error}); epoll is at work instead");
+            }
+            Ok((EpollReactor::NAME, start_kind::<EpollReactor>(shared)?))
+        }
+    }
+}
+
+fn start_kind<R: Reactor>(shared: &Arc<Shared>) -> io::Result<Vec<JoinHandle<()>>> {
+    let mut handles = Vec::new();
+    for worker in 0..shared.inboxes.len() {
+        let (tell, told) = mpsc::channel();
+        let theirs = Arc::clone(shared);
+        let handle = std::thread::Builder::new().name(format!("worker-{worker}")).spawn(
+            move || match Worker::<R>::new(theirs, worker) {
+                Err(error) => {
+                    let _ = tell.send(Err(error));
+                }
+                Ok(worker) => {
+                    let _ = tell.send(Ok(()));
+                    run_or_abort(worker);
+                }
+            },
+        )?;
+        told.recv().unwrap_or_else(|_| Err(io::Error::other("the worker ended at once")))?;
+        handles.push(handle);
+    }
+    Ok(handles)
+}
+
+/// A worker that fails an assertion holds data that can't be trusted: nobody is served any more.
+fn run_or_abort<R: Reactor>(worker: Worker<R>) {
+    match std::panic::catch_unwind(std::panic::AssertUnwindSafe(|| worker.run())) {
+        Ok(Ok(())) => {}
+        Ok(Err(error)) => {
+            tracing::error!("a worker can't wait for events: {error}; the process ends");
+            std::process::abort();
+        }
+        Err(_) => {
+            tracing::error!("a worker failed an assertion; the process ends, see the lines above");
+            std::process::abort();
+        }
+    }
+}
+
+/// The volumes as clients see them.
+pub(crate) struct ExportList<'a> {
+    pub shared: &'a Shared,
+}
+
+impl Exports for ExportList<'_> {
+    fn list(&self, each: &mut dyn FnMut(&ExportInfo)) {
+        let volumes = self.shared.volumes.read().unwrap_or_else(PoisonError::into_inner);
+        for volume in volumes.iter().flatten() {
+            if !volume.leaving.load(Ordering::Relaxed) {
+                each(&volume.export);
+            }
+        }
+    }
+
+    fn find(&self, name: &str) -> Option<ExportInfo> {
+        let mut found = Vec::new();
+        self.list(&mut |export| {
+            if export.name == name || name.is_empty() {
+                found.push(export.clone());
+            }
+        });
+        // The empty name is the default export: the only one, or one that is really called so.
+        if found.len() == 1 { found.pop() } else { None }
+    }
+}

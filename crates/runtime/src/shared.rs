@@ -1,0 +1,199 @@
+//! What all workers share: the shards, the pool, the volumes, and each other's inboxes.
+
+use crate::pool::{MappedLines, Pool};
+use crate::server::Listener;
+use crate::stats::WorkerStats;
+use forebay_backend::{Backend, CompletionSink};
+use forebay_engine::{Answer, Shard};
+use forebay_nbd::ExportInfo;
+use forebay_types::{IoResult, VolumeId};
+use forebay_volume::Streams;
+use std::os::fd::{AsRawFd, OwnedFd, RawFd};
+use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
+use std::sync::{Arc, Mutex, MutexGuard, PoisonError, RwLock};
+use std::time::Instant;
+
+/// A volume as workers know it.
+pub(crate) struct Volume {
+    pub id: VolumeId,
+    pub export: ExportInfo,
+    pub backend: Arc<dyn Backend>,
+    /// `None` where the volume does not read ahead.
+    pub streams: Option<Mutex<Streams>>,
+    pub flush: FlushGate,
+    /// One for each worker.
+    pub stats: Vec<WorkerStats>,
+    /// Clients that entered the volume.
+    pub connections: AtomicU64,
+    /// Set when the volume is being removed: new requests are refused.
+    pub leaving: AtomicBool,
+}
+
+/// Whether the backend has anything to flush.
+#[derive(Debug, Default)]
+pub(crate) struct FlushGate(Mutex<FlushState>);
+
+#[derive(Debug, Default)]
+struct FlushState {
+    /// Something was written since the last flush began, or that flush failed.
+    unflushed: bool,
+    in_flight: u32,
+}
+
+impl FlushGate {
+    /// Something has been written.
+    pub(crate) fn wrote(&self) {
+        lock(&self.0).unflushed = true;
+    }
+
+    /// Whether a flush has to go to the backend. One that is on its way there may have started
+    /// before what this one is about was written, or may yet fail: it saves nothing.
+    pub(crate) fn begin(&self) -> bool {
+        let mut state = lock(&self.0);
+        let needed = state.unflushed || state.in_flight > 0;
+        state.unflushed = false;
+        state.in_flight += u32::from(needed);
+        needed
+    }
+
+    pub(crate) fn end(&self, result: IoResult) {
+        let mut state = lock(&self.0);
+        state.in_flight -= 1;
+        state.unflushed |= result.is_err();
+    }
+}
+
+/// What a worker is told by others.
+pub(crate) enum Message {
+    /// An I/O that was given to a backend has ended.
+    IoDone { tag: u64, result: IoResult },
+    /// A part of one of the worker's requests is answered.
+    Answer(Answer),
+    /// Serve this client.
+    Connection { socket: OwnedFd, listener: u32 },
+    /// Do this between two turns.
+    Task(Box<dyn FnOnce(&mut dyn crate::worker::Tasks) + Send>),
+}
+
+/// A worker's inbox, and its bell.
+pub(crate) struct Inbox {
+    messages: Mutex<Vec<Message>>,
+    rung: AtomicBool,
+    bell: OwnedFd,
+}
+
+impl Inbox {
+    pub(crate) fn new() -> rustix::io::Result<Self> {
+        use rustix::event::EventfdFlags;
+        let bell = rustix::event::eventfd(0, EventfdFlags::CLOEXEC | EventfdFlags::NONBLOCK)?;
+        Ok(Self { messages: Mutex::default(), rung: AtomicBool::new(false), bell })
+    }
+
+    pub(crate) fn post(&self, message: Message) {
+        lock(&self.messages).push(message);
+        // One ring is enough until the worker has come to look.
+        if !self.rung.swap(true, Ordering::AcqRel) {
+            let _ = rustix::io::write(&self.bell, &1u64.to_ne_bytes());
+        }
+    }
+
+    /// Takes all messages into an empty list.
+    pub(crate) fn take(&self, into: &mut Vec<Message>) {
+        // Cleared first: a message posted from now on rings again.
+        self.rung.store(false, Ordering::Release);
+        std::mem::swap(&mut *lock(&self.messages), into);
+    }
+
+    pub(crate) fn bell(&self) -> RawFd {
+        self.bell.as_raw_fd()
+    }
+}
+
+impl CompletionSink for Inbox {
+    fn complete(&self, tag: u64, result: IoResult) {
+        self.post(Message::IoDone { tag, result });
+    }
+}
+
+/// See the module's description.
+pub(crate) struct Shared {
+    pub pool: Arc<Pool>,
+    pub shards: Vec<Mutex<Shard<MappedLines>>>,
+    pub inboxes: Vec<Arc<Inbox>>,
+    pub volumes: RwLock<Vec<Option<Arc<Volume>>>>,
+    pub started: Instant,
+    /// Bytes of payload that have come of writes that are not complete yet.
+    pub partial_bytes: AtomicU64,
+    pub partial_bytes_max: u64,
+    pub connections: AtomicU64,
+    /// The same by worker.
+    pub worker_connections: Vec<AtomicU64>,
+    pub listeners: RwLock<Vec<Option<Arc<Listener>>>>,
+    pub stopping: AtomicBool,
+}
+
+impl Shared {
+    pub(crate) fn shard(&self, shard: usize) -> MutexGuard<'_, Shard<MappedLines>> {
+        // A panic in the engine poisons the shard: what it holds can't be trusted any more, so
+        // everybody who needs it stops too, and with them the process.
+        self.shards[shard].lock().expect("a shard failed an assertion; see the log above")
+    }
+
+    pub(crate) fn volume(&self, volume: VolumeId) -> Option<Arc<Volume>> {
+        let volumes = self.volumes.read().unwrap_or_else(PoisonError::into_inner);
+        volumes.get(usize::from(volume.0)).cloned().flatten()
+    }
+
+    pub(crate) fn listener(&self, listener: u32) -> Option<Arc<Listener>> {
+        let listeners = self.listeners.read().unwrap_or_else(PoisonError::into_inner);
+        listeners.get(listener as usize).cloned().flatten()
+    }
+
+    /// Takes memory for a payload that has not come whole. One is always granted, so that a
+    /// payload larger than the budget can come at all.
+    pub(crate) fn reserve(self: &Arc<Self>, bytes: u64) -> Option<Reservation> {
+        let before = self.partial_bytes.fetch_add(bytes, Ordering::Relaxed);
+        let reservation = Reservation { shared: Arc::clone(self), bytes };
+        (before == 0 || before + bytes <= self.partial_bytes_max).then_some(reservation)
+    }
+}
+
+/// A share of the memory for payloads that have not come whole; returned when dropped.
+pub(crate) struct Reservation {
+    shared: Arc<Shared>,
+    bytes: u64,
+}
+
+impl Drop for Reservation {
+    fn drop(&mut self) {
+        self.shared.partial_bytes.fetch_sub(self.bytes, Ordering::Relaxed);
+    }
+}
+
+/// Locks what holds no invariant that a panic could break.
+pub(crate) fn lock<T>(mutex: &Mutex<T>) -> MutexGuard<'_, T> {
+    mutex.lock().unwrap_or_else(PoisonError::into_inner)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use forebay_types::IoError;
+
+    #[test]
+    fn a_flush_is_skipped_only_when_nothing_can_be_unflushed() {
+        let gate = FlushGate::default();
+        assert!(!gate.begin(), "nothing was written");
+        gate.wrote();
+        assert!(gate.begin());
+        assert!(gate.begin(), "the first one is not done yet");
+        gate.end(Ok(()));
+        gate.wrote();
+        gate.end(Ok(()));
+        assert!(gate.begin(), "written while the others were on their way");
+        gate.end(Err(IoError::Io));
+        assert!(gate.begin(), "the last one failed");
+        gate.end(Ok(()));
+        assert!(!gate.begin());
+    }
+}

@@ -1,0 +1,176 @@
+//! What workers count for each volume. One writer each, so a count is a plain load and store;
+//! whoever asks adds up the workers.
+
+use hdrhistogram::Histogram;
+use std::sync::Mutex;
+use std::sync::atomic::{AtomicU64, Ordering};
+
+macro_rules! counts {
+    ($($(#[$doc:meta])* $name:ident,)*) => {
+        /// Counts of one worker for one volume, or of all workers added up.
+        #[derive(Debug, Default)]
+        pub(crate) struct Counts {
+            $(pub(crate) $name: Count,)*
+        }
+
+        /// Requests and bytes of a volume since it was added.
+        #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+        pub struct RequestCounters {
+            $($(#[$doc])* pub $name: u64,)*
+        }
+
+        impl RequestCounters {
+            pub(crate) fn add(&mut self, counts: &Counts) {
+                $(self.$name += counts.$name.get();)*
+            }
+        }
+    };
+}
+
+counts! {
+    /// Reads answered.
+    reads,
+    /// Bytes they returned.
+    read_bytes,
+    /// Reads whose lines were all there.
+    read_hits,
+    /// Reads of which some lines were there.
+    read_partial_hits,
+    /// Reads of which no line was there.
+    read_misses,
+    /// Writes answered.
+    writes,
+    /// Bytes they brought.
+    write_bytes,
+    /// Flushes answered.
+    flushes,
+    /// Trims answered.
+    trims,
+    /// Writes of zeroes answered.
+    zeroes,
+    /// Requests to read ahead answered.
+    prefetches,
+    /// Requests answered with an error.
+    errors,
+    /// Reads sent to the backend.
+    backend_reads,
+    /// Bytes they asked for.
+    backend_read_bytes,
+    /// Writes sent to the backend.
+    backend_writes,
+    /// Bytes they brought.
+    backend_write_bytes,
+    /// Flushes sent to the backend.
+    backend_flushes,
+    /// Discards and writes of zeroes sent to the backend.
+    backend_erases,
+    /// I/Os that the backend failed.
+    backend_errors,
+}
+
+/// A number that one thread changes and others look at.
+#[derive(Debug, Default)]
+pub(crate) struct Count(AtomicU64);
+
+impl Count {
+    pub(crate) fn add(&self, more: u64) {
+        self.0.store(self.0.load(Ordering::Relaxed) + more, Ordering::Relaxed);
+    }
+
+    fn get(&self) -> u64 {
+        self.0.load(Ordering::Relaxed)
+    }
+}
+
+/// What a latency is a latency of.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum LatencyClass {
+    /// Reads answered from the pool at once.
+    Hit,
+    /// Reads that needed the disk.
+    Miss,
+    /// Writes.
+    Write,
+    /// Flushes.
+    Flush,
+}
+
+impl LatencyClass {
+    /// All classes.
+    pub const ALL: [Self; 4] = [Self::Hit, Self::Miss, Self::Write, Self::Flush];
+}
+
+/// Latencies in nanoseconds, by class.
+#[derive(Debug)]
+pub(crate) struct Latencies([Histogram<u64>; 4]);
+
+/// Longest latency told apart, in nanoseconds: a minute. What takes longer counts as that.
+const LATENCY_NS_MAX: u64 = 60_000_000_000;
+
+impl Default for Latencies {
+    fn default() -> Self {
+        Self(std::array::from_fn(|_| {
+            Histogram::new_with_bounds(1_000, LATENCY_NS_MAX, 2)
+                .expect("the bounds are constants in range")
+        }))
+    }
+}
+
+impl Latencies {
+    pub(crate) fn record(&mut self, class: LatencyClass, ns: u64, times: u64) {
+        self.0[class as usize].saturating_record_n(ns, times);
+    }
+
+    fn add(&mut self, other: &Self) {
+        for (mine, theirs) in self.0.iter_mut().zip(&other.0) {
+            mine.add(theirs).expect("all histograms have the same bounds");
+        }
+    }
+}
+
+/// A distribution of latencies in a few numbers, all in microseconds.
+#[derive(Clone, Copy, Debug, Default, PartialEq)]
+pub struct LatencySummary {
+    /// Requests.
+    pub count: u64,
+    /// Their mean.
+    pub mean_us: f64,
+    /// Half of them were faster.
+    pub p50_us: f64,
+    /// 99 of 100 were faster.
+    pub p99_us: f64,
+    /// The slowest.
+    pub max_us: f64,
+}
+
+impl LatencySummary {
+    fn of(histogram: &Histogram<u64>) -> Self {
+        let us = |ns: u64| ns as f64 / 1000.0;
+        Self {
+            count: histogram.len(),
+            mean_us: histogram.mean() / 1000.0,
+            p50_us: us(histogram.value_at_quantile(0.5)),
+            p99_us: us(histogram.value_at_quantile(0.99)),
+            max_us: us(histogram.max()),
+        }
+    }
+}
+
+/// One worker's share of a volume's statistics.
+#[derive(Debug, Default)]
+pub(crate) struct WorkerStats {
+    pub(crate) counts: Counts,
+    /// Locked by the worker once per batch, and by whoever looks.
+    pub(crate) latencies: Mutex<Latencies>,
+}
+
+/// The workers' shares added up.
+pub(crate) fn add_up(workers: &[WorkerStats]) -> (RequestCounters, [LatencySummary; 4]) {
+    let mut counters = RequestCounters::default();
+    let mut latencies = Latencies::default();
+    for worker in workers {
+        counters.add(&worker.counts);
+        latencies.add(&worker.latencies.lock().unwrap_or_else(|poison| poison.into_inner()));
+    }
+    (counters, latencies.0.each_ref().map(LatencySummary::of))
+}

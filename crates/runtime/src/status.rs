@@ -1,0 +1,151 @@
+//! What the runtime says of itself.
+
+use crate::server::{Runtime, VolumeError};
+use crate::stats::{LatencySummary, RequestCounters, add_up};
+use forebay_backend::Description;
+use forebay_engine::{ShardUsage, VolumeCounters};
+use forebay_types::{LINE_BYTES, Mode, VolumeId};
+use std::sync::PoisonError;
+use std::sync::atomic::Ordering;
+
+/// Memory, in bytes.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub struct MemoryStatus {
+    /// What was given for everything.
+    pub limit_bytes: u64,
+    /// What lines may take.
+    pub pool_bytes: u64,
+    /// What lines take.
+    pub used_bytes: u64,
+    /// What of it is not on the disks yet.
+    pub dirty_bytes: u64,
+    /// What is needed to know where everything is.
+    pub metadata_bytes: u64,
+    /// Lines that made room for others so far.
+    pub evicted_lines: u64,
+}
+
+/// A volume.
+#[derive(Clone, Debug)]
+pub struct VolumeStatus {
+    /// Its number.
+    pub id: VolumeId,
+    /// Its name.
+    pub name: String,
+    /// Its disk.
+    pub backing: Description,
+    /// How it is cached.
+    pub mode: Mode,
+    /// Whether clients may only read it.
+    pub read_only: bool,
+    /// Whether it is being removed.
+    pub leaving: bool,
+    /// Bytes of it in the pool.
+    pub cached_bytes: u64,
+    /// Bytes of it in dirty lines.
+    pub dirty_bytes: u64,
+    /// Clients that entered it.
+    pub connections: u64,
+    /// Requests and bytes.
+    pub requests: RequestCounters,
+    /// What the engine did with them.
+    pub engine: VolumeCounters,
+    /// Latencies in the order of [`crate::LatencyClass::ALL`].
+    pub latencies: [LatencySummary; 4],
+}
+
+/// Everything.
+#[derive(Clone, Debug)]
+pub struct RuntimeStatus {
+    /// `io_uring` or `epoll`.
+    pub engine: &'static str,
+    /// Threads that serve clients.
+    pub workers: usize,
+    /// Parts of the pool that are locked on their own.
+    pub shards: usize,
+    /// Seconds since the start.
+    pub uptime_seconds: u64,
+    /// Clients.
+    pub connections: u64,
+    /// Memory.
+    pub memory: MemoryStatus,
+    /// Volumes in the order of their numbers.
+    pub volumes: Vec<VolumeStatus>,
+}
+
+/// What one look at all shards brings.
+struct ShardView {
+    usage: Vec<ShardUsage>,
+    volumes: Vec<(VolumeId, Mode, u64, u64, VolumeCounters)>,
+}
+
+impl Runtime {
+    /// What is going on. Each shard is looked at for itself, one after the other.
+    ///
+    /// # Errors
+    /// When the runtime is stopping.
+    pub fn status(&self) -> Result<RuntimeStatus, VolumeError> {
+        let volumes = self.shared.volumes.read().unwrap_or_else(PoisonError::into_inner).clone();
+        let ids: Vec<VolumeId> = volumes.iter().flatten().map(|volume| volume.id).collect();
+        let view = self.ask(0, move |tasks| {
+            let shared = tasks.shared();
+            let mut view = ShardView { usage: Vec::new(), volumes: Vec::new() };
+            for shard in 0..shared.shards.len() {
+                let shard = shared.shard(shard);
+                view.usage.push(shard.usage());
+                for &id in ids.iter().filter(|&&id| shard.has_volume(id)) {
+                    let (mode, dirty) = (shard.mode(id), shard.dirty_lines(id) as u64);
+                    let resident = shard.resident_lines(id);
+                    view.volumes.push((id, mode, resident, dirty, *shard.counters(id)));
+                }
+            }
+            view
+        })?;
+        let mut memory = MemoryStatus {
+            limit_bytes: self.plan.limit_bytes,
+            pool_bytes: self.shared.pool.data_bytes(),
+            ..MemoryStatus::default()
+        };
+        for usage in &view.usage {
+            memory.used_bytes += usage.resident_lines * LINE_BYTES;
+            memory.dirty_bytes += usage.dirty_lines * LINE_BYTES;
+            memory.metadata_bytes += usage.metadata_bytes;
+            memory.evicted_lines += usage.evicted_lines;
+        }
+        let volumes = volumes.iter().flatten().map(|volume| {
+            let (requests, latencies) = add_up(&volume.stats);
+            let mut status = VolumeStatus {
+                id: volume.id,
+                name: volume.export.name.clone(),
+                backing: volume.backend.description().clone(),
+                mode: Mode::default(),
+                read_only: volume.export.read_only,
+                leaving: volume.leaving.load(Ordering::Relaxed),
+                cached_bytes: 0,
+                dirty_bytes: 0,
+                connections: volume.connections.load(Ordering::Relaxed),
+                requests,
+                engine: VolumeCounters::default(),
+                latencies,
+            };
+            for (_, mode, resident, dirty, counters) in
+                view.volumes.iter().filter(|(id, ..)| *id == volume.id)
+            {
+                status.mode = *mode;
+                status.cached_bytes += resident * LINE_BYTES;
+                status.dirty_bytes += dirty * LINE_BYTES;
+                status.engine.add(counters);
+            }
+            status
+        });
+        Ok(RuntimeStatus {
+            engine: self.engine(),
+            workers: self.shared.inboxes.len(),
+            shards: self.shared.shards.len(),
+            uptime_seconds: self.shared.started.elapsed().as_secs(),
+            connections: self.shared.connections.load(Ordering::Relaxed),
+            memory,
+            volumes: volumes.collect(),
+        })
+    }
+}

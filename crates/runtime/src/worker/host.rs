@@ -1,0 +1,188 @@
+//! The world around a worker's dispatcher: locks, memory, I/O and replies.
+
+use super::Connections;
+use super::io::{Ended, Ios};
+use crate::memory::Memory;
+use crate::pool::MappedLines;
+use crate::reactor::Reactor;
+use crate::shared::{Message, Shared, Volume, lock};
+use forebay_engine::{Answer, IoAction, MemoryStep, Outbox, Place, Shard};
+use forebay_nbd::ReplyTo;
+use forebay_types::{ByteRange, IoResult, LINE_BYTES, VolumeId};
+use forebay_volume::{Host, JobId, Reply, ReplySegment, RequestKind, Streams};
+use std::sync::Arc;
+use std::time::Instant;
+
+/// Who asked.
+pub(crate) enum Token {
+    /// A client.
+    Client(ClientToken),
+    /// Somebody inside, who is told the result.
+    Inside(Box<dyn FnOnce(IoResult) + Send>),
+}
+
+/// A client's request.
+pub(crate) struct ClientToken {
+    pub conn: u32,
+    /// Tells the connection from an earlier one with its number.
+    pub generation: u32,
+    pub to: ReplyTo,
+    pub kind: RequestKind,
+    pub len: u32,
+    /// When its bytes had come.
+    pub arrived: Instant,
+}
+
+/// See the module's description.
+pub(crate) struct WorkerHost<R> {
+    pub shared: Arc<Shared>,
+    pub worker: usize,
+    pub reactor: R,
+    pub connections: Connections,
+    pub ios: Ios,
+    /// What ended without leaving the worker.
+    pub ended: Vec<Ended>,
+    /// The volume looked up last: mostly the next one as well.
+    pub volume: Option<Arc<Volume>>,
+    /// The time at the start of the turn.
+    pub now: Instant,
+}
+
+impl<R: Reactor> WorkerHost<R> {
+    /// The volume of this number, which is being served.
+    pub(crate) fn find_volume(&mut self, id: VolumeId) -> Option<&Arc<Volume>> {
+        if self.volume.as_ref().is_none_or(|volume| volume.id != id) {
+            self.volume = self.shared.volume(id);
+        }
+        self.volume.as_ref()
+    }
+}
+
+impl<R: Reactor> Host for WorkerHost<R> {
+    type Token = Token;
+    type Memory = Memory;
+    type Table = MappedLines;
+
+    fn shards(&self) -> usize {
+        self.shared.shards.len()
+    }
+
+    fn now_ms(&self) -> u64 {
+        self.now.saturating_duration_since(self.shared.started).as_millis() as u64
+    }
+
+    fn call<T>(
+        &mut self,
+        shard: usize,
+        payload: &[u8],
+        out: &mut Outbox,
+        call: impl FnOnce(&mut Shard<MappedLines>, &mut Outbox) -> T,
+    ) -> T {
+        let mut guard = self.shared.shard(shard);
+        let result = call(&mut guard, out);
+        for step in out.memory.drain(..) {
+            carry_out(&self.shared, shard, payload, step);
+        }
+        result
+    }
+
+    fn allocate(&mut self, len: u64, content: Option<&[u8]>) -> Memory {
+        match content {
+            Some(content) => Memory::with_content(content),
+            None => Memory::new(len as usize),
+        }
+    }
+
+    fn start_io(&mut self, shard: usize, io: IoAction, memory: Option<(&Memory, u64)>) {
+        self.ios.push(shard, io, memory);
+    }
+
+    fn flush_backend(&mut self, volume: VolumeId, job: JobId) {
+        let volume = Arc::clone(self.find_volume(volume).expect("a volume with requests stays"));
+        if volume.flush.begin() {
+            self.ios.flush(&mut self.reactor, volume, job);
+        } else {
+            self.ended.push(Ended::Flush { job, result: Ok(()) });
+        }
+    }
+
+    fn reply(&mut self, token: Token, reply: Reply<'_, Memory>) {
+        match token {
+            Token::Inside(tell) => {
+                debug_assert!(reply.segments.is_empty(), "nobody inside reads");
+                tell(reply.result);
+            }
+            Token::Client(token) => {
+                let shared = Arc::clone(&self.shared);
+                let known = self.connections.reply(&shared, self.worker, &token, &reply);
+                if known {
+                    self.connections.keep(token.conn, reply.memory);
+                } else {
+                    release(&shared, reply.segments);
+                }
+            }
+        }
+    }
+
+    fn forward(&mut self, worker: u8, answer: Answer) {
+        self.shared.inboxes[usize::from(worker)].post(Message::Answer(answer));
+    }
+
+    fn streams<T>(
+        &mut self,
+        volume: VolumeId,
+        call: impl FnOnce(&mut Streams) -> T,
+    ) -> Option<T> {
+        let streams = self.find_volume(volume)?.streams.as_ref()?;
+        Some(call(&mut lock(streams)))
+    }
+}
+
+/// Changes the pool's memory as the engine says, under the shard's lock.
+fn carry_out(shared: &Shared, shard: usize, payload: &[u8], step: MemoryStep) {
+    let line = LINE_BYTES as usize;
+    match step {
+        MemoryStep::Fill { slot, offset, payload_offset, len } => {
+            let (offset, len) = (offset as usize, len as usize);
+            let content = &payload[payload_offset as usize..][..len];
+            assert!(offset + len <= line);
+            // SAFETY: inside the line. The engine names only lines that nobody else reads or
+            // writes, except replies on their way, which may carry either content.
+            unsafe {
+                let to = shared.pool.line(shard, slot).add(offset);
+                std::ptr::copy_nonoverlapping(content.as_ptr(), to, len);
+            }
+        }
+        MemoryStep::CopyLine { from, to } => {
+            assert_ne!(from, to);
+            // SAFETY: two different lines of the pool; the engine has just made room in `to`.
+            unsafe {
+                let (from, to) = (shared.pool.line(shard, from), shared.pool.line(shard, to));
+                std::ptr::copy_nonoverlapping(from, to, line);
+            }
+        }
+    }
+}
+
+/// Gives back the pins of a reply.
+pub(crate) fn release(shared: &Shared, segments: &[ReplySegment]) {
+    let mut rest = segments;
+    while let Some(first) = rest.first() {
+        let same = rest.iter().take_while(|segment| segment.shard == first.shard).count();
+        let (run, after) = rest.split_at(same);
+        if run.iter().any(|segment| matches!(segment.segment.place, Place::Slot { .. })) {
+            let mut shard = shared.shard(usize::from(first.shard));
+            for segment in run {
+                if let Place::Slot { slot, .. } = segment.segment.place {
+                    shard.release(slot);
+                }
+            }
+        }
+        rest = after;
+    }
+}
+
+/// The bytes of a request that the front end has checked.
+pub(crate) const fn request_range(offset: u64, len: u64) -> ByteRange {
+    ByteRange::new(offset, len)
+}

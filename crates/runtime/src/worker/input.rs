@@ -1,0 +1,390 @@
+//! What clients send: options, then requests, batch by batch.
+
+use super::host::{ClientToken, Token, request_range};
+use super::Worker;
+use crate::conn::{Partial, Phase, TlsSession};
+use crate::memory::Memory;
+use crate::reactor::Reactor;
+use forebay_nbd::{Command, Extent, Negotiated, Parse, Request, Step};
+use forebay_types::{IoError, limits::CONNECTION_REQUESTS_MAX};
+use forebay_volume::{Payload, RequestKind};
+use std::io;
+use std::panic::{AssertUnwindSafe, catch_unwind};
+use std::os::fd::AsRawFd;
+use std::sync::Arc;
+use std::sync::atomic::Ordering;
+use std::time::Duration;
+
+/// How long a client may pause in the middle of a payload.
+const PAYLOAD_PAUSE: Duration = Duration::from_secs(30);
+
+/// What to do with the input after a step.
+enum Next {
+    /// Look at what follows.
+    Go(usize),
+    /// Wait for more.
+    Wait,
+}
+
+impl<R: Reactor> Worker<R> {
+    /// Bytes have come, or the end, or an error.
+    pub(super) fn received(&mut self, index: u32, bytes: &[u8], result: io::Result<usize>) {
+        let Some(conn) = self.host.connections.get(index) else { return };
+        conn.receiving = false;
+        if conn.broken {
+            self.host.connections.touch(index);
+            return;
+        }
+        match result {
+            Err(_) => {
+                self.break_off(index, "");
+                return;
+            }
+            Ok(0) => {
+                // The client has gone, or will say no more. What it asked for is still done.
+                if conn.partial.take().is_some() {
+                    tracing::debug!("a client left in the middle of a write; it has no effect");
+                }
+                conn.drain();
+                self.host.connections.touch(index);
+                return;
+            }
+            Ok(_) => {}
+        }
+        match &mut conn.tls {
+            None => self.feed(index, bytes),
+            Some(tls) => {
+                let mut plain = Vec::new();
+                let outcome = tls.receive(bytes, &mut plain);
+                if let Err(error) = outcome {
+                    // The alert that says why goes out before the end.
+                    tracing::info!("TLS with a client failed: {error}");
+                    conn.drain();
+                }
+                self.host.connections.touch(index);
+                self.feed(index, &plain);
+            }
+        }
+        self.receive_on(index);
+    }
+
+    /// Input that had to wait may go on.
+    pub(super) fn received_more(&mut self, index: u32) {
+        self.feed(index, &[]);
+        self.receive_on(index);
+    }
+
+    /// Asks for the next bytes unless the connection has enough to do.
+    pub(super) fn receive_on(&mut self, index: u32) {
+        let Some(conn) = self.host.connections.get(index) else { return };
+        let wants = !conn.receiving
+            && !conn.paused
+            && !conn.broken
+            && !conn.tls_next
+            && !matches!(conn.phase, Phase::Draining);
+        if wants {
+            conn.receiving = true;
+            let fd = conn.socket.as_raw_fd();
+            self.host.reactor.receive(index, fd);
+        }
+    }
+
+    /// Takes what can be understood of the input, and keeps the rest.
+    fn feed(&mut self, index: u32, bytes: &[u8]) {
+        let Some(conn) = self.host.connections.get(index) else { return };
+        if conn.input.is_empty() {
+            let taken = self.consume(index, bytes);
+            if let Some(conn) = self.host.connections.get(index)
+                && !matches!(conn.phase, Phase::Draining)
+            {
+                conn.input.extend_from_slice(&bytes[taken..]);
+            }
+            return;
+        }
+        let mut input = std::mem::take(&mut conn.input);
+        input.extend_from_slice(bytes);
+        let taken = self.consume(index, &input);
+        input.drain(..taken);
+        if let Some(conn) = self.host.connections.get(index)
+            && !matches!(conn.phase, Phase::Draining)
+        {
+            conn.input = input;
+        }
+    }
+
+    /// Handles the input from its start, and returns how much of it was used.
+    fn consume(&mut self, index: u32, bytes: &[u8]) -> usize {
+        let mut at = 0;
+        loop {
+            let Some(conn) = self.host.connections.get(index) else { return bytes.len() };
+            if conn.broken {
+                return bytes.len();
+            }
+            let rest = &bytes[at..];
+            let next = match conn.phase {
+                Phase::Draining => return bytes.len(),
+                Phase::Handshake(_) => self.negotiate(index, rest),
+                Phase::Transmission => self.transmit(index, rest),
+            };
+            match next {
+                Next::Go(taken) => at += taken,
+                Next::Wait => return at,
+            }
+        }
+    }
+
+    fn negotiate(&mut self, index: u32, bytes: &[u8]) -> Next {
+        let Some(conn) = self.host.connections.get(index) else { return Next::Wait };
+        let Phase::Handshake(handshake) = &mut conn.phase else { return Next::Go(0) };
+        if conn.tls_next || (conn.paused && !conn.queued.is_empty()) {
+            return Next::Wait;
+        }
+        conn.paused = false;
+        if self.host.shared.stopping.load(Ordering::Relaxed) {
+            handshake.shut_down();
+        }
+        let exports = crate::server::ExportList { shared: &self.host.shared };
+        let mut taken = 0;
+        let mut step = Step::NeedMore;
+        // One client's panic is not another's: the handshake touches nothing but its own state.
+        let advanced = catch_unwind(AssertUnwindSafe(|| {
+            conn.queued.push_header(|out| (taken, step) = handshake.advance(bytes, &exports, out));
+        }));
+        if advanced.is_err() {
+            self.break_off(index, "its handshake failed an assertion; see the log above");
+            return Next::Wait;
+        }
+        self.host.connections.touch(index);
+        let Some(conn) = self.host.connections.get(index) else { return Next::Wait };
+        match step {
+            Step::NeedMore if taken == 0 => return Next::Wait,
+            Step::NeedMore => {}
+            // Sent at the end of the turn; input goes on when that is done.
+            Step::Flush => conn.paused = true,
+            Step::StartTls => conn.tls_next = true,
+            Step::Enter(terms) => self.enter(index, terms),
+            Step::Close(reason) => {
+                tracing::debug!("a client's handshake ended: {reason}");
+                conn.drain();
+            }
+        }
+        Next::Go(taken)
+    }
+
+    /// The client has chosen a volume.
+    fn enter(&mut self, index: u32, terms: Negotiated) {
+        let volume = self.host.shared.volume(terms.export);
+        let Some(conn) = self.host.connections.get(index) else { return };
+        match volume {
+            Some(volume) if !volume.leaving.load(Ordering::Relaxed) => {
+                volume.connections.fetch_add(1, Ordering::Relaxed);
+                conn.volume = Some(volume);
+                conn.terms = Some(terms);
+                conn.phase = Phase::Transmission;
+                conn.deadline = None;
+            }
+            _ => conn.drain(),
+        }
+    }
+
+    /// One request, or a piece of a payload.
+    fn transmit(&mut self, index: u32, bytes: &[u8]) -> Next {
+        let now = self.host.now;
+        let Some(conn) = self.host.connections.get(index) else { return Next::Wait };
+        if conn.partial.is_some() {
+            return self.fill_partial(index, bytes);
+        }
+        if conn.skip.is_some() {
+            return self.skip_payload(index, bytes);
+        }
+        if conn.is_full() {
+            conn.paused = true;
+            return Next::Wait;
+        }
+        let Some(terms) = conn.terms else { return Next::Wait };
+        let (request, header) = match terms.parse(bytes) {
+            Parse::NeedMore => return Next::Wait,
+            Parse::Broken(reason) => {
+                self.break_off(index, &reason.to_string());
+                return Next::Wait;
+            }
+            Parse::Request { request, header_len } => (request, header_len),
+        };
+        let payload_len = request.payload_len as usize;
+        if request.command == Command::Disconnect {
+            conn.drain();
+            self.host.connections.touch(index);
+            return Next::Wait;
+        }
+        if request.error.is_some() {
+            conn.skip = Some((payload_len as u64, request));
+            return Next::Go(header);
+        }
+        let body = &bytes[header..];
+        if body.len() >= payload_len {
+            let payload = match request.command {
+                Command::Write => Payload::Borrowed(&body[..payload_len]),
+                _ => Payload::None,
+            };
+            self.submit(index, &terms, &request, payload);
+            return Next::Go(header + payload_len);
+        }
+        let Some(reservation) = self.host.shared.reserve(payload_len as u64) else {
+            // Others' payloads have taken what there is; looked at again with the next tick.
+            conn.paused = true;
+            return Next::Wait;
+        };
+        let memory = Memory::new(payload_len);
+        conn.partial = Some(Partial { request, memory, filled: 0, _reservation: reservation });
+        conn.deadline = Some(now + PAYLOAD_PAUSE);
+        Next::Go(header)
+    }
+
+    fn fill_partial(&mut self, index: u32, bytes: &[u8]) -> Next {
+        let now = self.host.now;
+        let Some(conn) = self.host.connections.get(index) else { return Next::Wait };
+        let Some(partial) = &mut conn.partial else { return Next::Wait };
+        let wanted = partial.request.payload_len as usize;
+        let taken = bytes.len().min(wanted - partial.filled);
+        partial.memory.bytes_mut()[partial.filled..partial.filled + taken]
+            .copy_from_slice(&bytes[..taken]);
+        partial.filled += taken;
+        if partial.filled < wanted {
+            conn.deadline = Some(now + PAYLOAD_PAUSE);
+            return if taken > 0 { Next::Go(taken) } else { Next::Wait };
+        }
+        conn.deadline = None;
+        let terms = conn.terms;
+        if let Some((partial, terms)) = conn.partial.take().zip(terms) {
+            self.submit(index, &terms, &partial.request, Payload::Owned(partial.memory));
+        }
+        Next::Go(taken)
+    }
+
+    /// Throws away the payload of a refused request, then refuses it.
+    fn skip_payload(&mut self, index: u32, bytes: &[u8]) -> Next {
+        let Some(conn) = self.host.connections.get(index) else { return Next::Wait };
+        let Some((left, request)) = &mut conn.skip else { return Next::Wait };
+        let taken = (*left).min(bytes.len() as u64);
+        *left -= taken;
+        if *left > 0 {
+            return if taken > 0 { Next::Go(taken as usize) } else { Next::Wait };
+        }
+        let request = *request;
+        conn.skip = None;
+        let error = request.error.unwrap_or(IoError::Invalid);
+        let why = match error {
+            IoError::NotPermitted => "the volume is read-only",
+            IoError::NoSpace => "past the end of the volume",
+            IoError::Overflow => "more than one request may carry; see the block size limits",
+            IoError::NotSupported => "zeroing would be as slow as writing here",
+            _ => "misaligned, past the end, or not understood",
+        };
+        self.refuse(index, &request, error, why);
+        Next::Go(taken as usize)
+    }
+
+    fn refuse(&mut self, index: u32, request: &Request, error: IoError, why: &str) {
+        let worker = self.host.worker;
+        let Some(conn) = self.host.connections.get(index) else { return };
+        if let Some(terms) = conn.terms {
+            conn.queued.push_header(|out| terms.reply_error(request.reply_to(), error, why, out));
+        }
+        if let Some(volume) = &conn.volume {
+            volume.stats[worker].counts.errors.add(1);
+        }
+        self.host.connections.touch(index);
+    }
+
+    /// Hands a whole request to the dispatcher.
+    fn submit(
+        &mut self,
+        index: u32,
+        terms: &Negotiated,
+        request: &Request,
+        payload: Payload<'_, Memory>,
+    ) {
+        let kind = match request.command {
+            Command::Read => RequestKind::Read,
+            Command::Write => RequestKind::Write { fua: request.fua },
+            Command::Flush => RequestKind::Flush,
+            Command::Trim => RequestKind::Trim { fua: request.fua },
+            Command::WriteZeroes => {
+                RequestKind::Zero { fua: request.fua, unmap: !request.no_hole }
+            }
+            Command::Cache => RequestKind::Prefetch,
+            Command::BlockStatus => return self.block_status(index, terms, request),
+            Command::Disconnect | Command::Unknown => return,
+        };
+        let Some(conn) = self.host.connections.get(index) else { return };
+        let leaving = conn.volume.as_ref().is_some_and(|v| v.leaving.load(Ordering::Relaxed));
+        let stopping = self.host.shared.stopping.load(Ordering::Relaxed);
+        if leaving || stopping {
+            self.refuse(index, request, IoError::Shutdown, "the server is stopping");
+            return;
+        }
+        // What a request takes in memory until it is answered: erases and flushes take nothing.
+        let len = match kind {
+            RequestKind::Read | RequestKind::Write { .. } => request.len as u32,
+            _ => 0,
+        };
+        let Some(conn) = self.host.connections.get(index) else { return };
+        conn.requests_in_flight += 1;
+        debug_assert!(conn.requests_in_flight <= CONNECTION_REQUESTS_MAX);
+        conn.bytes_in_flight += u64::from(len);
+        let token = ClientToken {
+            conn: index,
+            generation: conn.generation,
+            to: request.reply_to(),
+            kind,
+            len,
+            arrived: self.host.now,
+        };
+        let range = request_range(request.offset, request.len);
+        let request = forebay_volume::Request { volume: terms.export, kind, range };
+        self.dispatcher.submit(&mut self.host, Token::Client(token), request, payload);
+    }
+
+    /// What is allocated. Where the pool may hold data that the disk has not, all of it is.
+    fn block_status(&mut self, index: u32, terms: &Negotiated, request: &Request) {
+        let shared = Arc::clone(&self.host.shared);
+        let Some(volume) = shared.volume(terms.export) else { return };
+        let range = request.range();
+        let mut dirty = (0..shared.shards.len())
+            .any(|shard| shared.shard(shard).dirty_lines(terms.export) > 0);
+        let extents = if dirty { Vec::new() } else { volume.backend.extents(range) };
+        // Looked at again: what became dirty meanwhile is not in the backend's answer.
+        dirty |= (0..shared.shards.len())
+            .any(|shard| shared.shard(shard).dirty_lines(terms.export) > 0);
+        let extents = if dirty { Vec::new() } else { extents };
+        let Some(conn) = self.host.connections.get(index) else { return };
+        conn.queued.push_header(|out| {
+            let extents = extents.iter().map(|extent| Extent {
+                len: extent.len,
+                hole: extent.hole,
+                zero: extent.zero,
+            });
+            terms.reply_block_status(request, extents, out);
+        });
+        self.host.connections.touch(index);
+    }
+
+    /// The plain text before TLS has been sent: from here on all is ciphertext.
+    pub(super) fn start_tls(&mut self, index: u32) {
+        let Some(conn) = self.host.connections.get(index) else { return };
+        conn.tls_next = false;
+        let listener = self.listeners.get(conn.listener as usize).and_then(Option::as_ref);
+        let session = listener
+            .and_then(|listener| listener.tls.as_ref())
+            .and_then(|config| TlsSession::new(&config.current()).ok());
+        let Some(session) = session else {
+            self.break_off(index, "TLS is not configured");
+            return;
+        };
+        conn.tls = Some(Box::new(session));
+        if let Phase::Handshake(handshake) = &mut conn.phase {
+            handshake.tls_established();
+        }
+        self.receive_on(index);
+    }
+}

@@ -1,0 +1,254 @@
+//! I/O to the backends: gathered over a turn, joined where neighbours meet, started together.
+
+use crate::memory::Memory;
+use crate::reactor::Reactor;
+use crate::shared::{Inbox, Shared, Volume};
+use forebay_engine::{IoAction, IoId, IoVerb, Place};
+use forebay_types::{ByteRange, IoError, IoResult, VolumeId};
+use forebay_volume::{JobId, Mergeable, merge};
+use std::sync::Arc;
+
+mod in_flight;
+
+use in_flight::{InFlight, Member, Progress, Purpose, submit};
+
+/// An I/O that waits for the end of the turn.
+pub(crate) struct Pending {
+    shard: usize,
+    action: IoAction,
+    /// The address of the part's private memory, where the action means it.
+    private: *mut u8,
+}
+
+impl Mergeable for Pending {
+    fn verb(&self) -> IoVerb {
+        self.action.verb
+    }
+
+    fn volume(&self) -> VolumeId {
+        self.action.volume
+    }
+
+    fn range(&self) -> ByteRange {
+        self.action.range
+    }
+}
+
+/// What has ended.
+pub(crate) enum Ended {
+    Shard { shard: usize, id: IoId, result: IoResult },
+    Flush { job: JobId, result: IoResult },
+}
+
+/// The I/Os of one worker.
+pub(crate) struct Ios {
+    pending: Vec<Pending>,
+    in_flight: Vec<Option<Box<InFlight>>>,
+    free: Vec<u32>,
+    inbox: Arc<Inbox>,
+    worker: usize,
+}
+
+impl Ios {
+    pub(super) fn new(inbox: Arc<Inbox>, worker: usize) -> Self {
+        Self { pending: Vec::new(), in_flight: Vec::new(), free: Vec::new(), inbox, worker }
+    }
+
+    /// Takes an I/O of a shard, to be started with [`Ios::start`].
+    pub(super) fn push(&mut self, shard: usize, action: IoAction, memory: Option<(&Memory, u64)>) {
+        let private = memory.map_or(std::ptr::null_mut(), |(memory, base)| {
+            memory.as_ptr().wrapping_add(base as usize)
+        });
+        self.pending.push(Pending { shard, action, private });
+    }
+
+    /// Whether anything is under way.
+    pub(super) fn is_idle(&self) -> bool {
+        self.pending.is_empty() && self.free.len() == self.in_flight.len()
+    }
+
+    /// Starts everything that was pushed.
+    pub(super) fn start<R: Reactor>(&mut self, shared: &Shared, reactor: &mut R) {
+        if self.pending.is_empty() {
+            return;
+        }
+        let mut pending = std::mem::take(&mut self.pending);
+        merge(&mut pending, |run| {
+            let volume = shared.volume(run[0].action.volume);
+            let volume = volume.expect("a volume stays while it has operations");
+            let io = gather(shared, volume, run);
+            self.launch(reactor, io);
+        });
+        pending.clear();
+        self.pending = pending;
+    }
+
+    /// Starts a flush of a backend.
+    pub(super) fn flush<R: Reactor>(
+        &mut self,
+        reactor: &mut R,
+        volume: Arc<Volume>,
+        job: JobId,
+    ) {
+        let range = ByteRange::new(0, 0);
+        let io = InFlight::new(volume, None, range, Purpose::Flush(job), Vec::new(), None);
+        self.launch(reactor, io);
+    }
+
+    fn launch<R: Reactor>(&mut self, reactor: &mut R, mut io: InFlight) {
+        io.count(self.worker);
+        io.prepare_bounce();
+        let tag = self.free.pop().unwrap_or_else(|| {
+            self.in_flight.push(None);
+            (self.in_flight.len() - 1) as u32
+        });
+        let io = self.in_flight[tag as usize].insert(Box::new(io));
+        submit(reactor, &self.inbox, tag, io);
+    }
+
+    /// A backend has answered.
+    pub(super) fn done<R: Reactor>(
+        &mut self,
+        reactor: &mut R,
+        tag: u64,
+        result: IoResult,
+        ended: &mut Vec<Ended>,
+    ) {
+        let io = self.in_flight[tag as usize].as_mut().expect("each I/O is answered once");
+        if result.is_ok() && io.bounce_goes_on() {
+            submit(reactor, &self.inbox, tag as u32, io);
+            return;
+        }
+        let io = self.in_flight[tag as usize].take().expect("looked at just now");
+        self.free.push(tag as u32);
+        self.end(reactor, *io, result, ended);
+    }
+
+    /// A file operation of the reactor has ended.
+    pub(super) fn file_done<R: Reactor>(
+        &mut self,
+        reactor: &mut R,
+        tag: u32,
+        result: std::io::Result<usize>,
+        ended: &mut Vec<Ended>,
+    ) {
+        let io = self.in_flight[tag as usize].as_mut().expect("each I/O is answered once");
+        match result {
+            Err(error) if matches!(error.raw_os_error(), Some(libc::EINTR | libc::EAGAIN)) => {
+                submit(reactor, &self.inbox, tag, io);
+            }
+            Err(error) => {
+                tracing::warn!(
+                    volume = io.volume.export.name,
+                    "the backing store {} failed at {}: {error}",
+                    io.volume.backend.description().name,
+                    io.range,
+                );
+                let error = IoError::from_errno(error.raw_os_error().unwrap_or(libc::EIO));
+                self.done(reactor, u64::from(tag), Err(error), ended);
+            }
+            Ok(bytes) => match io.advance(bytes as u64) {
+                Progress::Done => self.done(reactor, u64::from(tag), Ok(()), ended),
+                Progress::More => submit(reactor, &self.inbox, tag, io),
+                Progress::Stuck => {
+                    tracing::error!(
+                        volume = io.volume.export.name,
+                        "the backing store {} is shorter than it was when it was opened",
+                        io.volume.backend.description().name,
+                    );
+                    self.done(reactor, u64::from(tag), Err(IoError::Io), ended);
+                }
+            },
+        }
+    }
+
+    fn end<R: Reactor>(
+        &mut self,
+        reactor: &mut R,
+        io: InFlight,
+        result: IoResult,
+        ended: &mut Vec<Ended>,
+    ) {
+        let counts = &io.volume.stats[self.worker].counts;
+        counts.backend_errors.add(u64::from(result.is_err()));
+        if io.verb.is_some_and(|verb| verb != IoVerb::Read) {
+            // Before anybody is told: a flush that follows the answer must find it.
+            io.volume.flush.wrote();
+        }
+        match io.purpose {
+            Purpose::Flush(job) => {
+                io.volume.flush.end(result);
+                ended.push(Ended::Flush { job, result });
+            }
+            Purpose::Shards(members) if result.is_err() && members.len() > 1 => {
+                // One bad sector must not fail the neighbours that were read along with it.
+                let mut at = 0;
+                for member in members {
+                    let iovecs = io.iovecs[at..at + member.iovecs].to_vec();
+                    at += member.iovecs;
+                    let (volume, discard) = (Arc::clone(&io.volume), io.discard.clone());
+                    let range = member.range;
+                    let purpose = Purpose::Shards(vec![member]);
+                    let io = InFlight::new(volume, io.verb, range, purpose, iovecs, discard);
+                    self.launch(reactor, io);
+                }
+            }
+            Purpose::Shards(members) => {
+                ended.extend(members.into_iter().map(|member| Ended::Shard {
+                    shard: member.shard,
+                    id: member.id,
+                    result,
+                }));
+            }
+        }
+    }
+}
+
+/// One I/O of several that follow each other.
+fn gather(shared: &Shared, volume: Arc<Volume>, run: &[Pending]) -> InFlight {
+    let first = &run[0].action;
+    let mut range = ByteRange::new(first.range.offset, 0);
+    let mut iovecs = Vec::new();
+    let mut members = Vec::with_capacity(run.len());
+    let longest_gap = run
+        .iter()
+        .flat_map(|io| &io.action.segments)
+        .filter(|segment| segment.place == Place::Discard)
+        .map(|segment| segment.len)
+        .max();
+    let discard = longest_gap.map(|len| Arc::new(Memory::new(len as usize)));
+    for Pending { shard, action, private } in run {
+        let before = iovecs.len();
+        for segment in &action.segments {
+            let base = match segment.place {
+                Place::Slot { slot, offset } => {
+                    shared.pool.line(*shard, slot).wrapping_add(offset as usize)
+                }
+                Place::Private { offset } => private.wrapping_add(offset as usize),
+                Place::Discard => discard.as_ref().expect("made for the longest gap").as_ptr(),
+            };
+            push_iovec(&mut iovecs, before, base, segment.len as usize);
+        }
+        range.len += action.range.len;
+        let (id, range, iovecs) = (action.id, action.range, iovecs.len() - before);
+        members.push(Member { shard: *shard, id, range, iovecs });
+    }
+    InFlight::new(volume, Some(first.verb), range, Purpose::Shards(members), iovecs, discard)
+}
+
+/// Appends memory, joining it to the last vector (from `from` on) where it follows that.
+pub(super) fn push_iovec(
+    iovecs: &mut Vec<libc::iovec>,
+    from: usize,
+    base: *mut u8,
+    len: usize,
+) {
+    if iovecs.len() > from
+        && let Some(last) = iovecs.last_mut()
+        && last.iov_base.cast::<u8>().wrapping_add(last.iov_len) == base
+    {
+        last.iov_len += len;
+        return;
+    }
+    iovecs.push(libc::iovec { iov_base: base.cast(), iov_len: len });
+}

@@ -1,0 +1,242 @@
+//! A worker: one thread, one reactor, its share of the clients.
+//!
+//! A turn of its loop: wait for events, take whole batches of requests from the sockets, answer
+//! hits at once from the pool, gather the misses into I/Os, and at the end of the turn start the
+//! I/Os and send each client's replies in one message. Nothing in it waits but the wait itself.
+
+mod host;
+mod input;
+mod io;
+mod output;
+mod tasks;
+
+pub(crate) use host::{ClientToken, Token, WorkerHost, release};
+pub(crate) use tasks::Tasks;
+
+use crate::conn::{Conn, Connections};
+use crate::reactor::{Event, Reactor};
+use crate::server::Listener;
+use crate::shared::{Message, Shared};
+use forebay_nbd::{Handshake, HandshakeConfig};
+use forebay_types::limits::{CONNECTIONS_MAX, HANDSHAKE_SECONDS_MAX};
+use forebay_volume::Dispatcher;
+use io::{Ended, Ios};
+use std::os::fd::{AsRawFd, OwnedFd};
+use std::sync::Arc;
+use std::sync::atomic::Ordering;
+use std::time::{Duration, Instant};
+
+/// How often shards with dirty data are looked after.
+const TICK_BUSY: Duration = Duration::from_millis(50);
+/// How often a worker looks after the rest.
+const TICK_IDLE: Duration = Duration::from_millis(500);
+
+/// See the module's description.
+pub(crate) struct Worker<R: Reactor> {
+    pub(super) dispatcher: Dispatcher<WorkerHost<R>>,
+    pub(super) host: WorkerHost<R>,
+    pub(super) listeners: Vec<Option<Arc<Listener>>>,
+    messages: Vec<Message>,
+    next_tick: Instant,
+    pub(super) leaving: bool,
+}
+
+impl<R: Reactor> Worker<R> {
+    /// A worker with nothing to do. To be made on its own thread.
+    pub(crate) fn new(shared: Arc<Shared>, worker: usize) -> std::io::Result<Self> {
+        let inbox = Arc::clone(&shared.inboxes[worker]);
+        let reactor = R::new(inbox.bell())?;
+        let now = Instant::now();
+        Ok(Self {
+            dispatcher: Dispatcher::new(worker as u8),
+            host: WorkerHost {
+                shared,
+                worker,
+                reactor,
+                connections: Connections::default(),
+                ios: Ios::new(inbox, worker),
+                ended: Vec::new(),
+                volume: None,
+                now,
+            },
+            listeners: Vec::new(),
+            messages: Vec::new(),
+            next_tick: now,
+            leaving: false,
+        })
+    }
+
+    /// Serves until told to leave.
+    pub(crate) fn run(mut self) -> std::io::Result<()> {
+        loop {
+            let timeout = self.next_tick.saturating_duration_since(self.host.now);
+            self.host.reactor.wait(timeout)?;
+            self.host.now = Instant::now();
+            while let Some(event) = self.host.reactor.event() {
+                self.handle(event);
+            }
+            if self.host.now >= self.next_tick {
+                self.tick();
+            }
+            self.end_turn();
+            if self.leaving && self.dispatcher.in_flight() == 0 && self.host.ios.is_idle() {
+                return Ok(());
+            }
+        }
+    }
+
+    fn handle(&mut self, event: Event) {
+        match event {
+            Event::Woken => self.read_messages(),
+            Event::Accepted { listener, result } => match result {
+                Ok(socket) => self.accepted(socket, listener),
+                Err(error) => tracing::warn!("a client could not be accepted: {error}"),
+            },
+            Event::Received { conn, buffer, result } => {
+                let len = *result.as_ref().unwrap_or(&0);
+                let bytes: *const [u8] = match buffer {
+                    Some(buffer) => self.host.reactor.buffer(buffer, len),
+                    None => &[],
+                };
+                // SAFETY: the buffer is lent to us, and nobody writes to it, until it is recycled
+                // below; the reactor's memory for buffers never moves.
+                self.received(conn, unsafe { &*bytes }, result);
+                if let Some(buffer) = buffer {
+                    self.host.reactor.recycle(buffer);
+                }
+            }
+            Event::Sent { conn, result } => self.sent(conn, result),
+            Event::File { tag, result } => {
+                let WorkerHost { ios, reactor, ended, .. } = &mut self.host;
+                ios.file_done(reactor, tag, result, ended);
+                self.settle_ended();
+            }
+        }
+    }
+
+    fn read_messages(&mut self) {
+        let mut messages = std::mem::take(&mut self.messages);
+        self.host.shared.inboxes[self.host.worker].take(&mut messages);
+        for message in messages.drain(..) {
+            match message {
+                Message::IoDone { tag, result } => {
+                    let WorkerHost { ios, reactor, ended, .. } = &mut self.host;
+                    ios.done(reactor, tag, result, ended);
+                    self.settle_ended();
+                }
+                Message::Answer(answer) => self.dispatcher.answer(&mut self.host, answer),
+                Message::Connection { socket, listener } => self.serve(socket, listener),
+                Message::Task(task) => task(self),
+            }
+        }
+        self.messages = messages;
+    }
+
+    /// Tells the dispatcher what has ended.
+    fn settle_ended(&mut self) {
+        while let Some(ended) = self.host.ended.pop() {
+            match ended {
+                Ended::Shard { shard, id, result } => {
+                    self.dispatcher.complete(&mut self.host, shard, id, result);
+                }
+                Ended::Flush { job, result } => {
+                    self.dispatcher.flushed(&mut self.host, job, result);
+                }
+            }
+        }
+    }
+
+    /// Starts what the turn has gathered.
+    fn end_turn(&mut self) {
+        loop {
+            self.settle_ended();
+            while let Some(conn) = self.host.connections.resumed.pop() {
+                self.received_more(conn);
+            }
+            if self.host.ended.is_empty() && self.host.connections.resumed.is_empty() {
+                break;
+            }
+        }
+        let WorkerHost { ios, reactor, shared, .. } = &mut self.host;
+        ios.start(shared, reactor);
+        while let Some(conn) = self.host.connections.touched.pop() {
+            self.look_after(conn);
+        }
+        self.host.connections.record_latencies(self.host.worker);
+    }
+
+    /// A client has connected: the worker with the fewest gets it.
+    fn accepted(&mut self, socket: OwnedFd, listener: u32) {
+        let shared = &self.host.shared;
+        let connections = shared.connections.fetch_add(1, Ordering::Relaxed);
+        if connections >= CONNECTIONS_MAX as u64 || shared.stopping.load(Ordering::Relaxed) {
+            shared.connections.fetch_sub(1, Ordering::Relaxed);
+            tracing::warn!("a client was turned away: {CONNECTIONS_MAX} are connected already");
+            return;
+        }
+        let fewest = shared.worker_connections.iter().enumerate();
+        let (worker, load) = fewest
+            .min_by_key(|(_, load)| load.load(Ordering::Relaxed))
+            .expect("there is at least this worker");
+        load.fetch_add(1, Ordering::Relaxed);
+        if worker == self.host.worker {
+            self.serve(socket, listener);
+        } else {
+            shared.inboxes[worker].post(Message::Connection { socket, listener });
+        }
+    }
+
+    /// Begins to talk to a client.
+    fn serve(&mut self, socket: OwnedFd, listener: u32) {
+        let Some(settings) = self.host.shared.listener(listener) else {
+            self.forget_connection();
+            return;
+        };
+        if self.listeners.len() <= listener as usize {
+            self.listeners.resize(listener as usize + 1, None);
+        }
+        settings.prepare(&socket);
+        let mut handshake = Handshake::new(HandshakeConfig { tls: settings.tls_policy });
+        let mut conn = Conn::new(socket, listener, Handshake::new(HandshakeConfig::default()));
+        conn.queued.push_header(|out| handshake.greeting(out));
+        conn.phase = crate::conn::Phase::Handshake(Box::new(handshake));
+        conn.deadline = Some(self.host.now + Duration::from_secs(HANDSHAKE_SECONDS_MAX));
+        self.listeners[listener as usize] = Some(settings);
+        let fd = conn.socket.as_raw_fd();
+        conn.receiving = true;
+        let index = self.host.connections.insert(conn);
+        self.host.reactor.receive(index, fd);
+        self.host.connections.touch(index);
+    }
+
+    pub(super) fn forget_connection(&self) {
+        let shared = &self.host.shared;
+        shared.connections.fetch_sub(1, Ordering::Relaxed);
+        shared.worker_connections[self.host.worker].fetch_sub(1, Ordering::Relaxed);
+    }
+
+    /// Looks after what time brings: deadlines of clients, write-back of this worker's shards.
+    fn tick(&mut self) {
+        let workers = self.host.shared.inboxes.len();
+        let shards = self.host.shared.shards.len();
+        let mut dirty = false;
+        for shard in (self.host.worker..shards).step_by(workers) {
+            if self.host.shared.shard(shard).needs_tick() {
+                dirty = true;
+                self.dispatcher.tick(&mut self.host, shard);
+            }
+        }
+        let now = self.host.now;
+        for index in self.host.connections.all() {
+            let Some(conn) = self.host.connections.get(index) else { continue };
+            if conn.deadline.is_some_and(|deadline| deadline <= now) {
+                self.break_off(index, "it took too long");
+            } else if conn.paused && !conn.is_full() {
+                conn.paused = false;
+                self.host.connections.resumed.push(index);
+            }
+        }
+        let pause = if dirty { TICK_BUSY } else { TICK_IDLE };
+        self.next_tick = now + pause;
+    }
+}

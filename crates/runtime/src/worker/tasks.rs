@@ -1,0 +1,101 @@
+//! What others may ask of a worker between two turns.
+
+use super::{Token, Worker};
+use crate::conn::Phase;
+use crate::reactor::Reactor;
+use crate::shared::Shared;
+use forebay_types::{ByteRange, IoResult, VolumeId};
+use forebay_volume::{Payload, Request, RequestKind};
+
+/// A worker as the control side sees it.
+pub(crate) trait Tasks {
+    /// What all workers share.
+    fn shared(&self) -> &Shared;
+
+    /// Begins to accept clients.
+    fn listen(&mut self, listener: u32, fd: std::os::fd::RawFd);
+
+    /// Accepts no more of them.
+    fn stop_listening(&mut self, listener: u32, fd: std::os::fd::RawFd);
+
+    /// Flushes a volume, as a client could.
+    fn flush(&mut self, volume: VolumeId, tell: Box<dyn FnOnce(IoResult) + Send>);
+
+    /// Lets the clients of a volume go, or of all, once what they asked for is answered.
+    fn dismiss(&mut self, volume: Option<VolumeId>);
+
+    /// Drops the clients that are left, whatever they still want.
+    fn drop_clients(&mut self, volume: Option<VolumeId>);
+
+    /// Connections and requests that are left, of a volume or in all.
+    fn busy(&mut self, volume: Option<VolumeId>) -> usize;
+
+    /// Ends the worker as soon as nothing is in flight.
+    fn leave(&mut self);
+
+    /// Forgets what it knows of volumes.
+    fn forget_volumes(&mut self);
+}
+
+impl<R: Reactor> Tasks for Worker<R> {
+    fn shared(&self) -> &Shared {
+        &self.host.shared
+    }
+
+    fn listen(&mut self, listener: u32, fd: std::os::fd::RawFd) {
+        self.host.reactor.accept(listener, fd);
+    }
+
+    fn stop_listening(&mut self, listener: u32, fd: std::os::fd::RawFd) {
+        self.host.reactor.stop_accepting(listener, fd);
+    }
+
+    fn flush(&mut self, volume: VolumeId, tell: Box<dyn FnOnce(IoResult) + Send>) {
+        let range = ByteRange::new(0, 0);
+        let request = Request { volume, kind: RequestKind::Flush, range };
+        self.dispatcher.submit(&mut self.host, Token::Inside(tell), request, Payload::None);
+    }
+
+    fn dismiss(&mut self, volume: Option<VolumeId>) {
+        for index in self.clients_of(volume) {
+            let Some(conn) = self.host.connections.get(index) else { continue };
+            if !matches!(conn.phase, Phase::Draining) {
+                conn.drain();
+                self.host.connections.touch(index);
+            }
+        }
+    }
+
+    fn drop_clients(&mut self, volume: Option<VolumeId>) {
+        for index in self.clients_of(volume) {
+            self.break_off(index, "");
+        }
+    }
+
+    fn busy(&mut self, volume: Option<VolumeId>) -> usize {
+        match volume {
+            None => self.host.connections.len() + self.dispatcher.in_flight(),
+            Some(id) => self.clients_of(volume).len() + self.dispatcher.in_flight_of(id),
+        }
+    }
+
+    fn leave(&mut self) {
+        self.leaving = true;
+    }
+
+    fn forget_volumes(&mut self) {
+        self.host.volume = None;
+    }
+}
+
+impl<R: Reactor> Worker<R> {
+    /// The connections that entered a volume, or all.
+    fn clients_of(&mut self, volume: Option<VolumeId>) -> Vec<u32> {
+        let mut clients = self.host.connections.all();
+        clients.retain(|&index| {
+            let entered = self.host.connections.get(index).and_then(|conn| conn.volume.as_ref());
+            volume.is_none() || entered.map(|entered| entered.id) == volume
+        });
+        clients
+    }
+}
