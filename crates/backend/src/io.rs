@@ -1,7 +1,9 @@
 //! One I/O on its way to a backend.
 
-use forebay_types::{IoError, IoResult};
-use std::sync::Arc;
+use crate::Description;
+use forebay_types::{ByteRange, IoError, IoResult};
+use std::sync::atomic::{AtomicU64, Ordering};
+use std::sync::{Arc, Mutex};
 
 /// What is to be done.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -22,6 +24,13 @@ pub enum IoKind {
         /// Whether a hole is acceptable.
         unmap: bool,
     },
+}
+
+impl IoKind {
+    /// Whether what is stored may be different afterwards.
+    pub const fn changes_data(self) -> bool {
+        matches!(self, Self::Write { .. } | Self::Discard | Self::Zero { .. })
+    }
 }
 
 /// A piece of memory that belongs to an I/O until it is answered.
@@ -110,6 +119,25 @@ impl Completion {
     }
 }
 
+impl Completion {
+    /// A token that, answered, calls `then` with the answer and this token. What stands between
+    /// a backend and its caller sees answers go by with it, or holds them back.
+    pub fn then(self, then: impl FnOnce(IoResult, Self) + Send + 'static) -> Self {
+        Self::new(Arc::new(Then(Mutex::new(Some((self, then))))), 0)
+    }
+}
+
+struct Then<F>(Mutex<Option<(Completion, F)>>);
+
+impl<F: FnOnce(IoResult, Completion) + Send> CompletionSink for Then<F> {
+    fn complete(&self, _tag: u64, result: IoResult) {
+        let taken = crate::sync::lock(&self.0).take();
+        if let Some((done, then)) = taken {
+            then(result, done);
+        }
+    }
+}
+
 impl Drop for Completion {
     fn drop(&mut self) {
         if let Some(sink) = self.sink.take() {
@@ -132,6 +160,115 @@ pub struct Io {
     pub done: Completion,
 }
 
+impl Io {
+    /// The range of the store.
+    pub const fn range(&self) -> ByteRange {
+        ByteRange::new(self.offset, self.len)
+    }
+
+    /// The waist in front of a store that touches memory or files on the word of its caller:
+    /// gives the I/O back if it is inside `size_bytes`, made of whole sectors, with the buffers
+    /// its kind needs, and allowed; otherwise answers it.
+    pub(crate) fn admit(self, description: &Description) -> Option<Self> {
+        let buffer_bytes: u64 = self.buffers.iter().map(|buffer| buffer.len() as u64).sum();
+        let buffers_fit = match self.kind {
+            IoKind::Read | IoKind::Write { .. } => buffer_bytes == self.len,
+            IoKind::Flush | IoKind::Discard | IoKind::Zero { .. } => self.buffers.is_empty(),
+        };
+        let range = self.range();
+        if !buffers_fit || !range.fits(description.size_bytes) || !range.is_sector_aligned() {
+            self.done.complete(Err(IoError::Invalid));
+            return None;
+        }
+        if description.read_only && self.kind.changes_data() {
+            self.done.complete(Err(IoError::NotPermitted));
+            return None;
+        }
+        Some(self)
+    }
+
+    /// Cuts the I/O into pieces of at most `bytes_max` bytes, a multiple of the sector. It is
+    /// answered when the last piece is, with the first error there was.
+    pub(crate) fn split(self, bytes_max: u64) -> Vec<Self> {
+        if self.len <= bytes_max {
+            return vec![self];
+        }
+        let count = self.len.div_ceil(bytes_max);
+        let (kind, range) = (self.kind, self.range());
+        let has_buffers = !self.buffers.is_empty();
+        let pieces = (0..count).map(|index| {
+            let skip = index * bytes_max;
+            let len = bytes_max.min(range.len - skip);
+            let buffers = if has_buffers { window(&self.buffers, skip, len) } else { Vec::new() };
+            (range.offset + skip, len, buffers)
+        });
+        let pieces: Vec<_> = pieces.collect();
+        let join =
+            Join { missing: AtomicU64::new(count), outcome: Mutex::new((Some(self.done), Ok(()))) };
+        let join: Arc<dyn CompletionSink> = Arc::new(join);
+        pieces
+            .into_iter()
+            .map(|(offset, len, buffers)| Self {
+                kind,
+                offset,
+                len,
+                buffers,
+                done: Completion::new(join.clone(), 0),
+            })
+            .collect()
+    }
+}
+
+/// The part of a row of buffers that begins after `skip` bytes and is `len` bytes long.
+///
+/// # Panics
+/// If the row is shorter.
+pub(crate) fn window(buffers: &[Buffer], mut skip: u64, mut len: u64) -> Vec<Buffer> {
+    let mut parts = Vec::new();
+    for buffer in buffers {
+        let buffer_len = buffer.len as u64;
+        if skip >= buffer_len {
+            skip -= buffer_len;
+            continue;
+        }
+        let part_len = (buffer_len - skip).min(len);
+        if part_len > 0 {
+            // SAFETY: `skip` is below the buffer's length, and the part ends inside it.
+            let part = unsafe { Buffer::new(buffer.ptr.add(skip as usize), part_len as usize) };
+            parts.push(part);
+        }
+        len -= part_len;
+        skip = 0;
+        if len == 0 {
+            break;
+        }
+    }
+    assert_eq!(len, 0, "the buffers hold the whole window");
+    parts
+}
+
+/// Answers an I/O when its last piece is answered.
+struct Join {
+    missing: AtomicU64,
+    outcome: Mutex<(Option<Completion>, IoResult)>,
+}
+
+impl CompletionSink for Join {
+    fn complete(&self, _tag: u64, result: IoResult) {
+        let mut outcome = crate::sync::lock(&self.outcome);
+        if outcome.1.is_ok() {
+            outcome.1 = result;
+        }
+        if self.missing.fetch_sub(1, Ordering::AcqRel) == 1
+            && let Some(done) = outcome.0.take()
+        {
+            let result = outcome.1;
+            drop(outcome);
+            done.complete(result);
+        }
+    }
+}
+
 /// A run of bytes that are all allocated or all not.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Extent {
@@ -141,4 +278,46 @@ pub struct Extent {
     pub hole: bool,
     /// Whether it reads as zeroes.
     pub zero: bool,
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::Wait;
+
+    #[test]
+    fn pieces_cover_the_io_and_answer_it_once() {
+        let wait = Wait::new(1);
+        let mut bytes = vec![0u8; 5000];
+        // SAFETY: nothing is read or written through the buffers in this test.
+        let buffers = [1000, 1, 2999, 1000].map(|len| unsafe {
+            let start = bytes.as_mut_ptr();
+            Buffer::new(start, len)
+        });
+        let done = Completion::new(wait.clone(), 0);
+        let io = Io { kind: IoKind::Read, offset: 512, len: 5000, buffers: buffers.into(), done };
+        let pieces = io.split(1024);
+        let lens: Vec<u64> = pieces.iter().map(|piece| piece.len).collect();
+        assert_eq!(lens, [1024, 1024, 1024, 1024, 904]);
+        assert!(pieces.is_sorted_by_key(|piece| piece.offset));
+        for piece in &pieces {
+            let bytes: usize = piece.buffers.iter().map(Buffer::len).sum();
+            assert_eq!(bytes as u64, piece.len);
+        }
+        assert_eq!(pieces[0].buffers.len(), 3);
+        for (index, piece) in pieces.into_iter().enumerate() {
+            assert_eq!(wait.answer(0), None);
+            piece.done.complete(if index == 1 { Err(IoError::NoSpace) } else { Ok(()) });
+        }
+        assert_eq!(wait.all(), [Err(IoError::NoSpace)]);
+    }
+
+    #[test]
+    fn a_dropped_token_answers() {
+        let wait = Wait::new(2);
+        drop(Completion::new(wait.clone(), 0));
+        let done = Completion::new(wait.clone(), 1);
+        drop(done.then(|result, done| done.complete(result.or(Err(IoError::NoSpace)))));
+        assert_eq!(wait.all(), [Err(IoError::Io), Err(IoError::NoSpace)]);
+    }
 }

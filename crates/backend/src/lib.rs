@@ -3,10 +3,37 @@
 //! A backend takes one [`Io`] at a time through [`Backend::submit`], returns at once, and answers
 //! later through the token that travels with the I/O. It never blocks its caller and never
 //! answers twice.
+//!
+//! [`open`] makes one from its name; the grammar of names is in the README of this crate.
 
+mod blocking;
+mod buffer;
+#[cfg(any(test, feature = "conformance"))]
+pub mod conformance;
+mod count;
+mod file;
 mod io;
+pub mod layers;
+mod log;
+mod memory;
+pub mod model;
+mod nbd;
+mod open;
+mod pool;
+mod random;
+mod spec;
+mod sync;
+mod timer;
 
+pub use blocking::{Blocking, Wait};
+pub use buffer::{AlignedBuffer, BUFFER_ALIGNMENT_BYTES};
+pub use count::IoCount;
+pub use file::{FileBackend, FileError};
 pub use io::{Buffer, Completion, CompletionSink, Extent, Io, IoKind};
+pub use memory::{MemoryBackend, MemoryError};
+pub use nbd::{NbdAddress, NbdBackend, NbdError, NbdUrl};
+pub use open::{OpenError, OpenOptions, open};
+pub use spec::SpecError;
 
 use forebay_types::ByteRange;
 use std::os::fd::BorrowedFd;
@@ -55,5 +82,10 @@ pub trait Backend: Send + Sync {
     /// as the store takes to say. The safe answer, and the default, is one allocated extent.
     fn extents(&self, range: ByteRange) -> Vec<Extent> {
         vec![Extent { len: range.len, hole: false, zero: false }]
+    }
+    /// What it has been given so far, where it counts. What a driver does past
+    /// [`Backend::submit`] is in no count, so a backend with a native file has none.
+    fn io_count(&self) -> Option<IoCount> {
+        None
     }
 }

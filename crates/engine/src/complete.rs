@@ -1,6 +1,7 @@
 //! The end of an operation: what it brought becomes true, and whoever waited is told.
 
-use crate::flight::{Op, OpKind, OpLine};
+use crate::flight::{Op, OpKind, OpLine, WaitFor};
+use crate::sabotage::PlantedBug;
 use crate::meta::{DETACHED, LineTable, NO_SLOT};
 use crate::{Answer, IoId, Outbox, Outcome, Shard};
 use forebay_types::IoResult;
@@ -35,10 +36,9 @@ impl<M: LineTable> Shard<M> {
             let outcome = Outcome::Done(op.error.map_or(Ok(()), Err));
             out.answers.push(Answer { part, outcome });
         }
-        // Who waited for a read or a destage depends on what it would have brought. Who waited for
-        // somebody else's write or erase only waited for it to be over.
-        let error = op.error.filter(|_| matches!(op.kind, OpKind::Fill | OpKind::Destage));
-        for &part in &op.waiters {
+        let lost = !ok && self.is_planted(PlantedBug::LoseWaitersOnError);
+        for &(part, wait_for) in op.waiters.iter().filter(|_| !lost) {
+            let error = op.error.filter(|_| wait_for == WaitFor::Result);
             out.answers.push(Answer { part, outcome: Outcome::Retry(error) });
         }
         self.resume_flushes(op.volume, now_ms, out);
@@ -53,9 +53,10 @@ impl<M: LineTable> Shard<M> {
 
     /// The sectors hold what the disk holds, or nothing.
     fn filled(&mut self, line: &OpLine, ok: bool) {
+        let too_much = self.is_planted(PlantedBug::FillMarksTooMuch);
         let meta = self.slots.get_mut(line.slot);
         if ok {
-            meta.valid |= line.mask;
+            meta.valid |= if too_much { 0xff } else { line.mask };
         } else if meta.valid == 0 {
             self.slots.drop_line(line.slot);
         }
@@ -63,9 +64,10 @@ impl<M: LineTable> Shard<M> {
 
     fn destaged(&mut self, line: &OpLine, op: &Op) {
         let volume = op.volume;
+        let ok = op.error.is_none() || self.is_planted(PlantedBug::CleanAfterFailedDestage);
         let meta = self.slots.get_mut(line.slot);
         // A line that was written again meanwhile has moved, and is dirty where it is now.
-        if op.error.is_none() && !meta.has(DETACHED) {
+        if ok && !meta.has(DETACHED) {
             meta.dirty &= !line.mask;
             if meta.dirty == 0 {
                 self.cleaned(line);
@@ -75,10 +77,11 @@ impl<M: LineTable> Shard<M> {
     }
 
     fn erased(&mut self, line: &OpLine, ok: bool) {
+        let keep = self.is_planted(PlantedBug::KeepValidAfterErase);
         let meta = self.slots.get_mut(line.slot);
         if ok {
             let was_dirty = meta.dirty != 0;
-            meta.valid &= !line.mask;
+            meta.valid &= if keep { 0xff } else { !line.mask };
             meta.dirty &= !line.mask;
             let (valid, dirty) = (meta.valid, meta.dirty);
             if was_dirty && dirty == 0 {

@@ -1,6 +1,6 @@
 //! Trim and write zeroes: the disk does it, and the pool forgets the sectors.
 
-use crate::flight::{OpKind, OpLine};
+use crate::flight::{OpKind, OpLine, WaitFor};
 use crate::key::line_parts;
 use crate::meta::{LineTable, NO_SLOT};
 use crate::shard::{emit, operation};
@@ -29,7 +29,7 @@ impl<M: LineTable> Shard<M> {
         let busy =
             line_parts(part.volume, part.range).find_map(|line| self.flight.busy(line.key));
         if let Some((op, _)) = busy {
-            self.wait(op, part);
+            self.wait(op, part, WaitFor::End);
             return false;
         }
         let lines: Vec<OpLine> = line_parts(part.volume, part.range)

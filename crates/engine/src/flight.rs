@@ -35,6 +35,15 @@ pub(crate) struct OpLine {
     pub mask: u8,
 }
 
+/// What a part waits for.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) enum WaitFor {
+    /// What the operation brings: its failure is the part's as well.
+    Result,
+    /// Only that it is over.
+    End,
+}
+
 #[derive(Debug)]
 pub(crate) struct Op {
     pub kind: OpKind,
@@ -43,7 +52,7 @@ pub(crate) struct Op {
     /// Answered when the operation ends.
     pub part: Option<PartId>,
     /// Told to try again when the operation ends.
-    pub waiters: Vec<PartId>,
+    pub waiters: Vec<(PartId, WaitFor)>,
     pub ios_pending: u32,
     pub error: Option<IoError>,
 }
@@ -123,9 +132,19 @@ impl Flight {
     }
 
     /// Makes a part wait for an operation.
-    pub(crate) fn wait(&mut self, index: u32, part: PartId) {
+    pub(crate) fn wait(&mut self, index: u32, part: PartId, wait_for: WaitFor) {
         let op = self.entries[index as usize].op.as_mut().expect("waited for while in flight");
-        op.waiters.push(part);
+        op.waiters.push((part, wait_for));
+    }
+
+    /// Whether data in `slot`, which holds `key`, is being written to the disk right now. The
+    /// line may be under destage from an older slot, too.
+    pub(crate) fn is_destaging(&self, key: LineKey, slot: Slot) -> bool {
+        let Some(&index) = self.busy.get(&key) else { return false };
+        self.entries[index as usize].op.as_ref().is_some_and(|op| {
+            let mut lines = op.lines.iter();
+            op.kind == OpKind::Destage && lines.any(|line| line.key == key && line.slot == slot)
+        })
     }
 
     pub(crate) const fn in_flight(&self) -> usize {

@@ -29,6 +29,7 @@ mod key;
 mod meta;
 mod modes;
 mod read;
+mod sabotage;
 mod shard;
 mod slots;
 mod volume;
@@ -43,4 +44,6 @@ pub use key::LineKey;
 pub use meta::{LineMeta, LineTable, SLOTS_MAX, Slot};
 pub use modes::WriteOutcome;
 pub use read::{ReadOutcome, Touched};
+#[cfg(feature = "sabotage")]
+pub use sabotage::PlantedBug;
 pub use shard::{Shard, ShardConfig, ShardUsage};

@@ -5,7 +5,7 @@
 //! it, and tries again. Where no slot can be had, and after a shared read has failed, the part is
 //! read past the cache into memory of its own: that needs nothing from anybody, so every read ends.
 
-use crate::flight::{OpKind, OpLine};
+use crate::flight::{OpKind, OpLine, WaitFor};
 use crate::key::{line_parts, mask_runs, pieces, sector_mask};
 use crate::meta::{LineTable, MARK, PREFETCHED};
 use crate::shard::{emit, operation};
@@ -161,9 +161,10 @@ impl<M: LineTable> Shard<M> {
             touched.misses += 1;
             match self.flight.busy(line.key) {
                 Some((_, OpKind::Fill)) if direct => {}
-                Some((op, _)) => wait_for = Some(op),
+                Some((op, OpKind::Fill)) => wait_for = Some((op, WaitFor::Result)),
+                Some((op, _)) => wait_for = Some((op, WaitFor::End)),
                 None if direct => {}
-                None => fill.extend(self.fill_line(line.key, found, Hint::Normal)),
+                None => fill.extend(self.fill_line(line.key, found, Hint::Normal, out)),
             }
         }
         if first_try {
@@ -174,10 +175,11 @@ impl<M: LineTable> Shard<M> {
             touched = Touched::default();
         }
         if !fill.is_empty() {
-            wait_for = Some(self.start_fill(part.volume, fill, out));
+            let op = self.start_fill(part.volume, fill, out);
+            wait_for = Some((op, WaitFor::Result));
         }
-        if let Some(op) = wait_for {
-            self.wait(op, part);
+        if let Some((op, wait_for)) = wait_for {
+            self.wait(op, part, wait_for);
             return (ReadOutcome::Waiting, touched);
         }
         let counters = &mut self.volume_mut(part.volume).counters;
@@ -190,16 +192,39 @@ impl<M: LineTable> Shard<M> {
     }
 
     /// Prepares the missing sectors of a line to be filled; `None` when it gets no slot.
-    fn fill_line(&mut self, key: LineKey, found: Option<Slot>, hint: Hint) -> Option<OpLine> {
+    fn fill_line(
+        &mut self,
+        key: LineKey,
+        found: Option<Slot>,
+        hint: Hint,
+        out: &mut Outbox,
+    ) -> Option<OpLine> {
         let slot = match found {
-            Some(slot) => slot,
-            None => self.slots.allocate(key, hint)?,
+            Some(slot) => self.slot_to_fill(slot, out)?,
+            None => {
+                let slot = self.slots.allocate(key, hint)?;
+                self.slots.pin(slot);
+                slot
+            }
         };
-        self.slots.pin(slot);
         let size = self.volume(key.volume()).size_bytes;
         let sectors = ((size - key.offset()) / SECTOR_BYTES).min(u64::from(SECTORS_PER_LINE));
         let mask = sector_mask(0, sectors) & !self.slots.get(slot).valid;
         Some(OpLine { key, slot, mask })
+    }
+
+    /// Pins the slot of a line for filling. Sectors that were erased are missing, but replies may
+    /// still hold what they were: then the line moves, or is not filled where it can't.
+    fn slot_to_fill(&mut self, slot: Slot, out: &mut Outbox) -> Option<Slot> {
+        self.slots.pin(slot);
+        if self.slots.get(slot).pins == 1 {
+            return Some(slot);
+        }
+        let moved = self.move_away(slot, out);
+        if moved.is_none() {
+            self.slots.unpin(slot);
+        }
+        moved
     }
 
     /// Starts one operation that fills `lines`, which are in order.
@@ -278,7 +303,7 @@ impl<M: LineTable> Shard<M> {
             if self.flight.busy(line.key).is_some() {
                 continue;
             }
-            let Some(line) = self.fill_line(line.key, None, Hint::Stream) else { break };
+            let Some(line) = self.fill_line(line.key, None, Hint::Stream, out) else { break };
             self.slots.get_mut(line.slot).flags |= PREFETCHED | if marked { MARK } else { 0 };
             fill.push(line);
         }

@@ -1,6 +1,6 @@
 //! The shard itself: its volumes, its slots, what is in flight, and the calls that manage them.
 
-use crate::flight::{Flight, Op, OpKind};
+use crate::flight::{Flight, Op, OpKind, WaitFor};
 use crate::key::LinePart;
 use crate::meta::LineTable;
 use crate::slots::Slots;
@@ -63,6 +63,10 @@ pub struct Shard<M> {
     pub(crate) dirty_lines: usize,
     /// Lines of the part at hand and their slots; kept for its capacity only.
     pub(crate) scratch: Vec<(LinePart, Option<Slot>)>,
+    /// Slots for the lines of the part at hand that need one; empty between calls.
+    pub(crate) reserved: Vec<Slot>,
+    #[cfg(feature = "sabotage")]
+    pub(crate) planted: Option<crate::PlantedBug>,
 }
 
 impl<M: LineTable> Shard<M> {
@@ -79,6 +83,9 @@ impl<M: LineTable> Shard<M> {
             volumes: Vec::new(),
             dirty_lines: 0,
             scratch: Vec::new(),
+            reserved: Vec::new(),
+            #[cfg(feature = "sabotage")]
+            planted: None,
         }
     }
 
@@ -164,6 +171,12 @@ impl<M: LineTable> Shard<M> {
             as u64
     }
 
+    /// Pins held by operations and replies, all lines together. Looks at every line.
+    pub fn pins(&self) -> u64 {
+        let held = self.slots.lines.iter().filter(|line| line.key != crate::LineKey::NONE);
+        held.map(|line| u64::from(line.pins)).sum()
+    }
+
     /// How full the shard is.
     pub fn usage(&self) -> ShardUsage {
         let volumes: usize = self.volumes.iter().flatten().map(VolumeState::metadata_bytes).sum();
@@ -203,8 +216,8 @@ impl<M: LineTable> Shard<M> {
     }
 
     /// Makes a part wait for an operation.
-    pub(crate) fn wait(&mut self, op: u32, part: &Part) {
-        self.flight.wait(op, part.id);
+    pub(crate) fn wait(&mut self, op: u32, part: &Part, wait_for: WaitFor) {
+        self.flight.wait(op, part.id, wait_for);
         self.volume_mut(part.volume).counters.waits += 1;
     }
 

@@ -67,21 +67,24 @@ impl<M: LineTable> Slots<M> {
     /// Makes room for `key`, which must be absent, evicting another line if need be. The new line
     /// has no valid sector. `None` when every line is dirty or in use.
     pub(crate) fn allocate(&mut self, key: LineKey, hint: Hint) -> Option<Slot> {
-        let slot = self.take_slot(key)?;
-        self.lines[slot as usize] = LineMeta { key, ..LineMeta::FREE };
-        self.index.insert(key, slot);
-        self.policy.on_insert(slot, key.hash(), hint);
+        let slot = self.reserve(key)?;
+        self.place(slot, key, hint);
         Some(slot)
     }
 
-    /// Gives the line in `old` another slot, and leaves `old` to those who have it pinned. The
-    /// caller copies the data. `None` when no slot can be had; then nothing has changed.
-    pub(crate) fn relocate(&mut self, old: Slot) -> Option<Slot> {
-        let key = self.get(old).key;
-        // Pinned, so that making room does not evict the very line.
-        debug_assert!(self.get(old).pins > 0);
-        let new = self.take_slot(key)?;
+    /// Puts `key`, which must be absent, into a slot that was reserved for it.
+    pub(crate) fn place(&mut self, slot: Slot, key: LineKey, hint: Hint) {
+        self.lines[slot as usize] = LineMeta { key, ..LineMeta::FREE };
+        self.index.insert(key, slot);
+        self.policy.on_insert(slot, key.hash(), hint);
+    }
+
+    /// Gives the line in `old` the slot `new`, which was reserved for it, and leaves `old` to
+    /// those who have it pinned. The caller copies the data.
+    pub(crate) fn relocate(&mut self, old: Slot, new: Slot) {
         let line = *self.get(old);
+        let key = line.key;
+        debug_assert!(line.pins > 0, "a line moves because somebody uses it");
         self.lines[new as usize] = LineMeta { pins: 0, ..line };
         self.index.replace(key, old, new);
         self.policy.on_remove(old);
@@ -89,7 +92,6 @@ impl<M: LineTable> Slots<M> {
         let old = self.get_mut(old);
         old.flags = DETACHED;
         old.dirty = 0;
-        Some(new)
     }
 
     /// Takes a clean line out of the pool: at once, or with its last pin.
@@ -118,7 +120,10 @@ impl<M: LineTable> Slots<M> {
         }
     }
 
-    fn take_slot(&mut self, incoming: LineKey) -> Option<Slot> {
+    /// Makes room for `incoming`, evicting another line if need be: a slot that is neither free
+    /// nor resident until it is placed, relocated to or freed. `None` when every line is dirty or
+    /// in use.
+    pub(crate) fn reserve(&mut self, incoming: LineKey) -> Option<Slot> {
         if self.free != NO_SLOT {
             let slot = self.free;
             self.free = self.get(slot).pins;
@@ -136,7 +141,8 @@ impl<M: LineTable> Slots<M> {
         Some(victim)
     }
 
-    fn free_slot(&mut self, slot: Slot) {
+    /// Gives back a slot that holds no line any more.
+    pub(crate) fn free_slot(&mut self, slot: Slot) {
         let next = self.free;
         *self.get_mut(slot) = LineMeta { pins: next, ..LineMeta::FREE };
         self.free = slot;

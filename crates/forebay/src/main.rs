@@ -1,2 +1,41 @@
 //! Forebay: an in-line block cache.
-fn main() {}
+//!
+//! One program: `forebay serve` is the daemon, everything else asks one over its control socket or
+//! works on files. This file reads the command line and turns the outcome into an exit code: 0 for
+//! done, 1 for failed, 2 for a command line or configuration that can't be.
+
+mod cli;
+mod client;
+mod lab;
+mod logging;
+mod report;
+mod serve;
+mod signals;
+
+use clap::Parser;
+use cli::{Cli, Command};
+use std::process::ExitCode;
+
+fn main() -> ExitCode {
+    let cli = match Cli::try_parse() {
+        Ok(cli) => cli,
+        Err(error) => return report::usage(&error),
+    };
+    let outcome = match cli.command {
+        Command::Serve(arguments) => run_server(arguments),
+        Command::Status(arguments) => client::status(&arguments),
+        Command::Volume(command) => client::volume(command),
+        Command::Stop(arguments) => client::stop(&arguments),
+        Command::Lab(command) => lab::run(command),
+    };
+    match outcome {
+        Ok(()) => ExitCode::SUCCESS,
+        Err(error) => report::failure(&error),
+    }
+}
+
+fn run_server(arguments: cli::ServeArguments) -> anyhow::Result<()> {
+    let config = arguments.source().load()?;
+    logging::start(config.log);
+    serve::run(config)
+}

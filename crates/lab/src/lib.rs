@@ -1,1 +1,5 @@
 //! The lab: seeded simulation of the shipped engine, trace replay and policy comparison.
+
+pub mod replay;
+pub mod sim;
+pub mod trace;

@@ -1,1 +1,105 @@
-//! Eviction policies: pure values behind one trait.
+//! Eviction policies: which line goes when another one needs its place.
+//!
+//! A policy is a pure value behind [`Eviction`]. It owns the order in which lines leave and the
+//! memory of lines that left lately (its ghosts), and nothing else: no data, no index, no clock.
+//! The engine keeps one policy value per shard and tells it what happens there; the lab's trace
+//! replay drives the same values, so a miss ratio measured in the lab is one of the shipped code.
+//!
+//! Lines are named by their [`Slot`]. Between [`Eviction::on_insert`] and the moment the slot is
+//! either returned by [`Eviction::evict`] or handed to [`Eviction::on_remove`], it is *resident*.
+//! Each slot is resident at most once, and a policy never sees a slot at or above its capacity.
+//! Breaking this contract panics: an eviction order that has lost count would sooner or later
+//! give one place to two lines.
+//!
+//! The price: everything is allocated by [`PolicyKind::build`], for the full capacity at once.
+//! The shipped default needs at most 14 bytes per line, ghosts included.
+
+mod arc;
+mod clock2q_plus;
+mod fingerprints;
+mod ghost;
+mod kind;
+mod lirs;
+mod list;
+mod lru;
+mod s3_fifo;
+mod sieve;
+mod sketch;
+mod two_q;
+mod w_tiny_lfu;
+mod weir;
+
+#[cfg(test)]
+mod testing;
+#[cfg(test)]
+mod tests;
+
+pub use kind::{CAPACITY_LINES_MAX, ParsePolicyError, PolicyKind};
+
+/// The index of a line's place in its shard, from 0 to the capacity less one.
+pub type Slot = u32;
+
+/// What is known of a line when it comes in.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub enum Hint {
+    /// A client asked for it.
+    Normal,
+    /// A recognised sequential stream put it there. It will most likely be read once and never
+    /// again, so it should not displace others. The default policy honours this; the policies
+    /// kept for comparison follow their published definitions and treat it as [`Hint::Normal`].
+    Stream,
+}
+
+/// What a policy may ask about the lines of its shard while it looks for one to give up.
+pub trait Lines {
+    /// Whether the line can be given up at this moment: it is clean, unpinned, and no I/O is
+    /// using it.
+    fn may_go(&self, slot: Slot) -> bool;
+
+    /// The key under which the line was inserted: a well-mixed 64-bit hash of its volume and
+    /// line number. Policies take equal keys for the same line; a rare collision costs one
+    /// misjudged line and no more.
+    fn key(&self, slot: Slot) -> u64;
+}
+
+/// An eviction policy for one shard.
+pub trait Eviction: Send {
+    /// The name under which [`PolicyKind`] parses it.
+    fn name(&self) -> &'static str;
+
+    /// The line `key` now lies in `slot`. When the place was made by [`Eviction::evict`], `key`
+    /// is what that call was told as `incoming`.
+    ///
+    /// # Panics
+    /// When the slot is resident already or not below the capacity.
+    fn on_insert(&mut self, slot: Slot, key: u64, hint: Hint);
+
+    /// The resident line in `slot` was read or written once more. This is the hot path: a few
+    /// nanoseconds, no allocation.
+    fn on_hit(&mut self, slot: Slot);
+
+    /// The resident line in `slot` left for a reason that is not the policy's (trim, volume
+    /// removed). It is forgotten without a ghost.
+    ///
+    /// # Panics
+    /// When the slot is not resident.
+    fn on_remove(&mut self, slot: Slot);
+
+    /// Chooses a resident line to give up for the line `incoming`, and forgets it, leaving a
+    /// ghost where the policy keeps such. Lines that may not go are passed over with bounded
+    /// work; `None` when none was found within the bound. The next call looks further on, so a
+    /// line that may go is found in the end however many may not. `None` too when nothing is
+    /// resident. A call may be repeated for the same `incoming`, and need not be followed by its
+    /// insertion.
+    fn evict(&mut self, incoming: u64, lines: &dyn Lines) -> Option<Slot>;
+
+    /// All bytes that this policy holds, heap included.
+    fn metadata_bytes(&self) -> usize;
+
+    /// Walks the whole state. For tests and the simulator: takes time in proportion to the
+    /// capacity.
+    ///
+    /// # Panics
+    /// When an invariant is broken.
+    fn self_check(&self);
+}

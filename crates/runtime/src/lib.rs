@@ -18,6 +18,8 @@ mod status;
 mod worker;
 
 pub use listener::{Listener, TlsSetup};
-pub use server::{Engine, Runtime, RuntimeConfig, StartError, VolumeError, VolumeSettings};
+pub use server::{
+    Engine, Runtime, RuntimeConfig, StartError, VolumeChange, VolumeError, VolumeSettings,
+};
 pub use stats::{LatencyClass, LatencySummary, RequestCounters};
 pub use status::{MemoryStatus, RuntimeStatus, VolumeStatus};

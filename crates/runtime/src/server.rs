@@ -93,6 +93,9 @@ pub enum VolumeError {
     /// There is none of this name.
     #[error("no volume named '{0}'; `forebay volume list` names those there are")]
     Unknown(String),
+    /// The disk was opened for reading.
+    #[error("the backing store of volume '{0}' can only be read; remove it and add it again")]
+    BackingReadOnly(String),
     /// Dirty data does not reach the disk.
     #[error(
         "volume '{name}' still has {dirty_bytes} bytes that its backing store does not take \
@@ -119,6 +122,20 @@ pub struct VolumeSettings {
     pub description: String,
     /// The disk.
     pub backend: Arc<dyn Backend>,
+    /// How it is cached.
+    pub mode: Mode,
+    /// Whether clients may only read it.
+    pub read_only: bool,
+    /// Whether sequential streams are read ahead.
+    pub prefetch: bool,
+    /// Whether it is served over TLS only.
+    pub tls_only: bool,
+}
+
+/// What of a volume can be changed while it is served.
+pub struct VolumeChange {
+    /// A line about it for people; may be empty.
+    pub description: String,
     /// How it is cached.
     pub mode: Mode,
     /// Whether clients may only read it.
@@ -226,9 +243,12 @@ impl Runtime {
         let streams = Streams::new(size, self.shared.pool.data_bytes());
         let volume = Arc::new(Volume {
             id,
-            export,
+            name: export.name.clone(),
+            read_only: AtomicBool::new(export.read_only),
+            export: RwLock::new(export),
             backend: settings.backend,
-            streams: settings.prefetch.then(|| Mutex::new(streams)),
+            streams: Mutex::new(streams),
+            prefetch: AtomicBool::new(settings.prefetch),
             flush: FlushGate::default(),
             stats: self.shared.inboxes.iter().map(|_| WorkerStats::default()).collect(),
             connections: AtomicU64::new(0),
@@ -256,14 +276,14 @@ impl Runtime {
         }
         let volumes = self.shared.volumes.read().unwrap_or_else(PoisonError::into_inner);
         for volume in volumes.iter().flatten() {
-            if volume.export.name == *name {
+            if volume.name == *name {
                 return Err(VolumeError::NameInUse(name.clone()));
             }
             let (ours, theirs) = (settings.backend.description(), volume.backend.description());
             if ours.identity.is_some() && ours.identity == theirs.identity {
                 return Err(VolumeError::BackingInUse {
                     backing: ours.name.clone(),
-                    volume: volume.export.name.clone(),
+                    volume: volume.name.clone(),
                 });
             }
         }
@@ -277,16 +297,28 @@ impl Runtime {
     /// The volume of this name.
     pub(crate) fn named(&self, name: &str) -> Result<Arc<Volume>, VolumeError> {
         let volumes = self.shared.volumes.read().unwrap_or_else(PoisonError::into_inner);
-        let found = volumes.iter().flatten().find(|volume| volume.export.name == name);
+        let found = volumes.iter().flatten().find(|volume| volume.name == name);
         found.cloned().ok_or_else(|| VolumeError::Unknown(name.to_owned()))
     }
 
-    /// Changes how a volume is cached, from the next request on.
+    /// Changes settings of a volume, from the next request on. What clients were told when they
+    /// entered stays as it was; whether they may write, and how is cached, changes for them too.
     ///
     /// # Errors
-    /// When there is no such volume.
-    pub fn set_mode(&self, name: &str, mode: Mode) -> Result<(), VolumeError> {
-        let id = self.named(name)?.id;
+    /// When there is no such volume, or it is to be written and its disk can't be.
+    pub fn change_volume(&self, name: &str, change: VolumeChange) -> Result<(), VolumeError> {
+        let volume = self.named(name)?;
+        if !change.read_only && volume.backend.description().read_only {
+            return Err(VolumeError::BackingReadOnly(name.to_owned()));
+        }
+        volume.prefetch.store(change.prefetch, Ordering::Relaxed);
+        volume.read_only.store(change.read_only, Ordering::Relaxed);
+        let mut export = volume.export.write().unwrap_or_else(PoisonError::into_inner);
+        export.read_only = change.read_only;
+        export.tls_only = change.tls_only;
+        export.description = change.description;
+        drop(export);
+        let (id, mode) = (volume.id, change.mode);
         self.ask(0, move |tasks| {
             for shard in 0..tasks.shared().shards.len() {
                 tasks.shared().shard(shard).set_mode(id, mode);
@@ -310,7 +342,7 @@ impl Runtime {
     }
 
     fn dirty_error(&self, volume: &Volume, error: IoError) -> VolumeError {
-        let name = volume.export.name.clone();
+        let name = volume.name.clone();
         VolumeError::Dirty { name, dirty_bytes: self.dirty_bytes(volume.id), error }
     }
 
@@ -510,7 +542,7 @@ impl Exports for ExportList<'_> {
         let volumes = self.shared.volumes.read().unwrap_or_else(PoisonError::into_inner);
         for volume in volumes.iter().flatten() {
             if !volume.leaving.load(Ordering::Relaxed) {
-                each(&volume.export);
+                each(&volume.export.read().unwrap_or_else(PoisonError::into_inner));
             }
         }
     }

@@ -16,10 +16,15 @@ use std::time::Instant;
 /// A volume as workers know it.
 pub(crate) struct Volume {
     pub id: VolumeId,
-    pub export: ExportInfo,
+    pub name: String,
+    /// What clients are told of it.
+    pub export: RwLock<ExportInfo>,
     pub backend: Arc<dyn Backend>,
-    /// `None` where the volume does not read ahead.
-    pub streams: Option<Mutex<Streams>>,
+    pub streams: Mutex<Streams>,
+    /// Whether streams are read ahead.
+    pub prefetch: AtomicBool,
+    /// Whether writes are refused, also to clients that were told otherwise.
+    pub read_only: AtomicBool,
     pub flush: FlushGate,
     /// One for each worker.
     pub stats: Vec<WorkerStats>,

@@ -116,10 +116,10 @@ impl Runtime {
             let (requests, latencies) = add_up(&volume.stats);
             let mut status = VolumeStatus {
                 id: volume.id,
-                name: volume.export.name.clone(),
+                name: volume.name.clone(),
                 backing: volume.backend.description().clone(),
                 mode: Mode::default(),
-                read_only: volume.export.read_only,
+                read_only: volume.read_only.load(Ordering::Relaxed),
                 leaving: volume.leaving.load(Ordering::Relaxed),
                 cached_bytes: 0,
                 dirty_bytes: 0,

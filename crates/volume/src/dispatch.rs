@@ -45,6 +45,11 @@ impl<H: Host> Dispatcher<H> {
         self.jobs.len()
     }
 
+    /// The same of one volume. Looks at every request.
+    pub fn in_flight_of(&self, volume: VolumeId) -> usize {
+        self.jobs.iter().filter(|job| job.request.volume == volume).count()
+    }
+
     /// Takes a request. It is answered through [`Host::reply`], within this call if it can be.
     pub fn submit(
         &mut self,

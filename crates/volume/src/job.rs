@@ -115,6 +115,10 @@ impl<H: Host> Jobs<H> {
         job
     }
 
+    pub(crate) fn iter(&self) -> impl Iterator<Item = &Job<H>> {
+        self.entries.iter().filter_map(|(_, job)| job.as_ref())
+    }
+
     pub(crate) const fn len(&self) -> usize {
         self.len
     }

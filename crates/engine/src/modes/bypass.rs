@@ -2,6 +2,7 @@
 
 use super::WriteOutcome;
 use crate::meta::LineTable;
+use crate::sabotage::PlantedBug;
 use crate::{Attempt, Outbox, Part, Shard};
 
 impl<M: LineTable> Shard<M> {
@@ -22,7 +23,9 @@ impl<M: LineTable> Shard<M> {
         self.look_up_pinned(part);
         for at in 0..self.scratch.len() {
             if let Some(slot) = self.scratch[at].1.take() {
-                self.slots.drop_line(slot);
+                if !self.is_planted(PlantedBug::KeepLinesInBypass) {
+                    self.slots.drop_line(slot);
+                }
                 self.slots.unpin(slot);
             }
         }

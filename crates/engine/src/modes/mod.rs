@@ -4,9 +4,10 @@ mod bypass;
 mod write_back;
 mod write_through;
 
-use crate::flight::OpKind;
+use crate::flight::{OpKind, WaitFor};
 use crate::key::line_parts;
 use crate::meta::LineTable;
+use crate::sabotage::PlantedBug;
 use crate::{Attempt, MemoryStep, Outbox, Part, Shard, Slot};
 use forebay_types::{IoError, Mode};
 
@@ -63,6 +64,7 @@ impl<M: LineTable> Shard<M> {
     ) -> WriteOutcome {
         self.assert_part(part);
         let mode = self.volume(part.volume).mode;
+        let fua = fua && !self.is_planted(PlantedBug::AcknowledgeFuaFromMemory);
         match effective(mode, fua, self.has_dirty_room(part)) {
             Effective::WriteBack => self.write_back(part, attempt, out),
             Effective::WriteThrough(why) => self.write_through(part, fua, why, attempt, out),
@@ -90,7 +92,7 @@ impl<M: LineTable> Shard<M> {
             self.flight.busy(line.key).filter(|&(_, kind)| conflicts(kind)).map(|(op, _)| op)
         });
         if let Some(op) = busy {
-            self.wait(op, part);
+            self.wait(op, part, WaitFor::End);
         }
         busy.is_some()
     }
@@ -114,19 +116,25 @@ impl<M: LineTable> Shard<M> {
     }
 
     /// Moves a line that others have pinned (its one pin more is ours) to a slot of its own.
-    fn move_away(&mut self, slot: Slot, out: &mut Outbox) -> Option<Slot> {
+    pub(crate) fn move_away(&mut self, slot: Slot, out: &mut Outbox) -> Option<Slot> {
+        let new = self.slots.reserve(self.slots.get(slot).key)?;
+        self.move_to(slot, new, out);
+        Some(new)
+    }
+
+    /// The same, to a slot that was reserved for it.
+    fn move_to(&mut self, slot: Slot, new: Slot, out: &mut Outbox) {
         let line = *self.slots.get(slot);
-        let new = self.slots.relocate(slot)?;
+        self.slots.relocate(slot, new);
         out.memory.push(MemoryStep::CopyLine { from: slot, to: new });
         self.slots.pin(new);
         if line.dirty != 0 {
-            let destaging =
-                self.flight.busy(line.key).is_some_and(|(_, kind)| kind == OpKind::Destage);
+            let destaging = self.flight.is_destaging(line.key, slot)
+                || self.is_planted(PlantedBug::ForgetMovedInFlush);
             self.volume_mut(line.key.volume()).dirty_moved(slot, new, destaging);
         }
         self.slots.unpin(slot);
         self.volume_mut(line.key.volume()).counters.relocated_lines += 1;
-        Some(new)
     }
 }
 

@@ -3,16 +3,9 @@
 use super::{Through, WriteOutcome};
 use crate::flight::OpKind;
 use crate::meta::LineTable;
+use crate::sabotage::PlantedBug;
 use crate::{Attempt, MemoryStep, Outbox, Part, Shard, Slot};
 use forebay_policy::Hint;
-
-/// Why a line of a write got no slot to be written to.
-enum NoSlot {
-    /// Every line is dirty or in use.
-    NoRoom,
-    /// The line is being destaged by this operation and can't be moved.
-    Destaging(u32),
-}
 
 impl<M: LineTable> Shard<M> {
     pub(super) fn write_back(
@@ -22,21 +15,14 @@ impl<M: LineTable> Shard<M> {
         out: &mut Outbox,
     ) -> WriteOutcome {
         // A line being destaged may be written: it moves to another slot first.
-        if self.wait_if_busy(part, |kind| kind != OpKind::Destage) {
+        let heed = !self.is_planted(PlantedBug::IgnoreBusyInWriteBack);
+        if self.wait_if_busy(part, |kind| heed && kind != OpKind::Destage) {
             return WriteOutcome::Waiting;
         }
         self.look_up_pinned(part);
-        match self.claim_slots(out) {
-            Ok(()) => {}
-            Err(NoSlot::NoRoom) => {
-                self.unclaim_slots();
-                return self.write_through(part, false, Through::NoRoom, attempt, out);
-            }
-            Err(NoSlot::Destaging(op)) => {
-                self.unclaim_slots();
-                self.wait(op, part);
-                return WriteOutcome::Waiting;
-            }
+        if !self.claim_slots(out) {
+            // Where destages hold what is missing, the way through waits for them.
+            return self.write_through(part, false, Through::NoRoom, attempt, out);
         }
         let mut payload_offset = 0;
         for at in 0..self.scratch.len() {
@@ -58,50 +44,67 @@ impl<M: LineTable> Shard<M> {
         WriteOutcome::Done
     }
 
-    /// Gives every line in the scratch list a pinned slot that nobody else is using.
-    fn claim_slots(&mut self, out: &mut Outbox) -> Result<(), NoSlot> {
-        for at in 0..self.scratch.len() {
+    /// Gives every line in the scratch list a pinned slot that nobody else is using; or none of
+    /// them, and takes the pins away, when there are too few. A line that moved for nothing would
+    /// still be dirty after the destage that it was moved out of, and so be destaged for ever.
+    fn claim_slots(&mut self, out: &mut Outbox) -> bool {
+        if !self.reserve_slots() {
+            for at in 0..self.scratch.len() {
+                if let Some(slot) = self.scratch[at].1 {
+                    self.slots.unpin(slot);
+                }
+            }
+            return false;
+        }
+        // The last slot reserved is for the last line that needs one.
+        for at in (0..self.scratch.len()).rev() {
             let (line, found) = self.scratch[at];
             let slot = match found {
-                None => {
-                    let slot =
-                        self.slots.allocate(line.key, Hint::Normal).ok_or(NoSlot::NoRoom)?;
-                    self.slots.pin(slot);
-                    slot
-                }
-                Some(slot) if self.slots.get(slot).pins == 1 => {
+                Some(slot) if self.may_overwrite(slot) => {
                     self.slots.touch(slot);
                     slot
                 }
-                Some(slot) => match self.move_away(slot, out) {
-                    Some(new) => new,
-                    None => match self.flight.busy(line.key) {
-                        Some((op, _)) => return Err(NoSlot::Destaging(op)),
-                        // Only replies on their way to clients use the line. They may carry either
-                        // content, since the write is concurrent with the reads they answer.
-                        None => slot,
-                    },
-                },
+                _ => {
+                    let new = self.reserved.pop().expect("a slot is reserved for each such line");
+                    match found {
+                        None => {
+                            self.slots.place(new, line.key, Hint::Normal);
+                            self.slots.pin(new);
+                        }
+                        Some(old) => self.move_to(old, new, out),
+                    }
+                    new
+                }
             };
             self.scratch[at].1 = Some(slot);
         }
-        Ok(())
+        debug_assert!(self.reserved.is_empty());
+        true
     }
 
-    /// Lets go of the slots that [`Self::claim_slots`] got hold of before it failed.
-    fn unclaim_slots(&mut self) {
+    /// Reserves a slot for each line in the scratch list that is absent or in use by others. A
+    /// sector that changed under a reply could be sent half old and half new, so such a line moves.
+    fn reserve_slots(&mut self) -> bool {
+        debug_assert!(self.reserved.is_empty());
         for at in 0..self.scratch.len() {
-            if let Some(slot) = self.scratch[at].1.take() {
-                self.unclaim(slot);
+            let (line, found) = self.scratch[at];
+            if found.is_some_and(|slot| self.may_overwrite(slot)) {
+                continue;
             }
+            let Some(slot) = self.slots.reserve(line.key) else {
+                while let Some(slot) = self.reserved.pop() {
+                    self.slots.free_slot(slot);
+                }
+                return false;
+            };
+            self.reserved.push(slot);
         }
+        true
     }
 
-    fn unclaim(&mut self, slot: Slot) {
-        if self.slots.get(slot).valid == 0 && self.slots.get(slot).pins == 1 {
-            self.slots.drop_line(slot);
-        }
-        self.slots.unpin(slot);
+    /// Whether nobody but the write at hand, which has it pinned, uses a slot.
+    fn may_overwrite(&self, slot: Slot) -> bool {
+        self.slots.get(slot).pins == 1 || self.is_planted(PlantedBug::OverwritePinned)
     }
 
     fn mark_dirty(&mut self, slot: Slot, mask: u8) {

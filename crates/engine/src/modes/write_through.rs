@@ -1,9 +1,10 @@
 //! Write-through: acknowledged when the disk has it, and kept in memory for reads.
 
 use super::{Through, WriteOutcome};
-use crate::flight::{OpKind, OpLine};
+use crate::flight::{OpKind, OpLine, WaitFor};
 use crate::meta::{LineTable, NO_SLOT};
 use crate::read::push_run;
+use crate::sabotage::PlantedBug;
 use crate::shard::{emit, operation};
 use crate::{Attempt, IoVerb, MemoryStep, Outbox, Part, Place, Segment, Shard, Slot};
 use forebay_policy::Hint;
@@ -20,7 +21,9 @@ impl<M: LineTable> Shard<M> {
         if self.wait_if_busy(part, |_| true) {
             return WriteOutcome::Waiting;
         }
-        if let Some(outcome) = self.destage_under(part, attempt, out) {
+        if !self.is_planted(PlantedBug::SkipDestageUnderWrite)
+            && let Some(outcome) = self.destage_under(part, attempt, out)
+        {
             return outcome;
         }
         let counters = &mut self.volume_mut(part.volume).counters;
@@ -77,7 +80,7 @@ impl<M: LineTable> Shard<M> {
             return Some(WriteOutcome::Failed(error));
         }
         let op = self.start_destage(dirty.key, true, out);
-        self.wait(op, part);
+        self.wait(op, part, WaitFor::Result);
         Some(WriteOutcome::Waiting)
     }
 
@@ -91,7 +94,9 @@ impl<M: LineTable> Shard<M> {
             let place = match slot {
                 None => Place::Private { offset: payload_offset },
                 Some(slot) => {
-                    self.slots.get_mut(slot).valid &= !line.mask;
+                    if !self.is_planted(PlantedBug::KeepValidInWriteThrough) {
+                        self.slots.get_mut(slot).valid &= !line.mask;
+                    }
                     let fill = MemoryStep::Fill {
                         slot,
                         offset: line.offset,

@@ -11,6 +11,7 @@ use forebay_nbd::ReplyTo;
 use forebay_types::{ByteRange, IoResult, LINE_BYTES, VolumeId};
 use forebay_volume::{Host, JobId, Reply, ReplySegment, RequestKind, Streams};
 use std::sync::Arc;
+use std::sync::atomic::Ordering;
 use std::time::Instant;
 
 /// Who asked.
@@ -133,8 +134,8 @@ impl<R: Reactor> Host for WorkerHost<R> {
         volume: VolumeId,
         call: impl FnOnce(&mut Streams) -> T,
     ) -> Option<T> {
-        let streams = self.find_volume(volume)?.streams.as_ref()?;
-        Some(call(&mut lock(streams)))
+        let volume = self.find_volume(volume)?;
+        volume.prefetch.load(Ordering::Relaxed).then(|| call(&mut lock(&volume.streams)))
     }
 }
 

@@ -5,6 +5,7 @@ use super::Worker;
 use crate::conn::{Partial, Phase, TlsSession};
 use crate::memory::Memory;
 use crate::reactor::Reactor;
+use crate::shared::Volume;
 use forebay_nbd::{Command, Extent, Negotiated, Parse, Request, Step};
 use forebay_types::{IoError, limits::CONNECTION_REQUESTS_MAX};
 use forebay_volume::{Payload, RequestKind};
@@ -12,7 +13,7 @@ use std::io;
 use std::panic::{AssertUnwindSafe, catch_unwind};
 use std::os::fd::AsRawFd;
 use std::sync::Arc;
-use std::sync::atomic::Ordering;
+use std::sync::atomic::{AtomicBool, Ordering};
 use std::time::Duration;
 
 /// How long a client may pause in the middle of a payload.
@@ -317,9 +318,14 @@ impl<R: Reactor> Worker<R> {
             Command::Disconnect | Command::Unknown => return,
         };
         let Some(conn) = self.host.connections.get(index) else { return };
-        let leaving = conn.volume.as_ref().is_some_and(|v| v.leaving.load(Ordering::Relaxed));
-        let stopping = self.host.shared.stopping.load(Ordering::Relaxed);
-        if leaving || stopping {
+        let flag = |flag: fn(&Volume) -> &AtomicBool| {
+            conn.volume.as_ref().is_some_and(|volume| flag(volume).load(Ordering::Relaxed))
+        };
+        if request.command.is_write() && flag(|volume| &volume.read_only) {
+            self.refuse(index, request, IoError::NotPermitted, "the volume is read-only");
+            return;
+        }
+        if flag(|volume| &volume.leaving) || self.host.shared.stopping.load(Ordering::Relaxed) {
             self.refuse(index, request, IoError::Shutdown, "the server is stopping");
             return;
         }

@@ -139,7 +139,7 @@ impl Ios {
             }
             Err(error) => {
                 tracing::warn!(
-                    volume = io.volume.export.name,
+                    volume = io.volume.name,
                     "the backing store {} failed at {}: {error}",
                     io.volume.backend.description().name,
                     io.range,
@@ -152,7 +152,7 @@ impl Ios {
                 Progress::More => submit(reactor, &self.inbox, tag, io),
                 Progress::Stuck => {
                     tracing::error!(
-                        volume = io.volume.export.name,
+                        volume = io.volume.name,
                         "the backing store {} is shorter than it was when it was opened",
                         io.volume.backend.description().name,
                     );

@@ -1,0 +1,152 @@
+//! The engine's hit path beside a bare copy: what finding a line costs on top of moving it.
+//!
+//! Two loops take turns over the same memory and the same random places: one copies 4 KiB and
+//! nothing else, the other asks the engine for the line, copies it and lets go of it. Printed are
+//! the medians of the rounds, their ratio, and the allocations of the second loop.
+
+use clap::Parser;
+use forebay_bench::area::Area;
+use forebay_engine::{
+    Attempt, LineMeta, MemoryStep, Outbox, Part, PartId, Place, ReadOutcome, Segment, Shard,
+    ShardConfig, WriteOutcome,
+};
+use forebay_policy::PolicyKind;
+use forebay_types::{ByteRange, LINE_BYTES, Mode, Size, VolumeId};
+use std::alloc::{GlobalAlloc, Layout, System};
+use std::hint::black_box;
+use std::sync::atomic::{AtomicU64, Ordering};
+use std::time::Instant;
+
+/// Counts what is allocated.
+struct Counting;
+
+static ALLOCATIONS: AtomicU64 = AtomicU64::new(0);
+
+// SAFETY: everything is passed on to the system's allocator as it came.
+unsafe impl GlobalAlloc for Counting {
+    unsafe fn alloc(&self, layout: Layout) -> *mut u8 {
+        ALLOCATIONS.fetch_add(1, Ordering::Relaxed);
+        // SAFETY: the caller's promises are the system's.
+        unsafe { System.alloc(layout) }
+    }
+
+    unsafe fn dealloc(&self, ptr: *mut u8, layout: Layout) {
+        // SAFETY: the caller's promises are the system's.
+        unsafe { System.dealloc(ptr, layout) }
+    }
+}
+
+#[global_allocator]
+static ALLOCATOR: Counting = Counting;
+
+#[derive(Parser)]
+struct Arguments {
+    /// Memory of the pool.
+    #[arg(long, default_value = "256MiB")]
+    memory: Size,
+    /// Rounds of each loop.
+    #[arg(long, default_value_t = 15)]
+    rounds: usize,
+    /// Lines per round.
+    #[arg(long, default_value_t = 200_000)]
+    lines: usize,
+}
+
+const VOLUME: VolumeId = VolumeId(0);
+
+fn main() {
+    let arguments = Arguments::parse();
+    let slots = (arguments.memory.bytes() / LINE_BYTES) as usize;
+    let mut pool = Area::new(arguments.memory.bytes() as usize).expect("memory for the pool");
+    let pool: &[u8] = {
+        // Touched, so that every line has memory of its own to be copied from.
+        let bytes = pool.bytes_mut();
+        bytes.fill(1);
+        bytes
+    };
+    let mut shard = warm(slots);
+    let usage = shard.usage();
+    let places = places(arguments.lines, slots as u64);
+    let mut page = vec![0u8; LINE_BYTES as usize];
+    let (mut bare, mut engine) = (Vec::new(), Vec::new());
+    let mut allocations = 0;
+    for _ in 0..arguments.rounds {
+        bare.push(time(&places, |line| copy(pool, line, &mut page)));
+        let mut segments: Vec<Segment> = Vec::with_capacity(4);
+        let mut out = Outbox::default();
+        let before = ALLOCATIONS.load(Ordering::Relaxed);
+        engine.push(time(&places, |line| {
+            let part = part(line);
+            let (outcome, _) = shard.read(&part, Attempt::default(), &mut segments, &mut out);
+            assert_eq!(outcome, ReadOutcome::Ready);
+            for segment in segments.drain(..) {
+                let Place::Slot { slot, .. } = segment.place else { unreachable!("a hit") };
+                copy(pool, u64::from(slot), &mut page);
+                shard.release(slot);
+            }
+        }));
+        allocations += ALLOCATIONS.load(Ordering::Relaxed) - before;
+    }
+    let (bare, engine) = (median(bare), median(engine));
+    println!("pool {}, {} lines, policy {}", arguments.memory, slots, PolicyKind::default());
+    println!("bare copy of 4 KiB      {bare:8.1} ns");
+    println!("engine hit and copy     {engine:8.1} ns");
+    println!("ratio                   {:8.2}     (at most 1.5)", engine / bare);
+    println!("allocations             {allocations:8}     (none)");
+    let per_line = usage.metadata_bytes as f64 / usage.capacity_lines as f64;
+    println!("metadata per line       {per_line:8.1} B   (less than 40)");
+}
+
+/// A shard that holds the first `slots` lines of a volume, each in some slot.
+fn warm(slots: usize) -> Shard<Vec<LineMeta>> {
+    let policy = PolicyKind::default().build(slots);
+    let mut config = ShardConfig::for_slots(slots);
+    config.dirty_lines_max = slots;
+    let mut shard = Shard::new(vec![LineMeta::FREE; slots], policy, config);
+    shard.add_volume(VOLUME, slots as u64 * LINE_BYTES, Mode::WriteBack);
+    let mut out = Outbox::default();
+    // A stride that is odd meets every line once, in no order that a prefetcher would know.
+    for at in 0..slots as u64 {
+        let line = at.wrapping_mul(0x9e37_79b1) % slots as u64;
+        let outcome = shard.write(&part(line), false, Attempt::default(), &mut out);
+        assert_eq!(outcome, WriteOutcome::Done);
+        out.memory.retain(|step| matches!(step, MemoryStep::CopyLine { .. }));
+    }
+    shard
+}
+
+fn part(line: u64) -> Part {
+    let range = ByteRange::new(line * LINE_BYTES, LINE_BYTES);
+    Part { id: PartId(0), volume: VOLUME, range }
+}
+
+/// Random lines, the same for both loops (SplitMix64).
+fn places(count: usize, lines: u64) -> Vec<u64> {
+    let mut state = 7u64;
+    let mut next = || {
+        state = state.wrapping_add(0x9e37_79b9_7f4a_7c15);
+        let x = (state ^ (state >> 30)).wrapping_mul(0xbf58_476d_1ce4_e5b9);
+        let x = (x ^ (x >> 27)).wrapping_mul(0x94d0_49bb_1331_11eb);
+        (x ^ (x >> 31)) % lines
+    };
+    (0..count).map(|_| next()).collect()
+}
+
+fn copy(pool: &[u8], line: u64, page: &mut [u8]) {
+    let at = line as usize * LINE_BYTES as usize;
+    page.copy_from_slice(&pool[at..at + LINE_BYTES as usize]);
+    black_box(page);
+}
+
+fn time(places: &[u64], mut each: impl FnMut(u64)) -> f64 {
+    let started = Instant::now();
+    for &line in places {
+        each(line);
+    }
+    started.elapsed().as_nanos() as f64 / places.len() as f64
+}
+
+fn median(mut values: Vec<f64>) -> f64 {
+    values.sort_by(f64::total_cmp);
+    values[values.len() / 2]
+}

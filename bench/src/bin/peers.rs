@@ -1,0 +1,142 @@
+//! `peers`: Forebay beside the bare server and the servers of others, in interleaved rounds.
+
+use anyhow::{Context, Result, ensure};
+use clap::Parser;
+use forebay_bench::cells::{Cell, Client, HEAD, Rounds};
+use forebay_bench::load::{Load, Op};
+use forebay_bench::servers::{self, EXPORT, Kind, Server, Setup};
+use forebay_bench::table::{Table, size};
+use std::path::PathBuf;
+use std::process::ExitCode;
+
+/// Measure NBD servers that hold their data in RAM, in interleaved rounds.
+///
+/// With no option: 4 KiB reads and writes at depth 1, 16 and 64 on one connection, and fio at
+/// depth 1, 4, 16 and 64; three rounds. Ends with 1 when a target was missed.
+#[derive(Parser)]
+struct Arguments {
+    /// Which servers.
+    #[arg(long, value_enum, value_delimiter = ',', default_values_t = Kind::ALL)]
+    servers: Vec<Kind>,
+    /// Which directions.
+    #[arg(long, value_enum, value_delimiter = ',', default_values_t = [Op::Read, Op::Write])]
+    ops: Vec<Op>,
+    /// Which block sizes, in bytes.
+    #[arg(long, value_delimiter = ',', default_values_t = [4096])]
+    blocks: Vec<u32>,
+    /// Which depths of the batching client.
+    #[arg(long, value_delimiter = ',', default_values_t = [1, 16, 64])]
+    depths: Vec<u32>,
+    /// Which numbers of connections of the batching client.
+    #[arg(long, value_delimiter = ',', default_values_t = [1])]
+    connections: Vec<u32>,
+    /// Which depths of fio (4 KiB random reads); none to leave fio out.
+    #[arg(long, value_delimiter = ',', num_args = 0.., default_values_t = [1, 4, 16, 64])]
+    fio_depths: Vec<u32>,
+    /// Rounds.
+    #[arg(long, default_value_t = 3)]
+    rounds: u32,
+    /// Seconds of one measurement.
+    #[arg(long, default_value_t = 0.5)]
+    seconds: f64,
+    /// Bytes that each server serves.
+    #[arg(long = "size", default_value_t = 256 << 20)]
+    size_bytes: u64,
+    /// Everything: all block sizes and 1, 2 and 4 connections. Takes about a quarter of an hour.
+    #[arg(long)]
+    full: bool,
+    /// Directory of the built programs; without it, where this one lies.
+    #[arg(long)]
+    programs: Option<PathBuf>,
+}
+
+fn main() -> Result<ExitCode> {
+    let mut arguments = Arguments::parse();
+    if arguments.full {
+        arguments.blocks = vec![4096, 65536, 1 << 20];
+        arguments.connections = vec![1, 2, 4];
+    }
+    ensure!(arguments.rounds > 0, "--rounds starts at 1");
+    let dir = servers::work_dir()?;
+    let programs = match &arguments.programs {
+        Some(dir) => dir.clone(),
+        None => servers::own_programs()?,
+    };
+    let setup = Setup { programs, dir: dir.path().to_path_buf(), size_bytes: arguments.size_bytes };
+    let servers = start(&arguments, &setup)?;
+    let mut table = Table::new(HEAD);
+    let mut missed = 0;
+    for cell in cells(&arguments) {
+        let rounds = measure(cell, &servers, &arguments)?;
+        missed += u32::from(rounds.verdict().is_some_and(|verdict| !verdict.met));
+        rounds.rows().into_iter().for_each(|row| table.row(row));
+    }
+    println!("{}", table.markdown());
+    let (size, rounds, seconds) = (size(setup.size_bytes), arguments.rounds, arguments.seconds);
+    println!("{size} of RAM each, {rounds} rounds of {seconds} s, medians; ratios within a round.");
+    println!("{missed} targets missed.");
+    Ok(if missed == 0 { ExitCode::SUCCESS } else { ExitCode::FAILURE })
+}
+
+/// Starts the servers that there are and fills each once. A peer that is not installed is left
+/// out with a word; the yardstick and our own server must run.
+fn start(arguments: &Arguments, setup: &Setup) -> Result<Vec<Server>> {
+    let mut servers = Vec::new();
+    for kind in &arguments.servers {
+        let server = match Server::start(*kind, setup) {
+            Ok(server) => server,
+            Err(error) if kind.is_peer() => {
+                eprintln!("peers: left out: {error:#}");
+                continue;
+            }
+            Err(error) => return Err(error),
+        };
+        let load = Load::new(server.socket.clone(), EXPORT.to_owned());
+        load.prefill().run().with_context(|| format!("filling {}", kind.name()))?;
+        servers.push(server);
+    }
+    Ok(servers)
+}
+
+fn cells(arguments: &Arguments) -> Vec<Cell> {
+    let mut cells = Vec::new();
+    for op in &arguments.ops {
+        for block_bytes in &arguments.blocks {
+            for connections in &arguments.connections {
+                for depth in &arguments.depths {
+                    cells.push(Cell {
+                        client: Client::Batch,
+                        op: *op,
+                        block_bytes: *block_bytes,
+                        depth: *depth,
+                        connections: *connections,
+                    });
+                }
+            }
+        }
+    }
+    for depth in &arguments.fio_depths {
+        cells.push(Cell {
+            client: Client::Fio,
+            op: Op::Read,
+            block_bytes: 4096,
+            depth: *depth,
+            connections: 1,
+        });
+    }
+    cells
+}
+
+fn measure(cell: Cell, servers: &[Server], arguments: &Arguments) -> Result<Rounds> {
+    let mut by_server: Vec<_> = servers.iter().map(|server| (server.kind, Vec::new())).collect();
+    for _ in 0..arguments.rounds {
+        for (server, (_, samples)) in servers.iter().zip(&mut by_server) {
+            let sample = cell
+                .run(server, arguments.seconds, arguments.size_bytes)
+                .with_context(|| format!("{} against {}", cell.name(), server.kind.name()))?;
+            samples.push(sample);
+        }
+    }
+    eprintln!("peers: {} done", cell.name());
+    Ok(Rounds { cell, by_server })
+}

@@ -1,0 +1,248 @@
+//! `scenarios`: what a cache is for, measured in front of a disk that takes 5 ms.
+
+use anyhow::Result;
+use clap::{Parser, ValueEnum};
+use forebay_bench::client;
+use forebay_bench::forebay::Forebay;
+use forebay_bench::load::{Load, Op, Outcome, Pattern};
+use forebay_bench::servers;
+use forebay_bench::table::{Table, median, number};
+use std::path::PathBuf;
+use std::process::ExitCode;
+
+/// A disk that takes five milliseconds for everything, whatever lies behind it.
+const SLOW: &str = "delay(read=5ms,write=5ms)";
+const MIB: u64 = 1 << 20;
+/// Reads per second that cold sequential reads of 4 KiB at depth 1 must reach behind [`SLOW`],
+/// where the disk alone gives 171 and a cache that reads ahead in the client's way 2,400.
+const SEQUENTIAL_IOPS_MIN: f64 = 19_800.0;
+/// Bytes read from the disk for each byte that a sequential reader wanted.
+const READ_AMPLIFICATION_MAX: f64 = 1.1;
+
+/// Measure what a cache does in front of a slow disk. Ends with 1 when a target was missed.
+#[derive(Parser)]
+struct Arguments {
+    /// Which; all without this.
+    #[arg(value_enum)]
+    scenarios: Vec<Scenario>,
+    /// Seconds of one measurement.
+    #[arg(long, default_value_t = 1.0)]
+    seconds: f64,
+    /// Rounds, where a scenario compares two loads.
+    #[arg(long, default_value_t = 3)]
+    rounds: u32,
+    /// Directory of the built programs; without it, where this one lies.
+    #[arg(long)]
+    programs: Option<PathBuf>,
+}
+
+#[derive(Clone, Copy, Debug, PartialEq, Eq, ValueEnum)]
+enum Scenario {
+    /// Hits at depth 1 while another client misses at depth 16.
+    LatencyUnderMiss,
+    /// Cold sequential reads, small and large.
+    Sequential,
+    /// Sixteen clients that want the same cold block at the same time.
+    SixteenReaders,
+    /// A burst of overwrites of the same mebibyte in a write-back volume.
+    OverwriteBurst,
+}
+
+/// One line of the result: a figure, and what was demanded of it.
+struct Figure {
+    name: &'static str,
+    value: f64,
+    limit: Option<Limit>,
+}
+
+#[derive(Clone, Copy)]
+enum Limit {
+    AtLeast(f64),
+    AtMost(f64),
+}
+
+impl Figure {
+    fn plain(name: &'static str, value: f64) -> Self {
+        Self { name, value, limit: None }
+    }
+
+    fn limited(name: &'static str, value: f64, limit: Limit) -> Self {
+        Self { name, value, limit: Some(limit) }
+    }
+
+    fn met(&self) -> bool {
+        match self.limit {
+            None => true,
+            Some(Limit::AtLeast(limit)) => self.value >= limit,
+            Some(Limit::AtMost(limit)) => self.value <= limit,
+        }
+    }
+
+    fn row(&self) -> [String; 3] {
+        let word = if self.met() { "met" } else { "MISSED" };
+        let target = match self.limit {
+            None => String::new(),
+            Some(Limit::AtLeast(limit)) => format!(">= {} {word}", number(Some(limit))),
+            Some(Limit::AtMost(limit)) => format!("<= {} {word}", number(Some(limit))),
+        };
+        [self.name.to_owned(), number(Some(self.value)), target]
+    }
+}
+
+fn main() -> Result<ExitCode> {
+    let mut arguments = Arguments::parse();
+    if arguments.scenarios.is_empty() {
+        arguments.scenarios = Scenario::value_variants().to_vec();
+    }
+    let programs = match &arguments.programs {
+        Some(dir) => dir.clone(),
+        None => servers::own_programs()?,
+    };
+    let mut table = Table::new(["figure", "value", "target"]);
+    let mut missed = 0;
+    for scenario in &arguments.scenarios {
+        let dir = servers::work_dir()?;
+        let start = |volumes: &[String]| Forebay::start(&programs, dir.path(), volumes, 256 * MIB);
+        let figures = match scenario {
+            Scenario::LatencyUnderMiss => latency_under_miss(start, &arguments)?,
+            Scenario::Sequential => sequential(start, &arguments)?,
+            Scenario::SixteenReaders => sixteen_readers(start)?,
+            Scenario::OverwriteBurst => overwrite_burst(start)?,
+        };
+        for figure in figures {
+            missed += u32::from(!figure.met());
+            table.row(figure.row());
+        }
+        eprintln!("scenarios: {scenario:?} done");
+    }
+    println!("{}", table.markdown());
+    println!("{missed} targets missed.");
+    Ok(if missed == 0 { ExitCode::SUCCESS } else { ExitCode::FAILURE })
+}
+
+/// Eight megabytes are warmed and hit; the misses go to the rest of the volume. The rounds with
+/// and without misses are interleaved.
+fn latency_under_miss(
+    start: impl Fn(&[String]) -> Result<Forebay>,
+    arguments: &Arguments,
+) -> Result<Vec<Figure>> {
+    let server = start(&[format!("v={SLOW}:memory:4GiB")])?;
+    let mut hits = Load::new(server.socket.clone(), "v".to_owned());
+    hits.span_bytes = Some(8 * MIB);
+    hits.depth = 1;
+    hits.seconds = arguments.seconds;
+    let mut warm = hits.clone();
+    warm.block_bytes = MIB as u32;
+    warm.pattern = Pattern::Sequential;
+    warm.count = Some(16);
+    warm.run()?;
+    let mut misses = Load::new(server.socket.clone(), "v".to_owned());
+    misses.start_bytes = 1024 * MIB;
+    misses.depth = 16;
+    // The misses go on until the hits are over, and a little longer.
+    misses.seconds = arguments.seconds * 1.1;
+
+    let (mut idle, mut busy): (Vec<Outcome>, Vec<Outcome>) = (Vec::new(), Vec::new());
+    for round in 0..arguments.rounds {
+        idle.push(hits.run()?);
+        misses.seed = 1000 + u64::from(round);
+        let outcome = std::thread::scope(|scope| {
+            let misser = scope.spawn(|| misses.run());
+            let outcome = hits.run();
+            misser.join().unwrap_or_else(|panic| std::panic::resume_unwind(panic))?;
+            outcome
+        })?;
+        busy.push(outcome);
+    }
+    let p99 = |outcomes: &[Outcome]| -> Vec<f64> {
+        outcomes.iter().map(|outcome| outcome.latency_us_p99).collect()
+    };
+    let ratios: Vec<f64> = p99(&idle).iter().zip(p99(&busy)).map(|(i, b)| b / i).collect();
+    let middle = |values: &[f64]| median(values).unwrap_or(f64::NAN);
+    Ok(vec![
+        Figure::plain("hits alone, p99 us", middle(&p99(&idle))),
+        Figure::plain("hits while another client misses, p99 us", middle(&p99(&busy))),
+        Figure::plain("ratio", middle(&ratios)),
+    ])
+}
+
+fn sequential(
+    start: impl Fn(&[String]) -> Result<Forebay>,
+    arguments: &Arguments,
+) -> Result<Vec<Figure>> {
+    let server =
+        start(&[format!("small={SLOW}:memory:1GiB"), format!("large={SLOW}:memory:1GiB")])?;
+    let load = |volume: &str| {
+        let mut load = Load::new(server.socket.clone(), volume.to_owned());
+        load.pattern = Pattern::Sequential;
+        load.depth = 1;
+        load.seconds = arguments.seconds;
+        load
+    };
+    let small = load("small").run()?;
+    let mut large = load("large");
+    large.block_bytes = MIB as u32;
+    large.count = Some(256);
+    let before = server.counters("large")?;
+    let outcome = large.run()?;
+    let after = server.counters("large")?;
+    let asked = (outcome.requests * MIB) as f64;
+    let read = after.since(&before, "backend_read_bytes")? as f64;
+    let reads = after.since(&before, "backend_reads")? as f64;
+    Ok(vec![
+        Figure::limited(
+            "cold sequential 4 KiB, depth 1, IOPS",
+            small.iops,
+            Limit::AtLeast(SEQUENTIAL_IOPS_MIN),
+        ),
+        Figure::plain("cold sequential 1 MiB, depth 1, MiB/s", outcome.iops),
+        Figure::limited(
+            "cold sequential 1 MiB, bytes read from disk per byte asked",
+            read / asked,
+            Limit::AtMost(READ_AMPLIFICATION_MAX),
+        ),
+        Figure::plain("cold sequential 1 MiB, bytes of one disk read", read / reads.max(1.0)),
+    ])
+}
+
+fn sixteen_readers(start: impl Fn(&[String]) -> Result<Forebay>) -> Result<Vec<Figure>> {
+    // Twenty milliseconds, so that all sixteen come while the first one waits.
+    let server = start(&["v=delay(read=20ms):memory:1GiB,prefetch=no".to_owned()])?;
+    let before = server.counters("v")?;
+    let blocks = 10;
+    for block in 0..blocks {
+        let mut load = Load::new(server.socket.clone(), "v".to_owned());
+        // A prime number of lines apart: neither neighbours nor in one region.
+        load.start_bytes = block * 1009 * 4096;
+        load.span_bytes = Some(4096);
+        load.depth = 1;
+        load.connections = 16;
+        load.count = Some(16);
+        load.run()?;
+    }
+    let after = server.counters("v")?;
+    let reads = after.since(&before, "backend_reads")? as f64 / blocks as f64;
+    let name = "disk reads for 16 readers of one cold block";
+    Ok(vec![Figure::limited(name, reads, Limit::AtMost(1.0))])
+}
+
+fn overwrite_burst(start: impl Fn(&[String]) -> Result<Forebay>) -> Result<Vec<Figure>> {
+    let options = "mode=write-back,protection=none,accept-loss=yes";
+    let server = start(&[format!("v={SLOW}:memory:1GiB,{options}")])?;
+    let mut burst = Load::new(server.socket.clone(), "v".to_owned());
+    burst.op = Op::Write;
+    burst.span_bytes = Some(MIB);
+    burst.depth = 16;
+    // Each of the 256 lines about sixty times, which takes a fraction of a second.
+    burst.count = Some(256 * 60);
+    let before = server.counters("v")?;
+    let outcome = burst.run()?;
+    client::flush(&server.socket, "v")?;
+    let after = server.counters("v")?;
+    let written = after.since(&before, "backend_write_bytes")? as f64 / MIB as f64;
+    Ok(vec![
+        Figure::plain("burst of overwrites, IOPS", outcome.iops),
+        Figure::limited("MiB written to disk for 1 MiB overwritten", written, Limit::AtMost(1.0)),
+        Figure::plain("disk writes for it", after.since(&before, "backend_writes")? as f64),
+    ])
+}

@@ -1,0 +1,313 @@
+//! One cell of the comparison: a load, run against several servers in turn, round by round.
+//!
+//! The rounds are interleaved (A B C A B C ...), so that a machine that is slower in the second
+//! minute is so for everybody. A ratio is taken within a round and its median over the rounds is
+//! shown: it moves far less than the ratio of two medians.
+
+use crate::fio;
+use crate::load::{Load, Op, Outcome};
+use crate::servers::{EXPORT, Kind, Server};
+use crate::table::{median, number, size};
+use anyhow::Result;
+use serde::Serialize;
+
+/// What our server may cost at most, as a multiple of the bare server's CPU time per request, at
+/// depth 16 and 64.
+pub const CPU_RATIO_MAX: f64 = 1.5;
+/// What our median latency may be at most, as a multiple of the bare server's, at depth 1.
+pub const LATENCY_RATIO_MAX: f64 = 1.3;
+/// What share of the best peer's rate we must reach under fio. "Never behind", less what two runs
+/// of the same server differ by.
+pub const FIO_SHARE_MIN: f64 = 0.98;
+
+/// Who sends the requests.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize)]
+#[serde(rename_all = "lowercase")]
+pub enum Client {
+    /// The batching client of this package.
+    Batch,
+    /// fio's NBD engine.
+    Fio,
+}
+
+/// A load.
+#[derive(Clone, Copy, Debug, Serialize)]
+pub struct Cell {
+    /// Who sends it.
+    pub client: Client,
+    /// Direction.
+    pub op: Op,
+    /// Bytes of one request.
+    pub block_bytes: u32,
+    /// Requests on the way per connection.
+    pub depth: u32,
+    /// Connections.
+    pub connections: u32,
+}
+
+/// What one server did in one round.
+#[derive(Clone, Copy, Debug, Serialize)]
+pub struct Sample {
+    /// Requests per second.
+    pub iops: f64,
+    /// Median latency, in microseconds.
+    pub latency_us_p50: f64,
+    /// 99th percentile, in microseconds.
+    pub latency_us_p99: f64,
+    /// CPU time of the server for each request, in microseconds.
+    pub cpu_us: Option<f64>,
+}
+
+impl From<Outcome> for Sample {
+    fn from(outcome: Outcome) -> Self {
+        Self {
+            iops: outcome.iops,
+            latency_us_p50: outcome.latency_us_p50,
+            latency_us_p99: outcome.latency_us_p99,
+            cpu_us: outcome.server_cpu_us_per_request,
+        }
+    }
+}
+
+impl Cell {
+    /// How it is called in the table.
+    pub fn name(&self) -> String {
+        let op = match self.op {
+            Op::Read => "read",
+            Op::Write => "write",
+            Op::Randrw => "randrw",
+        };
+        let client = match self.client {
+            Client::Batch => "",
+            Client::Fio => "fio ",
+        };
+        let block = size(u64::from(self.block_bytes));
+        format!("{client}{op} {block} depth {} x{}", self.depth, self.connections)
+    }
+
+    /// Runs it once against `server`.
+    ///
+    /// # Errors
+    /// When the load fails.
+    pub fn run(&self, server: &Server, seconds: f64, size_bytes: u64) -> Result<Sample> {
+        match self.client {
+            Client::Batch => {
+                let mut load = Load::new(server.socket.clone(), EXPORT.to_owned());
+                load.op = self.op;
+                load.block_bytes = self.block_bytes;
+                load.depth = self.depth;
+                load.connections = self.connections;
+                load.seconds = seconds;
+                load.server_pid = Some(server.pid);
+                Ok(load.run()?.into())
+            }
+            Client::Fio => self.run_fio(server, seconds, size_bytes),
+        }
+    }
+
+    fn run_fio(&self, server: &Server, seconds: f64, size_bytes: u64) -> Result<Sample> {
+        let rw = match self.op {
+            Op::Read => "randread",
+            Op::Write => "randwrite",
+            Op::Randrw => "randrw",
+        };
+        let options = [
+            format!("--rw={rw}"),
+            format!("--bs={}", self.block_bytes),
+            format!("--iodepth={}", self.depth),
+            format!("--numjobs={}", self.connections),
+            format!("--size={size_bytes}"),
+            format!("--runtime={}ms", (seconds * 1000.0).ceil()),
+            "--time_based".to_owned(),
+            "--norandommap".to_owned(),
+        ];
+        let report = fio::run(&server.socket, EXPORT, &options)?;
+        let side = if self.op == Op::Write { report.write } else { report.read };
+        Ok(Sample {
+            iops: report.read.iops + report.write.iops,
+            latency_us_p50: side.latency_us_p50,
+            latency_us_p99: side.latency_us_p99,
+            cpu_us: None,
+        })
+    }
+}
+
+/// All rounds of one cell: for each server its samples, one per round.
+#[derive(Clone, Debug)]
+pub struct Rounds {
+    /// The load.
+    pub cell: Cell,
+    /// The servers in the order of the table, with their samples.
+    pub by_server: Vec<(Kind, Vec<Sample>)>,
+}
+
+impl Rounds {
+    fn samples(&self, kind: Kind) -> Option<&[Sample]> {
+        self.by_server.iter().find(|(of, _)| *of == kind).map(|(_, samples)| samples.as_slice())
+    }
+
+    /// The median over the rounds of one figure of one server.
+    pub fn median(&self, kind: Kind, figure: fn(&Sample) -> Option<f64>) -> Option<f64> {
+        let values: Vec<f64> = self.samples(kind)?.iter().filter_map(figure).collect();
+        median(&values)
+    }
+
+    /// The median over the rounds of the ratio of one figure between two servers.
+    pub fn ratio(&self, kind: Kind, to: Kind, figure: fn(&Sample) -> Option<f64>) -> Option<f64> {
+        let pairs = self.samples(kind)?.iter().zip(self.samples(to)?);
+        let ratios: Vec<f64> =
+            pairs.filter_map(|(one, other)| Some(figure(one)? / figure(other)?)).collect();
+        median(&ratios)
+    }
+
+    /// The peer with the highest rate.
+    pub fn best_peer(&self) -> Option<Kind> {
+        let peers = self.by_server.iter().map(|(kind, _)| *kind).filter(|kind| kind.is_peer());
+        let rate = |kind: &Kind| self.median(*kind, iops).unwrap_or(0.0);
+        peers.max_by(|a, b| rate(a).total_cmp(&rate(b)))
+    }
+
+    /// What is demanded of our server in this cell, what it did, and whether that is enough.
+    /// `None` where there is no target, or a server that it is measured against did not run.
+    pub fn verdict(&self) -> Option<Verdict> {
+        let ours = Kind::Forebay;
+        let (name, value, limit, lower_is_better) = match (self.cell.client, self.cell.depth) {
+            (Client::Fio, _) => (
+                "IOPS to best peer",
+                self.ratio(ours, self.best_peer()?, iops)?,
+                FIO_SHARE_MIN,
+                false,
+            ),
+            // The targets are for one connection and one line: larger blocks and more
+            // connections are shown and not judged.
+            _ if self.cell.connections != 1 || self.cell.block_bytes != 4096 => return None,
+            (_, 1) => ("p50 to bare", self.ratio(ours, Kind::Bare, p50)?, LATENCY_RATIO_MAX, true),
+            (_, 16 | 64) => {
+                ("CPU to bare", self.ratio(ours, Kind::Bare, cpu)?, CPU_RATIO_MAX, true)
+            }
+            _ => return None,
+        };
+        let met = if lower_is_better { value <= limit } else { value >= limit };
+        let sign = if lower_is_better { "<=" } else { ">=" };
+        Some(Verdict { text: format!("{name} {value:.2} {sign} {limit:.2}"), met })
+    }
+
+    /// The rows of the table, one for each server.
+    pub fn rows(&self) -> Vec<Vec<String>> {
+        let best = self.best_peer();
+        self.by_server
+            .iter()
+            .map(|(kind, _)| {
+                let verdict = (*kind == Kind::Forebay).then(|| self.verdict()).flatten();
+                vec![
+                    self.cell.name(),
+                    kind.name().to_owned(),
+                    number(self.median(*kind, iops)),
+                    number(self.median(*kind, p50)),
+                    number(self.median(*kind, p99)),
+                    number(self.median(*kind, cpu)),
+                    number(self.ratio(*kind, Kind::Bare, cpu)),
+                    number(self.ratio(*kind, Kind::Bare, p50)),
+                    number(best.and_then(|best| self.ratio(*kind, best, iops))),
+                    verdict.map_or(String::new(), |verdict| verdict.text()),
+                ]
+            })
+            .collect()
+    }
+}
+
+/// The head of the table that [`Rounds::rows`] fills.
+pub const HEAD: [&str; 10] = [
+    "load",
+    "server",
+    "IOPS",
+    "p50 us",
+    "p99 us",
+    "CPU us",
+    "CPU/bare",
+    "p50/bare",
+    "IOPS/best peer",
+    "target",
+];
+
+/// A target beside what was reached.
+#[derive(Clone, Debug, PartialEq)]
+pub struct Verdict {
+    text: String,
+    /// Whether it was reached.
+    pub met: bool,
+}
+
+impl Verdict {
+    fn text(&self) -> String {
+        format!("{} {}", self.text, if self.met { "met" } else { "MISSED" })
+    }
+}
+
+fn iops(sample: &Sample) -> Option<f64> {
+    Some(sample.iops)
+}
+
+fn p50(sample: &Sample) -> Option<f64> {
+    Some(sample.latency_us_p50)
+}
+
+fn p99(sample: &Sample) -> Option<f64> {
+    Some(sample.latency_us_p99)
+}
+
+fn cpu(sample: &Sample) -> Option<f64> {
+    sample.cpu_us
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn rounds(client: Client, depth: u32, ours: Sample, peer: Sample) -> Rounds {
+        let bare = sample(100.0, 10.0, 1.0);
+        Rounds {
+            cell: Cell { client, op: Op::Read, block_bytes: 4096, depth, connections: 1 },
+            by_server: vec![
+                (Kind::Bare, vec![bare; 3]),
+                (Kind::Forebay, vec![ours; 3]),
+                (Kind::Nbdkit, vec![peer; 3]),
+            ],
+        }
+    }
+
+    fn sample(iops: f64, p50: f64, cpu: f64) -> Sample {
+        Sample { iops, latency_us_p50: p50, latency_us_p99: 2.0 * p50, cpu_us: Some(cpu) }
+    }
+
+    #[test]
+    fn each_target_can_be_met_and_missed() {
+        let good = sample(90.0, 12.9, 1.5);
+        let bad = sample(49.0, 13.1, 1.51);
+        let peer = sample(50.5, 30.0, 6.0);
+        for (client, depth) in [(Client::Batch, 1), (Client::Batch, 64), (Client::Fio, 4)] {
+            assert!(rounds(client, depth, good, peer).verdict().unwrap().met);
+            assert!(!rounds(client, depth, bad, peer).verdict().unwrap().met);
+        }
+        assert_eq!(rounds(Client::Batch, 4, bad, peer).verdict(), None);
+    }
+
+    #[test]
+    fn ratios_are_taken_within_a_round() {
+        // The machine was ten times slower in the second round: the ratio doesn't notice.
+        let mut rounds = rounds(Client::Batch, 64, sample(0.0, 0.0, 0.0), sample(1.0, 1.0, 1.0));
+        rounds.by_server[0].1 = vec![sample(1.0, 1.0, 1.0), sample(1.0, 1.0, 10.0)];
+        rounds.by_server[1].1 = vec![sample(1.0, 1.0, 1.2), sample(1.0, 1.0, 12.0)];
+        assert!((rounds.ratio(Kind::Forebay, Kind::Bare, cpu).unwrap() - 1.2).abs() < 1e-9);
+    }
+
+    #[test]
+    fn a_missing_server_leaves_dashes() {
+        let mut rounds = rounds(Client::Fio, 4, sample(1.0, 1.0, 1.0), sample(1.0, 1.0, 1.0));
+        rounds.by_server.truncate(2);
+        assert_eq!(rounds.best_peer(), None);
+        assert_eq!(rounds.verdict(), None);
+        assert_eq!(rounds.rows()[1][8], "-");
+        assert_eq!(rounds.rows()[0].len(), HEAD.len());
+    }
+}

@@ -1,0 +1,364 @@
+//! One connection of the batching client.
+//!
+//! It keeps a fixed number of requests on the way, sends all that may be sent in one call and
+//! takes all the replies that have arrived in one call, so that its own cost is about a
+//! microsecond a request and the server's shows. It never blocks while it has something to send
+//! without also listening, because a server may rightly refuse to take more requests before its
+//! replies are taken.
+
+use anyhow::{Context, Result, bail, ensure};
+use rustix::event::{PollFd, PollFlags, poll};
+use rustix::io::Errno;
+use rustix::net::{RecvFlags, SendFlags, recv, send};
+use std::io::{Read, Write};
+use std::os::unix::net::UnixStream;
+use std::path::Path;
+use std::time::{Duration, Instant};
+
+use crate::content::{self, Random};
+use crate::load::{Load, Op, Pattern, Tally};
+use crate::wire::{self, Command, REPLY_BYTES, Reply, Request};
+
+/// Requests are encoded ahead of the socket up to this many bytes.
+const OUTPUT_BYTES_MAX: usize = 4 << 20;
+/// Of a hundred requests of a mixed load, how many read.
+const MIXED_READ_PERCENT: u64 = 70;
+
+/// What one connection does.
+pub struct Plan {
+    /// The load that it is a part of.
+    pub load: Load,
+    /// First byte of its part of the volume.
+    pub start_bytes: u64,
+    /// Blocks in its part of the volume, not zero.
+    pub blocks: u64,
+    /// How many requests; without it, for as long as `duration`.
+    pub count: Option<u64>,
+    /// How long, where there is no count.
+    pub duration: Duration,
+    /// Its own random numbers.
+    pub random: Random,
+}
+
+/// A request on the way.
+#[derive(Clone, Copy)]
+struct Slot {
+    sent: Instant,
+    offset: u64,
+    read: bool,
+    busy: bool,
+}
+
+/// A connection in the transmission phase.
+pub struct Connection<'a> {
+    stream: &'a UnixStream,
+    plan: Plan,
+    slots: Vec<Slot>,
+    /// Numbers of the slots that are not busy.
+    idle: Vec<u32>,
+    issued: u64,
+    output: Vec<u8>,
+    /// Bytes of `output` that the socket has taken.
+    output_sent: usize,
+    input: Vec<u8>,
+    /// The part of `input` that has arrived and is not yet looked at.
+    input_taken: usize,
+    input_filled: usize,
+    /// What is written where nobody will check it.
+    filler: Vec<u8>,
+    tally: Tally,
+}
+
+impl<'a> Connection<'a> {
+    /// Makes ready to run `plan` on `stream`, whose handshake is done.
+    ///
+    /// # Errors
+    /// When the histogram can't be made.
+    pub fn new(stream: &'a UnixStream, plan: Plan) -> Result<Self> {
+        let depth = plan.load.depth;
+        let reply_bytes = REPLY_BYTES + plan.load.block_bytes as usize;
+        let input_bytes = (reply_bytes * depth as usize).min(4 << 20).max(2 * reply_bytes);
+        let slot = Slot { sent: Instant::now(), offset: 0, read: false, busy: false };
+        let mut filler = vec![0; plan.load.block_bytes as usize];
+        content::fill(&mut filler, 0, plan.load.seed);
+        Ok(Self {
+            stream,
+            slots: vec![slot; depth as usize],
+            idle: (0..depth).rev().collect(),
+            issued: 0,
+            output: Vec::new(),
+            output_sent: 0,
+            input: vec![0; input_bytes],
+            input_taken: 0,
+            input_filled: 0,
+            filler,
+            tally: Tally::new()?,
+            plan,
+        })
+    }
+
+    /// Sends and receives until the plan is done and everything is answered.
+    ///
+    /// # Errors
+    /// When the server fails a request, answers what was not asked, hangs up, or gives back wrong
+    /// bytes to a load that verifies.
+    pub fn run(mut self) -> Result<Tally> {
+        let deadline = match self.plan.count {
+            Some(_) => None,
+            None => Some(Instant::now() + self.plan.duration),
+        };
+        let mut now = Instant::now();
+        loop {
+            if deadline.is_none_or(|deadline| now < deadline) {
+                self.issue(now);
+            }
+            self.push()?;
+            if self.idle.len() == self.slots.len() {
+                return Ok(self.tally);
+            }
+            self.pull()?;
+            now = Instant::now();
+            self.take_replies(now)?;
+        }
+    }
+
+    /// Encodes as many requests as have a slot.
+    fn issue(&mut self, now: Instant) {
+        while self.output.len() < OUTPUT_BYTES_MAX
+            && self.plan.count.is_none_or(|count| self.issued < count)
+        {
+            let Some(slot) = self.idle.pop() else { return };
+            let read = match self.plan.load.op {
+                Op::Read => true,
+                Op::Write => false,
+                Op::Randrw => self.plan.random.below(100) < MIXED_READ_PERCENT,
+            };
+            let block = match self.plan.load.pattern {
+                Pattern::Random => self.plan.random.below(self.plan.blocks),
+                Pattern::Sequential => self.issued % self.plan.blocks,
+            };
+            let len = self.plan.load.block_bytes;
+            let offset = self.plan.start_bytes + block * u64::from(len);
+            let command = if read { Command::Read } else { Command::Write };
+            let request = Request { command, cookie: u64::from(slot), offset, len };
+            self.output.extend(request.encode());
+            if !read {
+                self.append_payload(offset);
+            }
+            self.slots[slot as usize] = Slot { sent: now, offset, read, busy: true };
+            self.issued += 1;
+        }
+    }
+
+    /// Appends what is written at `offset`: the right content where anyone may look at it later.
+    /// The random load that only measures saves itself the computing.
+    fn append_payload(&mut self, offset: u64) {
+        if self.plan.load.verify || self.plan.load.pattern == Pattern::Sequential {
+            let at = self.output.len();
+            self.output.resize(at + self.filler.len(), 0);
+            content::fill(&mut self.output[at..], offset, self.plan.load.seed);
+        } else {
+            self.output.extend_from_slice(&self.filler);
+        }
+    }
+
+    /// Sends what the socket takes without waiting.
+    fn push(&mut self) -> Result<()> {
+        while self.output_sent < self.output.len() {
+            let rest = &self.output[self.output_sent..];
+            match send(self.stream, rest, SendFlags::DONTWAIT | SendFlags::NOSIGNAL) {
+                Ok(sent) => self.output_sent += sent,
+                Err(Errno::AGAIN) => return Ok(()),
+                Err(Errno::INTR) => {}
+                Err(error) => return Err(error).context("sending: has the server gone?"),
+            }
+        }
+        self.output.clear();
+        self.output_sent = 0;
+        Ok(())
+    }
+
+    /// Receives once. Waits for it only where nothing is left to send; else waits for either.
+    fn pull(&mut self) -> Result<()> {
+        let mut flags = RecvFlags::empty();
+        if self.output_sent < self.output.len() {
+            let mut wanted = [PollFd::new(self.stream, PollFlags::IN | PollFlags::OUT)];
+            match poll(&mut wanted, None) {
+                Ok(_) | Err(Errno::INTR) => {}
+                Err(error) => return Err(error).context("waiting for the socket"),
+            }
+            flags = RecvFlags::DONTWAIT;
+        }
+        match recv(self.stream, &mut self.input[self.input_filled..], flags) {
+            Ok((0, _)) => bail!("the server hung up with requests on the way: see its log"),
+            Ok((received, _)) => self.input_filled += received,
+            Err(Errno::AGAIN | Errno::INTR) => {}
+            Err(error) => return Err(error).context("receiving: has the server gone?"),
+        }
+        Ok(())
+    }
+
+    fn take_replies(&mut self, now: Instant) -> Result<()> {
+        loop {
+            let arrived = &self.input[self.input_taken..self.input_filled];
+            let Some(header) = arrived.first_chunk::<REPLY_BYTES>() else { break };
+            let reply = Reply::decode(header)?;
+            let index = usize::try_from(reply.cookie).unwrap_or(usize::MAX);
+            let slot = self.slots.get(index).copied().filter(|slot| slot.busy);
+            let slot = slot.with_context(|| format!("an answer to no request: {reply:?}"))?;
+            ensure!(
+                reply.errno == 0,
+                "the request at {} failed: errno {}",
+                slot.offset,
+                reply.errno
+            );
+            let payload = if slot.read { self.plan.load.block_bytes as usize } else { 0 };
+            if arrived.len() < REPLY_BYTES + payload {
+                break;
+            }
+            if self.plan.load.verify
+                && let Some(at) = content::first_difference(
+                    &arrived[REPLY_BYTES..REPLY_BYTES + payload],
+                    slot.offset,
+                    self.plan.load.seed,
+                )
+            {
+                bail!("the read at {} gave back wrong data from byte {at}", slot.offset);
+            }
+            let latency = now.duration_since(slot.sent).as_nanos() as u64;
+            self.tally.latency_ns.saturating_record(latency);
+            self.tally.requests += 1;
+            self.slots[index].busy = false;
+            self.idle.push(index as u32);
+            self.input_taken += REPLY_BYTES + payload;
+        }
+        self.make_room();
+        Ok(())
+    }
+
+    /// Moves what is left to the front, but only when the rest of the buffer could not hold a
+    /// whole reply: a megabyte is not moved for nothing.
+    fn make_room(&mut self) {
+        if self.input_taken == self.input_filled {
+            (self.input_taken, self.input_filled) = (0, 0);
+        }
+        let reply_bytes = REPLY_BYTES + self.plan.load.block_bytes as usize;
+        if self.input_taken > 0 && self.input.len() - self.input_taken < 2 * reply_bytes {
+            self.input.copy_within(self.input_taken..self.input_filled, 0);
+            self.input_filled -= self.input_taken;
+            self.input_taken = 0;
+        }
+    }
+}
+
+/// Opens a connection of its own and sends one flush: all that was answered before is then where
+/// the server keeps it for good.
+///
+/// # Errors
+/// When the server can't be reached or fails the flush.
+pub fn flush(socket: &Path, export: &str) -> Result<()> {
+    let mut stream = UnixStream::connect(socket)
+        .with_context(|| format!("connecting to {}", socket.display()))?;
+    wire::open_export(&mut stream, export)?;
+    let request = Request { command: Command::Flush, cookie: 1, offset: 0, len: 0 };
+    stream.write_all(&request.encode())?;
+    let mut reply = [0; REPLY_BYTES];
+    stream.read_exact(&mut reply)?;
+    let reply = Reply::decode(&reply)?;
+    ensure!(reply.errno == 0, "the flush failed: errno {}", reply.errno);
+    Ok(())
+}
+
+#[cfg(test)]
+mod tests {
+    use crate::area::Area;
+    use crate::bare;
+    use crate::load::{Load, Op, Pattern};
+    use std::sync::Arc;
+
+    /// Runs `serve` behind a socket in a directory that lives as long as the load's runs.
+    fn with_bare_server(test: impl FnOnce(Load)) {
+        let dir = tempfile::tempdir().unwrap();
+        let socket = dir.path().join("socket");
+        let listener = std::os::unix::net::UnixListener::bind(&socket).unwrap();
+        let area = Arc::new(Area::new(8 << 20).unwrap());
+        std::thread::spawn(move || {
+            for stream in listener.incoming().flatten() {
+                let area = Arc::clone(&area);
+                std::thread::spawn(move || bare::serve_connection(stream, &area));
+            }
+        });
+        test(Load::new(socket, String::new()));
+    }
+
+    #[test]
+    fn what_is_filled_is_verified_at_every_size_and_depth() {
+        with_bare_server(|mut load| {
+            load.verify = true;
+            assert_eq!(load.prefill().run().unwrap().requests, 32);
+            super::flush(&load.socket, &load.export).unwrap();
+            for (block, depth, connections) in
+                [(4096, 64, 1), (512, 3, 2), (1 << 20, 4, 1), (65536, 16, 3)]
+            {
+                for pattern in [Pattern::Random, Pattern::Sequential] {
+                    load.block_bytes = block;
+                    load.depth = depth;
+                    load.connections = connections;
+                    load.pattern = pattern;
+                    load.count = Some(100);
+                    let outcome = load.run().unwrap();
+                    assert_eq!(outcome.requests, 100);
+                    assert!(outcome.latency_us_p50 <= outcome.latency_us_p99);
+                }
+            }
+        });
+    }
+
+    #[test]
+    fn a_deep_mix_of_large_reads_and_writes_does_not_lock_up() {
+        with_bare_server(|mut load| {
+            load.verify = true;
+            load.prefill().run().unwrap();
+            load.op = Op::Randrw;
+            load.block_bytes = 1 << 20;
+            load.depth = 16;
+            load.connections = 2;
+            load.count = Some(200);
+            assert_eq!(load.run().unwrap().requests, 200);
+        });
+    }
+
+    #[test]
+    fn wrong_data_is_noticed() {
+        with_bare_server(|mut load| {
+            load.verify = true;
+            load.prefill().run().unwrap();
+            load.seed = 2;
+            load.count = Some(1);
+            let error = load.run().unwrap_err().to_string();
+            assert!(error.contains("wrong data"), "{error}");
+        });
+    }
+
+    #[test]
+    fn a_span_outside_of_the_export_is_refused() {
+        with_bare_server(|mut load| {
+            load.start_bytes = 8 << 20;
+            assert!(load.run().is_err());
+            load.start_bytes = 0;
+            load.span_bytes = Some(9 << 20);
+            assert!(load.run().is_err());
+        });
+    }
+
+    #[test]
+    fn a_timed_load_counts_the_server_s_time() {
+        with_bare_server(|mut load| {
+            load.seconds = 0.05;
+            load.server_pid = Some(std::process::id());
+            let outcome = load.run().unwrap();
+            assert!(outcome.requests > 0);
+            assert!(outcome.server_cpu_us_per_request.unwrap() > 0.0);
+        });
+    }
+}

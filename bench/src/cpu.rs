@@ -1,0 +1,127 @@
+//! How much CPU time another process has used, with its children.
+//!
+//! The process clock counts in nanoseconds and keeps the time of threads that have ended, which
+//! the files under `/proc/PID/task` don't. Children are looked for because some servers fork one
+//! process for each connection. A child that is born and gone between two readings is missed.
+
+use anyhow::{Result, ensure};
+use std::collections::HashMap;
+use std::fs;
+
+/// CPU time of a process and its descendants at one moment.
+#[derive(Clone, Debug)]
+pub struct Reading {
+    pid: u32,
+    ns_by_pid: HashMap<u32, u64>,
+}
+
+impl Reading {
+    /// Reads the clocks of `pid` and of all that descend from it.
+    ///
+    /// # Errors
+    /// When there is no such process.
+    pub fn of(pid: u32) -> Result<Self> {
+        let mut ns_by_pid = HashMap::new();
+        for member in family(pid) {
+            // A descendant may end between the listing and the reading: it is then left out.
+            if let Some(ns) = clock_ns(member) {
+                ns_by_pid.insert(member, ns);
+            }
+        }
+        ensure!(ns_by_pid.contains_key(&pid), "no process {pid}: check --server-pid");
+        Ok(Self { pid, ns_by_pid })
+    }
+
+    /// Nanoseconds of CPU time used from this reading until now.
+    ///
+    /// # Errors
+    /// When the process has ended in between.
+    pub fn elapsed_ns(&self) -> Result<u64> {
+        let now = Self::of(self.pid)?;
+        let before = |pid| self.ns_by_pid.get(pid).copied().unwrap_or(0);
+        Ok(now.ns_by_pid.iter().map(|(pid, ns)| ns.saturating_sub(before(pid))).sum())
+    }
+}
+
+/// `pid` and its descendants.
+fn family(pid: u32) -> Vec<u32> {
+    let parents = parents();
+    let mut family = vec![pid];
+    let mut next = 0;
+    while next < family.len() {
+        let parent = family[next];
+        family.extend(parents.iter().filter(|(_, of)| *of == parent).map(|(child, _)| *child));
+        next += 1;
+    }
+    family
+}
+
+/// Every process with its parent.
+fn parents() -> Vec<(u32, u32)> {
+    let Ok(entries) = fs::read_dir("/proc") else { return Vec::new() };
+    entries
+        .flatten()
+        .filter_map(|entry| entry.file_name().to_str()?.parse().ok())
+        .filter_map(|pid: u32| {
+            let stat = fs::read_to_string(format!("/proc/{pid}/stat")).ok()?;
+            Some((pid, parent_in_stat(&stat)?))
+        })
+        .collect()
+}
+
+/// The parent in a line of `/proc/PID/stat`. The name in parentheses may hold anything, so the
+/// fields are counted from the last parenthesis.
+fn parent_in_stat(stat: &str) -> Option<u32> {
+    stat.rsplit_once(')')?.1.split_whitespace().nth(1)?.parse().ok()
+}
+
+fn clock_ns(pid: u32) -> Option<u64> {
+    let mut clock: libc::clockid_t = 0;
+    let mut time = libc::timespec { tv_sec: 0, tv_nsec: 0 };
+    // SAFETY: both calls write one value each to the place given, which outlives them.
+    let found = unsafe {
+        libc::clock_getcpuclockid(libc::pid_t::try_from(pid).ok()?, &raw mut clock) == 0
+            && libc::clock_gettime(clock, &raw mut time) == 0
+    };
+    found.then_some(time.tv_sec as u64 * 1_000_000_000 + time.tv_nsec as u64)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use std::hint::black_box;
+    use std::process::Command;
+
+    fn burn() {
+        black_box((0..20_000_000u64).fold(0u64, |sum, i| sum.wrapping_mul(31) ^ black_box(i)));
+    }
+
+    #[test]
+    fn the_time_of_an_ended_thread_is_counted() {
+        let reading = Reading::of(std::process::id()).unwrap();
+        std::thread::spawn(burn).join().unwrap();
+        assert!(reading.elapsed_ns().unwrap() > 1_000_000);
+    }
+
+    #[test]
+    fn a_child_belongs_to_the_family() {
+        let mut child = Command::new("sleep").arg("60").spawn().unwrap();
+        let found = family(std::process::id()).contains(&child.id());
+        child.kill().unwrap();
+        child.wait().unwrap();
+        assert!(found);
+    }
+
+    #[test]
+    fn a_name_with_parentheses_does_not_confuse() {
+        assert_eq!(parent_in_stat("12 (a) b) c) S 7 12 12 0"), Some(7));
+        assert_eq!(parent_in_stat("12"), None);
+    }
+
+    #[test]
+    fn a_process_that_is_not_there_is_an_error() {
+        let mut child = Command::new("true").spawn().unwrap();
+        child.wait().unwrap();
+        assert!(Reading::of(child.id()).is_err());
+    }
+}

@@ -1,0 +1,157 @@
+//! A Forebay server for a scenario: started with any volumes, asked for its counters.
+
+use anyhow::{Context, Result, bail, ensure};
+use rustix::process::{Pid, Signal, kill_process};
+use serde_json::Value;
+use std::fs::File;
+use std::os::unix::net::UnixStream;
+use std::path::{Path, PathBuf};
+use std::process::{Child, Command, Stdio};
+use std::time::{Duration, Instant};
+
+/// How long it may take to come up, and to leave.
+const PATIENCE: Duration = Duration::from_secs(20);
+
+/// A running server. Stopped when dropped.
+pub struct Forebay {
+    /// Its NBD socket.
+    pub socket: PathBuf,
+    /// Its process.
+    pub pid: u32,
+    program: PathBuf,
+    state: PathBuf,
+    child: Child,
+}
+
+impl Forebay {
+    /// Starts the program in `programs` with `volumes` (each `NAME=BACKING[,KEY=VALUE...]`) and a
+    /// pool of `memory_bytes`, with all its files in `dir`.
+    ///
+    /// # Errors
+    /// When it does not come up; what it said is in the message.
+    pub fn start(
+        programs: &Path,
+        dir: &Path,
+        volumes: &[String],
+        memory_bytes: u64,
+    ) -> Result<Self> {
+        let program = programs.join("forebay");
+        let (socket, state) = (dir.join("socket"), dir.join("state"));
+        let log = File::create(dir.join("log"))?;
+        let mut command = Command::new(&program);
+        command.arg("serve").arg("--state").arg(&state);
+        command.arg("--nbd").arg(format!("unix:{}", socket.display()));
+        command.arg("--memory").arg(memory_bytes.to_string());
+        for volume in volumes {
+            command.arg("--volume").arg(volume);
+        }
+        command.stdin(Stdio::null()).stdout(log.try_clone()?).stderr(log);
+        let child = command
+            .spawn()
+            .with_context(|| format!("starting {}: build it first", program.display()))?;
+        let mut server = Self { socket, pid: child.id(), program, state, child };
+        server.wait_until_open().with_context(|| {
+            let log = std::fs::read_to_string(dir.join("log")).unwrap_or_default();
+            format!("forebay did not come up; it said: {}", log.trim())
+        })?;
+        Ok(server)
+    }
+
+    fn wait_until_open(&mut self) -> Result<()> {
+        let deadline = Instant::now() + PATIENCE;
+        while UnixStream::connect(&self.socket).is_err() {
+            if let Some(status) = self.child.try_wait()? {
+                bail!("it ended with {status}");
+            }
+            ensure!(Instant::now() < deadline, "its socket did not open in {PATIENCE:?}");
+            std::thread::sleep(Duration::from_millis(5));
+        }
+        Ok(())
+    }
+
+    /// The counters of a volume as they are now.
+    ///
+    /// # Errors
+    /// When the status can't be had, or there is no such volume.
+    pub fn counters(&self, volume: &str) -> Result<Counters> {
+        let output = Command::new(&self.program)
+            .args(["status", "--json", "--state"])
+            .arg(&self.state)
+            .output()
+            .context("asking for the status")?;
+        ensure!(
+            output.status.success(),
+            "forebay status ended with {}: {}",
+            output.status,
+            String::from_utf8_lossy(&output.stderr)
+        );
+        Counters::parse(&String::from_utf8_lossy(&output.stdout), volume)
+    }
+}
+
+impl Drop for Forebay {
+    fn drop(&mut self) {
+        // The measurement is over: what fails here is seen in the process table.
+        if let Some(pid) = i32::try_from(self.pid).ok().and_then(Pid::from_raw) {
+            let _ = kill_process(pid, Signal::TERM);
+        }
+        let deadline = Instant::now() + PATIENCE;
+        while matches!(self.child.try_wait(), Ok(None)) {
+            if Instant::now() > deadline {
+                let _ = self.child.kill();
+            }
+            std::thread::sleep(Duration::from_millis(5));
+        }
+    }
+}
+
+/// The counters of one volume at one moment.
+#[derive(Clone, Debug)]
+pub struct Counters(Value);
+
+impl Counters {
+    /// Takes the counters of `volume` out of a status in JSON.
+    ///
+    /// # Errors
+    /// When it is no status, or has no such volume.
+    pub fn parse(status: &str, volume: &str) -> Result<Self> {
+        let status: Value = serde_json::from_str(status).context("the status is no JSON")?;
+        let volumes = status["volumes"].as_array().context("the status has no volumes")?;
+        let found = volumes.iter().find(|one| one["name"] == volume);
+        let found = found.with_context(|| format!("the status has no volume {volume:?}"))?;
+        Ok(Self(found["counters"].clone()))
+    }
+
+    /// One counter.
+    ///
+    /// # Errors
+    /// When there is none of that name: a figure that is missing is not zero.
+    pub fn get(&self, name: &str) -> Result<u64> {
+        self.0[name].as_u64().with_context(|| format!("the status has no counter {name:?}"))
+    }
+
+    /// How far one counter went from `before` to these.
+    ///
+    /// # Errors
+    /// As [`Counters::get`].
+    pub fn since(&self, before: &Self, name: &str) -> Result<u64> {
+        Ok(self.get(name)?.saturating_sub(before.get(name)?))
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn counters_are_those_of_the_volume() {
+        let status = r#"{"volumes": [{"name": "a", "counters": {"reads": 1}},
+            {"name": "b", "counters": {"reads": 20}}]}"#;
+        let counters = Counters::parse(status, "b").unwrap();
+        assert_eq!(counters.get("reads").unwrap(), 20);
+        assert!(counters.get("hits").is_err());
+        assert!(Counters::parse(status, "c").is_err());
+        let before = Counters::parse(status, "a").unwrap();
+        assert_eq!(counters.since(&before, "reads").unwrap(), 19);
+    }
+}

@@ -1,0 +1,267 @@
+//! The servers that are measured: started in a directory of their own, stopped when dropped.
+//!
+//! Each one serves the same number of bytes from RAM, in the way its authors would choose for
+//! that: nbdkit from its memory plugin, the file servers from a file on tmpfs, through the page
+//! cache. Forebay serves a memory volume with a pool that holds all of it, so that every request
+//! of a filled volume is a hit.
+
+use anyhow::{Context, Result, bail, ensure};
+use clap::ValueEnum;
+use rustix::process::{Pid, Signal, kill_process};
+use std::fs::{self, File};
+use std::os::unix::net::UnixStream;
+use std::path::{Path, PathBuf};
+use std::process::{Child, Command, Stdio};
+use std::time::{Duration, Instant};
+
+/// The export's name with all of them.
+pub const EXPORT: &str = "bench";
+/// How long a server may take to open its socket, and to end.
+const PATIENCE: Duration = Duration::from_secs(20);
+
+/// A kind of server.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, ValueEnum)]
+pub enum Kind {
+    /// The bare server of this package: the yardstick.
+    Bare,
+    /// Ours.
+    Forebay,
+    /// nbdkit with its memory plugin.
+    Nbdkit,
+    /// qemu-nbd on a file on tmpfs.
+    QemuNbd,
+    /// nbd-server on a file on tmpfs.
+    NbdServer,
+    /// qemu-storage-daemon on a file on tmpfs.
+    QemuStorageDaemon,
+}
+
+impl Kind {
+    /// All of them, the yardstick first.
+    pub const ALL: [Self; 6] = [
+        Self::Bare,
+        Self::Forebay,
+        Self::Nbdkit,
+        Self::QemuNbd,
+        Self::NbdServer,
+        Self::QemuStorageDaemon,
+    ];
+
+    /// As it is called in tables.
+    pub const fn name(self) -> &'static str {
+        match self {
+            Self::Bare => "bare",
+            Self::Forebay => "forebay",
+            Self::Nbdkit => "nbdkit",
+            Self::QemuNbd => "qemu-nbd",
+            Self::NbdServer => "nbd-server",
+            Self::QemuStorageDaemon => "qemu-storage-daemon",
+        }
+    }
+
+    /// Whether it is the work of others, to be compared with.
+    pub const fn is_peer(self) -> bool {
+        !matches!(self, Self::Bare | Self::Forebay)
+    }
+}
+
+/// Where programs and files are.
+#[derive(Clone, Debug)]
+pub struct Setup {
+    /// Directory of the programs built from this repository.
+    pub programs: PathBuf,
+    /// Directory for sockets and images. On tmpfs, or the file servers are measured with a disk.
+    pub dir: PathBuf,
+    /// Bytes that each server serves.
+    pub size_bytes: u64,
+}
+
+/// A running server.
+pub struct Server {
+    /// Which one.
+    pub kind: Kind,
+    /// Its Unix socket.
+    pub socket: PathBuf,
+    /// The process whose CPU time counts, with its children.
+    pub pid: u32,
+    child: Option<Child>,
+    image: Option<PathBuf>,
+}
+
+impl Server {
+    /// Starts one and waits until it takes connections.
+    ///
+    /// # Errors
+    /// When its program is missing, or its socket does not open in time.
+    pub fn start(kind: Kind, setup: &Setup) -> Result<Self> {
+        let dir = setup.dir.join(kind.name());
+        fs::create_dir_all(&dir).with_context(|| format!("making {}", dir.display()))?;
+        let socket = dir.join("socket");
+        let image = matches!(kind, Kind::QemuNbd | Kind::NbdServer | Kind::QemuStorageDaemon)
+            .then(|| dir.join("image"));
+        if let Some(image) = &image {
+            File::create(image)?.set_len(setup.size_bytes)?;
+        }
+        let mut command = command(kind, setup, &dir, &socket)?;
+        let log = File::create(dir.join("log"))?;
+        command.stdin(Stdio::null()).stdout(log.try_clone()?).stderr(log);
+        let child = command.spawn().with_context(|| {
+            let program = command.get_program().to_string_lossy();
+            format!("starting {program}: install it, or leave {} out", kind.name())
+        })?;
+        // From here on, whatever fails, the drop ends the child.
+        let mut server = Self { kind, socket, pid: child.id(), child: Some(child), image };
+        server.wait_until_open().with_context(|| {
+            let log = fs::read_to_string(dir.join("log")).unwrap_or_default();
+            format!("{} did not come up; it said: {}", kind.name(), log.trim())
+        })?;
+        if kind == Kind::NbdServer {
+            // It serves several clients only as a daemon, which is not our child.
+            let text = fs::read_to_string(dir.join("pid")).context("nbd-server wrote no pid")?;
+            server.pid = text.trim().parse().context("the pid file of nbd-server")?;
+        }
+        Ok(server)
+    }
+
+    fn wait_until_open(&mut self) -> Result<()> {
+        let deadline = Instant::now() + PATIENCE;
+        loop {
+            if UnixStream::connect(&self.socket).is_ok() {
+                return Ok(());
+            }
+            if self.kind != Kind::NbdServer
+                && let Some(child) = &mut self.child
+                && let Some(status) = child.try_wait()?
+            {
+                bail!("it ended with {status}");
+            }
+            ensure!(Instant::now() < deadline, "its socket did not open in {PATIENCE:?}");
+            std::thread::sleep(Duration::from_millis(5));
+        }
+    }
+}
+
+impl Drop for Server {
+    fn drop(&mut self) {
+        // All of this is tidying up after a measurement that is over: what fails here is left to
+        // the operator, who sees it in the process table.
+        if let Some(pid) = i32::try_from(self.pid).ok().and_then(Pid::from_raw) {
+            let _ = kill_process(pid, Signal::TERM);
+        }
+        if let Some(child) = &mut self.child {
+            let deadline = Instant::now() + PATIENCE;
+            while matches!(child.try_wait(), Ok(None)) {
+                if Instant::now() > deadline {
+                    let _ = child.kill();
+                }
+                std::thread::sleep(Duration::from_millis(5));
+            }
+        }
+        if let Some(image) = &self.image {
+            let _ = fs::remove_file(image);
+        }
+    }
+}
+
+fn command(kind: Kind, setup: &Setup, dir: &Path, socket: &Path) -> Result<Command> {
+    let size = setup.size_bytes.to_string();
+    let image = dir.join("image").to_string_lossy().into_owned();
+    let path = socket.to_string_lossy().into_owned();
+    let program = |name: &str| Command::new(setup.programs.join(name));
+    let mut command = match kind {
+        Kind::Bare => program("bare-server"),
+        Kind::Forebay => program("forebay"),
+        other => Command::new(other.name()),
+    };
+    match kind {
+        Kind::Bare => {
+            command.args(["--socket", &path, "--size", &size]);
+        }
+        Kind::Forebay => {
+            // The pool is half as large again as the volume, so that nothing is ever evicted.
+            let pool = (setup.size_bytes / 2 * 3).max(64 << 20).to_string();
+            command.args(["serve", "--volume", &format!("{EXPORT}=memory:{size}")]);
+            command.args(["--nbd", &format!("unix:{path}"), "--memory", &pool]);
+            command.arg("--state").arg(dir.join("state"));
+        }
+        Kind::Nbdkit => {
+            command.args(["-f", "-U", &path, "memory", &size, "allocator=malloc"]);
+        }
+        Kind::QemuNbd => {
+            command.args(["-t", "-f", "raw", "-x", EXPORT, "-k", &path, "--shared=64"]);
+            command.args(["--cache=writeback", &image]);
+        }
+        Kind::NbdServer => {
+            let config = dir.join("config");
+            let text = format!("[generic]\nunixsock = {path}\n[{EXPORT}]\nexportname = {image}\n");
+            fs::write(&config, text)?;
+            command.arg("-C").arg(config).arg("-p").arg(dir.join("pid"));
+        }
+        Kind::QemuStorageDaemon => {
+            command.args(["--blockdev", &format!("driver=file,node-name=disk,filename={image}")]);
+            let server = format!("addr.type=unix,addr.path={path},max-connections=64");
+            command.args(["--nbd-server", &server, "--export"]);
+            command.arg(format!("type=nbd,id=e,node-name=disk,writable=on,name={EXPORT}"));
+        }
+    }
+    Ok(command)
+}
+
+/// The directory of the programs built beside the one that is running.
+///
+/// # Errors
+/// When the running program can't be found.
+pub fn own_programs() -> Result<PathBuf> {
+    let own = std::env::current_exe().context("finding the running program")?;
+    Ok(own.parent().context("the running program lies in no directory")?.to_path_buf())
+}
+
+/// A fresh directory in memory where there is tmpfs, elsewhere where there isn't.
+///
+/// # Errors
+/// When no directory can be made.
+pub fn work_dir() -> Result<tempfile::TempDir> {
+    let builder = || {
+        let mut builder = tempfile::Builder::new();
+        builder.prefix("forebay-bench.");
+        builder
+    };
+    builder()
+        .tempdir_in("/dev/shm")
+        .or_else(|_| builder().tempdir())
+        .context("making a directory for sockets and images")
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_server_that_does_not_start_says_so() {
+        let dir = tempfile::tempdir().unwrap();
+        let setup = Setup {
+            programs: dir.path().to_path_buf(),
+            dir: dir.path().to_path_buf(),
+            size_bytes: 1 << 20,
+        };
+        let Err(error) = Server::start(Kind::Bare, &setup) else { panic!("no program, no error") };
+        assert!(format!("{error:#}").contains("bare-server"), "{error:#}");
+
+        // A program that ends at once is reported with its own words.
+        let program = dir.path().join("bare-server");
+        fs::write(&program, "#!/bin/sh\necho no room >&2\nexit 3\n").unwrap();
+        let mode = std::os::unix::fs::PermissionsExt::from_mode(0o755);
+        fs::set_permissions(&program, mode).unwrap();
+        let Err(error) = Server::start(Kind::Bare, &setup) else { panic!("it ended, no error") };
+        let text = format!("{error:#}");
+        assert!(text.contains("no room") && text.contains("exit status: 3"), "{text}");
+    }
+
+    #[test]
+    fn every_kind_has_a_name_of_its_own() {
+        let mut names: Vec<_> = Kind::ALL.iter().map(|kind| kind.name()).collect();
+        names.sort_unstable();
+        names.dedup();
+        assert_eq!(names.len(), Kind::ALL.len());
+    }
+}

@@ -1,0 +1,339 @@
+//! The part of the NBD protocol that a benchmark needs: fixed newstyle handshake, simple replies.
+//!
+//! Both ends of the handshake are here, because the bare server and the batching client must
+//! agree with each other and with everybody else. All integers are big-endian.
+
+use anyhow::{Context, Result, bail, ensure};
+use std::io::{Read, Write};
+
+const GREETING_MAGIC: u64 = 0x4e42_444d_4147_4943;
+const OPTION_MAGIC: u64 = 0x4948_4156_454f_5054;
+const OPTION_REPLY_MAGIC: u64 = 0x0003_e889_0455_65a9;
+const REQUEST_MAGIC: u32 = 0x2560_9513;
+const REPLY_MAGIC: u32 = 0x6744_6698;
+
+const HANDSHAKE_FLAGS: u16 = 0b11; // fixed newstyle, no zeroes
+const OPTION_EXPORT_NAME: u32 = 1;
+const OPTION_ABORT: u32 = 2;
+const OPTION_GO: u32 = 7;
+const REPLY_ACK: u32 = 1;
+const REPLY_INFO: u32 = 3;
+const REPLY_ERROR_UNSUPPORTED: u32 = 0x8000_0001;
+const INFO_EXPORT: u16 = 0;
+
+/// The longest option that the bare server reads, in bytes; a name is at most 4096.
+const OPTION_BYTES_MAX: u32 = 8192;
+
+/// What the bare server says of its export: flags are valid, flush is understood, and several
+/// connections see the same data.
+const EXPORT_FLAGS: u16 = 1 | 1 << 2 | 1 << 8;
+
+/// Length of a request without its payload, in bytes.
+pub const REQUEST_BYTES: usize = 28;
+/// Length of a simple reply without its payload, in bytes.
+pub const REPLY_BYTES: usize = 16;
+
+/// What a request asks for.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Command {
+    /// Send me these bytes.
+    Read,
+    /// Take these bytes; the payload follows.
+    Write,
+    /// Goodbye; there is no reply.
+    Disconnect,
+    /// Answer when all that was answered is on stable storage.
+    Flush,
+    /// Anything else, by its number.
+    Other(u16),
+}
+
+impl Command {
+    const fn number(self) -> u16 {
+        match self {
+            Self::Read => 0,
+            Self::Write => 1,
+            Self::Disconnect => 2,
+            Self::Flush => 3,
+            Self::Other(number) => number,
+        }
+    }
+
+    const fn from_number(number: u16) -> Self {
+        match number {
+            0 => Self::Read,
+            1 => Self::Write,
+            2 => Self::Disconnect,
+            3 => Self::Flush,
+            other => Self::Other(other),
+        }
+    }
+}
+
+/// One request.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Request {
+    /// What to do.
+    pub command: Command,
+    /// Comes back in the reply.
+    pub cookie: u64,
+    /// First byte of the export.
+    pub offset: u64,
+    /// Length in bytes.
+    pub len: u32,
+}
+
+impl Request {
+    /// The request as it goes on the wire.
+    pub fn encode(&self) -> [u8; REQUEST_BYTES] {
+        let mut bytes = [0; REQUEST_BYTES];
+        bytes[0..4].copy_from_slice(&REQUEST_MAGIC.to_be_bytes());
+        bytes[6..8].copy_from_slice(&self.command.number().to_be_bytes());
+        bytes[8..16].copy_from_slice(&self.cookie.to_be_bytes());
+        bytes[16..24].copy_from_slice(&self.offset.to_be_bytes());
+        bytes[24..28].copy_from_slice(&self.len.to_be_bytes());
+        bytes
+    }
+
+    /// Reads a request from the wire.
+    ///
+    /// # Errors
+    /// When the magic is wrong: the two ends have lost step and the connection is of no use.
+    pub fn decode(bytes: &[u8; REQUEST_BYTES]) -> Result<Self> {
+        let magic = u32::from_be_bytes(part(bytes, 0));
+        ensure!(magic == REQUEST_MAGIC, "a request began with {magic:#x}: the stream lost step");
+        Ok(Self {
+            command: Command::from_number(u16::from_be_bytes(part(bytes, 6))),
+            cookie: u64::from_be_bytes(part(bytes, 8)),
+            offset: u64::from_be_bytes(part(bytes, 16)),
+            len: u32::from_be_bytes(part(bytes, 24)),
+        })
+    }
+}
+
+/// One simple reply.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Reply {
+    /// Zero, or why the request failed.
+    pub errno: u32,
+    /// The cookie of the request.
+    pub cookie: u64,
+}
+
+impl Reply {
+    /// The reply as it goes on the wire.
+    pub fn encode(&self) -> [u8; REPLY_BYTES] {
+        let mut bytes = [0; REPLY_BYTES];
+        bytes[0..4].copy_from_slice(&REPLY_MAGIC.to_be_bytes());
+        bytes[4..8].copy_from_slice(&self.errno.to_be_bytes());
+        bytes[8..16].copy_from_slice(&self.cookie.to_be_bytes());
+        bytes
+    }
+
+    /// Reads a reply from the wire.
+    ///
+    /// # Errors
+    /// When the magic is wrong: the server speaks structured replies unasked, or lost step.
+    pub fn decode(bytes: &[u8; REPLY_BYTES]) -> Result<Self> {
+        let magic = u32::from_be_bytes(part(bytes, 0));
+        ensure!(magic == REPLY_MAGIC, "a reply began with {magic:#x}: the stream lost step");
+        Ok(Self {
+            errno: u32::from_be_bytes(part(bytes, 4)),
+            cookie: u64::from_be_bytes(part(bytes, 8)),
+        })
+    }
+}
+
+/// `N` bytes at `at`. The callers' offsets are constants inside arrays of fixed length.
+fn part<const N: usize>(bytes: &[u8], at: usize) -> [u8; N] {
+    let mut out = [0; N];
+    out.copy_from_slice(&bytes[at..at + N]);
+    out
+}
+
+/// What the server said of an export.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Export {
+    /// Size in bytes.
+    pub size_bytes: u64,
+    /// The transmission flags of the protocol.
+    pub flags: u16,
+}
+
+/// The client's side of the handshake: opens `name` and leaves the stream ready for requests.
+///
+/// # Errors
+/// When the peer is no NBD server, knows no `NBD_OPT_GO`, or has no such export.
+pub fn open_export(stream: &mut (impl Read + Write), name: &str) -> Result<Export> {
+    let greeting = read_u64(stream).context("the server closed before its greeting")?;
+    ensure!(greeting == GREETING_MAGIC, "not an NBD server: it greeted with {greeting:#x}");
+    let second = read_u64(stream)?;
+    ensure!(second == OPTION_MAGIC, "an oldstyle NBD server, which is not supported");
+    let flags = u32::from(read_u16(stream)? & HANDSHAKE_FLAGS);
+    stream.write_all(&flags.to_be_bytes())?;
+
+    let mut option = Vec::with_capacity(32 + name.len());
+    option.extend(OPTION_MAGIC.to_be_bytes());
+    option.extend(OPTION_GO.to_be_bytes());
+    option.extend(u32::try_from(name.len() + 6)?.to_be_bytes());
+    option.extend(u32::try_from(name.len())?.to_be_bytes());
+    option.extend(name.as_bytes());
+    option.extend(0u16.to_be_bytes());
+    stream.write_all(&option)?;
+    read_go_replies(stream, name)
+}
+
+fn read_go_replies(stream: &mut impl Read, name: &str) -> Result<Export> {
+    let mut export = None;
+    loop {
+        let magic = read_u64(stream)?;
+        ensure!(magic == OPTION_REPLY_MAGIC, "an option reply began with {magic:#x}");
+        let _option = read_u32(stream)?;
+        let kind = read_u32(stream)?;
+        let len = read_u32(stream)?;
+        ensure!(len <= OPTION_BYTES_MAX, "an option reply of {len} bytes is too long");
+        let mut data = vec![0; len as usize];
+        stream.read_exact(&mut data)?;
+        match kind {
+            REPLY_ACK => return export.context("the server opened the export without its size"),
+            REPLY_INFO if data.len() == 12 && u16::from_be_bytes(part(&data, 0)) == INFO_EXPORT => {
+                export = Some(Export {
+                    size_bytes: u64::from_be_bytes(part(&data, 2)),
+                    flags: u16::from_be_bytes(part(&data, 10)),
+                });
+            }
+            REPLY_INFO => {}
+            error => bail!(
+                "the server refused export {name:?} with {error:#x} ({}): check --export",
+                String::from_utf8_lossy(&data)
+            ),
+        }
+    }
+}
+
+/// The server's side of the handshake, for any export name. Returns whether the client wants to go
+/// on to requests.
+///
+/// # Errors
+/// When the client breaks the protocol or goes away in the middle.
+pub fn accept_client(stream: &mut (impl Read + Write), size_bytes: u64) -> Result<bool> {
+    let mut greeting = Vec::with_capacity(18);
+    greeting.extend(GREETING_MAGIC.to_be_bytes());
+    greeting.extend(OPTION_MAGIC.to_be_bytes());
+    greeting.extend(HANDSHAKE_FLAGS.to_be_bytes());
+    stream.write_all(&greeting)?;
+    let no_zeroes = read_u32(stream)? & 2 != 0;
+    loop {
+        let magic = read_u64(stream)?;
+        ensure!(magic == OPTION_MAGIC, "an option began with {magic:#x}");
+        let option = read_u32(stream)?;
+        let len = read_u32(stream)?;
+        ensure!(len <= OPTION_BYTES_MAX, "an option of {len} bytes is too long");
+        let mut data = vec![0; len as usize];
+        stream.read_exact(&mut data)?;
+        match option {
+            OPTION_EXPORT_NAME => {
+                let mut answer = export_answer(size_bytes);
+                answer.resize(if no_zeroes { 10 } else { 134 }, 0);
+                stream.write_all(&answer)?;
+                return Ok(true);
+            }
+            OPTION_GO => {
+                let mut info = INFO_EXPORT.to_be_bytes().to_vec();
+                info.extend(export_answer(size_bytes));
+                write_option_reply(stream, option, REPLY_INFO, &info)?;
+                write_option_reply(stream, option, REPLY_ACK, &[])?;
+                return Ok(true);
+            }
+            OPTION_ABORT => {
+                write_option_reply(stream, option, REPLY_ACK, &[])?;
+                return Ok(false);
+            }
+            _ => write_option_reply(stream, option, REPLY_ERROR_UNSUPPORTED, &[])?,
+        }
+    }
+}
+
+fn export_answer(size_bytes: u64) -> Vec<u8> {
+    let mut answer = size_bytes.to_be_bytes().to_vec();
+    answer.extend(EXPORT_FLAGS.to_be_bytes());
+    answer
+}
+
+fn write_option_reply(stream: &mut impl Write, option: u32, kind: u32, data: &[u8]) -> Result<()> {
+    let mut reply = Vec::with_capacity(20 + data.len());
+    reply.extend(OPTION_REPLY_MAGIC.to_be_bytes());
+    reply.extend(option.to_be_bytes());
+    reply.extend(kind.to_be_bytes());
+    reply.extend(u32::try_from(data.len())?.to_be_bytes());
+    reply.extend(data);
+    Ok(stream.write_all(&reply)?)
+}
+
+fn read_u16(stream: &mut impl Read) -> Result<u16> {
+    let mut bytes = [0; 2];
+    stream.read_exact(&mut bytes)?;
+    Ok(u16::from_be_bytes(bytes))
+}
+
+fn read_u32(stream: &mut impl Read) -> Result<u32> {
+    let mut bytes = [0; 4];
+    stream.read_exact(&mut bytes)?;
+    Ok(u32::from_be_bytes(bytes))
+}
+
+fn read_u64(stream: &mut impl Read) -> Result<u64> {
+    let mut bytes = [0; 8];
+    stream.read_exact(&mut bytes)?;
+    Ok(u64::from_be_bytes(bytes))
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use std::os::unix::net::UnixStream;
+
+    #[test]
+    fn requests_and_replies_come_back_as_they_went() {
+        for command in [Command::Read, Command::Write, Command::Flush, Command::Other(6)] {
+            let request = Request { command, cookie: u64::MAX - 3, offset: 1 << 40, len: 4096 };
+            assert_eq!(Request::decode(&request.encode()).unwrap(), request);
+        }
+        let reply = Reply { errno: 28, cookie: 77 };
+        assert_eq!(Reply::decode(&reply.encode()).unwrap(), reply);
+    }
+
+    #[test]
+    fn a_stream_out_of_step_is_noticed() {
+        let mut bytes = Reply { errno: 0, cookie: 1 }.encode();
+        bytes[0] ^= 1;
+        assert!(Reply::decode(&bytes).is_err());
+        assert!(Request::decode(&[0; REQUEST_BYTES]).is_err());
+    }
+
+    #[test]
+    fn the_two_ends_agree_on_the_size() {
+        let (mut client, mut server) = UnixStream::pair().unwrap();
+        let thread = std::thread::spawn(move || accept_client(&mut server, 1 << 30).unwrap());
+        let export = open_export(&mut client, "any name").unwrap();
+        assert_eq!(export, Export { size_bytes: 1 << 30, flags: EXPORT_FLAGS });
+        assert!(thread.join().unwrap());
+    }
+
+    #[test]
+    fn a_refusal_names_the_export() {
+        let (mut client, mut server) = UnixStream::pair().unwrap();
+        let thread = std::thread::spawn(move || {
+            let mut hello = GREETING_MAGIC.to_be_bytes().to_vec();
+            hello.extend(OPTION_MAGIC.to_be_bytes());
+            hello.extend(3u16.to_be_bytes());
+            server.write_all(&hello).unwrap();
+            let mut request = [0; 4 + 16 + 6 + 3];
+            server.read_exact(&mut request).unwrap();
+            write_option_reply(&mut server, OPTION_GO, 0x8000_0006, b"unknown").unwrap();
+        });
+        let error = open_export(&mut client, "two").unwrap_err().to_string();
+        assert!(error.contains("\"two\"") && error.contains("unknown"), "{error}");
+        thread.join().unwrap();
+    }
+}

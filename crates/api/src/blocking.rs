@@ -1,0 +1,90 @@
+//! The client for programs without an async runtime, such as the command line.
+
+use crate::{AddVolume, Client, ClientError, Progress, Status, VolumeSettings, VolumeStatus};
+use std::{io, path::PathBuf};
+use tokio::runtime::{Builder, Runtime};
+
+/// [`Client`], each request waited for on the calling thread. Not for use inside a runtime: it
+/// panics there, as everything does that blocks one.
+#[derive(Debug)]
+pub struct BlockingClient {
+    client: Client,
+    runtime: Runtime,
+}
+
+type Result<T> = std::result::Result<T, ClientError>;
+
+impl BlockingClient {
+    /// A client for the control socket at this path. The socket is not opened yet.
+    ///
+    /// # Errors
+    /// The system has no descriptors left for the event loop.
+    pub fn new(socket: impl Into<PathBuf>) -> io::Result<Self> {
+        let runtime = Builder::new_current_thread().enable_io().enable_time().build()?;
+        Ok(Self { client: Client::new(socket), runtime })
+    }
+
+    /// See [`Client::status`].
+    ///
+    /// # Errors
+    /// See [`ClientError`]; so for all requests.
+    pub fn status(&self) -> Result<Status> {
+        self.runtime.block_on(self.client.status())
+    }
+
+    /// See [`Client::volume_list`].
+    ///
+    /// # Errors
+    /// See [`ClientError`].
+    pub fn volume_list(&self) -> Result<Vec<VolumeStatus>> {
+        self.runtime.block_on(self.client.volume_list())
+    }
+
+    /// See [`Client::volume`].
+    ///
+    /// # Errors
+    /// See [`ClientError`].
+    pub fn volume(&self, name: &str) -> Result<VolumeStatus> {
+        self.runtime.block_on(self.client.volume(name))
+    }
+
+    /// See [`Client::add_volume`].
+    ///
+    /// # Errors
+    /// See [`ClientError`].
+    pub fn add_volume(&self, request: &AddVolume) -> Result<VolumeStatus> {
+        self.runtime.block_on(self.client.add_volume(request))
+    }
+
+    /// See [`Client::set_volume`].
+    ///
+    /// # Errors
+    /// See [`ClientError`].
+    pub fn set_volume(&self, name: &str, change: &VolumeSettings) -> Result<VolumeStatus> {
+        self.runtime.block_on(self.client.set_volume(name, change))
+    }
+
+    /// See [`Client::remove_volume`].
+    ///
+    /// # Errors
+    /// See [`ClientError`].
+    pub fn remove_volume(&self, name: &str, progress: impl FnMut(Progress) + Send) -> Result<()> {
+        self.runtime.block_on(self.client.remove_volume(name, progress))
+    }
+
+    /// See [`Client::flush_volume`].
+    ///
+    /// # Errors
+    /// See [`ClientError`].
+    pub fn flush_volume(&self, name: &str, progress: impl FnMut(Progress) + Send) -> Result<()> {
+        self.runtime.block_on(self.client.flush_volume(name, progress))
+    }
+
+    /// See [`Client::stop`].
+    ///
+    /// # Errors
+    /// See [`ClientError`].
+    pub fn stop(&self, progress: impl FnMut(Progress) + Send) -> Result<()> {
+        self.runtime.block_on(self.client.stop(progress))
+    }
+}

@@ -1,0 +1,288 @@
+//! The client: one connection per request over the control socket.
+//!
+//! A request is rare and short beside what it asks for, so nothing is kept open between two of
+//! them: a client holds a path and nothing else, and a restarted server is found again.
+
+use crate::{
+    AddVolume, ErrorBody, Event, Problem, Progress, Status, VolumeList, VolumeSettings,
+    VolumeStatus, paths,
+};
+use http_body_util::{BodyExt, Full, Limited};
+use hyper::{
+    Method, Request, Response,
+    body::{Bytes, Incoming},
+    client::conn::http1,
+    header,
+};
+use hyper_util::rt::TokioIo;
+use serde::{Serialize, de::DeserializeOwned};
+use std::{
+    io,
+    path::{Path, PathBuf},
+    time::Duration,
+};
+use tokio::net::UnixStream;
+
+/// Largest answer that is read, in bytes: 1024 volumes with the longest names and descriptions.
+const ANSWER_BYTES_MAX: usize = 32 << 20;
+/// Longest line of a stream, in bytes: a problem with its remedy.
+const LINE_BYTES_MAX: usize = 64 << 10;
+/// How long a short request may take. Adding a volume opens a disk, which may have to spin up.
+const ANSWER_SECONDS_MAX: u64 = 60;
+
+/// Why a request was not done.
+#[derive(Debug, thiserror::Error)]
+pub enum ClientError {
+    /// Nothing listens at the socket.
+    #[error(
+        "no forebay answers at {}: start one with forebay serve, or name the state directory of \
+         another with --state DIR", socket.display()
+    )]
+    NotRunning {
+        /// The control socket.
+        socket: PathBuf,
+    },
+    /// The socket belongs to someone else.
+    #[error("{} may not be opened: run this as the user who runs forebay", socket.display())]
+    NotAllowed {
+        /// The control socket.
+        socket: PathBuf,
+    },
+    /// The socket can't be opened for another reason.
+    #[error("{} can't be opened: see that it is forebay's control socket", socket.display())]
+    Connect {
+        /// The control socket.
+        socket: PathBuf,
+        /// What the system said.
+        source: io::Error,
+    },
+    /// The server said no.
+    #[error(transparent)]
+    Refused(#[from] Problem),
+    /// The connection ended or broke before the answer was complete.
+    #[error("the server went away before it had answered: look into its log")]
+    Cut {
+        /// What the connection said, if it broke.
+        source: Option<hyper::Error>,
+    },
+    /// The server did not answer in time.
+    #[error("the server did not answer within {seconds} seconds: look into its log")]
+    TimedOut {
+        /// How long was waited.
+        seconds: u64,
+    },
+    /// The answer is not what this version understands.
+    #[error("the answer can't be read ({what}): use the forebay of the server's version")]
+    Answer {
+        /// What is wrong with it.
+        what: String,
+    },
+}
+
+type Result<T> = std::result::Result<T, ClientError>;
+
+/// Speaks to the server behind one control socket.
+#[derive(Clone, Debug)]
+pub struct Client {
+    socket: PathBuf,
+}
+
+impl Client {
+    /// A client for the control socket at this path. Nothing is opened yet.
+    pub fn new(socket: impl Into<PathBuf>) -> Self {
+        Self { socket: socket.into() }
+    }
+
+    /// The control socket.
+    pub fn socket(&self) -> &Path {
+        &self.socket
+    }
+
+    /// The state of everything.
+    ///
+    /// # Errors
+    /// See [`ClientError`]; so for all requests.
+    pub async fn status(&self) -> Result<Status> {
+        self.short(Method::GET, paths::STATUS, None::<&()>).await
+    }
+
+    /// All volumes.
+    ///
+    /// # Errors
+    /// See [`ClientError`].
+    pub async fn volume_list(&self) -> Result<Vec<VolumeStatus>> {
+        let list: VolumeList = self.short(Method::GET, paths::VOLUMES, None::<&()>).await?;
+        Ok(list.volumes)
+    }
+
+    /// One volume.
+    ///
+    /// # Errors
+    /// See [`ClientError`].
+    pub async fn volume(&self, name: &str) -> Result<VolumeStatus> {
+        self.short(Method::GET, &paths::volume(name), None::<&()>).await
+    }
+
+    /// Adds a volume.
+    ///
+    /// # Errors
+    /// See [`ClientError`].
+    pub async fn add_volume(&self, request: &AddVolume) -> Result<VolumeStatus> {
+        self.short(Method::POST, paths::VOLUMES, Some(request)).await
+    }
+
+    /// Changes settings of a volume.
+    ///
+    /// # Errors
+    /// See [`ClientError`].
+    pub async fn set_volume(&self, name: &str, change: &VolumeSettings) -> Result<VolumeStatus> {
+        self.short(Method::PATCH, &paths::volume(name), Some(change)).await
+    }
+
+    /// Writes a volume's dirty data to its disk and takes the volume away.
+    ///
+    /// # Errors
+    /// See [`ClientError`].
+    pub async fn remove_volume(
+        &self,
+        name: &str,
+        progress: impl FnMut(Progress) + Send,
+    ) -> Result<()> {
+        self.long(Method::DELETE, &paths::volume(name), progress).await
+    }
+
+    /// Writes a volume's dirty data to its disk.
+    ///
+    /// # Errors
+    /// See [`ClientError`].
+    pub async fn flush_volume(
+        &self,
+        name: &str,
+        progress: impl FnMut(Progress) + Send,
+    ) -> Result<()> {
+        self.long(Method::POST, &paths::volume_flush(name), progress).await
+    }
+
+    /// Writes all dirty data to the disks and ends the server.
+    ///
+    /// # Errors
+    /// See [`ClientError`].
+    pub async fn stop(&self, progress: impl FnMut(Progress) + Send) -> Result<()> {
+        self.long(Method::POST, paths::STOP, progress).await
+    }
+
+    /// A request with one answer.
+    async fn short<T: DeserializeOwned>(
+        &self,
+        method: Method,
+        path: &str,
+        body: Option<&(impl Serialize + Sync)>,
+    ) -> Result<T> {
+        let seconds = ANSWER_SECONDS_MAX;
+        let answer = async {
+            let response = self.send(method, path, body).await?;
+            let bytes = read_body(response).await?;
+            serde_json::from_slice(&bytes)
+                .map_err(|error| ClientError::Answer { what: error.to_string() })
+        };
+        match tokio::time::timeout(Duration::from_secs(seconds), answer).await {
+            Ok(result) => result,
+            Err(_) => Err(ClientError::TimedOut { seconds }),
+        }
+    }
+
+    /// A request that answers with a stream of events.
+    async fn long(
+        &self,
+        method: Method,
+        path: &str,
+        mut progress: impl FnMut(Progress) + Send,
+    ) -> Result<()> {
+        let mut body = self.send(method, path, None::<&()>).await?.into_body();
+        let mut line = Vec::new();
+        while let Some(frame) = body.frame().await {
+            let frame = frame.map_err(|source| ClientError::Cut { source: Some(source) })?;
+            let Ok(data) = frame.into_data() else { continue };
+            for piece in data.split_inclusive(|&byte| byte == b'\n') {
+                line.extend_from_slice(piece);
+                if line.len() > LINE_BYTES_MAX {
+                    return Err(ClientError::Answer { what: "a line without an end".into() });
+                }
+                if line.last() != Some(&b'\n') {
+                    continue;
+                }
+                match serde_json::from_slice(&line) {
+                    Ok(Event::Progress(report)) => progress(report),
+                    Ok(Event::Done(_)) => return Ok(()),
+                    Ok(Event::Error(problem)) => return Err(problem.into()),
+                    Err(error) => return Err(ClientError::Answer { what: error.to_string() }),
+                }
+                line.clear();
+            }
+        }
+        Err(ClientError::Cut { source: None })
+    }
+
+    /// Sends a request; an answer that is an error becomes one here.
+    async fn send(
+        &self,
+        method: Method,
+        path: &str,
+        body: Option<&(impl Serialize + Sync)>,
+    ) -> Result<Response<Incoming>> {
+        let cut = |source| ClientError::Cut { source: Some(source) };
+        let stream = UnixStream::connect(&self.socket)
+            .await
+            .map_err(|error| connect_error(&self.socket, error))?;
+        let (mut sender, connection) = http1::handshake(TokioIo::new(stream)).await.map_err(cut)?;
+        // It ends by itself when the answer is read or dropped; its errors reach us through both.
+        tokio::spawn(connection);
+        let mut request =
+            Request::builder().method(method).uri(path).header(header::HOST, "forebay");
+        let mut bytes = Vec::new();
+        if let Some(body) = body {
+            request = request.header(header::CONTENT_TYPE, "application/json");
+            bytes = serde_json::to_vec(body)
+                .map_err(|error| ClientError::Answer { what: error.to_string() })?;
+        }
+        let request = request
+            .body(Full::new(Bytes::from(bytes)))
+            .map_err(|error| ClientError::Answer { what: error.to_string() })?;
+        let response = sender.send_request(request).await.map_err(cut)?;
+        if response.status().is_success() {
+            return Ok(response);
+        }
+        let status = response.status();
+        let bytes = read_body(response).await?;
+        match serde_json::from_slice::<ErrorBody>(&bytes) {
+            Ok(body) => Err(body.error.into()),
+            Err(_) => Err(ClientError::Answer { what: format!("status {status}") }),
+        }
+    }
+}
+
+async fn read_body(response: Response<Incoming>) -> Result<Bytes> {
+    let body = Limited::new(response.into_body(), ANSWER_BYTES_MAX);
+    match body.collect().await {
+        Ok(collected) => Ok(collected.to_bytes()),
+        Err(error) => match error.downcast::<hyper::Error>() {
+            Ok(source) => Err(ClientError::Cut { source: Some(*source) }),
+            Err(error) => Err(ClientError::Answer { what: error.to_string() }),
+        },
+    }
+}
+
+fn connect_error(socket: &Path, source: io::Error) -> ClientError {
+    let socket = socket.to_owned();
+    match source.kind() {
+        io::ErrorKind::NotFound | io::ErrorKind::ConnectionRefused => {
+            ClientError::NotRunning { socket }
+        }
+        io::ErrorKind::PermissionDenied => ClientError::NotAllowed { socket },
+        _ => ClientError::Connect { socket, source },
+    }
+}
+
+#[cfg(test)]
+#[path = "client_tests.rs"]
+mod tests;

@@ -1,0 +1,100 @@
+//! The client against a server that misbehaves; the well-behaved one is tested with the control
+//! server.
+
+use super::*;
+use crate::{BlockingClient, ErrorKind};
+use std::{
+    io::{Read, Write},
+    os::unix::net::UnixListener,
+    thread,
+};
+
+/// What the client makes of an answer that consists of these bytes, after which the server hangs
+/// up; and the progress it saw.
+fn answer<T>(bytes: &str, ask: impl FnOnce(&BlockingClient) -> T) -> T {
+    let directory = tempfile::tempdir().unwrap();
+    let socket = directory.path().join("control.sock");
+    let listener = UnixListener::bind(&socket).unwrap();
+    let bytes = bytes.to_owned();
+    let server = thread::spawn(move || {
+        let (mut stream, _) = listener.accept().unwrap();
+        let mut request = Vec::new();
+        while !request.ends_with(b"\r\n\r\n") {
+            let mut byte = [0];
+            assert_eq!(stream.read(&mut byte).unwrap(), 1);
+            request.push(byte[0]);
+        }
+        stream.write_all(bytes.as_bytes()).unwrap();
+    });
+    let result = ask(&BlockingClient::new(&socket).unwrap());
+    server.join().unwrap();
+    result
+}
+
+fn stream(lines: &str) -> (Result<()>, Vec<Progress>) {
+    let head = "HTTP/1.1 200 OK\r\nconnection: close\r\n\r\n";
+    let mut seen = Vec::new();
+    let result = answer(&format!("{head}{lines}"), |client| {
+        client.flush_volume("disk", |progress| seen.push(progress))
+    });
+    (result, seen)
+}
+
+#[test]
+fn a_stream_ends_with_done_or_an_error() {
+    let progress = r#"{"progress":{"dirty_bytes_left":1,"dirty_bytes_total":2}}"#;
+    let (result, seen) = stream(&format!("{progress}\n{progress}\n{{\"done\":{{}}}}\n"));
+    result.unwrap();
+    assert_eq!(seen, [Progress { dirty_bytes_left: 1, dirty_bytes_total: 2 }; 2]);
+    let (result, _) = stream(
+        "{\"error\":{\"kind\":\"failed\",\"message\":\"disk broke\",\"remedy\":\"replace it\"}}\n",
+    );
+    let error = result.unwrap_err();
+    assert_eq!(error.to_string(), "disk broke: replace it");
+    assert!(matches!(error, ClientError::Refused(Problem { kind: ErrorKind::Failed, .. })));
+}
+
+#[test]
+fn a_stream_that_is_cut_off_is_no_success() {
+    for lines in
+        ["", "{\"progress\":{\"dirty_bytes_left\":1,\"dirty_bytes_total\":2}}\n", "{\"done\":{}}"]
+    {
+        let (result, _) = stream(lines);
+        assert!(matches!(result, Err(ClientError::Cut { .. })), "{lines}: {result:?}");
+    }
+}
+
+#[test]
+fn lines_that_make_no_sense_or_never_end_are_refused() {
+    let (result, _) = stream("{\"finished\":{}}\n");
+    assert!(matches!(result, Err(ClientError::Answer { .. })), "{result:?}");
+    let (result, _) = stream(&"x".repeat(LINE_BYTES_MAX + 1));
+    assert!(matches!(result, Err(ClientError::Answer { .. })), "{result:?}");
+}
+
+#[test]
+fn answers_that_are_no_answers_are_said_to_be_none() {
+    let error = answer("SSH-2.0\r\n", BlockingClient::status).unwrap_err();
+    assert!(matches!(error, ClientError::Cut { .. }), "{error:?}");
+    let error = answer("HTTP/1.1 502 Bad\r\ncontent-length: 0\r\n\r\n", BlockingClient::status);
+    assert!(error.unwrap_err().to_string().contains("status 502"));
+    let error = answer("HTTP/1.1 200 OK\r\ncontent-length: 2\r\n\r\n{}", BlockingClient::status);
+    assert!(error.unwrap_err().to_string().contains("missing field"));
+    let error = answer("HTTP/1.1 200 OK\r\ncontent-length: 5\r\n\r\n{}", BlockingClient::status);
+    assert!(matches!(error, Err(ClientError::Cut { .. })), "{error:?}");
+}
+
+#[test]
+fn without_a_server_the_remedy_is_to_start_one() {
+    let directory = tempfile::tempdir().unwrap();
+    let socket = directory.path().join("control.sock");
+    let ask = || BlockingClient::new(&socket).unwrap().status().unwrap_err();
+    assert!(matches!(ask(), ClientError::NotRunning { .. }));
+    drop(UnixListener::bind(&socket).unwrap());
+    let error = ask();
+    assert!(matches!(error, ClientError::NotRunning { .. }), "a stale socket: {error:?}");
+    assert!(error.to_string().contains("start one with forebay serve"), "{error}");
+    std::fs::remove_file(&socket).unwrap();
+    std::os::unix::fs::symlink(&socket, &socket).unwrap();
+    assert!(matches!(ask(), ClientError::Connect { .. }), "a link to itself");
+}

@@ -1,0 +1,155 @@
+//! The description of the interface, in the OpenAPI form. The functions here do nothing; they
+//! carry the description of one request each.
+#![expect(dead_code, reason = "only what is written over the functions is used")]
+
+use crate::{AddVolume, ErrorBody, Event, Status, VolumeList, VolumeSettings, VolumeStatus, paths};
+use utoipa::{OpenApi, openapi};
+
+const PROBLEM: &str = "A problem and its remedy";
+const EVENTS: &str = "Progress, and as the last line how it ended";
+const EVENT_LINES: &str = "application/x-ndjson";
+
+/// The description of the control API.
+pub fn openapi() -> openapi::OpenApi {
+    Description::openapi()
+}
+
+#[derive(OpenApi)]
+#[openapi(
+    info(
+        title = "Forebay control API",
+        version = "1",
+        description = "Status and control of a running Forebay, over its Unix socket control.sock. \
+                       Long operations answer with one JSON event a line; the last line is done \
+                       or error.",
+        license(name = "Apache-2.0", identifier = "Apache-2.0")
+    ),
+    paths(
+        status,
+        list_volumes,
+        add_volume,
+        show_volume,
+        set_volume,
+        remove_volume,
+        flush_volume,
+        stop,
+        description
+    )
+)]
+struct Description;
+
+/// Shows the state of everything
+#[utoipa::path(get, path = paths::STATUS, tag = "server",
+    responses(
+        (status = 200, description = "The state", body = Status),
+        (status = "default", description = PROBLEM, body = ErrorBody)
+    ))]
+fn status() {}
+
+/// Writes all dirty data to the disks and leaves
+#[utoipa::path(post, path = paths::STOP, tag = "server",
+    responses(
+        (status = 200, description = EVENTS, body = Event, content_type = EVENT_LINES),
+        (status = "default", description = PROBLEM, body = ErrorBody)
+    ))]
+fn stop() {}
+
+/// Shows this description
+#[utoipa::path(get, path = paths::OPENAPI, tag = "server",
+    responses((status = 200, description = "This document", content_type = "application/json")))]
+fn description() {}
+
+/// Shows all volumes
+#[utoipa::path(get, path = paths::VOLUMES, tag = "volumes",
+    responses(
+        (status = 200, description = "All volumes", body = VolumeList),
+        (status = "default", description = PROBLEM, body = ErrorBody)
+    ))]
+fn list_volumes() {}
+
+/// Adds a volume and serves it
+#[utoipa::path(post, path = paths::VOLUMES, tag = "volumes", request_body = AddVolume,
+    responses(
+        (status = 201, description = "The volume", body = VolumeStatus),
+        (status = "default", description = PROBLEM, body = ErrorBody)
+    ))]
+fn add_volume() {}
+
+/// Shows one volume
+#[utoipa::path(get, path = paths::VOLUME, tag = "volumes",
+    params(("name" = String, Path, description = "The volume's name")),
+    responses(
+        (status = 200, description = "The volume", body = VolumeStatus),
+        (status = "default", description = PROBLEM, body = ErrorBody)
+    ))]
+fn show_volume() {}
+
+/// Changes settings of a volume while it is served
+#[utoipa::path(patch, path = paths::VOLUME, tag = "volumes", request_body = VolumeSettings,
+    params(("name" = String, Path, description = "The volume's name")),
+    responses(
+        (status = 200, description = "The volume", body = VolumeStatus),
+        (status = "default", description = PROBLEM, body = ErrorBody)
+    ))]
+fn set_volume() {}
+
+/// Writes a volume's dirty data to its disk and takes the volume away
+#[utoipa::path(delete, path = paths::VOLUME, tag = "volumes",
+    params(("name" = String, Path, description = "The volume's name")),
+    responses(
+        (status = 200, description = EVENTS, body = Event, content_type = EVENT_LINES),
+        (status = "default", description = PROBLEM, body = ErrorBody)
+    ))]
+fn remove_volume() {}
+
+/// Writes a volume's dirty data to its disk
+#[utoipa::path(post, path = paths::VOLUME_FLUSH, tag = "volumes",
+    params(("name" = String, Path, description = "The volume's name")),
+    responses(
+        (status = 200, description = EVENTS, body = Event, content_type = EVENT_LINES),
+        (status = "default", description = PROBLEM, body = ErrorBody)
+    ))]
+fn flush_volume() {}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    /// Set `UPDATE_GOLDEN=1` to write the file anew, and look at what the change does to clients.
+    #[test]
+    fn the_golden_description_is_what_the_types_say() {
+        let path = std::path::Path::new(env!("CARGO_MANIFEST_DIR")).join("openapi.json");
+        let text = openapi().to_pretty_json().unwrap() + "\n";
+        if std::env::var_os("UPDATE_GOLDEN").is_some_and(|value| value == "1") {
+            std::fs::write(&path, &text).unwrap();
+        }
+        let golden = std::fs::read_to_string(&path).unwrap_or_default();
+        assert!(golden == text, "openapi.json has drifted: run this test with UPDATE_GOLDEN=1");
+    }
+
+    #[test]
+    fn the_requests_are_the_ones_there_are() {
+        let json = serde_json::to_value(openapi()).unwrap();
+        let mut requests = Vec::new();
+        for (path, methods) in json["paths"].as_object().unwrap() {
+            for method in methods.as_object().unwrap().keys() {
+                requests.push(format!("{method} {path}"));
+            }
+        }
+        requests.sort();
+        assert_eq!(
+            requests,
+            [
+                "delete /v1/volumes/{name}",
+                "get /v1/openapi.json",
+                "get /v1/status",
+                "get /v1/volumes",
+                "get /v1/volumes/{name}",
+                "patch /v1/volumes/{name}",
+                "post /v1/stop",
+                "post /v1/volumes",
+                "post /v1/volumes/{name}/flush",
+            ]
+        );
+    }
+}

@@ -1,0 +1,47 @@
+//! Where each request goes. The server's routes, the client and the description use these.
+
+use std::fmt::Write;
+
+/// `GET`: the state of everything.
+pub const STATUS: &str = "/v1/status";
+/// `GET`: all volumes. `POST`: add one.
+pub const VOLUMES: &str = "/v1/volumes";
+/// `GET`, `PATCH`, `DELETE`: one volume.
+pub const VOLUME: &str = "/v1/volumes/{name}";
+/// `POST`: write a volume's dirty data to its disk.
+pub const VOLUME_FLUSH: &str = "/v1/volumes/{name}/flush";
+/// `POST`: write all dirty data to the disks and leave.
+pub const STOP: &str = "/v1/stop";
+/// `GET`: the description of this interface.
+pub const OPENAPI: &str = "/v1/openapi.json";
+
+/// The path of the volume `name`.
+pub fn volume(name: &str) -> String {
+    let mut path = format!("{VOLUMES}/");
+    for byte in name.bytes() {
+        // What may stand in a path as it is; everything else, and that is every byte of an umlaut
+        // as well as the slash, is written in hexadecimal.
+        if byte.is_ascii_alphanumeric() || b"-._~".contains(&byte) {
+            path.push(char::from(byte));
+        } else {
+            write!(path, "%{byte:02X}").expect("writing to a string does not fail");
+        }
+    }
+    path
+}
+
+/// The path to flush the volume `name`.
+pub fn volume_flush(name: &str) -> String {
+    format!("{}/flush", volume(name))
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn names_are_escaped_where_a_path_needs_it() {
+        assert_eq!(volume("disk-1.img"), "/v1/volumes/disk-1.img");
+        assert_eq!(volume_flush("a/b ü%?"), "/v1/volumes/a%2Fb%20%C3%BC%25%3F/flush");
+    }
+}

@@ -1,0 +1,74 @@
+//! What clients ask for, and how long operations answer.
+
+use crate::{Mode, Problem};
+use serde::{Deserialize, Serialize};
+use utoipa::ToSchema;
+
+/// A volume to serve.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize, ToSchema)]
+#[serde(deny_unknown_fields)]
+pub struct AddVolume {
+    /// What clients ask for: 1 to 256 bytes, without control characters, `=` and `,`.
+    pub name: String,
+    /// A path, absolute because the server runs elsewhere, or a URL.
+    #[schema(example = "/dev/sdb")]
+    pub backing: String,
+    /// Settings that differ from their defaults.
+    #[serde(default)]
+    pub settings: VolumeSettings,
+}
+
+/// Settings of a volume; those left out stay as they are, or have their default in a new volume.
+/// The words are those of the command line, and are read by the same parser: hence texts, so that
+/// a word of a later version is answered with a sentence.
+#[derive(Clone, Debug, PartialEq, Eq, Default, Serialize, Deserialize, ToSchema)]
+#[serde(deny_unknown_fields, default)]
+pub struct VolumeSettings {
+    /// How requests are cached. Default: write-through.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    #[schema(value_type = Option<Mode>)]
+    pub mode: Option<String>,
+    /// What keeps acknowledged writes that are not on the disk yet: `none` in this version.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub protection: Option<String>,
+    /// Whether the loss of acknowledged writes is accepted. Needed for write-back.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub accept_loss: Option<bool>,
+    /// Whether writes are refused.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub read_only: Option<bool>,
+    /// Whether data is read ahead. Default: true.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub prefetch: Option<bool>,
+    /// Whether clients must encrypt: `required` or `optional`.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub tls: Option<String>,
+    /// A text for people, one line of at most 4096 bytes; an empty one takes it away.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub description: Option<String>,
+}
+
+/// How far a long operation is.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Default, Serialize, Deserialize, ToSchema)]
+pub struct Progress {
+    /// Dirty bytes that still have to be written.
+    pub dirty_bytes_left: u64,
+    /// Dirty bytes when it began. Clients that go on writing can make more of it.
+    pub dirty_bytes_total: u64,
+}
+
+/// The end of a long operation; a place for what may be told later.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Default, Serialize, Deserialize, ToSchema)]
+pub struct Done {}
+
+/// One line of the answer to a long operation.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize, ToSchema)]
+#[serde(rename_all = "kebab-case")]
+pub enum Event {
+    /// How far it is; any number of lines, each making the ones before obsolete.
+    Progress(Progress),
+    /// It is done. The last line.
+    Done(Done),
+    /// It failed. The last line.
+    Error(Problem),
+}

@@ -1,0 +1,138 @@
+//! A backend as tools and tests like it: a call returns when the I/O is answered.
+
+use crate::{Backend, Buffer, Completion, CompletionSink, Io, IoKind};
+use forebay_types::IoResult;
+use std::sync::{Arc, Condvar, Mutex, PoisonError};
+
+/// Calls into a backend that wait for the answer. Buffers must be aligned as the backend's
+/// description says; [`crate::AlignedBuffer`] always is.
+pub struct Blocking<'a> {
+    backend: &'a dyn Backend,
+}
+
+impl<'a> Blocking<'a> {
+    /// Waits for answers of `backend`. Must not be called on a thread that the backend answers on.
+    pub fn new(backend: &'a dyn Backend) -> Self {
+        Self { backend }
+    }
+
+    /// Fills `bytes` from `offset`.
+    ///
+    /// # Errors
+    /// Whatever the backend answers.
+    pub fn read(&self, offset: u64, bytes: &mut [u8]) -> IoResult {
+        self.read_vectored(offset, &mut [bytes])
+    }
+
+    /// Fills several buffers from one range at `offset`.
+    ///
+    /// # Errors
+    /// Whatever the backend answers.
+    pub fn read_vectored(&self, offset: u64, slices: &mut [&mut [u8]]) -> IoResult {
+        let buffers = slices
+            .iter_mut()
+            // SAFETY: the slice is borrowed alone until `run` returns, which is after the answer.
+            .map(|slice| unsafe { Buffer::new(slice.as_mut_ptr(), slice.len()) })
+            .collect();
+        self.run(IoKind::Read, offset, 0, buffers)
+    }
+
+    /// Stores `bytes` at `offset`, with `fua` on stable storage.
+    ///
+    /// # Errors
+    /// Whatever the backend answers.
+    pub fn write(&self, offset: u64, bytes: &[u8], fua: bool) -> IoResult {
+        self.write_vectored(offset, &[bytes], fua)
+    }
+
+    /// Stores several buffers in one range at `offset`.
+    ///
+    /// # Errors
+    /// Whatever the backend answers.
+    pub fn write_vectored(&self, offset: u64, slices: &[&[u8]], fua: bool) -> IoResult {
+        let buffers = slices
+            .iter()
+            // SAFETY: the slice is borrowed until `run` returns, which is after the answer, and a
+            // write does not store into its buffers.
+            .map(|slice| unsafe { Buffer::new(slice.as_ptr().cast_mut(), slice.len()) })
+            .collect();
+        self.run(IoKind::Write { fua }, offset, 0, buffers)
+    }
+
+    /// Waits until everything answered before is on stable storage.
+    ///
+    /// # Errors
+    /// Whatever the backend answers.
+    pub fn flush(&self) -> IoResult {
+        self.run(IoKind::Flush, 0, 0, Vec::new())
+    }
+
+    /// Gives up the contents of `len` bytes at `offset`.
+    ///
+    /// # Errors
+    /// Whatever the backend answers.
+    pub fn discard(&self, offset: u64, len: u64) -> IoResult {
+        self.run(IoKind::Discard, offset, len, Vec::new())
+    }
+
+    /// Makes `len` bytes at `offset` read as zeroes.
+    ///
+    /// # Errors
+    /// Whatever the backend answers.
+    pub fn zero(&self, offset: u64, len: u64, unmap: bool) -> IoResult {
+        self.run(IoKind::Zero { unmap }, offset, len, Vec::new())
+    }
+
+    fn run(&self, kind: IoKind, offset: u64, len: u64, buffers: Vec<Buffer>) -> IoResult {
+        let wait = Wait::new(1);
+        let len = len + buffers.iter().map(|buffer| buffer.len() as u64).sum::<u64>();
+        let done = Completion::new(wait.clone(), 0);
+        self.backend.submit(Io { kind, offset, len, buffers, done });
+        wait.all()[0]
+    }
+}
+
+/// Waits for a number of I/Os, tagged from 0.
+pub struct Wait {
+    answers: Mutex<Answers>,
+    answered: Condvar,
+}
+
+struct Answers {
+    results: Vec<Option<IoResult>>,
+    missing: usize,
+}
+
+impl Wait {
+    /// Waits for the tags below `count`.
+    pub fn new(count: usize) -> Arc<Self> {
+        let answers = Mutex::new(Answers { results: vec![None; count], missing: count });
+        Arc::new(Self { answers, answered: Condvar::new() })
+    }
+
+    /// The answers in the order of the tags, when the last of them is there.
+    pub fn all(&self) -> Vec<IoResult> {
+        let mut answers = crate::sync::lock(&self.answers);
+        while answers.missing > 0 {
+            answers = self.answered.wait(answers).unwrap_or_else(PoisonError::into_inner);
+        }
+        answers.results.iter().flatten().copied().collect()
+    }
+
+    /// The answer to `tag`, if it is there.
+    pub fn answer(&self, tag: u64) -> Option<IoResult> {
+        crate::sync::lock(&self.answers).results[tag as usize]
+    }
+}
+
+impl CompletionSink for Wait {
+    fn complete(&self, tag: u64, result: IoResult) {
+        let mut answers = crate::sync::lock(&self.answers);
+        let old = answers.results[tag as usize].replace(result);
+        assert!(old.is_none(), "I/O {tag} is answered twice");
+        answers.missing -= 1;
+        if answers.missing == 0 {
+            self.answered.notify_all();
+        }
+    }
+}

@@ -1,0 +1,67 @@
+//! How many I/Os a backend has served.
+
+use crate::{Io, IoKind};
+use std::sync::atomic::{AtomicU64, Ordering};
+
+/// How many I/Os a backend was given, and how much they moved, since it was opened.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub struct IoCount {
+    /// Reads.
+    pub reads: u64,
+    /// Bytes read.
+    pub read_bytes: u64,
+    /// Writes.
+    pub writes: u64,
+    /// Bytes written.
+    pub write_bytes: u64,
+    /// Flushes.
+    pub flushes: u64,
+    /// Discards.
+    pub discards: u64,
+    /// Requests to zero a range.
+    pub zeroes: u64,
+}
+
+/// The counters behind an [`IoCount`]. They are read one by one: a snapshot taken while I/O runs
+/// may have seen a read and not yet its bytes.
+#[derive(Default)]
+pub(crate) struct IoCounter {
+    reads: AtomicU64,
+    read_bytes: AtomicU64,
+    writes: AtomicU64,
+    write_bytes: AtomicU64,
+    flushes: AtomicU64,
+    discards: AtomicU64,
+    zeroes: AtomicU64,
+}
+
+impl IoCounter {
+    /// Counts one I/O.
+    pub(crate) fn add(&self, io: &Io) {
+        let (count, bytes) = match io.kind {
+            IoKind::Read => (&self.reads, Some(&self.read_bytes)),
+            IoKind::Write { .. } => (&self.writes, Some(&self.write_bytes)),
+            IoKind::Flush => (&self.flushes, None),
+            IoKind::Discard => (&self.discards, None),
+            IoKind::Zero { .. } => (&self.zeroes, None),
+        };
+        count.fetch_add(1, Ordering::Relaxed);
+        if let Some(bytes) = bytes {
+            bytes.fetch_add(io.len, Ordering::Relaxed);
+        }
+    }
+
+    /// What was counted.
+    pub(crate) fn get(&self) -> IoCount {
+        let get = |counter: &AtomicU64| counter.load(Ordering::Relaxed);
+        IoCount {
+            reads: get(&self.reads),
+            read_bytes: get(&self.read_bytes),
+            writes: get(&self.writes),
+            write_bytes: get(&self.write_bytes),
+            flushes: get(&self.flushes),
+            discards: get(&self.discards),
+            zeroes: get(&self.zeroes),
+        }
+    }
+}

@@ -1,0 +1,230 @@
+//! Files on a real file system, on one in memory, and (with rights and loop devices) block
+//! devices.
+
+use super::*;
+use crate::{AlignedBuffer, Blocking, conformance};
+use forebay_types::IoError;
+use std::fs::{self, File};
+use std::path::PathBuf;
+use std::process::Command;
+use tempfile::{TempDir, tempdir};
+
+fn make(directory: &TempDir, name: &str, size_bytes: u64) -> PathBuf {
+    let path = directory.path().join(name);
+    File::create(&path).unwrap().set_len(size_bytes).unwrap();
+    path
+}
+
+fn open(path: &Path) -> Result<FileBackend, FileError> {
+    FileBackend::open(path, &OpenOptions::default())
+}
+
+fn open_read_only(path: &Path) -> Result<FileBackend, FileError> {
+    FileBackend::open(path, &OpenOptions { read_only: true, ..OpenOptions::default() })
+}
+
+fn message(result: Result<FileBackend, FileError>) -> String {
+    result.err().unwrap().to_string()
+}
+
+#[test]
+fn a_file_passes_the_suite() {
+    let directory = tempdir().unwrap();
+    let path = make(&directory, "disk", 16 << 20);
+    let backend = open(&path).unwrap();
+    println!("{:?}", backend.description());
+    conformance::check(&(Arc::new(backend) as Arc<dyn Backend>));
+}
+
+#[test]
+fn a_file_that_is_not_made_of_pages_passes_the_suite() {
+    let directory = tempdir().unwrap();
+    let path = make(&directory, "disk", (16 << 20) + 512);
+    conformance::check(&(Arc::new(open(&path).unwrap()) as Arc<dyn Backend>));
+}
+
+#[test]
+fn a_file_in_memory_passes_the_suite() {
+    let Ok(directory) = TempDir::new_in("/dev/shm") else { return };
+    let path = make(&directory, "disk", 16 << 20);
+    let backend = open(&path).unwrap();
+    assert_eq!(backend.description().alignment_bytes, 512);
+    let flags = rustix::fs::fcntl_getfl(backend.native_file().unwrap()).unwrap();
+    assert!(!flags.contains(rustix::fs::OFlags::DIRECT), "tmpfs has no direct I/O");
+    conformance::check(&(Arc::new(backend) as Arc<dyn Backend>));
+}
+
+#[test]
+fn what_can_not_be_opened_says_why() {
+    let directory = tempdir().unwrap();
+    let shown = |path: &Path| path.display().to_string();
+    let path = directory.path().join("none");
+    let (text, name) = (message(open(&path)), shown(&path));
+    assert_eq!(
+        text,
+        format!(
+            "'{name}' does not exist: check the spelling, or make a file with \
+             `truncate -s 10G '{name}'`"
+        )
+    );
+    let text = message(open(directory.path()));
+    assert!(text.contains("is a directory: give the path of a regular file"), "{text}");
+    let text = message(open(Path::new("/dev/null")));
+    assert!(text.contains("'/dev/null' is a character device"), "{text}");
+    let text = message(open(&make(&directory, "empty", 0)));
+    assert!(text.contains("is empty: give it a size"), "{text}");
+    let text = message(open(&make(&directory, "odd", 1000)));
+    assert!(text.contains("is 1000 bytes, no multiple of 512"), "{text}");
+    assert!(text.contains("truncate -s 1024 "), "{text}");
+}
+
+#[test]
+fn a_pipe_is_refused_without_waiting_for_its_other_end() {
+    let directory = tempdir().unwrap();
+    let path = directory.path().join("pipe");
+    let mode = rustix::fs::Mode::RWXU;
+    rustix::fs::mknodat(rustix::fs::CWD, &path, rustix::fs::FileType::Fifo, mode, 0).unwrap();
+    assert!(message(open(&path)).contains("is a pipe"));
+}
+
+#[test]
+fn a_file_is_written_by_one_and_read_by_many() {
+    let directory = tempdir().unwrap();
+    let path = make(&directory, "disk", 1 << 20);
+    let writer = open(&path).unwrap();
+    assert!(matches!(open(&path), Err(FileError::InUse { .. })));
+    assert!(matches!(open_read_only(&path), Err(FileError::InUse { .. })));
+    // Another way to the same file is the same file.
+    let link = directory.path().join("link");
+    fs::hard_link(&path, &link).unwrap();
+    assert!(message(open(&link)).contains("is in use by another process or volume: stop that"));
+    let identity = writer.description().identity.clone();
+    drop(writer);
+    let readers = [open_read_only(&path).unwrap(), open_read_only(&link).unwrap()];
+    assert!(readers.iter().all(|reader| reader.description().identity == identity));
+    assert!(matches!(open(&path), Err(FileError::InUse { .. })));
+    drop(readers);
+    open(&path).unwrap();
+}
+
+#[test]
+fn a_file_opened_for_reading_is_not_written() {
+    let directory = tempdir().unwrap();
+    let path = make(&directory, "disk", 1 << 20);
+    let backend = open_read_only(&path).unwrap();
+    let blocking = Blocking::new(&backend);
+    let mut bytes = AlignedBuffer::new(4096);
+    assert_eq!(blocking.write(0, &bytes, false), Err(IoError::NotPermitted));
+    assert_eq!(blocking.discard(0, 4096), Err(IoError::NotPermitted));
+    assert_eq!(blocking.read(0, &mut bytes), Ok(()));
+    assert_eq!(blocking.flush(), Ok(()));
+    assert!(!backend.description().can_discard);
+}
+
+#[test]
+fn a_file_that_was_cut_fails_where_it_ends() {
+    let directory = tempdir().unwrap();
+    let path = make(&directory, "disk", 1 << 20);
+    let backend = open(&path).unwrap();
+    // Once where a page ends and once where only a sector does.
+    for cut_bytes in [512 << 10, (256 << 10) + 512] {
+        File::options().write(true).open(&path).unwrap().set_len(cut_bytes).unwrap();
+        let blocking = Blocking::new(&backend);
+        let mut bytes = AlignedBuffer::new(64 << 10);
+        assert_eq!(blocking.read(0, &mut bytes), Ok(()));
+        let across = (cut_bytes - (16 << 10)) / 4096 * 4096;
+        assert_eq!(blocking.read(across, &mut bytes), Err(IoError::Io));
+        assert_eq!(blocking.read(768 << 10, &mut bytes), Err(IoError::Io));
+        let extents = backend.extents(ByteRange::new(0, 1 << 20));
+        assert_eq!(extents.iter().map(|extent| extent.len).sum::<u64>(), 1 << 20);
+    }
+}
+
+#[test]
+fn extents_follow_what_was_written() {
+    let directory = tempdir().unwrap();
+    let path = make(&directory, "disk", 4 << 20);
+    let backend = open(&path).unwrap();
+    let all = ByteRange::new(0, 4 << 20);
+    let hole = |len| Extent { len, hole: true, zero: true };
+    let data = |len| Extent { len, hole: false, zero: false };
+    assert_eq!(backend.extents(all), [hole(4 << 20)]);
+    let blocking = Blocking::new(&backend);
+    blocking.write(1 << 20, &AlignedBuffer::new(64 << 10), false).unwrap();
+    blocking.flush().unwrap();
+    let rest = (3 << 20) - (64 << 10);
+    assert_eq!(backend.extents(all), [hole(1 << 20), data(64 << 10), hole(rest)]);
+    let inside = ByteRange::new((1 << 20) + 4096, 8192);
+    assert_eq!(backend.extents(inside), [data(8192)]);
+    if backend.description().can_discard {
+        blocking.discard(1 << 20, 64 << 10).unwrap();
+        assert_eq!(backend.extents(all), [hole(4 << 20)]);
+    }
+}
+
+#[test]
+fn the_last_answer_may_close_the_backend() {
+    // The pool's own thread then drops the pool.
+    struct Closer(std::sync::Mutex<Option<Arc<FileBackend>>>, Arc<crate::Wait>);
+    impl crate::CompletionSink for Closer {
+        fn complete(&self, tag: u64, result: forebay_types::IoResult) {
+            drop(self.0.lock().unwrap().take());
+            self.1.complete(tag, result);
+        }
+    }
+    let directory = tempdir().unwrap();
+    let backend = Arc::new(open(&make(&directory, "disk", 1 << 20)).unwrap());
+    let wait = crate::Wait::new(1);
+    let closer = Arc::new(Closer(std::sync::Mutex::new(None), wait.clone()));
+    let done = crate::Completion::new(closer.clone(), 0);
+    let held = crate::layers::Gate::new(backend.clone());
+    held.close(crate::layers::Kinds::ALL);
+    let io = Io { kind: crate::IoKind::Flush, offset: 0, len: 0, buffers: Vec::new(), done };
+    held.submit(io);
+    *closer.0.lock().unwrap() = Some(backend);
+    held.release_all();
+    drop(held);
+    assert_eq!(wait.all(), [Ok(())]);
+}
+
+/// A loop device over a file, given back at the end.
+struct Loop(String);
+
+impl Loop {
+    fn new(path: &Path, sector_bytes: u32) -> Self {
+        let sector = format!("--sector-size={sector_bytes}");
+        let arguments = ["-f", "--show", &sector];
+        let output = Command::new("losetup").args(arguments).arg(path).output().unwrap();
+        assert!(output.status.success(), "{output:?}");
+        Self(String::from_utf8(output.stdout).unwrap().trim().to_owned())
+    }
+}
+
+impl Drop for Loop {
+    fn drop(&mut self) {
+        Command::new("losetup").args(["-d", &self.0]).status().unwrap();
+    }
+}
+
+#[test]
+#[ignore = "needs root and loop devices"]
+fn kernel_a_block_device_passes_the_suite() {
+    for sector_bytes in [512, 4096] {
+        let directory = tempdir().unwrap();
+        let file = make(&directory, "disk", 16 << 20);
+        let device = Loop::new(&file, sector_bytes);
+        let path = Path::new(&device.0);
+        let backend = open(path).unwrap();
+        println!("{:?}", backend.description());
+        assert!(backend.description().identity.as_ref().unwrap().starts_with("block:7:"));
+        assert_eq!(backend.description().size_bytes, 16 << 20);
+        assert_eq!(backend.description().alignment_bytes, sector_bytes);
+        let text = message(open(path));
+        assert!(text.contains("is in use by another process or volume (mounted"), "{text}");
+        assert!(matches!(open_read_only(path), Err(FileError::InUse { .. })));
+        let backend = Arc::new(backend) as Arc<dyn Backend>;
+        conformance::check(&backend);
+        drop(backend);
+        open_read_only(path).unwrap();
+    }
+}

@@ -1,0 +1,161 @@
+//! `error(rate=0.01,kind=read,errno=EIO,after=N,range=A-B,seed=S):BACKEND`: some I/O fails.
+//!
+//! An I/O that fails here has not touched what is below. Which ones fail follows from the seed
+//! and the order in which the I/Os that the rule is about arrive.
+
+use super::{Kinds, describe};
+use crate::random::Random;
+use crate::spec::{Fields, SpecError, number, size_bytes};
+use crate::sync::lock;
+use crate::{Backend, Description, Extent, Io, IoCount, IoKind};
+use forebay_types::{ByteRange, IoError};
+use std::sync::atomic::{AtomicBool, Ordering};
+use std::sync::{Arc, Mutex};
+
+/// Which I/O fails, and how.
+#[derive(Clone, Debug, PartialEq)]
+pub struct ErrorRule {
+    /// Kinds that the rule is about.
+    pub kinds: Kinds,
+    /// Bytes that it is about: I/O that shares one of them. `None` for the whole store, and the
+    /// only choice that concerns flushes.
+    pub range: Option<ByteRange>,
+    /// How many I/Os that the rule is about pass before the first can fail.
+    pub after: u64,
+    /// The share of the rest that fails, 0 to 1.
+    pub rate: f64,
+    /// What a failing I/O is answered with.
+    pub error: IoError,
+    /// Where the choice starts.
+    pub seed: u64,
+}
+
+impl Default for ErrorRule {
+    /// Everything fails with an input/output error.
+    fn default() -> Self {
+        Self { kinds: Kinds::ALL, range: None, after: 0, rate: 1.0, error: IoError::Io, seed: 0 }
+    }
+}
+
+/// The error numbers that a block device gives, by name.
+const ERRNOS: [(&str, IoError); 10] = [
+    ("EIO", IoError::Io),
+    ("EPERM", IoError::NotPermitted),
+    ("ENOMEM", IoError::NoMemory),
+    ("EINVAL", IoError::Invalid),
+    ("ENOSPC", IoError::NoSpace),
+    ("EOVERFLOW", IoError::Overflow),
+    ("ENOTSUP", IoError::NotSupported),
+    ("EOPNOTSUPP", IoError::NotSupported),
+    ("ESHUTDOWN", IoError::Shutdown),
+    ("EROFS", IoError::NotPermitted),
+];
+
+impl ErrorRule {
+    /// Reads the options of the layer.
+    pub(super) fn parse(text: &str) -> Result<Self, SpecError> {
+        let keys = ["rate", "kind", "errno", "after", "range", "seed"];
+        let fields = Fields::parse("error", text, ',', &keys)?;
+        let share = |text: &str| number(text).filter(|rate| (0.0..=1.0).contains(rate));
+        let errno =
+            |text: &str| ERRNOS.into_iter().find(|&(name, _)| name == text).map(|(_, error)| error);
+        let range = |text: &str| {
+            let (from, to) = text.split_once('-')?;
+            let (from, to) = (size_bytes(from)?, size_bytes(to)?);
+            (from < to).then(|| ByteRange::new(from, to - from))
+        };
+        let default = Self::default();
+        Ok(Self {
+            kinds: fields
+                .get("kind", "read, write, flush, discard, zero, all or read+write", Kinds::parse)?
+                .unwrap_or(default.kinds),
+            range: fields.get("range", "1GiB-2GiB (the end is not part of it)", range)?,
+            after: fields.get("after", "100", number)?.unwrap_or(default.after),
+            rate: fields.get("rate", "0.01 (0 to 1)", share)?.unwrap_or(default.rate),
+            error: fields
+                .get("errno", "EIO, ENOSPC, EPERM, EINVAL, ENOMEM or ESHUTDOWN", errno)?
+                .unwrap_or(default.error),
+            seed: fields.get("seed", "1", number)?.unwrap_or(default.seed),
+        })
+    }
+
+    fn is_about(&self, io: &Io) -> bool {
+        let in_range = self
+            .range
+            .is_none_or(|range| !matches!(io.kind, IoKind::Flush) && range.overlaps(io.range()));
+        self.kinds.contains(io.kind) && in_range
+    }
+}
+
+/// A backend that fails now and then.
+pub struct Errors {
+    rule: ErrorRule,
+    enabled: AtomicBool,
+    choice: Mutex<Choice>,
+    inner: Arc<dyn Backend>,
+    pub(super) description: Description,
+}
+
+struct Choice {
+    random: Random,
+    /// I/Os that are still to pass.
+    pass_count: u64,
+    failed_count: u64,
+}
+
+impl Errors {
+    /// Fails some of what goes to `inner`.
+    pub fn new(inner: Arc<dyn Backend>, rule: ErrorRule) -> Self {
+        let choice =
+            Choice { random: Random::new(rule.seed), pass_count: rule.after, failed_count: 0 };
+        let description = describe("error", &*inner);
+        let choice = Mutex::new(choice);
+        Self { rule, enabled: AtomicBool::new(true), choice, inner, description }
+    }
+
+    /// Switches the faults off and on. I/O that passes meanwhile is not counted.
+    pub fn set_enabled(&self, enabled: bool) {
+        self.enabled.store(enabled, Ordering::Relaxed);
+    }
+
+    /// I/Os that have failed here.
+    pub fn failed_count(&self) -> u64 {
+        lock(&self.choice).failed_count
+    }
+
+    fn fails(&self, io: &Io) -> bool {
+        if !self.enabled.load(Ordering::Relaxed) || !self.rule.is_about(io) {
+            return false;
+        }
+        let mut choice = lock(&self.choice);
+        if choice.pass_count > 0 {
+            choice.pass_count -= 1;
+            return false;
+        }
+        let fails = choice.random.unit() < self.rule.rate;
+        choice.failed_count += u64::from(fails);
+        fails
+    }
+}
+
+impl Backend for Errors {
+    fn description(&self) -> &Description {
+        &self.description
+    }
+
+    fn submit(&self, io: Io) {
+        if self.fails(&io) {
+            io.done.complete(Err(self.rule.error));
+        } else {
+            self.inner.submit(io);
+        }
+    }
+
+    fn extents(&self, range: ByteRange) -> Vec<Extent> {
+        self.inner.extents(range)
+    }
+
+    fn io_count(&self) -> Option<IoCount> {
+        self.inner.io_count()
+    }
+}

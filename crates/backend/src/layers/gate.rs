@@ -1,0 +1,128 @@
+//! A gate that a test opens and closes: the way to a known moment in the life of an I/O.
+//!
+//! Open, it passes everything. Closed for some kinds, it holds their I/O until the test releases,
+//! fails or forgets it; held I/O has not touched what is below.
+
+use super::{Kinds, describe};
+use crate::sync::lock;
+use crate::{Backend, Description, Extent, Io, IoCount, IoKind};
+use forebay_types::{ByteRange, IoError};
+use std::collections::VecDeque;
+use std::sync::{Arc, Condvar, Mutex, PoisonError};
+use std::time::{Duration, Instant};
+
+/// A backend whose I/O stops where a test wants it to.
+pub struct Gate {
+    state: Mutex<State>,
+    arrived: Condvar,
+    inner: Arc<dyn Backend>,
+    description: Description,
+}
+
+struct State {
+    closed: Kinds,
+    held: VecDeque<Io>,
+}
+
+/// An I/O that waits at a gate.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct HeldIo {
+    /// What is to be done.
+    pub kind: IoKind,
+    /// To which bytes of the store.
+    pub range: ByteRange,
+}
+
+impl Gate {
+    /// An open gate in front of `inner`.
+    pub fn new(inner: Arc<dyn Backend>) -> Arc<Self> {
+        let state = State { closed: Kinds::NONE, held: VecDeque::new() };
+        let description = describe("gate", &*inner);
+        let (state, arrived) = (Mutex::new(state), Condvar::new());
+        Arc::new(Self { state, arrived, inner, description })
+    }
+
+    /// Holds what comes of `kinds` from now on, and passes all other kinds. What is held stays.
+    pub fn close(&self, kinds: Kinds) {
+        lock(&self.state).closed = kinds;
+    }
+
+    /// Passes everything from now on, beginning with what is held.
+    pub fn open(&self) {
+        self.close(Kinds::NONE);
+        self.release_all();
+    }
+
+    /// What is held, in the order of arrival.
+    pub fn held(&self) -> Vec<HeldIo> {
+        let held = |io: &Io| HeldIo { kind: io.kind, range: io.range() };
+        lock(&self.state).held.iter().map(held).collect()
+    }
+
+    /// Waits until at least `count` I/Os are held. Says whether they were within `time`.
+    #[must_use]
+    pub fn wait_held(&self, count: usize, time: Duration) -> bool {
+        let deadline = Instant::now() + time;
+        let mut state = lock(&self.state);
+        while state.held.len() < count {
+            let left = deadline.saturating_duration_since(Instant::now());
+            if left.is_zero() {
+                return false;
+            }
+            let woken = self.arrived.wait_timeout(state, left);
+            state = woken.unwrap_or_else(PoisonError::into_inner).0;
+        }
+        true
+    }
+
+    /// Passes on the `index`th of what is held. Says whether there was one.
+    pub fn release(&self, index: usize) -> bool {
+        let io = lock(&self.state).held.remove(index);
+        io.map(|io| self.inner.submit(io)).is_some()
+    }
+
+    /// Passes on all that is held, in the order of arrival. The gate stays closed.
+    pub fn release_all(&self) {
+        let held = std::mem::take(&mut lock(&self.state).held);
+        held.into_iter().for_each(|io| self.inner.submit(io));
+    }
+
+    /// Answers the `index`th of what is held with an error; it never reaches what is below. Says
+    /// whether there was one.
+    pub fn fail(&self, index: usize, error: IoError) -> bool {
+        let io = lock(&self.state).held.remove(index);
+        io.map(|io| io.done.complete(Err(error))).is_some()
+    }
+
+    /// Answers all that is held with an error.
+    pub fn fail_all(&self, error: IoError) {
+        let held = std::mem::take(&mut lock(&self.state).held);
+        held.into_iter().for_each(|io| io.done.complete(Err(error)));
+    }
+}
+
+impl Backend for Gate {
+    fn description(&self) -> &Description {
+        &self.description
+    }
+
+    fn submit(&self, io: Io) {
+        let mut state = lock(&self.state);
+        if state.closed.contains(io.kind) {
+            state.held.push_back(io);
+            drop(state);
+            self.arrived.notify_all();
+        } else {
+            drop(state);
+            self.inner.submit(io);
+        }
+    }
+
+    fn extents(&self, range: ByteRange) -> Vec<Extent> {
+        self.inner.extents(range)
+    }
+
+    fn io_count(&self) -> Option<IoCount> {
+        self.inner.io_count()
+    }
+}

@@ -1,0 +1,69 @@
+//! Faults, on purpose: layers that lie over any backend and pass on what they do not change.
+//!
+//! They ship with the program, so that an administrator can see what a slow or failing disk does
+//! to a volume before a real one does it. [`Gate`] is for tests only: it is opened and closed by
+//! the test that holds it.
+//!
+//! A layer hides the open file of what is below it ([`Backend::native_file`]): every I/O has to
+//! come by here.
+
+mod delay;
+mod errors;
+mod gate;
+mod kinds;
+mod rate;
+mod trace;
+
+#[cfg(test)]
+mod tests;
+
+pub use delay::{Delay, Delays, Wait};
+pub use errors::{ErrorRule, Errors};
+pub use gate::{Gate, HeldIo};
+pub use kinds::Kinds;
+pub use rate::{Rate, Rates};
+pub use trace::{Trace, TraceError};
+
+use crate::{Backend, Description, OpenError};
+use std::sync::Arc;
+
+/// The layers there are, as they are written in front of a backend.
+pub(crate) const NAMES: [&str; 4] = ["delay", "error", "rate", "trace"];
+
+/// Lays the layer `name` with the options `text` over `inner`.
+pub(crate) fn open(
+    name: &str,
+    text: &str,
+    inner: Arc<dyn Backend>,
+) -> Result<Arc<dyn Backend>, OpenError> {
+    let named = format!("{name}({text}):{}", inner.description().name);
+    Ok(match name {
+        "delay" => {
+            let mut layer = Delay::new(inner, Delays::parse(text)?);
+            layer.description.name = named;
+            Arc::new(layer)
+        }
+        "error" => {
+            let mut layer = Errors::new(inner, ErrorRule::parse(text)?);
+            layer.description.name = named;
+            Arc::new(layer)
+        }
+        "rate" => {
+            let mut layer = Rate::new(inner, Rates::parse(text)?);
+            layer.description.name = named;
+            Arc::new(layer)
+        }
+        _ => {
+            let mut layer = Trace::parse(inner, text)?;
+            layer.description.name = named;
+            Arc::new(layer)
+        }
+    })
+}
+
+/// What a layer says of itself: what is below it, under a name that shows the layer.
+fn describe(layer: &str, inner: &dyn Backend) -> Description {
+    let mut description = inner.description().clone();
+    description.name = format!("{layer}:{}", description.name);
+    description
+}

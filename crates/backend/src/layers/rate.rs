@@ -1,0 +1,101 @@
+//! `rate(bandwidth=10MiB/s,iops=100):BACKEND`: I/O is passed on no faster than that.
+//!
+//! One I/O at a time takes the time that its bytes or its turn are worth; the next one waits for
+//! its end. There is no burst: what was not used is gone, as on a disk. Flushes pass.
+
+use super::describe;
+use crate::spec::{Fields, SpecError, bytes_per_second, number};
+use crate::sync::lock;
+use crate::timer::Timer;
+use crate::{Backend, Description, Extent, Io, IoCount, IoKind};
+use forebay_types::ByteRange;
+use std::sync::{Arc, Mutex};
+
+/// How fast I/O is passed on.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub struct Rates {
+    /// Bytes read and written per second, above zero; `None` for no limit.
+    pub bytes_per_second: Option<u64>,
+    /// I/Os per second, above zero; `None` for no limit.
+    pub ios_per_second: Option<u64>,
+}
+
+impl Rates {
+    /// Reads `bandwidth=10MiB/s,iops=100`.
+    pub(super) fn parse(text: &str) -> Result<Self, SpecError> {
+        let fields = Fields::parse("rate", text, ',', &["bandwidth", "iops"])?;
+        let positive = |text: &str| number(text).filter(|&n| n > 0);
+        Ok(Self {
+            bytes_per_second: fields.get("bandwidth", "10MiB/s", bytes_per_second)?,
+            ios_per_second: fields.get("iops", "100", positive)?,
+        })
+    }
+
+    /// How long one I/O takes, in nanoseconds.
+    fn cost_ns(&self, io: &Io) -> u64 {
+        const SECOND_NS: u128 = 1_000_000_000;
+        let share = |units: u64, per_second: Option<u64>| match per_second {
+            Some(per_second) => {
+                let ns = u128::from(units) * SECOND_NS / u128::from(per_second.max(1));
+                u64::try_from(ns).unwrap_or(u64::MAX / 4)
+            }
+            None => 0,
+        };
+        let bytes = match io.kind {
+            IoKind::Read | IoKind::Write { .. } => io.len,
+            IoKind::Flush => return 0,
+            IoKind::Discard | IoKind::Zero { .. } => 0,
+        };
+        share(bytes, self.bytes_per_second).max(share(1, self.ios_per_second))
+    }
+}
+
+/// A backend that is no faster than a given rate.
+pub struct Rate {
+    rates: Rates,
+    timer: Timer,
+    /// When all that was passed on so far has taken its time.
+    free_at_ns: Mutex<u64>,
+    inner: Arc<dyn Backend>,
+    pub(super) description: Description,
+}
+
+impl Rate {
+    /// Slows what goes to `inner`.
+    pub fn new(inner: Arc<dyn Backend>, rates: Rates) -> Self {
+        let description = describe("rate", &*inner);
+        Self { rates, timer: Timer::new(), free_at_ns: Mutex::new(0), inner, description }
+    }
+
+    /// When an I/O that comes at `now_ns` has taken its time.
+    fn reserve(&self, now_ns: u64, cost_ns: u64) -> u64 {
+        let mut free_at_ns = lock(&self.free_at_ns);
+        *free_at_ns = (*free_at_ns).max(now_ns).saturating_add(cost_ns);
+        *free_at_ns
+    }
+}
+
+impl Backend for Rate {
+    fn description(&self) -> &Description {
+        &self.description
+    }
+
+    fn submit(&self, io: Io) {
+        let cost_ns = self.rates.cost_ns(&io);
+        if cost_ns == 0 {
+            return self.inner.submit(io);
+        }
+        let timer = self.timer.handle();
+        let at_ns = self.reserve(timer.now_ns(), cost_ns);
+        let inner = self.inner.clone();
+        timer.schedule(at_ns, Box::new(move || inner.submit(io)));
+    }
+
+    fn extents(&self, range: ByteRange) -> Vec<Extent> {
+        self.inner.extents(range)
+    }
+
+    fn io_count(&self) -> Option<IoCount> {
+        self.inner.io_count()
+    }
+}

@@ -1,0 +1,196 @@
+//! Layers over memory: what they change, and that they change nothing else.
+
+use super::*;
+use crate::{Blocking, Buffer, Completion, Io, IoKind, MemoryBackend, OpenOptions, conformance};
+use forebay_types::{ByteRange, IoError};
+use std::time::{Duration, Instant};
+use tempfile::tempdir;
+
+fn memory() -> Arc<dyn Backend> {
+    Arc::new(MemoryBackend::new(16 << 20).unwrap())
+}
+
+fn open(spec: &str) -> Arc<dyn Backend> {
+    crate::open(spec, &OpenOptions::default()).unwrap()
+}
+
+fn error(spec: &str) -> String {
+    crate::open(spec, &OpenOptions::default()).err().unwrap().to_string()
+}
+
+fn flush(wait: &Arc<crate::Wait>, tag: u64) -> Io {
+    let done = Completion::new(wait.clone(), tag);
+    Io { kind: IoKind::Flush, offset: 0, len: 0, buffers: Vec::new(), done }
+}
+
+#[test]
+fn a_stack_of_all_layers_passes_the_suite() {
+    let directory = tempdir().unwrap();
+    let trace = directory.path().join("trace.csv");
+    let spec = format!(
+        "trace(file={}):delay(write=10us,read=20us):error(rate=0):rate(bandwidth=4GiB/s):\
+         memory:16MiB",
+        trace.display()
+    );
+    let stack = open(&spec);
+    assert_eq!(stack.description().name, spec);
+    conformance::check(&stack);
+    conformance::check(&(Gate::new(memory()) as Arc<dyn Backend>));
+    let count = stack.io_count().unwrap();
+    assert!(stack.native_file().is_none());
+    drop(stack);
+    let text = std::fs::read_to_string(trace).unwrap();
+    let lines: Vec<&str> = text.lines().collect();
+    assert_eq!(lines[0], "time_us,volume,op,offset_bytes,length_bytes");
+    let of = |op: &str| lines.iter().filter(|line| line.split(',').nth(2) == Some(op)).count();
+    assert_eq!((of("R") as u64, of("W") as u64), (count.reads, count.writes));
+    assert_eq!(lines.len() as u64, 1 + count.reads + count.writes);
+}
+
+#[test]
+fn delays_are_kept() {
+    let delay = open("delay(all=2ms,flush=0s):memory:1MiB");
+    let blocking = Blocking::new(&*delay);
+    let started = Instant::now();
+    blocking.write(0, &[1; 512], false).unwrap();
+    blocking.read(0, &mut [0; 512]).unwrap();
+    let took = started.elapsed();
+    assert!(took >= Duration::from_millis(4) && took < Duration::from_millis(200), "{took:?}");
+}
+
+#[test]
+fn forever_hangs_until_the_layer_is_closed() {
+    let delays = Delays { read: Wait::Forever, ..Delays::default() };
+    let delay = Delay::new(memory(), delays);
+    let wait = crate::Wait::new(1);
+    let mut bytes = [0; 512];
+    // SAFETY: `bytes` outlives the answer, which comes with the end of the layer.
+    let buffers = vec![unsafe { Buffer::new(bytes.as_mut_ptr(), bytes.len()) }];
+    let done = Completion::new(wait.clone(), 0);
+    delay.submit(Io { kind: IoKind::Read, offset: 0, len: 512, buffers, done });
+    Blocking::new(&delay).flush().unwrap();
+    assert_eq!((delay.hung_count(), wait.answer(0)), (1, None));
+    drop(delay);
+    assert_eq!(wait.all(), [Err(IoError::Io)]);
+}
+
+#[test]
+fn a_delayed_write_is_not_stored_when_the_layer_is_closed() {
+    let below = memory();
+    let delay = Delay::new(below.clone(), Delays::all(Wait::Ns(3_600_000_000_000)));
+    let wait = crate::Wait::new(1);
+    let mut bytes = [7; 512];
+    // SAFETY: as in the test above.
+    let buffers = vec![unsafe { Buffer::new(bytes.as_mut_ptr(), bytes.len()) }];
+    let done = Completion::new(wait.clone(), 0);
+    delay.submit(Io { kind: IoKind::Write { fua: true }, offset: 0, len: 512, buffers, done });
+    drop(delay);
+    assert_eq!(wait.all(), [Err(IoError::Io)]);
+    assert_eq!(below.io_count().unwrap().writes, 0);
+}
+
+#[test]
+fn rates_are_kept() {
+    // 20 I/Os at 1000/s take 20 ms; the bytes are cheap.
+    let rate = open("rate(iops=1000,bandwidth=1GiB/s):memory:1MiB");
+    let started = Instant::now();
+    let blocking = Blocking::new(&*rate);
+    (0..20).for_each(|_| blocking.write(0, &[1; 512], false).unwrap());
+    assert!(started.elapsed() >= Duration::from_millis(20));
+    // 1 MiB at 50 MiB/s takes 20 ms.
+    let rate = open("rate(bandwidth=50MiB/s):memory:1MiB");
+    let started = Instant::now();
+    Blocking::new(&*rate).read(0, &mut vec![0; 1 << 20]).unwrap();
+    let took = started.elapsed();
+    assert!(took >= Duration::from_millis(20) && took < Duration::from_millis(500), "{took:?}");
+}
+
+#[test]
+fn errors_hit_what_they_are_about() {
+    let spec = "error(kind=read+flush,range=4KiB-8KiB,errno=ENOSPC):memory:1MiB";
+    let backend = open(spec);
+    let blocking = Blocking::new(&*backend);
+    let mut bytes = [0; 512];
+    assert_eq!(blocking.write(4096, &bytes, false), Ok(()));
+    assert_eq!(blocking.read(4096, &mut bytes), Err(IoError::NoSpace));
+    assert_eq!(blocking.read(8192, &mut bytes), Ok(()));
+    assert_eq!(blocking.read(3584, &mut bytes), Ok(()));
+    // A range is about places, and a flush has none.
+    assert_eq!(blocking.flush(), Ok(()));
+    // What fails has not been written.
+    let below = memory();
+    let errors = Errors::new(below.clone(), ErrorRule { after: 2, ..ErrorRule::default() });
+    let blocking = Blocking::new(&errors);
+    assert_eq!(blocking.flush(), Ok(()));
+    assert_eq!(blocking.write(0, &[1; 512], false), Ok(()));
+    assert_eq!(blocking.write(0, &[2; 512], false), Err(IoError::Io));
+    assert_eq!(blocking.flush(), Err(IoError::Io));
+    errors.set_enabled(false);
+    assert_eq!(blocking.read(0, &mut bytes), Ok(()));
+    assert_eq!((bytes[0], errors.failed_count()), (1, 2));
+}
+
+#[test]
+fn error_rates_are_kept_and_repeat() {
+    let outcomes = |seed| -> Vec<bool> {
+        let rule = ErrorRule { rate: 0.1, seed, ..ErrorRule::default() };
+        let errors = Errors::new(memory(), rule);
+        (0..2000).map(|_| Blocking::new(&errors).flush().is_err()).collect()
+    };
+    let first = outcomes(1);
+    let failed = first.iter().filter(|&&failed| failed).count();
+    assert!((150..250).contains(&failed), "{failed}");
+    assert_eq!(first, outcomes(1));
+    assert_ne!(first, outcomes(2));
+}
+
+#[test]
+fn a_gate_holds_releases_and_fails() {
+    let gate = Gate::new(memory());
+    let wait = crate::Wait::new(4);
+    gate.close(Kinds::FLUSH);
+    (0..4).for_each(|tag| gate.submit(flush(&wait, tag)));
+    assert!(gate.wait_held(4, Duration::from_secs(5)));
+    assert!(!gate.wait_held(5, Duration::from_millis(1)));
+    let held = HeldIo { kind: IoKind::Flush, range: ByteRange::new(0, 0) };
+    assert_eq!(gate.held(), vec![held; 4]);
+    // What the gate is not closed for passes.
+    Blocking::new(&*gate).write(0, &[1; 512], false).unwrap();
+    assert!(gate.release(1) && gate.fail(0, IoError::NoSpace) && !gate.release(2));
+    assert_eq!(wait.answer(0), Some(Err(IoError::NoSpace)));
+    assert_eq!((wait.answer(1), wait.answer(2)), (Some(Ok(())), None));
+    gate.open();
+    Blocking::new(&*gate).flush().unwrap();
+    assert_eq!(wait.all(), [Err(IoError::NoSpace), Ok(()), Ok(()), Ok(())]);
+}
+
+#[test]
+fn names_of_layers_are_read_with_care() {
+    for (spec, message) in [
+        ("delay(read=5ms)", "layer delay is not complete: write delay(OPTION=VALUE,…):BACKEND"),
+        ("delay(read=5ms):", "layer delay is not complete: write delay(OPTION=VALUE,…):BACKEND"),
+        ("delay(read=5ms", "layer delay is not complete: write delay(OPTION=VALUE,…):BACKEND"),
+        (
+            "delay(reads=5ms):memory:1MiB",
+            "delay has no option 'reads': the options are read, write, flush, discard, zero, all",
+        ),
+        ("delay(read=5):memory:1MiB", "delay: '5' is no read: write it like 5ms, 80us or forever"),
+        ("error(rate=2):memory:1MiB", "error: '2' is no rate: write it like 0.01 (0 to 1)"),
+        (
+            "error(range=2-1):memory:1MiB",
+            "error: '2-1' is no range: write it like 1GiB-2GiB (the end is not part of it)",
+        ),
+        ("rate(iops=0):memory:1MiB", "rate: '0' is no iops: write it like 100"),
+        ("trace():memory:1MiB", "trace needs file: add file=trace.csv"),
+        (
+            "trace(file=/nowhere/t):memory:1MiB",
+            "the trace '/nowhere/t' can't be written: give a file in a directory that you may \
+             write to",
+        ),
+    ] {
+        assert_eq!(error(spec), message);
+    }
+    let deep = "delay():".repeat(17) + "memory:1MiB";
+    assert_eq!(error(&deep), "more than 16 layers and models lie on each other: leave some out");
+    open(&("delay():".repeat(16) + "memory:1MiB"));
+}

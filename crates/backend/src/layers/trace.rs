@@ -1,0 +1,150 @@
+//! `trace(file=PATH,volume=N):BACKEND`: every read and write is written down as it arrives.
+//!
+//! The file has the form that the lab replays: a first line
+//! `time_us,volume,op,offset_bytes,length_bytes`, then a line per request with the microseconds
+//! since the layer was opened and `R` or `W`. Other kinds have no place in that form and pass
+//! unseen. Lines are written by a thread of their own; what comes while it is far behind is left
+//! out, and how many that were is said at the end.
+
+use super::describe;
+use crate::pool::join_unless_self;
+use crate::spec::{Fields, SpecError, number};
+use crate::{Backend, Description, Extent, Io, IoCount, IoKind, OpenError};
+use forebay_types::ByteRange;
+use std::fs::File;
+use std::io::{self, BufWriter, Write};
+use std::path::{Path, PathBuf};
+use std::sync::Arc;
+use std::sync::atomic::{AtomicU64, Ordering};
+use std::sync::mpsc::{Receiver, SyncSender, TryRecvError, sync_channel};
+use std::thread::{self, JoinHandle};
+use std::time::Instant;
+
+/// Lines that may wait for the thread that writes them: a second of a fast volume, in 4 MiB.
+const LINES_WAITING_MAX: usize = 128 << 10;
+
+/// Why a trace can't be written.
+#[derive(Debug, thiserror::Error)]
+#[error("the trace '{path}' can't be written: give a file in a directory that you may write to")]
+pub struct TraceError {
+    /// The file.
+    path: PathBuf,
+    /// What the system said.
+    source: io::Error,
+}
+
+struct Line {
+    time_us: u64,
+    op: char,
+    range: ByteRange,
+}
+
+/// A backend that writes down what it is asked.
+pub struct Trace {
+    started: Instant,
+    /// `None` only while the layer is closed.
+    lines: Option<SyncSender<Line>>,
+    writer: Option<JoinHandle<()>>,
+    lost_count: AtomicU64,
+    path: PathBuf,
+    inner: Arc<dyn Backend>,
+    pub(super) description: Description,
+}
+
+impl Trace {
+    /// Writes down what goes to `inner` as requests to the volume `volume`. The file is made anew.
+    ///
+    /// # Errors
+    /// When the file can't be made or no thread started.
+    pub fn new(inner: Arc<dyn Backend>, path: &Path, volume: u16) -> Result<Self, TraceError> {
+        let fail = |source| TraceError { path: path.into(), source };
+        let mut file = BufWriter::new(File::create(path).map_err(fail)?);
+        writeln!(file, "time_us,volume,op,offset_bytes,length_bytes").map_err(fail)?;
+        let (lines, received) = sync_channel(LINES_WAITING_MAX);
+        let name = path.to_owned();
+        let write = move || {
+            if let Err(error) = write_lines(&mut file, &received, volume) {
+                tracing::error!(path = %name.display(), %error, "the trace ends here");
+            }
+        };
+        let writer = thread::Builder::new().name("trace".into()).spawn(write).map_err(fail)?;
+        Ok(Self {
+            started: Instant::now(),
+            lines: Some(lines),
+            writer: Some(writer),
+            lost_count: AtomicU64::new(0),
+            path: path.into(),
+            description: describe("trace", &*inner),
+            inner,
+        })
+    }
+
+    /// Opens the layer from its options.
+    pub(super) fn parse(inner: Arc<dyn Backend>, text: &str) -> Result<Self, OpenError> {
+        let fields = Fields::parse("trace", text, ',', &["file", "volume"])?;
+        let Some(path) = fields.text("file") else {
+            return Err(fields.missing("file", "trace.csv").into());
+        };
+        let volume: Result<_, SpecError> = fields.get("volume", "0", number);
+        Ok(Self::new(inner, Path::new(path), volume?.unwrap_or(0))?)
+    }
+}
+
+/// Writes lines until there can be no more, and hands them to the system whenever none waits.
+fn write_lines(file: &mut impl Write, lines: &Receiver<Line>, volume: u16) -> io::Result<()> {
+    loop {
+        let line = match lines.try_recv() {
+            Ok(line) => Ok(line),
+            Err(TryRecvError::Empty) => {
+                file.flush()?;
+                lines.recv()
+            }
+            Err(TryRecvError::Disconnected) => return file.flush(),
+        };
+        let Ok(Line { time_us, op, range }) = line else { return file.flush() };
+        writeln!(file, "{time_us},{volume},{op},{},{}", range.offset, range.len)?;
+    }
+}
+
+impl Backend for Trace {
+    fn description(&self) -> &Description {
+        &self.description
+    }
+
+    fn submit(&self, io: Io) {
+        let op = match io.kind {
+            IoKind::Read => Some('R'),
+            IoKind::Write { .. } => Some('W'),
+            IoKind::Flush | IoKind::Discard | IoKind::Zero { .. } => None,
+        };
+        if let (Some(op), Some(lines)) = (op, &self.lines) {
+            let time_us = self.started.elapsed().as_micros() as u64;
+            if lines.try_send(Line { time_us, op, range: io.range() }).is_err() {
+                self.lost_count.fetch_add(1, Ordering::Relaxed);
+            }
+        }
+        self.inner.submit(io);
+    }
+
+    fn extents(&self, range: ByteRange) -> Vec<Extent> {
+        self.inner.extents(range)
+    }
+
+    fn io_count(&self) -> Option<IoCount> {
+        self.inner.io_count()
+    }
+}
+
+impl Drop for Trace {
+    fn drop(&mut self) {
+        // Without a sender the writer ends after the last line.
+        self.lines = None;
+        if let Some(writer) = self.writer.take() {
+            join_unless_self(writer);
+        }
+        let lost_count = self.lost_count.load(Ordering::Relaxed);
+        if lost_count > 0 {
+            tracing::warn!(path = %self.path.display(), lost_count, "the trace is not complete");
+        }
+    }
+}

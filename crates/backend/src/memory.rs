@@ -1,0 +1,366 @@
+//! A store in anonymous memory, for tests, for trying things and as the ground of modelled disks.
+//!
+//! The whole size is mapped without being reserved: pages come into being as they are written.
+//! One bit per chunk of 64 KiB says whether it was ever written, so that reading and saving what
+//! was not costs nothing. I/O is done by the thread that submits it.
+//!
+//! Invariant: a chunk whose bit is not set reads as zeroes. A chunk is copied under its lock (one
+//! lock for every 64th chunk), so a sector is never seen half written; an I/O over several chunks
+//! is not one atomic step, as on any disk.
+
+use crate::count::{IoCount, IoCounter};
+use crate::sync::{read, write};
+use crate::{Backend, Buffer, Description, Extent, Io, IoKind};
+use forebay_types::{ByteRange, SECTOR_BYTES, Size};
+use rustix::mm::{Advice, MapFlags, ProtFlags, madvise, mmap_anonymous, munmap};
+use std::ptr::{NonNull, null_mut};
+use std::sync::RwLock;
+use std::sync::atomic::{AtomicU64, Ordering};
+
+/// The unit in which written memory is told from untouched memory, in bytes.
+const CHUNK_BYTES: u64 = 64 << 10;
+/// The unit in which memory is given back, in bytes.
+const PAGE_BYTES: u64 = 4096;
+/// Locks for all chunks together: more than there are threads that copy at one time.
+const LOCK_COUNT: usize = 64;
+
+/// Why a store in memory can't be made.
+#[derive(Debug, thiserror::Error)]
+#[non_exhaustive]
+pub enum MemoryError {
+    /// No store has this size.
+    #[error(
+        "a memory of {size_bytes} bytes can't be a disk: give a size above zero that is a \
+         multiple of 512, like memory:1GiB"
+    )]
+    Size {
+        /// The size asked for.
+        size_bytes: u64,
+    },
+    /// The size is not written as one.
+    #[error("memory:{text} has no size: write it like memory:1GiB")]
+    NoSize {
+        /// What was written for a size.
+        text: String,
+        /// What is wrong with it.
+        source: forebay_types::ParseSizeError,
+    },
+    /// The system does not give that much.
+    #[error("{size_bytes} bytes of memory can't be mapped: ask for less")]
+    Map {
+        /// The size asked for.
+        size_bytes: u64,
+        /// What the system said.
+        source: rustix::io::Errno,
+    },
+}
+
+/// A disk in memory.
+pub struct MemoryBackend {
+    description: Description,
+    map: Map,
+    /// One bit per chunk; set before the chunk is written, under the chunk's lock.
+    touched: Vec<AtomicU64>,
+    locks: [RwLock<()>; LOCK_COUNT],
+    count: IoCounter,
+}
+
+/// The mapping. Its bytes are shared between threads by address only; whoever copies holds the
+/// lock of the chunk.
+struct Map {
+    start: NonNull<u8>,
+    size_bytes: usize,
+}
+
+// SAFETY: the mapping belongs to no thread, and its bytes are only touched under a lock.
+unsafe impl Send for Map {}
+// SAFETY: as above.
+unsafe impl Sync for Map {}
+
+impl Drop for Map {
+    fn drop(&mut self) {
+        // SAFETY: mapped in `new` with this size, and nothing refers to it any more.
+        if let Err(error) = unsafe { munmap(self.start.as_ptr().cast(), self.size_bytes) } {
+            tracing::error!(%error, "the memory of a disk in memory can't be given back");
+        }
+    }
+}
+
+impl Map {
+    fn new(size_bytes: u64) -> Result<Self, MemoryError> {
+        let fail = |source| MemoryError::Map { size_bytes, source };
+        let size = usize::try_from(size_bytes).map_err(|_| fail(rustix::io::Errno::NOMEM))?;
+        let flags = MapFlags::PRIVATE | MapFlags::NORESERVE;
+        let protection = ProtFlags::READ | ProtFlags::WRITE;
+        // SAFETY: a new mapping at an address of the system's choice touches nothing that exists.
+        let start = unsafe { mmap_anonymous(null_mut(), size, protection, flags) }.map_err(fail)?;
+        let start = NonNull::new(start.cast()).ok_or(fail(rustix::io::Errno::NOMEM))?;
+        Ok(Self { start, size_bytes: size })
+    }
+
+    /// The address of a byte.
+    fn at(&self, offset: u64, len: u64) -> *mut u8 {
+        assert!(ByteRange::new(offset, len).fits(self.size_bytes as u64), "access past the end");
+        // SAFETY: inside the mapping, as asserted.
+        unsafe { self.start.as_ptr().add(offset as usize) }
+    }
+}
+
+impl MemoryBackend {
+    /// A disk of `size_bytes` zeroes.
+    ///
+    /// # Errors
+    /// When the size is zero, not a multiple of 512, or more than can be mapped.
+    pub fn new(size_bytes: u64) -> Result<Self, MemoryError> {
+        if size_bytes == 0 || !size_bytes.is_multiple_of(SECTOR_BYTES) {
+            return Err(MemoryError::Size { size_bytes });
+        }
+        let map = Map::new(size_bytes)?;
+        let words = size_bytes.div_ceil(CHUNK_BYTES).div_ceil(64);
+        let touched = (0..words).map(|_| AtomicU64::new(0)).collect();
+        let description = Description {
+            name: format!("memory:{}", Size(size_bytes)),
+            size_bytes,
+            identity: None,
+            read_only: false,
+            rotational: false,
+            can_discard: true,
+            can_zero_fast: true,
+            alignment_bytes: SECTOR_BYTES as u32,
+        };
+        let locks = std::array::from_fn(|_| RwLock::new(()));
+        Ok(Self { description, map, touched, locks, count: IoCounter::default() })
+    }
+
+    /// The disk that may only be read: zeroes for ever.
+    #[must_use]
+    pub fn read_only(mut self, read_only: bool) -> Self {
+        self.description.read_only = read_only;
+        self
+    }
+
+    fn run(&self, io: &Io) {
+        match io.kind {
+            IoKind::Read => self.copy(io, |memory, chunk, buffer, len| {
+                // SAFETY: the part of the buffer belongs to this read until it is answered.
+                unsafe { memory.read_chunk(chunk, buffer, len) }
+            }),
+            IoKind::Write { .. } => self.copy(io, |memory, chunk, buffer, len| {
+                // SAFETY: the part of the buffer is valid until this write is answered.
+                unsafe { memory.write_chunk(chunk, buffer, len) }
+            }),
+            IoKind::Flush => {}
+            IoKind::Discard | IoKind::Zero { .. } => {
+                chunks(io.range()).for_each(|part| self.clear(part));
+            }
+        }
+    }
+
+    /// Walks the buffers and the chunks of an I/O together: `step` is called with an offset, an
+    /// address and a length that lie inside one chunk and one buffer.
+    fn copy(&self, io: &Io, step: impl Fn(&Self, u64, *mut u8, usize)) {
+        let mut offset = io.offset;
+        for buffer in &io.buffers {
+            let start = offset;
+            for part in chunks(ByteRange::new(offset, buffer.len() as u64)) {
+                step(self, part.offset, part_of(buffer, part.offset - start), part.len as usize);
+            }
+            offset += buffer.len() as u64;
+        }
+    }
+
+    /// # Safety
+    /// `buffer` must be `len` bytes that may be written.
+    unsafe fn read_chunk(&self, offset: u64, buffer: *mut u8, len: usize) {
+        let _guard = read(self.lock_of(offset));
+        if self.is_touched(offset) {
+            let from = self.map.at(offset, len as u64);
+            // SAFETY: both are `len` valid bytes, and the mapping overlaps no one's buffer.
+            unsafe { buffer.copy_from_nonoverlapping(from, len) }
+        } else {
+            // SAFETY: the caller's promise. Not reading spares the system a page of zeroes.
+            unsafe { buffer.write_bytes(0, len) }
+        }
+    }
+
+    /// # Safety
+    /// `buffer` must be `len` bytes that may be read.
+    unsafe fn write_chunk(&self, offset: u64, buffer: *const u8, len: usize) {
+        let _guard = write(self.lock_of(offset));
+        let (word, bit) = touched_bit(offset);
+        self.touched[word].fetch_or(bit, Ordering::Relaxed);
+        let to = self.map.at(offset, len as u64);
+        // SAFETY: both are `len` valid bytes, and the mapping overlaps no one's buffer.
+        unsafe { to.copy_from_nonoverlapping(buffer, len) }
+    }
+
+    /// Makes a part of one chunk zero: whole pages are given back, the rest is overwritten.
+    fn clear(&self, part: ByteRange) {
+        let _guard = write(self.lock_of(part.offset));
+        if !self.is_touched(part.offset) {
+            return;
+        }
+        let first_page = part.offset.next_multiple_of(PAGE_BYTES).min(part.end());
+        let last_page = (part.end() / PAGE_BYTES * PAGE_BYTES).max(first_page);
+        for (from, to) in [(part.offset, first_page), (last_page, part.end())] {
+            let start = self.map.at(from, to - from);
+            // SAFETY: inside the mapping, under the lock of the chunk.
+            unsafe { start.write_bytes(0, (to - from) as usize) }
+        }
+        if first_page < last_page {
+            let start = self.map.at(first_page, last_page - first_page);
+            let len = (last_page - first_page) as usize;
+            // SAFETY: whole pages of this private mapping, which read as zeroes afterwards.
+            let given = unsafe { madvise(start.cast(), len, Advice::LinuxDontNeed) };
+            if given.is_err() {
+                // SAFETY: as for the edges. Locked memory can't be given back, only cleared.
+                unsafe { start.write_bytes(0, len) }
+            }
+        }
+        if part.len == CHUNK_BYTES {
+            let (word, bit) = touched_bit(part.offset);
+            self.touched[word].fetch_and(!bit, Ordering::Relaxed);
+        }
+    }
+
+    fn lock_of(&self, offset: u64) -> &RwLock<()> {
+        &self.locks[(offset / CHUNK_BYTES) as usize % LOCK_COUNT]
+    }
+
+    fn is_touched(&self, offset: u64) -> bool {
+        let (word, bit) = touched_bit(offset);
+        self.touched[word].load(Ordering::Relaxed) & bit != 0
+    }
+}
+
+/// Where the bit of the chunk of `offset` is.
+const fn touched_bit(offset: u64) -> (usize, u64) {
+    let chunk = offset / CHUNK_BYTES;
+    ((chunk / 64) as usize, 1 << (chunk % 64))
+}
+
+/// The address `skip` bytes into a buffer.
+fn part_of(buffer: &Buffer, skip: u64) -> *mut u8 {
+    assert!(skip < buffer.len() as u64, "a part starts inside its buffer");
+    // SAFETY: inside the buffer, as asserted.
+    unsafe { buffer.as_ptr().add(skip as usize) }
+}
+
+/// Cuts a range where chunks end.
+fn chunks(range: ByteRange) -> impl Iterator<Item = ByteRange> {
+    let mut offset = range.offset;
+    std::iter::from_fn(move || {
+        let len = (CHUNK_BYTES - offset % CHUNK_BYTES).min(range.end() - offset);
+        let part = ByteRange::new(offset, len);
+        offset += len;
+        (len > 0).then_some(part)
+    })
+}
+
+impl Backend for MemoryBackend {
+    fn description(&self) -> &Description {
+        &self.description
+    }
+
+    fn submit(&self, io: Io) {
+        let Some(io) = io.admit(&self.description) else { return };
+        self.count.add(&io);
+        self.run(&io);
+        io.done.complete(Ok(()));
+    }
+
+    fn extents(&self, range: ByteRange) -> Vec<Extent> {
+        let mut extents: Vec<Extent> = Vec::new();
+        for part in chunks(range) {
+            let hole = !self.is_touched(part.offset);
+            match extents.last_mut() {
+                Some(last) if last.hole == hole => last.len += part.len,
+                _ => extents.push(Extent { len: part.len, hole, zero: hole }),
+            }
+        }
+        extents
+    }
+
+    fn io_count(&self) -> Option<IoCount> {
+        Some(self.count.get())
+    }
+}
+
+/// Opens `memory:SIZE`, given the size.
+pub(crate) fn open(text: &str, read_only: bool) -> Result<MemoryBackend, MemoryError> {
+    let size: Size =
+        text.parse().map_err(|source| MemoryError::NoSize { text: text.to_owned(), source })?;
+    Ok(MemoryBackend::new(size.bytes())?.read_only(read_only))
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::{Blocking, conformance};
+    use forebay_types::IoError;
+    use std::sync::Arc;
+
+    #[test]
+    fn it_passes_the_suite() {
+        conformance::check(&(Arc::new(MemoryBackend::new(16 << 20).unwrap()) as Arc<dyn Backend>));
+        // The last chunk and the last page are not whole.
+        let odd = MemoryBackend::new((9 << 20) + 512).unwrap();
+        conformance::check(&(Arc::new(odd) as Arc<dyn Backend>));
+    }
+
+    #[test]
+    fn untouched_memory_is_a_hole() {
+        let memory = MemoryBackend::new(1 << 40).unwrap();
+        let blocking = Blocking::new(&memory);
+        blocking.write((1 << 39) + 4096, &[1; 512], false).unwrap();
+        let hole = |len| Extent { len, hole: true, zero: true };
+        let data = Extent { len: CHUNK_BYTES, hole: false, zero: false };
+        let range = ByteRange::new((1 << 39) - CHUNK_BYTES, 4 * CHUNK_BYTES);
+        assert_eq!(memory.extents(range), [hole(CHUNK_BYTES), data, hole(2 * CHUNK_BYTES)]);
+        blocking.discard(1 << 39, CHUNK_BYTES).unwrap();
+        assert_eq!(memory.extents(range), [hole(4 * CHUNK_BYTES)]);
+        let mut bytes = [9; 512];
+        blocking.read((1 << 39) + 4096, &mut bytes).unwrap();
+        assert_eq!(bytes, [0; 512]);
+    }
+
+    #[test]
+    fn what_makes_no_sense_is_refused() {
+        let memory = MemoryBackend::new(1 << 20).unwrap();
+        let blocking = Blocking::new(&memory);
+        let mut bytes = vec![0; 1024];
+        assert_eq!(blocking.read((1 << 20) - 512, &mut bytes), Err(IoError::Invalid));
+        assert_eq!(blocking.read(u64::MAX - 511, &mut bytes), Err(IoError::Invalid));
+        assert_eq!(blocking.read(1, &mut bytes), Err(IoError::Invalid));
+        assert_eq!(blocking.discard(0, 2 << 20), Err(IoError::Invalid));
+        assert_eq!(memory.io_count(), Some(IoCount::default()));
+
+        let memory = memory.read_only(true);
+        let blocking = Blocking::new(&memory);
+        assert_eq!(blocking.write(0, &bytes, false), Err(IoError::NotPermitted));
+        assert_eq!(blocking.zero(0, 512, true), Err(IoError::NotPermitted));
+        assert_eq!(blocking.read(0, &mut bytes), Ok(()));
+        assert_eq!(memory.io_count().unwrap().read_bytes, 1024);
+    }
+
+    #[test]
+    fn sizes_that_are_none() {
+        for (text, message) in [
+            ("", "memory: has no size: write it like memory:1GiB"),
+            (
+                "1000",
+                "a memory of 1000 bytes can't be a disk: give a size above zero that is a \
+                 multiple of 512, like memory:1GiB",
+            ),
+            (
+                "0",
+                "a memory of 0 bytes can't be a disk: give a size above zero that is a \
+                 multiple of 512, like memory:1GiB",
+            ),
+            ("8191PiB", "memory:8191PiB has no size: write it like memory:1GiB"),
+            ("8388607TiB", "9223370937343148032 bytes of memory can't be mapped: ask for less"),
+        ] {
+            assert_eq!(open(text, false).err().unwrap().to_string(), message);
+        }
+    }
+}

@@ -1,0 +1,114 @@
+//! The track buffer: what the head has read without being asked.
+//!
+//! After a read the head stays where it is and reads on, up to a limit. A read that goes on where
+//! the last one ended is thus served as fast as the platter turns under the head, without another
+//! positioning. What was read stays for a while, in a few segments, when the head is called away.
+
+use super::platter::Platter;
+use std::collections::VecDeque;
+
+/// How far the head reads ahead of the last read, in bytes.
+const AHEAD_BYTES: u64 = 4 << 20;
+/// How much of a stream stays in the buffer, in bytes.
+const SEGMENT_BYTES: u64 = 4 << 20;
+/// Streams whose ends stay in the buffer.
+const SEGMENT_COUNT_MAX: usize = 8;
+
+#[derive(Default)]
+pub(super) struct Buffer {
+    stream: Option<Stream>,
+    /// What is left of earlier streams, the oldest first.
+    segments: VecDeque<(u64, u64)>,
+}
+
+/// A read that goes on. The head was at `anchor` at `anchor_ns` and reads from there up to
+/// `limit`; what lies from `from` to the head is in the buffer.
+struct Stream {
+    from: u64,
+    anchor: u64,
+    anchor_ns: u64,
+    limit: u64,
+}
+
+impl Stream {
+    /// When everything before `offset` is read, if that lies within the limit. What lies before
+    /// the anchor was read before anyone asks, even if the head has yet to come by the anchor
+    /// again.
+    fn done_ns(&self, platter: &Platter, offset: u64) -> u64 {
+        if offset <= self.anchor {
+            return 0;
+        }
+        self.anchor_ns + platter.media_ns(offset) - platter.media_ns(self.anchor)
+    }
+
+    /// How far the head is.
+    fn reached(&self, platter: &Platter, at_ns: u64) -> u64 {
+        let elapsed_ns = at_ns.saturating_sub(self.anchor_ns);
+        let reached = platter.offset_at(platter.media_ns(self.anchor) + elapsed_ns);
+        reached.clamp(self.anchor.min(self.limit), self.limit)
+    }
+}
+
+impl Buffer {
+    /// Whether a read can be served without positioning.
+    pub(super) fn holds(&self, offset: u64, len: u64) -> bool {
+        self.is_kept(offset, len)
+            || self
+                .stream
+                .as_ref()
+                .is_some_and(|stream| stream.from <= offset && offset <= stream.limit)
+    }
+
+    fn is_kept(&self, offset: u64, len: u64) -> bool {
+        self.segments.iter().any(|&(from, to)| from <= offset && offset + len <= to)
+    }
+
+    /// Serves a read that [`holds`](Self::holds) said yes to; gives the time when the platter has
+    /// delivered it. The stream goes on behind it.
+    pub(super) fn serve(
+        &mut self,
+        platter: &Platter,
+        size_bytes: u64,
+        at_ns: u64,
+        offset: u64,
+        len: u64,
+    ) -> u64 {
+        if self.is_kept(offset, len) {
+            return at_ns;
+        }
+        let Some(stream) = &mut self.stream else { return at_ns };
+        let limit_ns = stream.done_ns(platter, stream.limit);
+        if limit_ns <= at_ns {
+            // The head had stopped at the limit: it goes on when that place comes by again.
+            stream.anchor_ns = at_ns + platter.rotation_ns(stream.limit, at_ns);
+            stream.anchor = stream.limit;
+        }
+        let end = offset + len;
+        stream.limit = stream.limit.max((end + AHEAD_BYTES).min(size_bytes));
+        stream.from = stream.from.max(end.saturating_sub(SEGMENT_BYTES));
+        stream.done_ns(platter, end).max(at_ns)
+    }
+
+    /// A read was positioned for and ended at `done_ns`: the head reads on from its end.
+    pub(super) fn start(&mut self, size_bytes: u64, done_ns: u64, offset: u64, len: u64) {
+        let anchor = offset + len;
+        let limit = (anchor + AHEAD_BYTES).min(size_bytes);
+        self.stream = Some(Stream { from: offset, anchor, anchor_ns: done_ns, limit });
+    }
+
+    /// The head is called away at `at_ns`. Gives the place where it was, if it was reading.
+    pub(super) fn stop(&mut self, platter: &Platter, at_ns: u64) -> Option<u64> {
+        let stream = self.stream.take()?;
+        let reached = stream.reached(platter, at_ns);
+        if self.segments.len() == SEGMENT_COUNT_MAX {
+            self.segments.pop_front();
+        }
+        self.segments.push_back((stream.from, reached));
+        Some(reached)
+    }
+
+    /// What was read of this range is no longer true.
+    pub(super) fn forget(&mut self, offset: u64, len: u64) {
+        self.segments.retain(|&(from, to)| to <= offset || offset + len <= from);
+    }
+}

@@ -1,0 +1,155 @@
+//! A modelled disk in real time: the data in a store, the answers when the model says.
+//!
+//! An I/O is given to the model and to the store at once, and answered when both are done, so
+//! that the store's own time is hidden behind the modelled one. What an I/O does is therefore done
+//! at its beginning rather than at its end, which no caller can tell from an I/O that was quick
+//! and an answer that was slow.
+
+use super::DiskModel;
+use crate::count::{IoCount, IoCounter};
+use crate::sync::lock;
+use crate::timer::{Timer, TimerHandle};
+use crate::{Backend, Completion, Description, Extent, Io};
+use forebay_types::{ByteRange, IoResult};
+use std::collections::HashMap;
+use std::sync::{Arc, Mutex};
+
+/// A store with the timing of a modelled disk.
+pub struct ModelBackend {
+    driver: Arc<Driver>,
+    inner: Arc<dyn Backend>,
+    count: IoCounter,
+    description: Description,
+    timer: Timer,
+}
+
+struct Driver {
+    state: Mutex<State>,
+    timer: TimerHandle,
+}
+
+struct State {
+    model: Box<dyn DiskModel>,
+    in_flight: HashMap<u64, InFlight>,
+    next_id: u64,
+    /// The earliest time at which the timer will look at the model.
+    armed_ns: Option<u64>,
+}
+
+/// An I/O of which one half is done, or none.
+enum InFlight {
+    /// Neither the model nor the store is done.
+    Both,
+    /// The model is done.
+    Store,
+    /// The store is done, with this answer.
+    Model(Completion, IoResult),
+}
+
+impl ModelBackend {
+    /// Gives the store `inner` the timing of `model`. The store should be at least as large as
+    /// the modelled disk, and faster. `name` is what messages call it, `size_bytes` its size.
+    pub fn new(
+        name: &str,
+        inner: Arc<dyn Backend>,
+        model: Box<dyn DiskModel>,
+        size_bytes: u64,
+    ) -> Self {
+        let mut description = inner.description().clone();
+        assert!(size_bytes <= description.size_bytes, "the store holds the whole disk");
+        description.name = name.to_owned();
+        description.size_bytes = size_bytes;
+        description.rotational = model.is_rotational();
+        let timer = Timer::new();
+        let state = State { model, in_flight: HashMap::new(), next_id: 0, armed_ns: None };
+        let driver = Driver { state: Mutex::new(state), timer: timer.handle().clone() };
+        Self { driver: Arc::new(driver), inner, count: IoCounter::default(), description, timer }
+    }
+}
+
+impl Backend for ModelBackend {
+    fn description(&self) -> &Description {
+        &self.description
+    }
+
+    fn submit(&self, io: Io) {
+        let Some(mut io) = io.admit(&self.description) else { return };
+        self.count.add(&io);
+        let id = self.driver.start(self.timer.handle().now_ns(), &io);
+        let driver = self.driver.clone();
+        io.done = io.done.then(move |result, done| driver.store_done(id, done, result));
+        self.inner.submit(io);
+    }
+
+    fn extents(&self, range: ByteRange) -> Vec<Extent> {
+        self.inner.extents(range)
+    }
+
+    fn io_count(&self) -> Option<IoCount> {
+        Some(self.count.get())
+    }
+}
+
+impl Driver {
+    /// Gives an I/O to the model.
+    fn start(self: &Arc<Self>, now_ns: u64, io: &Io) -> u64 {
+        let mut state = lock(&self.state);
+        let id = state.next_id;
+        state.next_id += 1;
+        state.in_flight.insert(id, InFlight::Both);
+        state.model.enqueue(now_ns, id, io.kind, io.offset, io.len);
+        self.arm(&mut state);
+        id
+    }
+
+    /// Has the timer look at the model when the next I/O is done, if it would not anyway.
+    fn arm(self: &Arc<Self>, state: &mut State) {
+        let Some(next_ns) = state.model.next_completion() else { return };
+        if state.armed_ns.is_none_or(|armed_ns| next_ns < armed_ns) {
+            state.armed_ns = Some(next_ns);
+            let driver = self.clone();
+            self.timer.schedule(next_ns, Box::new(move || driver.tick()));
+        }
+    }
+
+    /// Takes what the model has done, and answers what the store has done as well.
+    fn tick(self: &Arc<Self>) {
+        let mut answers = Vec::new();
+        let mut state = lock(&self.state);
+        let now_ns = self.timer.now_ns();
+        if state.armed_ns.is_some_and(|armed_ns| armed_ns <= now_ns) {
+            state.armed_ns = None;
+        }
+        while let Some(id) = state.model.pop(now_ns) {
+            match state.in_flight.remove(&id) {
+                Some(InFlight::Model(done, result)) => answers.push((done, result)),
+                Some(InFlight::Both) => drop(state.in_flight.insert(id, InFlight::Store)),
+                Some(InFlight::Store) | None => unreachable!("the model ends an I/O once"),
+            }
+        }
+        self.arm(&mut state);
+        drop(state);
+        answers.into_iter().for_each(|(done, result)| done.complete(result));
+    }
+
+    /// The store has done an I/O.
+    fn store_done(&self, id: u64, done: Completion, result: IoResult) {
+        let mut state = lock(&self.state);
+        if let Some(InFlight::Store) = state.in_flight.remove(&id) {
+            drop(state);
+            done.complete(result);
+        } else {
+            state.in_flight.insert(id, InFlight::Model(done, result));
+        }
+    }
+}
+
+impl Drop for ModelBackend {
+    fn drop(&mut self) {
+        // Without the timer, what waits for the model would wait for ever. Dropping it answers it,
+        // and no event may look for it meanwhile.
+        self.timer.stop();
+        let in_flight = std::mem::take(&mut lock(&self.driver.state).in_flight);
+        drop(in_flight);
+    }
+}

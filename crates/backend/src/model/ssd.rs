@@ -1,0 +1,109 @@
+//! A flash disk: a number of dies that work side by side, and one way out for all.
+//!
+//! Each I/O occupies one die for its latency, and then the interface for its bytes. There is no
+//! garbage collection: what is modelled is a disk that is fresh, and equally fast for ever.
+
+use super::DiskModel;
+use crate::IoKind;
+use std::cmp::Reverse;
+use std::collections::BinaryHeap;
+
+/// What the disk is like.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct SsdSpec {
+    /// How long a read takes before its bytes flow, in nanoseconds.
+    pub read_latency_ns: u64,
+    /// The same for a write, which its cache answers.
+    pub write_latency_ns: u64,
+    /// How long a flush takes after the last write, in nanoseconds.
+    pub flush_latency_ns: u64,
+    /// I/Os that are worked on at one time, above zero.
+    pub parallel_count: usize,
+    /// How fast bytes flow, in bytes per second, above zero.
+    pub bytes_per_second: u64,
+}
+
+impl Default for SsdSpec {
+    /// An NVMe disk of the middle class.
+    fn default() -> Self {
+        Self {
+            read_latency_ns: 80_000,
+            write_latency_ns: 20_000,
+            flush_latency_ns: 100_000,
+            parallel_count: 32,
+            bytes_per_second: 2 << 30,
+        }
+    }
+}
+
+/// A modelled flash disk.
+pub struct Ssd {
+    spec: SsdSpec,
+    /// When each die is free, the earliest first.
+    dies: BinaryHeap<Reverse<u64>>,
+    /// When the interface is free.
+    free_at_ns: u64,
+    /// When the last write is done.
+    written_ns: u64,
+    /// What is in flight: when it is done, in which order, and which.
+    answers: BinaryHeap<Reverse<(u64, u64, u64)>>,
+    number: u64,
+}
+
+impl Ssd {
+    /// An idle disk.
+    pub fn new(spec: SsdSpec) -> Self {
+        let dies = (0..spec.parallel_count.max(1)).map(|_| Reverse(0)).collect();
+        Self { spec, dies, free_at_ns: 0, written_ns: 0, answers: BinaryHeap::new(), number: 0 }
+    }
+
+    /// Does one I/O of `len` bytes, and gives the time when it is done. I/Os must come in the
+    /// order of their times.
+    pub fn service(&mut self, now_ns: u64, kind: IoKind, len: u64) -> u64 {
+        let (latency_ns, bytes) = match kind {
+            IoKind::Flush => return now_ns.max(self.written_ns) + self.spec.flush_latency_ns,
+            IoKind::Read => (self.spec.read_latency_ns, len),
+            IoKind::Write { .. } => (self.spec.write_latency_ns, len),
+            IoKind::Discard | IoKind::Zero { .. } => (self.spec.write_latency_ns, 0),
+        };
+        let Reverse(die_free_ns) = self.dies.pop().unwrap_or_default();
+        let die_done_ns = now_ns.max(die_free_ns) + latency_ns;
+        self.dies.push(Reverse(die_done_ns));
+        let rate = u128::from(self.spec.bytes_per_second.max(1));
+        let transfer_ns = (u128::from(bytes) * 1_000_000_000 / rate) as u64;
+        let mut done_ns = die_done_ns.max(self.free_at_ns) + transfer_ns;
+        self.free_at_ns = self.free_at_ns.max(now_ns) + transfer_ns;
+        if kind.changes_data() {
+            self.written_ns = self.written_ns.max(done_ns);
+        }
+        if kind == (IoKind::Write { fua: true }) {
+            done_ns += self.spec.flush_latency_ns;
+        }
+        done_ns
+    }
+}
+
+impl DiskModel for Ssd {
+    fn enqueue(&mut self, now_ns: u64, id: u64, kind: IoKind, _offset: u64, len: u64) {
+        let done_ns = self.service(now_ns, kind, len);
+        self.number += 1;
+        self.answers.push(Reverse((done_ns, self.number, id)));
+    }
+
+    fn next_completion(&self) -> Option<u64> {
+        self.answers.peek().map(|&Reverse((at_ns, ..))| at_ns)
+    }
+
+    fn pop(&mut self, now_ns: u64) -> Option<u64> {
+        let &Reverse((at_ns, _, id)) = self.answers.peek()?;
+        if at_ns > now_ns {
+            return None;
+        }
+        self.answers.pop();
+        Some(id)
+    }
+
+    fn is_rotational(&self) -> bool {
+        false
+    }
+}

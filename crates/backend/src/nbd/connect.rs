@@ -1,0 +1,115 @@
+//! From an address to an open export.
+
+use super::socket::Socket;
+use super::{NbdError, NbdUrl};
+use forebay_nbd::client::{Config, Handshake, Opened, Step};
+use forebay_nbd::proto::export_flag;
+use forebay_types::LINE_BYTES;
+use forebay_types::SECTOR_BYTES;
+use std::io::{self, IoSlice};
+use std::time::{Duration, Instant};
+
+/// A connection in the transmission phase.
+pub(super) struct Connected {
+    pub(super) socket: Socket,
+    pub(super) opened: Opened,
+    /// What the server sent behind the handshake, though it had nothing to say.
+    pub(super) input: Vec<u8>,
+}
+
+/// Where an export is and what it is called.
+pub(super) struct Target {
+    pub(super) url: NbdUrl,
+    /// The address as typed.
+    pub(super) name: String,
+    pub(super) read_only: bool,
+}
+
+impl Target {
+    /// Connects and opens the export, all within `time`.
+    pub(super) fn connect(&self, time: Duration) -> Result<Connected, NbdError> {
+        let fail = |source| NbdError::Connect { url: self.name.clone(), source };
+        let deadline = Instant::now() + time;
+        let socket = Socket::connect(&self.url.address, time).map_err(fail)?;
+        let mut handshake = Handshake::new(Config {
+            export: self.url.export.clone(),
+            tls: false,
+            extended: true,
+            base_allocation: true,
+        });
+        let (mut input, mut output) = (Vec::new(), Vec::new());
+        loop {
+            let (taken, step) = handshake.advance(&input, &mut output);
+            input.drain(..taken);
+            if !output.is_empty() {
+                socket.send_all(&mut [IoSlice::new(&output)]).map_err(fail)?;
+                output.clear();
+            }
+            match step {
+                Step::NeedMore => receive_more(&socket, deadline, &mut input).map_err(fail)?,
+                Step::Enter(opened) => {
+                    self.check(&opened)?;
+                    socket.set_receive_timeout(None).map_err(fail)?;
+                    return Ok(Connected { socket, opened, input });
+                }
+                Step::StartTls => return Err(NbdError::Tls { url: self.name.clone() }),
+                Step::Fail(source) => {
+                    return Err(NbdError::Handshake { url: self.name.clone(), source });
+                }
+            }
+        }
+    }
+
+    /// Whether the export can be a backend.
+    fn check(&self, opened: &Opened) -> Result<(), NbdError> {
+        let url = self.name.clone();
+        if opened.is_read_only() && !self.read_only {
+            return Err(NbdError::ReadOnly { url });
+        }
+        if u64::from(opened.block_min) > LINE_BYTES {
+            return Err(NbdError::Alignment { url, block_bytes: opened.block_min });
+        }
+        let multiple = opened.block_min.max(SECTOR_BYTES as u32);
+        let size_bytes = opened.size_bytes;
+        if size_bytes == 0 || !size_bytes.is_multiple_of(u64::from(multiple)) {
+            return Err(NbdError::Size { url, size_bytes, multiple });
+        }
+        Ok(())
+    }
+
+    /// Whether an export that came back can take the place of the one that was opened first.
+    pub(super) fn check_same(&self, first: &Opened, now: &Opened) -> Result<(), NbdError> {
+        let abilities = export_flag::SEND_FLUSH
+            | export_flag::SEND_FUA
+            | export_flag::SEND_TRIM
+            | export_flag::SEND_WRITE_ZEROES
+            | export_flag::SEND_FAST_ZERO;
+        let lost = first.flags & abilities & !now.flags;
+        let is_same = now.size_bytes == first.size_bytes
+            && now.block_min <= first.block_min.max(SECTOR_BYTES as u32)
+            && now.payload_max >= first.payload_max
+            && lost == 0;
+        if is_same { Ok(()) } else { Err(NbdError::Changed { url: self.name.clone() }) }
+    }
+}
+
+fn receive_more(socket: &Socket, deadline: Instant, input: &mut Vec<u8>) -> io::Result<()> {
+    let left = deadline.saturating_duration_since(Instant::now());
+    if left.is_zero() {
+        return Err(io::ErrorKind::TimedOut.into());
+    }
+    socket.set_receive_timeout(Some(left))?;
+    let mut bytes = [0; 4096];
+    match socket.receive(&mut bytes) {
+        Ok(0) => Err(io::ErrorKind::UnexpectedEof.into()),
+        Ok(count) => {
+            input.extend_from_slice(&bytes[..count]);
+            Ok(())
+        }
+        // What a receive says whose time is over.
+        Err(error) if error.kind() == io::ErrorKind::WouldBlock => {
+            Err(io::ErrorKind::TimedOut.into())
+        }
+        Err(error) => Err(error),
+    }
+}

@@ -1,0 +1,206 @@
+//! An export of another NBD server, over one connection with many requests in flight.
+//!
+//! The server is taken for hostile: every reply is checked against its request, and the first
+//! that does not fit ends the connection. A connection that ends is made anew, and what was in
+//! flight is sent again; what has waited longer than
+//! [`OpenOptions::reconnect_seconds`](crate::OpenOptions) fails. A server that is connected and
+//! silent is waited for, as a disk is.
+//!
+//! Price: two threads per backend, and one call of the kernel per request sent.
+
+mod connect;
+mod error;
+mod link;
+mod socket;
+mod threads;
+mod url;
+
+#[cfg(test)]
+mod tests;
+
+pub use error::NbdError;
+pub use url::{NbdAddress, NbdUrl};
+
+use crate::count::{IoCount, IoCounter};
+use crate::pool::join_unless_self;
+use crate::sync::lock;
+use crate::{Backend, Buffer, Description, Extent, Io, IoKind, OpenOptions};
+use connect::Target;
+use forebay_nbd::client::Opened;
+use forebay_nbd::proto::export_flag;
+use forebay_types::{ByteRange, SECTOR_BYTES};
+use link::{Link, Work};
+use std::sync::{Arc, mpsc};
+use std::thread::{self, JoinHandle};
+use std::time::Duration;
+use threads::Shared;
+
+/// How long opening may take.
+const OPEN_TIME: Duration = Duration::from_secs(10);
+/// Longest discard, zeroing or status query, in bytes: compact headers hold 4 GiB less one.
+const RANGE_BYTES_MAX: u64 = 1 << 30;
+/// Zeroes for servers that can't make their own.
+static ZEROES: [u8; 64 << 10] = [0; 64 << 10];
+
+/// A disk on another server.
+pub struct NbdBackend {
+    shared: Arc<Shared>,
+    threads: Vec<JoinHandle<()>>,
+    count: IoCounter,
+    description: Description,
+}
+
+/// Whether a name is an address of an export.
+pub(crate) fn is_url(spec: &str) -> bool {
+    url::is_url(spec)
+}
+
+/// Opens an export.
+pub(crate) fn open(spec: &str, options: &OpenOptions) -> Result<Arc<dyn Backend>, NbdError> {
+    Ok(Arc::new(NbdBackend::open(spec, options)?))
+}
+
+impl NbdBackend {
+    /// Opens the export at the address `spec`.
+    ///
+    /// # Errors
+    /// When the address is malformed, the server can't be reached or does not open the export,
+    /// or the export can't be a backend.
+    pub fn open(spec: &str, options: &OpenOptions) -> Result<Self, NbdError> {
+        let url = NbdUrl::parse(spec)?;
+        let target = Target { url, name: spec.to_owned(), read_only: options.read_only };
+        let connected = target.connect(OPEN_TIME)?;
+        let first = connected.opened;
+        let description = describe(&target, &first);
+        let (connection, input) = connected.into_connection();
+        let reconnect_time = Duration::from_secs(u64::from(options.reconnect_seconds));
+        let link = Link::new(connection, reconnect_time);
+        let shared = Arc::new(Shared::new(target, first, link));
+        let mut backend = Self {
+            shared: shared.clone(),
+            threads: Vec::new(),
+            count: IoCounter::default(),
+            description,
+        };
+        let fail = |source| NbdError::Thread { url: spec.to_owned(), source };
+        // If the second can't be started, dropping the backend ends the first.
+        let sending = shared.clone();
+        let sender = thread::Builder::new().name("nbd-send".into()).spawn(move || sending.send());
+        backend.threads.push(sender.map_err(fail)?);
+        let receiver =
+            thread::Builder::new().name("nbd-receive".into()).spawn(move || shared.receive(input));
+        backend.threads.push(receiver.map_err(fail)?);
+        Ok(backend)
+    }
+
+    fn submit_work(&self, work: Work) {
+        let answers = lock(&self.shared.link).submit(work);
+        answers.give();
+        // The receiver may be waiting here as well, for the time to connect again.
+        self.shared.wake.notify_all();
+    }
+
+    fn can(&self, flag: u16) -> bool {
+        self.shared.first.can(flag)
+    }
+}
+
+fn describe(target: &Target, opened: &Opened) -> Description {
+    Description {
+        name: target.name.clone(),
+        size_bytes: opened.size_bytes,
+        identity: Some(target.url.identity()),
+        read_only: target.read_only,
+        rotational: opened.can(export_flag::ROTATIONAL),
+        can_discard: opened.can(export_flag::SEND_TRIM),
+        can_zero_fast: opened.can(export_flag::SEND_FAST_ZERO),
+        alignment_bytes: opened.block_min.max(SECTOR_BYTES as u32),
+    }
+}
+
+/// A write of zeroes in place of a request to zero.
+fn as_write(mut io: Io) -> Io {
+    let mut left = io.len;
+    while left > 0 {
+        let len = left.min(ZEROES.len() as u64);
+        // SAFETY: the zeroes are never gone, and a write does not store into its buffers.
+        io.buffers.push(unsafe { Buffer::new(ZEROES.as_ptr().cast_mut(), len as usize) });
+        left -= len;
+    }
+    io.kind = IoKind::Write { fua: false };
+    io
+}
+
+impl Backend for NbdBackend {
+    fn description(&self) -> &Description {
+        &self.description
+    }
+
+    fn submit(&self, io: Io) {
+        let Some(mut io) = io.admit(&self.description) else { return };
+        self.count.add(&io);
+        let is_done_here = match io.kind {
+            // Without a flush there is no volatile cache; a discard is only a hint.
+            IoKind::Flush => !self.can(export_flag::SEND_FLUSH),
+            IoKind::Discard => !self.can(export_flag::SEND_TRIM),
+            IoKind::Read | IoKind::Write { .. } | IoKind::Zero { .. } => false,
+        };
+        if is_done_here || (io.len == 0 && io.kind != IoKind::Flush) {
+            return io.done.complete(Ok(()));
+        }
+        if matches!(io.kind, IoKind::Zero { .. }) && !self.can(export_flag::SEND_WRITE_ZEROES) {
+            io = as_write(io);
+        }
+        let payload_max = u64::from(self.shared.first.payload_max);
+        let bytes_max = match io.kind {
+            IoKind::Read | IoKind::Write { .. } => {
+                payload_max - payload_max % u64::from(self.description.alignment_bytes)
+            }
+            IoKind::Flush | IoKind::Discard | IoKind::Zero { .. } => RANGE_BYTES_MAX,
+        };
+        for piece in io.split(bytes_max.max(SECTOR_BYTES)) {
+            self.submit_work(Work::Io(piece));
+        }
+    }
+
+    fn extents(&self, range: ByteRange) -> Vec<Extent> {
+        let mut extents = Vec::new();
+        let mut offset = range.offset;
+        while offset < range.end() && self.shared.first.base_allocation.is_some() {
+            let (sender, receiver) = mpsc::channel();
+            let len = (range.end() - offset).min(RANGE_BYTES_MAX);
+            self.submit_work(Work::Status(ByteRange::new(offset, len), sender));
+            // Dropped unanswered when the request fails.
+            let Ok(found) = receiver.recv() else { break };
+            offset += found.iter().map(|extent| extent.len).sum::<u64>();
+            extents.extend(found);
+        }
+        if offset < range.end() {
+            extents.push(Extent { len: range.end() - offset, hole: false, zero: false });
+        }
+        extents
+    }
+
+    fn io_count(&self) -> Option<IoCount> {
+        Some(self.count.get())
+    }
+}
+
+impl Drop for NbdBackend {
+    fn drop(&mut self) {
+        let mut link = lock(&self.shared.link);
+        link.stopping = true;
+        // With nothing in flight the sender says goodbye; otherwise no one may be left waiting.
+        if !link.in_flight.is_empty()
+            && let Some(connection) = &link.connection
+        {
+            connection.socket.shutdown();
+        }
+        drop(link);
+        self.shared.wake.notify_all();
+        self.threads.drain(..).for_each(join_unless_self);
+        // Dropping what was not answered answers it.
+        let left = std::mem::take(&mut lock(&self.shared.link).in_flight);
+        drop(left);
+    }
+}

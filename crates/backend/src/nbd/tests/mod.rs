@@ -1,0 +1,312 @@
+//! The backend against a server that keeps to the protocol, and one that does not; and, in a tier
+//! of their own, against the servers that are out there.
+
+mod link;
+mod server;
+
+use super::*;
+use crate::{Blocking, Completion, Wait, conformance};
+use forebay_types::{IoError, IoResult};
+use server::{ALL_FLAGS, Act, DISCONNECT, FLUSH, READ, Server, WRITE};
+use std::process::{Child, Command};
+use std::sync::atomic::{AtomicUsize, Ordering};
+use std::time::Instant;
+
+fn options(reconnect_seconds: u32) -> OpenOptions {
+    OpenOptions { reconnect_seconds, ..OpenOptions::default() }
+}
+
+fn open(server: &Server) -> NbdBackend {
+    NbdBackend::open(&server.url(), &options(30)).unwrap()
+}
+
+/// Starts a write of zeroes and gives what waits for it.
+fn start_write(backend: &dyn Backend, offset: u64) -> Arc<Wait> {
+    let wait = Wait::new(1);
+    let done = Completion::new(wait.clone(), 0);
+    let io =
+        Io { kind: IoKind::Zero { unmap: true }, offset, len: 4096, buffers: Vec::new(), done };
+    backend.submit(io);
+    wait
+}
+
+fn answer(wait: &Wait) -> IoResult {
+    wait.all()[0]
+}
+
+#[test]
+fn it_passes_the_suite() {
+    let server = Server::new(ALL_FLAGS, |_, _| Act::Serve);
+    let backend: Arc<dyn Backend> = Arc::new(open(&server));
+    conformance::check(&backend);
+    drop(backend);
+    // The goodbye is on its way when the backend is gone; the server may take a moment to read it.
+    let started = Instant::now();
+    let last = || server.shared().seen.lock().unwrap().last().map(|seen| seen.command);
+    while last() != Some(DISCONNECT) {
+        assert!(started.elapsed().as_secs() < 10, "the client says goodbye");
+        std::thread::yield_now();
+    }
+    let seen = server.shared().seen.lock().unwrap();
+    assert!(seen.iter().any(|seen| seen.command == WRITE && seen.flags == 1));
+}
+
+#[test]
+fn a_server_that_can_do_little_passes_the_suite() {
+    // Only flushes: forced writes become a write and a flush, zeroes are written.
+    let flags = export_flag::HAS_FLAGS | export_flag::SEND_FLUSH;
+    let server = Server::new(flags, |_, _| Act::Serve);
+    let backend = open(&server);
+    Blocking::new(&backend).write(0, &[1; 512], true).unwrap();
+    let commands = |server: &Server| -> Vec<u16> {
+        server.shared().seen.lock().unwrap().iter().map(|seen| seen.command).collect()
+    };
+    assert_eq!(commands(&server), [WRITE, FLUSH]);
+    conformance::check(&(Arc::new(backend) as Arc<dyn Backend>));
+    let server = Server::new(export_flag::HAS_FLAGS, |_, _| Act::Serve);
+    conformance::check(&(Arc::new(open(&server)) as Arc<dyn Backend>));
+    assert!(!commands(&server).contains(&FLUSH));
+}
+
+#[test]
+fn what_can_not_be_opened_says_why() {
+    let error = |url: &str| NbdBackend::open(url, &options(1)).err().unwrap();
+    let text = error("nbd+unix:///x?socket=/nowhere").to_string();
+    assert!(text.starts_with("the server of 'nbd+unix:///x?socket=/nowhere' can't be reached"));
+    let read_only = Server::new(ALL_FLAGS | export_flag::READ_ONLY, |_, _| Act::Serve);
+    assert!(matches!(error(&read_only.url()), NbdError::ReadOnly { .. }));
+    let reader = OpenOptions { read_only: true, ..options(1) };
+    let backend = NbdBackend::open(&read_only.url(), &reader).unwrap();
+    let blocking = Blocking::new(&backend);
+    assert_eq!(blocking.write(0, &[0; 512], false), Err(IoError::NotPermitted));
+    assert_eq!(blocking.read(0, &mut [0; 512]), Ok(()));
+    *read_only.shared().size_bytes.lock().unwrap() = 1000;
+    let text = NbdBackend::open(&read_only.url(), &reader).err().unwrap().to_string();
+    assert!(text.contains("is 1000 bytes, no multiple of 512 above zero"), "{text}");
+}
+
+#[test]
+fn errors_of_the_server_are_passed_on() {
+    let server = Server::new(ALL_FLAGS, |_, seen| match seen.offset {
+        4096 => Act::Fail(28),
+        8192 => Act::Fail(9999),
+        _ => Act::Serve,
+    });
+    let backend = open(&server);
+    let blocking = Blocking::new(&backend);
+    assert_eq!(blocking.write(4096, &[0; 512], false), Err(IoError::NoSpace));
+    assert_eq!(blocking.read(8192, &mut [0; 512]), Err(IoError::Io));
+    assert_eq!(blocking.read(0, &mut [0; 512]), Ok(()));
+}
+
+#[test]
+fn a_connection_that_ends_is_made_anew_and_nothing_is_lost() {
+    // Each of the first connections ends at its tenth request, unanswered.
+    let counts: [AtomicUsize; 5] = Default::default();
+    let server = Server::new(ALL_FLAGS, move |connection, _| match counts.get(connection) {
+        Some(count) if count.fetch_add(1, Ordering::SeqCst) == 9 => Act::Close,
+        _ => Act::Serve,
+    });
+    let backend = open(&server);
+    let blocking = Blocking::new(&backend);
+    for number in 0..100u64 {
+        blocking.write(number * 512, &[number as u8 + 1; 512], true).unwrap();
+    }
+    let mut bytes = vec![0; 100 * 512];
+    blocking.read(0, &mut bytes).unwrap();
+    for (number, sector) in bytes.chunks(512).enumerate() {
+        assert!(sector.iter().all(|&byte| byte == number as u8 + 1), "sector {number}");
+    }
+}
+
+#[test]
+fn io_waits_for_a_server_that_is_away() {
+    let server = Server::new(ALL_FLAGS, |_, _| Act::Serve);
+    let backend = open(&server);
+    server.stop();
+    let writes: Vec<_> = (0..64).map(|n| start_write(&backend, n * 4096)).collect();
+    server.listen();
+    assert!(writes.iter().all(|wait| answer(wait) == Ok(())));
+}
+
+#[test]
+fn io_fails_when_the_server_stays_away() {
+    let server = Server::new(ALL_FLAGS, |_, seen| match seen.command {
+        READ => Act::Serve,
+        _ => Act::Ignore,
+    });
+    let backend = NbdBackend::open(&server.url(), &options(1)).unwrap();
+    Blocking::new(&backend).read(0, &mut [0; 512]).unwrap();
+    // One in flight, one given while the server is away.
+    let in_flight = start_write(&backend, 0);
+    let started = Instant::now();
+    server.stop();
+    let waiting = start_write(&backend, 4096);
+    assert_eq!((answer(&in_flight), answer(&waiting)), (Err(IoError::Io), Err(IoError::Io)));
+    let took = started.elapsed().as_secs_f64();
+    assert!((0.9..6.0).contains(&took), "{took}");
+    // From now on nothing waits.
+    assert_eq!(Blocking::new(&backend).flush(), Err(IoError::Io));
+    // And when it comes back, all is well.
+    server.listen();
+    while Blocking::new(&backend).read(0, &mut [0; 512]).is_err() {
+        assert!(started.elapsed().as_secs() < 30, "the connection comes back");
+        std::thread::yield_now();
+    }
+}
+
+#[test]
+fn a_flush_fails_once_if_writes_may_have_been_lost() {
+    let server = Server::new(ALL_FLAGS, |_, _| Act::Serve);
+    let backend = open(&server);
+    let blocking = Blocking::new(&backend);
+    // Nothing is volatile: a lost connection loses nothing.
+    blocking.write(0, &[1; 512], true).unwrap();
+    server.cut();
+    assert_eq!(blocking.flush(), Ok(()));
+    blocking.write(0, &[2; 512], false).unwrap();
+    blocking.flush().unwrap();
+    server.cut();
+    blocking.read(0, &mut [0; 512]).unwrap();
+    assert_eq!(blocking.flush(), Ok(()));
+    // Written and not flushed: the next flush must not say that it is safe.
+    blocking.write(0, &[3; 512], false).unwrap();
+    server.cut();
+    blocking.read(0, &mut [0; 512]).unwrap();
+    assert_eq!(blocking.flush(), Err(IoError::Io));
+    assert_eq!(blocking.flush(), Ok(()));
+}
+
+#[test]
+fn a_server_that_breaks_the_protocol_gets_no_answer_accepted() {
+    let garbage: [&[u8]; 3] = [
+        &[0xA5; 64],
+        // A reply to a request that never was, and a structured one that was not agreed on.
+        &[0x67, 0x44, 0x66, 0x98, 0, 0, 0, 0, 9, 9, 9, 9, 9, 9, 9, 9],
+        &[0x66, 0x8e, 0x33, 0xef, 0, 1, 0, 1, 0, 0, 0, 0, 0, 0, 0, 1, 0xff, 0xff, 0xff, 0xff],
+    ];
+    for bytes in garbage {
+        // The first two connections lie, the third is honest.
+        let server = Server::new(ALL_FLAGS, move |connection, _| match connection {
+            0 | 1 => Act::Say(bytes.to_vec()),
+            _ => Act::Serve,
+        });
+        let backend = open(&server);
+        let mut read = [9; 512];
+        assert_eq!(Blocking::new(&backend).read(0, &mut read), Ok(()));
+        assert_eq!(read, [0; 512]);
+    }
+}
+
+#[test]
+fn no_bytes_of_a_server_do_harm() {
+    // Random bytes in place of answers, some of them with a beginning that is right.
+    let random = std::sync::Mutex::new(crate::random::Random::new(1));
+    let server = Server::new(ALL_FLAGS, move |_, seen| {
+        let mut random = random.lock().unwrap();
+        let mut bytes = Vec::new();
+        if random.below(4) > 0 {
+            bytes.extend(0x6744_6698u32.to_be_bytes());
+            bytes.extend((random.below(3) as u32 * 22).to_be_bytes());
+            bytes.extend((seen.cookie + random.below(3)).to_be_bytes());
+        }
+        bytes.extend((0..random.below(2000)).map(|_| random.next() as u8));
+        if random.below(8) == 0 { Act::Close } else { Act::Say(bytes) }
+    });
+    for _ in 0..50 {
+        let backend = NbdBackend::open(&server.url(), &options(0)).unwrap();
+        let waits: Vec<_> = (0..8).map(|n| start_write(&backend, n * 4096)).collect();
+        let mut bytes = [0; 1024];
+        // Whatever the outcome, there is one, and the connection ends at the first lie.
+        let _ = Blocking::new(&backend).read(0, &mut bytes);
+        drop(backend);
+        for wait in waits {
+            let _ = answer(&wait);
+        }
+    }
+}
+
+#[test]
+fn an_answer_before_the_data_was_sent_frees_no_buffer_too_early() {
+    // The answer comes while most of the 4 MiB are still to be sent; the write is then cut off.
+    let server = Server::new(ALL_FLAGS, |connection, seen| match (connection, seen.command) {
+        (0, WRITE) => Act::AnswerEarly,
+        _ => Act::Serve,
+    });
+    let backend = open(&server);
+    let bytes = vec![1; 4 << 20];
+    // What the server said is what is answered; that it lied is its own affair.
+    assert_eq!(Blocking::new(&backend).write(0, &bytes, true), Ok(()));
+    assert_eq!(Blocking::new(&backend).read(0, &mut [0; 512]), Ok(()));
+}
+
+#[test]
+fn an_export_that_changed_is_not_taken_back() {
+    let server = Server::new(ALL_FLAGS, |_, _| Act::Serve);
+    let backend = NbdBackend::open(&server.url(), &options(1)).unwrap();
+    *server.shared().size_bytes.lock().unwrap() /= 2;
+    server.cut();
+    assert_eq!(Blocking::new(&backend).read(0, &mut [0; 512]), Err(IoError::Io));
+}
+
+#[test]
+fn closing_answers_what_a_silent_server_does_not() {
+    let server = Server::new(ALL_FLAGS, |_, _| Act::Ignore);
+    let backend = open(&server);
+    let wait = start_write(&backend, 0);
+    drop(backend);
+    assert_eq!(answer(&wait), Err(IoError::Io));
+}
+
+/// A server of someone else's, ended with the test.
+struct Foreign(Child);
+
+impl Drop for Foreign {
+    fn drop(&mut self) {
+        let _ = self.0.kill();
+        let _ = self.0.wait();
+    }
+}
+
+/// Runs a server with these arguments on a socket, and the suite against it.
+fn check_foreign(program: &str, arguments: impl Fn(&str) -> Vec<String>) {
+    let directory = tempfile::tempdir().unwrap();
+    let socket = directory.path().join("socket").display().to_string();
+    let _server = Foreign(Command::new(program).args(arguments(&socket)).spawn().unwrap());
+    let url = format!("nbd+unix:///?socket={socket}");
+    let started = Instant::now();
+    let backend = loop {
+        match NbdBackend::open(&url, &options(1)) {
+            Ok(backend) => break backend,
+            Err(error) => assert!(started.elapsed().as_secs() < 20, "{error}"),
+        }
+        std::thread::yield_now();
+    };
+    println!("{:?} {:?}", backend.description(), backend.shared.first);
+    let hole = backend.extents(ByteRange::new(0, 4 << 20));
+    assert!(hole.iter().all(|extent| extent.zero), "{hole:?}");
+    conformance::check(&(Arc::new(backend) as Arc<dyn Backend>));
+}
+
+#[test]
+#[ignore = "needs nbdkit"]
+fn tool_nbdkit_passes_the_suite() {
+    let arguments = |socket: &str| {
+        ["-f", "--exit-with-parent", "-U", socket, "memory", "64M"].map(String::from).into()
+    };
+    check_foreign("nbdkit", arguments);
+}
+
+#[test]
+#[ignore = "needs qemu-nbd"]
+fn tool_qemu_nbd_passes_the_suite() {
+    let directory = tempfile::tempdir().unwrap();
+    let image = directory.path().join("disk");
+    std::fs::File::create(&image).unwrap().set_len(64 << 20).unwrap();
+    let image = image.display().to_string();
+    let arguments = |socket: &str| {
+        let fixed = ["-f", "raw", "-t", "--discard=unmap", "-k", socket, &image];
+        fixed.map(String::from).into()
+    };
+    check_foreign("qemu-nbd", arguments);
+}

@@ -1,0 +1,307 @@
+//! The two threads of a connection: one sends requests, one receives replies and connects anew.
+
+use super::connect::{Connected, Target};
+use super::link::{Connection, Link, Work};
+use super::socket::Socket;
+use crate::io::window;
+use crate::log::Brake;
+use crate::sync::lock;
+use crate::{Buffer, Extent, Io};
+use forebay_nbd::Command;
+use forebay_nbd::client::{CLIENT_INPUT_BYTES_MAX, Event, Opened, ReplyParser, Request};
+use forebay_types::{ByteRange, IoError};
+use std::io::{self, IoSlice, IoSliceMut};
+use std::sync::{Arc, Condvar, Mutex, PoisonError};
+use std::time::{Duration, Instant};
+
+/// Bytes received at a time, headers and small reads together.
+const INPUT_BYTES: usize = 64 << 10;
+const _: () = assert!(INPUT_BYTES >= CLIENT_INPUT_BYTES_MAX);
+/// The first pause before a lost connection is tried again; it doubles each time.
+const PAUSE_MIN: Duration = Duration::from_millis(50);
+/// The longest pause.
+const PAUSE_MAX: Duration = Duration::from_secs(2);
+/// The most that connecting and the handshake may take.
+const CONNECT_TIME_MAX: Duration = Duration::from_secs(10);
+
+/// What the threads and the backend share.
+pub(super) struct Shared {
+    pub(super) target: Target,
+    /// What the export was when it was opened.
+    pub(super) first: Opened,
+    pub(super) link: Mutex<Link>,
+    /// Something is to be sent, or the end has come.
+    pub(super) wake: Condvar,
+    error_brake: Brake,
+}
+
+impl Connected {
+    /// Splits off what the link keeps.
+    pub(super) fn into_connection(self) -> (Connection, Vec<u8>) {
+        let parser = ReplyParser::new(&self.opened);
+        let socket = Arc::new(self.socket);
+        (Connection { socket, parser, opened: self.opened }, self.input)
+    }
+}
+
+impl Shared {
+    pub(super) fn new(target: Target, first: Opened, link: Link) -> Self {
+        let (link, wake) = (Mutex::new(link), Condvar::new());
+        Self { target, first, link, wake, error_brake: Brake::default() }
+    }
+
+    /// The life of the sending thread.
+    pub(super) fn send(&self) {
+        let mut header = Vec::new();
+        let mut link = lock(&self.link);
+        loop {
+            header.clear();
+            if let Some((cookie, socket)) = link.next_to_send(&mut header) {
+                let payload = link.in_flight.get(&cookie).and_then(|request| request.payload());
+                let buffers = payload.map(|io| io.buffers.clone()).unwrap_or_default();
+                drop(link);
+                let mut slices = vec![IoSlice::new(&header)];
+                // SAFETY: the request is not answered while `sending` names it, see `Link::end`.
+                slices.extend(buffers.iter().map(|b| IoSlice::new(unsafe { b.as_slice() })));
+                if socket.send_all(&mut slices).is_err() {
+                    // The receiver finds the end of the stream, and does what is to be done.
+                    socket.shutdown();
+                }
+                let answers = lock(&self.link).sent(cookie);
+                answers.give();
+                link = lock(&self.link);
+            } else if link.stopping {
+                let connection = link.connection.as_ref();
+                let ends = connection.map(|c| (c.socket.clone(), c.opened));
+                drop(link);
+                if let Some((socket, opened)) = ends {
+                    say_goodbye(&socket, &opened, &mut header);
+                }
+                return;
+            } else {
+                link = self.wake.wait(link).unwrap_or_else(PoisonError::into_inner);
+            }
+        }
+    }
+
+    /// The life of the receiving thread.
+    pub(super) fn receive(&self, mut input: Vec<u8>) {
+        let mut pause = PAUSE_MIN;
+        loop {
+            let socket = lock(&self.link).connection.as_ref().map(|c| c.socket.clone());
+            let Some(socket) = socket else { return };
+            let error = self.receive_replies(&socket, input).err();
+            socket.shutdown();
+            let mut link = lock(&self.link);
+            link.lost(Instant::now());
+            if link.stopping {
+                return;
+            }
+            // A server that serves nothing before it goes away again is not to be hurried.
+            if link.served > 0 {
+                pause = PAUSE_MIN;
+            }
+            drop(link);
+            let url = self.target.name.as_str();
+            let error = error.map(|error| error.to_string()).unwrap_or_default();
+            tracing::warn!(url, error, "the connection to the server is lost");
+            match self.reconnect(&mut pause) {
+                Some(rest) => input = rest,
+                None => return,
+            }
+        }
+    }
+
+    /// Connects until that succeeds, and fails what has waited for too long meanwhile. `None`
+    /// when the backend is closed.
+    fn reconnect(&self, pause: &mut Duration) -> Option<Vec<u8>> {
+        loop {
+            self.pause(*pause)?;
+            *pause = (*pause * 2).min(PAUSE_MAX);
+            let deadline = lock(&self.link).next_deadline();
+            let time = deadline.map_or(CONNECT_TIME_MAX, |deadline| {
+                deadline
+                    .saturating_duration_since(Instant::now())
+                    .clamp(Duration::from_millis(100), CONNECT_TIME_MAX)
+            });
+            let connected = self.target.connect(time).and_then(|connected| {
+                self.target.check_same(&self.first, &connected.opened)?;
+                Ok(connected)
+            });
+            match connected {
+                Ok(connected) => {
+                    let (connection, input) = connected.into_connection();
+                    let mut link = lock(&self.link);
+                    if link.stopping {
+                        return None;
+                    }
+                    let in_doubt = link.reconnected(connection);
+                    // What was already too late when the connection came back is not sent again.
+                    let answers = link.expire(Instant::now());
+                    drop(link);
+                    answers.give();
+                    self.wake.notify_all();
+                    let url = self.target.name.as_str();
+                    tracing::info!(url, in_doubt, "the connection to the server is back");
+                    return Some(input);
+                }
+                Err(error) => {
+                    if let Some(count) = self.error_brake.pass() {
+                        tracing::warn!(%error, count, "the server can't be reached again");
+                    }
+                }
+            }
+        }
+    }
+
+    /// Waits for `time`, and fails meanwhile what is late. `None` when the backend is closed.
+    fn pause(&self, time: Duration) -> Option<()> {
+        let end = Instant::now() + time;
+        let mut link = lock(&self.link);
+        loop {
+            if link.stopping {
+                return None;
+            }
+            let now = Instant::now();
+            let answers = link.expire(now);
+            let until = link.next_deadline().map_or(end, |deadline| deadline.min(end));
+            drop(link);
+            answers.give();
+            if end <= now {
+                return Some(());
+            }
+            link = lock(&self.link);
+            let left = until.saturating_duration_since(Instant::now());
+            let left = left.max(Duration::from_millis(1));
+            link = self.wake.wait_timeout(link, left).unwrap_or_else(PoisonError::into_inner).0;
+        }
+    }
+
+    fn log_error(&self, range: Option<ByteRange>, error: IoError, text: &str) {
+        if let Some(count) = self.error_brake.pass() {
+            let url = self.target.name.as_str();
+            tracing::warn!(url, ?range, %error, text, count, "the server failed a request");
+        }
+    }
+
+    /// Takes replies until the connection ends.
+    fn receive_replies(&self, socket: &Socket, rest: Vec<u8>) -> io::Result<()> {
+        let mut input = Input::new(socket, rest);
+        loop {
+            let mut link = lock(&self.link);
+            let Some((taken, event)) = link.advance(input.bytes()) else { return Ok(()) };
+            input.take(taken);
+            match event {
+                Event::NeedMore => {
+                    drop(link);
+                    input.receive()?;
+                }
+                Event::Data { cookie, offset, len } => {
+                    let buffers = place(&link, cookie, offset, len);
+                    drop(link);
+                    // SAFETY: the request is a read in flight, and only this thread ends those.
+                    let slices = buffers.iter().map(|b| unsafe { b.as_mut_slice() });
+                    input.fill(slices.map(IoSliceMut::new).collect())?;
+                }
+                Event::Hole { cookie, offset, len } => {
+                    let buffers = place(&link, cookie, offset, len);
+                    drop(link);
+                    // SAFETY: as for data.
+                    buffers.iter().for_each(|b| unsafe { b.as_mut_slice() }.fill(0));
+                }
+                Event::Extents { cookie, extents } => {
+                    let request = link.in_flight.get(&cookie).map(|request| &request.work);
+                    if let Some(Work::Status(_, reply)) = request {
+                        let extent = |e: forebay_nbd::Extent| Extent {
+                            len: e.len,
+                            hole: e.hole,
+                            zero: e.zero,
+                        };
+                        // Who asked may have gone.
+                        let _ = reply.send(extents.into_iter().map(extent).collect());
+                    }
+                }
+                Event::Error { cookie, error, text } => {
+                    let range = link.io(cookie).map(Io::range);
+                    drop(link);
+                    self.log_error(range, error, &text);
+                }
+                Event::Done { cookie, result } => {
+                    let answers = link.done(cookie, result);
+                    drop(link);
+                    answers.give();
+                    self.wake.notify_one();
+                }
+                Event::Broken(breach) => {
+                    return Err(io::Error::new(io::ErrorKind::InvalidData, breach));
+                }
+            }
+        }
+    }
+}
+
+/// Where the content of a read goes. The parser speaks only of reads in flight, and of content
+/// inside them.
+fn place(link: &Link, cookie: u64, offset: u64, len: u32) -> Vec<Buffer> {
+    let io = link.io(cookie);
+    io.map(|io| window(&io.buffers, offset - io.offset, u64::from(len))).unwrap_or_default()
+}
+
+fn say_goodbye(socket: &Socket, opened: &Opened, header: &mut Vec<u8>) {
+    let command = Command::Disconnect;
+    opened.put_request(&Request { cookie: 0, command, flags: 0, offset: 0, len: 0 }, header);
+    // The server sees the end in any case.
+    let _ = socket.send_all(&mut [IoSlice::new(header)]);
+    socket.shutdown();
+}
+
+/// What was received and not yet understood.
+struct Input<'a> {
+    socket: &'a Socket,
+    buffer: Vec<u8>,
+    start: usize,
+    end: usize,
+}
+
+impl<'a> Input<'a> {
+    fn new(socket: &'a Socket, rest: Vec<u8>) -> Self {
+        let end = rest.len();
+        let mut buffer = rest;
+        buffer.resize(INPUT_BYTES.max(end), 0);
+        Self { socket, buffer, start: 0, end }
+    }
+
+    fn bytes(&self) -> &[u8] {
+        &self.buffer[self.start..self.end]
+    }
+
+    fn take(&mut self, count: usize) {
+        self.start += count;
+        assert!(self.start <= self.end, "no more is taken than there is");
+    }
+
+    /// Receives some bytes behind those that are there.
+    fn receive(&mut self) -> io::Result<()> {
+        self.buffer.copy_within(self.start..self.end, 0);
+        (self.start, self.end) = (0, self.end - self.start);
+        match self.socket.receive(&mut self.buffer[self.end..])? {
+            0 => Err(io::ErrorKind::UnexpectedEof.into()),
+            count => {
+                self.end += count;
+                Ok(())
+            }
+        }
+    }
+
+    /// Fills `slices` with what comes next: what is here already, then straight from the socket.
+    fn fill(&mut self, mut slices: Vec<IoSliceMut<'_>>) -> io::Result<()> {
+        let mut rest = slices.as_mut_slice();
+        while let Some(slice) = rest.first_mut().filter(|_| self.start < self.end) {
+            let count = slice.len().min(self.end - self.start);
+            slice[..count].copy_from_slice(&self.buffer[self.start..self.start + count]);
+            self.start += count;
+            IoSliceMut::advance_slices(&mut rest, count);
+        }
+        self.socket.receive_all(rest)
+    }
+}

@@ -1,0 +1,152 @@
+//! The addresses of exports: `nbd://HOST[:PORT]/EXPORT`, `nbd+unix:///EXPORT?socket=PATH`.
+
+use super::NbdError;
+use crate::spec::{Fields, percent_decode};
+use std::path::PathBuf;
+
+/// The port of the protocol.
+const PORT: u16 = 10809;
+
+/// Where a server listens.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub enum NbdAddress {
+    /// A host, by name or address, and a port.
+    Tcp {
+        /// Name or address, an IPv6 address without its brackets.
+        host: String,
+        /// Port.
+        port: u16,
+    },
+    /// A Unix socket.
+    Unix {
+        /// Its path.
+        path: PathBuf,
+    },
+}
+
+/// An export of a server.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct NbdUrl {
+    /// Where the server listens.
+    pub address: NbdAddress,
+    /// The name of the export; empty for the server's default.
+    pub export: String,
+}
+
+/// Whether a name is an address of an export.
+pub(super) fn is_url(spec: &str) -> bool {
+    ["nbd:", "nbds:", "nbd+unix:", "nbds+unix:"].iter().any(|scheme| spec.starts_with(scheme))
+}
+
+impl NbdUrl {
+    /// Reads an address.
+    ///
+    /// # Errors
+    /// When it is not well formed, or asks for TLS.
+    pub fn parse(url: &str) -> Result<Self, NbdError> {
+        let fail = || NbdError::Address { url: url.to_owned() };
+        let (scheme, rest) = url.split_once("://").ok_or_else(fail)?;
+        let is_unix = match scheme {
+            "nbd" => false,
+            "nbd+unix" => true,
+            "nbds" | "nbds+unix" => return Err(NbdError::Tls { url: url.to_owned() }),
+            _ => return Err(fail()),
+        };
+        let (rest, query) = rest.split_once('?').unwrap_or((rest, ""));
+        let (authority, path) = rest.split_once('/').unwrap_or((rest, ""));
+        // Only the first slash separates: the export of nbd://h//x is called /x.
+        let export = percent_decode(path)?;
+        let address = if is_unix {
+            let fields = Fields::parse(scheme, query, '&', &["socket"])?;
+            let Some(path) = fields.text("socket") else {
+                return Err(fields.missing("socket", "/run/nbd.sock").into());
+            };
+            if !authority.is_empty() {
+                return Err(fail());
+            }
+            NbdAddress::Unix { path: path.into() }
+        } else {
+            Fields::parse(scheme, query, '&', &[])?;
+            let (host, port) = split_authority(authority).ok_or_else(fail)?;
+            NbdAddress::Tcp { host: percent_decode(host)?, port }
+        };
+        Ok(Self { address, export })
+    }
+
+    /// Names the export whatever was typed for it.
+    pub(super) fn identity(&self) -> String {
+        match &self.address {
+            NbdAddress::Tcp { host, port } => format!("nbd:{host}:{port}/{}", self.export),
+            NbdAddress::Unix { path } => format!("nbd:{}/{}", path.display(), self.export),
+        }
+    }
+}
+
+/// Takes `HOST:PORT`, `HOST`, `[V6]:PORT` or `[V6]` apart.
+fn split_authority(authority: &str) -> Option<(&str, u16)> {
+    let (host, port) = if let Some(rest) = authority.strip_prefix('[') {
+        let (host, port) = rest.split_once(']')?;
+        (host, if port.is_empty() { None } else { Some(port.strip_prefix(':')?) })
+    } else {
+        match authority.split_once(':') {
+            Some((host, port)) => (host, Some(port)),
+            None => (authority, None),
+        }
+    };
+    let port = match port {
+        None | Some("") => PORT,
+        Some(port) => port.parse().ok().filter(|&port| port != 0)?,
+    };
+    (!host.is_empty() && !host.contains('@')).then_some((host, port))
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn tcp(host: &str, port: u16, export: &str) -> NbdUrl {
+        NbdUrl { address: NbdAddress::Tcp { host: host.into(), port }, export: export.into() }
+    }
+
+    #[test]
+    fn addresses_are_taken_apart() {
+        for (url, expected) in [
+            ("nbd://h", tcp("h", PORT, "")),
+            ("nbd://h/", tcp("h", PORT, "")),
+            ("nbd://h/x", tcp("h", PORT, "x")),
+            ("nbd://h//x", tcp("h", PORT, "/x")),
+            ("nbd://h:7/a%20b%2Fc/d", tcp("h", 7, "a b/c/d")),
+            ("nbd://[fe80::1]:7/x", tcp("fe80::1", 7, "x")),
+            ("nbd://[::1]", tcp("::1", PORT, "")),
+        ] {
+            assert_eq!(NbdUrl::parse(url).unwrap(), expected, "{url}");
+        }
+        let unix = NbdUrl::parse("nbd+unix:///disk%201?socket=/run/a%26b.sock").unwrap();
+        assert_eq!(unix.address, NbdAddress::Unix { path: "/run/a&b.sock".into() });
+        assert_eq!(unix.export, "disk 1");
+        assert_eq!(unix.identity(), "nbd:/run/a&b.sock/disk 1");
+    }
+
+    #[test]
+    fn what_is_no_address_is_refused() {
+        for url in [
+            "nbd:",
+            "nbd:h",
+            "nbd://",
+            "nbd:///x",
+            "nbd://h:0/x",
+            "nbd://h:port/x",
+            "nbd://[::1/x",
+            "nbd://[::1]7/x",
+            "nbd://me@h/x",
+            "nbd+unix://h/x?socket=/s",
+        ] {
+            assert!(matches!(NbdUrl::parse(url), Err(NbdError::Address { .. })), "{url}");
+        }
+        let message = |url| NbdUrl::parse(url).unwrap_err().to_string();
+        assert_eq!(message("nbd+unix:///x"), "nbd+unix needs socket: add socket=/run/nbd.sock");
+        assert!(message("nbds://h/x").contains("TLS"));
+        assert!(message("nbd://h/%zz").contains("%25"));
+        assert!(message("nbd://h/x?socket=/s").contains("no option 'socket'"));
+    }
+}

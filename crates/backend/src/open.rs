@@ -1,0 +1,154 @@
+//! From the name of a backend to the backend.
+//!
+//! ```text
+//! BACKEND = PATH                                   a regular file or block device
+//!         | file:PATH                              the same, whatever the path looks like
+//!         | memory:SIZE                            zeroes in memory
+//!         | model:hdd?OPTION=VALUE&…               a modelled hard disk  (size= or backing=)
+//!         | model:ssd?OPTION=VALUE&…               a modelled flash disk (size= or backing=)
+//!         | nbd://HOST[:PORT]/EXPORT               an export of an NBD server
+//!         | nbd+unix:///EXPORT?socket=PATH         the same over a Unix socket
+//!         | LAYER(OPTION=VALUE,…):BACKEND          a layer over any of these
+//! LAYER   = delay | error | rate | trace
+//! ```
+//!
+//! Values are percent-encoded where they contain what separates them: `%`, and `,` `)` in a
+//! layer, `&` in a model. A name is told from a path by what it begins with: a file that is
+//! called `memory:1GiB` is opened as `./memory:1GiB` or `file:memory:1GiB`.
+
+use crate::file::{FileBackend, FileError};
+use crate::layers::TraceError;
+use crate::memory::MemoryError;
+use crate::model::ModelError;
+use crate::nbd::NbdError;
+use crate::{Backend, SpecError, layers, memory, model, nbd};
+use std::path::Path;
+use std::sync::Arc;
+
+/// Layers and models that may lie on each other: more than make sense, few enough for any stack.
+const LAYERS_MAX: usize = 16;
+
+/// How a backend is opened.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct OpenOptions {
+    /// Nothing is ever written to it.
+    pub read_only: bool,
+    /// How long I/O waits for a server that went away, in seconds, before it fails.
+    pub reconnect_seconds: u32,
+}
+
+impl Default for OpenOptions {
+    fn default() -> Self {
+        Self { read_only: false, reconnect_seconds: 30 }
+    }
+}
+
+/// Why a backend can't be opened. The message names what is wrong and what to do about it.
+#[derive(Debug, thiserror::Error)]
+#[non_exhaustive]
+pub enum OpenError {
+    /// The name is not well formed.
+    #[error(transparent)]
+    Spec(#[from] SpecError),
+    /// A file or block device.
+    #[error(transparent)]
+    File(#[from] FileError),
+    /// A store in memory.
+    #[error(transparent)]
+    Memory(#[from] MemoryError),
+    /// A modelled disk.
+    #[error(transparent)]
+    Model(#[from] ModelError),
+    /// An NBD server.
+    #[error(transparent)]
+    Nbd(#[from] NbdError),
+    /// A trace.
+    #[error(transparent)]
+    Trace(#[from] TraceError),
+}
+
+/// Opens the backend that `spec` names.
+///
+/// # Errors
+/// When the name is not well formed, or what it names can't be opened so.
+pub fn open(spec: &str, options: &OpenOptions) -> Result<Arc<dyn Backend>, OpenError> {
+    open_nested(spec, options, 0)
+}
+
+/// Opens a backend that has `depth` others over it.
+pub(crate) fn open_nested(
+    spec: &str,
+    options: &OpenOptions,
+    depth: usize,
+) -> Result<Arc<dyn Backend>, OpenError> {
+    if depth > LAYERS_MAX {
+        return Err(SpecError::TooDeep { max: LAYERS_MAX }.into());
+    }
+    if let Some((name, text, inner)) = split_layer(spec)? {
+        let inner = open_nested(inner, options, depth + 1)?;
+        return layers::open(name, text, inner);
+    }
+    if let Some(text) = spec.strip_prefix("memory:") {
+        return Ok(Arc::new(memory::open(text, options.read_only)?));
+    }
+    if let Some(text) = spec.strip_prefix("model:") {
+        return model::open(text, options, depth);
+    }
+    if nbd::is_url(spec) {
+        return Ok(nbd::open(spec, options)?);
+    }
+    let path = spec.strip_prefix("file:").unwrap_or(spec);
+    if path.is_empty() {
+        return Err(SpecError::Empty.into());
+    }
+    Ok(Arc::new(FileBackend::open(Path::new(path), options)?))
+}
+
+/// Takes a layer off the front: its name, its options and what is below.
+fn split_layer(spec: &str) -> Result<Option<(&str, &str, &str)>, SpecError> {
+    let Some((name, rest)) = spec.split_once('(') else { return Ok(None) };
+    let Some(&name) = layers::NAMES.iter().find(|&&known| known == name) else { return Ok(None) };
+    let incomplete = || SpecError::Incomplete { what: name.to_owned() };
+    let (text, rest) = rest.split_once(')').ok_or_else(incomplete)?;
+    match rest.strip_prefix(':') {
+        Some(inner) if !inner.is_empty() => Ok(Some((name, text, inner))),
+        _ => Err(incomplete()),
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn error(spec: &str) -> String {
+        open(spec, &OpenOptions::default()).err().map(|error| error.to_string()).unwrap()
+    }
+
+    #[test]
+    fn names_lead_to_what_they_name() {
+        let directory = tempfile::tempdir().unwrap();
+        // A file with the looks of a layer, a model and an address at once.
+        let path = directory.path().join("delay(x):model:nbd:memory:1");
+        std::fs::File::create(&path).unwrap().set_len(1 << 20).unwrap();
+        let path = path.display().to_string();
+        for spec in [path.clone(), format!("file:{path}"), format!("delay():file:{path}")] {
+            let backend = open(&spec, &OpenOptions::default()).unwrap();
+            assert_eq!(backend.description().size_bytes, 1 << 20);
+            assert!(backend.description().identity.is_some());
+        }
+        let read_only = OpenOptions { read_only: true, ..OpenOptions::default() };
+        for spec in ["memory:1MiB", "delay():memory:1MiB", "model:ssd?size=1MiB", &path] {
+            assert!(open(spec, &read_only).unwrap().description().read_only, "{spec}");
+        }
+    }
+
+    #[test]
+    fn names_that_lead_nowhere() {
+        assert!(error("").starts_with("the name of the backend is empty"));
+        assert!(error("file:").starts_with("the name of the backend is empty"));
+        assert!(error("memry:1GiB").starts_with("'memry:1GiB' does not exist"));
+        assert!(error("slow(read=1ms):memory:1MiB").contains("does not exist"));
+        assert!(error("nbds://h/x").contains("TLS"));
+        assert!(error("nbd:h").contains("is no address of an export"));
+    }
+}

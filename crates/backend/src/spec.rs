@@ -1,0 +1,285 @@
+//! The options inside the name of a backend: `key=value` pairs, each known, each at most once.
+//!
+//! Everything that can be mistyped is answered with what was typed and what would be right.
+
+use forebay_types::Size;
+
+/// What is wrong with the text that names a backend.
+#[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
+#[non_exhaustive]
+pub enum SpecError {
+    /// Nothing was given.
+    #[error(
+        "the name of the backend is empty: give the path of a file or block device, or one of \
+         memory:SIZE, model:hdd?size=SIZE, nbd://HOST/EXPORT"
+    )]
+    Empty,
+    /// An option that the thing does not have.
+    #[error("{what} has no option '{key}': the options are {known}")]
+    UnknownOption {
+        /// The backend or layer.
+        what: String,
+        /// The option as typed.
+        key: String,
+        /// All there are, for the message.
+        known: String,
+    },
+    /// An option without a value.
+    #[error("option '{key}' of {what} has no value: write {key}=VALUE")]
+    NoValue {
+        /// The backend or layer.
+        what: String,
+        /// The option.
+        key: String,
+    },
+    /// An option given twice.
+    #[error("option '{key}' of {what} is given twice: keep one of them")]
+    Twice {
+        /// The backend or layer.
+        what: String,
+        /// The option.
+        key: String,
+    },
+    /// A value that can't be read.
+    #[error("{what}: '{value}' is no {key}: write it like {example}")]
+    BadValue {
+        /// The backend or layer.
+        what: String,
+        /// The option.
+        key: String,
+        /// The value as typed.
+        value: String,
+        /// Values that would do.
+        example: &'static str,
+    },
+    /// An option that has to be there.
+    #[error("{what} needs {key}: add {key}={example}")]
+    Missing {
+        /// The backend or layer.
+        what: String,
+        /// The option.
+        key: &'static str,
+        /// A value that would do.
+        example: &'static str,
+    },
+    /// A layer without its end or without anything below it.
+    #[error("layer {what} is not complete: write {what}(OPTION=VALUE,…):BACKEND")]
+    Incomplete {
+        /// The layer.
+        what: String,
+    },
+    /// More layers than anyone needs.
+    #[error("more than {max} layers and models lie on each other: leave some out")]
+    TooDeep {
+        /// How many may.
+        max: usize,
+    },
+    /// A percent sign that is not followed by two hexadecimal digits, or bytes that are no text.
+    #[error("'{text}' is not percent-encoded text: write a percent sign itself as %25")]
+    BadEncoding {
+        /// The text as typed.
+        text: String,
+    },
+    /// A model of something that there is no model of.
+    #[error("no model '{name}': there are model:hdd and model:ssd")]
+    NoModel {
+        /// The model as typed.
+        name: String,
+    },
+}
+
+/// Replaces `%41` by `A` and so on.
+pub(crate) fn percent_decode(text: &str) -> Result<String, SpecError> {
+    let fail = || SpecError::BadEncoding { text: text.to_owned() };
+    let digit = |byte: Option<u8>| {
+        byte.and_then(|b| char::from(b).to_digit(16)).map(|d| d as u8).ok_or_else(fail)
+    };
+    let mut bytes = text.bytes();
+    let mut decoded = Vec::with_capacity(text.len());
+    while let Some(byte) = bytes.next() {
+        if byte == b'%' {
+            let high = digit(bytes.next())?;
+            let low = digit(bytes.next())?;
+            decoded.push(high << 4 | low);
+        } else {
+            decoded.push(byte);
+        }
+    }
+    match String::from_utf8(decoded) {
+        // A NUL can be part of no path and no export name.
+        Ok(decoded) if !decoded.contains('\0') => Ok(decoded),
+        _ => Err(fail()),
+    }
+}
+
+/// The options of one backend or layer.
+pub(crate) struct Fields<'a> {
+    what: &'a str,
+    fields: Vec<(&'a str, String)>,
+}
+
+impl<'a> Fields<'a> {
+    /// Reads `text`, pairs of the `known` keys with percent-encoded values between `separator`s.
+    pub(crate) fn parse(
+        what: &'a str,
+        text: &'a str,
+        separator: char,
+        known: &[&str],
+    ) -> Result<Self, SpecError> {
+        let mut fields: Vec<(&str, String)> = Vec::new();
+        for field in text.split(separator).filter(|field| !field.is_empty()) {
+            let (key, value) = field.split_once('=').unwrap_or((field, ""));
+            let (what, owned) = (what.to_owned(), key.to_owned());
+            if !known.contains(&key) {
+                let known = known.join(", ");
+                return Err(SpecError::UnknownOption { what, key: owned, known });
+            }
+            if value.is_empty() {
+                return Err(SpecError::NoValue { what, key: owned });
+            }
+            if fields.iter().any(|&(k, _)| k == key) {
+                return Err(SpecError::Twice { what, key: owned });
+            }
+            fields.push((key, percent_decode(value)?));
+        }
+        Ok(Self { what, fields })
+    }
+
+    /// The value of an option as typed, if it is there.
+    pub(crate) fn text(&self, key: &str) -> Option<&str> {
+        self.fields.iter().find(|(k, _)| *k == key).map(|(_, value)| value.as_str())
+    }
+
+    /// The value of an option, if it is there, as `read` understands it.
+    pub(crate) fn get<T>(
+        &self,
+        key: &str,
+        example: &'static str,
+        read: impl Fn(&str) -> Option<T>,
+    ) -> Result<Option<T>, SpecError> {
+        let Some(value) = self.text(key) else { return Ok(None) };
+        match read(value) {
+            Some(read) => Ok(Some(read)),
+            None => Err(SpecError::BadValue {
+                what: self.what.to_owned(),
+                key: key.to_owned(),
+                value: value.to_owned(),
+                example,
+            }),
+        }
+    }
+
+    /// The error that an option is missing.
+    pub(crate) fn missing(&self, key: &'static str, example: &'static str) -> SpecError {
+        SpecError::Missing { what: self.what.to_owned(), key, example }
+    }
+}
+
+/// Reads a length of time, `250ns`, `80us`, `8.5ms`, `1s` or `2m`, in nanoseconds. A bare number
+/// is refused: nobody knows its unit.
+pub(crate) fn duration_ns(text: &str) -> Option<u64> {
+    let end = text.find(|c: char| !c.is_ascii_digit() && c != '.')?;
+    let (number, unit) = text.split_at(end);
+    let unit_ns = match unit {
+        "ns" => 1e0,
+        "us" | "µs" => 1e3,
+        "ms" => 1e6,
+        "s" => 1e9,
+        "m" | "min" => 60e9,
+        _ => return None,
+    };
+    let ns = number.parse::<f64>().ok()? * unit_ns;
+    // A day is longer than any disk takes, and keeps sums of times far from the end of 64 bits.
+    (ns <= 86_400e9).then_some(ns.round() as u64)
+}
+
+/// Reads bytes per second, `120MiB/s` (the `/s` may be left out), not zero.
+pub(crate) fn bytes_per_second(text: &str) -> Option<u64> {
+    text.strip_suffix("/s").unwrap_or(text).parse::<Size>().ok().map(Size::bytes).filter(|&b| b > 0)
+}
+
+/// Reads a size in bytes.
+pub(crate) fn size_bytes(text: &str) -> Option<u64> {
+    text.parse::<Size>().ok().map(Size::bytes)
+}
+
+/// Reads a number.
+pub(crate) fn number<T: std::str::FromStr>(text: &str) -> Option<T> {
+    text.parse().ok()
+}
+
+/// Reads a switch.
+pub(crate) fn switch(text: &str) -> Option<bool> {
+    match text {
+        "on" => Some(true),
+        "off" => Some(false),
+        _ => None,
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use proptest::prelude::*;
+
+    #[test]
+    fn options_are_known_and_given_once() {
+        let known = ["size", "seed"];
+        let fields = Fields::parse("memory", "size=8GiB,seed=1", ',', &known).unwrap();
+        assert_eq!(fields.get("size", "8GiB", size_bytes), Ok(Some(8 << 30)));
+        assert_eq!(fields.get("seed", "1", number::<u64>), Ok(Some(1)));
+        for (text, message) in [
+            ("sized=1", "memory has no option 'sized': the options are size, seed"),
+            ("size=1,size=2", "option 'size' of memory is given twice: keep one of them"),
+            ("size", "option 'size' of memory has no value: write size=VALUE"),
+            ("size=%4", "'%4' is not percent-encoded text: write a percent sign itself as %25"),
+        ] {
+            let error = Fields::parse("memory", text, ',', &known).err().unwrap();
+            assert_eq!(error.to_string(), message);
+        }
+        let fields = Fields::parse("memory", "size=big", ',', &known).unwrap();
+        let error = fields.get("size", "8GiB", size_bytes).unwrap_err();
+        assert_eq!(error.to_string(), "memory: 'big' is no size: write it like 8GiB");
+    }
+
+    #[test]
+    fn times_have_a_unit() {
+        for (text, ns) in [
+            ("250ns", 250),
+            ("80us", 80_000),
+            ("8.5ms", 8_500_000),
+            ("1s", 1_000_000_000),
+            ("2m", 120_000_000_000),
+            ("0s", 0),
+        ] {
+            assert_eq!(duration_ns(text), Some(ns), "{text}");
+        }
+        for text in ["", "5", "ms", "-1ms", "1..5ms", "5 ms", "1e3ms", "100000m", "5MS"] {
+            assert_eq!(duration_ns(text), None, "{text}");
+        }
+    }
+
+    #[test]
+    fn rates_are_sizes_per_second() {
+        assert_eq!(bytes_per_second("120MiB/s"), Some(120 << 20));
+        assert_eq!(bytes_per_second("10M"), Some(10 << 20));
+        assert_eq!(bytes_per_second("0/s"), None);
+        assert_eq!(bytes_per_second("10MiB/m"), None);
+    }
+
+    #[test]
+    fn percent_decoding_is_exact() {
+        assert_eq!(percent_decode("a%2Fb%20c%C3%A4").unwrap(), "a/b cä");
+        for text in ["%", "%2", "%zz", "%ff", "%00", "a%+1"] {
+            assert!(percent_decode(text).is_err(), "{text}");
+        }
+    }
+
+    proptest! {
+        #[test]
+        fn encoded_text_decodes_to_itself(text in "[^\0]*") {
+            let encoded: String = text.bytes().map(|b| format!("%{b:02x}")).collect();
+            prop_assert_eq!(percent_decode(&encoded).unwrap(), text);
+        }
+    }
+}

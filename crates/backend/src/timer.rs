@@ -1,0 +1,223 @@
+//! Things to be done at a time, by a thread that is as punctual as the system lets it be.
+//!
+//! The thread asks the kernel not to round its sleeps (the usual rounding is 50 µs, as much as a
+//! fast disk takes) and spins through the last few microseconds. It is started by the first event
+//! and ends with the [`Timer`]; events that are then still to come are dropped, which answers the
+//! I/O in them with an error.
+
+use crate::pool::join_unless_self;
+use crate::sync::lock;
+use std::cmp::Ordering;
+use std::collections::BinaryHeap;
+use std::num::NonZeroU64;
+use std::sync::{Arc, Condvar, Mutex, PoisonError};
+use std::thread::{self, JoinHandle};
+use std::time::{Duration, Instant};
+
+/// How long before its time an event is waited for without sleeping. A sleep wakes this much late
+/// on an idle machine; spinning longer would take the core from whoever the event is for.
+const SPIN_NS: u64 = 5_000;
+
+/// What is done at a time.
+pub(crate) type Event = Box<dyn FnOnce() + Send>;
+
+/// The owner of the thread.
+pub(crate) struct Timer {
+    handle: TimerHandle,
+}
+
+/// A way to a timer for those who do not own it, such as its own events.
+#[derive(Clone)]
+pub(crate) struct TimerHandle {
+    shared: Arc<Shared>,
+}
+
+struct Shared {
+    started: Instant,
+    state: Mutex<State>,
+    wake: Condvar,
+}
+
+struct State {
+    events: BinaryHeap<Entry>,
+    /// The number of the next event, so that events of the same time keep their order.
+    next_number: u64,
+    thread: Option<JoinHandle<()>>,
+    stopping: bool,
+}
+
+struct Entry {
+    at_ns: u64,
+    number: u64,
+    event: Event,
+}
+
+impl Ord for Entry {
+    /// The heap gives the greatest first, so the earliest is the greatest.
+    fn cmp(&self, other: &Self) -> Ordering {
+        (other.at_ns, other.number).cmp(&(self.at_ns, self.number))
+    }
+}
+
+impl PartialOrd for Entry {
+    fn partial_cmp(&self, other: &Self) -> Option<Ordering> {
+        Some(self.cmp(other))
+    }
+}
+
+impl PartialEq for Entry {
+    fn eq(&self, other: &Self) -> bool {
+        self.cmp(other).is_eq()
+    }
+}
+
+impl Eq for Entry {}
+
+impl Timer {
+    /// A timer whose clock starts at zero now.
+    pub(crate) fn new() -> Self {
+        let state =
+            State { events: BinaryHeap::new(), next_number: 0, thread: None, stopping: false };
+        let shared =
+            Shared { started: Instant::now(), state: Mutex::new(state), wake: Condvar::new() };
+        Self { handle: TimerHandle { shared: Arc::new(shared) } }
+    }
+
+    /// A handle that does not keep the thread alive.
+    pub(crate) fn handle(&self) -> &TimerHandle {
+        &self.handle
+    }
+}
+
+impl Timer {
+    /// Drops all events, and waits until the one that is running has returned.
+    pub(crate) fn stop(&self) {
+        let mut state = lock(&self.handle.shared.state);
+        state.stopping = true;
+        let (thread, events) = (state.thread.take(), std::mem::take(&mut state.events));
+        drop(state);
+        self.handle.shared.wake.notify_all();
+        drop(events);
+        if let Some(thread) = thread {
+            join_unless_self(thread);
+        }
+    }
+}
+
+impl Drop for Timer {
+    fn drop(&mut self) {
+        self.stop();
+    }
+}
+
+impl TimerHandle {
+    /// The time since the timer was made, in nanoseconds.
+    pub(crate) fn now_ns(&self) -> u64 {
+        self.shared.started.elapsed().as_nanos() as u64
+    }
+
+    /// Has `event` done at `at_ns`, or as soon as possible after. Events run one at a time on the
+    /// timer's thread and must not block. Once the timer has ended, the event is dropped.
+    pub(crate) fn schedule(&self, at_ns: u64, event: Event) {
+        let mut state = lock(&self.shared.state);
+        if state.stopping {
+            drop(state);
+            return;
+        }
+        if state.thread.is_none() {
+            let shared = self.shared.clone();
+            let thread = thread::Builder::new().name("timer".into()).spawn(move || shared.serve());
+            match thread {
+                Ok(thread) => state.thread = Some(thread),
+                Err(error) => {
+                    drop(state);
+                    tracing::error!(%error, "no thread can be started to keep the time");
+                    return;
+                }
+            }
+        }
+        let number = state.next_number;
+        state.next_number += 1;
+        let is_earliest = state.events.peek().is_none_or(|first| at_ns < first.at_ns);
+        state.events.push(Entry { at_ns, number, event });
+        drop(state);
+        if is_earliest {
+            self.shared.wake.notify_one();
+        }
+    }
+}
+
+impl Shared {
+    fn serve(&self) {
+        // Without it the sleeps are less exact, no more.
+        let _ = rustix::thread::set_current_timer_slack(NonZeroU64::new(1));
+        let mut state = lock(&self.state);
+        while !state.stopping {
+            let now_ns = self.started.elapsed().as_nanos() as u64;
+            let wait_ns = state.events.peek().map(|first| first.at_ns.saturating_sub(now_ns));
+            match wait_ns {
+                None => state = self.wake.wait(state).unwrap_or_else(PoisonError::into_inner),
+                Some(0) => {
+                    let entry = state.events.pop();
+                    drop(state);
+                    if let Some(entry) = entry {
+                        (entry.event)();
+                    }
+                    state = lock(&self.state);
+                }
+                Some(ns) if ns <= SPIN_NS => {
+                    // An earlier event may come meanwhile: spin briefly, then look again.
+                    drop(state);
+                    std::hint::spin_loop();
+                    state = lock(&self.state);
+                }
+                Some(ns) => {
+                    let sleep = Duration::from_nanos(ns - SPIN_NS);
+                    let woken = self.wake.wait_timeout(state, sleep);
+                    state = woken.unwrap_or_else(PoisonError::into_inner).0;
+                }
+            }
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use std::sync::mpsc;
+
+    #[test]
+    fn events_come_in_the_order_of_their_times_and_never_early() {
+        let timer = Timer::new();
+        let (sender, receiver) = mpsc::channel();
+        let start_ns = timer.handle().now_ns() + 2_000_000;
+        // Given from the last to the first, with pairs of the same time.
+        for number in (0..50u64).rev() {
+            let at_ns = start_ns + number / 2 * 20_000;
+            let (sender, handle) = (sender.clone(), timer.handle().clone());
+            let event = move || {
+                assert!(handle.now_ns() >= at_ns);
+                sender.send(number / 2).unwrap();
+            };
+            timer.handle().schedule(at_ns, Box::new(event));
+        }
+        let order: Vec<u64> = receiver.iter().take(50).collect();
+        assert_eq!(order, (0..50).map(|number| number / 2).collect::<Vec<u64>>());
+    }
+
+    #[test]
+    fn an_ended_timer_drops_its_events() {
+        let timer = Timer::new();
+        let handle = timer.handle().clone();
+        let held = Arc::new(());
+        for _ in 0..2 {
+            let in_event = held.clone();
+            handle.schedule(u64::MAX, Box::new(move || drop(in_event)));
+        }
+        assert_eq!(Arc::strong_count(&held), 3);
+        drop(timer);
+        let in_event = held.clone();
+        handle.schedule(0, Box::new(move || drop(in_event)));
+        assert_eq!(Arc::strong_count(&held), 1);
+    }
+}

@@ -1,0 +1,169 @@
+//! The whole configuration: options over file over defaults, checked, and read again on demand.
+
+use crate::{
+    ConfigError, ConfigResult, IoEngine, Listen, LogLevel, MemorySetting, Mistake, Settings,
+    TlsSettings, VolumeSpec, Workers, layer::check_unique, parse_toml,
+};
+use forebay_types::limits;
+use std::{
+    collections::HashSet,
+    env, fs,
+    path::{Path, PathBuf},
+};
+
+/// The name of the control socket in the state directory.
+pub const CONTROL_SOCKET: &str = "control.sock";
+/// The name of the default NBD socket in the state directory.
+pub const NBD_SOCKET: &str = "nbd.sock";
+
+/// Where settings come from, so that they can be read again.
+#[derive(Clone, Debug, PartialEq, Eq, Default)]
+pub struct Source {
+    /// The configuration file.
+    pub file: Option<PathBuf>,
+    /// The options of the command line.
+    pub options: Settings,
+    /// The state directory if neither says one, see [`default_state`].
+    pub state_default: Option<PathBuf>,
+}
+
+impl Source {
+    /// Reads the file, if there is one, and puts the options over it.
+    ///
+    /// # Errors
+    /// The file can't be read, or the settings can't be.
+    pub fn load(&self) -> ConfigResult<Config> {
+        let below = self.file.as_deref().map(read_file).transpose()?.unwrap_or_default();
+        Config::new(self.options.clone().over(below)?, self.clone())
+    }
+}
+
+/// Everything the daemon is told, checked.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Config {
+    /// Memory for the cache.
+    pub memory: MemorySetting,
+    /// Where NBD clients connect; at least one place.
+    pub nbd: Vec<Listen>,
+    /// The directory of the control socket and the lock.
+    pub state: PathBuf,
+    /// The volumes to serve, in the order they were named; may be none, they can be added later.
+    pub volumes: Vec<VolumeSpec>,
+    /// Threads of the data path.
+    pub workers: Workers,
+    /// How files and sockets are driven.
+    pub io: IoEngine,
+    /// Encryption of connections.
+    pub tls: TlsSettings,
+    /// How much is logged.
+    pub log: LogLevel,
+    source: Source,
+}
+
+impl Config {
+    fn new(settings: Settings, source: Source) -> ConfigResult<Self> {
+        let tls = TlsSettings::checked(
+            settings.tls,
+            settings.tls_cert,
+            settings.tls_key,
+            settings.tls_client_ca,
+        )?;
+        let state = settings.state.or_else(|| source.state_default.clone()).ok_or_else(|| {
+            ConfigError::new(
+                Mistake::Value,
+                "no state directory: XDG_RUNTIME_DIR is not set and this is not root",
+                "name one with --state DIR",
+            )
+        })?;
+        // Made here, also where only NBD over TCP is served, so that a path too long for the
+        // control socket is said before anything is started.
+        Listen::unix(state.join(CONTROL_SOCKET))?;
+        let nbd = match settings.nbd {
+            listeners if listeners.is_empty() => vec![Listen::unix(state.join(NBD_SOCKET))?],
+            listeners => listeners,
+        };
+        check_listeners(&nbd)?;
+        check_volumes(&settings.volumes, &tls)?;
+        Ok(Self {
+            memory: settings.memory.unwrap_or_default(),
+            nbd,
+            state,
+            volumes: settings.volumes,
+            workers: settings.workers.unwrap_or_default(),
+            io: settings.io.unwrap_or_default(),
+            tls,
+            log: settings.log.unwrap_or_default(),
+            source,
+        })
+    }
+
+    /// The same file read again under the same options: what SIGHUP asks for. Compare with
+    /// [`crate::diff`].
+    ///
+    /// # Errors
+    /// As [`Source::load`]; this configuration stays as it is.
+    pub fn reload(&self) -> ConfigResult<Self> {
+        self.source.load()
+    }
+
+    /// The path of the control socket.
+    pub fn control_socket(&self) -> PathBuf {
+        self.state.join(CONTROL_SOCKET)
+    }
+}
+
+/// Reads a configuration file.
+///
+/// # Errors
+/// It can't be read, or [`parse_toml`] refuses it.
+pub fn read_file(path: &Path) -> ConfigResult<Settings> {
+    let name = path.display().to_string();
+    let text = fs::read_to_string(path).map_err(|error| {
+        ConfigError::new(
+            Mistake::Unreadable,
+            format!("configuration file {name} can't be read ({error})"),
+            "name another one with --config FILE, or leave the option out",
+        )
+    })?;
+    parse_toml(&text, &name)
+}
+
+/// Where state is kept if nobody says: `/run/forebay` for root, else `forebay` in the user's
+/// runtime directory. `None` for a user without one.
+pub fn default_state(is_root: bool) -> Option<PathBuf> {
+    if is_root {
+        return Some("/run/forebay".into());
+    }
+    let runtime = env::var_os("XDG_RUNTIME_DIR").map(PathBuf::from)?;
+    runtime.is_absolute().then(|| runtime.join("forebay"))
+}
+
+fn check_listeners(listeners: &[Listen]) -> ConfigResult<()> {
+    let mut seen = HashSet::new();
+    // Any number of listeners may ask for a port of the system's choice.
+    let is_fixed = |listen: &&Listen| !matches!(listen, Listen::Tcp { port: 0, .. });
+    match listeners.iter().filter(is_fixed).find(|listen| !seen.insert(*listen)) {
+        Some(listen) => Err(ConfigError::new(
+            Mistake::Duplicate,
+            format!("listener {listen} is given twice"),
+            "keep one of them",
+        )),
+        None => Ok(()),
+    }
+}
+
+fn check_volumes(volumes: &[VolumeSpec], tls: &TlsSettings) -> ConfigResult<()> {
+    check_unique(volumes)?;
+    if volumes.len() > limits::VOLUMES_MAX {
+        return Err(ConfigError::new(
+            Mistake::Limit,
+            format!("{} volumes are more than {}", volumes.len(), limits::VOLUMES_MAX),
+            "serve some of them by a second forebay with its own --state DIR",
+        ));
+    }
+    volumes.iter().try_for_each(|volume| volume.check_tls(tls.mode))
+}
+
+#[cfg(test)]
+#[path = "config_tests.rs"]
+mod tests;

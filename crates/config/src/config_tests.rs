@@ -1,0 +1,110 @@
+//! Options over file over defaults.
+
+use super::*;
+use crate::{MemorySetting, TlsMode, parse_volume_spec};
+
+fn options(volumes: &[&str]) -> Settings {
+    let volumes = volumes.iter().map(|text| parse_volume_spec(text).unwrap()).collect();
+    Settings { volumes, ..Settings::default() }
+}
+
+fn load(options: Settings) -> ConfigResult<Config> {
+    Source { file: None, options, state_default: Some("/run/forebay".into()) }.load()
+}
+
+#[test]
+fn a_disk_is_all_it_takes() {
+    let config = load(options(&["disk=/dev/sdb"])).unwrap();
+    assert_eq!(config.memory, MemorySetting::Auto);
+    assert_eq!(config.nbd, [Listen::Unix("/run/forebay/nbd.sock".into())]);
+    assert_eq!(config.state, Path::new("/run/forebay"));
+    assert_eq!(config.control_socket(), Path::new("/run/forebay/control.sock"));
+    assert_eq!((config.workers, config.io), (Workers::Auto, IoEngine::Auto));
+    assert_eq!(config.tls, TlsSettings::default());
+    assert!(load(options(&[])).unwrap().volumes.is_empty(), "volumes can be added later");
+}
+
+#[test]
+fn options_win_over_the_file_and_volumes_add_up() {
+    let directory = tempfile::tempdir().unwrap();
+    let file = directory.path().join("forebay.toml");
+    let text = "memory = '1GiB'\nlog = 'debug'\nnbd = 'tcp:x:1'\nstate = '/s'\n\
+                [[volume]]\nname = 'a'\nbacking = '/a'\n";
+    fs::write(&file, text).unwrap();
+    let mut options = options(&["b=/b"]);
+    options.memory = Some(MemorySetting::Auto);
+    options.nbd = vec!["tcp:y:2".parse().unwrap()];
+    let source = Source { file: Some(file.clone()), options, state_default: None };
+    let config = source.load().unwrap();
+    assert_eq!(config.memory, MemorySetting::Auto);
+    assert_eq!(config.log, crate::LogLevel::Debug);
+    assert_eq!(config.nbd, source.options.nbd);
+    let names: Vec<_> = config.volumes.iter().map(|volume| volume.name.as_str()).collect();
+    assert_eq!(names, ["a", "b"]);
+
+    fs::write(&file, "state = '/s'\n").unwrap();
+    let again = config.reload().unwrap();
+    assert_eq!((again.volumes.len(), again.log), (1, crate::LogLevel::Info));
+
+    fs::write(&file, "[[volume]]\nname = 'b'\nbacking = '/c'\n").unwrap();
+    let error = config.reload().unwrap_err();
+    assert_eq!(error.mistake(), Mistake::Duplicate);
+    assert!(error.to_string().starts_with("two volumes are called 'b'"), "{error}");
+}
+
+#[test]
+fn a_file_that_cannot_be_read_is_named() {
+    let source = Source { file: Some("/nowhere/f.toml".into()), ..Source::default() };
+    let error = source.load().unwrap_err();
+    assert_eq!(error.mistake(), Mistake::Unreadable);
+    assert!(error.to_string().contains("/nowhere/f.toml"), "{error}");
+}
+
+#[test]
+fn what_does_not_fit_together_is_refused() {
+    let refused = |change: &dyn Fn(&mut Settings)| {
+        let mut options = options(&["a=/a,tls=required"]);
+        options.tls = Some(TlsMode::Selective);
+        (options.tls_cert, options.tls_key) = (Some("c".into()), Some("k".into()));
+        assert!(load(options.clone()).is_ok());
+        change(&mut options);
+        load(options).unwrap_err().to_string()
+    };
+    for (error, part) in [
+        (refused(&|options| options.tls = Some(TlsMode::Off)), "'a': tls=required, but TLS is off"),
+        (refused(&|options| options.tls_key = None), "no private key"),
+        (refused(&|options| options.volumes.push(options.volumes[0].clone())), "two volumes"),
+        (
+            refused(&|options| options.nbd = vec!["tcp:x:1".parse().unwrap(); 2]),
+            "listener tcp:x:1 is given twice",
+        ),
+        (
+            refused(&|options| options.state = Some(format!("/{}", "x".repeat(100)).into())),
+            "choose a shorter path, or a shorter --state directory",
+        ),
+        (
+            refused(&|options| {
+                let volume = |n| VolumeSpec::new(format!("v{n}"), "/x").unwrap();
+                options.volumes = (0..=limits::VOLUMES_MAX).map(volume).collect();
+            }),
+            "1025 volumes are more than 1024",
+        ),
+    ] {
+        assert!(error.contains(part), "{error}");
+    }
+}
+
+#[test]
+fn several_listeners_may_ask_for_any_port() {
+    let mut options = options(&[]);
+    options.nbd = vec!["tcp:[::1]:0".parse().unwrap(); 2];
+    assert_eq!(load(options).unwrap().nbd.len(), 2);
+}
+
+#[test]
+fn without_a_place_for_state_the_remedy_is_said() {
+    let source = Source { options: options(&["a=/a"]), ..Source::default() };
+    let error = source.load().unwrap_err().to_string();
+    assert!(error.ends_with("name one with --state DIR"), "{error}");
+    assert_eq!(default_state(true), Some("/run/forebay".into()));
+}

@@ -1,0 +1,126 @@
+//! What is different between two configurations, for a reload without a restart.
+
+use crate::{Config, LogLevel, VolumeChange, VolumeSpec};
+use std::{collections::HashMap, fmt};
+
+/// One difference. Its text is a sentence for the log.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub enum Change {
+    /// A volume is no longer wanted: flush it and take it away.
+    VolumeRemoved {
+        /// Its name.
+        name: String,
+    },
+    /// A volume has another backing under the same name: remove the old one, then add this.
+    VolumeReplaced {
+        /// The volume to serve from now on.
+        new: VolumeSpec,
+    },
+    /// A volume has other settings.
+    VolumeChanged {
+        /// Its name.
+        name: String,
+        /// The settings that differ.
+        change: VolumeChange,
+    },
+    /// A volume is new.
+    VolumeAdded {
+        /// The volume.
+        new: VolumeSpec,
+    },
+    /// Another log level.
+    Log {
+        /// The new one.
+        new: LogLevel,
+    },
+    /// A setting that can't be changed while running; the old one stays in force.
+    NeedsRestart {
+        /// The setting, as it is called in the file.
+        setting: &'static str,
+        /// What stays in force.
+        old: String,
+        /// What was asked for.
+        new: String,
+    },
+}
+
+impl fmt::Display for Change {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        match self {
+            Self::VolumeRemoved { name } => write!(f, "volume '{name}' is removed"),
+            Self::VolumeReplaced { new } => {
+                write!(f, "volume '{}' is replaced: its backing is now {}", new.name, new.backing)
+            }
+            Self::VolumeChanged { name, change } => {
+                write!(f, "volume '{name}' is changed: {change}")
+            }
+            Self::VolumeAdded { new } => write!(f, "volume '{}' is added", new.name),
+            Self::Log { new } => write!(f, "the log level is now {new}"),
+            Self::NeedsRestart { setting, old, new } => {
+                write!(f, "{setting} stays {old}: restart forebay to change it to {new}")
+            }
+        }
+    }
+}
+
+/// What must be done to get from `old` to `new`. Removals come first, so that a disk that moves
+/// from one name to another is free when it is added.
+pub fn diff(old: &Config, new: &Config) -> Vec<Change> {
+    let mut changes = volume_changes(&old.volumes, &new.volumes);
+    if old.log != new.log {
+        changes.push(Change::Log { new: new.log });
+    }
+    let path = |path: &Option<std::path::PathBuf>| match path {
+        Some(path) => path.display().to_string(),
+        None => "unset".to_owned(),
+    };
+    let listeners =
+        |config: &Config| config.nbd.iter().map(ToString::to_string).collect::<Vec<_>>().join(", ");
+    let both = |show: &dyn Fn(&Config) -> String| (show(old), show(new));
+    for (setting, (old, new)) in [
+        ("memory", both(&|config| config.memory.to_string())),
+        ("nbd", both(&listeners)),
+        ("state", both(&|config| config.state.display().to_string())),
+        ("workers", both(&|config| config.workers.to_string())),
+        ("io", both(&|config| config.io.to_string())),
+        ("tls", both(&|config| config.tls.mode.to_string())),
+        ("tls-cert", both(&|config| path(&config.tls.cert))),
+        ("tls-key", both(&|config| path(&config.tls.key))),
+        ("tls-client-ca", both(&|config| path(&config.tls.client_ca))),
+    ] {
+        if old != new {
+            changes.push(Change::NeedsRestart { setting, old, new });
+        }
+    }
+    changes
+}
+
+fn volume_changes(old: &[VolumeSpec], new: &[VolumeSpec]) -> Vec<Change> {
+    let by_name = |volumes: &[VolumeSpec]| -> HashMap<String, VolumeSpec> {
+        volumes.iter().map(|volume| (volume.name.clone(), volume.clone())).collect()
+    };
+    let (old_by_name, new_by_name) = (by_name(old), by_name(new));
+    let removed = old.iter().filter(|volume| !new_by_name.contains_key(&volume.name));
+    let mut changes: Vec<_> =
+        removed.map(|volume| Change::VolumeRemoved { name: volume.name.clone() }).collect();
+    let mut added = Vec::new();
+    for volume in new {
+        match old_by_name.get(&volume.name) {
+            Some(before) if before == volume => {}
+            Some(before) if before.backing != volume.backing => {
+                changes.push(Change::VolumeReplaced { new: volume.clone() });
+            }
+            Some(before) => changes.push(Change::VolumeChanged {
+                name: volume.name.clone(),
+                change: before.change_to(volume),
+            }),
+            None => added.push(Change::VolumeAdded { new: volume.clone() }),
+        }
+    }
+    changes.extend(added);
+    changes
+}
+
+#[cfg(test)]
+#[path = "diff_tests.rs"]
+mod tests;

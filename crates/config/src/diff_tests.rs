@@ -1,0 +1,81 @@
+//! Reloads: what is done, what must wait, in which order.
+
+use super::*;
+use crate::{Settings, Source, TlsMode, parse_volume_spec};
+
+fn config(volumes: &[&str], change: impl FnOnce(&mut Settings)) -> Config {
+    let volumes = volumes.iter().map(|text| parse_volume_spec(text).unwrap()).collect();
+    let mut options = Settings { volumes, ..Settings::default() };
+    change(&mut options);
+    Source { file: None, options, state_default: Some("/s".into()) }.load().unwrap()
+}
+
+fn sentences(old: &Config, new: &Config) -> Vec<String> {
+    diff(old, new).iter().map(ToString::to_string).collect()
+}
+
+#[test]
+fn nothing_changes_without_a_difference() {
+    let config = config(&["a=/a", "b=/b,mode=bypass"], |_| ());
+    assert_eq!(diff(&config, &config), []);
+}
+
+#[test]
+fn volumes_are_removed_replaced_and_changed_before_others_are_added() {
+    let old = config(&["a=/a", "b=/b", "c=/c", "d=/d"], |_| ());
+    let new = config(&["e=/a", "d=/d", "c=/c,mode=bypass,prefetch=no", "b=/other"], |_| ());
+    assert_eq!(
+        sentences(&old, &new),
+        [
+            "volume 'a' is removed",
+            "volume 'c' is changed: mode=bypass,prefetch=no",
+            "volume 'b' is replaced: its backing is now /other",
+            "volume 'e' is added",
+        ]
+    );
+}
+
+#[test]
+fn a_setting_that_is_left_out_goes_back_to_its_default() {
+    let stated = "a=/a,mode=write-back,protection=none,accept-loss=yes,description=x";
+    let (old, new) = (config(&[stated], |_| ()), config(&["a=/a"], |_| ()));
+    let changes = diff(&old, &new);
+    let [Change::VolumeChanged { change, .. }] = &changes[..] else { panic!("{changes:?}") };
+    assert_eq!(old.volumes[0].with(change), Ok(new.volumes[0].clone()));
+    assert_eq!(
+        changes[0].to_string(),
+        "volume 'a' is changed: mode=write-through,protection=unstated,accept-loss=no,description="
+    );
+}
+
+#[test]
+fn every_other_setting_is_said_to_need_a_restart() {
+    let old = config(&[], |_| ());
+    let new = config(&[], |settings| {
+        settings.memory = Some("1GiB".parse().unwrap());
+        settings.nbd = vec!["tcp:x:1".parse().unwrap(), "tcp:x:2".parse().unwrap()];
+        settings.state = Some("/t".into());
+        settings.workers = Some("2".parse().unwrap());
+        settings.io = Some("epoll".parse().unwrap());
+        settings.log = Some("warn".parse().unwrap());
+        settings.tls = Some(TlsMode::Forced);
+        settings.tls_cert = Some("c".into());
+        settings.tls_key = Some("k".into());
+        settings.tls_client_ca = Some("a".into());
+    });
+    assert_eq!(
+        sentences(&old, &new),
+        [
+            "the log level is now warn",
+            "memory stays auto: restart forebay to change it to 1GiB",
+            "nbd stays unix:/s/nbd.sock: restart forebay to change it to tcp:x:1, tcp:x:2",
+            "state stays /s: restart forebay to change it to /t",
+            "workers stays auto: restart forebay to change it to 2",
+            "io stays auto: restart forebay to change it to epoll",
+            "tls stays off: restart forebay to change it to forced",
+            "tls-cert stays unset: restart forebay to change it to c",
+            "tls-key stays unset: restart forebay to change it to k",
+            "tls-client-ca stays unset: restart forebay to change it to a",
+        ]
+    );
+}

@@ -1,0 +1,157 @@
+//! What is wrong with what the operator wrote, where it stands, and what to write instead.
+
+use std::fmt;
+
+/// The outcome of reading a part of the configuration.
+pub type ConfigResult<T> = Result<T, ConfigError>;
+
+/// What sort of mistake it is, for programs; people read the sentence.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
+pub enum Mistake {
+    /// The file can't be opened or is no text.
+    Unreadable,
+    /// The text has not the form that was expected: TOML, `NAME=BACKING`, `tcp:HOST:PORT`.
+    Syntax,
+    /// No setting is called that.
+    UnknownKey,
+    /// The setting exists and can't have this value.
+    Value,
+    /// A volume can't be called that.
+    Name,
+    /// Two things that must differ are the same.
+    Duplicate,
+    /// Write-back was asked for without saying what an acknowledgement is worth.
+    Protection,
+    /// The settings for TLS don't fit together.
+    Tls,
+    /// More or less than the program can work with.
+    Limit,
+}
+
+/// A place in a configuration file. Lines and columns count from one, columns in characters.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Place {
+    /// The file, as it was named.
+    pub file: String,
+    /// The line.
+    pub line: usize,
+    /// The column.
+    pub column: usize,
+}
+
+impl Place {
+    /// The place of the byte at `offset` of `text`. An offset behind the end, or inside a
+    /// character, counts as the character or the end it belongs to.
+    pub(crate) fn of(file: &str, text: &str, offset: usize) -> Self {
+        let mut offset = offset.min(text.len());
+        while !text.is_char_boundary(offset) {
+            offset -= 1;
+        }
+        let before = &text[..offset];
+        let line_start = before.rfind('\n').map_or(0, |newline| newline + 1);
+        Self {
+            file: file.to_owned(),
+            line: before.bytes().filter(|&byte| byte == b'\n').count() + 1,
+            column: before[line_start..].chars().count() + 1,
+        }
+    }
+}
+
+impl fmt::Display for Place {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        write!(f, "{}:{}:{}", self.file, self.line, self.column)
+    }
+}
+
+/// A mistake in the configuration: `FILE:LINE:COLUMN: message: remedy`, the place only where the
+/// text came from a file.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct ConfigError {
+    mistake: Mistake,
+    place: Option<Place>,
+    message: String,
+    remedy: String,
+}
+
+impl ConfigError {
+    /// A mistake that is not tied to a place (yet).
+    pub(crate) fn new(
+        mistake: Mistake,
+        message: impl Into<String>,
+        remedy: impl Into<String>,
+    ) -> Self {
+        Self { mistake, place: None, message: message.into(), remedy: remedy.into() }
+    }
+
+    /// The same mistake, said of `thing`: `volume 'disk': no mode 'x'`.
+    pub(crate) fn about(mut self, thing: impl fmt::Display) -> Self {
+        self.message = format!("{thing}: {}", self.message);
+        self
+    }
+
+    /// The same mistake, at a place. A place that is already known is the more exact one.
+    pub(crate) fn at(mut self, place: impl FnOnce() -> Place) -> Self {
+        self.place.get_or_insert_with(place);
+        self
+    }
+
+    /// What sort of mistake it is.
+    pub const fn mistake(&self) -> Mistake {
+        self.mistake
+    }
+
+    /// Where it stands, if it came from a file.
+    pub const fn place(&self) -> Option<&Place> {
+        self.place.as_ref()
+    }
+
+    /// What is wrong.
+    pub fn message(&self) -> &str {
+        &self.message
+    }
+
+    /// What to write instead.
+    pub fn remedy(&self) -> &str {
+        &self.remedy
+    }
+}
+
+impl fmt::Display for ConfigError {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        if let Some(place) = &self.place {
+            write!(f, "{place}: ")?;
+        }
+        write!(f, "{}: {}", self.message, self.remedy)
+    }
+}
+
+impl std::error::Error for ConfigError {}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn places_count_lines_and_characters_from_one() {
+        let text = "a\nüb\n";
+        let place = |offset| {
+            let place = Place::of("f", text, offset);
+            (place.line, place.column)
+        };
+        assert_eq!(place(0), (1, 1));
+        assert_eq!(place(1), (1, 2));
+        assert_eq!(place(2), (2, 1));
+        assert_eq!(place(3), (2, 1), "inside the umlaut");
+        assert_eq!(place(4), (2, 2));
+        assert_eq!(place(99), (3, 1));
+    }
+
+    #[test]
+    fn the_first_place_stays() {
+        let error = ConfigError::new(Mistake::Value, "no mode 'x'", "use bypass")
+            .about("volume 'a'")
+            .at(|| Place::of("f", "", 0))
+            .at(|| Place::of("g", "", 0));
+        assert_eq!(error.to_string(), "f:1:1: volume 'a': no mode 'x': use bypass");
+    }
+}

@@ -1,0 +1,205 @@
+//! The configuration file: TOML with the words of the command line.
+//!
+//! ```toml
+//! memory = "2GiB"
+//! nbd = ["unix:/run/forebay/nbd.sock", "tcp:[::1]:10809"]
+//!
+//! [[volume]]
+//! name = "disk"
+//! backing = "/dev/sdb"
+//! mode = "write-through"
+//! ```
+//!
+//! Each value is turned into the text it would be on the command line and read by the same
+//! parser, so file and options can't drift apart. Walking the document by hand instead of deriving
+//! it keeps the place of each key and value, so every error says line and column.
+
+use crate::{
+    ConfigError, ConfigResult, Listen, Mistake, Place, Settings, VolumeChange, VolumeSpec,
+    layer::twice,
+    volume::VOLUME_KEYS,
+    words::{listed, yes_no},
+};
+use std::{collections::HashSet, ops::Range, path::PathBuf, str::FromStr};
+use toml::{
+    Spanned,
+    de::{DeTable, DeValue},
+};
+
+/// The keys of the file outside of a volume.
+pub const FILE_KEYS: &[&str] = &[
+    "memory",
+    "nbd",
+    "state",
+    "workers",
+    "io",
+    "log",
+    "tls",
+    "tls-cert",
+    "tls-key",
+    "tls-client-ca",
+    "volume",
+];
+
+/// Reads the text of a configuration file; `file_name` is for messages only.
+///
+/// # Errors
+/// The text is no TOML, has unknown keys or values that can't be, or two volumes of one name.
+pub fn parse_toml(text: &str, file_name: &str) -> ConfigResult<Settings> {
+    Document { file: file_name, text }.settings()
+}
+
+type Value<'a> = Spanned<DeValue<'a>>;
+
+struct Document<'a> {
+    file: &'a str,
+    text: &'a str,
+}
+
+impl Document<'_> {
+    fn place(&self, span: Range<usize>) -> Place {
+        Place::of(self.file, self.text, span.start)
+    }
+
+    fn error(
+        &self,
+        span: Range<usize>,
+        mistake: Mistake,
+        message: &str,
+        help: &str,
+    ) -> ConfigError {
+        ConfigError::new(mistake, message, help).at(|| self.place(span))
+    }
+
+    fn settings(&self) -> ConfigResult<Settings> {
+        let document = DeTable::parse(self.text).map_err(|error| {
+            let span = error.span().unwrap_or_default();
+            let help = "write KEY = VALUE lines and [[volume]] sections";
+            self.error(span, Mistake::Syntax, error.message().trim(), help)
+        })?;
+        let mut settings = Settings::default();
+        for (key, value) in document.get_ref() {
+            match key.get_ref().as_ref() {
+                "memory" => settings.memory = Some(self.read("memory", value)?),
+                "state" => settings.state = Some(self.path("state", value)?),
+                "workers" => settings.workers = Some(self.read("workers", value)?),
+                "io" => settings.io = Some(self.read("io", value)?),
+                "log" => settings.log = Some(self.read("log", value)?),
+                "tls" => settings.tls = Some(self.read("tls", value)?),
+                "tls-cert" => settings.tls_cert = Some(self.path("tls-cert", value)?),
+                "tls-key" => settings.tls_key = Some(self.path("tls-key", value)?),
+                "tls-client-ca" => {
+                    settings.tls_client_ca = Some(self.path("tls-client-ca", value)?)
+                }
+                "nbd" => settings.nbd = self.listeners(value)?,
+                "volume" => settings.volumes = self.volumes(value)?,
+                unknown => {
+                    let message = format!("no setting '{unknown}'");
+                    let help = format!("the settings are {}", listed(FILE_KEYS, "and"));
+                    return Err(self.error(key.span(), Mistake::UnknownKey, &message, &help));
+                }
+            }
+        }
+        Ok(settings)
+    }
+
+    /// The value as it would stand on the command line.
+    fn text(&self, key: &str, value: &Value<'_>) -> ConfigResult<String> {
+        match value.get_ref() {
+            DeValue::String(text) => Ok(text.clone().into_owned()),
+            DeValue::Integer(number) if number.radix() == 10 => Ok(number.as_str().to_owned()),
+            DeValue::Boolean(truth) => Ok(yes_no(*truth).to_owned()),
+            other => {
+                let message = format!("{key} can't be of the type {}", other.type_str());
+                let help = format!("write it as text, {key} = \"...\"");
+                Err(self.error(value.span(), Mistake::Value, &message, &help))
+            }
+        }
+    }
+
+    fn read<T: FromStr<Err = ConfigError>>(&self, key: &str, value: &Value<'_>) -> ConfigResult<T> {
+        self.text(key, value)?
+            .parse()
+            .map_err(|error: ConfigError| error.at(|| self.place(value.span())))
+    }
+
+    fn path(&self, key: &str, value: &Value<'_>) -> ConfigResult<PathBuf> {
+        let text = self.text(key, value)?;
+        if text.is_empty() || text.contains('\0') {
+            let message = format!("{key} {text:?} is no path");
+            return Err(self.error(value.span(), Mistake::Value, &message, "name a file"));
+        }
+        Ok(text.into())
+    }
+
+    /// One listener, or an array of them.
+    fn listeners(&self, value: &Value<'_>) -> ConfigResult<Vec<Listen>> {
+        match value.get_ref() {
+            DeValue::Array(items) => items.iter().map(|item| self.read("nbd", item)).collect(),
+            _ => Ok(vec![self.read("nbd", value)?]),
+        }
+    }
+
+    fn volumes(&self, value: &Value<'_>) -> ConfigResult<Vec<VolumeSpec>> {
+        let form = "write a section [[volume]] for each volume";
+        let DeValue::Array(items) = value.get_ref() else {
+            return Err(self.error(value.span(), Mistake::Syntax, "volume is no list", form));
+        };
+        let mut names = HashSet::new();
+        let mut volumes = Vec::new();
+        for item in items.iter() {
+            let DeValue::Table(table) = item.get_ref() else {
+                return Err(self.error(item.span(), Mistake::Syntax, "no volume section", form));
+            };
+            let (spec, span) = self.volume(table, item.span())?;
+            if !names.insert(spec.name.clone()) {
+                return Err(twice(&spec.name).at(|| self.place(span)));
+            }
+            volumes.push(spec);
+        }
+        Ok(volumes)
+    }
+
+    /// One volume, and where its name stands.
+    fn volume(
+        &self,
+        table: &DeTable<'_>,
+        section: Range<usize>,
+    ) -> ConfigResult<(VolumeSpec, Range<usize>)> {
+        let required = |key: &str| match table.get(key) {
+            Some(value) => Ok((self.text(key, value)?, value.span())),
+            None => {
+                let message = format!("the volume has no {key}");
+                let help = format!("add {key} = \"...\" to this section");
+                Err(self.error(section.clone(), Mistake::Value, &message, &help))
+            }
+        };
+        let (name, name_span) = required("name")?;
+        let (backing, backing_span) = required("backing")?;
+        let mut change = VolumeChange::default();
+        for (key, value) in table {
+            let word = key.get_ref().as_ref();
+            if word == "name" || word == "backing" {
+                continue;
+            }
+            let span = if VOLUME_KEYS.contains(&word) { value.span() } else { key.span() };
+            let text =
+                if VOLUME_KEYS.contains(&word) { self.text(word, value)? } else { String::new() };
+            change
+                .set(word, &text)
+                .map_err(|error| error.about(format_args!("volume '{name}'")))
+                .map_err(|error| error.at(|| self.place(span)))?;
+        }
+        let at_name = |error: ConfigError| error.at(|| self.place(name_span.clone()));
+        let plain = VolumeSpec::new(name, backing).map_err(|error| match error.mistake() {
+            Mistake::Name => at_name(error),
+            _ => error.at(|| self.place(backing_span)),
+        })?;
+        let spec = plain.with(&change).map_err(at_name)?;
+        Ok((spec, name_span))
+    }
+}
+
+#[cfg(test)]
+#[path = "file_tests.rs"]
+mod tests;

@@ -1,0 +1,147 @@
+//! The configuration file: every key, every mistake with its place, and whatever else.
+
+use super::*;
+use crate::{IoEngine, LogLevel, MemorySetting, TlsMode, Workers};
+use forebay_types::Mode;
+use proptest::prelude::*;
+
+const EVERYTHING: &str = r#"
+memory = "2GiB"
+nbd = ["unix:/run/nbd.sock", "tcp:[::1]:10809"]
+state = "/run/forebay"
+workers = 3
+io = "epoll"
+log = "debug"
+tls = "selective"
+tls-cert = "/etc/cert.pem"
+tls-key = "/etc/key.pem"
+tls-client-ca = "/etc/ca.pem"
+
+[[volume]]
+name = "disk"
+backing = "/dev/sdb"
+
+[[volume]]
+name = "db"
+backing = "/disks/a,mode=(b"
+mode = "write-back"
+protection = "none"
+accept-loss = true
+read-only = "no"
+prefetch = false
+tls = "required"
+description = "the books"
+"#;
+
+fn refused(text: &str) -> String {
+    parse_toml(text, "f.toml").unwrap_err().to_string()
+}
+
+#[test]
+fn every_setting_can_be_written() {
+    let settings = parse_toml(EVERYTHING, "f.toml").unwrap();
+    assert_eq!(settings.memory, Some(MemorySetting::Bytes(2 << 30)));
+    assert_eq!(settings.nbd.len(), 2);
+    assert_eq!(settings.state, Some("/run/forebay".into()));
+    assert_eq!(settings.workers, Some(Workers::Count(3)));
+    assert_eq!(settings.io, Some(IoEngine::Epoll));
+    assert_eq!(settings.log, Some(LogLevel::Debug));
+    assert_eq!(settings.tls, Some(TlsMode::Selective));
+    assert_eq!(settings.tls_client_ca, Some("/etc/ca.pem".into()));
+    assert_eq!(settings.volumes[0], VolumeSpec::new("disk", "/dev/sdb").unwrap());
+    let db = &settings.volumes[1];
+    assert_eq!((db.backing.as_str(), db.mode), ("/disks/a,mode=(b", Mode::WriteBack));
+    assert!(db.accept_loss && !db.prefetch && !db.read_only);
+    assert_eq!(parse_toml(&settings.to_string(), "again"), Ok(settings));
+}
+
+#[test]
+fn every_key_that_is_said_to_be_known_is_known() {
+    for key in FILE_KEYS {
+        let error = refused(&format!("{key} = 1.5"));
+        assert!(!error.contains("no setting"), "{key}: {error}");
+    }
+    for key in VOLUME_KEYS {
+        let error = refused(&format!("[[volume]]\nname='a'\nbacking='b'\n{key} = 1.5"));
+        assert!(error.contains("can't be of the type float"), "{key}: {error}");
+    }
+}
+
+#[test]
+fn one_listener_needs_no_brackets() {
+    let settings = parse_toml("nbd = 'tcp:[::]:10809'", "f").unwrap();
+    assert_eq!(settings.nbd, ["tcp:[::]:10809".parse().unwrap()]);
+}
+
+#[test]
+fn mistakes_are_named_with_place_and_remedy() {
+    let volume = "[[volume]]\nname = 'a'\nbacking = '/x'\n";
+    for (text, sentence) in [
+        ("memory = '1GiB'\nmemry = 1", "f.toml:2:1: no setting 'memry': the settings are memory, "),
+        ("memory =", "f.toml:1:9: "),
+        ("memory = '1GiB'\nmemory = '2GiB'", "f.toml:2:1: duplicate key"),
+        ("  memory = '1GB'", "f.toml:1:12: no memory size '1GB': write auto, or a size"),
+        ("memory = 1.5", "f.toml:1:10: memory can't be of the type float: write it as text"),
+        ("memory = 5", "f.toml:1:10: memory 5B is too little for a cache: give at least 32MiB"),
+        ("workers = 0x10", "f.toml:1:11: workers can't be of the type integer"),
+        ("nbd = [\n 'tcp:x:1',\n 'tcp:x']", "f.toml:3:2: listener 'tcp:x' has no port"),
+        ("state = ''", "f.toml:1:9: state \"\" is no path"),
+        ("volume = 3", "f.toml:1:10: volume is no list: write a section [[volume]]"),
+        ("volume = [3]", "f.toml:1:11: no volume section"),
+        ("[[volume]]\nname = 'a'", "f.toml:1:1: the volume has no backing: add backing = "),
+        ("[[volume]]\nbacking = 'a'", "f.toml:1:1: the volume has no name"),
+        ("[[volume]]\nname = ''\nbacking = '/x'", "f.toml:2:8: volume name \"\" is empty"),
+        ("[[volume]]\nname = 'a'\nbacking = ''", "f.toml:3:11: volume 'a': it has no backing"),
+    ] {
+        assert!(refused(text).starts_with(sentence), "{text}: {}", refused(text));
+    }
+    for (text, sentence) in [
+        ("mdoe = 'bypass'", "f.toml:4:1: volume 'a': no volume setting 'mdoe': the settings are "),
+        ("mode = 'fast'", "f.toml:4:8: volume 'a': no mode 'fast': use write-back, write-through"),
+        ("mode = 'write-back'", "f.toml:2:8: volume 'a': write-back without a protection"),
+        ("protection = 'ups'", "f.toml:4:14: volume 'a': protection 'ups' is not available in"),
+        (volume, "f.toml:5:8: two volumes are called 'a'"),
+    ] {
+        let text = format!("{volume}{text}");
+        assert!(refused(&text).starts_with(sentence), "{text}: {}", refused(&text));
+    }
+}
+
+proptest! {
+    #[test]
+    fn every_text_is_read_or_refused(text in "\\PC{0,80}") {
+        if let Ok(settings) = parse_toml(&text, "f") {
+            prop_assert_eq!(parse_toml(&settings.to_string(), "f"), Ok(settings));
+        }
+    }
+
+    #[test]
+    fn near_misses_are_read_or_refused_and_read_back(
+        lines in proptest::collection::vec(
+            "(\\[\\[volume\\]\\]|\\[volume\\]|[a-z-]{1,4} = 1|(memory|nbd|state|io|tls|name|\
+             backing|mode|description|prefetch|accept-loss|protection|workers) = \
+             ('(auto|a|b|c|none|tcp:x:1|bypass|write-back|[a-z\\\\]{1,3})'|\"[a-zü\\\\\"]{0,3}\"|\
+             true|[0-9]{1,9}|\\[\\]))",
+            0..8,
+        )
+    ) {
+        if let Ok(settings) = parse_toml(&lines.join("\n"), "f") {
+            prop_assert_eq!(parse_toml(&settings.to_string(), "f"), Ok(settings));
+        }
+    }
+
+    #[test]
+    fn every_file_cut_or_damaged_is_read_or_refused(
+        cut in 0..EVERYTHING.len(),
+        at in 0..EVERYTHING.len(),
+        byte in 0x20u8..0x7f,
+    ) {
+        let mut bytes = EVERYTHING.as_bytes().to_vec();
+        bytes[at] = byte;
+        bytes.truncate(cut);
+        let text = String::from_utf8(bytes).unwrap();
+        if let Ok(settings) = parse_toml(&text, "f") {
+            prop_assert_eq!(parse_toml(&settings.to_string(), "f"), Ok(settings));
+        }
+    }
+}

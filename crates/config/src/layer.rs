@@ -1,0 +1,113 @@
+//! What one source of settings says: the configuration file, or the options of the command line.
+
+use crate::{
+    ConfigError, ConfigResult, IoEngine, Listen, LogLevel, MemorySetting, Mistake, TlsMode,
+    VolumeSpec, Workers,
+};
+use std::{collections::HashSet, fmt, path::PathBuf};
+
+/// Settings as one source gives them; what it leaves out is `None` or empty.
+#[derive(Clone, Debug, PartialEq, Eq, Default)]
+pub struct Settings {
+    /// Memory for the cache.
+    pub memory: Option<MemorySetting>,
+    /// Where NBD clients connect.
+    pub nbd: Vec<Listen>,
+    /// The directory of the control socket and the lock.
+    pub state: Option<PathBuf>,
+    /// Threads of the data path.
+    pub workers: Option<Workers>,
+    /// How files and sockets are driven.
+    pub io: Option<IoEngine>,
+    /// How much is logged.
+    pub log: Option<LogLevel>,
+    /// Whether connections are encrypted.
+    pub tls: Option<TlsMode>,
+    /// The server's certificate chain, PEM.
+    pub tls_cert: Option<PathBuf>,
+    /// The certificate's private key, PEM.
+    pub tls_key: Option<PathBuf>,
+    /// The authority of the clients' certificates, PEM.
+    pub tls_client_ca: Option<PathBuf>,
+    /// The volumes to serve.
+    pub volumes: Vec<VolumeSpec>,
+}
+
+impl Settings {
+    /// These settings where they say something, those of `below` where not. Volumes of both are
+    /// served; listeners are taken from one or the other.
+    ///
+    /// # Errors
+    /// Both have a volume of the same name: it would not be clear which is meant.
+    pub fn over(self, below: Self) -> ConfigResult<Self> {
+        let mut volumes = below.volumes;
+        volumes.extend(self.volumes);
+        check_unique(&volumes)?;
+        Ok(Self {
+            memory: self.memory.or(below.memory),
+            nbd: if self.nbd.is_empty() { below.nbd } else { self.nbd },
+            state: self.state.or(below.state),
+            workers: self.workers.or(below.workers),
+            io: self.io.or(below.io),
+            log: self.log.or(below.log),
+            tls: self.tls.or(below.tls),
+            tls_cert: self.tls_cert.or(below.tls_cert),
+            tls_key: self.tls_key.or(below.tls_key),
+            tls_client_ca: self.tls_client_ca.or(below.tls_client_ca),
+            volumes,
+        })
+    }
+}
+
+/// Checks that no two volumes have the same name.
+pub(crate) fn check_unique(volumes: &[VolumeSpec]) -> ConfigResult<()> {
+    let mut names = HashSet::new();
+    match volumes.iter().find(|volume| !names.insert(&volume.name)) {
+        Some(volume) => Err(twice(&volume.name)),
+        None => Ok(()),
+    }
+}
+
+/// The error for a second volume of the same name.
+pub(crate) fn twice(name: &str) -> ConfigError {
+    ConfigError::new(
+        Mistake::Duplicate,
+        format!("two volumes are called '{name}'"),
+        "give one of them another name, as in --volume NAME=BACKING",
+    )
+}
+
+impl fmt::Display for Settings {
+    /// The configuration file that says the same.
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        let text = |text: String| toml::Value::String(text).to_string();
+        let path = |path: &Option<PathBuf>| path.as_ref().map(|path| path.display().to_string());
+        for (key, value) in [
+            ("memory", self.memory.map(|value| value.to_string())),
+            ("state", path(&self.state)),
+            ("workers", self.workers.map(|value| value.to_string())),
+            ("io", self.io.map(|value| value.to_string())),
+            ("log", self.log.map(|value| value.to_string())),
+            ("tls", self.tls.map(|value| value.to_string())),
+            ("tls-cert", path(&self.tls_cert)),
+            ("tls-key", path(&self.tls_key)),
+            ("tls-client-ca", path(&self.tls_client_ca)),
+        ] {
+            if let Some(value) = value {
+                writeln!(f, "{key} = {}", text(value))?;
+            }
+        }
+        if !self.nbd.is_empty() {
+            let listeners: Vec<_> = self.nbd.iter().map(|nbd| text(nbd.to_string())).collect();
+            writeln!(f, "nbd = [{}]", listeners.join(", "))?;
+        }
+        for volume in &self.volumes {
+            writeln!(f, "\n[[volume]]\nname = {}", text(volume.name.clone()))?;
+            writeln!(f, "backing = {}", text(volume.backing.clone()))?;
+            for (key, value) in volume.settings().pairs() {
+                writeln!(f, "{key} = {}", text(value))?;
+            }
+        }
+        Ok(())
+    }
+}

@@ -1,0 +1,174 @@
+//! Where clients connect: `unix:PATH` and `tcp:HOST:PORT`.
+
+use crate::{ConfigError, ConfigResult, Mistake};
+use std::{fmt, path::PathBuf, str::FromStr};
+
+/// Longest path of a Unix socket, in bytes: the kernel keeps 108 with the closing NUL.
+pub const UNIX_PATH_BYTES_MAX: usize = 107;
+
+const FORMS: &str = "write unix:PATH or tcp:HOST:PORT, as in unix:/run/forebay/nbd.sock, \
+                     tcp:127.0.0.1:10809 or tcp:[::1]:10809";
+
+/// An address to listen at.
+#[derive(Clone, Debug, PartialEq, Eq, Hash)]
+pub enum Listen {
+    /// A Unix stream socket.
+    Unix(PathBuf),
+    /// A TCP port.
+    Tcp {
+        /// An address or a host name; an IPv6 address is kept without its brackets.
+        host: String,
+        /// The port; 0 lets the system choose one.
+        port: u16,
+    },
+}
+
+impl Listen {
+    /// The Unix socket at `path`, if a socket can have that path.
+    ///
+    /// # Errors
+    /// The path is empty, too long for a socket, holds a control character or is no UTF-8.
+    pub fn unix(path: impl Into<PathBuf>) -> ConfigResult<Self> {
+        let path = path.into();
+        let fail = |problem: String, remedy: &str| {
+            Err(ConfigError::new(Mistake::Value, format!("socket path {problem}"), remedy))
+        };
+        let Some(text) = path.to_str() else {
+            return fail(format!("{path:?} is no UTF-8"), "choose another path");
+        };
+        if text.is_empty() {
+            return fail("'' is empty".into(), FORMS);
+        }
+        if text.chars().any(char::is_control) {
+            return fail(format!("{text:?} holds a control character"), "choose another path");
+        }
+        if text.len() > UNIX_PATH_BYTES_MAX {
+            return fail(
+                format!("'{text}' has {} bytes, more than {UNIX_PATH_BYTES_MAX}", text.len()),
+                "choose a shorter path, or a shorter --state directory",
+            );
+        }
+        Ok(Self::Unix(path))
+    }
+
+    fn tcp(text: &str) -> ConfigResult<Self> {
+        let fail = |problem: &str, remedy: &str| {
+            let message = format!("listener 'tcp:{text}' {problem}");
+            Err(ConfigError::new(Mistake::Value, message, remedy))
+        };
+        let Some((host, port)) = text.rsplit_once(':') else {
+            return fail("has no port", FORMS);
+        };
+        let host = match host.strip_prefix('[').map(|inner| inner.strip_suffix(']')) {
+            Some(Some(inner)) if inner.parse::<std::net::Ipv6Addr>().is_ok() => inner,
+            Some(_) => return fail("has no IPv6 address in its brackets", FORMS),
+            None if host.contains(':') => {
+                return fail(
+                    "has an IPv6 address without brackets",
+                    "write it like tcp:[::1]:10809",
+                );
+            }
+            None => host,
+        };
+        if host.is_empty() {
+            return fail("has no host", "for every address write tcp:[::]:10809");
+        }
+        // `%` would be the zone of an IPv6 address, which is refused above.
+        let allowed = |c: char| c.is_ascii_alphanumeric() || ".-_:".contains(c);
+        if !host.chars().all(allowed) {
+            return fail("has a host that is neither a name nor an address", FORMS);
+        }
+        if !port.bytes().all(|byte| byte.is_ascii_digit()) {
+            return fail("has no number as its port", FORMS);
+        }
+        match port.parse() {
+            Ok(port) => Ok(Self::Tcp { host: host.to_owned(), port }),
+            Err(_) => fail("has no port between 0 and 65535", FORMS),
+        }
+    }
+}
+
+impl FromStr for Listen {
+    type Err = ConfigError;
+
+    fn from_str(text: &str) -> Result<Self, Self::Err> {
+        match text.split_once(':') {
+            Some(("unix", path)) => Self::unix(path),
+            Some(("tcp", address)) => Self::tcp(address),
+            _ => {
+                let message = format!("no listener {text:?}");
+                Err(ConfigError::new(Mistake::Syntax, message, FORMS))
+            }
+        }
+    }
+}
+
+impl fmt::Display for Listen {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        match self {
+            Self::Unix(path) => write!(f, "unix:{}", path.display()),
+            Self::Tcp { host, port } if host.contains(':') => write!(f, "tcp:[{host}]:{port}"),
+            Self::Tcp { host, port } => write!(f, "tcp:{host}:{port}"),
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use proptest::prelude::*;
+
+    #[test]
+    fn listeners_are_shown_as_they_are_read() {
+        for text in [
+            "unix:/run/forebay/nbd.sock",
+            "unix:here.sock",
+            "tcp:127.0.0.1:10809",
+            "tcp:[::1]:0",
+            "tcp:[::]:10809",
+            "tcp:storage-1.example:65535",
+        ] {
+            assert_eq!(text.parse::<Listen>().unwrap().to_string(), text);
+        }
+    }
+
+    #[test]
+    fn what_is_no_listener_is_refused_with_the_reason() {
+        for (text, reason) in [
+            ("", "no listener"),
+            ("/run/nbd.sock", "no listener"),
+            ("unix:", "is empty"),
+            ("unix:a\0b", "control character"),
+            ("tcp:localhost", "no port"),
+            ("tcp::10809", "no host"),
+            ("tcp:::1:10809", "without brackets"),
+            ("tcp:[::g]:10809", "no IPv6 address in its brackets"),
+            ("tcp:[::1:10809", "no IPv6 address in its brackets"),
+            ("tcp:a b:1", "neither a name nor an address"),
+            ("tcp:a:65536", "no port between"),
+            ("tcp:a:+1", "no number"),
+            ("tcp:a:", "no port between"),
+        ] {
+            let error = text.parse::<Listen>().unwrap_err().to_string();
+            assert!(error.contains(reason), "{text}: {error}");
+        }
+    }
+
+    #[test]
+    fn a_socket_path_may_have_107_bytes() {
+        assert!(format!("unix:/{}", "x".repeat(106)).parse::<Listen>().is_ok());
+        let error = format!("unix:/{}", "x".repeat(107)).parse::<Listen>().unwrap_err();
+        assert!(error.to_string().contains("has 108 bytes"), "{error}");
+    }
+
+    proptest! {
+        #[test]
+        fn whatever_is_read_is_shown_so_that_it_reads_the_same(
+            text in "(unix:|tcp:)?[\\[\\]:.a-z0-9/ ]{0,20}(:[0-9]{1,6})?"
+        ) {
+            if let Ok(listen) = text.parse::<Listen>() {
+                prop_assert_eq!(listen.to_string().parse(), Ok(listen));
+            }
+        }
+    }
+}

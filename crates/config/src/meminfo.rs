@@ -1,0 +1,166 @@
+//! Reads what the system says about its memory: `/proc/meminfo` and the control groups.
+
+use crate::MemInfo;
+use std::{
+    fs, io,
+    path::{Path, PathBuf},
+};
+
+impl MemInfo {
+    /// What this machine has, or the control group this process is in where that is less.
+    ///
+    /// # Errors
+    /// `/proc/meminfo` can't be read or is not what Linux writes. Control groups that can't be
+    /// read count as no limit.
+    pub fn read() -> io::Result<Self> {
+        Self::read_under(Path::new("/"))
+    }
+
+    /// The same, with `root` for `/`.
+    fn read_under(root: &Path) -> io::Result<Self> {
+        let text = fs::read_to_string(root.join("proc/meminfo"))?;
+        let machine = parse_meminfo(&text).ok_or_else(|| {
+            io::Error::new(
+                io::ErrorKind::InvalidData,
+                "/proc/meminfo has no MemTotal and MemAvailable: say how much to take with \
+                 --memory SIZE",
+            )
+        })?;
+        let groups = fs::read_to_string(root.join("proc/self/cgroup")).unwrap_or_default();
+        Ok(group_directories(root, &groups)
+            .iter()
+            .filter_map(|directory| group_limit(directory))
+            .fold(machine, |info, (limit, used)| info.limited(limit, used)))
+    }
+}
+
+/// `MemTotal` and `MemAvailable`, which the kernel gives in units of 1024 bytes.
+fn parse_meminfo(text: &str) -> Option<MemInfo> {
+    let bytes = |key: &str| {
+        let rest = text.lines().find_map(|line| line.strip_prefix(key))?;
+        let number: u64 = rest.trim().strip_suffix("kB")?.trim().parse().ok()?;
+        number.checked_mul(1024)
+    };
+    Some(MemInfo { total_bytes: bytes("MemTotal:")?, available_bytes: bytes("MemAvailable:")? })
+}
+
+/// The directories of the control groups that hold this process, from the innermost outwards:
+/// each of them may have a limit, and the narrowest counts. A path that does not exist under our
+/// own mount (as in a container) leaves the ones above it.
+fn group_directories(root: &Path, groups: &str) -> Vec<PathBuf> {
+    let mut directories = Vec::new();
+    for line in groups.lines() {
+        let mut fields = line.splitn(3, ':').skip(1);
+        let (Some(controllers), Some(path)) = (fields.next(), fields.next()) else { continue };
+        let mount = match controllers {
+            "" => root.join("sys/fs/cgroup"),
+            _ if controllers.split(',').any(|name| name == "memory") => {
+                root.join("sys/fs/cgroup/memory")
+            }
+            _ => continue,
+        };
+        let path = Path::new(path.trim_start_matches('/'));
+        // `..` stands in the path of a process outside of its own group namespace; there is
+        // nothing to be found there.
+        if path.components().all(|part| matches!(part, std::path::Component::Normal(_))) {
+            directories.extend(path.ancestors().map(|part| mount.join(part)));
+        } else {
+            directories.push(mount);
+        }
+    }
+    directories
+}
+
+/// The limit and the use of one control group in bytes, if it has a limit. Cached file pages that
+/// nobody has touched for a while are given up before anything fails, so they are not in use.
+fn group_limit(directory: &Path) -> Option<(u64, u64)> {
+    let number = |file: &str| -> Option<u64> {
+        fs::read_to_string(directory.join(file)).ok()?.trim().parse().ok()
+    };
+    let (limit, used) = match number("memory.max") {
+        Some(limit) => (limit, number("memory.current")?),
+        None => (number("memory.limit_in_bytes")?, number("memory.usage_in_bytes")?),
+    };
+    let stat = fs::read_to_string(directory.join("memory.stat")).unwrap_or_default();
+    let stat_number = |key: &str| -> Option<u64> {
+        stat.lines().find_map(|line| line.strip_prefix(key)?.trim().parse().ok())
+    };
+    let idle = stat_number("total_inactive_file ").or_else(|| stat_number("inactive_file "));
+    Some((limit, used.saturating_sub(idle.unwrap_or(0))))
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    const GIB: u64 = 1 << 30;
+
+    /// A machine with 8 GiB, 6 GiB available, and the given further files.
+    fn machine(files: &[(&str, &str)]) -> MemInfo {
+        let root = tempfile::tempdir().unwrap();
+        let meminfo = "MemTotal:        8388608 kB\nMemFree: 1 kB\nMemAvailable:    6291456 kB\n";
+        for (path, text) in [("proc/meminfo", meminfo)].iter().chain(files) {
+            let path = root.path().join(path);
+            fs::create_dir_all(path.parent().unwrap()).unwrap();
+            fs::write(path, text).unwrap();
+        }
+        MemInfo::read_under(root.path()).unwrap()
+    }
+
+    #[test]
+    fn this_machine_can_be_read() {
+        let info = MemInfo::read().unwrap();
+        assert!(info.total_bytes > 0 && info.available_bytes <= info.total_bytes, "{info:?}");
+    }
+
+    #[test]
+    fn without_control_groups_the_machine_counts() {
+        let info = MemInfo { total_bytes: 8 * GIB, available_bytes: 6 * GIB };
+        assert_eq!(machine(&[]), info);
+        let unlimited = [("proc/self/cgroup", "0::/a\n"), ("sys/fs/cgroup/a/memory.max", "max\n")];
+        assert_eq!(machine(&unlimited), info);
+    }
+
+    #[test]
+    fn the_narrowest_group_above_us_counts() {
+        let info = machine(&[
+            ("proc/self/cgroup", "0::/vm/one\n"),
+            ("sys/fs/cgroup/vm/one/memory.max", "max\n"),
+            ("sys/fs/cgroup/vm/memory.max", "2147483648\n"),
+            ("sys/fs/cgroup/vm/memory.current", "1610612736\n"),
+            ("sys/fs/cgroup/vm/memory.stat", "anon 7\ninactive_file 1073741824\n"),
+        ]);
+        assert_eq!(info, MemInfo { total_bytes: 2 * GIB, available_bytes: 3 * GIB / 2 });
+    }
+
+    #[test]
+    fn a_container_sees_its_own_group_at_the_root() {
+        let info = machine(&[
+            ("proc/self/cgroup", "0::/../outside\n"),
+            ("sys/fs/cgroup/memory.max", "1073741824\n"),
+            ("sys/fs/cgroup/memory.current", "0\n"),
+        ]);
+        assert_eq!(info, MemInfo { total_bytes: GIB, available_bytes: GIB });
+    }
+
+    #[test]
+    fn the_older_control_groups_count_too() {
+        let info = machine(&[
+            ("proc/self/cgroup", "3:cpu:/x\n2:hugetlb,memory:/docker/1\n"),
+            ("sys/fs/cgroup/memory/memory.limit_in_bytes", "9223372036854771712\n"),
+            ("sys/fs/cgroup/memory/memory.usage_in_bytes", "5\n"),
+            ("sys/fs/cgroup/memory/docker/1/memory.limit_in_bytes", "3221225472\n"),
+            ("sys/fs/cgroup/memory/docker/1/memory.usage_in_bytes", "1073741824\n"),
+        ]);
+        assert_eq!(info, MemInfo { total_bytes: 3 * GIB, available_bytes: 2 * GIB });
+    }
+
+    #[test]
+    fn a_strange_meminfo_is_an_error_with_its_remedy() {
+        let root = tempfile::tempdir().unwrap();
+        fs::create_dir(root.path().join("proc")).unwrap();
+        fs::write(root.path().join("proc/meminfo"), "MemTotal: many\n").unwrap();
+        let error = MemInfo::read_under(root.path()).unwrap_err();
+        assert!(error.to_string().contains("--memory SIZE"), "{error}");
+    }
+}

@@ -1,0 +1,245 @@
+//! The settings that hold for the whole program.
+
+use crate::{ConfigError, ConfigResult, Mistake, words::words};
+use forebay_types::{Size, limits};
+use std::{fmt, path::PathBuf, str::FromStr};
+
+/// Most data-path threads that can be asked for. More than the processors of the largest machines.
+pub const WORKERS_MAX: usize = 256;
+
+/// How much memory the cache gets.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, Default)]
+pub enum MemorySetting {
+    /// What the machine can spare, see [`crate::MemInfo::auto_bytes`].
+    #[default]
+    Auto,
+    /// This many bytes, at least [`limits::MEMORY_BYTES_MIN`].
+    Bytes(u64),
+}
+
+impl FromStr for MemorySetting {
+    type Err = ConfigError;
+
+    fn from_str(text: &str) -> Result<Self, Self::Err> {
+        if text == "auto" {
+            return Ok(Self::Auto);
+        }
+        let least = Size(limits::MEMORY_BYTES_MIN);
+        let size: Size = text.parse().map_err(|_| {
+            ConfigError::new(
+                Mistake::Value,
+                format!("no memory size '{text}'"),
+                "write auto, or a size like 512MiB or 1.5GiB",
+            )
+        })?;
+        if size < least {
+            return Err(ConfigError::new(
+                Mistake::Limit,
+                format!("memory {size} is too little for a cache"),
+                format!("give at least {least}, or auto"),
+            ));
+        }
+        Ok(Self::Bytes(size.bytes()))
+    }
+}
+
+impl fmt::Display for MemorySetting {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        match self {
+            Self::Auto => f.write_str("auto"),
+            Self::Bytes(bytes) => Size(*bytes).fmt(f),
+        }
+    }
+}
+
+/// How many threads serve the data path.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, Default)]
+pub enum Workers {
+    /// As many as the machine has use for.
+    #[default]
+    Auto,
+    /// This many, from 1 to [`WORKERS_MAX`].
+    Count(usize),
+}
+
+impl FromStr for Workers {
+    type Err = ConfigError;
+
+    fn from_str(text: &str) -> Result<Self, Self::Err> {
+        match text.parse() {
+            _ if text == "auto" => Ok(Self::Auto),
+            Ok(count) if (1..=WORKERS_MAX).contains(&count) => Ok(Self::Count(count)),
+            _ => Err(ConfigError::new(
+                Mistake::Value,
+                format!("no number of workers '{text}'"),
+                format!("write auto, or a number from 1 to {WORKERS_MAX}"),
+            )),
+        }
+    }
+}
+
+impl fmt::Display for Workers {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        match self {
+            Self::Auto => f.write_str("auto"),
+            Self::Count(count) => count.fmt(f),
+        }
+    }
+}
+
+words! {
+    /// How files and sockets are driven.
+    pub enum IoEngine("I/O engine") {
+        /// The best that works on this machine.
+        #[default]
+        Auto = "auto",
+        /// `io_uring`; an error where the kernel does not allow it.
+        IoUring = "io_uring",
+        /// `epoll` for sockets, threads for files: works everywhere.
+        Epoll = "epoll",
+    }
+}
+
+words! {
+    /// How much is written to the log.
+    pub enum LogLevel("log level") {
+        /// What went wrong and needs someone.
+        Error = "error",
+        /// What may go wrong soon.
+        Warn = "warn",
+        /// What an administrator wants to know later.
+        #[default]
+        Info = "info",
+        /// What helps to find a fault.
+        Debug = "debug",
+        /// Each step.
+        Trace = "trace",
+    }
+}
+
+words! {
+    /// Whether connections are encrypted. The words are those of the NBD protocol.
+    pub enum TlsMode("TLS mode") {
+        /// No connection is.
+        #[default]
+        Off = "off",
+        /// Those that ask for it are, and those to a volume with `tls=required`.
+        Selective = "selective",
+        /// Every connection is.
+        Forced = "forced",
+    }
+}
+
+/// The settings for TLS. Paths are as the operator wrote them; the files are read when serving.
+#[derive(Clone, Debug, PartialEq, Eq, Hash, Default)]
+pub struct TlsSettings {
+    /// Whether connections are encrypted.
+    pub mode: TlsMode,
+    /// Whether the operator wrote `off` down, as opposed to having said nothing. Who listens for
+    /// other machines without encryption may want to know.
+    pub off_stated: bool,
+    /// The server's certificate chain, PEM. Present unless the mode is off.
+    pub cert: Option<PathBuf>,
+    /// The private key of the certificate, PEM. Present unless the mode is off.
+    pub key: Option<PathBuf>,
+    /// The authority whose clients are let in, PEM. Without it every client is.
+    pub client_ca: Option<PathBuf>,
+}
+
+impl TlsSettings {
+    /// Joins the four settings and checks that they fit together.
+    ///
+    /// # Errors
+    /// Encryption without a certificate or key, or a certificate with no mode that uses it.
+    pub(crate) fn checked(
+        mode: Option<TlsMode>,
+        cert: Option<PathBuf>,
+        key: Option<PathBuf>,
+        client_ca: Option<PathBuf>,
+    ) -> ConfigResult<Self> {
+        let fail = |message: &str, remedy: &str| {
+            Err(ConfigError::new(Mistake::Tls, format!("tls: {message}"), remedy))
+        };
+        let any_file = cert.is_some() || key.is_some() || client_ca.is_some();
+        match mode {
+            None if any_file => {
+                fail("files are given, but not when to use them", "add tls selective or tls forced")
+            }
+            // `off` beside files is a deliberate switch; they are kept for when it is turned back.
+            None | Some(TlsMode::Off) => {
+                let off_stated = mode.is_some();
+                Ok(Self { mode: TlsMode::Off, off_stated, cert, key, client_ca })
+            }
+            Some(_) if cert.is_none() => {
+                fail("there is no certificate", "add tls-cert FILE, or set tls off")
+            }
+            Some(_) if key.is_none() => {
+                fail("there is no private key", "add tls-key FILE, or set tls off")
+            }
+            Some(mode) => Ok(Self { mode, off_stated: false, cert, key, client_ca }),
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn memory_is_auto_or_at_least_the_least() {
+        assert_eq!("auto".parse(), Ok(MemorySetting::Auto));
+        assert_eq!("32MiB".parse(), Ok(MemorySetting::Bytes(32 << 20)));
+        assert_eq!(MemorySetting::Bytes(3 << 29).to_string(), "1536MiB");
+        let error = "31MiB".parse::<MemorySetting>().unwrap_err();
+        assert_eq!(error.mistake(), Mistake::Limit);
+        assert_eq!(
+            error.to_string(),
+            "memory 31MiB is too little for a cache: give at least 32MiB, or auto"
+        );
+        let error = "1GB".parse::<MemorySetting>().unwrap_err().to_string();
+        assert_eq!(error, "no memory size '1GB': write auto, or a size like 512MiB or 1.5GiB");
+    }
+
+    #[test]
+    fn workers_are_auto_or_one_to_256() {
+        assert_eq!("auto".parse(), Ok(Workers::Auto));
+        assert_eq!("1".parse(), Ok(Workers::Count(1)));
+        assert_eq!("256".parse(), Ok(Workers::Count(256)));
+        for text in ["0", "257", "-1", "many", ""] {
+            assert!(text.parse::<Workers>().is_err(), "{text}");
+        }
+    }
+
+    #[test]
+    fn words_are_read_as_they_are_written() {
+        for engine in IoEngine::ALL {
+            assert_eq!(engine.to_string().parse(), Ok(*engine));
+        }
+        for level in LogLevel::ALL {
+            assert_eq!(level.to_string().parse(), Ok(*level));
+        }
+        for mode in TlsMode::ALL {
+            assert_eq!(mode.to_string().parse(), Ok(*mode));
+        }
+        let error = "uring".parse::<IoEngine>().unwrap_err().to_string();
+        assert_eq!(error, "no I/O engine 'uring': use auto, io_uring or epoll");
+    }
+
+    #[test]
+    fn tls_files_and_mode_must_fit_together() {
+        let path = || Some(PathBuf::from("x.pem"));
+        let check = TlsSettings::checked;
+        assert!(!check(None, None, None, None).unwrap().off_stated);
+        assert!(check(Some(TlsMode::Off), path(), path(), None).unwrap().off_stated);
+        assert!(check(Some(TlsMode::Forced), path(), path(), None).is_ok());
+        for (mode, cert, key, part) in [
+            (None, path(), path(), "not when to use them"),
+            (Some(TlsMode::Forced), None, path(), "no certificate"),
+            (Some(TlsMode::Selective), path(), None, "no private key"),
+        ] {
+            let error = check(mode, cert, key, None).unwrap_err();
+            assert_eq!(error.mistake(), Mistake::Tls);
+            assert!(error.to_string().contains(part), "{error}");
+        }
+    }
+}

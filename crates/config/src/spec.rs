@@ -1,0 +1,183 @@
+//! Volumes in one word of the command line: `NAME=BACKING[,KEY=VALUE...]`, or a disk alone.
+//!
+//! A backing is a path or a URL, and both may hold commas and equals signs. So the settings begin
+//! at the first comma that stands outside parentheses and is followed by what looks like a key
+//! and `=`. It need only look like one: a mistyped key is then called unknown, and does not become
+//! part of the backing in silence. The few backings that can't be written so (a path with
+//! `,size=` in it, or with a parenthesis that is never closed) are refused here and go into the
+//! configuration file, where nothing has to be split.
+
+use crate::{
+    ConfigError, ConfigResult, Mistake,
+    volume::{VolumeChange, VolumeSpec, check_volume_name},
+};
+use std::{fmt, path::Path, str::FromStr};
+
+/// Reads `NAME=BACKING[,KEY=VALUE...]`.
+///
+/// # Errors
+/// The text has another form, or says something a volume can't be.
+pub fn parse_volume_spec(text: &str) -> ConfigResult<VolumeSpec> {
+    let Some((name, rest)) = text.split_once('=') else {
+        return Err(ConfigError::new(
+            Mistake::Syntax,
+            format!("volume {text:?} has no backing"),
+            "write NAME=BACKING, as in disk=/dev/sdb",
+        ));
+    };
+    check_volume_name(name)?;
+    let about = |error: ConfigError| error.about(format_args!("volume '{name}'"));
+    let (backing, settings) = split_at_settings(rest).map_err(about)?;
+    let mut change = VolumeChange::default();
+    for (key, value) in settings {
+        change.set(key, value).map_err(about)?;
+    }
+    VolumeSpec::new(name, backing)?.with(&change)
+}
+
+impl FromStr for VolumeSpec {
+    type Err = ConfigError;
+
+    fn from_str(text: &str) -> Result<Self, Self::Err> {
+        parse_volume_spec(text)
+    }
+}
+
+impl fmt::Display for VolumeSpec {
+    /// The form of the command line, with the settings that differ from their defaults. What was
+    /// read from there reads back the same.
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        write!(f, "{}={}", self.name, self.backing)?;
+        for (key, value) in self.settings().pairs() {
+            write!(f, ",{key}={value}")?;
+        }
+        Ok(())
+    }
+}
+
+impl VolumeSpec {
+    /// A disk named by its path alone; the volume is called like the file, without its extension.
+    ///
+    /// # Errors
+    /// The text is a URL or `NAME=BACKING`, or the file's name can't be that of a volume.
+    pub fn from_disk(path: &str) -> ConfigResult<Self> {
+        let first = path.split('/').next().unwrap_or_default();
+        if first.contains('=') {
+            let message = format!("'{path}' is no path of a disk");
+            let remedy = format!("write --volume {path}, or ./{path} if it is a file");
+            return Err(ConfigError::new(Mistake::Syntax, message, remedy));
+        }
+        if has_scheme(path) {
+            let message = format!("'{path}' has no name to serve it under");
+            let remedy = format!("write --volume NAME={path}, or ./{path} if it is a file");
+            return Err(ConfigError::new(Mistake::Syntax, message, remedy));
+        }
+        let name = Path::new(path).file_stem().and_then(|stem| stem.to_str()).unwrap_or_default();
+        Self::new(name, path).map_err(|error| error.about(format_args!("disk '{path}'")))
+    }
+
+    /// The settings that differ from their defaults.
+    pub fn settings(&self) -> VolumeChange {
+        let plain = Self {
+            name: String::new(),
+            backing: String::new(),
+            mode: Default::default(),
+            protection: Default::default(),
+            accept_loss: false,
+            read_only: false,
+            prefetch: true,
+            tls: Default::default(),
+            description: None,
+        };
+        plain.change_to(self)
+    }
+
+    /// The volume with a relative path in its backing taken from `base`, for sending it to a
+    /// process that runs elsewhere. Paths are found behind fault layers and `file:`; other URLs,
+    /// and what they may name inside, stay as they are.
+    #[must_use]
+    pub fn from_directory(mut self, base: &Path) -> Self {
+        let layers_end = layers_len(&self.backing);
+        let scheme = if self.backing[layers_end..].starts_with("file:") { "file:" } else { "" };
+        let (before, path) = self.backing.split_at(layers_end + scheme.len());
+        let is_path = !scheme.is_empty() || !has_scheme(path);
+        if is_path && !path.is_empty() && !path.starts_with('/') {
+            self.backing = format!("{before}{}", base.join(path).display());
+        }
+        self
+    }
+}
+
+/// Whether the text begins like a URL or a fault layer: a lower-case word and `:` or `(`.
+fn has_scheme(text: &str) -> bool {
+    let is_word = |c: char| c.is_ascii_lowercase() || c.is_ascii_digit() || "+-".contains(c);
+    let end = text.find(|c| !is_word(c)).unwrap_or(text.len());
+    text.starts_with(|c: char| c.is_ascii_lowercase()) && text[end..].starts_with([':', '('])
+}
+
+/// The bytes of the fault layers, `name(...):`, that the backing begins with.
+fn layers_len(backing: &str) -> usize {
+    let mut start = 0;
+    while has_scheme(&backing[start..]) {
+        let rest = &backing[start..];
+        let name_end = rest.find([':', '(']).unwrap_or(0);
+        if rest[name_end..].starts_with(':') {
+            break;
+        }
+        let mut depth = 0;
+        let close = rest.char_indices().skip(name_end).find(|&(_, c)| {
+            depth += i32::from(c == '(') - i32::from(c == ')');
+            depth == 0
+        });
+        match close {
+            Some((index, _)) if rest[index + 1..].starts_with(':') => start += index + 2,
+            _ => break,
+        }
+    }
+    start
+}
+
+/// The backing, and the key and value of each setting behind it.
+type Parts<'a> = (&'a str, Vec<(&'a str, &'a str)>);
+
+/// Splits at each comma outside parentheses that a key and `=` follow.
+fn split_at_settings(text: &str) -> ConfigResult<Parts<'_>> {
+    let mut commas = Vec::new();
+    let mut depth = 0usize;
+    for (index, byte) in text.bytes().enumerate() {
+        match byte {
+            b'(' => depth += 1,
+            // One that closes nothing is an ordinary character of a path.
+            b')' => depth = depth.saturating_sub(1),
+            b',' if depth == 0 => {
+                commas.extend(key_len(&text[index + 1..]).map(|len| (index, len)))
+            }
+            _ => {}
+        }
+    }
+    if depth > 0 {
+        return Err(ConfigError::new(
+            Mistake::Syntax,
+            "a parenthesis is never closed",
+            "close it, or put the volume into the configuration file if it belongs to a name",
+        ));
+    }
+    let backing_end = commas.first().map_or(text.len(), |&(index, _)| index);
+    let ends = commas.iter().skip(1).map(|&(index, _)| index).chain([text.len()]);
+    let settings = commas.iter().zip(ends).map(|(&(comma, key_len), end)| {
+        let key_end = comma + 1 + key_len;
+        (&text[comma + 1..key_end], &text[key_end + 1..end])
+    });
+    Ok((&text[..backing_end], settings.collect()))
+}
+
+/// The length of the key that the text begins with: a lower-case word, hyphens allowed inside,
+/// that `=` follows.
+fn key_len(text: &str) -> Option<usize> {
+    let len = text.bytes().position(|byte| !byte.is_ascii_lowercase() && byte != b'-')?;
+    (len > 0 && !text.starts_with('-') && text.as_bytes()[len] == b'=').then_some(len)
+}
+
+#[cfg(test)]
+#[path = "spec_tests.rs"]
+mod tests;

@@ -1,0 +1,212 @@
+//! Volumes on the command line: what people write, what they mistype, and whatever else.
+
+use super::*;
+use crate::{Protection, TlsUse, VOLUME_KEYS};
+use forebay_types::Mode;
+use proptest::prelude::*;
+
+fn refused(text: &str) -> String {
+    parse_volume_spec(text).unwrap_err().to_string()
+}
+
+#[test]
+fn a_disk_needs_nothing_but_a_name_and_a_path() {
+    let spec = parse_volume_spec("disk=/dev/sdb").unwrap();
+    assert_eq!(spec, VolumeSpec::new("disk", "/dev/sdb").unwrap());
+    assert_eq!((spec.mode, spec.prefetch, spec.read_only), (Mode::WriteThrough, true, false));
+    assert_eq!(spec.to_string(), "disk=/dev/sdb");
+}
+
+#[test]
+fn every_setting_can_be_written() {
+    let text = "db=/dev/sdb,mode=write-back,protection=none,accept-loss=yes,read-only=yes,\
+                prefetch=no,tls=required,description=the books, all of them";
+    let spec = parse_volume_spec(text).unwrap();
+    assert_eq!(spec.mode, Mode::WriteBack);
+    assert_eq!(spec.protection, Protection::None);
+    assert!(spec.accept_loss && spec.read_only && !spec.prefetch);
+    assert_eq!(spec.tls, TlsUse::Required);
+    assert_eq!(spec.description.as_deref(), Some("the books, all of them"));
+    assert_eq!(spec.to_string(), text);
+    let keys: Vec<_> = spec.settings().pairs().into_iter().map(|(key, _)| key).collect();
+    assert_eq!(keys, VOLUME_KEYS);
+}
+
+#[test]
+fn backings_keep_their_commas_and_equals_signs() {
+    for backing in [
+        "memory:1GiB",
+        "nbd://host:10809/disk",
+        "nbd+unix:///disk?socket=/run/nbd.sock",
+        "model:hdd?size=8GiB",
+        "delay(read=5ms,write=5ms):/dev/sdb",
+        "error(rate=1,mode=x):delay(read=5ms,write=(1,tls=2)ms):memory:1GiB",
+        "/disks/one, two.img",
+        "/disks/a,B=c",
+        "/disks/a) b",
+    ] {
+        let spec = parse_volume_spec(&format!("v={backing},mode=bypass")).unwrap();
+        assert_eq!((spec.backing.as_str(), spec.mode), (backing, Mode::Bypass));
+    }
+}
+
+#[test]
+fn write_back_needs_the_operators_word_that_loss_is_accepted() {
+    for text in [
+        "d=/x,mode=write-back",
+        "d=/x,mode=write-back,protection=none",
+        "d=/x,mode=write-back,accept-loss=yes",
+    ] {
+        assert_eq!(
+            refused(text),
+            "volume 'd': write-back without a protection loses acknowledged writes when the \
+             power fails or the program is killed: write protection=none,accept-loss=yes to \
+             accept that, or use mode=write-through"
+        );
+    }
+    assert!(parse_volume_spec("d=/x,accept-loss=yes,protection=none,mode=write-back").is_ok());
+    assert_eq!(
+        refused("d=/x,protection=journal"),
+        "volume 'd': protection 'journal' is not available in this version: write \
+         protection=none with accept-loss=yes, or use mode=write-through"
+    );
+}
+
+#[test]
+fn mistakes_are_named_with_their_remedy() {
+    for (text, sentence) in [
+        ("disk", "volume \"disk\" has no backing: write NAME=BACKING, as in disk=/dev/sdb"),
+        ("=/x", "volume name \"\" is empty: give the volume a name, as in disk=/dev/sdb"),
+        ("d=", "volume 'd': it has no backing: name a disk or file, as in disk=/dev/sdb, or a URL"),
+        ("d=,mode=bypass", "volume 'd': it has no backing"),
+        ("d,mode=/x", "volume name \"d,mode\" holds '=' or ','"),
+        ("d=/x,mdoe=bypass", "volume 'd': no volume setting 'mdoe': the settings are mode, "),
+        ("d=/x,mode=bypass,mode=bypass", "volume 'd': setting 'mode' is given twice"),
+        ("d=/x,mode=writeback", "volume 'd': no mode 'writeback': use write-back, write-through"),
+        ("d=/x,mode=", "volume 'd': no mode '': use"),
+        ("d=/x,read-only=1", "volume 'd': read-only='1' is neither yes nor no"),
+        ("d=/x,tls=on", "volume 'd': no TLS use 'on': use optional or required"),
+        ("d=delay(5ms:/x,mode=bypass", "volume 'd': a parenthesis is never closed: close it"),
+        ("d=/x\n", "volume 'd': backing \"/x\\n\" holds a control character"),
+        ("d=/x,description=a\tb", "volume 'd': the description holds a control character"),
+    ] {
+        assert!(refused(text).starts_with(sentence), "{text}: {}", refused(text));
+    }
+    let long = "n".repeat(257);
+    assert!(refused(&format!("{long}=/x")).contains("has more than 256 bytes"));
+    assert!(parse_volume_spec(&format!("{}=/x", &long[1..])).is_ok());
+}
+
+#[test]
+fn a_disk_alone_is_called_like_its_file() {
+    for (path, name) in [
+        ("/dev/sdb", "sdb"),
+        ("/disks/books.img", "books"),
+        ("books.qcow.img", "books.qcow"),
+        ("/disks/.hidden", ".hidden"),
+        ("./memory:1GiB", "memory:1GiB"),
+        ("/by=path/x", "x"),
+    ] {
+        let spec = VolumeSpec::from_disk(path).unwrap();
+        assert_eq!((spec.name.as_str(), spec.backing.as_str()), (name, path));
+    }
+    for (path, part) in [
+        ("memory:1GiB", "write --volume NAME=memory:1GiB"),
+        ("delay(5ms):/x", "write --volume NAME=delay(5ms):/x"),
+        ("disk=/dev/sdb", "write --volume disk=/dev/sdb"),
+        ("/", "is empty"),
+        ("", "is empty"),
+        ("/disks/a,b.img", "holds '=' or ','"),
+    ] {
+        let error = VolumeSpec::from_disk(path).unwrap_err().to_string();
+        assert!(error.contains(part), "{path}: {error}");
+    }
+}
+
+#[test]
+fn relative_paths_are_found_behind_layers() {
+    for (backing, absolute) in [
+        ("x.img", "/base/x.img"),
+        ("./a:b", "/base/./a:b"),
+        ("/x.img", "/x.img"),
+        ("memory:1GiB", "memory:1GiB"),
+        ("delay(read=5ms,write=(1)):x.img", "delay(read=5ms,write=(1)):/base/x.img"),
+        ("delay(5ms):error(1):/x.img", "delay(5ms):error(1):/x.img"),
+        ("delay(5ms):memory:1GiB", "delay(5ms):memory:1GiB"),
+        ("file:memory:1", "file:/base/memory:1"),
+        ("trace(to=x):file:/x", "trace(to=x):file:/x"),
+        ("delay(5ms", "delay(5ms"),
+    ] {
+        let spec = VolumeSpec::new("v", backing).unwrap().from_directory(Path::new("/base"));
+        assert_eq!(spec.backing, absolute);
+    }
+}
+
+#[test]
+fn a_change_changes_what_it_says_and_nothing_else() {
+    let spec = parse_volume_spec("d=/x,prefetch=no,description=books").unwrap();
+    let change = VolumeChange::parse(["mode=bypass", "description="]).unwrap();
+    let changed = spec.with(&change).unwrap();
+    assert_eq!(changed.to_string(), "d=/x,mode=bypass,prefetch=no");
+    assert_eq!(spec.change_to(&changed), change);
+    assert!(spec.change_to(&spec).is_empty());
+    let error = VolumeChange::parse(["bypass"]).unwrap_err().to_string();
+    assert!(error.starts_with("'bypass' is no KEY=VALUE: write it like mode=bypass;"), "{error}");
+    let error = spec.with(&VolumeChange::parse(["mode=write-back"]).unwrap()).unwrap_err();
+    assert_eq!(error.mistake(), Mistake::Protection);
+}
+
+prop_compose! {
+    fn any_spec()(
+        name in "[a-zA-Z0-9 ./()ä-]{1,20}",
+        backing in "[a-z]{0,6}(\\(x=1,mode=y\\):)?[/a-z0-9:?=. )]{1,20}",
+        mode in proptest::sample::select(&Mode::ALL[..]),
+        stated: bool, read_only: bool, prefetch: bool, required: bool,
+        description in proptest::option::of("[a-zA-Z ,.ß]{1,20}"),
+    ) -> VolumeSpec {
+        let stated = stated || mode == Mode::WriteBack;
+        VolumeSpec {
+            name, backing, mode, read_only, prefetch, description,
+            protection: if stated { Protection::None } else { Protection::Unstated },
+            accept_loss: stated,
+            tls: if required { TlsUse::Required } else { TlsUse::Optional },
+        }
+    }
+}
+
+proptest! {
+    #[test]
+    fn every_text_is_read_or_refused_and_reads_back(text in "\\PC{0,60}") {
+        if let Ok(spec) = parse_volume_spec(&text) {
+            prop_assert_eq!(parse_volume_spec(&spec.to_string()), Ok(spec));
+        }
+    }
+
+    #[test]
+    fn near_misses_are_read_or_refused_and_read_back(
+        text in "[a-z]{0,2}=(([a-z(),=:/]|,mode=|,tls=|,read-only=|,description=|yes|bypass){0,8})"
+    ) {
+        if let Ok(spec) = parse_volume_spec(&text) {
+            prop_assert_eq!(parse_volume_spec(&spec.to_string()), Ok(spec));
+        }
+    }
+
+    #[test]
+    fn every_volume_reads_back(spec in any_spec()) {
+        prop_assert_eq!(parse_volume_spec(&spec.to_string()), Ok(spec));
+    }
+
+    #[test]
+    fn every_change_is_found_again(old in any_spec(), new in any_spec()) {
+        let new = VolumeSpec { name: old.name.clone(), backing: old.backing.clone(), ..new };
+        prop_assert_eq!(old.with(&old.change_to(&new)), Ok(new));
+    }
+
+    #[test]
+    fn disks_alone_never_panic(path in "\\PC{0,40}") {
+        if let Ok(spec) = VolumeSpec::from_disk(&path) {
+            let spec = spec.from_directory(Path::new("/base"));
+            prop_assert!(spec.backing.starts_with('/'));
+        }
+    }
+}

@@ -1,0 +1,348 @@
+//! One volume as the operator asked for it, and changes to one.
+//!
+//! A [`VolumeSpec`] that exists has been checked: its name can be shown and sent over NBD, its
+//! mode has the protection it needs. The checks are made in [`VolumeSpec::checked`], which every
+//! way in ends with: the command line, the file and the control API.
+
+use crate::{
+    ConfigError, ConfigResult, Mistake, TlsMode,
+    words::{listed, word, words, yes_no, yes_or_no},
+};
+use forebay_types::{Mode, limits};
+use std::{fmt, str::FromStr};
+
+/// Longest description of a volume, in bytes: the longest string NBD can carry.
+pub const DESCRIPTION_BYTES_MAX: usize = 4096;
+/// Longest backing, in bytes: the longest path Linux takes, and as much again for fault layers.
+pub const BACKING_BYTES_MAX: usize = 8192;
+
+/// The settings of a volume, in the order they are listed and shown.
+pub const VOLUME_KEYS: &[&str] =
+    &["mode", "protection", "accept-loss", "read-only", "prefetch", "tls", "description"];
+
+words! {
+    /// Whether clients may use a volume over a connection that is not encrypted.
+    pub enum TlsUse("TLS use") {
+        /// They may, unless TLS is forced for all.
+        #[default]
+        Optional = "optional",
+        /// They must not; the volume is hidden from them.
+        Required = "required",
+    }
+}
+
+/// What keeps acknowledged writes that are not on the disk yet.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, Default)]
+pub enum Protection {
+    /// The operator did not say. Enough for every mode but write-back.
+    #[default]
+    Unstated,
+    /// Nothing but memory, and the operator wrote that down.
+    None,
+}
+
+impl Protection {
+    /// The word for it in the status; only `none` can be written.
+    pub const fn as_str(self) -> &'static str {
+        match self {
+            Self::Unstated => "unstated",
+            Self::None => "none",
+        }
+    }
+}
+
+impl fmt::Display for Protection {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.write_str(self.as_str())
+    }
+}
+
+impl FromStr for Protection {
+    type Err = ConfigError;
+
+    fn from_str(text: &str) -> Result<Self, Self::Err> {
+        let remedy = "write protection=none with accept-loss=yes, or use mode=write-through";
+        let message = match text {
+            "none" => return Ok(Self::None),
+            // What the design knows and this version has not, so that nobody searches for a typo.
+            "journal" | "ups" | "vault" | "ups+vault" | "both" | "replica" => {
+                format!("protection '{text}' is not available in this version")
+            }
+            _ => format!("no protection '{text}'"),
+        };
+        Err(ConfigError::new(Mistake::Protection, message, remedy))
+    }
+}
+
+/// A volume: what it is called, where its data lies, how it is cached.
+#[derive(Clone, Debug, PartialEq, Eq, Hash)]
+pub struct VolumeSpec {
+    /// What clients ask for. See [`check_volume_name`].
+    pub name: String,
+    /// A path, or a URL with or without fault layers before it.
+    pub backing: String,
+    /// How requests are cached.
+    pub mode: Mode,
+    /// What keeps writes that are not on the disk yet.
+    pub protection: Protection,
+    /// Whether the operator accepts that a crash loses acknowledged writes.
+    pub accept_loss: bool,
+    /// Whether writes are refused.
+    pub read_only: bool,
+    /// Whether what will likely be read next is read ahead.
+    pub prefetch: bool,
+    /// Whether clients must encrypt.
+    pub tls: TlsUse,
+    /// A text for people, shown to NBD clients.
+    pub description: Option<String>,
+}
+
+impl VolumeSpec {
+    /// A volume with the default settings: write-through, prefetching, writable.
+    ///
+    /// # Errors
+    /// The name or the backing can't be.
+    pub fn new(name: impl Into<String>, backing: impl Into<String>) -> ConfigResult<Self> {
+        Self {
+            name: name.into(),
+            backing: backing.into(),
+            mode: Mode::default(),
+            protection: Protection::default(),
+            accept_loss: false,
+            read_only: false,
+            prefetch: true,
+            tls: TlsUse::default(),
+            description: None,
+        }
+        .checked()
+    }
+
+    /// The volume with `change` made to it.
+    ///
+    /// # Errors
+    /// The result is no volume that can be: write-back without a stated protection.
+    pub fn with(&self, change: &VolumeChange) -> ConfigResult<Self> {
+        let mut spec = self.clone();
+        spec.mode = change.mode.unwrap_or(spec.mode);
+        spec.protection = change.protection.unwrap_or(spec.protection);
+        spec.accept_loss = change.accept_loss.unwrap_or(spec.accept_loss);
+        spec.read_only = change.read_only.unwrap_or(spec.read_only);
+        spec.prefetch = change.prefetch.unwrap_or(spec.prefetch);
+        spec.tls = change.tls.unwrap_or(spec.tls);
+        if let Some(description) = &change.description {
+            spec.description = Some(description.clone()).filter(|text| !text.is_empty());
+        }
+        spec.checked()
+    }
+
+    /// The change that makes `self` into `other`, as far as settings go: neither name nor backing.
+    pub fn change_to(&self, other: &Self) -> VolumeChange {
+        fn new<T: PartialEq + Clone>(old: &T, new: &T) -> Option<T> {
+            (old != new).then(|| new.clone())
+        }
+        VolumeChange {
+            mode: new(&self.mode, &other.mode),
+            protection: new(&self.protection, &other.protection),
+            accept_loss: new(&self.accept_loss, &other.accept_loss),
+            read_only: new(&self.read_only, &other.read_only),
+            prefetch: new(&self.prefetch, &other.prefetch),
+            tls: new(&self.tls, &other.tls),
+            description: new(&self.description, &other.description).map(Option::unwrap_or_default),
+        }
+    }
+
+    /// The volume, if it can be.
+    fn checked(self) -> ConfigResult<Self> {
+        check_volume_name(&self.name)?;
+        self.check_backing()
+            .and_then(|()| self.check_description())
+            .and_then(|()| self.check_protection())
+            .map_err(|error| error.about(format_args!("volume '{}'", self.name)))?;
+        Ok(self)
+    }
+
+    fn check_backing(&self) -> ConfigResult<()> {
+        let fail = |mistake, message: String, remedy: &str| {
+            Err(ConfigError::new(mistake, message, remedy))
+        };
+        if self.backing.is_empty() {
+            let remedy = "name a disk or file, as in disk=/dev/sdb, or a URL";
+            return fail(Mistake::Value, "it has no backing".into(), remedy);
+        }
+        if self.backing.chars().any(char::is_control) {
+            let message = format!("backing {:?} holds a control character", self.backing);
+            return fail(Mistake::Value, message, "name the disk by another path");
+        }
+        if self.backing.len() > BACKING_BYTES_MAX {
+            let message = format!("the backing has more than {BACKING_BYTES_MAX} bytes");
+            return fail(Mistake::Limit, message, "name the disk by a shorter path");
+        }
+        Ok(())
+    }
+
+    fn check_description(&self) -> ConfigResult<()> {
+        let Some(text) = &self.description else { return Ok(()) };
+        if text.len() > DESCRIPTION_BYTES_MAX {
+            let message = format!("the description has more than {DESCRIPTION_BYTES_MAX} bytes");
+            return Err(ConfigError::new(Mistake::Limit, message, "write a shorter one"));
+        }
+        if text.chars().any(char::is_control) {
+            let message = "the description holds a control character";
+            return Err(ConfigError::new(Mistake::Value, message, "write it as one line of text"));
+        }
+        Ok(())
+    }
+
+    /// Write-back acknowledges from memory. Without a protection that memory is all there is, so
+    /// the operator has to have said both that there is none and that loss is accepted.
+    fn check_protection(&self) -> ConfigResult<()> {
+        let stated = self.protection == Protection::None && self.accept_loss;
+        if self.mode != Mode::WriteBack || stated {
+            return Ok(());
+        }
+        Err(ConfigError::new(
+            Mistake::Protection,
+            "write-back without a protection loses acknowledged writes when the power fails or \
+             the program is killed",
+            "write protection=none,accept-loss=yes to accept that, or use mode=write-through",
+        ))
+    }
+
+    /// Whether the volume can be served under these settings for TLS.
+    pub(crate) fn check_tls(&self, mode: TlsMode) -> ConfigResult<()> {
+        if self.tls == TlsUse::Required && mode == TlsMode::Off {
+            return Err(ConfigError::new(
+                Mistake::Tls,
+                format!("volume '{}': tls=required, but TLS is off", self.name),
+                "set tls selective or forced, or tls=optional for the volume",
+            ));
+        }
+        Ok(())
+    }
+}
+
+/// Checks that a volume can have this name: 1 to [`limits::VOLUME_NAME_BYTES_MAX`] bytes, no
+/// control characters, and neither `=` nor `,`, which end the name on the command line.
+///
+/// # Errors
+/// It can't.
+pub fn check_volume_name(name: &str) -> ConfigResult<()> {
+    let fail = |problem: &str, remedy: &str| {
+        let message = format!("volume name {name:?} {problem}");
+        Err(ConfigError::new(Mistake::Name, message, remedy))
+    };
+    if name.is_empty() {
+        return fail("is empty", "give the volume a name, as in disk=/dev/sdb");
+    }
+    if name.len() > limits::VOLUME_NAME_BYTES_MAX {
+        let most = limits::VOLUME_NAME_BYTES_MAX;
+        return fail(&format!("has more than {most} bytes"), "choose a shorter one");
+    }
+    if name.chars().any(char::is_control) {
+        return fail("holds a control character", "choose one of printable characters");
+    }
+    if name.contains(['=', ',']) {
+        return fail("holds '=' or ','", "choose one without, as they end a name");
+    }
+    Ok(())
+}
+
+/// Settings of a volume that are to change; what is `None` stays.
+#[derive(Clone, Debug, PartialEq, Eq, Hash, Default)]
+pub struct VolumeChange {
+    /// How requests are cached.
+    pub mode: Option<Mode>,
+    /// What keeps writes that are not on the disk yet.
+    pub protection: Option<Protection>,
+    /// Whether loss is accepted.
+    pub accept_loss: Option<bool>,
+    /// Whether writes are refused.
+    pub read_only: Option<bool>,
+    /// Whether data is read ahead.
+    pub prefetch: Option<bool>,
+    /// Whether clients must encrypt.
+    pub tls: Option<TlsUse>,
+    /// The text for people; an empty one takes it away.
+    pub description: Option<String>,
+}
+
+impl VolumeChange {
+    /// Reads `KEY=VALUE` words, as `forebay volume set` has them.
+    ///
+    /// # Errors
+    /// A word is no `KEY=VALUE`, a key is unknown or comes twice, a value can't be.
+    pub fn parse<'a>(words: impl IntoIterator<Item = &'a str>) -> ConfigResult<Self> {
+        let mut change = Self::default();
+        for text in words {
+            let Some((key, value)) = text.split_once('=') else {
+                let message = format!("'{text}' is no KEY=VALUE");
+                let remedy = format!("write it like mode=bypass; {}", known_keys());
+                return Err(ConfigError::new(Mistake::Syntax, message, remedy));
+            };
+            change.set(key, value)?;
+        }
+        Ok(change)
+    }
+
+    /// Sets one key.
+    ///
+    /// # Errors
+    /// The key is unknown or was set before, or the value can't be.
+    pub fn set(&mut self, key: &str, value: &str) -> ConfigResult<()> {
+        let first = match key {
+            "mode" => self.mode.replace(word("mode", value, &Mode::ALL)?).is_none(),
+            "protection" => self.protection.replace(value.parse()?).is_none(),
+            "accept-loss" => self.accept_loss.replace(yes_or_no(key, value)?).is_none(),
+            "read-only" => self.read_only.replace(yes_or_no(key, value)?).is_none(),
+            "prefetch" => self.prefetch.replace(yes_or_no(key, value)?).is_none(),
+            "tls" => self.tls.replace(value.parse()?).is_none(),
+            "description" => self.description.replace(value.to_owned()).is_none(),
+            _ => {
+                let message = format!("no volume setting '{key}'");
+                return Err(ConfigError::new(Mistake::UnknownKey, message, known_keys()));
+            }
+        };
+        if first {
+            return Ok(());
+        }
+        let message = format!("setting '{key}' is given twice");
+        Err(ConfigError::new(Mistake::Duplicate, message, "keep one of them"))
+    }
+
+    /// Whether nothing is to change.
+    pub fn is_empty(&self) -> bool {
+        *self == Self::default()
+    }
+
+    /// The settings as key and value, in the order of [`VOLUME_KEYS`].
+    pub fn pairs(&self) -> Vec<(&'static str, String)> {
+        [
+            ("mode", self.mode.map(|mode| mode.to_string())),
+            ("protection", self.protection.map(|protection| protection.to_string())),
+            ("accept-loss", self.accept_loss.map(|value| yes_no(value).to_owned())),
+            ("read-only", self.read_only.map(|value| yes_no(value).to_owned())),
+            ("prefetch", self.prefetch.map(|value| yes_no(value).to_owned())),
+            ("tls", self.tls.map(|tls| tls.to_string())),
+            ("description", self.description.clone()),
+        ]
+        .into_iter()
+        .filter_map(|(key, value)| value.map(|value| (key, value)))
+        .collect()
+    }
+}
+
+impl fmt::Display for VolumeChange {
+    /// `mode=bypass,prefetch=no`; nothing for no change.
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        for (index, (key, value)) in self.pairs().into_iter().enumerate() {
+            let comma = if index == 0 { "" } else { "," };
+            write!(f, "{comma}{key}={value}")?;
+        }
+        Ok(())
+    }
+}
+
+/// The sentence that lists the keys.
+fn known_keys() -> String {
+    format!("the settings are {}", listed(VOLUME_KEYS, "and"))
+}

@@ -1,0 +1,113 @@
+//! Settings that are one word of a few, and `yes` and `no`.
+
+use crate::{ConfigError, ConfigResult, Mistake};
+use std::fmt;
+
+/// Reads one word of a few. The error lists them all.
+pub(crate) fn word<T: Copy + fmt::Display>(what: &str, text: &str, all: &[T]) -> ConfigResult<T> {
+    all.iter().copied().find(|candidate| candidate.to_string() == text).ok_or_else(|| {
+        ConfigError::new(
+            Mistake::Value,
+            format!("no {what} '{text}'"),
+            format!("use {}", listed(all, "or")),
+        )
+    })
+}
+
+/// `a, b or c`.
+pub(crate) fn listed<T: fmt::Display>(all: &[T], last: &str) -> String {
+    let mut text = String::new();
+    for (index, item) in all.iter().enumerate() {
+        match index {
+            0 => {}
+            _ if index + 1 == all.len() => text += &format!(" {last} "),
+            _ => text += ", ",
+        }
+        text += &item.to_string();
+    }
+    text
+}
+
+/// Reads `yes` or `no`.
+pub(crate) fn yes_or_no(key: &str, text: &str) -> ConfigResult<bool> {
+    match text {
+        "yes" => Ok(true),
+        "no" => Ok(false),
+        _ => Err(ConfigError::new(
+            Mistake::Value,
+            format!("{key}='{text}' is neither yes nor no"),
+            format!("write {key}=yes or {key}=no"),
+        )),
+    }
+}
+
+/// Shows a truth value as it is read.
+pub(crate) const fn yes_no(value: bool) -> &'static str {
+    if value { "yes" } else { "no" }
+}
+
+/// Defines an enumeration whose values are words: `ALL`, `as_str`, `Display` and `FromStr`.
+macro_rules! words {
+    (
+        $(#[$meta:meta])*
+        pub enum $name:ident($what:literal) {
+            $($(#[$value_meta:meta])* $value:ident = $word:literal,)+
+        }
+    ) => {
+        $(#[$meta])*
+        #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, Default)]
+        pub enum $name {
+            $($(#[$value_meta])* $value,)+
+        }
+
+        impl $name {
+            /// All values, in the order they are listed to people.
+            pub const ALL: &'static [Self] = &[$(Self::$value,)+];
+
+            /// The word for it in the command line, the configuration and the API.
+            pub const fn as_str(self) -> &'static str {
+                match self {
+                    $(Self::$value => $word,)+
+                }
+            }
+        }
+
+        impl std::fmt::Display for $name {
+            fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+                f.write_str(self.as_str())
+            }
+        }
+
+        impl std::str::FromStr for $name {
+            type Err = $crate::ConfigError;
+
+            fn from_str(text: &str) -> Result<Self, Self::Err> {
+                $crate::words::word($what, text, Self::ALL)
+            }
+        }
+    };
+}
+pub(crate) use words;
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn an_unknown_word_is_answered_with_the_known_ones() {
+        let error = word("colour", "blue", &["red", "green", "grey"]).unwrap_err();
+        assert_eq!(error.to_string(), "no colour 'blue': use red, green or grey");
+        assert_eq!(listed(&["red"], "or"), "red");
+    }
+
+    #[test]
+    fn yes_and_no_are_the_only_truths() {
+        assert_eq!(yes_or_no("read-only", yes_no(true)), Ok(true));
+        assert_eq!(yes_or_no("read-only", yes_no(false)), Ok(false));
+        let error = yes_or_no("read-only", "true").unwrap_err();
+        assert_eq!(
+            error.to_string(),
+            "read-only='true' is neither yes nor no: write read-only=yes or read-only=no"
+        );
+    }
+}

@@ -1,0 +1,83 @@
+//! Answers that are errors, and bodies that become requests.
+
+use axum::{
+    Json,
+    extract::{
+        FromRequest, FromRequestParts, Path, Request,
+        rejection::{JsonRejection, PathRejection},
+    },
+    http::{StatusCode, request::Parts},
+    response::{IntoResponse, Response},
+};
+use forebay_api::{ErrorBody, ErrorKind, Problem};
+use serde::de::DeserializeOwned;
+
+/// A problem on its way to the client.
+#[derive(Debug)]
+pub(crate) struct Refusal(pub(crate) Problem);
+
+impl From<Problem> for Refusal {
+    fn from(problem: Problem) -> Self {
+        Self(problem)
+    }
+}
+
+impl IntoResponse for Refusal {
+    fn into_response(self) -> Response {
+        let status = StatusCode::from_u16(self.0.kind.http_status())
+            .unwrap_or(StatusCode::INTERNAL_SERVER_ERROR);
+        (status, Json(ErrorBody { error: self.0 })).into_response()
+    }
+}
+
+/// The body of a request, as JSON with no fields but the known ones.
+pub(crate) struct Body<T>(pub(crate) T);
+
+impl<T: DeserializeOwned, S: Send + Sync> FromRequest<S> for Body<T> {
+    type Rejection = Refusal;
+
+    async fn from_request(request: Request, state: &S) -> Result<Self, Refusal> {
+        match Json::from_request(request, state).await {
+            Ok(Json(body)) => Ok(Self(body)),
+            Err(rejection) => Err(refused_body(&rejection)),
+        }
+    }
+}
+
+fn refused_body(rejection: &JsonRejection) -> Refusal {
+    let remedy = "see forebay volume --help, or the description at /v1/openapi.json";
+    let problem = match rejection.status() {
+        StatusCode::PAYLOAD_TOO_LARGE => Problem::new(
+            ErrorKind::TooLarge,
+            "the request is too large",
+            "send less: no name, backing or description is that long",
+        ),
+        StatusCode::UNSUPPORTED_MEDIA_TYPE => Problem::new(
+            ErrorKind::BadRequest,
+            "the request is not said to be JSON",
+            "send it with content-type: application/json",
+        ),
+        _ => Problem::new(ErrorKind::BadRequest, rejection.body_text(), remedy),
+    };
+    Refusal(problem)
+}
+
+/// The volume's name in the path of a request.
+pub(crate) struct Name(pub(crate) String);
+
+impl<S: Send + Sync> FromRequestParts<S> for Name {
+    type Rejection = Refusal;
+
+    async fn from_request_parts(parts: &mut Parts, state: &S) -> Result<Self, Refusal> {
+        let name: Result<Path<String>, PathRejection> =
+            Path::from_request_parts(parts, state).await;
+        match name {
+            Ok(Path(name)) => Ok(Self(name)),
+            Err(rejection) => Err(Refusal(Problem::new(
+                ErrorKind::BadRequest,
+                format!("the path has no volume's name: {}", rejection.body_text()),
+                "send the name as UTF-8, escaped for a path",
+            ))),
+        }
+    }
+}

@@ -1,0 +1,212 @@
+//! A manager with nothing behind it: volumes are entries in a list, their dirty data is a number
+//! that operations count down. For tests of the server and of its clients.
+
+use crate::{Manager, ProgressFn};
+use forebay_api::{ErrorKind, Memory, Problem, Progress, Status, VolumeStatus};
+use forebay_config::{VolumeChange, VolumeSpec};
+use std::sync::{Condvar, Mutex, MutexGuard, PoisonError};
+
+/// An operation counts down in this many steps.
+pub const STEPS: u64 = 4;
+
+/// The process it says it is: none, as Linux has none with such a number.
+pub const PID: u32 = i32::MAX as u32;
+
+/// The list of volumes, and a gate that operations wait at.
+#[derive(Debug, Default)]
+pub struct FakeManager {
+    state: Mutex<FakeState>,
+    changed: Condvar,
+}
+
+#[derive(Debug, Default)]
+struct FakeState {
+    volumes: Vec<(VolumeSpec, VolumeStatus)>,
+    is_held: bool,
+    stopped: bool,
+}
+
+impl FakeManager {
+    /// A manager with these volumes, in the form of the command line, each of 1 GiB.
+    ///
+    /// # Panics
+    /// One of them is no volume: this is for tests, where that is a fault of the test.
+    pub fn new(volumes: &[&str]) -> Self {
+        let fake = Self::default();
+        for text in volumes {
+            let spec = text.parse().expect("the test names volumes that can be");
+            fake.add_volume(spec).expect("the test names each volume once");
+        }
+        fake
+    }
+
+    /// Makes a volume this dirty, and gives it some counters.
+    pub fn set_dirty(&self, name: &str, dirty_bytes: u64) {
+        let mut state = self.lock();
+        for (_, volume) in state.volumes.iter_mut().filter(|(_, volume)| volume.name == name) {
+            volume.dirty_bytes = dirty_bytes;
+            volume.cached_bytes = 2 * dirty_bytes;
+            (volume.counters.reads, volume.counters.read_hits) = (1000, 875);
+            volume.counters.writes = 20;
+        }
+    }
+
+    /// Makes operations wait after their first progress, until [`FakeManager::release`].
+    pub fn hold(&self) {
+        self.lock().is_held = true;
+    }
+
+    /// Lets operations go on.
+    pub fn release(&self) {
+        self.lock().is_held = false;
+        self.changed.notify_all();
+    }
+
+    /// Whether it was stopped.
+    pub fn is_stopped(&self) -> bool {
+        self.lock().stopped
+    }
+
+    /// Waits until it is stopped.
+    pub fn wait_stopped(&self) {
+        let state = self.lock();
+        drop(self.changed.wait_while(state, |state| !state.stopped));
+    }
+
+    /// A test that panicked on purpose while it held the lock has changed nothing.
+    fn lock(&self) -> MutexGuard<'_, FakeState> {
+        self.state.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+
+    /// Counts the dirty data of the volumes that `is_meant` down to nothing.
+    fn clean(&self, is_meant: impl Fn(&str) -> bool, progress: ProgressFn<'_>) {
+        let total: u64 = self.sum(&is_meant);
+        for step in 0..=STEPS {
+            let left = total - total * step / STEPS;
+            progress(Progress { dirty_bytes_left: left, dirty_bytes_total: total });
+            let state = self.lock();
+            drop(self.changed.wait_while(state, |state| state.is_held));
+        }
+        for (_, volume) in self.lock().volumes.iter_mut().filter(|(_, v)| is_meant(&v.name)) {
+            volume.dirty_bytes = 0;
+        }
+    }
+
+    fn sum(&self, is_meant: impl Fn(&str) -> bool) -> u64 {
+        let volumes = self.volume_list().into_iter();
+        volumes.filter(|volume| is_meant(&volume.name)).map(|volume| volume.dirty_bytes).sum()
+    }
+
+    /// Whether the volume is there; the one called `broken` has a disk that fails, the one called
+    /// `faulty` finds a fault of the program.
+    fn check(&self, name: &str) -> Result<(), Problem> {
+        if !self.volume_list().iter().any(|volume| volume.name == name) {
+            return Err(Problem::unknown_volume(name));
+        }
+        assert!(name != "faulty", "a fault made for a test");
+        if name == "broken" {
+            return Err(Problem::new(
+                ErrorKind::Failed,
+                "volume 'broken': its disk can't be written",
+                "replace it",
+            ));
+        }
+        Ok(())
+    }
+}
+
+impl Manager for FakeManager {
+    fn status(&self) -> Status {
+        let volumes = self.volume_list();
+        let dirty_bytes = self.sum(|_| true);
+        Status {
+            version: "0.0.1-fake".into(),
+            pid: PID,
+            uptime_seconds: 3725,
+            io_engine: "epoll".into(),
+            workers: 2,
+            memory: Memory {
+                limit_bytes: 1 << 30,
+                pool_bytes: 512 << 20,
+                used_bytes: volumes.iter().map(|volume| volume.cached_bytes).sum(),
+                dirty_bytes,
+                metadata_bytes: 4 << 20,
+            },
+            connections: 3,
+            listeners: vec!["tcp:[::1]:10809".into()],
+            volumes,
+        }
+    }
+
+    fn volume_list(&self) -> Vec<VolumeStatus> {
+        self.lock().volumes.iter().map(|(_, volume)| volume.clone()).collect()
+    }
+
+    fn add_volume(&self, spec: VolumeSpec) -> Result<VolumeStatus, Problem> {
+        let mut state = self.lock();
+        if state.volumes.iter().any(|(_, volume)| volume.name == spec.name) {
+            return Err(Problem::new(
+                ErrorKind::VolumeExists,
+                format!("volume '{}' is served already", spec.name),
+                "choose another name",
+            ));
+        }
+        let volume = VolumeStatus {
+            size_bytes: 1 << 30,
+            protection: "unstated".into(),
+            ..show(&spec, VolumeStatus::default())
+        };
+        state.volumes.push((spec, volume.clone()));
+        Ok(volume)
+    }
+
+    fn set_volume(&self, name: &str, change: VolumeChange) -> Result<VolumeStatus, Problem> {
+        let mut state = self.lock();
+        let entry = state.volumes.iter_mut().find(|(spec, _)| spec.name == name);
+        let (spec, volume) = entry.ok_or_else(|| Problem::unknown_volume(name))?;
+        *spec = spec
+            .with(&change)
+            .map_err(|error| Problem::new(ErrorKind::Invalid, error.message(), error.remedy()))?;
+        *volume = show(spec, volume.clone());
+        Ok(volume.clone())
+    }
+
+    fn remove_volume(&self, name: &str, progress: ProgressFn<'_>) -> Result<(), Problem> {
+        self.flush_volume(name, progress)?;
+        self.lock().volumes.retain(|(spec, _)| spec.name != name);
+        Ok(())
+    }
+
+    fn flush_volume(&self, name: &str, progress: ProgressFn<'_>) -> Result<(), Problem> {
+        self.check(name)?;
+        self.clean(|candidate| candidate == name, progress);
+        Ok(())
+    }
+
+    fn stop(&self, progress: ProgressFn<'_>) -> Result<(), Problem> {
+        if self.volume_list().iter().any(|volume| volume.name == "broken") {
+            self.check("broken")?;
+        }
+        self.clean(|_| true, progress);
+        self.lock().stopped = true;
+        self.changed.notify_all();
+        Ok(())
+    }
+}
+
+/// The status of a volume after its specification changed.
+fn show(spec: &VolumeSpec, status: VolumeStatus) -> VolumeStatus {
+    VolumeStatus {
+        name: spec.name.clone(),
+        backing: spec.backing.clone(),
+        mode: spec.mode.into(),
+        effective_mode: spec.mode.into(),
+        protection: spec.protection.to_string(),
+        accept_loss: spec.accept_loss,
+        read_only: spec.read_only,
+        prefetch: spec.prefetch,
+        tls: spec.tls.to_string(),
+        description: spec.description.clone(),
+        ..status
+    }
+}

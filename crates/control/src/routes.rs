@@ -1,0 +1,157 @@
+//! The routes of the control API, and what each does.
+
+use crate::{
+    Manager,
+    answer::{Body, Name, Refusal},
+    convert::{volume_change, volume_spec},
+    stream,
+};
+use axum::{
+    Json, Router,
+    extract::{DefaultBodyLimit, State},
+    http::StatusCode,
+    response::{IntoResponse, Response},
+    routing::{get, post},
+};
+use forebay_api::{
+    AddVolume, ErrorKind, Problem, Status, VolumeList, VolumeSettings, VolumeStatus, openapi, paths,
+};
+use std::sync::Arc;
+use tokio::{sync::Semaphore, task::spawn_blocking};
+
+/// Largest request body that is read, in bytes: the longest backing and description, escaped.
+pub const REQUEST_BODY_BYTES_MAX: usize = 128 << 10;
+/// Long operations at once. Each holds a thread while its disk works.
+pub const LONG_OPERATIONS_MAX: usize = 64;
+
+/// What every request needs.
+#[derive(Clone)]
+struct App {
+    manager: Arc<dyn Manager>,
+    long_operations: Arc<Semaphore>,
+}
+
+type Answer<T> = Result<T, Refusal>;
+
+/// The routes to `manager`.
+pub(crate) fn router(manager: Arc<dyn Manager>) -> Router {
+    let app = App { manager, long_operations: Arc::new(Semaphore::new(LONG_OPERATIONS_MAX)) };
+    Router::new()
+        .route(paths::STATUS, get(status))
+        .route(paths::STOP, post(stop))
+        .route(paths::OPENAPI, get(|| async { Json(openapi()) }))
+        .route(paths::VOLUMES, get(list_volumes).post(add_volume))
+        .route(paths::VOLUME, get(show_volume).patch(set_volume).delete(remove_volume))
+        .route(paths::VOLUME_FLUSH, post(flush_volume))
+        .fallback(not_found)
+        .method_not_allowed_fallback(method_not_allowed)
+        .layer(DefaultBodyLimit::max(REQUEST_BODY_BYTES_MAX))
+        .with_state(app)
+}
+
+impl App {
+    /// Asks the manager on a thread that may block.
+    async fn ask<T: Send + 'static>(
+        &self,
+        question: impl FnOnce(&dyn Manager) -> T + Send + 'static,
+    ) -> Answer<T> {
+        let manager = self.manager.clone();
+        spawn_blocking(move || question(&*manager))
+            .await
+            .map_err(|error| Refusal(stream::fault(&error)))
+    }
+
+    /// Has the manager carry out a long operation.
+    async fn operate<F>(&self, operation: F) -> Response
+    where
+        F: FnOnce(&dyn Manager, crate::ProgressFn<'_>) -> Result<(), Problem> + Send + 'static,
+    {
+        let Ok(permit) = self.long_operations.clone().try_acquire_owned() else {
+            return Refusal(Problem::new(
+                ErrorKind::Busy,
+                format!("{LONG_OPERATIONS_MAX} operations are being carried out already"),
+                "ask again when some of them are done",
+            ))
+            .into_response();
+        };
+        let manager = self.manager.clone();
+        stream::answer(move |progress| {
+            let _permit = permit;
+            operation(&*manager, progress)
+        })
+        .await
+    }
+}
+
+async fn status(State(app): State<App>) -> Answer<Json<Status>> {
+    app.ask(|manager| manager.status()).await.map(Json)
+}
+
+async fn list_volumes(State(app): State<App>) -> Answer<Json<VolumeList>> {
+    let volumes = app.ask(|manager| manager.volume_list()).await?;
+    Ok(Json(VolumeList { volumes }))
+}
+
+async fn show_volume(State(app): State<App>, Name(name): Name) -> Answer<Json<VolumeStatus>> {
+    let volumes = app.ask(|manager| manager.volume_list()).await?;
+    let volume = volumes.into_iter().find(|volume| volume.name == name);
+    volume.map(Json).ok_or_else(|| Refusal(Problem::unknown_volume(&name)))
+}
+
+async fn add_volume(
+    State(app): State<App>,
+    Body(request): Body<AddVolume>,
+) -> Answer<(StatusCode, Json<VolumeStatus>)> {
+    let spec = volume_spec(&request)?;
+    tracing::info!(volume = %spec.name, backing = %spec.backing, "asked to add a volume");
+    let volume = app.ask(|manager| manager.add_volume(spec)).await??;
+    Ok((StatusCode::CREATED, Json(volume)))
+}
+
+async fn set_volume(
+    State(app): State<App>,
+    Name(name): Name,
+    Body(settings): Body<VolumeSettings>,
+) -> Answer<Json<VolumeStatus>> {
+    let change = volume_change(&settings)?;
+    if change.is_empty() {
+        return Err(Refusal(Problem::new(
+            ErrorKind::BadRequest,
+            "the request changes nothing",
+            "name a setting and its new value, such as mode=bypass",
+        )));
+    }
+    tracing::info!(volume = %name, %change, "asked to change a volume");
+    Ok(Json(app.ask(move |manager| manager.set_volume(&name, change)).await??))
+}
+
+async fn remove_volume(State(app): State<App>, Name(name): Name) -> Response {
+    tracing::info!(volume = %name, "asked to remove a volume");
+    app.operate(move |manager, progress| manager.remove_volume(&name, progress)).await
+}
+
+async fn flush_volume(State(app): State<App>, Name(name): Name) -> Response {
+    tracing::info!(volume = %name, "asked to flush a volume");
+    app.operate(move |manager, progress| manager.flush_volume(&name, progress)).await
+}
+
+async fn stop(State(app): State<App>) -> Response {
+    tracing::info!("asked to stop");
+    app.operate(|manager, progress| manager.stop(progress)).await
+}
+
+async fn not_found() -> Refusal {
+    Refusal(Problem::new(
+        ErrorKind::NotFound,
+        "there is nothing at this path",
+        "see the description at /v1/openapi.json",
+    ))
+}
+
+async fn method_not_allowed() -> Refusal {
+    Refusal(Problem::new(
+        ErrorKind::MethodNotAllowed,
+        "this path does not take this method",
+        "see the description at /v1/openapi.json",
+    ))
+}

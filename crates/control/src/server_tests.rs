@@ -1,0 +1,301 @@
+//! The server over a real socket: with the client, and with what no client of ours would send.
+
+use super::*;
+use crate::{LONG_OPERATIONS_MAX, REQUEST_BODY_BYTES_MAX, fake::FakeManager};
+use forebay_api::{
+    AddVolume, BlockingClient, ClientError, ErrorBody, ErrorKind, Mode, Problem, Progress,
+    VolumeSettings, openapi,
+};
+use std::{
+    io::{BufRead, BufReader, Read, Write},
+    os::unix::net::UnixStream,
+    thread,
+};
+
+/// A server with a fake manager on a thread, and a directory for its socket.
+struct Daemon {
+    fake: Arc<FakeManager>,
+    client: BlockingClient,
+    socket: PathBuf,
+    end: Option<oneshot::Sender<()>>,
+    thread: Option<thread::JoinHandle<()>>,
+    _directory: tempfile::TempDir,
+}
+
+impl Daemon {
+    fn start(volumes: &[&str]) -> Self {
+        let directory = tempfile::tempdir().unwrap();
+        let state = StateDir::take(directory.path()).unwrap();
+        let server = Server::bind(&state).unwrap();
+        let socket = state.control_socket();
+        let fake = Arc::new(FakeManager::new(volumes));
+        let manager = fake.clone();
+        let (end, ended) = oneshot::channel::<()>();
+        let thread = thread::spawn(move || {
+            let runtime =
+                tokio::runtime::Builder::new_current_thread().enable_all().build().unwrap();
+            runtime.block_on(server.run(manager, async { ended.await.unwrap() })).unwrap();
+            drop(state);
+        });
+        let client = BlockingClient::new(&socket).unwrap();
+        let (end, thread) = (Some(end), Some(thread));
+        Self { fake, client, socket, end, thread, _directory: directory }
+    }
+
+    /// Sends a request as it is and returns the answer's status and body.
+    fn raw(&self, request: &str) -> (u16, String) {
+        let mut stream = UnixStream::connect(&self.socket).unwrap();
+        stream.write_all(request.as_bytes()).unwrap();
+        let mut answer = String::new();
+        stream.read_to_string(&mut answer).unwrap();
+        let (head, body) = answer.split_once("\r\n\r\n").unwrap();
+        (head.split(' ').nth(1).unwrap().parse().unwrap(), body.to_owned())
+    }
+
+    /// Sends JSON and returns the problem it is answered with, having checked its status.
+    fn refusal(&self, method: &str, path: &str, body: &str) -> Problem {
+        let len = body.len();
+        let (status, body) = self.raw(&format!(
+            "{method} {path} HTTP/1.1\r\nhost: x\r\nconnection: close\r\n\
+             content-type: application/json\r\ncontent-length: {len}\r\n\r\n{body}"
+        ));
+        let problem = serde_json::from_str::<ErrorBody>(&body).unwrap().error;
+        assert_eq!(problem.kind.http_status(), status, "{problem}");
+        assert!(!problem.message.is_empty() && !problem.remedy.is_empty());
+        problem
+    }
+
+    fn end(&mut self) {
+        self.fake.release();
+        if let (Some(end), Some(thread)) = (self.end.take(), self.thread.take()) {
+            end.send(()).unwrap();
+            thread.join().unwrap();
+        }
+    }
+}
+
+impl Drop for Daemon {
+    fn drop(&mut self) {
+        self.end();
+    }
+}
+
+fn problem(error: ClientError) -> Problem {
+    match error {
+        ClientError::Refused(problem) => problem,
+        error => panic!("{error:?}"),
+    }
+}
+
+#[test]
+fn volumes_are_added_shown_changed_and_removed() {
+    let daemon = Daemon::start(&["disk=/dev/sdb"]);
+    let client = &daemon.client;
+    assert_eq!(client.status().unwrap().pid, crate::fake::PID);
+    let request = AddVolume {
+        name: "a/b ü".into(),
+        backing: "memory:1GiB".into(),
+        settings: VolumeSettings { prefetch: Some(false), ..VolumeSettings::default() },
+    };
+    let added = client.add_volume(&request).unwrap();
+    assert_eq!((added.mode, added.prefetch), (Mode::WriteThrough, false));
+    let names: Vec<_> =
+        client.volume_list().unwrap().into_iter().map(|volume| volume.name).collect();
+    assert_eq!(names, ["disk", "a/b ü"]);
+    let change = VolumeSettings { mode: Some("bypass".into()), ..VolumeSettings::default() };
+    assert_eq!(client.set_volume("a/b ü", &change).unwrap().mode, Mode::Bypass);
+    assert_eq!(client.volume("a/b ü").unwrap().mode, Mode::Bypass);
+    client.remove_volume("a/b ü", |_| ()).unwrap();
+    assert_eq!(problem(client.volume("a/b ü").unwrap_err()).kind, ErrorKind::UnknownVolume);
+}
+
+#[test]
+fn progress_is_told_while_it_lasts() {
+    let daemon = Daemon::start(&["disk=/dev/sdb"]);
+    daemon.fake.set_dirty("disk", 4000);
+    daemon.fake.hold();
+    let mut seen = Vec::new();
+    let fake = daemon.fake.clone();
+    daemon
+        .client
+        .flush_volume("disk", |progress| {
+            // The first report arrives while the operation is held, so it can't have waited for it.
+            fake.release();
+            seen.push(progress);
+        })
+        .unwrap();
+    let report = |left| Progress { dirty_bytes_left: left, dirty_bytes_total: 4000 };
+    assert_eq!((seen.first(), seen.last()), (Some(&report(4000)), Some(&report(0))));
+    assert_eq!(daemon.client.volume("disk").unwrap().dirty_bytes, 0);
+}
+
+#[test]
+fn an_operation_goes_on_when_its_client_has_gone() {
+    let daemon = Daemon::start(&["disk=/dev/sdb"]);
+    daemon.fake.set_dirty("disk", 4000);
+    daemon.fake.hold();
+    let mut stream = UnixStream::connect(&daemon.socket).unwrap();
+    stream.write_all(b"POST /v1/stop HTTP/1.1\r\nhost: x\r\n\r\n").unwrap();
+    let mut lines = BufReader::new(stream).lines();
+    assert!(lines.any(|line| line.unwrap().contains("\"progress\"")));
+    drop(lines);
+    daemon.fake.release();
+    daemon.fake.wait_stopped();
+    assert_eq!(daemon.client.volume("disk").unwrap().dirty_bytes, 0);
+}
+
+#[test]
+fn the_answer_to_stop_arrives_although_the_server_ends() {
+    let mut daemon = Daemon::start(&["disk=/dev/sdb"]);
+    daemon.fake.set_dirty("disk", 4000);
+    daemon.fake.hold();
+    let client = BlockingClient::new(&daemon.socket).unwrap();
+    let (told, tell) = std::sync::mpsc::channel();
+    let asking = thread::spawn(move || client.stop(|_| told.send(()).unwrap()));
+    tell.recv().unwrap();
+    daemon.end();
+    asking.join().unwrap().unwrap();
+    assert!(!daemon.socket.exists(), "the socket is taken away");
+    assert!(matches!(daemon.client.status(), Err(ClientError::NotRunning { .. })));
+}
+
+#[test]
+fn a_client_that_never_reads_does_not_keep_the_server() {
+    let mut daemon = Daemon::start(&[]);
+    daemon.fake.hold();
+    let mut stream = UnixStream::connect(&daemon.socket).unwrap();
+    stream.write_all(b"GET /v1/status HTTP/1.1\r\nhost: x\r\n").unwrap();
+    daemon.client.status().unwrap();
+    daemon.end();
+}
+
+#[test]
+fn problems_keep_their_kind_and_sentence() {
+    let daemon = Daemon::start(&["disk=/dev/sdb", "broken=/x", "faulty=/y"]);
+    let client = &daemon.client;
+    for (error, kind, sentence) in [
+        (client.flush_volume("nix", |_| ()), ErrorKind::UnknownVolume, "no volume 'nix': see "),
+        (client.remove_volume("nix", |_| ()), ErrorKind::UnknownVolume, "no volume 'nix': see "),
+        (
+            client.flush_volume("broken", |_| ()),
+            ErrorKind::Failed,
+            "volume 'broken': its disk can't be written: replace it",
+        ),
+        (client.stop(|_| ()), ErrorKind::Failed, "volume 'broken'"),
+        (client.flush_volume("faulty", |_| ()), ErrorKind::Internal, "forebay has a fault"),
+    ] {
+        let problem = problem(error.unwrap_err());
+        assert_eq!(problem.kind, kind);
+        assert!(problem.to_string().starts_with(sentence), "{problem}");
+    }
+    assert!(!daemon.fake.is_stopped());
+    let request = AddVolume {
+        name: "disk".into(),
+        backing: "/x".into(),
+        settings: VolumeSettings::default(),
+    };
+    assert_eq!(problem(client.add_volume(&request).unwrap_err()).kind, ErrorKind::VolumeExists);
+    let write_back = VolumeSettings { mode: Some("write-back".into()), ..Default::default() };
+    let problem = problem(client.set_volume("disk", &write_back).unwrap_err());
+    assert_eq!(problem.kind, ErrorKind::Invalid);
+    assert!(problem.remedy.starts_with("write protection=none,accept-loss=yes"), "{problem}");
+}
+
+#[test]
+fn requests_that_make_no_sense_are_answered_with_a_sentence() {
+    let daemon = Daemon::start(&["disk=/dev/sdb"]);
+    let (volumes, disk) = ("/v1/volumes", "/v1/volumes/disk");
+    for (method, path, body, kind, part) in [
+        ("GET", "/", "", ErrorKind::NotFound, "nothing at this path"),
+        ("GET", "/v2/status", "", ErrorKind::NotFound, "nothing at this path"),
+        ("DELETE", "/v1/status", "", ErrorKind::MethodNotAllowed, "does not take this method"),
+        ("PUT", disk, "{}", ErrorKind::MethodNotAllowed, "does not take this method"),
+        ("GET", "/v1/stop", "", ErrorKind::MethodNotAllowed, "does not take this method"),
+        ("GET", "/v1/volumes/nix", "", ErrorKind::UnknownVolume, "no volume 'nix'"),
+        ("PATCH", "/v1/volumes/nix", r#"{"tls":"optional"}"#, ErrorKind::UnknownVolume, "'nix'"),
+        ("GET", "/v1/volumes/%ff", "", ErrorKind::BadRequest, "no volume's name"),
+        ("POST", volumes, "", ErrorKind::BadRequest, "EOF"),
+        ("POST", volumes, "{", ErrorKind::BadRequest, "EOF"),
+        ("POST", volumes, "[]", ErrorKind::BadRequest, "invalid length"),
+        ("POST", volumes, r#"{"name":"a"}"#, ErrorKind::BadRequest, "missing field `backing`"),
+        (
+            "POST",
+            volumes,
+            r#"{"name":"a","backing":"/a","mode":"bypass"}"#,
+            ErrorKind::BadRequest,
+            "unknown field `mode`, expected one of `name`, `backing`, `settings`",
+        ),
+        (
+            "POST",
+            volumes,
+            r#"{"name":"a=b","backing":"/a"}"#,
+            ErrorKind::Invalid,
+            "volume name \"a=b\" holds '=' or ','",
+        ),
+        ("PATCH", disk, "{}", ErrorKind::BadRequest, "changes nothing"),
+        ("PATCH", disk, r#"{"mode":3}"#, ErrorKind::BadRequest, "expected a string"),
+        ("PATCH", disk, r#"{"mode":"fast"}"#, ErrorKind::Invalid, "no mode 'fast'"),
+        ("PATCH", disk, r#"{"mood":"fast"}"#, ErrorKind::BadRequest, "unknown field `mood`"),
+    ] {
+        let problem = daemon.refusal(method, path, body);
+        assert_eq!(problem.kind, kind, "{method} {path} {body}: {problem}");
+        assert!(problem.message.contains(part), "{method} {path} {body}: {problem}");
+    }
+    assert_eq!(daemon.client.volume_list().unwrap().len(), 1, "nothing was added");
+}
+
+#[test]
+fn bodies_of_any_size_and_kind_are_answered() {
+    let daemon = Daemon::start(&[]);
+    let padding = "x".repeat(REQUEST_BODY_BYTES_MAX);
+    let body = format!(r#"{{"name":"a","backing":"{padding}"}}"#);
+    assert_eq!(daemon.refusal("POST", "/v1/volumes", &body).kind, ErrorKind::TooLarge);
+    let (status, body) = daemon.raw(
+        "POST /v1/volumes HTTP/1.1\r\nhost: x\r\nconnection: close\r\ncontent-length: 2\r\n\r\n{}",
+    );
+    assert_eq!(status, 400);
+    assert!(body.contains("content-type: application/json"), "{body}");
+    let (status, _) = daemon.raw("nonsense\r\n\r\n");
+    assert_eq!(status, 400);
+}
+
+#[test]
+fn too_many_operations_at_once_are_told_to_come_back() {
+    let daemon = Daemon::start(&["disk=/dev/sdb"]);
+    daemon.fake.set_dirty("disk", 1);
+    daemon.fake.hold();
+    let held: Vec<_> = (0..LONG_OPERATIONS_MAX)
+        .map(|_| {
+            let mut stream = UnixStream::connect(&daemon.socket).unwrap();
+            stream.write_all(b"POST /v1/volumes/disk/flush HTTP/1.1\r\nhost: x\r\n\r\n").unwrap();
+            let mut lines = BufReader::new(stream).lines();
+            assert!(lines.any(|line| line.unwrap().contains("\"progress\"")));
+            lines
+        })
+        .collect();
+    let busy = problem(daemon.client.flush_volume("disk", |_| ()).unwrap_err());
+    assert_eq!(busy.kind, ErrorKind::Busy);
+    assert_eq!(daemon.client.volume_list().unwrap().len(), 1, "the rest is served all the same");
+    daemon.fake.release();
+    for mut lines in held {
+        assert!(lines.any(|line| line.unwrap().contains("\"done\"")));
+    }
+    daemon.client.flush_volume("disk", |_| ()).unwrap();
+}
+
+#[test]
+fn every_request_that_is_described_is_served() {
+    let daemon = Daemon::start(&[]);
+    let description = serde_json::to_value(openapi()).unwrap();
+    for (path, methods) in description["paths"].as_object().unwrap() {
+        for method in methods.as_object().unwrap().keys() {
+            let path = path.replace("{name}", "nix");
+            let (status, body) = daemon.raw(&format!(
+                "{} {path} HTTP/1.1\r\nhost: x\r\nconnection: close\r\n\r\n",
+                method.to_uppercase()
+            ));
+            let is_missing = status == 404 && body.contains("\"not-found\"");
+            assert!(!is_missing && status != 405, "{method} {path}");
+        }
+    }
+}

@@ -1,0 +1,161 @@
+//! The state directory: one daemon each.
+
+use forebay_config::CONTROL_SOCKET;
+use std::{
+    fs::{self, DirBuilder, File, OpenOptions, TryLockError},
+    io::{self, Write},
+    os::unix::fs::{DirBuilderExt, OpenOptionsExt},
+    path::{Path, PathBuf},
+};
+
+const LOCK_FILE: &str = "lock";
+
+/// Why control can't be set up.
+#[derive(Debug, thiserror::Error)]
+pub enum ControlError {
+    /// Another daemon has the state directory.
+    #[error(
+        "state directory {} is in use by {}: stop that one with forebay stop, or give this one \
+         another directory with --state DIR",
+        path.display(),
+        pid.map_or("another forebay".into(), |pid| format!("forebay process {pid}"))
+    )]
+    InUse {
+        /// The directory.
+        path: PathBuf,
+        /// The other daemon's process, if it wrote that down.
+        pid: Option<u32>,
+    },
+    /// Something answers at the control socket, although the directory's lock is free.
+    #[error(
+        "another program answers at {}: end it, or use another directory with --state DIR",
+        path.display()
+    )]
+    Answered {
+        /// The control socket.
+        path: PathBuf,
+    },
+    /// There is a file that is not a socket where the socket should be.
+    #[error(
+        "{} is there and is no socket: move it away, or use another directory with --state DIR",
+        path.display()
+    )]
+    NoSocket {
+        /// The file.
+        path: PathBuf,
+    },
+    /// The file system says no.
+    #[error(
+        "{what} {} can't be made: see that this user may write there, or use another directory \
+         with --state DIR",
+        path.display()
+    )]
+    Files {
+        /// What was to be made.
+        what: &'static str,
+        /// Where.
+        path: PathBuf,
+        /// What the system said.
+        source: io::Error,
+    },
+}
+
+/// A state directory that belongs to this process for as long as this value lives.
+#[derive(Debug)]
+pub struct StateDir {
+    path: PathBuf,
+    /// Held, never read: the kernel gives the lock back when the file is closed, however this
+    /// process ends, so a lock never outlives its daemon.
+    _lock: File,
+}
+
+impl StateDir {
+    /// Makes the directory if it is not there, and takes it.
+    ///
+    /// # Errors
+    /// Another daemon has it, or it can't be made or written.
+    pub fn take(path: impl Into<PathBuf>) -> Result<Self, ControlError> {
+        let path = path.into();
+        // Others may enter: NBD clients of other users find their socket here. The control socket
+        // has permissions of its own.
+        DirBuilder::new().recursive(true).mode(0o755).create(&path).map_err(|source| {
+            ControlError::Files { what: "state directory", path: path.clone(), source }
+        })?;
+        let lock_path = path.join(LOCK_FILE);
+        let files =
+            |source| ControlError::Files { what: "lock file", path: lock_path.clone(), source };
+        let mut lock = OpenOptions::new()
+            .read(true)
+            .write(true)
+            .create(true)
+            .truncate(false)
+            .mode(0o600)
+            .open(&lock_path)
+            .map_err(files)?;
+        match lock.try_lock() {
+            Ok(()) => {}
+            Err(TryLockError::WouldBlock) => {
+                let pid =
+                    fs::read_to_string(&lock_path).ok().and_then(|text| text.trim().parse().ok());
+                return Err(ControlError::InUse { path, pid });
+            }
+            Err(TryLockError::Error(source)) => return Err(files(source)),
+        }
+        // The number is for people and for the message above; the lock is what counts.
+        lock.set_len(0).and_then(|()| writeln!(lock, "{}", std::process::id())).map_err(files)?;
+        Ok(Self { path, _lock: lock })
+    }
+
+    /// The directory.
+    pub fn path(&self) -> &Path {
+        &self.path
+    }
+
+    /// Where the control socket is.
+    pub fn control_socket(&self) -> PathBuf {
+        self.path.join(CONTROL_SOCKET)
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_directory_is_made_and_taken_once() {
+        let root = tempfile::tempdir().unwrap();
+        let path = root.path().join("run/forebay");
+        let first = StateDir::take(&path).unwrap();
+        let error = StateDir::take(&path).unwrap_err();
+        let pid = std::process::id();
+        assert_eq!(
+            error.to_string(),
+            format!(
+                "state directory {} is in use by forebay process {pid}: stop that one with \
+                 forebay stop, or give this one another directory with --state DIR",
+                path.display()
+            )
+        );
+        assert!(StateDir::take(root.path().join("other")).is_ok());
+        drop(first);
+        assert!(StateDir::take(&path).is_ok(), "free again when the daemon is gone");
+    }
+
+    #[test]
+    fn a_longer_number_of_an_earlier_daemon_leaves_nothing_behind() {
+        let root = tempfile::tempdir().unwrap();
+        fs::write(root.path().join(LOCK_FILE), "99999999999999\n").unwrap();
+        let _state = StateDir::take(root.path()).unwrap();
+        let text = fs::read_to_string(root.path().join(LOCK_FILE)).unwrap();
+        assert_eq!(text, format!("{}\n", std::process::id()));
+    }
+
+    #[test]
+    fn a_file_in_the_way_is_an_error_with_its_remedy() {
+        let root = tempfile::tempdir().unwrap();
+        let path = root.path().join("file");
+        fs::write(&path, "").unwrap();
+        let error = StateDir::take(&path).unwrap_err().to_string();
+        assert!(error.starts_with("state directory ") && error.contains("--state DIR"), "{error}");
+    }
+}

@@ -1,0 +1,69 @@
+//! Bugs planted on purpose, to prove that the simulator finds them. Without the feature `sabotage`
+//! none can be planted, and the questions below cost nothing: the answer is known when compiling.
+
+use crate::Shard;
+
+/// A mistake that the engine can be told to make.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
+pub enum PlantedBug {
+    /// Sectors stay valid while a write through them is on its way.
+    KeepValidInWriteThrough,
+    /// A write through a dirty line does not wait for the line to be destaged.
+    SkipDestageUnderWrite,
+    /// A write in write-back does not wait for operations on its lines.
+    IgnoreBusyInWriteBack,
+    /// A write in write-back changes lines that replies still use.
+    OverwritePinned,
+    /// A write with FUA in a write-back volume is acknowledged from memory.
+    AcknowledgeFuaFromMemory,
+    /// A write past the cache leaves the old data in the pool.
+    KeepLinesInBypass,
+    /// A line that is filled counts as valid to its end, whatever was read.
+    FillMarksTooMuch,
+    /// A flush no longer waits for a line that has moved.
+    ForgetMovedInFlush,
+    /// A destage that failed counts as one that went well.
+    CleanAfterFailedDestage,
+    /// An erase leaves its sectors valid in the pool.
+    KeepValidAfterErase,
+    /// Who waits for an operation is not told when it fails.
+    LoseWaitersOnError,
+}
+
+impl PlantedBug {
+    /// All of them.
+    #[cfg(feature = "sabotage")]
+    pub const ALL: [Self; 11] = [
+        Self::KeepValidInWriteThrough,
+        Self::SkipDestageUnderWrite,
+        Self::IgnoreBusyInWriteBack,
+        Self::OverwritePinned,
+        Self::AcknowledgeFuaFromMemory,
+        Self::KeepLinesInBypass,
+        Self::FillMarksTooMuch,
+        Self::ForgetMovedInFlush,
+        Self::CleanAfterFailedDestage,
+        Self::KeepValidAfterErase,
+        Self::LoseWaitersOnError,
+    ];
+}
+
+#[cfg(feature = "sabotage")]
+impl<M> Shard<M> {
+    /// Makes this mistake from now on.
+    pub const fn plant(&mut self, bug: PlantedBug) {
+        self.planted = Some(bug);
+    }
+
+    pub(crate) fn is_planted(&self, bug: PlantedBug) -> bool {
+        self.planted == Some(bug)
+    }
+}
+
+#[cfg(not(feature = "sabotage"))]
+impl<M> Shard<M> {
+    #[inline(always)]
+    pub(crate) const fn is_planted(&self, _: PlantedBug) -> bool {
+        false
+    }
+}

@@ -1,0 +1,220 @@
+//! The command line: every command and option with its help.
+//!
+//! Words that the configuration file has as well are read by the parsers of `forebay_config`, so
+//! that a value is understood in both or in neither.
+
+use crate::lab::LabCommand;
+use clap::{Args, Parser, Subcommand};
+use forebay_config::{
+    IoEngine, Listen, LogLevel, MemorySetting, Settings, Source, TlsMode, VolumeSpec, Workers,
+    default_state,
+};
+use std::path::PathBuf;
+
+/// A block cache between clients and disks.
+#[derive(Debug, Parser)]
+#[command(
+    name = "forebay",
+    version,
+    subcommand_required = true,
+    arg_required_else_help = true,
+    after_help = "To begin: forebay serve /path/to/disk, then forebay status."
+)]
+pub(crate) struct Cli {
+    #[command(subcommand)]
+    pub(crate) command: Command,
+}
+
+/// What is to be done.
+#[derive(Debug, Subcommand)]
+pub(crate) enum Command {
+    /// Serve volumes to clients, until stopped
+    Serve(ServeArguments),
+    /// Show what a running forebay is doing
+    Status(ShowArguments),
+    /// List, add, change and remove volumes of a running forebay
+    #[command(subcommand)]
+    Volume(VolumeCommand),
+    /// Write all dirty data to the disks and end a running forebay
+    Stop(StateArguments),
+    /// Replay traces and run simulations
+    #[command(subcommand)]
+    Lab(LabCommand),
+}
+
+/// Which forebay is meant.
+#[derive(Args, Clone, Debug)]
+pub(crate) struct StateArguments {
+    /// State directory of the daemon [default: /run/forebay for root, else
+    /// $XDG_RUNTIME_DIR/forebay]
+    #[arg(long, value_name = "DIR", env = "FOREBAY_STATE", hide_env_values = true)]
+    pub(crate) state: Option<PathBuf>,
+}
+
+/// Arguments of commands that show something.
+#[derive(Args, Debug)]
+pub(crate) struct ShowArguments {
+    /// Show it as JSON, in the form of the control API
+    #[arg(long)]
+    pub(crate) json: bool,
+    #[command(flatten)]
+    pub(crate) state: StateArguments,
+}
+
+/// Arguments of `forebay serve`.
+#[derive(Args, Debug)]
+pub(crate) struct ServeArguments {
+    /// Disks or files to serve, each under its file name without extension
+    #[arg(value_name = "DISK", value_parser = VolumeSpec::from_disk)]
+    disks: Vec<VolumeSpec>,
+
+    /// Volume to serve: NAME=BACKING[,KEY=VALUE...]; may be given several times
+    #[arg(
+        long = "volume",
+        value_name = "SPEC",
+        long_help = "Volume to serve: NAME=BACKING[,KEY=VALUE...]; may be given several times.\n\
+            BACKING is a path, or one of memory:SIZE, model:hdd?size=SIZE, nbd://HOST/EXPORT and \
+            nbd+unix:///EXPORT?socket=PATH, with or without layers before it, as in \
+            delay(read=5ms,write=5ms):/dev/sdb.\n\
+            The keys are\n  \
+            mode=write-back|write-through|bypass\n  \
+            protection=none\n  \
+            accept-loss=yes|no\n  \
+            read-only=yes|no\n  \
+            prefetch=yes|no\n  \
+            tls=required|optional\n  \
+            description=TEXT\n\
+            Write-back needs protection=none,accept-loss=yes."
+    )]
+    volumes: Vec<VolumeSpec>,
+
+    /// Configuration file; options win over what it says
+    #[arg(long, value_name = "FILE")]
+    config: Option<PathBuf>,
+
+    /// Where NBD clients connect: unix:PATH or tcp:HOST:PORT; may be given several times
+    /// [default: unix:STATE/nbd.sock]
+    #[arg(long, value_name = "ADDRESS")]
+    nbd: Vec<Listen>,
+
+    /// Memory for the cache: a size like 2GiB, or auto [default: auto, an eighth of what is
+    /// available]
+    #[arg(long, value_name = "SIZE")]
+    memory: Option<MemorySetting>,
+
+    #[command(flatten)]
+    state: StateArguments,
+
+    /// Threads of the data path: a number or auto [default: auto]
+    #[arg(long, value_name = "N")]
+    workers: Option<Workers>,
+
+    /// How files and sockets are driven: io_uring, epoll or auto [default: auto]
+    #[arg(long, value_name = "ENGINE")]
+    io: Option<IoEngine>,
+
+    /// How much is logged: error, warn, info, debug or trace [default: info]
+    #[arg(long, value_name = "LEVEL")]
+    log: Option<LogLevel>,
+
+    /// Encryption of connections: off, selective or forced [default: off]
+    #[arg(long, value_name = "MODE")]
+    tls: Option<TlsMode>,
+
+    /// Certificate chain of the server, PEM
+    #[arg(long, value_name = "FILE")]
+    tls_cert: Option<PathBuf>,
+
+    /// Private key of the certificate, PEM
+    #[arg(long, value_name = "FILE")]
+    tls_key: Option<PathBuf>,
+
+    /// Authority that clients' certificates must come from, PEM
+    #[arg(long, value_name = "FILE")]
+    tls_client_ca: Option<PathBuf>,
+}
+
+impl ServeArguments {
+    /// The settings these arguments give, and the file they name.
+    pub(crate) fn source(self) -> Source {
+        let volumes = self.disks.into_iter().chain(self.volumes).collect();
+        let options = Settings {
+            memory: self.memory,
+            nbd: self.nbd,
+            state: self.state.state,
+            workers: self.workers,
+            io: self.io,
+            log: self.log,
+            tls: self.tls,
+            tls_cert: self.tls_cert,
+            tls_key: self.tls_key,
+            tls_client_ca: self.tls_client_ca,
+            volumes,
+        };
+        Source { file: self.config, options, state_default: default_state(is_root()) }
+    }
+}
+
+/// What is to be done with volumes.
+#[derive(Debug, Subcommand)]
+pub(crate) enum VolumeCommand {
+    /// List the volumes
+    List(ShowArguments),
+    /// Add a volume: NAME=BACKING[,KEY=VALUE...], as in forebay serve --volume
+    Add {
+        /// The volume
+        #[arg(value_name = "SPEC")]
+        volume: VolumeSpec,
+        #[command(flatten)]
+        state: StateArguments,
+    },
+    /// Write a volume's dirty data to its disk and take the volume away
+    Remove {
+        /// The volume's name
+        name: String,
+        #[command(flatten)]
+        state: StateArguments,
+    },
+    /// Change settings of a volume while it is served
+    Set {
+        /// The volume's name
+        name: String,
+        /// The settings: mode, protection, accept-loss, read-only, prefetch, tls, description
+        #[arg(value_name = "KEY=VALUE", required = true)]
+        settings: Vec<String>,
+        #[command(flatten)]
+        state: StateArguments,
+    },
+    /// Write a volume's dirty data to its disk
+    Flush {
+        /// The volume's name
+        name: String,
+        #[command(flatten)]
+        state: StateArguments,
+    },
+}
+
+/// Whether root runs this.
+pub(crate) fn is_root() -> bool {
+    rustix::process::geteuid().is_root()
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use clap::CommandFactory;
+
+    #[test]
+    fn the_command_line_is_well_formed() {
+        Cli::command().debug_assert();
+    }
+
+    #[test]
+    fn disks_and_volumes_are_served_in_order() {
+        let cli = Cli::parse_from(["forebay", "serve", "/dev/sdb", "--volume", "m=memory:1GiB"]);
+        let Command::Serve(arguments) = cli.command else { panic!("{cli:?}") };
+        let volumes = arguments.source().options.volumes;
+        let texts: Vec<_> = volumes.iter().map(ToString::to_string).collect();
+        assert_eq!(texts, ["sdb=/dev/sdb", "m=memory:1GiB"]);
+    }
+}

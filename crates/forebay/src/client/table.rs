@@ -1,0 +1,147 @@
+//! What the daemon tells, as tables and sentences for people.
+
+use super::units::{bytes, count, duration, percent};
+use comfy_table::{CellAlignment, Table, presets};
+use forebay_api::{Status, VolumeState, VolumeStatus};
+
+/// Everything: the daemon in three lines, the volumes in a table.
+pub(super) fn status(status: &Status) -> String {
+    let memory = &status.memory;
+    format!(
+        "forebay {}, process {}, up {}, {} workers on {}\n\
+         memory: {} of {} in use, {} dirty; limit {}, {} of it for the index\n\
+         clients: {} connected, at {}\n\n{}",
+        status.version,
+        status.pid,
+        duration(status.uptime_seconds),
+        status.workers,
+        status.io_engine,
+        bytes(memory.used_bytes),
+        bytes(memory.pool_bytes),
+        bytes(memory.dirty_bytes),
+        bytes(memory.limit_bytes),
+        bytes(memory.metadata_bytes),
+        status.connections,
+        status.listeners.join(", "),
+        volumes(&status.volumes),
+    )
+}
+
+/// The volumes, one a line, and below them what is not as it should be.
+pub(super) fn volumes(volumes: &[VolumeStatus]) -> String {
+    if volumes.is_empty() {
+        return "no volumes: add one with forebay volume add NAME=BACKING\n".into();
+    }
+    let mut table = Table::new();
+    table.load_style(presets::NOTHING);
+    table.set_header(["NAME", "SIZE", "MODE", "HIT", "READS", "WRITES", "CACHED", "DIRTY"]);
+    for volume in volumes {
+        table.add_row([
+            volume.name.clone(),
+            bytes(volume.size_bytes),
+            volume.effective_mode.to_string(),
+            percent(volume.counters.read_hit_ratio()),
+            count(volume.counters.reads),
+            count(volume.counters.writes),
+            bytes(volume.cached_bytes),
+            bytes(volume.dirty_bytes),
+        ]);
+    }
+    for (index, column) in table.column_iter_mut().enumerate() {
+        column.set_padding((0, 2));
+        if !matches!(index, 0 | 2) {
+            column.set_cell_alignment(CellAlignment::Right);
+        }
+    }
+    let lines: String = table.lines().map(|line| format!("{}\n", line.trim_end())).collect();
+    lines + &volumes_notes(volumes)
+}
+
+/// One volume in a few words: `1.0 GiB, write-through`.
+pub(super) fn summary(volume: &VolumeStatus) -> String {
+    let read_only = if volume.read_only { ", read-only" } else { "" };
+    let mut text = format!("{}, {}{read_only}", bytes(volume.size_bytes), volume.mode);
+    if let Some(note) = mode_note(volume) {
+        text += &format!("; {note}");
+    }
+    text
+}
+
+/// A line for each volume that is in another mode than it was given, or in trouble.
+fn volumes_notes(volumes: &[VolumeStatus]) -> String {
+    let mut notes = String::new();
+    for volume in volumes {
+        notes.extend(mode_note(volume).map(|note| format!("\n{}: {note}", volume.name)));
+        if volume.state != VolumeState::Serving {
+            let reason = volume.state_reason.as_ref().map(|reason| format!(": {reason}"));
+            let reason = reason.unwrap_or_default();
+            notes += &format!("\n{}: {}{reason}", volume.name, volume.state);
+        }
+    }
+    if notes.is_empty() { notes } else { notes + "\n" }
+}
+
+fn mode_note(volume: &VolumeStatus) -> Option<String> {
+    let reason = volume.effective_mode_reason.as_ref();
+    (volume.mode != volume.effective_mode).then(|| {
+        let reason = reason.map(|reason| format!(", {reason}")).unwrap_or_default();
+        format!("{} instead of {}{reason}", volume.effective_mode, volume.mode)
+    })
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use forebay_api::Mode;
+
+    fn volume(name: &str) -> VolumeStatus {
+        VolumeStatus {
+            name: name.into(),
+            size_bytes: 8 << 40,
+            mode: Mode::WriteBack,
+            effective_mode: Mode::WriteBack,
+            ..VolumeStatus::default()
+        }
+    }
+
+    #[test]
+    fn a_table_is_aligned_and_has_no_trailing_blanks() {
+        let mut disk = volume("a longer name");
+        (disk.counters.reads, disk.counters.read_hits) = (2_000_000, 1_500_000);
+        (disk.cached_bytes, disk.dirty_bytes) = (3 << 29, 4096);
+        let text = volumes(&[disk, volume("b")]);
+        assert_eq!(
+            text,
+            "NAME              SIZE  MODE           HIT  READS  WRITES   CACHED    DIRTY\n\
+             a longer name  8.0 TiB  write-back  75.0 %  2.0 M       0  1.5 GiB  4.0 KiB\n\
+             b              8.0 TiB  write-back       -      0       0      0 B      0 B\n"
+        );
+    }
+
+    #[test]
+    fn what_is_not_as_it_should_be_is_said_below() {
+        let mut degraded = volume("a");
+        degraded.effective_mode = Mode::WriteThrough;
+        degraded.effective_mode_reason = Some("memory is full of dirty data".into());
+        let mut failing = volume("b");
+        failing.state = VolumeState::Failing;
+        failing.state_reason = Some("the disk can't be written".into());
+        let text = volumes(&[degraded.clone(), failing]);
+        assert!(
+            text.ends_with(
+                "\n\na: write-through instead of write-back, memory is full of dirty data\n\
+                 b: failing: the disk can't be written\n"
+            ),
+            "{text}"
+        );
+        assert_eq!(
+            summary(&degraded),
+            "8.0 TiB, write-back; write-through instead of write-back, memory is full of dirty data"
+        );
+    }
+
+    #[test]
+    fn without_volumes_the_next_step_is_said() {
+        assert_eq!(volumes(&[]), "no volumes: add one with forebay volume add NAME=BACKING\n");
+    }
+}

@@ -1,0 +1,125 @@
+//! `forebay lab`: the simulator and trace replay on the command line. What they do is in
+//! `forebay_lab`; here is only how they are called and what is printed.
+
+use crate::report::print;
+use anyhow::bail;
+use clap::{Args, Subcommand};
+use forebay_lab::{
+    replay::{self, Memory, Plan, Workload},
+    sim::run_many,
+    trace::Trace,
+};
+use forebay_policy::PolicyKind;
+use forebay_types::Size;
+use std::{path::PathBuf, thread::available_parallelism};
+
+/// What the lab can do.
+#[derive(Debug, Subcommand)]
+pub(crate) enum LabCommand {
+    /// Replay traces of requests and show which share of them would miss the cache
+    Replay(ReplayArguments),
+    /// Run the cache in the simulator: faults at will, and each seed always the same
+    Sim(SimArguments),
+}
+
+/// Arguments of `forebay lab replay`.
+#[derive(Args, Debug)]
+pub(crate) struct ReplayArguments {
+    /// Traces, plain or compressed with zstd
+    #[arg(value_name = "TRACE", required = true)]
+    traces: Vec<PathBuf>,
+
+    /// Memory for the cache: a size like 64MiB, or a share like 10% of what the trace touches;
+    /// may be given several times
+    #[arg(long, value_name = "SIZE", value_parser = parse_memory,
+        default_values = ["1%", "5%", "10%", "25%"])]
+    memory: Vec<Memory>,
+
+    /// Policy to compare; may be given several times [default: all]
+    #[arg(long = "policy", value_name = "NAME")]
+    policies: Vec<PolicyKind>,
+
+    /// Leave out the bound that no policy can beat, which takes longest
+    #[arg(long)]
+    no_opt: bool,
+}
+
+/// Arguments of `forebay lab sim`.
+#[derive(Args, Debug)]
+pub(crate) struct SimArguments {
+    /// The first seed; everything random comes from it
+    #[arg(long, value_name = "N", default_value_t = 0)]
+    seed: u64,
+
+    /// How many seeds are run, one after the other
+    #[arg(long, value_name = "COUNT", default_value_t = 1)]
+    seeds: u64,
+
+    /// Requests that the clients of one run submit, at least 1
+    #[arg(long, value_name = "COUNT", default_value_t = 1000,
+        value_parser = clap::value_parser!(u64).range(1..))]
+    operations: u64,
+}
+
+/// Runs a command of the lab.
+///
+/// # Errors
+/// A trace can't be read or replayed, or a simulation broke a promise.
+pub(crate) fn run(command: LabCommand) -> anyhow::Result<()> {
+    match command {
+        LabCommand::Replay(arguments) => replay(arguments),
+        LabCommand::Sim(arguments) => simulate(&arguments),
+    }
+}
+
+fn replay(arguments: ReplayArguments) -> anyhow::Result<()> {
+    let mut workloads = Vec::new();
+    for path in &arguments.traces {
+        workloads.push(Workload::new(&Trace::open(path)?));
+    }
+    let policies = match arguments.policies {
+        none if none.is_empty() => PolicyKind::ALL.to_vec(),
+        some => some,
+    };
+    let with_opt = !arguments.no_opt;
+    let plan = Plan { policies, with_opt, memories: arguments.memory, lines_min: 1 };
+    print(&replay::run(&workloads, &plan)?.to_string())
+}
+
+fn simulate(arguments: &SimArguments) -> anyhow::Result<()> {
+    let seeds = arguments.seed..arguments.seed.saturating_add(arguments.seeds);
+    let threads = available_parallelism().map_or(1, usize::from);
+    let summary = run_many(seeds, arguments.operations, threads);
+    print(&format!("{summary}\n"))?;
+    match summary.failures.len() {
+        0 => Ok(()),
+        count => bail!("{count} of {} simulations broke a promise: see above", summary.runs),
+    }
+}
+
+/// Reads `64MiB` or `10%`.
+fn parse_memory(text: &str) -> Result<Memory, String> {
+    let Some(percent) = text.strip_suffix('%') else {
+        let size: Size =
+            text.parse().map_err(|error| format!("{error}, or as a share like 10%"))?;
+        return Ok(Memory::Bytes(size));
+    };
+    match percent.parse::<f64>() {
+        Ok(percent) if percent > 0.0 && percent <= 100.0 => Ok(Memory::Share(percent / 100.0)),
+        _ => Err(format!("no share '{text}': write it like 10%, above 0 and at most 100")),
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn memory_is_a_size_or_a_share() {
+        assert_eq!(parse_memory("64MiB"), Ok(Memory::Bytes(Size(64 << 20))));
+        assert_eq!(parse_memory("2.5%"), Ok(Memory::Share(0.025)));
+        for text in ["", "%", "0%", "101%", "NaN%", "inf%", "1MB"] {
+            assert!(parse_memory(text).is_err(), "{text}");
+        }
+    }
+}

@@ -1,0 +1,59 @@
+//! The log: lines on standard error, where the service manager collects them.
+
+use forebay_config::LogLevel;
+use std::{
+    io::{self, IsTerminal},
+    sync::OnceLock,
+};
+use tracing_subscriber::{
+    Registry, filter::LevelFilter, fmt, layer::SubscriberExt, reload, util::SubscriberInitExt,
+};
+
+/// Changes the level of the running log.
+static LEVEL: OnceLock<reload::Handle<LevelFilter, Registry>> = OnceLock::new();
+
+/// Begins to log. A second call has no effect but that of [`set_level`].
+pub(crate) fn start(level: LogLevel) {
+    let (filter, handle) = reload::Layer::new(filter(level));
+    if LEVEL.set(handle).is_err() {
+        set_level(level);
+        return;
+    }
+    let lines = fmt::layer().with_writer(io::stderr).with_ansi(io::stderr().is_terminal());
+    // It fails only where another subscriber was set before, and then that one logs.
+    let _ = tracing_subscriber::registry().with(filter).with(lines).try_init();
+}
+
+/// Logs this much from now on.
+pub(crate) fn set_level(level: LogLevel) {
+    if let Some(handle) = LEVEL.get() {
+        // It fails only when the log has ended, and then there is nothing to set.
+        let _ = handle.reload(filter(level));
+    }
+}
+
+fn filter(level: LogLevel) -> LevelFilter {
+    match level {
+        LogLevel::Error => LevelFilter::ERROR,
+        LogLevel::Warn => LevelFilter::WARN,
+        LogLevel::Info => LevelFilter::INFO,
+        LogLevel::Debug => LevelFilter::DEBUG,
+        LogLevel::Trace => LevelFilter::TRACE,
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn the_level_can_be_changed_while_logging() {
+        start(LogLevel::Warn);
+        assert!(!tracing::enabled!(tracing::Level::INFO));
+        set_level(LogLevel::Debug);
+        assert!(tracing::enabled!(tracing::Level::DEBUG));
+        assert!(!tracing::enabled!(tracing::Level::TRACE));
+        start(LogLevel::Error);
+        assert!(!tracing::enabled!(tracing::Level::WARN));
+    }
+}

@@ -1,0 +1,247 @@
+//! What the control server and the signals ask of the daemon, done on the runtime.
+
+use super::{listen, report, tls};
+use forebay_api::{ErrorKind, Problem, Progress, Status, VolumeStatus};
+use forebay_backend::OpenOptions;
+use forebay_config::{Change, Config, Listen, TlsUse, VolumeChange, VolumeSpec};
+use forebay_control::{Manager, ProgressFn};
+use forebay_runtime::{
+    Runtime, RuntimeStatus, TlsSetup, VolumeChange as RuntimeChange, VolumeError, VolumeSettings,
+};
+use std::cell::Cell;
+use std::sync::{Mutex, MutexGuard, PoisonError};
+use tokio::sync::Notify;
+
+/// The running daemon.
+pub(super) struct Daemon {
+    runtime: Runtime,
+    tls: Option<TlsSetup>,
+    state: Mutex<State>,
+    /// Held for the time of a change, so that changes come one after the other.
+    changing: Mutex<()>,
+    stopped: Notify,
+}
+
+struct State {
+    config: Config,
+    /// The volumes being served, in the order they were added.
+    volumes: Vec<VolumeSpec>,
+    /// Where clients connect.
+    addresses: Vec<String>,
+}
+
+impl Daemon {
+    pub(super) fn new(runtime: Runtime, config: Config, tls: Option<TlsSetup>) -> Self {
+        let state = State { config, volumes: Vec::new(), addresses: Vec::new() };
+        Self {
+            runtime,
+            tls,
+            state: Mutex::new(state),
+            changing: Mutex::default(),
+            stopped: Notify::new(),
+        }
+    }
+
+    fn state(&self) -> MutexGuard<'_, State> {
+        self.state.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+
+    /// Lets clients in at an address.
+    pub(super) fn listen(&self, address: &Listen) -> anyhow::Result<()> {
+        let settings = self.state().config.tls.clone();
+        let bound = listen::bind(address, &settings, self.tls.as_ref())?;
+        self.runtime.listen(bound.listener)?;
+        tracing::info!("clients are served at {}", bound.address);
+        self.state().addresses.push(bound.address);
+        Ok(())
+    }
+
+    /// Waits until the daemon has stopped.
+    pub(super) async fn stopped(&self) {
+        self.stopped.notified().await;
+    }
+
+    /// Reads the configuration again and does what is different. What can't be done is said in
+    /// the log, and changes nothing.
+    pub(super) fn reload(&self) {
+        let old = self.state().config.clone();
+        let new = match old.reload() {
+            Ok(new) => new,
+            Err(error) => {
+                tracing::error!("the configuration stays as it was: {error}");
+                return;
+            }
+        };
+        for change in forebay_config::diff(&old, &new) {
+            tracing::info!("{change}");
+            if let Err(problem) = self.apply(change) {
+                tracing::error!("{problem}");
+            }
+        }
+        if let Some(setup) = &self.tls
+            && let Err(error) = tls::reload(setup, &old.tls)
+        {
+            tracing::error!("the certificate stays as it was: {error:#}");
+        }
+        self.state().config = new;
+    }
+
+    fn apply(&self, change: Change) -> Result<(), Problem> {
+        let quiet: ProgressFn<'_> = &|_| {};
+        match change {
+            Change::VolumeRemoved { name } => self.remove_volume(&name, quiet),
+            Change::VolumeReplaced { new } => {
+                self.remove_volume(&new.name, quiet)?;
+                self.add_volume(new).map(drop)
+            }
+            Change::VolumeChanged { name, change } => self.set_volume(&name, change).map(drop),
+            Change::VolumeAdded { new } => self.add_volume(new).map(drop),
+            Change::Log { new } => {
+                crate::logging::set_level(new);
+                Ok(())
+            }
+            Change::NeedsRestart { .. } => Ok(()),
+        }
+    }
+
+    fn figures(&self) -> Option<RuntimeStatus> {
+        self.runtime.status().ok()
+    }
+
+    fn volume_status(&self, name: &str) -> Result<VolumeStatus, Problem> {
+        let found = self.volume_list().into_iter().find(|volume| volume.name == name);
+        found.ok_or_else(|| Problem::unknown_volume(name))
+    }
+
+    fn changing(&self) -> MutexGuard<'_, ()> {
+        self.changing.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+}
+
+impl Manager for Daemon {
+    fn status(&self) -> Status {
+        let state = self.state();
+        let base = Status {
+            version: env!("CARGO_PKG_VERSION").to_owned(),
+            pid: std::process::id(),
+            listeners: state.addresses.clone(),
+            io_engine: self.runtime.engine().to_owned(),
+            ..Status::default()
+        };
+        drop(state);
+        let Some(figures) = self.figures() else { return base };
+        Status {
+            uptime_seconds: figures.uptime_seconds,
+            workers: figures.workers as u32,
+            memory: report::memory(&figures.memory),
+            connections: figures.connections,
+            volumes: volumes(&self.state().volumes, &figures),
+            ..base
+        }
+    }
+
+    fn volume_list(&self) -> Vec<VolumeStatus> {
+        let figures = self.figures();
+        figures.map(|figures| volumes(&self.state().volumes, &figures)).unwrap_or_default()
+    }
+
+    fn add_volume(&self, spec: VolumeSpec) -> Result<VolumeStatus, Problem> {
+        let _changing = self.changing();
+        let options = OpenOptions { read_only: spec.read_only, ..OpenOptions::default() };
+        let backend = forebay_backend::open(&spec.backing, &options).map_err(|error| {
+            let message = format!("volume '{}': {error}", spec.name);
+            Problem::new(ErrorKind::Failed, message, "see the sentence before this")
+        })?;
+        let size = forebay_types::Size(backend.description().size_bytes);
+        let settings = VolumeSettings {
+            name: spec.name.clone(),
+            description: spec.description.clone().unwrap_or_default(),
+            backend,
+            mode: spec.mode,
+            read_only: spec.read_only,
+            prefetch: spec.prefetch,
+            tls_only: spec.tls == TlsUse::Required,
+        };
+        self.runtime.add_volume(settings).map_err(problem)?;
+        tracing::info!("volume '{}' of {size} on {}, {}", spec.name, spec.backing, spec.mode);
+        let name = spec.name.clone();
+        self.state().volumes.push(spec);
+        self.volume_status(&name)
+    }
+
+    fn set_volume(&self, name: &str, change: VolumeChange) -> Result<VolumeStatus, Problem> {
+        let _changing = self.changing();
+        let found = self.state().volumes.iter().position(|spec| spec.name == name);
+        let at = found.ok_or_else(|| Problem::unknown_volume(name))?;
+        let spec = self.state().volumes[at].with(&change).map_err(|error| {
+            Problem::new(ErrorKind::Invalid, error.to_string(), "see forebay serve --help")
+        })?;
+        let change = RuntimeChange {
+            description: spec.description.clone().unwrap_or_default(),
+            mode: spec.mode,
+            read_only: spec.read_only,
+            prefetch: spec.prefetch,
+            tls_only: spec.tls == TlsUse::Required,
+        };
+        self.runtime.change_volume(name, change).map_err(problem)?;
+        self.state().volumes[at] = spec;
+        self.volume_status(name)
+    }
+
+    fn remove_volume(&self, name: &str, progress: ProgressFn<'_>) -> Result<(), Problem> {
+        let _changing = self.changing();
+        self.runtime.remove_volume(name, reporter(progress)).map_err(problem)?;
+        self.state().volumes.retain(|spec| spec.name != name);
+        tracing::info!("volume '{name}' is removed");
+        Ok(())
+    }
+
+    fn flush_volume(&self, name: &str, progress: ProgressFn<'_>) -> Result<(), Problem> {
+        self.runtime.flush_volume(name, reporter(progress)).map_err(problem)
+    }
+
+    fn stop(&self, progress: ProgressFn<'_>) -> Result<(), Problem> {
+        let _changing = self.changing();
+        self.runtime.stop(reporter(progress)).map_err(problem)?;
+        for address in &self.state().addresses {
+            if let Some(path) = address.strip_prefix("unix:") {
+                // Nobody listens there any more; a socket that stays is only untidy.
+                let _ = std::fs::remove_file(path);
+            }
+        }
+        self.stopped.notify_one();
+        Ok(())
+    }
+}
+
+fn volumes(specs: &[VolumeSpec], figures: &RuntimeStatus) -> Vec<VolumeStatus> {
+    let pairs = specs.iter().filter_map(|spec| {
+        let found = figures.volumes.iter().find(|volume| volume.name == spec.name);
+        found.map(|figures| report::volume(spec, figures))
+    });
+    pairs.collect()
+}
+
+/// Turns the bytes that are left into progress: the total is the most that was ever left.
+fn reporter(progress: ProgressFn<'_>) -> impl FnMut(u64) {
+    let total = Cell::new(0);
+    move |left| {
+        total.set(left.max(total.get()));
+        progress(Progress { dirty_bytes_left: left, dirty_bytes_total: total.get() });
+    }
+}
+
+fn problem(error: VolumeError) -> Problem {
+    let kind = match &error {
+        VolumeError::NameInUse(_) | VolumeError::BackingInUse { .. } => ErrorKind::VolumeExists,
+        VolumeError::Unknown(name) => return Problem::unknown_volume(name),
+        VolumeError::Name(_) | VolumeError::BackingReadOnly(_) => ErrorKind::Invalid,
+        VolumeError::Stopping => ErrorKind::Stopping,
+        _ => ErrorKind::Failed,
+    };
+    let text = error.to_string();
+    match text.rsplit_once("; ") {
+        Some((message, remedy)) => Problem::new(kind, message, remedy),
+        None => Problem::new(kind, text, "see the log of the daemon"),
+    }
+}

@@ -1,0 +1,109 @@
+//! The daemon: reads the configuration, wires the parts together, and waits for the end.
+
+mod listen;
+mod manager;
+mod report;
+mod tls;
+
+use crate::signals::{Signal, Signals};
+use anyhow::Context;
+use forebay_config::{Config, IoEngine, MemInfo, Workers};
+use forebay_control::{Manager, Server, StateDir};
+use forebay_runtime::{Engine, Runtime, RuntimeConfig};
+use forebay_types::Size;
+use manager::Daemon;
+use std::sync::Arc;
+
+/// More workers than this gain nothing where nobody has asked for them.
+const WORKERS_AUTO_MAX: usize = 8;
+
+/// Serves the volumes of `config` until it is told to stop.
+///
+/// # Errors
+/// The daemon can't be started, or can't write all dirty data to the disks when it stops.
+pub(crate) fn run(config: Config) -> anyhow::Result<()> {
+    let state = StateDir::take(&config.state)?;
+    let tokio = tokio::runtime::Builder::new_multi_thread()
+        .worker_threads(1)
+        .enable_all()
+        .build()
+        .context("the control server can't start")?;
+    let _inside = tokio.enter();
+    // Before anything that a signal must not tear.
+    let signals = Signals::listen().context("signals can't be handled")?;
+    let control = Server::bind(&state)?;
+    let daemon = Arc::new(start(config)?);
+    let (leave, left) = tokio::sync::watch::channel(false);
+    let manager: Arc<dyn Manager> = Arc::clone(&daemon) as _;
+    let mut ended = left.clone();
+    let end = async move {
+        let _ = ended.wait_for(|end| *end).await;
+    };
+    let serving = tokio.spawn(control.run(manager, end));
+    tokio.block_on(wait(&daemon, signals))?;
+    // The receiver is the control server, which ends with it.
+    let _ = leave.send(true);
+    tokio.block_on(serving)??;
+    tracing::info!("everything is on the disks; good-bye");
+    Ok(())
+}
+
+/// Starts the runtime, opens the volumes, and lets clients in.
+fn start(config: Config) -> anyhow::Result<Daemon> {
+    let memory_bytes =
+        MemInfo::read().context("the machine's memory can't be read")?.resolve(config.memory)?;
+    let tls = tls::load(&config.tls)?;
+    let runtime = Runtime::start(RuntimeConfig {
+        memory_bytes,
+        workers: match config.workers {
+            Workers::Count(count) => count,
+            Workers::Auto => {
+                std::thread::available_parallelism().map_or(1, usize::from).min(WORKERS_AUTO_MAX)
+            }
+        },
+        engine: match config.io {
+            IoEngine::Auto => Engine::Auto,
+            IoEngine::IoUring => Engine::IoUring,
+            IoEngine::Epoll => Engine::Epoll,
+        },
+        policy: forebay_policy::PolicyKind::default(),
+    })?;
+    tracing::info!("{} of memory, clients and files by {}", Size(memory_bytes), runtime.engine());
+    let volumes = config.volumes.clone();
+    let listeners = config.nbd.clone();
+    let daemon = Daemon::new(runtime, config, tls);
+    for spec in volumes {
+        daemon.add_volume(spec).map_err(|problem| anyhow::anyhow!("{problem}"))?;
+    }
+    for address in listeners {
+        daemon.listen(&address)?;
+    }
+    Ok(daemon)
+}
+
+/// Waits until a signal or a client of the control server says stop, and it has been done.
+async fn wait(daemon: &Arc<Daemon>, mut signals: Signals) -> anyhow::Result<()> {
+    loop {
+        let signal = tokio::select! {
+            signal = signals.next() => signal,
+            () = daemon.stopped() => return Ok(()),
+        };
+        let daemon = Arc::clone(daemon);
+        match signal {
+            Signal::Reload => tokio::task::spawn_blocking(move || daemon.reload()).await?,
+            Signal::Stop => {
+                tracing::info!("stopping: what is dirty goes to the disks first");
+                let stopping = tokio::task::spawn_blocking(move || {
+                    daemon.stop(&|progress| {
+                        tracing::info!("{} left", Size(progress.dirty_bytes_left));
+                    })
+                });
+                if let Err(problem) = stopping.await? {
+                    tracing::error!("{problem}");
+                    anyhow::bail!("{problem}");
+                }
+                return Ok(());
+            }
+        }
+    }
+}

@@ -1,0 +1,101 @@
+//! The runtime's figures in the words of the control API.
+
+use forebay_api::{Counters, Latencies, LatencySummary, Memory, VolumeState, VolumeStatus};
+use forebay_config::VolumeSpec;
+use forebay_runtime::{MemoryStatus, VolumeStatus as Figures};
+use forebay_types::{LINE_BYTES, Mode};
+
+pub(super) const fn memory(memory: &MemoryStatus) -> Memory {
+    Memory {
+        limit_bytes: memory.limit_bytes,
+        pool_bytes: memory.pool_bytes,
+        used_bytes: memory.used_bytes,
+        dirty_bytes: memory.dirty_bytes,
+        metadata_bytes: memory.metadata_bytes,
+    }
+}
+
+pub(super) fn volume(spec: &VolumeSpec, figures: &Figures) -> VolumeStatus {
+    // A volume that was write-back a moment ago still brings its dirty data to the disk.
+    let draining = figures.mode != Mode::WriteBack && figures.dirty_bytes > 0;
+    let failing = figures.engine.destage_errors > 0 && figures.dirty_bytes > 0;
+    let state = match (figures.leaving, failing) {
+        (true, _) => VolumeState::Flushing,
+        (false, true) => VolumeState::Failing,
+        (false, false) => VolumeState::Serving,
+    };
+    VolumeStatus {
+        name: spec.name.clone(),
+        backing: spec.backing.clone(),
+        size_bytes: figures.backing.size_bytes,
+        mode: spec.mode.into(),
+        effective_mode: figures.mode.into(),
+        effective_mode_reason: draining
+            .then(|| "what is dirty from write-back is still being written".to_owned()),
+        protection: spec.protection.to_string(),
+        accept_loss: spec.accept_loss,
+        read_only: figures.read_only,
+        prefetch: spec.prefetch,
+        tls: spec.tls.to_string(),
+        description: spec.description.clone(),
+        state,
+        state_reason: failing.then(|| {
+            "the backing store fails to take dirty data, which is kept and tried again".to_owned()
+        }),
+        cached_bytes: figures.cached_bytes,
+        dirty_bytes: figures.dirty_bytes,
+        counters: counters(figures),
+        latency: latencies(figures),
+    }
+}
+
+fn counters(figures: &Figures) -> Counters {
+    let (requests, engine) = (&figures.requests, &figures.engine);
+    let reasons = |list: &[(&str, u64)]| {
+        let some = list.iter().filter(|(_, count)| *count > 0);
+        some.map(|&(reason, count)| (reason.to_owned(), count)).collect()
+    };
+    Counters {
+        reads: requests.reads,
+        writes: requests.writes,
+        read_bytes: requests.read_bytes,
+        write_bytes: requests.write_bytes,
+        flushes: requests.flushes,
+        trims: requests.trims,
+        zeroes: requests.zeroes,
+        read_hits: requests.read_hits,
+        read_partial_hits: requests.read_partial_hits,
+        read_misses: requests.read_misses,
+        write_hits: engine.write_hit_lines,
+        write_misses: engine.write_miss_lines,
+        uncached_reads: reasons(&[
+            ("bypass", engine.direct_reads_bypass),
+            ("no-room", engine.direct_reads_no_room),
+            ("after-error", engine.direct_reads_after_error),
+        ]),
+        uncached_writes: reasons(&[
+            ("mode", engine.writes_through_mode),
+            ("fua", engine.writes_through_fua),
+            ("dirty-limit", engine.writes_through_dirty_limit),
+            ("no-room", engine.writes_through_no_room),
+        ]),
+        backend_reads: requests.backend_reads,
+        backend_writes: requests.backend_writes,
+        backend_read_bytes: requests.backend_read_bytes,
+        backend_write_bytes: requests.backend_write_bytes,
+        prefetched_bytes: engine.prefetched_lines * LINE_BYTES,
+        prefetch_used_bytes: engine.prefetch_used_lines * LINE_BYTES,
+        errors: requests.errors,
+    }
+}
+
+fn latencies(figures: &Figures) -> Latencies {
+    let [read_hit, read_miss, write, flush] = figures.latencies.map(|latency| LatencySummary {
+        count: latency.count,
+        mean_us: latency.mean_us,
+        p50_us: latency.p50_us,
+        p99_us: latency.p99_us,
+        max_us: latency.max_us,
+    });
+    Latencies { read_hit, read_miss, write, flush }
+}

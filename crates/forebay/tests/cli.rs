@@ -1,0 +1,242 @@
+//! The built program: what it says, where it says it, and the number it ends with. The daemon it
+//! talks to is a control server with a fake manager, over a real socket in a directory of its own.
+
+#![allow(clippy::unwrap_used, reason = "a helper of a test may fail like the test")]
+
+use forebay_control::{Server, StateDir, fake::FakeManager};
+use std::{
+    path::Path,
+    process::{Command, Output},
+    sync::Arc,
+    thread,
+};
+
+const TRACE: &str = "time_us,volume,op,offset_bytes,length_bytes\n\
+                     1,0,R,0,4096\n2,0,W,4096,8192\n3,0,R,0,4096\n";
+
+struct Ran {
+    code: Option<i32>,
+    out: String,
+    err: String,
+}
+
+fn run(state: &Path, arguments: &[&str]) -> Ran {
+    let Output { status, stdout, stderr } = Command::new(env!("CARGO_BIN_EXE_forebay"))
+        .args(arguments)
+        .env_remove("XDG_RUNTIME_DIR")
+        .env("FOREBAY_STATE", state)
+        .current_dir(state)
+        .output()
+        .unwrap();
+    let text = |bytes| String::from_utf8(bytes).unwrap();
+    Ran { code: status.code(), out: text(stdout), err: text(stderr) }
+}
+
+/// Runs the program against a daemon with these volumes.
+fn with_daemon(volumes: &[&str], test: impl FnOnce(&FakeManager, &dyn Fn(&[&str]) -> Ran)) {
+    let directory = tempfile::tempdir().unwrap();
+    let state = StateDir::take(directory.path()).unwrap();
+    let server = Server::bind(&state).unwrap();
+    let fake = Arc::new(FakeManager::new(volumes));
+    let manager = fake.clone();
+    let (end, ended) = tokio::sync::oneshot::channel::<()>();
+    let serving = thread::spawn(move || {
+        let runtime = tokio::runtime::Builder::new_current_thread().enable_all().build().unwrap();
+        runtime.block_on(server.run(manager, async { drop(ended.await) })).unwrap();
+    });
+    test(&fake, &|arguments| run(directory.path(), arguments));
+    drop(end);
+    serving.join().unwrap();
+}
+
+/// Without any daemon.
+fn alone(arguments: &[&str]) -> Ran {
+    run(tempfile::tempdir().unwrap().path(), arguments)
+}
+
+#[test]
+fn version_and_help_go_to_standard_output() {
+    let ran = alone(&["--version"]);
+    assert_eq!((ran.code, ran.out), (Some(0), format!("forebay {}\n", env!("CARGO_PKG_VERSION"))));
+    for arguments in [&["--help"][..], &["serve", "--help"], &["volume", "--help"]] {
+        let ran = alone(arguments);
+        assert_eq!((ran.code, ran.err.as_str()), (Some(0), ""));
+        assert!(ran.out.contains("Usage: forebay"), "{}", ran.out);
+    }
+}
+
+#[test]
+fn a_wrong_command_line_is_answered_with_2_and_a_remedy() {
+    for (arguments, sentence) in [
+        (&["sevre"][..], "unrecognized subcommand 'sevre'"),
+        (&[], "Usage: forebay"),
+        (&["serve", "--volume", "d"], "forebay: volume \"d\" has no backing: write NAME=BACKING"),
+        (
+            &["serve", "--volume", "d=/x,mode=write-back"],
+            "forebay: volume 'd': write-back without a protection loses acknowledged writes when \
+             the power fails or the program is killed: write protection=none,accept-loss=yes to \
+             accept that, or use mode=write-through\n",
+        ),
+        (&["serve", "/a/x.img", "/b/x.img"], "forebay: two volumes are called 'x': give one"),
+        (&["serve", "--memory", "1GB"], "forebay: no memory size '1GB': write auto, or a size"),
+        (&["serve", "--nbd", "tcp:x"], "forebay: listener 'tcp:x' has no port: write unix:PATH"),
+        (&["serve", "--io", "kqueue"], "forebay: no I/O engine 'kqueue': use auto, io_uring or"),
+        (&["serve", "--tls", "forced"], "forebay: tls: there is no certificate: add tls-cert FILE"),
+        (
+            &["serve", "--config", "none.toml"],
+            "forebay: configuration file none.toml can't be read",
+        ),
+        (&["volume", "set", "d", "mode"], "forebay: 'mode' is no KEY=VALUE: write it like mode="),
+        (&["volume", "set", "d"], "required arguments were not provided"),
+    ] {
+        let ran = alone(arguments);
+        assert_eq!((ran.code, ran.out.as_str()), (Some(2), ""), "{arguments:?}: {}", ran.err);
+        assert!(ran.err.contains(sentence), "{arguments:?}: {}", ran.err);
+    }
+}
+
+#[test]
+fn a_mistake_in_the_file_is_named_with_its_place() {
+    let directory = tempfile::tempdir().unwrap();
+    std::fs::write(directory.path().join("f.toml"), "[[volume]]\nname = 'a'\nbakcing = '/x'\n")
+        .unwrap();
+    let ran = run(directory.path(), &["serve", "--config", "f.toml"]);
+    assert_eq!(ran.code, Some(2));
+    assert_eq!(
+        ran.err,
+        "forebay: f.toml:1:1: the volume has no backing: add backing = \"...\" to this section\n"
+    );
+}
+
+#[test]
+fn without_a_daemon_the_remedy_is_to_start_one() {
+    for arguments in [&["status"][..], &["stop"], &["volume", "list"], &["volume", "flush", "a"]] {
+        let ran = alone(arguments);
+        assert_eq!((ran.code, ran.out.as_str()), (Some(1), ""));
+        assert!(ran.err.starts_with("forebay: no forebay answers at /"), "{}", ran.err);
+        assert!(ran.err.contains("start one with forebay serve"), "{}", ran.err);
+    }
+}
+
+#[test]
+fn status_is_a_table_for_people_and_json_for_programs() {
+    with_daemon(&["disk=/dev/sdb", "db=/dev/sdc,mode=bypass"], |fake, forebay| {
+        fake.set_dirty("disk", 10 << 20);
+        let ran = forebay(&["status"]);
+        assert_eq!((ran.code, ran.err.as_str()), (Some(0), ""));
+        for part in [
+            "forebay 0.0.1-fake, process 2147483647, up 1 h 2 min, 2 workers on epoll\n",
+            "memory: 20 MiB of 512 MiB in use, 10 MiB dirty; limit 1.0 GiB, 4.0 MiB of it for",
+            "clients: 3 connected, at tcp:[::1]:10809\n\n",
+            "NAME     SIZE  MODE              HIT  READS  WRITES  CACHED   DIRTY\n",
+            "disk  1.0 GiB  write-through  87.5 %  1.0 k      20  20 MiB  10 MiB\n",
+            "db    1.0 GiB  bypass              -      0       0     0 B     0 B\n",
+        ] {
+            assert!(ran.out.contains(part), "{part}\n{}", ran.out);
+        }
+        let json: serde_json::Value =
+            serde_json::from_str(&forebay(&["status", "--json"]).out).unwrap();
+        assert_eq!(json["volumes"][0]["counters"]["read_hits"], 875);
+        let json: serde_json::Value =
+            serde_json::from_str(&forebay(&["volume", "list", "--json"]).out).unwrap();
+        assert_eq!(json[1]["mode"], "bypass");
+    });
+}
+
+#[test]
+fn volumes_are_added_changed_flushed_and_removed() {
+    with_daemon(&["disk=/dev/sdb"], |fake, forebay| {
+        let said = |arguments: &[&str]| {
+            let ran = forebay(arguments);
+            assert_eq!((ran.code, ran.err.as_str()), (Some(0), ""), "{arguments:?}");
+            ran.out
+        };
+        fake.set_dirty("disk", 1 << 20);
+        assert_eq!(said(&["volume", "flush", "disk"]), "volume 'disk' is flushed\n");
+        assert_eq!(
+            said(&["volume", "add", "b=delay(read=1ms,write=1ms):b.img,read-only=yes"]),
+            "volume 'b' is served: 1.0 GiB, write-through, read-only\n"
+        );
+        let json: serde_json::Value =
+            serde_json::from_str(&said(&["volume", "list", "--json"])).unwrap();
+        let backing = json[1]["backing"].as_str().unwrap();
+        assert!(backing.starts_with("delay(read=1ms,write=1ms):/"), "absolute: {backing}");
+        assert!(backing.ends_with("/b.img"), "{backing}");
+        assert_eq!(
+            said(&["volume", "set", "b", "mode=bypass", "read-only=no"]),
+            "volume 'b' is changed: 1.0 GiB, bypass\n"
+        );
+        assert_eq!(said(&["volume", "remove", "b"]), "volume 'b' is removed\n");
+        assert!(!said(&["volume", "list"]).contains("b "), "only the first is left");
+    });
+}
+
+#[test]
+fn what_the_daemon_refuses_is_a_failure_with_its_sentence() {
+    with_daemon(&["disk=/dev/sdb", "broken=/x"], |_, forebay| {
+        for (arguments, sentence) in [
+            (
+                &["volume", "remove", "nix"][..],
+                "forebay: no volume 'nix': see forebay volume list for those there are\n",
+            ),
+            (
+                &["volume", "flush", "broken"],
+                "forebay: volume 'broken': its disk can't be written: replace it\n",
+            ),
+            (&["stop"], "forebay: volume 'broken': its disk can't be written: replace it\n"),
+            (
+                &["volume", "add", "disk=/x"],
+                "forebay: volume 'disk' is served already: choose another name\n",
+            ),
+            (
+                &["volume", "set", "disk", "mode=write-back"],
+                "forebay: volume 'disk': write-back without a protection loses acknowledged \
+                 writes when the power fails or the program is killed: write \
+                 protection=none,accept-loss=yes to accept that, or use mode=write-through\n",
+            ),
+        ] {
+            let ran = forebay(arguments);
+            assert_eq!((ran.code, ran.out.as_str()), (Some(1), ""), "{arguments:?}");
+            assert_eq!(ran.err, sentence);
+        }
+    });
+}
+
+#[test]
+fn stop_waits_until_everything_is_written() {
+    with_daemon(&["disk=/dev/sdb"], |fake, forebay| {
+        fake.set_dirty("disk", 1 << 30);
+        let ran = forebay(&["stop"]);
+        assert_eq!((ran.code, ran.out.as_str()), (Some(0), "forebay has stopped\n"));
+        assert!(fake.is_stopped());
+    });
+}
+
+#[test]
+fn a_reader_that_has_seen_enough_is_no_failure() {
+    let (reader, writer) = std::io::pipe().unwrap();
+    drop(reader);
+    let output = Command::new(env!("CARGO_BIN_EXE_forebay"))
+        .arg("--help")
+        .stdout(writer)
+        .stderr(std::process::Stdio::piped())
+        .spawn()
+        .and_then(std::process::Child::wait_with_output)
+        .unwrap();
+    assert_eq!((output.status.code(), output.stderr), (Some(0), Vec::new()));
+}
+
+#[test]
+fn the_lab_replays_and_simulates() {
+    let directory = tempfile::tempdir().unwrap();
+    std::fs::write(directory.path().join("t.csv"), TRACE).unwrap();
+    let ran = run(directory.path(), &["lab", "replay", "t.csv", "--memory", "4KiB"]);
+    assert_eq!((ran.code, ran.err.as_str()), (Some(0), ""));
+    assert!(ran.out.starts_with("| trace | memory |") && ran.out.contains("| t "), "{}", ran.out);
+    let ran = run(directory.path(), &["lab", "replay", "none.csv"]);
+    assert_eq!((ran.code, ran.out.as_str()), (Some(1), ""));
+    assert!(ran.err.contains("none.csv"), "{}", ran.err);
+    let ran = alone(&["lab", "sim", "--seed", "7", "--seeds", "2", "--operations", "50"]);
+    assert_eq!((ran.code, ran.err.as_str()), (Some(0), ""));
+    assert!(ran.out.starts_with("2 runs, 0 failed\n"), "{}", ran.out);
+}

@@ -1,0 +1,163 @@
+//! Compares all eviction policies over the traces in the folder `FOREBAY_TRACES` names, and
+//! prints the tables of `docs/policies.md` as Markdown. Takes some minutes:
+//!
+//! ```text
+//! FOREBAY_TRACES=... cargo run --release -p forebay-lab --example policies
+//! ```
+
+use forebay_lab::replay::{self, Memory, Plan, ReplayError, Table, Workload};
+use forebay_lab::trace::{MIX_DEV, Trace, TraceError};
+use forebay_policy::{Hint, Lines, PolicyKind, Slot};
+use std::path::{Path, PathBuf};
+use std::time::Instant;
+
+const CORE: [&str; 9] = [
+    "cloudphysics_2h",
+    "arc_P3",
+    "arc_P6",
+    "arc_OLTP",
+    "msr_web0",
+    "hp_ajw",
+    "cas_rocksdb_ycsb",
+    "disksim_postmark",
+    "lirs_sprite",
+];
+const SMALL: [&str; 7] = [
+    "tencent_1326",
+    "tencent_2706",
+    "tencent_3906",
+    "msrcut_rw_20_80.105",
+    "lirs_multi1",
+    "lirs_cs",
+    "lirs_gli",
+];
+/// Sizes as shares of the distinct blocks of a trace.
+const SHARES: [f64; 5] = [0.001, 0.01, 0.03, 0.1, 0.3];
+/// Smaller caches than this leave no row, in the core group and in the small one.
+const CORE_LINES_MIN: usize = 100;
+const SMALL_LINES_MIN: usize = 16;
+
+#[derive(Debug, thiserror::Error)]
+enum ExampleError {
+    #[error("FOREBAY_TRACES is not set; set it to the folder that holds the traces")]
+    NoFolder,
+    #[error("{0}")]
+    Trace(#[from] TraceError),
+    #[error("{0}")]
+    Replay(#[from] ReplayError),
+}
+
+fn main() -> Result<(), ExampleError> {
+    let folder = std::env::var_os("FOREBAY_TRACES").ok_or(ExampleError::NoFolder)?;
+    let folder = PathBuf::from(folder);
+    let mut core = open_all(&folder, &CORE)?;
+    let mix = Trace::mix_dev(&core)?;
+    core.push(mix);
+    let core = compare(&core, CORE_LINES_MIN)?;
+    println!("## Core traces and {MIX_DEV}\n\n{core}");
+    print_left_out(&core);
+    let small = compare(&open_all(&folder, &SMALL)?, SMALL_LINES_MIN)?;
+    println!("## Small traces\n\n{small}");
+    print_costs();
+    Ok(())
+}
+
+fn open_all(folder: &Path, names: &[&str]) -> Result<Vec<Trace>, TraceError> {
+    names.iter().map(|name| Trace::open(&folder.join(format!("{name}.csv.zst")))).collect()
+}
+
+fn compare(traces: &[Trace], lines_min: usize) -> Result<Table, ReplayError> {
+    let workloads: Vec<Workload> = traces.iter().map(Workload::new).collect();
+    let plan = Plan {
+        policies: PolicyKind::ALL.to_vec(),
+        with_opt: true,
+        memories: SHARES.map(Memory::Share).to_vec(),
+        lines_min,
+    };
+    replay::run(&workloads, &plan)
+}
+
+/// For each trace the means over all the others: who would be chosen without having seen it?
+fn print_left_out(table: &Table) {
+    let policies = table.columns.len() - 1; // The last column is OPT.
+    println!("## Means with one trace left out\n");
+    println!("| left out | best on the rest | its mean | next best | its mean |");
+    println!("| -------- | ---------------- | -------: | --------- | -------: |");
+    let mut traces: Vec<&str> = table.rows.iter().map(|row| row.trace.as_str()).collect();
+    traces.dedup();
+    for left_out in traces {
+        let means = table.means_where(|row| row.trace != left_out);
+        let mut ranks: Vec<usize> = (0..policies).collect();
+        ranks.sort_by(|&a, &b| means[a].total_cmp(&means[b]));
+        let (best, next) = (ranks[0], ranks[1]);
+        println!(
+            "| {left_out} | {} | {:.4} | {} | {:.4} |",
+            table.columns[best], means[best], table.columns[next], means[next]
+        );
+    }
+    println!();
+}
+
+/// Keys that follow from slot and generation, so that no table of keys disturbs the caches.
+struct Synthetic {
+    generation: u64,
+}
+
+impl Lines for Synthetic {
+    fn may_go(&self, _slot: Slot) -> bool {
+        true
+    }
+
+    fn key(&self, slot: Slot) -> u64 {
+        mix((self.generation << 32) | u64::from(slot))
+    }
+}
+
+fn mix(n: u64) -> u64 {
+    let z = (n ^ (n >> 30)).wrapping_mul(0xbf58_476d_1ce4_e5b9);
+    let z = (z ^ (z >> 27)).wrapping_mul(0x94d0_49bb_1331_11eb);
+    z ^ (z >> 31)
+}
+
+const COST_LINES: usize = 1 << 20;
+/// The time of an operation is that of the fastest of so many batches: other work on the machine
+/// can only make a batch slower.
+const COST_BATCHES: u64 = 16;
+const COST_BATCH_LEN: u64 = 1 << 18;
+
+/// Time of a hit and of a miss with its eviction, at random slots, and bytes per line.
+fn print_costs() {
+    println!("## Costs at {COST_LINES} lines, 4 GiB of data\n");
+    println!("| policy | hit, ns | miss and eviction, ns | metadata, bytes per line |");
+    println!("| ------ | ------: | --------------------: | -----------------------: |");
+    for kind in PolicyKind::ALL {
+        let mut policy = kind.build(COST_LINES);
+        let mut lines = Synthetic { generation: 0 };
+        for slot in 0..COST_LINES as u32 {
+            policy.on_insert(slot, lines.key(slot), Hint::Normal);
+        }
+        let hit_ns = fastest_ns(|n| policy.on_hit(mix(n) as u32 % COST_LINES as u32));
+        let miss_ns = fastest_ns(|n| {
+            lines.generation = 1 + n / COST_LINES as u64;
+            let key = mix(u64::MAX - n);
+            if let Some(slot) = policy.evict(key, &lines) {
+                policy.on_insert(slot, key, Hint::Normal);
+            }
+        });
+        let bytes = policy.metadata_bytes() as f64 / COST_LINES as f64;
+        println!("| {kind} | {hit_ns:.1} | {miss_ns:.1} | {bytes:.1} |");
+    }
+}
+
+/// Nanoseconds of one call in the fastest batch; each call gets its number.
+fn fastest_ns(mut call: impl FnMut(u64)) -> f64 {
+    let mut fastest = f64::INFINITY;
+    for batch in 0..COST_BATCHES {
+        let start = Instant::now();
+        for n in batch * COST_BATCH_LEN..(batch + 1) * COST_BATCH_LEN {
+            call(n);
+        }
+        fastest = fastest.min(start.elapsed().as_nanos() as f64 / COST_BATCH_LEN as f64);
+    }
+    fastest
+}

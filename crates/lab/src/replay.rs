@@ -1,0 +1,215 @@
+//! Trace replay: what share of accesses would miss, by policy and size of the cache.
+//!
+//! A replay counts as a block cache sees the requests: one access per 4 KiB block that a request
+//! touches, first to last, reads and writes alike. It drives the same [`Eviction`] values that
+//! the engine drives, one shard for the whole cache, with every line free to go at any time.
+//! Beside the policies stands OPT (Belady's rule), which knows the future and so bounds them all.
+
+mod opt;
+mod table;
+
+pub use opt::misses_of_opt;
+pub use table::{Cell, Row, Table};
+
+use crate::trace::Trace;
+use forebay_policy::{CAPACITY_LINES_MAX, Eviction, Hint, Lines, PolicyKind, Slot};
+use forebay_types::{LINE_BYTES, Size};
+use std::collections::HashMap;
+
+/// A trace in the form that replays want: blocks numbered in the order of their first access.
+pub struct Workload {
+    /// The trace's name.
+    pub name: String,
+    /// The number of the block of each access.
+    pub accesses: Vec<u32>,
+    /// The key of each block: a well-mixed hash of its volume and place.
+    pub keys: Vec<u64>,
+}
+
+/// How large the cache is.
+#[derive(Clone, Copy, Debug, PartialEq)]
+pub enum Memory {
+    /// Memory for data, in bytes, rounded down to whole lines.
+    Bytes(Size),
+    /// A share of the distinct blocks of the trace, above 0; 1 holds them all. Rounded down.
+    Share(f64),
+}
+
+/// What to compare.
+#[derive(Clone, Debug)]
+pub struct Plan {
+    /// The policies, in the order of the columns.
+    pub policies: Vec<PolicyKind>,
+    /// Whether to add the bound that no policy can beat.
+    pub with_opt: bool,
+    /// The sizes, in the order of the rows of one trace.
+    pub memories: Vec<Memory>,
+    /// Sizes below this many lines leave no row: they say more about rounding than policies.
+    pub lines_min: usize,
+}
+
+/// Why a replay can't be run.
+#[derive(Clone, Copy, Debug, PartialEq, thiserror::Error)]
+pub enum ReplayError {
+    /// Less memory than one line.
+    #[error("memory of {0} holds no line of 4KiB; give at least 4KiB")]
+    TooSmall(Size),
+    /// More lines than a shard serves.
+    #[error("memory of {0} is more than a replay takes; give at most 64GiB")]
+    TooLarge(Size),
+    /// A share that is no share.
+    #[error("a cache of {0} of the blocks makes no sense; give a share above 0, at most 1")]
+    Share(f64),
+}
+
+/// How a replay ended.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Outcome {
+    /// Accesses, one per block touched.
+    pub access_count: u64,
+    /// Accesses whose block was not in the cache.
+    pub miss_count: u64,
+}
+
+impl Outcome {
+    /// Misses per access, from 0 to 1; 0 where there was no access.
+    pub fn miss_ratio(self) -> f64 {
+        if self.access_count == 0 { 0.0 } else { self.miss_count as f64 / self.access_count as f64 }
+    }
+}
+
+impl Workload {
+    /// Numbers the blocks of `trace`.
+    ///
+    /// # Panics
+    /// When the trace touches 2^32 blocks or more, which is 16 TiB of data.
+    pub fn new(trace: &Trace) -> Self {
+        let mut numbers = HashMap::new();
+        let mut accesses = Vec::new();
+        let mut keys = Vec::new();
+        for request in &trace.requests {
+            for block in request.blocks() {
+                let number = *numbers.entry((request.volume, block)).or_insert_with(|| {
+                    keys.push(key_of(request.volume, block));
+                    u32::try_from(keys.len() - 1).expect("a trace touches less than 16 TiB")
+                });
+                accesses.push(number);
+            }
+        }
+        Self { name: trace.name.clone(), accesses, keys }
+    }
+
+    /// Distinct blocks.
+    pub fn block_count(&self) -> usize {
+        self.keys.len()
+    }
+}
+
+/// The key of a block: the finaliser of SplitMix64 over volume and block, so that all bits of
+/// both reach all bits of the key.
+fn key_of(volume: u32, block: u64) -> u64 {
+    let mut z = block ^ u64::from(volume).wrapping_mul(0x9e37_79b9_7f4a_7c15);
+    for factor in [0xbf58_476d_1ce4_e5b9, 0x94d0_49bb_1331_11eb] {
+        z = (z ^ (z >> 31)).wrapping_mul(factor);
+    }
+    z ^ (z >> 29)
+}
+
+/// Runs the comparison: one row per workload and size, one column per policy.
+///
+/// # Errors
+/// When a size makes no sense.
+pub fn run(workloads: &[Workload], plan: &Plan) -> Result<Table, ReplayError> {
+    let mut columns: Vec<String> = plan.policies.iter().map(ToString::to_string).collect();
+    if plan.with_opt {
+        columns.push("opt".to_owned());
+    }
+    let mut table = Table { columns, rows: Vec::new() };
+    for workload in workloads {
+        for &memory in &plan.memories {
+            let capacity = memory.lines(workload)?;
+            if capacity < plan.lines_min.max(1) {
+                continue;
+            }
+            let replayed = plan.policies.iter().map(|kind| {
+                let outcome = replay(workload, kind.build(capacity).as_mut(), capacity);
+                Cell { outcome }
+            });
+            let mut cells: Vec<Cell> = replayed.collect();
+            if plan.with_opt {
+                cells.push(Cell { outcome: misses_of_opt(workload, capacity) });
+            }
+            table.rows.push(Row { trace: workload.name.clone(), capacity_lines: capacity, cells });
+        }
+    }
+    Ok(table)
+}
+
+impl Memory {
+    /// The lines that the cache has for this workload. May be 0 for a small share.
+    fn lines(self, workload: &Workload) -> Result<usize, ReplayError> {
+        match self {
+            Self::Bytes(size) if size.bytes() < LINE_BYTES => Err(ReplayError::TooSmall(size)),
+            Self::Bytes(size) => {
+                let lines = size.bytes() / LINE_BYTES;
+                let lines = usize::try_from(lines).ok().filter(|&n| n <= CAPACITY_LINES_MAX);
+                lines.ok_or(ReplayError::TooLarge(size))
+            }
+            Self::Share(share) if share > 0.0 && share <= 1.0 => {
+                Ok((workload.block_count() as f64 * share) as usize)
+            }
+            Self::Share(share) => Err(ReplayError::Share(share)),
+        }
+    }
+}
+
+/// The key of the line in each slot; every line may go.
+struct AllClean<'a>(&'a [u64]);
+
+impl Lines for AllClean<'_> {
+    fn may_go(&self, _slot: Slot) -> bool {
+        true
+    }
+
+    fn key(&self, slot: Slot) -> u64 {
+        self.0[slot as usize]
+    }
+}
+
+const ABSENT: u32 = u32::MAX;
+
+/// Replays a workload through one policy, which must have been built for `capacity` lines and
+/// hold none yet.
+pub fn replay(workload: &Workload, policy: &mut dyn Eviction, capacity: usize) -> Outcome {
+    let mut slots = vec![ABSENT; workload.block_count()];
+    let mut residents: Vec<u32> = Vec::with_capacity(capacity);
+    let mut keys: Vec<u64> = Vec::with_capacity(capacity);
+    let mut miss_count = 0;
+    for &block in &workload.accesses {
+        let slot = slots[block as usize];
+        if slot != ABSENT {
+            policy.on_hit(slot);
+            continue;
+        }
+        miss_count += 1;
+        let key = workload.keys[block as usize];
+        let slot = if residents.len() < capacity {
+            residents.push(block);
+            keys.push(key);
+            residents.len() as u32 - 1
+        } else {
+            let slot = policy.evict(key, &AllClean(&keys));
+            let slot = slot.expect("a full cache of clean lines has one to give up");
+            slots[residents[slot as usize] as usize] = ABSENT;
+            residents[slot as usize] = block;
+            keys[slot as usize] = key;
+            slot
+        };
+        slots[block as usize] = slot;
+        policy.on_insert(slot, key, Hint::Normal);
+    }
+    Outcome { access_count: workload.accesses.len() as u64, miss_count }
+}
+
+#[cfg(test)]
+mod tests;

@@ -1,0 +1,253 @@
+//! Where requests begin and end, and what is checked there.
+//!
+//! A read is checked when it is answered and, where its pins are held for a slow client, once more
+//! when the bytes are on their way. A request that fails must have met a fault in its own place.
+
+use super::Sabotage;
+use super::device::FaultKind;
+use super::disk::sectors_of;
+use super::memory::Memory;
+use super::oracle::{Promise, show, stamp};
+use super::queue::Event;
+use super::world::World;
+use forebay_engine::Place;
+use forebay_types::{ByteRange, IoResult, Mode, REGION_BYTES, SECTOR_BYTES};
+use forebay_volume::{Reply, ReplySegment, Request, RequestKind};
+
+/// A request that is not answered yet.
+pub(crate) struct Asked {
+    pub client: u16,
+    pub request: Request,
+    pub submitted: u32,
+    /// The version of what it writes.
+    version: u32,
+}
+
+/// A read whose bytes are still being sent.
+pub(crate) struct Held {
+    pub asked: Asked,
+    segments: Vec<ReplySegment>,
+    memory: Option<Memory>,
+    /// What it answered.
+    stamps: Vec<u64>,
+    /// Whether the pins have been given back already, by a planted bug.
+    released: bool,
+}
+
+impl World {
+    /// The moment of the oldest read that can still see something.
+    fn oldest_read(&self) -> u32 {
+        let is_read = |asked: &&Asked| asked.request.kind == RequestKind::Read;
+        let asked = self.asked.iter().filter(is_read).map(|asked| asked.submitted);
+        let held = self.held.iter().map(|held| held.asked.submitted);
+        asked.chain(held).min().unwrap_or(self.moment)
+    }
+
+    /// Tells the oracle of a request; returns its token. The payload of a write is the stamps of
+    /// its `version`.
+    pub(crate) fn ask(&mut self, client: u16, request: Request) -> (u32, u32) {
+        self.moment += 1;
+        self.report.operations += 1;
+        let (moment, oldest) = (self.moment, self.oldest_read());
+        let volume = request.volume.0;
+        let oracle = &mut self.volumes[usize::from(volume)].oracle;
+        let mut version = 0;
+        match request.kind {
+            RequestKind::Write { .. } => {
+                version = oracle.issue();
+                for sector in sectors_of(request.range) {
+                    oracle.submit(sector, stamp(volume, sector, version), moment, oldest);
+                }
+            }
+            RequestKind::Zero { .. } => {
+                for sector in sectors_of(request.range) {
+                    oracle.submit(sector, super::oracle::ZERO, moment, oldest);
+                }
+            }
+            RequestKind::Trim { .. } => {
+                for sector in sectors_of(request.range) {
+                    oracle.submit_trim(sector, moment, oldest);
+                }
+            }
+            _ => {}
+        }
+        let asked = Asked { client, request, submitted: moment, version };
+        let token = self.asked.insert(asked);
+        let range = request.range;
+        self.note(volume, range, || {
+            format!("{moment}: client {client}: {:?} {range} version {version}", request.kind)
+        });
+        (token, version)
+    }
+
+    /// A request is answered.
+    pub(crate) fn take_reply(&mut self, token: u32, reply: Reply<'_, Memory>) {
+        let Some(asked) = self.asked.remove(token) else {
+            self.violate(None, "a request was answered twice".into());
+            return;
+        };
+        self.moment += 1;
+        self.barren = 0;
+        self.answered_us = self.now_us;
+        let (volume, range) = (asked.request.volume.0, asked.request.range);
+        let (moment, result) = (self.moment, reply.result);
+        self.note(volume, range, || {
+            let (kind, version) = (asked.request.kind, asked.version);
+            format!("{moment}: {kind:?} {range} version {version} is answered: {result:?}")
+        });
+        if result.is_err() {
+            self.report.errors += 1;
+            self.check_error(&asked, &reply);
+        }
+        let think = self.dice.range(0, self.plan.think_us_max);
+        self.queue.push(self.now_us + think, Event::Client(asked.client));
+        match asked.request.kind {
+            RequestKind::Read if result.is_ok() => self.take_bytes(asked, reply),
+            RequestKind::Flush if result.is_ok() => {
+                self.volumes[usize::from(volume)].oracle.flush(asked.submitted);
+            }
+            RequestKind::Read | RequestKind::Flush | RequestKind::Prefetch => {}
+            _ => self.end_change(&asked, result),
+        }
+    }
+
+    /// A write or erase is answered: what it promised counts from now on.
+    fn end_change(&mut self, asked: &Asked, result: IoResult) {
+        let volume = &mut self.volumes[usize::from(asked.request.volume.0)];
+        let through =
+            volume.mode != Mode::WriteBack && volume.write_back_until < asked.submitted;
+        let promise = match asked.request.kind {
+            RequestKind::Write { fua: true }
+            | RequestKind::Trim { fua: true }
+            | RequestKind::Zero { fua: true, .. } => Promise::Stable,
+            RequestKind::Write { .. } if !through => Promise::Seen,
+            _ => Promise::OnDisk,
+        };
+        let promise = result.is_ok().then_some(promise);
+        for sector in sectors_of(asked.request.range) {
+            volume.oracle.end(sector, asked.submitted, self.moment, promise);
+        }
+    }
+
+    /// A request may only fail for a fault that it met.
+    fn check_error(&mut self, asked: &Asked, reply: &Reply<'_, Memory>) {
+        let Request { volume, kind, range } = asked.request;
+        // What else is dirty nearby goes to the disk together with what a write stands on.
+        let first = range.offset / REGION_BYTES * REGION_BYTES;
+        let around = ByteRange::new(first, range.end().next_multiple_of(REGION_BYTES) - first);
+        let is_reason = |fault: FaultKind, at: ByteRange| match kind {
+            RequestKind::Read => {
+                fault == FaultKind::Read && at.offset >= range.offset && at.end() <= range.end()
+            }
+            RequestKind::Write { .. } => fault == FaultKind::Write && at.overlaps(around),
+            RequestKind::Trim { fua } | RequestKind::Zero { fua, .. } => {
+                fault == FaultKind::Erase && at.overlaps(range)
+                    || fua && fault == FaultKind::Flush
+            }
+            RequestKind::Flush => matches!(fault, FaultKind::Write | FaultKind::Flush),
+            RequestKind::Prefetch => false,
+        };
+        let mut faults = self.device.faults.iter().rev();
+        let met = faults.any(|fault| {
+            fault.moment >= asked.submitted
+                && fault.volume == volume.0
+                && is_reason(fault.kind, fault.range)
+        });
+        let place = Some((volume.0, range.offset / SECTOR_BYTES));
+        if !met {
+            let message = format!("{kind:?} {range} failed and met no fault: {:?}", reply.result);
+            self.violate(place, message);
+        }
+        if !reply.segments.is_empty() {
+            self.violate(place, format!("{kind:?} {range} failed and has bytes in its answer"));
+        }
+        if self.device.faults.len() > 4096 {
+            let oldest = self.asked.iter().map(|asked| asked.submitted).min();
+            let oldest = oldest.unwrap_or(self.moment);
+            self.device.faults.retain(|fault| fault.moment >= oldest);
+        }
+    }
+
+    /// The bytes of a read: checked now, and let go of now or later.
+    fn take_bytes(&mut self, asked: Asked, reply: Reply<'_, Memory>) {
+        let mut held = Held {
+            asked,
+            segments: reply.segments.to_vec(),
+            memory: reply.memory,
+            stamps: Vec::new(),
+            released: self.strikes(Sabotage::ReleaseEarly),
+        };
+        held.stamps = self.stamps_of(&held);
+        self.check_bytes(&held);
+        let in_pool = held.segments.iter().any(|s| matches!(s.segment.place, Place::Slot { .. }));
+        if in_pool && self.strikes(Sabotage::LeakPin) {
+            return;
+        }
+        if in_pool && self.dice.chance(self.plan.slow_reply) {
+            let time = self.now_us + self.dice.range(0, self.plan.slow_reply_us_max);
+            if held.released {
+                self.release_pins(&held);
+            }
+            let at = self.held.insert(held);
+            self.queue.push(time, Event::Release(at));
+        } else {
+            self.release_pins(&held);
+        }
+    }
+
+    /// The bytes of a read have been sent.
+    pub(crate) fn end_reply(&mut self, at: u32) {
+        let held = self.held.remove(at).expect("a reply is sent once");
+        if self.stamps_of(&held) != held.stamps {
+            let Request { volume, range, .. } = held.asked.request;
+            let place = Some((volume.0, range.offset / SECTOR_BYTES));
+            self.violate(place, format!("the bytes of an answer changed under its pins: {range}"));
+        }
+        if !held.released {
+            self.release_pins(&held);
+        }
+    }
+
+    fn release_pins(&mut self, held: &Held) {
+        for &ReplySegment { shard, segment } in &held.segments {
+            if let Place::Slot { slot, .. } = segment.place {
+                self.shards[usize::from(shard)].shard.release(slot);
+            }
+        }
+    }
+
+    fn stamps_of(&self, held: &Held) -> Vec<u64> {
+        let sectors = held.asked.request.range.len / SECTOR_BYTES;
+        let mut stamps = Vec::with_capacity(sectors as usize);
+        for &ReplySegment { shard, segment } in &held.segments {
+            let memory = held.memory.as_ref().map(|memory| (memory, 0));
+            let shard = usize::from(shard);
+            self.stamps_at(shard, segment.place, segment.len, memory, &mut stamps);
+        }
+        stamps
+    }
+
+    fn check_bytes(&mut self, held: &Held) {
+        let Request { volume, range, .. } = held.asked.request;
+        let stamps = &held.stamps;
+        if stamps.len() as u64 * SECTOR_BYTES != range.len {
+            let place = Some((volume.0, range.offset / SECTOR_BYTES));
+            let message = format!("the answer to a read of {range} has {} sectors", stamps.len());
+            self.violate(place, message);
+            return;
+        }
+        let oracle = &mut self.volumes[usize::from(volume.0)].oracle;
+        for (sector, &found) in sectors_of(range).zip(stamps) {
+            if !oracle.read(sector, found, held.asked.submitted) {
+                let message = format!(
+                    "sector {sector} of {volume} reads as {}; submitted at {}; it may be\n    {}",
+                    show(found),
+                    held.asked.submitted,
+                    oracle.describe(sector)
+                );
+                self.violate(Some((volume.0, sector)), message);
+                return;
+            }
+        }
+    }
+}

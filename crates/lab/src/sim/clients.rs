@@ -1,0 +1,128 @@
+//! The clients: what they ask for, and where.
+
+use super::dice::Dice;
+use super::memory::{Memory, write_stamp};
+use super::oracle::stamp;
+use super::plan::Plan;
+use super::world::World;
+use forebay_types::{ByteRange, SECTOR_BYTES, VolumeId};
+use forebay_volume::{Dispatcher, Payload, Request, RequestKind};
+
+/// One client, which has one request under way at a time.
+#[derive(Clone, Debug)]
+pub(crate) struct Client {
+    pub worker: u8,
+    /// The volume it likes best.
+    home: u16,
+    /// Where its last request ended, in sectors.
+    behind: u64,
+    /// What it reads next, having just written it.
+    read_back: Option<(VolumeId, ByteRange)>,
+}
+
+impl Client {
+    pub(crate) fn new(plan: &Plan, dice: &mut Dice) -> Self {
+        Self {
+            worker: dice.below(u64::from(plan.workers)) as u8,
+            home: dice.below(plan.volumes.len() as u64) as u16,
+            behind: dice.below(1 << 20),
+            read_back: None,
+        }
+    }
+
+    /// What it asks for next.
+    pub(crate) fn draw(&mut self, plan: &Plan, dice: &mut Dice) -> Request {
+        if let Some((volume, range)) = self.read_back.take() {
+            return Request { volume, kind: RequestKind::Read, range };
+        }
+        let count = plan.volumes.len() as u64;
+        let volume = if dice.chance(900_000) { self.home } else { dice.below(count) as u16 };
+        let fua = dice.chance(250_000);
+        let kind = match dice.weighted(&plan.mix) {
+            0 => RequestKind::Read,
+            1 | 7 => RequestKind::Write { fua: false },
+            2 => RequestKind::Write { fua: true },
+            3 => RequestKind::Flush,
+            4 => RequestKind::Trim { fua },
+            5 => RequestKind::Zero { fua, unmap: dice.chance(500_000) },
+            _ => RequestKind::Prefetch,
+        };
+        let range = self.draw_range(plan, volume, kind, dice);
+        let volume = VolumeId(volume);
+        if kind == (RequestKind::Write { fua: false }) && dice.chance(100_000) {
+            self.read_back = Some((volume, range));
+        }
+        Request { volume, kind, range }
+    }
+
+    fn draw_range(
+        &mut self,
+        plan: &Plan,
+        volume: u16,
+        kind: RequestKind,
+        dice: &mut Dice,
+    ) -> ByteRange {
+        let size = plan.volumes[usize::from(volume)].sectors;
+        if kind == RequestKind::Flush {
+            return ByteRange::new(0, 0);
+        }
+        let is_erase = matches!(kind, RequestKind::Trim { .. } | RequestKind::Zero { .. });
+        // Now and then everything goes at once, which may be more parts than fit.
+        if is_erase && dice.chance(20_000) {
+            return ByteRange::new(0, size * SECTOR_BYTES);
+        }
+        let count = plan.sizes.draw(dice).min(size);
+        let place = dice.weighted(&plan.places);
+        let first = match place {
+            0 => dice.below(size),
+            // The hot lines lie together, at a place that the volume's number decides.
+            1 => {
+                let from = (u64::from(volume) * 7919) % size;
+                from + dice.below(plan.hot_lines * 8)
+            }
+            _ => self.behind,
+        };
+        // Half of all requests begin where a line does, as those of file systems do.
+        let first = if dice.chance(500_000) && place != 2 { first / 8 * 8 } else { first };
+        let first = first % (size - count + 1);
+        self.behind = first + count;
+        ByteRange::new(first * SECTOR_BYTES, count * SECTOR_BYTES)
+    }
+}
+
+/// Memory that payloads are lent from.
+#[derive(Default)]
+pub(crate) struct Payloads(Vec<u8>);
+
+impl Payloads {
+    /// Sends a request to its dispatcher.
+    pub(crate) fn submit(
+        &mut self,
+        world: &mut World,
+        dispatcher: &mut Dispatcher<World>,
+        client: u16,
+        request: Request,
+    ) {
+        let (token, version) = world.ask(client, request);
+        if !matches!(request.kind, RequestKind::Write { .. }) {
+            dispatcher.submit(world, token, request, Payload::None);
+            return;
+        }
+        let len = request.range.len as usize;
+        if self.0.len() < len {
+            self.0.resize(len, 0);
+        }
+        let first = request.range.offset / SECTOR_BYTES;
+        for at in 0..request.range.len / SECTOR_BYTES {
+            let content = stamp(request.volume.0, first + at, version);
+            write_stamp(&mut self.0, at * SECTOR_BYTES, content);
+        }
+        let bytes = &self.0[..len];
+        if world.dice.chance(world.plan.owned_payload) {
+            let memory = Memory::payload(bytes);
+            dispatcher.submit(world, token, request, Payload::Owned(memory));
+        } else {
+            dispatcher.submit(world, token, request, Payload::Borrowed(bytes));
+        }
+    }
+}

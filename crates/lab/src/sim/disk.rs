@@ -1,0 +1,135 @@
+//! A simulated disk: sectors behind a volatile write cache.
+//!
+//! A write lands in the volatile cache; a flush brings what is there to stable storage, and the
+//! disk brings some of it there by itself at any time. When the power goes, sectors of the cache
+//! are lost one by one, so a write of several sectors can be torn.
+
+use super::dice::{Dice, Ppm};
+use super::oracle::stamp;
+use forebay_types::{ByteRange, SECTOR_BYTES};
+
+pub(crate) struct Disk {
+    volatile: Vec<u64>,
+    stable: Vec<u64>,
+    /// Sectors whose contents differ, and maybe some that no longer do.
+    unflushed: Vec<u32>,
+    write_behind: Ppm,
+    /// Sectors that can't be read, and that can't be written.
+    unreadable: Vec<u64>,
+    unwritable: Vec<u64>,
+}
+
+/// The sectors of a byte range.
+pub(crate) const fn sectors_of(range: ByteRange) -> std::ops::Range<u64> {
+    range.offset / SECTOR_BYTES..range.end() / SECTOR_BYTES
+}
+
+impl Disk {
+    pub(crate) fn new(volume: u16, sectors: u64, write_behind: Ppm) -> Self {
+        let volatile: Vec<u64> = (0..sectors).map(|at| stamp(volume, at, 0)).collect();
+        let stable = volatile.clone();
+        let unflushed = Vec::new();
+        let (unreadable, unwritable) = (Vec::new(), Vec::new());
+        Self { volatile, stable, unflushed, write_behind, unreadable, unwritable }
+    }
+
+    /// What the disk would answer now.
+    pub(crate) fn content(&self) -> &[u64] {
+        &self.volatile
+    }
+
+    /// What would be there after a loss of power.
+    pub(crate) fn stable(&self) -> &[u64] {
+        &self.stable
+    }
+
+    /// Makes a sector go bad.
+    pub(crate) fn damage(&mut self, sector: u64, reads: bool, writes: bool) {
+        if reads {
+            self.unreadable.push(sector);
+        }
+        if writes {
+            self.unwritable.push(sector);
+        }
+    }
+
+    /// Makes all sectors good again.
+    pub(crate) fn heal(&mut self) {
+        self.unreadable.clear();
+        self.unwritable.clear();
+    }
+
+    /// Whether a bad sector keeps an I/O from ending well.
+    pub(crate) fn is_bad(&self, range: ByteRange, write: bool) -> bool {
+        let bad = if write { &self.unwritable } else { &self.unreadable };
+        let sectors = sectors_of(range);
+        bad.iter().any(|sector| sectors.contains(sector))
+    }
+
+    /// Puts `content` into the volatile cache.
+    pub(crate) fn write(&mut self, sector: u64, content: u64, dice: &mut Dice) {
+        let at = sector as usize;
+        if self.volatile[at] == self.stable[at] {
+            self.unflushed.push(sector as u32);
+        }
+        self.volatile[at] = content;
+        if dice.chance(self.write_behind) {
+            self.stable[at] = content;
+        }
+    }
+
+    /// Brings these sectors to stable storage.
+    pub(crate) fn stabilize(&mut self, sectors: std::ops::Range<u64>) {
+        let range = sectors.start as usize..sectors.end as usize;
+        self.stable[range.clone()].copy_from_slice(&self.volatile[range]);
+    }
+
+    /// Brings everything to stable storage.
+    pub(crate) fn flush(&mut self) {
+        for sector in self.unflushed.drain(..) {
+            self.stable[sector as usize] = self.volatile[sector as usize];
+        }
+    }
+
+    /// The power goes: each unflushed sector survives with this probability.
+    pub(crate) fn lose_power(&mut self, survive: Ppm, dice: &mut Dice) {
+        for sector in self.unflushed.drain(..) {
+            let at = sector as usize;
+            if dice.chance(survive) {
+                self.stable[at] = self.volatile[at];
+            }
+            self.volatile[at] = self.stable[at];
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn what_was_flushed_outlives_the_power_and_nothing_else_does() {
+        let mut dice = Dice::new(1);
+        let mut disk = Disk::new(0, 8, 0);
+        disk.write(1, 11, &mut dice);
+        disk.flush();
+        disk.write(1, 12, &mut dice);
+        disk.write(2, 21, &mut dice);
+        disk.write(3, 31, &mut dice);
+        disk.stabilize(3..4);
+        assert_eq!(&disk.content()[1..4], [12, 21, 31]);
+        disk.lose_power(0, &mut dice);
+        assert_eq!(&disk.content()[1..4], [11, stamp(0, 2, 0), 31]);
+    }
+
+    #[test]
+    fn bad_sectors_fail_what_touches_them_until_healed() {
+        let mut disk = Disk::new(0, 8, 0);
+        disk.damage(3, true, false);
+        assert!(disk.is_bad(ByteRange::new(1024, 1024), false));
+        assert!(!disk.is_bad(ByteRange::new(2048, 512), false));
+        assert!(!disk.is_bad(ByteRange::new(0, 4096), true));
+        disk.heal();
+        assert!(!disk.is_bad(ByteRange::new(0, 4096), false));
+    }
+}

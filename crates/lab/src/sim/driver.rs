@@ -1,0 +1,389 @@
+//! One run from the first request to the last check.
+
+use super::clients::{Client, Payloads};
+use super::dice::Dice;
+use super::disk::sectors_of;
+use super::oracle::{Crash, show};
+use super::plan::Plan;
+use super::queue::Event;
+use super::world::World;
+use super::{Sabotage, SimOptions};
+use forebay_types::{ByteRange, Mode, SECTOR_BYTES, VolumeId};
+use forebay_volume::{Dispatcher, Request, RequestKind};
+
+/// How long everything may take to be answered once all faults are healed, in microseconds. A
+/// failed write-back is tried again after ten seconds at most.
+const CONVERGE_US_MAX: u64 = 60_000_000;
+/// I/Os and answers that may end without a single request being answered. Far more than the
+/// largest request needs; beyond it, requests are only waking each other up.
+const BARREN_EVENTS_MAX: u64 = 100_000;
+/// How long nothing may be answered before the faults are healed early, in microseconds. A few of
+/// the longest stalls.
+const SILENCE_US_MAX: u64 = 400_000_000;
+/// Events between two looks at everything.
+const EVENTS_PER_CHECK: u64 = 257;
+/// The client that asks for what the last checks need.
+const VERIFIER: u16 = u16::MAX;
+/// Length of the verifier's reads, in bytes. Small, so that the smallest pools are used too.
+const VERIFY_BYTES: u64 = 32 << 10;
+
+/// A machine and its dispatchers.
+pub(crate) struct Simulation {
+    pub world: World,
+    dispatchers: Vec<Dispatcher<World>>,
+    clients: Vec<Client>,
+    payloads: Payloads,
+    operations: u64,
+    crashes: Vec<(u64, bool)>,
+}
+
+impl Simulation {
+    pub(crate) fn new(options: &SimOptions) -> Self {
+        let mut dice = Dice::new(options.seed);
+        let plan = Plan::draw(&mut dice, options.operations);
+        let clients = (0..plan.clients).map(|_| Client::new(&plan, &mut dice)).collect();
+        let mut crashes = plan.crashes.clone();
+        crashes.reverse();
+        let world = World::new(plan, dice, options);
+        let mut simulation = Self {
+            world,
+            dispatchers: Vec::new(),
+            clients,
+            payloads: Payloads::default(),
+            operations: options.operations,
+            crashes,
+        };
+        simulation.start_process();
+        simulation
+    }
+
+    fn start_process(&mut self) {
+        let workers = self.world.plan.workers;
+        self.dispatchers = (0..workers).map(Dispatcher::new).collect();
+        let now = self.world.now_us;
+        for client in 0..self.clients.len() {
+            self.world.queue.push(now, Event::Client(client as u16));
+        }
+        self.world.queue.push(now + self.world.plan.tick_us, Event::Tick);
+    }
+
+    /// The whole run. What was broken, if anything, is in the world.
+    pub(crate) fn run(&mut self) {
+        while self.world.report.operations < self.operations && self.is_sound() {
+            self.step();
+            // Clients that get no answer ask for nothing more. Whether that is a fault's doing
+            // shows when all are healed.
+            if self.world.now_us > self.world.answered_us + SILENCE_US_MAX {
+                break;
+            }
+            if self.crashes.last().is_some_and(|&(at, _)| at <= self.world.report.operations) {
+                let (_, power) = self.crashes.pop().expect("there is one");
+                self.crash(if power { Crash::Power } else { Crash::Process });
+            }
+        }
+        self.world.device.healed = true;
+        self.world.volumes.iter_mut().for_each(|volume| volume.disk.heal());
+        let soon = self.world.now_us + 10_000;
+        self.world.queue.hurry(soon);
+        self.converge("all requests are to be answered soon after the last fault");
+        self.verify();
+        self.world.report.virtual_us = self.world.now_us;
+    }
+
+    fn is_sound(&self) -> bool {
+        self.world.violation.is_none()
+    }
+
+    /// The next thing happens.
+    fn step(&mut self) {
+        let (time_us, event) = self.world.queue.pop().expect("the clock never stops");
+        self.world.now_us = time_us.max(self.world.now_us);
+        self.world.report.events += 1;
+        match event {
+            Event::Client(client) => self.client(client),
+            Event::Complete(io) => {
+                self.count_barren();
+                let (shard, id, result) = self.world.end_io(io);
+                let worker = self.world.dice.below(self.dispatchers.len() as u64) as u8;
+                self.on(worker, |dispatcher, world| dispatcher.complete(world, shard, id, result));
+            }
+            Event::Flushed(flush) => {
+                let (worker, job, result) = self.world.end_flush(flush);
+                self.on(worker, |dispatcher, world| dispatcher.flushed(world, job, result));
+            }
+            Event::Release(held) => self.world.end_reply(held),
+            Event::Answer(worker, answer) => {
+                self.on(worker, |dispatcher, world| dispatcher.answer(world, answer));
+            }
+            Event::Tick => self.tick(),
+        }
+        if self.world.report.events.is_multiple_of(EVENTS_PER_CHECK) {
+            self.world.shards.iter().for_each(|shard| shard.shard.self_check());
+        }
+    }
+
+    /// Notices when there is always something happening and never an answer.
+    fn count_barren(&mut self) {
+        self.world.barren += 1;
+        if self.world.barren == BARREN_EVENTS_MAX {
+            let waiting = self.world.asked.iter().next().map(|asked| asked.request);
+            let place = waiting.map(|r| (r.volume.0, r.range.offset / SECTOR_BYTES));
+            let message = "requests are to be answered, not to wake each other for ever";
+            self.world.violate(place, format!("{message}; waiting is {waiting:?}"));
+        }
+    }
+
+    fn on(&mut self, worker: u8, call: impl FnOnce(&mut Dispatcher<World>, &mut World)) {
+        self.world.worker = worker;
+        call(&mut self.dispatchers[usize::from(worker)], &mut self.world);
+        self.world.send_ios();
+    }
+
+    fn tick(&mut self) {
+        for shard in 0..self.world.shards.len() {
+            if self.world.shards[shard].shard.needs_tick() {
+                let worker = self.world.dice.below(self.dispatchers.len() as u64) as u8;
+                self.on(worker, |dispatcher, world| dispatcher.tick(world, shard));
+            }
+        }
+        let next = self.world.now_us + self.world.plan.tick_us;
+        self.world.queue.push(next, Event::Tick);
+    }
+
+    fn client(&mut self, client: u16) {
+        if client == VERIFIER || self.world.report.operations >= self.operations {
+            return;
+        }
+        self.administer();
+        let World { plan, dice, .. } = &mut self.world;
+        let state = &mut self.clients[usize::from(client)];
+        let request = state.draw(plan, dice);
+        let worker = state.worker;
+        self.submit(worker, client, request);
+    }
+
+    fn submit(&mut self, worker: u8, client: u16, request: Request) {
+        self.world.worker = worker;
+        let dispatcher = &mut self.dispatchers[usize::from(worker)];
+        self.payloads.submit(&mut self.world, dispatcher, client, request);
+        self.world.send_ios();
+    }
+
+    /// What an administrator does now and then.
+    fn administer(&mut self) {
+        let World { plan, dice, volumes, .. } = &mut self.world;
+        let volume = dice.below(volumes.len() as u64) as u16;
+        if dice.chance(plan.mode_change) {
+            let mode = dice.pick(&Mode::ALL);
+            self.set_mode(volume, mode);
+        } else if dice.chance(plan.drop_clean) {
+            for shard in &mut self.world.shards {
+                shard.shard.drop_clean(VolumeId(volume));
+            }
+        }
+    }
+
+    fn set_mode(&mut self, volume: u16, mode: Mode) {
+        let moment = self.world.moment;
+        let state = &mut self.world.volumes[usize::from(volume)];
+        if state.mode == Mode::WriteBack {
+            state.write_back_until = moment;
+        }
+        state.mode = mode;
+        for shard in &mut self.world.shards {
+            shard.shard.set_mode(VolumeId(volume), mode);
+        }
+        self.world.report.mode_changes += 1;
+        self.world.note(volume, ByteRange::new(0, 0), || format!("the mode is now {mode}"));
+    }
+
+    /// The process dies, maybe with the power, and another one starts over the same disks.
+    fn crash(&mut self, crash: Crash) {
+        let world = &mut self.world;
+        for volume in 0..world.volumes.len() as u16 {
+            world.note(volume, ByteRange::new(0, 0), || format!("crash: {crash:?}"));
+        }
+        world.report.crashes += 1;
+        world.collect_counters();
+        world.cut_ios();
+        world.queue.clear();
+        world.asked.drain().for_each(drop);
+        world.held.drain().for_each(drop);
+        for volume in 0..world.volumes.len() {
+            let state = &mut world.volumes[volume];
+            match crash {
+                Crash::Power => {
+                    state.disk.lose_power(world.plan.device.survive, &mut world.dice);
+                }
+                // By the time of the next crash, the disk has written what it had in its cache.
+                Crash::Process => state.disk.flush(),
+            }
+        }
+        self.check_disks("after a crash", |oracle, sector, found| {
+            oracle.crash(sector, found, crash)
+        });
+        for state in &mut self.world.volumes {
+            for (sector, &found) in state.disk.content().iter().enumerate() {
+                state.oracle.restart(sector as u64, found);
+            }
+        }
+        self.world.start_process();
+        self.start_process();
+    }
+
+    /// Checks the content of all disks.
+    fn check_disks(
+        &mut self,
+        when: &str,
+        mut is_right: impl FnMut(&mut super::oracle::Oracle, u64, u64) -> bool,
+    ) {
+        for at in 0..self.world.volumes.len() {
+            let state = &mut self.world.volumes[at];
+            for sector in 0..state.sectors {
+                let found = state.disk.content()[sector as usize];
+                if !is_right(&mut state.oracle, sector, found) {
+                    let message = format!(
+                        "{when}, sector {sector} of volume {at} is {} on the disk; it may be\n    {}",
+                        show(found),
+                        state.oracle.describe(sector)
+                    );
+                    self.world.violate(Some((at as u16, sector)), message);
+                    return;
+                }
+            }
+        }
+    }
+
+    /// Lets things happen until nothing is under way.
+    fn converge(&mut self, what: &str) {
+        let until = self.world.now_us + CONVERGE_US_MAX;
+        while self.is_sound() && self.is_busy() {
+            if self.world.now_us > until {
+                let waiting = self.world.asked.iter().next();
+                let waiting = waiting.map(|asked| asked.request);
+                let place = waiting.map(|r| (r.volume.0, r.range.offset / SECTOR_BYTES));
+                let count = self.world.asked.len();
+                self.world.violate(place, format!("{what}; {count} are not, first {waiting:?}"));
+                return;
+            }
+            self.step();
+        }
+    }
+
+    fn is_busy(&self) -> bool {
+        self.world.asked.len() > 0
+            || self.world.held.len() > 0
+            || self.world.flushes.len() > 0
+            || !self.world.device.is_idle()
+            || self.dispatchers.iter().any(|dispatcher| dispatcher.in_flight() > 0)
+    }
+
+    fn ask(&mut self, volume: u16, kind: RequestKind, range: ByteRange) {
+        let worker = self.world.dice.below(self.dispatchers.len() as u64) as u8;
+        let request = Request { volume: VolumeId(volume), kind, range };
+        self.submit(worker, VERIFIER, request);
+    }
+
+    /// All that must be true at the end: everything reads as it should, a flush brings it to the
+    /// disks, and nothing is left over.
+    fn verify(&mut self) {
+        let errors = self.world.report.errors;
+        for volume in 0..self.world.volumes.len() as u16 {
+            let size = self.world.volumes[usize::from(volume)].sectors * SECTOR_BYTES;
+            for offset in (0..size).step_by(VERIFY_BYTES as usize) {
+                let range = ByteRange::new(offset, VERIFY_BYTES.min(size - offset));
+                self.ask(volume, RequestKind::Read, range);
+                self.converge("a read at the end is to be answered soon");
+            }
+            self.ask(volume, RequestKind::Flush, ByteRange::new(0, 0));
+            self.converge("a flush at the end is to be answered soon");
+        }
+        if !self.is_sound() {
+            return;
+        }
+        if self.world.report.errors > errors {
+            self.world.violate(None, "nothing fails once all faults are healed".into());
+        }
+        let moment = self.world.moment + 1;
+        self.check_disks("after the last flush", |oracle, sector, found| {
+            oracle.read(sector, found, moment)
+        });
+        for at in 0..self.world.volumes.len() as u16 {
+            let disk = &self.world.volumes[usize::from(at)].disk;
+            let mut both = disk.content().iter().zip(disk.stable());
+            if let Some(sector) = both.position(|(now, stable)| now != stable) {
+                let place = Some((at, sector as u64));
+                self.world.violate(place, "a flush must make everything stable".into());
+            }
+        }
+        self.world.collect_counters();
+        self.check_left_over();
+    }
+
+    fn check_left_over(&mut self) {
+        for at in 0..self.world.shards.len() {
+            let shard = &mut self.world.shards[at].shard;
+            shard.self_check();
+            let (usage, pins) = (shard.usage(), shard.pins());
+            let left = [usage.operations, usage.dirty_lines, pins];
+            if left != [0; 3] {
+                let message = format!(
+                    "nothing may be left over in shard {at}; operations, dirty lines and pins \
+                     are {left:?}"
+                );
+                self.world.violate(None, message);
+                return;
+            }
+            for volume in 0..self.world.volumes.len() as u16 {
+                shard.remove_volume(VolumeId(volume));
+            }
+            if shard.usage().resident_lines != 0 {
+                let message = format!("shard {at} holds lines of volumes that are gone");
+                self.world.violate(None, message);
+                return;
+            }
+        }
+    }
+
+    /// The last things that happened to a place, or at all.
+    pub(crate) fn story(&self, place: Option<(u16, u64)>, count: usize) -> Vec<String> {
+        let concerns = |note: &&super::world::Note| match place {
+            None => true,
+            Some((volume, sector)) => {
+                let line = sector / 8 * 8..sector / 8 * 8 + 8;
+                let sectors = sectors_of(note.range);
+                note.volume == volume
+                    && (note.range.len == 0
+                        || sectors.start < line.end && line.start < sectors.end)
+            }
+        };
+        let notes = self.world.notes.iter().flatten().filter(concerns);
+        let mut lines: Vec<String> = notes
+            .rev()
+            .take(count)
+            .map(|note| format!("{:>10} us  volume {}  {}", note.time_us, note.volume, note.text))
+            .collect();
+        lines.reverse();
+        lines
+    }
+
+    /// What the seed made of the machine, for the head of a failure.
+    pub(crate) fn describe_plan(&self) -> String {
+        let plan = &self.world.plan;
+        let modes: Vec<String> = plan
+            .volumes
+            .iter()
+            .map(|volume| format!("{} sectors {}", volume.sectors, volume.mode))
+            .collect();
+        format!(
+            "{} workers, {} shards of {} lines, {}, {} clients, {}; volumes: {}",
+            plan.workers,
+            plan.shards,
+            plan.lines_per_shard,
+            plan.policy,
+            plan.clients,
+            self.world.sabotage.map_or("no planted bug", Sabotage::as_str),
+            modes.join(", ")
+        )
+    }
+}

@@ -1,0 +1,213 @@
+//! What one seed decides before anything happens: the machine, its disks and its clients.
+//!
+//! Each seed switches some things off and others far up (swarm testing), because a run that does a
+//! little of everything hides the bugs that need a lot of one thing.
+
+use super::dice::{Dice, Ppm};
+use forebay_engine::ShardConfig;
+use forebay_policy::PolicyKind;
+use forebay_types::{Mode, SECTOR_BYTES};
+
+/// Kinds of requests, in the order of [`Plan::mix`].
+pub(crate) const KINDS: usize = 8;
+
+/// One simulated machine.
+#[derive(Clone, Debug)]
+pub(crate) struct Plan {
+    pub workers: u8,
+    pub shards: usize,
+    pub lines_per_shard: usize,
+    pub policy: PolicyKind,
+    pub config: ShardConfig,
+    pub volumes: Vec<VolumePlan>,
+    /// Weights of read, write, write with FUA, flush, trim, zero, prefetch, and of a mixture.
+    pub mix: [u32; KINDS],
+    pub clients: usize,
+    pub sizes: Sizes,
+    /// Weights of places: anywhere, one of a few hot lines, behind the client's last request.
+    pub places: [u32; 3],
+    pub hot_lines: u64,
+    /// Pause of a client between answer and next request, in microseconds.
+    pub think_us_max: u64,
+    pub device: DevicePlan,
+    /// Replies that keep their pins for a while, and for how long at most.
+    pub slow_reply: Ppm,
+    pub slow_reply_us_max: u64,
+    /// Writes that hand their memory over instead of lending it.
+    pub owned_payload: Ppm,
+    /// Requests after which a mode is changed, or clean lines are dropped.
+    pub mode_change: Ppm,
+    pub drop_clean: Ppm,
+    pub tick_us: u64,
+    pub forward_us_max: u64,
+    /// Whether neighbouring I/Os are joined on their way to the disk.
+    pub merge: bool,
+    /// After how many requests the process dies; true where the disk loses its power with it.
+    pub crashes: Vec<(u64, bool)>,
+}
+
+/// One volume.
+#[derive(Clone, Debug)]
+pub(crate) struct VolumePlan {
+    pub sectors: u64,
+    pub mode: Mode,
+    pub streams: bool,
+}
+
+/// How long requests are, as weights.
+#[derive(Clone, Copy, Debug)]
+pub(crate) struct Sizes {
+    /// Up to a line, single lines, up to 64 KiB, up to 2 MiB.
+    pub weights: [u32; 4],
+}
+
+/// How the disks behave.
+#[derive(Clone, Debug)]
+pub(crate) struct DevicePlan {
+    pub latency_us_min: u64,
+    pub latency_us_max: u64,
+    /// An I/O now and then that takes up to minutes.
+    pub stall: Ppm,
+    pub read_error: Ppm,
+    pub write_error: Ppm,
+    pub flush_error: Ppm,
+    pub erase_error: Ppm,
+    /// Sectors that can't be read, or written, until they are healed.
+    pub bad_sectors: u32,
+    /// Sectors of the volatile cache that reach stable storage by themselves.
+    pub write_behind: Ppm,
+    /// Sectors of the volatile cache that survive a loss of power.
+    pub survive: Ppm,
+}
+
+impl Plan {
+    /// Everything that follows from the dice; `operations` says where crashes can lie.
+    pub(crate) fn draw(dice: &mut Dice, operations: u64) -> Self {
+        let lines = dice.skewed(16, 512) as usize;
+        let shards = dice.pick(&[1, 1, 2, 3, 4]).min(lines / 4);
+        let lines_per_shard = lines / shards;
+        let clients = dice.skewed(1, 32) as usize;
+        Self {
+            workers: dice.range(1, 3) as u8,
+            shards,
+            lines_per_shard,
+            policy: dice.pick(&PolicyKind::ALL),
+            config: draw_config(dice, lines_per_shard),
+            volumes: (0..dice.range(1, 4)).map(|_| draw_volume(dice)).collect(),
+            mix: draw_mix(dice),
+            clients,
+            sizes: draw_sizes(dice),
+            places: dice.pick(&[[4, 4, 1], [1, 0, 0], [0, 1, 0], [0, 0, 1], [1, 4, 8], [1, 9, 0]]),
+            hot_lines: dice.skewed(1, 64),
+            think_us_max: dice.pick(&[0, 0, 50, 2000]),
+            device: draw_device(dice),
+            slow_reply: dice.pick(&[0, 20_000, 300_000, 1_000_000]),
+            slow_reply_us_max: dice.pick(&[100, 5_000, 100_000]),
+            owned_payload: dice.pick(&[0, 500_000, 1_000_000]),
+            mode_change: dice.pick(&[0, 0, 2_000, 20_000]),
+            drop_clean: dice.pick(&[0, 0, 0, 5_000]),
+            tick_us: dice.pick(&[500, 5_000, 50_000]),
+            forward_us_max: dice.pick(&[0, 5, 500]),
+            merge: dice.chance(500_000),
+            crashes: draw_crashes(dice, operations),
+        }
+    }
+}
+
+fn draw_config(dice: &mut Dice, lines: usize) -> ShardConfig {
+    let mut config = ShardConfig::for_slots(lines);
+    if dice.chance(500_000) {
+        config.dirty_lines_max = dice.range(0, lines as u64) as usize;
+        config.dirty_lines_background = dice.range(0, lines as u64) as usize;
+    }
+    config.dirty_age_ms = dice.pick(&[1, 20, 300, 5_000]);
+    config.destage_operations_max = dice.pick(&[1, 2, 4, 16]);
+    config
+}
+
+fn draw_volume(dice: &mut Dice) -> VolumePlan {
+    // Most volumes are small, so that requests meet each other; some span several regions, and
+    // one in two hundred has more of them than one erase may have parts.
+    let lines = match dice.weighted(&[60, 80, 59, 1]) {
+        0 => dice.skewed(1, 64),
+        1 => dice.range(16, 320),
+        2 => dice.range(257, 1400),
+        _ => dice.range(65 * 256, 70 * 256),
+    };
+    // Half of them end within a line.
+    let odd = if dice.chance(500_000) { dice.range(0, 7) } else { 0 };
+    VolumePlan {
+        sectors: lines * 8 - odd,
+        mode: dice.pick(&[Mode::WriteBack, Mode::WriteBack, Mode::WriteThrough, Mode::Bypass]),
+        streams: dice.chance(500_000),
+    }
+}
+
+fn draw_mix(dice: &mut Dice) -> [u32; KINDS] {
+    // Read, write, FUA, flush, trim, zero, prefetch, write and read back.
+    let mut mix = [400, 400, 20, 20, 15, 15, 15, 40];
+    for (kind, weight) in mix.iter_mut().enumerate() {
+        match dice.below(4) {
+            // A volume that is never flushed would remember every write for ever.
+            0 if kind == 3 => *weight = 4,
+            0 => *weight = 0,
+            1 => *weight *= 4,
+            _ => {}
+        }
+    }
+    if mix[0] + mix[1] + mix[2] == 0 {
+        mix[1] = 400;
+    }
+    mix
+}
+
+fn draw_sizes(dice: &mut Dice) -> Sizes {
+    let weights = dice.pick(&[
+        [10, 10, 4, 0],
+        [1000, 1000, 300, 3],
+        [1, 0, 0, 0],
+        [0, 1, 0, 0],
+        [5, 5, 20, 0],
+        [400, 400, 100, 10],
+    ]);
+    Sizes { weights }
+}
+
+fn draw_device(dice: &mut Dice) -> DevicePlan {
+    let latency_us_min = dice.pick(&[0, 10, 100]);
+    let faulty = dice.chance(600_000);
+    let mut error = |rates: &[Ppm]| if faulty { dice.pick(rates) } else { 0 };
+    DevicePlan {
+        latency_us_min,
+        read_error: error(&[0, 1_000, 50_000]),
+        write_error: error(&[0, 1_000, 50_000]),
+        flush_error: error(&[0, 10_000, 200_000]),
+        erase_error: error(&[0, 10_000, 200_000]),
+        bad_sectors: error(&[0, 0, 1, 6]),
+        stall: error(&[0, 0, 1_000]),
+        latency_us_max: latency_us_min + dice.pick(&[0, 50, 1_000, 10_000]),
+        write_behind: dice.pick(&[0, 100_000, 900_000]),
+        survive: dice.pick(&[0, 300_000, 800_000]),
+    }
+}
+
+fn draw_crashes(dice: &mut Dice, operations: u64) -> Vec<(u64, bool)> {
+    let count = dice.pick(&[0, 0, 1, 3]);
+    let mut at: Vec<(u64, bool)> = (0..count)
+        .map(|_| (dice.below(operations.min(u64::from(u32::MAX))), dice.chance(500_000)))
+        .collect();
+    at.sort_unstable();
+    at
+}
+
+impl Sizes {
+    /// The length of a request, in sectors.
+    pub(crate) fn draw(&self, dice: &mut Dice) -> u64 {
+        match dice.weighted(&self.weights) {
+            0 => dice.range(1, 8),
+            1 => 8,
+            2 => dice.range(1, (64 << 10) / SECTOR_BYTES),
+            _ => dice.range(1, (2 << 20) / SECTOR_BYTES),
+        }
+    }
+}

@@ -1,0 +1,181 @@
+//! What a run, or many of them, tell.
+
+use super::Sabotage;
+use forebay_engine::VolumeCounters;
+use std::fmt;
+
+/// What to simulate.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct SimOptions {
+    /// Decides everything else.
+    pub seed: u64,
+    /// Requests that clients submit, at least 1. Those of the final checks come on top.
+    pub operations: u64,
+    /// A bug to plant in the driver or the disk.
+    pub sabotage: Option<Sabotage>,
+    /// A bug to plant in the engine.
+    #[cfg(feature = "sabotage")]
+    pub planted: Option<forebay_engine::PlantedBug>,
+}
+
+impl SimOptions {
+    /// A run without planted bugs.
+    pub const fn new(seed: u64, operations: u64) -> Self {
+        Self {
+            seed,
+            operations,
+            sabotage: None,
+            #[cfg(feature = "sabotage")]
+            planted: None,
+        }
+    }
+}
+
+/// What happened in a run that broke no promise, or in several of them together.
+#[derive(Clone, Debug, Default, PartialEq, Eq)]
+pub struct SimReport {
+    /// The seed; of the first run, where there are several.
+    pub seed: u64,
+    /// Requests answered or lost in a crash, those of the checks included.
+    pub operations: u64,
+    /// Requests that failed, each for a fault that it met.
+    pub errors: u64,
+    /// I/Os that shards asked for.
+    pub ios: u64,
+    /// Things that happened.
+    pub events: u64,
+    /// Times that the process was killed or the power went.
+    pub crashes: u64,
+    /// Changes of a volume's mode.
+    pub mode_changes: u64,
+    /// Lines evicted.
+    pub evicted_lines: u64,
+    /// Simulated time, in microseconds.
+    pub virtual_us: u64,
+    /// What the shards counted, all volumes and processes together.
+    pub counters: VolumeCounters,
+}
+
+impl SimReport {
+    /// Adds another run.
+    pub const fn add(&mut self, other: &Self) {
+        self.operations += other.operations;
+        self.errors += other.errors;
+        self.ios += other.ios;
+        self.events += other.events;
+        self.crashes += other.crashes;
+        self.mode_changes += other.mode_changes;
+        self.evicted_lines += other.evicted_lines;
+        self.virtual_us += other.virtual_us;
+        self.counters.add(&other.counters);
+    }
+}
+
+impl fmt::Display for SimReport {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        let c = &self.counters;
+        writeln!(
+            f,
+            "{} operations ({} failed for a fault), {} I/Os, {} events, {} crashes, {} changes of \
+             mode, {} s simulated",
+            self.operations,
+            self.errors,
+            self.ios,
+            self.events,
+            self.crashes,
+            self.mode_changes,
+            self.virtual_us / 1_000_000
+        )?;
+        writeln!(
+            f,
+            "lines: {} hit, {} missed, {} fetched ahead, {} relocated, {} evicted, {} destaged",
+            c.read_hit_lines,
+            c.read_miss_lines,
+            c.prefetched_lines,
+            c.relocated_lines,
+            self.evicted_lines,
+            c.destaged_lines
+        )?;
+        writeln!(
+            f,
+            "writes: {} back; through: {} mode, {} fua, {} dirty limit, {} no room",
+            c.writes_back,
+            c.writes_through_mode,
+            c.writes_through_fua,
+            c.writes_through_dirty_limit,
+            c.writes_through_no_room
+        )?;
+        write!(
+            f,
+            "direct reads: {} bypass, {} no room, {} after an error; {} waits; errors: {} fill, \
+             {} write, {} destage",
+            c.direct_reads_bypass,
+            c.direct_reads_no_room,
+            c.direct_reads_after_error,
+            c.waits,
+            c.fill_errors,
+            c.write_errors,
+            c.destage_errors
+        )
+    }
+}
+
+/// A run that broke a promise.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Failure {
+    /// The seed that brings it back.
+    pub seed: u64,
+    /// With this many operations.
+    pub operations: u64,
+    /// Which promise, and how.
+    pub message: String,
+    /// What the seed made of the machine.
+    pub machine: String,
+    /// The last things that happened to the line concerned, or at all where it is about none.
+    pub events: Vec<String>,
+}
+
+impl Failure {
+    /// The command that runs it again.
+    pub fn command(&self) -> String {
+        format!("forebay lab sim --seed {} --operations {}", self.seed, self.operations)
+    }
+}
+
+impl fmt::Display for Failure {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        writeln!(f, "seed {}: {}", self.seed, self.message)?;
+        writeln!(f, "machine: {}", self.machine)?;
+        for event in &self.events {
+            writeln!(f, "  {event}")?;
+        }
+        write!(f, "again: {}", self.command())
+    }
+}
+
+impl std::error::Error for Failure {}
+
+/// What came of many seeds.
+#[derive(Clone, Debug, Default)]
+pub struct Summary {
+    /// Runs that were made.
+    pub runs: u64,
+    /// Runs that broke no promise, added up.
+    pub report: SimReport,
+    /// Those that did, in the order of their seeds; no more than [`Summary::FAILURES_MAX`].
+    pub failures: Vec<Failure>,
+}
+
+impl Summary {
+    /// Failures after which no further seed is tried.
+    pub const FAILURES_MAX: usize = 8;
+}
+
+impl fmt::Display for Summary {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        for failure in &self.failures {
+            writeln!(f, "{failure}\n")?;
+        }
+        write!(f, "{} runs, {} failed\n{}", self.runs, self.failures.len(), self.report)
+    }
+}

@@ -1,0 +1,95 @@
+//! Planted bugs: what the world around the engine can do wrong on purpose.
+//!
+//! They prove that the simulator sees what it is there to see. Each is a mistake that a driver of
+//! the engine, or a disk, could make; the bugs planted inside the engine itself are behind its
+//! feature `sabotage`.
+
+/// A planted bug of the driver or the disk.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
+pub enum Sabotage {
+    /// The copy of a line to its new slot is left out.
+    SkipCopy,
+    /// A payload is not copied into the pool.
+    SkipFill,
+    /// A write with FUA is sent to the disk without it.
+    LoseFua,
+    /// A flush is answered before the disk has been asked.
+    FlushEarly,
+    /// A part that another worker's operation should wake is not told.
+    DropRetry,
+    /// The pins of a reply are given back before its bytes are sent.
+    ReleaseEarly,
+    /// The pins of a reply are never given back.
+    LeakPin,
+    /// Two reads that end together get each other's data.
+    SwapReads,
+    /// A write is answered well and was never done.
+    LoseWrite,
+    /// A write lands one sector further on.
+    MisdirectWrite,
+    /// A write is answered well and only its first half was done.
+    TearWrite,
+    /// Zeroing is answered well and nothing is done.
+    IgnoreZero,
+    /// A read that failed is reported as one that went well.
+    HideReadError,
+    /// A write that failed is reported as one that went well.
+    HideWriteError,
+    /// The memory steps of a call are carried out last one first.
+    ReverseSteps,
+    /// The bytes of a multi-part read go to the wrong place of its memory.
+    WrongBase,
+    /// An answer is delivered twice.
+    AnswerTwice,
+}
+
+impl Sabotage {
+    /// All of them.
+    pub const ALL: [Self; 17] = [
+        Self::SkipCopy,
+        Self::SkipFill,
+        Self::LoseFua,
+        Self::FlushEarly,
+        Self::DropRetry,
+        Self::ReleaseEarly,
+        Self::LeakPin,
+        Self::SwapReads,
+        Self::LoseWrite,
+        Self::MisdirectWrite,
+        Self::TearWrite,
+        Self::IgnoreZero,
+        Self::HideReadError,
+        Self::HideWriteError,
+        Self::ReverseSteps,
+        Self::WrongBase,
+        Self::AnswerTwice,
+    ];
+
+    /// The word for it on a command line.
+    pub const fn as_str(self) -> &'static str {
+        match self {
+            Self::SkipCopy => "skip-copy",
+            Self::SkipFill => "skip-fill",
+            Self::LoseFua => "lose-fua",
+            Self::FlushEarly => "flush-early",
+            Self::DropRetry => "drop-retry",
+            Self::ReleaseEarly => "release-early",
+            Self::LeakPin => "leak-pin",
+            Self::SwapReads => "swap-reads",
+            Self::LoseWrite => "lose-write",
+            Self::MisdirectWrite => "misdirect-write",
+            Self::TearWrite => "tear-write",
+            Self::IgnoreZero => "ignore-zero",
+            Self::HideReadError => "hide-read-error",
+            Self::HideWriteError => "hide-write-error",
+            Self::ReverseSteps => "reverse-steps",
+            Self::WrongBase => "wrong-base",
+            Self::AnswerTwice => "answer-twice",
+        }
+    }
+
+    /// The planted bug of this name.
+    pub fn parse(name: &str) -> Option<Self> {
+        Self::ALL.into_iter().find(|bug| bug.as_str() == name)
+    }
+}

@@ -1,0 +1,324 @@
+//! The simulated machine: everything around the dispatchers.
+//!
+//! It owns the shards with their tables and pools, the disks, the clock, the oracle of each volume
+//! and all that is under way. It is the [`Host`] of the dispatchers, which the driver keeps beside
+//! it. `device.rs` has what happens on the way to the disks, `answers.rs` what is checked where a
+//! request is answered.
+
+use super::answers::{Asked, Held};
+use super::device::{Device, FlushJob, Io};
+use super::dice::{Dice, Ppm};
+use super::disk::Disk;
+use super::memory::{Memory, read_stamp};
+use super::oracle::{Oracle, POISON};
+use super::plan::Plan;
+use super::queue::{Event, Queue};
+use super::slab::Slab;
+use super::{Sabotage, SimOptions, SimReport};
+use forebay_engine::{
+    Answer, IoAction, LineMeta, MemoryStep, Outbox, Outcome, Place, Shard, VolumeCounters,
+};
+use forebay_types::{ByteRange, LINE_BYTES, Mode, SECTOR_BYTES, SECTORS_PER_LINE, VolumeId};
+use forebay_volume::{Host, JobId, Reply, Streams};
+
+/// A promise that was broken.
+#[derive(Clone, Debug)]
+pub(crate) struct Violation {
+    pub message: String,
+    /// Volume and sector, where it is about one.
+    pub place: Option<(u16, u64)>,
+}
+
+/// Something that happened, for the story of a failure.
+#[derive(Debug)]
+pub(crate) struct Note {
+    pub time_us: u64,
+    pub volume: u16,
+    /// Empty where it concerns the whole volume.
+    pub range: ByteRange,
+    pub text: String,
+}
+
+/// One shard and its data.
+pub(crate) struct ShardWorld {
+    pub shard: Shard<Vec<LineMeta>>,
+    /// Eight stamps for each slot.
+    pub pool: Vec<u64>,
+}
+
+/// One volume and its disk.
+pub(crate) struct VolumeWorld {
+    pub sectors: u64,
+    pub mode: Mode,
+    /// The moment up to which the volume was in write-back for certain, if it no longer is.
+    pub write_back_until: u32,
+    pub disk: Disk,
+    pub oracle: Oracle,
+    pub streams: Option<Streams>,
+}
+
+/// The simulated machine.
+pub(crate) struct World {
+    pub plan: Plan,
+    pub dice: Dice,
+    pub now_us: u64,
+    /// Moves with each submission and each answer: the oracle's time.
+    pub moment: u32,
+    pub queue: Queue,
+    pub shards: Vec<ShardWorld>,
+    pub volumes: Vec<VolumeWorld>,
+    pub device: Device,
+    pub asked: Slab<Asked>,
+    pub held: Slab<Held>,
+    /// Whose call is being served.
+    pub worker: u8,
+    pub sabotage: Option<Sabotage>,
+    sabotage_dice: Dice,
+    pub violation: Option<Violation>,
+    pub notes: Option<Vec<Note>>,
+    pub report: SimReport,
+    pub flushes: Slab<FlushJob>,
+    /// I/Os that have ended since the last answer.
+    pub barren: u64,
+    /// When a request was answered last.
+    pub answered_us: u64,
+    #[cfg(feature = "sabotage")]
+    planted: Option<forebay_engine::PlantedBug>,
+}
+
+impl World {
+    pub(crate) fn new(plan: Plan, dice: Dice, options: &SimOptions) -> Self {
+        let seed = options.seed;
+        let mut world = Self {
+            dice,
+            now_us: 0,
+            moment: 1,
+            queue: Queue::default(),
+            shards: Vec::new(),
+            volumes: Vec::new(),
+            device: Device::default(),
+            asked: Slab::default(),
+            held: Slab::default(),
+            worker: 0,
+            sabotage: options.sabotage,
+            sabotage_dice: Dice::new(!seed),
+            violation: None,
+            notes: None,
+            report: SimReport { seed, ..SimReport::default() },
+            flushes: Slab::default(),
+            barren: 0,
+            answered_us: 0,
+            #[cfg(feature = "sabotage")]
+            planted: options.planted,
+            plan,
+        };
+        world.make_volumes();
+        world.start_process();
+        world
+    }
+
+    fn make_volumes(&mut self) {
+        for (at, plan) in self.plan.volumes.iter().enumerate() {
+            let mut disk = Disk::new(at as u16, plan.sectors, self.plan.device.write_behind);
+            for _ in 0..self.plan.device.bad_sectors {
+                let sector = self.dice.below(plan.sectors);
+                let kind = self.dice.below(3);
+                disk.damage(sector, kind != 0, kind != 1);
+            }
+            self.volumes.push(VolumeWorld {
+                sectors: plan.sectors,
+                mode: plan.mode,
+                write_back_until: 0,
+                disk,
+                oracle: Oracle::new(at as u16, plan.sectors),
+                streams: None,
+            });
+        }
+    }
+
+    /// Makes shards that know nothing, over the disks as they are.
+    pub(crate) fn start_process(&mut self) {
+        let lines = self.plan.lines_per_shard;
+        self.shards.clear();
+        for _ in 0..self.plan.shards {
+            let table = vec![LineMeta::FREE; lines];
+            let mut shard = Shard::new(table, self.plan.policy.build(lines), self.plan.config);
+            for (at, volume) in self.volumes.iter().enumerate() {
+                let size = volume.sectors * SECTOR_BYTES;
+                shard.add_volume(VolumeId(at as u16), size, volume.mode);
+            }
+            #[cfg(feature = "sabotage")]
+            if let Some(bug) = self.planted {
+                shard.plant(bug);
+            }
+            let pool = vec![POISON; lines * SECTORS_PER_LINE as usize];
+            self.shards.push(ShardWorld { shard, pool });
+        }
+        let pool_bytes = (lines * self.plan.shards) as u64 * LINE_BYTES;
+        for (volume, plan) in self.volumes.iter_mut().zip(&self.plan.volumes) {
+            let streams = || Streams::new(plan.sectors * SECTOR_BYTES, pool_bytes);
+            volume.streams = plan.streams.then(streams);
+        }
+    }
+
+    /// Adds the counters of the shards, which are about to be lost, to the report.
+    pub(crate) fn collect_counters(&mut self) {
+        for shard in &self.shards {
+            for volume in 0..self.volumes.len() {
+                let counters: &VolumeCounters = shard.shard.counters(VolumeId(volume as u16));
+                self.report.counters.add(counters);
+            }
+            self.report.evicted_lines += shard.shard.usage().evicted_lines;
+        }
+    }
+
+    /// Says that a promise was broken; the first one counts.
+    pub(crate) fn violate(&mut self, place: Option<(u16, u64)>, message: String) {
+        if self.violation.is_none() {
+            self.violation = Some(Violation { message, place });
+        }
+    }
+
+    /// Notes something for the story of a failure, if it is to be told.
+    pub(crate) fn note(&mut self, volume: u16, range: ByteRange, text: impl FnOnce() -> String) {
+        if let Some(notes) = &mut self.notes {
+            let (time_us, text) = (self.now_us, text());
+            notes.push(Note { time_us, volume, range, text });
+        }
+    }
+
+    /// Whether the planted bug strikes here, now.
+    pub(crate) fn strikes(&mut self, bug: Sabotage) -> bool {
+        self.strikes_often(bug, 100_000)
+    }
+
+    pub(crate) fn strikes_often(&mut self, bug: Sabotage, ppm: Ppm) -> bool {
+        self.sabotage == Some(bug) && self.sabotage_dice.chance(ppm)
+    }
+
+    /// The stamps that a place in a shard or in a request's memory holds.
+    pub(crate) fn stamps_at(
+        &self,
+        shard: usize,
+        place: Place,
+        len: u32,
+        memory: Option<(&Memory, u64)>,
+        stamps: &mut Vec<u64>,
+    ) {
+        let count = len / SECTOR_BYTES as u32;
+        match (place, memory) {
+            (Place::Slot { slot, offset }, _) => {
+                let at = pool_index(slot, offset);
+                let pool = &self.shards[shard].pool;
+                stamps.extend_from_slice(&pool[at..at + count as usize]);
+            }
+            (Place::Private { offset }, Some((memory, base))) => {
+                let first = base + u64::from(offset);
+                let offsets = (0..u64::from(count)).map(|i| first + i * SECTOR_BYTES);
+                stamps.extend(offsets.map(|offset| memory.get(offset)));
+            }
+            _ => stamps.extend((0..count).map(|_| POISON)),
+        }
+    }
+
+    fn carry_out(&mut self, shard: usize, step: MemoryStep, payload: &[u8]) {
+        match step {
+            MemoryStep::Fill { slot, offset, payload_offset, len } => {
+                if self.strikes(Sabotage::SkipFill) {
+                    return;
+                }
+                let at = pool_index(slot, offset);
+                let pool = &mut self.shards[shard].pool;
+                for i in 0..u64::from(len) / SECTOR_BYTES {
+                    let from = u64::from(payload_offset) + i * SECTOR_BYTES;
+                    pool[at + i as usize] = read_stamp(payload, from);
+                }
+            }
+            MemoryStep::CopyLine { from, to } => {
+                if self.strikes(Sabotage::SkipCopy) {
+                    return;
+                }
+                let (from, to) = (pool_index(from, 0), pool_index(to, 0));
+                let pool = &mut self.shards[shard].pool;
+                pool.copy_within(from..from + SECTORS_PER_LINE as usize, to);
+            }
+        }
+    }
+}
+
+/// Where the stamp of a byte of a slot is in the shard's pool.
+pub(crate) const fn pool_index(slot: u32, offset: u32) -> usize {
+    (slot * SECTORS_PER_LINE + offset / SECTOR_BYTES as u32) as usize
+}
+
+impl Host for World {
+    type Token = u32;
+    type Memory = Memory;
+    type Table = Vec<LineMeta>;
+
+    fn shards(&self) -> usize {
+        self.shards.len()
+    }
+
+    fn now_ms(&self) -> u64 {
+        self.now_us / 1000
+    }
+
+    fn call<R>(
+        &mut self,
+        shard: usize,
+        payload: &[u8],
+        out: &mut Outbox,
+        call: impl FnOnce(&mut Shard<Self::Table>, &mut Outbox) -> R,
+    ) -> R {
+        let result = call(&mut self.shards[shard].shard, out);
+        if out.memory.len() > 1 && self.strikes_often(Sabotage::ReverseSteps, 1_000_000) {
+            out.memory.reverse();
+        }
+        for at in 0..out.memory.len() {
+            self.carry_out(shard, out.memory[at], payload);
+        }
+        out.memory.clear();
+        result
+    }
+
+    fn allocate(&mut self, len: u64, content: Option<&[u8]>) -> Memory {
+        match content {
+            Some(bytes) => Memory::payload(bytes),
+            None => Memory::buffer(len),
+        }
+    }
+
+    fn start_io(&mut self, shard: usize, io: IoAction, memory: Option<(&Memory, u64)>) {
+        let memory = memory.map(|(memory, base)| (memory.clone(), base));
+        self.take_io(Io::new(shard, io, memory));
+    }
+
+    fn flush_backend(&mut self, volume: VolumeId, job: JobId) {
+        self.start_flush(volume, job);
+    }
+
+    fn reply(&mut self, token: u32, reply: Reply<'_, Memory>) {
+        self.take_reply(token, reply);
+    }
+
+    fn forward(&mut self, worker: u8, answer: Answer) {
+        let retry = matches!(answer.outcome, Outcome::Retry(_));
+        if retry && self.strikes(Sabotage::DropRetry) {
+            return;
+        }
+        let time = self.now_us + self.dice.range(0, self.plan.forward_us_max);
+        self.queue.push(time, Event::Answer(worker, answer));
+        if self.strikes(Sabotage::AnswerTwice) {
+            self.queue.push(time, Event::Answer(worker, answer));
+        }
+    }
+
+    fn streams<R>(
+        &mut self,
+        volume: VolumeId,
+        call: impl FnOnce(&mut Streams) -> R,
+    ) -> Option<R> {
+        self.volumes[usize::from(volume.0)].streams.as_mut().map(call)
+    }
+}

@@ -1,0 +1,286 @@
+//! Block traces: recorded requests, one per line of a CSV file, plain or compressed by zstd.
+//!
+//! The first line is `time_us,volume,op,offset_bytes,length_bytes`; each other line is one
+//! request, in the order in which it was made. `op` is `R`, `W`, or `0` where the trace does not
+//! say. Traces have no other claims on them: times may all be zero and offsets need no alignment.
+//!
+//! A whole trace is held in memory, 32 bytes per request.
+
+use forebay_types::LINE_BYTES;
+use std::collections::HashMap;
+use std::fs::File;
+use std::io::{self, BufRead, BufReader, Read};
+use std::ops::RangeInclusive;
+use std::path::{Path, PathBuf};
+
+const HEADER: &str = "time_us,volume,op,offset_bytes,length_bytes";
+const ZSTD_MAGIC: [u8; 4] = [0x28, 0xb5, 0x2f, 0xfd];
+
+/// Parts of the development mix, in the order that numbers them.
+pub const MIX_DEV_PARTS: [&str; 7] =
+    ["cloudphysics_2h", "arc_P6", "arc_OLTP", "msr_web0", "arc_P3", "hp_ajw", "lirs_sprite"];
+
+/// The name of the development mix, where a trace name is asked for.
+pub const MIX_DEV: &str = "mix_dev";
+
+/// Volumes of one part of a mix stay apart from those of the others by this factor.
+const VOLUMES_PER_PART: u32 = 32;
+
+/// What a request does.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
+pub enum Op {
+    /// A read.
+    Read,
+    /// A write.
+    Write,
+    /// The trace does not say.
+    Unknown,
+}
+
+/// One recorded request.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Request {
+    /// Microseconds since the first request, or 0 in every request.
+    pub time_us: u64,
+    /// First byte on the volume.
+    pub offset_bytes: u64,
+    /// Bytes, not zero.
+    pub length_bytes: u64,
+    /// The disk or volume of the trace.
+    pub volume: u32,
+    /// What it does.
+    pub op: Op,
+}
+
+impl Request {
+    /// The 4 KiB blocks that the request touches, first to last.
+    pub const fn blocks(&self) -> RangeInclusive<u64> {
+        self.offset_bytes / LINE_BYTES..=(self.offset_bytes + self.length_bytes - 1) / LINE_BYTES
+    }
+}
+
+/// A recorded workload.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Trace {
+    /// What it is called in tables: the file's name without its extensions.
+    pub name: String,
+    /// The requests, in the order in which they were made.
+    pub requests: Vec<Request>,
+}
+
+/// Why a trace can't be read.
+#[derive(Debug, thiserror::Error)]
+pub enum TraceError {
+    /// The file can't be opened or read.
+    #[error("trace {path}: cannot be read; check that the file exists and is whole")]
+    Read {
+        /// The file.
+        path: PathBuf,
+        /// What the system said.
+        source: io::Error,
+    },
+    /// The compressed data is no zstd stream.
+    #[error("trace {path}: starts like zstd but cannot be unpacked ({reason}); copy it again")]
+    Unpack {
+        /// The file.
+        path: PathBuf,
+        /// What the decoder said.
+        reason: String,
+    },
+    /// A line is not what the format wants.
+    #[error("trace {path}, line {line}: {problem}")]
+    Line {
+        /// The file.
+        path: PathBuf,
+        /// The line's number, counted from 1.
+        line: u64,
+        /// What is wrong with it and what was expected.
+        problem: LineProblem,
+    },
+    /// A mix lacks one of its parts.
+    #[error("mix {mix} needs trace {part}; put {part}.csv.zst beside the others")]
+    MissingPart {
+        /// The mix.
+        mix: &'static str,
+        /// The part.
+        part: &'static str,
+    },
+}
+
+/// What is wrong with one line of a trace.
+#[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
+pub enum LineProblem {
+    /// The first line is not the header.
+    #[error("expected the header '{HEADER}', found '{0}'")]
+    Header(String),
+    /// Not five fields.
+    #[error("expected 5 fields, found {0}")]
+    FieldCount(usize),
+    /// A field that should be a whole number is none, or is too large.
+    #[error("field {field} is '{text}', expected a whole number of at most {max}")]
+    Number {
+        /// The field's name in the header.
+        field: &'static str,
+        /// What stands there.
+        text: String,
+        /// The largest value allowed.
+        max: u64,
+    },
+    /// An unknown operation.
+    #[error("field op is '{0}', expected R, W or 0")]
+    Op(String),
+    /// A request for nothing.
+    #[error("field length_bytes is 0, expected at least 1")]
+    Empty,
+    /// The end of the request has no number.
+    #[error("the request ends beyond the last byte that has an address")]
+    TooFar,
+    /// Nothing after the header, or not even that.
+    #[error("expected at least one request after the header")]
+    NoRequests,
+    /// The line is not text.
+    #[error("the line is not UTF-8 text")]
+    NotText,
+}
+
+impl Trace {
+    /// Reads the file at `path`, compressed or not: its first bytes tell.
+    ///
+    /// # Errors
+    /// When the file can't be read or unpacked, or a line is wrong; nothing is skipped.
+    pub fn open(path: &Path) -> Result<Self, TraceError> {
+        let failed = |source| TraceError::Read { path: path.to_owned(), source };
+        let mut reader = BufReader::with_capacity(1 << 16, File::open(path).map_err(failed)?);
+        let is_packed = reader.fill_buf().map_err(failed)?.starts_with(&ZSTD_MAGIC);
+        if !is_packed {
+            return Self::parse(path, reader);
+        }
+        let unpacked = ruzstd::decoding::StreamingDecoder::new(reader).map_err(|error| {
+            TraceError::Unpack { path: path.to_owned(), reason: error.to_string() }
+        })?;
+        Self::parse(path, BufReader::with_capacity(1 << 16, unpacked))
+    }
+
+    /// Reads a trace from `text`; `path` gives it its name and is what errors point to.
+    ///
+    /// # Errors
+    /// As [`Trace::open`].
+    pub fn parse(path: &Path, mut text: impl BufRead) -> Result<Self, TraceError> {
+        let mut requests = Vec::new();
+        let mut buffer = Vec::new();
+        let mut line = 0;
+        let wrong = |line, problem| TraceError::Line { path: path.to_owned(), line, problem };
+        loop {
+            buffer.clear();
+            let read = (&mut text).take(LINE_BYTES_MAX).read_until(b'\n', &mut buffer);
+            let read = read.map_err(|source| TraceError::Read { path: path.to_owned(), source })?;
+            if read == 0 {
+                break;
+            }
+            line += 1;
+            let bytes = buffer.trim_ascii_end();
+            let row = str::from_utf8(bytes).map_err(|_| wrong(line, LineProblem::NotText))?;
+            if line > 1 {
+                requests.push(parse_request(row).map_err(|problem| wrong(line, problem))?);
+            } else if row != HEADER {
+                return Err(wrong(line, LineProblem::Header(row.to_owned())));
+            }
+        }
+        if requests.is_empty() {
+            return Err(wrong(line.max(1), LineProblem::NoRequests));
+        }
+        Ok(Self { name: name_of(path), requests })
+    }
+
+    /// Merges traces into one, as if many volumes shared one cache: each part is stretched over
+    /// the whole, so that request i of n comes at (i + 0.5) / n; the earlier part goes first
+    /// where two meet. Volumes are renumbered to 32 x part + (volume mod 32), times are dropped.
+    pub fn mix(name: &str, parts: &[&Self]) -> Self {
+        let count = parts.iter().map(|part| part.requests.len()).sum();
+        let mut requests = Vec::with_capacity(count);
+        let mut next = vec![0usize; parts.len()];
+        // Keys are compared as fractions, exactly: (2i + 1) / 2n against the same of another
+        // part, multiplied out.
+        let key = |part: usize, i: usize| (2 * i as u128 + 1, parts[part].requests.len() as u128);
+        for _ in 0..count {
+            let earliest = (0..parts.len())
+                .filter(|&part| next[part] < parts[part].requests.len())
+                .min_by(|&a, &b| {
+                    let ((a_place, a_len), (b_place, b_len)) = (key(a, next[a]), key(b, next[b]));
+                    (a_place * b_len).cmp(&(b_place * a_len)).then(a.cmp(&b))
+                })
+                .expect("as many requests are taken as the parts hold");
+            let request = parts[earliest].requests[next[earliest]];
+            next[earliest] += 1;
+            let volume = VOLUMES_PER_PART * earliest as u32 + request.volume % VOLUMES_PER_PART;
+            requests.push(Request { time_us: 0, volume, ..request });
+        }
+        Self { name: name.to_owned(), requests }
+    }
+
+    /// The development mix, from whatever traces are at hand.
+    ///
+    /// # Errors
+    /// When one of [`MIX_DEV_PARTS`] is not among `traces`.
+    pub fn mix_dev(traces: &[Self]) -> Result<Self, TraceError> {
+        let by_name: HashMap<&str, &Self> =
+            traces.iter().map(|trace| (trace.name.as_str(), trace)).collect();
+        let mut parts = Vec::with_capacity(MIX_DEV_PARTS.len());
+        for part in MIX_DEV_PARTS {
+            let missing = TraceError::MissingPart { mix: MIX_DEV, part };
+            parts.push(*by_name.get(part).ok_or(missing)?);
+        }
+        Ok(Self::mix(MIX_DEV, &parts))
+    }
+}
+
+/// No line of a trace is longer; it keeps a file that has no lines at all from filling memory.
+const LINE_BYTES_MAX: u64 = 4096;
+
+fn name_of(path: &Path) -> String {
+    let name = path.file_name().unwrap_or(path.as_os_str()).to_string_lossy();
+    let name = name.strip_suffix(".zst").unwrap_or(&name);
+    name.strip_suffix(".csv").unwrap_or(name).to_owned()
+}
+
+fn parse_request(row: &str) -> Result<Request, LineProblem> {
+    let mut fields = [""; 5];
+    let mut field_count = 0;
+    for field in row.split(',') {
+        if let Some(place) = fields.get_mut(field_count) {
+            *place = field;
+        }
+        field_count += 1;
+    }
+    if field_count != fields.len() {
+        return Err(LineProblem::FieldCount(field_count));
+    }
+    let [time_us, volume, op, offset_bytes, length_bytes] = fields;
+    let time_us = number("time_us", time_us, u64::MAX)?;
+    let volume = number("volume", volume, u64::from(u32::MAX))? as u32;
+    let op = match op {
+        "R" => Op::Read,
+        "W" => Op::Write,
+        "0" => Op::Unknown,
+        other => return Err(LineProblem::Op(other.to_owned())),
+    };
+    let offset_bytes = number("offset_bytes", offset_bytes, u64::MAX)?;
+    let length_bytes = number("length_bytes", length_bytes, u64::MAX)?;
+    if length_bytes == 0 {
+        return Err(LineProblem::Empty);
+    }
+    if offset_bytes.checked_add(length_bytes).is_none() {
+        return Err(LineProblem::TooFar);
+    }
+    Ok(Request { time_us, offset_bytes, length_bytes, volume, op })
+}
+
+fn number(field: &'static str, text: &str, max: u64) -> Result<u64, LineProblem> {
+    // `parse` would accept a sign.
+    let digits_only = text.bytes().all(|byte| byte.is_ascii_digit());
+    let value = if digits_only { text.parse().ok().filter(|&value| value <= max) } else { None };
+    value.ok_or_else(|| LineProblem::Number { field, text: text.to_owned(), max })
+}
+
+#[cfg(test)]
+mod tests;

@@ -1,0 +1,42 @@
+//! The simulator finds bugs: each of those that can be planted around the engine, and with the
+//! feature `sabotage` each of those inside it.
+
+use forebay_lab::sim::{Failure, Sabotage, SimOptions, run};
+
+/// Runs tried for each bug; some need a machine that few seeds make.
+const SEEDS_MAX: u64 = 3000;
+
+fn first_failure(plant: impl Fn(&mut SimOptions)) -> Option<Failure> {
+    (0..SEEDS_MAX).find_map(|seed| {
+        let mut options = SimOptions::new(seed, 1000);
+        plant(&mut options);
+        run(options).err()
+    })
+}
+
+#[test]
+fn every_planted_bug_of_driver_and_disk_is_found() {
+    std::panic::set_hook(Box::new(|_| {}));
+    for bug in Sabotage::ALL {
+        let found = first_failure(|options| options.sabotage = Some(bug));
+        let found = found.unwrap_or_else(|| panic!("{} is not found", bug.as_str()));
+        println!("{}: seed {}: {}", bug.as_str(), found.seed, first_line(&found.message));
+        assert!(found.to_string().contains(&format!("--seed {}", found.seed)));
+        assert!(!found.events.is_empty(), "a failure tells its story");
+    }
+}
+
+#[cfg(feature = "sabotage")]
+#[test]
+fn every_planted_bug_of_the_engine_is_found() {
+    std::panic::set_hook(Box::new(|_| {}));
+    for bug in forebay_engine::PlantedBug::ALL {
+        let found = first_failure(|options| options.planted = Some(bug));
+        let found = found.unwrap_or_else(|| panic!("{bug:?} is not found"));
+        println!("{bug:?}: seed {}: {}", found.seed, first_line(&found.message));
+    }
+}
+
+fn first_line(text: &str) -> &str {
+    text.lines().next().unwrap_or_default()
+}

@@ -1,0 +1,38 @@
+//! The quick tier: a few hundred seeds with every merge. The long tier runs the same with more.
+
+use forebay_lab::sim::{SimOptions, run, run_many};
+
+#[test]
+fn two_hundred_machines_keep_all_promises() {
+    let summary = run_many(0..200, 1000, 2);
+    assert!(summary.failures.is_empty(), "{summary}");
+    // A simulator that no longer gets anywhere near the difficult paths proves nothing.
+    let report = &summary.report;
+    let counters = &report.counters;
+    for (what, count) in [
+        ("crashes", report.crashes),
+        ("changes of mode", report.mode_changes),
+        ("requests that met a fault", report.errors),
+        ("hits", counters.read_hit_lines),
+        ("lines read ahead and used", counters.prefetch_used_lines),
+        ("relocated lines", counters.relocated_lines),
+        ("evicted lines", report.evicted_lines),
+        ("writes from memory", counters.writes_back),
+        ("writes beyond the dirty limit", counters.writes_through_dirty_limit),
+        ("writes without room", counters.writes_through_no_room),
+        ("reads without room", counters.direct_reads_no_room),
+        ("reads past the cache after an error", counters.direct_reads_after_error),
+        ("destages that failed", counters.destage_errors),
+        ("waits", counters.waits),
+    ] {
+        assert!(count > 100, "{count} {what} are too few to prove anything\n{summary}");
+    }
+}
+
+#[test]
+fn a_seed_is_the_same_run_every_time() {
+    for seed in [1, 22, 333] {
+        let first = run(SimOptions::new(seed, 500)).unwrap();
+        assert_eq!(run(SimOptions::new(seed, 500)), Ok(first));
+    }
+}

@@ -1,0 +1,188 @@
+//! Answers to `BLOCK_STATUS`: the extents of a backing store, as the protocol wants them.
+//!
+//! A store knows extents of any length, with neighbours that are alike and borders anywhere. On
+//! the wire neighbours differ (M-09), borders are multiples of the minimum block, the first
+//! extent starts at the request and none ends behind it (M-08), and a compact extent has 32 bits
+//! (M-11). The answer may always stop early, as long as it has one extent: the client asks again
+//! for the rest. A block that several extents share is called a hole, or zero, only if all of
+//! them are (M-10).
+
+use crate::{
+    Negotiated, Request,
+    proto::{allocation, chunk},
+    wire::{put_u32, put_u64},
+};
+
+/// Most extents of one reply. The protocol allows 2^20; a lower number bounds what one request of
+/// 28 bytes makes the server hold (64 KiB), and costs a client one more round trip per 4096.
+pub const EXTENTS_PER_REPLY_MAX: u32 = 4096;
+
+/// A run of bytes that are alike.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Extent {
+    /// Bytes. An extent of zero bytes is passed over.
+    pub len: u64,
+    /// Whether nothing is allocated there.
+    pub hole: bool,
+    /// Whether it reads as zeroes.
+    pub zero: bool,
+}
+
+impl Extent {
+    fn bits(self) -> u32 {
+        let hole = if self.hole { allocation::HOLE } else { 0 };
+        let zero = if self.zero { allocation::ZERO } else { 0 };
+        hole | zero
+    }
+
+    pub(crate) fn from_bits(len: u64, bits: u32) -> Self {
+        Self { len, hole: bits & allocation::HOLE != 0, zero: bits & allocation::ZERO != 0 }
+    }
+}
+
+impl Negotiated {
+    /// Appends the reply to a block status request. `extents` are consecutive from the request's
+    /// offset; they may end before the request does, or run past it. Where there is none the
+    /// whole request is called allocated data, which is always a safe answer.
+    ///
+    /// # Panics
+    /// Where no context was selected: [`Negotiated::parse`] refuses such requests.
+    pub fn reply_block_status(
+        &self,
+        request: &Request,
+        extents: impl IntoIterator<Item = Extent>,
+        out: &mut Vec<u8>,
+    ) {
+        let context = self.base_allocation.expect("parse lets no block status pass without one");
+        let kind = if self.extended { chunk::BLOCK_STATUS_EXT } else { chunk::BLOCK_STATUS };
+        let header_at = out.len();
+        self.put_chunk_header(request.reply_to(), kind, true, 0, out);
+        put_u32(out, context);
+        let count_at = out.len();
+        if self.extended {
+            put_u32(out, 0);
+        }
+        let mut count = 0;
+        let mut put = |len: u64, bits: u32| {
+            count += 1;
+            let cut = self.put_extent(len, bits, out);
+            !cut && !request.req_one && count < EXTENTS_PER_REPLY_MAX
+        };
+        Runs::new(request.len, self.block_min).feed(extents, &mut put);
+        if self.extended {
+            out[count_at..count_at + 4].copy_from_slice(&count.to_be_bytes());
+        }
+        self.patch_chunk_len(header_at, out);
+    }
+
+    /// Appends one extent, and returns whether it had to be cut to fit its 32 bits.
+    fn put_extent(&self, len: u64, bits: u32, out: &mut Vec<u8>) -> bool {
+        if self.extended {
+            put_u64(out, len);
+            put_u64(out, u64::from(bits));
+            return false;
+        }
+        // The largest multiple of the block, a power of two, that 32 bits hold.
+        let len_max = !(self.block_min - 1);
+        let len_put = u32::try_from(len).map_or(len_max, |len| len.min(len_max));
+        put_u32(out, len_put);
+        put_u32(out, bits);
+        u64::from(len_put) < len
+    }
+
+    /// Writes the length of the chunk that starts at `header_at` and ends with `out`.
+    fn patch_chunk_len(&self, header_at: usize, out: &mut [u8]) {
+        if self.extended {
+            let len_at = header_at + crate::proto::EXTENDED_REPLY_BYTES - 8;
+            let len = (out.len() - len_at - 8) as u64;
+            out[len_at..len_at + 8].copy_from_slice(&len.to_be_bytes());
+        } else {
+            let len_at = header_at + crate::proto::STRUCTURED_REPLY_BYTES - 4;
+            let len = (out.len() - len_at - 4) as u32;
+            out[len_at..len_at + 4].copy_from_slice(&len.to_be_bytes());
+        }
+    }
+}
+
+/// Turns extents into runs of whole blocks whose neighbours differ, up to the end of a request.
+struct Runs {
+    /// Bytes of the request, a multiple of the block.
+    request_len: u64,
+    /// Bytes of the request that no extent looked at so far has covered.
+    left: u64,
+    /// The block in bytes, a power of two.
+    block: u64,
+    /// Bytes of the current block that are covered, less than the block, and the bits that all
+    /// its pieces share.
+    partial_len: u64,
+    partial_bits: u32,
+    /// The run that may still grow.
+    open: Option<(u64, u32)>,
+}
+
+impl Runs {
+    fn new(request_len: u64, block: u32) -> Self {
+        Self {
+            request_len,
+            left: request_len,
+            block: u64::from(block),
+            partial_len: 0,
+            partial_bits: 0,
+            open: None,
+        }
+    }
+
+    /// Passes each run to `put`, in order, until that returns `false`. At least one is passed. A
+    /// last block known only in part is left for the client to ask again.
+    fn feed(
+        mut self,
+        extents: impl IntoIterator<Item = Extent>,
+        put: &mut impl FnMut(u64, u32) -> bool,
+    ) {
+        for extent in extents {
+            let len = extent.len.min(self.left);
+            self.left -= len;
+            if len > 0 && !self.cover(len, extent.bits(), put) {
+                return;
+            }
+            if self.left == 0 {
+                break;
+            }
+        }
+        let (len, bits) = self.open.unwrap_or((self.request_len, 0));
+        put(len, bits);
+    }
+
+    /// Covers the next `len` bytes, by completing the current block, then with whole blocks, then
+    /// by starting another. Returns `false` when `put` wants no more.
+    fn cover(&mut self, len: u64, bits: u32, put: &mut impl FnMut(u64, u32) -> bool) -> bool {
+        let mut len = len;
+        if self.partial_len > 0 {
+            let more = len.min(self.block - self.partial_len);
+            len -= more;
+            self.partial_len += more;
+            self.partial_bits &= bits;
+            if self.partial_len < self.block {
+                return true;
+            }
+            if !self.push(self.block, self.partial_bits, put) {
+                return false;
+            }
+        }
+        self.partial_len = len % self.block;
+        self.partial_bits = bits;
+        let whole = len - self.partial_len;
+        whole == 0 || self.push(whole, bits, put)
+    }
+
+    /// Lets the open run grow, or passes it on and opens another.
+    fn push(&mut self, len: u64, bits: u32, put: &mut impl FnMut(u64, u32) -> bool) -> bool {
+        match &mut self.open {
+            Some((open_len, open_bits)) if *open_bits == bits => {
+                *open_len += len;
+                true
+            }
+            open => open.replace((len, bits)).is_none_or(|(len, bits)| put(len, bits)),
+        }
+    }
+}

@@ -1,0 +1,340 @@
+//! Opening an export: from the server's greeting to the transmission phase.
+//!
+//! One option is sent at a time, in an order that loses nothing: TLS first where it is wanted,
+//! then the form of the replies, then the contexts, then `GO`. A server that lacks one of the
+//! middle steps is taken as it is; one that lacks `GO` is entered with `EXPORT_NAME`. TLS is
+//! never wanted halfway: a server that refuses it is not spoken to in plain text (P-06).
+
+use super::{Failure, Opened, failure::REPLIES_MAX, option_reply::OptionReply};
+use crate::{
+    export::EXPORT_BYTES_MAX,
+    proto::{
+        BASE_ALLOCATION, EXPORT_NAME_PADDING_BYTES, GREETING_BYTES, GREETING_MAGIC, OLDSTYLE_MAGIC,
+        OPTION_MAGIC, OPTION_REPLY_HEADER_BYTES, STRING_BYTES_MAX, export_flag, handshake_flag,
+        info, option, option_reply,
+    },
+    wire::{Reader, put_u16, put_u32, put_u64},
+};
+use forebay_types::{
+    LINE_BYTES, SECTOR_BYTES,
+    limits::{OPTION_BYTES_MAX, REQUEST_BYTES_MAX},
+};
+
+/// Bytes the buffer in front of [`Handshake::advance`] must be able to hold.
+pub const CLIENT_HANDSHAKE_INPUT_BYTES_MAX: usize =
+    OPTION_REPLY_HEADER_BYTES + OPTION_BYTES_MAX as usize;
+
+/// What is to be opened, and how.
+#[derive(Clone, Debug, PartialEq, Eq, Default)]
+pub struct Config {
+    /// Name of the export; empty for the server's default. At most 4096 bytes, no NUL.
+    pub export: String,
+    /// Whether TLS must be on before anything else is said.
+    pub tls: bool,
+    /// Whether to ask for extended headers.
+    pub extended: bool,
+    /// Whether to ask for `base:allocation`, so that block status can be requested.
+    pub base_allocation: bool,
+}
+
+/// What the caller must do next. Whatever the step, bytes that were appended to the output are to
+/// be sent first.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub enum Step {
+    /// Receive more, and call again with what was not consumed and what came.
+    NeedMore,
+    /// Start TLS, then call [`Handshake::tls_established`]. All input was consumed.
+    StartTls,
+    /// The export is open. A server has nothing to say before it is asked, so what was not
+    /// consumed is its breach; the reply parser will say so.
+    Enter(Opened),
+    /// There is no export to be had: close.
+    Fail(Failure),
+}
+
+/// What is awaited from the server.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+enum Phase {
+    Greeting,
+    /// Replies to this option.
+    Option(u32),
+    /// The answer to `EXPORT_NAME`, which has no framing.
+    ExportName,
+    Tls,
+    Over,
+}
+
+/// The handshake of one connection, seen from the client.
+#[derive(Debug)]
+pub struct Handshake {
+    config: Config,
+    phase: Phase,
+    no_zeroes: bool,
+    replies: u32,
+    /// Whether the server described the export before its ACK to `GO`.
+    described: bool,
+    opened: Opened,
+}
+
+type Turn = Result<(usize, Option<Step>), Failure>;
+
+impl Handshake {
+    /// A handshake that has not begun; the server speaks first.
+    ///
+    /// # Panics
+    /// Where the name of the export is longer than 4096 bytes: no server has such an export.
+    pub fn new(config: Config) -> Self {
+        assert!(config.export.len() <= STRING_BYTES_MAX, "export names have at most 4096 bytes");
+        let opened = Opened {
+            size_bytes: 0,
+            flags: 0,
+            structured: false,
+            extended: false,
+            base_allocation: None,
+            tls: false,
+            // What the protocol lets a client assume of a server that does not say (L-01).
+            block_min: 1,
+            block_preferred: LINE_BYTES as u32,
+            payload_max: REQUEST_BYTES_MAX as u32,
+        };
+        let (phase, no_zeroes, replies, described) = (Phase::Greeting, false, 0, false);
+        Self { config, phase, no_zeroes, replies, described, opened }
+    }
+
+    /// TLS is on: appends what the client says first inside it.
+    ///
+    /// # Panics
+    /// Where the last step was not [`Step::StartTls`].
+    pub fn tls_established(&mut self, out: &mut Vec<u8>) {
+        assert_eq!(self.phase, Phase::Tls, "TLS starts only where the handshake asked for it");
+        self.opened.tls = true;
+        self.ask_for_form(out);
+    }
+
+    /// Takes what it can from the start of `input`, appends what is to be sent to `out`, and
+    /// says how many bytes it took and what comes next.
+    pub fn advance(&mut self, input: &[u8], out: &mut Vec<u8>) -> (usize, Step) {
+        let mut consumed = 0;
+        loop {
+            let (taken, step) = match self.turn(&input[consumed..], out) {
+                Ok(turn) => turn,
+                Err(failure) => (0, Some(Step::Fail(failure))),
+            };
+            consumed += taken;
+            let step = match step {
+                None => continue,
+                // Nothing that came in plain text may be read as if it came through TLS (P-06).
+                Some(Step::StartTls) if consumed < input.len() => Step::Fail(Failure::PlainText),
+                Some(step) => step,
+            };
+            if matches!(step, Step::Enter(_) | Step::Fail(_)) {
+                self.phase = Phase::Over;
+            }
+            return (consumed, step);
+        }
+    }
+
+    fn turn(&mut self, input: &[u8], out: &mut Vec<u8>) -> Turn {
+        match self.phase {
+            Phase::Greeting => self.on_greeting(input, out),
+            Phase::Option(option) => {
+                let Some(reply) = OptionReply::parse(input, option)? else {
+                    return Ok((0, Some(Step::NeedMore)));
+                };
+                self.replies += 1;
+                if self.replies > REPLIES_MAX {
+                    return Err(Failure::ReplyCount);
+                }
+                Ok((reply.taken, self.on_reply(option, &reply, out)?))
+            }
+            Phase::ExportName => self.on_export_name(input),
+            Phase::Tls if input.is_empty() => Ok((0, Some(Step::NeedMore))),
+            Phase::Tls => Err(Failure::PlainText),
+            Phase::Over => Err(Failure::Over),
+        }
+    }
+
+    fn on_greeting(&mut self, input: &[u8], out: &mut Vec<u8>) -> Turn {
+        let mut reader = Reader::new(input);
+        let (Some(magic), Some(style), Some(flags)) = (reader.u64(), reader.u64(), reader.u16())
+        else {
+            return Ok((0, Some(Step::NeedMore)));
+        };
+        match (magic, style) {
+            (GREETING_MAGIC, OPTION_MAGIC) => {}
+            (GREETING_MAGIC, OLDSTYLE_MAGIC) => return Err(Failure::Oldstyle),
+            _ => return Err(Failure::Greeting(magic)),
+        }
+        let agreed = flags & (handshake_flag::FIXED_NEWSTYLE | handshake_flag::NO_ZEROES);
+        self.no_zeroes = agreed & handshake_flag::NO_ZEROES != 0;
+        put_u32(out, u32::from(agreed));
+        if agreed & handshake_flag::FIXED_NEWSTYLE == 0 {
+            if self.config.tls {
+                return Err(Failure::NoTls);
+            }
+            self.ask_by_export_name(out);
+        } else if self.config.tls {
+            self.ask(option::STARTTLS, 0, out);
+        } else {
+            self.ask_for_form(out);
+        }
+        Ok((GREETING_BYTES, None))
+    }
+
+    /// Appends the header of an option, and awaits the replies to it.
+    fn ask(&mut self, option: u32, len: u32, out: &mut Vec<u8>) {
+        put_u64(out, OPTION_MAGIC);
+        put_u32(out, option);
+        put_u32(out, len);
+        self.replies = 0;
+        self.phase = Phase::Option(option);
+    }
+
+    fn ask_for_form(&mut self, out: &mut Vec<u8>) {
+        let extended = self.config.extended;
+        let form = if extended { option::EXTENDED_HEADERS } else { option::STRUCTURED_REPLY };
+        self.ask(form, 0, out);
+    }
+
+    fn ask_for_context_or_go(&mut self, out: &mut Vec<u8>) {
+        if self.config.base_allocation && self.opened.structured {
+            let name_len = self.config.export.len() as u32;
+            let query_len = BASE_ALLOCATION.len() as u32;
+            self.ask(option::SET_META_CONTEXT, 4 + name_len + 4 + 4 + query_len, out);
+            put_u32(out, name_len);
+            out.extend_from_slice(self.config.export.as_bytes());
+            put_u32(out, 1);
+            put_u32(out, query_len);
+            out.extend_from_slice(BASE_ALLOCATION.as_bytes());
+        } else {
+            self.ask_to_go(out);
+        }
+    }
+
+    fn ask_to_go(&mut self, out: &mut Vec<u8>) {
+        let name_len = self.config.export.len() as u32;
+        self.ask(option::GO, 4 + name_len + 2 + 2, out);
+        put_u32(out, name_len);
+        out.extend_from_slice(self.config.export.as_bytes());
+        put_u16(out, 1);
+        put_u16(out, info::BLOCK_SIZE);
+    }
+
+    fn ask_by_export_name(&mut self, out: &mut Vec<u8>) {
+        self.ask(option::EXPORT_NAME, self.config.export.len() as u32, out);
+        out.extend_from_slice(self.config.export.as_bytes());
+        self.phase = Phase::ExportName;
+    }
+
+    fn on_reply(
+        &mut self,
+        option: u32,
+        reply: &OptionReply<'_>,
+        out: &mut Vec<u8>,
+    ) -> Result<Option<Step>, Failure> {
+        let acked = reply.kind == option_reply::ACK;
+        match option {
+            option::STARTTLS if acked => {
+                self.phase = Phase::Tls;
+                return Ok(Some(Step::StartTls));
+            }
+            option::EXTENDED_HEADERS if acked => {
+                (self.opened.extended, self.opened.structured) = (true, true);
+                self.ask_for_context_or_go(out);
+            }
+            option::EXTENDED_HEADERS if reply.is_error() => {
+                self.ask(option::STRUCTURED_REPLY, 0, out);
+            }
+            option::STRUCTURED_REPLY if acked || reply.is_error() => {
+                self.opened.structured = acked;
+                self.ask_for_context_or_go(out);
+            }
+            option::SET_META_CONTEXT if reply.kind == option_reply::META_CONTEXT => {
+                self.on_context(reply)?;
+            }
+            option::SET_META_CONTEXT if acked => self.ask_to_go(out),
+            option::SET_META_CONTEXT if reply.is_error() => {
+                self.opened.base_allocation = None;
+                self.ask_to_go(out);
+            }
+            option::GO if acked && self.described => return Ok(Some(Step::Enter(self.opened))),
+            option::GO if reply.kind == option_reply::INFO => self.on_info(reply)?,
+            option::GO if reply.kind == option_reply::ERR_UNSUP && !self.opened.extended => {
+                self.ask_by_export_name(out);
+            }
+            _ if reply.is_error() => return Err(reply.to_failure(option)),
+            _ => return Err(Failure::Reply { option, reply: reply.kind }),
+        }
+        Ok(None)
+    }
+
+    fn on_context(&mut self, reply: &OptionReply<'_>) -> Result<(), Failure> {
+        let malformed = Failure::Reply { option: option::SET_META_CONTEXT, reply: reply.kind };
+        let (id, name) = reply.data.split_first_chunk().ok_or(malformed)?;
+        if name == BASE_ALLOCATION.as_bytes() {
+            self.opened.base_allocation = Some(u32::from_be_bytes(*id));
+        }
+        Ok(())
+    }
+
+    fn on_info(&mut self, reply: &OptionReply<'_>) -> Result<(), Failure> {
+        let malformed = Failure::Reply { option: option::GO, reply: reply.kind };
+        let mut reader = Reader::new(reply.data);
+        match (reader.u16(), reply.data.len()) {
+            (Some(info::EXPORT), 12) => {
+                let (Some(size_bytes), Some(flags)) = (reader.u64(), reader.u16()) else {
+                    return Err(malformed);
+                };
+                self.described = true;
+                self.set_export(size_bytes, flags)
+            }
+            (Some(info::BLOCK_SIZE), 14) => {
+                let (Some(min), Some(preferred), Some(payload)) =
+                    (reader.u32(), reader.u32(), reader.u32())
+                else {
+                    return Err(malformed);
+                };
+                self.set_block_sizes(min, preferred, payload)
+            }
+            (None | Some(info::EXPORT | info::BLOCK_SIZE), _) => Err(malformed),
+            _ => Ok(()),
+        }
+    }
+
+    fn on_export_name(&mut self, input: &[u8]) -> Turn {
+        let padding_len = if self.no_zeroes { 0 } else { EXPORT_NAME_PADDING_BYTES };
+        let len = 8 + 2 + padding_len;
+        let mut reader = Reader::new(input.get(..len).unwrap_or_default());
+        let (Some(size_bytes), Some(flags)) = (reader.u64(), reader.u16()) else {
+            return Ok((0, Some(Step::NeedMore)));
+        };
+        self.set_export(size_bytes, flags)?;
+        Ok((len, Some(Step::Enter(self.opened))))
+    }
+
+    fn set_export(&mut self, size_bytes: u64, flags: u16) -> Result<(), Failure> {
+        if size_bytes > EXPORT_BYTES_MAX {
+            return Err(Failure::Size(size_bytes));
+        }
+        self.opened.size_bytes = size_bytes;
+        self.opened.flags = if flags & export_flag::HAS_FLAGS != 0 { flags } else { 0 };
+        Ok(())
+    }
+
+    /// Takes over the sizes if they hold what the protocol says of them (I-09).
+    fn set_block_sizes(&mut self, min: u32, preferred: u32, payload: u32) -> Result<(), Failure> {
+        let holds = min.is_power_of_two()
+            && min <= 1 << 16
+            && preferred.is_power_of_two()
+            && preferred >= min.max(SECTOR_BYTES as u32)
+            && u64::from(preferred) <= REQUEST_BYTES_MAX
+            && payload >= preferred;
+        if !holds {
+            return Err(Failure::BlockSizes { min, preferred, payload });
+        }
+        self.opened.block_min = min;
+        self.opened.block_preferred = preferred;
+        self.opened.payload_max = payload.min(REQUEST_BYTES_MAX as u32);
+        Ok(())
+    }
+}

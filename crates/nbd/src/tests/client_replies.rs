@@ -1,0 +1,281 @@
+//! The client's reply parser against servers that break the protocol.
+
+use super::{server::opened, terms};
+use crate::{
+    Command, EXTENTS_PER_REPLY_MAX, ReplyTo,
+    client::{Breach, Event, ReplyParser, Request},
+    proto::{chunk, command_flag},
+    wire::{put_u16, put_u32, put_u64},
+};
+use forebay_types::IoError;
+
+/// A parser with one request in flight, cookie 1, for 4096 bytes from 8192.
+fn parser(structured: bool, extended: bool, command: Command, flags: u16) -> ReplyParser {
+    let mut parser = ReplyParser::new(&opened(&terms(structured, extended)));
+    parser.begin(&Request { cookie: 1, command, flags, offset: 8192, len: 4096 });
+    parser
+}
+
+/// A structured chunk to cookie 1.
+fn chunk(flags: u16, kind: u16, payload: &[u8]) -> Vec<u8> {
+    let mut bytes = chunk_header(flags, kind, 1, payload.len() as u32);
+    bytes.extend_from_slice(payload);
+    bytes
+}
+
+fn chunk_header(flags: u16, kind: u16, cookie: u64, len: u32) -> Vec<u8> {
+    let mut bytes = Vec::new();
+    put_u32(&mut bytes, 0x668e_33ef);
+    put_u16(&mut bytes, flags);
+    put_u16(&mut bytes, kind);
+    put_u64(&mut bytes, cookie);
+    put_u32(&mut bytes, len);
+    bytes
+}
+
+fn data(flags: u16, offset: u64, len: usize) -> Vec<u8> {
+    chunk(flags, chunk::OFFSET_DATA, &[&offset.to_be_bytes()[..], &vec![1; len]].concat())
+}
+
+fn hole(flags: u16, offset: u64, len: u32) -> Vec<u8> {
+    let payload = [&offset.to_be_bytes()[..], &len.to_be_bytes()].concat();
+    chunk(flags, chunk::OFFSET_HOLE, &payload)
+}
+
+fn error(flags: u16, errno: u32, text_len: u16, text: &[u8]) -> Vec<u8> {
+    let payload = [&errno.to_be_bytes()[..], &text_len.to_be_bytes(), text].concat();
+    chunk(flags, chunk::ERROR, &payload)
+}
+
+fn status(context: u32, extents: &[(u32, u32)]) -> Vec<u8> {
+    let mut payload = context.to_be_bytes().to_vec();
+    for &(len, bits) in extents {
+        put_u32(&mut payload, len);
+        put_u32(&mut payload, bits);
+    }
+    chunk(1, chunk::BLOCK_STATUS, &payload)
+}
+
+/// Every event of the input, up to `NeedMore` or a breach; data is taken and left out.
+fn events(parser: &mut ReplyParser, input: &[u8]) -> Vec<Event> {
+    let (mut at, mut events) = (0, Vec::new());
+    loop {
+        let (taken, event) = parser.advance(&input[at..]);
+        at += taken;
+        match event {
+            Event::NeedMore => return events,
+            Event::Data { len, .. } => at += len as usize,
+            Event::Broken(_) => {
+                events.push(event);
+                return events;
+            }
+            _ => {}
+        }
+        events.push(event);
+    }
+}
+
+/// How a reply to a structured read ends.
+fn breach_of_read(input: &[u8]) -> Breach {
+    let mut parser = parser(true, false, Command::Read, 0);
+    match events(&mut parser, input).last() {
+        Some(Event::Broken(breach)) => {
+            assert_eq!(parser.advance(b"").1, Event::Broken(Breach::Over));
+            *breach
+        }
+        event => panic!("{event:?}"),
+    }
+}
+
+#[test]
+fn a_read_in_pieces_is_done_when_all_of_it_came() {
+    let mut parser = parser(true, false, Command::Read, 0);
+    let input = [data(0, 8192 + 1024, 3072), hole(0, 8192, 512), data(1, 8192 + 512, 512)].concat();
+    let got = events(&mut parser, &input);
+    assert_eq!(got.len(), 4);
+    assert_eq!(got[1], Event::Hole { cookie: 1, offset: 8192, len: 512 });
+    assert_eq!(got[3], Event::Done { cookie: 1, result: Ok(()) });
+    assert_eq!(parser.pending_count(), 0);
+}
+
+#[test]
+fn a_success_that_lacks_bytes_is_a_breach() {
+    for input in [
+        chunk(1, chunk::NONE, b""),
+        data(1, 8192, 4095),
+        hole(1, 8193, 4095),
+        [data(0, 8192, 512), data(1, 8192 + 1024, 3072)].concat(),
+    ] {
+        assert_eq!(breach_of_read(&input), Breach::Incomplete(1));
+    }
+}
+
+#[test]
+fn content_outside_or_twice_is_a_breach() {
+    for input in [
+        data(1, 8191, 4096),
+        data(1, 8193, 4096),
+        data(1, 0, 512),
+        data(1, u64::MAX - 100, 512),
+        hole(1, 8192, 4097),
+        hole(1, 8192, 0),
+        hole(1, u64::MAX, u32::MAX),
+        [data(0, 8192, 1024), data(0, 8192 + 512, 1024)].concat(),
+        [hole(0, 8192, 4096), hole(1, 8192, 4096)].concat(),
+    ] {
+        assert!(matches!(breach_of_read(&input), Breach::Content { .. }));
+    }
+}
+
+#[test]
+fn lengths_that_contradict_the_type_are_a_breach() {
+    for input in [
+        data(1, 8192, 0),
+        data(1, 8192, 4097),
+        chunk_header(1, chunk::OFFSET_DATA, 1, 7),
+        chunk_header(1, chunk::OFFSET_DATA, 1, u32::MAX),
+        chunk_header(1, chunk::OFFSET_HOLE, 1, 13),
+        chunk_header(1, chunk::OFFSET_HOLE, 1, u32::MAX),
+        chunk_header(0, chunk::NONE, 1, 0),
+        chunk_header(1, chunk::NONE, 1, 1),
+        chunk_header(1, chunk::ERROR, 1, 5),
+        chunk_header(1, chunk::ERROR, 1, u32::MAX),
+        chunk_header(1, chunk::ERROR_OFFSET, 1, 13),
+        chunk_header(1, chunk::BLOCK_STATUS, 1, 4),
+        chunk_header(1, chunk::BLOCK_STATUS, 1, 11),
+        chunk_header(1, chunk::BLOCK_STATUS, 1, u32::MAX - 3),
+        chunk_header(1, chunk::BLOCK_STATUS_EXT, 1, 24),
+        error(1, 5, 3, b"ab"),
+    ] {
+        assert!(matches!(breach_of_read(&input), Breach::Length { .. }), "{input:?}");
+    }
+}
+
+#[test]
+fn what_is_not_known_is_a_breach() {
+    assert!(matches!(breach_of_read(&chunk(2, chunk::NONE, b"")), Breach::Chunk { .. }));
+    assert!(matches!(breach_of_read(&chunk(1, 77, b"")), Breach::Chunk { .. }));
+    assert_eq!(breach_of_read(&chunk_header(1, 0, 2, 0)), Breach::Cookie(2));
+    assert_eq!(breach_of_read(&[0; 4]), Breach::Magic(0));
+    let simple = [&b"\x67\x44\x66\x98\0\0\0\x05\0\0\0\0\0\0\0\x01"[..]].concat();
+    assert_eq!(breach_of_read(&simple), Breach::Form(1), "B-02");
+    let unasked_status = status(1, &[(4096, 0)]);
+    assert_eq!(breach_of_read(&unasked_status), Breach::Extents(1));
+}
+
+#[test]
+fn the_forms_do_not_mix() {
+    let simple = b"\x67\x44\x66\x98\0\0\0\0\0\0\0\0\0\0\0\x01";
+    let extended = b"\x6e\x8a\x27\x8c";
+    let magic = |parser: &mut ReplyParser, input: &[u8]| {
+        matches!(parser.advance(input).1, Event::Broken(Breach::Magic(_)))
+    };
+    assert!(magic(&mut parser(false, false, Command::Read, 0), &chunk(1, 0, b"")));
+    assert!(magic(&mut parser(true, false, Command::Read, 0), extended));
+    assert!(magic(&mut parser(true, true, Command::Write, 0), simple));
+    assert!(magic(&mut parser(true, true, Command::Write, 0), &chunk(1, 0, b"")));
+    let mut writer = parser(true, false, Command::Write, 0);
+    let got = events(&mut writer, simple);
+    assert_eq!(got, [Event::Done { cookie: 1, result: Ok(()) }], "B-02 lets writes be simple");
+    let mut status = parser(true, false, Command::BlockStatus, 0);
+    assert_eq!(events(&mut status, simple), [Event::Broken(Breach::Form(1))]);
+}
+
+#[test]
+fn extended_replies_must_repeat_the_offset() {
+    let terms = terms(true, true);
+    for (offset, ok) in [(8192, true), (8191, false), (0, false)] {
+        let mut out = Vec::new();
+        terms.reply_ok(ReplyTo { cookie: 1, offset }, &mut out);
+        let got = events(&mut parser(true, true, Command::Write, 0), &out);
+        let expected = if ok {
+            Event::Done { cookie: 1, result: Ok(()) }
+        } else {
+            Event::Broken(Breach::Form(1))
+        };
+        assert_eq!(got, [expected]);
+    }
+}
+
+#[test]
+fn errors_end_the_request_with_the_first_of_them() {
+    let mut parser = parser(true, false, Command::Read, 0);
+    let at = [&28u32.to_be_bytes()[..], b"\0\x02no", &9000u64.to_be_bytes()].concat();
+    let input = [
+        data(0, 8192, 512),
+        chunk(0, chunk::ERROR_OFFSET, &at),
+        chunk(0, chunk::ERROR_BIT | 99, b"\0\0\0\x05\0\0later"),
+        chunk(1, chunk::NONE, b""),
+    ]
+    .concat();
+    let got = events(&mut parser, &input);
+    let text = String::from("no");
+    assert_eq!(got[1], Event::Error { cookie: 1, error: IoError::NoSpace, text });
+    assert_eq!(got[2], Event::Error { cookie: 1, error: IoError::Io, text: String::new() });
+    assert_eq!(got[3], Event::Done { cookie: 1, result: Err(IoError::NoSpace) });
+}
+
+#[test]
+fn malformed_errors_are_a_breach() {
+    assert_eq!(breach_of_read(&error(1, 0, 0, b"")), Breach::Error(1));
+    assert_eq!(breach_of_read(&error(0, 5, 0, b"").repeat(65)), Breach::Error(1));
+    for offset in [0u64, 8191, 8192 + 4097, u64::MAX] {
+        let payload = [&b"\0\0\0\x05\0\0"[..], &offset.to_be_bytes()].concat();
+        let input = chunk(1, chunk::ERROR_OFFSET, &payload);
+        assert!(matches!(breach_of_read(&input), Breach::Content { .. }));
+    }
+    let longest = error(1, 5, 4096, &[b'x'; 4096]);
+    let got = events(&mut parser(true, false, Command::Read, 0), &longest);
+    assert!(matches!(&got[0], Event::Error { text, .. } if text.len() == 256));
+}
+
+#[test]
+fn extents_are_cut_and_bounded() {
+    let ask = |flags| parser(true, false, Command::BlockStatus, flags);
+    let lens = |events: &[Event]| match &events[0] {
+        Event::Extents { extents, .. } => extents.iter().map(|e| e.len).collect::<Vec<_>>(),
+        event => panic!("{event:?}"),
+    };
+    let got = events(&mut ask(0), &status(1, &[(512, 3), (u32::MAX, 0)]));
+    assert_eq!(lens(&got), [512, 3584], "M-08: the last one may run past");
+    assert_eq!(got[1], Event::Done { cookie: 1, result: Ok(()) });
+
+    let mut parser = ReplyParser::new(&opened(&terms(true, false)));
+    let (command, len) = (Command::BlockStatus, 1 << 30);
+    parser.begin(&Request { cookie: 1, command, flags: 0, offset: 0, len });
+    let many: Vec<_> = (0..100_000).map(|i| (512, i % 2)).collect();
+    let got = events(&mut parser, &status(1, &many));
+    assert_eq!(lens(&got).len(), EXTENTS_PER_REPLY_MAX as usize);
+}
+
+#[test]
+fn malformed_extents_are_a_breach() {
+    let one = command_flag::REQ_ONE;
+    for (flags, input) in [
+        (0, status(2, &[(512, 0)])),
+        (0, status(1, &[(0, 0)])),
+        (0, status(1, &[(4096, 0), (512, 0)])),
+        (0, status(1, &[(u32::MAX, 0), (u32::MAX, 0)])),
+        (one, status(1, &[(512, 0), (512, 3)])),
+        (one, status(1, &[(4608, 0)])),
+        (
+            0,
+            [&status(1, &[(512, 0)])[..4], &[0, 0], &status(1, &[(512, 0)])[6..]]
+                .concat()
+                .repeat(2),
+        ),
+    ] {
+        let got = events(&mut parser(true, false, Command::BlockStatus, flags), &input);
+        assert_eq!(got.last(), Some(&Event::Broken(Breach::Extents(1))), "{input:?}");
+    }
+    let none = chunk(1, chunk::NONE, b"");
+    let got = events(&mut parser(true, false, Command::BlockStatus, 0), &none);
+    assert_eq!(got, [Event::Broken(Breach::Incomplete(1))]);
+}
+
+#[test]
+#[should_panic(expected = "in flight already")]
+fn cookies_are_used_once_at_a_time() {
+    let request = Request { cookie: 1, command: Command::Flush, flags: 0, offset: 0, len: 0 };
+    parser(true, false, Command::Read, 0).begin(&request);
+}

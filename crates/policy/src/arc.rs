@@ -1,0 +1,167 @@
+//! ARC: two LRU lists whose shares follow the hits on their ghosts.
+//!
+//! `T1` holds lines that were used once lately, `T2` those used at least twice; `B1` and `B2` are
+//! the ghosts of what left them. A hit on a ghost says that the list it left was too short, and
+//! moves the target length of `T1` that way (Megiddo and Modha, FAST 2003). For a capacity of c:
+//! `T1` and `B1` together hold at most c, all four at most 2c.
+
+use crate::ghost::Ghosts;
+use crate::list::{Links, List};
+use crate::{Eviction, Hint, Lines, Slot};
+
+/// See the module.
+pub struct Arc {
+    capacity: usize,
+    links: Links,
+    t1: List,
+    t2: List,
+    b1: Ghosts,
+    b2: Ghosts,
+    is_in_t2: Box<[bool]>,
+    /// The length that `t1` should have, from 0 to the capacity.
+    t1_len_target: usize,
+    /// The last incoming key that was found among the ghosts, for which the target has been
+    /// moved already.
+    recalled: Option<u64>,
+}
+
+impl Arc {
+    /// A policy for `capacity` lines.
+    pub fn new(capacity: usize) -> Self {
+        Self {
+            capacity,
+            links: Links::new(capacity),
+            t1: List::new(),
+            t2: List::new(),
+            b1: Ghosts::new(capacity),
+            b2: Ghosts::new(2 * capacity),
+            is_in_t2: vec![false; capacity].into_boxed_slice(),
+            t1_len_target: 0,
+            recalled: None,
+        }
+    }
+
+    /// Takes `key` out of the ghosts and moves the target; says whether it was there, and
+    /// whether in `b2`.
+    fn recall(&mut self, key: u64) -> (bool, bool) {
+        if self.recalled == Some(key) {
+            return (true, false);
+        }
+        self.recalled = None;
+        let (b1_len, b2_len) = (self.b1.len(), self.b2.len());
+        let in_b2 = if self.b1.remove(key) {
+            let step = (b2_len / b1_len).max(1);
+            self.t1_len_target = (self.t1_len_target + step).min(self.capacity);
+            false
+        } else if self.b2.remove(key) {
+            let step = (b1_len / b2_len).max(1);
+            self.t1_len_target = self.t1_len_target.saturating_sub(step);
+            true
+        } else {
+            return (false, false);
+        };
+        self.recalled = Some(key);
+        (true, in_b2)
+    }
+
+    /// Keeps the directory within its bounds before a line that is no ghost comes in.
+    fn trim(&mut self) {
+        if self.t1.len() + self.b1.len() >= self.capacity {
+            self.b1.drop_oldest();
+        } else if self.t1.len() + self.t2.len() + self.b1.len() + self.b2.len() >= 2 * self.capacity
+        {
+            self.b2.drop_oldest();
+        }
+    }
+
+    fn evict_from_t1(&mut self, lines: &dyn Lines, with_ghost: bool) -> Option<Slot> {
+        let slot = self.links.last_that_may_go(&mut self.t1, lines)?;
+        self.links.remove(&mut self.t1, slot);
+        if with_ghost {
+            self.b1.push(lines.key(slot));
+        }
+        Some(slot)
+    }
+
+    fn evict_from_t2(&mut self, lines: &dyn Lines) -> Option<Slot> {
+        let slot = self.links.last_that_may_go(&mut self.t2, lines)?;
+        self.links.remove(&mut self.t2, slot);
+        self.b2.push(lines.key(slot));
+        Some(slot)
+    }
+}
+
+impl Eviction for Arc {
+    fn name(&self) -> &'static str {
+        "arc"
+    }
+
+    fn on_insert(&mut self, slot: Slot, key: u64, _hint: Hint) {
+        let (returns, _) = self.recall(key);
+        self.recalled = None;
+        self.is_in_t2[slot as usize] = returns;
+        if returns {
+            self.links.push_front(&mut self.t2, slot);
+        } else {
+            self.trim();
+            self.links.push_front(&mut self.t1, slot);
+        }
+    }
+
+    fn on_hit(&mut self, slot: Slot) {
+        if self.is_in_t2[slot as usize] {
+            self.links.move_to_front(&mut self.t2, slot);
+        } else {
+            self.links.remove(&mut self.t1, slot);
+            self.links.push_front(&mut self.t2, slot);
+            self.is_in_t2[slot as usize] = true;
+        }
+    }
+
+    fn on_remove(&mut self, slot: Slot) {
+        let list = if self.is_in_t2[slot as usize] { &mut self.t2 } else { &mut self.t1 };
+        self.links.remove(list, slot);
+    }
+
+    fn evict(&mut self, incoming: u64, lines: &dyn Lines) -> Option<Slot> {
+        let (returns, was_in_b2) = self.recall(incoming);
+        let mut with_ghost = true;
+        if !returns {
+            // With `t1` filling its whole half of the directory there is no room for its ghost.
+            with_ghost = self.t1.len() < self.capacity;
+            self.trim();
+        }
+        let t1_len = self.t1.len();
+        let from_t1 = t1_len > 0
+            && (!with_ghost
+                || t1_len > self.t1_len_target
+                || (was_in_b2 && t1_len == self.t1_len_target));
+        if from_t1 {
+            let slot = self.evict_from_t1(lines, with_ghost);
+            slot.or_else(|| self.evict_from_t2(lines))
+        } else {
+            let slot = self.evict_from_t2(lines);
+            slot.or_else(|| self.evict_from_t1(lines, with_ghost))
+        }
+    }
+
+    fn metadata_bytes(&self) -> usize {
+        size_of::<Self>()
+            + self.links.heap_bytes()
+            + self.b1.heap_bytes()
+            + self.b2.heap_bytes()
+            + size_of_val(&*self.is_in_t2)
+    }
+
+    fn self_check(&self) {
+        self.links.check(&self.t1, |slot| assert!(!self.is_in_t2[slot as usize]));
+        self.links.check(&self.t2, |slot| assert!(self.is_in_t2[slot as usize]));
+        let (l1, l2) = (self.t1.len() + self.b1.len(), self.t2.len() + self.b2.len());
+        assert_eq!(self.links.listed_count(), self.t1.len() + self.t2.len());
+        assert!(l1 <= self.capacity, "T1 and B1 hold {l1} of {} lines", self.capacity);
+        assert!(l1 + l2 <= 2 * self.capacity, "the directory holds {}", l1 + l2);
+        assert!(self.t1_len_target <= self.capacity);
+        self.b1.self_check();
+        self.b2.self_check();
+    }
+}

@@ -1,0 +1,195 @@
+//! Doubly linked lists of slots, all in one array of links.
+//!
+//! A slot is in at most one list of a [`Links`] at a time; which one is the policy's to remember.
+//! The price is eight bytes per slot, for which any line can leave any place in constant time.
+//! The *front* of a list is where lines come in, the *back* is where they leave.
+
+use crate::{Lines, Slot};
+
+/// No slot: the end of a list.
+pub const NIL: u32 = u32::MAX;
+/// A slot that is in no list has this in its link to the front.
+const OUT: u32 = u32::MAX - 1;
+
+/// How many lines that may not go an eviction passes over in one list before it gives up. Enough
+/// for a batch of dirty lines under write-back, little enough to stay below a microsecond or two.
+pub const PASS_OVER_MAX: usize = 64;
+
+#[derive(Clone, Copy)]
+struct Link {
+    /// The neighbour nearer to the front.
+    fore: u32,
+    /// The neighbour nearer to the back.
+    aft: u32,
+}
+
+/// The links of all slots.
+pub struct Links {
+    links: Box<[Link]>,
+}
+
+/// The ends of one list.
+pub struct List {
+    front: u32,
+    back: u32,
+    len: usize,
+}
+
+impl List {
+    /// An empty list.
+    pub const fn new() -> Self {
+        Self { front: NIL, back: NIL, len: 0 }
+    }
+
+    /// Slots in the list.
+    pub const fn len(&self) -> usize {
+        self.len
+    }
+
+    /// The slot at the back, or [`NIL`].
+    pub const fn back(&self) -> u32 {
+        self.back
+    }
+}
+
+impl Links {
+    /// Links for `slot_count` slots, none of them in a list.
+    pub fn new(slot_count: usize) -> Self {
+        Self { links: vec![Link { fore: OUT, aft: OUT }; slot_count].into_boxed_slice() }
+    }
+
+    /// Whether the slot is in a list.
+    pub fn is_listed(&self, slot: Slot) -> bool {
+        self.links[slot as usize].fore != OUT
+    }
+
+    /// The neighbour of a listed slot on the side of the front, or [`NIL`].
+    pub fn fore(&self, slot: Slot) -> u32 {
+        self.links[slot as usize].fore
+    }
+
+    /// Puts a slot that is in no list at the front.
+    pub fn push_front(&mut self, list: &mut List, slot: Slot) {
+        assert!(!self.is_listed(slot), "slot {slot} is in a list already");
+        self.links[slot as usize] = Link { fore: NIL, aft: list.front };
+        match list.front {
+            NIL => list.back = slot,
+            old => self.links[old as usize].fore = slot,
+        }
+        list.front = slot;
+        list.len += 1;
+    }
+
+    /// Takes a slot out of the list it is in, which must be `list`.
+    pub fn remove(&mut self, list: &mut List, slot: Slot) {
+        assert!(self.is_listed(slot), "slot {slot} is in no list");
+        let Link { fore, aft } = self.links[slot as usize];
+        match fore {
+            NIL => list.front = aft,
+            fore => self.links[fore as usize].aft = aft,
+        }
+        match aft {
+            NIL => list.back = fore,
+            aft => self.links[aft as usize].fore = fore,
+        }
+        self.links[slot as usize] = Link { fore: OUT, aft: OUT };
+        list.len -= 1;
+    }
+
+    /// Moves a slot of `list` to its front.
+    pub fn move_to_front(&mut self, list: &mut List, slot: Slot) {
+        if list.front != slot {
+            self.remove(list, slot);
+            self.push_front(list, slot);
+        }
+    }
+
+    /// Takes the slot at the back out.
+    pub fn pop_back(&mut self, list: &mut List) -> Option<Slot> {
+        let slot = list.back;
+        if slot == NIL {
+            return None;
+        }
+        self.remove(list, slot);
+        Some(slot)
+    }
+
+    /// The line nearest to the back that may go, of the last [`PASS_OVER_MAX`]; it stays listed.
+    /// When none of them may, all of them go to the front in one piece, so that the next call
+    /// sees others: order is given up for progress only in this case.
+    pub fn last_that_may_go(&mut self, list: &mut List, lines: &dyn Lines) -> Option<Slot> {
+        let mut slot = list.back;
+        for _ in 0..PASS_OVER_MAX {
+            if slot == NIL {
+                return None;
+            }
+            if lines.may_go(slot) {
+                return Some(slot);
+            }
+            slot = self.fore(slot);
+        }
+        self.rotate_behind(list, slot);
+        None
+    }
+
+    /// Puts `new`, which is in no list, at the place of `old`, which leaves the list.
+    pub fn replace(&mut self, list: &mut List, old: Slot, new: Slot) {
+        assert!(!self.is_listed(new), "slot {new} is in a list already");
+        let link = self.links[old as usize];
+        assert!(link.fore != OUT, "slot {old} is in no list");
+        match link.fore {
+            NIL => list.front = new,
+            fore => self.links[fore as usize].aft = new,
+        }
+        match link.aft {
+            NIL => list.back = new,
+            aft => self.links[aft as usize].fore = new,
+        }
+        self.links[new as usize] = link;
+        self.links[old as usize] = Link { fore: OUT, aft: OUT };
+    }
+
+    /// Makes `slot` the back of the list by moving all behind it to the front. With [`NIL`] there
+    /// is nothing to do: the whole list was searched.
+    pub fn rotate_behind(&mut self, list: &mut List, slot: Slot) {
+        if slot == NIL {
+            return;
+        }
+        let first = self.links[slot as usize].aft;
+        if first == NIL {
+            return;
+        }
+        self.links[slot as usize].aft = NIL;
+        self.links[first as usize].fore = NIL;
+        self.links[list.back as usize].aft = list.front;
+        self.links[list.front as usize].fore = list.back;
+        list.front = first;
+        list.back = slot;
+    }
+
+    /// Bytes on the heap.
+    pub fn heap_bytes(&self) -> usize {
+        size_of_val(&*self.links)
+    }
+
+    /// Slots that are in some list.
+    pub fn listed_count(&self) -> usize {
+        self.links.iter().filter(|link| link.fore != OUT).count()
+    }
+
+    /// Walks a list from the front and calls `visit` on each slot.
+    ///
+    /// # Panics
+    /// When the links of the list and its length disagree.
+    pub fn check(&self, list: &List, mut visit: impl FnMut(Slot)) {
+        let (mut slot, mut fore, mut len) = (list.front, NIL, 0);
+        while slot != NIL {
+            assert!(len < list.len, "a list is longer than its length of {}", list.len);
+            let link = self.links[slot as usize];
+            assert_eq!(link.fore, fore, "slot {slot} does not point back to its neighbour");
+            visit(slot);
+            (slot, fore, len) = (link.aft, slot, len + 1);
+        }
+        assert_eq!((fore, len), (list.back, list.len), "a list ends elsewhere than it says");
+    }
+}

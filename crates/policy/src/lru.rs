@@ -1,0 +1,52 @@
+//! LRU: the line that was not used for the longest time goes.
+//!
+//! The yardstick of all others. One list in the order of use; no ghosts.
+
+use crate::list::{Links, List};
+use crate::{Eviction, Hint, Lines, Slot};
+
+/// See the module.
+pub struct Lru {
+    links: Links,
+    recency: List,
+}
+
+impl Lru {
+    /// A policy for `capacity` lines.
+    pub fn new(capacity: usize) -> Self {
+        Self { links: Links::new(capacity), recency: List::new() }
+    }
+}
+
+impl Eviction for Lru {
+    fn name(&self) -> &'static str {
+        "lru"
+    }
+
+    fn on_insert(&mut self, slot: Slot, _key: u64, _hint: Hint) {
+        self.links.push_front(&mut self.recency, slot);
+    }
+
+    fn on_hit(&mut self, slot: Slot) {
+        self.links.move_to_front(&mut self.recency, slot);
+    }
+
+    fn on_remove(&mut self, slot: Slot) {
+        self.links.remove(&mut self.recency, slot);
+    }
+
+    fn evict(&mut self, _incoming: u64, lines: &dyn Lines) -> Option<Slot> {
+        let slot = self.links.last_that_may_go(&mut self.recency, lines)?;
+        self.links.remove(&mut self.recency, slot);
+        Some(slot)
+    }
+
+    fn metadata_bytes(&self) -> usize {
+        size_of::<Self>() + self.links.heap_bytes()
+    }
+
+    fn self_check(&self) {
+        self.links.check(&self.recency, |_| {});
+        assert_eq!(self.links.listed_count(), self.recency.len());
+    }
+}

@@ -1,0 +1,318 @@
+//! Weir, the default: Clock2Q+ with a boundary that moves to where it earns more hits.
+//!
+//! New lines enter a small queue, proven ones are in the main queue, a clock. As in Clock2Q+ a
+//! hit on the newer part of the small queue (the *window*) says nothing, because what was just
+//! brought in is often used again at once and never after; one hit on the older part earns a
+//! place in main, and so does coming back while the ghost is remembered.
+//!
+//! The best share for the small queue differs between workloads by more than any two policies
+//! differ on one of them, so it is not fixed. Ghosts of both queues are watched over the same
+//! short stretch of departures. One that returns from the small queue would have been a hit had
+//! that queue been longer by the stretch, one from main had main been longer; each moves the
+//! boundary by one line its own way. It settles where a line more on either side is worth the
+//! same.
+//!
+//! Lines of recognised streams skip the window, need a hit more than others (their first is the
+//! one that the stream foretold), are not recalled and leave no ghost: a stream of any length
+//! passes through the older part of the small queue.
+//!
+//! The work of one eviction is bounded even when every line was hit: see [`STEPS_MAX`].
+//!
+//! Per line: 8 bytes of links, 1 of state, 4.4 of ghosts.
+
+use crate::fingerprints::{Fingerprints, Origin};
+use crate::list::{Links, List, NIL, PASS_OVER_MAX};
+use crate::{Eviction, Hint, Lines, Slot};
+
+/// Lines moved on by one eviction in one queue before it takes what comes. Hits pay for such
+/// moves in the long run, but without a bound a single eviction could have to walk all of a
+/// cache in which every line was hit. Hardly ever reached: one eviction moves one or two lines.
+pub const STEPS_MAX: usize = 256;
+
+/// The small queue's share of the lines at the start, and the least and most it may have: the
+/// least so that there are departures from which to learn, the most because ghosts tell little
+/// when nearly all lines are new ones.
+const SMALL_SHARE: f64 = 0.10;
+const SMALL_SHARE_MIN: f64 = 0.01;
+const SMALL_SHARE_MAX: f64 = 0.60;
+/// The window's share of the small queue.
+const WINDOW_SHARE: f64 = 0.5;
+/// Ghosts of the small queue per line. More would promote lines that return too seldom.
+const GHOST_SHARE: f64 = 0.90;
+/// The stretch of departures that is watched for each queue, per line.
+const WATCH_SHARE: f64 = 0.05;
+/// Hits that a line of main can have saved up; each spares it once.
+const HITS_MAX: u8 = 3;
+
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+enum Place {
+    Window,
+    Small,
+    Main,
+}
+
+/// What is known of a resident line, in one byte.
+#[derive(Clone, Copy)]
+struct State(u8);
+
+/// See the module.
+pub struct Weir {
+    links: Links,
+    /// The newer part of the small queue.
+    window: List,
+    /// The older part.
+    small: List,
+    main: List,
+    states: Box<[State]>,
+    ghosts: Fingerprints,
+    /// The length that window and small should have together.
+    small_len_target: usize,
+    small_len_min: usize,
+    small_len_max: usize,
+    /// The last incoming key that was looked up, and whether it has a place in main.
+    recalled: Option<(u64, bool)>,
+}
+
+impl Weir {
+    /// A policy for `capacity` lines.
+    pub fn new(capacity: usize) -> Self {
+        let share = |share: f64| ((capacity as f64 * share) as usize).max(1);
+        Self {
+            links: Links::new(capacity),
+            window: List::new(),
+            small: List::new(),
+            main: List::new(),
+            states: vec![State::new(Place::Window, false); capacity].into_boxed_slice(),
+            ghosts: Fingerprints::new(capacity, share(GHOST_SHARE), share(WATCH_SHARE)),
+            small_len_target: share(SMALL_SHARE),
+            small_len_min: share(SMALL_SHARE_MIN),
+            small_len_max: share(SMALL_SHARE_MAX),
+            recalled: None,
+        }
+    }
+
+    /// Whether the line `key` has a place in main, by its ghost; the ghost is gone after that,
+    /// and the boundary has moved.
+    fn recall(&mut self, key: u64) -> bool {
+        match self.ghosts.take(key) {
+            Some((Origin::Small, wear)) => {
+                if f64::from(wear) * GHOST_SHARE < WATCH_SHARE {
+                    self.small_len_target = (self.small_len_target + 1).min(self.small_len_max);
+                }
+                true
+            }
+            Some((Origin::Main, _)) => {
+                self.small_len_target = (self.small_len_target - 1).max(self.small_len_min);
+                false
+            }
+            None => false,
+        }
+    }
+
+    /// Lets the window run over into the older part. The boundary moves by one line at a time,
+    /// so two per insertion keep up with it.
+    fn age_window(&mut self) {
+        let window_len_max = (self.small_len_target as f64 * WINDOW_SHARE).ceil() as usize;
+        for _ in 0..2 {
+            if self.window.len() > window_len_max {
+                let slot = self.window.back();
+                self.take(slot);
+                self.put(slot, State::new(Place::Small, false));
+            }
+        }
+    }
+
+    /// Moves on to main what was hit in the older part, until a line is found to give up.
+    fn evict_from_small(&mut self, lines: &dyn Lines) -> Option<Slot> {
+        let mut slot = self.small.back();
+        let (mut passed, mut steps) = (0, 0);
+        while slot != NIL && passed < PASS_OVER_MAX && steps < STEPS_MAX {
+            let next = self.links.fore(slot);
+            if self.states[slot as usize].hits() > 0 {
+                self.take(slot);
+                self.put(slot, State::new(Place::Main, false));
+                steps += 1;
+            } else if lines.may_go(slot) {
+                return Some(self.give_up(slot, lines));
+            } else {
+                passed += 1;
+            }
+            slot = next;
+        }
+        if passed == PASS_OVER_MAX {
+            self.links.rotate_behind(&mut self.small, slot);
+        }
+        None
+    }
+
+    /// Turns the clock of main until a line is found that was not hit since its last turn, or
+    /// the steps are used up.
+    fn evict_from_main(&mut self, lines: &dyn Lines) -> Option<Slot> {
+        let (mut passed, mut steps) = (0, 0);
+        while passed < PASS_OVER_MAX.min(self.main.len()) {
+            let slot = self.main.back();
+            let state = &mut self.states[slot as usize];
+            let spared = state.hits() > 0 && steps < STEPS_MAX;
+            if spared {
+                state.spend_hit();
+                steps += 1;
+            } else if lines.may_go(slot) {
+                return Some(self.give_up(slot, lines));
+            } else {
+                passed += 1;
+            }
+            self.links.move_to_front(&mut self.main, slot);
+        }
+        None
+    }
+
+    /// For the case that the older part has nothing to give, at the smallest capacities always.
+    fn evict_from_window(&mut self, lines: &dyn Lines) -> Option<Slot> {
+        let slot = self.links.last_that_may_go(&mut self.window, lines)?;
+        Some(self.give_up(slot, lines))
+    }
+
+    fn give_up(&mut self, slot: Slot, lines: &dyn Lines) -> Slot {
+        let state = self.states[slot as usize];
+        self.take(slot);
+        if !state.is_stream() {
+            let origin = if state.place() == Place::Main { Origin::Main } else { Origin::Small };
+            self.ghosts.push(lines.key(slot), origin);
+        }
+        slot
+    }
+
+    fn put(&mut self, slot: Slot, state: State) {
+        self.states[slot as usize] = state;
+        let list = match state.place() {
+            Place::Window => &mut self.window,
+            Place::Small => &mut self.small,
+            Place::Main => &mut self.main,
+        };
+        self.links.push_front(list, slot);
+    }
+
+    fn take(&mut self, slot: Slot) {
+        let list = match self.states[slot as usize].place() {
+            Place::Window => &mut self.window,
+            Place::Small => &mut self.small,
+            Place::Main => &mut self.main,
+        };
+        self.links.remove(list, slot);
+    }
+}
+
+impl Eviction for Weir {
+    fn name(&self) -> &'static str {
+        "weir"
+    }
+
+    fn on_insert(&mut self, slot: Slot, key: u64, hint: Hint) {
+        let recalled = self.recalled.take();
+        if hint == Hint::Stream {
+            self.put(slot, State::new(Place::Small, true));
+            return;
+        }
+        let proven = match recalled {
+            Some((recalled_key, proven)) if recalled_key == key => proven,
+            _ => self.recall(key),
+        };
+        if proven {
+            self.put(slot, State::new(Place::Main, false));
+        } else {
+            self.put(slot, State::new(Place::Window, false));
+        }
+        self.age_window();
+    }
+
+    fn on_hit(&mut self, slot: Slot) {
+        self.states[slot as usize].count_hit();
+    }
+
+    fn on_remove(&mut self, slot: Slot) {
+        self.take(slot);
+    }
+
+    fn evict(&mut self, incoming: u64, lines: &dyn Lines) -> Option<Slot> {
+        // Before anything is given up: a new ghost could overwrite the one that is about to
+        // return.
+        if self.recalled.is_none_or(|(key, _)| key != incoming) {
+            self.recalled = Some((incoming, self.recall(incoming)));
+        }
+        let small_len = self.window.len() + self.small.len();
+        if small_len >= self.small_len_target {
+            let found = self.evict_from_small(lines).or_else(|| self.evict_from_window(lines));
+            found.or_else(|| self.evict_from_main(lines))
+        } else {
+            let found = self.evict_from_main(lines).or_else(|| self.evict_from_small(lines));
+            found.or_else(|| self.evict_from_window(lines))
+        }
+    }
+
+    fn metadata_bytes(&self) -> usize {
+        size_of::<Self>()
+            + self.links.heap_bytes()
+            + self.ghosts.heap_bytes()
+            + size_of_val(&*self.states)
+    }
+
+    fn self_check(&self) {
+        for (list, place) in
+            [(&self.window, Place::Window), (&self.small, Place::Small), (&self.main, Place::Main)]
+        {
+            self.links.check(list, |slot| {
+                let state = self.states[slot as usize];
+                assert_eq!(state.place(), place, "slot {slot} is in the wrong list");
+                assert!(state.hits() <= HITS_MAX, "slot {slot} has too many hits");
+                assert!(place == Place::Small || !state.is_stream(), "a stream line escaped");
+            });
+        }
+        let resident = self.window.len() + self.small.len() + self.main.len();
+        assert_eq!(self.links.listed_count(), resident);
+        let range = self.small_len_min..=self.small_len_max;
+        assert!(range.contains(&self.small_len_target), "the boundary is out of its range");
+        self.ghosts.self_check();
+    }
+}
+
+impl State {
+    const STREAM_BIT: u8 = 1 << 4;
+    /// Set in a line of a stream until it has had the hit that the stream foretold.
+    const FORETOLD_BIT: u8 = 1 << 5;
+
+    const fn new(place: Place, is_stream: bool) -> Self {
+        Self(place as u8 | if is_stream { Self::STREAM_BIT | Self::FORETOLD_BIT } else { 0 })
+    }
+
+    const fn place(self) -> Place {
+        match self.0 & 3 {
+            0 => Place::Window,
+            1 => Place::Small,
+            _ => Place::Main,
+        }
+    }
+
+    const fn hits(self) -> u8 {
+        (self.0 >> 2) & 3
+    }
+
+    const fn is_stream(self) -> bool {
+        self.0 & Self::STREAM_BIT != 0
+    }
+
+    fn count_hit(&mut self) {
+        if self.0 & Self::FORETOLD_BIT != 0 {
+            self.0 &= !Self::FORETOLD_BIT;
+        } else if self.place() != Place::Window && self.hits() < HITS_MAX {
+            self.0 += 1 << 2;
+        }
+    }
+
+    fn spend_hit(&mut self) {
+        assert!(self.hits() > 0, "a line without hits can't spend one");
+        self.0 -= 1 << 2;
+    }
+}
+
+#[cfg(test)]
+mod tests;

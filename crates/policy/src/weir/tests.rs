@@ -1,0 +1,158 @@
+use super::*;
+use crate::testing::{Shard, key};
+
+/// A policy with its shard, driven as an engine would.
+struct Cache {
+    policy: Weir,
+    shard: Shard,
+}
+
+impl Cache {
+    fn new(capacity: usize) -> Self {
+        Self { policy: Weir::new(capacity), shard: Shard::new(capacity) }
+    }
+
+    /// Accesses a line; says whether that was a hit.
+    fn access(&mut self, line: u64, hint: Hint) -> bool {
+        if let Some(slot) = self.shard.slot_of(line) {
+            self.policy.on_hit(slot);
+            return true;
+        }
+        let slot = self.shard.free_slot().unwrap_or_else(|| {
+            let slot = self.policy.evict(key(line), &self.shard).unwrap();
+            self.shard.residents[slot as usize] = None;
+            slot
+        });
+        self.shard.residents[slot as usize] = Some(line);
+        self.policy.on_insert(slot, key(line), hint);
+        false
+    }
+
+    fn place_of(&self, line: u64) -> Option<Place> {
+        let slot = self.shard.slot_of(line)?;
+        Some(self.policy.states[slot as usize].place())
+    }
+}
+
+#[test]
+fn a_hit_in_the_window_does_not_earn_a_place_in_main_a_later_one_does() {
+    let mut cache = Cache::new(100);
+    for line in 0..100 {
+        cache.access(line, Hint::Normal);
+        cache.access(line, Hint::Normal);
+    }
+    assert_eq!(cache.place_of(10), Some(Place::Small));
+    cache.access(10, Hint::Normal);
+    for line in 1000..1200 {
+        cache.access(line, Hint::Normal);
+    }
+    assert_eq!(cache.place_of(10), Some(Place::Main));
+    assert_eq!(cache.policy.main.len(), 1, "hits in the window counted");
+}
+
+#[test]
+fn a_line_that_comes_back_as_a_ghost_goes_to_main() {
+    let mut cache = Cache::new(100);
+    for line in 0..150 {
+        cache.access(line, Hint::Normal);
+    }
+    assert_eq!(cache.place_of(20), None);
+    cache.access(20, Hint::Normal);
+    assert_eq!(cache.place_of(20), Some(Place::Main));
+}
+
+#[test]
+fn the_boundary_moves_to_the_side_that_loses_hits() {
+    let mut cache = Cache::new(1000);
+    let start = cache.policy.small_len_target;
+    // Lines come back just after they left a small queue that fills the cache.
+    for line in 0..20_000 {
+        cache.access(line, Hint::Normal);
+        if line >= 1_010 {
+            cache.access(line - 1_010, Hint::Normal);
+        }
+    }
+    let grown = cache.policy.small_len_target;
+    assert!(grown > start, "{grown} should be more than {start}");
+    cache.policy.self_check();
+
+    // Now each line that leaves main is wanted again soon.
+    let mut cache = Cache::new(1000);
+    for round in 0..40 {
+        for line in 0..930 {
+            cache.access(line, Hint::Normal);
+        }
+        for line in 0..500 {
+            cache.access(1_000_000 + round * 1_000 + line, Hint::Normal);
+        }
+    }
+    let shrunk = cache.policy.small_len_target;
+    assert!(shrunk < start, "{shrunk} should be less than {start}");
+    cache.policy.self_check();
+}
+
+#[test]
+fn a_stream_of_any_length_displaces_next_to_nothing() {
+    let mut cache = Cache::new(1000);
+    for _ in 0..4 {
+        for line in 0..880 {
+            cache.access(line, Hint::Normal);
+        }
+        for line in 0..200 {
+            cache.access(10_000 + line, Hint::Normal);
+        }
+    }
+    let resident = |cache: &Cache| (0..880).filter(|&n| cache.shard.slot_of(n).is_some()).count();
+    let before = resident(&cache);
+    for line in 0..8_000 {
+        cache.access(1_000_000 + line, Hint::Stream);
+        assert!(cache.access(1_000_000 + line, Hint::Normal), "the stream's own reader misses");
+    }
+    let after = resident(&cache);
+    assert!(before - after <= 100, "{before} working lines became {after}");
+    for line in 7_000..8_000 {
+        let place = cache.place_of(1_000_000 + line);
+        assert!(place.is_none_or(|place| place == Place::Small), "{line} is in {place:?}");
+    }
+    cache.policy.self_check();
+}
+
+#[test]
+fn one_eviction_does_bounded_work_when_every_line_was_hit_or_is_held() {
+    let mut cache = Cache::new(2_000);
+    // The second round finds the ghosts of the first; from the third on all lines are in main
+    // or hit, and the fourth fills up the hits.
+    for _ in 0..5 {
+        for line in 0..1_900 {
+            cache.access(line, Hint::Normal);
+        }
+        for line in 0..300 {
+            cache.access(10_000 + line, Hint::Normal);
+        }
+    }
+    let main_slots: Vec<Slot> = (0..2_000)
+        .filter(|&slot| cache.policy.states[slot as usize].place() == Place::Main)
+        .collect();
+    assert!(main_slots.len() > 2 * STEPS_MAX, "only {} lines are in main", main_slots.len());
+    for &slot in &main_slots {
+        (0..HITS_MAX).for_each(|_| cache.policy.on_hit(slot));
+    }
+    assert!(cache.policy.evict_from_main(&cache.shard).is_some());
+    let spared = main_slots.iter().filter(|&&slot| cache.policy.states[slot as usize].hits() < 3);
+    assert!(spared.count() <= STEPS_MAX);
+    let held = Shard { held: vec![true; 2_000], ..Shard::new(2_000) };
+    cache.shard = Shard { residents: cache.shard.residents, ..held };
+    for incoming in 0..100 {
+        assert_eq!(cache.policy.evict(key(50_000 + incoming), &cache.shard), None);
+        let asked = cache.shard.asked.replace(0);
+        assert!(asked <= 3 * PASS_OVER_MAX, "asked about {asked} lines");
+    }
+}
+
+#[test]
+fn the_metadata_stays_within_fourteen_bytes_per_line() {
+    for capacity in [4096, 10_000, 1 << 20] {
+        let bytes = Weir::new(capacity).metadata_bytes();
+        assert!(bytes <= 14 * capacity, "{bytes} bytes for {capacity} lines");
+    }
+}

@@ -1,0 +1,104 @@
+//! Our client, fed with a server's stream.
+//!
+//! The first byte chooses what the client asks for, or, with its top bit, that the handshake is
+//! skipped. Promises: an export that opens has properties in their range; data and holes stay
+//! inside their request; a read that succeeds had every byte exactly once; a breach is final.
+
+#![no_main]
+
+use forebay_fuzz::nbd::{opened, terms};
+use forebay_nbd::{
+    Command,
+    client::{self, Event, Opened, ReplyParser, Request},
+};
+use libfuzzer_sys::fuzz_target;
+
+/// First byte and length of every request in flight.
+const PLACE: (u64, u64) = (4096, 4096);
+
+fuzz_target!(|input: &[u8]| {
+    let [choice, input @ ..] = input else { return };
+    if choice & 128 != 0 {
+        return read_replies(&opened(&terms(*choice & 3)), input);
+    }
+    let config = client::Config {
+        export: "x".into(),
+        tls: choice & 1 != 0,
+        extended: choice & 2 != 0,
+        base_allocation: choice & 4 != 0,
+    };
+    let mut handshake = client::Handshake::new(config);
+    let (mut taken, mut received, mut said) = (0, 0, Vec::new());
+    let piece_len = if choice & 8 != 0 { 7 } else { usize::MAX };
+    while received < input.len() {
+        received = received.saturating_add(piece_len).min(input.len());
+        let (more, step) = handshake.advance(&input[taken..received], &mut said);
+        taken += more;
+        assert!(taken <= received && said.len() < 1024);
+        match step {
+            client::Step::NeedMore => {}
+            client::Step::StartTls => handshake.tls_established(&mut said),
+            client::Step::Fail(failure) => return drop(failure.to_string()),
+            client::Step::Enter(opened) => {
+                assert_is_sound(&opened);
+                return read_replies(&opened, &input[taken..]);
+            }
+        }
+    }
+});
+
+fn assert_is_sound(opened: &Opened) {
+    assert!(opened.size_bytes < 1 << 63);
+    assert!(opened.block_min.is_power_of_two() && opened.block_min <= 1 << 16);
+    assert!(opened.block_preferred >= opened.block_min.max(512));
+    assert!((opened.block_preferred..=32 << 20).contains(&opened.payload_max));
+    assert!(opened.structured || opened.base_allocation.is_none());
+}
+
+fn read_replies(opened: &Opened, mut input: &[u8]) {
+    let mut parser = ReplyParser::new(opened);
+    let commands = [Command::Read, Command::Read, Command::Write, Command::BlockStatus];
+    for (cookie, command) in commands.into_iter().enumerate() {
+        let (offset, len) = PLACE;
+        parser.begin(&Request { cookie: cookie as u64, command, flags: 0, offset, len });
+    }
+    let mut seen = [[false; PLACE.1 as usize]; 2];
+    let mut done: Vec<u64> = Vec::new();
+    loop {
+        let (taken, event) = parser.advance(input);
+        input = &input[taken..];
+        match event {
+            Event::NeedMore => break,
+            Event::Data { cookie, offset, len } => {
+                see(&mut seen[cookie as usize], offset, len);
+                let Some(rest) = input.get(len as usize..) else { break };
+                input = rest;
+            }
+            Event::Hole { cookie, offset, len } => see(&mut seen[cookie as usize], offset, len),
+            Event::Extents { cookie, extents } => {
+                assert!(cookie == 3 && extents.iter().all(|extent| extent.len > 0));
+                assert!(extents.iter().map(|extent| extent.len).sum::<u64>() <= PLACE.1);
+            }
+            Event::Error { text, .. } => assert!(text.len() <= 256),
+            Event::Done { cookie, result } => {
+                assert!(!done.contains(&cookie));
+                done.push(cookie);
+                if result.is_ok() && cookie < 2 {
+                    assert!(seen[cookie as usize].iter().all(|&seen| seen));
+                }
+            }
+            Event::Broken(_) => {
+                assert!(matches!(parser.advance(input), (0, Event::Broken(_))));
+                break;
+            }
+        }
+    }
+}
+
+/// Notes bytes of a read as sent.
+fn see(seen: &mut [bool], offset: u64, len: u32) {
+    let start = (offset - PLACE.0) as usize;
+    for byte in &mut seen[start..start + len as usize] {
+        assert!(!std::mem::replace(byte, true), "a byte was sent twice");
+    }
+}

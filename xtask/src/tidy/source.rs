@@ -1,0 +1,437 @@
+//! A Rust file as the rules see it: code, comments and strings told apart, test code marked.
+//!
+//! This is a scanner and no parser. It knows the lexical forms of Rust (nested comments, raw
+//! strings, characters and lifetimes), matches brackets, and reads `use` trees. It keeps every
+//! line where it was, so that a finding can name its line.
+
+use std::path::{Path, PathBuf};
+
+/// A scanned file.
+pub struct Source {
+    /// All of it.
+    text: Vec<char>,
+    /// Where each line begins.
+    line_starts: Vec<usize>,
+    /// The text, with all that is not code blanked out.
+    code: Vec<char>,
+    /// The text, with all that is not a comment blanked out.
+    comments: Vec<char>,
+    /// For each line, whether it is test code.
+    test_lines: Vec<bool>,
+}
+
+/// A function with a body.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Function {
+    /// Its name.
+    pub name: String,
+    /// The line of its `fn`, from 0.
+    pub first_line: usize,
+    /// The line of its closing brace, from 0.
+    pub last_line: usize,
+}
+
+impl Source {
+    /// Scans `text`.
+    pub fn new(text: &str) -> Self {
+        let text: Vec<char> = text.chars().collect();
+        let (code, comments) = separate(&text);
+        let behind = text.iter().enumerate().filter(|(_, c)| **c == '\n').map(|(at, _)| at + 1);
+        let line_starts: Vec<usize> = std::iter::once(0).chain(behind).collect();
+        let test_lines = vec![false; line_starts.len()];
+        let mut source = Self { text, line_starts, code, comments, test_lines };
+        for (first, last) in source.test_items() {
+            let (first, last) = (source.line_of(first), source.line_of(last));
+            source.test_lines[first..=last].fill(true);
+        }
+        source
+    }
+
+    /// Marks the whole file as test code.
+    pub fn all_is_test(&mut self) {
+        self.test_lines.fill(true);
+    }
+
+    /// Whether the line (from 0) is test code.
+    pub fn is_test(&self, line: usize) -> bool {
+        self.test_lines.get(line).copied().unwrap_or(false)
+    }
+
+    /// Lines that are not test code.
+    pub fn line_count(&self) -> usize {
+        self.test_lines.iter().filter(|test| !**test).count().saturating_sub(1)
+    }
+
+    /// The code, line by line, comments and strings blanked out.
+    pub fn code_lines(&self) -> Vec<String> {
+        lines(&self.code)
+    }
+
+    /// The comments, line by line, all else blanked out.
+    pub fn comment_lines(&self) -> Vec<String> {
+        lines(&self.comments)
+    }
+
+    /// The functions that have a body, in the order of the file.
+    pub fn functions(&self) -> Vec<Function> {
+        let mut functions = Vec::new();
+        for at in self.words("fn") {
+            let name: String = self.code[at + 2..]
+                .iter()
+                .skip_while(|c| c.is_whitespace())
+                .take_while(|c| is_word(**c))
+                .collect();
+            // A pointer type, `fn(u8)`, has no name.
+            if let (false, Some((_, end))) = (name.is_empty(), self.body(at)) {
+                let (first_line, last_line) = (self.line_of(at), self.line_of(end));
+                functions.push(Function { name, first_line, last_line });
+            }
+        }
+        functions
+    }
+
+    /// The paths that `use` brings in, each in full, with its line (from 0).
+    pub fn uses(&self) -> Vec<(usize, String)> {
+        let mut uses = Vec::new();
+        for at in self.words("use") {
+            let tree: String = self.code[at + 3..].iter().take_while(|c| **c != ';').collect();
+            let line = self.line_of(at);
+            let mut paths = Vec::new();
+            expand(&tree, "", &mut paths);
+            uses.extend(paths.into_iter().map(|path| (line, path)));
+        }
+        uses
+    }
+
+    /// The files that `mod name;` in `file` may mean; of test code, or of the rest.
+    pub fn declared_modules(&self, file: &Path, test: bool) -> Vec<PathBuf> {
+        let dir = file.parent().unwrap_or(Path::new(""));
+        let stem = file.file_stem().and_then(|stem| stem.to_str()).unwrap_or("");
+        let base = match stem {
+            "lib" | "main" | "mod" => dir.to_path_buf(),
+            stem => dir.join(stem),
+        };
+        let mut modules = Vec::new();
+        for at in self.words("mod") {
+            let rest: String = self.code[at + 3..].iter().take(200).collect();
+            let rest = rest.trim_start();
+            let name: String = rest.chars().take_while(|c| is_word(*c)).collect();
+            let ends = rest[name.len()..].trim_start().starts_with(';');
+            if ends && self.is_test(self.line_of(at)) == test {
+                if let Some(path) = self.path_attribute(at) {
+                    modules.push(dir.join(path));
+                    continue;
+                }
+                modules.push(base.join(format!("{name}.rs")));
+                modules.push(base.join(&name).join("mod.rs"));
+            }
+        }
+        modules
+    }
+
+    /// What `#[path = "..."]` says of the item whose keyword is at `at`.
+    fn path_attribute(&self, at: usize) -> Option<String> {
+        let start = self.code[..at].iter().rposition(|c| matches!(c, ';' | '}')).unwrap_or(0);
+        let code: String = self.code[start..at].iter().collect();
+        let attribute = start + code[..code.find("#[path")?].chars().count();
+        let text = self.text[attribute..at].iter().collect::<String>();
+        text.split('"').nth(1).map(str::to_owned)
+    }
+
+    /// Where `word` stands as a word of its own.
+    pub fn words(&self, word: &str) -> Vec<usize> {
+        let word: Vec<char> = word.chars().collect();
+        let word_at = |at: &usize| {
+            let end = at + word.len();
+            self.code[*at..end] == word[..]
+                && (*at == 0 || !is_word(self.code[at - 1]))
+                && self.code.get(end).is_none_or(|c| !is_word(*c))
+        };
+        (0..(self.code.len() + 1).saturating_sub(word.len())).filter(word_at).collect()
+    }
+
+    /// The line (from 0) of a place in the text.
+    pub fn line_of(&self, at: usize) -> usize {
+        self.line_starts.partition_point(|start| *start <= at) - 1
+    }
+
+    /// The items under `#[test]` and `#[cfg(test)]` and its like: their first and last place.
+    fn test_items(&self) -> Vec<(usize, usize)> {
+        let mut items = Vec::new();
+        let mut at = 0;
+        while let Some(start) = self.code[at..].windows(2).position(|two| two == ['#', '[']) {
+            let start = at + start;
+            let Some(end) = self.matching(start + 1) else { break };
+            at = end + 1;
+            let attribute: String =
+                self.code[start + 2..end].iter().filter(|c| !c.is_whitespace()).collect();
+            let test = attribute == "test"
+                || attribute == "cfg(test)"
+                || attribute.starts_with("cfg(all(test,");
+            if test {
+                let last = self.item_end(at);
+                items.push((start, last));
+                at = last;
+            }
+        }
+        items
+    }
+
+    /// The end of the item that begins at `at`: its semicolon or its closing brace.
+    fn item_end(&self, at: usize) -> usize {
+        match self.body(at) {
+            Some((_, end)) => end,
+            None => self.semicolon(at).unwrap_or(self.code.len().saturating_sub(1)),
+        }
+    }
+
+    /// The braces of the item that begins at `at`, unless a semicolon ends it before.
+    fn body(&self, at: usize) -> Option<(usize, usize)> {
+        let open = self.first_outside(at, |c| c == '{' || c == ';')?;
+        (self.code[open] == '{').then_some(())?;
+        Some((open, self.matching(open)?))
+    }
+
+    fn semicolon(&self, at: usize) -> Option<usize> {
+        self.first_outside(at, |c| c == ';')
+    }
+
+    /// The first such character from `at` on that is not inside parentheses or square brackets.
+    fn first_outside(&self, at: usize, wanted: impl Fn(char) -> bool) -> Option<usize> {
+        let mut place = at;
+        while let Some(c) = self.code.get(place) {
+            if wanted(*c) {
+                return Some(place);
+            }
+            if matches!(c, '(' | '[') {
+                place = self.matching(place)?;
+            }
+            place += 1;
+        }
+        None
+    }
+
+    /// The bracket that closes the one at `open`.
+    fn matching(&self, open: usize) -> Option<usize> {
+        let mut depth = 0usize;
+        for (place, c) in self.code.iter().enumerate().skip(open) {
+            match c {
+                '(' | '[' | '{' => depth += 1,
+                ')' | ']' | '}' => {
+                    depth = depth.checked_sub(1)?;
+                    if depth == 0 {
+                        return Some(place);
+                    }
+                }
+                _ => {}
+            }
+        }
+        None
+    }
+}
+
+/// Whether `c` may stand inside a word.
+pub fn is_word(c: char) -> bool {
+    c.is_alphanumeric() || c == '_'
+}
+
+fn lines(text: &[char]) -> Vec<String> {
+    text.iter().collect::<String>().lines().map(str::to_owned).collect()
+}
+
+/// The paths of a `use` tree behind `prefix`.
+fn expand(tree: &str, prefix: &str, paths: &mut Vec<String>) {
+    let tree = tree.trim();
+    let Some(open) = tree.find('{') else {
+        let path = tree.split(" as ").next().unwrap_or(tree);
+        let path: String = path.chars().filter(|c| !c.is_whitespace()).collect();
+        paths.push(format!("{prefix}{path}"));
+        return;
+    };
+    let head: String = tree[..open].chars().filter(|c| !c.is_whitespace()).collect();
+    let prefix = format!("{prefix}{head}");
+    let inside = tree[open + 1..].trim_end().trim_end_matches('}');
+    let (mut depth, mut start) = (0, 0);
+    let inside = format!("{}{},", inside, "}".repeat(unclosed(inside)));
+    for (place, c) in inside.char_indices() {
+        match c {
+            '{' => depth += 1,
+            '}' => depth -= 1,
+            ',' if depth == 0 => {
+                if !inside[start..place].trim().is_empty() {
+                    expand(&inside[start..place], &prefix, paths);
+                }
+                start = place + 1;
+            }
+            _ => {}
+        }
+    }
+}
+
+/// How many braces are open at the end of `text`: trimming may take one too many.
+fn unclosed(text: &str) -> usize {
+    let count = |wanted| text.chars().filter(|c| *c == wanted).count();
+    count('{').saturating_sub(count('}'))
+}
+
+/// Splits `text` into its code and its comments, both as long as the text.
+fn separate(text: &[char]) -> (Vec<char>, Vec<char>) {
+    let blank = |c: &char| if *c == '\n' { '\n' } else { ' ' };
+    let mut code: Vec<char> = text.iter().map(blank).collect();
+    let mut comments = code.clone();
+    let mut at = 0;
+    while at < text.len() {
+        let rest = &text[at..];
+        let (len, kind) = token(rest, at > 0 && is_word(text[at - 1]));
+        match kind {
+            Kind::Code => code[at..at + len].copy_from_slice(&rest[..len]),
+            Kind::Comment => comments[at..at + len].copy_from_slice(&rest[..len]),
+            Kind::Literal => {}
+        }
+        at += len;
+    }
+    (code, comments)
+}
+
+enum Kind {
+    Code,
+    Comment,
+    Literal,
+}
+
+/// The length and kind of what `rest` begins with. `in_word` says that it continues a word, so
+/// that the `r` of `for"` is no raw string.
+fn token(rest: &[char], in_word: bool) -> (usize, Kind) {
+    let two = (rest[0], rest.get(1).copied().unwrap_or('\n'));
+    match two {
+        ('/', '/') => (rest.iter().take_while(|c| **c != '\n').count(), Kind::Comment),
+        ('/', '*') => (block_comment(rest), Kind::Comment),
+        ('"', _) => (string(rest), Kind::Literal),
+        ('\'', _) => character(rest),
+        ('r' | 'b' | 'c', _) if !in_word => match raw_string(rest) {
+            Some(len) => (len, Kind::Literal),
+            None => (1, Kind::Code),
+        },
+        _ => (1, Kind::Code),
+    }
+}
+
+fn block_comment(rest: &[char]) -> usize {
+    let (mut depth, mut at) = (0, 0);
+    while at < rest.len() {
+        match (rest[at], rest.get(at + 1)) {
+            ('/', Some('*')) => (depth, at) = (depth + 1, at + 2),
+            ('*', Some('/')) => (depth, at) = (depth - 1, at + 2),
+            _ => at += 1,
+        }
+        if depth == 0 {
+            break;
+        }
+    }
+    at
+}
+
+fn string(rest: &[char]) -> usize {
+    let mut at = 1;
+    while at < rest.len() && rest[at] != '"' {
+        at += if rest[at] == '\\' { 2 } else { 1 };
+    }
+    (at + 1).min(rest.len())
+}
+
+/// A character literal, or the quote of a lifetime.
+fn character(rest: &[char]) -> (usize, Kind) {
+    match (rest.get(1), rest.get(2)) {
+        (Some('\\'), _) => {
+            // What follows the backslash may be a quote; the literal ends at the next one.
+            let end = rest.iter().skip(3).take_while(|c| **c != '\'').count();
+            ((end + 4).min(rest.len()), Kind::Literal)
+        }
+        (Some(_), Some('\'')) => (3, Kind::Literal),
+        _ => (1, Kind::Code),
+    }
+}
+
+/// The length of a raw string with its prefix (`r`, `br`, `cr`), if `rest` begins with one.
+fn raw_string(rest: &[char]) -> Option<usize> {
+    let prefix = rest.iter().take_while(|c| matches!(c, 'r' | 'b' | 'c')).count();
+    if prefix > 2 || rest[prefix - 1] != 'r' {
+        return None;
+    }
+    let hashes = rest[prefix..].iter().take_while(|c| **c == '#').count();
+    if rest.get(prefix + hashes) != Some(&'"') {
+        return None;
+    }
+    let mut at = prefix + hashes + 1;
+    while at < rest.len() {
+        if rest[at] == '"' && rest[at + 1..].iter().take_while(|c| **c == '#').count() >= hashes {
+            return Some(at + 1 + hashes);
+        }
+        at += 1;
+    }
+    Some(rest.len())
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn code(text: &str) -> String {
+        Source::new(text).code_lines().join("\n")
+    }
+
+    #[test]
+    fn strings_and_comments_are_no_code() {
+        let text = r##"let a = "x // y \" unsafe"; // unsafe
+let b = r#"unsafe " "#; /* unsafe /* nested */ unsafe */ let c = '"'; let d = '\'';
+let e = b"q";
+fn f<'a>(x: &'a str) {} let g = '\u{41}'; let h = br"unsafe"; let var = c"unsafe";"##;
+        let code = code(text);
+        assert!(!code.contains("unsafe") && !code.contains("nested"), "{code}");
+        for kept in ["let a", "let b", "let c", "let d", "let e", "fn f<'a>(x: &'a str)", "let h"] {
+            assert!(code.contains(kept), "{kept} in {code}");
+        }
+        assert_eq!(code.lines().count(), 4);
+        assert!(Source::new(text).comment_lines()[0].contains("// unsafe"));
+    }
+
+    #[test]
+    fn test_code_is_marked_and_the_rest_is_not() {
+        let text = "fn a() {}\n#[cfg(test)]\nuse x::{y};\nfn b() -> [u8; 2] {\n}\n\
+                    #[cfg(test)]\n#[rustfmt::skip]\nmod tests {\n    fn c() {}\n}\nfn d() {}\n";
+        let source = Source::new(text);
+        let marked: Vec<usize> = (0..11).filter(|line| source.is_test(*line)).collect();
+        assert_eq!(marked, [1, 2, 5, 6, 7, 8, 9]);
+        assert_eq!(source.line_count(), 4);
+    }
+
+    #[test]
+    fn functions_have_their_lines() {
+        let text = "trait T {\n    fn none(&self);\n}\n\
+                    fn some(a: [u8; 3])\nwhere\n    A: B,\n{\n    if x {\n    }\n}\n\
+                    type P = fn(u8);\n";
+        let functions = Source::new(text).functions();
+        assert_eq!(functions, [Function { name: "some".to_owned(), first_line: 3, last_line: 9 }]);
+    }
+
+    #[test]
+    fn use_trees_are_taken_apart() {
+        let source = Source::new("use std::{io, fs::{self, File as F}, sync::Arc};\nuse a::b;\n");
+        let paths: Vec<String> = source.uses().into_iter().map(|(_, path)| path).collect();
+        assert_eq!(paths, ["std::io", "std::fs::self", "std::fs::File", "std::sync::Arc", "a::b"]);
+    }
+
+    #[test]
+    fn modules_are_where_they_are_declared() {
+        let source = Source::new("mod a;\n#[cfg(test)]\nmod t;\nmod inline {\n}\n");
+        let file = Path::new("src/x.rs");
+        assert_eq!(source.declared_modules(file, false)[0], Path::new("src/x/a.rs"));
+        assert_eq!(source.declared_modules(file, false).len(), 2);
+        assert_eq!(source.declared_modules(file, true)[0], Path::new("src/x/t.rs"));
+        let elsewhere = Source::new("mod a;\n#[cfg(test)]\n#[path = \"x_tests.rs\"]\nmod t;\n");
+        assert_eq!(elsewhere.declared_modules(file, true), [Path::new("src/x_tests.rs")]);
+        assert_eq!(elsewhere.declared_modules(file, false)[0], Path::new("src/x/a.rs"));
+        let root = source.declared_modules(Path::new("src/lib.rs"), false);
+        assert_eq!(root, [Path::new("src/a.rs"), Path::new("src/a/mod.rs")]);
+    }
+}
