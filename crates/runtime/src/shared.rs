@@ -68,6 +68,9 @@ impl FlushGate {
     }
 }
 
+/// Something to do on a worker's thread.
+pub(crate) type Task = Box<dyn FnOnce(&mut dyn crate::worker::Tasks) + Send>;
+
 /// What a worker is told by others.
 pub(crate) enum Message {
     /// An I/O that was given to a backend has ended.
@@ -77,7 +80,7 @@ pub(crate) enum Message {
     /// Serve this client.
     Connection { socket: OwnedFd, listener: u32 },
     /// Do this between two turns.
-    Task(Box<dyn FnOnce(&mut dyn crate::worker::Tasks) + Send>),
+    Task(Task),
 }
 
 /// A worker's inbox, and its bell.

@@ -173,9 +173,8 @@ impl Manager for Daemon {
         let _changing = self.changing();
         let found = self.state().volumes.iter().position(|spec| spec.name == name);
         let at = found.ok_or_else(|| Problem::unknown_volume(name))?;
-        let spec = self.state().volumes[at].with(&change).map_err(|error| {
-            Problem::new(ErrorKind::Invalid, error.to_string(), "see forebay serve --help")
-        })?;
+        let spec = self.state().volumes[at].with(&change);
+        let spec = spec.map_err(|error| forebay_control::invalid(&error))?;
         let change = RuntimeChange {
             description: spec.description.clone().unwrap_or_default(),
             mode: spec.mode,

@@ -90,6 +90,8 @@ impl<R: Reactor> Worker<R> {
             Event::Woken => self.read_messages(),
             Event::Accepted { listener, result } => match result {
                 Ok(socket) => self.accepted(socket, listener),
+                // What was cancelled is the listening itself.
+                Err(error) if error.raw_os_error() == Some(libc::ECANCELED) => {}
                 Err(error) => tracing::warn!("a client could not be accepted: {error}"),
             },
             Event::Received { conn, buffer, result } => {
