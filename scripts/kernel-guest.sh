@@ -73,8 +73,8 @@ try() {
   say "$1: checking it"
   $3 /dev/nbd0 >/tmp/check.log 2>&1 || { cat /tmp/check.log; exit 1; }
   mount -t "$1" /dev/nbd0 /mnt
-  cat /tmp/sums.* | sha256sum -c >/tmp/sums.log 2>&1 || { grep -v OK /tmp/sums.log; exit 1; }
-  say "$1: $(wc -l </tmp/sums.log) files as they were written"
+  cat /tmp/sums.* | sha256sum -c >/tmp/verify.log 2>&1 || { grep -v OK /tmp/verify.log; exit 1; }
+  say "$1: $(wc -l </tmp/verify.log) files as they were written"
   umount /mnt
 }
 

@@ -68,7 +68,8 @@ fn main() {
     let usage = shard.usage();
     let places = places(arguments.lines, slots as u64);
     let mut page = vec![0u8; LINE_BYTES as usize];
-    let (mut bare, mut engine) = (Vec::new(), Vec::new());
+    let mut bare = Vec::with_capacity(arguments.rounds);
+    let mut engine = Vec::with_capacity(arguments.rounds);
     let mut allocations = 0;
     for _ in 0..arguments.rounds {
         bare.push(time(&places, |line| copy(pool, line, &mut page)));

@@ -5,7 +5,7 @@ use forebay_types::{Size, limits};
 use std::{fmt, path::PathBuf, str::FromStr};
 
 /// Most data-path threads that can be asked for. More than the processors of the largest machines.
-pub const WORKERS_MAX: usize = 256;
+pub const WORKERS_MAX: usize = 64;
 
 /// How much memory the cache gets.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, Default)]
@@ -201,11 +201,11 @@ mod tests {
     }
 
     #[test]
-    fn workers_are_auto_or_one_to_256() {
+    fn workers_are_auto_or_one_to_64() {
         assert_eq!("auto".parse(), Ok(Workers::Auto));
         assert_eq!("1".parse(), Ok(Workers::Count(1)));
-        assert_eq!("256".parse(), Ok(Workers::Count(256)));
-        for text in ["0", "257", "-1", "many", ""] {
+        assert_eq!("64".parse(), Ok(Workers::Count(64)));
+        for text in ["0", "65", "-1", "many", ""] {
             assert!(text.parse::<Workers>().is_err(), "{text}");
         }
     }

@@ -1,8 +1,8 @@
 //! The end of an operation: what it brought becomes true, and whoever waited is told.
 
 use crate::flight::{Op, OpKind, OpLine, WaitFor};
-use crate::sabotage::PlantedBug;
 use crate::meta::{DETACHED, LineTable, NO_SLOT};
+use crate::sabotage::PlantedBug;
 use crate::{Answer, IoId, Outbox, Outcome, Shard};
 use forebay_types::IoResult;
 

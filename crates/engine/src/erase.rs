@@ -26,8 +26,7 @@ impl<M: LineTable> Shard<M> {
     /// lost if it fails.
     pub fn erase(&mut self, part: &Part, kind: EraseKind, out: &mut Outbox) -> bool {
         self.assert_part(part);
-        let busy =
-            line_parts(part.volume, part.range).find_map(|line| self.flight.busy(line.key));
+        let busy = line_parts(part.volume, part.range).find_map(|line| self.flight.busy(line.key));
         if let Some((op, _)) = busy {
             self.wait(op, part, WaitFor::End);
             return false;

@@ -11,9 +11,7 @@ use crate::meta::{LineTable, MARK, PREFETCHED};
 use crate::shard::{emit, operation};
 use crate::{Attempt, IoVerb, LineKey, Outbox, Part, Place, Segment, Shard, Slot};
 use forebay_policy::Hint;
-use forebay_types::{
-    ByteRange, LINES_PER_REGION, Mode, SECTOR_BYTES, SECTORS_PER_LINE, VolumeId,
-};
+use forebay_types::{ByteRange, LINES_PER_REGION, Mode, SECTOR_BYTES, SECTORS_PER_LINE, VolumeId};
 
 /// Tries after which a read takes the way past the cache. Its lines were evicted between arrival
 /// and use that many times, so the pool is too small for what is asked of it at once.
@@ -274,8 +272,7 @@ impl<M: LineTable> Shard<M> {
                 self.slots.pin(slot);
             }
         }
-        let op =
-            operation(OpKind::DirectRead, part.volume, Vec::new(), Some(part.id), runs.len());
+        let op = operation(OpKind::DirectRead, part.volume, Vec::new(), Some(part.id), runs.len());
         let id = self.start(op);
         emit(out, id, IoVerb::Read, part.volume, Some(part.id), runs);
         ReadOutcome::Started

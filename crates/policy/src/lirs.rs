@@ -169,6 +169,8 @@ impl Lirs {
         } else {
             self.stack_links.push_front(&mut self.stack, slot);
             self.queue_links.move_to_front(&mut self.queue, slot);
+            // Where no line is LIR (removals can bring that about), nothing may stay below.
+            self.prune();
         }
     }
 

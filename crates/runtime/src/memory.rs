@@ -1,15 +1,21 @@
 //! Memory of single requests: payloads that are kept, buffers of reads past the cache.
 //!
-//! Aligned for direct I/O, and recycled: each thread keeps a few megabytes of buffers it let go
+//! Aligned for direct I/O, and recycled: each thread keeps some of the buffers it let go
 //! of, because a fresh megabyte costs 256 page faults, which is more than copying it.
 
 use std::alloc::{Layout, alloc, dealloc, handle_alloc_error};
 use std::cell::RefCell;
 use std::ptr::NonNull;
+use std::sync::atomic::{AtomicUsize, Ordering};
 
 const ALIGNMENT: usize = 4096;
-/// Bytes of free buffers that one thread keeps.
-const KEPT_BYTES_MAX: usize = 8 << 20;
+/// Bytes of free buffers that one thread keeps at most.
+static KEPT_BYTES_MAX: AtomicUsize = AtomicUsize::new(1 << 20);
+
+/// Sets how many bytes of free buffers each thread may keep.
+pub(crate) fn keep_at_most(bytes: u64) {
+    KEPT_BYTES_MAX.store(bytes as usize, Ordering::Relaxed);
+}
 
 thread_local! {
     static KEPT: RefCell<Kept> = const { RefCell::new(Kept { free: Vec::new(), bytes: 0 }) };
@@ -108,7 +114,7 @@ impl Drop for Memory {
         // During the end of a thread the list may be gone; then the block is freed right here.
         let _ = KEPT.try_with(|kept| {
             let mut kept = kept.borrow_mut();
-            if kept.bytes + block.capacity <= KEPT_BYTES_MAX {
+            if kept.bytes + block.capacity <= KEPT_BYTES_MAX.load(Ordering::Relaxed) {
                 kept.bytes += block.capacity;
                 kept.free.push(block);
             }

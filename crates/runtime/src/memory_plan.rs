@@ -5,8 +5,8 @@ use crate::reactor::RECEIVE_BYTES;
 
 /// What a process of this program takes before it serves anybody: code, heap, stacks.
 const PROCESS_BYTES: u64 = 10 << 20;
-/// Receive buffers and kept request memory of one worker.
-const WORKER_BYTES: u64 = 16 * RECEIVE_BYTES as u64 + (1 << 20);
+/// Receive buffers and stack of one worker.
+const WORKER_BYTES: u64 = 16 * RECEIVE_BYTES as u64 + (1 << 19);
 /// Metadata of a line, beside the 4096 bytes of its data: at most.
 const METADATA_BYTES_PER_LINE: u64 = 40;
 /// A shard smaller than this wins less by its lock than it loses by its smallness.
@@ -21,6 +21,8 @@ pub(crate) struct MemoryPlan {
     pub pool_bytes: u64,
     /// Payloads of writes that have not come whole.
     pub payload_bytes: u64,
+    /// Buffers of requests that are over, kept for the next ones.
+    pub kept_bytes: u64,
     /// Shards of the pool, a power of two.
     pub shards: usize,
 }
@@ -28,15 +30,17 @@ pub(crate) struct MemoryPlan {
 impl MemoryPlan {
     /// Divides `limit_bytes` among the pool and what surrounds it.
     pub(crate) fn new(limit_bytes: u64, workers: usize) -> Self {
-        let payload_bytes = (limit_bytes / 16).max(1 << 20);
-        let around = PROCESS_BYTES + WORKER_BYTES * workers as u64 + payload_bytes;
+        let payload_bytes = (limit_bytes / 32).max(1 << 20);
+        let kept_bytes = payload_bytes;
+        let around =
+            PROCESS_BYTES + WORKER_BYTES * workers as u64 + payload_bytes + kept_bytes;
         let lines = limit_bytes.saturating_sub(around) / (4096 + METADATA_BYTES_PER_LINE);
         let pool_bytes = (lines * 4096 / SLAB_BYTES * SLAB_BYTES).max(SLAB_BYTES);
         let shards_max = (4 * workers).next_power_of_two() as u64;
         let shards = (pool_bytes / SHARD_BYTES_MIN).clamp(1, shards_max);
         // The largest power of two that is not more.
         let shards = 1 << shards.ilog2();
-        Self { limit_bytes, pool_bytes, payload_bytes, shards }
+        Self { limit_bytes, pool_bytes, payload_bytes, kept_bytes, shards }
     }
 }
 
@@ -50,7 +54,10 @@ mod tests {
             for workers in [1usize, 2, 16] {
                 let limit = mib << 20;
                 let plan = MemoryPlan::new(limit, workers);
-                let around = PROCESS_BYTES + WORKER_BYTES * workers as u64 + plan.payload_bytes;
+                let around = PROCESS_BYTES
+                    + WORKER_BYTES * workers as u64
+                    + plan.payload_bytes
+                    + plan.kept_bytes;
                 let metadata = plan.pool_bytes / 4096 * METADATA_BYTES_PER_LINE;
                 let floor = plan.pool_bytes == SLAB_BYTES;
                 assert!(floor || plan.pool_bytes + metadata + around <= limit, "{mib} {workers}");

@@ -16,6 +16,7 @@ use forebay_types::limits::{VOLUME_NAME_BYTES_MAX, VOLUMES_MAX};
 use forebay_types::{IoError, IoResult, Mode, VolumeId};
 use forebay_volume::Streams;
 use std::io;
+use std::os::fd::RawFd;
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 use std::sync::{Arc, Mutex, PoisonError, RwLock, mpsc};
 use std::thread::JoinHandle;
@@ -164,6 +165,7 @@ impl Runtime {
     pub fn start(config: RuntimeConfig) -> Result<Self, StartError> {
         let workers = config.workers.clamp(1, 64);
         let plan = MemoryPlan::new(config.memory_bytes, workers);
+        crate::memory::keep_at_most(plan.kept_bytes / workers as u64);
         let pool = Pool::new(plan.pool_bytes, plan.shards)
             .map_err(|source| StartError::Pool { bytes: plan.pool_bytes, source })?;
         let shards = (0..plan.shards).map(|shard| {
@@ -442,33 +444,53 @@ impl Runtime {
         self.ask(0, move |tasks| tasks.listen(number, fd))
     }
 
-    /// Stops: clients are let go, what is dirty is brought to the disks, the workers end.
+    /// Stops: what is dirty is brought to the disks, clients are let go, the workers end.
     /// `progress` is told how many bytes are left, now and then.
     ///
     /// # Errors
-    /// The first volume whose disk does not take everything; the runtime goes on then, without
-    /// clients, so that it can be tried again.
+    /// The first volume whose disk does not take everything. Then nothing is lost, and clients are
+    /// served as before.
     pub fn stop(&self, mut progress: impl FnMut(u64)) -> Result<(), VolumeError> {
+        // Most of it while clients are still served: it may take a while, and it may fail.
+        self.flush_all(&mut progress)?;
         self.shared.stopping.store(true, Ordering::Relaxed);
-        let listeners = self.shared.listeners.read().unwrap_or_else(PoisonError::into_inner);
-        let fds: Vec<_> = listeners.iter().map(|l| l.as_ref().map(|l| l.fd())).collect();
-        drop(listeners);
-        for (number, fd) in fds.into_iter().enumerate() {
-            if let Some(fd) = fd {
-                self.ask(0, move |tasks| tasks.stop_listening(number as u32, fd))?;
-            }
-        }
+        self.each_listener(|tasks, number, fd| tasks.stop_listening(number, fd))?;
         self.ask_all(|tasks| tasks.dismiss(None))?;
         self.wait_until_idle(None)?;
-        let volumes = self.shared.volumes.read().unwrap_or_else(PoisonError::into_inner).clone();
-        for volume in volumes.iter().flatten() {
-            let result = self.flush_id(volume.id, &mut progress)?;
-            result.map_err(|error| self.dirty_error(volume, error))?;
+        if let Err(error) = self.flush_all(&mut progress) {
+            self.shared.stopping.store(false, Ordering::Relaxed);
+            self.each_listener(|tasks, number, fd| tasks.listen(number, fd))?;
+            return Err(error);
         }
         self.ask_all(|tasks| tasks.leave())?;
         let mut workers = self.workers.lock().unwrap_or_else(PoisonError::into_inner);
         for worker in workers.drain(..) {
             let _ = worker.join();
+        }
+        Ok(())
+    }
+
+    fn flush_all(&self, progress: &mut dyn FnMut(u64)) -> Result<(), VolumeError> {
+        let volumes = self.shared.volumes.read().unwrap_or_else(PoisonError::into_inner).clone();
+        for volume in volumes.iter().flatten() {
+            let result = self.flush_id(volume.id, progress)?;
+            result.map_err(|error| self.dirty_error(volume, error))?;
+        }
+        Ok(())
+    }
+
+    /// Has the worker that accepts clients do something with each listening socket.
+    fn each_listener(
+        &self,
+        task: impl Fn(&mut dyn Tasks, u32, RawFd) + Copy + Send + 'static,
+    ) -> Result<(), VolumeError> {
+        let listeners = self.shared.listeners.read().unwrap_or_else(PoisonError::into_inner);
+        let fds: Vec<_> = listeners.iter().map(|l| l.as_ref().map(|l| l.fd())).collect();
+        drop(listeners);
+        for (number, fd) in fds.into_iter().enumerate() {
+            if let Some(fd) = fd {
+                self.ask(0, move |tasks| task(tasks, number as u32, fd))?;
+            }
         }
         Ok(())
     }

@@ -109,16 +109,11 @@ impl<M: LineTable> Shard<M> {
             };
             let offset = line.key.offset() + u64::from(line.offset);
             push_run(&mut runs, offset, Segment { place, len: line.len }, 0);
-            lines.push(OpLine {
-                key: line.key,
-                slot: slot.unwrap_or(NO_SLOT),
-                mask: line.mask,
-            });
+            lines.push(OpLine { key: line.key, slot: slot.unwrap_or(NO_SLOT), mask: line.mask });
             payload_offset += line.len;
         }
         debug_assert_eq!(runs.len(), 1, "a part is one range");
-        let op =
-            operation(OpKind::WriteThrough, part.volume, lines, Some(part.id), runs.len());
+        let op = operation(OpKind::WriteThrough, part.volume, lines, Some(part.id), runs.len());
         let id = self.start(op);
         emit(out, id, IoVerb::Write { fua }, part.volume, Some(part.id), runs);
     }

@@ -113,6 +113,16 @@ impl Daemon {
         found.ok_or_else(|| Problem::unknown_volume(name))
     }
 
+    /// A volume over TLS only would be hidden from everybody where there is no TLS.
+    fn check_tls(&self, name: &str, tls: Option<TlsUse>) -> Result<(), Problem> {
+        if tls != Some(TlsUse::Required) || self.tls.is_some() {
+            return Ok(());
+        }
+        let message = format!("volume '{name}' is for TLS only, but TLS is off");
+        let remedy = "start the server with --tls selective, --tls-cert and --tls-key";
+        Err(Problem::new(ErrorKind::Invalid, message, remedy))
+    }
+
     fn changing(&self) -> MutexGuard<'_, ()> {
         self.changing.lock().unwrap_or_else(PoisonError::into_inner)
     }
@@ -147,10 +157,16 @@ impl Manager for Daemon {
 
     fn add_volume(&self, spec: VolumeSpec) -> Result<VolumeStatus, Problem> {
         let _changing = self.changing();
+        self.check_tls(&spec.name, Some(spec.tls))?;
         let options = OpenOptions { read_only: spec.read_only, ..OpenOptions::default() };
         let backend = forebay_backend::open(&spec.backing, &options).map_err(|error| {
-            let message = format!("volume '{}': {error}", spec.name);
-            Problem::new(ErrorKind::Failed, message, "see the sentence before this")
+            // The sentence ends with the remedy, where it has one.
+            let text = error.to_string();
+            let (message, remedy) = match text.rsplit_once(": ") {
+                Some((message, remedy)) => (message, remedy),
+                None => (text.as_str(), "mend that, and add the volume again"),
+            };
+            Problem::new(ErrorKind::Failed, format!("volume '{}': {message}", spec.name), remedy)
         })?;
         let size = forebay_types::Size(backend.description().size_bytes);
         let settings = VolumeSettings {
@@ -173,8 +189,9 @@ impl Manager for Daemon {
         let _changing = self.changing();
         let found = self.state().volumes.iter().position(|spec| spec.name == name);
         let at = found.ok_or_else(|| Problem::unknown_volume(name))?;
+        self.check_tls(name, change.tls)?;
         let spec = self.state().volumes[at].with(&change);
-        let spec = spec.map_err(|error| forebay_control::invalid(&error))?;
+        let spec = spec.map_err(forebay_control::invalid)?;
         let change = RuntimeChange {
             description: spec.description.clone().unwrap_or_default(),
             mode: spec.mode,

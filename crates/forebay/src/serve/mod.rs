@@ -98,11 +98,11 @@ async fn wait(daemon: &Arc<Daemon>, mut signals: Signals) -> anyhow::Result<()> 
                         tracing::info!("{} left", Size(progress.dirty_bytes_left));
                     })
                 });
-                if let Err(problem) = stopping.await? {
-                    tracing::error!("{problem}");
-                    anyhow::bail!("{problem}");
+                match stopping.await? {
+                    Ok(()) => return Ok(()),
+                    // Leaving now would lose what the disk does not take.
+                    Err(problem) => tracing::error!("not stopped: {problem}"),
                 }
-                return Ok(());
             }
         }
     }

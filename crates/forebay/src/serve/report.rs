@@ -29,7 +29,7 @@ pub(super) fn volume(spec: &VolumeSpec, figures: &Figures) -> VolumeStatus {
         backing: spec.backing.clone(),
         size_bytes: figures.backing.size_bytes,
         mode: spec.mode.into(),
-        effective_mode: figures.mode.into(),
+        effective_mode: if draining { Mode::WriteBack } else { figures.mode }.into(),
         effective_mode_reason: draining
             .then(|| "what is dirty from write-back is still being written".to_owned()),
         protection: spec.protection.to_string(),

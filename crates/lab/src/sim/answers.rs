@@ -114,8 +114,7 @@ impl World {
     /// A write or erase is answered: what it promised counts from now on.
     fn end_change(&mut self, asked: &Asked, result: IoResult) {
         let volume = &mut self.volumes[usize::from(asked.request.volume.0)];
-        let through =
-            volume.mode != Mode::WriteBack && volume.write_back_until < asked.submitted;
+        let through = volume.mode != Mode::WriteBack && volume.write_back_until < asked.submitted;
         let promise = match asked.request.kind {
             RequestKind::Write { fua: true }
             | RequestKind::Trim { fua: true }
@@ -141,8 +140,7 @@ impl World {
             }
             RequestKind::Write { .. } => fault == FaultKind::Write && at.overlaps(around),
             RequestKind::Trim { fua } | RequestKind::Zero { fua, .. } => {
-                fault == FaultKind::Erase && at.overlaps(range)
-                    || fua && fault == FaultKind::Flush
+                fault == FaultKind::Erase && at.overlaps(range) || fua && fault == FaultKind::Flush
             }
             RequestKind::Flush => matches!(fault, FaultKind::Write | FaultKind::Flush),
             RequestKind::Prefetch => false,

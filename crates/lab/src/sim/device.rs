@@ -82,11 +82,7 @@ impl Mergeable for Io {
 }
 
 impl Io {
-    pub(crate) const fn new(
-        shard: usize,
-        action: IoAction,
-        memory: Option<(Memory, u64)>,
-    ) -> Self {
+    pub(crate) const fn new(shard: usize, action: IoAction, memory: Option<(Memory, u64)>) -> Self {
         let stamps = Vec::new();
         Self { shard, action, memory, stamps, early: false, result: Ok(()) }
     }
@@ -279,8 +275,7 @@ impl World {
         }
         let lost = matches!(io.action.verb, IoVerb::Write { .. })
             && self.strikes(Sabotage::LoseWrite)
-            || matches!(io.action.verb, IoVerb::Zero { .. })
-                && self.strikes(Sabotage::IgnoreZero);
+            || matches!(io.action.verb, IoVerb::Zero { .. }) && self.strikes(Sabotage::IgnoreZero);
         if !lost {
             // What fails may have been done in part.
             let done = if io.result.is_ok() { 1_000_000 } else { self.dice.pick(&PARTIAL) };
@@ -297,9 +292,8 @@ impl World {
                     && usize::from(other.action.volume.0) == volume
                     && other.action.range.len >= range.len
             });
-            range = other.map_or(range, |other| {
-                ByteRange::new(other.action.range.offset, range.len)
-            });
+            range =
+                other.map_or(range, |other| ByteRange::new(other.action.range.offset, range.len));
         }
         let sectors = sectors_of(range);
         let content = self.volumes[volume].disk.content();
@@ -392,7 +386,10 @@ impl World {
                     let places = (base + u64::from(offset)..).step_by(SECTOR_BYTES as usize);
                     let fits = stamps.iter().zip(places).all(|(&s, to)| memory.set(to, s));
                     if !fits {
-                        self.violate(None, format!("a read ends outside its memory: {:?}", io.action));
+                        self.violate(
+                            None,
+                            format!("a read ends outside its memory: {:?}", io.action),
+                        );
                     }
                 }
                 (Place::Private { .. }, None) => {

@@ -353,8 +353,7 @@ impl Simulation {
                 let line = sector / 8 * 8..sector / 8 * 8 + 8;
                 let sectors = sectors_of(note.range);
                 note.volume == volume
-                    && (note.range.len == 0
-                        || sectors.start < line.end && line.start < sectors.end)
+                    && (note.range.len == 0 || sectors.start < line.end && line.start < sectors.end)
             }
         };
         let notes = self.world.notes.iter().flatten().filter(concerns);

@@ -183,9 +183,8 @@ impl Oracle {
             return found == state.base;
         }
         let least = if crash == Crash::Power { Promise::Stable } else { Promise::OnDisk };
-        let replaces = |c: &Candidate| {
-            c.promise.is_some_and(|promise| promise >= least || c.ended < flushed)
-        };
+        let replaces =
+            |c: &Candidate| c.promise.is_some_and(|promise| promise >= least || c.ended < flushed);
         let known = found == ZERO || belongs(found, volume, sector, issued);
         state.allows(found, known, replaces)
     }
@@ -280,3 +279,6 @@ impl Sector {
         }
     }
 }
+
+#[cfg(test)]
+mod tests;

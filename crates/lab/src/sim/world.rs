@@ -314,11 +314,7 @@ impl Host for World {
         }
     }
 
-    fn streams<R>(
-        &mut self,
-        volume: VolumeId,
-        call: impl FnOnce(&mut Streams) -> R,
-    ) -> Option<R> {
+    fn streams<R>(&mut self, volume: VolumeId, call: impl FnOnce(&mut Streams) -> R) -> Option<R> {
         self.volumes[usize::from(volume.0)].streams.as_mut().map(call)
     }
 }

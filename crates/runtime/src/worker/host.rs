@@ -147,8 +147,8 @@ fn carry_out(shared: &Shared, shard: usize, payload: &[u8], step: MemoryStep) {
             let (offset, len) = (offset as usize, len as usize);
             let content = &payload[payload_offset as usize..][..len];
             assert!(offset + len <= line);
-            // SAFETY: inside the line. The engine names only lines that nobody else reads or
-            // writes, except replies on their way, which may carry either content.
+            // SAFETY: inside the line, and the engine names only lines that nobody else reads or
+            // writes: one that is pinned has moved away first.
             unsafe {
                 let to = shared.pool.line(shard, slot).add(offset);
                 std::ptr::copy_nonoverlapping(content.as_ptr(), to, len);

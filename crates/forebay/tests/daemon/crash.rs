@@ -1,0 +1,126 @@
+//! Killed at any moment: what was acknowledged is there after the restart, as far as the mode
+//! promises it.
+
+use crate::common::client::Client;
+use crate::common::random::Random;
+use crate::process::Daemon;
+use forebay_nbd::Command;
+use std::path::Path;
+
+const MIB: u64 = 1 << 20;
+const SIZE_BYTES: u64 = 16 * MIB;
+const LINES: u64 = SIZE_BYTES / 4096;
+
+/// What a line was last written with, and may be as long as that is not on the disk.
+#[derive(Clone, Default)]
+struct Line {
+    /// The newest version that must be there.
+    promised: u64,
+    /// The newest version that was sent.
+    sent: u64,
+}
+
+fn content(line: u64, version: u64) -> Vec<u8> {
+    if version == 0 { vec![0; 4096] } else { Random::new(line << 32 | version).bytes(4096) }
+}
+
+/// Writes for a while, with the daemon killed while requests are in flight.
+fn write_and_kill(daemon: Daemon, lines: &mut [Line], random: &mut Random, write_back: bool) {
+    let mut client = daemon.client("disk");
+    let mut in_flight: Vec<(u64, u64, u64)> = Vec::new();
+    // What is acknowledged and not flushed yet.
+    let mut acknowledged = vec![0; lines.len()];
+    let settle = |client: &mut Client, acknowledged: &mut Vec<u64>, (cookie, line, version)| {
+        let _: (u64, u64, u64) = (cookie, line, version);
+        client.wait(cookie).result.unwrap();
+        acknowledged[line as usize] = version;
+    };
+    for step in 0..600 + random.below(200) {
+        let line = random.below(LINES);
+        if let Some(at) = in_flight.iter().position(|&(_, other, _)| other == line) {
+            settle(&mut client, &mut acknowledged, in_flight.swap_remove(at));
+        }
+        if in_flight.len() >= 16 {
+            settle(&mut client, &mut acknowledged, in_flight.remove(0));
+        }
+        if step % 100 == 99 {
+            for sent in in_flight.drain(..) {
+                settle(&mut client, &mut acknowledged, sent);
+            }
+            client.flush().unwrap();
+            for (line, &version) in lines.iter_mut().zip(&acknowledged) {
+                line.promised = line.promised.max(version);
+            }
+        }
+        let state = &mut lines[line as usize];
+        state.sent += 1;
+        let data = content(line, state.sent);
+        let cookie = client.send(Command::Write, 0, line * 4096, 4096, &data);
+        in_flight.push((cookie, line, state.sent));
+    }
+    if !write_back {
+        for (line, &version) in lines.iter_mut().zip(&acknowledged) {
+            line.promised = line.promised.max(version);
+        }
+    }
+    daemon.kill();
+}
+
+fn check(directory: &Path, lines: &mut [Line]) {
+    let disk = std::fs::read(directory.join("disk.img")).unwrap();
+    for (number, (line, found)) in lines.iter_mut().zip(disk.chunks(4096)).enumerate() {
+        let versions = line.promised..=line.sent;
+        let version = versions.rev().find(|&version| content(number as u64, version) == found);
+        let version = version.unwrap_or_else(|| panic!("line {number} lost what was promised"));
+        // From here on this is what there is.
+        (line.promised, line.sent) = (version, line.sent.max(version));
+    }
+}
+
+fn killed_and_restarted(io: &str, mode: &str, write_back: bool) {
+    let directory = tempfile::tempdir().unwrap();
+    let path = directory.path().join("disk.img");
+    std::fs::File::create(&path).unwrap().set_len(SIZE_BYTES).unwrap();
+    let volume = format!("disk={},{mode}", path.display());
+    let mut lines = vec![Line::default(); LINES as usize];
+    let mut random = Random::new(42);
+    for _ in 0..5 {
+        // The socket of the one before is still lying there, and must not be in the way.
+        let daemon =
+            Daemon::start(directory.path(), io, "64MiB", std::slice::from_ref(&volume));
+        write_and_kill(daemon, &mut lines, &mut random, write_back);
+        check(directory.path(), &mut lines);
+    }
+    let daemon = Daemon::start(directory.path(), io, "64MiB", &[volume]);
+    let mut client = daemon.client("disk");
+    let before = std::fs::read(&path).unwrap();
+    assert_eq!(client.read(0, SIZE_BYTES).unwrap(), before);
+    client.write(4096, &[9; 8192]).unwrap();
+    drop(client);
+    daemon.stop();
+    let after = std::fs::read(&path).unwrap();
+    assert_eq!(after[4096..12288], [9; 8192], "an orderly stop writes everything back");
+    assert!(after[..4096] == before[..4096] && after[12288..] == before[12288..]);
+}
+
+const WRITE_BACK: &str = "mode=write-back,protection=none,accept-loss=yes";
+
+#[test]
+fn killed_in_write_through_keeps_every_acknowledged_write_on_io_uring() {
+    killed_and_restarted("io_uring", "mode=write-through", false);
+}
+
+#[test]
+fn killed_in_write_through_keeps_every_acknowledged_write_on_epoll() {
+    killed_and_restarted("epoll", "mode=write-through", false);
+}
+
+#[test]
+fn killed_in_write_back_keeps_every_flushed_write_on_io_uring() {
+    killed_and_restarted("io_uring", WRITE_BACK, true);
+}
+
+#[test]
+fn killed_in_write_back_keeps_every_flushed_write_on_epoll() {
+    killed_and_restarted("epoll", WRITE_BACK, true);
+}

@@ -1,0 +1,10 @@
+//! The built program as a daemon, seen from its clients and from the system: what it keeps when
+//! it is killed, and how much memory it takes.
+
+#![allow(clippy::unwrap_used, reason = "a helper of a test may fail like the test")]
+
+#[path = "../../../runtime/tests/common/mod.rs"]
+mod common;
+mod crash;
+mod memory;
+mod process;

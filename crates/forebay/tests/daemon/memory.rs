@@ -1,0 +1,118 @@
+//! The memory that was given is the memory that is taken, whatever clients do.
+
+use crate::common::client::{Client, connect};
+use crate::common::raw::{enter, request};
+use crate::process::Daemon;
+use forebay_nbd::Command;
+use forebay_nbd::proto::command;
+use std::io::Write;
+use std::time::Duration;
+
+const MIB: u64 = 1 << 20;
+/// What may be taken beyond the limit: five of a hundred.
+const TOLERANCE_PERCENT: u64 = 5;
+
+/// A daemon before three volumes in sparse files: one for each mode.
+fn daemon(directory: &std::path::Path, io: &str, memory_mib: u64) -> Daemon {
+    let volume = |mode: &str| {
+        let path = directory.join(format!("{mode}.img"));
+        std::fs::File::create(&path).unwrap().set_len(1024 * MIB).unwrap();
+        let loss = if mode == "write-back" { ",protection=none,accept-loss=yes" } else { "" };
+        format!("{mode}={},mode={mode}{loss}", path.display())
+    };
+    let volumes = ["write-back", "write-through", "bypass"].map(volume);
+    Daemon::start(directory, io, &format!("{memory_mib}MiB"), &volumes)
+}
+
+fn report(daemon: &Daemon, memory_mib: u64, what: &str) -> u64 {
+    let (now, peak) = daemon.rss_bytes();
+    let percent = peak * 100 / (memory_mib * MIB);
+    println!(
+        "{memory_mib} MiB given, {what}: {:.1} MiB now, {:.1} MiB at most, {percent} %",
+        now as f64 / MIB as f64,
+        peak as f64 / MIB as f64,
+    );
+    peak
+}
+
+fn fill(client: &mut Client, mib: u64) {
+    for n in 0..mib {
+        client.write(n * MIB, &[n as u8; MIB as usize]).unwrap();
+    }
+    for n in 0..mib {
+        client.read(n * MIB, MIB).unwrap();
+    }
+}
+
+/// Several clients, each with two of the largest requests under way.
+fn largest_requests(daemon: &Daemon) {
+    std::thread::scope(|scope| {
+        for number in 0..6u64 {
+            scope.spawn(move || {
+                let name = ["write-back", "write-through", "bypass"][number as usize % 3];
+                let mut client = daemon.client(name);
+                let data = vec![number as u8; 32 << 20];
+                for round in 0..3 {
+                    let at = (number * 64 + round * 32) * MIB % (900 * MIB);
+                    let write = client.send(Command::Write, 0, at, 32 * MIB, &data);
+                    let read = client.send(Command::Read, 0, at + 32 * MIB, 32 * MIB, &[]);
+                    client.wait(write).result.unwrap();
+                    client.wait(read).result.unwrap();
+                }
+            });
+        }
+    });
+}
+
+/// Clients that ask for much and take nothing.
+fn deaf_clients(daemon: &Daemon) -> Vec<std::os::unix::net::UnixStream> {
+    let mut deaf: Vec<_> = (0..8).map(|_| connect(&daemon.socket)).collect();
+    for (number, stream) in deaf.iter_mut().enumerate() {
+        enter(stream, ["write-back", "write-through", "bypass"][number % 3]);
+        let mut bytes = Vec::new();
+        for n in 0..100 {
+            bytes.extend_from_slice(&request(command::READ, 0, n, n % 900 * MIB, 1 << 20));
+        }
+        stream.set_write_timeout(Some(Duration::from_millis(500))).unwrap();
+        let _ = stream.write_all(&bytes);
+    }
+    deaf
+}
+
+fn memory_stays_within(io: &str, memory_mib: u64) {
+    let directory = tempfile::tempdir().unwrap();
+    let daemon = daemon(directory.path(), io, memory_mib);
+    report(&daemon, memory_mib, "idle");
+    fill(&mut daemon.client("write-back"), 400);
+    fill(&mut daemon.client("write-through"), 400);
+    report(&daemon, memory_mib, "filled");
+    let deaf = deaf_clients(&daemon);
+    // Somebody else is served, which takes until the server has seen all that the deaf want.
+    fill(&mut daemon.client("write-through"), 20);
+    report(&daemon, memory_mib, "with 8 deaf clients");
+    drop(deaf);
+    largest_requests(&daemon);
+    let peak = report(&daemon, memory_mib, "after requests of 32 MiB");
+    let limit = memory_mib * MIB;
+    assert!(peak <= limit + limit * TOLERANCE_PERCENT / 100, "{peak} bytes of {limit}");
+}
+
+#[test]
+fn memory_stays_within_64_mib_on_io_uring() {
+    memory_stays_within("io_uring", 64);
+}
+
+#[test]
+fn memory_stays_within_64_mib_on_epoll() {
+    memory_stays_within("epoll", 64);
+}
+
+#[test]
+fn memory_stays_within_256_mib_on_io_uring() {
+    memory_stays_within("io_uring", 256);
+}
+
+#[test]
+fn memory_stays_within_256_mib_on_epoll() {
+    memory_stays_within("epoll", 256);
+}

@@ -1,0 +1,273 @@
+//! A client that says exactly what a test wants: any number of requests in flight, any flags.
+//!
+//! It speaks through the client's side of `forebay_nbd`, which holds the server to the protocol:
+//! a breach fails the test. Everything blocks; a server that does not answer in time fails the
+//! test too.
+
+use forebay_nbd::client::{Config, Event, Failure, Handshake, Opened, ReplyParser, Request, Step};
+use forebay_nbd::proto::command_flag::FUA;
+use forebay_nbd::{Command, Extent};
+use forebay_types::{IoError, IoResult};
+use std::collections::HashMap;
+use std::io::{ErrorKind, Read, Write};
+use std::os::unix::net::UnixStream;
+use std::path::Path;
+use std::time::Duration;
+
+/// How long the server may take for anything, on a machine that is busy with other tests.
+pub const PATIENCE: Duration = Duration::from_secs(60);
+
+/// Bytes asked of the socket at once.
+const RECEIVE_BYTES: usize = 256 << 10;
+
+/// How a request ended.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Answer {
+    /// What the server says.
+    pub result: IoResult,
+    /// The bytes of a read.
+    pub data: Vec<u8>,
+    /// The extents of a block status.
+    pub extents: Vec<Extent>,
+}
+
+/// One connection in the transmission phase.
+pub struct Client<S = UnixStream> {
+    /// The socket, or TLS around it.
+    pub stream: S,
+    /// What the server said of the export.
+    pub opened: Opened,
+    parser: ReplyParser,
+    input: Vec<u8>,
+    cookie: u64,
+    /// Reads in flight: their first byte, and the bytes that came.
+    reads: HashMap<u64, (u64, Vec<u8>)>,
+    extents: HashMap<u64, Vec<Extent>>,
+    answers: HashMap<u64, Answer>,
+}
+
+/// Connects to a Unix socket.
+pub fn connect(socket: &Path) -> UnixStream {
+    let stream = UnixStream::connect(socket).unwrap();
+    stream.set_read_timeout(Some(PATIENCE)).unwrap();
+    stream.set_write_timeout(Some(PATIENCE)).unwrap();
+    stream
+}
+
+impl Client<UnixStream> {
+    /// Enters an export with structured replies and block status.
+    pub fn new(socket: &Path, export: &str) -> Self {
+        Self::enter(connect(socket), &config(export)).unwrap()
+    }
+}
+
+/// A wish for structured replies and block status.
+pub fn config(export: &str) -> Config {
+    Config { export: export.to_owned(), base_allocation: true, ..Config::default() }
+}
+
+/// Takes the handshake to its next decision.
+pub fn advance<S: Read + Write>(
+    stream: &mut S,
+    handshake: &mut Handshake,
+    input: &mut Vec<u8>,
+    out: &mut Vec<u8>,
+) -> Step {
+    loop {
+        stream.write_all(out).unwrap();
+        out.clear();
+        let (taken, step) = handshake.advance(input, out);
+        input.drain(..taken);
+        stream.write_all(out).unwrap();
+        out.clear();
+        if step != Step::NeedMore {
+            return step;
+        }
+        let mut bytes = [0; 4096];
+        let len = stream.read(&mut bytes).unwrap();
+        assert!(len > 0, "the server ended the connection within the handshake");
+        input.extend_from_slice(&bytes[..len]);
+    }
+}
+
+impl<S: Read + Write> Client<S> {
+    /// Enters an export.
+    ///
+    /// # Errors
+    /// The server refuses.
+    pub fn enter(mut stream: S, config: &Config) -> Result<Self, Failure> {
+        let mut handshake = Handshake::new(config.clone());
+        let (mut input, mut out) = (Vec::new(), Vec::new());
+        match advance(&mut stream, &mut handshake, &mut input, &mut out) {
+            Step::Enter(opened) => Ok(Self::opened(stream, opened, input)),
+            Step::Fail(failure) => Err(failure),
+            step => panic!("an unexpected step: {step:?}"),
+        }
+    }
+
+    /// A client whose handshake is over; `input` came behind it.
+    pub fn opened(stream: S, opened: Opened, input: Vec<u8>) -> Self {
+        Self {
+            stream,
+            opened,
+            parser: ReplyParser::new(&opened),
+            input,
+            cookie: 0,
+            reads: HashMap::new(),
+            extents: HashMap::new(),
+            answers: HashMap::new(),
+        }
+    }
+
+    /// Sends a request and names it. Nothing is waited for.
+    pub fn send(
+        &mut self,
+        command: Command,
+        flags: u16,
+        offset: u64,
+        len: u64,
+        data: &[u8],
+    ) -> u64 {
+        let mut bytes = Vec::with_capacity(64 + data.len());
+        let cookie = self.put(command, flags, offset, len, &mut bytes);
+        bytes.extend_from_slice(data);
+        self.stream.write_all(&bytes).unwrap();
+        cookie
+    }
+
+    /// Appends a request's header to `out`, and expects its reply.
+    pub fn put(
+        &mut self,
+        command: Command,
+        flags: u16,
+        offset: u64,
+        len: u64,
+        out: &mut Vec<u8>,
+    ) -> u64 {
+        self.cookie += 1;
+        let request = Request { cookie: self.cookie, command, flags, offset, len };
+        self.opened.put_request(&request, out);
+        if command != Command::Disconnect {
+            self.parser.begin(&request);
+        }
+        if command == Command::Read {
+            self.reads.insert(self.cookie, (offset, vec![0; len.min(64 << 20) as usize]));
+        }
+        self.cookie
+    }
+
+    /// Waits for the answer to a request.
+    pub fn wait(&mut self, cookie: u64) -> Answer {
+        self.try_wait(cookie).expect("the server ended the connection")
+    }
+
+    /// Waits for the answer to a request; `None` when the connection ends first.
+    pub fn try_wait(&mut self, cookie: u64) -> Option<Answer> {
+        loop {
+            if let Some(answer) = self.answers.remove(&cookie) {
+                return Some(answer);
+            }
+            self.pump()?;
+        }
+    }
+
+    /// Whether the answer to a request has come, without waiting for more bytes.
+    pub fn has_answer(&self, cookie: u64) -> bool {
+        self.answers.contains_key(&cookie)
+    }
+
+    /// Takes what has come until a request ends; `None` when the connection does.
+    fn pump(&mut self) -> Option<()> {
+        loop {
+            let (taken, event) = self.parser.advance(&self.input);
+            self.input.drain(..taken);
+            match event {
+                Event::NeedMore => {
+                    self.receive()?;
+                }
+                Event::Data { cookie, offset, len } => self.take_data(cookie, offset, len)?,
+                Event::Hole { .. } | Event::Error { .. } => {}
+                Event::Extents { cookie, extents } => {
+                    self.extents.insert(cookie, extents);
+                }
+                Event::Done { cookie, result } => {
+                    let data = self.reads.remove(&cookie).map(|(_, data)| data);
+                    let data = data.filter(|_| result.is_ok()).unwrap_or_default();
+                    let extents = self.extents.remove(&cookie).unwrap_or_default();
+                    self.answers.insert(cookie, Answer { result, data, extents });
+                    return Some(());
+                }
+                Event::Broken(breach) => panic!("the server broke the protocol: {breach}"),
+            }
+        }
+    }
+
+    fn take_data(&mut self, cookie: u64, offset: u64, len: u32) -> Option<()> {
+        let (start, mut data) = self.reads.remove(&cookie).expect("data comes for reads only");
+        let at = (offset - start) as usize;
+        let target = &mut data[at..at + len as usize];
+        let ready = target.len().min(self.input.len());
+        target[..ready].copy_from_slice(&self.input[..ready]);
+        self.input.drain(..ready);
+        let rest = self.stream.read_exact(&mut target[ready..]);
+        self.reads.insert(cookie, (start, data));
+        rest.ok()
+    }
+
+    fn receive(&mut self) -> Option<()> {
+        let from = self.input.len();
+        self.input.resize(from + RECEIVE_BYTES, 0);
+        let received = self.stream.read(&mut self.input[from..]);
+        let len = match received {
+            Ok(len) => len,
+            Err(error) if error.kind() == ErrorKind::WouldBlock => panic!("no answer in time"),
+            Err(_) => 0,
+        };
+        self.input.truncate(from + len);
+        (len > 0).then_some(())
+    }
+
+    /// Sends a request and waits for its answer.
+    pub fn call(&mut self, command: Command, flags: u16, offset: u64, len: u64) -> Answer {
+        let cookie = self.send(command, flags, offset, len, &[]);
+        self.wait(cookie)
+    }
+
+    /// Reads.
+    pub fn read(&mut self, offset: u64, len: u64) -> Result<Vec<u8>, IoError> {
+        let answer = self.call(Command::Read, 0, offset, len);
+        answer.result.map(|()| answer.data)
+    }
+
+    /// Writes.
+    pub fn write(&mut self, offset: u64, data: &[u8]) -> IoResult {
+        self.write_with(0, offset, data)
+    }
+
+    /// Writes, to be on stable storage when answered.
+    pub fn write_fua(&mut self, offset: u64, data: &[u8]) -> IoResult {
+        self.write_with(FUA, offset, data)
+    }
+
+    fn write_with(&mut self, flags: u16, offset: u64, data: &[u8]) -> IoResult {
+        let cookie = self.send(Command::Write, flags, offset, data.len() as u64, data);
+        self.wait(cookie).result
+    }
+
+    /// Flushes.
+    pub fn flush(&mut self) -> IoResult {
+        self.call(Command::Flush, 0, 0, 0).result
+    }
+
+    /// Asks what is allocated.
+    pub fn block_status(&mut self, offset: u64, len: u64) -> Result<Vec<Extent>, IoError> {
+        let answer = self.call(Command::BlockStatus, 0, offset, len);
+        answer.result.map(|()| answer.extents)
+    }
+
+    /// Says good-bye and waits for the end of the connection.
+    pub fn disconnect(mut self) {
+        self.send(Command::Disconnect, 0, 0, 0, &[]);
+        assert!(self.receive().is_none(), "nothing comes after a disconnect");
+    }
+}

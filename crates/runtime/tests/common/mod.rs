@@ -1,0 +1,22 @@
+//! What the tests of a running server share: a client, raw bytes of the protocol, a random
+//! source with a seed. It knows nothing of the server's inside, so that the tests of the built
+//! program use it as well.
+
+#![allow(dead_code, reason = "each test program uses a part of it")]
+#![allow(clippy::unwrap_used, reason = "a helper of a test may fail like the test")]
+
+pub mod client;
+pub mod random;
+pub mod raw;
+
+/// How often a condition is looked at that a test waits for.
+const POLL: std::time::Duration = std::time::Duration::from_millis(5);
+
+/// Waits until `condition` holds, and fails with `what` if it does not within `time`.
+pub fn wait_until(what: &str, time: std::time::Duration, mut condition: impl FnMut() -> bool) {
+    let deadline = std::time::Instant::now() + time;
+    while !condition() {
+        assert!(std::time::Instant::now() < deadline, "waited {time:?} in vain: {what}");
+        std::thread::sleep(POLL);
+    }
+}

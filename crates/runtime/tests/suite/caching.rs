@@ -1,0 +1,122 @@
+//! What the cache is for: few I/Os at the disk for many at the clients.
+
+use crate::common::client::{Client, PATIENCE};
+use crate::common::wait_until;
+use crate::server::{Server, read_backend, settings};
+use forebay_backend::layers::{Gate, Kinds};
+use forebay_backend::{Backend, IoCount, MemoryBackend};
+use forebay_nbd::Command;
+use forebay_runtime::Engine;
+use forebay_types::Mode;
+use std::sync::Arc;
+
+on_both_engines! {
+    sixteen_readers_of_a_cold_block_cost_one_read,
+    overwrites_reach_the_disk_once_in_write_back,
+    sequential_readers_are_read_ahead_of,
+    random_readers_are_not_read_ahead_of,
+    hits_cost_the_disk_nothing,
+    bypass_keeps_nothing,
+}
+
+const MIB: u64 = 1 << 20;
+
+fn memory(size_bytes: u64) -> Arc<MemoryBackend> {
+    Arc::new(MemoryBackend::new(size_bytes).unwrap())
+}
+
+fn count(disk: &Arc<MemoryBackend>) -> IoCount {
+    disk.io_count().unwrap()
+}
+
+fn sixteen_readers_of_a_cold_block_cost_one_read(engine: Engine) {
+    let server = Server::start(engine);
+    let disk = memory(16 * MIB);
+    let gate = Gate::new(Arc::clone(&disk) as _);
+    server.add("disk", Arc::clone(&gate) as _, Mode::WriteThrough);
+    gate.close(Kinds::READ);
+    let mut clients: Vec<Client> = (0..16).map(|_| server.client("disk")).collect();
+    let cookies: Vec<u64> =
+        clients.iter_mut().map(|client| client.send(Command::Read, 0, 65536, 4096, &[])).collect();
+    wait_until("all of them wait for the one read", PATIENCE, || {
+        server.status("disk").engine.waits >= 16
+    });
+    assert_eq!(gate.held().len(), 1);
+    gate.open();
+    for (client, cookie) in clients.iter_mut().zip(cookies) {
+        assert_eq!(client.wait(cookie).result, Ok(()));
+    }
+    assert_eq!(count(&disk).reads, 1);
+}
+
+fn overwrites_reach_the_disk_once_in_write_back(engine: Engine) {
+    let server = Server::start(engine);
+    let disk = server.add_memory("disk", 16 * MIB, Mode::WriteBack);
+    let mut client = server.client("disk");
+    for round in 0..50 {
+        for offset in (0..MIB).step_by(64 << 10) {
+            assert_eq!(client.write(offset, &[round; 64 << 10]), Ok(()));
+        }
+    }
+    assert_eq!(client.flush(), Ok(()));
+    let written = count(&disk).write_bytes;
+    // The age limit may have sent it once before, on a machine that is slow.
+    assert!((MIB..=2 * MIB).contains(&written), "50 MiB in, {written} bytes out");
+    assert!(count(&disk).writes <= 8, "{} writes for 1 MiB", count(&disk).writes);
+    assert_eq!(read_backend(&*disk, 0, MIB), vec![49; MIB as usize]);
+}
+
+fn sequential_readers_are_read_ahead_of(engine: Engine) {
+    let server = Server::start(engine);
+    let disk = memory(16 * MIB);
+    let mut volume = settings("disk", Arc::clone(&disk) as _, Mode::WriteThrough);
+    volume.prefetch = true;
+    server.runtime.add_volume(volume).unwrap();
+    let mut client = server.client("disk");
+    for offset in (0..4 * MIB).step_by(4096) {
+        assert_eq!(client.read(offset, 4096), Ok(vec![0; 4096]));
+    }
+    let (reads, status) = (count(&disk).reads, server.status("disk"));
+    assert!(reads < 100, "{reads} reads at the disk for 1024 of the client");
+    assert!(status.engine.prefetch_used_lines > 900, "{:?}", status.engine);
+}
+
+fn random_readers_are_not_read_ahead_of(engine: Engine) {
+    let server = Server::start(engine);
+    let disk = memory(64 * MIB);
+    let mut volume = settings("disk", Arc::clone(&disk) as _, Mode::WriteThrough);
+    volume.prefetch = true;
+    server.runtime.add_volume(volume).unwrap();
+    let mut client = server.client("disk");
+    for n in 0..200 {
+        assert_eq!(client.read(n * 7919 % 8191 * 8192, 4096), Ok(vec![0; 4096]));
+    }
+    assert_eq!(count(&disk).read_bytes, 200 * 4096);
+    assert_eq!(server.status("disk").engine.prefetched_lines, 0);
+}
+
+fn hits_cost_the_disk_nothing(engine: Engine) {
+    let server = Server::start(engine);
+    let disk = server.add_memory("disk", 16 * MIB, Mode::WriteThrough);
+    let mut clients = [server.client("disk"), server.client("disk")];
+    assert_eq!(clients[0].write(4096, &[1; 16384]), Ok(()));
+    let before = count(&disk);
+    for n in 0..100 {
+        assert_eq!(clients[n % 2].read(4096 + n as u64 % 8 * 512, 4096), Ok(vec![1; 4096]));
+    }
+    assert_eq!(count(&disk), before);
+    let requests = server.status("disk").requests;
+    assert_eq!((requests.reads, requests.read_hits), (100, 100));
+}
+
+fn bypass_keeps_nothing(engine: Engine) {
+    let server = Server::start(engine);
+    let disk = server.add_memory("disk", 16 * MIB, Mode::Bypass);
+    let mut client = server.client("disk");
+    for _ in 0..10 {
+        assert_eq!(client.read(0, 4096), Ok(vec![0; 4096]));
+        assert_eq!(client.write(4096, &[1; 4096]), Ok(()));
+    }
+    assert_eq!((count(&disk).reads, count(&disk).writes), (10, 10));
+    assert_eq!(server.status("disk").cached_bytes, 0);
+}

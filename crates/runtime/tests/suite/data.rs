@@ -1,0 +1,276 @@
+//! What is read is what was written last, whatever the mode, the sizes and the connections.
+
+use crate::common::client::{Client, PATIENCE};
+use crate::common::random::Random;
+use crate::oracle::Oracle;
+use crate::server::{Server, read_backend};
+use forebay_backend::MemoryBackend;
+use forebay_nbd::Command;
+use forebay_nbd::proto::command_flag::{FUA, NO_HOLE};
+use forebay_runtime::Engine;
+use forebay_types::{ByteRange, Mode};
+use std::sync::Arc;
+
+on_both_engines! {
+    random_requests_match_the_oracle_in_write_back,
+    random_requests_match_the_oracle_in_write_through,
+    random_requests_match_the_oracle_in_bypass,
+    modes_change_under_requests_in_flight,
+    a_pool_of_several_shards_agrees_with_itself,
+    the_largest_requests_cross_regions_unharmed,
+    the_last_sectors_are_as_good_as_any,
+    a_flush_covers_the_writes_of_other_connections,
+}
+
+const MIB: u64 = 1 << 20;
+/// Memory that leaves a pool of one slab of 2 MiB.
+const TINY_BYTES: u64 = 16 * MIB;
+/// Not a multiple of a line: the last line has three sectors.
+const SIZE_BYTES: u64 = 24 * MIB + 3 * 512;
+/// Requests that one run has in flight at once.
+const IN_FLIGHT: usize = 24;
+
+/// A request that was sent and not answered yet.
+struct Sent {
+    client: usize,
+    cookie: u64,
+    command: Command,
+    fua: bool,
+    range: ByteRange,
+    data: Vec<u8>,
+}
+
+/// Clients that send random requests to one volume, and the oracle that judges the answers.
+struct Session<'a> {
+    server: &'a Server,
+    disk: Arc<MemoryBackend>,
+    clients: Vec<Client>,
+    oracle: Oracle,
+    random: Random,
+    in_flight: Vec<Sent>,
+    mode: Mode,
+}
+
+impl<'a> Session<'a> {
+    fn new(server: &'a Server, size_bytes: u64, mode: Mode, seed: u64) -> Self {
+        let disk = server.add_memory("disk", size_bytes, mode);
+        let clients = (0..4).map(|_| server.client("disk")).collect();
+        let (oracle, random) = (Oracle::new(size_bytes), Random::new(seed));
+        Self { server, disk, clients, oracle, random, in_flight: Vec::new(), mode }
+    }
+
+    /// A range anywhere, of any length up to some lines, now and then up to several regions.
+    fn range(&mut self) -> ByteRange {
+        let sectors_max = if self.random.one_in(16) { 3 * 2048 } else { 64 };
+        let mut offset = self.random.below(self.oracle.size() / 512);
+        if self.random.one_in(2) {
+            // Half of the requests meet in a few places.
+            offset = offset % 40 * 97 % (self.oracle.size() / 512);
+        }
+        let len = 1 + self.random.below(sectors_max);
+        let len = len.min(self.oracle.size() / 512 - offset);
+        ByteRange::new(offset * 512, len * 512)
+    }
+
+    fn step(&mut self) {
+        let range = self.range();
+        let command = match self.random.below(20) {
+            0..9 => Command::Read,
+            9..17 => Command::Write,
+            17 => Command::WriteZeroes,
+            18 => Command::Trim,
+            _ => Command::Cache,
+        };
+        // Two requests that meet, one of them a write, have no order: the first is waited for.
+        while let Some(at) = self.in_flight.iter().position(|sent| {
+            let either = command != Command::Read || sent.command != Command::Read;
+            either && sent.range.overlaps(range)
+        }) {
+            self.finish(at);
+        }
+        while self.in_flight.len() >= IN_FLIGHT {
+            let at = self.random.below(IN_FLIGHT as u64) as usize;
+            self.finish(at);
+        }
+        let fua = self.random.one_in(8);
+        let mut flags = if fua { FUA } else { 0 };
+        if command == Command::WriteZeroes && self.random.one_in(2) {
+            flags |= NO_HOLE;
+        }
+        let len = if command == Command::Write { range.len as usize } else { 0 };
+        let data = self.random.bytes(len);
+        let client = self.random.below(self.clients.len() as u64) as usize;
+        let cookie = self.clients[client].send(command, flags, range.offset, range.len, &data);
+        self.in_flight.push(Sent { client, cookie, command, fua, range, data });
+    }
+
+    fn finish(&mut self, at: usize) {
+        let sent = self.in_flight.swap_remove(at);
+        let answer = self.clients[sent.client].wait(sent.cookie);
+        assert_eq!(answer.result, Ok(()), "{:?} of {}", sent.command, sent.range);
+        let ByteRange { offset, len } = sent.range;
+        match sent.command {
+            Command::Read => self.oracle.check(offset, &answer.data, "a client"),
+            Command::Write => self.oracle.write(offset, &sent.data),
+            Command::WriteZeroes => self.oracle.zero(offset, len),
+            Command::Trim => self.oracle.trim(offset, len),
+            _ => {}
+        }
+        if sent.fua && matches!(sent.command, Command::Write | Command::WriteZeroes) {
+            self.check_disk(sent.range, "the disk after FUA");
+        }
+    }
+
+    fn finish_all(&mut self) {
+        while !self.in_flight.is_empty() {
+            self.finish(0);
+        }
+    }
+
+    fn check_disk(&self, range: ByteRange, who: &str) {
+        let bytes = read_backend(&*self.disk, range.offset, range.len);
+        self.oracle.check(range.offset, &bytes, who);
+    }
+
+    /// A flush on any connection brings everything answered to the disk.
+    fn flush(&mut self) {
+        self.finish_all();
+        let client = self.random.below(self.clients.len() as u64) as usize;
+        assert_eq!(self.clients[client].flush(), Ok(()));
+        self.check_disk(ByteRange::new(0, self.oracle.size()), "the disk after FLUSH");
+    }
+
+    fn change_mode(&mut self) {
+        let others = Mode::ALL.into_iter().filter(|&mode| mode != self.mode);
+        self.mode = others.collect::<Vec<_>>()[self.random.below(2) as usize];
+        self.server.set_mode("disk", self.mode);
+    }
+
+    /// Everything once more, through every client.
+    fn check_all(&mut self) {
+        self.finish_all();
+        for client in &mut self.clients {
+            let mut offset = 0;
+            while offset < self.oracle.size() {
+                let len = MIB.min(self.oracle.size() - offset);
+                let data = client.read(offset, len).unwrap();
+                self.oracle.check(offset, &data, "a client at the end");
+                offset += len;
+            }
+        }
+    }
+}
+
+fn random_session(engine: Engine, memory_bytes: u64, size_bytes: u64, mode: Mode, steps: usize) {
+    let server = Server::start_with(engine, memory_bytes, 2);
+    let seed = mode as u64 + 1;
+    let mut session = Session::new(&server, size_bytes, mode, seed);
+    for _ in 0..steps {
+        session.step();
+        if session.random.one_in(300) {
+            session.flush();
+        }
+    }
+    session.check_all();
+    session.flush();
+    let (disk, oracle) = (Arc::clone(&session.disk), session.oracle);
+    drop(session.clients);
+    server.stop();
+    oracle.check(0, &read_backend(&*disk, 0, size_bytes), "the disk after the end");
+}
+
+fn random_requests_match_the_oracle_in_write_back(engine: Engine) {
+    random_session(engine, TINY_BYTES, SIZE_BYTES, Mode::WriteBack, 3000);
+}
+
+fn random_requests_match_the_oracle_in_write_through(engine: Engine) {
+    random_session(engine, TINY_BYTES, SIZE_BYTES, Mode::WriteThrough, 3000);
+}
+
+fn random_requests_match_the_oracle_in_bypass(engine: Engine) {
+    random_session(engine, TINY_BYTES, SIZE_BYTES, Mode::Bypass, 3000);
+}
+
+fn a_pool_of_several_shards_agrees_with_itself(engine: Engine) {
+    random_session(engine, 128 * MIB, 96 * MIB + 512, Mode::WriteBack, 3000);
+}
+
+fn modes_change_under_requests_in_flight(engine: Engine) {
+    let server = Server::start_with(engine, TINY_BYTES, 2);
+    let mut session = Session::new(&server, SIZE_BYTES, Mode::WriteBack, 99);
+    for step in 0..3000 {
+        session.step();
+        if step % 25 == 24 {
+            session.change_mode();
+        }
+    }
+    session.check_all();
+    session.flush();
+}
+
+fn the_largest_requests_cross_regions_unharmed(engine: Engine) {
+    for mode in Mode::ALL {
+        let server = Server::start_with(engine, TINY_BYTES, 2);
+        let size_bytes = 70 * MIB;
+        let mut session = Session::new(&server, size_bytes, mode, 5);
+        let largest = 32 * MIB;
+        for (client, offset) in [(0, 0), (1, 512), (2, 7 * MIB + 1536), (3, size_bytes - largest)] {
+            let data = session.random.bytes(largest as usize);
+            assert_eq!(session.clients[client].write(offset, &data), Ok(()));
+            session.oracle.write(offset, &data);
+            let back = session.clients[(client + 1) % 4].read(offset, largest).unwrap();
+            session.oracle.check(offset, &back, "a read of 32 MiB");
+        }
+        let answer = session.clients[0].call(Command::WriteZeroes, 0, MIB / 2, 60 * MIB);
+        assert_eq!(answer.result, Ok(()), "zeroes carry no payload and may be longer");
+        session.oracle.zero(MIB / 2, 60 * MIB);
+        let answer = session.clients[1].call(Command::Trim, 0, 0, size_bytes);
+        assert_eq!(answer.result, Ok(()));
+        session.oracle.trim(0, size_bytes);
+        let data = session.random.bytes(largest as usize);
+        assert_eq!(session.clients[2].write_fua(3 * 512, &data), Ok(()));
+        session.oracle.write(3 * 512, &data);
+        session.check_disk(ByteRange::new(0, size_bytes), "the disk after FUA");
+        session.check_all();
+    }
+}
+
+fn the_last_sectors_are_as_good_as_any(engine: Engine) {
+    for mode in Mode::ALL {
+        for size_bytes in [512, 1536, 4096, 4608, MIB - 512, MIB + 512, SIZE_BYTES] {
+            let server = Server::start_with(engine, TINY_BYTES, 1);
+            let disk = server.add_memory("disk", size_bytes, mode);
+            let (mut a, mut b) = (server.client("disk"), server.client("disk"));
+            let last = size_bytes - 512;
+            assert_eq!(a.read(last, 512), Ok(vec![0; 512]));
+            assert_eq!(a.write(last, &[7; 512]), Ok(()));
+            assert_eq!(b.read(last, 512), Ok(vec![7; 512]));
+            let from = size_bytes.saturating_sub(8192);
+            assert_eq!(b.read(from, size_bytes - from).unwrap()[(last - from) as usize..], [7; 512]);
+            assert_eq!(b.flush(), Ok(()));
+            assert_eq!(read_backend(&*disk, last, 512), [7; 512]);
+        }
+    }
+}
+
+fn a_flush_covers_the_writes_of_other_connections(engine: Engine) {
+    let server = Server::start(engine);
+    let disk = server.add_memory("disk", 8 * MIB, Mode::WriteBack);
+    let mut clients: Vec<Client> = (0..8).map(|_| server.client("disk")).collect();
+    for (number, client) in clients.iter_mut().enumerate() {
+        assert_eq!(client.write(number as u64 * 4096, &[number as u8 + 1; 4096]), Ok(()));
+    }
+    // answered on one connection, seen on all.
+    for client in &mut clients {
+        let data = client.read(0, 8 * 4096).unwrap();
+        assert!(data.chunks(4096).enumerate().all(|(n, line)| line == [n as u8 + 1; 4096]));
+    }
+    assert_eq!(server.status("disk").dirty_bytes, 8 * 4096, "nothing has gone to the disk yet");
+    assert_eq!(clients[3].flush(), Ok(()));
+    let data = read_backend(&*disk, 0, 8 * 4096);
+    assert!(data.chunks(4096).enumerate().all(|(n, line)| line == [n as u8 + 1; 4096]));
+    assert_eq!(server.status("disk").dirty_bytes, 0);
+    crate::common::wait_until("clients are counted", PATIENCE, || {
+        server.status("disk").connections == 8
+    });
+}

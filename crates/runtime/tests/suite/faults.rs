@@ -1,0 +1,241 @@
+//! Disks that fail, hang, shrink or fill up: who is told, who is not, and what is kept.
+
+use crate::common::client::PATIENCE;
+use crate::common::wait_until;
+use crate::server::{Server, read_backend, settings};
+use forebay_backend::layers::{ErrorRule, Errors, Gate, Kinds};
+use forebay_backend::{Backend, MemoryBackend, OpenOptions, open};
+use forebay_nbd::Command;
+use forebay_runtime::{Engine, VolumeError};
+use forebay_types::{ByteRange, IoError, Mode};
+use std::sync::Arc;
+use std::time::{Duration, Instant};
+
+on_both_engines! {
+    a_bad_sector_fails_its_reader_only,
+    a_failed_write_through_is_told_to_its_writer_only,
+    write_back_keeps_what_a_failing_disk_does_not_take,
+    a_failed_flush_of_the_disk_is_told,
+    a_hanging_disk_does_not_disturb_another_volume,
+    a_volume_that_can_not_be_written_back_is_not_removed,
+    a_server_that_can_not_write_back_does_not_stop,
+    a_file_that_shrinks_under_us_fails_cleanly,
+    a_full_disk_is_told_as_such,
+}
+
+const MIB: u64 = 1 << 20;
+
+fn memory(size_bytes: u64) -> Arc<MemoryBackend> {
+    Arc::new(MemoryBackend::new(size_bytes).unwrap())
+}
+
+fn failing(disk: &Arc<MemoryBackend>, kinds: Kinds, range: Option<ByteRange>) -> Arc<Errors> {
+    let rule = ErrorRule { kinds, range, ..ErrorRule::default() };
+    Arc::new(Errors::new(Arc::clone(disk) as _, rule))
+}
+
+fn a_bad_sector_fails_its_reader_only(engine: Engine) {
+    for mode in Mode::ALL {
+        let server = Server::start(engine);
+        let disk = failing(&memory(16 * MIB), Kinds::READ, Some(ByteRange::new(40960, 512)));
+        server.add("disk", disk, mode);
+        let mut clients = [server.client("disk"), server.client("disk")];
+        // All of them in one turn, so that the server joins neighbours into one I/O.
+        let mut bytes = Vec::new();
+        let cookies: Vec<u64> = (0..20)
+            .map(|line| clients[0].put(Command::Read, 0, line * 4096, 4096, &mut bytes))
+            .collect();
+        std::io::Write::write_all(&mut clients[0].stream, &bytes).unwrap();
+        for (line, cookie) in cookies.into_iter().enumerate() {
+            let wanted = if line == 10 { Err(IoError::Io) } else { Ok(()) };
+            assert_eq!(clients[0].wait(cookie).result, wanted, "line {line}, {mode}");
+        }
+        assert_eq!(clients[1].read(0, 40960), Ok(vec![0; 40960]), "{mode}");
+        assert_eq!(clients[1].read(0, MIB), Err(IoError::Io), "{mode}");
+        assert_eq!(clients[1].read(41472, 3584), Ok(vec![0; 3584]), "the rest of the line, {mode}");
+        assert_eq!(clients[0].read(45056, 4096), Ok(vec![0; 4096]), "{mode}");
+    }
+}
+
+fn a_failed_write_through_is_told_to_its_writer_only(engine: Engine) {
+    for mode in [Mode::WriteThrough, Mode::Bypass] {
+        let server = Server::start(engine);
+        let disk = memory(16 * MIB);
+        let bad = failing(&disk, Kinds::WRITE, Some(ByteRange::new(40960, 4096)));
+        server.add("disk", Arc::clone(&bad) as _, mode);
+        let mut clients = [server.client("disk"), server.client("disk")];
+        assert_eq!(clients[0].read(40960, 4096), Ok(vec![0; 4096]));
+        let bytes: Vec<(u64, u64)> = (0..20)
+            .map(|line| (line, clients[0].send(Command::Write, 0, line * 4096, 4096, &[9; 4096])))
+            .collect();
+        for (line, cookie) in bytes {
+            let wanted = if line == 10 { Err(IoError::Io) } else { Ok(()) };
+            assert_eq!(clients[0].wait(cookie).result, wanted, "line {line}, {mode}");
+        }
+        assert_eq!(clients[1].read(0, 40960), Ok(vec![9; 40960]), "{mode}");
+        // What was refused is not there: neither in the pool nor on the disk.
+        assert_eq!(clients[1].read(40960, 4096), Ok(vec![0; 4096]), "{mode}");
+        assert_eq!(read_backend(&*disk, 40960, 4096), [0; 4096]);
+        bad.set_enabled(false);
+        assert_eq!(clients[0].write(40960, &[9; 4096]), Ok(()));
+        assert_eq!(clients[1].read(40960, 4096), Ok(vec![9; 4096]), "{mode}");
+    }
+}
+
+fn write_back_keeps_what_a_failing_disk_does_not_take(engine: Engine) {
+    let server = Server::start(engine);
+    let disk = memory(16 * MIB);
+    let bad = failing(&disk, Kinds::WRITE, None);
+    server.add("disk", Arc::clone(&bad) as _, Mode::WriteBack);
+    server.add_memory("other", 16 * MIB, Mode::WriteBack);
+    let (mut client, mut other) = (server.client("disk"), server.client("other"));
+    assert_eq!(client.write(512, &[3; 9 * 4096]), Ok(()));
+    assert_eq!(client.flush(), Err(IoError::Io));
+    assert_eq!(client.flush(), Err(IoError::Io), "it was not forgotten");
+    assert_eq!(client.read(512, 9 * 4096), Ok(vec![3; 9 * 4096]), "nor was the data");
+    assert_eq!(client.write_fua(0, &[4; 512]), Err(IoError::Io));
+    assert_eq!(other.write(0, &[5; 4096]), Ok(()));
+    assert_eq!(other.flush(), Ok(()), "the neighbour is fine");
+    assert!(server.status("disk").dirty_bytes > 0);
+    bad.set_enabled(false);
+    wait_until("the disk has healed", PATIENCE, || client.flush() == Ok(()));
+    assert_eq!(read_backend(&*disk, 512, 9 * 4096), [3; 9 * 4096]);
+    assert_eq!(server.status("disk").dirty_bytes, 0);
+}
+
+fn a_failed_flush_of_the_disk_is_told(engine: Engine) {
+    for mode in Mode::ALL {
+        let server = Server::start(engine);
+        let bad = failing(&memory(MIB), Kinds::FLUSH, None);
+        server.add("disk", Arc::clone(&bad) as _, mode);
+        let mut clients = [server.client("disk"), server.client("disk")];
+        assert_eq!(clients[0].write(0, &[1; 4096]), Ok(()));
+        assert_eq!(clients[1].flush(), Err(IoError::Io), "{mode}");
+        assert_eq!(clients[0].flush(), Err(IoError::Io), "{mode}: and again");
+        bad.set_enabled(false);
+        assert_eq!(clients[0].flush(), Ok(()), "{mode}");
+    }
+}
+
+fn a_hanging_disk_does_not_disturb_another_volume(engine: Engine) {
+    // One worker, so that both volumes share everything there is to share.
+    let server = Server::start_with(engine, 64 * MIB, 1);
+    let gate = Gate::new(memory(16 * MIB));
+    server.add("hangs", Arc::clone(&gate) as _, Mode::WriteBack);
+    server.add_memory("other", 16 * MIB, Mode::WriteThrough);
+    let (mut stuck, mut client) = (server.client("hangs"), server.client("other"));
+    gate.close(Kinds::ALL);
+    assert_eq!(stuck.write(MIB, &[1; 65536]), Ok(()), "write-back needs no disk");
+    let mut cookies: Vec<u64> =
+        (0..16).map(|n| stuck.send(Command::Read, 0, n * 8192, 4096, &[])).collect();
+    cookies.push(stuck.send(Command::Flush, 0, 0, 0, &[]));
+    assert!(gate.wait_held(2, PATIENCE));
+    let begin = Instant::now();
+    for n in 0..500 {
+        assert_eq!(client.write(n * 4096, &[n as u8; 4096]), Ok(()));
+        assert_eq!(client.read(n * 4096, 4096), Ok(vec![n as u8; 4096]));
+    }
+    assert_eq!(client.flush(), Ok(()));
+    assert_eq!(client.block_status(0, MIB).map(|extents| extents.len()), Ok(1));
+    assert!(begin.elapsed() < Duration::from_secs(20), "{:?}", begin.elapsed());
+    // Volumes come and go meanwhile.
+    server.add_memory("third", MIB, Mode::WriteBack);
+    let mut third = server.client("third");
+    assert_eq!(third.write(0, &[1; 512]), Ok(()));
+    drop(third);
+    server.runtime.remove_volume("third", |_| {}).unwrap();
+    assert!(!stuck.has_answer(cookies[0]));
+    gate.open();
+    for cookie in cookies {
+        assert_eq!(stuck.wait(cookie).result, Ok(()));
+    }
+}
+
+fn a_volume_that_can_not_be_written_back_is_not_removed(engine: Engine) {
+    let server = Server::start(engine);
+    let disk = memory(16 * MIB);
+    let bad = failing(&disk, Kinds::WRITE, None);
+    server.add("disk", Arc::clone(&bad) as _, Mode::WriteBack);
+    let mut client = server.client("disk");
+    assert_eq!(client.write(0, &[1; 3 * 4096]), Ok(()));
+    match server.runtime.remove_volume("disk", |_| {}) {
+        Err(VolumeError::Dirty { name, dirty_bytes, error }) => {
+            assert_eq!((name.as_str(), dirty_bytes, error), ("disk", 3 * 4096, IoError::Io));
+        }
+        result => panic!("{result:?}"),
+    }
+    assert!(client.try_wait(999).is_none(), "its clients were let go");
+    let mut client = server.client("disk");
+    assert_eq!(client.read(0, 3 * 4096), Ok(vec![1; 3 * 4096]), "it goes on being served");
+    assert_eq!(client.write(4096, &[2; 4096]), Ok(()));
+    bad.set_enabled(false);
+    server.runtime.remove_volume("disk", |_| {}).unwrap();
+    assert_eq!(read_backend(&*disk, 4096, 4096), [2; 4096]);
+    assert!(matches!(
+        server.runtime.remove_volume("disk", |_| {}),
+        Err(VolumeError::Unknown(name)) if name == "disk"
+    ));
+}
+
+fn a_server_that_can_not_write_back_does_not_stop(engine: Engine) {
+    let server = Server::start(engine);
+    let disk = memory(16 * MIB);
+    let bad = failing(&disk, Kinds::WRITE, None);
+    server.add("disk", Arc::clone(&bad) as _, Mode::WriteBack);
+    let mut client = server.client("disk");
+    assert_eq!(client.write(0, &[1; 4096]), Ok(()));
+    let stopped = server.runtime.stop(|_| {});
+    assert!(matches!(stopped, Err(VolumeError::Dirty { dirty_bytes: 4096, .. })), "{stopped:?}");
+    assert_eq!(server.status("disk").dirty_bytes, 4096);
+    bad.set_enabled(false);
+    server.stop();
+    assert_eq!(read_backend(&*disk, 0, 4096), [1; 4096]);
+}
+
+fn open_file(path: &std::path::Path) -> Arc<dyn Backend> {
+    open(&path.display().to_string(), &OpenOptions::default()).unwrap()
+}
+
+fn a_file_that_shrinks_under_us_fails_cleanly(engine: Engine) {
+    for mode in [Mode::WriteThrough, Mode::Bypass] {
+        let server = Server::start(engine);
+        let path = server.directory.path().join("disk.img");
+        std::fs::write(&path, vec![6; 4 << 20]).unwrap();
+        server.add("disk", open_file(&path), mode);
+        server.add_memory("other", MIB, mode);
+        let mut client = server.client("disk");
+        assert_eq!(client.read(0, 4096), Ok(vec![6; 4096]));
+        let file = std::fs::OpenOptions::new().write(true).open(&path).unwrap();
+        file.set_len(MIB).unwrap();
+        assert_eq!(client.read(2 * MIB, 4096), Err(IoError::Io), "{mode}");
+        assert_eq!(client.read(MIB - 4096, 8192), Err(IoError::Io), "{mode}: half of it is there");
+        assert_eq!(client.read(MIB - 4096, 4096), Ok(vec![6; 4096]), "{mode}");
+        assert_eq!(server.client("other").read(0, 512), Ok(vec![0; 512]));
+        // A write makes the file longer again; what lies between reads as zeroes.
+        assert_eq!(client.write(3 * MIB, &[8; 4096]), Ok(()), "{mode}");
+        assert_eq!(client.read(2 * MIB, 4096), Ok(vec![0; 4096]), "{mode}");
+        assert_eq!(client.read(3 * MIB, 4096), Ok(vec![8; 4096]), "{mode}");
+    }
+}
+
+fn a_full_disk_is_told_as_such(engine: Engine) {
+    let rule = ErrorRule { kinds: Kinds::WRITE, error: IoError::NoSpace, ..ErrorRule::default() };
+    for mode in Mode::ALL {
+        let server = Server::start(engine);
+        let disk = memory(MIB);
+        let full = Arc::new(Errors::new(Arc::clone(&disk) as _, rule.clone()));
+        server.runtime.add_volume(settings("disk", Arc::clone(&full) as _, mode)).unwrap();
+        let mut client = server.client("disk");
+        assert_eq!(client.write_fua(0, &[1; 4096]), Err(IoError::NoSpace), "{mode}");
+        let written = client.write(8192, &[2; 4096]);
+        if mode == Mode::WriteBack {
+            assert_eq!(written, Ok(()));
+            assert_eq!(client.flush(), Err(IoError::NoSpace));
+            assert_eq!(client.read(8192, 4096), Ok(vec![2; 4096]));
+        } else {
+            assert_eq!(written, Err(IoError::NoSpace));
+        }
+        full.set_enabled(false);
+        wait_until("there is room again", PATIENCE, || client.flush() == Ok(()));
+    }
+}

@@ -1,0 +1,224 @@
+//! Haggling, as decent and as indecent clients do it. Numbers in brackets are those of the
+//! protocol crate's list of duties.
+
+use crate::common::client::{Client, config, connect};
+use crate::common::raw::{
+    ask, client_flags, enter, go_data, greeting, is_closed, option, option_claiming, option_reply,
+    request, simple_reply,
+};
+use crate::server::{Server, settings};
+use forebay_backend::MemoryBackend;
+use forebay_nbd::client::{Config, Failure};
+use forebay_nbd::proto::{self, command, info, option_reply as kind};
+use forebay_runtime::Engine;
+use forebay_types::Mode;
+use std::io::{Read, Write};
+use std::sync::Arc;
+
+on_both_engines! {
+    an_export_is_entered_in_every_way_there_is,
+    names_that_lead_to_no_export_are_answered,
+    the_empty_name_means_the_only_export,
+    exports_are_listed_and_described,
+    options_that_are_not_known_do_not_lose_step,
+    what_breaks_the_handshake_ends_it,
+    clients_that_leave_at_any_byte_do_no_harm,
+    more_exports_than_one_message_holds_are_listed,
+}
+
+const MIB: u64 = 1 << 20;
+
+fn server(engine: Engine) -> Server {
+    let server = Server::start(engine);
+    server.add_memory("disk", MIB, Mode::WriteBack);
+    server.add_memory("other", 2 * MIB, Mode::WriteThrough);
+    server
+}
+
+fn an_export_is_entered_in_every_way_there_is(engine: Engine) {
+    let server = server(engine);
+    for extended in [false, true] {
+        for base_allocation in [false, true] {
+            let wish = Config { extended, base_allocation, ..config("disk") };
+            let mut client = Client::enter(connect(&server.socket), &wish).unwrap();
+            assert_eq!(client.opened.size_bytes, MIB);
+            assert_eq!(client.opened.extended, extended);
+            assert_eq!(client.opened.base_allocation.is_some(), base_allocation);
+            assert_eq!((client.opened.block_min, client.opened.block_preferred), (512, 4096));
+            assert_eq!(client.opened.payload_max, 32 << 20);
+            assert!(client.opened.can(proto::export_flag::CAN_MULTI_CONN));
+            assert_eq!(client.write(0, &[1; 1024]), Ok(()));
+            assert_eq!(client.read(512, 512), Ok(vec![1; 512]));
+            client.disconnect();
+        }
+    }
+    for (flags, zeroes) in [(1u32, 124), (3, 0), (0, 124)] {
+        let mut stream = connect(&server.socket);
+        greeting(&mut stream);
+        stream.write_all(&flags.to_be_bytes()).unwrap();
+        stream.write_all(&option(proto::option::EXPORT_NAME, b"disk")).unwrap();
+        let mut reply = vec![0; 10 + zeroes];
+        stream.read_exact(&mut reply).unwrap();
+        assert_eq!(reply[..8], MIB.to_be_bytes());
+        assert!(reply[10..].iter().all(|&byte| byte == 0));
+        stream.write_all(&request(command::FLUSH, 0, 7, 0, 0)).unwrap();
+        assert_eq!(simple_reply(&mut stream), (0, 7), "flags {flags}");
+    }
+}
+
+fn names_that_lead_to_no_export_are_answered(engine: Engine) {
+    let server = server(engine);
+    // I-04, G-01: one session asks for many wrong names, and then for a right one.
+    let mut stream = connect(&server.socket);
+    greeting(&mut stream);
+    stream.write_all(&client_flags()).unwrap();
+    let long = "x".repeat(4096);
+    for name in ["dis", "disk2", "", &long[..257], &long] {
+        let (replies, last) = ask(&mut stream, proto::option::GO, &go_data(name, &[]));
+        assert_eq!((replies.len(), last), (0, kind::ERR_UNKNOWN), "{} bytes", name.len());
+    }
+    let too_long = "x".repeat(5000);
+    let (_, last) = ask(&mut stream, proto::option::INFO, &go_data(&too_long, &[]));
+    assert!(last & kind::ERROR_BIT != 0);
+    // I-01: lengths that do not add up.
+    for data in [&b""[..], &[0, 0, 0, 9, b'x', 0, 0], &[0xff; 12], &[0, 0, 0, 0, 0, 9]] {
+        assert_eq!(ask(&mut stream, proto::option::GO, data).1, kind::ERR_INVALID);
+    }
+    assert_eq!(ask(&mut stream, proto::option::GO, &go_data("disk", &[])).1, kind::ACK);
+    // there is no error message for the older option.
+    for name in ["dis", "", &long] {
+        let mut stream = connect(&server.socket);
+        greeting(&mut stream);
+        stream.write_all(&client_flags()).unwrap();
+        stream.write_all(&option(proto::option::EXPORT_NAME, name.as_bytes())).unwrap();
+        assert!(is_closed(&mut stream));
+    }
+    let mut stream = connect(&server.socket);
+    greeting(&mut stream);
+    stream.write_all(&client_flags()).unwrap();
+    stream.write_all(&option_claiming(proto::option::EXPORT_NAME, u32::MAX, b"disk")).unwrap();
+    assert!(is_closed(&mut stream), "a name of 4 GiB is not waited for");
+}
+
+fn the_empty_name_means_the_only_export(engine: Engine) {
+    let server = Server::start(engine);
+    let wish = config("");
+    assert!(matches!(
+        Client::enter(connect(&server.socket), &wish).err(),
+        Some(Failure::Refused { .. })
+    ));
+    server.add_memory("disk", MIB, Mode::WriteBack);
+    let client = Client::enter(connect(&server.socket), &wish).unwrap();
+    assert_eq!(client.opened.size_bytes, MIB);
+    drop(client);
+    server.runtime.remove_volume("disk", |_| {}).unwrap();
+    assert!(Client::enter(connect(&server.socket), &wish).is_err());
+}
+
+fn exports_are_listed_and_described(engine: Engine) {
+    let server = server(engine);
+    let backend = Arc::new(MemoryBackend::new(512).unwrap());
+    let mut volume = settings("tülü", backend, Mode::Bypass);
+    volume.description = "spare parts".to_owned();
+    volume.read_only = true;
+    server.runtime.add_volume(volume).unwrap();
+    let mut stream = connect(&server.socket);
+    greeting(&mut stream);
+    stream.write_all(&client_flags()).unwrap();
+    let (replies, last) = ask(&mut stream, proto::option::LIST, &[]);
+    assert_eq!(last, kind::ACK);
+    let names: Vec<&[u8]> =
+        replies.iter().map(|reply| &reply[4..4 + usize::from(reply[3])]).collect();
+    assert_eq!(names, [&b"disk"[..], b"other", "tülü".as_bytes()]);
+    assert!(replies[2].ends_with(b"spare parts"));
+    assert_eq!(ask(&mut stream, proto::option::LIST, b"x").1, kind::ERR_INVALID);
+    let infos = [info::NAME, info::DESCRIPTION, info::BLOCK_SIZE, 4711];
+    let (replies, last) = ask(&mut stream, proto::option::INFO, &go_data("tülü", &infos));
+    assert_eq!((replies.len(), last), (4, kind::ACK));
+    assert_eq!(replies[0][..10], [0, 0, 0, 0, 0, 0, 0, 0, 2, 0], "512 bytes");
+    assert!(replies[0][11] & 2 != 0, "read-only");
+    assert_eq!(ask(&mut stream, proto::option::ABORT, b"bye").1, kind::ACK);
+    assert!(is_closed(&mut stream));
+}
+
+fn options_that_are_not_known_do_not_lose_step(engine: Engine) {
+    let server = server(engine);
+    let mut stream = connect(&server.socket);
+    greeting(&mut stream);
+    stream.write_all(&client_flags()).unwrap();
+    for (number, len) in [(4u32, 0usize), (12, 1), (999, 65_537), (u32::MAX, 1 << 20)] {
+        assert_eq!(ask(&mut stream, number, &vec![1; len]).1, kind::ERR_UNSUP, "{number}");
+    }
+    assert_eq!(ask(&mut stream, proto::option::STARTTLS, &[]).1, kind::ERR_POLICY, "T-02");
+    let many = option(12, &[]).repeat(1000);
+    stream.write_all(&many).unwrap();
+    for _ in 0..1000 {
+        assert_eq!(option_reply(&mut stream, 12).0, kind::ERR_UNSUP);
+    }
+    assert_eq!(ask(&mut stream, proto::option::GO, &go_data("disk", &[])).1, kind::ACK);
+    stream.write_all(&request(command::FLUSH, 0, 1, 0, 0)).unwrap();
+    assert_eq!(simple_reply(&mut stream), (0, 1));
+}
+
+fn what_breaks_the_handshake_ends_it(engine: Engine) {
+    let server = server(engine);
+    let broken: [&[u8]; 4] = [
+        &[0xff; 4],
+        &[0, 0, 0, 4],
+        &[&client_flags()[..], b"NOTANOPTIONATALL"].concat(),
+        &[&client_flags()[..], &option_claiming(999, u32::MAX, &[])].concat(),
+    ];
+    for bytes in broken {
+        let mut stream = connect(&server.socket);
+        greeting(&mut stream);
+        stream.write_all(bytes).unwrap();
+        assert!(is_closed(&mut stream), "{bytes:?}");
+    }
+    let mut client = server.client("disk");
+    assert_eq!(client.read(0, 512), Ok(vec![0; 512]));
+}
+
+fn clients_that_leave_at_any_byte_do_no_harm(engine: Engine) {
+    let server = server(engine);
+    let mut session = client_flags();
+    session.extend_from_slice(&option(proto::option::STRUCTURED_REPLY, &[]));
+    session.extend_from_slice(&option(proto::option::GO, &go_data("disk", &[info::BLOCK_SIZE])));
+    session.extend_from_slice(&request(command::READ, 0, 1, 0, 65536));
+    session.extend_from_slice(&request(command::WRITE, 0, 2, 0, 4));
+    for len in 0..session.len() {
+        let mut stream = connect(&server.socket);
+        // P-14: some leave with the answer unread, so that the server's replies meet a dead socket.
+        if len % 2 == 0 {
+            greeting(&mut stream);
+        }
+        stream.write_all(&session[..len]).unwrap();
+    }
+    let mut stream = connect(&server.socket);
+    enter(&mut stream, "disk");
+    crate::common::wait_until("the dead are buried", crate::common::client::PATIENCE, || {
+        server.runtime.status().unwrap().connections == 1
+    });
+}
+
+fn more_exports_than_one_message_holds_are_listed(engine: Engine) {
+    let server = Server::start(engine);
+    let backend = || Arc::new(MemoryBackend::new(512).unwrap());
+    for number in 0..300 {
+        let name = format!("{number:0>250}");
+        let mut volume = settings(&name, backend(), Mode::WriteThrough);
+        volume.description = "d".repeat(1000);
+        server.runtime.add_volume(volume).unwrap();
+    }
+    let mut stream = connect(&server.socket);
+    greeting(&mut stream);
+    stream.write_all(&client_flags()).unwrap();
+    // D-02: many answers of 375 KB each are not all made at once, and still all come.
+    stream.write_all(&option(proto::option::LIST, &[]).repeat(20)).unwrap();
+    for _ in 0..20 {
+        for _ in 0..300 {
+            assert_eq!(option_reply(&mut stream, proto::option::LIST).0, kind::SERVER);
+        }
+        assert_eq!(option_reply(&mut stream, proto::option::LIST).0, kind::ACK);
+    }
+    assert_eq!(ask(&mut stream, proto::option::GO, &go_data(&"0".repeat(250), &[])).1, kind::ACK);
+}

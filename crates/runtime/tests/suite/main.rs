@@ -1,0 +1,33 @@
+//! The running server, from its sockets to its disks. Every test runs on both engines.
+
+#![allow(clippy::unwrap_used, reason = "a helper of a test may fail like the test")]
+
+#[path = "../common/mod.rs"]
+mod common;
+mod oracle;
+mod server;
+
+/// Makes of each function, which takes an engine, two tests: one for each engine.
+macro_rules! on_both_engines {
+    ($($(#[$attribute:meta])* $name:ident),* $(,)?) => {
+        $(mod $name {
+            $(#[$attribute])*
+            #[test]
+            fn io_uring() {
+                super::$name(forebay_runtime::Engine::IoUring);
+            }
+
+            $(#[$attribute])*
+            #[test]
+            fn epoll() {
+                super::$name(forebay_runtime::Engine::Epoll);
+            }
+        })*
+    };
+}
+
+mod caching;
+mod data;
+mod faults;
+mod handshake;
+mod transmission;

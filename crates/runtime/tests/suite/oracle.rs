@@ -1,0 +1,67 @@
+//! What a volume must hold: every acknowledged write, and nothing else.
+
+use forebay_types::SECTOR_BYTES;
+
+const SECTOR: usize = SECTOR_BYTES as usize;
+
+/// The content of a volume, as far as it is known.
+pub struct Oracle {
+    bytes: Vec<u8>,
+    /// By sector; what was trimmed is anybody's guess until it is written again.
+    known: Vec<bool>,
+}
+
+impl Oracle {
+    /// A volume of zeroes.
+    pub fn new(size_bytes: u64) -> Self {
+        let size = size_bytes as usize;
+        Self { bytes: vec![0; size], known: vec![true; size / SECTOR] }
+    }
+
+    /// Bytes were written.
+    pub fn write(&mut self, offset: u64, data: &[u8]) {
+        let at = offset as usize;
+        self.bytes[at..at + data.len()].copy_from_slice(data);
+        self.mark(offset, data.len() as u64, true);
+    }
+
+    /// Zeroes were written.
+    pub fn zero(&mut self, offset: u64, len: u64) {
+        self.bytes[offset as usize..(offset + len) as usize].fill(0);
+        self.mark(offset, len, true);
+    }
+
+    /// The content was given up.
+    pub fn trim(&mut self, offset: u64, len: u64) {
+        self.mark(offset, len, false);
+    }
+
+    fn mark(&mut self, offset: u64, len: u64, known: bool) {
+        self.known[offset as usize / SECTOR..(offset + len) as usize / SECTOR].fill(known);
+    }
+
+    /// Fails where `data`, read at `offset`, is not what it must be.
+    pub fn check(&self, offset: u64, data: &[u8], who: &str) {
+        let at = offset as usize;
+        if data == &self.bytes[at..at + data.len()] {
+            return;
+        }
+        for (index, sector) in data.chunks(SECTOR).enumerate() {
+            let number = at / SECTOR + index;
+            let wanted = &self.bytes[number * SECTOR..][..SECTOR];
+            assert!(
+                sector == wanted || !self.known[number],
+                "{who}: sector {number} is wrong in a read of {}+{}; first bytes {:?}, not {:?}",
+                offset,
+                data.len(),
+                &sector[..8],
+                &wanted[..8],
+            );
+        }
+    }
+
+    /// The size in bytes.
+    pub fn size(&self) -> u64 {
+        self.bytes.len() as u64
+    }
+}

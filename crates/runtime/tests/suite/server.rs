@@ -1,0 +1,119 @@
+//! A runtime with a Unix socket in a directory of its own.
+
+use crate::common::client::Client;
+use forebay_backend::{Backend, MemoryBackend};
+use forebay_nbd::Tls;
+use forebay_policy::PolicyKind;
+use forebay_runtime::{
+    Engine, Listener, Runtime, RuntimeConfig, TlsSetup, VolumeChange, VolumeSettings, VolumeStatus,
+};
+use forebay_types::Mode;
+use std::os::unix::net::UnixListener;
+use std::path::PathBuf;
+use std::sync::Arc;
+use tempfile::TempDir;
+
+/// A running server.
+pub struct Server {
+    /// The runtime under test.
+    pub runtime: Runtime,
+    /// Where clients connect.
+    pub socket: PathBuf,
+    /// A place for files, gone with the server.
+    pub directory: TempDir,
+}
+
+/// Memory of a server that does not care, in bytes.
+const MEMORY_BYTES: u64 = 64 << 20;
+
+impl Server {
+    /// A server with two workers and no volume.
+    pub fn start(engine: Engine) -> Self {
+        Self::start_with(engine, MEMORY_BYTES, 2)
+    }
+
+    /// A server with a given memory and number of workers.
+    pub fn start_with(engine: Engine, memory_bytes: u64, workers: usize) -> Self {
+        let policy = PolicyKind::default();
+        let config = RuntimeConfig { memory_bytes, workers, engine, policy };
+        Self::over(Runtime::start(config).unwrap())
+    }
+
+    /// A server around a runtime that was started already.
+    pub fn over(runtime: Runtime) -> Self {
+        let directory = tempfile::tempdir().unwrap();
+        let socket = directory.path().join("nbd.sock");
+        let server = Self { runtime, socket, directory };
+        let socket = server.socket.clone();
+        server.listen(&socket, Tls::Off, None);
+        server
+    }
+
+    /// Listens at another socket.
+    pub fn listen(&self, socket: &std::path::Path, policy: Tls, tls: Option<TlsSetup>) {
+        let listener = UnixListener::bind(socket).unwrap();
+        listener.set_nonblocking(true).unwrap();
+        self.runtime.listen(Listener::new(listener.into(), false, policy, tls)).unwrap();
+    }
+
+    /// Serves a volume.
+    pub fn add(&self, name: &str, backend: Arc<dyn Backend>, mode: Mode) {
+        self.runtime.add_volume(settings(name, backend, mode)).unwrap();
+    }
+
+    /// Serves a disk in memory, and gives it back for inspection.
+    pub fn add_memory(&self, name: &str, size_bytes: u64, mode: Mode) -> Arc<MemoryBackend> {
+        let disk = Arc::new(MemoryBackend::new(size_bytes).unwrap());
+        self.add(name, Arc::clone(&disk) as _, mode);
+        disk
+    }
+
+    /// Changes a volume's mode and nothing else.
+    pub fn set_mode(&self, name: &str, mode: Mode) {
+        let change = VolumeChange {
+            description: String::new(),
+            mode,
+            read_only: false,
+            prefetch: false,
+            tls_only: false,
+        };
+        self.runtime.change_volume(name, change).unwrap();
+    }
+
+    /// A client of a volume.
+    pub fn client(&self, volume: &str) -> Client {
+        Client::new(&self.socket, volume)
+    }
+
+    /// What the runtime says of a volume.
+    pub fn status(&self, volume: &str) -> VolumeStatus {
+        let status = self.runtime.status().unwrap();
+        status.volumes.into_iter().find(|status| status.name == volume).unwrap()
+    }
+
+    /// Stops and checks that everything was brought to the disks.
+    pub fn stop(self) {
+        self.runtime.stop(|_| {}).unwrap();
+    }
+}
+
+/// A writable volume without prefetch: what it reads is what was asked for.
+pub fn settings(name: &str, backend: Arc<dyn Backend>, mode: Mode) -> VolumeSettings {
+    VolumeSettings {
+        name: name.to_owned(),
+        description: String::new(),
+        backend,
+        mode,
+        read_only: false,
+        prefetch: false,
+        tls_only: false,
+    }
+}
+
+/// Reads a backend past everything.
+pub fn read_backend(backend: &dyn Backend, offset: u64, len: u64) -> Vec<u8> {
+    use forebay_backend::{AlignedBuffer, Blocking};
+    let mut buffer = AlignedBuffer::new(len as usize);
+    Blocking::new(backend).read(offset, &mut buffer).unwrap();
+    buffer.to_vec()
+}

@@ -1,0 +1,365 @@
+//! Requests that are wrong, connections that end, and clients that never read.
+
+use crate::common::client::{Client, PATIENCE, config, connect};
+use crate::common::random::Random;
+use crate::common::raw::{
+    client_flags, enter, go_data, greeting, is_closed, option, request, simple_reply,
+};
+use crate::common::wait_until;
+use crate::server::{Server, read_backend, settings};
+use forebay_backend::layers::{Gate, Kinds};
+use forebay_backend::{Extent, MemoryBackend};
+use forebay_nbd::client::Config;
+use forebay_nbd::proto::{self, command, command_flag};
+use forebay_nbd::Command;
+use forebay_runtime::Engine;
+use forebay_types::{IoError, IoResult, Mode};
+use std::io::{Read, Write};
+use std::sync::Arc;
+use std::time::Duration;
+
+on_both_engines! {
+    wrong_requests_get_the_right_errors_and_keep_step,
+    a_read_only_export_refuses_every_write,
+    block_status_tells_what_is_allocated,
+    extended_headers_carry_everything,
+    a_disconnect_waits_for_what_is_in_flight,
+    a_client_that_vanishes_within_a_payload_changes_nothing,
+    a_client_that_never_reads_does_not_stop_the_others,
+    what_is_in_flight_is_answered_at_the_stop,
+    a_broken_stream_ends_its_connection_only,
+    garbage_at_any_point_ends_sessions_and_nothing_else,
+}
+
+const MIB: u64 = 1 << 20;
+
+fn wrong_requests_get_the_right_errors_and_keep_step(engine: Engine) {
+    let server = Server::start(engine);
+    server.add_memory("disk", 80 * MIB, Mode::WriteThrough);
+    for extended in [false, true] {
+        let wish = Config { extended, ..config("disk") };
+        let mut client = Client::enter(connect(&server.socket), &wish).unwrap();
+        let size = client.opened.size_bytes;
+        let largest = 32 * MIB;
+        let wrong: [(Command, u16, u64, u64, IoError); 16] = [
+            (Command::Read, 0, 1, 512, IoError::Invalid),
+            (Command::Read, 0, 0, 513, IoError::Invalid),
+            (Command::Read, 0, size, 512, IoError::Invalid),
+            (Command::Read, 0, u64::MAX - 511, 512, IoError::Invalid),
+            (Command::Read, 0, 0, largest + 512, IoError::Overflow),
+            (Command::Read, command_flag::NO_HOLE, 0, 512, IoError::Invalid),
+            (Command::Read, 1 << 9, 0, 512, IoError::Invalid),
+            (Command::Write, 0, 1, 512, IoError::Invalid),
+            (Command::Write, 0, size - 512, 1024, IoError::NoSpace),
+            (Command::Write, 0, 0, largest + 512, IoError::Invalid),
+            (Command::Write, command_flag::DF, 0, 512, IoError::Invalid),
+            (Command::WriteZeroes, 0, size, 512, IoError::NoSpace),
+            (Command::Trim, 0, size - 512, 1024, IoError::Invalid),
+            (Command::Trim, 0, 3, 512, IoError::Invalid),
+            (Command::Flush, 0, 512, 512, IoError::Invalid),
+            (Command::BlockStatus, 0, size, 512, IoError::Invalid),
+        ];
+        for (command, flags, offset, len, error) in wrong {
+            let data = if command == Command::Write { vec![1; len as usize] } else { vec![] };
+            let cookie = client.send(command, flags, offset, len, &data);
+            let answer = client.wait(cookie);
+            assert_eq!(answer.result, Err(error), "{command:?} {flags} {offset}+{len}");
+            assert_eq!(client.read(0, 512), Ok(vec![0; 512]), "still in step");
+        }
+    }
+    // A command that does not exist, and one that is no longer sent.
+    let mut stream = connect(&server.socket);
+    enter(&mut stream, "disk");
+    for (number, cookie) in [(8, 1), (9, 2), (4711, 3), (u16::MAX, 4)] {
+        stream.write_all(&request(number, 0, cookie, 0, 512)).unwrap();
+        assert_eq!(simple_reply(&mut stream), (22, cookie));
+    }
+    // nothing is specified for no bytes, but the connection stays.
+    for number in [command::READ, command::WRITE, command::TRIM, command::WRITE_ZEROES] {
+        stream.write_all(&request(number, 0, 9, 0, 0)).unwrap();
+        assert_eq!(simple_reply(&mut stream).1, 9);
+    }
+    assert!(server.status("disk").requests.errors >= 40);
+}
+
+fn a_read_only_export_refuses_every_write(engine: Engine) {
+    let server = Server::start(engine);
+    let disk = Arc::new(MemoryBackend::new(MIB).unwrap());
+    let mut volume = settings("disk", Arc::clone(&disk) as _, Mode::WriteBack);
+    volume.read_only = true;
+    server.runtime.add_volume(volume).unwrap();
+    let refused = |client: &mut Client| -> Vec<IoResult> {
+        let write = client.write(0, &[1; 4096]);
+        let zero = client.call(Command::WriteZeroes, 0, 0, 4096).result;
+        vec![write, zero, client.call(Command::Trim, 0, 0, 4096).result]
+    };
+    let mut client = server.client("disk");
+    assert!(client.opened.is_read_only());
+    assert_eq!(refused(&mut client), vec![Err(IoError::NotPermitted); 3]);
+    assert_eq!(client.read(0, 512), Ok(vec![0; 512]));
+    assert_eq!(client.flush(), Ok(()));
+    // Made read-only while a client is connected that was told otherwise.
+    server.add_memory("late", MIB, Mode::WriteBack);
+    let mut client = server.client("late");
+    assert_eq!(client.write(0, &[2; 4096]), Ok(()));
+    let change = forebay_runtime::VolumeChange {
+        description: String::new(),
+        mode: Mode::WriteBack,
+        read_only: true,
+        prefetch: false,
+        tls_only: false,
+    };
+    server.runtime.change_volume("late", change).unwrap();
+    assert_eq!(refused(&mut client), vec![Err(IoError::NotPermitted); 3]);
+    assert_eq!(client.read(0, 4096), Ok(vec![2; 4096]));
+    assert!(server.client("late").opened.is_read_only());
+}
+
+fn block_status_tells_what_is_allocated(engine: Engine) {
+    let server = Server::start(engine);
+    let path = server.directory.path().join("disk.img");
+    std::fs::File::create(&path).unwrap().set_len(4 * MIB).unwrap();
+    let options = forebay_backend::OpenOptions::default();
+    let disk = forebay_backend::open(&path.display().to_string(), &options).unwrap();
+    server.add("disk", disk, Mode::WriteBack);
+    let mut client = server.client("disk");
+    let hole = |len| forebay_nbd::Extent { len, hole: true, zero: true };
+    let data = |len| forebay_nbd::Extent { len, hole: false, zero: false };
+    assert_eq!(client.block_status(0, 4 * MIB), Ok(vec![hole(4 * MIB)]));
+    assert_eq!(client.write(MIB, &[1; 65536]), Ok(()));
+    // The file still has a hole there, and what reads as data must not be called one.
+    let said = client.block_status(MIB, 65536).unwrap();
+    assert!(said.iter().all(|extent| !extent.hole && !extent.zero), "{said:?}");
+    assert_eq!(client.flush(), Ok(()));
+    let said = client.block_status(0, 4 * MIB).unwrap();
+    assert_eq!(said, [hole(MIB), data(65536), hole(3 * MIB - 65536)]);
+    let one = client.call(Command::BlockStatus, command_flag::REQ_ONE, 0, 4 * MIB);
+    assert_eq!(one.extents, [hole(MIB)]);
+    assert_eq!(client.call(Command::WriteZeroes, 0, MIB, MIB).result, Ok(()));
+    assert_eq!(client.read(MIB, 65536), Ok(vec![0; 65536]));
+    let total: u64 = client.block_status(0, 4 * MIB).unwrap().iter().map(|e| e.len).sum();
+    assert_eq!(total, 4 * MIB);
+    let _: Extent = Extent { len: 1, hole: false, zero: false };
+}
+
+fn extended_headers_carry_everything(engine: Engine) {
+    let server = Server::start(engine);
+    let disk = server.add_memory("disk", 8 * MIB, Mode::WriteBack);
+    let wish = Config { extended: true, ..config("disk") };
+    let mut client = Client::enter(connect(&server.socket), &wish).unwrap();
+    assert!(client.opened.extended);
+    assert_eq!(client.write(512, &[7; 70_144]), Ok(()));
+    assert_eq!(client.read(1024, 4096), Ok(vec![7; 4096]));
+    assert_eq!(client.call(Command::WriteZeroes, 0, 0, 1024).result, Ok(()));
+    assert_eq!(client.flush(), Ok(()));
+    assert_eq!(read_backend(&*disk, 512, 1024)[..512], [0; 512]);
+    assert_eq!(client.block_status(0, 8 * MIB).unwrap().iter().map(|e| e.len).sum::<u64>(), 8 * MIB);
+    client.disconnect();
+}
+
+fn a_disconnect_waits_for_what_is_in_flight(engine: Engine) {
+    let server = Server::start(engine);
+    let disk = Arc::new(MemoryBackend::new(MIB).unwrap());
+    let gate = Gate::new(Arc::clone(&disk) as _);
+    server.add("disk", Arc::clone(&gate) as _, Mode::WriteThrough);
+    let mut client = server.client("disk");
+    gate.close(Kinds::ALL);
+    let cookies: Vec<u64> = (0..8u8)
+        .map(|n| client.send(Command::Write, 0, u64::from(n) * 65536, 4096, &[n + 1; 4096]))
+        .collect();
+    let read = client.send(Command::Read, 0, 32768, 4096, &[]);
+    client.send(Command::Disconnect, 0, 0, 0, &[]);
+    assert!(gate.wait_held(2, PATIENCE));
+    gate.open();
+    // C-03: all of it is done, and here even answered.
+    for cookie in cookies {
+        assert_eq!(client.wait(cookie).result, Ok(()));
+    }
+    assert_eq!(client.wait(read).data, [0; 4096]);
+    assert!(client.try_wait(4711).is_none(), "then the connection ends");
+    assert_eq!(read_backend(&*disk, 7 * 65536, 4096), [8; 4096]);
+}
+
+fn a_client_that_vanishes_within_a_payload_changes_nothing(engine: Engine) {
+    for mode in Mode::ALL {
+        let server = Server::start(engine);
+        let disk = server.add_memory("disk", 40 * MIB, mode);
+        let mut other = server.client("disk");
+        assert_eq!(other.write(0, &[5; 8192]), Ok(()));
+        for (len, sent) in [(4096, 0), (4096, 100), (4096, 4095), (32 << 20, 3 << 20)] {
+            let mut stream = connect(&server.socket);
+            enter(&mut stream, "disk");
+            stream.write_all(&request(command::WRITE, 0, 1, 0, len)).unwrap();
+            stream.write_all(&vec![9; sent]).unwrap();
+        }
+        wait_until("they are gone", PATIENCE, || server.status("disk").connections == 1);
+        assert_eq!(other.read(0, 8192), Ok(vec![5; 8192]), "{mode}");
+        assert_eq!(other.flush(), Ok(()));
+        assert_eq!(read_backend(&*disk, 0, 8192), [5; 8192]);
+    }
+}
+
+fn a_client_that_never_reads_does_not_stop_the_others(engine: Engine) {
+    // One worker and a pool of one slab: everybody shares it.
+    let server = Server::start_with(engine, 16 * MIB, 1);
+    server.add_memory("disk", 64 * MIB, Mode::WriteThrough);
+    let mut deaf: Vec<_> = (0..4).map(|_| connect(&server.socket)).collect();
+    for stream in &mut deaf {
+        enter(stream, "disk");
+        let mut bytes = Vec::new();
+        for n in 0..2000 {
+            bytes.extend_from_slice(&request(command::READ, 0, n, n % 60 * MIB, 1 << 20));
+        }
+        stream.set_write_timeout(Some(Duration::from_millis(500))).unwrap();
+        // The server stops reading from it at some point.
+        let _ = stream.write_all(&bytes);
+    }
+    let mut client = server.client("disk");
+    for n in 0..200u64 {
+        let data = vec![n as u8; 65536];
+        assert_eq!(client.write(n * 65536, &data), Ok(()));
+        assert_eq!(client.read(n * 65536, 65536), Ok(data));
+    }
+    assert_eq!(client.flush(), Ok(()));
+    drop(deaf);
+    wait_until("they are gone", PATIENCE, || server.status("disk").connections == 1);
+    assert_eq!(client.read(0, MIB).map(|data| data.len() as u64), Ok(MIB));
+}
+
+fn what_is_in_flight_is_answered_at_the_stop(engine: Engine) {
+    let server = Server::start(engine);
+    let disk = Arc::new(MemoryBackend::new(MIB).unwrap());
+    let gate = Gate::new(Arc::clone(&disk) as _);
+    server.add("disk", Arc::clone(&gate) as _, Mode::WriteThrough);
+    let mut client = server.client("disk");
+    gate.close(Kinds::ALL);
+    let write = client.send(Command::Write, 0, 0, 4096, &[1; 4096]);
+    assert!(gate.wait_held(1, PATIENCE));
+    std::thread::scope(|scope| {
+        let stopping = scope.spawn(|| server.runtime.stop(|_| {}));
+        // E-03: what comes now is refused or not answered at all, but never done.
+        let late = client.send(Command::Write, 0, 8192, 4096, &[2; 4096]);
+        wait_until("nobody is let in any more", PATIENCE, || {
+            let mut stream = connect(&server.socket);
+            let _ = stream.set_read_timeout(Some(Duration::from_millis(100)));
+            !matches!(stream.read(&mut [0; 18]), Ok(18))
+        });
+        gate.open();
+        assert_eq!(client.wait(write).result, Ok(()));
+        if let Some(answer) = client.try_wait(late) {
+            assert!(matches!(answer.result, Ok(()) | Err(IoError::Shutdown)), "{answer:?}");
+        }
+        assert_eq!(stopping.join().unwrap().map_err(|error| error.to_string()), Ok(()));
+    });
+    assert_eq!(read_backend(&*disk, 0, 4096), [1; 4096]);
+}
+
+fn a_broken_stream_ends_its_connection_only(engine: Engine) {
+    let server = Server::start(engine);
+    server.add_memory("disk", MIB, Mode::WriteBack);
+    let mut other = server.client("disk");
+    for bytes in [
+        b"GET / HTTP/1.1\r\nHost: disk\r\n\r\n".to_vec(),
+        // a payload that is beyond any use is not waited for.
+        request(command::WRITE, 0, 1, 0, u32::MAX),
+        [request(command::FLUSH, 0, 1, 0, 0), vec![0xff; 28]].concat(),
+    ] {
+        let mut stream = connect(&server.socket);
+        enter(&mut stream, "disk");
+        stream.write_all(&bytes).unwrap();
+        let mut rest = Vec::new();
+        let _ = stream.read_to_end(&mut rest);
+        assert!(rest.len() <= 16, "an answer to the good request at most");
+        assert_eq!(other.write(0, &[1; 512]), Ok(()));
+    }
+    let mut stream = connect(&server.socket);
+    greeting(&mut stream);
+    stream.write_all(b"\x16\x03\x01\x02\x00\x01\x00\x01\xfc\x03\x03").unwrap();
+    assert!(is_closed(&mut stream), "TLS where it was not asked for");
+}
+
+/// A session with every kind of request, of which mutations are made.
+fn whole_session(random: &mut Random) -> Vec<u8> {
+    let mut session = client_flags();
+    if random.one_in(2) {
+        session.extend_from_slice(&option(proto::option::STRUCTURED_REPLY, &[]));
+    }
+    if random.one_in(3) {
+        session.extend_from_slice(&option(proto::option::LIST, &[]));
+    }
+    session.extend_from_slice(&option(proto::option::GO, &go_data("disk", &[3])));
+    for cookie in 0..random.below(12) {
+        let number = random.below(9) as u16;
+        let (offset, len) = (random.below(2000) * 512, 512 * random.below(16) as u32);
+        let flags = if random.one_in(4) { 1 } else { 0 };
+        session.extend_from_slice(&request(number, flags, cookie, offset, len));
+        if number == command::WRITE {
+            session.extend_from_slice(&vec![cookie as u8; len as usize]);
+        }
+    }
+    session
+}
+
+fn mutate(session: &mut Vec<u8>, random: &mut Random) {
+    for _ in 0..random.below(4) {
+        let at = random.below(session.len() as u64) as usize;
+        match random.below(5) {
+            0 => session[at] ^= 1 << random.below(8),
+            1 => session[at] = random.next() as u8,
+            2 => session.truncate(at.max(1)),
+            3 => {
+                let end = (at + random.below(40) as usize).min(session.len());
+                session.drain(at..end);
+            }
+            _ => {
+                let len = random.below(40) as usize;
+                let bytes = random.bytes(len);
+                session.splice(at..at, bytes);
+            }
+        }
+        if session.is_empty() {
+            return;
+        }
+    }
+}
+
+/// Sends mutated sessions until there were `count`, and reads what comes back.
+fn garbage(server: &Server, count: u64, seed: u64) {
+    let mut random = Random::new(seed);
+    for _ in 0..count {
+        let mut session = whole_session(&mut random);
+        mutate(&mut session, &mut random);
+        let mut stream = connect(&server.socket);
+        if stream.write_all(&session).is_err() {
+            continue;
+        }
+        if random.one_in(3) {
+            continue;
+        }
+        // Nothing more is said, so the server is done with us sooner or later.
+        let _ = stream.shutdown(std::net::Shutdown::Write);
+        let mut sink = [0; 65536];
+        while matches!(stream.read(&mut sink), Ok(1..)) {}
+    }
+}
+
+fn garbage_at_any_point_ends_sessions_and_nothing_else(engine: Engine) {
+    let server = Server::start(engine);
+    server.add_memory("disk", MIB, Mode::WriteBack);
+    server.add_memory("other", MIB, Mode::WriteBack);
+    let mut other = server.client("other");
+    assert_eq!(other.write(0, &[7; 4096]), Ok(()));
+    std::thread::scope(|scope| {
+        for thread in 0..2 {
+            let server = &server;
+            scope.spawn(move || garbage(server, 10_000, thread));
+        }
+        for _ in 0..200 {
+            assert_eq!(other.read(0, 4096), Ok(vec![7; 4096]));
+        }
+    });
+    wait_until("all are gone", PATIENCE, || server.runtime.status().unwrap().connections == 1);
+    assert_eq!(other.read(0, 4096), Ok(vec![7; 4096]));
+    assert_eq!(other.flush(), Ok(()));
+    server.stop();
+}
