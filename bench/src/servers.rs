@@ -74,6 +74,8 @@ pub struct Setup {
     pub dir: PathBuf,
     /// Bytes that each server serves.
     pub size_bytes: u64,
+    /// Settings of Forebay's volume, as in `mode=bypass`; empty for none.
+    pub forebay_options: String,
 }
 
 /// A running server.
@@ -180,7 +182,9 @@ fn command(kind: Kind, setup: &Setup, dir: &Path, socket: &Path) -> Result<Comma
         Kind::Forebay => {
             // The pool is half as large again as the volume, so that nothing is ever evicted.
             let pool = (setup.size_bytes / 2 * 3).max(64 << 20).to_string();
-            command.args(["serve", "--volume", &format!("{EXPORT}=memory:{size}")]);
+            let comma = if setup.forebay_options.is_empty() { "" } else { "," };
+            let volume = format!("{EXPORT}=memory:{size}{comma}{}", setup.forebay_options);
+            command.args(["serve", "--volume", &volume]);
             command.args(["--nbd", &format!("unix:{path}"), "--memory", &pool]);
             command.arg("--state").arg(dir.join("state"));
         }
@@ -243,6 +247,7 @@ mod tests {
             programs: dir.path().to_path_buf(),
             dir: dir.path().to_path_buf(),
             size_bytes: 1 << 20,
+            forebay_options: String::new(),
         };
         let Err(error) = Server::start(Kind::Bare, &setup) else { panic!("no program, no error") };
         assert!(format!("{error:#}").contains("bare-server"), "{error:#}");

@@ -99,12 +99,15 @@ fn rows(load: &str, measured: &[Measured]) -> Vec<Vec<String>> {
     rows
 }
 
-/// How many times better the last is than the first.
+/// How many times better, or worse, the last is than the first.
 fn times(first: Option<f64>, last: Option<f64>, higher_is_better: bool) -> String {
     match (first, last) {
         (Some(first), Some(last)) if first > 0.0 && last > 0.0 => {
             let ratio = if higher_is_better { last / first } else { first / last };
-            format!("{} better", number(Some(ratio)))
+            match ratio {
+                ratio if ratio >= 1.0 => format!("{} better", number(Some(ratio))),
+                ratio => format!("{} worse", number(Some(1.0 / ratio))),
+            }
         }
         _ => "-".to_owned(),
     }
@@ -130,6 +133,12 @@ mod tests {
         assert_eq!(cell("mix: reads, IOPS", 3), "10.0 better");
         assert_eq!(cell("mix: reads, p50 us", 3), "100 better");
         assert_eq!(cell("mix: disk I/Os per request", 2), "0.05");
+    }
+
+    #[test]
+    fn what_got_worse_is_called_so() {
+        assert_eq!(times(Some(100.0), Some(50.0), true), "2.00 worse");
+        assert_eq!(times(Some(100.0), Some(150.0), false), "1.50 worse");
     }
 
     #[test]

@@ -42,6 +42,11 @@ struct Arguments {
     /// Bytes that each server serves.
     #[arg(long = "size", default_value_t = 256 << 20)]
     size_bytes: u64,
+    /// Settings of Forebay's volume. Without any it writes through, to the store and to the pool:
+    /// one copy more than the others make, who keep the data in one place. In write-back
+    /// (mode=write-back,protection=none,accept-loss=yes) it makes as many as they.
+    #[arg(long, default_value = "")]
+    forebay_options: String,
     /// Everything: all block sizes and 1, 2 and 4 connections. Takes about a quarter of an hour.
     #[arg(long)]
     full: bool,
@@ -62,7 +67,12 @@ fn main() -> Result<ExitCode> {
         Some(dir) => dir.clone(),
         None => servers::own_programs()?,
     };
-    let setup = Setup { programs, dir: dir.path().to_path_buf(), size_bytes: arguments.size_bytes };
+    let setup = Setup {
+        programs,
+        dir: dir.path().to_path_buf(),
+        size_bytes: arguments.size_bytes,
+        forebay_options: arguments.forebay_options.clone(),
+    };
     let servers = start(&arguments, &setup)?;
     let mut table = Table::new(HEAD);
     let mut missed = 0;

@@ -5,6 +5,7 @@
 
 #[path = "../../../runtime/tests/common/mod.rs"]
 mod common;
+mod connections;
 mod crash;
 mod memory;
 mod process;

@@ -33,6 +33,8 @@ pub(crate) struct Output {
     bytes: usize,
     /// Pieces sent.
     sent: usize,
+    /// Bytes sent of the piece after those.
+    sent_bytes: usize,
     iovecs: Vec<libc::iovec>,
     message: Option<Box<libc::msghdr>>,
 }
@@ -113,6 +115,10 @@ impl Output {
             };
             self.iovecs.push(libc::iovec { iov_base: base.cast(), iov_len: len as usize });
         }
+        if let Some(first) = self.iovecs.first_mut() {
+            first.iov_base = first.iov_base.cast::<u8>().wrapping_add(self.sent_bytes).cast();
+            first.iov_len -= self.sent_bytes;
+        }
         let message = self.message.get_or_insert_with(|| {
             // SAFETY: an all-zero message header is an empty one.
             Box::new(unsafe { std::mem::zeroed() })
@@ -122,9 +128,18 @@ impl Output {
         &raw const **message
     }
 
-    /// The message has been sent whole. Returns whether that was the last one.
-    pub(crate) fn advance(&mut self, shared: &Shared) -> bool {
-        self.sent += self.iovecs.len();
+    /// So many bytes of the message have been sent. Returns whether nothing is left.
+    pub(crate) fn advance(&mut self, shared: &Shared, bytes: usize) -> bool {
+        let mut bytes = bytes + self.sent_bytes;
+        while self.sent < self.pieces.len() {
+            let (Piece::Header { len, .. } | Piece::Data { len, .. }) = self.pieces[self.sent];
+            if bytes < len as usize {
+                break;
+            }
+            bytes -= len as usize;
+            self.sent += 1;
+        }
+        self.sent_bytes = bytes;
         let done = self.is_empty();
         if done {
             self.clear(shared);
@@ -157,5 +172,6 @@ impl Output {
         self.headers.clear();
         self.bytes = 0;
         self.sent = 0;
+        self.sent_bytes = 0;
     }
 }

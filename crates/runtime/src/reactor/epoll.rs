@@ -93,6 +93,10 @@ impl Reactor for EpollReactor {
         self.eager.push(fd);
     }
 
+    fn pause(&mut self, _conn: u32) {
+        // Each receive brings one event, so there is nothing to end.
+    }
+
     fn send(&mut self, conn: u32, fd: RawFd, message: *const libc::msghdr) {
         // SAFETY: the caller keeps the message and what it points to until the event.
         let iovecs = unsafe {
@@ -199,7 +203,12 @@ impl EpollReactor {
                 wanted.receive = false;
                 let result = result.map(|(len, _)| len).map_err(Into::into);
                 let conn = wanted.conn;
-                self.events.push_back(Event::Received { conn, buffer: Some(buffer), result });
+                self.events.push_back(Event::Received {
+                    conn,
+                    buffer: Some(buffer),
+                    result,
+                    more: false,
+                });
             }
         }
     }
@@ -257,7 +266,7 @@ impl EpollReactor {
             wanted.receive = false;
             let conn = wanted.conn;
             let result = Err(error.into());
-            self.events.push_back(Event::Received { conn, buffer: None, result });
+            self.events.push_back(Event::Received { conn, buffer: None, result, more: false });
         }
     }
 }

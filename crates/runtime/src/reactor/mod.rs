@@ -29,8 +29,9 @@ pub(crate) enum Event {
     Woken,
     /// A client has connected.
     Accepted { listener: u32, result: io::Result<std::os::fd::OwnedFd> },
-    /// Bytes have come, `len` of them at the start of the buffer; none if the peer has closed.
-    Received { conn: u32, buffer: Option<BufferId>, result: io::Result<usize> },
+    /// Bytes have come, `len` of them at the start of the buffer; none if the peer has closed. If
+    /// there is `more`, the next ones are reported without being asked for.
+    Received { conn: u32, buffer: Option<BufferId>, result: io::Result<usize>, more: bool },
     /// A message has been sent, as many bytes of it as the result says.
     Sent { conn: u32, result: io::Result<usize> },
     /// A file operation has ended.
@@ -63,8 +64,11 @@ pub(crate) trait Reactor: Sized {
     /// Stops that.
     fn stop_accepting(&mut self, listener: u32, fd: RawFd);
 
-    /// Reports the next bytes on a connection, once.
+    /// Reports the bytes that come on a connection, until an event says that there is no more.
     fn receive(&mut self, conn: u32, fd: RawFd);
+
+    /// Makes that end soon. Bytes that are on their way are still reported.
+    fn pause(&mut self, conn: u32);
 
     /// Sends a message on a connection and reports it, once, when all is sent or nothing goes.
     fn send(&mut self, conn: u32, fd: RawFd, message: *const libc::msghdr);
@@ -78,7 +82,8 @@ pub(crate) trait Reactor: Sized {
     /// Whether [`Reactor::file`] does anything.
     const FILES: bool;
 
-    /// Submits what was asked for and waits until something has happened or the time is up.
+    /// Submits what was asked for and waits until something has happened or the time is up. The
+    /// time of a later call may count only when that of an earlier one is up.
     fn wait(&mut self, timeout: Duration) -> io::Result<()>;
 
     /// The next event, if there is one.

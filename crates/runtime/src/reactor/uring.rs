@@ -1,7 +1,7 @@
 //! The ring: one system call a turn submits everything asked for and waits for what comes.
 
 use super::{BufferId, Event, FileOp, RECEIVE_BYTES, Reactor};
-use io_uring::types::{BufRingEntry, Fd, SubmitArgs, Timespec};
+use io_uring::types::{BufRingEntry, Fd, Timespec};
 use io_uring::{IoUring, cqueue, opcode, squeue};
 use std::collections::VecDeque;
 use std::io;
@@ -20,6 +20,7 @@ const RECEIVE: u64 = 2;
 const SEND: u64 = 3;
 const FILE: u64 = 4;
 const CANCEL: u64 = 5;
+const TIMER: u64 = 6;
 
 const fn user_data(kind: u64, key: u32) -> u64 {
     kind << 32 | key as u64
@@ -31,6 +32,8 @@ pub(crate) struct UringReactor {
     buffers: BufferRing,
     events: VecDeque<Event>,
     wake: RawFd,
+    timer: Box<Timespec>,
+    timer_armed: bool,
     /// Receives that found no buffer and are asked for again when one comes back.
     starved: Vec<(u32, RawFd)>,
     /// The descriptors of listeners, and behind them of connections, by their numbers.
@@ -58,6 +61,8 @@ impl Reactor for UringReactor {
             buffers,
             events: VecDeque::new(),
             wake,
+            timer: Box::new(Timespec::new()),
+            timer_armed: false,
             starved: Vec::new(),
             descriptors: Vec::new(),
         };
@@ -83,12 +88,16 @@ impl Reactor for UringReactor {
     }
 
     fn receive(&mut self, conn: u32, fd: RawFd) {
-        let entry = opcode::Recv::new(Fd(fd), std::ptr::null_mut(), 0)
-            .buf_group(BUFFER_GROUP)
-            .build()
-            .flags(squeue::Flags::BUFFER_SELECT);
+        // One entry serves until it runs out of buffers or is cancelled, so that the way from a
+        // client's bytes to us is neither asked for nor set up again each time.
+        let entry = opcode::RecvMulti::new(Fd(fd), BUFFER_GROUP).build();
         self.push(entry.user_data(user_data(RECEIVE, conn)));
         self.remember(conn, fd);
+    }
+
+    fn pause(&mut self, conn: u32) {
+        let entry = opcode::AsyncCancel::new(user_data(RECEIVE, conn)).build();
+        self.push(entry.user_data(user_data(CANCEL, conn)));
     }
 
     fn send(&mut self, conn: u32, fd: RawFd, message: *const libc::msghdr) {
@@ -119,9 +128,15 @@ impl Reactor for UringReactor {
     }
 
     fn wait(&mut self, timeout: Duration) -> io::Result<()> {
-        let timeout = Timespec::from(timeout);
-        let args = SubmitArgs::new().timespec(&timeout);
-        match self.ring.submitter().submit_with_args(1, &args) {
+        if !self.timer_armed {
+            // One timer for many turns: to arm one at each wait would cost more than the wait.
+            *self.timer = Timespec::from(timeout);
+            let entry = opcode::Timeout::new(&raw const *self.timer).build();
+            self.push(entry.user_data(user_data(TIMER, 0)));
+            self.timer_armed = true;
+        }
+        let pending = usize::from(self.events.is_empty());
+        match self.ring.submit_and_wait(pending) {
             Ok(_) => {}
             Err(error) => match error.raw_os_error() {
                 Some(libc::ETIME | libc::EINTR | libc::EBUSY | libc::EAGAIN) => {}
@@ -194,6 +209,7 @@ impl UringReactor {
                 RECEIVE => self.received(key, result, entry.flags()),
                 SEND => self.events.push_back(Event::Sent { conn: key, result }),
                 FILE => self.events.push_back(Event::File { tag: key, result }),
+                TIMER => self.timer_armed = false,
                 _ => {}
             }
         }
@@ -226,7 +242,8 @@ impl UringReactor {
             return;
         }
         self.buffers.lent += u32::from(buffer.is_some());
-        self.events.push_back(Event::Received { conn, buffer, result });
+        let more = cqueue::more(flags);
+        self.events.push_back(Event::Received { conn, buffer, result, more });
     }
 }
 

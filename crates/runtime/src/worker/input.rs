@@ -28,15 +28,26 @@ enum Next {
 }
 
 impl<R: Reactor> Worker<R> {
-    /// Bytes have come, or the end, or an error.
-    pub(super) fn received(&mut self, index: u32, bytes: &[u8], result: io::Result<usize>) {
+    /// Bytes have come, or the end, or an error; and `more` will come by itself, or not.
+    pub(super) fn received(
+        &mut self,
+        index: u32,
+        bytes: &[u8],
+        result: io::Result<usize>,
+        more: bool,
+    ) {
         let Some(conn) = self.host.connections.get(index) else { return };
-        conn.receiving = false;
+        conn.receiving = more;
         if conn.broken {
             self.host.connections.touch(index);
             return;
         }
         match result {
+            // The receiving was ended by us; it begins again when the connection has room.
+            Err(error) if error.raw_os_error() == Some(libc::ECANCELED) => {
+                self.receive_on(index);
+                return;
+            }
             Err(_) => {
                 self.break_off(index, "");
                 return;
@@ -75,18 +86,16 @@ impl<R: Reactor> Worker<R> {
         self.receive_on(index);
     }
 
-    /// Asks for the next bytes unless the connection has enough to do.
+    /// Asks for bytes if the connection wants them, and for no more if it has enough to do.
     pub(super) fn receive_on(&mut self, index: u32) {
         let Some(conn) = self.host.connections.get(index) else { return };
-        let wants = !conn.receiving
-            && !conn.paused
-            && !conn.broken
-            && !conn.tls_next
-            && !matches!(conn.phase, Phase::Draining);
-        if wants {
+        let wants = !conn.paused && !conn.broken && !matches!(conn.phase, Phase::Draining);
+        if wants && !conn.receiving && !conn.tls_next {
             conn.receiving = true;
             let fd = conn.socket.as_raw_fd();
             self.host.reactor.receive(index, fd);
+        } else if !wants && conn.receiving {
+            self.host.reactor.pause(index);
         }
     }
 
@@ -379,6 +388,11 @@ impl<R: Reactor> Worker<R> {
     pub(super) fn start_tls(&mut self, index: u32) {
         let Some(conn) = self.host.connections.get(index) else { return };
         conn.tls_next = false;
+        if !conn.input.is_empty() {
+            // Came in plain text, and would be read as if it had come through TLS.
+            self.break_off(index, "plain text behind STARTTLS; possibly an injection");
+            return;
+        }
         let listener = self.listeners.get(conn.listener as usize).and_then(Option::as_ref);
         let session = listener
             .and_then(|listener| listener.tls.as_ref())

@@ -94,7 +94,7 @@ impl<R: Reactor> Worker<R> {
                 Err(error) if error.raw_os_error() == Some(libc::ECANCELED) => {}
                 Err(error) => tracing::warn!("a client could not be accepted: {error}"),
             },
-            Event::Received { conn, buffer, result } => {
+            Event::Received { conn, buffer, result, more } => {
                 let len = *result.as_ref().unwrap_or(&0);
                 let bytes: *const [u8] = match buffer {
                     Some(buffer) => self.host.reactor.buffer(buffer, len),
@@ -102,7 +102,7 @@ impl<R: Reactor> Worker<R> {
                 };
                 // SAFETY: the buffer is lent to us, and nobody writes to it, until it is recycled
                 // below; the reactor's memory for buffers never moves.
-                self.received(conn, unsafe { &*bytes }, result);
+                self.received(conn, unsafe { &*bytes }, result, more);
                 if let Some(buffer) = buffer {
                     self.host.reactor.recycle(buffer);
                 }

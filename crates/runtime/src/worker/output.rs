@@ -1,8 +1,9 @@
 //! What clients are sent, and how connections end.
 
 use super::Worker;
-use crate::conn::Phase;
+use crate::conn::{Conn, Phase};
 use crate::reactor::Reactor;
+use crate::shared::Shared;
 use std::io;
 use std::os::fd::AsRawFd;
 use std::sync::atomic::Ordering;
@@ -52,11 +53,26 @@ impl<R: Reactor> Worker<R> {
             if conn.active.is_empty() {
                 std::mem::swap(&mut conn.active, &mut conn.queued);
             }
-            let message = conn.active.message();
-            conn.sending = true;
-            self.host.reactor.send(index, fd, message);
-            return;
+            match send_now(&shared, conn) {
+                Ok(true) => {}
+                Ok(false) => {
+                    let message = conn.active.message();
+                    conn.sending = true;
+                    self.host.reactor.send(index, fd, message);
+                    return;
+                }
+                Err(_) => {
+                    self.break_off(index, "");
+                    return;
+                }
+            }
+            if !conn.queued.is_empty() {
+                self.host.connections.touch(index);
+                return;
+            }
+            self.resume(index);
         }
+        let Some(conn) = self.host.connections.get(index) else { return };
         if conn.tls_next {
             self.start_tls(index);
         } else if draining && conn.is_done() {
@@ -73,18 +89,26 @@ impl<R: Reactor> Worker<R> {
             self.host.connections.touch(index);
             return;
         }
-        if result.is_err() {
+        let Ok(bytes) = result else {
             self.break_off(index, "");
             return;
-        }
+        };
         if conn.tls.is_none() {
-            conn.active.advance(&shared);
+            conn.active.advance(&shared, bytes);
         }
-        if conn.paused && !conn.is_full() {
+        self.resume(index);
+        self.host.connections.touch(index);
+    }
+
+    /// Lets input go on that waited for output to go.
+    fn resume(&mut self, index: u32) {
+        if let Some(conn) = self.host.connections.get(index)
+            && conn.paused
+            && !conn.is_full()
+        {
             conn.paused = false;
             self.host.connections.resumed.push(index);
         }
-        self.host.connections.touch(index);
     }
 
     /// Ends a connection whatever is in flight. With a reason it is worth a line in the log.
@@ -113,5 +137,28 @@ impl<R: Reactor> Worker<R> {
         }
         self.host.reactor.forget(conn.socket.as_raw_fd());
         self.forget_connection();
+    }
+}
+
+/// Sends what the socket takes at once; mostly that is all, and then nothing has to be waited for.
+/// Returns whether it was all.
+fn send_now(shared: &Shared, conn: &mut Conn) -> io::Result<bool> {
+    loop {
+        let message = conn.active.message();
+        let flags = libc::MSG_NOSIGNAL | libc::MSG_DONTWAIT;
+        // SAFETY: the message points to headers and pinned lines of the output, which stay.
+        let sent = unsafe { libc::sendmsg(conn.socket.as_raw_fd(), message, flags) };
+        if sent >= 0 {
+            if conn.active.advance(shared, sent as usize) {
+                return Ok(true);
+            }
+            continue;
+        }
+        let error = io::Error::last_os_error();
+        match error.kind() {
+            io::ErrorKind::Interrupted => {}
+            io::ErrorKind::WouldBlock => return Ok(false),
+            _ => return Err(error),
+        }
     }
 }

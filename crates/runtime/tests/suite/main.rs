@@ -30,4 +30,5 @@ mod caching;
 mod data;
 mod faults;
 mod handshake;
+mod tls;
 mod transmission;

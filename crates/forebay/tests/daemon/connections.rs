@@ -1,0 +1,135 @@
+//! Thousands of clients that do nothing, and more of them than there are descriptors.
+
+use crate::common::client::{PATIENCE, connect};
+use crate::common::raw::{client_flags, enter, greeting};
+use crate::common::wait_until;
+use crate::process::Daemon;
+use rustix::process::{Resource, Rlimit, getrlimit, prlimit, setrlimit};
+use std::io::{Read, Write};
+use std::os::unix::net::UnixStream;
+use std::time::{Duration, Instant};
+
+/// Idle clients that must be held at once.
+const IDLE: usize = 10_000;
+/// What each of them may cost in the daemon.
+const IDLE_BYTES_MAX: u64 = 20_000;
+
+/// Raises this process's limit of descriptors as far as it may be; says how far that is.
+fn raise_descriptors() -> u64 {
+    let maximum = getrlimit(Resource::Nofile).maximum;
+    setrlimit(Resource::Nofile, Rlimit { current: maximum, maximum }).unwrap();
+    maximum.unwrap_or(u64::MAX)
+}
+
+fn ten_thousand_idle_clients(io: &str) {
+    assert!(raise_descriptors() > IDLE as u64 + 1000, "the system allows too few descriptors");
+    let directory = tempfile::tempdir().unwrap();
+    let daemon = Daemon::start(directory.path(), io, "64MiB", &["disk=memory:1MiB".to_owned()]);
+    let mut session = daemon.client("disk");
+    session.write(0, &[1; 4096]).unwrap();
+    let (before, _) = daemon.rss_bytes();
+    let begin = Instant::now();
+    // Entered, so that no deadline ends them while they are counted.
+    let idle: Vec<UnixStream> = (0..IDLE)
+        .map(|_| {
+            let mut stream = connect(&daemon.socket);
+            enter(&mut stream, "disk");
+            stream
+        })
+        .collect();
+    let (after, _) = daemon.rss_bytes();
+    let each = after.saturating_sub(before) / IDLE as u64;
+    println!("{io}: {IDLE} idle clients in {:?}, {each} bytes each", begin.elapsed());
+    assert!(each < IDLE_BYTES_MAX, "{each} bytes for each idle client");
+    for _ in 0..100 {
+        assert_eq!(session.read(0, 4096), Ok(vec![1; 4096]));
+    }
+    drop(idle);
+    for _ in 0..100 {
+        assert_eq!(session.read(0, 4096), Ok(vec![1; 4096]));
+    }
+    let mut late = connect(&daemon.socket);
+    enter(&mut late, "disk");
+}
+
+/// Clients that never say anything are let go after the deadline, and only they.
+fn silent_clients_are_let_go(io: &str) {
+    raise_descriptors();
+    let directory = tempfile::tempdir().unwrap();
+    let daemon = Daemon::start(directory.path(), io, "64MiB", &["disk=memory:1MiB".to_owned()]);
+    let mut session = daemon.client("disk");
+    let begin = Instant::now();
+    let mut silent: Vec<UnixStream> = (0..1000).map(|_| connect(&daemon.socket)).collect();
+    for (number, stream) in silent.iter_mut().enumerate() {
+        greeting(stream);
+        if number % 2 == 0 {
+            stream.write_all(&client_flags()).unwrap();
+        }
+    }
+    for stream in &mut silent {
+        assert!(!matches!(stream.read(&mut [0; 64]), Ok(1..)), "nothing is said to them");
+    }
+    let took = begin.elapsed();
+    assert!(took > Duration::from_secs(9), "too early: {took:?}");
+    assert!(took < PATIENCE, "too late: {took:?}");
+    session.write(0, &[1; 4096]).unwrap();
+}
+
+/// More clients than descriptors: those that are in are served, the processor is left alone, and
+/// who waits gets in as soon as somebody leaves.
+fn a_daemon_out_of_descriptors_waits(io: &str) {
+    let directory = tempfile::tempdir().unwrap();
+    let daemon = Daemon::start(directory.path(), io, "64MiB", &["disk=memory:1MiB".to_owned()]);
+    let mut session = daemon.client("disk");
+    let pid = rustix::process::Pid::from_raw(daemon.id() as i32);
+    let few = Rlimit { current: Some(64), maximum: Some(64) };
+    prlimit(pid, Resource::Nofile, few).unwrap();
+    let mut crowd: Vec<UnixStream> = (0..100).map(|_| connect(&daemon.socket)).collect();
+    for _ in 0..100 {
+        session.write(0, &[1; 4096]).unwrap();
+    }
+    let before = daemon.cpu_ticks();
+    std::thread::sleep(Duration::from_secs(2));
+    let ticks = daemon.cpu_ticks() - before;
+    println!("{io}: {ticks} ticks of the processor in 2 s without descriptors");
+    assert!(ticks < 40, "it spins: {ticks} ticks in 2 s");
+    session.write(0, &[2; 4096]).unwrap();
+    // The first that were let in leave, and the last are let in.
+    let mut last = crowd.pop().unwrap();
+    drop(crowd);
+    greeting(&mut last);
+    wait_until("others get in again", PATIENCE, || {
+        let mut stream = connect(&daemon.socket);
+        stream.read(&mut [0; 18]).is_ok_and(|len| len == 18)
+    });
+}
+
+#[test]
+fn ten_thousand_idle_clients_on_io_uring() {
+    ten_thousand_idle_clients("io_uring");
+}
+
+#[test]
+fn ten_thousand_idle_clients_on_epoll() {
+    ten_thousand_idle_clients("epoll");
+}
+
+#[test]
+fn silent_clients_are_let_go_on_io_uring() {
+    silent_clients_are_let_go("io_uring");
+}
+
+#[test]
+fn silent_clients_are_let_go_on_epoll() {
+    silent_clients_are_let_go("epoll");
+}
+
+#[test]
+fn a_daemon_out_of_descriptors_waits_on_io_uring() {
+    a_daemon_out_of_descriptors_waits("io_uring");
+}
+
+#[test]
+fn a_daemon_out_of_descriptors_waits_on_epoll() {
+    a_daemon_out_of_descriptors_waits("epoll");
+}

@@ -1,0 +1,415 @@
+//! Encrypted clients: who must be, who may be, who is let in, and what never gets through.
+
+use crate::common::client::{Client, PATIENCE, advance, config, connect};
+use crate::common::raw::{ask, client_flags, go_data, greeting, is_closed, option, request};
+use crate::common::wait_until;
+use crate::server::{Server, settings};
+use forebay_backend::MemoryBackend;
+use forebay_nbd::client::{Config, Failure, Handshake, Step};
+use forebay_nbd::proto::{self, command, option_reply as kind};
+use forebay_nbd::{Command, Tls};
+use forebay_runtime::{Engine, TlsSetup};
+use forebay_types::Mode;
+use rcgen::{CertificateParams, Issuer, KeyPair};
+use rustls::pki_types::{CertificateDer, PrivateKeyDer, ServerName};
+use rustls::server::WebPkiClientVerifier;
+use rustls::{ClientConfig, ClientConnection, RootCertStore, ServerConfig, StreamOwned};
+use std::io::{ErrorKind, Read, Write};
+use std::os::unix::net::UnixStream;
+use std::path::PathBuf;
+use std::sync::Arc;
+use std::time::Duration;
+
+on_both_engines! {
+    data_goes_through_both_versions_of_tls,
+    a_forced_listener_says_nothing_in_plain_text,
+    a_selective_listener_keeps_its_secrets,
+    a_listener_without_tls_refuses_to_start_it,
+    clients_without_the_right_certificate_stay_out,
+    plain_text_behind_starttls_is_not_obeyed,
+    what_was_agreed_before_tls_is_forgotten,
+    the_end_is_told_inside_tls,
+    a_renewed_certificate_serves_new_clients,
+    garbage_instead_of_tls_ends_the_connection,
+    bytes_behind_the_end_of_tls_do_not_hang_the_worker,
+    a_deaf_tls_client_does_not_stop_the_others,
+    clients_that_leave_within_the_tls_handshake_do_no_harm,
+}
+
+const MIB: u64 = 1 << 20;
+
+type TlsStream = StreamOwned<ClientConnection, UnixStream>;
+
+/// An authority, with which certificates are made.
+struct Authority {
+    issuer: Issuer<'static, KeyPair>,
+    der: CertificateDer<'static>,
+}
+
+/// A certificate chain and its key.
+struct Identity(Vec<CertificateDer<'static>>, PrivateKeyDer<'static>);
+
+impl Authority {
+    fn new() -> Self {
+        let key = KeyPair::generate().unwrap();
+        let mut params = CertificateParams::new(Vec::new()).unwrap();
+        params.is_ca = rcgen::IsCa::Ca(rcgen::BasicConstraints::Unconstrained);
+        let der = params.self_signed(&key).unwrap().der().clone();
+        Self { issuer: Issuer::new(params, key), der }
+    }
+
+    fn identity(&self, years: (i32, i32)) -> Identity {
+        let key = KeyPair::generate().unwrap();
+        let mut params = CertificateParams::new(vec!["localhost".to_owned()]).unwrap();
+        params.not_before = rcgen::date_time_ymd(years.0, 1, 1);
+        params.not_after = rcgen::date_time_ymd(years.1, 1, 1);
+        let certificate = params.signed_by(&key, &self.issuer).unwrap();
+        let key = PrivateKeyDer::try_from(key.serialize_der()).unwrap();
+        Identity(vec![certificate.der().clone()], key)
+    }
+
+    fn valid(&self) -> Identity {
+        self.identity((2000, 4000))
+    }
+
+    fn roots(&self) -> Arc<RootCertStore> {
+        let mut roots = RootCertStore::empty();
+        roots.add(self.der.clone()).unwrap();
+        Arc::new(roots)
+    }
+
+    fn server(&self, clients: Option<&Self>) -> ServerConfig {
+        let Identity(chain, key) = self.valid();
+        let builder = ServerConfig::builder();
+        let builder = match clients {
+            None => builder.with_no_client_auth(),
+            Some(authority) => builder.with_client_cert_verifier(
+                WebPkiClientVerifier::builder(authority.roots()).build().unwrap(),
+            ),
+        };
+        builder.with_single_cert(chain, key).unwrap()
+    }
+
+    fn client(&self, identity: Option<Identity>) -> Arc<ClientConfig> {
+        let versions = [&rustls::version::TLS13, &rustls::version::TLS12];
+        self.client_of(&versions, identity)
+    }
+
+    fn client_of(
+        &self,
+        versions: &[&'static rustls::SupportedProtocolVersion],
+        identity: Option<Identity>,
+    ) -> Arc<ClientConfig> {
+        let builder = ClientConfig::builder_with_protocol_versions(versions)
+            .with_root_certificates(self.roots());
+        Arc::new(match identity {
+            None => builder.with_no_client_auth(),
+            Some(Identity(chain, key)) => builder.with_client_auth_cert(chain, key).unwrap(),
+        })
+    }
+}
+
+/// A server with a socket where TLS is spoken, beside the one where it is not.
+fn tls_server(
+    engine: Engine,
+    policy: Tls,
+    setup: Option<TlsSetup>,
+    tls_only: bool,
+) -> (Server, PathBuf) {
+    let server = Server::start(engine);
+    let disk = Arc::new(MemoryBackend::new(80 * MIB).unwrap());
+    let mut volume = settings("disk", disk, Mode::WriteBack);
+    volume.tls_only = tls_only;
+    server.runtime.add_volume(volume).unwrap();
+    server.add_memory("open", MIB, Mode::WriteBack);
+    let socket = server.directory.path().join("tls.sock");
+    server.listen(&socket, policy, setup);
+    (server, socket)
+}
+
+/// The TLS session behind STARTTLS.
+fn wrap(stream: UnixStream, config: &Arc<ClientConfig>) -> TlsStream {
+    let name = ServerName::try_from("localhost").unwrap();
+    StreamOwned::new(ClientConnection::new(Arc::clone(config), name).unwrap(), stream)
+}
+
+/// Enters an export over TLS.
+fn enter(
+    stream: UnixStream,
+    tls: &Arc<ClientConfig>,
+    wish: &Config,
+) -> Result<Client<TlsStream>, Failure> {
+    let mut stream = stream;
+    let mut handshake = Handshake::new(Config { tls: true, ..wish.clone() });
+    let (mut input, mut out) = (Vec::new(), Vec::new());
+    match advance(&mut stream, &mut handshake, &mut input, &mut out) {
+        Step::StartTls => {}
+        Step::Fail(failure) => return Err(failure),
+        step => panic!("an unexpected step: {step:?}"),
+    }
+    let mut stream = wrap(stream, tls);
+    handshake.tls_established(&mut out);
+    match advance(&mut stream, &mut handshake, &mut input, &mut out) {
+        Step::Enter(opened) => Ok(Client::opened(stream, opened, input)),
+        Step::Fail(failure) => Err(failure),
+        step => panic!("an unexpected step: {step:?}"),
+    }
+}
+
+fn data_goes_through_both_versions_of_tls(engine: Engine) {
+    let authority = Authority::new();
+    let setup = TlsSetup::new(authority.server(None));
+    let (server, socket) = tls_server(engine, Tls::Forced, Some(setup), false);
+    for version in [&rustls::version::TLS12, &rustls::version::TLS13] {
+        let tls = authority.client_of(&[version], None);
+        let mut client = enter(connect(&socket), &tls, &config("disk")).unwrap();
+        assert!(client.opened.tls);
+        let data: Vec<u8> = (0..32 * MIB).map(|n| (n / 4096 + n) as u8).collect();
+        assert_eq!(client.write(512, &data), Ok(()));
+        assert_eq!(client.read(512, 32 * MIB), Ok(data.clone()));
+        let cookies: Vec<u64> =
+            (0..64).map(|n| client.send(Command::Read, 0, n * 65536, 65536, &[])).collect();
+        for (n, cookie) in cookies.into_iter().enumerate().skip(1) {
+            assert_eq!(client.wait(cookie).data, data[n * 65536 - 512..][..65536]);
+        }
+        assert_eq!(client.flush(), Ok(()));
+    }
+    let mut plain = server.client("disk");
+    assert_eq!(plain.read(512, 1 << 10).unwrap()[..2], [0, 1], "the same volume in plain text");
+}
+
+fn a_forced_listener_says_nothing_in_plain_text(engine: Engine) {
+    let authority = Authority::new();
+    let setup = TlsSetup::new(authority.server(None));
+    let (_server, socket) = tls_server(engine, Tls::Forced, Some(setup), false);
+    let mut stream = connect(&socket);
+    greeting(&mut stream);
+    stream.write_all(&client_flags()).unwrap();
+    // T-03: whatever is asked, known or not.
+    for number in [3u32, 6, 7, 8, 9, 10, 11, 4711] {
+        assert_eq!(ask(&mut stream, number, &go_data("disk", &[])).1, kind::ERR_TLS_REQD);
+    }
+    assert_eq!(ask(&mut stream, proto::option::ABORT, &[]).1, kind::ACK);
+    let mut stream = connect(&socket);
+    greeting(&mut stream);
+    stream.write_all(&client_flags()).unwrap();
+    stream.write_all(&option(proto::option::EXPORT_NAME, b"disk")).unwrap();
+    assert!(is_closed(&mut stream));
+}
+
+fn a_selective_listener_keeps_its_secrets(engine: Engine) {
+    let authority = Authority::new();
+    let setup = TlsSetup::new(authority.server(None));
+    let (server, socket) = tls_server(engine, Tls::Selective, Some(setup), true);
+    for socket in [&socket, &server.socket] {
+        let mut stream = connect(socket);
+        greeting(&mut stream);
+        stream.write_all(&client_flags()).unwrap();
+        let (names, _) = ask(&mut stream, proto::option::LIST, &[]);
+        assert_eq!(names.len(), 1, "the secret one is not listed");
+        let (_, last) = ask(&mut stream, proto::option::GO, &go_data("disk", &[]));
+        assert!(last & kind::ERROR_BIT != 0);
+        assert_eq!(ask(&mut stream, proto::option::GO, &go_data("open", &[])).1, kind::ACK);
+    }
+    let tls = authority.client(None);
+    let mut client = enter(connect(&socket), &tls, &config("disk")).unwrap();
+    assert_eq!(client.write(0, &[1; 512]), Ok(()));
+    assert_eq!(enter(connect(&socket), &tls, &config("open")).unwrap().opened.size_bytes, MIB);
+}
+
+fn a_listener_without_tls_refuses_to_start_it(engine: Engine) {
+    let authority = Authority::new();
+    let (_server, socket) = tls_server(engine, Tls::Off, None, false);
+    let refused = enter(connect(&socket), &authority.client(None), &config("disk")).err();
+    assert!(matches!(refused, Some(Failure::Refused { reply: kind::ERR_POLICY, .. })));
+}
+
+/// Whether a client with this configuration gets to name an export.
+fn gets_in(socket: &std::path::Path, tls: &Arc<ClientConfig>) -> bool {
+    let mut stream = connect(socket);
+    greeting(&mut stream);
+    stream.write_all(&client_flags()).unwrap();
+    assert_eq!(ask(&mut stream, proto::option::STARTTLS, &[]).1, kind::ACK);
+    let mut stream = wrap(stream, tls);
+    // With TLS 1.3 the client learns of it only when it reads.
+    let mut answer = [0; 20];
+    stream.write_all(&option(proto::option::LIST, &[])).is_ok()
+        && stream.read_exact(&mut answer).is_ok()
+}
+
+fn clients_without_the_right_certificate_stay_out(engine: Engine) {
+    let (servers, clients, others) = (Authority::new(), Authority::new(), Authority::new());
+    let setup = TlsSetup::new(servers.server(Some(&clients)));
+    let (_server, socket) = tls_server(engine, Tls::Forced, Some(setup), false);
+    for version in [&rustls::version::TLS12, &rustls::version::TLS13] {
+        let with = |identity| servers.client_of(&[version], identity);
+        assert!(gets_in(&socket, &with(Some(clients.valid()))));
+        assert!(!gets_in(&socket, &with(None)), "P-12: none");
+        assert!(!gets_in(&socket, &with(Some(others.valid()))), "another authority");
+        assert!(!gets_in(&socket, &with(Some(clients.identity((2000, 2001))))), "expired");
+        assert!(!gets_in(&socket, &with(Some(clients.identity((3000, 3001))))), "not yet");
+    }
+}
+
+fn plain_text_behind_starttls_is_not_obeyed(engine: Engine) {
+    let authority = Authority::new();
+    let setup = TlsSetup::new(authority.server(None));
+    let (server, socket) = tls_server(engine, Tls::Selective, Some(setup), false);
+    // P-06: in the same packet, and in one that follows at once.
+    for split in [false, true] {
+        let mut stream = connect(&socket);
+        greeting(&mut stream);
+        let start = [client_flags(), option(proto::option::STARTTLS, &[])].concat();
+        let injected = [
+            option(proto::option::GO, &go_data("disk", &[])),
+            request(command::WRITE, 0, 1, 0, 512),
+            vec![6; 512],
+        ]
+        .concat();
+        if split {
+            stream.write_all(&start).unwrap();
+            let _ = stream.write_all(&injected);
+        } else {
+            stream.write_all(&[start, injected].concat()).unwrap();
+        }
+        let mut said = Vec::new();
+        let _ = stream.read_to_end(&mut said);
+        // An acknowledgement of STARTTLS and an alert at most: 20 and 7 bytes.
+        assert!(said.len() <= 27, "{said:?}");
+    }
+    assert_eq!(server.client("disk").read(0, 512), Ok(vec![0; 512]));
+}
+
+fn what_was_agreed_before_tls_is_forgotten(engine: Engine) {
+    let authority = Authority::new();
+    let setup = TlsSetup::new(authority.server(None));
+    let (_server, socket) = tls_server(engine, Tls::Selective, Some(setup), false);
+    let mut stream = connect(&socket);
+    greeting(&mut stream);
+    stream.write_all(&client_flags()).unwrap();
+    assert_eq!(ask(&mut stream, proto::option::EXTENDED_HEADERS, &[]).1, kind::ACK);
+    assert_eq!(ask(&mut stream, proto::option::STARTTLS, &[]).1, kind::ACK);
+    let mut stream = wrap(stream, &authority.client(None));
+    assert_eq!(ask(&mut stream, proto::option::STARTTLS, &[]).1, kind::ERR_INVALID, "T-05");
+    // T-06: not extended any more, so that it could be asked for structured replies, and a read
+    // without them is answered simply.
+    assert_eq!(ask(&mut stream, proto::option::GO, &go_data("disk", &[])).1, kind::ACK);
+    stream.write_all(&request(command::READ, 0, 5, 0, 512)).unwrap();
+    let mut reply = [0; 16 + 512];
+    stream.read_exact(&mut reply).unwrap();
+    assert_eq!(reply[..4], proto::SIMPLE_REPLY_MAGIC.to_be_bytes());
+}
+
+fn the_end_is_told_inside_tls(engine: Engine) {
+    let authority = Authority::new();
+    let setup = TlsSetup::new(authority.server(None));
+    let (server, socket) = tls_server(engine, Tls::Forced, Some(setup), false);
+    let tls = authority.client(None);
+    let ends_well = |mut client: Client<TlsStream>| {
+        // Without a close_notify this is an error, for somebody may have cut the stream.
+        client.stream.read(&mut [0; 16]).map_err(|error| error.kind())
+    };
+    let mut client = enter(connect(&socket), &tls, &config("disk")).unwrap();
+    client.send(Command::Disconnect, 0, 0, 0, &[]);
+    assert_eq!(ends_well(client), Ok(0), "after a disconnect");
+    let client = enter(connect(&socket), &tls, &config("disk")).unwrap();
+    server.runtime.stop(|_| {}).unwrap();
+    assert_eq!(ends_well(client), Ok(0), "when the server stops");
+}
+
+fn a_renewed_certificate_serves_new_clients(engine: Engine) {
+    let (old, new) = (Authority::new(), Authority::new());
+    let setup = TlsSetup::new(old.server(None));
+    let (_server, socket) = tls_server(engine, Tls::Forced, Some(setup.clone()), false);
+    let mut before = enter(connect(&socket), &old.client(None), &config("disk")).unwrap();
+    setup.replace(new.server(None));
+    let mut after = enter(connect(&socket), &new.client(None), &config("disk")).unwrap();
+    assert_eq!(after.write(0, &[1; 512]), Ok(()));
+    assert_eq!(before.read(0, 512), Ok(vec![1; 512]), "P-13: sessions go on");
+    assert!(!gets_in(&socket, &old.client(None)));
+}
+
+fn garbage_instead_of_tls_ends_the_connection(engine: Engine) {
+    let authority = Authority::new();
+    let setup = TlsSetup::new(authority.server(None));
+    let (server, socket) = tls_server(engine, Tls::Forced, Some(setup), false);
+    let mut random = crate::common::random::Random::new(8);
+    for len in [1usize, 5, 6, 100, 20_000] {
+        for _ in 0..20 {
+            let mut stream = connect(&socket);
+            greeting(&mut stream);
+            stream.write_all(&client_flags()).unwrap();
+            assert_eq!(ask(&mut stream, proto::option::STARTTLS, &[]).1, kind::ACK);
+            let mut bytes = random.bytes(len);
+            if random.one_in(2) {
+                // A record that begins well.
+                bytes.splice(0..0, [22, 3, 1, 0, 100]);
+            }
+            let _ = stream.write_all(&bytes);
+        }
+    }
+    wait_until("they are gone", PATIENCE, || server.runtime.status().unwrap().connections == 0);
+}
+
+fn bytes_behind_the_end_of_tls_do_not_hang_the_worker(engine: Engine) {
+    let authority = Authority::new();
+    let setup = TlsSetup::new(authority.server(None));
+    let (server, socket) = tls_server(engine, Tls::Forced, Some(setup), false);
+    for len in [1usize, 100, 5000, 100_000] {
+        let mut client =
+            enter(connect(&socket), &authority.client(None), &config("disk")).unwrap();
+        let mut bytes = Vec::new();
+        client.stream.conn.send_close_notify();
+        client.stream.conn.write_tls(&mut bytes).unwrap();
+        bytes.resize(bytes.len() + len, 0);
+        let _ = client.stream.sock.write_all(&bytes);
+        let socket = client.stream.sock;
+        socket.set_read_timeout(Some(Duration::from_secs(20))).unwrap();
+        let mut rest = Vec::new();
+        let ended = (&socket).read_to_end(&mut rest);
+        let timed_out = |error: &std::io::Error| error.kind() == ErrorKind::WouldBlock;
+        assert!(!ended.as_ref().is_err_and(timed_out), "{len}: the server hangs");
+    }
+    for _ in 0..4 {
+        assert_eq!(server.client("open").read(0, 512), Ok(vec![0; 512]));
+    }
+}
+
+fn a_deaf_tls_client_does_not_stop_the_others(engine: Engine) {
+    let authority = Authority::new();
+    let setup = TlsSetup::new(authority.server(None));
+    let (server, socket) = tls_server(engine, Tls::Forced, Some(setup), false);
+    let tls = authority.client(None);
+    let mut deaf = enter(connect(&socket), &tls, &config("disk")).unwrap();
+    deaf.stream.sock.set_write_timeout(Some(Duration::from_millis(500))).unwrap();
+    let mut bytes = Vec::new();
+    for n in 0..1000 {
+        deaf.put(Command::Read, 0, n % 79 * MIB, MIB, &mut bytes);
+    }
+    let _ = deaf.stream.write_all(&bytes);
+    let mut client = enter(connect(&socket), &tls, &config("disk")).unwrap();
+    for n in 0..50u64 {
+        assert_eq!(client.write(n * 65536, &[n as u8; 65536]), Ok(()));
+        assert_eq!(client.read(n * 65536, 65536), Ok(vec![n as u8; 65536]));
+    }
+    drop(deaf);
+    wait_until("it is gone", PATIENCE, || server.status("disk").connections == 1);
+}
+
+fn clients_that_leave_within_the_tls_handshake_do_no_harm(engine: Engine) {
+    let authority = Authority::new();
+    let setup = TlsSetup::new(authority.server(None));
+    let (server, socket) = tls_server(engine, Tls::Forced, Some(setup), false);
+    let tls = authority.client(None);
+    let mut hello = Vec::new();
+    let name = ServerName::try_from("localhost").unwrap();
+    ClientConnection::new(tls, name).unwrap().write_tls(&mut hello).unwrap();
+    for len in (0..=hello.len()).step_by(7) {
+        let mut stream = connect(&socket);
+        greeting(&mut stream);
+        stream.write_all(&client_flags()).unwrap();
+        assert_eq!(ask(&mut stream, proto::option::STARTTLS, &[]).1, kind::ACK);
+        stream.write_all(&hello[..len]).unwrap();
+    }
+    wait_until("they are gone", PATIENCE, || server.runtime.status().unwrap().connections == 0);
+}
