@@ -125,7 +125,9 @@ mod tests {
 
     proptest! {
         #[test]
-        fn agrees_with_a_hash_map(steps in prop::collection::vec((0u64..40, any::<bool>()), 1..400)) {
+        fn agrees_with_a_hash_map(
+            steps in prop::collection::vec((0u64..40, any::<bool>()), 1..400),
+        ) {
             let slots = 48;
             let mut lines = vec![LineMeta::FREE; slots];
             let mut index = Index::new(slots);

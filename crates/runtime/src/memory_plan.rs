@@ -32,8 +32,7 @@ impl MemoryPlan {
     pub(crate) fn new(limit_bytes: u64, workers: usize) -> Self {
         let payload_bytes = (limit_bytes / 32).max(1 << 20);
         let kept_bytes = payload_bytes;
-        let around =
-            PROCESS_BYTES + WORKER_BYTES * workers as u64 + payload_bytes + kept_bytes;
+        let around = PROCESS_BYTES + WORKER_BYTES * workers as u64 + payload_bytes + kept_bytes;
         let lines = limit_bytes.saturating_sub(around) / (4096 + METADATA_BYTES_PER_LINE);
         let pool_bytes = (lines * 4096 / SLAB_BYTES * SLAB_BYTES).max(SLAB_BYTES);
         let shards_max = (4 * workers).next_power_of_two() as u64;

@@ -188,13 +188,7 @@ impl Runtime {
             pool,
         });
         let (engine, handles) = start_workers(&shared, config.engine)?;
-        Ok(Self {
-            shared,
-            workers: Mutex::new(handles),
-            engine,
-            changes: Mutex::default(),
-            plan,
-        })
+        Ok(Self { shared, workers: Mutex::new(handles), engine, changes: Mutex::default(), plan })
     }
 
     /// How the kernel is spoken to: `io_uring` or `epoll`.
@@ -355,9 +349,12 @@ impl Runtime {
     ) -> Result<IoResult, VolumeError> {
         let (tell, told) = mpsc::channel();
         self.ask(0, move |tasks| {
-            tasks.flush(id, Box::new(move |result| {
-                let _ = tell.send(result);
-            }));
+            tasks.flush(
+                id,
+                Box::new(move |result| {
+                    let _ = tell.send(result);
+                }),
+            );
         })?;
         loop {
             match told.recv_timeout(Duration::from_millis(100)) {

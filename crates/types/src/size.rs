@@ -51,8 +51,7 @@ impl FromStr for Size {
 
     fn from_str(text: &str) -> Result<Self, Self::Err> {
         let fail = |too_large| ParseSizeError { text: text.to_owned(), too_large };
-        let digits_end =
-            text.find(|c: char| !c.is_ascii_digit() && c != '.').unwrap_or(text.len());
+        let digits_end = text.find(|c: char| !c.is_ascii_digit() && c != '.').unwrap_or(text.len());
         let (number, unit) = text.split_at(digits_end);
         let shift = match unit {
             "" | "B" => 0,

@@ -346,8 +346,7 @@ impl<H: Host> Dispatcher<H> {
                     let job = self.jobs.get_mut(name.job);
                     let range = job.request.range;
                     let base = job.parts[usize::from(name.part)].range.offset - range.offset;
-                    let memory =
-                        job.memory.get_or_insert_with(|| host.allocate(range.len, None));
+                    let memory = job.memory.get_or_insert_with(|| host.allocate(range.len, None));
                     host.start_io(shard, io, Some((memory, base)));
                 }
             }
@@ -509,9 +508,7 @@ fn answer<H: Host>(host: &mut H, token: H::Token, result: Result<(), IoError>) {
 const fn ends_with_flush(kind: RequestKind) -> bool {
     matches!(
         kind,
-        RequestKind::Flush
-            | RequestKind::Trim { fua: true }
-            | RequestKind::Zero { fua: true, .. }
+        RequestKind::Flush | RequestKind::Trim { fua: true } | RequestKind::Zero { fua: true, .. }
     )
 }
 

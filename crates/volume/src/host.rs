@@ -93,9 +93,5 @@ pub trait Host {
     fn forward(&mut self, worker: u8, answer: Answer);
 
     /// The streams of a volume; `None` when it does not read ahead.
-    fn streams<R>(
-        &mut self,
-        volume: VolumeId,
-        call: impl FnOnce(&mut Streams) -> R,
-    ) -> Option<R>;
+    fn streams<R>(&mut self, volume: VolumeId, call: impl FnOnce(&mut Streams) -> R) -> Option<R>;
 }

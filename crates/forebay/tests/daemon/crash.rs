@@ -86,8 +86,7 @@ fn killed_and_restarted(io: &str, mode: &str, write_back: bool) {
     let mut random = Random::new(42);
     for _ in 0..5 {
         // The socket of the one before is still lying there, and must not be in the way.
-        let daemon =
-            Daemon::start(directory.path(), io, "64MiB", std::slice::from_ref(&volume));
+        let daemon = Daemon::start(directory.path(), io, "64MiB", std::slice::from_ref(&volume));
         write_and_kill(daemon, &mut lines, &mut random, write_back);
         check(directory.path(), &mut lines);
     }

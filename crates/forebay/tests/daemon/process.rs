@@ -29,9 +29,7 @@ impl Daemon {
             command.args(["--volume", volume]);
         }
         let daemon = Self { child: command.spawn().unwrap(), socket };
-        wait_until("the daemon answers", PATIENCE, || {
-            UnixStream::connect(&daemon.socket).is_ok()
-        });
+        wait_until("the daemon answers", PATIENCE, || UnixStream::connect(&daemon.socket).is_ok());
         daemon
     }
 

@@ -243,7 +243,8 @@ impl Simulation {
                 let found = state.disk.content()[sector as usize];
                 if !is_right(&mut state.oracle, sector, found) {
                     let message = format!(
-                        "{when}, sector {sector} of volume {at} is {} on the disk; it may be\n    {}",
+                        "{when}, sector {sector} of volume {at} is {} on the disk; \
+                         it may be\n    {}",
                         show(found),
                         state.oracle.describe(sector)
                     );

@@ -29,13 +29,16 @@ impl TlsSession {
         Ok(Self { session, outgoing: Vec::new(), iovec, message })
     }
 
-    /// Takes ciphertext, appends the plain bytes in it to `plain`.
+    /// Takes ciphertext, appends the plain bytes in it to `plain`, and says whether the peer has
+    /// more to say. What follows its good-bye is nobody's, and thrown away.
     ///
     /// # Errors
     /// The peer does not speak TLS, or shows no certificate that is accepted.
-    pub(crate) fn receive(&mut self, mut bytes: &[u8], plain: &mut Vec<u8>) -> io::Result<()> {
+    pub(crate) fn receive(&mut self, mut bytes: &[u8], plain: &mut Vec<u8>) -> io::Result<bool> {
         while !bytes.is_empty() {
-            self.session.read_tls(&mut bytes)?;
+            if self.session.read_tls(&mut bytes)? == 0 {
+                return Ok(false);
+            }
             let state = self
                 .session
                 .process_new_packets()
@@ -48,8 +51,11 @@ impl TlsSession {
                 plain.truncate(from + read);
                 left -= read;
             }
+            if state.peer_has_closed() {
+                return Ok(false);
+            }
         }
-        Ok(())
+        Ok(true)
     }
 
     /// Takes plain bytes to send.

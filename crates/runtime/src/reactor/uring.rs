@@ -119,9 +119,9 @@ impl Reactor for UringReactor {
                 let flags = if durable { libc::RWF_DSYNC } else { 0 };
                 opcode::Writev::new(Fd(fd), iovecs, count).offset(offset).rw_flags(flags).build()
             }
-            FileOp::Sync { fd } => opcode::Fsync::new(Fd(fd))
-                .flags(io_uring::types::FsyncFlags::DATASYNC)
-                .build(),
+            FileOp::Sync { fd } => {
+                opcode::Fsync::new(Fd(fd)).flags(io_uring::types::FsyncFlags::DATASYNC).build()
+            }
         };
         self.push(entry.user_data(user_data(FILE, tag)));
         true

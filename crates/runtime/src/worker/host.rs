@@ -129,11 +129,7 @@ impl<R: Reactor> Host for WorkerHost<R> {
         self.shared.inboxes[usize::from(worker)].post(Message::Answer(answer));
     }
 
-    fn streams<T>(
-        &mut self,
-        volume: VolumeId,
-        call: impl FnOnce(&mut Streams) -> T,
-    ) -> Option<T> {
+    fn streams<T>(&mut self, volume: VolumeId, call: impl FnOnce(&mut Streams) -> T) -> Option<T> {
         let volume = self.find_volume(volume)?;
         volume.prefetch.load(Ordering::Relaxed).then(|| call(&mut lock(&volume.streams)))
     }

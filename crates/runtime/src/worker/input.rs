@@ -1,7 +1,7 @@
 //! What clients send: options, then requests, batch by batch.
 
-use super::host::{ClientToken, Token, request_range};
 use super::Worker;
+use super::host::{ClientToken, Token, request_range};
 use crate::conn::{Partial, Phase, TlsSession};
 use crate::memory::Memory;
 use crate::reactor::Reactor;
@@ -10,8 +10,8 @@ use forebay_nbd::{Command, Extent, Negotiated, Parse, Request, Step};
 use forebay_types::{IoError, limits::CONNECTION_REQUESTS_MAX};
 use forebay_volume::{Payload, RequestKind};
 use std::io;
-use std::panic::{AssertUnwindSafe, catch_unwind};
 use std::os::fd::AsRawFd;
+use std::panic::{AssertUnwindSafe, catch_unwind};
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::time::Duration;
@@ -68,13 +68,18 @@ impl<R: Reactor> Worker<R> {
             Some(tls) => {
                 let mut plain = Vec::new();
                 let outcome = tls.receive(bytes, &mut plain);
-                if let Err(error) = outcome {
+                if let Err(error) = &outcome {
                     // The alert that says why goes out before the end.
                     tracing::info!("TLS with a client failed: {error}");
                     conn.drain();
                 }
                 self.host.connections.touch(index);
                 self.feed(index, &plain);
+                if matches!(outcome, Ok(false))
+                    && let Some(conn) = self.host.connections.get(index)
+                {
+                    conn.drain();
+                }
             }
         }
         self.receive_on(index);
@@ -319,9 +324,7 @@ impl<R: Reactor> Worker<R> {
             Command::Write => RequestKind::Write { fua: request.fua },
             Command::Flush => RequestKind::Flush,
             Command::Trim => RequestKind::Trim { fua: request.fua },
-            Command::WriteZeroes => {
-                RequestKind::Zero { fua: request.fua, unmap: !request.no_hole }
-            }
+            Command::WriteZeroes => RequestKind::Zero { fua: request.fua, unmap: !request.no_hole },
             Command::Cache => RequestKind::Prefetch,
             Command::BlockStatus => return self.block_status(index, terms, request),
             Command::Disconnect | Command::Unknown => return,
@@ -365,12 +368,12 @@ impl<R: Reactor> Worker<R> {
         let shared = Arc::clone(&self.host.shared);
         let Some(volume) = shared.volume(terms.export) else { return };
         let range = request.range();
-        let mut dirty = (0..shared.shards.len())
-            .any(|shard| shared.shard(shard).dirty_lines(terms.export) > 0);
+        let mut dirty =
+            (0..shared.shards.len()).any(|shard| shared.shard(shard).dirty_lines(terms.export) > 0);
         let extents = if dirty { Vec::new() } else { volume.backend.extents(range) };
         // Looked at again: what became dirty meanwhile is not in the backend's answer.
-        dirty |= (0..shared.shards.len())
-            .any(|shard| shared.shard(shard).dirty_lines(terms.export) > 0);
+        dirty |=
+            (0..shared.shards.len()).any(|shard| shared.shard(shard).dirty_lines(terms.export) > 0);
         let extents = if dirty { Vec::new() } else { extents };
         let Some(conn) = self.host.connections.get(index) else { return };
         conn.queued.push_header(|out| {

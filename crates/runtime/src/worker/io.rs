@@ -84,12 +84,7 @@ impl Ios {
     }
 
     /// Starts a flush of a backend.
-    pub(super) fn flush<R: Reactor>(
-        &mut self,
-        reactor: &mut R,
-        volume: Arc<Volume>,
-        job: JobId,
-    ) {
+    pub(super) fn flush<R: Reactor>(&mut self, reactor: &mut R, volume: Arc<Volume>, job: JobId) {
         let range = ByteRange::new(0, 0);
         let io = InFlight::new(volume, None, range, Purpose::Flush(job), Vec::new(), None);
         self.launch(reactor, io);
@@ -237,12 +232,7 @@ fn gather(shared: &Shared, volume: Arc<Volume>, run: &[Pending]) -> InFlight {
 }
 
 /// Appends memory, joining it to the last vector (from `from` on) where it follows that.
-pub(super) fn push_iovec(
-    iovecs: &mut Vec<libc::iovec>,
-    from: usize,
-    base: *mut u8,
-    len: usize,
-) {
+pub(super) fn push_iovec(iovecs: &mut Vec<libc::iovec>, from: usize, base: *mut u8, len: usize) {
     if iovecs.len() > from
         && let Some(last) = iovecs.last_mut()
         && last.iov_base.cast::<u8>().wrapping_add(last.iov_len) == base

@@ -246,7 +246,10 @@ fn the_last_sectors_are_as_good_as_any(engine: Engine) {
             assert_eq!(a.write(last, &[7; 512]), Ok(()));
             assert_eq!(b.read(last, 512), Ok(vec![7; 512]));
             let from = size_bytes.saturating_sub(8192);
-            assert_eq!(b.read(from, size_bytes - from).unwrap()[(last - from) as usize..], [7; 512]);
+            assert_eq!(
+                b.read(from, size_bytes - from).unwrap()[(last - from) as usize..],
+                [7; 512]
+            );
             assert_eq!(b.flush(), Ok(()));
             assert_eq!(read_backend(&*disk, last, 512), [7; 512]);
         }

@@ -356,8 +356,7 @@ fn bytes_behind_the_end_of_tls_do_not_hang_the_worker(engine: Engine) {
     let setup = TlsSetup::new(authority.server(None));
     let (server, socket) = tls_server(engine, Tls::Forced, Some(setup), false);
     for len in [1usize, 100, 5000, 100_000] {
-        let mut client =
-            enter(connect(&socket), &authority.client(None), &config("disk")).unwrap();
+        let mut client = enter(connect(&socket), &authority.client(None), &config("disk")).unwrap();
         let mut bytes = Vec::new();
         client.stream.conn.send_close_notify();
         client.stream.conn.write_tls(&mut bytes).unwrap();

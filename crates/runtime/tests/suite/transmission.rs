@@ -7,11 +7,11 @@ use crate::common::raw::{
 };
 use crate::common::wait_until;
 use crate::server::{Server, read_backend, settings};
-use forebay_backend::layers::{Gate, Kinds};
 use forebay_backend::MemoryBackend;
+use forebay_backend::layers::{Gate, Kinds};
+use forebay_nbd::Command;
 use forebay_nbd::client::Config;
 use forebay_nbd::proto::{self, command, command_flag};
-use forebay_nbd::Command;
 use forebay_runtime::Engine;
 use forebay_types::{IoError, IoResult, Mode};
 use std::io::{Read, Write};
@@ -152,7 +152,10 @@ fn extended_headers_carry_everything(engine: Engine) {
     assert_eq!(client.call(Command::WriteZeroes, 0, 0, 1024).result, Ok(()));
     assert_eq!(client.flush(), Ok(()));
     assert_eq!(read_backend(&*disk, 512, 1024)[..512], [0; 512]);
-    assert_eq!(client.block_status(0, 8 * MIB).unwrap().iter().map(|e| e.len).sum::<u64>(), 8 * MIB);
+    assert_eq!(
+        client.block_status(0, 8 * MIB).unwrap().iter().map(|e| e.len).sum::<u64>(),
+        8 * MIB
+    );
     client.disconnect();
 }
 

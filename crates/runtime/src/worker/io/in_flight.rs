@@ -194,12 +194,7 @@ impl InFlight {
 }
 
 /// Gives an I/O, or what is left of it, to the reactor if it takes it, else to the backend.
-pub(super) fn submit<R: Reactor>(
-    reactor: &mut R,
-    inbox: &Arc<Inbox>,
-    tag: u32,
-    io: &mut InFlight,
-) {
+pub(super) fn submit<R: Reactor>(reactor: &mut R, inbox: &Arc<Inbox>, tag: u32, io: &mut InFlight) {
     let range = io.bounce.as_ref().map_or(io.range, |bounce| bounce.range);
     let kind = io.kind();
     if io.rest.is_empty() && io.bounce.is_some() {
