@@ -30,9 +30,10 @@ impl<M: LineTable> Shard<M> {
             }
             let volume = VolumeId(at as u16);
             if state.sweep.is_empty() && now_ms >= state.backoff_until_ms {
-                let all = many || state.mode != Mode::WriteBack;
-                if all {
+                let leaves = state.mode != Mode::WriteBack;
+                if many || leaves {
                     self.sweep_all(volume);
+                    self.volume_mut(volume).sweep_for_room = !leaves;
                 } else if now_ms >= state.next_aging_ms {
                     state.next_aging_ms = now_ms + self.config.dirty_age_ms;
                     self.sweep_aged(volume);
@@ -53,7 +54,9 @@ impl<M: LineTable> Shard<M> {
         sweep.clear();
         sweep.extend(self.volume(volume).dirty.iter().map(|slot| self.slots.get(slot).key));
         sweep.sort_unstable_by(|a, b| b.cmp(a));
-        self.volume_mut(volume).sweep = sweep;
+        let state = self.volume_mut(volume);
+        state.sweep = sweep;
+        state.sweep_for_room = false;
     }
 
     /// Puts the lines on the list that were dirty the last time as well.
@@ -65,17 +68,26 @@ impl<M: LineTable> Shard<M> {
         let state = self.volume_mut(volume);
         state.aged.clone_from(&state.dirty);
         state.sweep = sweep;
+        state.sweep_for_room = false;
     }
 
     /// Starts destage operations from the volume's list, as many as may be in flight, and answers
     /// the flushes that have nothing left to wait for.
     pub(crate) fn pump(&mut self, volume: VolumeId, now_ms: u64, out: &mut Outbox) {
         self.answer_flushes(volume, out);
+        let room = self.dirty_lines <= self.config.dirty_lines_background;
+        let state = self.volume_mut(volume);
+        if room && state.sweep_for_room && state.flushes.is_empty() {
+            // The rest may be written again before it is old enough to go.
+            state.sweep.clear();
+        }
         loop {
             let state = self.volume_mut(volume);
             let urgent = !state.flushes.is_empty() || state.mode != Mode::WriteBack;
             let held_back = state.flushes.is_empty() && now_ms < state.backoff_until_ms;
-            if held_back || state.destaging >= self.config.destage_operations_max {
+            // What nobody waits for goes one operation at a time, between what somebody waits for.
+            let operations_max = if urgent { self.config.destage_operations_max } else { 1 };
+            if held_back || state.destaging >= operations_max {
                 return;
             }
             let Some(key) = self.volume_mut(volume).sweep.pop() else { return };

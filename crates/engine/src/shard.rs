@@ -18,7 +18,8 @@ pub struct ShardConfig {
     pub dirty_lines_background: usize,
     /// Dirty lines are written back between one and two times this age, in milliseconds.
     pub dirty_age_ms: u64,
-    /// Destage operations in flight per volume.
+    /// Destage operations in flight per volume while a flush or a change of mode waits for them;
+    /// otherwise there is one.
     pub destage_operations_max: u32,
 }
 
@@ -29,7 +30,7 @@ impl ShardConfig {
             // A third of the pool stays clean, so that reads are served and a write always finds
             // a line to take the place of.
             dirty_lines_max: slots - slots / 3,
-            dirty_lines_background: slots / 3,
+            dirty_lines_background: slots / 2,
             dirty_age_ms: 5_000,
             destage_operations_max: 4,
         }
@@ -175,6 +176,12 @@ impl<M: LineTable> Shard<M> {
     pub fn pins(&self) -> u64 {
         let held = self.slots.lines.iter().filter(|line| line.key != crate::LineKey::NONE);
         held.map(|line| u64::from(line.pins)).sum()
+    }
+
+    /// Slots that were ever used. They are used in ascending order, so the data of the others has
+    /// never been touched.
+    pub const fn used_slots(&self) -> Slot {
+        self.slots.used()
     }
 
     /// How full the shard is.

@@ -44,6 +44,11 @@ impl<M: LineTable> Slots<M> {
         self.lines.len()
     }
 
+    /// Slots that were ever used: those below this number.
+    pub(crate) const fn used(&self) -> Slot {
+        self.unused
+    }
+
     pub(crate) const fn resident(&self) -> usize {
         self.index.len()
     }

@@ -25,6 +25,8 @@ pub(crate) struct VolumeState {
     pub next_aging_ms: u64,
     /// Lines to destage next, in descending order of place so that the last is taken first.
     pub sweep: Vec<LineKey>,
+    /// The list was made because too much is dirty, and ends when that is over.
+    pub sweep_for_room: bool,
     /// Destage operations in flight.
     pub destaging: u32,
     /// All operations in flight.
@@ -47,6 +49,7 @@ impl VolumeState {
             aged: SlotSet::default(),
             next_aging_ms: 0,
             sweep: Vec::new(),
+            sweep_for_room: false,
             destaging: 0,
             operations: 0,
             flushes: Vec::new(),

@@ -5,6 +5,7 @@
 //! calls a shard inline under the shard's lock, for as long as a look-up takes, and sends hits from
 //! the pool without copying them. Volumes and listeners come and go while it runs.
 
+mod budget;
 mod conn;
 mod listener;
 mod memory;
@@ -15,6 +16,7 @@ mod server;
 mod shared;
 mod stats;
 mod status;
+mod warm;
 mod worker;
 
 pub use listener::{Listener, TlsSetup};

@@ -2,6 +2,7 @@
 
 use crate::pool::SLAB_BYTES;
 use crate::reactor::RECEIVE_BYTES;
+use forebay_types::limits::REQUEST_BYTES_MAX;
 
 /// What a process of this program takes before it serves anybody: code, heap, stacks.
 const PROCESS_BYTES: u64 = 10 << 20;
@@ -21,6 +22,10 @@ pub(crate) struct MemoryPlan {
     pub pool_bytes: u64,
     /// Payloads of writes that have not come whole.
     pub payload_bytes: u64,
+    /// What requests of all clients take, but for huge ones.
+    pub request_bytes: u64,
+    /// What huge requests take.
+    pub lane_bytes: u64,
     /// Buffers of requests that are over, kept for the next ones.
     pub kept_bytes: u64,
     /// Shards of the pool, a power of two.
@@ -32,6 +37,9 @@ impl MemoryPlan {
     pub(crate) fn new(limit_bytes: u64, workers: usize) -> Self {
         let payload_bytes = (limit_bytes / 32).max(1 << 20);
         let kept_bytes = payload_bytes;
+        let request_bytes = (limit_bytes / 16).max(4 << 20);
+        // One of the largest requests at a time, and more of them where there is more.
+        let lane_bytes = (limit_bytes / 16).max(REQUEST_BYTES_MAX);
         let around = PROCESS_BYTES + WORKER_BYTES * workers as u64 + payload_bytes + kept_bytes;
         let lines = limit_bytes.saturating_sub(around) / (4096 + METADATA_BYTES_PER_LINE);
         let pool_bytes = (lines * 4096 / SLAB_BYTES * SLAB_BYTES).max(SLAB_BYTES);
@@ -39,7 +47,15 @@ impl MemoryPlan {
         let shards = (pool_bytes / SHARD_BYTES_MIN).clamp(1, shards_max);
         // The largest power of two that is not more.
         let shards = 1 << shards.ilog2();
-        Self { limit_bytes, pool_bytes, payload_bytes, kept_bytes, shards }
+        Self {
+            limit_bytes,
+            pool_bytes,
+            payload_bytes,
+            request_bytes,
+            lane_bytes,
+            kept_bytes,
+            shards,
+        }
     }
 }
 

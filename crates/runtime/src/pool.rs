@@ -3,7 +3,7 @@
 //! The file starts with the tables of lines of all shards, followed by the data in slabs of 2 MiB,
 //! so that huge pages fit. It has no name in any file system; whoever holds its descriptor holds
 //! the pool, and it lives as long as somebody does. Pages are taken from the machine when a line
-//! is first used. Huge pages are asked for, and are worth a factor of 1.7 on random hits.
+//! is first used, or by the warmer shortly before (see `warm.rs`).
 
 use forebay_engine::{LineMeta, SLOTS_MAX, Slot};
 use forebay_types::LINE_BYTES;
@@ -24,7 +24,9 @@ const SLAB_LINES: usize = (SLAB_BYTES / LINE_BYTES) as usize;
 #[derive(Debug)]
 pub(crate) struct Pool {
     base: NonNull<u8>,
-    len: usize,
+    /// The address space around the mapping, taken so that it lies at a multiple of a huge page.
+    reserved: NonNull<u8>,
+    reserved_len: usize,
     data_offset: usize,
     shards: usize,
     shard_slots: usize,
@@ -51,13 +53,24 @@ impl Pool {
         let len = data_offset + shards * shard_slots * LINE_BYTES as usize;
         let file = rustix::fs::memfd_create("forebay-pool", MemfdFlags::CLOEXEC)?;
         rustix::fs::ftruncate(&file, len as u64)?;
-        // SAFETY: a new mapping at an address of the kernel's choice harms nobody.
+        let reserved_len = len + SLAB_BYTES as usize;
+        // SAFETY: new address space of the kernel's choice harms nobody.
+        let reserved = unsafe {
+            rustix::mm::mmap_anonymous(
+                std::ptr::null_mut(),
+                reserved_len,
+                ProtFlags::empty(),
+                MapFlags::PRIVATE | MapFlags::NORESERVE,
+            )?
+        };
+        let aligned = (reserved as usize).next_multiple_of(SLAB_BYTES as usize);
+        // SAFETY: replaces a part of the address space that was reserved just now.
         let base = unsafe {
             rustix::mm::mmap(
-                std::ptr::null_mut(),
+                std::ptr::with_exposed_provenance_mut(aligned),
                 len,
                 ProtFlags::READ | ProtFlags::WRITE,
-                MapFlags::SHARED | MapFlags::NORESERVE,
+                MapFlags::SHARED | MapFlags::FIXED | MapFlags::NORESERVE,
                 &file,
                 0,
             )?
@@ -66,7 +79,16 @@ impl Pool {
         // SAFETY: the range is the mapping just made.
         let _ = unsafe { rustix::mm::madvise(base, len, Advice::LinuxHugepage) };
         let base = NonNull::new(base.cast()).expect("a mapping is never at address zero");
-        Ok(Arc::new(Self { base, len, data_offset, shards, shard_slots, _file: file }))
+        let reserved = NonNull::new(reserved.cast()).expect("nor is address space");
+        Ok(Arc::new(Self {
+            base,
+            reserved,
+            reserved_len,
+            data_offset,
+            shards,
+            shard_slots,
+            _file: file,
+        }))
     }
 
     /// Lines in each shard.
@@ -87,6 +109,30 @@ impl Pool {
         unsafe { self.base.as_ptr().add(self.data_offset + line * LINE_BYTES as usize) }
     }
 
+    /// Slabs in each shard.
+    pub(crate) const fn shard_slabs(&self) -> usize {
+        self.shard_slots / SLAB_LINES
+    }
+
+    /// Gives a slab of a shard a huge page, whatever is in it already.
+    ///
+    /// # Errors
+    /// What the kernel says: `EINVAL` where it does not know how, other errors where it can't at
+    /// the moment, because pages are in use or huge ones are short.
+    pub(crate) fn make_huge(&self, shard: usize, slab: usize) -> std::io::Result<()> {
+        assert!(slab < self.shard_slabs());
+        let start = self.line(shard, (slab * SLAB_LINES) as Slot);
+        // The kernel joins pages only where there is at least one.
+        // SAFETY: reads a byte of the mapping. That it may be changing at the same moment is of
+        // no interest: the value is thrown away.
+        unsafe { start.read_volatile() };
+        // SAFETY: the slab lies inside the mapping; joining pages does not change what is in it.
+        match unsafe { libc::madvise(start.cast(), SLAB_BYTES as usize, libc::MADV_COLLAPSE) } {
+            0 => Ok(()),
+            _ => Err(std::io::Error::last_os_error()),
+        }
+    }
+
     /// The table of lines of a shard. To be called once for each shard.
     pub(crate) fn table(self: &Arc<Self>, shard: usize) -> MappedLines {
         assert!(shard < self.shards);
@@ -104,8 +150,10 @@ impl Pool {
 
 impl Drop for Pool {
     fn drop(&mut self) {
-        // SAFETY: the mapping made in `new`; every pointer into it went with a clone of the `Arc`.
-        let unmapped = unsafe { rustix::mm::munmap(self.base.as_ptr().cast(), self.len) };
+        // SAFETY: the address space taken in `new`, and the mapping in it; every pointer into it
+        // went with a clone of the `Arc`.
+        let unmapped =
+            unsafe { rustix::mm::munmap(self.reserved.as_ptr().cast(), self.reserved_len) };
         debug_assert!(unmapped.is_ok());
     }
 }

@@ -2,6 +2,7 @@
 
 pub(crate) use crate::listener::Listener;
 
+use crate::budget::Budget;
 use crate::memory_plan::MemoryPlan;
 use crate::pool::Pool;
 use crate::reactor::{EpollReactor, Reactor, UringReactor};
@@ -181,6 +182,7 @@ impl Runtime {
             started: Instant::now(),
             partial_bytes: AtomicU64::new(0),
             partial_bytes_max: plan.payload_bytes,
+            budget: Budget::new(plan.request_bytes, plan.lane_bytes),
             connections: AtomicU64::new(0),
             worker_connections: (0..workers).map(|_| AtomicU64::new(0)).collect(),
             listeners: RwLock::default(),
@@ -188,6 +190,7 @@ impl Runtime {
             pool,
         });
         let (engine, handles) = start_workers(&shared, config.engine)?;
+        crate::warm::start(&shared);
         Ok(Self { shared, workers: Mutex::new(handles), engine, changes: Mutex::default(), plan })
     }
 

@@ -1,5 +1,6 @@
 //! What all workers share: the shards, the pool, the volumes, and each other's inboxes.
 
+use crate::budget::{Budget, Ticket};
 use crate::pool::{MappedLines, Pool};
 use crate::server::Listener;
 use crate::stats::WorkerStats;
@@ -77,6 +78,8 @@ pub(crate) enum Message {
     IoDone { tag: u64, result: IoResult },
     /// A part of one of the worker's requests is answered.
     Answer(Answer),
+    /// A huge request of this connection may be tried again.
+    LaneFree { conn: u32 },
     /// Serve this client.
     Connection { socket: OwnedFd, listener: u32 },
     /// Do this between two turns.
@@ -133,6 +136,8 @@ pub(crate) struct Shared {
     /// Bytes of payload that have come of writes that are not complete yet.
     pub partial_bytes: AtomicU64,
     pub partial_bytes_max: u64,
+    /// What requests may take.
+    pub budget: Budget,
     pub connections: AtomicU64,
     /// The same by worker.
     pub worker_connections: Vec<AtomicU64>,
@@ -155,6 +160,18 @@ impl Shared {
     pub(crate) fn listener(&self, listener: u32) -> Option<Arc<Listener>> {
         let listeners = self.listeners.read().unwrap_or_else(PoisonError::into_inner);
         listeners.get(listener as usize).cloned().flatten()
+    }
+
+    /// What one connection may have under way, in bytes.
+    pub(crate) fn share(&self) -> u64 {
+        self.budget.share(self.connections.load(Ordering::Relaxed))
+    }
+
+    /// Tells who waits for the lane that it is worth a try.
+    pub(crate) fn call_next(&self, next: Option<Ticket>) {
+        if let Some((worker, conn, _)) = next {
+            self.inboxes[worker].post(Message::LaneFree { conn });
+        }
     }
 
     /// Takes memory for a payload that has not come whole. One is always granted, so that a

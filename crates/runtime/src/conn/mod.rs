@@ -11,7 +11,7 @@ pub(crate) use tls::TlsSession;
 use crate::memory::Memory;
 use crate::shared::{Reservation, Volume};
 use forebay_nbd::{Handshake, Negotiated, Request};
-use forebay_types::limits::{CONNECTION_BYTES_IN_FLIGHT_MAX, CONNECTION_REQUESTS_MAX};
+use forebay_types::limits::CONNECTION_REQUESTS_MAX;
 use std::os::fd::OwnedFd;
 use std::sync::Arc;
 use std::time::Instant;
@@ -31,7 +31,8 @@ pub(crate) struct Partial {
     pub request: Request,
     pub memory: Memory,
     pub filled: usize,
-    pub _reservation: Reservation,
+    /// `None` for a huge one, whose room is in the lane.
+    pub _reservation: Option<Reservation>,
 }
 
 /// One client.
@@ -70,6 +71,10 @@ pub(crate) struct Conn {
     pub broken: bool,
     pub requests_in_flight: usize,
     pub bytes_in_flight: u64,
+    /// Room that its huge requests have in the lane, in bytes.
+    pub lane_bytes: u64,
+    /// It has a place in the lane's queue.
+    pub in_lane_queue: bool,
     /// When the client must have got to the transmission phase, or more of a payload must have
     /// come.
     pub deadline: Option<Instant>,
@@ -99,16 +104,23 @@ impl Conn {
             broken: false,
             requests_in_flight: 0,
             bytes_in_flight: 0,
+            lane_bytes: 0,
+            in_lane_queue: false,
             deadline: None,
         }
     }
 
     /// Whether the client has so much in flight that its socket is not read for the time being.
-    /// Replies it does not fetch count as well.
-    pub(crate) fn is_full(&self) -> bool {
-        let unsent = (self.queued.bytes() + self.active.bytes()) as u64;
-        self.requests_in_flight >= CONNECTION_REQUESTS_MAX
-            || self.bytes_in_flight + unsent >= CONNECTION_BYTES_IN_FLIGHT_MAX
+    pub(crate) fn is_full(&self, share: u64) -> bool {
+        self.requests_in_flight >= CONNECTION_REQUESTS_MAX || self.bytes_under_way() >= share
+    }
+
+    /// Bytes that are being received, read or written, and bytes of replies that the client has not fetched.
+    pub(crate) fn bytes_under_way(&self) -> u64 {
+        let encrypted = self.tls.as_ref().map_or(0, |tls| tls.outgoing.len());
+        let coming = self.partial.as_ref().map_or(0, |partial| partial.request.payload_len);
+        let unsent = self.queued.bytes() + self.active.bytes() + encrypted;
+        self.bytes_in_flight + u64::from(coming) + unsent as u64
     }
 
     /// Whether everything asked for has been answered and sent.

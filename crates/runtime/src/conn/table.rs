@@ -94,7 +94,7 @@ impl Connections {
         }
         conn.requests_in_flight -= 1;
         conn.bytes_in_flight -= u64::from(token.len);
-        if conn.paused && !conn.is_full() {
+        if conn.paused && !conn.is_full(shared.share()) {
             conn.paused = false;
             self.resumed.push(token.conn);
         }

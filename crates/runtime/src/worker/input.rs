@@ -2,6 +2,7 @@
 
 use super::Worker;
 use super::host::{ClientToken, Token, request_range};
+use crate::budget::HUGE_BYTES;
 use crate::conn::{Partial, Phase, TlsSession};
 use crate::memory::Memory;
 use crate::reactor::Reactor;
@@ -212,7 +213,8 @@ impl<R: Reactor> Worker<R> {
         if conn.skip.is_some() {
             return self.skip_payload(index, bytes);
         }
-        if conn.is_full() {
+        let share = self.host.shared.share();
+        if conn.is_full(share) {
             conn.paused = true;
             return Next::Wait;
         }
@@ -235,6 +237,9 @@ impl<R: Reactor> Worker<R> {
             conn.skip = Some((payload_len as u64, request));
             return Next::Go(header);
         }
+        if !self.has_room(index, &request, share) {
+            return Next::Wait;
+        }
         let body = &bytes[header..];
         if body.len() >= payload_len {
             let payload = match request.command {
@@ -244,15 +249,44 @@ impl<R: Reactor> Worker<R> {
             self.submit(index, &terms, &request, payload);
             return Next::Go(header + payload_len);
         }
-        let Some(reservation) = self.host.shared.reserve(payload_len as u64) else {
+        let Some(conn) = self.host.connections.get(index) else { return Next::Wait };
+        let in_lane = payload_len as u64 > HUGE_BYTES;
+        let reserved = (!in_lane).then(|| self.host.shared.reserve(payload_len as u64));
+        if matches!(reserved, Some(None)) {
             // Others' payloads have taken what there is; looked at again with the next tick.
             conn.paused = true;
             return Next::Wait;
-        };
+        }
         let memory = Memory::new(payload_len);
-        conn.partial = Some(Partial { request, memory, filled: 0, _reservation: reservation });
+        conn.partial = Some(Partial { request, memory, filled: 0, _reservation: reserved.flatten() });
         conn.deadline = Some(now + PAYLOAD_PAUSE);
         Next::Go(header)
+    }
+
+    /// Whether there is memory for a request, by the connection's share or in the lane. If not, the
+    /// connection waits until there is.
+    fn has_room(&mut self, index: u32, request: &Request, share: u64) -> bool {
+        if !matches!(request.command, Command::Read | Command::Write) {
+            return true;
+        }
+        let worker = self.host.worker;
+        let Some(conn) = self.host.connections.get(index) else { return false };
+        let under_way = conn.bytes_under_way();
+        if under_way > 0 && under_way + request.len > share {
+            conn.paused = true;
+            return false;
+        }
+        if request.len <= HUGE_BYTES {
+            return true;
+        }
+        let ticket = (worker, index, conn.generation);
+        let entered = self.host.shared.budget.enter_lane(request.len, ticket);
+        conn.in_lane_queue = !entered;
+        conn.paused = !entered;
+        if entered {
+            conn.lane_bytes += request.len;
+        }
+        entered
     }
 
     fn fill_partial(&mut self, index: u32, bytes: &[u8]) -> Next {

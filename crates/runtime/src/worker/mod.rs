@@ -127,6 +127,14 @@ impl<R: Reactor> Worker<R> {
                     self.settle_ended();
                 }
                 Message::Answer(answer) => self.dispatcher.answer(&mut self.host, answer),
+                Message::LaneFree { conn } => {
+                    if let Some(waiting) = self.host.connections.get(conn)
+                        && waiting.in_lane_queue
+                    {
+                        waiting.paused = false;
+                        self.host.connections.resumed.push(conn);
+                    }
+                }
                 Message::Connection { socket, listener } => self.serve(socket, listener),
                 Message::Task(task) => task(self),
             }
@@ -155,14 +163,18 @@ impl<R: Reactor> Worker<R> {
             while let Some(conn) = self.host.connections.resumed.pop() {
                 self.received_more(conn);
             }
-            if self.host.ended.is_empty() && self.host.connections.resumed.is_empty() {
+            if !self.host.ended.is_empty() {
+                continue;
+            }
+            let WorkerHost { ios, reactor, shared, .. } = &mut self.host;
+            ios.start(shared, reactor);
+            while let Some(conn) = self.host.connections.touched.pop() {
+                self.look_after(conn);
+            }
+            // Replies that went at once let input go on; nothing else would wake us for it.
+            if self.host.connections.resumed.is_empty() && self.host.ended.is_empty() {
                 break;
             }
-        }
-        let WorkerHost { ios, reactor, shared, .. } = &mut self.host;
-        ios.start(shared, reactor);
-        while let Some(conn) = self.host.connections.touched.pop() {
-            self.look_after(conn);
         }
         self.host.connections.record_latencies(self.host.worker);
     }
@@ -228,12 +240,12 @@ impl<R: Reactor> Worker<R> {
                 self.dispatcher.tick(&mut self.host, shard);
             }
         }
-        let now = self.host.now;
+        let (now, share) = (self.host.now, self.host.shared.share());
         for index in self.host.connections.all() {
             let Some(conn) = self.host.connections.get(index) else { continue };
             if conn.deadline.is_some_and(|deadline| deadline <= now) {
                 self.break_off(index, "it took too long");
-            } else if conn.paused && !conn.is_full() {
+            } else if conn.paused && !conn.is_full(share) {
                 conn.paused = false;
                 self.host.connections.resumed.push(index);
             }

@@ -14,6 +14,7 @@ impl<R: Reactor> Worker<R> {
         let shared = std::sync::Arc::clone(&self.host.shared);
         let Some(conn) = self.host.connections.get(index) else { return };
         conn.listed = false;
+        leave_lane(&shared, conn);
         if conn.broken {
             if !conn.sending && !conn.receiving {
                 self.close(index);
@@ -102,9 +103,10 @@ impl<R: Reactor> Worker<R> {
 
     /// Lets input go on that waited for output to go.
     fn resume(&mut self, index: u32) {
+        let share = self.host.shared.share();
         if let Some(conn) = self.host.connections.get(index)
             && conn.paused
-            && !conn.is_full()
+            && !conn.is_full(share)
         {
             conn.paused = false;
             self.host.connections.resumed.push(index);
@@ -132,11 +134,30 @@ impl<R: Reactor> Worker<R> {
         let shared = &self.host.shared;
         conn.queued.clear(shared);
         conn.active.clear(shared);
+        if conn.lane_bytes > 0 {
+            shared.call_next(shared.budget.leave_lane(conn.lane_bytes));
+        }
+        if conn.in_lane_queue {
+            let ticket = (self.host.worker, index, conn.generation);
+            shared.call_next(shared.budget.give_up(ticket));
+        }
         if let Some(volume) = &conn.volume {
             volume.connections.fetch_sub(1, Ordering::Relaxed);
         }
         self.host.reactor.forget(conn.socket.as_raw_fd());
         self.forget_connection();
+    }
+}
+
+/// Gives back the room of huge requests that are over.
+fn leave_lane(shared: &Shared, conn: &mut Conn) {
+    if conn.lane_bytes == 0 {
+        return;
+    }
+    let over = conn.lane_bytes.saturating_sub(conn.bytes_under_way());
+    if over > 0 && !conn.sending {
+        conn.lane_bytes -= over;
+        shared.call_next(shared.budget.leave_lane(over));
     }
 }
 
