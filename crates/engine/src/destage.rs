@@ -86,8 +86,9 @@ impl<M: LineTable> Shard<M> {
             let urgent = !state.flushes.is_empty() || state.mode != Mode::WriteBack;
             let held_back = state.flushes.is_empty() && now_ms < state.backoff_until_ms;
             // What nobody waits for goes one operation at a time, between what somebody waits for.
+            let destaging = state.destaging;
             let operations_max = if urgent { self.config.destage_operations_max } else { 1 };
-            if held_back || state.destaging >= operations_max {
+            if held_back || destaging >= operations_max {
                 return;
             }
             let Some(key) = self.volume_mut(volume).sweep.pop() else { return };
