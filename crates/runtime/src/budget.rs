@@ -71,6 +71,11 @@ impl Budget {
         lane.queue.front().copied()
     }
 
+    /// Whether anybody waits for the lane.
+    pub(crate) fn lane_is_wanted(&self) -> bool {
+        !lock(&self.lane).queue.is_empty()
+    }
+
     /// Gives up a place in the queue. Returns who is to try again.
     pub(crate) fn give_up(&self, ticket: Ticket) -> Option<Ticket> {
         let mut lane = lock(&self.lane);

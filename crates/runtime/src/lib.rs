@@ -10,6 +10,7 @@ mod conn;
 mod listener;
 mod memory;
 mod memory_plan;
+mod patience;
 mod pool;
 mod reactor;
 mod server;
@@ -20,6 +21,7 @@ mod warm;
 mod worker;
 
 pub use listener::{Listener, TlsSetup};
+pub use patience::Patience;
 pub use server::{
     Engine, Runtime, RuntimeConfig, StartError, VolumeChange, VolumeError, VolumeSettings,
 };

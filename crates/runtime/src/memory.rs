@@ -3,12 +3,16 @@
 //! Aligned for direct I/O, and recycled: each thread keeps some of the buffers it let go
 //! of, because a fresh megabyte costs 256 page faults, which is more than copying it.
 
-use std::alloc::{Layout, alloc, dealloc, handle_alloc_error};
+use rustix::mm::{MapFlags, ProtFlags, mmap_anonymous, munmap};
+use std::alloc::{Layout, alloc_zeroed, dealloc, handle_alloc_error};
 use std::cell::RefCell;
 use std::ptr::NonNull;
 use std::sync::atomic::{AtomicUsize, Ordering};
 
 const ALIGNMENT: usize = 4096;
+/// Blocks from this size on have a mapping of their own, in bytes. In the heap, where large and
+/// small come and go, what they leave behind would not go back to the system.
+const MAPPED_BYTES_MIN: usize = 128 << 10;
 /// Bytes of free buffers that one thread keeps at most.
 static KEPT_BYTES_MAX: AtomicUsize = AtomicUsize::new(1 << 20);
 
@@ -37,17 +41,41 @@ impl Block {
         Layout::from_size_align(capacity, ALIGNMENT).expect("a power of two of at most a request")
     }
 
+    /// A block of zeroes.
     fn allocate(capacity: usize) -> Self {
+        if capacity >= MAPPED_BYTES_MIN {
+            return Self::map(capacity);
+        }
         let layout = Self::layout(capacity);
         // SAFETY: the layout is not empty.
-        let ptr = unsafe { alloc(layout) };
+        let ptr = unsafe { alloc_zeroed(layout) };
         let ptr = NonNull::new(ptr).unwrap_or_else(|| handle_alloc_error(layout));
         Self { ptr, capacity }
+    }
+
+    /// A block of its own mapping: its pages come when they are first used, so that a payload
+    /// takes what has come of it, and go at once when it is dropped.
+    fn map(capacity: usize) -> Self {
+        let protection = ProtFlags::READ | ProtFlags::WRITE;
+        // SAFETY: a new mapping at an address of the kernel's choice harms nobody.
+        let mapped = unsafe {
+            mmap_anonymous(std::ptr::null_mut(), capacity, protection, MapFlags::PRIVATE)
+        };
+        match mapped.ok().and_then(|start| NonNull::new(start.cast())) {
+            Some(ptr) => Self { ptr, capacity },
+            None => handle_alloc_error(Self::layout(capacity)),
+        }
     }
 }
 
 impl Drop for Block {
     fn drop(&mut self) {
+        if self.capacity >= MAPPED_BYTES_MIN {
+            // SAFETY: mapped with this length, and nobody refers to it any more.
+            let unmapped = unsafe { munmap(self.ptr.as_ptr().cast(), self.capacity) };
+            debug_assert!(unmapped.is_ok());
+            return;
+        }
         // SAFETY: allocated with this layout, and freed once.
         unsafe { dealloc(self.ptr.as_ptr(), Self::layout(self.capacity)) }
     }
@@ -74,13 +102,9 @@ impl Memory {
             kept.bytes -= capacity;
             Some(kept.free.swap_remove(at))
         });
-        let fresh = || {
-            let block = Block::allocate(capacity);
-            // SAFETY: the block is ours and has that many bytes. Zeroed, so that no byte that was
-            // never written can reach a client whatever else goes wrong.
-            unsafe { block.ptr.as_ptr().write_bytes(0, capacity) };
-            block
-        };
+        // A fresh block is zeroes; one that was kept has bytes of another request in it, and every
+        // user writes what it sends.
+        let fresh = || Block::allocate(capacity);
         Self { block: Some(kept.unwrap_or_else(fresh)), len }
     }
 

@@ -7,7 +7,7 @@ use forebay_types::limits::REQUEST_BYTES_MAX;
 /// What a process of this program takes before it serves anybody: code, heap, stacks.
 const PROCESS_BYTES: u64 = 10 << 20;
 /// Receive buffers and stack of one worker.
-const WORKER_BYTES: u64 = 16 * RECEIVE_BYTES as u64 + (1 << 19);
+const WORKER_BYTES: u64 = 8 * RECEIVE_BYTES as u64 + (1 << 19);
 /// Metadata of a line, beside the 4096 bytes of its data: at most.
 const METADATA_BYTES_PER_LINE: u64 = 40;
 /// A shard smaller than this wins less by its lock than it loses by its smallness.
@@ -24,7 +24,7 @@ pub(crate) struct MemoryPlan {
     pub payload_bytes: u64,
     /// What requests of all clients take, but for huge ones.
     pub request_bytes: u64,
-    /// What huge requests take.
+    /// What huge requests take: one of the largest, or several smaller ones.
     pub lane_bytes: u64,
     /// Buffers of requests that are over, kept for the next ones.
     pub kept_bytes: u64,
@@ -38,9 +38,12 @@ impl MemoryPlan {
         let payload_bytes = (limit_bytes / 32).max(1 << 20);
         let kept_bytes = payload_bytes;
         let request_bytes = (limit_bytes / 16).max(4 << 20);
-        // One of the largest requests at a time, and more of them where there is more.
-        let lane_bytes = (limit_bytes / 16).max(REQUEST_BYTES_MAX);
+        let lane_bytes = REQUEST_BYTES_MAX;
+        // A huge request may use what is set aside for payloads and kept buffers. The rest of its
+        // room is taken from the pool, and only a small pool feels it.
+        let huge_bytes = lane_bytes.saturating_sub(payload_bytes + kept_bytes);
         let around = PROCESS_BYTES + WORKER_BYTES * workers as u64 + payload_bytes + kept_bytes;
+        let around = around + huge_bytes;
         let lines = limit_bytes.saturating_sub(around) / (4096 + METADATA_BYTES_PER_LINE);
         let pool_bytes = (lines * 4096 / SLAB_BYTES * SLAB_BYTES).max(SLAB_BYTES);
         let shards_max = (4 * workers).next_power_of_two() as u64;
@@ -71,8 +74,7 @@ mod tests {
                 let plan = MemoryPlan::new(limit, workers);
                 let around = PROCESS_BYTES
                     + WORKER_BYTES * workers as u64
-                    + plan.payload_bytes
-                    + plan.kept_bytes;
+                    + plan.lane_bytes.max(plan.payload_bytes + plan.kept_bytes);
                 let metadata = plan.pool_bytes / 4096 * METADATA_BYTES_PER_LINE;
                 let floor = plan.pool_bytes == SLAB_BYTES;
                 assert!(floor || plan.pool_bytes + metadata + around <= limit, "{mib} {workers}");

@@ -4,6 +4,7 @@ pub(crate) use crate::listener::Listener;
 
 use crate::budget::Budget;
 use crate::memory_plan::MemoryPlan;
+use crate::patience::Patience;
 use crate::pool::Pool;
 use crate::reactor::{EpollReactor, Reactor, UringReactor};
 use crate::shared::{FlushGate, Inbox, Message, Shared, Volume};
@@ -164,6 +165,14 @@ impl Runtime {
     /// # Errors
     /// When memory or threads can't be had, or rings are demanded and forbidden.
     pub fn start(config: RuntimeConfig) -> Result<Self, StartError> {
+        Self::start_with(config, Patience::default())
+    }
+
+    /// The same with another patience for clients than usual.
+    ///
+    /// # Errors
+    /// As [`Runtime::start`].
+    pub fn start_with(config: RuntimeConfig, patience: Patience) -> Result<Self, StartError> {
         let workers = config.workers.clamp(1, 64);
         let plan = MemoryPlan::new(config.memory_bytes, workers);
         crate::memory::keep_at_most(plan.kept_bytes / workers as u64);
@@ -182,6 +191,7 @@ impl Runtime {
             started: Instant::now(),
             partial_bytes: AtomicU64::new(0),
             partial_bytes_max: plan.payload_bytes,
+            patience,
             budget: Budget::new(plan.request_bytes, plan.lane_bytes),
             connections: AtomicU64::new(0),
             worker_connections: (0..workers).map(|_| AtomicU64::new(0)).collect(),

@@ -1,6 +1,7 @@
 //! What all workers share: the shards, the pool, the volumes, and each other's inboxes.
 
 use crate::budget::{Budget, Ticket};
+use crate::patience::Patience;
 use crate::pool::{MappedLines, Pool};
 use crate::server::Listener;
 use crate::stats::WorkerStats;
@@ -136,6 +137,7 @@ pub(crate) struct Shared {
     /// Bytes of payload that have come of writes that are not complete yet.
     pub partial_bytes: AtomicU64,
     pub partial_bytes_max: u64,
+    pub patience: Patience,
     /// What requests may take.
     pub budget: Budget,
     pub connections: AtomicU64,

@@ -12,6 +12,7 @@ use forebay_control::{Manager, Server, StateDir};
 use forebay_runtime::{Engine, Runtime, RuntimeConfig};
 use forebay_types::Size;
 use manager::Daemon;
+use rustix::process::{Resource, Rlimit, getrlimit, setrlimit};
 use std::sync::Arc;
 
 /// More workers than this gain nothing where nobody has asked for them.
@@ -48,8 +49,18 @@ pub(crate) fn run(config: Config) -> anyhow::Result<()> {
     Ok(())
 }
 
+/// Takes as many descriptors as the system lets us: each client is one.
+fn raise_descriptor_limit() {
+    let limit = getrlimit(Resource::Nofile);
+    let raised = Rlimit { current: limit.maximum, maximum: limit.maximum };
+    if let Err(error) = setrlimit(Resource::Nofile, raised) {
+        tracing::warn!("only {:?} clients can connect: {error}", limit.current);
+    }
+}
+
 /// Starts the runtime, opens the volumes, and lets clients in.
 fn start(config: Config) -> anyhow::Result<Daemon> {
+    raise_descriptor_limit();
     let memory_bytes =
         MemInfo::read().context("the machine's memory can't be read")?.resolve(config.memory)?;
     let tls = tls::load(&config.tls)?;

@@ -31,6 +31,8 @@ pub(crate) struct Partial {
     pub request: Request,
     pub memory: Memory,
     pub filled: usize,
+    /// When all of it must have come.
+    pub end: Instant,
     /// `None` for a huge one, whose room is in the lane.
     pub _reservation: Option<Reservation>,
 }
@@ -78,6 +80,8 @@ pub(crate) struct Conn {
     /// When the client must have got to the transmission phase, or more of a payload must have
     /// come.
     pub deadline: Option<Instant>,
+    /// When a message on its way must have gone, where others wait for its memory.
+    pub fetch_by: Option<Instant>,
 }
 
 impl Conn {
@@ -107,6 +111,7 @@ impl Conn {
             lane_bytes: 0,
             in_lane_queue: false,
             deadline: None,
+            fetch_by: None,
         }
     }
 

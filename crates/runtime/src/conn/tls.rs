@@ -7,6 +7,9 @@ use std::sync::Arc;
 /// Plain bytes taken out of the session at once.
 const READ_BYTES: usize = 16 << 10;
 
+/// Bytes of ciphertext that a session keeps room for.
+const OUTGOING_BYTES_KEPT: usize = 32 << 10;
+
 /// One connection's TLS.
 pub(crate) struct TlsSession {
     session: ServerConnection,
@@ -76,6 +79,12 @@ impl TlsSession {
     /// Whether there is ciphertext to send.
     pub(crate) fn wants_write(&self) -> bool {
         self.session.wants_write()
+    }
+
+    /// The message has gone. Memory of a large one is given back.
+    pub(crate) fn sent(&mut self) {
+        self.outgoing.clear();
+        self.outgoing.shrink_to(OUTGOING_BYTES_KEPT);
     }
 
     /// The next message; valid until the next call of any method.

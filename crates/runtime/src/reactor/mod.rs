@@ -16,7 +16,7 @@ use std::os::fd::RawFd;
 use std::time::Duration;
 
 /// Bytes of one receive buffer: what one system call brings at most.
-pub(crate) const RECEIVE_BYTES: usize = 128 << 10;
+pub(crate) const RECEIVE_BYTES: usize = 64 << 10;
 
 /// Names a receive buffer that is lent to the worker.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -58,7 +58,7 @@ pub(crate) trait Reactor: Sized {
     /// called on the thread that will use it.
     fn new(wake: RawFd) -> io::Result<Self>;
 
-    /// Reports every client that connects to `fd`, until the reactor is dropped.
+    /// Reports every client that connects to `fd`, until it is stopped or an error is reported.
     fn accept(&mut self, listener: u32, fd: RawFd);
 
     /// Stops that.

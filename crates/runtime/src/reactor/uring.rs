@@ -5,12 +5,13 @@ use io_uring::types::{BufRingEntry, Fd, Timespec};
 use io_uring::{IoUring, cqueue, opcode, squeue};
 use std::collections::VecDeque;
 use std::io;
-use std::os::fd::{FromRawFd, OwnedFd, RawFd};
+use std::os::fd::{AsRawFd, FromRawFd, OwnedFd, RawFd};
 use std::sync::atomic::{AtomicU16, Ordering};
 use std::time::Duration;
 
 const ENTRIES: u32 = 1024;
-const BUFFERS: u16 = 16;
+/// Few, because they are used in turn and should stay in the cache between two turns.
+const BUFFERS: u16 = 8;
 const BUFFER_GROUP: u16 = 1;
 
 /// What an entry was for, in the upper half of its user data.
@@ -66,6 +67,7 @@ impl Reactor for UringReactor {
             starved: Vec::new(),
             descriptors: Vec::new(),
         };
+        reactor.try_receiving()?;
         reactor.watch_wake();
         Ok(reactor)
     }
@@ -176,6 +178,35 @@ impl UringReactor {
         }
     }
 
+    /// Receives a byte over a pair of sockets, as connections will receive theirs. What a kernel
+    /// can do is tried, not concluded from its version: receiving again and again for one entry
+    /// came with Linux 6.0.
+    fn try_receiving(&mut self) -> io::Result<()> {
+        use rustix::net::{AddressFamily, SendFlags, SocketFlags, SocketType, socketpair};
+        let (ours, theirs) =
+            socketpair(AddressFamily::UNIX, SocketType::STREAM, SocketFlags::CLOEXEC, None)?;
+        self.receive(0, ours.as_raw_fd());
+        rustix::net::send(&theirs, &[1], SendFlags::empty())?;
+        drop(theirs);
+        let mut more = true;
+        while more {
+            self.ring.submit_and_wait(1)?;
+            self.collect();
+            while let Some(event) = self.events.pop_front() {
+                let Event::Received { buffer, result, more: goes_on, .. } = event else { continue };
+                let came = result?;
+                if let Some(buffer) = buffer {
+                    self.recycle(buffer);
+                }
+                if came == 1 && !goes_on {
+                    return Err(io::ErrorKind::Unsupported.into());
+                }
+                more = goes_on;
+            }
+        }
+        Ok(())
+    }
+
     fn watch_wake(&mut self) {
         let entry = opcode::PollAdd::new(Fd(self.wake), libc::POLLIN as u32).build();
         self.push(entry.user_data(user_data(WAKE, 0)));
@@ -217,7 +248,7 @@ impl UringReactor {
 
     fn accepted(&mut self, listener: u32, result: io::Result<usize>, flags: u32) {
         let fd = self.descriptors[listener as usize];
-        if !cqueue::more(flags) && fd >= 0 {
+        if !cqueue::more(flags) && fd >= 0 && result.is_ok() {
             self.accept(listener, fd);
         }
         let result = result.map(|fd| {

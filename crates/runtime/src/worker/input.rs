@@ -15,10 +15,6 @@ use std::os::fd::AsRawFd;
 use std::panic::{AssertUnwindSafe, catch_unwind};
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};
-use std::time::Duration;
-
-/// How long a client may pause in the middle of a payload.
-const PAYLOAD_PAUSE: Duration = Duration::from_secs(30);
 
 /// What to do with the input after a step.
 enum Next {
@@ -205,7 +201,7 @@ impl<R: Reactor> Worker<R> {
 
     /// One request, or a piece of a payload.
     fn transmit(&mut self, index: u32, bytes: &[u8]) -> Next {
-        let now = self.host.now;
+        let (now, patience) = (self.host.now, self.host.shared.patience);
         let Some(conn) = self.host.connections.get(index) else { return Next::Wait };
         if conn.partial.is_some() {
             return self.fill_partial(index, bytes);
@@ -257,9 +253,10 @@ impl<R: Reactor> Worker<R> {
             conn.paused = true;
             return Next::Wait;
         }
+        let end = patience.payload_end(now, payload_len as u64);
         let memory = Memory::new(payload_len);
-        conn.partial = Some(Partial { request, memory, filled: 0, _reservation: reserved.flatten() });
-        conn.deadline = Some(now + PAYLOAD_PAUSE);
+        conn.partial = Some(Partial { request, memory, filled: 0, end, _reservation: reserved.flatten() });
+        conn.deadline = Some(now + patience.payload_pause);
         Next::Go(header)
     }
 
@@ -290,7 +287,7 @@ impl<R: Reactor> Worker<R> {
     }
 
     fn fill_partial(&mut self, index: u32, bytes: &[u8]) -> Next {
-        let now = self.host.now;
+        let (now, patience) = (self.host.now, self.host.shared.patience);
         let Some(conn) = self.host.connections.get(index) else { return Next::Wait };
         let Some(partial) = &mut conn.partial else { return Next::Wait };
         let wanted = partial.request.payload_len as usize;
@@ -299,7 +296,7 @@ impl<R: Reactor> Worker<R> {
             .copy_from_slice(&bytes[..taken]);
         partial.filled += taken;
         if partial.filled < wanted {
-            conn.deadline = Some(now + PAYLOAD_PAUSE);
+            conn.deadline = Some(partial.end.min(now + patience.payload_pause));
             return if taken > 0 { Next::Go(taken) } else { Next::Wait };
         }
         conn.deadline = None;

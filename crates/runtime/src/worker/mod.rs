@@ -18,7 +18,7 @@ use crate::reactor::{Event, Reactor};
 use crate::server::Listener;
 use crate::shared::{Message, Shared};
 use forebay_nbd::{Handshake, HandshakeConfig};
-use forebay_types::limits::{CONNECTIONS_MAX, HANDSHAKE_SECONDS_MAX};
+use forebay_types::limits::CONNECTIONS_MAX;
 use forebay_volume::Dispatcher;
 use io::{Ended, Ios};
 use std::os::fd::{AsRawFd, OwnedFd};
@@ -37,6 +37,8 @@ pub(crate) struct Worker<R: Reactor> {
     pub(super) host: WorkerHost<R>,
     pub(super) listeners: Vec<Option<Arc<Listener>>>,
     messages: Vec<Message>,
+    /// Listeners that failed to accept a client.
+    accept_later: Vec<u32>,
     next_tick: Instant,
     pub(super) leaving: bool,
 }
@@ -61,6 +63,7 @@ impl<R: Reactor> Worker<R> {
             },
             listeners: Vec::new(),
             messages: Vec::new(),
+            accept_later: Vec::new(),
             next_tick: now,
             leaving: false,
         })
@@ -92,7 +95,11 @@ impl<R: Reactor> Worker<R> {
                 Ok(socket) => self.accepted(socket, listener),
                 // What was cancelled is the listening itself.
                 Err(error) if error.raw_os_error() == Some(libc::ECANCELED) => {}
-                Err(error) => tracing::warn!("a client could not be accepted: {error}"),
+                Err(error) => {
+                    // Tried again with the next tick, not at once: what is short stays short.
+                    tracing::warn!("clients can't be accepted at the moment: {error}");
+                    self.accept_later.push(listener);
+                }
             },
             Event::Received { conn, buffer, result, more } => {
                 let len = *result.as_ref().unwrap_or(&0);
@@ -214,7 +221,7 @@ impl<R: Reactor> Worker<R> {
         let mut conn = Conn::new(socket, listener, Handshake::new(HandshakeConfig::default()));
         conn.queued.push_header(|out| handshake.greeting(out));
         conn.phase = crate::conn::Phase::Handshake(Box::new(handshake));
-        conn.deadline = Some(self.host.now + Duration::from_secs(HANDSHAKE_SECONDS_MAX));
+        conn.deadline = Some(self.host.now + self.host.shared.patience.handshake);
         self.listeners[listener as usize] = Some(settings);
         let fd = conn.socket.as_raw_fd();
         conn.receiving = true;
@@ -245,6 +252,11 @@ impl<R: Reactor> Worker<R> {
             let Some(conn) = self.host.connections.get(index) else { continue };
             if conn.deadline.is_some_and(|deadline| deadline <= now) {
                 self.break_off(index, "it took too long");
+            } else if conn.lane_bytes > 0
+                && conn.fetch_by.is_some_and(|time| time <= now)
+                && self.host.shared.budget.lane_is_wanted()
+            {
+                self.break_off(index, "it does not fetch its replies, and others need the memory");
             } else if conn.paused && !conn.is_full(share) {
                 conn.paused = false;
                 self.host.connections.resumed.push(index);

@@ -7,14 +7,39 @@ use crate::shared::Shared;
 use std::io;
 use std::os::fd::AsRawFd;
 use std::sync::atomic::Ordering;
+use std::time::Duration;
+
+/// How long a client may take to fetch what one message holds while others wait for the room that
+/// it takes in the lane of huge requests.
+const FETCH_TIME: Duration = Duration::from_secs(60);
 
 impl<R: Reactor> Worker<R> {
-    /// At the end of a turn: sends what is queued, or ends what is over.
+    /// At the end of a turn: sends what is queued, or ends what is over, and gives back the room of
+    /// huge requests that are.
     pub(super) fn look_after(&mut self, index: u32) {
+        self.send_or_end(index);
+        self.leave_lane(index);
+    }
+
+    fn leave_lane(&mut self, index: u32) {
+        let ticket = |conn: &Conn, worker| (worker, index, conn.generation);
+        let (shared, worker) = (&self.host.shared, self.host.worker);
+        let Some(conn) = self.host.connections.get(index) else { return };
+        if conn.in_lane_queue && matches!(conn.phase, Phase::Draining) {
+            conn.in_lane_queue = false;
+            shared.call_next(shared.budget.give_up(ticket(conn, worker)));
+        }
+        let over = conn.lane_bytes.saturating_sub(conn.bytes_under_way());
+        if over > 0 {
+            conn.lane_bytes -= over;
+            shared.call_next(shared.budget.leave_lane(over));
+        }
+    }
+
+    fn send_or_end(&mut self, index: u32) {
         let shared = std::sync::Arc::clone(&self.host.shared);
         let Some(conn) = self.host.connections.get(index) else { return };
         conn.listed = false;
-        leave_lane(&shared, conn);
         if conn.broken {
             if !conn.sending && !conn.receiving {
                 self.close(index);
@@ -44,6 +69,7 @@ impl<R: Reactor> Worker<R> {
                 match tls.message() {
                     Ok(message) => {
                         conn.sending = true;
+                        conn.fetch_by = Some(self.host.now + FETCH_TIME);
                         self.host.reactor.send(index, fd, message);
                     }
                     Err(_) => self.break_off(index, ""),
@@ -59,6 +85,7 @@ impl<R: Reactor> Worker<R> {
                 Ok(false) => {
                     let message = conn.active.message();
                     conn.sending = true;
+                    conn.fetch_by = Some(self.host.now + FETCH_TIME);
                     self.host.reactor.send(index, fd, message);
                     return;
                 }
@@ -94,9 +121,13 @@ impl<R: Reactor> Worker<R> {
             self.break_off(index, "");
             return;
         };
-        if conn.tls.is_none() {
-            conn.active.advance(&shared, bytes);
+        match &mut conn.tls {
+            None => {
+                conn.active.advance(&shared, bytes);
+            }
+            Some(tls) => tls.sent(),
         }
+        conn.fetch_by = None;
         self.resume(index);
         self.host.connections.touch(index);
     }
@@ -146,18 +177,6 @@ impl<R: Reactor> Worker<R> {
         }
         self.host.reactor.forget(conn.socket.as_raw_fd());
         self.forget_connection();
-    }
-}
-
-/// Gives back the room of huge requests that are over.
-fn leave_lane(shared: &Shared, conn: &mut Conn) {
-    if conn.lane_bytes == 0 {
-        return;
-    }
-    let over = conn.lane_bytes.saturating_sub(conn.bytes_under_way());
-    if over > 0 && !conn.sending {
-        conn.lane_bytes -= over;
-        shared.call_next(shared.budget.leave_lane(over));
     }
 }
 

@@ -28,7 +28,9 @@ macro_rules! on_both_engines {
 
 mod caching;
 mod data;
+mod deadlines;
 mod faults;
 mod handshake;
 mod tls;
 mod transmission;
+mod volumes;

@@ -1,0 +1,44 @@
+//! How long clients are waited for.
+
+use forebay_types::limits::HANDSHAKE_SECONDS_MAX;
+use std::time::{Duration, Instant};
+
+/// Slowest rate at which a payload may come as a whole, in bytes a second. A client that sends a
+/// byte now and then would otherwise keep the memory of the largest payload for ever.
+const PAYLOAD_BYTES_PER_SECOND_MIN: u64 = 64 << 10;
+
+/// How long clients may take. The defaults are for people and networks; tests are less patient.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Patience {
+    /// From connecting to the transmission phase, TLS included.
+    pub handshake: Duration,
+    /// Between two pieces of a payload. A whole payload may take this and a second for each 64 KiB
+    /// of it.
+    pub payload_pause: Duration,
+}
+
+impl Default for Patience {
+    fn default() -> Self {
+        let handshake = Duration::from_secs(HANDSHAKE_SECONDS_MAX);
+        Self { handshake, payload_pause: Duration::from_secs(30) }
+    }
+}
+
+impl Patience {
+    /// When a payload of `len` bytes that begins `now` must have come.
+    pub(crate) fn payload_end(&self, now: Instant, len: u64) -> Instant {
+        now + self.payload_pause + Duration::from_secs(len / PAYLOAD_BYTES_PER_SECOND_MIN)
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn the_largest_payload_has_minutes_and_not_hours() {
+        let now = Instant::now();
+        let end = Patience::default().payload_end(now, 32 << 20);
+        assert_eq!(end - now, Duration::from_secs(30 + 512));
+    }
+}
