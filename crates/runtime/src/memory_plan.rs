@@ -10,6 +10,8 @@ const PROCESS_BYTES: u64 = 10 << 20;
 const WORKER_BYTES: u64 = 8 * RECEIVE_BYTES as u64 + (1 << 19);
 /// Metadata of a line, beside the 4096 bytes of its data: at most.
 const METADATA_BYTES_PER_LINE: u64 = 40;
+/// More shards than this part nobody's locks; a set of them fits one word.
+const SHARDS_MAX: usize = 64;
 /// A shard smaller than this wins less by its lock than it loses by its smallness.
 const SHARD_BYTES_MIN: u64 = 16 << 20;
 
@@ -39,14 +41,14 @@ impl MemoryPlan {
         let kept_bytes = payload_bytes;
         let request_bytes = (limit_bytes / 16).max(4 << 20);
         let lane_bytes = REQUEST_BYTES_MAX;
-        // A huge request may use what is set aside for payloads and kept buffers. The rest of its
-        // room is taken from the pool, and only a small pool feels it.
-        let huge_bytes = lane_bytes.saturating_sub(payload_bytes + kept_bytes);
+        // While huge requests are served, hardly any buffer is kept for another one. The rest of
+        // their room is taken from the pool, and only a small pool feels it.
+        let huge_bytes = lane_bytes.saturating_sub(kept_bytes);
         let around = PROCESS_BYTES + WORKER_BYTES * workers as u64 + payload_bytes + kept_bytes;
         let around = around + huge_bytes;
         let lines = limit_bytes.saturating_sub(around) / (4096 + METADATA_BYTES_PER_LINE);
         let pool_bytes = (lines * 4096 / SLAB_BYTES * SLAB_BYTES).max(SLAB_BYTES);
-        let shards_max = (4 * workers).next_power_of_two() as u64;
+        let shards_max = (4 * workers).next_power_of_two().min(SHARDS_MAX) as u64;
         let shards = (pool_bytes / SHARD_BYTES_MIN).clamp(1, shards_max);
         // The largest power of two that is not more.
         let shards = 1 << shards.ilog2();
@@ -74,7 +76,8 @@ mod tests {
                 let plan = MemoryPlan::new(limit, workers);
                 let around = PROCESS_BYTES
                     + WORKER_BYTES * workers as u64
-                    + plan.lane_bytes.max(plan.payload_bytes + plan.kept_bytes);
+                    + plan.payload_bytes
+                    + plan.lane_bytes.max(plan.kept_bytes);
                 let metadata = plan.pool_bytes / 4096 * METADATA_BYTES_PER_LINE;
                 let floor = plan.pool_bytes == SLAB_BYTES;
                 assert!(floor || plan.pool_bytes + metadata + around <= limit, "{mib} {workers}");

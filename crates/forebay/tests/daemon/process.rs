@@ -28,8 +28,15 @@ impl Daemon {
         for volume in volumes {
             command.args(["--volume", volume]);
         }
-        let daemon = Self { child: command.spawn().unwrap(), socket };
-        wait_until("the daemon answers", PATIENCE, || UnixStream::connect(&daemon.socket).is_ok());
+        let mut daemon = Self { child: command.spawn().unwrap(), socket };
+        wait_until("the daemon answers", PATIENCE, || {
+            // What was killed a moment ago keeps its disk locked until the kernel has taken its
+            // rings apart. A service manager would start us again, and so does this.
+            if daemon.child.try_wait().unwrap().is_some() {
+                daemon.child = command.spawn().unwrap();
+            }
+            UnixStream::connect(&daemon.socket).is_ok()
+        });
         daemon
     }
 

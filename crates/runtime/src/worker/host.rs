@@ -114,12 +114,11 @@ impl<R: Reactor> Host for WorkerHost<R> {
                 tell(reply.result);
             }
             Token::Client(token) => {
-                let shared = Arc::clone(&self.shared);
-                let known = self.connections.reply(&shared, self.worker, &token, &reply);
-                if known {
-                    self.connections.keep(token.conn, reply.memory);
+                let Self { shared, connections, worker, .. } = self;
+                if connections.reply(shared, *worker, &token, &reply) {
+                    connections.keep(token.conn, reply.memory);
                 } else {
-                    release(&shared, reply.segments);
+                    release(shared, reply.segments);
                 }
             }
         }
@@ -161,21 +160,20 @@ fn carry_out(shared: &Shared, shard: usize, payload: &[u8], step: MemoryStep) {
     }
 }
 
-/// Gives back the pins of a reply.
+/// Gives back the pins of replies, those of each shard under one lock.
 pub(crate) fn release(shared: &Shared, segments: &[ReplySegment]) {
-    let mut rest = segments;
-    while let Some(first) = rest.first() {
-        let same = rest.iter().take_while(|segment| segment.shard == first.shard).count();
-        let (run, after) = rest.split_at(same);
-        if run.iter().any(|segment| matches!(segment.segment.place, Place::Slot { .. })) {
-            let mut shard = shared.shard(usize::from(first.shard));
-            for segment in run {
-                if let Place::Slot { slot, .. } = segment.segment.place {
-                    shard.release(slot);
-                }
+    let mut shards = segments.iter().fold(0u64, |shards, segment| shards | 1 << segment.shard);
+    while shards != 0 {
+        let number = shards.trailing_zeros();
+        shards &= shards - 1;
+        let mut shard = shared.shard(number as usize);
+        for segment in segments {
+            if u32::from(segment.shard) == number
+                && let Place::Slot { slot, .. } = segment.segment.place
+            {
+                shard.release(slot);
             }
         }
-        rest = after;
     }
 }
 

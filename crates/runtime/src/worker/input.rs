@@ -255,7 +255,8 @@ impl<R: Reactor> Worker<R> {
         }
         let end = patience.payload_end(now, payload_len as u64);
         let memory = Memory::new(payload_len);
-        conn.partial = Some(Partial { request, memory, filled: 0, end, _reservation: reserved.flatten() });
+        conn.partial =
+            Some(Partial { request, memory, filled: 0, end, _reservation: reserved.flatten() });
         conn.deadline = Some(now + patience.payload_pause);
         Next::Go(header)
     }

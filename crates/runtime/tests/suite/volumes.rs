@@ -133,9 +133,7 @@ fn a_removed_volume_leaves_nothing_behind(engine: Engine) {
         server.runtime.remove_volume("disk", |_| {}).unwrap();
         drop(client);
     }
-    wait_until("clients are gone", PATIENCE, || {
-        server.runtime.status().unwrap().connections == 0
-    });
+    wait_until("clients are gone", PATIENCE, || server.runtime.status().unwrap().connections == 0);
     let after = server.runtime.status().unwrap();
     assert_eq!(after.memory.used_bytes, before.memory.used_bytes);
     assert_eq!(after.memory.dirty_bytes, 0);
