@@ -7,5 +7,6 @@
 mod common;
 mod connections;
 mod crash;
+mod libnbd;
 mod memory;
 mod process;

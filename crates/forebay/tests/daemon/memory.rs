@@ -108,11 +108,13 @@ fn memory_stays_within_64_mib_on_epoll() {
 }
 
 #[test]
-fn memory_stays_within_256_mib_on_io_uring() {
+#[ignore = "takes long"]
+fn slow_memory_stays_within_256_mib_on_io_uring() {
     memory_stays_within("io_uring", 256);
 }
 
 #[test]
-fn memory_stays_within_256_mib_on_epoll() {
+#[ignore = "takes long"]
+fn slow_memory_stays_within_256_mib_on_epoll() {
     memory_stays_within("epoll", 256);
 }

@@ -16,6 +16,17 @@ pub struct Daemon {
 impl Daemon {
     /// Starts a daemon with its state in `directory`, and waits until clients can connect.
     pub fn start(directory: &Path, io: &str, memory: &str, volumes: &[String]) -> Self {
+        Self::start_with(directory, io, memory, volumes, &[])
+    }
+
+    /// The same with more arguments.
+    pub fn start_with(
+        directory: &Path,
+        io: &str,
+        memory: &str,
+        volumes: &[String],
+        arguments: &[&str],
+    ) -> Self {
         let socket = directory.join("nbd.sock");
         let mut command = Command::new(env!("CARGO_BIN_EXE_forebay"));
         command
@@ -24,6 +35,7 @@ impl Daemon {
             .arg(directory.join("state"))
             .arg("--nbd")
             .arg(format!("unix:{}", socket.display()))
+            .args(arguments)
             .stdin(Stdio::null());
         for volume in volumes {
             command.args(["--volume", volume]);

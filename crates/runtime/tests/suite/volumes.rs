@@ -82,7 +82,7 @@ fn volumes_come_and_go_under_clients(engine: Engine) {
                 n += 1;
             }
         });
-        for round in 0..40u8 {
+        for round in 0..20u8 {
             let disk = server.add_memory("comes", 4 * MIB, Mode::ALL[usize::from(round % 3)]);
             let mut clients = [server.client("comes"), server.client("comes")];
             assert_eq!(clients[0].read(0, 8192), Ok(vec![0; 8192]), "another volume's data");
