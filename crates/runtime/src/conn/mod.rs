@@ -120,7 +120,8 @@ impl Conn {
         self.requests_in_flight >= CONNECTION_REQUESTS_MAX || self.bytes_under_way() >= share
     }
 
-    /// Bytes that are being received, read or written, and bytes of replies that the client has not fetched.
+    /// Bytes that are being received, read or written, and bytes of replies that the client has not
+    /// fetched.
     pub(crate) fn bytes_under_way(&self) -> u64 {
         let encrypted = self.tls.as_ref().map_or(0, |tls| tls.outgoing.len());
         let coming = self.partial.as_ref().map_or(0, |partial| partial.request.payload_len);

@@ -37,7 +37,6 @@ impl<R: Reactor> Worker<R> {
     }
 
     fn send_or_end(&mut self, index: u32) {
-        let shared = std::sync::Arc::clone(&self.host.shared);
         let Some(conn) = self.host.connections.get(index) else { return };
         conn.listed = false;
         if conn.broken {
@@ -49,63 +48,78 @@ impl<R: Reactor> Worker<R> {
         if conn.sending {
             return;
         }
-        let draining = matches!(conn.phase, Phase::Draining);
-        let fd = conn.socket.as_raw_fd();
-        if let Some(tls) = &mut conn.tls {
-            if !conn.queued.is_empty() {
-                let mut failed = false;
-                conn.queued.drain_to(&shared, |bytes| failed |= tls.send(bytes).is_err());
-                if failed {
-                    self.break_off(index, "");
-                    return;
-                }
-            }
-            let done = conn.requests_in_flight == 0;
-            if draining && done && !conn.tls_closed && !tls.is_handshaking() {
-                conn.tls_closed = true;
-                tls.close();
-            }
-            if tls.wants_write() {
-                match tls.message() {
-                    Ok(message) => {
-                        conn.sending = true;
-                        conn.fetch_by = Some(self.host.now + FETCH_TIME);
-                        self.host.reactor.send(index, fd, message);
-                    }
-                    Err(_) => self.break_off(index, ""),
-                }
-                return;
-            }
-        } else if !conn.active.is_empty() || !conn.queued.is_empty() {
-            if conn.active.is_empty() {
-                std::mem::swap(&mut conn.active, &mut conn.queued);
-            }
-            match send_now(&shared, conn) {
-                Ok(true) => {}
-                Ok(false) => {
-                    let message = conn.active.message();
-                    conn.sending = true;
-                    conn.fetch_by = Some(self.host.now + FETCH_TIME);
-                    self.host.reactor.send(index, fd, message);
-                    return;
-                }
-                Err(_) => {
-                    self.break_off(index, "");
-                    return;
-                }
-            }
-            if !conn.queued.is_empty() {
-                self.host.connections.touch(index);
-                return;
-            }
-            self.resume(index);
-        }
-        let Some(conn) = self.host.connections.get(index) else { return };
+        let nothing_left = if conn.tls.is_some() {
+            self.send_encrypted(index)
+        } else if conn.active.is_empty() && conn.queued.is_empty() {
+            true
+        } else {
+            self.send_plain(index)
+        };
+        let Some(conn) = self.host.connections.get(index).filter(|_| nothing_left) else { return };
         if conn.tls_next {
             self.start_tls(index);
-        } else if draining && conn.is_done() {
+        } else if matches!(conn.phase, Phase::Draining) && conn.is_done() {
             self.break_off(index, "");
         }
+    }
+
+    /// Returns whether everything has gone.
+    fn send_plain(&mut self, index: u32) -> bool {
+        let super::WorkerHost { shared, connections, reactor, now, .. } = &mut self.host;
+        let Some(conn) = connections.get(index) else { return false };
+        if conn.active.is_empty() {
+            std::mem::swap(&mut conn.active, &mut conn.queued);
+        }
+        match send_now(shared, conn) {
+            Ok(true) if conn.queued.is_empty() => {
+                self.resume(index);
+                true
+            }
+            Ok(true) => {
+                connections.touch(index);
+                false
+            }
+            Ok(false) => {
+                let message = conn.active.message();
+                conn.sending = true;
+                conn.fetch_by = Some(*now + FETCH_TIME);
+                reactor.send(index, conn.socket.as_raw_fd(), message);
+                false
+            }
+            Err(_) => {
+                self.break_off(index, "");
+                false
+            }
+        }
+    }
+
+    /// The same through TLS.
+    fn send_encrypted(&mut self, index: u32) -> bool {
+        let super::WorkerHost { shared, connections, reactor, now, .. } = &mut self.host;
+        let Some(conn) = connections.get(index) else { return false };
+        let Some(tls) = &mut conn.tls else { return false };
+        let mut failed = false;
+        if !conn.queued.is_empty() {
+            conn.queued.drain_to(shared, |bytes| failed |= tls.send(bytes).is_err());
+        }
+        let draining = matches!(conn.phase, Phase::Draining);
+        let done = draining && conn.requests_in_flight == 0;
+        if done && !conn.tls_closed && !tls.is_handshaking() {
+            conn.tls_closed = true;
+            tls.close();
+        }
+        if !failed && !tls.wants_write() {
+            return true;
+        }
+        match tls.message() {
+            Ok(message) if !failed => {
+                conn.sending = true;
+                conn.fetch_by = Some(*now + FETCH_TIME);
+                reactor.send(index, conn.socket.as_raw_fd(), message);
+            }
+            _ => self.break_off(index, ""),
+        }
+        false
     }
 
     /// A message has gone, or does not go.
