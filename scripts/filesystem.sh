@@ -77,7 +77,7 @@ for number in 1 2 3 4; do
   writers+=($!)
 done
 (cd "$dir" && fio --name=verify --filename="$dir/mnt/fio" --size=48M --rw=randwrite --bs=4k \
-  --ioengine=psync --verify=crc32c --fsync=64 --output="$dir/fio.log")
+  --ioengine=psync --verify=crc32c --verify_state_save=0 --fsync=64 --output="$dir/fio.log")
 for pid in "${writers[@]}"; do wait "$pid"; done
 umount "$dir/mnt"
 detach
