@@ -110,7 +110,8 @@ verify() {
   local name=$1
   shift
   fio --name="$name" --ioengine=nbd --uri="$uri" --verify=crc32c --verify_fatal=1 \
-    --verify_state_save=0 --iodepth=16 --randrepeat=0 --size="$((mib >> 2))M" --output="$dir/fio.log" "$@" ||
+    --verify_state_save=0 --iodepth=16 --randrepeat=0 --size="$((mib >> 2))M" \
+    --output="$dir/fio.log" "$@" ||
     { cat "$dir/fio.log"; fail "fio $name failed"; }
 }
 
