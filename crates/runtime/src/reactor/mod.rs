@@ -2,8 +2,9 @@
 //!
 //! A worker asks its reactor for connections to accept, bytes to receive, replies to send and
 //! files to read and write, waits once for whatever has happened, and handles the events. There
-//! are two: a ring (`uring`), where a turn of the loop is one system call whatever it carries, and
-//! readiness (`epoll`), for machines that forbid rings. The suite runs on both.
+//! are two: a ring (`uring`), where one system call waits and brings what has come, and readiness
+//! (`epoll`), for machines that forbid rings. Replies that a socket takes at once are sent without
+//! either. The suite runs on both.
 
 mod epoll;
 mod uring;
