@@ -85,6 +85,16 @@ pub trait Eviction: Send {
     /// When the slot is not resident.
     fn on_remove(&mut self, slot: Slot);
 
+    /// The resident line in `old` now lies in `new`, which is not resident, and `old` is free. A
+    /// policy that keeps the line's standing says how; for others it leaves and comes.
+    ///
+    /// # Panics
+    /// When `old` is not resident, or `new` is.
+    fn on_move(&mut self, old: Slot, new: Slot, key: u64) {
+        self.on_remove(old);
+        self.on_insert(new, key, Hint::Normal);
+    }
+
     /// Chooses a resident line to give up for the line `incoming`, and forgets it, leaving a
     /// ghost where the policy keeps such. Lines that may not go are passed over with bounded
     /// work; `None` when none was found within the bound. The next call looks further on, so a

@@ -16,6 +16,8 @@ enum Step {
     Hold(u64, bool),
     /// An eviction that no insertion follows.
     Shrink(u64),
+    /// The line goes to another slot, where one is free.
+    Move(u64),
 }
 
 fn steps() -> impl Strategy<Value = Vec<Step>> {
@@ -26,6 +28,7 @@ fn steps() -> impl Strategy<Value = Vec<Step>> {
         20 => (line.clone(), hint).prop_map(|(line, hint)| Step::Access(line, hint)),
         1 => line.clone().prop_map(Step::Remove),
         2 => (line.clone(), any::<bool>()).prop_map(|(line, held)| Step::Hold(line, held)),
+        1 => line.clone().prop_map(Step::Move),
         1 => line.prop_map(Step::Shrink),
     ];
     prop::collection::vec(step, 1..600)
@@ -74,6 +77,13 @@ impl Driver {
             Step::Hold(line, held) => {
                 if let Some(slot) = self.shard.slot_of(line) {
                     self.shard.held[slot as usize] = held;
+                }
+            }
+            Step::Move(line) => {
+                if let (Some(old), Some(new)) = (self.shard.slot_of(line), self.shard.free_slot()) {
+                    self.policy.on_move(old, new, key(line));
+                    self.shard.residents.swap(old as usize, new as usize);
+                    self.shard.held.swap(old as usize, new as usize);
                 }
             }
             Step::Shrink(line) => {

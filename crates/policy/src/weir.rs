@@ -233,6 +233,17 @@ impl Eviction for Weir {
         self.take(slot);
     }
 
+    fn on_move(&mut self, old: Slot, new: Slot, _key: u64) {
+        let state = self.states[old as usize];
+        self.states[new as usize] = state;
+        let list = match state.place() {
+            Place::Window => &mut self.window,
+            Place::Small => &mut self.small,
+            Place::Main => &mut self.main,
+        };
+        self.links.replace(list, old, new);
+    }
+
     fn evict(&mut self, incoming: u64, lines: &dyn Lines) -> Option<Slot> {
         // Before anything is given up: a new ghost could overwrite the one that is about to
         // return.

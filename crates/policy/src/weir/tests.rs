@@ -156,3 +156,21 @@ fn the_metadata_stays_within_fourteen_bytes_per_line() {
         assert!(bytes <= 14 * capacity, "{bytes} bytes for {capacity} lines");
     }
 }
+
+#[test]
+fn a_line_that_moves_keeps_its_place_and_its_hits() {
+    let mut cache = Cache::new(100);
+    for line in 0..99 {
+        cache.access(line, Hint::Normal);
+    }
+    let (old, new) = (cache.shard.slot_of(5).unwrap(), cache.shard.free_slot().unwrap());
+    cache.access(5, Hint::Normal);
+    let place = cache.place_of(5);
+    let hits = cache.policy.states[old as usize].hits();
+    cache.policy.on_move(old, new, key(5));
+    cache.shard.residents.swap(old as usize, new as usize);
+    assert_eq!(cache.place_of(5), place);
+    assert_eq!(cache.policy.states[new as usize].hits(), hits);
+    assert!(hits > 0);
+    cache.policy.self_check();
+}
