@@ -111,7 +111,7 @@ fn warm(slots: usize) -> Shard<Vec<LineMeta>> {
         let line = at.wrapping_mul(0x9e37_79b1) % slots as u64;
         let outcome = shard.write(&part(line), false, Attempt::default(), &mut out);
         assert_eq!(outcome, WriteOutcome::Done);
-        out.memory.retain(|step| matches!(step, MemoryStep::CopyLine { .. }));
+        out.memory.retain(|step| matches!(step, MemoryStep::Copy { .. }));
     }
     shard
 }

@@ -81,12 +81,16 @@ pub enum MemoryStep {
         /// Bytes to copy.
         len: u32,
     },
-    /// Copy a whole line to another slot.
-    CopyLine {
+    /// Copy from one slot to another, at the same place within the line.
+    Copy {
         /// The slot to read.
         from: Slot,
         /// The slot to write.
         to: Slot,
+        /// First byte within the line.
+        offset: u32,
+        /// Bytes to copy.
+        len: u32,
     },
 }
 

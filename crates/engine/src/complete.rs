@@ -55,7 +55,9 @@ impl<M: LineTable> Shard<M> {
     fn filled(&mut self, line: &OpLine, ok: bool) {
         let too_much = self.is_planted(PlantedBug::FillMarksTooMuch);
         let meta = self.slots.get_mut(line.slot);
-        if ok {
+        if meta.has(DETACHED) {
+            // A payload that was written from the pool and is not kept there.
+        } else if ok {
             meta.valid |= if too_much { 0xff } else { line.mask };
         } else if meta.valid == 0 {
             self.slots.drop_line(line.slot);

@@ -38,8 +38,12 @@ impl VolumeState {
     pub(crate) fn dirty_moved(&mut self, old: Slot, new: Slot, destaging: bool) {
         self.dirty.remove(old);
         self.dirty.insert(new);
-        self.aged.remove(old);
+        let aged = self.aged.remove(old);
         if !destaging {
+            if aged {
+                // It is as old as it was; a line that moved again and again would never go.
+                self.aged.insert(new);
+            }
             for flush in &mut self.flushes {
                 if flush.remaining.remove(old) {
                     flush.remaining.insert(new);

@@ -59,7 +59,10 @@ pub(crate) struct LinePart {
 }
 
 /// The lines that a sector-aligned range touches, in order.
-pub(crate) fn line_parts(volume: VolumeId, range: ByteRange) -> impl Iterator<Item = LinePart> {
+pub(crate) fn line_parts(
+    volume: VolumeId,
+    range: ByteRange,
+) -> impl DoubleEndedIterator<Item = LinePart> {
     let first = range.offset / LINE_BYTES;
     let lines = range.end().div_ceil(LINE_BYTES).saturating_sub(first);
     (0..lines).map(move |i| {

@@ -37,7 +37,8 @@ const _: () = assert!(size_of::<LineMeta>() == 16);
 pub(crate) const PREFETCHED: u8 = 1;
 /// The first use of this line tells the stream table that it is time to fetch further.
 pub(crate) const MARK: u8 = 2;
-/// A newer copy of the line has taken its place; the slot is freed with its last pin.
+/// The line is elsewhere or nowhere: a newer copy has taken its place, or this is a payload that
+/// has not been written yet. The slot is freed with its last pin.
 pub(crate) const DETACHED: u8 = 4;
 
 impl LineMeta {

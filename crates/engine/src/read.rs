@@ -218,7 +218,7 @@ impl<M: LineTable> Shard<M> {
         if self.slots.get(slot).pins == 1 {
             return Some(slot);
         }
-        let moved = self.move_away(slot, out);
+        let moved = self.move_away(slot, 0, out);
         if moved.is_none() {
             self.slots.unpin(slot);
         }

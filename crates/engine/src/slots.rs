@@ -1,8 +1,8 @@
 //! The slots of a shard: which line is where, which are free, which may go.
 //!
-//! A slot is free, unused so far, resident (indexed and known to the policy) or detached (its line
-//! has moved to another slot, but somebody still uses the old data). Only this module changes
-//! that; everybody else pins, unpins and asks.
+//! A slot is free, unused so far, resident (indexed and known to the policy) or detached: its line
+//! has moved to another slot, but somebody still uses the old data, or it holds data that nobody
+//! is to see yet. Only this module changes that; everybody else pins, unpins and asks.
 
 use crate::index::Index;
 use crate::meta::{DETACHED, LineTable, NO_SLOT};
@@ -84,16 +84,34 @@ impl<M: LineTable> Slots<M> {
         self.policy.on_insert(slot, key.hash(), hint);
     }
 
-    /// Gives the line in `old` the slot `new`, which was reserved for it, and leaves `old` to
-    /// those who have it pinned. The caller copies the data.
+    /// Makes room for `key` and pins it, without giving the line to anybody: a detached slot. It is
+    /// adopted or relocated to later, or free with its last pin.
+    pub(crate) fn reserve_detached(&mut self, key: LineKey) -> Option<Slot> {
+        let slot = self.reserve(key)?;
+        let line = LineMeta { key, pins: 1, flags: DETACHED, ..LineMeta::FREE };
+        self.lines[slot as usize] = line;
+        Some(slot)
+    }
+
+    /// Makes a detached slot the one of its line, which must be absent.
+    pub(crate) fn adopt(&mut self, slot: Slot) {
+        let line = self.get_mut(slot);
+        debug_assert!(line.has(DETACHED));
+        line.flags = 0;
+        let key = line.key;
+        self.index.insert(key, slot);
+        self.policy.on_insert(slot, key.hash(), Hint::Normal);
+    }
+
+    /// Gives the line in `old` the slot `new`, reserved or detached, under one pin, and leaves
+    /// `old` to those who have it pinned. The caller copies the data.
     pub(crate) fn relocate(&mut self, old: Slot, new: Slot) {
         let line = *self.get(old);
         let key = line.key;
-        debug_assert!(line.pins > 0, "a line moves because somebody uses it");
-        self.lines[new as usize] = LineMeta { pins: 0, ..line };
+        debug_assert!(line.pins > 0, "the caller has the old slot pinned");
+        self.lines[new as usize] = LineMeta { pins: 1, ..line };
         self.index.replace(key, old, new);
-        self.policy.on_remove(old);
-        self.policy.on_insert(new, key.hash(), Hint::Normal);
+        self.policy.on_move(old, new, key.hash());
         let old = self.get_mut(old);
         old.flags = DETACHED;
         old.dirty = 0;

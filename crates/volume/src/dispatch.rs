@@ -3,12 +3,12 @@
 use crate::erase::erase_kind;
 use crate::host::{Host, Payload, Reply, ReplySegment};
 use crate::job::{Job, Jobs, PARTS_MAX, PartName, PartState};
-use crate::{JobId, Plan, Request, RequestKind, shard_of, split};
+use crate::{JobId, Plan, Request, RequestKind, shard_of, split, staged_pieces};
 use forebay_engine::{
-    Answer, Attempt, IoId, Outbox, Outcome, Part, Place, ReadOutcome, Segment, Touched,
+    Answer, Attempt, IoId, Outbox, Outcome, Part, Place, ReadOutcome, Segment, Slot, Touched,
     WriteOutcome,
 };
-use forebay_types::{ByteRange, IoError, IoResult, VolumeId};
+use forebay_types::{ByteRange, IoError, IoResult, LINE_BYTES, VolumeId};
 
 /// How one try of a part ended.
 enum Step {
@@ -48,6 +48,33 @@ impl<H: Host> Dispatcher<H> {
     /// The same of one volume. Looks at every request.
     pub fn in_flight_of(&self, volume: VolumeId) -> usize {
         self.jobs.iter().filter(|job| job.request.volume == volume).count()
+    }
+
+    /// Takes slots for the payload of a write that is to come. They are filled, and then written
+    /// from with [`Payload::Staged`] or given back with [`Dispatcher::unstage`]. `None` when there
+    /// is no room for all of them.
+    pub fn stage(&mut self, host: &mut H, volume: VolumeId, range: ByteRange) -> Option<Vec<Slot>> {
+        let mut slots = Vec::with_capacity((range.len / LINE_BYTES) as usize + 2);
+        let shards = host.shards();
+        for piece in split(range) {
+            let shard = shard_of(volume, piece.offset, shards);
+            let has_room = host
+                .call(shard, &[], &mut self.out, |shard, _| shard.stage(volume, piece, &mut slots));
+            if !has_room {
+                self.unstage(host, volume, range, &slots);
+                return None;
+            }
+        }
+        Some(slots)
+    }
+
+    /// Gives back the slots of a payload that does not come.
+    pub fn unstage(&mut self, host: &mut H, volume: VolumeId, range: ByteRange, slots: &[Slot]) {
+        for (shard, _, slots) in staged_pieces(volume, range, host.shards(), slots) {
+            host.call(shard, &[], &mut self.out, |shard, _| {
+                slots.iter().rev().for_each(|&slot| shard.release(slot));
+            });
+        }
     }
 
     /// Takes a request. It is answered through [`Host::reply`], within this call if it can be.
@@ -94,7 +121,7 @@ impl<H: Host> Dispatcher<H> {
             PartName { worker: self.worker, part: 0, job },
             request,
             &PartRun { range: request.range, shard, attempt: Attempt::default() },
-            payload.bytes(),
+            Bytes { payload: payload.bytes(), staged: payload.staged() },
             &mut segments,
         );
         if let Step::Done(result) = step {
@@ -106,7 +133,7 @@ impl<H: Host> Dispatcher<H> {
             let reply = Reply { result, segments: &self.reply, memory: None, touched };
             host.reply(token, reply);
         } else {
-            let memory = self.keep_payload(host, &step, payload);
+            let (memory, staged) = self.keep_payload(host, &step, payload);
             let attempt = Attempt::default();
             let part = PartState { range: request.range, shard, attempt, segments };
             let rest = ByteRange::new(0, 0);
@@ -114,6 +141,7 @@ impl<H: Host> Dispatcher<H> {
                 token,
                 request,
                 memory,
+                staged,
                 parts: vec![part],
                 pending: 1,
                 rest,
@@ -135,18 +163,19 @@ impl<H: Host> Dispatcher<H> {
         host: &mut H,
         step: &Step,
         payload: Payload<'_, H::Memory>,
-    ) -> Option<H::Memory> {
+    ) -> (Option<H::Memory>, Vec<Slot>) {
         let needed = match step {
             Step::Done(_) => false,
             Step::Waiting => true,
             Step::Started => self.out.ios.iter().any(|io| io.segments.iter().any(is_private)),
         };
         match payload {
-            Payload::Owned(memory) if needed => Some(memory),
+            Payload::Owned(memory) if needed => (Some(memory), Vec::new()),
             Payload::Borrowed(bytes) if needed => {
-                Some(host.allocate(bytes.len() as u64, Some(bytes)))
+                (Some(host.allocate(bytes.len() as u64, Some(bytes))), Vec::new())
             }
-            _ => None,
+            Payload::Staged(slots) => (None, slots),
+            _ => (None, Vec::new()),
         }
     }
 
@@ -192,15 +221,21 @@ impl<H: Host> Dispatcher<H> {
         request: Request,
         payload: Payload<'_, H::Memory>,
     ) -> JobId {
+        let mut staged = Vec::new();
         let memory = match payload {
             Payload::None => None,
             Payload::Owned(memory) => Some(memory),
             Payload::Borrowed(bytes) => Some(host.allocate(bytes.len() as u64, Some(bytes))),
+            Payload::Staged(slots) => {
+                staged = slots;
+                None
+            }
         };
         self.jobs.insert(Job {
             token,
             request,
             memory,
+            staged,
             parts: Vec::new(),
             pending: 1,
             rest: request.range,
@@ -272,7 +307,7 @@ impl<H: Host> Dispatcher<H> {
         let run = PartRun { range: state.range, shard: state.shard, attempt: state.attempt };
         let mut segments = std::mem::take(&mut state.segments);
         segments.clear();
-        let memory = job.memory.take();
+        let (memory, staged) = (job.memory.take(), std::mem::take(&mut job.staged));
         let from = (run.range.offset - request.range.offset) as usize;
         let payload = match (&memory, request.kind) {
             (Some(memory), RequestKind::Write { .. }) => {
@@ -281,9 +316,11 @@ impl<H: Host> Dispatcher<H> {
             _ => &[],
         };
         let name = PartName { worker: self.worker, part, job: id };
-        let (step, touched) = self.try_part(host, name, request, &run, payload, &mut segments);
+        let bytes = Bytes { payload, staged: staged_part(&staged, request.range, run.range) };
+        let (step, touched) = self.try_part(host, name, request, &run, bytes, &mut segments);
         let job = self.jobs.get_mut(id);
         job.memory = memory;
+        job.staged = staged;
         job.touched.hits += touched.hits;
         job.touched.misses += touched.misses;
         job.parts[usize::from(part)].segments = segments;
@@ -300,12 +337,12 @@ impl<H: Host> Dispatcher<H> {
         name: PartName,
         request: Request,
         run: &PartRun,
-        payload: &[u8],
+        bytes: Bytes<'_>,
         segments: &mut Vec<Segment>,
     ) -> (Step, Touched) {
         let part = Part { id: name.pack(), volume: request.volume, range: run.range };
         let attempt = run.attempt;
-        host.call(run.shard, payload, &mut self.out, |shard, out| match request.kind {
+        host.call(run.shard, bytes.payload, &mut self.out, |shard, out| match request.kind {
             RequestKind::Read => {
                 let (outcome, touched) = shard.read(&part, attempt, segments, out);
                 let step = match outcome {
@@ -316,7 +353,11 @@ impl<H: Host> Dispatcher<H> {
                 (step, touched)
             }
             RequestKind::Write { fua } => {
-                let step = match shard.write(&part, fua, attempt, out) {
+                let outcome = match bytes.staged {
+                    [] => shard.write(&part, fua, attempt, out),
+                    staged => shard.write_staged(&part, fua, attempt, staged, out),
+                };
+                let step = match outcome {
                     WriteOutcome::Done => Step::Done(Ok(())),
                     WriteOutcome::Failed(error) => Step::Done(Err(error)),
                     WriteOutcome::Waiting => Step::Waiting,
@@ -493,11 +534,27 @@ impl<H: Host> Dispatcher<H> {
     }
 }
 
+/// The bytes of a part that writes: in one of the two places.
+#[derive(Clone, Copy)]
+struct Bytes<'a> {
+    payload: &'a [u8],
+    staged: &'a [Slot],
+}
+
 /// What is needed to try a part.
 struct PartRun {
     range: ByteRange,
     shard: usize,
     attempt: Attempt,
+}
+
+/// The slots of a part, of those of its request.
+fn staged_part(staged: &[Slot], request: ByteRange, part: ByteRange) -> &[Slot] {
+    if staged.is_empty() {
+        return &[];
+    }
+    let line = |offset: u64| (offset / LINE_BYTES - request.offset / LINE_BYTES) as usize;
+    &staged[line(part.offset)..=line(part.end() - 1)]
 }
 
 fn answer<H: Host>(host: &mut H, token: H::Token, result: Result<(), IoError>) {

@@ -1,7 +1,7 @@
 //! What a dispatcher needs of the world, which is the runtime or the lab.
 
 use crate::{JobId, Streams};
-use forebay_engine::{Answer, IoAction, LineTable, Outbox, Segment, Shard, Touched};
+use forebay_engine::{Answer, IoAction, LineTable, Outbox, Segment, Shard, Slot, Touched};
 use forebay_types::{IoResult, VolumeId};
 
 /// The bytes that come with a write.
@@ -12,15 +12,26 @@ pub enum Payload<'a, M> {
     Borrowed(&'a [u8]),
     /// Bytes that the dispatcher may keep.
     Owned(M),
+    /// Bytes that lie in the pool already, in slots from [`crate::Dispatcher::stage`] for the range
+    /// of the request.
+    Staged(Vec<Slot>),
 }
 
 impl<M: AsRef<[u8]>> Payload<'_, M> {
     /// The bytes.
     pub fn bytes(&self) -> &[u8] {
         match self {
-            Self::None => &[],
+            Self::None | Self::Staged(_) => &[],
             Self::Borrowed(bytes) => bytes,
             Self::Owned(memory) => memory.as_ref(),
+        }
+    }
+
+    /// The slots that the bytes are in, if they are in slots.
+    pub fn staged(&self) -> &[Slot] {
+        match self {
+            Self::Staged(slots) => slots,
+            _ => &[],
         }
     }
 }

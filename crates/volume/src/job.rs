@@ -1,7 +1,7 @@
 //! Requests in flight.
 
 use crate::{Request, host::Host};
-use forebay_engine::{Attempt, PartId, Segment, Touched};
+use forebay_engine::{Attempt, PartId, Segment, Slot, Touched};
 use forebay_types::{ByteRange, IoError};
 
 /// Parts of one request that are under way at once. The largest read or write has 33.
@@ -56,6 +56,9 @@ pub(crate) struct Job<H: Host> {
     pub token: H::Token,
     pub request: Request,
     pub memory: Option<H::Memory>,
+    /// The slots that the payload is in, if it was staged. Those of a part are the shard's once the
+    /// part no longer has to wait.
+    pub staged: Vec<Slot>,
     pub parts: Vec<PartState>,
     /// Parts not yet done, and one more while the dispatcher is still starting parts.
     pub pending: u32,

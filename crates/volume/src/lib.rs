@@ -22,5 +22,5 @@ pub use host::{Host, Payload, Reply, ReplySegment};
 pub use job::JobId;
 pub use merge::{MERGED_BYTES_MAX, Mergeable, merge};
 pub use request::{Request, RequestKind};
-pub use split::{shard_of, split};
+pub use split::{shard_of, split, staged_pieces};
 pub use streams::{Plan, Streams};

@@ -1,6 +1,7 @@
 //! Cutting a range at region borders, and finding the shard of each region.
 
-use forebay_types::{ByteRange, REGION_BYTES, VolumeId};
+use forebay_engine::Slot;
+use forebay_types::{ByteRange, LINE_BYTES, REGION_BYTES, VolumeId};
 
 /// The pieces of `range` that each lie in one region, in order.
 pub fn split(range: ByteRange) -> impl Iterator<Item = ByteRange> {
@@ -13,6 +14,23 @@ pub fn split(range: ByteRange) -> impl Iterator<Item = ByteRange> {
         let piece = ByteRange::new(rest.offset, rest.len.min(to_border));
         rest = ByteRange::new(rest.offset + piece.len, rest.len - piece.len);
         Some(piece)
+    })
+}
+
+/// The slots of a payload that was staged for `range`, piece by piece with the shard of each. Of
+/// fewer slots than the range has lines, those there are.
+pub fn staged_pieces(
+    volume: VolumeId,
+    range: ByteRange,
+    shards: usize,
+    slots: &[Slot],
+) -> impl Iterator<Item = (usize, ByteRange, &[Slot])> {
+    let mut rest = slots;
+    split(range).map(move |piece| {
+        let lines = piece.end().div_ceil(LINE_BYTES) - piece.offset / LINE_BYTES;
+        let (here, after) = rest.split_at(rest.len().min(lines as usize));
+        rest = after;
+        (shard_of(volume, piece.offset, shards), piece, here)
     })
 }
 
@@ -47,6 +65,19 @@ mod tests {
             }
             prop_assert_eq!(at, offset + len);
         }
+    }
+
+    #[test]
+    fn staged_slots_go_with_their_lines() {
+        // From the last sector of a region's last line but one to the first of the second line of
+        // the next region.
+        let range = ByteRange::new(2 * REGION_BYTES - 4096 - 512, 512 + 2 * 4096 + 512);
+        let pieces: Vec<_> = staged_pieces(VolumeId(0), range, 1, &[7, 8, 9, 10])
+            .map(|(_, piece, slots)| (piece.len, slots.to_vec()))
+            .collect();
+        assert_eq!(pieces, [(512 + 4096, vec![7, 8]), (4096 + 512, vec![9, 10])]);
+        let some = staged_pieces(VolumeId(0), range, 1, &[7]).flat_map(|piece| piece.2.to_vec());
+        assert_eq!(some.collect::<Vec<_>>(), [7]);
     }
 
     #[test]

@@ -1,6 +1,6 @@
 //! Bypass: nothing new is kept; what the pool still holds of the range is let go.
 
-use super::WriteOutcome;
+use super::{Source, WriteOutcome};
 use crate::meta::LineTable;
 use crate::sabotage::PlantedBug;
 use crate::{Attempt, Outbox, Part, Shard};
@@ -20,6 +20,14 @@ impl<M: LineTable> Shard<M> {
         if let Some(outcome) = self.destage_under(part, attempt, out) {
             return outcome;
         }
+        self.forget_lines(part);
+        self.start_write(part, fua, Source::Payload, out);
+        // NOT YET ACKNOWLEDGED: `complete` does it, when the disk has said that it has the data.
+        WriteOutcome::Started
+    }
+
+    /// Takes the part's lines out of the pool; the scratch list has them, without slots.
+    pub(super) fn forget_lines(&mut self, part: &Part) {
         self.look_up_pinned(part);
         for at in 0..self.scratch.len() {
             if let Some(slot) = self.scratch[at].1.take() {
@@ -29,8 +37,5 @@ impl<M: LineTable> Shard<M> {
                 self.slots.unpin(slot);
             }
         }
-        self.start_write(part, fua, out);
-        // NOT YET ACKNOWLEDGED: `complete` does it, when the disk has said that it has the data.
-        WriteOutcome::Started
     }
 }

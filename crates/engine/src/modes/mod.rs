@@ -1,15 +1,16 @@
 //! How writes are acknowledged: one file per mode, and the one function that says which applies.
 
 mod bypass;
+mod staged;
 mod write_back;
 mod write_through;
 
 use crate::flight::{OpKind, WaitFor};
-use crate::key::line_parts;
+use crate::key::{line_parts, mask_runs};
 use crate::meta::LineTable;
 use crate::sabotage::PlantedBug;
 use crate::{Attempt, MemoryStep, Outbox, Part, Shard, Slot};
-use forebay_types::{IoError, Mode};
+use forebay_types::{IoError, Mode, SECTOR_BYTES};
 
 /// What became of a write.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -32,6 +33,15 @@ enum Through {
     Fua,
     DirtyLimit,
     NoRoom,
+}
+
+/// Where the bytes of a write are.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+enum Source {
+    /// In a payload, to be copied into the pool.
+    Payload,
+    /// In the slots already.
+    Slots,
 }
 
 /// The mode in force for one write.
@@ -109,32 +119,54 @@ impl<M: LineTable> Shard<M> {
             self.scratch.push((line, found));
         }
         let hits = self.scratch.iter().filter(|(_, slot)| slot.is_some()).count();
-        let misses = self.scratch.len() - hits;
+        self.count_written(part, hits, self.scratch.len());
+    }
+
+    fn count_written(&mut self, part: &Part, hits: usize, lines: usize) {
         let counters = &mut self.volume_mut(part.volume).counters;
         counters.write_hit_lines += hits as u64;
-        counters.write_miss_lines += misses as u64;
+        counters.write_miss_lines += (lines - hits) as u64;
+    }
+
+    fn count_through(&mut self, part: &Part, why: Through) {
+        let counters = &mut self.volume_mut(part.volume).counters;
+        match why {
+            Through::Mode => counters.writes_through_mode += 1,
+            Through::Fua => counters.writes_through_fua += 1,
+            Through::DirtyLimit => counters.writes_through_dirty_limit += 1,
+            Through::NoRoom => counters.writes_through_no_room += 1,
+        }
     }
 
     /// Moves a line that others have pinned (its one pin more is ours) to a slot of its own.
-    pub(crate) fn move_away(&mut self, slot: Slot, out: &mut Outbox) -> Option<Slot> {
+    /// The sectors in `rewritten` are about to be written, and need not come along.
+    pub(crate) fn move_away(
+        &mut self,
+        slot: Slot,
+        rewritten: u8,
+        out: &mut Outbox,
+    ) -> Option<Slot> {
         let new = self.slots.reserve(self.slots.get(slot).key)?;
-        self.move_to(slot, new, out);
+        self.move_to(slot, new, rewritten, out);
         Some(new)
     }
 
     /// The same, to a slot that was reserved for it.
-    fn move_to(&mut self, slot: Slot, new: Slot, out: &mut Outbox) {
+    fn move_to(&mut self, slot: Slot, new: Slot, rewritten: u8, out: &mut Outbox) {
         let line = *self.slots.get(slot);
         self.slots.relocate(slot, new);
-        out.memory.push(MemoryStep::CopyLine { from: slot, to: new });
-        self.slots.pin(new);
+        for (sector, sectors) in mask_runs(line.valid & !rewritten) {
+            let (offset, len) = (sector * SECTOR_BYTES as u32, sectors * SECTOR_BYTES as u32);
+            out.memory.push(MemoryStep::Copy { from: slot, to: new, offset, len });
+        }
         if line.dirty != 0 {
             let destaging = self.flight.is_destaging(line.key, slot)
                 || self.is_planted(PlantedBug::ForgetMovedInFlush);
             self.volume_mut(line.key.volume()).dirty_moved(slot, new, destaging);
         }
         self.slots.unpin(slot);
-        self.volume_mut(line.key.volume()).counters.relocated_lines += 1;
+        let in_use = u64::from(line.pins > 1);
+        self.volume_mut(line.key.volume()).counters.relocated_lines += in_use;
     }
 }
 

@@ -96,7 +96,7 @@ impl<M: LineTable> Shard<M> {
                             self.slots.place(new, line.key, Hint::Normal);
                             self.slots.pin(new);
                         }
-                        Some(old) => self.move_to(old, new, out),
+                        Some(old) => self.move_to(old, new, line.mask, out),
                     }
                     new
                 }
@@ -132,7 +132,7 @@ impl<M: LineTable> Shard<M> {
         self.slots.get(slot).pins == 1 || self.is_planted(PlantedBug::OverwritePinned)
     }
 
-    fn mark_dirty(&mut self, slot: Slot, mask: u8) {
+    pub(super) fn mark_dirty(&mut self, slot: Slot, mask: u8) {
         let line = self.slots.get_mut(slot);
         let (key, was_clean) = (line.key, line.dirty == 0);
         line.valid |= mask;

@@ -1,6 +1,6 @@
 //! Write-through: acknowledged when the disk has it, and kept in memory for reads.
 
-use super::{Through, WriteOutcome};
+use super::{Source, Through, WriteOutcome};
 use crate::flight::{OpKind, OpLine, WaitFor};
 use crate::meta::{LineTable, NO_SLOT};
 use crate::read::push_run;
@@ -26,24 +26,18 @@ impl<M: LineTable> Shard<M> {
         {
             return outcome;
         }
-        let counters = &mut self.volume_mut(part.volume).counters;
-        match why {
-            Through::Mode => counters.writes_through_mode += 1,
-            Through::Fua => counters.writes_through_fua += 1,
-            Through::DirtyLimit => counters.writes_through_dirty_limit += 1,
-            Through::NoRoom => counters.writes_through_no_room += 1,
-        }
+        self.count_through(part, why);
         self.look_up_pinned(part);
         for at in 0..self.scratch.len() {
             let (line, found) = self.scratch[at];
             self.scratch[at].1 = match found {
-                Some(slot) => self.slot_to_overwrite(slot, out),
+                Some(slot) => self.slot_to_overwrite(slot, line.mask, out),
                 None => self.slots.allocate(line.key, Hint::Normal).inspect(|&slot| {
                     self.slots.pin(slot);
                 }),
             };
         }
-        self.start_write(part, fua, out);
+        self.start_write(part, fua, Source::Payload, out);
         // NOT YET ACKNOWLEDGED: `complete` does it, when the disk has said that it has the data
         // (on stable storage if `fua`). Until then the sectors are invalid, and reads of them wait.
         WriteOutcome::Started
@@ -51,12 +45,12 @@ impl<M: LineTable> Shard<M> {
 
     /// A clean line that is there and pinned by us: the slot to overwrite, or none if others use
     /// it and there is no other; the line is then forgotten.
-    fn slot_to_overwrite(&mut self, slot: Slot, out: &mut Outbox) -> Option<Slot> {
+    fn slot_to_overwrite(&mut self, slot: Slot, mask: u8, out: &mut Outbox) -> Option<Slot> {
         if self.slots.get(slot).pins == 1 {
             self.slots.touch(slot);
             return Some(slot);
         }
-        let moved = self.move_away(slot, out);
+        let moved = self.move_away(slot, mask, out);
         if moved.is_none() {
             self.slots.drop_line(slot);
             self.slots.unpin(slot);
@@ -85,7 +79,7 @@ impl<M: LineTable> Shard<M> {
     }
 
     /// Starts the write of the part whose lines and slots, pinned, are in the scratch list.
-    pub(super) fn start_write(&mut self, part: &Part, fua: bool, out: &mut Outbox) {
+    pub(super) fn start_write(&mut self, part: &Part, fua: bool, source: Source, out: &mut Outbox) {
         let mut runs = Vec::with_capacity(1);
         let mut lines = Vec::with_capacity(self.scratch.len());
         let mut payload_offset = 0;
@@ -97,13 +91,10 @@ impl<M: LineTable> Shard<M> {
                     if !self.is_planted(PlantedBug::KeepValidInWriteThrough) {
                         self.slots.get_mut(slot).valid &= !line.mask;
                     }
-                    let fill = MemoryStep::Fill {
-                        slot,
-                        offset: line.offset,
-                        payload_offset,
-                        len: line.len,
-                    };
-                    out.memory.push(fill);
+                    let (offset, len) = (line.offset, line.len);
+                    if source == Source::Payload {
+                        out.memory.push(MemoryStep::Fill { slot, offset, payload_offset, len });
+                    }
                     Place::Slot { slot, offset: line.offset }
                 }
             };

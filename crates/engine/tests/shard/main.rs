@@ -4,3 +4,4 @@
 mod rig;
 mod rules;
 mod sectors;
+mod staged;

@@ -4,7 +4,7 @@
 
 use forebay_engine::{
     Answer, Attempt, EraseKind, IoAction, IoVerb, LineMeta, MemoryStep, Outbox, Outcome, Part,
-    PartId, Place, ReadOutcome, Segment, Shard, ShardConfig, WriteOutcome,
+    PartId, Place, ReadOutcome, Segment, Shard, ShardConfig, Slot, WriteOutcome,
 };
 use forebay_policy::PolicyKind;
 use forebay_types::{ByteRange, IoError, IoResult, Mode, SECTOR_BYTES, VolumeId};
@@ -57,9 +57,10 @@ impl Rig {
                     let at = index(slot, offset);
                     self.pool[at..at + (len / 512) as usize].fill(value);
                 }
-                MemoryStep::CopyLine { from, to } => {
-                    let from = index(from, 0);
-                    self.pool.copy_within(from..from + 8, index(to, 0));
+                MemoryStep::Copy { from, to, offset, len } => {
+                    let from = index(from, offset);
+                    let count = (len / 512) as usize;
+                    self.pool.copy_within(from..from + count, index(to, offset));
                 }
             }
         }
@@ -86,6 +87,39 @@ impl Rig {
         let outcome = self.shard.write(&part, fua, attempt, &mut self.out);
         self.settle(value);
         outcome
+    }
+
+    /// Takes slots for a payload and fills them with `value`.
+    pub fn stage(&mut self, offset: u64, len: u64, value: u64) -> Option<Vec<Slot>> {
+        let mut slots = Vec::new();
+        let range = ByteRange::new(offset, len);
+        let has_room = self.shard.stage(VOLUME, range, &mut slots);
+        self.shard.self_check();
+        for sector in 0..len / SECTOR_BYTES {
+            let at = offset % LINE + sector * SECTOR_BYTES;
+            let slot = *slots.get((at / LINE) as usize)?;
+            self.pool[index(slot, (at % LINE) as u32)] = value;
+        }
+        has_room.then_some(slots)
+    }
+
+    pub fn write_staged(
+        &mut self,
+        id: u64,
+        offset: u64,
+        len: u64,
+        slots: &[Slot],
+        attempt: Attempt,
+    ) -> WriteOutcome {
+        let part = Self::part(id, offset, len);
+        let outcome = self.shard.write_staged(&part, false, attempt, slots, &mut self.out);
+        self.settle(0);
+        outcome
+    }
+
+    pub fn unstage(&mut self, slots: &[Slot]) {
+        slots.iter().for_each(|&slot| self.shard.release(slot));
+        self.shard.self_check();
     }
 
     pub fn read(&mut self, id: u64, offset: u64, len: u64) -> (ReadOutcome, Vec<Segment>) {
@@ -124,6 +158,11 @@ impl Rig {
         let result = self.shard.flush(VOLUME, PartId(id), 0, &mut self.out);
         self.settle(0);
         result
+    }
+
+    pub fn tick(&mut self, now_ms: u64) {
+        self.shard.tick(now_ms, &mut self.out);
+        self.settle(0);
     }
 
     /// Ends the I/O at `at` of [`Rig::ios`]. Writes from private memory put 0 on the disk.

@@ -7,6 +7,8 @@ use proptest::prelude::*;
 #[derive(Clone, Debug)]
 enum Step {
     Write { sector: u64, count: u64 },
+    WriteStaged { sector: u64, count: u64 },
+    Abandon { sector: u64, count: u64 },
     Read { sector: u64, count: u64 },
     Zero { sector: u64, count: u64 },
     Flush,
@@ -23,6 +25,8 @@ fn steps() -> impl Strategy<Value = Vec<Step>> {
     prop::collection::vec(
         prop_oneof![
             4 => range().prop_map(|(sector, count)| Step::Write { sector, count }),
+            4 => range().prop_map(|(sector, count)| Step::WriteStaged { sector, count }),
+            1 => range().prop_map(|(sector, count)| Step::Abandon { sector, count }),
             4 => range().prop_map(|(sector, count)| Step::Read { sector, count }),
             1 => range().prop_map(|(sector, count)| Step::Zero { sector, count }),
             1 => Just(Step::Flush),
@@ -47,17 +51,44 @@ fn write(rig: &mut Rig, sector: u64, count: u64, value: u64) {
     panic!("nothing is left to wait for");
 }
 
+/// The same with a payload that is in the pool already, if there is room for it.
+fn write_staged(rig: &mut Rig, sector: u64, count: u64, value: u64) {
+    use forebay_engine::{Attempt, WriteOutcome};
+    let (offset, len) = (sector * 512, count * 512);
+    let Some(slots) = rig.stage(offset, len, value) else {
+        return write(rig, sector, count, value);
+    };
+    for _ in 0..8 {
+        match rig.write_staged(1, offset, len, &slots, Attempt::default()) {
+            WriteOutcome::Done => return,
+            WriteOutcome::Started => return rig.end_all(),
+            _ => rig.end_all(),
+        }
+    }
+    panic!("nothing is left to wait for");
+}
+
 proptest! {
     #[test]
     fn what_is_read_is_what_was_written(steps in steps()) {
-        // Eight slots hold all five lines, so that nothing is read past the cache.
-        let mut rig = Rig::new(8, SECTORS / 8, Mode::WriteBack);
+        // Twelve slots hold all five lines twice, so that nothing is read past the cache and most
+        // payloads can be staged.
+        let mut rig = Rig::new(12, SECTORS / 8, Mode::WriteBack);
         let mut oracle: Vec<u64> = (0..SECTORS).map(Rig::on_disk).collect();
         for (value, step) in steps.into_iter().enumerate() {
             match step {
                 Step::Write { sector, count } => {
                     write(&mut rig, sector, count, value as u64);
                     oracle[sector as usize..(sector + count) as usize].fill(value as u64);
+                }
+                Step::WriteStaged { sector, count } => {
+                    write_staged(&mut rig, sector, count, value as u64);
+                    oracle[sector as usize..(sector + count) as usize].fill(value as u64);
+                }
+                Step::Abandon { sector, count } => {
+                    if let Some(slots) = rig.stage(sector * 512, count * 512, value as u64) {
+                        rig.unstage(&slots);
+                    }
                 }
                 Step::Read { sector, count } => {
                     let expected = &oracle[sector as usize..(sector + count) as usize];

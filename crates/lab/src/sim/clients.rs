@@ -1,12 +1,21 @@
 //! The clients: what they ask for, and where.
 
-use super::dice::Dice;
+use super::Sabotage;
+use super::dice::{Dice, Ppm};
+use super::disk::sectors_of;
 use super::memory::{Memory, write_stamp};
-use super::oracle::stamp;
+use super::oracle::{POISON, stamp};
 use super::plan::Plan;
-use super::world::World;
-use forebay_types::{ByteRange, SECTOR_BYTES, VolumeId};
-use forebay_volume::{Dispatcher, Payload, Request, RequestKind};
+use super::queue::Event;
+use super::world::{World, pool_index};
+use forebay_engine::Slot;
+use forebay_types::{ByteRange, LINE_BYTES, SECTOR_BYTES, VolumeId};
+use forebay_volume::{Dispatcher, Payload, Request, RequestKind, staged_pieces};
+
+/// Payloads that never come whole, of a million that are received into the pool.
+const ABANDONED: Ppm = 50_000;
+/// What is in a slot before the payload is: no version of any sector.
+const GARBAGE: u64 = POISON;
 
 /// One client, which has one request under way at a time.
 #[derive(Clone, Debug)]
@@ -90,6 +99,61 @@ impl Client {
     }
 }
 
+/// A write whose payload is being received into the pool.
+pub(crate) struct Staging {
+    pub worker: u8,
+    client: u16,
+    request: Request,
+    slots: Vec<Slot>,
+}
+
+impl Staging {
+    /// Takes room in the pool for the payload of a write. What has come of it so far is garbage.
+    fn begin(
+        world: &mut World,
+        dispatcher: &mut Dispatcher<World>,
+        client: u16,
+        request: Request,
+    ) -> bool {
+        let Some(slots) = dispatcher.stage(world, request.volume, request.range) else {
+            return false;
+        };
+        let staging = Self { worker: world.worker, client, request, slots };
+        staging.fill(world, |_| GARBAGE);
+        let time = world.now_us + world.dice.range(0, world.plan.staged_payload_us_max);
+        let at = world.staging.insert(staging);
+        world.queue.push(time, Event::Payload(at));
+        true
+    }
+
+    /// The payload is whole and is written; or its client has gone, and another one comes.
+    pub(crate) fn end(self, world: &mut World, dispatcher: &mut Dispatcher<World>) {
+        let Self { client, request, .. } = self;
+        if world.dice.chance(ABANDONED) {
+            dispatcher.unstage(world, request.volume, request.range, &self.slots);
+            world.queue.push(world.now_us, Event::Client(client));
+            return;
+        }
+        let (token, version) = world.ask(client, request);
+        if !world.strikes(Sabotage::ShortPayload) {
+            self.fill(world, |sector| stamp(request.volume.0, sector, version));
+        }
+        dispatcher.submit(world, token, request, Payload::Staged(self.slots));
+    }
+
+    fn fill(&self, world: &mut World, content: impl Fn(u64) -> u64) {
+        let Request { volume, range, .. } = self.request;
+        for (shard, piece, slots) in staged_pieces(volume, range, world.shards.len(), &self.slots) {
+            for sector in sectors_of(piece) {
+                let offset = sector * SECTOR_BYTES;
+                let slot = slots[(offset / LINE_BYTES - piece.offset / LINE_BYTES) as usize];
+                let at = pool_index(slot, (offset % LINE_BYTES) as u32);
+                world.shards[shard].pool[at] = content(sector);
+            }
+        }
+    }
+}
+
 /// Memory that payloads are lent from.
 #[derive(Default)]
 pub(crate) struct Payloads(Vec<u8>);
@@ -103,8 +167,15 @@ impl Payloads {
         client: u16,
         request: Request,
     ) {
+        let is_write = matches!(request.kind, RequestKind::Write { .. });
+        if is_write
+            && world.dice.chance(world.plan.staged_payload)
+            && Staging::begin(world, dispatcher, client, request)
+        {
+            return;
+        }
         let (token, version) = world.ask(client, request);
-        if !matches!(request.kind, RequestKind::Write { .. }) {
+        if !is_write {
             dispatcher.submit(world, token, request, Payload::None);
             return;
         }

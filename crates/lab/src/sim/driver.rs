@@ -101,6 +101,13 @@ impl Simulation {
         self.world.report.events += 1;
         match event {
             Event::Client(client) => self.client(client),
+            Event::Payload(at) => {
+                let staging = self.world.staging.remove(at).expect("a payload comes once");
+                self.world.worker = staging.worker;
+                let dispatcher = &mut self.dispatchers[usize::from(staging.worker)];
+                staging.end(&mut self.world, dispatcher);
+                self.world.send_ios();
+            }
             Event::Complete(io) => {
                 self.count_barren();
                 let (shard, id, result) = self.world.end_io(io);
@@ -209,6 +216,7 @@ impl Simulation {
         world.queue.clear();
         world.asked.drain().for_each(drop);
         world.held.drain().for_each(drop);
+        world.staging.drain().for_each(drop);
         for volume in 0..world.volumes.len() {
             let state = &mut world.volumes[volume];
             match crash {
@@ -274,6 +282,7 @@ impl Simulation {
     fn is_busy(&self) -> bool {
         self.world.asked.len() > 0
             || self.world.held.len() > 0
+            || self.world.staging.len() > 0
             || self.world.flushes.len() > 0
             || !self.world.device.is_idle()
             || self.dispatchers.iter().any(|dispatcher| dispatcher.in_flight() > 0)

@@ -35,6 +35,9 @@ pub(crate) struct Plan {
     pub slow_reply_us_max: u64,
     /// Writes that hand their memory over instead of lending it.
     pub owned_payload: Ppm,
+    /// Writes whose payload is received into the pool, and how long that takes at most.
+    pub staged_payload: Ppm,
+    pub staged_payload_us_max: u64,
     /// Requests after which a mode is changed, or clean lines are dropped.
     pub mode_change: Ppm,
     pub drop_clean: Ppm,
@@ -104,6 +107,8 @@ impl Plan {
             slow_reply: dice.pick(&[0, 20_000, 300_000, 1_000_000]),
             slow_reply_us_max: dice.pick(&[100, 5_000, 100_000]),
             owned_payload: dice.pick(&[0, 500_000, 1_000_000]),
+            staged_payload: dice.pick(&[0, 200_000, 900_000]),
+            staged_payload_us_max: dice.pick(&[0, 1_000, 100_000]),
             mode_change: dice.pick(&[0, 0, 2_000, 20_000]),
             drop_clean: dice.pick(&[0, 0, 0, 5_000]),
             tick_us: dice.pick(&[500, 5_000, 50_000]),

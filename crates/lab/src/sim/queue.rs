@@ -9,6 +9,8 @@ use std::collections::BinaryHeap;
 pub(crate) enum Event {
     /// A client has thought and asks for something.
     Client(u16),
+    /// The rest of a payload has come, or its client has gone.
+    Payload(u32),
     /// An I/O ends.
     Complete(u32),
     /// A disk's own flush ends.

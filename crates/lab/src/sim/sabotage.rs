@@ -35,8 +35,8 @@ pub enum Sabotage {
     HideReadError,
     /// A write that failed is reported as one that went well.
     HideWriteError,
-    /// The memory steps of a call are carried out last one first.
-    ReverseSteps,
+    /// A payload in the pool is written before it is whole.
+    ShortPayload,
     /// The bytes of a multi-part read go to the wrong place of its memory.
     WrongBase,
     /// An answer is delivered twice.
@@ -60,7 +60,7 @@ impl Sabotage {
         Self::IgnoreZero,
         Self::HideReadError,
         Self::HideWriteError,
-        Self::ReverseSteps,
+        Self::ShortPayload,
         Self::WrongBase,
         Self::AnswerTwice,
     ];
@@ -82,7 +82,7 @@ impl Sabotage {
             Self::IgnoreZero => "ignore-zero",
             Self::HideReadError => "hide-read-error",
             Self::HideWriteError => "hide-write-error",
-            Self::ReverseSteps => "reverse-steps",
+            Self::ShortPayload => "short-payload",
             Self::WrongBase => "wrong-base",
             Self::AnswerTwice => "answer-twice",
         }

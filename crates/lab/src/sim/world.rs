@@ -6,6 +6,7 @@
 //! request is answered.
 
 use super::answers::{Asked, Held};
+use super::clients::Staging;
 use super::device::{Device, FlushJob, Io};
 use super::dice::{Dice, Ppm};
 use super::disk::Disk;
@@ -20,6 +21,9 @@ use forebay_engine::{
 };
 use forebay_types::{ByteRange, LINE_BYTES, Mode, SECTOR_BYTES, SECTORS_PER_LINE, VolumeId};
 use forebay_volume::{Host, JobId, Reply, Streams};
+
+/// How often a planted bug strikes where it can.
+const STRIKES: Ppm = 100_000;
 
 /// A promise that was broken.
 #[derive(Clone, Debug)]
@@ -70,6 +74,8 @@ pub(crate) struct World {
     pub device: Device,
     pub asked: Slab<Asked>,
     pub held: Slab<Held>,
+    /// Payloads on their way into the pool.
+    pub staging: Slab<Staging>,
     /// Whose call is being served.
     pub worker: u8,
     pub sabotage: Option<Sabotage>,
@@ -99,6 +105,7 @@ impl World {
             device: Device::default(),
             asked: Slab::default(),
             held: Slab::default(),
+            staging: Slab::default(),
             worker: 0,
             sabotage: options.sabotage,
             sabotage_dice: Dice::new(!seed),
@@ -189,11 +196,7 @@ impl World {
 
     /// Whether the planted bug strikes here, now.
     pub(crate) fn strikes(&mut self, bug: Sabotage) -> bool {
-        self.strikes_often(bug, 100_000)
-    }
-
-    pub(crate) fn strikes_often(&mut self, bug: Sabotage, ppm: Ppm) -> bool {
-        self.sabotage == Some(bug) && self.sabotage_dice.chance(ppm)
+        self.sabotage == Some(bug) && self.sabotage_dice.chance(STRIKES)
     }
 
     /// The stamps that a place in a shard or in a request's memory holds.
@@ -234,13 +237,14 @@ impl World {
                     pool[at + i as usize] = read_stamp(payload, from);
                 }
             }
-            MemoryStep::CopyLine { from, to } => {
+            MemoryStep::Copy { from, to, offset, len } => {
                 if self.strikes(Sabotage::SkipCopy) {
                     return;
                 }
-                let (from, to) = (pool_index(from, 0), pool_index(to, 0));
+                let (from, to) = (pool_index(from, offset), pool_index(to, offset));
+                let count = (u64::from(len) / SECTOR_BYTES) as usize;
                 let pool = &mut self.shards[shard].pool;
-                pool.copy_within(from..from + SECTORS_PER_LINE as usize, to);
+                pool.copy_within(from..from + count, to);
             }
         }
     }
@@ -272,9 +276,6 @@ impl Host for World {
         call: impl FnOnce(&mut Shard<Self::Table>, &mut Outbox) -> R,
     ) -> R {
         let result = call(&mut self.shards[shard].shard, out);
-        if out.memory.len() > 1 && self.strikes_often(Sabotage::ReverseSteps, 1_000_000) {
-            out.memory.reverse();
-        }
         for at in 0..out.memory.len() {
             self.carry_out(shard, out.memory[at], payload);
         }

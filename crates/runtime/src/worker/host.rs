@@ -149,12 +149,14 @@ fn carry_out(shared: &Shared, shard: usize, payload: &[u8], step: MemoryStep) {
                 std::ptr::copy_nonoverlapping(content.as_ptr(), to, len);
             }
         }
-        MemoryStep::CopyLine { from, to } => {
-            assert_ne!(from, to);
-            // SAFETY: two different lines of the pool; the engine has just made room in `to`.
+        MemoryStep::Copy { from, to, offset, len } => {
+            let (offset, len) = (offset as usize, len as usize);
+            assert!(from != to && offset + len <= line);
+            // SAFETY: two different lines of the pool, and inside of both; nobody reads or writes
+            // `to` yet.
             unsafe {
                 let (from, to) = (shared.pool.line(shard, from), shared.pool.line(shard, to));
-                std::ptr::copy_nonoverlapping(from, to, line);
+                std::ptr::copy_nonoverlapping(from.add(offset), to.add(offset), len);
             }
         }
     }

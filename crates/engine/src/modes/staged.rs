@@ -1,0 +1,144 @@
+//! Writes whose payload lies in the pool before they begin.
+//!
+//! A long payload is received into slots of the pool, so that it is not copied there afterwards.
+//! The slots are detached: no reader finds them and the policy does not know them, so a payload
+//! that comes slowly, or never whole, shows nowhere. The write then gives each line its new slot in
+//! the place of the old one, which stays with those who still use it. What the payload does not
+//! cover of a line is copied from the old slot.
+//!
+//! The price: while a payload comes, what it overwrites is in the pool twice.
+
+use super::{Effective, Source, Through, WriteOutcome, effective};
+use crate::flight::OpKind;
+use crate::key::{LinePart, line_parts};
+use crate::meta::LineTable;
+use crate::sabotage::PlantedBug;
+use crate::{Attempt, Outbox, Part, Shard, Slot};
+use forebay_types::{ByteRange, VolumeId};
+
+impl<M: LineTable> Shard<M> {
+    /// Takes a slot for each line of `range` and appends them to `staged`. Returns whether there
+    /// was room; if not, `staged` is as it was. The driver fills the slots, the first from the
+    /// range's offset within its line on, and then writes from them with [`Shard::write_staged`],
+    /// or lets go of each with [`Shard::release`].
+    pub fn stage(&mut self, volume: VolumeId, range: ByteRange, staged: &mut Vec<Slot>) -> bool {
+        let before = staged.len();
+        for line in line_parts(volume, range) {
+            let Some(slot) = self.slots.reserve_detached(line.key) else {
+                while staged.len() > before {
+                    let slot = staged.pop().expect("longer than before");
+                    self.slots.unpin(slot);
+                }
+                return false;
+            };
+            staged.push(slot);
+        }
+        true
+    }
+
+    /// Writes a part whose payload is in slots of [`Shard::stage`]. If the part has to wait, the
+    /// slots stay with the driver; otherwise they are the shard's from here on.
+    pub fn write_staged(
+        &mut self,
+        part: &Part,
+        fua: bool,
+        attempt: Attempt,
+        staged: &[Slot],
+        out: &mut Outbox,
+    ) -> WriteOutcome {
+        self.assert_part(part);
+        let mode = self.volume(part.volume).mode;
+        let fua = fua && !self.is_planted(PlantedBug::AcknowledgeFuaFromMemory);
+        match effective(mode, fua, self.has_dirty_room(part)) {
+            Effective::WriteBack => self.staged_back(part, staged, out),
+            Effective::WriteThrough(why) => {
+                self.staged_through(part, fua, Some(why), attempt, staged, out)
+            }
+            Effective::Bypass => self.staged_through(part, fua, None, attempt, staged, out),
+        }
+    }
+
+    fn staged_back(&mut self, part: &Part, staged: &[Slot], out: &mut Outbox) -> WriteOutcome {
+        let heed = !self.is_planted(PlantedBug::IgnoreBusyInWriteBack);
+        if self.wait_if_busy(part, |kind| heed && kind != OpKind::Destage) {
+            return WriteOutcome::Waiting;
+        }
+        let mut hits = 0;
+        // Backwards, so that slots that become free are taken in order the next time.
+        for (line, slot) in self.staged_lines(part, staged) {
+            hits += usize::from(self.install(&line, slot, out));
+            self.mark_dirty(slot, line.mask);
+            self.slots.unpin(slot);
+        }
+        self.count_written(part, hits, staged.len());
+        self.volume_mut(part.volume).counters.writes_back += 1;
+        // ACKNOWLEDGED: as in `write_back.rs`, the data is in the pool and nowhere else.
+        WriteOutcome::Done
+    }
+
+    /// Through to the disk for a reason, or past the cache without one.
+    fn staged_through(
+        &mut self,
+        part: &Part,
+        fua: bool,
+        why: Option<Through>,
+        attempt: Attempt,
+        staged: &[Slot],
+        out: &mut Outbox,
+    ) -> WriteOutcome {
+        if self.wait_if_busy(part, |_| true) {
+            return WriteOutcome::Waiting;
+        }
+        if !self.is_planted(PlantedBug::SkipDestageUnderWrite)
+            && let Some(outcome) = self.destage_under(part, attempt, out)
+        {
+            if outcome != WriteOutcome::Waiting {
+                staged.iter().rev().for_each(|&slot| self.slots.unpin(slot));
+            }
+            return outcome;
+        }
+        if let Some(why) = why {
+            self.count_through(part, why);
+            self.scratch.clear();
+            let mut hits = 0;
+            for (line, slot) in self.staged_lines(part, staged) {
+                hits += usize::from(self.install(&line, slot, out));
+                self.scratch.push((line, Some(slot)));
+            }
+            self.scratch.reverse();
+            self.count_written(part, hits, staged.len());
+        } else {
+            self.forget_lines(part);
+            for (entry, &slot) in self.scratch.iter_mut().zip(staged) {
+                entry.1 = Some(slot);
+            }
+        }
+        self.start_write(part, fua, Source::Slots, out);
+        // NOT YET ACKNOWLEDGED: `complete` does it, when the disk has said that it has the data.
+        WriteOutcome::Started
+    }
+
+    /// The lines of a part with their slots, last one first.
+    fn staged_lines<'a>(
+        &self,
+        part: &Part,
+        staged: &'a [Slot],
+    ) -> impl Iterator<Item = (LinePart, Slot)> + use<'a, M> {
+        let lines = line_parts(part.volume, part.range);
+        debug_assert_eq!(lines.size_hint().0, staged.len());
+        lines.rev().zip(staged.iter().rev().copied())
+    }
+
+    /// Gives a line the slot that its new data is in, and its old data to those who use it. The pin
+    /// of the slot is the caller's now. Returns whether the line was there.
+    fn install(&mut self, line: &LinePart, slot: Slot, out: &mut Outbox) -> bool {
+        let Some(old) = self.slots.find(line.key) else {
+            self.slots.adopt(slot);
+            return false;
+        };
+        self.slots.pin(old);
+        self.slots.touch(old);
+        self.move_to(old, slot, line.mask, out);
+        true
+    }
+}
