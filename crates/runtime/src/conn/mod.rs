@@ -1,15 +1,16 @@
 //! Connections: bytes in, requests out, replies in order of their making.
 
+mod intake;
 mod output;
 mod table;
 mod tls;
 
+pub(crate) use intake::{DIRECT_BYTES_MIN, Intake, Partial, Stage, Target};
 pub(crate) use output::Output;
 pub(crate) use table::Connections;
 pub(crate) use tls::TlsSession;
 
-use crate::memory::Memory;
-use crate::shared::{Reservation, Volume};
+use crate::shared::Volume;
 use forebay_nbd::{Handshake, Negotiated, Request};
 use forebay_types::limits::CONNECTION_REQUESTS_MAX;
 use std::os::fd::OwnedFd;
@@ -24,17 +25,6 @@ pub(crate) enum Phase {
     Transmission,
     /// Nothing is read any more: what is in flight is answered, then it is closed.
     Draining,
-}
-
-/// A write whose payload has not come whole.
-pub(crate) struct Partial {
-    pub request: Request,
-    pub memory: Memory,
-    pub filled: usize,
-    /// When all of it must have come.
-    pub end: Instant,
-    /// `None` for a huge one, whose room is in the lane.
-    pub _reservation: Option<Reservation>,
 }
 
 /// One client.
@@ -52,6 +42,13 @@ pub(crate) struct Conn {
     /// connection had too much in flight.
     pub input: Vec<u8>,
     pub partial: Option<Partial>,
+    /// The last request was a write with a long payload, and the next one may be: such payloads
+    /// and the headers between them are received one by one.
+    pub direct: bool,
+    /// What they are received with.
+    pub intake: Option<Box<Intake>>,
+    /// Such a call is under way: the kernel may write to the payload's memory.
+    pub filling: bool,
     /// Bytes of a refused write's payload still to be thrown away, and the request to refuse.
     pub skip: Option<(u64, Request)>,
     /// Being filled.
@@ -95,6 +92,9 @@ impl Conn {
             volume: None,
             input: Vec::new(),
             partial: None,
+            direct: false,
+            intake: None,
+            filling: false,
             skip: None,
             queued: Output::default(),
             active: Output::default(),
@@ -118,6 +118,22 @@ impl Conn {
     /// Whether the client has so much in flight that its socket is not read for the time being.
     pub(crate) fn is_full(&self, share: u64) -> bool {
         self.requests_in_flight >= CONNECTION_REQUESTS_MAX || self.bytes_under_way() >= share
+    }
+
+    /// Whether bytes of the client are wanted at all.
+    pub(crate) const fn wants_input(&self) -> bool {
+        !self.paused && !self.broken && !self.tls_next && !matches!(self.phase, Phase::Draining)
+    }
+
+    /// Whether what comes next is to be received where it will stay.
+    pub(crate) fn wants_direct(&self) -> bool {
+        self.direct
+            && self.skip.is_none()
+            && match &self.partial {
+                // The rest of a payload that others were received with is not worth a change.
+                Some(partial) => !self.receiving || partial.left() >= DIRECT_BYTES_MIN,
+                None => self.input.is_empty(),
+            }
     }
 
     /// Bytes that are being received, read or written, and bytes of replies that the client has not

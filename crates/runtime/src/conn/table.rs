@@ -176,7 +176,10 @@ impl Conn {
         if !matches!(self.phase, Phase::Draining) {
             self.phase = Phase::Draining;
             self.input = Vec::new();
-            self.partial = None;
+            // Memory that the kernel may write to stays until it says that it won't.
+            if !self.filling {
+                self.partial = None;
+            }
             self.skip = None;
             self.deadline = None;
         }

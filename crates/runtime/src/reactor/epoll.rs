@@ -2,7 +2,7 @@
 //! block; files are left to the backends' own threads.
 
 use super::uring::drain_counter;
-use super::{BufferId, Event, FileOp, RECEIVE_BYTES, Reactor};
+use super::{BufferId, Event, FileOp, RECEIVE_BYTES, Reactor, receive_into};
 use rustix::event::epoll::{self, CreateFlags, EventData, EventFlags};
 use std::collections::{HashMap, VecDeque};
 use std::io;
@@ -22,6 +22,7 @@ const ACCEPT_PAUSE: Duration = Duration::from_millis(200);
 struct Wanted {
     conn: u32,
     receive: bool,
+    fill: Option<*mut libc::msghdr>,
     send: Option<Sending>,
     watched: bool,
 }
@@ -103,6 +104,13 @@ impl Reactor for EpollReactor {
         // Each receive brings one event, so there is nothing to end.
     }
 
+    fn fill(&mut self, conn: u32, fd: RawFd, message: *mut libc::msghdr) {
+        let wanted = self.wanted.entry(fd).or_default();
+        wanted.conn = conn;
+        wanted.fill = Some(message);
+        self.try_fill(fd);
+    }
+
     fn send(&mut self, conn: u32, fd: RawFd, message: *const libc::msghdr) {
         // SAFETY: the caller keeps the message and what it points to until the event.
         let iovecs = unsafe {
@@ -153,6 +161,7 @@ impl Reactor for EpollReactor {
                 let fd = data as RawFd;
                 self.try_send(fd);
                 self.try_receive(fd);
+                self.try_fill(fd);
                 self.watch(fd);
             }
         }
@@ -238,6 +247,19 @@ impl EpollReactor {
         }
     }
 
+    fn try_fill(&mut self, fd: RawFd) {
+        let Some(wanted) = self.wanted.get_mut(&fd) else { return };
+        let Some(message) = wanted.fill else { return };
+        let result = receive_into(fd, message);
+        if matches!(&result, Err(error) if error.kind() == io::ErrorKind::WouldBlock) {
+            self.watch(fd);
+            return;
+        }
+        wanted.fill = None;
+        let conn = wanted.conn;
+        self.events.push_back(Event::Filled { conn, result });
+    }
+
     fn try_send(&mut self, fd: RawFd) {
         let Some(wanted) = self.wanted.get_mut(&fd) else { return };
         let Some(sending) = &mut wanted.send else { return };
@@ -275,7 +297,7 @@ impl EpollReactor {
     fn watch(&mut self, fd: RawFd) {
         let Some(wanted) = self.wanted.get_mut(&fd) else { return };
         let mut flags = EventFlags::ONESHOT;
-        flags.set(EventFlags::IN, wanted.receive);
+        flags.set(EventFlags::IN, wanted.receive || wanted.fill.is_some());
         flags.set(EventFlags::OUT, wanted.send.is_some());
         if !flags.intersects(EventFlags::IN | EventFlags::OUT) {
             return;

@@ -33,6 +33,8 @@ pub(crate) enum Event {
     /// Bytes have come, `len` of them at the start of the buffer; none if the peer has closed. If
     /// there is `more`, the next ones are reported without being asked for.
     Received { conn: u32, buffer: Option<BufferId>, result: io::Result<usize>, more: bool },
+    /// So many bytes have been received into a message; none if the peer has closed.
+    Filled { conn: u32, result: io::Result<usize> },
     /// A message has been sent, as many bytes of it as the result says.
     Sent { conn: u32, result: io::Result<usize> },
     /// A file operation has ended.
@@ -71,6 +73,10 @@ pub(crate) trait Reactor: Sized {
     /// Makes that end soon. Bytes that are on their way are still reported.
     fn pause(&mut self, conn: u32);
 
+    /// Receives into the memory of a message, as soon as anything comes, and reports it once. Not
+    /// while bytes are received by [`Reactor::receive`].
+    fn fill(&mut self, conn: u32, fd: RawFd, message: *mut libc::msghdr);
+
     /// Sends a message on a connection and reports it, once, when all is sent or nothing goes.
     fn send(&mut self, conn: u32, fd: RawFd, message: *const libc::msghdr);
 
@@ -95,4 +101,23 @@ pub(crate) trait Reactor: Sized {
 
     /// Gives a buffer back.
     fn recycle(&mut self, buffer: BufferId);
+}
+
+/// Receives into the memory of a message what is there already.
+///
+/// # Errors
+/// `WouldBlock` where there is nothing, and what the socket says.
+pub(crate) fn receive_into(fd: RawFd, message: *mut libc::msghdr) -> io::Result<usize> {
+    loop {
+        // SAFETY: the caller keeps the message and the memory that it points to, and nobody else
+        // uses that memory.
+        let received = unsafe { libc::recvmsg(fd, message, libc::MSG_DONTWAIT) };
+        if received >= 0 {
+            return Ok(received as usize);
+        }
+        let error = io::Error::last_os_error();
+        if error.kind() != io::ErrorKind::Interrupted {
+            return Err(error);
+        }
+    }
 }

@@ -23,6 +23,7 @@ const SEND: u64 = 3;
 const FILE: u64 = 4;
 const CANCEL: u64 = 5;
 const TIMER: u64 = 6;
+const FILL: u64 = 7;
 
 const fn user_data(kind: u64, key: u32) -> u64 {
     kind << 32 | key as u64
@@ -101,6 +102,11 @@ impl Reactor for UringReactor {
     fn pause(&mut self, conn: u32) {
         let entry = opcode::AsyncCancel::new(user_data(RECEIVE, conn)).build();
         self.push(entry.user_data(user_data(CANCEL, conn)));
+    }
+
+    fn fill(&mut self, conn: u32, fd: RawFd, message: *mut libc::msghdr) {
+        let entry = opcode::RecvMsg::new(Fd(fd), message).build();
+        self.push(entry.user_data(user_data(FILL, conn)));
     }
 
     fn send(&mut self, conn: u32, fd: RawFd, message: *const libc::msghdr) {
@@ -239,6 +245,7 @@ impl UringReactor {
                 }
                 ACCEPT => self.accepted(key, result, entry.flags()),
                 RECEIVE => self.received(key, result, entry.flags()),
+                FILL => self.events.push_back(Event::Filled { conn: key, result }),
                 SEND => self.events.push_back(Event::Sent { conn: key, result }),
                 FILE => self.events.push_back(Event::File { tag: key, result }),
                 TIMER => self.timer_armed = false,

@@ -3,7 +3,7 @@
 use super::Worker;
 use super::host::{ClientToken, Token, request_range};
 use crate::budget::HUGE_BYTES;
-use crate::conn::{Partial, Phase, TlsSession};
+use crate::conn::{DIRECT_BYTES_MIN, Partial, Phase, Stage, Target, TlsSession};
 use crate::memory::Memory;
 use crate::reactor::Reactor;
 use crate::shared::Volume;
@@ -50,12 +50,7 @@ impl<R: Reactor> Worker<R> {
                 return;
             }
             Ok(0) => {
-                // The client has gone, or will say no more. What it asked for is still done.
-                if conn.partial.take().is_some() {
-                    tracing::debug!("a client left in the middle of a write; it has no effect");
-                }
-                conn.drain();
-                self.host.connections.touch(index);
+                self.client_left(index);
                 return;
             }
             Ok(_) => {}
@@ -82,6 +77,16 @@ impl<R: Reactor> Worker<R> {
         self.receive_on(index);
     }
 
+    /// The client has gone, or will say no more. What it asked for is still done.
+    pub(super) fn client_left(&mut self, index: u32) {
+        let Some(conn) = self.host.connections.get(index) else { return };
+        if conn.partial.is_some() {
+            tracing::debug!("a client left in the middle of a write; it has no effect");
+        }
+        conn.drain();
+        self.host.connections.touch(index);
+    }
+
     /// Input that had to wait may go on.
     pub(super) fn received_more(&mut self, index: u32) {
         self.feed(index, &[]);
@@ -90,9 +95,10 @@ impl<R: Reactor> Worker<R> {
 
     /// Asks for bytes if the connection wants them, and for no more if it has enough to do.
     pub(super) fn receive_on(&mut self, index: u32) {
+        self.fill(index);
         let Some(conn) = self.host.connections.get(index) else { return };
-        let wants = !conn.paused && !conn.broken && !matches!(conn.phase, Phase::Draining);
-        if wants && !conn.receiving && !conn.tls_next {
+        let wants = conn.wants_input() && !conn.wants_direct();
+        if wants && !conn.receiving && !conn.filling {
             conn.receiving = true;
             let fd = conn.socket.as_raw_fd();
             self.host.reactor.receive(index, fd);
@@ -102,7 +108,7 @@ impl<R: Reactor> Worker<R> {
     }
 
     /// Takes what can be understood of the input, and keeps the rest.
-    fn feed(&mut self, index: u32, bytes: &[u8]) {
+    pub(super) fn feed(&mut self, index: u32, bytes: &[u8]) {
         let Some(conn) = self.host.connections.get(index) else { return };
         if conn.input.is_empty() {
             let taken = self.consume(index, bytes);
@@ -201,7 +207,6 @@ impl<R: Reactor> Worker<R> {
 
     /// One request, or a piece of a payload.
     fn transmit(&mut self, index: u32, bytes: &[u8]) -> Next {
-        let (now, patience) = (self.host.now, self.host.shared.patience);
         let Some(conn) = self.host.connections.get(index) else { return Next::Wait };
         if conn.partial.is_some() {
             return self.fill_partial(index, bytes);
@@ -224,6 +229,7 @@ impl<R: Reactor> Worker<R> {
             Parse::Request { request, header_len } => (request, header_len),
         };
         let payload_len = request.payload_len as usize;
+        conn.direct = payload_len >= DIRECT_BYTES_MIN && conn.tls.is_none();
         if request.command == Command::Disconnect {
             conn.drain();
             self.host.connections.touch(index);
@@ -245,20 +251,41 @@ impl<R: Reactor> Worker<R> {
             self.submit(index, &terms, &request, payload);
             return Next::Go(header + payload_len);
         }
-        let Some(conn) = self.host.connections.get(index) else { return Next::Wait };
+        if self.begin_payload(index, &terms, request) { Next::Go(header) } else { Next::Wait }
+    }
+
+    /// Makes room for a payload that comes in pieces, if there is any.
+    fn begin_payload(&mut self, index: u32, terms: &Negotiated, request: Request) -> bool {
+        let (now, patience) = (self.host.now, self.host.shared.patience);
+        let payload_len = request.payload_len as usize;
         let in_lane = payload_len as u64 > HUGE_BYTES;
         let reserved = (!in_lane).then(|| self.host.shared.reserve(payload_len as u64));
         if matches!(reserved, Some(None)) {
             // Others' payloads have taken what there is; looked at again with the next tick.
-            conn.paused = true;
-            return Next::Wait;
+            if let Some(conn) = self.host.connections.get(index) {
+                conn.paused = true;
+            }
+            return false;
         }
+        let range = request.range();
+        let staged = if in_lane || payload_len < DIRECT_BYTES_MIN {
+            None
+        } else {
+            self.dispatcher.stage(&mut self.host, terms.export, range)
+        };
+        let target = match staged {
+            Some(slots) => {
+                let shared = Arc::clone(&self.host.shared);
+                Target::Pool(Stage::new(shared, terms.export, range, slots))
+            }
+            None => Target::Memory(Memory::new(payload_len)),
+        };
+        let Some(conn) = self.host.connections.get(index) else { return false };
         let end = patience.payload_end(now, payload_len as u64);
-        let memory = Memory::new(payload_len);
-        conn.partial =
-            Some(Partial { request, memory, filled: 0, end, _reservation: reserved.flatten() });
+        let _reservation = reserved.flatten();
+        conn.partial = Some(Partial { request, target, filled: 0, end, _reservation });
         conn.deadline = Some(now + patience.payload_pause);
-        Next::Go(header)
+        true
     }
 
     /// Whether there is memory for a request, by the connection's share or in the lane. If not, the
@@ -288,24 +315,30 @@ impl<R: Reactor> Worker<R> {
     }
 
     fn fill_partial(&mut self, index: u32, bytes: &[u8]) -> Next {
-        let (now, patience) = (self.host.now, self.host.shared.patience);
         let Some(conn) = self.host.connections.get(index) else { return Next::Wait };
         let Some(partial) = &mut conn.partial else { return Next::Wait };
-        let wanted = partial.request.payload_len as usize;
-        let taken = bytes.len().min(wanted - partial.filled);
-        partial.memory.bytes_mut()[partial.filled..partial.filled + taken]
-            .copy_from_slice(&bytes[..taken]);
-        partial.filled += taken;
-        if partial.filled < wanted {
+        let taken = partial.copy(bytes);
+        let whole = self.payload_came(index);
+        if whole || taken > 0 { Next::Go(taken) } else { Next::Wait }
+    }
+
+    /// Bytes of a payload have come. Hands over the request if that was all; returns whether it
+    /// was.
+    pub(super) fn payload_came(&mut self, index: u32) -> bool {
+        let (now, patience) = (self.host.now, self.host.shared.patience);
+        let Some(conn) = self.host.connections.get(index) else { return false };
+        let Some(partial) = &conn.partial else { return false };
+        if partial.left() > 0 {
             conn.deadline = Some(partial.end.min(now + patience.payload_pause));
-            return if taken > 0 { Next::Go(taken) } else { Next::Wait };
+            return false;
         }
         conn.deadline = None;
         let terms = conn.terms;
         if let Some((partial, terms)) = conn.partial.take().zip(terms) {
-            self.submit(index, &terms, &partial.request, Payload::Owned(partial.memory));
+            let (request, payload) = partial.payload();
+            self.submit(index, &terms, &request, payload);
         }
-        Next::Go(taken)
+        true
     }
 
     /// Throws away the payload of a refused request, then refuses it.

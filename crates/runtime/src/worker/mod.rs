@@ -4,6 +4,7 @@
 //! hits at once from the pool, gather the misses into I/Os, and at the end of the turn start the
 //! I/Os and send each client's replies in one message. Nothing in it waits but the wait itself.
 
+mod fill;
 mod host;
 mod input;
 mod io;
@@ -114,6 +115,7 @@ impl<R: Reactor> Worker<R> {
                     self.host.reactor.recycle(buffer);
                 }
             }
+            Event::Filled { conn, result } => self.filled(conn, result),
             Event::Sent { conn, result } => self.sent(conn, result),
             Event::File { tag, result } => {
                 let WorkerHost { ios, reactor, ended, .. } = &mut self.host;

@@ -40,7 +40,7 @@ impl<R: Reactor> Worker<R> {
         let Some(conn) = self.host.connections.get(index) else { return };
         conn.listed = false;
         if conn.broken {
-            if !conn.sending && !conn.receiving {
+            if !conn.sending && !conn.receiving && !conn.filling {
                 self.close(index);
             }
             return;

@@ -25,6 +25,7 @@ on_both_engines! {
     extended_headers_carry_everything,
     a_disconnect_waits_for_what_is_in_flight,
     a_client_that_vanishes_within_a_payload_changes_nothing,
+    long_payloads_cut_anywhere_arrive_whole_between_short_requests,
     a_client_that_never_reads_does_not_stop_the_others,
     what_is_in_flight_is_answered_at_the_stop,
     a_broken_stream_ends_its_connection_only,
@@ -198,6 +199,49 @@ fn a_client_that_vanishes_within_a_payload_changes_nothing(engine: Engine) {
         assert_eq!(other.read(0, 8192), Ok(vec![5; 8192]), "{mode}");
         assert_eq!(other.flush(), Ok(()));
         assert_eq!(read_backend(&*disk, 0, 8192), [5; 8192]);
+    }
+}
+
+fn long_payloads_cut_anywhere_arrive_whole_between_short_requests(engine: Engine) {
+    let server = Server::start(engine);
+    server.add_memory("disk", 16 * MIB, Mode::WriteBack);
+    let mut random = Random::new(5);
+    let mut expected = vec![0; 16 << 20];
+    for extended in [false, true] {
+        let wish = Config { extended, ..config("disk") };
+        let mut client = Client::enter(connect(&server.socket), &wish).unwrap();
+        let flags = if extended { command_flag::PAYLOAD_LEN } else { 0 };
+        for _ in 0..20 {
+            let (mut bytes, mut cookies) = (Vec::new(), Vec::new());
+            for part in 0..6 {
+                let sectors = [1, 8, 64, 65, 128, 333, 2048, 5000][random.below(8) as usize];
+                let len = sectors * 512;
+                // Each in its own part of the disk, because what overlaps has no order.
+                let offset = (part * 5400 + random.below(5400 - sectors)) * 512;
+                let payload = random.bytes(len as usize);
+                cookies.push(client.put(Command::Write, flags, offset, len, &mut bytes));
+                bytes.extend_from_slice(&payload);
+                expected[offset as usize..][..len as usize].copy_from_slice(&payload);
+                if random.one_in(3) {
+                    cookies.push(client.put(Command::Read, 0, offset, 512, &mut bytes));
+                }
+            }
+            let mut rest = &bytes[..];
+            while !rest.is_empty() {
+                let longest = [64, 40_000, 400_000][random.below(3) as usize];
+                let len = 1 + random.below(longest);
+                let (piece, after) = rest.split_at(rest.len().min(len as usize));
+                client.stream.write_all(piece).unwrap();
+                rest = after;
+                if random.one_in(8) {
+                    std::thread::sleep(Duration::from_millis(1));
+                }
+            }
+            for cookie in cookies {
+                assert_eq!(client.wait(cookie).result, Ok(()));
+            }
+        }
+        assert!(client.read(0, 16 * MIB).unwrap() == expected, "extended: {extended}");
     }
 }
 
