@@ -27,6 +27,10 @@ impl<M: LineTable> Shard<M> {
                 self.note_destage(op.volume, !ok, now_ms);
                 self.each_slot(&op, |shard, line| shard.destaged(line, &op));
             }
+            OpKind::DestagePart => {
+                state.counters.destage_errors += u64::from(!ok);
+                self.each_slot(&op, |shard, line| shard.destaged_part(line, ok));
+            }
             OpKind::Erase => self.each_slot(&op, |shard, line| shard.erased(line, ok)),
             OpKind::DirectRead => {}
         }
@@ -38,8 +42,12 @@ impl<M: LineTable> Shard<M> {
         }
         let lost = !ok && self.is_planted(PlantedBug::LoseWaitersOnError);
         for &(part, wait_for) in op.waiters.iter().filter(|_| !lost) {
-            let error = op.error.filter(|_| wait_for == WaitFor::Result);
-            out.answers.push(Answer { part, outcome: Outcome::Retry(error) });
+            let outcome = match (wait_for, op.error) {
+                (WaitFor::Verdict, Some(error)) => Outcome::Done(Err(error)),
+                (WaitFor::Result, error) => Outcome::Retry(error),
+                (WaitFor::End | WaitFor::Verdict, _) => Outcome::Retry(None),
+            };
+            out.answers.push(Answer { part, outcome });
         }
         self.resume_flushes(op.volume, now_ms, out);
     }
@@ -76,6 +84,19 @@ impl<M: LineTable> Shard<M> {
             }
         }
         self.volume_mut(volume).flushed(line.slot, op.error);
+    }
+
+    /// Some dirty sectors of a line are on the disk. What waits for the line waits for the rest.
+    fn destaged_part(&mut self, line: &OpLine, ok: bool) {
+        if !ok {
+            return;
+        }
+        let meta = self.slots.get_mut(line.slot);
+        meta.dirty &= !line.mask;
+        if meta.dirty == 0 {
+            self.cleaned(line);
+            self.volume_mut(line.key.volume()).flushed(line.slot, None);
+        }
     }
 
     fn erased(&mut self, line: &OpLine, ok: bool) {

@@ -3,13 +3,17 @@
 //! Lines go out in ascending order of place, neighbours in one write. A flush or a mode that has
 //! no place for dirty data takes all; otherwise a line goes when it has been dirty for a while, or
 //! when so much is dirty that the limit is near. What fails stays dirty and is tried again.
+//!
+//! What nobody waits for steps aside while clients wait for reads of the same disk: a hard disk
+//! that writes back between them seeks twice for each. It goes on now and then, and at full pace
+//! once much is dirty, so reads put it off and never stop it.
 
 use crate::flight::{OpKind, OpLine};
 use crate::key::mask_runs;
 use crate::meta::LineTable;
-use crate::read::push_run;
+use crate::read::{Run, push_run};
 use crate::shard::{emit, operation};
-use crate::{Answer, IoVerb, LineKey, Outbox, Outcome, Place, Segment, Shard};
+use crate::{Answer, IoVerb, LineKey, Outbox, Outcome, Place, Segment, Shard, Slot};
 use forebay_types::{LINES_PER_REGION, Mode, SECTOR_BYTES, VolumeId};
 
 /// Waits after the first failed destage and at most, in milliseconds.
@@ -88,16 +92,25 @@ impl<M: LineTable> Shard<M> {
             // What nobody waits for goes one operation at a time, between what somebody waits for.
             let destaging = state.destaging;
             let operations_max = if urgent { self.config.destage_operations_max } else { 1 };
-            if held_back || destaging >= operations_max {
+            let yields = !urgent && self.yields(volume, now_ms);
+            if held_back || yields || destaging >= operations_max {
                 return;
             }
             let Some(key) = self.volume_mut(volume).sweep.pop() else { return };
             let found = self.slots.find(key);
             let is_dirty = found.is_some_and(|slot| self.slots.get(slot).dirty != 0);
             if is_dirty && self.flight.busy(key).is_none() {
+                self.volume_mut(volume).yields_until_ms = now_ms + self.config.yield_ms_max;
                 self.start_destage(key, urgent, out);
             }
         }
+    }
+
+    /// Whether background write-back leaves the disk to reads.
+    fn yields(&self, volume: VolumeId, now_ms: u64) -> bool {
+        let state = self.volume(volume);
+        let many = self.dirty_lines > self.config.dirty_lines_yield_max;
+        state.reading && !many && now_ms < state.yields_until_ms
     }
 
     fn answer_flushes(&mut self, volume: VolumeId, out: &mut Outbox) {
@@ -137,12 +150,7 @@ impl<M: LineTable> Shard<M> {
             let key = first.plus(at);
             let slot = self.slots.find(key).expect("the span holds dirty lines");
             let mask = self.slots.get(slot).dirty;
-            for (sector, sectors) in mask_runs(mask) {
-                let offset = sector * SECTOR_BYTES as u32;
-                let place = Place::Slot { slot, offset };
-                let len = sectors * SECTOR_BYTES as u32;
-                push_run(&mut runs, key.offset() + u64::from(offset), Segment { place, len }, 0);
-            }
+            Self::push_dirty(key, slot, mask, &mut runs);
             self.slots.pin(slot);
             lines.push(OpLine { key, slot, mask });
         }
@@ -158,6 +166,16 @@ impl<M: LineTable> Shard<M> {
         let id = self.start(operation(OpKind::Destage, volume, lines, None, runs.len()));
         emit(out, id, IoVerb::Write { fua: false }, volume, None, runs);
         id.op
+    }
+
+    /// Appends sectors of a line to what is to be written.
+    pub(crate) fn push_dirty(key: LineKey, slot: Slot, mask: u8, runs: &mut Vec<Run>) {
+        for (sector, sectors) in mask_runs(mask) {
+            let offset = sector * SECTOR_BYTES as u32;
+            let place = Place::Slot { slot, offset };
+            let len = sectors * SECTOR_BYTES as u32;
+            push_run(runs, key.offset() + u64::from(offset), Segment { place, len }, 0);
+        }
     }
 
     /// The neighbours of a dirty line that go with it: as far as dirty sectors follow each other

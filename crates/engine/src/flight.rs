@@ -19,6 +19,9 @@ pub(crate) enum OpKind {
     WriteThrough,
     /// Writes dirty sectors to disk.
     Destage,
+    /// Writes those dirty sectors to disk that a write through the cache is about to replace. The
+    /// lines stay dirty elsewhere, and do not move meanwhile.
+    DestagePart,
     /// Discards or zeroes sectors on disk.
     Erase,
     /// Reads past the cache. Its lines are not busy: nothing it brings is kept.
@@ -38,8 +41,10 @@ pub(crate) struct OpLine {
 /// What a part waits for.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum WaitFor {
-    /// What the operation brings: its failure is the part's as well.
+    /// What the operation brings: its failure is the part's as well, which may try another way.
     Result,
+    /// The same, and there is no other way: a failure answers the part.
+    Verdict,
     /// Only that it is over.
     End,
 }

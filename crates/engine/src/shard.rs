@@ -18,6 +18,11 @@ pub struct ShardConfig {
     pub dirty_lines_background: usize,
     /// Dirty lines are written back between one and two times this age, in milliseconds.
     pub dirty_age_ms: u64,
+    /// Background write-back of a volume whose disk is being read goes one operation in this time,
+    /// in milliseconds.
+    pub yield_ms_max: u64,
+    /// Lines above which more are dirty than may wait for reads.
+    pub dirty_lines_yield_max: usize,
     /// Destage operations in flight per volume while a flush or a change of mode waits for them;
     /// otherwise there is one.
     pub destage_operations_max: u32,
@@ -32,6 +37,10 @@ impl ShardConfig {
             dirty_lines_max: slots - slots / 3,
             dirty_lines_background: slots / 2,
             dirty_age_ms: 5_000,
+            // An operation is a region at most: a hard disk does that in the time of two seeks.
+            yield_ms_max: 2_000,
+            // Halfway between where the background begins and where writes would have to wait.
+            dirty_lines_yield_max: slots - slots * 5 / 12,
             destage_operations_max: 4,
         }
     }
@@ -123,6 +132,12 @@ impl<M: LineTable> Shard<M> {
         if mode == Mode::Bypass {
             self.drop_clean(volume);
         }
+    }
+
+    /// Notes whether somebody waits for reads of a volume's disk just now. Background write-back
+    /// then steps aside; see [`ShardConfig::yield_ms_max`].
+    pub fn set_reading(&mut self, volume: VolumeId, reading: bool) {
+        self.volume_mut(volume).reading = reading;
     }
 
     /// The mode of a volume.

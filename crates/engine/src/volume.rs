@@ -27,6 +27,10 @@ pub(crate) struct VolumeState {
     pub sweep: Vec<LineKey>,
     /// The list was made because too much is dirty, and ends when that is over.
     pub sweep_for_room: bool,
+    /// Somebody waits for reads of the disk.
+    pub reading: bool,
+    /// Until then, background write-back leaves the disk to them.
+    pub yields_until_ms: u64,
     /// Destage operations in flight.
     pub destaging: u32,
     /// All operations in flight.
@@ -50,6 +54,8 @@ impl VolumeState {
             next_aging_ms: 0,
             sweep: Vec::new(),
             sweep_for_room: false,
+            reading: false,
+            yields_until_ms: 0,
             destaging: 0,
             operations: 0,
             flushes: Vec::new(),

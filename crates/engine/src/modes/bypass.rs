@@ -26,15 +26,18 @@ impl<M: LineTable> Shard<M> {
         WriteOutcome::Started
     }
 
-    /// Takes the part's lines out of the pool; the scratch list has them, without slots.
+    /// Takes the part's lines out of the pool; what the scratch list has of them after that is as
+    /// [`Shard::forget_sectors`] says.
     pub(super) fn forget_lines(&mut self, part: &Part) {
-        self.look_up_pinned(part);
+        let touched = self.look_up_pinned(part);
+        self.count_write(part, touched);
         for at in 0..self.scratch.len() {
             if let Some(slot) = self.scratch[at].1.take() {
-                if !self.is_planted(PlantedBug::KeepLinesInBypass) {
-                    self.slots.drop_line(slot);
+                if self.is_planted(PlantedBug::KeepLinesInBypass) {
+                    self.slots.unpin(slot);
+                } else {
+                    self.scratch[at].1 = self.forget_sectors(at, slot);
                 }
-                self.slots.unpin(slot);
             }
         }
     }

@@ -9,7 +9,7 @@ use crate::flight::{OpKind, WaitFor};
 use crate::key::{line_parts, mask_runs};
 use crate::meta::LineTable;
 use crate::sabotage::PlantedBug;
-use crate::{Attempt, MemoryStep, Outbox, Part, Shard, Slot};
+use crate::{Attempt, MemoryStep, Outbox, Part, Shard, Slot, Touched};
 use forebay_types::{IoError, Mode, SECTOR_BYTES};
 
 /// What became of a write.
@@ -108,8 +108,8 @@ impl<M: LineTable> Shard<M> {
     }
 
     /// Looks up the part's lines into the scratch list and pins those that are there, so that
-    /// making room for the others can't evict them.
-    fn look_up_pinned(&mut self, part: &Part) {
+    /// making room for the others can't evict them. Returns how many are there and how many not.
+    fn look_up_pinned(&mut self, part: &Part) -> Touched {
         self.scratch.clear();
         for line in line_parts(part.volume, part.range) {
             let found = self.slots.find(line.key);
@@ -118,14 +118,15 @@ impl<M: LineTable> Shard<M> {
             }
             self.scratch.push((line, found));
         }
-        let hits = self.scratch.iter().filter(|(_, slot)| slot.is_some()).count();
-        self.count_written(part, hits, self.scratch.len());
+        let hits = self.scratch.iter().filter(|(_, slot)| slot.is_some()).count() as u32;
+        Touched { hits, misses: self.scratch.len() as u32 - hits }
     }
 
-    fn count_written(&mut self, part: &Part, hits: usize, lines: usize) {
+    /// Counts the lines of a write that is being done: each once, however often it was tried.
+    fn count_write(&mut self, part: &Part, touched: Touched) {
         let counters = &mut self.volume_mut(part.volume).counters;
-        counters.write_hit_lines += hits as u64;
-        counters.write_miss_lines += (lines - hits) as u64;
+        counters.write_hit_lines += u64::from(touched.hits);
+        counters.write_miss_lines += u64::from(touched.misses);
     }
 
     fn count_through(&mut self, part: &Part, why: Through) {

@@ -13,7 +13,7 @@ use crate::flight::OpKind;
 use crate::key::{LinePart, line_parts};
 use crate::meta::LineTable;
 use crate::sabotage::PlantedBug;
-use crate::{Attempt, Outbox, Part, Shard, Slot};
+use crate::{Attempt, Outbox, Part, Shard, Slot, Touched};
 use forebay_types::{ByteRange, VolumeId};
 
 impl<M: LineTable> Shard<M> {
@@ -70,7 +70,7 @@ impl<M: LineTable> Shard<M> {
             self.mark_dirty(slot, line.mask);
             self.slots.unpin(slot);
         }
-        self.count_written(part, hits, staged.len());
+        self.count_staged(part, hits, staged.len());
         self.volume_mut(part.volume).counters.writes_back += 1;
         // ACKNOWLEDGED: as in `write_back.rs`, the data is in the pool and nowhere else.
         WriteOutcome::Done
@@ -106,16 +106,25 @@ impl<M: LineTable> Shard<M> {
                 self.scratch.push((line, Some(slot)));
             }
             self.scratch.reverse();
-            self.count_written(part, hits, staged.len());
+            self.count_staged(part, hits, staged.len());
         } else {
             self.forget_lines(part);
-            for (entry, &slot) in self.scratch.iter_mut().zip(staged) {
-                entry.1 = Some(slot);
+            // What stays of a line because it is dirty elsewhere is not what is written from.
+            for (at, line) in line_parts(part.volume, part.range).enumerate() {
+                if let Some(old) = self.scratch[at].1 {
+                    self.slots.unpin(old);
+                }
+                self.scratch[at] = (line, Some(staged[at]));
             }
         }
         self.start_write(part, fua, Source::Slots, out);
         // NOT YET ACKNOWLEDGED: `complete` does it, when the disk has said that it has the data.
         WriteOutcome::Started
+    }
+
+    fn count_staged(&mut self, part: &Part, hits: usize, lines: usize) {
+        let (hits, misses) = (hits as u32, (lines - hits) as u32);
+        self.count_write(part, Touched { hits, misses });
     }
 
     /// The lines of a part with their slots, last one first.

@@ -23,7 +23,7 @@ impl<M: LineTable> Shard<M> {
         if self.wait_if_busy(part, |kind| heed && kind != OpKind::Destage) {
             return WriteOutcome::Waiting;
         }
-        self.look_up_pinned(part);
+        let touched = self.look_up_pinned(part);
         if !self.claim_slots(out) {
             // Where destages hold what is missing, the way through waits for them.
             return self.write_through(part, false, Through::NoRoom, attempt, out);
@@ -42,6 +42,7 @@ impl<M: LineTable> Shard<M> {
             self.mark_dirty(slot, line.mask);
             self.slots.unpin(slot);
         }
+        self.count_write(part, touched);
         self.volume_mut(part.volume).counters.writes_back += 1;
         // ACKNOWLEDGED: the data is in the pool, and nowhere else. It outlives nothing but what
         // the volume's protection covers; a FLUSH brings it to the disk.

@@ -2,6 +2,7 @@
 
 use super::{Source, Through, WriteOutcome};
 use crate::flight::{OpKind, OpLine, WaitFor};
+use crate::key::{LinePart, line_parts};
 use crate::meta::{LineTable, NO_SLOT};
 use crate::read::push_run;
 use crate::sabotage::PlantedBug;
@@ -27,11 +28,12 @@ impl<M: LineTable> Shard<M> {
             return outcome;
         }
         self.count_through(part, why);
-        self.look_up_pinned(part);
+        let touched = self.look_up_pinned(part);
+        self.count_write(part, touched);
         for at in 0..self.scratch.len() {
             let (line, found) = self.scratch[at];
             self.scratch[at].1 = match found {
-                Some(slot) => self.slot_to_overwrite(slot, line.mask, out),
+                Some(slot) => self.slot_to_overwrite(at, slot, out),
                 None => self.slots.allocate(line.key, Hint::Normal).inspect(|&slot| {
                     self.slots.pin(slot);
                 }),
@@ -43,39 +45,75 @@ impl<M: LineTable> Shard<M> {
         WriteOutcome::Started
     }
 
-    /// A clean line that is there and pinned by us: the slot to overwrite, or none if others use
-    /// it and there is no other; the line is then forgotten.
-    fn slot_to_overwrite(&mut self, slot: Slot, mask: u8, out: &mut Outbox) -> Option<Slot> {
+    /// A line that is there and pinned by us, without dirty sectors under the write: the slot to
+    /// overwrite, or what [`Shard::forget_sectors`] leaves if others use it and there is no other.
+    fn slot_to_overwrite(&mut self, at: usize, slot: Slot, out: &mut Outbox) -> Option<Slot> {
         if self.slots.get(slot).pins == 1 {
             self.slots.touch(slot);
             return Some(slot);
         }
-        let moved = self.move_away(slot, mask, out);
-        if moved.is_none() {
-            self.slots.drop_line(slot);
-            self.slots.unpin(slot);
-        }
-        moved
+        let mask = self.scratch[at].0.mask;
+        self.move_away(slot, mask, out).or_else(|| self.forget_sectors(at, slot))
     }
 
-    /// Lines of the part that are dirty must reach the disk first: what the write does not cover
-    /// of them would be lost if it failed half-way. Waits for that, or gives up if it failed.
+    /// Forgets what a slot, pinned, holds of the line at `at` of the scratch list: all of it, or,
+    /// where the rest is dirty, the sectors of the write. The slot then stays with the operation,
+    /// whose share of the line is no sector of it.
+    pub(super) fn forget_sectors(&mut self, at: usize, slot: Slot) -> Option<Slot> {
+        let meta = self.slots.get_mut(slot);
+        if meta.dirty == 0 {
+            self.slots.drop_line(slot);
+            self.slots.unpin(slot);
+            return None;
+        }
+        meta.valid &= !self.scratch[at].0.mask;
+        self.scratch[at].0.mask = 0;
+        Some(slot)
+    }
+
+    /// Dirty sectors of the part must reach the disk first: what was acknowledged would be lost if
+    /// the write failed half-way. Waits for that, with their neighbours in one write; if that
+    /// fails, without them, so that a write is judged by its own sectors.
     pub(super) fn destage_under(
         &mut self,
         part: &Part,
         attempt: Attempt,
         out: &mut Outbox,
     ) -> Option<WriteOutcome> {
-        let dirty = crate::key::line_parts(part.volume, part.range).find(|line| {
-            let found = self.slots.find(line.key);
-            found.is_some_and(|slot| self.slots.get(slot).dirty != 0)
-        })?;
-        if let Some(error) = attempt.error {
-            return Some(WriteOutcome::Failed(error));
+        let mut lines = line_parts(part.volume, part.range);
+        let dirty = lines.find(|line| self.dirty_under(line).is_some())?;
+        if attempt.error.is_none() {
+            let op = self.start_destage(dirty.key, true, out);
+            self.wait(op, part, WaitFor::Result);
+        } else {
+            let op = self.start_destage_part(part, out);
+            self.wait(op, part, WaitFor::Verdict);
         }
-        let op = self.start_destage(dirty.key, true, out);
-        self.wait(op, part, WaitFor::Result);
         Some(WriteOutcome::Waiting)
+    }
+
+    /// The slot and the dirty sectors of a line that are about to be replaced.
+    fn dirty_under(&self, line: &LinePart) -> Option<(Slot, u8)> {
+        let slot = self.slots.find(line.key)?;
+        let mask = self.slots.get(slot).dirty & line.mask;
+        (mask != 0).then_some((slot, mask))
+    }
+
+    /// Writes the dirty sectors of a part, none of whose lines is busy, and nothing else.
+    fn start_destage_part(&mut self, part: &Part, out: &mut Outbox) -> u32 {
+        let (mut lines, mut runs) = (Vec::new(), Vec::new());
+        for line in line_parts(part.volume, part.range) {
+            let Some((slot, mask)) = self.dirty_under(&line) else { continue };
+            Self::push_dirty(line.key, slot, mask, &mut runs);
+            self.slots.pin(slot);
+            lines.push(OpLine { key: line.key, slot, mask });
+        }
+        let counters = &mut self.volume_mut(part.volume).counters;
+        counters.destages_urgent += 1;
+        counters.destage_writes += runs.len() as u64;
+        let id = self.start(operation(OpKind::DestagePart, part.volume, lines, None, runs.len()));
+        emit(out, id, IoVerb::Write { fua: false }, part.volume, None, runs);
+        id.op
     }
 
     /// Starts the write of the part whose lines and slots, pinned, are in the scratch list.
@@ -85,7 +123,7 @@ impl<M: LineTable> Shard<M> {
         let mut payload_offset = 0;
         for at in 0..self.scratch.len() {
             let (line, slot) = self.scratch[at];
-            let place = match slot {
+            let place = match slot.filter(|_| line.mask != 0) {
                 None => Place::Private { offset: payload_offset },
                 Some(slot) => {
                     if !self.is_planted(PlantedBug::KeepValidInWriteThrough) {

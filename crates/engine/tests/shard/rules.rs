@@ -211,3 +211,144 @@ fn a_failed_destage_keeps_its_data_and_fails_the_flush() {
     assert_eq!(rig.learnt(3), Some(Outcome::Done(Ok(()))));
     assert_eq!(rig.disk[..8], [1; 8]);
 }
+
+/// A write through the cache over a dirty line brings that to the disk first, in one write with its
+/// dirty neighbours. A sector of a neighbour that is bad is the neighbour's business.
+#[test]
+fn a_write_over_a_dirty_run_is_judged_by_its_own_sectors() {
+    for (offset, len) in [(LINE, LINE), (LINE + 1024, 512), (512, 2 * LINE)] {
+        let mut rig = Rig::new(16, 8, Mode::WriteBack);
+        assert_eq!(rig.write(1, 0, 4 * LINE, 7), WriteOutcome::Done);
+        assert_eq!(rig.write_again(2, offset, len, 8, true, after(None)), WriteOutcome::Waiting);
+        assert_eq!(rig.ios.len(), 1);
+        assert_eq!(rig.ios[0].range.len, 4 * LINE, "all dirty neighbours go along");
+        rig.end(0, Err(IoError::Io));
+        assert_eq!(rig.learnt(2), Some(Outcome::Retry(Some(IoError::Io))));
+        let again = after(Some(IoError::Io));
+        assert_eq!(rig.write_again(2, offset, len, 8, true, again), WriteOutcome::Waiting);
+        assert_eq!((rig.ios.len(), rig.ios[0].range.offset), (1, offset));
+        assert_eq!(rig.ios[0].range.len, len, "now it goes alone");
+        rig.end(0, Ok(()));
+        assert_eq!(rig.learnt(2), Some(Outcome::Retry(None)));
+        assert_eq!(rig.write_again(2, offset, len, 8, true, after(None)), WriteOutcome::Started);
+        rig.end(0, Ok(()));
+        assert_eq!(rig.learnt(2), Some(Outcome::Done(Ok(()))));
+        let first = (offset / 512) as usize;
+        assert_eq!(rig.disk[first..first + (len / 512) as usize], vec![8; (len / 512) as usize]);
+        // What the disk did not take of the neighbours is still there, and goes with the next flush.
+        assert_eq!(rig.flush(3), None);
+        rig.end_all();
+        assert_eq!(rig.learnt(3), Some(Outcome::Done(Ok(()))));
+        let expected: Vec<u64> = (0..32)
+            .map(|sector| if (offset..offset + len).contains(&(sector * 512)) { 8 } else { 7 })
+            .collect();
+        assert_eq!(rig.disk[..32], expected);
+        assert_eq!(rig.read_now(0, 4 * LINE), expected);
+        assert_eq!((rig.shard.dirty_lines(VOLUME), rig.shard.pins()), (0, 0));
+    }
+}
+
+#[test]
+fn a_write_over_its_own_bad_sector_fails_and_keeps_what_was_dirty() {
+    let mut rig = Rig::new(16, 8, Mode::WriteBack);
+    assert_eq!(rig.write(1, 0, 2 * LINE, 7), WriteOutcome::Done);
+    assert_eq!(rig.write_again(2, 0, 512, 8, true, after(None)), WriteOutcome::Waiting);
+    rig.end(0, Err(IoError::Io));
+    let again = after(Some(IoError::Io));
+    assert_eq!(rig.write_again(2, 0, 512, 8, true, again), WriteOutcome::Waiting);
+    rig.end(0, Err(IoError::Io));
+    assert_eq!(rig.learnt(2), Some(Outcome::Retry(Some(IoError::Io))));
+    assert_eq!(rig.learnt(2), Some(Outcome::Done(Err(IoError::Io))), "there is no other way");
+    assert_eq!(rig.read_now(0, 2 * LINE), [7; 16]);
+    assert_eq!(rig.shard.dirty_lines(VOLUME), 2);
+    assert_eq!(rig.shard.pins(), 0);
+}
+
+/// The line is in the hands of a reply and there is no other slot: its dirty sectors stay where
+/// they are, and what is written is forgotten.
+#[test]
+fn without_room_a_write_beside_dirty_sectors_forgets_its_own_and_keeps_them() {
+    for mode in [Mode::WriteThrough, Mode::Bypass] {
+        let config = ShardConfig { dirty_lines_max: 1, ..ShardConfig::for_slots(1) };
+        let mut rig = Rig::with(1, 4, Mode::WriteBack, config);
+        assert_eq!(rig.read_now(0, LINE).len(), 8);
+        assert_eq!(rig.write(1, 0, 512, 7), WriteOutcome::Done);
+        let (_, held) = rig.read(2, 0, LINE);
+        rig.shard.set_mode(VOLUME, mode);
+        assert_eq!(rig.write(3, 1024, 512, 8), WriteOutcome::Started);
+        assert!(matches!(rig.ios[0].segments[0].place, Place::Private { .. }));
+        assert_eq!(rig.bytes(&held)[2], Rig::on_disk(2), "a reply does not change under way");
+        rig.release(&held);
+        assert_eq!(rig.write(4, 0, 512, 9), WriteOutcome::Waiting, "the line is busy");
+        rig.end(0, Ok(()));
+        assert_eq!(rig.learnt(3), Some(Outcome::Done(Ok(()))));
+        assert_eq!(rig.shard.dirty_lines(VOLUME), 1);
+        assert_eq!(rig.flush(5), None);
+        rig.end_all();
+        assert_eq!((rig.disk[0], rig.disk[2]), (7, 0), "0 is what the rig writes from elsewhere");
+        assert_eq!(rig.shard.pins(), 0);
+    }
+}
+
+#[test]
+fn a_write_is_counted_once_however_often_it_is_tried() {
+    let mut rig = Rig::new(8, 8, Mode::WriteBack);
+    assert_eq!(rig.write(1, 0, LINE, 1), WriteOutcome::Done);
+    // Waits for the destage of what it replaces, then for a fill, and is done at last.
+    assert_eq!(rig.write_again(2, 0, 2 * LINE, 2, true, after(None)), WriteOutcome::Waiting);
+    rig.end_all();
+    assert_eq!(rig.read(3, LINE, LINE).0, ReadOutcome::Waiting);
+    assert_eq!(rig.write_again(2, 0, 2 * LINE, 2, true, after(None)), WriteOutcome::Waiting);
+    rig.end_all();
+    assert_eq!(rig.write_again(2, 0, 2 * LINE, 2, true, after(None)), WriteOutcome::Started);
+    rig.end_all();
+    let counters = rig.shard.counters(VOLUME);
+    assert_eq!((counters.write_hit_lines, counters.write_miss_lines), (2, 1));
+    assert_eq!((counters.writes_back, counters.writes_through_fua), (1, 1));
+}
+
+#[test]
+fn background_write_back_steps_aside_for_reads_and_is_never_stopped() {
+    let config = ShardConfig {
+        dirty_lines_background: 0,
+        dirty_lines_yield_max: 8,
+        yield_ms_max: 1_000,
+        ..ShardConfig::for_slots(32)
+    };
+    let mut rig = Rig::with(32, 32, Mode::WriteBack, config);
+    for line in 0..8 {
+        assert_eq!(rig.write(line, line * 2 * LINE, LINE, line), WriteOutcome::Done);
+    }
+    rig.shard.set_reading(VOLUME, true);
+    let mut went = Vec::new();
+    for now_ms in (0..5_000).step_by(50) {
+        rig.tick(now_ms);
+        if !rig.ios.is_empty() {
+            went.push(now_ms);
+            // The rig's clock stands still for ends: nothing follows this one by itself.
+            rig.end(0, Ok(()));
+            assert!(rig.ios.is_empty());
+        }
+    }
+    assert_eq!(went, [0, 1_000, 2_000, 3_000, 4_000]);
+    // A flush waits for nobody's reads.
+    assert_eq!(rig.flush(100), None);
+    rig.end_all();
+    assert_eq!(rig.learnt(100), Some(Outcome::Done(Ok(()))));
+    // Nor does what has become too much.
+    for line in 0..12 {
+        assert_eq!(rig.write(line, line * 2 * LINE, LINE, line), WriteOutcome::Done);
+    }
+    rig.tick(5_000);
+    let mut in_a_row = 0;
+    while !rig.ios.is_empty() {
+        rig.end(0, Ok(()));
+        in_a_row += 1;
+    }
+    assert!(in_a_row >= 4, "down to what may wait: {in_a_row}");
+    assert!(rig.shard.dirty_lines(VOLUME) > 0);
+    rig.shard.set_reading(VOLUME, false);
+    rig.tick(5_050);
+    rig.end_all();
+    assert_eq!(rig.shard.dirty_lines(VOLUME), 0, "nobody reads, and all of it goes");
+}

@@ -149,6 +149,14 @@ impl Simulation {
     fn tick(&mut self) {
         for shard in 0..self.world.shards.len() {
             if self.world.shards[shard].shard.needs_tick() {
+                // Whether the disk is being read is the driver's opinion: any will do.
+                let reading = self.world.dice.chance(500_000);
+                for volume in (0..self.world.volumes.len()).map(|at| VolumeId(at as u16)) {
+                    let shard = &mut self.world.shards[shard].shard;
+                    if shard.has_volume(volume) {
+                        shard.set_reading(volume, reading);
+                    }
+                }
                 let worker = self.world.dice.below(self.dispatchers.len() as u64) as u8;
                 self.on(worker, |dispatcher, world| dispatcher.tick(world, shard));
             }

@@ -126,6 +126,10 @@ fn draw_config(dice: &mut Dice, lines: usize) -> ShardConfig {
         config.dirty_lines_background = dice.range(0, lines as u64) as usize;
     }
     config.dirty_age_ms = dice.pick(&[1, 20, 300, 5_000]);
+    config.yield_ms_max = dice.pick(&[1, 50, 2_000]);
+    if dice.chance(500_000) {
+        config.dirty_lines_yield_max = dice.range(0, lines as u64) as usize;
+    }
     config.destage_operations_max = dice.pick(&[1, 2, 4, 16]);
     config
 }
