@@ -7,6 +7,8 @@
 
 mod budget;
 mod conn;
+mod drain;
+mod inquiry;
 mod listener;
 mod memory;
 mod memory_plan;

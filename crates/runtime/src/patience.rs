@@ -1,4 +1,4 @@
-//! How long clients are waited for.
+//! How long clients and disks are waited for.
 
 use forebay_types::limits::HANDSHAKE_SECONDS_MAX;
 use std::time::{Duration, Instant};
@@ -7,7 +7,7 @@ use std::time::{Duration, Instant};
 /// byte now and then would otherwise keep the memory of the largest payload for ever.
 const PAYLOAD_BYTES_PER_SECOND_MIN: u64 = 64 << 10;
 
-/// How long clients may take. The defaults are for people and networks; tests are less patient.
+/// How long clients and disks may take. The defaults are for people and networks; tests are less patient.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Patience {
     /// From connecting to the transmission phase, TLS included.
@@ -15,12 +15,22 @@ pub struct Patience {
     /// Between two pieces of a payload. A whole payload may take this and a second for each 64 KiB
     /// of it.
     pub payload_pause: Duration,
+    /// To fetch what one message holds while others wait for the room that it takes in the lane of
+    /// huge requests.
+    pub fetch: Duration,
+    /// Without a single answer of a disk, until a command that waits for it gives up.
+    pub disk: Duration,
 }
 
 impl Default for Patience {
     fn default() -> Self {
         let handshake = Duration::from_secs(HANDSHAKE_SECONDS_MAX);
-        Self { handshake, payload_pause: Duration::from_secs(30) }
+        Self {
+            handshake,
+            payload_pause: Duration::from_secs(30),
+            fetch: Duration::from_secs(60),
+            disk: Duration::from_secs(30),
+        }
     }
 }
 

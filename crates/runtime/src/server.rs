@@ -3,11 +3,12 @@
 pub(crate) use crate::listener::Listener;
 
 use crate::budget::Budget;
+use crate::inquiry::Inquiries;
 use crate::memory_plan::MemoryPlan;
 use crate::patience::Patience;
 use crate::pool::Pool;
 use crate::reactor::{EpollReactor, Reactor, UringReactor};
-use crate::shared::{FlushGate, Inbox, Message, Shared, Volume};
+use crate::shared::{FlushGate, Inbox, Message, Reads, Shared, Volume};
 use crate::stats::WorkerStats;
 use crate::worker::{Tasks, Worker};
 use forebay_backend::Backend;
@@ -15,14 +16,14 @@ use forebay_engine::{Shard, ShardConfig};
 use forebay_nbd::{ExportInfo, Exports};
 use forebay_policy::PolicyKind;
 use forebay_types::limits::{VOLUME_NAME_BYTES_MAX, VOLUMES_MAX};
-use forebay_types::{IoError, IoResult, Mode, VolumeId};
+use forebay_types::{IoError, Mode, VolumeId};
 use forebay_volume::Streams;
 use std::io;
 use std::os::fd::RawFd;
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 use std::sync::{Arc, Mutex, PoisonError, RwLock, mpsc};
 use std::thread::JoinHandle;
-use std::time::{Duration, Instant};
+use std::time::Instant;
 
 /// How the kernel is spoken to.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
@@ -112,6 +113,34 @@ pub enum VolumeError {
         /// What the backing store says.
         error: IoError,
     },
+    /// The disk does not answer.
+    #[error(
+        "the backing store of volume '{name}' has not answered for {seconds} s, and {dirty_bytes} \
+         bytes are not on it; the volume goes on being served, so that nothing is lost"
+    )]
+    Hanging {
+        /// The volume.
+        name: String,
+        /// How long was waited.
+        seconds: u64,
+        /// What is left.
+        dirty_bytes: u64,
+    },
+    /// A flush of the disk has failed, now or earlier.
+    #[error(
+        "a flush of the backing store of volume '{name}' failed ({error}), so what was written \
+         before may be lost, and no later flush could tell; check the disk and what is on it, then \
+         say `forebay volume trust {name}`"
+    )]
+    FlushFailed {
+        /// The volume.
+        name: String,
+        /// What the backing store said.
+        error: IoError,
+    },
+    /// It is on its way out already.
+    #[error("volume '{0}' is being removed already; wait for that")]
+    Leaving(String),
     /// A worker is gone: the process is about to end.
     #[error("the runtime is stopping")]
     Stopping,
@@ -152,10 +181,10 @@ pub struct VolumeChange {
 /// A running cache.
 pub struct Runtime {
     pub(crate) shared: Arc<Shared>,
-    workers: Mutex<Vec<JoinHandle<()>>>,
+    pub(crate) workers: Mutex<Vec<JoinHandle<()>>>,
     engine: &'static str,
-    /// Held while volumes or listeners come or go.
-    changes: Mutex<()>,
+    /// Held while volumes or listeners come, change or go; never while a disk is waited for.
+    pub(crate) changes: Mutex<()>,
     pub(crate) plan: MemoryPlan,
 }
 
@@ -259,6 +288,9 @@ impl Runtime {
             streams: Mutex::new(streams),
             prefetch: AtomicBool::new(settings.prefetch),
             flush: FlushGate::default(),
+            reads: Reads::default(),
+            inside_flushes: AtomicU64::new(0),
+            inquiries: Inquiries::default(),
             stats: self.shared.inboxes.iter().map(|_| WorkerStats::default()).collect(),
             connections: AtomicU64::new(0),
             leaving: AtomicBool::new(false),
@@ -316,6 +348,7 @@ impl Runtime {
     /// # Errors
     /// When there is no such volume, or it is to be written and its disk can't be.
     pub fn change_volume(&self, name: &str, change: VolumeChange) -> Result<(), VolumeError> {
+        let _changing = self.changes.lock().unwrap_or_else(PoisonError::into_inner);
         let volume = self.named(name)?;
         if !change.read_only && volume.backend.description().read_only {
             return Err(VolumeError::BackingReadOnly(name.to_owned()));
@@ -333,99 +366,6 @@ impl Runtime {
                 tasks.shared().shard(shard).set_mode(id, mode);
             }
         })
-    }
-
-    /// Brings everything dirty of a volume to its disk. `progress` is told how many bytes are
-    /// left, now and then.
-    ///
-    /// # Errors
-    /// When there is no such volume, or the disk fails; what it did not take is kept.
-    pub fn flush_volume(
-        &self,
-        name: &str,
-        mut progress: impl FnMut(u64),
-    ) -> Result<(), VolumeError> {
-        let volume = self.named(name)?;
-        let result = self.flush_id(volume.id, &mut progress)?;
-        result.map_err(|error| self.dirty_error(&volume, error))
-    }
-
-    fn dirty_error(&self, volume: &Volume, error: IoError) -> VolumeError {
-        let name = volume.name.clone();
-        VolumeError::Dirty { name, dirty_bytes: self.dirty_bytes(volume.id), error }
-    }
-
-    fn flush_id(
-        &self,
-        id: VolumeId,
-        progress: &mut dyn FnMut(u64),
-    ) -> Result<IoResult, VolumeError> {
-        let (tell, told) = mpsc::channel();
-        self.ask(0, move |tasks| {
-            tasks.flush(
-                id,
-                Box::new(move |result| {
-                    let _ = tell.send(result);
-                }),
-            );
-        })?;
-        loop {
-            match told.recv_timeout(Duration::from_millis(100)) {
-                Ok(result) => return Ok(result),
-                Err(mpsc::RecvTimeoutError::Timeout) => progress(self.dirty_bytes(id)),
-                Err(mpsc::RecvTimeoutError::Disconnected) => return Err(VolumeError::Stopping),
-            }
-        }
-    }
-
-    /// Removes a volume: its clients are let go, what is dirty is brought to the disk, and the
-    /// disk is closed.
-    ///
-    /// # Errors
-    /// When there is no such volume, or the disk fails: then it goes on being served.
-    pub fn remove_volume(
-        &self,
-        name: &str,
-        mut progress: impl FnMut(u64),
-    ) -> Result<(), VolumeError> {
-        let _changing = self.changes.lock().unwrap_or_else(PoisonError::into_inner);
-        let volume = self.named(name)?;
-        let id = volume.id;
-        volume.leaving.store(true, Ordering::Relaxed);
-        self.ask_all(move |tasks| tasks.dismiss(Some(id)))?;
-        self.wait_until_idle(Some(id))?;
-        if let Err(error) = self.flush_id(id, &mut progress)? {
-            volume.leaving.store(false, Ordering::Relaxed);
-            return Err(self.dirty_error(&volume, error));
-        }
-        while self.operations(id) > 0 {
-            std::thread::sleep(Duration::from_millis(5));
-        }
-        self.ask(0, move |tasks| {
-            for shard in 0..tasks.shared().shards.len() {
-                tasks.shared().shard(shard).remove_volume(id);
-            }
-        })?;
-        self.ask_all(|tasks| tasks.forget_volumes())?;
-        let mut volumes = self.shared.volumes.write().unwrap_or_else(PoisonError::into_inner);
-        volumes[usize::from(id.0)] = None;
-        Ok(())
-    }
-
-    /// Waits until the clients of a volume, or all, have gone; those that take too long to fetch
-    /// their replies are dropped.
-    fn wait_until_idle(&self, volume: Option<VolumeId>) -> Result<(), VolumeError> {
-        let patience = Instant::now() + Duration::from_secs(5);
-        loop {
-            let busy: usize = self.ask_all(move |tasks| tasks.busy(volume))?.into_iter().sum();
-            if busy == 0 {
-                return Ok(());
-            }
-            if Instant::now() > patience {
-                self.ask_all(move |tasks| tasks.drop_clients(volume))?;
-            }
-            std::thread::sleep(Duration::from_millis(5));
-        }
     }
 
     pub(crate) fn operations(&self, id: VolumeId) -> u64 {
@@ -454,43 +394,8 @@ impl Runtime {
         self.ask(0, move |tasks| tasks.listen(number, fd))
     }
 
-    /// Stops: what is dirty is brought to the disks, clients are let go, the workers end.
-    /// `progress` is told how many bytes are left, now and then.
-    ///
-    /// # Errors
-    /// The first volume whose disk does not take everything. Then nothing is lost, and clients are
-    /// served as before.
-    pub fn stop(&self, mut progress: impl FnMut(u64)) -> Result<(), VolumeError> {
-        // Most of it while clients are still served: it may take a while, and it may fail.
-        self.flush_all(&mut progress)?;
-        self.shared.stopping.store(true, Ordering::Relaxed);
-        self.each_listener(|tasks, number, fd| tasks.stop_listening(number, fd))?;
-        self.ask_all(|tasks| tasks.dismiss(None))?;
-        self.wait_until_idle(None)?;
-        if let Err(error) = self.flush_all(&mut progress) {
-            self.shared.stopping.store(false, Ordering::Relaxed);
-            self.each_listener(|tasks, number, fd| tasks.listen(number, fd))?;
-            return Err(error);
-        }
-        self.ask_all(|tasks| tasks.leave())?;
-        let mut workers = self.workers.lock().unwrap_or_else(PoisonError::into_inner);
-        for worker in workers.drain(..) {
-            let _ = worker.join();
-        }
-        Ok(())
-    }
-
-    fn flush_all(&self, progress: &mut dyn FnMut(u64)) -> Result<(), VolumeError> {
-        let volumes = self.shared.volumes.read().unwrap_or_else(PoisonError::into_inner).clone();
-        for volume in volumes.iter().flatten() {
-            let result = self.flush_id(volume.id, progress)?;
-            result.map_err(|error| self.dirty_error(volume, error))?;
-        }
-        Ok(())
-    }
-
     /// Has the worker that accepts clients do something with each listening socket.
-    fn each_listener(
+    pub(crate) fn each_listener(
         &self,
         task: impl Fn(&mut dyn Tasks, u32, RawFd) + Copy + Send + 'static,
     ) -> Result<(), VolumeError> {

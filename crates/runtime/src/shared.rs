@@ -1,14 +1,15 @@
 //! What all workers share: the shards, the pool, the volumes, and each other's inboxes.
 
 use crate::budget::{Budget, Ticket};
+use crate::inquiry::Inquiries;
 use crate::patience::Patience;
 use crate::pool::{MappedLines, Pool};
 use crate::server::Listener;
 use crate::stats::WorkerStats;
-use forebay_backend::{Backend, CompletionSink};
+use forebay_backend::{Backend, CompletionSink, Extent};
 use forebay_engine::{Answer, Shard};
-use forebay_nbd::ExportInfo;
-use forebay_types::{IoResult, VolumeId};
+use forebay_nbd::{ExportInfo, Request};
+use forebay_types::{IoError, IoResult, VolumeId};
 use forebay_volume::Streams;
 use std::os::fd::{AsRawFd, OwnedFd, RawFd};
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
@@ -28,6 +29,10 @@ pub(crate) struct Volume {
     /// Whether writes are refused, also to clients that were told otherwise.
     pub read_only: AtomicBool,
     pub flush: FlushGate,
+    pub reads: Reads,
+    /// Flushes that somebody inside waits, or waited, for.
+    pub inside_flushes: AtomicU64,
+    pub inquiries: Inquiries,
     /// One for each worker.
     pub stats: Vec<WorkerStats>,
     /// Clients that entered the volume.
@@ -36,7 +41,15 @@ pub(crate) struct Volume {
     pub leaving: AtomicBool,
 }
 
-/// Whether the backend has anything to flush.
+/// What clients are told once a flush of the backing store has failed.
+pub(crate) const FLUSH_FAILED: &str =
+    "a flush of the backing store failed, and the operator has not trusted it again";
+
+/// Whether the backend has anything to flush, and whether what it says to that is worth anything.
+///
+/// The kernel tells of data that it could not write once, and forgets the data: a flush that
+/// succeeds after one that failed speaks only of what was written between them. So a failure
+/// stays, and every flush fails, until the operator says that the disk is to be trusted again.
 #[derive(Debug, Default)]
 pub(crate) struct FlushGate(Mutex<FlushState>);
 
@@ -45,6 +58,17 @@ struct FlushState {
     /// Something was written since the last flush began, or that flush failed.
     unflushed: bool,
     in_flight: u32,
+    /// How a flush has failed.
+    failure: Option<IoError>,
+}
+
+/// What a flush asks of the backend.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) enum FlushNeed {
+    /// To flush.
+    Flush,
+    /// Nothing: the answer is known.
+    Known(IoResult),
 }
 
 impl FlushGate {
@@ -55,18 +79,69 @@ impl FlushGate {
 
     /// Whether a flush has to go to the backend. One that is on its way there may have started
     /// before what this one is about was written, or may yet fail: it saves nothing.
-    pub(crate) fn begin(&self) -> bool {
+    pub(crate) fn begin(&self) -> FlushNeed {
         let mut state = lock(&self.0);
-        let needed = state.unflushed || state.in_flight > 0;
+        if let Some(error) = state.failure {
+            return FlushNeed::Known(Err(error));
+        }
+        if !state.unflushed && state.in_flight == 0 {
+            return FlushNeed::Known(Ok(()));
+        }
         state.unflushed = false;
-        state.in_flight += u32::from(needed);
-        needed
+        state.in_flight += 1;
+        FlushNeed::Flush
     }
 
-    pub(crate) fn end(&self, result: IoResult) {
+    /// The backend has answered. Returns what that is worth, and whether it is the first failure.
+    pub(crate) fn end(&self, result: IoResult) -> (IoResult, bool) {
         let mut state = lock(&self.0);
         state.in_flight -= 1;
         state.unflushed |= result.is_err();
+        let first = state.failure.is_none() && result.is_err();
+        // The news may have gone to another flush that was on its way at the same time.
+        state.failure = state.failure.or(result.err());
+        (state.failure.map_or(Ok(()), Err), first)
+    }
+
+    /// How a flush has failed since the disk was trusted last.
+    pub(crate) fn failure(&self) -> Option<IoError> {
+        lock(&self.0).failure
+    }
+
+    /// The operator trusts the disk again; the next flush goes there.
+    pub(crate) fn trust(&self) {
+        let mut state = lock(&self.0);
+        state.unflushed |= state.failure.take().is_some();
+    }
+}
+
+/// How long a disk counts as being read after the last read has ended, in milliseconds: one that
+/// reads on has the next in flight by then.
+const READING_MS: u64 = 100;
+
+/// Reads of a disk that clients wait for, or will.
+#[derive(Debug, Default)]
+pub(crate) struct Reads {
+    in_flight: AtomicU64,
+    last_end_ms: AtomicU64,
+}
+
+impl Reads {
+    pub(crate) fn begin(&self) {
+        self.in_flight.fetch_add(1, Ordering::Relaxed);
+    }
+
+    /// One has ended, so many milliseconds after the start of everything.
+    pub(crate) fn end(&self, now_ms: u64) {
+        self.last_end_ms.store(now_ms, Ordering::Relaxed);
+        self.in_flight.fetch_sub(1, Ordering::Relaxed);
+    }
+
+    /// Whether the disk is being read.
+    pub(crate) fn are_on(&self, now_ms: u64) -> bool {
+        let last = self.last_end_ms.load(Ordering::Relaxed);
+        let lately = last > 0 && now_ms < last + READING_MS;
+        lately || self.in_flight.load(Ordering::Relaxed) > 0
     }
 }
 
@@ -81,6 +156,8 @@ pub(crate) enum Message {
     Answer(Answer),
     /// A huge request of this connection may be tried again.
     LaneFree { conn: u32 },
+    /// What the backend said to a question of this connection; nothing where it is not known.
+    Extents { conn: u32, generation: u32, request: Request, extents: Vec<Extent> },
     /// Serve this client.
     Connection { socket: OwnedFd, listener: u32 },
     /// Do this between two turns.
@@ -205,22 +282,36 @@ pub(crate) fn lock<T>(mutex: &Mutex<T>) -> MutexGuard<'_, T> {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use forebay_types::IoError;
 
     #[test]
     fn a_flush_is_skipped_only_when_nothing_can_be_unflushed() {
         let gate = FlushGate::default();
-        assert!(!gate.begin(), "nothing was written");
+        assert_eq!(gate.begin(), FlushNeed::Known(Ok(())), "nothing was written");
         gate.wrote();
-        assert!(gate.begin());
-        assert!(gate.begin(), "the first one is not done yet");
-        gate.end(Ok(()));
+        assert_eq!(gate.begin(), FlushNeed::Flush);
+        assert_eq!(gate.begin(), FlushNeed::Flush, "the first one is not done yet");
+        assert_eq!(gate.end(Ok(())).0, Ok(()));
         gate.wrote();
-        gate.end(Ok(()));
-        assert!(gate.begin(), "written while the others were on their way");
-        gate.end(Err(IoError::Io));
-        assert!(gate.begin(), "the last one failed");
-        gate.end(Ok(()));
-        assert!(!gate.begin());
+        assert_eq!(gate.end(Ok(())).0, Ok(()));
+        assert_eq!(gate.begin(), FlushNeed::Flush, "written while the others were on their way");
+        assert_eq!(gate.end(Ok(())).0, Ok(()));
+        assert_eq!(gate.begin(), FlushNeed::Known(Ok(())));
+    }
+
+    #[test]
+    fn a_failed_flush_stays_until_the_disk_is_trusted_again() {
+        let failed = FlushNeed::Known(Err(IoError::Io));
+        let gate = FlushGate::default();
+        gate.wrote();
+        assert_eq!((gate.begin(), gate.begin()), (FlushNeed::Flush, FlushNeed::Flush));
+        assert_eq!(gate.end(Err(IoError::Io)), (Err(IoError::Io), true));
+        assert_eq!(gate.end(Ok(())), (Err(IoError::Io), false), "it proves nothing any more");
+        assert_eq!((gate.begin(), gate.failure()), (failed, Some(IoError::Io)));
+        gate.trust();
+        assert_eq!(gate.failure(), None);
+        assert_eq!(gate.begin(), FlushNeed::Flush, "although nothing was written since");
+        assert_eq!(gate.end(Ok(())), (Ok(()), false));
+        gate.trust();
+        assert_eq!(gate.begin(), FlushNeed::Known(Ok(())), "trust alone is nothing to flush");
     }
 }

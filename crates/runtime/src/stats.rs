@@ -64,6 +64,8 @@ counts! {
     backend_flushes,
     /// Discards and writes of zeroes sent to the backend.
     backend_erases,
+    /// I/Os that the backend has answered, well or badly.
+    backend_answers,
     /// I/Os that the backend failed.
     backend_errors,
 }
@@ -162,6 +164,11 @@ pub(crate) struct WorkerStats {
     pub(crate) counts: Counts,
     /// Locked by the worker once per batch, and by whoever looks.
     pub(crate) latencies: Mutex<Latencies>,
+}
+
+/// Answers of the backend to all workers.
+pub(crate) fn add_up_answers(workers: &[WorkerStats]) -> u64 {
+    workers.iter().map(|worker| worker.counts.backend_answers.get()).sum()
 }
 
 /// The workers' shares added up.

@@ -4,7 +4,7 @@ use crate::server::{Runtime, VolumeError};
 use crate::stats::{LatencySummary, RequestCounters, add_up};
 use forebay_backend::Description;
 use forebay_engine::{ShardUsage, VolumeCounters};
-use forebay_types::{LINE_BYTES, Mode, VolumeId};
+use forebay_types::{IoError, LINE_BYTES, Mode, VolumeId};
 use std::sync::PoisonError;
 use std::sync::atomic::Ordering;
 
@@ -40,6 +40,8 @@ pub struct VolumeStatus {
     pub read_only: bool,
     /// Whether it is being removed.
     pub leaving: bool,
+    /// How a flush of its disk has failed since the disk was trusted last.
+    pub flush_failure: Option<IoError>,
     /// Bytes of it in the pool.
     pub cached_bytes: u64,
     /// Bytes of it in dirty lines.
@@ -121,6 +123,7 @@ impl Runtime {
                 mode: Mode::default(),
                 read_only: volume.read_only.load(Ordering::Relaxed),
                 leaving: volume.leaving.load(Ordering::Relaxed),
+                flush_failure: volume.flush.failure(),
                 cached_bytes: 0,
                 dirty_bytes: 0,
                 connections: volume.connections.load(Ordering::Relaxed),

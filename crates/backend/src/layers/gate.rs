@@ -1,7 +1,8 @@
 //! A gate that a test opens and closes: the way to a known moment in the life of an I/O.
 //!
 //! Open, it passes everything. Closed for some kinds, it holds their I/O until the test releases,
-//! fails or forgets it; held I/O has not touched what is below.
+//! fails or forgets it; held I/O has not touched what is below. Questions for extents, which block
+//! who asks, can be held as well.
 
 use super::{Kinds, describe};
 use crate::sync::lock;
@@ -22,6 +23,9 @@ pub struct Gate {
 struct State {
     closed: Kinds,
     held: VecDeque<Io>,
+    extents_closed: bool,
+    /// Questions for extents that wait.
+    extents_held: usize,
 }
 
 /// An I/O that waits at a gate.
@@ -36,7 +40,12 @@ pub struct HeldIo {
 impl Gate {
     /// An open gate in front of `inner`.
     pub fn new(inner: Arc<dyn Backend>) -> Arc<Self> {
-        let state = State { closed: Kinds::NONE, held: VecDeque::new() };
+        let state = State {
+            closed: Kinds::NONE,
+            held: VecDeque::new(),
+            extents_closed: false,
+            extents_held: 0,
+        };
         let description = describe("gate", &*inner);
         let (state, arrived) = (Mutex::new(state), Condvar::new());
         Arc::new(Self { state, arrived, inner, description })
@@ -50,7 +59,14 @@ impl Gate {
     /// Passes everything from now on, beginning with what is held.
     pub fn open(&self) {
         self.close(Kinds::NONE);
+        lock(&self.state).extents_closed = false;
+        self.arrived.notify_all();
         self.release_all();
+    }
+
+    /// Lets who asks for extents wait until the gate is opened.
+    pub fn close_extents(&self) {
+        lock(&self.state).extents_closed = true;
     }
 
     /// What is held, in the order of arrival.
@@ -62,9 +78,20 @@ impl Gate {
     /// Waits until at least `count` I/Os are held. Says whether they were within `time`.
     #[must_use]
     pub fn wait_held(&self, count: usize, time: Duration) -> bool {
+        self.wait_for(time, |state| state.held.len() >= count)
+    }
+
+    /// Waits until at least `count` questions for extents are held. Says whether they were within
+    /// `time`.
+    #[must_use]
+    pub fn wait_extents_held(&self, count: usize, time: Duration) -> bool {
+        self.wait_for(time, |state| state.extents_held >= count)
+    }
+
+    fn wait_for(&self, time: Duration, condition: impl Fn(&State) -> bool) -> bool {
         let deadline = Instant::now() + time;
         let mut state = lock(&self.state);
-        while state.held.len() < count {
+        while !condition(&state) {
             let left = deadline.saturating_duration_since(Instant::now());
             if left.is_zero() {
                 return false;
@@ -119,6 +146,14 @@ impl Backend for Gate {
     }
 
     fn extents(&self, range: ByteRange) -> Vec<Extent> {
+        let mut state = lock(&self.state);
+        state.extents_held += 1;
+        self.arrived.notify_all();
+        while state.extents_closed {
+            state = self.arrived.wait(state).unwrap_or_else(PoisonError::into_inner);
+        }
+        state.extents_held -= 1;
+        drop(state);
         self.inner.extents(range)
     }
 

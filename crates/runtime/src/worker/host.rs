@@ -5,7 +5,7 @@ use super::io::{Ended, Ios};
 use crate::memory::Memory;
 use crate::pool::MappedLines;
 use crate::reactor::Reactor;
-use crate::shared::{Message, Shared, Volume, lock};
+use crate::shared::{FlushNeed, Message, Shared, Volume, lock};
 use forebay_engine::{Answer, IoAction, MemoryStep, Outbox, Place, Shard};
 use forebay_nbd::ReplyTo;
 use forebay_types::{ByteRange, IoResult, LINE_BYTES, VolumeId};
@@ -100,10 +100,9 @@ impl<R: Reactor> Host for WorkerHost<R> {
 
     fn flush_backend(&mut self, volume: VolumeId, job: JobId) {
         let volume = Arc::clone(self.find_volume(volume).expect("a volume with requests stays"));
-        if volume.flush.begin() {
-            self.ios.flush(&mut self.reactor, volume, job);
-        } else {
-            self.ended.push(Ended::Flush { job, result: Ok(()) });
+        match volume.flush.begin() {
+            FlushNeed::Flush => self.ios.flush(&mut self.reactor, volume, job),
+            FlushNeed::Known(result) => self.ended.push(Ended::Flush { job, result }),
         }
     }
 

@@ -7,13 +7,12 @@ use crate::conn::{DIRECT_BYTES_MIN, Partial, Phase, Stage, Target, TlsSession};
 use crate::memory::Memory;
 use crate::reactor::Reactor;
 use crate::shared::Volume;
-use forebay_nbd::{Command, Extent, Negotiated, Parse, Request, Step};
+use forebay_nbd::{Command, Negotiated, Parse, Request, Step};
 use forebay_types::{IoError, limits::CONNECTION_REQUESTS_MAX};
 use forebay_volume::{Payload, RequestKind};
 use std::io;
 use std::os::fd::AsRawFd;
 use std::panic::{AssertUnwindSafe, catch_unwind};
-use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};
 
 /// What to do with the input after a step.
@@ -402,6 +401,11 @@ impl<R: Reactor> Worker<R> {
             self.refuse(index, request, IoError::NotPermitted, "the volume is read-only");
             return;
         }
+        let untrusted = conn.volume.as_ref().is_some_and(|volume| volume.flush.failure().is_some());
+        if untrusted && (request.fua || kind == RequestKind::Flush) {
+            self.refuse(index, request, IoError::Io, crate::shared::FLUSH_FAILED);
+            return;
+        }
         if flag(|volume| &volume.leaving) || self.host.shared.stopping.load(Ordering::Relaxed) {
             self.refuse(index, request, IoError::Shutdown, "the server is stopping");
             return;
@@ -426,30 +430,6 @@ impl<R: Reactor> Worker<R> {
         let range = request_range(request.offset, request.len);
         let request = forebay_volume::Request { volume: terms.export, kind, range };
         self.dispatcher.submit(&mut self.host, Token::Client(token), request, payload);
-    }
-
-    /// What is allocated. Where the pool may hold data that the disk has not, all of it is.
-    fn block_status(&mut self, index: u32, terms: &Negotiated, request: &Request) {
-        let shared = Arc::clone(&self.host.shared);
-        let Some(volume) = shared.volume(terms.export) else { return };
-        let range = request.range();
-        let mut dirty =
-            (0..shared.shards.len()).any(|shard| shared.shard(shard).dirty_lines(terms.export) > 0);
-        let extents = if dirty { Vec::new() } else { volume.backend.extents(range) };
-        // Looked at again: what became dirty meanwhile is not in the backend's answer.
-        dirty |=
-            (0..shared.shards.len()).any(|shard| shared.shard(shard).dirty_lines(terms.export) > 0);
-        let extents = if dirty { Vec::new() } else { extents };
-        let Some(conn) = self.host.connections.get(index) else { return };
-        conn.queued.push_header(|out| {
-            let extents = extents.iter().map(|extent| Extent {
-                len: extent.len,
-                hole: extent.hole,
-                zero: extent.zero,
-            });
-            terms.reply_block_status(request, extents, out);
-        });
-        self.host.connections.touch(index);
     }
 
     /// The plain text before TLS has been sent: from here on all is ciphertext.

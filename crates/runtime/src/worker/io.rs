@@ -7,6 +7,7 @@ use forebay_engine::{IoAction, IoId, IoVerb, Place};
 use forebay_types::{ByteRange, IoError, IoResult, VolumeId};
 use forebay_volume::{JobId, Mergeable, merge};
 use std::sync::Arc;
+use std::time::Instant;
 
 mod in_flight;
 
@@ -47,11 +48,14 @@ pub(crate) struct Ios {
     free: Vec<u32>,
     inbox: Arc<Inbox>,
     worker: usize,
+    /// The start of everything.
+    started: Instant,
 }
 
 impl Ios {
-    pub(super) fn new(inbox: Arc<Inbox>, worker: usize) -> Self {
-        Self { pending: Vec::new(), in_flight: Vec::new(), free: Vec::new(), inbox, worker }
+    pub(super) fn new(inbox: Arc<Inbox>, worker: usize, started: Instant) -> Self {
+        let (pending, in_flight, free) = (Vec::new(), Vec::new(), Vec::new());
+        Self { pending, in_flight, free, inbox, worker, started }
     }
 
     /// Takes an I/O of a shard, to be started with [`Ios::start`].
@@ -92,6 +96,9 @@ impl Ios {
 
     fn launch<R: Reactor>(&mut self, reactor: &mut R, mut io: InFlight) {
         io.count(self.worker);
+        if io.verb == Some(IoVerb::Read) {
+            io.volume.reads.begin();
+        }
         io.prepare_bounce();
         let tag = self.free.pop().unwrap_or_else(|| {
             self.in_flight.push(None);
@@ -165,14 +172,27 @@ impl Ios {
         ended: &mut Vec<Ended>,
     ) {
         let counts = &io.volume.stats[self.worker].counts;
+        counts.backend_answers.add(1);
         counts.backend_errors.add(u64::from(result.is_err()));
+        if io.verb == Some(IoVerb::Read) {
+            io.volume.reads.end(self.started.elapsed().as_millis() as u64);
+        }
         if io.verb.is_some_and(|verb| verb != IoVerb::Read) {
             // Before anybody is told: a flush that follows the answer must find it.
             io.volume.flush.wrote();
         }
         match io.purpose {
             Purpose::Flush(job) => {
-                io.volume.flush.end(result);
+                let (result, first_failure) = io.volume.flush.end(result);
+                if first_failure {
+                    tracing::error!(
+                        volume = io.volume.name,
+                        "a flush of the backing store {} failed: what was written before it may \
+                         be lost. Flushes fail until `forebay volume trust {}`",
+                        io.volume.backend.description().name,
+                        io.volume.name,
+                    );
+                }
                 ended.push(Ended::Flush { job, result });
             }
             Purpose::Shards(members) if result.is_err() && members.len() > 1 => {

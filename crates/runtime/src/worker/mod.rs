@@ -4,6 +4,7 @@
 //! hits at once from the pool, gather the misses into I/Os, and at the end of the turn start the
 //! I/Os and send each client's replies in one message. Nothing in it waits but the wait itself.
 
+mod extents;
 mod fill;
 mod host;
 mod input;
@@ -23,8 +24,8 @@ use forebay_types::limits::CONNECTIONS_MAX;
 use forebay_volume::Dispatcher;
 use io::{Ended, Ios};
 use std::os::fd::{AsRawFd, OwnedFd};
-use std::sync::Arc;
 use std::sync::atomic::Ordering;
+use std::sync::{Arc, PoisonError};
 use std::time::{Duration, Instant};
 
 /// How often shards with dirty data are looked after.
@@ -49,7 +50,7 @@ impl<R: Reactor> Worker<R> {
     pub(crate) fn new(shared: Arc<Shared>, worker: usize) -> std::io::Result<Self> {
         let inbox = Arc::clone(&shared.inboxes[worker]);
         let reactor = R::new(inbox.bell())?;
-        let now = Instant::now();
+        let (now, started) = (Instant::now(), shared.started);
         Ok(Self {
             dispatcher: Dispatcher::new(worker as u8),
             host: WorkerHost {
@@ -57,7 +58,7 @@ impl<R: Reactor> Worker<R> {
                 worker,
                 reactor,
                 connections: Connections::default(),
-                ios: Ios::new(inbox, worker),
+                ios: Ios::new(inbox, worker, started),
                 ended: Vec::new(),
                 volume: None,
                 now,
@@ -145,6 +146,9 @@ impl<R: Reactor> Worker<R> {
                     }
                 }
                 Message::Connection { socket, listener } => self.serve(socket, listener),
+                Message::Extents { conn, generation, request, extents } => {
+                    self.extents_known(conn, generation, &request, &extents);
+                }
                 Message::Task(task) => task(self),
             }
         }
@@ -238,6 +242,19 @@ impl<R: Reactor> Worker<R> {
         shared.worker_connections[self.host.worker].fetch_sub(1, Ordering::Relaxed);
     }
 
+    /// Tells a shard whose disks are being read.
+    fn note_reads(&self, shard: usize) {
+        let shared = &self.host.shared;
+        let now_ms = forebay_volume::Host::now_ms(&self.host);
+        let volumes = shared.volumes.read().unwrap_or_else(PoisonError::into_inner);
+        let mut shard = shared.shard(shard);
+        for volume in volumes.iter().flatten() {
+            if shard.has_volume(volume.id) {
+                shard.set_reading(volume.id, volume.reads.are_on(now_ms));
+            }
+        }
+    }
+
     /// Looks after what time brings: deadlines of clients, write-back of this worker's shards.
     fn tick(&mut self) {
         let workers = self.host.shared.inboxes.len();
@@ -246,6 +263,7 @@ impl<R: Reactor> Worker<R> {
         for shard in (self.host.worker..shards).step_by(workers) {
             if self.host.shared.shard(shard).needs_tick() {
                 dirty = true;
+                self.note_reads(shard);
                 self.dispatcher.tick(&mut self.host, shard);
             }
         }

@@ -7,11 +7,6 @@ use crate::shared::Shared;
 use std::io;
 use std::os::fd::AsRawFd;
 use std::sync::atomic::Ordering;
-use std::time::Duration;
-
-/// How long a client may take to fetch what one message holds while others wait for the room that
-/// it takes in the lane of huge requests.
-const FETCH_TIME: Duration = Duration::from_secs(60);
 
 impl<R: Reactor> Worker<R> {
     /// At the end of a turn: sends what is queued, or ends what is over, and gives back the room of
@@ -82,7 +77,7 @@ impl<R: Reactor> Worker<R> {
             Ok(false) => {
                 let message = conn.active.message();
                 conn.sending = true;
-                conn.fetch_by = Some(*now + FETCH_TIME);
+                conn.fetch_by = Some(*now + shared.patience.fetch);
                 reactor.send(index, conn.socket.as_raw_fd(), message);
                 false
             }
@@ -114,7 +109,7 @@ impl<R: Reactor> Worker<R> {
         match tls.message() {
             Ok(message) if !failed => {
                 conn.sending = true;
-                conn.fetch_by = Some(*now + FETCH_TIME);
+                conn.fetch_by = Some(*now + shared.patience.fetch);
                 reactor.send(index, conn.socket.as_raw_fd(), message);
             }
             _ => self.break_off(index, ""),

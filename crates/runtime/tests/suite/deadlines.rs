@@ -16,6 +16,7 @@ on_both_engines! {
     a_payload_that_trickles_has_an_end,
     a_slow_writer_does_not_hold_up_the_others,
     huge_requests_of_many_clients_are_all_served,
+    who_does_not_fetch_is_dropped_where_others_wait_for_the_room,
 }
 
 const MIB: u64 = 1 << 20;
@@ -25,7 +26,7 @@ fn server(engine: Engine, memory_bytes: u64) -> Server {
     let (handshake, payload_pause) = (Duration::from_secs(1), Duration::from_secs(2));
     let policy = PolicyKind::default();
     let config = RuntimeConfig { memory_bytes, workers: 2, engine, policy };
-    let patience = Patience { handshake, payload_pause };
+    let patience = Patience { handshake, payload_pause, ..Patience::default() };
     let server = Server::over(Runtime::start_with(config, patience).unwrap());
     server.add_memory("disk", 64 * MIB, Mode::WriteBack);
     server
@@ -130,4 +131,25 @@ fn huge_requests_of_many_clients_are_all_served(engine: Engine) {
         stream.write_all(&request(command::WRITE, 0, 1, 0, 32 << 20)).unwrap();
     }
     assert_eq!(server.client("disk").read(0, 32 * MIB).map(|data| data.len()), Ok(32 << 20));
+}
+
+fn who_does_not_fetch_is_dropped_where_others_wait_for_the_room(engine: Engine) {
+    let policy = PolicyKind::default();
+    let config = RuntimeConfig { memory_bytes: 64 * MIB, workers: 2, engine, policy };
+    let patience = Patience { fetch: Duration::from_secs(1), ..Patience::default() };
+    let server = Server::over(Runtime::start_with(config, patience).unwrap());
+    server.add_memory("disk", 64 * MIB, Mode::WriteBack);
+    let mut deaf = connect(&server.socket);
+    enter(&mut deaf, "disk");
+    deaf.write_all(&request(command::READ, 0, 1, 0, 32 << 20)).unwrap();
+    // The first bytes are there: the rest of them waits for us, and takes all the room there is.
+    deaf.read_exact(&mut [0; 16]).unwrap();
+    let begin = Instant::now();
+    let mut client = server.client("disk");
+    assert_eq!(client.read(0, 32 * MIB).map(|data| data.len()), Ok(32 << 20));
+    assert!(begin.elapsed() < Duration::from_secs(30), "{:?}", begin.elapsed());
+    let mut rest = Vec::new();
+    // It ends, by a reset perhaps, before all has come.
+    let _ = deaf.read_to_end(&mut rest);
+    assert!(rest.len() < 32 << 20, "{}", rest.len());
 }

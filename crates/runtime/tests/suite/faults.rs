@@ -16,6 +16,9 @@ on_both_engines! {
     a_failed_write_through_is_told_to_its_writer_only,
     write_back_keeps_what_a_failing_disk_does_not_take,
     a_failed_flush_of_the_disk_is_told,
+    a_joined_io_that_fails_is_split_and_fails_one_member,
+    a_write_beside_a_bad_sector_of_a_dirty_neighbour_succeeds,
+    after_a_failed_flush_no_flush_succeeds_until_the_disk_is_trusted,
     a_hanging_disk_does_not_disturb_another_volume,
     a_volume_that_can_not_be_written_back_is_not_removed,
     a_server_that_can_not_write_back_does_not_stop,
@@ -112,8 +115,94 @@ fn a_failed_flush_of_the_disk_is_told(engine: Engine) {
         assert_eq!(clients[0].write(0, &[1; 4096]), Ok(()));
         assert_eq!(clients[1].flush(), Err(IoError::Io), "{mode}");
         assert_eq!(clients[0].flush(), Err(IoError::Io), "{mode}: and again");
+    }
+}
+
+fn a_joined_io_that_fails_is_split_and_fails_one_member(engine: Engine) {
+    let server = Server::start_with(engine, 64 * MIB, 1);
+    let gate = Gate::new(memory(16 * MIB));
+    server.add("disk", Arc::clone(&gate) as _, Mode::WriteThrough);
+    let mut client = server.client("disk");
+    gate.close(Kinds::READ);
+    let mut bytes = Vec::new();
+    let cookies: Vec<u64> =
+        (0..8).map(|line| client.put(Command::Read, 0, line * 4096, 4096, &mut bytes)).collect();
+    std::io::Write::write_all(&mut client.stream, &bytes).unwrap();
+    assert!(gate.wait_held(1, PATIENCE));
+    let ranges = || gate.held().iter().map(|io| io.range).collect::<Vec<_>>();
+    assert_eq!(ranges(), [ByteRange::new(0, 8 * 4096)], "one I/O for all of them");
+    assert!(gate.fail(0, IoError::Io));
+    assert!(gate.wait_held(8, PATIENCE), "then one for each");
+    let bad = ByteRange::new(5 * 4096, 4096);
+    assert_eq!(ranges().iter().filter(|&&range| range == bad).count(), 1);
+    let at = ranges().iter().position(|&range| range == bad).unwrap();
+    assert!(gate.fail(at, IoError::Io));
+    gate.release_all();
+    // The reader of the bad one asks for itself alone before it gives up.
+    assert!(gate.wait_held(1, PATIENCE));
+    assert_eq!(ranges(), [bad]);
+    assert!(gate.fail(0, IoError::Io));
+    for (line, cookie) in cookies.into_iter().enumerate() {
+        let wanted = if line == 5 { Err(IoError::Io) } else { Ok(()) };
+        assert_eq!(client.wait(cookie).result, wanted, "line {line}");
+    }
+}
+
+fn a_write_beside_a_bad_sector_of_a_dirty_neighbour_succeeds(engine: Engine) {
+    let server = Server::start(engine);
+    let disk = memory(16 * MIB);
+    // The last sector of line 1 and all of line 3 are bad.
+    let bad = failing(&disk, Kinds::WRITE, Some(ByteRange::new(8192 - 512, 512)));
+    let (kinds, range) = (Kinds::WRITE, Some(ByteRange::new(3 * 4096, 4096)));
+    let worse = Errors::new(bad, ErrorRule { kinds, range, ..ErrorRule::default() });
+    server.add("disk", Arc::new(worse), Mode::WriteBack);
+    let mut client = server.client("disk");
+    assert_eq!(client.write(0, &[1; 4 * 4096]), Ok(()));
+    // Through to the disk, in between them.
+    assert_eq!(client.write_fua(8192, &[2; 4096]), Ok(()));
+    assert_eq!(client.write_fua(4096, &[3; 512]), Ok(()), "in the same line as a bad one");
+    assert_eq!(client.write_fua(8192 - 512, &[4; 512]), Err(IoError::Io), "this is its own");
+    assert_eq!(read_backend(&*disk, 8192, 4096), [2; 4096]);
+    assert_eq!(read_backend(&*disk, 4096, 512), [3; 512]);
+    let mut wanted = vec![1; 4 * 4096];
+    wanted[8192..12288].fill(2);
+    wanted[4096..4608].fill(3);
+    assert_eq!(client.read(0, 4 * 4096), Ok(wanted), "what was acknowledged is kept");
+    assert!(server.status("disk").dirty_bytes > 0);
+}
+
+fn after_a_failed_flush_no_flush_succeeds_until_the_disk_is_trusted(engine: Engine) {
+    for mode in Mode::ALL {
+        let server = Server::start(engine);
+        let bad = failing(&memory(MIB), Kinds::FLUSH, None);
+        server.add("disk", Arc::clone(&bad) as _, mode);
+        server.add_memory("other", MIB, mode);
+        let mut client = server.client("disk");
+        assert_eq!(client.write(0, &[1; 4096]), Ok(()));
+        assert_eq!(client.flush(), Err(IoError::Io), "{mode}");
+        // It failed once; what the disk says from now on proves nothing.
         bad.set_enabled(false);
-        assert_eq!(clients[0].flush(), Ok(()), "{mode}");
+        assert_eq!(client.flush(), Err(IoError::Io), "{mode}: it stays");
+        assert_eq!(client.write_fua(4096, &[2; 4096]), Err(IoError::Io), "{mode}: so does FUA");
+        assert_eq!(server.client("disk").flush(), Err(IoError::Io), "{mode}: others are told too");
+        assert_eq!(client.write(8192, &[3; 4096]), Ok(()), "{mode}: the rest goes on");
+        assert_eq!(client.read(8192, 4096), Ok(vec![3; 4096]), "{mode}");
+        assert_eq!(server.client("other").flush(), Ok(()), "{mode}: the neighbour is fine");
+        assert_eq!(server.status("disk").flush_failure, Some(IoError::Io), "{mode}");
+        for refused in [server.runtime.remove_volume("disk", |_| {}), server.runtime.stop(|_| {})] {
+            let named =
+                matches!(&refused, Err(VolumeError::FlushFailed { name, .. }) if name == "disk");
+            assert!(named, "{mode}: {refused:?}");
+        }
+        bad.set_enabled(true);
+        let trusted = server.runtime.trust_volume("disk", |_| {});
+        assert!(matches!(trusted, Err(VolumeError::FlushFailed { .. })), "{mode}: {trusted:?}");
+        bad.set_enabled(false);
+        server.runtime.trust_volume("disk", |_| {}).unwrap();
+        assert_eq!(server.status("disk").flush_failure, None, "{mode}");
+        assert_eq!(client.flush(), Ok(()), "{mode}");
+        assert_eq!(client.write_fua(4096, &[2; 4096]), Ok(()), "{mode}");
+        server.runtime.remove_volume("disk", |_| {}).unwrap();
     }
 }
 
@@ -164,8 +253,6 @@ fn a_volume_that_can_not_be_written_back_is_not_removed(engine: Engine) {
         }
         result => panic!("{result:?}"),
     }
-    assert!(client.try_wait(999).is_none(), "its clients were let go");
-    let mut client = server.client("disk");
     assert_eq!(client.read(0, 3 * 4096), Ok(vec![1; 3 * 4096]), "it goes on being served");
     assert_eq!(client.write(4096, &[2; 4096]), Ok(()));
     bad.set_enabled(false);

@@ -31,6 +31,7 @@ mod data;
 mod deadlines;
 mod faults;
 mod handshake;
+mod hanging;
 mod tls;
 mod transmission;
 mod volumes;

@@ -1,0 +1,159 @@
+//! Disks that do not answer: whom that holds up, and whom it does not.
+
+use crate::common::client::PATIENCE;
+use crate::common::wait_until;
+use crate::server::{Server, read_backend};
+use forebay_backend::MemoryBackend;
+use forebay_backend::layers::{Gate, Kinds};
+use forebay_nbd::{Command, Extent};
+use forebay_policy::PolicyKind;
+use forebay_runtime::{Engine, Patience, Runtime, RuntimeConfig, VolumeError};
+use forebay_types::Mode;
+use std::sync::Arc;
+use std::time::{Duration, Instant};
+
+on_both_engines! {
+    a_question_for_extents_that_hangs_holds_up_nobody_else,
+    more_questions_than_may_wait_are_answered_that_nothing_is_known,
+    a_client_that_leaves_its_question_behind_is_forgotten,
+    a_volume_whose_disk_hangs_is_not_removed_and_nothing_is_lost,
+    others_are_administered_while_a_disk_hangs,
+    a_server_whose_disk_hangs_does_not_stop,
+}
+
+const MIB: u64 = 1 << 20;
+
+/// One worker, so that all clients share it, and little patience with disks.
+fn server(engine: Engine) -> Server {
+    let policy = PolicyKind::default();
+    let config = RuntimeConfig { memory_bytes: 64 * MIB, workers: 1, engine, policy };
+    let patience = Patience { disk: Duration::from_secs(1), ..Patience::default() };
+    Server::over(Runtime::start_with(config, patience).unwrap())
+}
+
+fn gated(server: &Server, name: &str, mode: Mode) -> (Arc<Gate>, Arc<MemoryBackend>) {
+    let disk = Arc::new(MemoryBackend::new(16 * MIB).unwrap());
+    let gate = Gate::new(Arc::clone(&disk) as _);
+    server.add(name, Arc::clone(&gate) as _, mode);
+    (gate, disk)
+}
+
+fn a_question_for_extents_that_hangs_holds_up_nobody_else(engine: Engine) {
+    let server = server(engine);
+    let (gate, _) = gated(&server, "disk", Mode::WriteThrough);
+    let (mut asker, mut reader) = (server.client("disk"), server.client("disk"));
+    assert_eq!(reader.write(0, &[7; 4096]), Ok(()));
+    let wanted = asker.block_status(0, 8 * MIB).unwrap();
+    assert!(wanted.len() > 1, "a disk in memory knows its holes");
+    gate.close_extents();
+    let cookie = asker.send(Command::BlockStatus, 0, 0, 8 * MIB, &[]);
+    assert!(gate.wait_extents_held(1, PATIENCE));
+    let hits = || server.status("disk").requests.read_hits;
+    let before = hits();
+    for _ in 0..50 {
+        assert_eq!(reader.read(0, 4096), Ok(vec![7; 4096]), "others go on");
+        assert_eq!(asker.read(0, 4096), Ok(vec![7; 4096]), "and so does who asked");
+    }
+    assert_eq!(hits(), before + 100);
+    assert!(!asker.has_answer(cookie));
+    gate.open();
+    assert_eq!(asker.wait(cookie).extents, wanted);
+}
+
+fn more_questions_than_may_wait_are_answered_that_nothing_is_known(engine: Engine) {
+    let server = server(engine);
+    let (gate, _) = gated(&server, "disk", Mode::WriteThrough);
+    let mut client = server.client("disk");
+    let wanted = client.block_status(0, MIB).unwrap();
+    gate.close_extents();
+    let ask = |_| client.send(Command::BlockStatus, 0, 0, MIB, &[]);
+    let cookies: Vec<u64> = (0..80).map(ask).collect();
+    // One is being asked and 64 wait; the last is answered at once.
+    let unknown = [Extent { len: MIB, hole: false, zero: false }];
+    assert_eq!(client.wait(cookies[79]).extents, unknown);
+    assert!(!client.has_answer(cookies[0]));
+    gate.open();
+    assert_eq!(client.wait(cookies[0]).extents, wanted);
+    for &cookie in &cookies[1..79] {
+        let extents = client.wait(cookie).extents;
+        assert!(extents == wanted || extents == unknown);
+    }
+    assert_eq!(client.block_status(0, MIB), Ok(wanted), "and the next is asked again");
+}
+
+fn a_client_that_leaves_its_question_behind_is_forgotten(engine: Engine) {
+    let server = server(engine);
+    let (gate, _) = gated(&server, "disk", Mode::WriteThrough);
+    gate.close_extents();
+    let mut client = server.client("disk");
+    client.send(Command::BlockStatus, 0, 0, MIB, &[]);
+    assert!(gate.wait_extents_held(1, PATIENCE));
+    drop(client);
+    server.runtime.remove_volume("disk", |_| {}).unwrap();
+    wait_until("it is gone", PATIENCE, || server.runtime.status().unwrap().connections == 0);
+    // Another has its place when the answer comes.
+    server.add_memory("other", MIB, Mode::WriteThrough);
+    let mut other = server.client("other");
+    gate.open();
+    assert_eq!(other.read(0, 4096), Ok(vec![0; 4096]));
+    server.stop();
+}
+
+fn a_volume_whose_disk_hangs_is_not_removed_and_nothing_is_lost(engine: Engine) {
+    let server = server(engine);
+    let (gate, disk) = gated(&server, "disk", Mode::WriteBack);
+    let mut client = server.client("disk");
+    assert_eq!(client.write(4096, &[5; 8192]), Ok(()));
+    gate.close(Kinds::ALL);
+    let begin = Instant::now();
+    for _ in 0..2 {
+        match server.runtime.remove_volume("disk", |_| {}) {
+            Err(VolumeError::Hanging { name, seconds: 1, dirty_bytes: 8192 }) => {
+                assert_eq!(name, "disk");
+            }
+            result => panic!("{result:?}"),
+        }
+    }
+    assert!(begin.elapsed() < Duration::from_secs(30), "{:?}", begin.elapsed());
+    assert_eq!(client.read(4096, 8192), Ok(vec![5; 8192]), "its clients are served on");
+    assert!(!server.status("disk").leaving);
+    gate.open();
+    server.runtime.remove_volume("disk", |_| {}).unwrap();
+    assert_eq!(read_backend(&*disk, 4096, 8192), [5; 8192]);
+}
+
+fn others_are_administered_while_a_disk_hangs(engine: Engine) {
+    let policy = PolicyKind::default();
+    let config = RuntimeConfig { memory_bytes: 64 * MIB, workers: 1, engine, policy };
+    let server = Server::over(Runtime::start(config).unwrap());
+    let (gate, _) = gated(&server, "hangs", Mode::WriteBack);
+    assert_eq!(server.client("hangs").write(0, &[5; 4096]), Ok(()));
+    gate.close(Kinds::ALL);
+    std::thread::scope(|scope| {
+        let removing = scope.spawn(|| server.runtime.remove_volume("hangs", |_| {}));
+        assert!(gate.wait_held(1, PATIENCE), "the removal waits for the disk");
+        server.add_memory("other", MIB, Mode::WriteBack);
+        assert_eq!(server.client("other").write(0, &[1; 4096]), Ok(()));
+        server.set_mode("other", Mode::WriteThrough);
+        server.set_mode("hangs", Mode::WriteThrough);
+        server.runtime.flush_volume("other", |_| {}).unwrap();
+        server.runtime.remove_volume("other", |_| {}).unwrap();
+        assert!(!removing.is_finished());
+        gate.open();
+        removing.join().unwrap().unwrap();
+    });
+}
+
+fn a_server_whose_disk_hangs_does_not_stop(engine: Engine) {
+    let server = server(engine);
+    let (gate, _) = gated(&server, "disk", Mode::WriteThrough);
+    let mut client = server.client("disk");
+    gate.close(Kinds::READ);
+    client.send(Command::Read, 0, 0, 4096, &[]);
+    assert!(gate.wait_held(1, PATIENCE));
+    let stopped = server.runtime.stop(|_| {});
+    assert!(matches!(stopped, Err(VolumeError::Hanging { .. })), "{stopped:?}");
+    gate.open();
+    assert_eq!(server.client("disk").read(0, 4096), Ok(vec![0; 4096]), "new clients are let in");
+    server.stop();
+}
