@@ -1,5 +1,6 @@
 //! What the server answers when it can't do what was asked.
 
+use forebay_types::Shown;
 use serde::{Deserialize, Serialize};
 use std::fmt;
 use utoipa::ToSchema;
@@ -78,7 +79,9 @@ pub struct Problem {
 impl Problem {
     /// A problem with its remedy.
     pub fn new(kind: ErrorKind, message: impl Into<String>, remedy: impl Into<String>) -> Self {
-        Self { kind, message: message.into(), remedy: remedy.into() }
+        // Both quote what was asked for.
+        let shown = |text: String| Shown::line(&text).to_string();
+        Self { kind, message: shown(message.into()), remedy: shown(remedy.into()) }
     }
 
     /// No volume is called `name`.

@@ -1,5 +1,6 @@
 //! What is wrong with what the operator wrote, where it stands, and what to write instead.
 
+use forebay_types::Shown;
 use std::fmt;
 
 /// The outcome of reading a part of the configuration.
@@ -59,7 +60,7 @@ impl Place {
 
 impl fmt::Display for Place {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        write!(f, "{}:{}:{}", self.file, self.line, self.column)
+        write!(f, "{}:{}:{}", Shown::line(&self.file), self.line, self.column)
     }
 }
 
@@ -80,12 +81,15 @@ impl ConfigError {
         message: impl Into<String>,
         remedy: impl Into<String>,
     ) -> Self {
-        Self { mistake, place: None, message: message.into(), remedy: remedy.into() }
+        // Both quote what the operator wrote.
+        let shown = |text: String| Shown::line(&text).to_string();
+        let (message, remedy) = (shown(message.into()), shown(remedy.into()));
+        Self { mistake, place: None, message, remedy }
     }
 
     /// The same mistake, said of `thing`: `volume 'disk': no mode 'x'`.
     pub(crate) fn about(mut self, thing: impl fmt::Display) -> Self {
-        self.message = format!("{thing}: {}", self.message);
+        self.message = format!("{}: {}", Shown::line(&thing.to_string()), self.message);
         self
     }
 
@@ -144,6 +148,15 @@ mod tests {
         assert_eq!(place(3), (2, 1), "inside the umlaut");
         assert_eq!(place(4), (2, 2));
         assert_eq!(place(99), (3, 1));
+    }
+
+    #[test]
+    fn what_the_operator_wrote_is_shown_and_not_obeyed() {
+        let error = ConfigError::new(Mistake::Value, "no mode '\x1b[2J\n'", "not '\u{7}'")
+            .about("volume '\r'")
+            .at(|| Place::of("f\u{9b}", "", 0));
+        let shown = "f\\u{9b}:1:1: volume '\\r': no mode '\\u{1b}[2J\\n': not '\\u{7}'";
+        assert_eq!(error.to_string(), shown);
     }
 
     #[test]

@@ -96,6 +96,42 @@ fn a_wrong_command_line_is_answered_with_2_and_a_remedy() {
 }
 
 #[test]
+fn what_is_echoed_of_a_command_line_does_not_act_on_the_terminal() {
+    let bad = "\x1b[2J\x07\u{9b}1m\u{202e}";
+    let (with, volume) = (|text: &str| format!("{text}{bad}"), format!("d=/x,{bad}=1"));
+    for arguments in [
+        &[with("x").as_str()][..],
+        &["serve", "--volume", &volume],
+        &["serve", "--volume", &with("d=delay(")],
+        &["serve", &with("/none/"), "--memory", "64MiB"],
+        &["serve", "--nbd", &with("tcp:")],
+        &["serve", "--io", bad],
+        &["serve", "--memory", bad],
+        &["serve", "--config", &with("none")],
+        &["serve", &with("--")],
+        &["volume", "set", "d", bad],
+        &["volume", "set", "d", &with("mode=")],
+        &["lab", "replay", &with("none")],
+    ] {
+        let ran = alone(arguments);
+        assert_ne!(ran.code, Some(0), "{arguments:?}");
+        let acts = |c: char| (c.is_control() && c != '\n') || c == '\u{202e}';
+        assert!(!ran.err.contains(acts), "{arguments:?}: {:?}", ran.err);
+        // What clap says itself has lost the plainest of them already.
+        assert!(ran.err.contains("\\u{9b}1m\\u{202e}"), "{arguments:?}: {}", ran.err);
+    }
+    let ran = alone(&["volume", "set", "d\nx", "mode"]);
+    assert_eq!(ran.err.lines().count(), 1, "{}", ran.err);
+    with_daemon(&["disk=/dev/sdb"], |_, forebay| {
+        let ran = forebay(&["volume", "flush", bad]);
+        assert!(ran.err.starts_with("forebay: no volume '\\u{1b}[2J"), "{}", ran.err);
+        let added = forebay(&["volume", "add", &format!("other=/dev/{bad}")]);
+        assert_eq!(added.code, Some(0), "{}", added.err);
+        assert!(!forebay(&["volume", "list"]).out.contains('\x1b'));
+    });
+}
+
+#[test]
 fn a_mistake_in_the_file_is_named_with_its_place() {
     let directory = tempfile::tempdir().unwrap();
     std::fs::write(directory.path().join("f.toml"), "[[volume]]\nname = 'a'\nbakcing = '/x'\n")
@@ -153,6 +189,7 @@ fn volumes_are_added_changed_flushed_and_removed() {
         };
         fake.set_dirty("disk", 1 << 20);
         assert_eq!(said(&["volume", "flush", "disk"]), "volume 'disk' is flushed\n");
+        assert_eq!(said(&["volume", "trust", "disk"]), "volume 'disk' is trusted again\n");
         assert_eq!(
             said(&["volume", "add", "b=delay(read=1ms,write=1ms):b.img,read-only=yes"]),
             "volume 'b' is served: 1.0 GiB, write-through, read-only\n"

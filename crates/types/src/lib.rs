@@ -8,6 +8,7 @@ mod error;
 mod geometry;
 pub mod limits;
 mod mode;
+mod shown;
 mod size;
 
 pub use error::{IoError, IoResult};
@@ -15,4 +16,5 @@ pub use geometry::{
     ByteRange, LINE_BYTES, LINES_PER_REGION, REGION_BYTES, SECTOR_BYTES, SECTORS_PER_LINE, VolumeId,
 };
 pub use mode::{Mode, ParseModeError};
+pub use shown::Shown;
 pub use size::{ParseSizeError, Size};

@@ -1,0 +1,65 @@
+//! Text of unknown origin, as it may be shown.
+
+use std::fmt::{self, Write};
+
+/// Text that somebody else wrote, such as a wrong word of a command line, on its way to a terminal
+/// or a log: what would move the cursor, change colours, break the line or turn the direction of
+/// writing appears as an escape, `\u{1b}`.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Shown<'a> {
+    text: &'a str,
+    keeps_lines: bool,
+}
+
+impl<'a> Shown<'a> {
+    /// One line, whatever is in the text.
+    pub const fn line(text: &'a str) -> Self {
+        Self { text, keeps_lines: false }
+    }
+
+    /// Lines, as they are in the text.
+    pub const fn lines(text: &'a str) -> Self {
+        Self { text, keeps_lines: true }
+    }
+}
+
+impl fmt::Display for Shown<'_> {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        for c in self.text.chars() {
+            if is_plain(c) || (c == '\n' && self.keeps_lines) {
+                f.write_char(c)?;
+            } else {
+                write!(f, "{}", c.escape_default())?;
+            }
+        }
+        Ok(())
+    }
+}
+
+/// Whether a character takes its place in a line and does nothing else.
+fn is_plain(c: char) -> bool {
+    let turns = matches!(c, '\u{200e}' | '\u{200f}' | '\u{202a}'..='\u{202e}')
+        || matches!(c, '\u{2066}'..='\u{2069}');
+    let breaks = matches!(c, '\u{2028}' | '\u{2029}');
+    !(c.is_control() || turns || breaks)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn what_acts_on_a_terminal_is_shown_as_an_escape() {
+        for (text, shown) in [
+            ("plain 'ü' \\ \u{1f600}", "plain 'ü' \\ \u{1f600}"),
+            ("\x1b[31mred", "\\u{1b}[31mred"),
+            ("a\nb\tc\r\0", "a\\nb\\tc\\r\\u{0}"),
+            ("\u{9b}2J\x7f", "\\u{9b}2J\\u{7f}"),
+            ("\u{202e}txt.exe", "\\u{202e}txt.exe"),
+            ("a\u{2028}b", "a\\u{2028}b"),
+        ] {
+            assert_eq!(Shown::line(text).to_string(), shown);
+        }
+        assert_eq!(Shown::lines("a\n\x07b\n").to_string(), "a\n\\u{7}b\n");
+    }
+}
