@@ -80,6 +80,14 @@ impl BlockingClient {
         self.runtime.block_on(self.client.flush_volume(name, progress))
     }
 
+    /// See [`Client::trust_volume`].
+    ///
+    /// # Errors
+    /// See [`ClientError`].
+    pub fn trust_volume(&self, name: &str, progress: impl FnMut(Progress) + Send) -> Result<()> {
+        self.runtime.block_on(self.client.trust_volume(name, progress))
+    }
+
     /// See [`Client::stop`].
     ///
     /// # Errors

@@ -163,6 +163,18 @@ impl Client {
         self.long(Method::POST, &paths::volume_flush(name), progress).await
     }
 
+    /// Trusts a volume's disk again after it failed a flush, and flushes it.
+    ///
+    /// # Errors
+    /// See [`ClientError`].
+    pub async fn trust_volume(
+        &self,
+        name: &str,
+        progress: impl FnMut(Progress) + Send,
+    ) -> Result<()> {
+        self.long(Method::POST, &paths::volume_trust(name), progress).await
+    }
+
     /// Writes all dirty data to the disks and ends the server.
     ///
     /// # Errors

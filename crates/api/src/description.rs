@@ -32,6 +32,7 @@ pub fn openapi() -> openapi::OpenApi {
         set_volume,
         remove_volume,
         flush_volume,
+        trust_volume,
         stop,
         description
     )
@@ -111,6 +112,18 @@ fn remove_volume() {}
     ))]
 fn flush_volume() {}
 
+/// Trusts a volume's disk again after it failed a flush, and flushes it
+///
+/// Until then FLUSH and FUA fail: after a failed flush the kernel may have forgotten data that a
+/// later, successful one says nothing of. What is on the disk should be checked first.
+#[utoipa::path(post, path = paths::VOLUME_TRUST, tag = "volumes",
+    params(("name" = String, Path, description = "The volume's name")),
+    responses(
+        (status = 200, description = EVENTS, body = Event, content_type = EVENT_LINES),
+        (status = "default", description = PROBLEM, body = ErrorBody)
+    ))]
+fn trust_volume() {}
+
 #[cfg(test)]
 mod tests {
     use super::*;
@@ -149,6 +162,7 @@ mod tests {
                 "post /v1/stop",
                 "post /v1/volumes",
                 "post /v1/volumes/{name}/flush",
+                "post /v1/volumes/{name}/trust",
             ]
         );
     }

@@ -10,6 +10,8 @@ pub const VOLUMES: &str = "/v1/volumes";
 pub const VOLUME: &str = "/v1/volumes/{name}";
 /// `POST`: write a volume's dirty data to its disk.
 pub const VOLUME_FLUSH: &str = "/v1/volumes/{name}/flush";
+/// `POST`: trust a disk again after it failed a flush.
+pub const VOLUME_TRUST: &str = "/v1/volumes/{name}/trust";
 /// `POST`: write all dirty data to the disks and leave.
 pub const STOP: &str = "/v1/stop";
 /// `GET`: the description of this interface.
@@ -33,6 +35,11 @@ pub fn volume(name: &str) -> String {
 /// The path to flush the volume `name`.
 pub fn volume_flush(name: &str) -> String {
     format!("{}/flush", volume(name))
+}
+
+/// The path to trust the disk of the volume `name` again.
+pub fn volume_trust(name: &str) -> String {
+    format!("{}/trust", volume(name))
 }
 
 #[cfg(test)]

@@ -156,47 +156,49 @@ pub struct VolumeStatus {
     pub latency: Latencies,
 }
 
-/// What a volume has done. Reads and writes are those of clients; what became of each is told
-/// apart below them, so that hits, partial hits, misses and uncached reads add up to the reads.
+/// What a volume has done since it was added. A request is what a client sent; a part is what of
+/// it lies in one region of 1 MiB; a line is 4 KiB. Each is counted once, however often it was
+/// tried inside. Hits, partial hits and misses of reads add up to the reads.
 #[derive(Clone, Debug, PartialEq, Eq, Default, Serialize, Deserialize, ToSchema)]
 pub struct Counters {
-    /// Reads by clients.
+    /// Requests by clients to read.
     pub reads: u64,
-    /// Writes by clients.
+    /// Requests by clients to write.
     pub writes: u64,
-    /// Bytes read by clients.
+    /// Bytes that clients asked to read.
     pub read_bytes: u64,
-    /// Bytes written by clients.
+    /// Bytes that clients asked to write.
     pub write_bytes: u64,
-    /// Flushes by clients.
+    /// Requests by clients to flush.
     pub flushes: u64,
-    /// Trims by clients.
+    /// Requests by clients to trim.
     pub trims: u64,
     /// Requests by clients to write zeroes.
     pub zeroes: u64,
-    /// Reads served from memory alone.
+    /// Requests to read that were served from memory alone.
     pub read_hits: u64,
-    /// Reads of which a part was in memory.
+    /// Requests to read of which some lines were in memory.
     pub read_partial_hits: u64,
-    /// Reads of which nothing was in memory.
+    /// Requests to read of which no line was in memory.
     pub read_misses: u64,
-    /// Writes to what was in memory already.
+    /// Lines written that were in memory already.
     pub write_hits: u64,
-    /// Writes to what was not.
+    /// Lines written that were not.
     pub write_misses: u64,
-    /// Reads that memory was not asked for, by reason.
+    /// Parts of reads that went past memory, by reason. They are among the misses and partial
+    /// hits, except where the read was tried again after an error.
     pub uncached_reads: BTreeMap<String, u64>,
-    /// Writes that memory kept no copy of, by reason.
+    /// Parts of writes that were acknowledged by the disk and not from memory, by reason.
     pub uncached_writes: BTreeMap<String, u64>,
-    /// Reads from the disk.
+    /// I/Os sent to the disk to read, joined ones as one.
     pub backend_reads: u64,
-    /// Writes to the disk.
+    /// I/Os sent to the disk to write, joined ones as one.
     pub backend_writes: u64,
-    /// Bytes read from the disk.
+    /// Bytes that those asked for.
     pub backend_read_bytes: u64,
-    /// Bytes written to the disk.
+    /// Bytes that those brought.
     pub backend_write_bytes: u64,
-    /// Bytes read ahead.
+    /// Bytes of lines read ahead.
     pub prefetched_bytes: u64,
     /// Bytes of those that were read by a client later.
     pub prefetch_used_bytes: u64,

@@ -24,6 +24,7 @@ use crate::nbd::NbdError;
 use crate::{Backend, SpecError, layers, memory, model, nbd};
 use std::path::Path;
 use std::sync::Arc;
+use std::time::Duration;
 
 /// Layers and models that may lie on each other: more than make sense, few enough for any stack.
 const LAYERS_MAX: usize = 16;
@@ -35,11 +36,14 @@ pub struct OpenOptions {
     pub read_only: bool,
     /// How long I/O waits for a server that went away, in seconds, before it fails.
     pub reconnect_seconds: u32,
+    /// How long to wait for a file or block device that somebody else has. The kernel may give
+    /// the files of a process that was killed back a moment after it is gone.
+    pub in_use_wait: Duration,
 }
 
 impl Default for OpenOptions {
     fn default() -> Self {
-        Self { read_only: false, reconnect_seconds: 30 }
+        Self { read_only: false, reconnect_seconds: 30, in_use_wait: Duration::ZERO }
     }
 }
 

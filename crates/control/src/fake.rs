@@ -183,6 +183,10 @@ impl Manager for FakeManager {
         Ok(())
     }
 
+    fn trust_volume(&self, name: &str, progress: ProgressFn<'_>) -> Result<(), Problem> {
+        self.flush_volume(name, progress)
+    }
+
     fn stop(&self, progress: ProgressFn<'_>) -> Result<(), Problem> {
         if self.volume_list().iter().any(|volume| volume.name == "broken") {
             self.check("broken")?;

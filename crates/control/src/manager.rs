@@ -47,6 +47,12 @@ pub trait Manager: Send + Sync {
     /// There is no such volume, or its disk fails.
     fn flush_volume(&self, name: &str, progress: ProgressFn<'_>) -> Result<(), Problem>;
 
+    /// Trusts the volume's disk again after it failed a flush, and flushes it.
+    ///
+    /// # Errors
+    /// There is no such volume, or its disk fails again.
+    fn trust_volume(&self, name: &str, progress: ProgressFn<'_>) -> Result<(), Problem>;
+
     /// Writes all dirty data to the disks. When it returns without an error the daemon leaves;
     /// the server is given a moment to send its answer.
     ///

@@ -43,6 +43,7 @@ pub(crate) fn router(manager: Arc<dyn Manager>) -> Router {
         .route(paths::VOLUMES, get(list_volumes).post(add_volume))
         .route(paths::VOLUME, get(show_volume).patch(set_volume).delete(remove_volume))
         .route(paths::VOLUME_FLUSH, post(flush_volume))
+        .route(paths::VOLUME_TRUST, post(trust_volume))
         .fallback(not_found)
         .method_not_allowed_fallback(method_not_allowed)
         .layer(DefaultBodyLimit::max(REQUEST_BODY_BYTES_MAX))
@@ -133,6 +134,11 @@ async fn remove_volume(State(app): State<App>, Name(name): Name) -> Response {
 async fn flush_volume(State(app): State<App>, Name(name): Name) -> Response {
     tracing::info!(volume = %name, "asked to flush a volume");
     app.operate(move |manager, progress| manager.flush_volume(&name, progress)).await
+}
+
+async fn trust_volume(State(app): State<App>, Name(name): Name) -> Response {
+    tracing::info!(volume = %name, "asked to trust the disk of a volume again");
+    app.operate(move |manager, progress| manager.trust_volume(&name, progress)).await
 }
 
 async fn stop(State(app): State<App>) -> Response {

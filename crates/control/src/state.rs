@@ -6,9 +6,12 @@ use std::{
     io::{self, Write},
     os::unix::fs::{DirBuilderExt, OpenOptionsExt},
     path::{Path, PathBuf},
+    time::{Duration, Instant},
 };
 
 const LOCK_FILE: &str = "lock";
+/// How often a lock is tried that another daemon has.
+const LOCK_POLL: Duration = Duration::from_millis(50);
 
 /// Why control can't be set up.
 #[derive(Debug, thiserror::Error)]
@@ -75,6 +78,15 @@ impl StateDir {
     /// # Errors
     /// Another daemon has it, or it can't be made or written.
     pub fn take(path: impl Into<PathBuf>) -> Result<Self, ControlError> {
+        Self::take_within(path, Duration::ZERO)
+    }
+
+    /// The same, but waits for another daemon to end: the kernel may give back the lock of one
+    /// that was killed a moment after it is gone.
+    ///
+    /// # Errors
+    /// As [`StateDir::take`], once `wait` is over.
+    pub fn take_within(path: impl Into<PathBuf>, wait: Duration) -> Result<Self, ControlError> {
         let path = path.into();
         // Others may enter: NBD clients of other users find their socket here. The control socket
         // has permissions of its own.
@@ -92,7 +104,7 @@ impl StateDir {
             .mode(0o600)
             .open(&lock_path)
             .map_err(files)?;
-        match lock.try_lock() {
+        match lock_within(&lock, &path, wait) {
             Ok(()) => {}
             Err(TryLockError::WouldBlock) => {
                 let pid =
@@ -114,6 +126,29 @@ impl StateDir {
     /// Where the control socket is.
     pub fn control_socket(&self) -> PathBuf {
         self.path.join(CONTROL_SOCKET)
+    }
+}
+
+/// Locks a file as soon as nobody else has it, within the time there is.
+fn lock_within(lock: &File, path: &Path, wait: Duration) -> Result<(), TryLockError> {
+    let begin = Instant::now();
+    let mut said = false;
+    loop {
+        let locked = lock.try_lock();
+        let is_held = matches!(&locked, Err(TryLockError::WouldBlock));
+        if !is_held || begin.elapsed() >= wait {
+            return locked;
+        }
+        if !said {
+            let seconds = wait.as_secs();
+            tracing::info!(
+                path = %path.display(),
+                "the state directory is in use, by a daemon that is ending maybe: tried for \
+                 {seconds} s"
+            );
+            said = true;
+        }
+        std::thread::sleep(LOCK_POLL);
     }
 }
 

@@ -185,6 +185,17 @@ pub(crate) enum VolumeCommand {
         #[command(flatten)]
         state: StateArguments,
     },
+    /// Trust a volume's disk again after it failed a flush, and flush it
+    #[command(long_about = "Trust a volume's disk again after it failed a flush, and flush it.\n\
+        A disk that failed a flush may have lost what was written before, and later flushes do \
+        not tell of it. So FLUSH and FUA fail from then on, until the disk and what is on it \
+        have been checked and this is said.")]
+    Trust {
+        /// The volume's name
+        name: String,
+        #[command(flatten)]
+        state: StateArguments,
+    },
     /// Write a volume's dirty data to its disk
     Flush {
         /// The volume's name

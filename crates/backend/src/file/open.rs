@@ -13,6 +13,7 @@ use rustix::fs::{
 use rustix::io::Errno;
 use std::os::fd::OwnedFd;
 use std::path::{Path, PathBuf};
+use std::time::{Duration, Instant};
 
 /// Why a file or block device can't be opened.
 #[derive(Debug, thiserror::Error)]
@@ -101,7 +102,7 @@ pub(super) fn open(path: &Path, options: &OpenOptions) -> Result<Opened, FileErr
         source => FileError::System { path: path.into(), call: "stat", source },
     })?;
     let is_block = check_type(path, &stat)?;
-    let file = open_locked(path, is_block, options.read_only, OFlags::empty())?;
+    let file = open_patiently(path, is_block, options)?;
     let call = |call, source| FileError::System { path: path.into(), call, source };
     let opened = rustix::fs::fstat(&file).map_err(|source| call("fstat", source))?;
     if check_type(path, &opened)? != is_block {
@@ -162,6 +163,35 @@ fn check_size(path: &Path, size_bytes: u64) -> Result<(), FileError> {
         return Err(FileError::Size { path: path.into(), size_bytes, rounded_bytes });
     }
     Ok(())
+}
+
+/// How often a file is tried that somebody else has.
+const IN_USE_POLL: Duration = Duration::from_millis(50);
+
+/// Opens the file as soon as nobody else has it, within the time there is.
+fn open_patiently(
+    path: &Path,
+    is_block: bool,
+    options: &OpenOptions,
+) -> Result<OwnedFd, FileError> {
+    let begin = Instant::now();
+    let mut said = false;
+    loop {
+        let opened = open_locked(path, is_block, options.read_only, OFlags::empty());
+        let in_use = matches!(&opened, Err(FileError::InUse { .. }));
+        if !in_use || begin.elapsed() >= options.in_use_wait {
+            return opened;
+        }
+        if !said {
+            let seconds = options.in_use_wait.as_secs();
+            tracing::info!(
+                path = %path.display(),
+                "the file is in use, by a process that is ending maybe: tried for {seconds} s"
+            );
+            said = true;
+        }
+        std::thread::sleep(IN_USE_POLL);
+    }
 }
 
 /// Opens the file and takes it for this opening alone (a reader of a file: together with other

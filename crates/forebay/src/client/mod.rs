@@ -54,6 +54,13 @@ pub(crate) fn volume(command: VolumeCommand) -> anyhow::Result<()> {
             result?;
             print(&format!("{} is flushed\n", named(&name)))
         }
+        VolumeCommand::Trust { name, state } => {
+            let bar = Bar::new(&format!("flushing {}", named(&name)));
+            let result = connect(&state)?.trust_volume(&name, |progress| bar.show(progress));
+            bar.end();
+            result?;
+            print(&format!("{} is trusted again\n", named(&name)))
+        }
     }
 }
 

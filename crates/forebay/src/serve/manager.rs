@@ -1,5 +1,6 @@
 //! What the control server and the signals ask of the daemon, done on the runtime.
 
+use super::claims::Claims;
 use super::{listen, report, tls};
 use forebay_api::{ErrorKind, Problem, Progress, Status, VolumeStatus};
 use forebay_backend::OpenOptions;
@@ -10,15 +11,20 @@ use forebay_runtime::{
 };
 use std::cell::Cell;
 use std::sync::{Mutex, MutexGuard, PoisonError};
+use std::time::Duration;
 use tokio::sync::Notify;
+
+/// How long a change waits for another one of the same volume.
+const CLAIM_WAIT: Duration = Duration::from_secs(5);
 
 /// The running daemon.
 pub(super) struct Daemon {
     runtime: Runtime,
     tls: Option<TlsSetup>,
     state: Mutex<State>,
-    /// Held for the time of a change, so that changes come one after the other.
-    changing: Mutex<()>,
+    claims: Claims,
+    /// How long adding a volume waits for a disk that another process has.
+    in_use_wait: Duration,
     stopped: Notify,
 }
 
@@ -37,9 +43,15 @@ impl Daemon {
             runtime,
             tls,
             state: Mutex::new(state),
-            changing: Mutex::default(),
+            claims: Claims::new(CLAIM_WAIT),
+            in_use_wait: Duration::ZERO,
             stopped: Notify::new(),
         }
+    }
+
+    /// Sets how long adding a volume waits for a disk that another process has.
+    pub(super) const fn wait_for_disks(&mut self, wait: Duration) {
+        self.in_use_wait = wait;
     }
 
     fn state(&self) -> MutexGuard<'_, State> {
@@ -122,10 +134,6 @@ impl Daemon {
         let remedy = "start the server with --tls selective, --tls-cert and --tls-key";
         Err(Problem::new(ErrorKind::Invalid, message, remedy))
     }
-
-    fn changing(&self) -> MutexGuard<'_, ()> {
-        self.changing.lock().unwrap_or_else(PoisonError::into_inner)
-    }
 }
 
 impl Manager for Daemon {
@@ -156,9 +164,9 @@ impl Manager for Daemon {
     }
 
     fn add_volume(&self, spec: VolumeSpec) -> Result<VolumeStatus, Problem> {
-        let _changing = self.changing();
         self.check_tls(&spec.name, Some(spec.tls))?;
-        let options = OpenOptions { read_only: spec.read_only, ..OpenOptions::default() };
+        let (read_only, in_use_wait) = (spec.read_only, self.in_use_wait);
+        let options = OpenOptions { read_only, in_use_wait, ..OpenOptions::default() };
         let backend = forebay_backend::open(&spec.backing, &options).map_err(|error| {
             // The sentence ends with the remedy, where it has one.
             let text = error.to_string();
@@ -168,6 +176,8 @@ impl Manager for Daemon {
             };
             Problem::new(ErrorKind::Failed, format!("volume '{}': {message}", spec.name), remedy)
         })?;
+        // Only now: opening may hang, and then keeps nobody else waiting, not even a stop.
+        let _claim = self.claims.volume(&spec.name)?;
         let size = forebay_types::Size(backend.description().size_bytes);
         let settings = VolumeSettings {
             name: spec.name.clone(),
@@ -186,11 +196,11 @@ impl Manager for Daemon {
     }
 
     fn set_volume(&self, name: &str, change: VolumeChange) -> Result<VolumeStatus, Problem> {
-        let _changing = self.changing();
-        let found = self.state().volumes.iter().position(|spec| spec.name == name);
-        let at = found.ok_or_else(|| Problem::unknown_volume(name))?;
+        let _claim = self.claims.volume(name)?;
+        let found = self.state().volumes.iter().find(|spec| spec.name == name).cloned();
+        let spec = found.ok_or_else(|| Problem::unknown_volume(name))?;
         self.check_tls(name, change.tls)?;
-        let spec = self.state().volumes[at].with(&change);
+        let spec = spec.with(&change);
         let spec = spec.map_err(forebay_control::invalid)?;
         let change = RuntimeChange {
             description: spec.description.clone().unwrap_or_default(),
@@ -200,12 +210,14 @@ impl Manager for Daemon {
             tls_only: spec.tls == TlsUse::Required,
         };
         self.runtime.change_volume(name, change).map_err(problem)?;
-        self.state().volumes[at] = spec;
+        for entry in self.state().volumes.iter_mut().filter(|entry| entry.name == name) {
+            entry.clone_from(&spec);
+        }
         self.volume_status(name)
     }
 
     fn remove_volume(&self, name: &str, progress: ProgressFn<'_>) -> Result<(), Problem> {
-        let _changing = self.changing();
+        let _claim = self.claims.volume(name)?;
         self.runtime.remove_volume(name, reporter(progress)).map_err(problem)?;
         self.state().volumes.retain(|spec| spec.name != name);
         tracing::info!("volume '{name}' is removed");
@@ -216,8 +228,14 @@ impl Manager for Daemon {
         self.runtime.flush_volume(name, reporter(progress)).map_err(problem)
     }
 
+    fn trust_volume(&self, name: &str, progress: ProgressFn<'_>) -> Result<(), Problem> {
+        self.runtime.trust_volume(name, reporter(progress)).map_err(problem)?;
+        tracing::info!("the disk of volume '{name}' is trusted again");
+        Ok(())
+    }
+
     fn stop(&self, progress: ProgressFn<'_>) -> Result<(), Problem> {
-        let _changing = self.changing();
+        let _claim = self.claims.everything()?;
         self.runtime.stop(reporter(progress)).map_err(problem)?;
         for address in &self.state().addresses {
             if let Some(path) = address.strip_prefix("unix:") {
@@ -253,6 +271,7 @@ fn problem(error: VolumeError) -> Problem {
         VolumeError::Unknown(name) => return Problem::unknown_volume(name),
         VolumeError::Name(_) | VolumeError::BackingReadOnly(_) => ErrorKind::Invalid,
         VolumeError::Stopping => ErrorKind::Stopping,
+        VolumeError::Leaving(_) => ErrorKind::Busy,
         _ => ErrorKind::Failed,
     };
     let text = error.to_string();

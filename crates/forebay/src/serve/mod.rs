@@ -1,5 +1,6 @@
 //! The daemon: reads the configuration, wires the parts together, and waits for the end.
 
+mod claims;
 mod listen;
 mod manager;
 mod report;
@@ -14,22 +15,27 @@ use forebay_types::Size;
 use manager::Daemon;
 use rustix::process::{Resource, Rlimit, getrlimit, setrlimit};
 use std::sync::Arc;
+use std::time::Duration;
 
 /// More workers than this gain nothing where nobody has asked for them.
 const WORKERS_AUTO_MAX: usize = 8;
+
+/// How long a start waits for what a killed predecessor had locked: the kernel may give its files
+/// back a moment after it is gone.
+const IN_USE_WAIT: Duration = Duration::from_secs(5);
 
 /// Serves the volumes of `config` until it is told to stop.
 ///
 /// # Errors
 /// The daemon can't be started, or can't write all dirty data to the disks when it stops.
 pub(crate) fn run(config: Config) -> anyhow::Result<()> {
-    let state = StateDir::take(&config.state)?;
+    let state = StateDir::take_within(&config.state, IN_USE_WAIT)?;
     let tokio = tokio::runtime::Builder::new_multi_thread()
         .worker_threads(1)
         .enable_all()
         .build()
         .context("the control server can't start")?;
-    let _inside = tokio.enter();
+    let inside = tokio.enter();
     // Before anything that a signal must not tear.
     let signals = Signals::listen().context("signals can't be handled")?;
     let control = Server::bind(&state)?;
@@ -45,6 +51,9 @@ pub(crate) fn run(config: Config) -> anyhow::Result<()> {
     // The receiver is the control server, which ends with it.
     let _ = leave.send(true);
     tokio.block_on(serving)??;
+    drop(inside);
+    // A command that hangs in a disk's opening has nothing to lose.
+    tokio.shutdown_background();
     tracing::info!("everything is on the disks; good-bye");
     Ok(())
 }
@@ -82,10 +91,12 @@ fn start(config: Config) -> anyhow::Result<Daemon> {
     tracing::info!("{} of memory, clients and files by {}", Size(memory_bytes), runtime.engine());
     let volumes = config.volumes.clone();
     let listeners = config.nbd.clone();
-    let daemon = Daemon::new(runtime, config, tls);
+    let mut daemon = Daemon::new(runtime, config, tls);
+    daemon.wait_for_disks(IN_USE_WAIT);
     for spec in volumes {
         daemon.add_volume(spec).map_err(|problem| anyhow::anyhow!("{problem}"))?;
     }
+    daemon.wait_for_disks(Duration::ZERO);
     for address in listeners {
         daemon.listen(&address)?;
     }

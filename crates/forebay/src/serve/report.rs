@@ -18,8 +18,8 @@ pub(super) const fn memory(memory: &MemoryStatus) -> Memory {
 pub(super) fn volume(spec: &VolumeSpec, figures: &Figures) -> VolumeStatus {
     // A volume that was write-back a moment ago still brings its dirty data to the disk.
     let draining = figures.mode != Mode::WriteBack && figures.dirty_bytes > 0;
-    let failing = figures.engine.destage_errors > 0 && figures.dirty_bytes > 0;
-    let state = match (figures.leaving, failing) {
+    let failing = state_reason(figures);
+    let state = match (figures.leaving, failing.is_some()) {
         (true, _) => VolumeState::Flushing,
         (false, true) => VolumeState::Failing,
         (false, false) => VolumeState::Serving,
@@ -39,14 +39,28 @@ pub(super) fn volume(spec: &VolumeSpec, figures: &Figures) -> VolumeStatus {
         tls: spec.tls.to_string(),
         description: spec.description.clone(),
         state,
-        state_reason: failing.then(|| {
-            "the backing store fails to take dirty data, which is kept and tried again".to_owned()
-        }),
+        state_reason: failing,
         cached_bytes: figures.cached_bytes,
         dirty_bytes: figures.dirty_bytes,
         counters: counters(figures),
         latency: latencies(figures),
     }
+}
+
+/// What is wrong with the backing store.
+fn state_reason(figures: &Figures) -> Option<String> {
+    if let Some(error) = figures.flush_failure {
+        let name = &figures.name;
+        return Some(format!(
+            "a flush of the backing store failed ({error}): what was written before it may be \
+             lost. FLUSH and FUA fail until the disk has been checked and `forebay volume trust \
+             {name}` is said"
+        ));
+    }
+    let failing = figures.engine.destage_errors > 0 && figures.dirty_bytes > 0;
+    failing.then(|| {
+        "the backing store fails to take dirty data, which is kept and tried again".to_owned()
+    })
 }
 
 fn counters(figures: &Figures) -> Counters {

@@ -8,5 +8,8 @@ mod common;
 mod connections;
 mod crash;
 mod libnbd;
+mod listening;
+mod locks;
 mod memory;
 mod process;
+mod stopping;

@@ -40,13 +40,17 @@ impl Daemon {
         for volume in volumes {
             command.args(["--volume", volume]);
         }
+        Self::spawn(command, socket)
+    }
+
+    /// Starts a command that is a daemon, and waits until clients can connect.
+    pub fn spawn(mut command: Command, socket: PathBuf) -> Self {
         let mut daemon = Self { child: command.spawn().unwrap(), socket };
         wait_until("the daemon answers", PATIENCE, || {
             // What was killed a moment ago keeps its disk locked until the kernel has taken its
-            // rings apart. A service manager would start us again, and so does this.
-            if daemon.child.try_wait().unwrap().is_some() {
-                daemon.child = command.spawn().unwrap();
-            }
+            // rings apart: a start waits for that.
+            let ended = daemon.child.try_wait().unwrap();
+            assert!(ended.is_none(), "the daemon has given up: {ended:?}");
             UnixStream::connect(&daemon.socket).is_ok()
         });
         daemon
@@ -63,10 +67,15 @@ impl Daemon {
         self.child.wait().unwrap();
     }
 
-    /// Asks it to stop, and waits until it has.
-    pub fn stop(mut self) {
+    /// Sends it a signal to stop.
+    pub fn terminate(&self) {
         let pid = rustix::process::Pid::from_child(&self.child);
         rustix::process::kill_process(pid, rustix::process::Signal::TERM).unwrap();
+    }
+
+    /// Asks it to stop, and waits until it has.
+    pub fn stop(mut self) {
+        self.terminate();
         assert!(self.child.wait().unwrap().success());
     }
 

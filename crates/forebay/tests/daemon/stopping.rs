@@ -1,0 +1,60 @@
+//! A stop that a disk does not let happen.
+
+use crate::common::client::PATIENCE;
+use crate::common::wait_until;
+use crate::process::Daemon;
+use forebay_types::IoError;
+use std::process::Command;
+
+#[test]
+fn a_signal_does_not_end_a_daemon_whose_disk_fails() {
+    let directory = tempfile::tempdir().unwrap();
+    let at = |name: &str| directory.path().join(name);
+    std::fs::File::create(at("disk.img")).unwrap().set_len(1 << 20).unwrap();
+    let disk = at("disk.img");
+    let volume = |name: &str, kind: &str, mode: &str| {
+        format!("{name}=error(kind={kind}):{},{mode}", disk.with_file_name(name).display())
+    };
+    for name in ["writes", "flushes"] {
+        std::fs::copy(&disk, at(name)).unwrap();
+    }
+    let log = std::fs::File::create(at("log")).unwrap();
+    let mut command = Command::new(env!("CARGO_BIN_EXE_forebay"));
+    let back = "mode=write-back,protection=none,accept-loss=yes";
+    command
+        .args(["serve", "--memory", "64MiB", "--workers", "1", "--log", "info"])
+        .args(["--volume", &volume("writes", "write", back)])
+        .args(["--volume", &volume("flushes", "flush", "mode=write-through")])
+        .arg("--state")
+        .arg(at("state"))
+        .arg("--nbd")
+        .arg(format!("unix:{}", at("nbd.sock").display()))
+        .stderr(log);
+    let daemon = Daemon::spawn(command, at("nbd.sock"));
+    let log = || std::fs::read_to_string(at("log")).unwrap();
+    let (mut back, mut through) = (daemon.client("writes"), daemon.client("flushes"));
+    assert_eq!(back.write(0, &[7; 4096]), Ok(()));
+    assert_eq!(through.write(0, &[8; 4096]), Ok(()));
+    for times in 1..3 {
+        daemon.terminate();
+        wait_until("the signal was heeded", PATIENCE, || {
+            log().matches("not stopped: volume 'writes' still has 4096 bytes").count() == times
+        });
+        assert_eq!(back.read(0, 4096), Ok(vec![7; 4096]), "it serves on");
+        assert_eq!(daemon.client("writes").read(0, 4096), Ok(vec![7; 4096]), "also new clients");
+    }
+    assert_eq!(through.flush(), Err(IoError::Io));
+    let ran = |arguments: &[&str]| {
+        let mut command = Command::new(env!("CARGO_BIN_EXE_forebay"));
+        let output = command.args(arguments).arg("--state").arg(at("state")).output().unwrap();
+        let said = [output.stdout, output.stderr].concat();
+        (output.status.code(), String::from_utf8(said).unwrap())
+    };
+    let (code, text) = ran(&["volume", "list", "--json"]);
+    assert_eq!(code, Some(0), "{text}");
+    assert!(text.contains("\"failing\"") && text.contains("volume trust flushes"), "{text}");
+    let (code, text) = ran(&["volume", "remove", "flushes"]);
+    assert!(code == Some(1) && text.contains("forebay volume trust flushes"), "{text}");
+    let (code, text) = ran(&["volume", "trust", "flushes"]);
+    assert!(code == Some(1) && text.contains("a flush of the backing store"), "it fails: {text}");
+}
