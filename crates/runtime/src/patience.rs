@@ -7,7 +7,8 @@ use std::time::{Duration, Instant};
 /// byte now and then would otherwise keep the memory of the largest payload for ever.
 const PAYLOAD_BYTES_PER_SECOND_MIN: u64 = 64 << 10;
 
-/// How long clients and disks may take. The defaults are for people and networks; tests are less patient.
+/// How long clients and disks may take. The defaults are for people and networks; tests are less
+/// patient.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Patience {
     /// From connecting to the transmission phase, TLS included.

@@ -235,7 +235,7 @@ fn a_write_over_a_dirty_run_is_judged_by_its_own_sectors() {
         assert_eq!(rig.learnt(2), Some(Outcome::Done(Ok(()))));
         let first = (offset / 512) as usize;
         assert_eq!(rig.disk[first..first + (len / 512) as usize], vec![8; (len / 512) as usize]);
-        // What the disk did not take of the neighbours is still there, and goes with the next flush.
+        // What the disk did not take of the neighbours is there, and goes with the next flush.
         assert_eq!(rig.flush(3), None);
         rig.end_all();
         assert_eq!(rig.learnt(3), Some(Outcome::Done(Ok(()))));
