@@ -1,0 +1,558 @@
+//! The dispatcher against a dumb oracle: a list of what each sector may hold.
+//!
+//! Two workers share four shards with little room, so that requests wait for each other, are
+//! evicted, go past the cache, and are answered by the other worker. I/Os are joined like in the
+//! runtime, and end in whatever order the case says; streams read ahead. Every request is answered
+//! once; a read returns, for each sector, the newest value written before it, or one that was being
+//! written meanwhile; after a last flush the disk holds what was written last.
+
+#![allow(clippy::unwrap_used, reason = "a helper of a test may fail like the test")]
+
+use forebay_engine::{
+    Answer, IoAction, IoVerb, LineMeta, MemoryStep, Outbox, Place, Shard, ShardConfig,
+};
+use forebay_policy::PolicyKind;
+use forebay_types::{ByteRange, IoResult, LINE_BYTES, Mode, SECTOR_BYTES, VolumeId};
+use forebay_volume::{
+    Dispatcher, Host, JobId, Mergeable, Payload, Reply, Request, RequestKind, Streams, merge,
+};
+use proptest::prelude::*;
+use std::cell::Cell;
+use std::rc::Rc;
+
+const VOLUME: VolumeId = VolumeId(0);
+/// Three regions and a half.
+const SECTORS: u64 = 7 << 10;
+const SHARDS: usize = 4;
+const WORKERS: usize = 2;
+const SLOTS: usize = 48;
+
+/// Memory of a request, one value for a sector: payloads keep their bytes, buffers are filled.
+#[derive(Clone)]
+struct Memory {
+    bytes: Rc<[u8]>,
+    filled: Rc<[Cell<u8>]>,
+}
+
+impl AsRef<[u8]> for Memory {
+    fn as_ref(&self) -> &[u8] {
+        &self.bytes
+    }
+}
+
+impl Memory {
+    fn of(bytes: &[u8]) -> Self {
+        let filled = bytes.chunks(SECTOR_BYTES as usize).map(|sector| Cell::new(sector[0]));
+        Self { bytes: bytes.into(), filled: filled.collect() }
+    }
+}
+
+/// An I/O that the turn has gathered.
+struct Pending {
+    shard: usize,
+    action: IoAction,
+    memory: Option<(Memory, u64)>,
+}
+
+impl Mergeable for Pending {
+    fn verb(&self) -> IoVerb {
+        self.action.verb
+    }
+
+    fn volume(&self) -> VolumeId {
+        self.action.volume
+    }
+
+    fn range(&self) -> ByteRange {
+        self.action.range
+    }
+}
+
+/// What is under way to the disk.
+enum Io {
+    Joined(Vec<Pending>),
+    Flush { worker: usize, job: JobId },
+}
+
+/// A write of a sector.
+#[derive(Clone, Copy, Debug)]
+struct Version {
+    value: u8,
+    /// When it was asked for and answered, on a clock of requests and answers.
+    begin: u64,
+    end: Option<u64>,
+}
+
+/// What a request that is in flight may find or leave.
+struct Asked {
+    kind: RequestKind,
+    range: ByteRange,
+    begin: u64,
+    /// For a read: what each sector may hold.
+    allowed: Vec<Vec<u8>>,
+}
+
+struct World {
+    worker: usize,
+    shards: Vec<Shard<Vec<LineMeta>>>,
+    pools: Vec<Vec<u8>>,
+    disk: Vec<u8>,
+    pending: Vec<Pending>,
+    ios: Vec<Io>,
+    forwarded: Vec<(u8, Answer)>,
+    streams: Streams,
+    now_ms: u64,
+    asked: Vec<Option<Asked>>,
+    answered: usize,
+    /// What each sector may hold: the writes that no later one has replaced for sure.
+    sectors: Vec<Vec<Version>>,
+    clock: u64,
+}
+
+const fn slot_index(slot: u32, offset: u32) -> usize {
+    slot as usize * 8 + offset as usize / SECTOR_BYTES as usize
+}
+
+fn sectors_of(range: ByteRange) -> std::ops::Range<usize> {
+    (range.offset / SECTOR_BYTES) as usize..(range.end() / SECTOR_BYTES) as usize
+}
+
+impl World {
+    fn new(mode: Mode) -> Self {
+        let shards = (0..SHARDS).map(|_| {
+            let policy = PolicyKind::default().build(SLOTS);
+            let config = ShardConfig { dirty_age_ms: 100, ..ShardConfig::for_slots(SLOTS) };
+            let mut shard = Shard::new(vec![LineMeta::FREE; SLOTS], policy, config);
+            shard.add_volume(VOLUME, SECTORS * SECTOR_BYTES, mode);
+            shard
+        });
+        Self {
+            worker: 0,
+            shards: shards.collect(),
+            pools: vec![vec![0xee; SLOTS * 8]; SHARDS],
+            disk: vec![0; SECTORS as usize],
+            pending: Vec::new(),
+            ios: Vec::new(),
+            forwarded: Vec::new(),
+            streams: Streams::new(SECTORS * SECTOR_BYTES, (SLOTS * SHARDS) as u64 * LINE_BYTES),
+            now_ms: 0,
+            asked: Vec::new(),
+            answered: 0,
+            sectors: vec![vec![Version { value: 0, begin: 0, end: Some(0) }]; SECTORS as usize],
+            clock: 0,
+        }
+    }
+
+    /// The value at a place of an I/O or reply, sector by sector.
+    fn value(&self, shard: usize, place: Place, memory: Option<&(Memory, u64)>, at: u32) -> u8 {
+        let skip = at * SECTOR_BYTES as u32;
+        match place {
+            Place::Slot { slot, offset } => self.pools[shard][slot_index(slot, offset + skip)],
+            Place::Private { offset } => {
+                let (memory, base) = memory.unwrap();
+                let byte = base + u64::from(offset + skip);
+                memory.filled[(byte / SECTOR_BYTES) as usize].get()
+            }
+            Place::Discard => panic!("nothing is written from nowhere"),
+        }
+    }
+
+    /// Does to the disk, or to memory, what an I/O is for.
+    fn carry_out(&mut self, io: &Pending) {
+        let mut sector = (io.action.range.offset / SECTOR_BYTES) as usize;
+        if matches!(io.action.verb, IoVerb::Zero { .. } | IoVerb::Discard) {
+            self.disk[sectors_of(io.action.range)].fill(0);
+        }
+        for segment in &io.action.segments {
+            for at in 0..segment.len / SECTOR_BYTES as u32 {
+                let skip = at * SECTOR_BYTES as u32;
+                match (io.action.verb, segment.place) {
+                    (IoVerb::Write { .. }, place) => {
+                        self.disk[sector] = self.value(io.shard, place, io.memory.as_ref(), at);
+                    }
+                    (_, Place::Slot { slot, offset }) => {
+                        self.pools[io.shard][slot_index(slot, offset + skip)] = self.disk[sector];
+                    }
+                    (_, Place::Private { offset }) => {
+                        let (memory, base) = io.memory.as_ref().unwrap();
+                        let byte = base + u64::from(offset + skip);
+                        memory.filled[(byte / SECTOR_BYTES) as usize].set(self.disk[sector]);
+                    }
+                    (_, Place::Discard) => {}
+                }
+                sector += 1;
+            }
+        }
+        assert!(
+            io.action.segments.is_empty() || sector as u64 * SECTOR_BYTES == io.action.range.end(),
+            "the memory of an I/O covers it"
+        );
+    }
+
+    /// A request begins: what it writes may be seen from now on.
+    fn ask(&mut self, kind: RequestKind, range: ByteRange, value: u8) -> usize {
+        let allowed = match kind {
+            RequestKind::Read => {
+                let versions = self.sectors[sectors_of(range)].iter();
+                versions.map(|all| all.iter().map(|version| version.value).collect()).collect()
+            }
+            _ => Vec::new(),
+        };
+        self.clock += 1;
+        let begin = self.clock;
+        if changes(kind) {
+            for sector in sectors_of(range) {
+                self.sectors[sector].push(Version { value, begin, end: None });
+            }
+            for asked in self.asked.iter_mut().flatten().filter(|asked| !asked.allowed.is_empty()) {
+                for sector in sectors_of(range) {
+                    if sectors_of(asked.range).contains(&sector) {
+                        let first = sectors_of(asked.range).start;
+                        asked.allowed[sector - first].push(value);
+                    }
+                }
+            }
+        }
+        self.asked.push(Some(Asked { kind, range, begin, allowed }));
+        self.asked.len() - 1
+    }
+
+    /// A write is acknowledged: what was acknowledged before it began is gone. Of two at the same
+    /// time either may be the newer one.
+    fn settle(&mut self, asked: &Asked) {
+        self.clock += 1;
+        for sector in sectors_of(asked.range) {
+            let versions = &mut self.sectors[sector];
+            let mine = versions.iter_mut().find(|version| version.begin == asked.begin);
+            mine.unwrap().end = Some(self.clock);
+            versions.retain(|version| version.end.is_none_or(|end| end > asked.begin));
+        }
+    }
+}
+
+const fn changes(kind: RequestKind) -> bool {
+    matches!(kind, RequestKind::Write { .. } | RequestKind::Zero { .. })
+}
+
+impl Host for World {
+    type Token = usize;
+    type Memory = Memory;
+    type Table = Vec<LineMeta>;
+
+    fn shards(&self) -> usize {
+        SHARDS
+    }
+
+    fn now_ms(&self) -> u64 {
+        self.now_ms
+    }
+
+    fn call<R>(
+        &mut self,
+        shard: usize,
+        payload: &[u8],
+        out: &mut Outbox,
+        call: impl FnOnce(&mut Shard<Self::Table>, &mut Outbox) -> R,
+    ) -> R {
+        let result = call(&mut self.shards[shard], out);
+        let pool = &mut self.pools[shard];
+        for step in out.memory.drain(..) {
+            match step {
+                MemoryStep::Fill { slot, offset, payload_offset, len } => {
+                    for at in (0..len).step_by(SECTOR_BYTES as usize) {
+                        pool[slot_index(slot, offset + at)] =
+                            payload[(payload_offset + at) as usize];
+                    }
+                }
+                MemoryStep::CopyLine { from, to } => {
+                    let from = slot_index(from, 0);
+                    pool.copy_within(from..from + 8, slot_index(to, 0));
+                }
+            }
+        }
+        result
+    }
+
+    fn allocate(&mut self, len: u64, content: Option<&[u8]>) -> Memory {
+        content.map_or_else(|| Memory::of(&vec![0xdd; len as usize]), Memory::of)
+    }
+
+    fn start_io(&mut self, shard: usize, action: IoAction, memory: Option<(&Memory, u64)>) {
+        let memory = memory.map(|(memory, base)| (memory.clone(), base));
+        self.pending.push(Pending { shard, action, memory });
+    }
+
+    fn flush_backend(&mut self, _: VolumeId, job: JobId) {
+        self.ios.push(Io::Flush { worker: self.worker, job });
+    }
+
+    fn reply(&mut self, token: usize, reply: Reply<'_, Memory>) {
+        let asked = self.asked[token].take().expect("a request is answered once");
+        self.answered += 1;
+        assert_eq!(reply.result, Ok(()), "no disk fails here");
+        if changes(asked.kind) {
+            self.settle(&asked);
+        }
+        let memory = reply.memory.map(|memory| (memory, 0));
+        let mut allowed = asked.allowed.iter();
+        for part in reply.segments {
+            for at in 0..part.segment.len / SECTOR_BYTES as u32 {
+                let shard = usize::from(part.shard);
+                let value = self.value(shard, part.segment.place, memory.as_ref(), at);
+                let allowed = allowed.next().expect("no more than was asked for");
+                assert!(allowed.contains(&value), "{:?}: {value} of {allowed:?}", asked.range);
+            }
+            if let Place::Slot { slot, .. } = part.segment.place {
+                self.shards[usize::from(part.shard)].release(slot);
+            }
+        }
+        assert!(allowed.next().is_none(), "all that was asked for");
+    }
+
+    fn forward(&mut self, worker: u8, answer: Answer) {
+        self.forwarded.push((worker, answer));
+    }
+
+    fn streams<R>(&mut self, _: VolumeId, call: impl FnOnce(&mut Streams) -> R) -> Option<R> {
+        Some(call(&mut self.streams))
+    }
+}
+
+/// The workers and their world.
+struct Machine {
+    dispatchers: Vec<Dispatcher<World>>,
+    world: World,
+}
+
+impl Machine {
+    fn new(mode: Mode) -> Self {
+        let dispatchers = (0..WORKERS).map(|worker| Dispatcher::new(worker as u8)).collect();
+        Self { dispatchers, world: World::new(mode) }
+    }
+
+    /// Has a worker do something, and ends its turn.
+    fn on(&mut self, worker: usize, call: impl FnOnce(&mut Dispatcher<World>, &mut World)) {
+        self.world.worker = worker;
+        call(&mut self.dispatchers[worker], &mut self.world);
+        let mut pending = std::mem::take(&mut self.world.pending);
+        let mut runs = Vec::new();
+        merge(&mut pending, |run| runs.push(run.len()));
+        let mut pending = pending.into_iter();
+        for len in runs {
+            let run: Vec<Pending> = pending.by_ref().take(len).collect();
+            let follow = |pair: &[Pending]| pair[0].range().end() == pair[1].range().offset;
+            assert!(run.windows(2).all(follow), "only neighbours are joined");
+            self.world.ios.push(Io::Joined(run));
+        }
+    }
+
+    fn submit(&mut self, worker: usize, kind: RequestKind, range: ByteRange, value: u8) {
+        let token = self.world.ask(kind, range, value);
+        let request = Request { volume: VOLUME, kind, range };
+        let bytes = vec![value; range.len as usize];
+        self.on(worker, |dispatcher, world| match kind {
+            RequestKind::Write { .. } if value.is_multiple_of(2) => {
+                dispatcher.submit(world, token, request, Payload::Owned(Memory::of(&bytes)));
+            }
+            RequestKind::Write { .. } => {
+                dispatcher.submit(world, token, request, Payload::Borrowed(&bytes));
+            }
+            _ => dispatcher.submit(world, token, request, Payload::None),
+        });
+    }
+
+    /// Ends an I/O, or delivers an answer, if there is any.
+    fn step(&mut self, choice: usize) -> bool {
+        if choice.is_multiple_of(3) && !self.world.forwarded.is_empty() {
+            let (worker, answer) = self.world.forwarded.remove(0);
+            self.on(worker.into(), |dispatcher, world| dispatcher.answer(world, answer));
+            return true;
+        }
+        if self.world.ios.is_empty() {
+            return !self.world.forwarded.is_empty() && self.step(0);
+        }
+        let at = choice % self.world.ios.len();
+        match self.world.ios.swap_remove(at) {
+            Io::Flush { worker, job } => {
+                self.on(worker, |dispatcher, world| dispatcher.flushed(world, job, Ok(())));
+            }
+            Io::Joined(run) => {
+                for io in &run {
+                    self.world.carry_out(io);
+                }
+                for io in run {
+                    let (shard, id) = (io.shard, io.action.id);
+                    let result: IoResult = Ok(());
+                    self.on(choice % WORKERS, |dispatcher, world| {
+                        dispatcher.complete(world, shard, id, result);
+                    });
+                }
+            }
+        }
+        true
+    }
+
+    fn tick(&mut self, ms: u64) {
+        self.world.now_ms += ms;
+        for shard in 0..SHARDS {
+            self.on(shard % WORKERS, |dispatcher, world| dispatcher.tick(world, shard));
+        }
+    }
+
+    /// Everything asked for is answered, and nothing is held.
+    fn finish(mut self) {
+        let range = ByteRange::new(0, 0);
+        while self.step(7) {}
+        self.submit(1, RequestKind::Flush, range, 0);
+        while self.step(4) {}
+        assert_eq!(self.world.answered, self.world.asked.len(), "each request is answered");
+        assert!(self.dispatchers.iter().all(|dispatcher| dispatcher.in_flight() == 0));
+        for shard in &self.world.shards {
+            shard.self_check();
+            assert_eq!((shard.pins(), shard.dirty_lines(VOLUME)), (0, 0));
+            assert_eq!(shard.operations(VOLUME), 0);
+        }
+        for (sector, (found, allowed)) in
+            self.world.disk.iter().zip(&self.world.sectors).enumerate()
+        {
+            let is_found = allowed.iter().any(|version| version.value == *found);
+            assert!(is_found, "sector {sector}: {found} of {allowed:?}");
+        }
+    }
+}
+
+#[derive(Clone, Debug)]
+enum Act {
+    Request {
+        worker: usize,
+        kind: RequestKind,
+        range: ByteRange,
+    },
+    /// A client that reads on where it was.
+    Follow {
+        worker: usize,
+        sectors: u64,
+    },
+    Steps(Vec<usize>),
+    Tick(u64),
+    Mode(Mode),
+}
+
+fn range() -> impl Strategy<Value = ByteRange> {
+    // Small ones in a corner, which meet; and some that span regions.
+    let small = (0u64..96, 1u64..40);
+    let border = (2048u64 - 40..2048, 1u64..80);
+    let large = (0u64..SECTORS - 4200, 1000u64..4200);
+    prop_oneof![6 => small, 3 => border, 1 => large]
+        .prop_map(|(from, len)| ByteRange::new(from * SECTOR_BYTES, len * SECTOR_BYTES))
+}
+
+fn kind() -> impl Strategy<Value = RequestKind> {
+    prop_oneof![
+        6 => Just(RequestKind::Read),
+        5 => Just(RequestKind::Write { fua: false }),
+        1 => Just(RequestKind::Write { fua: true }),
+        1 => Just(RequestKind::Zero { fua: false, unmap: true }),
+        1 => Just(RequestKind::Flush),
+        1 => Just(RequestKind::Prefetch),
+    ]
+}
+
+fn act() -> impl Strategy<Value = Act> {
+    let request = (0..WORKERS, kind(), range()).prop_map(|(worker, kind, range)| Act::Request {
+        worker,
+        kind,
+        range,
+    });
+    let follow =
+        (0..WORKERS, 1u64..300).prop_map(|(worker, sectors)| Act::Follow { worker, sectors });
+    let steps = prop::collection::vec(0usize..64, 0..12).prop_map(Act::Steps);
+    let mode = prop::sample::select(Mode::ALL.to_vec()).prop_map(Act::Mode);
+    prop_oneof![
+        8 => request,
+        3 => follow,
+        6 => steps,
+        1 => (1u64..400).prop_map(Act::Tick),
+        1 => mode,
+    ]
+}
+
+fn play(mode: Mode, acts: Vec<Act>) {
+    let mut machine = Machine::new(mode);
+    let mut reader = 0;
+    for (number, act) in acts.into_iter().enumerate() {
+        match act {
+            Act::Request { worker, kind, range } => {
+                let value = if changes(kind) && !matches!(kind, RequestKind::Zero { .. }) {
+                    1 + (number % 250) as u8
+                } else {
+                    0
+                };
+                machine.submit(worker, kind, range, value);
+            }
+            Act::Follow { worker, sectors } => {
+                let sectors = sectors.min(SECTORS - reader);
+                let range = ByteRange::new(reader * SECTOR_BYTES, sectors * SECTOR_BYTES);
+                machine.submit(worker, RequestKind::Read, range, 0);
+                reader = (reader + sectors) % SECTORS;
+            }
+            Act::Steps(choices) => {
+                for choice in choices {
+                    machine.step(choice);
+                }
+            }
+            Act::Tick(ms) => machine.tick(ms),
+            Act::Mode(mode) => {
+                machine.world.shards.iter_mut().for_each(|shard| shard.set_mode(VOLUME, mode));
+            }
+        }
+    }
+    machine.finish();
+}
+
+proptest! {
+    #![proptest_config(ProptestConfig { cases: 200, ..ProptestConfig::default() })]
+
+    #[test]
+    fn requests_of_two_workers_agree_with_the_oracle(
+        mode in prop::sample::select(Mode::ALL.to_vec()),
+        acts in prop::collection::vec(act(), 1..120),
+    ) {
+        play(mode, acts);
+    }
+}
+
+/// A reader that goes on where it was finds its bytes fetched in windows, across regions.
+#[test]
+fn a_stream_is_read_ahead_across_regions_with_few_large_ios() {
+    let mut machine = Machine::new(Mode::WriteThrough);
+    let mut reads = 0;
+    let lines = SECTORS / 8;
+    for line in 0..lines {
+        let range = ByteRange::new(line * LINE_BYTES, LINE_BYTES);
+        machine.submit(0, RequestKind::Read, range, 0);
+        while machine.step(0) {
+            reads += 1;
+        }
+    }
+    assert!(reads < lines as usize / 8, "{reads} I/Os for {lines} reads");
+    let counters = machine.world.shards.iter().map(|shard| *shard.counters(VOLUME));
+    let prefetched: u64 = counters.map(|counters| counters.prefetch_used_lines).sum();
+    assert!(prefetched > lines / 2, "{prefetched} of {lines} lines were read ahead and used");
+    machine.finish();
+}
+
+/// What comes in one turn and lies side by side goes to the disk as one.
+#[test]
+fn a_request_over_regions_is_cut_for_the_shards_and_joined_for_the_disk() {
+    let mut machine = Machine::new(Mode::Bypass);
+    let range = ByteRange::new(1 << 19, 2 << 20);
+    machine.submit(0, RequestKind::Write { fua: false }, range, 9);
+    assert_eq!(machine.world.ios.len(), 1, "three parts, one I/O");
+    machine.submit(1, RequestKind::Read, range, 0);
+    assert_eq!(machine.world.answered, 0);
+    while machine.step(0) {}
+    assert_eq!(machine.world.answered, 2);
+    assert!(machine.world.disk[1 << 10..5 << 10].iter().all(|&value| value == 9));
+    machine.finish();
+}
