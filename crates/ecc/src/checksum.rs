@@ -1,0 +1,102 @@
+//! Checksums that belong to a place.
+//!
+//! A checksum is the CRC32C of the content added to the CRC32C of a seed, and the seed says where
+//! the content belongs: volume and first sector. Content that is intact but lies elsewhere is
+//! noticed as surely as a changed one. CRCs are linear: this notices what a CRC over seed and
+//! content in one would notice, without putting both into one piece of memory. Any change within
+//! 32 consecutive bits is found with certainty, any other but for one in four thousand million.
+
+use forebay_types::{LINE_BYTES, SECTOR_BYTES, SECTORS_PER_LINE};
+
+/// The seed of what begins at sector `sector` of volume `volume`. Seeds differ for all volumes
+/// below 2^16 and sectors below 2^48, which is 128 PiB; beyond they are still well spread.
+pub const fn seed(volume: u64, sector: u64) -> u64 {
+    volume.rotate_left(48) ^ sector
+}
+
+/// The checksum of `bytes` that belong to the place of `seed`.
+pub fn checksum(seed: u64, bytes: &[u8]) -> u32 {
+    crc_fast::crc32_iscsi(bytes) ^ crc_fast::crc32_iscsi(&seed.to_le_bytes())
+}
+
+/// The checksums of a line's sectors. `seed` is that of the first one, which is the line's; the
+/// others have the seeds that follow.
+pub fn checksum_sectors(seed: u64, line: &[u8; LINE_BYTES as usize]) -> [u32; 8] {
+    let mut checksums = [0; SECTORS_PER_LINE as usize];
+    let (sectors, _) = line.as_chunks::<{ SECTOR_BYTES as usize }>();
+    for ((checksum, sector), index) in checksums.iter_mut().zip(sectors).zip(0..) {
+        *checksum = self::checksum(seed.wrapping_add(index), sector);
+    }
+    checksums
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use proptest::prelude::*;
+
+    /// CRC32C bit by bit.
+    fn slow(bytes: &[u8]) -> u32 {
+        let mut crc = !0u32;
+        for &byte in bytes {
+            crc ^= u32::from(byte);
+            for _ in 0..8 {
+                crc = (crc >> 1) ^ (0x82f6_3b78 * (crc & 1));
+            }
+        }
+        !crc
+    }
+
+    #[test]
+    fn the_known_answer() {
+        // The check value of CRC-32/ISCSI, which is CRC32C, in the catalogue of CRCs.
+        assert_eq!(slow(b"123456789"), 0xe306_9283);
+        assert_eq!(checksum(0, b"123456789"), 0xe306_9283 ^ slow(&[0; 8]));
+    }
+
+    #[test]
+    fn every_length_and_alignment_is_as_the_slow_one() {
+        let bytes: Vec<u8> =
+            (0..5000u32).map(|i| (i.wrapping_mul(0x9e37_79b9) >> 24) as u8).collect();
+        for from in 0..17 {
+            for len in (0..300).chain([511, 512, 1024, 4095, 4096]) {
+                let part = &bytes[from..from + len];
+                assert_eq!(checksum(7, part), slow(part) ^ slow(&7u64.to_le_bytes()));
+            }
+        }
+    }
+
+    proptest! {
+        #[test]
+        fn content_at_another_place_is_noticed(
+            content in prop::collection::vec(any::<u8>(), 512),
+            volume in 0u64..1 << 16, sector in 0u64..1 << 32, other in 0u64..1 << 32,
+        ) {
+            let here = checksum(seed(volume, sector), &content);
+            prop_assert_eq!(here == checksum(seed(volume, other), &content), sector == other);
+            prop_assert_ne!(here, checksum(seed(volume ^ 1, sector), &content));
+        }
+
+        #[test]
+        fn a_burst_of_up_to_four_bytes_is_noticed(
+            mut line in prop::collection::vec(any::<u8>(), 4096), at in 0usize..4093, by in 1u32..,
+        ) {
+            let before = checksum(1, &line);
+            for (byte, change) in line[at..].iter_mut().zip(by.to_le_bytes()) {
+                *byte ^= change;
+            }
+            prop_assert_ne!(before, checksum(1, &line));
+        }
+    }
+
+    #[test]
+    fn sectors_have_the_seeds_that_follow() {
+        let mut line = [0; 4096];
+        line[600] = 1;
+        let sums = checksum_sectors(seed(3, 80), &line);
+        for (index, sum) in sums.into_iter().enumerate() {
+            let sector = &line[index * 512..][..512];
+            assert_eq!(sum, checksum(seed(3, 80 + index as u64), sector));
+        }
+    }
+}

@@ -1,0 +1,306 @@
+//! Parity with vectors, without saying which.
+//!
+//! A lane is a group: a vector holds the same byte of 16, 32 or 64 groups, so that one instruction
+//! takes all of them a step further in the division by the generator (J. S. Plank, K. M. Greenan,
+//! E. L. Miller, "Screaming Fast Galois Field Arithmetic Using Intel SIMD Instructions", FAST
+//! 2013, for products of a vector and a constant by table look-ups in registers). Groups lie in
+//! memory one behind the other, so rows of groups are made columns first, 16 by 16 bytes at a
+//! time, with four rounds of interleaving.
+//!
+//! The generator reads the same from both ends and begins with 1, so the twelve products of a step
+//! are six: each is used at both ends, and that by 1 is the factor itself. Two of the six happen
+//! to be equal, which leaves five.
+//!
+//! Everything here is `unsafe` for one reason: it may only be inlined into functions that are
+//! compiled for the vectors' instructions and called where the processor has them.
+
+use crate::field::{GENERATOR, multiply_slowly};
+use crate::{GROUP_BYTES, GROUP_PARITY_BYTES, GROUPS_PER_SECTOR, SECTOR_PARITY_BYTES};
+
+/// The coefficients of the generator that a step multiplies with, by their powers.
+pub const POWERS: [usize; 5] = [1, 2, 3, 4, 6];
+const PRODUCTS: usize = POWERS.len();
+// The others are 1, equal to one of these, or their mirror images.
+const _: () = assert!(GENERATOR[0] == 1 && GENERATOR[5] == GENERATOR[2]);
+/// Rows and columns of the squares that are transposed, and bytes of a vector's blocks.
+const SQUARE: usize = 16;
+/// The largest number of bytes in a vector.
+const LANES_MAX: usize = 64;
+
+/// A vector of bytes in blocks of 16.
+pub trait Vector: Copy {
+    /// Bytes in it.
+    const LANES: usize;
+
+    /// Bytes that are all zero.
+    ///
+    /// # Safety
+    /// The processor must have the vector's instructions; so for all others here.
+    unsafe fn zero() -> Self;
+
+    /// For each block, 16 bytes from its place.
+    ///
+    /// # Safety
+    /// They must lie in memory that may be read.
+    unsafe fn gather(places: impl Places) -> Self;
+
+    /// Block by block, the lower eight bytes of both, in turns.
+    ///
+    /// # Safety
+    /// The instructions must exist.
+    unsafe fn interleave_low(self, other: Self) -> Self;
+
+    /// Block by block, the upper eight bytes of both, in turns.
+    ///
+    /// # Safety
+    /// The instructions must exist.
+    unsafe fn interleave_high(self, other: Self) -> Self;
+
+    /// The sum in the field, which is the exclusive or.
+    ///
+    /// # Safety
+    /// The instructions must exist.
+    unsafe fn add(self, other: Self) -> Self;
+
+    /// Writes the bytes.
+    ///
+    /// # Safety
+    /// The instructions must exist.
+    unsafe fn store(self, bytes: &mut [u8; LANES_MAX]);
+}
+
+/// Where the blocks of a vector are loaded from.
+pub trait Places: Copy {
+    /// The place of block `block`.
+    ///
+    /// # Safety
+    /// The place must be within what it was made for.
+    unsafe fn of_block(self, block: usize) -> *const u8;
+}
+
+/// A way to multiply vectors with constants.
+pub trait Multiplier<V: Vector> {
+    /// A vector that is multiplied, as far as it can be prepared for several products.
+    type Factor: Copy;
+    /// A constant, prepared.
+    type Constant: Copy;
+    /// A product, as far as it is needed for sums.
+    type Product: Copy;
+
+    /// The constant of [`POWERS`] with this index.
+    ///
+    /// # Safety
+    /// The instructions must exist; so for all others here.
+    unsafe fn constant(index: usize) -> Self::Constant;
+
+    /// Prepares `vector`.
+    ///
+    /// # Safety
+    /// The instructions must exist.
+    unsafe fn factor(vector: V) -> Self::Factor;
+
+    /// The product.
+    ///
+    /// # Safety
+    /// The instructions must exist.
+    unsafe fn multiply(factor: Self::Factor, constant: Self::Constant) -> Self::Product;
+
+    /// `vector` and the product added.
+    ///
+    /// # Safety
+    /// The instructions must exist.
+    unsafe fn add(vector: V, product: Self::Product) -> V;
+}
+
+/// Products of each coefficient with all low and all high halves of bytes.
+pub static HALVES: [[[u8; 16]; 2]; PRODUCTS] = halves();
+/// Each coefficient as the matrix over two elements that multiplies with it, in the order of bits
+/// that the affine instruction of GFNI takes: the row for the highest bit is the lowest byte.
+#[cfg(any(test, target_arch = "x86_64"))]
+pub static MATRICES: [u64; PRODUCTS] = matrices();
+
+/// The same code for each number, written out.
+macro_rules! for_each {
+    ($name:ident in $($number:literal)* $body:block) => {
+        $({
+            let $name: usize = $number;
+            $body
+        })*
+    };
+}
+
+/// The parity of `GROUPS` groups from `data`, a multiple of eight and at most the vector's lanes,
+/// to `parity`. With fewer the lanes repeat themselves, for nothing.
+///
+/// # Safety
+/// The instructions must exist, and the groups and their parity be there.
+#[inline(always)]
+pub unsafe fn encode<V: Vector, M: Multiplier<V>, const GROUPS: usize>(
+    data: *const u8,
+    parity: *mut u8,
+) {
+    // SAFETY: both are the caller's promises.
+    let remainder = unsafe { divide::<V, M, GROUPS>(data) };
+    let mut bytes = [0; LANES_MAX];
+    let mut row = 0;
+    while row < GROUP_PARITY_BYTES {
+        // SAFETY: the instructions exist.
+        unsafe { remainder[GROUP_PARITY_BYTES - 1 - row].store(&mut bytes) };
+        let mut sector = 0;
+        while sector < GROUPS / GROUPS_PER_SECTOR {
+            // SAFETY: this is the place of eight bytes within the parity of the sector, and each
+            // sector of the groups has its own; lanes are at least as many as groups.
+            unsafe {
+                let to = parity.add(sector * SECTOR_PARITY_BYTES + row * GROUPS_PER_SECTOR);
+                let from = bytes.as_ptr().add(sector * GROUPS_PER_SECTOR);
+                to.copy_from_nonoverlapping(from, GROUPS_PER_SECTOR);
+            }
+            sector += 1;
+        }
+        row += 1;
+    }
+}
+
+/// The remainder of the groups' division by the generator, lowest power first.
+///
+/// # Safety
+/// As [`encode`].
+#[inline(always)]
+unsafe fn divide<V: Vector, M: Multiplier<V>, const GROUPS: usize>(
+    data: *const u8,
+) -> [V; GROUP_PARITY_BYTES] {
+    const { assert!(GROUPS <= V::LANES && V::LANES <= LANES_MAX && GROUPS.is_multiple_of(8)) }
+    // SAFETY: the instructions exist, as the caller promises. Columns are within the groups, which
+    // are there.
+    unsafe {
+        let constants: [M::Constant; PRODUCTS] =
+            [M::constant(0), M::constant(1), M::constant(2), M::constant(3), M::constant(4)];
+        let mut remainder = [V::zero(); GROUP_PARITY_BYTES];
+        let mut column = 0;
+        while column < GROUP_BYTES {
+            let bytes = columns::<V, GROUPS>(data.add(column));
+            // Written out, as below, because a loop over vectors keeps them all in memory.
+            for_each!(at in 0 1 2 3 4 5 6 7 8 9 10 11 12 13 14 15 {
+                remainder = step::<V, M>(remainder, bytes[at], &constants);
+            });
+            column += SQUARE;
+        }
+        remainder
+    }
+}
+
+/// Takes the division a byte further.
+///
+/// # Safety
+/// The instructions must exist.
+#[inline(always)]
+unsafe fn step<V: Vector, M: Multiplier<V>>(
+    s: [V; GROUP_PARITY_BYTES],
+    byte: V,
+    constants: &[M::Constant; PRODUCTS],
+) -> [V; GROUP_PARITY_BYTES] {
+    // SAFETY: the caller promises the instructions.
+    unsafe {
+        let leaving = byte.add(s[11]);
+        let factor = M::factor(leaving);
+        let one = M::multiply(factor, constants[0]);
+        let two = M::multiply(factor, constants[1]);
+        let three = M::multiply(factor, constants[2]);
+        let four = M::multiply(factor, constants[3]);
+        let six = M::multiply(factor, constants[4]);
+        let five = two;
+        [
+            leaving,
+            M::add(s[0], one),
+            M::add(s[1], two),
+            M::add(s[2], three),
+            M::add(s[3], four),
+            M::add(s[4], five),
+            M::add(s[5], six),
+            M::add(s[6], five),
+            M::add(s[7], four),
+            M::add(s[8], three),
+            M::add(s[9], two),
+            M::add(s[10], one),
+        ]
+    }
+}
+
+/// The same 16 bytes of each group, as 16 vectors with one byte of each group.
+///
+/// # Safety
+/// The instructions must exist, and the groups be there.
+#[inline(always)]
+unsafe fn columns<V: Vector, const GROUPS: usize>(data: *const u8) -> [V; SQUARE] {
+    // SAFETY: the caller promises the instructions, and that the groups are there.
+    unsafe {
+        let mut rows = [V::zero(); SQUARE];
+        for_each!(row in 0 1 2 3 4 5 6 7 8 9 10 11 12 13 14 15 {
+            rows[row] = V::gather(Rows::<GROUPS> { data, row });
+        });
+        // Each round moves a bit of a byte's row into its column, and one of the column into the
+        // row: a byte's index, row and column in one, turns left by a bit. Four make a transposed
+        // square.
+        for_each!(_round in 0 1 2 3 {
+            let before = rows;
+            for_each!(row in 0 1 2 3 4 5 6 7 {
+                rows[2 * row] = before[row].interleave_low(before[row + SQUARE / 2]);
+                rows[2 * row + 1] = before[row].interleave_high(before[row + SQUARE / 2]);
+            });
+        });
+        rows
+    }
+}
+
+/// A row of the squares: of group `row` in the first block, of the group 16 further in the next.
+#[derive(Clone, Copy)]
+struct Rows<const GROUPS: usize> {
+    data: *const u8,
+    row: usize,
+}
+
+impl<const GROUPS: usize> Places for Rows<GROUPS> {
+    #[inline(always)]
+    unsafe fn of_block(self, block: usize) -> *const u8 {
+        let group = (block * SQUARE + self.row) % GROUPS;
+        // SAFETY: there are this many groups, as the caller promises.
+        unsafe { self.data.add(group * GROUP_BYTES) }
+    }
+}
+
+const fn halves() -> [[[u8; 16]; 2]; PRODUCTS] {
+    let mut tables = [[[0; 16]; 2]; PRODUCTS];
+    let mut index = 0;
+    while index < PRODUCTS {
+        let mut half = 0;
+        while half < 16 {
+            tables[index][0][half] = multiply_slowly(half as u8, GENERATOR[POWERS[index]]);
+            tables[index][1][half] = multiply_slowly((half << 4) as u8, GENERATOR[POWERS[index]]);
+            half += 1;
+        }
+        index += 1;
+    }
+    tables
+}
+
+#[cfg(any(test, target_arch = "x86_64"))]
+const fn matrices() -> [u64; PRODUCTS] {
+    let mut matrices = [0; PRODUCTS];
+    let mut index = 0;
+    while index < PRODUCTS {
+        let mut bit = 0;
+        while bit < 8 {
+            // What this bit of the factor adds to the product is a column of the matrix.
+            let column = multiply_slowly(1 << bit, GENERATOR[POWERS[index]]);
+            let mut row = 0;
+            while row < 8 {
+                let entry = (column >> row & 1) as u64;
+                matrices[index] |= entry << (8 * (7 - row) + bit);
+                row += 1;
+            }
+            bit += 1;
+        }
+        index += 1;
+    }
+    matrices
+}
