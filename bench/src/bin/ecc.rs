@@ -1,0 +1,160 @@
+//! Checksum and parity beside a bare copy: what noticing and undoing damage costs per line.
+//!
+//! All loops take turns over the same lines in the same random order: one copies 4 KiB and nothing
+//! else, the others do one thing of `forebay-ecc` each, with each implementation that the
+//! processor can do. Counted is the CPU time of the thread. Ratios are taken within a round;
+//! printed are the medians of the rounds.
+
+use clap::Parser;
+use forebay_bench::area::Area;
+use forebay_ecc::{
+    Code, LINE_PARITY_BYTES, Line, LineParity, Outcome, checksum, checksum_sectors, seed,
+};
+use forebay_types::{LINE_BYTES, Size};
+use rustix::time::{ClockId, clock_gettime};
+use std::hint::black_box;
+
+#[derive(Parser)]
+struct Arguments {
+    /// Memory for lines; parity comes on top. The default stays in a cache of the second level, so
+    /// that work is measured; give more to measure memory, too.
+    #[arg(long, default_value = "512KiB")]
+    memory: Size,
+    /// Rounds of each loop.
+    #[arg(long, default_value_t = 21)]
+    rounds: usize,
+    /// Lines per loop and round.
+    #[arg(long, default_value_t = 4_000)]
+    lines: usize,
+}
+
+/// Lines, their parity, and a page to copy to.
+struct Pool<'a> {
+    lines: &'a mut [Line],
+    parities: Vec<LineParity>,
+    page: Box<Line>,
+}
+
+/// What one loop does with one line.
+type Each = Box<dyn Fn(&mut Pool<'_>, usize)>;
+
+/// One loop.
+struct Case {
+    name: String,
+    each: Each,
+}
+
+fn main() {
+    let arguments = Arguments::parse();
+    let count = ((arguments.memory.bytes() / LINE_BYTES) as usize).max(1);
+    let mut area = Area::new(count * LINE_BYTES as usize).expect("memory for the lines");
+    let mut numbers = 7u64;
+    for word in area.bytes_mut().as_chunks_mut::<8>().0 {
+        *word = next(&mut numbers).to_le_bytes();
+    }
+    let (lines, _) = area.bytes_mut().as_chunks_mut::<{ LINE_BYTES as usize }>();
+    let mut pool = Pool {
+        lines,
+        parities: vec![[0; LINE_PARITY_BYTES]; count],
+        page: Box::new([0; LINE_BYTES as usize]),
+    };
+    let places: Vec<usize> =
+        (0..arguments.lines).map(|_| next(&mut numbers) as usize % count).collect();
+    for (line, parity) in pool.lines.iter().zip(&mut pool.parities) {
+        Code::detect().encode(line, parity);
+    }
+    let cases = cases();
+    let mut times = vec![Vec::with_capacity(arguments.rounds); cases.len()];
+    for _ in 0..arguments.rounds {
+        for (case, times) in cases.iter().zip(&mut times) {
+            let started = cpu_ns();
+            for &at in &places {
+                (case.each)(&mut pool, at);
+            }
+            times.push((cpu_ns() - started) as f64 / places.len() as f64);
+        }
+    }
+    println!("{count} lines of 4 KiB, medians of {} rounds", arguments.rounds);
+    println!("{:<34} {:>10} {:>12}", "", "ns / line", "copies");
+    for (case, of_case) in cases.iter().zip(&times) {
+        let ratios = of_case.iter().zip(&times[0]).map(|(time, copy)| time / copy).collect();
+        println!("{:<34} {:>10.1} {:>12.2}", case.name, median(of_case.clone()), median(ratios));
+    }
+}
+
+fn cases() -> Vec<Case> {
+    let mut cases = Vec::new();
+    let mut case = |name: String, each: Each| {
+        cases.push(Case { name, each });
+    };
+    case(
+        "bare copy".to_owned(),
+        Box::new(|pool, at| {
+            pool.page.copy_from_slice(&pool.lines[at]);
+            black_box(&mut pool.page);
+        }),
+    );
+    case(
+        "checksum".to_owned(),
+        Box::new(|pool, at| {
+            black_box(checksum(seed(1, at as u64), &pool.lines[at]));
+        }),
+    );
+    case(
+        "checksums of eight sectors".to_owned(),
+        Box::new(|pool, at| {
+            black_box(checksum_sectors(seed(1, at as u64), &pool.lines[at]));
+        }),
+    );
+    for code in Code::available() {
+        let name = |of: &str| format!("{:<11} {of}", code.name());
+        case(
+            name("encode"),
+            Box::new(move |pool, at| code.encode(&pool.lines[at], &mut pool.parities[at])),
+        );
+        case(
+            name("encode one sector"),
+            Box::new(move |pool, at| {
+                let sector = &pool.lines[at].as_chunks().0[at % 8];
+                let parity = &mut pool.parities[at].as_chunks_mut().0[at % 8];
+                code.encode_sector(sector, parity);
+            }),
+        );
+        case(
+            name("verify"),
+            Box::new(move |pool, at| {
+                assert_eq!(code.damaged(&pool.lines[at], &pool.parities[at]), 0);
+            }),
+        );
+        case(
+            name("correct six bytes of a group"),
+            Box::new(move |pool, at| {
+                for byte in 0..6 {
+                    pool.lines[at][at % 64 * 64 + byte * 9] ^= 0x5a;
+                }
+                let outcome = code.correct(&mut pool.lines[at], &mut pool.parities[at]);
+                assert_eq!(outcome, Outcome::Corrected { bytes: 6 });
+            }),
+        );
+    }
+    cases
+}
+
+/// Time that this thread has been running: others on the machine disturb it less than the clock.
+fn cpu_ns() -> u64 {
+    let time = clock_gettime(ClockId::ThreadCPUTime);
+    time.tv_sec as u64 * 1_000_000_000 + time.tv_nsec as u64
+}
+
+/// SplitMix64.
+fn next(state: &mut u64) -> u64 {
+    *state = state.wrapping_add(0x9e37_79b9_7f4a_7c15);
+    let x = (*state ^ (*state >> 30)).wrapping_mul(0xbf58_476d_1ce4_e5b9);
+    let x = (x ^ (x >> 27)).wrapping_mul(0x94d0_49bb_1331_11eb);
+    x ^ (x >> 31)
+}
+
+fn median(mut values: Vec<f64>) -> f64 {
+    values.sort_by(f64::total_cmp);
+    values[values.len() / 2]
+}
