@@ -6,16 +6,19 @@ use crate::field::{GENERATOR, multiply};
 use crate::{LINE_PARITY_BYTES, Line, LineParity, SECTOR_PARITY_BYTES, Sector};
 use proptest::prelude::*;
 
-/// A vector of two blocks made of plain bytes.
+/// A vector of two blocks made of plain bytes. Nothing of it is inlined: unrolled as the vectors
+/// are, it would be a minute's work for the compiler.
 type Plain = [u8; 32];
 
 impl Vector for Plain {
     const LANES: usize = 32;
 
+    #[inline(never)]
     unsafe fn zero() -> Self {
         [0; 32]
     }
 
+    #[inline(never)]
     unsafe fn gather(places: impl Places) -> Self {
         let mut vector = [0; 32];
         for (block, bytes) in vector.as_chunks_mut::<16>().0.iter_mut().enumerate() {
@@ -25,6 +28,7 @@ impl Vector for Plain {
         vector
     }
 
+    #[inline(never)]
     unsafe fn interleave_low(self, other: Self) -> Self {
         std::array::from_fn(|at| {
             let from = at / 16 * 16 + at % 16 / 2;
@@ -32,6 +36,7 @@ impl Vector for Plain {
         })
     }
 
+    #[inline(never)]
     unsafe fn interleave_high(self, other: Self) -> Self {
         std::array::from_fn(|at| {
             let from = at / 16 * 16 + 8 + at % 16 / 2;
@@ -39,10 +44,12 @@ impl Vector for Plain {
         })
     }
 
+    #[inline(never)]
     unsafe fn add(self, other: Self) -> Self {
         std::array::from_fn(|at| self[at] ^ other[at])
     }
 
+    #[inline(never)]
     unsafe fn store(self, bytes: &mut [u8; 64]) {
         bytes[..32].copy_from_slice(&self);
     }
@@ -55,18 +62,22 @@ impl Multiplier<Plain> for PlainTables {
     type Constant = [[u8; 16]; 2];
     type Product = Plain;
 
+    #[inline(never)]
     unsafe fn constant(index: usize) -> Self::Constant {
         HALVES[index]
     }
 
+    #[inline(never)]
     unsafe fn factor(vector: Plain) -> Plain {
         vector
     }
 
+    #[inline(never)]
     unsafe fn multiply(factor: Plain, [low, high]: Self::Constant) -> Plain {
         factor.map(|byte| low[usize::from(byte & 15)] ^ high[usize::from(byte >> 4)])
     }
 
+    #[inline(never)]
     unsafe fn add(vector: Plain, product: Plain) -> Plain {
         // SAFETY: plain bytes need no instructions.
         unsafe { Vector::add(vector, product) }
@@ -87,18 +98,22 @@ impl Multiplier<Plain> for PlainMatrices {
     type Constant = u64;
     type Product = Plain;
 
+    #[inline(never)]
     unsafe fn constant(index: usize) -> u64 {
         MATRICES[index]
     }
 
+    #[inline(never)]
     unsafe fn factor(vector: Plain) -> Plain {
         vector
     }
 
+    #[inline(never)]
     unsafe fn multiply(factor: Plain, matrix: u64) -> Plain {
         factor.map(|byte| affine(matrix, byte))
     }
 
+    #[inline(never)]
     unsafe fn add(vector: Plain, product: Plain) -> Plain {
         // SAFETY: plain bytes need no instructions.
         unsafe { Vector::add(vector, product) }
