@@ -18,6 +18,7 @@ const ARROWS: [(&str, &[&str]); 15] = [
     ("runtime", &["types", "policy", "engine", "volume", "nbd", "backend"]),
     ("api", &["types"]),
     ("config", &["types"]),
+    ("power", &["types"]),
     ("control", &["types", "api", "config"]),
     ("lab", &["types", "policy", "engine", "volume", "backend"]),
     (

@@ -1,0 +1,436 @@
+//! Which supplies must hold for the machine to live: `rack-a`, `rack-a and rack-b`,
+//! `any 1 of (rack-a, rack-b)`, `2 of (a, b, c)`.
+//!
+//! Everything is "so many of these": `and` is all of two, `or` is one of two. What the supplies
+//! say is folded up from the leaves; what is folded is up to the caller.
+//!
+//! `and` beside `or` needs parentheses, because people disagree about which binds closer. A
+//! supply twice in one group is refused: it would count as two and fail as one.
+
+use std::fmt;
+
+/// Longest expression, in bytes.
+pub const EXPRESSION_BYTES_MAX: usize = 1024;
+/// Most supplies in one.
+pub const SUPPLIES_MAX: usize = 32;
+/// Deepest parentheses.
+const DEPTH_MAX: usize = 8;
+const FORMS: &str = "write NAME, NAME and NAME, NAME or NAME, or N of (NAME, NAME, ...)";
+
+/// An expression over named supplies.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Expression {
+    names: Vec<String>,
+    root: Node,
+}
+
+#[derive(Clone, Debug, PartialEq, Eq)]
+enum Node {
+    Supply(usize),
+    /// At least `needed` of these, `1..=nodes.len()`.
+    Group {
+        needed: usize,
+        nodes: Vec<Node>,
+    },
+}
+
+/// A text that is no expression.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct ExpressionError {
+    /// Where it goes wrong, in characters from 1.
+    pub column: usize,
+    message: String,
+    remedy: String,
+}
+
+impl fmt::Display for ExpressionError {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        write!(f, "column {}: {}: {}", self.column, self.message, self.remedy)
+    }
+}
+
+impl std::error::Error for ExpressionError {}
+
+impl Expression {
+    /// Reads an expression.
+    ///
+    /// # Errors
+    /// The text is none; the error names the place.
+    pub fn parse(text: &str) -> Result<Self, ExpressionError> {
+        let tokens = tokens(text)?;
+        let end = text.chars().count() + 1;
+        let mut parser = Parser { tokens, at: 0, end, names: Vec::new() };
+        let root = parser.chain(0)?;
+        match parser.tokens.get(parser.at) {
+            None => Ok(Self { names: parser.names, root }),
+            Some((column, token)) => {
+                let message = format!("{token} is too much here");
+                Err(fail(*column, message, "join supplies with 'and' or 'or'"))
+            }
+        }
+    }
+
+    /// The supplies, in the order of their first mention. Others mean them by their index here.
+    pub fn names(&self) -> &[String] {
+        &self.names
+    }
+
+    /// The index of a supply.
+    pub fn index_of(&self, name: &str) -> Option<usize> {
+        self.names.iter().position(|known| known == name)
+    }
+
+    /// Folds the expression: `leaf` gives each supply's value by its index, `group` joins the
+    /// values of a group of which so many are needed (from 1 to their number).
+    pub fn fold<T>(&self, leaf: impl Fn(usize) -> T, group: impl Fn(usize, Vec<T>) -> T) -> T {
+        fold(&self.root, &leaf, &group)
+    }
+
+    /// The value that as many as needed reach: of a group the `needed`-th smallest. With "how
+    /// bad" as the value, that is how bad the whole is.
+    pub fn smallest<T: Ord>(&self, leaf: impl Fn(usize) -> T) -> T {
+        self.fold(leaf, |needed, mut values| {
+            values.sort_unstable();
+            values.swap_remove(needed - 1)
+        })
+    }
+}
+
+fn fold<T>(node: &Node, leaf: &impl Fn(usize) -> T, group: &impl Fn(usize, Vec<T>) -> T) -> T {
+    match node {
+        Node::Supply(index) => leaf(*index),
+        Node::Group { needed, nodes } => {
+            group(*needed, nodes.iter().map(|node| fold(node, leaf, group)).collect())
+        }
+    }
+}
+
+impl fmt::Display for Expression {
+    /// A form that reads back as the same expression.
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.write_str(&show(&self.root, &self.names, true))
+    }
+}
+
+fn show(node: &Node, names: &[String], outermost: bool) -> String {
+    match node {
+        Node::Supply(index) => names[*index].clone(),
+        Node::Group { needed, nodes } => {
+            let shown = |inner| nodes.iter().map(move |node| show(node, names, inner));
+            let word = match needed {
+                _ if nodes.len() < 2 => None,
+                needed if *needed == nodes.len() => Some(" and "),
+                1 => Some(" or "),
+                _ => None,
+            };
+            match word {
+                Some(word) if outermost => shown(false).collect::<Vec<_>>().join(word),
+                Some(word) => format!("({})", shown(false).collect::<Vec<_>>().join(word)),
+                None => format!("{needed} of ({})", shown(true).collect::<Vec<_>>().join(", ")),
+            }
+        }
+    }
+}
+
+#[derive(Clone, Debug, PartialEq, Eq)]
+enum Token {
+    Name(String),
+    Number(usize),
+    Mark(char),
+}
+
+impl fmt::Display for Token {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        match self {
+            Self::Name(name) => write!(f, "'{name}'"),
+            Self::Number(number) => write!(f, "'{number}'"),
+            Self::Mark(mark) => write!(f, "'{mark}'"),
+        }
+    }
+}
+
+fn fail(column: usize, message: impl Into<String>, remedy: &str) -> ExpressionError {
+    ExpressionError { column, message: message.into(), remedy: remedy.to_owned() }
+}
+
+/// The tokens of a text, each with its column.
+fn tokens(text: &str) -> Result<Vec<(usize, Token)>, ExpressionError> {
+    if text.len() > EXPRESSION_BYTES_MAX {
+        let message = format!("it has more than {EXPRESSION_BYTES_MAX} bytes");
+        return Err(fail(1, message, "name fewer supplies"));
+    }
+    let chars: Vec<char> = text.chars().collect();
+    let of_word = |c: char| c.is_ascii_alphanumeric() || "-_.".contains(c);
+    let mut tokens = Vec::new();
+    let mut at = 0;
+    while let Some(&c) = chars.get(at) {
+        let column = at + 1;
+        if c.is_whitespace() {
+            at += 1;
+        } else if "(),".contains(c) {
+            tokens.push((column, Token::Mark(c)));
+            at += 1;
+        } else if of_word(c) {
+            let word: String = chars[at..].iter().take_while(|c| of_word(**c)).collect();
+            at += word.len();
+            let token = match word.parse::<usize>() {
+                Ok(number) => Token::Number(number),
+                Err(_) if c.is_ascii_alphabetic() || c == '_' => Token::Name(word),
+                Err(_) => {
+                    let message = format!("'{word}' is neither a number nor a name");
+                    return Err(fail(column, message, "begin names with a letter"));
+                }
+            };
+            tokens.push((column, token));
+        } else {
+            let message = format!("{c:?} has no meaning here");
+            return Err(fail(column, message, "names hold letters, digits, '-', '_' and '.'"));
+        }
+    }
+    Ok(tokens)
+}
+
+struct Parser {
+    tokens: Vec<(usize, Token)>,
+    at: usize,
+    end: usize,
+    names: Vec<String>,
+}
+
+impl Parser {
+    fn peek(&self) -> Option<&Token> {
+        self.tokens.get(self.at).map(|(_, token)| token)
+    }
+
+    fn column(&self) -> usize {
+        self.tokens.get(self.at).map_or(self.end, |(column, _)| *column)
+    }
+
+    fn take_word(&mut self, word: &str) -> bool {
+        let is = matches!(self.peek(), Some(Token::Name(name)) if name == word);
+        self.at += usize::from(is);
+        is
+    }
+
+    fn take_mark(&mut self, mark: char) -> bool {
+        let is = self.peek() == Some(&Token::Mark(mark));
+        self.at += usize::from(is);
+        is
+    }
+
+    fn expect_mark(&mut self, mark: char, remedy: &str) -> Result<(), ExpressionError> {
+        if self.take_mark(mark) {
+            return Ok(());
+        }
+        let found = self.peek().map_or("the end".to_owned(), Token::to_string);
+        Err(fail(self.column(), format!("'{mark}' is missing before {found}"), remedy))
+    }
+
+    /// One thing, or several joined by the same word.
+    fn chain(&mut self, depth: usize) -> Result<Node, ExpressionError> {
+        if depth > DEPTH_MAX {
+            let message = format!("there are more than {DEPTH_MAX} parentheses in each other");
+            return Err(fail(self.column(), message, "write it flatter"));
+        }
+        let mut places = vec![self.column()];
+        let mut nodes = vec![self.thing(depth)?];
+        let mut joined_by = None;
+        loop {
+            let column = self.column();
+            let word = if self.take_word("and") {
+                "and"
+            } else if self.take_word("or") {
+                "or"
+            } else {
+                break;
+            };
+            if joined_by.is_some_and(|before| before != word) {
+                let remedy = "say with parentheses which belong together";
+                return Err(fail(column, "'and' and 'or' are mixed", remedy));
+            }
+            joined_by = Some(word);
+            places.push(self.column());
+            nodes.push(self.thing(depth)?);
+        }
+        let needed = if joined_by == Some("or") { 1 } else { nodes.len() };
+        self.group(needed, nodes, &places)
+    }
+
+    /// A group of which each supply is another one; a single thing is itself.
+    fn group(
+        &self,
+        needed: usize,
+        mut nodes: Vec<Node>,
+        places: &[usize],
+    ) -> Result<Node, ExpressionError> {
+        for (at, node) in nodes.iter().enumerate() {
+            if let Node::Supply(index) = node
+                && nodes[..at].contains(node)
+            {
+                let message = format!("'{}' counts twice", self.names[*index]);
+                return Err(fail(places[at], message, "name each supply of a group once"));
+            }
+        }
+        match nodes.len() {
+            1 => Ok(nodes.remove(0)),
+            _ => Ok(Node::Group { needed, nodes }),
+        }
+    }
+
+    fn thing(&mut self, depth: usize) -> Result<Node, ExpressionError> {
+        let any = self.take_word("any");
+        let column = self.column();
+        match self.peek().cloned() {
+            Some(Token::Number(needed)) => {
+                self.at += 1;
+                self.counted(needed, column, depth)
+            }
+            _ if any => Err(fail(column, "a number is missing behind 'any'", FORMS)),
+            Some(Token::Mark('(')) => {
+                self.at += 1;
+                let node = self.chain(depth + 1)?;
+                self.expect_mark(')', "close the parenthesis")?;
+                Ok(node)
+            }
+            Some(Token::Name(name)) if !["and", "or", "of"].contains(&name.as_str()) => {
+                self.at += 1;
+                self.supply(name, column)
+            }
+            Some(token) => Err(fail(column, format!("a supply is missing before {token}"), FORMS)),
+            None => Err(fail(column, "a supply is missing at the end", FORMS)),
+        }
+    }
+
+    fn supply(&mut self, name: String, column: usize) -> Result<Node, ExpressionError> {
+        if let Some(index) = self.names.iter().position(|known| *known == name) {
+            return Ok(Node::Supply(index));
+        }
+        if self.names.len() == SUPPLIES_MAX {
+            let message = format!("there are more than {SUPPLIES_MAX} supplies");
+            return Err(fail(column, message, "name fewer"));
+        }
+        self.names.push(name);
+        Ok(Node::Supply(self.names.len() - 1))
+    }
+
+    /// What follows a number: `of (a, b, c)`.
+    fn counted(
+        &mut self,
+        needed: usize,
+        column: usize,
+        depth: usize,
+    ) -> Result<Node, ExpressionError> {
+        if !self.take_word("of") {
+            return Err(fail(self.column(), format!("'of' is missing behind {needed}"), FORMS));
+        }
+        self.expect_mark('(', "put the supplies in parentheses, with commas between")?;
+        let (mut nodes, mut places) = (Vec::new(), Vec::new());
+        loop {
+            places.push(self.column());
+            nodes.push(self.chain(depth + 1)?);
+            if !self.take_mark(',') {
+                break;
+            }
+        }
+        self.expect_mark(')', "put commas between supplies and close the parenthesis")?;
+        if needed == 0 || needed > nodes.len() {
+            let message = format!("{needed} of {} can not be", nodes.len());
+            return Err(fail(column, message, "ask for at least 1 and at most all of them"));
+        }
+        self.group(needed, nodes, &places)
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use proptest::prelude::*;
+
+    /// Whether the expression holds when the supplies whose bits are set do.
+    fn holds(expression: &Expression, bits: usize) -> bool {
+        !expression.smallest(|index| bits & 1 << index == 0)
+    }
+
+    /// Checks all combinations against a plain function of them.
+    fn check_table(text: &str, names: &str, truth: impl Fn(usize) -> bool) {
+        let expression = Expression::parse(text).unwrap();
+        assert_eq!(expression.names().join(" "), names, "{text}");
+        for bits in 0..1 << expression.names().len() {
+            assert_eq!(holds(&expression, bits), truth(bits), "{text}: {bits:b}");
+        }
+        assert_eq!(Expression::parse(&expression.to_string()).as_ref(), Ok(&expression), "{text}");
+    }
+
+    #[test]
+    fn truth_tables() {
+        check_table("rack-a", "rack-a", |bits| bits == 1);
+        check_table("rack-a and rack-b", "rack-a rack-b", |bits| bits == 3);
+        check_table("rack-a or rack-b", "rack-a rack-b", |bits| bits != 0);
+        check_table("any 1 of (rack-a, rack-b)", "rack-a rack-b", |bits| bits != 0);
+        check_table("2 of (a, b, c)", "a b c", |bits| bits.count_ones() >= 2);
+        check_table("3 of (a, b, c)", "a b c", |bits| bits == 7);
+        check_table("1 of (a)", "a", |bits| bits == 1);
+        check_table("(a and b) or (a and c)", "a b c", |bits| [3, 5, 7].contains(&bits));
+        check_table("2 of (a, b or c, d and e)", "a b c d e", |bits| {
+            let parts = [bits & 1 != 0, bits & 6 != 0, bits & 24 == 24];
+            parts.iter().filter(|part| **part).count() >= 2
+        });
+        check_table("a and b and (c or d)", "a b c d", |bits| bits & 3 == 3 && bits & 12 != 0);
+    }
+
+    #[test]
+    fn mistakes_are_named_with_their_place() {
+        for (text, column, word) in [
+            ("", 1, "missing at the end"),
+            ("a and", 6, "missing at the end"),
+            ("a b", 3, "too much"),
+            ("and a", 1, "before 'and'"),
+            ("a and b or c", 9, "mixed"),
+            ("a or a", 6, "twice"),
+            ("2 of (a, b, a)", 13, "twice"),
+            ("3 of (a, b)", 1, "3 of 2"),
+            ("0 of (a, b)", 1, "0 of 2"),
+            ("2 (a, b)", 3, "'of'"),
+            ("2 of a, b", 6, "'('"),
+            ("2 of (a b)", 9, "')'"),
+            ("2 of (a, b", 11, "')'"),
+            ("(a", 3, "')'"),
+            ("any (a, b)", 5, "number"),
+            ("ä and a", 1, "meaning"),
+            ("a and é", 7, "meaning"),
+            ("2a", 1, "neither"),
+            ("((((((((((a))))))))))", 10, "parentheses"),
+            ("99999999999999999999999 of (a)", 1, "neither"),
+        ] {
+            let error = Expression::parse(text).unwrap_err();
+            assert_eq!(error.column, column, "{text}: {error}");
+            assert!(error.to_string().contains(word), "{text}: {error}");
+        }
+        let many: Vec<String> = (0..33).map(|n| format!("s{n}")).collect();
+        assert!(Expression::parse(&many.join(" and ")).is_err());
+        assert!(Expression::parse(&"x".repeat(1025)).is_err());
+    }
+
+    proptest! {
+        #[test]
+        fn any_text_is_an_expression_that_reads_back_or_an_error(
+            text in "(a|b|c|d| and | or |2 of |1 of |\\(|\\)|,|any | ){0,12}"
+        ) {
+            match Expression::parse(&text) {
+                Ok(expression) => {
+                    let shown = expression.to_string();
+                    prop_assert_eq!(Expression::parse(&shown), Ok(expression));
+                }
+                Err(error) => prop_assert!(error.column <= text.chars().count() + 1),
+            }
+        }
+
+        #[test]
+        fn one_more_supply_never_hurts(bits in 0usize..32, more in 0usize..5) {
+            for text in ["2 of (a, b or c, d and e)", "a and b and c and d and e"] {
+                let expression = Expression::parse(text).unwrap();
+                prop_assert!(!holds(&expression, bits) || holds(&expression, bits | 1 << more));
+            }
+        }
+    }
+}

@@ -1,0 +1,298 @@
+//! Tests of the guard.
+
+mod oracle;
+mod walk;
+
+use super::*;
+use crate::{NotReady, Trouble, TroubleKind, Unknown};
+
+pub(super) const MIB: u64 = 1 << 20;
+/// Something to lose, and a vault that takes it in 7 seconds.
+pub(super) const EXPOSED: Exposure =
+    Exposure { dirty_bytes: 700 * MIB, vault_bytes_per_second: Some(100 * MIB) };
+
+pub(super) fn reading(status: &str, charge: u32, runtime: u32) -> Observation {
+    let text =
+        format!("ups.status: {status}\nbattery.charge: {charge}\nbattery.runtime: {runtime}");
+    Ok(Reading::from_lines(&text).unwrap())
+}
+
+pub(super) fn trouble() -> Observation {
+    Err(Trouble::new(TroubleKind::TimedOut, "the server says nothing"))
+}
+
+pub(super) fn guard_of(text: &str) -> Guard {
+    Guard::new(Expression::parse(text).unwrap(), Rules::default())
+}
+
+/// A guard and the time, fed every second.
+pub(super) struct Bench {
+    pub(super) guard: Guard,
+    pub(super) now_ms: u64,
+}
+
+impl Bench {
+    fn new(text: &str) -> Self {
+        Self { guard: guard_of(text), now_ms: 1_000_000 }
+    }
+
+    /// A second passes, and then each supply says this.
+    fn say(&mut self, words: &[Observation]) -> Decision {
+        self.now_ms += 1000;
+        for (index, word) in words.iter().enumerate() {
+            self.guard.observe(index, self.now_ms, word.clone());
+        }
+        self.guard.decide(self.now_ms, &EXPOSED)
+    }
+
+    fn say_for(&mut self, seconds: u64, words: &[Observation]) -> Decision {
+        (0..seconds).map(|_| self.say(words)).last().unwrap()
+    }
+}
+
+fn good() -> Observation {
+    reading("OL", 100, 1800)
+}
+
+fn battery() -> Observation {
+    reading("OB DISCHRG", 95, 600)
+}
+
+#[test]
+fn write_back_begins_after_a_minute_of_safety_and_not_before() {
+    let mut bench = Bench::new("a");
+    let first = bench.guard.decide(0, &EXPOSED);
+    assert_eq!(first.verdict, Verdict::Unknown(Unknown::NeverHeard));
+    assert!(!first.write_back_allowed && first.drain_now && !first.dump_now);
+    let early = bench.say_for(60, &[good()]);
+    assert_eq!(early.verdict, Verdict::NotReady(NotReady::Settling { left_ms: 1000 }));
+    assert!(!early.write_back_allowed && early.dirty_bytes_max == 0);
+    let decision = bench.say(&[good()]);
+    assert!(decision.write_back_allowed && !decision.drain_now && !decision.stop_writes);
+    assert_eq!(decision.dirty_bytes_max, 720 * 100 * MIB, "half of 80 % of 1,800 s");
+    let sentence = "if mains failed now: dump 7 s, battery 1800 s";
+    assert_eq!(decision.forecast.to_string(), sentence);
+    assert!(decision.reason.contains("bridged"), "{}", decision.reason);
+}
+
+#[test]
+fn it_ends_at_once_and_starts_over() {
+    for bad in [
+        battery(),
+        trouble(),
+        reading("OL RB", 100, 1800),
+        reading("OL", 78, 1800),
+        reading("OL", 100, 60),
+        reading("", 100, 1800),
+    ] {
+        let mut bench = Bench::new("a");
+        assert!(bench.say_for(61, &[good()]).write_back_allowed);
+        let decision = bench.say(std::slice::from_ref(&bad));
+        assert!(!decision.write_back_allowed && decision.drain_now, "{bad:?}");
+        assert!(!bench.say_for(60, &[good()]).write_back_allowed, "{bad:?}");
+        assert!(bench.say(&[good()]).write_back_allowed);
+    }
+}
+
+#[test]
+fn charge_has_hysteresis() {
+    let mut bench = Bench::new("a");
+    let charged = |percent| [reading("OL CHRG", percent, 1800)];
+    let waiting = bench.say_for(100, &charged(84));
+    assert!(waiting.reason.contains("charged to 84 %, needs 85 %"), "{}", waiting.reason);
+    assert!(bench.say_for(61, &charged(85)).write_back_allowed);
+    assert!(bench.say_for(100, &charged(79)).write_back_allowed, "high enough to go on");
+    assert!(!bench.say(&charged(78)).write_back_allowed);
+    assert!(!bench.say_for(100, &charged(84)).write_back_allowed, "not high enough to begin");
+    // Whatever ends it has the battery charged again, though it never fell below the lower one.
+    assert!(bench.say_for(61, &charged(85)).write_back_allowed);
+    bench.say(&[trouble()]);
+    assert!(!bench.say_for(100, &charged(84)).write_back_allowed);
+}
+
+#[test]
+fn silence_ends_it() {
+    let mut bench = Bench::new("a");
+    assert!(bench.say_for(61, &[good()]).write_back_allowed);
+    assert!(bench.guard.decide(bench.now_ms + 3000, &EXPOSED).write_back_allowed);
+    let decision = bench.guard.decide(bench.now_ms + 3001, &EXPOSED);
+    assert_eq!(decision.verdict, Verdict::Unknown(Unknown::Stale(3001)));
+    assert!(!decision.write_back_allowed && !decision.dump_now);
+    let mut old = Reading::from_lines("ups.status: OL").unwrap();
+    old.age_ms = u64::MAX;
+    bench.guard.observe(0, bench.now_ms + 3001, Ok(old));
+    assert_eq!(bench.guard.decide(bench.now_ms + 3001, &EXPOSED).verdict.word(), "unknown");
+}
+
+#[test]
+fn flapping_does_not_switch_it_on() {
+    let mut bench = Bench::new("a");
+    assert!(bench.say_for(61, &[good()]).write_back_allowed);
+    for _ in 0..1000 {
+        assert!(!bench.say(&[battery()]).write_back_allowed);
+        assert!(!bench.say(&[good()]).write_back_allowed);
+    }
+}
+
+#[test]
+fn a_clock_that_leaps_makes_old_and_one_that_goes_back_stands_still() {
+    let mut bench = Bench::new("a");
+    bench.say_for(30, &[good()]);
+    bench.now_ms += 3_600_000;
+    assert!(!bench.say(&[good()]).write_back_allowed, "an hour nobody saw is no minute of safety");
+    assert!(!bench.say_for(59, &[good()]).write_back_allowed);
+    assert!(bench.say(&[good()]).write_back_allowed);
+    bench.now_ms -= 500_000;
+    assert!(bench.say(&[good()]).write_back_allowed);
+    assert!(bench.guard.decide(bench.now_ms + 3000, &EXPOSED).write_back_allowed);
+    assert!(!bench.guard.decide(bench.now_ms + 3001, &EXPOSED).write_back_allowed);
+    bench.guard.observe(0, u64::MAX, good());
+    bench.guard.observe(0, 0, good());
+    bench.guard.observe(9, 0, good());
+    assert!(!bench.guard.decide(0, &EXPOSED).write_back_allowed);
+}
+
+#[test]
+fn on_battery_the_dump_begins_in_time() {
+    let mut bench = Bench::new("a");
+    bench.say_for(61, &[good()]);
+    // 80 % of 600 s, less 60 s of margin and 7 s of dump.
+    assert_eq!(bench.say(&[battery()]).dump_in_ms, Some(413_000));
+    assert_eq!(bench.guard.decide(bench.now_ms + 1500, &EXPOSED).dump_in_ms, Some(411_500));
+    let clean = Exposure { dirty_bytes: 0, ..EXPOSED };
+    assert_eq!(bench.guard.decide(bench.now_ms + 1500, &clean).dump_in_ms, None);
+    let decision = bench.say(&[reading("OB DISCHRG", 50, 84)]);
+    assert_eq!((decision.dump_in_ms, decision.dump_now), (Some(200), false));
+    let decision = bench.guard.decide(bench.now_ms + 200, &EXPOSED);
+    assert_eq!(decision.verdict, Verdict::Critical(Critical::Deadline));
+    assert!(decision.dump_now && decision.stop_writes);
+    let slow = Exposure { vault_bytes_per_second: None, ..EXPOSED };
+    let mut bench = Bench::new("a");
+    bench.say(&[battery()]);
+    assert!(bench.guard.decide(bench.now_ms, &slow).dump_now, "nobody knows how long it takes");
+}
+
+#[test]
+fn a_dump_stays_ordered_until_mains_stays() {
+    for word in ["OB LB", "FSD OL", "OL OB LB"] {
+        let mut bench = Bench::new("a");
+        bench.say_for(61, &[good()]);
+        let critical = [reading(word, 30, 200)];
+        assert!(bench.say(&critical).dump_now, "{word}");
+        // Mains flaps, and the server goes away for a while.
+        for _ in 0..9 {
+            assert!(bench.say(&[good()]).dump_now);
+            assert!(bench.say(&critical).stop_writes);
+        }
+        assert!(bench.say_for(100, &[trouble()]).dump_now);
+        assert!(bench.say_for(10, &[good()]).dump_now);
+        let decision = bench.say(&[good()]);
+        assert!(!decision.dump_now && !decision.stop_writes && decision.drain_now);
+    }
+}
+
+#[test]
+fn a_supply_that_falls_silent_on_battery_is_lost() {
+    let mut bench = Bench::new("a");
+    bench.say_for(61, &[good()]);
+    bench.say(&[battery()]);
+    let decision = bench.say_for(5, &[trouble()]);
+    assert!(!decision.dump_now && decision.dump_in_ms == Some(408_000), "{decision:?}");
+    let decision = bench.say(&[trouble()]);
+    assert_eq!(decision.verdict, Verdict::Critical(Critical::Lost));
+    assert!(decision.dump_now);
+}
+
+#[test]
+fn a_supply_that_falls_silent_on_mains_is_reckoned_to_be_on_battery() {
+    let mut bench = Bench::new("a");
+    bench.say_for(61, &[good()]);
+    let decision = bench.say(&[trouble()]);
+    assert!(!decision.dump_now && !decision.stop_writes && decision.drain_now);
+    // 80 % of 1,800 s, less 67 s, and the second that has passed.
+    assert_eq!(decision.dump_in_ms, Some(1_372_000));
+    assert!(bench.say_for(1372, &[trouble()]).dump_now);
+}
+
+#[test]
+fn no_measured_vault_no_write_back() {
+    let mut bench = Bench::new("a");
+    bench.say_for(61, &[good()]);
+    for speed in [None, Some(0)] {
+        let unmeasured = Exposure { dirty_bytes: 0, vault_bytes_per_second: speed };
+        let decision = bench.guard.decide(bench.now_ms, &unmeasured);
+        assert!(!decision.write_back_allowed);
+        assert!(decision.reason.contains("not measured"), "{}", decision.reason);
+    }
+    let too_much = Exposure { dirty_bytes: u64::MAX, ..EXPOSED };
+    let decision = bench.guard.decide(bench.now_ms, &too_much);
+    assert!(decision.write_back_allowed && decision.drain_now, "more than can be dumped");
+}
+
+#[test]
+fn of_two_supplies_one_may_fail_or_both_are_needed() {
+    let words = |a: &str, b: &str| {
+        let say = |word: &str| if word == "-" { trouble() } else { reading(word, 95, 1800) };
+        [say(a), say(b)]
+    };
+    for (text, a, b, word, dump) in [
+        ("a or b", "OL", "OB", "safe", false),
+        ("a or b", "OB LB", "OL", "safe", false),
+        ("a or b", "OL", "-", "safe", false),
+        ("a or b", "OB LB", "OB", "on-battery", false),
+        ("a or b", "OB LB", "OB LB", "critical", true),
+        ("a or b", "OB LB", "OFF", "critical", true),
+        ("a or b", "OB", "OFF", "on-battery", false),
+        ("a or b", "OB LB", "-", "critical", true),
+        ("a or b", "OB", "-", "on-battery", false),
+        ("a or b", "-", "-", "unknown", false),
+        ("a or b", "OB LB", "OL RB", "not-ready", false),
+        ("a and b", "OL", "OB", "on-battery", false),
+        ("a and b", "OL", "OL RB", "not-ready", false),
+        ("a and b", "OL", "OFF", "not-ready", false),
+        ("a and b", "OL", "-", "unknown", false),
+        ("a and b", "OB", "-", "unknown", false),
+        ("a and b", "OL", "OB LB", "critical", true),
+        ("a and b", "OB LB", "-", "critical", true),
+    ] {
+        let mut bench = Bench::new(text);
+        assert!(bench.say_for(61, &[good(), good()]).write_back_allowed);
+        let decision = bench.say(&words(a, b));
+        assert_eq!(decision.verdict.word(), word, "{text}: {a}, {b}: {decision:?}");
+        assert_eq!(decision.dump_now, dump, "{text}: {a}, {b}");
+        assert_eq!(decision.write_back_allowed, word == "safe", "{text}: {a}, {b}");
+    }
+}
+
+#[test]
+fn two_supplies_that_take_turns_are_not_one_that_is_safe() {
+    let mut bench = Bench::new("a or b");
+    for _ in 0..200 {
+        assert!(!bench.say(&[good(), battery()]).write_back_allowed);
+        assert!(!bench.say(&[battery(), good()]).write_back_allowed);
+    }
+}
+
+#[test]
+fn a_supply_never_heard_of_stops_no_writes_where_nothing_is_dirty() {
+    let mut guard = guard_of("a and b");
+    guard.observe(0, 0, battery());
+    let clean = Exposure { dirty_bytes: 0, ..EXPOSED };
+    assert!(!guard.decide(0, &clean).stop_writes);
+    assert!(guard.decide(0, &EXPOSED).dump_now);
+}
+
+#[test]
+fn the_reason_names_the_supply() {
+    let mut bench = Bench::new("rack-a and rack-b");
+    let decision = bench.say(&[good(), reading("OL RB", 100, 1800)]);
+    let expected = "no write-back: a power failure would not be bridged (rack-a: safe, and watched \
+                    for another 60 s; rack-b: the battery has to be replaced)";
+    assert_eq!(decision.reason, expected);
+    let words: Vec<_> = bench
+        .guard
+        .supplies()
+        .map(|(name, verdict, reading)| format!("{name} {} {}", verdict.word(), reading.is_some()))
+        .collect();
+    assert_eq!(words, ["rack-a not-ready true", "rack-b not-ready true"]);
+}

@@ -1,0 +1,139 @@
+//! All sequences of six events, walked over the guard.
+//!
+//! The times are shortened so that a sequence can reach every state: settling takes two polls, a
+//! reading is fresh for two and a half.
+
+use super::*;
+
+#[derive(Clone, Copy, Debug, PartialEq)]
+enum Event {
+    Online,
+    Charging(u32),
+    Battery,
+    Low,
+    Replace,
+    Shutdown,
+    Nonsense,
+    Trouble,
+    /// Nothing comes for longer than a reading is fresh.
+    Silence,
+    /// Nothing comes for one poll.
+    Pause,
+}
+
+const EVENTS: [Event; 11] = [
+    Event::Online,
+    Event::Charging(70),
+    Event::Charging(82),
+    Event::Battery,
+    Event::Low,
+    Event::Replace,
+    Event::Shutdown,
+    Event::Nonsense,
+    Event::Trouble,
+    Event::Silence,
+    Event::Pause,
+];
+
+/// What must hold, kept in the plainest way: when the present run of safety began, whether it has
+/// been charged, and when the last reading came.
+#[derive(Clone, Default)]
+struct Ledger {
+    charged_since_ms: Option<u64>,
+    heard_ms: u64,
+    is_safe: bool,
+    critical: bool,
+}
+
+fn observation(event: Event) -> Option<Observation> {
+    match event {
+        Event::Online => Some(reading("OL", 100, 1800)),
+        Event::Charging(percent) => Some(reading("OL CHRG", percent, 1800)),
+        Event::Battery => Some(reading("OB DISCHRG", 95, 600)),
+        Event::Low => Some(reading("OB DISCHRG LB", 10, 60)),
+        Event::Replace => Some(reading("OL RB", 100, 1800)),
+        Event::Shutdown => Some(reading("FSD OL", 100, 1800)),
+        Event::Nonsense => {
+            Some(Ok(Reading::from_lines("ups.status: OL\nbattery.charge: abc").unwrap()))
+        }
+        Event::Trouble => Some(trouble()),
+        Event::Silence | Event::Pause => None,
+    }
+}
+
+struct Walk {
+    rules: Rules,
+    steps: u64,
+    allowed: u64,
+}
+
+impl Walk {
+    fn step(&mut self, mut guard: Guard, mut ledger: Ledger, now_ms: u64, depth: u32) {
+        if depth == 0 {
+            return;
+        }
+        let first = (guard.clone(), ledger.clone());
+        for event in EVENTS {
+            let now_ms = now_ms + if event == Event::Silence { 2501 } else { 1000 };
+            (guard, ledger) = first.clone();
+            if event == Event::Silence {
+                // A reading counts to the very end of its time.
+                self.check(&mut guard, &ledger, now_ms - 1, event);
+            }
+            if let Some(observation) = observation(event) {
+                guard.observe(0, now_ms, observation);
+            }
+            ledger.take(event, now_ms, &self.rules);
+            self.check(&mut guard, &ledger, now_ms, event);
+            self.step(guard.clone(), ledger.clone(), now_ms, depth - 1);
+        }
+    }
+
+    fn check(&mut self, guard: &mut Guard, ledger: &Ledger, now_ms: u64, event: Event) {
+        let decision = guard.decide(now_ms, &EXPOSED);
+        let settled =
+            ledger.charged_since_ms.is_some_and(|since| now_ms - since >= self.rules.settle_ms);
+        let fresh = now_ms - ledger.heard_ms <= self.rules.fresh_ms;
+        let may = ledger.is_safe && settled && fresh && !decision.dump_now;
+        assert_eq!(decision.write_back_allowed, may, "{event:?} at {now_ms}: {decision:?}");
+        assert!(decision.drain_now || may);
+        assert_eq!(decision.dump_now, decision.stop_writes);
+        assert!(!ledger.critical || decision.dump_now, "{event:?}: {decision:?}");
+        assert!(may || decision.dirty_bytes_max == 0);
+        self.steps += 1;
+        self.allowed += u64::from(may);
+    }
+}
+
+impl Ledger {
+    fn take(&mut self, event: Event, now_ms: u64, rules: &Rules) {
+        let stale = now_ms - self.heard_ms > rules.fresh_ms;
+        let percent = match event {
+            Event::Online => 100,
+            Event::Charging(percent) => percent,
+            Event::Pause if !stale => return,
+            _ => 0,
+        };
+        if !matches!(event, Event::Pause | Event::Silence) {
+            self.heard_ms = now_ms;
+        }
+        self.critical = matches!(event, Event::Low | Event::Shutdown);
+        self.is_safe = percent >= 79;
+        if !self.is_safe || stale {
+            self.charged_since_ms = None;
+        }
+        if percent >= 85 {
+            self.charged_since_ms.get_or_insert(now_ms);
+        }
+    }
+}
+
+#[test]
+fn all_sequences_of_six_events_keep_write_back_off_where_it_is_not_safe() {
+    let rules = Rules { settle_ms: 1900, fresh_ms: 2500, calm_ms: 900, ..Rules::default() };
+    let guard = Guard::new(Expression::parse("a").unwrap(), rules);
+    let mut walk = Walk { rules, steps: 0, allowed: 0 };
+    walk.step(guard, Ledger::default(), 1_000_000, 6);
+    println!("{} steps, write-back allowed in {}", walk.steps, walk.allowed);
+    assert!(walk.steps > 1_900_000 && walk.allowed > 10_000);
+}

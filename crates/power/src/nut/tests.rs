@@ -1,0 +1,165 @@
+//! Tests of the protocol's words.
+
+use super::*;
+use proptest::prelude::*;
+
+fn line(command: Command) -> String {
+    let mut output = Vec::new();
+    command.encode(&mut output).unwrap();
+    String::from_utf8(output).unwrap()
+}
+
+/// All replies in `bytes`, pushed in pieces of `piece` bytes, up to and with a breach.
+fn replies(bytes: &[u8], piece: usize) -> Vec<Event> {
+    let mut parser = ReplyParser::new();
+    let mut events = Vec::new();
+    for piece in bytes.chunks(piece.max(1)) {
+        parser.push(piece);
+        loop {
+            match parser.next() {
+                Event::NeedMore => break,
+                event @ Event::Broken(_) => {
+                    events.push(event);
+                    return events;
+                }
+                event => events.push(event),
+            }
+        }
+    }
+    events
+}
+
+fn words(words: &[&str]) -> Vec<String> {
+    words.iter().map(|&word| word.to_owned()).collect()
+}
+
+#[test]
+fn commands_are_lines_with_quotes_where_needed() {
+    assert_eq!(line(Command::StartTls), "STARTTLS\n");
+    assert_eq!(line(Command::Username("watch")), "USERNAME watch\n");
+    assert_eq!(line(Command::Password("a \"b\\")), "PASSWORD \"a \\\"b\\\\\"\n");
+    assert_eq!(line(Command::Login("lab")), "LOGIN lab\n");
+    assert_eq!(line(Command::ListVar("lab")), "LIST VAR lab\n");
+    assert_eq!(line(Command::Logout), "LOGOUT\n");
+}
+
+#[test]
+fn an_argument_can_not_smuggle_a_second_command() {
+    let mut output = Vec::new();
+    for (argument, word) in [("a\nFSD lab", "control"), ("", "empty"), (&"x".repeat(513), "513")] {
+        let error = Command::Password(argument).encode(&mut output).unwrap_err();
+        assert!(error.to_string().contains(word), "{error}");
+    }
+    assert!(output.is_empty());
+}
+
+#[test]
+fn replies_as_a_server_sends_them() {
+    let stream = b"OK\nOK STARTTLS\nERR DATA-STALE\nVAR lab ups.status \"OB DISCHRG\"\r\n\
+        BEGIN LIST VAR lab\nVAR lab ups.model \"a \\\"b\\\\\"\nVAR lab ups.x \"\"\n\
+        END LIST VAR lab\n";
+    for piece in [1, 7, 4096] {
+        let events = replies(stream, piece);
+        let [ok, tls, stale, var, list] = &events[..] else { panic!("{events:?}") };
+        assert_eq!(*ok, Event::Reply(Reply::Ok(vec![])));
+        assert_eq!(*tls, Event::Reply(Reply::Ok(words(&["STARTTLS"]))));
+        let Event::Reply(Reply::Err(code)) = stale else { panic!("{stale:?}") };
+        assert_eq!(code.as_str(), "DATA-STALE");
+        assert!(code.to_string().contains("driver"), "{code}");
+        let row = words(&["VAR", "lab", "ups.status", "OB DISCHRG"]);
+        assert_eq!(*var, Event::Reply(Reply::Data(row)));
+        let Event::Reply(list) = list else { panic!("{list:?}") };
+        let variables = list.variables("lab").unwrap();
+        assert_eq!(variables, [("ups.model", "a \"b\\"), ("ups.x", "")]);
+        assert_eq!(list.variables("other"), Err(Breach::Unasked));
+    }
+}
+
+#[test]
+fn a_refusal_inside_a_list_is_the_refusal() {
+    let events = replies(b"BEGIN LIST VAR a\nVAR a b c\nERR DATA-STALE\nOK\n", 9);
+    assert!(matches!(&events[..], [Event::Reply(Reply::Err(_)), Event::Reply(Reply::Ok(_))]));
+}
+
+#[test]
+fn every_breach_is_found_and_final() {
+    let long_list = format!("BEGIN LIST VAR a\n{}", "VAR a b c\n".repeat(LIST_ROWS_MAX + 1));
+    let long_line = "x".repeat(LINE_BYTES_MAX + 1);
+    let long_row = format!("{}\n", "x ".repeat(WORDS_MAX + 1));
+    for (stream, breach) in [
+        (&*long_list, Breach::LongList),
+        (&*long_line, Breach::LongLine),
+        (&*long_row, Breach::ManyWords),
+        ("VAR a b \"c\n", Breach::Quote),
+        ("VAR a b \"c\"d\n", Breach::Quote),
+        ("VAR a b c\"d\"\n", Breach::Quote),
+        ("VAR a b \"c\\\n", Breach::Quote),
+        ("END LIST VAR a\n", Breach::ListOrder),
+        ("BEGIN LIST VAR a\nBEGIN LIST VAR a\n", Breach::ListOrder),
+        ("BEGIN LIST VAR a\nEND LIST VAR b\n", Breach::ListOrder),
+        ("BEGIN LIST VAR a\nVAR b c d\n", Breach::ForeignRow),
+        ("\n", Breach::Empty),
+    ] {
+        let stream = format!("{stream}\nOK\n");
+        let events = replies(stream.as_bytes(), 5);
+        assert_eq!(events.last(), Some(&Event::Broken(breach)), "{stream:.40}");
+        assert!(!breach.to_string().is_empty());
+    }
+    let mut parser = ReplyParser::new();
+    parser.push(b"\n");
+    assert_eq!(parser.next(), Event::Broken(Breach::Empty));
+    parser.push(b"OK\n");
+    assert_eq!(parser.next(), Event::Broken(Breach::Empty));
+    assert!(!parser.is_idle());
+}
+
+#[test]
+fn a_row_of_a_list_has_a_name_and_a_value() {
+    for row in ["VAR a b", "VAR a b c d", "VAR a"] {
+        let stream = format!("BEGIN LIST VAR a\n{row}\nEND LIST VAR a\n");
+        let events = replies(stream.as_bytes(), 99);
+        let Event::Reply(reply) = &events[0] else { panic!("{events:?}") };
+        assert_eq!(reply.variables("a"), Err(Breach::ForeignRow));
+    }
+}
+
+#[test]
+fn bytes_behind_an_answer_are_noticed() {
+    let mut parser = ReplyParser::new();
+    parser.push(b"OK STARTTLS\nVAR");
+    assert!(matches!(parser.next(), Event::Reply(_)));
+    assert!(!parser.is_idle());
+    let mut parser = ReplyParser::new();
+    parser.push(b"OK STARTTLS\n");
+    assert!(matches!(parser.next(), Event::Reply(_)));
+    assert!(parser.is_idle());
+}
+
+#[test]
+fn what_is_no_text_becomes_text() {
+    assert_eq!(split_words(b"\xff \"a\x01b\"").unwrap(), ["\u{fffd}", "a\u{fffd}b"]);
+}
+
+proptest! {
+    #[test]
+    fn what_was_quoted_reads_back(argument in "[^\\p{Cc}]{1,40}") {
+        let said = line(Command::Login(&argument));
+        let words = split_words(said.trim_end_matches('\n').as_bytes()).unwrap();
+        prop_assert_eq!(words, ["LOGIN", argument.as_str()]);
+    }
+
+    #[test]
+    fn any_bytes_in_any_pieces_mean_the_same(
+        bytes in proptest::collection::vec(
+            prop_oneof![
+                Just(b"BEGIN LIST VAR a\n".to_vec()), Just(b"END LIST VAR a\n".to_vec()),
+                Just(b"VAR a b \"c\"\n".to_vec()), Just(b"ERR X\n".to_vec()),
+                Just(b"\\".to_vec()), Just(b"\"".to_vec()), Just(b"\n".to_vec()),
+                proptest::collection::vec(any::<u8>(), 0..9),
+            ], 0..30),
+        piece in 1usize..50,
+    ) {
+        let bytes = bytes.concat();
+        prop_assert_eq!(replies(&bytes, piece), replies(&bytes, 4096));
+    }
+}

@@ -1,0 +1,278 @@
+//! What a supply says of itself at one moment.
+//!
+//! A value that can not be is a [`Problem`] with a name, and the value then counts as not known:
+//! a supply that talks nonsense about its charge is not trusted to hold any.
+
+use crate::Status;
+use std::fmt;
+
+/// Longest runtime that is believed, in seconds: 30 days. 65,535 minutes is what some supplies
+/// say when they don't know.
+pub const RUNTIME_SECONDS_MAX: u32 = 30 * 24 * 3600;
+/// Largest load that is believed, in percent. Supplies do carry more than their rating for a while.
+pub const LOAD_PERCENT_MAX: f64 = 200.0;
+/// Longest part of a value that is kept for sentences, in characters.
+const SHOWN_CHARS_MAX: usize = 40;
+/// Most lines of a text that is read as variables.
+const LINES_MAX: usize = 2048;
+
+/// One state of a supply, as it was read.
+#[derive(Clone, Debug, Default, PartialEq)]
+pub struct Reading {
+    /// The words of `ups.status`; `None` when there was no such variable.
+    pub status: Option<Status>,
+    /// `battery.charge`, 0 to 100 percent.
+    pub charge_percent: Option<f64>,
+    /// `battery.runtime` in whole seconds, rounded down, at most [`RUNTIME_SECONDS_MAX`].
+    pub runtime_seconds: Option<u32>,
+    /// `ups.load`, 0 to 200 percent of what the supply can carry.
+    pub load_percent: Option<f64>,
+    /// `battery.charge.low`: the charge at which the supply itself says `LB`, in percent.
+    pub charge_low_percent: Option<f64>,
+    /// `battery.runtime.low`: the runtime at which it does, in seconds.
+    pub runtime_low_seconds: Option<u32>,
+    /// `ups.mfr` and `ups.model`, for people.
+    pub model: Option<String>,
+    /// `ups.alarm`, for people.
+    pub alarm: Option<String>,
+    /// What was said and can not be.
+    pub problems: Vec<Problem>,
+    /// How old this was when it was delivered, in milliseconds; 0 for what was just asked for.
+    pub age_ms: u64,
+}
+
+/// A value that can not be.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Problem {
+    /// The variable.
+    pub name: &'static str,
+    /// Its value, shortened.
+    pub value: String,
+    /// What it should have been.
+    pub expected: &'static str,
+}
+
+impl fmt::Display for Problem {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        write!(f, "{} is '{}', which is no {}", self.name, self.value, self.expected)
+    }
+}
+
+/// A text that is not made of `key: value` lines.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, thiserror::Error)]
+pub enum TextError {
+    /// A line has no colon.
+    #[error("line {line} is no 'key: value'")]
+    Line {
+        /// The line, from 1.
+        line: usize,
+    },
+    /// Too many lines.
+    #[error("there are more than {LINES_MAX} lines")]
+    Long,
+    /// None at all.
+    #[error("there are no lines")]
+    Empty,
+}
+
+impl Reading {
+    /// The reading in a list of variables and their values. Variables that are not known are
+    /// passed over. A variable that comes twice with different values is a problem.
+    pub fn from_variables<'a>(variables: impl IntoIterator<Item = (&'a str, &'a str)>) -> Self {
+        let mut collector = Collector::default();
+        for (name, value) in variables {
+            collector.take(name, value);
+        }
+        collector.finish()
+    }
+
+    /// The reading in lines of `key: value`, as `upsc` prints them. Blank lines and lines that
+    /// begin with `#` are passed over.
+    ///
+    /// # Errors
+    /// A line has no colon, or there are none or too many.
+    pub fn from_lines(text: &str) -> Result<Self, TextError> {
+        let mut collector = Collector::default();
+        let mut count = 0;
+        for (index, line) in text.lines().enumerate() {
+            if index >= LINES_MAX {
+                return Err(TextError::Long);
+            }
+            let line = line.trim();
+            if line.is_empty() || line.starts_with('#') {
+                continue;
+            }
+            let (name, value) = line.split_once(':').ok_or(TextError::Line { line: index + 1 })?;
+            collector.take(name.trim(), value.trim());
+            count += 1;
+        }
+        if count == 0 { Err(TextError::Empty) } else { Ok(collector.finish()) }
+    }
+}
+
+/// The variables that mean something here.
+const NAMES: [&str; 9] = [
+    "ups.status",
+    "battery.charge",
+    "battery.runtime",
+    "ups.load",
+    "battery.charge.low",
+    "battery.runtime.low",
+    "ups.mfr",
+    "ups.model",
+    "ups.alarm",
+];
+
+#[derive(Default)]
+struct Collector {
+    values: [Option<String>; NAMES.len()],
+    problems: Vec<Problem>,
+}
+
+impl Collector {
+    fn take(&mut self, name: &str, value: &str) {
+        let Some(at) = NAMES.iter().position(|known| *known == name) else { return };
+        match &self.values[at] {
+            Some(first) if first != value => {
+                let value = format!("{} and {}", shown(first), shown(value));
+                if !self.problems.iter().any(|problem| problem.name == NAMES[at]) {
+                    self.problem(NAMES[at], value, "one value");
+                }
+            }
+            Some(_) => {}
+            None => self.values[at] = Some(value.to_owned()),
+        }
+    }
+
+    fn problem(&mut self, name: &'static str, value: String, expected: &'static str) {
+        self.problems.push(Problem { name, value, expected });
+    }
+
+    fn finish(mut self) -> Reading {
+        let status = self.text(0).map(|text| Status::parse(&text));
+        let charge_percent = self.number(1, 100.0, "percentage");
+        let runtime_seconds = self.seconds(2);
+        let load_percent = self.number(3, LOAD_PERCENT_MAX, "load in percent");
+        let charge_low_percent = self.number(4, 100.0, "percentage");
+        let runtime_low_seconds = self.seconds(5);
+        let names = [self.text(6), self.text(7)];
+        let names: Vec<String> = names.into_iter().flatten().map(|name| shown(&name)).collect();
+        let model = (!names.is_empty()).then(|| names.join(" "));
+        let alarm = self.text(8).map(|alarm| shown(&alarm));
+        Reading {
+            status,
+            charge_percent,
+            runtime_seconds,
+            load_percent,
+            charge_low_percent,
+            runtime_low_seconds,
+            model,
+            alarm,
+            problems: self.problems,
+            age_ms: 0,
+        }
+    }
+
+    fn text(&mut self, at: usize) -> Option<String> {
+        self.values[at].take()
+    }
+
+    /// A number from 0 to `max`. A value that was said twice differently counts as not said.
+    fn number(&mut self, at: usize, max: f64, expected: &'static str) -> Option<f64> {
+        let text = self.text(at)?;
+        if self.problems.iter().any(|problem| problem.name == NAMES[at]) {
+            return None;
+        }
+        // Digits and a point only: no sign, no exponent, no "inf".
+        let plain = text.len() <= 16
+            && text.starts_with(|c: char| c.is_ascii_digit())
+            && text.bytes().all(|byte| byte.is_ascii_digit() || byte == b'.');
+        let number = text.parse::<f64>().ok().filter(|number| plain && *number <= max);
+        if number.is_none() {
+            self.problem(NAMES[at], shown(&text), expected);
+        }
+        number
+    }
+
+    fn seconds(&mut self, at: usize) -> Option<u32> {
+        let max = f64::from(RUNTIME_SECONDS_MAX);
+        self.number(at, max, "time in seconds").map(|seconds| seconds as u32)
+    }
+}
+
+/// What of a value is put into sentences.
+fn shown(text: &str) -> String {
+    let printable = |c: char| if c.is_control() { char::REPLACEMENT_CHARACTER } else { c };
+    text.chars().take(SHOWN_CHARS_MAX).map(printable).collect()
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::Word;
+    use proptest::prelude::*;
+
+    fn charge(value: &str) -> Reading {
+        Reading::from_variables([("ups.status", "OL"), ("battery.charge", value)])
+    }
+
+    #[test]
+    fn lines_as_upsc_prints_them() {
+        let text = "# a comment\nbattery.charge: 98.5\nbattery.runtime: 1800.75\n\
+                    ups.load: 120\nups.mfr: Lab\nups.model: Dummy: two\nups.status: OL CHRG\n\n\
+                    battery.charge.low: 20\nbattery.runtime.low: 120\ndriver.name: dummy-ups\n";
+        let reading = Reading::from_lines(text).unwrap();
+        assert!(reading.status.as_ref().unwrap().has(Word::Chrg));
+        assert_eq!(reading.charge_percent, Some(98.5));
+        assert_eq!(reading.runtime_seconds, Some(1800));
+        assert_eq!(reading.load_percent, Some(120.0));
+        assert_eq!(reading.charge_low_percent, Some(20.0));
+        assert_eq!(reading.runtime_low_seconds, Some(120));
+        assert_eq!(reading.model.as_deref(), Some("Lab Dummy: two"));
+        assert_eq!((reading.problems.len(), reading.age_ms), (0, 0));
+    }
+
+    #[test]
+    fn a_text_of_another_form_is_refused() {
+        assert_eq!(Reading::from_lines("a: b\n\nwhat"), Err(TextError::Line { line: 3 }));
+        assert_eq!(Reading::from_lines(" \n# x\n"), Err(TextError::Empty));
+        assert_eq!(Reading::from_lines(&"a: b\n".repeat(3000)), Err(TextError::Long));
+    }
+
+    #[test]
+    fn nonsense_is_named_and_counts_as_unknown() {
+        for value in ["-1", "101", "100.01", "NaN", "inf", "abc", "1e1", "", "+5", "1.2.3", ".5"] {
+            let reading = charge(value);
+            assert_eq!(reading.charge_percent, None, "{value}");
+            assert_eq!(reading.problems.len(), 1, "{value}");
+        }
+        let reading = charge("abc");
+        let sentence = "battery.charge is 'abc', which is no percentage";
+        assert_eq!(reading.problems[0].to_string(), sentence);
+        for value in ["3932100", "99999999999999999999999999", "-1"] {
+            let reading = Reading::from_variables([("battery.runtime", value)]);
+            assert_eq!((reading.runtime_seconds, reading.problems.len()), (None, 1), "{value}");
+        }
+    }
+
+    #[test]
+    fn a_value_said_twice_must_be_the_same() {
+        let twice = |a, b| Reading::from_variables([("battery.charge", a), ("battery.charge", b)]);
+        assert_eq!(twice("90", "90").charge_percent, Some(90.0));
+        let reading = twice("90", "10");
+        assert_eq!((reading.charge_percent, reading.problems.len()), (None, 1));
+    }
+
+    proptest! {
+        #[test]
+        fn any_text_is_a_reading_in_range_or_an_error(
+            text in "((battery\\.(charge|runtime)|ups\\.load|x): ?[-+0-9.eNaInf]{0,12}\n){0,9}"
+        ) {
+            if let Ok(reading) = Reading::from_lines(&text) {
+                prop_assert!(reading.charge_percent.is_none_or(|c| (0.0..=100.0).contains(&c)));
+                prop_assert!(reading.runtime_seconds.is_none_or(|s| s <= RUNTIME_SECONDS_MAX));
+                prop_assert!(reading.load_percent.is_none_or(|l| (0.0..=200.0).contains(&l)));
+            }
+        }
+    }
+}
