@@ -1,10 +1,10 @@
 //! Whether a power failure would be bridged: supplies read, judged and watched.
 //!
 //! ```text
-//! Observation  ->  Guard (pure)  ->  Decision
+//! drivers (threads, sockets)  ->  Observation  ->  Guard (pure)  ->  Decision
 //! ```
 //!
-//! Everything is pure: the time, in milliseconds of a clock that only goes
+//! Everything but [`drivers`] is pure: the time, in milliseconds of a clock that only goes
 //! forward, is an argument. A [`Reading`] is what a supply says; [`judge`] is the table that says
 //! what it is worth; the [`Guard`] adds what needs memory, over an [`Expression`] of supplies,
 //! and says what to do. [`budget`] says how much may be dirty.
@@ -14,6 +14,7 @@
 //! not safe.
 
 pub mod budget;
+pub mod drivers;
 mod expression;
 mod guard;
 pub mod nut;

@@ -1,0 +1,122 @@
+//! Where a supply is, in NUT's own notation: `NAME`, `NAME@HOST`, `NAME@HOST:PORT`.
+
+use crate::nut::{PORT, WORD_BYTES_MAX};
+use std::{fmt, str::FromStr};
+
+/// A supply of a NUT server.
+#[derive(Clone, Debug, PartialEq, Eq, Hash)]
+pub struct NutAddress {
+    /// What the server calls the supply.
+    pub name: String,
+    /// The server: an address or a host name; an IPv6 address is kept without its brackets.
+    pub host: String,
+    /// Its port.
+    pub port: u16,
+}
+
+/// A text that is no such address.
+#[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
+#[error("'{text}' {problem}: write NAME@HOST:PORT, as in rack-a@192.0.2.7 or rack-a@[::1]:3493")]
+pub struct AddressError {
+    text: String,
+    problem: &'static str,
+}
+
+impl FromStr for NutAddress {
+    type Err = AddressError;
+
+    fn from_str(text: &str) -> Result<Self, AddressError> {
+        let fail = |problem| AddressError { text: text.chars().take(256).collect(), problem };
+        let (name, place) = text.split_once('@').unwrap_or((text, "localhost"));
+        let of_name = |c: char| c.is_ascii_alphanumeric() || "-_.".contains(c);
+        if name.is_empty() || !name.chars().all(of_name) || name.len() > WORD_BYTES_MAX {
+            return Err(fail("names no supply"));
+        }
+        let (host, port) = match place.strip_prefix('[') {
+            Some(rest) => {
+                let (host, behind) = rest.split_once(']').ok_or(fail("has a '[' without ']'"))?;
+                if host.parse::<std::net::Ipv6Addr>().is_err() {
+                    return Err(fail("has no IPv6 address in its brackets"));
+                }
+                let port = match behind.strip_prefix(':') {
+                    Some(port) => Some(port),
+                    None if behind.is_empty() => None,
+                    None => return Err(fail("has more than a port behind its brackets")),
+                };
+                (host, port)
+            }
+            None => match place.split_once(':') {
+                Some((_, port)) if port.contains(':') => {
+                    return Err(fail("has an IPv6 address without brackets"));
+                }
+                Some((host, port)) => (host, Some(port)),
+                None => (place, None),
+            },
+        };
+        let of_host = |c: char| c.is_ascii_alphanumeric() || "-_.:".contains(c);
+        if host.is_empty() || !host.chars().all(of_host) {
+            return Err(fail("names no host"));
+        }
+        let port = match port {
+            None => PORT,
+            Some(port) => match port.parse() {
+                Ok(port) if port != 0 => port,
+                _ => return Err(fail("has no port from 1 to 65535 behind its colon")),
+            },
+        };
+        Ok(Self { name: name.to_owned(), host: host.to_owned(), port })
+    }
+}
+
+impl fmt::Display for NutAddress {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        match self.host.contains(':') {
+            true => write!(f, "{}@[{}]:{}", self.name, self.host, self.port),
+            false => write!(f, "{}@{}:{}", self.name, self.host, self.port),
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn addresses_as_people_write_them() {
+        for (text, shown) in [
+            ("lab", "lab@localhost:3493"),
+            ("lab@nas", "lab@nas:3493"),
+            ("lab@192.0.2.7:13493", "lab@192.0.2.7:13493"),
+            ("lab@[::1]", "lab@[::1]:3493"),
+            ("lab@[::1]:99", "lab@[::1]:99"),
+        ] {
+            let address: NutAddress = text.parse().unwrap();
+            assert_eq!(address.to_string(), shown);
+            assert_eq!(shown.parse(), Ok(address));
+        }
+    }
+
+    #[test]
+    fn what_is_no_address_is_refused() {
+        for text in [
+            "",
+            "@nas",
+            "a b@nas",
+            "lab@",
+            "lab@:99",
+            "lab@nas:",
+            "lab@nas:0",
+            "lab@nas:65536",
+            "lab@::1",
+            "lab@[::1",
+            "lab@[x]",
+            "lab@[::1]9",
+            "lab@na s",
+            "lab@nas\n",
+            "lab@a@b",
+        ] {
+            let error = text.parse::<NutAddress>().unwrap_err();
+            assert!(error.to_string().contains("NAME@HOST:PORT"), "{text}");
+        }
+    }
+}

@@ -1,0 +1,129 @@
+//! A supply that a command knows: it prints lines of `key: value`, as `upsc` does, and ends with 0.
+//!
+//! The command and all it starts are one process group, which is killed when the time is over or
+//! more is printed than makes sense. Its standard error goes nowhere.
+
+use super::Source;
+use crate::{Observation, Reading, Trouble, TroubleKind};
+use rustix::event::{PollFd, PollFlags, Timespec, poll};
+use rustix::process::{Pid, PidfdFlags, Signal, kill_process_group, pidfd_open};
+use std::io::{self, ErrorKind, Read};
+use std::os::unix::process::CommandExt;
+use std::process::{Child, ChildStdout, Command, ExitStatus, Stdio};
+use std::time::{Duration, Instant};
+
+/// Most that a command may print, in bytes.
+pub const OUTPUT_BYTES_MAX: usize = 64 << 10;
+
+/// A command, as a source.
+pub struct CommandSource {
+    program: String,
+    arguments: Vec<String>,
+    timeout: Duration,
+}
+
+/// A child whose group does not outlive it.
+struct Group {
+    child: Child,
+    status: Option<ExitStatus>,
+}
+
+impl Group {
+    /// Ends whatever is left of the group, and says how the child ended.
+    fn end(&mut self) -> io::Result<ExitStatus> {
+        if let Some(status) = self.status {
+            return Ok(status);
+        }
+        // Before the wait, after which the number may be another's.
+        if let Some(pid) = Pid::from_raw(self.child.id().cast_signed()) {
+            let _ = kill_process_group(pid, Signal::KILL);
+        }
+        let status = self.child.wait()?;
+        self.status = Some(status);
+        Ok(status)
+    }
+}
+
+impl Drop for Group {
+    fn drop(&mut self) {
+        // Nobody is left to tell.
+        let _ = self.end();
+    }
+}
+
+impl CommandSource {
+    /// A program with its arguments, without a shell in between, that has to be done within
+    /// `timeout`.
+    pub fn new(program: String, arguments: Vec<String>, timeout: Duration) -> Self {
+        Self { program, arguments, timeout }
+    }
+
+    fn run(&self) -> io::Result<Vec<u8>> {
+        let until = Instant::now() + self.timeout;
+        let child = Command::new(&self.program)
+            .args(&self.arguments)
+            .stdin(Stdio::null())
+            .stdout(Stdio::piped())
+            .stderr(Stdio::null())
+            .process_group(0)
+            .spawn()?;
+        let mut group = Group { child, status: None };
+        let pid = Pid::from_raw(group.child.id().cast_signed()).ok_or(ErrorKind::NotFound)?;
+        let ended = pidfd_open(pid, PidfdFlags::empty())?;
+        let stdout = group.child.stdout.take().ok_or(ErrorKind::BrokenPipe)?;
+        let output = read_all(stdout, until)?;
+        wait_readable(&ended, until)?;
+        let status = group.end()?;
+        if !status.success() {
+            return Err(io::Error::other(format!("it ended with {status}")));
+        }
+        Ok(output)
+    }
+}
+
+fn read_all(mut stdout: ChildStdout, until: Instant) -> io::Result<Vec<u8>> {
+    let mut output = Vec::new();
+    let mut bytes = [0; 4096];
+    loop {
+        wait_readable(&stdout, until)?;
+        let count = stdout.read(&mut bytes)?;
+        if count == 0 {
+            return Ok(output);
+        }
+        output.extend_from_slice(&bytes[..count]);
+        if output.len() > OUTPUT_BYTES_MAX {
+            return Err(io::Error::other(format!("it printed more than {OUTPUT_BYTES_MAX} bytes")));
+        }
+    }
+}
+
+fn wait_readable(what: &impl std::os::fd::AsFd, until: Instant) -> io::Result<()> {
+    loop {
+        let left = until.saturating_duration_since(Instant::now());
+        let time = Timespec::try_from(left).map_err(io::Error::other)?;
+        match poll(&mut [PollFd::new(what, PollFlags::IN)], Some(&time)) {
+            Ok(0) => return Err(ErrorKind::TimedOut.into()),
+            Ok(_) => return Ok(()),
+            Err(rustix::io::Errno::INTR) => {}
+            Err(error) => return Err(error.into()),
+        }
+    }
+}
+
+impl Source for CommandSource {
+    fn read(&mut self) -> Observation {
+        let fail = |kind, what: String| {
+            let program = &self.program;
+            Trouble::new(kind, format!("the command '{program}' says nothing of use: {what}"))
+        };
+        let output = self.run().map_err(|error| match error.kind() {
+            ErrorKind::TimedOut => {
+                let ms = self.timeout.as_millis();
+                fail(TroubleKind::TimedOut, format!("it was not done within {ms} ms"))
+            }
+            _ => fail(TroubleKind::Command, error.to_string()),
+        })?;
+        Reading::from_lines(&String::from_utf8_lossy(&output))
+            .map_err(|error| fail(TroubleKind::Garbled, error.to_string()))
+    }
+}

@@ -1,0 +1,293 @@
+//! Tests of the drivers, against a server, commands and files that misbehave.
+
+mod server;
+
+use super::*;
+use crate::{Reading, TroubleKind};
+use server::{Act, Server, identity, list};
+use std::fs;
+use std::sync::atomic::{AtomicUsize, Ordering};
+use std::sync::mpsc;
+use std::time::{Duration, Instant, SystemTime};
+
+const TIMEOUT: Duration = Duration::from_millis(300);
+
+fn source(server: &Server) -> NutSource {
+    let address = NutAddress { name: "lab".into(), host: "127.0.0.1".into(), port: server.port };
+    NutSource::new(address, TIMEOUT)
+}
+
+fn kind(observation: Observation) -> TroubleKind {
+    observation.unwrap_err().kind
+}
+
+fn credentials() -> Credentials {
+    Credentials { user: "watch".into(), password: "a \"pw\"".into() }
+}
+
+#[test]
+fn a_reading_comes_over_one_connection() {
+    let server = Server::start(|_, _| Act::Say(list("OL", 90)));
+    let mut source = source(&server);
+    for _ in 0..3 {
+        let reading = source.read().unwrap();
+        assert_eq!((reading.charge_percent, reading.age_ms), (Some(90.0), 0));
+    }
+    assert_eq!(server.lines(), ["LIST VAR lab"; 3]);
+    assert_eq!(server.connections(), 1);
+}
+
+#[test]
+fn whatever_a_server_does_wrong_is_trouble_in_time() {
+    let cases: [(fn() -> Act, TroubleKind); 9] = [
+        (|| Act::Hang, TroubleKind::TimedOut),
+        (|| Act::Drip(list("OL", 90)), TroubleKind::TimedOut),
+        (|| Act::SayAndClose(String::new()), TroubleKind::Closed),
+        (|| Act::SayAndClose("BEGIN LIST VAR lab\nVAR lab ups.st".into()), TroubleKind::Closed),
+        (|| Act::Say("\u{0}\"\"\"garbage\n".into()), TroubleKind::Garbled),
+        (|| Act::Say("x".repeat(9000)), TroubleKind::Garbled),
+        (|| Act::Say("OK\n".into()), TroubleKind::Garbled),
+        (|| Act::Say(list("OL", 90) + "VAR lab ups.status \"OL\"\n"), TroubleKind::Garbled),
+        (|| Act::Say("ERR DATA-STALE\n".into()), TroubleKind::Refused),
+    ];
+    for (index, (act, expected)) in cases.into_iter().enumerate() {
+        let server = Server::start(move |_, _| act());
+        let begin = Instant::now();
+        let trouble = source(&server).read().unwrap_err();
+        assert_eq!(trouble.kind, expected, "case {index}: {trouble}");
+        assert!(begin.elapsed() < TIMEOUT * 3, "case {index}: {:?}", begin.elapsed());
+    }
+}
+
+#[test]
+fn nobody_there_is_trouble_and_is_asked_less_and_less_often() {
+    let mut server = Server::start(|_, _| Act::Say(list("OL", 90)));
+    let mut source = source(&server);
+    assert!(source.read().is_ok());
+    server.stop();
+    assert_eq!(kind(source.read()), TroubleKind::Closed);
+    assert_eq!(kind(source.read()), TroubleKind::Unreachable, "at once again, and then not");
+    let begin = Instant::now();
+    for _ in 0..1000 {
+        assert_eq!(kind(source.read()), TroubleKind::Unreachable);
+    }
+    assert!(begin.elapsed() < TIMEOUT, "nobody was asked");
+}
+
+#[test]
+fn a_server_that_comes_back_is_found() {
+    let count = AtomicUsize::new(0);
+    let server = Server::start(move |_, _| match count.fetch_add(1, Ordering::SeqCst) {
+        1 => Act::SayAndClose("BEGIN".into()),
+        2 => Act::Say("ERR DATA-STALE\n".into()),
+        _ => Act::Say(list("OL", 90)),
+    });
+    let mut source = source(&server);
+    assert!(source.read().is_ok());
+    assert_eq!(kind(source.read()), TroubleKind::Closed);
+    assert_eq!(kind(source.read()), TroubleKind::Refused);
+    assert!(source.read().is_ok());
+    assert_eq!(server.connections(), 2, "stale data is no reason for another connection");
+}
+
+#[test]
+fn a_login_comes_first_and_a_logout_when_told() {
+    let server = Server::start(|_, line| match line.split(' ').next() {
+        Some("LIST") => Act::Say(list("OL", 90)),
+        Some("LOGOUT") => Act::SayAndClose("OK Goodbye\n".into()),
+        _ => Act::Say("OK\n".into()),
+    });
+    let mut source = source(&server).with_login(credentials());
+    source.read().unwrap();
+    source.release();
+    source.read().unwrap();
+    assert_eq!(
+        server.lines(),
+        [
+            "USERNAME watch",
+            "PASSWORD \"a \\\"pw\\\"\"",
+            "LOGIN lab",
+            "LIST VAR lab",
+            "LOGOUT",
+            "LIST VAR lab"
+        ]
+    );
+    assert!(!format!("{:?}", credentials()).contains("pw"));
+}
+
+#[test]
+fn a_wrong_password_is_trouble_though_reading_would_work() {
+    let server = Server::start(|_, line| match line.split(' ').next() {
+        Some("LOGIN") => Act::Say("ERR ACCESS-DENIED\n".into()),
+        Some("LIST") => Act::Say(list("OL", 90)),
+        _ => Act::Say("OK\n".into()),
+    });
+    let trouble = source(&server).with_login(credentials()).read().unwrap_err();
+    assert_eq!(trouble.kind, TroubleKind::Refused);
+    assert!(trouble.sentence.contains("upsd.users"), "{trouble}");
+}
+
+#[test]
+fn tls_hides_the_password_and_checks_the_certificate() {
+    let directory = tempfile::tempdir().unwrap();
+    let (right, config) = identity("127.0.0.1");
+    let (wrong, _) = identity("127.0.0.1");
+    let authority = |pem: &str| {
+        let path = directory.path().join("ca.pem");
+        fs::write(&path, pem).unwrap();
+        Authority::from_pem_file(&path).unwrap()
+    };
+    let server = Server::start_tls(config, |_, line| match line.split(' ').next() {
+        Some("STARTTLS") => Act::Encrypt,
+        Some("LIST") => Act::Say(list("OL", 90)),
+        _ => Act::Say("OK\n".into()),
+    });
+    let with = |pem| source(&server).with_login(credentials()).with_tls(authority(pem));
+    let mut good = with(&right);
+    assert_eq!(good.read().unwrap().charge_percent, Some(90.0));
+    assert!(good.read().is_ok());
+    assert_eq!(server.plain_lines(), ["STARTTLS"]);
+    let trouble = with(&wrong).read().unwrap_err();
+    assert_eq!(trouble.kind, TroubleKind::Tls, "{trouble}");
+    // A certificate for another name.
+    let mut other = with(&right);
+    other.set_host("localhost");
+    assert_eq!(kind(other.read()), TroubleKind::Tls);
+}
+
+#[test]
+fn without_tls_nothing_is_said_where_it_was_asked_for() {
+    let directory = tempfile::tempdir().unwrap();
+    let path = directory.path().join("ca.pem");
+    fs::write(&path, identity("localhost").0).unwrap();
+    let authority = Authority::from_pem_file(&path).unwrap();
+    for answer in ["ERR FEATURE-NOT-CONFIGURED\n", "OK STARTTLS\nOK\n", "\n"] {
+        let server = Server::start(move |_, _| Act::Say(answer.into()));
+        let source = source(&server).with_login(credentials()).with_tls(authority.clone());
+        let mut source = source;
+        assert!(source.read().is_err(), "{answer}");
+        assert_eq!(server.lines(), ["STARTTLS"]);
+    }
+    for bad in ["", "hello", "-----BEGIN CERTIFICATE-----\nAAAA\n-----END CERTIFICATE-----\n"] {
+        fs::write(&path, bad).unwrap();
+        assert!(Authority::from_pem_file(&path).is_err(), "{bad}");
+    }
+    assert!(Authority::from_pem_file(&directory.path().join("none")).is_err());
+}
+
+#[test]
+fn a_watch_delivers_until_it_is_dropped() {
+    let server = Server::start(|_, line| match line {
+        "LOGOUT" => Act::SayAndClose("OK Goodbye\n".into()),
+        _ => Act::Say(list("OL", 90)),
+    });
+    let (sender, receiver) = mpsc::sync_channel(4);
+    // The sink may block no one for long, so a full channel drops what it can't take.
+    let sink = Box::new(move |word| drop(sender.try_send(word)));
+    let watch = Watch::start(source(&server), Duration::from_millis(20), sink).unwrap();
+    for _ in 0..5 {
+        let word: Observation = receiver.recv_timeout(Duration::from_secs(5)).unwrap();
+        assert!(word.is_ok());
+    }
+    assert!(watch.release(Duration::from_secs(5)));
+    assert!(server.lines().contains(&"LOGOUT".to_owned()));
+    drop(watch);
+    while receiver.try_recv().is_ok() {}
+    assert!(receiver.recv().is_err(), "the sink is gone");
+}
+
+fn command(script: &str) -> (Observation, Duration) {
+    let arguments = vec!["-c".into(), script.into()];
+    let begin = Instant::now();
+    let word = CommandSource::new("sh".into(), arguments, TIMEOUT).read();
+    (word, begin.elapsed())
+}
+
+#[test]
+fn a_command_prints_lines() {
+    let (word, _) = command("echo ups.status: OL; echo battery.charge: 88; echo noise >&2");
+    assert_eq!(word.unwrap().charge_percent, Some(88.0));
+}
+
+#[test]
+fn a_command_that_fails_hangs_or_talks_too_much_is_trouble() {
+    for (script, expected) in [
+        ("echo ups.status: OL; exit 3", TroubleKind::Command),
+        ("echo ups.status: OL; kill -9 $$", TroubleKind::Command),
+        ("exec sleep 60", TroubleKind::TimedOut),
+        ("echo ups.status: OL; sleep 60 & exit 0", TroubleKind::TimedOut),
+        ("exec >&-; sleep 60", TroubleKind::TimedOut),
+        ("trap '' TERM; while :; do :; done", TroubleKind::TimedOut),
+        ("yes 'a: b'", TroubleKind::Command),
+        ("echo Connection failure", TroubleKind::Garbled),
+        ("true", TroubleKind::Garbled),
+    ] {
+        let (word, took) = command(script);
+        let trouble = word.unwrap_err();
+        assert_eq!(trouble.kind, expected, "{script}: {trouble}");
+        assert!(took < TIMEOUT * 3, "{script}: {took:?}");
+    }
+    let mut missing = CommandSource::new("no-such-program".into(), vec![], TIMEOUT);
+    assert_eq!(kind(missing.read()), TroubleKind::Command);
+}
+
+#[test]
+fn a_killed_command_takes_its_children_along() {
+    let directory = tempfile::tempdir().unwrap();
+    let path = directory.path().join("pid");
+    let (word, _) = command(&format!("sleep 60 & echo $! > '{}'; wait", path.display()));
+    assert!(word.is_err());
+    let pid = fs::read_to_string(path).unwrap();
+    let state = |pid: &str| fs::read_to_string(format!("/proc/{}/stat", pid.trim()));
+    let begin = Instant::now();
+    // Its new parent may take a moment to collect it.
+    while state(&pid).is_ok_and(|stat| !stat.contains(") Z")) {
+        assert!(begin.elapsed() < Duration::from_secs(5), "it still runs");
+        std::thread::yield_now();
+    }
+}
+
+#[test]
+fn a_file_is_as_old_as_it_is() {
+    let directory = tempfile::tempdir().unwrap();
+    let path = directory.path().join("ups");
+    let mut source = FileSource::new(&path);
+    assert_eq!(kind(source.read()), TroubleKind::File);
+    fs::write(&path, "ups.status: OL\nbattery.charge: 88\n").unwrap();
+    let reading = source.read().unwrap();
+    assert_eq!(reading.charge_percent, Some(88.0));
+    assert!(reading.age_ms < 5000);
+    let touch = |time: SystemTime| {
+        fs::File::options().write(true).open(&path).unwrap().set_modified(time).unwrap();
+    };
+    touch(SystemTime::now() - Duration::from_secs(100));
+    let age_ms = source.read().unwrap().age_ms;
+    assert!((100_000..105_000).contains(&age_ms), "{age_ms}");
+    touch(SystemTime::now() + Duration::from_secs(1));
+    assert_eq!(source.read().unwrap().age_ms, 0, "clocks differ a little");
+    touch(SystemTime::now() + Duration::from_secs(60));
+    assert_eq!(kind(source.read()), TroubleKind::File);
+}
+
+#[test]
+fn a_file_of_another_kind_is_trouble() {
+    let directory = tempfile::tempdir().unwrap();
+    let path = directory.path().join("ups");
+    for text in ["".to_owned(), "what\n".to_owned(), "a: b\n".repeat(20_000)] {
+        fs::write(&path, text).unwrap();
+        assert_eq!(kind(FileSource::new(&path).read()), TroubleKind::File);
+    }
+    fs::write(&path, b"a: \xff\n").unwrap();
+    assert_eq!(kind(FileSource::new(&path).read()), TroubleKind::File);
+    assert_eq!(kind(FileSource::new(directory.path()).read()), TroubleKind::File);
+    assert_eq!(kind(FileSource::new("/dev/zero").read()), TroubleKind::File);
+}
+
+#[test]
+fn a_reading_is_the_same_by_all_ways() {
+    let server = Server::start(|_, _| Act::Say(list("OL CHRG", 83)));
+    let by_server = source(&server).read().unwrap();
+    let text = "ups.status: OL CHRG\nbattery.charge: 83\nbattery.runtime: 1800\n";
+    assert_eq!(by_server, Reading::from_lines(text).unwrap());
+    assert_eq!(by_server, command(&format!("printf '{text}'")).0.unwrap());
+}
