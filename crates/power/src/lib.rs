@@ -4,16 +4,17 @@
 //! drivers (threads, sockets)  ->  Observation  ->  Guard (pure)  ->  Decision
 //! ```
 //!
-//! Everything but [`drivers`] is pure: the time, in milliseconds of a clock that only goes
-//! forward, is an argument. A [`Reading`] is what a supply says; [`judge`] is the table that says
-//! what it is worth; the [`Guard`] adds what needs memory, over an [`Expression`] of supplies,
-//! and says what to do. [`budget`] says how much may be dirty.
+//! Everything but `drivers`, which is a feature, is pure: the time, in milliseconds of a clock
+//! that only goes forward, is an argument. A [`Reading`] is what a supply says; [`judge`] is the
+//! table that says what it is worth; the [`Guard`] adds what needs memory, over an [`Expression`]
+//! of supplies, and says what to do. [`budget()`] says how much may be dirty.
 //!
 //! The one invariant: write-back is allowed only while supplies that are enough have all been
 //! known to be safe, without a break, for as long as the [`Rules`] say. Whatever is not known is
 //! not safe.
 
 pub mod budget;
+#[cfg(feature = "drivers")]
 pub mod drivers;
 mod expression;
 mod guard;

@@ -1,0 +1,252 @@
+//! The driver and the guard against a real NUT server.
+
+#![allow(clippy::unwrap_used, reason = "a helper of a test may fail like the test")]
+
+mod nut_lab;
+
+use forebay_power::drivers::{
+    Authority, Credentials, NutAddress, NutSource, Source, Watch, now_ms,
+};
+use forebay_power::{
+    Decision, Exposure, Expression, Guard, Observation, Rules, TroubleKind, Verdict, judge,
+};
+use nut_lab::{NutLab, wait};
+use std::sync::mpsc::{self, Receiver};
+use std::sync::{Arc, Mutex};
+use std::time::{Duration, Instant};
+
+const INTERVAL: Duration = Duration::from_secs(1);
+/// How often the second watch looks, that says when the server knew.
+const PROBE: Duration = Duration::from_millis(20);
+/// How often each event is tried. Each time takes about five seconds.
+const ROUNDS: u64 = 2;
+const EXPOSED: Exposure =
+    Exposure { dirty_bytes: 700 << 20, vault_bytes_per_second: Some(100 << 20) };
+
+fn source(lab: &NutLab, timeout: Duration) -> NutSource {
+    let address = NutAddress { name: "lab".into(), host: "127.0.0.1".into(), port: lab.port };
+    NutSource::new(address, timeout)
+}
+
+/// A guard that follows the supply, and what the server is seen to say.
+struct Bench {
+    guard: Guard,
+    words: Receiver<Observation>,
+    /// When the probe last saw something else than before.
+    changed: Arc<Mutex<Option<Instant>>>,
+    watches: Vec<Watch>,
+}
+
+impl Bench {
+    fn start(lab: &NutLab) -> Self {
+        let rules = Rules { settle_ms: 1500, calm_ms: 500, ..Rules::default() };
+        let guard = Guard::new(Expression::parse("lab").unwrap(), rules);
+        let (sender, words) = mpsc::channel();
+        let user = Credentials { user: "watch".into(), password: "watchpw".into() };
+        let main = source(lab, INTERVAL).with_login(user);
+        let sink = Box::new(move |word| drop(sender.send(word)));
+        let changed = Arc::new(Mutex::new(None));
+        let (noted, mut before) = (Arc::clone(&changed), None);
+        let probe = Box::new(move |word: Observation| {
+            let word = word.map(|reading| judge(&reading, &rules).word()).map_err(|_| ());
+            if before != Some(word) {
+                *noted.lock().unwrap() = Some(Instant::now());
+                before = Some(word);
+            }
+        });
+        let watches = vec![
+            Watch::start(main, INTERVAL, sink).unwrap(),
+            Watch::start(source(lab, INTERVAL), PROBE, probe).unwrap(),
+        ];
+        Self { guard, words, changed, watches }
+    }
+
+    /// Follows the supply until the decision is as wanted.
+    fn follow(&mut self, what: &str, is_wanted: impl Fn(&Decision) -> bool) -> Decision {
+        let begin = Instant::now();
+        loop {
+            if let Ok(word) = self.words.recv_timeout(Duration::from_millis(5)) {
+                self.guard.observe(0, now_ms(), word);
+            }
+            let decision = self.guard.decide(now_ms(), &EXPOSED);
+            let unsafe_verdict = decision.verdict != Verdict::Safe;
+            assert!(!(decision.write_back_allowed && unsafe_verdict), "{decision:?}");
+            if is_wanted(&decision) {
+                return decision;
+            }
+            assert!(begin.elapsed() < Duration::from_secs(30), "{what}: {decision:?}");
+        }
+    }
+}
+
+impl Bench {
+    /// Goes on for a while. The polls of all three programs would otherwise be in step with the
+    /// events, and each time the same.
+    fn idle(&mut self, ms: u64) {
+        let until = Instant::now() + Duration::from_millis(ms);
+        self.follow("idle", |_| Instant::now() >= until);
+    }
+}
+
+/// What is done to the lab, and what the guard should make of it.
+struct Event {
+    name: &'static str,
+    act: fn(&mut NutLab),
+    undo: fn(&mut NutLab),
+    word: &'static str,
+    dump: bool,
+}
+
+/// A change of the status that is taken back by `OL`.
+macro_rules! status {
+    ($status:literal, $word:literal, $dump:literal) => {
+        Event {
+            name: concat!("status ", $status),
+            act: |lab| lab.set("ups.status", $status),
+            undo: |lab| lab.set("ups.status", "OL"),
+            word: $word,
+            dump: $dump,
+        }
+    };
+}
+
+/// A change of another variable.
+macro_rules! variable {
+    ($name:literal, $value:literal, $back:literal, $word:literal) => {
+        Event {
+            name: concat!($name, " ", $value),
+            act: |lab| lab.set($name, $value),
+            undo: |lab| lab.set($name, $back),
+            word: $word,
+            dump: false,
+        }
+    };
+}
+
+fn events() -> Vec<Event> {
+    vec![
+        status!("OB DISCHRG", "on-battery", false),
+        status!("OB DISCHRG LB", "critical", true),
+        status!("OL RB", "not-ready", false),
+        status!("OL BYPASS", "not-ready", false),
+        status!("OL CAL", "not-ready", false),
+        status!("OL OVER", "not-ready", false),
+        status!("OFF", "not-ready", false),
+        status!("OL OB", "unknown", false),
+        variable!("battery.charge", "78", "85", "not-ready"),
+        variable!("battery.charge", "abc", "100", "unknown"),
+        variable!("battery.runtime", "60", "1800", "not-ready"),
+        Event {
+            name: "shutdown ordered (FSD)",
+            act: |lab| lab.force_shutdown(),
+            undo: |lab| {
+                lab.kill_server();
+                lab.start_server();
+            },
+            word: "critical",
+            dump: true,
+        },
+        Event {
+            name: "driver hangs (stale)",
+            act: |lab| lab.stop_driver(true),
+            undo: |lab| lab.stop_driver(false),
+            word: "unknown",
+            dump: false,
+        },
+        Event {
+            name: "driver dead",
+            act: NutLab::kill_driver,
+            undo: NutLab::start_driver,
+            word: "unknown",
+            dump: false,
+        },
+        Event {
+            name: "server hangs",
+            act: |lab| lab.stop_server(true),
+            undo: |lab| lab.stop_server(false),
+            word: "unknown",
+            dump: false,
+        },
+        Event {
+            name: "server dead",
+            act: NutLab::kill_server,
+            undo: NutLab::start_server,
+            word: "unknown",
+            dump: false,
+        },
+    ]
+}
+
+fn spread(times: &[u128]) -> String {
+    let (min, max) = (times.iter().min().unwrap(), times.iter().max().unwrap());
+    format!("{min} to {max}")
+}
+
+#[test]
+#[ignore = "needs nut-server"]
+fn tool_every_state_of_a_real_server_ends_write_back() {
+    let mut lab = NutLab::start();
+    let mut bench = Bench::start(&lab);
+    bench.follow("at first", |decision| decision.write_back_allowed);
+    println!("| event | verdict | ms from the event | ms since upsd knew | ms until back |");
+    println!("| --- | --- | --- | --- | --- |");
+    for (index, event) in (0..).zip(events()) {
+        let (mut all, mut ours, mut back) = (Vec::new(), Vec::new(), Vec::new());
+        for round in 0..ROUNDS {
+            bench.idle((round * 270 + index * 137) % 1000);
+            *bench.changed.lock().unwrap() = None;
+            let begin = Instant::now();
+            (event.act)(&mut lab);
+            let decision = bench.follow(event.name, |decision| !decision.write_back_allowed);
+            let end = Instant::now();
+            assert_eq!(decision.verdict.word(), event.word, "{}: {decision:?}", event.name);
+            assert_eq!(decision.dump_now, event.dump, "{}: {decision:?}", event.name);
+            assert!(decision.drain_now);
+            all.push((end - begin).as_millis());
+            let changed = bench.changed.lock().unwrap().unwrap_or(end);
+            let since = end.saturating_duration_since(changed);
+            assert!(since < INTERVAL + Duration::from_millis(100), "{}: {since:?}", event.name);
+            ours.push(since.as_millis());
+            let begin = Instant::now();
+            (event.undo)(&mut lab);
+            bench.follow(event.name, |decision| decision.write_back_allowed);
+            back.push(begin.elapsed().as_millis());
+        }
+        let (name, word) = (event.name, event.word);
+        println!("| {name} | {word} | {} | {} | {} |", spread(&all), spread(&ours), spread(&back));
+    }
+    assert_eq!(bench.watches.len(), 2);
+}
+
+#[test]
+#[ignore = "needs nut-server"]
+fn tool_a_real_server_waits_for_us_until_we_log_out() {
+    let lab = NutLab::start();
+    let user = |password: &str| Credentials { user: "watch".into(), password: password.into() };
+    let begin = Instant::now();
+    let mut login = source(&lab, INTERVAL).with_login(user("watchpw"));
+    // A driver that has just come up has nothing to say yet.
+    wait("a reading", || login.read().is_ok_and(|reading| reading.charge_percent.is_some()));
+    println!("first reading after {} ms", begin.elapsed().as_millis());
+    assert_eq!(login.read().unwrap().model.as_deref(), Some("Lab Dummy"));
+    assert_eq!(lab.logins(), "NUMLOGINS lab 1");
+    login.release();
+    assert_eq!(lab.logins(), "NUMLOGINS lab 0");
+    assert!(login.read().is_ok(), "reading goes on without a login");
+    assert_eq!(lab.logins(), "NUMLOGINS lab 0");
+
+    let mut wrong = source(&lab, INTERVAL).with_login(user("wrong"));
+    assert_eq!(wrong.read().unwrap_err().kind, TroubleKind::Refused);
+    let mut unencrypted = source(&lab, INTERVAL).with_tls(any_authority());
+    assert_eq!(unencrypted.read().unwrap_err().kind, TroubleKind::Tls);
+    let address = format!("nobody@127.0.0.1:{}", lab.port).parse().unwrap();
+    let trouble = NutSource::new(address, INTERVAL).read().unwrap_err();
+    assert!(trouble.sentence.contains("UNKNOWN-UPS"), "{trouble}");
+}
+
+fn any_authority() -> Authority {
+    let file = tempfile::NamedTempFile::new().unwrap();
+    let made = rcgen::generate_simple_self_signed(["x".to_owned()]).unwrap();
+    std::fs::write(file.path(), made.cert.pem()).unwrap();
+    Authority::from_pem_file(file.path()).unwrap()
+}
