@@ -13,6 +13,7 @@ use forebay_volume::{Payload, RequestKind};
 use std::io;
 use std::os::fd::AsRawFd;
 use std::panic::{AssertUnwindSafe, catch_unwind};
+use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};
 
 /// What to do with the input after a step.
