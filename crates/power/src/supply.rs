@@ -33,19 +33,26 @@ impl Supply {
             Err(trouble) => self.trouble = Some(trouble),
             Ok(reading) => {
                 let taken = now.saturating_sub(reading.age_ms);
-                match judge(&reading, rules) {
-                    Verdict::OnBattery { .. } | Verdict::Critical(_) => self.on_battery = true,
-                    Verdict::Safe | Verdict::NotReady(_) => self.on_battery = false,
-                    Verdict::Unknown(_) => self.on_battery |= says_on_battery(&reading),
-                }
-                if let Some(seconds) = reading.runtime_seconds {
-                    self.empty_at = Some(taken.saturating_add(rules.believed_ms(seconds)));
+                // What was too old when it came says nothing of how long the battery lasts now.
+                if reading.age_ms <= rules.fresh_ms {
+                    self.note_battery(taken, &reading, rules);
                 }
                 self.trouble = None;
                 self.heard = Some((taken, reading));
             }
         }
         self.advance(now, rules);
+    }
+
+    fn note_battery(&mut self, taken: u64, reading: &Reading, rules: &Rules) {
+        match judge(reading, rules) {
+            Verdict::OnBattery { .. } | Verdict::Critical(_) => self.on_battery = true,
+            Verdict::Safe | Verdict::NotReady(_) => self.on_battery = false,
+            Verdict::Unknown(_) => self.on_battery |= says_on_battery(reading),
+        }
+        if let Some(seconds) = reading.runtime_seconds {
+            self.empty_at = Some(taken.saturating_add(rules.believed_ms(seconds)));
+        }
     }
 
     /// Lets time pass: what has become old is forgotten, what is safe may become charged.

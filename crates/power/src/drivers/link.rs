@@ -108,10 +108,6 @@ impl Link {
             Reply::Err(code) => return Err(fail(format!("{server} ({code})"))),
             _ => return Err(self.garbled("a reply does not fit its question")),
         }
-        // What came along unencrypted could be anybody's.
-        if !self.parser.is_idle() {
-            return Err(self.garbled("bytes follow STARTTLS in the clear"));
-        }
         let Stream::Plain(socket) = self.stream else {
             return Err(fail(format!("{server} (it is there already)")));
         };
@@ -144,7 +140,7 @@ impl Link {
         };
         sent.map_err(|error| self.broke(&error))?;
         let reply = self.receive()?;
-        // A reply too many would answer the next question.
+        // A reply too many would answer the next question; behind STARTTLS it could be anybody's.
         if self.parser.is_idle() { Ok(reply) } else { Err(self.garbled("a reply too many")) }
     }
 

@@ -118,10 +118,34 @@ fn silence_ends_it() {
     let decision = bench.guard.decide(bench.now_ms + 3001, &EXPOSED);
     assert_eq!(decision.verdict, Verdict::Unknown(Unknown::Stale(3001)));
     assert!(!decision.write_back_allowed && !decision.dump_now);
-    let mut old = Reading::from_lines("ups.status: OL").unwrap();
-    old.age_ms = u64::MAX;
+    let old = Reading { age_ms: u64::MAX, ..good().unwrap() };
     bench.guard.observe(0, bench.now_ms + 3001, Ok(old));
     assert_eq!(bench.guard.decide(bench.now_ms + 3001, &EXPOSED).verdict.word(), "unknown");
+}
+
+#[test]
+fn a_reading_is_as_old_as_it_says() {
+    let mut bench = Bench::new("a");
+    assert!(bench.say_for(61, &[good()]).write_back_allowed);
+    let aged = |age_ms| good().map(|reading| Reading { age_ms, ..reading });
+    assert!(bench.say(&[aged(3000)]).write_back_allowed);
+    let decision = bench.guard.decide(bench.now_ms + 1, &EXPOSED);
+    assert_eq!(decision.verdict, Verdict::Unknown(Unknown::Stale(3001)));
+    assert_eq!(decision.forecast.battery_seconds, None, "nobody knows how long it would last");
+    let decision = bench.say(&[aged(4000)]);
+    assert_eq!(decision.verdict, Verdict::Unknown(Unknown::Stale(4000)));
+}
+
+#[test]
+fn yesterdays_word_orders_no_dump_today() {
+    for word in ["OL", "OB DISCHRG", "OB LB"] {
+        let mut guard = guard_of("a");
+        let old = reading(word, 50, 600).map(|old| Reading { age_ms: 86_400_000, ..old });
+        guard.observe(0, 0, old);
+        let decision = guard.decide(0, &EXPOSED);
+        assert_eq!(decision.verdict, Verdict::Unknown(Unknown::Stale(86_400_000)));
+        assert!(!decision.write_back_allowed && !decision.dump_now, "{word}: {decision:?}");
+    }
 }
 
 #[test]
