@@ -1,0 +1,69 @@
+//! What a server of Network UPS Tools answers, and what a supply says of itself.
+//!
+//! The first byte chooses the pieces in which the stream comes. Promises: the pieces make no
+//! difference; a list is within its limits; a breach is final; a reading has its values in range
+//! or names the problem; and what is safe has been said to be.
+
+#![no_main]
+
+use forebay_power::nut::{Event, LINE_BYTES_MAX, LIST_ROWS_MAX, Reply, ReplyParser};
+use forebay_power::{RUNTIME_SECONDS_MAX, Reading, Rules, Verdict, Word, judge};
+use libfuzzer_sys::fuzz_target;
+
+fuzz_target!(|input: &[u8]| {
+    let [choice, input @ ..] = input else { return };
+    let whole = events(input, usize::MAX);
+    assert_eq!(whole, events(input, usize::from(*choice) + 1));
+    for event in &whole {
+        let Event::Reply(reply) = event else { continue };
+        if let Reply::List { rows, .. } = reply {
+            assert!(rows.len() <= LIST_ROWS_MAX);
+            assert!(rows.iter().flatten().all(|word| word.len() <= 3 * LINE_BYTES_MAX));
+        }
+        if let Ok(variables) = reply.variables("lab") {
+            assert_is_sound(&Reading::from_variables(variables));
+        }
+    }
+    if let Ok(reading) = Reading::from_lines(&String::from_utf8_lossy(input)) {
+        assert_is_sound(&reading);
+    }
+});
+
+/// All events of the stream in pieces, up to a breach.
+fn events(input: &[u8], piece_len: usize) -> Vec<Event> {
+    let mut parser = ReplyParser::new();
+    let mut events = Vec::new();
+    for piece in input.chunks(piece_len) {
+        parser.push(piece);
+        loop {
+            match parser.next() {
+                Event::NeedMore => break,
+                event @ Event::Broken(_) => {
+                    parser.push(b"OK\n");
+                    assert_eq!(parser.next(), event);
+                    events.push(event);
+                    return events;
+                }
+                event => events.push(event),
+            }
+        }
+    }
+    events
+}
+
+fn assert_is_sound(reading: &Reading) {
+    assert!(reading.charge_percent.is_none_or(|percent| (0.0..=100.0).contains(&percent)));
+    assert!(reading.runtime_seconds.is_none_or(|seconds| seconds <= RUNTIME_SECONDS_MAX));
+    assert!(reading.problems.iter().all(|problem| !problem.to_string().contains('\n')));
+    let rules = Rules::default();
+    let verdict = judge(reading, &rules);
+    assert!(!verdict.to_string().is_empty());
+    if verdict == Verdict::Safe {
+        let status = reading.status.as_ref().expect("safe without a status");
+        assert!(status.has(Word::Ol) && reading.problems.is_empty());
+        let bad = [Word::Ob, Word::Lb, Word::Rb, Word::Fsd, Word::Bypass, Word::Cal, Word::Off];
+        assert!(bad.iter().all(|word| !status.has(*word)));
+        assert!(reading.charge_percent.is_some_and(|it| it >= rules.charge_off_percent));
+        assert!(reading.runtime_seconds.is_some());
+    }
+}
