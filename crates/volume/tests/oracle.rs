@@ -264,9 +264,10 @@ impl Host for World {
                             payload[(payload_offset + at) as usize];
                     }
                 }
-                MemoryStep::CopyLine { from, to } => {
-                    let from = slot_index(from, 0);
-                    pool.copy_within(from..from + 8, slot_index(to, 0));
+                MemoryStep::Copy { from, to, offset, len } => {
+                    let from = slot_index(from, offset);
+                    let count = (u64::from(len) / SECTOR_BYTES) as usize;
+                    pool.copy_within(from..from + count, slot_index(to, offset));
                 }
             }
         }
