@@ -1,0 +1,79 @@
+//! What a hit costs that can be counted: allocations, and copies of data.
+
+use forebay_engine::{
+    Attempt, LineMeta, MemoryStep, Outbox, Part, PartId, Place, ReadOutcome, Segment, Shard,
+    ShardConfig, WriteOutcome,
+};
+use forebay_policy::PolicyKind;
+use forebay_types::{ByteRange, LINE_BYTES, Mode, VolumeId};
+use std::alloc::{GlobalAlloc, Layout, System};
+use std::cell::Cell;
+
+/// Counts what this thread allocates: the harness has threads of its own.
+struct Counting;
+
+thread_local! {
+    static ALLOCATIONS: Cell<u64> = const { Cell::new(0) };
+}
+
+// SAFETY: everything is passed on to the system's allocator as it came; the counter is a plain
+// number without a destructor, so it allocates nothing itself.
+unsafe impl GlobalAlloc for Counting {
+    unsafe fn alloc(&self, layout: Layout) -> *mut u8 {
+        ALLOCATIONS.with(|count| count.set(count.get() + 1));
+        // SAFETY: the caller's promises are the system's.
+        unsafe { System.alloc(layout) }
+    }
+
+    unsafe fn dealloc(&self, ptr: *mut u8, layout: Layout) {
+        // SAFETY: the caller's promises are the system's.
+        unsafe { System.dealloc(ptr, layout) }
+    }
+}
+
+#[global_allocator]
+static ALLOCATOR: Counting = Counting;
+
+const VOLUME: VolumeId = VolumeId(0);
+const LINES: u64 = 4_000;
+
+fn part(line: u64) -> Part {
+    Part { id: PartId(line), volume: VOLUME, range: ByteRange::new(line * LINE_BYTES, LINE_BYTES) }
+}
+
+#[test]
+fn hits_allocate_nothing_and_copy_no_reads() {
+    let slots = 8_192;
+    let policy = PolicyKind::default().build(slots);
+    let table = vec![LineMeta::FREE; slots];
+    let mut shard = Shard::new(table, policy, ShardConfig::for_slots(slots));
+    shard.add_volume(VOLUME, LINES * LINE_BYTES, Mode::WriteBack);
+    let mut segments: Vec<Segment> = Vec::with_capacity(4);
+    let mut out = Outbox::default();
+    // Every line is there and was used before, so that all lists have their length.
+    for line in 0..LINES {
+        let outcome = shard.write(&part(line), false, Attempt::default(), &mut out);
+        assert_eq!(outcome, WriteOutcome::Done);
+        out.memory.clear();
+    }
+    let before = ALLOCATIONS.with(Cell::get);
+    for round in 0..3 * LINES {
+        let part = part(round * 7 % LINES);
+        let (outcome, touched) = shard.read(&part, Attempt::default(), &mut segments, &mut out);
+        assert_eq!((outcome, touched.hits, touched.misses), (ReadOutcome::Ready, 1, 0));
+        assert!(out.is_empty(), "nothing is copied, and no I/O started");
+        for segment in segments.drain(..) {
+            let Place::Slot { slot, .. } = segment.place else {
+                unreachable!("a hit is in the pool")
+            };
+            shard.release(slot);
+        }
+        let outcome = shard.write(&part, false, Attempt::default(), &mut out);
+        assert_eq!(outcome, WriteOutcome::Done);
+        let is_fill = |step: &MemoryStep| matches!(step, MemoryStep::Fill { .. });
+        assert!(out.memory.len() == 1 && out.memory.iter().all(is_fill), "copied once");
+        assert!(out.ios.is_empty() && out.answers.is_empty());
+        out.memory.clear();
+    }
+    assert_eq!(ALLOCATIONS.with(Cell::get) - before, 0);
+}
