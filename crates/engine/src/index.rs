@@ -5,6 +5,8 @@
 //! probes short: 5.3 bytes per line. Deletion moves later entries up, so there are no tombstones.
 
 use crate::{LineKey, LineMeta, Slot};
+use std::sync::Arc;
+use std::sync::atomic::{AtomicU32, Ordering};
 
 const EMPTY: u32 = u32::MAX;
 const SLOT_BITS: u32 = 24;
@@ -12,21 +14,64 @@ const SLOT_MASK: u32 = (1 << SLOT_BITS) - 1;
 
 #[derive(Debug)]
 pub(crate) struct Index {
-    buckets: Box<[u32]>,
+    /// Atomic for those who look without the shard's lock, see [`Hints`].
+    buckets: Arc<[AtomicU32]>,
     len: usize,
 }
 
+/// A look into a shard's index without its lock, for those who want to have memory at hand before
+/// they need it. What it says may be wrong by the time it is said.
+#[derive(Clone, Debug)]
+pub struct Hints {
+    buckets: Arc<[AtomicU32]>,
+}
+
+impl Hints {
+    /// Where the search for a line begins: memory that will be looked at.
+    pub fn place(&self, key: LineKey) -> *const u8 {
+        (&raw const self.buckets[home(key.hash(), self.buckets.len())]).cast()
+    }
+
+    /// The slot that a line is probably in.
+    pub fn slot(&self, key: LineKey) -> Option<Slot> {
+        let hash = key.hash();
+        let first = home(hash, self.buckets.len());
+        let entries = self.buckets[first..].iter().take(GUESSES_MAX);
+        entries
+            .map(|entry| entry.load(Ordering::Relaxed))
+            .take_while(|&entry| entry != EMPTY)
+            .find(|entry| entry >> SLOT_BITS == tag(hash))
+            .map(|entry| entry & SLOT_MASK)
+    }
+}
+
+/// Entries that a guess looks at: they are mostly in one line of the processor's cache.
+const GUESSES_MAX: usize = 8;
+
 impl Index {
     pub(crate) fn new(slots: usize) -> Self {
-        Self { buckets: vec![EMPTY; slots * 4 / 3 + 4].into_boxed_slice(), len: 0 }
+        let buckets = (0..slots * 4 / 3 + 4).map(|_| AtomicU32::new(EMPTY)).collect();
+        Self { buckets, len: 0 }
     }
 
     pub(crate) const fn len(&self) -> usize {
         self.len
     }
 
-    pub(crate) const fn metadata_bytes(&self) -> usize {
+    pub(crate) fn metadata_bytes(&self) -> usize {
         self.buckets.len() * size_of::<u32>()
+    }
+
+    pub(crate) fn hints(&self) -> Hints {
+        Hints { buckets: Arc::clone(&self.buckets) }
+    }
+
+    fn entry(&self, at: usize) -> u32 {
+        self.buckets[at].load(Ordering::Relaxed)
+    }
+
+    fn set(&self, at: usize, entry: u32) {
+        self.buckets[at].store(entry, Ordering::Relaxed);
     }
 
     /// The slot that holds `key`.
@@ -35,7 +80,7 @@ impl Index {
         let tag = tag(hash);
         let mut at = self.home(hash);
         loop {
-            let entry = self.buckets[at];
+            let entry = self.entry(at);
             if entry == EMPTY {
                 return None;
             }
@@ -52,17 +97,17 @@ impl Index {
         debug_assert!(slot <= SLOT_MASK);
         let hash = key.hash();
         let mut at = self.home(hash);
-        while self.buckets[at] != EMPTY {
+        while self.entry(at) != EMPTY {
             at = self.next(at);
         }
-        self.buckets[at] = tag(hash) << SLOT_BITS | slot;
+        self.set(at, tag(hash) << SLOT_BITS | slot);
         self.len += 1;
     }
 
     /// Makes the entry of `key`, which must be there as `old`, point to `new`.
     pub(crate) fn replace(&mut self, key: LineKey, old: Slot, new: Slot) {
         let at = self.position(key, old);
-        self.buckets[at] = tag(key.hash()) << SLOT_BITS | new;
+        self.set(at, tag(key.hash()) << SLOT_BITS | new);
     }
 
     /// Removes the entry of `key`, which must be there as `slot`. The table of lines must still
@@ -72,18 +117,18 @@ impl Index {
         let mut at = hole;
         loop {
             at = self.next(at);
-            let entry = self.buckets[at];
+            let entry = self.entry(at);
             if entry == EMPTY {
                 break;
             }
             // An entry may move up into the hole if its home does not lie behind the hole.
             let home = self.home(lines[(entry & SLOT_MASK) as usize].key.hash());
             if self.distance(home, at) >= self.distance(hole, at) {
-                self.buckets[hole] = entry;
+                self.set(hole, entry);
                 hole = at;
             }
         }
-        self.buckets[hole] = EMPTY;
+        self.set(hole, EMPTY);
         self.len -= 1;
     }
 
@@ -91,15 +136,15 @@ impl Index {
         let hash = key.hash();
         let wanted = tag(hash) << SLOT_BITS | slot;
         let mut at = self.home(hash);
-        while self.buckets[at] != wanted {
-            assert!(self.buckets[at] != EMPTY, "line {key:?} is not indexed at slot {slot}");
+        while self.entry(at) != wanted {
+            assert!(self.entry(at) != EMPTY, "line {key:?} is not indexed at slot {slot}");
             at = self.next(at);
         }
         at
     }
 
     fn home(&self, hash: u64) -> usize {
-        (((hash >> 32) * self.buckets.len() as u64) >> 32) as usize
+        home(hash, self.buckets.len())
     }
 
     fn next(&self, at: usize) -> usize {
@@ -109,6 +154,10 @@ impl Index {
     fn distance(&self, from: usize, to: usize) -> usize {
         if to >= from { to - from } else { to + self.buckets.len() - from }
     }
+}
+
+const fn home(hash: u64, buckets: usize) -> usize {
+    (((hash >> 32) * buckets as u64) >> 32) as usize
 }
 
 const fn tag(hash: u64) -> u32 {
@@ -157,6 +206,11 @@ mod tests {
                 for line in 0..40 {
                     let found = index.find(LineKey::new(VolumeId(1), line), &lines);
                     prop_assert_eq!(found, oracle.get(&line).copied());
+                    // A guess may name another line with the same tag, but misses only what lies
+                    // far from its home or beyond the end.
+                    if let Some(slot) = index.hints().slot(LineKey::new(VolumeId(1), line)) {
+                        prop_assert!((slot as usize) < slots);
+                    }
                 }
             }
         }

@@ -40,6 +40,7 @@ pub use action::{
 };
 pub use counters::VolumeCounters;
 pub use erase::EraseKind;
+pub use index::Hints;
 pub use key::LineKey;
 pub use meta::{LineMeta, LineTable, SLOTS_MAX, Slot};
 pub use modes::WriteOutcome;

@@ -199,6 +199,11 @@ impl<M: LineTable> Shard<M> {
         self.slots.used()
     }
 
+    /// Looks into its index that need no lock.
+    pub fn hints(&self) -> crate::Hints {
+        self.slots.hints()
+    }
+
     /// How full the shard is.
     pub fn usage(&self) -> ShardUsage {
         let volumes: usize = self.volumes.iter().flatten().map(VolumeState::metadata_bytes).sum();

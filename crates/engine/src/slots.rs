@@ -65,6 +65,10 @@ impl<M: LineTable> Slots<M> {
         self.index.find(key, &self.lines)
     }
 
+    pub(crate) fn hints(&self) -> crate::Hints {
+        self.index.hints()
+    }
+
     pub(crate) fn touch(&mut self, slot: Slot) {
         self.policy.on_hit(slot);
     }

@@ -109,6 +109,15 @@ impl Pool {
         unsafe { self.base.as_ptr().add(self.data_offset + line * LINE_BYTES as usize) }
     }
 
+    /// Brings what the processor will need of a line into its cache, or begins to.
+    pub(crate) fn bring(&self, shard: usize, slot: Slot) {
+        if shard < self.shards && (slot as usize) < self.shard_slots {
+            let line = shard * self.shard_slots + slot as usize;
+            prefetch(self.base.as_ptr().wrapping_add(line * size_of::<LineMeta>()));
+            prefetch(self.line(shard, slot));
+        }
+    }
+
     /// Slabs in each shard.
     pub(crate) const fn shard_slabs(&self) -> usize {
         self.shard_slots / SLAB_LINES
@@ -182,6 +191,18 @@ impl DerefMut for MappedLines {
         // SAFETY: as `deref`.
         unsafe { std::slice::from_raw_parts_mut(self.start, self.len) }
     }
+}
+
+/// Asks the processor to bring memory into its cache.
+pub(crate) fn prefetch(address: *const u8) {
+    #[cfg(target_arch = "x86_64")]
+    // SAFETY: a hint; it reads nothing and never faults, whatever the address.
+    unsafe {
+        use std::arch::x86_64::{_MM_HINT_T0, _mm_prefetch};
+        _mm_prefetch::<_MM_HINT_T0>(address.cast());
+    }
+    #[cfg(not(target_arch = "x86_64"))]
+    let _ = address;
 }
 
 #[cfg(test)]

@@ -210,11 +210,14 @@ impl Runtime {
         let shards = (0..plan.shards).map(|shard| {
             let slots = pool.shard_slots();
             let policy = config.policy.build(slots);
-            Mutex::new(Shard::new(pool.table(shard), policy, ShardConfig::for_slots(slots)))
+            let shard = Shard::new(pool.table(shard), policy, ShardConfig::for_slots(slots));
+            (shard.hints(), Mutex::new(shard))
         });
+        let (hints, shards) = shards.unzip();
         let inboxes: Result<Vec<_>, _> = (0..workers).map(|_| Inbox::new().map(Arc::new)).collect();
         let shared = Arc::new(Shared {
-            shards: shards.collect(),
+            shards,
+            hints,
             inboxes: inboxes.map_err(io::Error::from)?,
             volumes: RwLock::default(),
             started: Instant::now(),

@@ -7,7 +7,7 @@ use crate::pool::{MappedLines, Pool};
 use crate::server::Listener;
 use crate::stats::WorkerStats;
 use forebay_backend::{Backend, CompletionSink, Extent};
-use forebay_engine::{Answer, Shard};
+use forebay_engine::{Answer, Hints, Shard};
 use forebay_nbd::{ExportInfo, Request};
 use forebay_types::{IoError, IoResult, VolumeId};
 use forebay_volume::Streams;
@@ -208,6 +208,8 @@ impl CompletionSink for Inbox {
 pub(crate) struct Shared {
     pub pool: Arc<Pool>,
     pub shards: Vec<Mutex<Shard<MappedLines>>>,
+    /// Looks into the shards' indexes.
+    pub hints: Vec<Hints>,
     pub inboxes: Vec<Arc<Inbox>>,
     pub volumes: RwLock<Vec<Option<Arc<Volume>>>>,
     pub started: Instant,

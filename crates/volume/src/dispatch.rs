@@ -134,8 +134,8 @@ impl<H: Host> Dispatcher<H> {
             host.reply(token, reply);
         } else {
             let (memory, staged) = self.keep_payload(host, &step, payload);
-            let attempt = Attempt::default();
-            let part = PartState { range: request.range, shard, attempt, segments };
+            let waiting = matches!(step, Step::Waiting);
+            let part = PartState { segments, waiting, ..PartState::new(request.range, shard) };
             let rest = ByteRange::new(0, 0);
             self.jobs.insert(Job {
                 token,
@@ -190,12 +190,7 @@ impl<H: Host> Dispatcher<H> {
         let id = self.begin(host, token, request, payload);
         let shards = host.shards();
         let parts: Vec<PartState> = split(request.range)
-            .map(|range| PartState {
-                range,
-                shard: shard_of(request.volume, range.offset, shards),
-                attempt: Attempt::default(),
-                segments: Vec::new(),
-            })
+            .map(|range| PartState::new(range, shard_of(request.volume, range.offset, shards)))
             .collect();
         assert!(parts.len() <= PARTS_MAX, "the front end limits the length of requests");
         let count = parts.len();
@@ -279,8 +274,7 @@ impl<H: Host> Dispatcher<H> {
             let Some(range) = split(job.rest).next().filter(|_| running < PARTS_MAX) else { break };
             job.rest = ByteRange::new(range.end(), job.rest.len - range.len);
             let shard = shard_of(job.request.volume, range.offset, shards);
-            let state =
-                PartState { range, shard, attempt: Attempt::default(), segments: Vec::new() };
+            let state = PartState::new(range, shard);
             // A finished part's place is used again: its range is empty then.
             let free = job.parts.iter().position(|part| part.range.len == 0);
             let at = free.unwrap_or(job.parts.len());
@@ -323,7 +317,9 @@ impl<H: Host> Dispatcher<H> {
         job.staged = staged;
         job.touched.hits += touched.hits;
         job.touched.misses += touched.misses;
-        job.parts[usize::from(part)].segments = segments;
+        let state = &mut job.parts[usize::from(part)];
+        state.segments = segments;
+        state.waiting = matches!(step, Step::Waiting);
         self.settle(host, run.shard);
         if let Step::Done(result) = step {
             self.part_done(host, id, result);
@@ -465,7 +461,10 @@ impl<H: Host> Dispatcher<H> {
                 continue;
             }
             match answer.outcome {
-                Outcome::Done(result) => self.finish_part(host, name, result),
+                Outcome::Done(result) => {
+                    self.unstage_part(host, name);
+                    self.finish_part(host, name, result);
+                }
                 Outcome::Retry(error) => {
                     let job = self.jobs.get_mut(name.job);
                     let part = &mut job.parts[usize::from(name.part)];
@@ -475,6 +474,19 @@ impl<H: Host> Dispatcher<H> {
             }
         }
         self.answers.clear();
+    }
+
+    /// A part that waited, with its payload in slots, and is answered without another try has no
+    /// use for them.
+    fn unstage_part(&mut self, host: &mut H, name: PartName) {
+        let job = self.jobs.get_mut(name.job);
+        let Some(part) = job.parts.get(usize::from(name.part)).filter(|part| part.waiting) else {
+            return;
+        };
+        let range = part.range;
+        let slots = staged_part(&job.staged, job.request.range, range).to_vec();
+        let volume = job.request.volume;
+        self.unstage(host, volume, range, &slots);
     }
 
     fn finish_part(&mut self, host: &mut H, name: PartName, result: IoResult) {

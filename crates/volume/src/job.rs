@@ -47,8 +47,18 @@ pub(crate) struct PartState {
     pub range: ByteRange,
     pub shard: usize,
     pub attempt: Attempt,
+    /// It is to be tried again.
+    pub waiting: bool,
     /// Where the bytes of a read are, once it is ready or started.
     pub segments: Vec<Segment>,
+}
+
+impl PartState {
+    /// A part that has not been tried.
+    pub(crate) fn new(range: ByteRange, shard: usize) -> Self {
+        let (attempt, segments) = (Attempt::default(), Vec::new());
+        Self { range, shard, attempt, waiting: false, segments }
+    }
 }
 
 /// A request under way.
