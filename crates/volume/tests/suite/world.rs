@@ -1,35 +1,33 @@
-//! The dispatcher against a dumb oracle: a list of what each sector may hold.
+//! Two workers over four shards with little room, and a list of what each sector may hold.
 //!
-//! Two workers share four shards with little room, so that requests wait for each other, are
-//! evicted, go past the cache, and are answered by the other worker. I/Os are joined like in the
-//! runtime, and end in whatever order the case says; streams read ahead. Every request is answered
-//! once; a read returns, for each sector, the newest value written before it, or one that was being
-//! written meanwhile; after a last flush the disk holds what was written last.
+//! I/Os are joined like in the runtime, and end in whatever order the test says. Every request is
+//! answered once; a read returns, for each sector, the newest value written before it, or one that
+//! was being written meanwhile; after a last flush the disk holds what was written last.
 
 #![allow(clippy::unwrap_used, reason = "a helper of a test may fail like the test")]
 
 use forebay_engine::{
-    Answer, IoAction, IoVerb, LineMeta, MemoryStep, Outbox, Place, Shard, ShardConfig,
+    Answer, IoAction, IoVerb, LineMeta, MemoryStep, Outbox, Place, Shard, ShardConfig, Slot,
 };
 use forebay_policy::PolicyKind;
-use forebay_types::{ByteRange, IoResult, LINE_BYTES, Mode, SECTOR_BYTES, VolumeId};
+use forebay_types::{ByteRange, IoError, IoResult, LINE_BYTES, Mode, SECTOR_BYTES, VolumeId};
 use forebay_volume::{
     Dispatcher, Host, JobId, Mergeable, Payload, Reply, Request, RequestKind, Streams, merge,
+    staged_pieces,
 };
-use proptest::prelude::*;
 use std::cell::Cell;
 use std::rc::Rc;
 
-const VOLUME: VolumeId = VolumeId(0);
+pub(crate) const VOLUME: VolumeId = VolumeId(0);
 /// Three regions and a half.
-const SECTORS: u64 = 7 << 10;
+pub(crate) const SECTORS: u64 = 7 << 10;
 const SHARDS: usize = 4;
-const WORKERS: usize = 2;
+pub(crate) const WORKERS: usize = 2;
 const SLOTS: usize = 48;
 
 /// Memory of a request, one value for a sector: payloads keep their bytes, buffers are filled.
 #[derive(Clone)]
-struct Memory {
+pub(crate) struct Memory {
     bytes: Rc<[u8]>,
     filled: Rc<[Cell<u8>]>,
 }
@@ -48,7 +46,7 @@ impl Memory {
 }
 
 /// An I/O that the turn has gathered.
-struct Pending {
+pub(crate) struct Pending {
     shard: usize,
     action: IoAction,
     memory: Option<(Memory, u64)>,
@@ -69,7 +67,7 @@ impl Mergeable for Pending {
 }
 
 /// What is under way to the disk.
-enum Io {
+pub(crate) enum Io {
     Joined(Vec<Pending>),
     Flush { worker: usize, job: JobId },
 }
@@ -92,18 +90,21 @@ struct Asked {
     allowed: Vec<Vec<u8>>,
 }
 
-struct World {
+pub(crate) struct World {
     worker: usize,
-    shards: Vec<Shard<Vec<LineMeta>>>,
+    pub shards: Vec<Shard<Vec<LineMeta>>>,
     pools: Vec<Vec<u8>>,
-    disk: Vec<u8>,
+    pub disk: Vec<u8>,
+    /// What the disk does not take.
+    pub bad: Option<ByteRange>,
     pending: Vec<Pending>,
-    ios: Vec<Io>,
+    pub ios: Vec<Io>,
     forwarded: Vec<(u8, Answer)>,
     streams: Streams,
     now_ms: u64,
     asked: Vec<Option<Asked>>,
-    answered: usize,
+    pub answered: usize,
+    pub failed: usize,
     /// What each sector may hold: the writes that no later one has replaced for sure.
     sectors: Vec<Vec<Version>>,
     clock: u64,
@@ -131,6 +132,7 @@ impl World {
             shards: shards.collect(),
             pools: vec![vec![0xee; SLOTS * 8]; SHARDS],
             disk: vec![0; SECTORS as usize],
+            bad: None,
             pending: Vec::new(),
             ios: Vec::new(),
             forwarded: Vec::new(),
@@ -138,6 +140,7 @@ impl World {
             now_ms: 0,
             asked: Vec::new(),
             answered: 0,
+            failed: 0,
             sectors: vec![vec![Version { value: 0, begin: 0, end: Some(0) }]; SECTORS as usize],
             clock: 0,
         }
@@ -157,8 +160,23 @@ impl World {
         }
     }
 
+    /// Receives the payload of a write into the slots that were staged for it.
+    fn receive(&mut self, range: ByteRange, slots: &[Slot], value: u8) {
+        for (shard, piece, slots) in staged_pieces(VOLUME, range, SHARDS, slots) {
+            for sector in sectors_of(piece) {
+                let line = sector / 8 - (piece.offset / LINE_BYTES) as usize;
+                self.pools[shard][slots[line] as usize * 8 + sector % 8] = value;
+            }
+        }
+    }
+
     /// Does to the disk, or to memory, what an I/O is for.
-    fn carry_out(&mut self, io: &Pending) {
+    fn carry_out(&mut self, io: &Pending) -> IoResult {
+        let range = io.action.range;
+        let overlaps = |bad: ByteRange| bad.offset < range.end() && range.offset < bad.end();
+        if io.action.verb != IoVerb::Read && self.bad.is_some_and(overlaps) {
+            return Err(IoError::Io);
+        }
         let mut sector = (io.action.range.offset / SECTOR_BYTES) as usize;
         if matches!(io.action.verb, IoVerb::Zero { .. } | IoVerb::Discard) {
             self.disk[sectors_of(io.action.range)].fill(0);
@@ -187,6 +205,7 @@ impl World {
             io.action.segments.is_empty() || sector as u64 * SECTOR_BYTES == io.action.range.end(),
             "the memory of an I/O covers it"
         );
+        Ok(())
     }
 
     /// A request begins: what it writes may be seen from now on.
@@ -218,19 +237,19 @@ impl World {
     }
 
     /// A write is acknowledged: what was acknowledged before it began is gone. Of two at the same
-    /// time either may be the newer one.
-    fn settle(&mut self, asked: &Asked) {
+    /// time either may be the newer one. One that failed may be there or not.
+    fn settle(&mut self, asked: &Asked, ok: bool) {
         self.clock += 1;
         for sector in sectors_of(asked.range) {
             let versions = &mut self.sectors[sector];
             let mine = versions.iter_mut().find(|version| version.begin == asked.begin);
             mine.unwrap().end = Some(self.clock);
-            versions.retain(|version| version.end.is_none_or(|end| end > asked.begin));
+            versions.retain(|version| !ok || version.end.is_none_or(|end| end > asked.begin));
         }
     }
 }
 
-const fn changes(kind: RequestKind) -> bool {
+pub(crate) const fn changes(kind: RequestKind) -> bool {
     matches!(kind, RequestKind::Write { .. } | RequestKind::Zero { .. })
 }
 
@@ -290,9 +309,15 @@ impl Host for World {
     fn reply(&mut self, token: usize, reply: Reply<'_, Memory>) {
         let asked = self.asked[token].take().expect("a request is answered once");
         self.answered += 1;
-        assert_eq!(reply.result, Ok(()), "no disk fails here");
+        let ok = reply.result.is_ok();
+        assert!(ok || self.bad.is_some(), "nothing fails unless the disk does");
         if changes(asked.kind) {
-            self.settle(&asked);
+            self.settle(&asked, ok);
+        }
+        if !ok {
+            self.failed += 1;
+            assert!(reply.segments.is_empty(), "no bytes come with an error");
+            return;
         }
         let memory = reply.memory.map(|memory| (memory, 0));
         let mut allowed = asked.allowed.iter();
@@ -320,13 +345,13 @@ impl Host for World {
 }
 
 /// The workers and their world.
-struct Machine {
+pub(crate) struct Machine {
     dispatchers: Vec<Dispatcher<World>>,
-    world: World,
+    pub world: World,
 }
 
 impl Machine {
-    fn new(mode: Mode) -> Self {
+    pub(crate) fn new(mode: Mode) -> Self {
         let dispatchers = (0..WORKERS).map(|worker| Dispatcher::new(worker as u8)).collect();
         Self { dispatchers, world: World::new(mode) }
     }
@@ -347,23 +372,32 @@ impl Machine {
         }
     }
 
-    fn submit(&mut self, worker: usize, kind: RequestKind, range: ByteRange, value: u8) {
+    pub(crate) fn submit(&mut self, worker: usize, kind: RequestKind, range: ByteRange, value: u8) {
         let token = self.world.ask(kind, range, value);
         let request = Request { volume: VOLUME, kind, range };
         let bytes = vec![value; range.len as usize];
         self.on(worker, |dispatcher, world| match kind {
             RequestKind::Write { .. } if value.is_multiple_of(2) => {
-                dispatcher.submit(world, token, request, Payload::Owned(Memory::of(&bytes)));
+                dispatcher.submit(world, token, request, Payload::Borrowed(&bytes));
             }
             RequestKind::Write { .. } => {
-                dispatcher.submit(world, token, request, Payload::Borrowed(&bytes));
+                // Each second one in the pool, if there is room for all of it.
+                let staged = (value % 4 == 1).then(|| dispatcher.stage(world, VOLUME, range));
+                let payload = match staged.flatten() {
+                    Some(slots) => {
+                        world.receive(range, &slots, value);
+                        Payload::Staged(slots)
+                    }
+                    None => Payload::Owned(Memory::of(&bytes)),
+                };
+                dispatcher.submit(world, token, request, payload);
             }
             _ => dispatcher.submit(world, token, request, Payload::None),
         });
     }
 
     /// Ends an I/O, or delivers an answer, if there is any.
-    fn step(&mut self, choice: usize) -> bool {
+    pub(crate) fn step(&mut self, choice: usize) -> bool {
         if choice.is_multiple_of(3) && !self.world.forwarded.is_empty() {
             let (worker, answer) = self.world.forwarded.remove(0);
             self.on(worker.into(), |dispatcher, world| dispatcher.answer(world, answer));
@@ -378,12 +412,10 @@ impl Machine {
                 self.on(worker, |dispatcher, world| dispatcher.flushed(world, job, Ok(())));
             }
             Io::Joined(run) => {
-                for io in &run {
-                    self.world.carry_out(io);
-                }
-                for io in run {
+                let results: Vec<IoResult> =
+                    run.iter().map(|io| self.world.carry_out(io)).collect();
+                for (io, result) in run.into_iter().zip(results) {
                     let (shard, id) = (io.shard, io.action.id);
-                    let result: IoResult = Ok(());
                     self.on(choice % WORKERS, |dispatcher, world| {
                         dispatcher.complete(world, shard, id, result);
                     });
@@ -393,7 +425,7 @@ impl Machine {
         true
     }
 
-    fn tick(&mut self, ms: u64) {
+    pub(crate) fn tick(&mut self, ms: u64) {
         self.world.now_ms += ms;
         for shard in 0..SHARDS {
             self.on(shard % WORKERS, |dispatcher, world| dispatcher.tick(world, shard));
@@ -401,7 +433,7 @@ impl Machine {
     }
 
     /// Everything asked for is answered, and nothing is held.
-    fn finish(mut self) {
+    pub(crate) fn finish(mut self) {
         let range = ByteRange::new(0, 0);
         while self.step(7) {}
         self.submit(1, RequestKind::Flush, range, 0);
@@ -420,140 +452,4 @@ impl Machine {
             assert!(is_found, "sector {sector}: {found} of {allowed:?}");
         }
     }
-}
-
-#[derive(Clone, Debug)]
-enum Act {
-    Request {
-        worker: usize,
-        kind: RequestKind,
-        range: ByteRange,
-    },
-    /// A client that reads on where it was.
-    Follow {
-        worker: usize,
-        sectors: u64,
-    },
-    Steps(Vec<usize>),
-    Tick(u64),
-    Mode(Mode),
-}
-
-fn range() -> impl Strategy<Value = ByteRange> {
-    // Small ones in a corner, which meet; and some that span regions.
-    let small = (0u64..96, 1u64..40);
-    let border = (2048u64 - 40..2048, 1u64..80);
-    let large = (0u64..SECTORS - 4200, 1000u64..4200);
-    prop_oneof![6 => small, 3 => border, 1 => large]
-        .prop_map(|(from, len)| ByteRange::new(from * SECTOR_BYTES, len * SECTOR_BYTES))
-}
-
-fn kind() -> impl Strategy<Value = RequestKind> {
-    prop_oneof![
-        6 => Just(RequestKind::Read),
-        5 => Just(RequestKind::Write { fua: false }),
-        1 => Just(RequestKind::Write { fua: true }),
-        1 => Just(RequestKind::Zero { fua: false, unmap: true }),
-        1 => Just(RequestKind::Flush),
-        1 => Just(RequestKind::Prefetch),
-    ]
-}
-
-fn act() -> impl Strategy<Value = Act> {
-    let request = (0..WORKERS, kind(), range()).prop_map(|(worker, kind, range)| Act::Request {
-        worker,
-        kind,
-        range,
-    });
-    let follow =
-        (0..WORKERS, 1u64..300).prop_map(|(worker, sectors)| Act::Follow { worker, sectors });
-    let steps = prop::collection::vec(0usize..64, 0..12).prop_map(Act::Steps);
-    let mode = prop::sample::select(Mode::ALL.to_vec()).prop_map(Act::Mode);
-    prop_oneof![
-        8 => request,
-        3 => follow,
-        6 => steps,
-        1 => (1u64..400).prop_map(Act::Tick),
-        1 => mode,
-    ]
-}
-
-fn play(mode: Mode, acts: Vec<Act>) {
-    let mut machine = Machine::new(mode);
-    let mut reader = 0;
-    for (number, act) in acts.into_iter().enumerate() {
-        match act {
-            Act::Request { worker, kind, range } => {
-                let value = if changes(kind) && !matches!(kind, RequestKind::Zero { .. }) {
-                    1 + (number % 250) as u8
-                } else {
-                    0
-                };
-                machine.submit(worker, kind, range, value);
-            }
-            Act::Follow { worker, sectors } => {
-                let sectors = sectors.min(SECTORS - reader);
-                let range = ByteRange::new(reader * SECTOR_BYTES, sectors * SECTOR_BYTES);
-                machine.submit(worker, RequestKind::Read, range, 0);
-                reader = (reader + sectors) % SECTORS;
-            }
-            Act::Steps(choices) => {
-                for choice in choices {
-                    machine.step(choice);
-                }
-            }
-            Act::Tick(ms) => machine.tick(ms),
-            Act::Mode(mode) => {
-                machine.world.shards.iter_mut().for_each(|shard| shard.set_mode(VOLUME, mode));
-            }
-        }
-    }
-    machine.finish();
-}
-
-proptest! {
-    #![proptest_config(ProptestConfig { cases: 200, ..ProptestConfig::default() })]
-
-    #[test]
-    fn requests_of_two_workers_agree_with_the_oracle(
-        mode in prop::sample::select(Mode::ALL.to_vec()),
-        acts in prop::collection::vec(act(), 1..120),
-    ) {
-        play(mode, acts);
-    }
-}
-
-/// A reader that goes on where it was finds its bytes fetched in windows, across regions.
-#[test]
-fn a_stream_is_read_ahead_across_regions_with_few_large_ios() {
-    let mut machine = Machine::new(Mode::WriteThrough);
-    let mut reads = 0;
-    let lines = SECTORS / 8;
-    for line in 0..lines {
-        let range = ByteRange::new(line * LINE_BYTES, LINE_BYTES);
-        machine.submit(0, RequestKind::Read, range, 0);
-        while machine.step(0) {
-            reads += 1;
-        }
-    }
-    assert!(reads < lines as usize / 8, "{reads} I/Os for {lines} reads");
-    let counters = machine.world.shards.iter().map(|shard| *shard.counters(VOLUME));
-    let prefetched: u64 = counters.map(|counters| counters.prefetch_used_lines).sum();
-    assert!(prefetched > lines / 2, "{prefetched} of {lines} lines were read ahead and used");
-    machine.finish();
-}
-
-/// What comes in one turn and lies side by side goes to the disk as one.
-#[test]
-fn a_request_over_regions_is_cut_for_the_shards_and_joined_for_the_disk() {
-    let mut machine = Machine::new(Mode::Bypass);
-    let range = ByteRange::new(1 << 19, 2 << 20);
-    machine.submit(0, RequestKind::Write { fua: false }, range, 9);
-    assert_eq!(machine.world.ios.len(), 1, "three parts, one I/O");
-    machine.submit(1, RequestKind::Read, range, 0);
-    assert_eq!(machine.world.answered, 0);
-    while machine.step(0) {}
-    assert_eq!(machine.world.answered, 2);
-    assert!(machine.world.disk[1 << 10..5 << 10].iter().all(|&value| value == 9));
-    machine.finish();
 }

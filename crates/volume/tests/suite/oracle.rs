@@ -1,0 +1,145 @@
+//! The dispatcher against a dumb oracle: a list of what each sector may hold.
+//!
+//! Requests wait for each other, are evicted, go past the cache, and are answered by the other
+//! worker; streams read ahead.
+
+use crate::world::{Machine, SECTORS, VOLUME, WORKERS, changes};
+use forebay_types::{ByteRange, LINE_BYTES, Mode, SECTOR_BYTES};
+use forebay_volume::RequestKind;
+use proptest::prelude::*;
+
+#[derive(Clone, Debug)]
+enum Act {
+    Request {
+        worker: usize,
+        kind: RequestKind,
+        range: ByteRange,
+    },
+    /// A client that reads on where it was.
+    Follow {
+        worker: usize,
+        sectors: u64,
+    },
+    Steps(Vec<usize>),
+    Tick(u64),
+    Mode(Mode),
+}
+
+fn range() -> impl Strategy<Value = ByteRange> {
+    // Small ones in a corner, which meet; and some that span regions.
+    let small = (0u64..96, 1u64..40);
+    let border = (2048u64 - 40..2048, 1u64..80);
+    let large = (0u64..SECTORS - 4200, 1000u64..4200);
+    prop_oneof![6 => small, 3 => border, 1 => large]
+        .prop_map(|(from, len)| ByteRange::new(from * SECTOR_BYTES, len * SECTOR_BYTES))
+}
+
+fn kind() -> impl Strategy<Value = RequestKind> {
+    prop_oneof![
+        6 => Just(RequestKind::Read),
+        5 => Just(RequestKind::Write { fua: false }),
+        1 => Just(RequestKind::Write { fua: true }),
+        1 => Just(RequestKind::Zero { fua: false, unmap: true }),
+        1 => Just(RequestKind::Flush),
+        1 => Just(RequestKind::Prefetch),
+    ]
+}
+
+fn act() -> impl Strategy<Value = Act> {
+    let request = (0..WORKERS, kind(), range()).prop_map(|(worker, kind, range)| Act::Request {
+        worker,
+        kind,
+        range,
+    });
+    let follow =
+        (0..WORKERS, 1u64..300).prop_map(|(worker, sectors)| Act::Follow { worker, sectors });
+    let steps = prop::collection::vec(0usize..64, 0..12).prop_map(Act::Steps);
+    let mode = prop::sample::select(Mode::ALL.to_vec()).prop_map(Act::Mode);
+    prop_oneof![
+        8 => request,
+        3 => follow,
+        6 => steps,
+        1 => (1u64..400).prop_map(Act::Tick),
+        1 => mode,
+    ]
+}
+
+fn play(mode: Mode, acts: Vec<Act>) {
+    let mut machine = Machine::new(mode);
+    let mut reader = 0;
+    for (number, act) in acts.into_iter().enumerate() {
+        match act {
+            Act::Request { worker, kind, range } => {
+                let value = if changes(kind) && !matches!(kind, RequestKind::Zero { .. }) {
+                    1 + (number % 250) as u8
+                } else {
+                    0
+                };
+                machine.submit(worker, kind, range, value);
+            }
+            Act::Follow { worker, sectors } => {
+                let sectors = sectors.min(SECTORS - reader);
+                let range = ByteRange::new(reader * SECTOR_BYTES, sectors * SECTOR_BYTES);
+                machine.submit(worker, RequestKind::Read, range, 0);
+                reader = (reader + sectors) % SECTORS;
+            }
+            Act::Steps(choices) => {
+                for choice in choices {
+                    machine.step(choice);
+                }
+            }
+            Act::Tick(ms) => machine.tick(ms),
+            Act::Mode(mode) => {
+                machine.world.shards.iter_mut().for_each(|shard| shard.set_mode(VOLUME, mode));
+            }
+        }
+    }
+    machine.finish();
+}
+
+proptest! {
+    #![proptest_config(ProptestConfig { cases: 200, ..ProptestConfig::default() })]
+
+    #[test]
+    fn requests_of_two_workers_agree_with_the_oracle(
+        mode in prop::sample::select(Mode::ALL.to_vec()),
+        acts in prop::collection::vec(act(), 1..120),
+    ) {
+        play(mode, acts);
+    }
+}
+
+/// A reader that goes on where it was finds its bytes fetched in windows, across regions.
+#[test]
+fn a_stream_is_read_ahead_across_regions_with_few_large_ios() {
+    let mut machine = Machine::new(Mode::WriteThrough);
+    let mut reads = 0;
+    let lines = SECTORS / 8;
+    for line in 0..lines {
+        let range = ByteRange::new(line * LINE_BYTES, LINE_BYTES);
+        machine.submit(0, RequestKind::Read, range, 0);
+        while machine.step(0) {
+            reads += 1;
+        }
+    }
+    assert!(reads < lines as usize / 8, "{reads} I/Os for {lines} reads");
+    let counters = machine.world.shards.iter().map(|shard| *shard.counters(VOLUME));
+    let prefetched: u64 = counters.map(|counters| counters.prefetch_used_lines).sum();
+    assert!(prefetched > lines / 2, "{prefetched} of {lines} lines were read ahead and used");
+    machine.finish();
+}
+
+/// What comes in one turn and lies side by side goes to the disk as one.
+#[test]
+fn a_request_over_regions_is_cut_for_the_shards_and_joined_for_the_disk() {
+    let mut machine = Machine::new(Mode::Bypass);
+    let range = ByteRange::new(1 << 19, 2 << 20);
+    machine.submit(0, RequestKind::Write { fua: false }, range, 9);
+    assert_eq!(machine.world.ios.len(), 1, "three parts, one I/O");
+    machine.submit(1, RequestKind::Read, range, 0);
+    assert_eq!(machine.world.answered, 0);
+    while machine.step(0) {}
+    assert_eq!(machine.world.answered, 2);
+    assert!(machine.world.disk[1 << 10..5 << 10].iter().all(|&value| value == 9));
+    machine.finish();
+}
