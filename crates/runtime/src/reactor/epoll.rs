@@ -2,14 +2,14 @@
 //! block; files are left to the backends' own threads.
 
 use super::uring::drain_counter;
-use super::{BufferId, Event, FileOp, RECEIVE_BYTES, Reactor, receive_into};
+use super::{BufferId, Event, FileOp, RECEIVE_BUFFERS_MAX, RECEIVE_BYTES, Reactor, receive_into};
 use rustix::event::epoll::{self, CreateFlags, EventData, EventFlags};
 use std::collections::{HashMap, VecDeque};
 use std::io;
 use std::os::fd::{BorrowedFd, OwnedFd, RawFd};
 use std::time::{Duration, Instant};
 
-const BUFFERS: u16 = 8;
+const BUFFERS: u16 = RECEIVE_BUFFERS_MAX;
 const EVENTS: usize = 256;
 const WAKE_DATA: u64 = u64::MAX;
 const LISTENER_BIT: u64 = 1 << 40;

@@ -19,6 +19,9 @@ use std::time::Duration;
 /// Bytes of one receive buffer: what one system call brings at most.
 pub(crate) const RECEIVE_BYTES: usize = 64 << 10;
 
+/// Receive buffers of one worker, at most: the ring does with fewer.
+pub(crate) const RECEIVE_BUFFERS_MAX: u16 = 8;
+
 /// Names a receive buffer that is lent to the worker.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) struct BufferId(pub u16);
