@@ -9,11 +9,12 @@
 
 mod arrows;
 mod changelog;
+mod documents;
 mod rules;
 mod source;
 
 use anyhow::{Context, Result};
-use std::collections::BTreeSet;
+use std::collections::{BTreeMap, BTreeSet};
 use std::fmt;
 use std::fs;
 use std::path::{Path, PathBuf};
@@ -45,6 +46,7 @@ pub fn check(root: &Path) -> Result<Vec<Finding>> {
     let files = list_files(root)?;
     let mut findings = Vec::new();
     let mut packages = Vec::new();
+    let mut decisions = BTreeMap::new();
     for file in &files {
         let text = read(root, file)?;
         let extension = file.extension().and_then(|extension| extension.to_str()).unwrap_or("");
@@ -58,6 +60,12 @@ pub fn check(root: &Path) -> Result<Vec<Finding>> {
         if file.ends_with("Cargo.toml") && file.components().count() > 1 {
             packages.push(file.parent().unwrap_or(Path::new("")).to_path_buf());
             arrows::check(file, &text, &mut findings);
+        }
+        if documents::is_decision(file) {
+            documents::decision(file, &text, &mut decisions, &mut findings);
+        } else if file == Path::new(documents::SPECIFICATION) {
+            let read = |file: &Path| read(root, file).unwrap_or_default();
+            documents::specification(&text, &files, read, &mut findings);
         }
     }
     for package in &packages {

@@ -1,0 +1,146 @@
+//! Documents that speak of files: the specification names tests that are there, and each decision
+//! has a number of its own.
+
+use super::Finding;
+use super::source::is_word;
+use std::collections::BTreeMap;
+use std::path::{Path, PathBuf};
+
+/// The promises, and the tests that enforce them.
+pub const SPECIFICATION: &str = "docs/SPECIFICATION.md";
+const DECISIONS: &str = "docs/decisions";
+/// Where paths in the specification begin.
+const ROOTS: [&str; 3] = ["crates", "scripts", ""];
+/// Names of tests are sentences; shorter words in the same form are settings and fields.
+const TEST_NAME_CHARS_MIN: usize = 15;
+
+/// Whether a file holds a decision.
+pub fn is_decision(file: &Path) -> bool {
+    file.parent() == Some(Path::new(DECISIONS))
+}
+
+/// Checks a decision: its file and its title begin with the same number, which no other has.
+pub fn decision(
+    file: &Path,
+    text: &str,
+    numbers: &mut BTreeMap<String, PathBuf>,
+    findings: &mut Vec<Finding>,
+) {
+    let name = file.file_name().and_then(|name| name.to_str()).unwrap_or("");
+    let number = name.split('-').next().unwrap_or("").to_owned();
+    let mut find = |message| findings.push(Finding { file: file.to_owned(), line: 0, message });
+    if !text.starts_with(&format!("# {number}: ")) {
+        find(format!("the title does not begin with \"# {number}: \", as the file's name does"));
+    }
+    if let Some(other) = numbers.insert(number, file.to_owned()) {
+        find(format!("{} has the same number: take the next free one", other.display()));
+    }
+}
+
+/// Checks that the files and tests that the specification names are there. `read` is asked for
+/// the text of a file.
+pub fn specification(
+    text: &str,
+    files: &[PathBuf],
+    read: impl Fn(&Path) -> String,
+    findings: &mut Vec<Finding>,
+) {
+    for (index, line) in text.lines().enumerate() {
+        let mut find = |message| {
+            findings.push(Finding { file: SPECIFICATION.into(), line: index + 1, message });
+        };
+        // Names belong to the file that was named before them.
+        let mut source = None;
+        for word in line.split('`').skip(1).step_by(2) {
+            if is_path(word) {
+                let mut places = ROOTS.iter().map(|root| Path::new(root).join(word));
+                let place = places.find(|place| files.iter().any(|file| file.starts_with(place)));
+                if place.is_none() {
+                    find(format!("there is no {word}"));
+                }
+                source = place.filter(|place| files.contains(place)).map(|place| read(&place));
+            } else if is_test_name(word)
+                && let Some(source) = &source
+                && !has_function(source, word)
+            {
+                find(format!("there is no {word} in the file before it"));
+            }
+        }
+    }
+}
+
+fn is_path(word: &str) -> bool {
+    let ends = |end: &&str| word.ends_with(*end);
+    [".rs", ".sh", "/"].iter().any(ends) && !word.contains(' ')
+}
+
+fn is_test_name(word: &str) -> bool {
+    let fits = |c: char| c.is_ascii_lowercase() || c.is_ascii_digit() || "_…".contains(c);
+    word.len() >= TEST_NAME_CHARS_MIN
+        && word.contains('_')
+        && word.chars().all(fits)
+        && !word.starts_with('…')
+}
+
+/// Whether a function has this name, or one that begins so where `name` ends in dots.
+fn has_function(source: &str, name: &str) -> bool {
+    let (name, whole) = name.strip_suffix('…').map_or((name, true), |begin| (begin, false));
+    let mut rests = source.split("fn ").skip(1).filter_map(|rest| rest.strip_prefix(name));
+    rests.any(|rest| !whole || !rest.chars().next().is_some_and(is_word))
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn of_specification(text: &str) -> Vec<String> {
+        let files = ["crates/engine/src/index.rs", "scripts/clients.sh"].map(PathBuf::from);
+        let read = |_: &Path| "fn a_line_is_found_again() {}\n".to_owned();
+        let mut findings = Vec::new();
+        specification(text, &files, read, &mut findings);
+        findings.into_iter().map(|finding| finding.message).collect()
+    }
+
+    #[test]
+    fn a_test_that_is_there_may_be_named() {
+        for text in [
+            "| `engine/src/index.rs`: `a_line_is_found_again`; `engine/src/`; `clients.sh` |",
+            "| `engine/src/index.rs`: `a_line_is_found_…`; `…passes_the_suite`, `dirty_bytes` |",
+            "| `a_name_without_a_file_says_nothing` |",
+        ] {
+            assert_eq!(of_specification(text), Vec::<String>::new(), "{text}");
+        }
+    }
+
+    #[test]
+    fn a_test_or_file_that_is_not_there_is_found() {
+        for (text, message) in [
+            ("`engine/src/gone.rs`", "there is no engine/src/gone.rs"),
+            ("`engine/tests/`", "there is no engine/tests/"),
+            (
+                "`engine/src/index.rs`: `a_line_is_found`",
+                "there is no a_line_is_found in the file before it",
+            ),
+        ] {
+            assert_eq!(of_specification(text), [message]);
+        }
+    }
+
+    #[test]
+    fn decisions_have_numbers_of_their_own() {
+        let mut numbers = BTreeMap::new();
+        let mut findings = Vec::new();
+        for (file, title) in [
+            ("docs/decisions/0001-one.md", "# 0001: One\n"),
+            ("docs/decisions/0001-two.md", "# 0001: Two\n"),
+            ("docs/decisions/0002-three.md", "# Three\n"),
+        ] {
+            assert!(is_decision(Path::new(file)));
+            decision(Path::new(file), title, &mut numbers, &mut findings);
+        }
+        let files: Vec<_> = findings.iter().map(|finding| finding.file.display()).collect();
+        assert_eq!(files.len(), 2, "{findings:?}");
+        assert_eq!(files[0].to_string(), "docs/decisions/0001-two.md");
+        assert_eq!(files[1].to_string(), "docs/decisions/0002-three.md");
+    }
+}
