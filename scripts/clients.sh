@@ -1,6 +1,6 @@
 #!/usr/bin/env bash
 # Runs the clients that people use against a real server, in one mode with one I/O engine, on a
-# disk eight times as large as the pool. Everything that is written is read back and compared, by
+# disk eight times as large as its memory. Everything that is written is read back and compared, by
 # another program where there is one; in the end the server is stopped and the file behind it
 # must hold what was last read through it.
 #

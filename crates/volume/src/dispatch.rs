@@ -3,6 +3,8 @@
 use crate::erase::erase_kind;
 use crate::host::{Host, Payload, Reply, ReplySegment};
 use crate::job::{Job, Jobs, PARTS_MAX, PartName, PartState};
+use crate::merge::READ_BYTES_MAX;
+use crate::split::cut;
 use crate::{JobId, Plan, Request, RequestKind, shard_of, split, staged_pieces};
 use forebay_engine::{
     Answer, Attempt, IoId, Outbox, Outcome, Part, Place, ReadOutcome, Segment, Slot, Touched,
@@ -405,7 +407,7 @@ impl<H: Host> Dispatcher<H> {
 
     fn follow(&mut self, host: &mut H, volume: VolumeId, plan: Option<Plan>) {
         if let Some(plan) = plan {
-            for range in split(plan.range) {
+            for range in cut(plan.range, READ_BYTES_MAX) {
                 self.prefetch(host, volume, range, Some(plan.mark));
             }
         }

@@ -20,7 +20,7 @@ mod streams;
 pub use dispatch::Dispatcher;
 pub use host::{Host, Payload, Reply, ReplySegment};
 pub use job::JobId;
-pub use merge::{MERGED_BYTES_MAX, Mergeable, merge};
+pub use merge::{Mergeable, READ_BYTES_MAX, WRITTEN_BYTES_MAX, merge};
 pub use request::{Request, RequestKind};
 pub use split::{shard_of, split, staged_pieces};
 pub use streams::{Plan, Streams};

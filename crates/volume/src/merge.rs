@@ -3,8 +3,11 @@
 use forebay_engine::IoVerb;
 use forebay_types::{ByteRange, VolumeId};
 
-/// Bytes that merged I/Os may have together. A disk gains nothing beyond a few stripes.
-pub const MERGED_BYTES_MAX: u64 = 4 << 20;
+/// Bytes that merged writes may have together. A disk gains nothing beyond a few stripes.
+pub const WRITTEN_BYTES_MAX: u64 = 4 << 20;
+/// The same for reads, and what is read ahead at once. Nobody gets the first byte of a read before
+/// its last has come, and a hard disk that has the next one waiting loses nothing between them.
+pub const READ_BYTES_MAX: u64 = 256 << 10;
 
 /// An I/O that may be merged with its neighbours.
 pub trait Mergeable {
@@ -26,9 +29,13 @@ pub fn merge<T: Mergeable>(ios: &mut [T], mut each: impl FnMut(&mut [T])) {
     while !rest.is_empty() {
         let mut len = 1;
         let mut bytes = rest[0].range().len;
+        let bytes_max = match rest[0].verb() {
+            IoVerb::Read => READ_BYTES_MAX,
+            _ => WRITTEN_BYTES_MAX,
+        };
         while len < rest.len() && follows(&rest[len - 1], &rest[len]) {
             bytes += rest[len].range().len;
-            if bytes > MERGED_BYTES_MAX {
+            if bytes > bytes_max {
                 break;
             }
             len += 1;
@@ -109,8 +116,11 @@ mod tests {
 
     #[test]
     fn a_run_has_an_end() {
-        let ios = (0..9).map(|i| Io(IoVerb::Read, 1, i << 20, 1 << 20)).collect();
-        let lengths: Vec<usize> = runs(ios).iter().map(Vec::len).collect();
-        assert_eq!(lengths, [4, 4, 1]);
+        let lengths = |verb| {
+            let ios = (0..33).map(|i| Io(verb, 1, i << 17, 1 << 17)).collect();
+            runs(ios).iter().map(Vec::len).collect::<Vec<_>>()
+        };
+        assert_eq!(lengths(IoVerb::Write { fua: false }), [32, 1]);
+        assert_eq!(lengths(IoVerb::Read)[..2], [2, 2]);
     }
 }

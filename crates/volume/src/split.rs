@@ -5,12 +5,17 @@ use forebay_types::{ByteRange, LINE_BYTES, REGION_BYTES, VolumeId};
 
 /// The pieces of `range` that each lie in one region, in order.
 pub fn split(range: ByteRange) -> impl Iterator<Item = ByteRange> {
+    cut(range, REGION_BYTES)
+}
+
+/// The pieces of `range` between multiples of `bytes`, in order.
+pub(crate) fn cut(range: ByteRange, bytes: u64) -> impl Iterator<Item = ByteRange> {
     let mut rest = range;
     std::iter::from_fn(move || {
         if rest.len == 0 {
             return None;
         }
-        let to_border = REGION_BYTES - rest.offset % REGION_BYTES;
+        let to_border = bytes - rest.offset % bytes;
         let piece = ByteRange::new(rest.offset, rest.len.min(to_border));
         rest = ByteRange::new(rest.offset + piece.len, rest.len - piece.len);
         Some(piece)
