@@ -20,10 +20,7 @@ use std::time::{Duration, Instant};
 #[non_exhaustive]
 pub enum FileError {
     /// Nothing is there.
-    #[error(
-        "'{path}' does not exist: check the spelling, or make a file with \
-         `truncate -s 10G '{path}'`"
-    )]
+    #[error("'{path}' does not exist: check the spelling{}", or_make(.path))]
     NotFound {
         /// The path.
         path: PathBuf,
@@ -85,6 +82,14 @@ pub enum FileError {
         /// What the system said.
         source: Errno,
     },
+}
+
+/// A file can be made anywhere but among the devices, where it would lie in memory.
+fn or_make(path: &Path) -> String {
+    if path.starts_with("/dev") {
+        return String::new();
+    }
+    format!(", or make a file with `truncate -s 10G '{}'`", path.display())
 }
 
 /// What opening found.

@@ -67,6 +67,8 @@ fn what_can_not_be_opened_says_why() {
              `truncate -s 10G '{name}'`"
         )
     );
+    let text = message(open(Path::new("/dev/none")));
+    assert_eq!(text, "'/dev/none' does not exist: check the spelling");
     let text = message(open(directory.path()));
     assert!(text.contains("is a directory: give the path of a regular file"), "{text}");
     let text = message(open(Path::new("/dev/null")));
