@@ -129,7 +129,7 @@ loads() {
   verify flushed --rw=randwrite --bs=4k --fsync=32 --io_size="$((mib >> 4))M"
 }
 
-say "mode $mode, $io, a disk of $mib MiB, a pool of 32 MiB"
+say "mode $mode, $io, a disk of $mib MiB, 32 MiB of memory"
 truncate -s "${mib}M" "$disk"
 start
 sizes
