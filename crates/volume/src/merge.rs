@@ -7,7 +7,7 @@ use forebay_types::{ByteRange, VolumeId};
 pub const WRITTEN_BYTES_MAX: u64 = 4 << 20;
 /// The same for reads, and what is read ahead at once. Nobody gets the first byte of a read before
 /// its last has come, and a hard disk that has the next one waiting loses nothing between them.
-pub const READ_BYTES_MAX: u64 = 256 << 10;
+pub const READ_BYTES_MAX: u64 = 128 << 10;
 
 /// An I/O that may be merged with its neighbours.
 pub trait Mergeable {
@@ -117,10 +117,10 @@ mod tests {
     #[test]
     fn a_run_has_an_end() {
         let lengths = |verb| {
-            let ios = (0..33).map(|i| Io(verb, 1, i << 17, 1 << 17)).collect();
+            let ios = (0..65).map(|i| Io(verb, 1, i << 16, 1 << 16)).collect();
             runs(ios).iter().map(Vec::len).collect::<Vec<_>>()
         };
-        assert_eq!(lengths(IoVerb::Write { fua: false }), [32, 1]);
+        assert_eq!(lengths(IoVerb::Write { fua: false }), [64, 1]);
         assert_eq!(lengths(IoVerb::Read)[..2], [2, 2]);
     }
 }
