@@ -210,7 +210,10 @@ impl Runtime {
         let shards = (0..plan.shards).map(|shard| {
             let slots = pool.shard_slots();
             let policy = config.policy.build(slots);
-            let shard = Shard::new(pool.table(shard), policy, ShardConfig::for_slots(slots));
+            let mut config = ShardConfig::for_slots(slots);
+            // Shards take turns at a disk that is being read: it is the disk that is to be spared.
+            config.yield_ms_max *= plan.shards as u64;
+            let shard = Shard::new(pool.table(shard), policy, config);
             (shard.hints(), Mutex::new(shard))
         });
         let (hints, shards) = shards.unzip();
