@@ -35,6 +35,35 @@ impl fmt::Display for Mode {
     }
 }
 
+/// When a write that a journal keeps is acknowledged.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, Default)]
+pub enum Durability {
+    /// When its record is on the journal's stable storage.
+    #[default]
+    Ack,
+    /// At once; a FLUSH waits for the records, as it does for a disk with a volatile cache.
+    Flush,
+}
+
+impl Durability {
+    /// Both, in the order they are listed to people.
+    pub const ALL: [Self; 2] = [Self::Ack, Self::Flush];
+
+    /// The word for it in the command line, the configuration and the API.
+    pub const fn as_str(self) -> &'static str {
+        match self {
+            Self::Ack => "ack",
+            Self::Flush => "flush",
+        }
+    }
+}
+
+impl fmt::Display for Durability {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.write_str(self.as_str())
+    }
+}
+
 /// The word names no mode.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct ParseModeError(String);
@@ -55,9 +84,39 @@ impl FromStr for Mode {
     }
 }
 
+/// The word names no durability.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct ParseDurabilityError(String);
+
+impl fmt::Display for ParseDurabilityError {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        write!(f, "no durability '{}': use ack or flush", self.0)
+    }
+}
+
+impl std::error::Error for ParseDurabilityError {}
+
+impl FromStr for Durability {
+    type Err = ParseDurabilityError;
+
+    fn from_str(s: &str) -> Result<Self, Self::Err> {
+        let found = Self::ALL.into_iter().find(|durability| durability.as_str() == s);
+        found.ok_or_else(|| ParseDurabilityError(s.into()))
+    }
+}
+
 #[cfg(test)]
 mod tests {
     use super::*;
+
+    #[test]
+    fn durabilities_are_read_as_they_are_written() {
+        for durability in Durability::ALL {
+            assert_eq!(durability.to_string().parse(), Ok(durability));
+        }
+        let error = "fsync".parse::<Durability>().unwrap_err();
+        assert_eq!(error.to_string(), "no durability 'fsync': use ack or flush");
+    }
 
     #[test]
     fn modes_are_read_as_they_are_written() {

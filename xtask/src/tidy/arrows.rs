@@ -7,20 +7,22 @@ use super::Finding;
 /// Each crate by its directory, and what of this workspace it may depend on. What is not listed
 /// is an error, so that a new crate is given its place here first. Dependencies of tests are not
 /// looked at.
-const ARROWS: [(&str, &[&str]); 16] = [
+const ARROWS: [(&str, &[&str]); 18] = [
     ("types", &[]),
     ("ecc", &["types"]),
     ("policy", &["types"]),
+    ("format", &["types"]),
+    ("journal", &["types", "format"]),
     ("engine", &["types", "policy"]),
     ("volume", &["types", "engine", "policy"]),
     ("nbd", &["types"]),
     ("backend", &["types", "nbd"]),
-    ("runtime", &["types", "policy", "engine", "volume", "nbd", "backend"]),
+    ("runtime", &["types", "policy", "format", "journal", "engine", "volume", "nbd", "backend"]),
     ("api", &["types"]),
     ("config", &["types"]),
     ("power", &["types"]),
     ("control", &["types", "api", "config"]),
-    ("lab", &["types", "policy", "engine", "volume", "backend"]),
+    ("lab", &["types", "policy", "engine", "volume", "format", "journal", "backend"]),
     (
         "forebay",
         &[

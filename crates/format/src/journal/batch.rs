@@ -1,0 +1,349 @@
+//! Batches: some records and their payload, written and made durable in one piece.
+
+use super::{BATCH_BYTES_MAX, BLOCK_BYTES, JournalId};
+use crate::checksum;
+use forebay_types::{ByteRange, SECTOR_BYTES};
+use std::fmt;
+use zerocopy::little_endian::{U16, U32, U64};
+use zerocopy::{FromBytes, Immutable, IntoBytes, KnownLayout, Unaligned};
+
+const MAGIC: u32 = u32::from_le_bytes(*b"FBJB");
+/// Bytes of a batch's header; its payload follows.
+pub const HEADER_BYTES: usize = 96;
+/// Bytes of one record.
+pub const RECORD_BYTES: usize = 32;
+
+#[derive(Clone, Copy, FromBytes, IntoBytes, Immutable, KnownLayout, Unaligned)]
+#[repr(C)]
+struct Header {
+    magic: U32,
+    /// Of the header with this field zero, seeded with the journal's identity.
+    checksum: U32,
+    /// The checksum of the header before, whichever generation wrote it.
+    chain: U32,
+    /// Of the records, seeded with the batch's number.
+    records_checksum: U32,
+    generation: U64,
+    batch: U64,
+    segment: U64,
+    first_record: U64,
+    offset: U32,
+    payload_bytes: U32,
+    records: U32,
+    reserved: [u8; 36],
+}
+
+#[derive(Clone, Copy, FromBytes, IntoBytes, Immutable, KnownLayout, Unaligned)]
+#[repr(C)]
+struct RawRecord {
+    kind: u8,
+    reserved: u8,
+    volume: U16,
+    /// Of the payload, seeded with volume and place.
+    checksum: U32,
+    sector: U64,
+    sectors: U64,
+    payload_offset: U32,
+    reserved_too: U32,
+}
+
+const _: () = assert!(size_of::<Header>() == HEADER_BYTES);
+const _: () = assert!(size_of::<RawRecord>() == RECORD_BYTES);
+
+/// What a record says of its range.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
+pub enum RecordKind {
+    /// It was written; the payload has the bytes.
+    Write,
+    /// It reads as zeroes; with `unmap` a hole is acceptable.
+    Zero {
+        /// Whether a hole is acceptable.
+        unmap: bool,
+    },
+    /// Its content is of no interest any more.
+    Discard,
+    /// Its newest content is on the disk, on stable storage: earlier records of it are void.
+    Forget,
+}
+
+impl RecordKind {
+    const fn number(self) -> u8 {
+        match self {
+            Self::Write => 1,
+            Self::Zero { unmap: false } => 2,
+            Self::Zero { unmap: true } => 3,
+            Self::Discard => 4,
+            Self::Forget => 5,
+        }
+    }
+
+    const fn from_number(number: u8) -> Option<Self> {
+        Some(match number {
+            1 => Self::Write,
+            2 => Self::Zero { unmap: false },
+            3 => Self::Zero { unmap: true },
+            4 => Self::Discard,
+            5 => Self::Forget,
+            _ => return None,
+        })
+    }
+}
+
+/// One record.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Record {
+    /// What happened.
+    pub kind: RecordKind,
+    /// To which volume, by its number in the superblock.
+    pub volume: u16,
+    /// Where; whole sectors.
+    pub range: ByteRange,
+    /// Where in the batch's payload the bytes of a write begin.
+    pub payload_offset: u32,
+    /// The checksum of these bytes, from [`Record::checksum_of`].
+    pub checksum: u32,
+}
+
+impl Record {
+    /// The checksum of a write's bytes, bound to the place they belong to.
+    pub fn checksum_of(volume: u16, offset: u64, bytes: &[u8]) -> u32 {
+        checksum(u64::from(volume) << 48 ^ offset, bytes)
+    }
+
+    fn encode(&self) -> RawRecord {
+        RawRecord {
+            kind: self.kind.number(),
+            reserved: 0,
+            volume: self.volume.into(),
+            checksum: self.checksum.into(),
+            sector: (self.range.offset / SECTOR_BYTES).into(),
+            sectors: (self.range.len / SECTOR_BYTES).into(),
+            payload_offset: self.payload_offset.into(),
+            reserved_too: 0.into(),
+        }
+    }
+
+    fn decode(raw: &RawRecord, payload_bytes: u32) -> Option<Self> {
+        let kind = RecordKind::from_number(raw.kind)?;
+        let offset = raw.sector.get().checked_mul(SECTOR_BYTES)?;
+        let len = raw.sectors.get().checked_mul(SECTOR_BYTES)?;
+        let end = offset.checked_add(len)?;
+        let payload_offset = raw.payload_offset.get();
+        let has_payload = kind == RecordKind::Write;
+        let payload_end = u64::from(payload_offset) + if has_payload { len } else { 0 };
+        let sound = len > 0 && end < u64::MAX / 2 && payload_end <= u64::from(payload_bytes);
+        sound.then_some(Self {
+            kind,
+            volume: raw.volume.get(),
+            range: ByteRange::new(offset, len),
+            payload_offset,
+            checksum: raw.checksum.get(),
+        })
+    }
+}
+
+/// What the header of a batch says.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct BatchHeader {
+    /// The generation that wrote it.
+    pub generation: u64,
+    /// Its number.
+    pub batch: u64,
+    /// The segment it lies in.
+    pub segment: u64,
+    /// Its first byte within the segment.
+    pub offset: u64,
+    /// The number of its first record.
+    pub first_record: u64,
+    /// Bytes of payload.
+    pub payload_bytes: u32,
+    /// Records.
+    pub records: u32,
+    /// The checksum of the header before.
+    pub chain: u32,
+    /// The checksum of this header: the next one's chain.
+    pub checksum: u32,
+    records_checksum: u32,
+}
+
+/// Why bytes are not the batch that was looked for.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum BatchInvalid {
+    /// There is no batch of this journal, or its header is damaged.
+    NoHeader,
+    /// It belongs to another place.
+    Misplaced,
+    /// Its length is impossible.
+    Length,
+    /// Its records are damaged.
+    Records,
+    /// The payload of this record is damaged; the records themselves are right.
+    Payload(u32),
+}
+
+impl fmt::Display for BatchInvalid {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        match self {
+            Self::NoHeader => f.write_str("no batch"),
+            Self::Misplaced => f.write_str("a batch of another place"),
+            Self::Length => f.write_str("a batch of impossible length"),
+            Self::Records => f.write_str("damaged records"),
+            Self::Payload(record) => write!(f, "damaged payload of record {record}"),
+        }
+    }
+}
+
+impl std::error::Error for BatchInvalid {}
+
+/// Bytes that a batch takes on the device.
+pub const fn batch_bytes(payload_bytes: u64, records: u64) -> u64 {
+    (HEADER_BYTES as u64 + payload_bytes + records * RECORD_BYTES as u64)
+        .next_multiple_of(BLOCK_BYTES)
+}
+
+impl BatchHeader {
+    /// A header to be sealed, in the place where the log goes on.
+    pub const fn new(generation: u64, batch: u64, segment: u64, offset: u64, chain: u32) -> Self {
+        Self {
+            generation,
+            batch,
+            segment,
+            offset,
+            first_record: 0,
+            payload_bytes: 0,
+            records: 0,
+            chain,
+            checksum: 0,
+            records_checksum: 0,
+        }
+    }
+
+    /// Bytes of the batch on the device.
+    pub const fn len_bytes(&self) -> u64 {
+        batch_bytes(self.payload_bytes as u64, self.records as u64)
+    }
+
+    fn raw(&self) -> Header {
+        Header {
+            magic: MAGIC.into(),
+            checksum: self.checksum.into(),
+            chain: self.chain.into(),
+            records_checksum: self.records_checksum.into(),
+            generation: self.generation.into(),
+            batch: self.batch.into(),
+            segment: self.segment.into(),
+            first_record: self.first_record.into(),
+            offset: (self.offset as u32).into(),
+            payload_bytes: self.payload_bytes.into(),
+            records: self.records.into(),
+            reserved: [0; 36],
+        }
+    }
+
+    /// Reads the header of the batch at `offset` of `segment`, from at least its first
+    /// [`HEADER_BYTES`] bytes.
+    ///
+    /// # Errors
+    /// When there is none, or it belongs elsewhere. Whether it continues the log is the caller's
+    /// to say: the chain, the batch's number and its generation.
+    pub fn decode(
+        journal: JournalId,
+        segment: u64,
+        offset: u64,
+        bytes: &[u8],
+    ) -> Result<Self, BatchInvalid> {
+        let Ok((raw, _)) = Header::read_from_prefix(bytes) else {
+            return Err(BatchInvalid::NoHeader);
+        };
+        let unsummed = Header { checksum: 0.into(), ..raw };
+        let sum = checksum(journal.seed(), unsummed.as_bytes());
+        if raw.magic.get() != MAGIC || sum != raw.checksum.get() {
+            return Err(BatchInvalid::NoHeader);
+        }
+        if raw.segment.get() != segment || u64::from(raw.offset.get()) != offset {
+            return Err(BatchInvalid::Misplaced);
+        }
+        let header = Self {
+            generation: raw.generation.get(),
+            batch: raw.batch.get(),
+            segment,
+            offset,
+            first_record: raw.first_record.get(),
+            payload_bytes: raw.payload_bytes.get(),
+            records: raw.records.get(),
+            chain: raw.chain.get(),
+            checksum: raw.checksum.get(),
+            records_checksum: raw.records_checksum.get(),
+        };
+        if header.len_bytes() > BATCH_BYTES_MAX || header.records == 0 {
+            return Err(BatchInvalid::Length);
+        }
+        Ok(header)
+    }
+}
+
+/// Completes a batch whose payload lies in `buffer` from [`HEADER_BYTES`] on: adds the records,
+/// the padding and the header. Returns the header with its checksum.
+///
+/// # Panics
+/// If the buffer is too short, or the batch longer than [`BATCH_BYTES_MAX`].
+pub fn seal_batch(
+    journal: JournalId,
+    header: BatchHeader,
+    records: &[Record],
+    buffer: &mut [u8],
+) -> BatchHeader {
+    let mut header = BatchHeader { records: records.len() as u32, checksum: 0, ..header };
+    assert!(header.len_bytes() <= BATCH_BYTES_MAX && header.records > 0);
+    let records_at = HEADER_BYTES + header.payload_bytes as usize;
+    let padding_at = records_at + records.len() * RECORD_BYTES;
+    for (to, record) in buffer[records_at..padding_at].chunks_exact_mut(RECORD_BYTES).zip(records) {
+        to.copy_from_slice(record.encode().as_bytes());
+    }
+    buffer[padding_at..header.len_bytes() as usize].fill(0);
+    header.records_checksum = checksum(header.batch, &buffer[records_at..padding_at]);
+    header.checksum = checksum(journal.seed(), header.raw().as_bytes());
+    buffer[..HEADER_BYTES].copy_from_slice(header.raw().as_bytes());
+    header
+}
+
+/// Checks the rest of a batch whose header has been read, and appends its records to `records`.
+/// `bytes` begins with the header.
+///
+/// # Errors
+/// When a record or the payload of one is damaged; where it is only a payload, all records have
+/// been appended all the same, so that it is known what is lost.
+pub fn check_batch(
+    header: &BatchHeader,
+    bytes: &[u8],
+    records: &mut Vec<Record>,
+) -> Result<(), BatchInvalid> {
+    let payload_end = HEADER_BYTES + header.payload_bytes as usize;
+    let records_end = payload_end + header.records as usize * RECORD_BYTES;
+    let raw = bytes.get(payload_end..records_end).ok_or(BatchInvalid::Length)?;
+    if checksum(header.batch, raw) != header.records_checksum {
+        return Err(BatchInvalid::Records);
+    }
+    let payload = &bytes[HEADER_BYTES..payload_end];
+    let first = records.len();
+    let raw = <[RawRecord]>::ref_from_bytes(raw).map_err(|_| BatchInvalid::Records)?;
+    for raw in raw {
+        let Some(record) = Record::decode(raw, header.payload_bytes) else {
+            records.truncate(first);
+            return Err(BatchInvalid::Records);
+        };
+        records.push(record);
+    }
+    let damaged = records[first..].iter().position(|record| {
+        record.kind == RecordKind::Write && {
+            let from = record.payload_offset as usize;
+            let bytes = &payload[from..from + record.range.len as usize];
+            Record::checksum_of(record.volume, record.range.offset, bytes) != record.checksum
+        }
+    });
+    damaged.map_or(Ok(()), |at| Err(BatchInvalid::Payload(at as u32)))
+}
+
+#[cfg(test)]
+#[path = "batch_tests.rs"]
+mod tests;

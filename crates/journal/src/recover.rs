@@ -1,0 +1,363 @@
+//! The reading side of the journal: walks the log that a process left behind.
+
+use forebay_format::journal::{
+    BLOCK_BYTES, BatchHeader, BatchInvalid, HEADER_BYTES, Record, RecordKind, SUPERBLOCK_BYTES,
+    Superblock, SuperblockInvalid, check_batch,
+};
+use forebay_types::{ByteRange, IoError};
+use std::fmt;
+
+/// A device to be read. Whoever implements it knows how.
+pub trait ReadAt {
+    /// Reads `buffer` full from `position`; both are multiples of a block.
+    ///
+    /// # Errors
+    /// When the device does.
+    fn read_at(&mut self, position: u64, buffer: &mut [u8]) -> Result<(), IoError>;
+}
+
+/// A record that was found, and where its payload is.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct FoundRecord {
+    /// The record.
+    pub record: Record,
+    /// Where its payload begins on the device, in bytes.
+    pub position: u64,
+    /// The payload is not what was written.
+    pub is_damaged: bool,
+}
+
+/// Something that had been durable and can't be read any more.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub enum Damage {
+    /// The payload of some records of a batch; which, they say themselves.
+    Payload {
+        /// The batch's number.
+        batch: u64,
+    },
+    /// Whole batches: what they recorded is not known.
+    Batches {
+        /// The first one lost.
+        first: u64,
+        /// The first one behind them that is there, if there is any.
+        next: Option<u64>,
+        /// Where the first one lay on the device, in bytes.
+        position: u64,
+    },
+}
+
+impl fmt::Display for Damage {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        match self {
+            Self::Payload { batch } => write!(f, "batch {batch} has damaged payload"),
+            Self::Batches { first, next: Some(next), position } => {
+                write!(f, "batches {first} to {} at byte {position} are damaged", next - 1)
+            }
+            Self::Batches { first, next: None, position } => {
+                write!(f, "batch {first} at byte {position} can't be read")
+            }
+        }
+    }
+}
+
+/// What a journal holds.
+#[derive(Clone, Debug)]
+pub struct Found {
+    /// Its newest superblock.
+    pub superblock: Superblock,
+    /// Everything that may be missing on a disk, in order.
+    pub records: Vec<FoundRecord>,
+    /// The number of the next batch, and what its chain is to be.
+    pub next_batch: u64,
+    /// See above.
+    pub chain: u32,
+    /// The number of the next record.
+    pub next_record: u64,
+    /// The segment of the last batch, if there is one.
+    pub last_segment: Option<u64>,
+    /// What had been there.
+    pub damage: Vec<Damage>,
+}
+
+impl Found {
+    /// What a new journal holds.
+    pub const fn nothing(superblock: Superblock) -> Self {
+        Self {
+            superblock,
+            records: Vec::new(),
+            next_batch: 0,
+            chain: 0,
+            next_record: 0,
+            last_segment: None,
+            damage: Vec::new(),
+        }
+    }
+
+    /// Every record is on its disk, on stable storage: the log goes on without them.
+    pub fn drained(&mut self) {
+        self.records.clear();
+    }
+}
+
+/// Why a journal can't be read.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub enum RecoverError {
+    /// The device can't be read where the superblock is.
+    Io(IoError),
+    /// It holds no usable superblock.
+    Superblock(SuperblockInvalid),
+    /// The device is smaller than the journal that was made on it, in bytes.
+    Truncated {
+        /// As it was made.
+        expected: u64,
+        /// As it is.
+        found: u64,
+    },
+}
+
+impl fmt::Display for RecoverError {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        match self {
+            Self::Io(error) => write!(f, "its superblock can't be read: {error}"),
+            Self::Superblock(error) => error.fmt(f),
+            Self::Truncated { expected, found } => {
+                write!(f, "was made {expected} bytes long and has {found}")
+            }
+        }
+    }
+}
+
+impl std::error::Error for RecoverError {}
+
+/// Walks the log on a device of `size_bytes`.
+///
+/// # Errors
+/// When there is no log that could be walked. Damage in it is no error here: what to do about it
+/// depends on what else holds the data.
+pub fn recover(device: &mut impl ReadAt, size_bytes: u64) -> Result<Found, RecoverError> {
+    let superblock = read_superblock(device)?;
+    if size_bytes < superblock.size_bytes {
+        let expected = superblock.size_bytes;
+        return Err(RecoverError::Truncated { expected, found: size_bytes });
+    }
+    let first_batch = superblock.starts.last().map_or(0, |start| start.batch);
+    let mut walk = Walk {
+        device,
+        buffer: Vec::new(),
+        found: Found {
+            records: Vec::new(),
+            next_batch: first_batch,
+            chain: 0,
+            next_record: 0,
+            last_segment: None,
+            damage: Vec::new(),
+            superblock,
+        },
+        segment: 0,
+        offset: 0,
+    };
+    walk.run();
+    let mut found = walk.found;
+    let Found { records, superblock, .. } = &mut found;
+    records.retain(|found| superblock.volume(found.record.volume).is_some());
+    if found.superblock.clean {
+        // The walk was for its end alone.
+        found.records.clear();
+        found.damage.clear();
+    }
+    Ok(found)
+}
+
+fn read_superblock(device: &mut impl ReadAt) -> Result<Superblock, RecoverError> {
+    let mut copies = [vec![0; SUPERBLOCK_BYTES], vec![0; SUPERBLOCK_BYTES]];
+    let mut failed = [None; 2];
+    for (at, copy) in copies.iter_mut().enumerate() {
+        failed[at] = device.read_at((at * SUPERBLOCK_BYTES) as u64, copy).err();
+    }
+    match Superblock::newest([&copies[0], &copies[1]]) {
+        Ok(superblock) => Ok(superblock),
+        Err(error) => {
+            let io = failed[0].or(failed[1]).map(RecoverError::Io);
+            Err(io.unwrap_or(RecoverError::Superblock(error)))
+        }
+    }
+}
+
+struct Walk<'a, D> {
+    device: &'a mut D,
+    buffer: Vec<u8>,
+    found: Found,
+    /// Where the next batch is looked for.
+    segment: u64,
+    offset: u64,
+}
+
+/// What lies at a place in the log.
+enum At {
+    /// The batch with this header, whole or with damaged payload.
+    Batch(BatchHeader, Result<(), BatchInvalid>),
+    /// Nothing that counts.
+    Nothing,
+    /// The device can't be read there.
+    Unreadable,
+}
+
+impl<D: ReadAt> Walk<'_, D> {
+    fn run(&mut self) {
+        self.segment = self.found.superblock.first_segment;
+        let mut is_first = true;
+        loop {
+            let mut records = Vec::new();
+            let here = self.next_batch(is_first, &mut records);
+            match here {
+                At::Batch(header, sound) => {
+                    // A damaged payload at the end is a batch that was not finished.
+                    if sound.is_err() && self.look_beyond(header.batch + 1).is_none() {
+                        return;
+                    }
+                    self.take(&header, sound, &records);
+                }
+                At::Nothing | At::Unreadable => {
+                    let expected = self.found.next_batch;
+                    let position = self.position(self.segment, self.offset);
+                    let beyond = self.look_beyond(if is_first { 0 } else { expected + 1 });
+                    let unreadable = matches!(here, At::Unreadable);
+                    if beyond.is_none() && !unreadable {
+                        return;
+                    }
+                    let next = beyond.map(|header| header.batch);
+                    // Where the log begins, only what is left says where it began.
+                    let first = next.map_or(expected, |next| expected.min(next - 1));
+                    self.found.damage.push(Damage::Batches { first, next, position });
+                    let Some(header) = beyond else { return };
+                    self.segment = header.segment;
+                    self.offset = header.offset;
+                    self.found.next_batch = header.batch;
+                    self.found.chain = header.chain;
+                }
+            }
+            is_first = false;
+        }
+    }
+
+    /// The batch that continues the log: here, or at the beginning of the next segment.
+    fn next_batch(&mut self, is_first: bool, records: &mut Vec<Record>) -> At {
+        let here = self.batch_at(self.segment, self.offset, is_first, records);
+        if is_first || self.offset == 0 || matches!(here, At::Batch(..)) {
+            return here;
+        }
+        match self.batch_at(self.segment + 1, 0, false, records) {
+            At::Batch(header, sound) => At::Batch(header, sound),
+            _ => here,
+        }
+    }
+
+    fn batch_at(
+        &mut self,
+        segment: u64,
+        offset: u64,
+        is_first: bool,
+        records: &mut Vec<Record>,
+    ) -> At {
+        let header = match self.header_at(segment, offset) {
+            Ok(Some(header)) => header,
+            Ok(None) => return At::Nothing,
+            Err(_) => return At::Unreadable,
+        };
+        let continues = header.batch == self.found.next_batch && header.chain == self.found.chain;
+        if !continues && !is_first {
+            return At::Nothing;
+        }
+        let len = header.len_bytes() as usize;
+        self.buffer.resize(len, 0);
+        let position = self.position(segment, offset);
+        if self.device.read_at(position, &mut self.buffer).is_err() {
+            return At::Unreadable;
+        }
+        // What was read the second time is what counts.
+        let journal = self.found.superblock.journal;
+        if BatchHeader::decode(journal, segment, offset, &self.buffer) != Ok(header) {
+            return At::Nothing;
+        }
+        records.clear();
+        match check_batch(&header, &self.buffer, records) {
+            Err(BatchInvalid::Payload(_)) => At::Batch(header, Err(BatchInvalid::Payload(0))),
+            Err(_) => At::Nothing,
+            Ok(()) => At::Batch(header, Ok(())),
+        }
+    }
+
+    /// The header of a batch that counts.
+    fn header_at(&mut self, segment: u64, offset: u64) -> Result<Option<BatchHeader>, IoError> {
+        let superblock = &self.found.superblock;
+        if offset + BLOCK_BYTES > superblock.geometry.segment_bytes {
+            return Ok(None);
+        }
+        let position = self.position(segment, offset);
+        let mut block = [0; BLOCK_BYTES as usize];
+        self.device.read_at(position, &mut block)?;
+        Ok(self.header_in(segment, offset, &block))
+    }
+
+    fn header_in(&self, segment: u64, offset: u64, block: &[u8]) -> Option<BatchHeader> {
+        let superblock = &self.found.superblock;
+        let header = BatchHeader::decode(superblock.journal, segment, offset, block).ok()?;
+        let fits = offset + header.len_bytes() <= superblock.geometry.segment_bytes;
+        (fits && superblock.counts(header.generation, header.batch)).then_some(header)
+    }
+
+    fn take(&mut self, header: &BatchHeader, sound: Result<(), BatchInvalid>, records: &[Record]) {
+        let payload_at = self.position(header.segment, header.offset) + HEADER_BYTES as u64;
+        for record in records {
+            let at = HEADER_BYTES + record.payload_offset as usize;
+            let is_damaged = sound.is_err() && record.kind == RecordKind::Write && {
+                let bytes = &self.buffer[at..at + record.range.len as usize];
+                let ByteRange { offset, .. } = record.range;
+                Record::checksum_of(record.volume, offset, bytes) != record.checksum
+            };
+            let position = payload_at + u64::from(record.payload_offset);
+            self.found.records.push(FoundRecord { record: *record, position, is_damaged });
+        }
+        if sound.is_err() {
+            self.found.damage.push(Damage::Payload { batch: header.batch });
+        }
+        self.found.next_batch = header.batch + 1;
+        self.found.chain = header.checksum;
+        self.found.next_record = header.first_record + u64::from(header.records);
+        self.found.last_segment = Some(header.segment);
+        self.segment = header.segment;
+        self.offset = header.offset + header.len_bytes();
+    }
+
+    /// The first batch with at least this number behind the place at hand: in the rest of the
+    /// segment, or at the beginning of a later one.
+    fn look_beyond(&mut self, batch: u64) -> Option<BatchHeader> {
+        let geometry = self.found.superblock.geometry;
+        const CHUNK_BYTES: u64 = 1 << 20;
+        let mut at = self.offset + BLOCK_BYTES;
+        let mut chunk = Vec::new();
+        while at < geometry.segment_bytes {
+            let len = (geometry.segment_bytes - at).min(CHUNK_BYTES);
+            chunk.resize(len as usize, 0);
+            if self.device.read_at(self.position(self.segment, at), &mut chunk).is_ok() {
+                for (index, block) in chunk.chunks_exact(BLOCK_BYTES as usize).enumerate() {
+                    let offset = at + index as u64 * BLOCK_BYTES;
+                    let header = self.header_in(self.segment, offset, block);
+                    if header.is_some_and(|header| header.batch >= batch) {
+                        return header;
+                    }
+                }
+            }
+            at += len;
+        }
+        let first = self.found.superblock.first_segment;
+        (self.segment + 1..first + geometry.segments).find_map(|segment| {
+            let header = self.header_at(segment, 0).ok().flatten();
+            header.filter(|header| header.batch >= batch)
+        })
+    }
+
+    fn position(&self, segment: u64, offset: u64) -> u64 {
+        self.found.superblock.geometry.position(segment) + offset
+    }
+}
