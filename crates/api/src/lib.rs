@@ -16,6 +16,7 @@ mod blocking;
 mod client;
 mod description;
 mod error;
+mod journal;
 pub mod paths;
 mod request;
 mod status;
@@ -24,6 +25,7 @@ pub use blocking::BlockingClient;
 pub use client::{Client, ClientError};
 pub use description::openapi;
 pub use error::{ErrorBody, ErrorKind, Problem};
+pub use journal::{JournalFigures, JournalState, JournalStatus, UnservedWrites};
 pub use request::{AddVolume, Done, Event, Progress, VolumeSettings};
 pub use status::{
     Counters, Latencies, LatencySummary, Memory, Mode, Status, VolumeList, VolumeState,

@@ -28,10 +28,22 @@ pub struct VolumeSettings {
     #[serde(skip_serializing_if = "Option::is_none")]
     #[schema(value_type = Option<Mode>)]
     pub mode: Option<String>,
-    /// What keeps acknowledged writes that are not on the disk yet: `none` in this version.
+    /// What keeps acknowledged writes that are not on the disk yet: `journal`, or `none`, which
+    /// needs `accept_loss` for write-back. A volume that is served can't go from or to `journal`.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub protection: Option<String>,
-    /// Whether the loss of acknowledged writes is accepted. Needed for write-back.
+    /// Where the journal lies, an absolute path or a URL; with the protection `journal` and only
+    /// then. Volumes may share one. A volume that is served keeps its journal.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    #[schema(example = "/dev/nvme0n1")]
+    pub journal: Option<String>,
+    /// When a write that the journal keeps is acknowledged: `ack`, when its record is stable, or
+    /// `flush`, at once, and a FLUSH waits for the records. Default: ack. A volume that is served
+    /// keeps it.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub durability: Option<String>,
+    /// Whether the loss of acknowledged writes is accepted. Needed for write-back that nothing
+    /// protects; with a journal it means that what is left of a damaged one is served.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub accept_loss: Option<bool>,
     /// Whether writes are refused.

@@ -1,6 +1,7 @@
 //! What the server tells about itself and its volumes. All counters count from the start of the
 //! server, or from when the volume was added, and never go back.
 
+use crate::JournalStatus;
 use serde::{Deserialize, Serialize};
 use std::{collections::BTreeMap, fmt};
 use utoipa::ToSchema;
@@ -65,6 +66,8 @@ pub struct Status {
     pub listeners: Vec<String>,
     /// The volumes, in the order they were added.
     pub volumes: Vec<VolumeStatus>,
+    /// The journals that volumes name, each once.
+    pub journals: Vec<JournalStatus>,
 }
 
 /// Memory of the cache, in bytes.
@@ -128,8 +131,14 @@ pub struct VolumeStatus {
     /// Why the two differ, where they do.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub effective_mode_reason: Option<String>,
-    /// What keeps acknowledged writes that are not on the disk yet: `none`, or `unstated`.
+    /// What keeps acknowledged writes that are not on the disk yet: `journal`, `none`, or
+    /// `unstated`.
     pub protection: String,
+    /// Where its journal lies; null without one.
+    pub journal: Option<String>,
+    /// When a write that the journal keeps is acknowledged: `ack`, when its record is stable, or
+    /// `flush`, at once, and a FLUSH waits for the records. Null without a journal.
+    pub durability: Option<String>,
     /// Whether the operator accepts that a crash loses acknowledged writes.
     pub accept_loss: bool,
     /// Whether writes are refused.

@@ -16,7 +16,8 @@ pub enum Change {
         /// The volume to serve from now on.
         new: VolumeSpec,
     },
-    /// A volume has other settings.
+    /// A volume has other settings. Those of its journal are among them, although a served volume
+    /// keeps them: only who serves it knows whether it has them already, added anew by hand.
     VolumeChanged {
         /// Its name.
         name: String,
@@ -50,6 +51,9 @@ impl fmt::Display for Change {
             Self::VolumeRemoved { name } => write!(f, "volume '{name}' is removed"),
             Self::VolumeReplaced { new } => {
                 write!(f, "volume '{}' is replaced: its backing is now {}", new.name, new.backing)
+            }
+            Self::VolumeChanged { name, change } if change.is_of_journal() => {
+                write!(f, "volume '{name}' has other settings: {change}")
             }
             Self::VolumeChanged { name, change } => {
                 write!(f, "volume '{name}' is changed: {change}")

@@ -49,6 +49,43 @@ fn a_setting_that_is_left_out_goes_back_to_its_default() {
 }
 
 #[test]
+fn a_journal_is_a_setting_that_a_served_volume_keeps() {
+    const JOURNALED: &str = "a=/a,mode=write-back,protection=journal,journal=/j";
+    for (old, new, said, kept) in [
+        (
+            "a=/a",
+            JOURNALED,
+            "mode=write-back,protection=journal,journal=/j",
+            "protection can't change from unstated to journal",
+        ),
+        (
+            JOURNALED,
+            "a=/a",
+            "mode=write-through,protection=unstated,journal=",
+            "protection can't change from journal to unstated",
+        ),
+        (
+            JOURNALED,
+            "a=/a,mode=write-back,protection=journal,journal=/k,durability=flush",
+            "journal=/k,durability=flush",
+            "journal can't change from /j to /k",
+        ),
+    ] {
+        let (old, new) = (config(&[old], |_| ()), config(&[new], |_| ()));
+        let changes = diff(&old, &new);
+        let [Change::VolumeChanged { change, .. }] = &changes[..] else { panic!("{changes:?}") };
+        assert_eq!(changes[0].to_string(), format!("volume 'a' has other settings: {said}"));
+        let error = old.volumes[0].with(change).unwrap_err().to_string();
+        let remedy = "remove the volume, and add it again with the new settings";
+        assert_eq!(error, format!("volume 'a': {kept} while the volume is served: {remedy}"));
+        // Who has done so before the reload has nothing more to do.
+        assert_eq!(new.volumes[0].with(change), Ok(new.volumes[0].clone()));
+    }
+    let (old, new) = (config(&[JOURNALED], |_| ()), config(&["a=/b"], |_| ()));
+    assert_eq!(sentences(&old, &new), ["volume 'a' is replaced: its backing is now /b"]);
+}
+
+#[test]
 fn every_other_setting_is_said_to_need_a_restart() {
     let old = config(&[], |_| ());
     let new = config(&[], |settings| {

@@ -21,8 +21,10 @@ pub enum Mistake {
     Name,
     /// Two things that must differ are the same.
     Duplicate,
-    /// Write-back was asked for without saying what an acknowledgement is worth.
+    /// It is not said, or not in full, what an acknowledgement is worth.
     Protection,
+    /// A setting that a volume keeps while it is served.
+    Served,
     /// The settings for TLS don't fit together.
     Tls,
     /// More or less than the program can work with.

@@ -195,7 +195,7 @@ impl Document<'_> {
             Mistake::Name => at_name(error),
             _ => error.at(|| self.place(backing_span)),
         })?;
-        let spec = plain.with(&change).map_err(at_name)?;
+        let spec = plain.configured(&change).map_err(at_name)?;
         Ok((spec, name_span))
     }
 }

@@ -1,8 +1,8 @@
 //! The configuration file: every key, every mistake with its place, and whatever else.
 
 use super::*;
-use crate::{IoEngine, LogLevel, MemorySetting, TlsMode, Workers};
-use forebay_types::Mode;
+use crate::{IoEngine, LogLevel, MemorySetting, Protection, TlsMode, Workers};
+use forebay_types::{Durability, Mode};
 use proptest::prelude::*;
 
 const EVERYTHING: &str = r#"
@@ -31,6 +31,14 @@ read-only = "no"
 prefetch = false
 tls = "required"
 description = "the books"
+
+[[volume]]
+name = "vm"
+backing = "/dev/sdc"
+mode = "write-back"
+protection = "journal"
+journal = "error(rate=0,kind=all):/disks/j,size=(1"
+durability = "flush"
 "#;
 
 fn refused(text: &str) -> String {
@@ -52,6 +60,9 @@ fn every_setting_can_be_written() {
     let db = &settings.volumes[1];
     assert_eq!((db.backing.as_str(), db.mode), ("/disks/a,mode=(b", Mode::WriteBack));
     assert!(db.accept_loss && !db.prefetch && !db.read_only);
+    let vm = &settings.volumes[2];
+    assert_eq!(vm.journal.as_deref(), Some("error(rate=0,kind=all):/disks/j,size=(1"));
+    assert_eq!((vm.protection, vm.durability), (Protection::Journal, Durability::Flush));
     assert_eq!(parse_toml(&settings.to_string(), "again"), Ok(settings));
 }
 
@@ -100,6 +111,15 @@ fn mistakes_are_named_with_place_and_remedy() {
         ("mode = 'fast'", "f.toml:4:8: volume 'a': no mode 'fast': use write-back, write-through"),
         ("mode = 'write-back'", "f.toml:2:8: volume 'a': write-back without a protection"),
         ("protection = 'ups'", "f.toml:4:14: volume 'a': protection 'ups' is not available in"),
+        ("protection = 'journal'", "f.toml:2:8: volume 'a': protection=journal, but no journal is"),
+        ("journal = '/j'", "f.toml:2:8: volume 'a': a journal is named, but nothing is protected"),
+        ("journal = ''", "f.toml:4:11: volume 'a': journal= names nothing: name a file or device"),
+        ("durability = 'ack'", "f.toml:2:8: volume 'a': durability=ack needs a journal, and none"),
+        ("durability = 'x'", "f.toml:4:14: volume 'a': no durability 'x': use ack or flush"),
+        (
+            "protection = 'journal'\njournal = '/x'",
+            "f.toml:2:8: volume 'a': its journal /x is its own backing: name another file",
+        ),
         (volume, "f.toml:5:8: two volumes are called 'a'"),
     ] {
         let text = format!("{volume}{text}");
@@ -119,9 +139,10 @@ proptest! {
     fn near_misses_are_read_or_refused_and_read_back(
         lines in proptest::collection::vec(
             "(\\[\\[volume\\]\\]|\\[volume\\]|[a-z-]{1,4} = 1|(memory|nbd|state|io|tls|name|\
-             backing|mode|description|prefetch|accept-loss|protection|workers) = \
-             ('(auto|a|b|c|none|tcp:x:1|bypass|write-back|[a-z\\\\]{1,3})'|\"[a-zü\\\\\"]{0,3}\"|\
-             true|[0-9]{1,9}|\\[\\]))",
+             backing|mode|description|prefetch|accept-loss|protection|journal|durability|\
+             workers) = \
+             ('(auto|a|b|c|none|journal|ack|flush|tcp:x:1|bypass|write-back|[a-z\\\\]{1,3})'|\
+             \"[a-zü\\\\\"]{0,3}\"|true|[0-9]{1,9}|\\[\\]))",
             0..8,
         )
     ) {

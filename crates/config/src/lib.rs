@@ -18,6 +18,7 @@ mod layer;
 mod listen;
 mod meminfo;
 mod memory;
+mod protection;
 mod settings;
 mod spec;
 mod volume;
@@ -30,9 +31,10 @@ pub use file::{FILE_KEYS, parse_toml};
 pub use layer::Settings;
 pub use listen::{Listen, UNIX_PATH_BYTES_MAX};
 pub use memory::{AUTO_BYTES_MIN, MACHINE_BYTES_MIN, MemInfo, MemoryError, SYSTEM_BYTES_MIN};
+pub use protection::Protection;
 pub use settings::{IoEngine, LogLevel, MemorySetting, TlsMode, TlsSettings, WORKERS_MAX, Workers};
 pub use spec::parse_volume_spec;
 pub use volume::{
-    BACKING_BYTES_MAX, DESCRIPTION_BYTES_MAX, Protection, TlsUse, VOLUME_KEYS, VolumeChange,
-    VolumeSpec, check_volume_name,
+    BACKING_BYTES_MAX, DESCRIPTION_BYTES_MAX, TlsUse, VOLUME_KEYS, VolumeChange, VolumeSpec,
+    check_volume_name,
 };

@@ -6,6 +6,9 @@
 //! part of the backing in silence. The few backings that can't be written so (a path with
 //! `,size=` in it, or with a parenthesis that is never closed) are refused here and go into the
 //! configuration file, where nothing has to be split.
+//!
+//! A journal is a backing as well, and ends by the same rule: at the next such comma, or with the
+//! text. So fault layers before it and the options of a URL need no quoting.
 
 use crate::{
     ConfigError, ConfigResult, Mistake,
@@ -32,7 +35,7 @@ pub fn parse_volume_spec(text: &str) -> ConfigResult<VolumeSpec> {
     for (key, value) in settings {
         change.set(key, value).map_err(about)?;
     }
-    VolumeSpec::new(name, backing)?.with(&change)
+    VolumeSpec::new(name, backing)?.configured(&change)
 }
 
 impl FromStr for VolumeSpec {
@@ -83,6 +86,8 @@ impl VolumeSpec {
             backing: String::new(),
             mode: Default::default(),
             protection: Default::default(),
+            journal: None,
+            durability: Default::default(),
             accept_loss: false,
             read_only: false,
             prefetch: true,
@@ -92,20 +97,27 @@ impl VolumeSpec {
         plain.change_to(self)
     }
 
-    /// The volume with a relative path in its backing taken from `base`, for sending it to a
-    /// process that runs elsewhere. Paths are found behind fault layers and `file:`; other URLs,
-    /// and what they may name inside, stay as they are.
+    /// The volume with relative paths in its backing and its journal taken from `base`, for
+    /// sending it to a process that runs elsewhere. Paths are found behind fault layers and
+    /// `file:`; other URLs, and what they may name inside, stay as they are.
     #[must_use]
     pub fn from_directory(mut self, base: &Path) -> Self {
-        let layers_end = layers_len(&self.backing);
-        let scheme = if self.backing[layers_end..].starts_with("file:") { "file:" } else { "" };
-        let (before, path) = self.backing.split_at(layers_end + scheme.len());
-        let is_path = !scheme.is_empty() || !has_scheme(path);
-        if is_path && !path.is_empty() && !path.starts_with('/') {
-            self.backing = format!("{before}{}", base.join(path).display());
-        }
+        self.backing = from_directory(&self.backing, base);
+        self.journal = self.journal.map(|journal| from_directory(&journal, base));
         self
     }
+}
+
+/// A backing with a relative path in it taken from `base`.
+fn from_directory(backing: &str, base: &Path) -> String {
+    let layers_end = layers_len(backing);
+    let scheme = if backing[layers_end..].starts_with("file:") { "file:" } else { "" };
+    let (before, path) = backing.split_at(layers_end + scheme.len());
+    let is_path = !scheme.is_empty() || !has_scheme(path);
+    if is_path && !path.is_empty() && !path.starts_with('/') {
+        return format!("{before}{}", base.join(path).display());
+    }
+    backing.to_owned()
 }
 
 /// Whether the text begins like a URL or a fault layer: a lower-case word and `:` or `(`.

@@ -2,7 +2,7 @@
 
 use super::*;
 use crate::{Protection, TlsUse, VOLUME_KEYS};
-use forebay_types::Mode;
+use forebay_types::{Durability, Mode};
 use proptest::prelude::*;
 
 fn refused(text: &str) -> String {
@@ -19,11 +19,14 @@ fn a_disk_needs_nothing_but_a_name_and_a_path() {
 
 #[test]
 fn every_setting_can_be_written() {
-    let text = "db=/dev/sdb,mode=write-back,protection=none,accept-loss=yes,read-only=yes,\
-                prefetch=no,tls=required,description=the books, all of them";
+    let text = "db=/dev/sdb,mode=write-back,protection=journal,journal=/dev/nvme0n1,\
+                durability=flush,accept-loss=yes,read-only=yes,prefetch=no,tls=required,\
+                description=the books, all of them";
     let spec = parse_volume_spec(text).unwrap();
     assert_eq!(spec.mode, Mode::WriteBack);
-    assert_eq!(spec.protection, Protection::None);
+    assert_eq!(spec.protection, Protection::Journal);
+    assert_eq!(spec.journal.as_deref(), Some("/dev/nvme0n1"));
+    assert_eq!(spec.durability, Durability::Flush);
     assert!(spec.accept_loss && spec.read_only && !spec.prefetch);
     assert_eq!(spec.tls, TlsUse::Required);
     assert_eq!(spec.description.as_deref(), Some("the books, all of them"));
@@ -47,29 +50,13 @@ fn backings_keep_their_commas_and_equals_signs() {
     ] {
         let spec = parse_volume_spec(&format!("v={backing},mode=bypass")).unwrap();
         assert_eq!((spec.backing.as_str(), spec.mode), (backing, Mode::Bypass));
+        let text = format!("v=/x,protection=journal,journal={backing}");
+        for text in [text.clone(), format!("{text},durability=flush")] {
+            let spec = parse_volume_spec(&text).unwrap();
+            assert_eq!(spec.journal.as_deref(), Some(backing));
+            assert_eq!(spec.to_string(), text);
+        }
     }
-}
-
-#[test]
-fn write_back_needs_the_operators_word_that_loss_is_accepted() {
-    for text in [
-        "d=/x,mode=write-back",
-        "d=/x,mode=write-back,protection=none",
-        "d=/x,mode=write-back,accept-loss=yes",
-    ] {
-        assert_eq!(
-            refused(text),
-            "volume 'd': write-back without a protection loses acknowledged writes when the \
-             power fails or the program is killed: write protection=none,accept-loss=yes to \
-             accept that, or use mode=write-through"
-        );
-    }
-    assert!(parse_volume_spec("d=/x,accept-loss=yes,protection=none,mode=write-back").is_ok());
-    assert_eq!(
-        refused("d=/x,protection=journal"),
-        "volume 'd': protection 'journal' is not available in this version: write \
-         protection=none with accept-loss=yes, or use mode=write-through"
-    );
 }
 
 #[test]
@@ -88,6 +75,8 @@ fn mistakes_are_named_with_their_remedy() {
         ("d=/x,tls=on", "volume 'd': no TLS use 'on': use optional or required"),
         ("d=delay(5ms:/x,mode=bypass", "volume 'd': a parenthesis is never closed: close it"),
         ("d=/x\n", "volume 'd': backing \"/x\\n\" holds a control character"),
+        ("d=/x,protection=journal,journal=error(rate=1:/j", "volume 'd': a parenthesis is never"),
+        ("d=/x,protection=journal,journal=/j,size=1", "volume 'd': no volume setting 'size'"),
         ("d=/x,description=a\tb", "volume 'd': the description holds a control character"),
     ] {
         assert!(refused(text).starts_with(sentence), "{text}: {}", refused(text));
@@ -137,8 +126,10 @@ fn relative_paths_are_found_behind_layers() {
         ("trace(to=x):file:/x", "trace(to=x):file:/x"),
         ("delay(5ms", "delay(5ms"),
     ] {
-        let spec = VolumeSpec::new("v", backing).unwrap().from_directory(Path::new("/base"));
-        assert_eq!(spec.backing, absolute);
+        let mut spec = VolumeSpec::new("v", backing).unwrap();
+        spec.journal = Some(backing.into());
+        let spec = spec.from_directory(Path::new("/base"));
+        assert_eq!((spec.backing.as_str(), spec.journal.as_deref()), (absolute, Some(absolute)));
     }
 }
 
@@ -156,19 +147,36 @@ fn a_change_changes_what_it_says_and_nothing_else() {
     assert_eq!(error.mistake(), Mistake::Protection);
 }
 
+/// Protection, journal and durability that go together.
+fn any_protection() -> impl Strategy<Value = (Protection, Option<String>, Durability)> {
+    let journal = "/j[a-z0-9:?=. )]{0,20}|delay\\(read=1ms,write=2ms\\):/j,k";
+    prop_oneof![
+        Just((Protection::Unstated, None, Durability::Ack)),
+        Just((Protection::None, None, Durability::Ack)),
+        (journal, proptest::sample::select(&Durability::ALL[..]))
+            .prop_map(|(journal, durability)| (Protection::Journal, Some(journal), durability)),
+    ]
+}
+
 prop_compose! {
     fn any_spec()(
         name in "[a-zA-Z0-9 ./()ä-]{1,20}",
         backing in "[a-z]{0,6}(\\(x=1,mode=y\\):)?[/a-z0-9:?=. )]{1,20}",
         mode in proptest::sample::select(&Mode::ALL[..]),
-        stated: bool, read_only: bool, prefetch: bool, required: bool,
+        protected in any_protection(),
+        accept_loss: bool, read_only: bool, prefetch: bool, required: bool,
         description in proptest::option::of("[a-zA-Z ,.ß]{1,20}"),
     ) -> VolumeSpec {
-        let stated = stated || mode == Mode::WriteBack;
+        let (protection, journal, durability) = protected;
+        let accept_loss = accept_loss || protection == Protection::None;
+        let is_unstated = protection == Protection::Unstated;
+        let mode = if is_unstated && mode == Mode::WriteBack { Mode::Bypass } else { mode };
+        // A journal can't be the backing.
+        let journal = journal
+            .map(|journal| if journal == backing { "/jj".into() } else { journal });
         VolumeSpec {
-            name, backing, mode, read_only, prefetch, description,
-            protection: if stated { Protection::None } else { Protection::Unstated },
-            accept_loss: stated,
+            name, backing, mode, protection, journal, durability, accept_loss, read_only, prefetch,
+            description,
             tls: if required { TlsUse::Required } else { TlsUse::Optional },
         }
     }
@@ -184,7 +192,8 @@ proptest! {
 
     #[test]
     fn near_misses_are_read_or_refused_and_read_back(
-        text in "[a-z]{0,2}=(([a-z(),=:/]|,mode=|,tls=|,read-only=|,description=|yes|bypass){0,8})"
+        text in "[a-z]{0,2}=(([a-z(),=:/]|,mode=|,tls=|,read-only=|,description=|,journal=\
+                |,protection=journal|,durability=|flush|yes|bypass){0,8})"
     ) {
         if let Ok(spec) = parse_volume_spec(&text) {
             prop_assert_eq!(parse_volume_spec(&spec.to_string()), Ok(spec));
@@ -199,7 +208,13 @@ proptest! {
     #[test]
     fn every_change_is_found_again(old in any_spec(), new in any_spec()) {
         let new = VolumeSpec { name: old.name.clone(), backing: old.backing.clone(), ..new };
-        prop_assert_eq!(old.with(&old.change_to(&new)), Ok(new));
+        let change = old.change_to(&new);
+        if change.is_of_journal() {
+            let mistake = old.with(&change).map_err(|error| error.mistake());
+            prop_assert_eq!(mistake, Err(Mistake::Served));
+        } else {
+            prop_assert_eq!(old.with(&change), Ok(new));
+        }
     }
 
     #[test]

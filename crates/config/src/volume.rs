@@ -5,11 +5,11 @@
 //! way in ends with: the command line, the file and the control API.
 
 use crate::{
-    ConfigError, ConfigResult, Mistake, TlsMode,
+    ConfigError, ConfigResult, Mistake, Protection, TlsMode,
     words::{listed, word, words, yes_no, yes_or_no},
 };
-use forebay_types::{Mode, limits};
-use std::{fmt, str::FromStr};
+use forebay_types::{Durability, Mode, limits};
+use std::fmt;
 
 /// Longest description of a volume, in bytes: the longest string NBD can carry.
 pub const DESCRIPTION_BYTES_MAX: usize = 4096;
@@ -17,8 +17,17 @@ pub const DESCRIPTION_BYTES_MAX: usize = 4096;
 pub const BACKING_BYTES_MAX: usize = 8192;
 
 /// The settings of a volume, in the order they are listed and shown.
-pub const VOLUME_KEYS: &[&str] =
-    &["mode", "protection", "accept-loss", "read-only", "prefetch", "tls", "description"];
+pub const VOLUME_KEYS: &[&str] = &[
+    "mode",
+    "protection",
+    "journal",
+    "durability",
+    "accept-loss",
+    "read-only",
+    "prefetch",
+    "tls",
+    "description",
+];
 
 words! {
     /// Whether clients may use a volume over a connection that is not encrypted.
@@ -28,49 +37,6 @@ words! {
         Optional = "optional",
         /// They must not; the volume is hidden from them.
         Required = "required",
-    }
-}
-
-/// What keeps acknowledged writes that are not on the disk yet.
-#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, Default)]
-pub enum Protection {
-    /// The operator did not say. Enough for every mode but write-back.
-    #[default]
-    Unstated,
-    /// Nothing but memory, and the operator wrote that down.
-    None,
-}
-
-impl Protection {
-    /// The word for it in the status; only `none` can be written.
-    pub const fn as_str(self) -> &'static str {
-        match self {
-            Self::Unstated => "unstated",
-            Self::None => "none",
-        }
-    }
-}
-
-impl fmt::Display for Protection {
-    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        f.write_str(self.as_str())
-    }
-}
-
-impl FromStr for Protection {
-    type Err = ConfigError;
-
-    fn from_str(text: &str) -> Result<Self, Self::Err> {
-        let remedy = "write protection=none with accept-loss=yes, or use mode=write-through";
-        let message = match text {
-            "none" => return Ok(Self::None),
-            // What the design knows and this version has not, so that nobody searches for a typo.
-            "journal" | "ups" | "vault" | "ups+vault" | "both" | "replica" => {
-                format!("protection '{text}' is not available in this version")
-            }
-            _ => format!("no protection '{text}'"),
-        };
-        Err(ConfigError::new(Mistake::Protection, message, remedy))
     }
 }
 
@@ -85,7 +51,12 @@ pub struct VolumeSpec {
     pub mode: Mode,
     /// What keeps writes that are not on the disk yet.
     pub protection: Protection,
-    /// Whether the operator accepts that a crash loses acknowledged writes.
+    /// The journal, in the words of a backing; with [`Protection::Journal`] and only then.
+    pub journal: Option<String>,
+    /// When a write that the journal keeps is acknowledged.
+    pub durability: Durability,
+    /// Whether the operator accepts that acknowledged writes are lost: by a crash where nothing
+    /// protects them, or with what is damaged of a journal.
     pub accept_loss: bool,
     /// Whether writes are refused.
     pub read_only: bool,
@@ -108,6 +79,8 @@ impl VolumeSpec {
             backing: backing.into(),
             mode: Mode::default(),
             protection: Protection::default(),
+            journal: None,
+            durability: Durability::default(),
             accept_loss: false,
             read_only: false,
             prefetch: true,
@@ -117,22 +90,42 @@ impl VolumeSpec {
         .checked()
     }
 
-    /// The volume with `change` made to it.
+    /// The volume, not served yet, with these settings.
     ///
     /// # Errors
     /// The result is no volume that can be: write-back without a stated protection.
+    pub fn configured(&self, settings: &VolumeChange) -> ConfigResult<Self> {
+        let spec = self.applied(settings);
+        // The default is a mistake as well where it is written down without a journal.
+        spec.check_durability(settings.durability.is_some()).map_err(|error| spec.about(error))?;
+        spec.checked()
+    }
+
+    /// The volume, being served, with `change` made to it.
+    ///
+    /// # Errors
+    /// The result is no volume that can be, or the change is one of journal, of its durability, or
+    /// of being protected by one: what is recorded of a volume stays where its records are.
     pub fn with(&self, change: &VolumeChange) -> ConfigResult<Self> {
+        let spec = self.applied(change);
+        self.check_journal_stays(&spec).map_err(|error| spec.about(error))?;
+        spec.checked()
+    }
+
+    /// The volume with `change` made to it, unchecked.
+    fn applied(&self, change: &VolumeChange) -> Self {
         let mut spec = self.clone();
         spec.mode = change.mode.unwrap_or(spec.mode);
         spec.protection = change.protection.unwrap_or(spec.protection);
+        spec.durability = change.durability.unwrap_or(spec.durability);
         spec.accept_loss = change.accept_loss.unwrap_or(spec.accept_loss);
         spec.read_only = change.read_only.unwrap_or(spec.read_only);
         spec.prefetch = change.prefetch.unwrap_or(spec.prefetch);
         spec.tls = change.tls.unwrap_or(spec.tls);
-        if let Some(description) = &change.description {
-            spec.description = Some(description.clone()).filter(|text| !text.is_empty());
-        }
-        spec.checked()
+        let text = |text: &String| Some(text.clone()).filter(|text| !text.is_empty());
+        spec.journal = change.journal.as_ref().map_or(spec.journal, text);
+        spec.description = change.description.as_ref().map_or(spec.description, text);
+        spec
     }
 
     /// The change that makes `self` into `other`, as far as settings go: neither name nor backing.
@@ -143,6 +136,8 @@ impl VolumeSpec {
         VolumeChange {
             mode: new(&self.mode, &other.mode),
             protection: new(&self.protection, &other.protection),
+            journal: new(&self.journal, &other.journal).map(Option::unwrap_or_default),
+            durability: new(&self.durability, &other.durability),
             accept_loss: new(&self.accept_loss, &other.accept_loss),
             read_only: new(&self.read_only, &other.read_only),
             prefetch: new(&self.prefetch, &other.prefetch),
@@ -156,28 +151,23 @@ impl VolumeSpec {
         check_volume_name(&self.name)?;
         self.check_backing()
             .and_then(|()| self.check_description())
+            .and_then(|()| self.check_journal())
             .and_then(|()| self.check_protection())
-            .map_err(|error| error.about(format_args!("volume '{}'", self.name)))?;
+            .map_err(|error| self.about(error))?;
         Ok(self)
     }
 
+    /// The mistake, said of this volume.
+    fn about(&self, error: ConfigError) -> ConfigError {
+        error.about(format_args!("volume '{}'", self.name))
+    }
+
     fn check_backing(&self) -> ConfigResult<()> {
-        let fail = |mistake, message: String, remedy: &str| {
-            Err(ConfigError::new(mistake, message, remedy))
-        };
         if self.backing.is_empty() {
             let remedy = "name a disk or file, as in disk=/dev/sdb, or a URL";
-            return fail(Mistake::Value, "it has no backing".into(), remedy);
+            return Err(ConfigError::new(Mistake::Value, "it has no backing", remedy));
         }
-        if self.backing.chars().any(char::is_control) {
-            let message = format!("backing {:?} holds a control character", self.backing);
-            return fail(Mistake::Value, message, "name the disk by another path");
-        }
-        if self.backing.len() > BACKING_BYTES_MAX {
-            let message = format!("the backing has more than {BACKING_BYTES_MAX} bytes");
-            return fail(Mistake::Limit, message, "name the disk by a shorter path");
-        }
-        Ok(())
+        check_place("backing", &self.backing)
     }
 
     fn check_description(&self) -> ConfigResult<()> {
@@ -193,21 +183,6 @@ impl VolumeSpec {
         Ok(())
     }
 
-    /// Write-back acknowledges from memory. Without a protection that memory is all there is, so
-    /// the operator has to have said both that there is none and that loss is accepted.
-    fn check_protection(&self) -> ConfigResult<()> {
-        let stated = self.protection == Protection::None && self.accept_loss;
-        if self.mode != Mode::WriteBack || stated {
-            return Ok(());
-        }
-        Err(ConfigError::new(
-            Mistake::Protection,
-            "write-back without a protection loses acknowledged writes when the power fails or \
-             the program is killed",
-            "write protection=none,accept-loss=yes to accept that, or use mode=write-through",
-        ))
-    }
-
     /// Whether the volume can be served under these settings for TLS.
     pub(crate) fn check_tls(&self, mode: TlsMode) -> ConfigResult<()> {
         if self.tls == TlsUse::Required && mode == TlsMode::Off {
@@ -219,6 +194,19 @@ impl VolumeSpec {
         }
         Ok(())
     }
+}
+
+/// Checks what a disk can be called, of a volume's backing or of its journal.
+pub(crate) fn check_place(what: &str, text: &str) -> ConfigResult<()> {
+    if text.chars().any(char::is_control) {
+        let message = format!("{what} {text:?} holds a control character");
+        return Err(ConfigError::new(Mistake::Value, message, "name the disk by another path"));
+    }
+    if text.len() > BACKING_BYTES_MAX {
+        let message = format!("the {what} has more than {BACKING_BYTES_MAX} bytes");
+        return Err(ConfigError::new(Mistake::Limit, message, "name the disk by a shorter path"));
+    }
+    Ok(())
 }
 
 /// Checks that a volume can have this name: 1 to [`limits::VOLUME_NAME_BYTES_MAX`] bytes, no
@@ -254,6 +242,10 @@ pub struct VolumeChange {
     pub mode: Option<Mode>,
     /// What keeps writes that are not on the disk yet.
     pub protection: Option<Protection>,
+    /// The journal; an empty text takes it away.
+    pub journal: Option<String>,
+    /// When a write that the journal keeps is acknowledged.
+    pub durability: Option<Durability>,
     /// Whether loss is accepted.
     pub accept_loss: Option<bool>,
     /// Whether writes are refused.
@@ -292,6 +284,8 @@ impl VolumeChange {
         let first = match key {
             "mode" => self.mode.replace(word("mode", value, &Mode::ALL)?).is_none(),
             "protection" => self.protection.replace(value.parse()?).is_none(),
+            "journal" => self.journal.replace(journal(value)?).is_none(),
+            "durability" => self.durability.replace(word(key, value, &Durability::ALL)?).is_none(),
             "accept-loss" => self.accept_loss.replace(yes_or_no(key, value)?).is_none(),
             "read-only" => self.read_only.replace(yes_or_no(key, value)?).is_none(),
             "prefetch" => self.prefetch.replace(yes_or_no(key, value)?).is_none(),
@@ -314,11 +308,21 @@ impl VolumeChange {
         *self == Self::default()
     }
 
+    /// Whether it says something of a journal, which a served volume keeps as it is. See
+    /// [`VolumeSpec::with`].
+    pub fn is_of_journal(&self) -> bool {
+        self.protection == Some(Protection::Journal)
+            || self.journal.is_some()
+            || self.durability.is_some()
+    }
+
     /// The settings as key and value, in the order of [`VOLUME_KEYS`].
     pub fn pairs(&self) -> Vec<(&'static str, String)> {
         [
             ("mode", self.mode.map(|mode| mode.to_string())),
             ("protection", self.protection.map(|protection| protection.to_string())),
+            ("journal", self.journal.clone()),
+            ("durability", self.durability.map(|durability| durability.to_string())),
             ("accept-loss", self.accept_loss.map(|value| yes_no(value).to_owned())),
             ("read-only", self.read_only.map(|value| yes_no(value).to_owned())),
             ("prefetch", self.prefetch.map(|value| yes_no(value).to_owned())),
@@ -340,6 +344,16 @@ impl fmt::Display for VolumeChange {
         }
         Ok(())
     }
+}
+
+/// Reads the name of a journal. Only a change that was computed takes one away, so nothing between
+/// `=` and the next setting is a mistake.
+fn journal(text: &str) -> ConfigResult<String> {
+    if text.is_empty() {
+        let remedy = "name a file or device, as in journal=/dev/nvme0n1, or leave journal out";
+        return Err(ConfigError::new(Mistake::Value, "journal= names nothing", remedy));
+    }
+    Ok(text.to_owned())
 }
 
 /// The sentence that lists the keys.

@@ -31,6 +31,8 @@ pub fn volume_change(settings: &VolumeSettings) -> Result<VolumeChange, Problem>
     for (key, value) in [
         ("mode", &settings.mode),
         ("protection", &settings.protection),
+        ("journal", &settings.journal),
+        ("durability", &settings.durability),
         ("tls", &settings.tls),
         ("description", &settings.description),
     ] {
@@ -55,6 +57,8 @@ pub fn settings_request(change: &VolumeChange) -> VolumeSettings {
     VolumeSettings {
         mode: change.mode.map(|mode| mode.to_string()),
         protection: change.protection.map(|protection| protection.to_string()),
+        journal: change.journal.clone(),
+        durability: change.durability.map(|durability| durability.to_string()),
         accept_loss: change.accept_loss,
         read_only: change.read_only,
         prefetch: change.prefetch,
@@ -78,6 +82,8 @@ mod tests {
             "disk=/dev/sdb",
             "db=delay(read=1ms):/x,mode=write-back,protection=none,accept-loss=yes,\
              read-only=yes,prefetch=no,tls=required,description=the books",
+            "vm=/x,mode=write-back,protection=journal,journal=delay(read=1ms,write=1ms):/j,k,\
+             durability=flush,accept-loss=yes",
         ] {
             let spec: VolumeSpec = text.parse().unwrap();
             assert_eq!(volume_spec(&add_request(&spec)), Ok(spec));
@@ -90,5 +96,21 @@ mod tests {
         let problem = volume_change(&settings).unwrap_err();
         assert_eq!(problem.kind, ErrorKind::Invalid);
         assert_eq!(problem.to_string(), "no mode 'fast': use write-back, write-through or bypass");
+        let text = |text: &str| Some(text.to_owned());
+        for (protection, journal, durability, sentence) in [
+            (text("ups"), None, None, "protection 'ups' is not available in this version: "),
+            (text("journal"), None, None, "volume 'd': protection=journal, but no journal is "),
+            (text("journal"), text(""), None, "journal= names nothing: name a file or device"),
+            (text("journal"), text("/x"), None, "volume 'd': its journal /x is its own backing"),
+            (None, text("/j"), None, "volume 'd': a journal is named, but nothing is protected"),
+            (None, None, text("ack"), "volume 'd': durability=ack needs a journal, and none is"),
+            (None, None, text("x"), "no durability 'x': use ack or flush"),
+        ] {
+            let settings = VolumeSettings { protection, journal, durability, ..Default::default() };
+            let request = AddVolume { name: "d".into(), backing: "/x".into(), settings };
+            let problem = volume_spec(&request).unwrap_err();
+            assert_eq!(problem.kind, ErrorKind::Invalid);
+            assert!(problem.to_string().starts_with(sentence), "{problem}");
+        }
     }
 }

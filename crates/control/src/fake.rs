@@ -2,7 +2,9 @@
 //! that operations count down. For tests of the server and of its clients.
 
 use crate::{Manager, ProgressFn};
-use forebay_api::{ErrorKind, Memory, Problem, Progress, Status, VolumeStatus};
+use forebay_api::{
+    ErrorKind, JournalFigures, JournalStatus, Memory, Problem, Progress, Status, VolumeStatus,
+};
 use forebay_config::{VolumeChange, VolumeSpec};
 use std::sync::{Condvar, Mutex, MutexGuard, PoisonError};
 
@@ -97,6 +99,19 @@ impl FakeManager {
         volumes.filter(|volume| is_meant(&volume.name)).map(|volume| volume.dirty_bytes).sum()
     }
 
+    /// Each journal that a volume names, with an example of what it may have done; the one called
+    /// `broken` has failed.
+    fn journals(&self) -> Vec<JournalStatus> {
+        let mut journals: Vec<JournalStatus> = Vec::new();
+        for name in self.lock().volumes.iter().filter_map(|(spec, _)| spec.journal.as_ref()) {
+            if journals.iter().all(|journal| journal.name != *name) {
+                let id = format!("{:032x}", journals.len() + 1);
+                journals.push(journal(name, id).into());
+            }
+        }
+        journals
+    }
+
     /// Whether the volume is there; the one called `broken` has a disk that fails, the one called
     /// `faulty` finds a fault of the program.
     fn check(&self, name: &str) -> Result<(), Problem> {
@@ -135,6 +150,7 @@ impl Manager for FakeManager {
             connections: 3,
             listeners: vec!["tcp:[::1]:10809".into()],
             volumes,
+            journals: self.journals(),
         }
     }
 
@@ -151,11 +167,7 @@ impl Manager for FakeManager {
                 "choose another name",
             ));
         }
-        let volume = VolumeStatus {
-            size_bytes: 1 << 30,
-            protection: "unstated".into(),
-            ..show(&spec, VolumeStatus::default())
-        };
+        let volume = VolumeStatus { size_bytes: 1 << 30, ..show(&spec, VolumeStatus::default()) };
         state.volumes.push((spec, volume.clone()));
         Ok(volume)
     }
@@ -198,6 +210,22 @@ impl Manager for FakeManager {
     }
 }
 
+fn journal(name: &str, id: String) -> JournalFigures {
+    JournalFigures {
+        name: name.to_owned(),
+        id,
+        failed: (name == "broken").then(|| "a write failed".into()),
+        capacity_bytes: 1 << 30,
+        used_bytes: 64 << 20,
+        records: 3000,
+        batches: 500,
+        written_bytes: 16 << 20,
+        payload_bytes: 12 << 20,
+        checkpoints: 7,
+        unserved: vec![("old".into(), 1 << 20)],
+    }
+}
+
 /// The status of a volume after its specification changed.
 fn show(spec: &VolumeSpec, status: VolumeStatus) -> VolumeStatus {
     VolumeStatus {
@@ -206,6 +234,8 @@ fn show(spec: &VolumeSpec, status: VolumeStatus) -> VolumeStatus {
         mode: spec.mode.into(),
         effective_mode: spec.mode.into(),
         protection: spec.protection.to_string(),
+        journal: spec.journal.clone(),
+        durability: spec.journal.as_ref().map(|_| spec.durability.to_string()),
         accept_loss: spec.accept_loss,
         read_only: spec.read_only,
         prefetch: spec.prefetch,

@@ -16,7 +16,8 @@ pub type ProgressFn<'a> = &'a (dyn Fn(Progress) + Send + Sync);
 /// be is answered with a [`Problem`] that names the thing and the remedy. An operation goes on
 /// when the client that asked for it has gone away.
 pub trait Manager: Send + Sync {
-    /// The state of everything. Answers in milliseconds, whatever the disks do.
+    /// The state of everything, journals included: a [`forebay_api::JournalFigures`] of each turns
+    /// into what is told. Answers in milliseconds, whatever the disks do.
     fn status(&self) -> Status;
 
     /// All volumes, in the order they were added. As quick as [`Manager::status`].
@@ -25,13 +26,16 @@ pub trait Manager: Send + Sync {
     /// Opens the backing and serves the volume.
     ///
     /// # Errors
-    /// The name or the disk is in use, there are too many volumes, or the backing can't be opened.
+    /// The name or the disk is in use, there are too many volumes, or backing or journal can't be
+    /// opened.
     fn add_volume(&self, spec: VolumeSpec) -> Result<VolumeStatus, Problem>;
 
-    /// Changes settings of a volume while it is served.
+    /// Changes settings of a volume while it is served; see [`VolumeSpec::with`] for those it
+    /// keeps.
     ///
     /// # Errors
-    /// There is no such volume, or it can't have the settings: write-back without a protection.
+    /// There is no such volume, or it can't have the settings: write-back without a protection,
+    /// another journal.
     fn set_volume(&self, name: &str, change: VolumeChange) -> Result<VolumeStatus, Problem>;
 
     /// Writes the volume's dirty data to its disk, then takes the volume away. If that fails the

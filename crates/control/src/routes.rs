@@ -19,7 +19,8 @@ use forebay_api::{
 use std::sync::Arc;
 use tokio::{sync::Semaphore, task::spawn_blocking};
 
-/// Largest request body that is read, in bytes: the longest backing and description, escaped.
+/// Largest request body that is read, in bytes: the longest backing, journal and description,
+/// escaped.
 pub const REQUEST_BODY_BYTES_MAX: usize = 128 << 10;
 /// Long operations at once. Each holds a thread while its disk works.
 pub const LONG_OPERATIONS_MAX: usize = 64;

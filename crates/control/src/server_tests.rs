@@ -3,8 +3,8 @@
 use super::*;
 use crate::{LONG_OPERATIONS_MAX, REQUEST_BODY_BYTES_MAX, fake::FakeManager};
 use forebay_api::{
-    AddVolume, BlockingClient, ClientError, ErrorBody, ErrorKind, Mode, Problem, Progress,
-    VolumeSettings, openapi,
+    AddVolume, BlockingClient, ClientError, ErrorBody, ErrorKind, JournalState, Mode, Problem,
+    Progress, VolumeSettings, VolumeStatus, openapi,
 };
 use std::{
     io::{BufRead, BufReader, Read, Write},
@@ -199,6 +199,36 @@ fn problems_keep_their_kind_and_sentence() {
     let problem = problem(client.set_volume("disk", &write_back).unwrap_err());
     assert_eq!(problem.kind, ErrorKind::Invalid);
     assert!(problem.remedy.starts_with("write protection=none,accept-loss=yes"), "{problem}");
+}
+
+#[test]
+fn volumes_share_a_journal_and_keep_it() {
+    const JOURNALED: &str = "mode=write-back,protection=journal,journal=/j";
+    let (a, b) = (format!("a=/a,{JOURNALED}"), format!("b=/b,{JOURNALED},durability=flush"));
+    let daemon = Daemon::start(&[&a, &b, "c=/c", "d=/d,protection=journal,journal=broken"]);
+    let status = daemon.client.status().unwrap();
+    let told = |volume: &VolumeStatus| {
+        let text = |text: &Option<String>| text.clone().unwrap_or_default();
+        [volume.protection.clone(), text(&volume.journal), text(&volume.durability)].join(" ")
+    };
+    let volumes: Vec<_> = status.volumes.iter().map(told).collect();
+    assert_eq!(volumes, ["journal /j ack", "journal /j flush", "unstated  ", "journal broken ack"]);
+    let [working, failed] = &status.journals[..] else { panic!("{:?}", status.journals) };
+    assert_eq!((working.name.as_str(), working.state), ("/j", JournalState::Working));
+    assert_eq!((failed.name.as_str(), failed.state), ("broken", JournalState::Failed));
+    assert_eq!((working.unserved.len(), failed.state_reason.is_some()), (1, true));
+    for (name, settings) in [
+        ("a", VolumeSettings { journal: Some("/k".into()), ..Default::default() }),
+        ("b", VolumeSettings { durability: Some("ack".into()), ..Default::default() }),
+        ("c", VolumeSettings { protection: Some("journal".into()), ..Default::default() }),
+    ] {
+        let problem = problem(daemon.client.set_volume(name, &settings).unwrap_err());
+        assert_eq!(problem.kind, ErrorKind::Invalid);
+        assert!(problem.message.ends_with("while the volume is served"), "{problem}");
+        assert!(problem.remedy.starts_with("remove the volume, and add it again"), "{problem}");
+    }
+    let through = VolumeSettings { mode: Some("write-through".into()), ..Default::default() };
+    assert_eq!(daemon.client.set_volume("a", &through).unwrap().journal.as_deref(), Some("/j"));
 }
 
 #[test]

@@ -78,13 +78,17 @@ pub(crate) struct ServeArguments {
             delay(read=5ms,write=5ms):/dev/sdb.\n\
             The keys are\n  \
             mode=write-back|write-through|bypass\n  \
-            protection=none\n  \
+            protection=none|journal\n  \
+            journal=BACKING\n  \
+            durability=ack|flush\n  \
             accept-loss=yes|no\n  \
             read-only=yes|no\n  \
             prefetch=yes|no\n  \
             tls=required|optional\n  \
             description=TEXT\n\
-            Write-back needs protection=none,accept-loss=yes."
+            Write-back needs protection=journal,journal=BACKING, or \
+            protection=none,accept-loss=yes. Several volumes may name the same journal. A comma \
+            outside of parentheses ends BACKING where a key and = follow."
     )]
     volumes: Vec<VolumeSpec>,
 
@@ -175,7 +179,7 @@ pub(crate) enum VolumeCommand {
         #[command(flatten)]
         state: StateArguments,
     },
-    /// Change settings of a volume while it is served
+    /// Change settings of a volume while it is served; its journal stays
     Set {
         /// The volume's name
         name: String,

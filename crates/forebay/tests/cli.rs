@@ -74,8 +74,9 @@ fn a_wrong_command_line_is_answered_with_2_and_a_remedy() {
         (
             &["serve", "--volume", "d=/x,mode=write-back"],
             "forebay: volume 'd': write-back without a protection loses acknowledged writes when \
-             the power fails or the program is killed: write protection=none,accept-loss=yes to \
-             accept that, or use mode=write-through\n",
+             the power fails or the program is killed: write protection=journal,journal=PATH to \
+             keep them, protection=none,accept-loss=yes to accept that, or use \
+             mode=write-through\n",
         ),
         (&["serve", "/a/x.img", "/b/x.img"], "forebay: two volumes are called 'x': give one"),
         (&["serve", "--memory", "1GB"], "forebay: no memory size '1GB': write auto, or a size"),
@@ -208,6 +209,17 @@ fn volumes_are_added_changed_flushed_and_removed() {
             said(&["volume", "set", "b", "mode=bypass", "read-only=no"]),
             "volume 'b' is changed: 1.0 GiB, bypass\n"
         );
+        assert!(!said(&["status"]).contains("JOURNAL"), "there is none");
+        let journaled = "vm=/vm,mode=write-back,protection=journal,journal=error(rate=0):j";
+        assert_eq!(
+            said(&["volume", "add", journaled]),
+            "volume 'vm' is served: 1.0 GiB, write-back\n"
+        );
+        let json: serde_json::Value = serde_json::from_str(&said(&["status", "--json"])).unwrap();
+        let journal = json["volumes"][2]["journal"].as_str().unwrap();
+        assert!(journal.starts_with("error(rate=0):/") && journal.ends_with("/j"), "{journal}");
+        assert_eq!(json["journals"][0]["name"], journal);
+        assert!(said(&["status"]).contains("\nJOURNAL "));
         assert_eq!(said(&["volume", "remove", "b"]), "volume 'b' is removed\n");
         assert!(!said(&["volume", "list"]).contains("b "), "only the first is left");
     });
@@ -234,7 +246,13 @@ fn what_the_daemon_refuses_is_a_failure_with_its_sentence() {
                 &["volume", "set", "disk", "mode=write-back"],
                 "forebay: volume 'disk': write-back without a protection loses acknowledged \
                  writes when the power fails or the program is killed: write \
-                 protection=none,accept-loss=yes to accept that, or use mode=write-through\n",
+                 protection=journal,journal=PATH to keep them, protection=none,accept-loss=yes to \
+                 accept that, or use mode=write-through\n",
+            ),
+            (
+                &["volume", "set", "disk", "protection=journal", "journal=/j"],
+                "forebay: volume 'disk': protection can't change from unstated to journal while \
+                 the volume is served: remove the volume, and add it again with the new settings\n",
             ),
         ] {
             let ran = forebay(arguments);

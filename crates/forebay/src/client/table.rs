@@ -2,15 +2,15 @@
 
 use super::units::{bytes, count, duration, percent};
 use comfy_table::{CellAlignment, Table, presets};
-use forebay_api::{Status, VolumeState, VolumeStatus};
+use forebay_api::{JournalState, JournalStatus, Status, VolumeState, VolumeStatus};
 
-/// Everything: the daemon in three lines, the volumes in a table.
+/// Everything: the daemon in three lines, the volumes in a table, and the journals in another.
 pub(super) fn status(status: &Status) -> String {
     let memory = &status.memory;
     format!(
         "forebay {}, process {}, up {}, {} workers on {}\n\
          memory: {} of {} in use, {} dirty; limit {}, {} of it for the index\n\
-         clients: {} connected, at {}\n\n{}",
+         clients: {} connected, at {}\n\n{}{}",
         status.version,
         status.pid,
         duration(status.uptime_seconds),
@@ -24,6 +24,7 @@ pub(super) fn status(status: &Status) -> String {
         status.connections,
         status.listeners.join(", "),
         volumes(&status.volumes),
+        journals(&status.journals),
     )
 }
 
@@ -47,14 +48,41 @@ pub(super) fn volumes(volumes: &[VolumeStatus]) -> String {
             bytes(volume.dirty_bytes),
         ]);
     }
+    lines(table, &[0, 2]) + &volumes_notes(volumes)
+}
+
+/// The journals, one a line below an empty one, and below them what is not as it should be;
+/// nothing where there are none.
+fn journals(journals: &[JournalStatus]) -> String {
+    if journals.is_empty() {
+        return String::new();
+    }
+    let mut table = Table::new();
+    table.load_style(presets::NOTHING);
+    table.set_header(["JOURNAL", "STATE", "SIZE", "USED", "RECORDS", "BATCHES", "WRITTEN"]);
+    for journal in journals {
+        table.add_row([
+            journal.name.clone(),
+            journal.state.to_string(),
+            bytes(journal.capacity_bytes),
+            bytes(journal.used_bytes),
+            count(journal.records),
+            count(journal.batches),
+            bytes(journal.written_bytes),
+        ]);
+    }
+    format!("\n{}{}", lines(table, &[0, 1]), journals_notes(journals))
+}
+
+/// A table as text, its columns of words to the left and its numbers to the right.
+fn lines(mut table: Table, words: &[usize]) -> String {
     for (index, column) in table.column_iter_mut().enumerate() {
         column.set_padding((0, 2));
-        if !matches!(index, 0 | 2) {
+        if !words.contains(&index) {
             column.set_cell_alignment(CellAlignment::Right);
         }
     }
-    let lines: String = table.lines().map(|line| format!("{}\n", line.trim_end())).collect();
-    lines + &volumes_notes(volumes)
+    table.lines().map(|line| format!("{}\n", line.trim_end())).collect()
 }
 
 /// One volume in a few words: `1.0 GiB, write-through`.
@@ -81,6 +109,25 @@ fn volumes_notes(volumes: &[VolumeStatus]) -> String {
     if notes.is_empty() { notes } else { notes + "\n" }
 }
 
+/// A line for each journal that has failed, and for each volume whose writes wait in one.
+fn journals_notes(journals: &[JournalStatus]) -> String {
+    let mut notes = String::new();
+    for journal in journals {
+        if journal.state == JournalState::Failed {
+            let reason = journal.state_reason.as_ref().map(|reason| format!(": {reason}"));
+            notes += &format!("\n{}: failed{}", journal.name, reason.unwrap_or_default());
+        }
+        for held in &journal.unserved {
+            let (bytes, volume) = (bytes(held.bytes), &held.volume);
+            notes += &format!(
+                "\n{}: holds {bytes} of volume '{volume}', which is not served",
+                journal.name
+            );
+        }
+    }
+    if notes.is_empty() { notes } else { notes + "\n" }
+}
+
 fn mode_note(volume: &VolumeStatus) -> Option<String> {
     let reason = volume.effective_mode_reason.as_ref();
     (volume.mode != volume.effective_mode).then(|| {
@@ -92,7 +139,7 @@ fn mode_note(volume: &VolumeStatus) -> Option<String> {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use forebay_api::Mode;
+    use forebay_api::{Mode, UnservedWrites};
 
     fn volume(name: &str) -> VolumeStatus {
         VolumeStatus {
@@ -137,6 +184,38 @@ mod tests {
         assert_eq!(
             summary(&degraded),
             "8.0 TiB, write-back; write-through instead of write-back, memory is full of dirty data"
+        );
+    }
+
+    #[test]
+    fn journals_have_a_table_of_their_own() {
+        let working = JournalStatus {
+            name: "/dev/nvme0n1".into(),
+            capacity_bytes: 1 << 30,
+            used_bytes: 64 << 20,
+            records: 3000,
+            batches: 500,
+            written_bytes: 16 << 20,
+            ..JournalStatus::default()
+        };
+        assert_eq!(journals(&[]), "");
+        let table = "\nJOURNAL       STATE       SIZE    USED  RECORDS  BATCHES  WRITTEN\n\
+                     /dev/nvme0n1  working  1.0 GiB  64 MiB    3.0 k      500   16 MiB\n";
+        assert_eq!(journals(std::slice::from_ref(&working)), table);
+        let failed = JournalStatus {
+            name: "/j".into(),
+            state: JournalState::Failed,
+            state_reason: Some("a write failed".into()),
+            unserved: vec![UnservedWrites { volume: "old".into(), bytes: 4096 }],
+            ..JournalStatus::default()
+        };
+        let text = journals(&[working, failed]);
+        assert!(
+            text.ends_with(
+                "\n\n/j: failed: a write failed\n\
+                 /j: holds 4.0 KiB of volume 'old', which is not served\n"
+            ),
+            "{text}"
         );
     }
 

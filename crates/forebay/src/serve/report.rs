@@ -33,6 +33,8 @@ pub(super) fn volume(spec: &VolumeSpec, figures: &Figures) -> VolumeStatus {
         effective_mode_reason: draining
             .then(|| "what is dirty from write-back is still being written".to_owned()),
         protection: spec.protection.to_string(),
+        journal: spec.journal.clone(),
+        durability: spec.journal.as_ref().map(|_| spec.durability.to_string()),
         accept_loss: spec.accept_loss,
         read_only: figures.read_only,
         prefetch: spec.prefetch,

@@ -1,0 +1,160 @@
+//! What the server tells about its journals.
+//!
+//! [`JournalFigures`] is what a daemon has at hand; [`JournalStatus`] is how it goes over the
+//! socket. So what `failed` and `working` are called is decided here, and not by each manager.
+
+use serde::{Deserialize, Serialize};
+use std::fmt;
+use utoipa::ToSchema;
+
+/// What a journal is doing.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, Default, Serialize, Deserialize, ToSchema)]
+#[serde(rename_all = "kebab-case")]
+pub enum JournalState {
+    /// It records writes.
+    #[default]
+    Working,
+    /// It was given up: its volumes write through from then on.
+    Failed,
+}
+
+impl fmt::Display for JournalState {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.write_str(match self {
+            Self::Working => "working",
+            Self::Failed => "failed",
+        })
+    }
+}
+
+/// One journal. What it has done counts from the start of the server, or from when the first
+/// volume that names it was added; what was recorded by processes before is not in it.
+#[derive(Clone, Debug, PartialEq, Eq, Default, Serialize, Deserialize, ToSchema)]
+pub struct JournalStatus {
+    /// Where it lies, in the words of the volumes that name it.
+    pub name: String,
+    /// Which journal it is, in hexadecimal. Another one on the same device has another number.
+    pub id: String,
+    /// What it is doing.
+    pub state: JournalState,
+    /// Why it has failed, in one line.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub state_reason: Option<String>,
+    /// Bytes that records can take, their headers included.
+    pub capacity_bytes: u64,
+    /// Bytes of those that can't be used anew yet, in whole segments.
+    pub used_bytes: u64,
+    /// Records made stable: a write, a zeroing or a trim of one part of a request each.
+    pub records: u64,
+    /// Batches made stable; records that come together share one.
+    pub batches: u64,
+    /// Bytes written to the device for those batches.
+    pub written_bytes: u64,
+    /// Bytes of clients' data in them.
+    pub payload_bytes: u64,
+    /// Checkpoints begun. Each brings what was recorded before to the disks and makes room.
+    pub checkpoints: u64,
+    /// Volumes that it holds writes of and that are not served. They are kept until such a volume
+    /// is served again.
+    pub unserved: Vec<UnservedWrites>,
+}
+
+/// What a journal holds of a volume that is not served.
+#[derive(Clone, Debug, PartialEq, Eq, Default, Serialize, Deserialize, ToSchema)]
+pub struct UnservedWrites {
+    /// The volume's name.
+    pub volume: String,
+    /// Bytes of writes that its disk may not have.
+    pub bytes: u64,
+}
+
+/// A journal in the plain words of whoever runs it; the units are those of [`JournalStatus`].
+#[derive(Clone, Debug, PartialEq, Eq, Default)]
+pub struct JournalFigures {
+    /// Where it lies, in the words of the volumes that name it.
+    pub name: String,
+    /// Which journal it is.
+    pub id: String,
+    /// Why it takes nothing more, if so.
+    pub failed: Option<String>,
+    /// Bytes that records can take.
+    pub capacity_bytes: u64,
+    /// Bytes of those that can't be used anew yet.
+    pub used_bytes: u64,
+    /// Records made stable.
+    pub records: u64,
+    /// Batches made stable.
+    pub batches: u64,
+    /// Bytes written for them.
+    pub written_bytes: u64,
+    /// Bytes of clients' data in them.
+    pub payload_bytes: u64,
+    /// Checkpoints begun.
+    pub checkpoints: u64,
+    /// Volumes with writes that are not served, and the bytes of those writes.
+    pub unserved: Vec<(String, u64)>,
+}
+
+impl From<JournalFigures> for JournalStatus {
+    fn from(figures: JournalFigures) -> Self {
+        let state =
+            if figures.failed.is_some() { JournalState::Failed } else { JournalState::Working };
+        let unserved = figures.unserved.into_iter();
+        Self {
+            name: figures.name,
+            id: figures.id,
+            state,
+            state_reason: figures.failed,
+            capacity_bytes: figures.capacity_bytes,
+            used_bytes: figures.used_bytes,
+            records: figures.records,
+            batches: figures.batches,
+            written_bytes: figures.written_bytes,
+            payload_bytes: figures.payload_bytes,
+            checkpoints: figures.checkpoints,
+            unserved: unserved.map(|(volume, bytes)| UnservedWrites { volume, bytes }).collect(),
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use serde_json::json;
+
+    #[test]
+    fn figures_are_told_with_state_and_reason() {
+        let figures = JournalFigures {
+            name: "/j".into(),
+            id: "ab".into(),
+            capacity_bytes: 8,
+            used_bytes: 7,
+            records: 6,
+            batches: 5,
+            written_bytes: 4,
+            payload_bytes: 3,
+            checkpoints: 2,
+            unserved: vec![("old".into(), 1)],
+            failed: None,
+        };
+        let mut told = json!({
+            "name": "/j", "id": "ab", "state": "working", "capacity_bytes": 8, "used_bytes": 7,
+            "records": 6, "batches": 5, "written_bytes": 4, "payload_bytes": 3, "checkpoints": 2,
+            "unserved": [{"volume": "old", "bytes": 1}],
+        });
+        let status = JournalStatus::from(figures.clone());
+        assert_eq!(serde_json::to_value(&status).unwrap(), told);
+        let failed = Some("I/O error".to_owned());
+        let status = JournalStatus::from(JournalFigures { failed, ..figures });
+        (told["state"], told["state_reason"]) = ("failed".into(), "I/O error".into());
+        assert_eq!(serde_json::to_value(&status).unwrap(), told);
+        assert_eq!(serde_json::from_value::<JournalStatus>(told).unwrap(), status);
+    }
+
+    #[test]
+    fn a_volume_without_a_journal_says_so() {
+        let told = serde_json::to_value(crate::VolumeStatus::default()).unwrap();
+        assert!(told["journal"].is_null() && told["durability"].is_null());
+        assert!(told.as_object().unwrap().contains_key("journal"));
+    }
+}

@@ -1,0 +1,143 @@
+//! What keeps acknowledged writes that are not on the disk yet, and what has to be said for it.
+//!
+//! The rules that tie mode, protection, journal and durability together are all here;
+//! [`VolumeSpec`]'s own check calls them.
+
+use crate::{ConfigError, ConfigResult, Mistake, VolumeSpec, volume::check_place};
+use forebay_types::{Durability, Mode};
+use std::{fmt, str::FromStr};
+
+/// What keeps acknowledged writes that are not on the disk yet.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, Default)]
+pub enum Protection {
+    /// The operator did not say. Enough for every mode but write-back.
+    #[default]
+    Unstated,
+    /// Nothing but memory, and the operator wrote that down.
+    None,
+    /// A journal, which the volume names.
+    Journal,
+}
+
+impl Protection {
+    /// The word for it in the status; `unstated` can't be written.
+    pub const fn as_str(self) -> &'static str {
+        match self {
+            Self::Unstated => "unstated",
+            Self::None => "none",
+            Self::Journal => "journal",
+        }
+    }
+}
+
+impl fmt::Display for Protection {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.write_str(self.as_str())
+    }
+}
+
+impl FromStr for Protection {
+    type Err = ConfigError;
+
+    fn from_str(text: &str) -> Result<Self, Self::Err> {
+        let remedy = "write protection=journal with journal=PATH, protection=none with \
+                      accept-loss=yes, or use mode=write-through";
+        let message = match text {
+            "none" => return Ok(Self::None),
+            "journal" => return Ok(Self::Journal),
+            // What the design knows and this version has not, so that nobody searches for a typo.
+            "ups" | "journal+ups" | "ups+vault" | "vault" | "both" | "replica" => {
+                format!("protection '{text}' is not available in this version")
+            }
+            _ => format!("no protection '{text}'"),
+        };
+        Err(ConfigError::new(Mistake::Protection, message, remedy))
+    }
+}
+
+impl VolumeSpec {
+    /// A journal and the protection by it are named together, and the journal is a disk of its
+    /// own.
+    pub(crate) fn check_journal(&self) -> ConfigResult<()> {
+        let fail =
+            |mistake, message: &str, remedy: &str| Err(ConfigError::new(mistake, message, remedy));
+        let Some(journal) = &self.journal else {
+            if self.protection == Protection::Journal {
+                let message = "protection=journal, but no journal is named";
+                let remedy = "add journal=PATH, a file or device that is nothing else";
+                return fail(Mistake::Protection, message, remedy);
+            }
+            return self.check_durability(self.durability != Durability::default());
+        };
+        if self.protection != Protection::Journal {
+            let message = "a journal is named, but nothing is protected by it";
+            let remedy = "add protection=journal, or leave journal out";
+            return fail(Mistake::Protection, message, remedy);
+        }
+        check_place("journal", journal)?;
+        if *journal == self.backing {
+            let message = format!("its journal {journal} is its own backing");
+            let remedy = "name another file or device, which only journals use";
+            return fail(Mistake::Duplicate, &message, remedy);
+        }
+        Ok(())
+    }
+
+    /// Durability is a promise that only a journal can keep: saying it without one is a mistake,
+    /// and not a wish that comes to nothing in silence.
+    pub(crate) fn check_durability(&self, is_said: bool) -> ConfigResult<()> {
+        if !is_said || self.journal.is_some() {
+            return Ok(());
+        }
+        Err(ConfigError::new(
+            Mistake::Protection,
+            format!("durability={} needs a journal, and none is named", self.durability),
+            "add protection=journal,journal=PATH, or leave durability out",
+        ))
+    }
+
+    /// Write-back acknowledges from memory. Without a protection that memory is all there is, so
+    /// the operator has to have said both that there is none and that loss is accepted.
+    pub(crate) fn check_protection(&self) -> ConfigResult<()> {
+        let stated = match self.protection {
+            Protection::Unstated => false,
+            Protection::None => self.accept_loss,
+            Protection::Journal => true,
+        };
+        if self.mode != Mode::WriteBack || stated {
+            return Ok(());
+        }
+        Err(ConfigError::new(
+            Mistake::Protection,
+            "write-back without a protection loses acknowledged writes when the power fails or \
+             the program is killed",
+            "write protection=journal,journal=PATH to keep them, protection=none,accept-loss=yes \
+             to accept that, or use mode=write-through",
+        ))
+    }
+
+    /// A served volume keeps its journal: its records are there, and are needed until the disk
+    /// has everything, which is what removing the volume sees to.
+    pub(crate) fn check_journal_stays(&self, new: &Self) -> ConfigResult<()> {
+        let is_journal = |spec: &Self| spec.protection == Protection::Journal;
+        let journal = |spec: &Self| spec.journal.clone().unwrap_or_else(|| "none".into());
+        let (setting, old, new) = if is_journal(self) != is_journal(new) {
+            ("protection", self.protection.to_string(), new.protection.to_string())
+        } else if self.journal != new.journal {
+            ("journal", journal(self), journal(new))
+        } else if self.durability != new.durability {
+            ("durability", self.durability.to_string(), new.durability.to_string())
+        } else {
+            return Ok(());
+        };
+        Err(ConfigError::new(
+            Mistake::Served,
+            format!("{setting} can't change from {old} to {new} while the volume is served"),
+            "remove the volume, and add it again with the new settings",
+        ))
+    }
+}
+
+#[cfg(test)]
+#[path = "protection_tests.rs"]
+mod tests;

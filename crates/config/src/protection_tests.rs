@@ -1,0 +1,189 @@
+//! What has to be said for write-back, and what can't be.
+
+use crate::{Mistake, Protection, VolumeChange, VolumeSpec, parse_volume_spec};
+use forebay_types::{Durability, Mode};
+
+const JOURNALED: &str = "d=/x,mode=write-back,protection=journal,journal=/j";
+
+fn refused(text: &str) -> (Mistake, String) {
+    let error = parse_volume_spec(text).unwrap_err();
+    (error.mistake(), error.to_string())
+}
+
+fn change(words: &[&str]) -> VolumeChange {
+    VolumeChange::parse(words.iter().copied()).unwrap()
+}
+
+#[test]
+fn write_back_needs_a_journal_or_the_operators_word_that_loss_is_accepted() {
+    for text in [
+        "d=/x,mode=write-back",
+        "d=/x,mode=write-back,protection=none",
+        "d=/x,mode=write-back,accept-loss=yes",
+    ] {
+        let sentence = "volume 'd': write-back without a protection loses acknowledged writes \
+                        when the power fails or the program is killed: write \
+                        protection=journal,journal=PATH to keep them, \
+                        protection=none,accept-loss=yes to accept that, or use \
+                        mode=write-through";
+        assert_eq!(refused(text), (Mistake::Protection, sentence.into()));
+    }
+    assert!(parse_volume_spec("d=/x,accept-loss=yes,protection=none,mode=write-back").is_ok());
+    let spec = parse_volume_spec(JOURNALED).unwrap();
+    assert_eq!((spec.mode, spec.protection), (Mode::WriteBack, Protection::Journal));
+    assert_eq!((spec.journal.as_deref(), spec.durability), (Some("/j"), Durability::Ack));
+    assert_eq!(spec.to_string(), JOURNALED);
+}
+
+#[test]
+fn a_journal_may_wait_for_write_back_and_be_served_damaged() {
+    for text in [
+        "d=/x,protection=journal,journal=/j",
+        "d=/x,mode=bypass,protection=journal,journal=/j,durability=flush",
+        "d=/x,mode=write-back,protection=journal,journal=/j,accept-loss=yes",
+    ] {
+        assert_eq!(parse_volume_spec(text).unwrap().to_string(), text);
+    }
+    let said = parse_volume_spec(&format!("{JOURNALED},durability=ack")).unwrap();
+    assert_eq!(said.to_string(), JOURNALED);
+}
+
+#[test]
+fn protections_that_are_planned_are_refused_by_name() {
+    let remedy = "write protection=journal with journal=PATH, protection=none with \
+                  accept-loss=yes, or use mode=write-through";
+    for word in ["ups", "journal+ups", "ups+vault", "vault", "both", "replica"] {
+        let sentence =
+            format!("volume 'd': protection '{word}' is not available in this version: {remedy}");
+        assert_eq!(refused(&format!("d=/x,protection={word}")), (Mistake::Protection, sentence));
+    }
+    for word in ["unstated", "", "Journal", "jounral"] {
+        let sentence = format!("volume 'd': no protection '{word}': {remedy}");
+        assert_eq!(refused(&format!("d=/x,protection={word}")), (Mistake::Protection, sentence));
+    }
+}
+
+#[test]
+fn journals_that_can_not_be_are_refused_with_a_remedy() {
+    let long = format!("d=/x,protection=journal,journal=/{}", "j".repeat(8192));
+    for (text, mistake, sentence) in [
+        (
+            "d=/x,mode=write-back,protection=journal",
+            Mistake::Protection,
+            "protection=journal, but no journal is named: add journal=PATH, a file or device \
+             that is nothing else",
+        ),
+        (
+            "d=/x,protection=journal,durability=flush",
+            Mistake::Protection,
+            "durability=flush needs a journal, and none is named: add protection=journal,\
+             journal=PATH, or leave durability out",
+        ),
+        (
+            "d=/x,mode=write-back,protection=none,accept-loss=yes,journal=/j",
+            Mistake::Protection,
+            "a journal is named, but nothing is protected by it: add protection=journal, or \
+             leave journal out",
+        ),
+        (
+            "d=/x,mode=write-back,journal=/j",
+            Mistake::Protection,
+            "a journal is named, but nothing is protected by it: add protection=journal, or \
+             leave journal out",
+        ),
+        (
+            "d=/x,durability=ack",
+            Mistake::Protection,
+            "durability=ack needs a journal, and none is named: add protection=journal,\
+             journal=PATH, or leave durability out",
+        ),
+        ("d=/x,durability=fsync", Mistake::Value, "no durability 'fsync': use ack or flush"),
+        (
+            "d=/x,protection=journal,journal=/x",
+            Mistake::Duplicate,
+            "its journal /x is its own backing: name another file or device, which only \
+             journals use",
+        ),
+        (
+            "d=/x,protection=journal,journal=",
+            Mistake::Value,
+            "journal= names nothing: name a file or device, as in journal=/dev/nvme0n1, or \
+             leave journal out",
+        ),
+        (
+            "d=/x,protection=journal,journal=/j\t",
+            Mistake::Value,
+            "journal \"/j\\t\" holds a control character: name the disk by another path",
+        ),
+        (
+            &long,
+            Mistake::Limit,
+            "the journal has more than 8192 bytes: name the disk by a shorter path",
+        ),
+        (
+            "d=/x,journal=/a,journal=/b",
+            Mistake::Duplicate,
+            "setting 'journal' is given twice: keep one of them",
+        ),
+    ] {
+        assert_eq!(refused(text), (mistake, format!("volume 'd': {sentence}")), "{text}");
+    }
+}
+
+#[test]
+fn a_served_volume_keeps_its_journal() {
+    let bare = parse_volume_spec("d=/x").unwrap();
+    let journaled = parse_volume_spec(JOURNALED).unwrap();
+    let unsaid = VolumeChange {
+        protection: Some(Protection::Unstated),
+        journal: Some(String::new()),
+        ..change(&["mode=write-through"])
+    };
+    for (spec, change, what) in [
+        (
+            &bare,
+            change(&["protection=journal"]),
+            "protection can't change from unstated to journal",
+        ),
+        (
+            &bare,
+            change(&["mode=write-back", "protection=journal", "journal=/j", "durability=flush"]),
+            "protection can't change from unstated to journal",
+        ),
+        (&bare, change(&["journal=/j"]), "journal can't change from none to /j"),
+        (&bare, change(&["durability=flush"]), "durability can't change from ack to flush"),
+        (
+            &journaled,
+            change(&["protection=none", "accept-loss=yes"]),
+            "protection can't change from journal to none",
+        ),
+        (&journaled, unsaid, "protection can't change from journal to unstated"),
+        (&journaled, change(&["journal=/k"]), "journal can't change from /j to /k"),
+        (&journaled, change(&["durability=flush"]), "durability can't change from ack to flush"),
+    ] {
+        let error = spec.with(&change).unwrap_err();
+        assert_eq!(error.mistake(), Mistake::Served);
+        assert_eq!(
+            error.to_string(),
+            format!(
+                "volume 'd': {what} while the volume is served: remove the volume, and add it \
+                 again with the new settings"
+            )
+        );
+    }
+}
+
+#[test]
+fn a_served_volume_with_a_journal_changes_all_else() {
+    let spec = parse_volume_spec(JOURNALED).unwrap();
+    let through = spec.with(&change(&["mode=write-through", "accept-loss=yes"])).unwrap();
+    assert_eq!(through.journal, spec.journal);
+    let back = through.with(&change(&["mode=write-back", "accept-loss=no"]));
+    assert_eq!(back, Ok(spec.clone()));
+    // What it has already is no change.
+    let same = ["protection=journal", "journal=/j", "durability=ack"];
+    assert_eq!(spec.with(&change(&same)), Ok(spec));
+    // Neither is saying that there is no protection.
+    let bare = VolumeSpec::new("d", "/x").unwrap();
+    assert!(bare.with(&change(&["protection=none", "accept-loss=yes", "mode=write-back"])).is_ok());
+}
