@@ -2,7 +2,7 @@
 
 use forebay_engine::{
     Attempt, LineMeta, MemoryStep, Outbox, Part, PartId, Place, ReadOutcome, Segment, Shard,
-    ShardConfig, WriteOutcome,
+    ShardConfig, WriteOutcome, WriteTerms,
 };
 use forebay_policy::PolicyKind;
 use forebay_types::{ByteRange, LINE_BYTES, Mode, VolumeId};
@@ -38,7 +38,8 @@ const VOLUME: VolumeId = VolumeId(0);
 const LINES: u64 = 4_000;
 
 fn part(line: u64) -> Part {
-    Part { id: PartId(line), volume: VOLUME, range: ByteRange::new(line * LINE_BYTES, LINE_BYTES) }
+    let range = ByteRange::new(line * LINE_BYTES, LINE_BYTES);
+    Part { id: PartId(line), volume: VOLUME, range, restores: false }
 }
 
 #[test]
@@ -52,7 +53,7 @@ fn hits_allocate_nothing_and_copy_no_reads() {
     let mut out = Outbox::default();
     // Every line is there and was used before, so that all lists have their length.
     for line in 0..LINES {
-        let outcome = shard.write(&part(line), false, Attempt::default(), &mut out);
+        let outcome = shard.write(&part(line), WriteTerms::default(), Attempt::default(), &mut out);
         assert_eq!(outcome, WriteOutcome::Done);
         out.memory.clear();
     }
@@ -68,7 +69,7 @@ fn hits_allocate_nothing_and_copy_no_reads() {
             };
             shard.release(slot);
         }
-        let outcome = shard.write(&part, false, Attempt::default(), &mut out);
+        let outcome = shard.write(&part, WriteTerms::default(), Attempt::default(), &mut out);
         assert_eq!(outcome, WriteOutcome::Done);
         let is_fill = |step: &MemoryStep| matches!(step, MemoryStep::Fill { .. });
         assert!(out.memory.len() == 1 && out.memory.iter().all(is_fill), "copied once");

@@ -8,7 +8,7 @@ use clap::Parser;
 use forebay_bench::area::Area;
 use forebay_engine::{
     Attempt, LineMeta, MemoryStep, Outbox, Part, PartId, Place, ReadOutcome, Segment, Shard,
-    ShardConfig, WriteOutcome,
+    ShardConfig, WriteOutcome, WriteTerms,
 };
 use forebay_policy::PolicyKind;
 use forebay_types::{ByteRange, LINE_BYTES, Mode, Size, VolumeId};
@@ -109,7 +109,7 @@ fn warm(slots: usize) -> Shard<Vec<LineMeta>> {
     // A stride that is odd meets every line once, in no order that a prefetcher would know.
     for at in 0..slots as u64 {
         let line = at.wrapping_mul(0x9e37_79b1) % slots as u64;
-        let outcome = shard.write(&part(line), false, Attempt::default(), &mut out);
+        let outcome = shard.write(&part(line), WriteTerms::default(), Attempt::default(), &mut out);
         assert_eq!(outcome, WriteOutcome::Done);
         out.memory.retain(|step| matches!(step, MemoryStep::Copy { .. }));
     }
@@ -118,7 +118,7 @@ fn warm(slots: usize) -> Shard<Vec<LineMeta>> {
 
 fn part(line: u64) -> Part {
     let range = ByteRange::new(line * LINE_BYTES, LINE_BYTES);
-    Part { id: PartId(0), volume: VOLUME, range }
+    Part { id: PartId(0), volume: VOLUME, range, restores: false }
 }
 
 /// Random lines, the same for both loops (SplitMix64).

@@ -52,6 +52,18 @@ impl DerefMut for AlignedBuffer {
     }
 }
 
+impl AsRef<[u8]> for AlignedBuffer {
+    fn as_ref(&self) -> &[u8] {
+        self
+    }
+}
+
+impl AsMut<[u8]> for AlignedBuffer {
+    fn as_mut(&mut self) -> &mut [u8] {
+        self
+    }
+}
+
 impl Drop for AlignedBuffer {
     fn drop(&mut self) {
         // SAFETY: allocated in `new` with the same layout.

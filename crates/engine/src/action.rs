@@ -27,6 +27,8 @@ pub struct Part {
     pub volume: VolumeId,
     /// Sector-aligned, not empty, inside the volume and inside one region.
     pub range: ByteRange,
+    /// It brings back what the volume's journal holds, so that the journal is not told of it.
+    pub restores: bool,
 }
 
 /// How often a part has been tried.
@@ -131,6 +133,44 @@ pub struct IoAction {
     pub part: Option<PartId>,
 }
 
+/// What the journal is told.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub enum NoteKind {
+    /// The range has been written into the pool, from the payload of the write at hand or from
+    /// these slots, one for each line. The part is answered when the record is durable, or has
+    /// been answered already.
+    Write {
+        /// The slots, if the payload lay in slots.
+        slots: Vec<Slot>,
+        /// Whether the part waits for the record.
+        wait: bool,
+    },
+    /// The range reads as zeroes.
+    Zero {
+        /// Whether a hole is acceptable.
+        unmap: bool,
+    },
+    /// The content of the range is of no interest any more.
+    Discard,
+    /// The disk has the newest content of the range on stable storage.
+    Forget,
+}
+
+/// A record for the volume's journal, to be made before the shard is let go of, so that records
+/// of the same place come in the order of the changes. The part is answered when the record is
+/// durable, unless that is said otherwise.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Note {
+    /// Who waits for it.
+    pub part: PartId,
+    /// The volume.
+    pub volume: VolumeId,
+    /// The bytes concerned.
+    pub range: ByteRange,
+    /// What happened to them.
+    pub kind: NoteKind,
+}
+
 /// What a part learns.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Outcome {
@@ -138,6 +178,9 @@ pub enum Outcome {
     Done(IoResult),
     /// What it waited for is over: try again, with this error in the attempt if there is one.
     Retry(Option<IoError>),
+    /// The journal has failed to keep what the part has changed, and keeps nothing more: the disk
+    /// must have it before the part is answered.
+    Unlogged,
 }
 
 /// An answer to a part.
@@ -159,6 +202,8 @@ pub struct Outbox {
     pub ios: Vec<IoAction>,
     /// Delivered after that.
     pub answers: Vec<Answer>,
+    /// Told to the journal before the shard is let go of, after the memory steps.
+    pub notes: Vec<Note>,
     /// Lines whose first use says that their stream should be fetched further.
     pub marks: Vec<LineKey>,
 }

@@ -3,7 +3,7 @@
 use crate::flight::{Op, OpKind, OpLine, WaitFor};
 use crate::meta::{DETACHED, LineTable, NO_SLOT};
 use crate::sabotage::PlantedBug;
-use crate::{Answer, IoId, Outbox, Outcome, Shard};
+use crate::{Answer, IoId, Note, Outbox, Outcome, Shard};
 use forebay_types::IoResult;
 
 impl<M: LineTable> Shard<M> {
@@ -34,7 +34,11 @@ impl<M: LineTable> Shard<M> {
             OpKind::Erase => self.each_slot(&op, |shard, line| shard.erased(line, ok)),
             OpKind::DirectRead => {}
         }
-        if let Some(part) = op.part {
+        if let (Some(part), Some((kind, range)), true) = (op.part, op.note.clone(), ok) {
+            // NOT YET ACKNOWLEDGED: an older record of the place would undo the change after a
+            // crash. It is when the journal has this one.
+            out.notes.push(Note { part, volume: op.volume, range, kind });
+        } else if let Some(part) = op.part {
             // ACKNOWLEDGED: a write through the cache is on the disk (on stable storage if it was
             // FUA), an erase has been done, a direct read has its data.
             let outcome = Outcome::Done(op.error.map_or(Ok(()), Err));

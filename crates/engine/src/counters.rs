@@ -40,6 +40,8 @@ counters! {
     writes_back,
     /// Parts of writes acknowledged from the disk because the mode says so.
     writes_through_mode,
+    /// The same because the journal could not take it.
+    writes_through_protection,
     /// The same because the client demanded it (FUA).
     writes_through_fua,
     /// The same because too much is dirty already.

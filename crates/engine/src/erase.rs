@@ -4,7 +4,7 @@ use crate::flight::{OpKind, OpLine, WaitFor};
 use crate::key::line_parts;
 use crate::meta::{LineTable, NO_SLOT};
 use crate::shard::{emit, operation};
-use crate::{IoVerb, Outbox, Part, Shard, read::Run};
+use crate::{IoVerb, NoteKind, Outbox, Part, Shard, read::Run};
 
 /// How sectors are erased.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -44,7 +44,15 @@ impl<M: LineTable> Shard<M> {
             EraseKind::Discard => IoVerb::Discard,
             EraseKind::Zero { unmap } => IoVerb::Zero { unmap },
         };
-        let id = self.start(operation(OpKind::Erase, part.volume, lines, Some(part.id), 1));
+        let mut op = operation(OpKind::Erase, part.volume, lines, Some(part.id), 1);
+        op.note = self.note_for(
+            part,
+            match kind {
+                EraseKind::Discard => NoteKind::Discard,
+                EraseKind::Zero { unmap } => NoteKind::Zero { unmap },
+            },
+        );
+        let id = self.start(op);
         let run = Run { range: part.range, segments: Vec::new() };
         emit(out, id, verb, part.volume, Some(part.id), [run]);
         true

@@ -5,8 +5,8 @@
 //! orders all overlapping requests; there is no other lock on a line. Waiting can't form a circle:
 //! an operation waits for the disk only, never for a part or another operation.
 
-use crate::{LineKey, Slot, action::PartId};
-use forebay_types::{IoError, VolumeId};
+use crate::{LineKey, NoteKind, Slot, action::PartId};
+use forebay_types::{ByteRange, IoError, VolumeId};
 use std::collections::HashMap;
 use std::hash::{BuildHasherDefault, Hasher};
 
@@ -58,6 +58,8 @@ pub(crate) struct Op {
     pub part: Option<PartId>,
     /// Told to try again when the operation ends.
     pub waiters: Vec<(PartId, WaitFor)>,
+    /// What the journal is told when the operation has gone well, before `part` is answered.
+    pub note: Option<(NoteKind, ByteRange)>,
     pub ios_pending: u32,
     pub error: Option<IoError>,
 }

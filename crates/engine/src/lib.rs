@@ -35,15 +35,15 @@ mod slots;
 mod volume;
 
 pub use action::{
-    Answer, Attempt, IoAction, IoId, IoVerb, MemoryStep, Outbox, Outcome, Part, PartId, Place,
-    Segment,
+    Answer, Attempt, IoAction, IoId, IoVerb, MemoryStep, Note, NoteKind, Outbox, Outcome, Part,
+    PartId, Place, Segment,
 };
 pub use counters::VolumeCounters;
 pub use erase::EraseKind;
 pub use index::Hints;
 pub use key::LineKey;
 pub use meta::{LineMeta, LineTable, SLOTS_MAX, Slot};
-pub use modes::WriteOutcome;
+pub use modes::{Protection, WriteOutcome, WriteTerms};
 pub use read::{ReadOutcome, Touched};
 #[cfg(feature = "sabotage")]
 pub use sabotage::PlantedBug;

@@ -5,9 +5,11 @@ use crate::key::LinePart;
 use crate::meta::LineTable;
 use crate::slots::Slots;
 use crate::volume::VolumeState;
-use crate::{Attempt, IoId, Outbox, Part, PartId, SLOTS_MAX, Slot, VolumeCounters};
+use crate::{
+    Attempt, IoId, NoteKind, Outbox, Part, PartId, Protection, SLOTS_MAX, Slot, VolumeCounters,
+};
 use forebay_policy::Eviction;
-use forebay_types::{Mode, VolumeId};
+use forebay_types::{ByteRange, Mode, VolumeId};
 
 /// How much may be dirty, and for how long.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -140,6 +142,12 @@ impl<M: LineTable> Shard<M> {
         self.volume_mut(volume).reading = reading;
     }
 
+    /// Changes what keeps the volume's dirty data besides the pool, from the next request on. The
+    /// driver sees to it that nothing dirty is left that the old protection alone could answer for.
+    pub fn set_protection(&mut self, volume: VolumeId, protection: Protection) {
+        self.volume_mut(volume).protection = protection;
+    }
+
     /// The mode of a volume.
     pub fn mode(&self, volume: VolumeId) -> Mode {
         self.volume(volume).mode
@@ -248,6 +256,16 @@ impl<M: LineTable> Shard<M> {
         self.volume_mut(part.volume).counters.waits += 1;
     }
 
+    /// Whether a journal is to be told of what a part changes.
+    pub(crate) fn tells_journal(&self, part: &Part) -> bool {
+        self.volume(part.volume).protection == Protection::Journal && !part.restores
+    }
+
+    /// What the journal is to be told of a part that goes to the disk.
+    pub(crate) fn note_for(&self, part: &Part, kind: NoteKind) -> Option<(NoteKind, ByteRange)> {
+        self.tells_journal(part).then_some((kind, part.range))
+    }
+
     pub(crate) fn assert_part(&self, part: &Part) {
         debug_assert!(part.range.len > 0 && part.range.is_sector_aligned());
         debug_assert!(part.range.fits(self.volume(part.volume).size_bytes));
@@ -295,7 +313,8 @@ pub(crate) const fn operation(
     part: Option<PartId>,
     ios: usize,
 ) -> Op {
-    Op { kind, volume, lines, part, waiters: Vec::new(), ios_pending: ios as u32, error: None }
+    let ios_pending = ios as u32;
+    Op { kind, volume, lines, part, waiters: Vec::new(), ios_pending, error: None, note: None }
 }
 
 /// Adds an I/O for each of an operation's prepared ranges to the outbox.

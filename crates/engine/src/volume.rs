@@ -2,7 +2,7 @@
 
 use crate::action::PartId;
 use crate::bits::SlotSet;
-use crate::{LineKey, VolumeCounters};
+use crate::{LineKey, Protection, VolumeCounters};
 use forebay_types::{IoError, Mode};
 
 /// A FLUSH on its way: the lines that were dirty when it came and have not been destaged since.
@@ -17,6 +17,7 @@ pub(crate) struct FlushJob {
 pub(crate) struct VolumeState {
     pub size_bytes: u64,
     pub mode: Mode,
+    pub protection: Protection,
     /// Lines with dirty sectors.
     pub dirty: SlotSet,
     /// Lines that were dirty when the age was last looked at.
@@ -47,6 +48,7 @@ impl VolumeState {
         Self {
             size_bytes,
             mode,
+            protection: Protection::None,
             // The sets are small, an eighth of a byte per line each, and wait for the first
             // dirty line.
             dirty: SlotSet::default(),

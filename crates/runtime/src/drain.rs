@@ -146,6 +146,11 @@ impl Runtime {
             return emptied;
         }
         let _changing = self.changes.lock().unwrap_or_else(PoisonError::into_inner);
+        if let Some(used) = &volume.journal {
+            // The disk has everything. A record that stayed would undo what is written there once
+            // nobody tells the journal of it.
+            used.journal.detach(used.number)?;
+        }
         let id = volume.id;
         self.ask(0, move |tasks| {
             let shared = tasks.shared();
@@ -237,6 +242,7 @@ impl Runtime {
         for worker in workers.drain(..) {
             let _ = worker.join();
         }
+        self.journals().iter().for_each(|journal| journal.close(true));
         Ok(())
     }
 

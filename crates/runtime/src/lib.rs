@@ -9,12 +9,14 @@ mod budget;
 mod conn;
 mod drain;
 mod inquiry;
+mod journal;
 mod listener;
 mod memory;
 mod memory_plan;
 mod patience;
 mod pool;
 mod reactor;
+mod restore;
 mod server;
 mod shared;
 mod stats;
@@ -22,6 +24,9 @@ mod status;
 mod warm;
 mod worker;
 
+pub use journal::{
+    Journal, JournalError, JournalSettings, JournalStatus, OnFailure, VolumeJournal,
+};
 pub use listener::{Listener, TlsSetup};
 pub use patience::Patience;
 pub use server::{

@@ -1,5 +1,6 @@
 //! How the memory that was given is divided.
 
+use crate::journal::journal_bytes;
 use crate::pool::SLAB_BYTES;
 use crate::reactor::{RECEIVE_BUFFERS_MAX, RECEIVE_BYTES};
 use forebay_types::limits::REQUEST_BYTES_MAX;
@@ -36,7 +37,7 @@ pub(crate) struct MemoryPlan {
 
 impl MemoryPlan {
     /// Divides `limit_bytes` among the pool and what surrounds it.
-    pub(crate) fn new(limit_bytes: u64, workers: usize) -> Self {
+    pub(crate) fn new(limit_bytes: u64, workers: usize, journals: usize) -> Self {
         let payload_bytes = (limit_bytes / 32).max(1 << 20);
         let kept_bytes = payload_bytes;
         let request_bytes = (limit_bytes / 16).max(4 << 20);
@@ -45,7 +46,7 @@ impl MemoryPlan {
         // their room is taken from the pool, and only a small pool feels it.
         let huge_bytes = lane_bytes.saturating_sub(kept_bytes);
         let around = PROCESS_BYTES + WORKER_BYTES * workers as u64 + payload_bytes + kept_bytes;
-        let around = around + huge_bytes;
+        let around = around + huge_bytes + journals as u64 * journal_bytes(workers);
         let lines = limit_bytes.saturating_sub(around) / (4096 + METADATA_BYTES_PER_LINE);
         let pool_bytes = (lines * 4096 / SLAB_BYTES * SLAB_BYTES).max(SLAB_BYTES);
         let shards_max = (4 * workers).next_power_of_two().min(SHARDS_MAX) as u64;
@@ -73,7 +74,7 @@ mod tests {
         for mib in [32u64, 64, 100, 512, 4096, 65536] {
             for workers in [1usize, 2, 16] {
                 let limit = mib << 20;
-                let plan = MemoryPlan::new(limit, workers);
+                let plan = MemoryPlan::new(limit, workers, 0);
                 let around = PROCESS_BYTES
                     + WORKER_BYTES * workers as u64
                     + plan.payload_bytes

@@ -4,15 +4,16 @@ pub(crate) use crate::listener::Listener;
 
 use crate::budget::Budget;
 use crate::inquiry::Inquiries;
+use crate::journal::{Journal, JournalError, JournalSettings, VolumeJournal};
 use crate::memory_plan::MemoryPlan;
 use crate::patience::Patience;
 use crate::pool::Pool;
 use crate::reactor::{EpollReactor, Reactor, UringReactor};
-use crate::shared::{FlushGate, Inbox, Message, Reads, Shared, Volume};
+use crate::shared::{FlushGate, Inbox, JournalUse, Message, Reads, Shared, Volume};
 use crate::stats::WorkerStats;
 use crate::worker::{Tasks, Worker};
 use forebay_backend::Backend;
-use forebay_engine::{Shard, ShardConfig};
+use forebay_engine::{Protection, Shard, ShardConfig};
 use forebay_nbd::{ExportInfo, Exports};
 use forebay_policy::PolicyKind;
 use forebay_types::limits::{VOLUME_NAME_BYTES_MAX, VOLUMES_MAX};
@@ -48,6 +49,8 @@ pub struct RuntimeConfig {
     pub engine: Engine,
     /// Which lines leave first.
     pub policy: PolicyKind,
+    /// Journals that will be opened: memory is kept for their batches.
+    pub journals: usize,
 }
 
 /// Why a runtime does not start.
@@ -138,6 +141,20 @@ pub enum VolumeError {
         /// What the backing store said.
         error: IoError,
     },
+    /// Its journal can't serve it.
+    #[error(transparent)]
+    Journal(#[from] JournalError),
+    /// What its journal holds of it does not come back.
+    #[error(
+        "volume '{name}' can't be served: what its journal holds of it can't be restored \
+         ({error}). Nothing is lost; start again when disk and journal are well"
+    )]
+    Restore {
+        /// The volume.
+        name: String,
+        /// What the disk or the journal says.
+        error: IoError,
+    },
     /// It is on its way out already.
     #[error("volume '{0}' is being removed already; wait for that")]
     Leaving(String),
@@ -162,6 +179,8 @@ pub struct VolumeSettings {
     pub prefetch: bool,
     /// Whether it is served over TLS only.
     pub tls_only: bool,
+    /// The journal that keeps its writes, if any.
+    pub journal: Option<VolumeJournal>,
 }
 
 /// What of a volume can be changed while it is served.
@@ -186,6 +205,7 @@ pub struct Runtime {
     /// Held while volumes or listeners come, change or go; never while a disk is waited for.
     pub(crate) changes: Mutex<()>,
     pub(crate) plan: MemoryPlan,
+    pub(crate) journals: Mutex<Vec<Arc<Journal>>>,
 }
 
 impl Runtime {
@@ -203,7 +223,7 @@ impl Runtime {
     /// As [`Runtime::start`].
     pub fn start_with(config: RuntimeConfig, patience: Patience) -> Result<Self, StartError> {
         let workers = config.workers.clamp(1, 64);
-        let plan = MemoryPlan::new(config.memory_bytes, workers);
+        let plan = MemoryPlan::new(config.memory_bytes, workers, config.journals);
         crate::memory::keep_at_most(plan.kept_bytes / workers as u64);
         let pool = Pool::new(plan.pool_bytes, plan.shards)
             .map_err(|source| StartError::Pool { bytes: plan.pool_bytes, source })?;
@@ -236,7 +256,14 @@ impl Runtime {
         });
         let (engine, handles) = start_workers(&shared, config.engine)?;
         crate::warm::start(&shared);
-        Ok(Self { shared, workers: Mutex::new(handles), engine, changes: Mutex::default(), plan })
+        Ok(Self {
+            shared,
+            workers: Mutex::new(handles),
+            engine,
+            changes: Mutex::default(),
+            plan,
+            journals: Mutex::default(),
+        })
     }
 
     /// How the kernel is spoken to: `io_uring` or `epoll`.
@@ -266,6 +293,22 @@ impl Runtime {
         (0..self.shared.inboxes.len()).map(|worker| self.ask(worker, task.clone())).collect()
     }
 
+    /// Opens a journal, or makes one where there are only zeroes.
+    ///
+    /// # Errors
+    /// When it can't be used, or not safely.
+    pub fn open_journal(&self, settings: JournalSettings) -> Result<Arc<Journal>, JournalError> {
+        let journal = Journal::open(settings, self.shared.inboxes.clone())?;
+        let mut journals = self.journals.lock().unwrap_or_else(PoisonError::into_inner);
+        journals.push(Arc::clone(&journal));
+        Ok(journal)
+    }
+
+    /// How the journals are doing.
+    pub fn journals(&self) -> Vec<Arc<Journal>> {
+        self.journals.lock().unwrap_or_else(PoisonError::into_inner).clone()
+    }
+
     /// Serves another volume.
     ///
     /// # Errors
@@ -285,6 +328,17 @@ impl Runtime {
         export.tls_only = settings.tls_only;
         let (size, mode) = (description.size_bytes, settings.mode);
         let streams = Streams::new(size, self.shared.pool.data_bytes());
+        let journal = match settings.journal {
+            Some(VolumeJournal { journal, durability, identity }) => {
+                let number = journal.attach(&export.name, size, identity, id)?;
+                Some(JournalUse { journal, number, durability })
+            }
+            None => None,
+        };
+        let protection = match journal {
+            Some(_) => Protection::Journal,
+            None => Protection::None,
+        };
         let volume = Arc::new(Volume {
             id,
             name: export.name.clone(),
@@ -294,16 +348,20 @@ impl Runtime {
             streams: Mutex::new(streams),
             prefetch: AtomicBool::new(settings.prefetch),
             flush: FlushGate::default(),
+            journal,
             reads: Reads::default(),
             inside_flushes: AtomicU64::new(0),
             inquiries: Inquiries::default(),
             stats: self.shared.inboxes.iter().map(|_| WorkerStats::default()).collect(),
             connections: AtomicU64::new(0),
-            leaving: AtomicBool::new(false),
+            // Nobody finds it before what its journal holds of it is in its place.
+            leaving: AtomicBool::new(true),
         });
         self.ask(0, move |tasks| {
             for shard in 0..tasks.shared().shards.len() {
-                tasks.shared().shard(shard).add_volume(id, size, mode);
+                let mut shard = tasks.shared().shard(shard);
+                shard.add_volume(id, size, mode);
+                shard.set_protection(id, protection);
             }
         })?;
         let mut volumes = self.shared.volumes.write().unwrap_or_else(PoisonError::into_inner);
@@ -311,7 +369,10 @@ impl Runtime {
         if volumes.len() <= at {
             volumes.resize(at + 1, None);
         }
-        volumes[at] = Some(volume);
+        volumes[at] = Some(Arc::clone(&volume));
+        drop(volumes);
+        self.restore(&volume)?;
+        volume.leaving.store(false, Ordering::Relaxed);
         Ok(id)
     }
 

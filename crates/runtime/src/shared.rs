@@ -2,6 +2,7 @@
 
 use crate::budget::{Budget, Ticket};
 use crate::inquiry::Inquiries;
+use crate::journal::Journal;
 use crate::patience::Patience;
 use crate::pool::{MappedLines, Pool};
 use crate::server::Listener;
@@ -9,7 +10,7 @@ use crate::stats::WorkerStats;
 use forebay_backend::{Backend, CompletionSink, Extent};
 use forebay_engine::{Answer, Hints, Shard};
 use forebay_nbd::{ExportInfo, Request};
-use forebay_types::{IoError, IoResult, VolumeId};
+use forebay_types::{Durability, IoError, IoResult, VolumeId};
 use forebay_volume::Streams;
 use std::os::fd::{AsRawFd, OwnedFd, RawFd};
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
@@ -29,6 +30,8 @@ pub(crate) struct Volume {
     /// Whether writes are refused, also to clients that were told otherwise.
     pub read_only: AtomicBool,
     pub flush: FlushGate,
+    /// What keeps its writes, if anything does.
+    pub journal: Option<JournalUse>,
     pub reads: Reads,
     /// Flushes that somebody inside waits, or waited, for.
     pub inside_flushes: AtomicU64,
@@ -39,6 +42,14 @@ pub(crate) struct Volume {
     pub connections: AtomicU64,
     /// Set when the volume is being removed: new requests are refused.
     pub leaving: AtomicBool,
+}
+
+/// A journal as a volume uses it.
+pub(crate) struct JournalUse {
+    pub journal: Arc<Journal>,
+    /// The volume's number there.
+    pub number: u16,
+    pub durability: Durability,
 }
 
 /// What clients are told once a flush of the backing store has failed.

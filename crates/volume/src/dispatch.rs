@@ -1,14 +1,14 @@
 //! The dispatcher: a client's request in, its answer out, and everything between in order.
 
 use crate::erase::erase_kind;
-use crate::host::{Host, Payload, Reply, ReplySegment};
-use crate::job::{Job, Jobs, PARTS_MAX, PartName, PartState};
+use crate::host::{Admission, Host, Payload, Reply, ReplySegment};
+use crate::job::{FlushStage, Job, Jobs, PARTS_MAX, PartName, PartState};
 use crate::merge::READ_BYTES_MAX;
 use crate::split::cut;
 use crate::{JobId, Plan, Request, RequestKind, shard_of, split, staged_pieces};
 use forebay_engine::{
-    Answer, Attempt, IoId, Outbox, Outcome, Part, Place, ReadOutcome, Segment, Slot, Touched,
-    WriteOutcome,
+    Answer, Attempt, IoId, Note, NoteKind, Outbox, Outcome, Part, Place, Protection, ReadOutcome,
+    Segment, Slot, Touched, WriteOutcome, WriteTerms,
 };
 use forebay_types::{ByteRange, IoError, IoResult, LINE_BYTES, VolumeId};
 
@@ -17,6 +17,19 @@ enum Step {
     Done(IoResult),
     Waiting,
     Started,
+    /// It is done when the journal has it.
+    Logged,
+}
+
+impl Step {
+    const fn of(outcome: WriteOutcome) -> Self {
+        match outcome {
+            WriteOutcome::Done => Self::Done(Ok(())),
+            WriteOutcome::Failed(error) => Self::Done(Err(error)),
+            WriteOutcome::Waiting => Self::Waiting,
+            WriteOutcome::Started => Self::Started,
+        }
+    }
 }
 
 /// The requests of one worker.
@@ -88,10 +101,14 @@ impl<H: Host> Dispatcher<H> {
         payload: Payload<'_, H::Memory>,
     ) {
         match request.kind {
-            RequestKind::Flush => self.submit_flush(host, token, request),
+            RequestKind::Flush | RequestKind::Destage | RequestKind::Checkpoint => {
+                self.submit_flush(host, token, request);
+            }
             RequestKind::Prefetch => self.submit_prefetch(host, token, request),
             _ if request.range.len == 0 => answer(host, token, Ok(())),
-            RequestKind::Trim { .. } | RequestKind::Zero { .. } => {
+            RequestKind::Trim { .. }
+            | RequestKind::Zero { .. }
+            | RequestKind::RestoreZero { .. } => {
                 let id = self.begin(host, token, request, Payload::None);
                 self.go_on_erasing(host, id);
             }
@@ -122,7 +139,7 @@ impl<H: Host> Dispatcher<H> {
             host,
             PartName { worker: self.worker, part: 0, job },
             request,
-            &PartRun { range: request.range, shard, attempt: Attempt::default() },
+            &PartRun { range: request.range, shard, attempt: Attempt::default(), settle: false },
             Bytes { payload: payload.bytes(), staged: payload.staged() },
             &mut segments,
         );
@@ -149,7 +166,7 @@ impl<H: Host> Dispatcher<H> {
                 rest,
                 error: None,
                 touched,
-                flushing: false,
+                flush: FlushStage::of(request.kind),
             });
         }
         self.settle(host, shard);
@@ -167,7 +184,7 @@ impl<H: Host> Dispatcher<H> {
         payload: Payload<'_, H::Memory>,
     ) -> (Option<H::Memory>, Vec<Slot>) {
         let needed = match step {
-            Step::Done(_) => false,
+            Step::Done(_) | Step::Logged => false,
             Step::Waiting => true,
             Step::Started => self.out.ios.iter().any(|io| io.segments.iter().any(is_private)),
         };
@@ -238,18 +255,52 @@ impl<H: Host> Dispatcher<H> {
             rest: request.range,
             error: None,
             touched: Touched::default(),
-            flushing: false,
+            flush: FlushStage::of(request.kind),
         })
     }
 
     fn submit_flush(&mut self, host: &mut H, token: H::Token, request: Request) {
         let id = self.begin(host, token, request, Payload::None);
-        self.jobs.get_mut(id).pending += host.shards() as u32;
         let part = PartName { worker: self.worker, part: 0, job: id }.pack();
+        if request.kind == RequestKind::Checkpoint {
+            self.flush_shards(host, id);
+            return;
+        }
+        // What stands in for the disk's stable storage answers for it.
+        let kept = match host.protection(request.volume) {
+            Protection::None => None,
+            Protection::Power => Some(true),
+            Protection::Journal => host.barrier(request.volume, part).ok(),
+        };
+        if request.kind == RequestKind::Destage {
+            // After a crash, an older record would undo what the disk has of one that was lost.
+            self.jobs.get_mut(id).pending += u32::from(kept == Some(false));
+            self.flush_shards(host, id);
+            return;
+        }
+        match kept {
+            None => self.flush_shards(host, id),
+            Some(kept) => {
+                self.jobs.get_mut(id).flush = FlushStage::NotNeeded;
+                if kept {
+                    self.part_done(host, id, Ok(()));
+                }
+            }
+        }
+    }
+
+    /// Brings everything dirty to the disk, and then to stable storage there. The job has one
+    /// pending "part", which this ends.
+    fn flush_shards(&mut self, host: &mut H, id: JobId) {
+        let part = PartName { worker: self.worker, part: 0, job: id }.pack();
+        let job = self.jobs.get_mut(id);
+        job.flush = FlushStage::Due;
+        job.pending += host.shards() as u32;
+        let volume = job.request.volume;
         for shard in 0..host.shards() {
             let now_ms = host.now_ms();
             let result = host.call(shard, &[], &mut self.out, |shard, out| {
-                shard.flush(request.volume, part, now_ms, out)
+                shard.flush(volume, part, now_ms, out)
             });
             self.settle(host, shard);
             if let Some(result) = result {
@@ -300,13 +351,14 @@ impl<H: Host> Dispatcher<H> {
         let job = self.jobs.get_mut(id);
         let request = job.request;
         let state = &mut job.parts[usize::from(part)];
-        let run = PartRun { range: state.range, shard: state.shard, attempt: state.attempt };
+        let PartState { range, shard, attempt, settle, .. } = *state;
+        let run = PartRun { range, shard, attempt, settle };
         let mut segments = std::mem::take(&mut state.segments);
         segments.clear();
         let (memory, staged) = (job.memory.take(), std::mem::take(&mut job.staged));
         let from = (run.range.offset - request.range.offset) as usize;
         let payload = match (&memory, request.kind) {
-            (Some(memory), RequestKind::Write { .. }) => {
+            (Some(memory), RequestKind::Write { .. } | RequestKind::Restore) => {
                 &memory.as_ref()[from..from + run.range.len as usize]
             }
             _ => &[],
@@ -321,10 +373,11 @@ impl<H: Host> Dispatcher<H> {
         job.touched.misses += touched.misses;
         let state = &mut job.parts[usize::from(part)];
         state.segments = segments;
-        state.waiting = matches!(step, Step::Waiting);
+        // The slots of a staged payload are the shard's once the change has been made.
+        state.waiting = matches!(step, Step::Waiting) && !run.settle;
         self.settle(host, run.shard);
         if let Step::Done(result) = step {
-            self.part_done(host, id, result);
+            self.finish_part(host, name, result);
         }
     }
 
@@ -338,37 +391,75 @@ impl<H: Host> Dispatcher<H> {
         bytes: Bytes<'_>,
         segments: &mut Vec<Segment>,
     ) -> (Step, Touched) {
-        let part = Part { id: name.pack(), volume: request.volume, range: run.range };
+        let restores =
+            matches!(request.kind, RequestKind::Restore | RequestKind::RestoreZero { .. });
+        let (id, volume) = (name.pack(), request.volume);
+        let part = Part { id, volume, range: run.range, restores };
         let attempt = run.attempt;
-        host.call(run.shard, bytes.payload, &mut self.out, |shard, out| match request.kind {
+        let step = match request.kind {
+            _ if run.settle => host.call(run.shard, &[], &mut self.out, |shard, out| {
+                Step::of(shard.settle(&part, attempt, out))
+            }),
             RequestKind::Read => {
-                let (outcome, touched) = shard.read(&part, attempt, segments, out);
-                let step = match outcome {
-                    ReadOutcome::Ready => Step::Done(Ok(())),
-                    ReadOutcome::Waiting => Step::Waiting,
-                    ReadOutcome::Started => Step::Started,
-                };
-                (step, touched)
+                return host.call(run.shard, &[], &mut self.out, |shard, out| {
+                    let (outcome, touched) = shard.read(&part, attempt, segments, out);
+                    let step = match outcome {
+                        ReadOutcome::Ready => Step::Done(Ok(())),
+                        ReadOutcome::Waiting => Step::Waiting,
+                        ReadOutcome::Started => Step::Started,
+                    };
+                    (step, touched)
+                });
             }
             RequestKind::Write { fua } => {
-                let outcome = match bytes.staged {
-                    [] => shard.write(&part, fua, attempt, out),
-                    staged => shard.write_staged(&part, fua, attempt, staged, out),
-                };
-                let step = match outcome {
-                    WriteOutcome::Done => Step::Done(Ok(())),
-                    WriteOutcome::Failed(error) => Step::Done(Err(error)),
-                    WriteOutcome::Waiting => Step::Waiting,
-                    WriteOutcome::Started => Step::Started,
-                };
-                (step, Touched::default())
+                let admission = host.admit(&part, fua);
+                self.try_write(host, &part, fua, admission, run, bytes)
             }
+            RequestKind::Restore => self.try_write(host, &part, false, Admission::Free, run, bytes),
             kind => {
                 let kind = erase_kind(kind).expect("flush and prefetch have no parts");
-                let started = shard.erase(&part, kind, out);
-                (if started { Step::Started } else { Step::Waiting }, Touched::default())
+                let started = host.call(run.shard, &[], &mut self.out, |shard, out| {
+                    shard.erase(&part, kind, out)
+                });
+                if started { Step::Started } else { Step::Waiting }
             }
-        })
+        };
+        (step, Touched::default())
+    }
+
+    fn try_write(
+        &mut self,
+        host: &mut H,
+        part: &Part,
+        fua: bool,
+        admission: Admission,
+        run: &PartRun,
+        bytes: Bytes<'_>,
+    ) -> Step {
+        if admission == Admission::Wait {
+            return Step::Waiting;
+        }
+        let terms = WriteTerms { fua, through: admission == Admission::Through };
+        let outcome = host.call(run.shard, bytes.payload, &mut self.out, |shard, out| {
+            let outcome = match bytes.staged {
+                [] => shard.write(part, terms, run.attempt, out),
+                staged => shard.write_staged(part, terms, run.attempt, staged, out),
+            };
+            // Under the shard's lock, so that the journal hears of overlapping writes in order.
+            if let (Admission::Logged { wait }, WriteOutcome::Done) = (admission, outcome) {
+                let kind = NoteKind::Write { slots: bytes.staged.to_vec(), wait };
+                let Part { id, volume, range, .. } = *part;
+                out.notes.push(Note { part: id, volume, range, kind });
+            }
+            outcome
+        });
+        match (admission, outcome) {
+            (Admission::Logged { wait: true }, WriteOutcome::Done) => return Step::Logged,
+            (Admission::Logged { wait: false }, WriteOutcome::Done) => {}
+            (Admission::Logged { .. }, _) => host.withdraw(part.volume),
+            _ => {}
+        }
+        Step::of(outcome)
     }
 
     /// Passes on what a shard asked for.
@@ -473,6 +564,7 @@ impl<H: Host> Dispatcher<H> {
                     part.attempt = part.attempt.after(error);
                     self.run_part(host, name.job, name.part);
                 }
+                Outcome::Unlogged => self.settle_part(host, name),
             }
         }
         self.answers.clear();
@@ -489,6 +581,22 @@ impl<H: Host> Dispatcher<H> {
         let slots = staged_part(&job.staged, job.request.range, range).to_vec();
         let volume = job.request.volume;
         self.unstage(host, volume, range, &slots);
+    }
+
+    /// The journal has lost what it was told of a part, so the disk must have it.
+    fn settle_part(&mut self, host: &mut H, name: PartName) {
+        let job = self.jobs.get_mut(name.job);
+        match job.request.kind {
+            RequestKind::Flush => return self.flush_shards(host, name.job),
+            // Its flush of the shards takes everything that was to be recorded before it.
+            RequestKind::Destage => return self.part_done(host, name.job, Ok(())),
+            _ => {}
+        }
+        job.flush = FlushStage::Due;
+        let part = &mut job.parts[usize::from(name.part)];
+        part.settle = true;
+        part.attempt = Attempt::default();
+        self.run_part(host, name.job, name.part);
     }
 
     fn finish_part(&mut self, host: &mut H, name: PartName, result: IoResult) {
@@ -512,8 +620,8 @@ impl<H: Host> Dispatcher<H> {
         if job.pending > 0 {
             return;
         }
-        if job.error.is_none() && !job.flushing && ends_with_flush(job.request.kind) {
-            job.flushing = true;
+        if job.error.is_none() && job.flush == FlushStage::Due {
+            job.flush = FlushStage::UnderWay;
             job.pending = 1;
             host.flush_backend(job.request.volume, id);
             return;
@@ -560,6 +668,7 @@ struct PartRun {
     range: ByteRange,
     shard: usize,
     attempt: Attempt,
+    settle: bool,
 }
 
 /// The slots of a part, of those of its request.
@@ -574,13 +683,6 @@ fn staged_part(staged: &[Slot], request: ByteRange, part: ByteRange) -> &[Slot] 
 fn answer<H: Host>(host: &mut H, token: H::Token, result: Result<(), IoError>) {
     let touched = Touched::default();
     host.reply(token, Reply { result, segments: &[], memory: None, touched });
-}
-
-const fn ends_with_flush(kind: RequestKind) -> bool {
-    matches!(
-        kind,
-        RequestKind::Flush | RequestKind::Trim { fua: true } | RequestKind::Zero { fua: true, .. }
-    )
 }
 
 const fn is_private(segment: &Segment) -> bool {

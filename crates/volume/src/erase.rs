@@ -7,7 +7,9 @@ use forebay_engine::EraseKind;
 pub(crate) const fn erase_kind(kind: RequestKind) -> Option<EraseKind> {
     match kind {
         RequestKind::Trim { .. } => Some(EraseKind::Discard),
-        RequestKind::Zero { unmap, .. } => Some(EraseKind::Zero { unmap }),
+        RequestKind::Zero { unmap, .. } | RequestKind::RestoreZero { unmap } => {
+            Some(EraseKind::Zero { unmap })
+        }
         _ => None,
     }
 }

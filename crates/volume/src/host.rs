@@ -1,8 +1,10 @@
 //! What a dispatcher needs of the world, which is the runtime or the lab.
 
 use crate::{JobId, Streams};
-use forebay_engine::{Answer, IoAction, LineTable, Outbox, Segment, Shard, Slot, Touched};
-use forebay_types::{IoResult, VolumeId};
+use forebay_engine::{
+    Answer, IoAction, LineTable, Outbox, Part, PartId, Protection, Segment, Shard, Slot, Touched,
+};
+use forebay_types::{IoError, IoResult, VolumeId};
 
 /// The bytes that come with a write.
 pub enum Payload<'a, M> {
@@ -59,6 +61,22 @@ pub struct Reply<'a, M> {
     pub touched: Touched,
 }
 
+/// Whether a write may be acknowledged from the pool.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Admission {
+    /// As far as its mode says so: the volume has no journal.
+    Free,
+    /// The journal takes it. The permit is used up by the note that follows, or withdrawn.
+    Logged {
+        /// Whether it is acknowledged only when its record is durable.
+        wait: bool,
+    },
+    /// The journal has no memory for it now; the part is told when to try again.
+    Wait,
+    /// The journal can't take it: it goes to the disk.
+    Through,
+}
+
 /// The world around a dispatcher.
 pub trait Host {
     /// Names a client's request to the host.
@@ -75,7 +93,9 @@ pub trait Host {
     fn now_ms(&self) -> u64;
 
     /// Calls a shard while nobody else does, and carries out the memory steps that the call leaves
-    /// in the outbox, with `payload` to fill from, before anybody else can.
+    /// in the outbox, with `payload` to fill from, before anybody else can. Then, still before
+    /// anybody else can, tells the journals what is in the notes. A journal that has failed takes
+    /// none: their parts are answered with [`forebay_engine::Outcome::Unlogged`].
     fn call<R>(
         &mut self,
         shard: usize,
@@ -96,6 +116,22 @@ pub trait Host {
     /// Brings everything that the volume's backend has answered to stable storage, to be reported
     /// with [`crate::Dispatcher::flushed`] to this dispatcher, not within this call.
     fn flush_backend(&mut self, volume: VolumeId, job: JobId);
+
+    /// What keeps the volume's dirty data besides the pool.
+    fn protection(&mut self, volume: VolumeId) -> Protection;
+
+    /// Asks the volume's journal to take a write of this part, if it has a journal.
+    fn admit(&mut self, part: &Part, fua: bool) -> Admission;
+
+    /// Gives a permit back that is not needed after all.
+    fn withdraw(&mut self, volume: VolumeId);
+
+    /// Waits until everything that the volume's journal has been told is durable: true if it is,
+    /// false when `part` will be told.
+    ///
+    /// # Errors
+    /// When the journal has failed, so that the disk must do it.
+    fn barrier(&mut self, volume: VolumeId, part: PartId) -> Result<bool, IoError>;
 
     /// Answers a request.
     fn reply(&mut self, token: Self::Token, reply: Reply<'_, Self::Memory>);

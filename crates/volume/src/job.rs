@@ -1,6 +1,6 @@
 //! Requests in flight.
 
-use crate::{Request, host::Host};
+use crate::{Request, RequestKind, host::Host};
 use forebay_engine::{Attempt, PartId, Segment, Slot, Touched};
 use forebay_types::{ByteRange, IoError};
 
@@ -41,6 +41,11 @@ impl PartName {
     }
 }
 
+/// The worker whose dispatcher made this name.
+pub const fn worker_of(part: PartId) -> u8 {
+    PartName::unpack(part).worker
+}
+
 /// A part under way.
 #[derive(Debug)]
 pub(crate) struct PartState {
@@ -49,6 +54,8 @@ pub(crate) struct PartState {
     pub attempt: Attempt,
     /// It is to be tried again.
     pub waiting: bool,
+    /// The change has been made, and only has to reach the disk.
+    pub settle: bool,
     /// Where the bytes of a read are, once it is ready or started.
     pub segments: Vec<Segment>,
 }
@@ -57,7 +64,28 @@ impl PartState {
     /// A part that has not been tried.
     pub(crate) fn new(range: ByteRange, shard: usize) -> Self {
         let (attempt, segments) = (Attempt::default(), Vec::new());
-        Self { range, shard, attempt, waiting: false, segments }
+        Self { range, shard, attempt, waiting: false, settle: false, segments }
+    }
+}
+
+/// The backend's own flush, which comes last.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) enum FlushStage {
+    NotNeeded,
+    Due,
+    UnderWay,
+}
+
+impl FlushStage {
+    pub(crate) const fn of(kind: RequestKind) -> Self {
+        match kind {
+            RequestKind::Flush
+            | RequestKind::Destage
+            | RequestKind::Checkpoint
+            | RequestKind::Trim { fua: true }
+            | RequestKind::Zero { fua: true, .. } => Self::Due,
+            _ => Self::NotNeeded,
+        }
     }
 }
 
@@ -76,8 +104,8 @@ pub(crate) struct Job<H: Host> {
     pub rest: ByteRange,
     pub error: Option<IoError>,
     pub touched: Touched,
-    /// The backend's own flush comes last and is under way.
-    pub flushing: bool,
+    /// What is to be on stable storage in the end.
+    pub flush: FlushStage,
 }
 
 /// The requests of one dispatcher.

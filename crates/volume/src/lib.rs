@@ -18,8 +18,8 @@ mod split;
 mod streams;
 
 pub use dispatch::Dispatcher;
-pub use host::{Host, Payload, Reply, ReplySegment};
-pub use job::JobId;
+pub use host::{Admission, Host, Payload, Reply, ReplySegment};
+pub use job::{JobId, worker_of};
 pub use merge::{Mergeable, READ_BYTES_MAX, WRITTEN_BYTES_MAX, merge};
 pub use request::{Request, RequestKind};
 pub use split::{shard_of, split, staged_pieces};

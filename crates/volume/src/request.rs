@@ -12,8 +12,22 @@ pub enum RequestKind {
         /// Answer from stable storage only.
         fua: bool,
     },
-    /// Everything answered so far to stable storage.
+    /// Everything answered so far to stable storage: the disk's, or what stands in for it.
     Flush,
+    /// Everything answered so far to the disk's own stable storage. Not for clients.
+    Destage,
+    /// The same for the sake of the journal, which waits for it to have room for its own records.
+    /// What is recorded and not durable yet when it ends may be undone by a crash. Not for
+    /// clients.
+    Checkpoint,
+    /// Bytes that the journal holds for the volume: a write that it is not told of. Not for
+    /// clients.
+    Restore,
+    /// Zeroes that the journal holds for the volume. Not for clients.
+    RestoreZero {
+        /// Whether a hole is acceptable.
+        unmap: bool,
+    },
     /// The content is no longer of interest.
     Trim {
         /// Answer from stable storage only.

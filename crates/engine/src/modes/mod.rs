@@ -26,10 +26,33 @@ pub enum WriteOutcome {
     Started,
 }
 
+/// What keeps dirty data besides the pool.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub enum Protection {
+    /// Nothing: what must be on stable storage goes to the disk.
+    #[default]
+    None,
+    /// A journal: it is told of every change, and stands in for the disk's stable storage.
+    Journal,
+    /// A supply that bridges a loss of power: the pool stands in for stable storage.
+    Power,
+}
+
+/// What is asked of a write.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub struct WriteTerms {
+    /// It is to be acknowledged from stable storage only.
+    pub fua: bool,
+    /// It is to go to the disk before it is acknowledged, whatever the mode: what protects the
+    /// volume can't take it.
+    pub through: bool,
+}
+
 /// Why a write in a write-back volume goes through to the disk.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 enum Through {
     Mode,
+    Protection,
     Fua,
     DirtyLimit,
     NoRoom,
@@ -53,33 +76,62 @@ enum Effective {
 }
 
 /// The one place where the mode in force is decided.
-const fn effective(mode: Mode, fua: bool, dirty_room: bool) -> Effective {
+const fn effective(
+    mode: Mode,
+    protection: Protection,
+    terms: WriteTerms,
+    dirty_room: bool,
+) -> Effective {
+    let protected = !matches!(protection, Protection::None);
     match mode {
         Mode::Bypass => Effective::Bypass,
         Mode::WriteThrough => Effective::WriteThrough(Through::Mode),
-        Mode::WriteBack if fua => Effective::WriteThrough(Through::Fua),
+        Mode::WriteBack if terms.through => Effective::WriteThrough(Through::Protection),
+        Mode::WriteBack if terms.fua && !protected => Effective::WriteThrough(Through::Fua),
         Mode::WriteBack if !dirty_room => Effective::WriteThrough(Through::DirtyLimit),
         Mode::WriteBack => Effective::WriteBack,
     }
 }
 
 impl<M: LineTable> Shard<M> {
-    /// Writes a part. With `fua` it is acknowledged from stable storage only.
+    /// Writes a part.
     pub fn write(
         &mut self,
         part: &Part,
-        fua: bool,
+        terms: WriteTerms,
         attempt: Attempt,
         out: &mut Outbox,
     ) -> WriteOutcome {
         self.assert_part(part);
-        let mode = self.volume(part.volume).mode;
-        let fua = fua && !self.is_planted(PlantedBug::AcknowledgeFuaFromMemory);
-        match effective(mode, fua, self.has_dirty_room(part)) {
+        let fua = self.disk_fua(part, terms);
+        match self.effective(part, terms) {
             Effective::WriteBack => self.write_back(part, attempt, out),
             Effective::WriteThrough(why) => self.write_through(part, fua, why, attempt, out),
             Effective::Bypass => self.write_bypass(part, fua, attempt, out),
         }
+    }
+
+    fn effective(&self, part: &Part, terms: WriteTerms) -> Effective {
+        let state = self.volume(part.volume);
+        let fua = terms.fua && !self.is_planted(PlantedBug::AcknowledgeFuaFromMemory);
+        let terms = WriteTerms { fua, ..terms };
+        effective(state.mode, state.protection, terms, self.has_dirty_room(part))
+    }
+
+    /// Whether a write that goes to the disk is to be on stable storage there. What goes past a
+    /// journal must be: the journal's older record of the place is void from then on.
+    fn disk_fua(&self, part: &Part, terms: WriteTerms) -> bool {
+        let fua = terms.fua && !self.is_planted(PlantedBug::AcknowledgeFuaFromMemory);
+        fua || self.tells_journal(part)
+    }
+
+    /// Brings what the pool holds of a part to the disk: what protects the volume has failed to
+    /// keep it. Done means that the disk has it, in its own cache at least.
+    pub fn settle(&mut self, part: &Part, attempt: Attempt, out: &mut Outbox) -> WriteOutcome {
+        if self.wait_if_busy(part, |_| true) {
+            return WriteOutcome::Waiting;
+        }
+        self.destage_under(part, attempt, out).unwrap_or(WriteOutcome::Done)
     }
 
     /// Whether the lines of a part may become dirty.
@@ -133,6 +185,7 @@ impl<M: LineTable> Shard<M> {
         let counters = &mut self.volume_mut(part.volume).counters;
         match why {
             Through::Mode => counters.writes_through_mode += 1,
+            Through::Protection => counters.writes_through_protection += 1,
             Through::Fua => counters.writes_through_fua += 1,
             Through::DirtyLimit => counters.writes_through_dirty_limit += 1,
             Through::NoRoom => counters.writes_through_no_room += 1,
@@ -178,14 +231,23 @@ mod tests {
     #[test]
     fn the_mode_in_force() {
         use Effective::{Bypass, WriteBack, WriteThrough};
-        for fua in [false, true] {
-            for room in [false, true] {
-                assert_eq!(effective(Mode::Bypass, fua, room), Bypass);
-                assert_eq!(effective(Mode::WriteThrough, fua, room), WriteThrough(Through::Mode));
+        let no = WriteTerms::default();
+        let fua = WriteTerms { fua: true, ..no };
+        let through = WriteTerms { through: true, ..no };
+        for protection in [Protection::None, Protection::Journal, Protection::Power] {
+            for terms in [no, fua, through] {
+                for room in [false, true] {
+                    assert_eq!(effective(Mode::Bypass, protection, terms, room), Bypass);
+                    let mode = WriteThrough(Through::Mode);
+                    assert_eq!(effective(Mode::WriteThrough, protection, terms, room), mode);
+                }
             }
-            assert_eq!(effective(Mode::WriteBack, true, fua), WriteThrough(Through::Fua));
+            let back = |terms, room| effective(Mode::WriteBack, protection, terms, room);
+            assert_eq!(back(no, true), WriteBack);
+            assert_eq!(back(no, false), WriteThrough(Through::DirtyLimit));
+            assert_eq!(back(through, true), WriteThrough(Through::Protection));
+            let bare = protection == Protection::None;
+            assert_eq!(back(fua, true), if bare { WriteThrough(Through::Fua) } else { WriteBack });
         }
-        assert_eq!(effective(Mode::WriteBack, false, true), WriteBack);
-        assert_eq!(effective(Mode::WriteBack, false, false), WriteThrough(Through::DirtyLimit));
     }
 }

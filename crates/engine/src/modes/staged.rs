@@ -8,7 +8,7 @@
 //!
 //! The price: while a payload comes, what it overwrites is in the pool twice.
 
-use super::{Effective, Source, Through, WriteOutcome, effective};
+use super::{Effective, Source, Through, WriteOutcome, WriteTerms};
 use crate::flight::OpKind;
 use crate::key::{LinePart, line_parts};
 use crate::meta::LineTable;
@@ -41,15 +41,14 @@ impl<M: LineTable> Shard<M> {
     pub fn write_staged(
         &mut self,
         part: &Part,
-        fua: bool,
+        terms: WriteTerms,
         attempt: Attempt,
         staged: &[Slot],
         out: &mut Outbox,
     ) -> WriteOutcome {
         self.assert_part(part);
-        let mode = self.volume(part.volume).mode;
-        let fua = fua && !self.is_planted(PlantedBug::AcknowledgeFuaFromMemory);
-        match effective(mode, fua, self.has_dirty_room(part)) {
+        let fua = self.disk_fua(part, terms);
+        match self.effective(part, terms) {
             Effective::WriteBack => self.staged_back(part, staged, out),
             Effective::WriteThrough(why) => {
                 self.staged_through(part, fua, Some(why), attempt, staged, out)

@@ -1,6 +1,6 @@
 //! Write-back: acknowledged from memory, destaged later.
 
-use super::{Through, WriteOutcome};
+use super::{Through, WriteOutcome, WriteTerms};
 use crate::flight::OpKind;
 use crate::key::line_parts;
 use crate::meta::LineTable;
@@ -26,7 +26,8 @@ impl<M: LineTable> Shard<M> {
         let touched = self.look_up_pinned(part);
         if !self.claim_slots(out) {
             // Where destages hold what is missing, the way through waits for them.
-            return self.write_through(part, false, Through::NoRoom, attempt, out);
+            let fua = self.disk_fua(part, WriteTerms::default());
+            return self.write_through(part, fua, Through::NoRoom, attempt, out);
         }
         let mut payload_offset = 0;
         for at in 0..self.scratch.len() {

@@ -7,7 +7,7 @@ use crate::meta::{LineTable, NO_SLOT};
 use crate::read::push_run;
 use crate::sabotage::PlantedBug;
 use crate::shard::{emit, operation};
-use crate::{Attempt, IoVerb, MemoryStep, Outbox, Part, Place, Segment, Shard, Slot};
+use crate::{Attempt, IoVerb, MemoryStep, NoteKind, Outbox, Part, Place, Segment, Shard, Slot};
 use forebay_policy::Hint;
 
 impl<M: LineTable> Shard<M> {
@@ -142,7 +142,8 @@ impl<M: LineTable> Shard<M> {
             payload_offset += line.len;
         }
         debug_assert_eq!(runs.len(), 1, "a part is one range");
-        let op = operation(OpKind::WriteThrough, part.volume, lines, Some(part.id), runs.len());
+        let mut op = operation(OpKind::WriteThrough, part.volume, lines, Some(part.id), runs.len());
+        op.note = self.note_for(part, NoteKind::Forget);
         let id = self.start(op);
         emit(out, id, IoVerb::Write { fua }, part.volume, Some(part.id), runs);
     }

@@ -4,7 +4,7 @@
 
 use forebay_engine::{
     Answer, Attempt, EraseKind, IoAction, IoVerb, LineMeta, MemoryStep, Outbox, Outcome, Part,
-    PartId, Place, ReadOutcome, Segment, Shard, ShardConfig, Slot, WriteOutcome,
+    PartId, Place, ReadOutcome, Segment, Shard, ShardConfig, Slot, WriteOutcome, WriteTerms,
 };
 use forebay_policy::PolicyKind;
 use forebay_types::{ByteRange, IoError, IoResult, Mode, SECTOR_BYTES, VolumeId};
@@ -47,7 +47,7 @@ impl Rig {
     }
 
     fn part(id: u64, offset: u64, len: u64) -> Part {
-        Part { id: PartId(id), volume: VOLUME, range: ByteRange::new(offset, len) }
+        Part { id: PartId(id), volume: VOLUME, range: ByteRange::new(offset, len), restores: false }
     }
 
     fn settle(&mut self, value: u64) {
@@ -84,7 +84,8 @@ impl Rig {
         attempt: Attempt,
     ) -> WriteOutcome {
         let part = Self::part(id, offset, len);
-        let outcome = self.shard.write(&part, fua, attempt, &mut self.out);
+        let outcome =
+            self.shard.write(&part, WriteTerms { fua, through: false }, attempt, &mut self.out);
         self.settle(value);
         outcome
     }
@@ -112,7 +113,8 @@ impl Rig {
         attempt: Attempt,
     ) -> WriteOutcome {
         let part = Self::part(id, offset, len);
-        let outcome = self.shard.write_staged(&part, false, attempt, slots, &mut self.out);
+        let outcome =
+            self.shard.write_staged(&part, WriteTerms::default(), attempt, slots, &mut self.out);
         self.settle(0);
         outcome
     }

@@ -1,6 +1,7 @@
 //! What the control server and the signals ask of the daemon, done on the runtime.
 
 use super::claims::Claims;
+use super::journals::Journals;
 use super::{listen, report, tls};
 use forebay_api::{ErrorKind, Problem, Progress, Status, VolumeStatus};
 use forebay_backend::OpenOptions;
@@ -23,6 +24,7 @@ pub(super) struct Daemon {
     tls: Option<TlsSetup>,
     state: Mutex<State>,
     claims: Claims,
+    journals: Journals,
     /// How long adding a volume waits for a disk that another process has.
     in_use_wait: Duration,
     stopped: Notify,
@@ -37,13 +39,19 @@ struct State {
 }
 
 impl Daemon {
-    pub(super) fn new(runtime: Runtime, config: Config, tls: Option<TlsSetup>) -> Self {
+    pub(super) fn new(
+        runtime: Runtime,
+        config: Config,
+        tls: Option<TlsSetup>,
+        journals: Journals,
+    ) -> Self {
         let state = State { config, volumes: Vec::new(), addresses: Vec::new() };
         Self {
             runtime,
             tls,
             state: Mutex::new(state),
             claims: Claims::new(CLAIM_WAIT),
+            journals,
             in_use_wait: Duration::ZERO,
             stopped: Notify::new(),
         }
@@ -52,6 +60,11 @@ impl Daemon {
     /// Sets how long adding a volume waits for a disk that another process has.
     pub(super) const fn wait_for_disks(&mut self, wait: Duration) {
         self.in_use_wait = wait;
+    }
+
+    /// Says which journals hold data of volumes that are not served.
+    pub(super) fn report_unserved(&self) {
+        self.journals.report_unserved();
     }
 
     fn state(&self) -> MutexGuard<'_, State> {
@@ -153,6 +166,7 @@ impl Manager for Daemon {
             workers: figures.workers as u32,
             memory: report::memory(&figures.memory),
             connections: figures.connections,
+            journals: self.journals.status(),
             volumes: volumes(&self.state().volumes, &figures),
             ..base
         }
@@ -178,6 +192,7 @@ impl Manager for Daemon {
         })?;
         // Only now: opening may hang, and then keeps nobody else waiting, not even a stop.
         let _claim = self.claims.volume(&spec.name)?;
+        let journal = self.journals.of_volume(&self.runtime, &spec, in_use_wait)?;
         let size = forebay_types::Size(backend.description().size_bytes);
         let settings = VolumeSettings {
             name: spec.name.clone(),
@@ -187,6 +202,7 @@ impl Manager for Daemon {
             read_only: spec.read_only,
             prefetch: spec.prefetch,
             tls_only: spec.tls == TlsUse::Required,
+            journal,
         };
         self.runtime.add_volume(settings).map_err(problem)?;
         tracing::info!("volume '{}' of {size} on {}, {}", spec.name, spec.backing, spec.mode);

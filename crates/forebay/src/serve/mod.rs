@@ -1,6 +1,7 @@
 //! The daemon: reads the configuration, wires the parts together, and waits for the end.
 
 mod claims;
+mod journals;
 mod listen;
 mod manager;
 mod report;
@@ -12,6 +13,7 @@ use forebay_config::{Config, IoEngine, MemInfo, Workers};
 use forebay_control::{Manager, Server, StateDir};
 use forebay_runtime::{Engine, Runtime, RuntimeConfig};
 use forebay_types::Size;
+use journals::Journals;
 use manager::Daemon;
 use rustix::process::{Resource, Rlimit, getrlimit, setrlimit};
 use std::sync::Arc;
@@ -87,16 +89,19 @@ fn start(config: Config) -> anyhow::Result<Daemon> {
             IoEngine::Epoll => Engine::Epoll,
         },
         policy: forebay_policy::PolicyKind::default(),
+        journals: journals::count(&config.volumes),
     })?;
     tracing::info!("{} of memory, clients and files by {}", Size(memory_bytes), runtime.engine());
     let volumes = config.volumes.clone();
     let listeners = config.nbd.clone();
-    let mut daemon = Daemon::new(runtime, config, tls);
+    let journals = Journals::new(&config.state, &volumes);
+    let mut daemon = Daemon::new(runtime, config, tls, journals);
     daemon.wait_for_disks(IN_USE_WAIT);
     for spec in volumes {
         daemon.add_volume(spec).map_err(|problem| anyhow::anyhow!("{problem}"))?;
     }
     daemon.wait_for_disks(Duration::ZERO);
+    daemon.report_unserved();
     for address in listeners {
         daemon.listen(&address)?;
     }

@@ -5,7 +5,7 @@ use crate::common::client::Client;
 use crate::common::random::Random;
 use crate::process::Daemon;
 use forebay_nbd::Command;
-use std::path::Path;
+use std::time::{Duration, Instant};
 
 const MIB: u64 = 1 << 20;
 const SIZE_BYTES: u64 = 16 * MIB;
@@ -25,7 +25,7 @@ fn content(line: u64, version: u64) -> Vec<u8> {
 }
 
 /// Writes for a while, with the daemon killed while requests are in flight.
-fn write_and_kill(daemon: Daemon, lines: &mut [Line], random: &mut Random, write_back: bool) {
+fn write_and_kill(daemon: Daemon, lines: &mut [Line], random: &mut Random, waits: bool) {
     let mut client = daemon.client("disk");
     let mut in_flight: Vec<(u64, u64, u64)> = Vec::new();
     // What is acknowledged and not flushed yet.
@@ -58,7 +58,7 @@ fn write_and_kill(daemon: Daemon, lines: &mut [Line], random: &mut Random, write
         let cookie = client.send(Command::Write, 0, line * 4096, 4096, &data);
         in_flight.push((cookie, line, state.sent));
     }
-    if !write_back {
+    if waits {
         for (line, &version) in lines.iter_mut().zip(&acknowledged) {
             line.promised = line.promised.max(version);
         }
@@ -66,8 +66,7 @@ fn write_and_kill(daemon: Daemon, lines: &mut [Line], random: &mut Random, write
     daemon.kill();
 }
 
-fn check(directory: &Path, lines: &mut [Line]) {
-    let disk = std::fs::read(directory.join("disk.img")).unwrap();
+fn check(disk: &[u8], lines: &mut [Line]) {
     for (number, (line, found)) in lines.iter_mut().zip(disk.chunks(4096)).enumerate() {
         let versions = line.promised..=line.sent;
         let version = versions.rev().find(|&version| content(number as u64, version) == found);
@@ -77,7 +76,7 @@ fn check(directory: &Path, lines: &mut [Line]) {
     }
 }
 
-fn killed_and_restarted(io: &str, mode: &str, write_back: bool) {
+fn killed_and_restarted(io: &str, mode: &str, waits: bool) {
     let directory = tempfile::tempdir().unwrap();
     let path = directory.path().join("disk.img");
     std::fs::File::create(&path).unwrap().set_len(SIZE_BYTES).unwrap();
@@ -87,8 +86,8 @@ fn killed_and_restarted(io: &str, mode: &str, write_back: bool) {
     for _ in 0..5 {
         // The socket of the one before is still lying there, and must not be in the way.
         let daemon = Daemon::start(directory.path(), io, "64MiB", std::slice::from_ref(&volume));
-        write_and_kill(daemon, &mut lines, &mut random, write_back);
-        check(directory.path(), &mut lines);
+        write_and_kill(daemon, &mut lines, &mut random, waits);
+        check(&std::fs::read(&path).unwrap(), &mut lines);
     }
     let daemon = Daemon::start(directory.path(), io, "64MiB", &[volume]);
     let mut client = daemon.client("disk");
@@ -106,20 +105,81 @@ const WRITE_BACK: &str = "mode=write-back,protection=none,accept-loss=yes";
 
 #[test]
 fn killed_in_write_through_keeps_every_acknowledged_write_on_io_uring() {
-    killed_and_restarted("io_uring", "mode=write-through", false);
+    killed_and_restarted("io_uring", "mode=write-through", true);
 }
 
 #[test]
 fn killed_in_write_through_keeps_every_acknowledged_write_on_epoll() {
-    killed_and_restarted("epoll", "mode=write-through", false);
+    killed_and_restarted("epoll", "mode=write-through", true);
 }
 
 #[test]
 fn killed_in_write_back_keeps_every_flushed_write_on_io_uring() {
-    killed_and_restarted("io_uring", WRITE_BACK, true);
+    killed_and_restarted("io_uring", WRITE_BACK, false);
 }
 
 #[test]
 fn killed_in_write_back_keeps_every_flushed_write_on_epoll() {
-    killed_and_restarted("epoll", WRITE_BACK, true);
+    killed_and_restarted("epoll", WRITE_BACK, false);
+}
+
+/// The same where the journal has what the disk lacks: what counts is what the next server says.
+/// Returns the longest time from a kill to the first answer of the next server.
+fn killed_with_a_journal(io: &str, durability: &str, kills: usize) -> Duration {
+    let directory = tempfile::tempdir().unwrap();
+    let path = |name: &str| directory.path().join(name);
+    std::fs::File::create(path("disk.img")).unwrap().set_len(SIZE_BYTES).unwrap();
+    std::fs::File::create(path("journal.img")).unwrap().set_len(40 * MIB).unwrap();
+    let (disk, journal) = (path("disk.img"), path("journal.img"));
+    let volume = format!(
+        "disk={},mode=write-back,protection=journal,durability={durability},journal={}",
+        disk.display(),
+        journal.display()
+    );
+    let mut lines = vec![Line::default(); LINES as usize];
+    let mut random = Random::new(43);
+    let mut longest = Duration::ZERO;
+    for _ in 0..kills {
+        let killed = Instant::now();
+        // The kernel answers at the old socket for a moment after its owner is gone.
+        let _ = std::fs::remove_file(path("nbd.sock"));
+        let daemon = Daemon::start(directory.path(), io, "64MiB", std::slice::from_ref(&volume));
+        let mut client = daemon.client("disk");
+        client.read(0, 4096).unwrap();
+        longest = longest.max(killed.elapsed());
+        check(&client.read(0, SIZE_BYTES).unwrap(), &mut lines);
+        drop(client);
+        write_and_kill(daemon, &mut lines, &mut random, durability == "ack");
+    }
+    let _ = std::fs::remove_file(path("nbd.sock"));
+    let daemon = Daemon::start(directory.path(), io, "64MiB", &[volume]);
+    check(&daemon.client("disk").read(0, SIZE_BYTES).unwrap(), &mut lines);
+    daemon.stop();
+    // After an orderly stop the disk alone has everything.
+    check(&std::fs::read(&disk).unwrap(), &mut lines);
+    longest
+}
+
+#[test]
+fn killed_with_a_journal_keeps_every_acknowledged_write_on_io_uring() {
+    killed_with_a_journal("io_uring", "ack", 5);
+}
+
+#[test]
+fn killed_with_a_journal_keeps_every_acknowledged_write_on_epoll() {
+    killed_with_a_journal("epoll", "ack", 5);
+}
+
+#[test]
+fn killed_with_a_journal_keeps_every_flushed_write() {
+    killed_with_a_journal("io_uring", "flush", 5);
+}
+
+/// How often, `FOREBAY_KILLS` says.
+#[test]
+#[ignore = "takes ten minutes"]
+fn killed_a_thousand_times_with_a_journal() {
+    let kills = std::env::var("FOREBAY_KILLS").ok().and_then(|text| text.parse().ok());
+    let longest = killed_with_a_journal("io_uring", "ack", kills.unwrap_or(1000));
+    println!("longest outage: {} ms", longest.as_millis());
 }

@@ -6,6 +6,7 @@
 use super::Sabotage;
 use super::device::FaultKind;
 use super::disk::sectors_of;
+use super::journal::Journal;
 use super::memory::Memory;
 use super::oracle::{Promise, show, stamp};
 use super::queue::Event;
@@ -101,11 +102,21 @@ impl World {
         }
         let think = self.dice.range(0, self.plan.think_us_max);
         self.queue.push(self.now_us + think, Event::Client(asked.client));
+        if asked.client == super::driver::KEEPER {
+            self.restored = Some(result);
+        }
         match asked.request.kind {
             RequestKind::Read if result.is_ok() => self.take_bytes(asked, reply),
             RequestKind::Flush if result.is_ok() => {
                 self.volumes[usize::from(volume)].oracle.flush(asked.submitted);
             }
+            RequestKind::Destage => {
+                if result.is_ok() {
+                    self.volumes[usize::from(volume)].oracle.flush(asked.submitted);
+                }
+            }
+            RequestKind::Checkpoint => self.destaged(asked.request.volume, result),
+            RequestKind::Restore | RequestKind::RestoreZero { .. } => {}
             RequestKind::Read | RequestKind::Flush | RequestKind::Prefetch => {}
             _ => self.end_change(&asked, result),
         }
@@ -115,7 +126,13 @@ impl World {
     fn end_change(&mut self, asked: &Asked, result: IoResult) {
         let volume = &mut self.volumes[usize::from(asked.request.volume.0)];
         let through = volume.mode != Mode::WriteBack && volume.write_back_until < asked.submitted;
+        let journaled = self.journal.as_ref().filter(|_| volume.journal);
+        let ack = journaled.is_some_and(Journal::keeps_each_write);
         let promise = match asked.request.kind {
+            RequestKind::Trim { .. } | RequestKind::Zero { .. } if journaled.is_some() => {
+                Promise::Stable
+            }
+            RequestKind::Write { .. } if ack => Promise::Stable,
             RequestKind::Write { fua: true }
             | RequestKind::Trim { fua: true }
             | RequestKind::Zero { fua: true, .. } => Promise::Stable,
@@ -134,15 +151,22 @@ impl World {
         // What else is dirty nearby goes to the disk together with what a write stands on.
         let first = range.offset / REGION_BYTES * REGION_BYTES;
         let around = ByteRange::new(first, range.end().next_multiple_of(REGION_BYTES) - first);
+        let journaled = self.volumes[usize::from(volume.0)].journal;
         let is_reason = |fault: FaultKind, at: ByteRange| match kind {
             RequestKind::Read => {
                 fault == FaultKind::Read && at.offset >= range.offset && at.end() <= range.end()
             }
+            // What a journal fails to keep is brought to the disk, and flushed there.
+            _ if journaled && matches!(fault, FaultKind::Flush | FaultKind::Write) => true,
             RequestKind::Write { .. } => fault == FaultKind::Write && at.overlaps(around),
             RequestKind::Trim { fua } | RequestKind::Zero { fua, .. } => {
                 fault == FaultKind::Erase && at.overlaps(range) || fua && fault == FaultKind::Flush
             }
-            RequestKind::Flush => matches!(fault, FaultKind::Write | FaultKind::Flush),
+            RequestKind::Flush | RequestKind::Destage | RequestKind::Checkpoint => {
+                matches!(fault, FaultKind::Write | FaultKind::Flush)
+            }
+            RequestKind::Restore => fault == FaultKind::Write,
+            RequestKind::RestoreZero { .. } => fault == FaultKind::Erase,
             RequestKind::Prefetch => false,
         };
         let mut faults = self.device.faults.iter().rev();

@@ -3,13 +3,16 @@
 use super::clients::{Client, Payloads};
 use super::dice::Dice;
 use super::disk::sectors_of;
+use super::journal::Journal;
+use super::memory::Memory;
 use super::oracle::{Crash, show};
 use super::plan::Plan;
 use super::queue::Event;
 use super::world::World;
 use super::{Sabotage, SimOptions};
+use forebay_journal::{Extent, Found, Source};
 use forebay_types::{ByteRange, Mode, SECTOR_BYTES, VolumeId};
-use forebay_volume::{Dispatcher, Request, RequestKind};
+use forebay_volume::{Dispatcher, Payload, Request, RequestKind, split};
 
 /// How long everything may take to be answered once all faults are healed, in microseconds. A
 /// failed write-back is tried again after ten seconds at most.
@@ -24,6 +27,12 @@ const SILENCE_US_MAX: u64 = 400_000_000;
 const EVENTS_PER_CHECK: u64 = 257;
 /// The client that asks for what the last checks need.
 const VERIFIER: u16 = u16::MAX;
+/// The client that asks for what the journal needs.
+pub(crate) const KEEPER: u16 = u16::MAX - 1;
+/// Deaths in one recovery; each begins it anew.
+const RECOVERY_DEATHS_MAX: u32 = 3;
+/// Tries of one restore before its faults are healed.
+const RESTORES_MAX: u32 = 20;
 /// Length of the verifier's reads, in bytes. Small, so that the smallest pools are used too.
 const VERIFY_BYTES: u64 = 32 << 10;
 
@@ -35,6 +44,8 @@ pub(crate) struct Simulation {
     payloads: Payloads,
     operations: u64,
     crashes: Vec<(u64, bool)>,
+    /// How often the process has died in the recovery at hand.
+    recovery_deaths: u32,
 }
 
 impl Simulation {
@@ -52,6 +63,7 @@ impl Simulation {
             payloads: Payloads::default(),
             operations: options.operations,
             crashes,
+            recovery_deaths: 0,
         };
         simulation.start_process();
         simulation
@@ -60,6 +72,11 @@ impl Simulation {
     fn start_process(&mut self) {
         let workers = self.world.plan.workers;
         self.dispatchers = (0..workers).map(Dispatcher::new).collect();
+        self.start_clients();
+    }
+
+    fn start_clients(&mut self) {
+        self.recovery_deaths = 0;
         let now = self.world.now_us;
         for client in 0..self.clients.len() {
             self.world.queue.push(now, Event::Client(client as u16));
@@ -75,6 +92,12 @@ impl Simulation {
             // shows when all are healed.
             if self.world.now_us > self.world.answered_us + SILENCE_US_MAX {
                 break;
+            }
+            let drains =
+                self.world.journal.as_ref().is_some_and(|journal| !journal.undrained.is_empty());
+            // Two faults at once, the journal's and the process's, are more than is promised.
+            if drains {
+                continue;
             }
             if self.crashes.last().is_some_and(|&(at, _)| at <= self.world.report.operations) {
                 let (_, power) = self.crashes.pop().expect("there is one");
@@ -118,6 +141,7 @@ impl Simulation {
                 let (worker, job, result) = self.world.end_flush(flush);
                 self.on(worker, |dispatcher, world| dispatcher.flushed(world, job, result));
             }
+            Event::Journal => self.world.end_journal_write(),
             Event::Release(held) => self.world.end_reply(held),
             Event::Answer(worker, answer) => {
                 self.on(worker, |dispatcher, world| dispatcher.answer(world, answer));
@@ -126,6 +150,7 @@ impl Simulation {
         }
         if self.world.report.events.is_multiple_of(EVENTS_PER_CHECK) {
             self.world.shards.iter().for_each(|shard| shard.shard.self_check());
+            self.world.journal.iter().for_each(Journal::self_check);
         }
     }
 
@@ -161,12 +186,36 @@ impl Simulation {
                 self.on(worker, |dispatcher, world| dispatcher.tick(world, shard));
             }
         }
+        self.keep_journal();
         let next = self.world.now_us + self.world.plan.tick_us;
         self.world.queue.push(next, Event::Tick);
     }
 
+    /// Checkpoints, and what follows the failure of a journal.
+    fn keep_journal(&mut self) {
+        let mut volumes = self.world.begin_checkpoint();
+        let failed = self.world.journal.as_ref().filter(|journal| journal.has_failed());
+        if let Some(journal) = failed {
+            let is_asked = |volume: &u16| {
+                self.world
+                    .asked
+                    .iter()
+                    .any(|asked| asked.client == KEEPER && asked.request.volume.0 == *volume)
+            };
+            volumes.extend(journal.undrained.iter().filter(|volume| !is_asked(volume)));
+        }
+        for volume in volumes {
+            let worker = self.world.dice.below(self.dispatchers.len() as u64) as u8;
+            let range = ByteRange::new(0, 0);
+            let request =
+                Request { volume: VolumeId(volume), kind: RequestKind::Checkpoint, range };
+            self.submit(worker, KEEPER, request);
+        }
+        self.world.replace_journal();
+    }
+
     fn client(&mut self, client: u16) {
-        if client == VERIFIER || self.world.report.operations >= self.operations {
+        if client >= KEEPER || self.world.report.operations >= self.operations {
             return;
         }
         self.administer();
@@ -235,28 +284,148 @@ impl Simulation {
                 Crash::Process => state.disk.flush(),
             }
         }
-        self.check_disks("after a crash", |oracle, sector, found| {
+        let found = world.crash_journal();
+        let lacking: Vec<Vec<(Extent, Vec<u64>)>> = match &found {
+            Some(found) => {
+                (0..world.volumes.len()).map(|at| world.journal_image(found, at)).collect()
+            }
+            None => vec![Vec::new(); world.volumes.len()],
+        };
+        let contents: Vec<Vec<u64>> = world
+            .volumes
+            .iter()
+            .zip(&lacking)
+            .map(|(volume, lacking)| {
+                let mut content = volume.disk.content().to_vec();
+                for (extent, stamps) in lacking {
+                    if extent.source != Source::Discard {
+                        let sectors = sectors_of(extent.range);
+                        content[sectors.start as usize..sectors.end as usize]
+                            .copy_from_slice(stamps);
+                    }
+                }
+                content
+            })
+            .collect();
+        self.check_contents("after a crash", &contents, |oracle, sector, found| {
             oracle.crash(sector, found, crash)
         });
-        for state in &mut self.world.volumes {
-            for (sector, &found) in state.disk.content().iter().enumerate() {
+        for (state, content) in self.world.volumes.iter_mut().zip(&contents) {
+            for (sector, &found) in content.iter().enumerate() {
                 state.oracle.restart(sector as u64, found);
             }
         }
+        self.restart(found, lacking);
+    }
+
+    /// A new process finds what the old one has left.
+    fn restart(&mut self, found: Option<Found>, lacking: Vec<Vec<(Extent, Vec<u64>)>>) {
         self.world.start_process();
-        self.start_process();
+        let workers = self.world.plan.workers;
+        self.dispatchers = (0..workers).map(Dispatcher::new).collect();
+        if let Some(mut found) = found {
+            if self.world.resume_journal(&found) {
+                let next = self.world.now_us + self.world.plan.tick_us;
+                self.world.queue.push(next, Event::Tick);
+                if !self.restore(&lacking) {
+                    return;
+                }
+                self.world.journal.as_mut().expect("it was resumed").restored();
+            } else {
+                self.world.drain_to_disk(&found);
+                found.drained();
+                assert!(self.world.resume_journal(&found), "an empty log always goes on");
+            }
+        }
+        if self.is_sound() {
+            self.start_clients();
+        }
+    }
+
+    /// Loads what the journal held into the pool. The process may die meanwhile, too; then it says
+    /// so, and another one has come that far already.
+    fn restore(&mut self, lacking: &[Vec<(Extent, Vec<u64>)>]) -> bool {
+        for (volume, extents) in lacking.iter().enumerate() {
+            for (extent, stamps) in extents {
+                self.world.report.restored_extents += 1;
+                let mut from = 0;
+                for range in split(extent.range) {
+                    let count = (range.len / SECTOR_BYTES) as usize;
+                    let kind = match extent.source {
+                        Source::Write { .. } => RequestKind::Restore,
+                        // A trim brings nothing that is promised.
+                        Source::Discard => continue,
+                        Source::Zero { unmap } => RequestKind::RestoreZero { unmap },
+                    };
+                    self.restore_piece(volume as u16, kind, range, &stamps[from..from + count]);
+                    from += count;
+                    if !self.is_sound() {
+                        return true;
+                    }
+                    let dies = self.world.dice.chance(self.world.plan.crash_in_recovery);
+                    if dies && self.recovery_deaths < RECOVERY_DEATHS_MAX {
+                        self.recovery_deaths += 1;
+                        let power = self.world.dice.chance(500_000);
+                        self.crash(if power { Crash::Power } else { Crash::Process });
+                        return false;
+                    }
+                }
+            }
+        }
+        true
+    }
+
+    fn restore_piece(&mut self, volume: u16, kind: RequestKind, range: ByteRange, stamps: &[u64]) {
+        if self.world.strikes(Sabotage::SkipRestore) {
+            return;
+        }
+        let bytes = Journal::payload(stamps);
+        for count in 0.. {
+            let healed = self.world.device.healed;
+            self.world.device.healed |= count > RESTORES_MAX;
+            let request = Request { volume: VolumeId(volume), kind, range };
+            self.world.restored = None;
+            let worker = self.world.dice.below(self.dispatchers.len() as u64) as u8;
+            self.world.worker = worker;
+            let (token, _) = self.world.ask(KEEPER, request);
+            let payload = match kind {
+                RequestKind::Restore => Payload::Owned(Memory::payload(&bytes)),
+                _ => Payload::None,
+            };
+            let dispatcher = &mut self.dispatchers[usize::from(worker)];
+            dispatcher.submit(&mut self.world, token, request, payload);
+            self.world.send_ios();
+            while self.is_sound() && self.world.restored.is_none() {
+                self.step();
+            }
+            self.world.device.healed = healed;
+            if !self.is_sound() || self.world.restored == Some(Ok(())) {
+                return;
+            }
+        }
     }
 
     /// Checks the content of all disks.
     fn check_disks(
         &mut self,
         when: &str,
+        is_right: impl FnMut(&mut super::oracle::Oracle, u64, u64) -> bool,
+    ) {
+        let volumes = self.world.volumes.iter();
+        let contents: Vec<Vec<u64>> = volumes.map(|v| v.disk.content().to_vec()).collect();
+        self.check_contents(when, &contents, is_right);
+    }
+
+    fn check_contents(
+        &mut self,
+        when: &str,
+        contents: &[Vec<u64>],
         mut is_right: impl FnMut(&mut super::oracle::Oracle, u64, u64) -> bool,
     ) {
-        for at in 0..self.world.volumes.len() {
+        for (at, content) in contents.iter().enumerate() {
             let state = &mut self.world.volumes[at];
             for sector in 0..state.sectors {
-                let found = state.disk.content()[sector as usize];
+                let found = content[sector as usize];
                 if !is_right(&mut state.oracle, sector, found) {
                     let message = format!(
                         "{when}, sector {sector} of volume {at} is {} on the disk; \
@@ -293,6 +462,7 @@ impl Simulation {
             || self.world.staging.len() > 0
             || self.world.flushes.len() > 0
             || !self.world.device.is_idle()
+            || self.world.journal.as_ref().is_some_and(|journal| !journal.is_idle())
             || self.dispatchers.iter().any(|dispatcher| dispatcher.in_flight() > 0)
     }
 
@@ -315,6 +485,8 @@ impl Simulation {
             }
             self.ask(volume, RequestKind::Flush, ByteRange::new(0, 0));
             self.converge("a flush at the end is to be answered soon");
+            self.ask(volume, RequestKind::Destage, ByteRange::new(0, 0));
+            self.converge("everything is to be on the disk in the end");
         }
         if !self.is_sound() {
             return;

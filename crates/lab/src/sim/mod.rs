@@ -15,6 +15,7 @@ mod device;
 mod dice;
 mod disk;
 mod driver;
+mod journal;
 mod memory;
 mod oracle;
 mod plan;

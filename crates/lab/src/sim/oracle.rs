@@ -94,6 +94,9 @@ pub(crate) struct Oracle {
     /// Writes that ended before this moment are on stable storage: a flush submitted then has
     /// been answered well.
     flushed: u32,
+    /// Whether what a read saw of a trim or of a write that failed outlives a crash like a write
+    /// does. A journal brings back what was acknowledged before.
+    observed_lasts: bool,
 }
 
 /// How much survives a crash.
@@ -106,9 +109,10 @@ pub(crate) enum Crash {
 }
 
 impl Oracle {
-    pub(crate) fn new(volume: u16, sectors: u64) -> Self {
+    pub(crate) fn new(volume: u16, sectors: u64, observed_lasts: bool) -> Self {
         let sector = |at| Sector { base: stamp(volume, at, 0), candidates: Vec::new() };
-        Self { volume, sectors: (0..sectors).map(sector).collect(), issued: 0, flushed: 0 }
+        let sectors = (0..sectors).map(sector).collect();
+        Self { volume, sectors, issued: 0, flushed: 0, observed_lasts }
     }
 
     /// The version for the next write.
@@ -178,6 +182,7 @@ impl Oracle {
     /// Whether the disk may hold `found` after a crash.
     pub(crate) fn crash(&self, sector: u64, found: u64, crash: Crash) -> bool {
         let (volume, issued, flushed) = (self.volume, self.issued, self.flushed);
+        let observed_lasts = self.observed_lasts;
         let state = &self.sectors[sector as usize];
         if state.candidates.is_empty() {
             return found == state.base;
@@ -185,6 +190,8 @@ impl Oracle {
         let least = if crash == Crash::Power { Promise::Stable } else { Promise::OnDisk };
         let replaces =
             |c: &Candidate| c.promise.is_some_and(|promise| promise >= least || c.ended < flushed);
+        let lasts = |c: &Candidate| observed_lasts || c.source != Source::Observed;
+        let replaces = |c: &Candidate| replaces(c) && lasts(c);
         let known = found == ZERO || belongs(found, volume, sector, issued);
         state.allows(found, known, replaces)
     }

@@ -4,6 +4,7 @@
 //! little of everything hides the bugs that need a lot of one thing.
 
 use super::dice::{Dice, Ppm};
+use super::journal::JournalPlan;
 use forebay_engine::ShardConfig;
 use forebay_policy::PolicyKind;
 use forebay_types::{Mode, SECTOR_BYTES};
@@ -20,6 +21,8 @@ pub(crate) struct Plan {
     pub policy: PolicyKind,
     pub config: ShardConfig,
     pub volumes: Vec<VolumePlan>,
+    /// The journal of the volumes that have one.
+    pub journal: Option<JournalPlan>,
     /// Weights of read, write, write with FUA, flush, trim, zero, prefetch, and of a mixture.
     pub mix: [u32; KINDS],
     pub clients: usize,
@@ -47,6 +50,8 @@ pub(crate) struct Plan {
     pub merge: bool,
     /// After how many requests the process dies; true where the disk loses its power with it.
     pub crashes: Vec<(u64, bool)>,
+    /// Steps of a recovery after which the process dies again.
+    pub crash_in_recovery: Ppm,
 }
 
 /// One volume.
@@ -54,6 +59,8 @@ pub(crate) struct Plan {
 pub(crate) struct VolumePlan {
     pub sectors: u64,
     pub mode: Mode,
+    /// Whether a journal keeps its writes.
+    pub journal: bool,
     pub streams: bool,
 }
 
@@ -97,6 +104,7 @@ impl Plan {
             policy: dice.pick(&PolicyKind::ALL),
             config: draw_config(dice, lines_per_shard),
             volumes: (0..dice.range(1, 4)).map(|_| draw_volume(dice)).collect(),
+            journal: Some(JournalPlan::draw(dice)),
             mix: draw_mix(dice),
             clients,
             sizes: draw_sizes(dice),
@@ -115,6 +123,7 @@ impl Plan {
             forward_us_max: dice.pick(&[0, 5, 500]),
             merge: dice.chance(500_000),
             crashes: draw_crashes(dice, operations),
+            crash_in_recovery: dice.pick(&[0, 1_000, 50_000]),
         }
     }
 }
@@ -148,6 +157,7 @@ fn draw_volume(dice: &mut Dice) -> VolumePlan {
     VolumePlan {
         sectors: lines * 8 - odd,
         mode: dice.pick(&[Mode::WriteBack, Mode::WriteBack, Mode::WriteThrough, Mode::Bypass]),
+        journal: dice.chance(500_000),
         streams: dice.chance(500_000),
     }
 }

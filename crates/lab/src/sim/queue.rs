@@ -15,6 +15,8 @@ pub(crate) enum Event {
     Complete(u32),
     /// A disk's own flush ends.
     Flushed(u32),
+    /// A write of the journal ends.
+    Journal,
     /// The bytes of a reply are sent.
     Release(u32),
     /// An answer reaches another worker.

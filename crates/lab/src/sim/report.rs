@@ -48,6 +48,14 @@ pub struct SimReport {
     pub crashes: u64,
     /// Changes of a volume's mode.
     pub mode_changes: u64,
+    /// Batches and superblocks that the journals wrote, their checkpoints, and how many failed.
+    pub journal_writes: u64,
+    /// See above.
+    pub checkpoints: u64,
+    /// See above.
+    pub journal_failures: u64,
+    /// Extents that journals gave back after a crash.
+    pub restored_extents: u64,
     /// Lines evicted.
     pub evicted_lines: u64,
     /// Simulated time, in microseconds.
@@ -65,6 +73,10 @@ impl SimReport {
         self.events += other.events;
         self.crashes += other.crashes;
         self.mode_changes += other.mode_changes;
+        self.journal_writes += other.journal_writes;
+        self.checkpoints += other.checkpoints;
+        self.journal_failures += other.journal_failures;
+        self.restored_extents += other.restored_extents;
         self.evicted_lines += other.evicted_lines;
         self.virtual_us += other.virtual_us;
         self.counters.add(&other.counters);

@@ -41,11 +41,31 @@ pub enum Sabotage {
     WrongBase,
     /// An answer is delivered twice.
     AnswerTwice,
+    /// The journal is not told that the disk has something newer.
+    SkipForget,
+    /// The journal is not told of an erase.
+    SkipEraseNote,
+    /// A batch of the journal is answered well and was never written.
+    LoseBatch,
+    /// A batch of the journal is answered well and only its first half was written.
+    TearBatch,
+    /// A superblock of the journal is answered well and was never written.
+    LoseSuperblock,
+    /// A flush does not wait for the journal.
+    IgnoreBarrier,
+    /// A checkpoint is reported before the disk has the data.
+    CheckpointEarly,
+    /// The failure of a journal is put on record nowhere.
+    SkipMark,
+    /// A process that takes a journal over does not write that down.
+    LoseGeneration,
+    /// A piece of what the journal holds is not restored.
+    SkipRestore,
 }
 
 impl Sabotage {
     /// All of them.
-    pub const ALL: [Self; 17] = [
+    pub const ALL: [Self; 27] = [
         Self::SkipCopy,
         Self::SkipFill,
         Self::LoseFua,
@@ -63,6 +83,16 @@ impl Sabotage {
         Self::ShortPayload,
         Self::WrongBase,
         Self::AnswerTwice,
+        Self::SkipForget,
+        Self::SkipEraseNote,
+        Self::LoseBatch,
+        Self::TearBatch,
+        Self::LoseSuperblock,
+        Self::IgnoreBarrier,
+        Self::CheckpointEarly,
+        Self::SkipMark,
+        Self::LoseGeneration,
+        Self::SkipRestore,
     ];
 
     /// The word for it on a command line.
@@ -85,6 +115,16 @@ impl Sabotage {
             Self::ShortPayload => "short-payload",
             Self::WrongBase => "wrong-base",
             Self::AnswerTwice => "answer-twice",
+            Self::SkipForget => "skip-forget",
+            Self::SkipEraseNote => "skip-erase-note",
+            Self::LoseBatch => "lose-batch",
+            Self::TearBatch => "tear-batch",
+            Self::LoseSuperblock => "lose-superblock",
+            Self::IgnoreBarrier => "ignore-barrier",
+            Self::CheckpointEarly => "checkpoint-early",
+            Self::SkipMark => "skip-mark",
+            Self::LoseGeneration => "lose-generation",
+            Self::SkipRestore => "skip-restore",
         }
     }
 

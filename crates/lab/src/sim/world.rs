@@ -10,6 +10,7 @@ use super::clients::Staging;
 use super::device::{Device, FlushJob, Io};
 use super::dice::{Dice, Ppm};
 use super::disk::Disk;
+use super::journal::Journal;
 use super::memory::{Memory, read_stamp};
 use super::oracle::{Oracle, POISON};
 use super::plan::Plan;
@@ -17,10 +18,13 @@ use super::queue::{Event, Queue};
 use super::slab::Slab;
 use super::{Sabotage, SimOptions, SimReport};
 use forebay_engine::{
-    Answer, IoAction, LineMeta, MemoryStep, Outbox, Outcome, Place, Shard, VolumeCounters,
+    Answer, IoAction, LineMeta, MemoryStep, Outbox, Outcome, Part, PartId, Place, Protection,
+    Shard, VolumeCounters,
 };
-use forebay_types::{ByteRange, LINE_BYTES, Mode, SECTOR_BYTES, SECTORS_PER_LINE, VolumeId};
-use forebay_volume::{Host, JobId, Reply, Streams};
+use forebay_types::{
+    ByteRange, IoError, IoResult, LINE_BYTES, Mode, SECTOR_BYTES, SECTORS_PER_LINE, VolumeId,
+};
+use forebay_volume::{Admission, Host, JobId, Reply, Streams};
 
 /// How often a planted bug strikes where it can.
 const STRIKES: Ppm = 100_000;
@@ -59,6 +63,8 @@ pub(crate) struct VolumeWorld {
     pub disk: Disk,
     pub oracle: Oracle,
     pub streams: Option<Streams>,
+    /// Whether a journal keeps its writes.
+    pub journal: bool,
 }
 
 /// The simulated machine.
@@ -72,6 +78,7 @@ pub(crate) struct World {
     pub shards: Vec<ShardWorld>,
     pub volumes: Vec<VolumeWorld>,
     pub device: Device,
+    pub journal: Option<Journal>,
     pub asked: Slab<Asked>,
     pub held: Slab<Held>,
     /// Payloads on their way into the pool.
@@ -86,6 +93,8 @@ pub(crate) struct World {
     pub flushes: Slab<FlushJob>,
     /// I/Os that have ended since the last answer.
     pub barren: u64,
+    /// How the last request to restore something ended.
+    pub restored: Option<IoResult>,
     /// When a request was answered last.
     pub answered_us: u64,
     #[cfg(feature = "sabotage")]
@@ -103,6 +112,7 @@ impl World {
             shards: Vec::new(),
             volumes: Vec::new(),
             device: Device::default(),
+            journal: None,
             asked: Slab::default(),
             held: Slab::default(),
             staging: Slab::default(),
@@ -114,12 +124,14 @@ impl World {
             report: SimReport { seed, ..SimReport::default() },
             flushes: Slab::default(),
             barren: 0,
+            restored: None,
             answered_us: 0,
             #[cfg(feature = "sabotage")]
             planted: options.planted,
             plan,
         };
         world.make_volumes();
+        world.make_journal();
         world.start_process();
         world
     }
@@ -137,8 +149,9 @@ impl World {
                 mode: plan.mode,
                 write_back_until: 0,
                 disk,
-                oracle: Oracle::new(at as u16, plan.sectors),
+                oracle: Oracle::new(at as u16, plan.sectors, !plan.journal),
                 streams: None,
+                journal: plan.journal,
             });
         }
     }
@@ -153,6 +166,9 @@ impl World {
             for (at, volume) in self.volumes.iter().enumerate() {
                 let size = volume.sectors * SECTOR_BYTES;
                 shard.add_volume(VolumeId(at as u16), size, volume.mode);
+                if self.has_journal(VolumeId(at as u16)) {
+                    shard.set_protection(VolumeId(at as u16), Protection::Journal);
+                }
             }
             #[cfg(feature = "sabotage")]
             if let Some(bug) = self.planted {
@@ -197,6 +213,11 @@ impl World {
     /// Whether the planted bug strikes here, now.
     pub(crate) fn strikes(&mut self, bug: Sabotage) -> bool {
         self.sabotage == Some(bug) && self.sabotage_dice.chance(STRIKES)
+    }
+
+    /// The same at every occasion.
+    pub(crate) fn strikes_always(&self, bug: Sabotage) -> bool {
+        self.sabotage == Some(bug)
     }
 
     /// The stamps that a place in a shard or in a request's memory holds.
@@ -280,6 +301,12 @@ impl Host for World {
             self.carry_out(shard, out.memory[at], payload);
         }
         out.memory.clear();
+        for at in 0..out.notes.len() {
+            let note = out.notes[at].clone();
+            let answer = self.take_note(shard, note, payload);
+            out.answers.extend(answer);
+        }
+        out.notes.clear();
         result
     }
 
@@ -297,6 +324,22 @@ impl Host for World {
 
     fn flush_backend(&mut self, volume: VolumeId, job: JobId) {
         self.start_flush(volume, job);
+    }
+
+    fn protection(&mut self, volume: VolumeId) -> Protection {
+        if self.has_journal(volume) { Protection::Journal } else { Protection::None }
+    }
+
+    fn admit(&mut self, part: &Part, fua: bool) -> Admission {
+        self.admit_part(part, fua)
+    }
+
+    fn withdraw(&mut self, _volume: VolumeId) {
+        self.withdraw_permit();
+    }
+
+    fn barrier(&mut self, _volume: VolumeId, part: PartId) -> Result<bool, IoError> {
+        self.wait_for_barrier(part)
     }
 
     fn reply(&mut self, token: u32, reply: Reply<'_, Memory>) {

@@ -233,6 +233,10 @@ fn count(
             counts.prefetches.add(1);
             LatencyClass::Hit
         }
+        RequestKind::Destage
+        | RequestKind::Checkpoint
+        | RequestKind::Restore
+        | RequestKind::RestoreZero { .. } => unreachable!("clients have no words for these"),
     }
 }
 

@@ -6,10 +6,12 @@ use crate::memory::Memory;
 use crate::pool::MappedLines;
 use crate::reactor::Reactor;
 use crate::shared::{FlushNeed, Message, Shared, Volume, lock};
-use forebay_engine::{Answer, IoAction, MemoryStep, Outbox, Place, Shard};
+use forebay_engine::{
+    Answer, IoAction, MemoryStep, Note, NoteKind, Outbox, Part, PartId, Place, Protection, Shard,
+};
 use forebay_nbd::ReplyTo;
-use forebay_types::{ByteRange, IoResult, LINE_BYTES, VolumeId};
-use forebay_volume::{Host, JobId, Reply, ReplySegment, RequestKind, Streams};
+use forebay_types::{ByteRange, IoError, IoResult, LINE_BYTES, VolumeId};
+use forebay_volume::{Admission, Host, JobId, Reply, ReplySegment, RequestKind, Streams};
 use std::sync::Arc;
 use std::sync::atomic::Ordering;
 use std::time::Instant;
@@ -84,6 +86,9 @@ impl<R: Reactor> Host for WorkerHost<R> {
         for step in out.memory.drain(..) {
             carry_out(&self.shared, shard, payload, step);
         }
+        for note in out.notes.drain(..) {
+            out.answers.extend(tell_journal(&self.shared, shard, payload, &note));
+        }
         result
     }
 
@@ -104,6 +109,34 @@ impl<R: Reactor> Host for WorkerHost<R> {
             FlushNeed::Flush => self.ios.flush(&mut self.reactor, volume, job),
             FlushNeed::Known(result) => self.ended.push(Ended::Flush { job, result }),
         }
+    }
+
+    fn protection(&mut self, volume: VolumeId) -> Protection {
+        let volume = self.find_volume(volume);
+        match volume.and_then(|volume| volume.journal.as_ref()) {
+            Some(_) => Protection::Journal,
+            None => Protection::None,
+        }
+    }
+
+    fn admit(&mut self, part: &Part, fua: bool) -> Admission {
+        let volume = self.find_volume(part.volume);
+        match volume.and_then(|volume| volume.journal.as_ref()) {
+            Some(used) => used.journal.admit(part, fua, used.durability),
+            None => Admission::Free,
+        }
+    }
+
+    fn withdraw(&mut self, volume: VolumeId) {
+        let volume = self.find_volume(volume);
+        let used = volume.and_then(|volume| volume.journal.as_ref());
+        used.expect("it has granted a permit").journal.withdraw();
+    }
+
+    fn barrier(&mut self, volume: VolumeId, part: PartId) -> Result<bool, IoError> {
+        let volume = self.find_volume(volume);
+        let used = volume.and_then(|volume| volume.journal.as_ref());
+        used.expect("it is the volume's protection").journal.barrier(part)
     }
 
     fn reply(&mut self, token: Token, reply: Reply<'_, Memory>) {
@@ -159,6 +192,34 @@ fn carry_out(shared: &Shared, shard: usize, payload: &[u8], step: MemoryStep) {
             }
         }
     }
+}
+
+/// Tells a volume's journal of a change, under the shard's lock. Returns what the part is told at
+/// once.
+fn tell_journal(shared: &Shared, shard: usize, payload: &[u8], note: &Note) -> Option<Answer> {
+    let volume = shared.volume(note.volume).expect("a volume with requests stays");
+    let used = volume.journal.as_ref().expect("its shards know that it has a journal");
+    let slots: &[_] = match &note.kind {
+        NoteKind::Write { slots, .. } => slots,
+        _ => &[],
+    };
+    if slots.is_empty() {
+        return used.journal.take(used.number, note, std::iter::once(payload));
+    }
+    let ByteRange { offset, len } = note.range;
+    let first = offset / LINE_BYTES;
+    let pieces = slots.iter().zip(first..).map(|(&slot, line)| {
+        let start = offset.max(line * LINE_BYTES);
+        let end = (offset + len).min((line + 1) * LINE_BYTES);
+        let address = shared.pool.line(shard, slot);
+        // SAFETY: inside the line, which holds the payload that was received into it; nobody
+        // writes to it while the shard is locked.
+        unsafe {
+            let address = address.add((start - line * LINE_BYTES) as usize);
+            std::slice::from_raw_parts(address.cast_const(), (end - start) as usize)
+        }
+    });
+    used.journal.take(used.number, note, pieces)
 }
 
 /// Gives back the pins of replies, those of each shard under one lock.

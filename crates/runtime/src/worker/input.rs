@@ -406,7 +406,11 @@ impl<R: Reactor> Worker<R> {
             self.refuse(index, request, IoError::NotPermitted, "the volume is read-only");
             return;
         }
-        let untrusted = conn.volume.as_ref().is_some_and(|volume| volume.flush.failure().is_some());
+        // A journal answers for what its disk does not.
+        let untrusted = conn
+            .volume
+            .as_ref()
+            .is_some_and(|volume| volume.flush.failure().is_some() && volume.journal.is_none());
         if untrusted && (request.fua || kind == RequestKind::Flush) {
             self.refuse(index, request, IoError::Io, crate::shared::FLUSH_FAILED);
             return;

@@ -4,7 +4,7 @@ use super::{Token, Worker};
 use crate::conn::Phase;
 use crate::reactor::Reactor;
 use crate::shared::Shared;
-use forebay_types::{ByteRange, IoResult, VolumeId};
+use forebay_types::{ByteRange, IoError, IoResult, VolumeId};
 use forebay_volume::{Payload, Request, RequestKind};
 
 /// A worker as the control side sees it.
@@ -18,8 +18,20 @@ pub(crate) trait Tasks {
     /// Accepts no more of them.
     fn stop_listening(&mut self, listener: u32, fd: std::os::fd::RawFd);
 
-    /// Flushes a volume, as a client could.
+    /// Brings everything dirty of a volume to its disk, and to stable storage there.
     fn flush(&mut self, volume: VolumeId, tell: Box<dyn FnOnce(IoResult) + Send>);
+
+    /// The same for a checkpoint of the volume's journal.
+    fn checkpoint(&mut self, volume: VolumeId, tell: Box<dyn FnOnce(IoResult) + Send>);
+
+    /// Gives a piece of what a journal holds back to its volume: bytes, or zeroes if `None`.
+    fn restore(
+        &mut self,
+        volume: VolumeId,
+        range: ByteRange,
+        bytes: Option<&[u8]>,
+        tell: Box<dyn FnOnce(IoResult) + Send>,
+    );
 
     /// Lets the clients of a volume go, or of all, once what they asked for is answered.
     fn dismiss(&mut self, volume: Option<VolumeId>);
@@ -51,9 +63,30 @@ impl<R: Reactor> Tasks for Worker<R> {
     }
 
     fn flush(&mut self, volume: VolumeId, tell: Box<dyn FnOnce(IoResult) + Send>) {
-        let range = ByteRange::new(0, 0);
-        let request = Request { volume, kind: RequestKind::Flush, range };
-        self.dispatcher.submit(&mut self.host, Token::Inside(tell), request, Payload::None);
+        self.submit_inside(volume, RequestKind::Destage, tell);
+    }
+
+    fn checkpoint(&mut self, volume: VolumeId, tell: Box<dyn FnOnce(IoResult) + Send>) {
+        // It may have been removed since the journal asked.
+        if self.host.shared.volume(volume).is_none() {
+            return tell(Err(IoError::Shutdown));
+        }
+        self.submit_inside(volume, RequestKind::Checkpoint, tell);
+    }
+
+    fn restore(
+        &mut self,
+        volume: VolumeId,
+        range: ByteRange,
+        bytes: Option<&[u8]>,
+        tell: Box<dyn FnOnce(IoResult) + Send>,
+    ) {
+        let (kind, payload) = match bytes {
+            Some(bytes) => (RequestKind::Restore, Payload::Borrowed(bytes)),
+            None => (RequestKind::RestoreZero { unmap: true }, Payload::None),
+        };
+        let request = Request { volume, kind, range };
+        self.dispatcher.submit(&mut self.host, Token::Inside(tell), request, payload);
     }
 
     fn dismiss(&mut self, volume: Option<VolumeId>) {
@@ -89,6 +122,16 @@ impl<R: Reactor> Tasks for Worker<R> {
 }
 
 impl<R: Reactor> Worker<R> {
+    fn submit_inside(
+        &mut self,
+        volume: VolumeId,
+        kind: RequestKind,
+        tell: Box<dyn FnOnce(IoResult) + Send>,
+    ) {
+        let request = Request { volume, kind, range: ByteRange::new(0, 0) };
+        self.dispatcher.submit(&mut self.host, Token::Inside(tell), request, Payload::None);
+    }
+
     /// The connections that entered a volume, or all.
     fn clients_of(&mut self, volume: Option<VolumeId>) -> Vec<u32> {
         let mut clients = self.host.connections.all();

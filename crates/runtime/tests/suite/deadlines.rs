@@ -25,7 +25,7 @@ const MIB: u64 = 1 << 20;
 fn server(engine: Engine, memory_bytes: u64) -> Server {
     let (handshake, payload_pause) = (Duration::from_secs(1), Duration::from_secs(2));
     let policy = PolicyKind::default();
-    let config = RuntimeConfig { memory_bytes, workers: 2, engine, policy };
+    let config = RuntimeConfig { memory_bytes, workers: 2, engine, policy, journals: 0 };
     let patience = Patience { handshake, payload_pause, ..Patience::default() };
     let server = Server::over(Runtime::start_with(config, patience).unwrap());
     server.add_memory("disk", 64 * MIB, Mode::WriteBack);
@@ -88,7 +88,7 @@ fn a_payload_that_trickles_has_an_end(engine: Engine) {
 
 fn a_slow_writer_does_not_hold_up_the_others(engine: Engine) {
     let policy = PolicyKind::default();
-    let config = RuntimeConfig { memory_bytes: 64 * MIB, workers: 1, engine, policy };
+    let config = RuntimeConfig { memory_bytes: 64 * MIB, workers: 1, engine, policy, journals: 0 };
     let server = Server::over(Runtime::start(config).unwrap());
     server.add_memory("disk", 64 * MIB, Mode::WriteBack);
     let mut slow = connect(&server.socket);
@@ -135,7 +135,7 @@ fn huge_requests_of_many_clients_are_all_served(engine: Engine) {
 
 fn who_does_not_fetch_is_dropped_where_others_wait_for_the_room(engine: Engine) {
     let policy = PolicyKind::default();
-    let config = RuntimeConfig { memory_bytes: 64 * MIB, workers: 2, engine, policy };
+    let config = RuntimeConfig { memory_bytes: 64 * MIB, workers: 2, engine, policy, journals: 0 };
     let patience = Patience { fetch: Duration::from_secs(1), ..Patience::default() };
     let server = Server::over(Runtime::start_with(config, patience).unwrap());
     server.add_memory("disk", 64 * MIB, Mode::WriteBack);

@@ -32,6 +32,7 @@ mod deadlines;
 mod faults;
 mod handshake;
 mod hanging;
+mod journal;
 mod tls;
 mod transmission;
 mod volumes;

@@ -35,7 +35,7 @@ impl Server {
     /// A server with a given memory and number of workers.
     pub fn start_with(engine: Engine, memory_bytes: u64, workers: usize) -> Self {
         let policy = PolicyKind::default();
-        let config = RuntimeConfig { memory_bytes, workers, engine, policy };
+        let config = RuntimeConfig { memory_bytes, workers, engine, policy, journals: 0 };
         Self::over(Runtime::start(config).unwrap())
     }
 
@@ -107,6 +107,7 @@ pub fn settings(name: &str, backend: Arc<dyn Backend>, mode: Mode) -> VolumeSett
         read_only: false,
         prefetch: false,
         tls_only: false,
+        journal: None,
     }
 }
 

@@ -7,13 +7,14 @@
 #![allow(clippy::unwrap_used, reason = "a helper of a test may fail like the test")]
 
 use forebay_engine::{
-    Answer, IoAction, IoVerb, LineMeta, MemoryStep, Outbox, Place, Shard, ShardConfig, Slot,
+    Answer, IoAction, IoVerb, LineMeta, MemoryStep, Outbox, Part, PartId, Place, Protection, Shard,
+    ShardConfig, Slot,
 };
 use forebay_policy::PolicyKind;
 use forebay_types::{ByteRange, IoError, IoResult, LINE_BYTES, Mode, SECTOR_BYTES, VolumeId};
 use forebay_volume::{
-    Dispatcher, Host, JobId, Mergeable, Payload, Reply, Request, RequestKind, Streams, merge,
-    staged_pieces,
+    Admission, Dispatcher, Host, JobId, Mergeable, Payload, Reply, Request, RequestKind, Streams,
+    merge, staged_pieces,
 };
 use std::cell::Cell;
 use std::rc::Rc;
@@ -300,6 +301,22 @@ impl Host for World {
     fn start_io(&mut self, shard: usize, action: IoAction, memory: Option<(&Memory, u64)>) {
         let memory = memory.map(|(memory, base)| (memory.clone(), base));
         self.pending.push(Pending { shard, action, memory });
+    }
+
+    fn protection(&mut self, _: VolumeId) -> Protection {
+        Protection::None
+    }
+
+    fn admit(&mut self, _: &Part, _: bool) -> Admission {
+        Admission::Free
+    }
+
+    fn withdraw(&mut self, _: VolumeId) {
+        unreachable!("no volume has a journal");
+    }
+
+    fn barrier(&mut self, _: VolumeId, _: PartId) -> Result<bool, IoError> {
+        unreachable!("no volume has a journal");
     }
 
     fn flush_backend(&mut self, _: VolumeId, job: JobId) {

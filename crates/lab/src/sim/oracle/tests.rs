@@ -6,7 +6,7 @@ const OLD: u64 = stamp(0, 0, 0);
 
 /// An oracle of one sector with two writes issued.
 fn oracle() -> Oracle {
-    let mut oracle = Oracle::new(0, 1);
+    let mut oracle = Oracle::new(0, 1, true);
     oracle.issue();
     oracle.issue();
     oracle
@@ -78,7 +78,7 @@ fn a_trimmed_sector_reads_as_anything_that_ever_was_there() {
 
 #[test]
 fn old_writes_are_forgotten_and_the_newest_is_not() {
-    let mut oracle = Oracle::new(0, 1);
+    let mut oracle = Oracle::new(0, 1, true);
     for at in 0..1000 {
         let (version, moment) = (oracle.issue(), 10 + at * 2);
         oracle.submit(0, stamp(0, 0, version), moment, moment);

@@ -1,0 +1,232 @@
+//! The journals that volumes name: each opened once, shared by its name, and given up for good
+//! when it has failed.
+//!
+//! The failure of a journal is a file in the state directory, named after the journal's identity.
+//! It is durable before anything is acknowledged without the journal, and as long as it is there,
+//! no start uses the journal's records again: they are older than the disks.
+
+use forebay_api::{ErrorKind, JournalFigures, JournalStatus, Problem};
+use forebay_backend::OpenOptions;
+use forebay_config::VolumeSpec;
+use forebay_runtime::{Journal, JournalSettings, Runtime, VolumeJournal};
+use std::collections::BTreeMap;
+use std::fs::File;
+use std::io::{self, Write};
+use std::path::{Path, PathBuf};
+use std::sync::{Arc, Mutex, PoisonError};
+use std::time::{Duration, SystemTime};
+
+/// The journals of a daemon.
+pub(super) struct Journals {
+    state_dir: PathBuf,
+    /// Those for which memory was set aside at the start, and whether each volume that names them
+    /// accepts what has been lost of them.
+    planned: BTreeMap<String, bool>,
+    /// Those that are open, by the words they are named with.
+    open: Mutex<Vec<(String, Arc<Journal>)>>,
+}
+
+/// The journals that some volumes use together, each with whether all of them accept its loss.
+fn named(volumes: &[VolumeSpec]) -> BTreeMap<String, bool> {
+    let mut named = BTreeMap::new();
+    for spec in volumes {
+        if let Some(name) = &spec.journal {
+            *named.entry(name.clone()).or_insert(true) &= spec.accept_loss;
+        }
+    }
+    named
+}
+
+/// How many journals some volumes use together.
+pub(super) fn count(volumes: &[VolumeSpec]) -> usize {
+    named(volumes).len()
+}
+
+impl Journals {
+    /// For the volumes that the server starts with.
+    pub(super) fn new(state_dir: &Path, volumes: &[VolumeSpec]) -> Self {
+        let planned = named(volumes);
+        Self { state_dir: state_dir.to_owned(), planned, open: Mutex::default() }
+    }
+
+    /// The journal that a volume names, opened if it is not yet.
+    pub(super) fn of_volume(
+        &self,
+        runtime: &Runtime,
+        spec: &VolumeSpec,
+        in_use_wait: Duration,
+    ) -> Result<Option<VolumeJournal>, Problem> {
+        let Some(name) = &spec.journal else { return Ok(None) };
+        let mut open = self.open.lock().unwrap_or_else(PoisonError::into_inner);
+        let known = open.iter().find(|(other, _)| other == name);
+        let journal = match known {
+            Some((_, journal)) => Arc::clone(journal),
+            None => {
+                let opened = self.open(runtime, spec, name, in_use_wait)?;
+                open.push((name.clone(), Arc::clone(&opened)));
+                opened
+            }
+        };
+        let identity = identity(spec);
+        Ok(Some(VolumeJournal { journal, durability: spec.durability, identity }))
+    }
+
+    fn open(
+        &self,
+        runtime: &Runtime,
+        spec: &VolumeSpec,
+        name: &str,
+        in_use_wait: Duration,
+    ) -> Result<Arc<Journal>, Problem> {
+        let fail = |message: String, remedy: &str| {
+            let message = format!("volume '{}': {message}", spec.name);
+            Problem::new(ErrorKind::Failed, message, remedy)
+        };
+        let Some(&accept_loss) = self.planned.get(name) else {
+            let message =
+                format!("journal {name} was not named at the start, so no memory is set aside");
+            return Err(fail(message, "restart the server with this volume in its configuration"));
+        };
+        if is_forgotten_at_boot(&self.state_dir) {
+            let message = format!(
+                "a journal needs a state directory that outlives a reboot, where its failure would \
+                 be on record, and {} does not",
+                self.state_dir.display()
+            );
+            return Err(fail(message, "start the server with --state /var/lib/forebay"));
+        }
+        let options = OpenOptions { in_use_wait, ..OpenOptions::default() };
+        let backend = forebay_backend::open(name, &options)
+            .map_err(|error| fail(format!("its journal: {error}"), "mend that, and try again"))?;
+        let (theirs, ours) = (self.state_dir.clone(), self.state_dir.clone());
+        let settings = JournalSettings {
+            backend,
+            accept_loss: accept_loss && spec.accept_loss,
+            is_abandoned: Box::new(move |id| mark_of(&ours, &id.to_string()).exists()),
+            on_failure: Box::new(move |id, error| {
+                put_on_record(&mark_of(&theirs, &id.to_string()), &error.to_string())
+            }),
+        };
+        runtime
+            .open_journal(settings)
+            .map_err(|error| fail(error.to_string(), "mend that, and try again"))
+    }
+
+    /// How they are doing.
+    pub(super) fn status(&self) -> Vec<JournalStatus> {
+        let open = self.open.lock().unwrap_or_else(PoisonError::into_inner);
+        let figures = |(name, journal): &(String, Arc<Journal>)| {
+            let status = journal.status();
+            let usage = status.usage;
+            JournalFigures {
+                name: name.clone(),
+                id: status.id,
+                failed: status.failed.map(|error| error.to_string()),
+                capacity_bytes: usage.capacity_bytes,
+                used_bytes: usage.used_bytes,
+                records: usage.records,
+                batches: usage.batches,
+                written_bytes: usage.written_bytes,
+                payload_bytes: usage.payload_bytes,
+                checkpoints: usage.checkpoints,
+                unserved: journal.unserved(),
+            }
+        };
+        open.iter().map(figures).map(JournalStatus::from).collect()
+    }
+
+    /// Says what is held of volumes that are not served.
+    pub(super) fn report_unserved(&self) {
+        let open = self.open.lock().unwrap_or_else(PoisonError::into_inner);
+        for (name, journal) in open.iter() {
+            for (volume, bytes) in journal.unserved() {
+                tracing::warn!(
+                    "journal {name} holds {bytes} bytes of volume '{volume}', which is not \
+                     served: they are kept until it is"
+                );
+            }
+        }
+    }
+}
+
+/// Names a volume's disk in its journal: records of another name or backing are not its own. Four
+/// words of FNV-1a (Fowler, Noll, Vo), each from another start; the text is the operator's, so
+/// nobody is served by making it collide.
+fn identity(spec: &VolumeSpec) -> [u8; 32] {
+    let mut identity = [0; 32];
+    for (start, word) in identity.chunks_exact_mut(8).enumerate() {
+        let text = spec.name.bytes().chain([0]).chain(spec.backing.bytes());
+        let first = 0xcbf2_9ce4_8422_2325 ^ (start as u64) << 56;
+        let sum = text
+            .fold(first, |sum, byte| (sum ^ u64::from(byte)).wrapping_mul(0x0000_0100_0000_01b3));
+        word.copy_from_slice(&sum.to_le_bytes());
+    }
+    identity
+}
+
+/// Whether a directory lies where the system keeps nothing over a reboot.
+fn is_forgotten_at_boot(directory: &Path) -> bool {
+    let directory = directory.canonicalize().unwrap_or_else(|_| directory.to_owned());
+    ["/run", "/var/run", "/dev/shm"].iter().any(|place| directory.starts_with(place))
+}
+
+fn mark_of(state_dir: &Path, id: &str) -> PathBuf {
+    state_dir.join(format!("journal-{id}.failed"))
+}
+
+/// Writes the mark, and makes it durable together with its name.
+fn put_on_record(mark: &Path, reason: &str) -> io::Result<()> {
+    let now = SystemTime::now().duration_since(SystemTime::UNIX_EPOCH).unwrap_or_default();
+    let mut file = File::create(mark)?;
+    writeln!(file, "failed at {} (seconds since 1970): {reason}", now.as_secs())?;
+    file.sync_all()?;
+    match mark.parent() {
+        Some(directory) => File::open(directory)?.sync_all(),
+        None => Ok(()),
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_failure_is_on_record_until_somebody_removes_it() {
+        let directory = tempfile::tempdir().unwrap();
+        let mark = mark_of(directory.path(), "abcd");
+        assert!(!mark.exists());
+        put_on_record(&mark, "input/output error").unwrap();
+        put_on_record(&mark, "input/output error").unwrap();
+        let text = std::fs::read_to_string(&mark).unwrap();
+        assert!(text.contains("input/output error"), "{text}");
+        assert!(put_on_record(&directory.path().join("no/such"), "").is_err());
+    }
+
+    #[test]
+    fn a_journal_is_damaged_for_all_its_volumes_or_for_none() {
+        let spec = |name: &str, accept_loss| VolumeSpec {
+            journal: Some("/j".into()),
+            accept_loss,
+            ..VolumeSpec::new(name, format!("/{name}")).unwrap()
+        };
+        assert!(named(&[spec("a", true), spec("b", true)])["/j"]);
+        assert!(!named(&[spec("a", true), spec("b", false)])["/j"]);
+        assert_eq!(count(&[spec("a", true), spec("b", false)]), 1);
+    }
+
+    #[test]
+    fn a_place_that_a_reboot_empties_is_no_place_for_the_record() {
+        assert!(is_forgotten_at_boot(Path::new("/run/forebay")));
+        assert!(!is_forgotten_at_boot(Path::new("/var/lib/forebay")));
+        assert!(!is_forgotten_at_boot(Path::new("/runner")));
+    }
+
+    #[test]
+    fn another_name_or_backing_is_another_disk() {
+        let spec = |name: &str, backing: &str| VolumeSpec::new(name, backing).unwrap();
+        let one = identity(&spec("a", "/dev/sdb"));
+        assert_eq!(one, identity(&spec("a", "/dev/sdb")));
+        assert_ne!(one, identity(&spec("b", "/dev/sdb")));
+        assert_ne!(one, identity(&spec("a", "/dev/sdc")));
+    }
+}

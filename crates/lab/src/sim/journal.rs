@@ -1,0 +1,466 @@
+//! The journal of the simulated machine, and what becomes of it when the process dies.
+//!
+//! The log is the shipped one, in its shipped format, on a device that tears what is being written
+//! when the power goes. When it fails, the machine does what the runtime does: it writes a mark
+//! that outlives everything, so that the records are never used again, and brings what is dirty
+//! to the disks.
+
+use super::Sabotage;
+use super::dice::{Dice, Ppm};
+use super::disk::sectors_of;
+use super::memory::{read_stamp, write_stamp};
+use super::oracle::ZERO;
+use super::queue::Event;
+use super::world::{World, pool_index};
+use forebay_engine::{Answer, Note, NoteKind, Outcome, Part, PartId};
+use forebay_format::journal::{Geometry, JournalId, LOG_OFFSET, RecordKind};
+use forebay_journal::{
+    Admission as LogAdmission, Checkpoint, Entry, Extent, Found, Image, Log, LogWrite, ReadAt,
+    Source, Told, recover,
+};
+use forebay_types::{IoError, IoResult, LINE_BYTES, SECTOR_BYTES, VolumeId};
+use forebay_volume::{Admission, worker_of};
+
+/// What a journal is like.
+#[derive(Clone, Copy, Debug)]
+pub(crate) struct JournalPlan {
+    pub segment_bytes: u64,
+    pub segments: u64,
+    pub buffer_bytes: usize,
+    pub buffers: usize,
+    /// Whether each write waits for its record, or only flushes do.
+    pub ack: bool,
+    pub latency_us_max: u64,
+    /// Writes that fail, and the journal with them.
+    pub error: Ppm,
+    /// Whether a journal that has failed is replaced by a new one.
+    pub replaced: bool,
+    /// Ticks at which a checkpoint begins although there is room.
+    pub checkpoint: Ppm,
+}
+
+impl JournalPlan {
+    pub(crate) fn draw(dice: &mut Dice) -> Self {
+        let buffer_bytes = dice.pick(&[16 << 10, 64 << 10, 256 << 10]);
+        let segment_bytes = buffer_bytes as u64 * dice.pick(&[1, 2, 8]);
+        Self {
+            segment_bytes,
+            segments: dice.pick(&[8, 16, 64]),
+            buffer_bytes,
+            buffers: dice.pick(&[2, 3, 6]),
+            ack: dice.chance(700_000),
+            latency_us_max: dice.pick(&[0, 100, 5_000]),
+            error: dice.pick(&[0, 0, 0, 500]),
+            replaced: dice.chance(500_000),
+            checkpoint: dice.pick(&[0, 20_000, 300_000]),
+        }
+    }
+
+    const fn geometry(&self) -> Geometry {
+        Geometry { segment_bytes: self.segment_bytes, segments: self.segments }
+    }
+
+    const fn size_bytes(&self) -> u64 {
+        LOG_OFFSET + self.segment_bytes * self.segments
+    }
+
+    fn buffers(&self) -> Vec<Vec<u8>> {
+        vec![vec![0; self.buffer_bytes]; self.buffers]
+    }
+}
+
+/// The journal's device.
+struct Device(Vec<u8>);
+
+impl ReadAt for Device {
+    fn read_at(&mut self, position: u64, buffer: &mut [u8]) -> IoResult {
+        let at = position as usize;
+        buffer.copy_from_slice(self.0.get(at..at + buffer.len()).ok_or(IoError::Io)?);
+        Ok(())
+    }
+}
+
+/// A journal, shared by the volumes that have one.
+pub(crate) struct Journal {
+    plan: JournalPlan,
+    log: Log<Vec<u8>, PartId>,
+    device: Device,
+    writing: Option<(LogWrite<Vec<u8>>, IoResult)>,
+    /// The journal's numbers of the volumes.
+    numbers: Vec<Option<u16>>,
+    /// Outlives the process: the records are not to be used any more.
+    is_marked: bool,
+    /// Journals made so far.
+    made: u8,
+    checkpoint: Option<(Checkpoint, bool)>,
+    /// Volumes whose dirty data has not reached the disk since the journal failed.
+    pub undrained: Vec<u16>,
+    told: Vec<(PartId, Told)>,
+}
+
+fn journal_id(made: u8) -> JournalId {
+    JournalId([made; 16])
+}
+
+fn identity(volume: usize) -> [u8; 32] {
+    [volume as u8; 32]
+}
+
+impl Journal {
+    /// A new journal, known to be on its device.
+    pub(crate) fn new(plan: JournalPlan, sizes: &[Option<u64>]) -> Self {
+        let log = Log::format(journal_id(0), plan.size_bytes(), plan.geometry(), plan.buffers());
+        let mut journal = Self {
+            plan,
+            log,
+            device: Device(vec![0; plan.size_bytes() as usize]),
+            writing: None,
+            numbers: Vec::new(),
+            is_marked: false,
+            made: 0,
+            checkpoint: None,
+            undrained: Vec::new(),
+            told: Vec::new(),
+        };
+        journal.attach(sizes, true);
+        journal
+    }
+
+    fn attach(&mut self, sizes: &[Option<u64>], writes: bool) {
+        let log = &mut self.log;
+        let numbers = sizes.iter().enumerate().map(|(volume, size)| {
+            size.map(|size| {
+                let number = log.add_volume("volume", size, identity(volume));
+                number.expect("there are few volumes")
+            })
+        });
+        self.numbers = numbers.collect();
+        let write = self.log.poll_write().expect("a new log writes its superblock first");
+        self.put(&write, &mut |_| writes);
+        self.log.complete(write, Ok(()), &mut self.told);
+        assert!(self.told.is_empty());
+    }
+
+    fn put(&mut self, write: &LogWrite<Vec<u8>>, survives: &mut impl FnMut(usize) -> bool) {
+        for (index, sector) in write.bytes().chunks(SECTOR_BYTES as usize).enumerate() {
+            if survives(index) {
+                let at = write.position as usize + index * SECTOR_BYTES as usize;
+                self.device.0[at..at + sector.len()].copy_from_slice(sector);
+            }
+        }
+    }
+
+    fn number(&self, volume: VolumeId) -> Option<u16> {
+        self.numbers[usize::from(volume.0)]
+    }
+
+    /// Whether each write of a volume waits for its record.
+    pub(crate) const fn keeps_each_write(&self) -> bool {
+        self.plan.ack
+    }
+
+    pub(crate) fn is_idle(&self) -> bool {
+        (self.writing.is_none() && self.log.is_idle() || self.log.failed().is_some())
+            && self.checkpoint.is_none()
+            && self.undrained.is_empty()
+    }
+}
+
+impl World {
+    pub(crate) fn make_journal(&mut self) {
+        let Some(plan) = self.plan.journal else { return };
+        let sizes = self.journal_sizes();
+        self.journal = Some(Journal::new(plan, &sizes));
+    }
+
+    fn journal_sizes(&self) -> Vec<Option<u64>> {
+        let volumes = self.plan.volumes.iter();
+        volumes.map(|volume| volume.journal.then_some(volume.sectors * SECTOR_BYTES)).collect()
+    }
+
+    pub(crate) fn has_journal(&self, volume: VolumeId) -> bool {
+        self.journal.as_ref().is_some_and(|journal| journal.number(volume).is_some())
+    }
+
+    pub(crate) fn admit_part(&mut self, part: &Part, fua: bool) -> Admission {
+        let Some(journal) = &mut self.journal else { return Admission::Free };
+        if journal.number(part.volume).is_none() {
+            return Admission::Free;
+        }
+        match journal.log.admit(part.range.len, part.id) {
+            LogAdmission::Granted => Admission::Logged { wait: journal.plan.ack || fua },
+            LogAdmission::Wait => Admission::Wait,
+            LogAdmission::Full | LogAdmission::Failed => Admission::Through,
+        }
+    }
+
+    pub(crate) fn withdraw_permit(&mut self) {
+        self.journal.as_mut().expect("a permit came from it").log.withdraw();
+    }
+
+    pub(crate) fn wait_for_barrier(&mut self, part: PartId) -> Result<bool, IoError> {
+        if self.strikes_always(Sabotage::IgnoreBarrier) {
+            return Ok(true);
+        }
+        self.journal.as_mut().expect("the volume has one").log.barrier(part)
+    }
+
+    /// Records a note, as the runtime does under the shard's lock.
+    pub(crate) fn take_note(&mut self, shard: usize, note: Note, payload: &[u8]) -> Option<Answer> {
+        let Note { part, volume, range, kind } = note;
+        let skipped = match kind {
+            NoteKind::Forget => self.strikes_always(Sabotage::SkipForget),
+            NoteKind::Zero { .. } => self.strikes_always(Sabotage::SkipEraseNote),
+            _ => false,
+        };
+        if skipped {
+            return Some(Answer { part, outcome: Outcome::Done(Ok(())) });
+        }
+        let text = format!("the journal is told: {kind:?} {range}");
+        self.note(volume.0, range, || text);
+        let pool = &self.shards[shard].pool;
+        let journal = self.journal.as_mut().expect("the volume has one");
+        let number = journal.number(volume).expect("the volume is recorded");
+        let entry = |kind| Entry { kind, volume: number, range };
+        let noted = match kind {
+            NoteKind::Write { slots, wait } => {
+                let mut bytes = payload.to_vec();
+                if !slots.is_empty() {
+                    bytes.resize(range.len as usize, 0);
+                    for at in 0..range.len / SECTOR_BYTES {
+                        let byte = range.offset % LINE_BYTES + at * SECTOR_BYTES;
+                        let slot = slots[(byte / LINE_BYTES) as usize];
+                        let stamp = pool[pool_index(slot, (byte % LINE_BYTES) as u32)];
+                        write_stamp(&mut bytes, at * SECTOR_BYTES, stamp);
+                    }
+                }
+                let waiter = wait.then_some(part);
+                journal.log.append(entry(RecordKind::Write), [&bytes[..]].into_iter(), waiter);
+                true
+            }
+            NoteKind::Zero { unmap } => {
+                journal.log.note(entry(RecordKind::Zero { unmap }), Some(part))
+            }
+            NoteKind::Discard => journal.log.note(entry(RecordKind::Discard), Some(part)),
+            NoteKind::Forget => journal.log.note(entry(RecordKind::Forget), Some(part)),
+        };
+        (!noted).then_some(Answer { part, outcome: Outcome::Unlogged })
+    }
+
+    /// Starts what the journal has to write.
+    pub(crate) fn pump_journal(&mut self) {
+        let Some(journal) = &mut self.journal else { return };
+        if journal.writing.is_some() {
+            return;
+        }
+        let Some(write) = journal.log.poll_write() else { return };
+        let plan = journal.plan;
+        let fails = !self.device.healed && self.dice.chance(plan.error);
+        let result = if fails { Err(IoError::Io) } else { Ok(()) };
+        journal.writing = Some((write, result));
+        self.report.journal_writes += 1;
+        let time_us = self.now_us + self.dice.range(0, plan.latency_us_max);
+        self.queue.push(time_us, Event::Journal);
+    }
+
+    /// A write of the journal has ended.
+    pub(crate) fn end_journal_write(&mut self) {
+        let lose_batch = self.strikes(Sabotage::LoseBatch);
+        let tear_batch = self.strikes(Sabotage::TearBatch);
+        let lose_superblock = self.strikes_always(Sabotage::LoseSuperblock);
+        let marks = !self.strikes_always(Sabotage::SkipMark);
+        let dice = &mut self.dice;
+        let journal = self.journal.as_mut().expect("it was writing");
+        let (write, result) = journal.writing.take().expect("it was writing");
+        let keep = if result.is_ok() { 1_000_000 } else { dice.pick(&[0, 500_000, 1_000_000]) };
+        let is_batch = write.batch().is_some();
+        let half = write.len / SECTOR_BYTES as usize / 2;
+        journal.put(&write, &mut |sector| {
+            let lost =
+                if is_batch { lose_batch || tear_batch && sector >= half } else { lose_superblock };
+            !lost && dice.chance(keep)
+        });
+        let mut told = std::mem::take(&mut journal.told);
+        journal.log.complete(write, result, &mut told);
+        if result.is_err() {
+            // The mark is durable before anybody is told to go on without the journal.
+            journal.is_marked = marks;
+            journal.checkpoint = None;
+            let numbers = journal.numbers.iter().enumerate();
+            let journaled = numbers.filter(|(_, number)| number.is_some());
+            journal.undrained = journaled.map(|(volume, _)| volume as u16).collect();
+            self.report.journal_failures += 1;
+        }
+        for (part, told) in told.drain(..) {
+            let outcome = match told {
+                Told::Durable => Outcome::Done(Ok(())),
+                Told::Lost(_) => Outcome::Unlogged,
+                Told::Room => Outcome::Retry(None),
+            };
+            self.queue.push(self.now_us, Event::Answer(worker_of(part), Answer { part, outcome }));
+        }
+        self.journal.as_mut().expect("as above").told = told;
+        self.pump_journal();
+    }
+
+    /// The volumes to be destaged for a checkpoint that begins now.
+    pub(crate) fn begin_checkpoint(&mut self) -> Vec<u16> {
+        let Some(journal) = &mut self.journal else { return Vec::new() };
+        let wanted = journal.log.wants_checkpoint() || self.dice.chance(journal.plan.checkpoint);
+        let Some(checkpoint) = wanted.then(|| journal.log.begin_checkpoint()).flatten() else {
+            return Vec::new();
+        };
+        if self.strikes_always(Sabotage::CheckpointEarly) {
+            let journal = self.journal.as_mut().expect("as above");
+            checkpoint.volumes.iter().for_each(|&number| journal.log.checkpointed(number, Ok(())));
+            return Vec::new();
+        }
+        let journal = self.journal.as_mut().expect("as above");
+        self.report.checkpoints += 1;
+        let numbers = journal.numbers.iter().enumerate();
+        let volumes = numbers
+            .filter(|(_, number)| number.is_some_and(|n| checkpoint.volumes.contains(&n)))
+            .map(|(volume, _)| volume as u16)
+            .collect();
+        journal.checkpoint = Some((checkpoint, true));
+        volumes
+    }
+
+    /// Everything dirty of a volume has reached its disk, or has not.
+    pub(crate) fn destaged(&mut self, volume: VolumeId, result: IoResult) {
+        let Some(journal) = &mut self.journal else { return };
+        if journal.log.failed().is_some() {
+            if result.is_ok() {
+                journal.undrained.retain(|&undrained| undrained != volume.0);
+            }
+            return;
+        }
+        let Some((checkpoint, _)) = &mut journal.checkpoint else { return };
+        let number = journal.numbers[usize::from(volume.0)].expect("it is in a checkpoint");
+        checkpoint.volumes.retain(|&other| other != number);
+        if checkpoint.volumes.is_empty() {
+            journal.checkpoint = None;
+        }
+        journal.log.checkpointed(number, result);
+        self.pump_journal();
+    }
+
+    /// After a journal has failed and nothing is left that it alone held, another one takes its
+    /// place, if the administrator is quick.
+    pub(crate) fn replace_journal(&mut self) {
+        let sizes = self.journal_sizes();
+        let Some(journal) = &mut self.journal else { return };
+        let failed = journal.log.failed().is_some();
+        if failed && journal.undrained.is_empty() && journal.plan.replaced {
+            journal.reset(&sizes);
+        }
+    }
+
+    /// What survives of the journal when the process dies; `None` when there is nothing to use.
+    pub(crate) fn crash_journal(&mut self) -> Option<Found> {
+        let sizes = self.journal_sizes();
+        let dice = &mut self.dice;
+        let journal = self.journal.as_mut()?;
+        if let Some((write, _)) = journal.writing.take() {
+            let keep = dice.pick(&[0, 300_000, 900_000, 1_000_000]);
+            journal.put(&write, &mut |_| dice.chance(keep));
+        }
+        journal.checkpoint = None;
+        journal.undrained.clear();
+        if journal.is_marked {
+            journal.reset(&sizes);
+            return None;
+        }
+        let size = journal.plan.size_bytes();
+        let found = recover(&mut journal.device, size).expect("the superblock is whole");
+        if !found.damage.is_empty() {
+            let message = format!("a torn write is no damage: {:?}", found.damage);
+            self.violate(None, message);
+            return None;
+        }
+        Some(found)
+    }
+
+    /// Goes on with what was found. When that is not possible, says so: everything is to be
+    /// brought to the disks first.
+    pub(crate) fn resume_journal(&mut self, found: &Found) -> bool {
+        let loses = self.strikes_always(Sabotage::LoseGeneration);
+        let sizes = self.journal_sizes();
+        let journal = self.journal.as_mut().expect("something was found in it");
+        let Ok(log) = Log::resume(found, journal.plan.buffers()) else { return false };
+        journal.log = log;
+        journal.attach(&sizes, !loses);
+        true
+    }
+
+    /// What the journal says that the disk of a volume may lack.
+    pub(crate) fn journal_image(&self, found: &Found, volume: usize) -> Vec<(Extent, Vec<u64>)> {
+        let journal = self.journal.as_ref().expect("something was found in it");
+        let Some(number) = journal.numbers[volume] else { return Vec::new() };
+        let image = Image::of_volume(&found.records, number);
+        let stamps = |extent: &Extent| {
+            let count = extent.range.len / SECTOR_BYTES;
+            let of = |sector: u64| match extent.source {
+                Source::Write { record, offset } => {
+                    let at = found.records[record].position + offset + sector * SECTOR_BYTES;
+                    read_stamp(&journal.device.0, at)
+                }
+                Source::Zero { .. } | Source::Discard => ZERO,
+            };
+            (0..count).map(of).collect()
+        };
+        image.extents().map(|extent| (extent, stamps(&extent))).collect()
+    }
+
+    /// Brings what the journal says to the disks themselves, past everything.
+    pub(crate) fn drain_to_disk(&mut self, found: &Found) {
+        for volume in 0..self.volumes.len() {
+            for (extent, stamps) in self.journal_image(found, volume) {
+                if extent.source == Source::Discard {
+                    continue;
+                }
+                let Self { volumes, dice, .. } = self;
+                for (sector, stamp) in sectors_of(extent.range).zip(stamps) {
+                    volumes[volume].disk.write(sector, stamp, dice);
+                }
+            }
+            self.volumes[volume].disk.flush();
+        }
+    }
+}
+
+impl Journal {
+    /// A new journal on a new device.
+    fn reset(&mut self, sizes: &[Option<u64>]) {
+        self.made = self.made.wrapping_add(1);
+        let plan = self.plan;
+        let id = journal_id(self.made);
+        self.log = Log::format(id, plan.size_bytes(), plan.geometry(), plan.buffers());
+        self.device.0.fill(0);
+        self.is_marked = false;
+        self.writing = None;
+        self.attach(sizes, true);
+    }
+
+    /// Bytes for a request that restores a part of what was found.
+    pub(crate) fn payload(stamps: &[u64]) -> Vec<u8> {
+        let mut bytes = vec![0; stamps.len() * SECTOR_BYTES as usize];
+        for (at, &stamp) in stamps.iter().enumerate() {
+            write_stamp(&mut bytes, at as u64 * SECTOR_BYTES, stamp);
+        }
+        bytes
+    }
+
+    pub(crate) fn self_check(&self) {
+        self.log.self_check();
+    }
+
+    /// All that was found has been loaded.
+    pub(crate) fn restored(&mut self) {
+        self.numbers.iter().flatten().for_each(|&number| self.log.restored(number));
+    }
+
+    pub(crate) const fn has_failed(&self) -> bool {
+        self.log.failed().is_some()
+    }
+}

@@ -1,0 +1,632 @@
+//! A journal at work: opened, written by a thread of its own, and given up when its device fails.
+//!
+//! Workers record writes under the lock of their shard, and then go on; the journal's thread
+//! writes whatever has come together, makes it durable, and posts the answers to the workers that
+//! wait. The same thread begins checkpoints, which the workers carry out.
+//!
+//! When a write fails, nobody is told anything before the failure itself is on record outside of
+//! the journal: a journal that is readable again tomorrow would undo what was acknowledged
+//! without it. Until then writes and flushes wait; then they go to the disks.
+
+use crate::shared::{Inbox, Message, lock};
+use forebay_backend::{AlignedBuffer, Backend, Blocking};
+use forebay_engine::{Answer, Note, NoteKind, Outcome, Part, PartId};
+use forebay_format::journal::{
+    BATCH_BYTES_MAX, Geometry, JOURNAL_BYTES_MIN, JournalId, LOG_OFFSET, RecordKind,
+    SuperblockInvalid,
+};
+use forebay_journal::{
+    Admission as LogAdmission, Entry, Extent, Found, Image, Log, LogError, LogUsage, LogWrite,
+    ReadAt, RecoverError, Source, Told, recover,
+};
+use forebay_types::{Durability, IoError, IoResult, VolumeId};
+use forebay_volume::{Admission, worker_of};
+use std::sync::{Arc, Condvar, Mutex, PoisonError};
+use std::thread::JoinHandle;
+use std::time::{Duration, Instant};
+
+/// Batches that may grow or be written at once. Each worker may need one of its own for a moment.
+const BUFFERS_SPARE: usize = 2;
+/// How long the thread sleeps at most.
+const TICK: Duration = Duration::from_millis(100);
+/// A checkpoint when there has been none for so long, so that a recovery stays short.
+const CHECKPOINT_EVERY: Duration = Duration::from_secs(30);
+
+/// Why a journal can't be used.
+#[derive(Debug, thiserror::Error)]
+#[non_exhaustive]
+pub enum JournalError {
+    /// The device is too small.
+    #[error(
+        "journal {name} has {bytes} bytes; it needs {JOURNAL_BYTES_MIN}, and better a tenth of \
+         the memory"
+    )]
+    Small {
+        /// The device.
+        name: String,
+        /// Its size.
+        bytes: u64,
+    },
+    /// It can't be written.
+    #[error("journal {0} can only be read; make it writable or name another one")]
+    ReadOnly(String),
+    /// There is something else on it.
+    #[error(
+        "{0} holds something that is not a journal of this program; name another device, or \
+         overwrite its first 128 KiB with zeroes if what is on it is not needed"
+    )]
+    Foreign(String),
+    /// It can't be read as a journal.
+    #[error("journal {name} {error}; replace it, or bring back the program that wrote it")]
+    Unusable {
+        /// The device.
+        name: String,
+        /// What is wrong.
+        error: RecoverError,
+    },
+    /// Something that was acknowledged can't be read any more.
+    #[error(
+        "journal {name} is damaged: {damage}; acknowledged writes are lost. To serve what is \
+         left, start once with accept-loss=yes on its volumes"
+    )]
+    Damaged {
+        /// The device.
+        name: String,
+        /// What is damaged.
+        damage: String,
+    },
+    /// It was given up.
+    #[error(
+        "journal {name} ({id}) failed earlier and was given up: its records are older than the \
+         disks. Replace it, or overwrite its first 128 KiB with zeroes to begin a new one"
+    )]
+    Abandoned {
+        /// The device.
+        name: String,
+        /// Which journal.
+        id: JournalId,
+    },
+    /// It holds writes of this volume's name for another disk.
+    #[error(
+        "journal {name} holds {bytes} bytes of a volume '{volume}' with another backing or size; \
+         serve it as it was named then, or, if these writes are not needed, under another name"
+    )]
+    OtherDisk {
+        /// The device.
+        name: String,
+        /// The volume.
+        volume: String,
+        /// What is held.
+        bytes: u64,
+    },
+    /// Its device fails.
+    #[error("journal {name}: {error}")]
+    Io {
+        /// The device.
+        name: String,
+        /// What it answers.
+        error: IoError,
+    },
+    /// Its limits.
+    #[error("journal {name}: {error}")]
+    Log {
+        /// The device.
+        name: String,
+        /// Which limit.
+        error: LogError,
+    },
+}
+
+/// Where the failure of a journal is put on record, before anything goes on without it.
+pub type OnFailure = Box<dyn Fn(JournalId, IoError) -> std::io::Result<()> + Send + Sync>;
+
+/// How a journal is opened.
+pub struct JournalSettings {
+    /// Its device.
+    pub backend: Arc<dyn Backend>,
+    /// Whether what has been lost of it is accepted.
+    pub accept_loss: bool,
+    /// Whether the failure of this one is on record.
+    pub is_abandoned: Box<dyn Fn(JournalId) -> bool>,
+    /// See [`OnFailure`].
+    pub on_failure: OnFailure,
+}
+
+/// How a journal is doing.
+#[derive(Clone, Debug)]
+pub struct JournalStatus {
+    /// Its device.
+    pub name: String,
+    /// Which journal it is.
+    pub id: String,
+    /// Why it takes nothing more, if so.
+    pub failed: Option<IoError>,
+    /// How full it is, and what it has done.
+    pub usage: LogUsage,
+}
+
+/// A journal as a volume is to use it.
+pub struct VolumeJournal {
+    /// The journal.
+    pub journal: Arc<Journal>,
+    /// When a write is acknowledged.
+    pub durability: Durability,
+    /// What identifies the volume's disk in the journal.
+    pub identity: [u8; 32],
+}
+
+/// Memory of a journal, in bytes.
+pub(crate) const fn journal_bytes(workers: usize) -> u64 {
+    (workers + BUFFERS_SPARE) as u64 * BATCH_BYTES_MAX
+}
+
+struct State {
+    log: Log<AlignedBuffer, PartId>,
+    /// The failure of the log is on record.
+    failure_recorded: bool,
+    /// Parts that wait for that, and what they are told then.
+    held: Vec<Answer>,
+    /// The volumes being served, by their numbers.
+    volumes: Vec<(u16, VolumeId)>,
+    checkpoint_at: Instant,
+    stopping: bool,
+}
+
+/// An open journal.
+pub struct Journal {
+    name: String,
+    backend: Arc<dyn Backend>,
+    state: Mutex<State>,
+    bell: Condvar,
+    /// Told when a write of the log has ended.
+    written: Condvar,
+    found: Mutex<Found>,
+    on_failure: OnFailure,
+    inboxes: Vec<Arc<Inbox>>,
+    thread: Mutex<Option<JoinHandle<()>>>,
+}
+
+struct Device<'a>(Blocking<'a>);
+
+impl ReadAt for Device<'_> {
+    fn read_at(&mut self, position: u64, buffer: &mut [u8]) -> Result<(), IoError> {
+        let mut aligned = AlignedBuffer::new(buffer.len());
+        self.0.read(position, &mut aligned)?;
+        buffer.copy_from_slice(&aligned);
+        Ok(())
+    }
+}
+
+impl Journal {
+    /// Opens a journal, or makes one where there are only zeroes.
+    pub(crate) fn open(
+        settings: JournalSettings,
+        inboxes: Vec<Arc<Inbox>>,
+    ) -> Result<Arc<Self>, JournalError> {
+        let JournalSettings { backend, accept_loss, is_abandoned, on_failure } = settings;
+        let name = backend.description().name.clone();
+        let size_bytes = backend.description().size_bytes;
+        if backend.description().read_only {
+            return Err(JournalError::ReadOnly(name));
+        }
+        let Some(geometry) = Geometry::for_size(size_bytes) else {
+            return Err(JournalError::Small { name, bytes: size_bytes });
+        };
+        let buffers = || {
+            let count = inboxes.len() + BUFFERS_SPARE;
+            (0..count).map(|_| AlignedBuffer::new(BATCH_BYTES_MAX as usize)).collect::<Vec<_>>()
+        };
+        let mut device = Device(Blocking::new(&*backend));
+        let (log, found) = match recover(&mut device, size_bytes) {
+            Ok(found) => {
+                let id = found.superblock.journal;
+                if is_abandoned(id) {
+                    return Err(JournalError::Abandoned { name, id });
+                }
+                if let Some(damage) = found.damage.first() {
+                    let damage = damage.to_string();
+                    if !accept_loss {
+                        return Err(JournalError::Damaged { name, damage });
+                    }
+                    tracing::error!("journal {name} is damaged: {damage}; the loss is accepted");
+                }
+                let log = Log::resume(&found, buffers());
+                (log.map_err(|error| JournalError::Log { name: name.clone(), error })?, found)
+            }
+            Err(RecoverError::Superblock(SuperblockInvalid::Foreign)) => {
+                make(&name, &backend, size_bytes, geometry, buffers())?
+            }
+            Err(error) => return Err(JournalError::Unusable { name, error }),
+        };
+        let state = State {
+            log,
+            failure_recorded: false,
+            held: Vec::new(),
+            volumes: Vec::new(),
+            checkpoint_at: Instant::now(),
+            stopping: false,
+        };
+        let journal = Arc::new(Self {
+            name,
+            backend,
+            state: Mutex::new(state),
+            bell: Condvar::new(),
+            written: Condvar::new(),
+            found: Mutex::new(found),
+            on_failure,
+            inboxes,
+            thread: Mutex::new(None),
+        });
+        let theirs = Arc::clone(&journal);
+        let thread = std::thread::Builder::new().name("journal".into()).spawn(move || theirs.run());
+        let thread = thread.map_err(|_| JournalError::Io {
+            name: journal.name.clone(),
+            error: IoError::NoMemory,
+        })?;
+        *lock(&journal.thread) = Some(thread);
+        journal.wait_for_superblock()?;
+        Ok(journal)
+    }
+
+    /// How it is doing.
+    pub fn status(&self) -> JournalStatus {
+        let state = self.lock();
+        JournalStatus {
+            name: self.name.clone(),
+            id: state.log.superblock().journal.to_string(),
+            failed: state.log.failed(),
+            usage: state.log.usage(),
+        }
+    }
+
+    /// Volumes that the journal holds writes of and that are not being served, with the bytes.
+    pub fn unserved(&self) -> Vec<(String, u64)> {
+        let found = lock(&self.found);
+        let served: Vec<u16> = self.lock().volumes.iter().map(|(number, _)| *number).collect();
+        let others = found.superblock.volumes.iter();
+        let others = others.filter(|volume| !served.contains(&volume.number));
+        let held = others.map(|volume| {
+            let image = Image::of_volume(&found.records, volume.number);
+            (volume.name.clone(), image.write_bytes())
+        });
+        held.filter(|(_, bytes)| *bytes > 0).collect()
+    }
+
+    fn lock(&self) -> std::sync::MutexGuard<'_, State> {
+        // A log that failed an assertion can't be trusted, nor what it has acknowledged.
+        self.state.lock().expect("the journal failed an assertion; see the log above")
+    }
+
+    fn wait_for_superblock(&self) -> Result<(), JournalError> {
+        let mut state = self.lock();
+        loop {
+            if let Some(error) = state.log.failed() {
+                return Err(JournalError::Io { name: self.name.clone(), error });
+            }
+            if state.log.superblock_is_durable() {
+                return Ok(());
+            }
+            self.bell.notify_one();
+            state = self.written.wait(state).unwrap_or_else(PoisonError::into_inner);
+        }
+    }
+
+    /// Begins to record a volume. Returns its number in the journal.
+    pub(crate) fn attach(
+        &self,
+        name: &str,
+        size_bytes: u64,
+        identity: [u8; 32],
+        volume: VolumeId,
+    ) -> Result<u16, JournalError> {
+        self.check_disk(name, size_bytes, identity)?;
+        let number = {
+            let mut state = self.lock();
+            let number = state.log.add_volume(name, size_bytes, identity);
+            let number =
+                number.map_err(|error| JournalError::Log { name: self.name.clone(), error })?;
+            state.volumes.push((number, volume));
+            number
+        };
+        self.wait_for_superblock()?;
+        Ok(number)
+    }
+
+    /// Refuses a volume by whose name another disk has writes here: served without them, it would
+    /// show old data.
+    fn check_disk(
+        &self,
+        volume: &str,
+        size_bytes: u64,
+        identity: [u8; 32],
+    ) -> Result<(), JournalError> {
+        let found = lock(&self.found);
+        let others = found.superblock.volumes.iter().filter(|other| {
+            other.name == volume && (other.identity, other.size_bytes) != (identity, size_bytes)
+        });
+        for other in others {
+            let bytes = Image::of_volume(&found.records, other.number).write_bytes();
+            if bytes > 0 {
+                let (name, volume) = (self.name.clone(), volume.to_owned());
+                return Err(JournalError::OtherDisk { name, volume, bytes });
+            }
+        }
+        Ok(())
+    }
+
+    /// What the journal holds of a volume, in order of place.
+    pub(crate) fn image(&self, number: u16) -> Vec<Extent> {
+        Image::of_volume(&lock(&self.found).records, number).extents().collect()
+    }
+
+    /// The bytes of an extent that was written, from `from` on.
+    pub(crate) fn read(&self, extent: &Extent, from: u64, len: u64) -> Result<Vec<u8>, IoError> {
+        let Source::Write { record, offset } = extent.source else { return Err(IoError::Invalid) };
+        let found = lock(&self.found);
+        let first = found.records[record].position + offset + from;
+        if found.records[record].is_damaged {
+            return Err(IoError::Io);
+        }
+        let start = first / 4096 * 4096;
+        let mut aligned = AlignedBuffer::new((first + len - start).next_multiple_of(4096) as usize);
+        Blocking::new(&*self.backend).read(start, &mut aligned)?;
+        Ok(aligned[(first - start) as usize..][..len as usize].to_vec())
+    }
+
+    /// Whether the bytes of an extent are known to be wrong.
+    pub(crate) fn is_damaged(&self, extent: &Extent) -> bool {
+        match extent.source {
+            Source::Write { record, .. } => lock(&self.found).records[record].is_damaged,
+            _ => false,
+        }
+    }
+
+    /// Everything the journal held of a volume is in the pool or on the disk.
+    pub(crate) fn restored(&self, number: u16) {
+        self.lock().log.restored(number);
+        let mut found = lock(&self.found);
+        found.records.retain(|record| record.record.volume != number);
+    }
+
+    /// A volume's disk has everything, and the volume is served no more.
+    pub(crate) fn detach(&self, number: u16) -> Result<(), JournalError> {
+        {
+            let mut state = self.lock();
+            state.volumes.retain(|(other, _)| *other != number);
+            if state.log.failed().is_some() {
+                return Ok(());
+            }
+            state.log.settled(number);
+            let removed = state.log.remove_volume(number);
+            removed.map_err(|error| JournalError::Log { name: self.name.clone(), error })?;
+        }
+        self.wait_for_superblock()
+    }
+
+    /// Asks to record a write.
+    pub(crate) fn admit(&self, part: &Part, fua: bool, durability: Durability) -> Admission {
+        let mut state = self.lock();
+        match state.log.admit(part.range.len, part.id) {
+            LogAdmission::Granted => {
+                Admission::Logged { wait: fua || durability == Durability::Ack }
+            }
+            LogAdmission::Wait => Admission::Wait,
+            LogAdmission::Failed if !state.failure_recorded => {
+                state.held.push(Answer { part: part.id, outcome: Outcome::Retry(None) });
+                Admission::Wait
+            }
+            LogAdmission::Full | LogAdmission::Failed => Admission::Through,
+        }
+    }
+
+    /// Gives a permit back.
+    pub(crate) fn withdraw(&self) {
+        self.lock().log.withdraw();
+    }
+
+    /// See [`forebay_volume::Host::barrier`].
+    pub(crate) fn barrier(&self, part: PartId) -> Result<bool, IoError> {
+        let mut state = self.lock();
+        let waits = state.log.barrier(part);
+        if waits.is_err() && !state.failure_recorded {
+            state.held.push(Answer { part, outcome: Outcome::Unlogged });
+            return Ok(false);
+        }
+        waits
+    }
+
+    /// Records a note, with the bytes of a write in pieces. Returns what its part is told at once.
+    pub(crate) fn take<'a>(
+        &self,
+        number: u16,
+        note: &Note,
+        pieces: impl Iterator<Item = &'a [u8]>,
+    ) -> Option<Answer> {
+        let mut state = self.lock();
+        let was_idle = state.log.is_idle();
+        let part = note.part;
+        let entry = |kind| Entry { kind, volume: number, range: note.range };
+        let taken = match note.kind {
+            NoteKind::Write { wait, .. } => {
+                state.log.append(entry(RecordKind::Write), pieces, wait.then_some(part));
+                true
+            }
+            NoteKind::Zero { unmap } => {
+                state.log.note(entry(RecordKind::Zero { unmap }), Some(part))
+            }
+            NoteKind::Discard => state.log.note(entry(RecordKind::Discard), Some(part)),
+            NoteKind::Forget => state.log.note(entry(RecordKind::Forget), Some(part)),
+        };
+        if was_idle {
+            self.bell.notify_one();
+        }
+        if taken {
+            return None;
+        }
+        let answer = Answer { part, outcome: Outcome::Unlogged };
+        if state.failure_recorded {
+            return Some(answer);
+        }
+        state.held.push(answer);
+        None
+    }
+
+    /// Ends the thread. With `clean`, all disks have everything, and the journal says so.
+    pub(crate) fn close(&self, clean: bool) {
+        let mut state = self.lock();
+        if clean {
+            let numbers: Vec<u16> = state.volumes.iter().map(|(number, _)| *number).collect();
+            for number in numbers {
+                state.log.settled(number);
+                // What is held of volumes that nobody serves keeps the journal from being clean;
+                // records of the others must not undo what is done to their disks meanwhile.
+                let removed = state.log.remove_volume(number);
+                debug_assert!(removed.is_ok(), "it was settled just now");
+            }
+            state.log.close();
+        }
+        state.stopping = true;
+        drop(state);
+        self.bell.notify_one();
+        if let Some(thread) = lock(&self.thread).take() {
+            let _ = thread.join();
+        }
+    }
+
+    /// The thread: writes what there is to write, until the end.
+    fn run(self: &Arc<Self>) {
+        let mut told = Vec::new();
+        let mut state = self.lock();
+        loop {
+            if let Some(mut write) = state.log.poll_write() {
+                drop(state);
+                let result = self.write(&mut write);
+                state = self.lock();
+                state.log.complete(write, result, &mut told);
+                if let Err(error) = result {
+                    drop(state);
+                    self.record_failure(error);
+                    state = self.lock();
+                    state.failure_recorded = true;
+                    self.answer(std::mem::take(&mut state.held).into_iter());
+                }
+                self.answer(told.drain(..).map(|(part, told)| told_answer(part, told)));
+                self.written.notify_all();
+                self.checkpoint_if_due(&mut state);
+                continue;
+            }
+            if state.stopping {
+                return;
+            }
+            self.checkpoint_if_due(&mut state);
+            if state.log.is_idle() || state.log.failed().is_some() {
+                let waited = self.bell.wait_timeout(state, TICK);
+                state = waited.map_or_else(|e| e.into_inner().0, |(state, _)| state);
+            }
+        }
+    }
+
+    fn write(&self, write: &mut LogWrite<AlignedBuffer>) -> IoResult {
+        let device = Blocking::new(&*self.backend);
+        match write.batch() {
+            Some(bytes) => device.write(write.position, bytes, true),
+            None => device.write(write.position, &AlignedBuffer::from(write.bytes()), true),
+        }
+    }
+
+    fn answer(&self, answers: impl Iterator<Item = Answer>) {
+        for answer in answers {
+            let worker = usize::from(worker_of(answer.part));
+            self.inboxes[worker].post(Message::Answer(answer));
+        }
+    }
+
+    /// Puts the failure on record, however long that takes: nothing goes on before it is.
+    fn record_failure(&self, error: IoError) {
+        let id = self.lock().log.superblock().journal;
+        let name = &self.name;
+        tracing::error!(
+            "journal {name} has failed ({error}); its volumes write through from now on, and what \
+             is dirty is brought to their disks"
+        );
+        while let Err(error) = (self.on_failure)(id, error) {
+            tracing::error!(
+                "the failure of journal {name} can't be put on record: {error}; writes wait"
+            );
+            std::thread::sleep(Duration::from_secs(1));
+        }
+    }
+
+    fn checkpoint_if_due(self: &Arc<Self>, state: &mut State) {
+        let age = state.checkpoint_at.elapsed();
+        if state.log.failed().is_some() {
+            if age >= Duration::from_secs(1) {
+                state.checkpoint_at = Instant::now();
+                let volumes: Vec<_> = state.volumes.iter().map(|(_, volume)| *volume).collect();
+                volumes.into_iter().for_each(|volume| self.destage(volume, None));
+            }
+            return;
+        }
+        let due = state.log.wants_checkpoint() && age >= TICK / 10 || age >= CHECKPOINT_EVERY;
+        if !due {
+            return;
+        }
+        state.checkpoint_at = Instant::now();
+        let Some(checkpoint) = state.log.begin_checkpoint() else { return };
+        for number in checkpoint.volumes {
+            match state.volumes.iter().find(|(other, _)| *other == number) {
+                Some(&(_, volume)) => self.destage(volume, Some(number)),
+                // It is being removed, after a flush of its own.
+                None => state.log.checkpointed(number, Err(IoError::Shutdown)),
+            }
+        }
+    }
+
+    /// Brings a volume's dirty data to its disk, for a checkpoint if `number` is given.
+    fn destage(self: &Arc<Self>, volume: VolumeId, number: Option<u16>) {
+        let journal = Arc::clone(self);
+        let tell = move |result: IoResult| {
+            let Some(number) = number else { return };
+            let mut state = journal.lock();
+            if state.log.failed().is_none() {
+                state.log.checkpointed(number, result);
+                journal.bell.notify_one();
+            }
+        };
+        self.inboxes[0].post(Message::Task(Box::new(move |tasks| {
+            tasks.checkpoint(volume, Box::new(tell));
+        })));
+    }
+}
+
+fn told_answer(part: PartId, told: Told) -> Answer {
+    let outcome = match told {
+        Told::Durable => Outcome::Done(Ok(())),
+        Told::Lost(_) => Outcome::Unlogged,
+        Told::Room => Outcome::Retry(None),
+    };
+    Answer { part, outcome }
+}
+
+/// Makes a journal where there are only zeroes.
+fn make(
+    name: &str,
+    backend: &Arc<dyn Backend>,
+    size_bytes: u64,
+    geometry: Geometry,
+    buffers: Vec<AlignedBuffer>,
+) -> Result<(Log<AlignedBuffer, PartId>, Found), JournalError> {
+    let mut head = AlignedBuffer::new(LOG_OFFSET as usize);
+    let failed = |error| JournalError::Io { name: name.to_owned(), error };
+    Blocking::new(&**backend).read(0, &mut head).map_err(failed)?;
+    if head.iter().any(|&byte| byte != 0) {
+        return Err(JournalError::Foreign(name.to_owned()));
+    }
+    let mut id = [0; 16];
+    rustix::rand::getrandom(&mut id, rustix::rand::GetRandomFlags::empty())
+        .map_err(|_| failed(IoError::NoMemory))?;
+    let log = Log::format(JournalId(id), size_bytes, geometry, buffers);
+    let superblock = log.superblock().clone();
+    tracing::info!("journal {name}: a new one, {id}", id = superblock.journal);
+    Ok((log, Found::nothing(superblock)))
+}

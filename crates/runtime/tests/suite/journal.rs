@@ -1,0 +1,372 @@
+//! Volumes whose writes a journal keeps.
+//!
+//! A loss of power is a copy of disk and journal as they are at that moment, and another runtime
+//! over the copies: what only the first one's memory held is gone.
+
+use crate::server::{Server, read_backend, settings};
+use forebay_backend::layers::{Gate, Kinds};
+use forebay_backend::{AlignedBuffer, Backend, Blocking, MemoryBackend};
+use forebay_policy::PolicyKind;
+use forebay_runtime::{
+    Engine, Journal, JournalError, JournalSettings, Runtime, RuntimeConfig, VolumeJournal,
+};
+use forebay_types::{Durability, IoError, Mode};
+use std::collections::BTreeMap;
+use std::sync::atomic::{AtomicBool, Ordering};
+use std::sync::{Arc, Mutex};
+use std::time::Duration;
+
+const MIB: u64 = 1 << 20;
+const JOURNAL_BYTES: u64 = 40 * MIB;
+
+fn memory(bytes: u64) -> Arc<MemoryBackend> {
+    Arc::new(MemoryBackend::new(bytes).unwrap())
+}
+
+fn copy(of: &dyn Backend) -> Arc<MemoryBackend> {
+    let size = of.description().size_bytes;
+    let twin = memory(size);
+    for offset in (0..size).step_by(MIB as usize) {
+        let len = MIB.min(size - offset);
+        let mut buffer = AlignedBuffer::new(len as usize);
+        Blocking::new(of).read(offset, &mut buffer).unwrap();
+        Blocking::new(&*twin).write(offset, &buffer, false).unwrap();
+    }
+    twin
+}
+
+fn start(engine: Engine) -> Server {
+    let policy = PolicyKind::default();
+    let config = RuntimeConfig { memory_bytes: 64 * MIB, workers: 2, engine, policy, journals: 1 };
+    Server::over(Runtime::start(config).unwrap())
+}
+
+fn journal_settings(backend: Arc<dyn Backend>) -> JournalSettings {
+    JournalSettings {
+        backend,
+        accept_loss: false,
+        is_abandoned: Box::new(|_| false),
+        on_failure: Box::new(|_, _| Ok(())),
+    }
+}
+
+fn open(server: &Server, backend: Arc<dyn Backend>) -> Arc<Journal> {
+    server.runtime.open_journal(journal_settings(backend)).unwrap()
+}
+
+fn add(server: &Server, disk: Arc<dyn Backend>, journal: &Arc<Journal>, durability: Durability) {
+    add_named(server, "v", disk, journal, durability);
+}
+
+fn add_named(
+    server: &Server,
+    name: &str,
+    disk: Arc<dyn Backend>,
+    journal: &Arc<Journal>,
+    durability: Durability,
+) {
+    let journal = Arc::clone(journal);
+    let identity = [name.as_bytes()[0]; 32];
+    let journal = Some(VolumeJournal { journal, durability, identity });
+    let settings =
+        forebay_runtime::VolumeSettings { journal, ..settings(name, disk, Mode::WriteBack) };
+    server.runtime.add_volume(settings).unwrap();
+}
+
+fn block(value: u64) -> Vec<u8> {
+    (0..512).flat_map(|at: u64| (value * 1000 + at).to_le_bytes()).collect()
+}
+
+fn write_some(server: &Server, blocks: std::ops::Range<u64>) -> BTreeMap<u64, Vec<u8>> {
+    let mut client = server.client("v");
+    let mut written = BTreeMap::new();
+    for value in blocks {
+        let offset = value * 7919 % 4096 * 4096;
+        client.write(offset, &block(value)).unwrap();
+        written.insert(offset, block(value));
+    }
+    written
+}
+
+fn check(server: &Server, written: &BTreeMap<u64, Vec<u8>>) {
+    let mut client = server.client("v");
+    for (&offset, bytes) in written {
+        assert_eq!(&client.read(offset, 4096).unwrap(), bytes, "at {offset}");
+    }
+}
+
+on_both_engines! {
+    every_acknowledged_write_outlives_a_loss_of_power,
+    a_flush_outlives_a_loss_of_power_where_writes_do_not_wait,
+    long_writes_zeroes_and_trims_outlive_a_loss_of_power,
+    a_full_journal_writes_through_and_is_reclaimed,
+    a_journal_that_fails_is_put_on_record_before_anything_is_acknowledged,
+    a_stop_leaves_a_clean_journal,
+    a_removed_volume_leaves_no_record_behind,
+    two_volumes_share_a_journal,
+}
+
+fn every_acknowledged_write_outlives_a_loss_of_power(engine: Engine) {
+    let (disk, journal) = (memory(16 * MIB), memory(JOURNAL_BYTES));
+    let first = start(engine);
+    let opened = open(&first, Arc::clone(&journal) as _);
+    add(&first, Arc::clone(&disk) as _, &opened, Durability::Ack);
+    let mut written = write_some(&first, 0..300);
+    let (disk_then, journal_then) = (copy(&*disk), copy(&*journal));
+    assert!(read_backend(&*disk_then, 0, 4096) != block(0), "the disk lacks it");
+    first.stop();
+
+    // The second one dies as well, after a write over what the first one wrote.
+    let second = start(engine);
+    let opened = open(&second, Arc::clone(&journal_then) as _);
+    add(&second, Arc::clone(&disk_then) as _, &opened, Durability::Ack);
+    check(&second, &written);
+    written.append(&mut write_some(&second, 4096..4196));
+    let (disk_later, journal_later) = (copy(&*disk_then), copy(&*journal_then));
+    second.stop();
+
+    let third = start(engine);
+    let opened = open(&third, journal_later);
+    add(&third, Arc::clone(&disk_later) as _, &opened, Durability::Ack);
+    check(&third, &written);
+    third.stop();
+    for (&offset, bytes) in &written {
+        assert_eq!(&read_backend(&*disk_later, offset, 4096), bytes);
+    }
+}
+
+fn a_flush_outlives_a_loss_of_power_where_writes_do_not_wait(engine: Engine) {
+    let (disk, journal) = (memory(16 * MIB), memory(JOURNAL_BYTES));
+    let first = start(engine);
+    let opened = open(&first, Arc::clone(&journal) as _);
+    add(&first, Arc::clone(&disk) as _, &opened, Durability::Flush);
+    let mut written = write_some(&first, 0..100);
+    let mut client = first.client("v");
+    client.flush().unwrap();
+    client.write_fua(0, &block(77)).unwrap();
+    written.insert(0, block(77));
+    let status = first.status("v");
+    assert!(status.dirty_bytes > 0, "neither brought anything to the disk: {status:?}");
+    let (disk_then, journal_then) = (copy(&*disk), copy(&*journal));
+    first.stop();
+    let second = start(engine);
+    let opened = open(&second, journal_then);
+    add(&second, disk_then, &opened, Durability::Flush);
+    check(&second, &written);
+    second.stop();
+}
+
+fn long_writes_zeroes_and_trims_outlive_a_loss_of_power(engine: Engine) {
+    use forebay_nbd::Command;
+    let (disk, journal) = (memory(16 * MIB), memory(JOURNAL_BYTES));
+    Blocking::new(&*disk).write(8 * MIB, &AlignedBuffer::from(&[9; 8192][..]), true).unwrap();
+    let first = start(engine);
+    let opened = open(&first, Arc::clone(&journal) as _);
+    add(&first, Arc::clone(&disk) as _, &opened, Durability::Ack);
+    let mut client = first.client("v");
+    // Received into the pool, across regions, and not whole lines at its ends.
+    let long: Vec<u8> = (0..(2 * MIB as usize + 1024)).map(|at| (at / 512 % 251) as u8).collect();
+    client.write(MIB - 512, &long).unwrap();
+    assert!(matches!(client.call(Command::WriteZeroes, 0, 8 * MIB, 4096).result, Ok(())));
+    client.write(8 * MIB + 512, &[7; 512]).unwrap();
+    let (disk_then, journal_then) = (copy(&*disk), copy(&*journal));
+    first.stop();
+    let second = start(engine);
+    let opened = open(&second, journal_then);
+    add(&second, disk_then, &opened, Durability::Ack);
+    let mut client = second.client("v");
+    assert!(client.read(MIB - 512, long.len() as u64).unwrap() == long);
+    let mut expected = vec![0; 4096];
+    expected[512..1024].fill(7);
+    expected.extend([9; 4096]);
+    assert_eq!(client.read(8 * MIB, 8192).unwrap(), expected);
+    drop(client);
+    second.stop();
+}
+
+fn a_full_journal_writes_through_and_is_reclaimed(engine: Engine) {
+    let (disk, journal) = (memory(64 * MIB), memory(34 * MIB));
+    let server = start(engine);
+    let opened = open(&server, Arc::clone(&journal) as _);
+    add(&server, Arc::clone(&disk) as _, &opened, Durability::Ack);
+    let mut client = server.client("v");
+    let mut content = vec![0_u8; 64 * MIB as usize];
+    for round in 0..3_u8 {
+        for at in (0..64 * MIB).step_by(256 << 10) {
+            let bytes = vec![round ^ (at >> 18) as u8; 256 << 10];
+            client.write(at, &bytes).unwrap();
+            content[at as usize..at as usize + bytes.len()].copy_from_slice(&bytes);
+        }
+    }
+    let usage = opened.status().usage;
+    assert!(usage.checkpoints > 0, "{usage:?}");
+    assert!(usage.payload_bytes > usage.capacity_bytes, "it was used again and again: {usage:?}");
+    drop(client);
+    server.stop();
+    assert!(read_backend(&*disk, 0, 64 * MIB) == content);
+}
+
+fn a_journal_that_fails_is_put_on_record_before_anything_is_acknowledged(engine: Engine) {
+    let (disk, journal) = (memory(16 * MIB), memory(JOURNAL_BYTES));
+    let gate = Gate::new(Arc::clone(&journal) as _);
+    let server = start(engine);
+    let recorded = Arc::new(AtomicBool::new(false));
+    let tries = Arc::new(Mutex::new(0));
+    let (theirs, their_tries) = (Arc::clone(&recorded), Arc::clone(&tries));
+    let settings = JournalSettings {
+        on_failure: Box::new(move |_, error| {
+            assert_eq!(error, IoError::Io);
+            let mut tries = their_tries.lock().unwrap();
+            *tries += 1;
+            if *tries == 1 {
+                return Err(std::io::Error::other("the state directory is full"));
+            }
+            theirs.store(true, Ordering::SeqCst);
+            Ok(())
+        }),
+        ..journal_settings(Arc::clone(&gate) as _)
+    };
+    let opened = server.runtime.open_journal(settings).unwrap();
+    add(&server, Arc::clone(&disk) as _, &opened, Durability::Ack);
+    let mut written = write_some(&server, 0..50);
+    gate.close(Kinds::ALL);
+    let mut client = server.client("v");
+    let path = server.socket.clone();
+    let flag = Arc::clone(&recorded);
+    let waiting = std::thread::spawn(move || {
+        let mut client = crate::common::client::Client::new(&path, "v");
+        client.write(0, &block(500)).unwrap();
+        assert!(flag.load(Ordering::SeqCst), "nothing is acknowledged before that");
+    });
+    assert!(gate.wait_held(1, Duration::from_secs(10)));
+    gate.fail_all(IoError::Io);
+    gate.open();
+    waiting.join().unwrap();
+    written.insert(0, block(500));
+    assert_eq!(*tries.lock().unwrap(), 2, "it insists");
+    assert_eq!(opened.status().failed, Some(IoError::Io));
+    // Everything goes on, on the disk.
+    client.write(4096, &block(501)).unwrap();
+    written.insert(4096, block(501));
+    client.flush().unwrap();
+    assert_eq!(read_backend(&*disk, 4096, 4096), block(501));
+    assert_eq!(read_backend(&*disk, 0, 4096), block(500));
+    drop(client);
+    check(&server, &written);
+    server.stop();
+    for (&offset, bytes) in &written {
+        assert_eq!(&read_backend(&*disk, offset, 4096), bytes);
+    }
+}
+
+fn a_stop_leaves_a_clean_journal(engine: Engine) {
+    let (disk, journal) = (memory(16 * MIB), memory(JOURNAL_BYTES));
+    let server = start(engine);
+    let opened = open(&server, Arc::clone(&journal) as _);
+    add(&server, Arc::clone(&disk) as _, &opened, Durability::Ack);
+    let written = write_some(&server, 0..100);
+    server.stop();
+    for (&offset, bytes) in &written {
+        assert_eq!(&read_backend(&*disk, offset, 4096), bytes);
+    }
+    // Somebody else changes the disk, as is their right now.
+    Blocking::new(&*disk).write(0, &AlignedBuffer::from(&[3; 4096][..]), true).unwrap();
+    let again = start(engine);
+    let opened = open(&again, Arc::clone(&journal) as _);
+    assert_eq!(opened.unserved(), []);
+    add(&again, Arc::clone(&disk) as _, &opened, Durability::Ack);
+    assert_eq!(again.client("v").read(0, 4096).unwrap(), [3; 4096]);
+    again.stop();
+}
+
+fn a_removed_volume_leaves_no_record_behind(engine: Engine) {
+    let (disk, journal) = (memory(16 * MIB), memory(JOURNAL_BYTES));
+    let server = start(engine);
+    let opened = open(&server, Arc::clone(&journal) as _);
+    add(&server, Arc::clone(&disk) as _, &opened, Durability::Ack);
+    write_some(&server, 0..100);
+    server.runtime.remove_volume("v", |_| {}).unwrap();
+    Blocking::new(&*disk).write(0, &AlignedBuffer::from(&[3; 4096][..]), true).unwrap();
+    // The power goes now, and the volume comes back to its journal.
+    let again = start(engine);
+    let twin = open(&again, copy(&*journal));
+    add(&again, Arc::clone(&disk) as _, &twin, Durability::Ack);
+    assert_eq!(again.client("v").read(0, 4096).unwrap(), [3; 4096]);
+    again.stop();
+    server.stop();
+}
+
+fn two_volumes_share_a_journal(engine: Engine) {
+    let (a, b, journal) = (memory(8 * MIB), memory(8 * MIB), memory(JOURNAL_BYTES));
+    let first = start(engine);
+    let opened = open(&first, Arc::clone(&journal) as _);
+    add_named(&first, "a", Arc::clone(&a) as _, &opened, Durability::Ack);
+    add_named(&first, "b", Arc::clone(&b) as _, &opened, Durability::Ack);
+    first.client("a").write(0, &block(1)).unwrap();
+    first.client("b").write(0, &block(2)).unwrap();
+    let (a_then, b_then, journal_then) = (copy(&*a), copy(&*b), copy(&*journal));
+    first.stop();
+    // At first only one of them comes back; the other's writes wait for it.
+    let second = start(engine);
+    let opened = open(&second, Arc::clone(&journal_then) as _);
+    add_named(&second, "a", Arc::clone(&a_then) as _, &opened, Durability::Ack);
+    assert_eq!(opened.unserved(), [("b".to_owned(), 4096)]);
+    assert_eq!(second.client("a").read(0, 4096).unwrap(), block(1));
+    second.stop();
+    let third = start(engine);
+    let opened = open(&third, journal_then);
+    assert_eq!(opened.unserved(), [("b".to_owned(), 4096)]);
+    add_named(&third, "b", b_then, &opened, Durability::Ack);
+    assert_eq!(third.client("b").read(0, 4096).unwrap(), block(2));
+    third.stop();
+}
+
+#[test]
+fn what_is_no_journal_is_refused_and_left_alone() {
+    let server = start(Engine::Epoll);
+    let refuse = |backend: Arc<dyn Backend>| {
+        server.runtime.open_journal(journal_settings(backend)).err().unwrap()
+    };
+    assert!(matches!(refuse(memory(MIB)), JournalError::Small { .. }));
+    let data = memory(JOURNAL_BYTES);
+    Blocking::new(&*data).write(65536, &AlignedBuffer::from(&[1; 4096][..]), true).unwrap();
+    let error = refuse(Arc::clone(&data) as _);
+    assert!(matches!(error, JournalError::Foreign(_)), "{error}");
+    assert_eq!(read_backend(&*data, 65536, 4096), [1; 4096]);
+    let journal = memory(JOURNAL_BYTES);
+    let id = open(&server, Arc::clone(&journal) as _).status().id;
+    let abandoned = JournalSettings {
+        is_abandoned: Box::new(move |journal| journal.to_string() == id),
+        ..journal_settings(copy(&*journal))
+    };
+    let error = server.runtime.open_journal(abandoned).err().unwrap();
+    assert!(matches!(error, JournalError::Abandoned { .. }), "{error}");
+    server.stop();
+}
+
+#[test]
+fn a_volume_of_the_same_name_on_another_disk_is_refused() {
+    let (disk, journal) = (memory(8 * MIB), memory(JOURNAL_BYTES));
+    let first = start(Engine::Epoll);
+    let opened = open(&first, Arc::clone(&journal) as _);
+    add(&first, Arc::clone(&disk) as _, &opened, Durability::Ack);
+    first.client("v").write(0, &block(1)).unwrap();
+    let journal_then = copy(&*journal);
+    first.stop();
+    let second = start(Engine::Epoll);
+    let opened = open(&second, journal_then);
+    let other = VolumeJournal {
+        journal: Arc::clone(&opened),
+        durability: Durability::Ack,
+        identity: [0; 32],
+    };
+    let settings = forebay_runtime::VolumeSettings {
+        journal: Some(other),
+        ..settings("v", Arc::clone(&disk) as _, Mode::WriteBack)
+    };
+    let error = second.runtime.add_volume(settings).err().unwrap().to_string();
+    assert!(error.contains("holds 4096 bytes of a volume 'v' with another backing"), "{error}");
+    add(&second, disk, &opened, Durability::Ack);
+    assert_eq!(second.client("v").read(0, 4096).unwrap(), block(1));
+    second.stop();
+}
