@@ -13,7 +13,7 @@ use forebay_config::{ConfigError, VolumeChange, VolumeSpec};
 pub fn volume_spec(request: &AddVolume) -> Result<VolumeSpec, Problem> {
     let change = volume_change(&request.settings)?;
     VolumeSpec::new(&request.name, &request.backing)
-        .and_then(|spec| spec.with(&change))
+        .and_then(|spec| spec.configured(&change))
         .map_err(invalid)
 }
 

@@ -198,7 +198,7 @@ fn problems_keep_their_kind_and_sentence() {
     let write_back = VolumeSettings { mode: Some("write-back".into()), ..Default::default() };
     let problem = problem(client.set_volume("disk", &write_back).unwrap_err());
     assert_eq!(problem.kind, ErrorKind::Invalid);
-    assert!(problem.remedy.starts_with("write protection=none,accept-loss=yes"), "{problem}");
+    assert!(problem.remedy.starts_with("write protection=journal,journal=PATH"), "{problem}");
 }
 
 #[test]
