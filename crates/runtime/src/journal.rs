@@ -12,7 +12,7 @@ use crate::shared::{Inbox, Message, lock};
 use forebay_backend::{AlignedBuffer, Backend, Blocking};
 use forebay_engine::{Answer, Note, NoteKind, Outcome, Part, PartId};
 use forebay_format::journal::{
-    BATCH_BYTES_MAX, Geometry, JOURNAL_BYTES_MIN, JournalId, LOG_OFFSET, RecordKind,
+    BATCH_BYTES_MAX, BLOCK_BYTES, Geometry, JOURNAL_BYTES_MIN, JournalId, LOG_OFFSET, RecordKind,
     SuperblockInvalid,
 };
 use forebay_journal::{
@@ -27,6 +27,8 @@ use std::time::{Duration, Instant};
 
 /// Batches that may grow or be written at once. Each worker may need one of its own for a moment.
 const BUFFERS_SPARE: usize = 2;
+/// Bytes of the log that a restore reads at once.
+const READ_BYTES: u64 = 1 << 20;
 /// How long the thread sleeps at most.
 const TICK: Duration = Duration::from_millis(100);
 /// A checkpoint when there has been none for so long, so that a recovery stays short.
@@ -359,18 +361,19 @@ impl Journal {
         Image::of_volume(&lock(&self.found).records, number).extents().collect()
     }
 
-    /// The bytes of an extent that was written, from `from` on.
-    pub(crate) fn read(&self, extent: &Extent, from: u64, len: u64) -> Result<Vec<u8>, IoError> {
-        let Source::Write { record, offset } = extent.source else { return Err(IoError::Invalid) };
-        let found = lock(&self.found);
-        let first = found.records[record].position + offset + from;
-        if found.records[record].is_damaged {
-            return Err(IoError::Io);
+    /// Where the bytes of an extent that was written begin on the device; `None` for another.
+    pub(crate) fn position(&self, extent: &Extent) -> Option<u64> {
+        match extent.source {
+            Source::Write { record, offset } => {
+                Some(lock(&self.found).records[record].position + offset)
+            }
+            _ => None,
         }
-        let start = first / 4096 * 4096;
-        let mut aligned = AlignedBuffer::new((first + len - start).next_multiple_of(4096) as usize);
-        Blocking::new(&*self.backend).read(start, &mut aligned)?;
-        Ok(aligned[(first - start) as usize..][..len as usize].to_vec())
+    }
+
+    /// What reads the log for a restore.
+    pub(crate) fn reader(&self) -> Reader<'_> {
+        Reader { backend: &*self.backend, start: 0, bytes: AlignedBuffer::new(0) }
     }
 
     /// Whether the bytes of an extent are known to be wrong.
@@ -596,6 +599,31 @@ impl Journal {
         self.inboxes[0].post(Message::Task(Box::new(move |tasks| {
             tasks.checkpoint(volume, Box::new(tell));
         })));
+    }
+}
+
+/// Reads pieces of a log in the order in which they lie there, many of them at once.
+pub(crate) struct Reader<'a> {
+    backend: &'a dyn Backend,
+    start: u64,
+    bytes: AlignedBuffer,
+}
+
+impl Reader<'_> {
+    /// The `len` bytes at `position`.
+    pub(crate) fn read(&mut self, position: u64, len: u64) -> Result<&[u8], IoError> {
+        let end = self.start + self.bytes.len() as u64;
+        if position < self.start || position + len > end {
+            let start = position / BLOCK_BYTES * BLOCK_BYTES;
+            let needed = (position + len - start).next_multiple_of(BLOCK_BYTES);
+            let left = self.backend.description().size_bytes - start;
+            let window = needed.max(READ_BYTES.min(left / BLOCK_BYTES * BLOCK_BYTES));
+            self.bytes = AlignedBuffer::new(window as usize);
+            self.start = start;
+            Blocking::new(self.backend).read(start, &mut self.bytes)?;
+        }
+        let at = (position - self.start) as usize;
+        Ok(&self.bytes[at..at + len as usize])
     }
 }
 

@@ -47,7 +47,10 @@ impl Runtime {
     /// Brings back what the volume's journal holds of it.
     pub(crate) fn restore(&self, volume: &Volume) -> Result<(), VolumeError> {
         let Some(used) = &volume.journal else { return Ok(()) };
-        let image = used.journal.image(used.number);
+        // In the order of the log, so that it is read in long pieces; they do not overlap.
+        let mut image = used.journal.image(used.number);
+        image.sort_by_cached_key(|extent| used.journal.position(extent));
+        let mut reader = used.journal.reader();
         let failed = |error| VolumeError::Restore { name: volume.name.clone(), error };
         let begun = Instant::now();
         let mut bytes = 0;
@@ -55,18 +58,15 @@ impl Runtime {
         let mut batch_bytes = 0;
         for piece in image.iter().flat_map(pieces_of) {
             let (extent, range) = piece;
-            let content = match extent.source {
-                Source::Write { .. } => {
-                    let from = range.offset - extent.range.offset;
-                    match used.journal.read(extent, from, range.len) {
-                        Ok(content) => Some(content),
-                        // It was said to be accepted when the journal was opened.
-                        Err(_) if used.journal.is_damaged(extent) => continue,
-                        Err(error) => return Err(failed(error)),
-                    }
+            let content = match (used.journal.position(extent), extent.source) {
+                // Its loss was said to be accepted when the journal was opened.
+                (Some(_), _) if used.journal.is_damaged(extent) => continue,
+                (Some(start), _) => {
+                    let position = start + range.offset - extent.range.offset;
+                    Some(reader.read(position, range.len).map_err(failed)?.to_vec())
                 }
-                Source::Zero { .. } => None,
-                Source::Discard => continue,
+                (None, Source::Discard) => continue,
+                (None, _) => None,
             };
             batch_bytes += content.as_ref().map_or(4096, |content| content.len() as u64);
             bytes += range.len;
