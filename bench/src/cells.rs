@@ -99,6 +99,11 @@ impl Cell {
                 load.connections = self.connections;
                 load.seconds = seconds;
                 load.server_pid = Some(server.pid);
+                if self.op == Op::Write {
+                    // The target is for hits: less than the share of dirty lines from which a
+                    // write-back cache is busy making room all the time.
+                    load.span_bytes = Some(size_bytes / 4);
+                }
                 Ok(load.run()?.into())
             }
             Client::Fio => self.run_fio(server, seconds, size_bytes),
