@@ -115,7 +115,9 @@ impl World {
                     self.volumes[usize::from(volume)].oracle.flush(asked.submitted);
                 }
             }
-            RequestKind::Checkpoint => self.destaged(asked.request.volume, result),
+            RequestKind::Checkpoint => {
+                self.destaged(asked.request.volume, asked.submitted, result);
+            }
             RequestKind::Restore | RequestKind::RestoreZero { .. } => {}
             RequestKind::Read | RequestKind::Flush | RequestKind::Prefetch => {}
             _ => self.end_change(&asked, result),

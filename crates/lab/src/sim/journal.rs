@@ -95,6 +95,8 @@ pub(crate) struct Journal {
     checkpoint: Option<(Checkpoint, bool)>,
     /// Volumes whose dirty data has not reached the disk since the journal failed.
     pub undrained: Vec<u16>,
+    /// When it failed, in the oracle's time.
+    failed_at: u32,
     told: Vec<(PartId, Told)>,
 }
 
@@ -120,6 +122,7 @@ impl Journal {
             made: 0,
             checkpoint: None,
             undrained: Vec::new(),
+            failed_at: 0,
             told: Vec::new(),
         };
         journal.attach(sizes, true);
@@ -285,6 +288,7 @@ impl World {
         if result.is_err() {
             // The mark is durable before anybody is told to go on without the journal.
             journal.is_marked = marks;
+            journal.failed_at = self.moment;
             journal.checkpoint = None;
             let numbers = journal.numbers.iter().enumerate();
             let journaled = numbers.filter(|(_, number)| number.is_some());
@@ -327,10 +331,11 @@ impl World {
     }
 
     /// Everything dirty of a volume has reached its disk, or has not.
-    pub(crate) fn destaged(&mut self, volume: VolumeId, result: IoResult) {
+    pub(crate) fn destaged(&mut self, volume: VolumeId, submitted: u32, result: IoResult) {
         let Some(journal) = &mut self.journal else { return };
         if journal.log.failed().is_some() {
-            if result.is_ok() {
+            // One that was begun before the failure does not cover all that the journal held.
+            if result.is_ok() && submitted > journal.failed_at {
                 journal.undrained.retain(|&undrained| undrained != volume.0);
             }
             return;
