@@ -191,7 +191,8 @@ impl Limits {
 
 /// The writing side of one journal. `B` is memory for a batch, aligned as the device wants it, all
 /// of one length: whole blocks, of which a segment holds at least one buffer's. `W` names whoever
-/// waits.
+/// waits. There must be more buffers than permits are ever out at once, so that whoever waits for
+/// memory waits for a write to end.
 #[derive(Debug)]
 pub struct Log<B, W> {
     limits: Limits,
@@ -418,17 +419,21 @@ impl<B: AsRef<[u8]> + AsMut<[u8]>, W> Log<B, W> {
     }
 
     /// Records a write that was granted, its bytes in pieces. The waiter is told when it is
-    /// durable.
+    /// durable. Returns false when the log has failed since; the record is not made then.
+    #[must_use]
     pub fn append<'a>(
         &mut self,
         entry: Entry,
         pieces: impl Iterator<Item = &'a [u8]>,
         waiter: Option<W>,
-    ) {
+    ) -> bool {
         let len = entry.range.len as usize;
         assert!(entry.kind == RecordKind::Write);
         assert!(len <= self.limits.payload_bytes, "no longer than was admitted");
         self.permits = self.permits.checked_sub(1).expect("a write is admitted first");
+        if self.failed.is_some() {
+            return false;
+        }
         let fits = self.queue.back().is_some_and(|batch| {
             batch.payload_bytes + len <= self.limits.payload_bytes
                 && batch.writes < self.limits.writes
@@ -461,10 +466,12 @@ impl<B: AsRef<[u8]> + AsMut<[u8]>, W> Log<B, W> {
         batch.writes += 1;
         batch.waiters.extend(waiter);
         self.note_record(entry.volume);
+        true
     }
 
     /// Records what has no payload and can't be refused: that a range was erased, or that the disk
     /// has it. Returns false when the log has failed; the record is not made then.
+    #[must_use]
     pub fn note(&mut self, entry: Entry, waiter: Option<W>) -> bool {
         assert!(entry.kind != RecordKind::Write && entry.range.len > 0);
         if self.failed.is_some() {
@@ -525,7 +532,8 @@ impl<B: AsRef<[u8]> + AsMut<[u8]>, W> Log<B, W> {
             self.segment += 1;
             self.offset = 0;
         }
-        if batch.buffer.is_none() && self.spare.is_empty() {
+        // A batch without payload takes no buffer that was promised to a write.
+        if batch.buffer.is_none() && self.spare.len() <= self.permits {
             return None;
         }
         let batch = self.queue.pop_front().expect("looked at just now");
@@ -588,13 +596,6 @@ impl<B: AsRef<[u8]> + AsMut<[u8]>, W> Log<B, W> {
             told.extend(batch.waiters.into_iter().map(lost));
         }
         told.extend(self.starved.drain(..).map(|waiter| (waiter, Told::Room)));
-    }
-
-    /// Takes the log out of service as if its device had failed, for an operator who knows.
-    pub fn abandon(&mut self, error: IoError, told: &mut Vec<(W, Told)>) {
-        if self.failed.is_none() && matches!(self.writing, Writing::Nothing) {
-            self.fail(Writing::Nothing, error, told);
-        }
     }
 
     /// Why the log takes nothing more, if so.

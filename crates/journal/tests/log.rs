@@ -77,7 +77,11 @@ impl Lab {
     fn write(&mut self, sector: u64, bytes: &[u8], waiter: u32) {
         let sectors = bytes.len() as u64 / 512;
         assert_eq!(self.log.admit(bytes.len() as u64, waiter), Admission::Granted);
-        self.log.append(entry(self.volume, sector, sectors), [bytes].into_iter(), Some(waiter));
+        assert!(self.log.append(
+            entry(self.volume, sector, sectors),
+            [bytes].into_iter(),
+            Some(waiter)
+        ));
     }
 
     fn recover(&mut self) -> Found {
@@ -149,7 +153,7 @@ fn a_full_log_refuses_writes_until_a_checkpoint() {
     let megabyte = vec![3; 1 << 20];
     let mut taken = 0;
     while lab.log.admit(1 << 20, 0) == Admission::Granted {
-        lab.log.append(entry(lab.volume, 0, 2048), [&megabyte[..]].into_iter(), Some(0));
+        assert!(lab.log.append(entry(lab.volume, 0, 2048), [&megabyte[..]].into_iter(), Some(0)));
         lab.pump();
         taken += 1;
     }
@@ -178,11 +182,11 @@ fn a_log_without_free_memory_lets_writers_wait() {
     let mut lab = Lab::new();
     let half = vec![3; 600 << 10];
     lab.log.admit(half.len() as u64, 1);
-    lab.log.append(entry(lab.volume, 0, 1200), [&half[..]].into_iter(), Some(1));
+    assert!(lab.log.append(entry(lab.volume, 0, 1200), [&half[..]].into_iter(), Some(1)));
     let first = lab.log.poll_write().unwrap();
     for waiter in [2, 3] {
         assert_eq!(lab.log.admit(half.len() as u64, waiter), Admission::Granted);
-        lab.log.append(entry(lab.volume, 0, 1200), [&half[..]].into_iter(), Some(waiter));
+        assert!(lab.log.append(entry(lab.volume, 0, 1200), [&half[..]].into_iter(), Some(waiter)));
     }
     assert_eq!(lab.log.admit(512, 4), Admission::Wait);
     let mut told = Vec::new();
@@ -303,4 +307,33 @@ fn there_is_no_checkpoint_before_everything_is_restored() {
     assert!(!next.close());
     next.restored(lab.volume);
     assert_eq!(next.begin_checkpoint().unwrap().volumes, [lab.volume]);
+}
+
+/// The runtime's workers ask first and record a moment later: the log may fail in between.
+#[test]
+fn a_write_that_was_granted_before_the_failure_is_not_left_waiting() {
+    let mut lab = Lab::new();
+    lab.write(0, &[1; 512], 1);
+    let write = lab.log.poll_write().unwrap();
+    assert_eq!(lab.log.admit(512, 2), Admission::Granted);
+    lab.log.complete(write, Err(IoError::Io), &mut Vec::new());
+    assert!(!lab.log.append(entry(lab.volume, 1, 1), [&[1; 512][..]].into_iter(), Some(2)));
+    lab.log.self_check();
+}
+
+/// A batch without payload needs a buffer as well, but not one that a permit counts on.
+#[test]
+fn a_note_does_not_take_the_buffer_that_a_write_was_promised() {
+    let mut lab = Lab::new();
+    let half = vec![3; 600 << 10];
+    for waiter in 1..=3 {
+        assert_eq!(lab.log.admit(half.len() as u64, waiter), Admission::Granted);
+    }
+    let note = Entry { kind: RecordKind::Forget, ..entry(lab.volume, 0, 1) };
+    assert!(lab.log.note(note, Some(4)));
+    assert!(lab.log.poll_write().is_none(), "all buffers are promised");
+    for waiter in 1..=3 {
+        assert!(lab.log.append(entry(lab.volume, 0, 1200), [&half[..]].into_iter(), Some(waiter)));
+    }
+    assert_eq!(lab.pump().len(), 4);
 }

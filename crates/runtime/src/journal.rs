@@ -164,8 +164,12 @@ pub(crate) const fn journal_bytes(workers: usize) -> u64 {
 
 struct State {
     log: Log<AlignedBuffer, PartId>,
+    /// A volume is served, so that something may be acknowledged without the log once it fails.
+    is_serving: bool,
     /// The failure of the log is on record.
     failure_recorded: bool,
+    /// The thread sleeps until the bell rings.
+    is_asleep: bool,
     /// Parts that wait for that, and what they are told then.
     held: Vec<Answer>,
     /// The volumes being served, by their numbers.
@@ -242,7 +246,9 @@ impl Journal {
         };
         let state = State {
             log,
+            is_serving: false,
             failure_recorded: false,
+            is_asleep: false,
             held: Vec::new(),
             volumes: Vec::new(),
             checkpoint_at: Instant::now(),
@@ -384,11 +390,23 @@ impl Journal {
         }
     }
 
-    /// Everything the journal held of a volume is in the pool or on the disk.
-    pub(crate) fn restored(&self, number: u16) {
-        self.lock().log.restored(number);
+    /// Everything the journal held of a volume is in the pool or on the disk, and the volume is
+    /// about to be served.
+    pub(crate) fn restored(&self, number: u16) -> Result<(), JournalError> {
+        {
+            let mut state = self.lock();
+            // Before anybody is served, a failure is put on record nowhere: the journal's word
+            // still counts at the next start.
+            if let Some(error) = state.log.failed().filter(|_| !state.failure_recorded) {
+                return Err(JournalError::Io { name: self.name.clone(), error });
+            }
+            state.is_serving = true;
+            state.log.restored(number);
+        }
         let mut found = lock(&self.found);
         found.records.retain(|record| record.record.volume != number);
+        found.records.shrink_to_fit();
+        Ok(())
     }
 
     /// A volume's disk has everything, and the volume is served no more.
@@ -424,7 +442,16 @@ impl Journal {
 
     /// Gives a permit back.
     pub(crate) fn withdraw(&self) {
-        self.lock().log.withdraw();
+        let mut state = self.lock();
+        state.log.withdraw();
+        self.ring(&state);
+    }
+
+    /// Wakes the thread, if it sleeps.
+    fn ring(&self, state: &State) {
+        if state.is_asleep {
+            self.bell.notify_one();
+        }
     }
 
     /// See [`forebay_volume::Host::barrier`].
@@ -446,13 +473,11 @@ impl Journal {
         pieces: impl Iterator<Item = &'a [u8]>,
     ) -> Option<Answer> {
         let mut state = self.lock();
-        let was_idle = state.log.is_idle();
         let part = note.part;
         let entry = |kind| Entry { kind, volume: number, range: note.range };
         let taken = match note.kind {
             NoteKind::Write { wait, .. } => {
-                state.log.append(entry(RecordKind::Write), pieces, wait.then_some(part));
-                true
+                state.log.append(entry(RecordKind::Write), pieces, wait.then_some(part))
             }
             NoteKind::Zero { unmap } => {
                 state.log.note(entry(RecordKind::Zero { unmap }), Some(part))
@@ -460,10 +485,9 @@ impl Journal {
             NoteKind::Discard => state.log.note(entry(RecordKind::Discard), Some(part)),
             NoteKind::Forget => state.log.note(entry(RecordKind::Forget), Some(part)),
         };
-        if was_idle {
-            self.bell.notify_one();
-        }
-        if taken {
+        self.ring(&state);
+        // Who does not wait has been answered: what is not recorded is what a FLUSH is for.
+        if taken || matches!(note.kind, NoteKind::Write { wait: false, .. }) {
             return None;
         }
         let answer = Answer { part, outcome: Outcome::Unlogged };
@@ -506,7 +530,7 @@ impl Journal {
                 let result = self.write(&mut write);
                 state = self.lock();
                 state.log.complete(write, result, &mut told);
-                if let Err(error) = result {
+                if let (Err(error), true) = (result, state.is_serving) {
                     drop(state);
                     self.record_failure(error);
                     state = self.lock();
@@ -522,10 +546,11 @@ impl Journal {
                 return;
             }
             self.checkpoint_if_due(&mut state);
-            if state.log.is_idle() || state.log.failed().is_some() {
-                let waited = self.bell.wait_timeout(state, TICK);
-                state = waited.map_or_else(|e| e.into_inner().0, |(state, _)| state);
-            }
+            // Nothing to write, or no room for it before a checkpoint ends, which needs the lock.
+            state.is_asleep = true;
+            let waited = self.bell.wait_timeout(state, TICK);
+            state = waited.map_or_else(|e| e.into_inner().0, |(state, _)| state);
+            state.is_asleep = false;
         }
     }
 

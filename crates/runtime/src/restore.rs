@@ -77,8 +77,7 @@ impl Runtime {
             }
         }
         self.restore_batch(volume.id, batch).map_err(failed)?;
-        finished(volume, used, bytes, begun);
-        Ok(())
+        finished(volume, used, bytes, begun)
     }
 
     fn restore_batch(&self, volume: VolumeId, pieces: Vec<Piece>) -> IoResult {
@@ -116,8 +115,13 @@ fn pieces_of(extent: &Extent) -> impl Iterator<Item = (&Extent, ByteRange)> {
         .map(move |from| (extent, ByteRange::new(offset + from, step.min(len - from))))
 }
 
-fn finished(volume: &Volume, used: &JournalUse, bytes: u64, begun: Instant) {
-    used.journal.restored(used.number);
+fn finished(
+    volume: &Volume,
+    used: &JournalUse,
+    bytes: u64,
+    begun: Instant,
+) -> Result<(), VolumeError> {
+    used.journal.restored(used.number)?;
     if bytes > 0 {
         tracing::info!(
             "volume '{}': {bytes} bytes that its disk may lack are back from the journal, in {} ms",
@@ -125,4 +129,5 @@ fn finished(volume: &Volume, used: &JournalUse, bytes: u64, begun: Instant) {
             begun.elapsed().as_millis()
         );
     }
+    Ok(())
 }

@@ -178,7 +178,7 @@ fn killed_with_a_journal_keeps_every_flushed_write() {
 /// How often, `FOREBAY_KILLS` says.
 #[test]
 #[ignore = "takes ten minutes"]
-fn killed_a_thousand_times_with_a_journal() {
+fn slow_killed_a_thousand_times_with_a_journal() {
     let kills = std::env::var("FOREBAY_KILLS").ok().and_then(|text| text.parse().ok());
     let longest = killed_with_a_journal("io_uring", "ack", kills.unwrap_or(1000));
     println!("longest outage: {} ms", longest.as_millis());

@@ -238,8 +238,7 @@ impl World {
                     }
                 }
                 let waiter = wait.then_some(part);
-                journal.log.append(entry(RecordKind::Write), [&bytes[..]].into_iter(), waiter);
-                true
+                journal.log.append(entry(RecordKind::Write), [&bytes[..]].into_iter(), waiter)
             }
             NoteKind::Zero { unmap } => {
                 journal.log.note(entry(RecordKind::Zero { unmap }), Some(part))

@@ -104,6 +104,8 @@ on_both_engines! {
     a_stop_leaves_a_clean_journal,
     a_removed_volume_leaves_no_record_behind,
     two_volumes_share_a_journal,
+    a_log_without_room_for_notes_waits_for_its_checkpoint,
+    a_journal_that_fails_before_anybody_is_served_keeps_its_word,
 }
 
 fn every_acknowledged_write_outlives_a_loss_of_power(engine: Engine) {
@@ -369,4 +371,60 @@ fn a_volume_of_the_same_name_on_another_disk_is_refused() {
     add(&second, disk, &opened, Durability::Ack);
     assert_eq!(second.client("v").read(0, 4096).unwrap(), block(1));
     second.stop();
+}
+
+/// The journal's thread once waited for room with its lock held, which the end of the checkpoint
+/// needs.
+fn a_log_without_room_for_notes_waits_for_its_checkpoint(engine: Engine) {
+    let (disk, journal) = (memory(64 * MIB), memory(34 * MIB));
+    let gate = Gate::new(Arc::clone(&disk) as _);
+    let server = start(engine);
+    let opened = open(&server, Arc::clone(&journal) as _);
+    add(&server, Arc::clone(&gate) as _, &opened, Durability::Ack);
+    // No checkpoint ends, so that first writes and then notes find no room.
+    gate.close(Kinds::FLUSH);
+    let path = server.socket.clone();
+    let writer = std::thread::spawn(move || {
+        let mut client = crate::common::client::Client::new(&path, "v");
+        for at in 0..12_000_u64 {
+            client.write(at % 1000 * 65536, &block(at)).unwrap();
+        }
+    });
+    let full = || opened.status().usage.used_bytes >= 32 * MIB - 4096;
+    crate::common::wait_until("the log is full", crate::common::client::PATIENCE, full);
+    gate.open();
+    writer.join().unwrap();
+    let mut client = server.client("v");
+    for at in 11_000..12_000 {
+        assert_eq!(client.read(at % 1000 * 65536, 4096).unwrap(), block(at));
+    }
+    drop(client);
+    server.stop();
+}
+
+fn a_journal_that_fails_before_anybody_is_served_keeps_its_word(engine: Engine) {
+    let (disk, journal) = (memory(16 * MIB), memory(JOURNAL_BYTES));
+    let first = start(engine);
+    let opened = open(&first, Arc::clone(&journal) as _);
+    add(&first, Arc::clone(&disk) as _, &opened, Durability::Ack);
+    let written = write_some(&first, 0..50);
+    let (disk_then, journal_then) = (copy(&*disk), copy(&*journal));
+    first.stop();
+    let second = start(engine);
+    let readable = forebay_backend::layers::Errors::new(
+        Arc::clone(&journal_then) as _,
+        forebay_backend::layers::ErrorRule { kinds: Kinds::WRITE, ..Default::default() },
+    );
+    let settings = JournalSettings {
+        on_failure: Box::new(|_, _| panic!("its records are all there is of some writes")),
+        ..journal_settings(Arc::new(readable))
+    };
+    let error = second.runtime.open_journal(settings).err().unwrap();
+    assert!(matches!(error, JournalError::Io { .. }), "{error}");
+    second.stop();
+    let third = start(engine);
+    let opened = open(&third, journal_then);
+    add(&third, disk_then, &opened, Durability::Ack);
+    check(&third, &written);
+    third.stop();
 }
