@@ -1,7 +1,7 @@
 //! What the server tells about itself and its volumes. All counters count from the start of the
 //! server, or from when the volume was added, and never go back.
 
-use crate::JournalStatus;
+use crate::{JournalStatus, PowerStatus};
 use serde::{Deserialize, Serialize};
 use std::{collections::BTreeMap, fmt};
 use utoipa::ToSchema;
@@ -68,6 +68,9 @@ pub struct Status {
     pub volumes: Vec<VolumeStatus>,
     /// The journals that volumes name, each once.
     pub journals: Vec<JournalStatus>,
+    /// The supplies that bridge a power failure; null where none are watched.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub power: Option<PowerStatus>,
 }
 
 /// Memory of the cache, in bytes.
@@ -131,8 +134,8 @@ pub struct VolumeStatus {
     /// Why the two differ, where they do.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub effective_mode_reason: Option<String>,
-    /// What keeps acknowledged writes that are not on the disk yet: `journal`, `none`, or
-    /// `unstated`.
+    /// What keeps acknowledged writes that are not on the disk yet: `journal`, `ups`,
+    /// `journal+ups`, `none`, or `unstated`.
     pub protection: String,
     /// Where its journal lies; null without one.
     pub journal: Option<String>,

@@ -2,7 +2,7 @@
 
 use crate::{
     ConfigError, ConfigResult, IoEngine, Listen, LogLevel, MemorySetting, Mistake, Settings,
-    TlsSettings, VolumeSpec, Workers, layer::check_unique, parse_toml,
+    TlsSettings, UpsSettings, VolumeSpec, Workers, layer::check_unique, parse_toml,
 };
 use forebay_types::limits;
 use std::{
@@ -55,6 +55,8 @@ pub struct Config {
     pub io: IoEngine,
     /// Encryption of connections.
     pub tls: TlsSettings,
+    /// The supplies that bridge a power failure.
+    pub ups: UpsSettings,
     /// How much is logged.
     pub log: LogLevel,
     source: Source,
@@ -83,7 +85,9 @@ impl Config {
             listeners => listeners,
         };
         check_listeners(&nbd)?;
+        let ups = UpsSettings::checked(settings.ups)?;
         check_volumes(&settings.volumes, &tls)?;
+        settings.volumes.iter().try_for_each(|volume| volume.check_ups(&ups))?;
         Ok(Self {
             memory: settings.memory.unwrap_or_default(),
             nbd,
@@ -92,6 +96,7 @@ impl Config {
             workers: settings.workers.unwrap_or_default(),
             io: settings.io.unwrap_or_default(),
             tls,
+            ups,
             log: settings.log.unwrap_or_default(),
             source,
         })

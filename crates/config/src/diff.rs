@@ -91,6 +91,7 @@ pub fn diff(old: &Config, new: &Config) -> Vec<Change> {
         ("tls-cert", both(&|config| path(&config.tls.cert))),
         ("tls-key", both(&|config| path(&config.tls.key))),
         ("tls-client-ca", both(&|config| path(&config.tls.client_ca))),
+        ("ups", both(&|config| config.ups.to_string())),
     ] {
         if old != new {
             changes.push(Change::NeedsRestart { setting, old, new });

@@ -15,7 +15,8 @@
 //! it keeps the place of each key and value, so every error says line and column.
 
 use crate::{
-    ConfigError, ConfigResult, Listen, Mistake, Place, Settings, VolumeChange, VolumeSpec,
+    ConfigError, ConfigResult, Mistake, Place, Secret, Settings, UpsWords, VolumeChange,
+    VolumeSpec,
     layer::twice,
     volume::VOLUME_KEYS,
     words::{listed, yes_no},
@@ -38,6 +39,14 @@ pub const FILE_KEYS: &[&str] = &[
     "tls-cert",
     "tls-key",
     "tls-client-ca",
+    "ups",
+    "ups-needed",
+    "ups-user",
+    "ups-password",
+    "ups-ca",
+    "ups-threshold",
+    "ups-settle-seconds",
+    "ups-margin-seconds",
     "volume",
 ];
 
@@ -91,8 +100,9 @@ impl Document<'_> {
                 "tls-client-ca" => {
                     settings.tls_client_ca = Some(self.path("tls-client-ca", value)?)
                 }
-                "nbd" => settings.nbd = self.listeners(value)?,
+                "nbd" => settings.nbd = self.list("nbd", value)?,
                 "volume" => settings.volumes = self.volumes(value)?,
+                _ if self.read_ups(key.get_ref(), value, &mut settings.ups)? => {}
                 unknown => {
                     let message = format!("no setting '{unknown}'");
                     let help = format!("the settings are {}", listed(FILE_KEYS, "and"));
@@ -132,12 +142,32 @@ impl Document<'_> {
         Ok(text.into())
     }
 
-    /// One listener, or an array of them.
-    fn listeners(&self, value: &Value<'_>) -> ConfigResult<Vec<Listen>> {
+    /// One value, or an array of them.
+    fn list<T: FromStr<Err = ConfigError>>(
+        &self,
+        key: &str,
+        value: &Value<'_>,
+    ) -> ConfigResult<Vec<T>> {
         match value.get_ref() {
-            DeValue::Array(items) => items.iter().map(|item| self.read("nbd", item)).collect(),
-            _ => Ok(vec![self.read("nbd", value)?]),
+            DeValue::Array(items) => items.iter().map(|item| self.read(key, item)).collect(),
+            _ => Ok(vec![self.read(key, value)?]),
         }
+    }
+
+    /// A setting of the supplies; false if it is another one.
+    fn read_ups(&self, key: &str, value: &Value<'_>, ups: &mut UpsWords) -> ConfigResult<bool> {
+        match key {
+            "ups" => ups.supplies = self.list("ups", value)?,
+            "ups-needed" => ups.needed = Some(self.text(key, value)?),
+            "ups-user" => ups.user = Some(self.text(key, value)?),
+            "ups-password" => ups.password = Some(Secret(self.text(key, value)?)),
+            "ups-ca" => ups.ca = Some(self.path("ups-ca", value)?),
+            "ups-threshold" => ups.threshold = Some(self.read(key, value)?),
+            "ups-settle-seconds" => ups.settle = Some(self.read(key, value)?),
+            "ups-margin-seconds" => ups.margin = Some(self.read(key, value)?),
+            _ => return Ok(false),
+        }
+        Ok(true)
     }
 
     fn volumes(&self, value: &Value<'_>) -> ConfigResult<Vec<VolumeSpec>> {

@@ -1,7 +1,9 @@
 //! The configuration file: every key, every mistake with its place, and whatever else.
 
 use super::*;
-use crate::{IoEngine, LogLevel, MemorySetting, Protection, TlsMode, Workers};
+use crate::{
+    IoEngine, LogLevel, MemorySetting, Percent, Protection, Seconds, SupplyPlace, TlsMode, Workers,
+};
 use forebay_types::{Durability, Mode};
 use proptest::prelude::*;
 
@@ -16,6 +18,13 @@ tls = "selective"
 tls-cert = "/etc/cert.pem"
 tls-key = "/etc/key.pem"
 tls-client-ca = "/etc/ca.pem"
+ups = ["left@nas", "right=file:/run/right"]
+ups-needed = "left or right"
+ups-user = "watch"
+ups-ca = "/etc/nut.pem"
+ups-threshold = "80%"
+ups-settle-seconds = 5
+ups-margin-seconds = 90
 
 [[volume]]
 name = "disk"
@@ -56,6 +65,9 @@ fn every_setting_can_be_written() {
     assert_eq!(settings.log, Some(LogLevel::Debug));
     assert_eq!(settings.tls, Some(TlsMode::Selective));
     assert_eq!(settings.tls_client_ca, Some("/etc/ca.pem".into()));
+    assert_eq!(settings.ups.supplies[1].place, SupplyPlace::File("/run/right".into()));
+    assert_eq!(settings.ups.threshold, Some(Percent(80)));
+    assert_eq!(settings.ups.margin, Some(Seconds(90)));
     assert_eq!(settings.volumes[0], VolumeSpec::new("disk", "/dev/sdb").unwrap());
     let db = &settings.volumes[1];
     assert_eq!((db.backing.as_str(), db.mode), ("/disks/a,mode=(b", Mode::WriteBack));
@@ -110,7 +122,7 @@ fn mistakes_are_named_with_place_and_remedy() {
         ("mdoe = 'bypass'", "f.toml:4:1: volume 'a': no volume setting 'mdoe': the settings are "),
         ("mode = 'fast'", "f.toml:4:8: volume 'a': no mode 'fast': use write-back, write-through"),
         ("mode = 'write-back'", "f.toml:2:8: volume 'a': write-back without a protection"),
-        ("protection = 'ups'", "f.toml:4:14: volume 'a': protection 'ups' is not available in"),
+        ("protection = 'vault'", "f.toml:4:14: volume 'a': no protection 'vault': write"),
         ("protection = 'journal'", "f.toml:2:8: volume 'a': protection=journal, but no journal is"),
         ("journal = '/j'", "f.toml:2:8: volume 'a': a journal is named, but nothing is protected"),
         ("journal = ''", "f.toml:4:11: volume 'a': journal= names nothing: name a file or device"),

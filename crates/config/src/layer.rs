@@ -2,7 +2,7 @@
 
 use crate::{
     ConfigError, ConfigResult, IoEngine, Listen, LogLevel, MemorySetting, Mistake, TlsMode,
-    VolumeSpec, Workers,
+    UpsWords, VolumeSpec, Workers,
 };
 use std::{collections::HashSet, fmt, path::PathBuf};
 
@@ -29,6 +29,8 @@ pub struct Settings {
     pub tls_key: Option<PathBuf>,
     /// The authority of the clients' certificates, PEM.
     pub tls_client_ca: Option<PathBuf>,
+    /// The supplies that bridge a power failure.
+    pub ups: UpsWords,
     /// The volumes to serve.
     pub volumes: Vec<VolumeSpec>,
 }
@@ -54,6 +56,7 @@ impl Settings {
             tls_cert: self.tls_cert.or(below.tls_cert),
             tls_key: self.tls_key.or(below.tls_key),
             tls_client_ca: self.tls_client_ca.or(below.tls_client_ca),
+            ups: self.ups.over(below.ups),
             volumes,
         })
     }
@@ -78,7 +81,7 @@ pub(crate) fn twice(name: &str) -> ConfigError {
 }
 
 impl fmt::Display for Settings {
-    /// The configuration file that says the same.
+    /// The configuration file that says the same, but for a password.
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         let text = |text: String| toml::Value::String(text).to_string();
         let path = |path: &Option<PathBuf>| path.as_ref().map(|path| path.display().to_string());
@@ -92,7 +95,10 @@ impl fmt::Display for Settings {
             ("tls-cert", path(&self.tls_cert)),
             ("tls-key", path(&self.tls_key)),
             ("tls-client-ca", path(&self.tls_client_ca)),
-        ] {
+        ]
+        .into_iter()
+        .chain(self.ups.pairs())
+        {
             if let Some(value) = value {
                 writeln!(f, "{key} = {}", text(value))?;
             }
@@ -100,6 +106,11 @@ impl fmt::Display for Settings {
         if !self.nbd.is_empty() {
             let listeners: Vec<_> = self.nbd.iter().map(|nbd| text(nbd.to_string())).collect();
             writeln!(f, "nbd = [{}]", listeners.join(", "))?;
+        }
+        if !self.ups.supplies.is_empty() {
+            let supplies = self.ups.supplies.iter().map(|supply| text(supply.to_string()));
+            let supplies: Vec<_> = supplies.collect();
+            writeln!(f, "ups = [{}]", supplies.join(", "))?;
         }
         for volume in &self.volumes {
             writeln!(f, "\n[[volume]]\nname = {}", text(volume.name.clone()))?;

@@ -21,6 +21,7 @@ mod memory;
 mod protection;
 mod settings;
 mod spec;
+mod ups;
 mod volume;
 mod words;
 
@@ -34,6 +35,7 @@ pub use memory::{AUTO_BYTES_MIN, MACHINE_BYTES_MIN, MemInfo, MemoryError, SYSTEM
 pub use protection::Protection;
 pub use settings::{IoEngine, LogLevel, MemorySetting, TlsMode, TlsSettings, WORKERS_MAX, Workers};
 pub use spec::parse_volume_spec;
+pub use ups::{Percent, Seconds, Secret, Supply, SupplyPlace, UpsSettings, UpsWords};
 pub use volume::{
     BACKING_BYTES_MAX, DESCRIPTION_BYTES_MAX, TlsUse, VOLUME_KEYS, VolumeChange, VolumeSpec,
     check_volume_name,

@@ -3,7 +3,7 @@
 //! The rules that tie mode, protection, journal and durability together are all here;
 //! [`VolumeSpec`]'s own check calls them.
 
-use crate::{ConfigError, ConfigResult, Mistake, VolumeSpec, volume::check_place};
+use crate::{ConfigError, ConfigResult, Mistake, UpsSettings, VolumeSpec, volume::check_place};
 use forebay_types::{Durability, Mode};
 use std::{fmt, str::FromStr};
 
@@ -17,6 +17,10 @@ pub enum Protection {
     None,
     /// A journal, which the volume names.
     Journal,
+    /// A supply with a battery, and a vault that takes what is dirty when the battery runs low.
+    Ups,
+    /// A journal, and the supply for when the journal has failed.
+    JournalUps,
 }
 
 impl Protection {
@@ -26,7 +30,19 @@ impl Protection {
             Self::Unstated => "unstated",
             Self::None => "none",
             Self::Journal => "journal",
+            Self::Ups => "ups",
+            Self::JournalUps => "journal+ups",
         }
+    }
+
+    /// Whether a journal is part of it.
+    pub const fn has_journal(self) -> bool {
+        matches!(self, Self::Journal | Self::JournalUps)
+    }
+
+    /// Whether a supply is part of it.
+    pub const fn has_ups(self) -> bool {
+        matches!(self, Self::Ups | Self::JournalUps)
     }
 }
 
@@ -40,18 +56,19 @@ impl FromStr for Protection {
     type Err = ConfigError;
 
     fn from_str(text: &str) -> Result<Self, Self::Err> {
-        let remedy = "write protection=journal with journal=PATH, protection=none with \
-                      accept-loss=yes, or use mode=write-through";
-        let message = match text {
-            "none" => return Ok(Self::None),
-            "journal" => return Ok(Self::Journal),
-            // What the design knows and this version has not, so that nobody searches for a typo.
-            "ups" | "journal+ups" | "ups+vault" | "vault" | "both" | "replica" => {
-                format!("protection '{text}' is not available in this version")
+        let remedy = "write protection=journal with journal=PATH, protection=ups with --ups, \
+                      protection=journal+ups with both, protection=none with accept-loss=yes, or \
+                      use mode=write-through";
+        match text {
+            "none" => Ok(Self::None),
+            "journal" => Ok(Self::Journal),
+            "ups" => Ok(Self::Ups),
+            "journal+ups" => Ok(Self::JournalUps),
+            _ => {
+                let message = format!("no protection '{text}'");
+                Err(ConfigError::new(Mistake::Protection, message, remedy))
             }
-            _ => format!("no protection '{text}'"),
-        };
-        Err(ConfigError::new(Mistake::Protection, message, remedy))
+        }
     }
 }
 
@@ -62,14 +79,14 @@ impl VolumeSpec {
         let fail =
             |mistake, message: &str, remedy: &str| Err(ConfigError::new(mistake, message, remedy));
         let Some(journal) = &self.journal else {
-            if self.protection == Protection::Journal {
-                let message = "protection=journal, but no journal is named";
+            if self.protection.has_journal() {
+                let message = format!("protection={}, but no journal is named", self.protection);
                 let remedy = "add journal=PATH, a file or device that is nothing else";
-                return fail(Mistake::Protection, message, remedy);
+                return fail(Mistake::Protection, &message, remedy);
             }
             return self.check_durability(self.durability != Durability::default());
         };
-        if self.protection != Protection::Journal {
+        if !self.protection.has_journal() {
             let message = "a journal is named, but nothing is protected by it";
             let remedy = "add protection=journal, or leave journal out";
             return fail(Mistake::Protection, message, remedy);
@@ -102,7 +119,7 @@ impl VolumeSpec {
         let stated = match self.protection {
             Protection::Unstated => false,
             Protection::None => self.accept_loss,
-            Protection::Journal => true,
+            Protection::Journal | Protection::Ups | Protection::JournalUps => true,
         };
         if self.mode != Mode::WriteBack || stated {
             return Ok(());
@@ -111,17 +128,30 @@ impl VolumeSpec {
             Mistake::Protection,
             "write-back without a protection loses acknowledged writes when the power fails or \
              the program is killed",
-            "write protection=journal,journal=PATH to keep them, protection=none,accept-loss=yes \
-             to accept that, or use mode=write-through",
+            "write protection=journal,journal=PATH or protection=ups to keep them, \
+             protection=none,accept-loss=yes to accept that, or use mode=write-through",
         ))
     }
 
-    /// A served volume keeps its journal: its records are there, and are needed until the disk
-    /// has everything, which is what removing the volume sees to.
+    /// A supply has to be watched before it protects anything.
+    ///
+    /// # Errors
+    /// None is.
+    pub fn check_ups(&self, ups: &UpsSettings) -> ConfigResult<()> {
+        if !self.protection.has_ups() || !ups.supplies.is_empty() {
+            return Ok(());
+        }
+        let message = format!("protection={}, but no supply is watched", self.protection);
+        let remedy = "start the server with --ups NAME@HOST:PORT";
+        Err(self.about(ConfigError::new(Mistake::Protection, message, remedy)))
+    }
+
+    /// A served volume keeps its journal and its supply: records or battery are needed until the
+    /// disk has everything, which is what removing the volume sees to.
     pub(crate) fn check_journal_stays(&self, new: &Self) -> ConfigResult<()> {
-        let is_journal = |spec: &Self| spec.protection == Protection::Journal;
+        let kind = |spec: &Self| (spec.protection.has_journal(), spec.protection.has_ups());
         let journal = |spec: &Self| spec.journal.clone().unwrap_or_else(|| "none".into());
-        let (setting, old, new) = if is_journal(self) != is_journal(new) {
+        let (setting, old, new) = if kind(self) != kind(new) {
             ("protection", self.protection.to_string(), new.protection.to_string())
         } else if self.journal != new.journal {
             ("journal", journal(self), journal(new))

@@ -1,6 +1,8 @@
 //! What has to be said for write-back, and what can't be.
 
-use crate::{Mistake, Protection, VolumeChange, VolumeSpec, parse_volume_spec};
+use crate::{
+    Mistake, Protection, UpsSettings, UpsWords, VolumeChange, VolumeSpec, parse_volume_spec,
+};
 use forebay_types::{Durability, Mode};
 
 const JOURNALED: &str = "d=/x,mode=write-back,protection=journal,journal=/j";
@@ -23,7 +25,7 @@ fn write_back_needs_a_journal_or_the_operators_word_that_loss_is_accepted() {
     ] {
         let sentence = "volume 'd': write-back without a protection loses acknowledged writes \
                         when the power fails or the program is killed: write \
-                        protection=journal,journal=PATH to keep them, \
+                        protection=journal,journal=PATH or protection=ups to keep them, \
                         protection=none,accept-loss=yes to accept that, or use \
                         mode=write-through";
         assert_eq!(refused(text), (Mistake::Protection, sentence.into()));
@@ -49,18 +51,35 @@ fn a_journal_may_wait_for_write_back_and_be_served_damaged() {
 }
 
 #[test]
-fn protections_that_are_planned_are_refused_by_name() {
-    let remedy = "write protection=journal with journal=PATH, protection=none with \
-                  accept-loss=yes, or use mode=write-through";
-    for word in ["ups", "journal+ups", "ups+vault", "vault", "both", "replica"] {
-        let sentence =
-            format!("volume 'd': protection '{word}' is not available in this version: {remedy}");
-        assert_eq!(refused(&format!("d=/x,protection={word}")), (Mistake::Protection, sentence));
-    }
-    for word in ["unstated", "", "Journal", "jounral"] {
+fn protections_by_other_names_are_refused_with_those_there_are() {
+    let remedy = "write protection=journal with journal=PATH, protection=ups with --ups, \
+                  protection=journal+ups with both, protection=none with accept-loss=yes, or use \
+                  mode=write-through";
+    for word in ["unstated", "", "Journal", "jounral", "vault", "both", "replica", "ups+journal"] {
         let sentence = format!("volume 'd': no protection '{word}': {remedy}");
         assert_eq!(refused(&format!("d=/x,protection={word}")), (Mistake::Protection, sentence));
     }
+}
+
+#[test]
+fn a_supply_protects_alone_or_beside_a_journal_and_has_to_be_watched() {
+    let alone = parse_volume_spec("d=/x,mode=write-back,protection=ups").unwrap();
+    let beside = "d=/x,mode=write-back,protection=journal+ups,journal=/j";
+    let beside = parse_volume_spec(beside).unwrap();
+    assert_eq!(beside.journal.as_deref(), Some("/j"));
+    let watched = UpsWords { supplies: vec!["lab@nas".parse().unwrap()], ..UpsWords::default() };
+    let watched = UpsSettings::checked(watched).unwrap();
+    let nothing = UpsSettings::checked(UpsWords::default()).unwrap();
+    for spec in [&alone, &beside] {
+        spec.check_ups(&watched).unwrap();
+        let error = spec.check_ups(&nothing).unwrap_err().to_string();
+        assert!(error.contains("no supply is watched: start the server with --ups"), "{error}");
+    }
+    let (mistake, sentence) = refused("d=/x,mode=write-back,protection=journal+ups");
+    assert_eq!(mistake, Mistake::Protection);
+    assert!(sentence.contains("protection=journal+ups, but no journal is named"), "{sentence}");
+    let other = alone.with(&change(&["protection=none", "accept-loss=yes"])).unwrap_err();
+    assert!(other.to_string().contains("protection can't change from ups to none"), "{other}");
 }
 
 #[test]

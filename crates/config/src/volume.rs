@@ -51,7 +51,7 @@ pub struct VolumeSpec {
     pub mode: Mode,
     /// What keeps writes that are not on the disk yet.
     pub protection: Protection,
-    /// The journal, in the words of a backing; with [`Protection::Journal`] and only then.
+    /// The journal, in the words of a backing; with a protection that has one and only then.
     pub journal: Option<String>,
     /// When a write that the journal keeps is acknowledged.
     pub durability: Durability,
@@ -158,7 +158,7 @@ impl VolumeSpec {
     }
 
     /// The mistake, said of this volume.
-    fn about(&self, error: ConfigError) -> ConfigError {
+    pub(crate) fn about(&self, error: ConfigError) -> ConfigError {
         error.about(format_args!("volume '{}'", self.name))
     }
 
@@ -308,10 +308,10 @@ impl VolumeChange {
         *self == Self::default()
     }
 
-    /// Whether it says something of a journal, which a served volume keeps as it is. See
-    /// [`VolumeSpec::with`].
+    /// Whether it says something of a journal or a supply, which a served volume keeps as it is.
+    /// See [`VolumeSpec::with`].
     pub fn is_of_journal(&self) -> bool {
-        self.protection == Some(Protection::Journal)
+        self.protection.is_some_and(|new| new.has_journal() || new.has_ups())
             || self.journal.is_some()
             || self.durability.is_some()
     }

@@ -151,6 +151,7 @@ impl Manager for FakeManager {
             listeners: vec!["tcp:[::1]:10809".into()],
             volumes,
             journals: self.journals(),
+            power: None,
         }
     }
 

@@ -6,8 +6,8 @@
 use crate::lab::LabCommand;
 use clap::{Args, Parser, Subcommand};
 use forebay_config::{
-    IoEngine, Listen, LogLevel, MemorySetting, Settings, Source, TlsMode, VolumeSpec, Workers,
-    default_state,
+    IoEngine, Listen, LogLevel, MemorySetting, Percent, Seconds, Settings, Source, Supply, TlsMode,
+    UpsWords, VolumeSpec, Workers, default_state,
 };
 use std::path::PathBuf;
 
@@ -78,7 +78,7 @@ pub(crate) struct ServeArguments {
             delay(read=5ms,write=5ms):/dev/sdb.\n\
             The keys are\n  \
             mode=write-back|write-through|bypass\n  \
-            protection=none|journal\n  \
+            protection=none|journal|ups|journal+ups\n  \
             journal=BACKING\n  \
             durability=ack|flush\n  \
             accept-loss=yes|no\n  \
@@ -86,7 +86,7 @@ pub(crate) struct ServeArguments {
             prefetch=yes|no\n  \
             tls=required|optional\n  \
             description=TEXT\n\
-            Write-back needs protection=journal,journal=BACKING, or \
+            Write-back needs protection=journal,journal=BACKING, or protection=ups with --ups, or \
             protection=none,accept-loss=yes. Several volumes may name the same journal. A comma \
             outside of parentheses ends BACKING where a key and = follow."
     )]
@@ -116,6 +116,27 @@ pub(crate) struct ServeArguments {
     /// How files and sockets are driven: io_uring, epoll or auto [default: auto]
     #[arg(long, value_name = "ENGINE")]
     io: Option<IoEngine>,
+
+    /// Supply that bridges a power failure: NAME@HOST:PORT of Network UPS Tools,
+    /// NAME=command:PROGRAM or NAME=file:PATH; may be given several times
+    #[arg(long, value_name = "SUPPLY")]
+    ups: Vec<Supply>,
+
+    /// Which of the supplies are enough, as in "any 1 of (a, b)" [default: all]
+    #[arg(long, value_name = "EXPRESSION")]
+    ups_needed: Option<String>,
+
+    /// Charge of the battery below which write-back ends, in percent [default: 79]
+    #[arg(long, value_name = "PERCENT")]
+    ups_threshold: Option<Percent>,
+
+    /// How long the supplies must have been well before write-back begins [default: 60]
+    #[arg(long, value_name = "SECONDS")]
+    ups_settle_seconds: Option<Seconds>,
+
+    /// Runtime of the battery that is never reckoned with [default: 60]
+    #[arg(long, value_name = "SECONDS")]
+    ups_margin_seconds: Option<Seconds>,
 
     /// How much is logged: error, warn, info, debug or trace [default: info]
     #[arg(long, value_name = "LEVEL")]
@@ -153,6 +174,15 @@ impl ServeArguments {
             tls_cert: self.tls_cert,
             tls_key: self.tls_key,
             tls_client_ca: self.tls_client_ca,
+            ups: UpsWords {
+                supplies: self.ups,
+                needed: self.ups_needed,
+                threshold: self.ups_threshold,
+                settle: self.ups_settle_seconds,
+                margin: self.ups_margin_seconds,
+                // A password would be seen by everybody in the list of processes.
+                ..UpsWords::default()
+            },
             volumes,
         };
         Source { file: self.config, options, state_default: default_state(is_root()) }

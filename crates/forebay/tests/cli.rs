@@ -74,8 +74,8 @@ fn a_wrong_command_line_is_answered_with_2_and_a_remedy() {
         (
             &["serve", "--volume", "d=/x,mode=write-back"],
             "forebay: volume 'd': write-back without a protection loses acknowledged writes when \
-             the power fails or the program is killed: write protection=journal,journal=PATH to \
-             keep them, protection=none,accept-loss=yes to accept that, or use \
+             the power fails or the program is killed: write protection=journal,journal=PATH or \
+             protection=ups to keep them, protection=none,accept-loss=yes to accept that, or use \
              mode=write-through\n",
         ),
         (&["serve", "/a/x.img", "/b/x.img"], "forebay: two volumes are called 'x': give one"),
@@ -87,6 +87,14 @@ fn a_wrong_command_line_is_answered_with_2_and_a_remedy() {
             &["serve", "--config", "none.toml"],
             "forebay: configuration file none.toml can't be read",
         ),
+        (
+            &["serve", "--volume", "d=/x,mode=write-back,protection=ups"],
+            "forebay: volume 'd': protection=ups, but no supply is watched: start the server with \
+             --ups NAME@HOST:PORT\n",
+        ),
+        (&["serve", "--ups", "@x"], "forebay: supply \"@x\" has no name of letters, digits"),
+        (&["serve", "--ups", "a", "--ups", "a@b"], "forebay: ups: two supplies are called 'a'"),
+        (&["serve", "--ups-threshold", "79"], "forebay: ups: there are settings, but no supply"),
         (&["volume", "set", "d", "mode"], "forebay: 'mode' is no KEY=VALUE: write it like mode="),
         (&["volume", "set", "d"], "required arguments were not provided"),
     ] {
@@ -246,8 +254,8 @@ fn what_the_daemon_refuses_is_a_failure_with_its_sentence() {
                 &["volume", "set", "disk", "mode=write-back"],
                 "forebay: volume 'disk': write-back without a protection loses acknowledged \
                  writes when the power fails or the program is killed: write \
-                 protection=journal,journal=PATH to keep them, protection=none,accept-loss=yes to \
-                 accept that, or use mode=write-through\n",
+                 protection=journal,journal=PATH or protection=ups to keep them, \
+                 protection=none,accept-loss=yes to accept that, or use mode=write-through\n",
             ),
             (
                 &["volume", "set", "disk", "protection=journal", "journal=/j"],

@@ -287,6 +287,11 @@ impl Journal {
         }
     }
 
+    /// Whether it has failed, and that is on record: nobody will use its records again.
+    pub(crate) fn is_given_up(&self) -> bool {
+        self.lock().failure_recorded
+    }
+
     /// Volumes that the journal holds writes of and that are not being served, with the bytes.
     pub fn unserved(&self) -> Vec<(String, u64)> {
         let found = lock(&self.found);

@@ -15,6 +15,7 @@ mod memory;
 mod memory_plan;
 mod patience;
 mod pool;
+mod power;
 mod reactor;
 mod restore;
 mod server;

@@ -8,6 +8,7 @@ use crate::journal::{Journal, JournalError, JournalSettings, VolumeJournal};
 use crate::memory_plan::MemoryPlan;
 use crate::patience::Patience;
 use crate::pool::Pool;
+use crate::power::{PowerGate, PowerUse};
 use crate::reactor::{EpollReactor, Reactor, UringReactor};
 use crate::shared::{FlushGate, Inbox, JournalUse, Message, Reads, Shared, Volume};
 use crate::stats::WorkerStats;
@@ -181,6 +182,8 @@ pub struct VolumeSettings {
     pub tls_only: bool,
     /// The journal that keeps its writes, if any.
     pub journal: Option<VolumeJournal>,
+    /// Whether a supply keeps its writes, alone or where its journal has failed.
+    pub ups: bool,
 }
 
 /// What of a volume can be changed while it is served.
@@ -252,6 +255,7 @@ impl Runtime {
             worker_connections: (0..workers).map(|_| AtomicU64::new(0)).collect(),
             listeners: RwLock::default(),
             stopping: AtomicBool::new(false),
+            power: PowerGate::default(),
             pool,
         });
         let (engine, handles) = start_workers(&shared, config.engine)?;
@@ -337,6 +341,7 @@ impl Runtime {
         };
         let protection = match journal {
             Some(_) => Protection::Journal,
+            None if settings.ups => Protection::Power,
             None => Protection::None,
         };
         let volume = Arc::new(Volume {
@@ -349,6 +354,7 @@ impl Runtime {
             prefetch: AtomicBool::new(settings.prefetch),
             flush: FlushGate::default(),
             journal,
+            power: PowerUse::new(settings.ups),
             reads: Reads::default(),
             inside_flushes: AtomicU64::new(0),
             inquiries: Inquiries::default(),

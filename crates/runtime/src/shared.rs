@@ -5,6 +5,7 @@ use crate::inquiry::Inquiries;
 use crate::journal::Journal;
 use crate::patience::Patience;
 use crate::pool::{MappedLines, Pool};
+use crate::power::{PowerGate, PowerUse};
 use crate::server::Listener;
 use crate::stats::WorkerStats;
 use forebay_backend::{Backend, CompletionSink, Extent};
@@ -32,6 +33,8 @@ pub(crate) struct Volume {
     pub flush: FlushGate,
     /// What keeps its writes, if anything does.
     pub journal: Option<JournalUse>,
+    /// Whether a supply keeps them, and how that stands.
+    pub power: PowerUse,
     pub reads: Reads,
     /// Flushes that somebody inside waits, or waited, for.
     pub inside_flushes: AtomicU64,
@@ -235,6 +238,8 @@ pub(crate) struct Shared {
     pub worker_connections: Vec<AtomicU64>,
     pub listeners: RwLock<Vec<Option<Arc<Listener>>>>,
     pub stopping: AtomicBool,
+    /// What may be dirty under the protection of supplies.
+    pub power: PowerGate,
 }
 
 impl Shared {

@@ -42,6 +42,10 @@ pub struct VolumeStatus {
     pub leaving: bool,
     /// How a flush of its disk has failed since the disk was trusted last.
     pub flush_failure: Option<IoError>,
+    /// A supply and the pool alone keep what is dirty of it.
+    pub kept_by_power: bool,
+    /// Writes are refused, as power is failing.
+    pub halted: bool,
     /// Bytes of it in the pool.
     pub cached_bytes: u64,
     /// Bytes of it in dirty lines.
@@ -124,6 +128,8 @@ impl Runtime {
                 read_only: volume.read_only.load(Ordering::Relaxed),
                 leaving: volume.leaving.load(Ordering::Relaxed),
                 flush_failure: volume.flush.failure(),
+                kept_by_power: volume.is_kept_by_power(),
+                halted: volume.power.is_halted(),
                 cached_bytes: 0,
                 dirty_bytes: 0,
                 connections: volume.connections.load(Ordering::Relaxed),

@@ -101,7 +101,10 @@ impl<H: Host> Dispatcher<H> {
         payload: Payload<'_, H::Memory>,
     ) {
         match request.kind {
-            RequestKind::Flush | RequestKind::Destage | RequestKind::Checkpoint => {
+            RequestKind::Flush
+            | RequestKind::Destage
+            | RequestKind::Checkpoint
+            | RequestKind::Sync => {
                 self.submit_flush(host, token, request);
             }
             RequestKind::Prefetch => self.submit_prefetch(host, token, request),
@@ -262,9 +265,10 @@ impl<H: Host> Dispatcher<H> {
     fn submit_flush(&mut self, host: &mut H, token: H::Token, request: Request) {
         let id = self.begin(host, token, request, Payload::None);
         let part = PartName { worker: self.worker, part: 0, job: id }.pack();
-        if request.kind == RequestKind::Checkpoint {
-            self.flush_shards(host, id);
-            return;
+        match request.kind {
+            RequestKind::Checkpoint => return self.flush_shards(host, id),
+            RequestKind::Sync => return self.part_done(host, id, Ok(())),
+            _ => {}
         }
         // What stands in for the disk's stable storage answers for it.
         let kept = match host.protection(request.volume) {

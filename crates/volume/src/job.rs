@@ -82,6 +82,7 @@ impl FlushStage {
             RequestKind::Flush
             | RequestKind::Destage
             | RequestKind::Checkpoint
+            | RequestKind::Sync
             | RequestKind::Trim { fua: true }
             | RequestKind::Zero { fua: true, .. } => Self::Due,
             _ => Self::NotNeeded,

@@ -20,6 +20,9 @@ pub enum RequestKind {
     /// What is recorded and not durable yet when it ends may be undone by a crash. Not for
     /// clients.
     Checkpoint,
+    /// What the disk has been given to its own stable storage, and nothing of what is dirty. Not
+    /// for clients.
+    Sync,
     /// Bytes that the journal holds for the volume: a write that it is not told of. Not for
     /// clients.
     Restore,

@@ -27,7 +27,7 @@ const ARROWS: [(&str, &[&str]); 18] = [
         "forebay",
         &[
             "types", "policy", "engine", "volume", "nbd", "backend", "runtime", "api", "config",
-            "control", "lab",
+            "control", "lab", "power",
         ],
     ),
     ("bench", &["types", "ecc", "policy", "engine", "volume", "nbd", "backend", "runtime"]),

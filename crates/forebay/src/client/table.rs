@@ -2,7 +2,7 @@
 
 use super::units::{bytes, count, duration, percent};
 use comfy_table::{CellAlignment, Table, presets};
-use forebay_api::{JournalState, JournalStatus, Status, VolumeState, VolumeStatus};
+use forebay_api::{JournalState, JournalStatus, PowerStatus, Status, VolumeState, VolumeStatus};
 
 /// Everything: the daemon in three lines, the volumes in a table, and the journals in another.
 pub(super) fn status(status: &Status) -> String {
@@ -10,7 +10,7 @@ pub(super) fn status(status: &Status) -> String {
     format!(
         "forebay {}, process {}, up {}, {} workers on {}\n\
          memory: {} of {} in use, {} dirty; limit {}, {} of it for the index\n\
-         clients: {} connected, at {}\n\n{}{}",
+         clients: {} connected, at {}\n\n{}{}{}",
         status.version,
         status.pid,
         duration(status.uptime_seconds),
@@ -25,6 +25,7 @@ pub(super) fn status(status: &Status) -> String {
         status.listeners.join(", "),
         volumes(&status.volumes),
         journals(&status.journals),
+        status.power.as_ref().map(power).unwrap_or_default(),
     )
 }
 
@@ -72,6 +73,33 @@ fn journals(journals: &[JournalStatus]) -> String {
         ]);
     }
     format!("\n{}{}", lines(table, &[0, 1]), journals_notes(journals))
+}
+
+/// The supplies, one a line below an empty one, and below them what follows from them.
+fn power(power: &PowerStatus) -> String {
+    let mut table = Table::new();
+    table.load_style(presets::NOTHING);
+    table.set_header(["SUPPLY", "SAYS", "VERDICT", "CHARGE", "RUNTIME", "LOAD"]);
+    let none = || "-".to_owned();
+    let percent = |value: Option<f64>| value.map_or_else(none, |value| format!("{value:.0} %"));
+    for supply in &power.supplies {
+        table.add_row([
+            supply.name.clone(),
+            supply.status.clone().unwrap_or_else(none),
+            supply.verdict.clone(),
+            percent(supply.charge_percent),
+            supply.runtime_seconds.map_or_else(none, |seconds| format!("{seconds} s")),
+            percent(supply.load_percent),
+        ]);
+    }
+    format!(
+        "\n{}\npower: {}\n{} dirty under supplies, {} may be; {}\n",
+        lines(table, &[0, 1, 2]),
+        power.reason,
+        bytes(power.dirty_bytes),
+        bytes(power.dirty_bytes_max),
+        power.forecast,
+    )
 }
 
 /// A table as text, its columns of words to the left and its numbers to the right.
@@ -139,7 +167,7 @@ fn mode_note(volume: &VolumeStatus) -> Option<String> {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use forebay_api::{Mode, UnservedWrites};
+    use forebay_api::{Mode, SupplyStatus, UnservedWrites};
 
     fn volume(name: &str) -> VolumeStatus {
         VolumeStatus {
@@ -184,6 +212,34 @@ mod tests {
         assert_eq!(
             summary(&degraded),
             "8.0 TiB, write-back; write-through instead of write-back, memory is full of dirty data"
+        );
+    }
+
+    #[test]
+    fn supplies_have_a_table_and_what_follows_from_them() {
+        let supply = SupplyStatus {
+            name: "lab".into(),
+            verdict: "safe".into(),
+            status: Some("OL CHRG".into()),
+            charge_percent: Some(97.6),
+            runtime_seconds: Some(1800),
+            ..SupplyStatus::default()
+        };
+        let text = power(&PowerStatus {
+            reason: "write-back is allowed".into(),
+            forecast: "if mains failed now: dump 7 s, battery 640 s".into(),
+            dirty_bytes: 1 << 20,
+            dirty_bytes_max: 4 << 30,
+            supplies: vec![supply],
+            ..PowerStatus::default()
+        });
+        assert_eq!(
+            text,
+            "\nSUPPLY  SAYS     VERDICT  CHARGE  RUNTIME  LOAD\n\
+             lab     OL CHRG  safe       98 %   1800 s     -\n\n\
+             power: write-back is allowed\n\
+             1.0 MiB dirty under supplies, 4.0 GiB may be; \
+             if mains failed now: dump 7 s, battery 640 s\n"
         );
     }
 

@@ -2,8 +2,9 @@
 
 use super::claims::Claims;
 use super::journals::Journals;
+use super::power::Power;
 use super::{listen, report, tls};
-use forebay_api::{ErrorKind, Problem, Progress, Status, VolumeStatus};
+use forebay_api::{ErrorKind, PowerStatus, Problem, Progress, Status, VolumeStatus};
 use forebay_backend::OpenOptions;
 use forebay_config::{Change, Config, Listen, TlsUse, VolumeChange, VolumeSpec};
 use forebay_control::{Manager, ProgressFn};
@@ -11,7 +12,7 @@ use forebay_runtime::{
     Runtime, RuntimeStatus, TlsSetup, VolumeChange as RuntimeChange, VolumeError, VolumeSettings,
 };
 use std::cell::Cell;
-use std::sync::{Mutex, MutexGuard, PoisonError};
+use std::sync::{Arc, Mutex, MutexGuard, OnceLock, PoisonError};
 use std::time::Duration;
 use tokio::sync::Notify;
 
@@ -20,7 +21,8 @@ const CLAIM_WAIT: Duration = Duration::from_secs(5);
 
 /// The running daemon.
 pub(super) struct Daemon {
-    runtime: Runtime,
+    runtime: Arc<Runtime>,
+    power: OnceLock<Power>,
     tls: Option<TlsSetup>,
     state: Mutex<State>,
     claims: Claims,
@@ -47,7 +49,8 @@ impl Daemon {
     ) -> Self {
         let state = State { config, volumes: Vec::new(), addresses: Vec::new() };
         Self {
-            runtime,
+            runtime: Arc::new(runtime),
+            power: OnceLock::new(),
             tls,
             state: Mutex::new(state),
             claims: Claims::new(CLAIM_WAIT),
@@ -60,6 +63,19 @@ impl Daemon {
     /// Sets how long adding a volume waits for a disk that another process has.
     pub(super) const fn wait_for_disks(&mut self, wait: Duration) {
         self.in_use_wait = wait;
+    }
+
+    /// Begins to watch the supplies, if the configuration names any.
+    pub(super) fn watch_power(&self) -> anyhow::Result<()> {
+        let settings = self.state().config.ups.clone();
+        if let Some(power) = Power::start(&settings, Arc::clone(&self.runtime), None)? {
+            let _ = self.power.set(power);
+        }
+        Ok(())
+    }
+
+    fn power_status(&self) -> Option<PowerStatus> {
+        self.power.get().map(Power::status)
     }
 
     /// Says which journals hold data of volumes that are not served.
@@ -167,18 +183,22 @@ impl Manager for Daemon {
             memory: report::memory(&figures.memory),
             connections: figures.connections,
             journals: self.journals.status(),
-            volumes: volumes(&self.state().volumes, &figures),
+            volumes: volumes(&self.state().volumes, &figures, self.power_status().as_ref()),
+            power: self.power_status(),
             ..base
         }
     }
 
     fn volume_list(&self) -> Vec<VolumeStatus> {
         let figures = self.figures();
-        figures.map(|figures| volumes(&self.state().volumes, &figures)).unwrap_or_default()
+        let power = self.power_status();
+        let list = |figures| volumes(&self.state().volumes, &figures, power.as_ref());
+        figures.map(list).unwrap_or_default()
     }
 
     fn add_volume(&self, spec: VolumeSpec) -> Result<VolumeStatus, Problem> {
         self.check_tls(&spec.name, Some(spec.tls))?;
+        spec.check_ups(&self.state().config.ups).map_err(forebay_control::invalid)?;
         let (read_only, in_use_wait) = (spec.read_only, self.in_use_wait);
         let options = OpenOptions { read_only, in_use_wait, ..OpenOptions::default() };
         let backend = forebay_backend::open(&spec.backing, &options).map_err(|error| {
@@ -203,6 +223,7 @@ impl Manager for Daemon {
             prefetch: spec.prefetch,
             tls_only: spec.tls == TlsUse::Required,
             journal,
+            ups: spec.protection.has_ups(),
         };
         self.runtime.add_volume(settings).map_err(problem)?;
         tracing::info!("volume '{}' of {size} on {}, {}", spec.name, spec.backing, spec.mode);
@@ -253,6 +274,9 @@ impl Manager for Daemon {
     fn stop(&self, progress: ProgressFn<'_>) -> Result<(), Problem> {
         let _claim = self.claims.everything()?;
         self.runtime.stop(reporter(progress)).map_err(problem)?;
+        if let Some(power) = self.power.get() {
+            power.stop();
+        }
         for address in &self.state().addresses {
             if let Some(path) = address.strip_prefix("unix:") {
                 // Nobody listens there any more; a socket that stays is only untidy.
@@ -264,10 +288,14 @@ impl Manager for Daemon {
     }
 }
 
-fn volumes(specs: &[VolumeSpec], figures: &RuntimeStatus) -> Vec<VolumeStatus> {
+fn volumes(
+    specs: &[VolumeSpec],
+    figures: &RuntimeStatus,
+    power: Option<&PowerStatus>,
+) -> Vec<VolumeStatus> {
     let pairs = specs.iter().filter_map(|spec| {
         let found = figures.volumes.iter().find(|volume| volume.name == spec.name);
-        found.map(|figures| report::volume(spec, figures))
+        found.map(|figures| report::volume(spec, figures, power))
     });
     pairs.collect()
 }

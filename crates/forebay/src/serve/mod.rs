@@ -4,6 +4,7 @@ mod claims;
 mod journals;
 mod listen;
 mod manager;
+mod power;
 mod report;
 mod tls;
 
@@ -102,6 +103,7 @@ fn start(config: Config) -> anyhow::Result<Daemon> {
     }
     daemon.wait_for_disks(Duration::ZERO);
     daemon.report_unserved();
+    daemon.watch_power()?;
     for address in listeners {
         daemon.listen(&address)?;
     }

@@ -1,6 +1,8 @@
 //! The runtime's figures in the words of the control API.
 
-use forebay_api::{Counters, Latencies, LatencySummary, Memory, VolumeState, VolumeStatus};
+use forebay_api::{
+    Counters, Latencies, LatencySummary, Memory, PowerStatus, VolumeState, VolumeStatus,
+};
 use forebay_config::VolumeSpec;
 use forebay_runtime::{MemoryStatus, VolumeStatus as Figures};
 use forebay_types::{LINE_BYTES, Mode};
@@ -15,9 +17,12 @@ pub(super) const fn memory(memory: &MemoryStatus) -> Memory {
     }
 }
 
-pub(super) fn volume(spec: &VolumeSpec, figures: &Figures) -> VolumeStatus {
-    // A volume that was write-back a moment ago still brings its dirty data to the disk.
-    let draining = figures.mode != Mode::WriteBack && figures.dirty_bytes > 0;
+pub(super) fn volume(
+    spec: &VolumeSpec,
+    figures: &Figures,
+    power: Option<&PowerStatus>,
+) -> VolumeStatus {
+    let (effective_mode, effective_mode_reason) = effective_mode(figures, power);
     let failing = state_reason(figures);
     let state = match (figures.leaving, failing.is_some()) {
         (true, _) => VolumeState::Flushing,
@@ -29,9 +34,8 @@ pub(super) fn volume(spec: &VolumeSpec, figures: &Figures) -> VolumeStatus {
         backing: spec.backing.clone(),
         size_bytes: figures.backing.size_bytes,
         mode: spec.mode.into(),
-        effective_mode: if draining { Mode::WriteBack } else { figures.mode }.into(),
-        effective_mode_reason: draining
-            .then(|| "what is dirty from write-back is still being written".to_owned()),
+        effective_mode: effective_mode.into(),
+        effective_mode_reason,
         protection: spec.protection.to_string(),
         journal: spec.journal.clone(),
         durability: spec.journal.as_ref().map(|_| spec.durability.to_string()),
@@ -46,6 +50,24 @@ pub(super) fn volume(spec: &VolumeSpec, figures: &Figures) -> VolumeStatus {
         dirty_bytes: figures.dirty_bytes,
         counters: counters(figures),
         latency: latencies(figures),
+    }
+}
+
+/// The mode in force, and why it is not the one that was given.
+fn effective_mode(figures: &Figures, power: Option<&PowerStatus>) -> (Mode, Option<String>) {
+    // A volume that was write-back a moment ago still brings its dirty data to the disk.
+    if figures.mode != Mode::WriteBack && figures.dirty_bytes > 0 {
+        let reason = "what is dirty from write-back is still being written";
+        return (Mode::WriteBack, Some(reason.to_owned()));
+    }
+    match power {
+        Some(power) if figures.halted => (Mode::WriteThrough, Some(power.reason.clone())),
+        Some(power) if figures.kept_by_power && !power.write_back_allowed => {
+            let is_write_back = figures.mode == Mode::WriteBack;
+            let mode = if is_write_back { Mode::WriteThrough } else { figures.mode };
+            (mode, is_write_back.then(|| power.reason.clone()))
+        }
+        _ => (figures.mode, None),
     }
 }
 
@@ -91,6 +113,7 @@ fn counters(figures: &Figures) -> Counters {
         ]),
         uncached_writes: reasons(&[
             ("mode", engine.writes_through_mode),
+            ("protection", engine.writes_through_protection),
             ("fua", engine.writes_through_fua),
             ("dirty-limit", engine.writes_through_dirty_limit),
             ("no-room", engine.writes_through_no_room),

@@ -118,7 +118,7 @@ impl World {
             RequestKind::Checkpoint => {
                 self.destaged(asked.request.volume, asked.submitted, result);
             }
-            RequestKind::Restore | RequestKind::RestoreZero { .. } => {}
+            RequestKind::Restore | RequestKind::RestoreZero { .. } | RequestKind::Sync => {}
             RequestKind::Read | RequestKind::Flush | RequestKind::Prefetch => {}
             _ => self.end_change(&asked, result),
         }
@@ -164,6 +164,7 @@ impl World {
             RequestKind::Trim { fua } | RequestKind::Zero { fua, .. } => {
                 fault == FaultKind::Erase && at.overlaps(range) || fua && fault == FaultKind::Flush
             }
+            RequestKind::Sync => fault == FaultKind::Flush,
             RequestKind::Flush | RequestKind::Destage | RequestKind::Checkpoint => {
                 matches!(fault, FaultKind::Write | FaultKind::Flush)
             }

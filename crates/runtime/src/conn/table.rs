@@ -77,6 +77,12 @@ impl Connections {
         }
     }
 
+    /// Whether writes to the volume that a client has entered are halted.
+    pub(crate) fn is_halted(&self, conn: u32) -> bool {
+        let conn = self.conns.get(conn as usize).and_then(Option::as_deref);
+        conn.and_then(|conn| conn.volume.as_ref()).is_some_and(|volume| volume.power.is_halted())
+    }
+
     /// Queues the reply to a request. Returns whether the client is still there to have it.
     pub(crate) fn reply(
         &mut self,
@@ -235,6 +241,7 @@ fn count(
         }
         RequestKind::Destage
         | RequestKind::Checkpoint
+        | RequestKind::Sync
         | RequestKind::Restore
         | RequestKind::RestoreZero { .. } => unreachable!("clients have no words for these"),
     }

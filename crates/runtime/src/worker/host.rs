@@ -52,6 +52,23 @@ pub(crate) struct WorkerHost<R> {
 }
 
 impl<R: Reactor> WorkerHost<R> {
+    /// The reply as it may be given: a write that is done after its volume was halted is not in
+    /// the vault's copy, so nobody may rely on it.
+    fn unless_halted<'a>(
+        &mut self,
+        token: &ClientToken,
+        reply: Reply<'a, Memory>,
+    ) -> Reply<'a, Memory> {
+        let writes = matches!(
+            token.kind,
+            RequestKind::Write { .. } | RequestKind::Trim { .. } | RequestKind::Zero { .. }
+        );
+        if !writes || !self.connections.is_halted(token.conn) {
+            return reply;
+        }
+        Reply { result: reply.result.and(Err(IoError::Shutdown)), ..reply }
+    }
+
     /// The volume of this number, which is being served.
     pub(crate) fn find_volume(&mut self, id: VolumeId) -> Option<&Arc<Volume>> {
         if self.volume.as_ref().is_none_or(|volume| volume.id != id) {
@@ -112,19 +129,32 @@ impl<R: Reactor> Host for WorkerHost<R> {
     }
 
     fn protection(&mut self, volume: VolumeId) -> Protection {
-        let volume = self.find_volume(volume);
-        match volume.and_then(|volume| volume.journal.as_ref()) {
-            Some(_) => Protection::Journal,
-            None => Protection::None,
+        let is_open = self.shared.power.is_open();
+        let Some(volume) = self.find_volume(volume) else { return Protection::None };
+        match (volume.is_kept_by_power(), &volume.journal) {
+            (true, _) if is_open => Protection::Power,
+            (_, Some(_)) => Protection::Journal,
+            _ => Protection::None,
         }
     }
 
     fn admit(&mut self, part: &Part, fua: bool) -> Admission {
-        let volume = self.find_volume(part.volume);
-        match volume.and_then(|volume| volume.journal.as_ref()) {
+        self.find_volume(part.volume);
+        let Some(volume) = &self.volume else { return Admission::Free };
+        let admission = match &volume.journal {
             Some(used) => used.journal.admit(part, fua, used.durability),
-            None => Admission::Free,
+            None if volume.power.protects => Admission::Through,
+            None => return Admission::Free,
+        };
+        // A journal that is only full has older records, which what goes past it must void.
+        if admission == Admission::Through && volume.is_kept_by_power() {
+            let ByteRange { offset, len } = part.range;
+            let lines = (offset + len).div_ceil(LINE_BYTES) - offset / LINE_BYTES;
+            if self.shared.power.admit(lines) {
+                return Admission::Free;
+            }
         }
+        admission
     }
 
     fn withdraw(&mut self, volume: VolumeId) {
@@ -146,6 +176,7 @@ impl<R: Reactor> Host for WorkerHost<R> {
                 tell(reply.result);
             }
             Token::Client(token) => {
+                let reply = self.unless_halted(&token, reply);
                 let Self { shared, connections, worker, .. } = self;
                 if connections.reply(shared, *worker, &token, &reply) {
                     connections.keep(token.conn, reply.memory);

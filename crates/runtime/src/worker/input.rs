@@ -406,6 +406,13 @@ impl<R: Reactor> Worker<R> {
             self.refuse(index, request, IoError::NotPermitted, "the volume is read-only");
             return;
         }
+        let is_halted = |conn: &crate::conn::Conn| {
+            conn.volume.as_ref().is_some_and(|volume| volume.power.is_halted())
+        };
+        if request.command.is_write() && is_halted(conn) {
+            self.refuse(index, request, IoError::Shutdown, crate::power::HALTED);
+            return;
+        }
         // A journal answers for what its disk does not.
         let untrusted = conn
             .volume

@@ -24,6 +24,9 @@ pub(crate) trait Tasks {
     /// The same for a checkpoint of the volume's journal.
     fn checkpoint(&mut self, volume: VolumeId, tell: Box<dyn FnOnce(IoResult) + Send>);
 
+    /// Brings what a volume's disk has been given to stable storage there.
+    fn sync(&mut self, volume: VolumeId, tell: Box<dyn FnOnce(IoResult) + Send>);
+
     /// Gives a piece of what a journal holds back to its volume: bytes, or zeroes if `None`.
     fn restore(
         &mut self,
@@ -72,6 +75,13 @@ impl<R: Reactor> Tasks for Worker<R> {
             return tell(Err(IoError::Shutdown));
         }
         self.submit_inside(volume, RequestKind::Checkpoint, tell);
+    }
+
+    fn sync(&mut self, volume: VolumeId, tell: Box<dyn FnOnce(IoResult) + Send>) {
+        if self.host.shared.volume(volume).is_none() {
+            return tell(Err(IoError::Shutdown));
+        }
+        self.submit_inside(volume, RequestKind::Sync, tell);
     }
 
     fn restore(

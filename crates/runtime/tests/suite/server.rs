@@ -108,6 +108,7 @@ pub fn settings(name: &str, backend: Arc<dyn Backend>, mode: Mode) -> VolumeSett
         prefetch: false,
         tls_only: false,
         journal: None,
+        ups: false,
     }
 }
 

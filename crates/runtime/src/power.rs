@@ -1,0 +1,228 @@
+//! Write-back under the protection of a supply: how much may be dirty, and when no more is taken.
+//!
+//! Who watches the supplies says so several times a second with [`Runtime::set_power`]; workers
+//! ask a few atomics. Volumes under a supply write through while nothing may be dirty, and once
+//! what is dirty has reached what the battery and the vault can bear.
+//!
+//! **The bound.** Counting dirty lines on each write would need all shards. So each write adds
+//! its lines to a bound, and each call of `set_power` sets the bound to what is really dirty and
+//! what was added since the call before. It is never less than what is dirty, and too much only
+//! by lines that were written twice in between.
+//!
+//! **The halt.** Before a vault is filled, its volumes are halted: whoever has not been told that
+//! a write is done is told that it is not. The flag is set before the first shard is looked at,
+//! and a worker looks at it after it has let go of the shard; so what is acknowledged was in the
+//! pool or on the disk when the vault's copy was made.
+
+use crate::server::Runtime;
+use crate::shared::{Message, Volume};
+use forebay_types::{IoResult, LINE_BYTES, VolumeId};
+use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
+use std::sync::{Arc, PoisonError, mpsc};
+use std::time::{Duration, Instant};
+
+/// What clients are told when they write to a volume that is halted.
+pub(crate) const HALTED: &str =
+    "power is failing: what was written is in safety, and nothing more is taken";
+
+/// What may be dirty under the protection of supplies.
+#[derive(Debug, Default)]
+pub(crate) struct PowerGate {
+    /// Bytes of dirty lines, at most; 0 while nothing bridges a loss of power.
+    dirty_bytes_max: AtomicU64,
+    /// At least the bytes of dirty lines there are.
+    bound: AtomicU64,
+    /// Bytes added to the bound, in all.
+    added: AtomicU64,
+    /// The same when the bound was set last.
+    added_before: AtomicU64,
+}
+
+impl PowerGate {
+    /// Whether anything may be dirty.
+    pub(crate) fn is_open(&self) -> bool {
+        self.dirty_bytes_max.load(Ordering::Relaxed) > 0
+    }
+
+    /// Asks for room for a write that makes so many lines dirty.
+    pub(crate) fn admit(&self, lines: u64) -> bool {
+        let max = self.dirty_bytes_max.load(Ordering::Relaxed);
+        if max == 0 {
+            return false;
+        }
+        let bytes = lines * LINE_BYTES;
+        if self.bound.fetch_add(bytes, Ordering::Relaxed) + bytes > max {
+            self.bound.fetch_sub(bytes, Ordering::Relaxed);
+            return false;
+        }
+        self.added.fetch_add(bytes, Ordering::Relaxed);
+        true
+    }
+
+    fn set(&self, dirty_bytes: u64, dirty_bytes_max: u64) {
+        self.dirty_bytes_max.store(dirty_bytes_max, Ordering::Relaxed);
+        let added = self.added.load(Ordering::Relaxed);
+        let since = added - self.added_before.swap(added, Ordering::Relaxed);
+        self.bound.store(dirty_bytes.saturating_add(since), Ordering::Relaxed);
+    }
+}
+
+/// How a volume stands under a supply.
+#[derive(Debug, Default)]
+pub(crate) struct PowerUse {
+    /// A supply is part of its protection.
+    pub protects: bool,
+    /// No write is acknowledged any more: the vault's copy is being made, or made.
+    pub halted: AtomicBool,
+    /// What is dirty is on its way to the disk.
+    draining: AtomicBool,
+    /// Its disk is being flushed.
+    syncing: AtomicBool,
+}
+
+impl PowerUse {
+    pub(crate) fn new(protects: bool) -> Self {
+        Self { protects, ..Self::default() }
+    }
+
+    /// Whether writes may not be acknowledged.
+    pub(crate) fn is_halted(&self) -> bool {
+        self.halted.load(Ordering::SeqCst)
+    }
+}
+
+impl Volume {
+    /// Whether the pool alone keeps what is dirty of it: under a supply, and not in a journal.
+    pub(crate) fn is_kept_by_power(&self) -> bool {
+        let journal = self.journal.as_ref();
+        self.power.protects && journal.is_none_or(|used| used.journal.is_given_up())
+    }
+}
+
+impl Runtime {
+    fn kept_by_power(&self) -> Vec<Arc<Volume>> {
+        let volumes = self.shared.volumes.read().unwrap_or_else(PoisonError::into_inner);
+        volumes.iter().flatten().filter(|volume| volume.is_kept_by_power()).cloned().collect()
+    }
+
+    /// The volumes whose dirty data is kept by the pool and a supply alone.
+    pub fn power_volumes(&self) -> Vec<VolumeId> {
+        self.kept_by_power().iter().map(|volume| volume.id).collect()
+    }
+
+    /// Says how many bytes of lines may be dirty under supplies from now on; with 0 there is no
+    /// write-back for their volumes. Returns how many are. To be called several times a second.
+    pub fn set_power(&self, dirty_bytes_max: u64) -> u64 {
+        let dirty_bytes = self.kept_by_power().iter().map(|v| self.dirty_bytes(v.id)).sum();
+        self.shared.power.set(dirty_bytes, dirty_bytes_max);
+        dirty_bytes
+    }
+
+    /// Begins to bring what supplies keep to the disks, and to stable storage there, unless that
+    /// has begun already. What a disk does not take stays dirty.
+    pub fn drain_power(&self) {
+        for volume in self.kept_by_power() {
+            if volume.power.draining.swap(true, Ordering::Relaxed) {
+                continue;
+            }
+            let id = volume.id;
+            let done = Box::new(move |result| {
+                if let Err(error) = result {
+                    let name = &volume.name;
+                    tracing::warn!("volume '{name}': not all of it is on its disk yet: {error}");
+                }
+                volume.power.draining.store(false, Ordering::Relaxed);
+            });
+            self.shared.inboxes[0].post(Message::Task(Box::new(move |tasks| {
+                tasks.checkpoint(id, done);
+            })));
+        }
+    }
+
+    /// Begins to bring what the disks of the volumes that supplies keep have been given to stable
+    /// storage there, where that has not begun yet.
+    pub fn begin_sync_power(&self) {
+        for volume in self.kept_by_power() {
+            if volume.power.syncing.swap(true, Ordering::Relaxed) {
+                continue;
+            }
+            let id = volume.id;
+            let done = Box::new(move |_| volume.power.syncing.store(false, Ordering::Relaxed));
+            self.shared.inboxes[0].post(Message::Task(Box::new(move |tasks| tasks.sync(id, done))));
+        }
+    }
+
+    /// Brings what the disks of the volumes that supplies keep have been given to stable storage
+    /// there, and waits for at most `timeout`. Returns the names of those that have not said so.
+    pub fn sync_power(&self, timeout: Duration) -> Vec<String> {
+        let (tell, told) = mpsc::channel();
+        let volumes = self.kept_by_power();
+        for (at, volume) in volumes.iter().enumerate() {
+            let (id, tell) = (volume.id, tell.clone());
+            let done = Box::new(move |result| {
+                // Whoever asked may not wait for the answer any more.
+                let _ = tell.send((at, result));
+            });
+            self.shared.inboxes[0].post(Message::Task(Box::new(move |tasks| tasks.sync(id, done))));
+        }
+        drop(tell);
+        let end = Instant::now() + timeout;
+        let mut synced = vec![false; volumes.len()];
+        while let Ok((at, result)) =
+            told.recv_timeout(end.saturating_duration_since(Instant::now()))
+        {
+            let result: IoResult = result;
+            synced[at] = result.is_ok();
+        }
+        let failed = volumes.iter().zip(synced).filter(|(_, synced)| !synced);
+        failed.map(|(volume, _)| volume.name.clone()).collect()
+    }
+
+    /// From now on, or no longer, answers all writes to volumes that supplies keep with an error.
+    /// Returns the volumes whose writes have just been halted or let go on.
+    pub fn halt_power(&self, halt: bool) -> Vec<VolumeId> {
+        let volumes = self.shared.volumes.read().unwrap_or_else(PoisonError::into_inner);
+        let volumes = volumes.iter().flatten().filter(|volume| {
+            let is_meant = if halt { volume.is_kept_by_power() } else { volume.power.protects };
+            is_meant && volume.power.halted.swap(halt, Ordering::SeqCst) != halt
+        });
+        volumes.map(|volume| volume.id).collect()
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_closed_gate_admits_nothing() {
+        let gate = PowerGate::default();
+        assert!(!gate.is_open() && !gate.admit(1));
+        gate.set(0, 3 * LINE_BYTES);
+        assert!(gate.is_open() && gate.admit(1));
+        gate.set(LINE_BYTES, 0);
+        assert!(!gate.is_open() && !gate.admit(1));
+    }
+
+    #[test]
+    fn the_bound_is_never_below_what_is_dirty() {
+        let gate = PowerGate::default();
+        gate.set(0, 10 * LINE_BYTES);
+        assert!(gate.admit(8) && !gate.admit(3) && gate.admit(2) && !gate.admit(1));
+        // All ten were the same line; but a write may have been admitted and not be in the pool
+        // yet, so the bound comes down with the second look.
+        gate.set(LINE_BYTES, 10 * LINE_BYTES);
+        assert!(!gate.admit(1));
+        gate.set(LINE_BYTES, 10 * LINE_BYTES);
+        assert!(gate.admit(9) && !gate.admit(1));
+    }
+
+    #[test]
+    fn less_than_is_dirty_admits_nothing_until_it_is_less() {
+        let gate = PowerGate::default();
+        gate.set(100 * LINE_BYTES, 10 * LINE_BYTES);
+        assert!(gate.is_open() && !gate.admit(1));
+        gate.set(9 * LINE_BYTES, 10 * LINE_BYTES);
+        assert!(gate.admit(1) && !gate.admit(1));
+    }
+}

@@ -1,0 +1,209 @@
+//! Volumes whose writes a supply keeps: what may be dirty, what FLUSH and FUA wait for, and what
+//! is answered once writes are halted.
+
+use crate::common::client::PATIENCE;
+use crate::common::wait_until;
+use crate::server::{Server, read_backend, settings};
+use forebay_backend::layers::{ErrorRule, Errors, Gate, Kinds};
+use forebay_backend::{Backend, MemoryBackend};
+use forebay_nbd::Command;
+use forebay_runtime::{Engine, JournalSettings, VolumeJournal, VolumeSettings};
+use forebay_types::{Durability, IoError, Mode};
+use std::sync::Arc;
+use std::time::Duration;
+
+const MIB: u64 = 1 << 20;
+
+fn memory(bytes: u64) -> Arc<MemoryBackend> {
+    Arc::new(MemoryBackend::new(bytes).unwrap())
+}
+
+fn add(server: &Server, disk: Arc<dyn Backend>) {
+    let settings = VolumeSettings { ups: true, ..settings("v", disk, Mode::WriteBack) };
+    server.runtime.add_volume(settings).unwrap();
+}
+
+fn block(value: u64) -> Vec<u8> {
+    value.to_le_bytes().repeat(512)
+}
+
+fn has(disk: &dyn Backend, value: u64) -> bool {
+    read_backend(disk, value * 4096, 4096) == block(value)
+}
+
+on_both_engines! {
+    without_a_supply_that_holds_writes_go_through,
+    with_one_the_pool_answers_for_the_disk,
+    no_more_is_dirty_than_the_battery_bears,
+    what_is_dirty_goes_to_the_disk_when_mains_fails,
+    who_is_halted_is_told_so_also_for_what_was_under_way,
+    a_failed_journal_leaves_it_to_the_supply,
+    a_disk_that_does_not_flush_is_named,
+}
+
+fn without_a_supply_that_holds_writes_go_through(engine: Engine) {
+    let server = Server::start(engine);
+    let disk = memory(16 * MIB);
+    add(&server, Arc::clone(&disk) as _);
+    let mut client = server.client("v");
+    client.write(4096, &block(1)).unwrap();
+    assert!(has(&*disk, 1), "nothing is acknowledged from memory");
+    assert_eq!(server.status("v").engine.writes_through_protection, 1);
+    assert_eq!(server.runtime.set_power(MIB), 0);
+    drop(client);
+    server.stop();
+}
+
+fn with_one_the_pool_answers_for_the_disk(engine: Engine) {
+    let server = Server::start(engine);
+    let disk = memory(16 * MIB);
+    let gate = Gate::new(Arc::clone(&disk) as _);
+    add(&server, Arc::clone(&gate) as _);
+    server.runtime.set_power(MIB);
+    // A disk that takes nothing: who is answered is answered from the pool.
+    gate.close(Kinds::WRITE.and(Kinds::FLUSH));
+    let mut client = server.client("v");
+    client.write(4096, &block(1)).unwrap();
+    client.write_fua(2 * 4096, &block(2)).unwrap();
+    client.flush().unwrap();
+    assert!(!has(&*disk, 1) && !has(&*disk, 2));
+    assert_eq!(server.runtime.set_power(MIB), 2 * 4096);
+    assert_eq!(server.runtime.power_volumes().len(), 1);
+    gate.open();
+    drop(client);
+    server.stop();
+    assert!(has(&*disk, 1) && has(&*disk, 2));
+}
+
+fn no_more_is_dirty_than_the_battery_bears(engine: Engine) {
+    let server = Server::start(engine);
+    let disk = memory(16 * MIB);
+    add(&server, Arc::clone(&disk) as _);
+    server.runtime.set_power(40 * 4096);
+    let mut client = server.client("v");
+    for value in 0..100 {
+        client.write(value * 4096, &block(value)).unwrap();
+    }
+    assert!(server.runtime.set_power(40 * 4096) <= 40 * 4096);
+    assert_eq!(server.status("v").engine.writes_through_protection, 60);
+    assert!(has(&*disk, 99), "what is too much goes through");
+    drop(client);
+    server.stop();
+}
+
+fn what_is_dirty_goes_to_the_disk_when_mains_fails(engine: Engine) {
+    let server = Server::start(engine);
+    let disk = memory(16 * MIB);
+    add(&server, Arc::clone(&disk) as _);
+    server.runtime.set_power(MIB);
+    let mut client = server.client("v");
+    for value in 0..100 {
+        client.write(value * 4096, &block(value)).unwrap();
+    }
+    assert_eq!(server.runtime.set_power(0), 100 * 4096);
+    client.write(100 * 4096, &block(100)).unwrap();
+    assert!(has(&*disk, 100), "from now on writes go through");
+    server.runtime.drain_power();
+    wait_until("nothing is dirty", PATIENCE, || server.runtime.set_power(0) == 0);
+    assert!((0..100).all(|value| has(&*disk, value)));
+    drop(client);
+    server.stop();
+}
+
+fn who_is_halted_is_told_so_also_for_what_was_under_way(engine: Engine) {
+    let server = Server::start(engine);
+    let disk = memory(16 * MIB);
+    let gate = Gate::new(Arc::clone(&disk) as _);
+    add(&server, Arc::clone(&gate) as _);
+    server.runtime.set_power(MIB);
+    let mut client = server.client("v");
+    client.write(4096, &block(1)).unwrap();
+    server.runtime.set_power(0);
+    gate.close(Kinds::WRITE);
+    let through = client.send(Command::Write, 0, 2 * 4096, 4096, &block(2));
+    wait_until("it is at the disk", PATIENCE, || gate.held().len() == 1);
+    assert_eq!(server.runtime.halt_power(true).len(), 1);
+    assert_eq!(server.runtime.halt_power(true).len(), 0, "they are halted already");
+    gate.open();
+    assert_eq!(client.wait(through).result, Err(IoError::Shutdown));
+    assert_eq!(client.write(3 * 4096, &block(3)), Err(IoError::Shutdown));
+    assert_eq!(client.call(Command::Trim, 0, 0, 4096).result, Err(IoError::Shutdown));
+    assert_eq!(client.read(4096, 4096).unwrap(), block(1));
+    assert!(server.status("v").halted);
+    assert_eq!(server.runtime.halt_power(false).len(), 1);
+    client.write(3 * 4096, &block(3)).unwrap();
+    assert_eq!(client.read(2 * 4096, 4096).unwrap(), block(2));
+    drop(client);
+    server.stop();
+    assert!((1..4).all(|value| has(&*disk, value)));
+}
+
+fn a_failed_journal_leaves_it_to_the_supply(engine: Engine) {
+    let policy = forebay_policy::PolicyKind::default();
+    let config = forebay_runtime::RuntimeConfig {
+        memory_bytes: 64 * MIB,
+        workers: 2,
+        engine,
+        policy,
+        journals: 1,
+    };
+    let server = Server::over(forebay_runtime::Runtime::start(config).unwrap());
+    let disk = memory(16 * MIB);
+    let gate = Gate::new(Arc::clone(&disk) as _);
+    // The superblocks and the first batch are written, and then nothing.
+    let rule = ErrorRule { kinds: Kinds::WRITE, after: 8, ..ErrorRule::default() };
+    let journal = server
+        .runtime
+        .open_journal(JournalSettings {
+            backend: Arc::new(Errors::new(memory(40 * MIB) as _, rule)),
+            accept_loss: false,
+            is_abandoned: Box::new(|_| false),
+            on_failure: Box::new(|_, _| Ok(())),
+        })
+        .unwrap();
+    let used = VolumeJournal {
+        journal: Arc::clone(&journal),
+        durability: Durability::Ack,
+        identity: [1; 32],
+    };
+    let settings = VolumeSettings {
+        ups: true,
+        journal: Some(used),
+        ..settings("v", Arc::clone(&gate) as _, Mode::WriteBack)
+    };
+    server.runtime.add_volume(settings).unwrap();
+    server.runtime.set_power(MIB);
+    let mut client = server.client("v");
+    let mut written = 0;
+    while journal.status().failed.is_none() {
+        client.write(written * 4096, &block(written)).unwrap();
+        written += 1;
+        assert!(written < 100, "the journal fails");
+    }
+    gate.close(Kinds::WRITE.and(Kinds::FLUSH));
+    assert_eq!(server.runtime.power_volumes().len(), 1);
+    client.write(200 * 4096, &block(200)).unwrap();
+    client.flush().unwrap();
+    assert!(!has(&*disk, 200), "the pool has it, the supply keeps the pool");
+    server.runtime.set_power(0);
+    gate.open();
+    client.write(201 * 4096, &block(201)).unwrap();
+    assert!(has(&*disk, 201));
+    drop(client);
+    server.stop();
+    assert!(has(&*disk, 200) && (0..written).all(|value| has(&*disk, value)));
+}
+
+fn a_disk_that_does_not_flush_is_named(engine: Engine) {
+    let server = Server::start(engine);
+    let gate = Gate::new(memory(16 * MIB) as _);
+    add(&server, Arc::clone(&gate) as _);
+    let mut client = server.client("v");
+    client.write(0, &block(0)).unwrap();
+    gate.close(Kinds::FLUSH);
+    assert_eq!(server.runtime.sync_power(Duration::from_millis(100)), ["v"]);
+    gate.open();
+    assert!(server.runtime.sync_power(PATIENCE).is_empty());
+    drop(client);
+    server.stop();
+}
