@@ -82,6 +82,7 @@ mod tests {
             "disk=/dev/sdb",
             "db=delay(read=1ms):/x,mode=write-back,protection=none,accept-loss=yes,\
              read-only=yes,prefetch=no,tls=required,description=the books",
+            "vm=/x,mode=write-back,protection=ups",
             "vm=/x,mode=write-back,protection=journal,journal=delay(read=1ms,write=1ms):/j,k,\
              durability=flush,accept-loss=yes",
         ] {
@@ -98,7 +99,7 @@ mod tests {
         assert_eq!(problem.to_string(), "no mode 'fast': use write-back, write-through or bypass");
         let text = |text: &str| Some(text.to_owned());
         for (protection, journal, durability, sentence) in [
-            (text("ups"), None, None, "protection 'ups' is not available in this version: "),
+            (text("vault"), None, None, "no protection 'vault': write protection=journal with "),
             (text("journal"), None, None, "volume 'd': protection=journal, but no journal is "),
             (text("journal"), text(""), None, "journal= names nothing: name a file or device"),
             (text("journal"), text("/x"), None, "volume 'd': its journal /x is its own backing"),
