@@ -21,6 +21,7 @@ mod bits;
 mod complete;
 mod counters;
 mod destage;
+mod dirty;
 mod erase;
 mod flight;
 mod flush;
@@ -39,6 +40,7 @@ pub use action::{
     PartId, Place, Segment,
 };
 pub use counters::VolumeCounters;
+pub use dirty::DirtyLine;
 pub use erase::EraseKind;
 pub use index::Hints;
 pub use key::LineKey;

@@ -4,7 +4,7 @@
 use forebay_lab::sim::{Failure, Sabotage, SimOptions, run};
 
 /// Runs tried for each bug; some need a machine that few seeds make.
-const SEEDS_MAX: u64 = 3000;
+const SEEDS_MAX: u64 = 10_000;
 
 fn first_failure(plant: impl Fn(&mut SimOptions)) -> Option<Failure> {
     (0..SEEDS_MAX).find_map(|seed| {

@@ -10,6 +10,7 @@
 
 mod dispatch;
 mod erase;
+mod gate;
 mod host;
 mod job;
 mod merge;
@@ -18,6 +19,7 @@ mod split;
 mod streams;
 
 pub use dispatch::Dispatcher;
+pub use gate::PowerGate;
 pub use host::{Admission, Host, Payload, Reply, ReplySegment};
 pub use job::{JobId, worker_of};
 pub use merge::{Mergeable, READ_BYTES_MAX, WRITTEN_BYTES_MAX, merge};

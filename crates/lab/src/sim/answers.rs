@@ -12,7 +12,7 @@ use super::oracle::{Promise, show, stamp};
 use super::queue::Event;
 use super::world::World;
 use forebay_engine::Place;
-use forebay_types::{ByteRange, IoResult, Mode, REGION_BYTES, SECTOR_BYTES};
+use forebay_types::{ByteRange, IoError, IoResult, Mode, REGION_BYTES, SECTOR_BYTES};
 use forebay_volume::{Reply, ReplySegment, Request, RequestKind};
 
 /// A request that is not answered yet.
@@ -91,12 +91,15 @@ impl World {
         self.barren = 0;
         self.answered_us = self.now_us;
         let (volume, range) = (asked.request.volume.0, asked.request.range);
-        let (moment, result) = (self.moment, reply.result);
+        let result = self.unless_halted(asked.request.volume, asked.request.kind, reply.result);
+        let (moment, reply) = (self.moment, Reply { result, ..reply });
         self.note(volume, range, || {
             let (kind, version) = (asked.request.kind, asked.version);
             format!("{moment}: {kind:?} {range} version {version} is answered: {result:?}")
         });
-        if result.is_err() {
+        if result == Err(IoError::Shutdown) && self.power.halted {
+            self.report.halted += 1;
+        } else if result.is_err() {
             self.report.errors += 1;
             self.check_error(&asked, &reply);
         }
@@ -131,6 +134,8 @@ impl World {
         let journaled = self.journal.as_ref().filter(|_| volume.journal);
         let ack = journaled.is_some_and(Journal::keeps_each_write);
         let promise = match asked.request.kind {
+            // Power is lost only after the pool was saved and the disk was flushed.
+            _ if self.plan.volumes[usize::from(asked.request.volume.0)].ups => Promise::Stable,
             RequestKind::Trim { .. } | RequestKind::Zero { .. } if journaled.is_some() => {
                 Promise::Stable
             }

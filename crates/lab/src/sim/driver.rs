@@ -1,7 +1,8 @@
 //! One run from the first request to the last check.
 
+use super::answers::Asked;
 use super::clients::{Client, Payloads};
-use super::dice::Dice;
+use super::dice::{Dice, Ppm};
 use super::disk::sectors_of;
 use super::journal::Journal;
 use super::memory::Memory;
@@ -101,7 +102,11 @@ impl Simulation {
             }
             if self.crashes.last().is_some_and(|&(at, _)| at <= self.world.report.operations) {
                 let (_, power) = self.crashes.pop().expect("there is one");
-                self.crash(if power { Crash::Power } else { Crash::Process });
+                if self.world.ups_volumes().is_empty() {
+                    self.crash(if power { Crash::Power } else { Crash::Process });
+                } else {
+                    self.lose_mains();
+                }
             }
         }
         self.world.device.healed = true;
@@ -187,6 +192,7 @@ impl Simulation {
             }
         }
         self.keep_journal();
+        self.keep_power();
         let next = self.world.now_us + self.world.plan.tick_us;
         self.world.queue.push(next, Event::Tick);
     }
@@ -212,6 +218,50 @@ impl Simulation {
             self.submit(worker, KEEPER, request);
         }
         self.world.replace_journal();
+    }
+
+    /// What follows from the state of the supply.
+    fn keep_power(&mut self) {
+        for (volume, kind) in self.world.tick_power() {
+            let is_its = |a: &Asked| a.client == KEEPER && a.request.volume == volume;
+            let is_asked = self.world.asked.iter().any(is_its);
+            if !is_asked {
+                let worker = self.world.dice.below(self.dispatchers.len() as u64) as u8;
+                self.submit(worker, KEEPER, Request { volume, kind, range: ByteRange::new(0, 0) });
+            }
+        }
+    }
+
+    /// Mains fails, the battery runs low, and when what is dirty is saved, power is lost.
+    fn lose_mains(&mut self) {
+        let is_late = self.world.strikes_always(Sabotage::HaltLate);
+        self.world.power.halted = !is_late;
+        self.pass_time();
+        for shard in 0..self.world.shards.len() {
+            for volume in self.world.ups_volumes() {
+                self.world.save(shard, volume);
+                self.pass_time();
+            }
+        }
+        self.world.power.halted = true;
+        if !self.world.strikes_always(Sabotage::SkipPowerFlush) {
+            for volume in self.world.ups_volumes() {
+                self.world.volumes[usize::from(volume.0)].disk.flush();
+            }
+        }
+        self.pass_time();
+        if self.is_sound() {
+            self.crash(Crash::Power);
+        }
+    }
+
+    /// Lets a few other things happen.
+    fn pass_time(&mut self) {
+        for _ in 0..self.world.dice.range(0, self.world.plan.power.events_between_max) {
+            if self.is_sound() {
+                self.step();
+            }
+        }
     }
 
     fn client(&mut self, client: u16) {
@@ -285,12 +335,12 @@ impl Simulation {
             }
         }
         let found = world.crash_journal();
-        let lacking: Vec<Vec<(Extent, Vec<u64>)>> = match &found {
-            Some(found) => {
-                (0..world.volumes.len()).map(|at| world.journal_image(found, at)).collect()
-            }
-            None => vec![Vec::new(); world.volumes.len()],
+        let image = |at: usize| match &found {
+            _ if world.has_ups(VolumeId(at as u16)) => world.vault_image(at),
+            Some(found) => world.journal_image(found, at),
+            None => Vec::new(),
         };
+        let lacking: Vec<_> = (0..world.volumes.len()).map(image).collect();
         let contents: Vec<Vec<u64>> = world
             .volumes
             .iter()
@@ -320,26 +370,71 @@ impl Simulation {
 
     /// A new process finds what the old one has left.
     fn restart(&mut self, found: Option<Found>, lacking: Vec<Vec<(Extent, Vec<u64>)>>) {
+        self.world.power.restart();
         self.world.start_process();
         let workers = self.world.plan.workers;
         self.dispatchers = (0..workers).map(Dispatcher::new).collect();
+        let mut lacking = lacking;
+        let mut resumed = false;
         if let Some(mut found) = found {
-            if self.world.resume_journal(&found) {
-                let next = self.world.now_us + self.world.plan.tick_us;
-                self.world.queue.push(next, Event::Tick);
-                if !self.restore(&lacking) {
-                    return;
-                }
-                self.world.journal.as_mut().expect("it was resumed").restored();
-            } else {
+            resumed = self.world.resume_journal(&found);
+            if !resumed {
                 self.world.drain_to_disk(&found);
                 found.drained();
                 assert!(self.world.resume_journal(&found), "an empty log always goes on");
+                let of_vault = |volume: usize| self.world.has_ups(VolumeId(volume as u16));
+                let drained = (0..lacking.len()).filter(|&volume| !of_vault(volume));
+                drained.collect::<Vec<_>>().into_iter().for_each(|at| lacking[at].clear());
             }
+        }
+        if lacking.iter().any(|extents| !extents.is_empty()) || resumed {
+            let next = self.world.now_us + self.world.plan.tick_us;
+            self.world.queue.push(next, Event::Tick);
+        }
+        if !self.restore(&lacking) || !self.empty_vaults() {
+            return;
+        }
+        if resumed {
+            self.world.journal.as_mut().expect("it was resumed").restored();
         }
         if self.is_sound() {
             self.start_clients();
         }
+    }
+
+    /// Brings to the disks what came from the vault, and then empties it. False if the process
+    /// has died over it.
+    fn empty_vaults(&mut self) -> bool {
+        for volume in self.world.ups_volumes() {
+            if self.world.vault_image(usize::from(volume.0)).is_empty() || !self.is_sound() {
+                continue;
+            }
+            if self.world.strikes_always(Sabotage::EmptyVaultEarly) {
+                self.world.empty_vault(volume);
+            }
+            let chance = self.world.plan.power.death_at_emptying;
+            if self.dies_in_recovery(chance) {
+                return false;
+            }
+            self.restore_piece(volume.0, RequestKind::Destage, ByteRange::new(0, 0), &[]);
+            if self.is_sound() && self.dies_in_recovery(chance) {
+                return false;
+            }
+            self.world.empty_vault(volume);
+        }
+        true
+    }
+
+    /// The process may die while it recovers; then another one has come that far already.
+    fn dies_in_recovery(&mut self, chance: Ppm) -> bool {
+        let dies = self.world.dice.chance(chance);
+        if !dies || self.recovery_deaths >= RECOVERY_DEATHS_MAX {
+            return false;
+        }
+        self.recovery_deaths += 1;
+        let power = self.world.dice.chance(500_000);
+        self.crash(if power { Crash::Power } else { Crash::Process });
+        true
     }
 
     /// Loads what the journal held into the pool. The process may die meanwhile, too; then it says
@@ -362,11 +457,7 @@ impl Simulation {
                     if !self.is_sound() {
                         return true;
                     }
-                    let dies = self.world.dice.chance(self.world.plan.crash_in_recovery);
-                    if dies && self.recovery_deaths < RECOVERY_DEATHS_MAX {
-                        self.recovery_deaths += 1;
-                        let power = self.world.dice.chance(500_000);
-                        self.crash(if power { Crash::Power } else { Crash::Process });
+                    if self.dies_in_recovery(self.world.plan.crash_in_recovery) {
                         return false;
                     }
                 }
@@ -376,7 +467,7 @@ impl Simulation {
     }
 
     fn restore_piece(&mut self, volume: u16, kind: RequestKind, range: ByteRange, stamps: &[u64]) {
-        if self.world.strikes(Sabotage::SkipRestore) {
+        if kind != RequestKind::Destage && self.world.strikes(Sabotage::SkipRestore) {
             return;
         }
         let bytes = Journal::payload(stamps);
@@ -562,7 +653,11 @@ impl Simulation {
         let modes: Vec<String> = plan
             .volumes
             .iter()
-            .map(|volume| format!("{} sectors {}", volume.sectors, volume.mode))
+            .map(|volume| {
+                let kept = [(volume.journal, " in a journal"), (volume.ups, " under a supply")];
+                let kept = kept.iter().find(|(is_so, _)| *is_so).map_or("", |(_, text)| *text);
+                format!("{} sectors {}{kept}", volume.sectors, volume.mode)
+            })
             .collect();
         format!(
             "{} workers, {} shards of {} lines, {}, {} clients, {}; volumes: {}",

@@ -339,8 +339,8 @@ impl World {
             }
             return;
         }
+        let Some(number) = journal.number(volume) else { return };
         let Some((checkpoint, _)) = &mut journal.checkpoint else { return };
-        let number = journal.numbers[usize::from(volume.0)].expect("it is in a checkpoint");
         checkpoint.volumes.retain(|&other| other != number);
         if checkpoint.volumes.is_empty() {
             journal.checkpoint = None;

@@ -19,6 +19,7 @@ mod journal;
 mod memory;
 mod oracle;
 mod plan;
+mod power;
 mod queue;
 mod report;
 mod sabotage;

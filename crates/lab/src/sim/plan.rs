@@ -5,6 +5,7 @@
 
 use super::dice::{Dice, Ppm};
 use super::journal::JournalPlan;
+use super::power::PowerPlan;
 use forebay_engine::ShardConfig;
 use forebay_policy::PolicyKind;
 use forebay_types::{Mode, SECTOR_BYTES};
@@ -23,6 +24,8 @@ pub(crate) struct Plan {
     pub volumes: Vec<VolumePlan>,
     /// The journal of the volumes that have one.
     pub journal: Option<JournalPlan>,
+    /// The supply of the volumes that are under one.
+    pub power: PowerPlan,
     /// Weights of read, write, write with FUA, flush, trim, zero, prefetch, and of a mixture.
     pub mix: [u32; KINDS],
     pub clients: usize,
@@ -61,6 +64,8 @@ pub(crate) struct VolumePlan {
     pub mode: Mode,
     /// Whether a journal keeps its writes.
     pub journal: bool,
+    /// Whether a supply keeps them; never both.
+    pub ups: bool,
     pub streams: bool,
 }
 
@@ -105,6 +110,7 @@ impl Plan {
             config: draw_config(dice, lines_per_shard),
             volumes: (0..dice.range(1, 4)).map(|_| draw_volume(dice)).collect(),
             journal: Some(JournalPlan::draw(dice)),
+            power: PowerPlan::draw(dice),
             mix: draw_mix(dice),
             clients,
             sizes: draw_sizes(dice),
@@ -154,10 +160,12 @@ fn draw_volume(dice: &mut Dice) -> VolumePlan {
     };
     // Half of them end within a line.
     let odd = if dice.chance(500_000) { dice.range(0, 7) } else { 0 };
+    let journal = dice.chance(500_000);
     VolumePlan {
         sectors: lines * 8 - odd,
         mode: dice.pick(&[Mode::WriteBack, Mode::WriteBack, Mode::WriteThrough, Mode::Bypass]),
-        journal: dice.chance(500_000),
+        journal,
+        ups: !journal && dice.chance(300_000),
         streams: dice.chance(500_000),
     }
 }

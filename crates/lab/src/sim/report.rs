@@ -54,7 +54,9 @@ pub struct SimReport {
     pub checkpoints: u64,
     /// See above.
     pub journal_failures: u64,
-    /// Extents that journals gave back after a crash.
+    /// Requests that were answered with an error, done or not, because power was failing.
+    pub halted: u64,
+    /// Extents that journals and vaults gave back after a crash.
     pub restored_extents: u64,
     /// Lines evicted.
     pub evicted_lines: u64,
@@ -76,6 +78,7 @@ impl SimReport {
         self.journal_writes += other.journal_writes;
         self.checkpoints += other.checkpoints;
         self.journal_failures += other.journal_failures;
+        self.halted += other.halted;
         self.restored_extents += other.restored_extents;
         self.evicted_lines += other.evicted_lines;
         self.virtual_us += other.virtual_us;
@@ -110,9 +113,12 @@ impl fmt::Display for SimReport {
         )?;
         writeln!(
             f,
-            "writes: {} back; through: {} mode, {} fua, {} dirty limit, {} no room",
+            "writes: {} back, {} refused as power failed; through: {} mode, {} protection, {} fua, \
+             {} dirty limit, {} no room",
             c.writes_back,
+            self.halted,
             c.writes_through_mode,
+            c.writes_through_protection,
             c.writes_through_fua,
             c.writes_through_dirty_limit,
             c.writes_through_no_room

@@ -61,11 +61,19 @@ pub enum Sabotage {
     LoseGeneration,
     /// A piece of what the journal holds is not restored.
     SkipRestore,
+    /// Writes are halted only after the vault has its copy.
+    HaltLate,
+    /// A dirty line is left out of the vault.
+    SkipVaultLine,
+    /// The disks are not flushed when power goes.
+    SkipPowerFlush,
+    /// The vault is emptied before the disk has what it held.
+    EmptyVaultEarly,
 }
 
 impl Sabotage {
     /// All of them.
-    pub const ALL: [Self; 27] = [
+    pub const ALL: [Self; 31] = [
         Self::SkipCopy,
         Self::SkipFill,
         Self::LoseFua,
@@ -93,6 +101,10 @@ impl Sabotage {
         Self::SkipMark,
         Self::LoseGeneration,
         Self::SkipRestore,
+        Self::HaltLate,
+        Self::SkipVaultLine,
+        Self::SkipPowerFlush,
+        Self::EmptyVaultEarly,
     ];
 
     /// The word for it on a command line.
@@ -125,6 +137,10 @@ impl Sabotage {
             Self::SkipMark => "skip-mark",
             Self::LoseGeneration => "lose-generation",
             Self::SkipRestore => "skip-restore",
+            Self::HaltLate => "halt-late",
+            Self::SkipVaultLine => "skip-vault-line",
+            Self::SkipPowerFlush => "skip-power-flush",
+            Self::EmptyVaultEarly => "empty-vault-early",
         }
     }
 

@@ -14,6 +14,7 @@ use super::journal::Journal;
 use super::memory::{Memory, read_stamp};
 use super::oracle::{Oracle, POISON};
 use super::plan::Plan;
+use super::power::Power;
 use super::queue::{Event, Queue};
 use super::slab::Slab;
 use super::{Sabotage, SimOptions, SimReport};
@@ -79,6 +80,7 @@ pub(crate) struct World {
     pub volumes: Vec<VolumeWorld>,
     pub device: Device,
     pub journal: Option<Journal>,
+    pub power: Power,
     pub asked: Slab<Asked>,
     pub held: Slab<Held>,
     /// Payloads on their way into the pool.
@@ -113,6 +115,7 @@ impl World {
             volumes: Vec::new(),
             device: Device::default(),
             journal: None,
+            power: Power::new(plan.volumes.len()),
             asked: Slab::default(),
             held: Slab::default(),
             staging: Slab::default(),
@@ -149,7 +152,7 @@ impl World {
                 mode: plan.mode,
                 write_back_until: 0,
                 disk,
-                oracle: Oracle::new(at as u16, plan.sectors, !plan.journal),
+                oracle: Oracle::new(at as u16, plan.sectors, !plan.journal && !plan.ups),
                 streams: None,
                 journal: plan.journal,
             });
@@ -166,8 +169,11 @@ impl World {
             for (at, volume) in self.volumes.iter().enumerate() {
                 let size = volume.sectors * SECTOR_BYTES;
                 shard.add_volume(VolumeId(at as u16), size, volume.mode);
-                if self.has_journal(VolumeId(at as u16)) {
-                    shard.set_protection(VolumeId(at as u16), Protection::Journal);
+                let id = VolumeId(at as u16);
+                if self.has_journal(id) {
+                    shard.set_protection(id, Protection::Journal);
+                } else if self.has_ups(id) {
+                    shard.set_protection(id, Protection::Power);
                 }
             }
             #[cfg(feature = "sabotage")]
@@ -327,10 +333,17 @@ impl Host for World {
     }
 
     fn protection(&mut self, volume: VolumeId) -> Protection {
-        if self.has_journal(volume) { Protection::Journal } else { Protection::None }
+        match self.has_journal(volume) {
+            true => Protection::Journal,
+            false if self.has_ups(volume) && self.power.gate.is_open() => Protection::Power,
+            false => Protection::None,
+        }
     }
 
     fn admit(&mut self, part: &Part, fua: bool) -> Admission {
+        if self.has_ups(part.volume) {
+            return self.admit_by_power(part);
+        }
         self.admit_part(part, fua)
     }
 
