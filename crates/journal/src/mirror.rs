@@ -6,8 +6,8 @@
 //! whatever it holds; it is a member again after that, under a new number.
 //!
 //! One device **alone** may be older than the one that is missing. It is believed only if the record
-//! outside of the journal lists it: that record is changed before anything is acknowledged without
-//! a device (see [`crate::Log`]). Whoever is alone
+//! outside of the journal lists it: that record is changed before anything is acknowledged without a
+//! device (see [`crate::Log`]). Whoever is alone
 //! at a start goes on under a new number, so that no list made before speaks for what comes after.
 //!
 //! Whoever opens a journal carries out [`Recovered::steps`] in their order, and may die at any.
@@ -116,8 +116,10 @@ pub fn recover_mirrored(
     accept_loss: bool,
 ) -> Result<Option<Recovered>, RecoverError> {
     let mut seen = [Seen::Missing, Seen::Missing];
-    for (seen, half) in seen.iter_mut().zip(&mut halves) {
-        *seen = half.as_mut().map_or(Ok(Seen::Missing), look)?;
+    let on = |device, error| RecoverError::On { device, error: Box::new(error) };
+    for (at, (seen, half)) in seen.iter_mut().zip(&mut halves).enumerate() {
+        let looked = half.as_mut().map_or(Ok(Seen::Missing), look);
+        *seen = looked.map_err(|error| on(at, error))?;
     }
     let sequences = seen.each_ref().map(|seen| match seen {
         Seen::Journal(superblock) => Some(superblock.sequence),
@@ -130,9 +132,9 @@ pub fn recover_mirrored(
     });
     let Some(choice) = choose(seen, drawn, is_on_record, accept_loss)? else { return Ok(None) };
     let expected = choice.superblock.size_bytes;
-    for half in halves.iter().flatten() {
-        if half.size_bytes < expected {
-            return Err(RecoverError::Truncated { expected, found: half.size_bytes });
+    for (at, half) in halves.iter().enumerate() {
+        if let Some(found) = half.as_ref().map(|half| half.size_bytes).filter(|&f| f < expected) {
+            return Err(on(at, RecoverError::Truncated { expected, found }));
         }
     }
     let Choice { mut superblock, counts, numbers } = choice;

@@ -115,6 +115,13 @@ pub enum RecoverError {
         /// As it is.
         found: u64,
     },
+    /// One device of a mirrored journal can't be used.
+    On {
+        /// Which one, by its index.
+        device: usize,
+        /// Why not.
+        error: Box<RecoverError>,
+    },
     /// One device of a mirrored journal is missing, and the other holds nothing.
     Missing,
     /// One device of a mirrored journal is missing, and nothing says that the other one is not
@@ -145,6 +152,7 @@ impl fmt::Display for RecoverError {
             Self::Truncated { expected, found } => {
                 write!(f, "was made {expected} bytes long and has {found}")
             }
+            Self::On { error, .. } => error.fmt(f),
             Self::Missing => f.write_str("has no device that holds a journal"),
             Self::MayBeStale { .. } => f.write_str(
                 "has one of its two devices, and nothing says that the missing one is not newer",
