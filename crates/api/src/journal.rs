@@ -14,6 +14,8 @@ pub enum JournalState {
     /// It records writes.
     #[default]
     Working,
+    /// It records writes on one of its two devices: the other one has failed, or is missing.
+    Degraded,
     /// It was given up: its volumes write through from then on.
     Failed,
 }
@@ -22,6 +24,7 @@ impl fmt::Display for JournalState {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         f.write_str(match self {
             Self::Working => "working",
+            Self::Degraded => "degraded",
             Self::Failed => "failed",
         })
     }
@@ -33,11 +36,13 @@ impl fmt::Display for JournalState {
 pub struct JournalStatus {
     /// Where it lies, in the words of the volumes that name it.
     pub name: String,
+    /// Where its mirror lies; null without one.
+    pub mirror: Option<String>,
     /// Which journal it is, in hexadecimal. Another one on the same device has another number.
     pub id: String,
     /// What it is doing.
     pub state: JournalState,
-    /// Why it has failed, in one line.
+    /// Why it has failed or is degraded, in one line.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub state_reason: Option<String>,
     /// Bytes that records can take, their headers included.
@@ -73,10 +78,14 @@ pub struct UnservedWrites {
 pub struct JournalFigures {
     /// Where it lies, in the words of the volumes that name it.
     pub name: String,
+    /// Where its mirror lies.
+    pub mirror: Option<String>,
     /// Which journal it is.
     pub id: String,
     /// Why it takes nothing more, if so.
     pub failed: Option<String>,
+    /// Why it has one device where it should have two, if so.
+    pub degraded: Option<String>,
     /// Bytes that records can take.
     pub capacity_bytes: u64,
     /// Bytes of those that can't be used anew yet.
@@ -97,14 +106,18 @@ pub struct JournalFigures {
 
 impl From<JournalFigures> for JournalStatus {
     fn from(figures: JournalFigures) -> Self {
-        let state =
-            if figures.failed.is_some() { JournalState::Failed } else { JournalState::Working };
+        let state = match (&figures.failed, &figures.degraded) {
+            (Some(_), _) => JournalState::Failed,
+            (None, Some(_)) => JournalState::Degraded,
+            (None, None) => JournalState::Working,
+        };
         let unserved = figures.unserved.into_iter();
         Self {
             name: figures.name,
+            mirror: figures.mirror,
             id: figures.id,
             state,
-            state_reason: figures.failed,
+            state_reason: figures.failed.or(figures.degraded),
             capacity_bytes: figures.capacity_bytes,
             used_bytes: figures.used_bytes,
             records: figures.records,
@@ -126,6 +139,8 @@ mod tests {
     fn figures_are_told_with_state_and_reason() {
         let figures = JournalFigures {
             name: "/j".into(),
+            mirror: Some("/k".into()),
+            degraded: None,
             id: "ab".into(),
             capacity_bytes: 8,
             used_bytes: 7,
@@ -138,11 +153,15 @@ mod tests {
             failed: None,
         };
         let mut told = json!({
-            "name": "/j", "id": "ab", "state": "working", "capacity_bytes": 8, "used_bytes": 7,
-            "records": 6, "batches": 5, "written_bytes": 4, "payload_bytes": 3, "checkpoints": 2,
+            "name": "/j", "mirror": "/k", "id": "ab", "state": "working", "capacity_bytes": 8,
+            "used_bytes": 7, "records": 6, "batches": 5, "written_bytes": 4, "payload_bytes": 3, "checkpoints": 2,
             "unserved": [{"volume": "old", "bytes": 1}],
         });
         let status = JournalStatus::from(figures.clone());
+        assert_eq!(serde_json::to_value(&status).unwrap(), told);
+        let degraded = Some("/k is missing".to_owned());
+        let status = JournalStatus::from(JournalFigures { degraded, ..figures.clone() });
+        (told["state"], told["state_reason"]) = ("degraded".into(), "/k is missing".into());
         assert_eq!(serde_json::to_value(&status).unwrap(), told);
         let failed = Some("I/O error".to_owned());
         let status = JournalStatus::from(JournalFigures { failed, ..figures });

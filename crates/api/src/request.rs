@@ -37,6 +37,11 @@ pub struct VolumeSettings {
     #[serde(skip_serializing_if = "Option::is_none")]
     #[schema(example = "/dev/nvme0n1")]
     pub journal: Option<String>,
+    /// A second device that holds all that the journal holds, so that either may fail. Volumes that
+    /// share a journal name the same. A volume that is served keeps it.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    #[schema(example = "/dev/nvme1n1")]
+    pub journal_mirror: Option<String>,
     /// When a write that the journal keeps is acknowledged: `ack`, when its record is stable, or
     /// `flush`, at once, and a FLUSH waits for the records. Default: ack. A volume that is served
     /// keeps it.

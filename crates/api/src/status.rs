@@ -139,6 +139,8 @@ pub struct VolumeStatus {
     pub protection: String,
     /// Where its journal lies; null without one.
     pub journal: Option<String>,
+    /// Where the mirror of its journal lies; null without one.
+    pub journal_mirror: Option<String>,
     /// When a write that the journal keeps is acknowledged: `ack`, when its record is stable, or
     /// `flush`, at once, and a FLUSH waits for the records. Null without a journal.
     pub durability: Option<String>,

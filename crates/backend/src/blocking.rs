@@ -45,6 +45,21 @@ impl<'a> Blocking<'a> {
         self.write_vectored(offset, &[bytes], fua)
     }
 
+    /// Stores bytes at the same `offset` of several backends at once, with `fua` on stable storage,
+    /// and waits for all of them. Their answers come in the same order.
+    pub fn write_each(writes: &[(&dyn Backend, &[u8])], offset: u64, fua: bool) -> Vec<IoResult> {
+        let wait = Wait::new(writes.len());
+        for (tag, (backend, bytes)) in writes.iter().enumerate() {
+            // SAFETY: the bytes are borrowed until the end of this function, which is after all
+            // answers, and a write does not store into its buffers.
+            let buffer = unsafe { Buffer::new(bytes.as_ptr().cast_mut(), bytes.len()) };
+            let done = Completion::new(wait.clone(), tag as u64);
+            let (kind, len) = (IoKind::Write { fua }, bytes.len() as u64);
+            backend.submit(Io { kind, offset, len, buffers: vec![buffer], done });
+        }
+        wait.all()
+    }
+
     /// Stores several buffers in one range at `offset`.
     ///
     /// # Errors

@@ -47,6 +47,7 @@ backing = "/dev/sdc"
 mode = "write-back"
 protection = "journal"
 journal = "error(rate=0,kind=all):/disks/j,size=(1"
+journal-mirror = "/disks/k,size=(1"
 durability = "flush"
 "#;
 
@@ -74,6 +75,7 @@ fn every_setting_can_be_written() {
     assert!(db.accept_loss && !db.prefetch && !db.read_only);
     let vm = &settings.volumes[2];
     assert_eq!(vm.journal.as_deref(), Some("error(rate=0,kind=all):/disks/j,size=(1"));
+    assert_eq!(vm.journal_mirror.as_deref(), Some("/disks/k,size=(1"));
     assert_eq!((vm.protection, vm.durability), (Protection::Journal, Durability::Flush));
     assert_eq!(parse_toml(&settings.to_string(), "again"), Ok(settings));
 }

@@ -84,6 +84,11 @@ impl VolumeSpec {
                 let remedy = "add journal=PATH, a file or device that is nothing else";
                 return fail(Mistake::Protection, &message, remedy);
             }
+            if self.journal_mirror.is_some() {
+                let message = "a mirror of a journal is named, but no journal";
+                let remedy = "add protection=journal,journal=PATH, or leave journal-mirror out";
+                return fail(Mistake::Protection, message, remedy);
+            }
             return self.check_durability(self.durability != Durability::default());
         };
         if !self.protection.has_journal() {
@@ -94,6 +99,14 @@ impl VolumeSpec {
         check_place("journal", journal)?;
         if *journal == self.backing {
             let message = format!("its journal {journal} is its own backing");
+            let remedy = "name another file or device, which only journals use";
+            return fail(Mistake::Duplicate, &message, remedy);
+        }
+        let Some(mirror) = &self.journal_mirror else { return Ok(()) };
+        check_place("mirror of the journal", mirror)?;
+        if [journal, &self.backing].contains(&mirror) {
+            let what = if mirror == journal { "journal" } else { "backing" };
+            let message = format!("the mirror of its journal, {mirror}, is its own {what}");
             let remedy = "name another file or device, which only journals use";
             return fail(Mistake::Duplicate, &message, remedy);
         }
@@ -150,11 +163,13 @@ impl VolumeSpec {
     /// disk has everything, which is what removing the volume sees to.
     pub(crate) fn check_journal_stays(&self, new: &Self) -> ConfigResult<()> {
         let kind = |spec: &Self| (spec.protection.has_journal(), spec.protection.has_ups());
-        let journal = |spec: &Self| spec.journal.clone().unwrap_or_else(|| "none".into());
+        let text = |text: &Option<String>| text.clone().unwrap_or_else(|| "none".into());
         let (setting, old, new) = if kind(self) != kind(new) {
             ("protection", self.protection.to_string(), new.protection.to_string())
         } else if self.journal != new.journal {
-            ("journal", journal(self), journal(new))
+            ("journal", text(&self.journal), text(&new.journal))
+        } else if self.journal_mirror != new.journal_mirror {
+            ("journal-mirror", text(&self.journal_mirror), text(&new.journal_mirror))
         } else if self.durability != new.durability {
             ("durability", self.durability.to_string(), new.durability.to_string())
         } else {

@@ -124,6 +124,24 @@ fn journals_that_can_not_be_are_refused_with_a_remedy() {
              journals use",
         ),
         (
+            "d=/x,journal-mirror=/k",
+            Mistake::Protection,
+            "a mirror of a journal is named, but no journal: add protection=journal,\
+             journal=PATH, or leave journal-mirror out",
+        ),
+        (
+            "d=/x,protection=journal,journal=/j,journal-mirror=/j",
+            Mistake::Duplicate,
+            "the mirror of its journal, /j, is its own journal: name another file or device, \
+             which only journals use",
+        ),
+        (
+            "d=/x,protection=journal,journal=/j,journal-mirror=/x",
+            Mistake::Duplicate,
+            "the mirror of its journal, /x, is its own backing: name another file or device, \
+             which only journals use",
+        ),
+        (
             "d=/x,protection=journal,journal=",
             Mistake::Value,
             "journal= names nothing: name a file or device, as in journal=/dev/nvme0n1, or \
@@ -178,6 +196,7 @@ fn a_served_volume_keeps_its_journal() {
         ),
         (&journaled, unsaid, "protection can't change from journal to unstated"),
         (&journaled, change(&["journal=/k"]), "journal can't change from /j to /k"),
+        (&journaled, change(&["journal-mirror=/k"]), "journal-mirror can't change from none to /k"),
         (&journaled, change(&["durability=flush"]), "durability can't change from ack to flush"),
     ] {
         let error = spec.with(&change).unwrap_err();

@@ -7,7 +7,7 @@
 //! `,size=` in it, or with a parenthesis that is never closed) are refused here and go into the
 //! configuration file, where nothing has to be split.
 //!
-//! A journal is a backing as well, and ends by the same rule: at the next such comma, or with the
+//! A journal, and its mirror, is a backing as well, and ends by the same rule: at the next such comma, or with the
 //! text. So fault layers before it and the options of a URL need no quoting.
 
 use crate::{
@@ -87,6 +87,7 @@ impl VolumeSpec {
             mode: Default::default(),
             protection: Default::default(),
             journal: None,
+            journal_mirror: None,
             durability: Default::default(),
             accept_loss: false,
             read_only: false,
@@ -104,6 +105,7 @@ impl VolumeSpec {
     pub fn from_directory(mut self, base: &Path) -> Self {
         self.backing = from_directory(&self.backing, base);
         self.journal = self.journal.map(|journal| from_directory(&journal, base));
+        self.journal_mirror = self.journal_mirror.map(|mirror| from_directory(&mirror, base));
         self
     }
 }

@@ -20,12 +20,13 @@ fn a_disk_needs_nothing_but_a_name_and_a_path() {
 #[test]
 fn every_setting_can_be_written() {
     let text = "db=/dev/sdb,mode=write-back,protection=journal,journal=/dev/nvme0n1,\
-                durability=flush,accept-loss=yes,read-only=yes,prefetch=no,tls=required,\
+                journal-mirror=/dev/nvme1n1,durability=flush,accept-loss=yes,read-only=yes,prefetch=no,tls=required,\
                 description=the books, all of them";
     let spec = parse_volume_spec(text).unwrap();
     assert_eq!(spec.mode, Mode::WriteBack);
     assert_eq!(spec.protection, Protection::Journal);
     assert_eq!(spec.journal.as_deref(), Some("/dev/nvme0n1"));
+    assert_eq!(spec.journal_mirror.as_deref(), Some("/dev/nvme1n1"));
     assert_eq!(spec.durability, Durability::Flush);
     assert!(spec.accept_loss && spec.read_only && !spec.prefetch);
     assert_eq!(spec.tls, TlsUse::Required);
@@ -56,6 +57,9 @@ fn backings_keep_their_commas_and_equals_signs() {
             assert_eq!(spec.journal.as_deref(), Some(backing));
             assert_eq!(spec.to_string(), text);
         }
+        let text = format!("v=/x,protection=journal,journal=/j,journal-mirror={backing}");
+        let spec = parse_volume_spec(&text).unwrap();
+        assert_eq!(spec.journal_mirror.as_deref(), Some(backing));
     }
 }
 
@@ -164,7 +168,7 @@ prop_compose! {
         backing in "[a-z]{0,6}(\\(x=1,mode=y\\):)?[/a-z0-9:?=. )]{1,20}",
         mode in proptest::sample::select(&Mode::ALL[..]),
         protected in any_protection(),
-        accept_loss: bool, read_only: bool, prefetch: bool, required: bool,
+        is_mirrored: bool, accept_loss: bool, read_only: bool, prefetch: bool, required: bool,
         description in proptest::option::of("[a-zA-Z ,.ß]{1,20}"),
     ) -> VolumeSpec {
         let (protection, journal, durability) = protected;
@@ -174,9 +178,10 @@ prop_compose! {
         // A journal can't be the backing.
         let journal = journal
             .map(|journal| if journal == backing { "/jj".into() } else { journal });
+        let journal_mirror = journal.as_ref().filter(|_| is_mirrored).map(|_| "/MIRROR".into());
         VolumeSpec {
-            name, backing, mode, protection, journal, durability, accept_loss, read_only, prefetch,
-            description,
+            name, backing, mode, protection, journal, journal_mirror, durability, accept_loss,
+            read_only, prefetch, description,
             tls: if required { TlsUse::Required } else { TlsUse::Optional },
         }
     }
@@ -193,7 +198,7 @@ proptest! {
     #[test]
     fn near_misses_are_read_or_refused_and_read_back(
         text in "[a-z]{0,2}=(([a-z(),=:/]|,mode=|,tls=|,read-only=|,description=|,journal=\
-                |,protection=journal|,durability=|flush|yes|bypass){0,8})"
+                |,protection=journal|,journal-mirror=|,durability=|flush|yes|bypass){0,8})"
     ) {
         if let Ok(spec) = parse_volume_spec(&text) {
             prop_assert_eq!(parse_volume_spec(&spec.to_string()), Ok(spec));

@@ -21,6 +21,7 @@ pub const VOLUME_KEYS: &[&str] = &[
     "mode",
     "protection",
     "journal",
+    "journal-mirror",
     "durability",
     "accept-loss",
     "read-only",
@@ -53,6 +54,8 @@ pub struct VolumeSpec {
     pub protection: Protection,
     /// The journal, in the words of a backing; with a protection that has one and only then.
     pub journal: Option<String>,
+    /// A second device that has everything the journal has.
+    pub journal_mirror: Option<String>,
     /// When a write that the journal keeps is acknowledged.
     pub durability: Durability,
     /// Whether the operator accepts that acknowledged writes are lost: by a crash where nothing
@@ -80,6 +83,7 @@ impl VolumeSpec {
             mode: Mode::default(),
             protection: Protection::default(),
             journal: None,
+            journal_mirror: None,
             durability: Durability::default(),
             accept_loss: false,
             read_only: false,
@@ -124,6 +128,7 @@ impl VolumeSpec {
         spec.tls = change.tls.unwrap_or(spec.tls);
         let text = |text: &String| Some(text.clone()).filter(|text| !text.is_empty());
         spec.journal = change.journal.as_ref().map_or(spec.journal, text);
+        spec.journal_mirror = change.journal_mirror.as_ref().map_or(spec.journal_mirror, text);
         spec.description = change.description.as_ref().map_or(spec.description, text);
         spec
     }
@@ -137,6 +142,8 @@ impl VolumeSpec {
             mode: new(&self.mode, &other.mode),
             protection: new(&self.protection, &other.protection),
             journal: new(&self.journal, &other.journal).map(Option::unwrap_or_default),
+            journal_mirror: new(&self.journal_mirror, &other.journal_mirror)
+                .map(Option::unwrap_or_default),
             durability: new(&self.durability, &other.durability),
             accept_loss: new(&self.accept_loss, &other.accept_loss),
             read_only: new(&self.read_only, &other.read_only),
@@ -244,6 +251,8 @@ pub struct VolumeChange {
     pub protection: Option<Protection>,
     /// The journal; an empty text takes it away.
     pub journal: Option<String>,
+    /// Its second device; an empty text takes it away.
+    pub journal_mirror: Option<String>,
     /// When a write that the journal keeps is acknowledged.
     pub durability: Option<Durability>,
     /// Whether loss is accepted.
@@ -284,7 +293,8 @@ impl VolumeChange {
         let first = match key {
             "mode" => self.mode.replace(word("mode", value, &Mode::ALL)?).is_none(),
             "protection" => self.protection.replace(value.parse()?).is_none(),
-            "journal" => self.journal.replace(journal(value)?).is_none(),
+            "journal" => self.journal.replace(journal(key, value)?).is_none(),
+            "journal-mirror" => self.journal_mirror.replace(journal(key, value)?).is_none(),
             "durability" => self.durability.replace(word(key, value, &Durability::ALL)?).is_none(),
             "accept-loss" => self.accept_loss.replace(yes_or_no(key, value)?).is_none(),
             "read-only" => self.read_only.replace(yes_or_no(key, value)?).is_none(),
@@ -313,6 +323,7 @@ impl VolumeChange {
     pub fn is_of_journal(&self) -> bool {
         self.protection.is_some_and(|new| new.has_journal() || new.has_ups())
             || self.journal.is_some()
+            || self.journal_mirror.is_some()
             || self.durability.is_some()
     }
 
@@ -322,6 +333,7 @@ impl VolumeChange {
             ("mode", self.mode.map(|mode| mode.to_string())),
             ("protection", self.protection.map(|protection| protection.to_string())),
             ("journal", self.journal.clone()),
+            ("journal-mirror", self.journal_mirror.clone()),
             ("durability", self.durability.map(|durability| durability.to_string())),
             ("accept-loss", self.accept_loss.map(|value| yes_no(value).to_owned())),
             ("read-only", self.read_only.map(|value| yes_no(value).to_owned())),
@@ -346,12 +358,12 @@ impl fmt::Display for VolumeChange {
     }
 }
 
-/// Reads the name of a journal. Only a change that was computed takes one away, so nothing between
+/// Reads the name of a journal's device. Only a change that was computed takes one away, so nothing between
 /// `=` and the next setting is a mistake.
-fn journal(text: &str) -> ConfigResult<String> {
+fn journal(key: &str, text: &str) -> ConfigResult<String> {
     if text.is_empty() {
-        let remedy = "name a file or device, as in journal=/dev/nvme0n1, or leave journal out";
-        return Err(ConfigError::new(Mistake::Value, "journal= names nothing", remedy));
+        let remedy = format!("name a file or device, as in {key}=/dev/nvme0n1, or leave {key} out");
+        return Err(ConfigError::new(Mistake::Value, format!("{key}= names nothing"), remedy));
     }
     Ok(text.to_owned())
 }

@@ -32,6 +32,7 @@ pub fn volume_change(settings: &VolumeSettings) -> Result<VolumeChange, Problem>
         ("mode", &settings.mode),
         ("protection", &settings.protection),
         ("journal", &settings.journal),
+        ("journal-mirror", &settings.journal_mirror),
         ("durability", &settings.durability),
         ("tls", &settings.tls),
         ("description", &settings.description),
@@ -58,6 +59,7 @@ pub fn settings_request(change: &VolumeChange) -> VolumeSettings {
         mode: change.mode.map(|mode| mode.to_string()),
         protection: change.protection.map(|protection| protection.to_string()),
         journal: change.journal.clone(),
+        journal_mirror: change.journal_mirror.clone(),
         durability: change.durability.map(|durability| durability.to_string()),
         accept_loss: change.accept_loss,
         read_only: change.read_only,
@@ -84,7 +86,7 @@ mod tests {
              read-only=yes,prefetch=no,tls=required,description=the books",
             "vm=/x,mode=write-back,protection=ups",
             "vm=/x,mode=write-back,protection=journal,journal=delay(read=1ms,write=1ms):/j,k,\
-             durability=flush,accept-loss=yes",
+             journal-mirror=/k,durability=flush,accept-loss=yes",
         ] {
             let spec: VolumeSpec = text.parse().unwrap();
             assert_eq!(volume_spec(&add_request(&spec)), Ok(spec));

@@ -214,7 +214,9 @@ impl Manager for FakeManager {
 fn journal(name: &str, id: String) -> JournalFigures {
     JournalFigures {
         name: name.to_owned(),
+        mirror: None,
         id,
+        degraded: None,
         failed: (name == "broken").then(|| "a write failed".into()),
         capacity_bytes: 1 << 30,
         used_bytes: 64 << 20,
@@ -236,6 +238,7 @@ fn show(spec: &VolumeSpec, status: VolumeStatus) -> VolumeStatus {
         effective_mode: spec.mode.into(),
         protection: spec.protection.to_string(),
         journal: spec.journal.clone(),
+        journal_mirror: spec.journal_mirror.clone(),
         durability: spec.journal.as_ref().map(|_| spec.durability.to_string()),
         accept_loss: spec.accept_loss,
         read_only: spec.read_only,

@@ -80,6 +80,7 @@ pub(crate) struct ServeArguments {
             mode=write-back|write-through|bypass\n  \
             protection=none|journal|ups|journal+ups\n  \
             journal=BACKING\n  \
+            journal-mirror=BACKING\n  \
             durability=ack|flush\n  \
             accept-loss=yes|no\n  \
             read-only=yes|no\n  \

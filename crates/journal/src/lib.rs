@@ -2,7 +2,8 @@
 //!
 //! [`Log`] is the writing side, a state machine: records go in, batches come out, one at a time,
 //! and whoever waits for a record is told when its batch is durable (group commit). [`recover`]
-//! is the reading side: it walks the log that a process left behind. [`Image`] says what a disk
+//! is the reading side: it walks the log that a process left behind; [`recover_mirrored`] does so
+//! where the log lies on two devices. [`Image`] says what a disk
 //! lacks, after all records have had their say in order. What it looks like on the device is
 //! `forebay-format`'s to say.
 //!
@@ -21,8 +22,10 @@
 
 mod image;
 mod log;
+mod mirror;
 mod recover;
 
 pub use image::{Extent, Image, Source};
 pub use log::{Admission, Checkpoint, Entry, Log, LogError, LogUsage, LogWrite, Told};
+pub use mirror::{Copy, Half, Recovered, Step, recover_mirrored};
 pub use recover::{Damage, Found, FoundRecord, ReadAt, RecoverError, recover};

@@ -1,12 +1,19 @@
 //! The writing side of the journal.
 
+mod mirror;
+
+pub(crate) use mirror::{encode_for_members, targets_of};
+
 use forebay_format::journal::{
-    BatchHeader, GENERATIONS_MAX, GenerationStart, Geometry, HEADER_BYTES, JournalId, RECORD_BYTES,
-    Record, RecordKind, Superblock, VOLUMES_MAX, VolumeEntry, batch_bytes, seal_batch,
+    BatchHeader, GENERATIONS_MAX, GenerationStart, Geometry, HEADER_BYTES, JournalId, MEMBERS_MAX,
+    Members, RECORD_BYTES, Record, RecordKind, SUPERBLOCK_BYTES, Superblock, VOLUMES_MAX,
+    VolumeEntry, batch_bytes, seal_batch,
 };
 use forebay_types::{ByteRange, IoError, IoResult, SECTOR_BYTES};
 use std::collections::VecDeque;
 use std::fmt;
+
+use mirror::Mirror;
 
 /// A record to be made.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -43,8 +50,8 @@ pub enum Told {
     Room,
 }
 
-/// Something to be written to the journal's device, and to be made durable there before it is
-/// reported with [`Log::complete`].
+/// Something to be written to the journal's device, or to both where it is mirrored, and to be made
+/// durable there before it is reported with [`Log::complete`] or [`Log::complete_on`].
 #[derive(Debug)]
 pub struct LogWrite<B> {
     /// Where, in bytes.
@@ -53,6 +60,7 @@ pub struct LogWrite<B> {
     pub bytes: LogBytes<B>,
     /// How many; whole blocks.
     pub len: usize,
+    targets: [bool; MEMBERS_MAX],
 }
 
 /// The memory of a write.
@@ -60,17 +68,14 @@ pub struct LogWrite<B> {
 pub enum LogBytes<B> {
     /// A batch in one of the log's buffers, to be handed back.
     Batch(B),
-    /// A copy of the superblock.
-    Superblock(Vec<u8>),
+    /// A copy of the superblock for each device that is to be written.
+    Superblock([Vec<u8>; MEMBERS_MAX]),
 }
 
 impl<B: AsRef<[u8]>> LogWrite<B> {
-    /// The bytes to be written.
+    /// The bytes to be written, where there is one device.
     pub fn bytes(&self) -> &[u8] {
-        match &self.bytes {
-            LogBytes::Batch(buffer) => &buffer.as_ref()[..self.len],
-            LogBytes::Superblock(bytes) => bytes,
-        }
+        self.bytes_for(0)
     }
 
     /// The same where they are in one of the log's buffers, which are aligned.
@@ -214,6 +219,7 @@ pub struct Log<B, W> {
     volumes: Vec<Volume>,
     checkpoint: Option<Checkpoint>,
     failed: Option<IoError>,
+    mirror: Mirror<W>,
     usage: LogUsage,
     /// Kept for their capacity.
     old_records: Vec<Vec<Record>>,
@@ -239,6 +245,7 @@ impl<B: AsRef<[u8]> + AsMut<[u8]>, W> Log<B, W> {
             starts: vec![GenerationStart { generation: 1, batch: 0, segment: 0 }],
             next_volume: 0,
             volumes: Vec::new(),
+            members: Members::default(),
         };
         Self::with(superblock, 0, 0, buffers)
     }
@@ -324,6 +331,7 @@ impl<B: AsRef<[u8]> + AsMut<[u8]>, W> Log<B, W> {
             starved: Vec::new(),
             checkpoint: None,
             failed: None,
+            mirror: Mirror::default(),
             usage: LogUsage::default(),
             old_records: Vec::new(),
             old_waiters: Vec::new(),
@@ -373,7 +381,7 @@ impl<B: AsRef<[u8]> + AsMut<[u8]>, W> Log<B, W> {
 
     /// Whether the superblock on the device is the newest one.
     pub const fn superblock_is_durable(&self) -> bool {
-        !self.superblock_stale && !matches!(self.writing, Writing::Superblock { .. })
+        !self.superblock_stale && !self.writes_superblock()
     }
 
     /// Forgets a volume that has no records: after a checkpoint, that is.
@@ -500,6 +508,10 @@ impl<B: AsRef<[u8]> + AsMut<[u8]>, W> Log<B, W> {
         let waiters = match (self.queue.back_mut(), &mut self.writing) {
             (Some(batch), _) => &mut batch.waiters,
             (None, Writing::Batch { waiters, .. }) => waiters,
+            (None, _) if self.mirror.is_holding() => {
+                self.mirror.hold([waiter]);
+                return Ok(false);
+            }
             (None, _) => return Ok(true),
         };
         waiters.push(waiter);
@@ -508,18 +520,20 @@ impl<B: AsRef<[u8]> + AsMut<[u8]>, W> Log<B, W> {
 
     /// What to write next, if nothing is being written.
     pub fn poll_write(&mut self) -> Option<LogWrite<B>> {
-        if !matches!(self.writing, Writing::Nothing) || self.failed.is_some() {
+        let is_busy = !matches!(self.writing, Writing::Nothing);
+        if is_busy || self.failed.is_some() || self.mirror.is_unrecorded() {
             return None;
         }
+        let targets = targets_of(&self.superblock.members);
         if self.superblock_stale {
             self.superblock_stale = false;
             let first_segment = self.superblock.first_segment;
             self.writing = Writing::Superblock { first_segment };
-            let bytes = self.superblock.encode();
             return Some(LogWrite {
                 position: self.superblock.position(),
-                len: bytes.len(),
-                bytes: LogBytes::Superblock(bytes),
+                len: SUPERBLOCK_BYTES,
+                bytes: LogBytes::Superblock(encode_for_members(&self.superblock)),
+                targets,
             });
         }
         let batch = self.queue.front()?;
@@ -549,7 +563,7 @@ impl<B: AsRef<[u8]> + AsMut<[u8]>, W> Log<B, W> {
         let position = geometry.position(self.segment) + self.offset;
         let (waiters, records) = (batch.waiters, batch.records);
         self.writing = Writing::Batch { header, waiters, records };
-        Some(LogWrite { position, len: len as usize, bytes: LogBytes::Batch(buffer) })
+        Some(LogWrite { position, len: len as usize, bytes: LogBytes::Batch(buffer), targets })
     }
 
     /// A write has ended: it is durable, or it has failed. Says what waiters are to be told.
@@ -564,7 +578,10 @@ impl<B: AsRef<[u8]> + AsMut<[u8]>, W> Log<B, W> {
         }
         match writing {
             Writing::Nothing => unreachable!("a write ends that was begun"),
-            Writing::Superblock { first_segment } => self.durable_first_segment = first_segment,
+            Writing::Superblock { first_segment } => {
+                self.durable_first_segment = first_segment;
+                self.superblock_written(told);
+            }
             Writing::Batch { header, mut waiters, mut records } => {
                 self.next_batch += 1;
                 self.chain = header.checksum;
@@ -573,6 +590,9 @@ impl<B: AsRef<[u8]> + AsMut<[u8]>, W> Log<B, W> {
                 self.usage.records += records.len() as u64;
                 self.usage.written_bytes += header.len_bytes();
                 self.usage.payload_bytes += u64::from(header.payload_bytes);
+                if self.must_hold() {
+                    self.mirror.hold(waiters.drain(..));
+                }
                 // DURABLE: the batch and all before it are on the journal's stable storage.
                 told.extend(waiters.drain(..).map(|waiter| (waiter, Told::Durable)));
                 records.clear();
@@ -588,6 +608,7 @@ impl<B: AsRef<[u8]> + AsMut<[u8]>, W> Log<B, W> {
     fn fail(&mut self, writing: Writing<W>, error: IoError, told: &mut Vec<(W, Told)>) {
         self.failed = Some(error);
         let lost = |waiter| (waiter, Told::Lost(error));
+        told.extend(self.mirror.release().map(lost));
         if let Writing::Batch { waiters, .. } = writing {
             told.extend(waiters.into_iter().map(lost));
         }
@@ -663,6 +684,7 @@ impl<B: AsRef<[u8]> + AsMut<[u8]>, W> Log<B, W> {
         let clean = self.volumes.iter().all(|volume| volume.needed.is_none())
             && self.queue.is_empty()
             && matches!(self.writing, Writing::Nothing)
+            && !self.must_hold()
             && self.failed.is_none();
         if clean {
             self.superblock.clean = true;

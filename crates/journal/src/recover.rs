@@ -1,11 +1,13 @@
 //! The reading side of the journal: walks the log that a process left behind.
 
 use forebay_format::journal::{
-    BLOCK_BYTES, BatchHeader, BatchInvalid, HEADER_BYTES, Record, RecordKind, SUPERBLOCK_BYTES,
-    Superblock, SuperblockInvalid, check_batch,
+    BLOCK_BYTES, BatchHeader, BatchInvalid, HEADER_BYTES, JournalId, MEMBERS_MAX, Record,
+    RecordKind, SUPERBLOCK_BYTES, Superblock, SuperblockInvalid, check_batch,
 };
 use forebay_types::{ByteRange, IoError};
 use std::fmt;
+
+use crate::mirror::Copy;
 
 /// A device to be read. Whoever implements it knows how.
 pub trait ReadAt {
@@ -113,6 +115,33 @@ pub enum RecoverError {
         /// As it is.
         found: u64,
     },
+    /// One device of a mirrored journal can't be used.
+    On {
+        /// Which one, by its index.
+        device: usize,
+        /// Why not.
+        error: Box<RecoverError>,
+    },
+    /// One device of a mirrored journal is missing, and the other holds nothing.
+    Missing,
+    /// One device of a mirrored journal is missing, and nothing says that the other one is not
+    /// older.
+    MayBeStale {
+        /// Which journal.
+        journal: JournalId,
+        /// The device that is there, by its index.
+        device: usize,
+    },
+    /// The devices belong to different journals.
+    TwoJournals {
+        /// Which ones.
+        journals: [JournalId; MEMBERS_MAX],
+    },
+    /// Each device says that it went on without the other.
+    Split {
+        /// Which journal.
+        journal: JournalId,
+    },
 }
 
 impl fmt::Display for RecoverError {
@@ -122,6 +151,17 @@ impl fmt::Display for RecoverError {
             Self::Superblock(error) => error.fmt(f),
             Self::Truncated { expected, found } => {
                 write!(f, "was made {expected} bytes long and has {found}")
+            }
+            Self::On { error, .. } => error.fmt(f),
+            Self::Missing => f.write_str("has no device that holds a journal"),
+            Self::MayBeStale { .. } => f.write_str(
+                "has one of its two devices, and nothing says that the missing one is not newer",
+            ),
+            Self::TwoJournals { journals: [a, b] } => {
+                write!(f, "has devices of different journals, {a} and {b}")
+            }
+            Self::Split { .. } => {
+                f.write_str("has two devices of which each went on without the other")
             }
         }
     }
@@ -134,16 +174,29 @@ impl std::error::Error for RecoverError {}
 /// # Errors
 /// When there is no log that could be walked. Damage in it is no error here: what to do about it
 /// depends on what else holds the data.
-pub fn recover(device: &mut impl ReadAt, size_bytes: u64) -> Result<Found, RecoverError> {
+pub fn recover(device: &mut dyn ReadAt, size_bytes: u64) -> Result<Found, RecoverError> {
     let superblock = read_superblock(device)?;
     if size_bytes < superblock.size_bytes {
         let expected = superblock.size_bytes;
         return Err(RecoverError::Truncated { expected, found: size_bytes });
     }
+    Ok(walk([Some(device), None], superblock).0)
+}
+
+/// Where the log lies: position and length, in order.
+type Extents = Vec<(u64, u64)>;
+
+/// Walks the log that `superblock` describes, on one or two devices that both hold all of it but
+/// for damage. Says also where it lies, and what one device lacks that the other has.
+pub(crate) fn walk(
+    devices: [Option<&mut dyn ReadAt>; MEMBERS_MAX],
+    superblock: Superblock,
+) -> (Found, Extents, Vec<Copy>) {
     let first_batch = superblock.starts.last().map_or(0, |start| start.batch);
     let mut walk = Walk {
-        device,
+        devices,
         buffer: Vec::new(),
+        other: Vec::new(),
         found: Found {
             records: Vec::new(),
             next_batch: first_batch,
@@ -155,20 +208,23 @@ pub fn recover(device: &mut impl ReadAt, size_bytes: u64) -> Result<Found, Recov
         },
         segment: 0,
         offset: 0,
+        extents: Vec::new(),
+        lags: Vec::new(),
     };
     walk.run();
-    let mut found = walk.found;
+    let Walk { mut found, extents, mut lags, .. } = walk;
     let Found { records, superblock, .. } = &mut found;
     records.retain(|found| superblock.volume(found.record.volume).is_some());
     if found.superblock.clean {
         // The walk was for its end alone.
         found.records.clear();
         found.damage.clear();
+        lags.clear();
     }
-    Ok(found)
+    (found, extents, lags)
 }
 
-fn read_superblock(device: &mut impl ReadAt) -> Result<Superblock, RecoverError> {
+fn read_superblock(device: &mut dyn ReadAt) -> Result<Superblock, RecoverError> {
     let mut copies = [vec![0; SUPERBLOCK_BYTES], vec![0; SUPERBLOCK_BYTES]];
     let mut failed = [None; 2];
     for (at, copy) in copies.iter_mut().enumerate() {
@@ -183,10 +239,14 @@ fn read_superblock(device: &mut impl ReadAt) -> Result<Superblock, RecoverError>
     }
 }
 
-struct Walk<'a, D> {
-    device: &'a mut D,
+struct Walk<'a> {
+    devices: [Option<&'a mut dyn ReadAt>; MEMBERS_MAX],
+    /// The batch at hand, and memory for the same from the other device.
     buffer: Vec<u8>,
+    other: Vec<u8>,
     found: Found,
+    extents: Extents,
+    lags: Vec<Copy>,
     /// Where the next batch is looked for.
     segment: u64,
     offset: u64,
@@ -202,7 +262,7 @@ enum At {
     Unreadable,
 }
 
-impl<D: ReadAt> Walk<'_, D> {
+impl Walk<'_> {
     fn run(&mut self) {
         self.segment = self.found.superblock.first_segment;
         let mut is_first = true;
@@ -252,6 +312,7 @@ impl<D: ReadAt> Walk<'_, D> {
         }
     }
 
+    /// The batch at a place that continues the log, from whichever device has it whole.
     fn batch_at(
         &mut self,
         segment: u64,
@@ -259,7 +320,72 @@ impl<D: ReadAt> Walk<'_, D> {
         is_first: bool,
         records: &mut Vec<Record>,
     ) -> At {
-        let header = match self.header_at(segment, offset) {
+        let mut best: Option<(usize, At)> = None;
+        for device in self.present() {
+            if let Some((from, At::Batch(header, Ok(())))) = &best {
+                let (from, header) = (*from, *header);
+                self.compare(&header, from, device);
+                continue;
+            }
+            let mut theirs = Vec::new();
+            let at = self.batch_on(device, segment, offset, is_first, &mut theirs);
+            let is_better = match (&best, &at) {
+                (None, _) | (_, At::Batch(_, Ok(()))) => true,
+                (Some((_, At::Batch(..))), _) => false,
+                (_, At::Batch(..)) => true,
+                // One that is read and holds nothing knows where the log ends.
+                (Some((_, first)), At::Nothing) => matches!(first, At::Unreadable),
+                (Some(_), At::Unreadable) => false,
+            };
+            if !is_better {
+                continue;
+            }
+            if let (Some((lacks, _)), At::Batch(header, Ok(()))) = (&best, &at) {
+                self.note_lag(&header.clone(), device, *lacks);
+            }
+            std::mem::swap(&mut self.buffer, &mut self.other);
+            *records = theirs;
+            best = Some((device, at));
+        }
+        best.map_or(At::Unreadable, |(_, at)| at)
+    }
+
+    fn present(&self) -> impl Iterator<Item = usize> + use<> {
+        let there = self.devices.each_ref().map(Option::is_some);
+        (0..MEMBERS_MAX).filter(move |&device| there[device])
+    }
+
+    fn read(&mut self, device: usize, position: u64, buffer: &mut [u8]) -> Result<(), IoError> {
+        let device = self.devices[device].as_mut().expect("it is among those present");
+        device.read_at(position, buffer)
+    }
+
+    /// Whether another device has the batch in the buffer as well.
+    fn compare(&mut self, header: &BatchHeader, from: usize, device: usize) {
+        let position = self.position(header.segment, header.offset);
+        let mut other = std::mem::take(&mut self.other);
+        other.resize(self.buffer.len(), 0);
+        let is_same = self.read(device, position, &mut other).is_ok() && other == self.buffer;
+        self.other = other;
+        if !is_same {
+            self.note_lag(header, from, device);
+        }
+    }
+
+    fn note_lag(&mut self, header: &BatchHeader, from: usize, to: usize) {
+        let position = self.position(header.segment, header.offset);
+        self.lags.push(Copy { from, to, position, len: header.len_bytes() });
+    }
+
+    fn batch_on(
+        &mut self,
+        device: usize,
+        segment: u64,
+        offset: u64,
+        is_first: bool,
+        records: &mut Vec<Record>,
+    ) -> At {
+        let header = match self.header_at(device, segment, offset) {
             Ok(Some(header)) => header,
             Ok(None) => return At::Nothing,
             Err(_) => return At::Unreadable,
@@ -268,34 +394,52 @@ impl<D: ReadAt> Walk<'_, D> {
         if !continues && !is_first {
             return At::Nothing;
         }
-        let len = header.len_bytes() as usize;
-        self.buffer.resize(len, 0);
-        let position = self.position(segment, offset);
-        if self.device.read_at(position, &mut self.buffer).is_err() {
+        let mut bytes = std::mem::take(&mut self.other);
+        bytes.resize(header.len_bytes() as usize, 0);
+        let at = self.check(device, &header, &mut bytes, records);
+        self.other = bytes;
+        at
+    }
+
+    /// Reads a batch whose header was seen, and checks it.
+    fn check(
+        &mut self,
+        device: usize,
+        header: &BatchHeader,
+        bytes: &mut [u8],
+        records: &mut Vec<Record>,
+    ) -> At {
+        let position = self.position(header.segment, header.offset);
+        if self.read(device, position, bytes).is_err() {
             return At::Unreadable;
         }
         // What was read the second time is what counts.
         let journal = self.found.superblock.journal;
-        if BatchHeader::decode(journal, segment, offset, &self.buffer) != Ok(header) {
+        if BatchHeader::decode(journal, header.segment, header.offset, bytes) != Ok(*header) {
             return At::Nothing;
         }
-        records.clear();
-        match check_batch(&header, &self.buffer, records) {
-            Err(BatchInvalid::Payload(_)) => At::Batch(header, Err(BatchInvalid::Payload(0))),
-            Err(_) => At::Nothing,
-            Ok(()) => At::Batch(header, Ok(())),
-        }
+        let sound = match check_batch(header, bytes, records) {
+            Err(BatchInvalid::Payload(_)) => Err(BatchInvalid::Payload(0)),
+            Err(_) => return At::Nothing,
+            Ok(()) => Ok(()),
+        };
+        At::Batch(*header, sound)
     }
 
     /// The header of a batch that counts.
-    fn header_at(&mut self, segment: u64, offset: u64) -> Result<Option<BatchHeader>, IoError> {
+    fn header_at(
+        &mut self,
+        device: usize,
+        segment: u64,
+        offset: u64,
+    ) -> Result<Option<BatchHeader>, IoError> {
         let superblock = &self.found.superblock;
         if offset + BLOCK_BYTES > superblock.geometry.segment_bytes {
             return Ok(None);
         }
         let position = self.position(segment, offset);
         let mut block = [0; BLOCK_BYTES as usize];
-        self.device.read_at(position, &mut block)?;
+        self.read(device, position, &mut block)?;
         Ok(self.header_in(segment, offset, &block))
     }
 
@@ -321,6 +465,11 @@ impl<D: ReadAt> Walk<'_, D> {
         if sound.is_err() {
             self.found.damage.push(Damage::Payload { batch: header.batch });
         }
+        let (position, len) = (self.position(header.segment, header.offset), header.len_bytes());
+        match self.extents.last_mut() {
+            Some((start, bytes)) if *start + *bytes == position => *bytes += len,
+            _ => self.extents.push((position, len)),
+        }
         self.found.next_batch = header.batch + 1;
         self.found.chain = header.checksum;
         self.found.next_record = header.first_record + u64::from(header.records);
@@ -332,6 +481,11 @@ impl<D: ReadAt> Walk<'_, D> {
     /// The first batch with at least this number behind the place at hand: in the rest of the
     /// segment, or at the beginning of a later one.
     fn look_beyond(&mut self, batch: u64) -> Option<BatchHeader> {
+        let found = self.present().map(|device| self.look_beyond_on(device, batch));
+        found.collect::<Vec<_>>().into_iter().flatten().min_by_key(|header| header.batch)
+    }
+
+    fn look_beyond_on(&mut self, device: usize, batch: u64) -> Option<BatchHeader> {
         let geometry = self.found.superblock.geometry;
         const CHUNK_BYTES: u64 = 1 << 20;
         let mut at = self.offset + BLOCK_BYTES;
@@ -339,7 +493,8 @@ impl<D: ReadAt> Walk<'_, D> {
         while at < geometry.segment_bytes {
             let len = (geometry.segment_bytes - at).min(CHUNK_BYTES);
             chunk.resize(len as usize, 0);
-            if self.device.read_at(self.position(self.segment, at), &mut chunk).is_ok() {
+            let position = self.position(self.segment, at);
+            if self.read(device, position, &mut chunk).is_ok() {
                 for (index, block) in chunk.chunks_exact(BLOCK_BYTES as usize).enumerate() {
                     let offset = at + index as u64 * BLOCK_BYTES;
                     let header = self.header_in(self.segment, offset, block);
@@ -352,7 +507,7 @@ impl<D: ReadAt> Walk<'_, D> {
         }
         let first = self.found.superblock.first_segment;
         (self.segment + 1..first + geometry.segments).find_map(|segment| {
-            let header = self.header_at(segment, 0).ok().flatten();
+            let header = self.header_at(device, segment, 0).ok().flatten();
             header.filter(|header| header.batch >= batch)
         })
     }

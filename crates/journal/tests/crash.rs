@@ -4,13 +4,17 @@
 //! together must show, for all sectors at once, the state after some prefix of these records, and
 //! at least after everything that was told to be durable. Where the disk may get data before its
 //! record is durable, that holds for each sector by itself, as it does for a disk's own cache.
+//!
+//! With two devices each tears by itself, fails by itself, is missing at a start, is replaced by a
+//! blank one, or has a damaged batch; and the power fails between any two steps of a start. No
+//! device that is older than what was acknowledged may ever be believed.
 
 #![allow(clippy::unwrap_used)]
 
-use forebay_format::journal::{Geometry, JournalId, LOG_OFFSET, RecordKind};
+use forebay_format::journal::{Geometry, JournalId, LOG_OFFSET, RecordKind, Superblock};
 use forebay_journal::{
-    Admission, Checkpoint, Entry, Found, Image, Log, LogError, LogWrite, ReadAt, Source, Told,
-    recover,
+    Admission, Checkpoint, Entry, Found, Half, Image, Log, LogError, LogWrite, ReadAt,
+    RecoverError, Recovered, Source, Step, Told, recover, recover_mirrored,
 };
 use forebay_types::{ByteRange, IoError};
 
@@ -33,12 +37,31 @@ impl Dice {
     }
 }
 
-struct Device(Vec<u8>);
+struct Device {
+    bytes: Vec<u8>,
+    /// Takes no more writes until the next start.
+    is_dead: bool,
+}
+
+impl Device {
+    fn blank() -> Self {
+        Self { bytes: vec![0; SIZE as usize], is_dead: false }
+    }
+
+    /// One that a journal is being made on.
+    fn claimed() -> Self {
+        let mut device = Self::blank();
+        for at in [0, 65536] {
+            device.bytes[at..at + 4096].copy_from_slice(&Superblock::unfinished());
+        }
+        device
+    }
+}
 
 impl ReadAt for Device {
     fn read_at(&mut self, position: u64, buffer: &mut [u8]) -> Result<(), IoError> {
         let at = position as usize;
-        buffer.copy_from_slice(self.0.get(at..at + buffer.len()).ok_or(IoError::Io)?);
+        buffer.copy_from_slice(self.bytes.get(at..at + buffer.len()).ok_or(IoError::Io)?);
         Ok(())
     }
 }
@@ -47,7 +70,12 @@ type Write = LogWrite<Vec<u8>>;
 
 struct Machine {
     dice: Dice,
-    device: Device,
+    devices: [Device; 2],
+    is_mirrored: bool,
+    /// The members on record outside of the journal.
+    on_record: Vec<u64>,
+    /// Numbers drawn so far.
+    drawn: u64,
     log: Log<Vec<u8>, u64>,
     volume: u16,
     writing: Option<Write>,
@@ -63,6 +91,14 @@ struct Machine {
     crashes: usize,
     drains: usize,
     refused: usize,
+    losses: usize,
+    /// The device that is damaged and not healed yet: the other one stays well meanwhile.
+    ill: Option<usize>,
+    /// Starts with one device, starts that were refused, devices written anew, batches healed.
+    alone: usize,
+    stale: usize,
+    rewritten: usize,
+    healed: usize,
 }
 
 fn buffers() -> Vec<Vec<u8>> {
@@ -83,11 +119,18 @@ fn apply(disk: &mut [u64], (entry, value): &(Entry, u64)) {
 
 impl Machine {
     fn new(seed: u64) -> Self {
+        let is_mirrored = !seed.is_multiple_of(3);
         let mut log = Log::format(JOURNAL, SIZE, GEOMETRY, buffers());
+        if is_mirrored {
+            log = log.mirrored([1, 2]);
+        }
         let volume = log.add_volume("disk", SECTORS * 512, DISK).expect("it is the first");
         let mut machine = Self {
             dice: Dice(seed.wrapping_mul(0x9e37_79b9_7f4a_7c15) | 1),
-            device: Device(vec![0; SIZE as usize]),
+            devices: [Device::claimed(), Device::claimed()],
+            is_mirrored,
+            on_record: if is_mirrored { vec![1, 2] } else { Vec::new() },
+            drawn: 2,
             log,
             volume,
             writing: None,
@@ -100,6 +143,12 @@ impl Machine {
             crashes: 0,
             drains: 0,
             refused: 0,
+            losses: 0,
+            ill: None,
+            alone: 0,
+            stale: 0,
+            rewritten: 0,
+            healed: 0,
         };
         // A journal is made before anything relies on it.
         machine.start_write();
@@ -114,7 +163,7 @@ impl Machine {
             70..90 => self.end_write(),
             90..95 => self.checkpoint(),
             95..98 => self.end_checkpoint(),
-            _ if self.dice.below(10) == 0 => self.crash(),
+            _ if self.dice.below(4) == 0 => self.crash(),
             _ => {}
         }
         self.log.self_check();
@@ -163,24 +212,74 @@ impl Machine {
     }
 
     fn start_write(&mut self) {
-        if self.writing.is_none() {
+        if let Some(members) = self.log.unrecorded_loss() {
+            self.on_record = members;
+            self.log.loss_recorded();
+        } else if self.writing.is_none() {
             self.writing = self.log.poll_write();
         }
     }
 
     fn end_write(&mut self) {
         let Some(write) = self.writing.take() else { return };
-        let at = write.position as usize;
-        self.device.0[at..at + write.len].copy_from_slice(write.bytes());
+        let mut results = [Ok(()); 2];
+        for (at, result) in results.iter_mut().enumerate() {
+            if !write.goes_to(at) {
+                continue;
+            }
+            let both = self.log.devices() == [true; 2];
+            self.devices[at].is_dead |= both && self.dice.below(400) == 0;
+            if self.devices[at].is_dead {
+                *result = Err(IoError::Io);
+            }
+            let keep = if result.is_ok() { 101 } else { self.dice.below(101) };
+            self.put(&write, at, keep);
+        }
+        let before = self.log.devices();
         let mut told = Vec::new();
-        self.log.complete(write, Ok(()), &mut told);
+        self.log.complete_on(write, results, &mut told);
+        if self.log.failed().is_some() {
+            return self.replace(told);
+        }
+        self.losses += usize::from(before != self.log.devices());
         for (waiter, told) in told {
             match told {
                 Told::Durable => self.acknowledged = self.acknowledged.max(waiter as usize),
                 Told::Room => {}
-                Told::Lost(error) => panic!("no write has failed: {error}"),
+                Told::Lost(error) => panic!("one device is left: {error}"),
             }
         }
+    }
+
+    fn put(&mut self, write: &Write, device: usize, keep: u64) {
+        for (index, sector) in write.bytes_for(device).chunks(512).enumerate() {
+            if self.dice.below(100) < keep {
+                let at = write.position as usize + index * 512;
+                self.devices[device].bytes[at..at + 512].copy_from_slice(sector);
+            }
+        }
+    }
+
+    /// Both devices have failed, in one write: everything is brought to the disk, and another
+    /// journal takes their place.
+    fn replace(&mut self, told: Vec<(u64, Told)>) {
+        assert!(told.iter().all(|(_, told)| *told != Told::Durable));
+        self.disk = self.state_after(self.history.len());
+        self.acknowledged = self.history.len();
+        self.checkpoint = None;
+        self.is_promised = false;
+        self.devices = [Device::claimed(), Device::claimed()];
+        let numbers = self.draw();
+        self.on_record = numbers.to_vec();
+        self.log = Log::format(JOURNAL, SIZE, GEOMETRY, buffers()).mirrored(numbers);
+        assert_eq!(self.log.add_volume("disk", SECTORS * 512, DISK), Ok(self.volume));
+        self.start_write();
+        self.end_write();
+    }
+
+    fn draw(&mut self) -> [u64; 2] {
+        self.drawn += 2;
+        [self.drawn - 1, self.drawn]
     }
 
     fn checkpoint(&mut self) {
@@ -221,23 +320,30 @@ impl Machine {
         self.is_promised = false;
         self.checkpoint = None;
         if let Some(write) = self.writing.take() {
-            let keep = self.dice.below(101);
-            for (index, sector) in write.bytes().chunks(512).enumerate() {
-                if self.dice.below(100) < keep {
-                    let at = write.position as usize + index * 512;
-                    self.device.0[at..at + 512].copy_from_slice(sector);
-                }
+            for at in (0..2).filter(|&at| write.goes_to(at)) {
+                let keep = self.dice.below(101);
+                self.put(&write, at, keep);
             }
         }
-        let mut found = recover(&mut self.device, SIZE).expect("there is a journal");
-        assert_eq!(found.damage, [], "a torn write is no damage");
-        self.check(&found);
+        let mut found = if self.is_mirrored {
+            match self.start() {
+                Some(found) => found,
+                // The power failed again.
+                None => return self.crash(),
+            }
+        } else {
+            let found = recover(&mut self.devices[0], SIZE).expect("there is a journal");
+            assert_eq!(found.damage, [], "a torn write is no damage");
+            self.check(&found, 0);
+            found
+        };
         self.log = match Log::resume(&found, buffers()) {
             Ok(log) => log,
             Err(error) => {
                 assert_eq!(error, LogError::DrainFirst);
                 self.drains += 1;
-                self.disk = self.replay(&found);
+                let from = usize::from(found.superblock.members.current[0] == 0);
+                self.disk = self.replay(&found, if self.is_mirrored { from } else { 0 });
                 found.drained();
                 Log::resume(&found, buffers()).expect("an empty log always goes on")
             }
@@ -247,14 +353,124 @@ impl Machine {
         // Nothing is recorded before the superblock of the new generation is durable, and that
         // may be cut short, too.
         self.start_write();
-        if self.dice.below(3) > 0 {
+        if self.dice.below(3) == 0 {
+            return self.crash();
+        }
+        self.end_write();
+        while self.log.failed().is_none() && !self.log.superblock_is_durable() {
+            self.start_write();
             self.end_write();
-        } else {
-            self.crash();
+        }
+        if self.is_mirrored && self.dice.below(5) == 0 {
+            return self.crash();
+        }
+        self.on_record = self.log.superblock().members.numbers();
+    }
+
+    /// Opens two devices, of which something may be wrong with one. `None` when the power fails
+    /// before all steps are done.
+    fn start(&mut self) -> Option<Found> {
+        let mut is_there = [true; 2];
+        let hit = self.ill.unwrap_or(self.dice.below(2) as usize);
+        match self.dice.below(10) {
+            0 | 1 => is_there[hit] = false,
+            // Only who is not needed is thrown away.
+            2 if self.on_record.iter().any(|&number| number == self.own(1 - hit)) => {
+                self.devices[hit] = Device::blank();
+            }
+            3 => self.damage(hit),
+            _ => {}
+        }
+        for at in 0..2 {
+            // Whoever failed is well again after a restart, more often than not.
+            self.devices[at].is_dead &= self.dice.below(3) == 0;
+        }
+        let drawn = self.draw();
+        let on_record = self.on_record.clone();
+        let is_on_record = move |_, number| on_record.contains(&number);
+        let [a, b] = &mut self.devices;
+        let half = |device| Half { device, size_bytes: SIZE };
+        let halves = [is_there[0].then(|| half(a)), is_there[1].then(|| half(b))];
+        let mut recovered = match recover_mirrored(halves, drawn, &is_on_record, false) {
+            Ok(recovered) => recovered.expect("one device is not blank"),
+            Err(RecoverError::MayBeStale { device, .. }) => {
+                self.stale += 1;
+                assert!(!self.on_record.contains(&self.own(device)));
+                return None;
+            }
+            Err(error) => {
+                // What is there is half written, or blank: the missing one has everything.
+                let own = self.own(usize::from(!is_there[1]));
+                assert!(is_there != [true; 2] && self.on_record.contains(&own), "{error}");
+                self.stale += 1;
+                return None;
+            }
+        };
+        assert_eq!(recovered.found.damage, [], "what one device lacks the other has");
+        self.take_steps(&mut recovered)?;
+        recovered.joined(drawn);
+        self.alone += usize::from(recovered.counts() != [true; 2]);
+        for at in (0..2).filter(|&at| recovered.counts()[at]) {
+            self.check(&recovered.found, at);
+        }
+        self.ill = None;
+        Some(recovered.found)
+    }
+
+    fn take_steps(&mut self, recovered: &mut Recovered) -> Option<()> {
+        let steps = recovered.steps();
+        self.healed += recovered.healed();
+        self.rewritten += usize::from(recovered.joins().is_some());
+        for step in steps {
+            if self.dice.below(30) == 0 {
+                return None;
+            }
+            let (to, at, bytes) = match step {
+                Step::Record(members) => {
+                    self.on_record = members;
+                    continue;
+                }
+                Step::Write { to, position, bytes } => (to, position as usize, bytes),
+                Step::Copy(copy) => {
+                    let at = copy.position as usize;
+                    let bytes = &self.devices[copy.from].bytes[at..at + copy.len as usize];
+                    (copy.to, at, bytes.to_vec())
+                }
+            };
+            let is_alone = recovered.counts()[to] && !recovered.counts()[1 - to];
+            let is_needed = is_alone || self.ill == Some(1 - to);
+            let fails = !is_needed && (self.devices[to].is_dead || self.dice.below(40) == 0);
+            let whole = if fails { self.dice.below(bytes.len() as u64 / 512) * 512 } else { 0 };
+            let len = if fails { whole as usize } else { bytes.len() };
+            self.devices[to].bytes[at..at + len].copy_from_slice(&bytes[..len]);
+            if fails {
+                assert!(recovered.without(to), "the other one is there");
+                return self.take_steps(recovered);
+            }
+        }
+        Some(())
+    }
+
+    /// The number of a device that has one.
+    fn own(&self, device: usize) -> u64 {
+        let bytes = &self.devices[device].bytes;
+        let copies = [&bytes[..65536], &bytes[65536..131_072]];
+        Superblock::newest(copies).map_or(0, |superblock| superblock.members.own)
+    }
+
+    /// Spoils some of the log on one device, where both are known to have everything.
+    fn damage(&mut self, device: usize) {
+        let are_whole = [0, 1].iter().all(|&at| self.on_record.contains(&self.own(at)));
+        if are_whole && self.on_record.len() == 2 {
+            self.ill = Some(device);
+            for _ in 0..1 + self.dice.below(4) {
+                let at = LOG_OFFSET + self.dice.below(SIZE - LOG_OFFSET);
+                self.devices[device].bytes[at as usize] ^= 0x40;
+            }
         }
     }
 
-    fn replay(&mut self, found: &Found) -> Vec<u64> {
+    fn replay(&self, found: &Found, device: usize) -> Vec<u64> {
         let mut state = self.disk.clone();
         for extent in Image::of_volume(&found.records, self.volume).extents() {
             for sector in extent.range.offset / 512..extent.range.end() / 512 {
@@ -264,7 +480,7 @@ impl Machine {
                     Source::Discard => panic!("no range was discarded"),
                     Source::Write { record, offset } => {
                         let at = (found.records[record].position + offset + inner) as usize;
-                        let bytes = &self.device.0[at..at + 512];
+                        let bytes = &self.devices[device].bytes[at..at + 512];
                         let value = u64::from_le_bytes(bytes[..8].try_into().expect("eight bytes"));
                         let same = |word: &[u8]| word == value.to_le_bytes();
                         assert!(bytes.chunks(8).all(same), "a sector is whole");
@@ -278,8 +494,8 @@ impl Machine {
 
     /// The disk with the journal's word shows a prefix of the history that holds everything
     /// acknowledged; what came after it never happened.
-    fn check(&mut self, found: &Found) {
-        let state = self.replay(found);
+    fn check(&mut self, found: &Found, device: usize) {
+        let state = self.replay(found, device);
         let prefixes = self.acknowledged..=self.history.len();
         let upto = if self.destages_early {
             for sector in 0..SECTORS as usize {
@@ -334,21 +550,30 @@ impl Machine {
 
 fn run(seeds: std::ops::Range<u64>, steps: usize) {
     let (mut crashes, mut drains, mut refused) = (0, 0, 0);
+    let mut mirror = [0; 5];
     for seed in seeds {
+        // Printed where a test fails.
+        println!("seed {seed}");
         let mut machine = Machine::new(seed);
         (0..steps).for_each(|_| machine.step());
         machine.crash();
         crashes += machine.crashes;
         drains += machine.drains;
         refused += machine.refused;
+        let Machine { losses, alone, stale, rewritten, healed, .. } = machine;
+        for (sum, count) in mirror.iter_mut().zip([losses, alone, stale, rewritten, healed]) {
+            *sum += count;
+        }
     }
     println!("{crashes} crashes, {drains} drained logs, {refused} writes refused by a full log");
+    println!("devices lost, starts alone, refused, devices rewritten, batches healed: {mirror:?}");
     assert!(crashes > 0 && refused > 0, "the log is filled and lost");
+    assert!(mirror.iter().all(|&count| count > 0), "everything happens to a mirror");
 }
 
 #[test]
 fn power_fails_at_any_moment() {
-    run(0..60, 3000);
+    run(0..300, 3000);
 }
 
 #[test]

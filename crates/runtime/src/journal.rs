@@ -8,16 +8,20 @@
 //! the journal: a journal that is readable again tomorrow would undo what was acknowledged
 //! without it. Until then writes and flushes wait; then they go to the disks.
 
+mod devices;
+
+pub(crate) use devices::Reader;
+pub use devices::{MemberRecord, MissingDevice};
+
 use crate::shared::{Inbox, Message, lock};
-use forebay_backend::{AlignedBuffer, Backend, Blocking};
+use forebay_backend::{AlignedBuffer, Backend};
 use forebay_engine::{Answer, Note, NoteKind, Outcome, Part, PartId};
 use forebay_format::journal::{
-    BATCH_BYTES_MAX, BLOCK_BYTES, Geometry, JOURNAL_BYTES_MIN, JournalId, LOG_OFFSET, RecordKind,
-    SuperblockInvalid,
+    BATCH_BYTES_MAX, Geometry, JOURNAL_BYTES_MIN, JournalId, RecordKind,
 };
 use forebay_journal::{
-    Admission as LogAdmission, Entry, Extent, Found, Image, Log, LogError, LogUsage, LogWrite,
-    ReadAt, RecoverError, Source, Told, recover,
+    Admission as LogAdmission, Entry, Extent, Found, Image, Log, LogError, LogUsage, RecoverError,
+    Source, Told,
 };
 use forebay_types::{Durability, IoError, IoResult, VolumeId};
 use forebay_volume::{Admission, worker_of};
@@ -25,10 +29,10 @@ use std::sync::{Arc, Condvar, Mutex, PoisonError};
 use std::thread::JoinHandle;
 use std::time::{Duration, Instant};
 
+use devices::Devices;
+
 /// Batches that may grow or be written at once. Each worker may need one of its own for a moment.
 const BUFFERS_SPARE: usize = 2;
-/// Bytes of the log that a restore reads at once.
-const READ_BYTES: u64 = 1 << 20;
 /// How long the thread sleeps at most.
 const TICK: Duration = Duration::from_millis(100);
 /// A checkpoint when there has been none for so long, so that a recovery stays short.
@@ -88,6 +92,35 @@ pub enum JournalError {
         /// Which journal.
         id: JournalId,
     },
+    /// It is half of a mirrored one, and the other half may be newer.
+    #[error(
+        "journal {name} has one of its two devices, and nothing in the state directory says that \
+         the missing one is not newer; bring it back, or, if it is lost, start once with \
+         accept-loss=yes on the journal's volumes"
+    )]
+    MayBeStale {
+        /// The device that is there.
+        name: String,
+    },
+    /// Its devices do not belong together.
+    #[error(
+        "journal {name} {error}; name the two devices of one journal, or overwrite the first 128 \
+         KiB of the one that is not needed with zeroes"
+    )]
+    NoMirror {
+        /// The devices.
+        name: String,
+        /// What is wrong.
+        error: RecoverError,
+    },
+    /// Who holds all of it can't be put on record.
+    #[error("journal {name}: the state directory can't be written: {error}; make room in it")]
+    Record {
+        /// The device.
+        name: String,
+        /// Why not.
+        error: String,
+    },
     /// It holds writes of this volume's name for another disk.
     #[error(
         "journal {name} holds {bytes} bytes of a volume '{volume}' with another backing or size; \
@@ -124,8 +157,12 @@ pub type OnFailure = Box<dyn Fn(JournalId, IoError) -> std::io::Result<()> + Sen
 
 /// How a journal is opened.
 pub struct JournalSettings {
-    /// Its device.
+    /// Its device, or that one of its two that is there.
     pub backend: Arc<dyn Backend>,
+    /// The other one, of a journal that is mirrored.
+    pub mirror: Option<Result<Arc<dyn Backend>, MissingDevice>>,
+    /// Who holds all of a mirrored journal.
+    pub members: Box<dyn MemberRecord>,
     /// Whether what has been lost of it is accepted.
     pub accept_loss: bool,
     /// Whether the failure of this one is on record.
@@ -143,6 +180,8 @@ pub struct JournalStatus {
     pub id: String,
     /// Why it takes nothing more, if so.
     pub failed: Option<IoError>,
+    /// Why it has one device where it should have two, if so.
+    pub degraded: Option<String>,
     /// How full it is, and what it has done.
     pub usage: LogUsage,
 }
@@ -181,7 +220,8 @@ struct State {
 /// An open journal.
 pub struct Journal {
     name: String,
-    backend: Arc<dyn Backend>,
+    devices: Devices,
+    members: Box<dyn MemberRecord>,
     state: Mutex<State>,
     bell: Condvar,
     /// Told when a write of the log has ended.
@@ -192,28 +232,16 @@ pub struct Journal {
     thread: Mutex<Option<JoinHandle<()>>>,
 }
 
-struct Device<'a>(Blocking<'a>);
-
-impl ReadAt for Device<'_> {
-    fn read_at(&mut self, position: u64, buffer: &mut [u8]) -> Result<(), IoError> {
-        let mut aligned = AlignedBuffer::new(buffer.len());
-        self.0.read(position, &mut aligned)?;
-        buffer.copy_from_slice(&aligned);
-        Ok(())
-    }
-}
-
 impl Journal {
     /// Opens a journal, or makes one where there are only zeroes.
     pub(crate) fn open(
         settings: JournalSettings,
         inboxes: Vec<Arc<Inbox>>,
     ) -> Result<Arc<Self>, JournalError> {
-        let JournalSettings { backend, accept_loss, is_abandoned, on_failure } = settings;
-        let name = backend.description().name.clone();
-        let size_bytes = backend.description().size_bytes;
-        if backend.description().read_only {
-            return Err(JournalError::ReadOnly(name));
+        let mut devices = Devices::new(&settings);
+        let (name, size_bytes) = (devices.name(), devices.size_bytes);
+        if let Some(name) = devices.read_only() {
+            return Err(JournalError::ReadOnly(name.to_owned()));
         }
         let Some(geometry) = Geometry::for_size(size_bytes) else {
             return Err(JournalError::Small { name, bytes: size_bytes });
@@ -222,28 +250,8 @@ impl Journal {
             let count = inboxes.len() + BUFFERS_SPARE;
             (0..count).map(|_| AlignedBuffer::new(BATCH_BYTES_MAX as usize)).collect::<Vec<_>>()
         };
-        let mut device = Device(Blocking::new(&*backend));
-        let (log, found) = match recover(&mut device, size_bytes) {
-            Ok(found) => {
-                let id = found.superblock.journal;
-                if is_abandoned(id) {
-                    return Err(JournalError::Abandoned { name, id });
-                }
-                if let Some(damage) = found.damage.first() {
-                    let damage = damage.to_string();
-                    if !accept_loss {
-                        return Err(JournalError::Damaged { name, damage });
-                    }
-                    tracing::error!("journal {name} is damaged: {damage}; the loss is accepted");
-                }
-                let log = Log::resume(&found, buffers());
-                (log.map_err(|error| JournalError::Log { name: name.clone(), error })?, found)
-            }
-            Err(RecoverError::Superblock(SuperblockInvalid::Foreign)) => {
-                make(&name, &backend, size_bytes, geometry, buffers())?
-            }
-            Err(error) => return Err(JournalError::Unusable { name, error }),
-        };
+        let (log, found) = devices.open(&settings, geometry, buffers)?;
+        let JournalSettings { members, on_failure, .. } = settings;
         let state = State {
             log,
             is_serving: false,
@@ -256,7 +264,8 @@ impl Journal {
         };
         let journal = Arc::new(Self {
             name,
-            backend,
+            devices,
+            members,
             state: Mutex::new(state),
             bell: Condvar::new(),
             written: Condvar::new(),
@@ -273,7 +282,25 @@ impl Journal {
         })?;
         *lock(&journal.thread) = Some(thread);
         journal.wait_for_superblock()?;
+        journal.record_members()?;
         Ok(journal)
+    }
+
+    /// Puts on record who holds everything from now on.
+    fn record_members(&self) -> Result<(), JournalError> {
+        let state = self.lock();
+        let superblock = state.log.superblock();
+        let members = superblock.members.numbers();
+        // Who has just been lost is being taken off the record by the thread.
+        if members.is_empty() || state.log.unrecorded_loss().is_some() {
+            return Ok(());
+        }
+        // Nobody is served yet who would wait for the lock.
+        let recorded = self.members.record(superblock.journal, &members);
+        recorded.map_err(|error| JournalError::Record {
+            name: self.name.clone(),
+            error: error.to_string(),
+        })
     }
 
     /// How it is doing.
@@ -283,6 +310,7 @@ impl Journal {
             name: self.name.clone(),
             id: state.log.superblock().journal.to_string(),
             failed: state.log.failed(),
+            degraded: self.degraded(&state.log),
             usage: state.log.usage(),
         }
     }
@@ -290,6 +318,16 @@ impl Journal {
     /// Whether it has failed, and that is on record: nobody will use its records again.
     pub(crate) fn is_given_up(&self) -> bool {
         self.lock().failure_recorded
+    }
+
+    fn degraded(&self, log: &Log<AlignedBuffer, PartId>) -> Option<String> {
+        let lost = (0..2).find_map(|device| Some((device, log.lost(device)?)));
+        match lost {
+            Some((device, error)) => {
+                Some(format!("{} has failed: {error}", self.devices.name_of(device)))
+            }
+            None => self.devices.missing().map(str::to_owned),
+        }
     }
 
     /// Volumes that the journal holds writes of and that are not being served, with the bytes.
@@ -384,7 +422,7 @@ impl Journal {
 
     /// What reads the log for a restore.
     pub(crate) fn reader(&self) -> Reader<'_> {
-        Reader { backend: &*self.backend, start: 0, bytes: AlignedBuffer::new(0) }
+        Reader::new(&self.devices)
     }
 
     /// Whether the bytes of an extent are known to be wrong.
@@ -530,12 +568,19 @@ impl Journal {
         let mut told = Vec::new();
         let mut state = self.lock();
         loop {
-            if let Some(mut write) = state.log.poll_write() {
+            if let Some(members) = state.log.unrecorded_loss() {
                 drop(state);
-                let result = self.write(&mut write);
+                self.record_loss(&members);
                 state = self.lock();
-                state.log.complete(write, result, &mut told);
-                if let (Err(error), true) = (result, state.is_serving) {
+                state.log.loss_recorded();
+                continue;
+            }
+            if let Some(write) = state.log.poll_write() {
+                drop(state);
+                let results = self.devices.write(&write);
+                state = self.lock();
+                state.log.complete_on(write, results, &mut told);
+                if let (Some(error), true) = (state.log.failed(), state.is_serving) {
                     drop(state);
                     self.record_failure(error);
                     state = self.lock();
@@ -559,14 +604,6 @@ impl Journal {
         }
     }
 
-    fn write(&self, write: &mut LogWrite<AlignedBuffer>) -> IoResult {
-        let device = Blocking::new(&*self.backend);
-        match write.batch() {
-            Some(bytes) => device.write(write.position, bytes, true),
-            None => device.write(write.position, &AlignedBuffer::from(write.bytes()), true),
-        }
-    }
-
     fn answer(&self, answers: impl Iterator<Item = Answer>) {
         for answer in answers {
             let worker = usize::from(worker_of(answer.part));
@@ -586,6 +623,21 @@ impl Journal {
             tracing::error!(
                 "the failure of journal {name} can't be put on record: {error}; writes wait"
             );
+            std::thread::sleep(Duration::from_secs(1));
+        }
+    }
+
+    /// Puts on record that a device does not count any more, however long that takes: nothing goes
+    /// on with the other one before it is.
+    fn record_loss(&self, members: &[u64]) {
+        let (id, reason) = {
+            let state = self.lock();
+            (state.log.superblock().journal, self.degraded(&state.log).unwrap_or_default())
+        };
+        let name = &self.name;
+        tracing::error!("journal {name} is degraded: {reason}; it goes on with the other device");
+        while let Err(error) = self.members.record(id, members) {
+            tracing::error!("that journal {name} is degraded can't be put on record: {error}");
             std::thread::sleep(Duration::from_secs(1));
         }
     }
@@ -632,31 +684,6 @@ impl Journal {
     }
 }
 
-/// Reads pieces of a log in the order in which they lie there, many of them at once.
-pub(crate) struct Reader<'a> {
-    backend: &'a dyn Backend,
-    start: u64,
-    bytes: AlignedBuffer,
-}
-
-impl Reader<'_> {
-    /// The `len` bytes at `position`.
-    pub(crate) fn read(&mut self, position: u64, len: u64) -> Result<&[u8], IoError> {
-        let end = self.start + self.bytes.len() as u64;
-        if position < self.start || position + len > end {
-            let start = position / BLOCK_BYTES * BLOCK_BYTES;
-            let needed = (position + len - start).next_multiple_of(BLOCK_BYTES);
-            let left = self.backend.description().size_bytes - start;
-            let window = needed.max(READ_BYTES.min(left / BLOCK_BYTES * BLOCK_BYTES));
-            self.bytes = AlignedBuffer::new(window as usize);
-            self.start = start;
-            Blocking::new(self.backend).read(start, &mut self.bytes)?;
-        }
-        let at = (position - self.start) as usize;
-        Ok(&self.bytes[at..at + len as usize])
-    }
-}
-
 fn told_answer(part: PartId, told: Told) -> Answer {
     let outcome = match told {
         Told::Durable => Outcome::Done(Ok(())),
@@ -664,27 +691,4 @@ fn told_answer(part: PartId, told: Told) -> Answer {
         Told::Room => Outcome::Retry(None),
     };
     Answer { part, outcome }
-}
-
-/// Makes a journal where there are only zeroes.
-fn make(
-    name: &str,
-    backend: &Arc<dyn Backend>,
-    size_bytes: u64,
-    geometry: Geometry,
-    buffers: Vec<AlignedBuffer>,
-) -> Result<(Log<AlignedBuffer, PartId>, Found), JournalError> {
-    let mut head = AlignedBuffer::new(LOG_OFFSET as usize);
-    let failed = |error| JournalError::Io { name: name.to_owned(), error };
-    Blocking::new(&**backend).read(0, &mut head).map_err(failed)?;
-    if head.iter().any(|&byte| byte != 0) {
-        return Err(JournalError::Foreign(name.to_owned()));
-    }
-    let mut id = [0; 16];
-    rustix::rand::getrandom(&mut id, rustix::rand::GetRandomFlags::empty())
-        .map_err(|_| failed(IoError::NoMemory))?;
-    let log = Log::format(JournalId(id), size_bytes, geometry, buffers);
-    let superblock = log.superblock().clone();
-    tracing::info!("journal {name}: a new one, {id}", id = superblock.journal);
-    Ok((log, Found::nothing(superblock)))
 }

@@ -25,8 +25,10 @@ mod status;
 mod warm;
 mod worker;
 
+pub use forebay_format::journal::JournalId;
 pub use journal::{
-    Journal, JournalError, JournalSettings, JournalStatus, OnFailure, VolumeJournal,
+    Journal, JournalError, JournalSettings, JournalStatus, MemberRecord, MissingDevice, OnFailure,
+    VolumeJournal,
 };
 pub use listener::{Listener, TlsSetup};
 pub use patience::Patience;

@@ -137,13 +137,14 @@ fn volumes_notes(volumes: &[VolumeStatus]) -> String {
     if notes.is_empty() { notes } else { notes + "\n" }
 }
 
-/// A line for each journal that has failed, and for each volume whose writes wait in one.
+/// A line for each journal that has failed or lacks a device, and for each volume whose writes wait in one.
 fn journals_notes(journals: &[JournalStatus]) -> String {
     let mut notes = String::new();
     for journal in journals {
-        if journal.state == JournalState::Failed {
+        if journal.state != JournalState::Working {
             let reason = journal.state_reason.as_ref().map(|reason| format!(": {reason}"));
-            notes += &format!("\n{}: failed{}", journal.name, reason.unwrap_or_default());
+            let reason = reason.unwrap_or_default();
+            notes += &format!("\n{}: {}{reason}", journal.name, journal.state);
         }
         for held in &journal.unserved {
             let (bytes, volume) = (bytes(held.bytes), &held.volume);
@@ -265,10 +266,17 @@ mod tests {
             unserved: vec![UnservedWrites { volume: "old".into(), bytes: 4096 }],
             ..JournalStatus::default()
         };
-        let text = journals(&[working, failed]);
+        let degraded = JournalStatus {
+            name: "/h".into(),
+            state: JournalState::Degraded,
+            state_reason: Some("/i has failed: input/output error".into()),
+            ..JournalStatus::default()
+        };
+        let text = journals(&[working, degraded, failed]);
         assert!(
             text.ends_with(
-                "\n\n/j: failed: a write failed\n\
+                "\n\n/h: degraded: /i has failed: input/output error\n\
+                 /j: failed: a write failed\n\
                  /j: holds 4.0 KiB of volume 'old', which is not served\n"
             ),
             "{text}"

@@ -5,10 +5,11 @@
 //! It is durable before anything is acknowledged without the journal, and as long as it is there,
 //! no start uses the journal's records again: they are older than the disks.
 
+use super::members::Members;
 use forebay_api::{ErrorKind, JournalFigures, JournalStatus, Problem};
 use forebay_backend::OpenOptions;
 use forebay_config::VolumeSpec;
-use forebay_runtime::{Journal, JournalSettings, Runtime, VolumeJournal};
+use forebay_runtime::{Journal, JournalSettings, MissingDevice, Runtime, VolumeJournal};
 use std::collections::BTreeMap;
 use std::fs::File;
 use std::io::{self, Write};
@@ -21,17 +22,46 @@ pub(super) struct Journals {
     state_dir: PathBuf,
     /// Those for which memory was set aside at the start, and whether each volume that names them
     /// accepts what has been lost of them.
-    planned: BTreeMap<String, bool>,
+    planned: BTreeMap<Name, bool>,
     /// Those that are open, by the words they are named with.
-    open: Mutex<Vec<(String, Arc<Journal>)>>,
+    open: Mutex<Vec<(Name, Arc<Journal>)>>,
+}
+
+/// What a journal is called: its device, and its mirror.
+#[derive(Clone, PartialEq, Eq, PartialOrd, Ord)]
+struct Name {
+    journal: String,
+    mirror: Option<String>,
+}
+
+impl Name {
+    fn of(spec: &VolumeSpec) -> Option<Self> {
+        let journal = spec.journal.clone()?;
+        Some(Self { journal, mirror: spec.journal_mirror.clone() })
+    }
+
+    /// Whether they share a device.
+    fn overlaps(&self, other: &Self) -> bool {
+        let devices = [Some(&other.journal), other.mirror.as_ref()];
+        [Some(&self.journal), self.mirror.as_ref()]
+            .into_iter()
+            .any(|device| device.is_some() && devices.contains(&device))
+    }
+}
+
+impl std::fmt::Display for Name {
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        f.write_str(&self.journal)?;
+        self.mirror.iter().try_for_each(|mirror| write!(f, " and {mirror}"))
+    }
 }
 
 /// The journals that some volumes use together, each with whether all of them accept its loss.
-fn named(volumes: &[VolumeSpec]) -> BTreeMap<String, bool> {
+fn named(volumes: &[VolumeSpec]) -> BTreeMap<Name, bool> {
     let mut named = BTreeMap::new();
     for spec in volumes {
-        if let Some(name) = &spec.journal {
-            *named.entry(name.clone()).or_insert(true) &= spec.accept_loss;
+        if let Some(name) = Name::of(spec) {
+            *named.entry(name).or_insert(true) &= spec.accept_loss;
         }
     }
     named
@@ -56,14 +86,22 @@ impl Journals {
         spec: &VolumeSpec,
         in_use_wait: Duration,
     ) -> Result<Option<VolumeJournal>, Problem> {
-        let Some(name) = &spec.journal else { return Ok(None) };
+        let Some(name) = Name::of(spec) else { return Ok(None) };
         let mut open = self.open.lock().unwrap_or_else(PoisonError::into_inner);
-        let known = open.iter().find(|(other, _)| other == name);
+        let known = open.iter().find(|(other, _)| other.overlaps(&name));
         let journal = match known {
-            Some((_, journal)) => Arc::clone(journal),
+            Some((other, journal)) if *other == name => Arc::clone(journal),
+            Some((other, _)) => {
+                let message = format!(
+                    "volume '{}': its journal is {name}, and another volume's is {other}",
+                    spec.name
+                );
+                let remedy = "name the same journal and journal-mirror for both, or other devices";
+                return Err(Problem::new(ErrorKind::Invalid, message, remedy));
+            }
             None => {
-                let opened = self.open(runtime, spec, name, in_use_wait)?;
-                open.push((name.clone(), Arc::clone(&opened)));
+                let opened = self.open(runtime, spec, &name, in_use_wait)?;
+                open.push((name, Arc::clone(&opened)));
                 opened
             }
         };
@@ -75,7 +113,7 @@ impl Journals {
         &self,
         runtime: &Runtime,
         spec: &VolumeSpec,
-        name: &str,
+        name: &Name,
         in_use_wait: Duration,
     ) -> Result<Arc<Journal>, Problem> {
         let fail = |message: String, remedy: &str| {
@@ -96,11 +134,23 @@ impl Journals {
             return Err(fail(message, "start the server with --state /var/lib/forebay"));
         }
         let options = OpenOptions { in_use_wait, ..OpenOptions::default() };
-        let backend = forebay_backend::open(name, &options)
-            .map_err(|error| fail(format!("its journal: {error}"), "mend that, and try again"))?;
+        let open = |device: &String| {
+            let opened = forebay_backend::open(device, &options);
+            opened.map_err(|error| MissingDevice { name: device.clone(), error: error.to_string() })
+        };
+        // One that can't be opened may be done without; the runtime knows whether.
+        let (backend, mirror) = match (open(&name.journal), name.mirror.as_ref().map(open)) {
+            (Err(missing), Some(Ok(mirror))) => (Ok(mirror), Some(Err(missing))),
+            pair => pair,
+        };
+        let backend = backend.map_err(|missing| {
+            fail(format!("its journal: {}", missing.error), "mend that, and try again")
+        })?;
         let (theirs, ours) = (self.state_dir.clone(), self.state_dir.clone());
         let settings = JournalSettings {
             backend,
+            mirror,
+            members: Box::new(Members { state_dir: self.state_dir.clone() }),
             accept_loss: accept_loss && spec.accept_loss,
             is_abandoned: Box::new(move |id| mark_of(&ours, &id.to_string()).exists()),
             on_failure: Box::new(move |id, error| {
@@ -115,11 +165,13 @@ impl Journals {
     /// How they are doing.
     pub(super) fn status(&self) -> Vec<JournalStatus> {
         let open = self.open.lock().unwrap_or_else(PoisonError::into_inner);
-        let figures = |(name, journal): &(String, Arc<Journal>)| {
+        let figures = |(name, journal): &(Name, Arc<Journal>)| {
             let status = journal.status();
             let usage = status.usage;
             JournalFigures {
-                name: name.clone(),
+                name: name.journal.clone(),
+                mirror: name.mirror.clone(),
+                degraded: status.degraded,
                 id: status.id,
                 failed: status.failed.map(|error| error.to_string()),
                 capacity_bytes: usage.capacity_bytes,
@@ -209,9 +261,24 @@ mod tests {
             accept_loss,
             ..VolumeSpec::new(name, format!("/{name}")).unwrap()
         };
-        assert!(named(&[spec("a", true), spec("b", true)])["/j"]);
-        assert!(!named(&[spec("a", true), spec("b", false)])["/j"]);
+        let name = Name { journal: "/j".into(), mirror: None };
+        assert!(named(&[spec("a", true), spec("b", true)])[&name]);
+        assert!(!named(&[spec("a", true), spec("b", false)])[&name]);
         assert_eq!(count(&[spec("a", true), spec("b", false)]), 1);
+    }
+
+    #[test]
+    fn a_device_belongs_to_one_journal() {
+        let name = |journal: &str, mirror: Option<&str>| Name {
+            journal: journal.into(),
+            mirror: mirror.map(str::to_owned),
+        };
+        let pair = name("/j", Some("/k"));
+        for other in [name("/j", None), name("/k", None), name("/l", Some("/k")), pair.clone()] {
+            assert!(pair.overlaps(&other) && other.overlaps(&pair));
+        }
+        assert!(!pair.overlaps(&name("/l", Some("/m"))) && !pair.overlaps(&name("/l", None)));
+        assert_eq!(pair.to_string(), "/j and /k");
     }
 
     #[test]

@@ -4,6 +4,7 @@ mod claims;
 mod journals;
 mod listen;
 mod manager;
+mod members;
 mod power;
 mod report;
 mod tls;

@@ -38,6 +38,7 @@ pub(super) fn volume(
         effective_mode_reason,
         protection: spec.protection.to_string(),
         journal: spec.journal.clone(),
+        journal_mirror: spec.journal_mirror.clone(),
         durability: spec.journal.as_ref().map(|_| spec.durability.to_string()),
         accept_loss: spec.accept_loss,
         read_only: figures.read_only,

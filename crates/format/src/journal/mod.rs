@@ -32,6 +32,11 @@
 //! **Generations.** A process that takes over continues in a fresh segment with a higher
 //! generation, and writes down with which batch it began. A batch of an older generation with that
 //! number or a higher one was never acknowledged, and is void even if it reads well later.
+//!
+//! **Mirror.** A log may lie on two devices, each with all of the above at the same places. They
+//! differ in one field, the number of the device at hand among the members. The superblock lists
+//! the members that hold everything that was acknowledged; one that is not on the newest list is
+//! stale, whatever it says of itself.
 
 mod batch;
 mod superblock;
@@ -41,7 +46,8 @@ pub use batch::{
     check_batch, seal_batch,
 };
 pub use superblock::{
-    GENERATIONS_MAX, GenerationStart, Superblock, SuperblockInvalid, VOLUMES_MAX, VolumeEntry,
+    GENERATIONS_MAX, GenerationStart, MEMBERS_MAX, Members, Superblock, SuperblockInvalid,
+    VOLUMES_MAX, VolumeEntry,
 };
 
 /// The unit of all I/O on a journal, in bytes.

@@ -13,6 +13,8 @@ pub const VOLUMES_MAX: usize = 128;
 /// Beginnings of generations that are remembered. More can't be in one log: a log that has seen so
 /// many is brought to the disks and emptied before it is used again.
 pub const GENERATIONS_MAX: usize = 16;
+/// Devices that one log may be mirrored on.
+pub const MEMBERS_MAX: usize = 2;
 const NAME_BYTES: usize = 256;
 
 #[derive(Clone, Copy, FromBytes, IntoBytes, Immutable, KnownLayout, Unaligned)]
@@ -33,7 +35,10 @@ struct Head {
     clean: U64,
     first_segment: U64,
     next_volume: U16,
-    reserved: [u8; 3630],
+    reserved: [u8; 6],
+    member: U64,
+    members: [U64; MEMBERS_MAX],
+    reserved_too: [u8; 3600],
     starts: [Start; GENERATIONS_MAX],
 }
 
@@ -92,6 +97,29 @@ pub struct VolumeEntry {
     pub identity: [u8; 32],
 }
 
+/// The devices that hold the log. A device draws its number when it is made a member, and another
+/// one each time it becomes one again, so that two histories never share one.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub struct Members {
+    /// The number of the device that this superblock lies on. Zero in a journal that has never been
+    /// mirrored.
+    pub own: u64,
+    /// The numbers of those that hold everything that was acknowledged; zero for none.
+    pub current: [u64; MEMBERS_MAX],
+}
+
+impl Members {
+    /// Whether the device with this number holds everything.
+    pub fn has(&self, number: u64) -> bool {
+        number != 0 && self.current.contains(&number)
+    }
+
+    /// The numbers of those that hold everything.
+    pub fn numbers(&self) -> Vec<u64> {
+        self.current.into_iter().filter(|&number| number != 0).collect()
+    }
+}
+
 /// A superblock whose checks have passed.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Superblock {
@@ -114,6 +142,8 @@ pub struct Superblock {
     pub next_volume: u16,
     /// The volumes. Records of others are void.
     pub volumes: Vec<VolumeEntry>,
+    /// The devices that hold the log.
+    pub members: Members,
 }
 
 /// Why bytes are no superblock.
@@ -165,6 +195,8 @@ impl Superblock {
             clean: u64::from(self.clean).into(),
             first_segment: self.first_segment.into(),
             next_volume: self.next_volume.into(),
+            member: self.members.own.into(),
+            members: self.members.current.map(Into::into),
             ..image.head
         };
         for (to, from) in image.head.starts.iter_mut().zip(&self.starts) {
@@ -181,6 +213,16 @@ impl Superblock {
         }
         image.head.checksum = checksum(self.journal.seed(), image.as_bytes()).into();
         image.as_bytes().to_vec()
+    }
+
+    /// The first block of a copy that is not there yet: a device that begins so is taken for a
+    /// journal, and for one that can't be used. Only one sector of it matters, so it is there or
+    /// it is not.
+    pub fn unfinished() -> Vec<u8> {
+        let mut block = vec![0; super::BLOCK_BYTES as usize];
+        block[..MAGIC.len()].copy_from_slice(&MAGIC);
+        block[MAGIC.len()..MAGIC.len() + 4].copy_from_slice(&VERSION.to_le_bytes());
+        block
     }
 
     /// Where this copy lies on the device, in bytes.
@@ -226,6 +268,7 @@ impl Superblock {
             next_volume: head.next_volume.get(),
             starts: starts_of(head)?,
             volumes: volumes_of(image)?,
+            members: members_of(head)?,
         })
     }
 
@@ -288,6 +331,19 @@ fn starts_of(head: &Head) -> Result<Vec<GenerationStart>, SuperblockInvalid> {
     Ok(starts)
 }
 
+fn members_of(head: &Head) -> Result<Members, SuperblockInvalid> {
+    let members = Members { own: head.member.get(), current: head.members.map(U64::get) };
+    let is_odd = if members.own == 0 {
+        members.current != [0; MEMBERS_MAX]
+    } else {
+        !members.has(members.own) || members.current[0] == members.current[1]
+    };
+    if is_odd {
+        return Err(SuperblockInvalid::Contradiction("it is no member of its own journal"));
+    }
+    Ok(members)
+}
+
 fn volumes_of(image: &Image) -> Result<Vec<VolumeEntry>, SuperblockInvalid> {
     let wrong = SuperblockInvalid::Contradiction;
     let count = usize::from(image.head.volumes.get());
@@ -334,6 +390,7 @@ mod tests {
                 size_bytes: 8 << 30,
                 identity: [3; 32],
             }],
+            members: Members { own: 12, current: [11, 12] },
         }
     }
 
@@ -370,6 +427,10 @@ mod tests {
         assert_eq!(Superblock::newest([&b, &[]]), Ok(new));
         assert_eq!(Superblock::newest([&[], &[]]), Err(SuperblockInvalid::Foreign));
         assert_eq!(Superblock::newest([&[], &torn]), Err(SuperblockInvalid::Checksum));
+        let mut unfinished = vec![0; SUPERBLOCK_BYTES];
+        unfinished[..4096].copy_from_slice(&Superblock::unfinished());
+        assert_eq!(Superblock::newest([&unfinished, &[]]), Err(SuperblockInvalid::Checksum));
+        assert_eq!(Superblock::newest([&[], &unfinished]), Err(SuperblockInvalid::Checksum));
         assert_ne!(Superblock { sequence: 8, ..example() }.position(), example().position());
     }
 
@@ -380,6 +441,16 @@ mod tests {
         let error = Superblock::decode(&bytes).unwrap_err();
         let text = "has journal format 9, this program reads format 1";
         assert_eq!((error.to_string().as_str(), error), (text, SuperblockInvalid::Version(9)));
+    }
+
+    #[test]
+    fn a_device_is_a_member_or_has_never_had_a_mirror() {
+        let with = |own, current| {
+            let members = Members { own, current };
+            Superblock::decode(&Superblock { members, ..example() }.encode()).is_ok()
+        };
+        assert!(with(0, [0, 0]) && with(5, [5, 0]) && with(5, [0, 5]) && with(6, [5, 6]));
+        assert!(!with(5, [0, 0]) && !with(0, [5, 0]) && !with(7, [5, 6]) && !with(5, [5, 5]));
     }
 
     #[test]

@@ -3,7 +3,7 @@
 //! The log is the shipped one, in its shipped format, on a device that tears what is being written
 //! when the power goes. When it fails, the machine does what the runtime does: it writes a mark
 //! that outlives everything, so that the records are never used again, and brings what is dirty
-//! to the disks.
+//! to the disks. A mirrored one has two devices that tear, fail and are missing each by itself.
 
 use super::Sabotage;
 use super::dice::{Dice, Ppm};
@@ -15,8 +15,8 @@ use super::world::{World, pool_index};
 use forebay_engine::{Answer, Note, NoteKind, Outcome, Part, PartId};
 use forebay_format::journal::{Geometry, JournalId, LOG_OFFSET, RecordKind};
 use forebay_journal::{
-    Admission as LogAdmission, Checkpoint, Entry, Extent, Found, Image, Log, LogWrite, ReadAt,
-    Source, Told, recover,
+    Admission as LogAdmission, Checkpoint, Entry, Extent, Found, Half, Image, Log, LogWrite,
+    ReadAt, RecoverError, Source, Step, Told, recover, recover_mirrored,
 };
 use forebay_types::{IoError, IoResult, LINE_BYTES, SECTOR_BYTES, VolumeId};
 use forebay_volume::{Admission, worker_of};
@@ -33,6 +33,10 @@ pub(crate) struct JournalPlan {
     pub latency_us_max: u64,
     /// Writes that fail, and the journal with them.
     pub error: Ppm,
+    /// Whether it has two devices; writes that fail on one of them; starts without one of them.
+    pub mirrored: bool,
+    pub device_error: Ppm,
+    pub missing: Ppm,
     /// Whether a journal that has failed is replaced by a new one.
     pub replaced: bool,
     /// Ticks at which a checkpoint begins although there is room.
@@ -51,6 +55,9 @@ impl JournalPlan {
             ack: dice.chance(700_000),
             latency_us_max: dice.pick(&[0, 100, 5_000]),
             error: dice.pick(&[0, 0, 0, 500]),
+            mirrored: dice.chance(400_000),
+            device_error: dice.pick(&[0, 1_000, 20_000]),
+            missing: dice.pick(&[0, 400_000]),
             replaced: dice.chance(500_000),
             checkpoint: dice.pick(&[0, 20_000, 300_000]),
         }
@@ -84,8 +91,14 @@ impl ReadAt for Device {
 pub(crate) struct Journal {
     plan: JournalPlan,
     log: Log<Vec<u8>, PartId>,
-    device: Device,
-    writing: Option<(LogWrite<Vec<u8>>, IoResult)>,
+    devices: [Device; 2],
+    /// The device that is read after a start.
+    reads: usize,
+    /// Outlives the process: who holds everything of a mirrored journal.
+    on_record: Vec<u64>,
+    /// Numbers of devices drawn so far.
+    drawn: u64,
+    writing: Option<(LogWrite<Vec<u8>>, [IoResult; 2])>,
     /// The journal's numbers of the volumes.
     numbers: Vec<Option<u16>>,
     /// Outlives the process: the records are not to be used any more.
@@ -112,10 +125,15 @@ impl Journal {
     /// A new journal, known to be on its device.
     pub(crate) fn new(plan: JournalPlan, sizes: &[Option<u64>]) -> Self {
         let log = Log::format(journal_id(0), plan.size_bytes(), plan.geometry(), plan.buffers());
+        let blank =
+            |is_there: bool| Device(vec![0; plan.size_bytes() as usize * usize::from(is_there)]);
         let mut journal = Self {
             plan,
-            log,
-            device: Device(vec![0; plan.size_bytes() as usize]),
+            log: if plan.mirrored { log.mirrored([1, 2]) } else { log },
+            devices: [blank(true), blank(plan.mirrored)],
+            reads: 0,
+            on_record: Vec::new(),
+            drawn: 2,
             writing: None,
             numbers: Vec::new(),
             is_marked: false,
@@ -139,16 +157,25 @@ impl Journal {
         });
         self.numbers = numbers.collect();
         let write = self.log.poll_write().expect("a new log writes its superblock first");
-        self.put(&write, &mut |_| writes);
+        (0..2).for_each(|device| self.put(&write, device, &mut |_| writes));
         self.log.complete(write, Ok(()), &mut self.told);
+        self.on_record = self.log.superblock().members.numbers();
         assert!(self.told.is_empty());
     }
 
-    fn put(&mut self, write: &LogWrite<Vec<u8>>, survives: &mut impl FnMut(usize) -> bool) {
-        for (index, sector) in write.bytes().chunks(SECTOR_BYTES as usize).enumerate() {
+    fn put(
+        &mut self,
+        write: &LogWrite<Vec<u8>>,
+        device: usize,
+        survives: &mut impl FnMut(usize) -> bool,
+    ) {
+        if !write.goes_to(device) {
+            return;
+        }
+        for (index, sector) in write.bytes_for(device).chunks(SECTOR_BYTES as usize).enumerate() {
             if survives(index) {
                 let at = write.position as usize + index * SECTOR_BYTES as usize;
-                self.device.0[at..at + sector.len()].copy_from_slice(sector);
+                self.devices[device].0[at..at + sector.len()].copy_from_slice(sector);
             }
         }
     }
@@ -251,15 +278,26 @@ impl World {
 
     /// Starts what the journal has to write.
     pub(crate) fn pump_journal(&mut self) {
+        let skips_record = self.strikes_always(Sabotage::SkipMemberRecord);
         let Some(journal) = &mut self.journal else { return };
         if journal.writing.is_some() {
             return;
         }
+        if let Some(members) = journal.log.unrecorded_loss() {
+            if !skips_record {
+                journal.on_record = members;
+            }
+            journal.log.loss_recorded();
+        }
         let Some(write) = journal.log.poll_write() else { return };
         let plan = journal.plan;
         let fails = !self.device.healed && self.dice.chance(plan.error);
-        let result = if fails { Err(IoError::Io) } else { Ok(()) };
-        journal.writing = Some((write, result));
+        let mut results = [if fails { Err(IoError::Io) } else { Ok(()) }; 2];
+        let is_one = !self.device.healed && journal.log.devices() == [true; 2];
+        if is_one && self.dice.chance(plan.device_error) {
+            results[self.dice.below(2) as usize] = Err(IoError::Io);
+        }
+        journal.writing = Some((write, results));
         self.report.journal_writes += 1;
         let time_us = self.now_us + self.dice.range(0, plan.latency_us_max);
         self.queue.push(time_us, Event::Journal);
@@ -273,18 +311,24 @@ impl World {
         let marks = !self.strikes_always(Sabotage::SkipMark);
         let dice = &mut self.dice;
         let journal = self.journal.as_mut().expect("it was writing");
-        let (write, result) = journal.writing.take().expect("it was writing");
-        let keep = if result.is_ok() { 1_000_000 } else { dice.pick(&[0, 500_000, 1_000_000]) };
+        let (write, results) = journal.writing.take().expect("it was writing");
         let is_batch = write.batch().is_some();
         let half = write.len / SECTOR_BYTES as usize / 2;
-        journal.put(&write, &mut |sector| {
-            let lost =
-                if is_batch { lose_batch || tear_batch && sector >= half } else { lose_superblock };
-            !lost && dice.chance(keep)
-        });
+        for (device, result) in results.into_iter().enumerate() {
+            let keep = if result.is_ok() { 1_000_000 } else { dice.pick(&[0, 500_000, 1_000_000]) };
+            journal.put(&write, device, &mut |sector| {
+                let lost = match is_batch {
+                    true => lose_batch || tear_batch && sector >= half,
+                    false => lose_superblock,
+                };
+                !lost && dice.chance(keep)
+            });
+        }
+        let before = journal.log.devices();
         let mut told = std::mem::take(&mut journal.told);
-        journal.log.complete(write, result, &mut told);
-        if result.is_err() {
+        journal.log.complete_on(write, results, &mut told);
+        self.report.journal_losses += u64::from(before != journal.log.devices());
+        if journal.log.failed().is_some() {
             // The mark is durable before anybody is told to go on without the journal.
             journal.is_marked = marks;
             journal.failed_at = self.moment;
@@ -366,8 +410,10 @@ impl World {
         let dice = &mut self.dice;
         let journal = self.journal.as_mut()?;
         if let Some((write, _)) = journal.writing.take() {
-            let keep = dice.pick(&[0, 300_000, 900_000, 1_000_000]);
-            journal.put(&write, &mut |_| dice.chance(keep));
+            for device in 0..2 {
+                let keep = dice.pick(&[0, 300_000, 900_000, 1_000_000]);
+                journal.put(&write, device, &mut |_| dice.chance(keep));
+            }
         }
         journal.checkpoint = None;
         journal.undrained.clear();
@@ -375,14 +421,61 @@ impl World {
             journal.reset(&sizes);
             return None;
         }
-        let size = journal.plan.size_bytes();
-        let found = recover(&mut journal.device, size).expect("the superblock is whole");
+        let found = if journal.plan.mirrored {
+            self.start_mirrored()
+        } else {
+            let size = journal.plan.size_bytes();
+            recover(&mut journal.devices[0], size).expect("the superblock is whole")
+        };
         if !found.damage.is_empty() {
             let message = format!("a torn write is no damage: {:?}", found.damage);
             self.violate(None, message);
             return None;
         }
         Some(found)
+    }
+
+    /// Opens the two devices of a mirrored journal, of which one may not be there.
+    fn start_mirrored(&mut self) -> Found {
+        let dice = &mut self.dice;
+        let journal = self.journal.as_mut().expect("it is mirrored");
+        let size_bytes = journal.plan.size_bytes();
+        let mut missing = dice.chance(journal.plan.missing).then(|| dice.below(2) as usize);
+        let drawn = [journal.drawn + 1, journal.drawn + 2];
+        journal.drawn += 2;
+        let on_record = journal.on_record.clone();
+        let is_on_record = |_, number| on_record.contains(&number);
+        let mut recovered = loop {
+            let [a, b] = &mut journal.devices;
+            let half = |device, at| {
+                (missing != Some(at)).then_some(Half { device: device as _, size_bytes })
+            };
+            let halves = [half(a, 0), half(b, 1)];
+            match recover_mirrored(halves, drawn, &is_on_record, false) {
+                Ok(recovered) => break recovered.expect("there is a journal"),
+                Err(RecoverError::MayBeStale { .. }) if missing.is_some() => missing = None,
+                Err(error) => panic!("{error}"),
+            }
+        };
+        for step in recovered.steps() {
+            match step {
+                Step::Record(members) => journal.on_record = members,
+                Step::Write { to, position, bytes } => {
+                    let at = position as usize;
+                    journal.devices[to].0[at..at + bytes.len()].copy_from_slice(&bytes);
+                }
+                Step::Copy(copy) => {
+                    let range = copy.position as usize..(copy.position + copy.len) as usize;
+                    let bytes = journal.devices[copy.from].0[range.clone()].to_vec();
+                    journal.devices[copy.to].0[range].copy_from_slice(&bytes);
+                }
+            }
+        }
+        self.report.journal_alone += u64::from(recovered.counts() != [true; 2]);
+        self.report.journal_rewritten += u64::from(recovered.joins().is_some());
+        recovered.joined(drawn);
+        journal.reads = usize::from(!recovered.counts()[0]);
+        recovered.found
     }
 
     /// Goes on with what was found. When that is not possible, says so: everything is to be
@@ -407,7 +500,7 @@ impl World {
             let of = |sector: u64| match extent.source {
                 Source::Write { record, offset } => {
                     let at = found.records[record].position + offset + sector * SECTOR_BYTES;
-                    read_stamp(&journal.device.0, at)
+                    read_stamp(&journal.devices[journal.reads].0, at)
                 }
                 Source::Zero { .. } | Source::Discard => ZERO,
             };
@@ -439,8 +532,12 @@ impl Journal {
         self.made = self.made.wrapping_add(1);
         let plan = self.plan;
         let id = journal_id(self.made);
-        self.log = Log::format(id, plan.size_bytes(), plan.geometry(), plan.buffers());
-        self.device.0.fill(0);
+        let log = Log::format(id, plan.size_bytes(), plan.geometry(), plan.buffers());
+        self.drawn += 2;
+        let numbers = [self.drawn - 1, self.drawn];
+        self.log = if plan.mirrored { log.mirrored(numbers) } else { log };
+        self.devices.iter_mut().for_each(|device| device.0.fill(0));
+        self.reads = 0;
         self.is_marked = false;
         self.writing = None;
         self.attach(sizes, true);

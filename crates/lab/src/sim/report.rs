@@ -56,6 +56,13 @@ pub struct SimReport {
     pub journal_failures: u64,
     /// Requests that were answered with an error, done or not, because power was failing.
     pub halted: u64,
+    /// Devices of mirrored journals that were left behind, starts with one of two, and devices
+    /// that were written anew.
+    pub journal_losses: u64,
+    /// See above.
+    pub journal_alone: u64,
+    /// See above.
+    pub journal_rewritten: u64,
     /// Extents that journals and vaults gave back after a crash.
     pub restored_extents: u64,
     /// Lines evicted.
@@ -79,6 +86,9 @@ impl SimReport {
         self.checkpoints += other.checkpoints;
         self.journal_failures += other.journal_failures;
         self.halted += other.halted;
+        self.journal_losses += other.journal_losses;
+        self.journal_alone += other.journal_alone;
+        self.journal_rewritten += other.journal_rewritten;
         self.restored_extents += other.restored_extents;
         self.evicted_lines += other.evicted_lines;
         self.virtual_us += other.virtual_us;

@@ -69,11 +69,13 @@ pub enum Sabotage {
     SkipPowerFlush,
     /// The vault is emptied before the disk has what it held.
     EmptyVaultEarly,
+    /// The loss of one of a journal's two devices is put on record nowhere.
+    SkipMemberRecord,
 }
 
 impl Sabotage {
     /// All of them.
-    pub const ALL: [Self; 31] = [
+    pub const ALL: [Self; 32] = [
         Self::SkipCopy,
         Self::SkipFill,
         Self::LoseFua,
@@ -105,6 +107,7 @@ impl Sabotage {
         Self::SkipVaultLine,
         Self::SkipPowerFlush,
         Self::EmptyVaultEarly,
+        Self::SkipMemberRecord,
     ];
 
     /// The word for it on a command line.
@@ -141,6 +144,7 @@ impl Sabotage {
             Self::SkipVaultLine => "skip-vault-line",
             Self::SkipPowerFlush => "skip-power-flush",
             Self::EmptyVaultEarly => "empty-vault-early",
+            Self::SkipMemberRecord => "skip-member-record",
         }
     }
 

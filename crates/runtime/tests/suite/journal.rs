@@ -8,7 +8,8 @@ use forebay_backend::layers::{Gate, Kinds};
 use forebay_backend::{AlignedBuffer, Backend, Blocking, MemoryBackend};
 use forebay_policy::PolicyKind;
 use forebay_runtime::{
-    Engine, Journal, JournalError, JournalSettings, Runtime, RuntimeConfig, VolumeJournal,
+    Engine, Journal, JournalError, JournalSettings, MemberRecord, Runtime, RuntimeConfig,
+    VolumeJournal,
 };
 use forebay_types::{Durability, IoError, Mode};
 use std::collections::BTreeMap;
@@ -16,14 +17,14 @@ use std::sync::atomic::{AtomicBool, Ordering};
 use std::sync::{Arc, Mutex};
 use std::time::Duration;
 
-const MIB: u64 = 1 << 20;
-const JOURNAL_BYTES: u64 = 40 * MIB;
+pub(crate) const MIB: u64 = 1 << 20;
+pub(crate) const JOURNAL_BYTES: u64 = 40 * MIB;
 
-fn memory(bytes: u64) -> Arc<MemoryBackend> {
+pub(crate) fn memory(bytes: u64) -> Arc<MemoryBackend> {
     Arc::new(MemoryBackend::new(bytes).unwrap())
 }
 
-fn copy(of: &dyn Backend) -> Arc<MemoryBackend> {
+pub(crate) fn copy(of: &dyn Backend) -> Arc<MemoryBackend> {
     let size = of.description().size_bytes;
     let twin = memory(size);
     for offset in (0..size).step_by(MIB as usize) {
@@ -35,15 +36,38 @@ fn copy(of: &dyn Backend) -> Arc<MemoryBackend> {
     twin
 }
 
-fn start(engine: Engine) -> Server {
+pub(crate) fn start(engine: Engine) -> Server {
     let policy = PolicyKind::default();
     let config = RuntimeConfig { memory_bytes: 64 * MIB, workers: 2, engine, policy, journals: 1 };
     Server::over(Runtime::start(config).unwrap())
 }
 
-fn journal_settings(backend: Arc<dyn Backend>) -> JournalSettings {
+/// A state directory.
+#[derive(Default, Clone)]
+pub(crate) struct OnRecord(Arc<Mutex<Vec<u64>>>);
+
+impl OnRecord {
+    pub(crate) fn now(&self) -> Vec<u64> {
+        self.0.lock().unwrap().clone()
+    }
+}
+
+impl MemberRecord for OnRecord {
+    fn members(&self, _: forebay_runtime::JournalId) -> Vec<u64> {
+        self.now()
+    }
+
+    fn record(&self, _: forebay_runtime::JournalId, members: &[u64]) -> std::io::Result<()> {
+        *self.0.lock().unwrap() = members.to_vec();
+        Ok(())
+    }
+}
+
+pub(crate) fn journal_settings(backend: Arc<dyn Backend>) -> JournalSettings {
     JournalSettings {
         backend,
+        mirror: None,
+        members: Box::new(OnRecord::default()),
         accept_loss: false,
         is_abandoned: Box::new(|_| false),
         on_failure: Box::new(|_, _| Ok(())),
@@ -54,7 +78,12 @@ fn open(server: &Server, backend: Arc<dyn Backend>) -> Arc<Journal> {
     server.runtime.open_journal(journal_settings(backend)).unwrap()
 }
 
-fn add(server: &Server, disk: Arc<dyn Backend>, journal: &Arc<Journal>, durability: Durability) {
+pub(crate) fn add(
+    server: &Server,
+    disk: Arc<dyn Backend>,
+    journal: &Arc<Journal>,
+    durability: Durability,
+) {
     add_named(server, "v", disk, journal, durability);
 }
 
@@ -73,11 +102,11 @@ fn add_named(
     server.runtime.add_volume(settings).unwrap();
 }
 
-fn block(value: u64) -> Vec<u8> {
+pub(crate) fn block(value: u64) -> Vec<u8> {
     (0..512).flat_map(|at: u64| (value * 1000 + at).to_le_bytes()).collect()
 }
 
-fn write_some(server: &Server, blocks: std::ops::Range<u64>) -> BTreeMap<u64, Vec<u8>> {
+pub(crate) fn write_some(server: &Server, blocks: std::ops::Range<u64>) -> BTreeMap<u64, Vec<u8>> {
     let mut client = server.client("v");
     let mut written = BTreeMap::new();
     for value in blocks {
@@ -88,7 +117,7 @@ fn write_some(server: &Server, blocks: std::ops::Range<u64>) -> BTreeMap<u64, Ve
     written
 }
 
-fn check(server: &Server, written: &BTreeMap<u64, Vec<u8>>) {
+pub(crate) fn check(server: &Server, written: &BTreeMap<u64, Vec<u8>>) {
     let mut client = server.client("v");
     for (&offset, bytes) in written {
         assert_eq!(&client.read(offset, 4096).unwrap(), bytes, "at {offset}");

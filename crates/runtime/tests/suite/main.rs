@@ -33,6 +33,7 @@ mod faults;
 mod handshake;
 mod hanging;
 mod journal;
+mod mirror;
 mod power;
 mod tls;
 mod transmission;

@@ -156,6 +156,8 @@ fn a_failed_journal_leaves_it_to_the_supply(engine: Engine) {
         .runtime
         .open_journal(JournalSettings {
             backend: Arc::new(Errors::new(memory(40 * MIB) as _, rule)),
+            mirror: None,
+            members: Box::new(crate::journal::OnRecord::default()),
             accept_loss: false,
             is_abandoned: Box::new(|_| false),
             on_failure: Box::new(|_, _| Ok(())),

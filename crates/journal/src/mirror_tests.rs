@@ -1,0 +1,113 @@
+use super::*;
+use forebay_format::journal::{GenerationStart, Geometry};
+
+const JOURNAL: JournalId = JournalId([1; 16]);
+const DRAWN: [u64; 2] = [90, 91];
+
+fn superblock(sequence: u64, own: u64, current: [u64; 2]) -> Seen {
+    let size_bytes = 1 << 30;
+    Seen::Journal(Box::new(Superblock {
+        journal: JOURNAL,
+        sequence,
+        size_bytes,
+        geometry: Geometry::for_size(size_bytes).unwrap(),
+        clean: false,
+        first_segment: 0,
+        starts: vec![GenerationStart { generation: 1, batch: 0, segment: 0 }],
+        next_volume: 0,
+        volumes: Vec::new(),
+        members: Members { own, current },
+    }))
+}
+
+/// The members from now on, with these members on record.
+fn chosen(seen: [Seen; 2], on_record: &[u64]) -> Result<Option<[u64; 2]>, RecoverError> {
+    let is_on_record = |_, number| on_record.contains(&number);
+    let choice = choose(seen, DRAWN, &is_on_record, false)?;
+    Ok(choice.map(|choice| {
+        for at in 0..2 {
+            assert!(choice.counts[at] || choice.numbers[at] == 0);
+        }
+        choice.numbers
+    }))
+}
+
+const STALE: [Result<Option<[u64; 2]>, RecoverError>; 2] = [
+    Err(RecoverError::MayBeStale { journal: JOURNAL, device: 0 }),
+    Err(RecoverError::MayBeStale { journal: JOURNAL, device: 1 }),
+];
+
+#[test]
+fn two_that_list_each_other_both_count() {
+    for (a, b) in [(7, 7), (7, 8), (8, 7)] {
+        let seen = [superblock(a, 1, [1, 2]), superblock(b, 2, [1, 2])];
+        assert_eq!(chosen(seen, &[]), Ok(Some([1, 2])), "one superblock may be late");
+    }
+    let swapped = [superblock(7, 2, [1, 2]), superblock(7, 1, [1, 2])];
+    assert_eq!(chosen(swapped, &[]), Ok(Some([2, 1])), "by their numbers, not by their order");
+    let late = [superblock(9, 1, [1, 2]), superblock(7, 2, [1, 2])];
+    assert_eq!(chosen(late, &[]), Ok(Some([90, 0])), "it has lost a superblock");
+}
+
+#[test]
+fn one_that_was_left_behind_does_not_count_whatever_it_holds() {
+    let a = || superblock(9, 1, [1, 0]);
+    for sequence in 0..9 {
+        let seen = [a(), superblock(sequence, 2, [1, 2])];
+        assert_eq!(chosen(seen, &[1, 2]), Ok(Some([90, 0])));
+    }
+    let seen = [superblock(8, 1, [1, 2]), superblock(9, 2, [0, 2])];
+    assert_eq!(chosen(seen, &[]), Ok(Some([0, 91])));
+}
+
+#[test]
+fn one_alone_is_believed_only_if_something_speaks_for_it() {
+    for (other, at) in [(Seen::Missing, 0), (Seen::Blank, 1), (Seen::Broken, 0)] {
+        let pair = |seen: Seen, other: Seen| if at == 0 { [seen, other] } else { [other, seen] };
+        let both = || pair(superblock(9, 5, [5, 6]), other.clone());
+        let expected = if at == 0 { [90, 0] } else { [0, 91] };
+        assert_eq!(chosen(both(), &[]), STALE[at]);
+        assert_eq!(chosen(both(), &[6]), STALE[at], "the other one went on");
+        assert_eq!(chosen(both(), &[5, 6]), Ok(Some(expected)), "neither went on alone");
+        assert_eq!(chosen(both(), &[5]), Ok(Some(expected)));
+        let alone = || pair(superblock(9, 5, [5, 0]), other.clone());
+        assert_eq!(chosen(alone(), &[5]), Ok(Some(expected)));
+        assert_eq!(chosen(alone(), &[]), STALE[at], "it may have failed to take another list");
+        let accepted = choose(both(), DRAWN, &|_, _| false, true).unwrap().unwrap();
+        assert_eq!(accepted.numbers[at], DRAWN[at], "another history begins");
+    }
+}
+
+#[test]
+fn a_journal_without_a_mirror_gets_one_or_stays_alone() {
+    let plain = || superblock(9, 0, [0, 0]);
+    assert_eq!(chosen([plain(), Seen::Missing], &[]), Ok(Some([0, 0])));
+    assert_eq!(chosen([plain(), Seen::Blank], &[]), Ok(Some([90, 0])));
+    assert_eq!(chosen([Seen::Blank, plain()], &[]), Ok(Some([0, 91])));
+    assert_eq!(chosen([Seen::Missing, plain()], &[]), Ok(Some([0, 91])));
+}
+
+#[test]
+fn what_does_not_belong_together_is_refused() {
+    let split = Err(RecoverError::Split { journal: JOURNAL });
+    let alone = |sequence, own| superblock(sequence, own, [own, 0]);
+    for on_record in [&[][..], &[1, 2]] {
+        assert_eq!(chosen([alone(9, 1), alone(12, 2)], on_record), split, "each went on alone");
+        assert_eq!(chosen([alone(9, 1), superblock(9, 2, [1, 2])], on_record), split);
+    }
+    let first = chosen([alone(9, 1), alone(12, 2)], &[1]);
+    assert_eq!(first, Ok(Some([90, 0])), "the record knows which one was served");
+    assert_eq!(chosen([superblock(9, 0, [0, 0]), superblock(9, 0, [0, 0])], &[]), split, "a copy");
+    assert_eq!(chosen([superblock(9, 1, [1, 2]), superblock(9, 1, [1, 2])], &[]), split, "a copy");
+    assert_eq!(chosen([superblock(9, 0, [0, 0]), superblock(9, 1, [1, 2])], &[1]), split);
+    let mut other = superblock(9, 2, [1, 2]);
+    if let Seen::Journal(other) = &mut other {
+        other.journal = JournalId([2; 16]);
+    }
+    let journals = [JOURNAL, JournalId([2; 16])];
+    let two = Err(RecoverError::TwoJournals { journals });
+    assert_eq!(chosen([superblock(9, 1, [1, 2]), other], &[1]), two);
+    assert_eq!(chosen([Seen::Missing, Seen::Blank], &[]), Err(RecoverError::Missing));
+    assert_eq!(chosen([Seen::Missing, Seen::Missing], &[]), Err(RecoverError::Missing));
+    assert_eq!(chosen([Seen::Blank, Seen::Blank], &[]), Ok(None), "one may be made");
+}

@@ -1,0 +1,401 @@
+//! The devices that a journal lies on: one, or two of which each has everything.
+//!
+//! Opening reads both, decides which counts ([`forebay_journal::recover_mirrored`]) and carries out
+//! what that asks for, step by step. From then on each write goes to those that count at once, and
+//! the log is told what each has answered.
+
+use super::{JournalError, JournalSettings};
+use forebay_backend::{AlignedBuffer, Backend, Blocking};
+use forebay_format::journal::{
+    BLOCK_BYTES, Geometry, JournalId, LOG_OFFSET, SUPERBLOCK_BYTES, Superblock, SuperblockInvalid,
+};
+use forebay_journal::{
+    Found, Half, Log, LogWrite, ReadAt, RecoverError, Recovered, Step, recover, recover_mirrored,
+};
+use forebay_types::{IoError, IoResult};
+use std::io;
+use std::sync::Arc;
+
+/// Bytes of the log that are read or copied at once.
+const READ_BYTES: u64 = 1 << 20;
+
+/// What is outside of the journal of who holds all of it. It is asked and changed before anything
+/// is acknowledged without a device.
+pub trait MemberRecord: Send + Sync {
+    /// The members that are on record; none where nothing is.
+    fn members(&self, journal: JournalId) -> Vec<u64>;
+
+    /// Puts others on record in their place, durably.
+    ///
+    /// # Errors
+    /// When that can't be done.
+    fn record(&self, journal: JournalId, members: &[u64]) -> io::Result<()>;
+}
+
+/// A device that can't be opened.
+#[derive(Clone, Debug)]
+pub struct MissingDevice {
+    /// What it is called.
+    pub name: String,
+    /// Why not, in one line.
+    pub error: String,
+}
+
+/// The open devices of a journal.
+pub(super) struct Devices {
+    backends: [Option<Arc<dyn Backend>>; 2],
+    names: [String; 2],
+    /// Bytes of the smaller one.
+    pub(super) size_bytes: u64,
+    /// Why one does not count since the start.
+    missing: Option<String>,
+    is_mirrored: bool,
+    /// Those that can be read: what was found lies on each.
+    readable: [bool; 2],
+}
+
+/// A log that can be gone on with, and what it holds.
+pub(super) type Opened<W> = (Log<AlignedBuffer, W>, Found);
+
+struct Device<'a>(&'a dyn Backend);
+
+impl ReadAt for Device<'_> {
+    fn read_at(&mut self, position: u64, buffer: &mut [u8]) -> Result<(), IoError> {
+        let mut aligned = AlignedBuffer::new(buffer.len());
+        Blocking::new(self.0).read(position, &mut aligned)?;
+        buffer.copy_from_slice(&aligned);
+        Ok(())
+    }
+}
+
+impl Devices {
+    /// The devices of a journal, of which the first is there.
+    pub(super) fn new(settings: &JournalSettings) -> Self {
+        let backend = Arc::clone(&settings.backend);
+        let size = |backend: &Arc<dyn Backend>| backend.description().size_bytes;
+        let mut devices = Self {
+            names: [backend.description().name.clone(), String::new()],
+            size_bytes: size(&backend),
+            backends: [Some(backend), None],
+            missing: None,
+            is_mirrored: settings.mirror.is_some(),
+            readable: [true, false],
+        };
+        match &settings.mirror {
+            Some(Ok(backend)) => {
+                devices.names[1].clone_from(&backend.description().name);
+                devices.size_bytes = devices.size_bytes.min(size(backend));
+                devices.backends[1] = Some(Arc::clone(backend));
+            }
+            Some(Err(MissingDevice { name, error })) => {
+                devices.names[1].clone_from(name);
+                devices.missing = Some(format!("{name} can't be opened: {error}"));
+            }
+            None => {}
+        }
+        devices
+    }
+
+    /// What the journal is called.
+    pub(super) fn name(&self) -> String {
+        if self.is_mirrored { self.names.join(" and ") } else { self.names[0].clone() }
+    }
+
+    pub(super) fn name_of(&self, device: usize) -> &str {
+        &self.names[device]
+    }
+
+    /// The device that can only be read, if one can.
+    pub(super) fn read_only(&self) -> Option<&str> {
+        let is_read_only = |backend: &Arc<dyn Backend>| backend.description().read_only;
+        let at =
+            self.backends.iter().position(|backend| backend.as_ref().is_some_and(is_read_only));
+        at.map(|at| self.name_of(at))
+    }
+
+    /// Why everything is on one device alone since the start, if so.
+    pub(super) fn missing(&self) -> Option<&str> {
+        self.missing.as_deref()
+    }
+
+    /// Writes to every device that counts.
+    pub(super) fn write(&self, write: &LogWrite<AlignedBuffer>) -> [IoResult; 2] {
+        let mut copies = Vec::new();
+        let targets: Vec<usize> = (0..2).filter(|&device| write.goes_to(device)).collect();
+        if write.batch().is_none() {
+            let copy = |&device: &usize| AlignedBuffer::from(write.bytes_for(device));
+            copies = targets.iter().map(copy).collect();
+        }
+        let writes: Vec<(&dyn Backend, &[u8])> = targets
+            .iter()
+            .enumerate()
+            .map(|(at, &device)| {
+                let backend = self.backends[device].as_deref().expect("it is a member");
+                (backend, write.batch().unwrap_or_else(|| &copies[at]))
+            })
+            .collect();
+        let answers = Blocking::write_each(&writes, write.position, true);
+        let mut results = [Ok(()); 2];
+        for (device, answer) in targets.into_iter().zip(answers) {
+            results[device] = answer;
+        }
+        results
+    }
+
+    /// Reads from the first device that can be read there.
+    pub(super) fn read(&self, position: u64, bytes: &mut [u8]) -> IoResult {
+        let mut result = Err(IoError::Io);
+        for device in (0..2).filter(|&device| self.readable[device]) {
+            let backend = self.backends[device].as_deref().expect("it counts");
+            result = Blocking::new(backend).read(position, bytes);
+            if result.is_ok() {
+                break;
+            }
+        }
+        result
+    }
+
+    fn on(&self, device: usize) -> Blocking<'_> {
+        Blocking::new(self.backends[device].as_deref().expect("it is there"))
+    }
+
+    /// Opens what is there, or makes a journal where there are only zeroes.
+    pub(super) fn open<W>(
+        &mut self,
+        settings: &JournalSettings,
+        geometry: Geometry,
+        buffers: impl Fn() -> Vec<AlignedBuffer>,
+    ) -> Result<Opened<W>, JournalError> {
+        let name = self.name();
+        let found = if self.is_mirrored {
+            self.open_both(settings)?
+        } else {
+            let backend = self.backends[0].as_deref().expect("the first one is there");
+            match recover(&mut Device(backend), self.size_bytes) {
+                Ok(found) if found.superblock.members.own != 0 => self.open_both(settings)?,
+                Ok(found) => Some(found),
+                Err(RecoverError::Superblock(SuperblockInvalid::Foreign)) => None,
+                Err(error) => return Err(JournalError::Unusable { name, error }),
+            }
+        };
+        let Some(found) = found else { return self.make(settings, geometry, buffers()) };
+        let id = found.superblock.journal;
+        if (settings.is_abandoned)(id) {
+            return Err(JournalError::Abandoned { name, id });
+        }
+        if let Some(damage) = found.damage.first() {
+            let damage = damage.to_string();
+            if !settings.accept_loss {
+                return Err(JournalError::Damaged { name, damage });
+            }
+            tracing::error!("journal {name} is damaged: {damage}; the loss is accepted");
+        }
+        let log = Log::resume(&found, buffers());
+        Ok((log.map_err(|error| JournalError::Log { name, error })?, found))
+    }
+
+    fn open_both(&mut self, settings: &JournalSettings) -> Result<Option<Found>, JournalError> {
+        let drawn = draw(&self.name())?;
+        let is_on_record = |journal, member| settings.members.members(journal).contains(&member);
+        let mut devices = self.backends.each_ref().map(|backend| {
+            backend.as_deref().map(|backend| (Device(backend), backend.description()))
+        });
+        let halves = devices.each_mut().map(|device| {
+            let (device, description) = device.as_mut()?;
+            Some(Half { device, size_bytes: description.size_bytes })
+        });
+        let recovered = recover_mirrored(halves, drawn, &is_on_record, settings.accept_loss);
+        let Some(mut recovered) = recovered.map_err(|error| self.unusable(error))? else {
+            return Ok(None);
+        };
+        let journal = recovered.found.superblock.journal;
+        if (settings.is_abandoned)(journal) {
+            return Err(JournalError::Abandoned { name: self.name(), id: journal });
+        }
+        self.take_steps(&mut recovered, settings)?;
+        recovered.joined(drawn);
+        self.readable = recovered.counts();
+        if let Some(at) = self.readable.iter().position(|counts| !counts)
+            && self.missing.is_none()
+            && self.is_mirrored
+        {
+            self.missing = Some(format!("{} can't be read", self.name_of(at)));
+        }
+        Ok(Some(recovered.found))
+    }
+
+    /// Does what has to be done before the log is used.
+    fn take_steps(
+        &mut self,
+        recovered: &mut Recovered,
+        settings: &JournalSettings,
+    ) -> Result<(), JournalError> {
+        let journal = recovered.found.superblock.journal;
+        if recovered.healed() > 0 {
+            let (name, count) = (self.name(), recovered.healed());
+            tracing::warn!("journal {name}: {count} batches that one device lacks are copied");
+        }
+        if let Some(device) = recovered.joins() {
+            tracing::warn!("journal device {} is written anew", self.name_of(device));
+        }
+        'again: loop {
+            for step in recovered.steps() {
+                let Err((device, error)) = self.take(&step, journal, settings)? else { continue };
+                if !recovered.without(device) {
+                    return Err(JournalError::Io { name: self.name(), error });
+                }
+                let name = self.name_of(device);
+                tracing::error!("journal device {name} can't be written: {error}");
+                self.missing = Some(format!("{name} can't be written: {error}"));
+                continue 'again;
+            }
+            return Ok(());
+        }
+    }
+
+    /// Takes one step. The inner error is that of a device that can be done without.
+    fn take(
+        &self,
+        step: &Step,
+        journal: JournalId,
+        settings: &JournalSettings,
+    ) -> Result<Result<(), (usize, IoError)>, JournalError> {
+        let failed = |error| JournalError::Io { name: self.name(), error };
+        match step {
+            Step::Record(members) => {
+                settings.members.record(journal, members).map_err(|error| {
+                    JournalError::Record { name: self.name(), error: error.to_string() }
+                })?;
+            }
+            Step::Write { to, position, bytes } => {
+                let bytes = AlignedBuffer::from(&bytes[..]);
+                if let Err(error) = self.on(*to).write(*position, &bytes, true) {
+                    return Ok(Err((*to, error)));
+                }
+            }
+            Step::Copy(copy) => {
+                let mut at = 0;
+                while at < copy.len {
+                    let len = READ_BYTES.min(copy.len - at);
+                    let mut bytes = AlignedBuffer::new(len as usize);
+                    self.on(copy.from).read(copy.position + at, &mut bytes).map_err(failed)?;
+                    let written = self.on(copy.to).write(copy.position + at, &bytes, false);
+                    at += len;
+                    let flush = || if at < copy.len { Ok(()) } else { self.on(copy.to).flush() };
+                    if let Err(error) = written.and_then(|()| flush()) {
+                        return Ok(Err((copy.to, error)));
+                    }
+                }
+            }
+        }
+        Ok(Ok(()))
+    }
+
+    fn unusable(&self, error: RecoverError) -> JournalError {
+        let name = self.name();
+        match error {
+            RecoverError::On { device, error } => {
+                let name = self.name_of(device).to_owned();
+                match *error {
+                    RecoverError::Superblock(SuperblockInvalid::Foreign) => {
+                        JournalError::Foreign(name)
+                    }
+                    error => JournalError::Unusable { name, error },
+                }
+            }
+            RecoverError::MayBeStale { device, .. } => {
+                JournalError::MayBeStale { name: self.name_of(device).to_owned() }
+            }
+            RecoverError::TwoJournals { .. } | RecoverError::Split { .. } => {
+                JournalError::NoMirror { name, error }
+            }
+            error => JournalError::Unusable { name, error },
+        }
+    }
+
+    /// Makes a journal where there are only zeroes.
+    fn make<W>(
+        &mut self,
+        settings: &JournalSettings,
+        geometry: Geometry,
+        buffers: Vec<AlignedBuffer>,
+    ) -> Result<Opened<W>, JournalError> {
+        let name = self.name();
+        let failed = |error| JournalError::Io { name: name.clone(), error };
+        let devices: Vec<usize> = (0..2).filter(|&at| self.backends[at].is_some()).collect();
+        for &device in &devices {
+            let mut head = AlignedBuffer::new(LOG_OFFSET as usize);
+            self.on(device).read(0, &mut head).map_err(failed)?;
+            if head.iter().any(|&byte| byte != 0) {
+                return Err(JournalError::Foreign(self.name_of(device).to_owned()));
+            }
+        }
+        let mut id = [0; 16];
+        random(&name, &mut id)?;
+        let id = JournalId(id);
+        let mut log = Log::format(id, self.size_bytes, geometry, buffers);
+        if self.is_mirrored {
+            let numbers = draw(&name)?;
+            settings.members.record(id, &numbers).map_err(|error| JournalError::Record {
+                name: name.clone(),
+                error: error.to_string(),
+            })?;
+            let claim = AlignedBuffer::from(&Superblock::unfinished()[..]);
+            for &device in &devices {
+                for position in [0, SUPERBLOCK_BYTES as u64] {
+                    self.on(device).write(position, &claim, true).map_err(failed)?;
+                }
+            }
+            log = log.mirrored(numbers);
+            self.readable = [true; 2];
+        }
+        let superblock = log.superblock().clone();
+        tracing::info!("journal {name}: a new one, {id}");
+        Ok((log, Found::nothing(superblock)))
+    }
+}
+
+/// Two numbers that nobody has had.
+fn draw(name: &str) -> Result<[u64; 2], JournalError> {
+    let mut bytes = [0; 16];
+    random(name, &mut bytes)?;
+    let (a, b) = bytes.split_at(8);
+    let number = |bytes: &[u8]| bytes.iter().fold(0, |sum, &byte| sum << 8 | u64::from(byte));
+    // Zero is nobody's number, and the two are never the same.
+    Ok([number(a) | 1, number(b) & !1 | 2])
+}
+
+fn random(name: &str, bytes: &mut [u8]) -> Result<(), JournalError> {
+    rustix::rand::getrandom(bytes, rustix::rand::GetRandomFlags::empty())
+        .map(drop)
+        .map_err(|_| JournalError::Io { name: name.to_owned(), error: IoError::NoMemory })
+}
+
+/// Reads pieces of a log in the order in which they lie there, many of them at once.
+pub(crate) struct Reader<'a> {
+    devices: &'a Devices,
+    start: u64,
+    bytes: AlignedBuffer,
+}
+
+impl<'a> Reader<'a> {
+    pub(super) fn new(devices: &'a Devices) -> Self {
+        Self { devices, start: 0, bytes: AlignedBuffer::new(0) }
+    }
+
+    /// The `len` bytes at `position`.
+    pub(crate) fn read(&mut self, position: u64, len: u64) -> Result<&[u8], IoError> {
+        let end = self.start + self.bytes.len() as u64;
+        if position < self.start || position + len > end {
+            let start = position / BLOCK_BYTES * BLOCK_BYTES;
+            let needed = (position + len - start).next_multiple_of(BLOCK_BYTES);
+            let left = self.devices.size_bytes - start;
+            let window = needed.max(READ_BYTES.min(left / BLOCK_BYTES * BLOCK_BYTES));
+            self.bytes = AlignedBuffer::new(window as usize);
+            self.start = start;
+            self.devices.read(start, &mut self.bytes)?;
+        }
+        let at = (position - self.start) as usize;
+        Ok(&self.bytes[at..at + len as usize])
+    }
+}
