@@ -1,7 +1,7 @@
 //! The end of an operation: what it brought becomes true, and whoever waited is told.
 
 use crate::flight::{Op, OpKind, OpLine, WaitFor};
-use crate::meta::{DETACHED, LineTable, NO_SLOT, in_order};
+use crate::meta::{DETACHED, LineTable, NO_SLOT};
 use crate::sabotage::PlantedBug;
 use crate::{Answer, IoId, Note, Outbox, Outcome, Shard};
 use forebay_types::IoResult;
@@ -105,12 +105,14 @@ impl<M: LineTable> Shard<M> {
 
     fn erased(&mut self, line: &OpLine, ok: bool) {
         let keep = self.is_planted(PlantedBug::KeepValidAfterErase);
+        if ok {
+            // The disk has zeroes: a process that finds the sectors valid and clean is misled.
+            self.slots.doubt(line.slot, line.mask);
+        }
         let meta = self.slots.get_mut(line.slot);
         if ok {
             let was_dirty = meta.dirty != 0;
             meta.valid &= if keep { 0xff } else { !line.mask };
-            // The disk has zeroes: a process that finds the sectors valid and clean is misled.
-            in_order();
             meta.dirty &= !line.mask;
             let (valid, dirty) = (meta.valid, meta.dirty);
             if was_dirty && dirty == 0 {

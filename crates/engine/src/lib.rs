@@ -46,7 +46,7 @@ pub use key::LineKey;
 pub use meta::{LineMeta, LineTable, SLOTS_MAX, Slot};
 pub use modes::{Protection, WriteOutcome, WriteTerms};
 pub use read::{ReadOutcome, Touched};
-pub use recover::{Recovery, TableDamage};
+pub use recover::{Fate, Recovery, TableDamage};
 #[cfg(feature = "sabotage")]
 pub use sabotage::PlantedBug;
 pub use shard::{Shard, ShardConfig, ShardUsage};

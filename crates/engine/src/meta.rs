@@ -49,6 +49,14 @@ impl LineMeta {
     pub const FREE: Self =
         Self { key: LineKey::NONE, pins: 0, valid: 0, dirty: 0, flags: 0, filling: 0 };
 
+    /// Lines with dirty sectors in a piece of a table as it lies in memory, whose length is a
+    /// multiple of a line's. Some that a killed process was about to write are counted as well.
+    pub fn dirty_in(table: &[u8]) -> u64 {
+        const DIRTY: usize = std::mem::offset_of!(LineMeta, dirty);
+        let lines = table.chunks_exact(size_of::<Self>());
+        lines.filter(|line| line[DIRTY] != 0).count() as u64
+    }
+
     pub(crate) const fn has(&self, flag: u8) -> bool {
         self.flags & flag != 0
     }

@@ -57,6 +57,17 @@ impl std::fmt::Display for TableDamage {
 
 impl std::error::Error for TableDamage {}
 
+/// What becomes of a volume's lines in a table that was found.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Fate {
+    /// They are kept.
+    Kept,
+    /// The volume's disk is gone for good, and its lines with it.
+    Gone,
+    /// There is no such volume.
+    Unknown,
+}
+
 /// What was found in a table.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct Recovery {
@@ -120,7 +131,7 @@ impl<M: LineTable> Slots<M> {
     /// to `steps`; nothing is settled before they are done.
     fn recover(
         &mut self,
-        is_known: &dyn Fn(VolumeId) -> bool,
+        fate: &dyn Fn(VolumeId) -> Fate,
         steps: &mut Vec<MemoryStep>,
     ) -> Result<Recovery, TableDamage> {
         let mut found = Recovery::default();
@@ -128,12 +139,19 @@ impl<M: LineTable> Slots<M> {
         let used = self.lines.iter().rposition(|line| line.key != LineKey::NONE);
         for slot in 0..used.map_or(0, |last| last as Slot + 1) {
             let line = *self.get(slot);
-            match judge(&line) {
-                Verdict::Line { dirty: 0, .. } if !is_known(line.key.volume()) => self.clear(slot),
+            let verdict = judge(&line);
+            let fate = match verdict {
+                Verdict::Free => Fate::Kept,
+                _ => fate(line.key.volume()),
+            };
+            match verdict {
                 Verdict::Line { dirty, .. } | Verdict::Held { dirty, .. }
-                    if dirty != 0 && !is_known(line.key.volume()) =>
+                    if fate == Fate::Unknown && dirty != 0 =>
                 {
                     return Err(TableDamage::Stray(line.key));
+                }
+                Verdict::Line { .. } | Verdict::Held { .. } if fate != Fate::Kept => {
+                    self.clear(slot);
                 }
                 Verdict::Line { valid, dirty } => {
                     if self.find(line.key).is_some() {
@@ -192,10 +210,10 @@ impl<M: LineTable> Slots<M> {
 }
 
 impl<M: LineTable> Shard<M> {
-    /// A shard over a table that a process has left that is gone, in whatever state. `is_known`
-    /// says which volumes may have lines in it. They are kept, whether the volume is served or not:
-    /// clean lines until their place is needed, dirty ones until the volume is added and has them
-    /// destaged. The driver carries out `steps` and then calls [`Shard::settle_steps`], before
+    /// A shard over a table that a process has left that is gone, in whatever state. `fate` says
+    /// what becomes of each volume's lines. What is kept is kept whether the volume is served or
+    /// not: clean lines until their place is needed, dirty ones until the volume is added and has
+    /// them destaged. The driver carries out `steps` and then calls [`Shard::settle_steps`], before
     /// anything else.
     ///
     /// # Errors
@@ -207,12 +225,12 @@ impl<M: LineTable> Shard<M> {
         lines: M,
         policy: Box<dyn Eviction>,
         config: ShardConfig,
-        is_known: &dyn Fn(VolumeId) -> bool,
+        fate: &dyn Fn(VolumeId) -> Fate,
         steps: &mut Vec<MemoryStep>,
     ) -> Result<(Self, Recovery), TableDamage> {
         assert!(lines.len() <= SLOTS_MAX, "a shard indexes at most {SLOTS_MAX} lines");
         let mut shard = Self::over(lines, policy, config);
-        let mut found = shard.slots.recover(is_known, steps)?;
+        let mut found = shard.slots.recover(fate, steps)?;
         for slot in 0..shard.slots.used() {
             let line = shard.slots.get(slot);
             if line.dirty != 0 && !line.has(DETACHED) {

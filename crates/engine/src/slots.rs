@@ -184,13 +184,18 @@ impl<M: LineTable> Slots<M> {
     pub(crate) fn mark_dirty(&mut self, slot: Slot, mask: u8) -> (LineKey, bool) {
         let line = self.get(slot);
         let (key, was_clean) = (line.key, line.dirty == 0);
-        self.get_mut(slot).filling |= mask;
-        in_order();
+        self.doubt(slot, mask);
         self.get_mut(slot).valid |= mask;
         in_order();
         self.get_mut(slot).dirty |= mask;
-        self.filled.push(slot);
         (key, was_clean)
+    }
+
+    /// Says that what the table has of some sectors counts for nothing until the call is settled.
+    pub(crate) fn doubt(&mut self, slot: Slot, mask: u8) {
+        self.get_mut(slot).filling |= mask;
+        in_order();
+        self.filled.push(slot);
     }
 
     /// The bytes are where they belong: what was marked is true, and the slots that were left are

@@ -235,6 +235,8 @@ pub(crate) struct Shared {
     pub worker_connections: Vec<AtomicU64>,
     pub listeners: RwLock<Vec<Option<Arc<Listener>>>>,
     pub stopping: AtomicBool,
+    /// It was said that a stop loses something.
+    pub warned: AtomicBool,
 }
 
 impl Shared {

@@ -3,8 +3,8 @@
 
 use crate::rig::{LINE, Moment, Rig, TORN, Table, VOLUME, after, carry_out, index};
 use forebay_engine::{
-    IoAction, IoVerb, LineKey, Outcome, ReadOutcome, Segment, Shard, ShardConfig, TableDamage,
-    WriteOutcome,
+    Fate, IoAction, IoVerb, LineKey, Outcome, ReadOutcome, Segment, Shard, ShardConfig,
+    TableDamage, WriteOutcome,
 };
 use forebay_policy::PolicyKind;
 use forebay_types::{IoError, Mode, VolumeId};
@@ -65,7 +65,7 @@ fn recovered(moment: &Moment, disk: &[u64], deep: bool) -> (Vec<u64>, Vec<(LineK
     let (policy, config) = (PolicyKind::default().build(slots), ShardConfig::for_slots(slots));
     let mut steps = Vec::new();
     let (mut shard, found) =
-        Shard::recover(table, policy, config, &|volume| volume == VOLUME, &mut steps).unwrap();
+        Shard::recover(table, policy, config, &|_| Fate::Kept, &mut steps).unwrap();
     let mut pool = moment.pool.clone();
     let mut moments: Vec<Moment> = Vec::new();
     let before = trace.lock().unwrap().as_mut().map(std::mem::take).unwrap_or_default();
@@ -265,7 +265,8 @@ fn lines_stay_where_they_were_and_the_rest_is_free() {
     let (policy, config) = (PolicyKind::default().build(8), ShardConfig::for_slots(8));
     let table = Table::new(rig.shard.table().to_vec());
     let mut steps = Vec::new();
-    let (mut shard, found) = Shard::recover(table, policy, config, &|_| true, &mut steps).unwrap();
+    let (mut shard, found) =
+        Shard::recover(table, policy, config, &|_| Fate::Kept, &mut steps).unwrap();
     assert_eq!((found.lines, found.dirty_lines, steps.len()), (3, 1, 0));
     shard.self_check();
     // Nobody serves the volume: its dirty line stays, whatever else needs room.
@@ -287,16 +288,17 @@ fn a_table_that_no_kill_explains_is_refused() {
     let mut rig = Rig::new(4, 4, Mode::WriteBack);
     assert_eq!(rig.write(1, 0, LINE, 7), WriteOutcome::Done);
     let lines = rig.shard.table().to_vec();
-    let recover = |lines: Vec<_>, known: bool| {
+    let recover = |lines: Vec<_>, fate: Fate| {
         let (policy, config) = (PolicyKind::Lru.build(4), ShardConfig::for_slots(4));
         let table = Table::new(lines);
-        Shard::recover(table, policy, config, &|_| known, &mut Vec::new()).err()
+        Shard::recover(table, policy, config, &|_| fate, &mut Vec::new()).err()
     };
-    assert_eq!(recover(lines.clone(), true), None);
+    assert_eq!(recover(lines.clone(), Fate::Kept), None);
+    assert_eq!(recover(lines.clone(), Fate::Gone), None);
     let key = LineKey::new(VOLUME, 0);
-    assert_eq!(recover(lines.clone(), false), Some(TableDamage::Stray(key)));
+    assert_eq!(recover(lines.clone(), Fate::Unknown), Some(TableDamage::Stray(key)));
     let twice = vec![lines[0], lines[0], lines[1], lines[2]];
-    assert_eq!(recover(twice, true), Some(TableDamage::Twice(key)));
+    assert_eq!(recover(twice, Fate::Kept), Some(TableDamage::Twice(key)));
 }
 /// The tests above can fail: with each of these mistakes they do.
 #[cfg(feature = "sabotage")]

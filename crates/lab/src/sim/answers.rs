@@ -118,7 +118,7 @@ impl World {
             RequestKind::Checkpoint => {
                 self.destaged(asked.request.volume, asked.submitted, result);
             }
-            RequestKind::Restore | RequestKind::RestoreZero { .. } => {}
+            RequestKind::Restore | RequestKind::RestoreZero { .. } | RequestKind::Record => {}
             RequestKind::Read | RequestKind::Flush | RequestKind::Prefetch => {}
             _ => self.end_change(&asked, result),
         }
@@ -167,7 +167,7 @@ impl World {
             RequestKind::Flush | RequestKind::Destage | RequestKind::Checkpoint => {
                 matches!(fault, FaultKind::Write | FaultKind::Flush)
             }
-            RequestKind::Restore => fault == FaultKind::Write,
+            RequestKind::Restore | RequestKind::Record => fault == FaultKind::Write,
             RequestKind::RestoreZero { .. } => fault == FaultKind::Erase,
             RequestKind::Prefetch => false,
         };

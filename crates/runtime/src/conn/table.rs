@@ -236,6 +236,7 @@ fn count(
         RequestKind::Destage
         | RequestKind::Checkpoint
         | RequestKind::Restore
+        | RequestKind::Record
         | RequestKind::RestoreZero { .. } => unreachable!("clients have no words for these"),
     }
 }
