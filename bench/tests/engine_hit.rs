@@ -56,6 +56,7 @@ fn hits_allocate_nothing_and_copy_no_reads() {
         let outcome = shard.write(&part(line), WriteTerms::default(), Attempt::default(), &mut out);
         assert_eq!(outcome, WriteOutcome::Done);
         out.memory.clear();
+        shard.settle_steps();
     }
     let before = ALLOCATIONS.with(Cell::get);
     for round in 0..3 * LINES {
@@ -75,6 +76,7 @@ fn hits_allocate_nothing_and_copy_no_reads() {
         assert!(out.memory.len() == 1 && out.memory.iter().all(is_fill), "copied once");
         assert!(out.ios.is_empty() && out.answers.is_empty());
         out.memory.clear();
+        shard.settle_steps();
     }
     assert_eq!(ALLOCATIONS.with(Cell::get) - before, 0);
 }

@@ -95,4 +95,12 @@ impl BlockingClient {
     pub fn stop(&self, progress: impl FnMut(Progress) + Send) -> Result<()> {
         self.runtime.block_on(self.client.stop(progress))
     }
+
+    /// See [`Client::upgrade`].
+    ///
+    /// # Errors
+    /// See [`ClientError`].
+    pub fn upgrade(&self) -> Result<()> {
+        self.runtime.block_on(self.client.upgrade())
+    }
 }

@@ -183,6 +183,15 @@ impl Client {
         self.long(Method::POST, paths::STOP, progress).await
     }
 
+    /// Hands the pool over to the program now at the server's path. When it is done, that one is
+    /// about to start.
+    ///
+    /// # Errors
+    /// See [`ClientError`].
+    pub async fn upgrade(&self) -> Result<()> {
+        self.long(Method::POST, paths::UPGRADE, |_| ()).await
+    }
+
     /// A request with one answer.
     async fn short<T: DeserializeOwned>(
         &self,

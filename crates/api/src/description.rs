@@ -34,6 +34,7 @@ pub fn openapi() -> openapi::OpenApi {
         flush_volume,
         trust_volume,
         stop,
+        upgrade,
         description
     )
 )]
@@ -54,6 +55,14 @@ fn status() {}
         (status = "default", description = PROBLEM, body = ErrorBody)
     ))]
 fn stop() {}
+
+/// Hands the pool over to the program now at its path, and leaves
+#[utoipa::path(post, path = paths::UPGRADE, tag = "server",
+    responses(
+        (status = 200, description = EVENTS, body = Event, content_type = EVENT_LINES),
+        (status = "default", description = PROBLEM, body = ErrorBody)
+    ))]
+fn upgrade() {}
 
 /// Shows this description
 #[utoipa::path(get, path = paths::OPENAPI, tag = "server",
@@ -160,6 +169,7 @@ mod tests {
                 "get /v1/volumes/{name}",
                 "patch /v1/volumes/{name}",
                 "post /v1/stop",
+                "post /v1/upgrade",
                 "post /v1/volumes",
                 "post /v1/volumes/{name}/flush",
                 "post /v1/volumes/{name}/trust",

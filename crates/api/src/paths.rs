@@ -14,6 +14,8 @@ pub const VOLUME_FLUSH: &str = "/v1/volumes/{name}/flush";
 pub const VOLUME_TRUST: &str = "/v1/volumes/{name}/trust";
 /// `POST`: write all dirty data to the disks and leave.
 pub const STOP: &str = "/v1/stop";
+/// `POST`: hand the pool over to the program now at its path and leave.
+pub const UPGRADE: &str = "/v1/upgrade";
 /// `GET`: the description of this interface.
 pub const OPENAPI: &str = "/v1/openapi.json";
 

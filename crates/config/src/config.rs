@@ -1,8 +1,8 @@
 //! The whole configuration: options over file over defaults, checked, and read again on demand.
 
 use crate::{
-    ConfigError, ConfigResult, IoEngine, Listen, LogLevel, MemorySetting, Mistake, Settings,
-    TlsSettings, UpsSettings, VolumeSpec, Workers, layer::check_unique, parse_toml,
+    ConfigError, ConfigResult, IoEngine, KeeperMode, Listen, LogLevel, MemorySetting, Mistake,
+    Settings, TlsSettings, UpsSettings, VolumeSpec, Workers, layer::check_unique, parse_toml,
 };
 use forebay_types::limits;
 use std::{
@@ -53,6 +53,8 @@ pub struct Config {
     pub workers: Workers,
     /// How files and sockets are driven.
     pub io: IoEngine,
+    /// Who holds the pool's memory.
+    pub keeper: KeeperMode,
     /// Encryption of connections.
     pub tls: TlsSettings,
     /// The supplies that bridge a power failure.
@@ -95,6 +97,7 @@ impl Config {
             volumes: settings.volumes,
             workers: settings.workers.unwrap_or_default(),
             io: settings.io.unwrap_or_default(),
+            keeper: settings.keeper.unwrap_or_default(),
             tls,
             ups,
             log: settings.log.unwrap_or_default(),

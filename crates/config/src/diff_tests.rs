@@ -94,6 +94,7 @@ fn every_other_setting_is_said_to_need_a_restart() {
         settings.state = Some("/t".into());
         settings.workers = Some("2".parse().unwrap());
         settings.io = Some("epoll".parse().unwrap());
+        settings.keeper = Some("no".parse().unwrap());
         settings.log = Some("warn".parse().unwrap());
         settings.tls = Some(TlsMode::Forced);
         settings.tls_cert = Some("c".into());
@@ -109,6 +110,7 @@ fn every_other_setting_is_said_to_need_a_restart() {
             "state stays /s: restart forebay to change it to /t",
             "workers stays auto: restart forebay to change it to 2",
             "io stays auto: restart forebay to change it to epoll",
+            "keeper stays auto: restart forebay to change it to no",
             "tls stays off: restart forebay to change it to forced",
             "tls-cert stays unset: restart forebay to change it to c",
             "tls-key stays unset: restart forebay to change it to k",

@@ -13,6 +13,7 @@ nbd = ["unix:/run/nbd.sock", "tcp:[::1]:10809"]
 state = "/run/forebay"
 workers = 3
 io = "epoll"
+keeper = "yes"
 log = "debug"
 tls = "selective"
 tls-cert = "/etc/cert.pem"
@@ -63,6 +64,7 @@ fn every_setting_can_be_written() {
     assert_eq!(settings.state, Some("/run/forebay".into()));
     assert_eq!(settings.workers, Some(Workers::Count(3)));
     assert_eq!(settings.io, Some(IoEngine::Epoll));
+    assert_eq!(settings.keeper, Some(crate::KeeperMode::Yes));
     assert_eq!(settings.log, Some(LogLevel::Debug));
     assert_eq!(settings.tls, Some(TlsMode::Selective));
     assert_eq!(settings.tls_client_ca, Some("/etc/ca.pem".into()));

@@ -1,8 +1,8 @@
 //! What one source of settings says: the configuration file, or the options of the command line.
 
 use crate::{
-    ConfigError, ConfigResult, IoEngine, Listen, LogLevel, MemorySetting, Mistake, TlsMode,
-    UpsWords, VolumeSpec, Workers,
+    ConfigError, ConfigResult, IoEngine, KeeperMode, Listen, LogLevel, MemorySetting, Mistake,
+    TlsMode, UpsWords, VolumeSpec, Workers,
 };
 use std::{collections::HashSet, fmt, path::PathBuf};
 
@@ -19,6 +19,8 @@ pub struct Settings {
     pub workers: Option<Workers>,
     /// How files and sockets are driven.
     pub io: Option<IoEngine>,
+    /// Who holds the pool's memory.
+    pub keeper: Option<KeeperMode>,
     /// How much is logged.
     pub log: Option<LogLevel>,
     /// Whether connections are encrypted.
@@ -51,6 +53,7 @@ impl Settings {
             state: self.state.or(below.state),
             workers: self.workers.or(below.workers),
             io: self.io.or(below.io),
+            keeper: self.keeper.or(below.keeper),
             log: self.log.or(below.log),
             tls: self.tls.or(below.tls),
             tls_cert: self.tls_cert.or(below.tls_cert),
@@ -90,6 +93,7 @@ impl fmt::Display for Settings {
             ("state", path(&self.state)),
             ("workers", self.workers.map(|value| value.to_string())),
             ("io", self.io.map(|value| value.to_string())),
+            ("keeper", self.keeper.map(|value| value.to_string())),
             ("log", self.log.map(|value| value.to_string())),
             ("tls", self.tls.map(|value| value.to_string())),
             ("tls-cert", path(&self.tls_cert)),

@@ -101,6 +101,19 @@ words! {
 }
 
 words! {
+    /// Who holds the pool's memory, so that it outlives the server.
+    pub enum KeeperMode("keeper") {
+        /// The service manager where it keeps descriptors, otherwise a process of our own.
+        #[default]
+        Auto = "auto",
+        /// A process of our own.
+        Yes = "yes",
+        /// Nobody: the pool ends with the server.
+        No = "no",
+    }
+}
+
+words! {
     /// How much is written to the log.
     pub enum LogLevel("log level") {
         /// What went wrong and needs someone.

@@ -209,6 +209,12 @@ impl Manager for FakeManager {
         self.changed.notify_all();
         Ok(())
     }
+
+    fn upgrade(&self) -> Result<(), Problem> {
+        self.lock().stopped = true;
+        self.changed.notify_all();
+        Ok(())
+    }
 }
 
 fn journal(name: &str, id: String) -> JournalFigures {

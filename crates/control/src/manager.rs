@@ -63,4 +63,11 @@ pub trait Manager: Send + Sync {
     /// # Errors
     /// A disk fails; the daemon stays.
     fn stop(&self, progress: ProgressFn<'_>) -> Result<(), Problem>;
+
+    /// Serves no more, and leaves the pool to the program that is at the daemon's path now. When it
+    /// returns without an error the daemon leaves, as after [`Manager::stop`].
+    ///
+    /// # Errors
+    /// Nobody keeps the pool, or that program can't be started; the daemon stays.
+    fn upgrade(&self) -> Result<(), Problem>;
 }

@@ -40,6 +40,7 @@ pub(crate) fn router(manager: Arc<dyn Manager>) -> Router {
     Router::new()
         .route(paths::STATUS, get(status))
         .route(paths::STOP, post(stop))
+        .route(paths::UPGRADE, post(upgrade))
         .route(paths::OPENAPI, get(|| async { Json(openapi()) }))
         .route(paths::VOLUMES, get(list_volumes).post(add_volume))
         .route(paths::VOLUME, get(show_volume).patch(set_volume).delete(remove_volume))
@@ -145,6 +146,11 @@ async fn trust_volume(State(app): State<App>, Name(name): Name) -> Response {
 async fn stop(State(app): State<App>) -> Response {
     tracing::info!("asked to stop");
     app.operate(|manager, progress| manager.stop(progress)).await
+}
+
+async fn upgrade(State(app): State<App>) -> Response {
+    tracing::info!("asked to leave the pool to the program at this one's path");
+    app.operate(|manager, _| manager.upgrade()).await
 }
 
 async fn not_found() -> Refusal {

@@ -1,11 +1,13 @@
 //! What the engine asks of its driver.
 //!
 //! The engine touches no data and waits for nothing. Each call leaves its wishes in an [`Outbox`]:
-//! memory steps, which the driver carries out before it lets go of the shard; I/Os, which it
+//! memory steps, which the driver carries out, and then says so by
+//! [`crate::Shard::settle_steps`], before it lets go of the shard; I/Os, which it
 //! starts and reports back through [`crate::Shard::complete`]; and answers to parts of requests.
 
+use crate::key::mask_runs;
 use crate::{LineKey, Slot};
-use forebay_types::{ByteRange, IoError, IoResult, VolumeId};
+use forebay_types::{ByteRange, IoError, IoResult, SECTOR_BYTES, VolumeId};
 
 /// Names a part of a client's request; made and understood by the driver alone.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash)]
@@ -94,6 +96,16 @@ pub enum MemoryStep {
         /// Bytes to copy.
         len: u32,
     },
+}
+
+impl MemoryStep {
+    /// The copies of these sectors of a line.
+    pub(crate) fn copies(from: Slot, to: Slot, mask: u8) -> impl Iterator<Item = Self> {
+        mask_runs(mask).map(move |(sector, sectors)| {
+            let (offset, len) = (sector * SECTOR_BYTES as u32, sectors * SECTOR_BYTES as u32);
+            Self::Copy { from, to, offset, len }
+        })
+    }
 }
 
 /// What an I/O does to the backend.

@@ -105,6 +105,10 @@ impl<M: LineTable> Shard<M> {
 
     fn erased(&mut self, line: &OpLine, ok: bool) {
         let keep = self.is_planted(PlantedBug::KeepValidAfterErase);
+        if ok {
+            // The disk has zeroes: a process that finds the sectors valid and clean is misled.
+            self.slots.doubt(line.slot, line.mask);
+        }
         let meta = self.slots.get_mut(line.slot);
         if ok {
             let was_dirty = meta.dirty != 0;

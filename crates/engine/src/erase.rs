@@ -3,6 +3,7 @@
 use crate::flight::{OpKind, OpLine, WaitFor};
 use crate::key::line_parts;
 use crate::meta::{LineTable, NO_SLOT};
+use crate::sabotage::PlantedBug;
 use crate::shard::{emit, operation};
 use crate::{IoVerb, NoteKind, Outbox, Part, Shard, read::Run};
 
@@ -23,7 +24,7 @@ impl<M: LineTable> Shard<M> {
     /// is done; otherwise it is told to try again.
     ///
     /// Dirty data in the range stays dirty until the disk has done its part, so that nothing is
-    /// lost if it fails.
+    /// lost if it fails. Clean sectors are forgotten at once.
     pub fn erase(&mut self, part: &Part, kind: EraseKind, out: &mut Outbox) -> bool {
         self.assert_part(part);
         let busy = line_parts(part.volume, part.range).find_map(|line| self.flight.busy(line.key));
@@ -36,6 +37,10 @@ impl<M: LineTable> Shard<M> {
                 let slot = self.slots.find(line.key).unwrap_or(NO_SLOT);
                 if slot != NO_SLOT {
                     self.slots.pin(slot);
+                    // The disk holds one or the other until it says which.
+                    let keep = self.is_planted(PlantedBug::KeepValidInErase);
+                    let meta = self.slots.get_mut(slot);
+                    meta.valid &= if keep { 0xff } else { !(line.mask & !meta.dirty) };
                 }
                 OpLine { key: line.key, slot, mask: line.mask }
             })

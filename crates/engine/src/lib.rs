@@ -30,6 +30,7 @@ mod key;
 mod meta;
 mod modes;
 mod read;
+mod recover;
 mod sabotage;
 mod shard;
 mod slots;
@@ -47,6 +48,7 @@ pub use key::LineKey;
 pub use meta::{LineMeta, LineTable, SLOTS_MAX, Slot};
 pub use modes::{Protection, WriteOutcome, WriteTerms};
 pub use read::{ReadOutcome, Touched};
+pub use recover::{Fate, Recovery, TableDamage};
 #[cfg(feature = "sabotage")]
 pub use sabotage::PlantedBug;
 pub use shard::{Shard, ShardConfig, ShardUsage};

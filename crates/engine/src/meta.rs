@@ -24,11 +24,14 @@ pub struct LineMeta {
     pub(crate) pins: u32,
     /// Sectors whose content is the newest.
     pub(crate) valid: u8,
-    /// Sectors whose content is newer than the disk's: always a part of `valid`.
+    /// Sectors whose content is newer than the disk's: always a part of `valid`. In a detached slot
+    /// these are the sectors whose newest content is still here and not yet where the line is now.
     pub(crate) dirty: u8,
     /// See the constants below.
     pub(crate) flags: u8,
-    pub(crate) reserved: u8,
+    /// Sectors that the call at hand has marked, and whose bytes are not there yet. Zero between
+    /// calls; what is set when a process dies is not to be believed by the next one.
+    pub(crate) filling: u8,
 }
 
 const _: () = assert!(size_of::<LineMeta>() == 16);
@@ -44,11 +47,27 @@ pub(crate) const DETACHED: u8 = 4;
 impl LineMeta {
     /// A slot that holds nothing.
     pub const FREE: Self =
-        Self { key: LineKey::NONE, pins: 0, valid: 0, dirty: 0, flags: 0, reserved: 0 };
+        Self { key: LineKey::NONE, pins: 0, valid: 0, dirty: 0, flags: 0, filling: 0 };
+
+    /// Lines with dirty sectors in a piece of a table as it lies in memory, whose length is a
+    /// multiple of a line's. Some that a killed process was about to write are counted as well.
+    pub fn dirty_in(table: &[u8]) -> u64 {
+        const DIRTY: usize = std::mem::offset_of!(LineMeta, dirty);
+        let lines = table.chunks_exact(size_of::<Self>());
+        lines.filter(|line| line[DIRTY] != 0).count() as u64
+    }
 
     pub(crate) const fn has(&self, flag: u8) -> bool {
         self.flags & flag != 0
     }
+}
+
+/// What is written before this is in the table before what is written after it, also when the
+/// process is killed in between. A killed thread has done its instructions up to one of them, and
+/// memory that others share shows them in that order; only the compiler has to be told.
+#[inline(always)]
+pub(crate) fn in_order() {
+    std::sync::atomic::compiler_fence(std::sync::atomic::Ordering::SeqCst);
 }
 
 /// Where a shard's table of lines lies: a plain vector in the lab, shared memory in the runtime.

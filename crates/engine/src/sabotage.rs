@@ -28,12 +28,20 @@ pub enum PlantedBug {
     KeepValidAfterErase,
     /// Who waits for an operation is not told when it fails.
     LoseWaitersOnError,
+    /// A write in write-back overwrites dirty sectors where they are.
+    OverwriteDirty,
+    /// What is on its way into a slot counts as there before it is.
+    TrustFilling,
+    /// A process that takes a pool over forgets what is in detached slots.
+    ForgetDetached,
+    /// An erase under way leaves its sectors valid.
+    KeepValidInErase,
 }
 
 impl PlantedBug {
     /// All of them.
     #[cfg(feature = "sabotage")]
-    pub const ALL: [Self; 11] = [
+    pub const ALL: [Self; 15] = [
         Self::KeepValidInWriteThrough,
         Self::SkipDestageUnderWrite,
         Self::IgnoreBusyInWriteBack,
@@ -45,6 +53,10 @@ impl PlantedBug {
         Self::CleanAfterFailedDestage,
         Self::KeepValidAfterErase,
         Self::LoseWaitersOnError,
+        Self::OverwriteDirty,
+        Self::TrustFilling,
+        Self::ForgetDetached,
+        Self::KeepValidInErase,
     ];
 }
 

@@ -6,7 +6,8 @@ use crate::meta::LineTable;
 use crate::slots::Slots;
 use crate::volume::VolumeState;
 use crate::{
-    Attempt, IoId, NoteKind, Outbox, Part, PartId, Protection, SLOTS_MAX, Slot, VolumeCounters,
+    Attempt, IoId, LineMeta, NoteKind, Outbox, Part, PartId, Protection, SLOTS_MAX, Slot,
+    VolumeCounters,
 };
 use forebay_policy::Eviction;
 use forebay_types::{ByteRange, Mode, VolumeId};
@@ -73,6 +74,8 @@ pub struct Shard<M> {
     pub(crate) volumes: Vec<Option<VolumeState>>,
     /// Dirty lines of all volumes.
     pub(crate) dirty_lines: usize,
+    /// Those of them that were found in the table, by volume, until the volume is added.
+    pub(crate) unclaimed: Vec<u64>,
     /// Lines of the part at hand and their slots; kept for its capacity only.
     pub(crate) scratch: Vec<(LinePart, Option<Slot>)>,
     /// Slots for the lines of the part at hand that need one; empty between calls.
@@ -88,12 +91,18 @@ impl<M: LineTable> Shard<M> {
     /// If the table is longer than [`SLOTS_MAX`] or a line in it is not free.
     pub fn new(lines: M, policy: Box<dyn Eviction>, config: ShardConfig) -> Self {
         assert!(lines.len() <= SLOTS_MAX, "a shard indexes at most {SLOTS_MAX} lines");
+        debug_assert!(lines.iter().all(|line| *line == LineMeta::FREE));
+        Self::over(lines, policy, config)
+    }
+
+    pub(crate) fn over(lines: M, policy: Box<dyn Eviction>, config: ShardConfig) -> Self {
         Self {
             config,
             slots: Slots::new(lines, policy),
             flight: Flight::default(),
             volumes: Vec::new(),
             dirty_lines: 0,
+            unclaimed: Vec::new(),
             scratch: Vec::new(),
             reserved: Vec::new(),
             #[cfg(feature = "sabotage")]
@@ -101,7 +110,7 @@ impl<M: LineTable> Shard<M> {
         }
     }
 
-    /// Begins to serve a volume.
+    /// Begins to serve a volume. Lines that were found of it are its own.
     ///
     /// # Panics
     /// If the number is in use.
@@ -112,6 +121,10 @@ impl<M: LineTable> Shard<M> {
         }
         assert!(self.volumes[at].is_none(), "{volume} is served already");
         self.volumes[at] = Some(VolumeState::new(size_bytes, mode, self.slots.capacity()));
+        self.claim(volume);
+        if mode == Mode::Bypass {
+            self.drop_clean(volume);
+        }
     }
 
     /// Forgets a volume and its lines.
@@ -284,6 +297,7 @@ impl<M: LineTable> Shard<M> {
             }
             dirty += state.dirty.len();
         }
+        dirty += self.unclaimed.iter().sum::<u64>() as usize;
         let dirty_in_table = self.slots.lines.iter().filter(|line| line.dirty != 0).count();
         assert_eq!(dirty, dirty_in_table, "every dirty line is in its volume's dirty set");
         assert_eq!(dirty, self.dirty_lines);

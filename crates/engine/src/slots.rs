@@ -3,9 +3,14 @@
 //! A slot is free, unused so far, resident (indexed and known to the policy) or detached: its line
 //! has moved to another slot, but somebody still uses the old data, or it holds data that nobody
 //! is to see yet. Only this module changes that; everybody else pins, unpins and asks.
+//!
+//! The table outlives the process, which may be killed between any two instructions, so each change
+//! is made in an order in which every state on the way can be told apart (`recover.rs` has the
+//! list). A slot that takes a line over says which sectors are still on their way; the slot that is
+//! left keeps its dirty bits until [`Slots::settle`], when the bytes have been copied.
 
 use crate::index::Index;
-use crate::meta::{DETACHED, LineTable, NO_SLOT};
+use crate::meta::{DETACHED, LineTable, NO_SLOT, in_order};
 use crate::{LineKey, LineMeta, Slot};
 use forebay_policy::{Eviction, Hint, Lines};
 
@@ -17,6 +22,10 @@ pub(crate) struct Slots<M> {
     free: Slot,
     /// Slots from here on were never used: their memory has never been touched.
     unused: Slot,
+    /// Slots with sectors on their way, and slots that were left for another one, each under a pin
+    /// more; empty between calls.
+    filled: Vec<Slot>,
+    left: Vec<Slot>,
     pub evictions: u64,
 }
 
@@ -37,7 +46,8 @@ impl Lines for View<'_> {
 impl<M: LineTable> Slots<M> {
     pub(crate) fn new(lines: M, policy: Box<dyn Eviction>) -> Self {
         let index = Index::new(lines.len());
-        Self { lines, index, policy, free: NO_SLOT, unused: 0, evictions: 0 }
+        let (filled, left) = (Vec::new(), Vec::new());
+        Self { lines, index, policy, free: NO_SLOT, unused: 0, filled, left, evictions: 0 }
     }
 
     pub(crate) fn capacity(&self) -> usize {
@@ -83,17 +93,27 @@ impl<M: LineTable> Slots<M> {
 
     /// Puts `key`, which must be absent, into a slot that was reserved for it.
     pub(crate) fn place(&mut self, slot: Slot, key: LineKey, hint: Hint) {
-        self.lines[slot as usize] = LineMeta { key, ..LineMeta::FREE };
+        self.name(slot, key, 0, 0);
         self.index.insert(key, slot);
         self.policy.on_insert(slot, key.hash(), hint);
+    }
+
+    /// Gives a reserved slot, in which nothing is valid, its name.
+    fn name(&mut self, slot: Slot, key: LineKey, pins: u32, flags: u8) {
+        let line = self.get_mut(slot);
+        debug_assert!(line.key == LineKey::NONE && line.valid | line.dirty | line.filling == 0);
+        line.pins = pins;
+        line.flags = flags;
+        in_order();
+        line.key = key;
+        in_order();
     }
 
     /// Makes room for `key` and pins it, without giving the line to anybody: a detached slot. It is
     /// adopted or relocated to later, or free with its last pin.
     pub(crate) fn reserve_detached(&mut self, key: LineKey) -> Option<Slot> {
         let slot = self.reserve(key)?;
-        let line = LineMeta { key, pins: 1, flags: DETACHED, ..LineMeta::FREE };
-        self.lines[slot as usize] = line;
+        self.name(slot, key, 1, DETACHED);
         Some(slot)
     }
 
@@ -103,22 +123,98 @@ impl<M: LineTable> Slots<M> {
         debug_assert!(line.has(DETACHED));
         line.flags = 0;
         let key = line.key;
-        self.index.insert(key, slot);
-        self.policy.on_insert(slot, key.hash(), Hint::Normal);
+        self.index_line(key, slot);
     }
 
-    /// Gives the line in `old` the slot `new`, reserved or detached, under one pin, and leaves
-    /// `old` to those who have it pinned. The caller copies the data.
+    /// Gives the line in `old` the slot `new`, reserved or detached, under one pin. The caller
+    /// copies the data, and the pin that it has on `old` goes with [`Slots::settle`].
     pub(crate) fn relocate(&mut self, old: Slot, new: Slot) {
         let line = *self.get(old);
         let key = line.key;
         debug_assert!(line.pins > 0, "the caller has the old slot pinned");
-        self.lines[new as usize] = LineMeta { pins: 1, ..line };
+        // From here on the old slot says by its dirty bits what only it has.
+        self.get_mut(old).flags = DETACHED;
+        in_order();
+        if self.get(new).key == LineKey::NONE {
+            self.name(new, key, 1, 0);
+        }
+        self.get_mut(new).filling = line.valid;
+        in_order();
+        self.get_mut(new).valid = line.valid;
+        in_order();
+        self.get_mut(new).dirty = line.dirty;
+        in_order();
+        self.get_mut(new).flags = line.flags;
         self.index.replace(key, old, new);
         self.policy.on_move(old, new, key.hash());
-        let old = self.get_mut(old);
-        old.flags = DETACHED;
-        old.dirty = 0;
+        self.filled.push(new);
+        self.leave(old);
+    }
+
+    /// Keeps what a detached slot holds until the call is settled, which then takes a pin away.
+    pub(crate) fn leave(&mut self, slot: Slot) {
+        self.left.push(slot);
+    }
+
+    /// Makes a slot findable as the place of a line, which must be absent.
+    pub(crate) fn index_line(&mut self, key: LineKey, slot: Slot) {
+        self.index.insert(key, slot);
+        self.policy.on_insert(slot, key.hash(), Hint::Normal);
+    }
+
+    /// Says how many slots of a table that was found were ever used.
+    pub(crate) const fn set_used(&mut self, used: Slot) {
+        self.unused = used;
+    }
+
+    /// Frees what is neither a line nor held, in a table that was found. Slots with lower numbers
+    /// are taken first.
+    pub(crate) fn free_the_rest(&mut self) {
+        for slot in (0..self.unused).rev() {
+            let line = *self.get(slot);
+            let is_line = line.key != LineKey::NONE && !line.has(DETACHED);
+            if !is_line && !self.left.contains(&slot) {
+                self.free_slot(slot);
+            }
+        }
+    }
+
+    /// Marks sectors dirty whose bytes are on their way. Returns the line, and whether it was
+    /// clean.
+    pub(crate) fn mark_dirty(&mut self, slot: Slot, mask: u8) -> (LineKey, bool) {
+        let line = self.get(slot);
+        let (key, was_clean) = (line.key, line.dirty == 0);
+        self.doubt(slot, mask);
+        self.get_mut(slot).valid |= mask;
+        in_order();
+        self.get_mut(slot).dirty |= mask;
+        (key, was_clean)
+    }
+
+    /// Says that what the table has of some sectors counts for nothing until the call is settled.
+    pub(crate) fn doubt(&mut self, slot: Slot, mask: u8) {
+        self.get_mut(slot).filling |= mask;
+        in_order();
+        self.filled.push(slot);
+    }
+
+    /// The bytes are where they belong: what was marked is true, and the slots that were left are
+    /// free, or with those who still use them.
+    pub(crate) fn settle(&mut self) {
+        in_order();
+        self.believe();
+        in_order();
+        while let Some(slot) = self.left.pop() {
+            self.get_mut(slot).dirty = 0;
+            self.unpin(slot);
+        }
+    }
+
+    /// The first half of it.
+    pub(crate) fn believe(&mut self) {
+        while let Some(slot) = self.filled.pop() {
+            self.get_mut(slot).filling = 0;
+        }
     }
 
     /// Takes a clean line out of the pool: at once, or with its last pin.
@@ -164,14 +260,28 @@ impl<M: LineTable> Slots<M> {
         let line = *self.get(victim);
         assert!(line.pins == 0 && line.dirty == 0, "the policy gave up a line that may not go");
         self.index.remove(line.key, victim, &self.lines);
+        self.clear(victim);
         self.evictions += 1;
         Some(victim)
+    }
+
+    /// Makes a slot one that holds nothing. The first step makes its data worth nothing; the other
+    /// way round, what was detached would look like a line for a moment.
+    pub(crate) fn clear(&mut self, slot: Slot) {
+        self.get_mut(slot).dirty = 0;
+        in_order();
+        self.get_mut(slot).valid = 0;
+        in_order();
+        self.get_mut(slot).key = LineKey::NONE;
+        in_order();
+        *self.get_mut(slot) = LineMeta::FREE;
     }
 
     /// Gives back a slot that holds no line any more.
     pub(crate) fn free_slot(&mut self, slot: Slot) {
         let next = self.free;
-        *self.get_mut(slot) = LineMeta { pins: next, ..LineMeta::FREE };
+        self.clear(slot);
+        self.get_mut(slot).pins = next;
         self.free = slot;
     }
 
@@ -183,6 +293,7 @@ impl<M: LineTable> Slots<M> {
 
     /// Panics where table, index, free list and policy contradict each other.
     pub(crate) fn self_check(&self) {
+        assert!(self.filled.is_empty() && self.left.is_empty(), "every call is settled");
         let mut free = 0;
         let mut at = self.free;
         while at != NO_SLOT {
@@ -198,6 +309,7 @@ impl<M: LineTable> Slots<M> {
                 continue;
             }
             assert!(line.dirty & !line.valid == 0, "dirty sectors are valid: {line:?}");
+            assert!(line.filling == 0, "nothing is on its way between calls: {line:?}");
             if line.has(DETACHED) {
                 assert!(line.pins > 0 && line.dirty == 0, "a detached slot is in use: {line:?}");
                 detached += 1;

@@ -78,7 +78,14 @@ impl VolumeState {
 
     pub(crate) fn set_mode(&mut self, mode: Mode, slots: usize) {
         self.mode = mode;
-        if mode == Mode::WriteBack && !self.dirty.is_allocated() {
+        if mode == Mode::WriteBack {
+            self.expect_dirty(slots);
+        }
+    }
+
+    /// Makes room for dirty lines.
+    pub(crate) fn expect_dirty(&mut self, slots: usize) {
+        if !self.dirty.is_allocated() {
             self.dirty = SlotSet::new(slots);
             self.aged = SlotSet::new(slots);
         }

@@ -6,8 +6,8 @@
 use crate::lab::LabCommand;
 use clap::{Args, Parser, Subcommand};
 use forebay_config::{
-    IoEngine, Listen, LogLevel, MemorySetting, Percent, Seconds, Settings, Source, Supply, TlsMode,
-    UpsWords, VolumeSpec, Workers, default_state,
+    IoEngine, KeeperMode, Listen, LogLevel, MemorySetting, Percent, Seconds, Settings, Source,
+    Supply, TlsMode, UpsWords, VolumeSpec, Workers, default_state,
 };
 use std::path::PathBuf;
 
@@ -37,6 +37,12 @@ pub(crate) enum Command {
     Volume(VolumeCommand),
     /// Write all dirty data to the disks and end a running forebay
     Stop(StateArguments),
+    /// Let the program now at the path of a running forebay go on with its pool
+    #[command(long_about = "Let the program now at the path of a running forebay go on with its \
+        pool.\nNothing is written to the disks first: what is dirty stays in memory, which a \
+        keeper holds. Clients connect again. If the new program does not come to serve, the one \
+        before goes on.")]
+    Upgrade(StateArguments),
     /// Replay traces and run simulations
     #[command(subcommand)]
     Lab(LabCommand),
@@ -118,6 +124,11 @@ pub(crate) struct ServeArguments {
     #[arg(long, value_name = "ENGINE")]
     io: Option<IoEngine>,
 
+    /// Who holds the pool, so that it outlives the server: auto, yes (a process of its own) or no
+    /// [default: auto, systemd where it keeps descriptors, otherwise yes]
+    #[arg(long, value_name = "WHO")]
+    keeper: Option<KeeperMode>,
+
     /// Supply that bridges a power failure: NAME@HOST:PORT of Network UPS Tools,
     /// NAME=command:PROGRAM or NAME=file:PATH; may be given several times
     #[arg(long, value_name = "SUPPLY")]
@@ -170,6 +181,7 @@ impl ServeArguments {
             state: self.state.state,
             workers: self.workers,
             io: self.io,
+            keeper: self.keeper,
             log: self.log,
             tls: self.tls,
             tls_cert: self.tls_cert,

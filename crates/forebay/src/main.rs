@@ -6,6 +6,7 @@
 
 mod cli;
 mod client;
+mod keeper;
 mod lab;
 mod logging;
 mod report;
@@ -22,10 +23,13 @@ fn main() -> ExitCode {
         Err(error) => return report::usage(&error),
     };
     let outcome = match cli.command {
-        Command::Serve(arguments) => run_server(arguments),
+        Command::Serve(arguments) => {
+            return run_server(arguments).unwrap_or_else(|error| report::failure(&error));
+        }
         Command::Status(arguments) => client::status(&arguments),
         Command::Volume(command) => client::volume(command),
         Command::Stop(arguments) => client::stop(&arguments),
+        Command::Upgrade(arguments) => client::upgrade(&arguments),
         Command::Lab(command) => lab::run(command),
     };
     match outcome {
@@ -34,8 +38,11 @@ fn main() -> ExitCode {
     }
 }
 
-fn run_server(arguments: cli::ServeArguments) -> anyhow::Result<()> {
+fn run_server(arguments: cli::ServeArguments) -> anyhow::Result<ExitCode> {
     let config = arguments.source().load()?;
     logging::start(config.log);
+    if keeper::is_wanted(config.keeper) {
+        return keeper::run();
+    }
     serve::run(config)
 }

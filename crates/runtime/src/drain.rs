@@ -15,6 +15,8 @@ use std::time::{Duration, Instant};
 
 /// How long clients may take to fetch their last replies.
 const FAREWELL: Duration = Duration::from_secs(5);
+/// How long an upgrade waits for what clients have asked for.
+const PAUSE: Duration = Duration::from_secs(1);
 /// How often a condition is looked at.
 const POLL: Duration = Duration::from_millis(5);
 /// How often progress is told.
@@ -162,6 +164,7 @@ impl Runtime {
             volumes[usize::from(id.0)] = None;
         })?;
         self.ask_all(|tasks| tasks.forget_volumes())?;
+        self.leave_pool(id);
         Ok(())
     }
 
@@ -223,9 +226,14 @@ impl Runtime {
     /// `progress` is told how many bytes are left, now and then.
     ///
     /// # Errors
-    /// The first volume whose disk fails or hangs. Then nothing is lost, and clients are served as
-    /// before.
+    /// The first volume whose disk fails or hangs, or, the first time, one that is not served and
+    /// has dirty lines. Then nothing is lost, and clients are served as before.
     pub fn stop(&self, mut progress: impl FnMut(u64)) -> Result<(), VolumeError> {
+        if let Some((name, dirty_bytes)) = self.unserved().into_iter().next()
+            && !self.shared.warned.swap(true, Ordering::Relaxed)
+        {
+            return Err(VolumeError::Unserved { name, dirty_bytes });
+        }
         // Most of it while clients are still served: it may take a while, and it may fail.
         self.flush_all(&mut progress)?;
         self.shared.stopping.store(true, Ordering::Relaxed);
@@ -243,6 +251,27 @@ impl Runtime {
             let _ = worker.join();
         }
         self.journals().iter().for_each(|journal| journal.close(true));
+        // From here on anybody may change the disks.
+        self.volumes().iter().for_each(|volume| self.leave_pool(volume.id));
+        if self.unserved().is_empty() {
+            self.shared.pool.close();
+        }
+        Ok(())
+    }
+
+    /// Lets clients go once what they asked for is answered, or after a moment. Nothing dirty is
+    /// brought to the disks: another process is to go on with the pool, as after a death.
+    ///
+    /// # Errors
+    /// The runtime is stopping already.
+    pub fn pause(&self) -> Result<(), VolumeError> {
+        self.shared.stopping.store(true, Ordering::Relaxed);
+        self.each_listener(|tasks, number, fd| tasks.stop_listening(number, fd))?;
+        self.ask_all(|tasks| tasks.dismiss(None))?;
+        let until = Instant::now() + PAUSE;
+        while self.busy(None)? > 0 && Instant::now() < until {
+            std::thread::sleep(POLL);
+        }
         Ok(())
     }
 

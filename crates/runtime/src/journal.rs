@@ -467,6 +467,23 @@ impl Journal {
         self.wait_for_superblock()
     }
 
+    /// A volume that is not served has everything on its disk: what is recorded of it is void.
+    pub(crate) fn void(
+        &self,
+        name: &str,
+        size_bytes: u64,
+        identity: [u8; 32],
+    ) -> Result<(), JournalError> {
+        let number = {
+            let mut state = self.lock();
+            let number = state.log.add_volume(name, size_bytes, identity);
+            number.map_err(|error| JournalError::Log { name: self.name.clone(), error })?
+        };
+        self.detach(number)?;
+        lock(&self.found).records.retain(|record| record.record.volume != number);
+        Ok(())
+    }
+
     /// Asks to record a write.
     pub(crate) fn admit(&self, part: &Part, fua: bool, durability: Durability) -> Admission {
         let mut state = self.lock();

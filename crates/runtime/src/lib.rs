@@ -5,6 +5,7 @@
 //! calls a shard inline under the shard's lock, for as long as a look-up takes, and sends hits from
 //! the pool without copying them. Volumes and listeners come and go while it runs.
 
+mod adopt;
 mod budget;
 mod conn;
 mod drain;
@@ -32,6 +33,7 @@ pub use journal::{
 };
 pub use listener::{Listener, TlsSetup};
 pub use patience::Patience;
+pub use pool::{PoolError, dirty_bytes_in, inherit, new_file as new_pool_file};
 pub use server::{
     Engine, Runtime, RuntimeConfig, StartError, VolumeChange, VolumeError, VolumeSettings,
 };

@@ -6,8 +6,12 @@
 
 use crate::server::{Runtime, VolumeError};
 use crate::shared::{JournalUse, Volume, lock};
+use forebay_backend::{AlignedBuffer, Blocking};
+use forebay_engine::LineKey;
 use forebay_journal::{Extent, Source};
-use forebay_types::{ByteRange, IoError, IoResult, REGION_BYTES, VolumeId};
+use forebay_types::{
+    ByteRange, IoError, IoResult, LINE_BYTES, REGION_BYTES, SECTOR_BYTES, VolumeId,
+};
 use std::sync::{Arc, Condvar, Mutex, PoisonError};
 use std::time::{Duration, Instant};
 
@@ -72,15 +76,75 @@ impl Runtime {
             bytes += range.len;
             batch.push((range, content));
             if batch_bytes >= BATCH_BYTES {
-                self.restore_batch(volume.id, std::mem::take(&mut batch)).map_err(failed)?;
+                let batch = std::mem::take(&mut batch);
+                self.restore_batch(volume.id, batch, false).map_err(failed)?;
                 batch_bytes = 0;
             }
         }
-        self.restore_batch(volume.id, batch).map_err(failed)?;
+        self.restore_batch(volume.id, batch, false).map_err(failed)?;
         finished(volume, used, bytes, begun)
     }
 
-    fn restore_batch(&self, volume: VolumeId, pieces: Vec<Piece>) -> IoResult {
+    /// Has the journal of a volume record all that is dirty of it in the pool of the process before:
+    /// the record of something may have been in that process's memory.
+    pub(crate) fn record_again(&self, volume: &Volume) -> Result<(), VolumeError> {
+        let Some(used) = &volume.journal else { return Ok(()) };
+        let failed = |error| VolumeError::Restore { name: volume.name.clone(), error };
+        let begun = Instant::now();
+        // Nobody is served before this is done. Records of what is found in the log count on.
+        used.journal.restored(used.number)?;
+        let mut places = Vec::new();
+        for number in 0..self.shared.shards.len() {
+            let dirty = self.shared.shard(number).dirty_sectors(volume.id);
+            places.extend(dirty.into_iter().map(|(key, mask)| (number, key, mask)));
+        }
+        let mut bytes = 0;
+        for places in places.chunks((BATCH_BYTES / LINE_BYTES) as usize) {
+            let mut batch: Vec<Piece> = Vec::new();
+            for &(shard, key, mask) in places {
+                let line = self.line_of(volume, shard, key, mask).map_err(failed)?;
+                batch.extend(runs_of(key, mask, &line));
+            }
+            bytes += batch.iter().map(|(range, _)| range.len).sum::<u64>();
+            self.restore_batch(volume.id, batch, true).map_err(failed)?;
+        }
+        if bytes > 0 {
+            tracing::info!(
+                "volume '{}': {bytes} bytes that its disk may lack are in the pool, and recorded \
+                 in its journal once more, in {} ms",
+                volume.name,
+                begun.elapsed().as_millis()
+            );
+        }
+        Ok(())
+    }
+
+    /// What a line holds in some of its sectors. A line that was dirty a moment ago is in the pool,
+    /// or has been destaged and is on the disk.
+    fn line_of(
+        &self,
+        volume: &Volume,
+        shard: usize,
+        key: LineKey,
+        mask: u8,
+    ) -> Result<AlignedBuffer, IoError> {
+        let mut line = AlignedBuffer::new(LINE_BYTES as usize);
+        {
+            let guard = self.shared.shard(shard);
+            if let Some(slot) = guard.slot_of(key, mask) {
+                self.shared.pool.copy_line(shard, slot, &mut line);
+                return Ok(line);
+            }
+        }
+        let left = volume.backend.description().size_bytes - key.offset();
+        let len = left.min(LINE_BYTES) as usize;
+        let mut there = AlignedBuffer::new(len);
+        Blocking::new(&*volume.backend).read(key.offset(), &mut there)?;
+        line[..len].copy_from_slice(&there);
+        Ok(line)
+    }
+
+    fn restore_batch(&self, volume: VolumeId, pieces: Vec<Piece>, records: bool) -> IoResult {
         let pieces = Arc::new(pieces);
         let mut result = Ok(());
         for _ in 0..TRIES_MAX {
@@ -91,7 +155,7 @@ impl Runtime {
                 for (range, content) in theirs.iter() {
                     let told = Arc::clone(&told);
                     let tell = Box::new(move |result| told.end(result));
-                    tasks.restore(volume, *range, content.as_deref(), tell);
+                    tasks.restore(volume, *range, content.as_deref(), records, tell);
                 }
             });
             asked.map_err(|_| IoError::Shutdown)?;
@@ -113,6 +177,25 @@ fn pieces_of(extent: &Extent) -> impl Iterator<Item = (&Extent, ByteRange)> {
     (0..len)
         .step_by(step as usize)
         .map(move |from| (extent, ByteRange::new(offset + from, step.min(len - from))))
+}
+
+/// These sectors of a line, in pieces.
+fn runs_of(key: LineKey, mask: u8, line: &[u8]) -> impl Iterator<Item = Piece> {
+    let sectors = (0..8).filter(move |sector| mask >> sector & 1 != 0);
+    let mut runs: Vec<ByteRange> = Vec::new();
+    for sector in sectors {
+        let offset = key.offset() + sector * SECTOR_BYTES;
+        match runs.last_mut() {
+            Some(run) if run.end() == offset => run.len += SECTOR_BYTES,
+            _ => runs.push(ByteRange::new(offset, SECTOR_BYTES)),
+        }
+    }
+    let bytes = |range: ByteRange| {
+        let from = (range.offset - key.offset()) as usize;
+        line[from..from + range.len as usize].to_vec()
+    };
+    let pieces: Vec<Piece> = runs.into_iter().map(|run| (run, Some(bytes(run)))).collect();
+    pieces.into_iter()
 }
 
 fn finished(

@@ -2,26 +2,27 @@
 
 pub(crate) use crate::listener::Listener;
 
+use crate::adopt::Beginning;
 use crate::budget::Budget;
 use crate::inquiry::Inquiries;
 use crate::journal::{Journal, JournalError, JournalSettings, VolumeJournal};
 use crate::memory_plan::MemoryPlan;
 use crate::patience::Patience;
-use crate::pool::Pool;
+use crate::pool::{Pool, PoolError};
 use crate::power::PowerUse;
 use crate::reactor::{EpollReactor, Reactor, UringReactor};
 use crate::shared::{FlushGate, Inbox, JournalUse, Message, Reads, Shared, Volume};
 use crate::stats::WorkerStats;
 use crate::worker::{Tasks, Worker};
 use forebay_backend::Backend;
-use forebay_engine::{Protection, Shard, ShardConfig};
+use forebay_engine::Protection;
 use forebay_nbd::{ExportInfo, Exports};
 use forebay_policy::PolicyKind;
 use forebay_types::limits::{VOLUME_NAME_BYTES_MAX, VOLUMES_MAX};
 use forebay_types::{IoError, Mode, VolumeId};
 use forebay_volume::{PowerGate, Streams};
 use std::io;
-use std::os::fd::RawFd;
+use std::os::fd::{OwnedFd, RawFd};
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 use std::sync::{Arc, Mutex, PoisonError, RwLock, mpsc};
 use std::thread::JoinHandle;
@@ -59,13 +60,8 @@ pub struct RuntimeConfig {
 #[non_exhaustive]
 pub enum StartError {
     /// The pool can't be had.
-    #[error("no memory for a pool of {bytes} bytes: {source}; give less with --memory")]
-    Pool {
-        /// Its size.
-        bytes: u64,
-        /// Why.
-        source: rustix::io::Errno,
-    },
+    #[error(transparent)]
+    Pool(#[from] PoolError),
     /// The kernel gives no ring.
     #[error("io_uring can't be used here: {0}; use --io epoll, or --io auto")]
     Ring(io::Error),
@@ -141,6 +137,31 @@ pub enum VolumeError {
         name: String,
         /// What the backing store said.
         error: IoError,
+    },
+    /// Another disk had its name when the pool was filled.
+    #[error(
+        "the pool holds {dirty_bytes} bytes that {backing} does not have, which was volume \
+         '{name}' before; serve it once more as it was, flush it, and then change it; or serve \
+         this one under another name"
+    )]
+    OtherDisk {
+        /// The volume.
+        name: String,
+        /// The backing store it had.
+        backing: String,
+        /// What is held.
+        dirty_bytes: u64,
+    },
+    /// A stop would lose what was found of it.
+    #[error(
+        "the pool holds {dirty_bytes} bytes of volume '{name}' that its disk does not have, and \
+         the volume is not served: add it as it was, or stop once more to lose them"
+    )]
+    Unserved {
+        /// The volume.
+        name: String,
+        /// What is held.
+        dirty_bytes: u64,
     },
     /// Its journal can't serve it.
     #[error(transparent)]
@@ -225,20 +246,26 @@ impl Runtime {
     /// # Errors
     /// As [`Runtime::start`].
     pub fn start_with(config: RuntimeConfig, patience: Patience) -> Result<Self, StartError> {
+        Self::start_over(config, patience, None)
+    }
+
+    /// The same over the memory file that a keeper holds, from [`crate::new_pool_file`]: an empty
+    /// one, or one with the pool of a process that is gone. What was served from it is to be added
+    /// with [`Runtime::add_volume`], and then [`Runtime::close_adoption`] called.
+    ///
+    /// # Errors
+    /// As [`Runtime::start`], or when what is kept there can't be used.
+    pub fn start_over(
+        config: RuntimeConfig,
+        patience: Patience,
+        kept: Option<OwnedFd>,
+    ) -> Result<Self, StartError> {
         let workers = config.workers.clamp(1, 64);
         let plan = MemoryPlan::new(config.memory_bytes, workers, config.journals);
         crate::memory::keep_at_most(plan.kept_bytes / workers as u64);
-        let pool = Pool::new(plan.pool_bytes, plan.shards)
-            .map_err(|source| StartError::Pool { bytes: plan.pool_bytes, source })?;
-        let shards = (0..plan.shards).map(|shard| {
-            let slots = pool.shard_slots();
-            let policy = config.policy.build(slots);
-            let mut config = ShardConfig::for_slots(slots);
-            // Shards take turns at a disk that is being read: it is the disk that is to be spared.
-            config.yield_ms_max *= plan.shards as u64;
-            let shard = Shard::new(pool.table(shard), policy, config);
-            (shard.hints(), Mutex::new(shard))
-        });
+        let pool = Pool::open(plan.pool_bytes, plan.shards, kept)?;
+        let shards = crate::adopt::shards(&pool, config.policy)?;
+        let shards = shards.into_iter().map(|shard| (shard.hints(), Mutex::new(shard)));
         let (hints, shards) = shards.unzip();
         let inboxes: Result<Vec<_>, _> = (0..workers).map(|_| Inbox::new().map(Arc::new)).collect();
         let shared = Arc::new(Shared {
@@ -256,6 +283,7 @@ impl Runtime {
             listeners: RwLock::default(),
             stopping: AtomicBool::new(false),
             power: PowerGate::default(),
+            warned: AtomicBool::new(false),
             pool,
         });
         let (engine, handles) = start_workers(&shared, config.engine)?;
@@ -318,7 +346,11 @@ impl Runtime {
     /// # Errors
     /// When its name or its disk is in use, or there are too many.
     pub fn add_volume(&self, settings: VolumeSettings) -> Result<VolumeId, VolumeError> {
+        if self.beginning_of(&settings) == Beginning::Settle {
+            self.settle_first(&settings)?;
+        }
         let _changing = self.changes.lock().unwrap_or_else(PoisonError::into_inner);
+        let beginning = self.beginning_of(&settings);
         let id = self.free_id(&settings)?;
         let description = settings.backend.description();
         let mut export = ExportInfo::new(id, settings.name, description.size_bytes);
@@ -377,7 +409,16 @@ impl Runtime {
         }
         volumes[at] = Some(Arc::clone(&volume));
         drop(volumes);
-        self.restore(&volume)?;
+        if self.shared.pool.is_adopted() {
+            // What the process before has written, and not flushed, is this one's to flush.
+            volume.flush.wrote();
+        }
+        match beginning {
+            Beginning::Fresh | Beginning::Keep => {}
+            Beginning::Restore => self.restore(&volume)?,
+            Beginning::Record | Beginning::Settle => self.record_again(&volume)?,
+        }
+        self.is_whole(id);
         volume.leaving.store(false, Ordering::Relaxed);
         Ok(id)
     }
@@ -401,11 +442,7 @@ impl Runtime {
                 });
             }
         }
-        let free = volumes.iter().position(Option::is_none).unwrap_or(volumes.len());
-        if free >= VOLUMES_MAX {
-            return Err(VolumeError::TooMany);
-        }
-        Ok(VolumeId(free as u16))
+        self.enter_pool(settings, &volumes)
     }
 
     /// The volume of this name.

@@ -240,6 +240,8 @@ pub(crate) struct Shared {
     pub stopping: AtomicBool,
     /// What may be dirty under the protection of supplies.
     pub power: PowerGate,
+    /// It was said that a stop loses something.
+    pub warned: AtomicBool,
 }
 
 impl Shared {

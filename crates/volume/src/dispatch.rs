@@ -362,9 +362,10 @@ impl<H: Host> Dispatcher<H> {
         let (memory, staged) = (job.memory.take(), std::mem::take(&mut job.staged));
         let from = (run.range.offset - request.range.offset) as usize;
         let payload = match (&memory, request.kind) {
-            (Some(memory), RequestKind::Write { .. } | RequestKind::Restore) => {
-                &memory.as_ref()[from..from + run.range.len as usize]
-            }
+            (
+                Some(memory),
+                RequestKind::Write { .. } | RequestKind::Restore | RequestKind::Record,
+            ) => &memory.as_ref()[from..from + run.range.len as usize],
             _ => &[],
         };
         let name = PartName { worker: self.worker, part, job: id };
@@ -415,7 +416,8 @@ impl<H: Host> Dispatcher<H> {
                     (step, touched)
                 });
             }
-            RequestKind::Write { fua } => {
+            RequestKind::Write { .. } | RequestKind::Record => {
+                let fua = request.kind != RequestKind::Write { fua: false };
                 let admission = host.admit(&part, fua);
                 self.try_write(host, &part, fua, admission, run, bytes)
             }

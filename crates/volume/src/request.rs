@@ -31,6 +31,9 @@ pub enum RequestKind {
         /// Whether a hole is acceptable.
         unmap: bool,
     },
+    /// Bytes that the pool or the disk has already: a write for the journal to have them, too. Not
+    /// for clients.
+    Record,
     /// The content is no longer of interest.
     Trim {
         /// Answer from stable storage only.

@@ -6,11 +6,11 @@ mod write_back;
 mod write_through;
 
 use crate::flight::{OpKind, WaitFor};
-use crate::key::{line_parts, mask_runs};
+use crate::key::line_parts;
 use crate::meta::LineTable;
 use crate::sabotage::PlantedBug;
 use crate::{Attempt, MemoryStep, Outbox, Part, Shard, Slot, Touched};
-use forebay_types::{IoError, Mode, SECTOR_BYTES};
+use forebay_types::{IoError, Mode};
 
 /// What became of a write.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -192,6 +192,12 @@ impl<M: LineTable> Shard<M> {
         }
     }
 
+    /// The memory steps of the call have been carried out: what it has marked is true from here
+    /// on. To be called after each call to the shard, before it is let go of.
+    pub fn settle_steps(&mut self) {
+        self.slots.settle();
+    }
+
     /// Moves a line that others have pinned (its one pin more is ours) to a slot of its own.
     /// The sectors in `rewritten` are about to be written, and need not come along.
     pub(crate) fn move_away(
@@ -209,16 +215,18 @@ impl<M: LineTable> Shard<M> {
     fn move_to(&mut self, slot: Slot, new: Slot, rewritten: u8, out: &mut Outbox) {
         let line = *self.slots.get(slot);
         self.slots.relocate(slot, new);
-        for (sector, sectors) in mask_runs(line.valid & !rewritten) {
-            let (offset, len) = (sector * SECTOR_BYTES as u32, sectors * SECTOR_BYTES as u32);
-            out.memory.push(MemoryStep::Copy { from: slot, to: new, offset, len });
+        out.memory.extend(MemoryStep::copies(slot, new, line.valid & !rewritten));
+        if self.is_planted(PlantedBug::ForgetDetached) {
+            self.slots.get_mut(slot).dirty = 0;
+        }
+        if self.is_planted(PlantedBug::TrustFilling) {
+            self.slots.believe();
         }
         if line.dirty != 0 {
             let destaging = self.flight.is_destaging(line.key, slot)
                 || self.is_planted(PlantedBug::ForgetMovedInFlush);
             self.volume_mut(line.key.volume()).dirty_moved(slot, new, destaging);
         }
-        self.slots.unpin(slot);
         let in_use = u64::from(line.pins > 1);
         self.volume_mut(line.key.volume()).counters.relocated_lines += in_use;
     }

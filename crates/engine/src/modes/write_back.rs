@@ -51,7 +51,7 @@ impl<M: LineTable> Shard<M> {
     }
 
     /// The common case by a short way: a write of one line that is there and that nobody uses.
-    /// Returns whether it was that.
+    /// Returns whether it was that, and could be done.
     fn overwrite_line(&mut self, part: &Part, out: &mut Outbox) -> bool {
         let mut lines = line_parts(part.volume, part.range);
         let (Some(line), None) = (lines.next(), lines.next()) else { return false };
@@ -61,6 +61,7 @@ impl<M: LineTable> Shard<M> {
             return false;
         }
         self.slots.touch(slot);
+        let Some(slot) = self.slot_to_change(slot, line.mask, out) else { return false };
         let fill = MemoryStep::Fill { slot, offset: line.offset, payload_offset: 0, len: line.len };
         out.memory.push(fill);
         self.mark_dirty(slot, line.mask);
@@ -69,6 +70,20 @@ impl<M: LineTable> Shard<M> {
         counters.writes_back += 1;
         // ACKNOWLEDGED: as below.
         true
+    }
+
+    /// The slot for a write to a line that nobody uses: its own, or, where dirty sectors are
+    /// written over, another one. Half a sector of each would be all that is left of something
+    /// acknowledged if the process were killed meanwhile.
+    fn slot_to_change(&mut self, slot: Slot, mask: u8, out: &mut Outbox) -> Option<Slot> {
+        if self.slots.get(slot).dirty & mask == 0 || self.is_planted(PlantedBug::OverwriteDirty) {
+            return Some(slot);
+        }
+        let new = self.slots.reserve(self.slots.get(slot).key)?;
+        self.slots.pin(slot);
+        self.move_to(slot, new, mask, out);
+        self.slots.unpin(new);
+        Some(new)
     }
 
     /// Gives every line in the scratch list a pinned slot that nobody else is using; or none of
@@ -87,7 +102,7 @@ impl<M: LineTable> Shard<M> {
         for at in (0..self.scratch.len()).rev() {
             let (line, found) = self.scratch[at];
             let slot = match found {
-                Some(slot) if self.may_overwrite(slot) => {
+                Some(slot) if self.may_overwrite(slot, line.mask) => {
                     self.slots.touch(slot);
                     slot
                 }
@@ -109,13 +124,14 @@ impl<M: LineTable> Shard<M> {
         true
     }
 
-    /// Reserves a slot for each line in the scratch list that is absent or in use by others. A
-    /// sector that changed under a reply could be sent half old and half new, so such a line moves.
+    /// Reserves a slot for each line in the scratch list that is absent, in use by others, or dirty
+    /// where it is written. A sector that changed under a reply could be sent half old and half
+    /// new, so such a line moves.
     fn reserve_slots(&mut self) -> bool {
         debug_assert!(self.reserved.is_empty());
         for at in 0..self.scratch.len() {
             let (line, found) = self.scratch[at];
-            if found.is_some_and(|slot| self.may_overwrite(slot)) {
+            if found.is_some_and(|slot| self.may_overwrite(slot, line.mask)) {
                 continue;
             }
             let Some(slot) = self.slots.reserve(line.key) else {
@@ -129,16 +145,19 @@ impl<M: LineTable> Shard<M> {
         true
     }
 
-    /// Whether nobody but the write at hand, which has it pinned, uses a slot.
-    fn may_overwrite(&self, slot: Slot) -> bool {
-        self.slots.get(slot).pins == 1 || self.is_planted(PlantedBug::OverwritePinned)
+    /// Whether nobody but the write at hand, which has it pinned, uses a slot, and nothing that is
+    /// only there is written over.
+    fn may_overwrite(&self, slot: Slot, mask: u8) -> bool {
+        let line = self.slots.get(slot);
+        let unused = line.pins == 1 || self.is_planted(PlantedBug::OverwritePinned);
+        unused && (line.dirty & mask == 0 || self.is_planted(PlantedBug::OverwriteDirty))
     }
 
     pub(super) fn mark_dirty(&mut self, slot: Slot, mask: u8) {
-        let line = self.slots.get_mut(slot);
-        let (key, was_clean) = (line.key, line.dirty == 0);
-        line.valid |= mask;
-        line.dirty |= mask;
+        let (key, was_clean) = self.slots.mark_dirty(slot, mask);
+        if self.is_planted(PlantedBug::TrustFilling) {
+            self.slots.believe();
+        }
         if was_clean {
             self.dirty_lines += 1;
             self.volume_mut(key.volume()).dirty.insert(slot);

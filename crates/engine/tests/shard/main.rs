@@ -1,6 +1,7 @@
-//! Tests of one shard, driven by hand (`rig.rs`): its rules one by one, and its sector masks
-//! against an oracle.
+//! Tests of one shard, driven by hand (`rig.rs`): its rules one by one, its sector masks
+//! against an oracle, and what is left of it when it is killed at any moment.
 
+mod kill;
 mod rig;
 mod rules;
 mod sectors;

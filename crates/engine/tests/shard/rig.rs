@@ -8,12 +8,86 @@ use forebay_engine::{
 };
 use forebay_policy::PolicyKind;
 use forebay_types::{ByteRange, IoError, IoResult, Mode, SECTOR_BYTES, VolumeId};
+use std::collections::HashMap;
+use std::ops::{Deref, DerefMut};
+use std::sync::{Arc, Mutex};
 
 pub const VOLUME: VolumeId = VolumeId(0);
 pub const LINE: u64 = 4096;
 
+/// A table that remembers, while it is asked to, what it was like before each change.
+#[derive(Default)]
+pub struct Table {
+    lines: Vec<LineMeta>,
+    pub trace: Arc<Mutex<Option<Vec<Vec<LineMeta>>>>>,
+}
+
+impl Table {
+    pub fn new(lines: Vec<LineMeta>) -> Self {
+        Self { lines, trace: Arc::default() }
+    }
+}
+
+impl Deref for Table {
+    type Target = [LineMeta];
+
+    fn deref(&self) -> &[LineMeta] {
+        &self.lines
+    }
+}
+
+impl DerefMut for Table {
+    fn deref_mut(&mut self) -> &mut [LineMeta] {
+        if let Some(trace) = &mut *self.trace.lock().unwrap() {
+            trace.push(self.lines.clone());
+        }
+        &mut self.lines
+    }
+}
+
+/// What a process leaves that is killed at some moment.
+#[derive(Clone)]
+pub struct Moment {
+    pub lines: Vec<LineMeta>,
+    pub pool: Vec<u64>,
+}
+
+/// A sector that was half written.
+pub const TORN: u64 = 0xdead_0000_dead;
+
+/// Carries out memory steps, with a stop in the middle of each sector and after it.
+pub fn carry_out(
+    steps: impl IntoIterator<Item = MemoryStep>,
+    pool: &mut [u64],
+    value: u64,
+    mut stop: impl FnMut(&[u64]),
+) {
+    for step in steps {
+        let (slot, offset, len) = match step {
+            MemoryStep::Fill { slot, offset, len, .. } => (slot, offset, len),
+            MemoryStep::Copy { to, offset, len, .. } => (to, offset, len),
+        };
+        for sector in 0..len / 512 {
+            let at = index(slot, offset + sector * 512);
+            let content = match step {
+                MemoryStep::Fill { .. } => value,
+                MemoryStep::Copy { from, .. } => pool[index(from, offset + sector * 512)],
+            };
+            pool[at] = TORN;
+            stop(pool);
+            pool[at] = content;
+            stop(pool);
+        }
+    }
+}
+
 pub struct Rig {
-    pub shard: Shard<Vec<LineMeta>>,
+    pub shard: Shard<Table>,
+    trace: Arc<Mutex<Option<Vec<Vec<LineMeta>>>>>,
+    /// Each moment since it was emptied, if it is wanted.
+    pub moments: Option<Vec<Moment>>,
+    /// What writes bring, by their parts.
+    values: HashMap<u64, u64>,
     pub pool: Vec<u64>,
     pub disk: Vec<u64>,
     /// I/Os under way, oldest first.
@@ -28,11 +102,15 @@ impl Rig {
     }
 
     pub fn with(slots: usize, lines: u64, mode: Mode, config: ShardConfig) -> Self {
-        let table = vec![LineMeta::FREE; slots];
+        let table = Table::new(vec![LineMeta::FREE; slots]);
+        let trace = Arc::clone(&table.trace);
         let mut shard = Shard::new(table, PolicyKind::Lru.build(slots), config);
         shard.add_volume(VOLUME, lines * LINE, mode);
         Self {
             shard,
+            trace,
+            moments: None,
+            values: HashMap::new(),
             pool: vec![u64::MAX; slots * 8],
             disk: (0..lines * 8).map(Self::on_disk).collect(),
             ios: Vec::new(),
@@ -50,19 +128,35 @@ impl Rig {
         Part { id: PartId(id), volume: VOLUME, range: ByteRange::new(offset, len), restores: false }
     }
 
+    /// Begins to remember what the table and the pool are like at each moment.
+    pub fn remember(&mut self) {
+        *self.trace.lock().unwrap() = Some(Vec::new());
+        self.moments = Some(Vec::new());
+    }
+
+    fn take_trace(&mut self) {
+        let lines = self.trace.lock().unwrap().as_mut().map(std::mem::take);
+        if let Some(moments) = &mut self.moments {
+            let pool = &self.pool;
+            let moment = |lines| Moment { lines, pool: pool.clone() };
+            moments.extend(lines.unwrap_or_default().into_iter().map(moment));
+        }
+    }
+
     fn settle(&mut self, value: u64) {
-        for step in self.out.memory.drain(..) {
-            match step {
-                MemoryStep::Fill { slot, offset, len, .. } => {
-                    let at = index(slot, offset);
-                    self.pool[at..at + (len / 512) as usize].fill(value);
-                }
-                MemoryStep::Copy { from, to, offset, len } => {
-                    let from = index(from, offset);
-                    let count = (len / 512) as usize;
-                    self.pool.copy_within(from..from + count, index(to, offset));
-                }
+        self.take_trace();
+        let steps: Vec<MemoryStep> = self.out.memory.drain(..).collect();
+        let Self { shard, moments, pool, .. } = self;
+        let lines = moments.is_some().then(|| shard.table().to_vec());
+        carry_out(steps, pool, value, |pool| {
+            if let (Some(moments), Some(lines)) = (moments.as_mut(), &lines) {
+                moments.push(Moment { lines: lines.clone(), pool: pool.to_vec() });
             }
+        });
+        self.shard.settle_steps();
+        self.take_trace();
+        if let Some(moments) = &mut self.moments {
+            moments.push(Moment { lines: self.shard.table().to_vec(), pool: self.pool.clone() });
         }
         self.ios.append(&mut self.out.ios);
         self.answers.append(&mut self.out.answers);
@@ -84,6 +178,7 @@ impl Rig {
         attempt: Attempt,
     ) -> WriteOutcome {
         let part = Self::part(id, offset, len);
+        self.values.insert(id, value);
         let outcome =
             self.shard.write(&part, WriteTerms { fua, through: false }, attempt, &mut self.out);
         self.settle(value);
@@ -95,6 +190,7 @@ impl Rig {
         let mut slots = Vec::new();
         let range = ByteRange::new(offset, len);
         let has_room = self.shard.stage(VOLUME, range, &mut slots);
+        self.take_trace();
         self.shard.self_check();
         for sector in 0..len / SECTOR_BYTES {
             let at = offset % LINE + sector * SECTOR_BYTES;
@@ -167,12 +263,21 @@ impl Rig {
         self.settle(0);
     }
 
-    /// Ends the I/O at `at` of [`Rig::ios`]. Writes from private memory put 0 on the disk.
+    /// Ends the I/O at `at` of [`Rig::ios`].
     pub fn end(&mut self, at: usize, result: IoResult) {
         let io = self.ios.remove(at);
+        self.take_trace();
+        self.carry_to_disk(&io, result);
+        self.shard.complete(io.id, result, 0, &mut self.out);
+        self.settle(0);
+    }
+
+    /// What an I/O does to disk and pool.
+    pub fn carry_to_disk(&mut self, io: &IoAction, result: IoResult) {
+        let value = io.part.and_then(|part| self.values.get(&part.0)).copied().unwrap_or(0);
         let mut sector = (io.range.offset / SECTOR_BYTES) as usize;
         let last = (io.range.end() / SECTOR_BYTES) as usize;
-        if matches!(io.verb, IoVerb::Zero { .. } | IoVerb::Discard) {
+        if matches!(io.verb, IoVerb::Zero { .. } | IoVerb::Discard) && result.is_ok() {
             self.disk[sector..last].fill(0);
         }
         for segment in &io.segments {
@@ -189,12 +294,10 @@ impl Rig {
                     let at = index(slot, offset);
                     on_disk.copy_from_slice(&self.pool[at..at + count]);
                 }
-                (_, IoVerb::Write { .. }) => on_disk.fill(0),
+                (_, IoVerb::Write { .. }) => on_disk.fill(value),
                 _ => {}
             }
         }
-        self.shard.complete(io.id, result, 0, &mut self.out);
-        self.settle(0);
     }
 
     /// Ends all I/Os well, and those that follow from them, until there are none.
@@ -251,6 +354,6 @@ pub fn after(error: Option<IoError>) -> Attempt {
     Attempt::default().after(error)
 }
 
-fn index(slot: u32, offset: u32) -> usize {
+pub fn index(slot: u32, offset: u32) -> usize {
     (slot * 8 + offset / 512) as usize
 }

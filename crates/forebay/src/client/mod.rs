@@ -14,6 +14,7 @@ use bar::Bar;
 use forebay_api::{BlockingClient, VolumeStatus};
 use forebay_config::{CONTROL_SOCKET, VolumeChange, default_state};
 use serde_json::to_string_pretty;
+use std::time::{Duration, Instant};
 
 /// `forebay status`.
 pub(crate) fn status(arguments: &ShowArguments) -> anyhow::Result<()> {
@@ -64,6 +65,9 @@ pub(crate) fn volume(command: VolumeCommand) -> anyhow::Result<()> {
     }
 }
 
+/// How long the next process may take until it answers.
+const UPGRADE_WAIT: Duration = Duration::from_secs(60);
+
 /// `forebay stop`.
 pub(crate) fn stop(arguments: &StateArguments) -> anyhow::Result<()> {
     let client = connect(arguments)?;
@@ -77,6 +81,25 @@ pub(crate) fn stop(arguments: &StateArguments) -> anyhow::Result<()> {
     }
     Err(anyhow!(
         "forebay process {pid} has written all dirty data and is still there: look into its log"
+    ))
+}
+
+/// `forebay upgrade`.
+pub(crate) fn upgrade(arguments: &StateArguments) -> anyhow::Result<()> {
+    let client = connect(arguments)?;
+    let before = client.status()?;
+    client.upgrade()?;
+    let until = Instant::now() + UPGRADE_WAIT;
+    while Instant::now() < until {
+        match client.status() {
+            Ok(status) if status.pid != before.pid => {
+                return print(&format!("forebay {} goes on\n", status.version));
+            }
+            _ => std::thread::sleep(Duration::from_millis(20)),
+        }
+    }
+    Err(anyhow!(
+        "forebay has left its pool to the next process, which does not answer: look into its log"
     ))
 }
 

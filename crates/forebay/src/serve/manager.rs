@@ -12,6 +12,8 @@ use forebay_runtime::{
     Runtime, RuntimeStatus, TlsSetup, VolumeChange as RuntimeChange, VolumeError, VolumeSettings,
 };
 use std::cell::Cell;
+use std::path::PathBuf;
+use std::sync::atomic::{AtomicBool, Ordering};
 use std::sync::{Arc, Mutex, MutexGuard, OnceLock, PoisonError};
 use std::time::Duration;
 use tokio::sync::Notify;
@@ -30,6 +32,9 @@ pub(super) struct Daemon {
     /// How long adding a volume waits for a disk that another process has.
     in_use_wait: Duration,
     stopped: Notify,
+    /// The program that can go on with the pool, if somebody keeps it.
+    successor: Option<PathBuf>,
+    is_upgrade: AtomicBool,
 }
 
 struct State {
@@ -57,7 +62,19 @@ impl Daemon {
             journals,
             in_use_wait: Duration::ZERO,
             stopped: Notify::new(),
+            successor: None,
+            is_upgrade: AtomicBool::new(false),
         }
+    }
+
+    /// Names the program that can go on with the pool.
+    pub(super) fn set_successor(&mut self, program: Option<PathBuf>) {
+        self.successor = program;
+    }
+
+    /// Whether another process is to go on with the pool.
+    pub(super) fn is_upgrade(&self) -> bool {
+        self.is_upgrade.load(Ordering::Relaxed)
     }
 
     /// Sets how long adding a volume waits for a disk that another process has.
@@ -78,8 +95,14 @@ impl Daemon {
         self.power.get().map(Power::status)
     }
 
-    /// Says which journals hold data of volumes that are not served.
+    /// Says which journals hold data of volumes that are not served, and which the pool does.
     pub(super) fn report_unserved(&self) {
+        for (volume, bytes) in self.runtime.close_adoption() {
+            tracing::warn!(
+                "the pool holds {bytes} bytes of volume {volume}, which is not served: they are \
+                 kept until it is"
+            );
+        }
         self.journals.report_unserved();
     }
 
@@ -283,6 +306,25 @@ impl Manager for Daemon {
                 let _ = std::fs::remove_file(path);
             }
         }
+        self.stopped.notify_one();
+        Ok(())
+    }
+
+    fn upgrade(&self) -> Result<(), Problem> {
+        let _claim = self.claims.everything()?;
+        let Some(program) = &self.successor else {
+            let message = "nobody keeps the pool while another program takes its place";
+            let remedy = "stop and start instead, or start with --keeper auto from now on";
+            return Err(Problem::new(ErrorKind::Invalid, message.to_owned(), remedy));
+        };
+        // A file that is no program is noticed before anybody is sent away.
+        let tried = std::process::Command::new(program).arg("--version").output();
+        if !tried.is_ok_and(|tried| tried.status.success()) {
+            let message = format!("{} does not start", program.display());
+            return Err(Problem::new(ErrorKind::Failed, message, "put a forebay that does there"));
+        }
+        self.runtime.pause().map_err(problem)?;
+        self.is_upgrade.store(true, Ordering::Relaxed);
         self.stopped.notify_one();
         Ok(())
     }

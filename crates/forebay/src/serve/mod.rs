@@ -9,17 +9,21 @@ mod power;
 mod report;
 mod tls;
 
+use crate::keeper::{self, Kept};
 use crate::signals::{Signal, Signals};
 use anyhow::Context;
 use forebay_config::{Config, IoEngine, MemInfo, Workers};
 use forebay_control::{Manager, Server, StateDir};
-use forebay_runtime::{Engine, Runtime, RuntimeConfig};
+use forebay_runtime::{Engine, Patience, Runtime, RuntimeConfig};
 use forebay_types::Size;
 use journals::Journals;
 use manager::Daemon;
 use rustix::process::{Resource, Rlimit, getrlimit, setrlimit};
+use std::os::fd::OwnedFd;
+use std::process::ExitCode;
 use std::sync::Arc;
 use std::time::Duration;
+use tokio::net::UnixStream;
 
 /// More workers than this gain nothing where nobody has asked for them.
 const WORKERS_AUTO_MAX: usize = 8;
@@ -32,7 +36,8 @@ const IN_USE_WAIT: Duration = Duration::from_secs(5);
 ///
 /// # Errors
 /// The daemon can't be started, or can't write all dirty data to the disks when it stops.
-pub(crate) fn run(config: Config) -> anyhow::Result<()> {
+pub(crate) fn run(config: Config) -> anyhow::Result<ExitCode> {
+    let mut kept = Kept::take(config.keeper)?;
     let state = StateDir::take_within(&config.state, IN_USE_WAIT)?;
     let tokio = tokio::runtime::Builder::new_multi_thread()
         .worker_threads(1)
@@ -43,7 +48,11 @@ pub(crate) fn run(config: Config) -> anyhow::Result<()> {
     // Before anything that a signal must not tear.
     let signals = Signals::listen().context("signals can't be handled")?;
     let control = Server::bind(&state)?;
-    let daemon = Arc::new(start(config)?);
+    let mut daemon = start(config, kept.pool.take())?;
+    daemon.set_successor(kept.successor.take());
+    let daemon = Arc::new(daemon);
+    kept.serving();
+    let line = kept.line().context("the keeper can't be listened to")?;
     let (leave, left) = tokio::sync::watch::channel(false);
     let manager: Arc<dyn Manager> = Arc::clone(&daemon) as _;
     let mut ended = left.clone();
@@ -51,15 +60,19 @@ pub(crate) fn run(config: Config) -> anyhow::Result<()> {
         let _ = ended.wait_for(|end| *end).await;
     };
     let serving = tokio.spawn(control.run(manager, end));
-    tokio.block_on(wait(&daemon, signals))?;
+    tokio.block_on(wait(&daemon, signals, line))?;
     // The receiver is the control server, which ends with it.
     let _ = leave.send(true);
     tokio.block_on(serving)??;
     drop(inside);
     // A command that hangs in a disk's opening has nothing to lose.
     tokio.shutdown_background();
+    if daemon.is_upgrade() {
+        tracing::info!("the pool is left to the next process");
+        return Ok(ExitCode::from(keeper::UPGRADE_CODE));
+    }
     tracing::info!("everything is on the disks; good-bye");
-    Ok(())
+    Ok(ExitCode::SUCCESS)
 }
 
 /// Takes as many descriptors as the system lets us: each client is one.
@@ -72,12 +85,12 @@ fn raise_descriptor_limit() {
 }
 
 /// Starts the runtime, opens the volumes, and lets clients in.
-fn start(config: Config) -> anyhow::Result<Daemon> {
+fn start(config: Config, pool: Option<OwnedFd>) -> anyhow::Result<Daemon> {
     raise_descriptor_limit();
     let memory_bytes =
         MemInfo::read().context("the machine's memory can't be read")?.resolve(config.memory)?;
     let tls = tls::load(&config.tls)?;
-    let runtime = Runtime::start(RuntimeConfig {
+    let settings = RuntimeConfig {
         memory_bytes,
         workers: match config.workers {
             Workers::Count(count) => count,
@@ -92,7 +105,8 @@ fn start(config: Config) -> anyhow::Result<Daemon> {
         },
         policy: forebay_policy::PolicyKind::default(),
         journals: journals::count(&config.volumes),
-    })?;
+    };
+    let runtime = Runtime::start_over(settings, Patience::default(), pool)?;
     tracing::info!("{} of memory, clients and files by {}", Size(memory_bytes), runtime.engine());
     let volumes = config.volumes.clone();
     let listeners = config.nbd.clone();
@@ -112,10 +126,18 @@ fn start(config: Config) -> anyhow::Result<Daemon> {
 }
 
 /// Waits until a signal or a client of the control server says stop, and it has been done.
-async fn wait(daemon: &Arc<Daemon>, mut signals: Signals) -> anyhow::Result<()> {
+async fn wait(
+    daemon: &Arc<Daemon>,
+    mut signals: Signals,
+    mut line: Option<UnixStream>,
+) -> anyhow::Result<()> {
     loop {
         let signal = tokio::select! {
             signal = signals.next() => signal,
+            () = keeper::wait_until_gone(&mut line) => {
+                tracing::error!("the keeper is gone, and with this process the pool would be");
+                Signal::Stop
+            }
             () = daemon.stopped() => return Ok(()),
         };
         let daemon = Arc::clone(daemon);

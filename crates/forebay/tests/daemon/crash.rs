@@ -7,26 +7,37 @@ use crate::process::Daemon;
 use forebay_nbd::Command;
 use std::time::{Duration, Instant};
 
-const MIB: u64 = 1 << 20;
-const SIZE_BYTES: u64 = 16 * MIB;
-const LINES: u64 = SIZE_BYTES / 4096;
+pub const MIB: u64 = 1 << 20;
+pub const SIZE_BYTES: u64 = 16 * MIB;
+pub const LINES: u64 = SIZE_BYTES / 4096;
 
 /// What a line was last written with, and may be as long as that is not on the disk.
 #[derive(Clone, Default)]
-struct Line {
+pub struct Line {
     /// The newest version that must be there.
     promised: u64,
     /// The newest version that was sent.
     sent: u64,
 }
 
-fn content(line: u64, version: u64) -> Vec<u8> {
+pub fn content(line: u64, version: u64) -> Vec<u8> {
     if version == 0 { vec![0; 4096] } else { Random::new(line << 32 | version).bytes(4096) }
 }
 
 /// Writes for a while, with the daemon killed while requests are in flight.
 fn write_and_kill(daemon: Daemon, lines: &mut [Line], random: &mut Random, waits: bool) {
-    let mut client = daemon.client("disk");
+    let client = daemon.client("disk");
+    write_until(client, lines, random, waits, || daemon.kill());
+}
+
+/// Writes for a while, until something happens while requests are in flight.
+pub fn write_until(
+    mut client: Client,
+    lines: &mut [Line],
+    random: &mut Random,
+    waits: bool,
+    end: impl FnOnce(),
+) {
     let mut in_flight: Vec<(u64, u64, u64)> = Vec::new();
     // What is acknowledged and not flushed yet.
     let mut acknowledged = vec![0; lines.len()];
@@ -63,10 +74,10 @@ fn write_and_kill(daemon: Daemon, lines: &mut [Line], random: &mut Random, waits
             line.promised = line.promised.max(version);
         }
     }
-    daemon.kill();
+    end();
 }
 
-fn check(disk: &[u8], lines: &mut [Line]) {
+pub fn check(disk: &[u8], lines: &mut [Line]) {
     for (number, (line, found)) in lines.iter_mut().zip(disk.chunks(4096)).enumerate() {
         let versions = line.promised..=line.sent;
         let version = versions.rev().find(|&version| content(number as u64, version) == found);

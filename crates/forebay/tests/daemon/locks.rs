@@ -46,7 +46,7 @@ fn a_start_does_not_wait_for_ever_and_says_that_it_waits() {
     let volume = disk(directory.path());
     let mut holder = hold(&directory.path().join("disk.img"), "60");
     let output = Command::new(env!("CARGO_BIN_EXE_forebay"))
-        .args(["serve", "--memory", "64MiB", "--volume", &volume, "--state"])
+        .args(["serve", "--keeper", "no", "--memory", "64MiB", "--volume", &volume, "--state"])
         .arg(directory.path().join("state"))
         .output()
         .unwrap();

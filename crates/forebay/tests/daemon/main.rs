@@ -7,6 +7,7 @@
 mod common;
 mod connections;
 mod crash;
+mod kept;
 mod libnbd;
 mod listening;
 mod locks;

@@ -9,6 +9,8 @@ use std::process::{Child, Command, Stdio};
 /// A running daemon; killed when dropped.
 pub struct Daemon {
     child: Child,
+    /// It has a keeper, which is the child.
+    is_kept: bool,
     /// Where clients connect.
     pub socket: PathBuf,
 }
@@ -19,6 +21,68 @@ impl Daemon {
         Self::start_with(directory, io, memory, volumes, &[])
     }
 
+    /// The same with a keeper.
+    pub fn start_kept(directory: &Path, io: &str, memory: &str, volumes: &[String]) -> Self {
+        let program = Path::new(env!("CARGO_BIN_EXE_forebay"));
+        let mut command = Self::command(program, directory, io, memory, volumes);
+        command.args(["--keeper", "yes"]);
+        Self::spawn_kept(command, directory)
+    }
+
+    /// The same from another file of the program.
+    pub fn start_kept_from(
+        program: &Path,
+        directory: &Path,
+        memory: &str,
+        volumes: &[String],
+    ) -> Self {
+        let mut command = Self::command(program, directory, "auto", memory, volumes);
+        command.args(["--keeper", "yes"]);
+        Self::spawn_kept(command, directory)
+    }
+
+    /// The same with a configuration file, and a log.
+    pub fn start_kept_with(directory: &Path, log: std::fs::File, file: &Path) -> Self {
+        let program = Path::new(env!("CARGO_BIN_EXE_forebay"));
+        let mut command = Self::command(program, directory, "auto", "64MiB", &[]);
+        command.args(["--keeper", "yes", "--config"]).arg(file).stderr(log);
+        Self::spawn_kept(command, directory)
+    }
+
+    fn spawn_kept(command: Command, directory: &Path) -> Self {
+        let mut daemon = Self::spawn(command, directory.join("nbd.sock"));
+        daemon.is_kept = true;
+        daemon
+    }
+
+    /// Starts a server as a service manager does: with these variables, and a descriptor that it
+    /// has stored.
+    pub fn start_under(
+        directory: &Path,
+        volume: &str,
+        variables: &[(&str, &str)],
+        stored: Option<std::os::fd::OwnedFd>,
+    ) -> Self {
+        // The shell puts the descriptor where it belongs, and knows the number of the process.
+        let mut command = Command::new("sh");
+        let script = match stored {
+            Some(_) => {
+                "exec 3<>/dev/fd/0 0</dev/null; LISTEN_PID=$$ LISTEN_FDS=1 \
+                        LISTEN_FDNAMES=forebay-pool exec \"$@\""
+            }
+            None => "exec \"$@\" </dev/null",
+        };
+        command.args(["-c", script, "sh", env!("CARGO_BIN_EXE_forebay")]);
+        command.args(["serve", "--memory", "64MiB", "--workers", "2", "--log", "warn"]);
+        command.args(["--volume", volume, "--state"]).arg(directory.join("state"));
+        command.arg("--nbd").arg(format!("unix:{}", directory.join("nbd.sock").display()));
+        command.envs(variables.iter().copied());
+        if let Some(stored) = stored {
+            command.stdin(Stdio::from(stored));
+        }
+        Self::spawn(command, directory.join("nbd.sock"))
+    }
+
     /// The same with more arguments.
     pub fn start_with(
         directory: &Path,
@@ -27,25 +91,38 @@ impl Daemon {
         volumes: &[String],
         arguments: &[&str],
     ) -> Self {
+        let program = Path::new(env!("CARGO_BIN_EXE_forebay"));
+        let mut command = Self::command(program, directory, io, memory, volumes);
+        // What kills the process is to end the pool as well.
+        command.args(["--keeper", "no"]).args(arguments);
+        Self::spawn(command, directory.join("nbd.sock"))
+    }
+
+    fn command(
+        program: &Path,
+        directory: &Path,
+        io: &str,
+        memory: &str,
+        volumes: &[String],
+    ) -> Command {
         let socket = directory.join("nbd.sock");
-        let mut command = Command::new(env!("CARGO_BIN_EXE_forebay"));
+        let mut command = Command::new(program);
         command
             .args(["serve", "--io", io, "--memory", memory, "--workers", "2", "--log", "warn"])
             .arg("--state")
             .arg(directory.join("state"))
             .arg("--nbd")
             .arg(format!("unix:{}", socket.display()))
-            .args(arguments)
             .stdin(Stdio::null());
         for volume in volumes {
             command.args(["--volume", volume]);
         }
-        Self::spawn(command, socket)
+        command
     }
 
     /// Starts a command that is a daemon, and waits until clients can connect.
     pub fn spawn(mut command: Command, socket: PathBuf) -> Self {
-        let mut daemon = Self { child: command.spawn().unwrap(), socket };
+        let mut daemon = Self { child: command.spawn().unwrap(), is_kept: false, socket };
         wait_until("the daemon answers", PATIENCE, || {
             // What was killed a moment ago keeps its disk locked until the kernel has taken its
             // rings apart: a start waits for that.
@@ -65,6 +142,40 @@ impl Daemon {
     pub fn kill(mut self) {
         self.child.kill().unwrap();
         self.child.wait().unwrap();
+    }
+
+    /// The process that serves.
+    pub fn server(&self) -> rustix::process::Pid {
+        let keeper = self.child.id();
+        if !self.is_kept {
+            return rustix::process::Pid::from_child(&self.child);
+        }
+        let children = format!("/proc/{keeper}/task/{keeper}/children");
+        let mut found = None;
+        wait_until("there is a server", PATIENCE, || {
+            let children = std::fs::read_to_string(&children).unwrap();
+            found = children.trim().parse().ok().and_then(rustix::process::Pid::from_raw);
+            found.is_some()
+        });
+        found.unwrap()
+    }
+
+    /// Kills the server, and leaves the keeper to start another one.
+    pub fn kill_server(&self) {
+        rustix::process::kill_process(self.server(), rustix::process::Signal::KILL).unwrap();
+    }
+
+    /// Kills the keeper, and leaves the server.
+    pub fn kill_keeper(mut self) {
+        assert!(self.is_kept);
+        self.is_kept = false;
+        self.child.kill().unwrap();
+        self.child.wait().unwrap();
+    }
+
+    /// Whether the child, a keeper or a server, has ended, and how.
+    pub fn ended(&mut self) -> Option<std::process::ExitStatus> {
+        self.child.try_wait().unwrap()
     }
 
     /// Sends it a signal to stop.
@@ -107,6 +218,9 @@ impl Daemon {
 
 impl Drop for Daemon {
     fn drop(&mut self) {
+        if self.is_kept && self.ended().is_none() {
+            self.kill_server();
+        }
         let _ = self.child.kill();
         let _ = self.child.wait();
     }

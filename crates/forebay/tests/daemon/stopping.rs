@@ -22,7 +22,7 @@ fn a_signal_does_not_end_a_daemon_whose_disk_fails() {
     let mut command = Command::new(env!("CARGO_BIN_EXE_forebay"));
     let back = "mode=write-back,protection=none,accept-loss=yes";
     command
-        .args(["serve", "--memory", "64MiB", "--workers", "1", "--log", "info"])
+        .args(["serve", "--memory", "64MiB", "--workers", "1", "--log", "info", "--keeper", "no"])
         .args(["--volume", &volume("writes", "write", back)])
         .args(["--volume", &volume("flushes", "flush", "mode=write-through")])
         .arg("--state")

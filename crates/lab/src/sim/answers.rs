@@ -121,7 +121,10 @@ impl World {
             RequestKind::Checkpoint => {
                 self.destaged(asked.request.volume, asked.submitted, result);
             }
-            RequestKind::Restore | RequestKind::RestoreZero { .. } | RequestKind::Sync => {}
+            RequestKind::Restore
+            | RequestKind::RestoreZero { .. }
+            | RequestKind::Record
+            | RequestKind::Sync => {}
             RequestKind::Read | RequestKind::Flush | RequestKind::Prefetch => {}
             _ => self.end_change(&asked, result),
         }
@@ -173,7 +176,7 @@ impl World {
             RequestKind::Flush | RequestKind::Destage | RequestKind::Checkpoint => {
                 matches!(fault, FaultKind::Write | FaultKind::Flush)
             }
-            RequestKind::Restore => fault == FaultKind::Write,
+            RequestKind::Restore | RequestKind::Record => fault == FaultKind::Write,
             RequestKind::RestoreZero { .. } => fault == FaultKind::Erase,
             RequestKind::Prefetch => false,
         };

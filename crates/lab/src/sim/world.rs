@@ -307,6 +307,7 @@ impl Host for World {
             self.carry_out(shard, out.memory[at], payload);
         }
         out.memory.clear();
+        self.shards[shard].shard.settle_steps();
         for at in 0..out.notes.len() {
             let note = out.notes[at].clone();
             let answer = self.take_note(shard, note, payload);

@@ -243,6 +243,7 @@ fn count(
         | RequestKind::Checkpoint
         | RequestKind::Sync
         | RequestKind::Restore
+        | RequestKind::Record
         | RequestKind::RestoreZero { .. } => unreachable!("clients have no words for these"),
     }
 }

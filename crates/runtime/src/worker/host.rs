@@ -3,7 +3,7 @@
 use super::Connections;
 use super::io::{Ended, Ios};
 use crate::memory::Memory;
-use crate::pool::MappedLines;
+use crate::pool::{MappedLines, Pool};
 use crate::reactor::Reactor;
 use crate::shared::{FlushNeed, Message, Shared, Volume, lock};
 use forebay_engine::{
@@ -101,8 +101,9 @@ impl<R: Reactor> Host for WorkerHost<R> {
         let mut guard = self.shared.shard(shard);
         let result = call(&mut guard, out);
         for step in out.memory.drain(..) {
-            carry_out(&self.shared, shard, payload, step);
+            carry_out(&self.shared.pool, shard, payload, step);
         }
+        guard.settle_steps();
         for note in out.notes.drain(..) {
             out.answers.extend(tell_journal(&self.shared, shard, payload, &note));
         }
@@ -198,7 +199,7 @@ impl<R: Reactor> Host for WorkerHost<R> {
 }
 
 /// Changes the pool's memory as the engine says, under the shard's lock.
-fn carry_out(shared: &Shared, shard: usize, payload: &[u8], step: MemoryStep) {
+pub(crate) fn carry_out(pool: &Pool, shard: usize, payload: &[u8], step: MemoryStep) {
     let line = LINE_BYTES as usize;
     match step {
         MemoryStep::Fill { slot, offset, payload_offset, len } => {
@@ -208,7 +209,7 @@ fn carry_out(shared: &Shared, shard: usize, payload: &[u8], step: MemoryStep) {
             // SAFETY: inside the line, and the engine names only lines that nobody else reads or
             // writes: one that is pinned has moved away first.
             unsafe {
-                let to = shared.pool.line(shard, slot).add(offset);
+                let to = pool.line(shard, slot).add(offset);
                 std::ptr::copy_nonoverlapping(content.as_ptr(), to, len);
             }
         }
@@ -218,7 +219,7 @@ fn carry_out(shared: &Shared, shard: usize, payload: &[u8], step: MemoryStep) {
             // SAFETY: two different lines of the pool, and inside of both; nobody reads or writes
             // `to` yet.
             unsafe {
-                let (from, to) = (shared.pool.line(shard, from), shared.pool.line(shard, to));
+                let (from, to) = (pool.line(shard, from), pool.line(shard, to));
                 std::ptr::copy_nonoverlapping(from.add(offset), to.add(offset), len);
             }
         }

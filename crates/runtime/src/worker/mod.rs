@@ -12,7 +12,7 @@ mod io;
 mod output;
 mod tasks;
 
-pub(crate) use host::{ClientToken, Token, WorkerHost, release};
+pub(crate) use host::{ClientToken, Token, WorkerHost, carry_out, release};
 pub(crate) use tasks::Tasks;
 
 use crate::conn::{Conn, Connections};

@@ -27,12 +27,14 @@ pub(crate) trait Tasks {
     /// Brings what a volume's disk has been given to stable storage there.
     fn sync(&mut self, volume: VolumeId, tell: Box<dyn FnOnce(IoResult) + Send>);
 
-    /// Gives a piece of what a journal holds back to its volume: bytes, or zeroes if `None`.
+    /// Gives a piece of what a journal holds back to its volume: bytes, or zeroes if `None`; or
+    /// bytes that the volume has to its journal, if it `records`.
     fn restore(
         &mut self,
         volume: VolumeId,
         range: ByteRange,
         bytes: Option<&[u8]>,
+        records: bool,
         tell: Box<dyn FnOnce(IoResult) + Send>,
     );
 
@@ -89,9 +91,11 @@ impl<R: Reactor> Tasks for Worker<R> {
         volume: VolumeId,
         range: ByteRange,
         bytes: Option<&[u8]>,
+        records: bool,
         tell: Box<dyn FnOnce(IoResult) + Send>,
     ) {
         let (kind, payload) = match bytes {
+            Some(bytes) if records => (RequestKind::Record, Payload::Borrowed(bytes)),
             Some(bytes) => (RequestKind::Restore, Payload::Borrowed(bytes)),
             None => (RequestKind::RestoreZero { unmap: true }, Payload::None),
         };

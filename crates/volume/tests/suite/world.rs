@@ -291,6 +291,7 @@ impl Host for World {
                 }
             }
         }
+        self.shards[shard].settle_steps();
         result
     }
 

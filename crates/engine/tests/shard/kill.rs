@@ -1,0 +1,333 @@
+//! Killed between any two stores to the table and in the middle of any copy: the next process finds
+//! everything that was acknowledged, and nothing torn.
+
+use crate::rig::{LINE, Moment, Rig, TORN, Table, VOLUME, after, carry_out, index};
+use forebay_engine::{
+    Fate, IoAction, IoVerb, LineKey, Outcome, ReadOutcome, Segment, Shard, ShardConfig,
+    TableDamage, WriteOutcome,
+};
+use forebay_policy::PolicyKind;
+use forebay_types::{IoError, Mode, VolumeId};
+use proptest::prelude::*;
+
+const LINES: u64 = 6;
+const SECTORS: u64 = LINES * 8;
+
+/// A request that is not answered yet, and what it gives its sectors.
+struct Pending {
+    id: u64,
+    first: u64,
+    count: u64,
+    value: u64,
+    again: bool,
+}
+
+/// What each sector may hold: one of these, or what is under way.
+struct Oracle {
+    settled: Vec<Vec<u64>>,
+    pending: Vec<Pending>,
+}
+
+impl Oracle {
+    fn new() -> Self {
+        let settled = (0..SECTORS).map(|sector| vec![Rig::on_disk(sector)]).collect();
+        Self { settled, pending: Vec::new() }
+    }
+
+    fn allows(&self, sector: u64, found: u64) -> bool {
+        self.settled[sector as usize].contains(&found)
+            || self
+                .pending
+                .iter()
+                .any(|p| (p.first..p.first + p.count).contains(&sector) && p.value == found)
+    }
+
+    fn end(&mut self, id: u64, ok: bool) {
+        let at = self.pending.iter().position(|p| p.id == id).unwrap();
+        let Pending { first, count, value, .. } = self.pending.remove(at);
+        for sector in first..first + count {
+            let settled = &mut self.settled[sector as usize];
+            if ok {
+                settled.clear();
+            }
+            settled.push(value);
+        }
+    }
+}
+
+/// What a process that finds this makes of it: its content, and its dirty sectors. Killed once more
+/// at any moment of that, it comes to the same.
+fn recovered(moment: &Moment, disk: &[u64], deep: bool) -> (Vec<u64>, Vec<(LineKey, u8)>) {
+    let slots = moment.lines.len();
+    let table = Table::new(moment.lines.clone());
+    let trace = std::sync::Arc::clone(&table.trace);
+    *trace.lock().unwrap() = deep.then(Vec::new);
+    let (policy, config) = (PolicyKind::default().build(slots), ShardConfig::for_slots(slots));
+    let mut steps = Vec::new();
+    let (mut shard, found) =
+        Shard::recover(table, policy, config, &|_| Fate::Kept, &mut steps).unwrap();
+    let mut pool = moment.pool.clone();
+    let mut moments: Vec<Moment> = Vec::new();
+    let before = trace.lock().unwrap().as_mut().map(std::mem::take).unwrap_or_default();
+    moments.extend(before.into_iter().map(|lines| Moment { lines, pool: pool.clone() }));
+    let lines = shard.table().to_vec();
+    carry_out(steps, &mut pool, 0, |pool| {
+        moments.push(Moment { lines: lines.clone(), pool: pool.to_vec() });
+    });
+    shard.settle_steps();
+    let after = trace.lock().unwrap().take().unwrap_or_default();
+    moments.extend(after.into_iter().map(|lines| Moment { lines, pool: pool.clone() }));
+    assert_eq!(shard.unclaimed(VOLUME), found.dirty_lines);
+    shard.self_check();
+    shard.add_volume(VOLUME, LINES * LINE, Mode::WriteBack);
+    shard.self_check();
+    assert_eq!((shard.pins(), shard.dirty_lines(VOLUME) as u64), (0, found.dirty_lines));
+    let content = |sector: u64| {
+        let key = LineKey::new(VOLUME, sector / 8);
+        let slot = shard.slot_of(key, 1 << (sector % 8));
+        slot.map_or(disk[sector as usize], |slot| pool[index(slot, sector as u32 % 8 * 512)])
+    };
+    let content: Vec<u64> = (0..SECTORS).map(content).collect();
+    if deep {
+        for moment in moments {
+            let again = recovered(&moment, disk, false);
+            assert_eq!(again, (content.clone(), shard.dirty_sectors(VOLUME)));
+        }
+    }
+    (content, shard.dirty_sectors(VOLUME))
+}
+
+/// One shard, killed in thought at every moment of all it does.
+struct Killed {
+    rig: Rig,
+    oracle: Oracle,
+    held: Vec<Vec<Segment>>,
+    /// I/Os that were under way when the call at hand began, and what there was then.
+    under_way: Vec<IoAction>,
+    last: Option<Moment>,
+    ids: u64,
+    moments: usize,
+}
+
+impl Killed {
+    fn new(slots: usize) -> Self {
+        let mut rig = Rig::new(slots, LINES, Mode::WriteBack);
+        rig.remember();
+        Self {
+            rig,
+            oracle: Oracle::new(),
+            held: Vec::new(),
+            under_way: Vec::new(),
+            last: None,
+            ids: 0,
+            moments: 0,
+        }
+    }
+
+    /// Every moment of a call: whatever the I/Os under way have done to the disk by then.
+    fn look(&mut self) {
+        let disk = self.rig.disk.clone();
+        let pool = self.rig.pool.clone();
+        let mut under_way = std::mem::replace(&mut self.under_way, self.rig.ios.clone());
+        under_way.retain(|io| io.verb != IoVerb::Read && self.rig.ios.contains(io));
+        for io in &under_way {
+            self.rig.carry_to_disk(io, Ok(()));
+        }
+        let cut = std::mem::replace(&mut self.rig.disk, disk);
+        self.rig.pool = pool;
+        let moments = std::mem::take(self.rig.moments.as_mut().unwrap());
+        let last = moments.last().cloned().or(self.last.clone());
+        for moment in std::mem::replace(&mut self.last, last).into_iter().chain(moments) {
+            self.moments += 1;
+            for disk in [&self.rig.disk, &cut] {
+                let (content, dirty) = recovered(&moment, disk, self.moments % 16 == 0);
+                for (sector, &found) in (0..).zip(&content) {
+                    assert!(found != TORN, "sector {sector} is torn");
+                    assert!(self.oracle.allows(sector, found), "sector {sector} holds {found}");
+                    let key = LineKey::new(VOLUME, sector / 8);
+                    let is_dirty =
+                        dirty.iter().any(|(k, m)| *k == key && m >> (sector % 8) & 1 != 0);
+                    assert!(is_dirty || found == disk[sector as usize], "clean is as on the disk");
+                }
+            }
+        }
+    }
+
+    fn write(&mut self, first: u64, count: u64, staged: bool) {
+        self.ids += 1;
+        let (id, value) = (self.ids, self.ids);
+        let slots = staged.then(|| self.rig.stage(first * 512, count * 512, value)).flatten();
+        self.oracle.pending.push(Pending { id, first, count, value, again: slots.is_none() });
+        let outcome = match slots {
+            None => self.rig.write(id, first * 512, count * 512, value),
+            Some(slots) => {
+                let (offset, len) = (first * 512, count * 512);
+                let outcome = self.rig.write_staged(id, offset, len, &slots, after(None));
+                if outcome == WriteOutcome::Waiting {
+                    // As if the client had left: it has no effect.
+                    self.rig.unstage(&slots);
+                    let at = self.oracle.pending.iter().position(|p| p.id == id).unwrap();
+                    self.oracle.pending.remove(at);
+                }
+                outcome
+            }
+        };
+        // The moments of the call itself belong to a write under way.
+        self.look();
+        if outcome == WriteOutcome::Done {
+            self.oracle.end(id, true);
+        }
+    }
+
+    fn zero(&mut self, first: u64, count: u64) {
+        self.ids += 1;
+        let id = self.ids;
+        if self.rig.zero(id, first * 512, count * 512) {
+            self.oracle.pending.push(Pending { id, first, count, value: 0, again: false });
+        }
+    }
+
+    fn learn(&mut self) {
+        for answer in std::mem::take(&mut self.rig.answers) {
+            let id = answer.part.0;
+            let Some(at) = self.oracle.pending.iter().position(|p| p.id == id) else { continue };
+            match answer.outcome {
+                Outcome::Done(result) => self.oracle.end(id, result.is_ok()),
+                Outcome::Retry(error) => {
+                    let &Pending { first, count, value, again, .. } = &self.oracle.pending[at];
+                    assert!(again);
+                    let attempt = after(error);
+                    let (offset, len) = (first * 512, count * 512);
+                    let outcome = self.rig.write_again(id, offset, len, value, false, attempt);
+                    self.look();
+                    if outcome == WriteOutcome::Done {
+                        self.oracle.end(id, true);
+                    }
+                }
+                Outcome::Unlogged => unreachable!("there is no journal"),
+            }
+        }
+    }
+
+    fn step(&mut self, (kind, first, count): (u8, u64, u64)) {
+        let count = count.min(SECTORS - first);
+        match kind {
+            0..8 => self.write(first, count, false),
+            8..10 => self.write(first, count, true),
+            10 => {
+                let (outcome, segments) = self.rig.read(1 << 40, first * 512, count * 512);
+                if outcome == ReadOutcome::Ready {
+                    self.held.push(segments);
+                }
+            }
+            11 if !self.held.is_empty() => {
+                let segments = self.held.swap_remove(first as usize % self.held.len());
+                self.rig.release(&segments);
+            }
+            12 => drop(self.rig.flush(1 << 41)),
+            13 => self.zero(first, count),
+            14 => {
+                let mode = Mode::ALL[first as usize % 3];
+                self.rig.shard.set_mode(VOLUME, mode);
+            }
+            _ if !self.rig.ios.is_empty() => {
+                let at = first as usize % self.rig.ios.len();
+                let fails = kind == 15 && count > 6;
+                self.rig.end(at, if fails { Err(IoError::Io) } else { Ok(()) });
+            }
+            _ => {}
+        }
+        self.look();
+        self.learn();
+    }
+}
+
+proptest! {
+    #![proptest_config(ProptestConfig::with_cases(150))]
+
+    #[test]
+    fn killed_at_any_moment_a_shard_keeps_what_was_acknowledged(
+        slots in 3usize..12,
+        steps in prop::collection::vec((0u8..24, 0..SECTORS, 1u64..20), 1..60),
+    ) {
+        let mut killed = Killed::new(slots);
+        for step in steps {
+            killed.step(step);
+        }
+    }
+}
+
+#[test]
+fn lines_stay_where_they_were_and_the_rest_is_free() {
+    let mut rig = Rig::new(8, 6, Mode::WriteBack);
+    rig.read_now(0, 2 * LINE);
+    assert_eq!(rig.write(1, 3 * LINE, LINE, 7), WriteOutcome::Done);
+    let (policy, config) = (PolicyKind::default().build(8), ShardConfig::for_slots(8));
+    let table = Table::new(rig.shard.table().to_vec());
+    let mut steps = Vec::new();
+    let (mut shard, found) =
+        Shard::recover(table, policy, config, &|_| Fate::Kept, &mut steps).unwrap();
+    assert_eq!((found.lines, found.dirty_lines, steps.len()), (3, 1, 0));
+    shard.self_check();
+    // Nobody serves the volume: its dirty line stays, whatever else needs room.
+    let other = VolumeId(3);
+    shard.add_volume(other, 64 * LINE, Mode::WriteBack);
+    let mut slots = Vec::new();
+    let range = forebay_types::ByteRange::new(0, 7 * LINE);
+    assert!(shard.stage(other, range, &mut slots), "five are free, two are clean");
+    assert!(!shard.stage(other, forebay_types::ByteRange::new(0, 512), &mut slots));
+    assert_eq!((shard.unclaimed(VOLUME), shard.usage().dirty_lines), (1, 1));
+    slots.iter().for_each(|&slot| shard.release(slot));
+    shard.add_volume(VOLUME, 6 * LINE, Mode::WriteThrough);
+    assert_eq!((shard.unclaimed(VOLUME), shard.dirty_lines(VOLUME)), (0, 1));
+    shard.self_check();
+}
+
+#[test]
+fn a_table_that_no_kill_explains_is_refused() {
+    let mut rig = Rig::new(4, 4, Mode::WriteBack);
+    assert_eq!(rig.write(1, 0, LINE, 7), WriteOutcome::Done);
+    let lines = rig.shard.table().to_vec();
+    let recover = |lines: Vec<_>, fate: Fate| {
+        let (policy, config) = (PolicyKind::Lru.build(4), ShardConfig::for_slots(4));
+        let table = Table::new(lines);
+        Shard::recover(table, policy, config, &|_| fate, &mut Vec::new()).err()
+    };
+    assert_eq!(recover(lines.clone(), Fate::Kept), None);
+    assert_eq!(recover(lines.clone(), Fate::Gone), None);
+    let key = LineKey::new(VOLUME, 0);
+    assert_eq!(recover(lines.clone(), Fate::Unknown), Some(TableDamage::Stray(key)));
+    let twice = vec![lines[0], lines[0], lines[1], lines[2]];
+    assert_eq!(recover(twice, Fate::Kept), Some(TableDamage::Twice(key)));
+}
+/// The tests above can fail: with each of these mistakes they do.
+#[cfg(feature = "sabotage")]
+#[test]
+fn every_planted_bug_of_a_kill_is_found() {
+    use forebay_engine::PlantedBug;
+    use proptest::strategy::ValueTree;
+    use proptest::test_runner::{Config, TestRunner};
+    std::panic::set_hook(Box::new(|_| {}));
+    for bug in [
+        PlantedBug::OverwriteDirty,
+        PlantedBug::TrustFilling,
+        PlantedBug::ForgetDetached,
+        PlantedBug::KeepValidInErase,
+    ] {
+        let mut runner = TestRunner::new_with_rng(
+            Config::default(),
+            proptest::test_runner::TestRng::deterministic_rng(
+                proptest::test_runner::RngAlgorithm::ChaCha,
+            ),
+        );
+        let plan = (3usize..12, prop::collection::vec((0u8..24, 0..SECTORS, 1u64..20), 1..60));
+        let found = (0..500).any(|_| {
+            let (slots, steps) = plan.new_tree(&mut runner).unwrap().current();
+            let mut killed = Killed::new(slots);
+            killed.rig.shard.plant(bug);
+            let run = || steps.into_iter().for_each(|step| killed.step(step));
+            std::panic::catch_unwind(std::panic::AssertUnwindSafe(run)).is_err()
+        });
+        assert!(found, "{bug:?} is not found");
+    }
+}

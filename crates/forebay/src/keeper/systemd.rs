@@ -1,0 +1,105 @@
+//! The few words of systemd's protocols that are needed: it keeps descriptors of a service that
+//! asks for it (`FileDescriptorStoreMax=`), and gives them to the next process of the service.
+
+use rustix::net::{
+    AddressFamily, SendAncillaryBuffer, SendAncillaryMessage, SendFlags, SocketAddrUnix,
+    SocketType, sendmsg_addr, socket,
+};
+use std::ffi::OsString;
+use std::io::{self, IoSlice};
+use std::mem::MaybeUninit;
+use std::os::fd::{BorrowedFd, RawFd};
+use std::os::unix::ffi::OsStrExt;
+
+/// The pool's name in the store.
+const NAME: &str = "forebay-pool";
+/// The first descriptor that is passed.
+const FIRST: RawFd = 3;
+
+/// Whether the service manager keeps descriptors of this service.
+pub(crate) fn keeps_descriptors() -> bool {
+    let count = std::env::var("FDSTORE").ok().and_then(|text| text.parse::<u32>().ok());
+    std::env::var_os("NOTIFY_SOCKET").is_some() && (count > Some(0) || stored_pool().is_some())
+}
+
+/// The number of the descriptor that holds the pool of a process before this one.
+pub(crate) fn stored_pool() -> Option<RawFd> {
+    let variable = |name| std::env::var(name).ok();
+    if variable("LISTEN_PID")? != std::process::id().to_string() {
+        return None;
+    }
+    find(&variable("LISTEN_FDS")?, &variable("LISTEN_FDNAMES")?)
+}
+
+fn find(count: &str, names: &str) -> Option<RawFd> {
+    let count: usize = count.parse().ok()?;
+    let at = names.split(':').take(count).position(|name| name == NAME)?;
+    Some(FIRST + at as RawFd)
+}
+
+/// Gives the pool to the service manager to keep.
+pub(super) fn store(pool: BorrowedFd<'_>) -> io::Result<()> {
+    tell(&format!("FDSTORE=1\nFDNAME={NAME}"), Some(pool))
+}
+
+/// Says that clients are served, if anybody wants to know.
+pub(super) fn ready() {
+    if let Err(error) = tell("READY=1", None) {
+        tracing::debug!("the service manager can't be told: {error}");
+    }
+}
+
+fn tell(text: &str, descriptor: Option<BorrowedFd<'_>>) -> io::Result<()> {
+    match std::env::var_os("NOTIFY_SOCKET") {
+        Some(address) => tell_at(&address, text, descriptor),
+        None => Ok(()),
+    }
+}
+
+fn tell_at(address: &OsString, text: &str, descriptor: Option<BorrowedFd<'_>>) -> io::Result<()> {
+    let address = match address.as_bytes() {
+        [b'@', name @ ..] => SocketAddrUnix::new_abstract_name(name)?,
+        path => SocketAddrUnix::new(path)?,
+    };
+    let socket = socket(AddressFamily::UNIX, SocketType::DGRAM, None)?;
+    let mut space = [MaybeUninit::uninit(); rustix::cmsg_space!(ScmRights(1))];
+    let mut control = SendAncillaryBuffer::new(&mut space);
+    let passed = descriptor.map(|descriptor| [descriptor]);
+    if let Some(passed) = &passed {
+        control.push(SendAncillaryMessage::ScmRights(passed));
+    }
+    let bytes = [IoSlice::new(text.as_bytes())];
+    sendmsg_addr(&socket, &address, &bytes, &mut control, SendFlags::NOSIGNAL)?;
+    Ok(())
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use std::os::fd::AsFd;
+    use std::os::unix::net::UnixDatagram;
+
+    #[test]
+    fn the_pool_is_found_by_its_name() {
+        assert_eq!(find("1", NAME), Some(3));
+        assert_eq!(find("2", "http.socket:forebay-pool"), Some(4));
+        assert_eq!(find("1", "http.socket:forebay-pool"), None, "not passed");
+        assert_eq!(find("0", ""), None);
+        assert_eq!(find("x", NAME), None);
+    }
+
+    #[test]
+    fn what_is_told_arrives() {
+        let directory = tempfile::tempdir().unwrap();
+        let path = directory.path().join("notify");
+        let manager = UnixDatagram::bind(&path).unwrap();
+        let file = forebay_runtime::new_pool_file().unwrap();
+        tell_at(&path.clone().into(), "FDSTORE=1\nFDNAME=x", Some(file.as_fd())).unwrap();
+        let mut text = [0; 64];
+        let len = manager.recv(&mut text).unwrap();
+        assert_eq!(&text[..len], b"FDSTORE=1\nFDNAME=x");
+        tell_at(&path.into(), "READY=1", None).unwrap();
+        let len = manager.recv(&mut text).unwrap();
+        assert_eq!(&text[..len], b"READY=1");
+    }
+}

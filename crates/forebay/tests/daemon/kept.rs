@@ -1,0 +1,296 @@
+//! The pool outlives the server: what was acknowledged is there after any death of it, with no
+//! protection but the memory, and so is what was cached.
+
+use crate::common::client::{Client, PATIENCE, config};
+use crate::common::random::Random;
+use crate::common::wait_until;
+use crate::crash::{LINES, Line, MIB, SIZE_BYTES, check, content, write_until};
+use crate::process::Daemon;
+use serde_json::Value;
+use std::os::unix::net::UnixStream;
+use std::panic::{AssertUnwindSafe, catch_unwind};
+use std::path::{Path, PathBuf};
+use std::process::Command;
+use std::time::{Duration, Instant};
+
+const BARE: &str = "mode=write-back,protection=none,accept-loss=yes";
+
+fn disk(directory: &Path, bytes: u64) -> PathBuf {
+    let path = directory.join("disk.img");
+    std::fs::File::create(&path).unwrap().set_len(bytes).unwrap();
+    path
+}
+
+/// A client as soon as somebody serves; the one before may be on its way out.
+fn client_again(daemon: &Daemon) -> Client {
+    let mut client = None;
+    wait_until("the next server answers", PATIENCE, || {
+        let Ok(stream) = UnixStream::connect(&daemon.socket) else { return false };
+        stream.set_read_timeout(Some(PATIENCE)).unwrap();
+        let entered = catch_unwind(AssertUnwindSafe(|| Client::enter(stream, &config("disk"))));
+        client = entered.ok().and_then(Result::ok);
+        client.is_some()
+    });
+    client.unwrap()
+}
+
+/// Kills the server, waits for the next one's first answer, and says how long that took.
+fn outlive(daemon: &Daemon) -> (Client, Duration) {
+    // The kernel answers at the old socket for a moment after its owner is gone.
+    let _ = std::fs::remove_file(&daemon.socket);
+    let killed = Instant::now();
+    daemon.kill_server();
+    let mut client = client_again(daemon);
+    client.read(0, 4096).unwrap();
+    (client, killed.elapsed())
+}
+
+fn status(directory: &Path) -> Value {
+    let output = Command::new(env!("CARGO_BIN_EXE_forebay"))
+        .args(["status", "--json", "--state"])
+        .arg(directory.join("state"))
+        .output()
+        .unwrap();
+    serde_json::from_slice(&output.stdout).unwrap()
+}
+
+fn ran(directory: &Path, arguments: &[&str]) -> (bool, String) {
+    let output = Command::new(env!("CARGO_BIN_EXE_forebay"))
+        .args(arguments)
+        .arg("--state")
+        .arg(directory.join("state"))
+        .output()
+        .unwrap();
+    (output.status.success(), String::from_utf8([output.stdout, output.stderr].concat()).unwrap())
+}
+
+/// Killed again and again while a client writes. Returns the longest time without an answer.
+fn killed_and_kept(io: &str, protection: &str, waits: bool, kills: usize) -> Duration {
+    let directory = tempfile::tempdir().unwrap();
+    let path = disk(directory.path(), SIZE_BYTES);
+    let journal = directory.path().join("journal.img");
+    std::fs::File::create(&journal).unwrap().set_len(40 * MIB).unwrap();
+    let protection = protection.replace("JOURNAL", &journal.display().to_string());
+    let volume = format!("disk={},{protection}", path.display());
+    let daemon = Daemon::start_kept(directory.path(), io, "64MiB", &[volume]);
+    let mut lines = vec![Line::default(); LINES as usize];
+    let mut random = Random::new(44);
+    let mut longest = Duration::ZERO;
+    let mut client = daemon.client("disk");
+    for _ in 0..kills {
+        let _ = std::fs::remove_file(&daemon.socket);
+        let mut killed = Instant::now();
+        write_until(client, &mut lines, &mut random, waits, || {
+            killed = Instant::now();
+            daemon.kill_server();
+        });
+        client = client_again(&daemon);
+        client.read(0, 4096).unwrap();
+        longest = longest.max(killed.elapsed());
+        check(&client.read(0, SIZE_BYTES).unwrap(), &mut lines);
+    }
+    drop(client);
+    daemon.stop();
+    check(&std::fs::read(&path).unwrap(), &mut lines);
+    longest
+}
+
+#[test]
+fn killed_with_a_keeper_keeps_every_acknowledged_write_on_io_uring() {
+    killed_and_kept("io_uring", BARE, true, 6);
+}
+
+#[test]
+fn killed_with_a_keeper_keeps_every_acknowledged_write_on_epoll() {
+    killed_and_kept("epoll", BARE, true, 6);
+}
+
+#[test]
+fn killed_with_a_keeper_and_a_journal_keeps_every_acknowledged_write() {
+    let journal = "mode=write-back,protection=journal,journal=JOURNAL,durability=";
+    killed_and_kept("io_uring", &format!("{journal}ack"), true, 5);
+    // What the journal alone would not have kept, the pool keeps.
+    killed_and_kept("io_uring", &format!("{journal}flush"), true, 5);
+}
+
+/// How often, `FOREBAY_KILLS` says.
+#[test]
+#[ignore = "takes ten minutes"]
+fn slow_killed_a_thousand_times_with_a_keeper() {
+    let kills = std::env::var("FOREBAY_KILLS").ok().and_then(|text| text.parse().ok());
+    let longest = killed_and_kept("io_uring", BARE, true, kills.unwrap_or(1000));
+    println!("longest outage: {} ms", longest.as_millis());
+}
+
+#[test]
+fn what_was_cached_is_cached_by_the_next_server() {
+    let directory = tempfile::tempdir().unwrap();
+    let path = disk(directory.path(), SIZE_BYTES);
+    let volume = format!("disk={},{BARE}", path.display());
+    let daemon = Daemon::start_kept(directory.path(), "auto", "64MiB", &[volume]);
+    let mut client = daemon.client("disk");
+    for line in 0..LINES / 2 {
+        client.write(line * 8192, &content(line, 7)).unwrap();
+    }
+    client.flush().unwrap();
+    let before = client.read(0, SIZE_BYTES).unwrap();
+    let pid = status(directory.path())["pid"].clone();
+    let (mut client, _) = outlive(&daemon);
+    assert_ne!(status(directory.path())["pid"], pid);
+    assert_eq!(client.read(0, SIZE_BYTES).unwrap(), before);
+    let cache = &status(directory.path())["volumes"][0]["cache"];
+    assert!(cache["read_hits"].as_u64().unwrap() >= 2, "{cache}");
+    assert_eq!((&cache["read_misses"], &cache["read_partial_hits"]), (&0.into(), &0.into()));
+    drop(client);
+    daemon.stop();
+}
+
+#[test]
+fn an_upgrade_under_load_loses_nothing_and_a_program_that_fails_is_taken_back() {
+    let directory = tempfile::tempdir().unwrap();
+    let path = disk(directory.path(), SIZE_BYTES);
+    let program = directory.path().join("forebay");
+    std::fs::copy(env!("CARGO_BIN_EXE_forebay"), &program).unwrap();
+    let volume = format!("disk={},{BARE}", path.display());
+    let daemon = Daemon::start_kept_from(&program, directory.path(), "64MiB", &[volume]);
+    let mut lines = vec![Line::default(); LINES as usize];
+    let mut random = Random::new(45);
+    let mut client = daemon.client("disk");
+    for round in 0..4 {
+        // Put in place as a package manager does: the running program keeps its file.
+        let staged = directory.path().join("staged");
+        if round % 2 == 1 {
+            let script = "#!/bin/sh\n[ \"$1\" = --version ] && exit 0\nexit 3\n";
+            std::fs::write(&staged, script).unwrap();
+            let mode = std::os::unix::fs::PermissionsExt::from_mode(0o755);
+            std::fs::set_permissions(&staged, mode).unwrap();
+        } else {
+            std::fs::copy(env!("CARGO_BIN_EXE_forebay"), &staged).unwrap();
+        }
+        std::fs::rename(&staged, &program).unwrap();
+        let before = daemon.server();
+        write_until(client, &mut lines, &mut random, true, || {
+            let (done, text) = ran(directory.path(), &["upgrade"]);
+            assert!(done && text.contains("goes on"), "{text}");
+        });
+        assert_ne!(daemon.server(), before);
+        client = client_again(&daemon);
+        check(&client.read(0, SIZE_BYTES).unwrap(), &mut lines);
+    }
+    drop(client);
+    std::fs::write(directory.path().join("staged"), "no program").unwrap();
+    std::fs::rename(directory.path().join("staged"), &program).unwrap();
+    let before = daemon.server();
+    let (done, text) = ran(directory.path(), &["upgrade"]);
+    assert!(!done && text.contains("does not start"), "{text}");
+    assert_eq!(daemon.server(), before, "it serves on");
+    daemon.stop();
+    check(&std::fs::read(&path).unwrap(), &mut lines);
+}
+
+#[test]
+fn a_server_whose_keeper_is_gone_stops_in_order() {
+    let directory = tempfile::tempdir().unwrap();
+    let path = disk(directory.path(), SIZE_BYTES);
+    let volume = format!("disk={},{BARE}", path.display());
+    let daemon = Daemon::start_kept(directory.path(), "auto", "64MiB", &[volume]);
+    daemon.client("disk").write(4096, &content(1, 1)).unwrap();
+    let server = daemon.server();
+    daemon.kill_keeper();
+    wait_until("the server is gone", PATIENCE, || {
+        rustix::process::test_kill_process(server).is_err()
+    });
+    assert_eq!(std::fs::read(&path).unwrap()[4096..8192], content(1, 1));
+}
+
+#[test]
+fn dirty_lines_of_a_volume_that_is_not_served_are_kept_until_it_is() {
+    let directory = tempfile::tempdir().unwrap();
+    let at = |name: &str| directory.path().join(name);
+    let path = disk(directory.path(), SIZE_BYTES);
+    std::fs::copy(&path, at("other.img")).unwrap();
+    let section = |backing: &str| {
+        format!(
+            "[[volume]]\nname = \"disk\"\nbacking = \"{}\"\nmode = \"write-back\"\n\
+             protection = \"none\"\naccept-loss = true\n",
+            at(backing).display()
+        )
+    };
+    std::fs::write(at("forebay.toml"), section("disk.img")).unwrap();
+    let log = std::fs::File::create(at("log")).unwrap();
+    let said = |text: &str| std::fs::read_to_string(at("log")).unwrap().contains(text);
+    let daemon = Daemon::start_kept_with(directory.path(), log, &at("forebay.toml"));
+    daemon.client("disk").write(8192, &content(2, 1)).unwrap();
+    // The next server is not told of the volume.
+    std::fs::write(at("forebay.toml"), "").unwrap();
+    let before = daemon.server();
+    daemon.kill_server();
+    wait_until("the next one says so", PATIENCE, || {
+        said("the pool holds 4096 bytes of volume disk=")
+    });
+    assert_ne!(daemon.server(), before);
+    wait_until("it answers", PATIENCE, || ran(directory.path(), &["status"]).0);
+    let (done, text) = ran(directory.path(), &["stop"]);
+    assert!(!done && text.contains("4096 bytes of volume 'disk'"), "{text}");
+    // Another disk does not get them.
+    let spec = |backing: &str| format!("disk={},{BARE}", at(backing).display());
+    let (done, text) = ran(directory.path(), &["volume", "add", &spec("other.img")]);
+    assert!(!done && text.contains("the pool holds 4096 bytes"), "{text}");
+    let (done, text) = ran(directory.path(), &["volume", "add", &spec("disk.img")]);
+    assert!(done, "{text}");
+    assert_eq!(client_again(&daemon).read(8192, 4096).unwrap(), content(2, 1));
+    daemon.stop();
+    assert_eq!(std::fs::read(&path).unwrap()[8192..12288], content(2, 1));
+    assert!(std::fs::read(at("other.img")).unwrap().iter().all(|&byte| byte == 0));
+}
+
+#[test]
+fn a_server_that_can_not_start_is_not_started_again() {
+    let directory = tempfile::tempdir().unwrap();
+    let begun = Instant::now();
+    let output = Command::new(env!("CARGO_BIN_EXE_forebay"))
+        .args(["serve", "--keeper", "yes", "--memory", "64MiB", "--volume"])
+        .arg(format!("disk={}", directory.path().join("none").display()))
+        .arg("--state")
+        .arg(directory.path().join("state"))
+        .output()
+        .unwrap();
+    assert_eq!(output.status.code(), Some(1));
+    assert!(begun.elapsed() < PATIENCE);
+}
+
+/// As systemd does it: the pool comes over a socket, and is there when the next one starts.
+#[test]
+fn the_service_manager_keeps_the_pool() {
+    use rustix::net::{RecvAncillaryBuffer, RecvAncillaryMessage, RecvFlags, recvmsg};
+    let directory = tempfile::tempdir().unwrap();
+    let path = disk(directory.path(), SIZE_BYTES);
+    let notify = directory.path().join("notify");
+    let manager = std::os::unix::net::UnixDatagram::bind(&notify).unwrap();
+    manager.set_read_timeout(Some(PATIENCE)).unwrap();
+    let volume = format!("disk={},{BARE}", path.display());
+    let store = [("NOTIFY_SOCKET", notify.to_str().unwrap()), ("FDSTORE", "1")];
+    let daemon = Daemon::start_under(directory.path(), &volume, &store, None);
+    let mut space = [std::mem::MaybeUninit::uninit(); rustix::cmsg_space!(ScmRights(1))];
+    let mut control = RecvAncillaryBuffer::new(&mut space);
+    let mut text = [0; 256];
+    let mut bytes = [std::io::IoSliceMut::new(&mut text)];
+    let received = recvmsg(&manager, &mut bytes, &mut control, RecvFlags::empty()).unwrap();
+    let mut stored = None;
+    for message in control.drain() {
+        if let RecvAncillaryMessage::ScmRights(mut descriptors) = message {
+            stored = descriptors.next();
+        }
+    }
+    assert_eq!(&text[..received.bytes], b"FDSTORE=1\nFDNAME=forebay-pool");
+    let mut ready = [0; 64];
+    let len = manager.recv(&mut ready).unwrap();
+    assert_eq!(&ready[..len], b"READY=1");
+    daemon.client("disk").write(4096, &content(1, 3)).unwrap();
+    daemon.kill();
+    let _ = std::fs::remove_file(directory.path().join("nbd.sock"));
+    let daemon = Daemon::start_under(directory.path(), &volume, &store, stored);
+    assert_eq!(client_again(&daemon).read(4096, 4096).unwrap(), content(1, 3));
+    daemon.stop();
+    assert_eq!(std::fs::read(&path).unwrap()[4096..8192], content(1, 3));
+}

@@ -1,0 +1,265 @@
+//! What a pool that another process has left means for this one.
+//!
+//! The pool is at least as new as the journal in all it holds: a change is made in the pool before
+//! it is recorded, and what has left the pool is on the disk, which the death of a process takes
+//! nothing from. So nothing of a journal is brought back for a volume that is in the pool. But the
+//! pool may hold what no record tells of: a write that was not answered, or one whose record was in
+//! the memory of the process. Such lines look like others, so everything dirty is recorded once
+//! more before the volume is served; only then is a FLUSH that waits for the journal worth what it
+//! says. Until that is done the head of the pool says so: a process that finds it half done brings
+//! everything to the disk and voids the records, because lines may be clean by then that an older
+//! record would undo.
+
+use crate::pool::{MappedLines, Pool, PoolError, PoolVolume, Progress, checksum};
+use crate::server::{Runtime, VolumeError, VolumeSettings};
+use crate::shared::{Volume, lock};
+use forebay_backend::Description;
+use forebay_engine::{Fate, Recovery, Shard, ShardConfig};
+use forebay_policy::PolicyKind;
+use forebay_types::limits::VOLUMES_MAX;
+use forebay_types::{LINE_BYTES, Mode, VolumeId};
+use std::sync::Arc;
+use std::time::Instant;
+
+/// How a volume begins.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) enum Beginning {
+    /// There is nothing to bring back.
+    Fresh,
+    /// With what its journal holds.
+    Restore,
+    /// With what the pool holds.
+    Keep,
+    /// The same, and its dirty lines are recorded once more.
+    Record,
+    /// Everything goes to the disk first, and the journal's records are void.
+    Settle,
+}
+
+/// The one place where pool and journal are weighed against each other. `in_pool` is how far the
+/// volume had come in the pool that was found, if it was there.
+pub(crate) const fn beginning(has_journal: bool, in_pool: Option<Progress>) -> Beginning {
+    match (has_journal, in_pool) {
+        (false, None) => Beginning::Fresh,
+        (false, Some(_)) => Beginning::Keep,
+        // What is there of it already is a part of the same.
+        (true, None | Some(Progress::Restoring)) => Beginning::Restore,
+        (true, Some(Progress::Whole)) => Beginning::Record,
+        (true, Some(Progress::Recording)) => Beginning::Settle,
+    }
+}
+
+/// The shards of a pool: empty ones, or with what was found.
+pub(crate) fn shards(
+    pool: &Arc<Pool>,
+    policy: PolicyKind,
+) -> Result<Vec<Shard<MappedLines>>, PoolError> {
+    let slots = pool.shard_slots();
+    let mut config = ShardConfig::for_slots(slots);
+    // Shards take turns at a disk that is being read: it is the disk that is to be spared.
+    config.yield_ms_max *= pool.shards() as u64;
+    if !pool.is_adopted() {
+        let shard = |shard| Shard::new(pool.table(shard), policy.build(slots), config);
+        return Ok((0..pool.shards()).map(shard).collect());
+    }
+    let begun = Instant::now();
+    let volumes = pool.volumes();
+    let fate = |volume: VolumeId| match volumes.iter().find(|known| known.id == volume) {
+        None => Fate::Unknown,
+        Some(known) if known.lasts => Fate::Kept,
+        Some(_) => Fate::Gone,
+    };
+    let mut found = Recovery::default();
+    let mut shards = Vec::with_capacity(pool.shards());
+    for number in 0..pool.shards() {
+        let mut steps = Vec::new();
+        let recovered =
+            Shard::recover(pool.table(number), policy.build(slots), config, &fate, &mut steps);
+        let (mut shard, theirs) =
+            recovered.map_err(|damage| PoolError::Damaged(damage.to_string()))?;
+        for step in steps {
+            crate::worker::carry_out(pool, number, &[], step);
+        }
+        shard.settle_steps();
+        found.add(&theirs);
+        shards.push(shard);
+    }
+    pool.change_volumes(|volumes| volumes.retain(|volume| volume.lasts));
+    tracing::info!(
+        "the pool of the process before goes on: {} MiB of lines, {} MiB of them dirty, {} lines \
+         moving, {} sectors cut short; {} ms",
+        found.lines * LINE_BYTES >> 20,
+        found.dirty_lines * LINE_BYTES >> 20,
+        found.moving_lines,
+        found.torn_sectors,
+        begun.elapsed().as_millis()
+    );
+    Ok(shards)
+}
+
+/// Names a volume's disk: lines of another name or backing are not its own.
+fn identity(name: &str, disk: &Description) -> u64 {
+    let store = disk.identity.as_deref().unwrap_or_default();
+    checksum(&[name, &disk.name, store].join("\0").into_bytes())
+}
+
+impl Runtime {
+    /// How a volume that is being added begins.
+    pub(crate) fn beginning_of(&self, settings: &VolumeSettings) -> Beginning {
+        let found = self.in_pool(&settings.name);
+        beginning(settings.journal.is_some(), found.map(|found| found.progress))
+    }
+
+    fn in_pool(&self, name: &str) -> Option<PoolVolume> {
+        self.shared.pool.volumes().into_iter().find(|volume| volume.name == name)
+    }
+
+    /// Dirty bytes that were found of a volume that is not served.
+    fn unclaimed_bytes(&self, id: VolumeId) -> u64 {
+        let shards = 0..self.shared.shards.len();
+        shards.map(|shard| self.shared.shard(shard).unclaimed(id)).sum::<u64>() * LINE_BYTES
+    }
+
+    /// Takes all clean lines of a volume that is not served out of the pool.
+    fn drop_found(&self, id: VolumeId) {
+        (0..self.shared.shards.len()).for_each(|shard| self.shared.shard(shard).drop_clean(id));
+    }
+
+    /// Puts a volume on record in the pool, and gives it the number that its lines have there.
+    pub(crate) fn enter_pool(
+        &self,
+        settings: &VolumeSettings,
+        served: &[Option<Arc<Volume>>],
+    ) -> Result<VolumeId, VolumeError> {
+        let disk = settings.backend.description();
+        let identity = identity(&settings.name, disk);
+        let found = self.in_pool(&settings.name);
+        if let Some(found) = &found {
+            let is_same = found.identity == identity && found.size_bytes <= disk.size_bytes;
+            let dirty_bytes = self.unclaimed_bytes(found.id);
+            if !is_same && dirty_bytes > 0 {
+                let (name, backing) = (settings.name.clone(), found.backing.clone());
+                return Err(VolumeError::OtherDisk { name, backing, dirty_bytes });
+            }
+            if !is_same {
+                self.drop_found(found.id);
+            }
+        }
+        let id = match &found {
+            Some(found) => found.id,
+            None => self.free_number(served)?,
+        };
+        let progress = match beginning(settings.journal.is_some(), found.map(|f| f.progress)) {
+            Beginning::Restore => Progress::Restoring,
+            Beginning::Record | Beginning::Settle => Progress::Recording,
+            Beginning::Fresh | Beginning::Keep => Progress::Whole,
+        };
+        let entry = PoolVolume {
+            id,
+            name: settings.name.clone(),
+            backing: disk.name.clone(),
+            size_bytes: disk.size_bytes,
+            identity,
+            lasts: disk.identity.is_some(),
+            progress,
+        };
+        self.shared.pool.change_volumes(|volumes| {
+            volumes.retain(|volume| volume.id != id);
+            volumes.push(entry);
+        });
+        Ok(id)
+    }
+
+    /// A number that no volume has, served or in the pool.
+    fn free_number(&self, served: &[Option<Arc<Volume>>]) -> Result<VolumeId, VolumeError> {
+        let in_pool = self.shared.pool.volumes();
+        let is_free = |id: &VolumeId| {
+            served.get(usize::from(id.0)).is_none_or(Option::is_none)
+                && in_pool.iter().all(|volume| volume.id != *id)
+        };
+        (0..VOLUMES_MAX as u16).map(VolumeId).find(is_free).ok_or(VolumeError::TooMany)
+    }
+
+    /// Everything that was to be brought back of a volume has been.
+    pub(crate) fn is_whole(&self, id: VolumeId) {
+        self.shared.pool.change_volumes(|volumes| {
+            let mut volumes = volumes.iter_mut();
+            if let Some(volume) = volumes.find(|volume| volume.id == id) {
+                volume.progress = Progress::Whole;
+            }
+        });
+    }
+
+    /// Has nothing more of a volume in the pool.
+    pub(crate) fn leave_pool(&self, id: VolumeId) {
+        self.shared.pool.change_volumes(|volumes| volumes.retain(|volume| volume.id != id));
+    }
+
+    /// Brings everything dirty of a volume to its disk and takes it out of the pool, and what its
+    /// journal has of it is void.
+    pub(crate) fn settle_first(&self, settings: &VolumeSettings) -> Result<(), VolumeError> {
+        tracing::warn!(
+            "volume '{}': a start was cut short, so its dirty data goes to its disk first",
+            settings.name
+        );
+        let Some(used) = &settings.journal else { return Ok(()) };
+        self.add_volume(VolumeSettings {
+            name: settings.name.clone(),
+            description: String::new(),
+            backend: Arc::clone(&settings.backend),
+            mode: Mode::WriteThrough,
+            read_only: settings.read_only,
+            prefetch: false,
+            tls_only: settings.tls_only,
+            journal: None,
+            ups: false,
+        })?;
+        self.remove_volume(&settings.name, |_| ())?;
+        let size = settings.backend.description().size_bytes;
+        used.journal.void(&settings.name, size, used.identity)?;
+        Ok(())
+    }
+
+    /// To be called when the volumes of a start have been added. Of volumes that were found and
+    /// are not served, clean lines are let go, as nobody keeps others from their disks; dirty ones
+    /// stay. Returns the names of those with dirty lines, and the bytes.
+    pub fn close_adoption(&self) -> Vec<(String, u64)> {
+        let _changing = lock(&self.changes);
+        let mut left = Vec::new();
+        for found in self.shared.pool.volumes() {
+            if self.shared.volume(found.id).is_some() {
+                continue;
+            }
+            self.drop_found(found.id);
+            match self.unclaimed_bytes(found.id) {
+                0 => self.leave_pool(found.id),
+                bytes => left.push((format!("{}={}", found.name, found.backing), bytes)),
+            }
+        }
+        left
+    }
+
+    /// Volumes whose dirty lines were found in the pool and that are not served, with the bytes.
+    pub fn unserved(&self) -> Vec<(String, u64)> {
+        let found = self.shared.pool.volumes().into_iter();
+        let bytes = found.map(|found| (self.unclaimed_bytes(found.id), found));
+        let held = bytes.filter(|(bytes, _)| *bytes > 0);
+        held.map(|(bytes, found)| (found.name, bytes)).collect()
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn pool_and_journal_are_weighed_against_each_other() {
+        use Beginning::{Fresh, Keep, Record, Restore, Settle};
+        let in_pool =
+            [None, Some(Progress::Restoring), Some(Progress::Recording), Some(Progress::Whole)];
+        let without = in_pool.map(|progress| beginning(false, progress));
+        assert_eq!(without, [Fresh, Keep, Keep, Keep]);
+        let with = in_pool.map(|progress| beginning(true, progress));
+        assert_eq!(with, [Restore, Restore, Settle, Record]);
+    }
+}

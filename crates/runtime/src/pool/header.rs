@@ -1,0 +1,289 @@
+//! The head of the pool's file: what lies in it, and which volume has which number.
+//!
+//! There are two copies of it, written in turn, each with a sequence and a checksum: a process that
+//! is killed while it writes one leaves the other. What is read is checked before it is believed;
+//! a copy that is not whole, or of another version, is none.
+//!
+//! A volume is on record before it has its first line, so every line in the tables below is of a
+//! volume that the head names.
+
+use forebay_engine::LineMeta;
+use forebay_types::limits::VOLUMES_MAX;
+use forebay_types::{LINE_BYTES, VolumeId};
+
+/// Bytes kept for one copy: as many volumes as there can be, with the longest names.
+pub(super) const COPY_BYTES: usize = 1 << 20;
+/// Both of them.
+pub(super) const HEADER_BYTES: usize = 2 * COPY_BYTES;
+/// Changes with every layout that an older program would not understand.
+const VERSION: u32 = 1;
+const MAGIC: [u8; 8] = *b"FBAYPOOL";
+/// Magic, version, length of what follows, checksum of it.
+const PREFIX_BYTES: usize = 24;
+/// Longest text that is kept to name a backing store to people; the rest is cut off.
+const BACKING_BYTES_MAX: usize = 512;
+
+/// How the rest of the file is divided.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) struct Layout {
+    /// Parts with a table each.
+    pub shards: usize,
+    /// Lines in each.
+    pub shard_slots: usize,
+}
+
+impl Layout {
+    /// Where a shard's table of lines begins.
+    pub(crate) const fn table_offset(&self, shard: usize) -> usize {
+        HEADER_BYTES + shard * self.shard_slots * size_of::<LineMeta>()
+    }
+
+    /// Where the data begins, at a multiple of `slab_bytes`.
+    pub(crate) const fn data_offset(&self, slab_bytes: usize) -> usize {
+        self.table_offset(self.shards).next_multiple_of(slab_bytes)
+    }
+
+    /// Lines in all shards.
+    pub(crate) const fn slots(&self) -> usize {
+        self.shards * self.shard_slots
+    }
+}
+
+/// A volume that may have lines in the pool.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub(crate) struct PoolVolume {
+    /// Its number in the keys of lines.
+    pub id: VolumeId,
+    /// Its name.
+    pub name: String,
+    /// Its backing store, for people.
+    pub backing: String,
+    /// Its size in bytes.
+    pub size_bytes: u64,
+    /// Tells whether a volume of the same name is the same disk.
+    pub identity: u64,
+    /// Whether the backing store outlives the process.
+    pub lasts: bool,
+    /// How far it had come when it was added.
+    pub progress: Progress,
+}
+
+/// How far a volume is that is being added.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) enum Progress {
+    /// What its journal holds is being brought back.
+    Restoring,
+    /// What the pool holds of it is being recorded in its journal.
+    Recording,
+    /// All that its journal held is in the pool or on its disk.
+    Whole,
+}
+
+/// The head.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub(crate) struct Header {
+    /// Counts the times it was written.
+    pub sequence: u64,
+    pub layout: Layout,
+    /// An orderly stop has brought everything to the disks: the lines are void.
+    pub is_closed: bool,
+    pub volumes: Vec<PoolVolume>,
+}
+
+impl Header {
+    /// The head of a pool without volumes.
+    pub(crate) const fn new(layout: Layout) -> Self {
+        Self { sequence: 0, layout, is_closed: false, volumes: Vec::new() }
+    }
+
+    /// Which copy it is written to.
+    pub(super) const fn copy(&self) -> usize {
+        (self.sequence % 2) as usize
+    }
+
+    pub(super) fn encode(&self) -> Vec<u8> {
+        let mut body = Vec::new();
+        let layout = &self.layout;
+        let words = [
+            self.sequence,
+            layout.shards as u64,
+            layout.shard_slots as u64,
+            size_of::<LineMeta>() as u64,
+            LINE_BYTES,
+            u64::from(self.is_closed),
+            self.volumes.len() as u64,
+        ];
+        words.iter().for_each(|word| body.extend(word.to_le_bytes()));
+        for volume in &self.volumes {
+            let flags = u64::from(volume.lasts) | (volume.progress as u64) << 1;
+            let words = [u64::from(volume.id.0), volume.size_bytes, volume.identity, flags];
+            words.iter().for_each(|word| body.extend(word.to_le_bytes()));
+            for text in [&volume.name, &volume.backing] {
+                let text = shortened(text);
+                body.extend((text.len() as u64).to_le_bytes());
+                body.extend(text.bytes());
+            }
+        }
+        let mut bytes = Vec::with_capacity(PREFIX_BYTES + body.len());
+        bytes.extend(MAGIC);
+        bytes.extend(VERSION.to_le_bytes());
+        bytes.extend((body.len() as u32).to_le_bytes());
+        bytes.extend(checksum(&body).to_le_bytes());
+        bytes.extend(body);
+        assert!(bytes.len() <= COPY_BYTES, "the limits of volumes and names keep it short");
+        bytes
+    }
+
+    /// What a copy says, if it is whole and of this version.
+    pub(super) fn decode(bytes: &[u8]) -> Option<Self> {
+        let prefix = bytes.get(..PREFIX_BYTES)?;
+        let len = u32::from_le_bytes(prefix[12..16].try_into().ok()?) as usize;
+        let body = bytes.get(PREFIX_BYTES..PREFIX_BYTES.checked_add(len)?)?;
+        let is_ours = prefix[..8] == MAGIC
+            && prefix[8..12] == VERSION.to_le_bytes()
+            && prefix[16..24] == checksum(body).to_le_bytes();
+        if !is_ours {
+            return None;
+        }
+        let mut body = Body(body);
+        let sequence = body.word()?;
+        let layout = Layout { shards: body.count()?, shard_slots: body.count()? };
+        let same = body.word()? == size_of::<LineMeta>() as u64 && body.word()? == LINE_BYTES;
+        let is_closed = body.word()? != 0;
+        let count = body.count().filter(|&count| same && count <= VOLUMES_MAX)?;
+        let mut volumes = Vec::with_capacity(count);
+        for _ in 0..count {
+            let id = VolumeId(u16::try_from(body.word()?).ok()?);
+            let (size_bytes, identity, flags) = (body.word()?, body.word()?, body.word()?);
+            let lasts = flags & 1 != 0;
+            let progress = match flags >> 1 {
+                0 => Progress::Restoring,
+                1 => Progress::Recording,
+                2 => Progress::Whole,
+                _ => return None,
+            };
+            let (name, backing) = (body.text()?, body.text()?);
+            volumes.push(PoolVolume { id, name, backing, size_bytes, identity, lasts, progress });
+        }
+        Some(Self { sequence, layout, is_closed, volumes })
+    }
+
+    /// The newest of the copies that are whole.
+    pub(super) fn newest(copies: [&[u8]; 2]) -> Option<Self> {
+        let whole = copies.into_iter().filter_map(Self::decode);
+        whole.max_by_key(|header| header.sequence)
+    }
+
+    /// Whether there is a pool of any version.
+    pub(super) fn is_pool(copies: [&[u8]; 2]) -> bool {
+        copies.iter().any(|copy| copy.starts_with(&MAGIC))
+    }
+}
+
+fn shortened(text: &str) -> &str {
+    let mut end = text.len().min(BACKING_BYTES_MAX);
+    while !text.is_char_boundary(end) {
+        end -= 1;
+    }
+    &text[..end]
+}
+
+/// What is left to read.
+struct Body<'a>(&'a [u8]);
+
+impl Body<'_> {
+    fn take(&mut self, len: usize) -> Option<&[u8]> {
+        let (taken, rest) = self.0.split_at_checked(len)?;
+        self.0 = rest;
+        Some(taken)
+    }
+
+    fn word(&mut self) -> Option<u64> {
+        Some(u64::from_le_bytes(self.take(8)?.try_into().ok()?))
+    }
+
+    fn count(&mut self) -> Option<usize> {
+        usize::try_from(self.word()?).ok()
+    }
+
+    fn text(&mut self) -> Option<String> {
+        let len = self.count()?;
+        String::from_utf8(self.take(len)?.to_vec()).ok()
+    }
+}
+
+/// FNV-1a (Fowler, Noll, Vo): the enemy is a write cut short, not a forger.
+pub(crate) fn checksum(bytes: &[u8]) -> u64 {
+    bytes.iter().fold(0xcbf2_9ce4_8422_2325, |sum, byte| {
+        (sum ^ u64::from(*byte)).wrapping_mul(0x0000_0100_0000_01b3)
+    })
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn header(sequence: u64, volumes: u16) -> Header {
+        let volume = |id| PoolVolume {
+            id: VolumeId(id),
+            name: format!("v{id}"),
+            backing: "/dev/sdb".into(),
+            size_bytes: 1 << 40,
+            identity: 7,
+            lasts: id % 2 == 0,
+            progress: if id % 3 == 0 { Progress::Recording } else { Progress::Whole },
+        };
+        let layout = Layout { shards: 4, shard_slots: 512 };
+        let volumes = (0..volumes).map(volume).collect();
+        Header { sequence, layout, is_closed: sequence % 2 == 1, volumes }
+    }
+
+    #[test]
+    fn what_is_written_is_read() {
+        for volumes in [0, 1, 7] {
+            let header = header(3, volumes);
+            assert_eq!(Header::decode(&header.encode()), Some(header));
+        }
+    }
+
+    #[test]
+    fn the_longest_names_of_all_volumes_fit() {
+        let mut header = header(1, VOLUMES_MAX as u16);
+        for volume in &mut header.volumes {
+            volume.name = "ä".repeat(forebay_types::limits::VOLUME_NAME_BYTES_MAX / 2);
+            volume.backing = "/".repeat(5000);
+        }
+        let read = Header::decode(&header.encode()).unwrap();
+        assert_eq!(read.volumes.len(), VOLUMES_MAX);
+        assert_eq!(read.volumes[5].name, header.volumes[5].name);
+        assert_eq!(read.volumes[5].backing.len(), BACKING_BYTES_MAX);
+    }
+
+    #[test]
+    fn a_copy_that_was_cut_short_leaves_the_other() {
+        let (old, new) = (header(4, 3), header(5, 2));
+        let (old_bytes, new_bytes) = (old.encode(), new.encode());
+        assert_eq!(Header::newest([&old_bytes, &new_bytes]), Some(new.clone()));
+        for cut in 0..new_bytes.len() {
+            // What lay there before was the copy but one.
+            let mut torn = header(3, 6).encode();
+            torn[..cut].copy_from_slice(&new_bytes[..cut]);
+            let found = Header::newest([&old_bytes, &torn]).unwrap();
+            assert!(found == old || found == new, "cut at {cut}");
+        }
+        assert!(Header::is_pool([&old_bytes, &[]]) && !Header::is_pool([&[0; 64], &[]]));
+    }
+
+    #[test]
+    fn no_byte_of_a_copy_changes_unnoticed() {
+        let bytes = header(4, 2).encode();
+        for at in 0..bytes.len() {
+            let mut changed = bytes.clone();
+            changed[at] ^= 0x40;
+            assert_eq!(Header::decode(&changed), None, "byte {at}");
+        }
+        for len in 0..bytes.len() {
+            assert_eq!(Header::decode(&bytes[..len]), None);
+        }
+    }
+}
