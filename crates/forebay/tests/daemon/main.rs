@@ -11,5 +11,6 @@ mod libnbd;
 mod listening;
 mod locks;
 mod memory;
+mod power;
 mod process;
 mod stopping;
