@@ -6,6 +6,8 @@
 # run to the next.
 # shellcheck shell=bash
 
+# Made by the script.
+dir=
 package=${KERNEL_PACKAGE:-linux-image-6.12-amd64}
 cache=${KERNEL_CACHE:-$(target_dir)/kernel-test}
 

@@ -52,8 +52,8 @@ check() {
     { cat /tmp/replay.log; report "replay $1"; exit 1; }
   e2fsck -fn "$2" >/tmp/check.log 2>&1 || { cat /tmp/check.log; report "fsck $1"; exit 1; }
   mount -t ext4 "$2" "/mnt/$1"
-  (cd "/mnt/$1" && find . -type f -exec sha256sum {} +) | while read -r sum name; do
-    report "found $1/${name#./} $sum"
+  (cd "/mnt/$1" && find . -type f -exec sha256sum {} +) | while read -r found name; do
+    report "found $1/${name#./} $found"
   done
 }
 

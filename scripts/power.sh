@@ -155,10 +155,10 @@ for volume in ack flush; do
   truncate -s 384M "$dir/$volume.disk"
   truncate -s 48M "$dir/$volume.journal"
 done
-task=make
+task="make"
 for ((round = 1; round <= cuts; round++)); do
   next "$round" "$task"
-  task=check
+  task="check"
   wait_for loading 60
   # Any moment is as good as another: 6 to 14 s.
   sleep "$((6 + RANDOM % 8)).$((RANDOM % 10))"

@@ -11,6 +11,6 @@ mod libnbd;
 mod listening;
 mod locks;
 mod memory;
-mod power;
+mod power_cut;
 mod process;
 mod stopping;
