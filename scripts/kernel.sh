@@ -5,76 +5,27 @@
 #
 #   scripts/kernel.sh
 #
-# The program is taken from the release build; FOREBAY names another one. KERNEL_PACKAGE names
-# another kernel package, and KERNEL_CACHE a directory that keeps it from one run to the next.
-# The guest is emulated, which takes a minute or two; KERNEL_KVM=1 uses KVM. That is not done
-# unasked, because inside some virtual machines KVM is there and a guest never gets to its kernel.
+# The program is taken from the release build; FOREBAY names another one. The guest is emulated,
+# which takes a minute or two; scripts/guest.sh says what else can be set.
 set -euo pipefail
 cd "$(dirname "${BASH_SOURCE[0]}")/.."
 # shellcheck source=scripts/common.sh
 . scripts/common.sh
+# shellcheck source=scripts/guest.sh
+. scripts/guest.sh
 
 forebay=${FOREBAY:-$(target_dir)/release/forebay}
-package=${KERNEL_PACKAGE:-linux-image-6.12-amd64}
-cache=${KERNEL_CACHE:-$(target_dir)/kernel-test}
 timeout_seconds=900
 [[ -x $forebay ]] || fail "$forebay is not built: run cargo build --release first"
-[[ $(uname -m) == x86_64 ]] || fail "this test knows only x86_64"
-PATH=$PATH:/usr/sbin:/sbin
-need qemu-system-x86_64=qemu-system-x86 busybox=busybox-static depmod=kmod xz=xz-utils \
-  cpio=cpio mkfs.ext4=e2fsprogs mkfs.xfs=xfsprogs nbd-client=nbd-client
+need_qemu
+need mkfs.ext4=e2fsprogs mkfs.xfs=xfsprogs nbd-client=nbd-client
 
 dir=$(mktemp -d)
 trap 'rm -rf "$dir"' EXIT
 
-# fetch_kernel: the unpacked kernel package in $cache. Nothing is installed on this machine.
-fetch_kernel() {
-  local real
-  [[ -e $cache/complete ]] && return
-  say "fetching $package"
-  rm -rf "$cache"
-  mkdir -p "$cache"
-  real=$(apt-cache depends "$package" |
-    sed -n '/Depends: linux-image-[0-9]/{s/.*Depends: //p;q}')
-  [[ -n $real ]] || fail "no package $package: name another with KERNEL_PACKAGE"
-  (cd "$cache" && apt-get download -qq "$real" 2>/dev/null && dpkg -x ./*.deb . && rm ./*.deb)
-  touch "$cache/complete"
-}
-
-# add_program FILE [NAME]: with the libraries that it is linked with.
-add_program() {
-  local library
-  install_file "$(command -v "$1")" "$dir/guest/bin/${2:-$(basename "$1")}"
-  while read -r library; do
-    [[ -e $dir/guest$library ]] || install_file "$library" "$dir/guest$library"
-  done < <(ldd "$(command -v "$1")" 2>/dev/null | grep -o '/[^ ]*' || true)
-}
-
-install_file() { mkdir -p "$(dirname "$2")" && cp -L "$1" "$2"; }
-
-# add_modules NAME...: with what they depend on, unpacked, because busybox knows no xz.
-add_modules() {
-  local release name file
-  release=$(basename "$cache"/lib/modules/*)
-  depmod -b "$cache" "$release"
-  for name in "$@"; do
-    while read -r file; do
-      install_file "$file" "$dir/guest${file#"$cache"}"
-    done < <(modprobe -d "$cache" -S "$release" --show-depends "$name" |
-      sed -n 's/^insmod \([^ ]*\).*/\1/p')
-  done
-  find "$dir/guest/lib/modules" -name '*.xz' -exec xz -d {} +
-  cp "$cache/lib/modules/$release"/modules.{order,builtin,builtin.modinfo} \
-    "$dir/guest/lib/modules/$release/"
-  depmod -b "$dir/guest" "$release"
-}
-
 pack() {
   say "packing the guest"
-  mkdir -p "$dir/guest"/{bin,dev,proc,sys,mnt,tmp,data}
-  cp "$(command -v busybox)" "$dir/guest/bin/busybox"
-  cp scripts/kernel-guest.sh "$dir/guest/init"
-  chmod +x "$dir/guest/init"
+  begin_guest scripts/kernel-guest.sh
   add_program "$forebay" forebay
   local program
   for program in nbd-client mkfs.ext4 e2fsck mkfs.xfs xfs_repair; do add_program "$program"; done
@@ -82,15 +33,14 @@ pack() {
   # Something real to copy: about eight megabytes of this machine's files.
   { find /usr/share /usr/lib -xdev -type f -readable -size +3k -size -64k 2>/dev/null || true; } |
     sed 800q | tar --create --files-from=- 2>/dev/null | tar --extract --directory="$dir/guest/data"
-  (cd "$dir/guest" && find . | cpio --quiet -o -H newc | gzip -1) >"$dir/initrd"
+  end_guest
 }
 
 boot() {
-  local options=(-machine q35 -m 3G -smp 1 -nographic -no-reboot -nic none)
-  if [[ -n ${KERNEL_KVM:-} ]]; then options+=(-enable-kvm -cpu host); else options+=(-cpu max); fi
+  local command
+  qemu_command
   say "booting $(basename "$cache"/boot/vmlinuz-*)"
-  timeout "$timeout_seconds" qemu-system-x86_64 "${options[@]}" \
-    -kernel "$cache"/boot/vmlinuz-* -initrd "$dir/initrd" \
+  timeout "$timeout_seconds" "${command[@]}" -nographic -nic none \
     -append "console=ttyS0 quiet panic=-1" </dev/null 2>&1 | tr -d '\r' | tee "$dir/console"
 }
 

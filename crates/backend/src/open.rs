@@ -9,7 +9,7 @@
 //!         | nbd://HOST[:PORT]/EXPORT               an export of an NBD server
 //!         | nbd+unix:///EXPORT?socket=PATH         the same over a Unix socket
 //!         | LAYER(OPTION=VALUE,…):BACKEND          a layer over any of these
-//! LAYER   = delay | error | rate | trace
+//! LAYER   = delay | error | rate | trace | volatile
 //! ```
 //!
 //! Values are percent-encoded where they contain what separates them: `%`, and `,` `)` in a
@@ -17,7 +17,7 @@
 //! called `memory:1GiB` is opened as `./memory:1GiB` or `file:memory:1GiB`.
 
 use crate::file::{FileBackend, FileError};
-use crate::layers::TraceError;
+use crate::layers::{TraceError, VolatileError};
 use crate::memory::MemoryError;
 use crate::model::ModelError;
 use crate::nbd::NbdError;
@@ -69,6 +69,9 @@ pub enum OpenError {
     /// A trace.
     #[error(transparent)]
     Trace(#[from] TraceError),
+    /// A volatile cache.
+    #[error(transparent)]
+    Volatile(#[from] VolatileError),
 }
 
 /// Opens the backend that `spec` names.

@@ -13,6 +13,7 @@ mod gate;
 mod kinds;
 mod rate;
 mod trace;
+mod volatile;
 
 #[cfg(test)]
 mod tests;
@@ -23,12 +24,13 @@ pub use gate::{Gate, HeldIo};
 pub use kinds::Kinds;
 pub use rate::{Rate, Rates};
 pub use trace::{Trace, TraceError};
+pub use volatile::{Volatile, VolatileError, Volatility};
 
 use crate::{Backend, Description, OpenError};
 use std::sync::Arc;
 
 /// The layers there are, as they are written in front of a backend.
-pub(crate) const NAMES: [&str; 4] = ["delay", "error", "rate", "trace"];
+pub(crate) const NAMES: [&str; 5] = ["delay", "error", "rate", "trace", "volatile"];
 
 /// Lays the layer `name` with the options `text` over `inner`.
 pub(crate) fn open(
@@ -50,6 +52,11 @@ pub(crate) fn open(
         }
         "rate" => {
             let mut layer = Rate::new(inner, Rates::parse(text)?);
+            layer.description.name = named;
+            Arc::new(layer)
+        }
+        "volatile" => {
+            let mut layer = Volatile::new(inner, Volatility::parse(text)?)?;
             layer.description.name = named;
             Arc::new(layer)
         }

@@ -12,5 +12,6 @@ mod libnbd;
 mod listening;
 mod locks;
 mod memory;
+mod power_cut;
 mod process;
 mod stopping;

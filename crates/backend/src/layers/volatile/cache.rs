@@ -1,0 +1,210 @@
+//! The blocks that are held back: a plain value, without locks and threads.
+
+use super::Volatility;
+use crate::random::Random;
+use crate::{AlignedBuffer, Buffer};
+use forebay_types::ByteRange;
+use std::collections::{BTreeMap, BTreeSet};
+use std::sync::Arc;
+
+/// The longest piece that is written below at once, in bytes.
+const RUN_BYTES_MAX: u64 = 256 << 10;
+
+/// A block of the store: its number, and what it holds.
+pub(super) type Block = (u64, Arc<[u8]>);
+
+struct Entry {
+    /// The number of the change that it comes from.
+    version: u64,
+    bytes: Arc<[u8]>,
+}
+
+/// Consecutive blocks to be written below in one piece.
+pub(super) struct Run {
+    /// First byte of the store.
+    pub(super) offset: u64,
+    /// What to write.
+    pub(super) bytes: AlignedBuffer,
+    /// The versions of the blocks.
+    versions: Vec<u64>,
+}
+
+/// What was written and not flushed.
+pub(super) struct Cache {
+    block_bytes: u64,
+    limit_bytes: u64,
+    keep: f64,
+    random: Random,
+    entries: BTreeMap<u64, Entry>,
+    /// Blocks that are to go below before they are flushed.
+    early: BTreeSet<u64>,
+    /// The number of the newest change.
+    version: u64,
+}
+
+/// Copies `blocks` into the buffers of a read at `offset`, where they overlap.
+///
+/// # Safety
+/// The buffers must be valid and nobody else's for this moment.
+pub(super) unsafe fn lay_over(offset: u64, buffers: &[Buffer], blocks: &[Block]) {
+    let Some((_, first)) = blocks.first() else { return };
+    let block_bytes = first.len() as u64;
+    let mut start = offset;
+    for buffer in buffers {
+        // SAFETY: the caller's promise.
+        let target = unsafe { buffer.as_mut_slice() };
+        let end = start + target.len() as u64;
+        let from = blocks.partition_point(|(number, _)| (number + 1) * block_bytes <= start);
+        for (number, bytes) in &blocks[from..] {
+            let place = number * block_bytes;
+            if place >= end {
+                break;
+            }
+            let (low, high) = (place.max(start), (place + block_bytes).min(end));
+            let source = &bytes[(low - place) as usize..(high - place) as usize];
+            target[(low - start) as usize..(high - start) as usize].copy_from_slice(source);
+        }
+        start = end;
+    }
+}
+
+impl Cache {
+    pub(super) fn new(block_bytes: u32, volatility: Volatility) -> Self {
+        Self {
+            block_bytes: u64::from(block_bytes),
+            limit_bytes: volatility.limit_bytes,
+            keep: volatility.keep,
+            random: Random::new(volatility.seed),
+            entries: BTreeMap::new(),
+            early: BTreeSet::new(),
+            version: 0,
+        }
+    }
+
+    /// The number of the newest change.
+    pub(super) const fn version(&self) -> u64 {
+        self.version
+    }
+
+    /// Bytes that are held back.
+    pub(super) fn bytes(&self) -> u64 {
+        self.entries.len() as u64 * self.block_bytes
+    }
+
+    /// Whether more is held back than should be.
+    pub(super) fn is_full(&self) -> bool {
+        self.bytes() > self.limit_bytes
+    }
+
+    /// Whether something is to go below although nobody flushes it.
+    pub(super) fn has_early(&self) -> bool {
+        !self.early.is_empty()
+    }
+
+    fn numbers(&self, range: ByteRange) -> std::ops::Range<u64> {
+        range.offset / self.block_bytes..range.end().div_ceil(self.block_bytes)
+    }
+
+    /// Takes what is written at `offset`, in whole blocks.
+    ///
+    /// # Safety
+    /// The buffers must belong to a write that is not answered before this returns.
+    pub(super) unsafe fn write(&mut self, offset: u64, buffers: &[Buffer]) {
+        let mut bytes = Vec::with_capacity(buffers.iter().map(Buffer::len).sum());
+        for buffer in buffers {
+            // SAFETY: the caller's promise.
+            bytes.extend_from_slice(unsafe { buffer.as_slice() });
+        }
+        self.version += 1;
+        let first = offset / self.block_bytes;
+        for (number, block) in (first..).zip(bytes.chunks(self.block_bytes as usize)) {
+            self.insert(number, block.into());
+        }
+    }
+
+    /// Zeroes a range of whole blocks.
+    pub(super) fn zero(&mut self, range: ByteRange) {
+        self.version += 1;
+        let zeroes: Arc<[u8]> = vec![0; self.block_bytes as usize].into();
+        self.numbers(range).for_each(|number| self.insert(number, zeroes.clone()));
+    }
+
+    fn insert(&mut self, number: u64, bytes: Arc<[u8]>) {
+        self.entries.insert(number, Entry { version: self.version, bytes });
+        if self.keep > 0.0 && self.random.unit() < self.keep {
+            self.early.insert(number);
+        }
+    }
+
+    /// What is held back of a range.
+    pub(super) fn blocks(&self, range: ByteRange) -> Vec<Block> {
+        let entries = self.entries.range(self.numbers(range));
+        entries.map(|(&number, entry)| (number, entry.bytes.clone())).collect()
+    }
+
+    /// Whether something of a range is held back.
+    pub(super) fn has(&self, range: ByteRange) -> bool {
+        self.entries.range(self.numbers(range)).next().is_some()
+    }
+
+    /// What is held back of a range, in pieces to be written below.
+    pub(super) fn runs(&self, range: ByteRange) -> Vec<Run> {
+        self.join(self.entries.range(self.numbers(range)))
+    }
+
+    /// All that is held back.
+    pub(super) fn all_runs(&self) -> Vec<Run> {
+        self.join(self.entries.iter())
+    }
+
+    /// What is to go below before it is flushed, as it is now.
+    pub(super) fn take_early(&mut self) -> Vec<Run> {
+        let early = std::mem::take(&mut self.early);
+        self.join(early.iter().filter_map(|number| self.entries.get_key_value(number)))
+    }
+
+    fn join<'a>(&self, entries: impl Iterator<Item = (&'a u64, &'a Entry)>) -> Vec<Run> {
+        let mut rows: Vec<(u64, Vec<&Entry>)> = Vec::new();
+        for (&number, entry) in entries {
+            match rows.last_mut() {
+                Some((first, row))
+                    if *first + row.len() as u64 == number
+                        && (row.len() as u64) < RUN_BYTES_MAX / self.block_bytes =>
+                {
+                    row.push(entry);
+                }
+                _ => rows.push((number, vec![entry])),
+            }
+        }
+        let run = |(first, row): (u64, Vec<&Entry>)| {
+            let mut bytes = AlignedBuffer::new(row.len() * self.block_bytes as usize);
+            for (target, entry) in bytes.chunks_mut(self.block_bytes as usize).zip(&row) {
+                target.copy_from_slice(&entry.bytes);
+            }
+            let versions = row.iter().map(|entry| entry.version).collect();
+            Run { offset: first * self.block_bytes, bytes, versions }
+        };
+        rows.into_iter().map(run).collect()
+    }
+
+    /// Forgets what has been written below as it still is.
+    pub(super) fn release(&mut self, run: &Run) {
+        let first = run.offset / self.block_bytes;
+        for (number, &version) in (first..).zip(&run.versions) {
+            if self.entries.get(&number).is_some_and(|entry| entry.version == version) {
+                self.entries.remove(&number);
+            }
+        }
+    }
+
+    /// Forgets what was written to a range up to a change.
+    pub(super) fn release_until(&mut self, range: ByteRange, version: u64) {
+        let numbers: Vec<u64> = self
+            .entries
+            .range(self.numbers(range))
+            .filter(|(_, entry)| entry.version <= version)
+            .map(|(&number, _)| number)
+            .collect();
+        numbers.iter().for_each(|number| drop(self.entries.remove(number)));
+    }
+}

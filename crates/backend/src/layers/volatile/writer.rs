@@ -1,0 +1,144 @@
+//! The thread that writes below, in the order of the jobs.
+
+use super::cache::{Cache, Run};
+use crate::sync::lock;
+use crate::{Backend, Buffer, Completion, Io, IoKind, Wait};
+use forebay_types::{ByteRange, IoResult};
+use std::sync::{Arc, Condvar, Mutex, PoisonError};
+
+/// Pieces that are written below at the same time.
+const RUNS_AT_ONCE: usize = 32;
+
+/// What the thread does.
+pub(super) enum Job {
+    /// Bring everything to stable storage.
+    Flush(Completion),
+    /// Bring a range to stable storage.
+    Stable(ByteRange, Completion),
+    /// Write everything down, so that the cache has room.
+    Room(Completion),
+    /// Pass on what changes a range below, and forget what was written to it up to a change.
+    Pass(Io, u64),
+}
+
+pub(super) struct State {
+    pub(super) cache: Cache,
+    pub(super) jobs: Vec<Job>,
+    pub(super) stopping: bool,
+}
+
+/// What the layer and its thread share.
+pub(super) struct Shared {
+    pub(super) state: Mutex<State>,
+    pub(super) wake: Condvar,
+    pub(super) inner: Arc<dyn Backend>,
+}
+
+impl Shared {
+    pub(super) fn new(inner: Arc<dyn Backend>, cache: Cache) -> Self {
+        let state = Mutex::new(State { cache, jobs: Vec::new(), stopping: false });
+        Self { state, wake: Condvar::new(), inner }
+    }
+
+    /// The life of the thread.
+    pub(super) fn serve(&self) {
+        let mut state = lock(&self.state);
+        while !state.stopping {
+            if state.jobs.is_empty() && !state.cache.has_early() {
+                state = self.wake.wait(state).unwrap_or_else(PoisonError::into_inner);
+                continue;
+            }
+            let jobs = std::mem::take(&mut state.jobs);
+            let early = state.cache.take_early();
+            drop(state);
+            // Nobody waits for these: what fails is still in the cache.
+            let _ = self.write(&early, false);
+            drop(early);
+            self.run(jobs);
+            state = lock(&self.state);
+        }
+    }
+
+    /// Does what has come together. One flush answers all that wait for one.
+    fn run(&self, jobs: Vec<Job>) {
+        let (mut flushes, mut stable, mut room) = (Vec::new(), Vec::new(), Vec::new());
+        for job in jobs {
+            match job {
+                Job::Flush(done) => flushes.push(done),
+                Job::Stable(range, done) => stable.push((range, done)),
+                Job::Room(done) => room.push(done),
+                Job::Pass(io, version) => self.pass(io, version),
+            }
+        }
+        for (range, done) in stable {
+            done.complete(self.make_stable(range));
+        }
+        if flushes.is_empty() && room.is_empty() {
+            return;
+        }
+        let runs = lock(&self.state).cache.all_runs();
+        let written = self.write_and_release(&runs, false);
+        drop(runs);
+        room.into_iter().for_each(|done| done.complete(written));
+        if !flushes.is_empty() {
+            let flushed = written.and_then(|()| self.flush());
+            flushes.into_iter().for_each(|done| done.complete(flushed));
+        }
+    }
+
+    fn make_stable(&self, range: ByteRange) -> IoResult {
+        let runs = lock(&self.state).cache.runs(range);
+        self.write_and_release(&runs, true)?;
+        let written_bytes: u64 = runs.iter().map(|run| run.bytes.len() as u64).sum();
+        // What is not in the cache any more was written down to make room, and not flushed.
+        if written_bytes < range.len { self.flush() } else { Ok(()) }
+    }
+
+    fn pass(&self, io: Io, version: u64) {
+        let (kind, offset, len) = (io.kind, io.offset, io.len);
+        let result = self.call(kind, offset, len);
+        if result.is_ok() {
+            lock(&self.state).cache.release_until(io.range(), version);
+        }
+        io.done.complete(result);
+    }
+
+    fn flush(&self) -> IoResult {
+        self.call(IoKind::Flush, 0, 0)
+    }
+
+    /// Has something without buffers done below, and waits for it.
+    fn call(&self, kind: IoKind, offset: u64, len: u64) -> IoResult {
+        let wait = Wait::new(1);
+        let done = Completion::new(wait.clone(), 0);
+        self.inner.submit(Io { kind, offset, len, buffers: Vec::new(), done });
+        wait.all()[0]
+    }
+
+    fn write_and_release(&self, runs: &[Run], fua: bool) -> IoResult {
+        let result = self.write(runs, fua);
+        if result.is_ok() {
+            let mut state = lock(&self.state);
+            runs.iter().for_each(|run| state.cache.release(run));
+        }
+        result
+    }
+
+    /// Writes pieces below, some at a time, and says the first error.
+    fn write(&self, runs: &[Run], fua: bool) -> IoResult {
+        for runs in runs.chunks(RUNS_AT_ONCE) {
+            let wait = Wait::new(runs.len());
+            for (tag, run) in runs.iter().enumerate() {
+                let len = run.bytes.len();
+                // SAFETY: `runs` is borrowed until `all` returns, which is after the last answer,
+                // and a write does not store into its buffers.
+                let buffer = unsafe { Buffer::new(run.bytes.as_ptr().cast_mut(), len) };
+                let done = Completion::new(wait.clone(), tag as u64);
+                let (kind, offset, len) = (IoKind::Write { fua }, run.offset, len as u64);
+                self.inner.submit(Io { kind, offset, len, buffers: vec![buffer], done });
+            }
+            wait.all().into_iter().collect::<IoResult>()?;
+        }
+        Ok(())
+    }
+}

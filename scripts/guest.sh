@@ -1,0 +1,84 @@
+# Shared by the scripts that boot a Debian kernel under QEMU: the kernel, and what is packed into a
+# guest's initial memory file system. To be sourced, by bash, after common.sh. The guest has no
+# disk; it is unpacked at $dir/guest, and $dir is the script's own temporary directory.
+#
+# KERNEL_PACKAGE names another kernel package, and KERNEL_CACHE a directory that keeps it from one
+# run to the next.
+# shellcheck shell=bash
+
+# Made by the script.
+dir=
+package=${KERNEL_PACKAGE:-linux-image-6.12-amd64}
+cache=${KERNEL_CACHE:-$(target_dir)/kernel-test}
+
+# need_qemu: an emulator, and what packs a guest for it.
+need_qemu() {
+  [[ $(uname -m) == x86_64 ]] || fail "this test knows only x86_64"
+  PATH=$PATH:/usr/sbin:/sbin
+  need qemu-system-x86_64=qemu-system-x86 busybox=busybox-static depmod=kmod xz=xz-utils \
+    cpio=cpio
+}
+
+# fetch_kernel: the unpacked kernel package in $cache. Nothing is installed on this machine.
+fetch_kernel() {
+  local real
+  [[ -e $cache/complete ]] && return
+  say "fetching $package"
+  rm -rf "$cache"
+  mkdir -p "$cache"
+  real=$(apt-cache depends "$package" |
+    sed -n '/Depends: linux-image-[0-9]/{s/.*Depends: //p;q}')
+  [[ -n $real ]] || fail "no package $package: name another with KERNEL_PACKAGE"
+  (cd "$cache" && apt-get download -qq "$real" 2>/dev/null && dpkg -x ./*.deb . && rm ./*.deb)
+  touch "$cache/complete"
+}
+
+# add_program FILE [NAME]: with the libraries that it is linked with.
+add_program() {
+  local library
+  install_file "$(command -v "$1")" "$dir/guest/bin/${2:-$(basename "$1")}"
+  while read -r library; do
+    [[ -e $dir/guest$library ]] || install_file "$library" "$dir/guest$library"
+  done < <(ldd "$(command -v "$1")" 2>/dev/null | grep -o '/[^ ]*' || true)
+}
+
+install_file() { mkdir -p "$(dirname "$2")" && cp -L "$1" "$2"; }
+
+# add_modules NAME...: with what they depend on, unpacked, because busybox knows no xz.
+add_modules() {
+  local release name file
+  release=$(basename "$cache"/lib/modules/*)
+  depmod -b "$cache" "$release"
+  for name in "$@"; do
+    while read -r file; do
+      install_file "$file" "$dir/guest${file#"$cache"}"
+    done < <(modprobe -d "$cache" -S "$release" --show-depends "$name" |
+      sed -n 's/^insmod \([^ ]*\).*/\1/p')
+  done
+  find "$dir/guest/lib/modules" -name '*.xz' -exec xz -d {} +
+  cp "$cache/lib/modules/$release"/modules.{order,builtin,builtin.modinfo} \
+    "$dir/guest/lib/modules/$release/"
+  depmod -b "$dir/guest" "$release"
+}
+
+# begin_guest INIT: a guest whose first process is that script.
+begin_guest() {
+  mkdir -p "$dir/guest"/{bin,dev,proc,sys,mnt,tmp,data}
+  cp "$(command -v busybox)" "$dir/guest/bin/busybox"
+  cp "$1" "$dir/guest/init"
+  chmod +x "$dir/guest/init"
+}
+
+# end_guest: packs it into $dir/initrd.
+end_guest() {
+  (cd "$dir/guest" && find . | cpio --quiet -o -H newc | gzip -1) >"$dir/initrd"
+}
+
+# qemu_command: in the array `command`, what boots the guest. KERNEL_KVM=1 uses KVM. That is not
+# done unasked, because inside some virtual machines KVM is there and a guest never gets to its
+# kernel.
+qemu_command() {
+  command=(qemu-system-x86_64 -machine q35 -m "${guest_memory:-3G}" -smp 1 -no-reboot)
+  if [[ -n ${KERNEL_KVM:-} ]]; then command+=(-enable-kvm -cpu host); else command+=(-cpu max); fi
+  command+=(-kernel "$cache"/boot/vmlinuz-* -initrd "$dir/initrd")
+}

@@ -1,0 +1,329 @@
+#!/usr/bin/env bash
+# PostgreSQL on ext4 on a volume over a modelled hard disk, through nbdfuse and a loop device.
+#
+# First its speed: pgbench without the cache (bypass), in write-through, and in write-back with a
+# journal on a modelled flash disk, with one client and with eight, three runs of each in turn,
+# medians.
+#
+# Then its data: in write-back with that journal it is killed in mid-run, in turn the Forebay
+# server, PostgreSQL, and everything at one moment. Hard disk and journal lie on the layer
+# `volatile`, so whenever the server is killed all that was not flushed on them is gone, but for a
+# share of its sectors. Each time ext4's journal is replayed and fsck must find nothing; PostgreSQL
+# must recover; pg_amcheck must find nothing in any table and index; every transaction whose commit
+# pgbench has seen must be there, and no more than one per client besides; and the sums of the
+# benchmark's tables must agree.
+#
+#   scripts/postgres.sh [ROUNDS] [SECONDS]
+#
+# There are ten rounds and runs of 8 seconds unless told otherwise; 0 leaves either out. Needs
+# root (it mounts) and /dev/fuse. FOREBAY names another program than that of the release build.
+# The files behind the modelled disks lie in memory where there is room, so that the disks of this
+# machine do not count.
+set -euo pipefail
+cd "$(dirname "${BASH_SOURCE[0]}")/.."
+# shellcheck source=scripts/common.sh
+. scripts/common.sh
+
+rounds=${1:-10}
+run_seconds=${2:-8}
+scale=10
+clients=8
+forebay=${FOREBAY:-$(target_dir)/release/forebay}
+[[ -x $forebay ]] || fail "$forebay is not built: run cargo build --release first"
+need nbdfuse=libnbd-bin fusermount3=fuse3 mkfs.ext4=e2fsprogs runuser=util-linux
+compgen -G '/usr/lib/postgresql/*/bin/postgres' >/dev/null || install postgresql
+programs=$(compgen -G '/usr/lib/postgresql/*/bin' | sort -V | tail -1)
+PATH=$programs:$PATH
+
+base=${TMPDIR:-/tmp}
+if (($(df --output=avail -k /dev/shm 2>/dev/null | tail -1) > 4 << 20)); then base=/dev/shm; fi
+dir=$(mktemp -d "$base/forebay-postgres.XXXXXX")
+# The state directory is to outlive a reboot, as far as Forebay can see.
+state=$(mktemp -d)
+chmod 755 "$dir"
+mkdir -p "$dir"/{mnt,fuse,run}
+chown postgres "$dir/run"
+server=
+fuse=
+loop=
+postmaster=
+
+clean() {
+  kill_postgres || true
+  detach || true
+  [[ -z $server ]] || kill -9 "$server" 2>/dev/null || true
+  rm -rf "$dir" "$state"
+}
+trap clean EXIT
+
+gave_up() {
+  tail -n 20 "$dir/log" "$dir/run/postgres.log" 2>/dev/null || true
+  fail "$*"
+}
+
+as_postgres() { (cd / && runuser -u postgres -- env "PATH=$PATH" "$@"); }
+query() { psql -h "$dir/run" -U postgres -AtXq -d bench -c "$1"; }
+
+# serve VOLUME: starts the server.
+serve() {
+  rm -f "$dir/nbd.sock"
+  "$forebay" serve --volume "$1" --nbd "unix:$dir/nbd.sock" --memory 256MiB \
+    --state "$state" >>"$dir/log" 2>&1 &
+  server=$!
+  wait_for_socket "$dir/nbd.sock" "$server" || gave_up "the server did not come up"
+}
+
+attach() {
+  local tries=0
+  nbdfuse "$dir/fuse/disk" "nbd+unix:///v?socket=$dir/nbd.sock" 2>>"$dir/nbdfuse.log" &
+  fuse=$!
+  # It dies of a dead server in its own ways, which are not worth a line.
+  disown
+  until [[ -e $dir/fuse/disk ]]; do
+    tries=$((tries + 1))
+    ((tries < 300)) || gave_up "nbdfuse did not mount"
+    sleep 0.1
+  done
+  loop=$(losetup -f --show "$dir/fuse/disk")
+}
+
+# detach: also when what is below has died.
+detach() {
+  local tries
+  for ((tries = 0; tries < 100; tries++)); do
+    mountpoint -q "$dir/mnt" || break
+    umount "$dir/mnt" 2>/dev/null || sleep 0.1
+  done
+  mountpoint -q "$dir/mnt" && fail "the file system can not be unmounted"
+  [[ -z $loop ]] || losetup -d "$loop"
+  loop=
+  [[ -z $fuse ]] || fusermount3 -u "$dir/fuse" 2>/dev/null || fusermount3 -uz "$dir/fuse" || true
+  [[ -z $fuse ]] || kill -9 "$fuse" 2>/dev/null || true
+  fuse=
+}
+
+start_postgres() {
+  as_postgres pg_ctl -s -w -t 300 -D "$dir/mnt/data" -l "$dir/run/postgres.log" \
+    -o "-c listen_addresses= -c unix_socket_directories=$dir/run" start ||
+    gave_up "PostgreSQL does not come up"
+  postmaster=$(head -1 "$dir/mnt/data/postmaster.pid")
+}
+
+stop_postgres() {
+  as_postgres pg_ctl -s -w -t 300 -D "$dir/mnt/data" -m fast stop ||
+    gave_up "PostgreSQL does not stop"
+  postmaster=
+}
+
+# its_processes: the postmaster and all it has started.
+its_processes() {
+  if [[ -n $postmaster ]]; then
+    echo "$postmaster"
+    pgrep -P "$postmaster" || true
+  fi
+}
+
+# kill_postgres [PID...]: at one moment with these.
+kill_postgres() {
+  local pids pid
+  mapfile -t pids < <(its_processes)
+  kill -9 "$@" "${pids[@]}" 2>/dev/null || true
+  (($# == 0)) || wait "$@" 2>/dev/null || true
+  for pid in "${pids[@]}"; do
+    while kill -0 "$pid" 2>/dev/null; do sleep 0.05; done
+  done
+  postmaster=
+}
+
+stop_server() {
+  kill -TERM "$server"
+  wait "$server" || gave_up "the server did not stop in order"
+  server=
+}
+
+# make_database VOLUME: ext4 with a database for pgbench, checkpointed often.
+make_database() {
+  say "making ext4 and a database of scale $scale"
+  serve "$1"
+  attach
+  mkfs.ext4 -q -F "$loop"
+  mount "$loop" "$dir/mnt"
+  chown postgres "$dir/mnt"
+  as_postgres initdb -D "$dir/mnt/data" -k -A trust >"$dir/initdb.log" 2>&1 ||
+    { cat "$dir/initdb.log"; fail "initdb failed"; }
+  cat >>"$dir/mnt/data/postgresql.conf" <<END
+shared_buffers = 64MB
+max_wal_size = 64MB
+min_wal_size = 32MB
+checkpoint_timeout = 30s
+END
+  # What nobody flushed is nobody's loss.
+  sync -f "$dir/mnt/data/postgresql.conf"
+  start_postgres
+  createdb -h "$dir/run" -U postgres bench
+  pgbench -h "$dir/run" -U postgres -i -q -s "$scale" bench >"$dir/init.log" 2>&1 ||
+    { cat "$dir/init.log"; fail "pgbench can not make its tables"; }
+  query 'create extension amcheck; create table ledger (round int, client int, n int,
+    primary key (round, client, n))'
+}
+
+# median: of three lines.
+median() { sort -g | sed -n 2p; }
+
+# speed_of NAME SETTINGS: one run with one client and one with all, their transactions per second
+# into files.
+speed_of() {
+  local count
+  serve "$hdd,$2"
+  attach
+  mount "$loop" "$dir/mnt"
+  start_postgres
+  # The memory of the machine is large enough for the tables in every mode: what is compared is
+  # commits and checkpoints, not who has read more so far.
+  cat "$dir"/mnt/data/base/*/* >/dev/null
+  for count in 1 "$clients"; do
+    pgbench -h "$dir/run" -U postgres -n -c "$count" -j 2 -T "$run_seconds" bench \
+      >"$dir/speed" 2>&1 || { cat "$dir/speed"; fail "pgbench failed"; }
+    sed -n 's/^tps = \([0-9.]*\).*/\1/p' "$dir/speed" >>"$dir/tps.$1.$count"
+    say "$1: $(tail -1 "$dir/tps.$1.$count") transactions/s of $count clients"
+  done
+  stop_postgres
+  detach
+  stop_server
+}
+
+speed() {
+  local hdd run name count first
+  hdd="v=model:hdd?backing=$dir/speed.disk"
+  local write_back="mode=write-back,protection=journal"
+  write_back+=",journal=model:ssd?backing=$dir/speed.journal"
+  truncate -s 2G "$dir/speed.disk"
+  truncate -s 256M "$dir/speed.journal"
+  make_database "$hdd,$write_back"
+  stop_postgres
+  detach
+  stop_server
+  for run in 1 2 3; do
+    say "speed, run $run of 3: $run_seconds s each"
+    speed_of bypass mode=bypass
+    speed_of write-through mode=write-through
+    speed_of write-back "$write_back"
+  done
+  printf '%-14s %8s %10s %8s\n' mode clients median/s ratio
+  for count in 1 "$clients"; do
+    first=$(median <"$dir/tps.bypass.$count")
+    for name in bypass write-through write-back; do
+      median <"$dir/tps.$name.$count" | awk -v name="$name" -v count="$count" -v first="$first" \
+        '{ printf "%-14s %8d %10.1f %8.2f\n", name, count, $1, $1 / first }'
+    done
+  done
+  rm -f "$dir/speed.disk" "$dir/speed.journal"
+}
+
+# The transaction of pgbench, and a line in the ledger by which it is known.
+write_script() {
+  cat >"$dir/script" <<'SCRIPT'
+\set n :n + 1
+\set aid random(1, 100000 * :scale)
+\set bid random(1, 1 * :scale)
+\set tid random(1, 10 * :scale)
+\set delta random(-5000, 5000)
+BEGIN;
+UPDATE pgbench_accounts SET abalance = abalance + :delta WHERE aid = :aid;
+SELECT abalance FROM pgbench_accounts WHERE aid = :aid;
+UPDATE pgbench_tellers SET tbalance = tbalance + :delta WHERE tid = :tid;
+UPDATE pgbench_branches SET bbalance = bbalance + :delta WHERE bid = :bid;
+INSERT INTO pgbench_history (tid, bid, aid, delta, mtime)
+  VALUES (:tid, :bid, :aid, :delta, CURRENT_TIMESTAMP);
+INSERT INTO ledger VALUES (:round, :client_id, :n);
+END;
+SCRIPT
+}
+
+# load_and_kill ROUND KIND: pgbench's log has a line for each transaction whose commit it has seen.
+load_and_kill() {
+  local bench
+  (cd "$dir" && exec pgbench -h "$dir/run" -U postgres -n -c "$clients" -j 2 -T 600 -D n=0 \
+    -D "round=$1" -D "scale=$scale" -f script -l --log-prefix="seen.$1" bench) \
+    >"$dir/bench.log" 2>&1 &
+  bench=$!
+  sleep "$((4 + RANDOM % 6)).$((RANDOM % 10))"
+  kill -0 "$bench" 2>/dev/null || { cat "$dir/bench.log"; gave_up "pgbench has ended by itself"; }
+  case $2 in
+    server)
+      kill -9 "$server"
+      wait "$server" 2>/dev/null || true
+      sleep 1
+      kill_postgres
+      ;;
+    postgres) kill_postgres ;;
+    everything) kill_postgres "$server" ;;
+  esac
+  wait "$bench" && fail "pgbench has not noticed that everything is gone"
+  cat "$dir/seen.$1".* | awk '{ count[$1]++ } END { for (c in count) print c, count[c] }' \
+    >"$dir/committed.$1"
+}
+
+# recover KIND: starts again what was killed.
+recover() {
+  if [[ $1 != postgres ]]; then
+    detach
+    serve "$lossy"
+    attach
+    e2fsck -y -E journal_only "$loop" >"$dir/replay.log" 2>&1 || (($? <= 1)) ||
+      { cat "$dir/replay.log"; fail "ext4's journal can not be replayed"; }
+    e2fsck -fn "$loop" >"$dir/check.log" 2>&1 || { cat "$dir/check.log"; fail "fsck complains"; }
+    mount "$loop" "$dir/mnt"
+  fi
+  # Left by the one that was killed.
+  rm -f "$dir/mnt/data/postmaster.pid"
+  start_postgres
+}
+
+# check_round ROUND: nothing of it is lost, and nothing is there that was not written.
+check_round() {
+  local client count lost
+  pg_amcheck -h "$dir/run" -U postgres --all --install-missing --heapallindexed \
+    >"$dir/amcheck.log" 2>&1 || { cat "$dir/amcheck.log"; fail "pg_amcheck complains"; }
+  while read -r client count; do
+    lost=$(query "select count(*) from generate_series(1, $count) n where not exists
+      (select from ledger l where l.round = $1 and l.client = $client and l.n = n.n)")
+    [[ $lost == 0 ]] || fail "round $1: $lost of $count commits of client $client are lost"
+    [[ $(query "select count(*) <= $count + 1 from ledger
+      where round = $1 and client = $client") == t ]] ||
+      fail "round $1: client $client has more than it wrote"
+  done <"$dir/committed.$1"
+  [[ $(query "select (select sum(abalance) from pgbench_accounts) = all (array[
+      (select sum(tbalance) from pgbench_tellers), (select sum(bbalance) from pgbench_branches),
+      (select coalesce(sum(delta), 0) from pgbench_history)])") == t ]] ||
+    fail "round $1: the tables contradict each other"
+}
+
+crashes() {
+  local round kind kinds=(server postgres everything) total=0 seen begin lossy
+  local keep='volatile(keep=0.4)'
+  lossy="v=model:hdd?backing=$keep:$dir/disk,mode=write-back,protection=journal"
+  lossy+=",journal=model:ssd?backing=$keep:$dir/journal"
+  truncate -s 2G "$dir/disk"
+  truncate -s 256M "$dir/journal"
+  write_script
+  make_database "$lossy"
+  for ((round = 1; round <= rounds; round++)); do
+    kind=${kinds[(round - 1) % 3]}
+    load_and_kill "$round" "$kind"
+    begin=$SECONDS
+    recover "$kind"
+    seen=$(awk '{ sum += $2 } END { print sum + 0 }' "$dir/committed.$round")
+    total=$((total + seen))
+    say "round $round of $rounds: killed $kind after $seen commits; up after" \
+      "$((SECONDS - begin)) s"
+    check_round "$round"
+  done
+  stop_postgres
+  detach
+  stop_server
+  say "$rounds kills, $total commits seen: none is lost, amcheck and fsck find nothing"
+}
+
+((run_seconds == 0)) || speed
+((rounds == 0)) || crashes
