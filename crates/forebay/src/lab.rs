@@ -5,6 +5,7 @@ use crate::report::print;
 use anyhow::bail;
 use clap::{Args, Subcommand};
 use forebay_lab::{
+    enumerate::{self, Limits, Workloads},
     replay::{self, Memory, Plan, Workload},
     sim::run_many,
     trace::Trace,
@@ -20,6 +21,8 @@ pub(crate) enum LabCommand {
     Replay(ReplayArguments),
     /// Run the cache in the simulator: faults at will, and each seed always the same
     Sim(SimArguments),
+    /// Take a small machine through all short workloads, with a crash at every moment
+    Enumerate(EnumerateArguments),
 }
 
 /// Arguments of `forebay lab replay`.
@@ -61,6 +64,33 @@ pub(crate) struct SimArguments {
     operations: u64,
 }
 
+/// Arguments of `forebay lab enumerate`.
+#[derive(Args, Debug)]
+pub(crate) struct EnumerateArguments {
+    /// Operations of each workload; each more takes some twenty times as long
+    #[arg(long, value_name = "COUNT", default_value_t = 2, conflicts_with = "seeds",
+        value_parser = clap::value_parser!(u32).range(1..=4))]
+    operations: u32,
+
+    /// Orders of events followed of each workload; of those that have more, 100 random ones follow
+    #[arg(long, value_name = "COUNT", default_value_t = 1000,
+        value_parser = clap::value_parser!(u64).range(1..))]
+    orders: u64,
+
+    /// Images of the disks looked at after each crash; of more, a sample
+    #[arg(long, value_name = "COUNT", default_value_t = 64,
+        value_parser = clap::value_parser!(u64).range(1..))]
+    images: u64,
+
+    /// Instead of all short workloads, this many random ones of three to ten operations
+    #[arg(long, value_name = "COUNT")]
+    seeds: Option<u64>,
+
+    /// The seed of the first random one
+    #[arg(long, value_name = "N", default_value_t = 0, requires = "seeds")]
+    seed: u64,
+}
+
 /// Runs a command of the lab.
 ///
 /// # Errors
@@ -69,6 +99,7 @@ pub(crate) fn run(command: LabCommand) -> anyhow::Result<()> {
     match command {
         LabCommand::Replay(arguments) => replay(arguments),
         LabCommand::Sim(arguments) => simulate(&arguments),
+        LabCommand::Enumerate(arguments) => go_through(&arguments),
     }
 }
 
@@ -94,6 +125,22 @@ fn simulate(arguments: &SimArguments) -> anyhow::Result<()> {
     match summary.failures.len() {
         0 => Ok(()),
         count => bail!("{count} of {} simulations broke a promise: see above", summary.runs),
+    }
+}
+
+fn go_through(arguments: &EnumerateArguments) -> anyhow::Result<()> {
+    let EnumerateArguments { operations, orders, images, seed, .. } = *arguments;
+    let workloads = match arguments.seeds {
+        Some(seeds) => Workloads::Seeds(seed..seed.saturating_add(seeds)),
+        None => Workloads::Length(operations),
+    };
+    let limits = Limits { orders, random_orders: 100, images };
+    let threads = available_parallelism().map_or(1, usize::from);
+    let summary = enumerate::run(&workloads, &limits, None, threads);
+    print(&format!("{summary}\n"))?;
+    match summary.failures.len() {
+        0 => Ok(()),
+        count => bail!("{count} workloads broke a promise: see above"),
     }
 }
 

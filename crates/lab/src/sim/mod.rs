@@ -12,18 +12,18 @@
 mod answers;
 mod clients;
 mod device;
-mod dice;
+pub(crate) mod dice;
 mod disk;
 mod driver;
 mod journal;
-mod memory;
-mod oracle;
+pub(crate) mod memory;
+pub(crate) mod oracle;
 mod plan;
 mod power;
 mod queue;
 mod report;
 mod sabotage;
-mod slab;
+pub(crate) mod slab;
 mod world;
 
 pub use report::{Failure, SimOptions, SimReport, Summary};
@@ -67,7 +67,7 @@ pub fn run(options: SimOptions) -> Result<SimReport, Failure> {
     })
 }
 
-fn panic_text(panic: &(dyn std::any::Any + Send)) -> &str {
+pub(crate) fn panic_text(panic: &(dyn std::any::Any + Send)) -> &str {
     let text = panic.downcast_ref::<String>().map(String::as_str);
     text.or_else(|| panic.downcast_ref::<&str>().copied()).unwrap_or("without a message")
 }

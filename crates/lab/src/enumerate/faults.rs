@@ -1,0 +1,78 @@
+//! The n-th I/O of a kind fails, once or for ever.
+
+use forebay_types::{IoError, IoResult};
+use std::fmt;
+
+/// What kind of I/O is counted.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum FaultKind {
+    /// Reads of the disk.
+    Read,
+    /// Writes to the disk.
+    Write,
+    /// Flushes of the disk.
+    Flush,
+    /// Trims of the disk, and zeroing.
+    Erase,
+    /// Reads of the journal's device.
+    JournalRead,
+    /// Writes to the journal's device.
+    JournalWrite,
+}
+
+impl FaultKind {
+    /// All of them.
+    pub const ALL: [Self; 6] =
+        [Self::Read, Self::Write, Self::Flush, Self::Erase, Self::JournalRead, Self::JournalWrite];
+}
+
+impl fmt::Display for FaultKind {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.write_str(match self {
+            Self::Read => "read",
+            Self::Write => "write",
+            Self::Flush => "flush",
+            Self::Erase => "erase",
+            Self::JournalRead => "journal read",
+            Self::JournalWrite => "journal write",
+        })
+    }
+}
+
+/// Which I/O fails.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Fault {
+    /// Its kind.
+    pub kind: FaultKind,
+    /// Its number among those of its kind, from 0 on.
+    pub number: u64,
+    /// Whether all that follow it fail, too.
+    pub lasts: bool,
+}
+
+/// Counts I/Os and lets some fail.
+#[derive(Clone, Debug, Default)]
+pub(super) struct Faults {
+    pub fault: Option<Fault>,
+    counts: [u64; FaultKind::ALL.len()],
+    struck: u64,
+}
+
+impl Faults {
+    /// How the next I/O of this kind ends.
+    pub(super) fn draw(&mut self, kind: FaultKind) -> IoResult {
+        let count = &mut self.counts[kind as usize];
+        let number = *count;
+        *count += 1;
+        let fails = self.fault.is_some_and(|fault| {
+            fault.kind == kind
+                && if fault.lasts { number >= fault.number } else { number == fault.number }
+        });
+        self.struck += u64::from(fails);
+        if fails { Err(IoError::Io) } else { Ok(()) }
+    }
+
+    pub(super) const fn has_struck(&self) -> bool {
+        self.struck > 0
+    }
+}

@@ -1,0 +1,286 @@
+//! The journal of an enumerated machine: the shipped log on a device that can be looked at between
+//! any two moments.
+
+use super::faults::{FaultKind, Faults};
+use super::machine::{Journal, Machine};
+use super::store::Tape;
+use super::work::{Kept, SECTORS, places};
+use crate::sim::Sabotage;
+use crate::sim::memory::write_stamp;
+use forebay_engine::{Answer, Note, NoteKind, Outcome, Part, PartId};
+use forebay_format::journal::{Geometry, JournalId, LOG_OFFSET, RecordKind};
+use forebay_journal::{
+    Admission as LogAdmission, Entry, Extent, Found, Image, Log, ReadAt, Source, Told, recover,
+};
+use forebay_types::{IoResult, LINE_BYTES, SECTOR_BYTES};
+use forebay_volume::Admission;
+
+const GEOMETRY: Geometry = Geometry { segment_bytes: 16 << 10, segments: 8 };
+const SIZE_BYTES: u64 = LOG_OFFSET + GEOMETRY.log_bytes();
+const BUFFER_BYTES: usize = 16 << 10;
+const BUFFERS: usize = 3;
+const IDENTITY: [u8; 32] = [1; 32];
+
+fn buffers() -> Vec<Vec<u8>> {
+    vec![vec![0; BUFFER_BYTES]; BUFFERS]
+}
+
+/// What a start finds on the journal's device.
+#[derive(Clone)]
+pub(super) struct Recovered {
+    pub tape: Tape,
+    pub found: Found,
+    /// What the disk may lack, and its content.
+    pub extents: Vec<(Extent, Vec<u64>)>,
+}
+
+/// Why a start does not use what it finds.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub(super) enum Refused {
+    /// The device can't be read, or holds no journal.
+    Unusable(String),
+    /// Something that was durable is gone.
+    Damaged(String),
+}
+
+/// A device that fails as it is told to.
+struct Reader<'a>(&'a mut Tape, &'a mut Faults);
+
+impl ReadAt for Reader<'_> {
+    fn read_at(&mut self, position: u64, buffer: &mut [u8]) -> IoResult {
+        self.1.draw(FaultKind::JournalRead)?;
+        self.0.read_at(position, buffer)
+    }
+}
+
+impl Recovered {
+    /// Walks the log as a start does. With `accepts_loss`, what is damaged is left out.
+    pub(super) fn read(
+        mut tape: Tape,
+        faults: &mut Faults,
+        accepts_loss: bool,
+    ) -> Result<Self, Refused> {
+        let size = tape.size_bytes();
+        let found = recover(&mut Reader(&mut tape, faults), size);
+        let found = found.map_err(|error| Refused::Unusable(error.to_string()))?;
+        if let Some(damage) = found.damage.first().filter(|_| !accepts_loss) {
+            return Err(Refused::Damaged(damage.to_string()));
+        }
+        let volumes = &found.superblock.volumes;
+        let number = volumes.iter().find(|v| v.identity == IDENTITY).map(|volume| volume.number);
+        let mut extents = Vec::new();
+        if let Some(number) = number {
+            for extent in Image::of_volume(&found.records, number).extents() {
+                if let Some(stamps) = stamps_of(&extent, &found, &tape, faults)? {
+                    extents.push((extent, stamps));
+                }
+            }
+        }
+        Ok(Self { tape, found, extents })
+    }
+
+    /// What each sector is brought back to, if it is.
+    pub(super) fn overlay(&self) -> [Option<u64>; SECTORS] {
+        let mut overlay = [None; SECTORS];
+        for (extent, stamps) in &self.extents {
+            for (place, &stamp) in places(extent.range).zip(stamps) {
+                overlay[place] = Some(stamp);
+            }
+        }
+        overlay
+    }
+}
+
+/// The content of an extent; `None` where there is nothing to be brought back.
+fn stamps_of(
+    extent: &Extent,
+    found: &Found,
+    tape: &Tape,
+    faults: &mut Faults,
+) -> Result<Option<Vec<u64>>, Refused> {
+    let count = extent.range.len / SECTOR_BYTES;
+    match extent.source {
+        Source::Write { record, .. } if found.records[record].is_damaged => Ok(None),
+        Source::Write { record, offset } => {
+            let first = found.records[record].position + offset;
+            let mut sectors = (0..count).map(|at| first / SECTOR_BYTES + at);
+            if faults.draw(FaultKind::JournalRead).is_err()
+                || sectors.any(|sector| tape.unreadable.contains(&sector))
+            {
+                return Err(Refused::Unusable("a record can't be read".into()));
+            }
+            Ok(Some((0..count).map(|at| tape.word(first + at * SECTOR_BYTES)).collect()))
+        }
+        Source::Zero { .. } => Ok(Some(vec![0; count as usize])),
+        Source::Discard => Ok(None),
+    }
+}
+
+impl Journal {
+    /// A new journal on an empty device; `made` counts them.
+    pub(super) fn make(kept: Kept, made: u8) -> Self {
+        let id = JournalId([made; 16]);
+        let mut log = Log::format(id, SIZE_BYTES, GEOMETRY, buffers());
+        // A journal is made, and is durable, before a volume is added to it.
+        let mut tape = Tape::new(SIZE_BYTES);
+        let write = log.poll_write().expect("a new log writes its superblock first");
+        for sector in tape.changes(write.position, write.bytes()) {
+            tape.write(write.position, write.bytes(), sector);
+        }
+        log.complete(write, Ok(()), &mut Vec::new());
+        Self::with(log, tape, kept)
+    }
+
+    /// Goes on with what was found; `None` when the disk must have all of it first.
+    pub(super) fn resume(recovered: &Recovered, kept: Kept) -> Option<Self> {
+        let log = Log::resume(&recovered.found, buffers()).ok()?;
+        Some(Self::with(log, recovered.tape.clone(), kept))
+    }
+
+    fn with(mut log: Log<Vec<u8>, PartId>, tape: Tape, kept: Kept) -> Self {
+        let number = log.add_volume("volume", super::machine::VOLUME_BYTES, IDENTITY);
+        Self {
+            number: number.expect("there is one volume"),
+            log,
+            tape,
+            writing: None,
+            ack: kept == Kept::Ack,
+            checkpoint: false,
+            is_marked: false,
+            failed_at: 0,
+            undrained: false,
+        }
+    }
+}
+
+impl Machine {
+    pub(super) fn admit_part(&mut self, part: &Part, fua: bool) -> Admission {
+        let Some(journal) = &mut self.journal else { return Admission::Free };
+        match journal.log.admit(part.range.len, part.id) {
+            LogAdmission::Granted => Admission::Logged { wait: journal.ack || fua },
+            LogAdmission::Wait => Admission::Wait,
+            LogAdmission::Full | LogAdmission::Failed => Admission::Through,
+        }
+    }
+
+    /// Records a note, as the runtime does under the shard's lock.
+    pub(super) fn take_note(
+        &mut self,
+        shard: usize,
+        note: &Note,
+        payload: &[u8],
+    ) -> Option<Answer> {
+        let Note { part, range, .. } = *note;
+        self.note(|| format!("journal: told of {:?} {range}", note.kind));
+        let mut bytes = payload.to_vec();
+        if let NoteKind::Write { slots, .. } = &note.kind
+            && !slots.is_empty()
+        {
+            bytes.resize(range.len as usize, 0);
+            for at in 0..range.len / SECTOR_BYTES {
+                let byte = range.offset % LINE_BYTES + at * SECTOR_BYTES;
+                let slot = slots[(byte / LINE_BYTES) as usize];
+                let stamp = self.slot_stamp(shard, slot, byte % LINE_BYTES);
+                write_stamp(&mut bytes, at * SECTOR_BYTES, stamp);
+            }
+        }
+        let journal = self.journal.as_mut().expect("the volume has one");
+        let entry = |kind| Entry { kind, volume: journal.number, range };
+        let noted = match note.kind {
+            NoteKind::Write { wait, .. } => {
+                let waiter = wait.then_some(part);
+                journal.log.append(entry(RecordKind::Write), [&bytes[..]].into_iter(), waiter)
+            }
+            NoteKind::Zero { unmap } => {
+                journal.log.note(entry(RecordKind::Zero { unmap }), Some(part))
+            }
+            NoteKind::Discard => journal.log.note(entry(RecordKind::Discard), Some(part)),
+            NoteKind::Forget => journal.log.note(entry(RecordKind::Forget), Some(part)),
+        };
+        // Who does not wait has been answered.
+        let waits = !matches!(note.kind, NoteKind::Write { wait: false, .. });
+        (!noted && waits).then_some(Answer { part, outcome: Outcome::Unlogged })
+    }
+
+    /// Starts what the journal has to write.
+    pub(super) fn pump_journal(&mut self) {
+        let Some(journal) = self.journal.as_mut().filter(|j| j.writing.is_none()) else { return };
+        let Some(write) = journal.log.poll_write() else { return };
+        let result = self.faults.draw(FaultKind::JournalWrite);
+        let (position, len) = (write.position, write.len);
+        self.journal.as_mut().expect("as above").writing = Some((write, result));
+        self.note(|| format!("journal: write of {len} bytes at {position} begins"));
+    }
+
+    /// The write of the journal that is under way ends.
+    pub(super) fn end_journal_write(&mut self) {
+        let [lose_batch, tear_batch, lose_superblock, skips_mark] = [
+            Sabotage::LoseBatch,
+            Sabotage::TearBatch,
+            Sabotage::LoseSuperblock,
+            Sabotage::SkipMark,
+        ]
+        .map(|bug| self.strikes(bug));
+        let moment = self.moment;
+        let journal = self.journal.as_mut().expect("it was writing");
+        let (write, result) = journal.writing.take().expect("it was writing");
+        let is_batch = write.batch().is_some();
+        let half = write.len / SECTOR_BYTES as usize / 2;
+        for sector in journal.tape.changes(write.position, write.bytes()) {
+            let torn = (is_batch && tear_batch || result.is_err()) && sector >= half;
+            let lost = if is_batch { lose_batch } else { lose_superblock };
+            if !torn && !lost {
+                journal.tape.write(write.position, write.bytes(), sector);
+            }
+        }
+        let mut told = Vec::new();
+        journal.log.complete(write, result, &mut told);
+        if result.is_err() {
+            journal.is_marked = !skips_mark;
+            journal.failed_at = moment;
+            journal.checkpoint = false;
+            journal.undrained = true;
+        }
+        let answers = told.into_iter().map(|(part, told)| {
+            let outcome = match told {
+                Told::Durable => Outcome::Done(Ok(())),
+                Told::Lost(_) => Outcome::Unlogged,
+                Told::Room => Outcome::Retry(None),
+            };
+            Answer { part, outcome }
+        });
+        self.answers.extend(answers);
+        self.note(|| format!("journal: write ends: {result:?}"));
+    }
+
+    /// A checkpoint's request to the disk has ended.
+    pub(super) fn checkpoint_ended(&mut self, submitted: u32, result: IoResult) {
+        let Some(journal) = &mut self.journal else { return };
+        if journal.log.failed().is_some() {
+            // One that was begun before the failure does not cover all that the journal held.
+            journal.undrained &= result.is_err() || submitted <= journal.failed_at;
+            return;
+        }
+        if std::mem::take(&mut journal.checkpoint) {
+            journal.log.checkpointed(journal.number, result);
+        }
+    }
+
+    /// Begins a checkpoint; whether the disk is to be brought up to date for it.
+    pub(super) fn begin_checkpoint(&mut self) -> bool {
+        let early = self.strikes(Sabotage::CheckpointEarly);
+        let Some(journal) = &mut self.journal else { return false };
+        if journal.log.failed().is_some() {
+            return journal.undrained;
+        }
+        if journal.log.begin_checkpoint().is_none() {
+            return false;
+        }
+        if early {
+            journal.log.checkpointed(journal.number, Ok(()));
+            return false;
+        }
+        journal.checkpoint = true;
+        true
+    }
+}

@@ -1,0 +1,599 @@
+//! The world around the dispatcher of an enumerated machine.
+//!
+//! There is one volume, one worker and two shards; nothing is left to chance. What is under way
+//! ends when whoever drives the machine says so, and an I/O has done nothing before it ends.
+
+use super::faults::{FaultKind, Faults};
+use super::store::{Disk, Tape};
+use super::work::{FIRST, Kept, SECTORS, places};
+use crate::sim::Sabotage;
+use crate::sim::memory::{Memory, read_stamp};
+use crate::sim::oracle::{Oracle, POISON, Promise, ZERO, show};
+use crate::sim::slab::Slab;
+use forebay_engine::{
+    Answer, IoAction, IoVerb, LineMeta, MemoryStep, NoteKind, Outbox, Outcome, Part, PartId, Place,
+    Protection, Segment, Shard, ShardConfig,
+};
+use forebay_journal::{Log, LogWrite};
+use forebay_policy::PolicyKind;
+use forebay_types::{ByteRange, IoError, IoResult, Mode, SECTOR_BYTES, SECTORS_PER_LINE, VolumeId};
+use forebay_volume::{Admission, Host, JobId, Reply, ReplySegment, Request, RequestKind, Streams};
+use std::collections::VecDeque;
+
+/// The one volume.
+pub(super) const VOLUME: VolumeId = VolumeId(0);
+/// Its bytes.
+pub(super) const VOLUME_BYTES: u64 = (FIRST + SECTORS as u64) * SECTOR_BYTES;
+const SHARDS: usize = 2;
+const LINES_PER_SHARD: usize = 8;
+
+/// Who asks for something.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(super) enum Who {
+    /// A client, as the workload says.
+    Client,
+    /// The machine itself: checks, checkpoints, what is restored.
+    Keeper,
+}
+
+/// A request that is not answered yet.
+struct Asked {
+    who: Who,
+    request: Request,
+    submitted: u32,
+}
+
+/// An I/O of the disk under way.
+pub(super) struct Io {
+    pub shard: usize,
+    pub action: IoAction,
+    memory: Option<(Memory, u64)>,
+    /// What a write found in its memory when it was started.
+    stamps: Vec<u64>,
+    result: IoResult,
+}
+
+/// A flush of the disk under way.
+pub(super) struct FlushJob {
+    job: JobId,
+    mark: u32,
+    result: IoResult,
+}
+
+struct ShardWorld {
+    shard: Shard<Vec<LineMeta>>,
+    pool: Vec<u64>,
+}
+
+/// The journal's side of a machine.
+pub(super) struct Journal {
+    pub log: Log<Vec<u8>, PartId>,
+    pub tape: Tape,
+    pub writing: Option<(LogWrite<Vec<u8>>, IoResult)>,
+    /// The volume's number in it.
+    pub number: u16,
+    pub ack: bool,
+    /// A checkpoint was asked for and has not ended.
+    pub checkpoint: bool,
+    /// Outlives the process: the records are not to be used any more.
+    pub is_marked: bool,
+    /// When it failed, in the oracle's time.
+    pub failed_at: u32,
+    /// What was dirty when it failed is not all on the disk.
+    pub undrained: bool,
+}
+
+/// Everything around the dispatcher.
+pub(super) struct Machine {
+    pub kept: Kept,
+    pub tight: bool,
+    pub bug: Option<super::Bug>,
+    shards: Vec<ShardWorld>,
+    pub disk: Disk,
+    pub journal: Option<Journal>,
+    pub oracle: Oracle,
+    /// Moves with each submission and each answer: the oracle's time.
+    pub moment: u32,
+    pub now_ms: u64,
+    asked: Slab<Asked>,
+    pub ios: Vec<Io>,
+    pub flushes: Vec<FlushJob>,
+    /// Answers that the dispatcher is to be told.
+    pub answers: VecDeque<Answer>,
+    /// How the last request of the keeper ended.
+    pub ended: Option<IoResult>,
+    pub violation: Option<String>,
+    pub notes: Option<Vec<String>>,
+    pub faults: Faults,
+    /// Requests of clients that failed.
+    pub errors: u64,
+}
+
+impl Machine {
+    /// A machine whose process knows nothing yet.
+    pub(super) fn new(kept: Kept, tight: bool, bug: Option<super::Bug>) -> Self {
+        let mut machine = Self {
+            kept,
+            tight,
+            bug,
+            shards: Vec::new(),
+            disk: Disk::new(),
+            journal: None,
+            oracle: Oracle::new(0, SECTORS as u64, kept == Kept::None),
+            moment: 1,
+            now_ms: 0,
+            asked: Slab::default(),
+            ios: Vec::new(),
+            flushes: Vec::new(),
+            answers: VecDeque::new(),
+            ended: None,
+            violation: None,
+            notes: None,
+            faults: Faults::default(),
+            errors: 0,
+        };
+        machine.make_shards();
+        machine
+    }
+
+    /// Shards that hold nothing.
+    pub(super) fn make_shards(&mut self) {
+        self.shards.clear();
+        let mut config = ShardConfig::for_slots(LINES_PER_SHARD);
+        config.dirty_age_ms = 1;
+        config.yield_ms_max = 1;
+        if self.tight {
+            config.dirty_lines_max = 1;
+        }
+        for _ in 0..SHARDS {
+            let table = vec![LineMeta::FREE; LINES_PER_SHARD];
+            let mut shard = Shard::new(table, PolicyKind::Lru.build(LINES_PER_SHARD), config);
+            shard.add_volume(VOLUME, VOLUME_BYTES, Mode::WriteBack);
+            if self.kept != Kept::None {
+                shard.set_protection(VOLUME, Protection::Journal);
+            }
+            #[cfg(feature = "sabotage")]
+            if let Some(super::Bug::Engine(bug)) = self.bug {
+                shard.plant(bug);
+            }
+            let pool = vec![POISON; LINES_PER_SHARD * SECTORS_PER_LINE as usize];
+            self.shards.push(ShardWorld { shard, pool });
+        }
+    }
+
+    /// The process is gone with all it knew.
+    pub(super) fn die(&mut self) {
+        self.asked.drain().for_each(drop);
+        self.ios.clear();
+        self.flushes.clear();
+        self.answers.clear();
+        self.ended = None;
+    }
+
+    /// Whether a bug is planted that strikes here.
+    pub(super) fn strikes(&self, bug: Sabotage) -> bool {
+        self.bug == Some(super::Bug::Driver(bug))
+    }
+
+    pub(super) fn violate(&mut self, message: String) {
+        if self.violation.is_none() {
+            self.violation = Some(message);
+        }
+    }
+
+    pub(super) fn note(&mut self, text: impl FnOnce() -> String) {
+        if let Some(notes) = &mut self.notes {
+            notes.push(text());
+        }
+    }
+
+    /// Requests that are not answered.
+    pub(super) fn waiting(&self) -> usize {
+        self.asked.len()
+    }
+
+    /// Tells the oracle of a request; returns its token and the version of what it writes.
+    pub(super) fn ask(&mut self, who: Who, request: Request) -> (u32, u32) {
+        self.moment += 1;
+        let reads = self.asked.iter().filter(|asked| asked.request.kind == RequestKind::Read);
+        let oldest = reads.map(|asked| asked.submitted).min().unwrap_or(self.moment);
+        let (oracle, moment) = (&mut self.oracle, self.moment);
+        let mut version = 0;
+        match request.kind {
+            RequestKind::Write { .. } => {
+                version = oracle.issue();
+                for place in places(request.range) {
+                    let content = crate::sim::oracle::stamp(0, place as u64, version);
+                    oracle.submit(place as u64, content, moment, oldest);
+                }
+            }
+            RequestKind::Zero { .. } => places(request.range)
+                .for_each(|place| oracle.submit(place as u64, ZERO, moment, oldest)),
+            RequestKind::Trim { .. } => places(request.range)
+                .for_each(|place| oracle.submit_trim(place as u64, moment, oldest)),
+            _ => {}
+        }
+        let token = self.asked.insert(Asked { who, request, submitted: moment });
+        self.note(|| format!("{who:?}: {:?} {} version {version}", request.kind, request.range));
+        (token, version)
+    }
+
+    fn end_change(&mut self, asked: &Asked, result: IoResult) {
+        let promise = match asked.request.kind {
+            RequestKind::Trim { .. } | RequestKind::Zero { .. } if self.kept != Kept::None => {
+                Promise::Stable
+            }
+            RequestKind::Write { .. } if self.kept == Kept::Ack => Promise::Stable,
+            RequestKind::Write { fua: true }
+            | RequestKind::Trim { fua: true }
+            | RequestKind::Zero { fua: true, .. } => Promise::Stable,
+            RequestKind::Write { .. } => Promise::Seen,
+            _ => Promise::OnDisk,
+        };
+        let promise = result.is_ok().then_some(promise);
+        for place in places(asked.request.range) {
+            self.oracle.end(place as u64, asked.submitted, self.moment, promise);
+        }
+    }
+
+    /// The stamps that a place in a shard or in a request's memory holds.
+    fn stamps_at(
+        &self,
+        shard: usize,
+        segment: &Segment,
+        memory: Option<(&Memory, u64)>,
+    ) -> Vec<u64> {
+        let count = (u64::from(segment.len) / SECTOR_BYTES) as usize;
+        match (segment.place, memory) {
+            (Place::Slot { slot, offset }, _) => {
+                let at = pool_index(slot, offset);
+                self.shards[shard].pool[at..at + count].to_vec()
+            }
+            (Place::Private { offset }, Some((memory, base))) => {
+                let first = base + u64::from(offset);
+                (0..count as u64).map(|at| memory.get(first + at * SECTOR_BYTES)).collect()
+            }
+            _ => vec![POISON; count],
+        }
+    }
+
+    fn check_bytes(&mut self, asked: &Asked, reply: &Reply<'_, Memory>) {
+        let memory = reply.memory.as_ref().map(|memory| (memory, 0));
+        let stamps: Vec<u64> = reply
+            .segments
+            .iter()
+            .flat_map(|s| self.stamps_at(usize::from(s.shard), &s.segment, memory))
+            .collect();
+        let range = asked.request.range;
+        if stamps.len() != places(range).len() {
+            self.violate(format!("the answer to a read of {range} has {} sectors", stamps.len()));
+            return;
+        }
+        for (place, &found) in places(range).zip(&stamps) {
+            if !self.oracle.read(place as u64, found, asked.submitted) {
+                let allowed = self.oracle.describe(place as u64);
+                let found = show(found);
+                self.violate(format!("sector {place} reads as {found}; it may be\n    {allowed}"));
+                return;
+            }
+        }
+    }
+
+    fn release_pins(&mut self, segments: &[ReplySegment]) {
+        for &ReplySegment { shard, segment } in segments {
+            if let Place::Slot { slot, .. } = segment.place {
+                self.shards[usize::from(shard)].shard.release(slot);
+            }
+        }
+    }
+
+    fn carry_out(&mut self, shard: usize, step: MemoryStep, payload: &[u8]) {
+        let (skip_fill, skip_copy) =
+            (self.strikes(Sabotage::SkipFill), self.strikes(Sabotage::SkipCopy));
+        let pool = &mut self.shards[shard].pool;
+        match step {
+            MemoryStep::Fill { slot, offset, payload_offset, len } if !skip_fill => {
+                let at = pool_index(slot, offset);
+                for i in 0..u64::from(len) / SECTOR_BYTES {
+                    let from = u64::from(payload_offset) + i * SECTOR_BYTES;
+                    pool[at + i as usize] = read_stamp(payload, from);
+                }
+            }
+            MemoryStep::Copy { from, to, offset, len } if !skip_copy => {
+                let (from, to) = (pool_index(from, offset), pool_index(to, offset));
+                let count = (u64::from(len) / SECTOR_BYTES) as usize;
+                pool.copy_within(from..from + count, to);
+            }
+            _ => {}
+        }
+    }
+
+    /// The slot contents of a note, as bytes.
+    pub(super) fn slot_stamp(&self, shard: usize, slot: u32, byte: u64) -> u64 {
+        self.shards[shard].pool[pool_index(slot, byte as u32)]
+    }
+
+    fn take_io(&mut self, mut io: Io) {
+        let range = io.action.range;
+        let lies = range.offset >= FIRST * SECTOR_BYTES && range.fits(VOLUME_BYTES);
+        if !lies || !range.is_sector_aligned() {
+            self.violate(format!("an I/O must lie where the workload is: {:?}", io.action));
+            return;
+        }
+        let changes = |io: &Io| io.action.verb != IoVerb::Read;
+        if self.ios.iter().any(|o| changes(o) && changes(&io) && o.action.range.overlaps(range)) {
+            self.violate(format!("two I/Os under way change the same sectors: {range}"));
+        }
+        if changes(&io) {
+            io.stamps = self.memory_of(&io);
+            let mut sectors = places(range).zip(&io.stamps);
+            let is_write = matches!(io.action.verb, IoVerb::Write { .. });
+            let wrong =
+                sectors.find(|&(at, &s)| is_write && !self.oracle.was_written(at as u64, s));
+            if let Some((at, &found)) = wrong {
+                let found = show(found);
+                self.violate(format!("nobody wrote what goes to sector {at}: {found}"));
+            }
+        }
+        io.result = self.faults.draw(match io.action.verb {
+            IoVerb::Read => FaultKind::Read,
+            IoVerb::Write { .. } => FaultKind::Write,
+            IoVerb::Discard | IoVerb::Zero { .. } => FaultKind::Erase,
+        });
+        self.note(|| format!("disk: {:?} {range} begins", io.action.verb));
+        self.ios.push(io);
+    }
+
+    fn memory_of(&self, io: &Io) -> Vec<u64> {
+        match io.action.verb {
+            IoVerb::Write { .. } => {
+                let memory = io.memory.as_ref().map(|(memory, base)| (memory, *base));
+                let segments = io.action.segments.iter();
+                segments.flat_map(|s| self.stamps_at(io.shard, s, memory)).collect()
+            }
+            _ => vec![ZERO; places(io.action.range).len()],
+        }
+    }
+
+    /// An I/O of the disk ends.
+    pub(super) fn end_io(&mut self, at: usize) -> (usize, forebay_engine::IoId, IoResult) {
+        let io = self.ios.remove(at);
+        let range = io.action.range;
+        let mut result = io.result;
+        self.note(|| format!("disk: {:?} {range} ends: {result:?}", io.action.verb));
+        if io.action.verb == IoVerb::Read {
+            self.end_read(&io);
+            if self.strikes(Sabotage::HideReadError) {
+                result = Ok(());
+            }
+            return (io.shard, io.action.id, result);
+        }
+        if self.memory_of(&io) != io.stamps {
+            self.violate(format!("the memory of a write changed under way: {range}"));
+        }
+        let is_write = matches!(io.action.verb, IoVerb::Write { .. });
+        let fua = io.action.verb == IoVerb::Write { fua: true } && !self.strikes(Sabotage::LoseFua);
+        let lost = is_write && self.strikes(Sabotage::LoseWrite)
+            || matches!(io.action.verb, IoVerb::Zero { .. }) && self.strikes(Sabotage::IgnoreZero);
+        let torn = is_write && self.strikes(Sabotage::TearWrite) || result.is_err();
+        let shift = usize::from(is_write && self.strikes(Sabotage::MisdirectWrite));
+        let half = places(range).start + places(range).len().div_ceil(2);
+        for (place, &stamp) in places(range).zip(&io.stamps) {
+            let to = place + shift;
+            if lost || torn && place >= half || to >= SECTORS {
+                continue;
+            }
+            if fua && result.is_ok() {
+                self.disk.write_through(to, stamp);
+            } else {
+                self.disk.write(to, stamp);
+            }
+        }
+        if is_write && self.strikes(Sabotage::HideWriteError) {
+            result = Ok(());
+        }
+        (io.shard, io.action.id, result)
+    }
+
+    fn end_read(&mut self, io: &Io) {
+        let content = self.disk.content();
+        let mut place = places(io.action.range).start;
+        for segment in &io.action.segments {
+            let count = (u64::from(segment.len) / SECTOR_BYTES) as usize;
+            let mut stamps = content[place..place + count].to_vec();
+            if io.result.is_err() {
+                stamps.fill(POISON);
+            }
+            place += count;
+            match (segment.place, &io.memory) {
+                (Place::Slot { slot, offset }, _) => {
+                    let to = pool_index(slot, offset);
+                    self.shards[io.shard].pool[to..to + count].copy_from_slice(&stamps);
+                }
+                (Place::Private { offset }, Some((memory, base))) => {
+                    let wrong = *base > 0 && self.strikes(Sabotage::WrongBase);
+                    let base = base - if wrong { SECTOR_BYTES } else { 0 };
+                    for (at, &stamp) in stamps.iter().enumerate() {
+                        let to = base + u64::from(offset) + at as u64 * SECTOR_BYTES;
+                        if !memory.set(to, stamp) {
+                            self.violate(format!("a read leaves its memory: {:?}", io.action));
+                        }
+                    }
+                }
+                (Place::Private { .. }, None) => {
+                    self.violate(format!("a read has no memory: {:?}", io.action));
+                }
+                (Place::Discard, _) => {}
+            }
+        }
+    }
+
+    /// A flush of the disk ends.
+    pub(super) fn end_flush(&mut self, at: usize) -> (JobId, IoResult) {
+        let flush = self.flushes.remove(at);
+        if flush.result.is_ok() && !self.strikes(Sabotage::FlushEarly) {
+            self.disk.flush(flush.mark);
+        }
+        self.note(|| format!("disk: flush ends: {:?}", flush.result));
+        (flush.job, flush.result)
+    }
+
+    /// What I/Os under way would change: places and their new contents.
+    pub(super) fn changes_under_way(&self) -> Vec<(usize, u64)> {
+        let changes = self.ios.iter().filter(|io| io.action.verb != IoVerb::Read);
+        let sectors = changes.flat_map(|io| places(io.action.range).zip(io.stamps.iter().copied()));
+        sectors.collect()
+    }
+
+    /// Nothing may be left over once everything is answered and on the disk.
+    pub(super) fn check_left_over(&mut self) {
+        for at in 0..self.shards.len() {
+            let shard = &mut self.shards[at].shard;
+            shard.self_check();
+            let usage = shard.usage();
+            let left = [usage.operations, usage.dirty_lines, shard.pins()];
+            if left != [0; 3] {
+                self.violate(format!(
+                    "nothing may be left over; operations, dirty lines and pins of shard {at} are \
+                     {left:?}"
+                ));
+            }
+        }
+    }
+}
+
+const fn pool_index(slot: u32, offset: u32) -> usize {
+    (slot * SECTORS_PER_LINE + offset / SECTOR_BYTES as u32) as usize
+}
+
+impl Host for Machine {
+    type Token = u32;
+    type Memory = Memory;
+    type Table = Vec<LineMeta>;
+
+    fn shards(&self) -> usize {
+        SHARDS
+    }
+
+    fn now_ms(&self) -> u64 {
+        self.now_ms
+    }
+
+    fn call<R>(
+        &mut self,
+        shard: usize,
+        payload: &[u8],
+        out: &mut Outbox,
+        call: impl FnOnce(&mut Shard<Self::Table>, &mut Outbox) -> R,
+    ) -> R {
+        let result = call(&mut self.shards[shard].shard, out);
+        for at in 0..out.memory.len() {
+            self.carry_out(shard, out.memory[at], payload);
+        }
+        out.memory.clear();
+        for note in std::mem::take(&mut out.notes) {
+            let skipped = match note.kind {
+                NoteKind::Forget => self.strikes(Sabotage::SkipForget),
+                NoteKind::Zero { .. } => self.strikes(Sabotage::SkipEraseNote),
+                _ => false,
+            };
+            if skipped {
+                let outcome = Outcome::Done(Ok(()));
+                out.answers.push(Answer { part: note.part, outcome });
+                continue;
+            }
+            let answer = self.take_note(shard, &note, payload);
+            out.answers.extend(answer);
+        }
+        result
+    }
+
+    fn allocate(&mut self, len: u64, content: Option<&[u8]>) -> Memory {
+        content.map_or_else(|| Memory::buffer(len), Memory::payload)
+    }
+
+    fn start_io(&mut self, shard: usize, action: IoAction, memory: Option<(&Memory, u64)>) {
+        let memory = memory.map(|(memory, base)| (memory.clone(), base));
+        self.take_io(Io { shard, action, memory, stamps: Vec::new(), result: Ok(()) });
+    }
+
+    fn flush_backend(&mut self, _: VolumeId, job: JobId) {
+        let result = self.faults.draw(FaultKind::Flush);
+        self.note(|| "disk: flush begins".into());
+        self.flushes.push(FlushJob { job, mark: self.disk.mark(), result });
+    }
+
+    fn protection(&mut self, _: VolumeId) -> Protection {
+        if self.kept == Kept::None { Protection::None } else { Protection::Journal }
+    }
+
+    fn admit(&mut self, part: &Part, fua: bool) -> Admission {
+        self.admit_part(part, fua)
+    }
+
+    fn withdraw(&mut self, _: VolumeId) {
+        self.journal.as_mut().expect("a permit came from it").log.withdraw();
+    }
+
+    fn barrier(&mut self, _: VolumeId, part: PartId) -> Result<bool, IoError> {
+        if self.strikes(Sabotage::IgnoreBarrier) {
+            return Ok(true);
+        }
+        self.journal.as_mut().expect("the volume has one").log.barrier(part)
+    }
+
+    fn reply(&mut self, token: u32, reply: Reply<'_, Memory>) {
+        let Some(asked) = self.asked.remove(token) else {
+            self.violate("a request was answered twice".into());
+            return;
+        };
+        self.moment += 1;
+        let (kind, result) = (asked.request.kind, reply.result);
+        self.note(|| format!("{:?}: {kind:?} is answered: {result:?}", asked.who));
+        if result.is_err() {
+            self.errors += u64::from(asked.who == Who::Client);
+            if !self.faults.has_struck() {
+                self.violate(format!("{kind:?} failed and met no fault: {result:?}"));
+            }
+            if !reply.segments.is_empty() {
+                self.violate(format!("{kind:?} failed and has bytes in its answer"));
+            }
+        }
+        if asked.who == Who::Keeper {
+            self.ended = Some(result);
+        }
+        match kind {
+            RequestKind::Read if result.is_ok() => {
+                self.check_bytes(&asked, &reply);
+                if !self.strikes(Sabotage::LeakPin) {
+                    self.release_pins(reply.segments);
+                }
+            }
+            RequestKind::Flush | RequestKind::Destage if result.is_ok() => {
+                self.oracle.flush(asked.submitted);
+            }
+            RequestKind::Checkpoint => self.checkpoint_ended(asked.submitted, result),
+            RequestKind::Write { .. } | RequestKind::Trim { .. } | RequestKind::Zero { .. } => {
+                self.end_change(&asked, result);
+            }
+            _ => {}
+        }
+    }
+
+    fn forward(&mut self, _: u8, answer: Answer) {
+        if self.strikes(Sabotage::DropRetry) && matches!(answer.outcome, Outcome::Retry(_)) {
+            return;
+        }
+        self.answers.push_back(answer);
+        if self.strikes(Sabotage::AnswerTwice) {
+            self.answers.push_back(answer);
+        }
+    }
+
+    fn streams<R>(&mut self, _: VolumeId, _: impl FnOnce(&mut Streams) -> R) -> Option<R> {
+        None
+    }
+}
+
+/// The range that a request of the whole volume names.
+pub(super) const WHOLE: ByteRange = ByteRange::new(0, 0);

@@ -1,0 +1,107 @@
+//! Small workloads, completely: every order of what can happen, a crash at every moment, and every
+//! image that it can leave.
+//!
+//! Where the simulator draws a large machine and a long life from a seed, this takes a small
+//! machine through every short life there is, after ACE and CrashMonkey (Mohan et al., OSDI 2018).
+//! A machine has one volume, whose workload lies on both sides of a region's border, two shards and
+//! maybe a journal. While it serves, any I/O under way may end next, or the next operation may
+//! begin: all orders are followed, up to a limit (`walk.rs`). After each step, whatever a crash can
+//! leave is recovered by the shipped code and judged by the simulator's oracle (`crash.rs`), which
+//! knows what the table in `docs/manual/protection.md` calls kept.
+//!
+//! The machine's simplifications: a sector is told by a stamp, as in the simulator; sectors are
+//! written wholly or not at all; after a crash that is part of the workload, the disk has written
+//! what was in its cache by the time of the next one.
+
+mod crash;
+mod faults;
+mod journal;
+mod machine;
+mod report;
+mod rig;
+mod store;
+mod walk;
+mod work;
+
+pub use report::{Failure, Limits, Summary, Tally};
+pub use work::{Kept, Operation, Workload};
+
+use crate::sim::Sabotage;
+use crate::sim::dice::Dice;
+use std::ops::Range;
+use std::sync::Mutex;
+use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
+use walk::Walk;
+
+/// A bug to plant.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Bug {
+    /// In the driver or a device.
+    Driver(Sabotage),
+    /// In the engine.
+    #[cfg(feature = "sabotage")]
+    Engine(forebay_engine::PlantedBug),
+}
+
+/// Which workloads are gone through.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub enum Workloads {
+    /// All of so many operations.
+    Length(u32),
+    /// Random ones, each from its seed.
+    Seeds(Range<u64>),
+}
+
+impl Workloads {
+    const fn range(&self) -> Range<u64> {
+        match self {
+            Self::Length(length) => 0..work::count(*length),
+            Self::Seeds(seeds) => seeds.start..seeds.end,
+        }
+    }
+
+    fn workload(&self, number: u64) -> Workload {
+        match self {
+            Self::Length(length) => work::workload(*length, number),
+            Self::Seeds(_) => work::random(&mut Dice::new(number)),
+        }
+    }
+}
+
+/// Goes through workloads on `threads` threads (at least one). Stops early when
+/// [`Summary::FAILURES_MAX`] of them have failed. What is counted does not depend on the threads,
+/// unless some fail.
+pub fn run(workloads: &Workloads, limits: &Limits, bug: Option<Bug>, threads: usize) -> Summary {
+    let range = workloads.range();
+    let next = AtomicU64::new(range.start);
+    let enough = AtomicBool::new(false);
+    let summary = Mutex::new(Summary::default());
+    let work = || {
+        while !enough.load(Ordering::Relaxed) {
+            let number = next.fetch_add(1, Ordering::Relaxed);
+            if number >= range.end {
+                break;
+            }
+            let workload = workloads.workload(number);
+            let mut walk = Walk::new(&workload, limits, bug, number);
+            let result = walk.run();
+            let mut summary = summary.lock().expect("no thread panics with the summary");
+            summary.tally.add(&walk.tally);
+            if let Err(failure) = result {
+                summary.failures.push((number, *failure));
+            }
+            if summary.failures.len() >= Summary::FAILURES_MAX {
+                enough.store(true, Ordering::Relaxed);
+            }
+        }
+    };
+    std::thread::scope(|scope| {
+        for _ in 1..threads {
+            scope.spawn(work);
+        }
+        work();
+    });
+    let mut summary = summary.into_inner().expect("no thread panics with the summary");
+    summary.failures.sort_by_key(|(number, _)| *number);
+    summary
+}

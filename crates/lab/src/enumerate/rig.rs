@@ -1,0 +1,500 @@
+//! One machine from its first start on: what can happen next, and what it leads to.
+//!
+//! While the machine serves, whatever is under way may end next, or the next operation may begin;
+//! who drives it chooses. A start and a stop go one step after the other. After each step the
+//! machine can be looked at as a crash would leave it.
+
+use super::journal::{Recovered, Refused};
+use super::machine::{Journal, Machine, VOLUME, WHOLE, Who};
+use super::store::Disk;
+use super::work::{Kept, Operation, SECTORS, Workload, places};
+use super::{Bug, work};
+use crate::sim::Sabotage;
+use crate::sim::memory::{Memory, write_stamp};
+use crate::sim::oracle::{Crash, show, stamp};
+use forebay_journal::Source;
+use forebay_types::{ByteRange, SECTOR_BYTES};
+use forebay_volume::{Dispatcher, Payload, Request, RequestKind, split};
+use std::collections::VecDeque;
+
+/// Ways in which what is under way ends when the machine dies: not at all, wholly, every other
+/// sector.
+const ENDS: usize = 3;
+/// Steps within which all that was asked for is to be answered.
+const STEPS_MAX: usize = 10_000;
+/// Tries of one piece of a restore, as the runtime does it.
+const RESTORES_MAX: u32 = 5;
+/// How far a tick moves the clock: longer than the longest pause after a failed write-back.
+const TICK_MS: u64 = 20_000;
+
+struct Piece {
+    kind: RequestKind,
+    range: ByteRange,
+    stamps: Vec<u64>,
+}
+
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+enum Phase {
+    Serving,
+    Starting,
+    Stopping(Stop),
+    /// A start was refused, or given up.
+    Down,
+}
+
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+enum Stop {
+    Answering,
+    Destaging,
+    Closing,
+}
+
+/// A machine and what it has yet to do.
+pub(super) struct Rig {
+    pub machine: Machine,
+    dispatcher: Dispatcher<Machine>,
+    operations: Vec<Operation>,
+    next: usize,
+    phase: Phase,
+    restoring: VecDeque<Piece>,
+    tries: u32,
+    journals_made: u8,
+    /// Why a start was refused.
+    pub refused: Option<Refused>,
+}
+
+impl Rig {
+    pub(super) fn new(workload: &Workload, bug: Option<Bug>) -> Self {
+        let mut machine = Machine::new(workload.kept, workload.tight, bug);
+        if workload.kept != Kept::None {
+            machine.journal = Some(Journal::make(workload.kept, 0));
+        }
+        let mut rig = Self::with(machine, workload.operations.clone());
+        rig.settle();
+        rig
+    }
+
+    fn with(machine: Machine, operations: Vec<Operation>) -> Self {
+        Self {
+            machine,
+            dispatcher: Dispatcher::new(0),
+            operations,
+            next: 0,
+            phase: Phase::Starting,
+            restoring: VecDeque::new(),
+            tries: 0,
+            journals_made: 0,
+            refused: None,
+        }
+    }
+
+    /// A machine that starts over these devices; it has nothing else to do.
+    pub(super) fn after(
+        kept: Kept,
+        tight: bool,
+        bug: Option<Bug>,
+        disk: Disk,
+        recovered: Option<&Recovered>,
+    ) -> Self {
+        let mut rig = Self::with(Machine::new(kept, tight, bug), Vec::new());
+        rig.machine.disk = disk;
+        rig.start(recovered);
+        rig
+    }
+
+    /// I/Os under way.
+    fn pending(&self) -> usize {
+        let writing = self.machine.journal.as_ref().is_some_and(|j| j.writing.is_some());
+        self.machine.ios.len() + self.machine.flushes.len() + usize::from(writing)
+    }
+
+    /// In how many ways the next operation can begin.
+    fn ways(&self) -> usize {
+        let quiet = self.pending() == 0;
+        match self.operations.get(self.next) {
+            None => 0,
+            Some(Operation::Kill) if !quiet => ENDS,
+            Some(Operation::Power) if !quiet || self.is_volatile() => ENDS,
+            Some(_) => 1,
+        }
+    }
+
+    fn is_volatile(&self) -> bool {
+        self.machine.disk.content() != *self.machine.disk.stable()
+    }
+
+    /// How many things may happen next; none when all is done.
+    pub(super) fn choices(&self) -> usize {
+        match self.phase {
+            Phase::Serving => self.pending() + self.ways(),
+            Phase::Starting | Phase::Stopping(_) => 1,
+            Phase::Down => 0,
+        }
+    }
+
+    /// The `choice`-th thing happens.
+    pub(super) fn step(&mut self, choice: usize) {
+        match self.phase {
+            Phase::Serving if choice < self.pending() => self.end(choice),
+            Phase::Serving => self.begin(choice - self.pending()),
+            Phase::Starting | Phase::Stopping(_) if self.pending() > 0 => self.end(0),
+            Phase::Starting => self.go_on_starting(),
+            Phase::Stopping(stop) => self.go_on_stopping(stop),
+            Phase::Down => {}
+        }
+        self.settle();
+        let stuck = self.choices() == 0 && self.phase == Phase::Serving;
+        if stuck && self.machine.waiting() > 0 {
+            self.machine.violate("a request is never answered".into());
+        }
+    }
+
+    /// Something under way ends.
+    fn end(&mut self, which: usize) {
+        let (ios, flushes) = (self.machine.ios.len(), self.machine.flushes.len());
+        if which < ios {
+            let (shard, id, result) = self.machine.end_io(which);
+            self.dispatcher.complete(&mut self.machine, shard, id, result);
+        } else if which < ios + flushes {
+            let (job, result) = self.machine.end_flush(which - ios);
+            self.dispatcher.flushed(&mut self.machine, job, result);
+        } else {
+            self.machine.end_journal_write();
+        }
+    }
+
+    /// Delivers what the dispatcher is to be told, and starts what the journal has to write.
+    fn settle(&mut self) {
+        self.machine.pump_journal();
+        while let Some(answer) = self.machine.answers.pop_front() {
+            self.dispatcher.answer(&mut self.machine, answer);
+            self.machine.pump_journal();
+        }
+    }
+
+    fn submit(&mut self, who: Who, kind: RequestKind, range: ByteRange) {
+        let request = Request { volume: VOLUME, kind, range };
+        self.machine.ended = None;
+        let (token, version) = self.machine.ask(who, request);
+        let bytes = match kind {
+            RequestKind::Write { .. } => {
+                payload(places(range).map(|place| stamp(0, place as u64, version)))
+            }
+            _ => Vec::new(),
+        };
+        let payload = match kind {
+            RequestKind::Write { .. } => Payload::Borrowed(&bytes[..]),
+            _ => Payload::None,
+        };
+        self.dispatcher.submit(&mut self.machine, token, request, payload);
+        self.settle();
+    }
+
+    /// The next operation begins, in one of its ways.
+    fn begin(&mut self, way: usize) {
+        let operation = self.operations[self.next];
+        self.next += 1;
+        self.machine.note(|| format!("operation: {operation}, way {way}"));
+        match operation {
+            Operation::Request(kind, range) => self.submit(Who::Client, kind, range),
+            Operation::Tick => self.tick(),
+            Operation::Checkpoint => self.checkpoint(),
+            Operation::Kill => self.crash(Crash::Process, way),
+            Operation::Power => self.crash(Crash::Power, way),
+            Operation::Restart => self.phase = Phase::Stopping(Stop::Answering),
+        }
+    }
+
+    pub(super) fn tick(&mut self) {
+        for _ in 0..3 {
+            self.machine.now_ms += TICK_MS;
+            for shard in 0..2 {
+                self.dispatcher.tick(&mut self.machine, shard);
+            }
+        }
+        let wants = |journal: &Journal| {
+            journal.log.wants_checkpoint() || journal.log.failed().is_some() && journal.undrained
+        };
+        if self.machine.journal.as_ref().is_some_and(wants) {
+            self.checkpoint();
+        }
+    }
+
+    fn checkpoint(&mut self) {
+        if self.machine.begin_checkpoint() {
+            self.submit(Who::Keeper, RequestKind::Checkpoint, WHOLE);
+        }
+    }
+
+    /// The machine dies, what is under way ending in the given way, and starts again.
+    fn crash(&mut self, crash: Crash, way: usize) {
+        let survives = |at: usize| way == 1 || way == 2 && at.is_multiple_of(2);
+        let machine = &mut self.machine;
+        let mut content = machine.disk.content();
+        if crash == Crash::Power {
+            let stable = machine.disk.stable();
+            for (at, content) in content.iter_mut().enumerate().filter(|&(at, _)| !survives(at)) {
+                *content = stable[at];
+            }
+        }
+        for (place, stamp) in machine.changes_under_way() {
+            if survives(place) {
+                content[place] = stamp;
+            }
+        }
+        // By the time of the next crash, the disk has written what it had in its cache.
+        machine.disk = Disk::with(content);
+        if let Some(journal) = &mut machine.journal
+            && let Some((write, _)) = journal.writing.take()
+        {
+            for sector in journal.tape.changes(write.position, write.bytes()) {
+                if survives(sector) {
+                    journal.tape.write(write.position, write.bytes(), sector);
+                }
+            }
+        }
+        self.start_again(crash);
+    }
+
+    /// A process has ended, well or badly, and another one finds what it left.
+    pub(super) fn start_again(&mut self, crash: Crash) {
+        self.machine.die();
+        let recovered = match self.machine.journal.take() {
+            None => None,
+            Some(journal) if journal.is_marked => {
+                self.journals_made += 1;
+                None
+            }
+            Some(journal) => {
+                let tape = journal.tape.clone();
+                match Recovered::read(tape, &mut self.machine.faults, false) {
+                    Ok(recovered) => Some(recovered),
+                    Err(refused) => {
+                        if !self.machine.faults.has_struck() {
+                            self.machine.violate(format!("a crash is no damage: {refused:?}"));
+                        }
+                        self.refused = Some(refused);
+                        self.machine.journal = Some(journal);
+                        self.phase = Phase::Down;
+                        return;
+                    }
+                }
+            }
+        };
+        let content = brought_back(&self.machine.disk.content(), recovered.as_ref());
+        self.check_content("after a crash", &content, crash);
+        for (place, &found) in content.iter().enumerate() {
+            self.machine.oracle.restart(place as u64, found);
+        }
+        self.machine.make_shards();
+        self.dispatcher = Dispatcher::new(0);
+        self.start(recovered.as_ref());
+    }
+
+    fn check_content(&mut self, when: &str, content: &[u64; SECTORS], crash: Crash) {
+        for (place, &found) in content.iter().enumerate() {
+            if !self.machine.oracle.crash(place as u64, found, crash) {
+                let (found, allowed) = (show(found), self.machine.oracle.describe(place as u64));
+                self.machine.violate(format!(
+                    "{when}, sector {place} is {found}; it may be\n    {allowed}"
+                ));
+                return;
+            }
+        }
+    }
+
+    fn start(&mut self, recovered: Option<&Recovered>) {
+        self.phase = Phase::Starting;
+        self.restoring.clear();
+        self.tries = 0;
+        let kept = self.machine.kept;
+        match recovered {
+            None if kept == Kept::None => {}
+            None => self.machine.journal = Some(Journal::make(kept, self.journals_made)),
+            Some(recovered) => match Journal::resume(recovered, kept) {
+                Some(journal) => {
+                    self.machine.journal = Some(journal);
+                    self.restoring = recovered.extents.iter().flat_map(pieces).collect();
+                }
+                None => self.drain(recovered),
+            },
+        }
+        if self.machine.strikes(Sabotage::LoseGeneration)
+            && recovered.is_some()
+            && let Some(journal) = &mut self.machine.journal
+            && let Some(write) = journal.log.poll_write()
+        {
+            journal.log.complete(write, Ok(()), &mut Vec::new());
+        }
+        self.settle();
+    }
+
+    /// The log has no room for another start: the disk gets everything first.
+    fn drain(&mut self, recovered: &Recovered) {
+        let content = brought_back(&self.machine.disk.content(), Some(recovered));
+        self.machine.disk = Disk::with(content);
+        let mut recovered = recovered.clone();
+        recovered.found.drained();
+        let journal = Journal::resume(&recovered, self.machine.kept);
+        self.machine.journal = Some(journal.expect("an empty log always goes on"));
+    }
+
+    fn go_on_starting(&mut self) {
+        if self.machine.ended.is_some_and(|result| result.is_ok()) {
+            self.restoring.pop_front();
+            self.tries = 0;
+        }
+        self.machine.ended = None;
+        if self.tries == RESTORES_MAX {
+            self.phase = Phase::Down;
+            return;
+        }
+        let Some(piece) = self.restoring.front() else {
+            if let Some(journal) = &mut self.machine.journal {
+                if journal.log.failed().is_some() {
+                    // Before anybody is served, a failure is put on record nowhere.
+                    journal.is_marked = false;
+                    self.phase = Phase::Down;
+                    return;
+                }
+                journal.log.restored(journal.number);
+            }
+            self.phase = Phase::Serving;
+            return;
+        };
+        self.tries += 1;
+        if self.machine.strikes(Sabotage::SkipRestore) {
+            self.machine.ended = Some(Ok(()));
+            return;
+        }
+        let request = Request { volume: VOLUME, kind: piece.kind, range: piece.range };
+        let bytes = payload(piece.stamps.iter().copied());
+        let payload = match piece.kind {
+            RequestKind::Restore => Payload::Owned(Memory::payload(&bytes)),
+            _ => Payload::None,
+        };
+        let (token, _) = self.machine.ask(Who::Keeper, request);
+        self.dispatcher.submit(&mut self.machine, token, request, payload);
+    }
+
+    fn go_on_stopping(&mut self, stop: Stop) {
+        match stop {
+            Stop::Answering => {
+                if self.machine.waiting() > 0 {
+                    self.machine.violate("a request is never answered before a stop".into());
+                }
+                self.submit(Who::Keeper, RequestKind::Destage, WHOLE);
+                self.phase = Phase::Stopping(Stop::Destaging);
+            }
+            Stop::Destaging => {
+                let clean = self.machine.ended == Some(Ok(()));
+                if self.machine.ended.is_none() {
+                    self.machine.violate("a stop never ends".into());
+                }
+                if let Some(journal) = &mut self.machine.journal
+                    && journal.log.failed().is_none()
+                    && clean
+                {
+                    journal.log.settled(journal.number);
+                    let removed = journal.log.remove_volume(journal.number);
+                    removed.expect("it was settled just now");
+                    journal.log.close();
+                }
+                self.phase = Phase::Stopping(Stop::Closing);
+            }
+            Stop::Closing => self.start_again(Crash::Process),
+        }
+    }
+
+    /// Goes on, whatever is first coming first, until nothing is left to be done.
+    pub(super) fn run_dry(&mut self) {
+        for _ in 0..STEPS_MAX {
+            if self.choices() == 0 || self.machine.violation.is_some() {
+                return;
+            }
+            self.step(0);
+        }
+        self.machine.violate("it goes on for ever".into());
+    }
+
+    /// Asks for something and waits until it is answered.
+    pub(super) fn ask(&mut self, kind: RequestKind, range: ByteRange) {
+        self.submit(Who::Keeper, kind, range);
+        while self.machine.ended.is_none() && self.machine.violation.is_none() {
+            if self.pending() == 0 {
+                self.machine.violate(format!("{kind:?} is never answered"));
+                return;
+            }
+            self.end(0);
+            self.settle();
+        }
+    }
+
+    /// Reads everything.
+    pub(super) fn read_all(&mut self) {
+        self.ask(RequestKind::Read, work::all_sectors());
+    }
+
+    /// All that must be true once everything is answered: it reads right, a flush and a destage
+    /// bring it to the disk's stable storage, and nothing is left over.
+    pub(super) fn verify(&mut self) {
+        self.read_all();
+        self.ask(RequestKind::Flush, WHOLE);
+        self.ask(RequestKind::Destage, WHOLE);
+        let now = self.machine.moment + 1;
+        let content = self.machine.disk.content();
+        for (place, &found) in content.iter().enumerate() {
+            if !self.machine.oracle.read(place as u64, found, now) {
+                let allowed = self.machine.oracle.describe(place as u64);
+                let found = show(found);
+                self.machine.violate(format!(
+                    "in the end, sector {place} of the disk is {found}; it may be\n    {allowed}"
+                ));
+            }
+        }
+        if self.is_volatile() {
+            self.machine.violate("a destage must make everything stable".into());
+        }
+        self.machine.check_left_over();
+    }
+}
+
+fn payload(stamps: impl Iterator<Item = u64>) -> Vec<u8> {
+    let mut bytes = Vec::new();
+    for (at, stamp) in stamps.enumerate() {
+        bytes.resize((at + 1) * SECTOR_BYTES as usize, 0);
+        write_stamp(&mut bytes, at as u64 * SECTOR_BYTES, stamp);
+    }
+    bytes
+}
+
+fn pieces((extent, stamps): &(forebay_journal::Extent, Vec<u64>)) -> Vec<Piece> {
+    let kind = match extent.source {
+        Source::Write { .. } => RequestKind::Restore,
+        Source::Zero { unmap } => RequestKind::RestoreZero { unmap },
+        // A trim brings nothing that is promised.
+        Source::Discard => return Vec::new(),
+    };
+    let mut from = 0;
+    let piece = |range: ByteRange| {
+        let count = (range.len / SECTOR_BYTES) as usize;
+        let stamps = stamps[from..from + count].to_vec();
+        from += count;
+        Piece { kind, range, stamps }
+    };
+    split(extent.range).map(piece).collect()
+}
+
+/// What a disk with this content and the journal hold together.
+pub(super) fn brought_back(
+    content: &[u64; SECTORS],
+    recovered: Option<&Recovered>,
+) -> [u64; SECTORS] {
+    let mut content = *content;
+    if let Some(recovered) = recovered {
+        for (place, stamp) in recovered.overlay().into_iter().enumerate() {
+            content[place] = stamp.unwrap_or(content[place]);
+        }
+    }
+    content
+}

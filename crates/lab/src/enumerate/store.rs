@@ -1,0 +1,164 @@
+//! The two devices of an enumerated machine, as they are between two moments.
+//!
+//! A sector is written wholly or not at all. Until a flush, the disk may keep any of the contents
+//! that a sector was given since the last one, whatever came of its neighbours: that covers every
+//! subset and every order of what is in its cache.
+
+use super::work::SECTORS;
+use crate::sim::oracle::stamp;
+use forebay_journal::ReadAt;
+use forebay_types::{IoError, IoResult, SECTOR_BYTES};
+use std::rc::Rc;
+
+#[derive(Clone, Copy, Debug)]
+struct Cached {
+    sector: usize,
+    stamp: u64,
+    number: u32,
+}
+
+/// A disk with a volatile cache.
+#[derive(Clone, Debug)]
+pub(super) struct Disk {
+    stable: [u64; SECTORS],
+    /// What was written since, in order.
+    cached: Vec<Cached>,
+    /// Writes so far.
+    written: u32,
+}
+
+impl Disk {
+    pub(super) fn new() -> Self {
+        let stable = std::array::from_fn(|at| stamp(0, at as u64, 0));
+        Self { stable, cached: Vec::new(), written: 0 }
+    }
+
+    /// One whose sectors hold this for certain.
+    pub(super) const fn with(stable: [u64; SECTORS]) -> Self {
+        Self { stable, cached: Vec::new(), written: 0 }
+    }
+
+    pub(super) fn write(&mut self, sector: usize, stamp: u64) {
+        self.written += 1;
+        self.cached.push(Cached { sector, stamp, number: self.written });
+    }
+
+    /// Writes past the cache.
+    pub(super) fn write_through(&mut self, sector: usize, stamp: u64) {
+        self.cached.retain(|cached| cached.sector != sector);
+        self.stable[sector] = stamp;
+    }
+
+    /// What a flush that begins now brings to stable storage.
+    pub(super) const fn mark(&self) -> u32 {
+        self.written
+    }
+
+    /// A flush that began at `mark` has ended.
+    pub(super) fn flush(&mut self, mark: u32) {
+        let stable = &mut self.stable;
+        self.cached.retain(|cached| {
+            let ends = cached.number <= mark;
+            if ends {
+                stable[cached.sector] = cached.stamp;
+            }
+            !ends
+        });
+    }
+
+    /// What a read finds.
+    pub(super) fn content(&self) -> [u64; SECTORS] {
+        let mut content = self.stable;
+        self.cached.iter().for_each(|cached| content[cached.sector] = cached.stamp);
+        content
+    }
+
+    /// What a read finds once everything that is not on stable storage is gone.
+    pub(super) const fn stable(&self) -> &[u64; SECTORS] {
+        &self.stable
+    }
+
+    /// What each sector may hold when the power is gone.
+    pub(super) fn possible(&self) -> [Vec<u64>; SECTORS] {
+        let mut possible = self.stable.map(|stamp| vec![stamp]);
+        for cached in &self.cached {
+            let contents = &mut possible[cached.sector];
+            if !contents.contains(&cached.stamp) {
+                contents.push(cached.stamp);
+            }
+        }
+        possible
+    }
+}
+
+const PAGE_BYTES: usize = 4096;
+
+/// The journal's device. A copy shares what neither changes.
+#[derive(Clone, Debug)]
+pub(super) struct Tape {
+    pages: Vec<Rc<[u8; PAGE_BYTES]>>,
+    /// Sectors that can't be read.
+    pub unreadable: Vec<u64>,
+}
+
+impl Tape {
+    pub(super) fn new(size_bytes: u64) -> Self {
+        let page = Rc::new([0; PAGE_BYTES]);
+        let pages = vec![page; size_bytes as usize / PAGE_BYTES];
+        Self { pages, unreadable: Vec::new() }
+    }
+
+    pub(super) const fn size_bytes(&self) -> u64 {
+        (self.pages.len() * PAGE_BYTES) as u64
+    }
+
+    /// The sectors that these bytes would change, by their number within the bytes.
+    pub(super) fn changes(&self, position: u64, bytes: &[u8]) -> Vec<usize> {
+        let sectors = bytes.chunks(SECTOR_BYTES as usize).enumerate();
+        let changes = sectors.filter(|(at, sector)| {
+            let place = position as usize + at * SECTOR_BYTES as usize;
+            let page = &self.pages[place / PAGE_BYTES];
+            page[place % PAGE_BYTES..][..sector.len()] != **sector
+        });
+        changes.map(|(at, _)| at).collect()
+    }
+
+    /// Writes one sector of these bytes, by its number within them.
+    pub(super) fn write(&mut self, position: u64, bytes: &[u8], sector: usize) {
+        let from = sector * SECTOR_BYTES as usize;
+        let place = position as usize + from;
+        let page = Rc::make_mut(&mut self.pages[place / PAGE_BYTES]);
+        let sector = &bytes[from..from + SECTOR_BYTES as usize];
+        page[place % PAGE_BYTES..][..sector.len()].copy_from_slice(sector);
+    }
+
+    /// The first eight bytes of a sector.
+    pub(super) fn word(&self, position: u64) -> u64 {
+        let page = &self.pages[position as usize / PAGE_BYTES];
+        crate::sim::memory::read_stamp(&page[..], position % PAGE_BYTES as u64)
+    }
+}
+
+impl ReadAt for Tape {
+    fn read_at(&mut self, position: u64, buffer: &mut [u8]) -> IoResult {
+        let end = position + buffer.len() as u64;
+        if self.unreadable.iter().any(|&sector| {
+            let at = sector * SECTOR_BYTES;
+            at < end && position < at + SECTOR_BYTES
+        }) {
+            return Err(IoError::Io);
+        }
+        let mut at = position as usize;
+        let mut rest = buffer;
+        while !rest.is_empty() {
+            let page = self.pages.get(at / PAGE_BYTES).ok_or(IoError::Io)?;
+            let from = at % PAGE_BYTES;
+            let count = rest.len().min(PAGE_BYTES - from);
+            let (now, later) = rest.split_at_mut(count);
+            now.copy_from_slice(&page[from..from + count]);
+            at += count;
+            rest = later;
+        }
+        Ok(())
+    }
+}

@@ -1,0 +1,90 @@
+//! Short workloads, completely.
+
+use forebay_lab::enumerate::{Bug, Limits, Summary, Workloads, run};
+use forebay_lab::sim::Sabotage;
+
+fn go_through(length: u32, images: u64) -> Summary {
+    let limits = Limits { orders: 2000, random_orders: 100, images };
+    run(&Workloads::Length(length), &limits, None, 2)
+}
+
+#[test]
+fn each_single_operation_outlives_every_crash() {
+    let summary = go_through(1, 1024);
+    assert!(summary.failures.is_empty(), "{summary}");
+    let tally = summary.tally;
+    assert_eq!(tally.workloads, tally.all_orders, "{summary}");
+    assert!(tally.crash_points > 500, "{summary}");
+    // Only a write of two lines can leave more images than that.
+    assert!(tally.complete * 10 > tally.crash_points * 9, "{summary}");
+}
+
+#[test]
+fn each_pair_of_operations_outlives_every_crash() {
+    let summary = go_through(2, 16);
+    assert!(summary.failures.is_empty(), "{summary}");
+    let tally = summary.tally;
+    assert_eq!(tally.workloads, tally.all_orders, "{summary}");
+    assert!(tally.crash_points > 30_000, "{summary}");
+    assert!(tally.complete * 3 > tally.crash_points * 2, "{summary}");
+}
+
+#[test]
+#[ignore = "takes an hour"]
+fn slow_each_triple_of_operations_outlives_every_crash() {
+    let summary = go_through(3, 16);
+    assert!(summary.failures.is_empty(), "{summary}");
+    assert!(summary.tally.all_orders * 10 > summary.tally.workloads * 9, "{summary}");
+}
+
+#[test]
+fn random_workloads_outlive_crashes() {
+    let limits = Limits { orders: 1, random_orders: 5, images: 16 };
+    let summary = run(&Workloads::Seeds(0..100), &limits, None, 2);
+    assert!(summary.failures.is_empty(), "{summary}");
+    assert!(summary.tally.crash_points > 5_000, "{summary}");
+}
+
+#[test]
+fn what_is_counted_does_not_depend_on_threads() {
+    let limits = Limits { orders: 10, random_orders: 5, images: 4 };
+    let counts = [1, 3].map(|threads| run(&Workloads::Seeds(0..20), &limits, None, threads).tally);
+    assert_eq!(counts[0], counts[1]);
+}
+
+/// The bugs that workloads of at most two operations show.
+const FOUND: [Sabotage; 17] = [
+    Sabotage::SkipCopy,
+    Sabotage::SkipFill,
+    Sabotage::LoseFua,
+    Sabotage::FlushEarly,
+    Sabotage::LeakPin,
+    Sabotage::LoseWrite,
+    Sabotage::MisdirectWrite,
+    Sabotage::TearWrite,
+    Sabotage::IgnoreZero,
+    Sabotage::SkipForget,
+    Sabotage::SkipEraseNote,
+    Sabotage::LoseBatch,
+    Sabotage::TearBatch,
+    Sabotage::LoseSuperblock,
+    Sabotage::IgnoreBarrier,
+    Sabotage::LoseGeneration,
+    Sabotage::SkipRestore,
+];
+
+#[test]
+fn short_workloads_show_planted_bugs() {
+    std::panic::set_hook(Box::new(|_| {}));
+    let limits = Limits { orders: 200, random_orders: 1, images: 16 };
+    for bug in FOUND {
+        let mut lengths = [1, 2].into_iter();
+        let found = lengths.find_map(|length| {
+            let summary = run(&Workloads::Length(length), &limits, Some(Bug::Driver(bug)), 2);
+            summary.failures.into_iter().next()
+        });
+        let (_, failure) = found.unwrap_or_else(|| panic!("{} is not found", bug.as_str()));
+        println!("{}: {}", bug.as_str(), failure.workload);
+        assert!(!failure.message.is_empty() && !failure.events.is_empty());
+    }
+}
