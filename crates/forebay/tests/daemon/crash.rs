@@ -25,7 +25,7 @@ pub fn content(line: u64, version: u64) -> Vec<u8> {
 }
 
 /// Writes for a while, with the daemon killed while requests are in flight.
-fn write_and_kill(daemon: Daemon, lines: &mut [Line], random: &mut Random, waits: bool) {
+pub fn write_and_kill(daemon: Daemon, lines: &mut [Line], random: &mut Random, waits: bool) {
     let client = daemon.client("disk");
     write_until(client, lines, random, waits, || daemon.kill());
 }

@@ -12,6 +12,7 @@ mod libnbd;
 mod listening;
 mod locks;
 mod memory;
+mod mirror;
 mod power_cut;
 mod process;
 mod stopping;
