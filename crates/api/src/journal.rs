@@ -154,8 +154,8 @@ mod tests {
         };
         let mut told = json!({
             "name": "/j", "mirror": "/k", "id": "ab", "state": "working", "capacity_bytes": 8,
-            "used_bytes": 7, "records": 6, "batches": 5, "written_bytes": 4, "payload_bytes": 3, "checkpoints": 2,
-            "unserved": [{"volume": "old", "bytes": 1}],
+            "used_bytes": 7, "records": 6, "batches": 5, "written_bytes": 4, "payload_bytes": 3,
+            "checkpoints": 2, "unserved": [{"volume": "old", "bytes": 1}],
         });
         let status = JournalStatus::from(figures.clone());
         assert_eq!(serde_json::to_value(&status).unwrap(), told);

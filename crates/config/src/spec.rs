@@ -7,8 +7,8 @@
 //! `,size=` in it, or with a parenthesis that is never closed) are refused here and go into the
 //! configuration file, where nothing has to be split.
 //!
-//! A journal, and its mirror, is a backing as well, and ends by the same rule: at the next such comma, or with the
-//! text. So fault layers before it and the options of a URL need no quoting.
+//! A journal, and its mirror, is a backing as well, and ends by the same rule: at the next such
+//! comma, or with the text. So fault layers before it and the options of a URL need no quoting.
 
 use crate::{
     ConfigError, ConfigResult, Mistake,

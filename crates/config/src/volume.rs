@@ -358,8 +358,8 @@ impl fmt::Display for VolumeChange {
     }
 }
 
-/// Reads the name of a journal's device. Only a change that was computed takes one away, so nothing between
-/// `=` and the next setting is a mistake.
+/// Reads the name of a journal's device. Only a change that was computed takes one away, so nothing
+/// between `=` and the next setting is a mistake.
 fn journal(key: &str, text: &str) -> ConfigResult<String> {
     if text.is_empty() {
         let remedy = format!("name a file or device, as in {key}=/dev/nvme0n1, or leave {key} out");

@@ -5,10 +5,10 @@
 //! damaged, the other's stands in. A device that does not count is stale and is written anew,
 //! whatever it holds; it is a member again after that, under a new number.
 //!
-//! One device **alone** may be older than the one that is missing. It is believed only if the record
-//! outside of the journal lists it: that record is changed before anything is acknowledged without a
-//! device (see [`crate::Log`]). Whoever is alone
-//! at a start goes on under a new number, so that no list made before speaks for what comes after.
+//! One device **alone** may be older than the one that is missing. It is believed only if the
+//! record outside of the journal lists it: that record is changed before anything is acknowledged
+//! without a device (see [`crate::Log`]). Whoever is alone at a start goes on under a new number,
+//! so that no list made before speaks for what comes after.
 //!
 //! Whoever opens a journal carries out [`Recovered::steps`] in their order, and may die at any.
 

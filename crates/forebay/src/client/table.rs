@@ -137,7 +137,8 @@ fn volumes_notes(volumes: &[VolumeStatus]) -> String {
     if notes.is_empty() { notes } else { notes + "\n" }
 }
 
-/// A line for each journal that has failed or lacks a device, and for each volume whose writes wait in one.
+/// A line for each journal that has failed or lacks a device, and for each volume whose writes wait
+/// in one.
 fn journals_notes(journals: &[JournalStatus]) -> String {
     let mut notes = String::new();
     for journal in journals {

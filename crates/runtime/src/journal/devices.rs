@@ -16,8 +16,10 @@ use forebay_types::{IoError, IoResult};
 use std::io;
 use std::sync::Arc;
 
-/// Bytes of the log that are read or copied at once.
+/// Bytes of the log that are read for a restore, or copied, at once.
 const READ_BYTES: u64 = 1 << 20;
+/// Bytes that the walk reads at once where it goes straight on.
+const WALK_BYTES: u64 = 4 << 20;
 
 /// What is outside of the journal of who holds all of it. It is asked and changed before anything
 /// is acknowledged without a device.
@@ -57,13 +59,39 @@ pub(super) struct Devices {
 /// A log that can be gone on with, and what it holds.
 pub(super) type Opened<W> = (Log<AlignedBuffer, W>, Found);
 
-struct Device<'a>(&'a dyn Backend);
+/// A device being walked. What follows on what was read is read ahead in long pieces.
+struct Device<'a> {
+    backend: &'a dyn Backend,
+    start: u64,
+    window: AlignedBuffer,
+}
+
+impl<'a> Device<'a> {
+    fn new(backend: &'a dyn Backend) -> Self {
+        Self { backend, start: 0, window: AlignedBuffer::new(0) }
+    }
+}
 
 impl ReadAt for Device<'_> {
     fn read_at(&mut self, position: u64, buffer: &mut [u8]) -> Result<(), IoError> {
-        let mut aligned = AlignedBuffer::new(buffer.len());
-        Blocking::new(self.0).read(position, &mut aligned)?;
-        buffer.copy_from_slice(&aligned);
+        let len = buffer.len() as u64;
+        let end = self.start + self.window.len() as u64;
+        if position < self.start || position + len > end {
+            let follows = !self.window.is_empty() && (self.start..=end).contains(&position);
+            let left = self.backend.description().size_bytes.saturating_sub(position);
+            let ahead = len.max(WALK_BYTES.min(left / BLOCK_BYTES * BLOCK_BYTES));
+            let mut window = AlignedBuffer::new(if follows { ahead } else { len } as usize);
+            let mut read = Blocking::new(self.backend).read(position, &mut window);
+            if read.is_err() && window.len() > buffer.len() {
+                // What can't be read may lie behind what was asked for.
+                window = AlignedBuffer::new(buffer.len());
+                read = Blocking::new(self.backend).read(position, &mut window);
+            }
+            read?;
+            (self.start, self.window) = (position, window);
+        }
+        let at = (position - self.start) as usize;
+        buffer.copy_from_slice(&self.window[at..at + buffer.len()]);
         Ok(())
     }
 }
@@ -171,7 +199,7 @@ impl Devices {
             self.open_both(settings)?
         } else {
             let backend = self.backends[0].as_deref().expect("the first one is there");
-            match recover(&mut Device(backend), self.size_bytes) {
+            match recover(&mut Device::new(backend), self.size_bytes) {
                 Ok(found) if found.superblock.members.own != 0 => self.open_both(settings)?,
                 Ok(found) => Some(found),
                 Err(RecoverError::Superblock(SuperblockInvalid::Foreign)) => None,
@@ -198,7 +226,7 @@ impl Devices {
         let drawn = draw(&self.name())?;
         let is_on_record = |journal, member| settings.members.members(journal).contains(&member);
         let mut devices = self.backends.each_ref().map(|backend| {
-            backend.as_deref().map(|backend| (Device(backend), backend.description()))
+            backend.as_deref().map(|backend| (Device::new(backend), backend.description()))
         });
         let halves = devices.each_mut().map(|device| {
             let (device, description) = device.as_mut()?;
@@ -220,6 +248,9 @@ impl Devices {
             && self.is_mirrored
         {
             self.missing = Some(format!("{} can't be read", self.name_of(at)));
+        }
+        if let Some(why) = &self.missing {
+            tracing::warn!("journal {} is degraded: {why}; it goes on with one", self.name());
         }
         Ok(Some(recovered.found))
     }
@@ -397,5 +428,47 @@ impl<'a> Reader<'a> {
         }
         let at = (position - self.start) as usize;
         Ok(&self.bytes[at..at + len as usize])
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use forebay_backend::MemoryBackend;
+    use forebay_backend::layers::{ErrorRule, Errors};
+    use forebay_types::ByteRange;
+
+    #[test]
+    fn a_walk_reads_in_long_pieces_what_is_there() {
+        let memory = MemoryBackend::new(16 << 20).unwrap();
+        for block in 0..4096_u64 {
+            let bytes = AlignedBuffer::from(&[(block % 251) as u8; 4096][..]);
+            Blocking::new(&memory).write(block * 4096, &bytes, false).unwrap();
+        }
+        let mut device = Device::new(&memory);
+        let mut buffer = [0; 8192];
+        // As the walk does: the header, then the batch, then the next one's header.
+        for block in (0..4096_u64).step_by(2) {
+            device.read_at(block * 4096, &mut buffer[..4096]).unwrap();
+            device.read_at(block * 4096, &mut buffer).unwrap();
+            assert_eq!(buffer[..4096], [(block % 251) as u8; 4096]);
+            assert_eq!(buffer[4096..], [((block + 1) % 251) as u8; 4096]);
+        }
+        assert!(memory.io_count().unwrap().reads <= 6, "{:?}", memory.io_count());
+        device.read_at(4096, &mut buffer[..4096]).unwrap();
+        assert_eq!(buffer[..4096], [1; 4096], "behind the window");
+    }
+
+    #[test]
+    fn what_can_be_read_is_read_beside_what_can_not() {
+        let memory = Arc::new(MemoryBackend::new(16 << 20).unwrap());
+        let bad = ErrorRule { range: Some(ByteRange::new(8192, 4096)), ..ErrorRule::default() };
+        let errors = Errors::new(memory as _, bad);
+        let mut device = Device::new(&errors);
+        let mut buffer = [1; 4096];
+        device.read_at(0, &mut buffer).unwrap();
+        device.read_at(4096, &mut buffer).unwrap();
+        assert!(device.read_at(8192, &mut buffer).is_err());
+        device.read_at(12288, &mut buffer).unwrap();
     }
 }
