@@ -21,6 +21,7 @@ cd "$(dirname "${BASH_SOURCE[0]}")/.."
 . scripts/guest.sh
 
 cuts=${1:-8}
+guest_memory=1G
 forebay=${FOREBAY:-$(target_dir)/release/forebay}
 [[ -x $forebay ]] || fail "$forebay is not built: run cargo build --release first"
 need_qemu

@@ -4,7 +4,7 @@
 //! later through the token that travels with the I/O. It never blocks its caller and never
 //! answers twice.
 //!
-//! [`open`] makes one from its name; the grammar of names is in the README of this crate.
+//! [`open()`] makes one from its name; the grammar of names is in the README of this crate.
 
 mod blocking;
 mod buffer;

@@ -166,16 +166,17 @@ fn file(path: &Path, bytes: u64) {
     std::fs::File::create(path).unwrap().set_len(bytes).unwrap();
 }
 
-/// `volatile` are the options of the layer, `settings` those of the volume.
+/// `volatile` are the options of the layer, `settings` those of the volume, with a name in braces
+/// for each device of a journal.
 fn volume(directory: &Path, volatile: &str, settings: &str) -> String {
-    let (disk, journal) = (directory.join("disk.img"), directory.join("journal.img"));
-    if !disk.exists() {
-        file(&disk, SECTORS * 512);
-        file(&journal, 40 * MIB);
-    }
-    let mut volume = format!("disk=volatile({volatile}):{},{settings}", disk.display());
-    if settings.contains("protection=journal") {
-        volume += &format!(",journal=volatile({volatile}):{}", journal.display());
+    let lossy = |name: &str, bytes: u64| {
+        let path = directory.join(name);
+        file(&path, bytes);
+        format!("volatile({volatile}):{}", path.display())
+    };
+    let mut volume = format!("disk={},{settings}", lossy("disk.img", SECTORS * 512));
+    for name in ["journal", "mirror"] {
+        volume = volume.replace(&format!("{{{name}}}"), &lossy(name, 40 * MIB));
     }
     volume
 }
@@ -218,8 +219,10 @@ fn cut(io: &str, settings: &str, promised: Promised, cuts: usize) {
 }
 
 const NONE: &str = "mode=write-back,protection=none,accept-loss=yes";
-const ACK: &str = "mode=write-back,protection=journal";
-const FLUSH: &str = "mode=write-back,protection=journal,durability=flush";
+const ACK: &str = "mode=write-back,protection=journal,journal={journal}";
+const FLUSH: &str = "mode=write-back,protection=journal,journal={journal},durability=flush";
+const MIRRORED: &str =
+    "mode=write-back,protection=journal,journal={journal},journal-mirror={mirror}";
 
 #[test]
 fn a_power_cut_in_write_through_keeps_what_was_flushed() {
@@ -244,6 +247,11 @@ fn a_power_cut_with_a_journal_keeps_what_was_answered_on_io_uring() {
 #[test]
 fn a_power_cut_with_a_journal_keeps_what_was_answered_on_epoll() {
     cut("epoll", ACK, Promised::Answered, 4);
+}
+
+#[test]
+fn a_power_cut_with_a_journal_on_two_devices_keeps_what_was_answered() {
+    cut("io_uring", MIRRORED, Promised::Answered, 4);
 }
 
 #[test]
@@ -285,6 +293,7 @@ fn slow_power_cuts_in_every_mode_and_protection() {
         cut(io, "mode=bypass", Promised::Flushed, cuts);
         cut(io, NONE, Promised::Flushed, cuts);
         cut(io, ACK, Promised::Answered, cuts);
+        cut(io, MIRRORED, Promised::Answered, cuts);
         cut(io, FLUSH, Promised::Flushed, cuts);
     }
 }
