@@ -15,6 +15,9 @@ use std::fmt;
 
 use mirror::Mirror;
 
+/// Copies of the superblock on each device.
+const COPIES: usize = 2;
+
 /// A record to be made.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Entry {
@@ -202,13 +205,14 @@ impl Limits {
 pub struct Log<B, W> {
     limits: Limits,
     superblock: Superblock,
-    superblock_stale: bool,
+    /// Copies of the superblock on the device that are not as it is now.
+    superblock_stale: usize,
     next_batch: u64,
     chain: u32,
     segment: u64,
     offset: u64,
-    /// The oldest segment that the superblock on the device needs.
-    durable_first_segment: u64,
+    /// The oldest segment that each copy of the superblock on the device needs.
+    durable_first_segments: [u64; 2],
     next_record: u64,
     queue: VecDeque<Batch<B, W>>,
     writing: Writing<W>,
@@ -257,7 +261,18 @@ impl<B: AsRef<[u8]> + AsMut<[u8]>, W> Log<B, W> {
     /// When its records must be brought to the disks first.
     pub fn resume(found: &crate::Found, buffers: Vec<B>) -> Result<Self, LogError> {
         let mut superblock = found.superblock.clone();
+        superblock.clean = false;
+        let generation = superblock.generation() + 1;
+        let batch = found.next_batch;
+        // A generation that finished no batch has none that counts, nor has one that began behind
+        // batches that are lost.
+        while superblock.starts.last().is_some_and(|last| last.batch >= batch) {
+            superblock.starts.pop();
+        }
+        // Where all batches of a generation are lost, the next one still begins behind it.
+        let behind = superblock.starts.last().map_or(0, |start| start.segment + 1);
         let segment = found.last_segment.map_or(superblock.first_segment, |last| last + 1);
+        let segment = segment.max(behind);
         if found.records.is_empty() {
             // What was written before is not walked any more, so its numbers are free.
             superblock.first_segment = segment;
@@ -274,14 +289,6 @@ impl<B: AsRef<[u8]> + AsMut<[u8]>, W> Log<B, W> {
         }
         if superblock.starts.len() == GENERATIONS_MAX {
             return Err(LogError::DrainFirst);
-        }
-        superblock.sequence += 1;
-        superblock.clean = false;
-        let generation = superblock.generation() + 1;
-        let batch = found.next_batch;
-        // A generation that finished no batch has none that counts.
-        while superblock.starts.last().is_some_and(|last| last.batch == batch) {
-            superblock.starts.pop();
         }
         superblock.starts.push(GenerationStart { generation, batch, segment });
         let mut log = Self::with(superblock, batch, found.chain, buffers);
@@ -315,10 +322,10 @@ impl<B: AsRef<[u8]> + AsMut<[u8]>, W> Log<B, W> {
         Self {
             limits,
             volumes: volumes.collect(),
-            durable_first_segment: superblock.first_segment,
+            durable_first_segments: [superblock.first_segment; 2],
             segment: superblock.first_segment,
             superblock,
-            superblock_stale: true,
+            superblock_stale: COPIES,
             next_batch,
             chain,
             offset: 0,
@@ -381,7 +388,7 @@ impl<B: AsRef<[u8]> + AsMut<[u8]>, W> Log<B, W> {
 
     /// Whether the superblock on the device is the newest one.
     pub const fn superblock_is_durable(&self) -> bool {
-        !self.superblock_stale && !self.writes_superblock()
+        self.superblock_stale == 0 && !self.writes_superblock()
     }
 
     /// Forgets a volume that has no records: after a checkpoint, that is.
@@ -525,8 +532,11 @@ impl<B: AsRef<[u8]> + AsMut<[u8]>, W> Log<B, W> {
             return None;
         }
         let targets = targets_of(&self.superblock.members);
-        if self.superblock_stale {
-            self.superblock_stale = false;
+        // One after the other, so that one is whole at any time. Only when both are on the device
+        // does anything follow that needs what they say: either of them may be lost later.
+        if self.superblock_stale > 0 {
+            self.superblock_stale -= 1;
+            self.superblock.sequence += 1;
             let first_segment = self.superblock.first_segment;
             self.writing = Writing::Superblock { first_segment };
             return Some(LogWrite {
@@ -579,7 +589,8 @@ impl<B: AsRef<[u8]> + AsMut<[u8]>, W> Log<B, W> {
         match writing {
             Writing::Nothing => unreachable!("a write ends that was begun"),
             Writing::Superblock { first_segment } => {
-                self.durable_first_segment = first_segment;
+                let copy = self.superblock.sequence as usize % COPIES;
+                self.durable_first_segments[copy] = first_segment;
                 self.superblock_written(told);
             }
             Writing::Batch { header, mut waiters, mut records } => {
@@ -697,7 +708,7 @@ impl<B: AsRef<[u8]> + AsMut<[u8]>, W> Log<B, W> {
     pub fn is_idle(&self) -> bool {
         self.queue.is_empty()
             && matches!(self.writing, Writing::Nothing)
-            && (!self.superblock_stale || self.failed.is_some())
+            && (self.superblock_stale == 0 || self.failed.is_some())
     }
 
     /// How full it is, and what it has done.
@@ -714,15 +725,18 @@ impl<B: AsRef<[u8]> + AsMut<[u8]>, W> Log<B, W> {
 
     /// Segments that may be begun before the durable superblock forbids it.
     fn free_segments(&self) -> u64 {
-        let used = self.segment - self.durable_first_segment + 1;
+        let used = self.segment - self.durable_first_segment() + 1;
         self.superblock.geometry.segments - used
     }
 
     fn change_superblock(&mut self) {
-        if !self.superblock_stale {
-            self.superblock.sequence += 1;
-            self.superblock_stale = true;
-        }
+        self.superblock_stale = COPIES;
+    }
+
+    /// The oldest segment that a copy of the superblock on the device needs.
+    fn durable_first_segment(&self) -> u64 {
+        let [one, other] = self.durable_first_segments;
+        one.min(other)
     }
 
     fn open_batch(&mut self) {
@@ -756,9 +770,9 @@ impl<B: AsRef<[u8]> + AsMut<[u8]>, W> Log<B, W> {
         let writing = usize::from(matches!(self.writing, Writing::Batch { .. }));
         assert_eq!(held + writing + self.spare.len(), self.buffers, "no buffer is lost");
         assert!(self.permits <= self.spare.len(), "each permit keeps a buffer spare");
-        assert!(self.durable_first_segment <= self.superblock.first_segment);
+        assert!(self.durable_first_segment() <= self.superblock.first_segment);
         assert!(self.superblock.first_segment <= self.segment);
-        let used = self.segment - self.durable_first_segment + 1;
+        let used = self.segment - self.durable_first_segment() + 1;
         assert!(used <= self.superblock.geometry.segments, "no needed segment is overwritten");
     }
 }

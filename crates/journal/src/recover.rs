@@ -272,7 +272,8 @@ impl Walk<'_> {
             match here {
                 At::Batch(header, sound) => {
                     // A damaged payload at the end is a batch that was not finished.
-                    if sound.is_err() && self.look_beyond(header.batch + 1).is_none() {
+                    let may_be_torn = sound.is_err() && header.batch >= self.sealed();
+                    if may_be_torn && self.look_beyond(header.batch + 1).is_none() {
                         return;
                     }
                     self.take(&header, sound, &records);
@@ -282,12 +283,15 @@ impl Walk<'_> {
                     let position = self.position(self.segment, self.offset);
                     let beyond = self.look_beyond(if is_first { 0 } else { expected + 1 });
                     let unreadable = matches!(here, At::Unreadable);
-                    if beyond.is_none() && !unreadable {
+                    let sealed = self.sealed();
+                    let missing = expected < sealed || is_first && sealed > 0;
+                    if beyond.is_none() && !unreadable && !missing {
                         return;
                     }
                     let next = beyond.map(|header| header.batch);
                     // Where the log begins, only what is left says where it began.
-                    let first = next.map_or(expected, |next| expected.min(next - 1));
+                    let last = next.map(|next| next - 1).or(missing.then(|| sealed - 1));
+                    let first = last.map_or(expected, |last| expected.min(last));
                     self.found.damage.push(Damage::Batches { first, next, position });
                     let Some(header) = beyond else { return };
                     self.segment = header.segment;
@@ -300,6 +304,14 @@ impl Walk<'_> {
         }
     }
 
+    /// The number of batches that are known to have been there: those that a later process found
+    /// when it took over, as long as the log still begins before its own.
+    fn sealed(&self) -> u64 {
+        let Superblock { starts, first_segment, .. } = &self.found.superblock;
+        let later = starts.last().filter(|start| start.segment > *first_segment);
+        later.map_or(0, |start| start.batch)
+    }
+
     /// The batch that continues the log: here, or at the beginning of the next segment.
     fn next_batch(&mut self, is_first: bool, records: &mut Vec<Record>) -> At {
         let here = self.batch_at(self.segment, self.offset, is_first, records);
@@ -307,8 +319,8 @@ impl Walk<'_> {
             return here;
         }
         match self.batch_at(self.segment + 1, 0, false, records) {
-            At::Batch(header, sound) => At::Batch(header, sound),
-            _ => here,
+            At::Nothing => here,
+            there => there,
         }
     }
 
@@ -479,7 +491,8 @@ impl Walk<'_> {
     }
 
     /// The first batch with at least this number behind the place at hand: in the rest of the
-    /// segment, or at the beginning of a later one.
+    /// segment, in the next one, as the batch that is missing may be its first, or at the beginning
+    /// of a later one.
     fn look_beyond(&mut self, batch: u64) -> Option<BatchHeader> {
         let found = self.present().map(|device| self.look_beyond_on(device, batch));
         found.collect::<Vec<_>>().into_iter().flatten().min_by_key(|header| header.batch)
@@ -487,29 +500,48 @@ impl Walk<'_> {
 
     fn look_beyond_on(&mut self, device: usize, batch: u64) -> Option<BatchHeader> {
         let geometry = self.found.superblock.geometry;
-        const CHUNK_BYTES: u64 = 1 << 20;
-        let mut at = self.offset + BLOCK_BYTES;
-        let mut chunk = Vec::new();
-        while at < geometry.segment_bytes {
-            let len = (geometry.segment_bytes - at).min(CHUNK_BYTES);
-            chunk.resize(len as usize, 0);
-            let position = self.position(self.segment, at);
-            if self.read(device, position, &mut chunk).is_ok() {
-                for (index, block) in chunk.chunks_exact(BLOCK_BYTES as usize).enumerate() {
-                    let offset = at + index as u64 * BLOCK_BYTES;
-                    let header = self.header_in(self.segment, offset, block);
-                    if header.is_some_and(|header| header.batch >= batch) {
-                        return header;
-                    }
-                }
-            }
-            at += len;
+        let here = self.look_into(device, self.segment, self.offset + BLOCK_BYTES, batch);
+        let near = here.or_else(|| self.look_into(device, self.segment + 1, 0, batch));
+        if near.is_some() {
+            return near;
         }
         let first = self.found.superblock.first_segment;
         (self.segment + 1..first + geometry.segments).find_map(|segment| {
             let header = self.header_at(device, segment, 0).ok().flatten();
             header.filter(|header| header.batch >= batch)
         })
+    }
+
+    /// The first batch with at least this number in a segment, from `at` on.
+    fn look_into(
+        &mut self,
+        device: usize,
+        segment: u64,
+        mut at: u64,
+        batch: u64,
+    ) -> Option<BatchHeader> {
+        const CHUNK_BYTES: u64 = 1 << 20;
+        let segment_bytes = self.found.superblock.geometry.segment_bytes;
+        let mut chunk = Vec::new();
+        while at < segment_bytes {
+            // What can't be read in one piece is read block by block.
+            let len = (segment_bytes - at).min(CHUNK_BYTES);
+            chunk.resize(len as usize, 0);
+            let position = self.position(segment, at);
+            let whole = self.read(device, position, &mut chunk).is_ok();
+            for (index, block) in chunk.chunks_exact_mut(BLOCK_BYTES as usize).enumerate() {
+                let from = index as u64 * BLOCK_BYTES;
+                if !whole && self.read(device, position + from, block).is_err() {
+                    continue;
+                }
+                let header = self.header_in(segment, at + from, block);
+                if header.is_some_and(|header| header.batch >= batch) {
+                    return header;
+                }
+            }
+            at += len;
+        }
+        None
     }
 
     fn position(&self, segment: u64, offset: u64) -> u64 {

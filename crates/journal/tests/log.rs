@@ -337,3 +337,73 @@ fn a_note_does_not_take_the_buffer_that_a_write_was_promised() {
     }
     assert_eq!(lab.pump().len(), 4);
 }
+
+#[test]
+fn either_copy_of_the_superblock_may_be_lost() {
+    let mut lab = Lab::new();
+    lab.write(0, &[1; 512], 1);
+    lab.pump();
+    let whole = lab.recover().records;
+    assert_eq!(whole.len(), 1);
+    for copy in [0, LOG_OFFSET / 2] {
+        lab.device.unreadable = Some(copy);
+        assert_eq!(lab.recover().records, whole, "the copy at {copy} can't be read");
+        lab.device.unreadable = None;
+        lab.device.bytes[copy as usize + 20] ^= 1;
+        assert_eq!(lab.recover().records, whole, "the copy at {copy} is wrong");
+        lab.device.bytes[copy as usize + 20] ^= 1;
+    }
+}
+
+#[test]
+fn the_first_batch_of_a_segment_is_missed_whatever_follows_it() {
+    let mut lab = Lab::new();
+    let segment_bytes = Geometry::for_size(SIZE).unwrap().segment_bytes;
+    let long = vec![1; 1000 << 10];
+    let per_segment = segment_bytes / (long.len() as u64);
+    for sector in 0..per_segment {
+        lab.write(sector * 2000, &long, 1);
+        lab.pump();
+    }
+    let before = lab.recover().records.len();
+    lab.write(0, &long, 2);
+    lab.pump();
+    lab.write(2000, &[2; 512], 3);
+    lab.pump();
+    assert_eq!(lab.recover().records.len(), before + 2);
+    let first = LOG_OFFSET + segment_bytes;
+    lab.device.bytes[first as usize + 8] ^= 1;
+    let found = lab.recover();
+    assert!(matches!(found.damage[..], [Damage::Batches { next: Some(_), .. }]), "{found:?}");
+    assert_eq!(found.records.len(), before + 1);
+    lab.device.bytes[first as usize + 8] ^= 1;
+    lab.device.unreadable = Some(first);
+    assert!(!lab.recover().damage.is_empty());
+}
+
+#[test]
+fn the_last_batch_of_a_process_is_missed_by_the_one_after_its_successor() {
+    let mut lab = Lab::new();
+    lab.write(0, &[1; 512], 1);
+    lab.pump();
+    lab.write(8, &[2; 512], 2);
+    lab.pump();
+    let found = lab.recover();
+    let last = found.records[1].position;
+    lab.log = Log::resume(&found, buffers(3)).unwrap();
+    lab.pump();
+    assert_eq!(lab.recover().records.len(), 2);
+    lab.device.bytes[last as usize] ^= 1;
+    let found = lab.recover();
+    assert!(matches!(found.damage[..], [Damage::Payload { batch: 1 }]), "{found:?}");
+    lab.device.unreadable = Some(last);
+    let found = lab.recover();
+    assert!(matches!(found.damage[..], [Damage::Batches { first: 1, .. }]), "{found:?}");
+    // What goes on behind the damage can be read again.
+    lab.device.unreadable = None;
+    lab.log = Log::resume(&found, buffers(3)).unwrap();
+    lab.pump();
+    lab.write(16, &[3; 512], 3);
+    lab.pump();
+    assert!(lab.recover().records.iter().any(|found| found.record.range.offset == 16 * 512));
+}

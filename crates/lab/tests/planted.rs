@@ -40,3 +40,13 @@ fn every_planted_bug_of_the_engine_is_found() {
 fn first_line(text: &str) -> &str {
     text.lines().next().unwrap_or_default()
 }
+
+#[test]
+#[ignore = "looks for every bug twice"]
+fn slow_every_planted_bug_is_found_within_ten_minutes() {
+    std::panic::set_hook(Box::new(|_| {}));
+    for bug in forebay_lab::enumerate::Bug::all() {
+        let found = bug.find(std::time::Duration::from_secs(600));
+        assert!(found.simulated.is_some() || found.enumerated.is_some(), "{bug} is not found");
+    }
+}

@@ -9,7 +9,8 @@
 //! ```
 //!
 //! **Superblock.** Two copies, written in turn, so that one is whole at any time; the one with the
-//! higher sequence counts. It holds the journal's identity, its geometry, the volumes by number,
+//! higher sequence counts. A change goes to both before anything that relies on it, so that either
+//! may be lost. It holds the journal's identity, its geometry, the volumes by number,
 //! and where each generation began. A generation is one life of the process that writes.
 //!
 //! **Batch.** What is written and made durable in one piece: some records and their payload. The
@@ -24,7 +25,8 @@
 //! checksum of the header before, and the checksums of its records and of their payload agree.
 //! One batch is written at a time, so the first batch that is not valid is the end of the log if
 //! nothing valid follows it. If something does, it is damage, not the end: it had been durable
-//! before the next was begun.
+//! before the next was begun. The same holds for a batch before the one that the newest generation
+//! began with, as long as the log begins before that generation's first segment.
 //!
 //! **Where the log begins.** The superblock says which segment is the first still needed. A segment
 //! is overwritten only after a superblock that no longer needs it is durable.

@@ -150,7 +150,7 @@ impl<B: AsRef<[u8]> + AsMut<[u8]>, W> Log<B, W> {
     /// A superblock is durable wherever it was to be written. If it is the one that lists those
     /// who are left, what they hold may be relied on.
     pub(super) fn superblock_written(&mut self, told: &mut Vec<(W, Told)>) {
-        if !self.superblock_stale {
+        if self.superblock_stale == 0 {
             // DURABLE: the batch is on the device that is left, which says that it is alone.
             told.extend(self.mirror.release().map(|waiter| (waiter, Told::Durable)));
         }

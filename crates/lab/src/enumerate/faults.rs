@@ -1,6 +1,7 @@
 //! The n-th I/O of a kind fails, once or for ever.
 
 use forebay_types::{IoError, IoResult};
+use forebay_volume::RequestKind;
 use std::fmt;
 
 /// What kind of I/O is counted.
@@ -55,7 +56,8 @@ pub struct Fault {
 pub(super) struct Faults {
     pub fault: Option<Fault>,
     counts: [u64; FaultKind::ALL.len()],
-    struck: u64,
+    /// The kind of what was made to fail, if anything was.
+    struck: Option<FaultKind>,
 }
 
 impl Faults {
@@ -68,11 +70,40 @@ impl Faults {
             fault.kind == kind
                 && if fault.lasts { number >= fault.number } else { number == fault.number }
         });
-        self.struck += u64::from(fails);
-        if fails { Err(IoError::Io) } else { Ok(()) }
+        if fails {
+            self.struck = Some(kind);
+            return Err(IoError::Io);
+        }
+        Ok(())
+    }
+
+    /// From now on nothing fails.
+    pub(super) const fn heal(&mut self) {
+        self.fault = None;
     }
 
     pub(super) const fn has_struck(&self) -> bool {
-        self.struck > 0
+        self.struck.is_some()
+    }
+
+    /// I/Os of this kind so far.
+    pub(super) const fn count(&self, kind: FaultKind) -> u64 {
+        self.counts[kind as usize]
+    }
+
+    /// Whether a request of this kind may have failed for what was made to fail. What happens to
+    /// the journal is nobody's error but its own.
+    pub(super) const fn excuse(&self, kind: RequestKind) -> bool {
+        let is_read = matches!(kind, RequestKind::Read);
+        let is_erase = matches!(
+            kind,
+            RequestKind::Trim { .. } | RequestKind::Zero { .. } | RequestKind::RestoreZero { .. }
+        );
+        match self.struck {
+            Some(FaultKind::Read) => is_read,
+            Some(FaultKind::Write | FaultKind::Flush) => !is_read,
+            Some(FaultKind::Erase) => is_erase,
+            Some(FaultKind::JournalRead | FaultKind::JournalWrite) | None => false,
+        }
     }
 }

@@ -123,11 +123,12 @@ impl Journal {
         let mut log = Log::format(id, SIZE_BYTES, GEOMETRY, buffers());
         // A journal is made, and is durable, before a volume is added to it.
         let mut tape = Tape::new(SIZE_BYTES);
-        let write = log.poll_write().expect("a new log writes its superblock first");
-        for sector in tape.changes(write.position, write.bytes()) {
-            tape.write(write.position, write.bytes(), sector);
+        while let Some(write) = log.poll_write() {
+            for sector in tape.changes(write.position, write.bytes()) {
+                tape.write(write.position, write.bytes(), sector);
+            }
+            log.complete(write, Ok(()), &mut Vec::new());
         }
-        log.complete(write, Ok(()), &mut Vec::new());
         Self::with(log, tape, kept)
     }
 
@@ -135,6 +136,27 @@ impl Journal {
     pub(super) fn resume(recovered: &Recovered, kept: Kept) -> Option<Self> {
         let log = Log::resume(&recovered.found, buffers()).ok()?;
         Some(Self::with(log, recovered.tape.clone(), kept))
+    }
+
+    /// Records a sector, and is done when that is durable.
+    pub(super) fn write_at_once(&mut self, place: usize, stamp: u64) {
+        let mut bytes = vec![0; SECTOR_BYTES as usize];
+        write_stamp(&mut bytes, 0, stamp);
+        let granted = self.log.admit(SECTOR_BYTES, PartId(0));
+        assert_eq!(granted, LogAdmission::Granted, "a log that was short has room");
+        let range = super::work::sectors(place as u64, 1);
+        let entry = Entry { kind: RecordKind::Write, volume: self.number, range };
+        assert!(self.log.append(entry, [&bytes[..]].into_iter(), None));
+        while let Some(write) = self.log.poll_write() {
+            // A sector that is written can be read again.
+            let first = write.position / SECTOR_BYTES;
+            let written = first..first + write.bytes().len() as u64 / SECTOR_BYTES;
+            self.tape.unreadable.retain(|sector| !written.contains(sector));
+            for sector in self.tape.changes(write.position, write.bytes()) {
+                self.tape.write(write.position, write.bytes(), sector);
+            }
+            self.log.complete(write, Ok(()), &mut Vec::new());
+        }
     }
 
     fn with(mut log: Log<Vec<u8>, PartId>, tape: Tape, kept: Kept) -> Self {

@@ -14,16 +14,23 @@
 //! what was in its cache by the time of the next one.
 
 mod crash;
+mod every;
 mod faults;
 mod journal;
 mod machine;
+mod planted;
 mod report;
 mod rig;
+mod rot;
 mod store;
 mod walk;
 mod work;
 
+pub use every::{EverySummary, every_fault, scripts};
+pub use faults::FaultKind;
+pub use planted::Found;
 pub use report::{Failure, Limits, Summary, Tally};
+pub use rot::{RotSummary, rot};
 pub use work::{Kept, Operation, Workload};
 
 use crate::sim::Sabotage;

@@ -4,7 +4,7 @@
 //! who drives it chooses. A start and a stop go one step after the other. After each step the
 //! machine can be looked at as a crash would leave it.
 
-use super::journal::{Recovered, Refused};
+use super::journal::Recovered;
 use super::machine::{Journal, Machine, VOLUME, WHOLE, Who};
 use super::store::Disk;
 use super::work::{Kept, Operation, SECTORS, Workload, places};
@@ -59,8 +59,8 @@ pub(super) struct Rig {
     restoring: VecDeque<Piece>,
     tries: u32,
     journals_made: u8,
-    /// Why a start was refused.
-    pub refused: Option<Refused>,
+    /// Starts that were refused, or given up.
+    pub refused_starts: u64,
 }
 
 impl Rig {
@@ -84,7 +84,7 @@ impl Rig {
             restoring: VecDeque::new(),
             tries: 0,
             journals_made: 0,
-            refused: None,
+            refused_starts: 0,
         }
     }
 
@@ -147,6 +147,35 @@ impl Rig {
         if stuck && self.machine.waiting() > 0 {
             self.machine.violate("a request is never answered".into());
         }
+    }
+
+    /// Whether a start was refused or given up.
+    pub(super) fn is_down(&self) -> bool {
+        self.phase == Phase::Down
+    }
+
+    /// Whether the next operation is the end of this life.
+    pub(super) fn dies_next(&self) -> bool {
+        let next = self.operations.get(self.next);
+        self.phase == Phase::Serving
+            && matches!(next, Some(Operation::Kill | Operation::Power | Operation::Restart))
+    }
+
+    /// Whether the disk lacks something that a journal was to keep that has failed.
+    pub(super) fn is_draining(&self) -> bool {
+        self.machine.journal.as_ref().is_some_and(|journal| journal.undrained)
+    }
+
+    /// Lets everything end that is under way, and what follows from it.
+    pub(super) fn run_pending(&mut self) {
+        for _ in 0..STEPS_MAX {
+            if self.pending() == 0 || self.machine.violation.is_some() {
+                return;
+            }
+            self.end(0);
+            self.settle();
+        }
+        self.machine.violate("it goes on for ever".into());
     }
 
     /// Something under way ends.
@@ -273,9 +302,8 @@ impl Rig {
                         if !self.machine.faults.has_struck() {
                             self.machine.violate(format!("a crash is no damage: {refused:?}"));
                         }
-                        self.refused = Some(refused);
                         self.machine.journal = Some(journal);
-                        self.phase = Phase::Down;
+                        self.go_down();
                         return;
                     }
                 }
@@ -322,9 +350,10 @@ impl Rig {
         if self.machine.strikes(Sabotage::LoseGeneration)
             && recovered.is_some()
             && let Some(journal) = &mut self.machine.journal
-            && let Some(write) = journal.log.poll_write()
         {
-            journal.log.complete(write, Ok(()), &mut Vec::new());
+            while let Some(write) = journal.log.poll_write() {
+                journal.log.complete(write, Ok(()), &mut Vec::new());
+            }
         }
         self.settle();
     }
@@ -339,6 +368,11 @@ impl Rig {
         self.machine.journal = Some(journal.expect("an empty log always goes on"));
     }
 
+    fn go_down(&mut self) {
+        self.refused_starts += 1;
+        self.phase = Phase::Down;
+    }
+
     fn go_on_starting(&mut self) {
         if self.machine.ended.is_some_and(|result| result.is_ok()) {
             self.restoring.pop_front();
@@ -346,7 +380,7 @@ impl Rig {
         }
         self.machine.ended = None;
         if self.tries == RESTORES_MAX {
-            self.phase = Phase::Down;
+            self.go_down();
             return;
         }
         let Some(piece) = self.restoring.front() else {
@@ -354,7 +388,8 @@ impl Rig {
                 if journal.log.failed().is_some() {
                     // Before anybody is served, a failure is put on record nowhere.
                     journal.is_marked = false;
-                    self.phase = Phase::Down;
+                    journal.undrained = false;
+                    self.go_down();
                     return;
                 }
                 journal.log.restored(journal.number);
@@ -391,9 +426,13 @@ impl Rig {
                 if self.machine.ended.is_none() {
                     self.machine.violate("a stop never ends".into());
                 }
+                if !clean {
+                    // The command fails, and the process serves on.
+                    self.phase = Phase::Serving;
+                    return;
+                }
                 if let Some(journal) = &mut self.machine.journal
                     && journal.log.failed().is_none()
-                    && clean
                 {
                     journal.log.settled(journal.number);
                     let removed = journal.log.remove_volume(journal.number);

@@ -137,6 +137,19 @@ impl Tape {
         let page = &self.pages[position as usize / PAGE_BYTES];
         crate::sim::memory::read_stamp(&page[..], position % PAGE_BYTES as u64)
     }
+
+    /// Flips bits of one byte.
+    pub(super) fn flip(&mut self, position: u64, bits: u8) {
+        let page = Rc::make_mut(&mut self.pages[position as usize / PAGE_BYTES]);
+        page[position as usize % PAGE_BYTES] ^= bits;
+    }
+
+    /// Positions of pages that hold anything but zeroes.
+    pub(super) fn written(&self) -> impl Iterator<Item = u64> {
+        let pages = self.pages.iter().enumerate();
+        let written = pages.filter(|(_, page)| page.iter().any(|&byte| byte != 0));
+        written.map(|(at, _)| (at * PAGE_BYTES) as u64)
+    }
 }
 
 impl ReadAt for Tape {

@@ -34,7 +34,8 @@ pub(super) fn places(range: ByteRange) -> std::ops::Range<usize> {
     first..first + (range.len / SECTOR_BYTES) as usize
 }
 
-const fn sectors(first: u64, count: u64) -> ByteRange {
+/// Sectors from `first` on, counted the same way.
+pub(super) const fn sectors(first: u64, count: u64) -> ByteRange {
     ByteRange::new((FIRST + first) * SECTOR_BYTES, count * SECTOR_BYTES)
 }
 

@@ -156,9 +156,10 @@ impl Journal {
             })
         });
         self.numbers = numbers.collect();
-        let write = self.log.poll_write().expect("a new log writes its superblock first");
-        (0..2).for_each(|device| self.put(&write, device, &mut |_| writes));
-        self.log.complete(write, Ok(()), &mut self.told);
+        while let Some(write) = self.log.poll_write() {
+            (0..2).for_each(|device| self.put(&write, device, &mut |_| writes));
+            self.log.complete(write, Ok(()), &mut self.told);
+        }
         self.on_record = self.log.superblock().members.numbers();
         assert!(self.told.is_empty());
     }

@@ -1,0 +1,12 @@
+//! Lets every single I/O of scripted workloads fail, once and for ever; then damages the journals
+//! that they leave, in every place.
+
+use forebay_lab::enumerate::{RotSummary, every_fault, rot, scripts};
+
+fn main() {
+    println!("{}", every_fault(&scripts()));
+    let mut summary = RotSummary::default();
+    let step = std::env::args().nth(1).and_then(|step| step.parse().ok()).unwrap_or(1);
+    scripts().iter().step_by(step).for_each(|workload| summary.add(rot(workload, 1)));
+    println!("{summary}");
+}

@@ -1,0 +1,194 @@
+//! The n-th I/O fails, for every n: once, and with all that follow it.
+//!
+//! A workload is run without faults first, to count its I/Os of each kind; then once for each of
+//! them. What the operator would do is done: a start that was refused is tried again when the device
+//! is well, and nobody kills a machine whose journal has failed before its disk has everything, as
+//! that would be two faults at once. In the end all is healed, everything must be there and go to
+//! the disk, and be there again after a kill. This is how SQLite tests its I/O errors.
+
+use super::faults::{Fault, FaultKind};
+use super::rig::Rig;
+use super::work::{Kept, Operation, Workload};
+use crate::sim::oracle::Crash;
+use std::fmt;
+use std::panic::{AssertUnwindSafe, catch_unwind};
+
+/// Ticks within which a healed machine has brought everything to its disk.
+const TICKS_MAX: usize = 20;
+
+/// What was tried.
+#[derive(Clone, Debug, Default, PartialEq, Eq)]
+pub struct EverySummary {
+    /// Workloads, each in two orders.
+    pub workloads: u64,
+    /// Runs with a fault, by kind, in the order of [`FaultKind::ALL`].
+    pub runs: [u64; FaultKind::ALL.len()],
+    /// Requests that failed for it.
+    pub errors: u64,
+    /// Starts that were refused for it.
+    pub refused_starts: u64,
+    /// What was broken.
+    pub failures: Vec<String>,
+}
+
+impl fmt::Display for EverySummary {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        for failure in &self.failures {
+            writeln!(f, "{failure}\n")?;
+        }
+        write!(f, "{} workloads in two orders; faults:", self.workloads)?;
+        for (kind, runs) in FaultKind::ALL.iter().zip(self.runs) {
+            write!(f, " {runs} {kind},")?;
+        }
+        write!(
+            f,
+            " each once and for ever; {} requests failed, {} starts were refused; {} violations",
+            self.errors,
+            self.refused_starts,
+            self.failures.len()
+        )
+    }
+}
+
+/// When the next operation begins.
+#[derive(Clone, Copy, Debug)]
+enum Pace {
+    /// When nothing is under way.
+    Patient,
+    /// As soon as it can.
+    Eager,
+}
+
+/// Lets each I/O of each workload fail in turn.
+pub fn every_fault(workloads: &[Workload]) -> EverySummary {
+    let mut summary = EverySummary::default();
+    for workload in workloads {
+        summary.workloads += 1;
+        for pace in [Pace::Patient, Pace::Eager] {
+            let (healthy, result) = run(workload, pace, None);
+            if let Err(message) = result {
+                summary.failures.push(format!("{workload}, without faults: {message}"));
+                continue;
+            }
+            for (at, kind) in FaultKind::ALL.into_iter().enumerate() {
+                let count = healthy.machine.faults.count(kind);
+                for (number, lasts) in (0..count).flat_map(|n| [(n, false), (n, true)]) {
+                    let fault = Fault { kind, number, lasts };
+                    summary.runs[at] += 1;
+                    try_fault(workload, pace, fault, &mut summary);
+                }
+            }
+        }
+    }
+    summary
+}
+
+fn try_fault(workload: &Workload, pace: Pace, fault: Fault, summary: &mut EverySummary) {
+    let tried = catch_unwind(AssertUnwindSafe(|| run(workload, pace, Some(fault))));
+    let message = match tried {
+        Ok((rig, result)) => {
+            summary.errors += rig.machine.errors;
+            summary.refused_starts += rig.refused_starts;
+            match result {
+                Ok(()) => return,
+                Err(message) => message,
+            }
+        }
+        Err(panic) => format!("panic: {}", crate::sim::panic_text(&*panic)),
+    };
+    let often = if fault.lasts { "and all that follow fail" } else { "fails" };
+    let Fault { kind, number, .. } = fault;
+    let text = format!("{workload}; {pace:?}; {kind} {number} {often}: {message}");
+    summary.failures.push(text);
+}
+
+fn run(workload: &Workload, pace: Pace, fault: Option<Fault>) -> (Rig, Result<(), String>) {
+    let mut rig = Rig::new(workload, None);
+    rig.machine.faults.fault = fault;
+    let result = go_through(&mut rig, pace);
+    (rig, result)
+}
+
+fn go_through(rig: &mut Rig, pace: Pace) -> Result<(), String> {
+    loop {
+        if rig.is_down() {
+            start_healed(rig);
+        }
+        if rig.dies_next() && rig.is_draining() {
+            drain(rig);
+        }
+        let choices = rig.choices();
+        if choices == 0 && !rig.is_down() {
+            break;
+        }
+        // What is under way comes first among the choices, the next operation last.
+        rig.step(match pace {
+            Pace::Patient => 0,
+            Pace::Eager => choices.saturating_sub(1),
+        });
+        rig.machine.violation.take().map_or(Ok(()), Err)?;
+    }
+    rig.machine.faults.heal();
+    drain(rig);
+    rig.verify();
+    rig.machine.violation.take().map_or(Ok(()), Err)?;
+    rig.start_again(Crash::Process);
+    rig.run_dry();
+    rig.verify();
+    rig.machine.violation.take().map_or(Ok(()), Err)
+}
+
+/// The devices are well again, and the machine is started once more.
+fn start_healed(rig: &mut Rig) {
+    rig.machine.faults.heal();
+    rig.start_again(Crash::Process);
+}
+
+/// Waits until nothing is left that only a journal that has failed was to keep.
+fn drain(rig: &mut Rig) {
+    for _ in 0..TICKS_MAX {
+        rig.tick();
+        rig.run_pending();
+        if !rig.is_draining() {
+            return;
+        }
+        // A disk that takes nothing is a second fault.
+        rig.machine.faults.heal();
+    }
+    rig.machine.violate("the disk is well and does not get everything".into());
+}
+
+/// The workloads that are tried: what each operation does, alone and with others, in the middle of
+/// a life and across the end of it.
+pub fn scripts() -> Vec<Workload> {
+    let [sector, line, border, partial, fua, flush, trim, zero, read, tick, checkpoint] =
+        [0, 1, 2, 3, 4, 5, 6, 7, 8, 9, 10].map(|at| Operation::ALL[at]);
+    let (kill, power, restart) = (Operation::Kill, Operation::Power, Operation::Restart);
+    let scripts: [&[Operation]; 20] = [
+        &[sector, flush],
+        &[border, tick, read],
+        &[line, partial, fua, flush],
+        &[fua, sector, flush, read],
+        &[border, trim, read, flush],
+        &[border, zero, read, tick],
+        &[read, line, read, flush],
+        &[line, kill, read],
+        &[border, flush, power, read, flush],
+        &[sector, kill, sector, kill, read],
+        &[line, checkpoint, sector, kill, read],
+        &[border, tick, checkpoint, line, checkpoint, read],
+        &[zero, kill, read, flush, power],
+        &[trim, border, flush, kill, partial, restart],
+        &[line, restart, line, kill, read],
+        &[sector, restart, fua, power, read],
+        &[border, partial, line, tick, zero, flush, checkpoint, read],
+        &[fua, checkpoint, fua, checkpoint, fua, kill, read],
+        &[border, kill, border, kill, border, checkpoint, power, read],
+        &[partial, zero, fua, trim, border, flush, tick, restart, read],
+    ];
+    let machines = Kept::ALL.into_iter().flat_map(|kept| [(kept, false), (kept, true)]);
+    let with = |(kept, tight)| {
+        scripts.map(|operations| Workload { kept, tight, operations: operations.to_vec() })
+    };
+    machines.flat_map(with).collect()
+}

@@ -1,0 +1,35 @@
+//! Every single I/O fails, and every place of a journal is damaged.
+
+use forebay_lab::enumerate::{FaultKind, RotSummary, every_fault, rot, scripts};
+
+#[test]
+fn every_single_fault_is_outlived() {
+    let summary = every_fault(&scripts());
+    assert!(summary.failures.is_empty(), "{summary}");
+    for (kind, runs) in FaultKind::ALL.iter().zip(summary.runs) {
+        assert!(runs > 100, "{runs} faults of the kind '{kind}' are few\n{summary}");
+    }
+    assert!(summary.errors > 100 && summary.refused_starts > 100, "{summary}");
+}
+
+fn damage(step: usize, bits_each: u8) -> RotSummary {
+    let mut summary = RotSummary::default();
+    scripts().iter().step_by(step).for_each(|workload| summary.add(rot(workload, bits_each)));
+    summary
+}
+
+#[test]
+fn a_damaged_journal_is_noticed_and_one_batch_is_lost_at_most() {
+    let summary = damage(11, 1);
+    assert!(summary.failures.is_empty() && summary.broken == 0, "{summary}");
+    assert!(summary.journals > 5 && summary.reported > 10_000, "{summary}");
+    assert!(summary.flips > 100_000 && summary.latent > 200, "{summary}");
+}
+
+#[test]
+#[ignore = "takes minutes"]
+fn slow_every_bit_of_every_journal_is_noticed_when_it_is_wrong() {
+    let summary = damage(1, 8);
+    assert!(summary.failures.is_empty() && summary.broken == 0, "{summary}");
+    assert!(summary.journals == 80 && summary.flips > 10_000_000, "{summary}");
+}
