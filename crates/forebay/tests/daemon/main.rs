@@ -14,4 +14,5 @@ mod locks;
 mod memory;
 mod power_cut;
 mod process;
+mod rescue;
 mod stopping;
