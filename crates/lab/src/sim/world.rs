@@ -191,12 +191,15 @@ impl World {
     }
 
     /// Makes a shard err as it is to.
-    pub(crate) const fn plant(&mut self, _shard: usize) {
-        #[cfg(feature = "sabotage")]
+    #[cfg(feature = "sabotage")]
+    pub(crate) fn plant(&mut self, shard: usize) {
         if let Some(bug) = self.planted {
-            self.shards[_shard].shard.plant(bug);
+            self.shards[shard].shard.plant(bug);
         }
     }
+
+    #[cfg(not(feature = "sabotage"))]
+    pub(crate) const fn plant(&mut self, _: usize) {}
 
     /// Makes tables of streams that know nothing.
     pub(crate) fn make_streams(&mut self) {
