@@ -349,6 +349,13 @@ impl Runtime {
         if self.beginning_of(&settings) == Beginning::Settle {
             self.settle_first(&settings)?;
         }
+        let volume = self.add_hidden(settings)?;
+        volume.leaving.store(false, Ordering::Relaxed);
+        Ok(volume.id)
+    }
+
+    /// The same, and nobody finds it yet.
+    pub(crate) fn add_hidden(&self, settings: VolumeSettings) -> Result<Arc<Volume>, VolumeError> {
         let _changing = self.changes.lock().unwrap_or_else(PoisonError::into_inner);
         let beginning = self.beginning_of(&settings);
         let id = self.free_id(&settings)?;
@@ -418,9 +425,10 @@ impl Runtime {
             Beginning::Restore => self.restore(&volume)?,
             Beginning::Record | Beginning::Settle => self.record_again(&volume)?,
         }
-        self.is_whole(id);
-        volume.leaving.store(false, Ordering::Relaxed);
-        Ok(id)
+        if volume.journal.is_some() {
+            self.is_whole(id);
+        }
+        Ok(volume)
     }
 
     fn free_id(&self, settings: &VolumeSettings) -> Result<VolumeId, VolumeError> {

@@ -257,7 +257,10 @@ impl Simulation {
             if !self.is_sound() {
                 return true;
             }
-            if self.dies_in_recovery(self.world.plan.crash_in_recovery) {
+            // With a supply, power does not go before the vault has what is dirty.
+            if self.world.ups_volumes().is_empty()
+                && self.dies_in_recovery(self.world.plan.crash_in_recovery)
+            {
                 return false;
             }
         }
