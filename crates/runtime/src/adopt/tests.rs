@@ -76,7 +76,7 @@ fn write(runtime: &Runtime, line: u64, byte: u8, records: bool) {
     let (tell, told) = mpsc::channel();
     let asked = runtime.ask(0, move |tasks| {
         let range = ByteRange::new(line * LINE_BYTES, LINE_BYTES);
-        let tell = Box::new(move |result: IoResult| drop(tell.send(result)));
+        let tell = Box::new(move |result: IoResult| tell.send(result).unwrap());
         tasks.restore(id, range, Some(&[byte; 4096]), records, tell);
     });
     asked.unwrap();
