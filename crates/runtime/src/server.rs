@@ -416,19 +416,25 @@ impl Runtime {
         }
         volumes[at] = Some(Arc::clone(&volume));
         drop(volumes);
+        self.bring_back(&volume, beginning)?;
+        Ok(volume)
+    }
+
+    /// Gives a volume what pool and journal have of it.
+    fn bring_back(&self, volume: &Volume, beginning: Beginning) -> Result<(), VolumeError> {
         if self.shared.pool.is_adopted() {
             // What the process before has written, and not flushed, is this one's to flush.
             volume.flush.wrote();
         }
         match beginning {
             Beginning::Fresh | Beginning::Keep => {}
-            Beginning::Restore => self.restore(&volume)?,
-            Beginning::Record | Beginning::Settle => self.record_again(&volume)?,
+            Beginning::Restore => self.restore(volume)?,
+            Beginning::Record | Beginning::Settle => self.record_again(volume)?,
         }
         if volume.journal.is_some() {
-            self.is_whole(id);
+            self.is_whole(volume.id);
         }
-        Ok(volume)
+        Ok(())
     }
 
     fn free_id(&self, settings: &VolumeSettings) -> Result<VolumeId, VolumeError> {
