@@ -68,7 +68,7 @@ query() { psql -h "$dir/run" -U postgres -AtXq -d bench -c "$1"; }
 serve() {
   rm -f "$dir/nbd.sock"
   "$forebay" serve --volume "$1" --nbd "unix:$dir/nbd.sock" --memory 256MiB \
-    --state "$state" >>"$dir/log" 2>&1 &
+    --keeper no --state "$state" >>"$dir/log" 2>&1 &
   server=$!
   wait_for_socket "$dir/nbd.sock" "$server" || gave_up "the server did not come up"
 }

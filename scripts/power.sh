@@ -58,7 +58,7 @@ start_server() {
   rm -f "$dir/state/nbd.sock"
   "$forebay" serve --volume "$(volume ack ack)" --volume "$(volume flush flush)" \
     --nbd "unix:$dir/nbd.sock" --nbd tcp:127.0.0.1:0 --tls off --memory 96MiB \
-    --state "$dir/state" >>"$dir/log" 2>&1 &
+    --keeper no --state "$dir/state" >>"$dir/log" 2>&1 &
   server=$!
   wait_for_socket "$dir/state/control.sock" "$server" || gave_up "the server did not come up"
   port=$("$forebay" status --json --state "$dir/state" |

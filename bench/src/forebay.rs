@@ -39,7 +39,7 @@ impl Forebay {
         let (socket, state) = (dir.join("socket"), dir.join("state"));
         let log = File::create(dir.join("log"))?;
         let mut command = Command::new(&program);
-        command.arg("serve").arg("--state").arg(&state);
+        command.args(["serve", "--keeper", "no", "--state"]).arg(&state);
         command.arg("--nbd").arg(format!("unix:{}", socket.display()));
         command.arg("--memory").arg(memory_bytes.to_string());
         for volume in volumes {

@@ -184,7 +184,7 @@ fn command(kind: Kind, setup: &Setup, dir: &Path, socket: &Path) -> Result<Comma
             let pool = (setup.size_bytes / 2 * 3).max(64 << 20).to_string();
             let comma = if setup.forebay_options.is_empty() { "" } else { "," };
             let volume = format!("{EXPORT}=memory:{size}{comma}{}", setup.forebay_options);
-            command.args(["serve", "--volume", &volume]);
+            command.args(["serve", "--keeper", "no", "--volume", &volume]);
             command.args(["--nbd", &format!("unix:{path}"), "--memory", &pool]);
             command.arg("--state").arg(dir.join("state"));
         }

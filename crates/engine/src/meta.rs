@@ -1,6 +1,7 @@
 //! What is known of each line, kept beside the line's data so that it lives as long as the data.
 
 use crate::LineKey;
+use forebay_types::VolumeId;
 use std::ops::DerefMut;
 
 /// A line's place in its shard: an index into the table of lines and into the shard's data.
@@ -48,6 +49,17 @@ impl LineMeta {
     /// A slot that holds nothing.
     pub const FREE: Self =
         Self { key: LineKey::NONE, pins: 0, valid: 0, dirty: 0, flags: 0, filling: 0 };
+
+    /// The volume whose line this is, if it is one.
+    pub fn volume(&self) -> Option<VolumeId> {
+        (self.key != LineKey::NONE).then(|| self.key.volume())
+    }
+
+    /// The same as a line of another volume: for tests that mix them up.
+    #[must_use]
+    pub const fn of_volume(self, volume: VolumeId) -> Self {
+        Self { key: LineKey::new(volume, self.key.line()), ..self }
+    }
 
     /// Lines with dirty sectors in a piece of a table as it lies in memory, whose length is a
     /// multiple of a line's. Some that a killed process was about to write are counted as well.

@@ -25,6 +25,10 @@
 //! while the pool said otherwise is no trouble either: sectors under a write through the cache or
 //! under an erase are not valid, unless they are dirty, and what is dirty goes to the disk again.
 //!
+//! The kernel may still be reading from a disk into slots that were pinned, after the process is
+//! gone. So they stay pinned, and nothing is written there, until the volume is added: whoever
+//! adds it has its disk locked, and the lock was held by what was under way.
+//!
 //! Recovery changes the table by the same steps as a move, so it may be killed like everything
 //! else. Two lines of one name, or a dirty line of no known volume, can't come from a kill: then
 //! the table is damaged, and nothing in it is believed.
@@ -151,7 +155,7 @@ impl<M: LineTable> Slots<M> {
                     return Err(TableDamage::Stray(line.key));
                 }
                 Verdict::Line { .. } | Verdict::Held { .. } if fate != Fate::Kept => {
-                    self.clear(slot);
+                    self.set_aside(slot, fate != Fate::Gone);
                 }
                 Verdict::Line { valid, dirty } => {
                     if self.find(line.key).is_some() {
@@ -161,10 +165,10 @@ impl<M: LineTable> Slots<M> {
                     self.take_over(slot, valid, dirty);
                 }
                 Verdict::Held { dirty, .. } => held.push((slot, dirty)),
-                // What is detached goes with the rest; a line that is empty must not be found.
-                Verdict::Free if line.key != LineKey::NONE && !line.has(DETACHED) => {
-                    found.torn_sectors += u64::from((line.filling & line.valid).count_ones());
-                    self.clear(slot);
+                Verdict::Free if line.key != LineKey::NONE => {
+                    let torn = if line.has(DETACHED) { 0 } else { line.filling & line.valid };
+                    found.torn_sectors += u64::from(torn.count_ones());
+                    self.set_aside(slot, true);
                 }
                 Verdict::Free => {}
             }
@@ -186,7 +190,11 @@ impl<M: LineTable> Slots<M> {
             return;
         };
         let mask = missing(dirty, self.get(live).valid);
-        self.get_mut(slot).pins = 1;
+        let in_use = line.pins > 0;
+        self.get_mut(slot).pins = 1 + u32::from(in_use);
+        if in_use {
+            self.in_doubt.push(slot);
+        }
         self.leave(slot);
         if mask != 0 {
             steps.extend(MemoryStep::copies(slot, live, mask));
@@ -204,8 +212,45 @@ impl<M: LineTable> Slots<M> {
         self.get_mut(slot).filling = 0;
         in_order();
         self.get_mut(slot).flags = 0;
-        self.get_mut(slot).pins = 0;
+        self.keep_pin(slot);
         self.index_line(key, slot);
+    }
+
+    /// A slot holds nothing, and is free, if nobody may still be using it.
+    fn set_aside(&mut self, slot: Slot, may_be_used: bool) {
+        self.get_mut(slot).dirty = 0;
+        in_order();
+        self.get_mut(slot).valid = 0;
+        in_order();
+        self.get_mut(slot).filling = 0;
+        if may_be_used && self.get(slot).pins > 0 {
+            self.get_mut(slot).flags = DETACHED;
+            self.keep_pin(slot);
+        } else {
+            self.clear(slot);
+        }
+    }
+
+    /// One pin stands for all that there were.
+    fn keep_pin(&mut self, slot: Slot) {
+        let in_use = self.get(slot).pins > 0;
+        self.get_mut(slot).pins = u32::from(in_use);
+        if in_use {
+            self.in_doubt.push(slot);
+        }
+    }
+
+    /// Nothing of a volume is under way any more that was when the process before died.
+    fn trust(&mut self, volume: VolumeId) {
+        let mut in_doubt = std::mem::take(&mut self.in_doubt);
+        in_doubt.retain(|&slot| {
+            let is_theirs = self.get(slot).key.volume() == volume;
+            if is_theirs {
+                self.unpin(slot);
+            }
+            !is_theirs
+        });
+        self.in_doubt = in_doubt;
     }
 }
 
@@ -254,6 +299,7 @@ impl<M: LineTable> Shard<M> {
 
     /// Gives a volume that is being added the dirty lines that were found of it.
     pub(crate) fn claim(&mut self, volume: VolumeId) {
+        self.slots.trust(volume);
         if self.unclaimed(volume) == 0 {
             return;
         }

@@ -26,6 +26,8 @@ pub(crate) struct Slots<M> {
     /// more; empty between calls.
     filled: Vec<Slot>,
     left: Vec<Slot>,
+    /// Slots of a table that was found, each under a pin: the kernel may still write there.
+    pub in_doubt: Vec<Slot>,
     pub evictions: u64,
 }
 
@@ -46,8 +48,9 @@ impl Lines for View<'_> {
 impl<M: LineTable> Slots<M> {
     pub(crate) fn new(lines: M, policy: Box<dyn Eviction>) -> Self {
         let index = Index::new(lines.len());
-        let (filled, left) = (Vec::new(), Vec::new());
-        Self { lines, index, policy, free: NO_SLOT, unused: 0, filled, left, evictions: 0 }
+        let (filled, left, in_doubt) = (Vec::new(), Vec::new(), Vec::new());
+        let (free, unused, evictions) = (NO_SLOT, 0, 0);
+        Self { lines, index, policy, free, unused, filled, left, in_doubt, evictions }
     }
 
     pub(crate) fn capacity(&self) -> usize {
@@ -172,8 +175,7 @@ impl<M: LineTable> Slots<M> {
     pub(crate) fn free_the_rest(&mut self) {
         for slot in (0..self.unused).rev() {
             let line = *self.get(slot);
-            let is_line = line.key != LineKey::NONE && !line.has(DETACHED);
-            if !is_line && !self.left.contains(&slot) {
+            if line.key == LineKey::NONE {
                 self.free_slot(slot);
             }
         }

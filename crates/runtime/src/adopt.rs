@@ -19,6 +19,7 @@ use forebay_policy::PolicyKind;
 use forebay_types::limits::VOLUMES_MAX;
 use forebay_types::{LINE_BYTES, Mode, VolumeId};
 use std::sync::Arc;
+use std::sync::atomic::Ordering;
 use std::time::Instant;
 
 /// How a volume begins.
@@ -103,11 +104,20 @@ fn identity(name: &str, disk: &Description) -> u64 {
     checksum(&[name, &disk.name, store].join("\0").into_bytes())
 }
 
+impl PoolVolume {
+    /// Whether this is the disk whose lines are in the pool. It may have grown.
+    fn is_on(&self, name: &str, disk: &Description) -> bool {
+        self.identity == identity(name, disk) && self.size_bytes <= disk.size_bytes
+    }
+}
+
 impl Runtime {
     /// How a volume that is being added begins.
     pub(crate) fn beginning_of(&self, settings: &VolumeSettings) -> Beginning {
         let found = self.in_pool(&settings.name);
-        beginning(settings.journal.is_some(), found.map(|found| found.progress))
+        let disk = settings.backend.description();
+        let same = found.filter(|found| found.is_on(&settings.name, disk));
+        beginning(settings.journal.is_some(), same.map(|found| found.progress))
     }
 
     fn in_pool(&self, name: &str) -> Option<PoolVolume> {
@@ -132,10 +142,9 @@ impl Runtime {
         served: &[Option<Arc<Volume>>],
     ) -> Result<VolumeId, VolumeError> {
         let disk = settings.backend.description();
-        let identity = identity(&settings.name, disk);
         let found = self.in_pool(&settings.name);
+        let is_same = found.as_ref().is_some_and(|found| found.is_on(&settings.name, disk));
         if let Some(found) = &found {
-            let is_same = found.identity == identity && found.size_bytes <= disk.size_bytes;
             let dirty_bytes = self.unclaimed_bytes(found.id);
             if !is_same && dirty_bytes > 0 {
                 let (name, backing) = (settings.name.clone(), found.backing.clone());
@@ -149,17 +158,20 @@ impl Runtime {
             Some(found) => found.id,
             None => self.free_number(served)?,
         };
-        let progress = match beginning(settings.journal.is_some(), found.map(|f| f.progress)) {
-            Beginning::Restore => Progress::Restoring,
-            Beginning::Record | Beginning::Settle => Progress::Recording,
-            Beginning::Fresh | Beginning::Keep => Progress::Whole,
+        let progress = found.filter(|_| is_same).map(|found| found.progress);
+        let progress = match (beginning(settings.journal.is_some(), progress), progress) {
+            (Beginning::Restore, _) => Progress::Restoring,
+            (Beginning::Record | Beginning::Settle, _) => Progress::Recording,
+            // What a journal had begun is not done by leaving the journal out.
+            (Beginning::Keep, Some(progress)) => progress,
+            (Beginning::Keep | Beginning::Fresh, _) => Progress::Whole,
         };
         let entry = PoolVolume {
             id,
             name: settings.name.clone(),
             backing: disk.name.clone(),
             size_bytes: disk.size_bytes,
-            identity,
+            identity: identity(&settings.name, disk),
             lasts: disk.identity.is_some(),
             progress,
         };
@@ -203,8 +215,9 @@ impl Runtime {
             settings.name
         );
         let Some(used) = &settings.journal else { return Ok(()) };
-        self.add_volume(VolumeSettings {
-            name: settings.name.clone(),
+        let name = &settings.name;
+        self.add_hidden(VolumeSettings {
+            name: name.clone(),
             description: String::new(),
             backend: Arc::clone(&settings.backend),
             mode: Mode::WriteThrough,
@@ -214,10 +227,12 @@ impl Runtime {
             journal: None,
             ups: false,
         })?;
-        self.remove_volume(&settings.name, |_| ())?;
+        self.flush_volume(name, |_| ())?;
+        // While the pool still says that this is to be done, and before anybody is served.
         let size = settings.backend.description().size_bytes;
-        used.journal.void(&settings.name, size, used.identity)?;
-        Ok(())
+        used.journal.void(name, size, used.identity)?;
+        self.named(name)?.leaving.store(false, Ordering::Relaxed);
+        self.remove_volume(name, |_| ())
     }
 
     /// To be called when the volumes of a start have been added. Of volumes that were found and
@@ -249,17 +264,4 @@ impl Runtime {
 }
 
 #[cfg(test)]
-mod tests {
-    use super::*;
-
-    #[test]
-    fn pool_and_journal_are_weighed_against_each_other() {
-        use Beginning::{Fresh, Keep, Record, Restore, Settle};
-        let in_pool =
-            [None, Some(Progress::Restoring), Some(Progress::Recording), Some(Progress::Whole)];
-        let without = in_pool.map(|progress| beginning(false, progress));
-        assert_eq!(without, [Fresh, Keep, Keep, Keep]);
-        let with = in_pool.map(|progress| beginning(true, progress));
-        assert_eq!(with, [Restore, Restore, Settle, Record]);
-    }
-}
+mod tests;

@@ -339,7 +339,7 @@ impl Pool {
         unsafe { self.base.as_ptr().add(self.data_offset + line * LINE_BYTES as usize) }
     }
 
-    /// Copies a line's data out. The caller holds the shard's lock and knows that the slot holds it.
+    /// Copies a line's data out. The caller holds the shard's lock and knows that it is there.
     pub(crate) fn copy_line(&self, shard: usize, slot: Slot, to: &mut [u8]) {
         assert_eq!(to.len() as u64, LINE_BYTES);
         let from = self.line(shard, slot);

@@ -116,8 +116,8 @@ impl Runtime {
         self.restore(volume)
     }
 
-    /// Has the journal of a volume record all that is dirty of it in the pool of the process before:
-    /// the record of something may have been in that process's memory.
+    /// Has a volume's journal record all that is dirty in the pool of the process before: the
+    /// record of something may have been in that process's memory.
     pub(crate) fn record_again(&self, volume: &Volume) -> Result<(), VolumeError> {
         let Some(used) = &volume.journal else { return Ok(()) };
         let failed = |error| VolumeError::Restore { name: volume.name.clone(), error };

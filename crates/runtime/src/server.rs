@@ -350,6 +350,13 @@ impl Runtime {
         if self.beginning_of(&settings) == Beginning::Settle {
             self.settle_first(&settings)?;
         }
+        let volume = self.add_hidden(settings)?;
+        volume.leaving.store(false, Ordering::Relaxed);
+        Ok(volume.id)
+    }
+
+    /// The same, and nobody finds it yet.
+    pub(crate) fn add_hidden(&self, settings: VolumeSettings) -> Result<Arc<Volume>, VolumeError> {
         let _changing = self.changes.lock().unwrap_or_else(PoisonError::into_inner);
         let beginning = self.beginning_of(&settings);
         let id = self.free_id(&settings)?;
@@ -398,18 +405,25 @@ impl Runtime {
             }
         })?;
         self.enlist(&volume);
+        self.bring_back(&volume, beginning)?;
+        Ok(volume)
+    }
+
+    /// Gives a volume what pool and journal have of it.
+    fn bring_back(&self, volume: &Volume, beginning: Beginning) -> Result<(), VolumeError> {
         if self.shared.pool.is_adopted() {
             // What the process before has written, and not flushed, is this one's to flush.
             volume.flush.wrote();
         }
         match beginning {
             Beginning::Fresh | Beginning::Keep => {}
-            Beginning::Restore => self.restore(&volume)?,
-            Beginning::Record | Beginning::Settle => self.record_again(&volume)?,
+            Beginning::Restore => self.restore(volume)?,
+            Beginning::Record | Beginning::Settle => self.record_again(volume)?,
         }
-        self.is_whole(id);
-        volume.leaving.store(false, Ordering::Relaxed);
-        Ok(id)
+        if volume.journal.is_some() {
+            self.is_whole(volume.id);
+        }
+        Ok(())
     }
 
     /// From now on workers find the volume.

@@ -283,6 +283,32 @@ fn lines_stay_where_they_were_and_the_rest_is_free() {
     shard.self_check();
 }
 
+/// What the kernel was doing when the process died may go on until the disk is locked anew.
+#[test]
+fn nothing_is_written_where_an_io_of_the_dead_process_may_end() {
+    let mut rig = Rig::new(4, 4, Mode::WriteBack);
+    assert_eq!(rig.write(1, 512, 512, 7), WriteOutcome::Done);
+    let (outcome, _) = rig.read(2, 0, 2 * LINE);
+    assert_eq!((outcome, rig.ios.len()), (ReadOutcome::Waiting, 1), "it fills two lines");
+    let (policy, config) = (PolicyKind::Lru.build(4), ShardConfig::for_slots(4));
+    let table = Table::new(rig.shard.table().to_vec());
+    let mut steps = Vec::new();
+    let (mut shard, found) =
+        Shard::recover(table, policy, config, &|_| Fate::Kept, &mut steps).unwrap();
+    shard.self_check();
+    assert_eq!((found.lines, shard.pins()), (1, 2));
+    let (other, mut slots) = (VolumeId(3), Vec::new());
+    shard.add_volume(other, 64 * LINE, Mode::WriteBack);
+    let range = forebay_types::ByteRange::new(0, 2 * LINE);
+    assert!(shard.stage(other, range, &mut slots), "two were never used");
+    assert!(!shard.stage(other, forebay_types::ByteRange::new(0, 512), &mut slots));
+    shard.add_volume(VOLUME, 4 * LINE, Mode::WriteBack);
+    assert!(shard.stage(other, forebay_types::ByteRange::new(0, 512), &mut slots));
+    slots.iter().for_each(|&slot| shard.release(slot));
+    assert_eq!(shard.pins(), 0);
+    shard.self_check();
+}
+
 #[test]
 fn a_table_that_no_kill_explains_is_refused() {
     let mut rig = Rig::new(4, 4, Mode::WriteBack);

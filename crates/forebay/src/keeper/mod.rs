@@ -257,7 +257,9 @@ async fn attend(
                 (Some(code), _) => Ending::Code(code),
                 (None, signal) => Ending::Signal(signal.unwrap_or_default()),
             };
-            let is_dirty = forebay_runtime::dirty_bytes_in(pool.as_fd()) > 0;
+            // Only what has ended by itself may be the end.
+            let is_dirty = matches!(ending, Ending::Code(_))
+                && forebay_runtime::dirty_bytes_in(pool.as_fd()) > 0;
             let served = server.serving.map(|since| since.elapsed());
             return Ok(Life { ending, served, is_dirty });
         }

@@ -29,7 +29,7 @@ pub(super) struct Life {
     pub ending: Ending,
     /// How long it served clients, if it came to that.
     pub served: Option<Duration>,
-    /// Whether the pool holds what no disk has.
+    /// Whether the pool holds what no disk has. Of no interest after a signal.
     pub is_dirty: bool,
 }
 

@@ -138,7 +138,7 @@ fn what_was_cached_is_cached_by_the_next_server() {
     let (mut client, _) = outlive(&daemon);
     assert_ne!(status(directory.path())["pid"], pid);
     assert_eq!(client.read(0, SIZE_BYTES).unwrap(), before);
-    let cache = &status(directory.path())["volumes"][0]["cache"];
+    let cache = &status(directory.path())["volumes"][0]["counters"];
     assert!(cache["read_hits"].as_u64().unwrap() >= 2, "{cache}");
     assert_eq!((&cache["read_misses"], &cache["read_partial_hits"]), (&0.into(), &0.into()));
     drop(client);

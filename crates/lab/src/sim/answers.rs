@@ -155,6 +155,19 @@ impl World {
         }
     }
 
+    /// A request is not answered any more.
+    pub(crate) fn end_unanswered(&mut self, asked: &Asked) {
+        let Request { volume, kind, range } = asked.request;
+        let changes = matches!(
+            kind,
+            RequestKind::Write { .. } | RequestKind::Trim { .. } | RequestKind::Zero { .. }
+        );
+        let oracle = &mut self.volumes[usize::from(volume.0)].oracle;
+        for sector in sectors_of(range).filter(|_| changes) {
+            oracle.end(sector, asked.submitted, self.moment, None);
+        }
+    }
+
     /// A request may only fail for a fault that it met.
     fn check_error(&mut self, asked: &Asked, reply: &Reply<'_, Memory>) {
         let Request { volume, kind, range } = asked.request;

@@ -5,6 +5,7 @@ use super::clients::{Client, Payloads};
 use super::dice::{Dice, Ppm};
 use super::disk::sectors_of;
 use super::journal::Journal;
+use super::kept::{EVENTS_MAX, STEPS_MAX};
 use super::memory::Memory;
 use super::oracle::{Crash, show};
 use super::plan::Plan;
@@ -45,6 +46,9 @@ pub(crate) struct Simulation {
     payloads: Payloads,
     operations: u64,
     crashes: Vec<(u64, bool)>,
+    kills: Vec<u64>,
+    /// Events since a death was ordered that has not come.
+    doomed: u64,
     /// How often the process has died in the recovery at hand.
     recovery_deaths: u32,
 }
@@ -56,6 +60,8 @@ impl Simulation {
         let clients = (0..plan.clients).map(|_| Client::new(&plan, &mut dice)).collect();
         let mut crashes = plan.crashes.clone();
         crashes.reverse();
+        let mut kills = plan.kills.clone();
+        kills.reverse();
         let world = World::new(plan, dice, options);
         let mut simulation = Self {
             world,
@@ -64,6 +70,8 @@ impl Simulation {
             payloads: Payloads::default(),
             operations: options.operations,
             crashes,
+            kills,
+            doomed: 0,
             recovery_deaths: 0,
         };
         simulation.start_process();
@@ -71,12 +79,16 @@ impl Simulation {
     }
 
     fn start_process(&mut self) {
-        let workers = self.world.plan.workers;
-        self.dispatchers = (0..workers).map(Dispatcher::new).collect();
+        self.make_dispatchers();
         self.start_clients();
     }
 
-    fn start_clients(&mut self) {
+    pub(crate) fn make_dispatchers(&mut self) {
+        let workers = self.world.plan.workers;
+        self.dispatchers = (0..workers).map(Dispatcher::new).collect();
+    }
+
+    pub(crate) fn start_clients(&mut self) {
         self.recovery_deaths = 0;
         let now = self.world.now_us;
         for client in 0..self.clients.len() {
@@ -89,15 +101,17 @@ impl Simulation {
     pub(crate) fn run(&mut self) {
         while self.world.report.operations < self.operations && self.is_sound() {
             self.step();
+            if self.is_killed() {
+                self.outlive();
+                continue;
+            }
             // Clients that get no answer ask for nothing more. Whether that is a fault's doing
             // shows when all are healed.
             if self.world.now_us > self.world.answered_us + SILENCE_US_MAX {
                 break;
             }
-            let drains =
-                self.world.journal.as_ref().is_some_and(|journal| !journal.undrained.is_empty());
             // Two faults at once, the journal's and the process's, are more than is promised.
-            if drains {
+            if self.drains() {
                 continue;
             }
             if self.crashes.last().is_some_and(|&(at, _)| at <= self.world.report.operations) {
@@ -108,7 +122,14 @@ impl Simulation {
                     self.lose_mains();
                 }
             }
+            if self.kills.last().is_some_and(|&at| at <= self.world.report.operations) {
+                self.kills.pop();
+                let steps = self.world.dice.below(STEPS_MAX);
+                self.world.kill_in = Some(steps);
+                self.doomed = 0;
+            }
         }
+        self.world.kill_in = None;
         self.world.device.healed = true;
         self.world.volumes.iter_mut().for_each(|volume| volume.disk.heal());
         let soon = self.world.now_us + 10_000;
@@ -118,7 +139,22 @@ impl Simulation {
         self.world.report.virtual_us = self.world.now_us;
     }
 
-    fn is_sound(&self) -> bool {
+    /// Whether the process has been killed, in the middle of something or between two events.
+    fn is_killed(&mut self) -> bool {
+        if self.world.kill_in.is_some() && !self.drains() {
+            self.doomed += 1;
+            if self.doomed > EVENTS_MAX {
+                self.world.die();
+            }
+        }
+        self.world.is_dead()
+    }
+
+    fn drains(&self) -> bool {
+        self.world.journal.as_ref().is_some_and(|journal| !journal.undrained.is_empty())
+    }
+
+    pub(crate) fn is_sound(&self) -> bool {
         self.world.violation.is_none()
     }
 
@@ -234,6 +270,7 @@ impl Simulation {
 
     /// Mains fails, the battery runs low, and when what is dirty is saved, power is lost.
     fn lose_mains(&mut self) {
+        self.world.kill_in = None;
         let is_late = self.world.strikes_always(Sabotage::HaltLate);
         self.world.power.halted = !is_late;
         self.pass_time();
@@ -318,6 +355,7 @@ impl Simulation {
             world.note(volume, ByteRange::new(0, 0), || format!("crash: {crash:?}"));
         }
         world.report.crashes += 1;
+        world.kill_in = None;
         world.collect_counters();
         world.cut_ios();
         world.queue.clear();
@@ -372,8 +410,7 @@ impl Simulation {
     fn restart(&mut self, found: Option<Found>, lacking: Vec<Vec<(Extent, Vec<u64>)>>) {
         self.world.power.restart();
         self.world.start_process();
-        let workers = self.world.plan.workers;
-        self.dispatchers = (0..workers).map(Dispatcher::new).collect();
+        self.make_dispatchers();
         let mut lacking = lacking;
         let mut resumed = false;
         if let Some(mut found) = found {
@@ -426,7 +463,7 @@ impl Simulation {
     }
 
     /// The process may die while it recovers; then another one has come that far already.
-    fn dies_in_recovery(&mut self, chance: Ppm) -> bool {
+    pub(crate) fn dies_in_recovery(&mut self, chance: Ppm) -> bool {
         let dies = self.world.dice.chance(chance);
         if !dies || self.recovery_deaths >= RECOVERY_DEATHS_MAX {
             return false;
@@ -466,7 +503,13 @@ impl Simulation {
         true
     }
 
-    fn restore_piece(&mut self, volume: u16, kind: RequestKind, range: ByteRange, stamps: &[u64]) {
+    pub(crate) fn restore_piece(
+        &mut self,
+        volume: u16,
+        kind: RequestKind,
+        range: ByteRange,
+        stamps: &[u64],
+    ) {
         if kind != RequestKind::Destage && self.world.strikes(Sabotage::SkipRestore) {
             return;
         }
@@ -480,7 +523,9 @@ impl Simulation {
             self.world.worker = worker;
             let (token, _) = self.world.ask(KEEPER, request);
             let payload = match kind {
-                RequestKind::Restore => Payload::Owned(Memory::payload(&bytes)),
+                RequestKind::Restore | RequestKind::Record => {
+                    Payload::Owned(Memory::payload(&bytes))
+                }
                 _ => Payload::None,
             };
             let dispatcher = &mut self.dispatchers[usize::from(worker)];

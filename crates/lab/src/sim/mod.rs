@@ -16,6 +16,7 @@ pub(crate) mod dice;
 mod disk;
 mod driver;
 mod journal;
+mod kept;
 pub(crate) mod memory;
 pub(crate) mod oracle;
 mod plan;

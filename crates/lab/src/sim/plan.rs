@@ -53,6 +53,8 @@ pub(crate) struct Plan {
     pub merge: bool,
     /// After how many requests the process dies; true where the disk loses its power with it.
     pub crashes: Vec<(u64, bool)>,
+    /// After how many requests the process is killed and leaves its pool to the next one.
+    pub kills: Vec<u64>,
     /// Steps of a recovery after which the process dies again.
     pub crash_in_recovery: Ppm,
 }
@@ -130,6 +132,7 @@ impl Plan {
             merge: dice.chance(500_000),
             crashes: draw_crashes(dice, operations),
             crash_in_recovery: dice.pick(&[0, 1_000, 50_000]),
+            kills: draw_kills(dice, operations),
         }
     }
 }
@@ -223,6 +226,14 @@ fn draw_crashes(dice: &mut Dice, operations: u64) -> Vec<(u64, bool)> {
     let mut at: Vec<(u64, bool)> = (0..count)
         .map(|_| (dice.below(operations.min(u64::from(u32::MAX))), dice.chance(500_000)))
         .collect();
+    at.sort_unstable();
+    at
+}
+
+fn draw_kills(dice: &mut Dice, operations: u64) -> Vec<u64> {
+    let count = dice.pick(&[0, 1, 4]);
+    let mut at: Vec<u64> =
+        (0..count).map(|_| dice.below(operations.min(u64::from(u32::MAX)))).collect();
     at.sort_unstable();
     at
 }

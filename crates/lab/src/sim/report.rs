@@ -46,6 +46,15 @@ pub struct SimReport {
     pub events: u64,
     /// Times that the process was killed or the power went.
     pub crashes: u64,
+    /// Times that it was killed and left its pool to the next one.
+    pub kills: u64,
+    /// Lines that were found then, lines that were on their way to another slot, and sectors that
+    /// were dropped because they were being filled.
+    pub kept_lines: u64,
+    /// See above.
+    pub moving_lines: u64,
+    /// See above.
+    pub torn_sectors: u64,
     /// Changes of a volume's mode.
     pub mode_changes: u64,
     /// Batches and superblocks that the journals wrote, their checkpoints, and how many failed.
@@ -81,6 +90,10 @@ impl SimReport {
         self.ios += other.ios;
         self.events += other.events;
         self.crashes += other.crashes;
+        self.kills += other.kills;
+        self.kept_lines += other.kept_lines;
+        self.moving_lines += other.moving_lines;
+        self.torn_sectors += other.torn_sectors;
         self.mode_changes += other.mode_changes;
         self.journal_writes += other.journal_writes;
         self.checkpoints += other.checkpoints;
@@ -110,6 +123,11 @@ impl fmt::Display for SimReport {
             self.crashes,
             self.mode_changes,
             self.virtual_us / 1_000_000
+        )?;
+        writeln!(
+            f,
+            "kills that left the pool: {}; {} lines kept, {} moving, {} sectors cut short",
+            self.kills, self.kept_lines, self.moving_lines, self.torn_sectors
         )?;
         writeln!(
             f,

@@ -71,11 +71,15 @@ pub enum Sabotage {
     EmptyVaultEarly,
     /// The loss of one of a journal's two devices is put on record nowhere.
     SkipMemberRecord,
+    /// A process that takes a pool over mixes up the numbers of volumes.
+    MixUpVolumes,
+    /// A process that takes a pool over does not record what is dirty in it.
+    SkipRecord,
 }
 
 impl Sabotage {
     /// All of them.
-    pub const ALL: [Self; 32] = [
+    pub const ALL: [Self; 34] = [
         Self::SkipCopy,
         Self::SkipFill,
         Self::LoseFua,
@@ -108,6 +112,8 @@ impl Sabotage {
         Self::SkipPowerFlush,
         Self::EmptyVaultEarly,
         Self::SkipMemberRecord,
+        Self::MixUpVolumes,
+        Self::SkipRecord,
     ];
 
     /// The word for it on a command line.
@@ -145,6 +151,8 @@ impl Sabotage {
             Self::SkipPowerFlush => "skip-power-flush",
             Self::EmptyVaultEarly => "empty-vault-early",
             Self::SkipMemberRecord => "skip-member-record",
+            Self::MixUpVolumes => "mix-up-volumes",
+            Self::SkipRecord => "skip-record",
         }
     }
 

@@ -11,6 +11,7 @@ use super::device::{Device, FlushJob, Io};
 use super::dice::{Dice, Ppm};
 use super::disk::Disk;
 use super::journal::Journal;
+use super::kept::Remains;
 use super::memory::{Memory, read_stamp};
 use super::oracle::{Oracle, POISON};
 use super::plan::Plan;
@@ -99,6 +100,10 @@ pub(crate) struct World {
     pub restored: Option<IoResult>,
     /// When a request was answered last.
     pub answered_us: u64,
+    /// Sectors that are still copied before the process dies.
+    pub kill_in: Option<u64>,
+    /// What it has left, once it is dead.
+    pub remains: Option<Remains>,
     #[cfg(feature = "sabotage")]
     planted: Option<forebay_engine::PlantedBug>,
 }
@@ -129,6 +134,8 @@ impl World {
             barren: 0,
             restored: None,
             answered_us: 0,
+            kill_in: None,
+            remains: None,
             #[cfg(feature = "sabotage")]
             planted: options.planted,
             plan,
@@ -176,13 +183,27 @@ impl World {
                     shard.set_protection(id, Protection::Power);
                 }
             }
-            #[cfg(feature = "sabotage")]
-            if let Some(bug) = self.planted {
-                shard.plant(bug);
-            }
             let pool = vec![POISON; lines * SECTORS_PER_LINE as usize];
             self.shards.push(ShardWorld { shard, pool });
+            self.plant(self.shards.len() - 1);
         }
+        self.make_streams();
+    }
+
+    /// Makes a shard err as it is to.
+    #[cfg(feature = "sabotage")]
+    pub(crate) fn plant(&mut self, shard: usize) {
+        if let Some(bug) = self.planted {
+            self.shards[shard].shard.plant(bug);
+        }
+    }
+
+    #[cfg(not(feature = "sabotage"))]
+    pub(crate) const fn plant(&mut self, _: usize) {}
+
+    /// Makes tables of streams that know nothing.
+    pub(crate) fn make_streams(&mut self) {
+        let lines = self.plan.lines_per_shard;
         let pool_bytes = (lines * self.plan.shards) as u64 * LINE_BYTES;
         for (volume, plan) in self.volumes.iter_mut().zip(&self.plan.volumes) {
             let streams = || Streams::new(plan.sectors * SECTOR_BYTES, pool_bytes);
@@ -251,7 +272,10 @@ impl World {
         }
     }
 
-    fn carry_out(&mut self, shard: usize, step: MemoryStep, payload: &[u8]) {
+    pub(crate) fn carry_out(&mut self, shard: usize, step: MemoryStep, payload: &[u8]) {
+        if self.is_dead() || self.dies_in(shard, step, payload) {
+            return;
+        }
         match step {
             MemoryStep::Fill { slot, offset, payload_offset, len } => {
                 if self.strikes(Sabotage::SkipFill) {
@@ -308,6 +332,9 @@ impl Host for World {
         }
         out.memory.clear();
         self.shards[shard].shard.settle_steps();
+        if self.is_dead() {
+            out.notes.clear();
+        }
         for at in 0..out.notes.len() {
             let note = out.notes[at].clone();
             let answer = self.take_note(shard, note, payload);
@@ -325,11 +352,17 @@ impl Host for World {
     }
 
     fn start_io(&mut self, shard: usize, io: IoAction, memory: Option<(&Memory, u64)>) {
+        if self.is_dead() {
+            return;
+        }
         let memory = memory.map(|(memory, base)| (memory.clone(), base));
         self.take_io(Io::new(shard, io, memory));
     }
 
     fn flush_backend(&mut self, volume: VolumeId, job: JobId) {
+        if self.is_dead() {
+            return;
+        }
         self.start_flush(volume, job);
     }
 
@@ -357,10 +390,16 @@ impl Host for World {
     }
 
     fn reply(&mut self, token: u32, reply: Reply<'_, Memory>) {
+        if self.is_dead() {
+            return;
+        }
         self.take_reply(token, reply);
     }
 
     fn forward(&mut self, worker: u8, answer: Answer) {
+        if self.is_dead() {
+            return;
+        }
         let retry = matches!(answer.outcome, Outcome::Retry(_));
         if retry && self.strikes(Sabotage::DropRetry) {
             return;

@@ -1,0 +1,269 @@
+//! The process is killed at any moment, and the next one finds the pool as it was left.
+//!
+//! The moment lies anywhere in the memory steps of a call, in the middle of a sector too. From then
+//! on nothing that the dying process still does counts. Everything acknowledged must be there,
+//! whatever protects it, and what the pool says to be clean must be what the disk has.
+
+use super::Sabotage;
+use super::disk::sectors_of;
+use super::driver::Simulation;
+use super::oracle::{POISON, show};
+use super::queue::Event;
+use super::world::{ShardWorld, World, pool_index};
+use forebay_engine::{Fate, LineKey, LineMeta, MemoryStep, Protection, Shard};
+use forebay_types::{ByteRange, SECTOR_BYTES, SECTORS_PER_LINE, VolumeId};
+use forebay_volume::{RequestKind, shard_of};
+
+/// Sectors that are copied at most between the order to die and the death.
+pub(crate) const STEPS_MAX: u64 = 40;
+/// Events after which the process dies between two steps if there were none.
+pub(crate) const EVENTS_MAX: u64 = 100;
+
+/// What a process leaves: the tables of its shards and their data.
+pub(crate) type Remains = Vec<(Vec<LineMeta>, Vec<u64>)>;
+
+impl World {
+    /// Whether the process is gone, although the call at hand goes on.
+    pub(crate) const fn is_dead(&self) -> bool {
+        self.remains.is_some()
+    }
+
+    /// The process dies here.
+    pub(crate) fn die(&mut self) {
+        let left = |shard: &ShardWorld| (shard.shard.table().to_vec(), shard.pool.clone());
+        self.remains = Some(self.shards.iter().map(left).collect());
+        self.kill_in = None;
+    }
+
+    /// Counts the sectors of a memory step down. When the moment is in this one, does what of it
+    /// comes before, maybe tears a sector, and dies; says so.
+    pub(crate) fn dies_in(&mut self, shard: usize, step: MemoryStep, payload: &[u8]) -> bool {
+        let Some(left) = self.kill_in else { return false };
+        let (slot, offset, len) = match step {
+            MemoryStep::Fill { slot, offset, len, .. } => (slot, offset, len),
+            MemoryStep::Copy { to, offset, len, .. } => (to, offset, len),
+        };
+        let sectors = u64::from(len) / SECTOR_BYTES;
+        if left >= sectors {
+            self.kill_in = Some(left - sectors);
+            return false;
+        }
+        let done = left as u32 * SECTOR_BYTES as u32;
+        self.kill_in = None;
+        let first = match step {
+            MemoryStep::Fill { slot, offset, payload_offset, .. } => {
+                MemoryStep::Fill { slot, offset, payload_offset, len: done }
+            }
+            MemoryStep::Copy { from, to, offset, .. } => {
+                MemoryStep::Copy { from, to, offset, len: done }
+            }
+        };
+        self.carry_out(shard, first, payload);
+        if self.dice.chance(500_000) {
+            self.shards[shard].pool[pool_index(slot, offset + done)] = POISON;
+        }
+        self.die();
+        true
+    }
+
+    /// Makes the shards of a process that takes a pool over.
+    fn adopt(&mut self, remains: Remains) {
+        self.shards.clear();
+        for (mut table, mut pool) in remains {
+            if self.volumes.len() > 1 && self.strikes_always(Sabotage::MixUpVolumes) {
+                // The first two have each other's numbers.
+                for line in &mut table {
+                    if let Some(volume) = line.volume().filter(|volume| volume.0 < 2) {
+                        *line = line.of_volume(VolumeId(1 - volume.0));
+                    }
+                }
+            }
+            let lines = table.len();
+            let policy = self.plan.policy.build(lines);
+            let mut steps = Vec::new();
+            let fate = |_| Fate::Kept;
+            let recovered = Shard::recover(table, policy, self.plan.config, &fate, &mut steps);
+            let (shard, found) = recovered.expect("a killed process leaves a table that is sound");
+            self.report.kept_lines += found.lines;
+            self.report.moving_lines += found.moving_lines;
+            self.report.torn_sectors += found.torn_sectors;
+            for step in steps {
+                let MemoryStep::Copy { from, to, offset, len } = step else { unreachable!() };
+                let (from, to) = (pool_index(from, offset), pool_index(to, offset));
+                pool.copy_within(from..from + (u64::from(len) / SECTOR_BYTES) as usize, to);
+            }
+            self.shards.push(ShardWorld { shard, pool });
+        }
+        for at in 0..self.shards.len() {
+            self.shards[at].shard.settle_steps();
+            self.shards[at].shard.self_check();
+            self.plant(at);
+            for volume in 0..self.volumes.len() {
+                let id = VolumeId(volume as u16);
+                let size = self.volumes[volume].sectors * SECTOR_BYTES;
+                let mode = self.volumes[volume].mode;
+                let (journaled, ups) = (self.has_journal(id), self.has_ups(id));
+                let shard = &mut self.shards[at].shard;
+                shard.add_volume(id, size, mode);
+                if journaled {
+                    shard.set_protection(id, Protection::Journal);
+                } else if ups {
+                    shard.set_protection(id, Protection::Power);
+                }
+            }
+            self.shards[at].shard.self_check();
+        }
+    }
+
+    /// What a sector holds for whoever reads it, and whether that is to be what the disk has.
+    fn effective(&self, volume: u16, sector: u64) -> (u64, bool) {
+        let id = VolumeId(volume);
+        let number = shard_of(id, sector * SECTOR_BYTES, self.shards.len());
+        let ShardWorld { shard, pool } = &self.shards[number];
+        let (line, at) = (sector / u64::from(SECTORS_PER_LINE), sector as u32 % SECTORS_PER_LINE);
+        match shard.slot_of(LineKey::new(id, line), 1 << at) {
+            Some(slot) => (pool[pool_index(slot, at * SECTOR_BYTES as u32)], true),
+            None => (self.volumes[usize::from(volume)].disk.content()[sector as usize], false),
+        }
+    }
+
+    /// Checks all that the next process would read.
+    fn check_kept(&mut self) {
+        self.moment += 1;
+        for volume in 0..self.volumes.len() as u16 {
+            let mut dirty =
+                vec![0u8; self.volumes[usize::from(volume)].sectors.div_ceil(8) as usize];
+            for shard in &self.shards {
+                for (key, mask) in shard.shard.dirty_sectors(VolumeId(volume)) {
+                    if let Some(line) = dirty.get_mut(key.line() as usize) {
+                        *line = mask;
+                    }
+                }
+            }
+            for sector in 0..self.volumes[usize::from(volume)].sectors {
+                let (found, in_pool) = self.effective(volume, sector);
+                let is_dirty = dirty[sector as usize / 8] >> (sector % 8) & 1 != 0;
+                let state = &mut self.volumes[usize::from(volume)];
+                let on_disk = state.disk.content()[sector as usize];
+                let place = Some((volume, sector));
+                if in_pool && !is_dirty && found != on_disk {
+                    let message = format!(
+                        "after a kill, sector {sector} of volume {volume} is clean and {}, but {} \
+                         on the disk",
+                        show(found),
+                        show(on_disk)
+                    );
+                    return self.violate(place, message);
+                }
+                if !state.oracle.read(sector, found, self.moment) {
+                    let message = format!(
+                        "after a kill that left the pool, sector {sector} of volume {volume} is \
+                         {}; it may be\n    {}",
+                        show(found),
+                        state.oracle.describe(sector)
+                    );
+                    return self.violate(place, message);
+                }
+            }
+        }
+    }
+
+    /// Brings all that is dirty of volumes with a journal to their disks themselves.
+    fn settle_to_disk(&mut self) {
+        for (volume, range, stamps) in self.dirty_of_journal() {
+            let Self { volumes, dice, .. } = self;
+            for (sector, stamp) in sectors_of(range).zip(stamps) {
+                volumes[usize::from(volume)].disk.write(sector, stamp, dice);
+            }
+        }
+        self.volumes.iter_mut().filter(|v| v.journal).for_each(|volume| volume.disk.flush());
+    }
+
+    /// What is dirty of the volumes that have a journal.
+    fn dirty_of_journal(&self) -> Vec<(u16, ByteRange, Vec<u64>)> {
+        let mut dirty = Vec::new();
+        let volumes = (0..self.volumes.len() as u16).map(VolumeId);
+        for volume in volumes.filter(|&volume| self.has_journal(volume)) {
+            for ShardWorld { shard, pool } in &self.shards {
+                for (key, mask) in shard.dirty_sectors(volume) {
+                    let slot = shard.slot_of(key, mask).expect("what is dirty is valid");
+                    for sector in (0..SECTORS_PER_LINE).filter(|at| mask >> at & 1 != 0) {
+                        let offset = sector * SECTOR_BYTES as u32;
+                        let range = ByteRange::new(key.offset() + u64::from(offset), SECTOR_BYTES);
+                        dirty.push((volume.0, range, vec![pool[pool_index(slot, offset)]]));
+                    }
+                }
+            }
+        }
+        dirty
+    }
+}
+
+impl Simulation {
+    /// The process has died, and another one takes its pool over.
+    pub(crate) fn outlive(&mut self) {
+        let world = &mut self.world;
+        let remains = world.remains.take().expect("it has died");
+        for volume in 0..world.volumes.len() as u16 {
+            world.note(volume, ByteRange::new(0, 0), || "killed; the pool is kept".into());
+        }
+        world.report.kills += 1;
+        world.collect_counters();
+        world.cut_ios();
+        world.queue.clear();
+        world.held.drain().for_each(drop);
+        world.staging.drain().for_each(drop);
+        world.moment += 1;
+        for asked in world.asked.drain().collect::<Vec<_>>() {
+            world.end_unanswered(&asked);
+        }
+        let found = world.crash_journal();
+        world.power.restart();
+        world.adopt(remains);
+        world.check_kept();
+        if !self.is_sound() {
+            return;
+        }
+        self.world.make_streams();
+        self.make_dispatchers();
+        if let Some(mut found) = found
+            && !self.world.resume_journal(&found)
+        {
+            self.world.settle_to_disk();
+            found.drained();
+            assert!(self.world.resume_journal(&found), "an empty log always goes on");
+        }
+        if self.world.journal.is_some() {
+            self.world.journal.as_mut().expect("it was resumed").restored();
+            let next = self.world.now_us + self.world.plan.tick_us;
+            self.world.queue.push(next, Event::Tick);
+            if !self.record_again() {
+                return;
+            }
+        }
+        if self.is_sound() {
+            self.start_clients();
+        }
+    }
+
+    /// Has the journal record what is dirty in the pool: some records were in the memory of the
+    /// process. It may die meanwhile, with its pool.
+    fn record_again(&mut self) -> bool {
+        for (volume, range, stamps) in self.world.dirty_of_journal() {
+            if self.world.strikes_always(Sabotage::SkipRecord) {
+                continue;
+            }
+            self.restore_piece(volume, RequestKind::Record, range, &stamps);
+            if !self.is_sound() {
+                return true;
+            }
+            // With a supply, power does not go before the vault has what is dirty.
+            if self.world.ups_volumes().is_empty()
+                && self.dies_in_recovery(self.world.plan.crash_in_recovery)
+            {
+                return false;
+            }
+        }
+        true
+    }
+}

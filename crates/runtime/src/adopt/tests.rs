@@ -1,0 +1,156 @@
+//! A pool handed from one runtime to the next, with a journal beside it that knows less.
+
+use super::*;
+use crate::journal::{JournalSettings, MemberRecord, VolumeJournal};
+use crate::{Engine, Patience, RuntimeConfig};
+use forebay_backend::{AlignedBuffer, Backend, Blocking, OpenOptions};
+use forebay_format::journal::JournalId;
+use forebay_types::{ByteRange, Durability, IoResult};
+use std::os::fd::OwnedFd;
+use std::path::Path;
+use std::sync::mpsc;
+
+const MIB: u64 = 1 << 20;
+
+#[test]
+fn pool_and_journal_are_weighed_against_each_other() {
+    use Beginning::{Fresh, Keep, Record, Restore, Settle};
+    let in_pool =
+        [None, Some(Progress::Restoring), Some(Progress::Recording), Some(Progress::Whole)];
+    let without = in_pool.map(|progress| beginning(false, progress));
+    assert_eq!(without, [Fresh, Keep, Keep, Keep]);
+    let with = in_pool.map(|progress| beginning(true, progress));
+    assert_eq!(with, [Restore, Restore, Settle, Record]);
+}
+
+struct NoMembers;
+
+impl MemberRecord for NoMembers {
+    fn members(&self, _: JournalId) -> Vec<u64> {
+        Vec::new()
+    }
+
+    fn record(&self, _: JournalId, _: &[u64]) -> std::io::Result<()> {
+        Ok(())
+    }
+}
+
+fn open(path: &Path, bytes: u64) -> Arc<dyn Backend> {
+    std::fs::File::create(path).unwrap().set_len(bytes).unwrap();
+    forebay_backend::open(path.to_str().unwrap(), &OpenOptions::default()).unwrap()
+}
+
+/// A process that serves the volume "v".
+fn process(pool: &OwnedFd, disk: &Arc<dyn Backend>, log: &Arc<dyn Backend>) -> Runtime {
+    let (engine, policy) = (Engine::Auto, PolicyKind::default());
+    let config = RuntimeConfig { memory_bytes: 64 * MIB, workers: 1, engine, policy, journals: 1 };
+    let kept = Some(pool.try_clone().unwrap());
+    let runtime = Runtime::start_over(config, Patience::default(), kept).unwrap();
+    let journal = runtime.open_journal(JournalSettings {
+        backend: Arc::clone(log),
+        mirror: None,
+        members: Box::new(NoMembers),
+        accept_loss: false,
+        is_abandoned: Box::new(|_| false),
+        on_failure: Box::new(|_, _| Ok(())),
+    });
+    let (durability, identity) = (Durability::Ack, [7; 32]);
+    let settings = VolumeSettings {
+        name: "v".into(),
+        description: String::new(),
+        backend: Arc::clone(disk),
+        mode: Mode::WriteBack,
+        read_only: false,
+        prefetch: false,
+        tls_only: false,
+        journal: Some(VolumeJournal { journal: journal.unwrap(), durability, identity }),
+        ups: false,
+    };
+    runtime.add_volume(settings).unwrap();
+    runtime
+}
+
+/// Writes a line, and has it recorded or not.
+fn write(runtime: &Runtime, line: u64, byte: u8, records: bool) {
+    let id = runtime.named("v").unwrap().id;
+    let (tell, told) = mpsc::channel();
+    let asked = runtime.ask(0, move |tasks| {
+        let range = ByteRange::new(line * LINE_BYTES, LINE_BYTES);
+        let tell = Box::new(move |result: IoResult| tell.send(result).unwrap());
+        tasks.restore(id, range, Some(&[byte; 4096]), records, tell);
+    });
+    asked.unwrap();
+    told.recv().unwrap().unwrap();
+}
+
+fn on_disk(disk: &Arc<dyn Backend>, line: u64) -> u8 {
+    let mut bytes = AlignedBuffer::new(4096);
+    Blocking::new(&**disk).read(line * LINE_BYTES, &mut bytes).unwrap();
+    assert!(bytes.iter().all(|byte| *byte == bytes[0]));
+    bytes[0]
+}
+
+/// The second process takes the pool of the first one over, in which something is newer than what
+/// was recorded; then power is lost, and a third one has disk and journal alone.
+fn taken_over_and_cut(progress: Progress) {
+    let directory = tempfile::tempdir().unwrap();
+    let disk = open(&directory.path().join("disk"), 4 * MIB);
+    let log = open(&directory.path().join("journal"), 40 * MIB);
+    let pool = crate::new_pool_file().unwrap();
+    let first = process(&pool, &disk, &log);
+    write(&first, 0, 1, true);
+    write(&first, 0, 2, false);
+    write(&first, 5, 3, false);
+    first.shared.pool.change_volumes(|volumes| volumes[0].progress = progress);
+    first.pause().unwrap();
+    assert_eq!((on_disk(&disk, 0), on_disk(&disk, 5)), (0, 0));
+    assert_eq!(crate::dirty_bytes_in(std::os::fd::AsFd::as_fd(&pool)), 2 * LINE_BYTES);
+    let second = process(&pool, &disk, &log);
+    assert_eq!(second.unserved(), []);
+    if progress == Progress::Recording {
+        assert_eq!((on_disk(&disk, 0), on_disk(&disk, 5)), (2, 3), "brought to the disk first");
+    }
+    assert_eq!(second.in_pool("v").unwrap().progress, Progress::Whole);
+    second.pause().unwrap();
+    let third = process(&crate::new_pool_file().unwrap(), &disk, &log);
+    third.flush_volume("v", |_| ()).unwrap();
+    assert_eq!((on_disk(&disk, 0), on_disk(&disk, 5)), (2, 3));
+    third.stop(|_| ()).unwrap();
+}
+
+#[test]
+fn what_was_not_recorded_is_before_the_volume_is_served() {
+    taken_over_and_cut(Progress::Whole);
+}
+
+#[test]
+fn a_recording_that_was_cut_short_ends_with_everything_on_the_disk() {
+    taken_over_and_cut(Progress::Recording);
+}
+
+#[test]
+fn a_pool_of_another_size_goes_on_while_it_is_dirty() {
+    let pool = crate::new_pool_file().unwrap();
+    let open = |bytes: u64| Pool::open(bytes, 1, Some(pool.try_clone().unwrap())).unwrap();
+    let first = open(8 * MIB);
+    assert!(!first.is_adopted());
+    drop(first);
+    let second = open(4 * MIB);
+    assert_eq!((second.is_adopted(), second.data_bytes()), (false, 4 * MIB), "nothing is lost");
+    drop(second);
+    let third = open(4 * MIB);
+    assert!(third.is_adopted());
+    third.close();
+    drop(third);
+    assert!(!open(4 * MIB).is_adopted(), "an orderly stop leaves nothing");
+    rustix::fs::ftruncate(&pool, 3 * MIB).unwrap();
+    let failed = Pool::open(4 * MIB, 1, Some(pool.try_clone().unwrap())).unwrap_err();
+    assert!(matches!(failed, PoolError::Damaged(_)), "{failed}");
+    rustix::io::pwrite(&pool, &[0xff; 1 << 20], 0).unwrap();
+    rustix::io::pwrite(&pool, &[0xff; 1 << 20], MIB).unwrap();
+    let failed = Pool::open(4 * MIB, 1, Some(pool.try_clone().unwrap())).unwrap_err();
+    assert!(matches!(failed, PoolError::Foreign(_)), "{failed}");
+    rustix::io::pwrite(&pool, b"FBAYPOOL\x63", 0).unwrap();
+    let failed = Pool::open(4 * MIB, 1, Some(pool.try_clone().unwrap())).unwrap_err();
+    assert!(matches!(failed, PoolError::Version), "{failed}");
+}
