@@ -2,6 +2,7 @@
 
 use super::*;
 use crate::journal::{JournalSettings, MemberRecord, VolumeJournal};
+use crate::recovery::Void;
 use crate::{Engine, Patience, RuntimeConfig};
 use forebay_backend::{AlignedBuffer, Backend, Blocking, OpenOptions};
 use forebay_format::journal::JournalId;
@@ -51,8 +52,8 @@ fn process(pool: &OwnedFd, disk: &Arc<dyn Backend>, log: &Arc<dyn Backend>) -> R
         mirror: None,
         members: Box::new(NoMembers),
         accept_loss: false,
-        is_abandoned: Box::new(|_| false),
-        on_failure: Box::new(|_, _| Ok(())),
+        is_abandoned: Box::new(|_| Void::Nobody),
+        on_failure: Box::new(|_, _, _| Ok(())),
     });
     let (durability, identity) = (Durability::Ack, [7; 32]);
     let settings = VolumeSettings {
@@ -63,7 +64,12 @@ fn process(pool: &OwnedFd, disk: &Arc<dyn Backend>, log: &Arc<dyn Backend>) -> R
         read_only: false,
         prefetch: false,
         tls_only: false,
-        journal: Some(VolumeJournal { journal: journal.unwrap(), durability, identity }),
+        journal: Some(VolumeJournal {
+            journal: journal.unwrap(),
+            durability,
+            identity,
+            accept_disk: false,
+        }),
         ups: false,
     };
     runtime.add_volume(settings).unwrap();
