@@ -89,8 +89,8 @@ pub(crate) fn shards(
     tracing::info!(
         "the pool of the process before goes on: {} MiB of lines, {} MiB of them dirty, {} lines \
          moving, {} sectors cut short; {} ms",
-        found.lines * LINE_BYTES >> 20,
-        found.dirty_lines * LINE_BYTES >> 20,
+        (found.lines * LINE_BYTES) >> 20,
+        (found.dirty_lines * LINE_BYTES) >> 20,
         found.moving_lines,
         found.torn_sectors,
         begun.elapsed().as_millis()
