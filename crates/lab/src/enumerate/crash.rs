@@ -93,7 +93,7 @@ impl<'a> Uncertain<'a> {
         }
         let journal = machine.journal.as_ref().filter(|journal| !journal.is_marked);
         let write = journal.and_then(|journal| journal.writing.as_ref());
-        let write = write.map(|(write, _)| (write.position, write.bytes()));
+        let write = write.map(|(write, _)| (write.position, write.bytes_for(0)));
         let tape = journal.map(|journal| &journal.tape);
         let units = match (tape, write) {
             (Some(tape), Some((position, bytes))) => tape.changes(position, bytes),

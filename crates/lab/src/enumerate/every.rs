@@ -4,8 +4,7 @@
 //! them. What the operator would do is done: a start that was refused is tried again when the
 //! device is well, and nobody kills a machine whose journal has failed before its disk has
 //! everything, as that would be two faults at once. In the end all is healed, everything must be
-//! there and go to the disk, and be there again after a kill. This is how SQLite tests its I/O
-//! errors.
+//! there and go to the disk, and be there again after a kill. This is how SQLite tests I/O errors.
 
 use super::faults::{Fault, FaultKind};
 use super::rig::Rig;

@@ -124,8 +124,8 @@ impl Journal {
         // A journal is made, and is durable, before a volume is added to it.
         let mut tape = Tape::new(SIZE_BYTES);
         while let Some(write) = log.poll_write() {
-            for sector in tape.changes(write.position, write.bytes()) {
-                tape.write(write.position, write.bytes(), sector);
+            for sector in tape.changes(write.position, write.bytes_for(0)) {
+                tape.write(write.position, write.bytes_for(0), sector);
             }
             log.complete(write, Ok(()), &mut Vec::new());
         }
@@ -150,10 +150,10 @@ impl Journal {
         while let Some(write) = self.log.poll_write() {
             // A sector that is written can be read again.
             let first = write.position / SECTOR_BYTES;
-            let written = first..first + write.bytes().len() as u64 / SECTOR_BYTES;
+            let written = first..first + write.bytes_for(0).len() as u64 / SECTOR_BYTES;
             self.tape.unreadable.retain(|sector| !written.contains(sector));
-            for sector in self.tape.changes(write.position, write.bytes()) {
-                self.tape.write(write.position, write.bytes(), sector);
+            for sector in self.tape.changes(write.position, write.bytes_for(0)) {
+                self.tape.write(write.position, write.bytes_for(0), sector);
             }
             self.log.complete(write, Ok(()), &mut Vec::new());
         }
@@ -248,11 +248,11 @@ impl Machine {
         let (write, result) = journal.writing.take().expect("it was writing");
         let is_batch = write.batch().is_some();
         let half = write.len / SECTOR_BYTES as usize / 2;
-        for sector in journal.tape.changes(write.position, write.bytes()) {
+        for sector in journal.tape.changes(write.position, write.bytes_for(0)) {
             let torn = (is_batch && tear_batch || result.is_err()) && sector >= half;
             let lost = if is_batch { lose_batch } else { lose_superblock };
             if !torn && !lost {
-                journal.tape.write(write.position, write.bytes(), sector);
+                journal.tape.write(write.position, write.bytes_for(0), sector);
             }
         }
         let mut told = Vec::new();

@@ -491,6 +491,7 @@ impl Host for Machine {
             self.carry_out(shard, out.memory[at], payload);
         }
         out.memory.clear();
+        self.shards[shard].shard.settle_steps();
         for note in std::mem::take(&mut out.notes) {
             let skipped = match note.kind {
                 NoteKind::Forget => self.strikes(Sabotage::SkipForget),

@@ -276,9 +276,9 @@ impl Rig {
         if let Some(journal) = &mut machine.journal
             && let Some((write, _)) = journal.writing.take()
         {
-            for sector in journal.tape.changes(write.position, write.bytes()) {
+            for sector in journal.tape.changes(write.position, write.bytes_for(0)) {
                 if survives(sector) {
-                    journal.tape.write(write.position, write.bytes(), sector);
+                    journal.tape.write(write.position, write.bytes_for(0), sector);
                 }
             }
         }

@@ -7,8 +7,8 @@
 //! loss, it must be one batch that is lost, and no more.
 //!
 //! One case can't be told from a crash by the device alone: the last batch of the log, when a bit
-//! of it is wrong, looks like a batch that power cut short before anybody was told of it. These
-//! are counted by themselves, and it is checked that they are no more than that batch.
+//! of it is wrong, looks like a batch that power cut short before anybody was told of it. These are
+//! counted by themselves, and it is checked that they are no more than that batch.
 
 use super::faults::Faults;
 use super::journal::{Recovered, Refused};
