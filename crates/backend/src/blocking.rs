@@ -1,6 +1,6 @@
 //! A backend as tools and tests like it: a call returns when the I/O is answered.
 
-use crate::{Backend, Buffer, Completion, CompletionSink, Io, IoKind};
+use crate::{AlignedBuffer, Backend, Buffer, Completion, CompletionSink, Io, IoKind};
 use forebay_types::IoResult;
 use std::sync::{Arc, Condvar, Mutex, PoisonError};
 
@@ -35,6 +35,20 @@ impl<'a> Blocking<'a> {
             .map(|slice| unsafe { Buffer::new(slice.as_mut_ptr(), slice.len()) })
             .collect();
         self.run(IoKind::Read, offset, 0, buffers)
+    }
+
+    /// Fills several buffers, each from a place of its own, all under way at once. The answers come
+    /// in the order of the pieces.
+    pub fn read_many(&self, pieces: &mut [(u64, AlignedBuffer)]) -> Vec<IoResult> {
+        let wait = Wait::new(pieces.len());
+        for (tag, (offset, bytes)) in pieces.iter_mut().enumerate() {
+            // SAFETY: the buffer is borrowed alone until all answers are there, below.
+            let buffers = vec![unsafe { Buffer::new(bytes.as_mut_ptr(), bytes.len()) }];
+            let (offset, len) = (*offset, bytes.len() as u64);
+            let done = Completion::new(wait.clone(), tag as u64);
+            self.backend.submit(Io { kind: IoKind::Read, offset, len, buffers, done });
+        }
+        wait.all()
     }
 
     /// Stores `bytes` at `offset`, with `fua` on stable storage.
@@ -149,5 +163,29 @@ impl CompletionSink for Wait {
         if answers.missing == 0 {
             self.answered.notify_all();
         }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::MemoryBackend;
+
+    #[test]
+    fn many_pieces_are_read_each_from_its_place() {
+        let memory = MemoryBackend::new(1 << 20).unwrap();
+        let device = Blocking::new(&memory);
+        for at in 0..8 {
+            device.write(at * 8192, &[at as u8; 4096], false).unwrap();
+        }
+        let mut pieces: Vec<_> =
+            (0..9).map(|at| (at * 8192, AlignedBuffer::new(4096))).rev().collect();
+        pieces[0].0 = 1 << 20;
+        let results = device.read_many(&mut pieces);
+        assert!(results[0].is_err(), "it lies behind the end");
+        for ((offset, bytes), result) in pieces.iter().zip(&results).skip(1) {
+            assert_eq!((*result, bytes[4095]), (Ok(()), (offset / 8192) as u8));
+        }
+        assert!(device.read_many(&mut []).is_empty());
     }
 }

@@ -4,6 +4,7 @@
 //! that a value is understood in both or in neither.
 
 use crate::lab::LabCommand;
+use crate::rescue::RescueCommand;
 use clap::{Args, Parser, Subcommand};
 use forebay_config::{
     IoEngine, KeeperMode, Listen, LogLevel, MemorySetting, Percent, Seconds, Settings, Source,
@@ -46,6 +47,9 @@ pub(crate) enum Command {
     /// Replay traces and run simulations
     #[command(subcommand)]
     Lab(LabCommand),
+    /// Look into a journal, and bring what it holds to a disk, while no forebay has them
+    #[command(subcommand)]
+    Rescue(RescueCommand),
 }
 
 /// Which forebay is meant.
@@ -115,6 +119,11 @@ pub(crate) struct ServeArguments {
 
     #[command(flatten)]
     state: StateArguments,
+
+    /// Serve this volume although its disk is not known to be the one that its journal holds writes
+    /// for, and write them there; may be given several times
+    #[arg(long = "accept-changed-disk", value_name = "VOLUME")]
+    pub(crate) accepted_disks: Vec<String>,
 
     /// Threads of the data path: a number or auto [default: auto]
     #[arg(long, value_name = "N")]

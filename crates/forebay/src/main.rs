@@ -9,7 +9,9 @@ mod client;
 mod keeper;
 mod lab;
 mod logging;
+mod marks;
 mod report;
+mod rescue;
 mod serve;
 mod signals;
 
@@ -31,6 +33,7 @@ fn main() -> ExitCode {
         Command::Stop(arguments) => client::stop(&arguments),
         Command::Upgrade(arguments) => client::upgrade(&arguments),
         Command::Lab(command) => lab::run(command),
+        Command::Rescue(command) => return rescue::run(command),
     };
     match outcome {
         Ok(()) => ExitCode::SUCCESS,
@@ -39,10 +42,11 @@ fn main() -> ExitCode {
 }
 
 fn run_server(arguments: cli::ServeArguments) -> anyhow::Result<ExitCode> {
+    let accepted_disks = arguments.accepted_disks.clone();
     let config = arguments.source().load()?;
     logging::start(config.log);
     if keeper::is_wanted(config.keeper) {
         return keeper::run();
     }
-    serve::run(config)
+    serve::run(config, accepted_disks)
 }

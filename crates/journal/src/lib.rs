@@ -4,8 +4,9 @@
 //! and whoever waits for a record is told when its batch is durable (group commit). [`recover`]
 //! is the reading side: it walks the log that a process left behind; [`recover_mirrored`] does so
 //! where the log lies on two devices. [`Image`] says what a disk
-//! lacks, after all records have had their say in order. What it looks like on the device is
-//! `forebay-format`'s to say.
+//! lacks, after all records have had their say in order. [`identity`] says whether a disk is the
+//! one that the records are for, and [`decision`] what is done with a volume at a start. What it
+//! looks like on the device is `forebay-format`'s to say.
 //!
 //! Nothing here knows a clock, a thread or a device: the driver writes what it is handed and
 //! reports the end.
@@ -20,6 +21,8 @@
 //! The price: a write waits for at most one batch before its own, and its bytes are copied once
 //! into the batch.
 
+pub mod decision;
+pub mod identity;
 mod image;
 mod log;
 mod mirror;

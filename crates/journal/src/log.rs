@@ -1,15 +1,17 @@
 //! The writing side of the journal.
 
+mod guard;
 mod mirror;
 
 pub(crate) use mirror::{encode_for_members, targets_of};
 
 use forebay_format::journal::{
-    BatchHeader, GENERATIONS_MAX, GenerationStart, Geometry, HEADER_BYTES, JournalId, MEMBERS_MAX,
-    Members, RECORD_BYTES, Record, RecordKind, SUPERBLOCK_BYTES, Superblock, VOLUMES_MAX,
-    VolumeEntry, batch_bytes, seal_batch,
+    BatchHeader, GENERATIONS_MAX, GenerationStart, Geometry, Guard, HEADER_BYTES, JournalId,
+    MEMBERS_MAX, Members, RECORD_BYTES, Record, RecordKind, SUPERBLOCK_BYTES, Superblock,
+    VOLUMES_MAX, VolumeEntry, batch_bytes, seal_batch,
 };
 use forebay_types::{ByteRange, IoError, IoResult, SECTOR_BYTES};
+use guard::Guards;
 use std::collections::VecDeque;
 use std::fmt;
 
@@ -222,6 +224,7 @@ pub struct Log<B, W> {
     starved: Vec<W>,
     volumes: Vec<Volume>,
     checkpoint: Option<Checkpoint>,
+    guards: Guards<W>,
     failed: Option<IoError>,
     mirror: Mirror<W>,
     usage: LogUsage,
@@ -261,6 +264,8 @@ impl<B: AsRef<[u8]> + AsMut<[u8]>, W> Log<B, W> {
     /// When its records must be brought to the disks first.
     pub fn resume(found: &crate::Found, buffers: Vec<B>) -> Result<Self, LogError> {
         let mut superblock = found.superblock.clone();
+        // Numbers are not used again, so the records of those that were released stay void.
+        superblock.volumes.retain(VolumeEntry::counts);
         superblock.clean = false;
         let generation = superblock.generation() + 1;
         let batch = found.next_batch;
@@ -296,6 +301,7 @@ impl<B: AsRef<[u8]> + AsMut<[u8]>, W> Log<B, W> {
         log.segment = segment;
         for found in &found.records {
             let number = found.record.volume;
+            log.void_covered(number, found.record.range);
             let newest_record = log.next_record - 1;
             let needed = Some(log.superblock.first_segment);
             match log.volumes.iter_mut().find(|volume| volume.number == number) {
@@ -324,6 +330,7 @@ impl<B: AsRef<[u8]> + AsMut<[u8]>, W> Log<B, W> {
             volumes: volumes.collect(),
             durable_first_segments: [superblock.first_segment; 2],
             segment: superblock.first_segment,
+            guards: Guards::new(&superblock),
             superblock,
             superblock_stale: COPIES,
             next_batch,
@@ -372,9 +379,11 @@ impl<B: AsRef<[u8]> + AsMut<[u8]>, W> Log<B, W> {
         let number = self.superblock.next_volume;
         self.superblock.next_volume = number.checked_add(1).ok_or(LogError::Volumes)?;
         let name = name.to_owned();
-        self.superblock.volumes.push(VolumeEntry { number, name, size_bytes, identity });
+        let guard = Guard::default();
+        self.superblock.volumes.push(VolumeEntry { number, name, size_bytes, identity, guard });
         let (needed, newest_record, is_restoring) = (None, 0, false);
         self.volumes.push(Volume { number, needed, newest_record, is_restoring });
+        self.guards.add(&self.superblock, number);
         self.change_superblock();
         Ok(number)
     }
@@ -480,7 +489,7 @@ impl<B: AsRef<[u8]> + AsMut<[u8]>, W> Log<B, W> {
         batch.payload_bytes += len;
         batch.writes += 1;
         batch.waiters.extend(waiter);
-        self.note_record(entry.volume);
+        self.note_record(entry.volume, entry.range);
         true
     }
 
@@ -499,7 +508,7 @@ impl<B: AsRef<[u8]> + AsMut<[u8]>, W> Log<B, W> {
         let Entry { kind, volume, range } = entry;
         batch.records.push(Record { kind, volume, range, payload_offset: 0, checksum: 0 });
         batch.waiters.extend(waiter);
-        self.note_record(volume);
+        self.note_record(volume, range);
         true
     }
 
@@ -539,6 +548,7 @@ impl<B: AsRef<[u8]> + AsMut<[u8]>, W> Log<B, W> {
             self.superblock.sequence += 1;
             let first_segment = self.superblock.first_segment;
             self.writing = Writing::Superblock { first_segment };
+            self.guards.written(&self.superblock);
             return Some(LogWrite {
                 position: self.superblock.position(),
                 len: SUPERBLOCK_BYTES,
@@ -592,6 +602,10 @@ impl<B: AsRef<[u8]> + AsMut<[u8]>, W> Log<B, W> {
                 let copy = self.superblock.sequence as usize % COPIES;
                 self.durable_first_segments[copy] = first_segment;
                 self.superblock_written(told);
+                if self.superblock_stale == 0 {
+                    let waiting = self.guards.durable(&self.superblock);
+                    told.extend(waiting.map(|waiter| (waiter, Told::Room)));
+                }
             }
             Writing::Batch { header, mut waiters, mut records } => {
                 self.next_batch += 1;
@@ -628,6 +642,7 @@ impl<B: AsRef<[u8]> + AsMut<[u8]>, W> Log<B, W> {
             told.extend(batch.waiters.into_iter().map(lost));
         }
         told.extend(self.starved.drain(..).map(|waiter| (waiter, Told::Room)));
+        told.extend(self.guards.fail().map(|waiter| (waiter, Told::Room)));
     }
 
     /// Why the log takes nothing more, if so.
@@ -664,6 +679,7 @@ impl<B: AsRef<[u8]> + AsMut<[u8]>, W> Log<B, W> {
         self.usage.checkpoints += 1;
         // What comes from now on lands in the segment at hand or a later one.
         let checkpoint = Checkpoint { segment: self.segment, record: self.next_record, volumes };
+        self.guards.begin(&checkpoint.volumes);
         self.checkpoint = Some(checkpoint.clone());
         Some(checkpoint)
     }
@@ -677,8 +693,9 @@ impl<B: AsRef<[u8]> + AsMut<[u8]>, W> Log<B, W> {
         if checkpoint.volumes.is_empty() {
             self.checkpoint = None;
         }
+        let counts = self.guards.counts_for(number) && result.is_ok();
         let volume = self.volumes.iter_mut().find(|volume| volume.number == number);
-        if let Some(volume) = volume.filter(|_| result.is_ok()) {
+        if let Some(volume) = volume.filter(|_| counts) {
             volume.needed = (volume.newest_record >= record).then_some(segment);
         }
         let needed = self.volumes.iter().filter_map(|volume| volume.needed).min();
@@ -749,7 +766,8 @@ impl<B: AsRef<[u8]> + AsMut<[u8]>, W> Log<B, W> {
         });
     }
 
-    fn note_record(&mut self, number: u16) {
+    fn note_record(&mut self, number: u16, range: ByteRange) {
+        self.guards.mark(number, range);
         let segment = self.segment;
         let volume = self.volumes.iter_mut().find(|volume| volume.number == number);
         let volume = volume.expect("records are of volumes that were added");

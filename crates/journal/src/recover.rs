@@ -2,7 +2,7 @@
 
 use forebay_format::journal::{
     BLOCK_BYTES, BatchHeader, BatchInvalid, HEADER_BYTES, JournalId, MEMBERS_MAX, Record,
-    RecordKind, SUPERBLOCK_BYTES, Superblock, SuperblockInvalid, check_batch,
+    RecordKind, SUPERBLOCK_BYTES, Superblock, SuperblockInvalid, VolumeEntry, check_batch,
 };
 use forebay_types::{ByteRange, IoError};
 use std::fmt;
@@ -214,7 +214,8 @@ pub(crate) fn walk(
     walk.run();
     let Walk { mut found, extents, mut lags, .. } = walk;
     let Found { records, superblock, .. } = &mut found;
-    records.retain(|found| superblock.volume(found.record.volume).is_some());
+    let counts = |number| superblock.volume(number).is_some_and(VolumeEntry::counts);
+    records.retain(|found| counts(found.record.volume));
     if found.superblock.clean {
         // The walk was for its end alone.
         found.records.clear();

@@ -61,17 +61,19 @@ impl Runtime {
         self.flush(&volume, &mut progress)
     }
 
-    /// Trusts a disk again that has failed a flush, and flushes it. Lines that the disk may have
-    /// lost are not written again: whoever trusts it says that they do not matter, or are there.
+    /// Trusts a disk again that has failed a flush, and flushes it. What its journal still holds is
+    /// written again first; its clients have to connect again. Other lines that the disk may have
+    /// lost are not: whoever trusts it says that they do not matter, or are there.
     ///
     /// # Errors
-    /// As [`Runtime::flush_volume`].
+    /// As [`Runtime::flush_volume`], and when the journal can't be read.
     pub fn trust_volume(
         &self,
         name: &str,
         mut progress: impl FnMut(u64),
     ) -> Result<(), VolumeError> {
         let volume = self.named(name)?;
+        self.rewrite(&volume)?;
         volume.flush.trust();
         self.flush(&volume, &mut progress)
     }
@@ -192,7 +194,7 @@ impl Runtime {
 
     /// Waits until the clients of a volume, or all, have gone; those that take too long to fetch
     /// their replies are dropped.
-    fn wait_until_idle(&self, volume: Option<&Arc<Volume>>) -> Result<(), VolumeError> {
+    pub(crate) fn wait_until_idle(&self, volume: Option<&Arc<Volume>>) -> Result<(), VolumeError> {
         let id = volume.map(|volume| volume.id);
         let farewell = Instant::now() + FAREWELL;
         let mut watch = Watch::new();

@@ -13,12 +13,14 @@ mod devices;
 pub(crate) use devices::Reader;
 pub use devices::{MemberRecord, MissingDevice};
 
+use crate::recovery::Void;
 use crate::shared::{Inbox, Message, lock};
 use forebay_backend::{AlignedBuffer, Backend};
 use forebay_engine::{Answer, Note, NoteKind, Outcome, Part, PartId};
 use forebay_format::journal::{
     BATCH_BYTES_MAX, Geometry, JOURNAL_BYTES_MIN, JournalId, RecordKind,
 };
+use forebay_journal::identity::Evidence;
 use forebay_journal::{
     Admission as LogAdmission, Entry, Extent, Found, Image, Log, LogError, LogUsage, RecoverError,
     Source, Told,
@@ -121,18 +123,39 @@ pub enum JournalError {
         /// Why not.
         error: String,
     },
-    /// It holds writes of this volume's name for another disk.
+    /// It was given up by this volume, and holds the newest data of others.
     #[error(
-        "journal {name} holds {bytes} bytes of a volume '{volume}' with another backing or size; \
-         serve it as it was named then, or, if these writes are not needed, under another name"
+        "journal {name} failed earlier and was given up for volume '{volume}', and holds the \
+         newest there is of {others}; name another journal for '{volume}', and keep this one until \
+         these are served again, or `forebay rescue apply` has brought it to their disks"
     )]
-    OtherDisk {
+    AbandonedFor {
         /// The device.
         name: String,
         /// The volume.
         volume: String,
+        /// Those that it is still needed for.
+        others: String,
+    },
+    /// It holds writes of this volume, and the disk is not known to be theirs.
+    #[error(
+        "journal {name} holds {bytes} bytes of volume '{volume}', and {disk} is not known to be \
+         their disk as it was left ({evidence}): they are kept, and the volume is not served; \
+         serve it from the right disk, or write them to one with `forebay rescue apply`, or give \
+         them up with `forebay rescue discard`, or, if this is the disk, start once with \
+         --accept-changed-disk {volume}"
+    )]
+    ChangedDisk {
+        /// The device.
+        name: String,
+        /// The volume.
+        volume: String,
+        /// The disk.
+        disk: String,
         /// What is held.
         bytes: u64,
+        /// What the disk says of itself.
+        evidence: Evidence,
     },
     /// Its device fails.
     #[error("journal {name}: {error}")]
@@ -152,8 +175,10 @@ pub enum JournalError {
     },
 }
 
-/// Where the failure of a journal is put on record, before anything goes on without it.
-pub type OnFailure = Box<dyn Fn(JournalId, IoError) -> std::io::Result<()> + Send + Sync>;
+/// Where the failure of a journal is put on record, with the names of the volumes that go on
+/// without it, before anything does.
+pub type OnFailure =
+    Box<dyn Fn(JournalId, IoError, &[String]) -> std::io::Result<()> + Send + Sync>;
 
 /// How a journal is opened.
 pub struct JournalSettings {
@@ -165,8 +190,8 @@ pub struct JournalSettings {
     pub members: Box<dyn MemberRecord>,
     /// Whether what has been lost of it is accepted.
     pub accept_loss: bool,
-    /// Whether the failure of this one is on record.
-    pub is_abandoned: Box<dyn Fn(JournalId) -> bool>,
+    /// Whether the failure of this one is on record, and for whom.
+    pub is_abandoned: Box<dyn Fn(JournalId) -> Void>,
     /// See [`OnFailure`].
     pub on_failure: OnFailure,
 }
@@ -192,8 +217,10 @@ pub struct VolumeJournal {
     pub journal: Arc<Journal>,
     /// When a write is acknowledged.
     pub durability: Durability,
-    /// What identifies the volume's disk in the journal.
+    /// What names the volume's disk in the journal.
     pub identity: [u8; 32],
+    /// The operator says that the disk is the one, whatever it looks like.
+    pub accept_disk: bool,
 }
 
 /// Memory of a journal, in bytes.
@@ -201,10 +228,11 @@ pub(crate) const fn journal_bytes(workers: usize) -> u64 {
     (workers + BUFFERS_SPARE) as u64 * BATCH_BYTES_MAX
 }
 
-struct State {
-    log: Log<AlignedBuffer, PartId>,
-    /// A volume is served, so that something may be acknowledged without the log once it fails.
-    is_serving: bool,
+pub(crate) struct State {
+    pub(crate) log: Log<AlignedBuffer, PartId>,
+    /// The volumes that are served, by their numbers: something of theirs may be acknowledged
+    /// without the log once it fails.
+    serving: Vec<u16>,
     /// The failure of the log is on record.
     failure_recorded: bool,
     /// The thread sleeps until the bell rings.
@@ -212,21 +240,27 @@ struct State {
     /// Parts that wait for that, and what they are told then.
     held: Vec<Answer>,
     /// The volumes being served, by their numbers.
-    volumes: Vec<(u16, VolumeId)>,
+    pub(crate) volumes: Vec<(u16, VolumeId)>,
+    /// Their disks.
+    pub(crate) disks: Vec<(u16, Arc<dyn Backend>)>,
+    /// Those whose disks are being sampled.
+    pub(crate) sampling: Vec<u16>,
     checkpoint_at: Instant,
     stopping: bool,
 }
 
 /// An open journal.
 pub struct Journal {
-    name: String,
-    devices: Devices,
+    pub(crate) name: String,
+    pub(crate) devices: Devices,
     members: Box<dyn MemberRecord>,
     state: Mutex<State>,
-    bell: Condvar,
-    /// Told when a write of the log has ended.
-    written: Condvar,
-    found: Mutex<Found>,
+    pub(crate) bell: Condvar,
+    /// Told when a write of the log has ended, or a disk was sampled.
+    pub(crate) written: Condvar,
+    pub(crate) found: Mutex<Found>,
+    /// Who must not use it, although it still holds data of others.
+    pub(crate) given_up: Void,
     on_failure: OnFailure,
     inboxes: Vec<Arc<Inbox>>,
     thread: Mutex<Option<JoinHandle<()>>>,
@@ -251,14 +285,17 @@ impl Journal {
             (0..count).map(|_| AlignedBuffer::new(BATCH_BYTES_MAX as usize)).collect::<Vec<_>>()
         };
         let (log, found) = devices.open(&settings, geometry, buffers)?;
+        let given_up = (settings.is_abandoned)(found.superblock.journal);
         let JournalSettings { members, on_failure, .. } = settings;
         let state = State {
             log,
-            is_serving: false,
+            serving: Vec::new(),
             failure_recorded: false,
             is_asleep: false,
             held: Vec::new(),
             volumes: Vec::new(),
+            disks: Vec::new(),
+            sampling: Vec::new(),
             checkpoint_at: Instant::now(),
             stopping: false,
         };
@@ -270,6 +307,7 @@ impl Journal {
             bell: Condvar::new(),
             written: Condvar::new(),
             found: Mutex::new(found),
+            given_up,
             on_failure,
             inboxes,
             thread: Mutex::new(None),
@@ -343,12 +381,12 @@ impl Journal {
         held.filter(|(_, bytes)| *bytes > 0).collect()
     }
 
-    fn lock(&self) -> std::sync::MutexGuard<'_, State> {
+    pub(crate) fn lock(&self) -> std::sync::MutexGuard<'_, State> {
         // A log that failed an assertion can't be trusted, nor what it has acknowledged.
         self.state.lock().expect("the journal failed an assertion; see the log above")
     }
 
-    fn wait_for_superblock(&self) -> Result<(), JournalError> {
+    pub(crate) fn wait_for_superblock(&self) -> Result<(), JournalError> {
         let mut state = self.lock();
         loop {
             if let Some(error) = state.log.failed() {
@@ -362,47 +400,11 @@ impl Journal {
         }
     }
 
-    /// Begins to record a volume. Returns its number in the journal.
-    pub(crate) fn attach(
-        &self,
-        name: &str,
-        size_bytes: u64,
-        identity: [u8; 32],
-        volume: VolumeId,
-    ) -> Result<u16, JournalError> {
-        self.check_disk(name, size_bytes, identity)?;
-        let number = {
-            let mut state = self.lock();
-            let number = state.log.add_volume(name, size_bytes, identity);
-            let number =
-                number.map_err(|error| JournalError::Log { name: self.name.clone(), error })?;
-            state.volumes.push((number, volume));
-            number
-        };
-        self.wait_for_superblock()?;
-        Ok(number)
-    }
-
-    /// Refuses a volume by whose name another disk has writes here: served without them, it would
-    /// show old data.
-    fn check_disk(
-        &self,
-        volume: &str,
-        size_bytes: u64,
-        identity: [u8; 32],
-    ) -> Result<(), JournalError> {
-        let found = lock(&self.found);
-        let others = found.superblock.volumes.iter().filter(|other| {
-            other.name == volume && (other.identity, other.size_bytes) != (identity, size_bytes)
-        });
-        for other in others {
-            let bytes = Image::of_volume(&found.records, other.number).write_bytes();
-            if bytes > 0 {
-                let (name, volume) = (self.name.clone(), volume.to_owned());
-                return Err(JournalError::OtherDisk { name, volume, bytes });
-            }
-        }
-        Ok(())
+    /// The error for a volume that has gone on without this journal: it has failed once.
+    pub(crate) fn abandoned_for(&self, volume: &str) -> JournalError {
+        let others: Vec<String> = self.unserved().into_iter().map(|(name, _)| name).collect();
+        let (name, volume, others) = (self.name.clone(), volume.to_owned(), others.join(", "));
+        JournalError::AbandonedFor { name, volume, others }
     }
 
     /// What the journal holds of a volume, in order of place.
@@ -438,12 +440,16 @@ impl Journal {
     pub(crate) fn restored(&self, number: u16) -> Result<(), JournalError> {
         {
             let mut state = self.lock();
+            let failed = state.log.failed();
             // Before anybody is served, a failure is put on record nowhere: the journal's word
-            // still counts at the next start.
-            if let Some(error) = state.log.failed().filter(|_| !state.failure_recorded) {
+            // still counts at the next start. And whoever begins without it must be on that record.
+            if let Some(error) =
+                failed.filter(|_| !state.failure_recorded || !self.adds_to_record(&state, number))
+            {
                 return Err(JournalError::Io { name: self.name.clone(), error });
             }
-            state.is_serving = true;
+            state.serving.retain(|other| *other != number);
+            state.serving.push(number);
             state.log.restored(number);
         }
         let mut found = lock(&self.found);
@@ -454,9 +460,11 @@ impl Journal {
 
     /// A volume's disk has everything, and the volume is served no more.
     pub(crate) fn detach(&self, number: u16) -> Result<(), JournalError> {
+        self.let_disks_go(Some(number));
         {
             let mut state = self.lock();
             state.volumes.retain(|(other, _)| *other != number);
+            state.serving.retain(|other| *other != number);
             if state.log.failed().is_some() {
                 return Ok(());
             }
@@ -485,8 +493,18 @@ impl Journal {
     }
 
     /// Asks to record a write.
-    pub(crate) fn admit(&self, part: &Part, fua: bool, durability: Durability) -> Admission {
+    pub(crate) fn admit(
+        &self,
+        number: u16,
+        part: &Part,
+        fua: bool,
+        durability: Durability,
+    ) -> Admission {
         let mut state = self.lock();
+        if !state.log.touch(number, part.range, part.id) {
+            self.ring(&state);
+            return Admission::Wait;
+        }
         match state.log.admit(part.range.len, part.id) {
             LogAdmission::Granted => {
                 Admission::Logged { wait: fua || durability == Durability::Ack }
@@ -508,7 +526,7 @@ impl Journal {
     }
 
     /// Wakes the thread, if it sleeps.
-    fn ring(&self, state: &State) {
+    pub(crate) fn ring(&self, state: &State) {
         if state.is_asleep {
             self.bell.notify_one();
         }
@@ -560,6 +578,7 @@ impl Journal {
 
     /// Ends the thread. With `clean`, all disks have everything, and the journal says so.
     pub(crate) fn close(&self, clean: bool) {
+        self.let_disks_go(None);
         let mut state = self.lock();
         if clean {
             let numbers: Vec<u16> = state.volumes.iter().map(|(number, _)| *number).collect();
@@ -597,9 +616,10 @@ impl Journal {
                 let results = self.devices.write(&write);
                 state = self.lock();
                 state.log.complete_on(write, results, &mut told);
-                if let (Some(error), true) = (state.log.failed(), state.is_serving) {
+                if let (Some(error), false) = (state.log.failed(), state.serving.is_empty()) {
+                    let names = names_of(&state.log, &state.serving);
                     drop(state);
-                    self.record_failure(error);
+                    self.record_failure(error, &names);
                     state = self.lock();
                     state.failure_recorded = true;
                     self.answer(std::mem::take(&mut state.held).into_iter());
@@ -629,14 +649,14 @@ impl Journal {
     }
 
     /// Puts the failure on record, however long that takes: nothing goes on before it is.
-    fn record_failure(&self, error: IoError) {
+    fn record_failure(&self, error: IoError, names: &[String]) {
         let id = self.lock().log.superblock().journal;
         let name = &self.name;
         tracing::error!(
             "journal {name} has failed ({error}); its volumes write through from now on, and what \
              is dirty is brought to their disks"
         );
-        while let Err(error) = (self.on_failure)(id, error) {
+        while let Err(error) = (self.on_failure)(id, error, names) {
             tracing::error!(
                 "the failure of journal {name} can't be put on record: {error}; writes wait"
             );
@@ -657,6 +677,13 @@ impl Journal {
             tracing::error!("that journal {name} is degraded can't be put on record: {error}");
             std::thread::sleep(Duration::from_secs(1));
         }
+    }
+
+    /// Adds a volume that begins without the log to those that are on record for it.
+    fn adds_to_record(&self, state: &State, number: u16) -> bool {
+        let (id, names) = (state.log.superblock().journal, names_of(&state.log, &[number]));
+        let error = state.log.failed().unwrap_or(IoError::Io);
+        (self.on_failure)(id, error, &names).is_ok()
     }
 
     fn checkpoint_if_due(self: &Arc<Self>, state: &mut State) {
@@ -688,17 +715,20 @@ impl Journal {
     fn destage(self: &Arc<Self>, volume: VolumeId, number: Option<u16>) {
         let journal = Arc::clone(self);
         let tell = move |result: IoResult| {
-            let Some(number) = number else { return };
-            let mut state = journal.lock();
-            if state.log.failed().is_none() {
-                state.log.checkpointed(number, result);
-                journal.bell.notify_one();
+            if let Some(number) = number {
+                journal.destaged(number, result);
             }
         };
         self.inboxes[0].post(Message::Task(Box::new(move |tasks| {
             tasks.checkpoint(volume, Box::new(tell));
         })));
     }
+}
+
+/// The names of volumes that a log knows.
+fn names_of<B: AsRef<[u8]> + AsMut<[u8]>, W>(log: &Log<B, W>, numbers: &[u16]) -> Vec<String> {
+    let known = |number: &u16| log.superblock().volume(*number).map(|volume| volume.name.clone());
+    numbers.iter().filter_map(known).collect()
 }
 
 fn told_answer(part: PartId, told: Told) -> Answer {

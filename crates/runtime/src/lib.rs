@@ -9,6 +9,7 @@ mod adopt;
 mod budget;
 mod conn;
 mod drain;
+mod guard;
 mod inquiry;
 mod journal;
 mod listener;
@@ -18,6 +19,7 @@ mod patience;
 mod pool;
 mod power;
 mod reactor;
+mod recovery;
 mod restore;
 mod server;
 mod shared;
@@ -27,6 +29,7 @@ mod warm;
 mod worker;
 
 pub use forebay_format::journal::JournalId;
+pub use guard::examine_disk;
 pub use journal::{
     Journal, JournalError, JournalSettings, JournalStatus, MemberRecord, MissingDevice, OnFailure,
     VolumeJournal,
@@ -34,6 +37,7 @@ pub use journal::{
 pub use listener::{Listener, TlsSetup};
 pub use patience::Patience;
 pub use pool::{PoolError, dirty_bytes_in, inherit, new_file as new_pool_file};
+pub use recovery::Void;
 pub use server::{
     Engine, Runtime, RuntimeConfig, StartError, VolumeChange, VolumeError, VolumeSettings,
 };

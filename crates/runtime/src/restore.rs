@@ -12,6 +12,7 @@ use forebay_journal::{Extent, Source};
 use forebay_types::{
     ByteRange, IoError, IoResult, LINE_BYTES, REGION_BYTES, SECTOR_BYTES, VolumeId,
 };
+use std::sync::atomic::Ordering;
 use std::sync::{Arc, Condvar, Mutex, PoisonError};
 use std::time::{Duration, Instant};
 
@@ -83,6 +84,36 @@ impl Runtime {
         }
         self.restore_batch(volume.id, batch, false).map_err(failed)?;
         finished(volume, used, bytes, begun)
+    }
+
+    /// Puts what the volume's journal holds of it into the pool again, dirty, because its disk may
+    /// have lost it. Clients are let go for that: the journal then has everything that the pool
+    /// has, so whatever comes from it is the newest there is.
+    pub(crate) fn rewrite(&self, volume: &Arc<Volume>) -> Result<(), VolumeError> {
+        let Some(used) = &volume.journal else { return Ok(()) };
+        if volume.flush.failure().is_none() || used.journal.status().failed.is_some() {
+            return Ok(());
+        }
+        if volume.leaving.swap(true, Ordering::Relaxed) {
+            return Err(VolumeError::Leaving(volume.name.clone()));
+        }
+        let written = self.dismiss_and_rewrite(volume, used);
+        volume.leaving.store(false, Ordering::Relaxed);
+        written
+    }
+
+    fn dismiss_and_rewrite(
+        &self,
+        volume: &Arc<Volume>,
+        used: &JournalUse,
+    ) -> Result<(), VolumeError> {
+        let id = volume.id;
+        self.ask_all(move |tasks| tasks.dismiss(Some(id)))?;
+        self.wait_until_idle(Some(volume))?;
+        let _changing = self.changes.lock().unwrap_or_else(PoisonError::into_inner);
+        let failed = |error| VolumeError::Restore { name: volume.name.clone(), error };
+        used.journal.read_again(used.number).map_err(failed)?;
+        self.restore(volume)
     }
 
     /// Has the journal of a volume record all that is dirty of it in the pool of the process before:

@@ -4,6 +4,7 @@ pub(crate) use crate::listener::Listener;
 
 use crate::adopt::Beginning;
 use crate::budget::Budget;
+use crate::guard::Attachment;
 use crate::inquiry::Inquiries;
 use crate::journal::{Journal, JournalError, JournalSettings, VolumeJournal};
 use crate::memory_plan::MemoryPlan;
@@ -364,13 +365,7 @@ impl Runtime {
         export.tls_only = settings.tls_only;
         let (size, mode) = (description.size_bytes, settings.mode);
         let streams = Streams::new(size, self.shared.pool.data_bytes());
-        let journal = match settings.journal {
-            Some(VolumeJournal { journal, durability, identity }) => {
-                let number = journal.attach(&export.name, size, identity, id)?;
-                Some(JournalUse { journal, number, durability })
-            }
-            None => None,
-        };
+        let journal = attach(id, &export.name, &settings.backend, settings.journal)?;
         let protection = match journal {
             Some(_) => Protection::Journal,
             None if settings.ups => Protection::Power,
@@ -402,13 +397,7 @@ impl Runtime {
                 shard.set_protection(id, protection);
             }
         })?;
-        let mut volumes = self.shared.volumes.write().unwrap_or_else(PoisonError::into_inner);
-        let at = usize::from(id.0);
-        if volumes.len() <= at {
-            volumes.resize(at + 1, None);
-        }
-        volumes[at] = Some(Arc::clone(&volume));
-        drop(volumes);
+        self.enlist(&volume);
         if self.shared.pool.is_adopted() {
             // What the process before has written, and not flushed, is this one's to flush.
             volume.flush.wrote();
@@ -421,6 +410,16 @@ impl Runtime {
         self.is_whole(id);
         volume.leaving.store(false, Ordering::Relaxed);
         Ok(id)
+    }
+
+    /// From now on workers find the volume.
+    fn enlist(&self, volume: &Arc<Volume>) {
+        let mut volumes = self.shared.volumes.write().unwrap_or_else(PoisonError::into_inner);
+        let at = usize::from(volume.id.0);
+        if volumes.len() <= at {
+            volumes.resize(at + 1, None);
+        }
+        volumes[at] = Some(Arc::clone(volume));
     }
 
     fn free_id(&self, settings: &VolumeSettings) -> Result<VolumeId, VolumeError> {
@@ -519,6 +518,21 @@ impl Runtime {
         }
         Ok(())
     }
+}
+
+/// Has the journal of a volume, if there is one, know it.
+fn attach(
+    id: VolumeId,
+    name: &str,
+    disk: &Arc<dyn Backend>,
+    journal: Option<VolumeJournal>,
+) -> Result<Option<JournalUse>, JournalError> {
+    let Some(VolumeJournal { journal, durability, identity, accept_disk }) = journal else {
+        return Ok(None);
+    };
+    let attachment = Attachment { name, id, identity, durability, disk, accept_disk };
+    let number = journal.attach(&attachment)?;
+    Ok(Some(JournalUse { journal, number, durability }))
 }
 
 /// Starts a thread for each worker; all of them use the same kind of reactor.

@@ -422,6 +422,7 @@ impl<H: Host> Dispatcher<H> {
                 self.try_write(host, &part, fua, admission, run, bytes)
             }
             RequestKind::Restore => self.try_write(host, &part, false, Admission::Free, run, bytes),
+            _ if !restores && !host.touch(&part) => Step::Waiting,
             kind => {
                 let kind = erase_kind(kind).expect("flush and prefetch have no parts");
                 let started = host.call(run.shard, &[], &mut self.out, |shard, out| {

@@ -123,6 +123,12 @@ pub trait Host {
     /// Asks the volume's journal to take a write of this part, if it has a journal.
     fn admit(&mut self, part: &Part, fua: bool) -> Admission;
 
+    /// Whether the part may erase on the disk what it is about to; if not, it is told when to try
+    /// again. A journal that remembers what a disk held forgets it first, durably.
+    fn touch(&mut self, _part: &Part) -> bool {
+        true
+    }
+
     /// Gives a permit back that is not needed after all.
     fn withdraw(&mut self, volume: VolumeId);
 

@@ -26,8 +26,8 @@ const ARROWS: [(&str, &[&str]); 18] = [
     (
         "forebay",
         &[
-            "types", "policy", "engine", "volume", "nbd", "backend", "runtime", "api", "config",
-            "control", "lab", "power",
+            "types", "policy", "format", "journal", "engine", "volume", "nbd", "backend",
+            "runtime", "api", "config", "control", "lab", "power",
         ],
     ),
     ("bench", &["types", "ecc", "policy", "engine", "volume", "nbd", "backend", "runtime"]),

@@ -2,8 +2,8 @@
 
 mod bar;
 mod leave;
-mod table;
-mod units;
+pub(crate) mod table;
+pub(crate) mod units;
 
 use crate::{
     cli::{ShowArguments, StateArguments, VolumeCommand, is_root},

@@ -103,7 +103,7 @@ fn power(power: &PowerStatus) -> String {
 }
 
 /// A table as text, its columns of words to the left and its numbers to the right.
-fn lines(mut table: Table, words: &[usize]) -> String {
+pub(crate) fn lines(mut table: Table, words: &[usize]) -> String {
     for (index, column) in table.column_iter_mut().enumerate() {
         column.set_padding((0, 2));
         if !words.contains(&index) {

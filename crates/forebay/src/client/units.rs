@@ -1,7 +1,7 @@
 //! Numbers as people read them: three digits and a unit.
 
 /// A number of bytes: `512 B`, `1.5 GiB`, `128 MiB`.
-pub(super) fn bytes(bytes: u64) -> String {
+pub(crate) fn bytes(bytes: u64) -> String {
     const UNITS: [&str; 7] = ["B", "KiB", "MiB", "GiB", "TiB", "PiB", "EiB"];
     let mut value = bytes as f64;
     let mut unit = 0;
@@ -14,7 +14,7 @@ pub(super) fn bytes(bytes: u64) -> String {
 }
 
 /// A count: `950`, `1.2 k`, `3.4 M`, `12 G`.
-pub(super) fn count(count: u64) -> String {
+pub(crate) fn count(count: u64) -> String {
     const UNITS: [&str; 7] = ["", " k", " M", " G", " T", " P", " E"];
     let mut value = count as f64;
     let mut unit = 0;

@@ -1,21 +1,20 @@
 //! The journals that volumes name: each opened once, shared by its name, and given up for good
 //! when it has failed.
 //!
-//! The failure of a journal is a file in the state directory, named after the journal's identity.
-//! It is durable before anything is acknowledged without the journal, and as long as it is there,
-//! no start uses the journal's records again: they are older than the disks.
+//! The failure of a journal is a file in the state directory ([`crate::marks`]). It is durable
+//! before anything is acknowledged without the journal, and as long as it is there, no start uses
+//! the records of the volumes that it names again: they are older than the disks.
 
 use super::members::Members;
+use crate::marks::{self, Mark};
 use forebay_api::{ErrorKind, JournalFigures, JournalStatus, Problem};
 use forebay_backend::OpenOptions;
 use forebay_config::VolumeSpec;
-use forebay_runtime::{Journal, JournalSettings, MissingDevice, Runtime, VolumeJournal};
+use forebay_runtime::{Journal, JournalSettings, MissingDevice, Runtime, Void, VolumeJournal};
 use std::collections::BTreeMap;
-use std::fs::File;
-use std::io::{self, Write};
 use std::path::{Path, PathBuf};
 use std::sync::{Arc, Mutex, PoisonError};
-use std::time::{Duration, SystemTime};
+use std::time::Duration;
 
 /// The journals of a daemon.
 pub(super) struct Journals {
@@ -23,6 +22,9 @@ pub(super) struct Journals {
     /// Those for which memory was set aside at the start, and whether each volume that names them
     /// accepts what has been lost of them.
     planned: BTreeMap<Name, bool>,
+    /// The volumes whose disks are the right ones, whatever they look like: the operator's word for
+    /// this start.
+    accepted_disks: Vec<String>,
     /// Those that are open, by the words they are named with.
     open: Mutex<Vec<(Name, Arc<Journal>)>>,
 }
@@ -74,9 +76,14 @@ pub(super) fn count(volumes: &[VolumeSpec]) -> usize {
 
 impl Journals {
     /// For the volumes that the server starts with.
-    pub(super) fn new(state_dir: &Path, volumes: &[VolumeSpec]) -> Self {
+    pub(super) fn new(
+        state_dir: &Path,
+        volumes: &[VolumeSpec],
+        accepted_disks: Vec<String>,
+    ) -> Self {
         let planned = named(volumes);
-        Self { state_dir: state_dir.to_owned(), planned, open: Mutex::default() }
+        let state_dir = state_dir.to_owned();
+        Self { state_dir, planned, accepted_disks, open: Mutex::default() }
     }
 
     /// The journal that a volume names, opened if it is not yet.
@@ -105,8 +112,10 @@ impl Journals {
                 opened
             }
         };
-        let identity = identity(spec);
-        Ok(Some(VolumeJournal { journal, durability: spec.durability, identity }))
+        let identity = identity(&spec.name, &spec.backing);
+        let accept_disk = self.accepted_disks.contains(&spec.name);
+        let durability = spec.durability;
+        Ok(Some(VolumeJournal { journal, durability, identity, accept_disk }))
     }
 
     fn open(
@@ -152,9 +161,10 @@ impl Journals {
             mirror,
             members: Box::new(Members { state_dir: self.state_dir.clone() }),
             accept_loss: accept_loss && spec.accept_loss,
-            is_abandoned: Box::new(move |id| mark_of(&ours, &id.to_string()).exists()),
-            on_failure: Box::new(move |id, error| {
-                put_on_record(&mark_of(&theirs, &id.to_string()), &error.to_string())
+            is_abandoned: Box::new(move |id| void(&marks::path_of(&ours, &id.to_string()))),
+            on_failure: Box::new(move |id, error, volumes| {
+                let path = marks::path_of(&theirs, &id.to_string());
+                marks::put(&path, &error.to_string(), volumes)
             }),
         };
         runtime
@@ -204,10 +214,10 @@ impl Journals {
 /// Names a volume's disk in its journal: records of another name or backing are not its own. Four
 /// words of FNV-1a (Fowler, Noll, Vo), each from another start; the text is the operator's, so
 /// nobody is served by making it collide.
-fn identity(spec: &VolumeSpec) -> [u8; 32] {
+pub(crate) fn identity(name: &str, backing: &str) -> [u8; 32] {
     let mut identity = [0; 32];
     for (start, word) in identity.chunks_exact_mut(8).enumerate() {
-        let text = spec.name.bytes().chain([0]).chain(spec.backing.bytes());
+        let text = name.bytes().chain([0]).chain(backing.bytes());
         let first = 0xcbf2_9ce4_8422_2325 ^ (start as u64) << 56;
         let sum = text
             .fold(first, |sum, byte| (sum ^ u64::from(byte)).wrapping_mul(0x0000_0100_0000_01b3));
@@ -222,19 +232,16 @@ fn is_forgotten_at_boot(directory: &Path) -> bool {
     ["/run", "/var/run", "/dev/shm"].iter().any(|place| directory.starts_with(place))
 }
 
-fn mark_of(state_dir: &Path, id: &str) -> PathBuf {
-    state_dir.join(format!("journal-{id}.failed"))
-}
-
-/// Writes the mark, and makes it durable together with its name.
-fn put_on_record(mark: &Path, reason: &str) -> io::Result<()> {
-    let now = SystemTime::now().duration_since(SystemTime::UNIX_EPOCH).unwrap_or_default();
-    let mut file = File::create(mark)?;
-    writeln!(file, "failed at {} (seconds since 1970): {reason}", now.as_secs())?;
-    file.sync_all()?;
-    match mark.parent() {
-        Some(directory) => File::open(directory)?.sync_all(),
-        None => Ok(()),
+/// Whose records are void, as the mark says; everybody's where it can't be read.
+fn void(mark: &Path) -> Void {
+    match marks::read(mark) {
+        Ok(None) => Void::Nobody,
+        Ok(Some(Mark { volumes: Some(names), .. })) => Void::Volumes(names),
+        Ok(Some(Mark { volumes: None, .. })) => Void::Everybody,
+        Err(error) => {
+            tracing::error!("{} can't be read: {error}", mark.display());
+            Void::Everybody
+        }
     }
 }
 
@@ -243,15 +250,15 @@ mod tests {
     use super::*;
 
     #[test]
-    fn a_failure_is_on_record_until_somebody_removes_it() {
+    fn a_mark_voids_what_it_names_and_everything_where_it_can_not_be_read() {
         let directory = tempfile::tempdir().unwrap();
-        let mark = mark_of(directory.path(), "abcd");
-        assert!(!mark.exists());
-        put_on_record(&mark, "input/output error").unwrap();
-        put_on_record(&mark, "input/output error").unwrap();
-        let text = std::fs::read_to_string(&mark).unwrap();
-        assert!(text.contains("input/output error"), "{text}");
-        assert!(put_on_record(&directory.path().join("no/such"), "").is_err());
+        let path = marks::path_of(directory.path(), "abcd");
+        assert_eq!(void(&path), Void::Nobody);
+        marks::put(&path, "no space", &["a".to_owned()]).unwrap();
+        assert_eq!(void(&path), Void::Volumes(vec!["a".to_owned()]));
+        std::fs::write(&path, "failed").unwrap();
+        assert_eq!(void(&path), Void::Everybody);
+        assert_eq!(void(directory.path()), Void::Everybody, "a directory can't be read");
     }
 
     #[test]
@@ -290,10 +297,9 @@ mod tests {
 
     #[test]
     fn another_name_or_backing_is_another_disk() {
-        let spec = |name: &str, backing: &str| VolumeSpec::new(name, backing).unwrap();
-        let one = identity(&spec("a", "/dev/sdb"));
-        assert_eq!(one, identity(&spec("a", "/dev/sdb")));
-        assert_ne!(one, identity(&spec("b", "/dev/sdb")));
-        assert_ne!(one, identity(&spec("a", "/dev/sdc")));
+        let one = identity("a", "/dev/sdb");
+        assert_eq!(one, identity("a", "/dev/sdb"));
+        assert_ne!(one, identity("b", "/dev/sdb"));
+        assert_ne!(one, identity("a", "/dev/sdc"));
     }
 }

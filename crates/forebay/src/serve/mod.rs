@@ -17,6 +17,7 @@ use forebay_control::{Manager, Server, StateDir};
 use forebay_runtime::{Engine, Patience, Runtime, RuntimeConfig};
 use forebay_types::Size;
 use journals::Journals;
+pub(crate) use journals::identity;
 use manager::Daemon;
 use rustix::process::{Resource, Rlimit, getrlimit, setrlimit};
 use std::os::fd::OwnedFd;
@@ -32,11 +33,12 @@ const WORKERS_AUTO_MAX: usize = 8;
 /// back a moment after it is gone.
 const IN_USE_WAIT: Duration = Duration::from_secs(5);
 
-/// Serves the volumes of `config` until it is told to stop.
+/// Serves the volumes of `config` until it is told to stop. `accepted_disks` names volumes whose
+/// disks may have changed behind the journal's back.
 ///
 /// # Errors
 /// The daemon can't be started, or can't write all dirty data to the disks when it stops.
-pub(crate) fn run(config: Config) -> anyhow::Result<ExitCode> {
+pub(crate) fn run(config: Config, accepted_disks: Vec<String>) -> anyhow::Result<ExitCode> {
     let mut kept = Kept::take(config.keeper)?;
     let state = StateDir::take_within(&config.state, IN_USE_WAIT)?;
     let tokio = tokio::runtime::Builder::new_multi_thread()
@@ -48,7 +50,7 @@ pub(crate) fn run(config: Config) -> anyhow::Result<ExitCode> {
     // Before anything that a signal must not tear.
     let signals = Signals::listen().context("signals can't be handled")?;
     let control = Server::bind(&state)?;
-    let mut daemon = start(config, kept.pool.take())?;
+    let mut daemon = start(config, kept.pool.take(), accepted_disks)?;
     daemon.set_successor(kept.successor.take());
     let daemon = Arc::new(daemon);
     kept.serving();
@@ -85,7 +87,11 @@ fn raise_descriptor_limit() {
 }
 
 /// Starts the runtime, opens the volumes, and lets clients in.
-fn start(config: Config, pool: Option<OwnedFd>) -> anyhow::Result<Daemon> {
+fn start(
+    config: Config,
+    pool: Option<OwnedFd>,
+    accepted_disks: Vec<String>,
+) -> anyhow::Result<Daemon> {
     raise_descriptor_limit();
     let memory_bytes =
         MemInfo::read().context("the machine's memory can't be read")?.resolve(config.memory)?;
@@ -110,7 +116,7 @@ fn start(config: Config, pool: Option<OwnedFd>) -> anyhow::Result<Daemon> {
     tracing::info!("{} of memory, clients and files by {}", Size(memory_bytes), runtime.engine());
     let volumes = config.volumes.clone();
     let listeners = config.nbd.clone();
-    let journals = Journals::new(&config.state, &volumes);
+    let journals = Journals::new(&config.state, &volumes, accepted_disks);
     let mut daemon = Daemon::new(runtime, config, tls, journals);
     daemon.wait_for_disks(IN_USE_WAIT);
     for spec in volumes {

@@ -15,4 +15,5 @@ mod memory;
 mod mirror;
 mod power_cut;
 mod process;
+mod rescue;
 mod stopping;

@@ -275,7 +275,8 @@ impl BatchHeader {
             checksum: raw.checksum.get(),
             records_checksum: raw.records_checksum.get(),
         };
-        if header.len_bytes() > BATCH_BYTES_MAX || header.records == 0 {
+        let counts = header.batch.max(header.first_record);
+        if header.len_bytes() > BATCH_BYTES_MAX || header.records == 0 || counts > u64::MAX / 2 {
             return Err(BatchInvalid::Length);
         }
         Ok(header)

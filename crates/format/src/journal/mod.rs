@@ -39,14 +39,22 @@
 //! differ in one field, the number of the device at hand among the members. The superblock lists
 //! the members that hold everything that was acknowledged; one that is not on the newest list is
 //! stale, whatever it says of itself.
+//!
+//! **Guard.** With each volume the superblock keeps sums of up to 64 blocks of its disk, at places
+//! that journal and volume determine, and which of them count: those that no write was let at
+//! since they were read, by superblocks that are durable before the write. A block that counts,
+//! that no record covers and that differs was changed by somebody else. Beside it stands
+//! whether the volume's records have been applied or discarded by hand: then they are void.
 
 mod batch;
+mod guard;
 mod superblock;
 
 pub use batch::{
     BatchHeader, BatchInvalid, HEADER_BYTES, RECORD_BYTES, Record, RecordKind, batch_bytes,
     check_batch, seal_batch,
 };
+pub use guard::{Guard, Released, SAMPLES_MAX, Samples, hardware_sum, places, sample_of};
 pub use superblock::{
     GENERATIONS_MAX, GenerationStart, MEMBERS_MAX, Members, Superblock, SuperblockInvalid,
     VOLUMES_MAX, VolumeEntry,

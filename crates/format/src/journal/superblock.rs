@@ -1,5 +1,6 @@
 //! The superblock: whose journal it is, how it is divided, and which volumes it knows.
 
+use super::guard::{GUARD_BYTES, Guard, Released};
 use super::{Geometry, JournalId, SUPERBLOCK_BYTES};
 use crate::checksum;
 use std::fmt;
@@ -16,6 +17,8 @@ pub const GENERATIONS_MAX: usize = 16;
 /// Devices that one log may be mirrored on.
 pub const MEMBERS_MAX: usize = 2;
 const NAME_BYTES: usize = 256;
+/// Nothing is counted this far in the life of a journal, and sums of such counts don't overflow.
+const COUNT_MAX: u64 = 1 << 56;
 
 #[derive(Clone, Copy, FromBytes, IntoBytes, Immutable, KnownLayout, Unaligned)]
 #[repr(C)]
@@ -57,7 +60,7 @@ struct Volume {
     size_bytes: U64,
     name_bytes: U16,
     number: U16,
-    reserved: [u8; 148],
+    guard: [u8; GUARD_BYTES],
     name: [u8; NAME_BYTES],
 }
 
@@ -93,8 +96,17 @@ pub struct VolumeEntry {
     pub name: String,
     /// Its size in bytes.
     pub size_bytes: u64,
-    /// What identifies the disk behind it; made by whoever opens disks.
+    /// What names the disk behind it; made by whoever opens disks.
     pub identity: [u8; 32],
+    /// What else is known of the disk.
+    pub guard: Guard,
+}
+
+impl VolumeEntry {
+    /// Whether its records count.
+    pub fn counts(&self) -> bool {
+        self.guard.released == Released::No
+    }
 }
 
 /// The devices that hold the log. A device draws its number when it is made a member, and another
@@ -206,6 +218,7 @@ impl Superblock {
         }
         for (to, from) in image.volumes.iter_mut().zip(&self.volumes) {
             to.identity = from.identity;
+            to.guard = from.guard.encode();
             to.size_bytes = from.size_bytes.into();
             to.number = from.number.into();
             to.name_bytes = (from.name.len() as u16).into();
@@ -257,6 +270,9 @@ impl Superblock {
         };
         if !geometry.is_sound(head.size_bytes.get()) {
             return Err(SuperblockInvalid::Contradiction("its segments do not fit"));
+        }
+        if [head.sequence, head.first_segment].iter().any(|count| count.get() > COUNT_MAX) {
+            return Err(SuperblockInvalid::Contradiction("it counts further than a journal lives"));
         }
         Ok(Self {
             journal,
@@ -320,6 +336,11 @@ fn starts_of(head: &Head) -> Result<Vec<GenerationStart>, SuperblockInvalid> {
             segment: start.segment.get(),
         })
         .collect();
+    let is_beyond =
+        |start: &GenerationStart| start.generation.max(start.batch).max(start.segment) > COUNT_MAX;
+    if starts.iter().any(is_beyond) {
+        return Err(wrong("it counts further than a journal lives"));
+    }
     let ascends = |pair: &[GenerationStart]| {
         pair[0].generation < pair[1].generation
             && pair[0].batch < pair[1].batch
@@ -362,6 +383,7 @@ fn volumes_of(image: &Image) -> Result<Vec<VolumeEntry>, SuperblockInvalid> {
             name: name.ok_or(wrong("a volume has no name"))?.to_owned(),
             size_bytes: volume.size_bytes.get(),
             identity: volume.identity,
+            guard: Guard::decode(&volume.guard).ok_or(wrong("a volume's guard is none"))?,
         });
     }
     Ok(entries)
@@ -389,6 +411,7 @@ mod tests {
                 name: "häuser".into(),
                 size_bytes: 8 << 30,
                 identity: [3; 32],
+                guard: Guard { hardware: 5, ..Guard::default() },
             }],
             members: Members { own: 12, current: [11, 12] },
         }

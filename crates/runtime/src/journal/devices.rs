@@ -5,6 +5,7 @@
 //! the log is told what each has answered.
 
 use super::{JournalError, JournalSettings};
+use crate::recovery;
 use forebay_backend::{AlignedBuffer, Backend, Blocking};
 use forebay_format::journal::{
     BLOCK_BYTES, Geometry, JournalId, LOG_OFFSET, SUPERBLOCK_BYTES, Superblock, SuperblockInvalid,
@@ -44,7 +45,7 @@ pub struct MissingDevice {
 }
 
 /// The open devices of a journal.
-pub(super) struct Devices {
+pub(crate) struct Devices {
     backends: [Option<Arc<dyn Backend>>; 2],
     names: [String; 2],
     /// Bytes of the smaller one.
@@ -183,6 +184,12 @@ impl Devices {
         result
     }
 
+    /// Walks the log as one device has it.
+    pub(crate) fn walk(&self, device: usize) -> Result<Found, RecoverError> {
+        let backend = self.backends[device].as_deref().expect("it is a member");
+        recover(&mut Device::new(backend), self.size_bytes)
+    }
+
     fn on(&self, device: usize) -> Blocking<'_> {
         Blocking::new(self.backends[device].as_deref().expect("it is there"))
     }
@@ -206,18 +213,9 @@ impl Devices {
                 Err(error) => return Err(JournalError::Unusable { name, error }),
             }
         };
-        let Some(found) = found else { return self.make(settings, geometry, buffers()) };
-        let id = found.superblock.journal;
-        if (settings.is_abandoned)(id) {
-            return Err(JournalError::Abandoned { name, id });
-        }
-        if let Some(damage) = found.damage.first() {
-            let damage = damage.to_string();
-            if !settings.accept_loss {
-                return Err(JournalError::Damaged { name, damage });
-            }
-            tracing::error!("journal {name} is damaged: {damage}; the loss is accepted");
-        }
+        let Some(mut found) = found else { return self.make(settings, geometry, buffers()) };
+        let given_up = (settings.is_abandoned)(found.superblock.journal);
+        recovery::take(&name, &mut found, &given_up, settings.accept_loss)?;
         let log = Log::resume(&found, buffers());
         Ok((log.map_err(|error| JournalError::Log { name, error })?, found))
     }
@@ -237,7 +235,7 @@ impl Devices {
             return Ok(None);
         };
         let journal = recovered.found.superblock.journal;
-        if (settings.is_abandoned)(journal) {
+        if recovery::is_void(&recovered.found, &(settings.is_abandoned)(journal)) {
             return Err(JournalError::Abandoned { name: self.name(), id: journal });
         }
         self.take_steps(&mut recovered, settings)?;

@@ -143,7 +143,7 @@ impl<R: Reactor> Host for WorkerHost<R> {
         self.find_volume(part.volume);
         let Some(volume) = &self.volume else { return Admission::Free };
         let admission = match &volume.journal {
-            Some(used) => used.journal.admit(part, fua, used.durability),
+            Some(used) => used.journal.admit(used.number, part, fua, used.durability),
             None if volume.power.protects => Admission::Through,
             None => return Admission::Free,
         };
@@ -156,6 +156,14 @@ impl<R: Reactor> Host for WorkerHost<R> {
             }
         }
         admission
+    }
+
+    fn touch(&mut self, part: &Part) -> bool {
+        let volume = self.find_volume(part.volume);
+        match volume.and_then(|volume| volume.journal.as_ref()) {
+            Some(used) => used.journal.touch(used.number, part),
+            None => true,
+        }
     }
 
     fn withdraw(&mut self, volume: VolumeId) {

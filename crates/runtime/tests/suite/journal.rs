@@ -8,7 +8,7 @@ use forebay_backend::layers::{Gate, Kinds};
 use forebay_backend::{AlignedBuffer, Backend, Blocking, MemoryBackend};
 use forebay_policy::PolicyKind;
 use forebay_runtime::{
-    Engine, Journal, JournalError, JournalSettings, MemberRecord, Runtime, RuntimeConfig,
+    Engine, Journal, JournalError, JournalSettings, MemberRecord, Runtime, RuntimeConfig, Void,
     VolumeJournal,
 };
 use forebay_types::{Durability, IoError, Mode};
@@ -69,12 +69,12 @@ pub(crate) fn journal_settings(backend: Arc<dyn Backend>) -> JournalSettings {
         mirror: None,
         members: Box::new(OnRecord::default()),
         accept_loss: false,
-        is_abandoned: Box::new(|_| false),
-        on_failure: Box::new(|_, _| Ok(())),
+        is_abandoned: Box::new(|_| Void::Nobody),
+        on_failure: Box::new(|_, _, _| Ok(())),
     }
 }
 
-fn open(server: &Server, backend: Arc<dyn Backend>) -> Arc<Journal> {
+pub(crate) fn open(server: &Server, backend: Arc<dyn Backend>) -> Arc<Journal> {
     server.runtime.open_journal(journal_settings(backend)).unwrap()
 }
 
@@ -87,7 +87,7 @@ pub(crate) fn add(
     add_named(server, "v", disk, journal, durability);
 }
 
-fn add_named(
+pub(crate) fn add_named(
     server: &Server,
     name: &str,
     disk: Arc<dyn Backend>,
@@ -96,7 +96,7 @@ fn add_named(
 ) {
     let journal = Arc::clone(journal);
     let identity = [name.as_bytes()[0]; 32];
-    let journal = Some(VolumeJournal { journal, durability, identity });
+    let journal = Some(VolumeJournal { journal, durability, identity, accept_disk: false });
     let settings =
         forebay_runtime::VolumeSettings { journal, ..settings(name, disk, Mode::WriteBack) };
     server.runtime.add_volume(settings).unwrap();
@@ -245,8 +245,8 @@ fn a_journal_that_fails_is_put_on_record_before_anything_is_acknowledged(engine:
     let tries = Arc::new(Mutex::new(0));
     let (theirs, their_tries) = (Arc::clone(&recorded), Arc::clone(&tries));
     let settings = JournalSettings {
-        on_failure: Box::new(move |_, error| {
-            assert_eq!(error, IoError::Io);
+        on_failure: Box::new(move |_, error, volumes| {
+            assert_eq!((error, volumes), (IoError::Io, &["v".to_owned()][..]));
             let mut tries = their_tries.lock().unwrap();
             *tries += 1;
             if *tries == 1 {
@@ -367,7 +367,9 @@ fn what_is_no_journal_is_refused_and_left_alone() {
     let journal = memory(JOURNAL_BYTES);
     let id = open(&server, Arc::clone(&journal) as _).status().id;
     let abandoned = JournalSettings {
-        is_abandoned: Box::new(move |journal| journal.to_string() == id),
+        is_abandoned: Box::new(move |journal| {
+            if journal.to_string() == id { Void::Everybody } else { Void::Nobody }
+        }),
         ..journal_settings(copy(&*journal))
     };
     let error = server.runtime.open_journal(abandoned).err().unwrap();
@@ -390,13 +392,14 @@ fn a_volume_of_the_same_name_on_another_disk_is_refused() {
         journal: Arc::clone(&opened),
         durability: Durability::Ack,
         identity: [0; 32],
+        accept_disk: false,
     };
     let settings = forebay_runtime::VolumeSettings {
         journal: Some(other),
         ..settings("v", Arc::clone(&disk) as _, Mode::WriteBack)
     };
     let error = second.runtime.add_volume(settings).err().unwrap().to_string();
-    assert!(error.contains("holds 4096 bytes of a volume 'v' with another backing"), "{error}");
+    assert!(error.contains("holds 4096 bytes of volume 'v', and"), "{error}");
     add(&second, disk, &opened, Durability::Ack);
     assert_eq!(second.client("v").read(0, 4096).unwrap(), block(1));
     second.stop();
@@ -445,7 +448,7 @@ fn a_journal_that_fails_before_anybody_is_served_keeps_its_word(engine: Engine) 
         forebay_backend::layers::ErrorRule { kinds: Kinds::WRITE, ..Default::default() },
     );
     let settings = JournalSettings {
-        on_failure: Box::new(|_, _| panic!("its records are all there is of some writes")),
+        on_failure: Box::new(|_, _, _| panic!("its records are all there is of some writes")),
         ..journal_settings(Arc::new(readable))
     };
     let error = second.runtime.open_journal(settings).err().unwrap();

@@ -30,6 +30,7 @@ mod caching;
 mod data;
 mod deadlines;
 mod faults;
+mod guard;
 mod handshake;
 mod hanging;
 mod journal;

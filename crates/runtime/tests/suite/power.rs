@@ -159,14 +159,15 @@ fn a_failed_journal_leaves_it_to_the_supply(engine: Engine) {
             mirror: None,
             members: Box::new(crate::journal::OnRecord::default()),
             accept_loss: false,
-            is_abandoned: Box::new(|_| false),
-            on_failure: Box::new(|_, _| Ok(())),
+            is_abandoned: Box::new(|_| forebay_runtime::Void::Nobody),
+            on_failure: Box::new(|_, _, _| Ok(())),
         })
         .unwrap();
     let used = VolumeJournal {
         journal: Arc::clone(&journal),
         durability: Durability::Ack,
         identity: [1; 32],
+        accept_disk: false,
     };
     let settings = VolumeSettings {
         ups: true,

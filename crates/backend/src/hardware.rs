@@ -1,0 +1,67 @@
+//! The name that a disk's hardware gives itself, whatever path leads to it.
+
+use crate::Description;
+use std::path::{Path, PathBuf};
+
+/// Where the system says what a block device is.
+const SYSFS: &str = "/sys/dev/block";
+
+/// Files below a disk's directory that name it, the best first: World Wide Names are the same
+/// under every controller; device-mapper and MD have UUIDs; serial numbers are unique per maker.
+const NAMES: [&str; 6] = ["wwid", "device/wwid", "dm/uuid", "md/uuid", "serial", "device/serial"];
+
+/// The name that the hardware behind a backend gives itself: a World Wide Name, UUID or serial
+/// number, with the number and the first sector of a partition. `None` where there is none, as for
+/// files, memory and servers: a file's inode is another one once it was restored from a backup.
+pub fn hardware_name(description: &Description) -> Option<String> {
+    let device = description.identity.as_ref()?.strip_prefix("block:")?;
+    named_below(&Path::new(SYSFS).join(device))
+}
+
+fn named_below(directory: &Path) -> Option<String> {
+    let read = |path: PathBuf| {
+        let text = std::fs::read_to_string(path).ok()?;
+        let text = text.trim();
+        (!text.is_empty()).then(|| text.to_owned())
+    };
+    let Some(partition) = read(directory.join("partition")) else {
+        return NAMES.iter().find_map(|name| read(directory.join(name)));
+    };
+    // A partition's directory lies in that of its disk; what leads to it is a link.
+    let disk = directory.canonicalize().ok()?.parent()?.to_owned();
+    let name = NAMES.iter().find_map(|name| read(disk.join(name)))?;
+    let start = read(directory.join("start"))?;
+    Some(format!("{name} partition {partition} at {start}"))
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use std::fs;
+
+    #[test]
+    fn a_disk_is_named_by_its_hardware_and_a_partition_by_its_disk() {
+        let directory = tempfile::tempdir().unwrap();
+        let disk = directory.path().join("devices/sda");
+        fs::create_dir_all(disk.join("sda2")).unwrap();
+        fs::create_dir_all(disk.join("device")).unwrap();
+        fs::write(disk.join("device/serial"), " S123 \n").unwrap();
+        assert_eq!(named_below(&disk).as_deref(), Some("S123"));
+        fs::write(disk.join("device/wwid"), "naa.5000c500a0b1c2d3\n").unwrap();
+        fs::write(disk.join("serial"), "\n").unwrap();
+        assert_eq!(named_below(&disk).as_deref(), Some("naa.5000c500a0b1c2d3"));
+        fs::write(disk.join("sda2/partition"), "2\n").unwrap();
+        fs::write(disk.join("sda2/start"), "2048\n").unwrap();
+        let link = directory.path().join("8:2");
+        std::os::unix::fs::symlink(disk.join("sda2"), &link).unwrap();
+        let name = "naa.5000c500a0b1c2d3 partition 2 at 2048";
+        assert_eq!(named_below(&link).as_deref(), Some(name));
+        assert_eq!(named_below(directory.path()), None);
+    }
+
+    #[test]
+    fn what_is_no_block_device_has_no_hardware() {
+        let memory = crate::MemoryBackend::new(1 << 20).unwrap();
+        assert_eq!(hardware_name(crate::Backend::description(&memory)), None);
+    }
+}

@@ -1,0 +1,143 @@
+//! The failure of a journal, on record in the state directory.
+//!
+//! Once a journal has failed its volumes go on without it, so what it holds of them is older than
+//! their disks from then on, even if it reads well tomorrow. A file named after the journal says
+//! so, and names these volumes: what the journal holds of others, which nobody served then, is
+//! still the newest there is.
+//!
+//! ```text
+//! failed at 1795329000 (seconds since 1970): input/output error
+//! volume vm
+//! volume database
+//! volumes 2
+//! ```
+//!
+//! A file without the last line, or with another number there, is about everything.
+
+use std::fs::File;
+use std::io::{self, ErrorKind, Write};
+use std::path::{Path, PathBuf};
+use std::time::SystemTime;
+
+/// The failure of a journal.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub(crate) struct Mark {
+    /// When and why, for people.
+    pub(crate) reason: String,
+    /// Whose records are void; `None` for everybody's.
+    pub(crate) volumes: Option<Vec<String>>,
+}
+
+impl Mark {
+    /// Whether what the journal holds of this volume is void.
+    pub(crate) fn voids(&self, volume: &str) -> bool {
+        self.volumes.as_ref().is_none_or(|names| names.iter().any(|name| name == volume))
+    }
+}
+
+/// Where the failure of the journal with this identity is on record.
+pub(crate) fn path_of(state_dir: &Path, journal: &str) -> PathBuf {
+    state_dir.join(format!("journal-{journal}.failed"))
+}
+
+/// Reads a mark; `None` where there is none.
+///
+/// # Errors
+/// When it is there and can't be read.
+pub(crate) fn read(path: &Path) -> io::Result<Option<Mark>> {
+    match std::fs::read(path) {
+        Ok(bytes) => Ok(Some(parse(&String::from_utf8_lossy(&bytes)))),
+        Err(error) if error.kind() == ErrorKind::NotFound => Ok(None),
+        Err(error) => Err(error),
+    }
+}
+
+fn parse(text: &str) -> Mark {
+    let reason = text.lines().next().unwrap_or_default().to_owned();
+    let lines = || text.lines().skip(1);
+    let names: Vec<String> =
+        lines().filter_map(|line| line.strip_prefix("volume ")).map(str::to_owned).collect();
+    let count = lines().last().and_then(|line| line.strip_prefix("volumes ")?.parse().ok());
+    let is_whole = text.ends_with('\n') && count == Some(names.len());
+    Mark { reason, volumes: is_whole.then_some(names) }
+}
+
+/// Puts a failure on record, beside what is on record already, and makes it durable together with
+/// its name.
+///
+/// # Errors
+/// When the directory can't be written.
+pub(crate) fn put(path: &Path, reason: &str, volumes: &[String]) -> io::Result<()> {
+    let now = SystemTime::now().duration_since(SystemTime::UNIX_EPOCH).unwrap_or_default();
+    let mut text = format!("failed at {} (seconds since 1970): {reason}\n", now.as_secs());
+    let mut names = volumes.to_vec();
+    let is_about_all = match read(path)? {
+        None => false,
+        Some(Mark { volumes: None, .. }) => true,
+        Some(Mark { volumes: Some(earlier), .. }) => {
+            names.extend(earlier);
+            false
+        }
+    };
+    names.sort();
+    names.dedup();
+    if !is_about_all {
+        names.iter().for_each(|name| text += &format!("volume {name}\n"));
+        text += &format!("volumes {}\n", names.len());
+    }
+    // Beside, and then in its place: half a mark would be about volumes that it is not about.
+    let beside = path.with_extension("failed.new");
+    let mut file = File::create(&beside)?;
+    file.write_all(text.as_bytes())?;
+    file.sync_all()?;
+    std::fs::rename(&beside, path)?;
+    match path.parent() {
+        Some(directory) => File::open(directory)?.sync_all(),
+        None => Ok(()),
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn names(names: &[&str]) -> Vec<String> {
+        names.iter().map(|&name| name.to_owned()).collect()
+    }
+
+    #[test]
+    fn a_failure_is_on_record_until_somebody_removes_it() {
+        let directory = tempfile::tempdir().unwrap();
+        let path = path_of(directory.path(), "abcd");
+        assert_eq!(read(&path).unwrap(), None);
+        put(&path, "input/output error", &names(&["b", "a volume"])).unwrap();
+        let mark = read(&path).unwrap().unwrap();
+        assert!(mark.reason.contains("input/output error"), "{mark:?}");
+        assert!(mark.voids("a volume") && mark.voids("b") && !mark.voids("volume"));
+        // A second failure forgets nothing of the first one.
+        put(&path, "no space", &names(&["c", "b"])).unwrap();
+        let mark = read(&path).unwrap().unwrap();
+        assert_eq!(mark.volumes, Some(names(&["a volume", "b", "c"])));
+        assert!(put(&directory.path().join("no/such"), "", &[]).is_err());
+    }
+
+    #[test]
+    fn a_mark_that_does_not_say_whom_it_is_about_is_about_everybody() {
+        for text in [
+            "failed at 1 (seconds since 1970): input/output error\n",
+            "",
+            "failed\nvolume a\nvolumes 2\n",
+            "failed\nvolume a\nvolumes 1",
+            "failed\nvolume a\n",
+        ] {
+            assert_eq!(parse(text).volumes, None, "{text:?}");
+            assert!(parse(text).voids("whoever"));
+        }
+        assert_eq!(parse("failed\nvolumes 0\n").volumes, Some(Vec::new()));
+        let directory = tempfile::tempdir().unwrap();
+        let path = path_of(directory.path(), "abcd");
+        std::fs::write(&path, "failed\n").unwrap();
+        put(&path, "again", &names(&["a"])).unwrap();
+        assert_eq!(read(&path).unwrap().unwrap().volumes, None, "the first one was");
+    }
+}

@@ -1,0 +1,149 @@
+//! What a journal holds, for people and for programs.
+
+use super::source::Source;
+use crate::client::table::lines;
+use crate::client::units;
+use crate::report::print;
+use comfy_table::{Table, presets};
+use forebay_format::journal::{Released, VolumeEntry};
+use serde_json::{Value, json};
+use std::process::ExitCode;
+
+/// `forebay rescue list`.
+pub(super) fn list(source: &Source, as_json: bool) -> anyhow::Result<ExitCode> {
+    print(&listed(source, as_json)).map(|()| ExitCode::SUCCESS)
+}
+
+/// `forebay rescue verify`.
+pub(super) fn verify(source: &Source, as_json: bool) -> anyhow::Result<ExitCode> {
+    print(&verified(source, as_json))?;
+    Ok(if source.is_whole() { ExitCode::SUCCESS } else { ExitCode::FAILURE })
+}
+
+pub(super) fn listed(source: &Source, as_json: bool) -> String {
+    if as_json { format!("{:#}\n", value(source)) } else { told(source) }
+}
+
+pub(super) fn verified(source: &Source, as_json: bool) -> String {
+    if as_json {
+        return format!("{:#}\n", value(source));
+    }
+    let verdict = if source.is_whole() { "whole" } else { "DAMAGED" };
+    let (name, count) = (source.name(), source.found.records.len());
+    format!("{name} is {verdict}: {count} records were read\n{}", notes(source))
+}
+
+fn released(volume: &VolumeEntry) -> &'static str {
+    match volume.guard.released {
+        Released::No => "no",
+        Released::Applied => "applied",
+        Released::Discarded => "discarded",
+    }
+}
+
+/// Which disk the volume's records are for, short.
+fn disk(volume: &VolumeEntry) -> String {
+    volume.identity[..8].iter().map(|byte| format!("{byte:02x}")).collect()
+}
+
+fn told(source: &Source) -> String {
+    let superblock = &source.found.superblock;
+    let mut text = format!(
+        "{}: journal {}, {}, generation {}, {}\n",
+        source.name(),
+        superblock.journal,
+        units::bytes(superblock.size_bytes),
+        superblock.generation(),
+        if superblock.clean { "clean" } else { "not closed" },
+    );
+    if source.volumes().is_empty() {
+        text += "no volumes\n";
+    } else {
+        let mut table = Table::new();
+        table.load_style(presets::NOTHING);
+        let header =
+            ["VOLUME", "DISK", "RELEASED", "NUMBER", "SIZE", "HELD", "ERASED", "LOST", "RECORDS"];
+        table.set_header(header);
+        for volume in source.volumes() {
+            let held = source.held(volume.number);
+            table.add_row([
+                volume.name.clone(),
+                disk(volume),
+                released(volume).to_owned(),
+                volume.number.to_string(),
+                units::bytes(volume.size_bytes),
+                units::bytes(held.write_bytes),
+                units::bytes(held.erased_bytes),
+                units::bytes(held.lost_bytes),
+                units::count(held.records as u64),
+            ]);
+        }
+        text += &lines(table, &[0, 1, 2]);
+    }
+    text + &notes(source)
+}
+
+/// A line for each thing that is not as it should be.
+fn notes(source: &Source) -> String {
+    let mut text = String::new();
+    for damage in &source.found.damage {
+        text += &format!("damage: {damage}\n");
+    }
+    for (copy, wrong) in source.copies.iter().enumerate() {
+        if let Some(wrong) = wrong {
+            text += &format!("note: copy {copy} of the superblock {wrong}; the other one counts\n");
+        }
+    }
+    if let Some(mark) = &source.mark {
+        let whose = match &mark.volumes {
+            None => "all volumes".to_owned(),
+            Some(names) => format!("volumes {}", names.join(", ")),
+        };
+        text += &format!(
+            "given up: {}; what it holds of {whose} is older than the disks\n",
+            mark.reason
+        );
+    }
+    text
+}
+
+fn value(source: &Source) -> Value {
+    let superblock = &source.found.superblock;
+    let volumes: Vec<Value> =
+        source.volumes().iter().map(|volume| value_of(source, volume)).collect();
+    let damage: Vec<String> = source.found.damage.iter().map(ToString::to_string).collect();
+    json!({
+        "name": source.name(),
+        "kind": "journal",
+        "id": superblock.journal.to_string(),
+        "state": if source.is_whole() { "whole" } else { "damaged" },
+        "size_bytes": superblock.size_bytes,
+        "generation": superblock.generation(),
+        "clean": superblock.clean,
+        "records": source.found.records.len(),
+        "damage": damage,
+        "superblock_copies": source.copies.iter().map(|wrong| match wrong {
+            None => "whole".to_owned(),
+            Some(wrong) => wrong.clone(),
+        }).collect::<Vec<_>>(),
+        "given_up": source.mark.as_ref().map(|mark| mark.reason.clone()),
+        "volumes": volumes,
+    })
+}
+
+fn value_of(source: &Source, volume: &VolumeEntry) -> Value {
+    let held = source.held(volume.number);
+    json!({
+        "name": volume.name,
+        "number": volume.number,
+        "size_bytes": volume.size_bytes,
+        "disk": disk(volume),
+        "samples": volume.guard.samples.valid.count_ones(),
+        "released": released(volume),
+        "given_up": source.is_given_up(&volume.name),
+        "records": held.records,
+        "held_bytes": held.write_bytes,
+        "erased_bytes": held.erased_bytes,
+        "lost_bytes": held.lost_bytes,
+    })
+}

@@ -1,0 +1,217 @@
+use super::*;
+
+const JOURNALS: [JournalState; 7] = [
+    JournalState::None,
+    JournalState::Empty,
+    JournalState::Clean,
+    JournalState::Records,
+    JournalState::Damaged,
+    JournalState::Abandoned,
+    JournalState::OtherVersion,
+];
+const VAULTS: [VaultState; 5] = [
+    VaultState::None,
+    VaultState::Empty,
+    VaultState::Whole,
+    VaultState::Incomplete,
+    VaultState::Damaged,
+];
+const DISKS: [DiskIdentity; 4] =
+    [DiskIdentity::Same, DiskIdentity::Renamed, DiskIdentity::Changed, DiskIdentity::Unknown];
+const BOTH: [bool; 2] = [false, true];
+
+/// Every combination there is.
+fn all() -> Vec<Inputs> {
+    let mut all = Vec::new();
+    for journal in JOURNALS {
+        for pool in [PoolState::New, PoolState::Adopted] {
+            for vault in VAULTS {
+                for disk in DISKS {
+                    for bits in 0..16 {
+                        let [clean_mark, accept_loss, accept_disk, each_write] =
+                            [0, 1, 2, 3].map(|bit| BOTH[bits >> bit & 1]);
+                        all.push(Inputs {
+                            journal,
+                            each_write,
+                            pool,
+                            vault,
+                            disk,
+                            clean_mark,
+                            accept_loss,
+                            accept_disk,
+                        });
+                    }
+                }
+            }
+        }
+    }
+    all
+}
+
+fn loads(inputs: Inputs) -> Vec<Source> {
+    match decide(inputs) {
+        Decision::Serve(sources) => sources,
+        _ => Vec::new(),
+    }
+}
+
+fn is_served(inputs: Inputs) -> bool {
+    matches!(decide(inputs), Decision::Serve(_))
+}
+
+/// The vault is one that the last server left.
+fn vault_counts(inputs: Inputs) -> bool {
+    !inputs.clean_mark && !matches!(inputs.vault, VaultState::None | VaultState::Empty)
+}
+
+fn pool_counts(inputs: Inputs) -> bool {
+    inputs.pool == PoolState::Adopted && !inputs.clean_mark
+}
+
+fn journal_counts(inputs: Inputs) -> bool {
+    matches!(inputs.journal, JournalState::Records | JournalState::Damaged)
+}
+
+#[test]
+fn every_combination_is_decided_by_the_rules() {
+    let all = all();
+    assert_eq!(all.len(), 7 * 2 * 5 * 4 * 16);
+    for inputs in all {
+        let decision = decide(inputs);
+        let is_known = matches!(inputs.disk, DiskIdentity::Same | DiskIdentity::Renamed);
+        let holds = vault_counts(inputs) || pool_counts(inputs) || journal_counts(inputs);
+        // A version that can't be read may hold anything.
+        let is_readable = inputs.journal != JournalState::OtherVersion;
+        assert_eq!(decision == Decision::Refuse(Refusal::OtherVersion), !is_readable, "{inputs:?}");
+        // Data stays away from a disk that is not known to be its own, and nothing else is
+        // quarantined.
+        let is_quarantined = is_readable && holds && !is_known && !inputs.accept_disk;
+        assert_eq!(decision == Decision::Quarantine, is_quarantined, "{inputs:?}");
+        // Nothing held, nothing in the way: served as it is.
+        let is_given_up = inputs.journal == JournalState::Abandoned;
+        if is_readable && !holds && !is_given_up {
+            assert_eq!(decision, Decision::Serve(Vec::new()), "{inputs:?}");
+        }
+        // A journal that was given up is not written again, but what is in memory is not thrown
+        // away for that.
+        if is_given_up && is_served(inputs) {
+            assert!(pool_counts(inputs), "{inputs:?}");
+        }
+    }
+}
+
+#[test]
+fn what_is_void_is_never_loaded() {
+    for inputs in all() {
+        let loads = loads(inputs);
+        let vault = loads.contains(&Source::Vault);
+        assert!(!vault || vault_counts(inputs), "{inputs:?}");
+        let pool = loads.contains(&Source::Pool);
+        assert!(!pool || pool_counts(inputs), "{inputs:?}");
+        let of_journal = [Source::Journal, Source::JournalAfterVault];
+        let journal = loads.iter().any(|source| of_journal.contains(source));
+        assert!(!journal || journal_counts(inputs), "{inputs:?}");
+    }
+}
+
+#[test]
+fn no_loss_is_passed_over_in_silence() {
+    for inputs in all().into_iter().filter(|inputs| !inputs.accept_loss) {
+        if pool_counts(inputs) {
+            continue;
+        }
+        if inputs.journal == JournalState::Damaged {
+            assert!(!is_served(inputs), "{inputs:?}");
+        }
+        let is_broken = matches!(inputs.vault, VaultState::Incomplete | VaultState::Damaged);
+        let has_all = inputs.each_write
+            && matches!(inputs.journal, JournalState::Records | JournalState::Empty);
+        if vault_counts(inputs) && is_broken && !has_all {
+            assert!(!is_served(inputs), "{inputs:?}");
+        }
+    }
+}
+
+#[test]
+fn the_operators_words_change_nothing_where_nothing_needs_them() {
+    for inputs in all() {
+        if is_served(inputs) {
+            let word = Inputs { accept_loss: true, ..inputs };
+            assert_eq!(decide(word), decide(inputs), "{inputs:?}");
+            let word = Inputs { accept_disk: true, ..inputs };
+            assert_eq!(decide(word), decide(inputs), "{inputs:?}");
+        }
+    }
+}
+
+/// Where the versions of one block are: the disk has one, and each source may have another, the
+/// later ones newer. Of all sources of the same moment these are the orders that can come about.
+struct Block {
+    before_vault: bool,
+    in_vault: bool,
+    after_vault: bool,
+    in_pool: bool,
+}
+
+#[test]
+fn no_block_is_served_older_than_the_newest_that_is_at_hand() {
+    for inputs in all().into_iter().filter(|inputs| is_served(*inputs)) {
+        for bits in 0..16 {
+            let [before_vault, in_vault, after_vault, in_pool] =
+                [0, 1, 2, 3].map(|bit| BOTH[bits >> bit & 1]);
+            let block = Block {
+                before_vault: before_vault && journal_counts(inputs),
+                in_vault: in_vault && vault_counts(inputs),
+                after_vault: after_vault && journal_counts(inputs) && vault_counts(inputs),
+                in_pool: in_pool && pool_counts(inputs),
+            };
+            check(inputs, &block);
+        }
+    }
+}
+
+fn check(inputs: Inputs, block: &Block) {
+    // What was not dirty when the vault was written whole was on the disk. Of a vault that has not
+    // come to its end this is known only where the journal has each write.
+    let is_whole = inputs.vault == VaultState::Whole && vault_counts(inputs);
+    let was_on_disk = is_whole && !block.in_vault && block.before_vault;
+    // A pool that was taken over lacks only what is on the disk.
+    let newest_recorded = match block {
+        Block { after_vault: true, .. } => 4,
+        Block { in_vault: true, .. } => 3,
+        Block { before_vault: true, .. } => 2,
+        _ => 0,
+    };
+    // Where the journal has each write, it has what is in the vault, or the disk does.
+    let in_journal_too = inputs.each_write && block.in_vault;
+    let disk = match (pool_counts(inputs), was_on_disk) {
+        _ if in_journal_too && inputs.journal == JournalState::Empty => 3,
+        (true, _) if !block.in_pool => newest_recorded,
+        (_, true) => 2,
+        _ => 0,
+    };
+    let mut served = disk;
+    for source in loads(inputs) {
+        match source {
+            Source::Journal => {
+                // Alone it is all of the journal.
+                let alone = !loads(inputs).contains(&Source::JournalAfterVault);
+                if block.before_vault {
+                    served = 2;
+                }
+                if in_journal_too {
+                    served = 3;
+                }
+                if alone && block.after_vault {
+                    served = 4;
+                }
+            }
+            Source::Vault if block.in_vault => served = 3,
+            Source::JournalAfterVault if block.after_vault => served = 4,
+            Source::Pool if block.in_pool => served = 5,
+            _ => {}
+        }
+    }
+    let newest = if block.in_pool { 5 } else { newest_recorded.max(disk) };
+    assert_eq!(served, newest, "{inputs:?}");
+}

@@ -1,0 +1,225 @@
+use super::super::{Admission, Entry, Told};
+use super::*;
+use crate::identity::samples_of;
+use forebay_format::journal::{Geometry, JOURNAL_BYTES_MIN, JournalId, RecordKind, places};
+use forebay_types::IoError;
+
+const SIZE: u64 = 1 << 30;
+const BUFFER: usize = 128 << 10;
+
+struct Lab {
+    log: Log<Vec<u8>, u32>,
+    volume: u16,
+    /// The samples that count on the device.
+    on_device: u64,
+    told: Vec<(u32, Told)>,
+}
+
+impl Lab {
+    fn new() -> Self {
+        let geometry = Geometry::for_size(JOURNAL_BYTES_MIN).unwrap();
+        let buffers = vec![vec![0; BUFFER]; 3];
+        let mut log = Log::format(JournalId([9; 16]), JOURNAL_BYTES_MIN, geometry, buffers);
+        let volume = log.add_volume("disk", SIZE, [4; 32]).unwrap();
+        log.attach_disk(volume, (SIZE, [4; 32], 0), Some(all()));
+        let mut lab = Self { log, volume, on_device: 0, told: Vec::new() };
+        lab.pump();
+        assert_eq!(lab.on_device, all().valid);
+        lab
+    }
+
+    /// Writes one thing, if there is one.
+    fn step(&mut self, result: Result<(), IoError>) -> bool {
+        let Some(write) = self.log.poll_write() else { return false };
+        if write.batch().is_none() && result.is_ok() {
+            let superblock = Superblock::decode(write.bytes()).unwrap();
+            self.on_device = superblock.volume(self.volume).unwrap().guard.samples.valid;
+        }
+        self.log.complete(write, result, &mut self.told);
+        true
+    }
+
+    fn pump(&mut self) {
+        while self.step(Ok(())) {}
+    }
+
+    fn touch(&mut self, at: usize, waiter: u32) -> bool {
+        let range = ByteRange::new(place(at) + 512, 512);
+        self.log.touch(self.volume, range, waiter)
+    }
+
+    fn record(&mut self, at: usize) {
+        let entry = Entry {
+            kind: RecordKind::Write,
+            volume: self.volume,
+            range: ByteRange::new(place(at) + 512, 512),
+        };
+        assert_eq!(self.log.admit(512, 0), Admission::Granted);
+        assert!(self.log.append(entry, [&[1; 512][..]].into_iter(), None));
+        self.pump();
+    }
+
+    /// A checkpoint; what is done while it is under way; and the samples at its end.
+    fn checkpoint(&mut self, meanwhile: impl FnOnce(&mut Self)) {
+        let checkpoint = self.log.begin_checkpoint().unwrap();
+        assert_eq!(checkpoint.volumes, [self.volume]);
+        meanwhile(self);
+        self.log.checkpointed(self.volume, Ok(()));
+        let (epoch, stale) = self.log.stale_places(self.volume);
+        self.log.sampled(self.volume, epoch, samples_at(&stale));
+        self.pump();
+    }
+}
+
+fn place(at: usize) -> u64 {
+    places(JournalId([9; 16]), 0, SIZE)[at]
+}
+
+/// Samples of a disk that can be read everywhere.
+fn all() -> Samples {
+    samples_at(&all_places(JournalId([9; 16]), 0, SIZE))
+}
+
+fn samples_at(places: &[Place]) -> Samples {
+    let block = [7; BLOCK_BYTES as usize];
+    samples_of(&places.iter().map(|place| (*place, Some(&block[..]))).collect::<Vec<_>>())
+}
+
+#[test]
+fn nothing_is_let_at_a_block_before_its_sample_is_durably_void() {
+    let mut lab = Lab::new();
+    let bytes_between = place(9) + BLOCK_BYTES;
+    assert!(lab.log.touch(lab.volume, ByteRange::new(bytes_between, 512), 1), "between two");
+    assert!(!lab.touch(9, 2));
+    assert!(!lab.touch(9, 3), "the first one's superblock is not durable yet");
+    assert_eq!(lab.told, []);
+    // While that superblock is on its way, another one comes, and has to wait for the next.
+    let write = lab.log.poll_write().unwrap();
+    assert!(!lab.touch(20, 4));
+    lab.log.complete(write, Ok(()), &mut lab.told);
+    assert_eq!(lab.told, [], "the other copy of the superblock still says that they count");
+    assert!(!lab.touch(9, 2) && !lab.touch(20, 5));
+    lab.pump();
+    let who: Vec<u32> = lab.told.iter().map(|(waiter, _)| *waiter).collect();
+    assert_eq!(who, [2, 3, 4, 2, 5]);
+    assert_eq!(lab.on_device, all().valid & !(1 << 9 | 1 << 20));
+    assert!(lab.touch(20, 4));
+}
+
+#[test]
+fn a_sample_counts_again_when_nothing_touched_it_for_two_checkpoints() {
+    let mut lab = Lab::new();
+    assert!(!lab.touch(9, 1));
+    lab.pump();
+    lab.record(9);
+    lab.checkpoint(|lab| {
+        assert!(!lab.touch(30, 2));
+        lab.pump();
+        lab.record(30);
+    });
+    // What went at 9 may be on its way still; 30 was touched since.
+    assert_eq!(lab.on_device, all().valid & !(1 << 9 | 1 << 30));
+    lab.checkpoint(|lab| lab.record(1));
+    assert_eq!(lab.on_device, all().valid & !(1 << 30));
+    lab.checkpoint(|_| {});
+    assert_eq!(lab.on_device, all().valid);
+}
+
+#[test]
+fn samples_that_come_late_count_as_far_as_it_is_known_what_was_touched_since() {
+    let mut lab = Lab::new();
+    for at in [9, 20, 30] {
+        assert!(!lab.touch(at, 0));
+    }
+    lab.pump();
+    lab.record(9);
+    lab.checkpoint(|_| {});
+    lab.record(9);
+    lab.log.begin_checkpoint().unwrap();
+    lab.log.checkpointed(lab.volume, Ok(()));
+    let (epoch, stale) = lab.log.stale_places(lab.volume);
+    let taken = samples_at(&stale);
+    let stale: Vec<usize> = stale.iter().map(|place| place.index).collect();
+    assert_eq!(stale, [20, 30], "the other one is still warm");
+    // The next one begins before they have come: what is touched now is known.
+    assert!(lab.touch(20, 0));
+    lab.record(20);
+    lab.log.begin_checkpoint().unwrap();
+    lab.log.sampled(lab.volume, epoch, taken);
+    lab.pump();
+    assert_eq!(lab.on_device, all().valid & !(1 << 9 | 1 << 20));
+    lab.log.checkpointed(lab.volume, Ok(()));
+    lab.record(20);
+    lab.log.begin_checkpoint().unwrap();
+    lab.log.sampled(lab.volume, epoch, taken);
+    lab.pump();
+    assert_eq!(lab.on_device, all().valid & !(1 << 9 | 1 << 20), "too late");
+}
+
+#[test]
+fn a_superblock_that_grows_samples_is_waited_for_even_before_it_is_written() {
+    let mut lab = Lab::new();
+    assert!(!lab.touch(9, 0));
+    lab.record(3);
+    lab.checkpoint(|_| {});
+    lab.record(3);
+    lab.told.clear();
+    lab.log.begin_checkpoint().unwrap();
+    lab.log.checkpointed(lab.volume, Ok(()));
+    lab.pump();
+    let (epoch, stale) = lab.log.stale_places(lab.volume);
+    lab.log.sampled(lab.volume, epoch, samples_at(&stale));
+    // The superblock in which 9 counts is on its way; should it be the last one that gets there,
+    // what is let at 9 now must not have been.
+    let write = lab.log.poll_write().unwrap();
+    assert!(!lab.touch(9, 1) && !lab.touch(9, 2));
+    lab.log.complete(write, Ok(()), &mut lab.told);
+    assert_eq!(lab.told, []);
+    assert!(!lab.touch(9, 3));
+    lab.pump();
+    assert_eq!(lab.told.len(), 3);
+    assert!(lab.touch(9, 1));
+}
+
+#[test]
+fn who_waits_for_a_superblock_of_a_log_that_fails_asks_again_and_goes_on() {
+    let mut lab = Lab::new();
+    assert!(!lab.touch(9, 1));
+    let write = lab.log.poll_write().unwrap();
+    assert!(!lab.touch(12, 2));
+    lab.log.complete(write, Err(IoError::Io), &mut lab.told);
+    assert_eq!(lab.told, [(1, Told::Room), (2, Told::Room)]);
+    assert!(lab.touch(9, 1), "its failure is on record before anything goes on without it");
+}
+
+#[test]
+fn a_disk_of_another_size_has_no_samples_yet() {
+    let mut lab = Lab::new();
+    lab.log.attach_disk(lab.volume, (2 * SIZE, [5; 32], 6), None);
+    lab.pump();
+    assert_eq!(lab.on_device, 0);
+    let volume = lab.log.superblock().volume(lab.volume).unwrap();
+    assert_eq!((volume.size_bytes, volume.identity, volume.guard.hardware), (2 * SIZE, [5; 32], 6));
+    assert_eq!(lab.log.places(lab.volume).last().unwrap().offset, 2 * SIZE - BLOCK_BYTES);
+}
+
+#[test]
+fn what_is_to_be_written_again_is_not_let_go_by_a_checkpoint_that_is_under_way() {
+    let mut lab = Lab::new();
+    lab.record(3);
+    lab.log.begin_checkpoint().unwrap();
+    lab.log.keep(lab.volume);
+    lab.log.checkpointed(lab.volume, Ok(()));
+    assert!(!lab.log.is_clean(lab.volume), "it may have been written before it was kept");
+    assert_eq!(lab.log.begin_checkpoint(), None);
+    lab.log.restored(lab.volume);
+    lab.checkpoint(|_| {});
+    assert!(lab.log.is_clean(lab.volume));
+    // One that was not under way misses nothing.
+    lab.record(3);
+    lab.log.keep(lab.volume);
+    lab.log.restored(lab.volume);
+    lab.checkpoint(|_| {});
+    assert!(lab.log.is_clean(lab.volume));
+    assert_eq!(lab.log.first_pending_record(), lab.log.next_record());
+}

@@ -1,0 +1,333 @@
+//! What a journal holds comes back to the disk that it is for, and to no other.
+
+use crate::journal::{
+    JOURNAL_BYTES, MIB, add_named, block, copy, journal_settings, memory, open, start,
+};
+use crate::server::{read_backend, settings};
+use forebay_backend::layers::{Gate, Kinds};
+use forebay_backend::{AlignedBuffer, Backend, Blocking, MemoryBackend};
+use forebay_runtime::{
+    Engine, Journal, JournalError, JournalSettings, Void, VolumeError, VolumeJournal,
+    VolumeSettings,
+};
+use forebay_types::{Durability, IoError, Mode};
+use std::sync::Arc;
+use std::time::Duration;
+
+/// A volume of this name and identity with a journal.
+fn volume(name: &str, disk: Arc<dyn Backend>, journal: &Arc<Journal>) -> VolumeSettings {
+    let journal = VolumeJournal {
+        journal: Arc::clone(journal),
+        durability: Durability::Ack,
+        identity: [name.as_bytes()[0]; 32],
+        accept_disk: false,
+    };
+    VolumeSettings { journal: Some(journal), ..settings(name, disk, Mode::WriteBack) }
+}
+
+#[test]
+fn a_journal_that_was_given_up_still_serves_those_who_did_not_go_on_without_it() {
+    let (a, b, journal) = (memory(8 * MIB), memory(8 * MIB), memory(JOURNAL_BYTES));
+    let first = start(Engine::Epoll);
+    let opened = open(&first, Arc::clone(&journal) as _);
+    add_named(&first, "a", Arc::clone(&a) as _, &opened, Durability::Ack);
+    add_named(&first, "b", Arc::clone(&b) as _, &opened, Durability::Ack);
+    first.client("a").write(0, &block(1)).unwrap();
+    first.client("b").write(0, &block(2)).unwrap();
+    let (a_then, b_then, journal_then) = (copy(&*a), copy(&*b), copy(&*journal));
+    first.stop();
+    let given_up = |names: &[&str], of: &dyn Backend| {
+        let names: Vec<String> = names.iter().map(|&name| name.to_owned()).collect();
+        JournalSettings {
+            is_abandoned: Box::new(move |_| Void::Volumes(names.clone())),
+            ..journal_settings(copy(of))
+        }
+    };
+    // It failed while only "a" was served.
+    let second = start(Engine::Epoll);
+    let opened = second.runtime.open_journal(given_up(&["a"], &*journal_then)).unwrap();
+    let error = second.runtime.add_volume(volume("a", a_then, &opened)).err().unwrap();
+    let is_given_up = matches!(error, VolumeError::Journal(JournalError::AbandonedFor { .. }));
+    assert!(is_given_up && error.to_string().contains("the newest there is of b"), "{error}");
+    add_named(&second, "b", b_then, &opened, Durability::Ack);
+    assert_eq!(second.client("b").read(0, 4096).unwrap(), block(2));
+    second.stop();
+    // It failed while both were: nothing in it is of use.
+    let third = start(Engine::Epoll);
+    let error = third.runtime.open_journal(given_up(&["a", "b"], &*journal_then)).err().unwrap();
+    assert!(matches!(error, JournalError::Abandoned { .. }), "{error}");
+    third.stop();
+}
+
+const DISK: u64 = 16 * MIB;
+
+/// A disk with something in every block.
+fn disk(seed: u64) -> Arc<MemoryBackend> {
+    let disk = memory(DISK);
+    fill(&*disk, seed);
+    disk
+}
+
+fn fill(disk: &dyn Backend, seed: u64) {
+    for at in 0..disk.description().size_bytes / 4096 {
+        put(disk, at * 4096, &block(seed << 32 | at));
+    }
+}
+
+fn put(disk: &dyn Backend, offset: u64, bytes: &[u8]) {
+    Blocking::new(disk).write(offset, &AlignedBuffer::from(bytes), true).unwrap();
+}
+
+/// Lets a volume `v` be written a little, and takes its power away. Returns the journal.
+fn write_and_die(disk: &Arc<MemoryBackend>) -> Arc<MemoryBackend> {
+    let journal = memory(JOURNAL_BYTES);
+    let server = start(Engine::Epoll);
+    let opened = open(&server, Arc::clone(&journal) as _);
+    // The disk takes nothing, so that it is left as it was.
+    let gate = Gate::new(Arc::clone(disk) as _);
+    gate.close(Kinds::WRITE);
+    let settings = VolumeSettings { mode: Mode::WriteBack, ..volume("v", gate.clone(), &opened) };
+    server.runtime.add_volume(settings).unwrap();
+    server.client("v").write(4096, &block(1)).unwrap();
+    let journal_then = copy(&*journal);
+    gate.open();
+    let disk_then = copy(&**disk);
+    server.stop();
+    put(&**disk, 0, &content(&*disk_then));
+    journal_then
+}
+
+fn content(of: &dyn Backend) -> Vec<u8> {
+    read_backend(of, 0, of.description().size_bytes)
+}
+
+/// Serves a disk as `v` with a copy of a journal. What clients find there, or why not.
+fn serve(
+    journal: &MemoryBackend,
+    change: impl FnOnce(VolumeSettings) -> VolumeSettings,
+    disk: Arc<dyn Backend>,
+) -> Result<Vec<u8>, String> {
+    let server = start(Engine::Epoll);
+    let opened = open(&server, copy(journal));
+    let len = disk.description().size_bytes;
+    let added = server.runtime.add_volume(change(volume("v", disk, &opened)));
+    let outcome = match added {
+        Ok(_) => Ok(server.client("v").read(0, len).unwrap()),
+        Err(error) => Err(error.to_string()),
+    };
+    server.stop();
+    outcome
+}
+
+fn as_it_is(settings: VolumeSettings) -> VolumeSettings {
+    settings
+}
+
+fn accepted(mut settings: VolumeSettings) -> VolumeSettings {
+    settings.journal.as_mut().unwrap().accept_disk = true;
+    settings
+}
+
+fn renamed(mut settings: VolumeSettings) -> VolumeSettings {
+    settings.journal.as_mut().unwrap().identity = [0xee; 32];
+    settings
+}
+
+/// What the disk has when the journal's one write is in its place.
+fn with_the_write(disk: &dyn Backend) -> Vec<u8> {
+    let mut bytes = content(disk);
+    bytes[4096..8192].copy_from_slice(&block(1));
+    bytes
+}
+
+fn assert_quarantined(journal: &MemoryBackend, other: &Arc<MemoryBackend>, why: &str) {
+    let before = content(&**other);
+    let error = serve(journal, as_it_is, Arc::clone(other) as _).unwrap_err();
+    assert!(error.contains("holds 4096 bytes of volume 'v'"), "{error}");
+    assert!(error.contains(why), "{error}");
+    for remedy in ["rescue apply", "rescue discard", "--accept-changed-disk v"] {
+        assert!(error.contains(remedy), "{error}");
+    }
+    assert!(content(&**other) == before, "nothing is written to it");
+}
+
+#[test]
+fn the_disk_that_was_left_is_served_again() {
+    let disk = disk(1);
+    let journal = write_and_die(&disk);
+    let expected = with_the_write(&*disk);
+    assert!(serve(&journal, as_it_is, disk).unwrap() == expected);
+}
+
+#[test]
+fn a_blank_disk_in_its_place_is_refused_and_what_is_held_is_kept() {
+    let disk = disk(1);
+    let journal = write_and_die(&disk);
+    assert_quarantined(&journal, &memory(DISK), "samples differ");
+    // Nothing was lost by the attempt: the right one is served.
+    let server = start(Engine::Epoll);
+    let opened = open(&server, Arc::clone(&journal) as _);
+    assert!(server.runtime.add_volume(volume("v", memory(DISK), &opened)).is_err());
+    server.stop();
+    let expected = with_the_write(&*disk);
+    assert!(serve(&journal, as_it_is, disk).unwrap() == expected);
+}
+
+#[test]
+fn a_restored_backup_is_refused_unless_the_operator_says_that_it_is_the_disk() {
+    let (disk, backup) = (disk(1), disk(2));
+    let journal = write_and_die(&disk);
+    assert_quarantined(&journal, &backup, "of 63 samples differ");
+    let expected = with_the_write(&*backup);
+    // The word is for one start: from then on this is the disk, also after a crash.
+    let server = start(Engine::Epoll);
+    let journal = copy(&*journal);
+    let opened = open(&server, Arc::clone(&journal) as _);
+    let gate = Gate::new(Arc::clone(&backup) as _);
+    gate.close(Kinds::WRITE);
+    server.runtime.add_volume(accepted(volume("v", gate.clone(), &opened))).unwrap();
+    let (journal_then, backup_then) = (copy(&*journal), copy(&*backup));
+    gate.open();
+    server.stop();
+    assert!(content(&*backup) == expected);
+    assert_quarantined(&journal_then, &disk, "samples differ");
+    assert!(serve(&journal_then, as_it_is, backup_then).unwrap() == expected);
+}
+
+#[test]
+fn a_snapshot_that_was_rolled_back_is_refused() {
+    let disk = disk(1);
+    let snapshot = copy(&*disk);
+    let server = start(Engine::Epoll);
+    let opened = open(&server, memory(JOURNAL_BYTES));
+    server.runtime.add_volume(volume("v", Arc::clone(&disk) as _, &opened)).unwrap();
+    let mut client = server.client("v");
+    for at in 0..DISK / 4096 {
+        // A tenth of it.
+        if at % 10 == 0 {
+            client.write(at * 4096, &block(at + 7)).unwrap();
+        }
+    }
+    drop(client);
+    server.stop();
+    let journal = write_and_die(&disk);
+    assert_quarantined(&journal, &snapshot, "samples differ");
+}
+
+#[test]
+fn a_disk_of_another_size_is_refused() {
+    let disk = disk(1);
+    let journal = write_and_die(&disk);
+    let larger = memory(2 * DISK);
+    put(&*larger, 0, &content(&*disk));
+    assert_quarantined(&journal, &larger, "another size");
+    let expected = with_the_write(&*larger);
+    assert!(serve(&journal, accepted, larger).unwrap() == expected);
+    // What can't be written can't be accepted either.
+    let error = serve(&journal, accepted, memory(4096)).unwrap_err();
+    assert!(error.contains("another size"), "{error}");
+}
+
+#[test]
+fn a_pair_of_disks_that_was_swapped_is_refused() {
+    let (a, b, journal) = (disk(1), disk(2), memory(JOURNAL_BYTES));
+    let first = start(Engine::Epoll);
+    let opened = open(&first, Arc::clone(&journal) as _);
+    for (name, disk) in [("a", &a), ("b", &b)] {
+        add_named(&first, name, Arc::clone(disk) as _, &opened, Durability::Ack);
+        first.client(name).write(4096, &block(9)).unwrap();
+    }
+    let (a_then, b_then, journal_then) = (copy(&*a), copy(&*b), copy(&*journal));
+    first.stop();
+    let second = start(Engine::Epoll);
+    let opened = open(&second, Arc::clone(&journal_then) as _);
+    for (name, disk) in [("a", &b_then), ("b", &a_then)] {
+        let added = second.runtime.add_volume(volume(name, Arc::clone(disk) as _, &opened));
+        let error = added.err().unwrap().to_string();
+        assert!(error.contains("samples differ"), "{error}");
+    }
+    for (name, disk) in [("a", &a_then), ("b", &b_then)] {
+        add_named(&second, name, Arc::clone(disk) as _, &opened, Durability::Ack);
+        assert_eq!(second.client(name).read(4096, 4096).unwrap(), block(9));
+    }
+    second.stop();
+}
+
+#[test]
+fn a_disk_that_moved_to_another_path_is_known_by_its_content() {
+    let disk = disk(1);
+    let journal = write_and_die(&disk);
+    let expected = with_the_write(&*disk);
+    assert!(serve(&journal, renamed, disk).unwrap() == expected);
+    // A blank one tells nothing of itself.
+    let blank = memory(DISK);
+    let journal = write_and_die(&blank);
+    let error = serve(&journal, renamed, Arc::clone(&blank) as _).unwrap_err();
+    assert!(error.contains("another name") && error.contains("samples the same"), "{error}");
+    let expected = with_the_write(&*blank);
+    assert!(serve(&journal, as_it_is, blank).unwrap() == expected);
+}
+
+#[test]
+fn a_disk_is_known_after_checkpoints_as_well() {
+    let (disk, journal) = (memory(32 * MIB), memory(34 * MIB));
+    fill(&*disk, 3);
+    let server = start(Engine::Epoll);
+    let opened = open(&server, Arc::clone(&journal) as _);
+    server.runtime.add_volume(volume("v", Arc::clone(&disk) as _, &opened)).unwrap();
+    let mut client = server.client("v");
+    // The same fifth of the disk over and over: elsewhere it stays as it was, and samples count.
+    for at in 0..20_000_u64 {
+        client.write(at * 7919 % 1600 * 4096, &block(at)).unwrap();
+    }
+    let checkpoints = opened.status().usage.checkpoints;
+    assert!(checkpoints > 1, "{checkpoints}");
+    client.write(4096, &block(1)).unwrap();
+    // In this order: a checkpoint that ends meanwhile is in neither, or on the disk alone.
+    let (journal_then, disk_then) = (copy(&*journal), copy(&*disk));
+    let expected = client.read(0, 32 * MIB).unwrap();
+    drop(client);
+    server.stop();
+    let other = memory(32 * MIB);
+    let error = serve(&journal_then, as_it_is, other).unwrap_err();
+    assert!(error.contains("samples differ"), "{error}");
+    assert!(serve(&journal_then, as_it_is, disk_then).unwrap() == expected);
+}
+
+#[test]
+fn what_a_disk_may_have_lost_in_a_failed_flush_is_written_again_from_the_journal() {
+    let (disk, journal) = (disk(1), memory(JOURNAL_BYTES));
+    let gate = Gate::new(Arc::clone(&disk) as _);
+    let server = start(Engine::Epoll);
+    let opened = open(&server, Arc::clone(&journal) as _);
+    server.runtime.add_volume(volume("v", gate.clone(), &opened)).unwrap();
+    let before = content(&*disk);
+    let mut client = server.client("v");
+    for at in [1, 100, 2000] {
+        client.write(at * 4096, &block(at)).unwrap();
+    }
+    gate.close(Kinds::FLUSH);
+    std::thread::scope(|scope| {
+        let flushing = scope.spawn(|| server.runtime.flush_volume("v", |_| {}));
+        assert!(gate.wait_held(1, Duration::from_secs(10)));
+        gate.fail_all(IoError::Io);
+        gate.open();
+        let error = flushing.join().unwrap().unwrap_err();
+        assert!(matches!(error, VolumeError::FlushFailed { .. }), "{error}");
+    });
+    assert_eq!(content(&*disk)[4096..8192], block(1), "it was written");
+    // And is lost with the disk's cache; the pool has it, clean.
+    put(&*disk, 0, &before);
+    drop(client);
+    server.runtime.trust_volume("v", |_| {}).unwrap();
+    for at in [1, 100, 2000] {
+        assert_eq!(read_backend(&*disk, at * 4096, 4096), block(at), "{at}");
+    }
+    let mut client = server.client("v");
+    assert_eq!(client.read(100 * 4096, 4096).unwrap(), block(100));
+    client.write(4096, &block(7)).unwrap();
+    client.flush().unwrap();
+    drop(client);
+    server.stop();
+    assert_eq!(read_backend(&*disk, 4096, 4096), block(7));
+}
