@@ -264,6 +264,8 @@ impl<B: AsRef<[u8]> + AsMut<[u8]>, W> Log<B, W> {
     /// When its records must be brought to the disks first.
     pub fn resume(found: &crate::Found, buffers: Vec<B>) -> Result<Self, LogError> {
         let mut superblock = found.superblock.clone();
+        // Numbers are not used again, so the records of those that were released stay void.
+        superblock.volumes.retain(VolumeEntry::counts);
         superblock.clean = false;
         let generation = superblock.generation() + 1;
         let batch = found.next_batch;
@@ -602,11 +604,9 @@ impl<B: AsRef<[u8]> + AsMut<[u8]>, W> Log<B, W> {
                 let copy = self.superblock.sequence as usize % COPIES;
                 self.durable_first_segments[copy] = first_segment;
                 self.superblock_written(told);
-                // What one copy says may be lost with it.
-                if self.must_hold() || self.superblock_stale > 0 {
-                    self.guards.postpone();
-                } else {
-                    told.extend(self.guards.durable().map(|waiter| (waiter, Told::Room)));
+                if self.superblock_stale == 0 && !self.must_hold() {
+                    let waiting = self.guards.durable(&self.superblock);
+                    told.extend(waiting.map(|waiter| (waiter, Told::Room)));
                 }
             }
             Writing::Batch { header, mut waiters, mut records } => {

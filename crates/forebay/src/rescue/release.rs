@@ -45,12 +45,20 @@ pub(super) fn discard(arguments: &DiscardArguments) -> anyhow::Result<()> {
 }
 
 /// Marks a volume's records as void. The superblock that says so is written in place of the older
-/// of the two copies, so that the newer one is there until this one is.
+/// of the two copies first, so that the newer one is there until this one is; then in place of the
+/// other, as either may be lost later.
 pub(super) fn release(source: &Source, number: u16, how: Released) -> anyhow::Result<()> {
     let mut superblock = source.found.superblock.clone();
-    superblock.sequence += 1;
     let volume = superblock.volumes.iter_mut().find(|volume| volume.number == number);
     volume.expect("it was found in this superblock").guard.released = how;
+    for _ in 0..2 {
+        superblock.sequence += 1;
+        write(source, &superblock)?;
+    }
+    Ok(())
+}
+
+fn write(source: &Source, superblock: &Superblock) -> anyhow::Result<()> {
     let device = Blocking::new(&*source.backend);
     let position = superblock.position();
     let failed = || format!("{}: the volume's records can't be marked as done", source.name());
@@ -59,7 +67,7 @@ pub(super) fn release(source: &Source, number: u16, how: Released) -> anyhow::Re
     device.flush().with_context(failed)?;
     let mut back = AlignedBuffer::new(SUPERBLOCK_BYTES);
     device.read(position, &mut back).with_context(failed)?;
-    if Superblock::decode(&back) != Ok(superblock) {
+    if Superblock::decode(&back).as_ref() != Ok(superblock) {
         bail!("{}: what was written reads differently; the device can't be trusted", source.name());
     }
     Ok(())

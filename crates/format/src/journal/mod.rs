@@ -42,7 +42,7 @@
 //!
 //! **Guard.** With each volume the superblock keeps sums of up to 64 blocks of its disk, at places
 //! that journal and volume determine, and which of them count: those that no write was let at
-//! since they were read, by a superblock that is durable before the write. A block that counts,
+//! since they were read, by superblocks that are durable before the write. A block that counts,
 //! that no record covers and that differs was changed by somebody else. Beside it stands
 //! whether the volume's records have been applied or discarded by hand: then they are void.
 

@@ -1,7 +1,7 @@
 //! Which samples of a volume's disk count: the part of the log that knows when a block may change.
 //!
 //! A sample counts as long as nothing was let at its block. Before the first write or erase that
-//! touches it goes anywhere, a superblock in which the sample does not count is durable. So after a
+//! touches it goes anywhere, superblocks in which the sample does not count are durable. So after a
 //! crash a block that counts and differs was changed by somebody else, whatever was on its way.
 //!
 //! Blocks whose samples don't count are sampled anew when a checkpoint of the volume has ended,
@@ -26,9 +26,9 @@ struct Watch {
     touched: u64,
     /// Touched between the beginnings of the two newest checkpoints.
     before: u64,
-    /// Those that count in the superblock on the device.
+    /// Those that count in a superblock on the device.
     durable: u64,
-    /// Those that count in the superblock that is being written.
+    /// Those that count in a copy that was begun since both were the same.
     writing: u64,
     /// Counts the beginnings of checkpoints.
     epoch: u64,
@@ -47,10 +47,8 @@ impl Watch {
 #[derive(Debug)]
 pub(super) struct Guards<W> {
     watches: Vec<Watch>,
-    /// They wait for a superblock that is not being written yet.
+    /// They wait until all copies of the superblock are durable as it is.
     waiting: Vec<W>,
-    /// They wait for the one that is.
-    next: Vec<W>,
     /// Volumes of which the checkpoint under way says nothing.
     missing: Vec<u16>,
 }
@@ -58,8 +56,8 @@ pub(super) struct Guards<W> {
 impl<W> Guards<W> {
     /// For a superblock that is on its device, or of which nothing is.
     pub(super) fn new(superblock: &Superblock) -> Self {
-        let (watches, waiting, next, missing) = Default::default();
-        let mut guards = Self { watches, waiting, next, missing };
+        let (watches, waiting, missing) = Default::default();
+        let mut guards = Self { watches, waiting, missing };
         for volume in &superblock.volumes {
             guards.add(superblock, volume.number);
             let durable = volume.guard.samples.valid;
@@ -106,30 +104,27 @@ impl<W> Guards<W> {
         }
     }
 
-    /// A superblock is on its way.
+    /// A copy of the superblock is on its way.
     pub(super) fn written(&mut self, superblock: &Superblock) {
         for watch in &mut self.watches {
             let volume = superblock.volume(watch.number);
-            watch.writing = volume.map_or(0, |volume| volume.guard.samples.valid);
+            watch.writing |= volume.map_or(0, |volume| volume.guard.samples.valid);
         }
-        self.next.append(&mut self.waiting);
     }
 
-    /// It is durable. Returns who waited for it.
-    pub(super) fn durable(&mut self) -> impl Iterator<Item = W> + '_ {
-        self.watches.iter_mut().for_each(|watch| watch.durable = watch.writing);
-        self.next.drain(..)
-    }
-
-    /// It is durable on one device of two, or in one copy of two, and that may not be relied on
-    /// yet: there is going to be another one.
-    pub(super) fn postpone(&mut self) {
-        self.waiting.append(&mut self.next);
+    /// All copies say the same, durably. Returns who waited for it.
+    pub(super) fn durable(&mut self, superblock: &Superblock) -> impl Iterator<Item = W> + '_ {
+        for watch in &mut self.watches {
+            let volume = superblock.volume(watch.number);
+            watch.durable = volume.map_or(0, |volume| volume.guard.samples.valid);
+            watch.writing = 0;
+        }
+        self.waiting.drain(..)
     }
 
     /// The log has failed. Returns who waited.
     pub(super) fn fail(&mut self) -> impl Iterator<Item = W> + '_ {
-        self.next.drain(..).chain(self.waiting.drain(..))
+        self.waiting.drain(..)
     }
 }
 
@@ -156,7 +151,8 @@ impl<B: AsRef<[u8]> + AsMut<[u8]>, W> Log<B, W> {
         }
         *valid &= !bits;
         self.guards.waiting.push(waiter);
-        if in_memory != 0 || self.superblock_stale == 0 {
+        // Otherwise the word that it does not count is on its way already.
+        if in_memory != 0 {
             self.change_superblock();
         }
         false
