@@ -348,7 +348,7 @@ mod tests {
         for bits in 0..64u8 {
             let bit = |at: u8| bits >> at & 1;
             let (valid, dirty, filling) = (bit(0), bit(1), bit(2));
-            let flags = bit(3) * DETACHED | bit(4) * crate::meta::MARK;
+            let flags = (bit(3) * DETACHED) | (bit(4) * crate::meta::MARK);
             let mut line = line(valid, dirty, filling, flags);
             let named = bit(5) != 0;
             if !named {
