@@ -158,4 +158,58 @@ mod tests {
         assert_eq!(look(&mut found, None), Repair::Lost { sectors: 0x0f });
         assert_eq!(found, line);
     }
+
+    /// Damages `count` distinct bytes, in a group of a sealed line and its parity, at random.
+    fn damage(numbers: &mut u64, found: (&mut Line, &mut LineParity), group: usize, count: usize) {
+        let mut below = |limit: u64| {
+            // SplitMix64.
+            *numbers = numbers.wrapping_add(0x9e37_79b9_7f4a_7c15);
+            let x = (*numbers ^ (*numbers >> 30)).wrapping_mul(0xbf58_476d_1ce4_e5b9);
+            let x = (x ^ (x >> 27)).wrapping_mul(0x94d0_49bb_1331_11eb);
+            ((u128::from(x ^ (x >> 31)) * u128::from(limit)) >> 64) as usize
+        };
+        let mut places: [usize; 76] = std::array::from_fn(|at| at);
+        for at in 0..count {
+            places.swap(at, at + below(76 - at as u64));
+            let change = 1 + below(255) as u8;
+            match places[at].checked_sub(64) {
+                None => found.0[group * 64 + places[at]] ^= change,
+                Some(byte) => found.1[group / 8 * 96 + 8 * byte + group % 8] ^= change,
+            }
+        }
+    }
+
+    #[test]
+    #[ignore = "takes minutes in a debug build"]
+    fn slow_millions_of_patterns_in_every_group_are_corrected_or_told() {
+        let line: Line = std::array::from_fn(|at| ((at * at) >> 3) as u8);
+        let (expected, parity) = sealed(&line, 0xff);
+        let code = Code::detect();
+        let mut numbers = 42;
+        for count in 1..=20 {
+            let (mut intact, mut corrected, mut lost) = (0u64, 0u64, 0u64);
+            for round in 0..500_000 {
+                let (mut bad, mut bad_parity) = (line, parity);
+                damage(&mut numbers, (&mut bad, &mut bad_parity), round % 64, count);
+                let before = bad;
+                let seed = seed(3, 80);
+                match code.repair_sealed(&mut bad, Some(&bad_parity), 0xff, seed, expected) {
+                    Repair::Intact => {
+                        intact += 1;
+                        assert!(before == line, "only the parity was damaged");
+                    }
+                    Repair::Corrected => {
+                        corrected += 1;
+                        assert!(bad == line, "whatever is called corrected is right");
+                    }
+                    Repair::Lost { sectors } => {
+                        lost += 1;
+                        assert!(count > 6 && bad == before && sectors == 1 << (round % 64 / 8));
+                    }
+                }
+            }
+            let found = format!("{intact} in parity alone, {corrected} corrected, {lost} told");
+            println!("{count:>2} wrong bytes: {found}");
+        }
+    }
 }
