@@ -18,6 +18,7 @@ mod description;
 mod error;
 mod journal;
 pub mod paths;
+mod patrol;
 mod power;
 mod request;
 mod status;
@@ -27,6 +28,7 @@ pub use client::{Client, ClientError};
 pub use description::openapi;
 pub use error::{ErrorBody, ErrorKind, Problem};
 pub use journal::{JournalFigures, JournalState, JournalStatus, UnservedWrites};
+pub use patrol::{Damage, PatrolStatus};
 pub use power::{PowerStatus, SupplyStatus};
 pub use request::{AddVolume, Done, Event, Progress, VolumeSettings};
 pub use status::{

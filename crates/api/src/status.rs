@@ -1,7 +1,7 @@
 //! What the server tells about itself and its volumes. All counters count from the start of the
 //! server, or from when the volume was added, and never go back.
 
-use crate::{JournalStatus, PowerStatus};
+use crate::{Damage, JournalStatus, PatrolStatus, PowerStatus};
 use serde::{Deserialize, Serialize};
 use std::{collections::BTreeMap, fmt};
 use utoipa::ToSchema;
@@ -60,6 +60,9 @@ pub struct Status {
     pub workers: u32,
     /// Memory of the cache.
     pub memory: Memory,
+    /// What watches over that memory, and what it has found.
+    #[serde(default)]
+    pub patrol: PatrolStatus,
     /// NBD connections that are open.
     pub connections: u64,
     /// Where NBD clients connect, with the ports that the system chose: `tcp:[::]:10809`.
@@ -164,6 +167,9 @@ pub struct VolumeStatus {
     pub cached_bytes: u64,
     /// How much of that is not on the disk yet.
     pub dirty_bytes: u64,
+    /// Damage to its lines in memory.
+    #[serde(default)]
+    pub damage: Damage,
     /// What it has done.
     pub counters: Counters,
     /// How long it took.

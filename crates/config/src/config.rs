@@ -1,7 +1,7 @@
 //! The whole configuration: options over file over defaults, checked, and read again on demand.
 
 use crate::{
-    ConfigError, ConfigResult, IoEngine, KeeperMode, Listen, LogLevel, MemorySetting, Mistake,
+    ConfigError, ConfigResult, Ecc, IoEngine, KeeperMode, Listen, LogLevel, MemorySetting, Mistake,
     Settings, TlsSettings, UpsSettings, VolumeSpec, Workers, layer::check_unique, parse_toml,
 };
 use forebay_types::limits;
@@ -55,6 +55,8 @@ pub struct Config {
     pub io: IoEngine,
     /// Who holds the pool's memory.
     pub keeper: KeeperMode,
+    /// How damage to memory is noticed and undone.
+    pub ecc: Ecc,
     /// Encryption of connections.
     pub tls: TlsSettings,
     /// The supplies that bridge a power failure.
@@ -98,6 +100,7 @@ impl Config {
             workers: settings.workers.unwrap_or_default(),
             io: settings.io.unwrap_or_default(),
             keeper: settings.keeper.unwrap_or_default(),
+            ecc: settings.ecc.unwrap_or_default(),
             tls,
             ups,
             log: settings.log.unwrap_or_default(),

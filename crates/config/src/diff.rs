@@ -88,6 +88,7 @@ pub fn diff(old: &Config, new: &Config) -> Vec<Change> {
         ("workers", both(&|config| config.workers.to_string())),
         ("io", both(&|config| config.io.to_string())),
         ("keeper", both(&|config| config.keeper.to_string())),
+        ("ecc", both(&|config| config.ecc.to_string())),
         ("tls", both(&|config| config.tls.mode.to_string())),
         ("tls-cert", both(&|config| path(&config.tls.cert))),
         ("tls-key", both(&|config| path(&config.tls.key))),

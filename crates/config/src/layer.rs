@@ -1,7 +1,7 @@
 //! What one source of settings says: the configuration file, or the options of the command line.
 
 use crate::{
-    ConfigError, ConfigResult, IoEngine, KeeperMode, Listen, LogLevel, MemorySetting, Mistake,
+    ConfigError, ConfigResult, Ecc, IoEngine, KeeperMode, Listen, LogLevel, MemorySetting, Mistake,
     TlsMode, UpsWords, VolumeSpec, Workers,
 };
 use std::{collections::HashSet, fmt, path::PathBuf};
@@ -21,6 +21,8 @@ pub struct Settings {
     pub io: Option<IoEngine>,
     /// Who holds the pool's memory.
     pub keeper: Option<KeeperMode>,
+    /// How damage to memory is noticed and undone.
+    pub ecc: Option<Ecc>,
     /// How much is logged.
     pub log: Option<LogLevel>,
     /// Whether connections are encrypted.
@@ -54,6 +56,7 @@ impl Settings {
             workers: self.workers.or(below.workers),
             io: self.io.or(below.io),
             keeper: self.keeper.or(below.keeper),
+            ecc: self.ecc.or(below.ecc),
             log: self.log.or(below.log),
             tls: self.tls.or(below.tls),
             tls_cert: self.tls_cert.or(below.tls_cert),
@@ -94,6 +97,7 @@ impl fmt::Display for Settings {
             ("workers", self.workers.map(|value| value.to_string())),
             ("io", self.io.map(|value| value.to_string())),
             ("keeper", self.keeper.map(|value| value.to_string())),
+            ("ecc", self.ecc.map(|value| value.to_string())),
             ("log", self.log.map(|value| value.to_string())),
             ("tls", self.tls.map(|value| value.to_string())),
             ("tls-cert", path(&self.tls_cert)),

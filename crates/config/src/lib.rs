@@ -34,7 +34,7 @@ pub use listen::{Listen, UNIX_PATH_BYTES_MAX};
 pub use memory::{AUTO_BYTES_MIN, MACHINE_BYTES_MIN, MemInfo, MemoryError, SYSTEM_BYTES_MIN};
 pub use protection::Protection;
 pub use settings::{
-    IoEngine, KeeperMode, LogLevel, MemorySetting, TlsMode, TlsSettings, WORKERS_MAX, Workers,
+    Ecc, IoEngine, KeeperMode, LogLevel, MemorySetting, TlsMode, TlsSettings, WORKERS_MAX, Workers,
 };
 pub use spec::parse_volume_spec;
 pub use ups::{Percent, Seconds, Secret, Supply, SupplyPlace, UpsSettings, UpsWords};

@@ -114,6 +114,19 @@ words! {
 }
 
 words! {
+    /// How damage to memory is noticed and undone.
+    pub enum Ecc("protection of memory") {
+        /// By checksums, and for dirty data by parity as well.
+        #[default]
+        Parity = "parity",
+        /// By checksums: damage is noticed, and dirty data can't be corrected.
+        Checksum = "checksum",
+        /// Not at all.
+        Off = "off",
+    }
+}
+
+words! {
     /// How much is written to the log.
     pub enum LogLevel("log level") {
         /// What went wrong and needs someone.

@@ -3,7 +3,8 @@
 
 use crate::{Manager, ProgressFn};
 use forebay_api::{
-    ErrorKind, JournalFigures, JournalStatus, Memory, Problem, Progress, Status, VolumeStatus,
+    ErrorKind, JournalFigures, JournalStatus, Memory, PatrolStatus, Problem, Progress, Status,
+    VolumeStatus,
 };
 use forebay_config::{VolumeChange, VolumeSpec};
 use std::sync::{Condvar, Mutex, MutexGuard, PoisonError};
@@ -147,6 +148,7 @@ impl Manager for FakeManager {
                 dirty_bytes,
                 metadata_bytes: 4 << 20,
             },
+            patrol: PatrolStatus { ecc: "parity".into(), ..PatrolStatus::default() },
             connections: 3,
             listeners: vec!["tcp:[::1]:10809".into()],
             volumes,

@@ -30,6 +30,7 @@ mod checksum;
 mod decode;
 mod field;
 mod kernels;
+mod seal;
 #[cfg(test)]
 mod tests;
 
@@ -37,6 +38,7 @@ use forebay_types::{LINE_BYTES, SECTOR_BYTES, SECTORS_PER_LINE};
 
 pub use checksum::{checksum, checksum_sectors, seed};
 use kernels::{Kernel, SCALAR};
+pub use seal::{Repair, seal};
 
 /// Data that is protected together: up to [`CORRECTABLE_BYTES`] of it may be wrong.
 pub const GROUP_BYTES: usize = 64;

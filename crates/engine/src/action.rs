@@ -6,7 +6,7 @@
 //! starts and reports back through [`crate::Shard::complete`]; and answers to parts of requests.
 
 use crate::key::mask_runs;
-use crate::{LineKey, Slot};
+use crate::{LineKey, Seal, Slot};
 use forebay_types::{ByteRange, IoError, IoResult, SECTOR_BYTES, VolumeId};
 
 /// Names a part of a client's request; made and understood by the driver alone.
@@ -96,6 +96,14 @@ pub enum MemoryStep {
         /// Bytes to copy.
         len: u32,
     },
+    /// Look at a sealed line before it changes, put right what can be, and tell the shard with
+    /// [`crate::Shard::damaged`] if anything was wrong.
+    Verify {
+        /// The line as it was before the change.
+        seal: Seal,
+        /// The sectors that the change keeps: only a verdict on those counts.
+        kept: u8,
+    },
 }
 
 impl MemoryStep {
@@ -143,6 +151,11 @@ pub struct IoAction {
     pub segments: Vec<Segment>,
     /// The part whose private memory the segments mean.
     pub part: Option<PartId>,
+    /// The sealed lines among the segments of a write of dirty data. The driver looks at them
+    /// before it starts the write, puts right what can be, and tells the shard with
+    /// [`crate::Shard::damaged`]. A write of sectors that are lost is not started but completed
+    /// with an error.
+    pub seals: Vec<Seal>,
 }
 
 /// What the journal is told.

@@ -70,6 +70,26 @@ impl SlotSet {
         })
     }
 
+    /// The first slot from `from` on that is in both sets.
+    pub(crate) fn next_common(&self, other: &Self, from: Slot) -> Option<Slot> {
+        let (first, start) = (from as usize / 64, from as usize / 64 / 64);
+        let common = |word: usize| self.words[word] & other.words[word];
+        let behind = |word: usize| if word == first { !0 << (from % 64) } else { !0 };
+        for at in start..self.summary.len().min(other.summary.len()) {
+            for bit in ones(self.summary[at] & other.summary[at]) {
+                let word = at * 64 + bit;
+                if word < first {
+                    continue;
+                }
+                let found = common(word) & behind(word);
+                if found != 0 {
+                    return Some((word * 64) as Slot + found.trailing_zeros());
+                }
+            }
+        }
+        None
+    }
+
     pub(crate) const fn metadata_bytes(&self) -> usize {
         (self.words.len() + self.summary.len()) * size_of::<u64>()
     }
@@ -106,6 +126,22 @@ mod tests {
                 prop_assert_eq!(set.len(), oracle.len());
             }
             prop_assert!(set.iter().eq(oracle.iter().copied()));
+        }
+
+        #[test]
+        fn the_next_common_slot_is_that_of_two_sets(
+            ours in prop::collection::btree_set(0u32..9000, 0..300),
+            theirs in prop::collection::btree_set(0u32..9000, 0..300), from in 0u32..9000,
+        ) {
+            let fill = |of: &BTreeSet<u32>| {
+                let mut set = SlotSet::new(9000);
+                of.iter().for_each(|&slot| { set.insert(slot); });
+                set
+            };
+            let found = fill(&ours).next_common(&fill(&theirs), from);
+            prop_assert_eq!(found, ours.intersection(&theirs).copied().find(|&slot| slot >= from));
+            prop_assert_eq!(fill(&ours).next_common(&fill(&ours), from),
+                ours.range(from..).next().copied());
         }
     }
 }

@@ -3,7 +3,7 @@
 use crate::flight::{Op, OpKind, OpLine, WaitFor};
 use crate::meta::{DETACHED, LineTable, NO_SLOT};
 use crate::sabotage::PlantedBug;
-use crate::{Answer, IoId, Note, Outbox, Outcome, Shard};
+use crate::{Answer, IoId, Note, Outbox, Outcome, Shard, Slot};
 use forebay_types::IoResult;
 
 impl<M: LineTable> Shard<M> {
@@ -16,11 +16,13 @@ impl<M: LineTable> Shard<M> {
         match op.kind {
             OpKind::Fill => {
                 state.counters.fill_errors += u64::from(!ok);
-                self.each_slot(&op, |shard, line| shard.filled(line, ok));
+                self.each_slot(&op, |shard, line| shard.filled(line, ok, out));
             }
             OpKind::WriteThrough => {
                 state.counters.write_errors += u64::from(!ok);
-                self.each_slot(&op, |shard, line| shard.filled(line, ok));
+                self.regain(&op, ok);
+                self.each_slot(&op, |shard, line| shard.filled(line, ok, out));
+                self.drop_regained(&op);
             }
             OpKind::Destage => {
                 state.destaging -= 1;
@@ -31,7 +33,7 @@ impl<M: LineTable> Shard<M> {
                 state.counters.destage_errors += u64::from(!ok);
                 self.each_slot(&op, |shard, line| shard.destaged_part(line, ok));
             }
-            OpKind::Erase => self.each_slot(&op, |shard, line| shard.erased(line, ok)),
+            OpKind::Erase => self.each_slot(&op, |shard, line| shard.erased(line, ok, out)),
             OpKind::DirectRead => {}
         }
         if let (Some(part), Some((kind, range)), true) = (op.part, op.note.clone(), ok) {
@@ -64,15 +66,40 @@ impl<M: LineTable> Shard<M> {
     }
 
     /// The sectors hold what the disk holds, or nothing.
-    fn filled(&mut self, line: &OpLine, ok: bool) {
+    fn filled(&mut self, line: &OpLine, ok: bool, out: &mut Outbox) {
         let too_much = self.is_planted(PlantedBug::FillMarksTooMuch);
-        let meta = self.slots.get_mut(line.slot);
+        let meta = *self.slots.get(line.slot);
         if meta.has(DETACHED) {
             // A payload that was written from the pool and is not kept there.
         } else if ok {
-            meta.valid |= if too_much { 0xff } else { line.mask };
-        } else if meta.valid == 0 {
+            let filled = if too_much { 0xff } else { line.mask };
+            if line.mask != 0 {
+                self.verify_before(line.slot, filled, out);
+                self.slots.change(line.slot, meta.valid | filled);
+            }
+        } else if meta.valid == 0 && meta.dirty == 0 {
             self.slots.drop_line(line.slot);
+        }
+    }
+
+    /// The disk has been written where sectors were lost.
+    fn regain(&mut self, op: &Op, ok: bool) {
+        for line in op.lines.iter().filter(|line| ok && line.regained != 0) {
+            if let Some(slot) = self.slots.find(line.key) {
+                self.settle_lost(slot, line.regained);
+            }
+        }
+    }
+
+    /// Lines that were kept for what was lost of them, and hold nothing else.
+    fn drop_regained(&mut self, op: &Op) {
+        for line in op.lines.iter().filter(|line| line.regained != 0) {
+            if let Some(slot) = self.slots.find(line.key) {
+                let meta = self.slots.get(slot);
+                if meta.valid == 0 && meta.dirty == 0 {
+                    self.slots.drop_line(slot);
+                }
+            }
         }
     }
 
@@ -84,7 +111,7 @@ impl<M: LineTable> Shard<M> {
         if ok && !meta.has(DETACHED) {
             meta.dirty &= !line.mask;
             if meta.dirty == 0 {
-                self.cleaned(line);
+                self.cleaned(line.slot);
             }
         }
         self.volume_mut(volume).flushed(line.slot, op.error);
@@ -98,42 +125,48 @@ impl<M: LineTable> Shard<M> {
         let meta = self.slots.get_mut(line.slot);
         meta.dirty &= !line.mask;
         if meta.dirty == 0 {
-            self.cleaned(line);
+            self.cleaned(line.slot);
             self.volume_mut(line.key.volume()).flushed(line.slot, None);
         }
     }
 
-    fn erased(&mut self, line: &OpLine, ok: bool) {
+    fn erased(&mut self, line: &OpLine, ok: bool, out: &mut Outbox) {
         let keep = self.is_planted(PlantedBug::KeepValidAfterErase);
         if ok {
             // The disk has zeroes: a process that finds the sectors valid and clean is misled.
             self.slots.doubt(line.slot, line.mask);
         }
-        let meta = self.slots.get_mut(line.slot);
+        self.verify_before(line.slot, line.mask, out);
+        let meta = *self.slots.get(line.slot);
         if ok {
             let was_dirty = meta.dirty != 0;
-            meta.valid &= if keep { 0xff } else { !line.mask };
+            self.found_again(line.slot, line.mask);
+            self.slots.change(line.slot, meta.valid & if keep { 0xff } else { !line.mask });
+            let meta = self.slots.get_mut(line.slot);
             meta.dirty &= !line.mask;
             let (valid, dirty) = (meta.valid, meta.dirty);
             if was_dirty && dirty == 0 {
-                self.cleaned(line);
+                self.cleaned(line.slot);
                 self.volume_mut(line.key.volume()).flushed(line.slot, None);
             }
-            if valid == 0 {
+            if valid == 0 && dirty == 0 {
                 self.slots.drop_line(line.slot);
             }
         } else {
             // The disk may hold either content now; only dirty data is still known to be right.
-            meta.valid &= !(line.mask & !meta.dirty);
-            if meta.valid == 0 {
+            let valid = meta.valid & !(line.mask & !meta.dirty);
+            self.slots.change(line.slot, valid);
+            if valid == 0 && meta.dirty == 0 {
                 self.slots.drop_line(line.slot);
             }
         }
     }
 
     /// A line has no dirty sector any more.
-    fn cleaned(&mut self, line: &OpLine) {
+    pub(crate) fn cleaned(&mut self, slot: Slot) {
+        let volume = self.slots.get(slot).key.volume();
         self.dirty_lines -= 1;
-        self.volume_mut(line.key.volume()).dirty.remove(line.slot);
+        self.volume_mut(volume).dirty.remove(slot);
+        self.parity.give_back(slot, &mut self.slots);
     }
 }

@@ -66,4 +66,12 @@ counters! {
     fill_errors,
     /// Writes through the cache that the disk failed.
     write_errors,
+    /// Lines found damaged in the pool.
+    damaged_lines,
+    /// Of those, lines that were put right from their parity.
+    corrected_lines,
+    /// Of those, lines of which clean sectors left the pool, to be read from the disk again.
+    refetched_lines,
+    /// Of those, lines of which dirty sectors were lost.
+    lost_lines,
 }

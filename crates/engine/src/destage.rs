@@ -12,6 +12,7 @@ use crate::flight::{OpKind, OpLine};
 use crate::key::mask_runs;
 use crate::meta::LineTable;
 use crate::read::{Run, push_run};
+use crate::sabotage::PlantedBug;
 use crate::shard::{emit, operation};
 use crate::{Answer, IoVerb, LineKey, Outbox, Outcome, Place, Segment, Shard, Slot};
 use forebay_types::{LINES_PER_REGION, Mode, SECTOR_BYTES, VolumeId};
@@ -54,6 +55,7 @@ impl<M: LineTable> Shard<M> {
 
     /// Puts all dirty lines of a volume on its list.
     pub(crate) fn sweep_all(&mut self, volume: VolumeId) {
+        // Lost sectors are among them; who takes a line from the list looks at it again.
         let mut sweep = std::mem::take(&mut self.volume_mut(volume).sweep);
         sweep.clear();
         sweep.extend(self.volume(volume).dirty.iter().map(|slot| self.slots.get(slot).key));
@@ -98,7 +100,7 @@ impl<M: LineTable> Shard<M> {
             }
             let Some(key) = self.volume_mut(volume).sweep.pop() else { return };
             let found = self.slots.find(key);
-            let is_dirty = found.is_some_and(|slot| self.slots.get(slot).dirty != 0);
+            let is_dirty = found.is_some_and(|slot| self.slots.get(slot).destageable() != 0);
             if is_dirty && self.flight.busy(key).is_none() {
                 self.volume_mut(volume).yields_until_ms = now_ms + self.config.yield_ms_max;
                 self.start_destage(key, urgent, out);
@@ -137,7 +139,13 @@ impl<M: LineTable> Shard<M> {
             sweep.dedup();
             self.volume_mut(volume).sweep = sweep;
         }
-        self.pump(volume, now_ms, out);
+        if out.memory.is_empty() {
+            self.pump(volume, now_ms, out);
+        } else {
+            // A seal was broken just now and is looked at after this call. What comes of that must
+            // be known before the line is destaged: with the next tick.
+            self.answer_flushes(volume, out);
+        }
     }
 
     /// Starts to destage a dirty line that is not busy, together with its dirty neighbours. Every
@@ -149,10 +157,10 @@ impl<M: LineTable> Shard<M> {
         for at in 0..count {
             let key = first.plus(at);
             let slot = self.slots.find(key).expect("the span holds dirty lines");
-            let mask = self.slots.get(slot).dirty;
-            Self::push_dirty(key, slot, mask, &mut runs);
+            let mask = self.slots.get(slot).destageable();
+            self.push_dirty(key, slot, mask, &mut runs);
             self.slots.pin(slot);
-            lines.push(OpLine { key, slot, mask });
+            lines.push(OpLine { key, slot, mask, regained: 0 });
         }
         let volume = key.volume();
         let counters = &mut self.volume_mut(volume).counters;
@@ -169,12 +177,18 @@ impl<M: LineTable> Shard<M> {
     }
 
     /// Appends sectors of a line to what is to be written.
-    pub(crate) fn push_dirty(key: LineKey, slot: Slot, mask: u8, runs: &mut Vec<Run>) {
+    pub(crate) fn push_dirty(&self, key: LineKey, slot: Slot, mask: u8, runs: &mut Vec<Run>) {
+        let unverified = self.is_planted(PlantedBug::DestageUnverified);
+        let seal = self.seal_of(slot).filter(|_| !unverified);
         for (sector, sectors) in mask_runs(mask) {
             let offset = sector * SECTOR_BYTES as u32;
             let place = Place::Slot { slot, offset };
             let len = sectors * SECTOR_BYTES as u32;
             push_run(runs, key.offset() + u64::from(offset), Segment { place, len }, 0);
+            let run = runs.last_mut().expect("pushed just now");
+            if run.seals.last().is_none_or(|last| last.slot != slot) {
+                run.seals.extend(seal);
+            }
         }
     }
 
@@ -183,7 +197,7 @@ impl<M: LineTable> Shard<M> {
     fn destage_span(&self, key: LineKey) -> (LineKey, u64) {
         let dirty = |key: LineKey| {
             let found = self.slots.find(key);
-            let mask = found.map_or(0, |slot| self.slots.get(slot).dirty);
+            let mask = found.map_or(0, |slot| self.slots.get(slot).destageable());
             if mask == 0 || self.flight.busy(key).is_some() { 0 } else { mask }
         };
         let is_one_run = |mask: u8| mask_runs(mask).count() == 1;

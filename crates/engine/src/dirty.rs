@@ -34,10 +34,10 @@ impl<M: LineTable> Shard<M> {
         keys.extend(self.volume(volume).dirty.iter().map(|slot| self.slots.get(slot).key));
     }
 
-    /// A line, if it is dirty.
+    /// A line, if it is dirty. Sectors of it that are lost are left out.
     pub fn dirty_line(&self, key: LineKey) -> Option<DirtyLine> {
         let slot = self.slots.find(key)?;
-        let mask = self.slots.get(slot).dirty;
+        let mask = self.slots.get(slot).destageable();
         (mask != 0).then_some(DirtyLine { slot, mask })
     }
 }

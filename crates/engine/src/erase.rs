@@ -39,10 +39,14 @@ impl<M: LineTable> Shard<M> {
                     self.slots.pin(slot);
                     // The disk holds one or the other until it says which.
                     let keep = self.is_planted(PlantedBug::KeepValidInErase);
-                    let meta = self.slots.get_mut(slot);
-                    meta.valid &= if keep { 0xff } else { !(line.mask & !meta.dirty) };
+                    let meta = *self.slots.get(slot);
+                    let forgotten = if keep { 0 } else { line.mask & meta.valid & !meta.dirty };
+                    if forgotten != 0 {
+                        self.verify_before(slot, forgotten, out);
+                        self.slots.change(slot, meta.valid & !forgotten);
+                    }
                 }
-                OpLine { key: line.key, slot, mask: line.mask }
+                OpLine { key: line.key, slot, mask: line.mask, regained: 0 }
             })
             .collect();
         let verb = match kind {
@@ -58,7 +62,7 @@ impl<M: LineTable> Shard<M> {
             },
         );
         let id = self.start(op);
-        let run = Run { range: part.range, segments: Vec::new() };
+        let run = Run { range: part.range, segments: Vec::new(), seals: Vec::new() };
         emit(out, id, verb, part.volume, Some(part.id), [run]);
         true
     }

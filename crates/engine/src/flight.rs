@@ -36,6 +36,8 @@ pub(crate) struct OpLine {
     pub slot: Slot,
     /// The sectors concerned.
     pub mask: u8,
+    /// Lost sectors that are lost no more if the operation goes well.
+    pub regained: u8,
 }
 
 /// What a part waits for.

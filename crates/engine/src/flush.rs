@@ -6,9 +6,10 @@
 //! carries at least what was acknowledged before.
 
 use crate::meta::LineTable;
+use crate::sabotage::PlantedBug;
 use crate::volume::{FlushJob, VolumeState};
 use crate::{Outbox, PartId, Shard, Slot};
-use forebay_types::{IoResult, VolumeId};
+use forebay_types::{IoError, IoResult, VolumeId};
 
 impl<M: LineTable> Shard<M> {
     /// Begins to destage everything the volume has dirty. `None` means that the part is told when
@@ -24,8 +25,18 @@ impl<M: LineTable> Shard<M> {
         if state.dirty.is_empty() {
             return Some(Ok(()));
         }
-        let remaining = state.dirty.clone();
-        state.flushes.push(FlushJob { part, remaining, error: None });
+        let mut remaining = state.dirty.clone();
+        let mut error = None;
+        if state.lost_sectors > 0 {
+            // What nobody has can't be brought to the disk.
+            error = Some(IoError::Io);
+            let dirty = self.volume(volume).dirty.iter();
+            dirty.filter(|&slot| self.slots.get(slot).destageable() == 0).for_each(|slot| {
+                remaining.remove(slot);
+            });
+        }
+        let error = error.filter(|_| !self.is_planted(PlantedBug::FlushDespiteLoss));
+        self.volume_mut(volume).flushes.push(FlushJob { part, remaining, error });
         self.sweep_all(volume);
         self.pump(volume, now_ms, out);
         None

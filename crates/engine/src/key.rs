@@ -13,6 +13,9 @@ impl LineKey {
     /// No line.
     pub const NONE: Self = Self(u64::MAX);
 
+    /// No line either: the slot holds parity of dirty lines.
+    pub const PARITY: Self = Self(u64::MAX - 1);
+
     /// The line `line` of `volume`.
     pub const fn new(volume: VolumeId, line: u64) -> Self {
         Self((volume.0 as u64) << LINE_BITS | (line & ((1 << LINE_BITS) - 1)))

@@ -9,9 +9,11 @@
 //!
 //! Invariants, checked by [`Shard::self_check`]:
 //! - a line is in at most one resident slot, and an indexed slot holds the line it is indexed for;
-//! - dirty sectors are valid, and the dirty set of a volume holds exactly its dirty lines;
+//! - dirty sectors are valid or lost (`patrol.rs`), and the dirty set of a volume holds exactly its
+//!   dirty lines;
 //! - a line takes part in one operation at a time (`flight.rs` says why that orders everything);
-//! - data under a pin is not overwritten: a write moves the line to another slot instead.
+//! - data under a pin is not overwritten: a write moves the line to another slot instead;
+//! - a sealed line has not changed since the driver computed its checksum.
 //!
 //! The price: 16 bytes of metadata per line beside the data, 5.3 for the index, and what the
 //! policy takes; a request that needs several lines looks each of them up.
@@ -29,6 +31,8 @@ mod index;
 mod key;
 mod meta;
 mod modes;
+mod parity;
+mod patrol;
 mod read;
 mod recover;
 mod sabotage;
@@ -47,6 +51,8 @@ pub use index::Hints;
 pub use key::LineKey;
 pub use meta::{LineMeta, LineTable, SLOTS_MAX, Slot};
 pub use modes::{Protection, WriteOutcome, WriteTerms};
+pub use parity::{PARITIES_PER_SLOT, ParityPlace};
+pub use patrol::{Inspection, PatrolCounters, Seal, Verdict, Work};
 pub use read::{ReadOutcome, Touched};
 pub use recover::{Fate, Recovery, TableDamage};
 #[cfg(feature = "sabotage")]

@@ -25,8 +25,9 @@ pub struct LineMeta {
     pub(crate) pins: u32,
     /// Sectors whose content is the newest.
     pub(crate) valid: u8,
-    /// Sectors whose content is newer than the disk's: always a part of `valid`. In a detached slot
-    /// these are the sectors whose newest content is still here and not yet where the line is now.
+    /// Sectors whose content is newer than the disk's. Those that are not valid are lost. In a
+    /// detached slot these are the sectors whose newest content is still here and not yet where
+    /// the line is now.
     pub(crate) dirty: u8,
     /// See the constants below.
     pub(crate) flags: u8,
@@ -44,6 +45,9 @@ pub(crate) const MARK: u8 = 2;
 /// The line is elsewhere or nowhere: a newer copy has taken its place, or this is a payload that
 /// has not been written yet. The slot is freed with its last pin.
 pub(crate) const DETACHED: u8 = 4;
+/// The driver has a checksum of the valid sectors as they are. [`crate::slots::Slots::change`]
+/// takes it away, and the patrol sets it.
+pub(crate) const SEALED: u8 = 8;
 
 impl LineMeta {
     /// A slot that holds nothing.
@@ -71,6 +75,17 @@ impl LineMeta {
 
     pub(crate) const fn has(&self, flag: u8) -> bool {
         self.flags & flag != 0
+    }
+
+    /// Dirty sectors whose content is known: those that can be destaged.
+    pub(crate) const fn destageable(&self) -> u8 {
+        self.dirty & self.valid
+    }
+
+    /// Dirty sectors whose content was damaged beyond repair. What the disk has of them is older
+    /// than what was acknowledged, so they fail until they are written again.
+    pub(crate) const fn lost(&self) -> u8 {
+        self.dirty & !self.valid
     }
 }
 

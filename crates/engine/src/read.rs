@@ -8,10 +8,13 @@
 use crate::flight::{OpKind, OpLine, WaitFor};
 use crate::key::{line_parts, mask_runs, pieces, sector_mask};
 use crate::meta::{LineTable, MARK, PREFETCHED};
+use crate::sabotage::PlantedBug;
 use crate::shard::{emit, operation};
 use crate::{Attempt, IoVerb, LineKey, Outbox, Part, Place, Segment, Shard, Slot};
 use forebay_policy::Hint;
-use forebay_types::{ByteRange, LINES_PER_REGION, Mode, SECTOR_BYTES, SECTORS_PER_LINE, VolumeId};
+use forebay_types::{
+    ByteRange, IoError, LINES_PER_REGION, Mode, SECTOR_BYTES, SECTORS_PER_LINE, VolumeId,
+};
 
 /// Tries after which a read takes the way past the cache. Its lines were evicted between arrival
 /// and use that many times, so the pool is too small for what is asked of it at once.
@@ -30,6 +33,8 @@ pub enum ReadOutcome {
     Waiting,
     /// The segments will hold the answer when the part is told that it is done.
     Started,
+    /// There is no answer but this error.
+    Failed(IoError),
 }
 
 /// Lines found and not found, counted on the first attempt.
@@ -46,6 +51,8 @@ pub struct Touched {
 pub(crate) struct Run {
     pub range: ByteRange,
     pub segments: Vec<Segment>,
+    /// Lines to be looked at before they are written.
+    pub seals: Vec<crate::Seal>,
 }
 
 /// Appends a piece to the last run, bridging a small gap, or opens another run.
@@ -62,7 +69,7 @@ pub(crate) fn push_run(runs: &mut Vec<Run>, offset: u64, segment: Segment, bridg
         return;
     }
     let range = ByteRange::new(offset, u64::from(segment.len));
-    runs.push(Run { range, segments: vec![segment] });
+    runs.push(Run { range, segments: vec![segment], seals: Vec::new() });
 }
 
 impl<M: LineTable> Shard<M> {
@@ -139,6 +146,12 @@ impl<M: LineTable> Shard<M> {
         segments: &mut Vec<Segment>,
         out: &mut Outbox,
     ) -> (ReadOutcome, Touched) {
+        if self.volume(part.volume).lost_sectors > 0
+            && line_parts(part.volume, part.range)
+                .any(|line| self.lost_under(line.key, line.mask) != 0)
+        {
+            return (ReadOutcome::Failed(IoError::Io), Touched::default());
+        }
         let first_try = attempt == Attempt::default();
         let mode = self.volume(part.volume).mode;
         let direct =
@@ -207,8 +220,11 @@ impl<M: LineTable> Shard<M> {
         };
         let size = self.volume(key.volume()).size_bytes;
         let sectors = ((size - key.offset()) / SECTOR_BYTES).min(u64::from(SECTORS_PER_LINE));
-        let mask = sector_mask(0, sectors) & !self.slots.get(slot).valid;
-        Some(OpLine { key, slot, mask })
+        let line = self.slots.get(slot);
+        // What is lost is not to be had from the disk.
+        let lost = if self.is_planted(PlantedBug::FillLostSectors) { 0 } else { line.lost() };
+        let mask = sector_mask(0, sectors) & !line.valid & !lost;
+        Some(OpLine { key, slot, mask, regained: 0 })
     }
 
     /// Pins the slot of a line for filling. Sectors that were erased are missing, but replies may

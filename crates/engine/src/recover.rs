@@ -168,7 +168,7 @@ impl<M: LineTable> Slots<M> {
                 Verdict::Free if line.key != LineKey::NONE => {
                     let torn = if line.has(DETACHED) { 0 } else { line.filling & line.valid };
                     found.torn_sectors += u64::from(torn.count_ones());
-                    self.set_aside(slot, true);
+                    self.set_aside(slot, line.key != LineKey::PARITY);
                 }
                 Verdict::Free => {}
             }
@@ -213,6 +213,7 @@ impl<M: LineTable> Slots<M> {
         in_order();
         self.get_mut(slot).flags = 0;
         self.keep_pin(slot);
+        self.unsealed.insert(slot);
         self.index_line(key, slot);
     }
 

@@ -36,12 +36,26 @@ pub enum PlantedBug {
     ForgetDetached,
     /// An erase under way leaves its sectors valid.
     KeepValidInErase,
+    /// A write leaves the seal on a line whose content it changes.
+    KeepSeal,
+    /// Dirty data goes to the disk without a look at its seal.
+    DestageUnverified,
+    /// A line is changed in part without a look at its seal.
+    ChangeUnverified,
+    /// Damaged sectors that were dirty are read from the disk as if they had been clean.
+    ForgetLostSectors,
+    /// A line of which sectors are lost is filled from the disk.
+    FillLostSectors,
+    /// A flush does not mind that sectors are lost.
+    FlushDespiteLoss,
+    /// A line is said to have the parity of its neighbour.
+    WrongParityPlace,
 }
 
 impl PlantedBug {
     /// All of them.
     #[cfg(feature = "sabotage")]
-    pub const ALL: [Self; 15] = [
+    pub const ALL: [Self; 22] = [
         Self::KeepValidInWriteThrough,
         Self::SkipDestageUnderWrite,
         Self::IgnoreBusyInWriteBack,
@@ -57,6 +71,13 @@ impl PlantedBug {
         Self::TrustFilling,
         Self::ForgetDetached,
         Self::KeepValidInErase,
+        Self::KeepSeal,
+        Self::DestageUnverified,
+        Self::ChangeUnverified,
+        Self::ForgetLostSectors,
+        Self::FillLostSectors,
+        Self::FlushDespiteLoss,
+        Self::WrongParityPlace,
     ];
 }
 

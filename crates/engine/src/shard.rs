@@ -3,6 +3,8 @@
 use crate::flight::{Flight, Op, OpKind, WaitFor};
 use crate::key::LinePart;
 use crate::meta::LineTable;
+use crate::parity::Parity;
+use crate::patrol::Patrol;
 use crate::slots::Slots;
 use crate::volume::VolumeState;
 use crate::{
@@ -64,6 +66,14 @@ pub struct ShardUsage {
     pub operations: u64,
     /// Memory for everything but the data, in bytes.
     pub metadata_bytes: u64,
+    /// Dirty lines that have parity.
+    pub parity_lines: u64,
+    /// Slots that hold it instead of lines.
+    pub parity_slots: u64,
+    /// Slots without a seal that the patrol has yet to look at. Some hold no line by now.
+    pub unsealed_slots: u64,
+    /// What the patrol has done.
+    pub patrol: crate::PatrolCounters,
 }
 
 /// One shard of the cache.
@@ -72,6 +82,8 @@ pub struct Shard<M> {
     pub(crate) slots: Slots<M>,
     pub(crate) flight: Flight,
     pub(crate) volumes: Vec<Option<VolumeState>>,
+    pub(crate) parity: Parity,
+    pub(crate) patrol: Patrol,
     /// Dirty lines of all volumes.
     pub(crate) dirty_lines: usize,
     /// Those of them that were found in the table, by volume, until the volume is added.
@@ -101,6 +113,8 @@ impl<M: LineTable> Shard<M> {
             slots: Slots::new(lines, policy),
             flight: Flight::default(),
             volumes: Vec::new(),
+            parity: Parity::default(),
+            patrol: Patrol::default(),
             dirty_lines: 0,
             unclaimed: Vec::new(),
             scratch: Vec::new(),
@@ -234,8 +248,14 @@ impl<M: LineTable> Shard<M> {
             dirty_lines: self.dirty_lines as u64,
             evicted_lines: self.slots.evictions,
             operations: self.flight.in_flight() as u64,
-            metadata_bytes: (self.slots.metadata_bytes() + self.flight.metadata_bytes() + volumes)
-                as u64,
+            metadata_bytes: (self.slots.metadata_bytes()
+                + self.flight.metadata_bytes()
+                + self.parity.metadata_bytes()
+                + volumes) as u64,
+            parity_lines: self.parity.lines() as u64,
+            parity_slots: self.parity.slots() as u64,
+            unsealed_slots: self.slots.unsealed.len() as u64,
+            patrol: self.patrol.counters,
         }
     }
 
@@ -301,6 +321,7 @@ impl<M: LineTable> Shard<M> {
         let dirty_in_table = self.slots.lines.iter().filter(|line| line.dirty != 0).count();
         assert_eq!(dirty, dirty_in_table, "every dirty line is in its volume's dirty set");
         assert_eq!(dirty, self.dirty_lines);
+        self.check_patrol();
         for op in self.flight.iter() {
             for line in &op.lines {
                 let pinned =
@@ -347,5 +368,6 @@ pub(crate) fn emit(
         range: run.range,
         segments: run.segments,
         part,
+        seals: run.seals,
     }));
 }

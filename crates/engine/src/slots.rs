@@ -9,8 +9,9 @@
 //! list). A slot that takes a line over says which sectors are still on their way; the slot that is
 //! left keeps its dirty bits until [`Slots::settle`], when the bytes have been copied.
 
+use crate::bits::SlotSet;
 use crate::index::Index;
-use crate::meta::{DETACHED, LineTable, NO_SLOT, in_order};
+use crate::meta::{DETACHED, LineTable, NO_SLOT, SEALED, in_order};
 use crate::{LineKey, LineMeta, Slot};
 use forebay_policy::{Eviction, Hint, Lines};
 
@@ -28,6 +29,8 @@ pub(crate) struct Slots<M> {
     left: Vec<Slot>,
     /// Slots of a table that was found, each under a pin: the kernel may still write there.
     pub in_doubt: Vec<Slot>,
+    /// Every resident line with valid sectors and without a seal; others as well.
+    pub unsealed: SlotSet,
     pub evictions: u64,
 }
 
@@ -49,8 +52,9 @@ impl<M: LineTable> Slots<M> {
     pub(crate) fn new(lines: M, policy: Box<dyn Eviction>) -> Self {
         let index = Index::new(lines.len());
         let (filled, left, in_doubt) = (Vec::new(), Vec::new(), Vec::new());
+        let unsealed = SlotSet::new(lines.len());
         let (free, unused, evictions) = (NO_SLOT, 0, 0);
-        Self { lines, index, policy, free, unused, filled, left, in_doubt, evictions }
+        Self { lines, index, policy, free, unused, filled, left, in_doubt, unsealed, evictions }
     }
 
     pub(crate) fn capacity(&self) -> usize {
@@ -72,6 +76,20 @@ impl<M: LineTable> Slots<M> {
 
     pub(crate) fn get_mut(&mut self, slot: Slot) -> &mut LineMeta {
         &mut self.lines[slot as usize]
+    }
+
+    /// The one way in which the valid sectors of a line, or their content, change: its checksum is
+    /// void from here on. `valid` is what is valid now.
+    pub(crate) fn change(&mut self, slot: Slot, valid: u8) {
+        let line = &mut self.lines[slot as usize];
+        // A line that was valid without a seal is in the set already.
+        let is_news = line.has(SEALED) || line.valid == 0;
+        line.flags &= !SEALED;
+        in_order();
+        line.valid = valid;
+        if is_news {
+            self.unsealed.insert(slot);
+        }
     }
 
     pub(crate) fn find(&self, key: LineKey) -> Option<Slot> {
@@ -147,7 +165,8 @@ impl<M: LineTable> Slots<M> {
         in_order();
         self.get_mut(new).dirty = line.dirty;
         in_order();
-        self.get_mut(new).flags = line.flags;
+        self.get_mut(new).flags = line.flags & !SEALED;
+        self.unsealed.insert(new);
         self.index.replace(key, old, new);
         self.policy.on_move(old, new, key.hash());
         self.filled.push(new);
@@ -186,8 +205,9 @@ impl<M: LineTable> Slots<M> {
     pub(crate) fn mark_dirty(&mut self, slot: Slot, mask: u8) -> (LineKey, bool) {
         let line = self.get(slot);
         let (key, was_clean) = (line.key, line.dirty == 0);
+        let valid = line.valid | mask;
         self.doubt(slot, mask);
-        self.get_mut(slot).valid |= mask;
+        self.change(slot, valid);
         in_order();
         self.get_mut(slot).dirty |= mask;
         (key, was_clean)
@@ -290,6 +310,7 @@ impl<M: LineTable> Slots<M> {
     pub(crate) fn metadata_bytes(&self) -> usize {
         self.capacity() * size_of::<LineMeta>()
             + self.index.metadata_bytes()
+            + self.unsealed.metadata_bytes()
             + self.policy.metadata_bytes()
     }
 
@@ -310,13 +331,14 @@ impl<M: LineTable> Slots<M> {
             if line.key == LineKey::NONE {
                 continue;
             }
-            assert!(line.dirty & !line.valid == 0, "dirty sectors are valid: {line:?}");
             assert!(line.filling == 0, "nothing is on its way between calls: {line:?}");
             if line.has(DETACHED) {
                 assert!(line.pins > 0 && line.dirty == 0, "a detached slot is in use: {line:?}");
                 detached += 1;
             } else {
                 assert_eq!(self.find(line.key), Some(slot), "a resident line is found");
+                let known = line.has(SEALED) || line.valid == 0 || self.unsealed.contains(slot);
+                assert!(known, "a line without a seal waits for the patrol: {line:?}");
                 resident += 1;
             }
         }

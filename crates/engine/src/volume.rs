@@ -40,6 +40,8 @@ pub(crate) struct VolumeState {
     /// After a failed destage, no background destage before this time.
     pub backoff_until_ms: u64,
     pub backoff_ms: u64,
+    /// Sectors in dirty lines whose content is lost.
+    pub lost_sectors: u64,
     pub counters: VolumeCounters,
 }
 
@@ -63,6 +65,7 @@ impl VolumeState {
             flushes: Vec::new(),
             backoff_until_ms: 0,
             backoff_ms: 0,
+            lost_sectors: 0,
             counters: VolumeCounters::default(),
         }
         .with_sets(slots)

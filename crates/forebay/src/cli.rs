@@ -7,7 +7,7 @@ use crate::lab::LabCommand;
 use crate::rescue::RescueCommand;
 use clap::{Args, Parser, Subcommand};
 use forebay_config::{
-    IoEngine, KeeperMode, Listen, LogLevel, MemorySetting, Percent, Seconds, Settings, Source,
+    Ecc, IoEngine, KeeperMode, Listen, LogLevel, MemorySetting, Percent, Seconds, Settings, Source,
     Supply, TlsMode, UpsWords, VolumeSpec, Workers, default_state,
 };
 use std::path::PathBuf;
@@ -138,6 +138,10 @@ pub(crate) struct ServeArguments {
     #[arg(long, value_name = "WHO")]
     keeper: Option<KeeperMode>,
 
+    /// How damage to memory is noticed and undone: parity, checksum or off [default: parity]
+    #[arg(long, value_name = "HOW")]
+    ecc: Option<Ecc>,
+
     /// Supply that bridges a power failure: NAME@HOST:PORT of Network UPS Tools,
     /// NAME=command:PROGRAM or NAME=file:PATH; may be given several times
     #[arg(long, value_name = "SUPPLY")]
@@ -191,6 +195,7 @@ impl ServeArguments {
             workers: self.workers,
             io: self.io,
             keeper: self.keeper,
+            ecc: self.ecc,
             log: self.log,
             tls: self.tls,
             tls_cert: self.tls_cert,

@@ -16,6 +16,7 @@ mod listener;
 mod memory;
 mod memory_plan;
 mod patience;
+mod patrol;
 mod pool;
 mod power;
 mod reactor;
@@ -36,6 +37,7 @@ pub use journal::{
 };
 pub use listener::{Listener, TlsSetup};
 pub use patience::Patience;
+pub use patrol::{Ecc, PatrolStatus};
 pub use pool::{PoolError, dirty_bytes_in, inherit, new_file as new_pool_file};
 pub use recovery::Void;
 pub use server::{

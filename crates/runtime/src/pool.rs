@@ -1,10 +1,11 @@
 //! The pool's memory: lines and what is known of them, in one shared memory file.
 //!
 //! The file starts with a head that says what is in it (`header.rs`), followed by the tables of
-//! lines of all shards, and the data in slabs of 2 MiB, so that huge pages fit. It has no name in
-//! any file system; whoever holds its descriptor holds the pool, and it lives as long as somebody
-//! does. A process that is given a pool by the one before goes on with it. Pages are taken from the
-//! machine when a line is first used, or by the warmer shortly before (see `warm.rs`).
+//! lines of all shards, their checksums, four bytes a line, and the data in slabs of 2 MiB, so that
+//! huge pages fit. It has no name in any file system; whoever holds its descriptor holds the pool,
+//! and it lives as long as somebody does. A process that is given a pool by the one before goes on
+//! with it. Pages are taken from the machine when a line is first used, or by the warmer shortly
+//! before (see `warm.rs`).
 
 mod header;
 
@@ -19,12 +20,15 @@ use rustix::mm::{Advice, MapFlags, ProtFlags};
 use std::ops::{Deref, DerefMut};
 use std::os::fd::{AsFd, BorrowedFd, FromRawFd, OwnedFd, RawFd};
 use std::ptr::NonNull;
+use std::sync::atomic::AtomicU32;
 use std::sync::{Arc, Mutex};
 
 use crate::shared::lock;
 
 /// Bytes of data that a shard's share of the pool is a multiple of: a huge page.
 pub const SLAB_BYTES: u64 = 2 << 20;
+/// Bytes of a line's checksum.
+pub(crate) const SUM_BYTES: u64 = size_of::<AtomicU32>() as u64;
 /// Lines in a slab.
 const SLAB_LINES: usize = (SLAB_BYTES / LINE_BYTES) as usize;
 /// Shards that a pool can have: a set of them fits one word.
@@ -68,6 +72,7 @@ pub(crate) struct Pool {
     /// The address space around the mapping, taken so that it lies at a multiple of a huge page.
     reserved: NonNull<u8>,
     reserved_len: usize,
+    sums_offset: usize,
     data_offset: usize,
     layout: Layout,
     header: Mutex<Header>,
@@ -273,6 +278,7 @@ impl Pool {
             base,
             reserved,
             reserved_len,
+            sums_offset: layout.sums_offset(),
             data_offset: layout.data_offset(SLAB_BYTES as usize),
             layout,
             header: Mutex::new(header),
@@ -346,6 +352,17 @@ impl Pool {
         // SAFETY: a line of the mapping, and memory of its length that lies elsewhere. Nobody
         // changes a line that is valid but under its shard's lock.
         unsafe { std::ptr::copy_nonoverlapping(from.cast_const(), to.as_mut_ptr(), to.len()) };
+    }
+
+    /// The checksum of a line, of which only the shard knows whether it is current. It is an atomic
+    /// because it is read outside of the shard's lock, too; the lock orders the rest.
+    pub(crate) fn sum(&self, shard: usize, slot: Slot) -> &AtomicU32 {
+        assert!(shard < self.layout.shards && (slot as usize) < self.layout.shard_slots);
+        let line = shard * self.layout.shard_slots + slot as usize;
+        let offset = self.sums_offset + line * size_of::<AtomicU32>();
+        // SAFETY: asserted to lie inside the mapping, between the tables and the data; aligned, for
+        // the tables' size is a multiple of it; never accessed but through this function.
+        unsafe { &*self.base.as_ptr().add(offset).cast::<AtomicU32>() }
     }
 
     /// Brings what the processor will need of a line into its cache, or begins to.

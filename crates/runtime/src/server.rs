@@ -9,6 +9,7 @@ use crate::inquiry::Inquiries;
 use crate::journal::{Journal, JournalError, JournalSettings, VolumeJournal};
 use crate::memory_plan::MemoryPlan;
 use crate::patience::Patience;
+use crate::patrol::{Ecc, no_walks};
 use crate::pool::{Pool, PoolError};
 use crate::power::PowerUse;
 use crate::reactor::{EpollReactor, Reactor, UringReactor};
@@ -16,6 +17,7 @@ use crate::shared::{FlushGate, Inbox, JournalUse, Message, Reads, Shared, Volume
 use crate::stats::WorkerStats;
 use crate::worker::{Tasks, Worker};
 use forebay_backend::Backend;
+use forebay_ecc::Code;
 use forebay_engine::Protection;
 use forebay_nbd::{ExportInfo, Exports};
 use forebay_policy::PolicyKind;
@@ -54,6 +56,8 @@ pub struct RuntimeConfig {
     pub policy: PolicyKind,
     /// Journals that will be opened: memory is kept for their batches.
     pub journals: usize,
+    /// How damage to the pool is noticed and undone.
+    pub ecc: Ecc,
 }
 
 /// Why a runtime does not start.
@@ -262,11 +266,15 @@ impl Runtime {
         kept: Option<OwnedFd>,
     ) -> Result<Self, StartError> {
         let workers = config.workers.clamp(1, 64);
+        let ecc = config.ecc;
         let plan = MemoryPlan::new(config.memory_bytes, workers, config.journals);
         crate::memory::keep_at_most(plan.kept_bytes / workers as u64);
         let pool = Pool::open(plan.pool_bytes, plan.shards, kept)?;
         let shards = crate::adopt::shards(&pool, config.policy)?;
-        let shards = shards.into_iter().map(|shard| (shard.hints(), Mutex::new(shard)));
+        let shards = shards.into_iter().map(|mut shard| {
+            shard.set_parity(ecc == Ecc::Parity);
+            (shard.hints(), Mutex::new(shard))
+        });
         let (hints, shards) = shards.unzip();
         let inboxes: Result<Vec<_>, _> = (0..workers).map(|_| Inbox::new().map(Arc::new)).collect();
         let shared = Arc::new(Shared {
@@ -286,6 +294,9 @@ impl Runtime {
             power: PowerGate::default(),
             warned: AtomicBool::new(false),
             pool,
+            ecc,
+            code: Code::detect(),
+            walk_ms: no_walks(plan.shards),
         });
         let (engine, handles) = start_workers(&shared, config.engine)?;
         crate::warm::start(&shared);

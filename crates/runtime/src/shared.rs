@@ -4,11 +4,13 @@ use crate::budget::{Budget, Ticket};
 use crate::inquiry::Inquiries;
 use crate::journal::Journal;
 use crate::patience::Patience;
+use crate::patrol::Ecc;
 use crate::pool::{MappedLines, Pool};
 use crate::power::PowerUse;
 use crate::server::Listener;
 use crate::stats::WorkerStats;
 use forebay_backend::{Backend, CompletionSink, Extent};
+use forebay_ecc::Code;
 use forebay_engine::{Answer, Hints, Shard};
 use forebay_nbd::{ExportInfo, Request};
 use forebay_types::{Durability, IoError, IoResult, VolumeId};
@@ -221,6 +223,10 @@ impl CompletionSink for Inbox {
 /// See the module's description.
 pub(crate) struct Shared {
     pub pool: Arc<Pool>,
+    pub ecc: Ecc,
+    pub code: Code,
+    /// Milliseconds that the last walk of the patrol over each shard took; zero before the first.
+    pub walk_ms: Vec<AtomicU64>,
     pub shards: Vec<Mutex<Shard<MappedLines>>>,
     /// Looks into the shards' indexes.
     pub hints: Vec<Hints>,

@@ -1,5 +1,7 @@
 //! What the runtime says of itself.
 
+use crate::patrol::PatrolStatus;
+use crate::pool::SUM_BYTES;
 use crate::server::{Runtime, VolumeError};
 use crate::stats::{LatencySummary, RequestCounters, add_up};
 use forebay_backend::Description;
@@ -23,6 +25,8 @@ pub struct MemoryStatus {
     pub metadata_bytes: u64,
     /// Lines that made room for others so far.
     pub evicted_lines: u64,
+    /// The patrol over all of it.
+    pub patrol: PatrolStatus,
 }
 
 /// A volume.
@@ -56,6 +60,8 @@ pub struct VolumeStatus {
     pub requests: RequestCounters,
     /// What the engine did with them.
     pub engine: VolumeCounters,
+    /// Sectors whose newest content was damaged beyond repair and not written again since.
+    pub lost_sectors: u64,
     /// Latencies in the order of [`crate::LatencyClass::ALL`].
     pub latencies: [LatencySummary; 4],
 }
@@ -79,10 +85,20 @@ pub struct RuntimeStatus {
     pub volumes: Vec<VolumeStatus>,
 }
 
+/// A volume in one shard.
+struct VolumeView {
+    id: VolumeId,
+    mode: Mode,
+    resident_lines: u64,
+    dirty_lines: u64,
+    lost_sectors: u64,
+    counters: VolumeCounters,
+}
+
 /// What one look at all shards brings.
 struct ShardView {
     usage: Vec<ShardUsage>,
-    volumes: Vec<(VolumeId, Mode, u64, u64, VolumeCounters)>,
+    volumes: Vec<VolumeView>,
 }
 
 impl Runtime {
@@ -100,24 +116,19 @@ impl Runtime {
                 let shard = shared.shard(shard);
                 view.usage.push(shard.usage());
                 for &id in ids.iter().filter(|&&id| shard.has_volume(id)) {
-                    let (mode, dirty) = (shard.mode(id), shard.dirty_lines(id) as u64);
-                    let resident = shard.resident_lines(id);
-                    view.volumes.push((id, mode, resident, dirty, *shard.counters(id)));
+                    view.volumes.push(VolumeView {
+                        id,
+                        mode: shard.mode(id),
+                        resident_lines: shard.resident_lines(id),
+                        dirty_lines: shard.dirty_lines(id) as u64,
+                        lost_sectors: shard.lost_sectors(id),
+                        counters: *shard.counters(id),
+                    });
                 }
             }
             view
         })?;
-        let mut memory = MemoryStatus {
-            limit_bytes: self.plan.limit_bytes,
-            pool_bytes: self.shared.pool.data_bytes(),
-            ..MemoryStatus::default()
-        };
-        for usage in &view.usage {
-            memory.used_bytes += usage.resident_lines * LINE_BYTES;
-            memory.dirty_bytes += usage.dirty_lines * LINE_BYTES;
-            memory.metadata_bytes += usage.metadata_bytes;
-            memory.evicted_lines += usage.evicted_lines;
-        }
+        let memory = self.memory_status(&view.usage);
         let volumes = volumes.iter().flatten().map(|volume| {
             let (requests, latencies) = add_up(&volume.stats);
             let mut status = VolumeStatus {
@@ -132,18 +143,18 @@ impl Runtime {
                 halted: volume.power.is_halted(),
                 cached_bytes: 0,
                 dirty_bytes: 0,
+                lost_sectors: 0,
                 connections: volume.connections.load(Ordering::Relaxed),
                 requests,
                 engine: VolumeCounters::default(),
                 latencies,
             };
-            for (_, mode, resident, dirty, counters) in
-                view.volumes.iter().filter(|(id, ..)| *id == volume.id)
-            {
-                status.mode = *mode;
-                status.cached_bytes += resident * LINE_BYTES;
-                status.dirty_bytes += dirty * LINE_BYTES;
-                status.engine.add(counters);
+            for view in view.volumes.iter().filter(|view| view.id == volume.id) {
+                status.mode = view.mode;
+                status.cached_bytes += view.resident_lines * LINE_BYTES;
+                status.dirty_bytes += view.dirty_lines * LINE_BYTES;
+                status.lost_sectors += view.lost_sectors;
+                status.engine.add(&view.counters);
             }
             status
         });
@@ -156,5 +167,36 @@ impl Runtime {
             memory,
             volumes: volumes.collect(),
         })
+    }
+
+    fn memory_status(&self, shards: &[ShardUsage]) -> MemoryStatus {
+        let mut memory = MemoryStatus {
+            limit_bytes: self.plan.limit_bytes,
+            pool_bytes: self.shared.pool.data_bytes(),
+            patrol: self.patrol_status(shards),
+            ..MemoryStatus::default()
+        };
+        for usage in shards {
+            memory.used_bytes += usage.resident_lines * LINE_BYTES;
+            memory.dirty_bytes += usage.dirty_lines * LINE_BYTES;
+            memory.metadata_bytes += usage.metadata_bytes + usage.capacity_lines * SUM_BYTES;
+            memory.evicted_lines += usage.evicted_lines;
+        }
+        memory
+    }
+
+    fn patrol_status(&self, shards: &[ShardUsage]) -> PatrolStatus {
+        let mut status = PatrolStatus { ecc: self.shared.ecc, ..PatrolStatus::default() };
+        for usage in shards {
+            status.sealed_lines += usage.patrol.sealed;
+            status.verified_lines += usage.patrol.verified;
+            status.unsealed_bytes += usage.unsealed_slots * LINE_BYTES;
+            status.parity_bytes += usage.parity_lines * LINE_BYTES;
+            status.parity_slot_bytes += usage.parity_slots * LINE_BYTES;
+        }
+        status.walks = shards.iter().map(|usage| usage.patrol.walks).min().unwrap_or(0);
+        let walks = self.shared.walk_ms.iter().map(|walk| walk.load(Ordering::Relaxed));
+        status.walk_ms = walks.max().unwrap_or(0);
+        status
     }
 }

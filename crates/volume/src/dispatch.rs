@@ -412,6 +412,7 @@ impl<H: Host> Dispatcher<H> {
                         ReadOutcome::Ready => Step::Done(Ok(())),
                         ReadOutcome::Waiting => Step::Waiting,
                         ReadOutcome::Started => Step::Started,
+                        ReadOutcome::Failed(error) => Step::Done(Err(error)),
                     };
                     (step, touched)
                 });

@@ -17,12 +17,15 @@ const ARROWS: [(&str, &[&str]); 18] = [
     ("volume", &["types", "engine", "policy"]),
     ("nbd", &["types"]),
     ("backend", &["types", "nbd"]),
-    ("runtime", &["types", "policy", "format", "journal", "engine", "volume", "nbd", "backend"]),
+    (
+        "runtime",
+        &["types", "ecc", "policy", "format", "journal", "engine", "volume", "nbd", "backend"],
+    ),
     ("api", &["types"]),
     ("config", &["types"]),
     ("power", &["types"]),
     ("control", &["types", "api", "config"]),
-    ("lab", &["types", "policy", "engine", "volume", "format", "journal", "backend"]),
+    ("lab", &["types", "ecc", "policy", "engine", "volume", "format", "journal", "backend"]),
     (
         "forebay",
         &[

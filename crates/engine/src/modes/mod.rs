@@ -214,6 +214,9 @@ impl<M: LineTable> Shard<M> {
     /// The same, to a slot that was reserved for it.
     fn move_to(&mut self, slot: Slot, new: Slot, rewritten: u8, out: &mut Outbox) {
         let line = *self.slots.get(slot);
+        if !self.is_planted(PlantedBug::ChangeUnverified) {
+            self.verify_before(slot, rewritten, out);
+        }
         self.slots.relocate(slot, new);
         out.memory.extend(MemoryStep::copies(slot, new, line.valid & !rewritten));
         if self.is_planted(PlantedBug::ForgetDetached) {
@@ -223,6 +226,7 @@ impl<M: LineTable> Shard<M> {
             self.slots.believe();
         }
         if line.dirty != 0 {
+            self.parity.give_back(slot, &mut self.slots);
             let destaging = self.flight.is_destaging(line.key, slot)
                 || self.is_planted(PlantedBug::ForgetMovedInFlush);
             self.volume_mut(line.key.volume()).dirty_moved(slot, new, destaging);

@@ -3,7 +3,7 @@
 use super::{Through, WriteOutcome, WriteTerms};
 use crate::flight::OpKind;
 use crate::key::line_parts;
-use crate::meta::LineTable;
+use crate::meta::{LineTable, SEALED};
 use crate::sabotage::PlantedBug;
 use crate::{Attempt, MemoryStep, Outbox, Part, Shard, Slot};
 use forebay_policy::Hint;
@@ -33,6 +33,7 @@ impl<M: LineTable> Shard<M> {
         for at in 0..self.scratch.len() {
             let (line, slot) = self.scratch[at];
             let slot = slot.expect("every line of the part was given a slot");
+            self.verify_before_write(slot, line.mask, out);
             out.memory.push(MemoryStep::Fill {
                 slot,
                 offset: line.offset,
@@ -62,6 +63,7 @@ impl<M: LineTable> Shard<M> {
         }
         self.slots.touch(slot);
         let Some(slot) = self.slot_to_change(slot, line.mask, out) else { return false };
+        self.verify_before_write(slot, line.mask, out);
         let fill = MemoryStep::Fill { slot, offset: line.offset, payload_offset: 0, len: line.len };
         out.memory.push(fill);
         self.mark_dirty(slot, line.mask);
@@ -153,8 +155,22 @@ impl<M: LineTable> Shard<M> {
         unused && (line.dirty & mask == 0 || self.is_planted(PlantedBug::OverwriteDirty))
     }
 
+    fn verify_before_write(&self, slot: Slot, mask: u8, out: &mut Outbox) {
+        if !self.is_planted(PlantedBug::ChangeUnverified) {
+            self.verify_before(slot, mask, out);
+        }
+    }
+
+    /// Says that a write has changed sectors of a line, which are newer than the disk's now.
     pub(super) fn mark_dirty(&mut self, slot: Slot, mask: u8) {
+        let line = *self.slots.get(slot);
+        if line.lost() & mask != 0 {
+            self.found_again(slot, mask);
+        }
         let (key, was_clean) = self.slots.mark_dirty(slot, mask);
+        if self.is_planted(PlantedBug::KeepSeal) {
+            self.slots.get_mut(slot).flags |= line.flags & SEALED;
+        }
         if self.is_planted(PlantedBug::TrustFilling) {
             self.slots.believe();
         }

@@ -2,13 +2,14 @@
 
 use super::{Source, Through, WriteOutcome};
 use crate::flight::{OpKind, OpLine, WaitFor};
-use crate::key::{LinePart, line_parts};
+use crate::key::{LinePart, line_parts, sector_mask};
 use crate::meta::{LineTable, NO_SLOT};
 use crate::read::push_run;
 use crate::sabotage::PlantedBug;
 use crate::shard::{emit, operation};
 use crate::{Attempt, IoVerb, MemoryStep, NoteKind, Outbox, Part, Place, Segment, Shard, Slot};
 use forebay_policy::Hint;
+use forebay_types::SECTOR_BYTES;
 
 impl<M: LineTable> Shard<M> {
     pub(super) fn write_through(
@@ -66,8 +67,9 @@ impl<M: LineTable> Shard<M> {
             self.slots.unpin(slot);
             return None;
         }
-        meta.valid &= !self.scratch[at].0.mask;
+        let valid = meta.valid & !self.scratch[at].0.mask;
         self.scratch[at].0.mask = 0;
+        self.slots.change(slot, valid);
         Some(slot)
     }
 
@@ -95,7 +97,7 @@ impl<M: LineTable> Shard<M> {
     /// The slot and the dirty sectors of a line that are about to be replaced.
     fn dirty_under(&self, line: &LinePart) -> Option<(Slot, u8)> {
         let slot = self.slots.find(line.key)?;
-        let mask = self.slots.get(slot).dirty & line.mask;
+        let mask = self.slots.get(slot).destageable() & line.mask;
         (mask != 0).then_some((slot, mask))
     }
 
@@ -104,9 +106,9 @@ impl<M: LineTable> Shard<M> {
         let (mut lines, mut runs) = (Vec::new(), Vec::new());
         for line in line_parts(part.volume, part.range) {
             let Some((slot, mask)) = self.dirty_under(&line) else { continue };
-            Self::push_dirty(line.key, slot, mask, &mut runs);
+            self.push_dirty(line.key, slot, mask, &mut runs);
             self.slots.pin(slot);
-            lines.push(OpLine { key: line.key, slot, mask });
+            lines.push(OpLine { key: line.key, slot, mask, regained: 0 });
         }
         let counters = &mut self.volume_mut(part.volume).counters;
         counters.destages_urgent += 1;
@@ -116,6 +118,16 @@ impl<M: LineTable> Shard<M> {
         id.op
     }
 
+    /// The lost sectors of a line that a write of the part brings to the disk.
+    fn regained_by(&self, part: &Part, line: &LinePart) -> u8 {
+        if self.volume(part.volume).lost_sectors == 0 {
+            return 0;
+        }
+        let first = u64::from(line.offset) / SECTOR_BYTES;
+        let covered = sector_mask(first, first + u64::from(line.len) / SECTOR_BYTES);
+        self.lost_under(line.key, covered)
+    }
+
     /// Starts the write of the part whose lines and slots, pinned, are in the scratch list.
     pub(super) fn start_write(&mut self, part: &Part, fua: bool, source: Source, out: &mut Outbox) {
         let mut runs = Vec::with_capacity(1);
@@ -123,11 +135,13 @@ impl<M: LineTable> Shard<M> {
         let mut payload_offset = 0;
         for at in 0..self.scratch.len() {
             let (line, slot) = self.scratch[at];
+            let regained = self.regained_by(part, &line);
             let place = match slot.filter(|_| line.mask != 0) {
                 None => Place::Private { offset: payload_offset },
                 Some(slot) => {
                     if !self.is_planted(PlantedBug::KeepValidInWriteThrough) {
-                        self.slots.get_mut(slot).valid &= !line.mask;
+                        self.verify_before(slot, line.mask, out);
+                        self.slots.change(slot, self.slots.get(slot).valid & !line.mask);
                     }
                     let (offset, len) = (line.offset, line.len);
                     if source == Source::Payload {
@@ -138,7 +152,8 @@ impl<M: LineTable> Shard<M> {
             };
             let offset = line.key.offset() + u64::from(line.offset);
             push_run(&mut runs, offset, Segment { place, len: line.len }, 0);
-            lines.push(OpLine { key: line.key, slot: slot.unwrap_or(NO_SLOT), mask: line.mask });
+            let slot = slot.unwrap_or(NO_SLOT);
+            lines.push(OpLine { key: line.key, slot, mask: line.mask, regained });
             payload_offset += line.len;
         }
         debug_assert_eq!(runs.len(), 1, "a part is one range");

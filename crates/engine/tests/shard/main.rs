@@ -2,6 +2,7 @@
 //! against an oracle, and what is left of it when it is killed at any moment.
 
 mod kill;
+mod patrol;
 mod rig;
 mod rules;
 mod sectors;

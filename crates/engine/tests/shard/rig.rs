@@ -4,7 +4,7 @@
 
 use forebay_engine::{
     Answer, Attempt, EraseKind, IoAction, IoVerb, LineMeta, MemoryStep, Outbox, Outcome, Part,
-    PartId, Place, ReadOutcome, Segment, Shard, ShardConfig, Slot, WriteOutcome, WriteTerms,
+    PartId, Place, ReadOutcome, Seal, Segment, Shard, ShardConfig, Slot, WriteOutcome, WriteTerms,
 };
 use forebay_policy::PolicyKind;
 use forebay_types::{ByteRange, IoError, IoResult, Mode, SECTOR_BYTES, VolumeId};
@@ -66,12 +66,14 @@ pub fn carry_out(
         let (slot, offset, len) = match step {
             MemoryStep::Fill { slot, offset, len, .. } => (slot, offset, len),
             MemoryStep::Copy { to, offset, len, .. } => (to, offset, len),
+            MemoryStep::Verify { .. } => continue,
         };
         for sector in 0..len / 512 {
             let at = index(slot, offset + sector * 512);
             let content = match step {
                 MemoryStep::Fill { .. } => value,
                 MemoryStep::Copy { from, .. } => pool[index(from, offset + sector * 512)],
+                MemoryStep::Verify { .. } => unreachable!("it has no bytes"),
             };
             pool[at] = TORN;
             stop(pool);
@@ -93,6 +95,8 @@ pub struct Rig {
     /// I/Os under way, oldest first.
     pub ios: Vec<IoAction>,
     pub answers: Vec<Answer>,
+    /// Sealed lines that were to be looked at before they changed, with the sectors kept.
+    pub verify: Vec<(Seal, u8)>,
     out: Outbox,
 }
 
@@ -115,6 +119,7 @@ impl Rig {
             disk: (0..lines * 8).map(Self::on_disk).collect(),
             ios: Vec::new(),
             answers: Vec::new(),
+            verify: Vec::new(),
             out: Outbox::default(),
         }
     }
@@ -146,6 +151,10 @@ impl Rig {
     fn settle(&mut self, value: u64) {
         self.take_trace();
         let steps: Vec<MemoryStep> = self.out.memory.drain(..).collect();
+        self.verify.extend(steps.iter().filter_map(|step| match step {
+            MemoryStep::Verify { seal, kept } => Some((*seal, *kept)),
+            _ => None,
+        }));
         let Self { shard, moments, pool, .. } = self;
         let lines = moments.is_some().then(|| shard.table().to_vec());
         carry_out(steps, pool, value, |pool| {

@@ -2,7 +2,10 @@
 
 use super::units::{bytes, count, duration, percent};
 use comfy_table::{CellAlignment, Table, presets};
-use forebay_api::{JournalState, JournalStatus, PowerStatus, Status, VolumeState, VolumeStatus};
+use forebay_api::{
+    Damage, JournalState, JournalStatus, PatrolStatus, PowerStatus, Status, VolumeState,
+    VolumeStatus,
+};
 
 /// Everything: the daemon in three lines, the volumes in a table, and the journals in another.
 pub(super) fn status(status: &Status) -> String {
@@ -10,6 +13,7 @@ pub(super) fn status(status: &Status) -> String {
     format!(
         "forebay {}, process {}, up {}, {} workers on {}\n\
          memory: {} of {} in use, {} dirty; limit {}, {} of it for the index\n\
+         {}\n\
          clients: {} connected, at {}\n\n{}{}{}",
         status.version,
         status.pid,
@@ -21,12 +25,34 @@ pub(super) fn status(status: &Status) -> String {
         bytes(memory.dirty_bytes),
         bytes(memory.limit_bytes),
         bytes(memory.metadata_bytes),
+        patrol(&status.patrol),
         status.connections,
         status.listeners.join(", "),
         volumes(&status.volumes),
         journals(&status.journals),
         status.power.as_ref().map(power).unwrap_or_default(),
     )
+}
+
+/// The patrol over memory, in one line.
+fn patrol(patrol: &PatrolStatus) -> String {
+    if patrol.ecc == "off" {
+        return "patrol: off, damage to memory is not noticed".into();
+    }
+    let walk = match patrol.walk_seconds {
+        0.0 => "the first walk has not ended".into(),
+        seconds => format!("the last walk took {seconds:.1} s"),
+    };
+    let Damage { found_lines, corrected_lines, fetched_again_lines, lost_lines, .. } =
+        patrol.damage;
+    let found = match found_lines {
+        0 => "no damage found".into(),
+        _ => format!(
+            "{found_lines} lines found damaged: {corrected_lines} corrected, \
+             {fetched_again_lines} fetched again, {lost_lines} lost"
+        ),
+    };
+    format!("patrol: {}, {walk}; {found}", patrol.ecc)
 }
 
 /// The volumes, one a line, and below them what is not as it should be.
@@ -282,6 +308,30 @@ mod tests {
             ),
             "{text}"
         );
+    }
+
+    #[test]
+    fn the_patrol_says_what_it_has_found() {
+        let mut status = PatrolStatus { ecc: "parity".into(), ..PatrolStatus::default() };
+        assert_eq!(
+            patrol(&status),
+            "patrol: parity, the first walk has not ended; no damage found"
+        );
+        status.walk_seconds = 63.96;
+        status.damage = Damage {
+            found_lines: 6,
+            corrected_lines: 3,
+            fetched_again_lines: 2,
+            lost_lines: 1,
+            lost_bytes: 512,
+        };
+        assert_eq!(
+            patrol(&status),
+            "patrol: parity, the last walk took 64.0 s; 6 lines found damaged: 3 corrected, \
+             2 fetched again, 1 lost"
+        );
+        status.ecc = "off".into();
+        assert_eq!(patrol(&status), "patrol: off, damage to memory is not noticed");
     }
 
     #[test]

@@ -204,6 +204,7 @@ impl Manager for Daemon {
             uptime_seconds: figures.uptime_seconds,
             workers: figures.workers as u32,
             memory: report::memory(&figures.memory),
+            patrol: report::patrol(&figures),
             connections: figures.connections,
             journals: self.journals.status(),
             volumes: volumes(&self.state().volumes, &figures, self.power_status().as_ref()),

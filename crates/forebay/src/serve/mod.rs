@@ -12,7 +12,7 @@ mod tls;
 use crate::keeper::{self, Kept};
 use crate::signals::{Signal, Signals};
 use anyhow::Context;
-use forebay_config::{Config, IoEngine, MemInfo, Workers};
+use forebay_config::{Config, Ecc, IoEngine, MemInfo, Workers};
 use forebay_control::{Manager, Server, StateDir};
 use forebay_runtime::{Engine, Patience, Runtime, RuntimeConfig};
 use forebay_types::Size;
@@ -111,6 +111,11 @@ fn start(
         },
         policy: forebay_policy::PolicyKind::default(),
         journals: journals::count(&config.volumes),
+        ecc: match config.ecc {
+            Ecc::Parity => forebay_runtime::Ecc::Parity,
+            Ecc::Checksum => forebay_runtime::Ecc::Checksum,
+            Ecc::Off => forebay_runtime::Ecc::Off,
+        },
     };
     let runtime = Runtime::start_over(settings, Patience::default(), pool)?;
     tracing::info!("{} of memory, clients and files by {}", Size(memory_bytes), runtime.engine());

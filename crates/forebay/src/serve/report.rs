@@ -1,11 +1,12 @@
 //! The runtime's figures in the words of the control API.
 
 use forebay_api::{
-    Counters, Latencies, LatencySummary, Memory, PowerStatus, VolumeState, VolumeStatus,
+    Counters, Damage, Latencies, LatencySummary, Memory, PatrolStatus, PowerStatus, VolumeState,
+    VolumeStatus,
 };
 use forebay_config::VolumeSpec;
-use forebay_runtime::{MemoryStatus, VolumeStatus as Figures};
-use forebay_types::{LINE_BYTES, Mode};
+use forebay_runtime::{Ecc, MemoryStatus, RuntimeStatus, VolumeStatus as Figures};
+use forebay_types::{LINE_BYTES, Mode, SECTOR_BYTES};
 
 pub(super) const fn memory(memory: &MemoryStatus) -> Memory {
     Memory {
@@ -14,6 +15,39 @@ pub(super) const fn memory(memory: &MemoryStatus) -> Memory {
         used_bytes: memory.used_bytes,
         dirty_bytes: memory.dirty_bytes,
         metadata_bytes: memory.metadata_bytes,
+    }
+}
+
+pub(super) fn patrol(status: &RuntimeStatus) -> PatrolStatus {
+    let patrol = &status.memory.patrol;
+    let ecc = match patrol.ecc {
+        Ecc::Off => forebay_config::Ecc::Off,
+        Ecc::Checksum => forebay_config::Ecc::Checksum,
+        Ecc::Parity => forebay_config::Ecc::Parity,
+    };
+    let mut found = Damage::default();
+    status.volumes.iter().for_each(|volume| found.add(&damage(volume)));
+    PatrolStatus {
+        ecc: ecc.to_string(),
+        sealed_lines: patrol.sealed_lines,
+        verified_lines: patrol.verified_lines,
+        unsealed_bytes: patrol.unsealed_bytes,
+        parity_bytes: patrol.parity_bytes,
+        parity_slot_bytes: patrol.parity_slot_bytes,
+        walks: patrol.walks,
+        walk_seconds: patrol.walk_ms as f64 / 1000.0,
+        damage: found,
+    }
+}
+
+const fn damage(figures: &Figures) -> Damage {
+    let engine = &figures.engine;
+    Damage {
+        found_lines: engine.damaged_lines,
+        corrected_lines: engine.corrected_lines,
+        fetched_again_lines: engine.refetched_lines,
+        lost_lines: engine.lost_lines,
+        lost_bytes: figures.lost_sectors * SECTOR_BYTES,
     }
 }
 
@@ -49,6 +83,7 @@ pub(super) fn volume(
         state_reason: failing,
         cached_bytes: figures.cached_bytes,
         dirty_bytes: figures.dirty_bytes,
+        damage: damage(figures),
         counters: counters(figures),
         latency: latencies(figures),
     }
@@ -72,7 +107,7 @@ fn effective_mode(figures: &Figures, power: Option<&PowerStatus>) -> (Mode, Opti
     }
 }
 
-/// What is wrong with the backing store.
+/// What is wrong with the backing store, or with memory.
 fn state_reason(figures: &Figures) -> Option<String> {
     if let Some(error) = figures.flush_failure {
         let name = &figures.name;
@@ -80,6 +115,14 @@ fn state_reason(figures: &Figures) -> Option<String> {
             "a flush of the backing store failed ({error}): what was written before it may be \
              lost. FLUSH and FUA fail until the disk has been checked and `forebay volume trust \
              {name}` is said"
+        ));
+    }
+    if figures.lost_sectors > 0 {
+        let (name, bytes) = (&figures.name, figures.lost_sectors * SECTOR_BYTES);
+        return Some(format!(
+            "{bytes} bytes that the backing store does not have were damaged in memory beyond \
+             repair. Reads of them and FLUSH fail until they are written again, or given up with \
+             `forebay volume trust {name}`"
         ));
     }
     let failing = figures.engine.destage_errors > 0 && figures.dirty_bytes > 0;

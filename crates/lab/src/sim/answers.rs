@@ -132,6 +132,9 @@ impl World {
 
     /// A write or erase is answered: what it promised counts from now on.
     fn end_change(&mut self, asked: &Asked, result: IoResult) {
+        if result.is_ok() {
+            self.found_again(asked.request.volume, asked.request.range, asked.submitted);
+        }
         let volume = &mut self.volumes[usize::from(asked.request.volume.0)];
         let through = volume.mode != Mode::WriteBack && volume.write_back_until < asked.submitted;
         let journaled = self.journal.as_ref().filter(|_| volume.journal);
@@ -177,7 +180,8 @@ impl World {
         let journaled = self.volumes[usize::from(volume.0)].journal;
         let is_reason = |fault: FaultKind, at: ByteRange| match kind {
             RequestKind::Read => {
-                fault == FaultKind::Read && at.offset >= range.offset && at.end() <= range.end()
+                let ours = at.offset >= range.offset && at.end() <= range.end();
+                matches!(fault, FaultKind::Read | FaultKind::Lost) && ours
             }
             // What a journal fails to keep is brought to the disk, and flushed there.
             _ if journaled && matches!(fault, FaultKind::Flush | FaultKind::Write) => true,
@@ -187,18 +191,27 @@ impl World {
             }
             RequestKind::Sync => fault == FaultKind::Flush,
             RequestKind::Flush | RequestKind::Destage | RequestKind::Checkpoint => {
-                matches!(fault, FaultKind::Write | FaultKind::Flush)
+                matches!(fault, FaultKind::Write | FaultKind::Flush | FaultKind::Lost)
             }
             RequestKind::Restore | RequestKind::Record => fault == FaultKind::Write,
             RequestKind::RestoreZero { .. } => fault == FaultKind::Erase,
             RequestKind::Prefetch => false,
         };
         let mut faults = self.device.faults.iter().rev();
-        let met = faults.any(|fault| {
-            fault.moment >= asked.submitted
-                && fault.volume == volume.0
-                && is_reason(fault.kind, fault.range)
-        });
+        let lost = match kind {
+            RequestKind::Read => self.is_lost(volume, Some(range)),
+            RequestKind::Flush | RequestKind::Destage | RequestKind::Checkpoint => {
+                self.is_lost(volume, None)
+            }
+            // What a journal fails to keep is flushed to the disk.
+            _ => journaled && self.is_lost(volume, None),
+        };
+        let met = lost
+            || faults.any(|fault| {
+                fault.moment >= asked.submitted
+                    && fault.volume == volume.0
+                    && is_reason(fault.kind, fault.range)
+            });
         let place = Some((volume.0, range.offset / SECTOR_BYTES));
         if !met {
             let message = format!("{kind:?} {range} failed and met no fault: {:?}", reply.result);

@@ -3,6 +3,7 @@
 use super::Sabotage;
 use super::dice::{Dice, Ppm};
 use super::disk::sectors_of;
+use super::driver::VERIFIER;
 use super::memory::{Memory, write_stamp};
 use super::oracle::{POISON, stamp};
 use super::plan::Plan;
@@ -168,7 +169,9 @@ impl Payloads {
         request: Request,
     ) {
         let is_write = matches!(request.kind, RequestKind::Write { .. });
+        // The verifier does not go away before its payload has come.
         if is_write
+            && client != VERIFIER
             && world.dice.chance(world.plan.staged_payload)
             && Staging::begin(world, dispatcher, client, request)
         {

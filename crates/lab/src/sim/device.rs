@@ -11,7 +11,7 @@ use super::oracle::{POISON, ZERO, show, stamp};
 use super::queue::Event;
 use super::slab::Slab;
 use super::world::{World, pool_index};
-use forebay_engine::{IoAction, IoId, IoVerb, Place, Segment};
+use forebay_engine::{IoAction, IoId, IoVerb, Place, Segment, Slot};
 use forebay_types::{ByteRange, IoError, IoResult, SECTOR_BYTES, VolumeId};
 use forebay_volume::{JobId, Mergeable, merge};
 
@@ -22,6 +22,8 @@ pub(crate) enum FaultKind {
     Write,
     Erase,
     Flush,
+    /// Sectors were lost in the pool until then.
+    Lost,
 }
 
 /// An I/O that was made to fail: a request may fail for this reason and for no other.
@@ -42,6 +44,8 @@ pub(crate) struct Io {
     stamps: Vec<u64>,
     /// Whether the disk does its part at the beginning rather than at the end.
     early: bool,
+    /// What it would write is lost, so it is not done at all.
+    refused: bool,
     result: IoResult,
 }
 
@@ -84,7 +88,7 @@ impl Mergeable for Io {
 impl Io {
     pub(crate) const fn new(shard: usize, action: IoAction, memory: Option<(Memory, u64)>) -> Self {
         let stamps = Vec::new();
-        Self { shard, action, memory, stamps, early: false, result: Ok(()) }
+        Self { shard, action, memory, stamps, early: false, refused: false, result: Ok(()) }
     }
 
     const fn kind(&self) -> FaultKind {
@@ -93,6 +97,17 @@ impl Io {
             IoVerb::Write { .. } => FaultKind::Write,
             IoVerb::Discard | IoVerb::Zero { .. } => FaultKind::Erase,
         }
+    }
+
+    /// The slots that it is about.
+    fn slots(&self) -> Vec<Slot> {
+        let slot = |segment: &Segment| match segment.place {
+            Place::Slot { slot, .. } => Some(slot),
+            _ => None,
+        };
+        let mut slots: Vec<Slot> = self.action.segments.iter().filter_map(slot).collect();
+        slots.dedup();
+        slots
     }
 
     /// Where its memory is, for people.
@@ -166,8 +181,12 @@ impl World {
             return;
         }
         if matches!(io.action.verb, IoVerb::Write { .. }) {
+            let slots = io.slots();
+            io.refused = !self.verify_destage(io.shard, &slots, &io.action.seals);
             io.stamps = self.memory_of(&io);
-            self.check_written(&io);
+            if !io.refused {
+                self.check_written(&io);
+            }
         }
         self.note(volume, range, || {
             format!("shard {}: {:?} {range} {}", io.shard, io.action.verb, io.places())
@@ -242,7 +261,9 @@ impl World {
         }
         io.early = self.dice.chance(500_000);
         io.result = self.draw_result(&io);
-        if io.early {
+        if io.refused {
+            (io.early, io.result) = (true, Err(IoError::Io));
+        } else if io.early {
             self.do_io(&mut io);
         }
         let at = self.device.under_way.insert(io);

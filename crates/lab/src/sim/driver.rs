@@ -28,7 +28,7 @@ const SILENCE_US_MAX: u64 = 400_000_000;
 /// Events between two looks at everything.
 const EVENTS_PER_CHECK: u64 = 257;
 /// The client that asks for what the last checks need.
-const VERIFIER: u16 = u16::MAX;
+pub(crate) const VERIFIER: u16 = u16::MAX;
 /// The client that asks for what the journal needs.
 pub(crate) const KEEPER: u16 = u16::MAX - 1;
 /// Deaths in one recovery; each begins it anew.
@@ -134,7 +134,9 @@ impl Simulation {
         self.world.volumes.iter_mut().for_each(|volume| volume.disk.heal());
         let soon = self.world.now_us + 10_000;
         self.world.queue.hurry(soon);
+        self.write_lost();
         self.converge("all requests are to be answered soon after the last fault");
+        self.world.check_found();
         self.verify();
         self.world.report.virtual_us = self.world.now_us;
     }
@@ -192,6 +194,7 @@ impl Simulation {
         if self.world.report.events.is_multiple_of(EVENTS_PER_CHECK) {
             self.world.shards.iter().for_each(|shard| shard.shard.self_check());
             self.world.journal.iter().for_each(Journal::self_check);
+            self.world.check_seals();
         }
     }
 
@@ -227,6 +230,7 @@ impl Simulation {
                 self.on(worker, |dispatcher, world| dispatcher.tick(world, shard));
             }
         }
+        self.world.patrol();
         self.keep_journal();
         self.keep_power();
         let next = self.world.now_us + self.world.plan.tick_us;
@@ -395,6 +399,7 @@ impl Simulation {
                 content
             })
             .collect();
+        self.world.concede_lost(&contents);
         self.check_contents("after a crash", &contents, |oracle, sector, found| {
             oracle.crash(sector, found, crash)
         });
@@ -606,6 +611,15 @@ impl Simulation {
         let worker = self.world.dice.below(self.dispatchers.len() as u64) as u8;
         let request = Request { volume: VolumeId(volume), kind, range };
         self.submit(worker, VERIFIER, request);
+    }
+
+    /// What is lost is written again, which must heal it.
+    fn write_lost(&mut self) {
+        for volume in 0..self.world.volumes.len() as u16 {
+            for range in self.world.lost_lines(VolumeId(volume)) {
+                self.ask(volume, RequestKind::Write { fua: false }, range);
+            }
+        }
     }
 
     /// All that must be true at the end: everything reads as it should, a flush brings it to the

@@ -5,6 +5,7 @@
 //! whatever protects it, and what the pool says to be clean must be what the disk has.
 
 use super::Sabotage;
+use super::damage::Seals;
 use super::disk::sectors_of;
 use super::driver::Simulation;
 use super::oracle::{POISON, show};
@@ -42,6 +43,7 @@ impl World {
         let (slot, offset, len) = match step {
             MemoryStep::Fill { slot, offset, len, .. } => (slot, offset, len),
             MemoryStep::Copy { to, offset, len, .. } => (to, offset, len),
+            MemoryStep::Verify { .. } => return false,
         };
         let sectors = u64::from(len) / SECTOR_BYTES;
         if left >= sectors {
@@ -57,6 +59,7 @@ impl World {
             MemoryStep::Copy { from, to, offset, .. } => {
                 MemoryStep::Copy { from, to, offset, len: done }
             }
+            MemoryStep::Verify { .. } => unreachable!("it changes nothing"),
         };
         self.carry_out(shard, first, payload);
         if self.dice.chance(500_000) {
@@ -83,7 +86,8 @@ impl World {
             let mut steps = Vec::new();
             let fate = |_| Fate::Kept;
             let recovered = Shard::recover(table, policy, self.plan.config, &fate, &mut steps);
-            let (shard, found) = recovered.expect("a killed process leaves a table that is sound");
+            let (mut shard, found) =
+                recovered.expect("a killed process leaves a table that is sound");
             self.report.kept_lines += found.lines;
             self.report.moving_lines += found.moving_lines;
             self.report.torn_sectors += found.torn_sectors;
@@ -92,7 +96,8 @@ impl World {
                 let (from, to) = (pool_index(from, offset), pool_index(to, offset));
                 pool.copy_within(from..from + (u64::from(len) / SECTOR_BYTES) as usize, to);
             }
-            self.shards.push(ShardWorld { shard, pool });
+            shard.set_parity(self.damage.parity);
+            self.shards.push(ShardWorld { shard, pool, seals: Seals::default() });
         }
         for at in 0..self.shards.len() {
             self.shards[at].shard.settle_steps();
@@ -119,7 +124,7 @@ impl World {
     fn effective(&self, volume: u16, sector: u64) -> (u64, bool) {
         let id = VolumeId(volume);
         let number = shard_of(id, sector * SECTOR_BYTES, self.shards.len());
-        let ShardWorld { shard, pool } = &self.shards[number];
+        let ShardWorld { shard, pool, .. } = &self.shards[number];
         let (line, at) = (sector / u64::from(SECTORS_PER_LINE), sector as u32 % SECTORS_PER_LINE);
         match shard.slot_of(LineKey::new(id, line), 1 << at) {
             Some(slot) => (pool[pool_index(slot, at * SECTOR_BYTES as u32)], true),
@@ -129,6 +134,7 @@ impl World {
 
     /// Checks all that the next process would read.
     fn check_kept(&mut self) {
+        self.forget_lost();
         self.moment += 1;
         for volume in 0..self.volumes.len() as u16 {
             let mut dirty =
@@ -184,7 +190,7 @@ impl World {
         let mut dirty = Vec::new();
         let volumes = (0..self.volumes.len() as u16).map(VolumeId);
         for volume in volumes.filter(|&volume| self.has_journal(volume)) {
-            for ShardWorld { shard, pool } in &self.shards {
+            for ShardWorld { shard, pool, .. } in &self.shards {
                 for (key, mask) in shard.dirty_sectors(volume) {
                     let slot = shard.slot_of(key, mask).expect("what is dirty is valid");
                     for sector in (0..SECTORS_PER_LINE).filter(|at| mask >> at & 1 != 0) {

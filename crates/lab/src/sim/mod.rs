@@ -11,6 +11,7 @@
 
 mod answers;
 mod clients;
+mod damage;
 mod device;
 pub(crate) mod dice;
 mod disk;

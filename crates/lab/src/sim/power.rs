@@ -137,7 +137,7 @@ impl World {
             if self.strikes(Sabotage::SkipVaultLine) {
                 continue;
             }
-            let ShardWorld { shard, pool } = &self.shards[shard];
+            let ShardWorld { shard, pool, .. } = &self.shards[shard];
             let Some(line) = shard.dirty_line(key) else { continue };
             let vault = &mut self.power.vault[usize::from(volume.0)];
             for (offset, len) in line.runs() {

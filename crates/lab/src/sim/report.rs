@@ -74,6 +74,10 @@ pub struct SimReport {
     pub journal_rewritten: u64,
     /// Extents that journals and vaults gave back after a crash.
     pub restored_extents: u64,
+    /// Lines damaged before somebody looked at them.
+    pub damaged_lines: u64,
+    /// Dirty sectors that were given up for it.
+    pub lost_sectors: u64,
     /// Lines evicted.
     pub evicted_lines: u64,
     /// Simulated time, in microseconds.
@@ -103,6 +107,8 @@ impl SimReport {
         self.journal_alone += other.journal_alone;
         self.journal_rewritten += other.journal_rewritten;
         self.restored_extents += other.restored_extents;
+        self.damaged_lines += other.damaged_lines;
+        self.lost_sectors += other.lost_sectors;
         self.evicted_lines += other.evicted_lines;
         self.virtual_us += other.virtual_us;
         self.counters.add(&other.counters);
@@ -150,6 +156,15 @@ impl fmt::Display for SimReport {
             c.writes_through_fua,
             c.writes_through_dirty_limit,
             c.writes_through_no_room
+        )?;
+        writeln!(
+            f,
+            "damage: {} lines, {} corrected, {} fetched again; {} sectors lost in {} lines",
+            self.damaged_lines,
+            c.corrected_lines,
+            c.refetched_lines,
+            self.lost_sectors,
+            c.lost_lines
         )?;
         write!(
             f,

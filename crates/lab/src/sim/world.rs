@@ -7,6 +7,7 @@
 
 use super::answers::{Asked, Held};
 use super::clients::Staging;
+use super::damage::{DamagePlan, Lost, Seals};
 use super::device::{Device, FlushJob, Io};
 use super::dice::{Dice, Ppm};
 use super::disk::Disk;
@@ -19,6 +20,7 @@ use super::power::Power;
 use super::queue::{Event, Queue};
 use super::slab::Slab;
 use super::{Sabotage, SimOptions, SimReport};
+use forebay_ecc::Code;
 use forebay_engine::{
     Answer, IoAction, LineMeta, MemoryStep, Outbox, Outcome, Part, PartId, Place, Protection,
     Shard, VolumeCounters,
@@ -54,6 +56,7 @@ pub(crate) struct ShardWorld {
     pub shard: Shard<Vec<LineMeta>>,
     /// Eight stamps for each slot.
     pub pool: Vec<u64>,
+    pub seals: Seals,
 }
 
 /// One volume and its disk.
@@ -67,6 +70,7 @@ pub(crate) struct VolumeWorld {
     pub streams: Option<Streams>,
     /// Whether a journal keeps its writes.
     pub journal: bool,
+    pub lost: Lost,
 }
 
 /// The simulated machine.
@@ -88,6 +92,10 @@ pub(crate) struct World {
     pub staging: Slab<Staging>,
     /// Whose call is being served.
     pub worker: u8,
+    /// Damage has dice of its own, so that a seed means the same machine without it.
+    pub damage: DamagePlan,
+    pub damage_dice: Dice,
+    pub code: Code,
     pub sabotage: Option<Sabotage>,
     sabotage_dice: Dice,
     pub violation: Option<Violation>,
@@ -111,6 +119,7 @@ pub(crate) struct World {
 impl World {
     pub(crate) fn new(plan: Plan, dice: Dice, options: &SimOptions) -> Self {
         let seed = options.seed;
+        let mut damage_dice = Dice::new(seed.rotate_left(32) ^ 0xecc);
         let mut world = Self {
             dice,
             now_us: 0,
@@ -125,6 +134,9 @@ impl World {
             held: Slab::default(),
             staging: Slab::default(),
             worker: 0,
+            damage: DamagePlan::draw(&mut damage_dice),
+            damage_dice,
+            code: Code::detect(),
             sabotage: options.sabotage,
             sabotage_dice: Dice::new(!seed),
             violation: None,
@@ -162,6 +174,7 @@ impl World {
                 oracle: Oracle::new(at as u16, plan.sectors, !plan.journal && !plan.ups),
                 streams: None,
                 journal: plan.journal,
+                lost: Lost::default(),
             });
         }
     }
@@ -173,6 +186,7 @@ impl World {
         for _ in 0..self.plan.shards {
             let table = vec![LineMeta::FREE; lines];
             let mut shard = Shard::new(table, self.plan.policy.build(lines), self.plan.config);
+            shard.set_parity(self.damage.parity);
             for (at, volume) in self.volumes.iter().enumerate() {
                 let size = volume.sectors * SECTOR_BYTES;
                 shard.add_volume(VolumeId(at as u16), size, volume.mode);
@@ -184,7 +198,7 @@ impl World {
                 }
             }
             let pool = vec![POISON; lines * SECTORS_PER_LINE as usize];
-            self.shards.push(ShardWorld { shard, pool });
+            self.shards.push(ShardWorld { shard, pool, seals: Seals::default() });
             self.plant(self.shards.len() - 1);
         }
         self.make_streams();
@@ -206,6 +220,7 @@ impl World {
         let lines = self.plan.lines_per_shard;
         let pool_bytes = (lines * self.plan.shards) as u64 * LINE_BYTES;
         for (volume, plan) in self.volumes.iter_mut().zip(&self.plan.volumes) {
+            volume.lost.clear();
             let streams = || Streams::new(plan.sectors * SECTOR_BYTES, pool_bytes);
             volume.streams = plan.streams.then(streams);
         }
@@ -297,6 +312,7 @@ impl World {
                 let pool = &mut self.shards[shard].pool;
                 pool.copy_within(from..from + count, to);
             }
+            MemoryStep::Verify { seal, kept } => self.verify_before(shard, &seal, kept),
         }
     }
 }

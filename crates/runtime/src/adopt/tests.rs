@@ -44,7 +44,14 @@ fn open(path: &Path, bytes: u64) -> Arc<dyn Backend> {
 /// A process that serves the volume "v".
 fn process(pool: &OwnedFd, disk: &Arc<dyn Backend>, log: &Arc<dyn Backend>) -> Runtime {
     let (engine, policy) = (Engine::Auto, PolicyKind::default());
-    let config = RuntimeConfig { memory_bytes: 64 * MIB, workers: 1, engine, policy, journals: 1 };
+    let config = RuntimeConfig {
+        memory_bytes: 64 * MIB,
+        workers: 1,
+        engine,
+        policy,
+        journals: 1,
+        ecc: crate::Ecc::default(),
+    };
     let kept = Some(pool.try_clone().unwrap());
     let runtime = Runtime::start_over(config, Patience::default(), kept).unwrap();
     let journal = runtime.open_journal(JournalSettings {

@@ -16,7 +16,7 @@ pub(super) const COPY_BYTES: usize = 1 << 20;
 /// Both of them.
 pub(super) const HEADER_BYTES: usize = 2 * COPY_BYTES;
 /// Changes with every layout that an older program would not understand.
-const VERSION: u32 = 1;
+const VERSION: u32 = 2;
 const MAGIC: [u8; 8] = *b"FBAYPOOL";
 /// Magic, version, length of what follows, checksum of it.
 const PREFIX_BYTES: usize = 24;
@@ -38,9 +38,15 @@ impl Layout {
         HEADER_BYTES + shard * self.shard_slots * size_of::<LineMeta>()
     }
 
+    /// Where the checksums of all lines begin.
+    pub(crate) const fn sums_offset(&self) -> usize {
+        self.table_offset(self.shards)
+    }
+
     /// Where the data begins, at a multiple of `slab_bytes`.
     pub(crate) const fn data_offset(&self, slab_bytes: usize) -> usize {
-        self.table_offset(self.shards).next_multiple_of(slab_bytes)
+        let sums_bytes = self.slots() * size_of::<u32>();
+        (self.sums_offset() + sums_bytes).next_multiple_of(slab_bytes)
     }
 
     /// Lines in all shards.

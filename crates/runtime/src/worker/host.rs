@@ -3,6 +3,7 @@
 use super::Connections;
 use super::io::{Ended, Ios};
 use crate::memory::Memory;
+use crate::patrol;
 use crate::pool::{MappedLines, Pool};
 use crate::reactor::Reactor;
 use crate::shared::{FlushNeed, Message, Shared, Volume, lock};
@@ -101,7 +102,11 @@ impl<R: Reactor> Host for WorkerHost<R> {
         let mut guard = self.shared.shard(shard);
         let result = call(&mut guard, out);
         for step in out.memory.drain(..) {
-            carry_out(&self.shared.pool, shard, payload, step);
+            if let MemoryStep::Verify { seal, kept } = step {
+                patrol::verify_before(&self.shared, shard, &mut guard, &seal, kept);
+            } else {
+                carry_out(&self.shared.pool, shard, payload, step);
+            }
         }
         guard.settle_steps();
         for note in out.notes.drain(..) {
@@ -118,6 +123,10 @@ impl<R: Reactor> Host for WorkerHost<R> {
     }
 
     fn start_io(&mut self, shard: usize, io: IoAction, memory: Option<(&Memory, u64)>) {
+        if !io.seals.is_empty() && !patrol::verify_destage(&self.shared, shard, &io) {
+            self.ended.push(Ended::Shard { shard, id: io.id, result: Err(IoError::Io) });
+            return;
+        }
         self.ios.push(shard, io, memory);
     }
 
@@ -210,6 +219,7 @@ impl<R: Reactor> Host for WorkerHost<R> {
 pub(crate) fn carry_out(pool: &Pool, shard: usize, payload: &[u8], step: MemoryStep) {
     let line = LINE_BYTES as usize;
     match step {
+        MemoryStep::Verify { .. } => unreachable!("it needs the shard, and is the caller's"),
         MemoryStep::Fill { slot, offset, payload_offset, len } => {
             let (offset, len) = (offset as usize, len as usize);
             let content = &payload[payload_offset as usize..][..len];

@@ -16,6 +16,7 @@ pub(crate) use host::{ClientToken, Token, WorkerHost, carry_out, release};
 pub(crate) use tasks::Tasks;
 
 use crate::conn::{Conn, Connections};
+use crate::patrol::Patrol;
 use crate::reactor::{Event, Reactor};
 use crate::server::Listener;
 use crate::shared::{Message, Shared};
@@ -42,6 +43,7 @@ pub(crate) struct Worker<R: Reactor> {
     /// Listeners that failed to accept a client.
     accept_later: Vec<u32>,
     next_tick: Instant,
+    patrol: Patrol,
     pub(super) leaving: bool,
 }
 
@@ -51,7 +53,9 @@ impl<R: Reactor> Worker<R> {
         let inbox = Arc::clone(&shared.inboxes[worker]);
         let reactor = R::new(inbox.bell())?;
         let (now, started) = (Instant::now(), shared.started);
+        let patrol = Patrol::new(&shared, worker, now);
         Ok(Self {
+            patrol,
             dispatcher: Dispatcher::new(worker as u8),
             host: WorkerHost {
                 shared,
@@ -74,16 +78,20 @@ impl<R: Reactor> Worker<R> {
     /// Serves until told to leave.
     pub(crate) fn run(mut self) -> std::io::Result<()> {
         loop {
-            let timeout = self.next_tick.saturating_duration_since(self.host.now);
+            let next = self.patrol.next().map_or(self.next_tick, |next| next.min(self.next_tick));
+            let timeout = next.saturating_duration_since(self.host.now);
             self.host.reactor.wait(timeout)?;
             self.host.now = Instant::now();
+            let mut idle = true;
             while let Some(event) = self.host.reactor.event() {
+                idle = false;
                 self.handle(event);
             }
             if self.host.now >= self.next_tick {
                 self.tick();
             }
             self.end_turn();
+            self.patrol.go_on(&self.host.shared, idle, self.host.now);
             if self.leaving && self.dispatcher.in_flight() == 0 && self.host.ios.is_idle() {
                 return Ok(());
             }

@@ -5,7 +5,7 @@ use crate::common::raw::{client_flags, enter, greeting, is_closed, request};
 use crate::server::Server;
 use forebay_nbd::proto::command;
 use forebay_policy::PolicyKind;
-use forebay_runtime::{Engine, Patience, Runtime, RuntimeConfig};
+use forebay_runtime::{Ecc, Engine, Patience, Runtime, RuntimeConfig};
 use forebay_types::Mode;
 use std::io::{Read, Write};
 use std::time::{Duration, Instant};
@@ -25,7 +25,14 @@ const MIB: u64 = 1 << 20;
 fn server(engine: Engine, memory_bytes: u64) -> Server {
     let (handshake, payload_pause) = (Duration::from_secs(1), Duration::from_secs(2));
     let policy = PolicyKind::default();
-    let config = RuntimeConfig { memory_bytes, workers: 2, engine, policy, journals: 0 };
+    let config = RuntimeConfig {
+        memory_bytes,
+        workers: 2,
+        engine,
+        policy,
+        journals: 0,
+        ecc: Ecc::default(),
+    };
     let patience = Patience { handshake, payload_pause, ..Patience::default() };
     let server = Server::over(Runtime::start_with(config, patience).unwrap());
     server.add_memory("disk", 64 * MIB, Mode::WriteBack);
@@ -88,7 +95,14 @@ fn a_payload_that_trickles_has_an_end(engine: Engine) {
 
 fn a_slow_writer_does_not_hold_up_the_others(engine: Engine) {
     let policy = PolicyKind::default();
-    let config = RuntimeConfig { memory_bytes: 64 * MIB, workers: 1, engine, policy, journals: 0 };
+    let config = RuntimeConfig {
+        memory_bytes: 64 * MIB,
+        workers: 1,
+        engine,
+        policy,
+        journals: 0,
+        ecc: Ecc::default(),
+    };
     let server = Server::over(Runtime::start(config).unwrap());
     server.add_memory("disk", 64 * MIB, Mode::WriteBack);
     let mut slow = connect(&server.socket);
@@ -135,7 +149,14 @@ fn huge_requests_of_many_clients_are_all_served(engine: Engine) {
 
 fn who_does_not_fetch_is_dropped_where_others_wait_for_the_room(engine: Engine) {
     let policy = PolicyKind::default();
-    let config = RuntimeConfig { memory_bytes: 64 * MIB, workers: 2, engine, policy, journals: 0 };
+    let config = RuntimeConfig {
+        memory_bytes: 64 * MIB,
+        workers: 2,
+        engine,
+        policy,
+        journals: 0,
+        ecc: Ecc::default(),
+    };
     let patience = Patience { fetch: Duration::from_secs(1), ..Patience::default() };
     let server = Server::over(Runtime::start_with(config, patience).unwrap());
     server.add_memory("disk", 64 * MIB, Mode::WriteBack);

@@ -7,7 +7,7 @@ use forebay_backend::MemoryBackend;
 use forebay_backend::layers::{Gate, Kinds};
 use forebay_nbd::{Command, Extent};
 use forebay_policy::PolicyKind;
-use forebay_runtime::{Engine, Patience, Runtime, RuntimeConfig, VolumeError};
+use forebay_runtime::{Ecc, Engine, Patience, Runtime, RuntimeConfig, VolumeError};
 use forebay_types::Mode;
 use std::sync::Arc;
 use std::time::{Duration, Instant};
@@ -26,7 +26,14 @@ const MIB: u64 = 1 << 20;
 /// One worker, so that all clients share it, and little patience with disks.
 fn server(engine: Engine) -> Server {
     let policy = PolicyKind::default();
-    let config = RuntimeConfig { memory_bytes: 64 * MIB, workers: 1, engine, policy, journals: 0 };
+    let config = RuntimeConfig {
+        memory_bytes: 64 * MIB,
+        workers: 1,
+        engine,
+        policy,
+        journals: 0,
+        ecc: Ecc::default(),
+    };
     let patience = Patience { disk: Duration::from_secs(1), ..Patience::default() };
     Server::over(Runtime::start_with(config, patience).unwrap())
 }
@@ -124,7 +131,14 @@ fn a_volume_whose_disk_hangs_is_not_removed_and_nothing_is_lost(engine: Engine) 
 
 fn others_are_administered_while_a_disk_hangs(engine: Engine) {
     let policy = PolicyKind::default();
-    let config = RuntimeConfig { memory_bytes: 64 * MIB, workers: 1, engine, policy, journals: 0 };
+    let config = RuntimeConfig {
+        memory_bytes: 64 * MIB,
+        workers: 1,
+        engine,
+        policy,
+        journals: 0,
+        ecc: Ecc::default(),
+    };
     let server = Server::over(Runtime::start(config).unwrap());
     let (gate, _) = gated(&server, "hangs", Mode::WriteBack);
     assert_eq!(server.client("hangs").write(0, &[5; 4096]), Ok(()));

@@ -8,8 +8,8 @@ use forebay_backend::layers::{Gate, Kinds};
 use forebay_backend::{AlignedBuffer, Backend, Blocking, MemoryBackend};
 use forebay_policy::PolicyKind;
 use forebay_runtime::{
-    Engine, Journal, JournalError, JournalSettings, MemberRecord, Runtime, RuntimeConfig, Void,
-    VolumeJournal,
+    Ecc, Engine, Journal, JournalError, JournalSettings, MemberRecord, Runtime, RuntimeConfig,
+    Void, VolumeJournal,
 };
 use forebay_types::{Durability, IoError, Mode};
 use std::collections::BTreeMap;
@@ -38,7 +38,14 @@ pub(crate) fn copy(of: &dyn Backend) -> Arc<MemoryBackend> {
 
 pub(crate) fn start(engine: Engine) -> Server {
     let policy = PolicyKind::default();
-    let config = RuntimeConfig { memory_bytes: 64 * MIB, workers: 2, engine, policy, journals: 1 };
+    let config = RuntimeConfig {
+        memory_bytes: 64 * MIB,
+        workers: 2,
+        engine,
+        policy,
+        journals: 1,
+        ecc: Ecc::default(),
+    };
     Server::over(Runtime::start(config).unwrap())
 }
 

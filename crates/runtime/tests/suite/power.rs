@@ -146,6 +146,7 @@ fn a_failed_journal_leaves_it_to_the_supply(engine: Engine) {
         engine,
         policy,
         journals: 1,
+        ecc: forebay_runtime::Ecc::default(),
     };
     let server = Server::over(forebay_runtime::Runtime::start(config).unwrap());
     let disk = memory(16 * MIB);

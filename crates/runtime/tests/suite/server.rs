@@ -5,7 +5,8 @@ use forebay_backend::{Backend, MemoryBackend};
 use forebay_nbd::Tls;
 use forebay_policy::PolicyKind;
 use forebay_runtime::{
-    Engine, Listener, Runtime, RuntimeConfig, TlsSetup, VolumeChange, VolumeSettings, VolumeStatus,
+    Ecc, Engine, Listener, Runtime, RuntimeConfig, TlsSetup, VolumeChange, VolumeSettings,
+    VolumeStatus,
 };
 use forebay_types::Mode;
 use std::os::unix::net::UnixListener;
@@ -35,7 +36,14 @@ impl Server {
     /// A server with a given memory and number of workers.
     pub fn start_with(engine: Engine, memory_bytes: u64, workers: usize) -> Self {
         let policy = PolicyKind::default();
-        let config = RuntimeConfig { memory_bytes, workers, engine, policy, journals: 0 };
+        let config = RuntimeConfig {
+            memory_bytes,
+            workers,
+            engine,
+            policy,
+            journals: 0,
+            ecc: Ecc::default(),
+        };
         Self::over(Runtime::start(config).unwrap())
     }
 

@@ -1,0 +1,338 @@
+//! Damage to the pool, and the driver's part in noticing and undoing it.
+//!
+//! The checksums and the parity are the shipped ones, over lines of which each sector begins with
+//! its stamp. Bytes are flipped just before somebody looks: the patrol, a destage, or a change that
+//! keeps a part of the line. So each time it is known what must come of it: damage is always
+//! noticed, up to six wrong bytes of a group are put right where there is parity, and nothing is
+//! ever given up that was not damaged beyond that. What is lost fails until it is written again,
+//! and a request may fail for that in its own place only.
+
+use super::device::{Fault, FaultKind};
+use super::dice::{Dice, Ppm};
+use super::memory::write_stamp;
+use super::oracle::Promise;
+use super::world::{VolumeWorld, World, pool_index};
+use forebay_ecc::{LINE_PARITY_BYTES, Line, LineParity, Repair, seal, seed};
+use forebay_engine::{Inspection, ParityPlace, Seal, Slot, Verdict, Work};
+use forebay_types::{ByteRange, LINE_BYTES, SECTOR_BYTES, SECTORS_PER_LINE, VolumeId};
+use std::collections::{BTreeMap, BTreeSet, HashMap};
+
+/// Wrong bytes of a group that are put right.
+const LIGHT_BYTES_MAX: u64 = 6;
+
+/// How much is damaged, and how much is done about it.
+#[derive(Clone, Copy, Debug)]
+pub(crate) struct DamagePlan {
+    /// Lines that are damaged before somebody looks at them.
+    pub rate: Ppm,
+    /// Of those, lines that are damaged beyond repair.
+    pub heavy: Ppm,
+    /// Whether dirty lines get parity.
+    pub parity: bool,
+    /// Lines that each shard's patrol seals, and verifies, per tick.
+    pub lines: u64,
+}
+
+impl DamagePlan {
+    pub(crate) fn draw(dice: &mut Dice) -> Self {
+        Self {
+            rate: dice.pick(&[0, 2_000, 50_000, 300_000]),
+            heavy: dice.pick(&[0, 100_000, 500_000]),
+            parity: dice.chance(700_000),
+            lines: dice.pick(&[0, 1, 8, 64]),
+        }
+    }
+}
+
+/// What the driver of a shard keeps beside its pool.
+#[derive(Default)]
+pub(crate) struct Seals {
+    /// By slot.
+    sums: HashMap<Slot, u32>,
+    parity: HashMap<(Slot, u8), LineParity>,
+}
+
+/// What was done to a line before somebody looked.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+enum Blow {
+    None,
+    Light,
+    Heavy,
+}
+
+/// The lost sectors of a volume, with the moment of the loss.
+pub(crate) type Lost = BTreeMap<u64, u32>;
+
+impl World {
+    fn line_of(&self, shard: usize, slot: Slot) -> Line {
+        let mut line = [0; LINE_BYTES as usize];
+        let at = pool_index(slot, 0);
+        let stamps = &self.shards[shard].pool[at..at + SECTORS_PER_LINE as usize];
+        for (sector, &stamp) in stamps.iter().enumerate() {
+            write_stamp(&mut line, sector as u64 * SECTOR_BYTES, stamp);
+        }
+        line
+    }
+
+    fn stamps_in(line: &Line) -> Vec<u64> {
+        let stamp = |bytes: &[u8; 512]| u64::from_le_bytes(std::array::from_fn(|at| bytes[at]));
+        line.as_chunks().0.iter().map(stamp).collect()
+    }
+
+    fn seed_of(seal: &Seal) -> u64 {
+        seed(u64::from(seal.key.volume().0), seal.key.offset() / SECTOR_BYTES)
+    }
+
+    /// The patrol of all shards takes its steps.
+    pub(crate) fn patrol(&mut self) {
+        for shard in 0..self.shards.len() {
+            for _ in 0..self.damage.lines {
+                let Some(found) = self.shards[shard].shard.next_unsealed() else { break };
+                self.inspect(shard, &found);
+            }
+            for _ in 0..self.damage.lines {
+                let Some(found) = self.shards[shard].shard.next_sealed() else { break };
+                self.inspect(shard, &found);
+            }
+        }
+    }
+
+    fn inspect(&mut self, shard: usize, found: &Inspection) {
+        let verdict = match found.work {
+            Work::Seal => {
+                self.make_seal(shard, &found.seal);
+                Verdict::Intact
+            }
+            Work::Verify => {
+                let blow = self.strike(shard, found.seal.slot, found.seal.valid);
+                let seal =
+                    Seal { parity: found.seal.parity.filter(|_| !found.encode), ..found.seal };
+                let verdict = self.look(shard, &seal, blow);
+                if verdict == Verdict::Intact {
+                    self.make_seal(shard, &found.seal);
+                }
+                verdict
+            }
+        };
+        self.shards[shard].shard.inspected(found, verdict);
+        self.note_loss(shard, &found.seal, verdict);
+    }
+
+    fn make_seal(&mut self, shard: usize, sealed: &Seal) {
+        let line = self.line_of(shard, sealed.slot);
+        let sum = seal(Self::seed_of(sealed), &line, sealed.valid);
+        let code = self.code;
+        let seals = &mut self.shards[shard].seals;
+        seals.sums.insert(sealed.slot, sum);
+        if let Some(ParityPlace { slot, index }) = sealed.parity {
+            let mut parity = [0; LINE_PARITY_BYTES];
+            code.encode(&line, &mut parity);
+            seals.parity.insert((slot, index), parity);
+        }
+    }
+
+    /// Damages some valid sector of a line, now and then.
+    fn strike(&mut self, shard: usize, slot: Slot, valid: u8) -> Blow {
+        if self.device.healed || valid == 0 || !self.damage_dice.chance(self.damage.rate) {
+            return Blow::None;
+        }
+        let dice = &mut self.damage_dice;
+        let nth = dice.below(u64::from(valid.count_ones())) as usize;
+        let sector = (0..8).filter(|at| valid & 1 << at != 0).nth(nth).expect("so many are valid");
+        let heavy = dice.chance(self.damage.heavy);
+        let bytes =
+            if heavy { dice.range(LIGHT_BYTES_MAX + 1, 8) } else { dice.range(1, LIGHT_BYTES_MAX) };
+        let mut change = [0u8; 8];
+        while change.iter().filter(|&&byte| byte != 0).count() < bytes as usize {
+            change[dice.below(8) as usize] = dice.range(1, 255) as u8;
+        }
+        self.shards[shard].pool[pool_index(slot, 0) + sector] ^= u64::from_le_bytes(change);
+        self.report.damaged_lines += 1;
+        if heavy { Blow::Heavy } else { Blow::Light }
+    }
+
+    /// Looks at a sealed line that was struck or not, and puts right what can be.
+    fn look(&mut self, shard: usize, sealed: &Seal, blow: Blow) -> Verdict {
+        let mut line = self.line_of(shard, sealed.slot);
+        let seals = &self.shards[shard].seals;
+        let place = sealed.parity.map(|place| (place.slot, place.index));
+        let parity = place.and_then(|place| seals.parity.get(&place));
+        let expected = seals.sums.get(&sealed.slot).copied().unwrap_or(0);
+        let seed = Self::seed_of(sealed);
+        let has_parity = parity.is_some();
+        let repair = self.code.repair_sealed(&mut line, parity, sealed.valid, seed, expected);
+        let verdict = match repair {
+            Repair::Intact => Verdict::Intact,
+            Repair::Corrected => Verdict::Corrected,
+            Repair::Lost { sectors } => Verdict::Lost { sectors },
+        };
+        let right = match (blow, verdict) {
+            (Blow::None, Verdict::Intact) => true,
+            (Blow::Light, Verdict::Corrected) => true,
+            (Blow::Light, Verdict::Lost { .. }) => !has_parity,
+            (Blow::Heavy, Verdict::Lost { .. }) => true,
+            _ => false,
+        };
+        if !right {
+            let place = Some((sealed.key.volume().0, sealed.key.offset() / SECTOR_BYTES));
+            let parity = if has_parity { "with parity" } else { "without parity" };
+            self.violate(
+                place,
+                format!("damage to a line {parity} was {blow:?} and the verdict is {verdict:?}"),
+            );
+        }
+        if verdict == Verdict::Corrected {
+            let at = pool_index(sealed.slot, 0);
+            let stamps = Self::stamps_in(&line);
+            self.shards[shard].pool[at..at + SECTORS_PER_LINE as usize].copy_from_slice(&stamps);
+        }
+        verdict
+    }
+
+    /// A sealed line is about to change in part.
+    pub(crate) fn verify_before(&mut self, shard: usize, sealed: &Seal, kept: u8) {
+        let at = pool_index(sealed.slot, 0);
+        let before = self.shards[shard].pool[at..at + SECTORS_PER_LINE as usize].to_vec();
+        let blow = self.strike(shard, sealed.slot, sealed.valid);
+        let verdict = self.look(shard, sealed, blow);
+        if matches!(verdict, Verdict::Lost { .. }) {
+            // Answers that still use the old slot have been checked already.
+            self.shards[shard].pool[at..at + SECTORS_PER_LINE as usize].copy_from_slice(&before);
+        }
+        if verdict != Verdict::Intact {
+            self.shards[shard].shard.damaged_before(sealed, kept, verdict);
+            self.note_loss(shard, sealed, verdict);
+        }
+    }
+
+    /// A write of dirty data is about to start. Returns whether it may.
+    pub(crate) fn verify_destage(&mut self, shard: usize, slots: &[Slot], seals: &[Seal]) -> bool {
+        let mut good = true;
+        let sealed = slots.iter().filter_map(|&slot| self.shards[shard].shard.seal_of(slot));
+        let sealed: Vec<Seal> = sealed.collect();
+        for truth in sealed {
+            let at = pool_index(truth.slot, 0);
+            let before = self.shards[shard].pool[at..at + SECTORS_PER_LINE as usize].to_vec();
+            let blow = self.strike(shard, truth.slot, truth.valid);
+            let Some(seal) = seals.iter().find(|seal| seal.slot == truth.slot) else { continue };
+            let verdict = self.look(shard, seal, blow);
+            if verdict != Verdict::Intact {
+                self.shards[shard].shard.damaged(seal, verdict);
+                self.note_loss(shard, seal, verdict);
+            }
+            if matches!(verdict, Verdict::Lost { .. }) {
+                good = false;
+                let pool = &mut self.shards[shard].pool;
+                pool[at..at + SECTORS_PER_LINE as usize].copy_from_slice(&before);
+            }
+        }
+        good
+    }
+
+    /// Remembers which sectors are lost now.
+    fn note_loss(&mut self, shard: usize, sealed: &Seal, verdict: Verdict) {
+        if !matches!(verdict, Verdict::Lost { .. }) {
+            return;
+        }
+        let volume = sealed.key.volume();
+        let lost = self.shards[shard].shard.lost_of(sealed.key);
+        let first = sealed.key.offset() / SECTOR_BYTES;
+        // Later than whatever has been submitted by now.
+        self.moment += 1;
+        let moment = self.moment;
+        let range = ByteRange::new(sealed.key.offset(), LINE_BYTES);
+        self.note(volume.0, range, || format!("{moment}: sectors {lost:#010b} are lost"));
+        for sector in (0..8).filter(|at| lost & 1 << at != 0) {
+            self.volumes[usize::from(volume.0)].lost.insert(first + sector, moment);
+        }
+        self.report.lost_sectors += u64::from(lost.count_ones());
+    }
+
+    /// Sectors have been written or erased: what was lost of them is lost no more, unless it was
+    /// lost since.
+    pub(crate) fn found_again(&mut self, volume: VolumeId, range: ByteRange, submitted: u32) {
+        let moment = self.moment;
+        let state = &mut self.volumes[usize::from(volume.0)];
+        if state.lost.is_empty() {
+            return;
+        }
+        let sectors = range.offset / SECTOR_BYTES..range.end() / SECTOR_BYTES;
+        let found = state.lost.range(sectors).filter(|(_, lost)| **lost <= submitted);
+        let found: Vec<u64> = found.map(|(&sector, _)| sector).collect();
+        for sector in found {
+            state.lost.remove(&sector);
+            let range = ByteRange::new(sector * SECTOR_BYTES, SECTOR_BYTES);
+            let kind = FaultKind::Lost;
+            self.device.faults.push(Fault { moment, volume: volume.0, kind, range });
+        }
+    }
+
+    /// Whether sectors of a range are lost; of any range, if there is none.
+    pub(crate) fn is_lost(&self, volume: VolumeId, range: Option<ByteRange>) -> bool {
+        let lost = &self.volumes[usize::from(volume.0)].lost;
+        let sectors = range
+            .map_or(0..u64::MAX, |range| range.offset / SECTOR_BYTES..range.end() / SECTOR_BYTES);
+        lost.range(sectors).next().is_some()
+    }
+
+    /// Looks at all seals while nothing has been damaged.
+    pub(crate) fn check_seals(&mut self) {
+        for shard in 0..self.shards.len() {
+            for slot in 0..self.plan.lines_per_shard as Slot {
+                if let Some(sealed) = self.shards[shard].shard.seal_of(slot) {
+                    let sealed = Seal { parity: None, ..sealed };
+                    self.look(shard, &sealed, Blow::None);
+                }
+            }
+        }
+    }
+
+    /// Where memory alone stood for stable storage, what was lost in it before the crash, and said
+    /// to be, is whatever the disk has.
+    pub(crate) fn concede_lost(&mut self, contents: &[Vec<u64>]) {
+        for (at, content) in contents.iter().enumerate() {
+            if self.has_ups(VolumeId(at as u16)) {
+                let VolumeWorld { lost, oracle, .. } = &mut self.volumes[at];
+                lost.keys().for_each(|&sector| oracle.restart(sector, content[sector as usize]));
+            }
+        }
+    }
+
+    /// A process that takes a pool over does not know what was lost in it: from now on, those
+    /// sectors are what the disk has, or what a journal brings back.
+    pub(crate) fn forget_lost(&mut self) {
+        self.moment += 1;
+        let moment = self.moment;
+        for VolumeWorld { lost, oracle, .. } in &mut self.volumes {
+            for (sector, _) in std::mem::take(lost) {
+                oracle.submit_trim(sector, moment, moment);
+                oracle.end(sector, moment, moment, Some(Promise::Stable));
+            }
+        }
+        self.moment += 1;
+    }
+
+    /// The lines of a volume with sectors that are lost.
+    pub(crate) fn lost_lines(&self, volume: VolumeId) -> Vec<ByteRange> {
+        let state = &self.volumes[usize::from(volume.0)];
+        let size = state.sectors * SECTOR_BYTES;
+        let lines = state.lost.keys().map(|sector| sector * SECTOR_BYTES / LINE_BYTES);
+        let lines: BTreeSet<u64> = lines.collect();
+        let line =
+            |line| ByteRange::new(line * LINE_BYTES, LINE_BYTES.min(size - line * LINE_BYTES));
+        lines.into_iter().map(line).collect()
+    }
+
+    /// Everything that was lost has been written again.
+    pub(crate) fn check_found(&mut self) {
+        for volume in 0..self.volumes.len() {
+            let id = VolumeId(volume as u16);
+            let left: u64 = self.shards.iter().map(|shard| shard.shard.lost_sectors(id)).sum();
+            if left > 0 || self.is_lost(id, None) {
+                let first = self.volumes[volume].lost.keys().next().copied().unwrap_or(0);
+                let place = Some((volume as u16, first));
+                self.violate(place, format!("{left} sectors are lost although written again"));
+            }
+        }
+    }
+}

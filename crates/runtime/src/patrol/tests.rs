@@ -1,0 +1,210 @@
+//! A running server whose memory is damaged behind its back.
+
+#[path = "../../tests/common/mod.rs"]
+mod common;
+
+use super::Ecc;
+use crate::{Engine, Listener, Runtime, RuntimeConfig, VolumeSettings, VolumeStatus};
+use common::client::{Client, PATIENCE};
+use common::wait_until;
+use forebay_engine::LineKey;
+use forebay_nbd::Tls;
+use forebay_policy::PolicyKind;
+use forebay_types::{IoError, Mode, VolumeId};
+use forebay_volume::shard_of;
+use std::fs::File;
+use std::os::unix::fs::FileExt;
+use std::os::unix::net::UnixListener;
+
+const SIZE: u64 = 8 << 20;
+const LINE: usize = 4096;
+
+struct Rig {
+    runtime: Runtime,
+    disk: File,
+    id: VolumeId,
+    directory: tempfile::TempDir,
+}
+
+fn rig(ecc: Ecc) -> Rig {
+    let runtime = Runtime::start(RuntimeConfig {
+        memory_bytes: 64 << 20,
+        workers: 2,
+        engine: Engine::Auto,
+        policy: PolicyKind::default(),
+        journals: 0,
+        ecc,
+    });
+    let runtime = runtime.unwrap();
+    let directory = tempfile::tempdir().unwrap();
+    let listener = UnixListener::bind(directory.path().join("nbd.sock")).unwrap();
+    listener.set_nonblocking(true).unwrap();
+    runtime.listen(Listener::new(listener.into(), false, Tls::Off, None)).unwrap();
+    let path = directory.path().join("disk.img");
+    let disk = File::options().create_new(true).read(true).write(true).open(&path).unwrap();
+    disk.set_len(SIZE).unwrap();
+    let backend = forebay_backend::open(path.to_str().unwrap(), &Default::default()).unwrap();
+    let id = runtime.add_volume(VolumeSettings {
+        name: "v".into(),
+        description: String::new(),
+        backend,
+        mode: Mode::WriteBack,
+        read_only: false,
+        prefetch: false,
+        tls_only: false,
+        journal: None,
+        ups: false,
+    });
+    Rig { runtime, disk, id: id.unwrap(), directory }
+}
+
+impl Rig {
+    fn client(&self) -> Client {
+        Client::new(&self.directory.path().join("nbd.sock"), "v")
+    }
+
+    fn on_disk(&self, offset: u64, len: usize) -> Vec<u8> {
+        let mut bytes = vec![0; len];
+        self.disk.read_exact_at(&mut bytes, offset).unwrap();
+        bytes
+    }
+
+    fn status(&self) -> VolumeStatus {
+        self.runtime.status().unwrap().volumes.remove(0)
+    }
+
+    /// Flips all bits of `count` bytes of what the pool has of the disk, from a place on. The line
+    /// must be sealed by then.
+    fn damage(&self, offset: u64, count: usize) {
+        let shared = &self.runtime.shared;
+        let number = shard_of(self.id, offset, shared.shards.len());
+        let key = LineKey::new(self.id, offset / LINE as u64);
+        wait_until("the line is sealed", PATIENCE, || {
+            let shard = shared.shard(number);
+            let Some(slot) = shard.slot_of(key, 0) else { return false };
+            if shard.seal_of(slot).is_none() {
+                return false;
+            }
+            let start = shared.pool.line(number, slot).wrapping_add(offset as usize % LINE);
+            for at in 0..count {
+                // SAFETY: inside the line; the shard is locked, and no client asks for it.
+                unsafe { *start.add(at) ^= 0xff };
+            }
+            true
+        });
+    }
+
+    fn wait_for_damage(&self, lines: u64) -> VolumeStatus {
+        wait_until("the patrol finds the damage", PATIENCE, || {
+            self.status().engine.damaged_lines >= lines
+        });
+        self.status()
+    }
+}
+
+#[test]
+fn damage_to_a_clean_line_is_noticed_and_the_line_is_fetched_again() {
+    let rig = rig(Ecc::Parity);
+    let mut client = rig.client();
+    let content = vec![0x5a; 64 * LINE];
+    rig.disk.write_all_at(&content, 0).unwrap();
+    assert_eq!(client.read(0, content.len() as u64).unwrap(), content);
+    rig.damage(20 * LINE as u64 + 100, 1);
+    rig.damage(40 * LINE as u64 + 7, 900);
+    let status = rig.wait_for_damage(2);
+    assert_eq!((status.engine.refetched_lines, status.engine.lost_lines), (2, 0));
+    assert_eq!(client.read(0, content.len() as u64).unwrap(), content);
+    assert_eq!(rig.status().engine.read_miss_lines, status.engine.read_miss_lines + 2);
+}
+
+#[test]
+fn damage_to_a_dirty_line_is_corrected_from_its_parity() {
+    let rig = rig(Ecc::Parity);
+    let mut client = rig.client();
+    let content: Vec<u8> = (0..16 * LINE).map(|at| ((at * 7) >> 3) as u8).collect();
+    client.write(0, &content).unwrap();
+    // A line of which only a part is there.
+    client.write(SIZE / 2 + 512, &content[..1024]).unwrap();
+    for line in 0..16u64 {
+        rig.damage(line * LINE as u64 + line * 64 + 11, 6);
+    }
+    rig.damage(SIZE / 2 + 600, 3);
+    let status = rig.wait_for_damage(17);
+    assert_eq!((status.engine.corrected_lines, status.engine.lost_lines), (17, 0));
+    assert_eq!(client.read(0, content.len() as u64).unwrap(), content);
+    client.flush().unwrap();
+    assert_eq!(rig.on_disk(0, content.len()), content);
+    assert_eq!(rig.runtime.status().unwrap().memory.patrol.parity_bytes, 0);
+}
+
+#[test]
+fn what_can_not_be_corrected_fails_until_it_is_written_again() {
+    for (ecc, count) in [(Ecc::Parity, 7), (Ecc::Checksum, 1)] {
+        let rig = rig(ecc);
+        let mut client = rig.client();
+        let content = vec![0x77; 4 * LINE];
+        client.write(0, &content).unwrap();
+        rig.damage(LINE as u64 + 1024, count);
+        let status = rig.wait_for_damage(1);
+        // With parity it is known which sector it was.
+        let lost = if ecc == Ecc::Parity { 1 } else { 8 };
+        assert_eq!((status.engine.lost_lines, status.lost_sectors), (1, lost), "{ecc:?}");
+        assert_eq!(client.read(LINE as u64 + 1024, 512), Err(IoError::Io));
+        assert_eq!(client.read(0, 4 * LINE as u64), Err(IoError::Io));
+        assert_eq!(client.read(0, LINE as u64).unwrap(), content[..LINE]);
+        assert_eq!(client.flush(), Err(IoError::Io));
+        let on_disk: Vec<u8> = rig.on_disk(LINE as u64 + 1024, 512);
+        assert_eq!(on_disk, [0; 512], "what is lost stays off the disk");
+        client.write(LINE as u64, &content[..LINE]).unwrap();
+        assert_eq!(client.read(0, 4 * LINE as u64).unwrap(), content);
+        client.flush().unwrap();
+        assert_eq!(rig.on_disk(0, content.len()), content);
+        assert_eq!(rig.status().lost_sectors, 0);
+    }
+}
+
+#[test]
+fn lost_sectors_can_be_given_up() {
+    let rig = rig(Ecc::Checksum);
+    let mut client = rig.client();
+    client.write(0, &[1; 2 * LINE]).unwrap();
+    client.flush().unwrap();
+    client.write(0, &[2; 2 * LINE]).unwrap();
+    rig.damage(5, 1);
+    assert_eq!(rig.wait_for_damage(1).lost_sectors, 8);
+    assert!(rig.runtime.remove_volume("v", |_| {}).is_err(), "it has what nobody has");
+    rig.runtime.trust_volume("v", |_| {}).unwrap();
+    assert_eq!(client.read(0, LINE as u64).unwrap(), [1; LINE], "as the disk has it");
+    assert_eq!(client.read(LINE as u64, LINE as u64).unwrap(), [2; LINE]);
+    client.flush().unwrap();
+    rig.runtime.remove_volume("v", |_| {}).unwrap();
+}
+
+#[test]
+fn nothing_damaged_goes_to_the_disk() {
+    let rig = rig(Ecc::Parity);
+    let mut client = rig.client();
+    for round in 0..20u8 {
+        let content = vec![round + 1; 32 * LINE];
+        client.write(0, &content).unwrap();
+        for line in 0..32u64 {
+            rig.damage(line * LINE as u64 + 64 * u64::from(round), 5);
+        }
+        // Whoever looks first, the patrol or the flush, puts it right.
+        client.flush().unwrap();
+        assert_eq!(rig.on_disk(0, content.len()), content);
+    }
+    let status = rig.status();
+    assert_eq!((status.engine.damaged_lines, status.engine.corrected_lines), (640, 640));
+}
+
+#[test]
+fn the_patrol_walks_on_when_all_is_sealed() {
+    let rig = rig(Ecc::Parity);
+    let mut client = rig.client();
+    client.read(0, 1 << 20).unwrap();
+    let walks = |rig: &Rig| rig.runtime.status().unwrap().memory.patrol;
+    wait_until("a shard is walked", PATIENCE, || walks(&rig).walk_ms > 0);
+    assert!(walks(&rig).verified_lines >= 256);
+    assert_eq!(walks(&rig).unsealed_bytes, 0);
+}
