@@ -35,13 +35,27 @@ impl Forebay {
         volumes: &[String],
         memory_bytes: u64,
     ) -> Result<Self> {
+        Self::start_with(programs, dir, volumes, memory_bytes, &[])
+    }
+
+    /// The same with more arguments.
+    ///
+    /// # Errors
+    /// As [`Forebay::start`].
+    pub fn start_with(
+        programs: &Path,
+        dir: &Path,
+        volumes: &[String],
+        memory_bytes: u64,
+        more: &[&str],
+    ) -> Result<Self> {
         let program = programs.join("forebay");
         let (socket, state) = (dir.join("socket"), dir.join("state"));
         let log = File::create(dir.join("log"))?;
         let mut command = Command::new(&program);
         command.args(["serve", "--keeper", "no", "--state"]).arg(&state);
         command.arg("--nbd").arg(format!("unix:{}", socket.display()));
-        command.arg("--memory").arg(memory_bytes.to_string());
+        command.arg("--memory").arg(memory_bytes.to_string()).args(more);
         for volume in volumes {
             command.arg("--volume").arg(volume);
         }

@@ -75,10 +75,12 @@ fn main() {
         }
     }
     println!("{count} lines of 4 KiB, medians of {} rounds", arguments.rounds);
-    println!("{:<34} {:>10} {:>12}", "", "ns / line", "copies");
+    println!("{:<34} {:>10} {:>8} {:>12}", "", "ns / line", "GB/s", "copies");
     for (case, of_case) in cases.iter().zip(&times) {
         let ratios = of_case.iter().zip(&times[0]).map(|(time, copy)| time / copy).collect();
-        println!("{:<34} {:>10.1} {:>12.2}", case.name, median(of_case.clone()), median(ratios));
+        let (ns, copies) = (median(of_case.clone()), median(ratios));
+        let speed = LINE_BYTES as f64 / ns;
+        println!("{:<34} {ns:>10.1} {speed:>8.2} {copies:>12.2}", case.name);
     }
 }
 

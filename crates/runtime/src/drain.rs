@@ -64,8 +64,8 @@ impl Runtime {
     /// Trusts a disk again that has failed a flush, and flushes it. What its journal still holds is
     /// written again first; its clients have to connect again. Other lines that the disk may have
     /// lost are not: whoever trusts it says that they do not matter, or are there.
-    /// So with sectors that were lost in memory: what the journal does not hold of them reads as the
-    /// disk has it from now on.
+    /// So with sectors that were lost in memory: what the journal does not hold of them reads as
+    /// the disk has it from now on.
     ///
     /// # Errors
     /// As [`Runtime::flush_volume`], and when the journal can't be read.

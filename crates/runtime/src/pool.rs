@@ -3,8 +3,9 @@
 //! The file starts with a head that says what is in it (`header.rs`), followed by the tables of
 //! lines of all shards, their checksums, four bytes a line, and the data in slabs of 2 MiB, so that
 //! huge pages fit. It has no name in any file system; whoever holds its descriptor holds the pool,
-//! and it lives as long as somebody does. A process that is given a pool by the one before goes on with it. Pages are taken from the
-//! machine when a line is first used, or by the warmer shortly before (see `warm.rs`).
+//! and it lives as long as somebody does. A process that is given a pool by the one before goes on
+//! with it. Pages are taken from the machine when a line is first used, or by the warmer shortly
+//! before (see `warm.rs`).
 
 mod header;
 

@@ -1,0 +1,94 @@
+//! The server with and without the patrol: what protecting memory costs a write hit, and a read.
+//!
+//! A server runs for each of `off`, `checksum` and `parity`, all over volumes in memory and in
+//! write-back, with a pool that holds the whole volume. They take turns under the same load, so
+//! that whatever else the machine does meets all of them. Printed are the medians of the rounds:
+//! requests a second, CPU time of the whole server for each request, and both beside `off` of the
+//! same round.
+
+use anyhow::Result;
+use clap::Parser;
+use forebay_bench::forebay::Forebay;
+use forebay_bench::load::{Load, Op, Outcome};
+use std::path::PathBuf;
+
+#[derive(Parser)]
+struct Arguments {
+    /// Where the programs are.
+    #[arg(long, default_value = "target/release")]
+    programs: PathBuf,
+    /// Rounds.
+    #[arg(long, default_value_t = 9)]
+    rounds: usize,
+    /// Seconds of each load in a round.
+    #[arg(long, default_value_t = 1.0)]
+    seconds: f64,
+    /// Requests on the way.
+    #[arg(long, default_value_t = 64)]
+    depth: u32,
+}
+
+const MIB: u64 = 1 << 20;
+/// Bytes of the volume; the pool is large enough that none of it is ever evicted, nor too dirty.
+const VOLUME_BYTES: u64 = 64 * MIB;
+const WAYS: [&str; 3] = ["off", "checksum", "parity"];
+
+fn main() -> Result<()> {
+    let arguments = Arguments::parse();
+    let mut servers = Vec::new();
+    for way in WAYS {
+        let dir = tempfile::tempdir()?;
+        let volumes =
+            [format!("v=memory:{VOLUME_BYTES},mode=write-back,protection=none,accept-loss=yes")];
+        let more = ["--ecc", way, "--workers", "1"];
+        let server =
+            Forebay::start_with(&arguments.programs, dir.path(), &volumes, 512 * MIB, &more)?;
+        servers.push((server, dir));
+    }
+    let load = |at: usize, op| {
+        let server: &Forebay = &servers[at].0;
+        let mut load = Load::new(server.socket.clone(), "v".into());
+        load.op = op;
+        load.depth = arguments.depth;
+        load.seconds = arguments.seconds;
+        load.server_pid = Some(server.pid);
+        load
+    };
+    for at in 0..WAYS.len() {
+        load(at, Op::Write).prefill().run()?;
+    }
+    for op in [Op::Write, Op::Read] {
+        let mut results: Vec<Vec<Outcome>> = vec![Vec::new(); WAYS.len()];
+        for _ in 0..arguments.rounds {
+            for (at, results) in results.iter_mut().enumerate() {
+                results.push(load(at, op).run()?);
+            }
+        }
+        print(op, &results);
+    }
+    Ok(())
+}
+
+fn print(op: Op, results: &[Vec<Outcome>]) {
+    let cpu = |outcome: &Outcome| outcome.server_cpu_us_per_request.unwrap_or(f64::NAN);
+    println!("{op:?} of 4 KiB that hits, medians of {} rounds", results[0].len());
+    println!("{:<10} {:>10} {:>9} {:>12} {:>9}", "ecc", "IOPS", "of off", "CPU us each", "of off");
+    for (way, rounds) in WAYS.iter().zip(results) {
+        let median_of = |figure: &dyn Fn(&Outcome, &Outcome) -> f64| {
+            let pairs = rounds.iter().zip(&results[0]);
+            median(pairs.map(|(outcome, off)| figure(outcome, off)).collect())
+        };
+        println!(
+            "{way:<10} {:>10.0} {:>8.1}% {:>12.3} {:>8.1}%",
+            median_of(&|outcome, _| outcome.iops),
+            100.0 * median_of(&|outcome, off| outcome.iops / off.iops),
+            median_of(&|outcome, _| cpu(outcome)),
+            100.0 * median_of(&|outcome, off| cpu(outcome) / cpu(off)),
+        );
+    }
+}
+
+fn median(mut values: Vec<f64>) -> f64 {
+    values.sort_by(f64::total_cmp);
+    values[values.len() / 2]
+}
