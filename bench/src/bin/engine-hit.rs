@@ -128,6 +128,7 @@ fn writes(
                         let from = at(from, offset);
                         pool.copy_within(from..from + len as usize, at(to, offset));
                     }
+                    MemoryStep::Verify { .. } => unreachable!("nobody seals lines here"),
                 }
             }
             shard.settle_steps();
