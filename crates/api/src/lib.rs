@@ -21,6 +21,7 @@ pub mod paths;
 mod power;
 mod request;
 mod status;
+mod vault;
 
 pub use blocking::BlockingClient;
 pub use client::{Client, ClientError};
@@ -33,3 +34,4 @@ pub use status::{
     Counters, Latencies, LatencySummary, Memory, Mode, Status, VolumeList, VolumeState,
     VolumeStatus,
 };
+pub use vault::{DrillReport, DumpSummary, HeldVolume, VaultState, VaultStatus};

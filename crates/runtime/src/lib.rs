@@ -25,6 +25,7 @@ mod server;
 mod shared;
 mod stats;
 mod status;
+mod vault;
 mod warm;
 mod worker;
 
@@ -43,3 +44,7 @@ pub use server::{
 };
 pub use stats::{LatencyClass, LatencySummary, RequestCounters};
 pub use status::{MemoryStatus, RuntimeStatus, VolumeStatus};
+pub use vault::{
+    DrillReport, DumpReport, Measured, OnVoid, Vault, VaultError, VaultPhase, VaultSettings,
+    VaultStatus, VolumeVault, vault_bytes_for,
+};

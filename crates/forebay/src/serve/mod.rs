@@ -8,6 +8,7 @@ mod members;
 mod power;
 mod report;
 mod tls;
+mod vault;
 
 use crate::keeper::{self, Kept};
 use crate::signals::{Signal, Signals};
@@ -110,10 +111,13 @@ fn start(
             IoEngine::Epoll => Engine::Epoll,
         },
         policy: forebay_policy::PolicyKind::default(),
-        journals: journals::count(&config.volumes),
+        journals: journals::count(&config.volumes) + usize::from(config.vault.is_some()),
     };
     let runtime = Runtime::start_over(settings, Patience::default(), pool)?;
     tracing::info!("{} of memory, clients and files by {}", Size(memory_bytes), runtime.engine());
+    if let Some(name) = &config.vault {
+        vault::open(&runtime, name, &config.state, IN_USE_WAIT)?;
+    }
     let volumes = config.volumes.clone();
     let listeners = config.nbd.clone();
     let journals = Journals::new(&config.state, &volumes, accepted_disks);

@@ -4,7 +4,7 @@ use forebay_api::{
     Counters, Latencies, LatencySummary, Memory, PowerStatus, VolumeState, VolumeStatus,
 };
 use forebay_config::VolumeSpec;
-use forebay_runtime::{MemoryStatus, VolumeStatus as Figures};
+use forebay_runtime::{LatencySummary as Summary, MemoryStatus, VolumeStatus as Figures};
 use forebay_types::{LINE_BYTES, Mode};
 
 pub(super) const fn memory(memory: &MemoryStatus) -> Memory {
@@ -50,7 +50,7 @@ pub(super) fn volume(
         cached_bytes: figures.cached_bytes,
         dirty_bytes: figures.dirty_bytes,
         counters: counters(figures),
-        latency: latencies(figures),
+        latency: latencies(&figures.latencies),
     }
 }
 
@@ -129,8 +129,8 @@ fn counters(figures: &Figures) -> Counters {
     }
 }
 
-fn latencies(figures: &Figures) -> Latencies {
-    let [read_hit, read_miss, write, flush] = figures.latencies.map(|latency| LatencySummary {
+pub(super) fn latencies(latencies: &[Summary; 4]) -> Latencies {
+    let [read_hit, read_miss, write, flush] = latencies.map(|latency| LatencySummary {
         count: latency.count,
         mean_us: latency.mean_us,
         p50_us: latency.p50_us,
