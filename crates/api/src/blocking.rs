@@ -1,6 +1,8 @@
 //! The client for programs without an async runtime, such as the command line.
 
-use crate::{AddVolume, Client, ClientError, Progress, Status, VolumeSettings, VolumeStatus};
+use crate::{
+    AddVolume, Client, ClientError, DrillReport, Progress, Status, VolumeSettings, VolumeStatus,
+};
 use std::{io, path::PathBuf};
 use tokio::runtime::{Builder, Runtime};
 
@@ -86,6 +88,14 @@ impl BlockingClient {
     /// See [`ClientError`].
     pub fn trust_volume(&self, name: &str, progress: impl FnMut(Progress) + Send) -> Result<()> {
         self.runtime.block_on(self.client.trust_volume(name, progress))
+    }
+
+    /// See [`Client::drill`].
+    ///
+    /// # Errors
+    /// See [`ClientError`].
+    pub fn drill(&self) -> Result<DrillReport> {
+        self.runtime.block_on(self.client.drill())
     }
 
     /// See [`Client::stop`].

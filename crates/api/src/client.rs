@@ -4,8 +4,8 @@
 //! them: a client holds a path and nothing else, and a restarted server is found again.
 
 use crate::{
-    AddVolume, ErrorBody, Event, Problem, Progress, Status, VolumeList, VolumeSettings,
-    VolumeStatus, paths,
+    AddVolume, DrillReport, ErrorBody, Event, Problem, Progress, Status, VolumeList,
+    VolumeSettings, VolumeStatus, paths,
 };
 use http_body_util::{BodyExt, Full, Limited};
 use hyper::{
@@ -29,6 +29,8 @@ const ANSWER_BYTES_MAX: usize = 32 << 20;
 const LINE_BYTES_MAX: usize = 64 << 10;
 /// How long a short request may take. Adding a volume opens a disk, which may have to spin up.
 const ANSWER_SECONDS_MAX: u64 = 60;
+/// How long a rehearsal may take: longer than any battery lasts that is bought for this.
+const DRILL_SECONDS_MAX: u64 = 4 * 60 * 60;
 
 /// Why a request was not done.
 #[derive(Debug, thiserror::Error)]
@@ -175,6 +177,14 @@ impl Client {
         self.long(Method::POST, &paths::volume_trust(name), progress).await
     }
 
+    /// Rehearses a power failure.
+    ///
+    /// # Errors
+    /// See [`ClientError`].
+    pub async fn drill(&self) -> Result<DrillReport> {
+        self.answer(Method::POST, paths::DRILL, None::<&()>, DRILL_SECONDS_MAX).await
+    }
+
     /// Writes all dirty data to the disks and ends the server.
     ///
     /// # Errors
@@ -199,7 +209,17 @@ impl Client {
         path: &str,
         body: Option<&(impl Serialize + Sync)>,
     ) -> Result<T> {
-        let seconds = ANSWER_SECONDS_MAX;
+        self.answer(method, path, body, ANSWER_SECONDS_MAX).await
+    }
+
+    /// The same, within so many seconds.
+    async fn answer<T: DeserializeOwned>(
+        &self,
+        method: Method,
+        path: &str,
+        body: Option<&(impl Serialize + Sync)>,
+        seconds: u64,
+    ) -> Result<T> {
         let answer = async {
             let response = self.send(method, path, body).await?;
             let bytes = read_body(response).await?;

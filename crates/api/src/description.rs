@@ -2,7 +2,10 @@
 //! carry the description of one request each.
 #![expect(dead_code, reason = "only what is written over the functions is used")]
 
-use crate::{AddVolume, ErrorBody, Event, Status, VolumeList, VolumeSettings, VolumeStatus, paths};
+use crate::{
+    AddVolume, DrillReport, ErrorBody, Event, Status, VolumeList, VolumeSettings, VolumeStatus,
+    paths,
+};
 use utoipa::{OpenApi, openapi};
 
 const PROBLEM: &str = "A problem and its remedy";
@@ -35,6 +38,7 @@ pub fn openapi() -> openapi::OpenApi {
         trust_volume,
         stop,
         upgrade,
+        drill,
         description
     )
 )]
@@ -63,6 +67,18 @@ fn stop() {}
         (status = "default", description = PROBLEM, body = ErrorBody)
     ))]
 fn upgrade() {}
+
+/// Rehearses a power failure on the running server
+///
+/// What is dirty under supplies is written to the vault's space, made stable, read back and
+/// compared, while clients are served. The vault stays empty for whoever looks. Takes as long as a
+/// power failure would.
+#[utoipa::path(post, path = paths::DRILL, tag = "server",
+    responses(
+        (status = 200, description = "What came of it", body = DrillReport),
+        (status = "default", description = PROBLEM, body = ErrorBody)
+    ))]
+fn drill() {}
 
 /// Shows this description
 #[utoipa::path(get, path = paths::OPENAPI, tag = "server",
@@ -168,6 +184,7 @@ mod tests {
                 "get /v1/volumes",
                 "get /v1/volumes/{name}",
                 "patch /v1/volumes/{name}",
+                "post /v1/drill",
                 "post /v1/stop",
                 "post /v1/upgrade",
                 "post /v1/volumes",

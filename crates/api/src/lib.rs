@@ -22,6 +22,7 @@ mod patrol;
 mod power;
 mod request;
 mod status;
+mod vault;
 
 pub use blocking::BlockingClient;
 pub use client::{Client, ClientError};
@@ -35,3 +36,4 @@ pub use status::{
     Counters, Latencies, LatencySummary, Memory, Mode, Status, VolumeList, VolumeState,
     VolumeStatus,
 };
+pub use vault::{DrillReport, DumpSummary, HeldVolume, VaultState, VaultStatus};

@@ -12,6 +12,8 @@ pub const VOLUME: &str = "/v1/volumes/{name}";
 pub const VOLUME_FLUSH: &str = "/v1/volumes/{name}/flush";
 /// `POST`: trust a disk again after it failed a flush.
 pub const VOLUME_TRUST: &str = "/v1/volumes/{name}/trust";
+/// `POST`: rehearse a power failure.
+pub const DRILL: &str = "/v1/drill";
 /// `POST`: write all dirty data to the disks and leave.
 pub const STOP: &str = "/v1/stop";
 /// `POST`: hand the pool over to the program now at its path and leave.

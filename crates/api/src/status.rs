@@ -1,7 +1,7 @@
 //! What the server tells about itself and its volumes. All counters count from the start of the
 //! server, or from when the volume was added, and never go back.
 
-use crate::{Damage, JournalStatus, PatrolStatus, PowerStatus};
+use crate::{Damage, JournalStatus, PatrolStatus, PowerStatus, VaultStatus};
 use serde::{Deserialize, Serialize};
 use std::{collections::BTreeMap, fmt};
 use utoipa::ToSchema;
@@ -74,6 +74,9 @@ pub struct Status {
     /// The supplies that bridge a power failure; null where none are watched.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub power: Option<PowerStatus>,
+    /// The vault; null where there is none.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub vault: Option<VaultStatus>,
 }
 
 /// Memory of the cache, in bytes.

@@ -61,6 +61,8 @@ pub struct Config {
     pub tls: TlsSettings,
     /// The supplies that bridge a power failure.
     pub ups: UpsSettings,
+    /// Where what is dirty under them goes when the battery runs low.
+    pub vault: Option<String>,
     /// How much is logged.
     pub log: LogLevel,
     source: Source,
@@ -90,6 +92,7 @@ impl Config {
         };
         check_listeners(&nbd)?;
         let ups = UpsSettings::checked(settings.ups)?;
+        check_vault(settings.vault.as_deref(), &settings.volumes)?;
         check_volumes(&settings.volumes, &tls)?;
         settings.volumes.iter().try_for_each(|volume| volume.check_ups(&ups))?;
         Ok(Self {
@@ -103,6 +106,7 @@ impl Config {
             ecc: settings.ecc.unwrap_or_default(),
             tls,
             ups,
+            vault: settings.vault,
             log: settings.log.unwrap_or_default(),
             source,
         })
@@ -159,6 +163,28 @@ fn check_listeners(listeners: &[Listen]) -> ConfigResult<()> {
             format!("listener {listen} is given twice"),
             "keep one of them",
         )),
+        None => Ok(()),
+    }
+}
+
+/// A vault is overwritten from its first byte on, so it is nothing else.
+fn check_vault(vault: Option<&str>, volumes: &[VolumeSpec]) -> ConfigResult<()> {
+    let Some(vault) = vault else { return Ok(()) };
+    let fail = |mistake, message| {
+        let remedy = "name a file or device that is nothing else, with --vault PATH";
+        Err(ConfigError::new(mistake, message, remedy))
+    };
+    if vault.is_empty() || vault.chars().any(char::is_control) {
+        return fail(Mistake::Value, format!("vault {vault:?} names nothing"));
+    }
+    let has =
+        |volume: &&VolumeSpec| volume.backing == vault || volume.journal.as_deref() == Some(vault);
+    match volumes.iter().find(has) {
+        Some(volume) => {
+            let name = &volume.name;
+            let message = format!("the vault {vault} is backing or journal of volume '{name}'");
+            fail(Mistake::Duplicate, message)
+        }
         None => Ok(()),
     }
 }

@@ -53,6 +53,24 @@ fn options_win_over_the_file_and_volumes_add_up() {
 }
 
 #[test]
+fn a_vault_is_nothing_else() {
+    let vault = |text: &str, volume: &str| {
+        load(Settings { vault: Some(text.into()), ..options(&[volume]) })
+    };
+    assert_eq!(vault("/v", "a=/a").unwrap().vault.as_deref(), Some("/v"));
+    let journal = "a=/a,mode=write-back,protection=journal,journal=/v";
+    for (text, volume, part) in [
+        ("", "a=/a", "names nothing"),
+        ("/v\n", "a=/a", "names nothing"),
+        ("/v", "a=/v", "backing or journal of volume 'a'"),
+        ("/v", journal, "backing or journal of volume 'a'"),
+    ] {
+        let error = vault(text, volume).unwrap_err().to_string();
+        assert!(error.contains(part) && error.contains("--vault PATH"), "{error}");
+    }
+}
+
+#[test]
 fn a_file_that_cannot_be_read_is_named() {
     let source = Source { file: Some("/nowhere/f.toml".into()), ..Source::default() };
     let error = source.load().unwrap_err();

@@ -94,6 +94,7 @@ pub fn diff(old: &Config, new: &Config) -> Vec<Change> {
         ("tls-key", both(&|config| path(&config.tls.key))),
         ("tls-client-ca", both(&|config| path(&config.tls.client_ca))),
         ("ups", both(&|config| config.ups.to_string())),
+        ("vault", both(&|config| config.vault.clone().unwrap_or_else(|| "unset".to_owned()))),
     ] {
         if old != new {
             changes.push(Change::NeedsRestart { setting, old, new });

@@ -49,6 +49,7 @@ pub const FILE_KEYS: &[&str] = &[
     "ups-threshold",
     "ups-settle-seconds",
     "ups-margin-seconds",
+    "vault",
     "volume",
 ];
 
@@ -105,6 +106,7 @@ impl Document<'_> {
                     settings.tls_client_ca = Some(self.path("tls-client-ca", value)?)
                 }
                 "nbd" => settings.nbd = self.list("nbd", value)?,
+                "vault" => settings.vault = Some(self.text("vault", value)?),
                 "volume" => settings.volumes = self.volumes(value)?,
                 _ if self.read_ups(key.get_ref(), value, &mut settings.ups)? => {}
                 unknown => {

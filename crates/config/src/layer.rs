@@ -35,6 +35,8 @@ pub struct Settings {
     pub tls_client_ca: Option<PathBuf>,
     /// The supplies that bridge a power failure.
     pub ups: UpsWords,
+    /// Where what is dirty goes when the battery runs low.
+    pub vault: Option<String>,
     /// The volumes to serve.
     pub volumes: Vec<VolumeSpec>,
 }
@@ -63,6 +65,7 @@ impl Settings {
             tls_key: self.tls_key.or(below.tls_key),
             tls_client_ca: self.tls_client_ca.or(below.tls_client_ca),
             ups: self.ups.over(below.ups),
+            vault: self.vault.or(below.vault),
             volumes,
         })
     }
@@ -103,6 +106,7 @@ impl fmt::Display for Settings {
             ("tls-cert", path(&self.tls_cert)),
             ("tls-key", path(&self.tls_key)),
             ("tls-client-ca", path(&self.tls_client_ca)),
+            ("vault", self.vault.clone()),
         ]
         .into_iter()
         .chain(self.ups.pairs())

@@ -3,8 +3,8 @@
 
 use crate::{Manager, ProgressFn};
 use forebay_api::{
-    ErrorKind, JournalFigures, JournalStatus, Memory, PatrolStatus, Problem, Progress, Status,
-    VolumeStatus,
+    DrillReport, ErrorKind, JournalFigures, JournalStatus, Memory, PatrolStatus, Problem, Progress,
+    Status, VolumeStatus,
 };
 use forebay_config::{VolumeChange, VolumeSpec};
 use std::sync::{Condvar, Mutex, MutexGuard, PoisonError};
@@ -113,6 +113,14 @@ impl FakeManager {
         journals
     }
 
+    /// Whether no disk fails.
+    fn check_all(&self) -> Result<(), Problem> {
+        if self.volume_list().iter().any(|volume| volume.name == "broken") {
+            self.check("broken")?;
+        }
+        Ok(())
+    }
+
     /// Whether the volume is there; the one called `broken` has a disk that fails, the one called
     /// `faulty` finds a fault of the program.
     fn check(&self, name: &str) -> Result<(), Problem> {
@@ -154,6 +162,7 @@ impl Manager for FakeManager {
             volumes,
             journals: self.journals(),
             power: None,
+            vault: None,
         }
     }
 
@@ -202,10 +211,30 @@ impl Manager for FakeManager {
         self.flush_volume(name, progress)
     }
 
+    fn drill(&self) -> Result<DrillReport, Problem> {
+        self.check_all()?;
+        Ok(DrillReport {
+            begun_at: "2026-02-28T13:05:09Z".into(),
+            vault: "/v".into(),
+            saved_in_time: self.volume_list().iter().all(|volume| volume.name != "slow"),
+            verdict: "everything dirty was saved".into(),
+            dirty_bytes: self.sum(|_| true),
+            bytes: self.sum(|_| true),
+            write_ms: 1500,
+            disks_ms: 1600,
+            total_ms: 2500,
+            bytes_per_second: 1 << 30,
+            verified: true,
+            same_bytes: self.sum(|_| true),
+            battery_seconds: Some(640),
+            dirty_bytes_max: Some(4 << 30),
+            path: Some("/s/drills/2026-02-28T13-05-09Z.json".into()),
+            ..DrillReport::default()
+        })
+    }
+
     fn stop(&self, progress: ProgressFn<'_>) -> Result<(), Problem> {
-        if self.volume_list().iter().any(|volume| volume.name == "broken") {
-            self.check("broken")?;
-        }
+        self.check_all()?;
         self.clean(|_| true, progress);
         self.lock().stopped = true;
         self.changed.notify_all();

@@ -1,6 +1,6 @@
 //! What the control server asks of the daemon.
 
-use forebay_api::{Problem, Progress, Status, VolumeStatus};
+use forebay_api::{DrillReport, Problem, Progress, Status, VolumeStatus};
 use forebay_config::{VolumeChange, VolumeSpec};
 
 /// Is told how far a long operation is: dirty bytes left, and dirty bytes when it began. May be
@@ -56,6 +56,12 @@ pub trait Manager: Send + Sync {
     /// # Errors
     /// There is no such volume, or its disk fails again.
     fn trust_volume(&self, name: &str, progress: ProgressFn<'_>) -> Result<(), Problem>;
+
+    /// Rehearses a power failure, writes the report down, and returns it.
+    ///
+    /// # Errors
+    /// There is no vault, or it holds something, or fails.
+    fn drill(&self) -> Result<DrillReport, Problem>;
 
     /// Writes all dirty data to the disks. When it returns without an error the daemon leaves;
     /// the server is given a moment to send its answer.

@@ -14,7 +14,8 @@ use axum::{
     routing::{get, post},
 };
 use forebay_api::{
-    AddVolume, ErrorKind, Problem, Status, VolumeList, VolumeSettings, VolumeStatus, openapi, paths,
+    AddVolume, DrillReport, ErrorKind, Problem, Status, VolumeList, VolumeSettings, VolumeStatus,
+    openapi, paths,
 };
 use std::sync::Arc;
 use tokio::{sync::Semaphore, task::spawn_blocking};
@@ -41,6 +42,7 @@ pub(crate) fn router(manager: Arc<dyn Manager>) -> Router {
         .route(paths::STATUS, get(status))
         .route(paths::STOP, post(stop))
         .route(paths::UPGRADE, post(upgrade))
+        .route(paths::DRILL, post(drill))
         .route(paths::OPENAPI, get(|| async { Json(openapi()) }))
         .route(paths::VOLUMES, get(list_volumes).post(add_volume))
         .route(paths::VOLUME, get(show_volume).patch(set_volume).delete(remove_volume))
@@ -151,6 +153,11 @@ async fn stop(State(app): State<App>) -> Response {
 async fn upgrade(State(app): State<App>) -> Response {
     tracing::info!("asked to leave the pool to the program at this one's path");
     app.operate(|manager, _| manager.upgrade()).await
+}
+
+async fn drill(State(app): State<App>) -> Answer<Json<DrillReport>> {
+    tracing::info!("asked to rehearse a power failure");
+    Ok(Json(app.ask(|manager| manager.drill()).await??))
 }
 
 async fn not_found() -> Refusal {

@@ -36,6 +36,13 @@ pub(crate) enum Command {
     /// List, add, change and remove volumes of a running forebay
     #[command(subcommand)]
     Volume(VolumeCommand),
+    /// Rehearse a power failure on a running forebay
+    #[command(long_about = "Rehearse a power failure on a running forebay.\n\
+        What is dirty under supplies is written to the vault's space, made stable, read back and \
+        compared, and the disks are flushed, while clients are served. The report is kept in the \
+        state directory, under drills. Ends with 1 if not everything would have been in safety \
+        while the battery lasts.")]
+    Drill(ShowArguments),
     /// Write all dirty data to the disks and end a running forebay
     Stop(StateArguments),
     /// Let the program now at the path of a running forebay go on with its pool
@@ -163,6 +170,11 @@ pub(crate) struct ServeArguments {
     #[arg(long, value_name = "SECONDS")]
     ups_margin_seconds: Option<Seconds>,
 
+    /// Vault that takes what is dirty under supplies when the battery runs low: a file or device of
+    /// its own; a file that is not there is made
+    #[arg(long, value_name = "PATH")]
+    vault: Option<String>,
+
     /// How much is logged: error, warn, info, debug or trace [default: info]
     #[arg(long, value_name = "LEVEL")]
     log: Option<LogLevel>,
@@ -210,6 +222,7 @@ impl ServeArguments {
                 // A password would be seen by everybody in the list of processes.
                 ..UpsWords::default()
             },
+            vault: self.vault,
             volumes,
         };
         Source { file: self.config, options, state_default: default_state(is_root()) }

@@ -30,6 +30,7 @@ fn main() -> ExitCode {
         }
         Command::Status(arguments) => client::status(&arguments),
         Command::Volume(command) => client::volume(command),
+        Command::Drill(arguments) => client::drill(&arguments),
         Command::Stop(arguments) => client::stop(&arguments),
         Command::Upgrade(arguments) => client::upgrade(&arguments),
         Command::Lab(command) => lab::run(command),

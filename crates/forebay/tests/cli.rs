@@ -308,3 +308,30 @@ fn the_lab_replays_and_simulates() {
     assert_eq!((ran.code, ran.err.as_str()), (Some(0), ""));
     assert!(ran.out.starts_with("2 runs, 0 failed\n"), "{}", ran.out);
 }
+
+#[test]
+fn a_drill_ends_with_1_if_not_everything_would_have_been_saved() {
+    with_daemon(&["disk=/dev/sdb"], |fake, forebay| {
+        fake.set_dirty("disk", 1 << 30);
+        let ran = forebay(&["drill"]);
+        assert_eq!((ran.code, ran.err.as_str()), (Some(0), ""));
+        for part in
+            ["everything dirty was saved", "1.0 GiB", "battery: 640 s", "stable after 1.5 s"]
+        {
+            assert!(ran.out.contains(part), "{part}: {}", ran.out);
+        }
+        let ran = forebay(&["drill", "--json"]);
+        let report: serde_json::Value = serde_json::from_str(&ran.out).unwrap();
+        assert_eq!(report["saved_in_time"], true);
+    });
+    with_daemon(&["slow=/dev/sdb"], |_, forebay| {
+        let ran = forebay(&["drill"]);
+        assert_eq!(ran.code, Some(1), "{}", ran.err);
+        assert!(ran.out.contains("drill of 2026-02-28T13:05:09Z"), "{}", ran.out);
+    });
+    with_daemon(&["broken=/dev/sdb"], |_, forebay| {
+        let ran = forebay(&["drill"]);
+        assert_eq!((ran.code, ran.out.as_str()), (Some(1), ""));
+        assert!(ran.err.contains("its disk can't be written: replace it"), "{}", ran.err);
+    });
+}

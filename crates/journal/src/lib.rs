@@ -4,7 +4,8 @@
 //! and whoever waits for a record is told when its batch is durable (group commit). [`recover`]
 //! is the reading side: it walks the log that a process left behind; [`recover_mirrored`] does so
 //! where the log lies on two devices. [`Image`] says what a disk
-//! lacks, after all records have had their say in order. [`identity`] says whether a disk is the
+//! lacks, after all records have had their say in order. [`Dump`] writes a vault: the same log, in
+//! one go. [`identity`] says whether a disk is the
 //! one that the records are for, and [`decision`] what is done with a volume at a start. What it
 //! looks like on the device is `forebay-format`'s to say.
 //!
@@ -22,13 +23,17 @@
 //! into the batch.
 
 pub mod decision;
+mod dump;
 pub mod identity;
 mod image;
 mod log;
 mod mirror;
 mod recover;
 
+pub use dump::{Dump, DumpFull, Placed};
 pub use image::{Extent, Image, Source};
 pub use log::{Admission, Checkpoint, Entry, Log, LogError, LogUsage, LogWrite, Told};
 pub use mirror::{Copy, Half, Recovered, Step, recover_mirrored};
-pub use recover::{Damage, Found, FoundRecord, ReadAt, RecoverError, recover};
+pub use recover::{
+    Damage, Found, FoundRecord, ReadAt, RecoverError, recover, recover_any, recover_vault,
+};

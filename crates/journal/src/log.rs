@@ -7,7 +7,7 @@ pub(crate) use mirror::{encode_for_members, targets_of};
 
 use forebay_format::journal::{
     BatchHeader, GENERATIONS_MAX, GenerationStart, Geometry, Guard, HEADER_BYTES, JournalId,
-    MEMBERS_MAX, Members, RECORD_BYTES, Record, RecordKind, SUPERBLOCK_BYTES, Superblock,
+    LogKind, MEMBERS_MAX, Members, RECORD_BYTES, Record, RecordKind, SUPERBLOCK_BYTES, Superblock,
     VOLUMES_MAX, VolumeEntry, batch_bytes, seal_batch,
 };
 use forebay_types::{ByteRange, IoError, IoResult, SECTOR_BYTES};
@@ -243,6 +243,7 @@ impl<B: AsRef<[u8]> + AsMut<[u8]>, W> Log<B, W> {
         buffers: Vec<B>,
     ) -> Self {
         let superblock = Superblock {
+            kind: LogKind::Journal,
             journal,
             sequence: 0,
             size_bytes,

@@ -15,7 +15,7 @@
 use crate::log::{encode_for_members, targets_of};
 use crate::recover::{Found, ReadAt, RecoverError, walk};
 use forebay_format::journal::{
-    JournalId, MEMBERS_MAX, Members, SUPERBLOCK_BYTES, Superblock, SuperblockInvalid,
+    JournalId, LogKind, MEMBERS_MAX, Members, SUPERBLOCK_BYTES, Superblock, SuperblockInvalid,
 };
 
 /// A device that may hold a log.
@@ -252,6 +252,9 @@ fn look(half: &mut Half<'_>) -> Result<Seen, RecoverError> {
         is_readable &= half.device.read_at((at * SUPERBLOCK_BYTES) as u64, copy).is_ok();
     }
     match Superblock::newest([&copies[0], &copies[1]]) {
+        Ok(superblock) if superblock.kind != LogKind::Journal => {
+            Err(RecoverError::Kind(superblock.kind))
+        }
         Ok(superblock) => Ok(Seen::Journal(Box::new(superblock))),
         Err(_) if !is_readable => Ok(Seen::Missing),
         Err(SuperblockInvalid::Foreign) if copies.iter().flatten().all(|&byte| byte == 0) => {

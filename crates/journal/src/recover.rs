@@ -1,7 +1,7 @@
 //! The reading side of the journal: walks the log that a process left behind.
 
 use forebay_format::journal::{
-    BLOCK_BYTES, BatchHeader, BatchInvalid, HEADER_BYTES, JournalId, MEMBERS_MAX, Record,
+    BLOCK_BYTES, BatchHeader, BatchInvalid, HEADER_BYTES, JournalId, LogKind, MEMBERS_MAX, Record,
     RecordKind, SUPERBLOCK_BYTES, Superblock, SuperblockInvalid, VolumeEntry, check_batch,
 };
 use forebay_types::{ByteRange, IoError};
@@ -108,6 +108,8 @@ pub enum RecoverError {
     Io(IoError),
     /// It holds no usable superblock.
     Superblock(SuperblockInvalid),
+    /// It is for something else.
+    Kind(LogKind),
     /// The device is smaller than the journal that was made on it, in bytes.
     Truncated {
         /// As it was made.
@@ -149,6 +151,8 @@ impl fmt::Display for RecoverError {
         match self {
             Self::Io(error) => write!(f, "its superblock can't be read: {error}"),
             Self::Superblock(error) => error.fmt(f),
+            Self::Kind(LogKind::Journal) => f.write_str("holds a journal, not a vault"),
+            Self::Kind(LogKind::Vault { .. }) => f.write_str("holds a vault, not a journal"),
             Self::Truncated { expected, found } => {
                 write!(f, "was made {expected} bytes long and has {found}")
             }
@@ -169,12 +173,37 @@ impl fmt::Display for RecoverError {
 
 impl std::error::Error for RecoverError {}
 
-/// Walks the log on a device of `size_bytes`.
+/// Walks the journal on a device of `size_bytes`.
 ///
 /// # Errors
 /// When there is no log that could be walked. Damage in it is no error here: what to do about it
 /// depends on what else holds the data.
 pub fn recover(device: &mut dyn ReadAt, size_bytes: u64) -> Result<Found, RecoverError> {
+    let found = recover_any(device, size_bytes)?;
+    match found.superblock.kind {
+        LogKind::Journal => Ok(found),
+        kind => Err(RecoverError::Kind(kind)),
+    }
+}
+
+/// Walks the vault on a device of `size_bytes`. One that was not sealed gives what it has; its
+/// superblock says that it was not.
+///
+/// # Errors
+/// As [`recover`].
+pub fn recover_vault(device: &mut dyn ReadAt, size_bytes: u64) -> Result<Found, RecoverError> {
+    let found = recover_any(device, size_bytes)?;
+    match found.superblock.kind {
+        LogKind::Vault { .. } => Ok(found),
+        kind => Err(RecoverError::Kind(kind)),
+    }
+}
+
+/// Walks whichever log is on a device of `size_bytes`; its superblock says which it is.
+///
+/// # Errors
+/// As [`recover`].
+pub fn recover_any(device: &mut dyn ReadAt, size_bytes: u64) -> Result<Found, RecoverError> {
     let superblock = read_superblock(device)?;
     if size_bytes < superblock.size_bytes {
         let expected = superblock.size_bytes;
@@ -212,6 +241,7 @@ pub(crate) fn walk(
         lags: Vec::new(),
     };
     walk.run();
+    walk.miss_the_rest();
     let Walk { mut found, extents, mut lags, .. } = walk;
     let Found { records, superblock, .. } = &mut found;
     let counts = |number| superblock.volume(number).is_some_and(VolumeEntry::counts);
@@ -272,8 +302,10 @@ impl Walk<'_> {
             let here = self.next_batch(is_first, &mut records);
             match here {
                 At::Batch(header, sound) => {
-                    // A damaged payload at the end is a batch that was not finished.
-                    let may_be_torn = sound.is_err() && header.batch >= self.sealed();
+                    // A damaged payload at the end of a journal is a batch that was not finished.
+                    // Nobody has acknowledged a vault batch by batch, so it has no such end.
+                    let is_journal = self.found.superblock.kind == LogKind::Journal;
+                    let may_be_torn = is_journal && sound.is_err() && header.batch >= self.sealed();
                     if may_be_torn && self.look_beyond(header.batch + 1).is_none() {
                         return;
                     }
@@ -313,16 +345,36 @@ impl Walk<'_> {
         later.map_or(0, |start| start.batch)
     }
 
-    /// The batch that continues the log: here, or at the beginning of the next segment.
+    /// Notes what a sealed dump has and was not found.
+    fn miss_the_rest(&mut self) {
+        let LogKind::Vault { sealed: Some(batches) } = self.found.superblock.kind else { return };
+        let first = self.found.next_batch;
+        if first < batches {
+            let position = self.position(self.segment, self.offset);
+            let next = None;
+            self.found.damage.push(Damage::Batches { first, next, position });
+        }
+    }
+
+    /// The batch that continues the log: here, at the beginning of the next segment, or where its
+    /// number began a generation.
     fn next_batch(&mut self, is_first: bool, records: &mut Vec<Record>) -> At {
         let here = self.batch_at(self.segment, self.offset, is_first, records);
         if is_first || self.offset == 0 || matches!(here, At::Batch(..)) {
             return here;
         }
-        match self.batch_at(self.segment + 1, 0, false, records) {
-            At::Nothing => here,
-            there => there,
+        let starts = &self.found.superblock.starts;
+        let start = starts.iter().find(|start| start.batch == self.found.next_batch);
+        let places = [Some(self.segment + 1), start.map(|start| start.segment)];
+        let mut best = here;
+        for segment in places.into_iter().flatten() {
+            match self.batch_at(segment, 0, false, records) {
+                At::Nothing => {}
+                there @ At::Batch(..) => return there,
+                there => best = there,
+            }
         }
+        best
     }
 
     /// The batch at a place that continues the log, from whichever device has it whole.

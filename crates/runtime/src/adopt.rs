@@ -225,6 +225,7 @@ impl Runtime {
             prefetch: false,
             tls_only: settings.tls_only,
             journal: None,
+            vault: None,
             ups: false,
         })?;
         self.flush_volume(name, |_| ())?;

@@ -86,7 +86,7 @@ impl Runtime {
         self.flush(&volume, &mut progress)
     }
 
-    fn flush(
+    pub(crate) fn flush(
         &self,
         volume: &Arc<Volume>,
         progress: &mut dyn FnMut(u64),
@@ -162,6 +162,9 @@ impl Runtime {
             // The disk has everything. A record that stayed would undo what is written there once
             // nobody tells the journal of it.
             used.journal.detach(used.number)?;
+        }
+        if let Some(vault) = &volume.vault {
+            vault.detach(volume.id);
         }
         let id = volume.id;
         self.ask(0, move |tasks| {
@@ -261,6 +264,9 @@ impl Runtime {
             let _ = worker.join();
         }
         self.journals().iter().for_each(|journal| journal.close(true));
+        if let Some(vault) = self.vault() {
+            vault.close(true);
+        }
         // From here on anybody may change the disks.
         self.volumes().iter().for_each(|volume| self.leave_pool(volume.id));
         if self.unserved().is_empty() {

@@ -223,9 +223,14 @@ pub struct VolumeJournal {
     pub accept_disk: bool,
 }
 
-/// Memory of a journal, in bytes.
+/// Batches of a journal or vault that may be in memory at once.
+pub(crate) const fn journal_buffers(workers: usize) -> usize {
+    workers + BUFFERS_SPARE
+}
+
+/// Memory of a journal or vault, in bytes.
 pub(crate) const fn journal_bytes(workers: usize) -> u64 {
-    (workers + BUFFERS_SPARE) as u64 * BATCH_BYTES_MAX
+    journal_buffers(workers) as u64 * BATCH_BYTES_MAX
 }
 
 pub(crate) struct State {
@@ -281,7 +286,7 @@ impl Journal {
             return Err(JournalError::Small { name, bytes: size_bytes });
         };
         let buffers = || {
-            let count = inboxes.len() + BUFFERS_SPARE;
+            let count = journal_buffers(inboxes.len());
             (0..count).map(|_| AlignedBuffer::new(BATCH_BYTES_MAX as usize)).collect::<Vec<_>>()
         };
         let (log, found) = devices.open(&settings, geometry, buffers)?;

@@ -17,12 +17,13 @@ use std::sync::{Arc, Condvar, Mutex, PoisonError};
 use std::time::{Duration, Instant};
 
 /// Bytes that are on their way at once.
-const BATCH_BYTES: u64 = 4 << 20;
+pub(crate) const BATCH_BYTES: u64 = 4 << 20;
 /// How often a piece is tried that the disk does not take, and after which pause.
 const TRIES_MAX: u32 = 5;
 const PAUSE: Duration = Duration::from_millis(500);
 
-type Piece = (ByteRange, Option<Vec<u8>>);
+/// Where something belongs, and its bytes; zeroes if `None`.
+pub(crate) type Piece = (ByteRange, Option<Vec<u8>>);
 
 /// Counts the pieces that are under way.
 #[derive(Default)]
@@ -175,7 +176,14 @@ impl Runtime {
         Ok(line)
     }
 
-    fn restore_batch(&self, volume: VolumeId, pieces: Vec<Piece>, records: bool) -> IoResult {
+    /// Gives pieces back to a volume and waits until they are in the pool or on the disk; whether
+    /// its journal is told of them is said by `records`.
+    pub(crate) fn restore_batch(
+        &self,
+        volume: VolumeId,
+        pieces: Vec<Piece>,
+        records: bool,
+    ) -> IoResult {
         let pieces = Arc::new(pieces);
         let mut result = Ok(());
         for _ in 0..TRIES_MAX {

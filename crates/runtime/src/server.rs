@@ -13,12 +13,13 @@ use crate::patrol::{Ecc, no_walks};
 use crate::pool::{Pool, PoolError};
 use crate::power::PowerUse;
 use crate::reactor::{EpollReactor, Reactor, UringReactor};
-use crate::shared::{FlushGate, Inbox, JournalUse, Message, Reads, Shared, Volume};
+use crate::shared::{FlushGate, Inbox, JournalUse, Message, Reads, Shared, Volume, lock};
 use crate::stats::WorkerStats;
+use crate::vault::{Vault, VaultError, VaultSettings, VolumeVault, vault_bytes_for};
 use crate::worker::{Tasks, Worker};
 use forebay_backend::Backend;
 use forebay_ecc::Code;
-use forebay_engine::Protection;
+use forebay_engine::{Protection, ShardConfig};
 use forebay_nbd::{ExportInfo, Exports};
 use forebay_policy::PolicyKind;
 use forebay_types::limits::{VOLUME_NAME_BYTES_MAX, VOLUMES_MAX};
@@ -54,7 +55,7 @@ pub struct RuntimeConfig {
     pub engine: Engine,
     /// Which lines leave first.
     pub policy: PolicyKind,
-    /// Journals that will be opened: memory is kept for their batches.
+    /// Journals and vaults that will be opened: memory is kept for their batches.
     pub journals: usize,
     /// How damage to the pool is noticed and undone.
     pub ecc: Ecc,
@@ -182,6 +183,20 @@ pub enum VolumeError {
         /// What the disk or the journal says.
         error: IoError,
     },
+    /// What the vault holds of it does not come back.
+    #[error(
+        "volume '{name}' can't be served: what the vault holds of it can't be brought to its disk \
+         ({error}). Nothing is lost; start again when disk and vault are well"
+    )]
+    Load {
+        /// The volume.
+        name: String,
+        /// What the disk or the vault says.
+        error: IoError,
+    },
+    /// The vault can't serve it.
+    #[error(transparent)]
+    Vault(#[from] VaultError),
     /// It is on its way out already.
     #[error("volume '{0}' is being removed already; wait for that")]
     Leaving(String),
@@ -210,6 +225,8 @@ pub struct VolumeSettings {
     pub journal: Option<VolumeJournal>,
     /// Whether a supply keeps its writes, alone or where its journal has failed.
     pub ups: bool,
+    /// The vault that takes what is dirty of it when the battery runs low, if any.
+    pub vault: Option<VolumeVault>,
 }
 
 /// What of a volume can be changed while it is served.
@@ -235,6 +252,7 @@ pub struct Runtime {
     pub(crate) changes: Mutex<()>,
     pub(crate) plan: MemoryPlan,
     pub(crate) journals: Mutex<Vec<Arc<Journal>>>,
+    vault: Mutex<Option<Arc<Vault>>>,
 }
 
 impl Runtime {
@@ -307,6 +325,7 @@ impl Runtime {
             changes: Mutex::default(),
             plan,
             journals: Mutex::default(),
+            vault: Mutex::default(),
         })
     }
 
@@ -353,6 +372,29 @@ impl Runtime {
         self.journals.lock().unwrap_or_else(PoisonError::into_inner).clone()
     }
 
+    /// Bytes that can be dirty at once, all volumes together.
+    pub fn dirty_bytes_max(&self) -> u64 {
+        let slots = self.shared.pool.shard_slots();
+        let lines = ShardConfig::for_slots(slots).dirty_lines_max * self.shared.shards.len();
+        lines as u64 * forebay_types::LINE_BYTES
+    }
+
+    /// Opens the vault, or makes one where there are only zeroes. There is one at most.
+    ///
+    /// # Errors
+    /// When it can't be used, or is too small for what can be dirty.
+    pub fn open_vault(&self, settings: VaultSettings) -> Result<Arc<Vault>, VaultError> {
+        let needed_bytes = vault_bytes_for(self.dirty_bytes_max());
+        let vault = Vault::open(settings, &self.shared, needed_bytes)?;
+        *lock(&self.vault) = Some(Arc::clone(&vault));
+        Ok(vault)
+    }
+
+    /// The vault, if one was opened.
+    pub fn vault(&self) -> Option<Arc<Vault>> {
+        lock(&self.vault).clone()
+    }
+
     /// Serves another volume.
     ///
     /// # Errors
@@ -383,6 +425,9 @@ impl Runtime {
         export.tls_only = settings.tls_only;
         let (size, mode) = (description.size_bytes, settings.mode);
         let streams = Streams::new(size, self.shared.pool.data_bytes());
+        if let Some(used) = &settings.vault {
+            used.vault.check(&export.name, size, used)?;
+        }
         let journal = attach(id, &export.name, &settings.backend, settings.journal)?;
         let protection = match journal {
             Some(_) => Protection::Journal,
@@ -400,6 +445,7 @@ impl Runtime {
             flush: FlushGate::default(),
             journal,
             power: PowerUse::new(settings.ups),
+            vault: settings.vault.as_ref().map(|used| Arc::clone(&used.vault)),
             reads: Reads::default(),
             inside_flushes: AtomicU64::new(0),
             inquiries: Inquiries::default(),
@@ -417,6 +463,10 @@ impl Runtime {
         })?;
         self.enlist(&volume);
         self.bring_back(&volume, beginning)?;
+        if let Some(used) = &settings.vault {
+            self.load(&volume, used)?;
+            used.vault.attach(&volume, size, used.identity)?;
+        }
         Ok(volume)
     }
 

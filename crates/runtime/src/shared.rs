@@ -9,6 +9,7 @@ use crate::pool::{MappedLines, Pool};
 use crate::power::PowerUse;
 use crate::server::Listener;
 use crate::stats::WorkerStats;
+use crate::vault::Vault;
 use forebay_backend::{Backend, CompletionSink, Extent};
 use forebay_ecc::Code;
 use forebay_engine::{Answer, Hints, Shard};
@@ -37,6 +38,8 @@ pub(crate) struct Volume {
     pub journal: Option<JournalUse>,
     /// Whether a supply keeps them, and how that stands.
     pub power: PowerUse,
+    /// Where what is dirty of it goes when the battery runs low, if anywhere.
+    pub vault: Option<Arc<Vault>>,
     pub reads: Reads,
     /// Flushes that somebody inside waits, or waited, for.
     pub inside_flushes: AtomicU64,

@@ -128,6 +128,18 @@ impl Latencies {
             mine.add(theirs).expect("all histograms have the same bounds");
         }
     }
+
+    /// What has come since `earlier`, a sum of the same counts or of fewer.
+    pub(crate) fn since(&self, earlier: &Self) -> [LatencySummary; 4] {
+        std::array::from_fn(|class| {
+            let mut histogram = self.0[class].clone();
+            // A volume that was removed meanwhile has taken its counts along.
+            match histogram.subtract(&earlier.0[class]) {
+                Ok(()) => LatencySummary::of(&histogram),
+                Err(_) => LatencySummary::default(),
+            }
+        })
+    }
 }
 
 /// A distribution of latencies in a few numbers, all in microseconds.
@@ -171,13 +183,20 @@ pub(crate) fn add_up_answers(workers: &[WorkerStats]) -> u64 {
     workers.iter().map(|worker| worker.counts.backend_answers.get()).sum()
 }
 
+/// Adds the latencies of all workers to `sum`.
+pub(crate) fn add_up_latencies(workers: &[WorkerStats], sum: &mut Latencies) {
+    for worker in workers {
+        sum.add(&worker.latencies.lock().unwrap_or_else(|poison| poison.into_inner()));
+    }
+}
+
 /// The workers' shares added up.
 pub(crate) fn add_up(workers: &[WorkerStats]) -> (RequestCounters, [LatencySummary; 4]) {
     let mut counters = RequestCounters::default();
     let mut latencies = Latencies::default();
     for worker in workers {
         counters.add(&worker.counts);
-        latencies.add(&worker.latencies.lock().unwrap_or_else(|poison| poison.into_inner()));
     }
+    add_up_latencies(workers, &mut latencies);
     (counters, latencies.0.each_ref().map(LatencySummary::of))
 }

@@ -68,6 +68,17 @@ pub(crate) fn volume(command: VolumeCommand) -> anyhow::Result<()> {
 /// How long the next process may take until it answers.
 const UPGRADE_WAIT: Duration = Duration::from_secs(60);
 
+/// `forebay drill`. That not everything would have been saved is a failure.
+pub(crate) fn drill(arguments: &ShowArguments) -> anyhow::Result<()> {
+    let report = connect(&arguments.state)?.drill()?;
+    if arguments.json {
+        print(&(to_string_pretty(&report)? + "\n"))?;
+    } else {
+        print(&table::drill(&report))?;
+    }
+    if report.saved_in_time { Ok(()) } else { Err(anyhow!("{}", report.verdict)) }
+}
+
 /// `forebay stop`.
 pub(crate) fn stop(arguments: &StateArguments) -> anyhow::Result<()> {
     let client = connect(arguments)?;

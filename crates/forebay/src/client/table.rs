@@ -3,8 +3,8 @@
 use super::units::{bytes, count, duration, percent};
 use comfy_table::{CellAlignment, Table, presets};
 use forebay_api::{
-    Damage, JournalState, JournalStatus, PatrolStatus, PowerStatus, Status, VolumeState,
-    VolumeStatus,
+    Damage, DrillReport, JournalState, JournalStatus, Latencies, PatrolStatus, PowerStatus, Status,
+    VaultStatus, VolumeState, VolumeStatus,
 };
 
 /// Everything: the daemon in three lines, the volumes in a table, and the journals in another.
@@ -14,7 +14,7 @@ pub(super) fn status(status: &Status) -> String {
         "forebay {}, process {}, up {}, {} workers on {}\n\
          memory: {} of {} in use, {} dirty; limit {}, {} of it for the index\n\
          {}\n\
-         clients: {} connected, at {}\n\n{}{}{}",
+         clients: {} connected, at {}\n\n{}{}{}{}",
         status.version,
         status.pid,
         duration(status.uptime_seconds),
@@ -31,6 +31,7 @@ pub(super) fn status(status: &Status) -> String {
         volumes(&status.volumes),
         journals(&status.journals),
         status.power.as_ref().map(power).unwrap_or_default(),
+        status.vault.as_ref().map(vault).unwrap_or_default(),
     )
 }
 
@@ -125,6 +126,67 @@ fn power(power: &PowerStatus) -> String {
         bytes(power.dirty_bytes),
         bytes(power.dirty_bytes_max),
         power.forecast,
+    )
+}
+
+/// The vault in one line, below an empty one, and lines for what it holds.
+fn vault(vault: &VaultStatus) -> String {
+    let speed = |value: Option<u64>| {
+        value.map_or_else(|| "not measured".to_owned(), |value| format!("{}/s", bytes(value)))
+    };
+    let mut text = format!(
+        "\nvault {}: {}, {}; {} to write, {} to read back\n",
+        vault.name,
+        vault.state,
+        bytes(vault.capacity_bytes),
+        speed(vault.write_bytes_per_second),
+        speed(vault.read_bytes_per_second),
+    );
+    if let Some(reason) = &vault.state_reason {
+        text.push_str(&format!("vault: {reason}\n"));
+    }
+    for held in &vault.held {
+        let (volume, size) = (&held.volume, bytes(held.bytes));
+        text.push_str(&format!("vault: holds {size} of volume '{volume}', which is not served\n"));
+    }
+    text
+}
+
+/// What came of a rehearsal.
+pub(super) fn drill(report: &DrillReport) -> String {
+    let seconds = |ms: u64| format!("{:.1} s", ms as f64 / 1000.0);
+    let or_unknown = |value: Option<String>| value.unwrap_or_else(|| "unknown".to_owned());
+    let latencies = |latencies: &Latencies| {
+        format!(
+            "reads from memory {:.0}, reads from disk {:.0}, writes {:.0} us",
+            latencies.read_hit.mean_us, latencies.read_miss.mean_us, latencies.write.mean_us
+        )
+    };
+    format!(
+        "drill of {}: {}\n\
+         dirty: {}, saved: {}, stable after {} ({}/s), disks flushed after {}, read back after {}\n\
+         read back: {}, {} as in memory, {} changed meanwhile, {} failures of the vault\n\
+         battery: {}, may be dirty: {}\n\
+         clients before: {}\n\
+         clients during: {}\n\
+         report: {}\n",
+        report.begun_at,
+        report.verdict,
+        bytes(report.dirty_bytes),
+        bytes(report.bytes),
+        seconds(report.write_ms),
+        bytes(report.bytes_per_second),
+        seconds(report.disks_ms),
+        seconds(report.total_ms),
+        if report.verified { "verified" } else { "NOT VERIFIED" },
+        bytes(report.same_bytes),
+        bytes(report.changed_bytes),
+        report.failures,
+        or_unknown(report.battery_seconds.map(|seconds| format!("{seconds} s"))),
+        or_unknown(report.dirty_bytes_max.map(bytes)),
+        latencies(&report.latency_before),
+        latencies(&report.latency_during),
+        report.path.as_deref().unwrap_or("not kept; see the log"),
     )
 }
 
@@ -269,6 +331,28 @@ mod tests {
              1.0 MiB dirty under supplies, 4.0 GiB may be; \
              if mains failed now: dump 7 s, battery 640 s\n"
         );
+    }
+
+    #[test]
+    fn the_vault_says_how_fast_it_is_and_what_it_holds() {
+        let ready = VaultStatus {
+            name: "/v".into(),
+            capacity_bytes: 4 << 30,
+            write_bytes_per_second: Some(512 << 20),
+            ..VaultStatus::default()
+        };
+        let line = "\nvault /v: ready, 4.0 GiB; 512.0 MiB/s to write, not measured to read back\n";
+        assert_eq!(vault(&ready), line);
+        let holding = VaultStatus {
+            state: forebay_api::VaultState::Holding,
+            state_reason: Some("not everything is in it".into()),
+            held: vec![forebay_api::HeldVolume { volume: "a".into(), bytes: 1 << 20 }],
+            ..ready
+        };
+        let text = vault(&holding);
+        assert!(text.contains("vault: not everything is in it\n"), "{text}");
+        let held = "vault: holds 1.0 MiB of volume 'a', which is not served\n";
+        assert!(text.ends_with(held), "{text}");
     }
 
     #[test]

@@ -3,8 +3,9 @@
 use super::claims::Claims;
 use super::journals::Journals;
 use super::power::Power;
-use super::{listen, report, tls};
-use forebay_api::{ErrorKind, PowerStatus, Problem, Progress, Status, VolumeStatus};
+use super::vault::VaultRefuge;
+use super::{listen, report, tls, vault};
+use forebay_api::{DrillReport, ErrorKind, PowerStatus, Problem, Progress, Status, VolumeStatus};
 use forebay_backend::OpenOptions;
 use forebay_config::{Change, Config, Listen, TlsUse, VolumeChange, VolumeSpec};
 use forebay_control::{Manager, ProgressFn};
@@ -85,7 +86,8 @@ impl Daemon {
     /// Begins to watch the supplies, if the configuration names any.
     pub(super) fn watch_power(&self) -> anyhow::Result<()> {
         let settings = self.state().config.ups.clone();
-        if let Some(power) = Power::start(&settings, Arc::clone(&self.runtime), None)? {
+        let refuge = self.runtime.vault().map(|vault| Arc::new(VaultRefuge(vault)) as _);
+        if let Some(power) = Power::start(&settings, Arc::clone(&self.runtime), refuge)? {
             let _ = self.power.set(power);
         }
         Ok(())
@@ -209,6 +211,7 @@ impl Manager for Daemon {
             journals: self.journals.status(),
             volumes: volumes(&self.state().volumes, &figures, self.power_status().as_ref()),
             power: self.power_status(),
+            vault: self.runtime.vault().map(|vault| vault::status(&vault)),
             ..base
         }
     }
@@ -248,6 +251,7 @@ impl Manager for Daemon {
             tls_only: spec.tls == TlsUse::Required,
             journal,
             ups: spec.protection.has_ups(),
+            vault: vault::of_volume(self.runtime.vault().as_ref(), &spec),
         };
         self.runtime.add_volume(settings).map_err(problem)?;
         tracing::info!("volume '{}' of {size} on {}, {}", spec.name, spec.backing, spec.mode);
@@ -293,6 +297,12 @@ impl Manager for Daemon {
         self.runtime.trust_volume(name, reporter(progress)).map_err(problem)?;
         tracing::info!("the disk of volume '{name}' is trusted again");
         Ok(())
+    }
+
+    fn drill(&self) -> Result<DrillReport, Problem> {
+        let (volumes, power) = (self.runtime.power_volumes(), self.power_status());
+        let state_dir = self.state().config.state.clone();
+        vault::drill(self.runtime.vault().as_ref(), &volumes, power.as_ref(), &state_dir)
     }
 
     fn stop(&self, progress: ProgressFn<'_>) -> Result<(), Problem> {

@@ -8,6 +8,7 @@ mod members;
 mod power;
 mod report;
 mod tls;
+mod vault;
 
 use crate::keeper::{self, Kept};
 use crate::signals::{Signal, Signals};
@@ -110,7 +111,7 @@ fn start(
             IoEngine::Epoll => Engine::Epoll,
         },
         policy: forebay_policy::PolicyKind::default(),
-        journals: journals::count(&config.volumes),
+        journals: journals::count(&config.volumes) + usize::from(config.vault.is_some()),
         ecc: match config.ecc {
             Ecc::Parity => forebay_runtime::Ecc::Parity,
             Ecc::Checksum => forebay_runtime::Ecc::Checksum,
@@ -119,6 +120,9 @@ fn start(
     };
     let runtime = Runtime::start_over(settings, Patience::default(), pool)?;
     tracing::info!("{} of memory, clients and files by {}", Size(memory_bytes), runtime.engine());
+    if let Some(name) = &config.vault {
+        vault::open(&runtime, name, &config.state, IN_USE_WAIT)?;
+    }
     let volumes = config.volumes.clone();
     let listeners = config.nbd.clone();
     let journals = Journals::new(&config.state, &volumes, accepted_disks);

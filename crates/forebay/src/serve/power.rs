@@ -12,7 +12,7 @@ use forebay_config::{Supply, SupplyPlace, UpsSettings};
 use forebay_power::drivers::{
     Authority, CommandSource, Credentials, FileSource, NutAddress, NutSource, Watch, now_ms,
 };
-use forebay_power::{Decision, Exposure, Expression, Guard, Observation, Rules};
+use forebay_power::{Decision, Exposure, Expression, Guard, Observation, Rules, Verdict};
 use forebay_runtime::Runtime;
 use forebay_types::{Size, VolumeId};
 use std::sync::atomic::{AtomicBool, Ordering};
@@ -42,6 +42,9 @@ pub(super) trait Refuge: Send + Sync {
 
     /// Saves what is dirty of these volumes, and reads it back. Returns how many bytes that were.
     fn dump(&self, volumes: &[VolumeId]) -> anyhow::Result<u64>;
+
+    /// Is told whenever power begins or ceases to come from a battery.
+    fn on_battery(&self, on_battery: bool);
 
     /// Forgets what was saved: the pool still has it, or the disks.
     fn empty(&self) -> anyhow::Result<()>;
@@ -111,6 +114,7 @@ impl Power {
             change_ms: None,
             synced_at: Instant::now(),
             dump: Dump::None,
+            on_battery: false,
         };
         // So that the first who asks is told something that is true.
         warden.step(None);
@@ -202,6 +206,8 @@ struct Warden {
     change_ms: Option<u64>,
     synced_at: Instant,
     dump: Dump,
+    /// What the refuge was told last.
+    on_battery: bool,
 }
 
 impl Warden {
@@ -259,8 +265,21 @@ impl Warden {
             self.synced_at = Instant::now();
             self.runtime.begin_sync_power();
         }
+        self.tell_refuge(&decision);
         self.show(&decision);
         self.save(&decision);
+    }
+
+    /// A refuge writes nothing of its own accord while each second of the battery counts.
+    fn tell_refuge(&mut self, decision: &Decision) {
+        let on_battery =
+            matches!(decision.verdict, Verdict::OnBattery { .. } | Verdict::Critical(_));
+        if on_battery != self.on_battery
+            && let Some(refuge) = &self.refuge
+        {
+            refuge.on_battery(on_battery);
+        }
+        self.on_battery = on_battery;
     }
 
     /// Saves what is dirty when that is due, and forgets it when power is back for good.

@@ -5,7 +5,9 @@ use forebay_api::{
     VolumeStatus,
 };
 use forebay_config::VolumeSpec;
-use forebay_runtime::{Ecc, MemoryStatus, RuntimeStatus, VolumeStatus as Figures};
+use forebay_runtime::{
+    Ecc, LatencySummary as Summary, MemoryStatus, RuntimeStatus, VolumeStatus as Figures,
+};
 use forebay_types::{LINE_BYTES, Mode, SECTOR_BYTES};
 
 pub(super) const fn memory(memory: &MemoryStatus) -> Memory {
@@ -85,7 +87,7 @@ pub(super) fn volume(
         dirty_bytes: figures.dirty_bytes,
         damage: damage(figures),
         counters: counters(figures),
-        latency: latencies(figures),
+        latency: latencies(&figures.latencies),
     }
 }
 
@@ -172,8 +174,8 @@ fn counters(figures: &Figures) -> Counters {
     }
 }
 
-fn latencies(figures: &Figures) -> Latencies {
-    let [read_hit, read_miss, write, flush] = figures.latencies.map(|latency| LatencySummary {
+pub(super) fn latencies(latencies: &[Summary; 4]) -> Latencies {
+    let [read_hit, read_miss, write, flush] = latencies.map(|latency| LatencySummary {
         count: latency.count,
         mean_us: latency.mean_us,
         p50_us: latency.p50_us,

@@ -45,6 +45,14 @@
 //! since they were read, by superblocks that are durable before the write. A block that counts,
 //! that no record covers and that differs was changed by somebody else. Beside it stands
 //! whether the volume's records have been applied or discarded by hand: then they are void.
+//!
+//! **Vault.** The same layout with another kind in its superblock, so that neither is taken for
+//! the other. A vault is written in one go: what is dirty, as records of writes, with several
+//! batches on their way at once; so a batch that does not read well says nothing of those behind
+//! it. When all of it is on stable storage, the superblock says how many batches the dump has:
+//! it is *sealed*. One that is not is incomplete. Each dump has an identity of its own, so that
+//! nothing of an earlier one counts. A batch that the device did not take begins a generation, in
+//! the segment that the superblock says.
 
 mod batch;
 mod guard;
@@ -56,7 +64,7 @@ pub use batch::{
 };
 pub use guard::{Guard, Released, SAMPLES_MAX, Samples, hardware_sum, places, sample_of};
 pub use superblock::{
-    GENERATIONS_MAX, GenerationStart, MEMBERS_MAX, Members, Superblock, SuperblockInvalid,
+    GENERATIONS_MAX, GenerationStart, LogKind, MEMBERS_MAX, Members, Superblock, SuperblockInvalid,
     VOLUMES_MAX, VolumeEntry,
 };
 

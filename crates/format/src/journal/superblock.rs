@@ -41,7 +41,11 @@ struct Head {
     reserved: [u8; 6],
     member: U64,
     members: [U64; MEMBERS_MAX],
-    reserved_too: [u8; 3600],
+    reserved_too: [u8; 3584],
+    /// Zero for a journal, one for a vault.
+    kind: U64,
+    /// Zero for what is not a whole dump, otherwise one more than the batches of it.
+    sealed: U64,
     starts: [Start; GENERATIONS_MAX],
 }
 
@@ -132,11 +136,52 @@ impl Members {
     }
 }
 
+/// What a log is for, and how far it is.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub enum LogKind {
+    /// It records writes as they come.
+    #[default]
+    Journal,
+    /// It takes what is dirty, in one go, when the battery runs low.
+    Vault {
+        /// How many batches a whole dump has; `None` while it is being written.
+        sealed: Option<u64>,
+    },
+}
+
+impl LogKind {
+    /// The word for it.
+    pub const fn as_str(self) -> &'static str {
+        match self {
+            Self::Journal => "journal",
+            Self::Vault { .. } => "vault",
+        }
+    }
+
+    const fn encode(self) -> (u64, u64) {
+        match self {
+            Self::Journal => (0, 0),
+            Self::Vault { sealed: None } => (1, 0),
+            Self::Vault { sealed: Some(batches) } => (1, batches + 1),
+        }
+    }
+
+    const fn decode(kind: u64, sealed: u64) -> Option<Self> {
+        match (kind, sealed) {
+            (0, 0) => Some(Self::Journal),
+            (1, sealed) => Some(Self::Vault { sealed: sealed.checked_sub(1) }),
+            _ => None,
+        }
+    }
+}
+
 /// A superblock whose checks have passed.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Superblock {
     /// Whose it is.
     pub journal: JournalId,
+    /// What it is for.
+    pub kind: LogKind,
     /// Which of two copies is newer; copy `sequence % 2` holds it.
     pub sequence: u64,
     /// Bytes of the device when the journal was made.
@@ -194,9 +239,12 @@ impl Superblock {
     pub fn encode(&self) -> Vec<u8> {
         assert!(self.volumes.len() <= VOLUMES_MAX && self.starts.len() <= GENERATIONS_MAX);
         let mut image = zeroed();
+        let (kind, sealed) = self.kind.encode();
         image.head = Head {
             magic: MAGIC,
             version: VERSION.into(),
+            kind: kind.into(),
+            sealed: sealed.into(),
             journal: self.journal.0,
             sequence: self.sequence.into(),
             size_bytes: self.size_bytes.into(),
@@ -274,8 +322,11 @@ impl Superblock {
         if [head.sequence, head.first_segment].iter().any(|count| count.get() > COUNT_MAX) {
             return Err(SuperblockInvalid::Contradiction("it counts further than a journal lives"));
         }
+        let kind = LogKind::decode(head.kind.get(), head.sealed.get());
+        let kind = kind.ok_or(SuperblockInvalid::Contradiction("it is for nothing known"))?;
         Ok(Self {
             journal,
+            kind,
             sequence: head.sequence.get(),
             size_bytes: head.size_bytes.get(),
             geometry,
@@ -396,6 +447,7 @@ mod tests {
     fn example() -> Superblock {
         Superblock {
             journal: JournalId(*b"0123456789abcdef"),
+            kind: LogKind::Journal,
             sequence: 7,
             size_bytes: 1 << 30,
             geometry: Geometry::for_size(1 << 30).unwrap(),
@@ -455,6 +507,17 @@ mod tests {
         assert_eq!(Superblock::newest([&unfinished, &[]]), Err(SuperblockInvalid::Checksum));
         assert_eq!(Superblock::newest([&[], &unfinished]), Err(SuperblockInvalid::Checksum));
         assert_ne!(Superblock { sequence: 8, ..example() }.position(), example().position());
+    }
+
+    #[test]
+    fn a_vault_is_told_from_a_journal_and_a_whole_dump_from_one_under_way() {
+        for sealed in [None, Some(0), Some(1), Some(1 << 40)] {
+            let kind = LogKind::Vault { sealed };
+            let vault = Superblock { kind, ..example() };
+            assert_eq!(Superblock::decode(&vault.encode()), Ok(vault));
+        }
+        assert_eq!(LogKind::decode(0, 1), None, "a journal is never sealed");
+        assert_eq!(LogKind::decode(2, 0), None);
     }
 
     #[test]

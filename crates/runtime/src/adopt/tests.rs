@@ -72,6 +72,7 @@ fn process(pool: &OwnedFd, disk: &Arc<dyn Backend>, log: &Arc<dyn Backend>) -> R
         prefetch: false,
         tls_only: false,
         journal: Some(VolumeJournal {
+            vault: None,
             journal: journal.unwrap(),
             durability,
             identity,

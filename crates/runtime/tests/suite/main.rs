@@ -38,4 +38,5 @@ mod mirror;
 mod power;
 mod tls;
 mod transmission;
+mod vault;
 mod volumes;

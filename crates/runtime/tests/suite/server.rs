@@ -117,6 +117,7 @@ pub fn settings(name: &str, backend: Arc<dyn Backend>, mode: Mode) -> VolumeSett
         tls_only: false,
         journal: None,
         ups: false,
+        vault: None,
     }
 }
 

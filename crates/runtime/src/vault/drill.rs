@@ -1,0 +1,144 @@
+//! A rehearsal: everything a dump does, with the superblock left alone.
+//!
+//! What is dirty is written to where a dump would go, made stable, the disks are flushed, and all
+//! of it is read back and compared with the pool. For everybody who looks, the vault is empty all
+//! the while. Clients are served; what they feel of it is measured beside.
+
+use super::report::rate;
+use super::save::Saver;
+use super::{DISKS_WAIT, Vault, VaultError, VaultPhase, fresh_id};
+use crate::stats::{Latencies, LatencySummary, add_up_latencies};
+use forebay_journal::Dump;
+use forebay_types::VolumeId;
+use std::collections::BTreeMap;
+use std::time::{Duration, Instant, SystemTime};
+
+/// How long clients are watched before, for comparison.
+const WATCHED_BEFORE: Duration = Duration::from_secs(2);
+
+/// What a rehearsal has shown.
+#[derive(Clone, Debug, PartialEq)]
+pub struct DrillReport {
+    /// When it began.
+    pub begun_at: SystemTime,
+    /// Bytes in dirty lines when it began.
+    pub dirty_bytes: u64,
+    /// Bytes that were saved: the dirty sectors of these lines.
+    pub bytes: u64,
+    /// Bytes written for them.
+    pub written_bytes: u64,
+    /// Milliseconds until all of it was written and stable.
+    pub write_ms: u64,
+    /// Milliseconds until the disks were flushed, too.
+    pub disks_ms: u64,
+    /// Milliseconds until all of it was read back and compared.
+    pub total_ms: u64,
+    /// Whether everything was read back and was what had been written.
+    pub verified: bool,
+    /// How often the device failed and the drill went on at another place.
+    pub failures: u32,
+    /// Bytes that the pool held dirty with the same content when they were read back.
+    pub same_bytes: u64,
+    /// Bytes that had been written again or gone to their disk in the meantime.
+    pub changed_bytes: u64,
+    /// Volumes whose disks did not confirm a flush.
+    pub unflushed: Vec<String>,
+    /// Clients' latencies in the two seconds before, in the order of
+    /// [`crate::LatencyClass::ALL`].
+    pub before: [LatencySummary; 4],
+    /// The same while it lasted.
+    pub during: [LatencySummary; 4],
+}
+
+impl DrillReport {
+    /// Bytes made stable in a second.
+    pub fn bytes_per_second(&self) -> u64 {
+        rate(self.bytes, self.write_ms)
+    }
+}
+
+impl Vault {
+    /// Rehearses a loss of power on the running system, for some of the volumes that were attached.
+    ///
+    /// # Errors
+    /// When the vault is not ready, it is on battery, a dump for real came between, or the device
+    /// fails.
+    pub fn drill(&self, volumes: &[VolumeId]) -> Result<DrillReport, VaultError> {
+        let start = self.latencies();
+        std::thread::sleep(WATCHED_BEFORE);
+        let before = self.latencies();
+        let mut report = self.rehearse(volumes)?;
+        report.before = before.since(&start);
+        report.during = self.latencies().since(&before);
+        self.measure_soon();
+        Ok(report)
+    }
+
+    fn rehearse(&self, volumes: &[VolumeId]) -> Result<DrillReport, VaultError> {
+        let mut work = self.work();
+        let (phase, on_battery) = {
+            let state = self.state();
+            (state.phase, state.on_battery)
+        };
+        match phase {
+            VaultPhase::Ready if on_battery => {
+                return Err(VaultError::CalledOff(self.name.clone()));
+            }
+            VaultPhase::Ready => {}
+            VaultPhase::Failed(error) => return Err(VaultError::io(&self.name, error)),
+            _ => return Err(VaultError::Occupied(self.name.clone())),
+        }
+        let (begun, begun_at) = (Instant::now(), SystemTime::now());
+        let elapsed_ms = || begun.elapsed().as_millis() as u64;
+        let dirty_bytes = self.dirty_bytes(volumes);
+        let id = fresh_id().map_err(|error| VaultError::io(&self.name, error))?;
+        let (entries, lines) = self.list(volumes);
+        let dump = Dump::new(id, self.size_bytes, self.geometry, 0, entries);
+        let batches = std::mem::take(&mut work.batches);
+        let mut saver = Saver::new(&*self.backend, batches, dump, &lines, &self.is_wanted);
+        let written = saver.write(false);
+        let write_ms = elapsed_ms();
+        let mut compared = BTreeMap::new();
+        let checked = written.and_then(|()| {
+            let unflushed = self.flush_disks(volumes).wait(Instant::now() + DISKS_WAIT);
+            let disks_ms = elapsed_ms();
+            let mut compare = |batch: u64, records: &[_], bytes: &[u8]| {
+                compared.insert(batch, lines.compare(records, bytes));
+            };
+            let verified = saver.verify(false, None, Some(&mut compare))?;
+            Ok((unflushed, disks_ms, verified))
+        });
+        let (bytes, written_bytes) = (saver.saved_bytes(), saver.written_bytes());
+        let failures = saver.failures;
+        work.batches = saver.into_batches().1;
+        let (unflushed, disks_ms, verified) = checked.map_err(|stop| self.stopped(stop))?;
+        let silent = [LatencySummary::default(); 4];
+        Ok(DrillReport {
+            begun_at,
+            dirty_bytes,
+            bytes,
+            written_bytes,
+            write_ms,
+            disks_ms,
+            total_ms: elapsed_ms(),
+            verified,
+            failures,
+            same_bytes: compared.values().map(|(same, _)| same).sum(),
+            changed_bytes: compared.values().map(|(_, changed)| changed).sum(),
+            unflushed,
+            before: silent,
+            during: silent,
+        })
+    }
+
+    /// Latencies of all volumes since the start.
+    fn latencies(&self) -> Latencies {
+        let volumes = self.shared.volumes.read();
+        let volumes = volumes.unwrap_or_else(std::sync::PoisonError::into_inner);
+        let mut sum = Latencies::default();
+        for volume in volumes.iter().flatten() {
+            add_up_latencies(&volume.stats, &mut sum);
+        }
+        sum
+    }
+}

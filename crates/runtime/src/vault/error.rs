@@ -1,0 +1,122 @@
+//! Why a vault can't be used, or not for what was asked.
+
+use forebay_format::journal::{JournalId, VOLUMES_MAX};
+use forebay_journal::RecoverError;
+use forebay_types::{IoError, Size};
+
+/// Why a vault can't be used.
+#[derive(Debug, thiserror::Error)]
+#[non_exhaustive]
+pub enum VaultError {
+    /// The device is too small.
+    #[error(
+        "vault {name} has {}; it needs {} to take all that can be dirty. Give it that, or less \
+         with --memory",
+        Size(*bytes), Size(*needed_bytes)
+    )]
+    Small {
+        /// The device.
+        name: String,
+        /// Its size.
+        bytes: u64,
+        /// What would do.
+        needed_bytes: u64,
+    },
+    /// It can't be written.
+    #[error("vault {0} can only be read; make it writable or name another one")]
+    ReadOnly(String),
+    /// There is something else on it.
+    #[error(
+        "{0} holds something that is not a vault of this program; name another device, or \
+         overwrite its first 128 KiB with zeroes if what is on it is not needed"
+    )]
+    Foreign(String),
+    /// It can't be read as a vault.
+    #[error(
+        "vault {name} {error}; name another one, or overwrite its first 128 KiB with zeroes if \
+         what is on it is not needed"
+    )]
+    Unusable {
+        /// The device.
+        name: String,
+        /// What is wrong.
+        error: RecoverError,
+    },
+    /// What it holds was taken back.
+    #[error(
+        "vault {name} ({id}) could not be emptied when its content was taken back: the disks are \
+         newer. Replace it, or overwrite its first 128 KiB with zeroes to begin a new one"
+    )]
+    Void {
+        /// The device.
+        name: String,
+        /// Which dump.
+        id: JournalId,
+    },
+    /// It holds data of this volume's name for another disk.
+    #[error(
+        "vault {name} holds {bytes} bytes of a volume '{volume}' with another backing or size; \
+         serve it as it was named then, or, if these writes are not needed, under another name"
+    )]
+    OtherDisk {
+        /// The device.
+        name: String,
+        /// The volume.
+        volume: String,
+        /// What is held.
+        bytes: u64,
+    },
+    /// Not all that was dirty is in it.
+    #[error(
+        "vault {name} does not hold everything of volume '{volume}' that was dirty: {reason}; \
+         acknowledged writes are lost. To serve what is left, start once with accept-loss=yes on \
+         the volume"
+    )]
+    Incomplete {
+        /// The device.
+        name: String,
+        /// The volume.
+        volume: String,
+        /// What is missing.
+        reason: String,
+    },
+    /// It holds what is not on its disks.
+    #[error(
+        "vault {0} holds data that is not on its disks yet; serve the volumes that it is of, as \
+         forebay status names them"
+    )]
+    Occupied(String),
+    /// A dump failed.
+    #[error(
+        "vault {name}: the dump failed ({reason}) with {saved_bytes} bytes written; what is dirty \
+         is still in memory, and is lost if the power goes before it is on the disks"
+    )]
+    Dump {
+        /// The device.
+        name: String,
+        /// What was written.
+        saved_bytes: u64,
+        /// Why it failed.
+        reason: String,
+    },
+    /// A measurement or a drill was called off.
+    #[error("vault {0}: called off, because of the battery or a stop; try again later")]
+    CalledOff(String),
+    /// Too many volumes.
+    #[error("vault {0} takes at most {VOLUMES_MAX} volumes")]
+    Volumes(String),
+    /// Its device fails.
+    #[error("vault {name}: {error}; see the kernel's log, and name another one")]
+    Io {
+        /// The device.
+        name: String,
+        /// What it answers.
+        error: IoError,
+    },
+}
+
+impl VaultError {
+    pub(super) fn io(name: &str, error: IoError) -> Self {
+        Self::Io { name: name.to_owned(), error }
+    }
+}

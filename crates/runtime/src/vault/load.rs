@@ -1,0 +1,207 @@
+//! What an earlier process dumped goes back to where it belongs.
+//!
+//! The same way as with a journal: pieces go into the pool as dirty lines and from there to the
+//! disk. But a vault records nothing, so nobody may write beside it: the disk has everything and
+//! is flushed, and the volume is taken off the vault's list durably, before the first client is
+//! let in. A death half-way leaves the vault as it was, and the next start begins anew.
+
+use super::{Vault, VaultError, VaultPhase, VolumeVault};
+use crate::restore::{BATCH_BYTES, Piece};
+use crate::server::{Runtime, VolumeError};
+use crate::shared::Volume;
+use forebay_backend::{AlignedBuffer, Backend, Blocking};
+use forebay_format::journal::{BLOCK_BYTES, LogKind, VolumeEntry};
+use forebay_journal::{Damage, Found, FoundRecord};
+use forebay_types::{ByteRange, IoError, REGION_BYTES};
+use std::sync::Arc;
+use std::time::Instant;
+
+/// Whether everything that was dirty is there.
+pub(super) fn is_whole(found: &Found) -> bool {
+    let sealed = matches!(found.superblock.kind, LogKind::Vault { sealed: Some(_) });
+    sealed && found.damage.is_empty()
+}
+
+/// The volumes of a dump that are not on their disks yet, with the bytes that are held of each.
+pub(super) fn held_bytes(found: &Found) -> Vec<(String, u64)> {
+    let volumes = found.superblock.volumes.iter();
+    volumes.map(|volume| (volume.name.clone(), bytes_of(found, volume.number))).collect()
+}
+
+fn bytes_of(found: &Found, number: u16) -> u64 {
+    let records = found.records.iter().filter(|found| found.record.volume == number);
+    records.map(|found| found.record.range.len).sum()
+}
+
+/// What is missing of a volume, if anything is.
+fn missing(found: &Found, number: u16) -> Option<String> {
+    if !matches!(found.superblock.kind, LogKind::Vault { sealed: Some(_) }) {
+        return Some("the dump was not finished".to_owned());
+    }
+    let batches = found.damage.iter().find(|damage| matches!(damage, Damage::Batches { .. }));
+    if let Some(damage) = batches {
+        return Some(damage.to_string());
+    }
+    let mut records = found.records.iter().filter(|found| found.record.volume == number);
+    let damaged = records.find(|found| found.is_damaged)?;
+    Some(format!(
+        "{} bytes at {} are damaged",
+        damaged.record.range.len, damaged.record.range.offset
+    ))
+}
+
+/// Records that lie one after the other, in the vault and in the volume, as one.
+fn pieces(found: &Found, number: u16) -> Vec<(ByteRange, u64)> {
+    let mut pieces: Vec<(ByteRange, u64)> = Vec::new();
+    let ours = |found: &&FoundRecord| found.record.volume == number && !found.is_damaged;
+    for FoundRecord { record, position, .. } in found.records.iter().filter(ours) {
+        let range = record.range;
+        if let Some((last, at)) = pieces.last_mut()
+            && last.end() == range.offset
+            && *at + last.len == *position
+            && range.offset % REGION_BYTES != 0
+        {
+            last.len += range.len;
+        } else {
+            pieces.push((range, *position));
+        }
+    }
+    pieces
+}
+
+impl Vault {
+    /// Whether a volume may be served, as far as the vault goes. One by whose name there is data
+    /// of another disk would show old data, and so would one of whose data a part is lost.
+    pub(crate) fn check(
+        &self,
+        volume: &str,
+        size_bytes: u64,
+        used: &VolumeVault,
+    ) -> Result<(), VaultError> {
+        let state = self.state();
+        let Some(found) = &state.found else { return Ok(()) };
+        for entry in found.superblock.volumes.iter().filter(|entry| entry.name == volume) {
+            let (name, volume) = (self.name.clone(), volume.to_owned());
+            if (entry.identity, entry.size_bytes) != (used.identity, size_bytes) {
+                let bytes = bytes_of(found, entry.number);
+                return Err(VaultError::OtherDisk { name, volume, bytes });
+            }
+            let Some(reason) = missing(found, entry.number) else { continue };
+            if !used.accept_loss {
+                return Err(VaultError::Incomplete { name, volume, reason });
+            }
+            tracing::error!(
+                "vault {name} does not hold everything of volume '{volume}': {reason}; the loss \
+                 is accepted"
+            );
+        }
+        Ok(())
+    }
+
+    fn entry(&self, volume: &Volume, used: &VolumeVault) -> Option<VolumeEntry> {
+        let state = self.state();
+        let mut entries = state.found.as_ref()?.superblock.volumes.iter();
+        let is_it =
+            |entry: &&VolumeEntry| entry.name == volume.name && entry.identity == used.identity;
+        entries.find(is_it).cloned()
+    }
+
+    /// A volume's disk has everything that the vault holds of it: it is taken off the list, and
+    /// with the last one the vault is empty.
+    fn settled(&self, number: u16) -> Result<(), VaultError> {
+        let mut work = self.work();
+        let mut state = self.state();
+        let Some(found) = &mut state.found else { return Ok(()) };
+        let mut superblock = found.superblock.clone();
+        superblock.volumes.retain(|entry| entry.number != number);
+        superblock.clean = superblock.volumes.is_empty();
+        let mut written = Ok(());
+        for _ in 0..2 {
+            work.sequence += 1;
+            superblock.sequence = work.sequence;
+            let bytes = AlignedBuffer::from(&*superblock.encode());
+            written = Blocking::new(&*self.backend).write(superblock.position(), &bytes, true);
+            if written.is_ok() {
+                break;
+            }
+        }
+        written.map_err(|error| VaultError::io(&self.name, error))?;
+        if superblock.clean {
+            tracing::info!("vault {}: everything is on the disks; it is empty", self.name);
+            state.found = None;
+            state.phase = VaultPhase::Ready;
+            state.measure_at = Instant::now();
+            self.bell.notify_all();
+        } else {
+            found.records.retain(|found| found.record.volume != number);
+            found.superblock = superblock;
+        }
+        Ok(())
+    }
+}
+
+/// Reads pieces in the order in which they lie there, many of them at once.
+struct Reader<'a> {
+    backend: &'a dyn Backend,
+    start: u64,
+    bytes: AlignedBuffer,
+}
+
+impl Reader<'_> {
+    fn read(&mut self, position: u64, len: u64) -> Result<&[u8], IoError> {
+        let end = self.start + self.bytes.len() as u64;
+        if position < self.start || position + len > end {
+            let start = position / BLOCK_BYTES * BLOCK_BYTES;
+            let needed = (position + len - start).next_multiple_of(BLOCK_BYTES);
+            let left = self.backend.description().size_bytes - start;
+            let window = needed.max(BATCH_BYTES.min(left / BLOCK_BYTES * BLOCK_BYTES));
+            if self.bytes.len() as u64 != window {
+                self.bytes = AlignedBuffer::new(window as usize);
+            }
+            self.start = start;
+            Blocking::new(self.backend).read(start, &mut self.bytes)?;
+        }
+        let at = (position - self.start) as usize;
+        Ok(&self.bytes[at..at + len as usize])
+    }
+}
+
+impl Runtime {
+    /// Brings what the vault holds of a volume to its disk.
+    pub(crate) fn load(&self, volume: &Arc<Volume>, used: &VolumeVault) -> Result<(), VolumeError> {
+        let vault = &used.vault;
+        let Some(entry) = vault.entry(volume, used) else { return Ok(()) };
+        // Also where the pool of the process before is there: nothing was acknowledged since the
+        // dump, so what the vault holds is what the pool had, and it does no harm.
+        let pieces = {
+            let state = vault.state();
+            state.found.as_ref().map(|found| pieces(found, entry.number)).unwrap_or_default()
+        };
+        let begun = Instant::now();
+        let failed = |error| VolumeError::Load { name: volume.name.clone(), error };
+        let mut reader =
+            Reader { backend: &*vault.backend, start: 0, bytes: AlignedBuffer::new(0) };
+        let (mut batch, mut batch_bytes, mut bytes): (Vec<Piece>, u64, u64) = (Vec::new(), 0, 0);
+        for (range, position) in pieces {
+            let content = reader.read(position, range.len).map_err(failed)?.to_vec();
+            batch.push((range, Some(content)));
+            (batch_bytes, bytes) = (batch_bytes + range.len, bytes + range.len);
+            if batch_bytes >= BATCH_BYTES {
+                self.restore_batch(volume.id, std::mem::take(&mut batch), false).map_err(failed)?;
+                batch_bytes = 0;
+            }
+        }
+        self.restore_batch(volume.id, batch, false).map_err(failed)?;
+        let loaded_ms = begun.elapsed().as_millis();
+        // What a flush of this gate has failed to keep is still in the vault.
+        self.flush(volume, &mut |_| {})?;
+        vault.settled(entry.number)?;
+        tracing::info!(
+            "volume '{}': {bytes} bytes are back from the vault after {loaded_ms} ms, and on the \
+             disk after {} ms",
+            volume.name,
+            begun.elapsed().as_millis()
+        );
+        Ok(())
+    }
+}

@@ -1,0 +1,149 @@
+//! How fast the vault is: measured the way a dump is written, once a day and after each drill.
+
+use super::batch::Batch;
+use super::report::{Measured, rate};
+use super::save::{Saver, Source, Stop};
+use super::{Vault, VaultError, VaultPhase, fresh_id};
+use crate::shared::lock;
+use forebay_journal::Dump;
+use std::sync::Arc;
+use std::time::{Duration, Instant, SystemTime};
+
+/// Bytes written to measure, as far as the vault has them: enough for a disk that begins slowly,
+/// and not more than a cache of a disk would take at once without telling.
+const MEASURED_BYTES: u64 = 256 << 20;
+/// How often it is measured.
+const MEASURE_EVERY: Duration = Duration::from_secs(24 * 60 * 60);
+/// When it is tried again after it was not possible.
+const MEASURE_AGAIN: Duration = Duration::from_secs(60);
+/// Bytes of one record, as a dump of whole lines has them.
+const RECORD_BYTES: usize = 4096;
+const PATTERN_BYTES: usize = 1 << 20;
+
+/// Bytes that no disk can make less of.
+struct Pattern {
+    bytes: Vec<u8>,
+    records: usize,
+}
+
+impl Pattern {
+    fn new(bytes: u64) -> Self {
+        // Xorshift (Marsaglia, 2003): any sequence would do that does not repeat soon.
+        let mut state = 0x9e37_79b9_7f4a_7c15_u64;
+        let words = (0..PATTERN_BYTES / 8).flat_map(|_| {
+            state ^= state << 13;
+            state ^= state >> 7;
+            state ^= state << 17;
+            state.to_le_bytes()
+        });
+        Self { bytes: words.collect(), records: (bytes / RECORD_BYTES as u64) as usize }
+    }
+}
+
+impl Source for Pattern {
+    fn len(&self) -> usize {
+        self.records
+    }
+
+    fn fill(&self, mut at: usize, batch: &mut Batch) -> usize {
+        while at < self.records && batch.has_room(RECORD_BYTES, 1) {
+            // Another beginning each time, or equal blocks would be stored once.
+            let from = at * 1031 % (PATTERN_BYTES - RECORD_BYTES);
+            batch.add(0, (at * RECORD_BYTES) as u64, &self.bytes[from..from + RECORD_BYTES]);
+            at += 1;
+        }
+        at
+    }
+}
+
+impl Vault {
+    /// Measures how fast the vault is, by writing to the place where a dump would go. Takes about
+    /// as long as it takes to write and read 256 MiB.
+    ///
+    /// # Errors
+    /// When the vault is not ready, on battery, or its device fails.
+    pub fn measure(&self) -> Result<Measured, VaultError> {
+        let mut work = self.work();
+        {
+            let state = self.state();
+            if state.phase != VaultPhase::Ready {
+                return Err(VaultError::Occupied(self.name.clone()));
+            }
+            if state.on_battery {
+                return Err(VaultError::CalledOff(self.name.clone()));
+            }
+        }
+        let pattern = Pattern::new(MEASURED_BYTES.min(self.geometry.log_bytes() / 2));
+        let id = fresh_id().map_err(|error| VaultError::io(&self.name, error))?;
+        let dump = Dump::new(id, self.size_bytes, self.geometry, 0, Vec::new());
+        let batches = std::mem::take(&mut work.batches);
+        let mut saver = Saver::new(&*self.backend, batches, dump, &pattern, &self.is_wanted);
+        let begun = Instant::now();
+        let written = saver.write(false);
+        let write_ms = begun.elapsed().as_millis() as u64;
+        let read = written.and_then(|()| saver.verify(false, None, None));
+        let read_ms = begun.elapsed().as_millis() as u64 - write_ms;
+        let bytes = saver.saved_bytes();
+        work.batches = saver.into_batches().1;
+        read.map_err(|stop| self.stopped(stop))?;
+        let measured = Measured {
+            write_bytes_per_second: rate(bytes, write_ms),
+            read_bytes_per_second: rate(bytes, read_ms),
+            at: SystemTime::now(),
+        };
+        tracing::info!(
+            "vault {}: {} MiB/s to write, {} MiB/s to read back",
+            self.name,
+            measured.write_bytes_per_second >> 20,
+            measured.read_bytes_per_second >> 20
+        );
+        self.state().measured = Some(measured);
+        Ok(measured)
+    }
+
+    pub(super) fn stopped(&self, stop: Stop) -> VaultError {
+        match stop {
+            Stop::Io(error) => VaultError::io(&self.name, error),
+            Stop::Full | Stop::Cancelled => VaultError::CalledOff(self.name.clone()),
+        }
+    }
+
+    /// Starts the thread that measures, now and once a day.
+    pub(super) fn start_measuring(self: &Arc<Self>) -> Result<(), VaultError> {
+        let theirs = Arc::clone(self);
+        let spawned = std::thread::Builder::new().name("vault".into()).spawn(move || theirs.run());
+        let no_thread = |_| VaultError::io(&self.name, forebay_types::IoError::NoMemory);
+        *lock(&self.thread) = Some(spawned.map_err(no_thread)?);
+        Ok(())
+    }
+
+    /// Has the thread measure soon.
+    pub(super) fn measure_soon(&self) {
+        self.state().measure_at = Instant::now();
+        self.bell.notify_all();
+    }
+
+    fn run(&self) {
+        let mut state = self.state();
+        while !state.stopping {
+            let left = state.measure_at.saturating_duration_since(Instant::now());
+            if left > Duration::ZERO {
+                let waited = self.bell.wait_timeout(state, left);
+                state = waited.map_or_else(|error| error.into_inner().0, |(state, _)| state);
+                continue;
+            }
+            state.measure_at = Instant::now() + MEASURE_EVERY;
+            drop(state);
+            let measured = self.measure();
+            state = self.state();
+            if let Err(error) = measured {
+                tracing::warn!("not measured: {error}");
+                if matches!(error, VaultError::Io { .. }) {
+                    // What can't be written must not be reckoned with.
+                    state.measured = None;
+                }
+                state.measure_at = Instant::now() + MEASURE_AGAIN;
+            }
+        }
+    }
+}

@@ -1,0 +1,388 @@
+//! Volumes that a vault keeps over a loss of power.
+//!
+//! A loss of power is a copy of disk and vault as they are after a dump, and another runtime over
+//! the copies: what only the first one's memory held is gone.
+
+use crate::server::{Server, read_backend, settings};
+use forebay_backend::layers::{Gate, Kinds};
+use forebay_backend::{AlignedBuffer, Backend, Blocking, MemoryBackend};
+use forebay_policy::PolicyKind;
+use forebay_runtime::{
+    Ecc, Engine, Runtime, RuntimeConfig, Vault, VaultError, VaultPhase, VaultSettings, VolumeError,
+    VolumeVault, vault_bytes_for,
+};
+use forebay_types::{IoError, Mode, VolumeId};
+use std::collections::BTreeMap;
+use std::sync::Arc;
+use std::sync::atomic::{AtomicBool, Ordering};
+use std::time::Duration;
+
+const MIB: u64 = 1 << 20;
+/// The volumes that a server has here: numbers are given in order.
+const ALL: [VolumeId; 2] = [VolumeId(0), VolumeId(1)];
+const VAULT_BYTES: u64 = 96 * MIB;
+
+fn memory(bytes: u64) -> Arc<MemoryBackend> {
+    Arc::new(MemoryBackend::new(bytes).unwrap())
+}
+
+fn copy(of: &dyn Backend) -> Arc<MemoryBackend> {
+    let size = of.description().size_bytes;
+    let twin = memory(size);
+    for offset in (0..size).step_by(MIB as usize) {
+        let len = MIB.min(size - offset);
+        let mut buffer = AlignedBuffer::new(len as usize);
+        Blocking::new(of).read(offset, &mut buffer).unwrap();
+        Blocking::new(&*twin).write(offset, &buffer, false).unwrap();
+    }
+    twin
+}
+
+fn start(engine: Engine) -> Server {
+    let policy = PolicyKind::default();
+    let config = RuntimeConfig {
+        memory_bytes: 64 * MIB,
+        workers: 2,
+        engine,
+        policy,
+        journals: 1,
+        ecc: Ecc::default(),
+    };
+    Server::over(Runtime::start(config).unwrap())
+}
+
+fn vault_settings(backend: Arc<dyn Backend>) -> VaultSettings {
+    VaultSettings { backend, is_void: Box::new(|_| false), on_void: Box::new(|_, _| Ok(())) }
+}
+
+fn open(server: &Server, backend: Arc<dyn Backend>) -> Arc<Vault> {
+    server.runtime.open_vault(vault_settings(backend)).unwrap()
+}
+
+fn add(server: &Server, name: &str, disk: Arc<dyn Backend>, vault: &Arc<Vault>) {
+    try_add(server, name, disk, vault, false).unwrap();
+}
+
+fn try_add(
+    server: &Server,
+    name: &str,
+    disk: Arc<dyn Backend>,
+    vault: &Arc<Vault>,
+    accept_loss: bool,
+) -> Result<(), VolumeError> {
+    let (vault, identity) = (Arc::clone(vault), [name.as_bytes()[0]; 32]);
+    let vault = Some(VolumeVault { vault, identity, accept_loss });
+    let settings =
+        forebay_runtime::VolumeSettings { vault, ..settings(name, disk, Mode::WriteBack) };
+    server.runtime.add_volume(settings).map(drop)
+}
+
+fn block(value: u64) -> Vec<u8> {
+    (0..512).flat_map(|at: u64| (value * 1000 + at).to_le_bytes()).collect()
+}
+
+fn write_some(server: &Server, name: &str, blocks: std::ops::Range<u64>) -> BTreeMap<u64, Vec<u8>> {
+    let mut client = server.client(name);
+    let mut written = BTreeMap::new();
+    for value in blocks {
+        let offset = value * 7919 % 4096 * 4096;
+        client.write(offset, &block(value)).unwrap();
+        written.insert(offset, block(value));
+    }
+    written
+}
+
+fn check(server: &Server, name: &str, written: &BTreeMap<u64, Vec<u8>>) {
+    let mut client = server.client(name);
+    for (&offset, bytes) in written {
+        assert_eq!(&client.read(offset, 4096).unwrap(), bytes, "at {offset}");
+    }
+}
+
+on_both_engines! {
+    every_acknowledged_write_outlives_a_loss_of_power_after_a_dump,
+    parts_of_lines_and_long_writes_are_dumped,
+    a_dump_that_was_called_off_is_never_loaded,
+    a_volume_that_is_not_served_stays_in_the_vault,
+    a_drill_saves_everything_and_changes_nothing,
+}
+
+fn every_acknowledged_write_outlives_a_loss_of_power_after_a_dump(engine: Engine) {
+    let (disk, device) = (memory(16 * MIB), memory(VAULT_BYTES));
+    let first = start(engine);
+    let vault = open(&first, Arc::clone(&device) as _);
+    add(&first, "v", Arc::clone(&disk) as _, &vault);
+    let mut written = write_some(&first, "v", 0..300);
+    assert_eq!(vault.dirty_bytes(&ALL), 300 * 4096);
+    let report = vault.dump(&ALL, None).unwrap();
+    assert_eq!((report.bytes, report.verified), (300 * 4096, true), "{report}");
+    assert!(report.unflushed.is_empty());
+    assert!(!vault.is_ready() && vault.measured_bytes_per_second().is_none());
+    assert_eq!(vault.dump(&ALL, None).unwrap(), report, "it is there already");
+    let (disk_then, device_then) = (copy(&*disk), copy(&*device));
+    first.stop();
+
+    let second = start(engine);
+    let vault = open(&second, Arc::clone(&device_then) as _);
+    let status = vault.status();
+    assert_eq!((status.phase, status.is_whole), (VaultPhase::Holding, true));
+    assert_eq!(status.held, [("v".to_owned(), 300 * 4096)]);
+    let refused = vault.dump(&ALL, None).unwrap_err();
+    assert!(matches!(refused, VaultError::Occupied(_)), "{refused}");
+    add(&second, "v", Arc::clone(&disk_then) as _, &vault);
+    // Before anybody is let in, the disk has everything, and the vault is empty.
+    for (&offset, bytes) in &written {
+        assert_eq!(&read_backend(&*disk_then, offset, 4096), bytes);
+    }
+    assert!(vault.is_ready());
+    check(&second, "v", &written);
+    written.append(&mut write_some(&second, "v", 5000..5200));
+    vault.dump(&ALL, None).unwrap();
+    let (disk_later, device_later) = (copy(&*disk_then), copy(&*device_then));
+    second.stop();
+
+    let third = start(engine);
+    let vault = open(&third, device_later);
+    add(&third, "v", disk_later, &vault);
+    check(&third, "v", &written);
+    third.stop();
+}
+
+fn parts_of_lines_and_long_writes_are_dumped(engine: Engine) {
+    let (disk, device) = (memory(16 * MIB), memory(VAULT_BYTES));
+    Blocking::new(&*disk).write(8 * MIB, &AlignedBuffer::from(&[9; 8192][..]), true).unwrap();
+    let first = start(engine);
+    let vault = open(&first, Arc::clone(&device) as _);
+    add(&first, "v", Arc::clone(&disk) as _, &vault);
+    let mut client = first.client("v");
+    let long: Vec<u8> = (0..(2 * MIB as usize + 1024)).map(|at| (at / 512 % 251) as u8).collect();
+    client.write(MIB - 512, &long).unwrap();
+    for sector in [1, 3, 4, 9] {
+        client.write(8 * MIB + sector * 512, &[sector as u8; 512]).unwrap();
+    }
+    let report = vault.dump(&ALL, None).unwrap();
+    assert_eq!(report.bytes, long.len() as u64 + 4 * 512, "dirty sectors, and nothing else");
+    let (disk_then, device_then) = (copy(&*disk), copy(&*device));
+    first.stop();
+    let second = start(engine);
+    let vault = open(&second, device_then);
+    add(&second, "v", disk_then, &vault);
+    let mut client = second.client("v");
+    assert!(client.read(MIB - 512, long.len() as u64).unwrap() == long);
+    let mut expected = vec![9; 8192];
+    for sector in [1, 3, 4, 9] {
+        expected[sector * 512..][..512].fill(sector as u8);
+    }
+    assert_eq!(client.read(8 * MIB, 8192).unwrap(), expected);
+    drop(client);
+    second.stop();
+}
+
+fn a_dump_that_was_called_off_is_never_loaded(engine: Engine) {
+    let (disk, device) = (memory(16 * MIB), memory(VAULT_BYTES));
+    let server = start(engine);
+    let vault = open(&server, Arc::clone(&device) as _);
+    add(&server, "v", Arc::clone(&disk) as _, &vault);
+    write_some(&server, "v", 0..100);
+    vault.dump(&ALL, None).unwrap();
+    vault.empty().unwrap();
+    assert!(vault.is_ready());
+    server.client("v").write_fua(0, &block(777)).unwrap();
+    let (disk_then, device_then) = (copy(&*disk), copy(&*device));
+    server.stop();
+    let again = start(engine);
+    let vault = open(&again, device_then);
+    assert!(vault.status().held.is_empty() && vault.is_ready());
+    add(&again, "v", disk_then, &vault);
+    assert_eq!(again.client("v").read(0, 4096).unwrap(), block(777));
+    again.stop();
+}
+
+fn a_volume_that_is_not_served_stays_in_the_vault(engine: Engine) {
+    let (a, b, device) = (memory(16 * MIB), memory(16 * MIB), memory(VAULT_BYTES));
+    let first = start(engine);
+    let vault = open(&first, Arc::clone(&device) as _);
+    add(&first, "a", Arc::clone(&a) as _, &vault);
+    add(&first, "b", Arc::clone(&b) as _, &vault);
+    let in_a = write_some(&first, "a", 0..50);
+    let in_b = write_some(&first, "b", 50..90);
+    assert_eq!(vault.dump(&ALL, None).unwrap().bytes, 90 * 4096);
+    let (a_then, b_then, device_then) = (copy(&*a), copy(&*b), copy(&*device));
+    first.stop();
+    let second = start(engine);
+    let vault = open(&second, Arc::clone(&device_then) as _);
+    add(&second, "a", Arc::clone(&a_then) as _, &vault);
+    check(&second, "a", &in_a);
+    let status = vault.status();
+    assert_eq!(status.held, [("b".to_owned(), 40 * 4096)]);
+    assert_eq!((status.phase, vault.measured_bytes_per_second()), (VaultPhase::Holding, None));
+    // What is written to the one from now on is not undone with the other's return.
+    server_writes(&second, "a", 0, 888);
+    second.stop();
+    let third = start(engine);
+    let vault = open(&third, device_then);
+    let error = try_add(&third, "b", memory(8 * MIB), &vault, false).unwrap_err();
+    assert!(matches!(error, VolumeError::Vault(VaultError::OtherDisk { .. })), "{error}");
+    add(&third, "a", a_then, &vault);
+    assert_eq!(third.client("a").read(0, 4096).unwrap(), block(888));
+    add(&third, "b", b_then, &vault);
+    check(&third, "b", &in_b);
+    assert!(vault.is_ready());
+    third.stop();
+}
+
+fn server_writes(server: &Server, name: &str, offset: u64, value: u64) {
+    server.client(name).write(offset, &block(value)).unwrap();
+}
+
+fn a_drill_saves_everything_and_changes_nothing(engine: Engine) {
+    let (disk, device) = (memory(16 * MIB), memory(VAULT_BYTES));
+    let server = start(engine);
+    let vault = open(&server, Arc::clone(&device) as _);
+    add(&server, "v", Arc::clone(&disk) as _, &vault);
+    let written = write_some(&server, "v", 0..200);
+    let report = vault.drill(&ALL).unwrap();
+    assert!(report.verified && report.unflushed.is_empty(), "{report:?}");
+    assert_eq!(report.bytes, report.same_bytes + report.changed_bytes);
+    assert_eq!((report.dirty_bytes, report.bytes), (200 * 4096, 200 * 4096));
+    assert!(vault.is_ready());
+    check(&server, "v", &written);
+    let (disk_then, device_then) = (copy(&*disk), copy(&*device));
+    server.stop();
+    let again = start(engine);
+    let vault = open(&again, device_then);
+    assert!(vault.status().held.is_empty(), "a rehearsal leaves nothing");
+    add(&again, "v", disk_then, &vault);
+    again.stop();
+}
+
+#[test]
+fn an_unfinished_dump_is_refused_and_loaded_on_request() {
+    let (disk, device) = (memory(16 * MIB), memory(VAULT_BYTES));
+    let first = start(Engine::Epoll);
+    let gate = Gate::new(Arc::clone(&device) as _);
+    let vault = open(&first, Arc::clone(&gate) as _);
+    add(&first, "v", Arc::clone(&disk) as _, &vault);
+    let written = write_some(&first, "v", 0..600);
+    wait_until_measured(&vault);
+    let theirs = Arc::clone(&vault);
+    gate.close(Kinds::FLUSH);
+    let dumping = std::thread::spawn(move || theirs.dump(&ALL, None));
+    assert!(gate.wait_held(1, Duration::from_secs(10)));
+    let (disk_then, device_then) = (copy(&*disk), copy(&*device));
+    gate.open();
+    dumping.join().unwrap().unwrap();
+    first.stop();
+
+    let second = start(Engine::Epoll);
+    let vault = open(&second, device_then);
+    assert!(!vault.status().is_whole);
+    let error = try_add(&second, "v", Arc::clone(&disk_then) as _, &vault, false).unwrap_err();
+    let refused = matches!(error, VolumeError::Vault(VaultError::Incomplete { .. }));
+    assert!(refused && error.to_string().contains("accept-loss=yes"), "{error}");
+    try_add(&second, "v", disk_then, &vault, true).unwrap();
+    check(&second, "v", &written);
+    second.stop();
+}
+
+#[test]
+fn what_is_no_vault_is_refused_and_left_alone() {
+    let server = start(Engine::Epoll);
+    let refuse = |backend: Arc<dyn Backend>| {
+        server.runtime.open_vault(vault_settings(backend)).err().unwrap().to_string()
+    };
+    assert!(refuse(memory(MIB)).contains("it needs"));
+    let data = memory(VAULT_BYTES);
+    Blocking::new(&*data).write(65536, &AlignedBuffer::from(&[1; 4096][..]), true).unwrap();
+    assert!(refuse(Arc::clone(&data) as _).contains("not a vault"));
+    assert_eq!(read_backend(&*data, 65536, 4096), [1; 4096]);
+    // A journal is no vault, and a vault is no journal.
+    let log = memory(VAULT_BYTES);
+    let journal = |backend: Arc<dyn Backend>| {
+        server.runtime.open_journal(crate::journal::journal_settings(backend))
+    };
+    journal(Arc::clone(&log) as _).unwrap();
+    assert!(refuse(copy(&*log)).contains("holds a journal, not a vault"));
+    let device = memory(VAULT_BYTES);
+    let vault = open(&server, Arc::clone(&device) as _);
+    wait_until_measured(&vault);
+    let error = journal(copy(&*device)).err().unwrap().to_string();
+    assert!(error.contains("holds a vault, not a journal"), "{error}");
+    // Another version, and damage.
+    for (byte, part) in [(8, "format 9"), (40, "damaged superblock")] {
+        let twin = copy(&*device);
+        for at in [0, 65536] {
+            let mut head = AlignedBuffer::from(&*read_backend(&*twin, at, 4096));
+            if head[0] != 0 {
+                head[byte] = 9;
+                Blocking::new(&*twin).write(at, &head, true).unwrap();
+            }
+        }
+        assert!(refuse(twin).contains(part), "{part}");
+    }
+    server.stop();
+}
+
+#[test]
+fn a_vault_that_can_not_be_emptied_is_put_on_record_and_never_loaded() {
+    let (disk, device) = (memory(16 * MIB), memory(VAULT_BYTES));
+    let server = start(Engine::Epoll);
+    let gate = Gate::new(Arc::clone(&device) as _);
+    let recorded = Arc::new(AtomicBool::new(false));
+    let theirs = Arc::clone(&recorded);
+    let settings = VaultSettings {
+        on_void: Box::new(move |_, error| {
+            assert_eq!(error, IoError::Io);
+            if theirs.swap(true, Ordering::SeqCst) {
+                return Ok(());
+            }
+            Err(std::io::Error::other("the state directory is full"))
+        }),
+        ..vault_settings(Arc::clone(&gate) as _)
+    };
+    let vault = server.runtime.open_vault(settings).unwrap();
+    add(&server, "v", Arc::clone(&disk) as _, &vault);
+    write_some(&server, "v", 0..10);
+    vault.dump(&ALL, None).unwrap();
+    gate.close(Kinds::WRITE);
+    for is_recorded in [false, true] {
+        let theirs = Arc::clone(&vault);
+        let emptying = std::thread::spawn(move || theirs.empty());
+        // Both places are tried.
+        for _ in 0..2 {
+            assert!(gate.wait_held(1, Duration::from_secs(10)));
+            gate.fail_all(IoError::Io);
+        }
+        assert_eq!(emptying.join().unwrap().is_ok(), is_recorded);
+    }
+    assert_eq!(vault.status().phase, VaultPhase::Failed(IoError::Io));
+    let void = VaultSettings { is_void: Box::new(|_| true), ..vault_settings(copy(&*device)) };
+    let error = start(Engine::Epoll).runtime.open_vault(void).err().unwrap();
+    assert!(matches!(error, VaultError::Void { .. }), "{error}");
+    gate.open();
+    server.stop();
+}
+
+#[test]
+fn the_size_that_is_asked_for_holds_what_can_be_dirty() {
+    let server = start(Engine::Epoll);
+    let needed = vault_bytes_for(server.runtime.dirty_bytes_max());
+    let vault = open(&server, memory(needed));
+    let disk = memory(64 * MIB);
+    add(&server, "v", Arc::clone(&disk) as _, &vault);
+    let mut client = server.client("v");
+    for at in (0..48 * MIB).step_by(256 << 10) {
+        client.write(at, &vec![at as u8 ^ 0x5a; 256 << 10]).unwrap();
+    }
+    let dirty = vault.dirty_bytes(&ALL);
+    assert!(dirty > server.runtime.dirty_bytes_max() / 2, "{dirty}");
+    assert!(vault.dump(&ALL, None).unwrap().verified);
+    drop(client);
+    server.stop();
+}
+
+fn wait_until_measured(vault: &Vault) {
+    while vault.measured_bytes_per_second().is_none() {
+        std::thread::sleep(Duration::from_millis(5));
+    }
+}
