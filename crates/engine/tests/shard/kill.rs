@@ -140,7 +140,7 @@ impl Killed {
         for moment in std::mem::replace(&mut self.last, last).into_iter().chain(moments) {
             self.moments += 1;
             for disk in [&self.rig.disk, &cut] {
-                let (content, dirty) = recovered(&moment, disk, self.moments % 16 == 0);
+                let (content, dirty) = recovered(&moment, disk, self.moments.is_multiple_of(16));
                 for (sector, &found) in (0..).zip(&content) {
                     assert!(found != TORN, "sector {sector} is torn");
                     assert!(self.oracle.allows(sector, found), "sector {sector} holds {found}");

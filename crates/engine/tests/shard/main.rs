@@ -1,6 +1,8 @@
 //! Tests of one shard, driven by hand (`rig.rs`): its rules one by one, its sector masks
 //! against an oracle, and what is left of it when it is killed at any moment.
 
+#![allow(clippy::unwrap_used, reason = "a helper of a test may fail like the test")]
+
 mod kill;
 mod patrol;
 mod rig;
