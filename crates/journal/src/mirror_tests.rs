@@ -7,6 +7,7 @@ const DRAWN: [u64; 2] = [90, 91];
 fn superblock(sequence: u64, own: u64, current: [u64; 2]) -> Seen {
     let size_bytes = 1 << 30;
     Seen::Journal(Box::new(Superblock {
+        kind: LogKind::Journal,
         journal: JOURNAL,
         sequence,
         size_bytes,

@@ -72,13 +72,13 @@ fn process(pool: &OwnedFd, disk: &Arc<dyn Backend>, log: &Arc<dyn Backend>) -> R
         prefetch: false,
         tls_only: false,
         journal: Some(VolumeJournal {
-            vault: None,
             journal: journal.unwrap(),
             durability,
             identity,
             accept_disk: false,
         }),
         ups: false,
+        vault: None,
     };
     runtime.add_volume(settings).unwrap();
     runtime

@@ -54,6 +54,7 @@ fn rig(ecc: Ecc) -> Rig {
         tls_only: false,
         journal: None,
         ups: false,
+        vault: None,
     });
     Rig { runtime, disk, id: id.unwrap(), directory }
 }
