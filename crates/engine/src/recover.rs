@@ -6,8 +6,8 @@
 //! | slot | says | becomes |
 //! | --- | --- | --- |
 //! | without a name | nothing | free |
-//! | named, nothing valid but what was on its way | nothing | free |
-//! | named, with valid sectors | what is valid and was not on its way | a line |
+//! | named, nothing valid or dirty but what was on its way | nothing | free |
+//! | named, with valid or dirty sectors | what was not on its way; what is dirty and not valid is lost | a line |
 //! | detached, nothing dirty | nothing: its line is elsewhere, or it was a payload | free |
 //! | detached, with dirty sectors | the line was moving, and these may not have arrived | *held* |
 //!
@@ -16,7 +16,7 @@
 //! | the line has the sector | the held copy of it |
 //! | --- | --- |
 //! | valid, and it was not on its way | is void: the line has the same, or something newer |
-//! | on its way, or not at all | is the newest there is, and is copied into the line |
+//! | on its way, or not at all | is the newest there is, and is copied into the line; if it is lost, so it is there |
 //! | there is no such line | the slot becomes the line |
 //!
 //! A sector on its way whose place was clean is dropped: the disk has what was there before, and
@@ -115,10 +115,10 @@ enum Verdict {
 /// The first table of the module's description.
 const fn judge(line: &LineMeta) -> Verdict {
     let valid = line.valid & !line.filling;
-    let dirty = line.dirty & valid;
+    let dirty = line.dirty & !line.filling;
     match (line.key.0 == LineKey::NONE.0, line.has(DETACHED)) {
         (true, _) => Verdict::Free,
-        (false, false) if valid == 0 => Verdict::Free,
+        (false, false) if valid | dirty == 0 => Verdict::Free,
         (false, false) => Verdict::Line { valid, dirty },
         (false, true) if dirty == 0 => Verdict::Free,
         (false, true) => Verdict::Held { valid, dirty },
@@ -189,7 +189,9 @@ impl<M: LineTable> Slots<M> {
             self.take_over(slot, line.valid & !line.filling, dirty);
             return;
         };
-        let mask = missing(dirty, self.get(live).valid);
+        let there = self.get(live).valid;
+        let mask = missing(dirty & line.valid, there);
+        let lost = missing(dirty & !line.valid, there);
         let in_use = line.pins > 0;
         self.get_mut(slot).pins = 1 + u32::from(in_use);
         if in_use {
@@ -200,6 +202,7 @@ impl<M: LineTable> Slots<M> {
             steps.extend(MemoryStep::copies(slot, live, mask));
             self.mark_dirty(live, mask);
         }
+        self.get_mut(live).dirty |= lost;
     }
 
     /// Makes a slot the one of its line, with these sectors and nobody who uses it.
@@ -310,15 +313,20 @@ impl<M: LineTable> Shard<M> {
         for slot in 0..self.slots.used() {
             let line = self.slots.get(slot);
             if line.dirty != 0 && line.key.volume() == volume && line.key != LineKey::NONE {
-                self.volume_mut(volume).dirty.insert(slot);
+                let lost = u64::from(line.lost().count_ones());
+                let state = self.volume_mut(volume);
+                state.dirty.insert(slot);
+                state.lost_sectors += lost;
             }
         }
     }
 
-    /// The places of a volume's dirty sectors, in order: lines, each with a mask of its sectors.
+    /// The places of a volume's dirty sectors that are not lost, in order: lines, each with a mask
+    /// of its sectors.
     pub fn dirty_sectors(&self, volume: VolumeId) -> Vec<(LineKey, u8)> {
         let dirty = self.volume(volume).dirty.iter().map(|slot| self.slots.get(slot));
-        let mut places: Vec<_> = dirty.map(|line| (line.key, line.dirty)).collect();
+        let mut places: Vec<_> = dirty.map(|line| (line.key, line.destageable())).collect();
+        places.retain(|(_, mask)| *mask != 0);
         places.sort_unstable();
         places
     }
@@ -355,7 +363,7 @@ mod tests {
             if !named {
                 line.key = LineKey::NONE;
             }
-            let counts = named && valid == 1 && filling == 0;
+            let counts = named && valid | dirty == 1 && filling == 0;
             let expected = match (counts, bit(3) != 0, dirty == 1) {
                 (false, _, _) | (true, true, false) => Verdict::Free,
                 (true, false, _) => Verdict::Line { valid, dirty },

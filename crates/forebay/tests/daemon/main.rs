@@ -13,6 +13,10 @@ mod listening;
 mod locks;
 mod memory;
 mod mirror;
+#[allow(dead_code, reason = "the tests of the driver use more of it")]
+#[path = "../../../power/tests/nut_lab/mod.rs"]
+mod nut_lab;
+mod power;
 mod power_cut;
 mod process;
 mod rescue;

@@ -105,7 +105,14 @@ impl World {
         }
         let think = self.dice.range(0, self.plan.think_us_max);
         self.queue.push(self.now_us + think, Event::Client(asked.client));
-        if asked.client == super::driver::KEEPER {
+        let brings_back = matches!(
+            asked.request.kind,
+            RequestKind::Restore
+                | RequestKind::RestoreZero { .. }
+                | RequestKind::Record
+                | RequestKind::Destage
+        );
+        if brings_back && asked.client == super::driver::KEEPER {
             self.restored = Some(result);
         }
         match asked.request.kind {

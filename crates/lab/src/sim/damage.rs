@@ -10,10 +10,9 @@
 use super::device::{Fault, FaultKind};
 use super::dice::{Dice, Ppm};
 use super::memory::write_stamp;
-use super::oracle::Promise;
 use super::world::{VolumeWorld, World, pool_index};
 use forebay_ecc::{LINE_PARITY_BYTES, Line, LineParity, Repair, seal, seed};
-use forebay_engine::{Inspection, ParityPlace, Seal, Slot, Verdict, Work};
+use forebay_engine::{Inspection, LineKey, ParityPlace, Seal, Slot, Verdict, Work};
 use forebay_types::{ByteRange, LINE_BYTES, SECTOR_BYTES, SECTORS_PER_LINE, VolumeId};
 use std::collections::{BTreeMap, BTreeSet, HashMap};
 
@@ -298,18 +297,25 @@ impl World {
         }
     }
 
-    /// A process that takes a pool over does not know what was lost in it: from now on, those
-    /// sectors are what the disk has, or what a journal brings back.
-    pub(crate) fn forget_lost(&mut self) {
+    /// A process that takes a pool over knows by the table what is lost in it: nothing but what was
+    /// `before`. What is lost no more was written again by somebody who was not answered.
+    pub(crate) fn find_lost(&mut self, before: Vec<Lost>) {
         self.moment += 1;
-        let moment = self.moment;
-        for VolumeWorld { lost, oracle, .. } in &mut self.volumes {
-            for (sector, _) in std::mem::take(lost) {
-                oracle.submit_trim(sector, moment, moment);
-                oracle.end(sector, moment, moment, Some(Promise::Stable));
+        for (at, before) in before.into_iter().enumerate() {
+            let mut lost = Lost::new();
+            for line in 0..self.volumes[at].sectors.div_ceil(8) {
+                let key = LineKey::new(VolumeId(at as u16), line);
+                let mask = self.shards.iter().fold(0, |all, one| all | one.shard.lost_of(key));
+                for sector in (0..8).filter(|sector| mask >> sector & 1 != 0) {
+                    lost.insert(line * 8 + sector, self.moment);
+                }
             }
+            if let Some(sector) = lost.keys().find(|sector| !before.contains_key(sector)) {
+                let place = Some((at as u16, *sector));
+                self.violate(place, "a process finds something lost that was not".into());
+            }
+            self.volumes[at].lost = lost;
         }
-        self.moment += 1;
     }
 
     /// The lines of a volume with sectors that are lost.

@@ -5,7 +5,7 @@
 //! whatever protects it, and what the pool says to be clean must be what the disk has.
 
 use super::Sabotage;
-use super::damage::Seals;
+use super::damage::{Lost, Seals};
 use super::disk::sectors_of;
 use super::driver::Simulation;
 use super::oracle::{POISON, show};
@@ -133,8 +133,8 @@ impl World {
     }
 
     /// Checks all that the next process would read.
-    fn check_kept(&mut self) {
-        self.forget_lost();
+    fn check_kept(&mut self, lost: Vec<Lost>) {
+        self.find_lost(lost);
         self.moment += 1;
         for volume in 0..self.volumes.len() as u16 {
             let mut dirty =
@@ -150,6 +150,9 @@ impl World {
                 let (found, in_pool) = self.effective(volume, sector);
                 let is_dirty = dirty[sector as usize / 8] >> (sector % 8) & 1 != 0;
                 let state = &mut self.volumes[usize::from(volume)];
+                if state.lost.contains_key(&sector) {
+                    continue;
+                }
                 let on_disk = state.disk.content()[sector as usize];
                 let place = Some((volume, sector));
                 if in_pool && !is_dirty && found != on_disk {
@@ -220,13 +223,14 @@ impl Simulation {
         world.held.drain().for_each(drop);
         world.staging.drain().for_each(drop);
         world.moment += 1;
+        let lost = world.volumes.iter().map(|volume| volume.lost.clone()).collect();
         for asked in world.asked.drain().collect::<Vec<_>>() {
             world.end_unanswered(&asked);
         }
         let found = world.crash_journal();
         world.power.restart();
         world.adopt(remains);
-        world.check_kept();
+        world.check_kept(lost);
         if !self.is_sound() {
             return;
         }

@@ -183,6 +183,7 @@ impl World {
     pub(crate) fn start_process(&mut self) {
         let lines = self.plan.lines_per_shard;
         self.shards.clear();
+        self.volumes.iter_mut().for_each(|volume| volume.lost.clear());
         for _ in 0..self.plan.shards {
             let table = vec![LineMeta::FREE; lines];
             let mut shard = Shard::new(table, self.plan.policy.build(lines), self.plan.config);
@@ -220,7 +221,6 @@ impl World {
         let lines = self.plan.lines_per_shard;
         let pool_bytes = (lines * self.plan.shards) as u64 * LINE_BYTES;
         for (volume, plan) in self.volumes.iter_mut().zip(&self.plan.volumes) {
-            volume.lost.clear();
             let streams = || Streams::new(plan.sectors * SECTOR_BYTES, pool_bytes);
             volume.streams = plan.streams.then(streams);
         }
