@@ -90,6 +90,7 @@ impl Simulation {
 
     pub(crate) fn start_clients(&mut self) {
         self.recovery_deaths = 0;
+        self.world.recovers = false;
         let now = self.world.now_us;
         for client in 0..self.clients.len() {
             self.world.queue.push(now, Event::Client(client as u16));
@@ -414,6 +415,7 @@ impl Simulation {
     /// A new process finds what the old one has left.
     fn restart(&mut self, found: Option<Found>, lacking: Vec<Vec<(Extent, Vec<u64>)>>) {
         self.world.power.restart();
+        self.world.recovers = true;
         self.world.start_process();
         self.make_dispatchers();
         let mut lacking = lacking;

@@ -8,10 +8,12 @@ use super::Sabotage;
 use super::damage::{Lost, Seals};
 use super::disk::sectors_of;
 use super::driver::Simulation;
+use super::journal::Journal;
 use super::oracle::{POISON, show};
 use super::queue::Event;
-use super::world::{ShardWorld, World, pool_index};
+use super::world::{ShardWorld, VolumeWorld, World, pool_index};
 use forebay_engine::{Fate, LineKey, LineMeta, MemoryStep, Protection, Shard};
+use forebay_journal::{Found, Source};
 use forebay_types::{ByteRange, SECTOR_BYTES, SECTORS_PER_LINE, VolumeId};
 use forebay_volume::{RequestKind, shard_of};
 
@@ -188,6 +190,32 @@ impl World {
         self.volumes.iter_mut().filter(|v| v.journal).for_each(|volume| volume.disk.flush());
     }
 
+    /// Brings what is lost in the pool from the journal to the disks, as the operator of a journal
+    /// that can't be gone on with does. What was acknowledged before its record was stable may be
+    /// older there.
+    fn rescue_lost(&mut self, found: &Found) {
+        let keeps_each = self.journal.as_ref().is_some_and(Journal::keeps_each_write);
+        for at in 0..self.volumes.len() {
+            if self.volumes[at].lost.is_empty() || !self.volumes[at].journal {
+                continue;
+            }
+            let image = self.journal_image(found, at);
+            let Self { volumes, shards, dice, .. } = self;
+            let VolumeWorld { disk, oracle, lost, .. } = &mut volumes[at];
+            let held = image.iter().filter(|(extent, _)| extent.source != Source::Discard);
+            for (sector, stamp) in held.flat_map(|(e, s)| sectors_of(e.range).zip(s)) {
+                if lost.contains_key(&sector) {
+                    disk.write(sector, *stamp, dice);
+                }
+            }
+            disk.flush();
+            for sector in std::mem::take(lost).into_keys().filter(|_| !keeps_each) {
+                oracle.restart(sector, disk.content()[sector as usize]);
+            }
+            shards.iter_mut().for_each(|one| one.shard.forget_lost(VolumeId(at as u16)));
+        }
+    }
+
     /// What is dirty of the volumes that have a journal.
     fn dirty_of_journal(&self) -> Vec<(u16, ByteRange, Vec<u64>)> {
         let mut dirty = Vec::new();
@@ -240,6 +268,7 @@ impl Simulation {
             && !self.world.resume_journal(&found)
         {
             self.world.settle_to_disk();
+            self.world.rescue_lost(&found);
             found.drained();
             assert!(self.world.resume_journal(&found), "an empty log always goes on");
         }

@@ -104,6 +104,9 @@ pub(crate) struct World {
     pub flushes: Slab<FlushJob>,
     /// I/Os that have ended since the last answer.
     pub barren: u64,
+    /// A process is recovering: nothing is damaged meanwhile, as what is brought back is brought
+    /// back once.
+    pub recovers: bool,
     /// How the last request to restore something ended.
     pub restored: Option<IoResult>,
     /// When a request was answered last.
@@ -144,6 +147,7 @@ impl World {
             report: SimReport { seed, ..SimReport::default() },
             flushes: Slab::default(),
             barren: 0,
+            recovers: false,
             restored: None,
             answered_us: 0,
             kill_in: None,
