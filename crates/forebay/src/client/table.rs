@@ -341,7 +341,7 @@ mod tests {
             write_bytes_per_second: Some(512 << 20),
             ..VaultStatus::default()
         };
-        let line = "\nvault /v: ready, 4.0 GiB; 512.0 MiB/s to write, not measured to read back\n";
+        let line = "\nvault /v: ready, 4.0 GiB; 512 MiB/s to write, not measured to read back\n";
         assert_eq!(vault(&ready), line);
         let holding = VaultStatus {
             state: forebay_api::VaultState::Holding,

@@ -132,6 +132,11 @@ impl Vault {
                 state = waited.map_or_else(|error| error.into_inner().0, |(state, _)| state);
                 continue;
             }
+            if state.phase != VaultPhase::Ready {
+                // Told when it has been emptied; until then there is nothing to reckon with.
+                state.measure_at = Instant::now() + MEASURE_AGAIN;
+                continue;
+            }
             state.measure_at = Instant::now() + MEASURE_EVERY;
             drop(state);
             let measured = self.measure();
