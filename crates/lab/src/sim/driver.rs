@@ -472,7 +472,8 @@ impl Simulation {
     /// The process may die while it recovers; then another one has come that far already.
     pub(crate) fn dies_in_recovery(&mut self, chance: Ppm) -> bool {
         let dies = self.world.dice.chance(chance);
-        if !dies || self.recovery_deaths >= RECOVERY_DEATHS_MAX {
+        // The journal's fault and the process's at once are more than is promised.
+        if !dies || self.drains() || self.recovery_deaths >= RECOVERY_DEATHS_MAX {
             return false;
         }
         self.recovery_deaths += 1;
@@ -538,7 +539,13 @@ impl Simulation {
             let dispatcher = &mut self.dispatchers[usize::from(worker)];
             dispatcher.submit(&mut self.world, token, request, payload);
             self.world.send_ios();
+            let silent_us = self.world.now_us + SILENCE_US_MAX;
             while self.is_sound() && self.world.restored.is_none() {
+                // A full journal waits for a disk that does not take what is dirty.
+                if self.world.now_us > silent_us {
+                    self.world.device.healed = true;
+                    self.world.volumes.iter_mut().for_each(|volume| volume.disk.heal());
+                }
                 self.step();
             }
             self.world.device.healed = healed;
