@@ -58,6 +58,11 @@ fn hits_allocate_nothing_and_copy_no_reads() {
         out.memory.clear();
         shard.settle_steps();
     }
+    // The lists that a write over dirty data needs have grown with the first one.
+    let outcome = shard.write(&part(0), WriteTerms::default(), Attempt::default(), &mut out);
+    assert_eq!(outcome, WriteOutcome::Done);
+    out.memory.clear();
+    shard.settle_steps();
     let before = ALLOCATIONS.with(Cell::get);
     for round in 0..3 * LINES {
         let part = part(round * 7 % LINES);

@@ -32,9 +32,8 @@ impl Feed {
         let thread = std::thread::spawn(move || {
             while !over.load(Ordering::Relaxed) {
                 let status = theirs.lock().unwrap().clone();
-                let text = format!(
-                    "ups.status: {status}\nbattery.charge: 100\nbattery.runtime: 1800\n"
-                );
+                let text =
+                    format!("ups.status: {status}\nbattery.charge: 100\nbattery.runtime: 1800\n");
                 let beside = path.with_extension("new");
                 std::fs::write(&beside, text).unwrap();
                 std::fs::rename(&beside, &path).unwrap();
@@ -147,7 +146,7 @@ fn a_supply_switches_write_back_and_what_is_dirty_reaches_the_disk() {
     assert_eq!(house.on_disk(0), content(0), "nothing is acknowledged from memory yet");
     house.wait_for_power("write-back begins", |power| power.write_back_allowed);
     let power = house.power();
-    assert!(power.dirty_bytes_max > 0 && power.battery_seconds == Some(1440), "{power:?}");
+    assert!(power.dirty_bytes_max > 0 && power.battery_seconds == Some(1800), "{power:?}");
     assert!(power.forecast.starts_with("if mains failed now: dump 0 s, battery"), "{power:?}");
     client.write(4096, &content(1)).unwrap();
     client.flush().unwrap();
@@ -224,16 +223,24 @@ fn tool_each_state_of_a_real_server_changes_the_mode() {
         ("OL RB", |lab| lab.set("ups.status", "OL RB"), |lab| lab.set("ups.status", "OL")),
         ("OL BYPASS", |lab| lab.set("ups.status", "OL BYPASS"), |lab| lab.set("ups.status", "OL")),
         ("charge 78", |lab| lab.set("battery.charge", "78"), |lab| lab.set("battery.charge", "85")),
-        ("runtime 60", |lab| lab.set("battery.runtime", "60"), |lab| {
-            lab.set("battery.runtime", "1800");
-        }),
+        (
+            "runtime 60",
+            |lab| lab.set("battery.runtime", "60"),
+            |lab| {
+                lab.set("battery.runtime", "1800");
+            },
+        ),
         ("driver hangs (stale)", |lab| lab.stop_driver(true), |lab| lab.stop_driver(false)),
         ("server dead", NutLab::kill_server, NutLab::start_server),
         ("OB LB", |lab| lab.set("ups.status", "OB DISCHRG LB"), |lab| lab.set("ups.status", "OL")),
-        ("FSD", |lab| lab.force_shutdown(), |lab| {
-            lab.kill_server();
-            lab.start_server();
-        }),
+        (
+            "FSD",
+            |lab| lab.force_shutdown(),
+            |lab| {
+                lab.kill_server();
+                lab.start_server();
+            },
+        ),
     ];
     for (name, act, undo) in events {
         write_all(&mut client);
