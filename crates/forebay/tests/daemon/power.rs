@@ -220,6 +220,7 @@ fn tool_each_state_of_a_real_server_changes_the_mode() {
     type Act = fn(&mut NutLab);
     let events: [(&str, Act, Act); 9] = [
         ("OB", |lab| lab.set("ups.status", "OB DISCHRG"), |lab| lab.set("ups.status", "OL")),
+        ("OB LB", |lab| lab.set("ups.status", "OB DISCHRG LB"), |lab| lab.set("ups.status", "OL")),
         ("OL RB", |lab| lab.set("ups.status", "OL RB"), |lab| lab.set("ups.status", "OL")),
         ("OL BYPASS", |lab| lab.set("ups.status", "OL BYPASS"), |lab| lab.set("ups.status", "OL")),
         ("charge 78", |lab| lab.set("battery.charge", "78"), |lab| lab.set("battery.charge", "85")),
@@ -231,8 +232,6 @@ fn tool_each_state_of_a_real_server_changes_the_mode() {
             },
         ),
         ("driver hangs (stale)", |lab| lab.stop_driver(true), |lab| lab.stop_driver(false)),
-        ("server dead", NutLab::kill_server, NutLab::start_server),
-        ("OB LB", |lab| lab.set("ups.status", "OB DISCHRG LB"), |lab| lab.set("ups.status", "OL")),
         (
             "FSD",
             |lab| lab.force_shutdown(),
@@ -241,6 +240,7 @@ fn tool_each_state_of_a_real_server_changes_the_mode() {
                 lab.start_server();
             },
         ),
+        ("server dead", NutLab::kill_server, NutLab::start_server),
     ];
     for (name, act, undo) in events {
         write_all(&mut client);

@@ -35,6 +35,8 @@ pub(crate) const KEEPER: u16 = u16::MAX - 1;
 const RECOVERY_DEATHS_MAX: u32 = 3;
 /// Tries of one restore before its faults are healed.
 const RESTORES_MAX: u32 = 20;
+/// Events in one try before they are healed as well.
+const RESTORE_EVENTS_MAX: u64 = 30_000;
 /// Length of the verifier's reads, in bytes. Small, so that the smallest pools are used too.
 const VERIFY_BYTES: u64 = 32 << 10;
 
@@ -539,10 +541,10 @@ impl Simulation {
             let dispatcher = &mut self.dispatchers[usize::from(worker)];
             dispatcher.submit(&mut self.world, token, request, payload);
             self.world.send_ios();
-            let silent_us = self.world.now_us + SILENCE_US_MAX;
+            let barren = self.world.report.events + RESTORE_EVENTS_MAX;
             while self.is_sound() && self.world.restored.is_none() {
                 // A full journal waits for a disk that does not take what is dirty.
-                if self.world.now_us > silent_us {
+                if self.world.report.events == barren {
                     self.world.device.healed = true;
                     self.world.volumes.iter_mut().for_each(|volume| volume.disk.heal());
                 }
