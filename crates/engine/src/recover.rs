@@ -7,7 +7,7 @@
 //! | --- | --- | --- |
 //! | without a name | nothing | free |
 //! | named, nothing valid or dirty but what was on its way | nothing | free |
-//! | named, with valid or dirty sectors | what was not on its way; what is dirty and not valid is lost | a line |
+//! | named, with valid or dirty sectors | what was not on its way, or is lost | a line |
 //! | detached, nothing dirty | nothing: its line is elsewhere, or it was a payload | free |
 //! | detached, with dirty sectors | the line was moving, and these may not have arrived | *held* |
 //!
@@ -16,7 +16,7 @@
 //! | the line has the sector | the held copy of it |
 //! | --- | --- |
 //! | valid, and it was not on its way | is void: the line has the same, or something newer |
-//! | on its way, or not at all | is the newest there is, and is copied into the line; if it is lost, so it is there |
+//! | on its way, or not at all | is copied into the line; what is lost here is lost there |
 //! | there is no such line | the slot becomes the line |
 //!
 //! A sector on its way whose place was clean is dropped: the disk has what was there before, and
