@@ -275,8 +275,9 @@ impl Runtime {
         Ok(())
     }
 
-    /// Lets clients go once what they asked for is answered, or after a moment. Nothing dirty is
-    /// brought to the disks: another process is to go on with the pool, as after a death.
+    /// Lets clients go once what they asked for is answered, or after a moment, and the workers
+    /// end. Nothing dirty is brought to the disks: another process is to go on with the pool, as
+    /// after a death.
     ///
     /// # Errors
     /// The runtime is stopping already.
@@ -286,6 +287,13 @@ impl Runtime {
         self.ask_all(|tasks| tasks.dismiss(None))?;
         let until = Instant::now() + PAUSE;
         while self.busy(None)? > 0 && Instant::now() < until {
+            std::thread::sleep(POLL);
+        }
+        // Two processes must not walk in one pool; a worker whose disk hangs is left behind.
+        self.ask_all(|tasks| tasks.leave())?;
+        let until = Instant::now() + PAUSE;
+        let workers = self.workers.lock().unwrap_or_else(PoisonError::into_inner);
+        while Instant::now() < until && !workers.iter().all(|worker| worker.is_finished()) {
             std::thread::sleep(POLL);
         }
         Ok(())

@@ -185,7 +185,8 @@ pub(crate) enum Message {
 
 /// A worker's inbox, and its bell.
 pub(crate) struct Inbox {
-    messages: Mutex<Vec<Message>>,
+    /// None once nobody reads them any more.
+    messages: Mutex<Option<Vec<Message>>>,
     rung: AtomicBool,
     bell: OwnedFd,
 }
@@ -194,11 +195,15 @@ impl Inbox {
     pub(crate) fn new() -> rustix::io::Result<Self> {
         use rustix::event::EventfdFlags;
         let bell = rustix::event::eventfd(0, EventfdFlags::CLOEXEC | EventfdFlags::NONBLOCK)?;
-        Ok(Self { messages: Mutex::default(), rung: AtomicBool::new(false), bell })
+        Ok(Self { messages: Mutex::new(Some(Vec::new())), rung: AtomicBool::new(false), bell })
     }
 
     pub(crate) fn post(&self, message: Message) {
-        lock(&self.messages).push(message);
+        match &mut *lock(&self.messages) {
+            Some(messages) => messages.push(message),
+            // Dropping it tells whoever waits for an answer.
+            None => return,
+        }
         // One ring is enough until the worker has come to look.
         if !self.rung.swap(true, Ordering::AcqRel) {
             let _ = rustix::io::write(&self.bell, &1u64.to_ne_bytes());
@@ -209,7 +214,15 @@ impl Inbox {
     pub(crate) fn take(&self, into: &mut Vec<Message>) {
         // Cleared first: a message posted from now on rings again.
         self.rung.store(false, Ordering::Release);
-        std::mem::swap(&mut *lock(&self.messages), into);
+        if let Some(messages) = &mut *lock(&self.messages) {
+            std::mem::swap(messages, into);
+        }
+    }
+
+    /// The worker ends. What is posted is dropped from now on, and so is what nobody has read.
+    pub(crate) fn close(&self) {
+        let unread = lock(&self.messages).take();
+        drop(unread);
     }
 
     pub(crate) fn bell(&self) -> RawFd {

@@ -79,7 +79,10 @@ impl<R: Reactor> Worker<R> {
     pub(crate) fn run(mut self) -> std::io::Result<()> {
         loop {
             let next = self.patrol.next().map_or(self.next_tick, |next| next.min(self.next_tick));
-            let timeout = next.saturating_duration_since(self.host.now);
+            let timeout = match self.leaving {
+                true => TICK_BUSY,
+                false => next.saturating_duration_since(self.host.now),
+            };
             self.host.reactor.wait(timeout)?;
             self.host.now = Instant::now();
             let mut idle = true;
@@ -87,12 +90,15 @@ impl<R: Reactor> Worker<R> {
                 idle = false;
                 self.handle(event);
             }
-            if self.host.now >= self.next_tick {
+            if self.host.now >= self.next_tick && !self.leaving {
                 self.tick();
             }
             self.end_turn();
-            self.patrol.go_on(&self.host.shared, idle, self.host.now);
+            if !self.leaving {
+                self.patrol.go_on(&self.host.shared, idle, self.host.now);
+            }
             if self.leaving && self.dispatcher.in_flight() == 0 && self.host.ios.is_idle() {
+                self.host.shared.inboxes[self.host.worker].close();
                 return Ok(());
             }
         }
