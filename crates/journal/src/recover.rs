@@ -517,7 +517,11 @@ impl Walk<'_> {
 
     fn take(&mut self, header: &BatchHeader, sound: Result<(), BatchInvalid>, records: &[Record]) {
         let payload_at = self.position(header.segment, header.offset) + HEADER_BYTES as u64;
-        for record in records {
+        for (number, record) in (header.first_record..).zip(records) {
+            let volume = self.found.superblock.volume(record.volume);
+            if volume.is_some_and(|volume| number < volume.void_before) {
+                continue;
+            }
             let at = HEADER_BYTES + record.payload_offset as usize;
             let is_damaged = sound.is_err() && record.kind == RecordKind::Write && {
                 let bytes = &self.buffer[at..at + record.range.len as usize];

@@ -14,7 +14,8 @@ pub(crate) use devices::Reader;
 pub use devices::{MemberRecord, MissingDevice};
 
 use crate::recovery::Void;
-use crate::shared::{Inbox, Message, lock};
+use crate::shared::{Inbox, Message, Shared, lock};
+use crate::stuck::{Kept, KeptStatus};
 use forebay_backend::{AlignedBuffer, Backend};
 use forebay_engine::{Answer, Note, NoteKind, Outcome, Part, PartId};
 use forebay_format::journal::{
@@ -22,12 +23,12 @@ use forebay_format::journal::{
 };
 use forebay_journal::identity::Evidence;
 use forebay_journal::{
-    Admission as LogAdmission, Entry, Extent, Found, Image, Log, LogError, LogUsage, RecoverError,
-    Source, Told,
+    Admission as LogAdmission, Entry, Extent, Found, Image, Log, LogError, LogUsage, Noted,
+    RecoverError, Source, Told,
 };
 use forebay_types::{Durability, IoError, IoResult, VolumeId};
 use forebay_volume::{Admission, worker_of};
-use std::sync::{Arc, Condvar, Mutex, PoisonError};
+use std::sync::{Arc, Condvar, Mutex, PoisonError, Weak};
 use std::thread::JoinHandle;
 use std::time::{Duration, Instant};
 
@@ -39,6 +40,8 @@ const BUFFERS_SPARE: usize = 2;
 const TICK: Duration = Duration::from_millis(100);
 /// A checkpoint when there has been none for so long, so that a recovery stays short.
 const CHECKPOINT_EVERY: Duration = Duration::from_secs(30);
+/// From one checkpoint for want of room to the next, where a disk gives none back.
+const CHECKPOINT_PAUSE: Duration = Duration::from_secs(1);
 
 /// Why a journal can't be used.
 #[derive(Debug, thiserror::Error)]
@@ -209,6 +212,8 @@ pub struct JournalStatus {
     pub degraded: Option<String>,
     /// How full it is, and what it has done.
     pub usage: LogUsage,
+    /// What it was told by checkpoints of disks that do not take everything.
+    pub kept: KeptStatus,
 }
 
 /// A journal as a volume is to use it.
@@ -267,7 +272,10 @@ pub struct Journal {
     /// Who must not use it, although it still holds data of others.
     pub(crate) given_up: Void,
     on_failure: OnFailure,
-    inboxes: Vec<Arc<Inbox>>,
+    pub(crate) inboxes: Vec<Arc<Inbox>>,
+    /// Where dirty data is, as long as anybody serves it.
+    pub(crate) shared: Weak<Shared>,
+    pub(crate) kept: Kept,
     thread: Mutex<Option<JoinHandle<()>>>,
 }
 
@@ -275,8 +283,9 @@ impl Journal {
     /// Opens a journal, or makes one where there are only zeroes.
     pub(crate) fn open(
         settings: JournalSettings,
-        inboxes: Vec<Arc<Inbox>>,
+        shared: &Arc<Shared>,
     ) -> Result<Arc<Self>, JournalError> {
+        let inboxes = shared.inboxes.clone();
         let mut devices = Devices::new(&settings);
         let (name, size_bytes) = (devices.name(), devices.size_bytes);
         if let Some(name) = devices.read_only() {
@@ -315,6 +324,8 @@ impl Journal {
             given_up,
             on_failure,
             inboxes,
+            shared: Arc::downgrade(shared),
+            kept: Kept::default(),
             thread: Mutex::new(None),
         });
         let theirs = Arc::clone(&journal);
@@ -355,6 +366,7 @@ impl Journal {
             failed: state.log.failed(),
             degraded: self.degraded(&state.log),
             usage: state.log.usage(),
+            kept: self.kept.status(),
         }
     }
 
@@ -510,7 +522,7 @@ impl Journal {
             self.ring(&state);
             return Admission::Wait;
         }
-        match state.log.admit(part.range.len, part.id) {
+        match state.log.admit(number, part.range.len, part.id) {
             LogAdmission::Granted => {
                 Admission::Logged { wait: fua || durability == Durability::Ack }
             }
@@ -558,23 +570,30 @@ impl Journal {
         let mut state = self.lock();
         let part = note.part;
         let entry = |kind| Entry { kind, volume: number, range: note.range };
-        let taken = match note.kind {
+        let kind = match note.kind {
+            NoteKind::Write { .. } => RecordKind::Write,
+            NoteKind::Zero { unmap } => RecordKind::Zero { unmap },
+            NoteKind::Discard => RecordKind::Discard,
+            NoteKind::Forget => RecordKind::Forget,
+        };
+        let noted = match note.kind {
             NoteKind::Write { wait, .. } => {
-                state.log.append(entry(RecordKind::Write), pieces, wait.then_some(part))
+                match state.log.append(entry(kind), pieces, wait.then_some(part)) {
+                    // Who does not wait has been answered: what is not recorded is what a FLUSH is
+                    // for.
+                    false if wait => Noted::Refused,
+                    _ => Noted::Recorded,
+                }
             }
-            NoteKind::Zero { unmap } => {
-                state.log.note(entry(RecordKind::Zero { unmap }), Some(part))
-            }
-            NoteKind::Discard => state.log.note(entry(RecordKind::Discard), Some(part)),
-            NoteKind::Forget => state.log.note(entry(RecordKind::Forget), Some(part)),
+            _ => state.log.note(entry(kind), Some(part)),
         };
         self.ring(&state);
-        // Who does not wait has been answered: what is not recorded is what a FLUSH is for.
-        if taken || matches!(note.kind, NoteKind::Write { wait: false, .. }) {
-            return None;
-        }
-        let answer = Answer { part, outcome: Outcome::Unlogged };
-        if state.failure_recorded {
+        let answer = match noted {
+            Noted::Recorded => return None,
+            Noted::Needless => return Some(Answer { part, outcome: Outcome::Done(Ok(())) }),
+            Noted::Refused => Answer { part, outcome: Outcome::Unlogged },
+        };
+        if state.failure_recorded || state.log.failed().is_none() {
             return Some(answer);
         }
         state.held.push(answer);
@@ -609,6 +628,8 @@ impl Journal {
         let mut told = Vec::new();
         let mut state = self.lock();
         loop {
+            state.log.poll_told(&mut told);
+            self.answer(told.drain(..).map(|(part, told)| told_answer(part, told)));
             if let Some(members) = state.log.unrecorded_loss() {
                 drop(state);
                 self.record_loss(&members);
@@ -701,7 +722,8 @@ impl Journal {
             }
             return;
         }
-        let due = state.log.wants_checkpoint() && age >= TICK / 10 || age >= CHECKPOINT_EVERY;
+        let pause = if state.log.is_held_up() { CHECKPOINT_PAUSE } else { TICK / 10 };
+        let due = state.log.wants_checkpoint() && age >= pause || age >= CHECKPOINT_EVERY;
         if !due {
             return;
         }
@@ -719,10 +741,10 @@ impl Journal {
     /// Brings a volume's dirty data to its disk, for a checkpoint if `number` is given.
     fn destage(self: &Arc<Self>, volume: VolumeId, number: Option<u16>) {
         let journal = Arc::clone(self);
-        let tell = move |result: IoResult| {
-            if let Some(number) = number {
-                journal.destaged(number, result);
-            }
+        let tell = move |result: IoResult| match (number, result) {
+            (None, _) => {}
+            (Some(number), Err(IoError::Shutdown) | Ok(())) => journal.destaged(number, result),
+            (Some(number), Err(error)) => journal.keep_stuck(number, volume, error),
         };
         self.inboxes[0].post(Message::Task(Box::new(move |tasks| {
             tasks.checkpoint(volume, Box::new(tell));

@@ -26,6 +26,7 @@ mod server;
 mod shared;
 mod stats;
 mod status;
+mod stuck;
 mod vault;
 mod warm;
 mod worker;
@@ -46,6 +47,7 @@ pub use server::{
 };
 pub use stats::{LatencyClass, LatencySummary, RequestCounters};
 pub use status::{MemoryStatus, RuntimeStatus, VolumeStatus};
+pub use stuck::KeptStatus;
 pub use vault::{
     DrillReport, DumpReport, Measured, OnVoid, Vault, VaultError, VaultPhase, VaultSettings,
     VaultStatus, VolumeVault, vault_bytes_for,

@@ -260,6 +260,10 @@ impl Simulation {
                 Request { volume: VolumeId(volume), kind: RequestKind::Checkpoint, range };
             self.submit(worker, KEEPER, request);
         }
+        for (volume, kind) in self.world.go_on_keeping() {
+            let worker = self.world.dice.below(self.dispatchers.len() as u64) as u8;
+            self.submit(worker, KEEPER, Request { volume, kind, range: ByteRange::new(0, 0) });
+        }
         self.world.replace_journal();
     }
 

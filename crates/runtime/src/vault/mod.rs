@@ -433,6 +433,7 @@ impl Vault {
             size_bytes: volume.size_bytes,
             identity: volume.identity,
             guard: Guard::default(),
+            void_before: 0,
         });
         (entries.collect(), lines)
     }
