@@ -21,6 +21,7 @@ mod pool;
 mod power;
 mod reactor;
 mod recovery;
+mod regain;
 mod restore;
 mod server;
 mod shared;

@@ -18,7 +18,7 @@ use forebay_engine::{LineKey, Shard, Verdict};
 use forebay_format::journal::RecordKind;
 use forebay_journal::{Admission, Entry};
 use forebay_types::{ByteRange, IoError, IoResult, LINE_BYTES, SECTOR_BYTES, VolumeId};
-use std::sync::atomic::{AtomicU64, Ordering};
+use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 use std::sync::{Arc, PoisonError, mpsc};
 use std::time::Duration;
 
@@ -30,6 +30,10 @@ const PAUSE: Duration = Duration::from_millis(20);
 pub(crate) struct Kept {
     forward_bytes: AtomicU64,
     fences: AtomicU64,
+    /// Somebody is at it to bring back what was lost in memory.
+    pub(crate) is_regaining: AtomicBool,
+    /// How often something had been lost of the volume that was looked after last.
+    pub(crate) looked_for: AtomicU64,
 }
 
 /// What checkpoints have kept in the journal because a disk did not take it.
@@ -52,11 +56,11 @@ impl Kept {
 
 /// Dirty sectors of a line, and which of them are lost.
 #[derive(Clone, Copy)]
-struct Stuck {
-    shard: usize,
-    key: LineKey,
+pub(crate) struct Stuck {
+    pub(crate) shard: usize,
+    pub(crate) key: LineKey,
     dirty: u8,
-    lost: u8,
+    pub(crate) lost: u8,
 }
 
 impl Stuck {
@@ -90,9 +94,12 @@ impl Journal {
     }
 
     /// `None` where the checkpoint has failed for good.
-    fn try_to_keep(&self, number: u16, volume: VolumeId) -> Option<IoResult> {
+    fn try_to_keep(self: &Arc<Self>, number: u16, volume: VolumeId) -> Option<IoResult> {
         let since = self.lock().log.next_record();
         let stuck = self.stuck_lines(volume)?;
+        if stuck.iter().any(|line| line.lost != 0) {
+            self.regain_again(number, volume);
+        }
         // From here on the disk has everything else.
         self.sync_disk(volume).ok()?;
         let bytes: u64 = stuck.iter().flat_map(|line| line.ranges()).map(|range| range.len).sum();
@@ -116,7 +123,7 @@ impl Journal {
     }
 
     /// Everything of the volume that is dirty.
-    fn stuck_lines(&self, volume: VolumeId) -> Option<Vec<Stuck>> {
+    pub(crate) fn stuck_lines(&self, volume: VolumeId) -> Option<Vec<Stuck>> {
         let shared = self.shared.upgrade()?;
         let mut stuck = Vec::new();
         for number in 0..shared.shards.len() {

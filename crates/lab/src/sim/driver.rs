@@ -234,6 +234,7 @@ impl Simulation {
             }
         }
         self.world.patrol();
+        self.world.regain_lost();
         self.keep_journal();
         self.keep_power();
         let next = self.world.now_us + self.world.plan.tick_us;

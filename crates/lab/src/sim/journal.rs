@@ -595,6 +595,13 @@ impl Journal {
         self.log.self_check();
     }
 
+    /// What the log holds just now, if it can be read whole.
+    pub(crate) fn look(&mut self) -> Option<Found> {
+        self.reads = self.log.devices().iter().position(|&counts| counts)?;
+        let size = self.plan.size_bytes();
+        recover(&mut self.devices[self.reads], size).ok().filter(|found| found.damage.is_empty())
+    }
+
     /// All that was found has been loaded.
     pub(crate) fn restored(&mut self) {
         self.numbers.iter().flatten().for_each(|&number| self.log.restored(number));

@@ -63,6 +63,8 @@ pub struct SimReport {
     pub checkpoints: u64,
     /// Sectors that disks did not take and that were recorded once more.
     pub forward_sectors: u64,
+    /// Sectors that were lost in the pool and came back from the journal.
+    pub regained_sectors: u64,
     /// Checkpoints that fenced them instead.
     pub fences: u64,
     /// Changes that needed no record.
@@ -111,6 +113,7 @@ impl SimReport {
         self.checkpoints += other.checkpoints;
         self.forward_sectors += other.forward_sectors;
         self.fences += other.fences;
+        self.regained_sectors += other.regained_sectors;
         self.journal_needless += other.journal_needless;
         self.journal_refused += other.journal_refused;
         self.journal_failures += other.journal_failures;
@@ -187,12 +190,14 @@ impl fmt::Display for SimReport {
         self.fmt_journal(f)?;
         writeln!(
             f,
-            "damage: {} lines, {} corrected, {} fetched again; {} sectors lost in {} lines",
+            "damage: {} lines, {} corrected, {} fetched again; {} sectors lost in {} lines, {} of them \
+             back from a journal",
             self.damaged_lines,
             c.corrected_lines,
             c.refetched_lines,
             self.lost_sectors,
-            c.lost_lines
+            c.lost_lines,
+            self.regained_sectors
         )?;
         write!(
             f,

@@ -1,13 +1,15 @@
 //! What a disk does not take is kept in the journal, as `runtime/src/stuck.rs` does it.
 
 use super::Sabotage;
+use super::disk::sectors_of;
+use super::journal::Journal;
 use super::memory::write_stamp;
 use super::world::{World, pool_index};
 use forebay_engine::LineKey;
 use forebay_format::journal::RecordKind;
-use forebay_journal::{Admission, Entry};
-use forebay_types::{ByteRange, IoError, IoResult, SECTOR_BYTES, VolumeId};
-use forebay_volume::RequestKind;
+use forebay_journal::{Admission, Entry, Source};
+use forebay_types::{ByteRange, IoError, IoResult, SECTOR_BYTES, SECTORS_PER_LINE, VolumeId};
+use forebay_volume::{RequestKind, shard_of};
 
 /// A line with its dirty sectors and those that are lost.
 type StuckLine = (usize, LineKey, u8, u8);
@@ -93,6 +95,48 @@ impl World {
             }
         }
         flushes
+    }
+
+    /// What is lost in the pool comes back from the journal, when all is recorded.
+    pub(crate) fn regain_lost(&mut self) {
+        let idle = |journal: &&Journal| {
+            let is_recorded = journal.log.first_pending_record() == journal.log.next_record();
+            journal.log.failed().is_none() && journal.log.is_relied_upon() && is_recorded
+        };
+        let any = self.volumes.iter().any(|volume| volume.journal && !volume.lost.is_empty());
+        if !any || self.journal.as_ref().filter(idle).is_none() || !self.dice.chance(200_000) {
+            return;
+        }
+        let Some(found) = self.journal.as_mut().expect("as above").look() else { return };
+        for at in 0..self.volumes.len() {
+            for (extent, stamps) in self.journal_image(&found, at) {
+                if extent.source == Source::Discard || self.volumes[at].lost.is_empty() {
+                    continue;
+                }
+                for (sector, stamp) in sectors_of(extent.range).zip(stamps) {
+                    self.put_back(at as u16, sector, stamp);
+                }
+            }
+        }
+    }
+
+    fn put_back(&mut self, volume: u16, sector: u64, stamp: u64) {
+        let id = VolumeId(volume);
+        let range = ByteRange::new(sector * SECTOR_BYTES, SECTOR_BYTES);
+        let key = LineKey::new(id, sector / u64::from(SECTORS_PER_LINE));
+        let shard = shard_of(id, range.offset, self.shards.len());
+        let bit = 1 << (sector % u64::from(SECTORS_PER_LINE));
+        let one = &mut self.shards[shard];
+        if one.shard.lost_of(key) & bit == 0 {
+            return;
+        }
+        let Some(slot) = one.shard.idle_slot_of(key) else { return };
+        one.pool[pool_index(slot, (range.offset - key.offset()) as u32)] = stamp;
+        one.shard.regained(key, bit);
+        self.note(volume, range, || "back from the journal".into());
+        self.report.regained_sectors += 1;
+        self.moment += 1;
+        self.found_again(id, range, self.moment);
     }
 
     /// The disk of a volume has flushed, or could not.

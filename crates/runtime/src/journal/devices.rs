@@ -184,6 +184,21 @@ impl Devices {
         result
     }
 
+    /// Reads from one device, if it counts; whole blocks.
+    pub(crate) fn read_on(
+        &self,
+        device: usize,
+        position: u64,
+        len: u64,
+    ) -> Result<AlignedBuffer, IoError> {
+        if !self.readable[device] {
+            return Err(IoError::Io);
+        }
+        let mut bytes = AlignedBuffer::new(len as usize);
+        self.on(device).read(position, &mut bytes)?;
+        Ok(bytes)
+    }
+
     /// Walks the log as one device has it.
     pub(crate) fn walk(&self, device: usize) -> Result<Found, RecoverError> {
         let backend = self.backends[device].as_deref().expect("it is a member");
