@@ -9,9 +9,11 @@
 //! without it. Until then writes and flushes wait; then they go to the disks.
 
 mod devices;
+mod look;
 
 pub(crate) use devices::Reader;
 pub use devices::{MemberRecord, MissingDevice};
+pub use look::JournalPatrol;
 
 use crate::recovery::Void;
 use crate::shared::{Inbox, Message, Shared, lock};
@@ -214,6 +216,8 @@ pub struct JournalStatus {
     pub usage: LogUsage,
     /// What it was told by checkpoints of disks that do not take everything.
     pub kept: KeptStatus,
+    /// What was seen of the log when it was read back.
+    pub patrol: JournalPatrol,
 }
 
 /// A journal as a volume is to use it.
@@ -256,6 +260,8 @@ pub(crate) struct State {
     /// Those whose disks are being sampled.
     pub(crate) sampling: Vec<u16>,
     checkpoint_at: Instant,
+    /// A checkpoint is to begin at once, and to leave the segment at hand behind.
+    checkpoint_now: bool,
     stopping: bool,
 }
 
@@ -276,6 +282,7 @@ pub struct Journal {
     /// Where dirty data is, as long as anybody serves it.
     pub(crate) shared: Weak<Shared>,
     pub(crate) kept: Kept,
+    pub(crate) look: look::Look,
     thread: Mutex<Option<JoinHandle<()>>>,
 }
 
@@ -311,6 +318,7 @@ impl Journal {
             disks: Vec::new(),
             sampling: Vec::new(),
             checkpoint_at: Instant::now(),
+            checkpoint_now: false,
             stopping: false,
         };
         let journal = Arc::new(Self {
@@ -326,6 +334,7 @@ impl Journal {
             inboxes,
             shared: Arc::downgrade(shared),
             kept: Kept::default(),
+            look: look::Look::default(),
             thread: Mutex::new(None),
         });
         let theirs = Arc::clone(&journal);
@@ -337,6 +346,7 @@ impl Journal {
         *lock(&journal.thread) = Some(thread);
         journal.wait_for_superblock()?;
         journal.record_members()?;
+        journal.begin_to_look();
         Ok(journal)
     }
 
@@ -367,6 +377,7 @@ impl Journal {
             degraded: self.degraded(&state.log),
             usage: state.log.usage(),
             kept: self.kept.status(),
+            patrol: self.look.status(),
         }
     }
 
@@ -603,6 +614,7 @@ impl Journal {
     /// Ends the thread. With `clean`, all disks have everything, and the journal says so.
     pub(crate) fn close(&self, clean: bool) {
         self.let_disks_go(None);
+        self.look.end();
         let mut state = self.lock();
         if clean {
             let numbers: Vec<u16> = state.volumes.iter().map(|(number, _)| *number).collect();
@@ -636,6 +648,11 @@ impl Journal {
                 state = self.lock();
                 state.log.loss_recorded();
                 continue;
+            }
+            if !lock(&self.look.lags).is_empty() {
+                drop(state);
+                self.heal();
+                state = self.lock();
             }
             if let Some(write) = state.log.poll_write() {
                 drop(state);
@@ -723,7 +740,12 @@ impl Journal {
             return;
         }
         let pause = if state.log.is_held_up() { CHECKPOINT_PAUSE } else { TICK / 10 };
-        let due = state.log.wants_checkpoint() && age >= pause || age >= CHECKPOINT_EVERY;
+        let now = std::mem::take(&mut state.checkpoint_now);
+        if now {
+            state.log.leave_segment();
+            state.log.reclaim();
+        }
+        let due = state.log.wants_checkpoint() && age >= pause || age >= CHECKPOINT_EVERY || now;
         if !due {
             return;
         }

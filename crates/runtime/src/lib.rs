@@ -35,8 +35,8 @@ mod worker;
 pub use forebay_format::journal::JournalId;
 pub use guard::examine_disk;
 pub use journal::{
-    Journal, JournalError, JournalSettings, JournalStatus, MemberRecord, MissingDevice, OnFailure,
-    VolumeJournal,
+    Journal, JournalError, JournalPatrol, JournalSettings, JournalStatus, MemberRecord,
+    MissingDevice, OnFailure, VolumeJournal,
 };
 pub use listener::{Listener, TlsSetup};
 pub use patience::Patience;

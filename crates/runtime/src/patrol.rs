@@ -229,8 +229,8 @@ pub(crate) fn verify_locked(
     verdict
 }
 
-/// Puts back what was lost of a line: these sectors of `bytes`, if they are lost still. The shard is
-/// locked. False when somebody uses the line just now.
+/// Puts back what was lost of a line: these sectors of `bytes`, if they are lost still. The shard
+/// is locked. False when somebody uses the line just now.
 pub(crate) fn put_back(
     shared: &Shared,
     number: usize,

@@ -257,13 +257,18 @@ impl<B: AsRef<[u8]> + AsMut<[u8]>, W> Log<B, W> {
                 self.make_blank(number);
             }
         }
+        self.reclaim();
+        self.has_news |= !self.gated.is_empty();
+    }
+
+    /// Begins the log at the oldest record that a disk may lack.
+    pub fn reclaim(&mut self) {
         let needed = self.volumes.iter().filter_map(|volume| volume.needed).min();
         let first_segment = needed.unwrap_or(self.segment);
         if first_segment > self.superblock.first_segment && self.failed.is_none() {
             self.superblock.first_segment = first_segment;
             self.change_superblock();
         }
-        self.has_news |= !self.gated.is_empty();
     }
 
     /// Those who waited for a checkpoint that has ended.
@@ -332,6 +337,32 @@ impl<B: AsRef<[u8]> + AsMut<[u8]>, W> Log<B, W> {
             volume.fence = Some(Fence { kept: fence.kept.clone(), ..fence });
         }
         true
+    }
+
+    /// Where the next batch goes, if it fits: a segment, and the first byte in it. All before it is
+    /// on the device.
+    pub const fn head(&self) -> (u64, u64) {
+        (self.segment, self.offset)
+    }
+
+    /// Whether a place on the device, before a head that was seen earlier, is still needed.
+    pub fn is_needed(&self, position: u64, head: (u64, u64)) -> bool {
+        let geometry = self.superblock.geometry;
+        let segments = self.superblock.first_segment..=head.0;
+        segments.into_iter().any(|segment| {
+            let start = geometry.position(segment);
+            let end = if segment == head.0 { head.1 } else { geometry.segment_bytes };
+            (start..start + end).contains(&position)
+        })
+    }
+
+    /// The next batch begins another segment, so that a checkpoint lets go of the one at hand.
+    pub fn leave_segment(&mut self) {
+        let is_writing = !matches!(self.writing, super::Writing::Nothing);
+        if self.offset > 0 && !is_writing && self.free_segments() > GATE_SEGMENTS {
+            self.segment += 1;
+            self.offset = 0;
+        }
     }
 
     /// Whether no write is taken for want of room.

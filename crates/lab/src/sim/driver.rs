@@ -58,7 +58,8 @@ pub(crate) struct Simulation {
 impl Simulation {
     pub(crate) fn new(options: &SimOptions) -> Self {
         let mut dice = Dice::new(options.seed);
-        let plan = Plan::draw(&mut dice, options.operations);
+        let mut plan = Plan::draw(&mut dice, options.operations);
+        plan.suit(options.sabotage, options.operations);
         let clients = (0..plan.clients).map(|_| Client::new(&plan, &mut dice)).collect();
         let mut crashes = plan.crashes.clone();
         crashes.reverse();

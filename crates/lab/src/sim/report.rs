@@ -190,8 +190,8 @@ impl fmt::Display for SimReport {
         self.fmt_journal(f)?;
         writeln!(
             f,
-            "damage: {} lines, {} corrected, {} fetched again; {} sectors lost in {} lines, {} of them \
-             back from a journal",
+            "damage: {} lines, {} corrected, {} fetched again; {} sectors lost in {} lines, {} of \
+             them back from a journal",
             self.damaged_lines,
             c.corrected_lines,
             c.refetched_lines,

@@ -145,6 +145,8 @@ on_both_engines! {
     a_bad_sector_neither_stops_writers_nor_fills_the_journal,
     a_disk_that_hangs_stops_no_writer_of_another_volume,
     a_journal_full_of_what_a_disk_does_not_take_lets_writes_through,
+    what_a_journal_has_lost_is_brought_to_the_disks_at_once,
+    what_one_device_of_a_journal_has_lost_is_written_anew,
 }
 
 fn every_acknowledged_write_outlives_a_loss_of_power(engine: Engine) {
@@ -582,4 +584,67 @@ fn a_journal_full_of_what_a_disk_does_not_take_lets_writes_through(engine: Engin
     assert!(client.read(32 * MIB, 32 * MIB).unwrap() == vec![2; 32 * MIB as usize]);
     drop(client);
     second.stop();
+}
+
+/// Flips a byte in the first batch.
+fn spoil(journal: &dyn Backend) {
+    let mut block = AlignedBuffer::new(4096);
+    Blocking::new(journal).read(128 << 10, &mut block).unwrap();
+    block[300] ^= 0x10;
+    Blocking::new(journal).write(128 << 10, &block, true).unwrap();
+}
+
+fn what_a_journal_has_lost_is_brought_to_the_disks_at_once(engine: Engine) {
+    let (disk, journal) = (memory(16 * MIB), memory(JOURNAL_BYTES));
+    let server = start(engine);
+    let opened = open(&server, Arc::clone(&journal) as _);
+    add(&server, Arc::clone(&disk) as _, &opened, Durability::Ack);
+    let written = write_some(&server, 0..50);
+    let patience = crate::common::client::PATIENCE;
+    opened.look_now();
+    crate::common::wait_until("the log is read", patience, || opened.status().patrol.walks == 1);
+    let patrol = opened.status().patrol;
+    assert!(patrol.damaged == 0 && patrol.read_bytes > 50 * 4096, "{patrol:?}");
+    spoil(&*journal);
+    opened.look_now();
+    crate::common::wait_until("the damage is found", patience, || {
+        opened.status().patrol.damaged == 1
+    });
+    crate::common::wait_until("the disk has everything", patience, || {
+        opened.status().usage.used_bytes == 0
+    });
+    for (&offset, bytes) in &written {
+        assert_eq!(&read_backend(&*disk, offset, 4096), bytes);
+    }
+    // The log begins behind it now: whoever starts over finds nothing wrong.
+    write_some(&server, 50..60);
+    opened.look_now();
+    let walks = opened.status().patrol.walks;
+    crate::common::wait_until("it is read again", patience, || {
+        opened.status().patrol.walks > walks
+    });
+    assert_eq!(opened.status().patrol.damaged, 1);
+    let second = start(engine);
+    open(&second, copy(&*journal));
+    second.stop();
+    server.stop();
+}
+
+fn what_one_device_of_a_journal_has_lost_is_written_anew(engine: Engine) {
+    let (disk, one, other) = (memory(16 * MIB), memory(JOURNAL_BYTES), memory(JOURNAL_BYTES));
+    let server = start(engine);
+    let settings = JournalSettings {
+        mirror: Some(Ok(Arc::clone(&other) as _)),
+        ..journal_settings(Arc::clone(&one) as _)
+    };
+    let opened = server.runtime.open_journal(settings).unwrap();
+    add(&server, Arc::clone(&disk) as _, &opened, Durability::Ack);
+    write_some(&server, 0..50);
+    spoil(&*other);
+    opened.look_now();
+    let patience = crate::common::client::PATIENCE;
+    crate::common::wait_until("it is healed", patience, || opened.status().patrol.healed == 1);
+    assert_eq!(opened.status().patrol.damaged, 1);
+    assert_eq!(read_backend(&*one, 128 << 10, MIB), read_backend(&*other, 128 << 10, MIB));
+    server.stop();
 }
