@@ -123,9 +123,15 @@ fn power(power: &PowerStatus) -> String {
             percent(supply.load_percent),
         ]);
     }
+    let notes = power.supplies.iter().flat_map(|supply| {
+        let test = supply.battery_test.as_ref().map(|test| format!("last battery test: {test}"));
+        let notes = [test, supply.battery_ages.clone()];
+        notes.into_iter().flatten().map(|note| format!("{}: {note}\n", supply.name))
+    });
     format!(
-        "\n{}\npower: {}\n{} dirty under supplies, {} may be; {}\n",
+        "\n{}\n{}power: {}\n{} dirty under supplies, {} may be; {}\n",
         lines(table, &[0, 1, 2]),
+        notes.collect::<String>(),
         power.reason,
         bytes(power.dirty_bytes),
         bytes(power.dirty_bytes_max),
@@ -323,6 +329,7 @@ mod tests {
             status: Some("OL CHRG".into()),
             charge_percent: Some(97.6),
             runtime_seconds: Some(1800),
+            battery_ages: Some("battery ages: 640 s now, 900 s when first seen".into()),
             ..SupplyStatus::default()
         };
         let text = power(&PowerStatus {
@@ -337,6 +344,7 @@ mod tests {
             text,
             "\nSUPPLY  SAYS     VERDICT  CHARGE  RUNTIME  LOAD\n\
              lab     OL CHRG  safe       98 %   1800 s     -\n\n\
+             lab: battery ages: 640 s now, 900 s when first seen\n\
              power: write-back is allowed\n\
              1.0 MiB dirty under supplies, 4.0 GiB may be; \
              if mains failed now: dump 7 s, battery 640 s\n"

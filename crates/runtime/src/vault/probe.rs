@@ -1,9 +1,10 @@
 //! The patrol over a vault: whether its device would take a dump if power failed now.
 //!
 //! Once a minute, while it is empty, its superblocks are read, and a stretch of its free space;
-//! every tenth time a small dump is written and read back as well. A device that fails, or that does
-//! not answer, is not reckoned with from that moment, so that write-back under supplies ends before
-//! power does. It is tried again every few seconds then, measured when it answers, and counts again.
+//! every tenth time a small dump is written and read back as well. A device that fails, or that
+//! does not answer, is not reckoned with from that moment, so that write-back under supplies ends
+//! before power does. It is tried again every few seconds then, and counts again when it answers
+//! and was measured.
 
 use super::measure::Pattern;
 use super::save::Saver;
