@@ -94,7 +94,8 @@ impl Config {
         let ups = UpsSettings::checked(settings.ups)?;
         check_vault(settings.vault.as_deref(), &settings.volumes)?;
         check_volumes(&settings.volumes, &tls)?;
-        settings.volumes.iter().try_for_each(|volume| volume.check_ups(&ups))?;
+        let has_vault = settings.vault.is_some();
+        settings.volumes.iter().try_for_each(|volume| volume.check_ups(&ups, has_vault))?;
         Ok(Self {
             memory: settings.memory.unwrap_or_default(),
             nbd,

@@ -71,6 +71,25 @@ fn a_vault_is_nothing_else() {
 }
 
 #[test]
+fn a_supply_alone_is_refused_without_a_vault_in_file_and_options() {
+    let directory = tempfile::tempdir().unwrap();
+    let file = directory.path().join("forebay.toml");
+    let text = "ups = 'nas'\n[[volume]]\nname = 'a'\nbacking = '/a'\nprotection = 'ups'\n";
+    fs::write(&file, text).unwrap();
+    let from_file =
+        Source { file: Some(file), options: options(&[]), state_default: Some("/s".into()) };
+    let mut from_options = options(&["a=/a,protection=ups"]);
+    from_options.ups.supplies = vec!["nas".parse().unwrap()];
+    for source in [from_file, Source { options: from_options, file: None, ..Default::default() }] {
+        let mut source = Source { state_default: Some("/s".into()), ..source };
+        let error = source.load().unwrap_err().to_string();
+        assert!(error.starts_with("volume 'a': protection=ups, but there is no vault"), "{error}");
+        source.options.vault = Some("/v".into());
+        source.load().unwrap();
+    }
+}
+
+#[test]
 fn a_file_that_cannot_be_read_is_named() {
     let source = Source { file: Some("/nowhere/f.toml".into()), ..Source::default() };
     let error = source.load().unwrap_err();

@@ -21,3 +21,4 @@ mod power_cut;
 mod process;
 mod rescue;
 mod stopping;
+mod vault;
