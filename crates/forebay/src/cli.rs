@@ -132,6 +132,11 @@ pub(crate) struct ServeArguments {
     #[arg(long = "accept-changed-disk", value_name = "VOLUME")]
     pub(crate) accepted_disks: Vec<String>,
 
+    /// Serve this volume although the vault that may hold its newest data is not there, and give
+    /// up what is in it; may be given several times
+    #[arg(long = "accept-lost-vault", value_name = "VOLUME")]
+    pub(crate) accepted_vaults: Vec<String>,
+
     /// Threads of the data path: a number or auto [default: auto]
     #[arg(long, value_name = "N")]
     workers: Option<Workers>,

@@ -85,12 +85,36 @@ pub(crate) fn put(path: &Path, reason: &str, volumes: &[String]) -> io::Result<(
         names.iter().for_each(|name| text += &format!("volume {name}\n"));
         text += &format!("volumes {}\n", names.len());
     }
-    // Beside, and then in its place: half a mark would be about volumes that it is not about.
-    let beside = path.with_extension("failed.new");
+    replace(path, &text)
+}
+
+/// Writes a file whole, and makes it durable together with its name: beside, and then in its
+/// place, as half a record would be about volumes that it is not about.
+///
+/// # Errors
+/// When the directory can't be written.
+pub(crate) fn replace(path: &Path, text: &str) -> io::Result<()> {
+    let mut beside = path.as_os_str().to_owned();
+    beside.push(".new");
     let mut file = File::create(&beside)?;
     file.write_all(text.as_bytes())?;
     file.sync_all()?;
     std::fs::rename(&beside, path)?;
+    sync_directory(path)
+}
+
+/// Takes a file away, durably, if it is there.
+///
+/// # Errors
+/// When the directory can't be written.
+pub(crate) fn take_away(path: &Path) -> io::Result<()> {
+    match std::fs::remove_file(path) {
+        Err(error) if error.kind() != ErrorKind::NotFound => Err(error),
+        _ => sync_directory(path),
+    }
+}
+
+fn sync_directory(path: &Path) -> io::Result<()> {
     match path.parent() {
         Some(directory) => File::open(directory)?.sync_all(),
         None => Ok(()),

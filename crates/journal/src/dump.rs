@@ -88,6 +88,13 @@ impl Dump {
         }
     }
 
+    /// The dump into the vault with this number. Zero is none.
+    #[must_use]
+    pub fn in_vault(mut self, number: u64) -> Self {
+        self.superblock.members = Members { own: number, current: [number, 0] };
+        self
+    }
+
     /// The superblock as it is now.
     pub const fn superblock(&self) -> &Superblock {
         &self.superblock

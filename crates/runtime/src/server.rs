@@ -15,7 +15,9 @@ use crate::power::PowerUse;
 use crate::reactor::{EpollReactor, Reactor, UringReactor};
 use crate::shared::{FlushGate, Inbox, JournalUse, Message, Reads, Shared, Volume, lock};
 use crate::stats::WorkerStats;
-use crate::vault::{Vault, VaultError, VaultSettings, VolumeVault, vault_bytes_for};
+use crate::vault::{
+    NoRecord, Vault, VaultError, VaultRecord, VaultSettings, VolumeVault, vault_bytes_for,
+};
 use crate::worker::{Tasks, Worker};
 use forebay_backend::Backend;
 use forebay_ecc::Code;
@@ -197,6 +199,17 @@ pub enum VolumeError {
     /// The vault can't serve it.
     #[error(transparent)]
     Vault(#[from] VaultError),
+    /// Which vaults hold nothing more of it can't be put on record.
+    #[error(
+        "volume '{name}': that it is served without a vault it relied on can't be put on record \
+         in the state directory: {error}; make room in it"
+    )]
+    VaultRecord {
+        /// The volume.
+        name: String,
+        /// Why not.
+        error: String,
+    },
     /// It is on its way out already.
     #[error("volume '{0}' is being removed already; wait for that")]
     Leaving(String),
@@ -253,6 +266,7 @@ pub struct Runtime {
     pub(crate) plan: MemoryPlan,
     pub(crate) journals: Mutex<Vec<Arc<Journal>>>,
     vault: Mutex<Option<Arc<Vault>>>,
+    vault_record: Mutex<Arc<dyn VaultRecord>>,
 }
 
 impl Runtime {
@@ -326,6 +340,7 @@ impl Runtime {
             plan,
             journals: Mutex::default(),
             vault: Mutex::default(),
+            vault_record: Mutex::new(Arc::new(NoRecord)),
         })
     }
 
@@ -385,9 +400,19 @@ impl Runtime {
     /// When it can't be used, or is too small for what can be dirty.
     pub fn open_vault(&self, settings: VaultSettings) -> Result<Arc<Vault>, VaultError> {
         let needed_bytes = vault_bytes_for(self.dirty_bytes_max());
-        let vault = Vault::open(settings, &self.shared, needed_bytes)?;
+        let vault = Vault::open(settings, &self.shared, self.vault_record(), needed_bytes)?;
         *lock(&self.vault) = Some(Arc::clone(&vault));
         Ok(vault)
+    }
+
+    /// Says where it is on record which volumes rely on which vaults. To be called before a vault
+    /// is opened or a volume added; nothing is on record without.
+    pub fn keep_vault_record(&self, record: Arc<dyn VaultRecord>) {
+        *lock(&self.vault_record) = record;
+    }
+
+    pub(crate) fn vault_record(&self) -> Arc<dyn VaultRecord> {
+        Arc::clone(&lock(&self.vault_record))
     }
 
     /// The vault, if one was opened.
@@ -412,6 +437,7 @@ impl Runtime {
     pub(crate) fn add_hidden(&self, settings: VolumeSettings) -> Result<Arc<Volume>, VolumeError> {
         let _changing = self.changes.lock().unwrap_or_else(PoisonError::into_inner);
         let beginning = self.beginning_of(&settings);
+        self.check_missing_vault(&settings, beginning)?;
         let id = self.free_id(&settings)?;
         let description = settings.backend.description();
         let mut export = ExportInfo::new(id, settings.name, description.size_bytes);
@@ -465,8 +491,10 @@ impl Runtime {
         self.bring_back(&volume, beginning)?;
         if let Some(used) = &settings.vault {
             self.load(&volume, used)?;
-            used.vault.attach(&volume, size, used.identity)?;
+            used.vault.attach(&volume, size, used.identity, mode)?;
         }
+        // What other vaults hold of it is void before anybody writes.
+        self.supersede_vaults(&volume.name)?;
         Ok(volume)
     }
 
@@ -536,6 +564,9 @@ impl Runtime {
         let volume = self.named(name)?;
         if !change.read_only && volume.backend.description().read_only {
             return Err(VolumeError::BackingReadOnly(name.to_owned()));
+        }
+        if let Some(vault) = &volume.vault {
+            vault.rely(volume.id, change.mode)?;
         }
         volume.prefetch.store(change.prefetch, Ordering::Relaxed);
         volume.read_only.store(change.read_only, Ordering::Relaxed);

@@ -1,5 +1,8 @@
 //! Starts of the built program with a vault, without it, and with another one.
 
+use crate::common::client::PATIENCE;
+use crate::common::wait_until;
+use crate::power::{Feed, House, assert_all, content, lines, write_all};
 use crate::process::Daemon;
 use std::path::Path;
 use std::process::Command;
@@ -38,4 +41,106 @@ fn a_volume_under_a_supply_alone_is_not_added_without_a_vault() {
         assert!(said.contains(part), "{said}");
     }
     daemon.stop();
+}
+
+/// Slow enough that hardly anything reaches it between a power failure and the end.
+fn slow_house() -> House {
+    House::new("delay(write=400ms):", |path| format!("lab=file:{}", path.join("supply").display()))
+}
+
+/// Acknowledges what only a dump keeps, has the power fail, and the server end.
+fn fail_power(house: &House) -> Feed {
+    let feed = Feed::start(house.path("supply"));
+    let daemon = house.start();
+    house.wait_for_power("write-back begins", |power| power.write_back_allowed);
+    let mut client = daemon.client("disk");
+    write_all(&mut client);
+    feed.say("OB DISCHRG LB");
+    wait_until("the vault has it", PATIENCE, || {
+        let dump = house.status().vault.unwrap().last_dump;
+        dump.is_some_and(|dump| dump.verified)
+    });
+    drop(client);
+    daemon.kill();
+    let missing = lines().filter(|&line| house.on_disk(line) != content(line)).count();
+    assert!(missing > 10, "the disk lacks only {missing} lines");
+    feed.say("OL");
+    feed
+}
+
+/// The disk under another protection.
+fn bare(house: &House) -> String {
+    let (backing, _) = house.volume.split_once(",mode").unwrap();
+    format!("{backing},mode=write-back,protection=none,accept-loss=yes")
+}
+
+/// A start that is expected to fail, and what it says.
+fn refused(house: &House, volume: &str, more: &[&str]) -> String {
+    let socket = format!("unix:{}", house.path("refused.sock").display());
+    let fixed = ["serve", "--io", "epoll", "--memory", "96MiB", "--nbd", &socket, "--volume"];
+    let (code, said) = ran(&house.path(""), &[&fixed, &[volume][..], more].concat());
+    assert_eq!(code, Some(1), "{said}");
+    said
+}
+
+fn start_bare(house: &House, more: &[&str]) -> Daemon {
+    let _ = std::fs::remove_file(house.path("nbd.sock"));
+    Daemon::start_with(&house.path(""), "auto", "96MiB", &[bare(house)], more)
+}
+
+#[test]
+fn a_volume_is_not_served_older_than_what_its_vault_holds() {
+    let house = slow_house();
+    let feed = fail_power(&house);
+    let vault = house.path("vault").display().to_string();
+    let before: Vec<_> = lines().map(|line| house.on_disk(line)).collect();
+    let journal = disk(&house.path(""), "journal");
+    std::fs::File::create(house.path("journal")).unwrap().set_len(40 * MIB).unwrap();
+    let journaled = bare(&house).replace(
+        "protection=none,accept-loss=yes",
+        &format!("protection=journal,journal={journal}"),
+    );
+    let other = house.path("other").display().to_string();
+    for (volume, more) in [
+        (&bare(&house), &[][..]),
+        (&journaled, &[]),
+        (&house.volume, &["--ups", &house.supply, "--vault", &other]),
+    ] {
+        let said = refused(&house, volume, more);
+        for part in ["volume 'disk'", &format!("--vault {vault}"), "--accept-lost-vault disk"] {
+            assert!(said.contains(part), "{part}: {said}");
+        }
+    }
+    // Where it is gone, none is made in its place.
+    std::fs::rename(house.path("vault"), house.path("away")).unwrap();
+    let said = refused(&house, &house.volume, &["--ups", &house.supply, "--vault", &vault]);
+    assert!(said.contains("is not there") && said.contains("data of disk"), "{said}");
+    assert!(!house.path("vault").exists());
+    std::fs::rename(house.path("away"), house.path("vault")).unwrap();
+    assert!(lines().zip(before).all(|(line, bytes)| house.on_disk(line) == bytes));
+
+    let daemon = house.start();
+    assert_all(&mut daemon.client("disk"));
+    daemon.stop();
+    drop(feed);
+    // Stopped in order, it needs no vault.
+    let daemon = start_bare(&house, &[]);
+    assert_all(&mut daemon.client("disk"));
+    daemon.stop();
+}
+
+#[test]
+fn what_a_lost_vault_held_is_given_up_on_the_operators_word_for_good() {
+    let house = slow_house();
+    let _feed = fail_power(&house);
+    let vault = house.path("vault").display().to_string();
+    let daemon = start_bare(&house, &["--accept-lost-vault", "disk"]);
+    let mut client = daemon.client("disk");
+    client.write(0, &content(99)).unwrap();
+    drop(client);
+    daemon.kill();
+    // The word was for once, and is not needed twice.
+    start_bare(&house, &[]).stop();
+    let said = refused(&house, &house.volume, &["--ups", &house.supply, "--vault", &vault]);
+    assert!(said.contains("its disk is newer") && said.contains("rescue discard"), "{said}");
 }

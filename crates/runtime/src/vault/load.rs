@@ -80,7 +80,13 @@ impl Vault {
     ) -> Result<(), VaultError> {
         let state = self.state();
         let Some(found) = &state.found else { return Ok(()) };
+        let number = found.superblock.members.own;
         for entry in found.superblock.volumes.iter().filter(|entry| entry.name == volume) {
+            if self.record.is_superseded(number, volume).map_err(|e| self.unrecorded(volume, &e))? {
+                let (name, volume) = (self.name.clone(), volume.to_owned());
+                let bytes = bytes_of(found, entry.number);
+                return Err(VaultError::Superseded { name, volume, bytes });
+            }
             let (name, volume) = (self.name.clone(), volume.to_owned());
             if (entry.identity, entry.size_bytes) != (used.identity, size_bytes) {
                 let bytes = bytes_of(found, entry.number);
