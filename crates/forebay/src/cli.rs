@@ -54,7 +54,7 @@ pub(crate) enum Command {
     /// Replay traces and run simulations
     #[command(subcommand)]
     Lab(LabCommand),
-    /// Look into a journal, and bring what it holds to a disk, while no forebay has them
+    /// Look into a journal or a vault, and bring what it holds to a disk, while no forebay has them
     #[command(subcommand)]
     Rescue(RescueCommand),
 }

@@ -40,6 +40,11 @@ pub(crate) fn path_of(state_dir: &Path, journal: &str) -> PathBuf {
     state_dir.join(format!("journal-{journal}.failed"))
 }
 
+/// Where the end of the dump with this identity is on record, as its vault could not be emptied.
+pub(crate) fn void_path_of(state_dir: &Path, dump: &str) -> PathBuf {
+    state_dir.join(format!("vault-{dump}.void"))
+}
+
 /// Reads a mark; `None` where there is none.
 ///
 /// # Errors

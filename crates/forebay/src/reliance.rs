@@ -86,13 +86,52 @@ impl Reliance {
         marks::replace(path, &text)
     }
 
-    /// Whether what the vault with this number holds of a volume is older than the volume's disk.
+    /// The volumes whose disks are newer than what the vault with this number holds of them.
     ///
     /// # Errors
     /// When the record is there and can't be read.
-    pub(crate) fn voids(state_dir: &Path, vault: u64, volume: &str) -> io::Result<bool> {
-        let reliance = Self::read(&path_of(state_dir, vault))?;
-        Ok(reliance.void.iter().any(|name| name == volume))
+    pub(crate) fn void_in(state_dir: &Path, vault: u64) -> io::Result<Vec<String>> {
+        Ok(Self::read(&path_of(state_dir, vault))?.void)
+    }
+
+    /// The name of the vault, other than one with this number, in which the newest of a volume may
+    /// be. A record that can't be read is about every volume.
+    pub(crate) fn elsewhere(state_dir: &Path, volume: &str, open: Option<u64>) -> Option<String> {
+        let others = Self::all(state_dir).into_iter().filter(|(path, _)| number_of(path) != open);
+        let mut names = others.filter_map(|(path, record)| match record {
+            Ok(record) => record.relies.iter().any(|name| name == volume).then_some(record.vault),
+            Err(error) => {
+                tracing::error!("{error}");
+                Some(format!("unknown, as {} can't be read", path.display()))
+            }
+        });
+        names.next()
+    }
+
+    /// A volume does not rely on a vault any more.
+    ///
+    /// # Errors
+    /// When that can't be made durable.
+    pub(crate) fn release(state_dir: &Path, vault: u64, volume: &str) -> io::Result<()> {
+        Self::change(state_dir, vault, |record| {
+            without(&mut record.relies, volume);
+        })
+    }
+
+    fn all(state_dir: &Path) -> Vec<(PathBuf, io::Result<Self>)> {
+        let Ok(entries) = std::fs::read_dir(state_dir) else { return Vec::new() };
+        let paths = entries.flatten().map(|entry| entry.path());
+        let mut paths: Vec<_> = paths.filter(|path| number_of(path).is_some()).collect();
+        paths.sort();
+        paths.into_iter().map(|path| (path.clone(), Self::read(&path))).collect()
+    }
+
+    fn change(state_dir: &Path, vault: u64, change: impl FnOnce(&mut Self)) -> io::Result<()> {
+        let path = path_of(state_dir, vault);
+        let before = Self::read(&path)?;
+        let mut after = before.clone();
+        change(&mut after);
+        if after == before { Ok(()) } else { after.write(&path) }
     }
 }
 
@@ -131,27 +170,12 @@ impl Reliances {
     /// The volumes that rely on a vault of this name, whichever it is, and are not given up: where
     /// nothing is there by that name, none may be made.
     pub(crate) fn relying_on(&self, vault: &str) -> Vec<String> {
-        let records = self.records().into_iter().filter_map(|(_, record)| record.ok());
+        let records =
+            Reliance::all(&self.state_dir).into_iter().filter_map(|(_, record)| record.ok());
         let mut names: Vec<String> =
             records.filter(|record| record.vault == vault).flat_map(|r| r.relies).collect();
         names.retain(|name| !self.given_up.contains(name));
         names
-    }
-
-    fn records(&self) -> Vec<(PathBuf, io::Result<Reliance>)> {
-        let Ok(entries) = std::fs::read_dir(&self.state_dir) else { return Vec::new() };
-        let paths = entries.flatten().map(|entry| entry.path());
-        let mut paths: Vec<_> = paths.filter(|path| number_of(path).is_some()).collect();
-        paths.sort();
-        paths.into_iter().map(|path| (path.clone(), Reliance::read(&path))).collect()
-    }
-
-    fn change(&self, vault: u64, change: impl FnOnce(&mut Reliance)) -> io::Result<()> {
-        let path = path_of(&self.state_dir, vault);
-        let before = Reliance::read(&path)?;
-        let mut after = before.clone();
-        change(&mut after);
-        if after == before { Ok(()) } else { after.write(&path) }
     }
 }
 
@@ -163,16 +187,9 @@ fn without(names: &mut Vec<String>, name: &str) -> bool {
 
 impl VaultRecord for Reliances {
     fn elsewhere(&self, volume: &str, open: Option<u64>) -> Option<MissingVault> {
-        let others = self.records().into_iter().filter(|(path, _)| number_of(path) != open);
-        let name = others.filter_map(|(path, record)| match record {
-            Ok(record) => record.relies.iter().any(|name| name == volume).then_some(record.vault),
-            Err(error) => {
-                tracing::error!("{error}");
-                Some(format!("unknown, as {} can't be read", path.display()))
-            }
-        });
+        let name = Reliance::elsewhere(&self.state_dir, volume, open)?;
         let is_given_up = self.given_up.iter().any(|name| name == volume);
-        name.last().map(|name| MissingVault { name, is_given_up })
+        Some(MissingVault { name, is_given_up })
     }
 
     fn rely(&self, vault: u64, volume: &str, has_journal: bool) -> io::Result<()> {
@@ -182,7 +199,7 @@ impl VaultRecord for Reliances {
             waiting.push((vault, volume.to_owned()));
         }
         drop(waiting);
-        self.change(vault, |record| {
+        Reliance::change(&self.state_dir, vault, |record| {
             record.vault.clone_from(&self.vault);
             without(&mut record.void, volume);
             if !has_journal && !record.relies.iter().any(|name| name == volume) {
@@ -195,15 +212,14 @@ impl VaultRecord for Reliances {
         let mut waiting = self.waiting.lock().unwrap_or_else(PoisonError::into_inner);
         waiting.retain(|(_, name)| name != volume);
         drop(waiting);
-        self.change(vault, |record| {
-            without(&mut record.relies, volume);
-        })
+        Reliance::release(&self.state_dir, vault, volume)
     }
 
     fn supersede(&self, volume: &str, open: Option<u64>) -> io::Result<()> {
-        let others = self.records().into_iter().filter_map(|(path, _)| number_of(&path));
+        let records = Reliance::all(&self.state_dir).into_iter();
+        let others = records.filter_map(|(path, _)| number_of(&path));
         others.filter(|&vault| Some(vault) != open).try_for_each(|vault| {
-            self.change(vault, |record| {
+            Reliance::change(&self.state_dir, vault, |record| {
                 if without(&mut record.relies, volume) {
                     record.void.push(volume.to_owned());
                 }
@@ -212,7 +228,7 @@ impl VaultRecord for Reliances {
     }
 
     fn is_superseded(&self, vault: u64, volume: &str) -> io::Result<bool> {
-        Reliance::voids(&self.state_dir, vault, volume)
+        Ok(Reliance::void_in(&self.state_dir, vault)?.iter().any(|name| name == volume))
     }
 }
 

@@ -21,6 +21,7 @@ use forebay_types::Size;
 use journals::Journals;
 pub(crate) use journals::identity;
 use manager::Daemon;
+pub(crate) use members::Members;
 use rustix::process::{Resource, Rlimit, getrlimit, setrlimit};
 use std::os::fd::OwnedFd;
 use std::process::ExitCode;

@@ -60,9 +60,9 @@ pub(super) fn open(
     let (theirs, ours) = (state_dir.to_owned(), state_dir.to_owned());
     let settings = VaultSettings {
         backend,
-        is_void: Box::new(move |id| mark_of(&ours, &id.to_string()).exists()),
+        is_void: Box::new(move |id| marks::void_path_of(&ours, &id.to_string()).exists()),
         on_void: Box::new(move |id, error| {
-            marks::put(&mark_of(&theirs, &id.to_string()), &error.to_string(), &[])
+            marks::put(&marks::void_path_of(&theirs, &id.to_string()), &error.to_string(), &[])
         }),
     };
     let vault = runtime.open_vault(settings)?;
@@ -74,10 +74,6 @@ pub(super) fn open(
         tracing::error!("vault {name} does not hold everything that was dirty when power failed");
     }
     Ok(vault)
-}
-
-fn mark_of(state_dir: &Path, id: &str) -> PathBuf {
-    state_dir.join(format!("vault-{id}.void"))
 }
 
 /// Makes the file where there is nothing in a directory that is there, and reserves its room.

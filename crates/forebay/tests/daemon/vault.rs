@@ -136,11 +136,67 @@ fn what_a_lost_vault_held_is_given_up_on_the_operators_word_for_good() {
     let vault = house.path("vault").display().to_string();
     let daemon = start_bare(&house, &["--accept-lost-vault", "disk"]);
     let mut client = daemon.client("disk");
-    client.write(0, &content(99)).unwrap();
+    client.write_fua(0, &content(99)).unwrap();
     drop(client);
     daemon.kill();
     // The word was for once, and is not needed twice.
     start_bare(&house, &[]).stop();
     let said = refused(&house, &house.volume, &["--ups", &house.supply, "--vault", &vault]);
     assert!(said.contains("its disk is newer") && said.contains("rescue discard"), "{said}");
+    let to = house.path("disk.img").display().to_string();
+    let (code, said) =
+        ran(&house.path(""), &["rescue", "apply", &vault, "--volume", "disk", "--to", &to]);
+    assert!(code == Some(1) && said.contains("older than the disk"), "{said}");
+    let discard = ["rescue", "discard", &vault, "--volume", "disk", "--yes"];
+    assert_eq!(ran(&house.path(""), &discard).0, Some(0));
+    let daemon = house.start();
+    assert_eq!(daemon.client("disk").read(0, 4096).unwrap(), content(99));
+    daemon.stop();
+}
+
+#[test]
+fn what_a_vault_holds_is_brought_to_its_disk_and_marked_as_done() {
+    let house = slow_house();
+    let _feed = fail_power(&house);
+    let vault = house.path("vault").display().to_string();
+    let rescue = |arguments: &[&str]| ran(&house.path(""), &[&["rescue"], arguments].concat());
+    let (code, said) = rescue(&["list", &vault, "--json"]);
+    assert_eq!(code, Some(0), "{said}");
+    let list: serde_json::Value = serde_json::from_str(&said).unwrap();
+    assert_eq!((&list["kind"], &list["state"]), (&"vault".into(), &"whole".into()), "{list}");
+    assert_eq!(list["volumes"][0]["held_bytes"], 60 * 4096, "{list}");
+    let (_, said) = rescue(&["list", &vault]);
+    assert!(said.contains(": vault ") && said.contains("sealed"), "{said}");
+    assert_eq!(rescue(&["verify", &vault]).0, Some(0));
+
+    // A wrong bit in what was written first.
+    let whole = std::fs::read(&vault).unwrap();
+    let mut damaged = whole.clone();
+    damaged[(128 << 10) + 4096] ^= 1;
+    std::fs::write(&vault, &damaged).unwrap();
+    let (code, said) = rescue(&["verify", &vault]);
+    assert!(code == Some(1) && said.contains("DAMAGED"), "{said}");
+    let to = house.path("disk.img").display().to_string();
+    let apply = ["apply", &vault, "--volume", "disk", "--to", &to, "--force"];
+    let (code, said) = rescue(&apply);
+    assert!(code == Some(1) && said.contains("--accept-loss"), "{said}");
+    std::fs::write(&vault, &whole).unwrap();
+
+    // The disk has other words here than when it was served.
+    let (code, said) = rescue(&apply[..6]);
+    assert!(code == Some(1) && said.contains("--force"), "{said}");
+    assert!(std::fs::read(&vault).unwrap() == whole, "nothing is marked as done");
+    let (code, said) = rescue(&apply);
+    assert_eq!(code, Some(0), "{said}");
+    assert!(lines().all(|line| house.on_disk(line) == content(line)));
+    let (_, said) = rescue(&["list", &vault]);
+    assert!(said.contains("applied"), "{said}");
+    // It needs the vault no more, and what was in it is not brought back.
+    let daemon = start_bare(&house, &[]);
+    daemon.client("disk").write(0, &content(99)).unwrap();
+    daemon.stop();
+    let daemon = house.start();
+    assert_eq!(daemon.client("disk").read(0, 4096).unwrap(), content(99));
+    assert!(house.status().vault.unwrap().held.is_empty());
+    daemon.stop();
 }
