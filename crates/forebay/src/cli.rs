@@ -127,8 +127,8 @@ pub(crate) struct ServeArguments {
     #[command(flatten)]
     state: StateArguments,
 
-    /// Serve this volume although its disk is not known to be the one that its journal holds writes
-    /// for, and write them there; may be given several times
+    /// Serve this volume although its disk is not known to be the one that journal, vault or pool
+    /// hold writes for, and write them there; may be given several times
     #[arg(long = "accept-changed-disk", value_name = "VOLUME")]
     pub(crate) accepted_disks: Vec<String>,
 

@@ -22,6 +22,8 @@ use crate::worker::{Tasks, Worker};
 use forebay_backend::Backend;
 use forebay_ecc::Code;
 use forebay_engine::{Protection, ShardConfig};
+use forebay_journal::decision::{PoolState, VaultState};
+use forebay_journal::identity::Evidence;
 use forebay_nbd::{ExportInfo, Exports};
 use forebay_policy::PolicyKind;
 use forebay_types::limits::{VOLUME_NAME_BYTES_MAX, VOLUMES_MAX};
@@ -30,7 +32,7 @@ use forebay_volume::{PowerGate, Streams};
 use std::io;
 use std::os::fd::{OwnedFd, RawFd};
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
-use std::sync::{Arc, Mutex, PoisonError, RwLock, mpsc};
+use std::sync::{Arc, Mutex, OnceLock, PoisonError, RwLock, mpsc};
 use std::thread::JoinHandle;
 use std::time::Instant;
 
@@ -160,6 +162,23 @@ pub enum VolumeError {
         /// What is held.
         dirty_bytes: u64,
     },
+    /// Its disk was changed while nobody served it, and the pool holds writes for it.
+    #[error(
+        "the pool holds {dirty_bytes} bytes of volume '{name}', and {disk} is not their disk as it \
+         was left ({evidence}): they are kept, and the volume is not served; put the disk back as \
+         it was, or, if this is the one to go on with, start once with --accept-changed-disk \
+         {name}"
+    )]
+    ChangedDisk {
+        /// The volume.
+        name: String,
+        /// The disk.
+        disk: String,
+        /// What is held.
+        dirty_bytes: u64,
+        /// What the disk says of itself.
+        evidence: Evidence,
+    },
     /// A stop would lose what was found of it.
     #[error(
         "the pool holds {dirty_bytes} bytes of volume '{name}' that its disk does not have, and \
@@ -240,6 +259,9 @@ pub struct VolumeSettings {
     pub ups: bool,
     /// The vault that takes what is dirty of it when the battery runs low, if any.
     pub vault: Option<VolumeVault>,
+    /// The operator says that the disk is the one, whatever it looks like, to the pool of the
+    /// process before and to the vault.
+    pub accept_disk: bool,
 }
 
 /// What of a volume can be changed while it is served.
@@ -425,6 +447,7 @@ impl Runtime {
     /// # Errors
     /// When its name or its disk is in use, or there are too many.
     pub fn add_volume(&self, settings: VolumeSettings) -> Result<VolumeId, VolumeError> {
+        self.compare_pool(&settings)?;
         if self.beginning_of(&settings) == Beginning::Settle {
             self.settle_first(&settings)?;
         }
@@ -439,6 +462,7 @@ impl Runtime {
         let beginning = self.beginning_of(&settings);
         self.check_missing_vault(&settings, beginning)?;
         let id = self.free_id(&settings)?;
+        let elsewhere = self.elsewhere(&settings, beginning)?;
         let description = settings.backend.description();
         let mut export = ExportInfo::new(id, settings.name, description.size_bytes);
         export.description = settings.description;
@@ -451,10 +475,8 @@ impl Runtime {
         export.tls_only = settings.tls_only;
         let (size, mode) = (description.size_bytes, settings.mode);
         let streams = Streams::new(size, self.shared.pool.data_bytes());
-        if let Some(used) = &settings.vault {
-            used.vault.check(&export.name, size, used)?;
-        }
-        let journal = attach(id, &export.name, &settings.backend, settings.journal)?;
+        let named = (id, &export.name[..]);
+        let journal = attach(named, &settings.backend, settings.journal, elsewhere)?;
         let protection = match journal {
             Some(_) => Protection::Journal,
             None if settings.ups => Protection::Power,
@@ -472,6 +494,7 @@ impl Runtime {
             journal,
             power: PowerUse::new(settings.ups),
             vault: settings.vault.as_ref().map(|used| Arc::clone(&used.vault)),
+            samples: OnceLock::new(),
             reads: Reads::default(),
             inside_flushes: AtomicU64::new(0),
             inquiries: Inquiries::default(),
@@ -628,15 +651,15 @@ impl Runtime {
 
 /// Has the journal of a volume, if there is one, know it.
 fn attach(
-    id: VolumeId,
-    name: &str,
+    (id, name): (VolumeId, &str),
     disk: &Arc<dyn Backend>,
     journal: Option<VolumeJournal>,
+    (pool, vault): (PoolState, VaultState),
 ) -> Result<Option<JournalUse>, JournalError> {
     let Some(VolumeJournal { journal, durability, identity, accept_disk }) = journal else {
         return Ok(None);
     };
-    let attachment = Attachment { name, id, identity, durability, disk, accept_disk };
+    let attachment = Attachment { name, id, identity, durability, disk, accept_disk, pool, vault };
     let number = journal.attach(&attachment)?;
     Ok(Some(JournalUse { journal, number, durability }))
 }

@@ -9,7 +9,36 @@ use forebay_journal::decision::{
     Decision, DiskIdentity, Inputs, JournalState, PoolState, Refusal, VaultState, decide,
 };
 
+/// Whether the pool has what the last server of a volume had.
+const fn pool_state(beginning: Beginning) -> PoolState {
+    match beginning {
+        Beginning::Fresh | Beginning::Restore => PoolState::New,
+        Beginning::Keep | Beginning::Record | Beginning::Settle => PoolState::Adopted,
+    }
+}
+
 impl Runtime {
+    /// What beside a journal holds something of a volume that is being added, and may be used.
+    ///
+    /// # Errors
+    /// It may not, or something is lost.
+    pub(crate) fn elsewhere(
+        &self,
+        settings: &VolumeSettings,
+        beginning: Beginning,
+    ) -> Result<(PoolState, VaultState), VolumeError> {
+        let pool = pool_state(beginning);
+        let vault = match &settings.vault {
+            None => VaultState::None,
+            Some(used) => {
+                let accept_disk = settings.accept_disk;
+                let disk = &*settings.backend;
+                used.vault.check(&settings.name, disk, used, pool, accept_disk)?
+            }
+        };
+        Ok((pool, vault))
+    }
+
     /// Refuses a volume whose newest data may be in a vault that is not there, unless the pool has
     /// it or the operator says that it is lost.
     pub(crate) fn check_missing_vault(
@@ -21,12 +50,12 @@ impl Runtime {
         let Some(missing) = self.vault_record().elsewhere(&settings.name, open) else {
             return Ok(());
         };
-        let is_in_pool = !matches!(beginning, Beginning::Fresh | Beginning::Restore);
+        let pool = pool_state(beginning);
         let decision = decide(Inputs {
             // What a journal has makes up for no vault: see the rules.
             journal: JournalState::None,
             each_write: false,
-            pool: if is_in_pool { PoolState::Adopted } else { PoolState::New },
+            pool,
             vault: VaultState::Missing,
             disk: DiskIdentity::Same,
             clean_mark: false,
@@ -38,7 +67,7 @@ impl Runtime {
             Decision::Refuse(Refusal::VaultMissing) => {
                 Err(VaultError::Missing { name: missing.name, volume: name.clone() }.into())
             }
-            _ if is_in_pool => Ok(()),
+            _ if pool == PoolState::Adopted => Ok(()),
             _ => {
                 tracing::error!(
                     "what vault {} holds of volume '{name}' is given up, on the operator's word",

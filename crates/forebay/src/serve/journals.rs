@@ -89,6 +89,11 @@ impl Journals {
         Self { state_dir, planned, accepted_disks, reliances, open: Mutex::default() }
     }
 
+    /// Whether the operator says that the disk of a volume is the right one.
+    pub(super) fn accepts_disk_of(&self, volume: &str) -> bool {
+        self.accepted_disks.iter().any(|name| name == volume)
+    }
+
     /// The journal that a volume names, opened if it is not yet.
     pub(super) fn of_volume(
         &self,
@@ -116,7 +121,7 @@ impl Journals {
             }
         };
         let identity = identity(&spec.name, &spec.backing);
-        let accept_disk = self.accepted_disks.contains(&spec.name);
+        let accept_disk = self.accepts_disk_of(&spec.name);
         let durability = spec.durability;
         Ok(Some(VolumeJournal { journal, durability, identity, accept_disk }))
     }

@@ -260,6 +260,7 @@ impl Manager for Daemon {
             journal,
             ups: spec.protection.has_ups(),
             vault: vault::of_volume(self.runtime.vault().as_ref(), &spec),
+            accept_disk: self.journals.accepts_disk_of(&spec.name),
         };
         self.runtime.add_volume(settings).map_err(problem)?;
         tracing::info!("volume '{}' of {size} on {}, {}", spec.name, spec.backing, spec.mode);

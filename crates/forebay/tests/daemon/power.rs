@@ -15,7 +15,7 @@ use std::time::{Duration, Instant};
 use tempfile::TempDir;
 
 const MIB: u64 = 1 << 20;
-const SIZE_BYTES: u64 = 64 * MIB;
+pub(crate) const SIZE_BYTES: u64 = 64 * MIB;
 
 /// A supply that exists in a file, which is written anew several times a second.
 pub(crate) struct Feed {

@@ -2,7 +2,7 @@
 
 use crate::common::client::PATIENCE;
 use crate::common::wait_until;
-use crate::power::{Feed, House, assert_all, content, lines, write_all};
+use crate::power::{Feed, House, SIZE_BYTES, assert_all, content, lines, write_all};
 use crate::process::Daemon;
 use std::path::Path;
 use std::process::Command;
@@ -74,6 +74,12 @@ fn bare(house: &House) -> String {
     format!("{backing},mode=write-back,protection=none,accept-loss=yes")
 }
 
+fn put(house: &House, offset: u64, bytes: &[u8]) {
+    use std::os::unix::fs::FileExt;
+    let disk = std::fs::File::options().write(true).open(house.path("disk.img")).unwrap();
+    disk.write_all_at(bytes, offset).unwrap();
+}
+
 /// A start that is expected to fail, and what it says.
 fn refused(house: &House, volume: &str, more: &[&str]) -> String {
     let socket = format!("unix:{}", house.path("refused.sock").display());
@@ -118,6 +124,14 @@ fn a_volume_is_not_served_older_than_what_its_vault_holds() {
     assert!(!house.path("vault").exists());
     std::fs::rename(house.path("away"), house.path("vault")).unwrap();
     assert!(lines().zip(before).all(|(line, bytes)| house.on_disk(line) == bytes));
+    // Nor for a disk that somebody has changed since.
+    let last = SIZE_BYTES - 4096;
+    put(&house, last, &[3; 4096]);
+    let said = refused(&house, &house.volume, &["--ups", &house.supply, "--vault", &vault]);
+    for part in ["samples differ", "--accept-changed-disk disk", "rescue apply"] {
+        assert!(said.contains(part), "{part}: {said}");
+    }
+    put(&house, last, &[0; 4096]);
 
     let daemon = house.start();
     assert_all(&mut daemon.client("disk"));

@@ -2,6 +2,7 @@
 
 use forebay_format::journal::{JournalId, VOLUMES_MAX};
 use forebay_journal::RecoverError;
+use forebay_journal::identity::Evidence;
 use forebay_types::{IoError, Size};
 
 /// Why a vault can't be used.
@@ -55,16 +56,23 @@ pub enum VaultError {
     },
     /// It holds data of this volume's name for another disk.
     #[error(
-        "vault {name} holds {bytes} bytes of a volume '{volume}' with another backing or size; \
-         serve it as it was named then, or, if these writes are not needed, under another name"
+        "vault {name} holds {bytes} bytes of volume '{volume}', and {disk} is not known to be \
+         their disk as it was left ({evidence}): they are kept, and the volume is not served; \
+         serve it from the right disk, or write them to one with `forebay rescue apply`, or give \
+         them up with `forebay rescue discard`, or, if this is the disk, start once with \
+         --accept-changed-disk {volume}"
     )]
     OtherDisk {
         /// The device.
         name: String,
         /// The volume.
         volume: String,
+        /// The disk.
+        disk: String,
         /// What is held.
         bytes: u64,
+        /// What the disk says of itself.
+        evidence: Evidence,
     },
     /// Not all that was dirty is in it.
     #[error(

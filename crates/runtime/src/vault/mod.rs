@@ -35,6 +35,7 @@ pub(crate) use record::NoRecord;
 pub use record::{MissingVault, VaultRecord};
 pub use report::{DumpReport, Measured, VaultPhase, VaultStatus};
 
+use crate::guard::KeptSamples;
 use crate::journal::journal_buffers;
 use crate::shared::{FlushNeed, Shared, Volume, lock};
 use batch::Batch;
@@ -44,6 +45,7 @@ use forebay_format::journal::{
     Geometry, Guard, JOURNAL_BYTES_MIN, JournalId, LOG_OFFSET, Members, SUPERBLOCK_BYTES,
     SuperblockInvalid, VOLUMES_MAX, VolumeEntry,
 };
+use forebay_journal::identity::vault_places;
 use forebay_journal::{Dump, Found, ReadAt, RecoverError, recover_vault};
 use forebay_types::{IoError, IoResult, LINE_BYTES, Mode, VolumeId};
 use save::{Saver, Stop};
@@ -329,7 +331,7 @@ impl Vault {
         begun: Instant,
     ) -> Result<DumpReport, VaultError> {
         let id = fresh_id().map_err(|error| VaultError::io(&self.name, error))?;
-        let (entries, lines) = self.list(volumes);
+        let (entries, lines, ids) = self.list(volumes);
         let dump = Dump::new(id, self.size_bytes, self.geometry, work.sequence, entries)
             .in_vault(self.number);
         let batches = std::mem::take(&mut work.batches);
@@ -341,6 +343,10 @@ impl Vault {
         // From here on nothing changes any more that is not in the vault.
         let disks = self.flush_disks(volumes);
         let sealed = written.and_then(|()| {
+            // Writes were halted before it began: what was let at the disks is known by now.
+            for (number, guard) in self.guards(&ids) {
+                saver.dump.set_guard(number, guard);
+            }
             saver.dump.seal();
             saver.write_superblock()
         });
@@ -427,6 +433,9 @@ impl Vault {
         let (relies, has_journal) = (volume.power.protects, volume.journal.is_some());
         state.volumes.push(Attached { id, relies, has_journal, name, size_bytes, identity });
         drop(state);
+        if relies {
+            self.sample(volume, size_bytes);
+        }
         self.rely(id, mode)
     }
 
@@ -514,7 +523,7 @@ impl Vault {
     }
 
     /// What is dirty of some volumes, and which those are, numbered from one.
-    fn list(&self, volumes: &[VolumeId]) -> (Vec<VolumeEntry>, DirtyLines) {
+    fn list(&self, volumes: &[VolumeId]) -> (Vec<VolumeEntry>, DirtyLines, Vec<(VolumeId, u16)>) {
         let state = self.state();
         let meant = state.volumes.iter().filter(|volume| volumes.contains(&volume.id));
         let numbered = meant.zip(1..);
@@ -528,7 +537,31 @@ impl Vault {
             identity: volume.identity,
             guard: Guard::default(),
         });
-        (entries.collect(), lines)
+        (entries.collect(), lines, ids)
+    }
+
+    /// What is known of the disks of volumes, given with their numbers in the dump.
+    fn guards(&self, volumes: &[(VolumeId, u16)]) -> Vec<(u16, Guard)> {
+        let guard = |volume: &Volume| Guard {
+            hardware: crate::guard::hardware(&*volume.backend),
+            samples: volume.samples.get().map(KeptSamples::samples).unwrap_or_default(),
+            ..Guard::default()
+        };
+        let known = volumes.iter().filter_map(|&(id, number)| {
+            self.shared.volume(id).map(|volume| (number, guard(&volume)))
+        });
+        known.collect()
+    }
+
+    /// Looks at a volume's disk where nothing is about to be written, before anybody is served.
+    fn sample(&self, volume: &Volume, size_bytes: u64) {
+        let mut dirty = Vec::new();
+        for shard in 0..self.shared.shards.len() {
+            self.shared.shard(shard).dirty_keys(volume.id, &mut dirty);
+        }
+        let mut places = vault_places(self.number, size_bytes);
+        places.retain(|place| !dirty.iter().any(|key| key.offset() == place.offset));
+        let _ = volume.samples.set(KeptSamples::of(&*volume.backend, places));
     }
 
     /// Begins to flush the disks of volumes: what was destaged and is still in their caches is not
