@@ -59,11 +59,13 @@ fn a_vault_is_nothing_else() {
     };
     assert_eq!(vault("/v", "a=/a").unwrap().vault.as_deref(), Some("/v"));
     let journal = "a=/a,mode=write-back,protection=journal,journal=/v";
+    let mirror = "a=/a,protection=journal,journal=/j,journal-mirror=/v";
     for (text, volume, part) in [
         ("", "a=/a", "names nothing"),
         ("/v\n", "a=/a", "names nothing"),
         ("/v", "a=/v", "backing or journal of volume 'a'"),
         ("/v", journal, "backing or journal of volume 'a'"),
+        ("/v", mirror, "backing or journal of volume 'a'"),
     ] {
         let error = vault(text, volume).unwrap_err().to_string();
         assert!(error.contains(part) && error.contains("--vault PATH"), "{error}");

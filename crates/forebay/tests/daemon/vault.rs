@@ -10,7 +10,7 @@ use std::process::Command;
 const MIB: u64 = 1 << 20;
 
 /// Runs the program; what it ends with, and all that it says.
-fn ran(directory: &Path, arguments: &[&str]) -> (Option<i32>, String) {
+pub(crate) fn ran(directory: &Path, arguments: &[&str]) -> (Option<i32>, String) {
     let output = Command::new(env!("CARGO_BIN_EXE_forebay"))
         .args(arguments)
         .env("FOREBAY_STATE", directory.join("state"))
@@ -44,12 +44,12 @@ fn a_volume_under_a_supply_alone_is_not_added_without_a_vault() {
 }
 
 /// Slow enough that hardly anything reaches it between a power failure and the end.
-fn slow_house() -> House {
+pub(crate) fn slow_house() -> House {
     House::new("delay(write=400ms):", |path| format!("lab=file:{}", path.join("supply").display()))
 }
 
 /// Acknowledges what only a dump keeps, has the power fail, and the server end.
-fn fail_power(house: &House) -> Feed {
+pub(crate) fn fail_power(house: &House) -> Feed {
     let feed = Feed::start(house.path("supply"));
     let daemon = house.start();
     house.wait_for_power("write-back begins", |power| power.write_back_allowed);
