@@ -182,6 +182,9 @@ impl VolumeSpec {
             ("journal-mirror", text(&self.journal_mirror), text(&new.journal_mirror))
         } else if self.durability != new.durability {
             ("durability", self.durability.to_string(), new.durability.to_string())
+        } else if self.ordered != new.ordered {
+            let word = |is: bool| if is { "yes" } else { "no" }.to_owned();
+            ("ordered", word(self.ordered), word(new.ordered))
         } else {
             return Ok(());
         };

@@ -9,6 +9,7 @@
 //! | named, nothing valid or dirty but what was on its way | nothing | free |
 //! | named, with valid or dirty sectors | what was not on its way, or is lost | a line |
 //! | detached, nothing dirty | nothing: its line is elsewhere, or it was a payload | free |
+//! | frozen | nothing: its line has the same, or something newer | free |
 //! | detached, with dirty sectors | the line was moving, and these may not have arrived | *held* |
 //!
 //! and what is held is then brought together with the line of the same name:
@@ -33,7 +34,7 @@
 //! else. Two lines of one name, or a dirty line of no known volume, can't come from a kill: then
 //! the table is damaged, and nothing in it is believed.
 
-use crate::meta::{DETACHED, LineTable, SLOTS_MAX, in_order};
+use crate::meta::{DETACHED, FROZEN, LineTable, SLOTS_MAX, in_order};
 use crate::slots::Slots;
 use crate::{LineKey, LineMeta, MemoryStep, Shard, ShardConfig, Slot};
 use forebay_policy::Eviction;
@@ -118,6 +119,7 @@ const fn judge(line: &LineMeta) -> Verdict {
     let dirty = line.dirty & !line.filling;
     match (line.key.0 == LineKey::NONE.0, line.has(DETACHED)) {
         (true, _) => Verdict::Free,
+        (false, _) if line.has(FROZEN) => Verdict::Free,
         (false, false) if valid | dirty == 0 => Verdict::Free,
         (false, false) => Verdict::Line { valid, dirty },
         (false, true) if dirty == 0 => Verdict::Free,

@@ -319,6 +319,7 @@ impl Runtime {
             mode: Mode::WriteThrough,
             read_only: settings.read_only,
             prefetch: false,
+            ordered: false,
             tls_only: settings.tls_only,
             journal: None,
             vault: None,

@@ -251,6 +251,9 @@ pub struct VolumeSettings {
     pub read_only: bool,
     /// Whether sequential streams are read ahead.
     pub prefetch: bool,
+    /// Whether what is dirty of it goes to the disk in order, so that the disk alone is always as
+    /// some moment in the past has left it.
+    pub ordered: bool,
     /// Whether it is served over TLS only.
     pub tls_only: bool,
     /// The journal that keeps its writes, if any.
@@ -474,6 +477,7 @@ impl Runtime {
         export.can_fast_zero = description.can_zero_fast;
         export.tls_only = settings.tls_only;
         let (size, mode) = (description.size_bytes, settings.mode);
+        let ordered = settings.ordered;
         let streams = Streams::new(size, self.shared.pool.data_bytes());
         let named = (id, &export.name[..]);
         let journal = attach(named, &settings.backend, settings.journal, elsewhere)?;
@@ -491,6 +495,7 @@ impl Runtime {
             streams: Mutex::new(streams),
             prefetch: AtomicBool::new(settings.prefetch),
             flush: FlushGate::default(),
+            order: settings.ordered.then(Arc::default),
             journal,
             power: PowerUse::new(settings.ups),
             vault: settings.vault.as_ref().map(|used| Arc::clone(&used.vault)),
@@ -508,6 +513,9 @@ impl Runtime {
                 let mut shard = tasks.shared().shard(shard);
                 shard.add_volume(id, size, mode);
                 shard.set_protection(id, protection);
+                if ordered {
+                    shard.set_ordered(id);
+                }
             }
         })?;
         self.enlist(&volume);

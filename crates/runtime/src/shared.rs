@@ -16,7 +16,7 @@ use forebay_ecc::Code;
 use forebay_engine::{Answer, Hints, Shard};
 use forebay_nbd::{ExportInfo, Request};
 use forebay_types::{ByteRange, Durability, IoError, IoResult, VolumeId};
-use forebay_volume::{PowerGate, Streams};
+use forebay_volume::{Order, PowerGate, Streams};
 use std::os::fd::{AsRawFd, OwnedFd, RawFd};
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 use std::sync::{Arc, Mutex, MutexGuard, OnceLock, PoisonError, RwLock};
@@ -35,6 +35,8 @@ pub(crate) struct Volume {
     /// Whether writes are refused, also to clients that were told otherwise.
     pub read_only: AtomicBool,
     pub flush: FlushGate,
+    /// Its epochs, if what is dirty of it goes to the disk in order.
+    pub order: Option<Arc<Order>>,
     /// What keeps its writes, if anything does.
     pub journal: Option<JournalUse>,
     /// Whether a supply keeps them, and how that stands.

@@ -256,6 +256,7 @@ impl Manager for Daemon {
             mode: spec.mode,
             read_only: spec.read_only,
             prefetch: spec.prefetch,
+            ordered: spec.ordered,
             tls_only: spec.tls == TlsUse::Required,
             journal,
             ups: spec.protection.has_ups(),

@@ -70,6 +70,7 @@ fn process(pool: &OwnedFd, disk: &Arc<dyn Backend>, log: &Arc<dyn Backend>) -> R
         mode: Mode::WriteBack,
         read_only: false,
         prefetch: false,
+        ordered: false,
         tls_only: false,
         journal: Some(VolumeJournal {
             journal: journal.unwrap(),
@@ -188,6 +189,7 @@ fn bare(disk: &Arc<dyn Backend>, accept_disk: bool) -> VolumeSettings {
         mode: Mode::WriteBack,
         read_only: false,
         prefetch: false,
+        ordered: false,
         tls_only: false,
         journal: None,
         ups: false,

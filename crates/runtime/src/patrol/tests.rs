@@ -51,6 +51,7 @@ fn rig(ecc: Ecc) -> Rig {
         mode: Mode::WriteBack,
         read_only: false,
         prefetch: false,
+        ordered: false,
         tls_only: false,
         journal: None,
         ups: false,

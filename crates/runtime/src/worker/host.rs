@@ -12,7 +12,7 @@ use forebay_engine::{
 };
 use forebay_nbd::ReplyTo;
 use forebay_types::{ByteRange, IoError, IoResult, LINE_BYTES, VolumeId};
-use forebay_volume::{Admission, Host, JobId, Reply, ReplySegment, RequestKind, Streams};
+use forebay_volume::{Admission, Host, JobId, Order, Reply, ReplySegment, RequestKind, Streams};
 use std::sync::Arc;
 use std::sync::atomic::Ordering;
 use std::time::Instant;
@@ -177,6 +177,14 @@ impl<R: Reactor> Host for WorkerHost<R> {
             Some(used) => used.journal.touch(used.number, part),
             None => true,
         }
+    }
+
+    fn order(&mut self, volume: VolumeId) -> Option<Arc<Order>> {
+        self.find_volume(volume)?.order.clone()
+    }
+
+    fn nobody(&mut self) -> Token {
+        Token::Inside(Box::new(|_| {}))
     }
 
     fn withdraw(&mut self, volume: VolumeId) {
