@@ -333,6 +333,34 @@ impl<M: LineTable> Shard<M> {
         places
     }
 
+    /// Up to `count` lines of a volume in which nothing is dirty, spread over all there are, each
+    /// with a mask of its valid sectors. Where nothing is under way the disk has the same.
+    pub fn clean_lines(&self, volume: VolumeId, count: usize) -> Vec<(LineKey, Slot, u8)> {
+        let is_clean = |slot: &Slot| {
+            let line = self.slots.get(*slot);
+            line.volume() == Some(volume)
+                && line.valid != 0
+                && line.dirty == 0
+                && self.slots.find(line.key) == Some(*slot)
+        };
+        let slots = || (0..self.slots.used()).filter(is_clean);
+        let step = slots().count().div_ceil(count.max(1)).max(1);
+        let chosen = slots().step_by(step).take(count);
+        chosen.map(|slot| (self.slots.get(slot).key, slot, self.slots.get(slot).valid)).collect()
+    }
+
+    /// Forgets all of a volume that is not dirty: another disk has taken the place of the one that
+    /// it was read from.
+    pub fn forget_clean(&mut self, volume: VolumeId) {
+        self.drop_clean(volume);
+        for slot in 0..self.slots.used() {
+            let line = *self.slots.get(slot);
+            if line.volume() == Some(volume) && line.dirty != 0 && !line.has(DETACHED) {
+                self.slots.change(slot, line.destageable());
+            }
+        }
+    }
+
     /// The table of lines, for tests and the lab.
     pub fn table(&self) -> &[LineMeta] {
         &self.slots.lines

@@ -3,6 +3,7 @@
 
 #![allow(clippy::unwrap_used, reason = "a helper of a test may fail like the test")]
 
+mod bad_input;
 #[path = "../../../runtime/tests/common/mod.rs"]
 mod common;
 mod connections;
@@ -22,3 +23,4 @@ mod power_cut;
 mod process;
 mod rescue;
 mod stopping;
+mod vault;

@@ -56,6 +56,7 @@ fn rig(ecc: Ecc) -> Rig {
         journal: None,
         ups: false,
         vault: None,
+        accept_disk: false,
     });
     Rig { runtime, disk, id: id.unwrap(), directory }
 }

@@ -151,6 +151,7 @@ impl<R: Reactor> Host for WorkerHost<R> {
     fn admit(&mut self, part: &Part, fua: bool) -> Admission {
         self.find_volume(part.volume);
         let Some(volume) = &self.volume else { return Admission::Free };
+        volume.will_change(part.range);
         let admission = match &volume.journal {
             Some(used) => used.journal.admit(used.number, part, fua, used.durability),
             None if volume.power.protects => Admission::Through,
@@ -169,6 +170,9 @@ impl<R: Reactor> Host for WorkerHost<R> {
 
     fn touch(&mut self, part: &Part) -> bool {
         let volume = self.find_volume(part.volume);
+        if let Some(volume) = volume {
+            volume.will_change(part.range);
+        }
         match volume.and_then(|volume| volume.journal.as_ref()) {
             Some(used) => used.journal.touch(used.number, part),
             None => true,

@@ -119,6 +119,7 @@ pub fn settings(name: &str, backend: Arc<dyn Backend>, mode: Mode) -> VolumeSett
         journal: None,
         ups: false,
         vault: None,
+        accept_disk: false,
     }
 }
 
