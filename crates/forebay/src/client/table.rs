@@ -46,11 +46,15 @@ fn patrol(patrol: &PatrolStatus) -> String {
     };
     let Damage { found_lines, corrected_lines, fetched_again_lines, lost_lines, .. } =
         patrol.damage;
+    let back = match patrol.damage.back_from_journal_lines {
+        0 => String::new(),
+        lines => format!(", {lines} of them back from a journal"),
+    };
     let found = match found_lines {
         0 => "no damage found".into(),
         _ => format!(
             "{found_lines} lines found damaged: {corrected_lines} corrected, \
-             {fetched_again_lines} fetched again, {lost_lines} lost"
+             {fetched_again_lines} fetched again, {lost_lines} lost{back}"
         ),
     };
     format!("patrol: {}, {walk}; {found}", patrol.ecc)
@@ -235,6 +239,12 @@ fn journals_notes(journals: &[JournalStatus]) -> String {
             let reason = reason.unwrap_or_default();
             notes += &format!("\n{}: {}{reason}", journal.name, journal.state);
         }
+        if journal.damaged_places > 0 {
+            notes += &format!(
+                "\n{}: {} places were found damaged, {} of them healed from its mirror",
+                journal.name, journal.damaged_places, journal.healed_places
+            );
+        }
         for held in &journal.unserved {
             let (bytes, volume) = (bytes(held.bytes), &held.volume);
             notes += &format!(
@@ -374,6 +384,8 @@ mod tests {
             name: "/j".into(),
             state: JournalState::Failed,
             state_reason: Some("a write failed".into()),
+            damaged_places: 3,
+            healed_places: 2,
             unserved: vec![UnservedWrites { volume: "old".into(), bytes: 4096 }],
             ..JournalStatus::default()
         };
@@ -388,6 +400,7 @@ mod tests {
             text.ends_with(
                 "\n\n/h: degraded: /i has failed: input/output error\n\
                  /j: failed: a write failed\n\
+                 /j: 3 places were found damaged, 2 of them healed from its mirror\n\
                  /j: holds 4.0 KiB of volume 'old', which is not served\n"
             ),
             "{text}"
@@ -407,12 +420,17 @@ mod tests {
             corrected_lines: 3,
             fetched_again_lines: 2,
             lost_lines: 1,
+            back_from_journal_lines: 0,
             lost_bytes: 512,
         };
         assert_eq!(
             patrol(&status),
             "patrol: parity, the last walk took 64.0 s; 6 lines found damaged: 3 corrected, \
              2 fetched again, 1 lost"
+        );
+        status.damage.back_from_journal_lines = 1;
+        assert!(
+            patrol(&status).ends_with("2 fetched again, 1 lost, 1 of them back from a journal")
         );
         status.ecc = "off".into();
         assert_eq!(patrol(&status), "patrol: off, damage to memory is not noticed");
