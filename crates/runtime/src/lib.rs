@@ -25,6 +25,7 @@ mod regain;
 mod restore;
 mod server;
 mod shared;
+mod start;
 mod stats;
 mod status;
 mod stuck;
@@ -50,6 +51,6 @@ pub use stats::{LatencyClass, LatencySummary, RequestCounters};
 pub use status::{MemoryStatus, RuntimeStatus, VolumeStatus};
 pub use stuck::KeptStatus;
 pub use vault::{
-    DrillReport, DumpReport, Measured, OnVoid, Vault, VaultError, VaultPhase, VaultSettings,
-    VaultStatus, VolumeVault, vault_bytes_for,
+    DrillReport, DumpReport, Measured, MissingVault, OnVoid, Vault, VaultError, VaultPhase,
+    VaultRecord, VaultSettings, VaultStatus, VolumeVault, vault_bytes_for,
 };

@@ -84,10 +84,12 @@ fn rig_with(ecc: Ecc, log: Option<Arc<dyn Backend>>) -> Rig {
         mode: Mode::WriteBack,
         read_only: false,
         prefetch: false,
+        ordered: false,
         tls_only: false,
         journal,
         ups: false,
         vault: None,
+        accept_disk: false,
     });
     Rig { runtime, disk, id: id.unwrap(), directory }
 }
