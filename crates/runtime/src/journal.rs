@@ -25,7 +25,7 @@ use forebay_format::journal::{
 };
 use forebay_journal::identity::Evidence;
 use forebay_journal::{
-    Admission as LogAdmission, Entry, Extent, Found, Image, Log, LogError, LogUsage, Noted,
+    Admission as LogAdmission, Entry, Extent, Found, Image, Log, LogError, LogUsage, Mark, Noted,
     RecoverError, Source, Told,
 };
 use forebay_types::{Durability, IoError, IoResult, VolumeId};
@@ -499,6 +499,17 @@ impl Journal {
         found.records.retain(|record| record.record.volume != number);
         found.records.shrink_to_fit();
         Ok(())
+    }
+
+    /// Where what is recorded from now on begins.
+    pub(crate) fn mark(&self) -> Mark {
+        self.lock().log.mark()
+    }
+
+    /// As [`Log::recorded_again`], and the superblock that says so is durable.
+    pub(crate) fn recorded_again(&self, number: u16, mark: Mark) -> Result<(), JournalError> {
+        self.lock().log.recorded_again(number, mark);
+        self.wait_for_superblock()
     }
 
     /// A volume's disk has everything, and the volume is served no more.
