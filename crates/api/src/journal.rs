@@ -59,6 +59,17 @@ pub struct JournalStatus {
     pub payload_bytes: u64,
     /// Checkpoints begun. Each brings what was recorded before to the disks and makes room.
     pub checkpoints: u64,
+    /// Bytes recorded once more because a disk did not take them, so that the rest of the journal
+    /// could be used anew.
+    pub kept_bytes: u64,
+    /// Times that the journal was read back from its beginning to its end.
+    pub walks: u64,
+    /// Bytes that were found good then.
+    pub walked_bytes: u64,
+    /// Places that were not as they had been written. What they held is brought to the disks.
+    pub damaged_places: u64,
+    /// Of those, places that were written anew from the other device.
+    pub healed_places: u64,
     /// Volumes that it holds writes of and that are not served. They are kept until such a volume
     /// is served again.
     pub unserved: Vec<UnservedWrites>,
@@ -100,6 +111,16 @@ pub struct JournalFigures {
     pub payload_bytes: u64,
     /// Checkpoints begun.
     pub checkpoints: u64,
+    /// Bytes recorded once more because a disk did not take them.
+    pub kept_bytes: u64,
+    /// Times that it was read back.
+    pub walks: u64,
+    /// Bytes found good then.
+    pub walked_bytes: u64,
+    /// Places that were not as they had been written.
+    pub damaged_places: u64,
+    /// Of those, places written anew from the other device.
+    pub healed_places: u64,
     /// Volumes with writes that are not served, and the bytes of those writes.
     pub unserved: Vec<(String, u64)>,
 }
@@ -125,6 +146,11 @@ impl From<JournalFigures> for JournalStatus {
             written_bytes: figures.written_bytes,
             payload_bytes: figures.payload_bytes,
             checkpoints: figures.checkpoints,
+            kept_bytes: figures.kept_bytes,
+            walks: figures.walks,
+            walked_bytes: figures.walked_bytes,
+            damaged_places: figures.damaged_places,
+            healed_places: figures.healed_places,
             unserved: unserved.map(|(volume, bytes)| UnservedWrites { volume, bytes }).collect(),
         }
     }
@@ -149,13 +175,19 @@ mod tests {
             written_bytes: 4,
             payload_bytes: 3,
             checkpoints: 2,
+            kept_bytes: 9,
+            walks: 10,
+            walked_bytes: 11,
+            damaged_places: 12,
+            healed_places: 13,
             unserved: vec![("old".into(), 1)],
             failed: None,
         };
         let mut told = json!({
             "name": "/j", "mirror": "/k", "id": "ab", "state": "working", "capacity_bytes": 8,
             "used_bytes": 7, "records": 6, "batches": 5, "written_bytes": 4, "payload_bytes": 3,
-            "checkpoints": 2, "unserved": [{"volume": "old", "bytes": 1}],
+            "checkpoints": 2, "kept_bytes": 9, "walks": 10, "walked_bytes": 11,
+            "damaged_places": 12, "healed_places": 13, "unserved": [{"volume": "old", "bytes": 1}],
         });
         let status = JournalStatus::from(figures.clone());
         assert_eq!(serde_json::to_value(&status).unwrap(), told);

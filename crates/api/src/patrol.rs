@@ -38,6 +38,8 @@ pub struct Damage {
     pub fetched_again_lines: u64,
     /// Of those, lines with dirty data that was beyond repair.
     pub lost_lines: u64,
+    /// Lines of which lost data came back from the volume's journal.
+    pub back_from_journal_lines: u64,
     /// Bytes that were lost and have not been written again. Reads of them fail, and flushes.
     pub lost_bytes: u64,
 }
@@ -49,6 +51,7 @@ impl Damage {
         self.corrected_lines += other.corrected_lines;
         self.fetched_again_lines += other.fetched_again_lines;
         self.lost_lines += other.lost_lines;
+        self.back_from_journal_lines += other.back_from_journal_lines;
         self.lost_bytes += other.lost_bytes;
     }
 }

@@ -55,4 +55,13 @@ pub struct SupplyStatus {
     pub load_percent: Option<f64>,
     /// Who made it, and what.
     pub model: Option<String>,
+    /// How the last test of its battery went, in its own words.
+    #[serde(default)]
+    pub battery_test: Option<String>,
+    /// When its battery was made or put in, in its own words.
+    #[serde(default)]
+    pub battery_date: Option<String>,
+    /// That its battery lasts less long at full charge than when it was first seen, if so.
+    #[serde(default)]
+    pub battery_ages: Option<String>,
 }

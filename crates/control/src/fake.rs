@@ -262,6 +262,11 @@ fn journal(name: &str, id: String) -> JournalFigures {
         written_bytes: 16 << 20,
         payload_bytes: 12 << 20,
         checkpoints: 7,
+        kept_bytes: 4096,
+        walks: 3,
+        walked_bytes: 48 << 20,
+        damaged_places: 0,
+        healed_places: 0,
         unserved: vec![("old".into(), 1 << 20)],
     }
 }

@@ -74,4 +74,6 @@ counters! {
     refetched_lines,
     /// Of those, lines of which dirty sectors were lost.
     lost_lines,
+    /// Lines of which lost sectors came back from the journal.
+    regained_lines,
 }

@@ -332,6 +332,23 @@ impl<M: LineTable> Shard<M> {
         }
     }
 
+    /// The slot of a line that nobody uses just now.
+    pub fn idle_slot_of(&self, key: LineKey) -> Option<Slot> {
+        self.slots.find(key).filter(|&slot| self.slots.get(slot).pins == 0)
+    }
+
+    /// The driver has put what was lost of a line, or some sectors of it, back into its slot, which
+    /// nobody used; from here on it counts.
+    pub fn regained(&mut self, key: LineKey, sectors: u8) {
+        let slot = self.slots.find(key).expect("a line of which something is lost stays");
+        let line = *self.slots.get(slot);
+        let again = line.lost() & sectors;
+        assert!(again != 0 && line.pins == 0, "it is lost, and nobody uses it");
+        self.found_again(slot, again);
+        self.slots.change(slot, line.valid | again);
+        self.volume_mut(key.volume()).counters.regained_lines += 1;
+    }
+
     /// What the patrol has done.
     pub const fn patrol_counters(&self) -> PatrolCounters {
         self.patrol.counters

@@ -361,6 +361,21 @@ impl<M: LineTable> Shard<M> {
         }
     }
 
+    /// The dirty lines of a volume in order, each with its dirty sectors and with those that are
+    /// lost.
+    pub fn dirty_lines_of(&self, volume: VolumeId) -> Vec<(LineKey, u8, u8)> {
+        let dirty = self.volume(volume).dirty.iter().map(|slot| self.slots.get(slot));
+        let mut lines: Vec<_> =
+            dirty.map(|line| (line.key, line.destageable(), line.lost())).collect();
+        lines.sort_unstable();
+        lines
+    }
+
+    /// The dirty sectors of a line that are not lost.
+    pub fn dirty_of(&self, key: LineKey) -> u8 {
+        self.slots.find(key).map_or(0, |slot| self.slots.get(slot).destageable())
+    }
+
     /// The table of lines, for tests and the lab.
     pub fn table(&self) -> &[LineMeta] {
         &self.slots.lines

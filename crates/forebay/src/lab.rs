@@ -7,7 +7,7 @@ use clap::{Args, Subcommand};
 use forebay_lab::{
     enumerate::{self, Limits, Workloads},
     replay::{self, Memory, Plan, Workload},
-    sim::run_many,
+    sim::{SimOptions, run_many},
     trace::Trace,
 };
 use forebay_policy::PolicyKind;
@@ -120,7 +120,8 @@ fn replay(arguments: ReplayArguments) -> anyhow::Result<()> {
 fn simulate(arguments: &SimArguments) -> anyhow::Result<()> {
     let seeds = arguments.seed..arguments.seed.saturating_add(arguments.seeds);
     let threads = available_parallelism().map_or(1, usize::from);
-    let summary = run_many(seeds, arguments.operations, threads);
+    let options = SimOptions::new(arguments.seed, arguments.operations);
+    let summary = run_many(seeds, options, threads);
     print(&format!("{summary}\n"))?;
     match summary.failures.len() {
         0 => Ok(()),

@@ -196,7 +196,8 @@ mod tests {
 
     fn volume(samples: Samples) -> VolumeEntry {
         let guard = Guard { samples, ..Guard::default() };
-        VolumeEntry { number: 3, name: "a".into(), size_bytes: SIZE, identity: [1; 32], guard }
+        let (name, identity, void_before) = ("a".into(), [1; 32], 0);
+        VolumeEntry { number: 3, name, size_bytes: SIZE, identity, guard, void_before }
     }
 
     #[test]

@@ -32,8 +32,9 @@ mod recover;
 
 pub use dump::{Dump, DumpFull, Placed};
 pub use image::{Extent, Image, Source};
-pub use log::{Admission, Checkpoint, Entry, Log, LogError, LogUsage, LogWrite, Told};
+pub use log::{Admission, Checkpoint, Entry, Log, LogError, LogUsage, LogWrite, Noted, Told};
 pub use mirror::{Copy, Half, Recovered, Step, recover_mirrored};
 pub use recover::{
-    Damage, Found, FoundRecord, ReadAt, RecoverError, recover, recover_any, recover_vault,
+    Damage, Found, FoundRecord, Inspection, ReadAt, RecoverError, inspect, recover, recover_any,
+    recover_vault,
 };

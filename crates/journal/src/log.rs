@@ -2,6 +2,7 @@
 
 mod guard;
 mod mirror;
+mod room;
 
 pub(crate) use mirror::{encode_for_members, targets_of};
 
@@ -16,6 +17,8 @@ use std::collections::VecDeque;
 use std::fmt;
 
 use mirror::Mirror;
+pub use room::{Checkpoint, Noted};
+use room::{Checkpointed, Fence};
 
 /// Copies of the superblock on each device.
 const COPIES: usize = 2;
@@ -89,16 +92,6 @@ impl<B: AsRef<[u8]>> LogWrite<B> {
     }
 }
 
-/// A checkpoint under way: everything recorded before it is to be brought to the disks, and the
-/// disks' own caches emptied. Each volume is then reported with [`Log::checkpointed`].
-#[derive(Clone, Debug, PartialEq, Eq)]
-pub struct Checkpoint {
-    segment: u64,
-    record: u64,
-    /// The volumes concerned, by their number in this journal.
-    pub volumes: Vec<u16>,
-}
-
 /// Why a log can't be opened or changed.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum LogError {
@@ -160,11 +153,33 @@ struct Volume {
     number: u16,
     /// The oldest segment that may hold a record that a disk lacks.
     needed: Option<u64>,
-    /// The number of its newest record.
-    newest_record: u64,
+    /// One more than the number of its newest record, and of the newest one that is not a mere word
+    /// that the disk has something newer.
+    records_end: u64,
+    changes_end: u64,
     /// What was found of it is not all in the pool yet, so a flush of the pool does not say that
     /// the disk has it.
     is_restoring: bool,
+    /// Where its checkpoint began, while one is under way.
+    checkpoint: Option<Checkpointed>,
+    /// Its disk did not take all that the last checkpoint asked for.
+    is_failing: bool,
+    fence: Option<Fence>,
+}
+
+impl Volume {
+    const fn new(number: u16) -> Self {
+        Self {
+            number,
+            needed: None,
+            records_end: 0,
+            changes_end: 0,
+            is_restoring: false,
+            checkpoint: None,
+            is_failing: false,
+            fence: None,
+        }
+    }
 }
 
 /// What is on its way to the device.
@@ -222,8 +237,13 @@ pub struct Log<B, W> {
     buffers: usize,
     permits: usize,
     starved: Vec<W>,
+    /// They wait until a checkpoint has ended, as what they leave behind may find no room.
+    gated: Vec<W>,
+    /// Such a checkpoint has ended.
+    has_news: bool,
+    /// What they have done needs no record once the superblock is durable.
+    unrecorded: Vec<W>,
     volumes: Vec<Volume>,
-    checkpoint: Option<Checkpoint>,
     guards: Guards<W>,
     failed: Option<IoError>,
     mirror: Mirror<W>,
@@ -300,16 +320,20 @@ impl<B: AsRef<[u8]> + AsMut<[u8]>, W> Log<B, W> {
         }
         superblock.starts.push(GenerationStart { generation, batch, segment });
         let mut log = Self::with(superblock, batch, found.chain, buffers);
-        log.next_record = found.next_record;
+        // What is void is so by its number, also if it was never written.
+        let void_before = log.superblock.volumes.iter().map(|volume| volume.void_before).max();
+        log.next_record = found.next_record.max(void_before.unwrap_or(0));
         log.segment = segment;
         for found in &found.records {
             let number = found.record.volume;
             log.void_covered(number, found.record.range);
-            let newest_record = log.next_record - 1;
-            let needed = Some(log.superblock.first_segment);
+            let (needed, end) = (Some(log.superblock.first_segment), log.next_record);
             match log.volumes.iter_mut().find(|volume| volume.number == number) {
                 Some(volume) => {
-                    *volume = Volume { number, needed, newest_record, is_restoring: true };
+                    let new = Volume::new(number);
+                    let (records_end, changes_end) = (end, end);
+                    *volume =
+                        Volume { needed, records_end, changes_end, is_restoring: true, ..new };
                 }
                 None => unreachable!("records of volumes that are not known are void"),
             }
@@ -322,12 +346,7 @@ impl<B: AsRef<[u8]> + AsMut<[u8]>, W> Log<B, W> {
         let len = buffers[0].as_ref().len();
         assert!(buffers.iter().all(|buffer| buffer.as_ref().len() == len));
         let limits = Limits::new(len, buffers.len(), superblock.geometry.segment_bytes);
-        let volumes = superblock.volumes.iter().map(|volume| Volume {
-            number: volume.number,
-            needed: None,
-            newest_record: 0,
-            is_restoring: false,
-        });
+        let volumes = superblock.volumes.iter().map(|volume| Volume::new(volume.number));
         Self {
             limits,
             volumes: volumes.collect(),
@@ -346,7 +365,9 @@ impl<B: AsRef<[u8]> + AsMut<[u8]>, W> Log<B, W> {
             spare: buffers,
             permits: 0,
             starved: Vec::new(),
-            checkpoint: None,
+            gated: Vec::new(),
+            has_news: false,
+            unrecorded: Vec::new(),
             failed: None,
             mirror: Mirror::default(),
             usage: LogUsage::default(),
@@ -383,19 +404,13 @@ impl<B: AsRef<[u8]> + AsMut<[u8]>, W> Log<B, W> {
         self.superblock.next_volume = number.checked_add(1).ok_or(LogError::Volumes)?;
         let name = name.to_owned();
         let guard = Guard::default();
-        self.superblock.volumes.push(VolumeEntry { number, name, size_bytes, identity, guard });
-        let (needed, newest_record, is_restoring) = (None, 0, false);
-        self.volumes.push(Volume { number, needed, newest_record, is_restoring });
+        let void_before = 0;
+        let entry = VolumeEntry { number, name, size_bytes, identity, guard, void_before };
+        self.superblock.volumes.push(entry);
+        self.volumes.push(Volume::new(number));
         self.guards.add(&self.superblock, number);
         self.change_superblock();
         Ok(number)
-    }
-
-    /// The volume's disk has everything on stable storage, and nothing more is recorded of it.
-    pub fn settled(&mut self, number: u16) {
-        for volume in self.volumes.iter_mut().filter(|volume| volume.number == number) {
-            volume.needed = None;
-        }
     }
 
     /// Whether the superblock on the device is the newest one.
@@ -422,14 +437,13 @@ impl<B: AsRef<[u8]> + AsMut<[u8]>, W> Log<B, W> {
         self.volumes.iter().all(|volume| volume.number != number || volume.needed.is_none())
     }
 
-    /// Asks to record a write of `len` bytes, before anything is changed on its behalf.
-    pub fn admit(&mut self, len: u64, waiter: W) -> Admission {
+    /// Asks to record a write of `len` bytes of a volume, before anything is changed on its behalf.
+    pub fn admit(&mut self, number: u16, len: u64, waiter: W) -> Admission {
         if self.failed.is_some() {
             return Admission::Failed;
         }
-        let too_long = len > self.limits.payload_bytes as u64;
-        if too_long || self.free_segments() < self.limits.free_segments {
-            return Admission::Full;
+        if len > self.limits.payload_bytes as u64 || self.is_tight() {
+            return self.admit_through(number, waiter);
         }
         // Each permit may come to need a buffer of its own.
         if self.spare.len() <= self.permits {
@@ -492,26 +506,7 @@ impl<B: AsRef<[u8]> + AsMut<[u8]>, W> Log<B, W> {
         batch.payload_bytes += len;
         batch.writes += 1;
         batch.waiters.extend(waiter);
-        self.note_record(entry.volume, entry.range);
-        true
-    }
-
-    /// Records what has no payload and can't be refused: that a range was erased, or that the disk
-    /// has it. Returns false when the log has failed; the record is not made then.
-    #[must_use]
-    pub fn note(&mut self, entry: Entry, waiter: Option<W>) -> bool {
-        assert!(entry.kind != RecordKind::Write && entry.range.len > 0);
-        if self.failed.is_some() {
-            return false;
-        }
-        if self.queue.back().is_none_or(|batch| batch.records.len() == self.limits.records) {
-            self.open_batch();
-        }
-        let batch = self.queue.back_mut().expect("there is a batch that grows");
-        let Entry { kind, volume, range } = entry;
-        batch.records.push(Record { kind, volume, range, payload_offset: 0, checksum: 0 });
-        batch.waiters.extend(waiter);
-        self.note_record(volume, range);
+        self.note_record(&entry);
         true
     }
 
@@ -608,6 +603,7 @@ impl<B: AsRef<[u8]> + AsMut<[u8]>, W> Log<B, W> {
                 if self.superblock_stale == 0 && !self.must_hold() {
                     let waiting = self.guards.durable(&self.superblock);
                     told.extend(waiting.map(|waiter| (waiter, Told::Room)));
+                    self.tell_unrecorded(told);
                 }
             }
             Writing::Batch { header, mut waiters, mut records } => {
@@ -645,68 +641,14 @@ impl<B: AsRef<[u8]> + AsMut<[u8]>, W> Log<B, W> {
             told.extend(batch.waiters.into_iter().map(lost));
         }
         told.extend(self.starved.drain(..).map(|waiter| (waiter, Told::Room)));
+        told.extend(self.gated.drain(..).map(|waiter| (waiter, Told::Room)));
+        told.extend(self.unrecorded.drain(..).map(lost));
         told.extend(self.guards.fail().map(|waiter| (waiter, Told::Room)));
     }
 
     /// Why the log takes nothing more, if so.
     pub const fn failed(&self) -> Option<IoError> {
         self.failed
-    }
-
-    /// Everything that was found of a volume has been given to the pool or its disk.
-    pub fn restored(&mut self, number: u16) {
-        for volume in self.volumes.iter_mut().filter(|volume| volume.number == number) {
-            volume.is_restoring = false;
-        }
-    }
-
-    /// Whether a checkpoint is due: less than half of the log is free.
-    pub fn wants_checkpoint(&self) -> bool {
-        self.failed.is_none()
-            && self.checkpoint.is_none()
-            && 2 * self.free_segments() < self.superblock.geometry.segments
-    }
-
-    /// Begins a checkpoint of everything recorded so far. `None` while another is under way, or
-    /// when there is nothing to bring to a disk.
-    pub fn begin_checkpoint(&mut self) -> Option<Checkpoint> {
-        if self.checkpoint.is_some() || self.failed.is_some() {
-            return None;
-        }
-        let needed = |volume: &&Volume| volume.needed.is_some() && !volume.is_restoring;
-        let needed = self.volumes.iter().filter(needed);
-        let volumes: Vec<u16> = needed.map(|volume| volume.number).collect();
-        if volumes.is_empty() {
-            return None;
-        }
-        self.usage.checkpoints += 1;
-        // What comes from now on lands in the segment at hand or a later one.
-        let checkpoint = Checkpoint { segment: self.segment, record: self.next_record, volumes };
-        self.guards.begin(&checkpoint.volumes);
-        self.checkpoint = Some(checkpoint.clone());
-        Some(checkpoint)
-    }
-
-    /// A volume's disk has, on stable storage, everything that was recorded before the checkpoint;
-    /// or could not take it.
-    pub fn checkpointed(&mut self, number: u16, result: IoResult) {
-        let checkpoint = self.checkpoint.as_mut().expect("a checkpoint is under way");
-        checkpoint.volumes.retain(|&volume| volume != number);
-        let (segment, record) = (checkpoint.segment, checkpoint.record);
-        if checkpoint.volumes.is_empty() {
-            self.checkpoint = None;
-        }
-        let counts = self.guards.counts_for(number) && result.is_ok();
-        let volume = self.volumes.iter_mut().find(|volume| volume.number == number);
-        if let Some(volume) = volume.filter(|_| counts) {
-            volume.needed = (volume.newest_record >= record).then_some(segment);
-        }
-        let needed = self.volumes.iter().filter_map(|volume| volume.needed).min();
-        let first_segment = needed.unwrap_or(self.segment);
-        if first_segment > self.superblock.first_segment && self.failed.is_none() {
-            self.superblock.first_segment = first_segment;
-            self.change_superblock();
-        }
     }
 
     /// Marks the log as holding nothing that a disk lacks, when that is so and nothing is on its
@@ -743,12 +685,6 @@ impl<B: AsRef<[u8]> + AsMut<[u8]>, W> Log<B, W> {
         }
     }
 
-    /// Segments that may be begun before the durable superblock forbids it.
-    fn free_segments(&self) -> u64 {
-        let used = self.segment - self.durable_first_segment() + 1;
-        self.superblock.geometry.segments - used
-    }
-
     fn change_superblock(&mut self) {
         self.superblock_stale = COPIES;
     }
@@ -767,16 +703,6 @@ impl<B: AsRef<[u8]> + AsMut<[u8]>, W> Log<B, W> {
             writes: 0,
             waiters: self.old_waiters.pop().unwrap_or_default(),
         });
-    }
-
-    fn note_record(&mut self, number: u16, range: ByteRange) {
-        self.guards.mark(number, range);
-        let segment = self.segment;
-        let volume = self.volumes.iter_mut().find(|volume| volume.number == number);
-        let volume = volume.expect("records are of volumes that were added");
-        volume.needed.get_or_insert(segment);
-        volume.newest_record = self.next_record;
-        self.next_record += 1;
     }
 
     /// Records that are numbered and not written, `first` being the ones at hand.

@@ -221,25 +221,7 @@ pub(crate) fn walk(
     devices: [Option<&mut dyn ReadAt>; MEMBERS_MAX],
     superblock: Superblock,
 ) -> (Found, Extents, Vec<Copy>) {
-    let first_batch = superblock.starts.last().map_or(0, |start| start.batch);
-    let mut walk = Walk {
-        devices,
-        buffer: Vec::new(),
-        other: Vec::new(),
-        found: Found {
-            records: Vec::new(),
-            next_batch: first_batch,
-            chain: 0,
-            next_record: 0,
-            last_segment: None,
-            damage: Vec::new(),
-            superblock,
-        },
-        segment: 0,
-        offset: 0,
-        extents: Vec::new(),
-        lags: Vec::new(),
-    };
+    let mut walk = Walk::new(devices, superblock);
     walk.run();
     walk.miss_the_rest();
     let Walk { mut found, extents, mut lags, .. } = walk;
@@ -253,6 +235,35 @@ pub(crate) fn walk(
         lags.clear();
     }
     (found, extents, lags)
+}
+
+/// What was seen of a log that is in use.
+#[derive(Clone, Debug, Default, PartialEq, Eq)]
+pub struct Inspection {
+    /// Where something can't be read as it was written, in bytes on the device.
+    pub damaged: Vec<u64>,
+    /// What one device lacks that the other has.
+    pub lags: Vec<Copy>,
+    /// Bytes of the batches that are there.
+    pub bytes: u64,
+}
+
+/// Reads a log that is in use, as `superblock` says that it is just now. What is written, or given
+/// free, while this goes on may look like damage: the caller knows where that is.
+pub fn inspect(
+    devices: [Option<&mut dyn ReadAt>; MEMBERS_MAX],
+    superblock: Superblock,
+) -> Inspection {
+    let mut walk = Walk::new(devices, superblock);
+    walk.forgets = true;
+    walk.run();
+    let Walk { found, extents, lags, .. } = walk;
+    let lost = found.damage.iter().filter_map(|damage| match damage {
+        Damage::Batches { position, .. } => Some(*position),
+        Damage::Payload { .. } => None,
+    });
+    let damaged = lost.chain(found.records.iter().map(|found| found.position)).collect();
+    Inspection { damaged, lags, bytes: extents.iter().map(|(_, len)| len).sum() }
 }
 
 fn read_superblock(device: &mut dyn ReadAt) -> Result<Superblock, RecoverError> {
@@ -281,6 +292,8 @@ struct Walk<'a> {
     /// Where the next batch is looked for.
     segment: u64,
     offset: u64,
+    /// Only records that are damaged are kept.
+    forgets: bool,
 }
 
 /// What lies at a place in the log.
@@ -293,7 +306,22 @@ enum At {
     Unreadable,
 }
 
-impl Walk<'_> {
+impl<'a> Walk<'a> {
+    fn new(devices: [Option<&'a mut dyn ReadAt>; MEMBERS_MAX], superblock: Superblock) -> Self {
+        let next_batch = superblock.starts.last().map_or(0, |start| start.batch);
+        Self {
+            devices,
+            buffer: Vec::new(),
+            other: Vec::new(),
+            found: Found { next_batch, ..Found::nothing(superblock) },
+            segment: 0,
+            offset: 0,
+            extents: Vec::new(),
+            lags: Vec::new(),
+            forgets: false,
+        }
+    }
+
     fn run(&mut self) {
         self.segment = self.found.superblock.first_segment;
         let mut is_first = true;
@@ -517,13 +545,20 @@ impl Walk<'_> {
 
     fn take(&mut self, header: &BatchHeader, sound: Result<(), BatchInvalid>, records: &[Record]) {
         let payload_at = self.position(header.segment, header.offset) + HEADER_BYTES as u64;
-        for record in records {
+        for (number, record) in (header.first_record..).zip(records) {
+            let volume = self.found.superblock.volume(record.volume);
+            if volume.is_some_and(|volume| number < volume.void_before) {
+                continue;
+            }
             let at = HEADER_BYTES + record.payload_offset as usize;
             let is_damaged = sound.is_err() && record.kind == RecordKind::Write && {
                 let bytes = &self.buffer[at..at + record.range.len as usize];
                 let ByteRange { offset, .. } = record.range;
                 Record::checksum_of(record.volume, offset, bytes) != record.checksum
             };
+            if self.forgets && !is_damaged {
+                continue;
+            }
             let position = payload_at + u64::from(record.payload_offset);
             self.found.records.push(FoundRecord { record: *record, position, is_damaged });
         }

@@ -13,7 +13,7 @@
 
 use forebay_format::journal::{Geometry, JournalId, LOG_OFFSET, RecordKind, Superblock};
 use forebay_journal::{
-    Admission, Checkpoint, Entry, Found, Half, Image, Log, LogError, LogWrite, ReadAt,
+    Admission, Checkpoint, Entry, Found, Half, Image, Log, LogError, LogWrite, Noted, ReadAt,
     RecoverError, Recovered, Source, Step, Told, recover, recover_mirrored,
 };
 use forebay_types::{ByteRange, IoError};
@@ -91,6 +91,13 @@ struct Machine {
     crashes: usize,
     drains: usize,
     refused: usize,
+    /// Checkpoints that ended with what the disk did not take fenced, or recorded forward.
+    fences: usize,
+    forwards: usize,
+    /// Logs that have failed.
+    replaced: usize,
+    /// For each sector how much of the history was acknowledged of it without a record.
+    alone_acknowledged: Vec<usize>,
     losses: usize,
     /// The device that is damaged and not healed yet: the other one stays well meanwhile.
     ill: Option<usize>,
@@ -143,6 +150,10 @@ impl Machine {
             crashes: 0,
             drains: 0,
             refused: 0,
+            fences: 0,
+            forwards: 0,
+            replaced: 0,
+            alone_acknowledged: vec![0; SECTORS as usize],
             losses: 0,
             ill: None,
             alone: 0,
@@ -181,7 +192,7 @@ impl Machine {
         let entry = Entry { kind, volume: self.volume, range };
         let waiter = value;
         if kind == RecordKind::Write {
-            match self.log.admit(range.len, waiter) {
+            match self.log.admit(self.volume, range.len, waiter) {
                 // Whoever has it takes a while to use it or to give it back.
                 Admission::Granted if self.dice.below(20) == 0 => {
                     if std::mem::replace(&mut self.is_promised, true) {
@@ -206,9 +217,23 @@ impl Machine {
             if kind == RecordKind::Forget {
                 apply(&mut self.disk, &(entry, value));
             }
-            assert!(self.log.note(entry, Some(waiter)));
+            match self.log.note(entry, Some(waiter)) {
+                Noted::Recorded => {}
+                Noted::Needless => self.acknowledge_alone(range, waiter as usize),
+                Noted::Refused => {
+                    apply(&mut self.disk, &(entry, value));
+                    self.acknowledge_alone(range, waiter as usize);
+                }
+            }
         }
         self.history.push((entry, value));
+    }
+
+    /// A change is on the disk's stable storage, and nothing older is in the log.
+    fn acknowledge_alone(&mut self, range: ByteRange, upto: usize) {
+        for sector in range.offset / 512..range.end() / 512 {
+            self.alone_acknowledged[sector as usize] = upto;
+        }
     }
 
     fn start_write(&mut self) {
@@ -264,6 +289,7 @@ impl Machine {
     /// journal takes their place.
     fn replace(&mut self, told: Vec<(u64, Told)>) {
         assert!(told.iter().all(|(_, told)| *told != Told::Durable));
+        self.replaced += 1;
         self.disk = self.state_after(self.history.len());
         self.acknowledged = self.history.len();
         self.checkpoint = None;
@@ -293,6 +319,9 @@ impl Machine {
     fn end_checkpoint(&mut self) {
         let Some((_, upto)) = self.checkpoint.take() else { return };
         let too_early = upto > self.acknowledged && !self.destages_early;
+        if self.destages_early && self.dice.below(4) == 0 {
+            return self.end_stuck();
+        }
         if too_early || self.dice.below(5) == 0 {
             return self.log.checkpointed(self.volume, Err(IoError::Io));
         }
@@ -306,7 +335,52 @@ impl Machine {
                 apply(&mut self.disk, said);
             }
         }
+        for sector in 0..SECTORS as usize {
+            let least = self.alone_acknowledged[sector];
+            if least > upto {
+                self.disk[sector] = self.state_after(least)[sector];
+            }
+        }
         self.log.checkpointed(self.volume, Ok(()));
+    }
+
+    /// The disk has taken everything but some sectors, and has flushed.
+    fn end_stuck(&mut self) {
+        let since = self.log.next_record();
+        let state = self.state_after(self.history.len());
+        let from = self.dice.below(SECTORS - 1);
+        let stuck = from..from + 1 + self.dice.below(3.min(SECTORS - from));
+        for sector in (0..SECTORS).filter(|sector| !stuck.contains(sector)) {
+            self.disk[sector as usize] = state[sector as usize];
+        }
+        let len = (stuck.end - stuck.start) * 512;
+        if self.dice.below(2) == 0 || !self.log.has_room_forward(len, stuck.end - stuck.start) {
+            let kept = ByteRange::new(stuck.start * 512, len);
+            self.fences += usize::from(self.log.fence(self.volume, since, &[kept]));
+            return self.log.checkpointed(self.volume, Err(IoError::Io));
+        }
+        for sector in stuck {
+            if self.log.admit_forward() != Admission::Granted {
+                return self.log.checkpointed(self.volume, Err(IoError::Io));
+            }
+            let range = ByteRange::new(sector * 512, 512);
+            let entry = Entry { kind: RecordKind::Write, volume: self.volume, range };
+            let value = state[sector as usize];
+            let payload = value.to_le_bytes().repeat(64);
+            self.history.push((entry, value));
+            let waiter = Some(self.history.len() as u64);
+            assert!(self.log.append(entry, [&payload[..]].into_iter(), waiter));
+        }
+        let end = self.history.len();
+        let replaced = self.replaced;
+        while self.acknowledged < end {
+            self.start_write();
+            self.end_write();
+        }
+        self.forwards += 1;
+        if self.replaced == replaced {
+            self.log.checkpointed(self.volume, Ok(()));
+        }
     }
 
     fn state_after(&self, records: usize) -> Vec<u64> {
@@ -499,7 +573,8 @@ impl Machine {
         let prefixes = self.acknowledged..=self.history.len();
         let upto = if self.destages_early {
             for sector in 0..SECTORS as usize {
-                let mut prefixes = prefixes.clone();
+                let least = self.acknowledged.max(self.alone_acknowledged[sector]);
+                let mut prefixes = least..=self.history.len();
                 assert!(prefixes.any(|upto| self.shows(&state, upto, sector)), "sector {sector}");
             }
             self.history.len()
@@ -520,6 +595,7 @@ impl Machine {
         // What showed early stays, and so becomes a part of the history.
         self.history.extend(early);
         self.acknowledged = self.history.len();
+        self.alone_acknowledged.fill(0);
     }
 }
 
@@ -550,6 +626,7 @@ impl Machine {
 
 fn run(seeds: std::ops::Range<u64>, steps: usize) {
     let (mut crashes, mut drains, mut refused) = (0, 0, 0);
+    let mut stuck = [0; 2];
     let mut mirror = [0; 5];
     for seed in seeds {
         // Printed where a test fails.
@@ -560,14 +637,18 @@ fn run(seeds: std::ops::Range<u64>, steps: usize) {
         crashes += machine.crashes;
         drains += machine.drains;
         refused += machine.refused;
+        stuck[0] += machine.fences;
+        stuck[1] += machine.forwards;
         let Machine { losses, alone, stale, rewritten, healed, .. } = machine;
         for (sum, count) in mirror.iter_mut().zip([losses, alone, stale, rewritten, healed]) {
             *sum += count;
         }
     }
     println!("{crashes} crashes, {drains} drained logs, {refused} writes refused by a full log");
+    println!("fences, records forward: {stuck:?}");
     println!("devices lost, starts alone, refused, devices rewritten, batches healed: {mirror:?}");
     assert!(crashes > 0 && refused > 0, "the log is filled and lost");
+    assert!(stuck.iter().all(|&count| count > 0), "disks take everything but some sectors");
     assert!(mirror.iter().all(|&count| count > 0), "everything happens to a mirror");
 }
 

@@ -7,7 +7,7 @@ use forebay_format::journal::{
     SuperblockInvalid,
 };
 use forebay_journal::{
-    Admission, Damage, Entry, Found, Log, LogWrite, ReadAt, RecoverError, Told, recover,
+    Admission, Damage, Entry, Found, Log, LogWrite, Noted, ReadAt, RecoverError, Told, recover,
 };
 use forebay_types::{ByteRange, IoError};
 
@@ -76,7 +76,7 @@ impl Lab {
 
     fn write(&mut self, sector: u64, bytes: &[u8], waiter: u32) {
         let sectors = bytes.len() as u64 / 512;
-        assert_eq!(self.log.admit(bytes.len() as u64, waiter), Admission::Granted);
+        assert_eq!(self.log.admit(self.volume, bytes.len() as u64, waiter), Admission::Granted);
         assert!(self.log.append(
             entry(self.volume, sector, sectors),
             [bytes].into_iter(),
@@ -139,8 +139,9 @@ fn after_a_failed_write_everybody_is_told_and_nothing_more_is_taken() {
     lab.log.complete(write, Err(IoError::NoSpace), &mut told);
     let lost = Told::Lost(IoError::NoSpace);
     assert_eq!(told, [(1, lost), (2, lost), (3, lost)]);
-    assert_eq!(lab.log.admit(512, 4), Admission::Failed);
-    assert!(!lab.log.note(Entry { kind: RecordKind::Forget, ..entry(0, 0, 1) }, Some(5)));
+    assert_eq!(lab.log.admit(lab.volume, 512, 4), Admission::Failed);
+    let note = Entry { kind: RecordKind::Forget, ..entry(0, 0, 1) };
+    assert_eq!(lab.log.note(note, Some(5)), Noted::Refused);
     assert_eq!(lab.log.barrier(6), Err(IoError::NoSpace));
     assert!(lab.log.poll_write().is_none());
     assert!(!lab.log.close(), "what it holds is unknown");
@@ -152,27 +153,31 @@ fn a_full_log_refuses_writes_until_a_checkpoint() {
     let mut lab = Lab::new();
     let megabyte = vec![3; 1 << 20];
     let mut taken = 0;
-    while lab.log.admit(1 << 20, 0) == Admission::Granted {
+    while lab.log.admit(lab.volume, 1 << 20, 0) == Admission::Granted {
         assert!(lab.log.append(entry(lab.volume, 0, 2048), [&megabyte[..]].into_iter(), Some(0)));
         lab.pump();
         taken += 1;
     }
-    assert_eq!(lab.log.admit(512, 0), Admission::Full);
+    assert_eq!(lab.log.admit(lab.volume, 512, 0), Admission::Full);
     assert!(taken >= 12, "{taken} MiB in a log of 32");
     assert!(lab.log.wants_checkpoint());
     let note = Entry { kind: RecordKind::Forget, ..entry(lab.volume, 0, 1) };
-    assert!(lab.log.note(note, Some(7)), "what can't be refused still has room");
+    assert_eq!(lab.log.note(note, Some(7)), Noted::Recorded, "there is room for it");
     assert_eq!(lab.pump(), [(7, Told::Durable)]);
     let checkpoint = lab.log.begin_checkpoint().unwrap();
     assert_eq!(checkpoint.volumes, [lab.volume]);
     assert_eq!(lab.log.begin_checkpoint(), None, "one at a time");
     lab.log.checkpointed(lab.volume, Err(IoError::Io));
-    assert_eq!(lab.log.admit(512, 0), Admission::Full, "the disk did not take it");
+    assert_eq!(lab.log.admit(lab.volume, 512, 0), Admission::Full, "the disk did not take it");
     lab.log.begin_checkpoint().unwrap();
     lab.log.checkpointed(lab.volume, Ok(()));
-    assert_eq!(lab.log.admit(512, 0), Admission::Full, "not before the superblock is durable");
+    assert_eq!(
+        lab.log.admit(lab.volume, 512, 0),
+        Admission::Full,
+        "not before the superblock is durable"
+    );
     lab.pump();
-    assert_eq!(lab.log.admit(512, 0), Admission::Granted);
+    assert_eq!(lab.log.admit(lab.volume, 512, 0), Admission::Granted);
     lab.log.withdraw();
     assert!(lab.log.is_clean(lab.volume));
 }
@@ -181,14 +186,14 @@ fn a_full_log_refuses_writes_until_a_checkpoint() {
 fn a_log_without_free_memory_lets_writers_wait() {
     let mut lab = Lab::new();
     let half = vec![3; 600 << 10];
-    lab.log.admit(half.len() as u64, 1);
+    lab.log.admit(lab.volume, half.len() as u64, 1);
     assert!(lab.log.append(entry(lab.volume, 0, 1200), [&half[..]].into_iter(), Some(1)));
     let first = lab.log.poll_write().unwrap();
     for waiter in [2, 3] {
-        assert_eq!(lab.log.admit(half.len() as u64, waiter), Admission::Granted);
+        assert_eq!(lab.log.admit(lab.volume, half.len() as u64, waiter), Admission::Granted);
         assert!(lab.log.append(entry(lab.volume, 0, 1200), [&half[..]].into_iter(), Some(waiter)));
     }
-    assert_eq!(lab.log.admit(512, 4), Admission::Wait);
+    assert_eq!(lab.log.admit(lab.volume, 512, 4), Admission::Wait);
     let mut told = Vec::new();
     lab.log.complete(first, Ok(()), &mut told);
     assert_eq!(told, [(1, Told::Durable), (4, Told::Room)]);
@@ -315,7 +320,7 @@ fn a_write_that_was_granted_before_the_failure_is_not_left_waiting() {
     let mut lab = Lab::new();
     lab.write(0, &[1; 512], 1);
     let write = lab.log.poll_write().unwrap();
-    assert_eq!(lab.log.admit(512, 2), Admission::Granted);
+    assert_eq!(lab.log.admit(lab.volume, 512, 2), Admission::Granted);
     lab.log.complete(write, Err(IoError::Io), &mut Vec::new());
     assert!(!lab.log.append(entry(lab.volume, 1, 1), [&[1; 512][..]].into_iter(), Some(2)));
     lab.log.self_check();
@@ -327,10 +332,10 @@ fn a_note_does_not_take_the_buffer_that_a_write_was_promised() {
     let mut lab = Lab::new();
     let half = vec![3; 600 << 10];
     for waiter in 1..=3 {
-        assert_eq!(lab.log.admit(half.len() as u64, waiter), Admission::Granted);
+        assert_eq!(lab.log.admit(lab.volume, half.len() as u64, waiter), Admission::Granted);
     }
-    let note = Entry { kind: RecordKind::Forget, ..entry(lab.volume, 0, 1) };
-    assert!(lab.log.note(note, Some(4)));
+    let note = Entry { kind: RecordKind::Discard, ..entry(lab.volume, 0, 1) };
+    assert_eq!(lab.log.note(note, Some(4)), Noted::Recorded);
     assert!(lab.log.poll_write().is_none(), "all buffers are promised");
     for waiter in 1..=3 {
         assert!(lab.log.append(entry(lab.volume, 0, 1200), [&half[..]].into_iter(), Some(waiter)));
@@ -406,4 +411,80 @@ fn the_last_batch_of_a_process_is_missed_by_the_one_after_its_successor() {
     lab.write(16, &[3; 512], 3);
     lab.pump();
     assert!(lab.recover().records.iter().any(|found| found.record.range.offset == 16 * 512));
+}
+
+/// Fills the log with writes of the first volume until it takes no more.
+fn fill(lab: &mut Lab) {
+    let megabyte = vec![3; 1 << 20];
+    while lab.log.admit(lab.volume, 1 << 20, 0) == Admission::Granted {
+        assert!(lab.log.append(entry(lab.volume, 0, 2048), [&megabyte[..]].into_iter(), Some(0)));
+        lab.pump();
+    }
+}
+
+#[test]
+fn a_volume_whose_disk_has_everything_needs_no_room_beside_one_whose_disk_hangs() {
+    let mut lab = Lab::new();
+    let other = lab.log.add_volume("other", 1 << 30, [2; 32]).unwrap();
+    assert_eq!(lab.log.admit(other, 512, 1), Admission::Granted);
+    assert!(lab.log.append(entry(other, 8, 1), [&[1; 512][..]].into_iter(), Some(1)));
+    fill(&mut lab);
+    let checkpoint = lab.log.begin_checkpoint().unwrap();
+    assert_eq!(checkpoint.volumes, [lab.volume, other]);
+    lab.log.checkpointed(other, Ok(()));
+    let forget = Entry { kind: RecordKind::Forget, ..entry(other, 8, 1) };
+    assert_eq!(lab.log.note(forget, Some(2)), Noted::Recorded, "the superblock is not there yet");
+    assert_eq!(lab.pump(), [(2, Told::Durable)]);
+    let written = lab.log.usage().written_bytes;
+    let zero = Entry { kind: RecordKind::Zero { unmap: false }, ..forget };
+    for _ in 0..10_000 {
+        assert_eq!(lab.log.admit(other, 512, 3), Admission::Full);
+        assert_eq!(lab.log.note(forget, Some(3)), Noted::Needless);
+        assert_eq!(lab.log.note(zero, Some(3)), Noted::Refused);
+    }
+    assert_eq!(lab.log.usage().written_bytes, written);
+    let found = lab.recover();
+    assert!(found.records.iter().all(|found| found.record.volume == lab.volume));
+    // The disk of the first one comes back: what is recorded from now on counts again.
+    lab.log.checkpointed(lab.volume, Ok(()));
+    lab.pump();
+    assert_eq!(lab.log.admit(other, 512, 4), Admission::Granted);
+    assert!(lab.log.append(entry(other, 9, 1), [&[2; 512][..]].into_iter(), Some(4)));
+    assert_eq!(lab.log.note(forget, Some(5)), Noted::Recorded);
+    lab.pump();
+    let found = lab.recover();
+    assert_eq!(found.records.iter().filter(|found| found.record.volume == other).count(), 2);
+    // The numbers go on behind all that is void, in another process as well.
+    let next = Log::<_, u32>::resume(&found, buffers(2)).unwrap();
+    assert!(next.next_record() >= found.superblock.volume(other).unwrap().void_before);
+}
+
+#[test]
+fn what_goes_past_a_log_waits_before_it_takes_the_last_room() {
+    let mut lab = Lab::new();
+    fill(&mut lab);
+    let forget = Entry { kind: RecordKind::Forget, ..entry(lab.volume, 0, 1) };
+    let mut noted = 0;
+    while lab.log.admit(lab.volume, 512, 7) == Admission::Full {
+        assert_eq!(lab.log.note(forget, Some(0)), Noted::Recorded);
+        lab.pump();
+        noted += 1;
+        assert!(noted < 10_000, "it has an end");
+    }
+    lab.log.begin_checkpoint().unwrap();
+    // Its disk has everything but one sector, for which there is no room.
+    let kept = ByteRange::new(4096, 512);
+    let since = lab.log.next_record();
+    assert!(lab.log.fence(lab.volume, since, &[kept]));
+    lab.log.checkpointed(lab.volume, Err(IoError::Io));
+    let mut told = Vec::new();
+    lab.log.poll_told(&mut told);
+    assert_eq!(told, [(7, Told::Room)]);
+    lab.pump();
+    assert_eq!(lab.log.note(forget, Some(8)), Noted::Needless);
+    let inside = Entry { range: kept, ..forget };
+    assert_eq!(lab.log.note(inside, Some(8)), Noted::Recorded);
+    assert_eq!(lab.log.note(inside, Some(8)), Noted::Recorded, "that is not durable yet");
+    lab.pump();
+    assert_eq!(lab.log.note(inside, Some(8)), Noted::Needless);
 }

@@ -46,9 +46,9 @@ fn main() -> ExitCode {
         eprintln!("{USAGE}");
         return ExitCode::from(2);
     };
+    let mut options = SimOptions::new(arguments.seed.unwrap_or(0), arguments.operations);
+    options.sabotage = arguments.sabotage;
     if let Some(seed) = arguments.seed {
-        let mut options = SimOptions::new(seed, arguments.operations);
-        options.sabotage = arguments.sabotage;
         return match run(options) {
             Ok(report) => {
                 println!("seed {seed}: all promises kept\n{report}");
@@ -62,7 +62,7 @@ fn main() -> ExitCode {
     }
     let start = Instant::now();
     let seeds = arguments.first..arguments.first + arguments.seeds;
-    let summary = run_many(seeds, arguments.operations, arguments.threads);
+    let summary = run_many(seeds, options, arguments.threads);
     let seconds = start.elapsed().as_secs_f64();
     println!("{summary}");
     let rate = summary.report.operations as f64 / seconds;

@@ -4,7 +4,7 @@ use forebay_lab::sim::{SimOptions, run, run_many};
 
 #[test]
 fn two_hundred_machines_keep_all_promises() {
-    let summary = run_many(0..200, 1000, 2);
+    let summary = run_many(0..200, SimOptions::new(0, 1000), 2);
     assert!(summary.failures.is_empty(), "{summary}");
     // A simulator that no longer gets anywhere near the difficult paths proves nothing.
     let report = &summary.report;

@@ -35,6 +35,10 @@ pub struct Reading {
     pub model: Option<String>,
     /// `ups.alarm`, for people.
     pub alarm: Option<String>,
+    /// `ups.test.result`: how the last test of the battery went, for people.
+    pub test_result: Option<String>,
+    /// `battery.mfr.date`, or `battery.date`: when the battery was made or put in, as it is said.
+    pub battery_date: Option<String>,
     /// What was said and can not be.
     pub problems: Vec<Problem>,
     /// How old this was when it was delivered, in milliseconds; 0 for what was just asked for.
@@ -111,7 +115,7 @@ impl Reading {
 }
 
 /// The variables that mean something here.
-const NAMES: [&str; 9] = [
+const NAMES: [&str; 12] = [
     "ups.status",
     "battery.charge",
     "battery.runtime",
@@ -121,6 +125,9 @@ const NAMES: [&str; 9] = [
     "ups.mfr",
     "ups.model",
     "ups.alarm",
+    "ups.test.result",
+    "battery.mfr.date",
+    "battery.date",
 ];
 
 #[derive(Default)]
@@ -159,6 +166,9 @@ impl Collector {
         let names: Vec<String> = names.into_iter().flatten().map(|name| shown(&name)).collect();
         let model = (!names.is_empty()).then(|| names.join(" "));
         let alarm = self.text(8).map(|alarm| shown(&alarm));
+        let test_result = self.text(9).map(|result| shown(&result));
+        let dates = [self.text(10), self.text(11)];
+        let battery_date = dates.into_iter().flatten().next().map(|date| shown(&date));
         Reading {
             status,
             charge_percent,
@@ -168,6 +178,8 @@ impl Collector {
             runtime_low_seconds,
             model,
             alarm,
+            test_result,
+            battery_date,
             problems: self.problems,
             age_ms: 0,
         }
@@ -220,7 +232,9 @@ mod tests {
     fn lines_as_upsc_prints_them() {
         let text = "# a comment\nbattery.charge: 98.5\nbattery.runtime: 1800.75\n\
                     ups.load: 120\nups.mfr: Lab\nups.model: Dummy: two\nups.status: OL CHRG\n\n\
-                    battery.charge.low: 20\nbattery.runtime.low: 120\ndriver.name: dummy-ups\n";
+                    battery.charge.low: 20\nbattery.runtime.low: 120\ndriver.name: dummy-ups\n\
+                    ups.test.result: Done and passed\nbattery.date: 2020/01\n\
+                    battery.mfr.date: 2024/05\n";
         let reading = Reading::from_lines(text).unwrap();
         assert!(reading.status.as_ref().unwrap().has(Word::Chrg));
         assert_eq!(reading.charge_percent, Some(98.5));
@@ -229,6 +243,8 @@ mod tests {
         assert_eq!(reading.charge_low_percent, Some(20.0));
         assert_eq!(reading.runtime_low_seconds, Some(120));
         assert_eq!(reading.model.as_deref(), Some("Lab Dummy: two"));
+        assert_eq!(reading.test_result.as_deref(), Some("Done and passed"));
+        assert_eq!(reading.battery_date.as_deref(), Some("2024/05"));
         assert_eq!((reading.problems.len(), reading.age_ms), (0, 0));
     }
 

@@ -9,12 +9,15 @@
 //! without it. Until then writes and flushes wait; then they go to the disks.
 
 mod devices;
+mod look;
 
 pub(crate) use devices::Reader;
 pub use devices::{MemberRecord, MissingDevice};
+pub use look::JournalPatrol;
 
 use crate::recovery::Void;
-use crate::shared::{Inbox, Message, lock};
+use crate::shared::{Inbox, Message, Shared, lock};
+use crate::stuck::{Kept, KeptStatus};
 use forebay_backend::{AlignedBuffer, Backend};
 use forebay_engine::{Answer, Note, NoteKind, Outcome, Part, PartId};
 use forebay_format::journal::{
@@ -22,12 +25,12 @@ use forebay_format::journal::{
 };
 use forebay_journal::identity::Evidence;
 use forebay_journal::{
-    Admission as LogAdmission, Entry, Extent, Found, Image, Log, LogError, LogUsage, RecoverError,
-    Source, Told,
+    Admission as LogAdmission, Entry, Extent, Found, Image, Log, LogError, LogUsage, Noted,
+    RecoverError, Source, Told,
 };
 use forebay_types::{Durability, IoError, IoResult, VolumeId};
 use forebay_volume::{Admission, worker_of};
-use std::sync::{Arc, Condvar, Mutex, PoisonError};
+use std::sync::{Arc, Condvar, Mutex, PoisonError, Weak};
 use std::thread::JoinHandle;
 use std::time::{Duration, Instant};
 
@@ -39,6 +42,8 @@ const BUFFERS_SPARE: usize = 2;
 const TICK: Duration = Duration::from_millis(100);
 /// A checkpoint when there has been none for so long, so that a recovery stays short.
 const CHECKPOINT_EVERY: Duration = Duration::from_secs(30);
+/// From one checkpoint for want of room to the next, where a disk gives none back.
+const CHECKPOINT_PAUSE: Duration = Duration::from_secs(1);
 
 /// Why a journal can't be used.
 #[derive(Debug, thiserror::Error)]
@@ -224,6 +229,10 @@ pub struct JournalStatus {
     pub degraded: Option<String>,
     /// How full it is, and what it has done.
     pub usage: LogUsage,
+    /// What it was told by checkpoints of disks that do not take everything.
+    pub kept: KeptStatus,
+    /// What was seen of the log when it was read back.
+    pub patrol: JournalPatrol,
 }
 
 /// A journal as a volume is to use it.
@@ -266,6 +275,8 @@ pub(crate) struct State {
     /// Those whose disks are being sampled.
     pub(crate) sampling: Vec<u16>,
     checkpoint_at: Instant,
+    /// A checkpoint is to begin at once, and to leave the segment at hand behind.
+    checkpoint_now: bool,
     stopping: bool,
 }
 
@@ -282,7 +293,11 @@ pub struct Journal {
     /// Who must not use it, although it still holds data of others.
     pub(crate) given_up: Void,
     on_failure: OnFailure,
-    inboxes: Vec<Arc<Inbox>>,
+    pub(crate) inboxes: Vec<Arc<Inbox>>,
+    /// Where dirty data is, as long as anybody serves it.
+    pub(crate) shared: Weak<Shared>,
+    pub(crate) kept: Kept,
+    pub(crate) look: look::Look,
     thread: Mutex<Option<JoinHandle<()>>>,
 }
 
@@ -290,8 +305,9 @@ impl Journal {
     /// Opens a journal, or makes one where there are only zeroes.
     pub(crate) fn open(
         settings: JournalSettings,
-        inboxes: Vec<Arc<Inbox>>,
+        shared: &Arc<Shared>,
     ) -> Result<Arc<Self>, JournalError> {
+        let inboxes = shared.inboxes.clone();
         let mut devices = Devices::new(&settings);
         let (name, size_bytes) = (devices.name(), devices.size_bytes);
         if let Some(name) = devices.read_only() {
@@ -317,6 +333,7 @@ impl Journal {
             disks: Vec::new(),
             sampling: Vec::new(),
             checkpoint_at: Instant::now(),
+            checkpoint_now: false,
             stopping: false,
         };
         let journal = Arc::new(Self {
@@ -330,6 +347,9 @@ impl Journal {
             given_up,
             on_failure,
             inboxes,
+            shared: Arc::downgrade(shared),
+            kept: Kept::default(),
+            look: look::Look::default(),
             thread: Mutex::new(None),
         });
         let theirs = Arc::clone(&journal);
@@ -341,6 +361,7 @@ impl Journal {
         *lock(&journal.thread) = Some(thread);
         journal.wait_for_superblock()?;
         journal.record_members()?;
+        journal.begin_to_look();
         Ok(journal)
     }
 
@@ -370,6 +391,8 @@ impl Journal {
             failed: state.log.failed(),
             degraded: self.degraded(&state.log),
             usage: state.log.usage(),
+            kept: self.kept.status(),
+            patrol: self.look.status(),
         }
     }
 
@@ -525,7 +548,7 @@ impl Journal {
             self.ring(&state);
             return Admission::Wait;
         }
-        match state.log.admit(part.range.len, part.id) {
+        match state.log.admit(number, part.range.len, part.id) {
             LogAdmission::Granted => {
                 Admission::Logged { wait: fua || durability == Durability::Ack }
             }
@@ -573,23 +596,30 @@ impl Journal {
         let mut state = self.lock();
         let part = note.part;
         let entry = |kind| Entry { kind, volume: number, range: note.range };
-        let taken = match note.kind {
+        let kind = match note.kind {
+            NoteKind::Write { .. } => RecordKind::Write,
+            NoteKind::Zero { unmap } => RecordKind::Zero { unmap },
+            NoteKind::Discard => RecordKind::Discard,
+            NoteKind::Forget => RecordKind::Forget,
+        };
+        let noted = match note.kind {
             NoteKind::Write { wait, .. } => {
-                state.log.append(entry(RecordKind::Write), pieces, wait.then_some(part))
+                match state.log.append(entry(kind), pieces, wait.then_some(part)) {
+                    // Who does not wait has been answered: what is not recorded is what a FLUSH is
+                    // for.
+                    false if wait => Noted::Refused,
+                    _ => Noted::Recorded,
+                }
             }
-            NoteKind::Zero { unmap } => {
-                state.log.note(entry(RecordKind::Zero { unmap }), Some(part))
-            }
-            NoteKind::Discard => state.log.note(entry(RecordKind::Discard), Some(part)),
-            NoteKind::Forget => state.log.note(entry(RecordKind::Forget), Some(part)),
+            _ => state.log.note(entry(kind), Some(part)),
         };
         self.ring(&state);
-        // Who does not wait has been answered: what is not recorded is what a FLUSH is for.
-        if taken || matches!(note.kind, NoteKind::Write { wait: false, .. }) {
-            return None;
-        }
-        let answer = Answer { part, outcome: Outcome::Unlogged };
-        if state.failure_recorded {
+        let answer = match noted {
+            Noted::Recorded => return None,
+            Noted::Needless => return Some(Answer { part, outcome: Outcome::Done(Ok(())) }),
+            Noted::Refused => Answer { part, outcome: Outcome::Unlogged },
+        };
+        if state.failure_recorded || state.log.failed().is_none() {
             return Some(answer);
         }
         state.held.push(answer);
@@ -599,6 +629,7 @@ impl Journal {
     /// Ends the thread. With `clean`, all disks have everything, and the journal says so.
     pub(crate) fn close(&self, clean: bool) {
         self.let_disks_go(None);
+        self.look.end();
         let mut state = self.lock();
         if clean {
             let numbers: Vec<u16> = state.volumes.iter().map(|(number, _)| *number).collect();
@@ -624,12 +655,19 @@ impl Journal {
         let mut told = Vec::new();
         let mut state = self.lock();
         loop {
+            state.log.poll_told(&mut told);
+            self.answer(told.drain(..).map(|(part, told)| told_answer(part, told)));
             if let Some(members) = state.log.unrecorded_loss() {
                 drop(state);
                 self.record_loss(&members);
                 state = self.lock();
                 state.log.loss_recorded();
                 continue;
+            }
+            if !lock(&self.look.lags).is_empty() {
+                drop(state);
+                self.heal();
+                state = self.lock();
             }
             if let Some(write) = state.log.poll_write() {
                 drop(state);
@@ -716,7 +754,13 @@ impl Journal {
             }
             return;
         }
-        let due = state.log.wants_checkpoint() && age >= TICK / 10 || age >= CHECKPOINT_EVERY;
+        let pause = if state.log.is_held_up() { CHECKPOINT_PAUSE } else { TICK / 10 };
+        let now = std::mem::take(&mut state.checkpoint_now);
+        if now {
+            state.log.leave_segment();
+            state.log.reclaim();
+        }
+        let due = state.log.wants_checkpoint() && age >= pause || age >= CHECKPOINT_EVERY || now;
         if !due {
             return;
         }
@@ -734,10 +778,10 @@ impl Journal {
     /// Brings a volume's dirty data to its disk, for a checkpoint if `number` is given.
     fn destage(self: &Arc<Self>, volume: VolumeId, number: Option<u16>) {
         let journal = Arc::clone(self);
-        let tell = move |result: IoResult| {
-            if let Some(number) = number {
-                journal.destaged(number, result);
-            }
+        let tell = move |result: IoResult| match (number, result) {
+            (None, _) => {}
+            (Some(number), Err(IoError::Shutdown) | Ok(())) => journal.destaged(number, result),
+            (Some(number), Err(error)) => journal.keep_stuck(number, volume, error),
         };
         self.inboxes[0].post(Message::Task(Box::new(move |tasks| {
             tasks.checkpoint(volume, Box::new(tell));

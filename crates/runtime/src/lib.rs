@@ -21,12 +21,14 @@ mod pool;
 mod power;
 mod reactor;
 mod recovery;
+mod regain;
 mod restore;
 mod server;
 mod shared;
 mod start;
 mod stats;
 mod status;
+mod stuck;
 mod vault;
 mod warm;
 mod worker;
@@ -34,8 +36,8 @@ mod worker;
 pub use forebay_format::journal::JournalId;
 pub use guard::examine_disk;
 pub use journal::{
-    Journal, JournalError, JournalSettings, JournalStatus, MemberRecord, MissingDevice, OnFailure,
-    VolumeJournal,
+    Journal, JournalError, JournalPatrol, JournalSettings, JournalStatus, MemberRecord,
+    MissingDevice, OnFailure, VolumeJournal,
 };
 pub use listener::{Listener, TlsSetup};
 pub use patience::Patience;
@@ -47,6 +49,7 @@ pub use server::{
 };
 pub use stats::{LatencyClass, LatencySummary, RequestCounters};
 pub use status::{MemoryStatus, RuntimeStatus, VolumeStatus};
+pub use stuck::KeptStatus;
 pub use vault::{
     DrillReport, DumpReport, Measured, MissingVault, OnVoid, Vault, VaultError, VaultPhase,
     VaultRecord, VaultSettings, VaultStatus, VolumeVault, vault_bytes_for,

@@ -172,6 +172,9 @@ fn tell(shared: &Shared, shard: &Shard<MappedLines>, seal: &Seal, verdict: Verdi
             );
         }
         Verdict::Lost { .. } if shard.lost_of(seal.key) != 0 => {
+            if let Some(used) = volume.as_ref().and_then(|volume| volume.journal.as_ref()) {
+                used.journal.regain(used.number, seal.key.volume());
+            }
             tracing::error!(
                 volume = name,
                 "memory was damaged beyond repair: {} sectors at {range} are lost, newer than what \
@@ -238,6 +241,45 @@ pub(crate) fn verify_locked(
         tell(shared, locked, sealed, verdict);
     }
     verdict
+}
+
+/// Puts back what was lost of a line: these sectors of `bytes`, if they are lost still. The shard
+/// is locked. False when somebody uses the line just now.
+pub(crate) fn put_back(
+    shared: &Shared,
+    number: usize,
+    shard: &mut Shard<MappedLines>,
+    key: LineKey,
+    bytes: &[u8],
+    sectors: u8,
+) -> bool {
+    let sectors = sectors & shard.lost_of(key);
+    if sectors == 0 {
+        return true;
+    }
+    let Some(slot) = shard.idle_slot_of(key) else { return false };
+    if let Some(sealed) = shard.seal_of(slot) {
+        // A new seal vouches for the rest of the line as well.
+        verify_locked(shared, number, shard, &sealed);
+    }
+    let sector_bytes = SECTOR_BYTES as usize;
+    for at in (0..8).filter(|at| sectors & 1 << at != 0).map(|at| at * sector_bytes) {
+        // SAFETY: inside a line whose shard is locked; these sectors are not valid and nobody has
+        // the line pinned, so nobody reads or writes them.
+        unsafe {
+            let to = shared.pool.line(number, slot).add(at);
+            std::ptr::copy_nonoverlapping(bytes[at..at + sector_bytes].as_ptr(), to, sector_bytes);
+        }
+    }
+    shard.regained(key, sectors);
+    let volume = shared.volume(key.volume());
+    tracing::warn!(
+        volume = volume.as_ref().map_or("", |volume| &volume.name),
+        "{} sectors at {} that were lost in memory are back from the journal",
+        sectors.count_ones(),
+        ByteRange::new(key.offset(), LINE_BYTES)
+    );
+    true
 }
 
 /// One worker's part of the patrol.

@@ -2,7 +2,7 @@
 
 use crate::journal::{Journal, JournalError};
 use crate::shared::lock;
-use forebay_journal::Found;
+use forebay_journal::{Found, FoundRecord};
 use forebay_types::IoError;
 use std::sync::PoisonError;
 use std::time::Duration;
@@ -38,9 +38,21 @@ impl Journal {
     /// # Errors
     /// When it can't be read whole.
     pub(crate) fn read_again(&self, number: u16) -> Result<(), IoError> {
+        self.lock().log.keep(number);
+        let mut records = self.records_of(number)?;
+        let mut found = lock(&self.found);
+        found.records.retain(|other| other.record.volume != number);
+        found.records.append(&mut records);
+        Ok(())
+    }
+
+    /// Everything that is recorded of a volume by now, from the log.
+    ///
+    /// # Errors
+    /// When it can't be read whole.
+    pub(crate) fn records_of(&self, number: u16) -> Result<Vec<FoundRecord>, IoError> {
         {
             let mut state = self.lock();
-            state.log.keep(number);
             let end = state.log.next_record();
             while state.log.first_pending_record() < end {
                 if let Some(error) = state.log.failed() {
@@ -65,10 +77,7 @@ impl Journal {
             return Err(IoError::Io);
         }
         walk.records.retain(|found| found.record.volume == number);
-        let mut found = lock(&self.found);
-        found.records.retain(|other| other.record.volume != number);
-        found.records.append(&mut walk.records);
-        Ok(())
+        Ok(walk.records)
     }
 
     fn walk(&self) -> Result<Found, IoError> {

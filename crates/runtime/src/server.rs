@@ -401,7 +401,7 @@ impl Runtime {
     /// # Errors
     /// When it can't be used, or not safely.
     pub fn open_journal(&self, settings: JournalSettings) -> Result<Arc<Journal>, JournalError> {
-        let journal = Journal::open(settings, self.shared.inboxes.clone())?;
+        let journal = Journal::open(settings, &self.shared)?;
         let mut journals = self.journals.lock().unwrap_or_else(PoisonError::into_inner);
         journals.push(Arc::clone(&journal));
         Ok(journal)

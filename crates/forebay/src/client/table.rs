@@ -46,11 +46,15 @@ fn patrol(patrol: &PatrolStatus) -> String {
     };
     let Damage { found_lines, corrected_lines, fetched_again_lines, lost_lines, .. } =
         patrol.damage;
+    let back = match patrol.damage.back_from_journal_lines {
+        0 => String::new(),
+        lines => format!(", {lines} of them back from a journal"),
+    };
     let found = match found_lines {
         0 => "no damage found".into(),
         _ => format!(
             "{found_lines} lines found damaged: {corrected_lines} corrected, \
-             {fetched_again_lines} fetched again, {lost_lines} lost"
+             {fetched_again_lines} fetched again, {lost_lines} lost{back}"
         ),
     };
     format!("patrol: {}, {walk}; {found}", patrol.ecc)
@@ -119,9 +123,15 @@ fn power(power: &PowerStatus) -> String {
             percent(supply.load_percent),
         ]);
     }
+    let notes = power.supplies.iter().flat_map(|supply| {
+        let test = supply.battery_test.as_ref().map(|test| format!("last battery test: {test}"));
+        let notes = [test, supply.battery_ages.clone()];
+        notes.into_iter().flatten().map(|note| format!("{}: {note}\n", supply.name))
+    });
     format!(
-        "\n{}\npower: {}\n{} dirty under supplies, {} may be; {}\n",
+        "\n{}\n{}power: {}\n{} dirty under supplies, {} may be; {}\n",
         lines(table, &[0, 1, 2]),
+        notes.collect::<String>(),
         power.reason,
         bytes(power.dirty_bytes),
         bytes(power.dirty_bytes_max),
@@ -235,6 +245,12 @@ fn journals_notes(journals: &[JournalStatus]) -> String {
             let reason = reason.unwrap_or_default();
             notes += &format!("\n{}: {}{reason}", journal.name, journal.state);
         }
+        if journal.damaged_places > 0 {
+            notes += &format!(
+                "\n{}: {} places were found damaged, {} of them healed from its mirror",
+                journal.name, journal.damaged_places, journal.healed_places
+            );
+        }
         for held in &journal.unserved {
             let (bytes, volume) = (bytes(held.bytes), &held.volume);
             notes += &format!(
@@ -313,6 +329,7 @@ mod tests {
             status: Some("OL CHRG".into()),
             charge_percent: Some(97.6),
             runtime_seconds: Some(1800),
+            battery_ages: Some("battery ages: 640 s now, 900 s when first seen".into()),
             ..SupplyStatus::default()
         };
         let text = power(&PowerStatus {
@@ -327,6 +344,7 @@ mod tests {
             text,
             "\nSUPPLY  SAYS     VERDICT  CHARGE  RUNTIME  LOAD\n\
              lab     OL CHRG  safe       98 %   1800 s     -\n\n\
+             lab: battery ages: 640 s now, 900 s when first seen\n\
              power: write-back is allowed\n\
              1.0 MiB dirty under supplies, 4.0 GiB may be; \
              if mains failed now: dump 7 s, battery 640 s\n"
@@ -374,6 +392,8 @@ mod tests {
             name: "/j".into(),
             state: JournalState::Failed,
             state_reason: Some("a write failed".into()),
+            damaged_places: 3,
+            healed_places: 2,
             unserved: vec![UnservedWrites { volume: "old".into(), bytes: 4096 }],
             ..JournalStatus::default()
         };
@@ -388,6 +408,7 @@ mod tests {
             text.ends_with(
                 "\n\n/h: degraded: /i has failed: input/output error\n\
                  /j: failed: a write failed\n\
+                 /j: 3 places were found damaged, 2 of them healed from its mirror\n\
                  /j: holds 4.0 KiB of volume 'old', which is not served\n"
             ),
             "{text}"
@@ -407,12 +428,17 @@ mod tests {
             corrected_lines: 3,
             fetched_again_lines: 2,
             lost_lines: 1,
+            back_from_journal_lines: 0,
             lost_bytes: 512,
         };
         assert_eq!(
             patrol(&status),
             "patrol: parity, the last walk took 64.0 s; 6 lines found damaged: 3 corrected, \
              2 fetched again, 1 lost"
+        );
+        status.damage.back_from_journal_lines = 1;
+        assert!(
+            patrol(&status).ends_with("2 fetched again, 1 lost, 1 of them back from a journal")
         );
         status.ecc = "off".into();
         assert_eq!(patrol(&status), "patrol: off, damage to memory is not noticed");

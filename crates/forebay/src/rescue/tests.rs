@@ -10,7 +10,7 @@ use forebay_format::journal::{
     BATCH_BYTES_MAX, GenerationStart, Geometry, JOURNAL_BYTES_MIN, JournalId, LOG_OFFSET,
     RecordKind, Released, SUPERBLOCK_BYTES, Superblock,
 };
-use forebay_journal::{Admission, Entry, Log};
+use forebay_journal::{Admission, Entry, Log, Noted};
 use forebay_types::{ByteRange, IoError};
 use proptest::prelude::*;
 use std::sync::Arc;
@@ -88,7 +88,7 @@ fn journal() -> (Arc<MemoryBackend>, Vec<u8>) {
     {
         for volume in volumes {
             let range = ByteRange::new(sector * 512, sectors * 512);
-            assert_eq!(log.admit(range.len, ()), Admission::Granted);
+            assert_eq!(log.admit(volume, range.len, ()), Admission::Granted);
             let bytes = vec![at; range.len as usize];
             let entry = Entry { kind: RecordKind::Write, volume, range };
             assert!(log.append(entry, [&bytes[..]].into_iter(), None));
@@ -97,7 +97,8 @@ fn journal() -> (Arc<MemoryBackend>, Vec<u8>) {
     }
     let range = ByteRange::new(1002 * 512, 4 * 512);
     let kind = RecordKind::Zero { unmap: true };
-    assert!(log.note(Entry { kind, volume: volumes[0], range }, None));
+    let noted = log.note(Entry { kind, volume: volumes[0], range }, None);
+    assert_eq!(noted, Noted::Recorded);
     expected[range.offset as usize..range.end() as usize].fill(0);
     while let Some(write) = log.poll_write() {
         put(&*device, write.position, write.bytes());

@@ -201,6 +201,11 @@ impl Journals {
                 written_bytes: usage.written_bytes,
                 payload_bytes: usage.payload_bytes,
                 checkpoints: usage.checkpoints,
+                kept_bytes: status.kept.forward_bytes,
+                walks: status.patrol.walks,
+                walked_bytes: status.patrol.read_bytes,
+                damaged_places: status.patrol.damaged,
+                healed_places: status.patrol.healed,
                 unserved: journal.unserved(),
             }
         };

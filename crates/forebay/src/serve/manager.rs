@@ -1,5 +1,6 @@
 //! What the control server and the signals ask of the daemon, done on the runtime.
 
+use super::battery::Batteries;
 use super::claims::Claims;
 use super::journals::Journals;
 use super::power::Power;
@@ -85,9 +86,14 @@ impl Daemon {
 
     /// Begins to watch the supplies, if the configuration names any.
     pub(super) fn watch_power(&self) -> anyhow::Result<()> {
-        let settings = self.state().config.ups.clone();
+        let (settings, state_dir) = {
+            let state = self.state();
+            (state.config.ups.clone(), state.config.state.clone())
+        };
+        let batteries = Batteries::open(state_dir.join("batteries.json"));
         let refuge = self.runtime.vault().map(|vault| Arc::new(VaultRefuge(vault)) as _);
-        if let Some(power) = Power::start(&settings, Arc::clone(&self.runtime), refuge)? {
+        let runtime = Arc::clone(&self.runtime);
+        if let Some(power) = Power::start(&settings, runtime, refuge, batteries)? {
             let _ = self.power.set(power);
         }
         Ok(())

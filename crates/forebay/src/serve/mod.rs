@@ -1,5 +1,6 @@
 //! The daemon: reads the configuration, wires the parts together, and waits for the end.
 
+mod battery;
 mod claims;
 mod journals;
 mod listen;

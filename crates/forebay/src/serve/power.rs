@@ -7,6 +7,7 @@
 //! writes are halted, the dump is made and read back, the disks' own caches are flushed, and only
 //! then the server of the supply is told that the power may go.
 
+use super::battery::Batteries;
 use forebay_api::{PowerStatus, SupplyStatus};
 use forebay_config::{Supply, SupplyPlace, UpsSettings};
 use forebay_power::drivers::{
@@ -68,6 +69,7 @@ impl Power {
         settings: &UpsSettings,
         runtime: Arc<Runtime>,
         refuge: Option<Arc<dyn Refuge>>,
+        batteries: Batteries,
     ) -> anyhow::Result<Option<Self>> {
         if settings.supplies.is_empty() {
             return Ok(None);
@@ -106,6 +108,7 @@ impl Power {
             inbox,
             runtime,
             refuge,
+            batteries,
             common: Arc::clone(&common),
             dirty_bytes: 0,
             allowed: false,
@@ -197,6 +200,7 @@ struct Warden {
     inbox: Receiver<(usize, Instant, Observation)>,
     runtime: Arc<Runtime>,
     refuge: Option<Arc<dyn Refuge>>,
+    batteries: Batteries,
     common: Arc<Common>,
     /// What was dirty a moment ago.
     dirty_bytes: u64,
@@ -216,6 +220,7 @@ impl Warden {
             let heard = match self.inbox.recv_timeout(TICK) {
                 Ok((supply, at, observation)) => {
                     self.guard.observe(supply, now_ms(), observation);
+                    self.see_batteries();
                     Some(at)
                 }
                 Err(RecvTimeoutError::Timeout) => None,
@@ -227,6 +232,15 @@ impl Warden {
             self.step(heard);
         }
         self.end();
+    }
+
+    /// How long batteries last is remembered.
+    fn see_batteries(&mut self) {
+        for (name, _, reading) in self.guard.supplies() {
+            if let Some(reading) = reading {
+                self.batteries.observe(name, reading);
+            }
+        }
     }
 
     /// Nothing is dirty any more, or never was: what was saved is not to be loaded again.
@@ -365,6 +379,9 @@ impl Warden {
             runtime_seconds: reading.and_then(|reading| reading.runtime_seconds),
             load_percent: reading.and_then(|reading| reading.load_percent),
             model: reading.and_then(|reading| reading.model.clone()),
+            battery_test: reading.and_then(|reading| reading.test_result.clone()),
+            battery_date: reading.and_then(|reading| reading.battery_date.clone()),
+            battery_ages: self.batteries.ages(name),
         });
         let status = PowerStatus {
             write_back_allowed: self.allowed,

@@ -49,6 +49,7 @@ const fn damage(figures: &Figures) -> Damage {
         corrected_lines: engine.corrected_lines,
         fetched_again_lines: engine.refetched_lines,
         lost_lines: engine.lost_lines,
+        back_from_journal_lines: engine.regained_lines,
         lost_bytes: figures.lost_sectors * SECTOR_BYTES,
     }
 }

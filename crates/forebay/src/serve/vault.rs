@@ -162,6 +162,7 @@ fn seconds(at: SystemTime) -> u64 {
 pub(super) fn status(vault: &Vault) -> VaultStatus {
     let status = vault.status();
     let (state, reason) = match status.phase {
+        VaultPhase::Ready if status.trouble.is_some() => (VaultState::Failed, status.trouble),
         VaultPhase::Ready => (VaultState::Ready, None),
         VaultPhase::Holding if status.is_whole => (VaultState::Holding, None),
         VaultPhase::Holding => {

@@ -17,6 +17,7 @@ mod mirror;
 #[allow(dead_code, reason = "the tests of the driver use more of it")]
 #[path = "../../../power/tests/nut_lab/mod.rs"]
 mod nut_lab;
+mod ordered;
 mod power;
 mod power_cut;
 mod process;

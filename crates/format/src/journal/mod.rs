@@ -31,6 +31,10 @@
 //! **Where the log begins.** The superblock says which segment is the first still needed. A segment
 //! is overwritten only after a superblock that no longer needs it is durable.
 //!
+//! **What is void.** With each volume the superblock says from which record on its records count:
+//! when a disk has everything, the records of its volume need not wait until the log begins behind
+//! them. Records are numbered without end, in the order in which they were made.
+//!
 //! **Generations.** A process that takes over continues in a fresh segment with a higher
 //! generation, and writes down with which batch it began. A batch of an older generation with that
 //! number or a higher one was never acknowledged, and is void even if it reads well later.

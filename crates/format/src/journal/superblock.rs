@@ -73,7 +73,9 @@ struct Volume {
 struct Image {
     head: Head,
     volumes: [Volume; VOLUMES_MAX],
-    reserved: [u8; 4096],
+    /// For each volume the number of the first record that may count.
+    void_before: [U64; VOLUMES_MAX],
+    reserved: [u8; 3072],
 }
 
 const _: () = assert!(size_of::<Head>() == 4096);
@@ -104,6 +106,8 @@ pub struct VolumeEntry {
     pub identity: [u8; 32],
     /// What else is known of the disk.
     pub guard: Guard,
+    /// Records of it with a lower number are void: its disk has what they say, or something newer.
+    pub void_before: u64,
 }
 
 impl VolumeEntry {
@@ -272,6 +276,9 @@ impl Superblock {
             to.name_bytes = (from.name.len() as u16).into();
             to.name[..from.name.len()].copy_from_slice(from.name.as_bytes());
         }
+        for (to, from) in image.void_before.iter_mut().zip(&self.volumes) {
+            *to = from.void_before.into();
+        }
         image.head.checksum = checksum(self.journal.seed(), image.as_bytes()).into();
         image.as_bytes().to_vec()
     }
@@ -421,7 +428,7 @@ fn volumes_of(image: &Image) -> Result<Vec<VolumeEntry>, SuperblockInvalid> {
     let count = usize::from(image.head.volumes.get());
     let volumes = image.volumes.get(..count).ok_or(wrong("it has too many volumes"))?;
     let mut entries: Vec<VolumeEntry> = Vec::with_capacity(count);
-    for volume in volumes {
+    for (volume, void_before) in volumes.iter().zip(&image.void_before) {
         let name = volume.name.get(..usize::from(volume.name_bytes.get()));
         let name = name.and_then(|name| std::str::from_utf8(name).ok());
         let number = volume.number.get();
@@ -429,12 +436,16 @@ fn volumes_of(image: &Image) -> Result<Vec<VolumeEntry>, SuperblockInvalid> {
         if known || number >= image.head.next_volume.get() {
             return Err(wrong("a volume has a number that is not its own"));
         }
+        if void_before.get() > COUNT_MAX {
+            return Err(wrong("it counts further than a journal lives"));
+        }
         entries.push(VolumeEntry {
             number,
             name: name.ok_or(wrong("a volume has no name"))?.to_owned(),
             size_bytes: volume.size_bytes.get(),
             identity: volume.identity,
             guard: Guard::decode(&volume.guard).ok_or(wrong("a volume's guard is none"))?,
+            void_before: void_before.get(),
         });
     }
     Ok(entries)
@@ -464,6 +475,7 @@ mod tests {
                 size_bytes: 8 << 30,
                 identity: [3; 32],
                 guard: Guard { hardware: 5, ..Guard::default() },
+                void_before: 77,
             }],
             members: Members { own: 12, current: [11, 12] },
         }

@@ -49,7 +49,7 @@ pub(super) struct Guards<W> {
     watches: Vec<Watch>,
     /// They wait until all copies of the superblock are durable as it is.
     waiting: Vec<W>,
-    /// Volumes of which the checkpoint under way says nothing.
+    /// Volumes of which the checkpoint under way of theirs says nothing.
     missing: Vec<u16>,
 }
 
@@ -97,7 +97,7 @@ impl<W> Guards<W> {
 
     /// A checkpoint of these volumes begins.
     pub(super) fn begin(&mut self, numbers: &[u16]) {
-        self.missing.clear();
+        self.missing.retain(|missing| !numbers.contains(missing));
         for watch in self.watches.iter_mut().filter(|watch| numbers.contains(&watch.number)) {
             watch.before = std::mem::take(&mut watch.touched);
             watch.epoch += 1;
@@ -163,9 +163,9 @@ impl<B: AsRef<[u8]> + AsMut<[u8]>, W> Log<B, W> {
     pub fn keep(&mut self, number: u16) {
         for volume in self.volumes.iter_mut().filter(|volume| volume.number == number) {
             volume.is_restoring = true;
-        }
-        if self.checkpoint.as_ref().is_some_and(|begun| begun.volumes.contains(&number)) {
-            self.guards.missing.push(number);
+            if volume.checkpoint.is_some() {
+                self.guards.missing.push(number);
+            }
         }
     }
 

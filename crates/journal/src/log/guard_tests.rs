@@ -54,7 +54,7 @@ impl Lab {
             volume: self.volume,
             range: ByteRange::new(place(at) + 512, 512),
         };
-        assert_eq!(self.log.admit(512, 0), Admission::Granted);
+        assert_eq!(self.log.admit(self.volume, 512, 0), Admission::Granted);
         assert!(self.log.append(entry, [&[1; 512][..]].into_iter(), None));
         self.pump();
     }

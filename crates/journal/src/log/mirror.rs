@@ -156,6 +156,12 @@ impl<B: AsRef<[u8]> + AsMut<[u8]>, W> Log<B, W> {
         }
     }
 
+    /// Whether everything that was written counts: not while a device was left behind, and that is
+    /// not on record everywhere.
+    pub fn is_relied_upon(&self) -> bool {
+        !self.must_hold()
+    }
+
     /// Whether waiters must wait until the loss of a device is on record everywhere.
     pub(super) fn must_hold(&self) -> bool {
         self.mirror.is_unrecorded() || self.mirror.is_holding()

@@ -10,7 +10,8 @@ use crate::sim::memory::write_stamp;
 use forebay_engine::{Answer, Note, NoteKind, Outcome, Part, PartId};
 use forebay_format::journal::{Geometry, JournalId, LOG_OFFSET, RecordKind};
 use forebay_journal::{
-    Admission as LogAdmission, Entry, Extent, Found, Image, Log, ReadAt, Source, Told, recover,
+    Admission as LogAdmission, Entry, Extent, Found, Image, Log, Noted, ReadAt, Source, Told,
+    recover,
 };
 use forebay_types::{IoResult, LINE_BYTES, SECTOR_BYTES};
 use forebay_volume::Admission;
@@ -142,7 +143,7 @@ impl Journal {
     pub(super) fn write_at_once(&mut self, place: usize, stamp: u64) {
         let mut bytes = vec![0; SECTOR_BYTES as usize];
         write_stamp(&mut bytes, 0, stamp);
-        let granted = self.log.admit(SECTOR_BYTES, PartId(0));
+        let granted = self.log.admit(self.number, SECTOR_BYTES, PartId(0));
         assert_eq!(granted, LogAdmission::Granted, "a log that was short has room");
         let range = super::work::sectors(place as u64, 1);
         let entry = Entry { kind: RecordKind::Write, volume: self.number, range };
@@ -178,7 +179,7 @@ impl Journal {
 impl Machine {
     pub(super) fn admit_part(&mut self, part: &Part, fua: bool) -> Admission {
         let Some(journal) = &mut self.journal else { return Admission::Free };
-        match journal.log.admit(part.range.len, part.id) {
+        match journal.log.admit(journal.number, part.range.len, part.id) {
             LogAdmission::Granted => Admission::Logged { wait: journal.ack || fua },
             LogAdmission::Wait => Admission::Wait,
             LogAdmission::Full | LogAdmission::Failed => Admission::Through,
@@ -208,20 +209,24 @@ impl Machine {
         }
         let journal = self.journal.as_mut().expect("the volume has one");
         let entry = |kind| Entry { kind, volume: journal.number, range };
-        let noted = match note.kind {
+        let kind = match note.kind {
             NoteKind::Write { wait, .. } => {
-                let waiter = wait.then_some(part);
-                journal.log.append(entry(RecordKind::Write), [&bytes[..]].into_iter(), waiter)
+                let (entry, waiter) = (entry(RecordKind::Write), wait.then_some(part));
+                let noted = journal.log.append(entry, [&bytes[..]].into_iter(), waiter);
+                // Who does not wait has been answered.
+                let outcome = Outcome::Unlogged;
+                return (!noted && wait).then_some(Answer { part, outcome });
             }
-            NoteKind::Zero { unmap } => {
-                journal.log.note(entry(RecordKind::Zero { unmap }), Some(part))
-            }
-            NoteKind::Discard => journal.log.note(entry(RecordKind::Discard), Some(part)),
-            NoteKind::Forget => journal.log.note(entry(RecordKind::Forget), Some(part)),
+            NoteKind::Zero { unmap } => RecordKind::Zero { unmap },
+            NoteKind::Discard => RecordKind::Discard,
+            NoteKind::Forget => RecordKind::Forget,
         };
-        // Who does not wait has been answered.
-        let waits = !matches!(note.kind, NoteKind::Write { wait: false, .. });
-        (!noted && waits).then_some(Answer { part, outcome: Outcome::Unlogged })
+        let outcome = match journal.log.note(entry(kind), Some(part)) {
+            Noted::Recorded => return None,
+            Noted::Needless => Outcome::Done(Ok(())),
+            Noted::Refused => Outcome::Unlogged,
+        };
+        Some(Answer { part, outcome })
     }
 
     /// Starts what the journal has to write.
@@ -285,6 +290,10 @@ impl Machine {
         }
         if std::mem::take(&mut journal.checkpoint) {
             journal.log.checkpointed(journal.number, result);
+            let mut told = Vec::new();
+            journal.log.poll_told(&mut told);
+            let again = |(part, _)| Answer { part, outcome: Outcome::Retry(None) };
+            self.answers.extend(told.into_iter().map(again));
         }
     }
 

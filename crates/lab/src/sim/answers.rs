@@ -178,10 +178,8 @@ impl World {
             RequestKind::Checkpoint => {
                 self.destaged(asked.request.volume, asked.submitted, result);
             }
-            RequestKind::Restore
-            | RequestKind::RestoreZero { .. }
-            | RequestKind::Record
-            | RequestKind::Sync => {}
+            RequestKind::Restore | RequestKind::RestoreZero { .. } | RequestKind::Record => {}
+            RequestKind::Sync => self.stuck_flushed(asked.request.volume, result),
             RequestKind::Read | RequestKind::Flush | RequestKind::Prefetch => {}
             _ => self.end_change(&asked, result),
         }

@@ -132,12 +132,11 @@ impl World {
 
     /// Damages some valid sector of a line, now and then.
     fn strike(&mut self, shard: usize, slot: Slot, valid: u8) -> Blow {
-        // What is lost and then taken over by another process keeps a full journal from being
-        // reclaimed, which is for an operator to end. So it is one or the other.
-        if self.recovers || !self.plan.kills.is_empty() {
-            return Blow::None;
-        }
-        if self.device.healed || valid == 0 || !self.damage_dice.chance(self.damage.rate) {
+        if self.recovers
+            || self.device.healed
+            || valid == 0
+            || !self.damage_dice.chance(self.damage.rate)
+        {
             return Blow::None;
         }
         let dice = &mut self.damage_dice;

@@ -58,7 +58,8 @@ pub(crate) struct Simulation {
 impl Simulation {
     pub(crate) fn new(options: &SimOptions) -> Self {
         let mut dice = Dice::new(options.seed);
-        let plan = Plan::draw(&mut dice, options.operations);
+        let mut plan = Plan::draw(&mut dice, options.operations);
+        plan.suit(options.sabotage, options.operations);
         let clients = (0..plan.clients).map(|_| Client::new(&plan, &mut dice)).collect();
         let mut crashes = plan.crashes.clone();
         crashes.reverse();
@@ -235,6 +236,7 @@ impl Simulation {
             }
         }
         self.world.patrol();
+        self.world.regain_lost();
         self.keep_journal();
         self.keep_power();
         let next = self.world.now_us + self.world.plan.tick_us;
@@ -260,6 +262,10 @@ impl Simulation {
             let request =
                 Request { volume: VolumeId(volume), kind: RequestKind::Checkpoint, range };
             self.submit(worker, KEEPER, request);
+        }
+        for (volume, kind) in self.world.go_on_keeping() {
+            let worker = self.world.dice.below(self.dispatchers.len() as u64) as u8;
+            self.submit(worker, KEEPER, Request { volume, kind, range: ByteRange::new(0, 0) });
         }
         self.world.replace_journal();
     }

@@ -11,12 +11,13 @@ use super::disk::sectors_of;
 use super::memory::{read_stamp, write_stamp};
 use super::oracle::ZERO;
 use super::queue::Event;
+use super::stuck::Stuck;
 use super::world::{World, pool_index};
 use forebay_engine::{Answer, Note, NoteKind, Outcome, Part, PartId};
 use forebay_format::journal::{Geometry, JournalId, LOG_OFFSET, RecordKind};
 use forebay_journal::{
-    Admission as LogAdmission, Checkpoint, Entry, Extent, Found, Half, Image, Log, LogWrite,
-    ReadAt, RecoverError, Source, Step, Told, recover, recover_mirrored,
+    Admission as LogAdmission, Entry, Extent, Found, Half, Image, Log, LogWrite, Noted, ReadAt,
+    RecoverError, Source, Step, Told, recover, recover_mirrored,
 };
 use forebay_types::{IoError, IoResult, LINE_BYTES, SECTOR_BYTES, VolumeId};
 use forebay_volume::{Admission, worker_of};
@@ -90,7 +91,7 @@ impl ReadAt for Device {
 /// A journal, shared by the volumes that have one.
 pub(crate) struct Journal {
     plan: JournalPlan,
-    log: Log<Vec<u8>, PartId>,
+    pub(super) log: Log<Vec<u8>, PartId>,
     devices: [Device; 2],
     /// The device that is read after a start.
     reads: usize,
@@ -105,7 +106,10 @@ pub(crate) struct Journal {
     is_marked: bool,
     /// Journals made so far.
     made: u8,
-    checkpoint: Option<(Checkpoint, bool)>,
+    /// Volumes whose checkpoint is under way, by their numbers here.
+    checkpoints: Vec<u16>,
+    /// What checkpoints that have failed left dirty, until that is kept.
+    pub(super) stuck: Vec<Stuck>,
     /// Volumes whose dirty data has not reached the disk since the journal failed.
     pub undrained: Vec<u16>,
     /// When it failed, in the oracle's time.
@@ -138,7 +142,8 @@ impl Journal {
             numbers: Vec::new(),
             is_marked: false,
             made: 0,
-            checkpoint: None,
+            checkpoints: Vec::new(),
+            stuck: Vec::new(),
             undrained: Vec::new(),
             failed_at: 0,
             told: Vec::new(),
@@ -192,7 +197,8 @@ impl Journal {
 
     pub(crate) fn is_idle(&self) -> bool {
         (self.writing.is_none() && self.log.is_idle() || self.log.failed().is_some())
-            && self.checkpoint.is_none()
+            && self.checkpoints.is_empty()
+            && self.stuck.is_empty()
             && self.undrained.is_empty()
     }
 }
@@ -215,10 +221,8 @@ impl World {
 
     pub(crate) fn admit_part(&mut self, part: &Part, fua: bool) -> Admission {
         let Some(journal) = &mut self.journal else { return Admission::Free };
-        if journal.number(part.volume).is_none() {
-            return Admission::Free;
-        }
-        match journal.log.admit(part.range.len, part.id) {
+        let Some(number) = journal.number(part.volume) else { return Admission::Free };
+        match journal.log.admit(number, part.range.len, part.id) {
             LogAdmission::Granted => Admission::Logged { wait: journal.plan.ack || fua },
             LogAdmission::Wait => Admission::Wait,
             LogAdmission::Full | LogAdmission::Failed => Admission::Through,
@@ -265,8 +269,11 @@ impl World {
                         write_stamp(&mut bytes, at * SECTOR_BYTES, stamp);
                     }
                 }
-                let waiter = wait.then_some(part);
-                journal.log.append(entry(RecordKind::Write), [&bytes[..]].into_iter(), waiter)
+                let (entry, waiter) = (entry(RecordKind::Write), wait.then_some(part));
+                match journal.log.append(entry, [&bytes[..]].into_iter(), waiter) {
+                    true => Noted::Recorded,
+                    false => Noted::Refused,
+                }
             }
             NoteKind::Zero { unmap } => {
                 journal.log.note(entry(RecordKind::Zero { unmap }), Some(part))
@@ -274,7 +281,14 @@ impl World {
             NoteKind::Discard => journal.log.note(entry(RecordKind::Discard), Some(part)),
             NoteKind::Forget => journal.log.note(entry(RecordKind::Forget), Some(part)),
         };
-        (!noted).then_some(Answer { part, outcome: Outcome::Unlogged })
+        let outcome = match noted {
+            Noted::Recorded => return None,
+            Noted::Needless => Outcome::Done(Ok(())),
+            Noted::Refused => Outcome::Unlogged,
+        };
+        self.report.journal_needless += u64::from(noted == Noted::Needless);
+        self.report.journal_refused += u64::from(noted == Noted::Refused);
+        Some(Answer { part, outcome })
     }
 
     /// Starts what the journal has to write.
@@ -333,20 +347,14 @@ impl World {
             // The mark is durable before anybody is told to go on without the journal.
             journal.is_marked = marks;
             journal.failed_at = self.moment;
-            journal.checkpoint = None;
+            journal.checkpoints.clear();
+            journal.stuck.clear();
             let numbers = journal.numbers.iter().enumerate();
             let journaled = numbers.filter(|(_, number)| number.is_some());
             journal.undrained = journaled.map(|(volume, _)| volume as u16).collect();
             self.report.journal_failures += 1;
         }
-        for (part, told) in told.drain(..) {
-            let outcome = match told {
-                Told::Durable => Outcome::Done(Ok(())),
-                Told::Lost(_) => Outcome::Unlogged,
-                Told::Room => Outcome::Retry(None),
-            };
-            self.queue.push(self.now_us, Event::Answer(worker_of(part), Answer { part, outcome }));
-        }
+        self.tell(&mut told);
         self.journal.as_mut().expect("as above").told = told;
         self.pump_journal();
     }
@@ -370,7 +378,7 @@ impl World {
             .filter(|(_, number)| number.is_some_and(|n| checkpoint.volumes.contains(&n)))
             .map(|(volume, _)| volume as u16)
             .collect();
-        journal.checkpoint = Some((checkpoint, true));
+        journal.checkpoints.extend(checkpoint.volumes);
         volumes
     }
 
@@ -385,13 +393,42 @@ impl World {
             return;
         }
         let Some(number) = journal.number(volume) else { return };
-        let Some((checkpoint, _)) = &mut journal.checkpoint else { return };
-        checkpoint.volumes.retain(|&other| other != number);
-        if checkpoint.volumes.is_empty() {
-            journal.checkpoint = None;
+        if !journal.checkpoints.contains(&number) {
+            return;
         }
+        match result {
+            Ok(()) => self.end_checkpoint(number, Ok(())),
+            Err(_) => self.begin_to_keep(volume, number),
+        }
+    }
+
+    /// The checkpoint of a volume has ended.
+    pub(super) fn end_checkpoint(&mut self, number: u16, result: IoResult) {
+        let journal = self.journal.as_mut().expect("a checkpoint is under way");
+        journal.checkpoints.retain(|&other| other != number);
         journal.log.checkpointed(number, result);
+        self.tell_news();
         self.pump_journal();
+    }
+
+    /// Tells those who waited for a checkpoint.
+    fn tell_news(&mut self) {
+        let journal = self.journal.as_mut().expect("a checkpoint is under way");
+        let mut told = std::mem::take(&mut journal.told);
+        journal.log.poll_told(&mut told);
+        self.tell(&mut told);
+        self.journal.as_mut().expect("as above").told = told;
+    }
+
+    fn tell(&mut self, told: &mut Vec<(PartId, Told)>) {
+        for (part, told) in told.drain(..) {
+            let outcome = match told {
+                Told::Durable => Outcome::Done(Ok(())),
+                Told::Lost(_) => Outcome::Unlogged,
+                Told::Room => Outcome::Retry(None),
+            };
+            self.queue.push(self.now_us, Event::Answer(worker_of(part), Answer { part, outcome }));
+        }
     }
 
     /// After a journal has failed and nothing is left that it alone held, another one takes its
@@ -416,7 +453,8 @@ impl World {
                 journal.put(&write, device, &mut |_| dice.chance(keep));
             }
         }
-        journal.checkpoint = None;
+        journal.checkpoints.clear();
+        journal.stuck.clear();
         journal.undrained.clear();
         if journal.is_marked {
             journal.reset(&sizes);
@@ -555,6 +593,13 @@ impl Journal {
 
     pub(crate) fn self_check(&self) {
         self.log.self_check();
+    }
+
+    /// What the log holds just now, if it can be read whole.
+    pub(crate) fn look(&mut self) -> Option<Found> {
+        self.reads = self.log.devices().iter().position(|&counts| counts)?;
+        let size = self.plan.size_bytes();
+        recover(&mut self.devices[self.reads], size).ok().filter(|found| found.damage.is_empty())
     }
 
     /// All that was found has been loaded.

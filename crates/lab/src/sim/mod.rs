@@ -27,6 +27,7 @@ mod queue;
 mod report;
 mod sabotage;
 pub(crate) mod slab;
+mod stuck;
 mod world;
 
 pub use report::{Failure, SimOptions, SimReport, Summary};
@@ -75,9 +76,9 @@ pub(crate) fn panic_text(panic: &(dyn std::any::Any + Send)) -> &str {
     text.or_else(|| panic.downcast_ref::<&str>().copied()).unwrap_or("without a message")
 }
 
-/// Runs all seeds of a range with so many operations each, on `threads` threads (at least one).
+/// Runs all seeds of a range, and otherwise as `options` say, on `threads` threads (at least one).
 /// Stops early when [`Summary::FAILURES_MAX`] of them have failed.
-pub fn run_many(seeds: Range<u64>, operations: u64, threads: usize) -> Summary {
+pub fn run_many(seeds: Range<u64>, options: SimOptions, threads: usize) -> Summary {
     let next = AtomicU64::new(seeds.start);
     let enough = AtomicBool::new(false);
     let first = SimReport { seed: seeds.start, ..SimReport::default() };
@@ -88,7 +89,7 @@ pub fn run_many(seeds: Range<u64>, operations: u64, threads: usize) -> Summary {
             if seed >= seeds.end {
                 break;
             }
-            let result = run(SimOptions::new(seed, operations));
+            let result = run(SimOptions { seed, ..options });
             let mut summary = summary.lock().expect("no thread panics with the summary");
             summary.runs += 1;
             match result {

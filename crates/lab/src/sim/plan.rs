@@ -3,6 +3,7 @@
 //! Each seed switches some things off and others far up (swarm testing), because a run that does a
 //! little of everything hides the bugs that need a lot of one thing.
 
+use super::Sabotage;
 use super::dice::{Dice, Ppm};
 use super::journal::JournalPlan;
 use super::power::PowerPlan;
@@ -136,6 +137,27 @@ impl Plan {
             crash_in_recovery: dice.pick(&[0, 1_000, 50_000]),
             kills: draw_kills(dice, operations),
         }
+    }
+}
+
+impl Plan {
+    /// Makes the machine one that shows a planted bug, where few do by themselves.
+    pub(crate) fn suit(&mut self, bug: Option<Sabotage>, operations: u64) {
+        if bug != Some(Sabotage::SkipForward) {
+            return;
+        }
+        // A small log that goes round often, a disk that does not take everything, and power that
+        // fails.
+        if let Some(journal) = &mut self.journal {
+            (journal.buffer_bytes, journal.segment_bytes) = (16 << 10, 16 << 10);
+            (journal.segments, journal.buffers, journal.error) = (16, 2, 0);
+            journal.checkpoint = 300_000;
+        }
+        self.device.bad_sectors = 6;
+        let volume = &mut self.volumes[0];
+        (volume.journal, volume.ups, volume.mode) = (true, false, Mode::WriteBack);
+        self.crashes = (1..4).map(|at| (operations * at / 4, true)).collect();
+        self.kills.clear();
     }
 }
 

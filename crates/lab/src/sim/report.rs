@@ -63,6 +63,16 @@ pub struct SimReport {
     pub journal_writes: u64,
     /// See above.
     pub checkpoints: u64,
+    /// Sectors that disks did not take and that were recorded once more.
+    pub forward_sectors: u64,
+    /// Sectors that were lost in the pool and came back from the journal.
+    pub regained_sectors: u64,
+    /// Checkpoints that fenced them instead.
+    pub fences: u64,
+    /// Changes that needed no record.
+    pub journal_needless: u64,
+    /// Changes that were refused one.
+    pub journal_refused: u64,
     /// See above.
     pub journal_failures: u64,
     /// Requests that were answered with an error, done or not, because power was failing.
@@ -104,6 +114,11 @@ impl SimReport {
         self.mode_changes += other.mode_changes;
         self.journal_writes += other.journal_writes;
         self.checkpoints += other.checkpoints;
+        self.forward_sectors += other.forward_sectors;
+        self.fences += other.fences;
+        self.regained_sectors += other.regained_sectors;
+        self.journal_needless += other.journal_needless;
+        self.journal_refused += other.journal_refused;
         self.journal_failures += other.journal_failures;
         self.halted += other.halted;
         self.journal_losses += other.journal_losses;
@@ -115,6 +130,21 @@ impl SimReport {
         self.evicted_lines += other.evicted_lines;
         self.virtual_us += other.virtual_us;
         self.counters.add(&other.counters);
+    }
+}
+
+impl SimReport {
+    fn fmt_journal(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        writeln!(
+            f,
+            "journal: {} checkpoints, {} sectors recorded again and {} fences; {} changes needed \
+             no record, {} found no room",
+            self.checkpoints,
+            self.forward_sectors,
+            self.fences,
+            self.journal_needless,
+            self.journal_refused
+        )
     }
 }
 
@@ -161,14 +191,17 @@ impl fmt::Display for SimReport {
             c.writes_through_dirty_limit,
             c.writes_through_no_room
         )?;
+        self.fmt_journal(f)?;
         writeln!(
             f,
-            "damage: {} lines, {} corrected, {} fetched again; {} sectors lost in {} lines",
+            "damage: {} lines, {} corrected, {} fetched again; {} sectors lost in {} lines, {} of \
+             them back from a journal",
             self.damaged_lines,
             c.corrected_lines,
             c.refetched_lines,
             self.lost_sectors,
-            c.lost_lines
+            c.lost_lines,
+            self.regained_sectors
         )?;
         write!(
             f,

@@ -75,11 +75,15 @@ pub enum Sabotage {
     MixUpVolumes,
     /// A process that takes a pool over does not record what is dirty in it.
     SkipRecord,
+    /// What a disk does not take is not recorded once more, although the checkpoint counts.
+    SkipForward,
+    /// The journal is told that a disk has what it did not take.
+    FenceAll,
 }
 
 impl Sabotage {
     /// All of them.
-    pub const ALL: [Self; 34] = [
+    pub const ALL: [Self; 36] = [
         Self::SkipCopy,
         Self::SkipFill,
         Self::LoseFua,
@@ -114,6 +118,8 @@ impl Sabotage {
         Self::SkipMemberRecord,
         Self::MixUpVolumes,
         Self::SkipRecord,
+        Self::SkipForward,
+        Self::FenceAll,
     ];
 
     /// The word for it on a command line.
@@ -153,6 +159,8 @@ impl Sabotage {
             Self::SkipMemberRecord => "skip-member-record",
             Self::MixUpVolumes => "mix-up-volumes",
             Self::SkipRecord => "skip-record",
+            Self::SkipForward => "skip-forward",
+            Self::FenceAll => "fence-all",
         }
     }
 

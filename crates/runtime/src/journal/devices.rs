@@ -61,14 +61,14 @@ pub(crate) struct Devices {
 pub(super) type Opened<W> = (Log<AlignedBuffer, W>, Found);
 
 /// A device being walked. What follows on what was read is read ahead in long pieces.
-struct Device<'a> {
+pub(super) struct Device<'a> {
     backend: &'a dyn Backend,
     start: u64,
     window: AlignedBuffer,
 }
 
 impl<'a> Device<'a> {
-    fn new(backend: &'a dyn Backend) -> Self {
+    pub(super) fn new(backend: &'a dyn Backend) -> Self {
         Self { backend, start: 0, window: AlignedBuffer::new(0) }
     }
 }
@@ -182,6 +182,25 @@ impl Devices {
             }
         }
         result
+    }
+
+    pub(super) fn backend(&self, device: usize) -> Option<&dyn Backend> {
+        self.backends[device].as_deref()
+    }
+
+    /// Reads from one device, if it counts; whole blocks.
+    pub(crate) fn read_on(
+        &self,
+        device: usize,
+        position: u64,
+        len: u64,
+    ) -> Result<AlignedBuffer, IoError> {
+        if !self.readable[device] {
+            return Err(IoError::Io);
+        }
+        let mut bytes = AlignedBuffer::new(len as usize);
+        self.on(device).read(position, &mut bytes)?;
+        Ok(bytes)
     }
 
     /// Walks the log as one device has it.

@@ -4,17 +4,34 @@
 mod common;
 
 use super::Ecc;
-use crate::{Engine, Listener, Runtime, RuntimeConfig, VolumeSettings, VolumeStatus};
+use crate::{
+    Engine, JournalId, JournalSettings, Listener, MemberRecord, Runtime, RuntimeConfig, Void,
+    VolumeJournal, VolumeSettings, VolumeStatus,
+};
 use common::client::{Client, PATIENCE};
 use common::wait_until;
+use forebay_backend::{Backend, MemoryBackend};
 use forebay_engine::LineKey;
 use forebay_nbd::Tls;
 use forebay_policy::PolicyKind;
-use forebay_types::{IoError, Mode, VolumeId};
+use forebay_types::{Durability, IoError, Mode, VolumeId};
 use forebay_volume::shard_of;
 use std::fs::File;
 use std::os::unix::fs::FileExt;
 use std::os::unix::net::UnixListener;
+use std::sync::Arc;
+
+struct NoMembers;
+
+impl MemberRecord for NoMembers {
+    fn members(&self, _: JournalId) -> Vec<u64> {
+        Vec::new()
+    }
+
+    fn record(&self, _: JournalId, _: &[u64]) -> std::io::Result<()> {
+        Ok(())
+    }
+}
 
 const SIZE: u64 = 8 << 20;
 const LINE: usize = 4096;
@@ -27,12 +44,16 @@ struct Rig {
 }
 
 fn rig(ecc: Ecc) -> Rig {
+    rig_with(ecc, None)
+}
+
+fn rig_with(ecc: Ecc, log: Option<Arc<dyn Backend>>) -> Rig {
     let runtime = Runtime::start(RuntimeConfig {
         memory_bytes: 64 << 20,
         workers: 2,
         engine: Engine::Auto,
         policy: PolicyKind::default(),
-        journals: 0,
+        journals: usize::from(log.is_some()),
         ecc,
     });
     let runtime = runtime.unwrap();
@@ -44,6 +65,18 @@ fn rig(ecc: Ecc) -> Rig {
     let disk = File::options().create_new(true).read(true).write(true).open(&path).unwrap();
     disk.set_len(SIZE).unwrap();
     let backend = forebay_backend::open(path.to_str().unwrap(), &Default::default()).unwrap();
+    let journal = log.map(|backend| {
+        let journal = runtime.open_journal(JournalSettings {
+            backend,
+            mirror: None,
+            members: Box::new(NoMembers),
+            accept_loss: false,
+            is_abandoned: Box::new(|_| Void::Nobody),
+            on_failure: Box::new(|_, _, _| Ok(())),
+        });
+        let (durability, identity) = (Durability::Ack, [7; 32]);
+        VolumeJournal { journal: journal.unwrap(), durability, identity, accept_disk: false }
+    });
     let id = runtime.add_volume(VolumeSettings {
         name: "v".into(),
         description: String::new(),
@@ -53,7 +86,7 @@ fn rig(ecc: Ecc) -> Rig {
         prefetch: false,
         ordered: false,
         tls_only: false,
-        journal: None,
+        journal,
         ups: false,
         vault: None,
         accept_disk: false,
@@ -164,6 +197,26 @@ fn what_can_not_be_corrected_fails_until_it_is_written_again() {
         assert_eq!(rig.on_disk(0, content.len()), content);
         assert_eq!(rig.status().lost_sectors, 0);
     }
+}
+
+#[test]
+fn what_can_not_be_corrected_comes_back_from_the_journal() {
+    let log: Arc<dyn Backend> = Arc::new(MemoryBackend::new(40 << 20).unwrap());
+    let rig = rig_with(Ecc::Checksum, Some(log));
+    let mut client = rig.client();
+    client.write(0, &vec![0x66; 4 * LINE]).unwrap();
+    // Only the newest record of each sector counts.
+    let mut content = vec![0x66; 4 * LINE];
+    content[LINE..LINE + 1024].fill(0x77);
+    client.write(LINE as u64, &[0x77; 1024]).unwrap();
+    rig.damage(LINE as u64 + 512, 900);
+    rig.wait_for_damage(1);
+    wait_until("it is back", PATIENCE, || rig.status().engine.regained_lines == 1);
+    let status = rig.status();
+    assert_eq!((status.engine.lost_lines, status.lost_sectors), (1, 0));
+    assert_eq!(client.read(0, 4 * LINE as u64).unwrap(), content);
+    rig.runtime.flush_volume("v", |_| {}).unwrap();
+    assert_eq!(rig.on_disk(0, 4 * LINE), content);
 }
 
 #[test]

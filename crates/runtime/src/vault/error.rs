@@ -54,6 +54,12 @@ pub enum VaultError {
         /// Which dump.
         id: JournalId,
     },
+    /// Its superblocks are gone while it is in use.
+    #[error(
+        "vault {0} has been overwritten by somebody else; name another device, or start the server \
+         anew to make this one a vault again"
+    )]
+    Overwritten(String),
     /// It holds data of this volume's name for another disk.
     #[error(
         "vault {name} holds {bytes} bytes of volume '{volume}', and {disk} is not known to be \

@@ -1,6 +1,7 @@
 //! How fast the vault is: measured the way a dump is written, once a day and after each drill.
 
 use super::batch::Batch;
+use super::probe::MEASURE_PATIENCE;
 use super::report::{Measured, rate};
 use super::save::{Saver, Source, Stop};
 use super::{Vault, VaultError, VaultPhase, fresh_id};
@@ -21,13 +22,13 @@ const RECORD_BYTES: usize = 4096;
 const PATTERN_BYTES: usize = 1 << 20;
 
 /// Bytes that no disk can make less of.
-struct Pattern {
+pub(super) struct Pattern {
     bytes: Vec<u8>,
     records: usize,
 }
 
 impl Pattern {
-    fn new(bytes: u64) -> Self {
+    pub(super) fn new(bytes: u64) -> Self {
         // Xorshift (Marsaglia, 2003): any sequence would do that does not repeat soon.
         let mut state = 0x9e37_79b9_7f4a_7c15_u64;
         let words = (0..PATTERN_BYTES / 8).flat_map(|_| {
@@ -126,7 +127,17 @@ impl Vault {
     fn run(&self) {
         let mut state = self.state();
         while !state.stopping {
-            let left = state.measure_at.saturating_duration_since(Instant::now());
+            let now = Instant::now();
+            let is_ready = state.phase == VaultPhase::Ready;
+            if is_ready && state.probe.at <= now && state.measure_at > now {
+                drop(state);
+                self.probe();
+                state = self.state();
+                continue;
+            }
+            let next =
+                if is_ready { state.probe.at.min(state.measure_at) } else { state.measure_at };
+            let left = next.saturating_duration_since(now);
             if left > Duration::ZERO {
                 let waited = self.bell.wait_timeout(state, left);
                 state = waited.map_or_else(|error| error.into_inner().0, |(state, _)| state);
@@ -138,9 +149,11 @@ impl Vault {
                 continue;
             }
             state.measure_at = Instant::now() + MEASURE_EVERY;
+            state.probe.ends_by = Some(Instant::now() + MEASURE_PATIENCE);
             drop(state);
             let measured = self.measure();
             state = self.state();
+            state.probe.ends_by = None;
             if let Err(error) = measured {
                 tracing::warn!("not measured: {error}");
                 if matches!(error, VaultError::Io { .. }) {

@@ -25,6 +25,7 @@ mod error;
 mod load;
 mod measure;
 mod pipe;
+mod probe;
 mod record;
 mod report;
 mod save;
@@ -113,6 +114,7 @@ struct State {
     found: Option<Found>,
     measured: Option<Measured>,
     measure_at: Instant,
+    probe: probe::Probe,
     last_dump: Option<DumpReport>,
     /// The volumes of which the vault holds all that is dirty, from a dump of this process.
     dumped: Option<Vec<VolumeId>>,
@@ -212,6 +214,7 @@ impl Vault {
                 found: held,
                 measured: None,
                 measure_at: Instant::now(),
+                probe: probe::Probe::default(),
                 last_dump: None,
                 dumped: None,
                 on_battery: false,
@@ -244,6 +247,8 @@ impl Vault {
             phase: state.phase,
             capacity_bytes: self.geometry.log_bytes(),
             measured: state.measured,
+            trouble: state.probe.trouble(),
+            looks: state.probe.good,
             last_dump: state.last_dump.clone(),
             held: state.found.as_ref().map(load::held_bytes).unwrap_or_default(),
             is_whole: state.found.as_ref().is_none_or(load::is_whole),
@@ -259,7 +264,7 @@ impl Vault {
     /// not measured. Reading back comes on top, and is as fast on any device worth the name.
     pub fn measured_bytes_per_second(&self) -> Option<u64> {
         let state = self.state();
-        let is_ready = state.phase == VaultPhase::Ready;
+        let is_ready = state.phase == VaultPhase::Ready && state.probe.trouble().is_none();
         state.measured.filter(|_| is_ready).map(|measured| measured.write_bytes_per_second)
     }
 
@@ -536,6 +541,7 @@ impl Vault {
             size_bytes: volume.size_bytes,
             identity: volume.identity,
             guard: Guard::default(),
+            void_before: 0,
         });
         (entries.collect(), lines, ids)
     }

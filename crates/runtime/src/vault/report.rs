@@ -41,6 +41,10 @@ pub struct VaultStatus {
     pub capacity_bytes: u64,
     /// How fast it is, once that was measured.
     pub measured: Option<Measured>,
+    /// Why its device is not reckoned with just now, if so.
+    pub trouble: Option<String>,
+    /// Looks at its device that have ended well.
+    pub looks: u64,
     /// The last dump of this process.
     pub last_dump: Option<DumpReport>,
     /// Volumes that it holds data of from an earlier process, with the bytes.

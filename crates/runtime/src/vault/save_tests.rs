@@ -52,6 +52,7 @@ fn volumes() -> Vec<VolumeEntry> {
         size_bytes: 1 << 40,
         identity: [number as u8; 32],
         guard: Guard::default(),
+        void_before: 0,
     };
     vec![entry(1), entry(2)]
 }

@@ -4,18 +4,18 @@
 //! over the copies: what only the first one's memory held is gone.
 
 use crate::server::{Server, read_backend, settings};
-use forebay_backend::layers::{Gate, Kinds};
+use forebay_backend::layers::{ErrorRule, Errors, Gate, Kinds};
 use forebay_backend::{AlignedBuffer, Backend, Blocking, MemoryBackend};
 use forebay_policy::PolicyKind;
 use forebay_runtime::{
     Ecc, Engine, Journal, JournalError, JournalSettings, MemberRecord, Runtime, RuntimeConfig,
     Void, VolumeJournal,
 };
-use forebay_types::{Durability, IoError, Mode};
+use forebay_types::{ByteRange, Durability, IoError, Mode};
 use std::collections::BTreeMap;
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::sync::{Arc, Mutex};
-use std::time::Duration;
+use std::time::{Duration, Instant};
 
 pub(crate) const MIB: u64 = 1 << 20;
 pub(crate) const JOURNAL_BYTES: u64 = 40 * MIB;
@@ -142,6 +142,11 @@ on_both_engines! {
     two_volumes_share_a_journal,
     a_log_without_room_for_notes_waits_for_its_checkpoint,
     a_journal_that_fails_before_anybody_is_served_keeps_its_word,
+    a_bad_sector_neither_stops_writers_nor_fills_the_journal,
+    a_disk_that_hangs_stops_no_writer_of_another_volume,
+    a_journal_full_of_what_a_disk_does_not_take_lets_writes_through,
+    what_a_journal_has_lost_is_brought_to_the_disks_at_once,
+    what_one_device_of_a_journal_has_lost_is_written_anew,
 }
 
 fn every_acknowledged_write_outlives_a_loss_of_power(engine: Engine) {
@@ -420,7 +425,8 @@ fn a_log_without_room_for_notes_waits_for_its_checkpoint(engine: Engine) {
     let server = start(engine);
     let opened = open(&server, Arc::clone(&journal) as _);
     add(&server, Arc::clone(&gate) as _, &opened, Durability::Ack);
-    // No checkpoint ends, so that first writes and then notes find no room.
+    // No checkpoint ends, so that first writes find no room, and then what goes past the log waits
+    // before it takes the last segment.
     gate.close(Kinds::FLUSH);
     let path = server.socket.clone();
     let writer = std::thread::spawn(move || {
@@ -429,7 +435,7 @@ fn a_log_without_room_for_notes_waits_for_its_checkpoint(engine: Engine) {
             client.write(at % 1000 * 65536, &block(at)).unwrap();
         }
     });
-    let full = || opened.status().usage.used_bytes >= 32 * MIB - 4096;
+    let full = || opened.status().usage.used_bytes >= 24 * MIB;
     crate::common::wait_until("the log is full", crate::common::client::PATIENCE, full);
     gate.open();
     writer.join().unwrap();
@@ -466,4 +472,179 @@ fn a_journal_that_fails_before_anybody_is_served_keeps_its_word(engine: Engine) 
     add(&third, disk_then, &opened, Durability::Ack);
     check(&third, &written);
     third.stop();
+}
+
+/// What goes past a full journal leaves a record behind, and a bad sector once kept the journal
+/// from being reclaimed: writers waited for ever.
+fn a_bad_sector_neither_stops_writers_nor_fills_the_journal(engine: Engine) {
+    let (disk, journal) = (memory(64 * MIB), memory(34 * MIB));
+    let bad = ByteRange::new(8 * MIB, 4096);
+    let errors = ErrorRule { kinds: Kinds::WRITE, range: Some(bad), ..ErrorRule::default() };
+    let errors = Arc::new(Errors::new(Arc::clone(&disk) as _, errors));
+    let server = start(engine);
+    let opened = open(&server, Arc::clone(&journal) as _);
+    add(&server, Arc::clone(&errors) as _, &opened, Durability::Ack);
+    let mut client = server.client("v");
+    client.write(8 * MIB, &block(7)).unwrap();
+    let begun = Instant::now();
+    for round in 0..3_u8 {
+        for at in (16 * MIB..64 * MIB).step_by(64 << 10) {
+            client.write(at, &vec![round + 1; 64 << 10]).unwrap();
+        }
+    }
+    assert!(begun.elapsed() < Duration::from_secs(60), "{:?}", begun.elapsed());
+    let status = opened.status();
+    assert!(status.usage.payload_bytes > status.usage.capacity_bytes, "{status:?}");
+    assert!(status.kept.forward_bytes > 0, "{status:?}");
+    // Power fails: what the disk does not take is still in the journal.
+    let (disk_then, journal_then) = (copy(&*disk), copy(&*journal));
+    drop(client);
+    errors.set_enabled(false);
+    server.stop();
+    let second = start(engine);
+    let opened = open(&second, journal_then);
+    add(&second, disk_then, &opened, Durability::Ack);
+    let mut client = second.client("v");
+    assert_eq!(client.read(8 * MIB, 4096).unwrap(), block(7));
+    assert!(client.read(16 * MIB, 48 * MIB / 4).unwrap() == vec![3; 12 * MIB as usize]);
+    drop(client);
+    second.stop();
+}
+
+/// Writers of one volume once waited for the disk of another one that shares their journal.
+fn a_disk_that_hangs_stops_no_writer_of_another_volume(engine: Engine) {
+    let (a, b, journal) = (memory(16 * MIB), memory(32 * MIB), memory(34 * MIB));
+    let gate = Gate::new(Arc::clone(&a) as _);
+    let server = start(engine);
+    let opened = open(&server, Arc::clone(&journal) as _);
+    add_named(&server, "a", Arc::clone(&gate) as _, &opened, Durability::Ack);
+    add_named(&server, "b", Arc::clone(&b) as _, &opened, Durability::Ack);
+    server.client("a").write(0, &block(1)).unwrap();
+    gate.close(Kinds::ALL);
+    let begun = Instant::now();
+    let mut client = server.client("b");
+    for round in 0..4_u8 {
+        for at in (0..32 * MIB).step_by(64 << 10) {
+            client.write(at, &vec![round + 1; 64 << 10]).unwrap();
+        }
+    }
+    // In single blocks as well: each leaves a word of its own where it needs one.
+    for at in (0..32 * MIB).step_by(4096) {
+        client.write(at, &[9; 4096]).unwrap();
+    }
+    client.flush().unwrap();
+    assert!(begun.elapsed() < Duration::from_secs(60), "{:?}", begun.elapsed());
+    let (a_then, b_then, journal_then) = (copy(&*a), copy(&*b), copy(&*journal));
+    drop(client);
+    gate.open();
+    server.stop();
+    let second = start(engine);
+    let opened = open(&second, journal_then);
+    add_named(&second, "a", a_then, &opened, Durability::Ack);
+    add_named(&second, "b", b_then, &opened, Durability::Ack);
+    assert_eq!(second.client("a").read(0, 4096).unwrap(), block(1));
+    assert!(second.client("b").read(0, 16 * MIB).unwrap() == vec![9; 16 * MIB as usize]);
+    second.stop();
+}
+
+fn a_journal_full_of_what_a_disk_does_not_take_lets_writes_through(engine: Engine) {
+    let (disk, journal) = (memory(64 * MIB), memory(34 * MIB));
+    let bad = ByteRange::new(0, 32 * MIB);
+    let errors = ErrorRule { kinds: Kinds::WRITE, range: Some(bad), ..ErrorRule::default() };
+    let errors = Arc::new(Errors::new(Arc::clone(&disk) as _, errors));
+    let server = start(engine);
+    let opened = open(&server, Arc::clone(&journal) as _);
+    add(&server, Arc::clone(&errors) as _, &opened, Durability::Ack);
+    let mut client = server.client("v");
+    let mut taken = 0;
+    while client.write(taken, &[7; 64 << 10]).is_ok() {
+        taken += 64 << 10;
+    }
+    assert!(taken >= 6 * MIB, "{taken}");
+    // More of them than there is room for, each with a word of its own if it needed one.
+    let begun = Instant::now();
+    for round in 0..2_u8 {
+        for at in (32 * MIB..64 * MIB).step_by(4096) {
+            client.write(at, &[round + 1; 4096]).unwrap();
+        }
+    }
+    client.flush().unwrap();
+    assert!(begun.elapsed() < Duration::from_secs(60), "{:?}", begun.elapsed());
+    let status = opened.status();
+    assert!(status.kept.fences > 0, "{status:?}");
+    let (disk_then, journal_then) = (copy(&*disk), copy(&*journal));
+    drop(client);
+    errors.set_enabled(false);
+    server.stop();
+    let second = start(engine);
+    let opened = open(&second, journal_then);
+    add(&second, disk_then, &opened, Durability::Ack);
+    let mut client = second.client("v");
+    assert!(client.read(0, taken).unwrap() == vec![7; taken as usize]);
+    assert!(client.read(32 * MIB, 32 * MIB).unwrap() == vec![2; 32 * MIB as usize]);
+    drop(client);
+    second.stop();
+}
+
+/// Flips a byte in the first batch.
+fn spoil(journal: &dyn Backend) {
+    let mut block = AlignedBuffer::new(4096);
+    Blocking::new(journal).read(128 << 10, &mut block).unwrap();
+    block[300] ^= 0x10;
+    Blocking::new(journal).write(128 << 10, &block, true).unwrap();
+}
+
+fn what_a_journal_has_lost_is_brought_to_the_disks_at_once(engine: Engine) {
+    let (disk, journal) = (memory(16 * MIB), memory(JOURNAL_BYTES));
+    let server = start(engine);
+    let opened = open(&server, Arc::clone(&journal) as _);
+    add(&server, Arc::clone(&disk) as _, &opened, Durability::Ack);
+    let written = write_some(&server, 0..50);
+    let patience = crate::common::client::PATIENCE;
+    opened.look_now();
+    crate::common::wait_until("the log is read", patience, || opened.status().patrol.walks == 1);
+    let patrol = opened.status().patrol;
+    assert!(patrol.damaged == 0 && patrol.read_bytes > 50 * 4096, "{patrol:?}");
+    spoil(&*journal);
+    opened.look_now();
+    crate::common::wait_until("the damage is found", patience, || {
+        opened.status().patrol.damaged == 1
+    });
+    crate::common::wait_until("the disk has everything", patience, || {
+        opened.status().usage.used_bytes == 0
+    });
+    for (&offset, bytes) in &written {
+        assert_eq!(&read_backend(&*disk, offset, 4096), bytes);
+    }
+    // The log begins behind it now: whoever starts over finds nothing wrong.
+    write_some(&server, 50..60);
+    opened.look_now();
+    let walks = opened.status().patrol.walks;
+    crate::common::wait_until("it is read again", patience, || {
+        opened.status().patrol.walks > walks
+    });
+    assert_eq!(opened.status().patrol.damaged, 1);
+    let second = start(engine);
+    open(&second, copy(&*journal));
+    second.stop();
+    server.stop();
+}
+
+fn what_one_device_of_a_journal_has_lost_is_written_anew(engine: Engine) {
+    let (disk, one, other) = (memory(16 * MIB), memory(JOURNAL_BYTES), memory(JOURNAL_BYTES));
+    let server = start(engine);
+    let settings = JournalSettings {
+        mirror: Some(Ok(Arc::clone(&other) as _)),
+        ..journal_settings(Arc::clone(&one) as _)
+    };
+    let opened = server.runtime.open_journal(settings).unwrap();
+    add(&server, Arc::clone(&disk) as _, &opened, Durability::Ack);
+    write_some(&server, 0..50);
+    spoil(&*other);
+    opened.look_now();
+    let patience = crate::common::client::PATIENCE;
+    crate::common::wait_until("it is healed", patience, || opened.status().patrol.healed == 1);
+    assert_eq!(opened.status().patrol.damaged, 1);
+    assert_eq!(read_backend(&*one, 128 << 10, MIB), read_backend(&*other, 128 << 10, MIB));
+    server.stop();
 }

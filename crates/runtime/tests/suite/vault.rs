@@ -4,7 +4,7 @@
 //! the copies: what only the first one's memory held is gone.
 
 use crate::server::{Server, read_backend, settings};
-use forebay_backend::layers::{Gate, Kinds};
+use forebay_backend::layers::{ErrorRule, Errors, Gate, Kinds};
 use forebay_backend::{AlignedBuffer, Backend, Blocking, MemoryBackend};
 use forebay_policy::PolicyKind;
 use forebay_runtime::{
@@ -459,4 +459,54 @@ fn wait_until_measured(vault: &Vault) {
     while vault.measured_bytes_per_second().is_none() {
         std::thread::sleep(Duration::from_millis(5));
     }
+}
+
+/// A vault that would not take a dump is not found out by the dump.
+#[test]
+fn a_vault_whose_device_fails_or_hangs_does_not_count_until_it_is_back() {
+    let server = start(Engine::Auto);
+    let errors = Arc::new(Errors::new(memory(VAULT_BYTES), ErrorRule::default()));
+    errors.set_enabled(false);
+    let gate = Gate::new(Arc::clone(&errors) as _);
+    let vault = open(&server, Arc::clone(&gate) as _);
+    wait_until_measured(&vault);
+    let counts = || vault.measured_bytes_per_second().is_some();
+    let patience = crate::common::client::PATIENCE;
+    let wait = |what: &str, is_so: &dyn Fn() -> bool| {
+        crate::common::wait_until(what, patience, is_so);
+    };
+    let looks = vault.status().looks;
+    vault.look_now();
+    wait("it is looked at", &|| vault.status().looks > looks);
+    assert!(counts() && vault.status().trouble.is_none());
+    errors.set_enabled(true);
+    vault.look_now();
+    wait("the failure is noticed", &|| !counts());
+    wait("it says why", &|| vault.status().trouble.is_some());
+    errors.set_enabled(false);
+    wait("it counts again", &counts);
+    assert_eq!(vault.status().trouble, None);
+    gate.close(Kinds::ALL);
+    vault.look_now();
+    wait("that it hangs is noticed", &|| !counts());
+    assert_eq!(vault.status().trouble.as_deref(), Some("it does not answer"));
+    gate.open();
+    wait("it counts again", &counts);
+    server.stop();
+}
+
+#[test]
+fn a_vault_that_somebody_overwrites_does_not_count() {
+    let server = start(Engine::Auto);
+    let device = memory(VAULT_BYTES);
+    let vault = open(&server, Arc::clone(&device) as _);
+    wait_until_measured(&vault);
+    Blocking::new(&*device).write(0, &AlignedBuffer::from(&[7; 128 << 10][..]), true).unwrap();
+    vault.look_now();
+    while vault.measured_bytes_per_second().is_some() {
+        std::thread::sleep(Duration::from_millis(10));
+    }
+    let trouble = vault.status().trouble.unwrap();
+    assert!(trouble.contains("overwritten"), "{trouble}");
+    server.stop();
 }

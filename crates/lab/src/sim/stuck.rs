@@ -1,0 +1,231 @@
+//! What a disk does not take is kept in the journal, as `runtime/src/stuck.rs` does it.
+
+use super::Sabotage;
+use super::disk::sectors_of;
+use super::journal::Journal;
+use super::memory::write_stamp;
+use super::world::{World, pool_index};
+use forebay_engine::LineKey;
+use forebay_format::journal::RecordKind;
+use forebay_journal::{Admission, Entry, Source};
+use forebay_types::{ByteRange, IoError, IoResult, SECTOR_BYTES, SECTORS_PER_LINE, VolumeId};
+use forebay_volume::{RequestKind, shard_of};
+
+/// A line with its dirty sectors and those that are lost.
+type StuckLine = (usize, LineKey, u8, u8);
+
+/// How far it is.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+enum Stage {
+    /// The disk is to flush, or is being asked to; it has been asked if so.
+    Flush { asked: bool },
+    /// The lines from this one on are to be recorded.
+    Record { next: usize },
+    /// Everything before this record is to be durable.
+    Wait { end: u64 },
+    /// Some of it has got to the disk meanwhile, which is to flush once more.
+    FlushAgain { asked: bool },
+}
+
+/// What a checkpoint that has failed left dirty of a volume.
+pub(crate) struct Stuck {
+    volume: VolumeId,
+    number: u16,
+    since: u64,
+    lines: Vec<StuckLine>,
+    /// All of it is dirty still.
+    is_all: bool,
+    stage: Stage,
+}
+
+fn runs_of(key: LineKey, mask: u8) -> impl Iterator<Item = ByteRange> {
+    let is_set = move |sector: u64| mask >> sector & 1 != 0;
+    (0..8)
+        .filter(move |&sector| is_set(sector))
+        .map(move |sector| ByteRange::new(key.offset() + sector * SECTOR_BYTES, SECTOR_BYTES))
+}
+
+impl World {
+    /// A checkpoint of a volume has failed.
+    pub(super) fn begin_to_keep(&mut self, volume: VolumeId, number: u16) {
+        let mut lines: Vec<StuckLine> = Vec::new();
+        for (at, shard) in self.shards.iter().enumerate() {
+            let dirty = shard.shard.dirty_lines_of(volume).into_iter();
+            lines.extend(dirty.map(|(key, dirty, lost)| (at, key, dirty, lost)));
+        }
+        lines.sort_unstable_by_key(|line| line.1);
+        let journal = self.journal.as_mut().expect("it began the checkpoint");
+        let since = journal.log.next_record();
+        let (is_all, stage) = (true, Stage::Flush { asked: false });
+        journal.stuck.push(Stuck { volume, number, since, lines, is_all, stage });
+    }
+
+    /// Goes on with what is to be kept. Returns the volumes whose disks are to flush.
+    pub(crate) fn go_on_keeping(&mut self) -> Vec<(VolumeId, RequestKind)> {
+        let Some(journal) = &mut self.journal else { return Vec::new() };
+        let mut flushes = Vec::new();
+        for mut stuck in std::mem::take(&mut journal.stuck) {
+            match &mut stuck.stage {
+                Stage::Flush { asked } | Stage::FlushAgain { asked } => {
+                    if !std::mem::replace(asked, true) {
+                        flushes.push((stuck.volume, RequestKind::Sync));
+                    }
+                }
+                Stage::Record { .. } => {
+                    if !self.record_stuck(&mut stuck) {
+                        continue;
+                    }
+                }
+                Stage::Wait { end } => {
+                    let end = *end;
+                    let log = &self.journal.as_ref().expect("as above").log;
+                    if log.first_pending_record() >= end && log.is_relied_upon() {
+                        if stuck.is_all {
+                            self.end_checkpoint(stuck.number, Ok(()));
+                            continue;
+                        }
+                        stuck.stage = Stage::FlushAgain { asked: false };
+                    }
+                }
+            }
+            let journal = self.journal.as_mut().expect("as above");
+            // A journal that failed meanwhile has forgotten all of it.
+            if journal.log.failed().is_none() {
+                journal.stuck.push(stuck);
+            }
+        }
+        flushes
+    }
+
+    /// What is lost in the pool comes back from the journal, when all is recorded.
+    pub(crate) fn regain_lost(&mut self) {
+        let idle = |journal: &&Journal| {
+            let is_recorded = journal.log.first_pending_record() == journal.log.next_record();
+            journal.log.failed().is_none() && journal.log.is_relied_upon() && is_recorded
+        };
+        let any = self.volumes.iter().any(|volume| volume.journal && !volume.lost.is_empty());
+        if !any || self.journal.as_ref().filter(idle).is_none() || !self.dice.chance(200_000) {
+            return;
+        }
+        let Some(found) = self.journal.as_mut().expect("as above").look() else { return };
+        for at in 0..self.volumes.len() {
+            for (extent, stamps) in self.journal_image(&found, at) {
+                if extent.source == Source::Discard || self.volumes[at].lost.is_empty() {
+                    continue;
+                }
+                for (sector, stamp) in sectors_of(extent.range).zip(stamps) {
+                    self.put_back(at as u16, sector, stamp);
+                }
+            }
+        }
+    }
+
+    fn put_back(&mut self, volume: u16, sector: u64, stamp: u64) {
+        let id = VolumeId(volume);
+        let range = ByteRange::new(sector * SECTOR_BYTES, SECTOR_BYTES);
+        let key = LineKey::new(id, sector / u64::from(SECTORS_PER_LINE));
+        let shard = shard_of(id, range.offset, self.shards.len());
+        let bit = 1 << (sector % u64::from(SECTORS_PER_LINE));
+        let one = &mut self.shards[shard];
+        if one.shard.lost_of(key) & bit == 0 {
+            return;
+        }
+        let Some(slot) = one.shard.idle_slot_of(key) else { return };
+        one.pool[pool_index(slot, (range.offset - key.offset()) as u32)] = stamp;
+        one.shard.regained(key, bit);
+        self.note(volume, range, || "back from the journal".into());
+        self.report.regained_sectors += 1;
+        self.moment += 1;
+        self.found_again(id, range, self.moment);
+    }
+
+    /// The disk of a volume has flushed, or could not.
+    pub(crate) fn stuck_flushed(&mut self, volume: VolumeId, result: IoResult) {
+        let Some(journal) = &mut self.journal else { return };
+        let Some(at) = journal.stuck.iter().position(|stuck| stuck.volume == volume) else {
+            return;
+        };
+        let mut stuck = journal.stuck.remove(at);
+        match (stuck.stage, result) {
+            (Stage::FlushAgain { .. }, Ok(())) => self.end_checkpoint(stuck.number, Ok(())),
+            (Stage::Flush { .. }, Ok(())) => {
+                let lines = stuck.lines.iter();
+                let sectors: u64 = lines.map(|line| u64::from(line.2.count_ones())).sum();
+                let is_whole = stuck.lines.iter().all(|line| line.3 == 0);
+                let has_room = journal.log.has_room_forward(sectors * SECTOR_BYTES, sectors);
+                if is_whole && has_room {
+                    stuck.stage = Stage::Record { next: 0 };
+                    journal.stuck.push(stuck);
+                } else {
+                    self.fence(&stuck);
+                }
+            }
+            _ => self.end_checkpoint(stuck.number, Err(IoError::Io)),
+        }
+    }
+
+    /// There is no room to record what is stuck once more, or some of it is lost.
+    fn fence(&mut self, stuck: &Stuck) {
+        let mut kept: Vec<ByteRange> = Vec::new();
+        let all = self.strikes_always(Sabotage::FenceAll);
+        for &(_, key, dirty, lost) in stuck.lines.iter().filter(|_| !all) {
+            for range in runs_of(key, dirty | lost) {
+                match kept.last_mut() {
+                    Some(last) if last.end() == range.offset => last.len += range.len,
+                    _ => kept.push(range),
+                }
+            }
+        }
+        let journal = self.journal.as_mut().expect("it began the checkpoint");
+        let is_fenced = journal.log.fence(stuck.number, stuck.since, &kept);
+        self.report.fences += u64::from(is_fenced);
+        self.end_checkpoint(stuck.number, Err(IoError::Io));
+    }
+
+    /// Records lines that are still dirty. Says whether there is more to be done.
+    fn record_stuck(&mut self, stuck: &mut Stuck) -> bool {
+        let skips = self.strikes_always(Sabotage::SkipForward);
+        let Stage::Record { next } = stuck.stage else { unreachable!("it records") };
+        for (at, &(shard, key, before, _)) in stuck.lines.iter().enumerate().skip(next) {
+            let one = &self.shards[shard];
+            let dirty = one.shard.dirty_of(key);
+            let is_lost = one.shard.lost_of(key) != 0;
+            stuck.is_all &= dirty & before == before;
+            for range in runs_of(key, dirty) {
+                let journal = self.journal.as_mut().expect("it began the checkpoint");
+                let admission = match is_lost {
+                    true => Admission::Full,
+                    false => journal.log.admit_forward(),
+                };
+                match admission {
+                    Admission::Granted => {}
+                    Admission::Wait => {
+                        stuck.stage = Stage::Record { next: at };
+                        self.pump_journal();
+                        return true;
+                    }
+                    Admission::Full | Admission::Failed => {
+                        self.fence(stuck);
+                        return false;
+                    }
+                }
+                if skips {
+                    journal.log.withdraw();
+                    continue;
+                }
+                let slot = one.shard.slot_of(key, dirty).expect("what is dirty is valid");
+                let stamp = one.pool[pool_index(slot, (range.offset - key.offset()) as u32)];
+                let mut bytes = vec![0; SECTOR_BYTES as usize];
+                write_stamp(&mut bytes, 0, stamp);
+                let entry = Entry { kind: RecordKind::Write, volume: stuck.number, range };
+                let taken = journal.log.append(entry, [&bytes[..]].into_iter(), None);
+                assert!(taken, "it was granted just now");
+                self.report.forward_sectors += 1;
+            }
+        }
+        let journal = self.journal.as_ref().expect("it began the checkpoint");
+        stuck.stage = Stage::Wait { end: journal.log.next_record() };
+        self.pump_journal();
+        true
+    }
+}
