@@ -154,9 +154,9 @@ impl Runtime {
     }
 
     /// Voids what the process before has recorded of a volume, now that disk and journal have
-    /// everything again. The newest record of something may have been in that process's memory while
-    /// the disk had it already; an older one would undo that. What is lost in the pool may be in
-    /// old records only.
+    /// everything again. The newest record of something may have been in that process's memory
+    /// while the disk had it already; an older one would undo that. What is lost in the pool may be
+    /// in old records only.
     fn forget_older(
         &self,
         volume: &Volume,
