@@ -600,6 +600,10 @@ impl<B: AsRef<[u8]> + AsMut<[u8]>, W> Log<B, W> {
                 let copy = self.superblock.sequence as usize % COPIES;
                 self.durable_first_segments[copy] = first_segment;
                 self.superblock_written(told);
+                if self.superblock_stale == 0 {
+                    // There may be room now, and no checkpoint is needed that would tell them.
+                    told.extend(self.gated.drain(..).map(|waiter| (waiter, Told::Room)));
+                }
                 if self.superblock_stale == 0 && !self.must_hold() {
                     let waiting = self.guards.durable(&self.superblock);
                     told.extend(waiting.map(|waiter| (waiter, Told::Room)));

@@ -488,3 +488,27 @@ fn what_goes_past_a_log_waits_before_it_takes_the_last_room() {
     lab.pump();
     assert_eq!(lab.log.note(inside, Some(8)), Noted::Needless);
 }
+
+/// Who asked again between the end of the checkpoint and its superblock once waited for ever.
+#[test]
+fn who_waits_for_room_is_told_when_it_is_there() {
+    let mut lab = Lab::new();
+    fill(&mut lab);
+    let forget = Entry { kind: RecordKind::Forget, ..entry(lab.volume, 0, 1) };
+    while lab.log.admit(lab.volume, 512, 7) == Admission::Full {
+        assert_eq!(lab.log.note(forget, Some(0)), Noted::Recorded);
+        lab.pump();
+    }
+    lab.log.begin_checkpoint().unwrap();
+    // Something is erased meanwhile, so not all of it is void when the checkpoint ends.
+    let zero = Entry { kind: RecordKind::Zero { unmap: false }, ..forget };
+    assert_eq!(lab.log.note(zero, Some(1)), Noted::Recorded);
+    lab.pump();
+    lab.log.checkpointed(lab.volume, Ok(()));
+    let mut told = Vec::new();
+    lab.log.poll_told(&mut told);
+    assert_eq!(told, [(7, Told::Room)]);
+    assert_eq!(lab.log.admit(lab.volume, 512, 8), Admission::Wait, "it is not there yet");
+    assert!(lab.pump().contains(&(8, Told::Room)));
+    assert_eq!(lab.log.admit(lab.volume, 512, 8), Admission::Granted);
+}

@@ -8,6 +8,7 @@
 //! the journal: a journal that is readable again tomorrow would undo what was acknowledged
 //! without it. Until then writes and flushes wait; then they go to the disks.
 
+mod checkpoint;
 mod devices;
 mod error;
 mod look;
@@ -27,7 +28,7 @@ use forebay_journal::{
     Admission as LogAdmission, Entry, Extent, Found, Image, Log, LogUsage, Mark, Noted, Source,
     Told,
 };
-use forebay_types::{Durability, IoError, IoResult, VolumeId};
+use forebay_types::{Durability, IoError, VolumeId};
 use forebay_volume::{Admission, worker_of};
 use std::sync::{Arc, Condvar, Mutex, PoisonError, Weak};
 use std::thread::JoinHandle;
@@ -39,10 +40,6 @@ use devices::Devices;
 const BUFFERS_SPARE: usize = 2;
 /// How long the thread sleeps at most.
 const TICK: Duration = Duration::from_millis(100);
-/// A checkpoint when there has been none for so long, so that a recovery stays short.
-const CHECKPOINT_EVERY: Duration = Duration::from_secs(30);
-/// From one checkpoint for want of room to the next, where a disk gives none back.
-const CHECKPOINT_PAUSE: Duration = Duration::from_secs(1);
 
 /// Where the failure of a journal is put on record, with the names of the volumes that go on
 /// without it, before anything does.
@@ -602,50 +599,6 @@ impl Journal {
         let (id, names) = (state.log.superblock().journal, names_of(&state.log, &[number]));
         let error = state.log.failed().unwrap_or(IoError::Io);
         (self.on_failure)(id, error, &names).is_ok()
-    }
-
-    fn checkpoint_if_due(self: &Arc<Self>, state: &mut State) {
-        let age = state.checkpoint_at.elapsed();
-        if state.log.failed().is_some() {
-            if age >= Duration::from_secs(1) {
-                state.checkpoint_at = Instant::now();
-                let volumes: Vec<_> = state.volumes.iter().map(|(_, volume)| *volume).collect();
-                volumes.into_iter().for_each(|volume| self.destage(volume, None));
-            }
-            return;
-        }
-        let pause = if state.log.is_held_up() { CHECKPOINT_PAUSE } else { TICK / 10 };
-        let now = std::mem::take(&mut state.checkpoint_now);
-        if now {
-            state.log.leave_segment();
-            state.log.reclaim();
-        }
-        let due = state.log.wants_checkpoint() && age >= pause || age >= CHECKPOINT_EVERY || now;
-        if !due {
-            return;
-        }
-        state.checkpoint_at = Instant::now();
-        let Some(checkpoint) = state.log.begin_checkpoint() else { return };
-        for number in checkpoint.volumes {
-            match state.volumes.iter().find(|(other, _)| *other == number) {
-                Some(&(_, volume)) => self.destage(volume, Some(number)),
-                // It is being removed, after a flush of its own.
-                None => state.log.checkpointed(number, Err(IoError::Shutdown)),
-            }
-        }
-    }
-
-    /// Brings a volume's dirty data to its disk, for a checkpoint if `number` is given.
-    fn destage(self: &Arc<Self>, volume: VolumeId, number: Option<u16>) {
-        let journal = Arc::clone(self);
-        let tell = move |result: IoResult| match (number, result) {
-            (None, _) => {}
-            (Some(number), Err(IoError::Shutdown) | Ok(())) => journal.destaged(number, result),
-            (Some(number), Err(error)) => journal.keep_stuck(number, volume, error),
-        };
-        self.inboxes[0].post(Message::Task(Box::new(move |tasks| {
-            tasks.checkpoint(volume, Box::new(tell));
-        })));
     }
 }
 

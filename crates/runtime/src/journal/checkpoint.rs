@@ -1,0 +1,58 @@
+//! When a checkpoint begins, and who carries it out.
+
+use super::{Journal, State, TICK};
+use crate::shared::Message;
+use forebay_types::{IoError, IoResult, VolumeId};
+use std::sync::Arc;
+use std::time::{Duration, Instant};
+
+/// A checkpoint when there has been none for so long, so that a recovery stays short.
+const CHECKPOINT_EVERY: Duration = Duration::from_secs(30);
+/// From one checkpoint for want of room to the next, where a disk gives none back.
+const CHECKPOINT_PAUSE: Duration = Duration::from_secs(1);
+
+impl Journal {
+    pub(super) fn checkpoint_if_due(self: &Arc<Self>, state: &mut State) {
+        let age = state.checkpoint_at.elapsed();
+        if state.log.failed().is_some() {
+            if age >= Duration::from_secs(1) {
+                state.checkpoint_at = Instant::now();
+                let volumes: Vec<_> = state.volumes.iter().map(|(_, volume)| *volume).collect();
+                volumes.into_iter().for_each(|volume| self.destage(volume, None));
+            }
+            return;
+        }
+        let pause = if state.log.is_held_up() { CHECKPOINT_PAUSE } else { TICK / 10 };
+        let now = std::mem::take(&mut state.checkpoint_now);
+        if now {
+            state.log.leave_segment();
+            state.log.reclaim();
+        }
+        let due = state.log.wants_checkpoint() && age >= pause || age >= CHECKPOINT_EVERY || now;
+        if !due {
+            return;
+        }
+        state.checkpoint_at = Instant::now();
+        let Some(checkpoint) = state.log.begin_checkpoint() else { return };
+        for number in checkpoint.volumes {
+            match state.volumes.iter().find(|(other, _)| *other == number) {
+                Some(&(_, volume)) => self.destage(volume, Some(number)),
+                // It is being removed, after a flush of its own.
+                None => state.log.checkpointed(number, Err(IoError::Shutdown)),
+            }
+        }
+    }
+
+    /// Brings a volume's dirty data to its disk, for a checkpoint if `number` is given.
+    fn destage(self: &Arc<Self>, volume: VolumeId, number: Option<u16>) {
+        let journal = Arc::clone(self);
+        let tell = move |result: IoResult| match (number, result) {
+            (None, _) => {}
+            (Some(number), Err(IoError::Shutdown) | Ok(())) => journal.destaged(number, result),
+            (Some(number), Err(error)) => journal.keep_stuck(number, volume, error),
+        };
+        self.inboxes[0].post(Message::Task(Box::new(move |tasks| {
+            tasks.checkpoint(volume, Box::new(tell));
+        })));
+    }
+}
