@@ -73,8 +73,8 @@ load() {
 verify() {
   load "$1" --verify_only --continue_on_error=verify || true
   awk -F ', *' '$3 == 1 { print $5 }' "$dir"/acknowledged_lat.*.log | sort -u >"$dir/acknowledged"
-  sed -n 's/^verify: .* offset \([0-9]*\), length.*/\1/p; s/^crc32c: .* offset \([0-9]*\), .*/\1/p' \
-    "$dir/fio.log" | sort -u >"$dir/wrong"
+  sed -n -e 's/^verify: .* offset \([0-9]*\), length.*/\1/p' \
+    -e 's/^crc32c: .* offset \([0-9]*\), .*/\1/p' "$dir/fio.log" | sort -u >"$dir/wrong"
   [[ -s $dir/acknowledged ]] || gave_up "round $1: fio has left no record"
   verified=$(sed -n 's/.*issued rwts: total=\([0-9]*\),.*/\1/p' "$dir/fio.log" | head -1)
   ((${verified:-0} == 65536)) || gave_up "round $1: fio has verified ${verified:-0} blocks only"
