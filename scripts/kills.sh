@@ -31,9 +31,11 @@ case $way in
 esac
 # Of the keeper, or of the server where there is none.
 process=
+writer=
 clean() {
   [[ -z $process ]] || kill "$process" 2>/dev/null || true
   [[ -z $process ]] || wait "$process" 2>/dev/null || true
+  [[ -z $writer ]] || wait "$writer" 2>/dev/null || true
   rm -rf "$dir"
 }
 trap clean EXIT
@@ -64,8 +66,10 @@ wait_for_answer() {
 load() {
   local round=$1
   shift
-  (cd "$dir" && fio --name=load --ioengine=nbd --uri="$uri" --rw=randwrite --bs=4k --iodepth=16 \
-    --size=256M --randseed="$round" --verify=crc32c "$@") >"$dir/fio.log" 2>&1
+  # What it says of a server that is gone has no end.
+  (cd "$dir" && ulimit -f 262144 && timeout 120 fio --name=load --ioengine=nbd --uri="$uri" \
+    --rw=randwrite --bs=4k --iodepth=16 --size=256M --randseed="$round" --verify=crc32c "$@" \
+    >fio.log 2>&1)
 }
 
 # verify ROUND: that each block that was acknowledged in this round is there. fio reads them all,
@@ -104,6 +108,7 @@ for ((round = 1; round <= kills; round++)); do
   fi
   # It fails, unless it was done before.
   wait "$writer" || true
+  writer=
   wait_for_answer
   outage=$(($(date +%s%3N) - begin))
   ((outage <= longest)) || longest=$outage

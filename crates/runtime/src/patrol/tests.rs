@@ -3,7 +3,7 @@
 #[path = "../../tests/common/mod.rs"]
 mod common;
 
-use super::Ecc;
+use super::{Ecc, Patrol, QUIET};
 use crate::{Engine, Listener, Runtime, RuntimeConfig, VolumeSettings, VolumeStatus};
 use common::client::{Client, PATIENCE};
 use common::wait_until;
@@ -15,6 +15,7 @@ use forebay_volume::shard_of;
 use std::fs::File;
 use std::os::unix::fs::FileExt;
 use std::os::unix::net::UnixListener;
+use std::time::Instant;
 
 const SIZE: u64 = 8 << 20;
 const LINE: usize = 4096;
@@ -208,4 +209,14 @@ fn the_patrol_walks_on_when_all_is_sealed() {
     wait_until("a shard is walked", PATIENCE, || walks(&rig).walk_ms > 0);
     assert!(walks(&rig).verified_lines >= 256);
     assert_eq!(walks(&rig).unsealed_bytes, 0);
+}
+
+#[test]
+fn a_moment_without_requests_is_no_leisure() {
+    let begun = Instant::now();
+    let mut patrol = Patrol { shards: Vec::new(), turn: 0, next: None, busy_until: begun };
+    assert!(patrol.is_quiet(true, begun), "nobody has come yet");
+    assert!(!patrol.is_quiet(false, begun));
+    assert!(!patrol.is_quiet(true, begun + QUIET / 2));
+    assert!(patrol.is_quiet(true, begun + QUIET));
 }
