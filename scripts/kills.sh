@@ -106,12 +106,12 @@ for ((round = 1; round <= kills; round++)); do
     wait "$process" 2>/dev/null || true
     start
   fi
-  # It fails, unless it was done before.
-  wait "$writer" || true
-  writer=
   wait_for_answer
   outage=$(($(date +%s%3N) - begin))
   ((outage <= longest)) || longest=$outage
+  # It fails, unless it was done before.
+  wait "$writer" || true
+  writer=
   verify "$round"
 done
 kill -TERM "$process"
