@@ -47,6 +47,10 @@ pub struct VolumeSettings {
     /// keeps it.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub durability: Option<String>,
+    /// Whether what is dirty goes to the disk in order, so that the disk alone is always as some
+    /// moment in the past has left it. Default: false. A volume that is served keeps it.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub ordered: Option<bool>,
     /// Whether the loss of acknowledged writes is accepted. Needed for write-back that nothing
     /// protects; with a journal it means that what is left of a damaged one is served.
     #[serde(skip_serializing_if = "Option::is_none")]

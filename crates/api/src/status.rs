@@ -150,6 +150,9 @@ pub struct VolumeStatus {
     /// When a write that the journal keeps is acknowledged: `ack`, when its record is stable, or
     /// `flush`, at once, and a FLUSH waits for the records. Null without a journal.
     pub durability: Option<String>,
+    /// Whether what is dirty goes to the disk in order.
+    #[serde(default)]
+    pub ordered: bool,
     /// Whether the operator accepts that a crash loses acknowledged writes.
     pub accept_loss: bool,
     /// Whether writes are refused.

@@ -94,7 +94,8 @@ impl Config {
         let ups = UpsSettings::checked(settings.ups)?;
         check_vault(settings.vault.as_deref(), &settings.volumes)?;
         check_volumes(&settings.volumes, &tls)?;
-        settings.volumes.iter().try_for_each(|volume| volume.check_ups(&ups))?;
+        let has_vault = settings.vault.is_some();
+        settings.volumes.iter().try_for_each(|volume| volume.check_ups(&ups, has_vault))?;
         Ok(Self {
             memory: settings.memory.unwrap_or_default(),
             nbd,
@@ -177,8 +178,10 @@ fn check_vault(vault: Option<&str>, volumes: &[VolumeSpec]) -> ConfigResult<()> 
     if vault.is_empty() || vault.chars().any(char::is_control) {
         return fail(Mistake::Value, format!("vault {vault:?} names nothing"));
     }
-    let has =
-        |volume: &&VolumeSpec| volume.backing == vault || volume.journal.as_deref() == Some(vault);
+    let has = |volume: &&VolumeSpec| {
+        let logs = [volume.journal.as_deref(), volume.journal_mirror.as_deref()];
+        volume.backing == vault || logs.contains(&Some(vault))
+    };
     match volumes.iter().find(has) {
         Some(volume) => {
             let name = &volume.name;

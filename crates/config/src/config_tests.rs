@@ -59,14 +59,35 @@ fn a_vault_is_nothing_else() {
     };
     assert_eq!(vault("/v", "a=/a").unwrap().vault.as_deref(), Some("/v"));
     let journal = "a=/a,mode=write-back,protection=journal,journal=/v";
+    let mirror = "a=/a,protection=journal,journal=/j,journal-mirror=/v";
     for (text, volume, part) in [
         ("", "a=/a", "names nothing"),
         ("/v\n", "a=/a", "names nothing"),
         ("/v", "a=/v", "backing or journal of volume 'a'"),
         ("/v", journal, "backing or journal of volume 'a'"),
+        ("/v", mirror, "backing or journal of volume 'a'"),
     ] {
         let error = vault(text, volume).unwrap_err().to_string();
         assert!(error.contains(part) && error.contains("--vault PATH"), "{error}");
+    }
+}
+
+#[test]
+fn a_supply_alone_is_refused_without_a_vault_in_file_and_options() {
+    let directory = tempfile::tempdir().unwrap();
+    let file = directory.path().join("forebay.toml");
+    let text = "ups = 'nas'\n[[volume]]\nname = 'a'\nbacking = '/a'\nprotection = 'ups'\n";
+    fs::write(&file, text).unwrap();
+    let from_file =
+        Source { file: Some(file), options: options(&[]), state_default: Some("/s".into()) };
+    let mut from_options = options(&["a=/a,protection=ups"]);
+    from_options.ups.supplies = vec!["nas".parse().unwrap()];
+    for source in [from_file, Source { options: from_options, file: None, ..Default::default() }] {
+        let mut source = Source { state_default: Some("/s".into()), ..source };
+        let error = source.load().unwrap_err().to_string();
+        assert!(error.starts_with("volume 'a': protection=ups, but there is no vault"), "{error}");
+        source.options.vault = Some("/v".into());
+        source.load().unwrap();
     }
 }
 

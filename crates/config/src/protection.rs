@@ -146,17 +146,27 @@ impl VolumeSpec {
         ))
     }
 
-    /// A supply has to be watched before it protects anything.
+    /// A supply has to be watched before it protects anything, and alone it protects nothing
+    /// without a vault. Beside a journal it may be without one: the journal keeps everything, and
+    /// once it has failed nothing is acknowledged from memory without a vault.
     ///
     /// # Errors
-    /// None is.
-    pub fn check_ups(&self, ups: &UpsSettings) -> ConfigResult<()> {
-        if !self.protection.has_ups() || !ups.supplies.is_empty() {
-            return Ok(());
+    /// There is none.
+    pub fn check_ups(&self, ups: &UpsSettings, has_vault: bool) -> ConfigResult<()> {
+        let fail = |what: &str, remedy: &str| {
+            let message = format!("protection={}, but {what}", self.protection);
+            Err(self.about(ConfigError::new(Mistake::Protection, message, remedy)))
+        };
+        if self.protection.has_ups() && ups.supplies.is_empty() {
+            return fail("no supply is watched", "start the server with --ups NAME@HOST:PORT");
         }
-        let message = format!("protection={}, but no supply is watched", self.protection);
-        let remedy = "start the server with --ups NAME@HOST:PORT";
-        Err(self.about(ConfigError::new(Mistake::Protection, message, remedy)))
+        if self.protection == Protection::Ups && !has_vault {
+            let what = "there is no vault for what is dirty when the battery runs low";
+            let remedy = "start the server with --vault PATH, or write \
+                          protection=journal,journal=PATH";
+            return fail(what, remedy);
+        }
+        Ok(())
     }
 
     /// A served volume keeps its journal and its supply: records or battery are needed until the
@@ -172,6 +182,9 @@ impl VolumeSpec {
             ("journal-mirror", text(&self.journal_mirror), text(&new.journal_mirror))
         } else if self.durability != new.durability {
             ("durability", self.durability.to_string(), new.durability.to_string())
+        } else if self.ordered != new.ordered {
+            let word = |is: bool| if is { "yes" } else { "no" }.to_owned();
+            ("ordered", word(self.ordered), word(new.ordered))
         } else {
             return Ok(());
         };

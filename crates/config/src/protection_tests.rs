@@ -71,8 +71,8 @@ fn a_supply_protects_alone_or_beside_a_journal_and_has_to_be_watched() {
     let watched = UpsSettings::checked(watched).unwrap();
     let nothing = UpsSettings::checked(UpsWords::default()).unwrap();
     for spec in [&alone, &beside] {
-        spec.check_ups(&watched).unwrap();
-        let error = spec.check_ups(&nothing).unwrap_err().to_string();
+        spec.check_ups(&watched, true).unwrap();
+        let error = spec.check_ups(&nothing, true).unwrap_err().to_string();
         assert!(error.contains("no supply is watched: start the server with --ups"), "{error}");
     }
     let (mistake, sentence) = refused("d=/x,mode=write-back,protection=journal+ups");
@@ -80,6 +80,25 @@ fn a_supply_protects_alone_or_beside_a_journal_and_has_to_be_watched() {
     assert!(sentence.contains("protection=journal+ups, but no journal is named"), "{sentence}");
     let other = alone.with(&change(&["protection=none", "accept-loss=yes"])).unwrap_err();
     assert!(other.to_string().contains("protection can't change from ups to none"), "{other}");
+}
+
+#[test]
+fn a_supply_alone_needs_a_vault_and_beside_a_journal_it_does_not() {
+    let watched = UpsWords { supplies: vec!["lab@nas".parse().unwrap()], ..UpsWords::default() };
+    let watched = UpsSettings::checked(watched).unwrap();
+    for mode in ["write-back", "write-through"] {
+        let alone = parse_volume_spec(&format!("d=/x,mode={mode},protection=ups")).unwrap();
+        let error = alone.check_ups(&watched, false).unwrap_err();
+        assert_eq!(error.mistake(), Mistake::Protection);
+        assert_eq!(
+            error.to_string(),
+            "volume 'd': protection=ups, but there is no vault for what is dirty when the battery \
+             runs low: start the server with --vault PATH, or write \
+             protection=journal,journal=PATH"
+        );
+    }
+    let beside = "d=/x,mode=write-back,protection=journal+ups,journal=/j";
+    parse_volume_spec(beside).unwrap().check_ups(&watched, false).unwrap();
 }
 
 #[test]

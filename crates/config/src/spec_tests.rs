@@ -181,7 +181,7 @@ prop_compose! {
         let journal_mirror = journal.as_ref().filter(|_| is_mirrored).map(|_| "/MIRROR".into());
         VolumeSpec {
             name, backing, mode, protection, journal, journal_mirror, durability, accept_loss,
-            read_only, prefetch, description,
+            read_only, prefetch, description, ordered: prefetch && accept_loss,
             tls: if required { TlsUse::Required } else { TlsUse::Optional },
         }
     }

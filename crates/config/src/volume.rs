@@ -23,6 +23,7 @@ pub const VOLUME_KEYS: &[&str] = &[
     "journal",
     "journal-mirror",
     "durability",
+    "ordered",
     "accept-loss",
     "read-only",
     "prefetch",
@@ -58,6 +59,8 @@ pub struct VolumeSpec {
     pub journal_mirror: Option<String>,
     /// When a write that the journal keeps is acknowledged.
     pub durability: Durability,
+    /// Whether what is dirty goes to the disk in order.
+    pub ordered: bool,
     /// Whether the operator accepts that acknowledged writes are lost: by a crash where nothing
     /// protects them, or with what is damaged of a journal.
     pub accept_loss: bool,
@@ -85,6 +88,7 @@ impl VolumeSpec {
             journal: None,
             journal_mirror: None,
             durability: Durability::default(),
+            ordered: false,
             accept_loss: false,
             read_only: false,
             prefetch: true,
@@ -108,8 +112,9 @@ impl VolumeSpec {
     /// The volume, being served, with `change` made to it.
     ///
     /// # Errors
-    /// The result is no volume that can be, or the change is one of journal, of its durability, or
-    /// of being protected by one: what is recorded of a volume stays where its records are.
+    /// The result is no volume that can be, or the change is one of journal, of its durability, of
+    /// the order of destaging, or of being protected by one: what is recorded of a volume stays
+    /// where its records are.
     pub fn with(&self, change: &VolumeChange) -> ConfigResult<Self> {
         let spec = self.applied(change);
         self.check_journal_stays(&spec).map_err(|error| spec.about(error))?;
@@ -122,6 +127,7 @@ impl VolumeSpec {
         spec.mode = change.mode.unwrap_or(spec.mode);
         spec.protection = change.protection.unwrap_or(spec.protection);
         spec.durability = change.durability.unwrap_or(spec.durability);
+        spec.ordered = change.ordered.unwrap_or(spec.ordered);
         spec.accept_loss = change.accept_loss.unwrap_or(spec.accept_loss);
         spec.read_only = change.read_only.unwrap_or(spec.read_only);
         spec.prefetch = change.prefetch.unwrap_or(spec.prefetch);
@@ -145,6 +151,7 @@ impl VolumeSpec {
             journal_mirror: new(&self.journal_mirror, &other.journal_mirror)
                 .map(Option::unwrap_or_default),
             durability: new(&self.durability, &other.durability),
+            ordered: new(&self.ordered, &other.ordered),
             accept_loss: new(&self.accept_loss, &other.accept_loss),
             read_only: new(&self.read_only, &other.read_only),
             prefetch: new(&self.prefetch, &other.prefetch),
@@ -255,6 +262,8 @@ pub struct VolumeChange {
     pub journal_mirror: Option<String>,
     /// When a write that the journal keeps is acknowledged.
     pub durability: Option<Durability>,
+    /// Whether what is dirty goes to the disk in order.
+    pub ordered: Option<bool>,
     /// Whether loss is accepted.
     pub accept_loss: Option<bool>,
     /// Whether writes are refused.
@@ -296,6 +305,7 @@ impl VolumeChange {
             "journal" => self.journal.replace(journal(key, value)?).is_none(),
             "journal-mirror" => self.journal_mirror.replace(journal(key, value)?).is_none(),
             "durability" => self.durability.replace(word(key, value, &Durability::ALL)?).is_none(),
+            "ordered" => self.ordered.replace(yes_or_no(key, value)?).is_none(),
             "accept-loss" => self.accept_loss.replace(yes_or_no(key, value)?).is_none(),
             "read-only" => self.read_only.replace(yes_or_no(key, value)?).is_none(),
             "prefetch" => self.prefetch.replace(yes_or_no(key, value)?).is_none(),
@@ -325,6 +335,7 @@ impl VolumeChange {
             || self.journal.is_some()
             || self.journal_mirror.is_some()
             || self.durability.is_some()
+            || self.ordered.is_some()
     }
 
     /// The settings as key and value, in the order of [`VOLUME_KEYS`].
@@ -335,6 +346,7 @@ impl VolumeChange {
             ("journal", self.journal.clone()),
             ("journal-mirror", self.journal_mirror.clone()),
             ("durability", self.durability.map(|durability| durability.to_string())),
+            ("ordered", self.ordered.map(|value| yes_no(value).to_owned())),
             ("accept-loss", self.accept_loss.map(|value| yes_no(value).to_owned())),
             ("read-only", self.read_only.map(|value| yes_no(value).to_owned())),
             ("prefetch", self.prefetch.map(|value| yes_no(value).to_owned())),

@@ -23,6 +23,7 @@ pub fn volume_spec(request: &AddVolume) -> Result<VolumeSpec, Problem> {
 /// A word is unknown: the sentence of [`ConfigError`], of kind [`ErrorKind::Invalid`].
 pub fn volume_change(settings: &VolumeSettings) -> Result<VolumeChange, Problem> {
     let mut change = VolumeChange {
+        ordered: settings.ordered,
         accept_loss: settings.accept_loss,
         read_only: settings.read_only,
         prefetch: settings.prefetch,
@@ -61,6 +62,7 @@ pub fn settings_request(change: &VolumeChange) -> VolumeSettings {
         journal: change.journal.clone(),
         journal_mirror: change.journal_mirror.clone(),
         durability: change.durability.map(|durability| durability.to_string()),
+        ordered: change.ordered,
         accept_loss: change.accept_loss,
         read_only: change.read_only,
         prefetch: change.prefetch,
@@ -86,7 +88,7 @@ mod tests {
              read-only=yes,prefetch=no,tls=required,description=the books",
             "vm=/x,mode=write-back,protection=ups",
             "vm=/x,mode=write-back,protection=journal,journal=delay(read=1ms,write=1ms):/j,k,\
-             journal-mirror=/k,durability=flush,accept-loss=yes",
+             journal-mirror=/k,durability=flush,ordered=yes,accept-loss=yes",
         ] {
             let spec: VolumeSpec = text.parse().unwrap();
             assert_eq!(volume_spec(&add_request(&spec)), Ok(spec));

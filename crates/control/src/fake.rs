@@ -277,6 +277,7 @@ fn show(spec: &VolumeSpec, status: VolumeStatus) -> VolumeStatus {
         journal: spec.journal.clone(),
         journal_mirror: spec.journal_mirror.clone(),
         durability: spec.journal.as_ref().map(|_| spec.durability.to_string()),
+        ordered: spec.ordered,
         accept_loss: spec.accept_loss,
         read_only: spec.read_only,
         prefetch: spec.prefetch,

@@ -40,6 +40,9 @@ pub struct Attempt {
     pub count: u8,
     /// The operation the part waited for last has failed this way.
     pub error: Option<IoError>,
+    /// Everything of the epochs before the part came is on the disk, so that it may follow. Without
+    /// meaning where the volume is not ordered.
+    pub in_order: bool,
 }
 
 /// Where some bytes of a request are.
@@ -203,6 +206,8 @@ pub enum Outcome {
     Done(IoResult),
     /// What it waited for is over: try again, with this error in the attempt if there is one.
     Retry(Option<IoError>),
+    /// The epochs that it waited for are on the disk: try again, in order.
+    InOrder,
     /// The journal has failed to keep what the part has changed, and keeps nothing more: the disk
     /// must have it before the part is answered.
     Unlogged,
@@ -231,6 +236,8 @@ pub struct Outbox {
     pub notes: Vec<Note>,
     /// Lines whose first use says that their stream should be fetched further.
     pub marks: Vec<LineKey>,
+    /// Ordered volumes of which something is due to be destaged.
+    pub orders: Vec<VolumeId>,
 }
 
 impl Outbox {
@@ -240,5 +247,6 @@ impl Outbox {
             && self.ios.is_empty()
             && self.answers.is_empty()
             && self.marks.is_empty()
+            && self.orders.is_empty()
     }
 }

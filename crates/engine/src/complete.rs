@@ -115,6 +115,7 @@ impl<M: LineTable> Shard<M> {
             }
         }
         self.volume_mut(volume).flushed(line.slot, op.error);
+        self.destaged_in_order(line, ok);
     }
 
     /// Some dirty sectors of a line are on the disk. What waits for the line waits for the rest.
@@ -164,9 +165,14 @@ impl<M: LineTable> Shard<M> {
 
     /// A line has no dirty sector any more.
     pub(crate) fn cleaned(&mut self, slot: Slot) {
-        let volume = self.slots.get(slot).key.volume();
+        let key = self.slots.get(slot).key;
+        let volume = key.volume();
         self.dirty_lines -= 1;
-        self.volume_mut(volume).dirty.remove(slot);
+        let state = self.volume_mut(volume);
+        state.dirty.remove(slot);
+        if let Some(order) = &mut state.order {
+            order.forget(key, slot);
+        }
         self.parity.give_back(slot, &mut self.slots);
     }
 }

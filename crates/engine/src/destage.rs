@@ -30,10 +30,14 @@ impl<M: LineTable> Shard<M> {
         let many = self.dirty_lines > self.config.dirty_lines_background;
         for at in 0..self.volumes.len() {
             let Some(state) = &mut self.volumes[at] else { continue };
-            if state.dirty.is_empty() {
+            if state.dirty.is_empty() && state.frozen_lines() == 0 {
                 continue;
             }
             let volume = VolumeId(at as u16);
+            if state.order.is_some() {
+                self.tick_order(volume, now_ms, out);
+                continue;
+            }
             if state.sweep.is_empty() && now_ms >= state.backoff_until_ms {
                 let leaves = state.mode != Mode::WriteBack;
                 if many || leaves {
@@ -81,6 +85,9 @@ impl<M: LineTable> Shard<M> {
     /// the flushes that have nothing left to wait for.
     pub(crate) fn pump(&mut self, volume: VolumeId, now_ms: u64, out: &mut Outbox) {
         self.answer_flushes(volume, out);
+        if self.volume(volume).order.is_some() {
+            return self.pump_order(volume, out);
+        }
         let room = self.dirty_lines <= self.config.dirty_lines_background;
         let state = self.volume_mut(volume);
         if room && state.sweep_for_room && state.flushes.is_empty() {
@@ -130,7 +137,10 @@ impl<M: LineTable> Shard<M> {
     /// After an operation has ended: lines that a flush found busy can be destaged now.
     pub(crate) fn resume_flushes(&mut self, volume: VolumeId, now_ms: u64, out: &mut Outbox) {
         let state = self.volume(volume);
-        if !state.flushes.is_empty() && state.sweep.is_empty() && state.destaging == 0 {
+        let is_idle = !state.flushes.is_empty() && state.destaging == 0;
+        if is_idle && state.order.is_some() {
+            self.refill_queue(volume);
+        } else if is_idle && state.sweep.is_empty() {
             let mut sweep: Vec<LineKey> = Vec::new();
             for flush in &state.flushes {
                 sweep.extend(flush.remaining.iter().map(|slot| self.slots.get(slot).key));

@@ -5,7 +5,7 @@ use crate::key::line_parts;
 use crate::meta::{LineTable, NO_SLOT};
 use crate::sabotage::PlantedBug;
 use crate::shard::{emit, operation};
-use crate::{IoVerb, NoteKind, Outbox, Part, Shard, read::Run};
+use crate::{Attempt, IoVerb, NoteKind, Outbox, Part, Shard, read::Run};
 
 /// How sectors are erased.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -19,18 +19,40 @@ pub enum EraseKind {
     },
 }
 
+/// What became of an erase.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum EraseOutcome {
+    /// The part is told when it is done.
+    Started,
+    /// The part is told to try again.
+    Waiting,
+    /// As [`crate::WriteOutcome::Held`].
+    Held {
+        /// Something under it is dirty.
+        dirty: bool,
+    },
+}
+
 impl<M: LineTable> Shard<M> {
-    /// Erases a part. Returns whether it has been started, in which case the part is told when it
-    /// is done; otherwise it is told to try again.
+    /// Erases a part.
     ///
     /// Dirty data in the range stays dirty until the disk has done its part, so that nothing is
     /// lost if it fails. Clean sectors are forgotten at once.
-    pub fn erase(&mut self, part: &Part, kind: EraseKind, out: &mut Outbox) -> bool {
+    pub fn erase(
+        &mut self,
+        part: &Part,
+        kind: EraseKind,
+        attempt: Attempt,
+        out: &mut Outbox,
+    ) -> EraseOutcome {
         self.assert_part(part);
+        if let Some(dirty) = self.is_held(part, attempt) {
+            return EraseOutcome::Held { dirty };
+        }
         let busy = line_parts(part.volume, part.range).find_map(|line| self.flight.busy(line.key));
         if let Some((op, _)) = busy {
             self.wait(op, part, WaitFor::End);
-            return false;
+            return EraseOutcome::Waiting;
         }
         let lines: Vec<OpLine> = line_parts(part.volume, part.range)
             .map(|line| {
@@ -64,6 +86,6 @@ impl<M: LineTable> Shard<M> {
         let id = self.start(op);
         let run = Run { range: part.range, segments: Vec::new(), seals: Vec::new() };
         emit(out, id, verb, part.volume, Some(part.id), [run]);
-        true
+        EraseOutcome::Started
     }
 }

@@ -31,6 +31,7 @@ mod index;
 mod key;
 mod meta;
 mod modes;
+mod order;
 mod parity;
 mod patrol;
 mod read;
@@ -46,7 +47,7 @@ pub use action::{
 };
 pub use counters::VolumeCounters;
 pub use dirty::DirtyLine;
-pub use erase::EraseKind;
+pub use erase::{EraseKind, EraseOutcome};
 pub use index::Hints;
 pub use key::LineKey;
 pub use meta::{LineMeta, LineTable, SLOTS_MAX, Slot};

@@ -219,6 +219,12 @@ impl<M: LineTable> Shard<M> {
     /// A seal of [`crate::IoAction::seals`] was looked at, and this is what came of it. If the line
     /// has moved meanwhile, it holds nothing of what was not looked at then.
     pub fn damaged(&mut self, seal: &Seal, verdict: Verdict) {
+        if self.is_frozen(seal.key, seal.slot) {
+            if let Verdict::Lost { sectors } = verdict {
+                self.lose_frozen(seal.key, seal.slot, sectors);
+            }
+            return;
+        }
         let stays = self.slots.find(seal.key) == Some(seal.slot);
         self.take_verdict(seal, verdict.within(if stays { 0xff } else { 0 }));
     }
@@ -284,6 +290,7 @@ impl<M: LineTable> Shard<M> {
         }
         if left == 0 {
             self.parity.give_back(slot, &mut self.slots);
+            self.leave_epoch(line.key, slot);
         }
     }
 

@@ -9,6 +9,7 @@
 //! | named, nothing valid or dirty but what was on its way | nothing | free |
 //! | named, with valid or dirty sectors | what was not on its way, or is lost | a line |
 //! | detached, nothing dirty | nothing: its line is elsewhere, or it was a payload | free |
+//! | frozen | nothing: its line has the same, or something newer | free |
 //! | detached, with dirty sectors | the line was moving, and these may not have arrived | *held* |
 //!
 //! and what is held is then brought together with the line of the same name:
@@ -33,7 +34,7 @@
 //! else. Two lines of one name, or a dirty line of no known volume, can't come from a kill: then
 //! the table is damaged, and nothing in it is believed.
 
-use crate::meta::{DETACHED, LineTable, SLOTS_MAX, in_order};
+use crate::meta::{DETACHED, FROZEN, LineTable, SLOTS_MAX, in_order};
 use crate::slots::Slots;
 use crate::{LineKey, LineMeta, MemoryStep, Shard, ShardConfig, Slot};
 use forebay_policy::Eviction;
@@ -118,6 +119,7 @@ const fn judge(line: &LineMeta) -> Verdict {
     let dirty = line.dirty & !line.filling;
     match (line.key.0 == LineKey::NONE.0, line.has(DETACHED)) {
         (true, _) => Verdict::Free,
+        (false, _) if line.has(FROZEN) => Verdict::Free,
         (false, false) if valid | dirty == 0 => Verdict::Free,
         (false, false) => Verdict::Line { valid, dirty },
         (false, true) if dirty == 0 => Verdict::Free,
@@ -329,6 +331,34 @@ impl<M: LineTable> Shard<M> {
         places.retain(|(_, mask)| *mask != 0);
         places.sort_unstable();
         places
+    }
+
+    /// Up to `count` lines of a volume in which nothing is dirty, spread over all there are, each
+    /// with a mask of its valid sectors. Where nothing is under way the disk has the same.
+    pub fn clean_lines(&self, volume: VolumeId, count: usize) -> Vec<(LineKey, Slot, u8)> {
+        let is_clean = |slot: &Slot| {
+            let line = self.slots.get(*slot);
+            line.volume() == Some(volume)
+                && line.valid != 0
+                && line.dirty == 0
+                && self.slots.find(line.key) == Some(*slot)
+        };
+        let slots = || (0..self.slots.used()).filter(is_clean);
+        let step = slots().count().div_ceil(count.max(1)).max(1);
+        let chosen = slots().step_by(step).take(count);
+        chosen.map(|slot| (self.slots.get(slot).key, slot, self.slots.get(slot).valid)).collect()
+    }
+
+    /// Forgets all of a volume that is not dirty: another disk has taken the place of the one that
+    /// it was read from.
+    pub fn forget_clean(&mut self, volume: VolumeId) {
+        self.drop_clean(volume);
+        for slot in 0..self.slots.used() {
+            let line = *self.slots.get(slot);
+            if line.volume() == Some(volume) && line.dirty != 0 && !line.has(DETACHED) {
+                self.slots.change(slot, line.destageable());
+            }
+        }
     }
 
     /// The table of lines, for tests and the lab.

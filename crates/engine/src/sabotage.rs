@@ -50,12 +50,18 @@ pub enum PlantedBug {
     FlushDespiteLoss,
     /// A line is said to have the parity of its neighbour.
     WrongParityPlace,
+    /// A write changes a line of an epoch that is over where it is.
+    ChangeClosedEpoch,
+    /// What goes past the pool does not wait for the epochs before it.
+    PassEpochs,
+    /// An epoch is destaged together with the one after it.
+    MergeEpochs,
 }
 
 impl PlantedBug {
     /// All of them.
     #[cfg(feature = "sabotage")]
-    pub const ALL: [Self; 22] = [
+    pub const ALL: [Self; 25] = [
         Self::KeepValidInWriteThrough,
         Self::SkipDestageUnderWrite,
         Self::IgnoreBusyInWriteBack,
@@ -78,6 +84,9 @@ impl PlantedBug {
         Self::FillLostSectors,
         Self::FlushDespiteLoss,
         Self::WrongParityPlace,
+        Self::ChangeClosedEpoch,
+        Self::PassEpochs,
+        Self::MergeEpochs,
     ];
 }
 

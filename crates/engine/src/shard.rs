@@ -315,8 +315,12 @@ impl<M: LineTable> Shard<M> {
                 assert!(line.dirty != 0, "the dirty set holds dirty lines only");
                 assert_eq!(usize::from(line.key.volume().0), at);
             }
+            if let Some(order) = &state.order {
+                order.self_check(&state.dirty, &self.slots);
+            }
             dirty += state.dirty.len();
         }
+        dirty += self.volumes.iter().flatten().map(VolumeState::frozen_lines).sum::<usize>();
         dirty += self.unclaimed.iter().sum::<u64>() as usize;
         let dirty_in_table = self.slots.lines.iter().filter(|line| line.dirty != 0).count();
         assert_eq!(dirty, dirty_in_table, "every dirty line is in its volume's dirty set");
@@ -336,7 +340,7 @@ impl Attempt {
     /// The attempt that follows when this one's wait has ended like that.
     #[must_use]
     pub const fn after(self, error: Option<forebay_types::IoError>) -> Self {
-        Self { count: self.count.saturating_add(1), error }
+        Self { count: self.count.saturating_add(1), error, ..self }
     }
 }
 

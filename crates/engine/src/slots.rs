@@ -11,7 +11,7 @@
 
 use crate::bits::SlotSet;
 use crate::index::Index;
-use crate::meta::{DETACHED, LineTable, NO_SLOT, SEALED, in_order};
+use crate::meta::{DETACHED, FROZEN, LineTable, NO_SLOT, SEALED, in_order};
 use crate::{LineKey, LineMeta, Slot};
 use forebay_policy::{Eviction, Hint, Lines};
 
@@ -27,6 +27,8 @@ pub(crate) struct Slots<M> {
     /// more; empty between calls.
     filled: Vec<Slot>,
     left: Vec<Slot>,
+    /// Slots that were left and are kept as older versions; empty between calls.
+    freezing: Vec<Slot>,
     /// Slots of a table that was found, each under a pin: the kernel may still write there.
     pub in_doubt: Vec<Slot>,
     /// Every resident line with valid sectors and without a seal; others as well.
@@ -51,10 +53,22 @@ impl Lines for View<'_> {
 impl<M: LineTable> Slots<M> {
     pub(crate) fn new(lines: M, policy: Box<dyn Eviction>) -> Self {
         let index = Index::new(lines.len());
-        let (filled, left, in_doubt) = (Vec::new(), Vec::new(), Vec::new());
+        let (filled, left, freezing, in_doubt) = Default::default();
         let unsealed = SlotSet::new(lines.len());
         let (free, unused, evictions) = (NO_SLOT, 0, 0);
-        Self { lines, index, policy, free, unused, filled, left, in_doubt, unsealed, evictions }
+        Self {
+            lines,
+            index,
+            policy,
+            free,
+            unused,
+            filled,
+            left,
+            freezing,
+            in_doubt,
+            unsealed,
+            evictions,
+        }
     }
 
     pub(crate) fn capacity(&self) -> usize {
@@ -148,13 +162,14 @@ impl<M: LineTable> Slots<M> {
     }
 
     /// Gives the line in `old` the slot `new`, reserved or detached, under one pin. The caller
-    /// copies the data, and the pin that it has on `old` goes with [`Slots::settle`].
-    pub(crate) fn relocate(&mut self, old: Slot, new: Slot) {
+    /// copies the data, and the pin that it has on `old` goes with [`Slots::settle`], unless the
+    /// old slot is kept as an older version: then the pin does that.
+    pub(crate) fn relocate(&mut self, old: Slot, new: Slot, freeze: bool) {
         let line = *self.get(old);
         let key = line.key;
         debug_assert!(line.pins > 0, "the caller has the old slot pinned");
         // From here on the old slot says by its dirty bits what only it has.
-        self.get_mut(old).flags = DETACHED;
+        self.get_mut(old).flags = DETACHED | if freeze { line.flags & SEALED } else { 0 };
         in_order();
         if self.get(new).key == LineKey::NONE {
             self.name(new, key, 1, 0);
@@ -170,7 +185,11 @@ impl<M: LineTable> Slots<M> {
         self.index.replace(key, old, new);
         self.policy.on_move(old, new, key.hash());
         self.filled.push(new);
-        self.leave(old);
+        if freeze {
+            self.freezing.push(old);
+        } else {
+            self.leave(old);
+        }
     }
 
     /// Keeps what a detached slot holds until the call is settled, which then takes a pin away.
@@ -229,6 +248,11 @@ impl<M: LineTable> Slots<M> {
         while let Some(slot) = self.left.pop() {
             self.get_mut(slot).dirty = 0;
             self.unpin(slot);
+        }
+        while let Some(slot) = self.freezing.pop() {
+            let line = self.get_mut(slot);
+            line.flags |= FROZEN;
+            line.dirty &= line.valid;
         }
     }
 
@@ -316,7 +340,8 @@ impl<M: LineTable> Slots<M> {
 
     /// Panics where table, index, free list and policy contradict each other.
     pub(crate) fn self_check(&self) {
-        assert!(self.filled.is_empty() && self.left.is_empty(), "every call is settled");
+        let settled = [&self.filled, &self.left, &self.freezing].iter().all(|list| list.is_empty());
+        assert!(settled, "every call is settled");
         let mut free = 0;
         let mut at = self.free;
         while at != NO_SLOT {
@@ -333,7 +358,8 @@ impl<M: LineTable> Slots<M> {
             }
             assert!(line.filling == 0, "nothing is on its way between calls: {line:?}");
             if line.has(DETACHED) {
-                assert!(line.pins > 0 && line.dirty == 0, "a detached slot is in use: {line:?}");
+                assert!(line.pins > 0, "a detached slot is in use: {line:?}");
+                assert!(line.dirty == 0 || line.has(FROZEN), "only a version stays: {line:?}");
                 detached += 1;
             } else {
                 assert_eq!(self.find(line.key), Some(slot), "a resident line is found");

@@ -2,6 +2,7 @@
 
 use crate::action::PartId;
 use crate::bits::SlotSet;
+use crate::order::Order;
 use crate::{LineKey, Protection, VolumeCounters};
 use forebay_types::{IoError, Mode};
 
@@ -37,6 +38,8 @@ pub(crate) struct VolumeState {
     /// All operations in flight.
     pub operations: u32,
     pub flushes: Vec<FlushJob>,
+    /// What is dirty by epochs, where it is destaged in their order.
+    pub order: Option<Order>,
     /// After a failed destage, no background destage before this time.
     pub backoff_until_ms: u64,
     pub backoff_ms: u64,
@@ -63,6 +66,7 @@ impl VolumeState {
             destaging: 0,
             operations: 0,
             flushes: Vec::new(),
+            order: None,
             backoff_until_ms: 0,
             backoff_ms: 0,
             lost_sectors: 0,
@@ -94,8 +98,14 @@ impl VolumeState {
         }
     }
 
+    /// Slots with older versions of lines.
+    pub(crate) fn frozen_lines(&self) -> usize {
+        self.order.as_ref().map_or(0, Order::frozen)
+    }
+
     pub(crate) fn metadata_bytes(&self) -> usize {
         self.dirty.metadata_bytes()
+            + self.order.as_ref().map_or(0, Order::metadata_bytes)
             + self.aged.metadata_bytes()
             + self.sweep.capacity() * size_of::<LineKey>()
     }

@@ -54,7 +54,7 @@ pub(crate) enum Command {
     /// Replay traces and run simulations
     #[command(subcommand)]
     Lab(LabCommand),
-    /// Look into a journal, and bring what it holds to a disk, while no forebay has them
+    /// Look into a journal or a vault, and bring what it holds to a disk, while no forebay has them
     #[command(subcommand)]
     Rescue(RescueCommand),
 }
@@ -99,6 +99,7 @@ pub(crate) struct ServeArguments {
             journal=BACKING\n  \
             journal-mirror=BACKING\n  \
             durability=ack|flush\n  \
+            ordered=yes|no\n  \
             accept-loss=yes|no\n  \
             read-only=yes|no\n  \
             prefetch=yes|no\n  \
@@ -127,10 +128,15 @@ pub(crate) struct ServeArguments {
     #[command(flatten)]
     state: StateArguments,
 
-    /// Serve this volume although its disk is not known to be the one that its journal holds writes
-    /// for, and write them there; may be given several times
+    /// Serve this volume although its disk is not known to be the one that journal, vault or pool
+    /// hold writes for, and write them there; may be given several times
     #[arg(long = "accept-changed-disk", value_name = "VOLUME")]
     pub(crate) accepted_disks: Vec<String>,
+
+    /// Serve this volume although the vault that may hold its newest data is not there, and give
+    /// up what is in it; may be given several times
+    #[arg(long = "accept-lost-vault", value_name = "VOLUME")]
+    pub(crate) accepted_vaults: Vec<String>,
 
     /// Threads of the data path: a number or auto [default: auto]
     #[arg(long, value_name = "N")]

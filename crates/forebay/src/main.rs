@@ -10,6 +10,7 @@ mod keeper;
 mod lab;
 mod logging;
 mod marks;
+mod reliance;
 mod report;
 mod rescue;
 mod serve;
@@ -43,11 +44,14 @@ fn main() -> ExitCode {
 }
 
 fn run_server(arguments: cli::ServeArguments) -> anyhow::Result<ExitCode> {
-    let accepted_disks = arguments.accepted_disks.clone();
+    let words = serve::Words {
+        changed_disks: arguments.accepted_disks.clone(),
+        lost_vaults: arguments.accepted_vaults.clone(),
+    };
     let config = arguments.source().load()?;
     logging::start(config.log);
     if keeper::is_wanted(config.keeper) {
         return keeper::run();
     }
-    serve::run(config, accepted_disks)
+    serve::run(config, words)
 }

@@ -40,6 +40,11 @@ pub(crate) fn path_of(state_dir: &Path, journal: &str) -> PathBuf {
     state_dir.join(format!("journal-{journal}.failed"))
 }
 
+/// Where the end of the dump with this identity is on record, as its vault could not be emptied.
+pub(crate) fn void_path_of(state_dir: &Path, dump: &str) -> PathBuf {
+    state_dir.join(format!("vault-{dump}.void"))
+}
+
 /// Reads a mark; `None` where there is none.
 ///
 /// # Errors
@@ -85,12 +90,36 @@ pub(crate) fn put(path: &Path, reason: &str, volumes: &[String]) -> io::Result<(
         names.iter().for_each(|name| text += &format!("volume {name}\n"));
         text += &format!("volumes {}\n", names.len());
     }
-    // Beside, and then in its place: half a mark would be about volumes that it is not about.
-    let beside = path.with_extension("failed.new");
+    replace(path, &text)
+}
+
+/// Writes a file whole, and makes it durable together with its name: beside, and then in its
+/// place, as half a record would be about volumes that it is not about.
+///
+/// # Errors
+/// When the directory can't be written.
+pub(crate) fn replace(path: &Path, text: &str) -> io::Result<()> {
+    let mut beside = path.as_os_str().to_owned();
+    beside.push(".new");
     let mut file = File::create(&beside)?;
     file.write_all(text.as_bytes())?;
     file.sync_all()?;
     std::fs::rename(&beside, path)?;
+    sync_directory(path)
+}
+
+/// Takes a file away, durably, if it is there.
+///
+/// # Errors
+/// When the directory can't be written.
+pub(crate) fn take_away(path: &Path) -> io::Result<()> {
+    match std::fs::remove_file(path) {
+        Err(error) if error.kind() != ErrorKind::NotFound => Err(error),
+        _ => sync_directory(path),
+    }
+}
+
+fn sync_directory(path: &Path) -> io::Result<()> {
     match path.parent() {
         Some(directory) => File::open(directory)?.sync_all(),
         None => Ok(()),

@@ -92,6 +92,12 @@ fn a_wrong_command_line_is_answered_with_2_and_a_remedy() {
             "forebay: volume 'd': protection=ups, but no supply is watched: start the server with \
              --ups NAME@HOST:PORT\n",
         ),
+        (
+            &["serve", "--ups", "a", "--volume", "d=/x,mode=write-back,protection=ups"],
+            "forebay: volume 'd': protection=ups, but there is no vault for what is dirty when \
+             the battery runs low: start the server with --vault PATH, or write \
+             protection=journal,journal=PATH\n",
+        ),
         (&["serve", "--ups", "@x"], "forebay: supply \"@x\" has no name of letters, digits"),
         (&["serve", "--ups", "a", "--ups", "a@b"], "forebay: ups: two supplies are called 'a'"),
         (&["serve", "--ups-threshold", "79"], "forebay: ups: there are settings, but no supply"),

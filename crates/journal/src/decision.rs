@@ -20,7 +20,9 @@
 //! 3. The newest whole source is loaded, and with it what an older one has that it may lack: the
 //!    journal's records after the vault go over the vault; an incomplete vault goes over the
 //!    journal's records before it. A pool that was taken over needs nothing else.
-//! 4. Loss is an error that names it, unless the operator has accepted it: then what is left is
+//! 4. A vault that is on record as the only place of the newest data, and is not at hand, can't be
+//!    made up for by anything but the pool: what the disk and a journal have may be older.
+//! 5. Loss is an error that names it, unless the operator has accepted it: then what is left is
 //!    loaded, by the same order.
 //!
 //! A clean mark says that the last server had everything on the disks when it ended. It makes a
@@ -77,6 +79,8 @@ pub enum VaultState {
     Incomplete,
     /// Something in it can't be read any more.
     Damaged,
+    /// It is on record that the newest data may be in it alone, and it is not there.
+    Missing,
 }
 
 /// Everything that the decision depends on.
@@ -125,6 +129,8 @@ pub enum Refusal {
     JournalLost,
     /// Something of the vault is lost, and nothing else holds it.
     VaultLost,
+    /// The vault that may hold it is not there.
+    VaultMissing,
 }
 
 /// What is done.
@@ -153,7 +159,10 @@ impl Inputs {
     /// Whether anything holds data that the disk may lack.
     fn holds_data(self) -> bool {
         let journal = matches!(self.journal, JournalState::Records | JournalState::Damaged);
-        let vault = !matches!(self.vault_in_force(), VaultState::None | VaultState::Empty);
+        let vault = matches!(
+            self.vault_in_force(),
+            VaultState::Whole | VaultState::Incomplete | VaultState::Damaged
+        );
         let pool = self.pool == PoolState::Adopted && !self.clean_mark;
         journal || vault || pool
     }
@@ -190,10 +199,12 @@ fn from_storage(inputs: Inputs) -> Result<Vec<Source>, Refusal> {
         VaultState::Incomplete | VaultState::Damaged if inputs.journal_is_complete() => {
             VaultState::None
         }
+        VaultState::Missing if inputs.accept_loss => VaultState::None,
         vault => vault,
     };
     let is_accepted = inputs.accept_loss;
     match (vault, journal) {
+        (VaultState::Missing, _) => Err(Refusal::VaultMissing),
         (VaultState::None | VaultState::Empty, Records) => Ok(vec![Source::Journal]),
         (VaultState::None | VaultState::Empty, Damaged) if is_accepted => Ok(vec![Source::Journal]),
         (VaultState::None | VaultState::Empty, Damaged) => Err(Refusal::JournalLost),

@@ -9,12 +9,13 @@ const JOURNALS: [JournalState; 7] = [
     JournalState::Abandoned,
     JournalState::OtherVersion,
 ];
-const VAULTS: [VaultState; 5] = [
+const VAULTS: [VaultState; 6] = [
     VaultState::None,
     VaultState::Empty,
     VaultState::Whole,
     VaultState::Incomplete,
     VaultState::Damaged,
+    VaultState::Missing,
 ];
 const DISKS: [DiskIdentity; 4] =
     [DiskIdentity::Same, DiskIdentity::Renamed, DiskIdentity::Changed, DiskIdentity::Unknown];
@@ -61,7 +62,14 @@ fn is_served(inputs: Inputs) -> bool {
 
 /// The vault is one that the last server left.
 fn vault_counts(inputs: Inputs) -> bool {
-    !inputs.clean_mark && !matches!(inputs.vault, VaultState::None | VaultState::Empty)
+    let is_there =
+        matches!(inputs.vault, VaultState::Whole | VaultState::Incomplete | VaultState::Damaged);
+    !inputs.clean_mark && is_there
+}
+
+/// Something that may be the newest is not at hand.
+fn vault_is_missing(inputs: Inputs) -> bool {
+    !inputs.clean_mark && inputs.vault == VaultState::Missing
 }
 
 fn pool_counts(inputs: Inputs) -> bool {
@@ -75,7 +83,7 @@ fn journal_counts(inputs: Inputs) -> bool {
 #[test]
 fn every_combination_is_decided_by_the_rules() {
     let all = all();
-    assert_eq!(all.len(), 7 * 2 * 5 * 4 * 16);
+    assert_eq!(all.len(), 7 * 2 * 6 * 4 * 16);
     for inputs in all {
         let decision = decide(inputs);
         let is_known = matches!(inputs.disk, DiskIdentity::Same | DiskIdentity::Renamed);
@@ -89,7 +97,8 @@ fn every_combination_is_decided_by_the_rules() {
         assert_eq!(decision == Decision::Quarantine, is_quarantined, "{inputs:?}");
         // Nothing held, nothing in the way: served as it is.
         let is_given_up = inputs.journal == JournalState::Abandoned;
-        if is_readable && !holds && !is_given_up {
+        let lacks = vault_is_missing(inputs) && !inputs.accept_loss;
+        if is_readable && !holds && !is_given_up && !lacks {
             assert_eq!(decision, Decision::Serve(Vec::new()), "{inputs:?}");
         }
         // A journal that was given up is not written again, but what is in memory is not thrown
@@ -127,6 +136,10 @@ fn no_loss_is_passed_over_in_silence() {
         let has_all = inputs.each_write
             && matches!(inputs.journal, JournalState::Records | JournalState::Empty);
         if vault_counts(inputs) && is_broken && !has_all {
+            assert!(!is_served(inputs), "{inputs:?}");
+        }
+        // No journal makes up for a vault that is not there.
+        if vault_is_missing(inputs) {
             assert!(!is_served(inputs), "{inputs:?}");
         }
     }

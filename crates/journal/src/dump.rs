@@ -7,8 +7,8 @@
 //! lies at the old places is void from then on.
 
 use forebay_format::journal::{
-    BATCH_BYTES_MAX, BatchHeader, GENERATIONS_MAX, GenerationStart, Geometry, JournalId, LogKind,
-    Members, Record, Superblock, VolumeEntry, seal_batch,
+    BATCH_BYTES_MAX, BatchHeader, GENERATIONS_MAX, GenerationStart, Geometry, Guard, JournalId,
+    LogKind, Members, Record, Superblock, VolumeEntry, seal_batch,
 };
 use std::fmt;
 
@@ -85,6 +85,21 @@ impl Dump {
             next_record: 0,
             fresh_segment: 1,
             placed: Vec::new(),
+        }
+    }
+
+    /// The dump into the vault with this number. Zero is none.
+    #[must_use]
+    pub fn in_vault(mut self, number: u64) -> Self {
+        self.superblock.members = Members { own: number, current: [number, 0] };
+        self
+    }
+
+    /// Says in the next superblock what is known of a volume's disk.
+    pub fn set_guard(&mut self, number: u16, guard: Guard) {
+        let mut volumes = self.superblock.volumes.iter_mut();
+        if let Some(volume) = volumes.find(|volume| volume.number == number) {
+            volume.guard = guard;
         }
     }
 

@@ -9,7 +9,8 @@
 
 use crate::FoundRecord;
 use forebay_format::journal::{
-    BLOCK_BYTES, JournalId, SAMPLES_MAX, Samples, VolumeEntry, places, sample_of,
+    BLOCK_BYTES, JournalId, LogKind, SAMPLES_MAX, Samples, Superblock, VolumeEntry, places,
+    sample_of,
 };
 use forebay_types::ByteRange;
 use std::fmt;
@@ -103,10 +104,39 @@ pub fn all_places(journal: JournalId, number: u16, size_bytes: u64) -> Vec<Place
     places.map(|(index, offset)| Place { index, offset }).collect()
 }
 
+/// The places of a disk that a vault remembers, known by its number. They have to be there before
+/// a dump is begun, so they depend on nothing of it.
+pub fn vault_places(vault: u64, size_bytes: u64) -> Vec<Place> {
+    let [low, high] = [vault, !vault].map(u64::to_le_bytes);
+    let mut seed = [0; 16];
+    seed[..8].copy_from_slice(&low);
+    seed[8..].copy_from_slice(&high);
+    all_places(JournalId(seed), 0, size_bytes)
+}
+
+/// The places of a volume that its log remembers.
+fn places_of(superblock: &Superblock, volume: &VolumeEntry) -> Vec<Place> {
+    match superblock.kind {
+        LogKind::Journal => all_places(superblock.journal, volume.number, volume.size_bytes),
+        LogKind::Vault { .. } => vault_places(superblock.members.own, volume.size_bytes),
+    }
+}
+
 /// The samples of a volume that tell whether somebody else has changed its disk: those that count
 /// and that no record covers, so that neither a write nor its destage can have changed the block.
-pub fn comparable(journal: JournalId, volume: &VolumeEntry, records: &[FoundRecord]) -> Vec<Place> {
-    let mut places = all_places(journal, volume.number, volume.size_bytes);
+pub fn comparable(
+    superblock: &Superblock,
+    volume: &VolumeEntry,
+    records: &[FoundRecord],
+) -> Vec<Place> {
+    not_written(places_of(superblock, volume), volume, records)
+}
+
+fn not_written(
+    mut places: Vec<Place>,
+    volume: &VolumeEntry,
+    records: &[FoundRecord],
+) -> Vec<Place> {
     places.retain(|place| volume.guard.samples.valid >> place.index & 1 == 1);
     for found in records.iter().filter(|found| found.record.volume == volume.number) {
         places.retain(|place| !overlaps(place, found.record.range));
@@ -181,7 +211,7 @@ mod tests {
             Record { kind: RecordKind::Forget, volume: 3, range, payload_offset: 0, checksum: 0 };
         let others = Record { volume: 4, range: ByteRange::new(0, SIZE), ..record };
         let found = |record| FoundRecord { record, position: 0, is_damaged: false };
-        let left = comparable(JOURNAL, &volume(samples), &[found(record), found(others)]);
+        let left = not_written(places.clone(), &volume(samples), &[found(record), found(others)]);
         assert_eq!(left.len(), places.len() - 2);
         assert!(!left.contains(&places[0]) && !left.contains(&places[9]));
         // The same disk, one in which a byte has changed, and one that can't be read there.

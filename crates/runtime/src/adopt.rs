@@ -10,14 +10,18 @@
 //! everything to the disk and voids the records, because lines may be clean by then that an older
 //! record would undo.
 
+use crate::patrol;
 use crate::pool::{MappedLines, Pool, PoolError, PoolVolume, Progress, checksum};
 use crate::server::{Runtime, VolumeError, VolumeSettings};
 use crate::shared::{Volume, lock};
-use forebay_backend::Description;
-use forebay_engine::{Fate, Recovery, Shard, ShardConfig};
+use forebay_backend::{AlignedBuffer, Backend, Blocking, Description};
+use forebay_engine::{Fate, LineKey, Recovery, Shard, ShardConfig};
+use forebay_format::journal::SAMPLES_MAX;
+use forebay_journal::decision::{Decision, Inputs, JournalState, PoolState, VaultState, decide};
+use forebay_journal::identity::Evidence;
 use forebay_policy::PolicyKind;
 use forebay_types::limits::VOLUMES_MAX;
-use forebay_types::{LINE_BYTES, Mode, VolumeId};
+use forebay_types::{LINE_BYTES, Mode, SECTOR_BYTES, VolumeId};
 use std::sync::Arc;
 use std::sync::atomic::Ordering;
 use std::time::Instant;
@@ -135,6 +139,98 @@ impl Runtime {
         (0..self.shared.shards.len()).for_each(|shard| self.shared.shard(shard).drop_clean(id));
     }
 
+    /// Compares what the pool holds of a volume with its disk, which somebody may have changed
+    /// while nobody served it. Of a disk that was changed, clean lines are forgotten; dirty ones
+    /// are kept and the volume refused, unless the operator says that the disk is the one.
+    pub(crate) fn compare_pool(&self, settings: &VolumeSettings) -> Result<(), VolumeError> {
+        let name = &settings.name;
+        let Some(found) = self.in_pool(name) else { return Ok(()) };
+        let disk = settings.backend.description();
+        let is_served = self.shared.volume(found.id).is_some();
+        if is_served || !found.is_on(name, disk) {
+            return Ok(());
+        }
+        let evidence = self.examine_pool(found.id, &*settings.backend);
+        if evidence.differing == 0 {
+            return Ok(());
+        }
+        let dirty_bytes = self.unclaimed_bytes(found.id);
+        let decision = decide(Inputs {
+            journal: JournalState::None,
+            each_write: false,
+            pool: PoolState::Adopted,
+            vault: VaultState::None,
+            disk: evidence.identity(),
+            // What is clean is not needed.
+            clean_mark: dirty_bytes == 0,
+            accept_loss: false,
+            accept_disk: settings.accept_disk,
+        });
+        let disk = disk.name.clone();
+        if decision == Decision::Quarantine {
+            return Err(VolumeError::ChangedDisk {
+                name: name.clone(),
+                disk,
+                dirty_bytes,
+                evidence,
+            });
+        }
+        tracing::warn!(
+            "{disk} has changed while volume '{name}' was not served ({evidence}): what was cached \
+             of it is forgotten, and {dirty_bytes} bytes that the pool holds go there"
+        );
+        (0..self.shared.shards.len()).for_each(|at| self.shared.shard(at).forget_clean(found.id));
+        if dirty_bytes == 0 {
+            // It begins anew, with what its journal has, if that is for this disk.
+            self.shared.pool.change_volumes(|volumes| {
+                let ours = volumes.iter_mut().filter(|volume| volume.id == found.id);
+                ours.for_each(|volume| volume.identity = !volume.identity);
+            });
+        }
+        Ok(())
+    }
+
+    /// What the clean lines of a volume that is in the pool say of its disk: what is clean, and
+    /// not damaged, is what the disk held. Up to as many are looked at as a journal has samples.
+    fn examine_pool(&self, id: VolumeId, disk: &dyn Backend) -> Evidence {
+        let shards = self.shared.shards.len();
+        let each = SAMPLES_MAX.div_ceil(shards);
+        let mut kept = Vec::new();
+        for at in 0..shards {
+            let shard = self.shared.shard(at);
+            for (key, slot, valid) in shard.clean_lines(id, each) {
+                let mut line = AlignedBuffer::new(LINE_BYTES as usize);
+                self.shared.pool.copy_line(at, slot, &mut line);
+                // One that was not sealed, or is damaged, tells nothing.
+                if patrol::is_sealed_as(&self.shared.pool, at, key, slot, valid, &line) {
+                    kept.push((key, valid, line));
+                }
+            }
+        }
+        let size_bytes = disk.description().size_bytes;
+        let block = |key: LineKey| {
+            let len = size_bytes.saturating_sub(key.offset()).min(LINE_BYTES);
+            (key.offset(), AlignedBuffer::new(len as usize))
+        };
+        kept.retain(|(key, ..)| key.offset() < size_bytes);
+        let mut there: Vec<_> = kept.iter().map(|(key, ..)| block(*key)).collect();
+        let results = Blocking::new(disk).read_many(&mut there);
+        let mut evidence = Evidence { same_words: true, same_size: true, ..Evidence::default() };
+        for ((_, valid, line), ((_, bytes), result)) in kept.iter().zip(there.iter().zip(results)) {
+            if result.is_err() {
+                continue;
+            }
+            let sectors =
+                line.chunks(SECTOR_BYTES as usize).zip(bytes.chunks(SECTOR_BYTES as usize));
+            let mut counting = sectors.enumerate().filter(|(sector, _)| valid >> sector & 1 == 1);
+            let is_same = counting.all(|(_, (here, there))| here == there);
+            evidence.compared += 1;
+            evidence.differing += usize::from(!is_same);
+            evidence.telling += usize::from(is_same && line.iter().any(|&byte| byte != 0));
+        }
+        evidence
+    }
+
     /// Puts a volume on record in the pool, and gives it the number that its lines have there.
     pub(crate) fn enter_pool(
         &self,
@@ -223,9 +319,11 @@ impl Runtime {
             mode: Mode::WriteThrough,
             read_only: settings.read_only,
             prefetch: false,
+            ordered: false,
             tls_only: settings.tls_only,
             journal: None,
             vault: None,
+            accept_disk: settings.accept_disk,
             ups: false,
         })?;
         self.flush_volume(name, |_| ())?;

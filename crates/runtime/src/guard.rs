@@ -17,6 +17,7 @@ use forebay_journal::identity::{
 };
 use forebay_journal::{Damage, Found, Image};
 use forebay_types::{ByteRange, Durability, IoResult, VolumeId};
+use std::sync::atomic::{AtomicU64, Ordering};
 use std::sync::{Arc, PoisonError};
 use std::time::{Duration, Instant};
 
@@ -31,6 +32,9 @@ pub(crate) struct Attachment<'a> {
     pub durability: Durability,
     pub disk: &'a Arc<dyn Backend>,
     pub accept_disk: bool,
+    /// What else may hold its data.
+    pub pool: PoolState,
+    pub vault: VaultState,
 }
 
 /// What a journal holds for a volume of this name.
@@ -60,7 +64,7 @@ fn places_to_compare(found: &Found, volume: &VolumeEntry) -> Vec<Place> {
     if found.damage.iter().any(is_lost) {
         return Vec::new();
     }
-    comparable(found.superblock.journal, volume, &found.records)
+    comparable(&found.superblock, volume, &found.records)
 }
 
 fn examine(
@@ -80,7 +84,7 @@ fn examine(
     }
 }
 
-fn hardware(disk: &dyn Backend) -> u64 {
+pub(crate) fn hardware(disk: &dyn Backend) -> u64 {
     hardware_name(disk.description()).map_or(0, |name| hardware_sum(&name))
 }
 
@@ -103,6 +107,35 @@ fn read(disk: &dyn Backend, places: &[Place]) -> Vec<(Place, Option<AlignedBuffe
 
 fn sample(disk: &dyn Backend, places: &[Place]) -> Samples {
     samples_of(&lent(&read(disk, places)))
+}
+
+/// Samples of a disk that are kept in memory, and which of them count: those that nothing was let
+/// at since. They are written down with a dump, when nothing is let at the disk any more.
+pub(crate) struct KeptSamples {
+    places: Vec<Place>,
+    samples: Samples,
+    valid: AtomicU64,
+}
+
+impl KeptSamples {
+    /// Samples a disk at some places, ascending, where nothing is about to be written.
+    pub(crate) fn of(disk: &dyn Backend, places: Vec<Place>) -> Self {
+        let samples = sample(disk, &places);
+        Self { places, valid: AtomicU64::new(samples.valid), samples }
+    }
+
+    /// Something is about to be let at a range of the disk.
+    pub(crate) fn touch(&self, range: ByteRange) {
+        let first = self.places.partition_point(|at| at.offset + BLOCK_BYTES <= range.offset);
+        for place in self.places[first..].iter().take_while(|at| at.offset < range.end()) {
+            self.valid.fetch_and(!(1 << place.index), Ordering::SeqCst);
+        }
+    }
+
+    /// Those that count now.
+    pub(crate) fn samples(&self) -> Samples {
+        Samples { valid: self.valid.load(Ordering::SeqCst), ..self.samples }
+    }
 }
 
 impl Journal {
@@ -149,13 +182,24 @@ impl Journal {
     /// number that it is known by, if anything is held, and whether the disk is known.
     fn recognise(&self, volume: &Attachment<'_>) -> Result<Option<(u16, bool)>, JournalError> {
         let (id, damaged, held) = self.held_for(volume.name);
+        let is_clean = lock(&self.found).superblock.clean;
         let mut kept = None;
         let state = |held: bool| match (held, damaged) {
             _ if self.given_up.names(volume.name) => JournalState::Abandoned,
             (true, true) => JournalState::Damaged,
             (true, false) => JournalState::Records,
+            (false, _) if is_clean => JournalState::Clean,
             (false, _) => JournalState::Empty,
         };
+        let is_in_vault =
+            !matches!(volume.vault, VaultState::None | VaultState::Empty | VaultState::Missing);
+        if is_in_vault && !held.is_empty() && volume.pool == PoolState::New {
+            return Err(JournalError::AlsoInVault {
+                name: self.name.clone(),
+                volume: volume.name.to_owned(),
+                bytes: held.iter().map(|held| held.bytes).sum(),
+            });
+        }
         self.may_serve(volume, state(false), DiskIdentity::Unknown)?;
         for held in &held {
             let evidence = examine(&held.volume, &held.places, &**volume.disk, volume.identity);
@@ -192,15 +236,21 @@ impl Journal {
         let decision = decide(Inputs {
             journal,
             each_write: volume.durability == Durability::Ack,
-            pool: PoolState::New,
-            vault: VaultState::None,
+            pool: volume.pool,
+            vault: volume.vault,
             disk,
-            clean_mark: false,
+            // A journal that was closed in order speaks of what was recorded, and of nothing that
+            // a pool or a vault was given since.
+            clean_mark: journal == JournalState::Clean
+                && volume.pool == PoolState::New
+                && matches!(volume.vault, VaultState::None | VaultState::Empty),
             // What was lost was said, and accepted, when the journal was opened.
             accept_loss: true,
             accept_disk: volume.accept_disk,
         });
         match decision {
+            // What is in the pool is newer, and would be recorded where it is void.
+            _ if journal == JournalState::Abandoned => Err(self.abandoned_for(volume.name)),
             Decision::Refuse(Refusal::Abandoned) => Err(self.abandoned_for(volume.name)),
             other => Ok(other),
         }

@@ -159,6 +159,21 @@ pub enum JournalError {
         /// What the disk says of itself.
         evidence: Evidence,
     },
+    /// The vault holds something of the volume as well.
+    #[error(
+        "journal {name} holds {bytes} bytes of volume '{volume}', and so does the vault: which of \
+         them is newer is not known. Look into both with `forebay rescue list`, bring them to the \
+         disk in the right order with `forebay rescue apply`, or give one up with `forebay rescue \
+         discard`"
+    )]
+    AlsoInVault {
+        /// The device.
+        name: String,
+        /// The volume.
+        volume: String,
+        /// What the journal holds.
+        bytes: u64,
+    },
     /// Its device fails.
     #[error("journal {name}: {error}")]
     Io {

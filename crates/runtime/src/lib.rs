@@ -24,6 +24,7 @@ mod recovery;
 mod restore;
 mod server;
 mod shared;
+mod start;
 mod stats;
 mod status;
 mod vault;
@@ -47,6 +48,6 @@ pub use server::{
 pub use stats::{LatencyClass, LatencySummary, RequestCounters};
 pub use status::{MemoryStatus, RuntimeStatus, VolumeStatus};
 pub use vault::{
-    DrillReport, DumpReport, Measured, OnVoid, Vault, VaultError, VaultPhase, VaultSettings,
-    VaultStatus, VolumeVault, vault_bytes_for,
+    DrillReport, DumpReport, Measured, MissingVault, OnVoid, Vault, VaultError, VaultPhase,
+    VaultRecord, VaultSettings, VaultStatus, VolumeVault, vault_bytes_for,
 };

@@ -19,7 +19,9 @@
 use crate::pool::{MappedLines, Pool};
 use crate::shared::Shared;
 use forebay_ecc::{Code, LINE_PARITY_BYTES, Line, LineParity, Repair, seal, seed};
-use forebay_engine::{IoAction, PARITIES_PER_SLOT, ParityPlace, Seal, Shard, Verdict, Work};
+use forebay_engine::{
+    IoAction, LineKey, PARITIES_PER_SLOT, ParityPlace, Seal, Shard, Slot, Verdict, Work,
+};
 use forebay_types::{ByteRange, LINE_BYTES, SECTOR_BYTES};
 use std::sync::atomic::{AtomicU64, Ordering};
 use std::time::{Duration, Instant};
@@ -87,6 +89,20 @@ fn parity_at(pool: &Pool, shard: usize, place: ParityPlace) -> *mut LineParity {
     assert!(place.index < PARITIES_PER_SLOT);
     let start = pool.line(shard, place.slot);
     start.wrapping_add(usize::from(place.index) * LINE_PARITY_BYTES).cast()
+}
+
+/// Whether a copy of a line's valid sectors is what the line was sealed as last.
+pub(crate) fn is_sealed_as(
+    pool: &Pool,
+    shard: usize,
+    key: LineKey,
+    slot: Slot,
+    valid: u8,
+    copy: &[u8],
+) -> bool {
+    let Ok(line) = copy.try_into() else { return false };
+    let place = seed(u64::from(key.volume().0), key.offset() / SECTOR_BYTES);
+    seal(place, line, valid) == pool.sum(shard, slot).load(Ordering::Relaxed)
 }
 
 /// Computes the checksum of a line, and its parity where it has a place. The shard is locked.

@@ -15,11 +15,15 @@ use crate::power::PowerUse;
 use crate::reactor::{EpollReactor, Reactor, UringReactor};
 use crate::shared::{FlushGate, Inbox, JournalUse, Message, Reads, Shared, Volume, lock};
 use crate::stats::WorkerStats;
-use crate::vault::{Vault, VaultError, VaultSettings, VolumeVault, vault_bytes_for};
+use crate::vault::{
+    NoRecord, Vault, VaultError, VaultRecord, VaultSettings, VolumeVault, vault_bytes_for,
+};
 use crate::worker::{Tasks, Worker};
 use forebay_backend::Backend;
 use forebay_ecc::Code;
 use forebay_engine::{Protection, ShardConfig};
+use forebay_journal::decision::{PoolState, VaultState};
+use forebay_journal::identity::Evidence;
 use forebay_nbd::{ExportInfo, Exports};
 use forebay_policy::PolicyKind;
 use forebay_types::limits::{VOLUME_NAME_BYTES_MAX, VOLUMES_MAX};
@@ -28,7 +32,7 @@ use forebay_volume::{PowerGate, Streams};
 use std::io;
 use std::os::fd::{OwnedFd, RawFd};
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
-use std::sync::{Arc, Mutex, PoisonError, RwLock, mpsc};
+use std::sync::{Arc, Mutex, OnceLock, PoisonError, RwLock, mpsc};
 use std::thread::JoinHandle;
 use std::time::Instant;
 
@@ -158,6 +162,23 @@ pub enum VolumeError {
         /// What is held.
         dirty_bytes: u64,
     },
+    /// Its disk was changed while nobody served it, and the pool holds writes for it.
+    #[error(
+        "the pool holds {dirty_bytes} bytes of volume '{name}', and {disk} is not their disk as it \
+         was left ({evidence}): they are kept, and the volume is not served; put the disk back as \
+         it was, or, if this is the one to go on with, start once with --accept-changed-disk \
+         {name}"
+    )]
+    ChangedDisk {
+        /// The volume.
+        name: String,
+        /// The disk.
+        disk: String,
+        /// What is held.
+        dirty_bytes: u64,
+        /// What the disk says of itself.
+        evidence: Evidence,
+    },
     /// A stop would lose what was found of it.
     #[error(
         "the pool holds {dirty_bytes} bytes of volume '{name}' that its disk does not have, and \
@@ -197,6 +218,17 @@ pub enum VolumeError {
     /// The vault can't serve it.
     #[error(transparent)]
     Vault(#[from] VaultError),
+    /// Which vaults hold nothing more of it can't be put on record.
+    #[error(
+        "volume '{name}': that it is served without a vault it relied on can't be put on record \
+         in the state directory: {error}; make room in it"
+    )]
+    VaultRecord {
+        /// The volume.
+        name: String,
+        /// Why not.
+        error: String,
+    },
     /// It is on its way out already.
     #[error("volume '{0}' is being removed already; wait for that")]
     Leaving(String),
@@ -219,6 +251,9 @@ pub struct VolumeSettings {
     pub read_only: bool,
     /// Whether sequential streams are read ahead.
     pub prefetch: bool,
+    /// Whether what is dirty of it goes to the disk in order, so that the disk alone is always as
+    /// some moment in the past has left it.
+    pub ordered: bool,
     /// Whether it is served over TLS only.
     pub tls_only: bool,
     /// The journal that keeps its writes, if any.
@@ -227,6 +262,9 @@ pub struct VolumeSettings {
     pub ups: bool,
     /// The vault that takes what is dirty of it when the battery runs low, if any.
     pub vault: Option<VolumeVault>,
+    /// The operator says that the disk is the one, whatever it looks like, to the pool of the
+    /// process before and to the vault.
+    pub accept_disk: bool,
 }
 
 /// What of a volume can be changed while it is served.
@@ -253,6 +291,7 @@ pub struct Runtime {
     pub(crate) plan: MemoryPlan,
     pub(crate) journals: Mutex<Vec<Arc<Journal>>>,
     vault: Mutex<Option<Arc<Vault>>>,
+    vault_record: Mutex<Arc<dyn VaultRecord>>,
 }
 
 impl Runtime {
@@ -326,6 +365,7 @@ impl Runtime {
             plan,
             journals: Mutex::default(),
             vault: Mutex::default(),
+            vault_record: Mutex::new(Arc::new(NoRecord)),
         })
     }
 
@@ -385,9 +425,19 @@ impl Runtime {
     /// When it can't be used, or is too small for what can be dirty.
     pub fn open_vault(&self, settings: VaultSettings) -> Result<Arc<Vault>, VaultError> {
         let needed_bytes = vault_bytes_for(self.dirty_bytes_max());
-        let vault = Vault::open(settings, &self.shared, needed_bytes)?;
+        let vault = Vault::open(settings, &self.shared, self.vault_record(), needed_bytes)?;
         *lock(&self.vault) = Some(Arc::clone(&vault));
         Ok(vault)
+    }
+
+    /// Says where it is on record which volumes rely on which vaults. To be called before a vault
+    /// is opened or a volume added; nothing is on record without.
+    pub fn keep_vault_record(&self, record: Arc<dyn VaultRecord>) {
+        *lock(&self.vault_record) = record;
+    }
+
+    pub(crate) fn vault_record(&self) -> Arc<dyn VaultRecord> {
+        Arc::clone(&lock(&self.vault_record))
     }
 
     /// The vault, if one was opened.
@@ -400,6 +450,7 @@ impl Runtime {
     /// # Errors
     /// When its name or its disk is in use, or there are too many.
     pub fn add_volume(&self, settings: VolumeSettings) -> Result<VolumeId, VolumeError> {
+        self.compare_pool(&settings)?;
         if self.beginning_of(&settings) == Beginning::Settle {
             self.settle_first(&settings)?;
         }
@@ -412,7 +463,9 @@ impl Runtime {
     pub(crate) fn add_hidden(&self, settings: VolumeSettings) -> Result<Arc<Volume>, VolumeError> {
         let _changing = self.changes.lock().unwrap_or_else(PoisonError::into_inner);
         let beginning = self.beginning_of(&settings);
+        self.check_missing_vault(&settings, beginning)?;
         let id = self.free_id(&settings)?;
+        let elsewhere = self.elsewhere(&settings, beginning)?;
         let description = settings.backend.description();
         let mut export = ExportInfo::new(id, settings.name, description.size_bytes);
         export.description = settings.description;
@@ -424,11 +477,10 @@ impl Runtime {
         export.can_fast_zero = description.can_zero_fast;
         export.tls_only = settings.tls_only;
         let (size, mode) = (description.size_bytes, settings.mode);
+        let ordered = settings.ordered;
         let streams = Streams::new(size, self.shared.pool.data_bytes());
-        if let Some(used) = &settings.vault {
-            used.vault.check(&export.name, size, used)?;
-        }
-        let journal = attach(id, &export.name, &settings.backend, settings.journal)?;
+        let named = (id, &export.name[..]);
+        let journal = attach(named, &settings.backend, settings.journal, elsewhere)?;
         let protection = match journal {
             Some(_) => Protection::Journal,
             None if settings.ups => Protection::Power,
@@ -443,9 +495,11 @@ impl Runtime {
             streams: Mutex::new(streams),
             prefetch: AtomicBool::new(settings.prefetch),
             flush: FlushGate::default(),
+            order: settings.ordered.then(Arc::default),
             journal,
             power: PowerUse::new(settings.ups),
             vault: settings.vault.as_ref().map(|used| Arc::clone(&used.vault)),
+            samples: OnceLock::new(),
             reads: Reads::default(),
             inside_flushes: AtomicU64::new(0),
             inquiries: Inquiries::default(),
@@ -459,14 +513,19 @@ impl Runtime {
                 let mut shard = tasks.shared().shard(shard);
                 shard.add_volume(id, size, mode);
                 shard.set_protection(id, protection);
+                if ordered {
+                    shard.set_ordered(id);
+                }
             }
         })?;
         self.enlist(&volume);
         self.bring_back(&volume, beginning)?;
         if let Some(used) = &settings.vault {
             self.load(&volume, used)?;
-            used.vault.attach(&volume, size, used.identity)?;
+            used.vault.attach(&volume, size, used.identity, mode)?;
         }
+        // What other vaults hold of it is void before anybody writes.
+        self.supersede_vaults(&volume.name)?;
         Ok(volume)
     }
 
@@ -537,6 +596,9 @@ impl Runtime {
         if !change.read_only && volume.backend.description().read_only {
             return Err(VolumeError::BackingReadOnly(name.to_owned()));
         }
+        if let Some(vault) = &volume.vault {
+            vault.rely(volume.id, change.mode)?;
+        }
         volume.prefetch.store(change.prefetch, Ordering::Relaxed);
         volume.read_only.store(change.read_only, Ordering::Relaxed);
         let mut export = volume.export.write().unwrap_or_else(PoisonError::into_inner);
@@ -597,15 +659,15 @@ impl Runtime {
 
 /// Has the journal of a volume, if there is one, know it.
 fn attach(
-    id: VolumeId,
-    name: &str,
+    (id, name): (VolumeId, &str),
     disk: &Arc<dyn Backend>,
     journal: Option<VolumeJournal>,
+    (pool, vault): (PoolState, VaultState),
 ) -> Result<Option<JournalUse>, JournalError> {
     let Some(VolumeJournal { journal, durability, identity, accept_disk }) = journal else {
         return Ok(None);
     };
-    let attachment = Attachment { name, id, identity, durability, disk, accept_disk };
+    let attachment = Attachment { name, id, identity, durability, disk, accept_disk, pool, vault };
     let number = journal.attach(&attachment)?;
     Ok(Some(JournalUse { journal, number, durability }))
 }

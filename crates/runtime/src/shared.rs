@@ -1,6 +1,7 @@
 //! What all workers share: the shards, the pool, the volumes, and each other's inboxes.
 
 use crate::budget::{Budget, Ticket};
+use crate::guard::KeptSamples;
 use crate::inquiry::Inquiries;
 use crate::journal::Journal;
 use crate::patience::Patience;
@@ -14,11 +15,11 @@ use forebay_backend::{Backend, CompletionSink, Extent};
 use forebay_ecc::Code;
 use forebay_engine::{Answer, Hints, Shard};
 use forebay_nbd::{ExportInfo, Request};
-use forebay_types::{Durability, IoError, IoResult, VolumeId};
-use forebay_volume::{PowerGate, Streams};
+use forebay_types::{ByteRange, Durability, IoError, IoResult, VolumeId};
+use forebay_volume::{Order, PowerGate, Streams};
 use std::os::fd::{AsRawFd, OwnedFd, RawFd};
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
-use std::sync::{Arc, Mutex, MutexGuard, PoisonError, RwLock};
+use std::sync::{Arc, Mutex, MutexGuard, OnceLock, PoisonError, RwLock};
 use std::time::Instant;
 
 /// A volume as workers know it.
@@ -34,12 +35,16 @@ pub(crate) struct Volume {
     /// Whether writes are refused, also to clients that were told otherwise.
     pub read_only: AtomicBool,
     pub flush: FlushGate,
+    /// Its epochs, if what is dirty of it goes to the disk in order.
+    pub order: Option<Arc<Order>>,
     /// What keeps its writes, if anything does.
     pub journal: Option<JournalUse>,
     /// Whether a supply keeps them, and how that stands.
     pub power: PowerUse,
     /// Where what is dirty of it goes when the battery runs low, if anywhere.
     pub vault: Option<Arc<Vault>>,
+    /// What its disk looked like, for the vault.
+    pub samples: OnceLock<KeptSamples>,
     pub reads: Reads,
     /// Flushes that somebody inside waits, or waited, for.
     pub inside_flushes: AtomicU64,
@@ -58,6 +63,15 @@ pub(crate) struct JournalUse {
     /// The volume's number there.
     pub number: u16,
     pub durability: Durability,
+}
+
+impl Volume {
+    /// Something is about to be let at a range of the disk.
+    pub(crate) fn will_change(&self, range: ByteRange) {
+        if let Some(samples) = self.samples.get() {
+            samples.touch(range);
+        }
+    }
 }
 
 /// What clients are told once a flush of the backing store has failed.

@@ -1,5 +1,7 @@
 //! The dispatcher: a client's request in, its answer out, and everything between in order.
 
+mod in_order;
+
 use crate::erase::erase_kind;
 use crate::host::{Admission, Host, Payload, Reply, ReplySegment};
 use crate::job::{FlushStage, Job, Jobs, PARTS_MAX, PartName, PartState};
@@ -7,8 +9,8 @@ use crate::merge::READ_BYTES_MAX;
 use crate::split::cut;
 use crate::{JobId, Plan, Request, RequestKind, shard_of, split, staged_pieces};
 use forebay_engine::{
-    Answer, Attempt, IoId, Note, NoteKind, Outbox, Outcome, Part, Place, Protection, ReadOutcome,
-    Segment, Slot, Touched, WriteOutcome, WriteTerms,
+    Answer, Attempt, EraseOutcome, IoId, Note, NoteKind, Outbox, Outcome, Part, Place, Protection,
+    ReadOutcome, Segment, Slot, Touched, WriteOutcome, WriteTerms,
 };
 use forebay_types::{ByteRange, IoError, IoResult, LINE_BYTES, VolumeId};
 
@@ -16,6 +18,10 @@ use forebay_types::{ByteRange, IoError, IoResult, LINE_BYTES, VolumeId};
 enum Step {
     Done(IoResult),
     Waiting,
+    /// It waits until it is in order, or until what is dirty under it is on the disk as well.
+    Held {
+        dirty: bool,
+    },
     Started,
     /// It is done when the journal has it.
     Logged,
@@ -28,6 +34,7 @@ impl Step {
             WriteOutcome::Failed(error) => Self::Done(Err(error)),
             WriteOutcome::Waiting => Self::Waiting,
             WriteOutcome::Started => Self::Started,
+            WriteOutcome::Held { dirty } => Self::Held { dirty },
         }
     }
 }
@@ -40,6 +47,8 @@ pub struct Dispatcher<H: Host> {
     answers: Vec<Answer>,
     segments: Vec<Segment>,
     reply: Vec<ReplySegment>,
+    /// Ordered volumes of which something is to go to the disk.
+    runs: Vec<VolumeId>,
 }
 
 impl<H: Host> Dispatcher<H> {
@@ -52,6 +61,7 @@ impl<H: Host> Dispatcher<H> {
             answers: Vec::new(),
             segments: Vec::new(),
             reply: Vec::new(),
+            runs: Vec::new(),
         }
     }
 
@@ -107,6 +117,7 @@ impl<H: Host> Dispatcher<H> {
             | RequestKind::Sync => {
                 self.submit_flush(host, token, request);
             }
+            RequestKind::Order => unreachable!("runs are the dispatcher's own"),
             RequestKind::Prefetch => self.submit_prefetch(host, token, request),
             _ if request.range.len == 0 => answer(host, token, Ok(())),
             RequestKind::Trim { .. }
@@ -170,6 +181,8 @@ impl<H: Host> Dispatcher<H> {
                 error: None,
                 touched,
                 flush: FlushStage::of(request.kind),
+                epoch: 0,
+                horizon: 0,
             });
         }
         self.settle(host, shard);
@@ -188,7 +201,7 @@ impl<H: Host> Dispatcher<H> {
     ) -> (Option<H::Memory>, Vec<Slot>) {
         let needed = match step {
             Step::Done(_) | Step::Logged => false,
-            Step::Waiting => true,
+            Step::Waiting | Step::Held { .. } => true,
             Step::Started => self.out.ios.iter().any(|io| io.segments.iter().any(is_private)),
         };
         match payload {
@@ -259,12 +272,17 @@ impl<H: Host> Dispatcher<H> {
             error: None,
             touched: Touched::default(),
             flush: FlushStage::of(request.kind),
+            epoch: 0,
+            horizon: 0,
         })
     }
 
     fn submit_flush(&mut self, host: &mut H, token: H::Token, request: Request) {
         let id = self.begin(host, token, request, Payload::None);
         let part = PartName { worker: self.worker, part: 0, job: id }.pack();
+        if let (RequestKind::Flush, Some(order)) = (request.kind, host.order(request.volume)) {
+            order.cut();
+        }
         match request.kind {
             RequestKind::Checkpoint => return self.flush_shards(host, id),
             RequestKind::Sync => return self.part_done(host, id, Ok(())),
@@ -299,8 +317,11 @@ impl<H: Host> Dispatcher<H> {
         let part = PartName { worker: self.worker, part: 0, job: id }.pack();
         let job = self.jobs.get_mut(id);
         job.flush = FlushStage::Due;
-        job.pending += host.shards() as u32;
         let volume = job.request.volume;
+        if let Some(order) = host.order(volume) {
+            return self.flush_in_order(host, id, &order);
+        }
+        job.pending += host.shards() as u32;
         for shard in 0..host.shards() {
             let now_ms = host.now_ms();
             let result = host.call(shard, &[], &mut self.out, |shard, out| {
@@ -426,11 +447,19 @@ impl<H: Host> Dispatcher<H> {
             _ if !restores && !host.touch(&part) => Step::Waiting,
             kind => {
                 let kind = erase_kind(kind).expect("flush and prefetch have no parts");
-                let started = host.call(run.shard, &[], &mut self.out, |shard, out| {
-                    shard.erase(&part, kind, out)
+                let outcome = host.call(run.shard, &[], &mut self.out, |shard, out| {
+                    shard.erase(&part, kind, attempt, out)
                 });
-                if started { Step::Started } else { Step::Waiting }
+                match outcome {
+                    EraseOutcome::Started => Step::Started,
+                    EraseOutcome::Waiting => Step::Waiting,
+                    EraseOutcome::Held { dirty } => Step::Held { dirty },
+                }
             }
+        };
+        let step = match step {
+            Step::Held { dirty } => self.hold(host, volume, id, dirty),
+            step => step,
         };
         (step, Touched::default())
     }
@@ -447,7 +476,9 @@ impl<H: Host> Dispatcher<H> {
         if admission == Admission::Wait {
             return Step::Waiting;
         }
-        let terms = WriteTerms { fua, through: admission == Admission::Through };
+        let order = host.order(part.volume);
+        let epoch = order.as_ref().map_or(0, |order| order.epoch());
+        let terms = WriteTerms { fua, through: admission == Admission::Through, epoch };
         let outcome = host.call(run.shard, bytes.payload, &mut self.out, |shard, out| {
             let outcome = match bytes.staged {
                 [] => shard.write(part, terms, run.attempt, out),
@@ -461,6 +492,10 @@ impl<H: Host> Dispatcher<H> {
             }
             outcome
         });
+        if let (true, WriteOutcome::Done, Some(order)) = (fua, outcome, &order) {
+            // Who waits for this may build on it, and on nothing else.
+            order.cut();
+        }
         match (admission, outcome) {
             (Admission::Logged { wait: true }, WriteOutcome::Done) => return Step::Logged,
             (Admission::Logged { wait: false }, WriteOutcome::Done) => {}
@@ -491,6 +526,7 @@ impl<H: Host> Dispatcher<H> {
         }
         self.out.ios = ios;
         self.answers.append(&mut self.out.answers);
+        self.runs.append(&mut self.out.orders);
         if !self.out.marks.is_empty() {
             for key in std::mem::take(&mut self.out.marks) {
                 let plan = host.streams(key.volume(), |streams| streams.on_mark(key.line()));
@@ -553,7 +589,13 @@ impl<H: Host> Dispatcher<H> {
     fn settle_answers(&mut self, host: &mut H) {
         // Answers may bring further answers; they are taken in the order in which they came.
         let mut at = 0;
-        while at < self.answers.len() {
+        loop {
+            if at == self.answers.len() {
+                self.start_runs(host);
+                if at == self.answers.len() {
+                    break;
+                }
+            }
             let answer = self.answers[at];
             at += 1;
             let name = PartName::unpack(answer.part);
@@ -570,6 +612,11 @@ impl<H: Host> Dispatcher<H> {
                     let job = self.jobs.get_mut(name.job);
                     let part = &mut job.parts[usize::from(name.part)];
                     part.attempt = part.attempt.after(error);
+                    self.run_part(host, name.job, name.part);
+                }
+                Outcome::InOrder => {
+                    let job = self.jobs.get_mut(name.job);
+                    job.parts[usize::from(name.part)].attempt.in_order = true;
                     self.run_part(host, name.job, name.part);
                 }
                 Outcome::Unlogged => self.settle_part(host, name),
@@ -601,6 +648,10 @@ impl<H: Host> Dispatcher<H> {
             _ => {}
         }
         job.flush = FlushStage::Due;
+        let volume = job.request.volume;
+        if let Some(order) = host.order(volume) {
+            return self.answer_in_order(host, name, &order);
+        }
         let part = &mut job.parts[usize::from(name.part)];
         part.settle = true;
         part.attempt = Attempt::default();
@@ -629,9 +680,20 @@ impl<H: Host> Dispatcher<H> {
             return;
         }
         if job.error.is_none() && job.flush == FlushStage::Due {
+            self.fail_for_loss(host, id);
+        }
+        let job = self.jobs.get_mut(id);
+        if job.error.is_none() && job.flush == FlushStage::Due {
             job.flush = FlushStage::UnderWay;
             job.pending = 1;
-            host.flush_backend(job.request.volume, id);
+            let volume = job.request.volume;
+            if job.request.kind == RequestKind::Order {
+                job.horizon = host.order(volume).map_or(0, |order| order.epoch());
+            }
+            host.flush_backend(volume, id);
+            return;
+        }
+        if job.request.kind == RequestKind::Order && self.run_goes_on(host, id) {
             return;
         }
         let job = self.jobs.remove(id);

@@ -1,10 +1,11 @@
 //! What a dispatcher needs of the world, which is the runtime or the lab.
 
-use crate::{JobId, Streams};
+use crate::{JobId, Order, Streams};
 use forebay_engine::{
     Answer, IoAction, LineTable, Outbox, Part, PartId, Protection, Segment, Shard, Slot, Touched,
 };
 use forebay_types::{IoError, IoResult, VolumeId};
+use std::sync::Arc;
 
 /// The bytes that come with a write.
 pub enum Payload<'a, M> {
@@ -131,6 +132,14 @@ pub trait Host {
 
     /// Gives a permit back that is not needed after all.
     fn withdraw(&mut self, volume: VolumeId);
+
+    /// The epochs of a volume whose dirty data goes to the disk in order; `None` for others.
+    fn order(&mut self, _volume: VolumeId) -> Option<Arc<Order>> {
+        None
+    }
+
+    /// A token for a request that nobody waits for.
+    fn nobody(&mut self) -> Self::Token;
 
     /// Waits until everything that the volume's journal has been told is durable: true if it is,
     /// false when `part` will be told.

@@ -107,6 +107,9 @@ pub(crate) struct Job<H: Host> {
     pub touched: Touched,
     /// What is to be on stable storage in the end.
     pub flush: FlushStage,
+    /// The epoch that a run is about, and the one at hand when its last flush began.
+    pub epoch: u64,
+    pub horizon: u64,
 }
 
 /// The requests of one dispatcher.

@@ -23,6 +23,9 @@ pub enum RequestKind {
     /// What the disk has been given to its own stable storage, and nothing of what is dirty. Not
     /// for clients.
     Sync,
+    /// Epochs of an ordered volume to the disk, oldest first, as long as some are over. Not for
+    /// clients.
+    Order,
     /// Bytes that the journal holds for the volume: a write that it is not told of. Not for
     /// clients.
     Restore,

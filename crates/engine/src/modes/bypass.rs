@@ -13,6 +13,9 @@ impl<M: LineTable> Shard<M> {
         attempt: Attempt,
         out: &mut Outbox,
     ) -> WriteOutcome {
+        if let Some(dirty) = self.is_held(part, attempt) {
+            return WriteOutcome::Held { dirty };
+        }
         if self.wait_if_busy(part, |_| true) {
             return WriteOutcome::Waiting;
         }

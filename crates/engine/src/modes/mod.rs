@@ -24,6 +24,13 @@ pub enum WriteOutcome {
     /// It is on its way to the disk, and the part is told when it is there. Until then segments of
     /// its I/O may mean the payload.
     Started,
+    /// It is to go to the disk, and the volume is ordered: it is to be tried again, with
+    /// [`Attempt::in_order`], when everything of the epochs before this one is there. It needs its
+    /// payload then.
+    Held {
+        /// Something under it is dirty, so this epoch has to be there as well.
+        dirty: bool,
+    },
 }
 
 /// What keeps dirty data besides the pool.
@@ -46,6 +53,8 @@ pub struct WriteTerms {
     /// It is to go to the disk before it is acknowledged, whatever the mode: what protects the
     /// volume can't take it.
     pub through: bool,
+    /// The driver's epoch, if the volume is ordered.
+    pub epoch: u64,
 }
 
 /// Why a write in a write-back volume goes through to the disk.
@@ -103,9 +112,10 @@ impl<M: LineTable> Shard<M> {
         out: &mut Outbox,
     ) -> WriteOutcome {
         self.assert_part(part);
+        self.advance(part.volume, terms.epoch);
         let fua = self.disk_fua(part, terms);
         match self.effective(part, terms) {
-            Effective::WriteBack => self.write_back(part, attempt, out),
+            Effective::WriteBack => self.write_back(part, fua, attempt, out),
             Effective::WriteThrough(why) => self.write_through(part, fua, why, attempt, out),
             Effective::Bypass => self.write_bypass(part, fua, attempt, out),
         }
@@ -143,8 +153,12 @@ impl<M: LineTable> Shard<M> {
         if fewest <= room {
             return true;
         }
-        let is_dirty =
-            |key| self.slots.find(key).is_some_and(|slot| self.slots.get(slot).dirty != 0);
+        let is_dirty = |key| {
+            self.slots.find(key).is_some_and(|slot| {
+                let line = self.slots.get(slot);
+                line.dirty != 0 && !self.is_closed(slot, line)
+            })
+        };
         lines.filter(|line| !is_dirty(line.key)).count() <= room
     }
 
@@ -217,7 +231,8 @@ impl<M: LineTable> Shard<M> {
         if !self.is_planted(PlantedBug::ChangeUnverified) {
             self.verify_before(slot, rewritten, out);
         }
-        self.slots.relocate(slot, new);
+        let freeze = self.is_closed(slot, &line);
+        self.slots.relocate(slot, new, freeze);
         out.memory.extend(MemoryStep::copies(slot, new, line.valid & !rewritten));
         if self.is_planted(PlantedBug::ForgetDetached) {
             self.slots.get_mut(slot).dirty = 0;
@@ -225,8 +240,11 @@ impl<M: LineTable> Shard<M> {
         if self.is_planted(PlantedBug::TrustFilling) {
             self.slots.believe();
         }
-        if line.dirty != 0 {
+        if freeze {
+            self.froze(line.key.volume(), slot, new);
+        } else if line.dirty != 0 {
             self.parity.give_back(slot, &mut self.slots);
+            self.moved_in_order(line.key, slot, new);
             let destaging = self.flight.is_destaging(line.key, slot)
                 || self.is_planted(PlantedBug::ForgetMovedInFlush);
             self.volume_mut(line.key.volume()).dirty_moved(slot, new, destaging);

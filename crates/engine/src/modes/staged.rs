@@ -47,6 +47,7 @@ impl<M: LineTable> Shard<M> {
         out: &mut Outbox,
     ) -> WriteOutcome {
         self.assert_part(part);
+        self.advance(part.volume, terms.epoch);
         let fua = self.disk_fua(part, terms);
         match self.effective(part, terms) {
             Effective::WriteBack => self.staged_back(part, staged, out),
@@ -85,6 +86,9 @@ impl<M: LineTable> Shard<M> {
         staged: &[Slot],
         out: &mut Outbox,
     ) -> WriteOutcome {
+        if let Some(dirty) = self.is_held(part, attempt) {
+            return WriteOutcome::Held { dirty };
+        }
         if self.wait_if_busy(part, |_| true) {
             return WriteOutcome::Waiting;
         }

@@ -1,6 +1,6 @@
 //! Write-back: acknowledged from memory, destaged later.
 
-use super::{Through, WriteOutcome, WriteTerms};
+use super::{Through, WriteOutcome};
 use crate::flight::OpKind;
 use crate::key::line_parts;
 use crate::meta::{LineTable, SEALED};
@@ -12,6 +12,7 @@ impl<M: LineTable> Shard<M> {
     pub(super) fn write_back(
         &mut self,
         part: &Part,
+        fua: bool,
         attempt: Attempt,
         out: &mut Outbox,
     ) -> WriteOutcome {
@@ -26,7 +27,6 @@ impl<M: LineTable> Shard<M> {
         let touched = self.look_up_pinned(part);
         if !self.claim_slots(out) {
             // Where destages hold what is missing, the way through waits for them.
-            let fua = self.disk_fua(part, WriteTerms::default());
             return self.write_through(part, fua, Through::NoRoom, attempt, out);
         }
         let mut payload_offset = 0;
@@ -75,10 +75,12 @@ impl<M: LineTable> Shard<M> {
     }
 
     /// The slot for a write to a line that nobody uses: its own, or, where dirty sectors are
-    /// written over, another one. Half a sector of each would be all that is left of something
-    /// acknowledged if the process were killed meanwhile.
+    /// written over or are of an epoch that is over, another one. Half a sector of each would be
+    /// all that is left of something acknowledged if the process were killed meanwhile.
     fn slot_to_change(&mut self, slot: Slot, mask: u8, out: &mut Outbox) -> Option<Slot> {
-        if self.slots.get(slot).dirty & mask == 0 || self.is_planted(PlantedBug::OverwriteDirty) {
+        let line = self.slots.get(slot);
+        let free = line.dirty & mask == 0 || self.is_planted(PlantedBug::OverwriteDirty);
+        if free && !self.is_closed(slot, line) {
             return Some(slot);
         }
         let new = self.slots.reserve(self.slots.get(slot).key)?;
@@ -147,12 +149,13 @@ impl<M: LineTable> Shard<M> {
         true
     }
 
-    /// Whether nobody but the write at hand, which has it pinned, uses a slot, and nothing that is
-    /// only there is written over.
+    /// Whether nobody but the write at hand, which has it pinned, uses a slot, nothing that is only
+    /// there is written over, and it is not of an epoch that is over.
     fn may_overwrite(&self, slot: Slot, mask: u8) -> bool {
         let line = self.slots.get(slot);
         let unused = line.pins == 1 || self.is_planted(PlantedBug::OverwritePinned);
-        unused && (line.dirty & mask == 0 || self.is_planted(PlantedBug::OverwriteDirty))
+        let free = line.dirty & mask == 0 || self.is_planted(PlantedBug::OverwriteDirty);
+        unused && free && !self.is_closed(slot, line)
     }
 
     fn verify_before_write(&self, slot: Slot, mask: u8, out: &mut Outbox) {
@@ -176,7 +179,11 @@ impl<M: LineTable> Shard<M> {
         }
         if was_clean {
             self.dirty_lines += 1;
-            self.volume_mut(key.volume()).dirty.insert(slot);
+            let state = self.volume_mut(key.volume());
+            state.dirty.insert(slot);
+            if let Some(order) = &mut state.order {
+                order.touch(slot);
+            }
         }
     }
 }

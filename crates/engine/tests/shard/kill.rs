@@ -110,8 +110,12 @@ struct Killed {
 }
 
 impl Killed {
-    fn new(slots: usize) -> Self {
+    fn new(slots: usize, ordered: bool) -> Self {
         let mut rig = Rig::new(slots, LINES, Mode::WriteBack);
+        if ordered {
+            rig.shard.set_ordered(VOLUME);
+            rig.epoch = 1;
+        }
         rig.remember();
         Self {
             rig,
@@ -163,7 +167,7 @@ impl Killed {
             Some(slots) => {
                 let (offset, len) = (first * 512, count * 512);
                 let outcome = self.rig.write_staged(id, offset, len, &slots, after(None));
-                if outcome == WriteOutcome::Waiting {
+                if matches!(outcome, WriteOutcome::Waiting | WriteOutcome::Held { .. }) {
                     // As if the client had left: it has no effect.
                     self.rig.unstage(&slots);
                     let at = self.oracle.pending.iter().position(|p| p.id == id).unwrap();
@@ -174,8 +178,25 @@ impl Killed {
         };
         // The moments of the call itself belong to a write under way.
         self.look();
-        if outcome == WriteOutcome::Done {
-            self.oracle.end(id, true);
+        self.written(id, outcome);
+    }
+
+    /// A write has been tried. One that is held may never come to it.
+    fn written(&mut self, id: u64, outcome: WriteOutcome) {
+        match outcome {
+            WriteOutcome::Done => self.oracle.end(id, true),
+            WriteOutcome::Held { .. } => self.oracle.pending.retain(|p| p.id != id),
+            _ => {}
+        }
+    }
+
+    /// What a flush does, or in an ordered shard the destaging of an epoch.
+    fn flush(&mut self) {
+        if self.rig.epoch == 0 {
+            self.rig.flush(1 << 41);
+        } else if let Some(oldest) = self.rig.shard.oldest_epoch(VOLUME, self.rig.epoch) {
+            self.rig.epoch += 1;
+            self.rig.destage_epoch(1 << 41, oldest);
         }
     }
 
@@ -200,11 +221,10 @@ impl Killed {
                     let (offset, len) = (first * 512, count * 512);
                     let outcome = self.rig.write_again(id, offset, len, value, false, attempt);
                     self.look();
-                    if outcome == WriteOutcome::Done {
-                        self.oracle.end(id, true);
-                    }
+                    self.written(id, outcome);
                 }
                 Outcome::Unlogged => unreachable!("there is no journal"),
+                Outcome::InOrder => unreachable!("there is no dispatcher"),
             }
         }
     }
@@ -224,7 +244,7 @@ impl Killed {
                 let segments = self.held.swap_remove(first as usize % self.held.len());
                 self.rig.release(&segments);
             }
-            12 => drop(self.rig.flush(1 << 41)),
+            12 => self.flush(),
             13 => self.zero(first, count),
             14 => {
                 let mode = Mode::ALL[first as usize % 3];
@@ -248,9 +268,10 @@ proptest! {
     #[test]
     fn killed_at_any_moment_a_shard_keeps_what_was_acknowledged(
         slots in 3usize..12,
+        ordered in any::<bool>(),
         steps in prop::collection::vec((0u8..24, 0..SECTORS, 1u64..20), 1..60),
     ) {
-        let mut killed = Killed::new(slots);
+        let mut killed = Killed::new(slots, ordered);
         for step in steps {
             killed.step(step);
         }
@@ -349,7 +370,7 @@ fn every_planted_bug_of_a_kill_is_found() {
         let plan = (3usize..12, prop::collection::vec((0u8..24, 0..SECTORS, 1u64..20), 1..60));
         let found = (0..500).any(|_| {
             let (slots, steps) = plan.new_tree(&mut runner).unwrap().current();
-            let mut killed = Killed::new(slots);
+            let mut killed = Killed::new(slots, false);
             killed.rig.shard.plant(bug);
             let run = || steps.into_iter().for_each(|step| killed.step(step));
             std::panic::catch_unwind(std::panic::AssertUnwindSafe(run)).is_err()

@@ -4,6 +4,7 @@
 #![allow(clippy::unwrap_used, reason = "a helper of a test may fail like the test")]
 
 mod kill;
+mod order;
 mod patrol;
 mod rig;
 mod rules;

@@ -3,8 +3,9 @@
 //! A sector is told by one number. The disk holds [`Rig::on_disk`] at first.
 
 use forebay_engine::{
-    Answer, Attempt, EraseKind, IoAction, IoVerb, LineMeta, MemoryStep, Outbox, Outcome, Part,
-    PartId, Place, ReadOutcome, Seal, Segment, Shard, ShardConfig, Slot, WriteOutcome, WriteTerms,
+    Answer, Attempt, EraseKind, EraseOutcome, IoAction, IoVerb, LineMeta, MemoryStep, Outbox,
+    Outcome, Part, PartId, Place, ReadOutcome, Seal, Segment, Shard, ShardConfig, Slot,
+    WriteOutcome, WriteTerms,
 };
 use forebay_policy::PolicyKind;
 use forebay_types::{ByteRange, IoError, IoResult, Mode, SECTOR_BYTES, VolumeId};
@@ -97,6 +98,8 @@ pub struct Rig {
     pub answers: Vec<Answer>,
     /// Sealed lines that were to be looked at before they changed, with the sectors kept.
     pub verify: Vec<(Seal, u8)>,
+    /// The epoch that writes belong to.
+    pub epoch: u64,
     out: Outbox,
 }
 
@@ -120,6 +123,7 @@ impl Rig {
             ios: Vec::new(),
             answers: Vec::new(),
             verify: Vec::new(),
+            epoch: 0,
             out: Outbox::default(),
         }
     }
@@ -188,8 +192,8 @@ impl Rig {
     ) -> WriteOutcome {
         let part = Self::part(id, offset, len);
         self.values.insert(id, value);
-        let outcome =
-            self.shard.write(&part, WriteTerms { fua, through: false }, attempt, &mut self.out);
+        let terms = WriteTerms { fua, through: false, epoch: self.epoch };
+        let outcome = self.shard.write(&part, terms, attempt, &mut self.out);
         self.settle(value);
         outcome
     }
@@ -255,10 +259,22 @@ impl Rig {
     }
 
     pub fn zero(&mut self, id: u64, offset: u64, len: u64) -> bool {
+        self.zero_again(id, offset, len, Attempt::default()) == EraseOutcome::Started
+    }
+
+    pub fn zero_again(&mut self, id: u64, offset: u64, len: u64, attempt: Attempt) -> EraseOutcome {
         let kind = EraseKind::Zero { unmap: false };
-        let started = self.shard.erase(&Self::part(id, offset, len), kind, &mut self.out);
+        let part = Self::part(id, offset, len);
+        let outcome = self.shard.erase(&part, kind, attempt, &mut self.out);
         self.settle(0);
-        started
+        outcome
+    }
+
+    /// Destages what is over of the epochs up to one.
+    pub fn destage_epoch(&mut self, id: u64, last: u64) -> Option<IoResult> {
+        let result = self.shard.destage_epoch(VOLUME, last, PartId(id), 0, &mut self.out);
+        self.settle(0);
+        result
     }
 
     pub fn flush(&mut self, id: u64) -> Option<IoResult> {
@@ -339,7 +355,7 @@ impl Rig {
     /// Reads a range to its end and lets go of it.
     pub fn read_now(&mut self, offset: u64, len: u64) -> Vec<u64> {
         for count in 0..3 {
-            let attempt = Attempt { count, error: None };
+            let attempt = Attempt { count, ..Attempt::default() };
             let (outcome, segments) = self.read_again(900, offset, len, attempt);
             if outcome == ReadOutcome::Ready {
                 let values = self.bytes(&segments);

@@ -1,4 +1,4 @@
-//! Brings what a journal holds of a volume to a disk.
+//! Brings what a journal or a vault holds of a volume to a disk.
 //!
 //! In this order: everything is checked before anything is written; each extent is written; the
 //! disk's cache is emptied; each extent is read back and compared; only then the volume's records
@@ -62,7 +62,7 @@ pub(super) struct Applied {
 /// `forebay rescue apply`.
 pub(super) fn run(arguments: &ApplyArguments) -> anyhow::Result<()> {
     let ApplyArguments { source: which, volume, to, dry_run, words } = arguments;
-    let source = Source::open(&which.path, *dry_run, which.state_dir().as_deref())?;
+    let source = which.open(*dry_run)?;
     let volume = source.find(volume)?;
     let options = OpenOptions { read_only: *dry_run, ..OpenOptions::default() };
     let disk = forebay_backend::open(to, &options)?;
@@ -147,9 +147,16 @@ pub(super) fn check(
             mark.reason
         );
     }
+    let newer = source.newer_vault(name)?;
+    if let (Some(vault), false) = (newer, words.force) {
+        bail!(
+            "the newest of volume '{name}' may be in vault {vault}: what {here} holds of it is \
+             older; apply that one, or, if it is lost, say --force"
+        );
+    }
     let held = source.held(volume.number);
     let named = crate::serve::identity(name, to);
-    let evidence = forebay_runtime::examine_disk(&source.found, volume, disk, named);
+    let evidence = forebay_runtime::examine_disk(source.found(), volume, disk, named);
     let identity = evidence.identity();
     if matches!(identity, DiskIdentity::Changed | DiskIdentity::Unknown) && !words.force {
         bail!(
@@ -162,9 +169,18 @@ pub(super) fn check(
     let behind = held.extents.iter().filter(|extent| !extent.range.fits(size_bytes));
     let behind_bytes: u64 = behind.map(|extent| extent.range.len).sum();
     let lost_bytes = held.lost_bytes + behind_bytes;
-    if (lost_bytes > 0 || source.lacks_records()) && !words.accept_loss {
-        let what = match source.found.damage.first() {
+    let is_short = lost_bytes > 0 || source.lacks_records();
+    let is_short = is_short || source.is_unfinished() || source.log.may_be_stale;
+    if is_short && !words.accept_loss {
+        let what = match source.found().damage.first() {
             Some(damage) => damage.to_string(),
+            None if source.is_unfinished() => "the dump was not finished".to_owned(),
+            None if source.log.may_be_stale => {
+                "it is one of the two devices of its journal, and nothing says that the other one \
+                 is not newer: name that with --mirror, or the daemon's state directory with \
+                 --state"
+                    .to_owned()
+            }
             None => format!("{behind_bytes} bytes lie behind the end of {to}"),
         };
         bail!(
@@ -172,6 +188,7 @@ pub(super) fn check(
              left, say --accept-loss"
         );
     }
+    source.log.check_release()?;
     let written = held.extents.iter().filter(|extent| counts(source, extent, disk));
     let (mut written_bytes, mut erased_bytes) = (0, 0);
     for extent in written {

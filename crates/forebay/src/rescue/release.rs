@@ -1,12 +1,11 @@
-//! Says in a journal that a volume's records are void, durably.
+//! Says in a log that a volume's records are void, durably.
 
 use super::source::Source;
 use super::{SourceArguments, VolumeArguments};
 use crate::report::print;
-use anyhow::{Context, bail};
+use anyhow::{bail, ensure};
 use clap::Args;
-use forebay_backend::{AlignedBuffer, Blocking};
-use forebay_format::journal::{Released, SUPERBLOCK_BYTES, Superblock};
+use forebay_format::journal::Released;
 use serde_json::json;
 
 /// Arguments of `forebay rescue discard`.
@@ -25,8 +24,7 @@ pub(crate) struct DiscardArguments {
 /// `forebay rescue discard`.
 pub(super) fn discard(arguments: &DiscardArguments) -> anyhow::Result<()> {
     let SourceArguments { path, json: as_json, .. } = &arguments.source;
-    let state_dir = arguments.source.state_dir();
-    let source = Source::open(path, !arguments.yes, state_dir.as_deref())?;
+    let source = arguments.source.open(!arguments.yes)?;
     let volume = source.find(&arguments.volume)?;
     let held = source.held(volume.number);
     let (name, number, bytes) = (&volume.name, volume.number, held.write_bytes);
@@ -36,6 +34,12 @@ pub(super) fn discard(arguments: &DiscardArguments) -> anyhow::Result<()> {
              for good, say it again with --yes"
         );
     }
+    ensure!(
+        !source.log.may_be_stale,
+        "{path} is one of the two devices of its journal, and nothing says that the other one is \
+         not newer; name that with --mirror, or the daemon's state directory with --state"
+    );
+    source.log.check_release()?;
     release(&source, number, Released::Discarded)?;
     if *as_json {
         let said = json!({ "volume": name, "number": number, "discarded_bytes": bytes });
@@ -44,31 +48,10 @@ pub(super) fn discard(arguments: &DiscardArguments) -> anyhow::Result<()> {
     print(&format!("volume '{name}': {bytes} bytes are given up\n"))
 }
 
-/// Marks a volume's records as void. The superblock that says so is written in place of the older
-/// of the two copies first, so that the newer one is there until this one is; then in place of the
-/// other, as either may be lost later.
+/// Marks a volume's records as void, for good.
 pub(super) fn release(source: &Source, number: u16, how: Released) -> anyhow::Result<()> {
-    let mut superblock = source.found.superblock.clone();
-    let volume = superblock.volumes.iter_mut().find(|volume| volume.number == number);
-    volume.expect("it was found in this superblock").guard.released = how;
-    for _ in 0..2 {
-        superblock.sequence += 1;
-        write(source, &superblock)?;
-    }
-    Ok(())
-}
-
-fn write(source: &Source, superblock: &Superblock) -> anyhow::Result<()> {
-    let device = Blocking::new(&*source.backend);
-    let position = superblock.position();
-    let failed = || format!("{}: the volume's records can't be marked as done", source.name());
-    let bytes = AlignedBuffer::from(&superblock.encode()[..]);
-    device.write(position, &bytes, true).with_context(failed)?;
-    device.flush().with_context(failed)?;
-    let mut back = AlignedBuffer::new(SUPERBLOCK_BYTES);
-    device.read(position, &mut back).with_context(failed)?;
-    if Superblock::decode(&back).as_ref() != Ok(superblock) {
-        bail!("{}: what was written reads differently; the device can't be trusted", source.name());
-    }
-    Ok(())
+    let volume = source.found().superblock.volume(number);
+    let name = volume.expect("it was found in this superblock").name.clone();
+    source.log.release(number, how)?;
+    source.forget(&name)
 }

@@ -1,11 +1,11 @@
-//! What a journal holds, for people and for programs.
+//! What a journal or a vault holds, for people and for programs.
 
 use super::source::Source;
 use crate::client::table::lines;
 use crate::client::units;
 use crate::report::print;
 use comfy_table::{Table, presets};
-use forebay_format::journal::{Released, VolumeEntry};
+use forebay_format::journal::{LogKind, Released, VolumeEntry};
 use serde_json::{Value, json};
 use std::process::ExitCode;
 
@@ -28,8 +28,11 @@ pub(super) fn verified(source: &Source, as_json: bool) -> String {
     if as_json {
         return format!("{:#}\n", value(source));
     }
-    let verdict = if source.is_whole() { "whole" } else { "DAMAGED" };
-    let (name, count) = (source.name(), source.found.records.len());
+    let verdict = match source.state() {
+        "whole" => "whole".to_owned(),
+        state => state.to_uppercase(),
+    };
+    let (name, count) = (source.name(), source.found().records.len());
     format!("{name} is {verdict}: {count} records were read\n{}", notes(source))
 }
 
@@ -47,14 +50,21 @@ fn disk(volume: &VolumeEntry) -> String {
 }
 
 fn told(source: &Source) -> String {
-    let superblock = &source.found.superblock;
+    let superblock = &source.found().superblock;
+    let how = match superblock.kind {
+        LogKind::Journal if superblock.clean => "clean",
+        LogKind::Journal => "not closed",
+        LogKind::Vault { .. } if superblock.clean => "empty",
+        LogKind::Vault { sealed: Some(_) } => "sealed",
+        LogKind::Vault { sealed: None } => "not finished",
+    };
     let mut text = format!(
-        "{}: journal {}, {}, generation {}, {}\n",
+        "{}: {} {}, {}, generation {}, {how}\n",
         source.name(),
+        superblock.kind.as_str(),
         superblock.journal,
         units::bytes(superblock.size_bytes),
         superblock.generation(),
-        if superblock.clean { "clean" } else { "not closed" },
     );
     if source.volumes().is_empty() {
         text += "no volumes\n";
@@ -86,13 +96,28 @@ fn told(source: &Source) -> String {
 /// A line for each thing that is not as it should be.
 fn notes(source: &Source) -> String {
     let mut text = String::new();
-    for damage in &source.found.damage {
+    for damage in &source.found().damage {
         text += &format!("damage: {damage}\n");
     }
-    for (copy, wrong) in source.copies.iter().enumerate() {
+    if source.is_unfinished() {
+        text += "not finished: the dump did not come to its end, and has not all that was dirty\n";
+    }
+    for (device, copy, wrong) in source.log.copies() {
         if let Some(wrong) = wrong {
-            text += &format!("note: copy {copy} of the superblock {wrong}; the other one counts\n");
+            text += &format!(
+                "note: copy {copy} of the superblock on {device} {wrong}; the other one counts\n"
+            );
         }
+    }
+    if source.log.is_alone {
+        let known = if source.log.may_be_stale {
+            "nothing says that the other one is not newer; name it with --mirror, or the daemon's \
+             state directory with --state"
+        } else {
+            "the state directory says that it has everything; whether it is whole on the other \
+             one is not known"
+        };
+        text += &format!("note: this is one of the two devices of a journal, and {known}\n");
     }
     if let Some(mark) = &source.mark {
         let whose = match &mark.volumes {
@@ -108,24 +133,25 @@ fn notes(source: &Source) -> String {
 }
 
 fn value(source: &Source) -> Value {
-    let superblock = &source.found.superblock;
+    let superblock = &source.found().superblock;
     let volumes: Vec<Value> =
         source.volumes().iter().map(|volume| value_of(source, volume)).collect();
-    let damage: Vec<String> = source.found.damage.iter().map(ToString::to_string).collect();
+    let damage: Vec<String> = source.found().damage.iter().map(ToString::to_string).collect();
+    let copies = source.log.copies().into_iter();
+    let copies: Vec<String> =
+        copies.map(|(_, _, wrong)| wrong.unwrap_or_else(|| "whole".to_owned())).collect();
     json!({
         "name": source.name(),
-        "kind": "journal",
+        "kind": superblock.kind.as_str(),
         "id": superblock.journal.to_string(),
-        "state": if source.is_whole() { "whole" } else { "damaged" },
+        "state": source.state(),
+        "alone": source.log.is_alone,
         "size_bytes": superblock.size_bytes,
         "generation": superblock.generation(),
         "clean": superblock.clean,
-        "records": source.found.records.len(),
+        "records": source.found().records.len(),
         "damage": damage,
-        "superblock_copies": source.copies.iter().map(|wrong| match wrong {
-            None => "whole".to_owned(),
-            Some(wrong) => wrong.clone(),
-        }).collect::<Vec<_>>(),
+        "superblock_copies": copies,
         "given_up": source.mark.as_ref().map(|mark| mark.reason.clone()),
         "volumes": volumes,
     })

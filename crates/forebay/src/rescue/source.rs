@@ -1,35 +1,22 @@
-//! A journal that was opened to be looked into: what it holds, and what is wrong with it.
+//! A journal or a vault that was opened to be looked into: what it holds, and what is wrong.
 
 use super::VolumeArguments;
-use super::access;
+use super::log::OpenLog;
 use crate::marks::{self, Mark};
+use crate::reliance::Reliance;
 use anyhow::{Context, bail};
-use forebay_backend::{AlignedBuffer, Backend, Blocking, OpenOptions};
-use forebay_format::journal::{Record, SUPERBLOCK_BYTES, Superblock, VolumeEntry};
-use forebay_journal::{Damage, Extent, Found, Image, ReadAt, recover};
-use forebay_types::IoError;
-use std::path::Path;
+use forebay_backend::{Backend, OpenOptions};
+use forebay_format::journal::{LogKind, Record, Superblock, VolumeEntry};
+use forebay_journal::{Damage, Extent, Found, Image};
+use std::path::{Path, PathBuf};
 use std::sync::Arc;
 
-/// An open journal.
+/// An open journal or vault.
 pub(super) struct Source {
-    pub(super) backend: Arc<dyn Backend>,
-    pub(super) found: Found,
-    /// What is wrong with the copies of the superblock, if anything.
-    pub(super) copies: [Option<String>; 2],
-    /// Its failure, if that is on record.
+    pub(super) log: OpenLog,
+    /// Why what it holds of some volumes is older than their disks, if that is on record.
     pub(super) mark: Option<Mark>,
-}
-
-struct Device<'a>(Blocking<'a>);
-
-impl ReadAt for Device<'_> {
-    fn read_at(&mut self, position: u64, buffer: &mut [u8]) -> Result<(), IoError> {
-        let mut aligned = AlignedBuffer::new(buffer.len());
-        self.0.read(position, &mut aligned)?;
-        buffer.copy_from_slice(&aligned);
-        Ok(())
-    }
+    state_dir: Option<PathBuf>,
 }
 
 /// What is held of one volume.
@@ -47,51 +34,75 @@ pub(super) struct Held {
 }
 
 impl Source {
-    /// Opens and walks a journal. Its failure is looked for in `state_dir`.
+    /// Opens and walks a log. What is on record of it is looked for in `state_dir`.
     pub(super) fn open(
         name: &str,
+        mirror: Option<&str>,
         read_only: bool,
         state_dir: Option<&Path>,
     ) -> anyhow::Result<Self> {
         let options = OpenOptions { read_only, ..OpenOptions::default() };
         let backend = forebay_backend::open(name, &options)?;
-        Self::of(backend, state_dir)
+        let mirror = mirror.map(|name| forebay_backend::open(name, &options)).transpose()?;
+        Self::of(backend, mirror, state_dir)
     }
 
-    /// The same of a device that is open.
-    pub(super) fn of(backend: Arc<dyn Backend>, state_dir: Option<&Path>) -> anyhow::Result<Self> {
-        let name = backend.description().name.clone();
-        let size_bytes = backend.description().size_bytes;
-        let mut device = Device(Blocking::new(&*backend));
-        let found = recover(&mut device, size_bytes)
-            .map_err(|error| anyhow::anyhow!("{name} {error}; is it the right device?"))?;
-        let copies = [0, 1].map(|copy| {
-            let mut bytes = vec![0; SUPERBLOCK_BYTES];
-            let read = device.read_at(copy * SUPERBLOCK_BYTES as u64, &mut bytes);
-            match read.map(|()| Superblock::decode(&bytes)) {
-                Err(error) => Some(format!("can't be read: {error}")),
-                Ok(Err(error)) => Some(error.to_string()),
-                Ok(Ok(_)) => None,
-            }
-        });
+    /// The same of devices that are open.
+    pub(super) fn of(
+        backend: Arc<dyn Backend>,
+        mirror: Option<Arc<dyn Backend>>,
+        state_dir: Option<&Path>,
+    ) -> anyhow::Result<Self> {
+        let log = OpenLog::of(backend, mirror, state_dir)?;
         let mark = match state_dir {
             None => None,
-            Some(directory) => {
-                let path = marks::path_of(directory, &found.superblock.journal.to_string());
-                marks::read(&path).with_context(|| format!("{} can't be read", path.display()))?
-            }
+            Some(directory) => mark_of(&log.found().superblock, directory)?,
         };
-        Ok(Self { backend, found, copies, mark })
+        Ok(Self { log, mark, state_dir: state_dir.map(Path::to_owned) })
     }
 
     /// How it was named by the operator.
-    pub(super) fn name(&self) -> &str {
-        &self.backend.description().name
+    pub(super) fn name(&self) -> String {
+        self.log.name()
+    }
+
+    pub(super) const fn found(&self) -> &Found {
+        self.log.found()
+    }
+
+    pub(super) const fn kind(&self) -> LogKind {
+        self.found().superblock.kind
+    }
+
+    /// Whether it is a dump that did not come to its end. One of nothing holds nothing.
+    pub(super) fn is_unfinished(&self) -> bool {
+        let Superblock { kind, clean, ref volumes, .. } = self.found().superblock;
+        matches!(kind, LogKind::Vault { sealed: None }) && !clean && !volumes.is_empty()
+    }
+
+    /// The vault, other than this one, in which the newest of a volume may be.
+    pub(super) fn newer_vault(&self, volume: &str) -> anyhow::Result<Option<String>> {
+        let Some(state_dir) = &self.state_dir else { return Ok(None) };
+        let own = match self.kind() {
+            LogKind::Vault { .. } => Some(self.found().superblock.members.own),
+            LogKind::Journal => None,
+        };
+        Ok(Reliance::elsewhere(state_dir, volume, own))
+    }
+
+    /// Nothing more of a volume is needed from here: it relies on this vault no longer.
+    pub(super) fn forget(&self, volume: &str) -> anyhow::Result<()> {
+        let (Some(state_dir), LogKind::Vault { .. }) = (&self.state_dir, self.kind()) else {
+            return Ok(());
+        };
+        let number = self.found().superblock.members.own;
+        Reliance::release(state_dir, number, volume)
+            .with_context(|| format!("what relies on {} can't be put on record", self.name()))
     }
 
     /// The volumes it knows, released ones included.
     pub(super) fn volumes(&self) -> &[VolumeEntry] {
-        &self.found.superblock.volumes
+        &self.found().superblock.volumes
     }
 
     /// Whether its failure says that what it holds of this volume is void.
@@ -101,18 +112,29 @@ impl Source {
 
     /// Whether records are missing of which not even the volume is known.
     pub(super) fn lacks_records(&self) -> bool {
-        self.found.damage.iter().any(|damage| matches!(damage, Damage::Batches { .. }))
+        self.found().damage.iter().any(|damage| matches!(damage, Damage::Batches { .. }))
     }
 
-    /// Whether anything that counts is damaged. A copy of the superblock that was never written, or
-    /// that a crash has torn, is no damage as long as the other one is whole.
+    /// Whether all that it is to hold is there, and all there is of it is known. A copy of the
+    /// superblock that was never written, or that a crash has torn, is no damage as long as the
+    /// other one is whole.
     pub(super) fn is_whole(&self) -> bool {
-        self.found.damage.is_empty()
+        self.found().damage.is_empty() && !self.is_unfinished() && !self.log.may_be_stale
+    }
+
+    /// How it is, in one word.
+    pub(super) fn state(&self) -> &'static str {
+        match () {
+            () if !self.found().damage.is_empty() => "damaged",
+            () if self.is_unfinished() => "unfinished",
+            () if self.log.may_be_stale => "may be older",
+            () => "whole",
+        }
     }
 
     /// What it holds of a volume.
     pub(super) fn held(&self, number: u16) -> Held {
-        let records = &self.found.records;
+        let records = &self.found().records;
         let extents: Vec<Extent> = Image::of_volume(records, number).extents().collect();
         let count = records.iter().filter(|found| found.record.volume == number).count();
         let mut held =
@@ -132,7 +154,7 @@ impl Source {
     /// they are known to be damaged; `None` for what was erased.
     fn record_of(&self, extent: &Extent) -> Option<(usize, u64, bool)> {
         let forebay_journal::Source::Write { record, .. } = extent.source else { return None };
-        let found = &self.found.records[record];
+        let found = &self.found().records[record];
         Some((record, found.position, found.is_damaged))
     }
 
@@ -185,17 +207,36 @@ impl<'a> Payloads<'a> {
             return Ok(None);
         };
         if self.last.as_ref().is_none_or(|(last, _)| *last != at) {
-            let found = &self.source.found.records[at];
+            let found = &self.source.found().records[at];
             let Record { volume, range, checksum, .. } = found.record;
-            let name = self.source.name();
-            let bytes = access::read(&*self.source.backend, found.position, range.len)
-                .with_context(|| format!("{name} can't be read at byte {}", found.position))?;
-            if Record::checksum_of(volume, range.offset, &bytes) != checksum {
-                bail!("{name} read differently a second time at byte {}", found.position);
-            }
+            let is_sound =
+                |bytes: &[u8]| Record::checksum_of(volume, range.offset, bytes) == checksum;
+            let bytes = self.source.log.read(found.position, range.len, is_sound)?;
             self.last = Some((at, bytes));
         }
         let (_, bytes) = self.last.as_ref().expect("it was read just now");
         Ok(Some(&bytes[offset as usize..][..extent.range.len as usize]))
     }
+}
+
+/// Why what a log holds is older than some disks, if that is on record.
+fn mark_of(superblock: &Superblock, state_dir: &Path) -> anyhow::Result<Option<Mark>> {
+    let id = superblock.journal.to_string();
+    let (path, void) = match superblock.kind {
+        LogKind::Journal => (marks::path_of(state_dir, &id), Vec::new()),
+        LogKind::Vault { .. } => {
+            let void = Reliance::void_in(state_dir, superblock.members.own)
+                .context("who relies on the vault can't be read")?;
+            (marks::void_path_of(state_dir, &id), void)
+        }
+    };
+    let mark = marks::read(&path).with_context(|| format!("{} can't be read", path.display()))?;
+    let superseded = || Mark {
+        reason: "served without the vault later".to_owned(),
+        volumes: Some(void.clone()),
+    };
+    let is_of_vault = matches!(superblock.kind, LogKind::Vault { .. });
+    // The end of a dump is the end of all of it.
+    let mark = mark.map(|mark| if is_of_vault { Mark { volumes: None, ..mark } } else { mark });
+    Ok(mark.or_else(|| (!void.is_empty()).then(superseded)))
 }

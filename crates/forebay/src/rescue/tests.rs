@@ -111,7 +111,7 @@ fn arguments(name: &str) -> VolumeArguments {
 }
 
 fn rescue(journal: Arc<dyn Backend>, disk: &dyn Backend) -> anyhow::Result<()> {
-    let source = Source::of(journal, None)?;
+    let source = Source::of(journal, None, None)?;
     let volume = source.find(&arguments("a"))?;
     // The words of this disk are not those of the journal.
     apply(&source, volume, disk, Words { force: true, accept_loss: false }).map(drop)
@@ -142,7 +142,7 @@ fn a_rescue_that_is_cut_off_anywhere_is_repeated_with_the_same_result() {
             break;
         }
         cuts += 1;
-        let source = Source::of(Arc::clone(&log) as _, None).unwrap();
+        let source = Source::of(Arc::clone(&log) as _, None, None).unwrap();
         let volume = source.find(&arguments("a")).unwrap();
         // A torn superblock may be whole all the same, as its rest is zeroes before and after. Then
         // it says the truth.
@@ -156,12 +156,12 @@ fn a_rescue_that_is_cut_off_anywhere_is_repeated_with_the_same_result() {
         let is_right =
             |at: usize| if untouched[at] { got[at] == 0xee } else { got[at] == expected[at] };
         assert!((0..got.len()).all(is_right), "cut off at write {writes}");
-        let source = Source::of(log, None).unwrap();
+        let source = Source::of(Arc::clone(&log) as _, None, None).unwrap();
         assert_eq!(source.held(source.volumes()[0].number).records, 0);
         assert_eq!(source.held(source.volumes()[1].number).records, 6, "the other one's stay");
         // Once more changes nothing, whoever has the disk now.
         put(&*disk, 0, &[0x77; 4096]);
-        rescue(source.backend, &*disk).unwrap();
+        rescue(Arc::clone(&log) as _, &*disk).unwrap();
         assert_eq!(content(&*disk)[..4096], [0x77; 4096]);
     }
     assert!(cuts >= 6 && dones <= 2, "{cuts}");
@@ -186,13 +186,13 @@ fn a_disk_that_does_not_hold_what_was_written_is_found_out() {
     let liar = Liar(MemoryBackend::new(DISK_BYTES).unwrap());
     let error = rescue(Arc::clone(&journal) as _, &liar).unwrap_err().to_string();
     assert!(error.contains("reads differently"), "{error}");
-    let source = Source::of(journal, None).unwrap();
+    let source = Source::of(journal, None, None).unwrap();
     assert_eq!(source.held(source.volumes()[0].number).records, 7, "nothing is marked as done");
 }
 
 /// Everything that looks and everything that writes, on whatever this is.
 fn poke(device: &Arc<MemoryBackend>) {
-    let Ok(source) = Source::of(Arc::clone(device) as _, None) else { return };
+    let Ok(source) = Source::of(Arc::clone(device) as _, None, None) else { return };
     for as_json in [false, true] {
         assert!(!show::listed(&source, as_json).is_empty());
         assert!(!show::verified(&source, as_json).is_empty());

@@ -7,6 +7,7 @@
 
 use super::members::Members;
 use crate::marks::{self, Mark};
+use crate::reliance::Reliances;
 use forebay_api::{ErrorKind, JournalFigures, JournalStatus, Problem};
 use forebay_backend::OpenOptions;
 use forebay_config::VolumeSpec;
@@ -25,6 +26,7 @@ pub(super) struct Journals {
     /// The volumes whose disks are the right ones, whatever they look like: the operator's word for
     /// this start.
     accepted_disks: Vec<String>,
+    reliances: Arc<Reliances>,
     /// Those that are open, by the words they are named with.
     open: Mutex<Vec<(Name, Arc<Journal>)>>,
 }
@@ -80,10 +82,16 @@ impl Journals {
         state_dir: &Path,
         volumes: &[VolumeSpec],
         accepted_disks: Vec<String>,
+        reliances: Arc<Reliances>,
     ) -> Self {
         let planned = named(volumes);
         let state_dir = state_dir.to_owned();
-        Self { state_dir, planned, accepted_disks, open: Mutex::default() }
+        Self { state_dir, planned, accepted_disks, reliances, open: Mutex::default() }
+    }
+
+    /// Whether the operator says that the disk of a volume is the right one.
+    pub(super) fn accepts_disk_of(&self, volume: &str) -> bool {
+        self.accepted_disks.iter().any(|name| name == volume)
     }
 
     /// The journal that a volume names, opened if it is not yet.
@@ -113,7 +121,7 @@ impl Journals {
             }
         };
         let identity = identity(&spec.name, &spec.backing);
-        let accept_disk = self.accepted_disks.contains(&spec.name);
+        let accept_disk = self.accepts_disk_of(&spec.name);
         let durability = spec.durability;
         Ok(Some(VolumeJournal { journal, durability, identity, accept_disk }))
     }
@@ -156,6 +164,7 @@ impl Journals {
             fail(format!("its journal: {}", missing.error), "mend that, and try again")
         })?;
         let (theirs, ours) = (self.state_dir.clone(), self.state_dir.clone());
+        let reliances = Arc::clone(&self.reliances);
         let settings = JournalSettings {
             backend,
             mirror,
@@ -164,7 +173,8 @@ impl Journals {
             is_abandoned: Box::new(move |id| void(&marks::path_of(&ours, &id.to_string()))),
             on_failure: Box::new(move |id, error, volumes| {
                 let path = marks::path_of(&theirs, &id.to_string());
-                marks::put(&path, &error.to_string(), volumes)
+                marks::put(&path, &error.to_string(), volumes)?;
+                reliances.journal_failed(volumes)
             }),
         };
         runtime
@@ -227,7 +237,7 @@ pub(crate) fn identity(name: &str, backing: &str) -> [u8; 32] {
 }
 
 /// Whether a directory lies where the system keeps nothing over a reboot.
-fn is_forgotten_at_boot(directory: &Path) -> bool {
+pub(super) fn is_forgotten_at_boot(directory: &Path) -> bool {
     let directory = directory.canonicalize().unwrap_or_else(|_| directory.to_owned());
     ["/run", "/var/run", "/dev/shm"].iter().any(|place| directory.starts_with(place))
 }

@@ -225,7 +225,15 @@ impl Manager for Daemon {
 
     fn add_volume(&self, spec: VolumeSpec) -> Result<VolumeStatus, Problem> {
         self.check_tls(&spec.name, Some(spec.tls))?;
-        spec.check_ups(&self.state().config.ups).map_err(forebay_control::invalid)?;
+        let has_vault = self.runtime.vault().is_some();
+        spec.check_ups(&self.state().config.ups, has_vault).map_err(forebay_control::invalid)?;
+        if spec.protection.has_ups() && !has_vault {
+            tracing::warn!(
+                "volume '{}': without a vault its supply keeps nothing; when its journal fails, \
+                 its writes go through",
+                spec.name
+            );
+        }
         let (read_only, in_use_wait) = (spec.read_only, self.in_use_wait);
         let options = OpenOptions { read_only, in_use_wait, ..OpenOptions::default() };
         let backend = forebay_backend::open(&spec.backing, &options).map_err(|error| {
@@ -248,10 +256,12 @@ impl Manager for Daemon {
             mode: spec.mode,
             read_only: spec.read_only,
             prefetch: spec.prefetch,
+            ordered: spec.ordered,
             tls_only: spec.tls == TlsUse::Required,
             journal,
             ups: spec.protection.has_ups(),
             vault: vault::of_volume(self.runtime.vault().as_ref(), &spec),
+            accept_disk: self.journals.accepts_disk_of(&spec.name),
         };
         self.runtime.add_volume(settings).map_err(problem)?;
         tracing::info!("volume '{}' of {size} on {}, {}", spec.name, spec.backing, spec.mode);

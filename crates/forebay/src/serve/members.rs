@@ -11,8 +11,8 @@ use std::io::{self, Write};
 use std::path::{Path, PathBuf};
 
 /// The records in a state directory.
-pub(super) struct Members {
-    pub(super) state_dir: PathBuf,
+pub(crate) struct Members {
+    pub(crate) state_dir: PathBuf,
 }
 
 impl Members {

@@ -11,6 +11,7 @@ mod tls;
 mod vault;
 
 use crate::keeper::{self, Kept};
+use crate::reliance::Reliances;
 use crate::signals::{Signal, Signals};
 use anyhow::Context;
 use forebay_config::{Config, Ecc, IoEngine, MemInfo, Workers};
@@ -20,6 +21,7 @@ use forebay_types::Size;
 use journals::Journals;
 pub(crate) use journals::identity;
 use manager::Daemon;
+pub(crate) use members::Members;
 use rustix::process::{Resource, Rlimit, getrlimit, setrlimit};
 use std::os::fd::OwnedFd;
 use std::process::ExitCode;
@@ -34,12 +36,20 @@ const WORKERS_AUTO_MAX: usize = 8;
 /// back a moment after it is gone.
 const IN_USE_WAIT: Duration = Duration::from_secs(5);
 
-/// Serves the volumes of `config` until it is told to stop. `accepted_disks` names volumes whose
-/// disks may have changed behind the journal's back.
+/// What the operator takes upon himself for one start, by the names of volumes.
+#[derive(Debug, Default)]
+pub(crate) struct Words {
+    /// Their disks are the right ones, whatever they look like.
+    pub(crate) changed_disks: Vec<String>,
+    /// What is in a vault that is not there is lost.
+    pub(crate) lost_vaults: Vec<String>,
+}
+
+/// Serves the volumes of `config` until it is told to stop.
 ///
 /// # Errors
 /// The daemon can't be started, or can't write all dirty data to the disks when it stops.
-pub(crate) fn run(config: Config, accepted_disks: Vec<String>) -> anyhow::Result<ExitCode> {
+pub(crate) fn run(config: Config, words: Words) -> anyhow::Result<ExitCode> {
     let mut kept = Kept::take(config.keeper)?;
     let state = StateDir::take_within(&config.state, IN_USE_WAIT)?;
     let tokio = tokio::runtime::Builder::new_multi_thread()
@@ -51,7 +61,7 @@ pub(crate) fn run(config: Config, accepted_disks: Vec<String>) -> anyhow::Result
     // Before anything that a signal must not tear.
     let signals = Signals::listen().context("signals can't be handled")?;
     let control = Server::bind(&state)?;
-    let mut daemon = start(config, kept.pool.take(), accepted_disks)?;
+    let mut daemon = start(config, kept.pool.take(), words)?;
     daemon.set_successor(kept.successor.take());
     let daemon = Arc::new(daemon);
     kept.serving();
@@ -88,11 +98,7 @@ fn raise_descriptor_limit() {
 }
 
 /// Starts the runtime, opens the volumes, and lets clients in.
-fn start(
-    config: Config,
-    pool: Option<OwnedFd>,
-    accepted_disks: Vec<String>,
-) -> anyhow::Result<Daemon> {
+fn start(config: Config, pool: Option<OwnedFd>, words: Words) -> anyhow::Result<Daemon> {
     raise_descriptor_limit();
     let memory_bytes =
         MemInfo::read().context("the machine's memory can't be read")?.resolve(config.memory)?;
@@ -120,12 +126,15 @@ fn start(
     };
     let runtime = Runtime::start_over(settings, Patience::default(), pool)?;
     tracing::info!("{} of memory, clients and files by {}", Size(memory_bytes), runtime.engine());
+    let reliances = Reliances::new(&config.state, config.vault.as_deref(), words.lost_vaults);
+    let reliances = Arc::new(reliances);
+    runtime.keep_vault_record(Arc::clone(&reliances) as _);
     if let Some(name) = &config.vault {
-        vault::open(&runtime, name, &config.state, IN_USE_WAIT)?;
+        vault::open(&runtime, name, &config.state, &reliances, IN_USE_WAIT)?;
     }
     let volumes = config.volumes.clone();
     let listeners = config.nbd.clone();
-    let journals = Journals::new(&config.state, &volumes, accepted_disks);
+    let journals = Journals::new(&config.state, &volumes, words.changed_disks, reliances);
     let mut daemon = Daemon::new(runtime, config, tls, journals);
     daemon.wait_for_disks(IN_USE_WAIT);
     for spec in volumes {

@@ -76,6 +76,7 @@ pub(super) fn volume(
         journal: spec.journal.clone(),
         journal_mirror: spec.journal_mirror.clone(),
         durability: spec.journal.as_ref().map(|_| spec.durability.to_string()),
+        ordered: spec.ordered,
         accept_loss: spec.accept_loss,
         read_only: figures.read_only,
         prefetch: spec.prefetch,

@@ -4,10 +4,11 @@
 //! a file system that fills up later does no harm. The end of a dump that could not be written to
 //! the vault is a file in the state directory, as for a journal that failed.
 
-use super::journals::identity;
+use super::journals::{identity, is_forgotten_at_boot};
 use super::power::Refuge;
 use super::report::latencies;
 use crate::marks;
+use crate::reliance::Reliances;
 use anyhow::Context;
 use forebay_api::{
     DrillReport, DumpSummary, ErrorKind, HeldVolume, PowerStatus, Problem, VaultState, VaultStatus,
@@ -34,19 +35,34 @@ pub(super) fn open(
     runtime: &Runtime,
     name: &str,
     state_dir: &Path,
+    reliances: &Reliances,
     in_use_wait: Duration,
 ) -> anyhow::Result<Arc<Vault>> {
+    anyhow::ensure!(
+        !is_forgotten_at_boot(state_dir),
+        "a vault needs a state directory that outlives a reboot, where it is on record who relies \
+         on it, and {} does not; start the server with --state /var/lib/forebay",
+        state_dir.display()
+    );
     let needed_bytes = vault_bytes_for(runtime.dirty_bytes_max());
-    prepare(Path::new(name.strip_prefix("file:").unwrap_or(name)), needed_bytes)?;
+    let path = Path::new(name.strip_prefix("file:").unwrap_or(name));
+    let relying = reliances.relying_on(name);
+    anyhow::ensure!(
+        relying.is_empty() || is_something(path) || !is_in_directory(path),
+        "the vault {name} is not there, and may hold the newest data of {}; bring it back, or, if \
+         it is lost, start once with --accept-lost-vault for each of them",
+        relying.join(", ")
+    );
+    prepare(path, needed_bytes)?;
     let options = OpenOptions { in_use_wait, ..OpenOptions::default() };
     let backend = forebay_backend::open(name, &options)
         .map_err(|error| anyhow::anyhow!("the vault: {error}"))?;
     let (theirs, ours) = (state_dir.to_owned(), state_dir.to_owned());
     let settings = VaultSettings {
         backend,
-        is_void: Box::new(move |id| mark_of(&ours, &id.to_string()).exists()),
+        is_void: Box::new(move |id| marks::void_path_of(&ours, &id.to_string()).exists()),
         on_void: Box::new(move |id, error| {
-            marks::put(&mark_of(&theirs, &id.to_string()), &error.to_string(), &[])
+            marks::put(&marks::void_path_of(&theirs, &id.to_string()), &error.to_string(), &[])
         }),
     };
     let vault = runtime.open_vault(settings)?;
@@ -58,10 +74,6 @@ pub(super) fn open(
         tracing::error!("vault {name} does not hold everything that was dirty when power failed");
     }
     Ok(vault)
-}
-
-fn mark_of(state_dir: &Path, id: &str) -> PathBuf {
-    state_dir.join(format!("vault-{id}.void"))
 }
 
 /// Makes the file where there is nothing in a directory that is there, and reserves its room.
@@ -96,6 +108,12 @@ fn prepare(path: &Path, needed_bytes: u64) -> anyhow::Result<()> {
         }
         _ => Ok(()),
     }
+}
+
+/// Whether a path names something, or can't be looked at: only what is surely not there is made.
+fn is_something(path: &Path) -> bool {
+    let found = std::fs::metadata(path);
+    !found.is_err_and(|error| error.kind() == std::io::ErrorKind::NotFound)
 }
 
 fn is_in_directory(path: &Path) -> bool {

@@ -261,38 +261,94 @@ fn a_server_that_can_not_start_is_not_started_again() {
     assert!(begun.elapsed() < PATIENCE);
 }
 
+/// A service manager that stores the pool of the servers it starts.
+struct Manager {
+    directory: tempfile::TempDir,
+    socket: std::os::unix::net::UnixDatagram,
+    volume: String,
+}
+
+impl Manager {
+    fn new() -> Self {
+        let directory = tempfile::tempdir().unwrap();
+        let path = disk(directory.path(), SIZE_BYTES);
+        let socket = std::os::unix::net::UnixDatagram::bind(directory.path().join("notify"));
+        let socket = socket.unwrap();
+        socket.set_read_timeout(Some(PATIENCE)).unwrap();
+        Self { volume: format!("disk={},{BARE}", path.display()), directory, socket }
+    }
+
+    fn start(&self, stored: Option<std::os::fd::OwnedFd>) -> Daemon {
+        let _ = std::fs::remove_file(self.directory.path().join("nbd.sock"));
+        let notify = self.directory.path().join("notify");
+        let store = [("NOTIFY_SOCKET", notify.to_str().unwrap()), ("FDSTORE", "1")];
+        Daemon::start_under(self.directory.path(), &self.volume, &store, stored)
+    }
+
+    /// What the first server has given to be stored.
+    fn stored(&self) -> Option<std::os::fd::OwnedFd> {
+        use rustix::net::{RecvAncillaryBuffer, RecvAncillaryMessage, RecvFlags, recvmsg};
+        let mut space = [std::mem::MaybeUninit::uninit(); rustix::cmsg_space!(ScmRights(1))];
+        let mut control = RecvAncillaryBuffer::new(&mut space);
+        let mut text = [0; 256];
+        let mut bytes = [std::io::IoSliceMut::new(&mut text)];
+        let flags = RecvFlags::empty();
+        let received = recvmsg(&self.socket, &mut bytes, &mut control, flags).unwrap();
+        let mut stored = None;
+        for message in control.drain() {
+            if let RecvAncillaryMessage::ScmRights(mut descriptors) = message {
+                stored = descriptors.next();
+            }
+        }
+        assert_eq!(&text[..received.bytes], b"FDSTORE=1\nFDNAME=forebay-pool");
+        let mut ready = [0; 64];
+        let len = self.socket.recv(&mut ready).unwrap();
+        assert_eq!(&ready[..len], b"READY=1");
+        stored
+    }
+}
+
 /// As systemd does it: the pool comes over a socket, and is there when the next one starts.
 #[test]
 fn the_service_manager_keeps_the_pool() {
-    use rustix::net::{RecvAncillaryBuffer, RecvAncillaryMessage, RecvFlags, recvmsg};
-    let directory = tempfile::tempdir().unwrap();
-    let path = disk(directory.path(), SIZE_BYTES);
-    let notify = directory.path().join("notify");
-    let manager = std::os::unix::net::UnixDatagram::bind(&notify).unwrap();
-    manager.set_read_timeout(Some(PATIENCE)).unwrap();
-    let volume = format!("disk={},{BARE}", path.display());
-    let store = [("NOTIFY_SOCKET", notify.to_str().unwrap()), ("FDSTORE", "1")];
-    let daemon = Daemon::start_under(directory.path(), &volume, &store, None);
-    let mut space = [std::mem::MaybeUninit::uninit(); rustix::cmsg_space!(ScmRights(1))];
-    let mut control = RecvAncillaryBuffer::new(&mut space);
-    let mut text = [0; 256];
-    let mut bytes = [std::io::IoSliceMut::new(&mut text)];
-    let received = recvmsg(&manager, &mut bytes, &mut control, RecvFlags::empty()).unwrap();
-    let mut stored = None;
-    for message in control.drain() {
-        if let RecvAncillaryMessage::ScmRights(mut descriptors) = message {
-            stored = descriptors.next();
-        }
-    }
-    assert_eq!(&text[..received.bytes], b"FDSTORE=1\nFDNAME=forebay-pool");
-    let mut ready = [0; 64];
-    let len = manager.recv(&mut ready).unwrap();
-    assert_eq!(&ready[..len], b"READY=1");
+    let manager = Manager::new();
+    let daemon = manager.start(None);
+    let stored = manager.stored();
     daemon.client("disk").write(4096, &content(1, 3)).unwrap();
     daemon.kill();
-    let _ = std::fs::remove_file(directory.path().join("nbd.sock"));
-    let daemon = Daemon::start_under(directory.path(), &volume, &store, stored);
+    let daemon = manager.start(stored);
     assert_eq!(client_again(&daemon).read(4096, 4096).unwrap(), content(1, 3));
+    daemon.stop();
+    let path = manager.directory.path().join("disk.img");
+    assert_eq!(std::fs::read(&path).unwrap()[4096..8192], content(1, 3));
+}
+
+#[test]
+fn a_disk_that_was_changed_behind_the_pool_is_not_written() {
+    let manager = Manager::new();
+    let path = manager.directory.path().join("disk.img");
+    let daemon = manager.start(None);
+    let stored = manager.stored().unwrap();
+    let mut client = daemon.client("disk");
+    client.write(4096, &content(1, 3)).unwrap();
+    client.flush().unwrap();
+    wait_until("it is sealed", PATIENCE, || {
+        status(manager.directory.path())["patrol"]["unsealed_bytes"] == 0
+    });
+    client.write(8192, &content(2, 3)).unwrap();
+    drop(client);
+    daemon.kill();
+    let before = std::fs::read(&path).unwrap();
+    let mut changed = before.clone();
+    changed[4096] ^= 1;
+    std::fs::write(&path, &changed).unwrap();
+    let again = || stored.try_clone().unwrap();
+    assert!(catch_unwind(AssertUnwindSafe(|| manager.start(Some(again())))).is_err());
+    assert!(std::fs::read(&path).unwrap() == changed);
+    // As it was, it gets what the pool has.
+    std::fs::write(&path, &before).unwrap();
+    let daemon = manager.start(Some(again()));
+    assert_eq!(client_again(&daemon).read(8192, 4096).unwrap(), content(2, 3));
     daemon.stop();
     assert_eq!(std::fs::read(&path).unwrap()[4096..8192], content(1, 3));
 }

@@ -57,3 +57,105 @@ fn a_start_does_not_wait_for_ever_and_says_that_it_waits() {
     drop(holder.stdin.take());
     holder.wait().unwrap();
 }
+
+/// A start that is to be refused, in a directory of its own.
+fn second(name: &str, arguments: &[&str]) -> (tempfile::TempDir, Child) {
+    let directory = tempfile::tempdir().unwrap();
+    let supply = format!("lab=file:{}", directory.path().join("supply").display());
+    let mut command = Command::new(env!("CARGO_BIN_EXE_forebay"));
+    command.args(["serve", "--keeper", "no", "--memory", "64MiB", "--io", "epoll"]);
+    command.args(["--ups", &supply]).args(arguments);
+    if name != "state" {
+        command.arg("--state").arg(directory.path().join("state"));
+    }
+    let socket = directory.path().join("nbd.sock");
+    command.arg("--nbd").arg(format!("unix:{}", socket.display()));
+    let child = command.stdin(Stdio::null()).stderr(Stdio::piped()).spawn().unwrap();
+    (directory, child)
+}
+
+#[test]
+fn what_one_daemon_has_no_other_gets_by_whatever_name() {
+    let directory = tempfile::tempdir().unwrap();
+    let at = |name: &str| directory.path().join(name).display().to_string();
+    let volume = disk(directory.path());
+    let own = |name: &str| {
+        let file = std::fs::File::create(directory.path().join(name)).unwrap();
+        file.set_len(1 << 20).unwrap();
+        at(name)
+    };
+    std::fs::File::create(at("journal")).unwrap().set_len(40 << 20).unwrap();
+    let (journal, vault) = (at("journal"), at("vault"));
+    let supply = format!("lab=file:{}", at("supply"));
+    let daemon = Daemon::start_with(
+        directory.path(),
+        "epoll",
+        "64MiB",
+        &[format!("{volume},mode=write-back,protection=journal+ups,journal={journal}")],
+        &["--ups", &supply, "--vault", &vault],
+    );
+    let mut tried = Vec::new();
+    for (number, name) in ["disk.img", "journal", "vault", "state"].into_iter().enumerate() {
+        let (link, twin) = (at(&format!("{name}.link")), at(&format!("{name}.twin")));
+        std::os::unix::fs::symlink(at(name), &link).unwrap();
+        let mut names = vec![at(name), link];
+        if name != "state" {
+            std::fs::hard_link(at(name), &twin).unwrap();
+            names.push(twin);
+        }
+        for (other, path) in names.into_iter().enumerate() {
+            let own = own(&format!("own{number}{other}"));
+            let child = match name {
+                "disk.img" => second(name, &["--volume", &format!("x={path}")]),
+                "journal" => {
+                    let spec = format!("x={own},protection=journal,journal={path}");
+                    second(name, &["--volume", &spec])
+                }
+                "vault" => second(name, &["--volume", &format!("x={own}"), "--vault", &path]),
+                _ => second(name, &["--volume", &format!("x={own}"), "--state", &path]),
+            };
+            let looked = (name == "journal" || name == "vault").then(|| {
+                let mut rescue = Command::new(env!("CARGO_BIN_EXE_forebay"));
+                rescue.args(["rescue", "list", &path]).output().unwrap()
+            });
+            tried.push((path, child, looked));
+        }
+    }
+    for (path, (_directory, child), looked) in tried {
+        let output = child.wait_with_output().unwrap();
+        let text = String::from_utf8(output.stderr).unwrap();
+        assert_eq!(output.status.code(), Some(1), "{path}: {text}");
+        assert!(text.contains("in use") && text.contains(&path), "{path}: {text}");
+        if let Some(output) = looked {
+            let text = String::from_utf8(output.stderr).unwrap();
+            assert_eq!(output.status.code(), Some(2), "{path}: {text}");
+            assert!(text.contains("in use") && text.contains(&path), "{path}: {text}");
+        }
+    }
+    daemon.stop();
+}
+
+#[test]
+fn one_file_is_not_two_things_of_one_daemon_by_whatever_name() {
+    let directory = tempfile::tempdir().unwrap();
+    let at = |name: &str| directory.path().join(name).display().to_string();
+    std::fs::File::create(at("file")).unwrap().set_len(80 << 20).unwrap();
+    std::fs::File::create(at("other")).unwrap().set_len(80 << 20).unwrap();
+    std::os::unix::fs::symlink(at("file"), at("link")).unwrap();
+    let (file, other, link) = (at("file"), at("other"), at("link"));
+    let journaled = format!("x={file},protection=journal,journal={link}");
+    let mirrored = format!("x={other},protection=journal,journal={file},journal-mirror={link}");
+    let tried = [
+        second("", &["--volume", &format!("x={file}"), "--volume", &format!("y={link}")]),
+        second("", &["--volume", &journaled]),
+        second("", &["--volume", &mirrored]),
+        second("", &["--volume", &format!("x={file}"), "--vault", &link]),
+    ];
+    for (_directory, child) in tried {
+        let output = child.wait_with_output().unwrap();
+        let text = String::from_utf8(output.stderr).unwrap();
+        assert_eq!(output.status.code(), Some(1), "{text}");
+        let named = text.contains(&file) || text.contains(&link);
+        assert!(text.contains("in use") && named, "{text}");
+    }
+}

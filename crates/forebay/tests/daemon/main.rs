@@ -3,6 +3,7 @@
 
 #![allow(clippy::unwrap_used, reason = "a helper of a test may fail like the test")]
 
+mod bad_input;
 #[path = "../../../runtime/tests/common/mod.rs"]
 mod common;
 mod connections;
@@ -16,8 +17,10 @@ mod mirror;
 #[allow(dead_code, reason = "the tests of the driver use more of it")]
 #[path = "../../../power/tests/nut_lab/mod.rs"]
 mod nut_lab;
+mod ordered;
 mod power;
 mod power_cut;
 mod process;
 mod rescue;
 mod stopping;
+mod vault;

@@ -73,3 +73,77 @@ fn killed_with_either_device_gone_keeps_every_acknowledged_write() {
     daemon.stop();
     check(&std::fs::read(path("disk.img")).unwrap(), &mut lines);
 }
+
+#[test]
+fn a_rescue_of_one_device_says_what_it_can_not_know_and_of_both_does_it() {
+    let directory = tempfile::tempdir().unwrap();
+    let path = |name: &str| directory.path().join(name).display().to_string();
+    make(&directory.path().join("disk.img"), SIZE_BYTES);
+    for device in ["a", "b"] {
+        make(&directory.path().join(device), 40 * MIB);
+    }
+    let (disk, a, b) = (path("disk.img"), path("a"), path("b"));
+    let volume =
+        format!("disk={disk},mode=write-back,protection=journal,journal={a},journal-mirror={b}");
+    let mut lines = vec![Line::default(); LINES as usize];
+    let mut random = Random::new(45);
+    life(directory.path(), &volume, &mut lines, &mut random);
+    let rescue = |state: &str, arguments: &[&str]| {
+        let output = Command::new(env!("CARGO_BIN_EXE_forebay"))
+            .arg("rescue")
+            .args(arguments)
+            .args(["--state", &path(state)])
+            .output()
+            .unwrap();
+        let said = [output.stdout, output.stderr].concat();
+        (output.status.code(), String::from_utf8(said).unwrap())
+    };
+    let (code, said) = rescue("state", &["verify", &a]);
+    assert!(code == Some(0) && said.contains("says that it has everything"), "{said}");
+    let (code, said) = rescue("nowhere", &["verify", &b]);
+    assert!(code == Some(1) && said.contains("not newer") && said.contains("--mirror"), "{said}");
+    let (_, said) = rescue("nowhere", &["list", &b, "--json"]);
+    let list: serde_json::Value = serde_json::from_str(&said).unwrap();
+    assert_eq!((&list["kind"], &list["state"]), (&"journal".into(), &"may be older".into()));
+    let apply = ["apply", &b, "--volume", "disk", "--to", &disk];
+    let (code, said) = rescue("nowhere", &apply);
+    assert!(code == Some(1) && said.contains("--mirror"), "{said}");
+    let (code, said) = rescue("nowhere", &["discard", &b, "--volume", "disk", "--yes"]);
+    assert!(code == Some(1) && said.contains("--mirror"), "{said}");
+    let other = path("disk.img");
+    let (code, said) = rescue("nowhere", &["list", &b, "--mirror", &other]);
+    assert_eq!(code, Some(2), "{said}");
+
+    // What one has lost the other has.
+    let mut damaged = std::fs::read(&a).unwrap();
+    damaged[(128 << 10) + 300] ^= 1;
+    std::fs::write(&a, &damaged).unwrap();
+    let before = std::fs::read(&b).unwrap();
+    let (code, said) = rescue("nowhere", &["verify", &a, "--mirror", &b]);
+    assert_eq!(code, Some(0), "{said}");
+    assert!(std::fs::read(&a).unwrap() == damaged && std::fs::read(&b).unwrap() == before);
+    let (code, said) = rescue("nowhere", &[&apply[..], &["--mirror", &a]].concat());
+    assert_eq!(code, Some(0), "{said}");
+    check(&std::fs::read(&disk).unwrap(), &mut lines);
+    // Neither brings anything back.
+    for alone in [&a, &b] {
+        let (code, said) = rescue("state", &["list", alone, "--json"]);
+        assert_eq!(code, Some(0), "{said}");
+        let list: serde_json::Value = serde_json::from_str(&said).unwrap();
+        assert_eq!(list["volumes"][0]["released"], "applied", "{list}");
+    }
+    life(directory.path(), &volume, &mut lines, &mut random);
+
+    // One alone, which is on record: from then on the other one is not believed.
+    std::fs::rename(&b, path("away")).unwrap();
+    let (code, said) =
+        rescue("nowhere", &["apply", &a, "--volume", "disk", "--to", &disk, "--accept-loss"]);
+    assert!(code == Some(1) && said.contains("--state"), "{said}");
+    let (code, said) = rescue("state", &["apply", &a, "--volume", "disk", "--to", &disk]);
+    assert_eq!(code, Some(0), "{said}");
+    check(&std::fs::read(&disk).unwrap(), &mut lines);
+    std::fs::rename(&a, path("gone")).unwrap();
+    std::fs::rename(path("away"), &b).unwrap();
+    let (code, said) = rescue("state", &["verify", &b]);
+    assert!(code == Some(1) && said.contains("MAY BE OLDER"), "{said}");
+}

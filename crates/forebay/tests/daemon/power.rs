@@ -15,17 +15,17 @@ use std::time::{Duration, Instant};
 use tempfile::TempDir;
 
 const MIB: u64 = 1 << 20;
-const SIZE_BYTES: u64 = 64 * MIB;
+pub(crate) const SIZE_BYTES: u64 = 64 * MIB;
 
 /// A supply that exists in a file, which is written anew several times a second.
-struct Feed {
+pub(crate) struct Feed {
     words: Arc<Mutex<String>>,
     stop: Arc<AtomicBool>,
     thread: Option<JoinHandle<()>>,
 }
 
 impl Feed {
-    fn start(path: PathBuf) -> Self {
+    pub(crate) fn start(path: PathBuf) -> Self {
         let words = Arc::new(Mutex::new("OL".to_owned()));
         let stop = Arc::new(AtomicBool::new(false));
         let (theirs, over) = (Arc::clone(&words), Arc::clone(&stop));
@@ -43,7 +43,7 @@ impl Feed {
         Self { words, stop, thread: Some(thread) }
     }
 
-    fn say(&self, status: &str) {
+    pub(crate) fn say(&self, status: &str) {
         status.clone_into(&mut self.words.lock().unwrap());
     }
 }
@@ -58,15 +58,15 @@ impl Drop for Feed {
 }
 
 /// A directory with a disk and a vault, and the daemon over it.
-struct House {
+pub(crate) struct House {
     directory: TempDir,
-    volume: String,
-    supply: String,
+    pub(crate) volume: String,
+    pub(crate) supply: String,
 }
 
 impl House {
     /// `layers` stand before the disk.
-    fn new(layers: &str, supply: impl FnOnce(&Path) -> String) -> Self {
+    pub(crate) fn new(layers: &str, supply: impl FnOnce(&Path) -> String) -> Self {
         let directory = tempfile::tempdir().unwrap();
         let disk = directory.path().join("disk.img");
         std::fs::File::create(&disk).unwrap().set_len(SIZE_BYTES).unwrap();
@@ -75,11 +75,11 @@ impl House {
         Self { directory, volume, supply }
     }
 
-    fn path(&self, name: &str) -> PathBuf {
+    pub(crate) fn path(&self, name: &str) -> PathBuf {
         self.directory.path().join(name)
     }
 
-    fn start(&self) -> Daemon {
+    pub(crate) fn start(&self) -> Daemon {
         // The kernel answers at the old socket for a moment after its owner is gone.
         let _ = std::fs::remove_file(self.path("nbd.sock"));
         let vault = format!("{}", self.path("vault").display());
@@ -92,20 +92,24 @@ impl House {
         )
     }
 
-    fn status(&self) -> Status {
+    pub(crate) fn status(&self) -> Status {
         let client = BlockingClient::new(self.path("state/control.sock")).unwrap();
         client.status().unwrap()
     }
 
-    fn power(&self) -> PowerStatus {
+    pub(crate) fn power(&self) -> PowerStatus {
         self.status().power.unwrap()
     }
 
-    fn wait_for_power(&self, what: &str, mut is_there: impl FnMut(&PowerStatus) -> bool) {
+    pub(crate) fn wait_for_power(
+        &self,
+        what: &str,
+        mut is_there: impl FnMut(&PowerStatus) -> bool,
+    ) {
         wait_until(what, 2 * PATIENCE, || is_there(&self.power()));
     }
 
-    fn on_disk(&self, line: u64) -> Vec<u8> {
+    pub(crate) fn on_disk(&self, line: u64) -> Vec<u8> {
         use std::os::unix::fs::FileExt;
         let mut bytes = vec![0; 4096];
         let disk = std::fs::File::open(self.path("disk.img")).unwrap();
@@ -114,23 +118,23 @@ impl House {
     }
 }
 
-fn content(line: u64) -> Vec<u8> {
+pub(crate) fn content(line: u64) -> Vec<u8> {
     (line + 1).to_le_bytes().repeat(512)
 }
 
 /// Lines far from each other, so that each is a write of its own for the disk.
-fn lines() -> impl Iterator<Item = u64> {
+pub(crate) fn lines() -> impl Iterator<Item = u64> {
     (0..60).map(|at| at * 37)
 }
 
-fn write_all(client: &mut Client) {
+pub(crate) fn write_all(client: &mut Client) {
     for line in lines() {
         client.write(line * 4096, &content(line)).unwrap();
     }
     client.flush().unwrap();
 }
 
-fn assert_all(client: &mut Client) {
+pub(crate) fn assert_all(client: &mut Client) {
     for line in lines() {
         assert_eq!(client.read(line * 4096, 4096).unwrap(), content(line), "line {line}");
     }

@@ -51,7 +51,8 @@
 //! batches on their way at once; so a batch that does not read well says nothing of those behind
 //! it. When all of it is on stable storage, the superblock says how many batches the dump has:
 //! it is *sealed*. One that is not is incomplete. Each dump has an identity of its own, so that
-//! nothing of an earlier one counts. A batch that the device did not take begins a generation, in
+//! nothing of an earlier one counts; the vault itself is known by its number as a member, which
+//! stays. A batch that the device did not take begins a generation, in
 //! the segment that the superblock says.
 
 mod batch;

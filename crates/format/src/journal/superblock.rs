@@ -118,7 +118,7 @@ impl VolumeEntry {
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct Members {
     /// The number of the device that this superblock lies on. Zero in a journal that has never been
-    /// mirrored.
+    /// mirrored. A vault draws its number when it is made, and is its only member.
     pub own: u64,
     /// The numbers of those that hold everything that was acknowledged; zero for none.
     pub current: [u64; MEMBERS_MAX],

@@ -475,6 +475,10 @@ impl Host for Machine {
         SHARDS
     }
 
+    fn nobody(&mut self) -> u32 {
+        unreachable!("no volume here is ordered")
+    }
+
     fn now_ms(&self) -> u64 {
         self.now_ms
     }

@@ -9,6 +9,7 @@ use super::disk::sectors_of;
 use super::journal::Journal;
 use super::memory::Memory;
 use super::oracle::{Promise, show, stamp};
+use super::order::image;
 use super::queue::Event;
 use super::world::World;
 use forebay_engine::Place;
@@ -72,6 +73,7 @@ impl World {
             }
             _ => {}
         }
+        self.remember(request, version);
         let asked = Asked { client, request, submitted: moment, version };
         let token = self.asked.insert(asked);
         let range = request.range;
@@ -79,6 +81,51 @@ impl World {
             format!("{moment}: client {client}: {:?} {range} version {version}", request.kind)
         });
         (token, version)
+    }
+
+    /// Tells the history of a volume that is written in order.
+    fn remember(&mut self, request: Request, version: u32) {
+        let (volume, moment) = (request.volume.0, self.moment);
+        let Some((_, history)) = &mut self.volumes[usize::from(volume)].order else { return };
+        for sector in sectors_of(request.range) {
+            let (stamp, fua) = match request.kind {
+                RequestKind::Write { fua } => (Some(stamp(volume, sector, version)), fua),
+                RequestKind::Zero { fua, .. } => (Some(super::oracle::ZERO), fua),
+                RequestKind::Trim { .. } => (None, false),
+                _ => return,
+            };
+            history.submit(sector, stamp, fua, moment);
+        }
+    }
+
+    /// A request of a volume that is written in order was answered well.
+    fn remember_answer(&mut self, asked: &Asked) {
+        let moment = self.moment;
+        let volume = &mut self.volumes[usize::from(asked.request.volume.0)];
+        let Some((_, history)) = &mut volume.order else { return };
+        match asked.request.kind {
+            RequestKind::Flush => history.flush(asked.submitted, moment),
+            RequestKind::Write { .. } | RequestKind::Zero { .. } | RequestKind::Trim { .. } => {
+                let sectors = sectors_of(asked.request.range);
+                sectors.for_each(|sector| history.end(sector, asked.submitted, moment));
+            }
+            _ => {}
+        }
+    }
+
+    /// Looks at what is left of the disks that are written in order if nothing else is.
+    pub(crate) fn check_orders(&mut self) {
+        for at in 0..self.volumes.len() {
+            let volume = &self.volumes[at];
+            let Some((_, history)) = &volume.order else { continue };
+            let survive = self.dice_of_checks.pick(&[0, 300_000, 1_000_000]);
+            let (stable, content) = (volume.disk.stable(), volume.disk.content());
+            let disk = image(stable, content, survive, &mut self.dice_of_checks);
+            self.report.order_checks += 1;
+            if let Some((sector, message)) = history.missing(&disk) {
+                self.violate(Some((at as u16, sector)), message);
+            }
+        }
     }
 
     /// A request is answered.
@@ -102,6 +149,9 @@ impl World {
         } else if result.is_err() {
             self.report.errors += 1;
             self.check_error(&asked, &reply);
+        }
+        if result.is_ok() {
+            self.remember_answer(&asked);
         }
         let think = self.dice.range(0, self.plan.think_us_max);
         self.queue.push(self.now_us + think, Event::Client(asked.client));
@@ -185,6 +235,7 @@ impl World {
         let first = range.offset / REGION_BYTES * REGION_BYTES;
         let around = ByteRange::new(first, range.end().next_multiple_of(REGION_BYTES) - first);
         let journaled = self.volumes[usize::from(volume.0)].journal;
+        let ordered = self.volumes[usize::from(volume.0)].order.is_some();
         let is_reason = |fault: FaultKind, at: ByteRange| match kind {
             RequestKind::Read => {
                 let ours = at.offset >= range.offset && at.end() <= range.end();
@@ -192,6 +243,12 @@ impl World {
             }
             // What a journal fails to keep is brought to the disk, and flushed there.
             _ if journaled && matches!(fault, FaultKind::Flush | FaultKind::Write) => true,
+            // What is to go to the disk in order fails with what was to go before it.
+            _ if ordered
+                && matches!(fault, FaultKind::Flush | FaultKind::Write | FaultKind::Lost) =>
+            {
+                true
+            }
             RequestKind::Write { .. } => fault == FaultKind::Write && at.overlaps(around),
             RequestKind::Trim { fua } | RequestKind::Zero { fua, .. } => {
                 fault == FaultKind::Erase && at.overlaps(range) || fua && fault == FaultKind::Flush
@@ -203,6 +260,7 @@ impl World {
             RequestKind::Restore | RequestKind::Record => fault == FaultKind::Write,
             RequestKind::RestoreZero { .. } => fault == FaultKind::Erase,
             RequestKind::Prefetch => false,
+            RequestKind::Order => unreachable!("nobody is told of a run"),
         };
         let mut faults = self.device.faults.iter().rev();
         let lost = match kind {
@@ -211,7 +269,7 @@ impl World {
                 self.is_lost(volume, None)
             }
             // What a journal fails to keep is flushed to the disk.
-            _ => journaled && self.is_lost(volume, None),
+            _ => (journaled || ordered) && self.is_lost(volume, None),
         };
         let met = lost
             || faults.any(|fault| {

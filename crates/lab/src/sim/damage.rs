@@ -235,12 +235,14 @@ impl World {
 
     /// Remembers which sectors are lost now.
     fn note_loss(&mut self, shard: usize, sealed: &Seal, verdict: Verdict) {
-        if !matches!(verdict, Verdict::Lost { .. }) {
-            return;
-        }
+        let Verdict::Lost { sectors } = verdict else { return };
         let volume = sealed.key.volume();
         let lost = self.shards[shard].shard.lost_of(sealed.key);
         let first = sealed.key.offset() / SECTOR_BYTES;
+        if let Some((_, history)) = &mut self.volumes[usize::from(volume.0)].order {
+            let sectors = (0..8).filter(|at| (lost | sectors) >> at & 1 != 0);
+            sectors.for_each(|at| history.damage(first + at));
+        }
         // Later than whatever has been submitted by now.
         self.moment += 1;
         let moment = self.moment;

@@ -198,6 +198,7 @@ impl Simulation {
             self.world.shards.iter().for_each(|shard| shard.shard.self_check());
             self.world.journal.iter().for_each(Journal::self_check);
             self.world.check_seals();
+            self.world.check_orders();
         }
     }
 
@@ -361,6 +362,7 @@ impl Simulation {
         for volume in 0..world.volumes.len() as u16 {
             world.note(volume, ByteRange::new(0, 0), || format!("crash: {crash:?}"));
         }
+        world.check_orders();
         world.report.crashes += 1;
         world.kill_in = None;
         world.collect_counters();

@@ -74,6 +74,7 @@ impl World {
     /// Makes the shards of a process that takes a pool over.
     fn adopt(&mut self, remains: Remains) {
         self.shards.clear();
+        self.make_orders();
         for (mut table, mut pool) in remains {
             if self.volumes.len() > 1 && self.strikes_always(Sabotage::MixUpVolumes) {
                 // The first two have each other's numbers.
@@ -116,6 +117,9 @@ impl World {
                     shard.set_protection(id, Protection::Journal);
                 } else if ups {
                     shard.set_protection(id, Protection::Power);
+                }
+                if self.plan.volumes[volume].ordered {
+                    shard.set_ordered(id);
                 }
             }
             self.shards[at].shard.self_check();

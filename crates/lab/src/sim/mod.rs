@@ -20,6 +20,7 @@ mod journal;
 mod kept;
 pub(crate) mod memory;
 pub(crate) mod oracle;
+mod order;
 mod plan;
 mod power;
 mod queue;

@@ -68,6 +68,8 @@ pub(crate) struct VolumePlan {
     pub journal: bool,
     /// Whether a supply keeps them; never both.
     pub ups: bool,
+    /// Whether what is dirty goes to the disk in order.
+    pub ordered: bool,
     pub streams: bool,
 }
 
@@ -169,6 +171,7 @@ fn draw_volume(dice: &mut Dice) -> VolumePlan {
         mode: dice.pick(&[Mode::WriteBack, Mode::WriteBack, Mode::WriteThrough, Mode::Bypass]),
         journal,
         ups: !journal && dice.chance(300_000),
+        ordered: dice.chance(300_000),
         streams: dice.chance(500_000),
     }
 }

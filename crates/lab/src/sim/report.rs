@@ -55,6 +55,8 @@ pub struct SimReport {
     pub moving_lines: u64,
     /// See above.
     pub torn_sectors: u64,
+    /// Looks at what disks that are written in order would hold alone.
+    pub order_checks: u64,
     /// Changes of a volume's mode.
     pub mode_changes: u64,
     /// Batches and superblocks that the journals wrote, their checkpoints, and how many failed.
@@ -98,6 +100,7 @@ impl SimReport {
         self.kept_lines += other.kept_lines;
         self.moving_lines += other.moving_lines;
         self.torn_sectors += other.torn_sectors;
+        self.order_checks += other.order_checks;
         self.mode_changes += other.mode_changes;
         self.journal_writes += other.journal_writes;
         self.checkpoints += other.checkpoints;
@@ -132,8 +135,9 @@ impl fmt::Display for SimReport {
         )?;
         writeln!(
             f,
-            "kills that left the pool: {}; {} lines kept, {} moving, {} sectors cut short",
-            self.kills, self.kept_lines, self.moving_lines, self.torn_sectors
+            "kills that left the pool: {}; {} lines kept, {} moving, {} sectors cut short; looks \
+             at disks written in order: {}",
+            self.kills, self.kept_lines, self.moving_lines, self.torn_sectors, self.order_checks
         )?;
         writeln!(
             f,

@@ -15,6 +15,7 @@ use super::journal::Journal;
 use super::kept::Remains;
 use super::memory::{Memory, read_stamp};
 use super::oracle::{Oracle, POISON};
+use super::order::History;
 use super::plan::Plan;
 use super::power::Power;
 use super::queue::{Event, Queue};
@@ -28,10 +29,14 @@ use forebay_engine::{
 use forebay_types::{
     ByteRange, IoError, IoResult, LINE_BYTES, Mode, SECTOR_BYTES, SECTORS_PER_LINE, VolumeId,
 };
-use forebay_volume::{Admission, Host, JobId, Reply, Streams};
+use forebay_volume::{Admission, Host, JobId, Order, Reply, Streams};
+use std::sync::Arc;
 
 /// How often a planted bug strikes where it can.
 const STRIKES: Ppm = 100_000;
+
+/// The token of a request that nobody waits for.
+const NOBODY: u32 = u32::MAX;
 
 /// A promise that was broken.
 #[derive(Clone, Debug)]
@@ -71,6 +76,8 @@ pub(crate) struct VolumeWorld {
     /// Whether a journal keeps its writes.
     pub journal: bool,
     pub lost: Lost,
+    /// Its epochs and its history, if it is written in order.
+    pub order: Option<(Arc<Order>, History)>,
 }
 
 /// The simulated machine.
@@ -96,6 +103,8 @@ pub(crate) struct World {
     pub damage: DamagePlan,
     pub damage_dice: Dice,
     pub code: Code,
+    /// Looking changes nothing.
+    pub dice_of_checks: Dice,
     pub sabotage: Option<Sabotage>,
     sabotage_dice: Dice,
     pub violation: Option<Violation>,
@@ -140,6 +149,7 @@ impl World {
             damage: DamagePlan::draw(&mut damage_dice),
             damage_dice,
             code: Code::detect(),
+            dice_of_checks: Dice::new(seed.rotate_left(16) ^ 0x0def),
             sabotage: options.sabotage,
             sabotage_dice: Dice::new(!seed),
             violation: None,
@@ -179,6 +189,7 @@ impl World {
                 streams: None,
                 journal: plan.journal,
                 lost: Lost::default(),
+                order: None,
             });
         }
     }
@@ -188,6 +199,7 @@ impl World {
         let lines = self.plan.lines_per_shard;
         self.shards.clear();
         self.volumes.iter_mut().for_each(|volume| volume.lost.clear());
+        self.make_orders();
         for _ in 0..self.plan.shards {
             let table = vec![LineMeta::FREE; lines];
             let mut shard = Shard::new(table, self.plan.policy.build(lines), self.plan.config);
@@ -201,12 +213,22 @@ impl World {
                 } else if self.has_ups(id) {
                     shard.set_protection(id, Protection::Power);
                 }
+                if volume.order.is_some() {
+                    shard.set_ordered(id);
+                }
             }
             let pool = vec![POISON; lines * SECTORS_PER_LINE as usize];
             self.shards.push(ShardWorld { shard, pool, seals: Seals::default() });
             self.plant(self.shards.len() - 1);
         }
         self.make_streams();
+    }
+
+    /// Volumes that are written in order begin with no epoch.
+    pub(crate) fn make_orders(&mut self) {
+        for (volume, plan) in self.volumes.iter_mut().zip(&self.plan.volumes) {
+            volume.order = plan.ordered.then(Default::default);
+        }
     }
 
     /// Makes a shard err as it is to.
@@ -401,6 +423,15 @@ impl Host for World {
         self.admit_part(part, fua)
     }
 
+    fn order(&mut self, volume: VolumeId) -> Option<Arc<Order>> {
+        let order = self.volumes[usize::from(volume.0)].order.as_ref();
+        order.map(|(order, _)| Arc::clone(order))
+    }
+
+    fn nobody(&mut self) -> u32 {
+        NOBODY
+    }
+
     fn withdraw(&mut self, _volume: VolumeId) {
         self.withdraw_permit();
     }
@@ -410,7 +441,7 @@ impl Host for World {
     }
 
     fn reply(&mut self, token: u32, reply: Reply<'_, Memory>) {
-        if self.is_dead() {
+        if self.is_dead() || token == NOBODY {
             return;
         }
         self.take_reply(token, reply);

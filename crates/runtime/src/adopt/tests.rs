@@ -70,6 +70,7 @@ fn process(pool: &OwnedFd, disk: &Arc<dyn Backend>, log: &Arc<dyn Backend>) -> R
         mode: Mode::WriteBack,
         read_only: false,
         prefetch: false,
+        ordered: false,
         tls_only: false,
         journal: Some(VolumeJournal {
             journal: journal.unwrap(),
@@ -79,6 +80,7 @@ fn process(pool: &OwnedFd, disk: &Arc<dyn Backend>, log: &Arc<dyn Backend>) -> R
         }),
         ups: false,
         vault: None,
+        accept_disk: false,
     };
     runtime.add_volume(settings).unwrap();
     runtime
@@ -167,4 +169,112 @@ fn a_pool_of_another_size_goes_on_while_it_is_dirty() {
     rustix::io::pwrite(&pool, b"FBAYPOOL\x63", 0).unwrap();
     let failed = Pool::open(4 * MIB, 1, Some(pool.try_clone().unwrap())).unwrap_err();
     assert!(matches!(failed, PoolError::Version), "{failed}");
+}
+
+/// A process that serves the volume "v" without a journal.
+fn bare_process(pool: &OwnedFd) -> Runtime {
+    let (engine, policy) = (Engine::Auto, PolicyKind::default());
+    let memory_bytes = 64 * MIB;
+    let ecc = crate::Ecc::default();
+    let config = RuntimeConfig { memory_bytes, workers: 1, engine, policy, journals: 0, ecc };
+    let kept = Some(pool.try_clone().unwrap());
+    Runtime::start_over(config, Patience::default(), kept).unwrap()
+}
+
+fn bare(disk: &Arc<dyn Backend>, accept_disk: bool) -> VolumeSettings {
+    VolumeSettings {
+        name: "v".into(),
+        description: String::new(),
+        backend: Arc::clone(disk),
+        mode: Mode::WriteBack,
+        read_only: false,
+        prefetch: false,
+        ordered: false,
+        tls_only: false,
+        journal: None,
+        ups: false,
+        vault: None,
+        accept_disk,
+    }
+}
+
+/// What is dirty of "v" goes to the disk and stays in the pool, sealed.
+fn clean(runtime: &Runtime) {
+    runtime.flush_volume("v", |_| ()).unwrap();
+    let begun = Instant::now();
+    while runtime.status().unwrap().memory.patrol.unsealed_bytes > 0 {
+        assert!(begun.elapsed().as_secs() < 20, "the patrol seals nothing");
+        std::thread::sleep(std::time::Duration::from_millis(5));
+    }
+}
+
+fn resident(runtime: &Runtime, line: u64) -> bool {
+    let id = runtime.named("v").unwrap().id;
+    let key = LineKey::new(id, line);
+    let shards = 0..runtime.shared.shards.len();
+    shards.into_iter().any(|shard| runtime.shared.shard(shard).slot_of(key, 0xff).is_some())
+}
+
+#[test]
+fn what_was_cached_of_a_disk_that_has_changed_is_forgotten() {
+    for changed in [false, true] {
+        let directory = tempfile::tempdir().unwrap();
+        let disk = open(&directory.path().join("disk"), 4 * MIB);
+        let pool = crate::new_pool_file().unwrap();
+        let first = bare_process(&pool);
+        first.add_volume(bare(&disk, false)).unwrap();
+        (0..10).for_each(|line| write(&first, line, line as u8 + 1, false));
+        clean(&first);
+        first.pause().unwrap();
+        if changed {
+            // Somebody writes one line of the ten.
+            let bytes = AlignedBuffer::from(&[77; 4096][..]);
+            Blocking::new(&*disk).write(3 * LINE_BYTES, &bytes, true).unwrap();
+        }
+        let second = bare_process(&pool);
+        second.add_volume(bare(&disk, false)).unwrap();
+        assert_eq!((0..10).any(|line| resident(&second, line)), !changed);
+        second.stop(|_| ()).unwrap();
+        assert_eq!(on_disk(&disk, 3), if changed { 77 } else { 4 });
+    }
+}
+
+#[test]
+fn dirty_lines_of_a_disk_that_has_changed_are_kept_until_the_operator_decides() {
+    let directory = tempfile::tempdir().unwrap();
+    let disk = open(&directory.path().join("disk"), 4 * MIB);
+    let pool = crate::new_pool_file().unwrap();
+    let first = bare_process(&pool);
+    first.add_volume(bare(&disk, false)).unwrap();
+    (0..10).for_each(|line| write(&first, line, line as u8 + 1, false));
+    clean(&first);
+    write(&first, 20, 99, false);
+    first.pause().unwrap();
+    let bytes = AlignedBuffer::from(&[77; 4096][..]);
+    Blocking::new(&*disk).write(3 * LINE_BYTES, &bytes, true).unwrap();
+    let second = bare_process(&pool);
+    let refused = second.add_volume(bare(&disk, false)).unwrap_err();
+    for part in ["4096 bytes of volume 'v'", "samples differ", "--accept-changed-disk v"] {
+        assert!(refused.to_string().contains(part), "{refused}");
+    }
+    assert!(matches!(refused, VolumeError::ChangedDisk { dirty_bytes: 4096, .. }));
+    assert_eq!((on_disk(&disk, 20), second.unserved()), (0, vec![("v".to_owned(), 4096)]));
+    second.pause().unwrap();
+
+    // Put back as it was, it is served.
+    let bytes = AlignedBuffer::from(&[4; 4096][..]);
+    Blocking::new(&*disk).write(3 * LINE_BYTES, &bytes, true).unwrap();
+    let third = bare_process(&pool);
+    third.add_volume(bare(&disk, false)).unwrap();
+    assert!(resident(&third, 3) && resident(&third, 20));
+    third.pause().unwrap();
+
+    // Or it goes on as it is now, with what is dirty.
+    let bytes = AlignedBuffer::from(&[78; 4096][..]);
+    Blocking::new(&*disk).write(3 * LINE_BYTES, &bytes, true).unwrap();
+    let fourth = bare_process(&pool);
+    fourth.add_volume(bare(&disk, true)).unwrap();
+    assert!(!resident(&fourth, 3) && resident(&fourth, 20));
+    fourth.stop(|_| ()).unwrap();
+    assert_eq!((on_disk(&disk, 3), on_disk(&disk, 20)), (78, 99));
 }

@@ -242,6 +242,7 @@ fn count(
         RequestKind::Destage
         | RequestKind::Checkpoint
         | RequestKind::Sync
+        | RequestKind::Order
         | RequestKind::Restore
         | RequestKind::Record
         | RequestKind::RestoreZero { .. } => unreachable!("clients have no words for these"),

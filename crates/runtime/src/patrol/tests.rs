@@ -52,10 +52,12 @@ fn rig(ecc: Ecc) -> Rig {
         mode: Mode::WriteBack,
         read_only: false,
         prefetch: false,
+        ordered: false,
         tls_only: false,
         journal: None,
         ups: false,
         vault: None,
+        accept_disk: false,
     });
     Rig { runtime, disk, id: id.unwrap(), directory }
 }

@@ -92,7 +92,7 @@ impl Vault {
         let elapsed_ms = || begun.elapsed().as_millis() as u64;
         let dirty_bytes = self.dirty_bytes(volumes);
         let id = fresh_id().map_err(|error| VaultError::io(&self.name, error))?;
-        let (entries, lines) = self.list(volumes);
+        let (entries, lines, _) = self.list(volumes);
         let dump = Dump::new(id, self.size_bytes, self.geometry, 0, entries);
         let batches = std::mem::take(&mut work.batches);
         let mut saver = Saver::new(&*self.backend, batches, dump, &lines, &self.is_wanted);

@@ -2,6 +2,7 @@
 
 use forebay_format::journal::{JournalId, VOLUMES_MAX};
 use forebay_journal::RecoverError;
+use forebay_journal::identity::Evidence;
 use forebay_types::{IoError, Size};
 
 /// Why a vault can't be used.
@@ -55,16 +56,23 @@ pub enum VaultError {
     },
     /// It holds data of this volume's name for another disk.
     #[error(
-        "vault {name} holds {bytes} bytes of a volume '{volume}' with another backing or size; \
-         serve it as it was named then, or, if these writes are not needed, under another name"
+        "vault {name} holds {bytes} bytes of volume '{volume}', and {disk} is not known to be \
+         their disk as it was left ({evidence}): they are kept, and the volume is not served; \
+         serve it from the right disk, or write them to one with `forebay rescue apply`, or give \
+         them up with `forebay rescue discard`, or, if this is the disk, start once with \
+         --accept-changed-disk {volume}"
     )]
     OtherDisk {
         /// The device.
         name: String,
         /// The volume.
         volume: String,
+        /// The disk.
+        disk: String,
         /// What is held.
         bytes: u64,
+        /// What the disk says of itself.
+        evidence: Evidence,
     },
     /// Not all that was dirty is in it.
     #[error(
@@ -105,6 +113,45 @@ pub enum VaultError {
     /// Too many volumes.
     #[error("vault {0} takes at most {VOLUMES_MAX} volumes")]
     Volumes(String),
+    /// Who relies on it can't be put on record.
+    #[error(
+        "vault {name}: whether volume '{volume}' relies on it is on record in the state directory, \
+         which fails: {error}; mend that, and try again"
+    )]
+    Record {
+        /// The device.
+        name: String,
+        /// The volume.
+        volume: String,
+        /// Why not.
+        error: String,
+    },
+    /// What it holds of a volume is older than the disk.
+    #[error(
+        "vault {name} holds {bytes} bytes of volume '{volume}', which was served without them \
+         later: its disk is newer. Give them up with `forebay rescue discard {name} --volume \
+         {volume} --yes`, or name another vault"
+    )]
+    Superseded {
+        /// The device.
+        name: String,
+        /// The volume.
+        volume: String,
+        /// What is held.
+        bytes: u64,
+    },
+    /// The vault that may hold the newest of a volume is not there.
+    #[error(
+        "volume '{volume}' may have its newest data in vault {name}, which is not the one that is \
+         open: it is not served older than what was acknowledged; start the server with --vault \
+         {name}, or, if that is lost, once with --accept-lost-vault {volume}"
+    )]
+    Missing {
+        /// What it was called.
+        name: String,
+        /// The volume.
+        volume: String,
+    },
     /// Its device fails.
     #[error("vault {name}: {error}; see the kernel's log, and name another one")]
     Io {

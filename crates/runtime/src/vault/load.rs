@@ -6,11 +6,15 @@
 //! let in. A death half-way leaves the vault as it was, and the next start begins anew.
 
 use super::{Vault, VaultError, VaultPhase, VolumeVault};
+use crate::guard::examine_disk;
 use crate::restore::{BATCH_BYTES, Piece};
 use crate::server::{Runtime, VolumeError};
 use crate::shared::Volume;
 use forebay_backend::{AlignedBuffer, Backend, Blocking};
 use forebay_format::journal::{BLOCK_BYTES, LogKind, VolumeEntry};
+use forebay_journal::decision::{
+    Decision, DiskIdentity, Inputs, JournalState, PoolState, VaultState, decide,
+};
 use forebay_journal::{Damage, Found, FoundRecord};
 use forebay_types::{ByteRange, IoError, REGION_BYTES};
 use std::sync::Arc;
@@ -18,8 +22,11 @@ use std::time::Instant;
 
 /// Whether everything that was dirty is there.
 pub(super) fn is_whole(found: &Found) -> bool {
-    let sealed = matches!(found.superblock.kind, LogKind::Vault { sealed: Some(_) });
-    sealed && found.damage.is_empty()
+    is_sealed(found) && found.damage.is_empty()
+}
+
+const fn is_sealed(found: &Found) -> bool {
+    matches!(found.superblock.kind, LogKind::Vault { sealed: Some(_) })
 }
 
 /// The volumes of a dump that are not on their disks yet, with the bytes that are held of each.
@@ -33,9 +40,15 @@ fn bytes_of(found: &Found, number: u16) -> u64 {
     records.map(|found| found.record.range.len).sum()
 }
 
+/// The end of the last byte that is to be written.
+fn end_of(found: &Found, number: u16) -> u64 {
+    let records = found.records.iter().filter(|found| found.record.volume == number);
+    records.map(|found| found.record.range.end()).max().unwrap_or(0)
+}
+
 /// What is missing of a volume, if anything is.
 fn missing(found: &Found, number: u16) -> Option<String> {
-    if !matches!(found.superblock.kind, LogKind::Vault { sealed: Some(_) }) {
+    if !is_sealed(found) {
         return Some("the dump was not finished".to_owned());
     }
     let batches = found.damage.iter().find(|damage| matches!(damage, Damage::Batches { .. }));
@@ -70,40 +83,78 @@ fn pieces(found: &Found, number: u16) -> Vec<(ByteRange, u64)> {
 }
 
 impl Vault {
-    /// Whether a volume may be served, as far as the vault goes. One by whose name there is data
-    /// of another disk would show old data, and so would one of whose data a part is lost.
+    /// Whether a volume may be served, as far as the vault goes, and what that has of it. One by
+    /// whose name there is data of another disk would show old data, and so would one of whose
+    /// data a part is lost.
     pub(crate) fn check(
         &self,
         volume: &str,
-        size_bytes: u64,
+        disk: &dyn Backend,
         used: &VolumeVault,
-    ) -> Result<(), VaultError> {
+        pool: PoolState,
+        accept_disk: bool,
+    ) -> Result<VaultState, VaultError> {
         let state = self.state();
-        let Some(found) = &state.found else { return Ok(()) };
-        for entry in found.superblock.volumes.iter().filter(|entry| entry.name == volume) {
+        let Some(found) = &state.found else { return Ok(VaultState::Empty) };
+        let entries = &found.superblock.volumes;
+        let Some(entry) = entries.iter().find(|entry| entry.name == volume) else {
+            return Ok(VaultState::Empty);
+        };
+        let bytes = bytes_of(found, entry.number);
+        let is_void = self.record.is_superseded(found.superblock.members.own, volume);
+        if is_void.map_err(|error| self.unrecorded(volume, &error))? {
             let (name, volume) = (self.name.clone(), volume.to_owned());
-            if (entry.identity, entry.size_bytes) != (used.identity, size_bytes) {
-                let bytes = bytes_of(found, entry.number);
-                return Err(VaultError::OtherDisk { name, volume, bytes });
-            }
-            let Some(reason) = missing(found, entry.number) else { continue };
-            if !used.accept_loss {
-                return Err(VaultError::Incomplete { name, volume, reason });
-            }
+            return Err(VaultError::Superseded { name, volume, bytes });
+        }
+        let evidence = examine_disk(found, entry, disk, used.identity);
+        let lacks = missing(found, entry.number);
+        let vault = match &lacks {
+            None => VaultState::Whole,
+            Some(_) if !is_sealed(found) => VaultState::Incomplete,
+            Some(_) => VaultState::Damaged,
+        };
+        let decision = decide(Inputs {
+            // What a journal holds besides is asked where the volume is attached to it.
+            journal: JournalState::None,
+            each_write: false,
+            pool,
+            vault,
+            disk: evidence.identity(),
+            clean_mark: false,
+            accept_loss: used.accept_loss,
+            accept_disk,
+        });
+        let (name, to) = (self.name.clone(), disk.description());
+        let fits = end_of(found, entry.number) <= to.size_bytes;
+        if decision == Decision::Quarantine || !fits {
+            let (volume, disk) = (volume.to_owned(), to.name.clone());
+            return Err(VaultError::OtherDisk { name, volume, disk, bytes, evidence });
+        }
+        if let (Decision::Refuse(_), Some(reason)) = (&decision, &lacks) {
+            let (volume, reason) = (volume.to_owned(), reason.clone());
+            return Err(VaultError::Incomplete { name, volume, reason });
+        }
+        if evidence.identity() != DiskIdentity::Same {
+            tracing::warn!(
+                "{} is taken for the disk that vault {name} holds {bytes} bytes of volume \
+                 '{volume}' for: {evidence}",
+                to.name
+            );
+        }
+        if let Some(reason) = lacks {
             tracing::error!(
                 "vault {name} does not hold everything of volume '{volume}': {reason}; the loss \
                  is accepted"
             );
         }
-        Ok(())
+        Ok(vault)
     }
 
-    fn entry(&self, volume: &Volume, used: &VolumeVault) -> Option<VolumeEntry> {
+    /// What is held of a volume, whose disk has been looked at.
+    fn entry(&self, volume: &Volume) -> Option<VolumeEntry> {
         let state = self.state();
         let mut entries = state.found.as_ref()?.superblock.volumes.iter();
-        let is_it =
-            |entry: &&VolumeEntry| entry.name == volume.name && entry.identity == used.identity;
-        entries.find(is_it).cloned()
+        entries.find(|entry| entry.name == volume.name).cloned()
     }
 
     /// A volume's disk has everything that the vault holds of it: it is taken off the list, and
@@ -170,7 +221,7 @@ impl Runtime {
     /// Brings what the vault holds of a volume to its disk.
     pub(crate) fn load(&self, volume: &Arc<Volume>, used: &VolumeVault) -> Result<(), VolumeError> {
         let vault = &used.vault;
-        let Some(entry) = vault.entry(volume, used) else { return Ok(()) };
+        let Some(entry) = vault.entry(volume) else { return Ok(()) };
         // Also where the pool of the process before is there: nothing was acknowledged since the
         // dump, so what the vault holds is what the pool had, and it does no harm.
         let pieces = {

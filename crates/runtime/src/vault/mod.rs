@@ -25,24 +25,29 @@ mod error;
 mod load;
 mod measure;
 mod pipe;
+mod record;
 mod report;
 mod save;
 
 pub use drill::DrillReport;
 pub use error::VaultError;
+pub(crate) use record::NoRecord;
+pub use record::{MissingVault, VaultRecord};
 pub use report::{DumpReport, Measured, VaultPhase, VaultStatus};
 
+use crate::guard::KeptSamples;
 use crate::journal::journal_buffers;
 use crate::shared::{FlushNeed, Shared, Volume, lock};
 use batch::Batch;
 use dirty::DirtyLines;
 use forebay_backend::{AlignedBuffer, Backend, Blocking};
 use forebay_format::journal::{
-    Geometry, Guard, JOURNAL_BYTES_MIN, JournalId, LOG_OFFSET, SUPERBLOCK_BYTES, SuperblockInvalid,
-    VOLUMES_MAX, VolumeEntry,
+    Geometry, Guard, JOURNAL_BYTES_MIN, JournalId, LOG_OFFSET, Members, SUPERBLOCK_BYTES,
+    SuperblockInvalid, VOLUMES_MAX, VolumeEntry,
 };
+use forebay_journal::identity::vault_places;
 use forebay_journal::{Dump, Found, ReadAt, RecoverError, recover_vault};
-use forebay_types::{IoError, IoResult, LINE_BYTES, VolumeId};
+use forebay_types::{IoError, IoResult, LINE_BYTES, Mode, VolumeId};
 use save::{Saver, Stop};
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::sync::{Arc, Condvar, Mutex, MutexGuard, mpsc};
@@ -92,6 +97,10 @@ pub struct VolumeVault {
 /// A volume that is dumped with the others.
 struct Attached {
     id: VolumeId,
+    /// A supply is part of its protection; so the vault may come to hold its newest data.
+    relies: bool,
+    /// It has a journal, which keeps it until that has failed.
+    has_journal: bool,
     name: String,
     size_bytes: u64,
     identity: [u8; 32],
@@ -119,9 +128,17 @@ struct Work {
     id: JournalId,
 }
 
+impl Work {
+    fn new(batches: usize, sequence: u64, id: JournalId) -> Self {
+        Self { batches: (0..batches).map(|_| Batch::new()).collect(), sequence, id }
+    }
+}
+
 /// An open vault.
 pub struct Vault {
     name: String,
+    /// Of the vault itself, whatever is dumped to it.
+    number: u64,
     backend: Arc<dyn Backend>,
     geometry: Geometry,
     size_bytes: u64,
@@ -132,6 +149,7 @@ pub struct Vault {
     is_wanted: AtomicBool,
     bell: Condvar,
     on_void: OnVoid,
+    record: Arc<dyn VaultRecord>,
     thread: Mutex<Option<JoinHandle<()>>>,
 }
 
@@ -151,6 +169,7 @@ impl Vault {
     pub(crate) fn open(
         settings: VaultSettings,
         shared: &Arc<Shared>,
+        record: Arc<dyn VaultRecord>,
         needed_bytes: u64,
     ) -> Result<Arc<Self>, VaultError> {
         let VaultSettings { backend, is_void, on_void } = settings;
@@ -162,9 +181,15 @@ impl Vault {
         let small = || VaultError::Small { name: name.clone(), bytes: size_bytes, needed_bytes };
         let geometry = Geometry::for_size(size_bytes).filter(|_| size_bytes >= needed_bytes);
         let geometry = geometry.ok_or_else(small)?;
-        let found = find(&name, &backend, size_bytes, &is_void)?;
+        let mut found = find(&name, &backend, size_bytes, &is_void)?;
         let batches = journal_buffers(shared.inboxes.len());
         let is_new = found.is_none();
+        let known = found.as_ref().map_or(0, |found| found.superblock.members.own);
+        let number = if known == 0 { fresh_number(&name)? } else { known };
+        if let Some(found) = &mut found {
+            // What was brought to a disk or given up by hand is not held any more.
+            found.superblock.volumes.retain(VolumeEntry::counts);
+        }
         let (sequence, id) = match &found {
             Some(found) => (found.superblock.sequence, found.superblock.journal),
             None => (0, fresh_id().map_err(|error| VaultError::io(&name, error))?),
@@ -176,6 +201,7 @@ impl Vault {
         let phase = if held.is_some() { VaultPhase::Holding } else { VaultPhase::Ready };
         let vault = Arc::new(Self {
             name,
+            number,
             backend,
             geometry,
             size_bytes,
@@ -191,11 +217,8 @@ impl Vault {
                 on_battery: false,
                 stopping: false,
             }),
-            work: Mutex::new(Work {
-                batches: (0..batches).map(|_| Batch::new()).collect(),
-                sequence,
-                id,
-            }),
+            work: Mutex::new(Work::new(batches, sequence, id)),
+            record,
             is_wanted: AtomicBool::new(false),
             bell: Condvar::new(),
             on_void,
@@ -203,6 +226,8 @@ impl Vault {
         });
         if is_new || has_leftover {
             vault.write_empty(&mut vault.work())?;
+        } else if known == 0 {
+            vault.write_number()?;
         }
         if is_new {
             tracing::info!("vault {}: a new one", vault.name);
@@ -306,8 +331,9 @@ impl Vault {
         begun: Instant,
     ) -> Result<DumpReport, VaultError> {
         let id = fresh_id().map_err(|error| VaultError::io(&self.name, error))?;
-        let (entries, lines) = self.list(volumes);
-        let dump = Dump::new(id, self.size_bytes, self.geometry, work.sequence, entries);
+        let (entries, lines, ids) = self.list(volumes);
+        let dump = Dump::new(id, self.size_bytes, self.geometry, work.sequence, entries)
+            .in_vault(self.number);
         let batches = std::mem::take(&mut work.batches);
         let never = AtomicBool::new(false);
         let mut saver = Saver::new(&*self.backend, batches, dump, &lines, &never);
@@ -317,6 +343,10 @@ impl Vault {
         // From here on nothing changes any more that is not in the vault.
         let disks = self.flush_disks(volumes);
         let sealed = written.and_then(|()| {
+            // Writes were halted before it began: what was let at the disks is known by now.
+            for (number, guard) in self.guards(&ids) {
+                saver.dump.set_guard(number, guard);
+            }
             saver.dump.seal();
             saver.write_superblock()
         });
@@ -361,6 +391,8 @@ impl Vault {
             return Err(VaultError::io(&self.name, error));
         }
         tracing::error!("vault {} has failed ({error}) and takes nothing more", self.name);
+        let names: Vec<_> = self.state().volumes.iter().map(|v| v.name.clone()).collect();
+        self.release(&names);
         self.state().phase = VaultPhase::Failed(error);
         Ok(())
     }
@@ -372,7 +404,7 @@ impl Vault {
         for _ in 0..2 {
             let (id, sequence) = (work.id, work.sequence);
             let dump = Dump::new(id, self.size_bytes, self.geometry, sequence, Vec::new());
-            let mut superblock = dump.superblock().clone();
+            let mut superblock = dump.in_vault(self.number).superblock().clone();
             superblock.clean = true;
             superblock.sequence += 1;
             work.sequence = superblock.sequence;
@@ -385,31 +417,88 @@ impl Vault {
         written.map_err(|error| VaultError::io(&self.name, error))
     }
 
-    /// Attaches a volume: it is dumped with the others from now on.
+    /// Attaches a volume: it is dumped with the others from now on. In `mode` that is on record.
     pub(crate) fn attach(
         &self,
         volume: &Volume,
         size_bytes: u64,
         identity: [u8; 32],
+        mode: Mode,
     ) -> Result<(), VaultError> {
         let mut state = self.state();
         if state.volumes.len() >= VOLUMES_MAX {
             return Err(VaultError::Volumes(self.name.clone()));
         }
         let (id, name) = (volume.id, volume.name.clone());
-        state.volumes.push(Attached { id, name, size_bytes, identity });
-        Ok(())
+        let (relies, has_journal) = (volume.power.protects, volume.journal.is_some());
+        state.volumes.push(Attached { id, relies, has_journal, name, size_bytes, identity });
+        drop(state);
+        if relies {
+            self.sample(volume, size_bytes);
+        }
+        self.rely(id, mode)
+    }
+
+    /// A volume is about to be served in a mode: in write-back under a supply its newest data may
+    /// come to be in this vault alone. That is on record from now on.
+    pub(crate) fn rely(&self, id: VolumeId, mode: Mode) -> Result<(), VaultError> {
+        let state = self.state();
+        let volume = state.volumes.iter().find(|volume| volume.id == id && volume.relies);
+        let Some(Attached { name, has_journal, .. }) = volume.filter(|_| mode == Mode::WriteBack)
+        else {
+            return Ok(());
+        };
+        let recorded = self.record.rely(self.number, name, *has_journal);
+        recorded.map_err(|error| self.unrecorded(name, &error))
+    }
+
+    fn unrecorded(&self, volume: &str, error: &std::io::Error) -> VaultError {
+        let (name, volume) = (self.name.clone(), volume.to_owned());
+        VaultError::Record { name, volume, error: error.to_string() }
+    }
+
+    /// The number of the vault itself, which stays whatever is dumped to it.
+    pub(crate) const fn number(&self) -> u64 {
+        self.number
+    }
+
+    /// Volumes have everything on their disks.
+    fn release(&self, names: &[String]) {
+        for name in names {
+            if let Err(error) = self.record.release(self.number, name) {
+                tracing::error!(
+                    "vault {}: that volume '{name}' does not need it can't be put on record \
+                     ({error}); a start without it will refuse the volume",
+                    self.name
+                );
+            }
+        }
     }
 
     /// A volume is not served any more; its disk has everything.
     pub(crate) fn detach(&self, id: VolumeId) {
-        self.state().volumes.retain(|volume| volume.id != id);
+        let mut left = Vec::new();
+        self.state().volumes.retain(|volume| {
+            let stays = volume.id != id;
+            if !stays {
+                left.push(volume.name.clone());
+            }
+            stays
+        });
+        self.release(&left);
     }
 
     /// Ends its thread. With `clean`, all disks have everything, and what was dumped is void.
     pub(crate) fn close(&self, clean: bool) {
-        if clean && let Err(error) = self.empty() {
-            tracing::error!("{error}");
+        if clean {
+            match self.empty() {
+                Ok(()) => {
+                    let names: Vec<_> =
+                        self.state().volumes.iter().map(|v| v.name.clone()).collect();
+                    self.release(&names);
+                }
+                Err(error) => tracing::error!("{error}"),
+            }
         }
         self.state().stopping = true;
         self.is_wanted.store(true, Ordering::Relaxed);
@@ -419,8 +508,22 @@ impl Vault {
         }
     }
 
+    /// Gives a vault that holds something a number, as it has none yet.
+    fn write_number(&self) -> Result<(), VaultError> {
+        let mut work = self.work();
+        let mut state = self.state();
+        let Some(found) = &mut state.found else { return Ok(()) };
+        work.sequence += 1;
+        found.superblock.sequence = work.sequence;
+        found.superblock.members = Members { own: self.number, current: [self.number, 0] };
+        let bytes = AlignedBuffer::from(&*found.superblock.encode());
+        let position = found.superblock.position();
+        let written = Blocking::new(&*self.backend).write(position, &bytes, true);
+        written.map_err(|error| VaultError::io(&self.name, error))
+    }
+
     /// What is dirty of some volumes, and which those are, numbered from one.
-    fn list(&self, volumes: &[VolumeId]) -> (Vec<VolumeEntry>, DirtyLines) {
+    fn list(&self, volumes: &[VolumeId]) -> (Vec<VolumeEntry>, DirtyLines, Vec<(VolumeId, u16)>) {
         let state = self.state();
         let meant = state.volumes.iter().filter(|volume| volumes.contains(&volume.id));
         let numbered = meant.zip(1..);
@@ -434,7 +537,31 @@ impl Vault {
             identity: volume.identity,
             guard: Guard::default(),
         });
-        (entries.collect(), lines)
+        (entries.collect(), lines, ids)
+    }
+
+    /// What is known of the disks of volumes, given with their numbers in the dump.
+    fn guards(&self, volumes: &[(VolumeId, u16)]) -> Vec<(u16, Guard)> {
+        let guard = |volume: &Volume| Guard {
+            hardware: crate::guard::hardware(&*volume.backend),
+            samples: volume.samples.get().map(KeptSamples::samples).unwrap_or_default(),
+            ..Guard::default()
+        };
+        let known = volumes.iter().filter_map(|&(id, number)| {
+            self.shared.volume(id).map(|volume| (number, guard(&volume)))
+        });
+        known.collect()
+    }
+
+    /// Looks at a volume's disk where nothing is about to be written, before anybody is served.
+    fn sample(&self, volume: &Volume, size_bytes: u64) {
+        let mut dirty = Vec::new();
+        for shard in 0..self.shared.shards.len() {
+            self.shared.shard(shard).dirty_keys(volume.id, &mut dirty);
+        }
+        let mut places = vault_places(self.number, size_bytes);
+        places.retain(|place| !dirty.iter().any(|key| key.offset() == place.offset));
+        let _ = volume.samples.set(KeptSamples::of(&*volume.backend, places));
     }
 
     /// Begins to flush the disks of volumes: what was destaged and is still in their caches is not
@@ -557,4 +684,10 @@ fn fresh_id() -> Result<JournalId, IoError> {
     rustix::rand::getrandom(&mut id, rustix::rand::GetRandomFlags::empty())
         .map_err(|_| IoError::NoMemory)?;
     Ok(JournalId(id))
+}
+
+fn fresh_number(name: &str) -> Result<u64, VaultError> {
+    let id = fresh_id().map_err(|error| VaultError::io(name, error))?;
+    let JournalId([a, b, c, d, e, f, g, h, ..]) = id;
+    Ok(u64::from_le_bytes([a, b, c, d, e, f, g, h]).max(1))
 }

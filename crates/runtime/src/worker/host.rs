@@ -12,7 +12,7 @@ use forebay_engine::{
 };
 use forebay_nbd::ReplyTo;
 use forebay_types::{ByteRange, IoError, IoResult, LINE_BYTES, VolumeId};
-use forebay_volume::{Admission, Host, JobId, Reply, ReplySegment, RequestKind, Streams};
+use forebay_volume::{Admission, Host, JobId, Order, Reply, ReplySegment, RequestKind, Streams};
 use std::sync::Arc;
 use std::sync::atomic::Ordering;
 use std::time::Instant;
@@ -151,6 +151,7 @@ impl<R: Reactor> Host for WorkerHost<R> {
     fn admit(&mut self, part: &Part, fua: bool) -> Admission {
         self.find_volume(part.volume);
         let Some(volume) = &self.volume else { return Admission::Free };
+        volume.will_change(part.range);
         let admission = match &volume.journal {
             Some(used) => used.journal.admit(used.number, part, fua, used.durability),
             None if volume.power.protects => Admission::Through,
@@ -169,10 +170,21 @@ impl<R: Reactor> Host for WorkerHost<R> {
 
     fn touch(&mut self, part: &Part) -> bool {
         let volume = self.find_volume(part.volume);
+        if let Some(volume) = volume {
+            volume.will_change(part.range);
+        }
         match volume.and_then(|volume| volume.journal.as_ref()) {
             Some(used) => used.journal.touch(used.number, part),
             None => true,
         }
+    }
+
+    fn order(&mut self, volume: VolumeId) -> Option<Arc<Order>> {
+        self.find_volume(volume)?.order.clone()
+    }
+
+    fn nobody(&mut self) -> Token {
+        Token::Inside(Box::new(|_| {}))
     }
 
     fn withdraw(&mut self, volume: VolumeId) {

@@ -3,11 +3,11 @@
 use crate::common::client::{Client, PATIENCE};
 use crate::common::random::Random;
 use crate::oracle::Oracle;
-use crate::server::{Server, read_backend};
-use forebay_backend::MemoryBackend;
+use crate::server::{Server, read_backend, settings};
+use forebay_backend::{Backend, MemoryBackend};
 use forebay_nbd::Command;
 use forebay_nbd::proto::command_flag::{FUA, NO_HOLE};
-use forebay_runtime::Engine;
+use forebay_runtime::{Engine, VolumeSettings};
 use forebay_types::{ByteRange, Mode};
 use std::sync::Arc;
 
@@ -15,6 +15,7 @@ on_both_engines! {
     random_requests_match_the_oracle_in_write_back,
     random_requests_match_the_oracle_in_write_through,
     random_requests_match_the_oracle_in_bypass,
+    random_requests_match_the_oracle_in_order,
     modes_change_under_requests_in_flight,
     a_pool_of_several_shards_agrees_with_itself,
     the_largest_requests_cross_regions_unharmed,
@@ -56,6 +57,19 @@ struct Session<'a> {
 impl<'a> Session<'a> {
     fn new(server: &'a Server, size_bytes: u64, mode: Mode, seed: u64) -> Self {
         let disk = server.add_memory("disk", size_bytes, mode);
+        Self::over(server, disk, mode, seed)
+    }
+
+    fn in_order(server: &'a Server, size_bytes: u64, seed: u64) -> Self {
+        let disk = Arc::new(MemoryBackend::new(size_bytes).unwrap());
+        let settings = settings("disk", Arc::clone(&disk) as _, Mode::WriteBack);
+        let settings = VolumeSettings { ordered: true, ..settings };
+        server.runtime.add_volume(settings).unwrap();
+        Self::over(server, disk, Mode::WriteBack, seed)
+    }
+
+    fn over(server: &'a Server, disk: Arc<MemoryBackend>, mode: Mode, seed: u64) -> Self {
+        let size_bytes = disk.description().size_bytes;
         let clients = (0..4).map(|_| server.client("disk")).collect();
         let (oracle, random) = (Oracle::new(size_bytes), Random::new(seed));
         Self { server, disk, clients, oracle, random, in_flight: Vec::new(), mode }
@@ -163,6 +177,18 @@ impl<'a> Session<'a> {
         self.server.set_mode("disk", self.mode);
     }
 
+    /// So many requests, and a look at everything.
+    fn steps(&mut self, steps: usize) {
+        for _ in 0..steps {
+            self.step();
+            if self.random.one_in(300) {
+                self.flush();
+            }
+        }
+        self.check_all();
+        self.flush();
+    }
+
     /// Everything once more.
     fn check_all(&mut self) {
         self.finish_all();
@@ -181,14 +207,7 @@ fn random_session(engine: Engine, memory_bytes: u64, size_bytes: u64, mode: Mode
     let server = Server::start_with(engine, memory_bytes, 2);
     let seed = mode as u64 + 1;
     let mut session = Session::new(&server, size_bytes, mode, seed);
-    for _ in 0..steps {
-        session.step();
-        if session.random.one_in(300) {
-            session.flush();
-        }
-    }
-    session.check_all();
-    session.flush();
+    session.steps(steps);
     let (disk, oracle) = (Arc::clone(&session.disk), session.oracle);
     drop(session.clients);
     server.stop();
@@ -201,6 +220,21 @@ fn random_requests_match_the_oracle_in_write_back(engine: Engine) {
 
 fn random_requests_match_the_oracle_in_write_through(engine: Engine) {
     random_session(engine, TINY_BYTES, SIZE_BYTES, Mode::WriteThrough, 3000);
+}
+
+fn random_requests_match_the_oracle_in_order(engine: Engine) {
+    let server = Server::start_with(engine, TINY_BYTES, 2);
+    let mut session = Session::in_order(&server, SIZE_BYTES, 7);
+    session.steps(2000);
+    // Modes without dirty data are in order with what is.
+    for _ in 0..40 {
+        session.change_mode();
+        session.steps(25);
+    }
+    let (disk, oracle) = (Arc::clone(&session.disk), session.oracle);
+    drop(session.clients);
+    server.stop();
+    oracle.check(0, &read_backend(&*disk, 0, SIZE_BYTES), "the disk after the end");
 }
 
 fn random_requests_match_the_oracle_in_bypass(engine: Engine) {

@@ -114,10 +114,12 @@ pub fn settings(name: &str, backend: Arc<dyn Backend>, mode: Mode) -> VolumeSett
         mode,
         read_only: false,
         prefetch: false,
+        ordered: false,
         tls_only: false,
         journal: None,
         ups: false,
         vault: None,
+        accept_disk: false,
     }
 }
 

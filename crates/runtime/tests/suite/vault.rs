@@ -285,6 +285,80 @@ fn an_unfinished_dump_is_refused_and_loaded_on_request() {
     second.stop();
 }
 
+/// A disk on which each block differs from the others.
+fn filled(bytes: u64) -> Arc<MemoryBackend> {
+    let disk = memory(bytes);
+    for offset in (0..bytes).step_by(4096) {
+        let bytes = AlignedBuffer::from(&block(offset + 1)[..]);
+        Blocking::new(&*disk).write(offset, &bytes, false).unwrap();
+    }
+    disk
+}
+
+/// Adds the volume "v" under a supply.
+fn add_under_supply(
+    server: &Server,
+    disk: Arc<dyn Backend>,
+    vault: &Arc<Vault>,
+    words: u8,
+    accept_disk: bool,
+) -> Result<(), VolumeError> {
+    let (vault, identity) = (Arc::clone(vault), [words; 32]);
+    let vault = Some(VolumeVault { vault, identity, accept_loss: false });
+    let fixed = settings("v", disk, Mode::WriteBack);
+    let settings = forebay_runtime::VolumeSettings { vault, ups: true, accept_disk, ..fixed };
+    server.runtime.add_volume(settings).map(drop)
+}
+
+#[test]
+fn what_a_vault_holds_goes_to_the_disk_that_it_is_for() {
+    let (disk, device) = (filled(16 * MIB), memory(VAULT_BYTES));
+    let first = start(Engine::Epoll);
+    let vault = open(&first, Arc::clone(&device) as _);
+    add_under_supply(&first, Arc::clone(&disk) as _, &vault, 1, false).unwrap();
+    // What was let at the disk since it was looked at says nothing of it any more.
+    let mut client = first.client("v");
+    let early: Vec<u64> = (0..4096).step_by(3).map(|line| line * 4096).collect();
+    early.iter().for_each(|&offset| client.write(offset, &block(offset + 7)).unwrap());
+    client.call(forebay_nbd::Command::Trim, 0, 1 << 20, 256 << 10).result.unwrap();
+    drop(client);
+    first.runtime.set_power(64 * MIB);
+    first.runtime.flush_volume("v", |_| ()).unwrap();
+    let written = write_some(&first, "v", 0..200);
+    vault.dump(&ALL, None).unwrap();
+    let (disk_then, device_then) = (copy(&*disk), copy(&*device));
+    first.stop();
+
+    let load = |disk: &Arc<MemoryBackend>, words: u8, accept_disk: bool| {
+        let (server, device) = (start(Engine::Epoll), copy(&*device_then));
+        let vault = open(&server, Arc::clone(&device) as _);
+        let before = copy(&**disk);
+        let added = add_under_supply(&server, Arc::clone(disk) as _, &vault, words, accept_disk);
+        match &added {
+            Ok(()) => check(&server, "v", &written),
+            Err(_) => {
+                let whole = |of: &MemoryBackend| read_backend(of, 0, of.description().size_bytes);
+                assert!(whole(disk) == whole(&before), "nothing is written to it");
+                assert_eq!(vault.status().held.len(), 1, "and nothing is lost");
+            }
+        }
+        server.stop();
+        added.map_err(|error| error.to_string())
+    };
+    load(&copy(&*disk_then), 1, false).unwrap();
+    // Under another name it is known by its content.
+    load(&copy(&*disk_then), 2, false).unwrap();
+    let backup = memory(16 * MIB);
+    let other_size = memory(32 * MIB);
+    for (wrong, part) in [(&backup, "samples differ"), (&other_size, "another size")] {
+        let refused = load(wrong, 1, false).unwrap_err();
+        for part in [part, "volume 'v'", "--accept-changed-disk v", "rescue apply"] {
+            assert!(refused.contains(part), "{refused}");
+        }
+    }
+    load(&backup, 1, true).unwrap();
+}
+
 #[test]
 fn what_is_no_vault_is_refused_and_left_alone() {
     let server = start(Engine::Epoll);

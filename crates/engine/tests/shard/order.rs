@@ -1,0 +1,224 @@
+//! Destaging in order: whatever the disk has, it has had at some moment.
+
+use crate::rig::{LINE, Rig, VOLUME, after};
+use forebay_engine::{Attempt, EraseOutcome, Outcome, WriteOutcome};
+use forebay_types::{IoError, Mode};
+use proptest::prelude::*;
+
+fn ordered(slots: usize, lines: u64) -> Rig {
+    let mut rig = Rig::new(slots, lines, Mode::WriteBack);
+    rig.shard.set_ordered(VOLUME);
+    rig.epoch = 1;
+    rig
+}
+
+const IN_ORDER: Attempt = Attempt { count: 0, error: None, in_order: true };
+
+#[test]
+fn an_epoch_goes_to_the_disk_as_it_was_when_it_ended() {
+    let mut rig = ordered(32, 8);
+    assert_eq!(rig.write(1, 0, LINE, 10), WriteOutcome::Done);
+    assert_eq!(rig.write(2, LINE, LINE, 11), WriteOutcome::Done);
+    rig.epoch = 2;
+    assert_eq!(rig.write(3, 0, LINE, 20), WriteOutcome::Done);
+    assert_eq!(rig.shard.oldest_epoch(VOLUME, 2), Some(1));
+    assert_eq!(rig.destage_epoch(100, 1), None);
+    assert_eq!(rig.ios.len(), 1, "neighbours go together");
+    // Written while it is being destaged, and again.
+    rig.epoch = 3;
+    assert_eq!(rig.write(4, LINE, 512, 30), WriteOutcome::Done);
+    rig.end_all();
+    assert_eq!(rig.learnt(100), Some(Outcome::Done(Ok(()))));
+    assert_eq!((rig.disk[0], rig.disk[8]), (10, 11));
+    assert_eq!(rig.read_now(0, LINE), [20; 8]);
+    assert_eq!(rig.read_now(LINE, LINE), [30, 11, 11, 11, 11, 11, 11, 11]);
+    assert_eq!(rig.shard.oldest_epoch(VOLUME, 3), Some(2));
+    assert_eq!(rig.destage_epoch(101, 2), None);
+    rig.end_all();
+    assert_eq!((rig.disk[0], rig.disk[8]), (20, 11));
+    assert_eq!(rig.destage_epoch(102, 3), None);
+    rig.end_all();
+    assert_eq!((rig.disk[0], rig.disk[8], rig.disk[9]), (20, 30, 11));
+    assert_eq!(rig.shard.usage().dirty_lines, 0);
+    assert_eq!(rig.shard.oldest_epoch(VOLUME, 4), None);
+    assert_eq!(rig.destage_epoch(103, 4), Some(Ok(())));
+}
+
+#[test]
+fn a_failed_destage_keeps_the_older_version_for_the_next_try() {
+    let mut rig = ordered(32, 8);
+    assert_eq!(rig.write(1, 0, LINE, 10), WriteOutcome::Done);
+    rig.epoch = 2;
+    assert_eq!(rig.destage_epoch(100, 1), None);
+    assert_eq!(rig.write(2, 0, LINE, 20), WriteOutcome::Done);
+    rig.end(0, Err(IoError::Io));
+    assert_eq!(rig.learnt(100), Some(Outcome::Done(Err(IoError::Io))));
+    assert_eq!(rig.destage_epoch(101, 1), None);
+    rig.end_all();
+    assert_eq!(rig.disk[0], 10);
+    assert_eq!(rig.read_now(0, LINE), [20; 8]);
+    assert_eq!(rig.shard.usage().dirty_lines, 1);
+}
+
+#[test]
+fn what_goes_past_the_pool_waits_for_its_turn() {
+    let mut rig = ordered(32, 8);
+    assert_eq!(rig.write(1, 0, LINE, 10), WriteOutcome::Done);
+    rig.epoch = 2;
+    // Without a protection, FUA goes to the disk.
+    let past =
+        |rig: &mut Rig, id, offset, attempt| rig.write_again(id, offset, LINE, 20, true, attempt);
+    let held = |dirty| WriteOutcome::Held { dirty };
+    assert_eq!(past(&mut rig, 2, LINE, Attempt::default()), held(false));
+    assert_eq!(past(&mut rig, 2, 0, IN_ORDER), held(true));
+    let zero = rig.zero_again(3, LINE, LINE, Attempt::default());
+    assert_eq!(zero, EraseOutcome::Held { dirty: false });
+    assert_eq!(rig.zero_again(3, 0, LINE, IN_ORDER), EraseOutcome::Held { dirty: true });
+    assert_eq!(rig.destage_epoch(100, 1), None);
+    rig.end_all();
+    let in_order = Attempt { in_order: true, ..after(None) };
+    assert_eq!(past(&mut rig, 2, 0, in_order), WriteOutcome::Started);
+    rig.end_all();
+    assert_eq!(rig.zero_again(3, LINE, LINE, in_order), EraseOutcome::Started);
+    rig.end_all();
+    assert_eq!((rig.disk[0], rig.disk[8]), (20, 0));
+}
+
+#[derive(Clone, Debug)]
+enum Step {
+    Write { line: u64, sector: u64, sectors: u64 },
+    Past { line: u64 },
+    Zero { line: u64 },
+    Read { line: u64 },
+    Cut,
+    Destage,
+    End { at: usize, fails: bool },
+}
+
+fn step() -> impl Strategy<Value = Step> {
+    prop_oneof![
+        6 => (0..6u64, 0..8u64, 1..12u64)
+            .prop_map(|(line, sector, sectors)| Step::Write { line, sector, sectors }),
+        1 => (0..8u64).prop_map(|line| Step::Past { line }),
+        1 => (0..8u64).prop_map(|line| Step::Zero { line }),
+        2 => (0..8u64).prop_map(|line| Step::Read { line }),
+        2 => Just(Step::Cut),
+        2 => Just(Step::Destage),
+        6 => (0..4usize, prop::bool::weighted(0.1))
+            .prop_map(|(at, fails)| Step::End { at, fails }),
+    ]
+}
+
+/// Writes in the order in which they were made: epoch, sector, value.
+#[derive(Default)]
+struct History(Vec<(u64, usize, u64)>);
+
+impl History {
+    fn of(&self, sector: usize) -> impl Iterator<Item = &(u64, usize, u64)> {
+        self.0.iter().filter(move |write| write.1 == sector)
+    }
+
+    /// The disk has everything of the epochs before the newest of which it has anything.
+    fn check(&self, disk: &[u64]) {
+        let found = |sector: usize| {
+            // Zeroes are written again and again; who finds some may take them for the last ones.
+            let values: Vec<u64> = self.of(sector).map(|write| write.2).collect();
+            values.iter().rposition(|&value| value == disk[sector]).map_or(0, |at| at + 1)
+        };
+        let sectors = 0..disk.len();
+        let epochs = sectors.clone().map(|s| match found(s) {
+            0 => 0,
+            at => self.of(s).nth(at - 1).map_or(0, |write| write.0),
+        });
+        let newest = epochs.max().unwrap_or(0);
+        for sector in sectors {
+            let missed = self.of(sector).skip(found(sector)).find(|write| write.0 < newest);
+            assert!(missed.is_none(), "{missed:?} is not there, and something of {newest} is");
+        }
+    }
+}
+
+proptest! {
+    #![proptest_config(ProptestConfig::with_cases(400))]
+
+    /// A driver that does what the dispatcher does, one request at a time.
+    #[test]
+    fn the_disk_is_never_newer_in_one_place_than_in_another(
+        steps in prop::collection::vec(step(), 1..120),
+    ) {
+        let mut rig = ordered(24, 8);
+        let mut history = History::default();
+        let mut running: Option<u64> = None;
+        for (at, step) in steps.into_iter().enumerate() {
+            let (id, value) = (at as u64 + 1, at as u64 + 10);
+            let oldest = rig.shard.oldest_epoch(VOLUME, rig.epoch);
+            let drained = oldest.is_none_or(|oldest| oldest >= rig.epoch) && running.is_none();
+            let attempt = if drained { IN_ORDER } else { Attempt::default() };
+            match step {
+                Step::Write { line, sector, sectors } => {
+                    let (offset, len) = (line * LINE + sector * 512, sectors * 512);
+                    if rig.write(id, offset, len, value) == WriteOutcome::Done {
+                        let first = (offset / 512) as usize;
+                        for sector in first..first + sectors as usize {
+                            history.0.push((rig.epoch, sector, value));
+                        }
+                    }
+                }
+                Step::Past { line } => {
+                    let outcome = rig.write_again(id, line * LINE, LINE, value, true, attempt);
+                    if outcome == WriteOutcome::Started {
+                        rig.end(rig.ios.len() - 1, Ok(()));
+                        let first = line as usize * 8;
+                        history.0.extend((first..first + 8).map(|s| (rig.epoch, s, value)));
+                    }
+                }
+                Step::Zero { line } => {
+                    if rig.zero_again(id, line * LINE, LINE, attempt) == EraseOutcome::Started {
+                        rig.end(rig.ios.len() - 1, Ok(()));
+                        let first = line as usize * 8;
+                        history.0.extend((first..first + 8).map(|s| (rig.epoch, s, 0)));
+                    }
+                }
+                Step::Read { line } => {
+                    let (outcome, segments) = rig.read(id, line * LINE, LINE);
+                    if outcome == forebay_engine::ReadOutcome::Ready {
+                        for (at, value) in rig.bytes(&segments).into_iter().enumerate() {
+                            let sector = line as usize * 8 + at;
+                            let expected = history.of(sector).last().map(|write| write.2);
+                            prop_assert_eq!(value, expected.unwrap_or(Rig::on_disk(sector as u64)));
+                        }
+                        rig.release(&segments);
+                    }
+                }
+                Step::Cut => rig.epoch += 1,
+                Step::Destage => {
+                    if running.is_none() && let Some(oldest) = oldest {
+                        rig.epoch += u64::from(oldest == rig.epoch);
+                        running = rig.destage_epoch(id, oldest).is_none().then_some(id);
+                    }
+                }
+                Step::End { at, fails } => {
+                    if at < rig.ios.len() {
+                        rig.end(at, if fails { Err(IoError::Io) } else { Ok(()) });
+                    }
+                }
+            }
+            if let Some(id) = running && rig.learnt(id).is_some() {
+                running = None;
+            }
+            history.check(&rig.disk);
+        }
+        rig.end_all();
+        while let Some(oldest) = rig.shard.oldest_epoch(VOLUME, rig.epoch + 1) {
+            rig.epoch += 1;
+            rig.destage_epoch(9_999, oldest);
+            rig.end_all();
+            history.check(&rig.disk);
+        }
+        prop_assert_eq!(rig.shard.usage().dirty_lines, 0);
+        for sector in 0..rig.disk.len() {
+            let expected = history.of(sector).last().map(|write| write.2);
+            prop_assert_eq!(rig.disk[sector], expected.unwrap_or(Rig::on_disk(sector as u64)));
+        }
+    }
+}

@@ -1,0 +1,296 @@
+//! The log that is looked into: a journal on one device or two, or a vault.
+//!
+//! Looking changes nothing. Before a volume is released on a journal that is mirrored, what a start
+//! does is done: the devices that count are brought to the same, and who has everything is put on
+//! record. A device that was left behind, or is blank, is left as it is.
+
+use super::access;
+use crate::serve::Members;
+use anyhow::{Context, bail, ensure};
+use forebay_backend::{AlignedBuffer, Backend, Blocking};
+use forebay_format::journal::{
+    LogKind, Members as MemberList, Released, SUPERBLOCK_BYTES, Superblock, SuperblockInvalid,
+};
+use forebay_journal::{
+    Found, Half, ReadAt, RecoverError, Recovered, Step, recover_any, recover_mirrored,
+};
+use forebay_runtime::MemberRecord;
+use forebay_types::IoError;
+use std::path::{Path, PathBuf};
+use std::sync::Arc;
+
+/// Bytes that are copied between devices at once.
+const COPY_BYTES: u64 = 1 << 20;
+
+/// The devices of a log, and what was found on them.
+pub(super) struct OpenLog {
+    devices: [Option<Arc<dyn Backend>>; 2],
+    walked: Walked,
+    /// It is one of two devices, and nothing says that the other one is not newer.
+    pub(super) may_be_stale: bool,
+    /// It is one of two devices.
+    pub(super) is_alone: bool,
+    state_dir: Option<PathBuf>,
+}
+
+enum Walked {
+    One(Box<Found>),
+    Two(Box<Recovered>),
+}
+
+struct Device<'a>(Blocking<'a>);
+
+impl ReadAt for Device<'_> {
+    fn read_at(&mut self, position: u64, buffer: &mut [u8]) -> Result<(), IoError> {
+        let mut aligned = AlignedBuffer::new(buffer.len());
+        self.0.read(position, &mut aligned)?;
+        buffer.copy_from_slice(&aligned);
+        Ok(())
+    }
+}
+
+impl OpenLog {
+    /// Walks the log on a device, and on its mirror if that is given.
+    pub(super) fn of(
+        device: Arc<dyn Backend>,
+        mirror: Option<Arc<dyn Backend>>,
+        state_dir: Option<&Path>,
+    ) -> anyhow::Result<Self> {
+        let is_pair = mirror.is_some();
+        if !is_pair {
+            let found = walk_one(&*device)?;
+            let members = found.superblock.members;
+            if found.superblock.kind != LogKind::Journal || members.own == 0 {
+                return Ok(Self {
+                    devices: [Some(device), None],
+                    walked: Walked::One(Box::new(found)),
+                    may_be_stale: false,
+                    is_alone: false,
+                    state_dir: state_dir.map(Path::to_owned),
+                });
+            }
+        }
+        let devices = [Some(device), mirror];
+        let (recovered, may_be_stale) = walk_both(&devices, state_dir)?;
+        let walked = Walked::Two(Box::new(recovered));
+        let state_dir = state_dir.map(Path::to_owned);
+        Ok(Self { devices, walked, may_be_stale, is_alone: !is_pair, state_dir })
+    }
+
+    /// How it was named by the operator.
+    pub(super) fn name(&self) -> String {
+        names(&self.devices).join(" and ")
+    }
+
+    pub(super) const fn found(&self) -> &Found {
+        match &self.walked {
+            Walked::One(found) => found,
+            Walked::Two(recovered) => &recovered.found,
+        }
+    }
+
+    /// Whether each device counts.
+    fn counts(&self) -> [bool; 2] {
+        match &self.walked {
+            Walked::One(_) => [true, false],
+            Walked::Two(recovered) => recovered.counts(),
+        }
+    }
+
+    /// The devices that hold what was found.
+    fn members(&self) -> impl Iterator<Item = (usize, &dyn Backend)> {
+        let counts = self.counts();
+        let devices = self.devices.iter().enumerate();
+        devices.filter(move |(at, _)| counts[*at]).filter_map(|(at, d)| Some((at, d.as_deref()?)))
+    }
+
+    /// What is wrong with each copy of the superblock, if anything, on each device.
+    pub(super) fn copies(&self) -> Vec<(String, usize, Option<String>)> {
+        let mut copies = Vec::new();
+        for device in self.devices.iter().flatten() {
+            for copy in 0..2 {
+                let position = (copy * SUPERBLOCK_BYTES) as u64;
+                let read = access::read(&**device, position, SUPERBLOCK_BYTES as u64);
+                let wrong = match read.map(|bytes| Superblock::decode(&bytes)) {
+                    Err(error) => Some(format!("can't be read: {error}")),
+                    Ok(Err(error)) => Some(error.to_string()),
+                    Ok(Ok(_)) => None,
+                };
+                copies.push((device.description().name.clone(), copy, wrong));
+            }
+        }
+        copies
+    }
+
+    /// Bytes of the log that pass a check, from whichever device has them so.
+    pub(super) fn read(
+        &self,
+        position: u64,
+        len: u64,
+        is_sound: impl Fn(&[u8]) -> bool,
+    ) -> anyhow::Result<Vec<u8>> {
+        let mut failed = None;
+        for (_, device) in self.members() {
+            let name = &device.description().name;
+            failed = Some(match access::read(device, position, len) {
+                Ok(bytes) if is_sound(&bytes) => return Ok(bytes),
+                Ok(_) => {
+                    anyhow::anyhow!("{name} read differently a second time at byte {position}")
+                }
+                Err(error) => anyhow::anyhow!("{name} can't be read at byte {position}: {error}"),
+            });
+        }
+        Err(failed.expect("a device counts"))
+    }
+
+    /// Whether a volume can be released at all, before anything is written anywhere.
+    pub(super) fn check_release(&self) -> anyhow::Result<()> {
+        let Walked::Two(recovered) = &self.walked else { return Ok(()) };
+        let records = recovered.steps().iter().any(|step| matches!(step, Step::Record(_)));
+        ensure!(
+            !records || self.state_dir.as_ref().is_some_and(|path| path.is_dir()),
+            "{} is one device of a journal that had two, and who has everything is on record in \
+             the state directory of its daemon, which is not there; name it with --state",
+            self.name()
+        );
+        Ok(())
+    }
+
+    /// Marks a volume's records as void. The superblock that says so is written in place of the
+    /// older of the two copies first, so that the newer one is there until this one is; then in
+    /// place of the other, as either may be lost later.
+    pub(super) fn release(&self, number: u16, how: Released) -> anyhow::Result<()> {
+        self.take_steps()?;
+        let mut superblock = self.found().superblock.clone();
+        let volume = superblock.volumes.iter_mut().find(|volume| volume.number == number);
+        volume.expect("it was found in this superblock").guard.released = how;
+        for _ in 0..2 {
+            superblock.sequence += 1;
+            for (at, device) in self.members() {
+                let members = superblock.members;
+                let own = if members.own == 0 { 0 } else { members.current[at] };
+                let theirs =
+                    Superblock { members: MemberList { own, ..members }, ..superblock.clone() };
+                write(device, &theirs)?;
+            }
+        }
+        Ok(())
+    }
+
+    /// Does what a start does before the log is used.
+    fn take_steps(&self) -> anyhow::Result<()> {
+        let Walked::Two(recovered) = &self.walked else { return Ok(()) };
+        let journal = recovered.found.superblock.journal;
+        let device = |at: usize| self.devices[at].as_deref().expect("it is there");
+        for step in recovered.steps() {
+            match step {
+                Step::Record(members) => {
+                    let Some(state_dir) = self.state_dir.clone() else { continue };
+                    let recorded = Members { state_dir }.record(journal, &members);
+                    recorded.context("the state directory can't be written")?;
+                }
+                Step::Write { to, position, bytes } => {
+                    let name = &device(to).description().name;
+                    let written = access::write(device(to), position, &bytes);
+                    written
+                        .and_then(|()| Blocking::new(device(to)).flush())
+                        .context(name.clone())?;
+                }
+                Step::Copy(copy) => {
+                    for at in (0..copy.len).step_by(COPY_BYTES as usize) {
+                        let (position, len) = (copy.position + at, COPY_BYTES.min(copy.len - at));
+                        let bytes = access::read(device(copy.from), position, len)?;
+                        access::write(device(copy.to), position, &bytes)?;
+                    }
+                    Blocking::new(device(copy.to)).flush()?;
+                }
+            }
+        }
+        Ok(())
+    }
+}
+
+fn names(devices: &[Option<Arc<dyn Backend>>; 2]) -> Vec<String> {
+    devices.iter().flatten().map(|device| device.description().name.clone()).collect()
+}
+
+fn walk_one(device: &dyn Backend) -> anyhow::Result<Found> {
+    let description = device.description();
+    recover_any(&mut Device(Blocking::new(device)), description.size_bytes)
+        .map_err(|error| unusable(&description.name, &error))
+}
+
+/// Walks a mirrored journal on the devices that are there. Says also whether one that is alone may
+/// be older than the one that is missing.
+fn walk_both(
+    devices: &[Option<Arc<dyn Backend>>; 2],
+    state_dir: Option<&Path>,
+) -> anyhow::Result<(Recovered, bool)> {
+    let members = state_dir.map(|path| Members { state_dir: path.to_owned() });
+    let is_on_record = |journal, member| {
+        members.as_ref().is_some_and(|known| known.members(journal).contains(&member))
+    };
+    let mut open = devices.each_ref().map(|device| {
+        let device = device.as_deref()?;
+        Some((Device(Blocking::new(device)), device.description().size_bytes))
+    });
+    let drawn = draw()?;
+    let mut recover = |accept_loss| {
+        let halves = open.each_mut().map(|device| {
+            let (device, size_bytes) = device.as_mut()?;
+            Some(Half { device, size_bytes: *size_bytes })
+        });
+        recover_mirrored(halves, drawn, &is_on_record, accept_loss)
+    };
+    let (recovered, may_be_stale) = match recover(false) {
+        Err(RecoverError::MayBeStale { .. }) => (recover(true), true),
+        other => (other, false),
+    };
+    let names = names(devices);
+    let recovered = recovered.map_err(|error| match error {
+        RecoverError::On { device, error } => unusable(&names[device], &error),
+        error => unusable(&names.join(" and "), &error),
+    })?;
+    let Some(mut recovered) = recovered else {
+        bail!("{} hold no journal; are they the right devices?", names.join(" and "));
+    };
+    if let Some(device) = recovered.joins() {
+        // What a start would write anew is none of a rescue's business.
+        let _ = recovered.without(device);
+    }
+    Ok((recovered, may_be_stale))
+}
+
+/// Two numbers that nobody has had.
+fn draw() -> anyhow::Result<[u64; 2]> {
+    let mut bytes = [0; 16];
+    rustix::rand::getrandom(&mut bytes, rustix::rand::GetRandomFlags::empty())
+        .context("the system gives no random numbers")?;
+    let drawn = u128::from_le_bytes(bytes);
+    // Zero is nobody's number, and the two are never the same.
+    Ok([drawn as u64 | 1, (drawn >> 64) as u64 & !1 | 2])
+}
+
+fn unusable(name: &str, error: &RecoverError) -> anyhow::Error {
+    match error {
+        RecoverError::Superblock(SuperblockInvalid::Foreign) => {
+            anyhow::anyhow!("{name} holds no journal and no vault; is it the right device?")
+        }
+        error => anyhow::anyhow!("{name} {error}; is it the right device?"),
+    }
+}
+
+fn write(device: &dyn Backend, superblock: &Superblock) -> anyhow::Result<()> {
+    let name = &device.description().name;
+    let position = superblock.position();
+    let failed = || format!("{name}: the volume's records can't be marked as done");
+    let bytes = AlignedBuffer::from(&superblock.encode()[..]);
+    Blocking::new(device).write(position, &bytes, true).with_context(failed)?;
+    Blocking::new(device).flush().with_context(failed)?;
+    let mut back = AlignedBuffer::new(SUPERBLOCK_BYTES);
+    Blocking::new(device).read(position, &mut back).with_context(failed)?;
+    if Superblock::decode(&back).as_ref() != Ok(superblock) {
+        bail!("{name}: what was written reads differently; the device can't be trusted");
+    }
+    Ok(())
+}

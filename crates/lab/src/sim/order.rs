@@ -1,0 +1,149 @@
+//! What a disk may hold alone, without pool and journal, where it is written in order.
+//!
+//! The rule is that of a disk with a cache that loses its power: whatever is there was written at
+//! some moment, and so was everything that had been flushed by then. The history knows requests by
+//! when they came and when they were answered, and nothing of epochs.
+
+use super::dice::{Dice, Ppm};
+use super::oracle::{ZERO, show};
+use std::collections::{BTreeMap, BTreeSet};
+
+/// A moment that has not come, or an answer that was no good.
+const NEVER: u32 = u32::MAX;
+/// Entries kept at most: a run that writes more is looked at no further.
+const ENTRIES_MAX: usize = 400_000;
+
+/// A change of one sector.
+#[derive(Clone, Copy, Debug)]
+struct Change {
+    /// `None` for a trim: any content.
+    stamp: Option<u64>,
+    submitted: u32,
+    ended: u32,
+    fua: bool,
+}
+
+/// Everything asked of one volume since its process began.
+#[derive(Debug, Default)]
+pub(crate) struct History {
+    sectors: BTreeMap<u64, Vec<Change>>,
+    /// Flushes that were answered well: when they came and when they were answered.
+    flushes: Vec<(u32, u32)>,
+    /// Sectors of which something was damaged in memory: no order holds for them.
+    damaged: BTreeSet<u64>,
+    entries: usize,
+}
+
+impl History {
+    pub(crate) fn submit(&mut self, sector: u64, stamp: Option<u64>, fua: bool, now: u32) {
+        self.entries += 1;
+        if self.entries <= ENTRIES_MAX {
+            let change = Change { stamp, submitted: now, ended: NEVER, fua };
+            self.sectors.entry(sector).or_default().push(change);
+        }
+    }
+
+    /// A change was answered well.
+    pub(crate) fn end(&mut self, sector: u64, submitted: u32, now: u32) {
+        let changes = self.sectors.get_mut(&sector).into_iter().flatten();
+        changes.filter(|change| change.submitted == submitted).for_each(|c| c.ended = now);
+    }
+
+    pub(crate) fn flush(&mut self, submitted: u32, now: u32) {
+        self.flushes.push((submitted, now));
+    }
+
+    pub(crate) fn damage(&mut self, sector: u64) {
+        self.damaged.insert(sector);
+    }
+
+    /// What is missing on a disk that holds this, with the reason.
+    pub(crate) fn missing(&self, disk: &[u64]) -> Option<(u64, String)> {
+        if self.entries > ENTRIES_MAX {
+            return None;
+        }
+        // Zeroes may have been written more than once, or before all this: they prove nothing.
+        let is = |change: &Change, found: u64| match change.stamp {
+            Some(stamp) => stamp == found,
+            None => found == ZERO,
+        };
+        let newest = self.sectors.iter().filter_map(|(&sector, changes)| {
+            let found = disk[sector as usize];
+            let change = changes.iter().find(|change| found != ZERO && is(change, found))?;
+            Some((change.submitted, sector))
+        });
+        let (newest, witness) = newest.max()?;
+        let before = self.flushes.iter().filter(|(_, ended)| *ended < newest);
+        let barrier = before.map(|(submitted, _)| *submitted).max().unwrap_or(0);
+        let sound = self.sectors.iter().filter(|(sector, _)| !self.damaged.contains(sector));
+        for (&sector, changes) in sound {
+            let found = disk[sector as usize];
+            let there = changes.iter().filter(|change| is(change, found));
+            let ended = there.map(|change| change.ended).max().unwrap_or(0);
+            // Once a sector was trimmed, anything may be there.
+            let trimmed = |at: u32| changes.iter().any(|c| c.stamp.is_none() && c.ended >= at);
+            let missing = changes.iter().find(|change| {
+                let due = change.ended < barrier || change.fua && change.ended < newest;
+                due && change.submitted > ended && !trimmed(change.submitted)
+            });
+            if let Some(change) = missing {
+                let message = format!(
+                    "the disk alone has {} in sector {sector}, and not what came at {} and was \
+                     answered at {} and flushed at {barrier}, but in sector {witness} what came \
+                     at {newest}",
+                    show(found),
+                    change.submitted,
+                    change.ended
+                );
+                return Some((sector, message));
+            }
+        }
+        None
+    }
+}
+
+/// What a disk would hold if the power went now: any of what is in its cache, or none.
+pub(crate) fn image(stable: &[u64], content: &[u64], survive: Ppm, dice: &mut Dice) -> Vec<u64> {
+    let pick = |(&stable, &content): (&u64, &u64)| {
+        if stable != content && dice.chance(survive) { content } else { stable }
+    };
+    stable.iter().zip(content).map(pick).collect()
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn what_was_flushed_before_something_that_is_there_is_there() {
+        let mut history = History::default();
+        history.submit(0, Some(10), false, 1);
+        history.end(0, 1, 2);
+        history.submit(1, Some(11), false, 3);
+        history.end(1, 3, 4);
+        history.flush(5, 6);
+        history.submit(2, Some(12), false, 7);
+        for (disk, is_right) in [
+            ([0, 0, 0], true),
+            ([10, 0, 0], true),
+            ([0, 11, 0], true),
+            ([10, 11, 12], true),
+            ([10, 0, 12], false),
+            ([0, 0, 12], false),
+        ] {
+            assert_eq!(history.missing(&disk).is_none(), is_right, "{disk:?}");
+        }
+    }
+
+    #[test]
+    fn a_write_with_fua_is_there_before_what_came_after_it_and_speaks_for_nothing_else() {
+        let mut history = History::default();
+        history.submit(0, Some(10), false, 1);
+        history.end(0, 1, 2);
+        history.submit(1, Some(11), true, 3);
+        history.end(1, 3, 4);
+        history.submit(2, Some(12), false, 5);
+        assert_eq!(history.missing(&[0, 11, 12]), None);
+        assert_eq!(history.missing(&[10, 0, 12]).map(|(sector, _)| sector), Some(1));
+    }
+}
