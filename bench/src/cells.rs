@@ -76,6 +76,7 @@ impl Cell {
             Op::Read => "read",
             Op::Write => "write",
             Op::Randrw => "randrw",
+            Op::Durable => "durable write",
         };
         let client = match self.client {
             Client::Batch => "",
@@ -113,7 +114,7 @@ impl Cell {
     fn run_fio(&self, server: &Server, seconds: f64, size_bytes: u64) -> Result<Sample> {
         let rw = match self.op {
             Op::Read => "randread",
-            Op::Write => "randwrite",
+            Op::Write | Op::Durable => "randwrite",
             Op::Randrw => "randrw",
         };
         let options = [
@@ -125,9 +126,11 @@ impl Cell {
             format!("--runtime={}ms", (seconds * 1000.0).ceil()),
             "--time_based".to_owned(),
             "--norandommap".to_owned(),
+            format!("--fsync={}", u8::from(self.op == Op::Durable)),
         ];
         let report = fio::run(&server.socket, EXPORT, &options)?;
-        let side = if self.op == Op::Write { report.write } else { report.read };
+        let writes = matches!(self.op, Op::Write | Op::Durable);
+        let side = if writes { report.write } else { report.read };
         Ok(Sample {
             iops: report.read.iops + report.write.iops,
             latency_us_p50: side.latency_us_p50,

@@ -46,6 +46,8 @@ struct Slot {
     sent: Instant,
     offset: u64,
     read: bool,
+    /// Its write is answered, and a flush is on the way.
+    flushing: bool,
     busy: bool,
 }
 
@@ -78,7 +80,8 @@ impl<'a> Connection<'a> {
         let depth = plan.load.depth;
         let reply_bytes = REPLY_BYTES + plan.load.block_bytes as usize;
         let input_bytes = (reply_bytes * depth as usize).min(4 << 20).max(2 * reply_bytes);
-        let slot = Slot { sent: Instant::now(), offset: 0, read: false, busy: false };
+        let (sent, offset) = (Instant::now(), 0);
+        let slot = Slot { sent, offset, read: false, flushing: false, busy: false };
         let mut filler = vec![0; plan.load.block_bytes as usize];
         content::fill(&mut filler, 0, plan.load.seed);
         Ok(Self {
@@ -130,7 +133,7 @@ impl<'a> Connection<'a> {
             let Some(slot) = self.idle.pop() else { return };
             let read = match self.plan.load.op {
                 Op::Read => true,
-                Op::Write => false,
+                Op::Write | Op::Durable => false,
                 Op::Randrw => self.plan.random.below(100) < MIXED_READ_PERCENT,
             };
             let block = match self.plan.load.pattern {
@@ -145,7 +148,8 @@ impl<'a> Connection<'a> {
             if !read {
                 self.append_payload(offset);
             }
-            self.slots[slot as usize] = Slot { sent: now, offset, read, busy: true };
+            self.slots[slot as usize] =
+                Slot { sent: now, offset, read, flushing: false, busy: true };
             self.issued += 1;
         }
     }
@@ -225,12 +229,18 @@ impl<'a> Connection<'a> {
             {
                 bail!("the read at {} gave back wrong data from byte {at}", slot.offset);
             }
+            self.input_taken += REPLY_BYTES + payload;
+            if self.plan.load.op == Op::Durable && !slot.flushing {
+                let (command, cookie) = (Command::Flush, u64::from(index as u32));
+                self.output.extend(Request { command, cookie, offset: 0, len: 0 }.encode());
+                self.slots[index].flushing = true;
+                continue;
+            }
             let latency = now.duration_since(slot.sent).as_nanos() as u64;
             self.tally.latency_ns.saturating_record(latency);
             self.tally.requests += 1;
             self.slots[index].busy = false;
             self.idle.push(index as u32);
-            self.input_taken += REPLY_BYTES + payload;
         }
         self.make_room();
         Ok(())
@@ -325,6 +335,16 @@ mod tests {
             load.connections = 2;
             load.count = Some(200);
             assert_eq!(load.run().unwrap().requests, 200);
+        });
+    }
+
+    #[test]
+    fn a_durable_write_is_one_request_with_its_flush() {
+        with_bare_server(|mut load| {
+            load.op = Op::Durable;
+            load.depth = 7;
+            load.count = Some(100);
+            assert_eq!(load.run().unwrap().requests, 100);
         });
     }
 

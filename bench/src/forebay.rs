@@ -88,6 +88,20 @@ impl Forebay {
     /// # Errors
     /// When the status can't be had, or there is no such volume.
     pub fn counters(&self, volume: &str) -> Result<Counters> {
+        Counters::parse(&self.status()?, volume)
+    }
+
+    /// The counters of the only journal as they are now.
+    ///
+    /// # Errors
+    /// When the status can't be had, or there is no journal.
+    pub fn journal(&self) -> Result<Counters> {
+        let status: Value = serde_json::from_str(&self.status()?)?;
+        let journals = status["journals"].as_array().context("the status has no journals")?;
+        Ok(Counters(journals.first().context("there is no journal")?.clone()))
+    }
+
+    fn status(&self) -> Result<String> {
         let output = Command::new(&self.program)
             .args(["status", "--json", "--state"])
             .arg(&self.state)
@@ -99,7 +113,7 @@ impl Forebay {
             output.status,
             String::from_utf8_lossy(&output.stderr)
         );
-        Counters::parse(&String::from_utf8_lossy(&output.stdout), volume)
+        Ok(String::from_utf8_lossy(&output.stdout).into_owned())
     }
 }
 

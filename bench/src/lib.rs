@@ -11,6 +11,7 @@ pub mod area;
 pub mod bare;
 pub mod cells;
 pub mod client;
+pub mod commit;
 pub mod content;
 pub mod cpu;
 pub mod fio;

@@ -24,6 +24,8 @@ pub enum Op {
     Write,
     /// Seven reads to three writes.
     Randrw,
+    /// Write, and flush as soon as that is answered: done when the flush is.
+    Durable,
 }
 
 /// Order of the offsets.

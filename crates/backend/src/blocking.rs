@@ -69,7 +69,9 @@ impl<'a> Blocking<'a> {
             let buffer = unsafe { Buffer::new(bytes.as_ptr().cast_mut(), bytes.len()) };
             let done = Completion::new(wait.clone(), tag as u64);
             let (kind, len) = (IoKind::Write { fua }, bytes.len() as u64);
-            backend.submit(Io { kind, offset, len, buffers: vec![buffer], done });
+            let io = Io { kind, offset, len, buffers: vec![buffer], done };
+            // The last one may be done right here; the others are under way by then.
+            if tag + 1 == writes.len() { backend.submit_here(io) } else { backend.submit(io) }
         }
         wait.all()
     }
@@ -116,7 +118,7 @@ impl<'a> Blocking<'a> {
         let wait = Wait::new(1);
         let len = len + buffers.iter().map(|buffer| buffer.len() as u64).sum::<u64>();
         let done = Completion::new(wait.clone(), 0);
-        self.backend.submit(Io { kind, offset, len, buffers, done });
+        self.backend.submit_here(Io { kind, offset, len, buffers, done });
         wait.all()[0]
     }
 }
@@ -130,12 +132,15 @@ pub struct Wait {
 struct Answers {
     results: Vec<Option<IoResult>>,
     missing: usize,
+    /// Somebody waits already: where the answer comes first, nobody has to be woken.
+    is_awaited: bool,
 }
 
 impl Wait {
     /// Waits for the tags below `count`.
     pub fn new(count: usize) -> Arc<Self> {
-        let answers = Mutex::new(Answers { results: vec![None; count], missing: count });
+        let (results, missing) = (vec![None; count], count);
+        let answers = Mutex::new(Answers { results, missing, is_awaited: false });
         Arc::new(Self { answers, answered: Condvar::new() })
     }
 
@@ -143,6 +148,7 @@ impl Wait {
     pub fn all(&self) -> Vec<IoResult> {
         let mut answers = crate::sync::lock(&self.answers);
         while answers.missing > 0 {
+            answers.is_awaited = true;
             answers = self.answered.wait(answers).unwrap_or_else(PoisonError::into_inner);
         }
         answers.results.iter().flatten().copied().collect()
@@ -160,7 +166,7 @@ impl CompletionSink for Wait {
         let old = answers.results[tag as usize].replace(result);
         assert!(old.is_none(), "I/O {tag} is answered twice");
         answers.missing -= 1;
-        if answers.missing == 0 {
+        if answers.missing == 0 && answers.is_awaited {
             self.answered.notify_all();
         }
     }

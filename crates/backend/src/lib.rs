@@ -73,6 +73,13 @@ pub trait Backend: Send + Sync {
     /// Starts an I/O. Its range is inside the size and aligned; the checks are made above.
     fn submit(&self, io: Io);
 
+    /// The same from a thread that has nothing to do until the answer, and may block: where the
+    /// store only knows calls that do, they are made right here, and the answer comes before the
+    /// return.
+    fn submit_here(&self, io: Io) {
+        self.submit(io);
+    }
+
     /// The open file, where reads, writes and flushes of that file are all there is to it. A
     /// driver with a ring of its own then submits them there instead of calling
     /// [`Backend::submit`].

@@ -272,6 +272,8 @@ impl Runtime {
         if self.unserved().is_empty() {
             self.shared.pool.close();
         }
+        // A volume knows its vault, which knows what all share, which is where volumes are kept.
+        self.shared.volumes.write().unwrap_or_else(PoisonError::into_inner).clear();
         Ok(())
     }
 

@@ -294,7 +294,7 @@ impl Journal {
         let mut state = self.lock();
         let may = state.log.touch(number, part.range, part.id);
         if !may {
-            self.ring(&state);
+            self.ring(state);
         }
         may
     }
@@ -334,8 +334,8 @@ impl Journal {
             && state.log.failed().is_none()
         {
             state.log.sampled(number, epoch, samples);
-            self.ring(&state);
         }
+        self.ring(state);
         self.written.notify_all();
     }
 

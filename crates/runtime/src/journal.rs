@@ -12,6 +12,7 @@ mod checkpoint;
 mod devices;
 mod error;
 mod look;
+mod moment;
 
 pub(crate) use devices::Reader;
 pub use devices::{MemberRecord, MissingDevice};
@@ -30,11 +31,12 @@ use forebay_journal::{
 };
 use forebay_types::{Durability, IoError, VolumeId};
 use forebay_volume::{Admission, worker_of};
-use std::sync::{Arc, Condvar, Mutex, PoisonError, Weak};
+use std::sync::{Arc, Condvar, Mutex, MutexGuard, PoisonError, Weak};
 use std::thread::JoinHandle;
 use std::time::{Duration, Instant};
 
 use devices::Devices;
+use moment::Moment;
 
 /// Batches that may grow or be written at once. Each worker may need one of its own for a moment.
 const BUFFERS_SPARE: usize = 2;
@@ -134,7 +136,7 @@ pub struct Journal {
     state: Mutex<State>,
     pub(crate) bell: Condvar,
     /// Told when a write of the log has ended, or a disk was sampled.
-    pub(crate) written: Condvar,
+    pub(crate) written: Moment,
     pub(crate) found: Mutex<Found>,
     /// Who must not use it, although it still holds data of others.
     pub(crate) given_up: Void,
@@ -188,7 +190,7 @@ impl Journal {
             members,
             state: Mutex::new(state),
             bell: Condvar::new(),
-            written: Condvar::new(),
+            written: Moment::default(),
             found: Mutex::new(found),
             given_up,
             on_failure,
@@ -270,7 +272,7 @@ impl Journal {
         held.filter(|(_, bytes)| *bytes > 0).collect()
     }
 
-    pub(crate) fn lock(&self) -> std::sync::MutexGuard<'_, State> {
+    pub(crate) fn lock(&self) -> MutexGuard<'_, State> {
         // A log that failed an assertion can't be trusted, nor what it has acknowledged.
         self.state.lock().expect("the journal failed an assertion; see the log above")
     }
@@ -402,7 +404,7 @@ impl Journal {
     ) -> Admission {
         let mut state = self.lock();
         if !state.log.touch(number, part.range, part.id) {
-            self.ring(&state);
+            self.ring(state);
             return Admission::Wait;
         }
         match state.log.admit(number, part.range.len, part.id) {
@@ -422,12 +424,22 @@ impl Journal {
     pub(crate) fn withdraw(&self) {
         let mut state = self.lock();
         state.log.withdraw();
-        self.ring(&state);
+        self.ring(state);
     }
 
-    /// Wakes the thread, if it sleeps.
-    pub(crate) fn ring(&self, state: &State) {
-        if state.is_asleep {
+    /// Lets the lock go and wakes the thread, if it sleeps: in this order, or it would wake only
+    /// to wait for the lock, and once.
+    pub(crate) fn ring(&self, mut state: MutexGuard<'_, State>) {
+        let is_asleep = std::mem::take(&mut state.is_asleep);
+        drop(state);
+        if is_asleep {
+            self.bell.notify_one();
+        }
+    }
+
+    /// Wakes the thread, if it sleeps, for somebody who keeps the lock.
+    pub(crate) fn rouse(&self, state: &mut State) {
+        if std::mem::take(&mut state.is_asleep) {
             self.bell.notify_one();
         }
     }
@@ -470,17 +482,17 @@ impl Journal {
             }
             _ => state.log.note(entry(kind), Some(part)),
         };
-        self.ring(&state);
-        let answer = match noted {
-            Noted::Recorded => return None,
-            Noted::Needless => return Some(Answer { part, outcome: Outcome::Done(Ok(())) }),
-            Noted::Refused => Answer { part, outcome: Outcome::Unlogged },
+        let mut answer = match noted {
+            Noted::Recorded => None,
+            Noted::Needless => Some(Answer { part, outcome: Outcome::Done(Ok(())) }),
+            Noted::Refused => Some(Answer { part, outcome: Outcome::Unlogged }),
         };
-        if state.failure_recorded || state.log.failed().is_none() {
-            return Some(answer);
+        let is_known = state.failure_recorded || state.log.failed().is_none();
+        if noted == Noted::Refused && !is_known {
+            state.held.extend(answer.take());
         }
-        state.held.push(answer);
-        None
+        self.ring(state);
+        answer
     }
 
     /// Ends the thread. With `clean`, all disks have everything, and the journal says so.
@@ -539,9 +551,12 @@ impl Journal {
                     state.failure_recorded = true;
                     self.answer(std::mem::take(&mut state.held).into_iter());
                 }
+                self.checkpoint_if_due(&mut state);
+                // Without the lock: who is told comes back with the next write.
+                drop(state);
                 self.answer(told.drain(..).map(|(part, told)| told_answer(part, told)));
                 self.written.notify_all();
-                self.checkpoint_if_due(&mut state);
+                state = self.lock();
                 continue;
             }
             if state.stopping {

@@ -122,7 +122,7 @@ impl Journal {
         if state.log.fence(number, since, &kept) {
             self.kept.fences.fetch_add(1, Ordering::Relaxed);
         }
-        self.ring(&state);
+        self.rouse(&mut state);
         None
     }
 
@@ -166,7 +166,7 @@ impl Journal {
             if state.log.failed().is_some() {
                 return None;
             }
-            self.ring(&state);
+            self.rouse(&mut state);
             let waited = self.written.wait_timeout(state, PAUSE);
             (state, _) = waited.unwrap_or_else(PoisonError::into_inner);
         }
@@ -193,7 +193,7 @@ impl Journal {
                     Admission::Granted => {}
                     Admission::Wait => {
                         drop(shard);
-                        self.ring(&state);
+                        self.rouse(&mut state);
                         drop(self.written.wait_timeout(state, PAUSE));
                         continue 'again;
                     }
@@ -207,7 +207,7 @@ impl Journal {
                 }
                 self.kept.forward_bytes.fetch_add(range.len, Ordering::Relaxed);
             }
-            self.ring(&state);
+            self.rouse(&mut state);
             return Some(dirty & line.dirty == line.dirty);
         }
     }

@@ -5,7 +5,8 @@
 //! file system allows it: the cache above keeps what is worth keeping, once.
 //!
 //! Price: [`Backend::submit`] hands each I/O to a blocking thread, two context switches apiece.
-//! A driver with a ring of its own takes [`Backend::native_file`] instead.
+//! A driver with a ring of its own takes [`Backend::native_file`] instead, and a thread that waits
+//! for the answer anyway [`Backend::submit_here`].
 
 mod open;
 mod store;
@@ -43,11 +44,7 @@ impl FileBackend {
         let opened = open::open(path, options)?;
         let store = Arc::new(Store::new(opened.file, opened.is_block, &opened.description));
         let worker = store.clone();
-        let work = move |io: Io| {
-            let result = worker.run(&io);
-            io.done.complete(result);
-        };
-        let pool = Pool::new("disk", THREAD_COUNT_MAX, Box::new(work));
+        let pool = Pool::new("disk", THREAD_COUNT_MAX, Box::new(move |io| worker.answer(io)));
         Ok(Self { store, pool, description: opened.description })
     }
 }
@@ -60,6 +57,12 @@ impl Backend for FileBackend {
     fn submit(&self, io: Io) {
         if let Some(io) = io.admit(&self.description) {
             self.pool.submit(io);
+        }
+    }
+
+    fn submit_here(&self, io: Io) {
+        if let Some(io) = io.admit(&self.description) {
+            self.store.answer(io);
         }
     }
 

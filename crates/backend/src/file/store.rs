@@ -46,8 +46,13 @@ impl Store {
         }
     }
 
-    /// Does one I/O.
-    pub(super) fn run(&self, io: &Io) -> IoResult {
+    /// Does one I/O, and answers it.
+    pub(super) fn answer(&self, io: Io) {
+        let result = self.run(&io);
+        io.done.complete(result);
+    }
+
+    fn run(&self, io: &Io) -> IoResult {
         let result = match io.kind {
             IoKind::Read => self.read(io.offset, &io.buffers),
             IoKind::Write { fua } => self.write(io, fua),

@@ -230,3 +230,26 @@ fn kernel_a_block_device_passes_the_suite() {
         open_read_only(path).unwrap();
     }
 }
+
+#[test]
+fn who_waits_for_an_answer_has_the_io_done_on_its_own_thread() {
+    struct Where(std::sync::Mutex<Vec<std::thread::ThreadId>>);
+    impl crate::CompletionSink for Where {
+        fn complete(&self, _: u64, result: forebay_types::IoResult) {
+            result.unwrap();
+            self.0.lock().unwrap().push(std::thread::current().id());
+        }
+    }
+    let directory = tempdir().unwrap();
+    let backend = open(&make(&directory, "disk", 1 << 20)).unwrap();
+    let answered = Arc::new(Where(std::sync::Mutex::default()));
+    let flush = || Io {
+        kind: crate::IoKind::Flush,
+        offset: 0,
+        len: 0,
+        buffers: Vec::new(),
+        done: crate::Completion::new(answered.clone(), 0),
+    };
+    backend.submit_here(flush());
+    assert_eq!(*answered.0.lock().unwrap(), [std::thread::current().id()]);
+}

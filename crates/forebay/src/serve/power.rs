@@ -187,6 +187,8 @@ enum Dump {
     None,
     /// It has failed, and is tried again then.
     Failed(Instant),
+    /// It is being made, and the volumes are halted.
+    UnderWay,
     /// It is made, and the volumes are halted.
     Made,
 }
@@ -308,6 +310,9 @@ impl Warden {
             (true, _) => {
                 tracing::warn!("{}; writes are halted", decision.reason);
                 self.runtime.halt_power(true);
+                // Who looks meanwhile, which may be long, sees why writes fail.
+                self.dump = Dump::UnderWay;
+                self.show(decision);
                 self.dump = match self.dump() {
                     Ok(()) => Dump::Made,
                     Err(error) => {

@@ -12,6 +12,10 @@
 //! of the disk, every content of every sector of the disk is judged beside that for each image of
 //! the journal, so that combinations of the disk's sectors that are not in the sample can break no
 //! promise either, as long as a restore treats sectors of the disk alike.
+//!
+//! Most orders of a workload pass through the same few crashes, and so do workloads that begin
+//! alike. What a crash is worth follows from what may be on the devices and from what each sector
+//! may hold; where both have been looked at before, they are not looked at again ([`Seen`]).
 
 use super::journal::{Recovered, Refused};
 use super::rig::{Rig, brought_back};
@@ -20,7 +24,8 @@ use super::work::SECTORS;
 use super::{Limits, Tally};
 use crate::sim::dice::Dice;
 use crate::sim::oracle::{Crash, show};
-use std::collections::HashMap;
+use std::collections::{HashMap, HashSet};
+use std::hash::{DefaultHasher, Hash, Hasher};
 
 /// Sectors of one write of the journal that can be told apart.
 const UNITS_MAX: usize = 64;
@@ -43,6 +48,10 @@ struct Image {
     disk: [u8; SECTORS],
 }
 
+/// Crashes that have been looked at, by their fingerprints. That two of ten million that differ
+/// have the same has a chance of one to three hundred thousand.
+pub(super) type Seen = HashSet<u64>;
+
 type Walks = HashMap<u64, Result<Recovered, Refused>>;
 
 /// Looks at everything that a crash at this moment can leave.
@@ -53,6 +62,7 @@ pub(super) fn check(
     rig: &Rig,
     limits: &Limits,
     dice: &mut Dice,
+    seen: &mut Seen,
     tally: &mut Tally,
 ) -> Result<(), String> {
     // A walk is the same for both kinds of crash: the journal's device does not know them apart.
@@ -61,6 +71,10 @@ pub(super) fn check(
         let uncertain = Uncertain::new(rig, crash);
         let images = uncertain.count();
         tally.crash_points += 1;
+        if !seen.insert(uncertain.fingerprint(rig, crash)) {
+            tally.repeated += 1;
+            continue;
+        }
         tally.possible_images = tally.possible_images.saturating_add(images);
         if images <= limits.images {
             tally.complete += 1;
@@ -101,6 +115,21 @@ impl<'a> Uncertain<'a> {
         };
         assert!(units.len() < UNITS_MAX, "a batch is shorter than that");
         Self { tape, write, units, disk }
+    }
+
+    /// What the outcome of [`Uncertain::check`] depends on, for all images: the machine's kind,
+    /// what its devices may hold, and what the oracle says of each content that a sector ever had.
+    fn fingerprint(&self, rig: &Rig, crash: Crash) -> u64 {
+        let machine = &rig.machine;
+        let mut hasher = DefaultHasher::new();
+        (crash == Crash::Power, machine.kept as u8, machine.tight).hash(&mut hasher);
+        self.disk.hash(&mut hasher);
+        (self.write, &self.units).hash(&mut hasher);
+        if let Some(tape) = self.tape {
+            tape.hash(&mut hasher);
+        }
+        machine.oracle.hash_crash(crash, &mut hasher);
+        hasher.finish()
     }
 
     /// How many images there are.

@@ -35,6 +35,7 @@ pub use work::{Kept, Operation, Workload};
 
 use crate::sim::Sabotage;
 use crate::sim::dice::Dice;
+use crash::Seen;
 use std::ops::Range;
 use std::sync::Mutex;
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
@@ -67,6 +68,17 @@ impl Workloads {
         }
     }
 
+    /// Those that begin alike, by their numbers: crashes of the one are crashes of the others.
+    fn group(&self, group: u64) -> impl Iterator<Item = u64> {
+        let range = self.range();
+        let step = match self {
+            Self::Length(_) => work::ALIKE,
+            Self::Seeds(_) => range.end - range.start,
+        };
+        let end = if group < step { range.end } else { range.start };
+        (range.start + group..end).step_by(step.max(1) as usize)
+    }
+
     fn workload(&self, number: u64) -> Workload {
         match self {
             Self::Length(length) => work::workload(*length, number),
@@ -79,26 +91,29 @@ impl Workloads {
 /// [`Summary::FAILURES_MAX`] of them have failed. What is counted does not depend on the threads,
 /// unless some fail.
 pub fn run(workloads: &Workloads, limits: &Limits, bug: Option<Bug>, threads: usize) -> Summary {
-    let range = workloads.range();
-    let next = AtomicU64::new(range.start);
+    let next = AtomicU64::new(0);
     let enough = AtomicBool::new(false);
     let summary = Mutex::new(Summary::default());
     let work = || {
         while !enough.load(Ordering::Relaxed) {
-            let number = next.fetch_add(1, Ordering::Relaxed);
-            if number >= range.end {
+            let group = next.fetch_add(1, Ordering::Relaxed);
+            let mut group = workloads.group(group).peekable();
+            if group.peek().is_none() {
                 break;
             }
-            let workload = workloads.workload(number);
-            let mut walk = Walk::new(&workload, limits, bug, number);
-            let result = walk.run();
-            let mut summary = summary.lock().expect("no thread panics with the summary");
-            summary.tally.add(&walk.tally);
-            if let Err(failure) = result {
-                summary.failures.push((number, *failure));
-            }
-            if summary.failures.len() >= Summary::FAILURES_MAX {
-                enough.store(true, Ordering::Relaxed);
+            let mut seen = Seen::new();
+            for number in group.take_while(|_| !enough.load(Ordering::Relaxed)) {
+                let workload = workloads.workload(number);
+                let mut walk = Walk::new(&workload, limits, bug, number, &mut seen);
+                let result = walk.run();
+                let mut summary = summary.lock().expect("no thread panics with the summary");
+                summary.tally.add(&walk.tally);
+                if let Err(failure) = result {
+                    summary.failures.push((number, *failure));
+                }
+                if summary.failures.len() >= Summary::FAILURES_MAX {
+                    enough.store(true, Ordering::Relaxed);
+                }
             }
         }
     };

@@ -27,7 +27,9 @@ pub struct Tally {
     pub steps: u64,
     /// Moments at which the process was killed, and moments at which the power went.
     pub crash_points: u64,
-    /// Those of which every image was looked at.
+    /// Those that were like one that had been looked at before.
+    pub repeated: u64,
+    /// Of the others, those of which every image was looked at.
     pub complete: u64,
     /// Images recovered and read back.
     pub images: u64,
@@ -38,6 +40,11 @@ pub struct Tally {
 }
 
 impl Tally {
+    /// Crash points that were looked at.
+    pub const fn different(&self) -> u64 {
+        self.crash_points - self.repeated
+    }
+
     /// Adds another workload.
     pub const fn add(&mut self, other: &Self) {
         self.workloads += other.workloads;
@@ -45,6 +52,7 @@ impl Tally {
         self.orders += other.orders;
         self.steps += other.steps;
         self.crash_points += other.crash_points;
+        self.repeated += other.repeated;
         self.complete += other.complete;
         self.images += other.images;
         self.possible_images = self.possible_images.saturating_add(other.possible_images);
@@ -61,11 +69,12 @@ impl fmt::Display for Tally {
         )?;
         write!(
             f,
-            "{} crash points, {} of them with every image, {} sampled; {} images recovered and \
-             read back, {} journals walked",
+            "{} crash points, {} of them different: {} with every image, {} sampled; {} images \
+             recovered and read back, {} journals walked",
             self.crash_points,
+            self.different(),
             self.complete,
-            self.crash_points - self.complete,
+            self.different() - self.complete,
             self.images,
             self.walks
         )

@@ -8,6 +8,7 @@ use super::work::SECTORS;
 use crate::sim::oracle::stamp;
 use forebay_journal::ReadAt;
 use forebay_types::{IoError, IoResult, SECTOR_BYTES};
+use std::hash::{Hash, Hasher};
 use std::rc::Rc;
 
 #[derive(Clone, Copy, Debug)]
@@ -149,6 +150,16 @@ impl Tape {
         let pages = self.pages.iter().enumerate();
         let written = pages.filter(|(_, page)| page.iter().any(|&byte| byte != 0));
         written.map(|(at, _)| (at * PAGE_BYTES) as u64)
+    }
+}
+
+impl Hash for Tape {
+    fn hash<H: Hasher>(&self, hasher: &mut H) {
+        for at in self.written() {
+            at.hash(hasher);
+            self.pages[at as usize / PAGE_BYTES].hash(hasher);
+        }
+        self.unreadable.hash(hasher);
     }
 }
 

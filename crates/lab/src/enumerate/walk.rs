@@ -1,7 +1,7 @@
 //! Every order in which the things of one workload can happen, or some of them where there are too
 //! many.
 
-use super::crash;
+use super::crash::{self, Seen};
 use super::rig::Rig;
 use super::work::Workload;
 use super::{Bug, Failure, Limits, Tally};
@@ -22,6 +22,7 @@ pub(super) struct Walk<'a> {
     limits: &'a Limits,
     bug: Option<Bug>,
     dice: Dice,
+    seen: &'a mut Seen,
     pub tally: Tally,
 }
 
@@ -31,8 +32,9 @@ impl<'a> Walk<'a> {
         limits: &'a Limits,
         bug: Option<Bug>,
         seed: u64,
+        seen: &'a mut Seen,
     ) -> Self {
-        Self { workload, limits, bug, dice: Dice::new(seed), tally: Tally::default() }
+        Self { workload, limits, bug, dice: Dice::new(seed), seen, tally: Tally::default() }
     }
 
     /// Goes through the orders.
@@ -111,7 +113,7 @@ impl<'a> Walk<'a> {
             self.tally.steps += 1;
             rig.machine.violation.take().map_or(Ok(()), Err)?;
             if look(&path[..=at]) {
-                crash::check(&rig, self.limits, &mut self.dice, &mut self.tally)?;
+                crash::check(&rig, self.limits, &mut self.dice, self.seen, &mut self.tally)?;
             }
         }
         rig.verify();

@@ -169,6 +169,10 @@ pub(super) fn workload(length: u32, mut index: u64) -> Workload {
     Workload { kept, tight, operations }
 }
 
+/// Workloads whose indexes leave the same rest have the same machine and begin with the same
+/// operation.
+pub(super) const ALIKE: u64 = (Operation::ALL.len() * Kept::ALL.len() * 2) as u64;
+
 /// A workload that follows from the seed.
 pub(super) fn random(dice: &mut Dice) -> Workload {
     let (kept, tight) = (dice.pick(&Kept::ALL), dice.chance(500_000));

@@ -10,6 +10,8 @@
 //! takes nobody's place. After a crash the same rule holds with "answered well" replaced by what
 //! the answer promised: on the disk (write-through), or on stable storage (flush, FUA).
 
+use std::hash::{Hash, Hasher};
+
 /// What is never written: memory that nobody has filled.
 pub(crate) const POISON: u64 = u64::MAX;
 /// What a zeroed sector holds.
@@ -199,6 +201,19 @@ impl Oracle {
         let replaces = |c: &Candidate| replaces(c) && lasts(c);
         let known = found == ZERO || belongs(found, volume, sector, issued);
         state.allows(found, known, replaces)
+    }
+
+    /// Everything that [`Oracle::crash`] answers, for every sector and every content that it could
+    /// ever have had; of others it says no.
+    pub(crate) fn hash_crash(&self, crash: Crash, hasher: &mut impl Hasher) {
+        self.issued.hash(hasher);
+        for at in 0..self.sectors.len() as u64 {
+            self.sectors[at as usize].base.hash(hasher);
+            let known = (0..=self.issued).map(|version| stamp(self.volume, at, version));
+            for content in known.chain([ZERO]) {
+                self.crash(at, content, crash).hash(hasher);
+            }
+        }
     }
 
     /// The sector holds `found` for certain, and nothing is under way: it starts again from there.

@@ -172,7 +172,7 @@ impl Journal {
             );
             state.checkpoint_now = true;
         }
-        self.ring(&state);
+        self.rouse(&mut state);
     }
 
     /// Copies what one device lacks. Called by the one thread that writes, between two writes.

@@ -3,7 +3,7 @@
 #[path = "../../tests/common/mod.rs"]
 mod common;
 
-use super::Ecc;
+use super::{Ecc, Patrol, QUIET};
 use crate::{
     Engine, JournalId, JournalSettings, Listener, MemberRecord, Runtime, RuntimeConfig, Void,
     VolumeJournal, VolumeSettings, VolumeStatus,
@@ -20,6 +20,7 @@ use std::fs::File;
 use std::os::unix::fs::FileExt;
 use std::os::unix::net::UnixListener;
 use std::sync::Arc;
+use std::time::Instant;
 
 struct NoMembers;
 
@@ -263,4 +264,14 @@ fn the_patrol_walks_on_when_all_is_sealed() {
     wait_until("a shard is walked", PATIENCE, || walks(&rig).walk_ms > 0);
     assert!(walks(&rig).verified_lines >= 256);
     assert_eq!(walks(&rig).unsealed_bytes, 0);
+}
+
+#[test]
+fn a_moment_without_requests_is_no_leisure() {
+    let begun = Instant::now();
+    let mut patrol = Patrol { shards: Vec::new(), turn: 0, next: None, busy_until: begun };
+    assert!(patrol.is_quiet(true, begun), "nobody has come yet");
+    assert!(!patrol.is_quiet(false, begun));
+    assert!(!patrol.is_quiet(true, begun + QUIET / 2));
+    assert!(patrol.is_quiet(true, begun + QUIET));
 }

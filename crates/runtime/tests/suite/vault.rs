@@ -146,6 +146,7 @@ fn every_acknowledged_write_outlives_a_loss_of_power_after_a_dump(engine: Engine
     add(&third, "v", disk_later, &vault);
     check(&third, "v", &written);
     third.stop();
+    assert_eq!(Arc::strong_count(&vault), 1, "who has stopped holds no device");
 }
 
 fn parts_of_lines_and_long_writes_are_dumped(engine: Engine) {

@@ -1,0 +1,177 @@
+//! What a journal's acknowledgement costs, beside the best that its device can do.
+//!
+//! Writers of 4 KiB, each with one write on the way, take turns with these:
+//!
+//! - `fdatasync`: threads that append to a file on the same file system; a group shares one
+//!   `fdatasync`. This is the yardstick.
+//! - `direct`: the same, with the blocks of a group gathered and written in one call that is
+//!   durable when it returns.
+//! - `ack`: Forebay over a Unix socket, with a journal on the same file system that acknowledges
+//!   what is durable.
+//! - `flush`: the same with `durability=flush`, and a FLUSH after each write.
+//!
+//! The disk of the volume is in memory, so that only the journal uses the device. Printed are
+//! medians over the rounds; ratios are taken within a round.
+
+use anyhow::{Context, Result};
+use clap::Parser;
+use forebay_bench::commit::{self, Commit, Figures, GroupLog};
+use forebay_bench::forebay::Forebay;
+use forebay_bench::load::{Load, Op};
+use forebay_bench::table::{Table, median, number};
+use std::path::{Path, PathBuf};
+use std::time::Duration;
+
+#[derive(Parser)]
+struct Arguments {
+    /// Where the programs are.
+    #[arg(long, default_value = "target/release")]
+    programs: PathBuf,
+    /// A folder on the device to be measured; not one in memory.
+    #[arg(long, default_value = "target")]
+    folder: PathBuf,
+    /// Rounds.
+    #[arg(long, default_value_t = 5)]
+    rounds: usize,
+    /// Seconds of each load in a round.
+    #[arg(long, default_value_t = 1.0)]
+    seconds: f64,
+    /// How many write at once.
+    #[arg(long, value_delimiter = ',', default_value = "1,4,16,64")]
+    writers: Vec<u32>,
+    /// Each writer has a connection of its own, in place of one for all.
+    #[arg(long)]
+    connections: bool,
+    /// The journal's file has no blocks yet, as `truncate` makes it.
+    #[arg(long)]
+    sparse: bool,
+}
+
+const MIB: u64 = 1 << 20;
+const JOURNAL_BYTES: u64 = 256 * MIB;
+const LOG_BYTES: u64 = 64 * MIB;
+const WAYS: [&str; 4] = ["fdatasync", "direct", "ack", "flush"];
+
+/// One way in one round.
+#[derive(Clone, Copy)]
+struct Sample {
+    figures: Figures,
+    /// Of the server, for each write.
+    cpu_us: Option<f64>,
+    /// Records in a batch of the journal.
+    group: Option<f64>,
+    /// Bytes written to the journal for each byte of payload.
+    bytes_per_byte: Option<f64>,
+}
+
+fn main() -> Result<()> {
+    let arguments = Arguments::parse();
+    let dir = tempfile::tempdir_in(&arguments.folder)
+        .with_context(|| format!("--folder {}", arguments.folder.display()))?;
+    let log = |name, commit| GroupLog::create(&dir.path().join(name), LOG_BYTES, commit);
+    let logs = [log("fdatasync", Commit::Fdatasync)?, log("direct", Commit::Direct)?];
+    let servers =
+        [server(&arguments, dir.path(), "ack")?, server(&arguments, dir.path(), "flush")?];
+    let mut table = Table::new([
+        "writers",
+        "way",
+        "IOPS",
+        "p50 us",
+        "p99 us",
+        "CPU us",
+        "group",
+        "bytes/byte",
+        "IOPS/fdatasync",
+        "p50/fdatasync",
+        "p99/fdatasync",
+    ]);
+    for &writers in &arguments.writers {
+        let mut rounds = Vec::new();
+        for _ in 0..arguments.rounds {
+            let duration = Duration::from_secs_f64(arguments.seconds);
+            let bare = |log: &GroupLog| anyhow::Ok(Sample::bare(log.run(writers, duration)?));
+            rounds.push([
+                bare(&logs[0])?,
+                bare(&logs[1])?,
+                measure(&arguments, &servers[0], Op::Write, writers)?,
+                measure(&arguments, &servers[1], Op::Durable, writers)?,
+            ]);
+        }
+        for (at, way) in WAYS.iter().enumerate() {
+            table.row(row(writers, way, at, &rounds));
+        }
+    }
+    print!("{}", table.markdown());
+    Ok(())
+}
+
+/// A server with a journal in `dir`.
+fn server(arguments: &Arguments, dir: &Path, durability: &str) -> Result<Forebay> {
+    let home = dir.join(format!("server-{durability}"));
+    std::fs::create_dir(&home)?;
+    let journal = home.join("journal");
+    if arguments.sparse {
+        std::fs::File::create(&journal)?.set_len(JOURNAL_BYTES)?;
+    } else {
+        commit::fill(&journal, JOURNAL_BYTES)?;
+    }
+    let volume = format!(
+        "v=memory:{},mode=write-back,protection=journal,durability={durability},journal={}",
+        64 * MIB,
+        journal.display()
+    );
+    Forebay::start(&arguments.programs, &home, &[volume], 256 * MIB)
+}
+
+fn measure(arguments: &Arguments, server: &Forebay, op: Op, writers: u32) -> Result<Sample> {
+    let mut load = Load::new(server.socket.clone(), "v".into());
+    load.op = op;
+    (load.connections, load.depth) =
+        if arguments.connections { (writers, 1) } else { (1, writers) };
+    load.seconds = arguments.seconds;
+    load.server_pid = Some(server.pid);
+    let before = server.journal()?;
+    let outcome = load.run()?;
+    let after = server.journal()?;
+    let since = |name| anyhow::Ok(after.since(&before, name)? as f64);
+    Ok(Sample {
+        figures: Figures {
+            iops: outcome.iops,
+            latency_us_p50: outcome.latency_us_p50,
+            latency_us_p99: outcome.latency_us_p99,
+        },
+        cpu_us: outcome.server_cpu_us_per_request,
+        group: Some(since("records")? / since("batches")?),
+        bytes_per_byte: Some(since("written_bytes")? / since("payload_bytes")?),
+    })
+}
+
+impl Sample {
+    const fn bare(figures: Figures) -> Self {
+        Self { figures, cpu_us: None, group: None, bytes_per_byte: None }
+    }
+}
+
+fn row(writers: u32, way: &str, at: usize, rounds: &[[Sample; 4]]) -> [String; 11] {
+    let median_of = |figure: &dyn Fn(&[Sample; 4]) -> Option<f64>| {
+        let values: Option<Vec<f64>> = rounds.iter().map(figure).collect();
+        number(values.and_then(|values| median(&values)))
+    };
+    let figure = |of: fn(&Figures) -> f64| median_of(&|round| Some(of(&round[at].figures)));
+    let ratio = |of: fn(&Figures) -> f64| {
+        median_of(&|round| Some(of(&round[at].figures) / of(&round[0].figures)))
+    };
+    [
+        writers.to_string(),
+        way.to_owned(),
+        figure(|it| it.iops),
+        figure(|it| it.latency_us_p50),
+        figure(|it| it.latency_us_p99),
+        median_of(&|round| round[at].cpu_us),
+        median_of(&|round| round[at].group),
+        median_of(&|round| round[at].bytes_per_byte),
+        ratio(|it| it.iops),
+        ratio(|it| it.latency_us_p50),
+        ratio(|it| it.latency_us_p99),
+    ]
+}

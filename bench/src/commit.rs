@@ -1,0 +1,297 @@
+//! A log of blocks with group commit, as a plain program would have it: what a journal's
+//! acknowledgement is measured against.
+//!
+//! The file is written in full before, so that no commit waits for the file system to find room.
+//! Writers append one block each, and share what makes it durable: whoever comes while that is
+//! under way waits for the next turn, of which one of them is the leader.
+
+use anyhow::{Context, Result};
+use clap::ValueEnum;
+use hdrhistogram::Histogram;
+use rustix::fs::{OFlags, fcntl_getfl, fcntl_setfl, fdatasync};
+use rustix::io::{ReadWriteFlags, pwrite, pwritev2};
+use std::fs::File;
+use std::io::{IoSlice, Write};
+use std::path::Path;
+use std::sync::{Condvar, Mutex, MutexGuard, PoisonError};
+use std::time::{Duration, Instant};
+
+/// Bytes of a block.
+pub const BLOCK_BYTES: usize = 4096;
+/// Blocks of a group at most, where they are gathered.
+const GROUP_MAX: usize = 256;
+
+/// How a group is made durable.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, ValueEnum)]
+pub enum Commit {
+    /// Each writer writes its block into the page cache; a group shares one `fdatasync`.
+    Fdatasync,
+    /// The leader writes the blocks of the group with one call, past the page cache and durable
+    /// when it returns.
+    Direct,
+}
+
+/// A log on a file.
+pub struct GroupLog {
+    file: File,
+    blocks: u64,
+    commit: Commit,
+    state: Mutex<State>,
+    turn: Condvar,
+}
+
+struct State {
+    /// Blocks given a place.
+    placed: u64,
+    /// Blocks given to the file system, or gathered.
+    written: u64,
+    /// Of these, the durable ones.
+    durable: u64,
+    is_committing: bool,
+    /// Blocks that wait for their leader.
+    gathered: Aligned,
+    /// The memory of the group before, for the next one.
+    spare: Option<Aligned>,
+    /// The first error: nothing is durable after it.
+    failed: Option<rustix::io::Errno>,
+}
+
+/// What the writers of a log have seen.
+#[derive(Clone, Copy, Debug)]
+pub struct Figures {
+    /// Blocks made durable each second.
+    pub iops: f64,
+    /// Median time until a block was durable, in microseconds.
+    pub latency_us_p50: f64,
+    /// What 99 of 100 did not exceed.
+    pub latency_us_p99: f64,
+}
+
+impl GroupLog {
+    /// Makes a log of `bytes` at `path`, written in full.
+    ///
+    /// # Errors
+    /// When the file can't be made, or knows no direct I/O where that is asked for.
+    pub fn create(path: &Path, bytes: u64, commit: Commit) -> Result<Self> {
+        fill(path, bytes)?;
+        let file = File::options().write(true).open(path)?;
+        if commit == Commit::Direct {
+            fcntl_setfl(&file, fcntl_getfl(&file)? | OFlags::DIRECT)
+                .with_context(|| format!("{} knows no direct I/O", path.display()))?;
+        }
+        let state = State {
+            placed: 0,
+            written: 0,
+            durable: 0,
+            is_committing: false,
+            gathered: Aligned::new(),
+            spare: Some(Aligned::new()),
+            failed: None,
+        };
+        let blocks = bytes / BLOCK_BYTES as u64;
+        Ok(Self { file, blocks, commit, state: Mutex::new(state), turn: Condvar::new() })
+    }
+
+    /// Lets `writers` threads append for `duration`, each its next block when the last is durable.
+    ///
+    /// # Errors
+    /// When the file fails.
+    pub fn run(&self, writers: u32, duration: Duration) -> Result<Figures> {
+        let begin = Instant::now();
+        let mut total = Histogram::<u64>::new_with_max(60_000_000_000, 3)?;
+        std::thread::scope(|scope| {
+            let write = |seed| move || self.write_until(begin + duration, seed);
+            let threads: Vec<_> = (0..writers).map(|seed| scope.spawn(write(seed))).collect();
+            for thread in threads {
+                let seen = thread.join().unwrap_or_else(|panic| std::panic::resume_unwind(panic));
+                total.add(&seen?)?;
+            }
+            anyhow::Ok(())
+        })?;
+        let us = |quantile| total.value_at_quantile(quantile) as f64 / 1000.0;
+        Ok(Figures {
+            iops: total.len() as f64 / begin.elapsed().as_secs_f64(),
+            latency_us_p50: us(0.5),
+            latency_us_p99: us(0.99),
+        })
+    }
+
+    fn write_until(&self, deadline: Instant, seed: u32) -> Result<Histogram<u64>> {
+        let mut seen = Histogram::new_with_max(60_000_000_000, 3)?;
+        let mut block = [0; BLOCK_BYTES];
+        crate::content::fill(&mut block, 0, u64::from(seed));
+        let mut now = Instant::now();
+        while now < deadline {
+            self.append(&block)?;
+            let then = std::mem::replace(&mut now, Instant::now());
+            seen.saturating_record(now.duration_since(then).as_nanos() as u64);
+        }
+        Ok(seen)
+    }
+
+    /// Appends a block; returns when it is durable.
+    ///
+    /// # Errors
+    /// When this or an earlier commit failed.
+    pub fn append(&self, block: &[u8; BLOCK_BYTES]) -> Result<()> {
+        let mut state = self.lock();
+        if self.commit == Commit::Fdatasync {
+            let place = state.placed;
+            state.placed += 1;
+            drop(state);
+            pwrite(&self.file, block, self.position(place))?;
+            state = self.lock();
+        } else {
+            state.gathered.push(block);
+        }
+        state.written += 1;
+        let mine = state.written;
+        while state.durable < mine {
+            if let Some(error) = state.failed {
+                return Err(error).context("the log can't be written");
+            }
+            state = if state.is_committing {
+                self.turn.wait(state).unwrap_or_else(PoisonError::into_inner)
+            } else {
+                self.lead(state)
+            };
+        }
+        Ok(())
+    }
+
+    /// Makes durable all that is written.
+    fn lead<'a>(&'a self, mut state: MutexGuard<'a, State>) -> MutexGuard<'a, State> {
+        state.is_committing = true;
+        let mut upto = state.written;
+        let mut group = None;
+        if self.commit == Commit::Direct {
+            // A group ends with the file, or when its memory is full.
+            let room = self.blocks - state.durable % self.blocks;
+            let count = (upto - state.durable).min(room).min(GROUP_MAX as u64);
+            upto = state.durable + count;
+            let spare = state.spare.take().unwrap_or_else(Aligned::new);
+            let mut blocks = std::mem::replace(&mut state.gathered, spare);
+            state.gathered.take_rest(&mut blocks, count as usize);
+            group = Some((blocks, self.position(state.durable)));
+        }
+        drop(state);
+        let result = match &group {
+            None => fdatasync(&self.file),
+            Some((blocks, position)) => {
+                let bytes = [IoSlice::new(blocks.bytes())];
+                pwritev2(&self.file, &bytes, *position, ReadWriteFlags::DSYNC).and_then(|written| {
+                    let whole = written == blocks.bytes().len();
+                    if whole { Ok(()) } else { Err(rustix::io::Errno::IO) }
+                })
+            }
+        };
+        state = self.lock();
+        state.is_committing = false;
+        if let Some((mut blocks, _)) = group {
+            blocks.clear();
+            state.spare = Some(blocks);
+        }
+        match result {
+            Ok(()) => state.durable = upto,
+            Err(error) => state.failed = Some(error),
+        }
+        self.turn.notify_all();
+        state
+    }
+
+    const fn position(&self, block: u64) -> u64 {
+        block % self.blocks * BLOCK_BYTES as u64
+    }
+
+    fn lock(&self) -> MutexGuard<'_, State> {
+        self.state.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+}
+
+/// Writes a file full of zeroes, durably: later writes find their place in it ready.
+///
+/// # Errors
+/// When it can't be written.
+pub fn fill(path: &Path, bytes: u64) -> Result<()> {
+    let context = || format!("writing {bytes} bytes to {}", path.display());
+    let mut file = File::create(path).with_context(context)?;
+    let zeroes = vec![0; 1 << 20];
+    let mut left = bytes;
+    while left > 0 {
+        let piece = left.min(zeroes.len() as u64);
+        file.write_all(&zeroes[..piece as usize]).with_context(context)?;
+        left -= piece;
+    }
+    file.sync_all().with_context(context)
+}
+
+/// Memory as direct I/O wants it, filled block by block.
+struct Aligned {
+    memory: Vec<u8>,
+    start: usize,
+    len: usize,
+}
+
+impl Aligned {
+    fn new() -> Self {
+        let memory = vec![0; (GROUP_MAX + 1) * BLOCK_BYTES];
+        let start = memory.as_ptr().align_offset(BLOCK_BYTES);
+        Self { memory, start, len: 0 }
+    }
+
+    /// Adds a block; there are never more writers than there is room.
+    fn push(&mut self, block: &[u8]) {
+        let at = self.start + self.len;
+        self.memory[at..at + block.len()].copy_from_slice(block);
+        self.len += block.len();
+    }
+
+    /// Takes all blocks but the first `count` of `group`.
+    fn take_rest(&mut self, group: &mut Self, count: usize) {
+        for block in group.bytes()[count * BLOCK_BYTES..].chunks(BLOCK_BYTES) {
+            self.push(block);
+        }
+        group.len = count * BLOCK_BYTES;
+    }
+
+    fn bytes(&self) -> &[u8] {
+        &self.memory[self.start..self.start + self.len]
+    }
+
+    const fn clear(&mut self) {
+        self.len = 0;
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use std::sync::Arc;
+
+    /// Where direct I/O is known, as it is not in memory.
+    fn folder() -> tempfile::TempDir {
+        tempfile::tempdir_in(env!("CARGO_MANIFEST_DIR")).unwrap()
+    }
+
+    #[test]
+    fn what_is_appended_is_in_the_file_whoever_leads() {
+        for commit in [Commit::Fdatasync, Commit::Direct] {
+            let dir = folder();
+            let path = dir.path().join("log");
+            let log = Arc::new(GroupLog::create(&path, 64 * BLOCK_BYTES as u64, commit).unwrap());
+            // Thrice around, each block with its writer's number.
+            std::thread::scope(|scope| {
+                for writer in 1..=16 {
+                    let log = Arc::clone(&log);
+                    scope.spawn(move || {
+                        (0..12).for_each(|_| log.append(&[writer; BLOCK_BYTES]).unwrap());
+                    });
+                }
+            });
+            let found = std::fs::read(&path).unwrap();
+            let whole = |block: &[u8]| block[0] > 0 && block.iter().all(|&byte| byte == block[0]);
+            assert!(found.chunks(BLOCK_BYTES).all(whole), "{commit:?}");
+            assert_eq!(log.lock().durable, 16 * 12);
+        }
+    }
+}

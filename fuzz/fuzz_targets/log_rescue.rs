@@ -1,0 +1,80 @@
+//! A journal or a vault that says anything at all, read as by a rescue and gone on with as by a
+//! start.
+//!
+//! The first byte chooses which, and which of its checksums are made to agree with the damage; each
+//! four bytes change one. Promises: what is found lies on the device and belongs to a volume that
+//! counts; what a volume's disk lacks is disjoint and in order; and a log that is gone on with
+//! holds the same afterwards.
+
+#![no_main]
+
+use forebay_format::journal::{LogKind, RecordKind, VolumeEntry};
+use forebay_fuzz::log::{BUFFER_BYTES, DEVICE_BYTES, Device};
+use forebay_journal::{Extent, Found, Image, Log, Source, recover_any};
+use libfuzzer_sys::fuzz_target;
+use std::sync::LazyLock;
+
+static DEVICES: LazyLock<[Device; 2]> = LazyLock::new(|| [Device::journal(), Device::vault()]);
+
+fuzz_target!(|input: &[u8]| {
+    let [choice, edits @ ..] = input else { return };
+    let mut device = DEVICES[usize::from(choice & 1)].clone();
+    device.damage(edits);
+    if choice & 2 != 0 {
+        device.reseal_superblocks();
+    }
+    if choice & 4 != 0 {
+        device.reseal_batches();
+    }
+    let Ok(found) = recover_any(&mut device, DEVICE_BYTES) else { return };
+    assert_is_sound(&found);
+    let segment_bytes = found.superblock.geometry.segment_bytes;
+    // What is damaged is not gone on with before somebody has said so.
+    let is_whole = found.damage.is_empty() && found.superblock.kind == LogKind::Journal;
+    if is_whole && segment_bytes >= BUFFER_BYTES as u64 {
+        go_on(device, &found);
+    }
+});
+
+fn assert_is_sound(found: &Found) {
+    let size_bytes = found.superblock.size_bytes;
+    for record in &found.records {
+        let number = record.record.volume;
+        assert!(found.superblock.volume(number).is_some_and(VolumeEntry::counts));
+        if record.record.kind == RecordKind::Write {
+            assert!(record.position + record.record.range.len <= size_bytes);
+        }
+    }
+    assert!(found.damage.iter().all(|damage| !damage.to_string().is_empty()));
+    for volume in &found.superblock.volumes {
+        let extents = extents(found, volume);
+        assert!(extents.is_sorted_by(|a, b| a.range.end() <= b.range.offset));
+        for extent in extents {
+            let Source::Write { record, offset } = extent.source else { continue };
+            assert!(offset + extent.range.len <= found.records[record].record.range.len);
+        }
+    }
+}
+
+fn extents(found: &Found, volume: &VolumeEntry) -> Vec<Extent> {
+    Image::of_volume(&found.records, volume.number).extents().collect()
+}
+
+/// Begins a new generation, and looks at it with the eyes of the one after that.
+fn go_on(mut device: Device, found: &Found) {
+    let buffers = vec![vec![0; BUFFER_BYTES]; 3];
+    let Ok(mut log) = Log::<Vec<u8>, ()>::resume(found, buffers) else { return };
+    log.self_check();
+    while let Some(write) = log.poll_write() {
+        let at = write.position as usize;
+        device.bytes[at..at + write.len].copy_from_slice(write.bytes());
+        log.complete(write, Ok(()), &mut Vec::new());
+        log.self_check();
+    }
+    let again = recover_any(&mut device, DEVICE_BYTES).expect("it has a new superblock");
+    assert_eq!(again.damage, []);
+    assert_eq!(again.records.len(), found.records.len());
+    for volume in &found.superblock.volumes {
+        assert_eq!(extents(&again, volume), extents(found, volume));
+    }
+}

@@ -1,0 +1,120 @@
+#!/usr/bin/env bash
+# Kills the server under fio, again and again, and lets fio verify after each kill what had been
+# acknowledged: random writes of 4 KiB on real files, each block with its checksum, its place and
+# its number. What was acknowledged is in fio's log of latencies; what was under way when the server
+# died may be there or not.
+#
+#   scripts/kills.sh journal|keeper [KILLS]
+#
+# With `journal` the memory dies with the server, and the journal has everything; with `keeper` the
+# pool outlives it, and there is no other protection. There are 30 kills unless told otherwise, at
+# about five seconds each. The files lie in FOLDER (the build directory unless it is set). FOREBAY
+# names another program than that of the release build.
+set -euo pipefail
+cd "$(dirname "${BASH_SOURCE[0]}")/.."
+# shellcheck source=scripts/common.sh
+. scripts/common.sh
+
+way=${1:?usage: kills.sh journal|keeper [KILLS]}
+kills=${2:-30}
+forebay=${FOREBAY:-$(target_dir)/release/forebay}
+[[ -x $forebay ]] || fail "$forebay is not built: run cargo build --release first"
+need fio=fio nbdinfo=libnbd-bin jq=jq
+
+dir=$(mktemp -d -p "${FOLDER:-$(target_dir)}")
+uri="nbd+unix:///v?socket=$dir/nbd.sock"
+options="mode=write-back"
+case $way in
+  journal) keeper=no options+=",protection=journal,journal=$dir/journal" ;;
+  keeper) keeper=yes options+=",protection=none,accept-loss=yes" ;;
+  *) fail "no way '$way': journal or keeper" ;;
+esac
+# Of the keeper, or of the server where there is none.
+process=
+writer=
+clean() {
+  [[ -z $process ]] || kill "$process" 2>/dev/null || true
+  [[ -z $process ]] || wait "$process" 2>/dev/null || true
+  [[ -z $writer ]] || wait "$writer" 2>/dev/null || true
+  rm -rf "$dir"
+}
+trap clean EXIT
+
+gave_up() {
+  tail -n 20 "$dir/log"; head -n 15 "$dir/fio.log" 2>/dev/null || true
+  fail "$*"
+}
+
+start() {
+  "$forebay" serve --volume "v=$dir/disk.img,$options" --nbd "unix:$dir/nbd.sock" \
+    --memory 96MiB --keeper "$keeper" --state "$dir/state" >>"$dir/log" 2>&1 &
+  process=$!
+}
+
+# wait_for_answer: until somebody answers at the socket.
+wait_for_answer() {
+  local i
+  for ((i = 0; i < 3000; i++)); do
+    if nbdinfo --size "$uri" >/dev/null 2>&1; then return; fi
+    kill -0 "$process" 2>/dev/null || gave_up "the server did not come up"
+    sleep 0.01
+  done
+  gave_up "nobody answers"
+}
+
+# load ROUND OPTION...: the same writes in the same order for the same round.
+load() {
+  local round=$1
+  shift
+  # What it says of a server that is gone has no end.
+  (cd "$dir" && ulimit -f 262144 && timeout 120 fio --name=load --ioengine=nbd --uri="$uri" \
+    --rw=randwrite --bs=4k --iodepth=16 --size=256M --randseed="$round" --verify=crc32c "$@" \
+    >fio.log 2>&1)
+}
+
+# verify ROUND: that each block that was acknowledged in this round is there. fio reads them all,
+# and names those that are wrong, among them all that it had not come to.
+verify() {
+  load "$1" --verify_only --continue_on_error=verify || true
+  awk -F ', *' '$3 == 1 { print $5 }' "$dir"/acknowledged_lat.*.log | sort -u >"$dir/acknowledged"
+  sed -n -e 's/^verify: .* offset \([0-9]*\), length.*/\1/p' \
+    -e 's/^crc32c: .* offset \([0-9]*\), .*/\1/p' "$dir/fio.log" | sort -u >"$dir/wrong"
+  [[ -s $dir/acknowledged ]] || gave_up "round $1: fio has left no record"
+  verified=$(sed -n 's/.*issued rwts: total=\([0-9]*\),.*/\1/p' "$dir/fio.log" | head -1)
+  ((${verified:-0} == 65536)) || gave_up "round $1: fio has verified ${verified:-0} blocks only"
+  if comm -12 "$dir/acknowledged" "$dir/wrong" | grep .; then
+    gave_up "round $1: these offsets were acknowledged, and are wrong"
+  fi
+  blocks=$((blocks + $(wc -l <"$dir/acknowledged")))
+}
+
+truncate -s 256M "$dir/disk.img"
+truncate -s 96M "$dir/journal"
+start
+wait_for_answer
+blocks=0
+longest=0
+for ((round = 1; round <= kills; round++)); do
+  server=$(jq .pid <("$forebay" status --json --state "$dir/state"))
+  load "$round" --do_verify=0 --rate_iops=20000 --write_lat_log=acknowledged --log_offset=1 &
+  writer=$!
+  # Any moment is as good as another: 0.7 to 1.7 s. The keeper gives up on servers that die sooner.
+  sleep "$(awk -v r=$RANDOM 'BEGIN { print 0.7 + r / 32768 }')"
+  begin=$(date +%s%3N)
+  kill -9 "$server"
+  if [[ $way == journal ]]; then
+    wait "$process" 2>/dev/null || true
+    start
+  fi
+  wait_for_answer
+  outage=$(($(date +%s%3N) - begin))
+  ((outage <= longest)) || longest=$outage
+  # It fails, unless it was done before.
+  wait "$writer" || true
+  writer=
+  verify "$round"
+done
+kill -TERM "$process"
+wait "$process" || gave_up "the server did not stop in order"
+process=
+say "$way: $kills kills, $blocks acknowledged blocks verified; longest outage $longest ms"

@@ -1,0 +1,189 @@
+#!/usr/bin/env bash
+# Rehearses one power failure from end to end, and prints how long each part of it takes: a
+# write-back volume under a supply is written by fio until SIZE is dirty, mains fails and the
+# battery runs low, what is dirty goes to the vault and is read back, everything is killed at once,
+# and the next start brings it to the disk. All of it is verified then, through the server, and on
+# the disk alone after a stop.
+#
+#   scripts/power-failure.sh [SIZE]
+#
+# SIZE is 256M unless told otherwise; it takes twice as much memory at most, and two and a half
+# times as much room in FOLDER (the build directory unless it is set), which must not be in memory
+# for the figures to mean anything. FOREBAY names another program than that of the release build.
+#
+# The disk is behind a server of its own, which is as slow as a busy hard disk until mains fails,
+# so that next to nothing reaches it, and as fast as the file afterwards.
+set -euo pipefail
+cd "$(dirname "${BASH_SOURCE[0]}")/.."
+# shellcheck source=scripts/common.sh
+. scripts/common.sh
+
+bytes=$(numfmt --from=iec "${1:-256M}")
+forebay=${FOREBAY:-$(target_dir)/release/forebay}
+[[ -x $forebay ]] || fail "$forebay is not built: run cargo build --release first"
+need fio=fio jq=jq
+
+dir=$(mktemp -d -p "${FOLDER:-$(target_dir)}")
+uri="nbd+unix:///v?socket=$dir/nbd.sock"
+# A little of it reaches the disk before mains fails.
+volume_bytes=$(((bytes * 17 / 16 + (1 << 20)) >> 20 << 20))
+# Above seven twelfths of the pool what is dirty is written back at once.
+memory_bytes=$((volume_bytes * 2 + (128 << 20)))
+disk=
+server=
+supply=
+clean() {
+  local process
+  rm -f "$dir/words"
+  [[ -z $supply ]] || wait "$supply" || true
+  supply=
+  for process in "$server" "$disk"; do
+    [[ -z $process ]] || kill -9 "$process" 2>/dev/null || true
+  done
+  rm -rf "$dir"
+}
+trap clean EXIT
+
+gave_up() {
+  tail -n 20 "$dir"/*.log 2>/dev/null || true
+  fail "$*"
+}
+
+# feed: writes what the supply says, as long as it is there.
+feed() {
+  local words
+  while words=$(cat "$dir/words" 2>/dev/null); do
+    printf 'ups.status: %s\nbattery.charge: 100\nbattery.runtime: 1800\n' "$words" \
+      >"$dir/supply.new"
+    mv "$dir/supply.new" "$dir/supply"
+    sleep 0.2
+  done
+}
+
+# say_supply WORDS: what the supply says from now on.
+say_supply() {
+  printf '%s' "$1" >"$dir/words.new"
+  mv "$dir/words.new" "$dir/words"
+}
+
+# start_disk LAYERS: the disk, behind LAYERS.
+start_disk() {
+  rm -f "$dir/disk.sock"
+  "$forebay" serve --volume "d=$1$dir/disk.img,mode=bypass" --nbd "unix:$dir/disk.sock" \
+    --memory 64MiB --keeper no --state "$dir/disk-state" >>"$dir/disk.log" 2>&1 &
+  disk=$!
+  wait_for_socket "$dir/disk.sock" "$disk" || gave_up "the disk did not come up"
+}
+
+# start_server: clients are let in when the socket is there.
+start_server() {
+  rm -f "$dir/nbd.sock"
+  "$forebay" serve --keeper no --state "$dir/state" --nbd "unix:$dir/nbd.sock" \
+    --memory "$memory_bytes" --vault "$dir/vault" \
+    --ups "lab=file:$dir/supply" --ups-settle-seconds 1 \
+    --volume "v=nbd+unix:///d?socket=$dir/disk.sock,mode=write-back,protection=ups" \
+    >>"$dir/server.log" 2>&1 &
+  server=$!
+}
+
+status() { "$forebay" status --json --state "$dir/state"; }
+
+# wait_until SECONDS FILTER: until the status is as the filter asks for.
+wait_until() {
+  local end=$((SECONDS + $1))
+  until status 2>>"$dir/status.log" | jq -e "$2" >/dev/null; do
+    kill -0 "$server" 2>/dev/null || gave_up "the server has ended before '$2'"
+    ((SECONDS < end)) || gave_up "not within $1 s: $2"
+    sleep 0.05
+  done
+}
+
+# wait_for_clients SECONDS: until the server lets clients in.
+wait_for_clients() {
+  local end=$((SECONDS + $1))
+  until [[ -S $dir/nbd.sock ]]; do
+    kill -0 "$server" 2>/dev/null || gave_up "the server did not come up"
+    ((SECONDS < end)) || gave_up "the server let nobody in within $1 s"
+    sleep 0.01
+  done
+}
+
+now_ms() { date +%s%3N; }
+
+# row WHAT BYTES MS
+row() {
+  awk -v what="$1" -v bytes="$2" -v ms="$3" 'BEGIN {
+    printf "| %-44s | %6.2f GiB | %7.2f s | %6.2f GiB/s |\n", what, bytes / 2^30, ms / 1000,
+      bytes / 2^30 / (ms / 1000 + 1e-9) }' >>"$dir/table"
+}
+
+# verify WHAT FIO-OPTION...: that each block is what fio has written there.
+verify() {
+  local what=$1 begin
+  shift
+  begin=$(now_ms)
+  fio --name=fill --rw=write --bs=256k --iodepth=8 --size="$volume_bytes" --verify=crc32c \
+    --verify_only --verify_fatal=1 "$@" >"$dir/fio.log" 2>&1 || gave_up "$what: wrong data"
+  row "$what" "$volume_bytes" "$(($(now_ms) - begin))"
+}
+
+truncate -s "$volume_bytes" "$dir/disk.img"
+say_supply OL
+feed &
+supply=$!
+start_disk "rate(bandwidth=16MiB/s):"
+start_server
+wait_for_clients 60
+wait_until 120 '.power.write_back_allowed'
+
+say "filling, until $(numfmt --to=iec "$bytes") are dirty"
+begin=$(now_ms)
+fio --name=fill --ioengine=nbd --uri="$uri" --rw=write --bs=256k --iodepth=8 \
+  --size="$volume_bytes" --verify=crc32c --do_verify=0 >"$dir/fio.log" 2>&1 ||
+  gave_up "fio failed"
+row "written by fio" "$volume_bytes" "$(($(now_ms) - begin))"
+wait_until 5 ".power.dirty_bytes >= $bytes"
+status >"$dir/before.json"
+say "$(jq -r '.power.forecast' "$dir/before.json"), dirty" \
+  "$(jq '.power.dirty_bytes' "$dir/before.json" | numfmt --to=iec), at most" \
+  "$(jq '.power.dirty_bytes_max' "$dir/before.json" | numfmt --to=iec); vault" \
+  "$(jq '.vault.write_bytes_per_second' "$dir/before.json" | numfmt --to=iec) a second"
+
+say "mains fails, and the battery is low"
+failed=$(now_ms)
+say_supply "OB DISCHRG LB"
+# Told while the dump is being made, not only afterwards.
+wait_until 60 '.power.halted and .vault.state == "dumping"'
+row "until writes are halted" 0 "$(($(now_ms) - failed))"
+wait_until 600 '.vault.last_dump != null and .vault.state != "dumping"'
+status >"$dir/dumped.json"
+jq -e '.vault.last_dump.verified' "$dir/dumped.json" >/dev/null ||
+  gave_up "the dump was not verified"
+dumped=$(jq '.vault.last_dump.bytes' "$dir/dumped.json")
+row "dumped and sealed" "$dumped" "$(jq '.vault.last_dump.sealed_ms' "$dir/dumped.json")"
+row "the same, and read back" "$dumped" "$(jq '.vault.last_dump.total_ms' "$dir/dumped.json")"
+
+say "power is gone"
+kill -9 "$server" "$disk"
+wait "$server" "$disk" 2>/dev/null || true
+lacking=$((volume_bytes / 512 - $(stat -c %b "$dir/disk.img")))
+say "the disk lacks $((lacking * 512 >> 20)) MiB, the vault has $((dumped >> 20)) MiB"
+
+say "power is back"
+say_supply OL
+start_disk ""
+begin=$(now_ms)
+start_server
+wait_for_clients 600
+row "started, and everything on the disk" "$dumped" "$(($(now_ms) - begin))"
+status | jq -e '.vault.held == []' >/dev/null || gave_up "the vault still holds something"
+verify "verified through the server" --ioengine=nbd --uri="$uri"
+wait_until 120 '.power.write_back_allowed'
+kill -TERM "$server"
+wait "$server" || gave_up "the server did not stop in order"
+server=
+kill -TERM "$disk"
+wait "$disk" || gave_up "the disk did not stop in order"
+disk=
+verify "verified on the disk alone" --ioengine=libaio --direct=1 --filename="$dir/disk.img"
+cat "$dir/table"
