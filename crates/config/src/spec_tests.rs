@@ -20,15 +20,15 @@ fn a_disk_needs_nothing_but_a_name_and_a_path() {
 #[test]
 fn every_setting_can_be_written() {
     let text = "db=/dev/sdb,mode=write-back,protection=journal,journal=/dev/nvme0n1,\
-                journal-mirror=/dev/nvme1n1,durability=flush,accept-loss=yes,read-only=yes,\
-                prefetch=no,tls=required,description=the books, all of them";
+                journal-mirror=/dev/nvme1n1,durability=flush,ordered=yes,accept-loss=yes,\
+                read-only=yes,prefetch=no,tls=required,description=the books, all of them";
     let spec = parse_volume_spec(text).unwrap();
     assert_eq!(spec.mode, Mode::WriteBack);
     assert_eq!(spec.protection, Protection::Journal);
     assert_eq!(spec.journal.as_deref(), Some("/dev/nvme0n1"));
     assert_eq!(spec.journal_mirror.as_deref(), Some("/dev/nvme1n1"));
     assert_eq!(spec.durability, Durability::Flush);
-    assert!(spec.accept_loss && spec.read_only && !spec.prefetch);
+    assert!(spec.ordered && spec.accept_loss && spec.read_only && !spec.prefetch);
     assert_eq!(spec.tls, TlsUse::Required);
     assert_eq!(spec.description.as_deref(), Some("the books, all of them"));
     assert_eq!(spec.to_string(), text);

@@ -32,7 +32,7 @@ mod recover;
 
 pub use dump::{Dump, DumpFull, Placed};
 pub use image::{Extent, Image, Source};
-pub use log::{Admission, Checkpoint, Entry, Log, LogError, LogUsage, LogWrite, Noted, Told};
+pub use log::{Admission, Checkpoint, Entry, Log, LogError, LogUsage, LogWrite, Mark, Noted, Told};
 pub use mirror::{Copy, Half, Recovered, Step, recover_mirrored};
 pub use recover::{
     Damage, Found, FoundRecord, Inspection, ReadAt, RecoverError, inspect, recover, recover_any,

@@ -17,8 +17,8 @@ use std::collections::VecDeque;
 use std::fmt;
 
 use mirror::Mirror;
-pub use room::{Checkpoint, Noted};
-use room::{Checkpointed, Fence};
+use room::Fence;
+pub use room::{Checkpoint, Mark, Noted};
 
 /// Copies of the superblock on each device.
 const COPIES: usize = 2;
@@ -161,7 +161,7 @@ struct Volume {
     /// the disk has it.
     is_restoring: bool,
     /// Where its checkpoint began, while one is under way.
-    checkpoint: Option<Checkpointed>,
+    checkpoint: Option<Mark>,
     /// Its disk did not take all that the last checkpoint asked for.
     is_failing: bool,
     fence: Option<Fence>,

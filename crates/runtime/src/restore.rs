@@ -8,12 +8,12 @@ use crate::server::{Runtime, VolumeError};
 use crate::shared::{JournalUse, Volume, lock};
 use forebay_backend::{AlignedBuffer, Blocking};
 use forebay_engine::LineKey;
-use forebay_journal::{Extent, Source};
+use forebay_journal::{Extent, Mark, Source};
 use forebay_types::{
     ByteRange, IoError, IoResult, LINE_BYTES, REGION_BYTES, SECTOR_BYTES, VolumeId,
 };
 use std::sync::atomic::Ordering;
-use std::sync::{Arc, Condvar, Mutex, PoisonError};
+use std::sync::{Arc, Condvar, Mutex, PoisonError, mpsc};
 use std::time::{Duration, Instant};
 
 /// Bytes that are on their way at once.
@@ -125,6 +125,7 @@ impl Runtime {
         let begun = Instant::now();
         // Nobody is served before this is done. Records of what is found in the log count on.
         used.journal.restored(used.number)?;
+        let mark = used.journal.mark();
         let mut places = Vec::new();
         for number in 0..self.shared.shards.len() {
             let dirty = self.shared.shard(number).dirty_sectors(volume.id);
@@ -140,6 +141,7 @@ impl Runtime {
             bytes += batch.iter().map(|(range, _)| range.len).sum::<u64>();
             self.restore_batch(volume.id, batch, true).map_err(failed)?;
         }
+        self.forget_older(volume, used, mark)?;
         if bytes > 0 {
             tracing::info!(
                 "volume '{}': {bytes} bytes that its disk may lack are in the pool, and recorded \
@@ -149,6 +151,28 @@ impl Runtime {
             );
         }
         Ok(())
+    }
+
+    /// Voids what the process before has recorded of a volume, now that disk and journal have
+    /// everything again. The newest record of something may have been in that process's memory
+    /// while the disk had it already; an older one would undo that. What is lost in the pool may be
+    /// in old records only.
+    fn forget_older(
+        &self,
+        volume: &Volume,
+        used: &JournalUse,
+        mark: Mark,
+    ) -> Result<(), VolumeError> {
+        let shards = 0..self.shared.shards.len();
+        if shards.into_iter().any(|at| self.shared.shard(at).lost_sectors(volume.id) > 0) {
+            return Ok(());
+        }
+        let failed = |error| VolumeError::Restore { name: volume.name.clone(), error };
+        let (tell, told) = mpsc::channel();
+        let id = volume.id;
+        self.ask(0, move |tasks| tasks.sync(id, Box::new(move |result| _ = tell.send(result))))?;
+        told.recv().unwrap_or(Err(IoError::Shutdown)).map_err(failed)?;
+        Ok(used.journal.recorded_again(used.number, mark)?)
     }
 
     /// What a line holds in some of its sectors. A line that was dirty a moment ago is in the pool,

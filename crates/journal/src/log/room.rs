@@ -42,9 +42,9 @@ pub enum Noted {
     Refused,
 }
 
-/// Where a checkpoint of a volume began: with this record, in this segment.
+/// Where something began that makes older records void: with this record, in this segment.
 #[derive(Clone, Copy, Debug)]
-pub(super) struct Checkpointed {
+pub struct Mark {
     segment: u64,
     record: u64,
 }
@@ -165,6 +165,27 @@ impl<B: AsRef<[u8]> + AsMut<[u8]>, W> Log<B, W> {
         }
     }
 
+    /// Where what is recorded from now on begins.
+    pub const fn mark(&self) -> Mark {
+        // It lands in the segment at hand or a later one.
+        Mark { segment: self.segment, record: self.next_record }
+    }
+
+    /// What is known of the volume is on its disk's stable storage, or was recorded since the mark
+    /// and is durable. From the superblock on that says so, what was recorded before is void; where
+    /// some of that had never become durable, it would undo what was recorded after it.
+    pub fn recorded_again(&mut self, number: u16, mark: Mark) {
+        for volume in self.volumes.iter_mut().filter(|volume| volume.number == number) {
+            volume.needed = (volume.records_end > mark.record).then_some(mark.segment);
+            volume.fence = None;
+        }
+        let mut entries = self.superblock.volumes.iter_mut();
+        if let Some(entry) = entries.find(|entry| entry.number == number) {
+            entry.void_before = mark.record;
+            self.change_superblock();
+        }
+    }
+
     /// A write is to go past the log, which has no room for it: whether it may, or has to wait for
     /// a checkpoint, so that what it leaves behind does not take the last room there is.
     pub(super) fn admit_through(&mut self, number: u16, waiter: W) -> Admission {
@@ -225,8 +246,7 @@ impl<B: AsRef<[u8]> + AsMut<[u8]>, W> Log<B, W> {
         if self.failed.is_some() {
             return None;
         }
-        // What comes from now on lands in the segment at hand or a later one.
-        let begun = Checkpointed { segment: self.segment, record: self.next_record };
+        let begun = self.mark();
         let mut volumes = Vec::new();
         for volume in self.volumes.iter_mut().filter(|volume| volume.may_begin()) {
             volume.checkpoint = Some(begun);

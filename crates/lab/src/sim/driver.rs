@@ -165,7 +165,7 @@ impl Simulation {
     }
 
     /// The next thing happens.
-    fn step(&mut self) {
+    pub(super) fn step(&mut self) {
         let (time_us, event) = self.world.queue.pop().expect("the clock never stops");
         self.world.now_us = time_us.max(self.world.now_us);
         self.world.report.events += 1;

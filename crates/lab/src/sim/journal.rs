@@ -101,7 +101,7 @@ pub(crate) struct Journal {
     drawn: u64,
     writing: Option<(LogWrite<Vec<u8>>, [IoResult; 2])>,
     /// The journal's numbers of the volumes.
-    numbers: Vec<Option<u16>>,
+    pub numbers: Vec<Option<u16>>,
     /// Outlives the process: the records are not to be used any more.
     is_marked: bool,
     /// Journals made so far.

@@ -13,7 +13,7 @@ use super::oracle::{POISON, show};
 use super::queue::Event;
 use super::world::{ShardWorld, VolumeWorld, World, pool_index};
 use forebay_engine::{Fate, LineKey, LineMeta, MemoryStep, Protection, Shard};
-use forebay_journal::{Found, Source};
+use forebay_journal::{Found, Mark, Source};
 use forebay_types::{ByteRange, SECTOR_BYTES, SECTORS_PER_LINE, VolumeId};
 use forebay_volume::{RequestKind, shard_of};
 
@@ -292,6 +292,7 @@ impl Simulation {
     /// Has the journal record what is dirty in the pool: some records were in the memory of the
     /// process. It may die meanwhile, with its pool.
     fn record_again(&mut self) -> bool {
+        let mark = self.world.journal.as_ref().expect("it was resumed").log.mark();
         for (volume, range, stamps) in self.world.dirty_of_journal() {
             if self.world.strikes_always(Sabotage::SkipRecord) {
                 continue;
@@ -307,6 +308,31 @@ impl Simulation {
                 return false;
             }
         }
+        self.forget_older(mark);
         true
+    }
+
+    /// The records of the process before are void, now that disk and journal have everything again:
+    /// a newer one may have been in its memory. What is lost in the pool may be in them only.
+    fn forget_older(&mut self, mark: Mark) {
+        if self.world.strikes_always(Sabotage::KeepOldRecords) {
+            return;
+        }
+        let World { volumes, journal, .. } = &mut self.world;
+        let journal = journal.as_mut().expect("it was resumed");
+        for (volume, number) in volumes.iter_mut().zip(&journal.numbers) {
+            if let Some(number) = number.filter(|_| volume.lost.is_empty()) {
+                volume.disk.flush();
+                journal.log.recorded_again(number, mark);
+            }
+        }
+        self.world.pump_journal();
+        let is_pending = |world: &World| {
+            let log = world.journal.as_ref().map(|journal| &journal.log);
+            log.is_some_and(|log| log.failed().is_none() && !log.superblock_is_durable())
+        };
+        while self.is_sound() && is_pending(&self.world) {
+            self.step();
+        }
     }
 }

@@ -75,6 +75,8 @@ pub enum Sabotage {
     MixUpVolumes,
     /// A process that takes a pool over does not record what is dirty in it.
     SkipRecord,
+    /// A process that takes a pool over lets older records of what is clean in it count on.
+    KeepOldRecords,
     /// What a disk does not take is not recorded once more, although the checkpoint counts.
     SkipForward,
     /// The journal is told that a disk has what it did not take.
@@ -83,7 +85,7 @@ pub enum Sabotage {
 
 impl Sabotage {
     /// All of them.
-    pub const ALL: [Self; 36] = [
+    pub const ALL: [Self; 37] = [
         Self::SkipCopy,
         Self::SkipFill,
         Self::LoseFua,
@@ -118,6 +120,7 @@ impl Sabotage {
         Self::SkipMemberRecord,
         Self::MixUpVolumes,
         Self::SkipRecord,
+        Self::KeepOldRecords,
         Self::SkipForward,
         Self::FenceAll,
     ];
@@ -159,6 +162,7 @@ impl Sabotage {
             Self::SkipMemberRecord => "skip-member-record",
             Self::MixUpVolumes => "mix-up-volumes",
             Self::SkipRecord => "skip-record",
+            Self::KeepOldRecords => "keep-old-records",
             Self::SkipForward => "skip-forward",
             Self::FenceAll => "fence-all",
         }

@@ -147,6 +147,9 @@ impl World {
         };
         let mut stuck = journal.stuck.remove(at);
         match (stuck.stage, result) {
+            (Stage::Flush { .. }, Ok(())) if stuck.lines.is_empty() => {
+                self.end_checkpoint(stuck.number, Ok(()));
+            }
             (Stage::FlushAgain { .. }, Ok(())) => self.end_checkpoint(stuck.number, Ok(())),
             (Stage::Flush { .. }, Ok(())) => {
                 let lines = stuck.lines.iter();

@@ -134,6 +134,34 @@ fn taken_over_and_cut(progress: Progress) {
     third.stop(|_| ()).unwrap();
 }
 
+/// The newest record of something was in the memory of a process that died, and what it was about
+/// on the disk already: the journal has an older one.
+#[test]
+fn what_was_destaged_before_its_record_was_durable_is_not_undone_by_an_older_one() {
+    let directory = tempfile::tempdir().unwrap();
+    let disk = open(&directory.path().join("disk"), 4 * MIB);
+    let log = open(&directory.path().join("journal"), 40 * MIB);
+    let pool = crate::new_pool_file().unwrap();
+    let first = process(&pool, &disk, &log);
+    write(&first, 0, 1, true);
+    write(&first, 5, 1, true);
+    write(&first, 0, 2, false);
+    let id = first.named("v").unwrap().id;
+    let (tell, told) = mpsc::channel();
+    let destaged = Box::new(move |result: IoResult| tell.send(result).unwrap());
+    first.ask(0, move |tasks| tasks.checkpoint(id, destaged)).unwrap();
+    told.recv().unwrap().unwrap();
+    write(&first, 5, 2, false);
+    assert_eq!((on_disk(&disk, 0), on_disk(&disk, 5)), (2, 1));
+    first.pause().unwrap();
+    let second = process(&pool, &disk, &log);
+    second.pause().unwrap();
+    let third = process(&crate::new_pool_file().unwrap(), &disk, &log);
+    third.flush_volume("v", |_| ()).unwrap();
+    assert_eq!((on_disk(&disk, 0), on_disk(&disk, 5)), (2, 2));
+    third.stop(|_| ()).unwrap();
+}
+
 #[test]
 fn what_was_not_recorded_is_before_the_volume_is_served() {
     taken_over_and_cut(Progress::Whole);
