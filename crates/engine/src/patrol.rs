@@ -332,9 +332,11 @@ impl<M: LineTable> Shard<M> {
         }
     }
 
-    /// The slot of a line that nobody uses just now.
+    /// The slot of a line that nobody uses just now. A write past the pool uses no slot, and what
+    /// was lost under it is on its way to the disk in a newer form.
     pub fn idle_slot_of(&self, key: LineKey) -> Option<Slot> {
-        self.slots.find(key).filter(|&slot| self.slots.get(slot).pins == 0)
+        let found = self.slots.find(key).filter(|&slot| self.slots.get(slot).pins == 0);
+        found.filter(|_| self.flight.busy(key).is_none())
     }
 
     /// The driver has put what was lost of a line, or some sectors of it, back into its slot, which
