@@ -143,9 +143,33 @@ impl Plan {
 impl Plan {
     /// Makes the machine one that shows a planted bug, where few do by themselves.
     pub(crate) fn suit(&mut self, bug: Option<Sabotage>, operations: u64) {
-        if bug != Some(Sabotage::SkipForward) {
-            return;
+        match bug {
+            Some(Sabotage::SkipForward) => self.suit_skipped_forward(operations),
+            Some(Sabotage::KeepOldRecords) => self.suit_old_records(operations),
+            _ => {}
         }
+    }
+
+    /// A disk that is faster than the journal, so that much is on it before its record is durable;
+    /// deaths that leave the pool, and soon after each a loss of power.
+    fn suit_old_records(&mut self, operations: u64) {
+        if let Some(journal) = &mut self.journal {
+            (journal.ack, journal.latency_us_max, journal.error) = (false, 5_000, 0);
+        }
+        self.device = DevicePlan { latency_us_min: 0, latency_us_max: 0, ..self.device.clone() };
+        (self.device.bad_sectors, self.device.stall) = (0, 0);
+        (self.tick_us, self.config.dirty_age_ms) = (500, 1);
+        self.sizes = Sizes { weights: [0, 1, 0, 0] };
+        (self.places, self.hot_lines) = ([0, 1, 0], 8);
+        self.volumes.truncate(1);
+        let volume = &mut self.volumes[0];
+        (volume.journal, volume.ups, volume.mode) = (true, false, Mode::WriteBack);
+        (volume.ordered, self.mode_change) = (true, 0);
+        self.kills = (1..20).map(|at| operations * at / 20).collect();
+        self.crashes = self.kills.iter().map(|at| (at + operations / 100, true)).collect();
+    }
+
+    fn suit_skipped_forward(&mut self, operations: u64) {
         // A small log that goes round often, a disk that does not take everything, and power that
         // fails.
         if let Some(journal) = &mut self.journal {
