@@ -183,6 +183,7 @@ impl<H: Host> Dispatcher<H> {
                 flush: FlushStage::of(request.kind),
                 epoch: 0,
                 horizon: 0,
+                losses: (0, 0),
             });
         }
         self.settle(host, shard);
@@ -274,6 +275,7 @@ impl<H: Host> Dispatcher<H> {
             flush: FlushStage::of(request.kind),
             epoch: 0,
             horizon: 0,
+            losses: (0, 0),
         })
     }
 

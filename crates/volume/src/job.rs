@@ -110,6 +110,8 @@ pub(crate) struct Job<H: Host> {
     /// The epoch that a run is about, and the one at hand when its last flush began.
     pub epoch: u64,
     pub horizon: u64,
+    /// What was lost of an ordered volume when its flush came.
+    pub losses: (u64, u64),
 }
 
 /// The requests of one dispatcher.

@@ -54,12 +54,15 @@ impl<H: Host> Dispatcher<H> {
 
     /// Brings everything dirty to the disk for a job with one pending "part", which this ends.
     pub(super) fn flush_in_order(&mut self, host: &mut H, id: JobId, order: &Order) {
+        let losses = self.losses(host, id);
+        let job = self.jobs.get_mut(id);
+        job.losses = losses;
         let name = PartName { worker: self.worker, part: 0, job: id };
         self.answer_in_order(host, name, order);
     }
 
     /// What nobody has can't be brought to the disk: a flush of an ordered volume that is done with
-    /// the rest fails for it.
+    /// the rest fails for what was lost when it came, or since.
     pub(super) fn fail_for_loss(&mut self, host: &mut H, id: JobId) {
         let Request { volume, kind, .. } = self.jobs.get_mut(id).request;
         let is_flush =
@@ -67,11 +70,23 @@ impl<H: Host> Dispatcher<H> {
         if !is_flush || host.order(volume).is_none() {
             return;
         }
-        let mut lost = 0;
+        let now = self.losses(host, id);
+        let job = self.jobs.get_mut(id);
+        let is_lost = job.losses.1 > 0 || now != (job.losses.0, 0);
+        job.error = is_lost.then_some(IoError::Io);
+    }
+
+    /// Lines of which something was lost so far, and sectors that are lost now.
+    fn losses(&mut self, host: &mut H, id: JobId) -> (u64, u64) {
+        let volume = self.jobs.get_mut(id).request.volume;
+        let mut losses = (0, 0);
         for shard in 0..host.shards() {
-            lost += host.call(shard, &[], &mut self.out, |shard, _| shard.lost_sectors(volume));
+            let (lines, sectors) = host.call(shard, &[], &mut self.out, |shard, _| {
+                (shard.counters(volume).lost_lines, shard.lost_sectors(volume))
+            });
+            losses = (losses.0 + lines, losses.1 + sectors);
         }
-        self.jobs.get_mut(id).error = (lost > 0).then_some(IoError::Io);
+        losses
     }
 
     /// Ends a part when everything that is dirty now is on the disk.
