@@ -266,6 +266,7 @@ impl World {
         let found: Vec<u64> = found.map(|(&sector, _)| sector).collect();
         for sector in found {
             state.lost.remove(&sector);
+            state.forsaken.remove(&sector);
             let range = ByteRange::new(sector * SECTOR_BYTES, SECTOR_BYTES);
             let kind = FaultKind::Lost;
             self.device.faults.push(Fault { moment, volume: volume.0, kind, range });
@@ -292,14 +293,15 @@ impl World {
         }
     }
 
-    /// Where memory alone stood for stable storage, what was lost in it before the crash, and said
-    /// to be, is whatever the disk has.
+    /// Where memory alone stood for stable storage, or no journal has it any more, what was lost
+    /// before the crash, and said to be, is whatever the disk has.
     pub(crate) fn concede_lost(&mut self, contents: &[Vec<u64>]) {
         for (at, content) in contents.iter().enumerate() {
-            if self.has_ups(VolumeId(at as u16)) {
-                let VolumeWorld { lost, oracle, .. } = &mut self.volumes[at];
-                lost.keys().for_each(|&sector| oracle.restart(sector, content[sector as usize]));
-            }
+            let has_ups = self.has_ups(VolumeId(at as u16));
+            let VolumeWorld { lost, forsaken, oracle, .. } = &mut self.volumes[at];
+            let conceded = lost.keys().filter(|sector| has_ups || forsaken.contains(sector));
+            conceded.for_each(|&sector| oracle.restart(sector, content[sector as usize]));
+            forsaken.clear();
         }
     }
 

@@ -439,6 +439,14 @@ impl World {
         let failed = journal.log.failed().is_some();
         if failed && journal.undrained.is_empty() && journal.plan.replaced {
             journal.reset(&sizes);
+            self.forsake_lost();
+        }
+    }
+
+    /// What is lost in memory was in the journal that is gone, and nowhere else.
+    fn forsake_lost(&mut self) {
+        for volume in self.volumes.iter_mut().filter(|volume| volume.journal) {
+            volume.forsaken.extend(volume.lost.keys());
         }
     }
 
@@ -458,6 +466,7 @@ impl World {
         journal.undrained.clear();
         if journal.is_marked {
             journal.reset(&sizes);
+            self.forsake_lost();
             return None;
         }
         let found = if journal.plan.mirrored {

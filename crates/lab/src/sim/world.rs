@@ -30,6 +30,7 @@ use forebay_types::{
     ByteRange, IoError, IoResult, LINE_BYTES, Mode, SECTOR_BYTES, SECTORS_PER_LINE, VolumeId,
 };
 use forebay_volume::{Admission, Host, JobId, Order, Reply, Streams};
+use std::collections::BTreeSet;
 use std::sync::Arc;
 
 /// How often a planted bug strikes where it can.
@@ -76,6 +77,8 @@ pub(crate) struct VolumeWorld {
     /// Whether a journal keeps its writes.
     pub journal: bool,
     pub lost: Lost,
+    /// Those that were lost in memory and then with the journal as well.
+    pub forsaken: BTreeSet<u64>,
     /// Its epochs and its history, if it is written in order.
     pub order: Option<(Arc<Order>, History)>,
 }
@@ -189,6 +192,7 @@ impl World {
                 streams: None,
                 journal: plan.journal,
                 lost: Lost::default(),
+                forsaken: BTreeSet::new(),
                 order: None,
             });
         }
