@@ -221,10 +221,11 @@ fn copy_dirty(
     copy: &mut [u8],
 ) -> Option<u8> {
     let Some(slot) = shard.slot_of(line.key, 0) else { return Some(0) };
-    if let Some(sealed) = shard.seal_of(slot)
-        && let Verdict::Lost { .. } = verify_locked(shared, line.shard, shard, &sealed)
-        && shard.lost_of(line.key) != 0
-    {
+    if let Some(sealed) = shard.seal_of(slot) {
+        let _: Verdict = verify_locked(shared, line.shard, shard, &sealed);
+    }
+    if shard.lost_of(line.key) != 0 {
+        // It is not on the disk either, also where nothing else of the line is dirty any more.
         return None;
     }
     let dirty = shard.dirty_of(line.key);

@@ -193,14 +193,15 @@ impl World {
             let one = &self.shards[shard];
             let dirty = one.shard.dirty_of(key);
             let is_lost = one.shard.lost_of(key) != 0;
+            if is_lost {
+                // What is lost is neither recorded again nor on the disk.
+                self.fence(stuck);
+                return false;
+            }
             stuck.is_all &= dirty & before == before;
             for range in runs_of(key, dirty) {
                 let journal = self.journal.as_mut().expect("it began the checkpoint");
-                let admission = match is_lost {
-                    true => Admission::Full,
-                    false => journal.log.admit_forward(),
-                };
-                match admission {
+                match journal.log.admit_forward() {
                     Admission::Granted => {}
                     Admission::Wait => {
                         stuck.stage = Stage::Record { next: at };
