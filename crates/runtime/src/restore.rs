@@ -10,7 +10,7 @@ use forebay_backend::{AlignedBuffer, Blocking};
 use forebay_engine::LineKey;
 use forebay_journal::{Extent, Mark, Source};
 use forebay_types::{
-    ByteRange, IoError, IoResult, LINE_BYTES, REGION_BYTES, SECTOR_BYTES, VolumeId,
+    ByteRange, Durability, IoError, IoResult, LINE_BYTES, REGION_BYTES, SECTOR_BYTES, VolumeId,
 };
 use std::sync::atomic::Ordering;
 use std::sync::{Arc, Condvar, Mutex, PoisonError, mpsc};
@@ -165,6 +165,9 @@ impl Runtime {
     ) -> Result<(), VolumeError> {
         let shards = 0..self.shared.shards.len();
         if shards.into_iter().any(|at| self.shared.shard(at).lost_sectors(volume.id) > 0) {
+            // Unless each write was recorded before it was acknowledged, what the journal has of
+            // them may be older than what was lost.
+            volume.forsaken.store(used.durability == Durability::Flush, Ordering::Relaxed);
             return Ok(());
         }
         let failed = |error| VolumeError::Restore { name: volume.name.clone(), error };

@@ -495,6 +495,7 @@ impl Runtime {
             streams: Mutex::new(streams),
             prefetch: AtomicBool::new(settings.prefetch),
             flush: FlushGate::default(),
+            forsaken: AtomicBool::new(false),
             order: settings.ordered.then(Arc::default),
             journal,
             power: PowerUse::new(settings.ups),

@@ -444,7 +444,7 @@ impl World {
     }
 
     /// What is lost in memory was in the journal that is gone, and nowhere else.
-    fn forsake_lost(&mut self) {
+    pub(crate) fn forsake_lost(&mut self) {
         for volume in self.volumes.iter_mut().filter(|volume| volume.journal) {
             volume.forsaken.extend(volume.lost.keys());
         }

@@ -266,6 +266,12 @@ impl Simulation {
         if !self.is_sound() {
             return;
         }
+        let journal = self.world.journal.as_ref();
+        if journal.is_some_and(|journal| !journal.keeps_each_write()) {
+            // The newest record of what is lost may have been in the memory of the process.
+            self.world.forsake_lost();
+        }
+        let was_reset = found.is_none();
         self.world.make_streams();
         self.make_dispatchers();
         if let Some(mut found) = found
@@ -280,7 +286,7 @@ impl Simulation {
             self.world.journal.as_mut().expect("it was resumed").restored();
             let next = self.world.now_us + self.world.plan.tick_us;
             self.world.queue.push(next, Event::Tick);
-            if !self.record_again() {
+            if !self.record_again(!was_reset) {
                 return;
             }
         }
@@ -290,8 +296,9 @@ impl Simulation {
     }
 
     /// Has the journal record what is dirty in the pool: some records were in the memory of the
-    /// process. It may die meanwhile, with its pool.
-    fn record_again(&mut self) -> bool {
+    /// process. It may die meanwhile, with its pool, unless the journal is a new one: what failed
+    /// with the old one is in the pool alone, and a second fault is one too many.
+    fn record_again(&mut self, may_die: bool) -> bool {
         let mark = self.world.journal.as_ref().expect("it was resumed").log.mark();
         for (volume, range, stamps) in self.world.dirty_of_journal() {
             if self.world.strikes_always(Sabotage::SkipRecord) {
@@ -302,7 +309,8 @@ impl Simulation {
                 return true;
             }
             // With a supply, power does not go before the vault has what is dirty.
-            if self.world.ups_volumes().is_empty()
+            if may_die
+                && self.world.ups_volumes().is_empty()
                 && self.dies_in_recovery(self.world.plan.crash_in_recovery)
             {
                 return false;

@@ -121,6 +121,9 @@ impl World {
     }
 
     fn put_back(&mut self, volume: u16, sector: u64, stamp: u64) {
+        if self.volumes[usize::from(volume)].forsaken.contains(&sector) {
+            return;
+        }
         let id = VolumeId(volume);
         let range = ByteRange::new(sector * SECTOR_BYTES, SECTOR_BYTES);
         let key = LineKey::new(id, sector / u64::from(SECTORS_PER_LINE));

@@ -440,7 +440,11 @@ impl Host for World {
         self.withdraw_permit();
     }
 
-    fn barrier(&mut self, _volume: VolumeId, part: PartId) -> Result<bool, IoError> {
+    fn barrier(&mut self, volume: VolumeId, part: PartId) -> Result<bool, IoError> {
+        let volume = &self.volumes[usize::from(volume.0)];
+        if volume.forsaken.iter().any(|sector| volume.lost.contains_key(sector)) {
+            return Err(IoError::Io);
+        }
         self.wait_for_barrier(part)
     }
 

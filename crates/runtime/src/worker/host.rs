@@ -70,6 +70,19 @@ impl<R: Reactor> WorkerHost<R> {
         Reply { result: reply.result.and(Err(IoError::Shutdown)), ..reply }
     }
 
+    /// Whether something is lost of a volume that its journal does not have either.
+    fn is_forsaken(&mut self, id: VolumeId) -> bool {
+        let Some(volume) = self.find_volume(id) else { return false };
+        if !volume.forsaken.load(Ordering::Relaxed) {
+            return false;
+        }
+        let volume = Arc::clone(volume);
+        let mut shards = 0..self.shared.shards.len();
+        let is_lost = shards.any(|at| self.shared.shard(at).lost_sectors(id) > 0);
+        volume.forsaken.store(is_lost, Ordering::Relaxed);
+        is_lost
+    }
+
     /// The volume of this number, which is being served.
     pub(crate) fn find_volume(&mut self, id: VolumeId) -> Option<&Arc<Volume>> {
         if self.volume.as_ref().is_none_or(|volume| volume.id != id) {
@@ -194,6 +207,9 @@ impl<R: Reactor> Host for WorkerHost<R> {
     }
 
     fn barrier(&mut self, volume: VolumeId, part: PartId) -> Result<bool, IoError> {
+        if self.is_forsaken(volume) {
+            return Err(IoError::Io);
+        }
         let volume = self.find_volume(volume);
         let used = volume.and_then(|volume| volume.journal.as_ref());
         used.expect("it is the volume's protection").journal.barrier(part)
