@@ -126,6 +126,8 @@ impl Runtime {
         // Nobody is served before this is done. Records of what is found in the log count on.
         used.journal.restored(used.number)?;
         let mark = used.journal.mark();
+        // What comes back from the old records from now on is in no new one.
+        let was_whole = !self.has_lost(volume);
         let mut places = Vec::new();
         for number in 0..self.shared.shards.len() {
             let dirty = self.shared.shard(number).dirty_sectors(volume.id);
@@ -141,7 +143,7 @@ impl Runtime {
             bytes += batch.iter().map(|(range, _)| range.len).sum::<u64>();
             self.restore_batch(volume.id, batch, true).map_err(failed)?;
         }
-        self.forget_older(volume, used, mark)?;
+        self.forget_older(volume, used, mark, was_whole)?;
         if bytes > 0 {
             tracing::info!(
                 "volume '{}': {bytes} bytes that its disk may lack are in the pool, and recorded \
@@ -153,6 +155,11 @@ impl Runtime {
         Ok(())
     }
 
+    fn has_lost(&self, volume: &Volume) -> bool {
+        let mut shards = 0..self.shared.shards.len();
+        shards.any(|at| self.shared.shard(at).lost_sectors(volume.id) > 0)
+    }
+
     /// Voids what the process before has recorded of a volume, now that disk and journal have
     /// everything again. The newest record of something may have been in that process's memory
     /// while the disk had it already; an older one would undo that. What is lost in the pool may be
@@ -162,9 +169,9 @@ impl Runtime {
         volume: &Volume,
         used: &JournalUse,
         mark: Mark,
+        was_whole: bool,
     ) -> Result<(), VolumeError> {
-        let shards = 0..self.shared.shards.len();
-        if shards.into_iter().any(|at| self.shared.shard(at).lost_sectors(volume.id) > 0) {
+        if !was_whole || self.has_lost(volume) {
             // Unless each write was recorded before it was acknowledged, what the journal has of
             // them may be older than what was lost.
             volume.forsaken.store(used.durability == Durability::Flush, Ordering::Relaxed);

@@ -300,6 +300,9 @@ impl Simulation {
     /// with the old one is in the pool alone, and a second fault is one too many.
     fn record_again(&mut self, may_die: bool) -> bool {
         let mark = self.world.journal.as_ref().expect("it was resumed").log.mark();
+        // What comes back from the old records from now on is in no new one.
+        let volumes = self.world.volumes.iter();
+        let whole: Vec<bool> = volumes.map(|volume| volume.lost.is_empty()).collect();
         for (volume, range, stamps) in self.world.dirty_of_journal() {
             if self.world.strikes_always(Sabotage::SkipRecord) {
                 continue;
@@ -316,20 +319,20 @@ impl Simulation {
                 return false;
             }
         }
-        self.forget_older(mark);
+        self.forget_older(mark, &whole);
         true
     }
 
     /// The records of the process before are void, now that disk and journal have everything again:
     /// a newer one may have been in its memory. What is lost in the pool may be in them only.
-    fn forget_older(&mut self, mark: Mark) {
+    fn forget_older(&mut self, mark: Mark, whole: &[bool]) {
         if self.world.strikes_always(Sabotage::KeepOldRecords) {
             return;
         }
         let World { volumes, journal, .. } = &mut self.world;
         let journal = journal.as_mut().expect("it was resumed");
-        for (volume, number) in volumes.iter_mut().zip(&journal.numbers) {
-            if let Some(number) = number.filter(|_| volume.lost.is_empty()) {
+        for ((volume, number), whole) in volumes.iter_mut().zip(&journal.numbers).zip(whole) {
+            if let Some(number) = number.filter(|_| *whole && volume.lost.is_empty()) {
                 volume.disk.flush();
                 journal.log.recorded_again(number, mark);
             }
