@@ -27,7 +27,9 @@ dir=$(mktemp -d -p "${FOLDER:-$(target_dir)}")
 uri="nbd+unix:///v?socket=$dir/nbd.sock"
 # A little of it reaches the disk before mains fails.
 volume_bytes=$(((bytes * 17 / 16 + (1 << 20)) >> 20 << 20))
-# Above seven twelfths of the pool what is dirty is written back at once.
+# What fio writes is to stay in memory until mains fails: large writes are not held back otherwise,
+# and above half of the pool what is dirty is written back at once.
+held="gather-below=1MiB"
 memory_bytes=$((volume_bytes * 2 + (128 << 20)))
 disk=
 server=
@@ -81,7 +83,7 @@ start_server() {
   "$forebay" serve --keeper no --state "$dir/state" --nbd "unix:$dir/nbd.sock" \
     --memory "$memory_bytes" --vault "$dir/vault" \
     --ups "lab=file:$dir/supply" --ups-settle-seconds 1 \
-    --volume "v=nbd+unix:///d?socket=$dir/disk.sock,mode=write-back,protection=ups" \
+    --volume "v=nbd+unix:///d?socket=$dir/disk.sock,mode=write-back,protection=ups,$held" \
     >>"$dir/server.log" 2>&1 &
   server=$!
 }
@@ -139,7 +141,8 @@ wait_until 120 '.power.write_back_allowed'
 say "filling, until $(numfmt --to=iec "$bytes") are dirty"
 begin=$(now_ms)
 fio --name=fill --ioengine=nbd --uri="$uri" --rw=write --bs=256k --iodepth=8 \
-  --size="$volume_bytes" --verify=crc32c --do_verify=0 >"$dir/fio.log" 2>&1 ||
+  --size="$volume_bytes" --verify=crc32c --do_verify=0 --verify_state_save=0 \
+  >"$dir/fio.log" 2>&1 ||
   gave_up "fio failed"
 row "written by fio" "$volume_bytes" "$(($(now_ms) - begin))"
 wait_until 5 ".power.dirty_bytes >= $bytes"

@@ -10,7 +10,7 @@ use std::process::{Child, Command, Stdio};
 use std::time::{Duration, Instant};
 
 /// How long it may take to come up, and to leave.
-const PATIENCE: Duration = Duration::from_secs(20);
+const PATIENCE: Duration = Duration::from_secs(60);
 
 /// A running server. Stopped when dropped.
 pub struct Forebay {
@@ -49,6 +49,22 @@ impl Forebay {
         memory_bytes: u64,
         more: &[&str],
     ) -> Result<Self> {
+        Self::start_watched(programs, dir, volumes, memory_bytes, more, &mut |_| ())
+    }
+
+    /// The same; `watch` is called with the number of the process every few milliseconds until it
+    /// is up.
+    ///
+    /// # Errors
+    /// As [`Forebay::start`].
+    pub fn start_watched(
+        programs: &Path,
+        dir: &Path,
+        volumes: &[String],
+        memory_bytes: u64,
+        more: &[&str],
+        watch: &mut dyn FnMut(u32),
+    ) -> Result<Self> {
         let program = programs.join("forebay");
         let (socket, state) = (dir.join("socket"), dir.join("state"));
         let log = File::create(dir.join("log"))?;
@@ -64,20 +80,31 @@ impl Forebay {
             .spawn()
             .with_context(|| format!("starting {}: build it first", program.display()))?;
         let mut server = Self { socket, pid: child.id(), program, state, child };
-        server.wait_until_open().with_context(|| {
+        server.wait_until_open(watch).with_context(|| {
             let log = std::fs::read_to_string(dir.join("log")).unwrap_or_default();
             format!("forebay did not come up; it said: {}", log.trim())
         })?;
         Ok(server)
     }
 
-    fn wait_until_open(&mut self) -> Result<()> {
+    /// Kills it, as a crash would.
+    ///
+    /// # Errors
+    /// When it can't be waited for.
+    pub fn kill(mut self) -> Result<()> {
+        self.child.kill()?;
+        self.child.wait()?;
+        Ok(())
+    }
+
+    fn wait_until_open(&mut self, watch: &mut dyn FnMut(u32)) -> Result<()> {
         let deadline = Instant::now() + PATIENCE;
         while UnixStream::connect(&self.socket).is_err() {
             if let Some(status) = self.child.try_wait()? {
                 bail!("it ended with {status}");
             }
             ensure!(Instant::now() < deadline, "its socket did not open in {PATIENCE:?}");
+            watch(self.pid);
             std::thread::sleep(Duration::from_millis(5));
         }
         Ok(())
@@ -119,6 +146,10 @@ impl Forebay {
 
 impl Drop for Forebay {
     fn drop(&mut self) {
+        // Whoever was killed has no number any more.
+        if matches!(self.child.try_wait(), Ok(Some(_))) {
+            return;
+        }
         // The measurement is over: what fails here is seen in the process table.
         if let Some(pid) = i32::try_from(self.pid).ok().and_then(Pid::from_raw) {
             let _ = kill_process(pid, Signal::TERM);

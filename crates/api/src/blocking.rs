@@ -90,6 +90,14 @@ impl BlockingClient {
         self.runtime.block_on(self.client.trust_volume(name, progress))
     }
 
+    /// See [`Client::calibrate_volume`].
+    ///
+    /// # Errors
+    /// See [`ClientError`].
+    pub fn calibrate_volume(&self, name: &str) -> Result<VolumeStatus> {
+        self.runtime.block_on(self.client.calibrate_volume(name))
+    }
+
     /// See [`Client::drill`].
     ///
     /// # Errors

@@ -177,6 +177,14 @@ impl Client {
         self.long(Method::POST, &paths::volume_trust(name), progress).await
     }
 
+    /// Measures below which size writes of a volume are worth gathering.
+    ///
+    /// # Errors
+    /// See [`ClientError`].
+    pub async fn calibrate_volume(&self, name: &str) -> Result<VolumeStatus> {
+        self.short(Method::POST, &paths::volume_calibrate(name), None::<&()>).await
+    }
+
     /// Rehearses a power failure.
     ///
     /// # Errors

@@ -36,6 +36,7 @@ pub fn openapi() -> openapi::OpenApi {
         remove_volume,
         flush_volume,
         trust_volume,
+        calibrate_volume,
         stop,
         upgrade,
         drill,
@@ -149,6 +150,18 @@ fn flush_volume() {}
     ))]
 fn trust_volume() {}
 
+/// Measures below which size writes of a volume are worth gathering
+///
+/// Some reads of its disk, for a second at most, at a moment when no request is under way; that
+/// is waited for, up to ten seconds. Volumes are measured by themselves when they are added.
+#[utoipa::path(post, path = paths::VOLUME_CALIBRATE, tag = "volumes",
+    params(("name" = String, Path, description = "The volume's name")),
+    responses(
+        (status = 200, description = "The volume", body = VolumeStatus),
+        (status = "default", description = PROBLEM, body = ErrorBody)
+    ))]
+fn calibrate_volume() {}
+
 #[cfg(test)]
 mod tests {
     use super::*;
@@ -188,6 +201,7 @@ mod tests {
                 "post /v1/stop",
                 "post /v1/upgrade",
                 "post /v1/volumes",
+                "post /v1/volumes/{name}/calibrate",
                 "post /v1/volumes/{name}/flush",
                 "post /v1/volumes/{name}/trust",
             ]

@@ -16,6 +16,8 @@ mod blocking;
 mod client;
 mod description;
 mod error;
+mod gather;
+mod geometry;
 mod journal;
 pub mod paths;
 mod patrol;
@@ -23,11 +25,14 @@ mod power;
 mod request;
 mod status;
 mod vault;
+mod write_back;
 
 pub use blocking::BlockingClient;
 pub use client::{Client, ClientError};
 pub use description::openapi;
 pub use error::{ErrorBody, ErrorKind, Problem};
+pub use gather::{GatherSource, GatherStatus};
+pub use geometry::{GeometrySource, GeometryStatus};
 pub use journal::{JournalFigures, JournalState, JournalStatus, UnservedWrites};
 pub use patrol::{Damage, PatrolStatus};
 pub use power::{PowerStatus, SupplyStatus};
@@ -37,3 +42,4 @@ pub use status::{
     VolumeStatus,
 };
 pub use vault::{DrillReport, DumpSummary, HeldVolume, VaultState, VaultStatus};
+pub use write_back::WriteBackFigures;

@@ -12,6 +12,8 @@ pub const VOLUME: &str = "/v1/volumes/{name}";
 pub const VOLUME_FLUSH: &str = "/v1/volumes/{name}/flush";
 /// `POST`: trust a disk again after it failed a flush.
 pub const VOLUME_TRUST: &str = "/v1/volumes/{name}/trust";
+/// `POST`: measure a volume's disk.
+pub const VOLUME_CALIBRATE: &str = "/v1/volumes/{name}/calibrate";
 /// `POST`: rehearse a power failure.
 pub const DRILL: &str = "/v1/drill";
 /// `POST`: write all dirty data to the disks and leave.
@@ -44,6 +46,11 @@ pub fn volume_flush(name: &str) -> String {
 /// The path to trust the disk of the volume `name` again.
 pub fn volume_trust(name: &str) -> String {
     format!("{}/trust", volume(name))
+}
+
+/// The path to measure the disk of the volume `name`.
+pub fn volume_calibrate(name: &str) -> String {
+    format!("{}/calibrate", volume(name))
 }
 
 #[cfg(test)]

@@ -61,6 +61,28 @@ pub struct VolumeSettings {
     /// Whether data is read ahead. Default: true.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub prefetch: Option<bool>,
+    /// Data in a full stripe of the disk, a size as in `112KiB`, without parity and copies; `none`
+    /// for no stripes, `auto` for what the disk says. Default: auto. A volume that is served keeps
+    /// it, and what follows here of the disk.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    #[schema(example = "112KiB")]
+    pub stripe: Option<String>,
+    /// What of a stripe lies on one disk: a size that divides the stripe, or `auto`.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    #[schema(example = "16KiB")]
+    pub chunk: Option<String>,
+    /// Where the first whole stripe begins, from the first byte of the volume: a size below the
+    /// stripe, or `auto`.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub stripe_offset: Option<String>,
+    /// Whether seeks cost: `yes`, `no` or `auto`.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub rotational: Option<String>,
+    /// Below which size writes are worth gathering: a size as in `64KiB`, `off` for none, or `auto`
+    /// to measure it. Default: auto.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    #[schema(example = "64KiB")]
+    pub gather_below: Option<String>,
     /// Whether clients must encrypt: `required` or `optional`.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub tls: Option<String>,

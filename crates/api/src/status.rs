@@ -1,7 +1,10 @@
 //! What the server tells about itself and its volumes. All counters count from the start of the
 //! server, or from when the volume was added, and never go back.
 
-use crate::{Damage, JournalStatus, PatrolStatus, PowerStatus, VaultStatus};
+use crate::{
+    Damage, GatherStatus, GeometryStatus, JournalStatus, PatrolStatus, PowerStatus, VaultStatus,
+    WriteBackFigures,
+};
 use serde::{Deserialize, Serialize};
 use std::{collections::BTreeMap, fmt};
 use utoipa::ToSchema;
@@ -159,6 +162,15 @@ pub struct VolumeStatus {
     pub read_only: bool,
     /// Whether data is read ahead.
     pub prefetch: bool,
+    /// What the geometry of its disk is taken to be.
+    #[serde(default)]
+    pub geometry: GeometryStatus,
+    /// How what was written got there.
+    #[serde(default)]
+    pub write_back: WriteBackFigures,
+    /// Which writes are worth gathering.
+    #[serde(default)]
+    pub gather: GatherStatus,
     /// Whether clients must encrypt: `required` or `optional`.
     pub tls: String,
     /// A text for people.

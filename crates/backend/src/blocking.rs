@@ -51,6 +51,18 @@ impl<'a> Blocking<'a> {
         wait.all()
     }
 
+    /// Begins to fill `bytes` from `offset`.
+    pub fn begin_read(&self, offset: u64, mut bytes: AlignedBuffer) -> Reading {
+        let wait = Wait::new(1);
+        let len = bytes.len() as u64;
+        // SAFETY: the memory belongs to the reading, which lets nobody at it before the answer, and
+        // is not freed before that either.
+        let buffers = vec![unsafe { Buffer::new(bytes.as_mut_ptr(), bytes.len()) }];
+        let done = Completion::new(wait.clone(), 0);
+        self.backend.submit(Io { kind: IoKind::Read, offset, len, buffers, done });
+        Reading { bytes: Some(bytes), wait }
+    }
+
     /// Stores `bytes` at `offset`, with `fua` on stable storage.
     ///
     /// # Errors
@@ -123,6 +135,26 @@ impl<'a> Blocking<'a> {
     }
 }
 
+/// A read that is under way, and the memory that it fills. Dropping it waits for the answer.
+pub struct Reading {
+    bytes: Option<AlignedBuffer>,
+    wait: Arc<Wait>,
+}
+
+impl Reading {
+    /// Waits for the answer, and gives the memory back with it.
+    pub fn end(mut self) -> (AlignedBuffer, IoResult) {
+        let result = self.wait.all()[0];
+        (self.bytes.take().expect("it is taken once"), result)
+    }
+}
+
+impl Drop for Reading {
+    fn drop(&mut self) {
+        self.wait.all();
+    }
+}
+
 /// Waits for a number of I/Os, tagged from 0.
 pub struct Wait {
     answers: Mutex<Answers>,
@@ -176,6 +208,19 @@ impl CompletionSink for Wait {
 mod tests {
     use super::*;
     use crate::MemoryBackend;
+
+    #[test]
+    fn reads_are_under_way_beside_each_other() {
+        let memory = MemoryBackend::new(1 << 20).unwrap();
+        let device = Blocking::new(&memory);
+        device.write(8192, &[7; 4096], false).unwrap();
+        let reads = [4096, 8192, 1 << 20].map(|at| device.begin_read(at, AlignedBuffer::new(4096)));
+        let [before, there, behind] = reads.map(Reading::end);
+        assert_eq!((before.1, before.0[0]), (Ok(()), 0));
+        assert_eq!((there.1, there.0[0], there.0[4095]), (Ok(()), 7, 7));
+        assert!(behind.1.is_err(), "it lies behind the end");
+        drop(device.begin_read(0, AlignedBuffer::new(4096)));
+    }
 
     #[test]
     fn many_pieces_are_read_each_from_its_place() {

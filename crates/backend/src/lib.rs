@@ -12,6 +12,7 @@ mod buffer;
 pub mod conformance;
 mod count;
 mod file;
+mod geometry;
 mod hardware;
 mod io;
 pub mod layers;
@@ -26,7 +27,7 @@ mod spec;
 mod sync;
 mod timer;
 
-pub use blocking::{Blocking, Wait};
+pub use blocking::{Blocking, Reading, Wait};
 pub use buffer::{AlignedBuffer, BUFFER_ALIGNMENT_BYTES};
 pub use count::IoCount;
 pub use file::{FileBackend, FileError};
@@ -37,7 +38,7 @@ pub use nbd::{NbdAddress, NbdBackend, NbdError, NbdUrl};
 pub use open::{OpenError, OpenOptions, open};
 pub use spec::SpecError;
 
-use forebay_types::ByteRange;
+use forebay_types::{ByteRange, DiskGeometry};
 use std::os::fd::BorrowedFd;
 
 /// What a backend is and can do. Fixed while it is open.
@@ -53,8 +54,8 @@ pub struct Description {
     pub identity: Option<String>,
     /// Whether it may only be read.
     pub read_only: bool,
-    /// Whether seeks cost, as on a hard disk.
-    pub rotational: bool,
+    /// What it says of stripes, sizes and seeks, as far as it says anything.
+    pub geometry: DiskGeometry,
     /// Whether [`IoKind::Discard`] does something.
     pub can_discard: bool,
     /// Whether [`IoKind::Zero`] is faster than writing zeroes.

@@ -11,7 +11,7 @@
 use crate::count::{IoCount, IoCounter};
 use crate::sync::{read, write};
 use crate::{Backend, Buffer, Description, Extent, Io, IoKind};
-use forebay_types::{ByteRange, SECTOR_BYTES, Size};
+use forebay_types::{ByteRange, DiskGeometry, SECTOR_BYTES, Size};
 use rustix::mm::{Advice, MapFlags, ProtFlags, madvise, mmap_anonymous, munmap};
 use std::ptr::{NonNull, null_mut};
 use std::sync::RwLock;
@@ -123,7 +123,7 @@ impl MemoryBackend {
             size_bytes,
             identity: None,
             read_only: false,
-            rotational: false,
+            geometry: DiskGeometry { rotational: Some(false), ..DiskGeometry::default() },
             can_discard: true,
             can_zero_fast: true,
             alignment_bytes: SECTOR_BYTES as u32,

@@ -58,7 +58,7 @@ pub enum SpecError {
         /// The backend or layer.
         what: String,
         /// The option.
-        key: &'static str,
+        key: String,
         /// A value that would do.
         example: &'static str,
     },
@@ -81,7 +81,10 @@ pub enum SpecError {
         text: String,
     },
     /// A model of something that there is no model of.
-    #[error("no model '{name}': there are model:hdd and model:ssd")]
+    #[error(
+        "no model '{name}': there are model:hdd, model:ssd, model:fixed and model:raid0, raid1, \
+         raid5, raid6, raid10"
+    )]
     NoModel {
         /// The model as typed.
         name: String,
@@ -116,6 +119,8 @@ pub(crate) fn percent_decode(text: &str) -> Result<String, SpecError> {
 pub(crate) struct Fields<'a> {
     what: &'a str,
     fields: Vec<(&'a str, String)>,
+    /// What every key that is asked for begins with.
+    prefix: &'static str,
 }
 
 impl<'a> Fields<'a> {
@@ -142,12 +147,18 @@ impl<'a> Fields<'a> {
             }
             fields.push((key, percent_decode(value)?));
         }
-        Ok(Self { what, fields })
+        Ok(Self { what, fields, prefix: "" })
+    }
+
+    /// The options whose keys begin with `prefix`, to be asked for without it.
+    pub(crate) fn under(&self, prefix: &'static str) -> Self {
+        Self { what: self.what, fields: self.fields.clone(), prefix }
     }
 
     /// The value of an option as typed, if it is there.
     pub(crate) fn text(&self, key: &str) -> Option<&str> {
-        self.fields.iter().find(|(k, _)| *k == key).map(|(_, value)| value.as_str())
+        let is_it = |k: &str| k.strip_prefix(self.prefix) == Some(key);
+        self.fields.iter().find(|(k, _)| is_it(k)).map(|(_, value)| value.as_str())
     }
 
     /// The value of an option, if it is there, as `read` understands it.
@@ -162,7 +173,7 @@ impl<'a> Fields<'a> {
             Some(read) => Ok(Some(read)),
             None => Err(SpecError::BadValue {
                 what: self.what.to_owned(),
-                key: key.to_owned(),
+                key: format!("{}{key}", self.prefix),
                 value: value.to_owned(),
                 example,
             }),
@@ -170,8 +181,9 @@ impl<'a> Fields<'a> {
     }
 
     /// The error that an option is missing.
-    pub(crate) fn missing(&self, key: &'static str, example: &'static str) -> SpecError {
-        SpecError::Missing { what: self.what.to_owned(), key, example }
+    pub(crate) fn missing(&self, key: &str, example: &'static str) -> SpecError {
+        let (what, key) = (self.what.to_owned(), format!("{}{key}", self.prefix));
+        SpecError::Missing { what, key, example }
     }
 }
 

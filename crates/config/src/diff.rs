@@ -16,8 +16,9 @@ pub enum Change {
         /// The volume to serve from now on.
         new: VolumeSpec,
     },
-    /// A volume has other settings. Those of its journal are among them, although a served volume
-    /// keeps them: only who serves it knows whether it has them already, added anew by hand.
+    /// A volume has other settings. Those of its journal and of its disk are among them, although
+    /// a served volume keeps them: only who serves it knows whether it has them already, added
+    /// anew by hand.
     VolumeChanged {
         /// Its name.
         name: String,
@@ -52,7 +53,7 @@ impl fmt::Display for Change {
             Self::VolumeReplaced { new } => {
                 write!(f, "volume '{}' is replaced: its backing is now {}", new.name, new.backing)
             }
-            Self::VolumeChanged { name, change } if change.is_of_journal() => {
+            Self::VolumeChanged { name, change } if change.is_of_what_stays() => {
                 write!(f, "volume '{name}' has other settings: {change}")
             }
             Self::VolumeChanged { name, change } => {

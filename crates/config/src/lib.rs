@@ -14,6 +14,8 @@ mod config;
 mod diff;
 mod error;
 mod file;
+mod gather;
+mod geometry;
 mod layer;
 mod listen;
 mod meminfo;
@@ -29,6 +31,7 @@ pub use config::{CONTROL_SOCKET, Config, NBD_SOCKET, Source, default_state, read
 pub use diff::{Change, diff};
 pub use error::{ConfigError, ConfigResult, Mistake, Place};
 pub use file::{FILE_KEYS, parse_toml};
+pub use geometry::{Auto, GeometryChange, GeometrySource, GeometrySpec, ResolvedGeometry};
 pub use layer::Settings;
 pub use listen::{Listen, UNIX_PATH_BYTES_MAX};
 pub use memory::{AUTO_BYTES_MIN, MACHINE_BYTES_MIN, MemInfo, MemoryError, SYSTEM_BYTES_MIN};

@@ -93,6 +93,8 @@ impl VolumeSpec {
             accept_loss: false,
             read_only: false,
             prefetch: true,
+            geometry: Default::default(),
+            gather_below: Default::default(),
             tls: Default::default(),
             description: None,
         };

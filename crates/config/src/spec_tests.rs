@@ -1,7 +1,7 @@
 //! Volumes on the command line: what people write, what they mistype, and whatever else.
 
 use super::*;
-use crate::{Protection, TlsUse, VOLUME_KEYS};
+use crate::{Auto, GeometrySpec, Protection, TlsUse, VOLUME_KEYS};
 use forebay_types::{Durability, Mode};
 use proptest::prelude::*;
 
@@ -21,7 +21,8 @@ fn a_disk_needs_nothing_but_a_name_and_a_path() {
 fn every_setting_can_be_written() {
     let text = "db=/dev/sdb,mode=write-back,protection=journal,journal=/dev/nvme0n1,\
                 journal-mirror=/dev/nvme1n1,durability=flush,ordered=yes,accept-loss=yes,\
-                read-only=yes,prefetch=no,tls=required,description=the books, all of them";
+                read-only=yes,prefetch=no,stripe=112KiB,chunk=16KiB,stripe-offset=96KiB,\
+                rotational=no,gather-below=64KiB,tls=required,description=the books, all of them";
     let spec = parse_volume_spec(text).unwrap();
     assert_eq!(spec.mode, Mode::WriteBack);
     assert_eq!(spec.protection, Protection::Journal);
@@ -29,6 +30,9 @@ fn every_setting_can_be_written() {
     assert_eq!(spec.journal_mirror.as_deref(), Some("/dev/nvme1n1"));
     assert_eq!(spec.durability, Durability::Flush);
     assert!(spec.ordered && spec.accept_loss && spec.read_only && !spec.prefetch);
+    let GeometrySpec { stripe, chunk, offset, rotational } = spec.geometry;
+    assert_eq!([stripe, chunk, offset], [112 << 10, 16 << 10, 96 << 10].map(Auto::Set));
+    assert_eq!((rotational, spec.gather_below), (Auto::Set(false), Auto::Set(64 << 10)));
     assert_eq!(spec.tls, TlsUse::Required);
     assert_eq!(spec.description.as_deref(), Some("the books, all of them"));
     assert_eq!(spec.to_string(), text);
@@ -76,6 +80,9 @@ fn mistakes_are_named_with_their_remedy() {
         ("d=/x,mode=writeback", "volume 'd': no mode 'writeback': use write-back, write-through"),
         ("d=/x,mode=", "volume 'd': no mode '': use"),
         ("d=/x,read-only=1", "volume 'd': read-only='1' is neither yes nor no"),
+        ("d=/x,rotational=1", "volume 'd': no value '1' of rotational: use yes, no or auto"),
+        ("d=/x,chunk=0", "volume 'd': chunk=0B is no size of a chunk: write a size, or leave it"),
+        ("d=/x,stripe=1KB", "volume 'd': stripe='1KB' is no size: write it like 64KiB or 1.5MiB, "),
         ("d=/x,tls=on", "volume 'd': no TLS use 'on': use optional or required"),
         ("d=delay(5ms:/x,mode=bypass", "volume 'd': a parenthesis is never closed: close it"),
         ("d=/x\n", "volume 'd': backing \"/x\\n\" holds a control character"),
@@ -162,12 +169,37 @@ fn any_protection() -> impl Strategy<Value = (Protection, Option<String>, Durabi
     ]
 }
 
+/// Stripes, chunks and offsets that go together.
+fn any_geometry() -> impl Strategy<Value = GeometrySpec> {
+    let rotational = prop_oneof![Just(Auto::Auto), any::<bool>().prop_map(Auto::Set)];
+    let chunked =
+        (1u64..300, 1u64..20, any::<bool>(), 0u64..300).prop_map(|(chunk, n, all, at)| {
+            let (chunk, stripe) = (chunk * 512, chunk * n * 512);
+            let offset = Auto::Set(at * 512 % stripe);
+            let (stripe, chunk) = (Auto::Set(stripe), Auto::Set(chunk));
+            if all {
+                GeometrySpec { stripe, chunk, offset, ..Default::default() }
+            } else {
+                GeometrySpec { chunk, ..Default::default() }
+            }
+        });
+    let none = GeometrySpec { stripe: Auto::Set(0), ..Default::default() };
+    let sizes = prop_oneof![Just(GeometrySpec::default()), Just(none), chunked];
+    (sizes, rotational).prop_map(|(sizes, rotational)| GeometrySpec { rotational, ..sizes })
+}
+
+fn any_gather_below() -> impl Strategy<Value = Auto<u64>> {
+    prop_oneof![Just(Auto::Auto), (0..=65536u64).prop_map(|sectors| Auto::Set(sectors * 512))]
+}
+
 prop_compose! {
     fn any_spec()(
         name in "[a-zA-Z0-9 ./()ä-]{1,20}",
         backing in "[a-z]{0,6}(\\(x=1,mode=y\\):)?[/a-z0-9:?=. )]{1,20}",
         mode in proptest::sample::select(&Mode::ALL[..]),
         protected in any_protection(),
+        geometry in any_geometry(),
+        gather_below in any_gather_below(),
         is_mirrored: bool, accept_loss: bool, read_only: bool, prefetch: bool, required: bool,
         description in proptest::option::of("[a-zA-Z ,.ß]{1,20}"),
     ) -> VolumeSpec {
@@ -181,7 +213,8 @@ prop_compose! {
         let journal_mirror = journal.as_ref().filter(|_| is_mirrored).map(|_| "/MIRROR".into());
         VolumeSpec {
             name, backing, mode, protection, journal, journal_mirror, durability, accept_loss,
-            read_only, prefetch, description, ordered: prefetch && accept_loss,
+            read_only, prefetch, geometry, gather_below, description,
+            ordered: prefetch && accept_loss,
             tls: if required { TlsUse::Required } else { TlsUse::Optional },
         }
     }
@@ -214,7 +247,7 @@ proptest! {
     fn every_change_is_found_again(old in any_spec(), new in any_spec()) {
         let new = VolumeSpec { name: old.name.clone(), backing: old.backing.clone(), ..new };
         let change = old.change_to(&new);
-        if change.is_of_journal() {
+        if change.is_of_what_stays() {
             let mistake = old.with(&change).map_err(|error| error.mistake());
             prop_assert_eq!(mistake, Err(Mistake::Served));
         } else {

@@ -5,7 +5,9 @@
 //! way in ends with: the command line, the file and the control API.
 
 use crate::{
-    ConfigError, ConfigResult, Mistake, Protection, TlsMode,
+    Auto, ConfigError, ConfigResult, GeometryChange, GeometrySpec, Mistake, Protection, TlsMode,
+    gather::{gather_below, shown},
+    geometry::{rotational, size, stripe},
     words::{listed, word, words, yes_no, yes_or_no},
 };
 use forebay_types::{Durability, Mode, limits};
@@ -27,6 +29,11 @@ pub const VOLUME_KEYS: &[&str] = &[
     "accept-loss",
     "read-only",
     "prefetch",
+    "stripe",
+    "chunk",
+    "stripe-offset",
+    "rotational",
+    "gather-below",
     "tls",
     "description",
 ];
@@ -68,6 +75,10 @@ pub struct VolumeSpec {
     pub read_only: bool,
     /// Whether what will likely be read next is read ahead.
     pub prefetch: bool,
+    /// What is said by hand of the disk's stripes and seeks.
+    pub geometry: GeometrySpec,
+    /// Below which size writes are worth gathering, in bytes, zero for none; or what is measured.
+    pub gather_below: Auto<u64>,
     /// Whether clients must encrypt.
     pub tls: TlsUse,
     /// A text for people, shown to NBD clients.
@@ -92,6 +103,8 @@ impl VolumeSpec {
             accept_loss: false,
             read_only: false,
             prefetch: true,
+            geometry: GeometrySpec::default(),
+            gather_below: Auto::default(),
             tls: TlsUse::default(),
             description: None,
         }
@@ -114,10 +127,12 @@ impl VolumeSpec {
     /// # Errors
     /// The result is no volume that can be, or the change is one of journal, of its durability, of
     /// the order of destaging, or of being protected by one: what is recorded of a volume stays
-    /// where its records are.
+    /// where its records are. The geometry of its disk stays as well.
     pub fn with(&self, change: &VolumeChange) -> ConfigResult<Self> {
         let spec = self.applied(change);
-        self.check_journal_stays(&spec).map_err(|error| spec.about(error))?;
+        self.check_journal_stays(&spec)
+            .and_then(|()| self.check_geometry_stays(&spec))
+            .map_err(|error| spec.about(error))?;
         spec.checked()
     }
 
@@ -131,6 +146,8 @@ impl VolumeSpec {
         spec.accept_loss = change.accept_loss.unwrap_or(spec.accept_loss);
         spec.read_only = change.read_only.unwrap_or(spec.read_only);
         spec.prefetch = change.prefetch.unwrap_or(spec.prefetch);
+        spec.geometry = spec.geometry.applied(&change.geometry);
+        spec.gather_below = change.gather_below.unwrap_or(spec.gather_below);
         spec.tls = change.tls.unwrap_or(spec.tls);
         let text = |text: &String| Some(text.clone()).filter(|text| !text.is_empty());
         spec.journal = change.journal.as_ref().map_or(spec.journal, text);
@@ -155,6 +172,8 @@ impl VolumeSpec {
             accept_loss: new(&self.accept_loss, &other.accept_loss),
             read_only: new(&self.read_only, &other.read_only),
             prefetch: new(&self.prefetch, &other.prefetch),
+            geometry: self.geometry.change_to(&other.geometry),
+            gather_below: new(&self.gather_below, &other.gather_below),
             tls: new(&self.tls, &other.tls),
             description: new(&self.description, &other.description).map(Option::unwrap_or_default),
         }
@@ -167,6 +186,7 @@ impl VolumeSpec {
             .and_then(|()| self.check_description())
             .and_then(|()| self.check_journal())
             .and_then(|()| self.check_protection())
+            .and_then(|()| self.check_geometry())
             .map_err(|error| self.about(error))?;
         Ok(self)
     }
@@ -270,6 +290,10 @@ pub struct VolumeChange {
     pub read_only: Option<bool>,
     /// Whether data is read ahead.
     pub prefetch: Option<bool>,
+    /// What is said by hand of the disk.
+    pub geometry: GeometryChange,
+    /// Below which size writes are worth gathering, in bytes, zero for none.
+    pub gather_below: Option<Auto<u64>>,
     /// Whether clients must encrypt.
     pub tls: Option<TlsUse>,
     /// The text for people; an empty one takes it away.
@@ -309,6 +333,11 @@ impl VolumeChange {
             "accept-loss" => self.accept_loss.replace(yes_or_no(key, value)?).is_none(),
             "read-only" => self.read_only.replace(yes_or_no(key, value)?).is_none(),
             "prefetch" => self.prefetch.replace(yes_or_no(key, value)?).is_none(),
+            "stripe" => self.geometry.stripe.replace(stripe(value)?).is_none(),
+            "chunk" => self.geometry.chunk.replace(size(key, value)?).is_none(),
+            "stripe-offset" => self.geometry.offset.replace(size(key, value)?).is_none(),
+            "rotational" => self.geometry.rotational.replace(rotational(value)?).is_none(),
+            "gather-below" => self.gather_below.replace(gather_below(value)?).is_none(),
             "tls" => self.tls.replace(value.parse()?).is_none(),
             "description" => self.description.replace(value.to_owned()).is_none(),
             _ => {
@@ -328,18 +357,20 @@ impl VolumeChange {
         *self == Self::default()
     }
 
-    /// Whether it says something of a journal or a supply, which a served volume keeps as it is.
-    /// See [`VolumeSpec::with`].
-    pub fn is_of_journal(&self) -> bool {
+    /// Whether it says something that a served volume keeps as it is: of a journal, a supply, or
+    /// the geometry of the disk. See [`VolumeSpec::with`].
+    pub fn is_of_what_stays(&self) -> bool {
         self.protection.is_some_and(|new| new.has_journal() || new.has_ups())
             || self.journal.is_some()
             || self.journal_mirror.is_some()
             || self.durability.is_some()
             || self.ordered.is_some()
+            || !self.geometry.is_empty()
     }
 
     /// The settings as key and value, in the order of [`VOLUME_KEYS`].
     pub fn pairs(&self) -> Vec<(&'static str, String)> {
+        let [stripe, chunk, offset, rotational] = self.geometry.values();
         [
             ("mode", self.mode.map(|mode| mode.to_string())),
             ("protection", self.protection.map(|protection| protection.to_string())),
@@ -350,6 +381,11 @@ impl VolumeChange {
             ("accept-loss", self.accept_loss.map(|value| yes_no(value).to_owned())),
             ("read-only", self.read_only.map(|value| yes_no(value).to_owned())),
             ("prefetch", self.prefetch.map(|value| yes_no(value).to_owned())),
+            ("stripe", stripe),
+            ("chunk", chunk),
+            ("stripe-offset", offset),
+            ("rotational", rotational),
+            ("gather-below", self.gather_below.map(shown)),
             ("tls", self.tls.map(|tls| tls.to_string())),
             ("description", self.description.clone()),
         ]

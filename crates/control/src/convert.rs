@@ -3,8 +3,10 @@
 //! The words of a request are read by the parser of the command line, so both accept the same and
 //! answer with the same sentences.
 
-use forebay_api::{AddVolume, ErrorKind, Problem, VolumeSettings};
-use forebay_config::{ConfigError, VolumeChange, VolumeSpec};
+use forebay_api::{AddVolume, ErrorKind, GeometrySource, GeometryStatus, Problem, VolumeSettings};
+use forebay_config::{
+    ConfigError, GeometrySource as Source, ResolvedGeometry, VolumeChange, VolumeSpec,
+};
 
 /// The volume that a request asks for.
 ///
@@ -35,6 +37,11 @@ pub fn volume_change(settings: &VolumeSettings) -> Result<VolumeChange, Problem>
         ("journal", &settings.journal),
         ("journal-mirror", &settings.journal_mirror),
         ("durability", &settings.durability),
+        ("stripe", &settings.stripe),
+        ("chunk", &settings.chunk),
+        ("stripe-offset", &settings.stripe_offset),
+        ("rotational", &settings.rotational),
+        ("gather-below", &settings.gather_below),
         ("tls", &settings.tls),
         ("description", &settings.description),
     ] {
@@ -56,6 +63,9 @@ pub fn add_request(spec: &VolumeSpec) -> AddVolume {
 
 /// The request that asks for a change.
 pub fn settings_request(change: &VolumeChange) -> VolumeSettings {
+    let [stripe, chunk, stripe_offset, rotational] = change.geometry.values();
+    let mut pairs = change.pairs().into_iter();
+    let gather_below = pairs.find(|(key, _)| *key == "gather-below").map(|(_, value)| value);
     VolumeSettings {
         mode: change.mode.map(|mode| mode.to_string()),
         protection: change.protection.map(|protection| protection.to_string()),
@@ -66,8 +76,35 @@ pub fn settings_request(change: &VolumeChange) -> VolumeSettings {
         accept_loss: change.accept_loss,
         read_only: change.read_only,
         prefetch: change.prefetch,
+        stripe,
+        chunk,
+        stripe_offset,
+        rotational,
+        gather_below,
         tls: change.tls.map(|tls| tls.to_string()),
         description: change.description.clone(),
+    }
+}
+
+/// What a geometry is shown as.
+pub fn geometry_status(found: &ResolvedGeometry) -> GeometryStatus {
+    let source = |source| match source {
+        Source::Device => GeometrySource::Device,
+        Source::Hand => GeometrySource::SetByHand,
+        Source::Unknown => GeometrySource::Unknown,
+    };
+    let geometry = &found.geometry;
+    GeometryStatus {
+        stripe_bytes: geometry.stripe_bytes,
+        stripe_source: source(found.stripe_source),
+        chunk_bytes: geometry.chunk_bytes,
+        chunk_source: source(found.chunk_source),
+        stripe_offset_bytes: geometry.offset_bytes,
+        stripe_offset_source: source(found.offset_source),
+        optimal_bytes: geometry.optimal_bytes,
+        rotational: geometry.rotational,
+        rotational_source: source(found.rotational_source),
+        notes: found.notes.clone(),
     }
 }
 
@@ -89,6 +126,9 @@ mod tests {
             "vm=/x,mode=write-back,protection=ups",
             "vm=/x,mode=write-back,protection=journal,journal=delay(read=1ms,write=1ms):/j,k,\
              journal-mirror=/k,durability=flush,ordered=yes,accept-loss=yes",
+            "vm=/x,stripe=112KiB,chunk=16KiB,stripe-offset=96KiB,rotational=no",
+            "vm=/x,stripe=none,gather-below=64KiB",
+            "vm=/x,gather-below=off",
         ] {
             let spec: VolumeSpec = text.parse().unwrap();
             assert_eq!(volume_spec(&add_request(&spec)), Ok(spec));

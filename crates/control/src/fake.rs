@@ -1,12 +1,13 @@
 //! A manager with nothing behind it: volumes are entries in a list, their dirty data is a number
 //! that operations count down. For tests of the server and of its clients.
 
-use crate::{Manager, ProgressFn};
+use crate::{Manager, ProgressFn, geometry_status};
 use forebay_api::{
-    DrillReport, ErrorKind, JournalFigures, JournalStatus, Memory, PatrolStatus, Problem, Progress,
-    Status, VolumeStatus,
+    DrillReport, ErrorKind, GatherSource, GatherStatus, JournalFigures, JournalStatus, Memory,
+    PatrolStatus, Problem, Progress, Status, VolumeStatus,
 };
 use forebay_config::{VolumeChange, VolumeSpec};
+use forebay_types::DiskGeometry;
 use std::sync::{Condvar, Mutex, MutexGuard, PoisonError};
 
 /// An operation counts down in this many steps.
@@ -211,6 +212,23 @@ impl Manager for FakeManager {
         self.flush_volume(name, progress)
     }
 
+    /// A hard disk, in round figures.
+    fn calibrate_volume(&self, name: &str) -> Result<VolumeStatus, Problem> {
+        self.check(name)?;
+        let mut state = self.lock();
+        let entry = state.volumes.iter_mut().find(|(spec, _)| spec.name == name);
+        let (_, volume) = entry.ok_or_else(|| Problem::unknown_volume(name))?;
+        volume.gather = GatherStatus {
+            below_bytes: 4 << 20,
+            source: GatherSource::Measured,
+            measured_below_bytes: Some(4 << 20),
+            fixed_us: Some(12_500.0),
+            bytes_per_second: Some(100 << 20),
+            not_measured: None,
+        };
+        Ok(volume.clone())
+    }
+
     fn drill(&self) -> Result<DrillReport, Problem> {
         self.check_all()?;
         Ok(DrillReport {
@@ -286,6 +304,7 @@ fn show(spec: &VolumeSpec, status: VolumeStatus) -> VolumeStatus {
         accept_loss: spec.accept_loss,
         read_only: spec.read_only,
         prefetch: spec.prefetch,
+        geometry: geometry_status(&spec.geometry.resolve(&DiskGeometry::default(), 1 << 30)),
         tls: spec.tls.to_string(),
         description: spec.description.clone(),
         ..status

@@ -57,6 +57,12 @@ pub trait Manager: Send + Sync {
     /// There is no such volume, or its disk fails again.
     fn trust_volume(&self, name: &str, progress: ProgressFn<'_>) -> Result<(), Problem>;
 
+    /// Measures below which size writes of the volume are worth gathering. Takes some seconds.
+    ///
+    /// # Errors
+    /// There is no such volume, its clients leave no moment, or its disk can't be measured.
+    fn calibrate_volume(&self, name: &str) -> Result<VolumeStatus, Problem>;
+
     /// Rehearses a power failure, writes the report down, and returns it.
     ///
     /// # Errors

@@ -48,6 +48,7 @@ pub(crate) fn router(manager: Arc<dyn Manager>) -> Router {
         .route(paths::VOLUME, get(show_volume).patch(set_volume).delete(remove_volume))
         .route(paths::VOLUME_FLUSH, post(flush_volume))
         .route(paths::VOLUME_TRUST, post(trust_volume))
+        .route(paths::VOLUME_CALIBRATE, post(calibrate_volume))
         .fallback(not_found)
         .method_not_allowed_fallback(method_not_allowed)
         .layer(DefaultBodyLimit::max(REQUEST_BODY_BYTES_MAX))
@@ -143,6 +144,11 @@ async fn flush_volume(State(app): State<App>, Name(name): Name) -> Response {
 async fn trust_volume(State(app): State<App>, Name(name): Name) -> Response {
     tracing::info!(volume = %name, "asked to trust the disk of a volume again");
     app.operate(move |manager, progress| manager.trust_volume(&name, progress)).await
+}
+
+async fn calibrate_volume(State(app): State<App>, Name(name): Name) -> Answer<Json<VolumeStatus>> {
+    tracing::info!(volume = %name, "asked to measure the disk of a volume");
+    Ok(Json(app.ask(move |manager| manager.calibrate_volume(&name)).await??))
 }
 
 async fn stop(State(app): State<App>) -> Response {

@@ -26,7 +26,7 @@ impl<M: LineTable> Shard<M> {
             }
             OpKind::Destage => {
                 state.destaging -= 1;
-                self.note_destage(op.volume, !ok, now_ms);
+                self.note_destage(&op, now_ms);
                 self.each_slot(&op, |shard, line| shard.destaged(line, &op));
             }
             OpKind::DestagePart => {
@@ -104,6 +104,16 @@ impl<M: LineTable> Shard<M> {
     }
 
     fn destaged(&mut self, line: &OpLine, op: &Op) {
+        if line.mask == 0 {
+            return;
+        }
+        if op.is_wide && op.error.is_some() {
+            // What is dirty is tried again, unless it was lost meanwhile.
+            if self.slots.get(line.slot).destageable() == 0 {
+                self.volume_mut(op.volume).flushed(line.slot, op.error);
+            }
+            return;
+        }
         let volume = op.volume;
         let ok = op.error.is_none() || self.is_planted(PlantedBug::CleanAfterFailedDestage);
         let meta = self.slots.get_mut(line.slot);

@@ -56,7 +56,15 @@ counters! {
     destaged_lines,
     /// Writes they were written back with.
     destage_writes,
-    /// Destage operations started because of a FLUSH or a change of mode.
+    /// Bytes of these writes, in which clean sectors count that went along.
+    destaged_bytes,
+    /// Destages of whole stripes.
+    destaged_stripes,
+    /// Parts of writes that waited until less was dirty.
+    room_waits,
+    /// Dirty lines times the milliseconds they were dirty, as far as ticks have seen them.
+    dirty_line_ms,
+    /// Destage operations started because of a FLUSH, a change of mode, or writers that wait.
     destages_urgent,
     /// Destage operations started because of age or the amount of dirty data.
     destages_background,

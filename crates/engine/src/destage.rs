@@ -1,22 +1,26 @@
 //! Writing dirty lines back: what goes together, and when.
 //!
-//! Lines go out in ascending order of place, neighbours in one write. A flush or a mode that has
-//! no place for dirty data takes all; otherwise a line goes when it has been dirty for a while, or
-//! when so much is dirty that the limit is near. What fails stays dirty and is tried again.
+//! Lines go out in ascending order of place, whole stripes first and neighbours in one write. A
+//! flush or a mode that has no place for dirty data takes all; otherwise a line goes when it has
+//! been dirty for a while, or when so much is dirty that the limit is near. What fails stays dirty
+//! and is tried again.
 //!
 //! What nobody waits for steps aside while clients wait for reads of the same disk: a hard disk
 //! that writes back between them seeks twice for each. It goes on now and then, and at full pace
 //! once much is dirty, so reads put it off and never stop it.
 
-use crate::flight::{OpKind, OpLine};
+use crate::flight::{Op, OpKind};
 use crate::key::mask_runs;
 use crate::meta::LineTable;
 use crate::read::{Run, push_run};
 use crate::sabotage::PlantedBug;
 use crate::shard::{emit, operation};
+use crate::span::Span;
 use crate::{Answer, IoVerb, LineKey, Outbox, Outcome, Place, Segment, Shard, Slot};
-use forebay_types::{LINES_PER_REGION, Mode, SECTOR_BYTES, VolumeId};
+use forebay_types::{Mode, SECTOR_BYTES, VolumeId};
 
+/// Time between two ticks that counts at most, in milliseconds: without dirty lines there are none.
+const TICK_MS_MAX: u64 = 1_000;
 /// Waits after the first failed destage and at most, in milliseconds.
 const BACKOFF_FIRST_MS: u64 = 250;
 const BACKOFF_MAX_MS: u64 = 10_000;
@@ -28,11 +32,14 @@ impl<M: LineTable> Shard<M> {
             return;
         }
         let many = self.dirty_lines > self.config.dirty_lines_background;
+        let passed_ms = now_ms.saturating_sub(self.ticked_ms).min(TICK_MS_MAX);
+        self.ticked_ms = now_ms;
         for at in 0..self.volumes.len() {
             let Some(state) = &mut self.volumes[at] else { continue };
             if state.dirty.is_empty() && state.frozen_lines() == 0 {
                 continue;
             }
+            state.counters.dirty_line_ms += state.dirty.len() as u64 * passed_ms;
             let volume = VolumeId(at as u16);
             if state.order.is_some() {
                 self.tick_order(volume, now_ms, out);
@@ -63,7 +70,7 @@ impl<M: LineTable> Shard<M> {
         let mut sweep = std::mem::take(&mut self.volume_mut(volume).sweep);
         sweep.clear();
         sweep.extend(self.volume(volume).dirty.iter().map(|slot| self.slots.get(slot).key));
-        sweep.sort_unstable_by(|a, b| b.cmp(a));
+        self.sort_sweep(volume, &mut sweep);
         let state = self.volume_mut(volume);
         state.sweep = sweep;
         state.sweep_for_room = false;
@@ -74,7 +81,7 @@ impl<M: LineTable> Shard<M> {
         let state = self.volume(volume);
         let due = state.aged.iter().filter(|&slot| state.dirty.contains(slot));
         let mut sweep: Vec<LineKey> = due.map(|slot| self.slots.get(slot).key).collect();
-        sweep.sort_unstable_by(|a, b| b.cmp(a));
+        self.sort_sweep(volume, &mut sweep);
         let state = self.volume_mut(volume);
         state.aged.clone_from(&state.dirty);
         state.sweep = sweep;
@@ -90,17 +97,20 @@ impl<M: LineTable> Shard<M> {
         }
         let room = self.dirty_lines <= self.config.dirty_lines_background;
         let state = self.volume_mut(volume);
-        if room && state.sweep_for_room && state.flushes.is_empty() {
+        if room && state.sweep_for_room && !state.wants_room && state.flushes.is_empty() {
             // The rest may be written again before it is old enough to go.
             state.sweep.clear();
         }
         loop {
             let state = self.volume_mut(volume);
-            let urgent = !state.flushes.is_empty() || state.mode != Mode::WriteBack;
+            let leaves = state.mode != Mode::WriteBack;
+            let urgent = !state.flushes.is_empty() || leaves || state.wants_room;
             let held_back = state.flushes.is_empty() && now_ms < state.backoff_until_ms;
-            // What nobody waits for goes one operation at a time, between what somebody waits for.
             let destaging = state.destaging;
-            let operations_max = if urgent { self.config.destage_operations_max } else { 1 };
+            let operations_max = match urgent {
+                true => self.config.destage_operations_max,
+                false => self.config.operations_for(self.dirty_lines),
+            };
             let yields = !urgent && self.yields(volume, now_ms);
             if held_back || yields || destaging >= operations_max {
                 return;
@@ -145,8 +155,7 @@ impl<M: LineTable> Shard<M> {
             for flush in &state.flushes {
                 sweep.extend(flush.remaining.iter().map(|slot| self.slots.get(slot).key));
             }
-            sweep.sort_unstable_by(|a, b| b.cmp(a));
-            sweep.dedup();
+            self.sort_sweep(volume, &mut sweep);
             self.volume_mut(volume).sweep = sweep;
         }
         if out.memory.is_empty() {
@@ -158,36 +167,29 @@ impl<M: LineTable> Shard<M> {
         }
     }
 
-    /// Starts to destage a dirty line that is not busy, together with its dirty neighbours. Every
-    /// line in the operation is destaged wholly.
+    /// Starts to destage a dirty line that is not busy, together with what goes with it. Every
+    /// dirty line in the operation is destaged wholly.
     pub(crate) fn start_destage(&mut self, key: LineKey, urgent: bool, out: &mut Outbox) -> u32 {
-        let (first, count) = self.destage_span(key);
-        let mut lines = Vec::with_capacity(count as usize);
-        let mut runs = Vec::with_capacity(1);
-        for at in 0..count {
-            let key = first.plus(at);
-            let slot = self.slots.find(key).expect("the span holds dirty lines");
-            let mask = self.slots.get(slot).destageable();
-            self.push_dirty(key, slot, mask, &mut runs);
-            self.slots.pin(slot);
-            lines.push(OpLine { key, slot, mask, regained: 0 });
-        }
         let volume = key.volume();
+        let Span { lines, runs, is_stripe } = self.span_of(key);
         let counters = &mut self.volume_mut(volume).counters;
-        counters.destaged_lines += count;
         counters.destage_writes += runs.len() as u64;
+        counters.destaged_bytes += runs.iter().map(|run| run.range.len).sum::<u64>();
+        counters.destaged_stripes += u64::from(is_stripe);
         if urgent {
             counters.destages_urgent += 1;
         } else {
             counters.destages_background += 1;
         }
-        let id = self.start(operation(OpKind::Destage, volume, lines, None, runs.len()));
+        let is_wide = is_stripe && lines.iter().any(|line| line.mask != 0xff);
+        let op = operation(OpKind::Destage, volume, lines, None, runs.len());
+        let id = self.start(Op { is_wide, ..op });
         emit(out, id, IoVerb::Write { fua: false }, volume, None, runs);
         id.op
     }
 
     /// Appends sectors of a line to what is to be written.
-    pub(crate) fn push_dirty(&self, key: LineKey, slot: Slot, mask: u8, runs: &mut Vec<Run>) {
+    pub(crate) fn push_sectors(&self, key: LineKey, slot: Slot, mask: u8, runs: &mut Vec<Run>) {
         let unverified = self.is_planted(PlantedBug::DestageUnverified);
         let seal = self.seal_of(slot).filter(|_| !unverified);
         for (sector, sectors) in mask_runs(mask) {
@@ -202,43 +204,19 @@ impl<M: LineTable> Shard<M> {
         }
     }
 
-    /// The neighbours of a dirty line that go with it: as far as dirty sectors follow each other
-    /// without a gap, inside the region.
-    fn destage_span(&self, key: LineKey) -> (LineKey, u64) {
-        let dirty = |key: LineKey| {
-            let found = self.slots.find(key);
-            let mask = found.map_or(0, |slot| self.slots.get(slot).destageable());
-            if mask == 0 || self.flight.busy(key).is_some() { 0 } else { mask }
-        };
-        let is_one_run = |mask: u8| mask_runs(mask).count() == 1;
-        let position = key.line() % LINES_PER_REGION;
-        let mut before = 0;
-        let mut mask = dirty(key);
-        while mask & 1 != 0 && before < position {
-            let previous = dirty(LineKey(key.0 - before - 1));
-            if previous & 0x80 == 0 || !is_one_run(previous) {
-                break;
-            }
-            before += 1;
-            mask = previous;
-        }
-        let mut after = 1;
-        let mut mask = dirty(key);
-        while mask & 0x80 != 0 && position + after < LINES_PER_REGION {
-            mask = dirty(key.plus(after));
-            if mask & 1 == 0 || !is_one_run(mask) {
-                break;
-            }
-            after += 1;
-        }
-        (LineKey(key.0 - before), before + after)
-    }
-
     /// Notes how a destage ended for the volume's later ones.
-    pub(crate) fn note_destage(&mut self, volume: VolumeId, failed: bool, now_ms: u64) {
-        let state = self.volume_mut(volume);
+    pub(crate) fn note_destage(&mut self, op: &Op, now_ms: u64) {
+        let is_enough = self.dirty_lines <= self.config.dirty_lines_enough();
+        let state = self.volume_mut(op.volume);
+        let failed = op.error.is_some();
+        state.wants_room &= !is_enough;
+        state.counters.destage_errors += u64::from(failed);
+        // The next one goes by itself, to find out whether it was for the clean sectors.
+        state.is_narrow = failed && op.is_wide;
+        if state.is_narrow {
+            return;
+        }
         if failed {
-            state.counters.destage_errors += 1;
             state.backoff_ms = (state.backoff_ms * 2).clamp(BACKOFF_FIRST_MS, BACKOFF_MAX_MS);
             state.backoff_until_ms = now_ms + state.backoff_ms;
         } else {

@@ -64,6 +64,8 @@ pub(crate) struct Op {
     pub note: Option<(NoteKind, ByteRange)>,
     pub ios_pending: u32,
     pub error: Option<IoError>,
+    /// It destages clean sectors along with dirty ones.
+    pub is_wide: bool,
 }
 
 #[derive(Debug, Default)]
@@ -144,6 +146,14 @@ impl Flight {
     pub(crate) fn wait(&mut self, index: u32, part: PartId, wait_for: WaitFor) {
         let op = self.entries[index as usize].op.as_mut().expect("waited for while in flight");
         op.waiters.push((part, wait_for));
+    }
+
+    /// Of the destages of a volume in flight, the one that the fewest wait for.
+    pub(crate) fn destage_of(&self, volume: VolumeId) -> Option<u32> {
+        let ops =
+            self.entries.iter().zip(0..).filter_map(|(entry, at)| Some((entry.op.as_ref()?, at)));
+        let ours = ops.filter(|(op, _)| op.volume == volume && op.kind == OpKind::Destage);
+        ours.min_by_key(|(op, _)| op.waiters.len()).map(|(_, at)| at)
     }
 
     /// Whether data in `slot`, which holds `key`, is being written to the disk right now. The

@@ -39,6 +39,7 @@ mod recover;
 mod sabotage;
 mod shard;
 mod slots;
+mod span;
 mod volume;
 
 pub use action::{

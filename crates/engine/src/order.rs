@@ -250,7 +250,7 @@ impl<M: LineTable> Shard<M> {
         let mut next = Some((key, slot));
         while let Some((key, slot)) = next {
             let mask = self.slots.get(slot).destageable();
-            self.push_dirty(key, slot, mask, &mut runs);
+            self.push_sectors(key, slot, mask, &mut runs);
             self.slots.pin(slot);
             lines.push(OpLine { key, slot, mask, regained: 0 });
             next = None;
@@ -271,6 +271,7 @@ impl<M: LineTable> Shard<M> {
         let counters = &mut self.volume_mut(volume).counters;
         counters.destaged_lines += lines.len() as u64;
         counters.destage_writes += runs.len() as u64;
+        counters.destaged_bytes += runs.iter().map(|run| run.range.len).sum::<u64>();
         counters.destages_background += 1;
         let id = self.start(operation(OpKind::Destage, volume, lines, None, runs.len()));
         emit(out, id, IoVerb::Write { fua: false }, volume, None, runs);
@@ -394,13 +395,16 @@ impl<M: LineTable> Shard<M> {
     /// Whether a part that goes to the disk has to wait for its turn, and if so, whether something
     /// under it is dirty.
     pub(crate) fn is_held(&self, part: &Part, attempt: Attempt) -> Option<bool> {
-        self.volume(part.volume).order.as_ref()?;
+        let order = self.volume(part.volume).order.as_ref()?;
         if self.is_planted(PlantedBug::PassEpochs) {
             return None;
         }
+        // An older version goes to the disk also where the newest one is lost.
+        let older =
+            |key| order.closed.iter().filter_map(move |epoch| epoch.slots.get(&key).copied());
         let is_dirty = line_parts(part.volume, part.range).any(|line| {
-            let found = self.slots.find(line.key);
-            found.is_some_and(|slot| self.slots.get(slot).destageable() & line.mask != 0)
+            let mut slots = self.slots.find(line.key).into_iter().chain(older(line.key));
+            slots.any(|slot| self.slots.get(slot).destageable() & line.mask != 0)
         });
         (is_dirty || !attempt.in_order).then_some(is_dirty)
     }

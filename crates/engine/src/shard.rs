@@ -12,12 +12,12 @@ use crate::{
     VolumeCounters,
 };
 use forebay_policy::Eviction;
-use forebay_types::{ByteRange, Mode, VolumeId};
+use forebay_types::{ByteRange, Mode, REGION_BYTES, Stripes, VolumeId};
 
 /// How much may be dirty, and for how long.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct ShardConfig {
-    /// Lines that may be dirty at once; beyond it, writes go through to the disk.
+    /// Lines that may be dirty at once; beyond it, writes wait for the disk.
     pub dirty_lines_max: usize,
     /// Lines above which dirty ones are written back without waiting for their age.
     pub dirty_lines_background: usize,
@@ -28,12 +28,28 @@ pub struct ShardConfig {
     pub yield_ms_max: u64,
     /// Lines above which more are dirty than may wait for reads.
     pub dirty_lines_yield_max: usize,
-    /// Destage operations in flight per volume while a flush or a change of mode waits for them;
-    /// otherwise there is one.
+    /// Destage operations in flight per volume while a flush, a change of mode or a writer waits
+    /// for them. Otherwise there are the more of them, from one on, the nearer the limit is.
     pub destage_operations_max: u32,
 }
 
 impl ShardConfig {
+    /// Destage operations in flight that nobody waits for, where so many lines are dirty. As they
+    /// rise and fall with what is dirty, that settles where the disk takes as much as is written.
+    pub(crate) fn operations_for(&self, dirty_lines: usize) -> u32 {
+        let range = self.dirty_lines_max.saturating_sub(self.dirty_lines_background).max(1) as u64;
+        let over = dirty_lines.saturating_sub(self.dirty_lines_background) as u64;
+        let more =
+            u64::from(self.destage_operations_max.saturating_sub(1)) * over.min(range) / range;
+        1 + more as u32
+    }
+
+    /// Dirty lines below which nobody has to wait for room any more: some less than may be dirty,
+    /// so that the disk is given more than one thing to do.
+    pub(crate) const fn dirty_lines_enough(&self) -> usize {
+        self.dirty_lines_max.saturating_sub(self.dirty_lines_max / 16 + 1)
+    }
+
     /// The defaults for a shard of `slots` lines.
     pub const fn for_slots(slots: usize) -> Self {
         Self {
@@ -46,7 +62,8 @@ impl ShardConfig {
             yield_ms_max: 2_000,
             // Halfway between where the background begins and where writes would have to wait.
             dirty_lines_yield_max: slots - slots * 5 / 12,
-            destage_operations_max: 4,
+            // As many as an array of some disks can do at once.
+            destage_operations_max: 16,
         }
     }
 }
@@ -86,6 +103,8 @@ pub struct Shard<M> {
     pub(crate) patrol: Patrol,
     /// Dirty lines of all volumes.
     pub(crate) dirty_lines: usize,
+    /// When the last tick was, in milliseconds.
+    pub(crate) ticked_ms: u64,
     /// Those of them that were found in the table, by volume, until the volume is added.
     pub(crate) unclaimed: Vec<u64>,
     /// Lines of the part at hand and their slots; kept for its capacity only.
@@ -116,6 +135,7 @@ impl<M: LineTable> Shard<M> {
             parity: Parity::default(),
             patrol: Patrol::default(),
             dirty_lines: 0,
+            ticked_ms: 0,
             unclaimed: Vec::new(),
             scratch: Vec::new(),
             reserved: Vec::new(),
@@ -139,6 +159,11 @@ impl<M: LineTable> Shard<M> {
         if mode == Mode::Bypass {
             self.drop_clean(volume);
         }
+    }
+
+    /// Says how a volume is divided. To be said when it has been added.
+    pub fn set_stripes(&mut self, volume: VolumeId, stripes: Stripes) {
+        self.volume_mut(volume).stripes = stripes;
     }
 
     /// Forgets a volume and its lines.
@@ -167,6 +192,17 @@ impl<M: LineTable> Shard<M> {
     /// then steps aside; see [`ShardConfig::yield_ms_max`].
     pub fn set_reading(&mut self, volume: VolumeId, reading: bool) {
         self.volume_mut(volume).reading = reading;
+    }
+
+    /// Says from which size on, in bytes, writes of a volume are not held back, as gathering them
+    /// with others brings next to nothing. A part that is as long as parts can be is never held.
+    pub fn set_gather_below(&mut self, volume: VolumeId, bytes: u64) {
+        self.volume_mut(volume).gather_below = bytes.min(REGION_BYTES);
+    }
+
+    /// What [`Shard::set_gather_below`] has set, in bytes.
+    pub fn gather_below(&self, volume: VolumeId) -> u64 {
+        self.volume(volume).gather_below
     }
 
     /// Changes what keeps the volume's dirty data besides the pool, from the next request on. The
@@ -353,7 +389,17 @@ pub(crate) const fn operation(
     ios: usize,
 ) -> Op {
     let ios_pending = ios as u32;
-    Op { kind, volume, lines, part, waiters: Vec::new(), ios_pending, error: None, note: None }
+    Op {
+        kind,
+        volume,
+        lines,
+        part,
+        waiters: Vec::new(),
+        ios_pending,
+        error: None,
+        note: None,
+        is_wide: false,
+    }
 }
 
 /// Adds an I/O for each of an operation's prepared ranges to the outbox.

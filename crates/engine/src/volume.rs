@@ -4,7 +4,7 @@ use crate::action::PartId;
 use crate::bits::SlotSet;
 use crate::order::Order;
 use crate::{LineKey, Protection, VolumeCounters};
-use forebay_types::{IoError, Mode};
+use forebay_types::{IoError, Mode, Stripes};
 
 /// A FLUSH on its way: the lines that were dirty when it came and have not been destaged since.
 #[derive(Debug)]
@@ -19,6 +19,10 @@ pub(crate) struct VolumeState {
     pub size_bytes: u64,
     pub mode: Mode,
     pub protection: Protection,
+    /// How it is divided.
+    pub stripes: Stripes,
+    /// Writes that are shorter, in bytes, are held back until they are old enough.
+    pub gather_below: u64,
     /// Lines with dirty sectors.
     pub dirty: SlotSet,
     /// Lines that were dirty when the age was last looked at.
@@ -29,6 +33,10 @@ pub(crate) struct VolumeState {
     pub sweep: Vec<LineKey>,
     /// The list was made because too much is dirty, and ends when that is over.
     pub sweep_for_room: bool,
+    /// Writes wait until less is dirty.
+    pub wants_room: bool,
+    /// A write of clean sectors along with dirty ones has failed: the next goes without.
+    pub is_narrow: bool,
     /// Somebody waits for reads of the disk.
     pub reading: bool,
     /// Until then, background write-back leaves the disk to them.
@@ -54,6 +62,8 @@ impl VolumeState {
             size_bytes,
             mode,
             protection: Protection::None,
+            stripes: Stripes::NONE,
+            gather_below: u64::MAX,
             // The sets are small, an eighth of a byte per line each, and wait for the first
             // dirty line.
             dirty: SlotSet::default(),
@@ -61,6 +71,8 @@ impl VolumeState {
             next_aging_ms: 0,
             sweep: Vec::new(),
             sweep_for_room: false,
+            wants_room: false,
+            is_narrow: false,
             reading: false,
             yields_until_ms: 0,
             destaging: 0,

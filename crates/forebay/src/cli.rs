@@ -103,6 +103,11 @@ pub(crate) struct ServeArguments {
             accept-loss=yes|no\n  \
             read-only=yes|no\n  \
             prefetch=yes|no\n  \
+            stripe=SIZE|none|auto\n  \
+            chunk=SIZE|auto\n  \
+            stripe-offset=SIZE|auto\n  \
+            rotational=yes|no|auto\n  \
+            gather-below=SIZE|off|auto\n  \
             tls=required|optional\n  \
             description=TEXT\n\
             Write-back needs protection=journal,journal=BACKING, or protection=ups with --ups, or \
@@ -137,6 +142,11 @@ pub(crate) struct ServeArguments {
     /// up what is in it; may be given several times
     #[arg(long = "accept-lost-vault", value_name = "VOLUME")]
     pub(crate) accepted_vaults: Vec<String>,
+
+    /// Serve this volume although the journal that may hold its newest data is not there, and give
+    /// up what is in it; may be given several times
+    #[arg(long = "accept-lost-journal", value_name = "VOLUME")]
+    pub(crate) accepted_journals: Vec<String>,
 
     /// Threads of the data path: a number or auto [default: auto]
     #[arg(long, value_name = "N")]
@@ -259,7 +269,8 @@ pub(crate) enum VolumeCommand {
     Set {
         /// The volume's name
         name: String,
-        /// The settings: mode, protection, accept-loss, read-only, prefetch, tls, description
+        /// The settings: mode, protection, accept-loss, read-only, prefetch, gather-below, tls,
+        /// description
         #[arg(value_name = "KEY=VALUE", required = true)]
         settings: Vec<String>,
         #[command(flatten)]
@@ -271,6 +282,17 @@ pub(crate) enum VolumeCommand {
         not tell of it. So FLUSH and FUA fail from then on, until the disk and what is on it \
         have been checked and this is said.")]
     Trust {
+        /// The volume's name
+        name: String,
+        #[command(flatten)]
+        state: StateArguments,
+    },
+    /// Measure below which size writes of a volume are worth gathering
+    #[command(long_about = "Measure below which size writes of a volume are worth gathering.\n\
+        Takes some reads of its disk, for a second at most, at a moment when no request is under \
+        way. Volumes are measured by themselves when they are added; do it again when the disk \
+        has changed, or was empty then.")]
+    Calibrate {
         /// The volume's name
         name: String,
         #[command(flatten)]

@@ -1,11 +1,12 @@
-//! `forebay lab`: the simulator and trace replay on the command line. What they do is in
-//! `forebay_lab`; here is only how they are called and what is printed.
+//! `forebay lab`: the simulator, trace replay and experiments on the command line. What they do is
+//! in `forebay_lab`; here is only how they are called and what is printed.
 
 use crate::report::print;
-use anyhow::bail;
+use anyhow::{Context, bail};
 use clap::{Args, Subcommand};
 use forebay_lab::{
     enumerate::{self, Limits, Workloads},
+    experiment::Experiment,
     replay::{self, Memory, Plan, Workload},
     sim::{SimOptions, run_many},
     trace::Trace,
@@ -23,6 +24,14 @@ pub(crate) enum LabCommand {
     Sim(SimArguments),
     /// Take a small machine through all short workloads, with a crash at every moment
     Enumerate(EnumerateArguments),
+    /// Measure in virtual time what the cache is worth to its users, or list what can be measured
+    #[command(
+        long_about = "Measure in virtual time what the cache is worth to its users, or list \
+        what can be measured.\n\
+        Each experiment runs the shipped cache on modelled disks, which takes seconds. Its figures \
+        stand beside those of older caches: in a table, and in a page with plots."
+    )]
+    Run(RunArguments),
 }
 
 /// Arguments of `forebay lab replay`.
@@ -91,16 +100,49 @@ pub(crate) struct EnumerateArguments {
     seed: u64,
 }
 
+/// Arguments of `forebay lab run`.
+#[derive(Args, Debug)]
+pub(crate) struct RunArguments {
+    /// The experiment; without one they are listed
+    #[arg(value_name = "NAME")]
+    experiment: Option<Experiment>,
+
+    /// Where the page with plots goes, over what is there [default: forebay-NAME.html in the
+    /// current directory]
+    #[arg(long, value_name = "FILE", requires = "experiment")]
+    report: Option<PathBuf>,
+
+    /// The seed of what users do; cache-effect draws nothing
+    #[arg(long, value_name = "N", default_value_t = 0)]
+    seed: u64,
+}
+
 /// Runs a command of the lab.
 ///
 /// # Errors
-/// A trace can't be read or replayed, or a simulation broke a promise.
+/// A trace can't be read or replayed, a simulation broke a promise, or a report can't be written.
 pub(crate) fn run(command: LabCommand) -> anyhow::Result<()> {
     match command {
         LabCommand::Replay(arguments) => replay(arguments),
         LabCommand::Sim(arguments) => simulate(&arguments),
         LabCommand::Enumerate(arguments) => go_through(&arguments),
+        LabCommand::Run(arguments) => experiment(arguments),
     }
+}
+
+fn experiment(arguments: RunArguments) -> anyhow::Result<()> {
+    let Some(experiment) = arguments.experiment else {
+        let line = |it: &Experiment| format!("{it:18} {}\n", it.summary());
+        return print(&Experiment::ALL.iter().map(line).collect::<String>());
+    };
+    let report = experiment.run(arguments.seed)?;
+    print(&report.to_string())?;
+    let path = arguments.report.unwrap_or_else(|| format!("forebay-{experiment}.html").into());
+    std::fs::write(&path, report.html()).with_context(|| {
+        let path = path.display();
+        format!("the report can't be written to {path}: give another file with --report FILE")
+    })?;
+    print(&format!("The same with plots is in {}.\n", path.display()))
 }
 
 fn replay(arguments: ReplayArguments) -> anyhow::Result<()> {

@@ -46,7 +46,10 @@ fn main() -> ExitCode {
 fn run_server(arguments: cli::ServeArguments) -> anyhow::Result<ExitCode> {
     let words = serve::Words {
         changed_disks: arguments.accepted_disks.clone(),
-        lost_vaults: arguments.accepted_vaults.clone(),
+        given_up: reliance::GivenUp {
+            journals: arguments.accepted_journals.clone(),
+            vaults: arguments.accepted_vaults.clone(),
+        },
     };
     let config = arguments.source().load()?;
     logging::start(config.log);

@@ -126,6 +126,7 @@ fn what_is_echoed_of_a_command_line_does_not_act_on_the_terminal() {
         &["volume", "set", "d", bad],
         &["volume", "set", "d", &with("mode=")],
         &["lab", "replay", &with("none")],
+        &["lab", "run", bad],
     ] {
         let ran = alone(arguments);
         assert_ne!(ran.code, Some(0), "{arguments:?}");
@@ -301,7 +302,7 @@ fn a_reader_that_has_seen_enough_is_no_failure() {
 }
 
 #[test]
-fn the_lab_replays_and_simulates() {
+fn the_lab_replays_simulates_and_lists_experiments() {
     let directory = tempfile::tempdir().unwrap();
     std::fs::write(directory.path().join("t.csv"), TRACE).unwrap();
     let ran = run(directory.path(), &["lab", "replay", "t.csv", "--memory", "4KiB"]);
@@ -310,6 +311,14 @@ fn the_lab_replays_and_simulates() {
     let ran = run(directory.path(), &["lab", "replay", "none.csv"]);
     assert_eq!((ran.code, ran.out.as_str()), (Some(1), ""));
     assert!(ran.err.contains("none.csv"), "{}", ran.err);
+    let ran = alone(&["lab", "run"]);
+    assert_eq!((ran.code, ran.err.as_str()), (Some(0), ""));
+    assert!(ran.out.starts_with("cache-effect ") && ran.out.lines().count() == 4, "{}", ran.out);
+    let ran = alone(&["lab", "run", "cash-effect"]);
+    assert_eq!((ran.code, ran.out.as_str()), (Some(2), ""));
+    assert!(ran.err.contains("choose one of cache-effect, disk-time"), "{}", ran.err);
+    let ran = alone(&["lab", "run", "--report", "x.html"]);
+    assert_eq!((ran.code, ran.out.as_str()), (Some(2), ""));
     let ran = alone(&["lab", "sim", "--seed", "7", "--seeds", "2", "--operations", "50"]);
     assert_eq!((ran.code, ran.err.as_str()), (Some(0), ""));
     assert!(ran.out.starts_with("2 runs, 0 failed\n"), "{}", ran.out);

@@ -20,14 +20,16 @@
 //! 3. The newest whole source is loaded, and with it what an older one has that it may lack: the
 //!    journal's records after the vault go over the vault; an incomplete vault goes over the
 //!    journal's records before it. A pool that was taken over needs nothing else.
-//! 4. A vault that is on record as the only place of the newest data, and is not at hand, can't be
-//!    made up for by anything but the pool: what the disk and a journal have may be older.
+//! 4. A vault or a journal that is on record as the only place of the newest data, and is not at
+//!    hand, can't be made up for by anything but the pool: what the disk and others have may be
+//!    older.
 //! 5. Loss is an error that names it, unless the operator has accepted it: then what is left is
 //!    loaded, by the same order.
 //!
 //! A clean mark says that the last server had everything on the disks when it ended. It makes a
 //! vault void, which it did not live to remove; it does not make the journal's records void, as
-//! those that are there then are of volumes which that server did not have.
+//! those that are there then are of volumes which that server did not have. So with a journal that
+//! is missing: a server that ends in order strikes the volumes that it had off that record.
 //!
 //! **Contract** of who writes vaults: a vault says with which batch of the journal it was written,
 //! so that records before and after it can be told apart; and while a vault that was loaded is
@@ -55,6 +57,9 @@ pub enum JournalState {
     Abandoned,
     /// Another version of this program wrote it.
     OtherVersion,
+    /// It is on record that the newest data may be in it alone, and it is not there: none is named,
+    /// or another one, or it has been emptied.
+    Missing,
 }
 
 /// The memory of the pool.
@@ -127,6 +132,8 @@ pub enum Refusal {
     Abandoned,
     /// Something of the journal is lost, and nothing else holds it.
     JournalLost,
+    /// The journal that may hold it is not there.
+    JournalMissing,
     /// Something of the vault is lost, and nothing else holds it.
     VaultLost,
     /// The vault that may hold it is not there.
@@ -192,7 +199,7 @@ pub fn decide(inputs: Inputs) -> Decision {
 
 /// What is loaded from vault and journal.
 fn from_storage(inputs: Inputs) -> Result<Vec<Source>, Refusal> {
-    use JournalState::{Damaged, Records};
+    use JournalState::{Damaged, Missing, Records};
     let journal = inputs.journal;
     let vault = match inputs.vault_in_force() {
         // Nothing was acknowledged that a journal like this one lacks.
@@ -205,6 +212,8 @@ fn from_storage(inputs: Inputs) -> Result<Vec<Source>, Refusal> {
     let is_accepted = inputs.accept_loss;
     match (vault, journal) {
         (VaultState::Missing, _) => Err(Refusal::VaultMissing),
+        // A vault lacks what was recorded after it.
+        (_, Missing) if !is_accepted => Err(Refusal::JournalMissing),
         (VaultState::None | VaultState::Empty, Records) => Ok(vec![Source::Journal]),
         (VaultState::None | VaultState::Empty, Damaged) if is_accepted => Ok(vec![Source::Journal]),
         (VaultState::None | VaultState::Empty, Damaged) => Err(Refusal::JournalLost),

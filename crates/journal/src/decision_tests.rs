@@ -1,6 +1,6 @@
 use super::*;
 
-const JOURNALS: [JournalState; 7] = [
+const JOURNALS: [JournalState; 8] = [
     JournalState::None,
     JournalState::Empty,
     JournalState::Clean,
@@ -8,6 +8,7 @@ const JOURNALS: [JournalState; 7] = [
     JournalState::Damaged,
     JournalState::Abandoned,
     JournalState::OtherVersion,
+    JournalState::Missing,
 ];
 const VAULTS: [VaultState; 6] = [
     VaultState::None,
@@ -67,9 +68,14 @@ fn vault_counts(inputs: Inputs) -> bool {
     !inputs.clean_mark && is_there
 }
 
-/// Something that may be the newest is not at hand.
+/// The vault that may have the newest is not at hand.
 fn vault_is_missing(inputs: Inputs) -> bool {
     !inputs.clean_mark && inputs.vault == VaultState::Missing
+}
+
+/// The same of a journal. Whoever ended in order has struck its own volumes off the record.
+fn journal_is_missing(inputs: Inputs) -> bool {
+    inputs.journal == JournalState::Missing
 }
 
 fn pool_counts(inputs: Inputs) -> bool {
@@ -83,7 +89,7 @@ fn journal_counts(inputs: Inputs) -> bool {
 #[test]
 fn every_combination_is_decided_by_the_rules() {
     let all = all();
-    assert_eq!(all.len(), 7 * 2 * 6 * 4 * 16);
+    assert_eq!(all.len(), 8 * 2 * 6 * 4 * 16);
     for inputs in all {
         let decision = decide(inputs);
         let is_known = matches!(inputs.disk, DiskIdentity::Same | DiskIdentity::Renamed);
@@ -97,7 +103,8 @@ fn every_combination_is_decided_by_the_rules() {
         assert_eq!(decision == Decision::Quarantine, is_quarantined, "{inputs:?}");
         // Nothing held, nothing in the way: served as it is.
         let is_given_up = inputs.journal == JournalState::Abandoned;
-        let lacks = vault_is_missing(inputs) && !inputs.accept_loss;
+        let is_missing = vault_is_missing(inputs) || journal_is_missing(inputs);
+        let lacks = is_missing && !inputs.accept_loss;
         if is_readable && !holds && !is_given_up && !lacks {
             assert_eq!(decision, Decision::Serve(Vec::new()), "{inputs:?}");
         }
@@ -138,8 +145,8 @@ fn no_loss_is_passed_over_in_silence() {
         if vault_counts(inputs) && is_broken && !has_all {
             assert!(!is_served(inputs), "{inputs:?}");
         }
-        // No journal makes up for a vault that is not there.
-        if vault_is_missing(inputs) {
+        // No journal makes up for a vault that is not there, and no vault for a journal.
+        if vault_is_missing(inputs) || journal_is_missing(inputs) {
             assert!(!is_served(inputs), "{inputs:?}");
         }
     }

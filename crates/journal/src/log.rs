@@ -102,6 +102,12 @@ pub enum LogError {
     DrainFirst,
     /// A volume is to be forgotten that has records.
     InUse,
+    /// It is divided into segments that can't hold the longest batch: no process of this program
+    /// has made it so.
+    ShortSegments {
+        /// Bytes of one.
+        segment_bytes: u64,
+    },
 }
 
 impl fmt::Display for LogError {
@@ -112,6 +118,12 @@ impl fmt::Display for LogError {
                 "the journal has no room for another start before its records are on disk",
             ),
             Self::InUse => f.write_str("the journal still holds writes of the volume"),
+            Self::ShortSegments { segment_bytes } => write!(
+                f,
+                "its superblock divides it into segments of {segment_bytes} bytes, which is less \
+                 than a batch can take; what it holds can be brought to a disk with `forebay \
+                 rescue apply`, and then it is to be replaced"
+            ),
         }
     }
 }
@@ -164,6 +176,8 @@ struct Volume {
     checkpoint: Option<Mark>,
     /// Its disk did not take all that the last checkpoint asked for.
     is_failing: bool,
+    /// Checkpoints of it in a row that gave back no room.
+    futile: u8,
     fence: Option<Fence>,
 }
 
@@ -177,6 +191,7 @@ impl Volume {
             is_restoring: false,
             checkpoint: None,
             is_failing: false,
+            futile: 0,
             fence: None,
         }
     }
@@ -282,8 +297,12 @@ impl<B: AsRef<[u8]> + AsMut<[u8]>, W> Log<B, W> {
     /// stay needed until a checkpoint, and there is none of a volume before [`Log::restored`].
     ///
     /// # Errors
-    /// When its records must be brought to the disks first.
+    /// When its records must be brought to the disks first, or its segments are too short.
     pub fn resume(found: &crate::Found, buffers: Vec<B>) -> Result<Self, LogError> {
+        let segment_bytes = found.superblock.geometry.segment_bytes;
+        if buffers.first().is_some_and(|buffer| segment_bytes < buffer.as_ref().len() as u64) {
+            return Err(LogError::ShortSegments { segment_bytes });
+        }
         let mut superblock = found.superblock.clone();
         // Numbers are not used again, so the records of those that were released stay void.
         superblock.volumes.retain(VolumeEntry::counts);
@@ -297,8 +316,6 @@ impl<B: AsRef<[u8]> + AsMut<[u8]>, W> Log<B, W> {
         }
         // Where all batches of a generation are lost, the next one still begins behind it.
         let behind = superblock.starts.last().map_or(0, |start| start.segment + 1);
-        // Numbers are not used again, so the records of those that were released stay void.
-        superblock.volumes.retain(VolumeEntry::counts);
         let segment = found.last_segment.map_or(superblock.first_segment, |last| last + 1);
         let segment = segment.max(behind);
         if found.records.is_empty() {
@@ -307,7 +324,9 @@ impl<B: AsRef<[u8]> + AsMut<[u8]>, W> Log<B, W> {
             superblock.volumes.clear();
             superblock.next_volume = 0;
         }
-        if segment - superblock.first_segment >= superblock.geometry.segments {
+        // A log that begins without the room that a fence needs may never get any.
+        let used = segment - superblock.first_segment + 1 + room::GATE_SEGMENTS;
+        if used > superblock.geometry.segments {
             return Err(LogError::DrainFirst);
         }
         // A generation is remembered while the log may hold batches of an earlier one.

@@ -7,7 +7,11 @@ use forebay_format::journal::{
 use forebay_types::{ByteRange, IoError};
 use std::fmt;
 
+use crate::image::retain_newest;
 use crate::mirror::Copy;
+
+/// As many records are kept before those are looked for that others have overwritten.
+const RECORDS_MIN: usize = 1 << 18;
 
 /// A device to be read. Whoever implements it knows how.
 pub trait ReadAt {
@@ -67,7 +71,8 @@ impl fmt::Display for Damage {
 pub struct Found {
     /// Its newest superblock.
     pub superblock: Superblock,
-    /// Everything that may be missing on a disk, in order.
+    /// Everything that may be missing on a disk, in order. Of a long log, records that later ones
+    /// have overwritten are left out.
     pub records: Vec<FoundRecord>,
     /// The number of the next batch, and what its chain is to be.
     pub next_batch: u64,
@@ -228,6 +233,7 @@ pub(crate) fn walk(
     let Found { records, superblock, .. } = &mut found;
     let counts = |number| superblock.volume(number).is_some_and(VolumeEntry::counts);
     records.retain(|found| counts(found.record.volume));
+    records.shrink_to_fit();
     if found.superblock.clean {
         // The walk was for its end alone.
         found.records.clear();
@@ -294,6 +300,8 @@ struct Walk<'a> {
     offset: u64,
     /// Only records that are damaged are kept.
     forgets: bool,
+    /// With so many records, those that are overwritten are taken out.
+    records_max: usize,
 }
 
 /// What lies at a place in the log.
@@ -319,6 +327,7 @@ impl<'a> Walk<'a> {
             extents: Vec::new(),
             lags: Vec::new(),
             forgets: false,
+            records_max: RECORDS_MIN,
         }
     }
 
@@ -561,6 +570,11 @@ impl<'a> Walk<'a> {
             }
             let position = payload_at + u64::from(record.payload_offset);
             self.found.records.push(FoundRecord { record: *record, position, is_damaged });
+        }
+        if self.found.records.len() >= self.records_max && !self.forgets {
+            retain_newest(&mut self.found.records);
+            // Each record is looked at twice, on average, however long the log is.
+            self.records_max = RECORDS_MIN.max(2 * self.found.records.len());
         }
         if sound.is_err() {
             self.found.damage.push(Damage::Payload { batch: header.batch });

@@ -214,11 +214,13 @@ impl Machine {
                 self.log.withdraw();
             }
         } else {
-            if kind == RecordKind::Forget {
+            let noted = self.log.note(entry, Some(waiter));
+            if kind == RecordKind::Forget && noted != Noted::NoRoom {
                 apply(&mut self.disk, &(entry, value));
             }
-            match self.log.note(entry, Some(waiter)) {
+            match noted {
                 Noted::Recorded => {}
+                Noted::NoRoom => return,
                 Noted::Needless => self.acknowledge_alone(range, waiter as usize),
                 Noted::Refused => {
                     apply(&mut self.disk, &(entry, value));
@@ -356,7 +358,7 @@ impl Machine {
         let len = (stuck.end - stuck.start) * 512;
         if self.dice.below(2) == 0 || !self.log.has_room_forward(len, stuck.end - stuck.start) {
             let kept = ByteRange::new(stuck.start * 512, len);
-            self.fences += usize::from(self.log.fence(self.volume, since, &[kept]));
+            self.fences += usize::from(self.log.fence(self.volume, since, &[kept], false));
             return self.log.checkpointed(self.volume, Err(IoError::Io));
         }
         for sector in stuck {

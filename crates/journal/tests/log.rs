@@ -3,11 +3,12 @@
 #![allow(clippy::unwrap_used)]
 
 use forebay_format::journal::{
-    BATCH_BYTES_MAX, Geometry, JOURNAL_BYTES_MIN, JournalId, LOG_OFFSET, RecordKind,
+    BATCH_BYTES_MAX, Geometry, JOURNAL_BYTES_MIN, JournalId, LOG_OFFSET, RecordKind, Superblock,
     SuperblockInvalid,
 };
 use forebay_journal::{
-    Admission, Damage, Entry, Found, Log, LogWrite, Noted, ReadAt, RecoverError, Told, recover,
+    Admission, Damage, Entry, Found, Image, Log, LogError, LogWrite, Noted, ReadAt, RecoverError,
+    Told, recover,
 };
 use forebay_types::{ByteRange, IoError};
 
@@ -49,10 +50,14 @@ fn entry(volume: u16, sector: u64, sectors: u64) -> Entry {
 
 impl Lab {
     fn new() -> Self {
-        let geometry = Geometry::for_size(SIZE).unwrap();
-        let mut log = Log::format(JOURNAL, SIZE, geometry, buffers(3));
+        Self::of_size(SIZE)
+    }
+
+    fn of_size(size: u64) -> Self {
+        let geometry = Geometry::for_size(size).unwrap();
+        let mut log = Log::format(JOURNAL, size, geometry, buffers(3));
         let volume = log.add_volume("disk", 1 << 30, [4; 32]).unwrap();
-        let device = Device { bytes: vec![0; SIZE as usize], unreadable: None };
+        let device = Device { bytes: vec![0; size as usize], unreadable: None };
         let mut lab = Self { device, log, volume };
         assert_eq!(lab.pump(), []);
         lab
@@ -85,7 +90,8 @@ impl Lab {
     }
 
     fn recover(&mut self) -> Found {
-        recover(&mut self.device, SIZE).unwrap()
+        let size = self.device.bytes.len() as u64;
+        recover(&mut self.device, size).unwrap()
     }
 }
 
@@ -234,6 +240,29 @@ fn records_of_a_forgotten_volume_are_void_for_whoever_comes_next() {
     assert!(lab.recover().records.is_empty());
 }
 
+#[test]
+fn a_log_written_over_and_over_takes_no_more_memory() {
+    const RECORDS: u64 = 600_000;
+    let mut lab = Lab::of_size(64 << 20);
+    for at in 0..RECORDS {
+        let range = entry(lab.volume, at % 100, 1 + at % 3).range;
+        let zero = Entry { kind: RecordKind::Zero { unmap: false }, volume: lab.volume, range };
+        assert_eq!(lab.log.note(zero, None), Noted::Recorded);
+        if at % 1000 == 0 {
+            lab.pump();
+        }
+    }
+    lab.pump();
+    let found = lab.recover();
+    assert_eq!((found.next_record, found.damage.len()), (RECORDS, 0));
+    assert!(found.records.len() < 1 << 18, "{} records", found.records.len());
+    let newest = found.records.last().unwrap().record.range;
+    assert_eq!(newest, entry(lab.volume, (RECORDS - 1) % 100, 1 + (RECORDS - 1) % 3).range);
+    let image = Image::of_volume(&found.records, lab.volume);
+    let bytes: u64 = image.extents().map(|extent| extent.range.len).sum();
+    assert_eq!(bytes, 102 * 512, "nothing else is forgotten");
+}
+
 /// Ten batches of one write each; the position of each.
 fn ten_batches(lab: &mut Lab) -> Vec<u64> {
     let mut positions = Vec::new();
@@ -301,6 +330,20 @@ fn what_is_no_journal_is_named() {
 
 /// A second loss of power, after a checkpoint that came before everything was loaded, would have
 /// lost what had not been: found by the simulator.
+#[test]
+fn a_log_whose_segments_hold_no_batch_is_refused_by_name() {
+    let geometry = Geometry { segment_bytes: 4096, segments: 8 };
+    let long = Log::<_, u32>::format(JOURNAL, SIZE, Geometry::for_size(SIZE).unwrap(), buffers(3));
+    let superblock = Superblock { geometry, ..long.superblock().clone() };
+    let mut device = Device { bytes: vec![0; SIZE as usize], unreadable: None };
+    let bytes = superblock.encode();
+    device.bytes[..bytes.len()].copy_from_slice(&bytes);
+    let found = recover(&mut device, SIZE).unwrap();
+    let error = Log::<_, u32>::resume(&found, buffers(3)).unwrap_err();
+    assert_eq!(error, LogError::ShortSegments { segment_bytes: 4096 });
+    assert!(error.to_string().contains("segments of 4096 bytes"), "{error}");
+}
+
 #[test]
 fn there_is_no_checkpoint_before_everything_is_restored() {
     let mut lab = Lab::new();
@@ -475,7 +518,7 @@ fn what_goes_past_a_log_waits_before_it_takes_the_last_room() {
     // Its disk has everything but one sector, for which there is no room.
     let kept = ByteRange::new(4096, 512);
     let since = lab.log.next_record();
-    assert!(lab.log.fence(lab.volume, since, &[kept]));
+    assert!(lab.log.fence(lab.volume, since, &[kept], false));
     lab.log.checkpointed(lab.volume, Err(IoError::Io));
     let mut told = Vec::new();
     lab.log.poll_told(&mut told);
@@ -511,4 +554,84 @@ fn who_waits_for_room_is_told_when_it_is_there() {
     assert_eq!(lab.log.admit(lab.volume, 512, 8), Admission::Wait, "it is not there yet");
     assert!(lab.pump().contains(&(8, Told::Room)));
     assert_eq!(lab.log.admit(lab.volume, 512, 8), Admission::Granted);
+}
+
+/// A disk that takes writes and does not flush once had them fill the log to the last byte, so that
+/// no fence could be recorded when it flushed again, and everybody waited for ever.
+#[test]
+fn the_room_of_a_fence_is_taken_by_nothing_else() {
+    let mut lab = Lab::new();
+    fill(&mut lab);
+    let forget = Entry { kind: RecordKind::Forget, ..entry(lab.volume, 0, 1) };
+    let mut told = Vec::new();
+    let (mut waits, mut recorded) = (0, 0);
+    loop {
+        if lab.log.admit(lab.volume, 512, 7) == Admission::Wait {
+            waits += 1;
+            lab.log.begin_checkpoint().unwrap();
+            lab.log.checkpointed(lab.volume, Err(IoError::Io));
+            lab.log.poll_told(&mut told);
+            assert_eq!(told.pop(), Some((7, Told::Room)), "nobody waits longer than that");
+            continue;
+        }
+        let noted = lab.log.note(forget, Some(0));
+        lab.pump();
+        lab.log.self_check();
+        if noted == Noted::NoRoom {
+            break;
+        }
+        assert_eq!(noted, Noted::Recorded);
+        recorded += 1;
+        assert!(recorded < 10_000, "it has an end");
+    }
+    assert!(waits > 1 && recorded > 0, "{waits} waits, {recorded} records");
+    // It flushes again.
+    let kept = ByteRange::new(4096, 512);
+    let since = lab.log.next_record();
+    assert!(lab.log.fence(lab.volume, since, &[kept], false));
+    lab.pump();
+    assert_eq!(lab.log.note(forget, Some(8)), Noted::Needless);
+    // Others follow, as the disk takes more and less of it; none takes the room of the last one.
+    let mut fences = 0;
+    while lab.log.fence(lab.volume, since, &[ByteRange::new(4096 * fences, 512)], false) {
+        lab.pump();
+        fences += 1;
+        assert!(fences < 10_000, "they have an end");
+    }
+    assert!(lab.log.fence(lab.volume, since, &[kept], true));
+    lab.pump();
+    assert!(lab.log.fence(lab.volume, since, &[kept], true), "it is on record");
+}
+
+/// An erase is done by the disk before it is noted. Many of them once filled a log that a disk held
+/// up, to the last byte.
+#[test]
+fn an_erase_waits_for_room_and_takes_none_of_a_fence() {
+    let mut lab = Lab::new();
+    let zero = Entry { kind: RecordKind::Zero { unmap: true }, ..entry(lab.volume, 0, 1) };
+    assert!(lab.log.admit_erase(lab.volume, 7));
+    fill(&mut lab);
+    let mut told = Vec::new();
+    let (mut waits, mut recorded) = (0, 0);
+    loop {
+        if !lab.log.admit_erase(lab.volume, 7) {
+            waits += 1;
+            lab.log.begin_checkpoint().unwrap();
+            lab.log.checkpointed(lab.volume, Err(IoError::Io));
+            lab.log.poll_told(&mut told);
+            assert_eq!(told.pop(), Some((7, Told::Room)));
+            continue;
+        }
+        let noted = lab.log.note(zero, Some(0));
+        lab.pump();
+        if noted == Noted::NoRoom {
+            break;
+        }
+        assert_eq!(noted, Noted::Recorded);
+        recorded += 1;
+        assert!(recorded < 10_000, "it has an end");
+    }
+    assert!(waits > 1 && recorded > 0, "{waits} waits, {recorded} records");
+    let since = lab.log.next_record();
+    assert!(lab.log.fence(lab.volume, since, &[ByteRange::new(4096, 512)], false));
 }

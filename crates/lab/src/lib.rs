@@ -1,6 +1,9 @@
-//! The lab: seeded simulation of the shipped engine, trace replay and policy comparison.
+//! The lab: seeded simulation of the shipped engine, trace replay and policy comparison, and
+//! experiments in virtual time.
 
 pub mod enumerate;
+pub mod experiment;
+mod grid;
 pub mod replay;
 pub mod sim;
 pub mod trace;

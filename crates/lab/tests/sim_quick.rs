@@ -27,6 +27,8 @@ fn two_hundred_machines_keep_all_promises() {
     ] {
         assert!(count > 100, "{count} {what} are too few to prove anything\n{summary}");
     }
+    // Runs that end early, as nothing can be done any more but by hand, are to be rare.
+    assert!(report.held_up <= 1, "{summary}");
 }
 
 #[test]

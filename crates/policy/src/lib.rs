@@ -13,6 +13,9 @@
 //!
 //! The price: everything is allocated by [`PolicyKind::build`], for the full capacity at once.
 //! The shipped default needs at most 14 bytes per line, ghosts included.
+//!
+//! Beside them stands what decides which writes are worth gathering: [`SplitCost`], what splitting
+//! a write costs on a disk, and [`Probing`], the reads that tell it.
 
 mod arc;
 mod clock2q_plus;
@@ -22,9 +25,11 @@ mod kind;
 mod lirs;
 mod list;
 mod lru;
+mod probing;
 mod s3_fifo;
 mod sieve;
 mod sketch;
+mod split_cost;
 mod two_q;
 mod w_tiny_lfu;
 mod weir;
@@ -35,6 +40,11 @@ mod testing;
 mod tests;
 
 pub use kind::{CAPACITY_LINES_MAX, ParsePolicyError, PolicyKind};
+pub use probing::{DISK_NS_MAX, Probing, READ_BYTES_MAX, READS_MAX};
+pub use split_cost::{
+    GATHER_BELOW_DEFAULT_BYTES, ReadTime, SIZES_MIN, SplitCost, ThresholdSource, Unclear,
+    gather_below,
+};
 
 /// The index of a line's place in its shard, from 0 to the capacity less one.
 pub type Slot = u32;

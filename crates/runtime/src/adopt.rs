@@ -21,7 +21,7 @@ use forebay_journal::decision::{Decision, Inputs, JournalState, PoolState, Vault
 use forebay_journal::identity::Evidence;
 use forebay_policy::PolicyKind;
 use forebay_types::limits::VOLUMES_MAX;
-use forebay_types::{LINE_BYTES, Mode, SECTOR_BYTES, VolumeId};
+use forebay_types::{LINE_BYTES, Mode, SECTOR_BYTES, Stripes, VolumeId};
 use std::sync::Arc;
 use std::sync::atomic::Ordering;
 use std::time::Instant;
@@ -122,6 +122,20 @@ impl Runtime {
         let disk = settings.backend.description();
         let same = found.filter(|found| found.is_on(&settings.name, disk));
         beginning(settings.journal.is_some(), same.map(|found| found.progress))
+    }
+
+    /// Whether the pool has all that the last server of a volume had: not where that server was
+    /// still loading a journal into it.
+    pub(crate) fn pool_is_whole(&self, settings: &VolumeSettings) -> bool {
+        let disk = settings.backend.description();
+        let found = self.in_pool(&settings.name);
+        let found = found.filter(|found| found.is_on(&settings.name, disk));
+        found.is_some_and(|found| found.progress != Progress::Restoring)
+    }
+
+    /// Whether the pool has all there is of a volume of this name, as far as the name goes.
+    pub fn is_in_pool(&self, name: &str) -> bool {
+        self.in_pool(name).is_some_and(|found| found.progress != Progress::Restoring)
     }
 
     fn in_pool(&self, name: &str) -> Option<PoolVolume> {
@@ -231,12 +245,13 @@ impl Runtime {
         evidence
     }
 
-    /// Puts a volume on record in the pool, and gives it the number that its lines have there.
+    /// Puts a volume on record in the pool, and gives it the number that its lines have there, and
+    /// the stripes by which they found their places.
     pub(crate) fn enter_pool(
         &self,
         settings: &VolumeSettings,
         served: &[Option<Arc<Volume>>],
-    ) -> Result<VolumeId, VolumeError> {
+    ) -> Result<(VolumeId, Stripes), VolumeError> {
         let disk = settings.backend.description();
         let found = self.in_pool(&settings.name);
         let is_same = found.as_ref().is_some_and(|found| found.is_on(&settings.name, disk));
@@ -254,7 +269,9 @@ impl Runtime {
             Some(found) => found.id,
             None => self.free_number(served)?,
         };
-        let progress = found.filter(|_| is_same).map(|found| found.progress);
+        let found = found.filter(|_| is_same);
+        let stripes = found.as_ref().map_or(settings.geometry.stripes(), |found| found.stripes);
+        let progress = found.map(|found| found.progress);
         let progress = match (beginning(settings.journal.is_some(), progress), progress) {
             (Beginning::Restore, _) => Progress::Restoring,
             (Beginning::Record | Beginning::Settle, _) => Progress::Recording,
@@ -270,12 +287,13 @@ impl Runtime {
             identity: identity(&settings.name, disk),
             lasts: disk.identity.is_some(),
             progress,
+            stripes,
         };
         self.shared.pool.change_volumes(|volumes| {
             volumes.retain(|volume| volume.id != id);
             volumes.push(entry);
         });
-        Ok(id)
+        Ok((id, stripes))
     }
 
     /// A number that no volume has, served or in the pool.
@@ -319,6 +337,8 @@ impl Runtime {
             mode: Mode::WriteThrough,
             read_only: settings.read_only,
             prefetch: false,
+            geometry: settings.geometry,
+            gather_below: settings.gather_below,
             ordered: false,
             tls_only: settings.tls_only,
             journal: None,

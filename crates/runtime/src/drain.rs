@@ -155,8 +155,10 @@ impl Runtime {
         let emptied = self.empty(&volume, &mut progress);
         if emptied.is_err() {
             volume.leaving.store(false, Ordering::Relaxed);
+            self.calibrator.want(&volume);
             return emptied;
         }
+        self.calibrator.wait_until_free(&volume);
         let _changing = self.changes.lock().unwrap_or_else(PoisonError::into_inner);
         if let Some(used) = &volume.journal {
             // The disk has everything. A record that stayed would undo what is written there once
@@ -263,6 +265,8 @@ impl Runtime {
         for worker in workers.drain(..) {
             let _ = worker.join();
         }
+        self.warmer.end();
+        self.calibrator.close();
         self.journals().iter().for_each(|journal| journal.close(true));
         if let Some(vault) = self.vault() {
             vault.close(true);
@@ -291,6 +295,7 @@ impl Runtime {
         while self.busy(None)? > 0 && Instant::now() < until {
             std::thread::sleep(POLL);
         }
+        self.warmer.end();
         // Two processes must not walk in one pool; a worker whose disk hangs is left behind.
         self.ask_all(|tasks| tasks.leave())?;
         let until = Instant::now() + PAUSE;

@@ -290,9 +290,10 @@ impl Journal {
 
     /// Whether something may be let at a range of the volume's disk; otherwise the part is told
     /// when to ask again.
-    pub(crate) fn touch(&self, number: u16, part: &forebay_engine::Part) -> bool {
+    pub(crate) fn may_erase(&self, number: u16, part: &forebay_engine::Part) -> bool {
         let mut state = self.lock();
-        let may = state.log.touch(number, part.range, part.id);
+        let log = &mut state.log;
+        let may = log.touch(number, part.range, part.id) && log.admit_erase(number, part.id);
         if !may {
             self.ring(state);
         }

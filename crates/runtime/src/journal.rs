@@ -8,16 +8,21 @@
 //! the journal: a journal that is readable again tomorrow would undo what was acknowledged
 //! without it. Until then writes and flushes wait; then they go to the disks.
 
+mod ahead;
 mod checkpoint;
 mod devices;
 mod error;
 mod look;
 mod moment;
+mod record;
 
+pub(crate) use ahead::Ahead;
 pub(crate) use devices::Reader;
 pub use devices::{MemberRecord, MissingDevice};
 pub use error::JournalError;
 pub use look::JournalPatrol;
+pub use record::JournalRecord;
+pub(crate) use record::NoJournalRecord;
 
 use crate::recovery::Void;
 use crate::shared::{Inbox, Message, Shared, lock};
@@ -29,7 +34,7 @@ use forebay_journal::{
     Admission as LogAdmission, Entry, Extent, Found, Image, Log, LogUsage, Mark, Noted, Source,
     Told,
 };
-use forebay_types::{Durability, IoError, VolumeId};
+use forebay_types::{ByteRange, Durability, IoError, REGION_BYTES, Stripes, VolumeId};
 use forebay_volume::{Admission, worker_of};
 use std::sync::{Arc, Condvar, Mutex, MutexGuard, PoisonError, Weak};
 use std::thread::JoinHandle;
@@ -133,6 +138,7 @@ pub struct Journal {
     pub(crate) name: String,
     pub(crate) devices: Devices,
     members: Box<dyn MemberRecord>,
+    record: Arc<dyn JournalRecord>,
     state: Mutex<State>,
     pub(crate) bell: Condvar,
     /// Told when a write of the log has ended, or a disk was sampled.
@@ -154,6 +160,7 @@ impl Journal {
     pub(crate) fn open(
         settings: JournalSettings,
         shared: &Arc<Shared>,
+        record: Arc<dyn JournalRecord>,
     ) -> Result<Arc<Self>, JournalError> {
         let inboxes = shared.inboxes.clone();
         let mut devices = Devices::new(&settings);
@@ -188,6 +195,7 @@ impl Journal {
             name,
             devices,
             members,
+            record,
             state: Mutex::new(state),
             bell: Condvar::new(),
             written: Moment::default(),
@@ -298,32 +306,43 @@ impl Journal {
         JournalError::AbandonedFor { name, volume, others }
     }
 
-    /// What the journal holds of a volume, in order of place.
-    pub(crate) fn image(&self, number: u16) -> Vec<Extent> {
-        Image::of_volume(&lock(&self.found).records, number).extents().collect()
-    }
-
-    /// Where the bytes of an extent that was written begin on the device; `None` for another.
-    pub(crate) fn position(&self, extent: &Extent) -> Option<u64> {
-        match extent.source {
-            Source::Write { record, offset } => {
-                Some(lock(&self.found).records[record].position + offset)
+    /// What is to come back of a volume, in pieces of 1 MiB at most that do not overlap:
+    /// where they belong, and where their bytes begin on the device; zeroes without that. In the
+    /// order of the log, so that it is read from its beginning to its end.
+    pub(crate) fn to_restore(&self, number: u16) -> Vec<(ByteRange, Option<u64>)> {
+        let found = lock(&self.found);
+        let image = Image::of_volume(&found.records, number);
+        let mut pieces = Vec::with_capacity(image.extents().len());
+        for Extent { range, source } in image.extents() {
+            let Source::Write { record, offset } = source else {
+                if let Source::Zero { .. } = source {
+                    pieces.push((range, None));
+                }
+                continue;
+            };
+            // Its loss was said to be accepted when the journal was opened.
+            if found.records[record].is_damaged {
+                continue;
             }
-            _ => None,
+            let position = found.records[record].position + offset;
+            let from = |piece: ByteRange| Some(position + piece.offset - range.offset);
+            pieces.extend(Stripes::NONE.split(range).map(|piece| (piece, from(piece))));
         }
+        pieces.sort_unstable_by_key(|(range, position)| (*position, range.offset));
+        // What was written in order is one piece again.
+        pieces.dedup_by(|(next, from), (last, to)| {
+            let ends = to.map(|to| to + last.len);
+            let follows = ends.is_some() && ends == *from && last.end() == next.offset;
+            let joins = follows && !next.offset.is_multiple_of(REGION_BYTES);
+            last.len += if joins { next.len } else { 0 };
+            joins
+        });
+        pieces
     }
 
     /// What reads the log for a restore.
     pub(crate) fn reader(&self) -> Reader<'_> {
         Reader::new(&self.devices)
-    }
-
-    /// Whether the bytes of an extent are known to be wrong.
-    pub(crate) fn is_damaged(&self, extent: &Extent) -> bool {
-        match extent.source {
-            Source::Write { record, .. } => lock(&self.found).records[record].is_damaged,
-            _ => false,
-        }
     }
 
     /// Everything the journal held of a volume is in the pool or on the disk, and the volume is
@@ -363,8 +382,9 @@ impl Journal {
     /// A volume's disk has everything, and the volume is served no more.
     pub(crate) fn detach(&self, number: u16) -> Result<(), JournalError> {
         self.let_disks_go(Some(number));
-        {
+        let names = {
             let mut state = self.lock();
+            let names = names_of(&state.log, &[number]);
             state.volumes.retain(|(other, _)| *other != number);
             state.serving.retain(|other| *other != number);
             if state.log.failed().is_some() {
@@ -373,8 +393,11 @@ impl Journal {
             state.log.settled(number);
             let removed = state.log.remove_volume(number);
             removed.map_err(|error| JournalError::Log { name: self.name.clone(), error })?;
-        }
-        self.wait_for_superblock()
+            names
+        };
+        self.wait_for_superblock()?;
+        self.release(&names);
+        Ok(())
     }
 
     /// A volume that is not served has everything on its disk: what is recorded of it is void.
@@ -486,6 +509,10 @@ impl Journal {
             Noted::Recorded => None,
             Noted::Needless => Some(Answer { part, outcome: Outcome::Done(Ok(())) }),
             Noted::Refused => Some(Answer { part, outcome: Outcome::Unlogged }),
+            Noted::NoRoom => {
+                let result = Err(IoError::NoSpace);
+                Some(Answer { part, outcome: Outcome::Done(result) })
+            }
         };
         let is_known = state.failure_recorded || state.log.failed().is_none();
         if noted == Noted::Refused && !is_known {
@@ -500,8 +527,10 @@ impl Journal {
         self.let_disks_go(None);
         self.look.end();
         let mut state = self.lock();
+        let mut names = Vec::new();
         if clean {
             let numbers: Vec<u16> = state.volumes.iter().map(|(number, _)| *number).collect();
+            names = names_of(&state.log, &numbers);
             for number in numbers {
                 state.log.settled(number);
                 // What is held of volumes that nobody serves keeps the journal from being clean;
@@ -517,6 +546,8 @@ impl Journal {
         if let Some(thread) = lock(&self.thread).take() {
             let _ = thread.join();
         }
+        // Only now: until the journal says so itself, it would bring back what it holds.
+        self.release(&names);
     }
 
     /// The thread: writes what there is to write, until the end.

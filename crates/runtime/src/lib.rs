@@ -7,8 +7,10 @@
 
 mod adopt;
 mod budget;
+mod calibrate;
 mod conn;
 mod drain;
+mod exports;
 mod guard;
 mod inquiry;
 mod journal;
@@ -33,11 +35,13 @@ mod vault;
 mod warm;
 mod worker;
 
+pub use calibrate::{CalibrateError, Calibration, CalibrationFailure, GatherStatus};
 pub use forebay_format::journal::JournalId;
+pub use forebay_policy::{SplitCost, ThresholdSource};
 pub use guard::examine_disk;
 pub use journal::{
-    Journal, JournalError, JournalPatrol, JournalSettings, JournalStatus, MemberRecord,
-    MissingDevice, OnFailure, VolumeJournal,
+    Journal, JournalError, JournalPatrol, JournalRecord, JournalSettings, JournalStatus,
+    MemberRecord, MissingDevice, OnFailure, VolumeJournal,
 };
 pub use listener::{Listener, TlsSetup};
 pub use patience::Patience;
@@ -51,6 +55,6 @@ pub use stats::{LatencyClass, LatencySummary, RequestCounters};
 pub use status::{MemoryStatus, RuntimeStatus, VolumeStatus};
 pub use stuck::KeptStatus;
 pub use vault::{
-    DrillReport, DumpReport, Measured, MissingVault, OnVoid, Vault, VaultError, VaultPhase,
-    VaultRecord, VaultSettings, VaultStatus, VolumeVault, vault_bytes_for,
+    DrillReport, DumpReport, Measured, Missing, OnVoid, Vault, VaultError, VaultPhase, VaultRecord,
+    VaultSettings, VaultStatus, VolumeVault, vault_bytes_for,
 };

@@ -74,12 +74,11 @@ impl Journal {
 
     /// Says whether nothing is left that could come back.
     fn try_to_regain(&self, number: u16, volume: VolumeId) -> Result<bool, IoError> {
-        let shared = self.shared.upgrade();
-        let found = shared.and_then(|shared| shared.volume(volume));
+        let Some(shared) = self.shared.upgrade() else { return Ok(true) };
+        let found = shared.volume(volume);
         if found.is_some_and(|volume| volume.forsaken.load(Ordering::Relaxed)) {
             return Ok(true);
         }
-        let Some(shared) = self.shared.upgrade() else { return Ok(true) };
         let Some(losses) = losses_of(&shared, volume) else { return Ok(true) };
         let lost = self.stuck_lines(volume).unwrap_or_default();
         let lost: Vec<_> = lost.into_iter().filter(|line| line.lost != 0).collect();

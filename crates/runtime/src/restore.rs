@@ -5,25 +5,44 @@
 //! death half-way through loses nothing.
 
 use crate::server::{Runtime, VolumeError};
-use crate::shared::{JournalUse, Volume, lock};
+use crate::shared::{JournalUse, Message, Volume, lock};
+use crate::worker::Tasks;
 use forebay_backend::{AlignedBuffer, Blocking};
 use forebay_engine::LineKey;
-use forebay_journal::{Extent, Mark, Source};
-use forebay_types::{
-    ByteRange, Durability, IoError, IoResult, LINE_BYTES, REGION_BYTES, SECTOR_BYTES, VolumeId,
-};
+use forebay_journal::Mark;
+use forebay_types::{ByteRange, Durability, IoError, IoResult, LINE_BYTES, SECTOR_BYTES, VolumeId};
+use std::collections::VecDeque;
 use std::sync::atomic::Ordering;
 use std::sync::{Arc, Condvar, Mutex, PoisonError, mpsc};
 use std::time::{Duration, Instant};
 
-/// Bytes that are on their way at once.
-pub(crate) const BATCH_BYTES: u64 = 4 << 20;
+/// Bytes of a batch: it is sent when it has as many.
+const BATCH_BYTES: u64 = 2 << 20;
+/// Pieces of a batch, of which some may be zeroes.
+const BATCH_PIECES: usize = 4096;
 /// How often a piece is tried that the disk does not take, and after which pause.
 const TRIES_MAX: u32 = 5;
 const PAUSE: Duration = Duration::from_millis(500);
 
-/// Where something belongs, and its bytes; zeroes if `None`.
-pub(crate) type Piece = (ByteRange, Option<Vec<u8>>);
+/// Batches that a volume has been given and may not have taken.
+const UNDER_WAY_MAX: usize = 3;
+
+/// Where something belongs, and where its bytes begin in the batch; zeroes if `None`.
+type Piece = (ByteRange, Option<usize>);
+
+/// Pieces that go back to a volume together.
+#[derive(Default)]
+struct Batch {
+    pieces: Vec<Piece>,
+    bytes: Vec<u8>,
+}
+
+impl Batch {
+    fn content(&self, piece: &Piece) -> Option<&[u8]> {
+        let (range, at) = piece;
+        at.map(|at| &self.bytes[at..at + range.len as usize])
+    }
+}
 
 /// Counts the pieces that are under way.
 #[derive(Default)]
@@ -33,11 +52,13 @@ struct Latch {
 }
 
 impl Latch {
-    fn end(&self, result: IoResult) {
+    fn end(&self, count: usize, result: IoResult) {
         let mut state = lock(&self.state);
-        state.0 -= 1;
+        state.0 -= count;
         state.1 = state.1.or(result.err());
-        self.done.notify_one();
+        if state.0 == 0 {
+            self.done.notify_one();
+        }
     }
 
     fn wait(&self) -> IoResult {
@@ -49,41 +70,168 @@ impl Latch {
     }
 }
 
+/// A batch whose pieces no worker has begun: one that ends before drops it.
+struct Unbegun(Arc<Latch>, usize);
+
+impl Unbegun {
+    fn begin(mut self) -> Arc<Latch> {
+        self.1 = 0;
+        Arc::clone(&self.0)
+    }
+}
+
+impl Drop for Unbegun {
+    fn drop(&mut self) {
+        if self.1 > 0 {
+            self.0.end(self.1, Err(IoError::Shutdown));
+        }
+    }
+}
+
+/// Pieces on their way back to a volume, in batches, a few of which the workers carry out while the
+/// next one is made. The pieces do not overlap.
+pub(crate) struct Return<'a> {
+    runtime: &'a Runtime,
+    volume: VolumeId,
+    /// The volume's journal is told of them.
+    records: bool,
+    growing: Batch,
+    under_way: VecDeque<(Arc<Batch>, Arc<Latch>)>,
+    /// Counts batches; each goes to the next worker.
+    sent: usize,
+    /// Batches whose memory may be used again.
+    spare: Vec<Batch>,
+}
+
+impl<'a> Return<'a> {
+    pub(crate) fn new(runtime: &'a Runtime, volume: VolumeId, records: bool) -> Self {
+        let (growing, under_way, spare) = Default::default();
+        Self { runtime, volume, records, growing, under_way, sent: 0, spare }
+    }
+
+    /// Gives a range back, which `fill` has the bytes of.
+    ///
+    /// # Errors
+    /// When `fill` does, or the volume has not taken something.
+    pub(crate) fn give(
+        &mut self,
+        range: ByteRange,
+        fill: impl FnOnce(&mut [u8]) -> IoResult,
+    ) -> IoResult {
+        let Batch { pieces, bytes } = &mut self.growing;
+        let at = bytes.len();
+        bytes.resize(at + range.len as usize, 0);
+        fill(&mut bytes[at..])?;
+        pieces.push((range, Some(at)));
+        self.send_if_full()
+    }
+
+    /// Gives a range of zeroes back.
+    ///
+    /// # Errors
+    /// When the volume has not taken something.
+    pub(crate) fn give_zeroes(&mut self, range: ByteRange) -> IoResult {
+        self.growing.pieces.push((range, None));
+        self.send_if_full()
+    }
+
+    fn send_if_full(&mut self) -> IoResult {
+        let Batch { pieces, bytes } = &self.growing;
+        let is_full = bytes.len() as u64 >= BATCH_BYTES || pieces.len() >= BATCH_PIECES;
+        if !is_full {
+            return Ok(());
+        }
+        if self.under_way.len() >= UNDER_WAY_MAX {
+            self.end_one()?;
+        }
+        let next = self.spare.pop().unwrap_or_default();
+        let batch = Arc::new(std::mem::replace(&mut self.growing, next));
+        let latch = self.send(&batch);
+        self.under_way.push_back((batch, latch));
+        Ok(())
+    }
+
+    /// Has a worker begin with the pieces of a batch.
+    fn send(&mut self, batch: &Arc<Batch>) -> Arc<Latch> {
+        let latch = Arc::new(Latch::default());
+        lock(&latch.state).0 = batch.pieces.len();
+        let unbegun = Unbegun(Arc::clone(&latch), batch.pieces.len());
+        let (theirs, volume, records) = (Arc::clone(batch), self.volume, self.records);
+        let inboxes = &self.runtime.shared.inboxes;
+        let inbox = &inboxes[self.sent % inboxes.len()];
+        self.sent += 1;
+        inbox.post(Message::Task(Box::new(move |tasks: &mut dyn Tasks| {
+            let latch = unbegun.begin();
+            for piece in &theirs.pieces {
+                let told = Arc::clone(&latch);
+                let tell = Box::new(move |result| told.end(1, result));
+                tasks.restore(volume, piece.0, theirs.content(piece), records, tell);
+            }
+        })));
+        latch
+    }
+
+    /// Waits for the batch that was sent first; what the volume does not take is tried again.
+    fn end_one(&mut self) -> IoResult {
+        let Some((batch, latch)) = self.under_way.pop_front() else { return Ok(()) };
+        let mut result = latch.wait();
+        for _ in 1..TRIES_MAX {
+            if matches!(result, Ok(()) | Err(IoError::Shutdown)) {
+                break;
+            }
+            std::thread::sleep(PAUSE);
+            result = self.send(&batch).wait();
+        }
+        if let Some(mut batch) = Arc::into_inner(batch) {
+            batch.pieces.clear();
+            batch.bytes.clear();
+            self.spare.push(batch);
+        }
+        result
+    }
+
+    /// Waits until everything is in the pool or on the disk.
+    ///
+    /// # Errors
+    /// When the volume has not taken something.
+    pub(crate) fn finish(mut self) -> IoResult {
+        let batch = Arc::new(std::mem::take(&mut self.growing));
+        let latch = self.send(&batch);
+        self.under_way.push_back((batch, latch));
+        while !self.under_way.is_empty() {
+            self.end_one()?;
+        }
+        Ok(())
+    }
+}
+
+impl Drop for Return<'_> {
+    fn drop(&mut self) {
+        // Nobody is told that this failed while some of it is still to come.
+        for (_, latch) in &self.under_way {
+            let _ = latch.wait();
+        }
+    }
+}
+
 impl Runtime {
     /// Brings back what the volume's journal holds of it.
     pub(crate) fn restore(&self, volume: &Volume) -> Result<(), VolumeError> {
         let Some(used) = &volume.journal else { return Ok(()) };
-        // In the order of the log, so that it is read in long pieces; they do not overlap.
-        let mut image = used.journal.image(used.number);
-        image.sort_by_cached_key(|extent| used.journal.position(extent));
-        let mut reader = used.journal.reader();
         let failed = |error| VolumeError::Restore { name: volume.name.clone(), error };
         let begun = Instant::now();
+        let mut reader = used.journal.reader();
+        let mut way = Return::new(self, volume.id, false);
         let mut bytes = 0;
-        let mut batch: Vec<Piece> = Vec::new();
-        let mut batch_bytes = 0;
-        for piece in image.iter().flat_map(pieces_of) {
-            let (extent, range) = piece;
-            let content = match (used.journal.position(extent), extent.source) {
-                // Its loss was said to be accepted when the journal was opened.
-                (Some(_), _) if used.journal.is_damaged(extent) => continue,
-                (Some(start), _) => {
-                    let position = start + range.offset - extent.range.offset;
-                    Some(reader.read(position, range.len).map_err(failed)?.to_vec())
-                }
-                (None, Source::Discard) => continue,
-                (None, _) => None,
-            };
-            batch_bytes += content.as_ref().map_or(4096, |content| content.len() as u64);
+        for (range, origin) in used.journal.to_restore(used.number) {
             bytes += range.len;
-            batch.push((range, content));
-            if batch_bytes >= BATCH_BYTES {
-                let batch = std::mem::take(&mut batch);
-                self.restore_batch(volume.id, batch, false).map_err(failed)?;
-                batch_bytes = 0;
-            }
+            let given = match origin {
+                Some(position) => way.give(range, |into| reader.read(position, into)),
+                None => way.give_zeroes(range),
+            };
+            given.map_err(failed)?;
         }
-        self.restore_batch(volume.id, batch, false).map_err(failed)?;
+        way.finish().map_err(failed)?;
         finished(volume, used, bytes, begun)
     }
 
@@ -134,15 +282,21 @@ impl Runtime {
             places.extend(dirty.into_iter().map(|(key, mask)| (number, key, mask)));
         }
         let mut bytes = 0;
-        for places in places.chunks((BATCH_BYTES / LINE_BYTES) as usize) {
-            let mut batch: Vec<Piece> = Vec::new();
-            for &(shard, key, mask) in places {
-                let line = self.line_of(volume, shard, key, mask).map_err(failed)?;
-                batch.extend(runs_of(key, mask, &line));
+        let mut way = Return::new(self, volume.id, true);
+        for (shard, key, mask) in places {
+            let line = self.line_of(volume, shard, key, mask).map_err(failed)?;
+            for range in runs_of(key, mask) {
+                let from = (range.offset - key.offset()) as usize;
+                let content = &line[from..from + range.len as usize];
+                let fill = |into: &mut [u8]| {
+                    into.copy_from_slice(content);
+                    Ok(())
+                };
+                way.give(range, fill).map_err(failed)?;
+                bytes += range.len;
             }
-            bytes += batch.iter().map(|(range, _)| range.len).sum::<u64>();
-            self.restore_batch(volume.id, batch, true).map_err(failed)?;
         }
+        way.finish().map_err(failed)?;
         self.forget_older(volume, used, mark, was_whole)?;
         if bytes > 0 {
             tracing::info!(
@@ -163,7 +317,7 @@ impl Runtime {
     /// Voids what the process before has recorded of a volume, now that disk and journal have
     /// everything again. The newest record of something may have been in that process's memory
     /// while the disk had it already; an older one would undo that. What is lost in the pool may be
-    /// in old records only.
+    /// in old records only, so where anything is, those of it and of what is dirty stay.
     fn forget_older(
         &self,
         volume: &Volume,
@@ -171,13 +325,13 @@ impl Runtime {
         mark: Mark,
         was_whole: bool,
     ) -> Result<(), VolumeError> {
+        let failed = |error| VolumeError::Restore { name: volume.name.clone(), error };
         if !was_whole || self.has_lost(volume) {
             // Unless each write was recorded before it was acknowledged, what the journal has of
             // them may be older than what was lost.
             volume.forsaken.store(used.durability == Durability::Flush, Ordering::Relaxed);
-            return Ok(());
+            return used.journal.void_clean(used.number, volume.id).map_err(failed);
         }
-        let failed = |error| VolumeError::Restore { name: volume.name.clone(), error };
         let (tell, told) = mpsc::channel();
         let id = volume.id;
         self.ask(0, move |tasks| tasks.sync(id, Box::new(move |result| _ = tell.send(result))))?;
@@ -209,51 +363,10 @@ impl Runtime {
         line[..len].copy_from_slice(&there);
         Ok(line)
     }
-
-    /// Gives pieces back to a volume and waits until they are in the pool or on the disk; whether
-    /// its journal is told of them is said by `records`.
-    pub(crate) fn restore_batch(
-        &self,
-        volume: VolumeId,
-        pieces: Vec<Piece>,
-        records: bool,
-    ) -> IoResult {
-        let pieces = Arc::new(pieces);
-        let mut result = Ok(());
-        for _ in 0..TRIES_MAX {
-            let latch = Arc::new(Latch::default());
-            lock(&latch.state).0 = pieces.len();
-            let (theirs, told) = (Arc::clone(&pieces), Arc::clone(&latch));
-            let asked = self.ask(0, move |tasks| {
-                for (range, content) in theirs.iter() {
-                    let told = Arc::clone(&told);
-                    let tell = Box::new(move |result| told.end(result));
-                    tasks.restore(volume, *range, content.as_deref(), records, tell);
-                }
-            });
-            asked.map_err(|_| IoError::Shutdown)?;
-            result = latch.wait();
-            if result.is_ok() {
-                return Ok(());
-            }
-            std::thread::sleep(PAUSE);
-        }
-        result
-    }
-}
-
-/// The pieces of an extent that are restored one by one.
-fn pieces_of(extent: &Extent) -> impl Iterator<Item = (&Extent, ByteRange)> {
-    let ByteRange { offset, len } = extent.range;
-    let is_write = matches!(extent.source, Source::Write { .. });
-    let step = if is_write { REGION_BYTES } else { len };
-    (0..len)
-        .step_by(step as usize)
-        .map(move |from| (extent, ByteRange::new(offset + from, step.min(len - from))))
 }
 
 /// These sectors of a line, in pieces.
-fn runs_of(key: LineKey, mask: u8, line: &[u8]) -> impl Iterator<Item = Piece> {
+fn runs_of(key: LineKey, mask: u8) -> Vec<ByteRange> {
     let sectors = (0..8).filter(move |sector| mask >> sector & 1 != 0);
     let mut runs: Vec<ByteRange> = Vec::new();
     for sector in sectors {
@@ -263,12 +376,7 @@ fn runs_of(key: LineKey, mask: u8, line: &[u8]) -> impl Iterator<Item = Piece> {
             _ => runs.push(ByteRange::new(offset, SECTOR_BYTES)),
         }
     }
-    let bytes = |range: ByteRange| {
-        let from = (range.offset - key.offset()) as usize;
-        line[from..from + range.len as usize].to_vec()
-    };
-    let pieces: Vec<Piece> = runs.into_iter().map(|run| (run, Some(bytes(run)))).collect();
-    pieces.into_iter()
+    runs
 }
 
 fn finished(

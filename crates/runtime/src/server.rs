@@ -4,9 +4,13 @@ pub(crate) use crate::listener::Listener;
 
 use crate::adopt::Beginning;
 use crate::budget::Budget;
+use crate::calibrate::{CalibrateError, Calibrator, Gather};
+use crate::exports::export_of;
 use crate::guard::Attachment;
 use crate::inquiry::Inquiries;
-use crate::journal::{Journal, JournalError, JournalSettings, VolumeJournal};
+use crate::journal::{
+    Journal, JournalError, JournalRecord, JournalSettings, NoJournalRecord, VolumeJournal,
+};
 use crate::memory_plan::MemoryPlan;
 use crate::patience::Patience;
 use crate::patrol::{Ecc, no_walks};
@@ -18,16 +22,16 @@ use crate::stats::WorkerStats;
 use crate::vault::{
     NoRecord, Vault, VaultError, VaultRecord, VaultSettings, VolumeVault, vault_bytes_for,
 };
+use crate::warm::Warmer;
 use crate::worker::{Tasks, Worker};
 use forebay_backend::Backend;
 use forebay_ecc::Code;
 use forebay_engine::{Protection, ShardConfig};
 use forebay_journal::decision::{PoolState, VaultState};
 use forebay_journal::identity::Evidence;
-use forebay_nbd::{ExportInfo, Exports};
 use forebay_policy::PolicyKind;
 use forebay_types::limits::{VOLUME_NAME_BYTES_MAX, VOLUMES_MAX};
-use forebay_types::{IoError, Mode, VolumeId};
+use forebay_types::{DiskGeometry, IoError, Mode, Stripes, VolumeId};
 use forebay_volume::{PowerGate, Streams};
 use std::io;
 use std::os::fd::{OwnedFd, RawFd};
@@ -193,6 +197,9 @@ pub enum VolumeError {
     /// Its journal can't serve it.
     #[error(transparent)]
     Journal(#[from] JournalError),
+    /// Its disk can't be measured.
+    #[error(transparent)]
+    Calibrate(#[from] CalibrateError),
     /// What its journal holds of it does not come back.
     #[error(
         "volume '{name}' can't be served: what its journal holds of it can't be restored \
@@ -218,12 +225,12 @@ pub enum VolumeError {
     /// The vault can't serve it.
     #[error(transparent)]
     Vault(#[from] VaultError),
-    /// Which vaults hold nothing more of it can't be put on record.
+    /// That others hold nothing more of it can't be put on record.
     #[error(
-        "volume '{name}': that it is served without a vault it relied on can't be put on record \
-         in the state directory: {error}; make room in it"
+        "volume '{name}': that it is served without a journal or vault it relied on can't be put \
+         on record in the state directory: {error}; make room in it"
     )]
-    VaultRecord {
+    Record {
         /// The volume.
         name: String,
         /// Why not.
@@ -251,6 +258,10 @@ pub struct VolumeSettings {
     pub read_only: bool,
     /// Whether sequential streams are read ahead.
     pub prefetch: bool,
+    /// What the geometry of the disk is taken to be.
+    pub geometry: DiskGeometry,
+    /// Below which size writes are worth gathering, in bytes, zero for none; `None` to measure it.
+    pub gather_below: Option<u64>,
     /// Whether what is dirty of it goes to the disk in order, so that the disk alone is always as
     /// some moment in the past has left it.
     pub ordered: bool,
@@ -277,6 +288,8 @@ pub struct VolumeChange {
     pub read_only: bool,
     /// Whether sequential streams are read ahead.
     pub prefetch: bool,
+    /// Below which size writes are worth gathering, in bytes, zero for none; `None` to measure it.
+    pub gather_below: Option<u64>,
     /// Whether it is served over TLS only.
     pub tls_only: bool,
 }
@@ -284,7 +297,9 @@ pub struct VolumeChange {
 /// A running cache.
 pub struct Runtime {
     pub(crate) shared: Arc<Shared>,
+    pub(crate) calibrator: Arc<Calibrator>,
     pub(crate) workers: Mutex<Vec<JoinHandle<()>>>,
+    pub(crate) warmer: Warmer,
     engine: &'static str,
     /// Held while volumes or listeners come, change or go; never while a disk is waited for.
     pub(crate) changes: Mutex<()>,
@@ -292,6 +307,7 @@ pub struct Runtime {
     pub(crate) journals: Mutex<Vec<Arc<Journal>>>,
     vault: Mutex<Option<Arc<Vault>>>,
     vault_record: Mutex<Arc<dyn VaultRecord>>,
+    journal_record: Mutex<Arc<dyn JournalRecord>>,
 }
 
 impl Runtime {
@@ -356,8 +372,9 @@ impl Runtime {
             walk_ms: no_walks(plan.shards),
         });
         let (engine, handles) = start_workers(&shared, config.engine)?;
-        crate::warm::start(&shared);
         Ok(Self {
+            warmer: Warmer::start(&shared),
+            calibrator: Calibrator::new(&shared),
             shared,
             workers: Mutex::new(handles),
             engine,
@@ -366,6 +383,7 @@ impl Runtime {
             journals: Mutex::default(),
             vault: Mutex::default(),
             vault_record: Mutex::new(Arc::new(NoRecord)),
+            journal_record: Mutex::new(Arc::new(NoJournalRecord)),
         })
     }
 
@@ -401,7 +419,7 @@ impl Runtime {
     /// # Errors
     /// When it can't be used, or not safely.
     pub fn open_journal(&self, settings: JournalSettings) -> Result<Arc<Journal>, JournalError> {
-        let journal = Journal::open(settings, &self.shared)?;
+        let journal = Journal::open(settings, &self.shared, self.journal_record())?;
         let mut journals = self.journals.lock().unwrap_or_else(PoisonError::into_inner);
         journals.push(Arc::clone(&journal));
         Ok(journal)
@@ -414,8 +432,12 @@ impl Runtime {
 
     /// Bytes that can be dirty at once, all volumes together.
     pub fn dirty_bytes_max(&self) -> u64 {
-        let slots = self.shared.pool.shard_slots();
-        let lines = ShardConfig::for_slots(slots).dirty_lines_max * self.shared.shards.len();
+        self.stripe_bytes_max() * self.shared.shards.len() as u64
+    }
+
+    /// Bytes that can be dirty at once in one shard, which is where a stripe lies.
+    pub fn stripe_bytes_max(&self) -> u64 {
+        let lines = ShardConfig::for_slots(self.shared.pool.shard_slots()).dirty_lines_max;
         lines as u64 * forebay_types::LINE_BYTES
     }
 
@@ -436,6 +458,15 @@ impl Runtime {
         *lock(&self.vault_record) = record;
     }
 
+    /// The same of journals.
+    pub fn keep_journal_record(&self, record: Arc<dyn JournalRecord>) {
+        *lock(&self.journal_record) = record;
+    }
+
+    pub(crate) fn journal_record(&self) -> Arc<dyn JournalRecord> {
+        Arc::clone(&lock(&self.journal_record))
+    }
+
     pub(crate) fn vault_record(&self) -> Arc<dyn VaultRecord> {
         Arc::clone(&lock(&self.vault_record))
     }
@@ -451,11 +482,16 @@ impl Runtime {
     /// When its name or its disk is in use, or there are too many.
     pub fn add_volume(&self, settings: VolumeSettings) -> Result<VolumeId, VolumeError> {
         self.compare_pool(&settings)?;
+        self.check_missing_journal(&settings)?;
+        let journal = settings.journal.as_ref().map(|used| used.journal.id());
         if self.beginning_of(&settings) == Beginning::Settle {
             self.settle_first(&settings)?;
         }
         let volume = self.add_hidden(settings)?;
+        // What other journals hold of it is void before anybody writes.
+        self.supersede_journals(&volume.name, journal)?;
         volume.leaving.store(false, Ordering::Relaxed);
+        self.calibrator.want(&volume);
         Ok(volume.id)
     }
 
@@ -464,23 +500,15 @@ impl Runtime {
         let _changing = self.changes.lock().unwrap_or_else(PoisonError::into_inner);
         let beginning = self.beginning_of(&settings);
         self.check_missing_vault(&settings, beginning)?;
-        let id = self.free_id(&settings)?;
+        let (id, stripes) = self.free_id(&settings)?;
         let elsewhere = self.elsewhere(&settings, beginning)?;
-        let description = settings.backend.description();
-        let mut export = ExportInfo::new(id, settings.name, description.size_bytes);
-        export.description = settings.description;
-        export.read_only = settings.read_only || description.read_only;
-        // What is served from memory does not turn, but a client that orders its requests for a
-        // disk that does loses nothing by it where it misses.
-        export.rotational = description.rotational;
-        export.can_trim = description.can_discard;
-        export.can_fast_zero = description.can_zero_fast;
-        export.tls_only = settings.tls_only;
-        let (size, mode) = (description.size_bytes, settings.mode);
+        let export = export_of(id, &settings);
+        let (size, mode) = (export.size_bytes, settings.mode);
         let ordered = settings.ordered;
         let streams = Streams::new(size, self.shared.pool.data_bytes());
         let named = (id, &export.name[..]);
-        let journal = attach(named, &settings.backend, settings.journal, elsewhere)?;
+        let relies = mode == Mode::WriteBack || beginning == Beginning::Record;
+        let journal = attach(named, &settings.backend, settings.journal, elsewhere, relies)?;
         let protection = match journal {
             Some(_) => Protection::Journal,
             None if settings.ups => Protection::Power,
@@ -494,6 +522,9 @@ impl Runtime {
             backend: settings.backend,
             streams: Mutex::new(streams),
             prefetch: AtomicBool::new(settings.prefetch),
+            geometry: settings.geometry,
+            stripes,
+            gather: Gather::new(settings.gather_below),
             flush: FlushGate::default(),
             forsaken: AtomicBool::new(false),
             order: settings.ordered.then(Arc::default),
@@ -513,6 +544,7 @@ impl Runtime {
             for shard in 0..tasks.shared().shards.len() {
                 let mut shard = tasks.shared().shard(shard);
                 shard.add_volume(id, size, mode);
+                shard.set_stripes(id, stripes);
                 shard.set_protection(id, protection);
                 if ordered {
                     shard.set_ordered(id);
@@ -557,7 +589,7 @@ impl Runtime {
         volumes[at] = Some(Arc::clone(volume));
     }
 
-    fn free_id(&self, settings: &VolumeSettings) -> Result<VolumeId, VolumeError> {
+    fn free_id(&self, settings: &VolumeSettings) -> Result<(VolumeId, Stripes), VolumeError> {
         let name = &settings.name;
         let is_text = !name.chars().any(char::is_control);
         if name.is_empty() || name.len() > VOLUME_NAME_BYTES_MAX || !is_text {
@@ -600,7 +632,13 @@ impl Runtime {
         if let Some(vault) = &volume.vault {
             vault.rely(volume.id, change.mode)?;
         }
+        if let (Some(used), Mode::WriteBack) = (&volume.journal, change.mode) {
+            used.journal.rely(&volume.name)?;
+        }
         volume.prefetch.store(change.prefetch, Ordering::Relaxed);
+        if volume.gather.set(change.gather_below) {
+            self.calibrator.want(&volume);
+        }
         volume.read_only.store(change.read_only, Ordering::Relaxed);
         let mut export = volume.export.write().unwrap_or_else(PoisonError::into_inner);
         export.read_only = change.read_only;
@@ -658,18 +696,23 @@ impl Runtime {
     }
 }
 
-/// Has the journal of a volume, if there is one, know it.
+/// Has the journal of a volume, if there is one, know it. If something of the volume is in the
+/// journal, or will be (`relies`), that is on record.
 fn attach(
     (id, name): (VolumeId, &str),
     disk: &Arc<dyn Backend>,
     journal: Option<VolumeJournal>,
     (pool, vault): (PoolState, VaultState),
+    relies: bool,
 ) -> Result<Option<JournalUse>, JournalError> {
     let Some(VolumeJournal { journal, durability, identity, accept_disk }) = journal else {
         return Ok(None);
     };
     let attachment = Attachment { name, id, identity, durability, disk, accept_disk, pool, vault };
     let number = journal.attach(&attachment)?;
+    if relies || journal.holds(number) {
+        journal.rely(name)?;
+    }
     Ok(Some(JournalUse { journal, number, durability }))
 }
 
@@ -728,32 +771,5 @@ fn run_or_abort<R: Reactor>(worker: Worker<R>) {
             tracing::error!("a worker failed an assertion; the process ends, see the lines above");
             std::process::abort();
         }
-    }
-}
-
-/// The volumes as clients see them.
-pub(crate) struct ExportList<'a> {
-    pub shared: &'a Shared,
-}
-
-impl Exports for ExportList<'_> {
-    fn list(&self, each: &mut dyn FnMut(&ExportInfo)) {
-        let volumes = self.shared.volumes.read().unwrap_or_else(PoisonError::into_inner);
-        for volume in volumes.iter().flatten() {
-            if !volume.leaving.load(Ordering::Relaxed) {
-                each(&volume.export.read().unwrap_or_else(PoisonError::into_inner));
-            }
-        }
-    }
-
-    fn find(&self, name: &str) -> Option<ExportInfo> {
-        let mut found = Vec::new();
-        self.list(&mut |export| {
-            if export.name == name || name.is_empty() {
-                found.push(export.clone());
-            }
-        });
-        // The empty name is the default export: the only one, or one that is really called so.
-        if found.len() == 1 { found.pop() } else { None }
     }
 }

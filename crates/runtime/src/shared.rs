@@ -1,6 +1,7 @@
 //! What all workers share: the shards, the pool, the volumes, and each other's inboxes.
 
 use crate::budget::{Budget, Ticket};
+use crate::calibrate::Gather;
 use crate::guard::KeptSamples;
 use crate::inquiry::Inquiries;
 use crate::journal::Journal;
@@ -15,7 +16,7 @@ use forebay_backend::{Backend, CompletionSink, Extent};
 use forebay_ecc::Code;
 use forebay_engine::{Answer, Hints, Shard};
 use forebay_nbd::{ExportInfo, Request};
-use forebay_types::{ByteRange, Durability, IoError, IoResult, VolumeId};
+use forebay_types::{ByteRange, DiskGeometry, Durability, IoError, IoResult, Stripes, VolumeId};
 use forebay_volume::{Order, PowerGate, Streams};
 use std::os::fd::{AsRawFd, OwnedFd, RawFd};
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
@@ -32,6 +33,13 @@ pub(crate) struct Volume {
     pub streams: Mutex<Streams>,
     /// Whether streams are read ahead.
     pub prefetch: AtomicBool,
+    /// What the geometry of the disk is taken to be.
+    pub geometry: DiskGeometry,
+    /// How it is divided: as its geometry has it, or as it was when the lines in the pool found
+    /// their places.
+    pub stripes: Stripes,
+    /// Which writes are worth gathering.
+    pub gather: Gather,
     /// Whether writes are refused, also to clients that were told otherwise.
     pub read_only: AtomicBool,
     pub flush: FlushGate,
@@ -293,6 +301,11 @@ impl Shared {
     pub(crate) fn volume(&self, volume: VolumeId) -> Option<Arc<Volume>> {
         let volumes = self.volumes.read().unwrap_or_else(PoisonError::into_inner);
         volumes.get(usize::from(volume.0)).cloned().flatten()
+    }
+
+    /// How a volume is divided.
+    pub(crate) fn stripes(&self, volume: VolumeId) -> Stripes {
+        self.volume(volume).map_or(Stripes::NONE, |volume| volume.stripes)
     }
 
     pub(crate) fn listener(&self, listener: u32) -> Option<Arc<Listener>> {

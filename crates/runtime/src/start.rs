@@ -3,8 +3,10 @@
 //! What follows is decided in [`forebay_journal::decision`]; here is asked what there is.
 
 use crate::adopt::Beginning;
+use crate::journal::JournalError;
 use crate::server::{Runtime, VolumeError, VolumeSettings};
 use crate::vault::VaultError;
+use forebay_format::journal::JournalId;
 use forebay_journal::decision::{
     Decision, DiskIdentity, Inputs, JournalState, PoolState, Refusal, VaultState, decide,
 };
@@ -82,7 +84,63 @@ impl Runtime {
     pub(crate) fn supersede_vaults(&self, volume: &str) -> Result<(), VolumeError> {
         let open = self.vault().map(|vault| vault.number());
         let recorded = self.vault_record().supersede(volume, open);
-        recorded.map_err(|error| VolumeError::VaultRecord {
+        recorded.map_err(|error| VolumeError::Record {
+            name: volume.to_owned(),
+            error: error.to_string(),
+        })
+    }
+
+    /// Refuses a volume whose newest data may be in a journal that is not the one it is given,
+    /// unless the pool has it or the operator says that it is lost. Nothing is changed before.
+    pub(crate) fn check_missing_journal(
+        &self,
+        settings: &VolumeSettings,
+    ) -> Result<(), VolumeError> {
+        let named = settings.journal.as_ref().map(|used| used.journal.id());
+        let name = &settings.name;
+        if self.named(name).is_ok() {
+            // No other can be added by this name, and the one that is served relies on its own.
+            return Ok(());
+        }
+        let Some(missing) = self.journal_record().elsewhere(name, named) else { return Ok(()) };
+        let pool = if self.pool_is_whole(settings) { PoolState::Adopted } else { PoolState::New };
+        let decision = decide(Inputs {
+            journal: JournalState::Missing,
+            each_write: false,
+            pool,
+            // What a vault has makes up for no journal: see the rules.
+            vault: VaultState::None,
+            disk: DiskIdentity::Same,
+            clean_mark: false,
+            accept_loss: missing.is_given_up,
+            accept_disk: false,
+        });
+        let journal = missing.name;
+        match decision {
+            Decision::Refuse(_) => {
+                let volume = name.clone();
+                return Err(JournalError::Missing { name: journal, volume }.into());
+            }
+            _ if pool == PoolState::Adopted => tracing::warn!(
+                "volume '{name}' goes on without journal {journal}: the pool of the process before \
+                 has all that is in it"
+            ),
+            _ => tracing::error!(
+                "what journal {journal} holds of volume '{name}' is given up, on the operator's \
+                 word"
+            ),
+        }
+        Ok(())
+    }
+
+    /// Puts on record that what other journals than this one hold of a volume is void.
+    pub(crate) fn supersede_journals(
+        &self,
+        volume: &str,
+        named: Option<JournalId>,
+    ) -> Result<(), VolumeError> {
+        let recorded = self.journal_record().supersede(volume, named);
+        recorded.map_err(|error| VolumeError::Record {
             name: volume.to_owned(),
             error: error.to_string(),
         })

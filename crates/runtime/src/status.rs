@@ -1,12 +1,13 @@
 //! What the runtime says of itself.
 
+use crate::calibrate::GatherStatus;
 use crate::patrol::PatrolStatus;
 use crate::pool::SUM_BYTES;
 use crate::server::{Runtime, VolumeError};
 use crate::stats::{LatencySummary, RequestCounters, add_up};
 use forebay_backend::Description;
 use forebay_engine::{ShardUsage, VolumeCounters};
-use forebay_types::{IoError, LINE_BYTES, Mode, VolumeId};
+use forebay_types::{DiskGeometry, IoError, LINE_BYTES, Mode, VolumeId};
 use std::sync::PoisonError;
 use std::sync::atomic::Ordering;
 
@@ -38,6 +39,10 @@ pub struct VolumeStatus {
     pub name: String,
     /// Its disk.
     pub backing: Description,
+    /// What the geometry of its disk is taken to be.
+    pub geometry: DiskGeometry,
+    /// Which writes are worth gathering.
+    pub gather: GatherStatus,
     /// How it is cached.
     pub mode: Mode,
     /// Whether clients may only read it.
@@ -135,6 +140,8 @@ impl Runtime {
                 id: volume.id,
                 name: volume.name.clone(),
                 backing: volume.backend.description().clone(),
+                geometry: volume.geometry,
+                gather: volume.gather.status(),
                 mode: Mode::default(),
                 read_only: volume.read_only.load(Ordering::Relaxed),
                 leaving: volume.leaving.load(Ordering::Relaxed),

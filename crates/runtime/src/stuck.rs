@@ -24,6 +24,8 @@ use std::time::Duration;
 
 /// How long it waits at most before it looks whether there is room.
 const PAUSE: Duration = Duration::from_millis(20);
+/// How often a start tries to put a fence on record: for about five seconds.
+const FENCE_TRIES_MAX: u32 = 250;
 
 /// Counters of what was kept.
 #[derive(Debug, Default)]
@@ -119,11 +121,50 @@ impl Journal {
         }
         let kept = joined(stuck.iter().flat_map(|line| line.ranges()));
         let mut state = self.lock();
-        if state.log.fence(number, since, &kept) {
+        let is_last = stuck.iter().all(|line| line.dirty == 0);
+        if state.log.fence(number, since, &kept, is_last) {
             self.kept.fences.fetch_add(1, Ordering::Relaxed);
         }
         self.rouse(&mut state);
         None
+    }
+
+    /// Voids what the journal has of a volume but of what is dirty or lost: the disk has that. Of a
+    /// volume that nobody is served of yet, and some of which is lost, so that its older records
+    /// stay. Fails when the journal does, or where it has no room to say so.
+    pub(crate) fn void_clean(&self, number: u16, volume: VolumeId) -> IoResult {
+        for _ in 0..FENCE_TRIES_MAX {
+            let since = self.lock().log.next_record();
+            let stuck = self.stuck_lines(volume).ok_or(IoError::Shutdown)?;
+            self.sync_disk(volume)?;
+            let kept = joined(stuck.iter().flat_map(|line| line.ranges()));
+            let is_last = stuck.iter().all(|line| line.dirty == 0);
+            let mut state = self.lock();
+            let is_fenced = state.log.fence(number, since, &kept, is_last);
+            self.rouse(&mut state);
+            drop(state);
+            if is_fenced {
+                return self.wait_until_recorded().ok_or(IoError::Io);
+            }
+            // A checkpoint may be about to give room, or have recorded something meanwhile.
+            std::thread::sleep(PAUSE);
+        }
+        Err(IoError::NoSpace)
+    }
+
+    /// Waits until all that the journal was told is durable; `None` when it fails.
+    fn wait_until_recorded(&self) -> Option<()> {
+        let mut state = self.lock();
+        let end = state.log.next_record();
+        while state.log.first_pending_record() < end || !state.log.is_relied_upon() {
+            if state.log.failed().is_some() {
+                return None;
+            }
+            self.rouse(&mut state);
+            let waited = self.written.wait_timeout(state, PAUSE);
+            (state, _) = waited.unwrap_or_else(PoisonError::into_inner);
+        }
+        Some(())
     }
 
     /// Everything of the volume that is dirty.
@@ -160,17 +201,7 @@ impl Journal {
         for line in stuck {
             is_all &= self.record_line(&shared, (number, volume), line)?;
         }
-        let mut state = self.lock();
-        let end = state.log.next_record();
-        while state.log.first_pending_record() < end || !state.log.is_relied_upon() {
-            if state.log.failed().is_some() {
-                return None;
-            }
-            self.rouse(&mut state);
-            let waited = self.written.wait_timeout(state, PAUSE);
-            (state, _) = waited.unwrap_or_else(PoisonError::into_inner);
-        }
-        Some(is_all)
+        self.wait_until_recorded().map(|()| is_all)
     }
 
     fn record_line(

@@ -7,9 +7,11 @@
 //! soon is still not taken.
 
 use crate::pool::SLAB_BYTES;
-use crate::shared::Shared;
+use crate::shared::{Shared, lock};
 use forebay_types::LINE_BYTES;
-use std::sync::{Arc, Weak};
+use std::sync::atomic::{AtomicBool, Ordering};
+use std::sync::{Arc, Mutex, Weak};
+use std::thread::JoinHandle;
 use std::time::Duration;
 
 /// Slabs prepared ahead of each shard: 16 MiB, what a shard can use up between two looks.
@@ -19,20 +21,41 @@ const LINES_PER_SLAB: usize = (SLAB_BYTES / LINE_BYTES) as usize;
 const PAUSE_BUSY: Duration = Duration::from_millis(10);
 const PAUSE_IDLE: Duration = Duration::from_millis(250);
 
-/// Starts the warmer. It ends by itself when the pool is warm, when the machine has no huge pages
-/// to give, or when the runtime is gone.
-pub(crate) fn start(shared: &Arc<Shared>) {
-    let shared = Arc::downgrade(shared);
-    let started =
-        std::thread::Builder::new().name("pool-warmer".into()).spawn(move || run(&shared));
-    if let Err(error) = started {
-        tracing::debug!("the pool stays on small pages: {error}");
+/// The thread, until its runtime ends it.
+pub(crate) struct Warmer {
+    ends: Arc<AtomicBool>,
+    thread: Mutex<Option<JoinHandle<()>>>,
+}
+
+impl Warmer {
+    /// Starts it. It ends by itself when the pool is warm, when the machine has no huge pages to
+    /// give, or when the runtime is gone.
+    pub(crate) fn start(shared: &Arc<Shared>) -> Self {
+        let weak = Arc::downgrade(shared);
+        let ends = Arc::new(AtomicBool::new(false));
+        let told = Arc::clone(&ends);
+        let thread =
+            std::thread::Builder::new().name("pool-warmer".into()).spawn(move || run(&weak, &told));
+        if let Err(error) = &thread {
+            tracing::debug!("the pool stays on small pages: {error}");
+        }
+        Self { ends, thread: Mutex::new(thread.ok()) }
+    }
+
+    /// Ends it, and waits until it is no longer in the pool, which another runtime may take over
+    /// and cut to another size.
+    pub(crate) fn end(&self) {
+        self.ends.store(true, Ordering::Relaxed);
+        if let Some(thread) = lock(&self.thread).take() {
+            thread.thread().unpark();
+            let _ = thread.join();
+        }
     }
 }
 
-fn run(shared: &Weak<Shared>) {
+fn run(shared: &Weak<Shared>, ends: &AtomicBool) {
     let mut prepared = Vec::new();
-    loop {
+    while !ends.load(Ordering::Relaxed) {
         let Some(shared) = shared.upgrade() else { return };
         prepared.resize(shared.shards.len(), 0);
         let mut busy = false;
@@ -40,7 +63,7 @@ fn run(shared: &Weak<Shared>) {
         for (shard, prepared) in prepared.iter_mut().enumerate() {
             let used = shared.shard(shard).used_slots() as usize / LINES_PER_SLAB;
             let wanted = (used + 1 + SLABS_AHEAD).min(shared.pool.shard_slabs());
-            while *prepared < wanted {
+            while *prepared < wanted && !ends.load(Ordering::Relaxed) {
                 match shared.pool.make_huge(shard, *prepared) {
                     Err(error) if error.raw_os_error() == Some(libc::EINVAL) => {
                         tracing::debug!("the machine gives no huge pages for the pool: {error}");
@@ -57,6 +80,6 @@ fn run(shared: &Weak<Shared>) {
             return;
         }
         drop(shared);
-        std::thread::sleep(if busy { PAUSE_BUSY } else { PAUSE_IDLE });
+        std::thread::park_timeout(if busy { PAUSE_BUSY } else { PAUSE_IDLE });
     }
 }

@@ -8,10 +8,11 @@ pub const SECTOR_BYTES: u64 = 512;
 pub const LINE_BYTES: u64 = 4096;
 /// Sectors in one line: the masks for valid and dirty sectors are one byte each.
 pub const SECTORS_PER_LINE: u32 = (LINE_BYTES / SECTOR_BYTES) as u32;
-/// The unit in which a volume is spread over the shards of the engine, in bytes. All lines of one
-/// region are in one shard, so that neighbours can be read and written in one piece.
+/// The unit in which a volume is spread over the shards of the engine, in bytes; about that where
+/// its disk has stripes, see [`crate::Stripes`]. All lines of one region are in one shard, so that
+/// neighbours can be read and written in one piece. No such piece is longer than this.
 pub const REGION_BYTES: u64 = 1 << 20;
-/// Lines in one region.
+/// Lines in so many bytes.
 pub const LINES_PER_REGION: u64 = REGION_BYTES / LINE_BYTES;
 
 /// The number of a volume, unique among the volumes being served. Names are for people; requests

@@ -4,13 +4,16 @@
 //! once, with its unit, so that the command line, the control API, the engine and the documents
 //! speak of the same thing by the same name.
 
+mod disk;
 mod error;
 mod geometry;
 pub mod limits;
 mod mode;
 mod shown;
 mod size;
+mod stripes;
 
+pub use disk::DiskGeometry;
 pub use error::{IoError, IoResult};
 pub use geometry::{
     ByteRange, LINE_BYTES, LINES_PER_REGION, REGION_BYTES, SECTOR_BYTES, SECTORS_PER_LINE, VolumeId,
@@ -18,3 +21,4 @@ pub use geometry::{
 pub use mode::{Durability, Mode, ParseDurabilityError, ParseModeError};
 pub use shown::Shown;
 pub use size::{ParseSizeError, Size};
+pub use stripes::Stripes;

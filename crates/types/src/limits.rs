@@ -21,3 +21,7 @@ pub const HANDSHAKE_SECONDS_MAX: u64 = 10;
 pub const OPTION_BYTES_MAX: u32 = 64 << 10;
 /// Smallest memory that can be given to the cache, in bytes.
 pub const MEMORY_BYTES_MIN: u64 = 32 << 20;
+/// Widest stripe of a disk that is taken for one, in bytes. Wide arrays have some tens of MiB.
+pub const STRIPE_BYTES_MAX: u64 = 1 << 30;
+/// Largest size below which writes may be gathered, in bytes: no single write is larger.
+pub const GATHER_BELOW_BYTES_MAX: u64 = REQUEST_BYTES_MAX;

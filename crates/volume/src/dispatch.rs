@@ -7,7 +7,7 @@ use crate::host::{Admission, Host, Payload, Reply, ReplySegment};
 use crate::job::{FlushStage, Job, Jobs, PARTS_MAX, PartName, PartState};
 use crate::merge::READ_BYTES_MAX;
 use crate::split::cut;
-use crate::{JobId, Plan, Request, RequestKind, shard_of, split, staged_pieces};
+use crate::{JobId, Plan, Request, RequestKind, shard_of, staged_pieces};
 use forebay_engine::{
     Answer, Attempt, EraseOutcome, IoId, Note, NoteKind, Outbox, Outcome, Part, Place, Protection,
     ReadOutcome, Segment, Slot, Touched, WriteOutcome, WriteTerms,
@@ -80,9 +80,9 @@ impl<H: Host> Dispatcher<H> {
     /// is no room for all of them.
     pub fn stage(&mut self, host: &mut H, volume: VolumeId, range: ByteRange) -> Option<Vec<Slot>> {
         let mut slots = Vec::with_capacity((range.len / LINE_BYTES) as usize + 2);
-        let shards = host.shards();
-        for piece in split(range) {
-            let shard = shard_of(volume, piece.offset, shards);
+        let (shards, stripes) = (host.shards(), host.stripes(volume));
+        for piece in stripes.split(range) {
+            let shard = shard_of(volume, stripes, piece.offset, shards);
             let has_room = host
                 .call(shard, &[], &mut self.out, |shard, _| shard.stage(volume, piece, &mut slots));
             if !has_room {
@@ -95,7 +95,8 @@ impl<H: Host> Dispatcher<H> {
 
     /// Gives back the slots of a payload that does not come.
     pub fn unstage(&mut self, host: &mut H, volume: VolumeId, range: ByteRange, slots: &[Slot]) {
-        for (shard, _, slots) in staged_pieces(volume, range, host.shards(), slots) {
+        let divided = (volume, host.stripes(volume));
+        for (shard, _, slots) in staged_pieces(divided, range, host.shards(), slots) {
             host.call(shard, &[], &mut self.out, |shard, _| {
                 slots.iter().rev().for_each(|&slot| shard.release(slot));
             });
@@ -127,7 +128,8 @@ impl<H: Host> Dispatcher<H> {
                 self.go_on_erasing(host, id);
             }
             _ => {
-                let first = split(request.range).next().expect("the range is not empty");
+                let mut pieces = host.stripes(request.volume).split(request.range);
+                let first = pieces.next().expect("the range is not empty");
                 if first == request.range {
                     self.submit_one(host, token, request, payload);
                 } else {
@@ -147,7 +149,8 @@ impl<H: Host> Dispatcher<H> {
         payload: Payload<'_, H::Memory>,
     ) {
         let job = self.jobs.next_id();
-        let shard = shard_of(request.volume, request.range.offset, host.shards());
+        let stripes = host.stripes(request.volume);
+        let shard = shard_of(request.volume, stripes, request.range.offset, host.shards());
         let mut segments = std::mem::take(&mut self.segments);
         let (step, touched) = self.try_part(
             host,
@@ -224,10 +227,11 @@ impl<H: Host> Dispatcher<H> {
         payload: Payload<'_, H::Memory>,
     ) {
         let id = self.begin(host, token, request, payload);
-        let shards = host.shards();
-        let parts: Vec<PartState> = split(request.range)
-            .map(|range| PartState::new(range, shard_of(request.volume, range.offset, shards)))
-            .collect();
+        let (volume, shards) = (request.volume, host.shards());
+        let stripes = host.stripes(volume);
+        let shard = |range: ByteRange| shard_of(volume, stripes, range.offset, shards);
+        let parts = stripes.split(request.range).map(|range| PartState::new(range, shard(range)));
+        let parts: Vec<PartState> = parts.collect();
         assert!(parts.len() <= PARTS_MAX, "the front end limits the length of requests");
         let count = parts.len();
         let job = self.jobs.get_mut(id);
@@ -338,7 +342,7 @@ impl<H: Host> Dispatcher<H> {
     }
 
     fn submit_prefetch(&mut self, host: &mut H, token: H::Token, request: Request) {
-        for range in split(request.range) {
+        for range in host.stripes(request.volume).split(request.range) {
             self.prefetch(host, request.volume, range, None);
         }
         // Answered before the lines are there: it is a hint, and a read that comes sooner waits.
@@ -351,9 +355,11 @@ impl<H: Host> Dispatcher<H> {
         loop {
             let job = self.jobs.get_mut(id);
             let running = job.pending as usize - 1;
-            let Some(range) = split(job.rest).next().filter(|_| running < PARTS_MAX) else { break };
+            let stripes = host.stripes(job.request.volume);
+            let next = stripes.split(job.rest).next();
+            let Some(range) = next.filter(|_| running < PARTS_MAX) else { break };
             job.rest = ByteRange::new(range.end(), job.rest.len - range.len);
-            let shard = shard_of(job.request.volume, range.offset, shards);
+            let shard = shard_of(job.request.volume, stripes, range.offset, shards);
             let state = PartState::new(range, shard);
             // A finished part's place is used again: its range is empty then.
             let free = job.parts.iter().position(|part| part.range.len == 0);
@@ -480,7 +486,8 @@ impl<H: Host> Dispatcher<H> {
         }
         let order = host.order(part.volume);
         let epoch = order.as_ref().map_or(0, |order| order.epoch());
-        let terms = WriteTerms { fua, through: admission == Admission::Through, epoch };
+        let through = admission == Admission::Through;
+        let terms = WriteTerms { fua, through, epoch, now_ms: host.now_ms() };
         let outcome = host.call(run.shard, bytes.payload, &mut self.out, |shard, out| {
             let outcome = match bytes.staged {
                 [] => shard.write(part, terms, run.attempt, out),
@@ -544,14 +551,15 @@ impl<H: Host> Dispatcher<H> {
 
     fn follow(&mut self, host: &mut H, volume: VolumeId, plan: Option<Plan>) {
         if let Some(plan) = plan {
-            for range in cut(plan.range, READ_BYTES_MAX) {
+            let pieces = host.stripes(volume).split(plan.range);
+            for range in pieces.flat_map(|piece| cut(piece, READ_BYTES_MAX)) {
                 self.prefetch(host, volume, range, Some(plan.mark));
             }
         }
     }
 
     fn prefetch(&mut self, host: &mut H, volume: VolumeId, range: ByteRange, mark: Option<u64>) {
-        let shard = shard_of(volume, range.offset, host.shards());
+        let shard = shard_of(volume, host.stripes(volume), range.offset, host.shards());
         host.call(shard, &[], &mut self.out, |shard, out| {
             if shard.mode(volume) != forebay_types::Mode::Bypass {
                 shard.prefetch(volume, range, mark, out);

@@ -4,7 +4,7 @@ use crate::{JobId, Order, Streams};
 use forebay_engine::{
     Answer, IoAction, LineTable, Outbox, Part, PartId, Protection, Segment, Shard, Slot, Touched,
 };
-use forebay_types::{IoError, IoResult, VolumeId};
+use forebay_types::{IoError, IoResult, Stripes, VolumeId};
 use std::sync::Arc;
 
 /// The bytes that come with a write.
@@ -89,6 +89,9 @@ pub trait Host {
 
     /// The number of shards.
     fn shards(&self) -> usize;
+
+    /// How the volume is divided. It stays so for as long as the volume is served.
+    fn stripes(&mut self, volume: VolumeId) -> Stripes;
 
     /// The time in milliseconds from any fixed start.
     fn now_ms(&self) -> u64;

@@ -4,8 +4,9 @@ use crate::{Request, RequestKind, host::Host};
 use forebay_engine::{Attempt, PartId, Segment, Slot, Touched};
 use forebay_types::{ByteRange, IoError};
 
-/// Parts of one request that are under way at once. The largest read or write has 33.
-pub(crate) const PARTS_MAX: usize = 64;
+/// Parts of one request that are under way at once. The largest read or write has 33, or, where
+/// stripes make regions of little more than half the usual length, 65.
+pub(crate) const PARTS_MAX: usize = 66;
 
 /// Names a request in flight within its dispatcher.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]

@@ -26,5 +26,5 @@ pub use job::{JobId, worker_of};
 pub use merge::{Mergeable, READ_BYTES_MAX, WRITTEN_BYTES_MAX, merge};
 pub use order::Order;
 pub use request::{Request, RequestKind};
-pub use split::{shard_of, split, staged_pieces};
+pub use split::{shard_of, staged_pieces};
 pub use streams::{Plan, Streams};

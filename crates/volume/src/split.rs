@@ -1,12 +1,7 @@
-//! Cutting a range at region borders, and finding the shard of each region.
+//! Finding the shard of each region of a volume.
 
 use forebay_engine::Slot;
-use forebay_types::{ByteRange, LINE_BYTES, REGION_BYTES, VolumeId};
-
-/// The pieces of `range` that each lie in one region, in order.
-pub fn split(range: ByteRange) -> impl Iterator<Item = ByteRange> {
-    cut(range, REGION_BYTES)
-}
+use forebay_types::{ByteRange, LINE_BYTES, Stripes, VolumeId};
 
 /// The pieces of `range` between multiples of `bytes`, in order.
 pub(crate) fn cut(range: ByteRange, bytes: u64) -> impl Iterator<Item = ByteRange> {
@@ -25,27 +20,27 @@ pub(crate) fn cut(range: ByteRange, bytes: u64) -> impl Iterator<Item = ByteRang
 /// The slots of a payload that was staged for `range`, piece by piece with the shard of each. Of
 /// fewer slots than the range has lines, those there are.
 pub fn staged_pieces(
-    volume: VolumeId,
+    (volume, stripes): (VolumeId, Stripes),
     range: ByteRange,
     shards: usize,
     slots: &[Slot],
 ) -> impl Iterator<Item = (usize, ByteRange, &[Slot])> {
     let mut rest = slots;
-    split(range).map(move |piece| {
+    stripes.split(range).map(move |piece| {
         let lines = piece.end().div_ceil(LINE_BYTES) - piece.offset / LINE_BYTES;
         let (here, after) = rest.split_at(rest.len().min(lines as usize));
         rest = after;
-        (shard_of(volume, piece.offset, shards), piece, here)
+        (shard_of(volume, stripes, piece.offset, shards), piece, here)
     })
 }
 
 /// The shard that owns the region of `offset`. Regions are spread by a hash, so that the regions
 /// of a hot file do not all fall to one shard.
-pub const fn shard_of(volume: VolumeId, offset: u64, shards: usize) -> usize {
+pub const fn shard_of(volume: VolumeId, stripes: Stripes, offset: u64, shards: usize) -> usize {
     if shards == 1 {
         return 0;
     }
-    let region = offset / REGION_BYTES;
+    let region = stripes.region_of(offset);
     let key = region ^ ((volume.0 as u64) << 44);
     let hash = (key ^ (key >> 32)).wrapping_mul(0xd6e8_feb8_6659_fd93);
     let hash = (hash ^ (hash >> 32)).wrapping_mul(0xd6e8_feb8_6659_fd93);
@@ -55,33 +50,19 @@ pub const fn shard_of(volume: VolumeId, offset: u64, shards: usize) -> usize {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use proptest::prelude::*;
-
-    proptest! {
-        #[test]
-        fn pieces_cover_the_range(offset in 0u64..1 << 24, len in 0u64..1 << 23) {
-            let mut at = offset;
-            for piece in split(ByteRange::new(offset, len)) {
-                prop_assert_eq!(piece.offset, at);
-                prop_assert!(piece.len > 0);
-                let last = piece.end() - 1;
-                prop_assert_eq!(piece.offset / REGION_BYTES, last / REGION_BYTES);
-                at = piece.end();
-            }
-            prop_assert_eq!(at, offset + len);
-        }
-    }
+    use forebay_types::REGION_BYTES;
 
     #[test]
     fn staged_slots_go_with_their_lines() {
         // From the last sector of a region's last line but one to the first of the second line of
         // the next region.
         let range = ByteRange::new(2 * REGION_BYTES - 4096 - 512, 512 + 2 * 4096 + 512);
-        let pieces: Vec<_> = staged_pieces(VolumeId(0), range, 1, &[7, 8, 9, 10])
+        let pieces: Vec<_> = staged_pieces((VolumeId(0), Stripes::NONE), range, 1, &[7, 8, 9, 10])
             .map(|(_, piece, slots)| (piece.len, slots.to_vec()))
             .collect();
         assert_eq!(pieces, [(512 + 4096, vec![7, 8]), (4096 + 512, vec![9, 10])]);
-        let some = staged_pieces(VolumeId(0), range, 1, &[7]).flat_map(|piece| piece.2.to_vec());
+        let some = staged_pieces((VolumeId(0), Stripes::NONE), range, 1, &[7])
+            .flat_map(|piece| piece.2.to_vec());
         assert_eq!(some.collect::<Vec<_>>(), [7]);
     }
 
@@ -89,7 +70,7 @@ mod tests {
     fn regions_spread_evenly() {
         let mut counts = [0u32; 8];
         for region in 0..8000 {
-            counts[shard_of(VolumeId(3), region * REGION_BYTES, 8)] += 1;
+            counts[shard_of(VolumeId(3), Stripes::NONE, region * REGION_BYTES, 8)] += 1;
         }
         for count in counts {
             assert!((800..1200).contains(&count), "{counts:?}");

@@ -5,6 +5,7 @@
 //! exclusive open, which also keeps mounts, RAID and LVM away, a file by an advisory lock
 //! (`flock`), which keeps other Forebays away and whoever else asks for it.
 
+use crate::geometry::Sysfs;
 use crate::{Description, OpenOptions};
 use forebay_types::SECTOR_BYTES;
 use rustix::fs::{
@@ -123,13 +124,15 @@ pub(super) fn open(path: &Path, options: &OpenOptions) -> Result<Opened, FileErr
     } else {
         format!("file:{major}:{minor}:{}", opened.st_ino)
     };
+    let geometry = Sysfs::system().of_device(major, minor);
     let queue = |name: &str| queue_setting(major, minor, name);
     let description = Description {
         name: path.display().to_string(),
         size_bytes,
         identity: Some(identity),
         read_only: options.read_only,
-        rotational: queue("rotational") == Some(1),
+        // Offsets in a file are none on the disk.
+        geometry: if is_block { geometry } else { geometry.without_stripes() },
         can_discard: if is_block {
             queue("discard_max_bytes") > Some(0)
         } else {

@@ -5,7 +5,7 @@
 //! at its beginning rather than at its end, which no caller can tell from an I/O that was quick
 //! and an answer that was slow.
 
-use super::DiskModel;
+use super::{ArraySpec, DiskModel};
 use crate::count::{IoCount, IoCounter};
 use crate::sync::lock;
 use crate::timer::{Timer, TimerHandle};
@@ -20,6 +20,7 @@ pub struct ModelBackend {
     inner: Arc<dyn Backend>,
     count: IoCounter,
     description: Description,
+    array: Option<ArraySpec>,
     timer: Timer,
 }
 
@@ -59,11 +60,18 @@ impl ModelBackend {
         assert!(size_bytes <= description.size_bytes, "the store holds the whole disk");
         description.name = name.to_owned();
         description.size_bytes = size_bytes;
-        description.rotational = model.is_rotational();
+        let array = model.array().copied();
+        description.geometry = model.geometry();
         let timer = Timer::new();
         let state = State { model, in_flight: HashMap::new(), next_id: 0, armed_ns: None };
         let driver = Driver { state: Mutex::new(state), timer: timer.handle().clone() };
-        Self { driver: Arc::new(driver), inner, count: IoCounter::default(), description, timer }
+        let driver = Arc::new(driver);
+        Self { driver, inner, count: IoCounter::default(), description, array, timer }
+    }
+
+    /// The shape of the array, if it is one.
+    pub const fn array(&self) -> Option<&ArraySpec> {
+        self.array.as_ref()
     }
 }
 

@@ -1,9 +1,11 @@
-//! Modelled disks: how long each I/O takes, from the mechanics of a disk.
+//! Modelled disks and arrays of them: how long each I/O takes, from the mechanics of a disk.
 //!
-//! [`Hdd`] and [`Ssd`] are pure: times go in, times come out, and the same calls give the same
-//! answers. The lab drives them in virtual time, [`ModelBackend`] in real time over a store that
-//! holds the data.
+//! [`Hdd`], [`Ssd`], [`Fixed`] and [`ArrayModel`] are pure: times go in, times come out, and the
+//! same calls give the same answers. They are driven in virtual time, or by [`ModelBackend`] in
+//! real time over a store that holds the data.
 
+mod array;
+mod fixed;
 mod hdd;
 mod live;
 mod options;
@@ -12,13 +14,18 @@ mod ssd;
 #[cfg(test)]
 mod tests;
 
+pub use array::{
+    Array, ArrayError, ArrayModel, ArraySpec, DRIVE_COUNT_MAX, Drive, DriveCount, Level,
+};
+pub use fixed::Fixed;
 pub use hdd::{Hdd, HddSpec, Scheduler};
 pub use live::ModelBackend;
-pub use options::ModelError;
 pub(crate) use options::open;
+pub use options::{ModelError, timing};
 pub use ssd::{Ssd, SsdSpec};
 
 use crate::IoKind;
+use forebay_types::DiskGeometry;
 
 /// The timing of a disk with a queue.
 ///
@@ -38,4 +45,23 @@ pub trait DiskModel: Send {
 
     /// Whether seeks cost.
     fn is_rotational(&self) -> bool;
+
+    /// The shape of the array, if it is one.
+    fn array(&self) -> Option<&ArraySpec> {
+        None
+    }
+
+    /// How it would like to be read and written.
+    fn geometry(&self) -> DiskGeometry {
+        let rotational = Some(self.is_rotational());
+        let bare = DiskGeometry { rotational, ..DiskGeometry::default() };
+        // On a mirror, each drive has everything: no write is better for being longer.
+        let striped = self.array().filter(|array| array.level() != Level::Raid1);
+        striped.map_or(bare, |array| DiskGeometry {
+            stripe_bytes: array.stripe_bytes(),
+            chunk_bytes: array.chunk_bytes(),
+            optimal_bytes: array.stripe_bytes(),
+            ..bare
+        })
+    }
 }

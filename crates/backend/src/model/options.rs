@@ -1,6 +1,7 @@
-//! `model:hdd?…` and `model:ssd?…`: modelled disks from their names.
+//! `model:hdd?…`, `model:raid5?…` and their like: modelled disks and arrays from their names.
 
-use super::{DiskModel, Hdd, HddSpec, ModelBackend, Scheduler, Ssd, SsdSpec};
+use super::array::{ArrayError, ArrayModel, ArraySpec, BLOCK_BYTES, Drive, Level};
+use super::{DiskModel, HddSpec, ModelBackend, Scheduler, SsdSpec};
 use crate::memory::MemoryBackend;
 use crate::open::open_nested;
 use crate::spec::{Fields, SpecError, bytes_per_second, duration_ns, number, size_bytes, switch};
@@ -31,50 +32,191 @@ pub enum ModelError {
         /// The size asked for.
         size: Size,
     },
+    /// An array that can't be.
+    #[error(transparent)]
+    Array(#[from] ArrayError),
 }
 
-const HDD_KEYS: [&str; 9] =
-    ["size", "backing", "rpm", "seek", "transfer", "queue", "scheduler", "write-cache", "seed"];
-const SSD_KEYS: [&str; 7] =
-    ["size", "backing", "read-latency", "write-latency", "flush-latency", "parallel", "bandwidth"];
+const STORE_KEYS: [&str; 2] = ["size", "backing"];
+const HDD_KEYS: [&str; 7] =
+    ["rpm", "seek", "transfer", "queue", "scheduler", "write-cache", "seed"];
+const SSD_KEYS: [&str; 5] =
+    ["read-latency", "write-latency", "flush-latency", "parallel", "bandwidth"];
+const FIXED_KEYS: [&str; 1] = ["latency"];
+const ARRAY_KEYS: [&str; 5] = ["drives", "chunk", "degraded", "drive", "drive-size"];
+/// What the options of an array's drives begin with.
+const DRIVE_PREFIX: &str = "drive-";
 
-/// Opens a modelled disk from what stands behind `model:`.
+/// Opens a modelled disk or array from what stands behind `model:`.
 pub(crate) fn open(
     text: &str,
     options: &OpenOptions,
     depth: usize,
 ) -> Result<Arc<dyn Backend>, OpenError> {
-    let (name, query) = text.split_once('?').unwrap_or((text, ""));
-    let spec = format!("model:{text}");
-    let what = format!("model:{name}");
-    let (fields, is_hdd) = match name {
-        "hdd" => (Fields::parse(&what, query, '&', &HDD_KEYS)?, true),
-        "ssd" => (Fields::parse(&what, query, '&', &SSD_KEYS)?, false),
-        _ => return Err(SpecError::NoModel { name: name.to_owned() }.into()),
-    };
     // The options first, so that a typing error opens, creates and locks nothing.
-    let hdd = if is_hdd { Some(hdd_spec(&fields)?) } else { None };
-    let ssd = if is_hdd { None } else { Some(ssd_spec(&fields)?) };
-    let (inner, size_bytes) = store(&fields, options, depth)?;
-    let model: Box<dyn DiskModel> = match (hdd, ssd) {
-        (Some(hdd), _) => Box::new(Hdd::new(HddSpec { size_bytes, ..hdd })),
-        (None, ssd) => Box::new(Ssd::new(ssd.unwrap_or_default())),
+    let what = what(text);
+    let named = Named::parse(&what, text, &STORE_KEYS)?;
+    let (inner, bytes) = store(&named.fields, named.size_asked, options, depth)?;
+    let size_bytes = named.kind.size_within(bytes);
+    let model = named.kind.make(size_bytes)?;
+    Ok(Arc::new(ModelBackend::new(&format!("model:{text}"), inner, model, size_bytes)))
+}
+
+/// The timing of a modelled disk or array without a store, to be driven in virtual time, and its
+/// size in bytes. It is named as for [`crate::open()`], with or without `model:`.
+///
+/// # Errors
+/// When the name is not well formed, or says no size, or there can be no such disk.
+pub fn timing(name: &str) -> Result<(Box<dyn DiskModel>, u64), OpenError> {
+    let text = name.strip_prefix("model:").unwrap_or(name);
+    let what = what(text);
+    let named = Named::parse(&what, text, &["size"])?;
+    let size_bytes = named.size_asked.ok_or_else(|| named.fields.missing("size", "8GiB"))?;
+    check_size(size_bytes)?;
+    Ok((named.kind.make(size_bytes)?, size_bytes))
+}
+
+/// What messages call a model.
+fn what(text: &str) -> String {
+    format!("model:{}", text.split('?').next().unwrap_or(text))
+}
+
+/// A model as its name describes it.
+struct Named<'a> {
+    kind: Kind,
+    /// The size that the name says, in bytes.
+    size_asked: Option<u64>,
+    fields: Fields<'a>,
+}
+
+enum Kind {
+    Disk(Drive),
+    Array(ArraySpec, Drive),
+}
+
+impl<'a> Named<'a> {
+    /// Reads what stands behind `model:`, with these options beside those of the model.
+    fn parse(what: &'a str, text: &'a str, store_keys: &[&str]) -> Result<Self, OpenError> {
+        let (name, query) = text.split_once('?').unwrap_or((text, ""));
+        if let Some(level) = Level::named(name) {
+            let own = array_keys(level, drive_kind(query));
+            let keys: Vec<&str> =
+                store_keys.iter().copied().chain(own.iter().map(String::as_str)).collect();
+            let fields = Fields::parse(what, query, '&', &keys)?;
+            let (spec, drive) = array_spec(level, &fields)?;
+            let size_asked = array_size(&spec, &fields)?;
+            return Ok(Self { kind: Kind::Array(spec, drive), size_asked, fields });
+        }
+        let Some(own) = drive_keys(name) else {
+            return Err(SpecError::NoModel { name: name.to_owned() }.into());
+        };
+        let keys: Vec<&str> = store_keys.iter().chain(own).copied().collect();
+        let fields = Fields::parse(what, query, '&', &keys)?;
+        let drive = drive(name, &fields)?;
+        let size_asked = fields.get("size", "8GiB", size_bytes)?;
+        Ok(Self { kind: Kind::Disk(drive), size_asked, fields })
+    }
+}
+
+impl Kind {
+    /// What of so many bytes is used: an array goes as far as whole stripes do, and has one at
+    /// least.
+    fn size_within(&self, bytes: u64) -> u64 {
+        match self {
+            Self::Array(spec, _) if spec.size_within(bytes) > 0 => spec.size_within(bytes),
+            _ => bytes,
+        }
+    }
+
+    fn make(&self, size_bytes: u64) -> Result<Box<dyn DiskModel>, OpenError> {
+        match self {
+            Self::Disk(drive) => Ok(drive.make(0, size_bytes)),
+            Self::Array(spec, drive) => {
+                let drive_bytes = spec.drive_bytes(size_bytes).map_err(ModelError::from)?;
+                Ok(Box::new(ArrayModel::new(*spec, drive, drive_bytes)))
+            }
+        }
+    }
+}
+
+/// The options of a kind of disk, beside those of the store; `None` if there is no such kind.
+fn drive_keys(kind: &str) -> Option<&'static [&'static str]> {
+    match kind {
+        "hdd" => Some(&HDD_KEYS),
+        "ssd" => Some(&SSD_KEYS),
+        "fixed" => Some(&FIXED_KEYS),
+        _ => None,
+    }
+}
+
+/// A kind of disk with its options.
+fn drive(kind: &str, fields: &Fields<'_>) -> Result<Drive, SpecError> {
+    match kind {
+        "ssd" => Ok(Drive::Ssd(ssd_spec(fields)?)),
+        "fixed" => {
+            let latency_ns = fields.get("latency", "5ms", duration_ns)?;
+            Ok(Drive::Fixed(latency_ns.ok_or_else(|| fields.missing("latency", "5ms"))?))
+        }
+        _ => Ok(Drive::Hdd(hdd_spec(fields)?)),
+    }
+}
+
+/// The kind of an array's drives, as far as it can be told before the options are checked.
+fn drive_kind(query: &str) -> &str {
+    let kind = query.split('&').find_map(|field| field.strip_prefix("drive=")).unwrap_or("hdd");
+    if drive_keys(kind).is_some() { kind } else { "hdd" }
+}
+
+fn array_keys(level: Level, kind: &str) -> Vec<String> {
+    let own = drive_keys(kind).unwrap_or_default();
+    let is_known = |key: &&&str| level != Level::Raid1 || **key != "chunk";
+    let array = ARRAY_KEYS.iter().filter(is_known).map(|&key| key.to_owned());
+    array.chain(own.iter().map(|key| format!("{DRIVE_PREFIX}{key}"))).collect()
+}
+
+/// The shape of an array, and what it is made of.
+fn array_spec(level: Level, fields: &Fields<'_>) -> Result<(ArraySpec, Drive), OpenError> {
+    let is_kind = |text: &str| drive_keys(text).is_some().then(|| text.to_owned());
+    let kind = fields.get("drive", "hdd, ssd or fixed", is_kind)?;
+    let drive = drive(kind.as_deref().unwrap_or("hdd"), &fields.under(DRIVE_PREFIX))?;
+    let drives = fields.get("drives", "15", number)?.ok_or_else(|| fields.missing("drives", "15"));
+    // Mirrors have no chunks; their size is whole blocks.
+    let chunk_default = if level == Level::Raid1 { BLOCK_BYTES } else { 512 << 10 };
+    let chunk_bytes = fields.get("chunk", "64KiB", size_bytes)?.unwrap_or(chunk_default);
+    let degraded = fields.get("degraded", "1", number)?.unwrap_or(0);
+    let spec = ArraySpec::new(level, drives?, chunk_bytes, degraded).map_err(ModelError::from)?;
+    Ok((spec, drive))
+}
+
+/// The size of an array in bytes, if its name says so.
+fn array_size(spec: &ArraySpec, fields: &Fields<'_>) -> Result<Option<u64>, OpenError> {
+    let size = fields.get("size", "8GiB", size_bytes)?;
+    let drive_size = fields.get("drive-size", "1GiB", size_bytes)?;
+    let size_asked = match (size, drive_size) {
+        (Some(_), Some(_)) => return Err(ModelError::from(ArrayError::TwoSizes).into()),
+        (None, Some(drive_bytes)) => Some(spec.size_bytes(drive_bytes).map_err(ModelError::from)?),
+        (size, None) => size,
     };
-    Ok(Arc::new(ModelBackend::new(&spec, inner, model, size_bytes)))
+    match size_asked {
+        Some(bytes) => {
+            spec.drive_bytes(bytes).map_err(ModelError::from)?;
+        }
+        None if fields.text("backing").is_none() => {
+            return Err(fields.missing("drive-size", "1GiB").into());
+        }
+        None => {}
+    }
+    Ok(size_asked)
 }
 
 /// The store that holds the data, and the size of the disk.
 fn store(
     fields: &Fields<'_>,
+    size_asked: Option<u64>,
     options: &OpenOptions,
     depth: usize,
 ) -> Result<(Arc<dyn Backend>, u64), OpenError> {
-    let size_asked = fields.get("size", "8GiB", size_bytes)?;
-    if let Some(bytes) = size_asked
-        && (bytes == 0 || !bytes.is_multiple_of(SECTOR_BYTES))
-    {
-        return Err(ModelError::Size { size: Size(bytes) }.into());
-    }
+    size_asked.map_or(Ok(()), check_size)?;
     let Some(backing) = fields.text("backing") else {
         let size_bytes = size_asked.ok_or_else(|| fields.missing("size", "8GiB"))?;
         let memory = MemoryBackend::new(size_bytes)?.read_only(options.read_only);
@@ -89,6 +231,14 @@ fn store(
         return Err(ModelError::TooSmall { backing, backing_size, size }.into());
     }
     Ok((inner, size_bytes))
+}
+
+/// A disk is made of whole sectors.
+fn check_size(bytes: u64) -> Result<(), ModelError> {
+    match bytes == 0 || !bytes.is_multiple_of(SECTOR_BYTES) {
+        true => Err(ModelError::Size { size: Size(bytes) }),
+        false => Ok(()),
+    }
 }
 
 fn hdd_spec(fields: &Fields<'_>) -> Result<HddSpec, SpecError> {

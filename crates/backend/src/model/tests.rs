@@ -207,14 +207,21 @@ proptest! {
             1..60,
         ),
         write_cache: bool,
-        is_ssd: bool,
+        which in 0..4usize,
         scheduler in 0..3usize,
     ) {
         let scheduler =
             [Scheduler::Fifo, Scheduler::Elevator, Scheduler::ShortestPositioning][scheduler];
         let make = || -> Box<dyn DiskModel> {
             let spec = HddSpec { write_cache, scheduler, queue_depth: 4, ..HddSpec::new(GIB) };
-            if is_ssd { Box::new(Ssd::new(SsdSpec::default())) } else { Box::new(Hdd::new(spec)) }
+            let (drive, level) = match which {
+                0 => return Box::new(Hdd::new(spec)),
+                1 => return Box::new(Ssd::new(SsdSpec::default())),
+                2 => (Drive::Fixed(1_000_000), Level::Raid5),
+                _ => (Drive::Hdd(spec), Level::Raid10),
+            };
+            let array = ArraySpec::new(level, 4, 8 << 10, 1).unwrap();
+            Box::new(ArrayModel::new(array, &drive, GIB))
         };
         let kinds = [READ, WRITE, IoKind::Flush, IoKind::Discard, IoKind::Zero { unmap: true }];
         let (mut punctual, mut late) = (make(), make());
@@ -238,7 +245,7 @@ proptest! {
         drain(&mut punctual, u64::MAX, &mut answered);
         let order: Vec<u64> = std::iter::from_fn(|| late.pop(u64::MAX / 2)).collect();
         prop_assert_eq!(order, answered.iter().map(|a| a.0).collect::<Vec<_>>());
-        prop_assert!(answered.iter().all(|&(id, at_ns)| at_ns > arrived[id as usize]));
+        prop_assert!(answered.iter().all(|&(id, at_ns)| at_ns >= arrived[id as usize]));
         let mut ids: Vec<u64> = answered.iter().map(|a| a.0).collect();
         ids.sort_unstable();
         prop_assert_eq!(ids, (0..commands.len() as u64).collect::<Vec<_>>());
@@ -255,12 +262,101 @@ fn live_models_pass_the_suite() {
     // A disk so fast that the suite is short, and a flash disk over its own backing.
     conformance::check(&open("model:hdd?size=16MiB&rpm=100000&seek=10us&transfer=10GiB/s"));
     conformance::check(&open("model:ssd?backing=memory:16MiB&read-latency=20us"));
+    conformance::check(&open("model:fixed?size=16MiB&latency=5us"));
+}
+
+#[test]
+fn live_arrays_pass_the_suite() {
+    for array in [
+        "raid0?drives=3&chunk=8KiB&drive-size=4MiB",
+        "raid1?drives=2&drive-size=9MiB",
+        "raid5?drives=5&chunk=4KiB&drive-size=4MiB",
+        "raid5?drives=5&chunk=16KiB&degraded=1&drive-size=4MiB",
+        "raid6?drives=6&chunk=64KiB&degraded=2&size=9MiB",
+        "raid10?drives=4&chunk=8KiB&degraded=2&backing=memory:9000KiB",
+    ] {
+        conformance::check(&open(&format!("model:{array}&drive=fixed&drive-latency=2us")));
+    }
+    conformance::check(&open(
+        "model:raid6?drives=4&chunk=8KiB&drive-size=8MiB&drive=ssd&drive-read-latency=5us",
+    ));
+    let array = open("model:raid5?drives=3&chunk=8KiB&drive-size=1MiB");
+    let geometry = array.description().geometry;
+    assert_eq!(geometry.rotational, Some(true), "hard disks unless told otherwise");
+    assert_eq!((geometry.stripe_bytes, geometry.chunk_bytes), (16 << 10, 8 << 10));
+    let mirror = open("model:raid1?drives=2&drive-size=1MiB").description().geometry;
+    assert!(!mirror.has_stripes());
+    assert_eq!(array.description().size_bytes, 2 << 20);
+    let shown = "model:raid5?drives=15&chunk=8KiB&drive=fixed&drive-latency=5ms&drive-size=256MiB";
+    assert_eq!(open(shown).description().size_bytes, 14 << 28);
+}
+
+#[test]
+fn a_model_without_a_store_has_the_size_and_the_shape_of_its_name() {
+    let name = "model:raid5?drives=15&chunk=8KiB&drive=hdd&drive-size=1TiB";
+    let (model, size_bytes) = timing(name).unwrap();
+    assert_eq!(size_bytes, 14 << 40, "nothing has to hold so much");
+    let geometry = model.geometry();
+    assert_eq!((geometry.stripe_bytes, geometry.chunk_bytes), (112 << 10, 8 << 10));
+    let (model, size_bytes) = timing("hdd?size=1GiB").unwrap();
+    assert_eq!((size_bytes, model.geometry().has_stripes()), (GIB, false));
+    let error = |name| timing(name).err().map(|error| error.to_string()).unwrap();
+    assert_eq!(error("model:hdd"), "model:hdd needs size: add size=8GiB");
+    assert!(error("model:hdd?size=513B").contains("multiple of 512"));
+    assert!(error("model:ssd?backing=x").starts_with("model:ssd has no option 'backing'"));
+    assert!(error("model:raid5?drives=3").starts_with("model:raid5 needs drive-size"));
+}
+
+#[test]
+fn an_array_says_its_shape() {
+    let spec = ArraySpec::new(Level::Raid6, 8, 64 << 10, 1).unwrap();
+    let size_bytes = spec.size_bytes(1 << 20).unwrap();
+    let memory = Arc::new(MemoryBackend::new(size_bytes).unwrap());
+    let model = ArrayModel::new(spec, &Drive::Fixed(1000), 1 << 20);
+    let array = ModelBackend::new("array", memory, Box::new(model), size_bytes);
+    let shape = array.array().unwrap();
+    assert_eq!((shape.chunk_bytes(), shape.stripe_bytes()), (64 << 10, 6 * (64 << 10)));
+    assert_eq!(array.description().geometry.rotational, Some(false));
+}
+
+proptest! {
+    #![proptest_config(ProptestConfig::with_cases(24))]
+    /// Whatever is missing, what is read is what was written.
+    #[test]
+    fn an_array_agrees_with_plain_bytes(
+        ios in proptest::collection::vec((0u64..200, 1u64..80, proptest::option::of(1u8..)), 1..60),
+        which in 0..8usize,
+    ) {
+        let array = open(&format!(
+            "model:{}&drive-size=96KiB&drive=fixed&drive-latency=1us",
+            [
+                "raid0?drives=3&chunk=4KiB", "raid1?drives=3&degraded=2",
+                "raid5?drives=3&chunk=8KiB", "raid5?drives=4&chunk=4KiB&degraded=1",
+                "raid6?drives=5&chunk=16KiB", "raid6?drives=5&chunk=4KiB&degraded=2",
+                "raid10?drives=4&chunk=8KiB&degraded=2", "raid10?drives=5&chunk=4KiB&degraded=1",
+            ][which],
+        ));
+        let size = array.description().size_bytes as usize;
+        let (blocking, mut plain) = (Blocking::new(&*array), vec![0u8; size]);
+        for (place, sectors, written) in ios {
+            let start = place as usize * 512 % size;
+            let end = size.min(start + sectors as usize * 512);
+            if let Some(byte) = written {
+                plain[start..end].fill(byte);
+                blocking.write(start as u64, &plain[start..end], byte % 4 == 0).unwrap();
+            } else {
+                let mut bytes = vec![0xA5; end - start];
+                blocking.read(start as u64, &mut bytes).unwrap();
+                prop_assert_eq!(&bytes, &plain[start..end]);
+            }
+        }
+    }
 }
 
 #[test]
 fn a_live_disk_takes_the_time_of_its_model() {
     let backend = open("model:hdd?size=8GiB&seed=3");
-    assert!(backend.description().rotational);
+    assert_eq!(backend.description().geometry.rotational, Some(true));
     let blocking = Blocking::new(&*backend);
     let mut random = Random::new(2);
     let started = Instant::now();
@@ -299,7 +395,11 @@ fn a_closed_disk_answers_what_is_in_flight() {
 fn names_of_models_are_read_with_care() {
     let error = |spec: &str| crate::open(spec, &OpenOptions::default()).err().unwrap().to_string();
     for (spec, message) in [
-        ("model:tape", "no model 'tape': there are model:hdd and model:ssd"),
+        (
+            "model:tape",
+            "no model 'tape': there are model:hdd, model:ssd, model:fixed and model:raid0, raid1, \
+             raid5, raid6, raid10",
+        ),
         ("model:hdd", "model:hdd needs size: add size=8GiB"),
         (
             "model:hdd?size=1GiB&speed=1",
@@ -318,6 +418,41 @@ fn names_of_models_are_read_with_care() {
         ),
     ] {
         assert_eq!(error(spec), message);
+    }
+    for (spec, message) in [
+        ("raid5?drive-size=1MiB", "model:raid5 needs drives: add drives=15"),
+        ("raid5?drives=3", "model:raid5 needs drive-size: add drive-size=1GiB"),
+        (
+            "raid5?drives=2&drive-size=1MiB",
+            "raid5 has 3 to 64 drives, not 2: give drives=3 or more",
+        ),
+        (
+            "raid1?drives=2&chunk=8KiB",
+            "model:raid1 has no option 'chunk': the options are size, backing, drives, degraded, \
+             drive, drive-size, drive-rpm, drive-seek, drive-transfer, drive-queue, \
+             drive-scheduler, drive-write-cache, drive-seed",
+        ),
+        (
+            "raid5?drives=3&drive=fixed&drive-latency=5",
+            "model:raid5: '5' is no drive-latency: write it like 5ms",
+        ),
+        ("raid5?drives=3&drive=fixed", "model:raid5 needs drive-latency: add drive-latency=5ms"),
+        (
+            "raid5?drives=3&drive=tape",
+            "model:raid5: 'tape' is no drive: write it like hdd, ssd or fixed",
+        ),
+        (
+            "raid5?drives=3&drive-size=1MiB&size=2MiB",
+            "size and drive-size say the same thing twice: keep one of them",
+        ),
+        (
+            "raid5?drives=3&chunk=8KiB&backing=memory:8KiB",
+            "an array of 8KiB is no whole number of stripes of 16KiB: give size=16KiB, or the \
+             size of a drive with drive-size=",
+        ),
+        ("fixed?size=1MiB", "model:fixed needs latency: add latency=5ms"),
+    ] {
+        assert_eq!(error(&format!("model:{spec}")), message);
     }
     let nested = open("model:hdd?backing=model:ssd%3fbacking=memory:1MiB%26parallel=1&seek=1us");
     assert_eq!(nested.description().size_bytes, 1 << 20);

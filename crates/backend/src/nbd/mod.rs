@@ -28,7 +28,7 @@ use crate::{Backend, Buffer, Description, Extent, Io, IoKind, OpenOptions};
 use connect::Target;
 use forebay_nbd::client::Opened;
 use forebay_nbd::proto::export_flag;
-use forebay_types::{ByteRange, SECTOR_BYTES};
+use forebay_types::{ByteRange, DiskGeometry, SECTOR_BYTES};
 use link::{Link, Work};
 use std::sync::{Arc, mpsc};
 use std::thread::{self, JoinHandle};
@@ -111,10 +111,20 @@ fn describe(target: &Target, opened: &Opened) -> Description {
         size_bytes: opened.size_bytes,
         identity: Some(target.url.identity()),
         read_only: target.read_only,
-        rotational: opened.can(export_flag::ROTATIONAL),
+        geometry: geometry(opened),
         can_discard: opened.can(export_flag::SEND_TRIM),
         can_zero_fast: opened.can(export_flag::SEND_FAST_ZERO),
         alignment_bytes: opened.block_min.max(SECTOR_BYTES as u32),
+    }
+}
+
+/// Most servers that do not say that they are rotational know nothing of it. The preferred size is
+/// that of the protocol, 4 KiB, where the server names none.
+fn geometry(opened: &Opened) -> DiskGeometry {
+    DiskGeometry {
+        optimal_bytes: u64::from(opened.block_preferred),
+        rotational: opened.can(export_flag::ROTATIONAL).then_some(true),
+        ..DiskGeometry::default()
     }
 }
 

@@ -12,6 +12,9 @@ use crate::sabotage::PlantedBug;
 use crate::{Attempt, MemoryStep, Outbox, Part, Shard, Slot, Touched};
 use forebay_types::{IoError, Mode};
 
+/// How often a part tries to find room before it goes through to the disk.
+const ROOM_ATTEMPTS_MAX: u8 = 16;
+
 /// What became of a write.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum WriteOutcome {
@@ -55,6 +58,8 @@ pub struct WriteTerms {
     pub through: bool,
     /// The driver's epoch, if the volume is ordered.
     pub epoch: u64,
+    /// The time, in milliseconds.
+    pub now_ms: u64,
 }
 
 /// Why a write in a write-back volume goes through to the disk.
@@ -116,6 +121,11 @@ impl<M: LineTable> Shard<M> {
         let fua = self.disk_fua(part, terms);
         match self.effective(part, terms) {
             Effective::WriteBack => self.write_back(part, fua, attempt, out),
+            Effective::WriteThrough(Through::DirtyLimit)
+                if self.waits_for_room(part, terms.now_ms, attempt, out) =>
+            {
+                WriteOutcome::Waiting
+            }
             Effective::WriteThrough(why) => self.write_through(part, fua, why, attempt, out),
             Effective::Bypass => self.write_bypass(part, fua, attempt, out),
         }
@@ -160,6 +170,36 @@ impl<M: LineTable> Shard<M> {
             })
         };
         lines.filter(|line| !is_dirty(line.key)).count() <= room
+    }
+
+    /// Has a part that finds too much dirty wait for a destage of its volume. So writers come down
+    /// to what the disk takes gathered and in order: no less than what it takes one by one. False
+    /// where none is in flight, as nothing of the volume can go, where the part waited often, and
+    /// where it is too long for there ever to be room.
+    fn waits_for_room(
+        &mut self,
+        part: &Part,
+        now_ms: u64,
+        attempt: Attempt,
+        out: &mut Outbox,
+    ) -> bool {
+        let volume = part.volume;
+        let (lines, _) = line_parts(volume, part.range).size_hint();
+        let never = lines > self.config.dirty_lines_max;
+        let state = self.volume_mut(volume);
+        if never || state.order.is_some() || attempt.count >= ROOM_ATTEMPTS_MAX {
+            return false;
+        }
+        state.wants_room = true;
+        if state.sweep.is_empty() && now_ms >= state.backoff_until_ms {
+            self.sweep_all(volume);
+            self.volume_mut(volume).sweep_for_room = true;
+        }
+        self.pump(volume, now_ms, out);
+        let Some(op) = self.flight.destage_of(volume) else { return false };
+        self.wait(op, part, WaitFor::End);
+        self.volume_mut(volume).counters.room_waits += 1;
+        true
     }
 
     /// Waits if one of the part's lines is busy in a way that `conflicts`.

@@ -51,6 +51,11 @@ impl<M: LineTable> Shard<M> {
         let fua = self.disk_fua(part, terms);
         match self.effective(part, terms) {
             Effective::WriteBack => self.staged_back(part, staged, out),
+            Effective::WriteThrough(Through::DirtyLimit)
+                if self.waits_for_room(part, terms.now_ms, attempt, out) =>
+            {
+                WriteOutcome::Waiting
+            }
             Effective::WriteThrough(why) => {
                 self.staged_through(part, fua, Some(why), attempt, staged, out)
             }
@@ -68,6 +73,7 @@ impl<M: LineTable> Shard<M> {
         for (line, slot) in self.staged_lines(part, staged) {
             hits += usize::from(self.install(&line, slot, out));
             self.mark_dirty(slot, line.mask);
+            self.hurry(part, slot);
             self.slots.unpin(slot);
         }
         self.count_staged(part, hits, staged.len());

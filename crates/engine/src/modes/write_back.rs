@@ -42,6 +42,7 @@ impl<M: LineTable> Shard<M> {
             });
             payload_offset += line.len;
             self.mark_dirty(slot, line.mask);
+            self.hurry(part, slot);
             self.slots.unpin(slot);
         }
         self.count_write(part, touched);
@@ -67,6 +68,7 @@ impl<M: LineTable> Shard<M> {
         let fill = MemoryStep::Fill { slot, offset: line.offset, payload_offset: 0, len: line.len };
         out.memory.push(fill);
         self.mark_dirty(slot, line.mask);
+        self.hurry(part, slot);
         let counters = &mut self.volume_mut(part.volume).counters;
         counters.write_hit_lines += 1;
         counters.writes_back += 1;
@@ -161,6 +163,14 @@ impl<M: LineTable> Shard<M> {
     fn verify_before_write(&self, slot: Slot, mask: u8, out: &mut Outbox) {
         if !self.is_planted(PlantedBug::ChangeUnverified) {
             self.verify_before(slot, mask, out);
+        }
+    }
+
+    /// A line of a write that is not held back goes as if it were old enough.
+    pub(super) fn hurry(&mut self, part: &Part, slot: Slot) {
+        let state = self.volume_mut(part.volume);
+        if part.range.len >= state.gather_below {
+            state.aged.insert(slot);
         }
     }
 

@@ -109,7 +109,7 @@ impl<M: LineTable> Shard<M> {
         let (mut lines, mut runs) = (Vec::new(), Vec::new());
         for line in line_parts(part.volume, part.range) {
             let Some((slot, mask)) = self.dirty_under(&line) else { continue };
-            self.push_dirty(line.key, slot, mask, &mut runs);
+            self.push_sectors(line.key, slot, mask, &mut runs);
             self.slots.pin(slot);
             lines.push(OpLine { key: line.key, slot, mask, regained: 0 });
         }

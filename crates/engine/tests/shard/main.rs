@@ -10,3 +10,4 @@ mod rig;
 mod rules;
 mod sectors;
 mod staged;
+mod stripes;

@@ -1,7 +1,8 @@
 //! Destaging in order: whatever the disk has, it has had at some moment.
 
+use crate::patrol::seal_all;
 use crate::rig::{LINE, Rig, VOLUME, after};
-use forebay_engine::{Attempt, EraseOutcome, Outcome, WriteOutcome};
+use forebay_engine::{Attempt, EraseOutcome, LineKey, Outcome, Verdict, WriteOutcome};
 use forebay_types::{IoError, Mode};
 use proptest::prelude::*;
 
@@ -82,6 +83,30 @@ fn what_goes_past_the_pool_waits_for_its_turn() {
     assert_eq!(rig.zero_again(3, LINE, LINE, in_order), EraseOutcome::Started);
     rig.end_all();
     assert_eq!((rig.disk[0], rig.disk[8]), (20, 0));
+}
+
+/// The newest version was lost, so nothing seemed to be dirty, and the older one went to the disk
+/// after what had gone past it.
+#[test]
+fn what_goes_past_the_pool_waits_for_an_older_version_of_what_is_lost() {
+    let mut rig = ordered(32, 8);
+    assert_eq!(rig.write(1, 0, LINE, 10), WriteOutcome::Done);
+    rig.epoch = 2;
+    assert_eq!(rig.write(2, 0, LINE, 20), WriteOutcome::Done);
+    seal_all(&mut rig);
+    let slot = rig.shard.slot_of(LineKey::new(VOLUME, 0), 0xff).unwrap();
+    let seal = rig.shard.seal_of(slot).expect("sealed just now");
+    rig.shard.damaged(&seal, Verdict::Lost { sectors: 0xff });
+    assert_eq!(rig.shard.lost_sectors(VOLUME), 8);
+    let held = EraseOutcome::Held { dirty: true };
+    assert_eq!(rig.zero_again(3, 0, LINE, IN_ORDER), held);
+    assert_eq!(rig.destage_epoch(100, 1), None);
+    rig.end_all();
+    assert_eq!(rig.disk[0], 10);
+    assert_eq!(rig.zero_again(3, 0, LINE, IN_ORDER), EraseOutcome::Started);
+    rig.end_all();
+    assert_eq!(rig.disk[0], 0);
+    assert_eq!(rig.read_now(0, LINE), [0; 8]);
 }
 
 #[derive(Clone, Debug)]

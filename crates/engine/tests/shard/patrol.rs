@@ -7,7 +7,7 @@ use forebay_engine::{
 use forebay_types::{IoError, Mode};
 
 /// Seals everything that is not, and says how many lines that were.
-fn seal_all(rig: &mut Rig) -> usize {
+pub fn seal_all(rig: &mut Rig) -> usize {
     let mut count = 0;
     while let Some(found) = rig.shard.next_unsealed() {
         assert_eq!(found.work, Work::Seal);

@@ -192,7 +192,7 @@ impl Rig {
     ) -> WriteOutcome {
         let part = Self::part(id, offset, len);
         self.values.insert(id, value);
-        let terms = WriteTerms { fua, through: false, epoch: self.epoch };
+        let terms = WriteTerms { fua, epoch: self.epoch, ..WriteTerms::default() };
         let outcome = self.shard.write(&part, terms, attempt, &mut self.out);
         self.settle(value);
         outcome

@@ -1,9 +1,12 @@
 //! The commands that ask a running daemon: each is a request, and a way to show the answer.
 
 mod bar;
+mod disks;
+mod gather;
 mod leave;
 pub(crate) mod table;
 pub(crate) mod units;
+mod write_back;
 
 use crate::{
     cli::{ShowArguments, StateArguments, VolumeCommand, is_root},
@@ -61,6 +64,10 @@ pub(crate) fn volume(command: VolumeCommand) -> anyhow::Result<()> {
             bar.end();
             result?;
             print(&format!("{} is trusted again\n", named(&name)))
+        }
+        VolumeCommand::Calibrate { name, state } => {
+            let volume = connect(&state)?.calibrate_volume(&name)?;
+            print(&format!("{} is measured: {}\n", named(&name), gather::summary(&volume.gather)))
         }
     }
 }

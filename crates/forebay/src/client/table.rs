@@ -1,20 +1,24 @@
 //! What the daemon tells, as tables and sentences for people.
 
+use super::disks::disks;
+use super::gather::gather;
 use super::units::{bytes, count, duration, percent};
+use super::write_back::write_back;
 use comfy_table::{CellAlignment, Table, presets};
 use forebay_api::{
     Damage, DrillReport, JournalState, JournalStatus, Latencies, PatrolStatus, PowerStatus, Status,
     VaultStatus, VolumeState, VolumeStatus,
 };
 
-/// Everything: the daemon in three lines, the volumes in a table, and the journals in another.
+/// Everything: the daemon in four lines, the volumes in a table, and below it one each of their
+/// disks, the writes worth gathering, what was written back, the journals and the supplies.
 pub(super) fn status(status: &Status) -> String {
     let memory = &status.memory;
     format!(
         "forebay {}, process {}, up {}, {} workers on {}\n\
          memory: {} of {} in use, {} dirty; limit {}, {} of it for the index\n\
          {}\n\
-         clients: {} connected, at {}\n\n{}{}{}{}",
+         clients: {} connected, at {}\n\n{}{}{}{}{}{}{}",
         status.version,
         status.pid,
         duration(status.uptime_seconds),
@@ -29,6 +33,9 @@ pub(super) fn status(status: &Status) -> String {
         status.connections,
         status.listeners.join(", "),
         volumes(&status.volumes),
+        disks(&status.volumes),
+        gather(&status.volumes),
+        write_back(&status.volumes),
         journals(&status.journals),
         status.power.as_ref().map(power).unwrap_or_default(),
         status.vault.as_ref().map(vault).unwrap_or_default(),
@@ -218,10 +225,12 @@ pub(super) fn summary(volume: &VolumeStatus) -> String {
     if let Some(note) = mode_note(volume) {
         text += &format!("; {note}");
     }
+    volume.geometry.notes.iter().for_each(|note| text += &format!("; {note}"));
     text
 }
 
-/// A line for each volume that is in another mode than it was given, or in trouble.
+/// A line for each volume that is in another mode than it was given, or in trouble, and for what
+/// does not fit together of its disk.
 fn volumes_notes(volumes: &[VolumeStatus]) -> String {
     let mut notes = String::new();
     for volume in volumes {
@@ -231,6 +240,8 @@ fn volumes_notes(volumes: &[VolumeStatus]) -> String {
             let reason = reason.unwrap_or_default();
             notes += &format!("\n{}: {}{reason}", volume.name, volume.state);
         }
+        let geometry = &volume.geometry.notes;
+        notes.extend(geometry.iter().map(|note| format!("\n{}: {note}", volume.name)));
     }
     if notes.is_empty() { notes } else { notes + "\n" }
 }
@@ -307,11 +318,14 @@ mod tests {
         let mut failing = volume("b");
         failing.state = VolumeState::Failing;
         failing.state_reason = Some("the disk can't be written".into());
+        failing.geometry.notes = vec!["stripes of two widths".into()];
+        assert_eq!(summary(&failing), "8.0 TiB, write-back; stripes of two widths");
         let text = volumes(&[degraded.clone(), failing]);
         assert!(
             text.ends_with(
                 "\n\na: write-through instead of write-back, memory is full of dirty data\n\
-                 b: failing: the disk can't be written\n"
+                 b: failing: the disk can't be written\n\
+                 b: stripes of two widths\n"
             ),
             "{text}"
         );

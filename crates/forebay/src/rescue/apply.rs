@@ -147,10 +147,9 @@ pub(super) fn check(
             mark.reason
         );
     }
-    let newer = source.newer_vault(name)?;
-    if let (Some(vault), false) = (newer, words.force) {
+    if let (Some(newer), false) = (source.newer(name), words.force) {
         bail!(
-            "the newest of volume '{name}' may be in vault {vault}: what {here} holds of it is \
+            "the newest of volume '{name}' may be in {newer}: what {here} holds of it is \
              older; apply that one, or, if it is lost, say --force"
         );
     }

@@ -53,5 +53,5 @@ pub(super) fn release(source: &Source, number: u16, how: Released) -> anyhow::Re
     let volume = source.found().superblock.volume(number);
     let name = volume.expect("it was found in this superblock").name.clone();
     source.log.release(number, how)?;
-    source.forget(&name)
+    source.forget(number, &name)
 }

@@ -3,7 +3,7 @@
 use super::VolumeArguments;
 use super::log::OpenLog;
 use crate::marks::{self, Mark};
-use crate::reliance::Reliance;
+use crate::reliance::{Holder, Kind, Reliance};
 use anyhow::{Context, bail};
 use forebay_backend::{Backend, OpenOptions};
 use forebay_format::journal::{LogKind, Record, Superblock, VolumeEntry};
@@ -80,23 +80,38 @@ impl Source {
         matches!(kind, LogKind::Vault { sealed: None }) && !clean && !volumes.is_empty()
     }
 
-    /// The vault, other than this one, in which the newest of a volume may be.
-    pub(super) fn newer_vault(&self, volume: &str) -> anyhow::Result<Option<String>> {
-        let Some(state_dir) = &self.state_dir else { return Ok(None) };
-        let own = match self.kind() {
-            LogKind::Vault { .. } => Some(self.found().superblock.members.own),
-            LogKind::Journal => None,
-        };
-        Ok(Reliance::elsewhere(state_dir, volume, own))
+    fn holder(&self) -> Holder {
+        let superblock = &self.found().superblock;
+        match self.kind() {
+            LogKind::Vault { .. } => Holder::Vault(superblock.members.own),
+            LogKind::Journal => Holder::Journal(superblock.journal),
+        }
     }
 
-    /// Nothing more of a volume is needed from here: it relies on this vault no longer.
-    pub(super) fn forget(&self, volume: &str) -> anyhow::Result<()> {
-        let (Some(state_dir), LogKind::Vault { .. }) = (&self.state_dir, self.kind()) else {
-            return Ok(());
+    /// The vault, or the other journal, in which the newest of a volume may be.
+    pub(super) fn newer(&self, volume: &str) -> Option<String> {
+        let state_dir = self.state_dir.as_ref()?;
+        let own = self.holder();
+        let elsewhere = |kind| {
+            let name = Reliance::elsewhere(state_dir, kind, volume, Some(own))?;
+            Some(format!("{kind} {name}"))
         };
-        let number = self.found().superblock.members.own;
-        Reliance::release(state_dir, number, volume)
+        let journal = matches!(own, Holder::Journal(_)).then(|| elsewhere(Kind::Journal));
+        elsewhere(Kind::Vault).or_else(|| journal.flatten())
+    }
+
+    /// Nothing more of a volume with this number is needed from here: it relies on this no longer,
+    /// unless something is held under another number.
+    pub(super) fn forget(&self, number: u16, volume: &str) -> anyhow::Result<()> {
+        let Some(state_dir) = &self.state_dir else { return Ok(()) };
+        let others = self
+            .volumes()
+            .iter()
+            .filter(|other| other.number != number && other.name == volume && other.counts());
+        if others.into_iter().any(|other| self.held(other.number).records > 0) {
+            return Ok(());
+        }
+        Reliance::release(state_dir, self.holder(), volume)
             .with_context(|| format!("what relies on {} can't be put on record", self.name()))
     }
 

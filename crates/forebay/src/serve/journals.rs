@@ -5,13 +5,17 @@
 //! before anything is acknowledged without the journal, and as long as it is there, no start uses
 //! the records of the volumes that it names again: they are older than the disks.
 
+use super::manager::problem;
 use super::members::Members;
 use crate::marks::{self, Mark};
 use crate::reliance::Reliances;
 use forebay_api::{ErrorKind, JournalFigures, JournalStatus, Problem};
-use forebay_backend::OpenOptions;
+use forebay_backend::{AlignedBuffer, Backend, Blocking, OpenOptions};
 use forebay_config::VolumeSpec;
-use forebay_runtime::{Journal, JournalSettings, MissingDevice, Runtime, Void, VolumeJournal};
+use forebay_format::journal::{SUPERBLOCK_BYTES, Superblock};
+use forebay_runtime::{
+    Journal, JournalError, JournalId, JournalSettings, MissingDevice, Runtime, Void, VolumeJournal,
+};
 use std::collections::BTreeMap;
 use std::path::{Path, PathBuf};
 use std::sync::{Arc, Mutex, PoisonError};
@@ -163,6 +167,8 @@ impl Journals {
         let backend = backend.map_err(|missing| {
             fail(format!("its journal: {}", missing.error), "mend that, and try again")
         })?;
+        self.may_open(runtime, spec, name, &backend, mirror.as_ref())
+            .map_err(|error| problem(error.into()))?;
         let (theirs, ours) = (self.state_dir.clone(), self.state_dir.clone());
         let reliances = Arc::clone(&self.reliances);
         let settings = JournalSettings {
@@ -174,12 +180,45 @@ impl Journals {
             on_failure: Box::new(move |id, error, volumes| {
                 let path = marks::path_of(&theirs, &id.to_string());
                 marks::put(&path, &error.to_string(), volumes)?;
-                reliances.journal_failed(volumes)
+                reliances.journal_failed(id, volumes)
             }),
         };
         runtime
             .open_journal(settings)
             .map_err(|error| fail(error.to_string(), "mend that, and try again"))
+    }
+
+    /// Refuses a journal while nothing on it has changed: one that is not the one that the volume
+    /// relies on, and an empty one in the place of one that somebody relies on. What the pool has
+    /// is looked into later, volume by volume.
+    fn may_open(
+        &self,
+        runtime: &Runtime,
+        spec: &VolumeSpec,
+        name: &Name,
+        backend: &Arc<dyn Backend>,
+        mirror: Option<&Result<Arc<dyn Backend>, MissingDevice>>,
+    ) -> Result<(), JournalError> {
+        let mirror = mirror.and_then(|mirror| mirror.as_ref().ok());
+        let heads: Vec<Head> = [Some(backend), mirror].into_iter().flatten().map(head_of).collect();
+        let id = heads.iter().find_map(|head| match head {
+            Head::Journal(id) => Some(*id),
+            _ => None,
+        });
+        if id.is_none() && heads.contains(&Head::Other) {
+            return Ok(());
+        }
+        let mut relying = Vec::new();
+        if let Some(missing) = self.reliances.elsewhere_than(&spec.name, id) {
+            relying.push((missing, spec.name.clone()));
+        }
+        if id.is_none() {
+            let name = name.to_string();
+            let volumes = self.reliances.relying_on_journal(&name).into_iter();
+            relying.extend(volumes.map(|volume| (name.clone(), volume)));
+        }
+        let lacking = relying.into_iter().find(|(_, volume)| !runtime.is_in_pool(volume));
+        lacking.map_or(Ok(()), |(name, volume)| Err(JournalError::Missing { name, volume }))
     }
 
     /// How they are doing.
@@ -223,6 +262,29 @@ impl Journals {
                 );
             }
         }
+    }
+}
+
+/// What a device begins with.
+#[derive(Clone, Copy, PartialEq, Eq)]
+enum Head {
+    Journal(JournalId),
+    Zeroes,
+    /// Whoever opens it says what is wrong with it.
+    Other,
+}
+
+fn head_of(device: &Arc<dyn Backend>) -> Head {
+    let mut copies = [0, SUPERBLOCK_BYTES].map(|_| AlignedBuffer::new(SUPERBLOCK_BYTES));
+    for (position, copy) in [0, SUPERBLOCK_BYTES].into_iter().zip(&mut copies) {
+        if Blocking::new(&**device).read(position as u64, copy).is_err() {
+            return Head::Other;
+        }
+    }
+    match Superblock::newest([&copies[0], &copies[1]]) {
+        Ok(superblock) => Head::Journal(superblock.journal),
+        Err(_) if copies.iter().all(|copy| copy.iter().all(|&byte| byte == 0)) => Head::Zeroes,
+        Err(_) => Head::Other,
     }
 }
 

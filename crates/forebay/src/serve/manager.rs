@@ -7,12 +7,14 @@ use super::power::Power;
 use super::vault::VaultRefuge;
 use super::{listen, report, tls, vault};
 use forebay_api::{DrillReport, ErrorKind, PowerStatus, Problem, Progress, Status, VolumeStatus};
-use forebay_backend::OpenOptions;
+use forebay_backend::{Description, OpenOptions};
 use forebay_config::{Change, Config, Listen, TlsUse, VolumeChange, VolumeSpec};
 use forebay_control::{Manager, ProgressFn};
 use forebay_runtime::{
-    Runtime, RuntimeStatus, TlsSetup, VolumeChange as RuntimeChange, VolumeError, VolumeSettings,
+    CalibrateError, Runtime, RuntimeStatus, TlsSetup, VolumeChange as RuntimeChange, VolumeError,
+    VolumeSettings,
 };
+use forebay_types::DiskGeometry;
 use std::cell::Cell;
 use std::path::PathBuf;
 use std::sync::atomic::{AtomicBool, Ordering};
@@ -185,6 +187,27 @@ impl Daemon {
         found.ok_or_else(|| Problem::unknown_volume(name))
     }
 
+    /// The volumes in the order they were added, as far as the runtime has them.
+    fn volumes(&self, figures: &RuntimeStatus) -> Vec<VolumeStatus> {
+        let (power, stripe_bytes_max) = (self.power_status(), self.runtime.stripe_bytes_max());
+        let state = self.state();
+        let pairs = state.volumes.iter().filter_map(|spec| {
+            let found = figures.volumes.iter().find(|volume| volume.name == spec.name);
+            found.map(|figures| report::volume(spec, figures, power.as_ref(), stripe_bytes_max))
+        });
+        pairs.collect()
+    }
+
+    /// What the geometry of a volume's disk is taken to be. What does not fit together is said in
+    /// the log here, and in the status as long as the volume is served.
+    fn geometry(&self, spec: &VolumeSpec, disk: &Description) -> DiskGeometry {
+        let found = spec.geometry.resolve(&disk.geometry, self.runtime.stripe_bytes_max());
+        for note in &found.notes {
+            tracing::warn!("volume '{}': {note}", spec.name);
+        }
+        found.used()
+    }
+
     /// A volume over TLS only would be hidden from everybody where there is no TLS.
     fn check_tls(&self, name: &str, tls: Option<TlsUse>) -> Result<(), Problem> {
         if tls != Some(TlsUse::Required) || self.tls.is_some() {
@@ -215,7 +238,7 @@ impl Manager for Daemon {
             patrol: report::patrol(&figures),
             connections: figures.connections,
             journals: self.journals.status(),
-            volumes: volumes(&self.state().volumes, &figures, self.power_status().as_ref()),
+            volumes: self.volumes(&figures),
             power: self.power_status(),
             vault: self.runtime.vault().map(|vault| vault::status(&vault)),
             ..base
@@ -223,10 +246,7 @@ impl Manager for Daemon {
     }
 
     fn volume_list(&self) -> Vec<VolumeStatus> {
-        let figures = self.figures();
-        let power = self.power_status();
-        let list = |figures| volumes(&self.state().volumes, &figures, power.as_ref());
-        figures.map(list).unwrap_or_default()
+        self.figures().map(|figures| self.volumes(&figures)).unwrap_or_default()
     }
 
     fn add_volume(&self, spec: VolumeSpec) -> Result<VolumeStatus, Problem> {
@@ -255,6 +275,7 @@ impl Manager for Daemon {
         let _claim = self.claims.volume(&spec.name)?;
         let journal = self.journals.of_volume(&self.runtime, &spec, in_use_wait)?;
         let size = forebay_types::Size(backend.description().size_bytes);
+        let geometry = self.geometry(&spec, backend.description());
         let settings = VolumeSettings {
             name: spec.name.clone(),
             description: spec.description.clone().unwrap_or_default(),
@@ -262,6 +283,8 @@ impl Manager for Daemon {
             mode: spec.mode,
             read_only: spec.read_only,
             prefetch: spec.prefetch,
+            geometry,
+            gather_below: spec.gather_below.set(),
             ordered: spec.ordered,
             tls_only: spec.tls == TlsUse::Required,
             journal,
@@ -288,6 +311,7 @@ impl Manager for Daemon {
             mode: spec.mode,
             read_only: spec.read_only,
             prefetch: spec.prefetch,
+            gather_below: spec.gather_below.set(),
             tls_only: spec.tls == TlsUse::Required,
         };
         self.runtime.change_volume(name, change).map_err(problem)?;
@@ -313,6 +337,11 @@ impl Manager for Daemon {
         self.runtime.trust_volume(name, reporter(progress)).map_err(problem)?;
         tracing::info!("the disk of volume '{name}' is trusted again");
         Ok(())
+    }
+
+    fn calibrate_volume(&self, name: &str) -> Result<VolumeStatus, Problem> {
+        self.runtime.calibrate_volume(name).map_err(problem)?;
+        self.volume_status(name)
     }
 
     fn drill(&self) -> Result<DrillReport, Problem> {
@@ -357,18 +386,6 @@ impl Manager for Daemon {
     }
 }
 
-fn volumes(
-    specs: &[VolumeSpec],
-    figures: &RuntimeStatus,
-    power: Option<&PowerStatus>,
-) -> Vec<VolumeStatus> {
-    let pairs = specs.iter().filter_map(|spec| {
-        let found = figures.volumes.iter().find(|volume| volume.name == spec.name);
-        found.map(|figures| report::volume(spec, figures, power))
-    });
-    pairs.collect()
-}
-
 /// Turns the bytes that are left into progress: the total is the most that was ever left.
 fn reporter(progress: ProgressFn<'_>) -> impl FnMut(u64) {
     let total = Cell::new(0);
@@ -378,13 +395,16 @@ fn reporter(progress: ProgressFn<'_>) -> impl FnMut(u64) {
     }
 }
 
-fn problem(error: VolumeError) -> Problem {
+/// What is said of a volume that can't be had as it was asked for.
+pub(super) fn problem(error: VolumeError) -> Problem {
     let kind = match &error {
         VolumeError::NameInUse(_) | VolumeError::BackingInUse { .. } => ErrorKind::VolumeExists,
         VolumeError::Unknown(name) => return Problem::unknown_volume(name),
         VolumeError::Name(_) | VolumeError::BackingReadOnly(_) => ErrorKind::Invalid,
         VolumeError::Stopping => ErrorKind::Stopping,
-        VolumeError::Leaving(_) => ErrorKind::Busy,
+        VolumeError::Leaving(_) | VolumeError::Calibrate(CalibrateError::Busy(_)) => {
+            ErrorKind::Busy
+        }
         _ => ErrorKind::Failed,
     };
     let text = error.to_string();

@@ -12,7 +12,7 @@ mod tls;
 mod vault;
 
 use crate::keeper::{self, Kept};
-use crate::reliance::Reliances;
+use crate::reliance::{GivenUp, Reliances};
 use crate::signals::{Signal, Signals};
 use anyhow::Context;
 use forebay_config::{Config, Ecc, IoEngine, MemInfo, Workers};
@@ -42,8 +42,8 @@ const IN_USE_WAIT: Duration = Duration::from_secs(5);
 pub(crate) struct Words {
     /// Their disks are the right ones, whatever they look like.
     pub(crate) changed_disks: Vec<String>,
-    /// What is in a vault that is not there is lost.
-    pub(crate) lost_vaults: Vec<String>,
+    /// What is in a journal or a vault that is not there is lost.
+    pub(crate) given_up: GivenUp,
 }
 
 /// Serves the volumes of `config` until it is told to stop.
@@ -127,9 +127,10 @@ fn start(config: Config, pool: Option<OwnedFd>, words: Words) -> anyhow::Result<
     };
     let runtime = Runtime::start_over(settings, Patience::default(), pool)?;
     tracing::info!("{} of memory, clients and files by {}", Size(memory_bytes), runtime.engine());
-    let reliances = Reliances::new(&config.state, config.vault.as_deref(), words.lost_vaults);
+    let reliances = Reliances::new(&config.state, config.vault.as_deref(), words.given_up);
     let reliances = Arc::new(reliances);
     runtime.keep_vault_record(Arc::clone(&reliances) as _);
+    runtime.keep_journal_record(Arc::clone(&reliances) as _);
     if let Some(name) = &config.vault {
         vault::open(&runtime, name, &config.state, &reliances, IN_USE_WAIT)?;
     }

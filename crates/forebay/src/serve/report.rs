@@ -1,12 +1,14 @@
 //! The runtime's figures in the words of the control API.
 
 use forebay_api::{
-    Counters, Damage, Latencies, LatencySummary, Memory, PatrolStatus, PowerStatus, VolumeState,
-    VolumeStatus,
+    Counters, Damage, GatherSource, GatherStatus, Latencies, LatencySummary, Memory, PatrolStatus,
+    PowerStatus, VolumeState, VolumeStatus, WriteBackFigures,
 };
 use forebay_config::VolumeSpec;
+use forebay_engine::VolumeCounters;
 use forebay_runtime::{
-    Ecc, LatencySummary as Summary, MemoryStatus, RuntimeStatus, VolumeStatus as Figures,
+    Calibration, Ecc, LatencySummary as Summary, MemoryStatus, RuntimeStatus, ThresholdSource,
+    VolumeStatus as Figures,
 };
 use forebay_types::{LINE_BYTES, Mode, SECTOR_BYTES};
 
@@ -58,9 +60,11 @@ pub(super) fn volume(
     spec: &VolumeSpec,
     figures: &Figures,
     power: Option<&PowerStatus>,
+    stripe_bytes_max: u64,
 ) -> VolumeStatus {
     let (effective_mode, effective_mode_reason) = effective_mode(figures, power);
     let failing = state_reason(figures);
+    let geometry = spec.geometry.resolve(&figures.backing.geometry, stripe_bytes_max);
     let state = match (figures.leaving, failing.is_some()) {
         (true, _) => VolumeState::Flushing,
         (false, true) => VolumeState::Failing,
@@ -81,6 +85,9 @@ pub(super) fn volume(
         accept_loss: spec.accept_loss,
         read_only: figures.read_only,
         prefetch: spec.prefetch,
+        geometry: forebay_control::geometry_status(&geometry),
+        write_back: write_back(&figures.engine),
+        gather: gather(figures),
         tls: spec.tls.to_string(),
         description: spec.description.clone(),
         state,
@@ -90,6 +97,29 @@ pub(super) fn volume(
         damage: damage(figures),
         counters: counters(figures),
         latency: latencies(&figures.latencies),
+    }
+}
+
+/// Which writes are worth gathering.
+fn gather(figures: &Figures) -> GatherStatus {
+    let gather = &figures.gather;
+    let not_measured = match &gather.calibration {
+        Calibration::Done => None,
+        Calibration::Unwanted => Some("gather-below is set".to_owned()),
+        Calibration::Waiting => Some("it waits for a moment without requests".to_owned()),
+        Calibration::Failed(failure) => Some(failure.to_string()),
+    };
+    GatherStatus {
+        below_bytes: gather.below_bytes,
+        source: match gather.source {
+            ThresholdSource::Set => GatherSource::SetByHand,
+            ThresholdSource::Measured => GatherSource::Measured,
+            ThresholdSource::Default => GatherSource::Default,
+        },
+        measured_below_bytes: gather.measured.map(|cost| cost.threshold_bytes),
+        fixed_us: gather.measured.map(|cost| cost.fixed_us()),
+        bytes_per_second: gather.measured.and_then(|cost| cost.bytes_per_second),
+        not_measured,
     }
 }
 
@@ -173,6 +203,19 @@ fn counters(figures: &Figures) -> Counters {
         prefetched_bytes: engine.prefetched_lines * LINE_BYTES,
         prefetch_used_bytes: engine.prefetch_used_lines * LINE_BYTES,
         errors: requests.errors,
+    }
+}
+
+fn write_back(engine: &VolumeCounters) -> WriteBackFigures {
+    WriteBackFigures {
+        writes: engine.destage_writes,
+        bytes: engine.destaged_bytes,
+        whole_stripes: engine.destaged_stripes,
+        urgent: engine.destages_urgent,
+        normal: engine.destages_background,
+        waits: engine.room_waits,
+        mean_dirty_ms: engine.dirty_line_ms / engine.destaged_lines.max(1),
+        errors: engine.destage_errors,
     }
 }
 

@@ -46,7 +46,7 @@ pub(super) fn open(
     );
     let needed_bytes = vault_bytes_for(runtime.dirty_bytes_max());
     let path = Path::new(name.strip_prefix("file:").unwrap_or(name));
-    let relying = reliances.relying_on(name);
+    let relying = reliances.relying_on_vault(name);
     anyhow::ensure!(
         relying.is_empty() || is_something(path) || !is_in_directory(path),
         "the vault {name} is not there, and may hold the newest data of {}; bring it back, or, if \

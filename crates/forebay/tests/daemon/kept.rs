@@ -45,7 +45,8 @@ fn outlive(daemon: &Daemon) -> (Client, Duration) {
     (client, killed.elapsed())
 }
 
-fn status(directory: &Path) -> Value {
+/// What the daemon says of everything.
+pub fn status(directory: &Path) -> Value {
     let output = Command::new(env!("CARGO_BIN_EXE_forebay"))
         .args(["status", "--json", "--state"])
         .arg(directory.join("state"))
@@ -54,7 +55,8 @@ fn status(directory: &Path) -> Value {
     serde_json::from_slice(&output.stdout).unwrap()
 }
 
-fn ran(directory: &Path, arguments: &[&str]) -> (bool, String) {
+/// A command to the daemon: whether it went well, and what it said.
+pub fn ran(directory: &Path, arguments: &[&str]) -> (bool, String) {
     let output = Command::new(env!("CARGO_BIN_EXE_forebay"))
         .args(arguments)
         .arg("--state")

@@ -13,14 +13,17 @@
 //!   ranges. Writes through anywhere else need no record from then on.
 //!
 //! The last free segment is kept for the latter two: before it is used up, writes of volumes that
-//! would need room wait for the checkpoint that brings one of the three.
+//! would need room wait for the checkpoint that brings one of the three. Where several bring none,
+//! as the disk does not flush, they go on; but what would take the room of the fence itself fails.
 
 use super::{Admission, Entry, Log, Told};
-use forebay_format::journal::{RECORD_BYTES, Record, RecordKind};
+use forebay_format::journal::{RECORD_BYTES, Record, RecordKind, batch_bytes};
 use forebay_types::{ByteRange, IoResult};
 
 /// Free segments that what goes past the log leaves to what gives room back.
-const GATE_SEGMENTS: u64 = 1;
+pub(super) const GATE_SEGMENTS: u64 = 1;
+/// Checkpoints in a row that may bring a volume no room before its writes wait for no more of them.
+const FUTILE_MAX: u8 = 3;
 
 /// Volumes of which everything recorded so far is to be brought to their disks, and the disks' own
 /// caches emptied. Each is then reported with [`Log::checkpointed`].
@@ -40,6 +43,9 @@ pub enum Noted {
     Needless,
     /// It is not recorded. The disk must have the change on stable storage.
     Refused,
+    /// There is no room to record the change, which the disk has, so what is held would undo it: it
+    /// has failed.
+    NoRoom,
 }
 
 /// Where something began that makes older records void: with this record, in this segment.
@@ -59,8 +65,8 @@ pub(super) struct Fence {
 }
 
 impl<B: AsRef<[u8]> + AsMut<[u8]>, W> Log<B, W> {
-    /// Records what has no payload and can't be refused where something older is held: that a range
-    /// was erased, or that the disk has it.
+    /// Records what has no payload, and fails where there is no room although something older is
+    /// held: that a range was erased, or that the disk has it.
     pub fn note(&mut self, entry: Entry, waiter: Option<W>) -> Noted {
         assert!(entry.kind != RecordKind::Write && entry.range.len > 0);
         if self.failed.is_some() {
@@ -75,15 +81,56 @@ impl<B: AsRef<[u8]> + AsMut<[u8]>, W> Log<B, W> {
                     return Noted::Recorded;
                 }
                 _ if is_void && self.is_tight() => return Noted::Refused,
+                _ if !self.has_room_for_note(entry.volume) => return Noted::NoRoom,
                 (_, waiter) => self.put_note(&entry, waiter),
             }
         } else {
+            if !self.has_room_for_note(entry.volume) {
+                return Noted::NoRoom;
+            }
             if entry.kind == RecordKind::Forget {
                 self.narrow_fence(&entry);
             }
             self.put_note(&entry, waiter);
         }
         Noted::Recorded
+    }
+
+    /// Whether there is room to say something of a volume, and for a fence after it.
+    fn has_room_for_note(&self, number: u16) -> bool {
+        let fence = match self.volume(number).and_then(|volume| volume.fence.as_ref()) {
+            // The next one keeps less: what was not on the disk when this one was made.
+            Some(fence) => self.fence_bytes(fence.kept.len()),
+            None => self.superblock.geometry.segment_bytes / 2,
+        };
+        batch_bytes(0, 1) + fence <= self.room_bytes()
+    }
+
+    /// What a fence takes that keeps so many ranges, in bytes.
+    fn fence_bytes(&self, kept: usize) -> u64 {
+        let (records, batch) = (kept as u64 + 1, self.limits.records as u64);
+        let begun = if self.queue.is_empty() { 0 } else { batch_bytes(0, 1) };
+        let last = batch_bytes(0, records % batch);
+        records / batch * batch_bytes(0, batch) + last + begun
+    }
+
+    /// What may be written until the log is full, in bytes, beside all that is queued.
+    fn room_bytes(&self) -> u64 {
+        let bytes = |batch: &super::Batch<B, W>| {
+            batch_bytes(batch.payload_bytes as u64, batch.records.len() as u64)
+        };
+        let queued: u64 = self.queue.iter().map(bytes).sum();
+        let writing = match &self.writing {
+            super::Writing::Batch { header, .. } => header.len_bytes(),
+            _ => 0,
+        };
+        let segment_bytes = self.superblock.geometry.segment_bytes;
+        let left = match self.free_segments() {
+            0 => segment_bytes - self.offset,
+            // The next batch may not fit where this one ends.
+            free => free * segment_bytes,
+        };
+        left.saturating_sub(queued + writing)
     }
 
     fn put_note(&mut self, entry: &Entry, waiter: Option<W>) {
@@ -186,6 +233,13 @@ impl<B: AsRef<[u8]> + AsMut<[u8]>, W> Log<B, W> {
         }
     }
 
+    /// Whether something of a volume may be erased, which is noted when the disk has done so. If
+    /// not, a full log waits for a checkpoint, and the waiter is told when to ask again.
+    pub fn admit_erase(&mut self, number: u16, waiter: W) -> bool {
+        let has_room = self.failed.is_some() || !self.is_tight();
+        has_room || self.admit_through(number, waiter) != Admission::Wait
+    }
+
     /// A write is to go past the log, which has no room for it: whether it may, or has to wait for
     /// a checkpoint, so that what it leaves behind does not take the last room there is.
     pub(super) fn admit_through(&mut self, number: u16, waiter: W) -> Admission {
@@ -196,8 +250,8 @@ impl<B: AsRef<[u8]> + AsMut<[u8]>, W> Log<B, W> {
             }
             return Admission::Full;
         }
-        let ends_soon = !volume.is_failing && !volume.is_restoring && volume.fence.is_none();
-        if self.free_segments() > GATE_SEGMENTS || !ends_soon {
+        let is_futile = volume.futile >= FUTILE_MAX || volume.is_restoring;
+        if self.free_segments() > GATE_SEGMENTS || volume.fence.is_some() || is_futile {
             return Admission::Full;
         }
         self.gated.push(waiter);
@@ -270,6 +324,8 @@ impl<B: AsRef<[u8]> + AsMut<[u8]>, W> Log<B, W> {
         let Some(volume) = volume else { return };
         let begun = volume.checkpoint.take().expect("a checkpoint of it is under way");
         volume.is_failing = !counts;
+        let is_futile = !counts && volume.fence.is_none();
+        volume.futile = if is_futile { volume.futile.saturating_add(1) } else { 0 };
         if counts && volume.needed.is_some() {
             let has_changed = volume.changes_end > begun.record;
             volume.needed = (volume.records_end > begun.record).then_some(begun.segment);
@@ -325,8 +381,9 @@ impl<B: AsRef<[u8]> + AsMut<[u8]>, W> Log<B, W> {
     /// Says that the volume's disk has everything on stable storage but the ranges in `kept`, which
     /// are sorted and disjoint, as far as it was recorded before the record `since`. Returns
     /// whether that is so on record; it is not where there is no room, or where something was
-    /// changed meanwhile.
-    pub fn fence(&mut self, number: u16, since: u64, kept: &[ByteRange]) -> bool {
+    /// changed meanwhile. Unless it is the `last` one, as all of `kept` is lost in memory and on no
+    /// disk, it leaves room for another, which keeps what is lost alone.
+    pub fn fence(&mut self, number: u16, since: u64, kept: &[ByteRange], last: bool) -> bool {
         let size_bytes = self.superblock.volume(number).map(|volume| volume.size_bytes);
         let (Some(size_bytes), Some(volume)) = (size_bytes, self.volume(number)) else {
             return false;
@@ -337,8 +394,8 @@ impl<B: AsRef<[u8]> + AsMut<[u8]>, W> Log<B, W> {
         if volume.fence.as_ref().is_some_and(|fence| fence.kept == kept) {
             return true;
         }
-        let bytes = (kept.len() as u64 + 1) * RECORD_BYTES as u64;
-        if self.free_segments() == 0 || 2 * bytes > self.superblock.geometry.segment_bytes {
+        let bytes = self.fence_bytes(kept.len());
+        if bytes + if last { 0 } else { bytes } > self.room_bytes() {
             return false;
         }
         let mut start = 0;

@@ -13,7 +13,7 @@ use forebay_journal::{
     Admission as LogAdmission, Entry, Extent, Found, Image, Log, Noted, ReadAt, Source, Told,
     recover,
 };
-use forebay_types::{IoResult, LINE_BYTES, SECTOR_BYTES};
+use forebay_types::{IoError, IoResult, LINE_BYTES, SECTOR_BYTES};
 use forebay_volume::Admission;
 
 const GEOMETRY: Geometry = Geometry { segment_bytes: 16 << 10, segments: 8 };
@@ -186,6 +186,11 @@ impl Machine {
         }
     }
 
+    pub(super) fn may_erase(&mut self, part: &Part) -> bool {
+        let Some(journal) = &mut self.journal else { return true };
+        journal.log.admit_erase(journal.number, part.id)
+    }
+
     /// Records a note, as the runtime does under the shard's lock.
     pub(super) fn take_note(
         &mut self,
@@ -225,6 +230,7 @@ impl Machine {
             Noted::Recorded => return None,
             Noted::Needless => Outcome::Done(Ok(())),
             Noted::Refused => Outcome::Unlogged,
+            Noted::NoRoom => Outcome::Done(Err(IoError::NoSpace)),
         };
         Some(Answer { part, outcome })
     }

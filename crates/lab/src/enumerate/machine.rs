@@ -16,7 +16,10 @@ use forebay_engine::{
 };
 use forebay_journal::{Log, LogWrite};
 use forebay_policy::PolicyKind;
-use forebay_types::{ByteRange, IoError, IoResult, Mode, SECTOR_BYTES, SECTORS_PER_LINE, VolumeId};
+use forebay_types::{
+    ByteRange, IoError, IoResult, LINE_BYTES, Mode, SECTOR_BYTES, SECTORS_PER_LINE, Stripes,
+    VolumeId,
+};
 use forebay_volume::{Admission, Host, JobId, Reply, ReplySegment, Request, RequestKind, Streams};
 use std::collections::VecDeque;
 
@@ -24,6 +27,8 @@ use std::collections::VecDeque;
 pub(super) const VOLUME: VolumeId = VolumeId(0);
 /// Its bytes.
 pub(super) const VOLUME_BYTES: u64 = (FIRST + SECTORS as u64) * SECTOR_BYTES;
+/// The two lines on each side of the border between the regions are a stripe.
+const STRIPES: Stripes = Stripes::new(2 * LINE_BYTES, 0);
 const SHARDS: usize = 2;
 const LINES_PER_SHARD: usize = 8;
 
@@ -149,6 +154,7 @@ impl Machine {
             let table = vec![LineMeta::FREE; LINES_PER_SHARD];
             let mut shard = Shard::new(table, PolicyKind::Lru.build(LINES_PER_SHARD), config);
             shard.add_volume(VOLUME, VOLUME_BYTES, Mode::WriteBack);
+            shard.set_stripes(VOLUME, STRIPES);
             if self.kept != Kept::None {
                 shard.set_protection(VOLUME, Protection::Journal);
             }
@@ -475,6 +481,10 @@ impl Host for Machine {
         SHARDS
     }
 
+    fn stripes(&mut self, _: VolumeId) -> Stripes {
+        STRIPES
+    }
+
     fn nobody(&mut self) -> u32 {
         unreachable!("no volume here is ordered")
     }
@@ -530,6 +540,10 @@ impl Host for Machine {
 
     fn protection(&mut self, _: VolumeId) -> Protection {
         if self.kept == Kept::None { Protection::None } else { Protection::Journal }
+    }
+
+    fn touch(&mut self, part: &Part) -> bool {
+        self.may_erase(part)
     }
 
     fn admit(&mut self, part: &Part, fua: bool) -> Admission {

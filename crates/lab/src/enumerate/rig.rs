@@ -13,8 +13,8 @@ use crate::sim::Sabotage;
 use crate::sim::memory::{Memory, write_stamp};
 use crate::sim::oracle::{Crash, show, stamp};
 use forebay_journal::Source;
-use forebay_types::{ByteRange, SECTOR_BYTES};
-use forebay_volume::{Dispatcher, Payload, Request, RequestKind, split};
+use forebay_types::{ByteRange, SECTOR_BYTES, Stripes};
+use forebay_volume::{Dispatcher, Payload, Request, RequestKind};
 use std::collections::VecDeque;
 
 /// Ways in which what is under way ends when the machine dies: not at all, wholly, every other
@@ -521,7 +521,7 @@ fn pieces((extent, stamps): &(forebay_journal::Extent, Vec<u64>)) -> Vec<Piece> 
         from += count;
         Piece { kind, range, stamps }
     };
-    split(extent.range).map(piece).collect()
+    Stripes::NONE.split(extent.range).map(piece).collect()
 }
 
 /// What a disk with this content and the journal hold together.

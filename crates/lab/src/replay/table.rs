@@ -1,6 +1,7 @@
 //! The result of a comparison, and how it is shown.
 
 use super::Outcome;
+use crate::grid::write_grid;
 use forebay_types::{LINE_BYTES, Size};
 use std::fmt;
 
@@ -53,7 +54,6 @@ impl Table {
 }
 
 impl fmt::Display for Table {
-    /// A Markdown table that reads well as plain text too: columns are padded to equal width.
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         let mut lines = vec![["trace", "memory"].map(str::to_owned).to_vec()];
         lines[0].extend(self.columns.iter().cloned());
@@ -68,27 +68,6 @@ impl fmt::Display for Table {
             line.extend(self.means().iter().map(|mean| format!("{mean:.4}")));
             lines.push(line);
         }
-        let width = |column: usize| lines.iter().map(|line| line[column].len()).max().unwrap_or(0);
-        let widths: Vec<usize> = (0..lines[0].len()).map(width).collect();
-        for (i, line) in lines.iter().enumerate() {
-            for (column, (text, &width)) in line.iter().zip(&widths).enumerate() {
-                let gap = if column == 0 { "| " } else { " | " };
-                if column == 0 {
-                    write!(f, "{gap}{text:<width$}")?;
-                } else {
-                    write!(f, "{gap}{text:>width$}")?;
-                }
-            }
-            writeln!(f, " |")?;
-            if i == 0 {
-                write!(f, "|")?;
-                for (column, width) in widths.iter().enumerate() {
-                    let dashes = "-".repeat(*width);
-                    write!(f, " {dashes}{}|", if column == 0 { " " } else { ":" })?;
-                }
-                writeln!(f)?;
-            }
-        }
-        Ok(())
+        write_grid(f, &lines)
     }
 }

@@ -13,7 +13,7 @@ use super::order::image;
 use super::queue::Event;
 use super::world::World;
 use forebay_engine::Place;
-use forebay_types::{ByteRange, IoError, IoResult, Mode, REGION_BYTES, SECTOR_BYTES};
+use forebay_types::{ByteRange, IoError, IoResult, Mode, SECTOR_BYTES};
 use forebay_volume::{Reply, ReplySegment, Request, RequestKind};
 
 /// A request that is not answered yet.
@@ -230,11 +230,15 @@ impl World {
     fn check_error(&mut self, asked: &Asked, reply: &Reply<'_, Memory>) {
         let Request { volume, kind, range } = asked.request;
         // What else is dirty nearby goes to the disk together with what a write stands on.
-        let first = range.offset / REGION_BYTES * REGION_BYTES;
-        let around = ByteRange::new(first, range.end().next_multiple_of(REGION_BYTES) - first);
+        let stripes = self.stripes_of(volume);
+        let first = stripes.region_at(range.offset).offset;
+        let end = stripes.region_at(range.end().max(1) - 1).end();
+        let around = ByteRange::new(first, end - first);
         let journaled = self.volumes[usize::from(volume.0)].journal;
         let ordered = self.volumes[usize::from(volume.0)].order.is_some();
         let is_reason = |fault: FaultKind, at: ByteRange| match kind {
+            // The disk has it; only whoever changed it is told that this can't be said.
+            _ if fault == FaultKind::NoRoom => kind != RequestKind::Read && at.overlaps(range),
             RequestKind::Read => {
                 let ours = at.offset >= range.offset && at.end() <= range.end();
                 matches!(fault, FaultKind::Read | FaultKind::Lost) && ours

@@ -144,7 +144,9 @@ impl Staging {
 
     fn fill(&self, world: &mut World, content: impl Fn(u64) -> u64) {
         let Request { volume, range, .. } = self.request;
-        for (shard, piece, slots) in staged_pieces(volume, range, world.shards.len(), &self.slots) {
+        let divided = (volume, world.stripes_of(volume));
+        for (shard, piece, slots) in staged_pieces(divided, range, world.shards.len(), &self.slots)
+        {
             for sector in sectors_of(piece) {
                 let offset = sector * SECTOR_BYTES;
                 let slot = slots[(offset / LINE_BYTES - piece.offset / LINE_BYTES) as usize];

@@ -9,13 +9,16 @@
 
 use super::device::{Fault, FaultKind};
 use super::dice::{Dice, Ppm};
+use super::disk::sectors_of;
 use super::memory::write_stamp;
 use super::world::{VolumeWorld, World, pool_index};
 use forebay_ecc::{LINE_PARITY_BYTES, Line, LineParity, Repair, seal, seed};
-use forebay_engine::{Inspection, LineKey, ParityPlace, Seal, Slot, Verdict, Work};
+use forebay_engine::{Inspection, LineKey, MemoryStep, ParityPlace, Seal, Slot, Verdict, Work};
 use forebay_types::{ByteRange, LINE_BYTES, SECTOR_BYTES, SECTORS_PER_LINE, VolumeId};
 use std::collections::{BTreeMap, BTreeSet, HashMap};
 
+/// One call of a shard in so many is checked for what it does to lines that are sealed.
+const CALLS_PER_CHECK: u64 = 16;
 /// Wrong bytes of a group that are put right.
 const LIGHT_BYTES_MAX: u64 = 6;
 
@@ -192,6 +195,47 @@ impl World {
         verdict
     }
 
+    /// The lines that are sealed before a call, now and then.
+    pub(crate) fn sealed_now(&mut self, shard: usize) -> Vec<Seal> {
+        self.calls += 1;
+        if self.damage.lines == 0 || !self.calls.is_multiple_of(CALLS_PER_CHECK) {
+            return Vec::new();
+        }
+        let shard = &self.shards[shard].shard;
+        (0..shard.used_slots()).filter_map(|slot| shard.seal_of(slot)).collect()
+    }
+
+    /// What a call keeps of a sealed line that it changes or moves is to be looked at first.
+    pub(crate) fn check_looked_at(&mut self, shard: usize, sealed: &[Seal], steps: &[MemoryStep]) {
+        for seal in sealed {
+            let looks = |step: &MemoryStep| match step {
+                MemoryStep::Verify { seal: looked, .. } => looked.slot == seal.slot,
+                _ => false,
+            };
+            // Another line may have taken its place.
+            let here = self.shards[shard].shard.slot_of(seal.key, 0);
+            let (mut filled, mut is_copied) = (0, false);
+            for step in steps.iter().take_while(|step| !looks(step)) {
+                match *step {
+                    MemoryStep::Fill { slot, offset, len, .. } if slot == seal.slot => {
+                        let sectors = ByteRange::new(u64::from(offset), u64::from(len));
+                        filled |= sectors_of(sectors).fold(0_u8, |mask, at| mask | 1 << at);
+                    }
+                    MemoryStep::Copy { from, to, .. } if from == seal.slot => {
+                        is_copied |= here == Some(to);
+                    }
+                    _ => {}
+                }
+            }
+            let is_changed = filled != 0 && seal.valid & !filled != 0 && here == Some(seal.slot);
+            if is_changed || is_copied {
+                let place = Some((seal.key.volume().0, seal.key.offset() / SECTOR_BYTES));
+                let message = "a sealed line is changed in part, and nobody has looked at it";
+                self.violate(place, message.into());
+            }
+        }
+    }
+
     /// A sealed line is about to change in part.
     pub(crate) fn verify_before(&mut self, shard: usize, sealed: &Seal, kept: u8) {
         let at = pool_index(sealed.slot, 0);
@@ -279,6 +323,11 @@ impl World {
         let sectors = range
             .map_or(0..u64::MAX, |range| range.offset / SECTOR_BYTES..range.end() / SECTOR_BYTES);
         lost.range(sectors).next().is_some()
+    }
+
+    /// Whether anything is lost of any volume.
+    pub(crate) fn any_is_lost(&self) -> bool {
+        self.volumes.iter().any(|volume| !volume.lost.is_empty())
     }
 
     /// Looks at all seals while nothing has been damaged.

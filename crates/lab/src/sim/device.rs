@@ -24,6 +24,8 @@ pub(crate) enum FaultKind {
     Flush,
     /// Sectors were lost in the pool until then.
     Lost,
+    /// A full journal could not be told that the disk has a change.
+    NoRoom,
 }
 
 /// An I/O that was made to fail: a request may fail for this reason and for no other.

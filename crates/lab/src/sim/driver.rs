@@ -13,8 +13,8 @@ use super::queue::Event;
 use super::world::World;
 use super::{Sabotage, SimOptions};
 use forebay_journal::{Extent, Found, Source};
-use forebay_types::{ByteRange, Mode, SECTOR_BYTES, VolumeId};
-use forebay_volume::{Dispatcher, Payload, Request, RequestKind, split};
+use forebay_types::{ByteRange, IoError, Mode, SECTOR_BYTES, VolumeId};
+use forebay_volume::{Dispatcher, Payload, Request, RequestKind};
 
 /// How long everything may take to be answered once all faults are healed, in microseconds. A
 /// failed write-back is tried again after ten seconds at most.
@@ -33,6 +33,8 @@ pub(crate) const VERIFIER: u16 = u16::MAX;
 pub(crate) const KEEPER: u16 = u16::MAX - 1;
 /// Deaths in one recovery; each begins it anew.
 const RECOVERY_DEATHS_MAX: u32 = 3;
+/// Times that what is lost is written again in the end.
+const HEALINGS_MAX: u32 = 4;
 /// Tries of one restore before its faults are healed.
 const RESTORES_MAX: u32 = 20;
 /// Events in one try before they are healed as well.
@@ -107,6 +109,9 @@ impl Simulation {
             self.step();
             if self.is_killed() {
                 self.outlive();
+                if self.world.report.held_up > 0 {
+                    return;
+                }
                 continue;
             }
             // Clients that get no answer ask for nothing more. Whether that is a fault's doing
@@ -133,13 +138,22 @@ impl Simulation {
                 self.doomed = 0;
             }
         }
+        // Where they got no answer for long, clients have something left to ask for.
+        self.operations = self.world.report.operations;
         self.world.kill_in = None;
         self.world.device.healed = true;
         self.world.volumes.iter_mut().for_each(|volume| volume.disk.heal());
         let soon = self.world.now_us + 10_000;
         self.world.queue.hurry(soon);
-        self.write_lost();
-        self.converge("all requests are to be answered soon after the last fault");
+        // A full journal may have no room to say so yet; then checkpoints give it some.
+        for _ in 0..HEALINGS_MAX {
+            self.write_lost();
+            self.converge("all requests are to be answered soon after the last fault");
+            let soon = self.world.now_us + 4 * self.world.plan.tick_us;
+            while self.is_sound() && self.world.any_is_lost() && self.world.now_us < soon {
+                self.step();
+            }
+        }
         self.world.check_found();
         self.verify();
         self.world.report.virtual_us = self.world.now_us;
@@ -499,7 +513,8 @@ impl Simulation {
             for (extent, stamps) in extents {
                 self.world.report.restored_extents += 1;
                 let mut from = 0;
-                for range in split(extent.range) {
+                let stripes = self.world.stripes_of(VolumeId(volume as u16));
+                for range in stripes.split(extent.range) {
                     let count = (range.len / SECTOR_BYTES) as usize;
                     let kind = match extent.source {
                         Source::Write { .. } => RequestKind::Restore,
@@ -521,6 +536,14 @@ impl Simulation {
         true
     }
 
+    /// Goes on until so many microseconds have passed.
+    fn let_pass(&mut self, us: u64) {
+        let until = self.world.now_us + us;
+        while self.is_sound() && self.world.now_us < until {
+            self.step();
+        }
+    }
+
     pub(crate) fn restore_piece(
         &mut self,
         volume: u16,
@@ -535,6 +558,21 @@ impl Simulation {
         for count in 0.. {
             let healed = self.world.device.healed;
             self.world.device.healed |= count > RESTORES_MAX;
+            if count == 100 * RESTORES_MAX {
+                let place = Some((volume, range.offset / SECTOR_BYTES));
+                self.world.violate(place, format!("{kind:?} {range} never goes well"));
+            }
+            // A full journal that is held by what is lost can't say that the disk has the rest. The
+            // start fails, with everything kept, and the operator has to rescue what there is.
+            let is_full = self.world.restored == Some(Err(IoError::NoSpace));
+            if is_full && count > 2 * RESTORES_MAX && self.world.any_is_lost() {
+                self.world.report.held_up = 1;
+                return;
+            }
+            if is_full {
+                // Nor does another start come before a checkpoint has had its time.
+                self.let_pass(self.world.plan.tick_us);
+            }
             let request = Request { volume: VolumeId(volume), kind, range };
             self.world.restored = None;
             let worker = self.world.dice.below(self.dispatchers.len() as u64) as u8;
@@ -555,6 +593,10 @@ impl Simulation {
                 if self.world.report.events == barren {
                     self.world.device.healed = true;
                     self.world.volumes.iter_mut().for_each(|volume| volume.disk.heal());
+                }
+                if self.world.report.events > barren + 10 * RESTORE_EVENTS_MAX {
+                    let place = Some((volume, range.offset / SECTOR_BYTES));
+                    self.world.violate(place, format!("{kind:?} {range} is never done"));
                 }
                 self.step();
             }

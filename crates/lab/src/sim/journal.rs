@@ -6,6 +6,7 @@
 //! to the disks. A mirrored one has two devices that tear, fail and are missing each by itself.
 
 use super::Sabotage;
+use super::device::{Fault, FaultKind};
 use super::dice::{Dice, Ppm};
 use super::disk::sectors_of;
 use super::memory::{read_stamp, write_stamp};
@@ -229,6 +230,12 @@ impl World {
         }
     }
 
+    pub(crate) fn may_erase(&mut self, part: &Part) -> bool {
+        let Some(journal) = &mut self.journal else { return true };
+        let Some(number) = journal.number(part.volume) else { return true };
+        journal.log.admit_erase(number, part.id)
+    }
+
     pub(crate) fn withdraw_permit(&mut self) {
         self.journal.as_mut().expect("a permit came from it").log.withdraw();
     }
@@ -285,9 +292,15 @@ impl World {
             Noted::Recorded => return None,
             Noted::Needless => Outcome::Done(Ok(())),
             Noted::Refused => Outcome::Unlogged,
+            Noted::NoRoom => Outcome::Done(Err(IoError::NoSpace)),
         };
         self.report.journal_needless += u64::from(noted == Noted::Needless);
         self.report.journal_refused += u64::from(noted == Noted::Refused);
+        if noted == Noted::NoRoom {
+            self.report.journal_unsaid += 1;
+            let (kind, moment) = (FaultKind::NoRoom, self.moment);
+            self.device.faults.push(Fault { moment, volume: volume.0, kind, range });
+        }
         Some(Answer { part, outcome })
     }
 

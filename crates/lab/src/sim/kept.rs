@@ -22,6 +22,9 @@ pub(crate) const STEPS_MAX: u64 = 40;
 /// Events after which the process dies between two steps if there were none.
 pub(crate) const EVENTS_MAX: u64 = 100;
 
+/// Events that a start waits for room in the journal.
+const VOID_EVENTS_MAX: u64 = 10_000;
+
 /// What a process leaves: the tables of its shards and their data.
 pub(crate) type Remains = Vec<(Vec<LineMeta>, Vec<u64>)>;
 
@@ -111,8 +114,10 @@ impl World {
                 let size = self.volumes[volume].sectors * SECTOR_BYTES;
                 let mode = self.volumes[volume].mode;
                 let (journaled, ups) = (self.has_journal(id), self.has_ups(id));
+                let stripes = self.stripes_of(id);
                 let shard = &mut self.shards[at].shard;
                 shard.add_volume(id, size, mode);
+                shard.set_stripes(id, stripes);
                 if journaled {
                     shard.set_protection(id, Protection::Journal);
                 } else if ups {
@@ -129,7 +134,7 @@ impl World {
     /// What a sector holds for whoever reads it, and whether that is to be what the disk has.
     fn effective(&self, volume: u16, sector: u64) -> (u64, bool) {
         let id = VolumeId(volume);
-        let number = shard_of(id, sector * SECTOR_BYTES, self.shards.len());
+        let number = shard_of(id, self.stripes_of(id), sector * SECTOR_BYTES, self.shards.len());
         let ShardWorld { shard, pool, .. } = &self.shards[number];
         let (line, at) = (sector / u64::from(SECTORS_PER_LINE), sector as u32 % SECTORS_PER_LINE);
         match shard.slot_of(LineKey::new(id, line), 1 << at) {
@@ -286,7 +291,7 @@ impl Simulation {
             self.world.journal.as_mut().expect("it was resumed").restored();
             let next = self.world.now_us + self.world.plan.tick_us;
             self.world.queue.push(next, Event::Tick);
-            if !self.record_again(!was_reset) {
+            if !self.record_again(!was_reset) || self.world.report.held_up > 0 {
                 return;
             }
         }
@@ -308,7 +313,7 @@ impl Simulation {
                 continue;
             }
             self.restore_piece(volume, RequestKind::Record, range, &stamps);
-            if !self.is_sound() {
+            if !self.is_sound() || self.world.report.held_up > 0 {
                 return true;
             }
             // With a supply, power does not go before the vault has what is dirty.
@@ -324,26 +329,48 @@ impl Simulation {
     }
 
     /// The records of the process before are void, now that disk and journal have everything again:
-    /// a newer one may have been in its memory. What is lost in the pool may be in them only.
+    /// a newer one may have been in its memory. What is lost in the pool may be in them only, so
+    /// where anything is, those of it and of what is dirty stay.
     fn forget_older(&mut self, mark: Mark, whole: &[bool]) {
         if self.world.strikes_always(Sabotage::KeepOldRecords) {
             return;
         }
-        let World { volumes, journal, .. } = &mut self.world;
-        let journal = journal.as_mut().expect("it was resumed");
-        for ((volume, number), whole) in volumes.iter_mut().zip(&journal.numbers).zip(whole) {
-            if let Some(number) = number.filter(|_| *whole && volume.lost.is_empty()) {
-                volume.disk.flush();
+        let numbers = self.world.journal.as_ref().expect("it was resumed").numbers.clone();
+        for ((at, number), whole) in numbers.into_iter().enumerate().zip(whole) {
+            let Some(number) = number else { continue };
+            let World { volumes, journal, .. } = &mut self.world;
+            if *whole && volumes[at].lost.is_empty() {
+                volumes[at].disk.flush();
+                let journal = journal.as_mut().expect("as above");
                 journal.log.recorded_again(number, mark);
+            } else if !self.void_clean(VolumeId(at as u16), number) {
+                self.world.report.held_up = 1;
+                return;
             }
         }
         self.world.pump_journal();
         let is_pending = |world: &World| {
             let log = world.journal.as_ref().map(|journal| &journal.log);
-            log.is_some_and(|log| log.failed().is_none() && !log.superblock_is_durable())
+            log.is_some_and(|log| {
+                let has_more = log.first_pending_record() < log.next_record();
+                log.failed().is_none() && (has_more || !log.superblock_is_durable())
+            })
         };
         while self.is_sound() && is_pending(&self.world) {
             self.step();
         }
+    }
+
+    /// Voids what the journal has of a volume but of what is dirty or lost. Where there is no room
+    /// to say so, checkpoints may give some; false if they do not. Then the start fails, with
+    /// everything kept.
+    fn void_clean(&mut self, volume: VolumeId, number: u16) -> bool {
+        for _ in 0..VOID_EVENTS_MAX {
+            if !self.is_sound() || self.world.void_clean(volume, number) {
+                return true;
+            }
+            self.step();
+        }
+        false
     }
 }

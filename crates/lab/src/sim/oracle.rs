@@ -128,9 +128,12 @@ impl Oracle {
         self.issued = other.issued;
     }
 
-    /// Whether a client ever wanted this content in this sector.
-    pub(crate) const fn was_written(&self, sector: u64, found: u64) -> bool {
-        belongs(found, self.volume, sector, self.issued)
+    /// Whether a client ever wanted this content in this sector. Zeroes are written where what was
+    /// lost in the pool comes back from the journal.
+    pub(crate) fn was_written(&self, sector: u64, found: u64) -> bool {
+        let state = &self.sectors[sector as usize];
+        let is_zeroed = || state.candidates.iter().any(|c| c.stamp == ZERO) || state.base == ZERO;
+        belongs(found, self.volume, sector, self.issued) || found == ZERO && is_zeroed()
     }
 
     /// A write of `stamp` is submitted. `oldest_read` is when the oldest read in flight was.

@@ -9,7 +9,7 @@ use super::journal::JournalPlan;
 use super::power::PowerPlan;
 use forebay_engine::ShardConfig;
 use forebay_policy::PolicyKind;
-use forebay_types::{Mode, SECTOR_BYTES};
+use forebay_types::{LINE_BYTES, Mode, SECTOR_BYTES, Stripes};
 
 /// Kinds of requests, in the order of [`Plan::mix`].
 pub(crate) const KINDS: usize = 8;
@@ -72,6 +72,8 @@ pub(crate) struct VolumePlan {
     /// Whether what is dirty goes to the disk in order.
     pub ordered: bool,
     pub streams: bool,
+    /// How its disk is striped.
+    pub stripes: Stripes,
 }
 
 /// How long requests are, as weights.
@@ -219,7 +221,18 @@ fn draw_volume(dice: &mut Dice) -> VolumePlan {
         ups: !journal && dice.chance(300_000),
         ordered: dice.chance(300_000),
         streams: dice.chance(500_000),
+        stripes: draw_stripes(dice),
     }
+}
+
+fn draw_stripes(dice: &mut Dice) -> Stripes {
+    let lines = match dice.below(4) {
+        0 => dice.skewed(1, 64),
+        1 => dice.range(200, 600),
+        _ => return Stripes::NONE,
+    };
+    let offset = if dice.chance(500_000) { dice.below(lines) } else { 0 };
+    Stripes::new(lines * LINE_BYTES, offset * LINE_BYTES)
 }
 
 fn draw_mix(dice: &mut Dice) -> [u32; KINDS] {

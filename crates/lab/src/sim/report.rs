@@ -73,6 +73,10 @@ pub struct SimReport {
     pub journal_needless: u64,
     /// Changes that were refused one.
     pub journal_refused: u64,
+    /// Starts that failed, and ended the run: a full journal was held by what was lost in memory.
+    pub held_up: u64,
+    /// Changes that failed as nothing could be said of them in a full journal.
+    pub journal_unsaid: u64,
     /// See above.
     pub journal_failures: u64,
     /// Requests that were answered with an error, done or not, because power was failing.
@@ -119,6 +123,8 @@ impl SimReport {
         self.regained_sectors += other.regained_sectors;
         self.journal_needless += other.journal_needless;
         self.journal_refused += other.journal_refused;
+        self.journal_unsaid += other.journal_unsaid;
+        self.held_up += other.held_up;
         self.journal_failures += other.journal_failures;
         self.halted += other.halted;
         self.journal_losses += other.journal_losses;
@@ -138,12 +144,14 @@ impl SimReport {
         writeln!(
             f,
             "journal: {} checkpoints, {} sectors recorded again and {} fences; {} changes needed \
-             no record, {} found no room",
+             no record, {} found no room, {} failed for that; {} starts held up",
             self.checkpoints,
             self.forward_sectors,
             self.fences,
             self.journal_needless,
-            self.journal_refused
+            self.journal_refused,
+            self.journal_unsaid,
+            self.held_up
         )
     }
 }

@@ -48,16 +48,33 @@ fn runs_of(key: LineKey, mask: u8) -> impl Iterator<Item = ByteRange> {
 impl World {
     /// A checkpoint of a volume has failed.
     pub(super) fn begin_to_keep(&mut self, volume: VolumeId, number: u16) {
+        let lines = self.stuck_lines(volume);
+        let journal = self.journal.as_mut().expect("it began the checkpoint");
+        let since = journal.log.next_record();
+        let (is_all, stage) = (true, Stage::Flush { asked: false });
+        journal.stuck.push(Stuck { volume, number, since, lines, is_all, stage });
+    }
+
+    /// What is dirty of a volume, or lost.
+    fn stuck_lines(&self, volume: VolumeId) -> Vec<StuckLine> {
         let mut lines: Vec<StuckLine> = Vec::new();
         for (at, shard) in self.shards.iter().enumerate() {
             let dirty = shard.shard.dirty_lines_of(volume).into_iter();
             lines.extend(dirty.map(|(key, dirty, lost)| (at, key, dirty, lost)));
         }
         lines.sort_unstable_by_key(|line| line.1);
-        let journal = self.journal.as_mut().expect("it began the checkpoint");
-        let since = journal.log.next_record();
-        let (is_all, stage) = (true, Stage::Flush { asked: false });
-        journal.stuck.push(Stuck { volume, number, since, lines, is_all, stage });
+        lines
+    }
+
+    /// Voids what the journal has of a volume but of what is dirty or lost: the disk has that.
+    /// False where there is no room to say so.
+    pub(crate) fn void_clean(&mut self, volume: VolumeId, number: u16) -> bool {
+        let lines = self.stuck_lines(volume);
+        let is_last = lines.iter().all(|&(_, _, dirty, _)| dirty == 0);
+        self.volumes[usize::from(volume.0)].disk.flush();
+        let log = &mut self.journal.as_mut().expect("the volume has one").log;
+        let since = log.next_record();
+        log.failed().is_some() || log.fence(number, since, &kept_of(&lines), is_last)
     }
 
     /// Goes on with what is to be kept. Returns the volumes whose disks are to flush.
@@ -127,7 +144,7 @@ impl World {
         let id = VolumeId(volume);
         let range = ByteRange::new(sector * SECTOR_BYTES, SECTOR_BYTES);
         let key = LineKey::new(id, sector / u64::from(SECTORS_PER_LINE));
-        let shard = shard_of(id, range.offset, self.shards.len());
+        let shard = shard_of(id, self.stripes_of(id), range.offset, self.shards.len());
         let bit = 1 << (sector % u64::from(SECTORS_PER_LINE));
         let one = &mut self.shards[shard];
         if one.shard.lost_of(key) & bit == 0 {
@@ -172,18 +189,11 @@ impl World {
 
     /// There is no room to record what is stuck once more, or some of it is lost.
     fn fence(&mut self, stuck: &Stuck) {
-        let mut kept: Vec<ByteRange> = Vec::new();
         let all = self.strikes_always(Sabotage::FenceAll);
-        for &(_, key, dirty, lost) in stuck.lines.iter().filter(|_| !all) {
-            for range in runs_of(key, dirty | lost) {
-                match kept.last_mut() {
-                    Some(last) if last.end() == range.offset => last.len += range.len,
-                    _ => kept.push(range),
-                }
-            }
-        }
+        let kept = if all { Vec::new() } else { kept_of(&stuck.lines) };
         let journal = self.journal.as_mut().expect("it began the checkpoint");
-        let is_fenced = journal.log.fence(stuck.number, stuck.since, &kept);
+        let is_last = stuck.lines.iter().all(|&(_, _, dirty, _)| dirty == 0);
+        let is_fenced = journal.log.fence(stuck.number, stuck.since, &kept, is_last);
         self.report.fences += u64::from(is_fenced);
         self.end_checkpoint(stuck.number, Err(IoError::Io));
     }
@@ -235,4 +245,16 @@ impl World {
         self.pump_journal();
         true
     }
+}
+
+/// The ranges of what is dirty or lost, in order, those that touch each other as one.
+fn kept_of(lines: &[StuckLine]) -> Vec<ByteRange> {
+    let mut kept: Vec<ByteRange> = Vec::new();
+    for range in lines.iter().flat_map(|&(_, key, dirty, lost)| runs_of(key, dirty | lost)) {
+        match kept.last_mut() {
+            Some(last) if last.end() == range.offset => last.len += range.len,
+            _ => kept.push(range),
+        }
+    }
+    kept
 }

@@ -27,7 +27,8 @@ use forebay_engine::{
     Shard, VolumeCounters,
 };
 use forebay_types::{
-    ByteRange, IoError, IoResult, LINE_BYTES, Mode, SECTOR_BYTES, SECTORS_PER_LINE, VolumeId,
+    ByteRange, IoError, IoResult, LINE_BYTES, Mode, SECTOR_BYTES, SECTORS_PER_LINE, Stripes,
+    VolumeId,
 };
 use forebay_volume::{Admission, Host, JobId, Order, Reply, Streams};
 use std::collections::BTreeSet;
@@ -119,6 +120,8 @@ pub(crate) struct World {
     /// A process is recovering: nothing is damaged meanwhile, as what is brought back is brought
     /// back once.
     pub recovers: bool,
+    /// Calls of shards, of which some are looked at closely.
+    pub calls: u64,
     /// How the last request to restore something ended.
     pub restored: Option<IoResult>,
     /// When a request was answered last.
@@ -161,6 +164,7 @@ impl World {
             flushes: Slab::default(),
             barren: 0,
             recovers: false,
+            calls: 0,
             restored: None,
             answered_us: 0,
             kill_in: None,
@@ -210,8 +214,9 @@ impl World {
             shard.set_parity(self.damage.parity);
             for (at, volume) in self.volumes.iter().enumerate() {
                 let size = volume.sectors * SECTOR_BYTES;
-                shard.add_volume(VolumeId(at as u16), size, volume.mode);
                 let id = VolumeId(at as u16);
+                shard.add_volume(id, size, volume.mode);
+                shard.set_stripes(id, self.plan.volumes[at].stripes);
                 if self.has_journal(id) {
                     shard.set_protection(id, Protection::Journal);
                 } else if self.has_ups(id) {
@@ -347,6 +352,13 @@ impl World {
     }
 }
 
+impl World {
+    /// How a volume is divided.
+    pub(crate) fn stripes_of(&self, volume: VolumeId) -> Stripes {
+        self.plan.volumes[usize::from(volume.0)].stripes
+    }
+}
+
 /// Where the stamp of a byte of a slot is in the shard's pool.
 pub(crate) const fn pool_index(slot: u32, offset: u32) -> usize {
     (slot * SECTORS_PER_LINE + offset / SECTOR_BYTES as u32) as usize
@@ -361,6 +373,10 @@ impl Host for World {
         self.shards.len()
     }
 
+    fn stripes(&mut self, volume: VolumeId) -> Stripes {
+        self.stripes_of(volume)
+    }
+
     fn now_ms(&self) -> u64 {
         self.now_us / 1000
     }
@@ -372,7 +388,9 @@ impl Host for World {
         out: &mut Outbox,
         call: impl FnOnce(&mut Shard<Self::Table>, &mut Outbox) -> R,
     ) -> R {
+        let sealed = self.sealed_now(shard);
         let result = call(&mut self.shards[shard].shard, out);
+        self.check_looked_at(shard, &sealed, &out.memory);
         for at in 0..out.memory.len() {
             self.carry_out(shard, out.memory[at], payload);
         }
@@ -418,6 +436,10 @@ impl Host for World {
             false if self.has_ups(volume) && self.power.gate.is_open() => Protection::Power,
             false => Protection::None,
         }
+    }
+
+    fn touch(&mut self, part: &Part) -> bool {
+        self.may_erase(part)
     }
 
     fn admit(&mut self, part: &Part, fua: bool) -> Admission {

@@ -5,8 +5,9 @@ use crate::journal::{JournalSettings, MemberRecord, VolumeJournal};
 use crate::recovery::Void;
 use crate::{Engine, Patience, RuntimeConfig};
 use forebay_backend::{AlignedBuffer, Backend, Blocking, OpenOptions};
+use forebay_engine::Verdict;
 use forebay_format::journal::JournalId;
-use forebay_types::{ByteRange, Durability, IoResult};
+use forebay_types::{ByteRange, DiskGeometry, Durability, IoResult};
 use std::os::fd::OwnedFd;
 use std::path::Path;
 use std::sync::mpsc;
@@ -70,6 +71,8 @@ fn process(pool: &OwnedFd, disk: &Arc<dyn Backend>, log: &Arc<dyn Backend>) -> R
         mode: Mode::WriteBack,
         read_only: false,
         prefetch: false,
+        geometry: DiskGeometry::default(),
+        gather_below: Some(0),
         ordered: false,
         tls_only: false,
         journal: Some(VolumeJournal {
@@ -96,6 +99,15 @@ fn write(runtime: &Runtime, line: u64, byte: u8, records: bool) {
         tasks.restore(id, range, Some(&[byte; 4096]), records, tell);
     });
     asked.unwrap();
+    told.recv().unwrap().unwrap();
+}
+
+/// Brings to the disk what is dirty, without a word to the journal.
+fn destage(runtime: &Runtime) {
+    let id = runtime.named("v").unwrap().id;
+    let (tell, told) = mpsc::channel();
+    let destaged = Box::new(move |result: IoResult| tell.send(result).unwrap());
+    runtime.ask(0, move |tasks| tasks.checkpoint(id, destaged)).unwrap();
     told.recv().unwrap().unwrap();
 }
 
@@ -146,11 +158,7 @@ fn what_was_destaged_before_its_record_was_durable_is_not_undone_by_an_older_one
     write(&first, 0, 1, true);
     write(&first, 5, 1, true);
     write(&first, 0, 2, false);
-    let id = first.named("v").unwrap().id;
-    let (tell, told) = mpsc::channel();
-    let destaged = Box::new(move |result: IoResult| tell.send(result).unwrap());
-    first.ask(0, move |tasks| tasks.checkpoint(id, destaged)).unwrap();
-    told.recv().unwrap().unwrap();
+    destage(&first);
     write(&first, 5, 2, false);
     assert_eq!((on_disk(&disk, 0), on_disk(&disk, 5)), (2, 1));
     first.pause().unwrap();
@@ -159,6 +167,115 @@ fn what_was_destaged_before_its_record_was_durable_is_not_undone_by_an_older_one
     let third = process(&crate::new_pool_file().unwrap(), &disk, &log);
     third.flush_volume("v", |_| ()).unwrap();
     assert_eq!((on_disk(&disk, 0), on_disk(&disk, 5)), (2, 2));
+    third.stop(|_| ()).unwrap();
+}
+
+/// Waits until a line is sealed, and says that it was found damaged beyond repair.
+fn lose(runtime: &Runtime, line: u64) {
+    let id = runtime.named("v").unwrap().id;
+    let key = LineKey::new(id, line);
+    let begun = Instant::now();
+    loop {
+        assert!(begun.elapsed().as_secs() < 60, "the line is never sealed");
+        for number in 0..runtime.shared.shards.len() {
+            let mut shard = runtime.shared.shard(number);
+            let seal = shard.slot_of(key, 0).and_then(|slot| shard.seal_of(slot));
+            if let Some(seal) = seal {
+                shard.damaged(&seal, Verdict::Lost { sectors: 0xff });
+                assert_eq!(shard.lost_sectors(id), 8);
+                return;
+            }
+        }
+        std::thread::sleep(std::time::Duration::from_millis(5));
+    }
+}
+
+/// The same, where something else of the volume is lost, so that its old records are still needed.
+#[test]
+fn what_was_destaged_is_not_undone_by_an_older_record_that_stays_for_what_is_lost() {
+    let directory = tempfile::tempdir().unwrap();
+    let disk = open(&directory.path().join("disk"), 4 * MIB);
+    let log = open(&directory.path().join("journal"), 40 * MIB);
+    let pool = crate::new_pool_file().unwrap();
+    let first = process(&pool, &disk, &log);
+    write(&first, 0, 1, true);
+    write(&first, 0, 2, false);
+    destage(&first);
+    write(&first, 5, 3, true);
+    write(&first, 9, 4, false);
+    lose(&first, 9);
+    assert_eq!(on_disk(&disk, 0), 2);
+    first.pause().unwrap();
+    let second = process(&pool, &disk, &log);
+    second.pause().unwrap();
+    let third = process(&crate::new_pool_file().unwrap(), &disk, &log);
+    third.flush_volume("v", |_| ()).unwrap();
+    assert_eq!((on_disk(&disk, 0), on_disk(&disk, 5)), (2, 3));
+    third.stop(|_| ()).unwrap();
+}
+
+/// What the settings say of a disk is what its shards go by.
+#[test]
+fn stripes_are_written_whole_and_writes_held_back_as_the_settings_say() {
+    let directory = tempfile::tempdir().unwrap();
+    let disk = open(&directory.path().join("disk"), 4 * MIB);
+    let pool = crate::new_pool_file().unwrap();
+    let runtime = bare_process(&pool, 64 * MIB);
+    let geometry = DiskGeometry { stripe_bytes: 28 << 10, ..DiskGeometry::default() };
+    let gather_below = Some(16 << 10);
+    let settings = VolumeSettings { geometry, gather_below, ..bare(&disk, false) };
+    runtime.add_volume(settings).unwrap();
+    // A line too few for a second stripe.
+    (0..13).for_each(|line| write(&runtime, line, 1, false));
+    runtime.flush_volume("v", |_| ()).unwrap();
+    let counters = runtime.status().unwrap().volumes.remove(0).engine;
+    assert_eq!((counters.destaged_stripes, counters.destage_writes), (1, 2), "{counters:?}");
+    assert_eq!(counters.destaged_bytes, 13 * LINE_BYTES);
+    write(&runtime, 0, 2, false);
+    let id = runtime.named("v").unwrap().id;
+    let begun = Instant::now();
+    while runtime.shared.shard(0).gather_below(id) != 16 << 10 {
+        assert!(begun.elapsed().as_secs() < 60, "no tick tells the shard");
+        std::thread::sleep(std::time::Duration::from_millis(5));
+    }
+    runtime.stop(|_| ()).unwrap();
+}
+
+/// Who has left a pool has no thread in it any more: the next may cut it to another size.
+#[test]
+fn nobody_is_in_a_pool_that_was_left() {
+    let pool = crate::new_pool_file().unwrap();
+    for _ in 0..5 {
+        let runtime = bare_process(&pool, 256 * MIB);
+        runtime.pause().unwrap();
+        rustix::fs::ftruncate(&pool, 0).unwrap();
+        std::thread::sleep(std::time::Duration::from_millis(20));
+    }
+}
+
+/// What was dirty in a pool is found again although the disk says something else by now.
+#[test]
+fn lines_are_found_by_the_stripes_they_came_by() {
+    let directory = tempfile::tempdir().unwrap();
+    let disk = open(&directory.path().join("disk"), 64 * MIB);
+    let pool = crate::new_pool_file().unwrap();
+    let serve = |stripe_bytes| {
+        let runtime = bare_process(&pool, 256 * MIB);
+        let geometry = DiskGeometry { stripe_bytes, ..DiskGeometry::default() };
+        runtime.add_volume(VolumeSettings { geometry, ..bare(&disk, false) }).unwrap();
+        runtime
+    };
+    let first = serve(28 << 10);
+    assert!(first.shared.shards.len() > 1);
+    (0..50).for_each(|at| write(&first, at * 300, 1, false));
+    first.pause().unwrap();
+    let second = serve(600 << 10);
+    second.flush_volume("v", |_| ()).unwrap();
+    assert!((0..50).all(|at| on_disk(&disk, at * 300) == 1));
+    second.stop(|_| ()).unwrap();
+    let third = serve(600 << 10);
+    let id = third.named("v").unwrap().id;
+    assert_eq!(third.shared.stripes(id).width(), 600 << 10, "a pool that was closed keeps nothing");
     third.stop(|_| ()).unwrap();
 }
 
@@ -200,9 +317,8 @@ fn a_pool_of_another_size_goes_on_while_it_is_dirty() {
 }
 
 /// A process that serves the volume "v" without a journal.
-fn bare_process(pool: &OwnedFd) -> Runtime {
+fn bare_process(pool: &OwnedFd, memory_bytes: u64) -> Runtime {
     let (engine, policy) = (Engine::Auto, PolicyKind::default());
-    let memory_bytes = 64 * MIB;
     let ecc = crate::Ecc::default();
     let config = RuntimeConfig { memory_bytes, workers: 1, engine, policy, journals: 0, ecc };
     let kept = Some(pool.try_clone().unwrap());
@@ -217,6 +333,8 @@ fn bare(disk: &Arc<dyn Backend>, accept_disk: bool) -> VolumeSettings {
         mode: Mode::WriteBack,
         read_only: false,
         prefetch: false,
+        geometry: DiskGeometry::default(),
+        gather_below: Some(0),
         ordered: false,
         tls_only: false,
         journal: None,
@@ -249,7 +367,7 @@ fn what_was_cached_of_a_disk_that_has_changed_is_forgotten() {
         let directory = tempfile::tempdir().unwrap();
         let disk = open(&directory.path().join("disk"), 4 * MIB);
         let pool = crate::new_pool_file().unwrap();
-        let first = bare_process(&pool);
+        let first = bare_process(&pool, 64 * MIB);
         first.add_volume(bare(&disk, false)).unwrap();
         (0..10).for_each(|line| write(&first, line, line as u8 + 1, false));
         clean(&first);
@@ -259,7 +377,7 @@ fn what_was_cached_of_a_disk_that_has_changed_is_forgotten() {
             let bytes = AlignedBuffer::from(&[77; 4096][..]);
             Blocking::new(&*disk).write(3 * LINE_BYTES, &bytes, true).unwrap();
         }
-        let second = bare_process(&pool);
+        let second = bare_process(&pool, 64 * MIB);
         second.add_volume(bare(&disk, false)).unwrap();
         assert_eq!((0..10).any(|line| resident(&second, line)), !changed);
         second.stop(|_| ()).unwrap();
@@ -272,7 +390,7 @@ fn dirty_lines_of_a_disk_that_has_changed_are_kept_until_the_operator_decides() 
     let directory = tempfile::tempdir().unwrap();
     let disk = open(&directory.path().join("disk"), 4 * MIB);
     let pool = crate::new_pool_file().unwrap();
-    let first = bare_process(&pool);
+    let first = bare_process(&pool, 64 * MIB);
     first.add_volume(bare(&disk, false)).unwrap();
     (0..10).for_each(|line| write(&first, line, line as u8 + 1, false));
     clean(&first);
@@ -280,7 +398,7 @@ fn dirty_lines_of_a_disk_that_has_changed_are_kept_until_the_operator_decides() 
     first.pause().unwrap();
     let bytes = AlignedBuffer::from(&[77; 4096][..]);
     Blocking::new(&*disk).write(3 * LINE_BYTES, &bytes, true).unwrap();
-    let second = bare_process(&pool);
+    let second = bare_process(&pool, 64 * MIB);
     let refused = second.add_volume(bare(&disk, false)).unwrap_err();
     for part in ["4096 bytes of volume 'v'", "samples differ", "--accept-changed-disk v"] {
         assert!(refused.to_string().contains(part), "{refused}");
@@ -292,7 +410,7 @@ fn dirty_lines_of_a_disk_that_has_changed_are_kept_until_the_operator_decides() 
     // Put back as it was, it is served.
     let bytes = AlignedBuffer::from(&[4; 4096][..]);
     Blocking::new(&*disk).write(3 * LINE_BYTES, &bytes, true).unwrap();
-    let third = bare_process(&pool);
+    let third = bare_process(&pool, 64 * MIB);
     third.add_volume(bare(&disk, false)).unwrap();
     assert!(resident(&third, 3) && resident(&third, 20));
     third.pause().unwrap();
@@ -300,7 +418,7 @@ fn dirty_lines_of_a_disk_that_has_changed_are_kept_until_the_operator_decides() 
     // Or it goes on as it is now, with what is dirty.
     let bytes = AlignedBuffer::from(&[78; 4096][..]);
     Blocking::new(&*disk).write(3 * LINE_BYTES, &bytes, true).unwrap();
-    let fourth = bare_process(&pool);
+    let fourth = bare_process(&pool, 64 * MIB);
     fourth.add_volume(bare(&disk, true)).unwrap();
     assert!(!resident(&fourth, 3) && resident(&fourth, 20));
     fourth.stop(|_| ()).unwrap();

@@ -9,7 +9,7 @@ use crate::memory::Memory;
 use crate::shared::{Reservation, Shared};
 use forebay_engine::Slot;
 use forebay_nbd::{Negotiated, Request, proto};
-use forebay_types::{ByteRange, LINE_BYTES, VolumeId};
+use forebay_types::{ByteRange, LINE_BYTES, Stripes, VolumeId};
 use forebay_volume::{Payload, staged_pieces};
 use std::sync::Arc;
 use std::time::Instant;
@@ -23,16 +23,16 @@ const IOVECS_MAX: usize = 1024;
 /// Slots that a payload is received into; given back when dropped.
 pub(crate) struct Stage {
     shared: Arc<Shared>,
-    volume: VolumeId,
+    volume: (VolumeId, Stripes),
     range: ByteRange,
     slots: Vec<Slot>,
 }
 
 impl Stage {
-    /// The slots that were staged for `range`.
+    /// The slots that were staged for `range` of a volume that is divided like this.
     pub(crate) const fn new(
         shared: Arc<Shared>,
-        volume: VolumeId,
+        volume: (VolumeId, Stripes),
         range: ByteRange,
         slots: Vec<Slot>,
     ) -> Self {

@@ -4,6 +4,7 @@
 //! what that asks for, step by step. From then on each write goes to those that count at once, and
 //! the log is told what each has answered.
 
+use super::ahead::Ahead;
 use super::{JournalError, JournalSettings};
 use crate::recovery;
 use forebay_backend::{AlignedBuffer, Backend, Blocking};
@@ -17,10 +18,8 @@ use forebay_types::{IoError, IoResult};
 use std::io;
 use std::sync::Arc;
 
-/// Bytes of the log that are read for a restore, or copied, at once.
-const READ_BYTES: u64 = 1 << 20;
-/// Bytes that the walk reads at once where it goes straight on.
-const WALK_BYTES: u64 = 4 << 20;
+/// Bytes of the log that are copied at once.
+const COPY_BYTES: u64 = 1 << 20;
 
 /// What is outside of the journal of who holds all of it. It is asked and changed before anything
 /// is acknowledged without a device.
@@ -63,36 +62,28 @@ pub(super) type Opened<W> = (Log<AlignedBuffer, W>, Found);
 /// A device being walked. What follows on what was read is read ahead in long pieces.
 pub(super) struct Device<'a> {
     backend: &'a dyn Backend,
-    start: u64,
-    window: AlignedBuffer,
+    ahead: Ahead<'a>,
+    /// What was read last: its first byte, and the first one behind it.
+    last: (u64, u64),
 }
 
 impl<'a> Device<'a> {
     pub(super) fn new(backend: &'a dyn Backend) -> Self {
-        Self { backend, start: 0, window: AlignedBuffer::new(0) }
+        Self { backend, ahead: Ahead::new(backend), last: (u64::MAX, 0) }
     }
 }
 
 impl ReadAt for Device<'_> {
     fn read_at(&mut self, position: u64, buffer: &mut [u8]) -> Result<(), IoError> {
-        let len = buffer.len() as u64;
-        let end = self.start + self.window.len() as u64;
-        if position < self.start || position + len > end {
-            let follows = !self.window.is_empty() && (self.start..=end).contains(&position);
-            let left = self.backend.description().size_bytes.saturating_sub(position);
-            let ahead = len.max(WALK_BYTES.min(left / BLOCK_BYTES * BLOCK_BYTES));
-            let mut window = AlignedBuffer::new(if follows { ahead } else { len } as usize);
-            let mut read = Blocking::new(self.backend).read(position, &mut window);
-            if read.is_err() && window.len() > buffer.len() {
-                // What can't be read may lie behind what was asked for.
-                window = AlignedBuffer::new(buffer.len());
-                read = Blocking::new(self.backend).read(position, &mut window);
-            }
-            read?;
-            (self.start, self.window) = (position, window);
+        let follows = (self.last.0..=self.last.1).contains(&position);
+        self.last = (position, position + buffer.len() as u64);
+        // What can't be read may lie beside what was asked for.
+        if follows && self.ahead.read(position, buffer).is_ok() {
+            return Ok(());
         }
-        let at = (position - self.start) as usize;
-        buffer.copy_from_slice(&self.window[at..at + buffer.len()]);
+        let mut bytes = AlignedBuffer::new(buffer.len());
+        Blocking::new(self.backend).read(position, &mut bytes)?;
+        buffer.copy_from_slice(&bytes);
         Ok(())
     }
 }
@@ -324,7 +315,7 @@ impl Devices {
             Step::Copy(copy) => {
                 let mut at = 0;
                 while at < copy.len {
-                    let len = READ_BYTES.min(copy.len - at);
+                    let len = COPY_BYTES.min(copy.len - at);
                     let mut bytes = AlignedBuffer::new(len as usize);
                     self.on(copy.from).read(copy.position + at, &mut bytes).map_err(failed)?;
                     let written = self.on(copy.to).write(copy.position + at, &bytes, false);
@@ -419,37 +410,40 @@ fn random(name: &str, bytes: &mut [u8]) -> Result<(), JournalError> {
         .map_err(|_| JournalError::Io { name: name.to_owned(), error: IoError::NoMemory })
 }
 
-/// Reads pieces of a log in the order in which they lie there, many of them at once.
+/// Reads pieces of a log in the order in which they lie there, from the first device that can be
+/// read there.
 pub(crate) struct Reader<'a> {
     devices: &'a Devices,
-    start: u64,
-    bytes: AlignedBuffer,
+    ahead: Option<Ahead<'a>>,
 }
 
 impl<'a> Reader<'a> {
     pub(super) fn new(devices: &'a Devices) -> Self {
-        Self { devices, start: 0, bytes: AlignedBuffer::new(0) }
+        let mut readable = (0..2).filter(|&device| devices.readable[device]);
+        let backend = readable.find_map(|device| devices.backend(device));
+        Self { devices, ahead: backend.map(Ahead::new) }
     }
 
-    /// The `len` bytes at `position`.
-    pub(crate) fn read(&mut self, position: u64, len: u64) -> Result<&[u8], IoError> {
-        let end = self.start + self.bytes.len() as u64;
-        if position < self.start || position + len > end {
-            let start = position / BLOCK_BYTES * BLOCK_BYTES;
-            let needed = (position + len - start).next_multiple_of(BLOCK_BYTES);
-            let left = self.devices.size_bytes - start;
-            let window = needed.max(READ_BYTES.min(left / BLOCK_BYTES * BLOCK_BYTES));
-            self.bytes = AlignedBuffer::new(window as usize);
-            self.start = start;
-            self.devices.read(start, &mut self.bytes)?;
+    /// Fills `bytes` from `position`.
+    pub(crate) fn read(&mut self, position: u64, bytes: &mut [u8]) -> IoResult {
+        if let Some(ahead) = &mut self.ahead
+            && ahead.read(position, bytes).is_ok()
+        {
+            return Ok(());
         }
-        let at = (position - self.start) as usize;
-        Ok(&self.bytes[at..at + len as usize])
+        let start = position / BLOCK_BYTES * BLOCK_BYTES;
+        let end = (position + bytes.len() as u64).next_multiple_of(BLOCK_BYTES);
+        let mut blocks = AlignedBuffer::new((end - start) as usize);
+        self.devices.read(start, &mut blocks)?;
+        let from = (position - start) as usize;
+        bytes.copy_from_slice(&blocks[from..from + bytes.len()]);
+        Ok(())
     }
 }
 
 #[cfg(test)]
 mod tests {
+    use super::super::ahead::PIECE_BYTES;
     use super::*;
     use forebay_backend::MemoryBackend;
     use forebay_backend::layers::{ErrorRule, Errors};
@@ -471,7 +465,8 @@ mod tests {
             assert_eq!(buffer[..4096], [(block % 251) as u8; 4096]);
             assert_eq!(buffer[4096..], [((block + 1) % 251) as u8; 4096]);
         }
-        assert!(memory.io_count().unwrap().reads <= 6, "{:?}", memory.io_count());
+        let pieces = (16 << 20) / PIECE_BYTES;
+        assert!(memory.io_count().unwrap().reads <= pieces + 2, "{:?}", memory.io_count());
         device.read_at(4096, &mut buffer[..4096]).unwrap();
         assert_eq!(buffer[..4096], [1; 4096], "behind the window");
     }

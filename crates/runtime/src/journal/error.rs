@@ -50,14 +50,28 @@ pub enum JournalError {
     },
     /// It was given up.
     #[error(
-        "journal {name} ({id}) failed earlier and was given up: its records are older than the \
-         disks. Replace it, or overwrite its first 128 KiB with zeroes to begin a new one"
+        "journal {name} ({id}) failed earlier, or was left out as lost, and was given up: its \
+         records are older than the disks. Replace it, or overwrite its first 128 KiB with zeroes \
+         to begin a new one"
     )]
     Abandoned {
         /// The device.
         name: String,
         /// Which journal.
         id: JournalId,
+    },
+    /// A volume relies on a journal that is not there.
+    #[error(
+        "volume '{volume}' may have its newest data in journal {name}, which is not the one that \
+         is named, or has been emptied: it is not served older than what was acknowledged; name \
+         that journal for it again, or write what it holds to the disk with `forebay rescue \
+         apply`, or, if it is lost, start once with --accept-lost-journal {volume}"
+    )]
+    Missing {
+        /// What it was called.
+        name: String,
+        /// The volume.
+        volume: String,
     },
     /// It is half of a mirrored one, and the other half may be newer.
     #[error(
@@ -90,9 +104,10 @@ pub enum JournalError {
     },
     /// It was given up by this volume, and holds the newest data of others.
     #[error(
-        "journal {name} failed earlier and was given up for volume '{volume}', and holds the \
-         newest there is of {others}; name another journal for '{volume}', and keep this one until \
-         these are served again, or `forebay rescue apply` has brought it to their disks"
+        "journal {name} failed earlier, or was left out as lost, and was given up for volume \
+         '{volume}', and holds the newest there is of {others}; name another journal for \
+         '{volume}', and keep this one until these are served again, or `forebay rescue apply` has \
+         brought it to their disks"
     )]
     AbandonedFor {
         /// The device.

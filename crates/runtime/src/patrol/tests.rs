@@ -14,7 +14,7 @@ use forebay_backend::{Backend, MemoryBackend};
 use forebay_engine::LineKey;
 use forebay_nbd::Tls;
 use forebay_policy::PolicyKind;
-use forebay_types::{Durability, IoError, Mode, VolumeId};
+use forebay_types::{DiskGeometry, Durability, IoError, Mode, VolumeId};
 use forebay_volume::shard_of;
 use std::fs::File;
 use std::os::unix::fs::FileExt;
@@ -85,6 +85,8 @@ fn rig_with(ecc: Ecc, log: Option<Arc<dyn Backend>>) -> Rig {
         mode: Mode::WriteBack,
         read_only: false,
         prefetch: false,
+        geometry: DiskGeometry::default(),
+        gather_below: Some(0),
         ordered: false,
         tls_only: false,
         journal,
@@ -114,7 +116,7 @@ impl Rig {
     /// must be sealed by then.
     fn damage(&self, offset: u64, count: usize) {
         let shared = &self.runtime.shared;
-        let number = shard_of(self.id, offset, shared.shards.len());
+        let number = shard_of(self.id, shared.stripes(self.id), offset, shared.shards.len());
         let key = LineKey::new(self.id, offset / LINE as u64);
         wait_until("the line is sealed", PATIENCE, || {
             let shard = shared.shard(number);

@@ -9,14 +9,16 @@
 
 use forebay_engine::LineMeta;
 use forebay_types::limits::VOLUMES_MAX;
-use forebay_types::{LINE_BYTES, VolumeId};
+use forebay_types::{LINE_BYTES, Stripes, VolumeId};
 
 /// Bytes kept for one copy: as many volumes as there can be, with the longest names.
 pub(super) const COPY_BYTES: usize = 1 << 20;
 /// Both of them.
 pub(super) const HEADER_BYTES: usize = 2 * COPY_BYTES;
 /// Changes with every layout that an older program would not understand.
-const VERSION: u32 = 2;
+const VERSION: u32 = 3;
+/// The last one whose volumes had no stripes.
+const VERSION_WITHOUT_STRIPES: u32 = 2;
 const MAGIC: [u8; 8] = *b"FBAYPOOL";
 /// Magic, version, length of what follows, checksum of it.
 const PREFIX_BYTES: usize = 24;
@@ -72,6 +74,8 @@ pub(crate) struct PoolVolume {
     pub lasts: bool,
     /// How far it had come when it was added.
     pub progress: Progress,
+    /// By which its lines found their places.
+    pub stripes: Stripes,
 }
 
 /// How far a volume is that is being added.
@@ -122,7 +126,9 @@ impl Header {
         words.iter().for_each(|word| body.extend(word.to_le_bytes()));
         for volume in &self.volumes {
             let flags = u64::from(volume.lasts) | (volume.progress as u64) << 1;
-            let words = [u64::from(volume.id.0), volume.size_bytes, volume.identity, flags];
+            let stripes = (volume.stripes.width(), volume.stripes.offset());
+            let id = u64::from(volume.id.0);
+            let words = [id, volume.size_bytes, volume.identity, flags, stripes.0, stripes.1];
             words.iter().for_each(|word| body.extend(word.to_le_bytes()));
             for text in [&volume.name, &volume.backing] {
                 let text = shortened(text);
@@ -145,8 +151,9 @@ impl Header {
         let prefix = bytes.get(..PREFIX_BYTES)?;
         let len = u32::from_le_bytes(prefix[12..16].try_into().ok()?) as usize;
         let body = bytes.get(PREFIX_BYTES..PREFIX_BYTES.checked_add(len)?)?;
+        let version = u32::from_le_bytes(prefix[8..12].try_into().ok()?);
         let is_ours = prefix[..8] == MAGIC
-            && prefix[8..12] == VERSION.to_le_bytes()
+            && (VERSION_WITHOUT_STRIPES..=VERSION).contains(&version)
             && prefix[16..24] == checksum(body).to_le_bytes();
         if !is_ours {
             return None;
@@ -168,8 +175,20 @@ impl Header {
                 2 => Progress::Whole,
                 _ => return None,
             };
-            let (name, backing) = (body.text()?, body.text()?);
-            volumes.push(PoolVolume { id, name, backing, size_bytes, identity, lasts, progress });
+            let stripes = match version {
+                VERSION_WITHOUT_STRIPES => Stripes::NONE,
+                _ => Stripes::new(body.word()?, body.word()?),
+            };
+            volumes.push(PoolVolume {
+                id,
+                name: body.text()?,
+                backing: body.text()?,
+                size_bytes,
+                identity,
+                lasts,
+                progress,
+                stripes,
+            });
         }
         Some(Self { sequence, layout, is_closed, volumes })
     }
@@ -238,6 +257,7 @@ mod tests {
             identity: 7,
             lasts: id % 2 == 0,
             progress: if id % 3 == 0 { Progress::Recording } else { Progress::Whole },
+            stripes: if id % 2 == 0 { Stripes::NONE } else { Stripes::new(7 << 16, 4096) },
         };
         let layout = Layout { shards: 4, shard_slots: 512 };
         let volumes = (0..volumes).map(volume).collect();

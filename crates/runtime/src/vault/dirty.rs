@@ -93,7 +93,8 @@ impl DirtyLines {
             let len = record.range.len as u32;
             let from = HEADER_BYTES + record.payload_offset as usize;
             let saved = &bytes[from..from + len as usize];
-            let at = shard_of(id, offset, self.shared.shards.len());
+            let stripes = self.shared.stripes(id);
+            let at = shard_of(id, stripes, offset, self.shared.shards.len());
             let shard = self.shared.shard(at);
             let line = shard.dirty_line(key).filter(|line| line.covers(within, len));
             let is_same = line.is_some_and(|line| self.bytes(at, line.slot, within, len) == saved);

@@ -7,16 +7,17 @@
 
 use super::{Vault, VaultError, VaultPhase, VolumeVault};
 use crate::guard::examine_disk;
-use crate::restore::{BATCH_BYTES, Piece};
+use crate::journal::Ahead;
+use crate::restore::Return;
 use crate::server::{Runtime, VolumeError};
 use crate::shared::Volume;
 use forebay_backend::{AlignedBuffer, Backend, Blocking};
-use forebay_format::journal::{BLOCK_BYTES, LogKind, VolumeEntry};
+use forebay_format::journal::{LogKind, VolumeEntry};
 use forebay_journal::decision::{
     Decision, DiskIdentity, Inputs, JournalState, PoolState, VaultState, decide,
 };
 use forebay_journal::{Damage, Found, FoundRecord};
-use forebay_types::{ByteRange, IoError, REGION_BYTES};
+use forebay_types::{ByteRange, REGION_BYTES};
 use std::sync::Arc;
 use std::time::Instant;
 
@@ -191,32 +192,6 @@ impl Vault {
     }
 }
 
-/// Reads pieces in the order in which they lie there, many of them at once.
-struct Reader<'a> {
-    backend: &'a dyn Backend,
-    start: u64,
-    bytes: AlignedBuffer,
-}
-
-impl Reader<'_> {
-    fn read(&mut self, position: u64, len: u64) -> Result<&[u8], IoError> {
-        let end = self.start + self.bytes.len() as u64;
-        if position < self.start || position + len > end {
-            let start = position / BLOCK_BYTES * BLOCK_BYTES;
-            let needed = (position + len - start).next_multiple_of(BLOCK_BYTES);
-            let left = self.backend.description().size_bytes - start;
-            let window = needed.max(BATCH_BYTES.min(left / BLOCK_BYTES * BLOCK_BYTES));
-            if self.bytes.len() as u64 != window {
-                self.bytes = AlignedBuffer::new(window as usize);
-            }
-            self.start = start;
-            Blocking::new(self.backend).read(start, &mut self.bytes)?;
-        }
-        let at = (position - self.start) as usize;
-        Ok(&self.bytes[at..at + len as usize])
-    }
-}
-
 impl Runtime {
     /// Brings what the vault holds of a volume to its disk.
     pub(crate) fn load(&self, volume: &Arc<Volume>, used: &VolumeVault) -> Result<(), VolumeError> {
@@ -230,19 +205,13 @@ impl Runtime {
         };
         let begun = Instant::now();
         let failed = |error| VolumeError::Load { name: volume.name.clone(), error };
-        let mut reader =
-            Reader { backend: &*vault.backend, start: 0, bytes: AlignedBuffer::new(0) };
-        let (mut batch, mut batch_bytes, mut bytes): (Vec<Piece>, u64, u64) = (Vec::new(), 0, 0);
+        let mut reader = Ahead::new(&*vault.backend);
+        let (mut way, mut bytes) = (Return::new(self, volume.id, false), 0);
         for (range, position) in pieces {
-            let content = reader.read(position, range.len).map_err(failed)?.to_vec();
-            batch.push((range, Some(content)));
-            (batch_bytes, bytes) = (batch_bytes + range.len, bytes + range.len);
-            if batch_bytes >= BATCH_BYTES {
-                self.restore_batch(volume.id, std::mem::take(&mut batch), false).map_err(failed)?;
-                batch_bytes = 0;
-            }
+            way.give(range, |into| reader.read(position, into)).map_err(failed)?;
+            bytes += range.len;
         }
-        self.restore_batch(volume.id, batch, false).map_err(failed)?;
+        way.finish().map_err(failed)?;
         let loaded_ms = begun.elapsed().as_millis();
         // What a flush of this gate has failed to keep is still in the vault.
         self.flush(volume, &mut |_| {})?;

@@ -33,7 +33,7 @@ mod save;
 pub use drill::DrillReport;
 pub use error::VaultError;
 pub(crate) use record::NoRecord;
-pub use record::{MissingVault, VaultRecord};
+pub use record::{Missing, VaultRecord};
 pub use report::{DumpReport, Measured, VaultPhase, VaultStatus};
 
 use crate::guard::KeptSamples;

@@ -10,7 +10,7 @@ use std::io;
 /// Which volumes rely on which vaults, as far as is on record. A vault is known by its number.
 pub trait VaultRecord: Send + Sync {
     /// The vault, other than the one that is open, in which the newest of a volume may be.
-    fn elsewhere(&self, volume: &str, open: Option<u64>) -> Option<MissingVault>;
+    fn elsewhere(&self, volume: &str, open: Option<u64>) -> Option<Missing>;
 
     /// From now on the newest of a volume may be in this vault: at once, or, if it has a journal,
     /// from the failure of that on. What was superseded of it in this vault is no more.
@@ -39,9 +39,9 @@ pub trait VaultRecord: Send + Sync {
     fn is_superseded(&self, vault: u64, volume: &str) -> io::Result<bool>;
 }
 
-/// A vault on which a volume relies, and which is not the one that is open.
+/// A vault or a journal on which a volume relies, and which is not the one that it is given.
 #[derive(Clone, Debug, PartialEq, Eq)]
-pub struct MissingVault {
+pub struct Missing {
     /// What it was called.
     pub name: String,
     /// The operator says that what it holds of the volume is lost.
@@ -52,7 +52,7 @@ pub struct MissingVault {
 pub(crate) struct NoRecord;
 
 impl VaultRecord for NoRecord {
-    fn elsewhere(&self, _: &str, _: Option<u64>) -> Option<MissingVault> {
+    fn elsewhere(&self, _: &str, _: Option<u64>) -> Option<Missing> {
         None
     }
 

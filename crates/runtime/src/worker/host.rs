@@ -11,7 +11,7 @@ use forebay_engine::{
     Answer, IoAction, MemoryStep, Note, NoteKind, Outbox, Part, PartId, Place, Protection, Shard,
 };
 use forebay_nbd::ReplyTo;
-use forebay_types::{ByteRange, IoError, IoResult, LINE_BYTES, VolumeId};
+use forebay_types::{ByteRange, IoError, IoResult, LINE_BYTES, Stripes, VolumeId};
 use forebay_volume::{Admission, Host, JobId, Order, Reply, ReplySegment, RequestKind, Streams};
 use std::sync::Arc;
 use std::sync::atomic::Ordering;
@@ -101,6 +101,10 @@ impl<R: Reactor> Host for WorkerHost<R> {
         self.shared.shards.len()
     }
 
+    fn stripes(&mut self, volume: VolumeId) -> Stripes {
+        self.find_volume(volume).map_or(Stripes::NONE, |volume| volume.stripes)
+    }
+
     fn now_ms(&self) -> u64 {
         self.now.saturating_duration_since(self.shared.started).as_millis() as u64
     }
@@ -187,7 +191,7 @@ impl<R: Reactor> Host for WorkerHost<R> {
             volume.will_change(part.range);
         }
         match volume.and_then(|volume| volume.journal.as_ref()) {
-            Some(used) => used.journal.touch(used.number, part),
+            Some(used) => used.journal.may_erase(used.number, part),
             None => true,
         }
     }

@@ -10,8 +10,8 @@ use crate::reactor::Reactor;
 use crate::shared::{Shared, Volume};
 use forebay_engine::LineKey;
 use forebay_nbd::{Command, Negotiated, Parse, Request, Step};
-use forebay_types::{IoError, LINE_BYTES, VolumeId, limits::CONNECTION_REQUESTS_MAX};
-use forebay_volume::{Payload, RequestKind, shard_of};
+use forebay_types::{IoError, LINE_BYTES, Stripes, VolumeId, limits::CONNECTION_REQUESTS_MAX};
+use forebay_volume::{Host, Payload, RequestKind, shard_of};
 use std::io;
 use std::os::fd::AsRawFd;
 use std::panic::{AssertUnwindSafe, catch_unwind};
@@ -163,7 +163,7 @@ impl<R: Reactor> Worker<R> {
         if self.host.shared.stopping.load(Ordering::Relaxed) {
             handshake.shut_down();
         }
-        let exports = crate::server::ExportList { shared: &self.host.shared };
+        let exports = crate::exports::ExportList { shared: &self.host.shared };
         let mut taken = 0;
         let mut step = Step::NeedMore;
         // One client's panic is not another's: the handshake touches nothing but its own state.
@@ -251,7 +251,8 @@ impl<R: Reactor> Worker<R> {
                 _ => Payload::None,
             };
             let len = header + payload_len;
-            look_ahead(&self.host.shared, terms.export, bytes, len);
+            let stripes = self.host.stripes(terms.export);
+            look_ahead(&self.host.shared, (terms.export, stripes), bytes, len);
             self.submit(index, &terms, &request, payload);
             return Next::Go(len);
         }
@@ -280,7 +281,8 @@ impl<R: Reactor> Worker<R> {
         let target = match staged {
             Some(slots) => {
                 let shared = Arc::clone(&self.host.shared);
-                Target::Pool(Stage::new(shared, terms.export, range, slots))
+                let divided = (terms.export, self.host.stripes(terms.export));
+                Target::Pool(Stage::new(shared, divided, range, slots))
             }
             None => Target::Memory(Memory::new(payload_len)),
         };
@@ -477,11 +479,11 @@ impl<R: Reactor> Worker<R> {
 /// that they will need: for a batch of random hits, waiting for it is a fifth of the work. The
 /// second is taken to be as far behind the first as that is from this one. Wrong guesses cost
 /// nothing but their own time.
-fn look_ahead(shared: &Shared, volume: VolumeId, bytes: &[u8], len: usize) {
+fn look_ahead(shared: &Shared, (volume, stripes): (VolumeId, Stripes), bytes: &[u8], len: usize) {
     let line = |at: usize| {
         let field: [u8; 8] = bytes.get(at + 16..at + 24)?.try_into().ok()?;
         let offset = u64::from_be_bytes(field);
-        let shard = shard_of(volume, offset, shared.shards.len());
+        let shard = shard_of(volume, stripes, offset, shared.shards.len());
         Some((shard, LineKey::new(volume, offset / LINE_BYTES)))
     };
     if let Some((shard, key)) = line(2 * len) {

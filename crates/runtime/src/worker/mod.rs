@@ -256,8 +256,8 @@ impl<R: Reactor> Worker<R> {
         shared.worker_connections[self.host.worker].fetch_sub(1, Ordering::Relaxed);
     }
 
-    /// Tells a shard whose disks are being read.
-    fn note_reads(&self, shard: usize) {
+    /// Tells a shard whose disks are being read, and which writes are worth gathering.
+    fn note_volumes(&self, shard: usize) {
         let shared = &self.host.shared;
         let now_ms = forebay_volume::Host::now_ms(&self.host);
         let volumes = shared.volumes.read().unwrap_or_else(PoisonError::into_inner);
@@ -265,6 +265,7 @@ impl<R: Reactor> Worker<R> {
         for volume in volumes.iter().flatten() {
             if shard.has_volume(volume.id) {
                 shard.set_reading(volume.id, volume.reads.are_on(now_ms));
+                shard.set_gather_below(volume.id, volume.gather.status().below_bytes);
             }
         }
     }
@@ -277,7 +278,7 @@ impl<R: Reactor> Worker<R> {
         for shard in (self.host.worker..shards).step_by(workers) {
             if self.host.shared.shard(shard).needs_tick() {
                 dirty = true;
-                self.note_reads(shard);
+                self.note_volumes(shard);
                 self.dispatcher.tick(&mut self.host, shard);
             }
         }

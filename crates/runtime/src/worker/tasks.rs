@@ -44,6 +44,9 @@ pub(crate) trait Tasks {
     /// Drops the clients that are left, whatever they still want.
     fn drop_clients(&mut self, volume: Option<VolumeId>);
 
+    /// Requests of a volume that are not answered yet.
+    fn requests(&mut self, volume: VolumeId) -> usize;
+
     /// Connections and requests that are left, of a volume or in all.
     fn busy(&mut self, volume: Option<VolumeId>) -> usize;
 
@@ -117,6 +120,10 @@ impl<R: Reactor> Tasks for Worker<R> {
         for index in self.clients_of(volume) {
             self.break_off(index, "");
         }
+    }
+
+    fn requests(&mut self, volume: VolumeId) -> usize {
+        self.dispatcher.in_flight_of(volume)
     }
 
     fn busy(&mut self, volume: Option<VolumeId>) -> usize {

@@ -27,6 +27,7 @@ macro_rules! on_both_engines {
 }
 
 mod caching;
+mod calibrate;
 mod data;
 mod deadlines;
 mod faults;
@@ -36,6 +37,7 @@ mod hanging;
 mod journal;
 mod mirror;
 mod power;
+mod reliance;
 mod tls;
 mod transmission;
 mod vault;

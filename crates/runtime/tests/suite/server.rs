@@ -8,7 +8,7 @@ use forebay_runtime::{
     Ecc, Engine, Listener, Runtime, RuntimeConfig, TlsSetup, VolumeChange, VolumeSettings,
     VolumeStatus,
 };
-use forebay_types::Mode;
+use forebay_types::{DiskGeometry, Mode};
 use std::os::unix::net::UnixListener;
 use std::path::PathBuf;
 use std::sync::Arc;
@@ -83,6 +83,7 @@ impl Server {
             mode,
             read_only: false,
             prefetch: false,
+            gather_below: Some(0),
             tls_only: false,
         };
         self.runtime.change_volume(name, change).unwrap();
@@ -114,6 +115,8 @@ pub fn settings(name: &str, backend: Arc<dyn Backend>, mode: Mode) -> VolumeSett
         mode,
         read_only: false,
         prefetch: false,
+        geometry: DiskGeometry::default(),
+        gather_below: Some(0),
         ordered: false,
         tls_only: false,
         journal: None,

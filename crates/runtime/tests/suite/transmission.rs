@@ -108,6 +108,7 @@ fn a_read_only_export_refuses_every_write(engine: Engine) {
         mode: Mode::WriteBack,
         read_only: true,
         prefetch: false,
+        gather_below: Some(0),
         tls_only: false,
     };
     server.runtime.change_volume("late", change).unwrap();

@@ -11,7 +11,9 @@ use forebay_engine::{
     ShardConfig, Slot,
 };
 use forebay_policy::PolicyKind;
-use forebay_types::{ByteRange, IoError, IoResult, LINE_BYTES, Mode, SECTOR_BYTES, VolumeId};
+use forebay_types::{
+    ByteRange, IoError, IoResult, LINE_BYTES, Mode, SECTOR_BYTES, Stripes, VolumeId,
+};
 use forebay_volume::{
     Admission, Dispatcher, Host, JobId, Mergeable, Payload, Reply, Request, RequestKind, Streams,
     merge, staged_pieces,
@@ -163,7 +165,7 @@ impl World {
 
     /// Receives the payload of a write into the slots that were staged for it.
     fn receive(&mut self, range: ByteRange, slots: &[Slot], value: u8) {
-        for (shard, piece, slots) in staged_pieces(VOLUME, range, SHARDS, slots) {
+        for (shard, piece, slots) in staged_pieces((VOLUME, Stripes::NONE), range, SHARDS, slots) {
             for sector in sectors_of(piece) {
                 let line = sector / 8 - (piece.offset / LINE_BYTES) as usize;
                 self.pools[shard][slots[line] as usize * 8 + sector % 8] = value;
@@ -261,6 +263,10 @@ impl Host for World {
 
     fn shards(&self) -> usize {
         SHARDS
+    }
+
+    fn stripes(&mut self, _: VolumeId) -> Stripes {
+        Stripes::NONE
     }
 
     fn nobody(&mut self) -> usize {

@@ -69,6 +69,26 @@ fn a_server_that_can_do_little_passes_the_suite() {
 }
 
 #[test]
+fn a_server_says_which_blocks_it_prefers_and_whether_it_turns() {
+    let opened = |flags, block_preferred| Opened {
+        size_bytes: 1 << 20,
+        flags,
+        structured: true,
+        extended: false,
+        base_allocation: None,
+        tls: false,
+        block_min: 512,
+        block_preferred,
+        payload_max: 32 << 20,
+    };
+    let turning = geometry(&opened(export_flag::HAS_FLAGS | export_flag::ROTATIONAL, 65_536));
+    assert_eq!((turning.optimal_bytes, turning.rotational), (65_536, Some(true)));
+    let silent = geometry(&opened(export_flag::HAS_FLAGS, 4096));
+    assert_eq!((silent.optimal_bytes, silent.rotational), (4096, None));
+    assert!(!turning.has_stripes());
+}
+
+#[test]
 fn what_can_not_be_opened_says_why() {
     let error = |url: &str| NbdBackend::open(url, &options(1)).err().unwrap();
     let text = error("nbd+unix:///x?socket=/nowhere").to_string();

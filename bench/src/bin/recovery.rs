@@ -1,0 +1,161 @@
+//! What a start costs that finds a journal full of writes, beside a plain read of the same bytes.
+//!
+//! Each round fills a journal with writes of 4 KiB at random places of a volume, kills the server,
+//! reads as many bytes of the journal's file as the writes took, in long pieces past the page cache
+//! (the yardstick), and then starts the server again. The start is over when the volume answers a
+//! read. At the end all content is read back and checked. The disk of the volume is slow, so that
+//! the data is still dirty when the server is killed.
+//!
+//! Printed are medians over the rounds; ratios are taken within a round.
+
+use anyhow::{Context, Result, ensure};
+use clap::Parser;
+use forebay_bench::area::Area;
+use forebay_bench::commit;
+use forebay_bench::forebay::Forebay;
+use forebay_bench::load::{Load, Op, Pattern};
+use forebay_bench::table::{Table, median, number};
+use rustix::fs::{OFlags, fcntl_getfl, fcntl_setfl};
+use std::fs::File;
+use std::os::unix::fs::FileExt;
+use std::path::{Path, PathBuf};
+use std::time::Instant;
+
+#[derive(Parser)]
+struct Arguments {
+    /// Where the programs are.
+    #[arg(long, default_value = "target/release")]
+    programs: PathBuf,
+    /// A folder on the device to be measured; not one in memory.
+    #[arg(long, default_value = "target")]
+    folder: PathBuf,
+    /// MiB of writes that the journal holds.
+    #[arg(long, default_value_t = 1024)]
+    mib: u64,
+    /// MiB of the volume; without it, so many that few places are written twice.
+    #[arg(long)]
+    span: Option<u64>,
+    /// MiB of memory of the server.
+    #[arg(long, default_value_t = 4096)]
+    memory: u64,
+    /// Bytes of one write.
+    #[arg(long, default_value_t = 4096)]
+    block: u32,
+    /// Rounds.
+    #[arg(long, default_value_t = 3)]
+    rounds: usize,
+}
+
+const MIB: u64 = 1 << 20;
+/// Bytes of one read of the yardstick.
+const READ_BYTES: usize = 4 << 20;
+/// How much larger the volume is than what is written to it: few places are written twice.
+const VOLUME_PARTS: u64 = 8;
+/// What the disk takes for a write.
+const SLOW_MS: u64 = 200;
+
+/// What one round has shown.
+struct Round {
+    read_s: f64,
+    start_s: f64,
+    restored_mib: f64,
+    /// Memory of the process that is not shared, at most, in MiB; the pool is shared.
+    private_mib: f64,
+}
+
+fn main() -> Result<()> {
+    let arguments = Arguments::parse();
+    let mut rounds = Vec::new();
+    for at in 0..arguments.rounds {
+        rounds.push(round(&arguments, at as u64 + 1)?);
+        eprintln!("recovery: round {} done", at + 1);
+    }
+    let median_of = |figure: &dyn Fn(&Round) -> f64| {
+        number(median(&rounds.iter().map(figure).collect::<Vec<_>>()))
+    };
+    let head = ["writes", "read s", "start s", "start/read", "restored", "private MiB"];
+    let mut table = Table::new(head);
+    table.row([
+        format!("{} MiB of {} B", arguments.mib, arguments.block),
+        median_of(&|round| round.read_s),
+        median_of(&|round| round.start_s),
+        median_of(&|round| round.start_s / round.read_s),
+        median_of(&|round| round.restored_mib),
+        median_of(&|round| round.private_mib),
+    ]);
+    print!("{}", table.markdown());
+    Ok(())
+}
+
+fn round(arguments: &Arguments, seed: u64) -> Result<Round> {
+    let dir = tempfile::tempdir_in(&arguments.folder)
+        .with_context(|| format!("--folder {}", arguments.folder.display()))?;
+    let (disk, journal) = (dir.path().join("disk"), dir.path().join("journal"));
+    let bytes = arguments.mib * MIB;
+    // A checkpoint begins when less than half of the journal is free.
+    commit::fill(&journal, 3 * bytes)?;
+    let span = arguments.span.unwrap_or(VOLUME_PARTS * arguments.mib);
+    File::create(&disk)?.set_len(span * MIB)?;
+    let volume = format!(
+        "v=delay(write={SLOW_MS}ms):{},mode=write-back,protection=journal,journal={}",
+        disk.display(),
+        journal.display()
+    );
+    let volumes = [volume];
+    let memory = arguments.memory * MIB;
+    let server = Forebay::start(&arguments.programs, dir.path(), &volumes, memory)?;
+    let mut load = Load::new(server.socket.clone(), "v".into());
+    (load.connections, load.depth, load.block_bytes) = (2, 32, arguments.block);
+    (load.op, load.pattern, load.verify) = (Op::Write, Pattern::Random, true);
+    (load.count, load.seed) = (Some(bytes / u64::from(arguments.block)), seed);
+    load.run()?;
+    let written = server.journal()?.get("written_bytes")?;
+    server.kill()?;
+    let read_s = read(&journal, written)?;
+    let mut private_kib = 0;
+    let mut watch = |pid| private_kib = private_kib.max(private_kib_of(pid));
+    let begun = Instant::now();
+    let server =
+        Forebay::start_watched(&arguments.programs, dir.path(), &volumes, memory, &[], &mut watch)?;
+    let mut first = load.clone();
+    (first.op, first.connections, first.depth, first.count) = (Op::Read, 1, 1, Some(1));
+    first.verify = false;
+    first.run()?;
+    let start_s = begun.elapsed().as_secs_f64();
+    let log = std::fs::read_to_string(dir.path().join("log"))?;
+    let restored = restored_bytes(&log).context("the log says nothing of what came back")?;
+    // The same seed asks for the same places.
+    load.op = Op::Read;
+    load.run()?;
+    server.kill()?;
+    let restored_mib = restored as f64 / MIB as f64;
+    Ok(Round { read_s, start_s, restored_mib, private_mib: private_kib as f64 / 1024.0 })
+}
+
+/// What a server says that its journal gave back.
+fn restored_bytes(log: &str) -> Option<u64> {
+    let line = log.lines().find(|line| line.contains("are back from the journal"))?;
+    let before = line.split(" bytes that").next()?;
+    before.split_whitespace().next_back()?.parse().ok()
+}
+
+/// Seconds that it takes to read the first `bytes` of a file past the page cache.
+fn read(path: &Path, bytes: u64) -> Result<f64> {
+    let file = File::open(path)?;
+    fcntl_setfl(&file, fcntl_getfl(&file)? | OFlags::DIRECT)?;
+    let mut area = Area::new(READ_BYTES)?;
+    // Touched once, as the kernel would else have to find memory for it.
+    area.bytes_mut().fill(1);
+    let begun = Instant::now();
+    for position in (0..bytes).step_by(READ_BYTES) {
+        ensure!(file.read_at(area.bytes_mut(), position)? > 0, "the file is shorter");
+    }
+    Ok(begun.elapsed().as_secs_f64())
+}
+
+/// Memory of a process that is not shared, in KiB; 0 once it is gone.
+fn private_kib_of(pid: u32) -> u64 {
+    let status = std::fs::read_to_string(format!("/proc/{pid}/status")).unwrap_or_default();
+    let line = status.lines().find_map(|line| line.strip_prefix("RssAnon:"));
+    line.and_then(|line| line.split_whitespace().next()?.parse().ok()).unwrap_or(0)
+}

@@ -1,0 +1,45 @@
+//! MD arrays, which say how they are made.
+
+use super::limits::Limits;
+use super::{number, text};
+use forebay_types::{DiskGeometry, SECTOR_BYTES, limits::STRIPE_BYTES_MAX};
+use std::path::Path;
+
+/// The geometry of the array with this directory; `None` if it is none. An array that is being
+/// made into another one has two geometries, and therefore none for us.
+pub(super) fn geometry(directory: &Path, limits: &Limits) -> Option<DiskGeometry> {
+    let directory = directory.join("md");
+    let level = text(&directory, "level")?;
+    let plain = limits.plain();
+    // While it is reshaped these say two numbers, the old one in parentheses, and are none.
+    let chunk_bytes = number(&directory, "chunk_size");
+    let disks = number(&directory, "raid_disks");
+    let (Some(chunk_bytes), Some(disks)) = (chunk_bytes, disks) else { return Some(plain) };
+    let layout = number(&directory, "layout").unwrap_or(0);
+    let stripe_bytes = data_chunks(&level, disks, layout)
+        .and_then(|chunks| chunks.checked_mul(chunk_bytes))
+        .filter(|&bytes| bytes > 0 && bytes <= STRIPE_BYTES_MAX)
+        .filter(|_| chunk_bytes.is_multiple_of(SECTOR_BYTES));
+    Some(match stripe_bytes {
+        Some(stripe_bytes) => {
+            DiskGeometry { stripe_bytes, chunk_bytes, optimal_bytes: stripe_bytes, ..plain }
+        }
+        None => plain,
+    })
+}
+
+/// Chunks of data in a stripe; `None` where a level has no stripes.
+fn data_chunks(level: &str, disks: u64, layout: u64) -> Option<u64> {
+    match level {
+        "raid0" => Some(disks),
+        "raid4" | "raid5" => disks.checked_sub(1),
+        "raid6" => disks.checked_sub(2),
+        // Copies next to each other share the row; far ones lie elsewhere on the disks. Where rows
+        // do not hold whole sets of copies, the pattern repeats after as many chunks as disks.
+        "raid10" => {
+            let near = (layout & 0xff).max(1);
+            Some(if disks.is_multiple_of(near) { disks / near } else { disks })
+        }
+        _ => None,
+    }
+}

@@ -1,0 +1,357 @@
+//! Where the blocks of an array lie on its drives, as Linux md puts them by default: parity
+//! left-symmetric, mirrors of RAID 10 next to each other.
+
+use forebay_types::{ByteRange, Size};
+
+/// The unit in which parity is computed and stripes are kept, in bytes. A chunk is whole blocks.
+pub const BLOCK_BYTES: u64 = 4096;
+/// Drives in an array: what fits a set of bits.
+pub const DRIVE_COUNT_MAX: u32 = 64;
+/// The largest chunk, in bytes.
+pub const CHUNK_BYTES_MAX: u64 = 1 << 30;
+
+/// How data is spread and protected.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Level {
+    /// Chunks side by side, nothing protected.
+    Raid0,
+    /// The same on every drive.
+    Raid1,
+    /// One chunk of parity in each row.
+    Raid5,
+    /// Two chunks of parity in each row.
+    Raid6,
+    /// Each chunk twice, on neighbouring drives.
+    Raid10,
+}
+
+impl Level {
+    /// The level called so, `raid5`.
+    pub fn named(name: &str) -> Option<Self> {
+        [Self::Raid0, Self::Raid1, Self::Raid5, Self::Raid6, Self::Raid10]
+            .into_iter()
+            .find(|level| level.name() == name)
+    }
+
+    /// What it is called.
+    pub const fn name(self) -> &'static str {
+        match self {
+            Self::Raid0 => "raid0",
+            Self::Raid1 => "raid1",
+            Self::Raid5 => "raid5",
+            Self::Raid6 => "raid6",
+            Self::Raid10 => "raid10",
+        }
+    }
+
+    /// The fewest drives it can be made of.
+    pub const fn drive_count_min(self) -> u32 {
+        match self {
+            Self::Raid0 | Self::Raid1 | Self::Raid10 => 2,
+            Self::Raid5 => 3,
+            Self::Raid6 => 4,
+        }
+    }
+
+    /// Chunks of parity in a row.
+    const fn parity_count(self) -> u32 {
+        match self {
+            Self::Raid5 => 1,
+            Self::Raid6 => 2,
+            Self::Raid0 | Self::Raid1 | Self::Raid10 => 0,
+        }
+    }
+}
+
+/// Why there can be no such array.
+#[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
+#[non_exhaustive]
+pub enum ArrayError {
+    /// Too few drives, or too many.
+    #[error("{level} has {min} to {max} drives, not {drives}: give drives={min} or more")]
+    Drives {
+        /// The level.
+        level: &'static str,
+        /// As many as were asked for.
+        drives: u32,
+        /// The fewest there can be.
+        min: u32,
+        /// The most there can be.
+        max: u32,
+    },
+    /// The chunk is no power of two, or too small or too large.
+    #[error("a chunk of {chunk} can't be: give a power of two from 4KiB to 1GiB, like chunk=64KiB")]
+    Chunk {
+        /// The chunk asked for.
+        chunk: Size,
+    },
+    /// More drives are missing than the others make up for.
+    #[error(
+        "{level} of {drives} drives serves on with up to {max} of them missing, not with \
+         {degraded}: give degraded={max} or less"
+    )]
+    Degraded {
+        /// The level.
+        level: &'static str,
+        /// All drives.
+        drives: u32,
+        /// As many as were to be missing.
+        degraded: u32,
+        /// As many as may be.
+        max: u32,
+    },
+    /// Not made of whole stripes.
+    #[error(
+        "an array of {size} is no whole number of stripes of {stripe}: give size={nearest}, or \
+         the size of a drive with drive-size="
+    )]
+    Size {
+        /// The size asked for.
+        size: Size,
+        /// Data in a stripe.
+        stripe: Size,
+        /// The next smaller size that would do, or one stripe.
+        nearest: Size,
+    },
+    /// The drives are not made of whole chunks.
+    #[error("a drive of {drive_size} is no whole number of chunks of {chunk}: {remedy}")]
+    DriveSize {
+        /// The size asked for.
+        drive_size: Size,
+        /// The chunk.
+        chunk: Size,
+        /// What would do.
+        remedy: String,
+    },
+    /// The size of the array and of its drives are both given.
+    #[error("size and drive-size say the same thing twice: keep one of them")]
+    TwoSizes,
+}
+
+/// The shape of an array.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct ArraySpec {
+    level: Level,
+    drive_count: u32,
+    chunk_bytes: u64,
+    degraded_count: u32,
+}
+
+/// A part of an array's range that lies on one drive in one piece.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Piece {
+    /// Which chunk row.
+    pub row: u64,
+    /// Which of the row's data chunks.
+    pub index: u32,
+    /// Where in the chunk it begins, in bytes.
+    pub skip_bytes: u64,
+    /// Bytes.
+    pub len: u64,
+}
+
+/// A row of chunks across all drives, as sets of drives: bit *n* is drive *n*.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Row {
+    /// The drives that hold data.
+    pub data: u64,
+    /// The drives that hold parity.
+    pub parity: u64,
+    /// The drives that are missing.
+    pub missing: u64,
+}
+
+impl ArraySpec {
+    /// An array of `drive_count` drives with chunks of `chunk_bytes`, `degraded_count` of which
+    /// are missing. RAID 1 has no chunks, only a size that is a multiple of one.
+    ///
+    /// # Errors
+    /// When there is no such array; the message says what would do.
+    pub fn new(
+        level: Level,
+        drive_count: u32,
+        chunk_bytes: u64,
+        degraded_count: u32,
+    ) -> Result<Self, ArrayError> {
+        let (min, max) = (level.drive_count_min(), DRIVE_COUNT_MAX);
+        if !(min..=max).contains(&drive_count) {
+            let (level, drives) = (level.name(), drive_count);
+            return Err(ArrayError::Drives { level, drives, min, max });
+        }
+        if !chunk_bytes.is_power_of_two() || !(BLOCK_BYTES..=CHUNK_BYTES_MAX).contains(&chunk_bytes)
+        {
+            return Err(ArrayError::Chunk { chunk: Size(chunk_bytes) });
+        }
+        let spec = Self { level, drive_count, chunk_bytes, degraded_count };
+        let max = spec.degraded_count_max();
+        if degraded_count > max {
+            let (level, drives, degraded) = (level.name(), drive_count, degraded_count);
+            return Err(ArrayError::Degraded { level, drives, degraded, max });
+        }
+        Ok(spec)
+    }
+
+    /// How data is spread.
+    pub const fn level(&self) -> Level {
+        self.level
+    }
+
+    /// Drives, those that are missing included.
+    pub const fn drive_count(&self) -> u32 {
+        self.drive_count
+    }
+
+    /// What lies on a drive before the next one has its turn, in bytes.
+    pub const fn chunk_bytes(&self) -> u64 {
+        self.chunk_bytes
+    }
+
+    /// The data of a full stripe, in bytes: what is written without reading anything. For levels
+    /// without parity, what has every drive at work.
+    pub const fn stripe_bytes(&self) -> u64 {
+        self.chunk_bytes * self.data_chunks() as u64
+    }
+
+    /// Chunks of data in a stripe. With an odd number of drives RAID 10 begins anew only every
+    /// second row.
+    const fn data_chunks(&self) -> u32 {
+        match self.level {
+            Level::Raid0 | Level::Raid5 | Level::Raid6 => {
+                self.drive_count - self.level.parity_count()
+            }
+            Level::Raid1 => 1,
+            Level::Raid10 if self.drive_count.is_multiple_of(2) => self.drive_count / 2,
+            Level::Raid10 => self.drive_count,
+        }
+    }
+
+    /// Chunks of a drive in a stripe.
+    const fn stripe_rows(&self) -> u64 {
+        match self.level {
+            Level::Raid10 if !self.drive_count.is_multiple_of(2) => 2,
+            _ => 1,
+        }
+    }
+
+    /// As many drives as may be missing, given that it is the right ones.
+    const fn degraded_count_max(&self) -> u32 {
+        match self.level {
+            Level::Raid0 => 0,
+            Level::Raid1 => self.drive_count - 1,
+            Level::Raid5 | Level::Raid6 => self.level.parity_count(),
+            Level::Raid10 => self.drive_count / 2,
+        }
+    }
+
+    /// The drives that are missing, as a set of bits: the first ones, or one of each pair.
+    pub fn missing(&self) -> u64 {
+        let step = if self.level == Level::Raid10 { 2 } else { 1 };
+        (0..self.degraded_count).fold(0, |missing, number| missing | 1 << (number * step))
+    }
+
+    /// The size of a drive in an array of `size_bytes`, in bytes.
+    ///
+    /// # Errors
+    /// When the size is no whole number of stripes, or zero.
+    pub fn drive_bytes(&self, size_bytes: u64) -> Result<u64, ArrayError> {
+        let stripe_bytes = self.stripe_bytes();
+        let stripes = size_bytes / stripe_bytes;
+        if stripes == 0 || !size_bytes.is_multiple_of(stripe_bytes) {
+            let nearest = Size(stripes.max(1) * stripe_bytes);
+            let (size, stripe) = (Size(size_bytes), Size(stripe_bytes));
+            return Err(ArrayError::Size { size, stripe, nearest });
+        }
+        Ok(stripes * self.stripe_rows() * self.chunk_bytes)
+    }
+
+    /// The size of an array with drives of `drive_bytes`, in bytes.
+    ///
+    /// # Errors
+    /// When a drive is no whole number of chunks, or too large.
+    pub fn size_bytes(&self, drive_bytes: u64) -> Result<u64, ArrayError> {
+        let unit_bytes = self.stripe_rows() * self.chunk_bytes;
+        let stripes = drive_bytes / unit_bytes;
+        let size_bytes = stripes.checked_mul(self.stripe_bytes());
+        match size_bytes {
+            Some(bytes) if stripes > 0 && drive_bytes.is_multiple_of(unit_bytes) => Ok(bytes),
+            _ => Err(ArrayError::DriveSize {
+                drive_size: Size(drive_bytes),
+                chunk: Size(self.chunk_bytes),
+                remedy: format!("give drive-size={}", Size(stripes.max(1) * unit_bytes)),
+            }),
+        }
+    }
+
+    /// The largest array of whole stripes in `bytes`.
+    pub const fn size_within(&self, bytes: u64) -> u64 {
+        bytes - bytes % self.stripe_bytes()
+    }
+
+    /// Cuts a range of the array where chunks end.
+    pub fn pieces(&self, range: ByteRange) -> impl Iterator<Item = Piece> + use<> {
+        let in_row = self.chunks_in_row();
+        let chunk_bytes = if self.level == Level::Raid1 { u64::MAX } else { self.chunk_bytes };
+        let mut offset = range.offset;
+        std::iter::from_fn(move || {
+            if offset >= range.end() {
+                return None;
+            }
+            let chunk = offset / chunk_bytes;
+            let skip_bytes = offset % chunk_bytes;
+            let len = (chunk_bytes - skip_bytes).min(range.end() - offset);
+            offset += len;
+            let index = (chunk % in_row) as u32;
+            Some(Piece { row: chunk / in_row, index, skip_bytes, len })
+        })
+    }
+
+    /// Chunks that are counted before the next row. In RAID 10 a row of chunks is one chunk, and
+    /// its copies, because pairs may go from one row of the drives into the next.
+    const fn chunks_in_row(&self) -> u64 {
+        match self.level {
+            Level::Raid1 | Level::Raid10 => 1,
+            Level::Raid0 | Level::Raid5 | Level::Raid6 => self.data_chunks() as u64,
+        }
+    }
+
+    /// Where a piece is: on which drive, and at which byte. Mirrors have several places.
+    pub fn places(&self, piece: &Piece) -> impl Iterator<Item = (u32, u64)> + use<> {
+        let count = self.drive_count;
+        let (level, row, chunk_bytes, skip) =
+            (self.level, piece.row, self.chunk_bytes, piece.skip_bytes);
+        let first = match level {
+            Level::Raid0 => piece.index,
+            Level::Raid5 => (parity_drive(count, row) + 1 + piece.index) % count,
+            Level::Raid6 => (parity_drive(count, row) + 2 + piece.index) % count,
+            Level::Raid1 | Level::Raid10 => 0,
+        };
+        let copies = match level {
+            Level::Raid0 | Level::Raid5 | Level::Raid6 => 1,
+            Level::Raid1 => count,
+            Level::Raid10 => 2,
+        };
+        (0..copies).map(move |copy| match level {
+            Level::Raid10 => {
+                let nth = row * 2 + u64::from(copy);
+                let (row, drive) = (nth / u64::from(count), nth % u64::from(count));
+                (drive as u32, row * chunk_bytes + skip)
+            }
+            _ => (first + copy, row * chunk_bytes + skip),
+        })
+    }
+
+    /// Which drives of a row hold what, at levels with parity.
+    pub fn row(&self, row: u64) -> Row {
+        let count = self.drive_count;
+        let first = parity_drive(count, row);
+        let parity = (0..self.level.parity_count())
+            .fold(0, |parity, number| parity | 1 << ((first + number) % count));
+        let all = u64::MAX >> (u64::BITS - count);
+        Row { data: all & !parity, parity, missing: self.missing() }
+    }
+}
+
+/// The drive with the first parity of a row: it goes down by one from row to row.
+fn parity_drive(drive_count: u32, row: u64) -> u32 {
+    drive_count - 1 - (row % u64::from(drive_count)) as u32
+}

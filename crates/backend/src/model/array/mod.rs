@@ -1,0 +1,368 @@
+//! Arrays of modelled disks: which I/Os the drives get for an I/O of the array, and what waits for
+//! what.
+//!
+//! [`Array`] is the part without time: I/Os of the array go in, I/Os of drives come out, and when
+//! those are done, so are these. [`ArrayModel`] puts drives below it and is a [`DiskModel`] like
+//! theirs. It follows Linux md, whose costs were measured (`scripts/md.sh`): stripes with parity
+//! are kept in blocks of 4 KiB, the most recently used ones in memory; a write that fills a stripe
+//! reads nothing, any other reads what makes for fewer I/Os; two writes of one stripe are never in
+//! flight together. The data itself is in no drive but in the store behind the model, which is why
+//! nothing is ever computed here.
+
+mod layout;
+mod stripe;
+mod timed;
+
+#[cfg(test)]
+mod tests;
+
+#[cfg(doc)]
+use super::DiskModel;
+pub(super) use layout::BLOCK_BYTES;
+pub use layout::{ArrayError, ArraySpec, DRIVE_COUNT_MAX, Level};
+pub use timed::{ArrayModel, Drive, DriveCount};
+
+use crate::IoKind;
+use forebay_types::ByteRange;
+use layout::{Piece, Row};
+use std::collections::{BTreeMap, BTreeSet, HashMap, VecDeque};
+use stripe::{Step, Stripe};
+
+/// Stripes that are kept, in use or not, as md does unless told otherwise.
+const STRIPE_COUNT_MAX: usize = 256;
+
+/// An I/O for a drive.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct DriveIo {
+    /// What it is called when it is done.
+    pub id: u64,
+    /// Which drive.
+    pub drive: u32,
+    /// What to do.
+    pub kind: IoKind,
+    /// First byte on the drive.
+    pub offset: u64,
+    /// Bytes.
+    pub len: u64,
+    /// Whether it goes to the drive together with what else is decided at that moment, as md does
+    /// with what stripes need. Pieces of I/Os go one by one.
+    pub is_held: bool,
+}
+
+/// The I/Os in flight of an array.
+pub struct Array {
+    spec: ArraySpec,
+    /// What is in flight, by its number here: numbers go up.
+    ios: HashMap<u64, Pending>,
+    /// The numbers of those that change data.
+    changing: BTreeSet<u64>,
+    /// Flushes that wait for what changes data and came before.
+    flushes: VecDeque<u64>,
+    /// I/Os on their way into stripes, each with what is left of it.
+    arriving: VecDeque<Arriving>,
+    stripes: HashMap<u64, Slot>,
+    /// Stripes with something to do.
+    ready: VecDeque<u64>,
+    /// Stripes that nobody uses, from the one that was left first.
+    unused: BTreeMap<u64, u64>,
+    /// What the I/Os of drives are for.
+    targets: HashMap<u64, (u32, Target)>,
+    /// What each drive has to do, for the choice among mirrors.
+    loads: Vec<Load>,
+    out: VecDeque<DriveIo>,
+    done: VecDeque<u64>,
+    number: u64,
+}
+
+struct Pending {
+    /// The caller's number.
+    id: u64,
+    /// Parts that are not done.
+    missing: u64,
+}
+
+/// An I/O whose blocks go into stripes one by one, as there is room.
+struct Arriving {
+    number: u64,
+    kind: IoKind,
+    rest: ByteRange,
+}
+
+#[derive(Default)]
+struct Slot {
+    stripe: Stripe,
+    is_ready: bool,
+    /// Its key among the unused.
+    unused: Option<u64>,
+}
+
+#[derive(Clone, Copy)]
+enum Target {
+    /// A part of an I/O of the array.
+    Part(u64),
+    /// A block of a stripe to be read.
+    BlockRead(u64),
+    /// A block of a stripe to be written.
+    BlockWrite(u64),
+}
+
+#[derive(Clone, Copy, Default)]
+struct Load {
+    in_flight: u64,
+    /// Where its last I/O ended.
+    end: u64,
+}
+
+impl Array {
+    /// An array on which nothing is in flight.
+    pub fn new(spec: ArraySpec) -> Self {
+        Self {
+            spec,
+            ios: HashMap::new(),
+            changing: BTreeSet::new(),
+            flushes: VecDeque::new(),
+            arriving: VecDeque::new(),
+            stripes: HashMap::new(),
+            ready: VecDeque::new(),
+            unused: BTreeMap::new(),
+            targets: HashMap::new(),
+            loads: vec![Load::default(); spec.drive_count() as usize],
+            out: VecDeque::new(),
+            done: VecDeque::new(),
+            number: 0,
+        }
+    }
+
+    /// Its shape.
+    pub const fn spec(&self) -> &ArraySpec {
+        &self.spec
+    }
+
+    /// Takes an I/O of the array. Then [`Array::run`] says what comes of it.
+    pub fn begin(&mut self, id: u64, kind: IoKind, range: ByteRange) {
+        let number = self.next_number();
+        // What is being taken apart is a part that is not done.
+        self.ios.insert(number, Pending { id, missing: 1 });
+        if kind.changes_data() {
+            self.changing.insert(number);
+        }
+        let has_parity = matches!(self.spec.level(), Level::Raid5 | Level::Raid6);
+        match kind {
+            IoKind::Flush => return self.flushes.push_back(number),
+            IoKind::Read if has_parity && self.spec.missing() != 0 => {
+                return self.arriving.push_back(Arriving { number, kind, rest: range });
+            }
+            IoKind::Write { .. } | IoKind::Zero { .. } if has_parity => {
+                return self.arriving.push_back(Arriving { number, kind, rest: range });
+            }
+            // A drive that forgets a part of a stripe would make its parity wrong.
+            IoKind::Discard if has_parity => {}
+            _ => {
+                for piece in self.spec.pieces(range) {
+                    self.begin_piece(number, kind, &piece);
+                }
+            }
+        }
+        self.end_part(number);
+    }
+
+    /// Gives a piece to the drive that has it: a read to one of its mirrors, anything else to all.
+    fn begin_piece(&mut self, number: u64, kind: IoKind, piece: &Piece) {
+        let missing = self.spec.missing();
+        let mut places: Vec<(u32, u64)> = self.spec.places(piece).collect();
+        places.retain(|(drive, _)| missing & 1 << drive == 0);
+        if kind == IoKind::Read {
+            let loads = &self.loads;
+            let best = places.iter().min_by_key(|&&(drive, offset)| {
+                let load = loads[drive as usize];
+                (load.in_flight, load.end.abs_diff(offset))
+            });
+            places = best.copied().into_iter().collect();
+        }
+        assert!(!places.is_empty(), "no more drives are missing than may be");
+        for (drive, offset) in places {
+            self.send(drive, kind, ByteRange::new(offset, piece.len), Target::Part(number));
+            self.part(number).missing += 1;
+        }
+    }
+
+    /// Does what can be done without waiting for a drive.
+    pub fn run(&mut self) {
+        loop {
+            while self.arrive() {}
+            let Some(key) = self.ready.pop_front() else { break };
+            self.handle(key);
+        }
+        while let Some(&number) = self.flushes.front()
+            && self.changing.first().is_none_or(|&first| first > number)
+        {
+            self.flushes.pop_front();
+            let missing = self.spec.missing();
+            for drive in (0..self.spec.drive_count()).filter(|drive| missing & 1 << drive == 0) {
+                self.send(drive, IoKind::Flush, ByteRange::new(0, 0), Target::Part(number));
+                self.part(number).missing += 1;
+            }
+            self.end_part(number);
+        }
+    }
+
+    /// The next I/O for a drive.
+    pub fn poll_drive_io(&mut self) -> Option<DriveIo> {
+        self.out.pop_front()
+    }
+
+    /// A drive has done an I/O. What follows from it comes with [`Array::run`].
+    pub fn drive_done(&mut self, id: u64) {
+        let (drive, target) = self.targets.remove(&id).expect("a drive ends an I/O once");
+        self.loads[drive as usize].in_flight -= 1;
+        match target {
+            Target::Part(number) => self.end_part(number),
+            Target::BlockRead(key) => {
+                let row = self.row(key);
+                self.stripe(key).on_read(drive, row);
+                self.make_ready(key);
+            }
+            Target::BlockWrite(key) => {
+                let ended = self.stripe(key).on_written(drive);
+                ended.into_iter().for_each(|number| self.end_part(number));
+                self.make_ready(key);
+            }
+        }
+    }
+
+    /// The next I/O of the array that is done.
+    pub fn poll_done(&mut self) -> Option<u64> {
+        self.done.pop_front()
+    }
+
+    /// Puts the next block of what arrives into its stripe; false if there is none, or no room.
+    fn arrive(&mut self) -> bool {
+        let Some(&Arriving { number, kind, rest }) = self.arriving.front() else { return false };
+        let len = (BLOCK_BYTES - rest.offset % BLOCK_BYTES).min(rest.len);
+        let piece = self.spec.pieces(ByteRange::new(rest.offset, len)).next();
+        if let Some(piece) = piece {
+            let (drive, offset) = self.spec.places(&piece).next().expect("a piece has a place");
+            let key = offset / BLOCK_BYTES;
+            if !self.enter(key) {
+                return false;
+            }
+            let stripe = self.stripe(key);
+            match kind {
+                IoKind::Read => stripe.add_read(number, drive),
+                _ => {
+                    let fua = kind == (IoKind::Write { fua: true });
+                    stripe.add_write(number, drive, len == BLOCK_BYTES, fua);
+                }
+            }
+            self.part(number).missing += 1;
+            self.make_ready(key);
+        }
+        let rest = ByteRange::new(rest.offset + len, rest.len - len);
+        if rest.len == 0 {
+            self.arriving.pop_front();
+            self.end_part(number);
+        } else {
+            self.arriving[0].rest = rest;
+        }
+        true
+    }
+
+    /// Has a stripe among those that are kept; false if all of them are in use.
+    fn enter(&mut self, key: u64) -> bool {
+        if !self.stripes.contains_key(&key) {
+            if self.stripes.len() >= STRIPE_COUNT_MAX {
+                let Some((_, oldest)) = self.unused.pop_first() else { return false };
+                self.stripes.remove(&oldest);
+            }
+            self.stripes.insert(key, Slot::default());
+        }
+        if let Some(order) = self.slot(key).unused.take() {
+            self.unused.remove(&order);
+        }
+        true
+    }
+
+    /// Does what a stripe can do now.
+    fn handle(&mut self, key: u64) {
+        let row = self.row(key);
+        let slot = self.slot(key);
+        slot.is_ready = false;
+        let served = slot.stripe.take_readers();
+        let step = slot.stripe.step(row);
+        let is_active = slot.stripe.is_active();
+        served.for_each(|number| self.end_part(number));
+        match step {
+            Step::Wait => {}
+            Step::Read(blocks) => self.send_blocks(key, blocks, IoKind::Read),
+            Step::Write { blocks, fua } => self.send_blocks(key, blocks, IoKind::Write { fua }),
+        }
+        if !is_active {
+            let order = self.next_number();
+            self.slot(key).unused = Some(order);
+            self.unused.insert(order, key);
+        }
+    }
+
+    fn send_blocks(&mut self, key: u64, mut blocks: u64, kind: IoKind) {
+        let range = ByteRange::new(key * BLOCK_BYTES, BLOCK_BYTES);
+        let target =
+            if kind == IoKind::Read { Target::BlockRead(key) } else { Target::BlockWrite(key) };
+        while blocks != 0 {
+            self.send(blocks.trailing_zeros(), kind, range, target);
+            blocks &= blocks - 1;
+        }
+    }
+
+    fn send(&mut self, drive: u32, kind: IoKind, range: ByteRange, target: Target) {
+        let id = self.next_number();
+        let load = &mut self.loads[drive as usize];
+        load.in_flight += 1;
+        if kind != IoKind::Flush {
+            load.end = range.end();
+        }
+        self.targets.insert(id, (drive, target));
+        let is_held = matches!(target, Target::BlockRead(_) | Target::BlockWrite(_));
+        let ByteRange { offset, len } = range;
+        self.out.push_back(DriveIo { id, drive, kind, offset, len, is_held });
+    }
+
+    fn make_ready(&mut self, key: u64) {
+        let slot = self.slot(key);
+        if !std::mem::replace(&mut slot.is_ready, true) {
+            self.ready.push_back(key);
+        }
+    }
+
+    /// A part of an I/O of the array is done.
+    fn end_part(&mut self, number: u64) {
+        let pending = self.part(number);
+        pending.missing -= 1;
+        if pending.missing == 0 {
+            let id = pending.id;
+            self.ios.remove(&number);
+            self.changing.remove(&number);
+            self.done.push_back(id);
+        }
+    }
+
+    fn part(&mut self, number: u64) -> &mut Pending {
+        self.ios.get_mut(&number).expect("it is in flight while parts of it are")
+    }
+
+    fn slot(&mut self, key: u64) -> &mut Slot {
+        self.stripes.get_mut(&key).expect("a stripe is kept while it is in use")
+    }
+
+    fn stripe(&mut self, key: u64) -> &mut Stripe {
+        &mut self.slot(key).stripe
+    }
+
+    fn row(&self, key: u64) -> Row {
+        self.spec.row(key / (self.spec.chunk_bytes() / BLOCK_BYTES))
+    }
+
+    const fn next_number(&mut self) -> u64 {
+        self.number += 1;
+        self.number
+    }
+}

@@ -1,0 +1,90 @@
+//! Below which size writes of a volume are worth gathering, as the operator says it.
+
+use crate::{Auto, ConfigError, ConfigResult, Mistake};
+use forebay_types::{SECTOR_BYTES, Size, limits::GATHER_BELOW_BYTES_MAX};
+
+/// Reads a size in bytes; zero is for no gathering at all.
+pub(crate) fn gather_below(text: &str) -> ConfigResult<Auto<u64>> {
+    let fail = |mistake, message: String, remedy: String| {
+        Err(ConfigError::new(mistake, format!("gather-below={message}"), remedy))
+    };
+    let most = Size(GATHER_BELOW_BYTES_MAX);
+    match (text, text.parse()) {
+        ("auto", _) => Ok(Auto::Auto),
+        ("off", _) => Ok(Auto::Set(0)),
+        (_, Ok(Size(0))) => {
+            fail(Mistake::Value, format!("{text} gathers nothing"), "write gather-below=off".into())
+        }
+        (_, Ok(size)) if size > most => {
+            let remedy = format!("write a size of at most {most}");
+            fail(Mistake::Limit, format!("{size} is more than any write has"), remedy)
+        }
+        (_, Ok(size)) if !size.0.is_multiple_of(SECTOR_BYTES) => {
+            let remedy = "write a size in whole sectors, as in 64KiB";
+            fail(Mistake::Value, format!("{size} is no multiple of 512 bytes"), remedy.into())
+        }
+        (_, Ok(Size(bytes))) => Ok(Auto::Set(bytes)),
+        (_, Err(_)) => {
+            let remedy = "write it like 64KiB or 1.5MiB, off or auto";
+            fail(Mistake::Value, format!("'{text}' is no size"), remedy.into())
+        }
+    }
+}
+
+/// Shows it as it is read.
+pub(crate) fn shown(value: Auto<u64>) -> String {
+    match value {
+        Auto::Auto => "auto".to_owned(),
+        Auto::Set(0) => "off".to_owned(),
+        Auto::Set(bytes) => Size(bytes).to_string(),
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::{VolumeChange, parse_volume_spec};
+
+    #[test]
+    fn a_size_below_which_writes_are_gathered_is_read_and_shown() {
+        for (text, value) in [
+            ("auto", Auto::Auto),
+            ("off", Auto::Set(0)),
+            ("512B", Auto::Set(512)),
+            ("1536KiB", Auto::Set(1536 << 10)),
+            ("32MiB", Auto::Set(32 << 20)),
+        ] {
+            assert_eq!(gather_below(text), Ok(value));
+            assert_eq!(shown(value), text);
+        }
+    }
+
+    #[test]
+    fn what_is_no_such_size_is_refused_with_a_remedy() {
+        for (text, sentence) in [
+            ("0", "0 gathers nothing: write gather-below=off"),
+            ("700", "700B is no multiple of 512 bytes: write a size in whole sectors, as in 64KiB"),
+            ("33MiB", "33MiB is more than any write has: write a size of at most 32MiB"),
+            ("64KB", "'64KB' is no size: write it like 64KiB or 1.5MiB, off or auto"),
+            ("", "'' is no size: write it like 64KiB or 1.5MiB, off or auto"),
+            ("none", "'none' is no size: write it like 64KiB or 1.5MiB, off or auto"),
+        ] {
+            let error = parse_volume_spec(&format!("v=/x,gather-below={text}")).unwrap_err();
+            assert_eq!(error.to_string(), format!("volume 'v': gather-below={sentence}"));
+        }
+    }
+
+    #[test]
+    fn it_changes_while_the_volume_is_served() {
+        let spec = parse_volume_spec("v=/x,gather-below=64KiB").unwrap();
+        assert_eq!(spec.gather_below, Auto::Set(64 << 10));
+        let change = |text: &str| {
+            let change = VolumeChange::parse([text]).unwrap();
+            assert!(!change.is_of_what_stays());
+            spec.with(&change).unwrap()
+        };
+        assert_eq!(change("gather-below=off").to_string(), "v=/x,gather-below=off");
+        assert_eq!(change("gather-below=auto").to_string(), "v=/x");
+        assert_eq!(change("mode=bypass").gather_below, spec.gather_below);
+    }
+}

@@ -1,0 +1,149 @@
+//! What goes to the disk together: whole stripes where there are any, runs of neighbours otherwise.
+//!
+//! An array of disks with parity writes a whole stripe as it comes. For anything less it reads
+//! first, what it replaces or what it does not, and so does two to four times the work. So a stripe
+//! that is wholly in the pool, and at least half of it dirty, is written wholly, and what of it is
+//! clean is written once more with the rest: the disk has the same there, before and after, however
+//! the write ends. Of n data disks and one for parity a whole stripe keeps all busy once, and less
+//! than one two for each that is touched, so half is where it begins to pay.
+//!
+//! Such a write touches sectors that nobody has changed. Where it fails, one of those may be the
+//! reason; so nobody is told, and what is dirty is tried again by itself.
+
+use crate::flight::OpLine;
+use crate::key::mask_runs;
+use crate::meta::LineTable;
+use crate::read::Run;
+use crate::{LineKey, Shard};
+use forebay_types::{ByteRange, LINE_BYTES, LINES_PER_REGION, VolumeId};
+
+/// Lines that one operation destages.
+pub(crate) struct Span {
+    /// Their dirty sectors, which are those that the operation answers for.
+    pub lines: Vec<OpLine>,
+    /// What is written.
+    pub runs: Vec<Run>,
+    /// Whether it is a whole stripe.
+    pub is_stripe: bool,
+}
+
+impl<M: LineTable> Shard<M> {
+    /// What goes with a dirty line that is not busy.
+    pub(crate) fn span_of(&mut self, key: LineKey) -> Span {
+        let volume = key.volume();
+        let stripe = self.whole_stripe(key);
+        let is_stripe = stripe.is_some();
+        let (first, count) = stripe.unwrap_or_else(|| self.run_around(key));
+        let mut lines = Vec::with_capacity(count as usize);
+        let mut runs = Vec::with_capacity(1);
+        // The run of the I/O at hand; a stripe may be longer than one I/O is to be.
+        let mut piece = Vec::with_capacity(1);
+        for at in 0..count {
+            let key = first.plus(at);
+            let slot = self.slots.find(key).expect("the span holds lines of the pool");
+            let mask = self.slots.get(slot).destageable();
+            self.push_sectors(key, slot, if is_stripe { 0xff } else { mask }, &mut piece);
+            self.slots.pin(slot);
+            lines.push(OpLine { key, slot, mask, regained: 0 });
+            if (at + 1).is_multiple_of(LINES_PER_REGION) || at + 1 == count {
+                runs.append(&mut piece);
+            }
+        }
+        let counters = &mut self.volume_mut(volume).counters;
+        counters.destaged_lines += lines.iter().filter(|line| line.mask != 0).count() as u64;
+        Span { lines, runs, is_stripe }
+    }
+
+    /// The lines of the stripe that a dirty line is in, if all of it is in the pool, half of them
+    /// are dirty, and none is busy.
+    fn whole_stripe(&self, key: LineKey) -> Option<(LineKey, u64)> {
+        let state = self.volume(key.volume());
+        if state.is_narrow {
+            return None;
+        }
+        let stripe = self.stripe_of(key)?;
+        let first = LineKey::new(key.volume(), stripe.offset / LINE_BYTES);
+        let count = stripe.len / LINE_BYTES;
+        let mut dirty = 0;
+        for key in (0..count).map(|at| first.plus(at)) {
+            let line = self.slots.get(self.slots.find(key)?);
+            // Sectors that are lost are not valid.
+            if line.valid != 0xff || self.flight.busy(key).is_some() {
+                return None;
+            }
+            dirty += u64::from(line.dirty != 0);
+        }
+        (2 * dirty >= count).then_some((first, count))
+    }
+
+    /// The stripe of a line, if it is whole and inside the volume.
+    fn stripe_of(&self, key: LineKey) -> Option<ByteRange> {
+        let state = self.volume(key.volume());
+        state.stripes.stripe_at(key.offset()).filter(|stripe| stripe.fits(state.size_bytes))
+    }
+
+    /// The neighbours of a dirty line that go with it: as far as dirty sectors follow each other
+    /// without a gap, inside the region, and no further than where a stripe begins or ends that
+    /// goes by itself.
+    fn run_around(&self, key: LineKey) -> (LineKey, u64) {
+        let dirty = |key: LineKey| {
+            let found = self.slots.find(key);
+            let mask = found.map_or(0, |slot| self.slots.get(slot).destageable());
+            if mask == 0 || self.flight.busy(key).is_some() { 0 } else { mask }
+        };
+        let is_one_run = |mask: u8| mask_runs(mask).count() == 1;
+        let (before_max, after_max) = self.room_around(key);
+        let mut before = 0;
+        let mut mask = dirty(key);
+        while mask & 1 != 0 && before < before_max {
+            let previous = dirty(LineKey(key.0 - before - 1));
+            if previous & 0x80 == 0 || !is_one_run(previous) {
+                break;
+            }
+            before += 1;
+            mask = previous;
+        }
+        let mut after = 1;
+        let mut mask = dirty(key);
+        while mask & 0x80 != 0 && after < after_max {
+            mask = dirty(key.plus(after));
+            if mask & 1 == 0 || !is_one_run(mask) {
+                break;
+            }
+            after += 1;
+        }
+        (LineKey(key.0 - before), before + after)
+    }
+
+    /// How many lines before a line, and from it on, may go in one run: those of its stripe, or of
+    /// its region where there are none, and no more than make one I/O. Stripes are not mixed, as
+    /// the array would have to take the run apart, and a part of the next stripe may still become
+    /// a whole one.
+    fn room_around(&self, key: LineKey) -> (u64, u64) {
+        let stripes = self.volume(key.volume()).stripes;
+        let offset = key.offset();
+        let around = stripes.stripe_at(offset).unwrap_or_else(|| stripes.region_at(offset));
+        let before = ((offset - around.offset) / LINE_BYTES).min(LINES_PER_REGION / 2);
+        (before, ((around.end() - offset) / LINE_BYTES).min(LINES_PER_REGION - before))
+    }
+
+    /// Sorts a list of dirty lines, each of which is taken once, the last one first: those of
+    /// stripes that are all on it before the rest, and both in ascending order of place.
+    pub(crate) fn sort_sweep(&self, volume: VolumeId, sweep: &mut Vec<LineKey>) {
+        sweep.sort_unstable_by(|a, b| b.cmp(a));
+        sweep.dedup();
+        let stripes = self.volume(volume).stripes;
+        let lines_per_stripe = stripes.width() / LINE_BYTES;
+        if lines_per_stripe < 2 {
+            return;
+        }
+        let stripe = |key: &LineKey| stripes.stripe_at(key.offset()).map(|stripe| stripe.offset);
+        let (mut rest, mut whole) = (Vec::new(), Vec::new());
+        for group in sweep.chunk_by(|a, b| stripe(a) == stripe(b)) {
+            let is_whole = group.len() as u64 == lines_per_stripe;
+            (if is_whole { &mut whole } else { &mut rest }).extend_from_slice(group);
+        }
+        rest.append(&mut whole);
+        *sweep = rest;
+    }
+}

@@ -1,0 +1,217 @@
+//! Whole stripes: what goes to the disk together, and what happens when that fails.
+
+use crate::patrol::seal_all;
+use crate::rig::{LINE, Rig, VOLUME, after};
+use forebay_engine::{IoVerb, LineKey, Outcome, ShardConfig, Verdict, WriteOutcome};
+use forebay_types::{ByteRange, IoError, Mode, Stripes};
+
+/// Lines of a stripe.
+const WIDTH: u64 = 4;
+
+fn rig(slots: usize) -> Rig {
+    let config = ShardConfig { destage_operations_max: 8, ..ShardConfig::for_slots(slots) };
+    let mut rig = Rig::with(slots, 64, Mode::WriteBack, config);
+    rig.shard.set_stripes(VOLUME, Stripes::new(WIDTH * LINE, 0));
+    rig
+}
+
+/// What is being written, in order of its start.
+fn writes(rig: &Rig) -> Vec<(u64, u64)> {
+    let writes = rig.ios.iter().filter(|io| matches!(io.verb, IoVerb::Write { .. }));
+    writes.map(|io| (io.range.offset / LINE, io.range.len / LINE)).collect()
+}
+
+#[test]
+fn whole_stripes_go_first_and_each_by_itself() {
+    let mut rig = rig(64);
+    // A line of one stripe, two stripes that follow each other, and the first line of a fourth.
+    for (id, line) in [1, 4, 5, 6, 7, 8, 9, 10, 11, 12].into_iter().enumerate() {
+        assert_eq!(rig.write(id as u64, line * LINE, LINE, line), WriteOutcome::Done);
+    }
+    assert_eq!(rig.flush(90), None);
+    assert_eq!(writes(&rig), [(4, 4), (8, 4), (1, 1), (12, 1)]);
+    rig.end_all();
+    assert_eq!(rig.shard.counters(VOLUME).destaged_stripes, 2);
+    assert_eq!(rig.shard.counters(VOLUME).destaged_bytes, 10 * LINE);
+    assert_eq!(rig.disk[7 * 8], 7);
+}
+
+#[test]
+fn a_stripe_is_completed_with_what_is_clean_in_the_pool() {
+    let mut rig = rig(64);
+    rig.read_now(4 * LINE, WIDTH * LINE);
+    rig.write(1, 5 * LINE + 512, LINE, 77);
+    assert_eq!(rig.flush(90), None);
+    assert_eq!(writes(&rig), [(4, 4)]);
+    rig.end_all();
+    assert_eq!(rig.learnt(90), Some(Outcome::Done(Ok(()))));
+    let is_new = |sector| (5 * 8 + 1..6 * 8 + 1).contains(&sector);
+    let on_disk = |sector| if is_new(sector) { 77 } else { Rig::on_disk(sector as u64) };
+    assert!((4 * 8..8 * 8).all(|sector| rig.disk[sector] == on_disk(sector)));
+    let counters = rig.shard.counters(VOLUME);
+    assert_eq!((counters.destaged_lines, counters.destaged_stripes), (2, 1));
+    assert_eq!(rig.shard.dirty_lines(VOLUME), 0);
+    rig.shard.self_check();
+}
+
+#[test]
+fn a_stripe_of_which_less_than_half_is_dirty_is_not_worth_it() {
+    let mut rig = rig(64);
+    rig.read_now(4 * LINE, WIDTH * LINE);
+    rig.write(1, 5 * LINE, LINE, 77);
+    assert_eq!(rig.flush(90), None);
+    assert_eq!(writes(&rig), [(5, 1)]);
+    rig.end_all();
+    assert_eq!(rig.shard.counters(VOLUME).destaged_bytes, LINE);
+}
+
+#[test]
+fn a_part_that_is_longer_than_may_be_dirty_does_not_wait_for_room() {
+    let config = ShardConfig { dirty_lines_max: 4, ..ShardConfig::for_slots(32) };
+    let mut rig = Rig::with(32, 64, Mode::WriteBack, config);
+    rig.write(1, 0, 2 * LINE, 1);
+    assert_eq!(rig.write(2, 20 * LINE, 5 * LINE, 2), WriteOutcome::Started);
+}
+
+#[test]
+fn a_stripe_at_the_end_that_is_not_whole_is_none() {
+    let mut rig = Rig::new(64, 6, Mode::WriteBack);
+    rig.shard.set_stripes(VOLUME, Stripes::new(WIDTH * LINE, 0));
+    rig.write(1, 4 * LINE, 2 * LINE, 7);
+    assert_eq!(rig.flush(90), None);
+    assert_eq!(writes(&rig), [(4, 2)]);
+    assert_eq!(rig.shard.counters(VOLUME).destaged_stripes, 0);
+}
+
+#[test]
+fn where_a_whole_stripe_fails_what_is_dirty_goes_by_itself() {
+    let mut rig = rig(64);
+    rig.read_now(4 * LINE, WIDTH * LINE);
+    rig.write(1, 5 * LINE, 2 * LINE, 77);
+    assert_eq!(rig.flush(90), None);
+    rig.end(0, Err(IoError::Io));
+    assert_eq!(rig.learnt(90), None, "a clean sector may have been the reason");
+    assert_eq!(writes(&rig), [(5, 2)]);
+    rig.end(0, Ok(()));
+    assert_eq!(rig.learnt(90), Some(Outcome::Done(Ok(()))));
+    assert_eq!(rig.disk[5 * 8], 77);
+    // The next one is tried wholly again.
+    rig.write(2, 5 * LINE, 2 * LINE, 78);
+    assert_eq!(rig.flush(91), None);
+    assert_eq!(writes(&rig), [(4, 4)]);
+    rig.end(0, Err(IoError::Io));
+    rig.end(0, Err(IoError::NoSpace));
+    assert_eq!(rig.learnt(91), Some(Outcome::Done(Err(IoError::NoSpace))));
+    assert_eq!(rig.shard.dirty_lines(VOLUME), 2);
+}
+
+/// What was dirty of it is nowhere by then, so there is nothing to try again.
+#[test]
+fn a_flush_does_not_wait_for_what_is_lost_while_its_stripe_fails() {
+    let mut rig = rig(64);
+    rig.read_now(4 * LINE, WIDTH * LINE);
+    rig.write(1, 5 * LINE, 2 * LINE, 77);
+    seal_all(&mut rig);
+    assert_eq!(rig.flush(90), None);
+    let slot = rig.shard.slot_of(LineKey::new(VOLUME, 5), 0).unwrap();
+    let seal = rig.shard.seal_of(slot).unwrap();
+    rig.shard.damaged(&seal, Verdict::Lost { sectors: 0xff });
+    rig.end(0, Err(IoError::Io));
+    assert_eq!(writes(&rig), [(6, 1)]);
+    rig.end(0, Ok(()));
+    assert_eq!(rig.learnt(90), Some(Outcome::Done(Err(IoError::Io))));
+}
+
+#[test]
+fn a_stripe_all_of_which_is_dirty_fails_at_once() {
+    let mut rig = rig(64);
+    rig.write(1, 4 * LINE, WIDTH * LINE, 5);
+    assert_eq!(rig.flush(90), None);
+    rig.end(0, Err(IoError::Io));
+    assert_eq!(rig.learnt(90), Some(Outcome::Done(Err(IoError::Io))));
+}
+
+#[test]
+fn what_is_written_again_while_its_stripe_is_on_its_way_stays_dirty() {
+    let mut rig = rig(64);
+    rig.read_now(4 * LINE, WIDTH * LINE);
+    rig.write(1, 4 * LINE, 2 * LINE, 77);
+    assert_eq!(rig.flush(90), None);
+    // One line that is dirty, and one that is clean and goes along.
+    assert_eq!(rig.write(2, 5 * LINE, LINE, 78), WriteOutcome::Done);
+    assert_eq!(rig.write(3, 6 * LINE, LINE, 79), WriteOutcome::Done);
+    rig.end(0, Ok(()));
+    assert_eq!(rig.learnt(90), Some(Outcome::Done(Ok(()))));
+    assert_eq!((rig.disk[5 * 8], rig.disk[6 * 8]), (77, Rig::on_disk(6 * 8)));
+    assert_eq!(rig.shard.dirty_lines(VOLUME), 2);
+    assert_eq!(rig.flush(91), None);
+    rig.end_all();
+    assert_eq!((rig.disk[5 * 8], rig.disk[6 * 8]), (78, 79));
+    rig.shard.self_check();
+}
+
+#[test]
+fn a_stripe_that_is_longer_than_an_io_goes_in_several() {
+    let mut rig = Rig::new(1024, 1024, Mode::WriteBack);
+    rig.shard.set_stripes(VOLUME, Stripes::new(600 * LINE, 0));
+    rig.write(1, 0, 600 * LINE, 5);
+    assert_eq!(rig.flush(90), None);
+    assert_eq!(writes(&rig), [(0, 256), (256, 256), (512, 88)]);
+    rig.end(1, Ok(()));
+    rig.end(0, Ok(()));
+    assert_eq!(rig.learnt(90), None);
+    rig.end(0, Ok(()));
+    assert_eq!(rig.learnt(90), Some(Outcome::Done(Ok(()))));
+    assert_eq!(rig.shard.counters(VOLUME).destaged_stripes, 1);
+}
+
+#[test]
+fn a_write_that_is_worth_no_gathering_is_not_held_back() {
+    let mut rig = Rig::new(64, 64, Mode::WriteBack);
+    rig.shard.set_gather_below(VOLUME, 4 * LINE);
+    rig.write(1, 0, LINE, 1);
+    rig.write(2, 10 * LINE, 4 * LINE, 2);
+    rig.tick(0);
+    assert_eq!(writes(&rig), [(10, 4)]);
+    rig.end_all();
+    rig.tick(5_000);
+    assert_eq!(writes(&rig), [(0, 1)]);
+    rig.end_all();
+    rig.shard.set_gather_below(VOLUME, 0);
+    rig.write(3, 20 * LINE, 512, 3);
+    rig.tick(10_000);
+    assert_eq!(writes(&rig), [(20, 1)].map(|(line, _)| (line, 0)), "512 bytes of one line");
+}
+
+#[test]
+fn a_writer_at_the_limit_waits_for_a_destage_and_not_for_the_disk() {
+    let config = ShardConfig { dirty_lines_max: 8, ..ShardConfig::for_slots(32) };
+    let mut rig = Rig::with(32, 64, Mode::WriteBack, config);
+    rig.shard.set_stripes(VOLUME, Stripes::new(WIDTH * LINE, 0));
+    rig.write(1, 0, 8 * LINE, 1);
+    assert_eq!(rig.write(2, 20 * LINE, LINE, 2), WriteOutcome::Waiting);
+    assert_eq!(writes(&rig), [(0, 4), (4, 4)]);
+    rig.end(0, Ok(()));
+    let told = rig.learnt(2).or_else(|| {
+        rig.end(0, Ok(()));
+        rig.learnt(2)
+    });
+    assert_eq!(told, Some(Outcome::Retry(None)));
+    assert_eq!(rig.write_again(2, 20 * LINE, LINE, 2, false, after(None)), WriteOutcome::Done);
+    assert_eq!(rig.shard.counters(VOLUME).room_waits, 1);
+    assert_eq!(rig.shard.counters(VOLUME).writes_through_dirty_limit, 0);
+}
+
+#[test]
+fn a_writer_at_the_limit_of_a_disk_that_fails_goes_through() {
+    let config = ShardConfig { dirty_lines_max: 4, ..ShardConfig::for_slots(32) };
+    let mut rig = Rig::with(32, 64, Mode::WriteBack, config);
+    rig.write(1, 0, 4 * LINE, 1);
+    assert_eq!(rig.write(2, 20 * LINE, LINE, 2), WriteOutcome::Waiting);
+    rig.end(0, Err(IoError::Io));
+    assert_eq!(rig.learnt(2), Some(Outcome::Retry(None)));
+    let again = rig.write_again(2, 20 * LINE, LINE, 2, false, after(None));
+    assert_eq!(again, WriteOutcome::Started, "nothing of the volume can go for a while");
+    let through = ByteRange::new(20 * LINE, LINE);
+    assert!(rig.ios.iter().any(|io| io.range == through));
+}

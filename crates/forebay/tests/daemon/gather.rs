@@ -1,0 +1,69 @@
+//! Which writes are worth gathering: said by hand, measured, or neither, and shown.
+
+use crate::kept::{ran, status};
+use crate::process::Daemon;
+use serde_json::{Value, json};
+
+#[test]
+fn which_writes_are_worth_gathering_is_set_measured_and_shown() {
+    let directory = tempfile::tempdir().unwrap();
+    let directory = directory.path();
+    let file = directory.join("forebay.toml");
+    std::fs::write(
+        &file,
+        "[[volume]]\nname = \"disk\"\nbacking = \"model:ssd?size=64MiB\"\n\
+         [[volume]]\nname = \"set\"\nbacking = \"memory:8MiB\"\ngather-below = 65536\n\
+         [[volume]]\nname = \"bad\"\nbacking = \"error(kind=read):memory:8MiB\"\n",
+    )
+    .unwrap();
+    let log = std::fs::File::create(directory.join("log")).unwrap();
+    let _daemon = Daemon::start_kept_with(directory, log, &file);
+    let gather = |at: usize| -> Value { status(directory)["volumes"][at]["gather"].clone() };
+    assert_eq!(
+        gather(1),
+        json!({
+            "below_bytes": 64 << 10, "source": "set-by-hand", "measured_below_bytes": null,
+            "fixed_us": null, "bytes_per_second": null, "not_measured": "gather-below is set",
+        })
+    );
+
+    let (done, text) = ran(directory, &["volume", "calibrate", "disk"]);
+    let sentence = "volume 'disk' is measured: writes worth gathering: below ";
+    assert!(done && text.starts_with(sentence), "{text}");
+    let found = gather(0);
+    assert_eq!(found["source"], "measured", "{found}");
+    assert_eq!(found["below_bytes"], found["measured_below_bytes"]);
+    assert!(found["fixed_us"].as_f64().unwrap() >= 80.0, "{found}");
+    assert!(found["bytes_per_second"].as_u64().unwrap() > 0, "{found}");
+    assert_eq!(found["not_measured"], Value::Null);
+
+    let (done, text) = ran(directory, &["volume", "calibrate", "bad"]);
+    let sentence = "volume 'bad' is not measured: I/O error at byte ";
+    assert!(!done && text.contains(sentence), "{text}");
+    assert!(text.contains("it is served as before, see its disk"), "{text}");
+    let found = status(directory)["volumes"][2].clone();
+    assert_eq!(
+        (&found["state"], &found["gather"]["source"]),
+        (&json!("serving"), &json!("default"))
+    );
+    let reason = found["gather"]["not_measured"].as_str().unwrap();
+    assert!(reason.starts_with("I/O error at byte "), "{reason}");
+    let (done, text) = ran(directory, &["volume", "calibrate", "none"]);
+    assert!(!done && text.contains("no volume 'none'"), "{text}");
+
+    let (_, text) = ran(directory, &["status"]);
+    for row in [
+        "WRITES OF  WORTH GATHERING".to_owned(),
+        "set        below 64KiB (set by hand)  not measured: gather-below is set".to_owned(),
+        format!("bad        below 64KiB (default)      not measured: {reason}"),
+    ] {
+        assert!(text.contains(&row), "{text}");
+    }
+    let set = |setting: &str| ran(directory, &["volume", "set", "set", setting]);
+    assert!(set("gather-below=off").0);
+    assert_eq!(gather(1)["below_bytes"], 0);
+    assert!(set("gather-below=auto").0);
+    assert_eq!(gather(1)["source"], "default");
+    let (done, text) = set("gather-below=64KB");
+    assert!(!done && text.contains("gather-below='64KB' is no size: write it like"), "{text}");
+}

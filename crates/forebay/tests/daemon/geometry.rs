@@ -1,0 +1,65 @@
+//! The geometry of disks: said by hand, by the disk, or by nobody, and shown.
+
+use crate::kept::{ran, status};
+use crate::process::Daemon;
+use forebay_nbd::proto::export_flag;
+use serde_json::json;
+
+#[test]
+fn the_geometry_of_a_disk_is_shown_and_what_is_set_by_hand_wins() {
+    let directory = tempfile::tempdir().unwrap();
+    let at = |name: &str| directory.path().join(name);
+    std::fs::write(
+        at("forebay.toml"),
+        "[[volume]]\nname = \"array\"\nbacking = \"memory:8MiB\"\nstripe = \"112KiB\"\n\
+         chunk = 16384\nstripe-offset = \"96KiB\"\nrotational = true\n\
+         [[volume]]\nname = \"wide\"\nbacking = \"memory:8MiB\"\nstripe = \"1GiB\"\n\
+         [[volume]]\nname = \"plain\"\nbacking = \"memory:8MiB\"\n",
+    )
+    .unwrap();
+    let log = std::fs::File::create(at("log")).unwrap();
+    let daemon = Daemon::start_kept_with(directory.path(), log, &at("forebay.toml"));
+    let contradiction = "its disk says rotational=no, and rotational=yes is set by hand, which is \
+                         taken: leave it out if the disk is right";
+    let found = status(directory.path());
+    let [array, wide, plain] = [0, 1, 2].map(|n| &found["volumes"][n]["geometry"]);
+    assert_eq!(
+        *array,
+        json!({
+            "stripe_bytes": 112 << 10, "stripe_source": "set-by-hand",
+            "chunk_bytes": 16 << 10, "chunk_source": "set-by-hand",
+            "stripe_offset_bytes": 96 << 10, "stripe_offset_source": "set-by-hand",
+            "optimal_bytes": 112 << 10,
+            "rotational": true, "rotational_source": "set-by-hand",
+            "notes": [contradiction],
+        })
+    );
+    assert_eq!(wide["stripe_bytes"], 1 << 30);
+    let note = wide["notes"][0].as_str().unwrap();
+    assert!(note.starts_with("a stripe of 1GiB is larger than what may be dirty, "), "{note}");
+    assert_eq!((&plain["stripe_source"], &plain["notes"]), (&json!("unknown"), &json!([])));
+    assert_eq!(
+        (&plain["rotational"], &plain["rotational_source"]),
+        (&json!(false), &json!("device"))
+    );
+
+    let (_, text) = ran(directory.path(), &["status"]);
+    let row = "array    112KiB (set by hand)  16KiB (set by hand)  96KiB (set by hand)  112KiB";
+    assert!(text.contains(row), "{text}");
+    let log = std::fs::read_to_string(at("log")).unwrap();
+    for sentence in [format!("array: {contradiction}\n"), format!("wide: {note}\n")] {
+        assert!(text.contains(&sentence), "{text}");
+        let (name, note) = sentence.split_once(": ").unwrap();
+        assert!(log.contains(&format!("volume '{name}': {note}")), "{log}");
+    }
+    let turns = |volume: &str| daemon.client(volume).opened.can(export_flag::ROTATIONAL);
+    assert_eq!((turns("array"), turns("plain")), (true, false));
+
+    let (done, text) = ran(directory.path(), &["volume", "set", "array", "stripe=none"]);
+    let sentence =
+        "volume 'array': the geometry of its disk can't change while the volume is served";
+    assert!(!done && text.contains(sentence), "{text}");
+    let settings = "new=memory:1MiB,chunk=64KiB,rotational=auto";
+    let (done, text) = ran(directory.path(), &["volume", "add", settings]);
+    assert!(done && text.contains("chunk is set by hand, and no stripes of its disk"), "{text}");
+}

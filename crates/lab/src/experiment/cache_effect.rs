@@ -1,0 +1,254 @@
+//! `cache-effect`: transfers of all sizes, written and read in sequence, one at a time, by an array
+//! that is used bare and through the cache.
+
+use super::machine::{Clients, Link, Machine, MachineSpec, Step};
+use super::plot::{Axis, Plot, Scale, Series};
+use super::report::{Report, Table, figure, known};
+use forebay_backend::OpenError;
+use forebay_types::{ByteRange, Size};
+
+/// What was measured of an EMC CLARiiON CX3-80 in 2008: transfers of 64 KiB, in MB/s.
+const ANCESTOR_BYTES: u64 = 64 << 10;
+const ANCESTOR_BEFORE: f64 = 4.6;
+const ANCESTOR_AFTER: f64 = 160.9;
+
+/// What is run.
+#[derive(Clone, Copy, Debug)]
+pub(super) struct Plan {
+    pub disk: &'static str,
+    /// Bytes of lines in the cache.
+    pub pool_bytes: u64,
+    /// The smallest transfer and the largest, each twice the one before.
+    pub len_min: u64,
+    pub len_max: u64,
+    /// Transfers without the cache: as many as have so many bytes, and so many at least and at
+    /// most.
+    pub bare_bytes: u64,
+    pub bare_count: (u64, u64),
+}
+
+impl Plan {
+    pub(super) const FULL: Self = Self {
+        disk: "model:raid5?drives=15&chunk=8KiB&drive=hdd&drive-size=128GiB",
+        pool_bytes: 512 << 20,
+        len_min: 512,
+        len_max: 8 << 20,
+        bare_bytes: 64 << 20,
+        bare_count: (64, 4096),
+    };
+
+    fn sizes(&self) -> impl Iterator<Item = u64> {
+        let (min, max) = (self.len_min, self.len_max);
+        std::iter::successors(Some(min), move |len| (len * 2 <= max).then_some(len * 2))
+    }
+
+    fn machine(&self, pool_bytes: u64) -> Result<Machine, OpenError> {
+        Machine::new(&MachineSpec { disk: self.disk, pool_bytes, link: Link::FIBRE })
+    }
+}
+
+/// Rates of transfers of one size, in bytes per second.
+#[derive(Clone, Copy, Debug, PartialEq)]
+pub(super) struct Rates {
+    pub len: u64,
+    pub write_bare: f64,
+    pub write_burst: f64,
+    pub write_sustained: f64,
+    pub read_bare: f64,
+    pub read_ahead: f64,
+    pub read_again: f64,
+}
+
+impl Rates {
+    /// Whether writers had to wait for the disk in the end.
+    pub(super) fn is_full(&self) -> bool {
+        self.write_sustained < 0.99 * self.write_burst
+    }
+}
+
+/// Runs it.
+///
+/// # Errors
+/// When there is no such disk.
+pub(super) fn run(plan: &Plan) -> Result<Report, OpenError> {
+    let rates = plan.sizes().map(|len| measure(plan, len)).collect::<Result<Vec<_>, _>>()?;
+    let stripe = plan.machine(0)?.geometry();
+    Ok(report(plan, &rates, Size(stripe.stripe_bytes)))
+}
+
+/// One client that reads or writes a range from its beginning.
+struct Stream {
+    is_write: bool,
+    len: u64,
+    rest: ByteRange,
+}
+
+impl Clients for Stream {
+    fn next(&mut self, _client: u32, _now_ns: u64) -> Step {
+        let len = self.len.min(self.rest.len);
+        let range = ByteRange::new(self.rest.offset, len);
+        self.rest = ByteRange::new(range.end(), self.rest.len - len);
+        match self.is_write {
+            _ if len == 0 => Step::Leave,
+            true => Step::Write(range),
+            false => Step::Read(range),
+        }
+    }
+}
+
+/// Lets one client go through a range; gives its rate in bytes per second.
+pub(super) fn stream(machine: &mut Machine, is_write: bool, len: u64, range: ByteRange) -> f64 {
+    let begun_ns = machine.now_ns();
+    machine.welcome(0, 0);
+    machine.run(u64::MAX, &mut Stream { is_write, len, rest: range });
+    range.len as f64 * 1e9 / (machine.now_ns() - begun_ns) as f64
+}
+
+/// Takes all rates of one size.
+pub(super) fn measure(plan: &Plan, len: u64) -> Result<Rates, OpenError> {
+    let (min, max) = plan.bare_count;
+    let bare = ByteRange::new(0, (plan.bare_bytes / len).clamp(min, max) * len);
+    let write_bare = stream(&mut plan.machine(0)?, true, len, bare);
+    let read_bare = stream(&mut plan.machine(0)?, false, len, bare);
+
+    let pool_bytes = plan.pool_bytes;
+    let mut machine = plan.machine(pool_bytes)?;
+    // A quarter of the cache is dirty without anybody minding. When more has been written than the
+    // cache holds, all that may be dirty is, unless the disk has kept up.
+    let quarter = ByteRange::new(0, (pool_bytes / 4).next_multiple_of(len));
+    let write_burst = stream(&mut machine, true, len, quarter);
+    let filling = ByteRange::new(quarter.end(), pool_bytes);
+    stream(&mut machine, true, len, filling);
+    let last = ByteRange::new(filling.end(), (pool_bytes / 2).next_multiple_of(len));
+    let write_sustained = stream(&mut machine, true, len, last);
+
+    let mut machine = plan.machine(pool_bytes)?;
+    let read_ahead = stream(&mut machine, false, len, quarter);
+    let read_again = stream(&mut machine, false, len, quarter);
+    Ok(Rates { len, write_bare, write_burst, write_sustained, read_bare, read_ahead, read_again })
+}
+
+/// Bytes per second as MB/s.
+fn megabytes(rate: f64) -> f64 {
+    rate / 1e6
+}
+
+fn report(plan: &Plan, rates: &[Rates], stripe: Size) -> Report {
+    let (pool, rate) = (Size(plan.pool_bytes), Link::FIBRE.bytes_per_second / 1_000_000);
+    let model = vec![
+        format!(
+            "The disk is {}: stripes of {stripe} of data, hard disks of 7200 rpm without a write \
+             cache of their own. One client reads or writes in sequence, from the first byte on, \
+             one transfer at a time. Each takes {} us and its bytes at {rate} MB/s on the way \
+             between client and server, with and without the cache.",
+            plan.disk,
+            Link::FIBRE.request_ns / 1000
+        ),
+        format!(
+            "Without: the array itself. With: Forebay in write-back with {pool} of lines and a \
+             supply that protects them. Burst: a quarter of that is written into an empty cache. \
+             Sustained: after as much again as the cache holds, when writers go at the pace of the \
+             disk; * where they never had to, as the disk kept up. Read first: nothing of it is in \
+             the cache, which reads ahead. Read again: all of it is."
+        ),
+        "Beside it what was measured of an EMC CLARiiON CX3-80, with the write cache of the array \
+         off and on, on 15 drives in RAID 5 (\"The Cache Effect\", 2008)."
+            .to_owned(),
+    ];
+    Report {
+        title: "The effect of a write cache on RAID 5, by size of transfer".to_owned(),
+        model,
+        tables: vec![table(rates)],
+        plots: plots(rates),
+        remarks: remarks(rates),
+    }
+}
+
+fn table(rates: &[Rates]) -> Table {
+    let mut table = Table::new(
+        "MB/s",
+        &[
+            "transfer",
+            "write without",
+            "burst",
+            "sustained",
+            "burst gain",
+            "EMC before",
+            "EMC after",
+            "read without",
+            "read first",
+            "read again",
+        ],
+    );
+    for rates in rates {
+        let is_known = rates.len == ANCESTOR_BYTES;
+        let mark = if rates.is_full() { "" } else { "*" };
+        table.push(vec![
+            Size(rates.len).to_string(),
+            figure(megabytes(rates.write_bare)),
+            figure(megabytes(rates.write_burst)),
+            figure(megabytes(rates.write_sustained)) + mark,
+            format!("{:.0}x", rates.write_burst / rates.write_bare),
+            known(is_known.then_some(ANCESTOR_BEFORE)),
+            known(is_known.then_some(ANCESTOR_AFTER)),
+            figure(megabytes(rates.read_bare)),
+            figure(megabytes(rates.read_ahead)),
+            figure(megabytes(rates.read_again)),
+        ]);
+    }
+    table
+}
+
+fn plots(rates: &[Rates]) -> Vec<Plot> {
+    let line = |name, of: fn(&Rates) -> f64| {
+        Series::line(name, rates.iter().map(|rates| (rates.len as f64, megabytes(of(rates)))))
+    };
+    let mark = |name, value| Series::marks(name, [(ANCESTOR_BYTES as f64, value)]);
+    let plot = |title: &str, series| Plot {
+        title: title.to_owned(),
+        x: Axis::new("size of a transfer", Scale::Sizes),
+        y: Axis::new("MB/s", Scale::Decades),
+        series,
+    };
+    vec![
+        plot(
+            "Writes",
+            vec![
+                line("without", |rates| rates.write_bare),
+                line("with, burst", |rates| rates.write_burst),
+                line("with, sustained", |rates| rates.write_sustained),
+                mark("EMC before", ANCESTOR_BEFORE),
+                mark("EMC after", ANCESTOR_AFTER),
+            ],
+        ),
+        plot(
+            "Reads",
+            vec![
+                line("without", |rates| rates.read_bare),
+                line("with, read first", |rates| rates.read_ahead),
+                line("with, read again", |rates| rates.read_again),
+            ],
+        ),
+    ]
+}
+
+fn remarks(rates: &[Rates]) -> Vec<String> {
+    let Some(rates) = rates.iter().find(|rates| rates.len == ANCESTOR_BYTES) else {
+        return Vec::new();
+    };
+    let [bare, burst, sustained] =
+        [rates.write_bare, rates.write_burst, rates.write_sustained].map(megabytes);
+    vec![format!(
+        "Writes of {}: {} MB/s without the cache, {} MB/s in a burst ({:.0} times), {} MB/s \
+         sustained ({:.1} times). EMC: {} and {} MB/s ({:.0} times).",
+        Size(ANCESTOR_BYTES),
+        figure(bare),
+        figure(burst),
+        burst / bare,
+        figure(sustained),
+        sustained / bare,
+        figure(ANCESTOR_BEFORE),
+        figure(ANCESTOR_AFTER),
+        ANCESTOR_AFTER / ANCESTOR_BEFORE
+    )]
+}

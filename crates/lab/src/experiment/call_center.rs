@@ -1,0 +1,167 @@
+//! `call-center-users`: how many users of a database one server carries, by size of its write
+//! cache.
+
+use super::machine::{Link, MachineSpec};
+use super::plot::{Axis, Plot, Scale, Series};
+use super::report::{Report, Table};
+use super::users::{Area, Kind, Measured, SERVER_DISK, Spell, Work, measure};
+use forebay_backend::OpenError;
+use forebay_types::Size;
+
+const KIB: u64 = 1 << 10;
+const MIB: u64 = 1 << 20;
+
+/// What was measured of a server with a battery-backed cache: users by MiB of the write cache.
+const ANCESTOR: [(u64, f64); 3] = [(0, 39.0), (64, 51.0), (256, 96.0)];
+
+/// What a user of the database does. The last 16 MiB of what is shared are its log.
+pub(super) const WORK: Work = Work {
+    think_ns: 12_000_000_000,
+    requests: 175,
+    pace_ns: 0,
+    kinds: &[
+        Kind::read(25, 8 * KIB, Area::Shared { offset: 0, bytes: 96 * MIB }),
+        Kind::read(35, 8 * KIB, Area::Shared { offset: 96 * MIB, bytes: 4096 * MIB }),
+        Kind::write(15, 8 * KIB, Area::Shared { offset: 0, bytes: 96 * MIB }),
+        Kind::write(15, 8 * KIB, Area::Shared { offset: 96 * MIB, bytes: 4096 * MIB }),
+        Kind::write(10, 4 * KIB, Area::Log { offset: 4192 * MIB, bytes: 16 * MIB }),
+    ],
+    shared_bytes: 4208 * MIB,
+    own_bytes: 0,
+    is_another: false,
+};
+
+/// What is run.
+#[derive(Clone, Copy, Debug)]
+pub(super) struct Plan {
+    /// Bytes of lines in the caches that are compared; zero for none.
+    pub pools: &'static [u64],
+    /// The longest that what a user does may take on average, in seconds.
+    pub limit_seconds: f64,
+    /// Users that are tried, at most.
+    pub users_max: u32,
+    pub spell: Spell,
+}
+
+impl Plan {
+    pub(super) const FULL: Self = Self {
+        pools: &[0, 64 << 20, 256 << 20],
+        limit_seconds: 5.0,
+        users_max: 400,
+        spell: Spell { warm_ns: 150_000_000_000, measured_ns: 120_000_000_000 },
+    };
+}
+
+/// A cache, and who gets along with it.
+#[derive(Clone, Debug, PartialEq)]
+pub(super) struct Carried {
+    pub pool_bytes: u64,
+    /// The most users whose response is within the limit.
+    pub users: u32,
+    /// What was measured with each number of users that was tried, in their order.
+    pub tried: Vec<(u32, Measured)>,
+}
+
+/// Runs it.
+///
+/// # Errors
+/// When there is no such disk.
+pub(super) fn run(plan: &Plan, seed: u64) -> Result<Report, OpenError> {
+    let found = plan.pools.iter().map(|&pool_bytes| carried(plan, pool_bytes, seed));
+    let found = found.collect::<Result<Vec<_>, _>>()?;
+    Ok(Report {
+        title: "Call-center users that one server carries, by size of its cache".to_owned(),
+        model: model(plan),
+        tables: vec![table(&found)],
+        plots: vec![plot(&found, plan)],
+        remarks: vec![
+            "The ancestor's cache was its controller's, of which writes had a part; here all of it \
+             serves both, and at most two thirds may be dirty."
+                .to_owned(),
+        ],
+    })
+}
+
+/// Looks for the most users within the limit: first ever twice as many, then by halves.
+pub(super) fn carried(plan: &Plan, pool_bytes: u64, seed: u64) -> Result<Carried, OpenError> {
+    let spec = MachineSpec { disk: SERVER_DISK, pool_bytes, link: Link::FIBRE };
+    let mut tried = Vec::new();
+    let (mut good, mut bad, mut users) = (0, plan.users_max + 1, 8.min(plan.users_max));
+    while good + 1 < bad {
+        let measured = measure(&spec, &WORK, users, plan.spell, seed)?;
+        tried.push((users, measured));
+        if measured.operation_seconds <= plan.limit_seconds {
+            good = users;
+        } else {
+            bad = users;
+        }
+        let halves = (good + bad) / 2;
+        users = if bad > plan.users_max { (good * 2).min(plan.users_max) } else { halves };
+    }
+    tried.sort_by_key(|&(users, _)| users);
+    Ok(Carried { pool_bytes, users: good, tried })
+}
+
+fn model(plan: &Plan) -> Vec<String> {
+    vec![
+        format!(
+            "A user takes a call every {} s on average. It is {} requests, one after the other, to \
+             one database. Of 100 requests, 25 read and 15 write 8 KiB in 96 MiB (indices and hot \
+             tables), 35 read and 15 write 8 KiB anywhere in 4 GiB (the rest), and 10 append 4 KiB \
+             to a log. A server carries so many users as long as a call waits for its requests no \
+             longer than {} s on average. The length of a call and the limit are such that \
+             without a cache it carries about as many as the ancestor's server; nothing else is \
+             fitted to it.",
+            WORK.think_ns / 1_000_000_000,
+            WORK.requests,
+            plan.limit_seconds
+        ),
+        format!(
+            "The disk is {SERVER_DISK}, used bare, and through Forebay in write-back under a \
+             supply with so much memory for lines, which serves reads and writes alike. Each \
+             number of users works for {} s before it is measured for {} s.",
+            plan.spell.warm_ns / 1_000_000_000,
+            plan.spell.measured_ns / 1_000_000_000
+        ),
+    ]
+}
+
+fn name_of(pool_bytes: u64) -> String {
+    if pool_bytes == 0 { "none".to_owned() } else { Size(pool_bytes).to_string() }
+}
+
+fn table(found: &[Carried]) -> Table {
+    let head = ["cache", "users", "of none", "ancestor's users", "of none"];
+    let mut table = Table::new("Users within the limit", &head);
+    let none = found.first().map_or(1, |carried| carried.users.max(1));
+    for carried in found {
+        let mib = carried.pool_bytes / MIB;
+        let ancestor = ANCESTOR.iter().find(|known| known.0 == mib).map(|known| known.1);
+        table.push(vec![
+            name_of(carried.pool_bytes),
+            carried.users.to_string(),
+            format!("{:.1}x", f64::from(carried.users) / f64::from(none)),
+            ancestor.map(|users| users.to_string()).unwrap_or_default(),
+            ancestor.map(|users| format!("{:.1}x", users / ANCESTOR[0].1)).unwrap_or_default(),
+        ]);
+    }
+    table
+}
+
+fn plot(found: &[Carried], plan: &Plan) -> Plot {
+    let most = found.iter().flat_map(|carried| &carried.tried).map(|&(users, _)| users).max();
+    let limit = [1, most.unwrap_or(1)].map(|users| (f64::from(users), plan.limit_seconds));
+    let lines = found.iter().map(|carried| {
+        let points = carried
+            .tried
+            .iter()
+            .map(|&(users, measured)| (f64::from(users), measured.operation_seconds));
+        Series::line(&format!("cache: {}", name_of(carried.pool_bytes)), points)
+    });
+    Plot {
+        title: "What a call waits for its requests".to_owned(),
+        x: Axis::new("users", Scale::Linear),
+        y: Axis::new("seconds", Scale::Decades),
+        series: lines.chain([Series::line("limit", limit)]).collect(),
+    }
+}

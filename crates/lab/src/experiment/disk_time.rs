@@ -1,0 +1,221 @@
+//! `disk-time`: terminal-server users added ten at a time, and how busy their disk is.
+
+use super::machine::{Link, MachineSpec};
+use super::plot::{Axis, Plot, Scale, Series};
+use super::report::{Report, Table, figure};
+use super::users::{Area, Kind, Measured, SERVER_DISK, Spell, Work, measure};
+use forebay_backend::OpenError;
+use forebay_types::Size;
+
+const KIB: u64 = 1 << 10;
+const MIB: u64 = 1 << 20;
+
+/// What was measured of a server with a battery-backed cache: the average over all steps, and the
+/// most with the cache, in percent; and how much less time a request took at the best number.
+const ANCESTOR_WITHOUT: f64 = 20.74;
+const ANCESTOR_WITH: f64 = 3.05;
+const ANCESTOR_WITH_MAX: f64 = 5.0;
+const ANCESTOR_FASTER: f64 = 70.0;
+
+/// What a terminal-server user does.
+pub(super) const WORK: Work = Work {
+    think_ns: 13_000_000_000,
+    requests: 4,
+    pace_ns: 0,
+    kinds: &[
+        Kind::write(45, 4 * KIB, Area::Own { offset: 0, bytes: 2 * MIB }),
+        Kind::write(15, 16 * KIB, Area::Own { offset: 2 * MIB, bytes: 16 * MIB }),
+        Kind::write(10, 64 * KIB, Area::Own { offset: 18 * MIB, bytes: 256 * MIB }),
+        Kind::read(20, 16 * KIB, Area::Shared { offset: 0, bytes: 192 * MIB }),
+        Kind::read(10, 16 * KIB, Area::Own { offset: 18 * MIB, bytes: 256 * MIB }),
+    ],
+    shared_bytes: 192 * MIB,
+    own_bytes: 1024 * MIB,
+    is_another: false,
+};
+
+/// What is run.
+#[derive(Clone, Copy, Debug)]
+pub(super) struct Plan {
+    /// Bytes of lines in the cache.
+    pub pool_bytes: u64,
+    /// So many users come at a time, so often.
+    pub users_step: u32,
+    pub steps: u32,
+    pub spell: Spell,
+}
+
+impl Plan {
+    pub(super) const FULL: Self = Self {
+        pool_bytes: 256 << 20,
+        users_step: 10,
+        steps: 10,
+        spell: Spell { warm_ns: 600_000_000_000, measured_ns: 600_000_000_000 },
+    };
+}
+
+/// So many users, without the cache and with it.
+#[derive(Clone, Copy, Debug, PartialEq)]
+pub(super) struct Point {
+    pub users: u32,
+    pub without: Measured,
+    pub with: Measured,
+}
+
+impl Point {
+    /// How much less time a request takes with the cache, in percent.
+    fn faster(&self) -> f64 {
+        100.0 * (1.0 - self.with.request_seconds / self.without.request_seconds)
+    }
+}
+
+/// Averages over all steps, in percent.
+struct Averages {
+    without: f64,
+    with: f64,
+    behind: f64,
+}
+
+/// Runs it.
+///
+/// # Errors
+/// When there is no such disk.
+pub(super) fn run(plan: &Plan, seed: u64) -> Result<Report, OpenError> {
+    let points = points(plan, seed)?;
+    let mean = |of: fn(&Point) -> f64| points.iter().map(of).sum::<f64>() / points.len() as f64;
+    let averages = Averages {
+        without: 100.0 * mean(|point| point.without.waiting),
+        with: 100.0 * mean(|point| point.with.waiting),
+        behind: 100.0 * mean(|point| point.with.busy),
+    };
+    Ok(Report {
+        title: "How busy terminal-server users keep a disk".to_owned(),
+        model: model(plan),
+        tables: vec![table(&points, &averages)],
+        plots: plots(&points),
+        remarks: vec![remark(&points, &averages)],
+    })
+}
+
+/// Measures each step.
+pub(super) fn points(plan: &Plan, seed: u64) -> Result<Vec<Point>, OpenError> {
+    let point = |step| {
+        let users = step * plan.users_step;
+        let with = |pool_bytes| {
+            let spec = MachineSpec { disk: SERVER_DISK, pool_bytes, link: Link::FIBRE };
+            measure(&spec, &WORK, users, plan.spell, seed)
+        };
+        Ok(Point { users, without: with(0)?, with: with(plan.pool_bytes)? })
+    };
+    (1..=plan.steps).map(point).collect()
+}
+
+fn model(plan: &Plan) -> Vec<String> {
+    vec![
+        format!(
+            "A user does something every {} s on average, and that takes {} requests, one after \
+             the other. Of 100 requests, 45 write 4 KiB into 2 MiB of the user's own (settings, \
+             pages), 15 write 16 KiB into 16 MiB of their own (temporary files), 10 write 64 KiB \
+             and 10 read 16 KiB anywhere in 256 MiB of their own (documents), and 20 read 16 KiB \
+             from 192 MiB that all share (programs). Users lie 1 GiB apart. What the users' \
+             operating system caches never gets here. The pause is such that the disk is as busy \
+             without the cache as the ancestor's; nothing else is fitted to it.",
+            WORK.think_ns / 1_000_000_000,
+            WORK.requests
+        ),
+        format!(
+            "The disk is {SERVER_DISK}, used bare, and through Forebay in write-back with {} of \
+             lines under a supply. Each step lasts {} s before it is measured for {} s. Disk time \
+             is the share of time in which any request waits for its answer: so a server counts \
+             it, which does not see what its cache does behind it. Behind is the share of time in \
+             which the disk itself has something to do. A response is the mean over all requests.",
+            Size(plan.pool_bytes),
+            plan.spell.warm_ns / 1_000_000_000,
+            plan.spell.measured_ns / 1_000_000_000
+        ),
+    ]
+}
+
+fn table(points: &[Point], averages: &Averages) -> Table {
+    let head = [
+        "users",
+        "disk time without, %",
+        "with, %",
+        "behind, %",
+        "response without, ms",
+        "with, ms",
+        "faster",
+    ];
+    let mut table = Table::new("By number of users", &head);
+    for point in points {
+        table.push(vec![
+            point.users.to_string(),
+            figure(100.0 * point.without.waiting),
+            figure(100.0 * point.with.waiting),
+            figure(100.0 * point.with.busy),
+            figure(1000.0 * point.without.request_seconds),
+            figure(1000.0 * point.with.request_seconds),
+            format!("{:.0}%", point.faster()),
+        ]);
+    }
+    let row = |name: &str, shares: [f64; 2], behind: String, faster: String| {
+        let [without, with] = shares.map(figure);
+        vec![name.into(), without, with, behind, String::new(), String::new(), faster]
+    };
+    let Averages { without, with, behind } = *averages;
+    table.push(row("average", [without, with], figure(behind), String::new()));
+    let faster = format!("{ANCESTOR_FASTER:.0}%");
+    let shares = [ANCESTOR_WITHOUT, ANCESTOR_WITH];
+    table.push(row("ancestor's average", shares, String::new(), faster));
+    table
+}
+
+fn plots(points: &[Point]) -> Vec<Plot> {
+    let line = |name, of: fn(&Point) -> f64| {
+        Series::line(name, points.iter().map(|point| (f64::from(point.users), of(point))))
+    };
+    let plot = |title: &str, label, series| Plot {
+        title: title.to_owned(),
+        x: Axis::new("users", Scale::Linear),
+        y: Axis::new(label, Scale::Linear),
+        series,
+    };
+    let all = |value| points.iter().map(move |point| (f64::from(point.users), value));
+    vec![
+        plot(
+            "Disk time",
+            "%",
+            vec![
+                line("without", |point| 100.0 * point.without.waiting),
+                line("with", |point| 100.0 * point.with.waiting),
+                line("with, behind the cache", |point| 100.0 * point.with.busy),
+                Series::line("ancestor's average without", all(ANCESTOR_WITHOUT)),
+                Series::line("ancestor's average with", all(ANCESTOR_WITH)),
+            ],
+        ),
+        plot(
+            "Response",
+            "ms",
+            vec![
+                line("without", |point| 1000.0 * point.without.request_seconds),
+                line("with", |point| 1000.0 * point.with.request_seconds),
+            ],
+        ),
+    ]
+}
+
+fn remark(points: &[Point], averages: &Averages) -> String {
+    let most = points.iter().map(|point| 100.0 * point.with.waiting).fold(0.0, f64::max);
+    let faster = points.iter().map(Point::faster).fold(0.0, f64::max);
+    format!(
+        "With the cache, disk time is {} % on average instead of {} %, {} % at most, and responses \
+         are up to {faster:.0} % faster. Behind the cache the disk is busy for {} % of the time. \
+         The ancestor: {ANCESTOR_WITH} % instead of {ANCESTOR_WITHOUT} %, always below \
+         {ANCESTOR_WITH_MAX} %, and responses {ANCESTOR_FASTER} % faster at the best number of \
+         users.",
+        figure(averages.with),
+        figure(averages.without),
+        figure(most),
+        figure(averages.behind)
+    )
+}

@@ -1,0 +1,252 @@
+//! The world around a machine's dispatcher: shards, and I/Os on their way to the disk.
+
+use super::disk::Disk;
+use super::machine::VOLUME;
+use forebay_backend::IoKind;
+use forebay_engine::{
+    Answer, IoAction, IoId, IoVerb, LineMeta, Outbox, Part, PartId, Place, Protection, Shard,
+    ShardConfig,
+};
+use forebay_policy::PolicyKind;
+use forebay_types::{ByteRange, DiskGeometry, IoError, LINE_BYTES, Mode, Stripes, VolumeId};
+use forebay_volume::{Admission, Host, JobId, Mergeable, Reply, Streams, merge};
+use std::rc::Rc;
+
+/// As many shards as the runtime gives one worker, and as large as it has them at least.
+const SHARDS_MAX: u64 = 4;
+const SHARD_BYTES_MIN: u64 = 16 << 20;
+/// How long a disk counts as being read after the last read has ended: as for the runtime.
+const READING_NS: u64 = 100_000_000;
+
+/// What an I/O of the disk is for.
+pub(crate) enum Purpose {
+    /// A client's request, without a cache.
+    Client(Asker),
+    /// I/Os of shards, joined.
+    Shards(IoVerb, Vec<(usize, IoId)>),
+    /// A flush of the disk.
+    Flush(JobId),
+}
+
+/// Memory whose content is of no interest.
+pub(crate) struct Blank {
+    zeroes: Rc<[u8]>,
+    len: usize,
+}
+
+impl AsRef<[u8]> for Blank {
+    fn as_ref(&self) -> &[u8] {
+        &self.zeroes[..self.len]
+    }
+}
+
+/// A client that waits for an answer.
+#[derive(Clone, Copy, Debug)]
+pub(crate) struct Asker {
+    pub client: u32,
+    /// Bytes of the answer.
+    pub bytes: u64,
+}
+
+struct Pending(usize, IoAction);
+
+impl Mergeable for Pending {
+    fn verb(&self) -> IoVerb {
+        self.1.verb
+    }
+
+    fn volume(&self) -> VolumeId {
+        self.1.volume
+    }
+
+    fn range(&self) -> ByteRange {
+        self.1.range
+    }
+}
+
+/// See the module's description.
+pub(crate) struct CacheHost {
+    pub now_ns: u64,
+    shards: Vec<Shard<Vec<LineMeta>>>,
+    stripes: Stripes,
+    streams: Streams,
+    pending: Vec<Pending>,
+    flushes: Vec<JobId>,
+    reads_in_flight: u32,
+    last_read_ns: Option<u64>,
+    /// Who has been answered in this turn.
+    pub replies: Vec<Asker>,
+    zeroes: Rc<[u8]>,
+}
+
+impl CacheHost {
+    /// A cache of `pool_bytes` of lines for one volume in write-back, as the runtime makes it.
+    pub(crate) fn new(pool_bytes: u64, volume_bytes: u64, geometry: &DiskGeometry) -> Self {
+        let stripes = geometry.stripes();
+        let shards = 1 << (pool_bytes / SHARD_BYTES_MIN).clamp(1, SHARDS_MAX).ilog2();
+        let slots = (pool_bytes / LINE_BYTES / shards) as usize;
+        let mut config = ShardConfig::for_slots(slots);
+        // Shards take turns at a disk that is being read: it is the disk that is to be spared.
+        config.yield_ms_max *= shards;
+        let shard = |_| {
+            let policy = PolicyKind::default().build(slots);
+            let mut shard = Shard::new(vec![LineMeta::FREE; slots], policy, config);
+            shard.add_volume(VOLUME, volume_bytes, Mode::WriteBack);
+            shard.set_stripes(VOLUME, stripes);
+            shard.set_protection(VOLUME, Protection::Power);
+            shard
+        };
+        Self {
+            now_ns: 0,
+            shards: (0..shards).map(shard).collect(),
+            stripes,
+            streams: Streams::new(volume_bytes, slots as u64 * shards * LINE_BYTES),
+            pending: Vec::new(),
+            flushes: Vec::new(),
+            reads_in_flight: 0,
+            last_read_ns: None,
+            replies: Vec::new(),
+            zeroes: Rc::default(),
+        }
+    }
+
+    /// Memory of so many bytes.
+    pub(crate) fn blank(&mut self, len: u64) -> Blank {
+        let len = len as usize;
+        if self.zeroes.len() < len {
+            self.zeroes = vec![0; len].into();
+        }
+        Blank { zeroes: Rc::clone(&self.zeroes), len }
+    }
+
+    /// Gives the disk what the turn has gathered, neighbours joined.
+    pub(crate) fn start_ios(&mut self, disk: &mut Disk<Purpose>) {
+        let mut pending = std::mem::take(&mut self.pending);
+        merge(&mut pending, |run| {
+            let (verb, first) = (run[0].verb(), run[0].range());
+            let len = run.iter().map(|io| io.range().len).sum();
+            let members = run.iter().map(|Pending(shard, io)| (*shard, io.id)).collect();
+            let kind = match verb {
+                IoVerb::Read => IoKind::Read,
+                IoVerb::Write { fua } => IoKind::Write { fua },
+                IoVerb::Discard => IoKind::Discard,
+                IoVerb::Zero { unmap } => IoKind::Zero { unmap },
+            };
+            self.reads_in_flight += u32::from(verb == IoVerb::Read);
+            let range = ByteRange::new(first.offset, len);
+            disk.start(self.now_ns, kind, range, Purpose::Shards(verb, members));
+        });
+        pending.clear();
+        self.pending = pending;
+        for job in self.flushes.drain(..) {
+            disk.start(self.now_ns, IoKind::Flush, ByteRange::new(0, 0), Purpose::Flush(job));
+        }
+    }
+
+    /// A read that [`CacheHost::start_ios`] started has ended.
+    pub(crate) fn end_read(&mut self) {
+        self.reads_in_flight -= 1;
+        self.last_read_ns = Some(self.now_ns);
+    }
+
+    /// The shards with dirty lines, told whether the disk is being read.
+    pub(crate) fn shards_to_tick(&mut self) -> Vec<usize> {
+        let lately = self.last_read_ns.is_some_and(|last_ns| self.now_ns < last_ns + READING_NS);
+        let reading = lately || self.reads_in_flight > 0;
+        let due = self.shards.iter_mut().enumerate().filter(|(_, shard)| shard.needs_tick());
+        due.map(|(at, shard)| {
+            shard.set_reading(VOLUME, reading);
+            at
+        })
+        .collect()
+    }
+
+    /// Bytes of lines that are dirty.
+    #[cfg(test)]
+    pub(crate) fn dirty_bytes(&self) -> u64 {
+        self.shards.iter().map(|shard| shard.usage().dirty_lines * LINE_BYTES).sum()
+    }
+}
+
+impl Host for CacheHost {
+    type Token = Option<Asker>;
+    type Memory = Blank;
+    type Table = Vec<LineMeta>;
+
+    fn shards(&self) -> usize {
+        self.shards.len()
+    }
+
+    fn stripes(&mut self, _volume: VolumeId) -> Stripes {
+        self.stripes
+    }
+
+    fn now_ms(&self) -> u64 {
+        self.now_ns / 1_000_000
+    }
+
+    fn call<R>(
+        &mut self,
+        shard: usize,
+        _payload: &[u8],
+        out: &mut Outbox,
+        call: impl FnOnce(&mut Shard<Self::Table>, &mut Outbox) -> R,
+    ) -> R {
+        let shard = &mut self.shards[shard];
+        let result = call(shard, out);
+        // There is no memory that they would change, and no line has a seal.
+        out.memory.clear();
+        shard.settle_steps();
+        result
+    }
+
+    fn allocate(&mut self, len: u64, _content: Option<&[u8]>) -> Blank {
+        self.blank(len)
+    }
+
+    fn start_io(&mut self, shard: usize, io: IoAction, _memory: Option<(&Blank, u64)>) {
+        self.pending.push(Pending(shard, io));
+    }
+
+    fn flush_backend(&mut self, _volume: VolumeId, job: JobId) {
+        self.flushes.push(job);
+    }
+
+    fn protection(&mut self, _volume: VolumeId) -> Protection {
+        Protection::Power
+    }
+
+    fn admit(&mut self, _part: &Part, _fua: bool) -> Admission {
+        Admission::Free
+    }
+
+    fn withdraw(&mut self, _volume: VolumeId) {
+        unreachable!("no journal has given a permit");
+    }
+
+    fn nobody(&mut self) -> Option<Asker> {
+        None
+    }
+
+    fn barrier(&mut self, _volume: VolumeId, _part: PartId) -> Result<bool, IoError> {
+        unreachable!("there is no journal");
+    }
+
+    fn reply(&mut self, token: Option<Asker>, reply: Reply<'_, Blank>) {
+        assert_eq!(reply.result, Ok(()), "nothing fails here");
+        for segment in reply.segments {
+            if let Place::Slot { slot, .. } = segment.segment.place {
+                self.shards[usize::from(segment.shard)].release(slot);
+            }
+        }
+        self.replies.extend(token);
+    }
+
+    fn forward(&mut self, _worker: u8, _answer: Answer) {
+        unreachable!("there is one worker");
+    }
+
+    fn streams<R>(&mut self, _volume: VolumeId, call: impl FnOnce(&mut Streams) -> R) -> Option<R> {
+        Some(call(&mut self.streams))
+    }
+}

@@ -1,0 +1,169 @@
+//! `logon`: how long one more user takes to log on while others do.
+
+use super::machine::{Link, MachineSpec};
+use super::plot::{Axis, Plot, Scale, Series};
+use super::report::{Report, Table, figure, known};
+use super::users::{Area, Kind, SERVER_DISK, Spell, Work, measure};
+use forebay_backend::OpenError;
+use forebay_types::Size;
+
+const KIB: u64 = 1 << 10;
+const MIB: u64 = 1 << 20;
+
+/// What was measured of a server with a battery-backed cache: others who log on, and the seconds
+/// that one more takes without the cache and with it.
+const ANCESTOR: [(u32, f64, f64); 2] = [(45, 43.0, 38.0), (75, 80.0, 60.0)];
+
+/// What a logon is.
+pub(super) const WORK: Work = Work {
+    think_ns: 20_000_000_000,
+    requests: 430,
+    pace_ns: 70_000_000,
+    kinds: &[
+        Kind::read(30, 16 * KIB, Area::Shared { offset: 0, bytes: 192 * MIB }),
+        Kind::read(25, 16 * KIB, Area::Own { offset: 0, bytes: 16 * MIB }),
+        Kind::write(25, 16 * KIB, Area::Own { offset: 16 * MIB, bytes: 16 * MIB }),
+        Kind::write(20, 4 * KIB, Area::Own { offset: 32 * MIB, bytes: 2 * MIB }),
+    ],
+    shared_bytes: 192 * MIB,
+    own_bytes: 64 * MIB,
+    is_another: true,
+};
+
+/// What is run.
+#[derive(Clone, Copy, Debug)]
+pub(super) struct Plan {
+    /// Bytes of lines in the cache.
+    pub pool_bytes: u64,
+    /// Others who log on: up to so many, with steps of so many.
+    pub others_max: u32,
+    pub others_step: usize,
+    pub spell: Spell,
+}
+
+impl Plan {
+    pub(super) const FULL: Self = Self {
+        pool_bytes: 256 << 20,
+        others_max: 75,
+        others_step: 15,
+        spell: Spell { warm_ns: 240_000_000_000, measured_ns: 480_000_000_000 },
+    };
+}
+
+/// So many others, and the seconds of a logon.
+#[derive(Clone, Copy, Debug, PartialEq)]
+pub(super) struct Point {
+    pub others: u32,
+    pub without: f64,
+    pub with: f64,
+}
+
+/// Runs it.
+///
+/// # Errors
+/// When there is no such disk.
+pub(super) fn run(plan: &Plan, seed: u64) -> Result<Report, OpenError> {
+    let points = points(plan, seed)?;
+    Ok(Report {
+        title: "The time of one more logon while others log on".to_owned(),
+        model: model(plan),
+        tables: vec![table(&points)],
+        plots: vec![plot(&points)],
+        remarks: vec![remark(&points)],
+    })
+}
+
+/// Measures each number of others.
+pub(super) fn points(plan: &Plan, seed: u64) -> Result<Vec<Point>, OpenError> {
+    let point = |others| {
+        let seconds = |pool_bytes| {
+            let spec = MachineSpec { disk: SERVER_DISK, pool_bytes, link: Link::FIBRE };
+            let measured = measure(&spec, &WORK, others + 1, plan.spell, seed)?;
+            Ok::<f64, OpenError>(measured.operation_seconds)
+        };
+        Ok(Point { others, without: seconds(0)?, with: seconds(plan.pool_bytes)? })
+    };
+    (0..=plan.others_max).step_by(plan.others_step).map(point).collect()
+}
+
+fn model(plan: &Plan) -> Vec<String> {
+    vec![
+        format!(
+            "A logon is {} requests, one after the other, with {} ms of other work between them on \
+             average, {} s in all, for which nobody competes. Of 100 requests, 30 read 16 KiB from \
+             192 MiB that all share (programs), 25 read 16 KiB from 16 MiB of the user's own (the \
+             profile), 25 write 16 KiB of its copy, and 20 write 4 KiB into 2 MiB (settings). Then \
+             another user comes, after {} s on average, of whom nothing is in the cache. As many \
+             do so at any time as others log on, and one more; all logons are measured. Requests \
+             and pause are such that without the cache a logon takes about as long as the \
+             ancestor's when 75 others log on; nothing else is fitted to it.",
+            WORK.requests,
+            WORK.pace_ns / 1_000_000,
+            u64::from(WORK.requests) * WORK.pace_ns / 1_000_000_000,
+            WORK.think_ns / 1_000_000_000
+        ),
+        format!(
+            "The disk is {SERVER_DISK}, used bare, and through Forebay in write-back with {} of \
+             lines under a supply. Each number of others is measured for {} s.",
+            Size(plan.pool_bytes),
+            plan.spell.measured_ns / 1_000_000_000
+        ),
+        "The ancestor's server had processors that its users shared, and they are in its figures; \
+         here only the disk is shared."
+            .to_owned(),
+    ]
+}
+
+fn ancestor(others: u32) -> (Option<f64>, Option<f64>) {
+    let found = ANCESTOR.iter().find(|&&(n, ..)| n == others);
+    (found.map(|&(_, without, _)| without), found.map(|&(.., with)| with))
+}
+
+fn table(points: &[Point]) -> Table {
+    let head = ["others", "without", "with", "shorter by", "ancestor without", "ancestor with"];
+    let mut table = Table::new("Seconds of one more logon", &head);
+    for point in points {
+        let (without, with) = ancestor(point.others);
+        table.push(vec![
+            point.others.to_string(),
+            figure(point.without),
+            figure(point.with),
+            format!("{:.0}%", 100.0 * (1.0 - point.with / point.without)),
+            known(without),
+            known(with),
+        ]);
+    }
+    table
+}
+
+fn plot(points: &[Point]) -> Plot {
+    let line = |name, of: fn(&Point) -> f64| {
+        Series::line(name, points.iter().map(|point| (f64::from(point.others), of(point))))
+    };
+    let marks = |name, of: fn(&(u32, f64, f64)) -> f64| {
+        Series::marks(name, ANCESTOR.iter().map(|known| (f64::from(known.0), of(known))))
+    };
+    Plot {
+        title: "One more logon".to_owned(),
+        x: Axis::new("others who log on", Scale::Linear),
+        y: Axis::new("seconds", Scale::Linear),
+        series: vec![
+            line("without", |point| point.without),
+            line("with", |point| point.with),
+            marks("ancestor without", |known| known.1),
+            marks("ancestor with", |known| known.2),
+        ],
+    }
+}
+
+fn remark(points: &[Point]) -> String {
+    let Some(last) = points.last() else { return String::new() };
+    let (_, without, with) = ANCESTOR[ANCESTOR.len() - 1];
+    format!(
+        "With {} others, a logon takes {} s with the cache instead of {} s. The ancestor: {with} s \
+         instead of {without} s with 75 others.",
+        last.others,
+        figure(last.with),
+        figure(last.without)
+    )
+}

@@ -1,0 +1,227 @@
+//! The machine against the bare model, and each experiment in small.
+
+use super::machine::{Clients, Link, Machine, MachineSpec, Step};
+use super::users::{SERVER_DISK, Spell, measure};
+use super::*;
+use crate::sim::dice::Dice;
+use forebay_backend::IoKind;
+use forebay_backend::model::timing;
+use forebay_types::{ByteRange, LINE_BYTES};
+
+const DISK: &str = "model:raid5?drives=5&chunk=8KiB&drive=hdd&drive-size=1GiB";
+const MIB: u64 = 1 << 20;
+const SECOND_NS: u64 = 1_000_000_000;
+
+fn machine(pool_bytes: u64, link: Link) -> Machine {
+    Machine::new(&MachineSpec { disk: DISK, pool_bytes, link }).unwrap()
+}
+
+/// One client with a list of things to do, the last one first.
+struct List(Vec<Step>);
+
+impl Clients for List {
+    fn next(&mut self, _client: u32, _now_ns: u64) -> Step {
+        self.0.pop().unwrap_or(Step::Leave)
+    }
+}
+
+fn run(machine: &mut Machine, mut steps: Vec<Step>) -> u64 {
+    steps.reverse();
+    let begun_ns = machine.now_ns();
+    machine.welcome(0, 0);
+    machine.run(u64::MAX, &mut List(steps));
+    machine.now_ns() - begun_ns
+}
+
+/// Reads and writes of any size at any place.
+fn steps(count: u64, size_bytes: u64) -> Vec<Step> {
+    let mut dice = Dice::new(7);
+    let step = |_| {
+        let len = dice.range(1, 256) * 512;
+        let range = ByteRange::new(dice.below((size_bytes - len) / 512) * 512, len);
+        if dice.chance(500_000) { Step::Read(range) } else { Step::Write(range) }
+    };
+    (0..count).map(step).collect()
+}
+
+#[test]
+fn without_a_cache_and_a_link_requests_take_the_models_own_time() {
+    let (mut model, size_bytes) = timing(DISK).unwrap();
+    let steps = steps(500, size_bytes);
+    let mut now_ns = 0;
+    for step in &steps {
+        let (kind, range) = match *step {
+            Step::Read(range) => (IoKind::Read, range),
+            Step::Write(range) => (IoKind::Write { fua: false }, range),
+            _ => unreachable!("there is nothing else"),
+        };
+        model.enqueue(now_ns, 0, kind, range.offset, range.len);
+        while model.pop(now_ns).is_none() {
+            now_ns = model.next_completion().unwrap();
+        }
+    }
+    assert_eq!(run(&mut machine(0, Link::NONE), steps), now_ns);
+}
+
+#[test]
+fn a_link_adds_its_time_to_each_request() {
+    let link = Link { request_ns: 7_000, bytes_per_second: 1_000_000_000 };
+    let mut machine = machine(64 * MIB, link);
+    let write = Step::Write(ByteRange::new(0, 4096));
+    let read = Step::Read(ByteRange::new(0, 4096));
+    assert_eq!(run(&mut machine, vec![write, read, read]), 3 * (7_000 + 4_096));
+}
+
+#[test]
+fn the_disk_gets_each_byte_that_was_written_once() {
+    let mut machine = machine(64 * MIB, Link::FIBRE);
+    let pieces = (0..512).map(|at| Step::Write(ByteRange::new(at * (24 << 10), 24 << 10)));
+    run(&mut machine, pieces.collect());
+    assert_eq!(machine.disk_tally().write_bytes, 0, "nothing is old enough yet");
+    assert_eq!(machine.cache().unwrap().dirty_bytes(), 12 * MIB);
+    run(&mut machine, vec![Step::Think(30 * SECOND_NS)]);
+    assert_eq!(machine.disk_tally().write_bytes, 12 * MIB);
+    assert_eq!(machine.cache().unwrap().dirty_bytes(), 0);
+}
+
+#[test]
+fn the_disk_is_busy_while_something_is_in_flight() {
+    let mut bare = machine(0, Link::NONE);
+    let steps = steps(100, bare.disk_bytes());
+    let elapsed_ns = run(&mut bare, steps);
+    run(&mut bare, vec![Step::Think(SECOND_NS)]);
+    assert_eq!(bare.disk_tally().busy_ns, elapsed_ns);
+}
+
+#[test]
+fn what_is_in_the_cache_is_read_from_the_disk_once() {
+    let mut machine = machine(64 * MIB, Link::FIBRE);
+    let reads = || (0..256).map(|at| Step::Read(ByteRange::new(at * LINE_BYTES, LINE_BYTES)));
+    run(&mut machine, reads().collect());
+    run(&mut machine, vec![Step::Think(SECOND_NS)]);
+    let before = machine.disk_tally();
+    assert!(before.read_bytes >= MIB, "{before:?}");
+    assert!(before.reads < 64, "it is read ahead: {before:?}");
+    run(&mut machine, reads().collect());
+    assert_eq!(machine.disk_tally(), before);
+}
+
+#[test]
+fn more_than_may_be_dirty_waits_for_the_disk() {
+    let mut machine = machine(32 * MIB, Link::FIBRE);
+    run(&mut machine, (0..64).map(|at| Step::Write(ByteRange::new(at * MIB, MIB))).collect());
+    assert!(machine.cache().unwrap().dirty_bytes() <= 22 * MIB);
+    assert!(machine.disk_tally().write_bytes >= 42 * MIB, "{:?}", machine.disk_tally());
+}
+
+const SMALL: cache_effect::Plan = cache_effect::Plan {
+    disk: DISK,
+    pool_bytes: 32 * MIB,
+    len_min: 32 << 10,
+    len_max: 128 << 10,
+    bare_bytes: MIB,
+    bare_count: (16, 64),
+};
+
+#[test]
+fn the_cache_effect_is_one() {
+    let rates = cache_effect::measure(&SMALL, 64 << 10).unwrap();
+    assert!(rates.write_burst > 10.0 * rates.write_bare, "{rates:?}");
+    assert!(rates.write_sustained > 2.0 * rates.write_bare, "{rates:?}");
+    assert!(rates.is_full(), "{rates:?}");
+    assert!(rates.read_ahead > rates.read_bare, "{rates:?}");
+    assert!(rates.read_again > rates.read_ahead, "{rates:?}");
+}
+
+#[test]
+fn the_same_experiment_has_the_same_report_and_all_of_it_in_one_page() {
+    let report = cache_effect::run(&SMALL).unwrap();
+    assert_eq!(report, cache_effect::run(&SMALL).unwrap());
+    let page = report.html();
+    assert_eq!(page.matches("<svg").count(), report.plots.len());
+    assert!(page.contains("<td>64KiB</td>"));
+    for outside in ["<script", "http", "src=", "href=", "url("] {
+        assert!(!page.contains(outside), "{outside}");
+    }
+    let text = report.to_string();
+    assert!(text.contains("| 64KiB "), "{text}");
+    let prose = text.lines().filter(|line| !line.starts_with('|'));
+    assert!(prose.clone().all(|line| line.chars().count() <= 100), "{text}");
+}
+
+const SHORT: Spell = Spell { warm_ns: 60 * SECOND_NS, measured_ns: 60 * SECOND_NS };
+
+#[test]
+fn users_do_the_same_with_the_same_seed_and_something_else_with_another() {
+    let measured = |seed| {
+        let spec = MachineSpec { disk: SERVER_DISK, pool_bytes: 32 * MIB, link: Link::FIBRE };
+        measure(&spec, &disk_time::WORK, 5, SHORT, seed).unwrap()
+    };
+    assert_eq!(measured(3), measured(3));
+    assert_ne!(measured(3), measured(4));
+}
+
+#[test]
+fn terminal_server_users_find_the_disk_less_busy() {
+    let plan = disk_time::Plan { pool_bytes: 64 * MIB, users_step: 20, steps: 2, spell: SHORT };
+    let points = disk_time::points(&plan, 1).unwrap();
+    assert_eq!(points.iter().map(|point| point.users).collect::<Vec<_>>(), [20, 40]);
+    assert!(points[0].without.waiting < points[1].without.waiting, "{points:?}");
+    for point in &points {
+        assert!(point.with.waiting < point.without.waiting / 2.0, "{point:?}");
+        assert!(point.with.request_seconds < point.without.request_seconds / 2.0, "{point:?}");
+        assert!(point.without.busy <= point.without.waiting, "{point:?}");
+    }
+    let report = disk_time::run(&plan, 1).unwrap();
+    assert_eq!(report.tables[0].rows.len(), points.len() + 2, "with both averages");
+}
+
+#[test]
+fn a_logon_among_others_takes_longer_and_less_so_with_the_cache() {
+    let spell = Spell { warm_ns: 60 * SECOND_NS, measured_ns: 120 * SECOND_NS };
+    let plan = logon::Plan { pool_bytes: 64 * MIB, others_max: 20, others_step: 20, spell };
+    let points = logon::points(&plan, 1).unwrap();
+    let [alone, among] = points[..] else { panic!("{points:?}") };
+    assert!(alone.without < among.without, "{points:?}");
+    for point in points {
+        assert!(point.with < point.without, "{point:?}");
+        assert!((25.0..100.0).contains(&point.with), "the other work takes 30 s: {point:?}");
+    }
+    let report = logon::run(&plan, 1).unwrap();
+    assert_eq!(report.tables[0].rows.len(), 2);
+}
+
+#[test]
+fn a_server_with_a_cache_carries_more_users() {
+    let plan = call_center::Plan {
+        pools: &[0, 64 * MIB],
+        limit_seconds: 1.42,
+        users_max: 12,
+        spell: Spell { warm_ns: 30 * SECOND_NS, measured_ns: 60 * SECOND_NS },
+    };
+    let none = call_center::carried(&plan, 0, 1).unwrap();
+    let some = call_center::carried(&plan, 64 * MIB, 1).unwrap();
+    assert!(none.users < some.users, "{none:?} {some:?}");
+    for carried in [none, some] {
+        let tried = carried.tried;
+        assert!(tried.is_sorted_by(|(fewer, _), (more, _)| fewer < more), "{tried:?}");
+        for (users, measured) in tried {
+            let is_within = measured.operation_seconds <= plan.limit_seconds;
+            assert_eq!(is_within, users <= carried.users, "{users} {measured:?}");
+        }
+    }
+    let report = call_center::run(&plan, 1).unwrap();
+    assert_eq!(report.tables[0].rows.len(), 2);
+}
+
+#[test]
+fn an_unknown_experiment_is_answered_with_the_known_ones() {
+    for experiment in Experiment::ALL {
+        assert_eq!(experiment.name().parse(), Ok(experiment));
+    }
+    let error = "cash-effect".parse::<Experiment>().unwrap_err().to_string();
+    assert!(
+        error.starts_with("no experiment 'cash-effect': choose one of cache-effect"),
+        "{error}"
+    );
+}

@@ -1,0 +1,153 @@
+//! Which reads tell what splitting a write costs on a disk, and when there have been enough.
+//!
+//! Sizes from 4 KiB to 1 MiB take turns, the ends first, so that wherever it has to end the sizes
+//! that were read are far apart and have about the same number of reads each. Places are spread
+//! over the whole disk by a generator with a seed.
+//!
+//! The promise is to be short: [`READS_MAX`] reads, and [`DISK_NS_MAX`] of the disk's time, unless
+//! a single read takes longer than any before.
+
+use crate::split_cost::{ReadTime, SplitCost, Unclear};
+use forebay_types::{ByteRange, LINE_BYTES};
+
+/// Most reads of one measurement: seven of each size, and one.
+pub const READS_MAX: usize = 64;
+/// Size of the largest of them, in bytes.
+pub const READ_BYTES_MAX: u64 = 1 << 20;
+/// Time of the disk that one measurement may take, in nanoseconds.
+pub const DISK_NS_MAX: u64 = 1_000_000_000;
+
+/// The sizes in the order of a turn, as powers of two over 4 KiB: 4 KiB, 1 MiB, 64 KiB, ...
+const TURN: [u32; 9] = [0, 8, 4, 2, 6, 1, 7, 3, 5];
+
+/// A measurement that is under way, or has ended.
+#[derive(Clone, Debug)]
+pub struct Probing {
+    disk_bytes: u64,
+    random: u64,
+    times: Vec<ReadTime>,
+    spent_ns: u64,
+    longest_ns: u64,
+}
+
+impl Probing {
+    /// A measurement of a disk of so many bytes. The same seed leads to the same places.
+    pub const fn new(disk_bytes: u64, seed: u64) -> Self {
+        Self { disk_bytes, random: seed, times: Vec::new(), spent_ns: 0, longest_ns: 0 }
+    }
+
+    /// What is to be read next, inside the disk and from a multiple of 4 KiB; `None` when there
+    /// has been enough, or the disk has no room for it.
+    pub fn next_read(&mut self) -> Option<ByteRange> {
+        let is_over = self.times.len() >= READS_MAX
+            || self.spent_ns.saturating_add(self.longest_ns) > DISK_NS_MAX;
+        let sizes = TURN.into_iter().map(|step| LINE_BYTES << step);
+        let sizes: Vec<u64> = sizes.filter(|&bytes| bytes <= self.disk_bytes).collect();
+        if is_over || sizes.is_empty() {
+            return None;
+        }
+        let bytes = sizes[self.times.len() % sizes.len()];
+        let places = (self.disk_bytes - bytes) / LINE_BYTES + 1;
+        Some(ByteRange::new(self.below(places) * LINE_BYTES, bytes))
+    }
+
+    /// A read of `bytes` took `ns` nanoseconds.
+    pub fn took(&mut self, bytes: u64, ns: u64) {
+        self.times.push(ReadTime { bytes, ns });
+        self.spent_ns = self.spent_ns.saturating_add(ns);
+        self.longest_ns = self.longest_ns.max(ns);
+    }
+
+    /// How many reads there have been.
+    pub const fn reads(&self) -> usize {
+        self.times.len()
+    }
+
+    /// Time of the disk that they have taken, in nanoseconds.
+    pub const fn spent_ns(&self) -> u64 {
+        self.spent_ns
+    }
+
+    /// What they say.
+    ///
+    /// # Errors
+    /// They say nothing.
+    pub fn cost(&self) -> Result<SplitCost, Unclear> {
+        SplitCost::of(&self.times)
+    }
+
+    /// A number below `limit`, which is not zero: a counter with an odd stride, scrambled.
+    const fn below(&mut self, limit: u64) -> u64 {
+        self.random = self.random.wrapping_add(0x9e37_79b9_7f4a_7c15);
+        let mut z = self.random;
+        z = (z ^ (z >> 30)).wrapping_mul(0xbf58_476d_1ce4_e5b9);
+        z = (z ^ (z >> 27)).wrapping_mul(0x94d0_49bb_1331_11eb);
+        z ^= z >> 31;
+        ((z as u128 * limit as u128) >> 64) as u64
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use proptest::prelude::*;
+    use std::collections::BTreeMap;
+
+    const MIB: u64 = 1 << 20;
+
+    /// All reads of a disk that takes `ns` for each.
+    fn all(disk_bytes: u64, seed: u64, ns: impl Fn(u64) -> u64) -> (Probing, Vec<ByteRange>) {
+        let mut probing = Probing::new(disk_bytes, seed);
+        let mut ranges = Vec::new();
+        while let Some(range) = probing.next_read() {
+            probing.took(range.len, ns(range.len));
+            ranges.push(range);
+        }
+        (probing, ranges)
+    }
+
+    #[test]
+    fn a_quick_disk_gets_seven_reads_of_each_size_all_over_it() {
+        let (probing, ranges) = all(1 << 40, 7, |bytes| 80_000 + bytes / 2);
+        assert_eq!((probing.reads(), ranges.len()), (READS_MAX, READS_MAX));
+        let mut counts = BTreeMap::new();
+        ranges.iter().for_each(|range| *counts.entry(range.len).or_insert(0) += 1);
+        assert_eq!(counts.len(), TURN.len());
+        assert!(counts.values().all(|count| (7..=8).contains(count)), "{counts:?}");
+        for part in 0..8 {
+            let part = (part << 37)..((part + 1) << 37);
+            assert!(ranges.iter().any(|range| part.contains(&range.offset)), "{part:?}");
+        }
+        let cost = probing.cost().unwrap();
+        assert_eq!((cost.fixed_ns, cost.threshold_bytes), (80_000, 512 << 10));
+        assert_eq!(all(1 << 40, 7, |_| 1).1, ranges, "the same seed");
+        assert_ne!(all(1 << 40, 8, |_| 1).1, ranges, "another seed");
+    }
+
+    #[test]
+    fn a_slow_disk_gets_a_second_and_the_ends_first() {
+        let (probing, ranges) = all(1 << 40, 7, |_| 240_000_000);
+        assert_eq!((ranges.len(), probing.spent_ns()), (4, 960_000_000));
+        assert_eq!(ranges.iter().map(|range| range.len).max(), Some(MIB));
+        assert!(probing.cost().is_ok());
+        let (probing, ranges) = all(1 << 40, 7, |_| 400_000_000);
+        assert_eq!((ranges.len(), probing.cost()), (2, Err(Unclear::TooFew)));
+    }
+
+    proptest! {
+        #[test]
+        fn every_read_lies_inside_the_disk(
+            sectors in 0..(1u64 << 55), shift in 0..55u32, seed: u64, ns in 0..(1u64 << 31)
+        ) {
+            let disk_bytes = (sectors >> shift) * 512;
+            let (probing, ranges) = all(disk_bytes, seed, |_| ns);
+            prop_assert!(probing.reads() <= READS_MAX);
+            prop_assert!(probing.spent_ns() <= DISK_NS_MAX.max(ns));
+            for range in &ranges {
+                prop_assert!(range.len <= READ_BYTES_MAX);
+                prop_assert!(range.fits(disk_bytes) && range.offset.is_multiple_of(LINE_BYTES));
+            }
+            prop_assert_eq!(ranges.is_empty(), disk_bytes < LINE_BYTES);
+        }
+    }
+}

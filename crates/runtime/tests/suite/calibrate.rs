@@ -1,0 +1,233 @@
+//! What splitting a write costs on a disk: that it is found, whom it never hurts, when it ends.
+
+use crate::common::client::PATIENCE;
+use crate::common::wait_until;
+use crate::server::{Server, settings};
+use forebay_backend::layers::{ErrorRule, Errors, Gate, Kinds};
+use forebay_backend::{Backend, MemoryBackend, OpenOptions};
+use forebay_nbd::Command;
+use forebay_runtime::{
+    CalibrateError, Calibration, CalibrationFailure, Engine, GatherStatus, ThresholdSource,
+    VolumeChange, VolumeError, VolumeSettings,
+};
+use forebay_types::{IoError, Mode};
+use std::sync::Arc;
+use std::time::Duration;
+
+on_both_engines! {
+    modelled_disks_are_measured,
+    a_volume_that_was_added_is_measured_by_itself_and_reads_are_all_it_takes,
+    what_is_set_wins_and_is_not_measured,
+    a_disk_that_fails_reads_is_not_measured_and_served_as_before,
+    a_read_that_hangs_is_given_up_and_holds_up_nobody,
+    no_read_is_begun_while_a_request_is_under_way,
+    a_volume_is_gone_only_when_its_disk_is_let_go,
+    a_disk_too_small_for_a_measurement_says_so,
+}
+
+const KIB: u64 = 1 << 10;
+const MIB: u64 = 1 << 20;
+/// Long enough for what must not happen to have happened.
+const MOMENT: Duration = Duration::from_millis(100);
+
+/// A volume that is not measured unless somebody asks for it.
+fn add(server: &Server, name: &str, disk: &Arc<dyn Backend>) {
+    server.add(name, Arc::clone(disk), Mode::WriteThrough);
+}
+
+/// A volume that is measured by itself.
+fn add_auto(server: &Server, disk: Arc<dyn Backend>) {
+    let settings =
+        VolumeSettings { gather_below: None, ..settings("disk", disk, Mode::WriteThrough) };
+    server.runtime.add_volume(settings).unwrap();
+}
+
+fn gather(server: &Server) -> GatherStatus {
+    server.status("disk").gather
+}
+
+fn set(server: &Server, gather_below: Option<u64>) {
+    let change = VolumeChange {
+        description: String::new(),
+        mode: Mode::WriteThrough,
+        read_only: false,
+        prefetch: false,
+        gather_below,
+        tls_only: false,
+    };
+    server.runtime.change_volume("disk", change).unwrap();
+}
+
+fn gate() -> Arc<Gate> {
+    Gate::new(Arc::new(MemoryBackend::new(16 * MIB).unwrap()))
+}
+
+fn failure(server: &Server) -> CalibrationFailure {
+    match server.runtime.calibrate_volume("disk") {
+        Err(VolumeError::Calibrate(CalibrateError::Failed { failure, .. })) => failure,
+        other => panic!("{other:?}"),
+    }
+}
+
+fn modelled_disks_are_measured(engine: Engine) {
+    let server = Server::start(engine);
+    for (backing, thresholds) in [
+        ("model:hdd?size=8GiB", 2 * MIB..=16 * MIB),
+        ("model:ssd?size=8GiB", 128 * KIB..=2 * MIB),
+        ("model:fixed?size=8GiB&latency=2ms", 4 * MIB..=32 * MIB),
+    ] {
+        let disk = forebay_backend::open(backing, &OpenOptions::default()).unwrap();
+        add(&server, backing, &disk);
+        let cost = server.runtime.calibrate_volume(backing).unwrap();
+        assert!(thresholds.contains(&cost.threshold_bytes), "{backing}: {cost:?}");
+        assert!(cost.fixed_us() > 50.0, "{backing}: {cost:?}");
+        assert_eq!(server.status(backing).gather.measured, Some(cost));
+    }
+    server.stop();
+}
+
+fn a_volume_that_was_added_is_measured_by_itself_and_reads_are_all_it_takes(engine: Engine) {
+    let server = Server::start(engine);
+    let gate = gate();
+    // Whatever is not a read would be held.
+    let no_reads = [Kinds::WRITE, Kinds::FLUSH, Kinds::DISCARD, Kinds::ZERO];
+    gate.close(no_reads.into_iter().fold(Kinds::NONE, Kinds::and));
+    add_auto(&server, Arc::clone(&gate) as _);
+    let before = gather(&server);
+    assert_eq!((before.below_bytes, before.source), (64 * KIB, ThresholdSource::Default));
+    assert_eq!(before.calibration, Calibration::Waiting, "it is served already");
+    let is_done = || gather(&server).calibration == Calibration::Done;
+    wait_until("the disk is measured", PATIENCE, is_done);
+    let after = gather(&server);
+    assert_eq!(after.source, ThresholdSource::Measured);
+    assert_eq!(Some(after.below_bytes), after.measured.map(|cost| cost.threshold_bytes));
+    assert_eq!(gate.held(), []);
+    let status = server.status("disk");
+    assert_eq!((status.cached_bytes, status.requests.backend_reads), (0, 0), "past the pool");
+    server.stop();
+}
+
+fn what_is_set_wins_and_is_not_measured(engine: Engine) {
+    let server = Server::start(engine);
+    let gate = gate();
+    server.add("disk", Arc::clone(&gate) as _, Mode::WriteThrough);
+    let off = gather(&server);
+    assert_eq!((off.below_bytes, off.source), (0, ThresholdSource::Set));
+    assert_eq!((off.calibration, off.measured), (Calibration::Unwanted, None));
+    let cost = server.runtime.calibrate_volume("disk").unwrap();
+    let asked = gather(&server);
+    assert_eq!((asked.below_bytes, asked.measured), (0, Some(cost)), "it was asked for");
+    set(&server, Some(512 * KIB));
+    assert_eq!(gather(&server).below_bytes, 512 * KIB);
+    set(&server, None);
+    let auto = gather(&server);
+    assert_eq!((auto.below_bytes, auto.source), (cost.threshold_bytes, ThresholdSource::Measured));
+
+    server.runtime.remove_volume("disk", |_| ()).unwrap();
+    server.add("disk", Arc::clone(&gate) as _, Mode::WriteThrough);
+    set(&server, None);
+    assert_eq!(gather(&server).calibration, Calibration::Waiting);
+    set(&server, Some(0));
+    let is_unwanted = || gather(&server).calibration == Calibration::Unwanted;
+    wait_until("nobody needs it any more", PATIENCE, is_unwanted);
+    assert_eq!(gather(&server).measured, None);
+    server.stop();
+}
+
+fn a_disk_that_fails_reads_is_not_measured_and_served_as_before(engine: Engine) {
+    let server = Server::start(engine);
+    let disk = Arc::new(MemoryBackend::new(16 * MIB).unwrap());
+    let rule = ErrorRule { kinds: Kinds::READ, ..ErrorRule::default() };
+    let bad = Arc::new(Errors::new(disk, rule));
+    add_auto(&server, Arc::clone(&bad) as _);
+    let CalibrationFailure::Io { offset, error } = failure(&server) else {
+        panic!("{:?}", gather(&server));
+    };
+    assert_eq!((offset % 4096, error), (0, IoError::Io));
+    let status = server.status("disk");
+    let is_failed = matches!(status.gather.calibration, Calibration::Failed(_));
+    assert!(is_failed && status.gather.source == ThresholdSource::Default, "{status:?}");
+    assert_eq!((status.flush_failure, status.requests.errors), (None, 0));
+    let mut client = server.client("disk");
+    assert_eq!(client.write(0, &[7; 4096]), Ok(()));
+    assert_eq!(client.flush(), Ok(()));
+    assert_eq!(client.read(0, 4096), Ok(vec![7; 4096]));
+    bad.set_enabled(false);
+    let cost = server.runtime.calibrate_volume("disk").unwrap();
+    bad.set_enabled(true);
+    failure(&server);
+    assert_eq!(gather(&server).measured, Some(cost), "what was measured stays");
+    drop(client);
+    server.stop();
+}
+
+fn a_read_that_hangs_is_given_up_and_holds_up_nobody(engine: Engine) {
+    let server = Server::start(engine);
+    let gate = gate();
+    server.add("disk", Arc::clone(&gate) as _, Mode::WriteThrough);
+    server.add_memory("other", 16 * MIB, Mode::WriteThrough);
+    gate.close(Kinds::READ);
+    assert!(matches!(failure(&server), CalibrationFailure::Slow { .. }));
+    assert_eq!(gate.held().len(), 1);
+    assert_eq!(failure(&server), CalibrationFailure::Hanging);
+    assert_eq!(gate.held().len(), 1, "no other is begun there");
+    server.runtime.calibrate_volume("other").unwrap();
+    assert_eq!(server.client("disk").write(0, &[7; 4096]), Ok(()));
+    gate.open();
+    let is_measured = || server.runtime.calibrate_volume("disk").is_ok();
+    wait_until("the disk has answered", PATIENCE, is_measured);
+    server.stop();
+}
+
+fn no_read_is_begun_while_a_request_is_under_way(engine: Engine) {
+    let server = Server::start(engine);
+    let gate = gate();
+    server.add("disk", Arc::clone(&gate) as _, Mode::WriteThrough);
+    let mut client = server.client("disk");
+    gate.close(Kinds::ALL);
+    let cookie = client.send(Command::Write, 0, 0, 4096, &[7; 4096]);
+    assert!(gate.wait_held(1, PATIENCE));
+    std::thread::scope(|scope| {
+        let asked = scope.spawn(|| server.runtime.calibrate_volume("disk"));
+        std::thread::sleep(MOMENT);
+        assert_eq!(gate.held().len(), 1, "the write and nothing else");
+        assert_eq!(gather(&server).calibration, Calibration::Waiting);
+        gate.open();
+        assert_eq!(client.wait(cookie).result, Ok(()));
+        asked.join().unwrap().unwrap();
+    });
+    drop(client);
+    server.stop();
+}
+
+fn a_volume_is_gone_only_when_its_disk_is_let_go(engine: Engine) {
+    let server = Server::start(engine);
+    let gate = gate();
+    let weak = Arc::downgrade(&gate);
+    server.add("disk", Arc::clone(&gate) as _, Mode::WriteThrough);
+    gate.close(Kinds::READ);
+    std::thread::scope(|scope| {
+        let asked = scope.spawn(|| server.runtime.calibrate_volume("disk"));
+        assert!(gate.wait_held(1, PATIENCE));
+        let removed = scope.spawn(|| server.runtime.remove_volume("disk", |_| ()));
+        std::thread::sleep(MOMENT);
+        assert!(!removed.is_finished(), "the disk is being read");
+        gate.open();
+        removed.join().unwrap().unwrap();
+        assert!(matches!(asked.join().unwrap(), Err(VolumeError::Leaving(_))));
+    });
+    assert_eq!(gate.held(), []);
+    drop(gate);
+    assert_eq!(weak.strong_count(), 0, "who opens the disk next finds it free");
+    server.stop();
+}
+
+fn a_disk_too_small_for_a_measurement_says_so(engine: Engine) {
+    let server = Server::start(engine);
+    server.add_memory("disk", 16 * KIB, Mode::WriteThrough);
+    let error = server.runtime.calibrate_volume("disk").unwrap_err().to_string();
+    let sentence = "volume 'disk' is not measured: fewer than 4 sizes could be read; ";
+    assert!(error.starts_with(sentence), "{error}");
+    assert!(matches!(server.runtime.calibrate_volume("none"), Err(VolumeError::Unknown(_))));
+    server.stop();
+}

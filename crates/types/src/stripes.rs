@@ -1,0 +1,170 @@
+//! How a volume is divided: into regions, each of which lies in one shard, and these into stripes.
+
+use crate::{ByteRange, DiskGeometry, LINE_BYTES, REGION_BYTES};
+
+/// Widest stripe that regions are made of, in bytes. Wider ones would leave too few regions to
+/// spread over the shards.
+const WIDTH_MAX: u64 = 64 << 20;
+
+/// The regions of a volume. They are about [`REGION_BYTES`] long and, where the disk has stripes,
+/// made of whole ones, so that a stripe is gathered in one place. All of it follows from the width
+/// and the beginning of the stripes; who keeps lines over a restart keeps these two as well.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
+pub struct Stripes {
+    width: u64,
+    offset: u64,
+    /// Bytes of a region.
+    region: u64,
+    /// What the first region is short of, in bytes.
+    lead: u64,
+}
+
+impl Default for Stripes {
+    fn default() -> Self {
+        Self::NONE
+    }
+}
+
+impl Stripes {
+    /// No stripes.
+    pub const NONE: Self = Self { width: 0, offset: 0, region: REGION_BYTES, lead: 0 };
+
+    /// Stripes of `width` bytes, of which the first whole one begins at `offset`; none where
+    /// nothing can be gathered into them: they do not begin and end at lines, or are too wide.
+    pub const fn new(width: u64, offset: u64) -> Self {
+        let at_lines = width.is_multiple_of(LINE_BYTES) && offset.is_multiple_of(LINE_BYTES);
+        if width == 0 || width > WIDTH_MAX || !at_lines {
+            return Self::NONE;
+        }
+        let region = if width < REGION_BYTES { REGION_BYTES / width * width } else { width };
+        let offset = offset % width;
+        Self { width, offset, region, lead: (region - offset) % region }
+    }
+
+    /// Bytes of a stripe; zero where there are none.
+    pub const fn width(self) -> u64 {
+        self.width
+    }
+
+    /// The first byte of the first whole stripe.
+    pub const fn offset(self) -> u64 {
+        self.offset
+    }
+
+    /// Bytes of the longest piece that a region is cut into: none is longer than [`REGION_BYTES`],
+    /// and none but the first and the last of a range is shorter than half of it.
+    const fn piece_bytes(self) -> u64 {
+        let pieces = self.region.div_ceil(REGION_BYTES);
+        self.region.div_ceil(pieces).next_multiple_of(LINE_BYTES)
+    }
+
+    /// The number of the region that a byte lies in.
+    pub const fn region_of(self, byte: u64) -> u64 {
+        // The way without a division is for reads that hit.
+        if self.width == 0 { byte / REGION_BYTES } else { (byte + self.lead) / self.region }
+    }
+
+    /// The region that a byte lies in. The first one may be short.
+    pub const fn region_at(self, byte: u64) -> ByteRange {
+        let first = self.region_of(byte) * self.region;
+        let end = first + self.region - self.lead;
+        let start = first.saturating_sub(self.lead);
+        ByteRange::new(start, end - start)
+    }
+
+    /// The whole stripe that a byte lies in, if there is one.
+    pub const fn stripe_at(self, byte: u64) -> Option<ByteRange> {
+        if self.width == 0 || byte < self.offset {
+            return None;
+        }
+        let into = (byte - self.offset) % self.width;
+        Some(ByteRange::new(byte - into, self.width))
+    }
+
+    /// The pieces of `range` that each lie in one region, in order, none longer than
+    /// [`REGION_BYTES`].
+    pub fn split(self, range: ByteRange) -> impl Iterator<Item = ByteRange> {
+        let mut rest = range;
+        std::iter::from_fn(move || {
+            if rest.len == 0 {
+                return None;
+            }
+            let into = (rest.offset + self.lead) % self.region;
+            let to_border = self.region - into;
+            let to_piece = self.piece_bytes() - into % self.piece_bytes();
+            let piece = ByteRange::new(rest.offset, rest.len.min(to_border).min(to_piece));
+            rest = ByteRange::new(piece.end(), rest.len - piece.len);
+            Some(piece)
+        })
+    }
+}
+
+impl DiskGeometry {
+    /// The stripes that writes are gathered into.
+    pub const fn stripes(&self) -> Stripes {
+        Stripes::new(self.stripe_bytes, self.offset_bytes)
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    const SHAPES: [(u64, u64); 7] = [
+        (0, 0),
+        (112 << 10, 0),
+        (112 << 10, 60 << 10),
+        (4096, 0),
+        (1 << 20, 4096),
+        (7 << 19, 0),
+        (7 << 19, 3 << 19),
+    ];
+
+    #[test]
+    fn regions_are_made_of_whole_stripes() {
+        for (width, offset) in SHAPES {
+            let stripes = Stripes::new(width, offset);
+            let mut at = 0;
+            for number in 0..40 {
+                let region = stripes.region_at(at);
+                assert_eq!((region.offset, stripes.region_of(at)), (at, number));
+                assert_eq!(stripes.region_of(region.end() - 1), number);
+                assert_eq!(stripes.region_at(region.end() - 1), region);
+                if let Some(stripe) = stripes.stripe_at(at) {
+                    assert_eq!(stripe.len, width);
+                    assert_eq!(stripe.offset, at, "a region begins with a stripe");
+                    let last = stripes.stripe_at(region.end() - 1).unwrap();
+                    assert_eq!(last.end(), region.end(), "and ends with one");
+                }
+                at = region.end();
+            }
+        }
+    }
+
+    #[test]
+    fn pieces_cover_a_range_and_stay_in_their_regions() {
+        for (width, offset) in SHAPES {
+            let stripes = Stripes::new(width, offset);
+            for range in [ByteRange::new(512, 9 << 20), ByteRange::new((5 << 20) + 4096, 1024)] {
+                let mut at = range.offset;
+                for piece in stripes.split(range) {
+                    assert_eq!(piece.offset, at);
+                    assert!(piece.len > 0 && piece.len <= REGION_BYTES);
+                    let region = stripes.region_at(at);
+                    assert!(region.offset <= at && piece.end() <= region.end());
+                    assert!(stripes.piece_bytes() > REGION_BYTES / 2);
+                    at = piece.end();
+                }
+                assert_eq!(at, range.end());
+            }
+        }
+    }
+
+    #[test]
+    fn stripes_that_nothing_can_be_gathered_into_are_none() {
+        assert_eq!(Stripes::new(112 << 10, 31 * 512), Stripes::NONE);
+        assert_eq!(Stripes::new(6 << 9, 0), Stripes::NONE);
+        assert_eq!(Stripes::new(1 << 30, 0), Stripes::NONE);
+        assert_eq!(Stripes::NONE.stripe_at(5 << 20), None);
+        assert_eq!(Stripes::new(112 << 10, 4096).stripe_at(0), None);
+    }
+}
