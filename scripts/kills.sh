@@ -41,6 +41,7 @@ clean() {
 trap clean EXIT
 
 gave_up() {
+  grep -A 2 panicked "$dir/log" || true
   tail -n 20 "$dir/log"; head -n 15 "$dir/fio.log" 2>/dev/null || true
   fail "$*"
 }

@@ -6,8 +6,8 @@
 //! and is tried again.
 //!
 //! What nobody waits for steps aside while clients wait for reads of the same disk: a hard disk
-//! that writes back between them seeks twice for each. It goes on now and then, and at full pace
-//! once much is dirty, so reads put it off and never stop it.
+//! that writes back between them seeks twice for each. It goes at the pace it was given, the faster
+//! the nearer the dirty limit is, so reads put it off and never stop it.
 
 use crate::flight::{Op, OpKind};
 use crate::key::mask_runs;
@@ -96,7 +96,9 @@ impl<M: LineTable> Shard<M> {
             return self.pump_order(volume, out);
         }
         let room = self.dirty_lines <= self.config.dirty_lines_background;
+        let distance = self.config.room(self.dirty_lines);
         let state = self.volume_mut(volume);
+        state.allowance.fill(now_ms, distance);
         if room && state.sweep_for_room && !state.wants_room && state.flushes.is_empty() {
             // The rest may be written again before it is old enough to go.
             state.sweep.clear();
@@ -104,32 +106,26 @@ impl<M: LineTable> Shard<M> {
         loop {
             let state = self.volume_mut(volume);
             let leaves = state.mode != Mode::WriteBack;
-            let urgent = !state.flushes.is_empty() || leaves || state.wants_room;
+            let is_waited_for = !state.flushes.is_empty() || leaves;
+            let urgent = is_waited_for || state.wants_room;
+            let beside_reads = !urgent && state.reading;
+            let waits = !is_waited_for && !state.allowance.may_start(beside_reads);
             let held_back = state.flushes.is_empty() && now_ms < state.backoff_until_ms;
             let destaging = state.destaging;
             let operations_max = match urgent {
                 true => self.config.destage_operations_max,
                 false => self.config.operations_for(self.dirty_lines),
             };
-            let yields = !urgent && self.yields(volume, now_ms);
-            if held_back || yields || destaging >= operations_max {
+            if held_back || waits || destaging >= operations_max {
                 return;
             }
             let Some(key) = self.volume_mut(volume).sweep.pop() else { return };
             let found = self.slots.find(key);
             let is_dirty = found.is_some_and(|slot| self.slots.get(slot).destageable() != 0);
             if is_dirty && self.flight.busy(key).is_none() {
-                self.volume_mut(volume).yields_until_ms = now_ms + self.config.yield_ms_max;
                 self.start_destage(key, urgent, out);
             }
         }
-    }
-
-    /// Whether background write-back leaves the disk to reads.
-    fn yields(&self, volume: VolumeId, now_ms: u64) -> bool {
-        let state = self.volume(volume);
-        let many = self.dirty_lines > self.config.dirty_lines_yield_max;
-        state.reading && !many && now_ms < state.yields_until_ms
     }
 
     fn answer_flushes(&mut self, volume: VolumeId, out: &mut Outbox) {
@@ -172,9 +168,12 @@ impl<M: LineTable> Shard<M> {
     pub(crate) fn start_destage(&mut self, key: LineKey, urgent: bool, out: &mut Outbox) -> u32 {
         let volume = key.volume();
         let Span { lines, runs, is_stripe } = self.span_of(key);
-        let counters = &mut self.volume_mut(volume).counters;
-        counters.destage_writes += runs.len() as u64;
-        counters.destaged_bytes += runs.iter().map(|run| run.range.len).sum::<u64>();
+        let (ios, bytes) = (runs.len() as u64, runs.iter().map(|run| run.range.len).sum());
+        let state = self.volume_mut(volume);
+        state.allowance.take(ios, bytes, state.reading && !urgent);
+        let counters = &mut state.counters;
+        counters.destage_writes += ios;
+        counters.destaged_bytes += bytes;
         counters.destaged_stripes += u64::from(is_stripe);
         if urgent {
             counters.destages_urgent += 1;

@@ -32,6 +32,7 @@ mod key;
 mod meta;
 mod modes;
 mod order;
+mod pace;
 mod parity;
 mod patrol;
 mod read;

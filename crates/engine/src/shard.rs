@@ -11,7 +11,7 @@ use crate::{
     Attempt, IoId, LineMeta, NoteKind, Outbox, Part, PartId, Protection, SLOTS_MAX, Slot,
     VolumeCounters,
 };
-use forebay_policy::Eviction;
+use forebay_policy::{Eviction, Pace};
 use forebay_types::{ByteRange, Mode, REGION_BYTES, Stripes, VolumeId};
 
 /// How much may be dirty, and for how long.
@@ -23,11 +23,6 @@ pub struct ShardConfig {
     pub dirty_lines_background: usize,
     /// Dirty lines are written back between one and two times this age, in milliseconds.
     pub dirty_age_ms: u64,
-    /// Background write-back of a volume whose disk is being read goes one operation in this time,
-    /// in milliseconds.
-    pub yield_ms_max: u64,
-    /// Lines above which more are dirty than may wait for reads.
-    pub dirty_lines_yield_max: usize,
     /// Destage operations in flight per volume while a flush, a change of mode or a writer waits
     /// for them. Otherwise there are the more of them, from one on, the nearer the limit is.
     pub destage_operations_max: u32,
@@ -44,6 +39,14 @@ impl ShardConfig {
         1 + more as u32
     }
 
+    /// Lines that may still get dirty where so many are, of those above where the background
+    /// begins.
+    pub(crate) fn room(&self, dirty_lines: usize) -> (u64, u64) {
+        let all = self.dirty_lines_max.saturating_sub(self.dirty_lines_background);
+        let left = self.dirty_lines_max.saturating_sub(dirty_lines).min(all);
+        (left as u64, all as u64)
+    }
+
     /// Dirty lines below which nobody has to wait for room any more: some less than may be dirty,
     /// so that the disk is given more than one thing to do.
     pub(crate) const fn dirty_lines_enough(&self) -> usize {
@@ -58,10 +61,6 @@ impl ShardConfig {
             dirty_lines_max: slots - slots / 3,
             dirty_lines_background: slots / 2,
             dirty_age_ms: 5_000,
-            // An operation is a region at most: a hard disk does that in the time of two seeks.
-            yield_ms_max: 2_000,
-            // Halfway between where the background begins and where writes would have to wait.
-            dirty_lines_yield_max: slots - slots * 5 / 12,
             // As many as an array of some disks can do at once.
             destage_operations_max: 16,
         }
@@ -189,9 +188,16 @@ impl<M: LineTable> Shard<M> {
     }
 
     /// Notes whether somebody waits for reads of a volume's disk just now. Background write-back
-    /// then steps aside; see [`ShardConfig::yield_ms_max`].
+    /// then steps aside; see [`Shard::set_pace`].
     pub fn set_reading(&mut self, volume: VolumeId, reading: bool) {
         self.volume_mut(volume).reading = reading;
+    }
+
+    /// Says how fast what is dirty of a volume may be written back from here. Beside reads it goes
+    /// faster than that the nearer the dirty limit is. A flush and a change of mode wait for none
+    /// of it; who waits for room waits for the limits that hold at any time.
+    pub fn set_pace(&mut self, volume: VolumeId, pace: Pace) {
+        self.volume_mut(volume).allowance.set_pace(pace);
     }
 
     /// Says from which size on, in bytes, writes of a volume are not held back, as gathering them

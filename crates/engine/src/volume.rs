@@ -3,6 +3,7 @@
 use crate::action::PartId;
 use crate::bits::SlotSet;
 use crate::order::Order;
+use crate::pace::Allowance;
 use crate::{LineKey, Protection, VolumeCounters};
 use forebay_types::{IoError, Mode, Stripes};
 
@@ -39,8 +40,8 @@ pub(crate) struct VolumeState {
     pub is_narrow: bool,
     /// Somebody waits for reads of the disk.
     pub reading: bool,
-    /// Until then, background write-back leaves the disk to them.
-    pub yields_until_ms: u64,
+    /// What write-back may do.
+    pub allowance: Allowance,
     /// Destage operations in flight.
     pub destaging: u32,
     /// All operations in flight.
@@ -74,7 +75,7 @@ impl VolumeState {
             wants_room: false,
             is_narrow: false,
             reading: false,
-            yields_until_ms: 0,
+            allowance: Allowance::default(),
             destaging: 0,
             operations: 0,
             flushes: Vec::new(),

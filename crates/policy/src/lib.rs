@@ -15,7 +15,8 @@
 //! The shipped default needs at most 14 bytes per line, ghosts included.
 //!
 //! Beside them stands what decides which writes are worth gathering: [`SplitCost`], what splitting
-//! a write costs on a disk, and [`Probing`], the reads that tell it.
+//! a write costs on a disk, and [`Probing`], the reads that tell it; and [`Pace`], how fast write-back
+//! may go.
 
 mod arc;
 mod clock2q_plus;
@@ -25,6 +26,7 @@ mod kind;
 mod lirs;
 mod list;
 mod lru;
+mod pace;
 mod probing;
 mod s3_fifo;
 mod sieve;
@@ -40,6 +42,7 @@ mod testing;
 mod tests;
 
 pub use kind::{CAPACITY_LINES_MAX, ParsePolicyError, PolicyKind};
+pub use pace::Pace;
 pub use probing::{DISK_NS_MAX, Probing, READ_BYTES_MAX, READS_MAX};
 pub use split_cost::{
     GATHER_BELOW_DEFAULT_BYTES, ReadTime, SIZES_MIN, SplitCost, ThresholdSource, Unclear,

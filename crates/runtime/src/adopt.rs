@@ -60,9 +60,7 @@ pub(crate) fn shards(
     policy: PolicyKind,
 ) -> Result<Vec<Shard<MappedLines>>, PoolError> {
     let slots = pool.shard_slots();
-    let mut config = ShardConfig::for_slots(slots);
-    // Shards take turns at a disk that is being read: it is the disk that is to be spared.
-    config.yield_ms_max *= pool.shards() as u64;
+    let config = ShardConfig::for_slots(slots);
     if !pool.is_adopted() {
         let shard = |shard| Shard::new(pool.table(shard), policy.build(slots), config);
         return Ok((0..pool.shards()).map(shard).collect());

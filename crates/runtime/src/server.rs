@@ -540,7 +540,10 @@ impl Runtime {
             // Nobody finds it before what its journal holds of it is in its place.
             leaving: AtomicBool::new(true),
         });
+        let listed = Arc::clone(&volume);
         self.ask(0, move |tasks| {
+            // First, as a shard of an adopted pool may destage it as soon as it knows it.
+            tasks.shared().enlist(listed);
             for shard in 0..tasks.shared().shards.len() {
                 let mut shard = tasks.shared().shard(shard);
                 shard.add_volume(id, size, mode);
@@ -551,7 +554,6 @@ impl Runtime {
                 }
             }
         })?;
-        self.enlist(&volume);
         self.bring_back(&volume, beginning)?;
         if let Some(used) = &settings.vault {
             self.load(&volume, used)?;
@@ -577,16 +579,6 @@ impl Runtime {
             self.is_whole(volume.id);
         }
         Ok(())
-    }
-
-    /// From now on workers find the volume.
-    fn enlist(&self, volume: &Arc<Volume>) {
-        let mut volumes = self.shared.volumes.write().unwrap_or_else(PoisonError::into_inner);
-        let at = usize::from(volume.id.0);
-        if volumes.len() <= at {
-            volumes.resize(at + 1, None);
-        }
-        volumes[at] = Some(Arc::clone(volume));
     }
 
     fn free_id(&self, settings: &VolumeSettings) -> Result<(VolumeId, Stripes), VolumeError> {
@@ -654,14 +646,17 @@ impl Runtime {
     }
 
     pub(crate) fn operations(&self, id: VolumeId) -> u64 {
-        let shards = 0..self.shared.shards.len();
-        shards.map(|shard| u64::from(self.shared.shard(shard).operations(id))).sum()
+        let shards = (0..self.shared.shards.len()).map(|shard| self.shared.shard(shard));
+        let knowing = shards.filter(|shard| shard.has_volume(id));
+        knowing.map(|shard| u64::from(shard.operations(id))).sum()
     }
 
     /// Bytes of the volume in dirty lines.
     pub(crate) fn dirty_bytes(&self, id: VolumeId) -> u64 {
-        let shards = 0..self.shared.shards.len();
-        let lines: usize = shards.map(|shard| self.shared.shard(shard).dirty_lines(id)).sum();
+        // Some may not know it yet, or any more.
+        let shards = (0..self.shared.shards.len()).map(|shard| self.shared.shard(shard));
+        let knowing = shards.filter(|shard| shard.has_volume(id));
+        let lines: usize = knowing.map(|shard| shard.dirty_lines(id)).sum();
         lines as u64 * forebay_types::LINE_BYTES
     }
 

@@ -303,6 +303,16 @@ impl Shared {
         volumes.get(usize::from(volume.0)).cloned().flatten()
     }
 
+    /// From now on workers find the volume.
+    pub(crate) fn enlist(&self, volume: Arc<Volume>) {
+        let mut volumes = self.volumes.write().unwrap_or_else(PoisonError::into_inner);
+        let at = usize::from(volume.id.0);
+        if volumes.len() <= at {
+            volumes.resize(at + 1, None);
+        }
+        volumes[at] = Some(volume);
+    }
+
     /// How a volume is divided.
     pub(crate) fn stripes(&self, volume: VolumeId) -> Stripes {
         self.volume(volume).map_or(Stripes::NONE, |volume| volume.stripes)

@@ -2,6 +2,7 @@
 
 use crate::rig::{LINE, Rig, VOLUME, after};
 use forebay_engine::{IoVerb, Outcome, Place, ReadOutcome, ShardConfig, WriteOutcome};
+use forebay_policy::Pace;
 use forebay_types::{IoError, Mode};
 
 #[test]
@@ -310,12 +311,13 @@ fn a_write_is_counted_once_however_often_it_is_tried() {
 #[test]
 fn background_write_back_steps_aside_for_reads_and_is_never_stopped() {
     let config = ShardConfig {
-        dirty_lines_background: 0,
-        dirty_lines_yield_max: 8,
-        yield_ms_max: 1_000,
+        dirty_lines_background: 8,
+        dirty_lines_max: 21,
+        dirty_age_ms: 0,
         ..ShardConfig::for_slots(32)
     };
     let mut rig = Rig::with(32, 32, Mode::WriteBack, config);
+    rig.shard.set_pace(VOLUME, Pace { beside_reads_milli: 1_000, ..Pace::DEFAULT });
     for line in 0..8 {
         assert_eq!(rig.write(line, line * 2 * LINE, LINE, line), WriteOutcome::Done);
     }

@@ -15,7 +15,7 @@ use forebay_engine::{
     Protection, Segment, Shard, ShardConfig,
 };
 use forebay_journal::{Log, LogWrite};
-use forebay_policy::PolicyKind;
+use forebay_policy::{Pace, PolicyKind};
 use forebay_types::{
     ByteRange, IoError, IoResult, LINE_BYTES, Mode, SECTOR_BYTES, SECTORS_PER_LINE, Stripes,
     VolumeId,
@@ -146,7 +146,6 @@ impl Machine {
         self.shards.clear();
         let mut config = ShardConfig::for_slots(LINES_PER_SHARD);
         config.dirty_age_ms = 1;
-        config.yield_ms_max = 1;
         if self.tight {
             config.dirty_lines_max = 1;
         }
@@ -155,6 +154,7 @@ impl Machine {
             let mut shard = Shard::new(table, PolicyKind::Lru.build(LINES_PER_SHARD), config);
             shard.add_volume(VOLUME, VOLUME_BYTES, Mode::WriteBack);
             shard.set_stripes(VOLUME, STRIPES);
+            shard.set_pace(VOLUME, Pace { beside_reads_milli: u64::MAX, ..Pace::DEFAULT });
             if self.kept != Kept::None {
                 shard.set_protection(VOLUME, Protection::Journal);
             }

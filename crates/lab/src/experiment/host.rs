@@ -7,7 +7,7 @@ use forebay_engine::{
     Answer, IoAction, IoId, IoVerb, LineMeta, Outbox, Part, PartId, Place, Protection, Shard,
     ShardConfig,
 };
-use forebay_policy::PolicyKind;
+use forebay_policy::{Pace, PolicyKind};
 use forebay_types::{ByteRange, DiskGeometry, IoError, LINE_BYTES, Mode, Stripes, VolumeId};
 use forebay_volume::{Admission, Host, JobId, Mergeable, Reply, Streams, merge};
 use std::rc::Rc;
@@ -85,14 +85,13 @@ impl CacheHost {
         let stripes = geometry.stripes();
         let shards = 1 << (pool_bytes / SHARD_BYTES_MIN).clamp(1, SHARDS_MAX).ilog2();
         let slots = (pool_bytes / LINE_BYTES / shards) as usize;
-        let mut config = ShardConfig::for_slots(slots);
-        // Shards take turns at a disk that is being read: it is the disk that is to be spared.
-        config.yield_ms_max *= shards;
+        let config = ShardConfig::for_slots(slots);
         let shard = |_| {
             let policy = PolicyKind::default().build(slots);
             let mut shard = Shard::new(vec![LineMeta::FREE; slots], policy, config);
             shard.add_volume(VOLUME, volume_bytes, Mode::WriteBack);
             shard.set_stripes(VOLUME, stripes);
+            shard.set_pace(VOLUME, Pace::DEFAULT.share(shards));
             shard.set_protection(VOLUME, Protection::Power);
             shard
         };

@@ -8,7 +8,7 @@ use super::journal::Journal;
 use super::kept::{EVENTS_MAX, STEPS_MAX};
 use super::memory::Memory;
 use super::oracle::{Crash, show};
-use super::plan::Plan;
+use super::plan::{self, Plan};
 use super::queue::Event;
 use super::world::World;
 use super::{Sabotage, SimOptions};
@@ -237,12 +237,15 @@ impl Simulation {
     fn tick(&mut self) {
         for shard in 0..self.world.shards.len() {
             if self.world.shards[shard].shard.needs_tick() {
-                // Whether the disk is being read is the driver's opinion: any will do.
+                // Whether the disk is being read, and how fast it may be written, is the driver's
+                // opinion: any will do.
                 let reading = self.world.dice.chance(500_000);
+                let pace = plan::draw_pace(&mut self.world.dice);
                 for volume in (0..self.world.volumes.len()).map(|at| VolumeId(at as u16)) {
                     let shard = &mut self.world.shards[shard].shard;
                     if shard.has_volume(volume) {
                         shard.set_reading(volume, reading);
+                        shard.set_pace(volume, pace);
                     }
                 }
                 let worker = self.world.dice.below(self.dispatchers.len() as u64) as u8;

@@ -8,7 +8,7 @@ use super::dice::{Dice, Ppm};
 use super::journal::JournalPlan;
 use super::power::PowerPlan;
 use forebay_engine::ShardConfig;
-use forebay_policy::PolicyKind;
+use forebay_policy::{Pace, PolicyKind};
 use forebay_types::{LINE_BYTES, Mode, SECTOR_BYTES, Stripes};
 
 /// Kinds of requests, in the order of [`Plan::mix`].
@@ -194,12 +194,14 @@ fn draw_config(dice: &mut Dice, lines: usize) -> ShardConfig {
         config.dirty_lines_background = dice.range(0, lines as u64) as usize;
     }
     config.dirty_age_ms = dice.pick(&[1, 20, 300, 5_000]);
-    config.yield_ms_max = dice.pick(&[1, 50, 2_000]);
-    if dice.chance(500_000) {
-        config.dirty_lines_yield_max = dice.range(0, lines as u64) as usize;
-    }
     config.destage_operations_max = dice.pick(&[1, 2, 4, 16]);
     config
+}
+
+/// How fast a disk may be written for the next moment.
+pub(super) fn draw_pace(dice: &mut Dice) -> Pace {
+    let mut rate = |likely| if dice.chance(likely) { u64::MAX } else { dice.below(1_000_000) };
+    Pace { beside_reads_milli: rate(300_000), ios_milli: rate(800_000), bytes: rate(800_000) }
 }
 
 fn draw_volume(dice: &mut Dice) -> VolumePlan {

@@ -241,6 +241,28 @@ fn stripes_are_written_whole_and_writes_held_back_as_the_settings_say() {
     runtime.stop(|_| ()).unwrap();
 }
 
+/// Shards write back what is much as soon as they know whose it is, so workers must know it first.
+#[test]
+fn workers_know_a_volume_before_any_shard_does() {
+    let directory = tempfile::tempdir().unwrap();
+    let disk = open(&directory.path().join("disk"), 4 * MIB);
+    for _ in 0..30 {
+        let runtime = bare_process(&crate::new_pool_file().unwrap(), 64 * MIB);
+        let shared = &runtime.shared;
+        std::thread::scope(|scope| {
+            let watch = scope.spawn(|| {
+                while !shared.shard(0).has_volume(VolumeId(0)) {
+                    std::hint::spin_loop();
+                }
+                shared.volume(VolumeId(0)).is_some()
+            });
+            runtime.add_volume(bare(&disk, false)).unwrap();
+            assert!(watch.join().unwrap(), "a shard knows it alone");
+        });
+        runtime.stop(|_| ()).unwrap();
+    }
+}
+
 /// Who has left a pool has no thread in it any more: the next may cut it to another size.
 #[test]
 fn nobody_is_in_a_pool_that_was_left() {
