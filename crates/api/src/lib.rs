@@ -42,4 +42,4 @@ pub use status::{
     VolumeStatus,
 };
 pub use vault::{DrillReport, DumpSummary, HeldVolume, VaultState, VaultStatus};
-pub use write_back::WriteBackFigures;
+pub use write_back::{GovernorStatus, WriteBackFigures};

@@ -83,6 +83,25 @@ pub struct VolumeSettings {
     #[serde(skip_serializing_if = "Option::is_none")]
     #[schema(example = "64KiB")]
     pub gather_below: Option<String>,
+    /// Which p99 of reads write-back leaves alone: a time as in `20ms`, `idle` for that of the disk
+    /// without write-back, or `off`. Default: idle.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    #[schema(example = "20ms")]
+    pub read_latency: Option<String>,
+    /// What write-back takes of the disk in a second at most, a size as in `50MiB`, or `off`.
+    /// Default: off.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    #[schema(example = "50MiB")]
+    pub write_back_rate: Option<String>,
+    /// I/Os in a second that write-back takes at most, or `off`. Default: off.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    #[schema(example = "200")]
+    pub write_back_iops: Option<String>,
+    /// How long reads may put off what is dirty, a time as in `10min`, or `off` for any. Default:
+    /// 24h.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    #[schema(example = "10min")]
+    pub write_back_age: Option<String>,
     /// Whether clients must encrypt: `required` or `optional`.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub tls: Option<String>,

@@ -4,7 +4,7 @@ use serde::{Deserialize, Serialize};
 use utoipa::ToSchema;
 
 /// What write-back has done. Counts from when the volume was added.
-#[derive(Clone, Debug, PartialEq, Eq, Default, Serialize, Deserialize, ToSchema)]
+#[derive(Clone, Debug, PartialEq, Default, Serialize, Deserialize, ToSchema)]
 #[serde(default)]
 pub struct WriteBackFigures {
     /// Writes to the disk.
@@ -24,4 +24,27 @@ pub struct WriteBackFigures {
     pub mean_dirty_ms: u64,
     /// Operations that failed; their data is tried again.
     pub errors: u64,
+    /// What reads of the same disk let it do.
+    pub governor: GovernorStatus,
+}
+
+/// How fast write-back may go while clients wait for reads of the same disk, and why.
+#[derive(Clone, Debug, PartialEq, Default, Serialize, Deserialize, ToSchema)]
+#[serde(default)]
+pub struct GovernorStatus {
+    /// Which p99 of reads is to be kept, as it was set: `idle`, `off` or a time.
+    pub read_latency: String,
+    /// The p99 of reads that met no write-back, in microseconds; null until there were enough.
+    pub idle_p99_us: Option<u64>,
+    /// The p99 that is kept, in microseconds; null where there is none yet, or none is wanted.
+    pub target_p99_us: Option<u64>,
+    /// The p99 of reads beside write-back, the last time that there were enough, in microseconds.
+    pub beside_p99_us: Option<u64>,
+    /// Bursts of 1 MiB or 8 I/Os that may go in a second beside reads, while little is dirty; null
+    /// for no limit. Near the dirty limit it is more.
+    pub bursts_per_second: Option<f64>,
+    /// How often that was raised.
+    pub raised: u64,
+    /// How often it was lowered.
+    pub lowered: u64,
 }

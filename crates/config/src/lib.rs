@@ -26,6 +26,7 @@ mod spec;
 mod ups;
 mod volume;
 mod words;
+mod write_back;
 
 pub use config::{CONTROL_SOCKET, Config, NBD_SOCKET, Source, default_state, read_file};
 pub use diff::{Change, diff};
@@ -45,3 +46,4 @@ pub use volume::{
     BACKING_BYTES_MAX, DESCRIPTION_BYTES_MAX, TlsUse, VOLUME_KEYS, VolumeChange, VolumeSpec,
     check_volume_name,
 };
+pub use write_back::{ReadLatency, WriteBackChange, WriteBackSpec};

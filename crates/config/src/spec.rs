@@ -95,6 +95,7 @@ impl VolumeSpec {
             prefetch: true,
             geometry: Default::default(),
             gather_below: Default::default(),
+            write_back: Default::default(),
             tls: Default::default(),
             description: None,
         };

@@ -9,6 +9,7 @@ use crate::{
     gather::{gather_below, shown},
     geometry::{rotational, size, stripe},
     words::{listed, word, words, yes_no, yes_or_no},
+    write_back::{WriteBackChange, WriteBackSpec, age, iops, rate, read_latency},
 };
 use forebay_types::{Durability, Mode, limits};
 use std::fmt;
@@ -34,6 +35,10 @@ pub const VOLUME_KEYS: &[&str] = &[
     "stripe-offset",
     "rotational",
     "gather-below",
+    "read-latency",
+    "write-back-rate",
+    "write-back-iops",
+    "write-back-age",
     "tls",
     "description",
 ];
@@ -79,6 +84,8 @@ pub struct VolumeSpec {
     pub geometry: GeometrySpec,
     /// Below which size writes are worth gathering, in bytes, zero for none; or what is measured.
     pub gather_below: Auto<u64>,
+    /// How fast write-back may go.
+    pub write_back: WriteBackSpec,
     /// Whether clients must encrypt.
     pub tls: TlsUse,
     /// A text for people, shown to NBD clients.
@@ -105,6 +112,7 @@ impl VolumeSpec {
             prefetch: true,
             geometry: GeometrySpec::default(),
             gather_below: Auto::default(),
+            write_back: WriteBackSpec::default(),
             tls: TlsUse::default(),
             description: None,
         }
@@ -147,6 +155,7 @@ impl VolumeSpec {
         spec.read_only = change.read_only.unwrap_or(spec.read_only);
         spec.prefetch = change.prefetch.unwrap_or(spec.prefetch);
         spec.geometry = spec.geometry.applied(&change.geometry);
+        spec.write_back = spec.write_back.applied(&change.write_back);
         spec.gather_below = change.gather_below.unwrap_or(spec.gather_below);
         spec.tls = change.tls.unwrap_or(spec.tls);
         let text = |text: &String| Some(text.clone()).filter(|text| !text.is_empty());
@@ -174,6 +183,7 @@ impl VolumeSpec {
             prefetch: new(&self.prefetch, &other.prefetch),
             geometry: self.geometry.change_to(&other.geometry),
             gather_below: new(&self.gather_below, &other.gather_below),
+            write_back: self.write_back.change_to(&other.write_back),
             tls: new(&self.tls, &other.tls),
             description: new(&self.description, &other.description).map(Option::unwrap_or_default),
         }
@@ -294,6 +304,8 @@ pub struct VolumeChange {
     pub geometry: GeometryChange,
     /// Below which size writes are worth gathering, in bytes, zero for none.
     pub gather_below: Option<Auto<u64>>,
+    /// How fast write-back may go.
+    pub write_back: WriteBackChange,
     /// Whether clients must encrypt.
     pub tls: Option<TlsUse>,
     /// The text for people; an empty one takes it away.
@@ -338,6 +350,12 @@ impl VolumeChange {
             "stripe-offset" => self.geometry.offset.replace(size(key, value)?).is_none(),
             "rotational" => self.geometry.rotational.replace(rotational(value)?).is_none(),
             "gather-below" => self.gather_below.replace(gather_below(value)?).is_none(),
+            "read-latency" => {
+                self.write_back.read_latency.replace(read_latency(key, value)?).is_none()
+            }
+            "write-back-rate" => self.write_back.rate.replace(rate(key, value)?).is_none(),
+            "write-back-iops" => self.write_back.iops.replace(iops(key, value)?).is_none(),
+            "write-back-age" => self.write_back.age_s.replace(age(key, value)?).is_none(),
             "tls" => self.tls.replace(value.parse()?).is_none(),
             "description" => self.description.replace(value.to_owned()).is_none(),
             _ => {
@@ -371,6 +389,7 @@ impl VolumeChange {
     /// The settings as key and value, in the order of [`VOLUME_KEYS`].
     pub fn pairs(&self) -> Vec<(&'static str, String)> {
         let [stripe, chunk, offset, rotational] = self.geometry.values();
+        let [read_latency, rate, iops, age] = self.write_back.values();
         [
             ("mode", self.mode.map(|mode| mode.to_string())),
             ("protection", self.protection.map(|protection| protection.to_string())),
@@ -386,6 +405,10 @@ impl VolumeChange {
             ("stripe-offset", offset),
             ("rotational", rotational),
             ("gather-below", self.gather_below.map(shown)),
+            ("read-latency", read_latency),
+            ("write-back-rate", rate),
+            ("write-back-iops", iops),
+            ("write-back-age", age),
             ("tls", self.tls.map(|tls| tls.to_string())),
             ("description", self.description.clone()),
         ]

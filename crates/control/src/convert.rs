@@ -42,6 +42,10 @@ pub fn volume_change(settings: &VolumeSettings) -> Result<VolumeChange, Problem>
         ("stripe-offset", &settings.stripe_offset),
         ("rotational", &settings.rotational),
         ("gather-below", &settings.gather_below),
+        ("read-latency", &settings.read_latency),
+        ("write-back-rate", &settings.write_back_rate),
+        ("write-back-iops", &settings.write_back_iops),
+        ("write-back-age", &settings.write_back_age),
         ("tls", &settings.tls),
         ("description", &settings.description),
     ] {
@@ -64,6 +68,8 @@ pub fn add_request(spec: &VolumeSpec) -> AddVolume {
 /// The request that asks for a change.
 pub fn settings_request(change: &VolumeChange) -> VolumeSettings {
     let [stripe, chunk, stripe_offset, rotational] = change.geometry.values();
+    let [read_latency, write_back_rate, write_back_iops, write_back_age] =
+        change.write_back.values();
     let mut pairs = change.pairs().into_iter();
     let gather_below = pairs.find(|(key, _)| *key == "gather-below").map(|(_, value)| value);
     VolumeSettings {
@@ -81,6 +87,10 @@ pub fn settings_request(change: &VolumeChange) -> VolumeSettings {
         stripe_offset,
         rotational,
         gather_below,
+        read_latency,
+        write_back_rate,
+        write_back_iops,
+        write_back_age,
         tls: change.tls.map(|tls| tls.to_string()),
         description: change.description.clone(),
     }
@@ -129,6 +139,7 @@ mod tests {
             "vm=/x,stripe=112KiB,chunk=16KiB,stripe-offset=96KiB,rotational=no",
             "vm=/x,stripe=none,gather-below=64KiB",
             "vm=/x,gather-below=off",
+            "vm=/x,read-latency=20ms,write-back-rate=50MiB,write-back-iops=9,write-back-age=off",
         ] {
             let spec: VolumeSpec = text.parse().unwrap();
             assert_eq!(volume_spec(&add_request(&spec)), Ok(spec));

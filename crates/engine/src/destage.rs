@@ -111,10 +111,11 @@ impl<M: LineTable> Shard<M> {
             let beside_reads = !urgent && state.reading;
             let waits = !is_waited_for && !state.allowance.may_start(beside_reads);
             let held_back = state.flushes.is_empty() && now_ms < state.backoff_until_ms;
+            let at_leisure = state.allowance.in_flight(beside_reads);
             let destaging = state.destaging;
             let operations_max = match urgent {
                 true => self.config.destage_operations_max,
-                false => self.config.operations_for(self.dirty_lines),
+                false => self.config.operations_for(self.dirty_lines, at_leisure),
             };
             if held_back || waits || destaging >= operations_max {
                 return;

@@ -6,12 +6,14 @@
 
 use forebay_policy::Pace;
 
-/// What a bucket holds is what comes in this time, in milliseconds, and one I/O in any case: two
-/// ticks, so that a tick that comes late costs nothing.
+/// What a bucket holds is what comes in this time, in milliseconds, and one I/O or burst in any
+/// case: two ticks, so that a tick that comes late costs nothing.
 const HOLDS_MS: u64 = 100;
 /// The longest a bucket owes, in milliseconds: what went because somebody waited for it does not
 /// stop the rest for good.
 const OWES_MS: u64 = 2_000;
+/// A whole burst, in thousandths.
+const BURST_MILLI: u64 = 1_000;
 
 /// Thousandths of what it is a rate of, or less than nothing where it is owed.
 #[derive(Clone, Copy, Debug, Default)]
@@ -46,6 +48,8 @@ impl Bucket {
 pub(crate) struct Allowance {
     pace: Pace,
     filled_ms: u64,
+    /// A burst has begun, and goes on while there is anything left for it.
+    bursts: bool,
     beside_reads: Bucket,
     ios: Bucket,
     bytes: Bucket,
@@ -57,6 +61,7 @@ impl Default for Allowance {
         Self {
             pace: Pace::DEFAULT,
             filled_ms: 0,
+            bursts: false,
             beside_reads: full,
             ios: full,
             bytes: full,
@@ -69,12 +74,21 @@ impl Allowance {
         self.pace = pace;
     }
 
+    /// Operations in flight at a time while nothing hurries: those of one burst where bursts are
+    /// limited.
+    pub(crate) const fn in_flight(&self, beside_reads: bool) -> u32 {
+        match beside_reads && self.pace.beside_reads_milli < u64::MAX {
+            true => Pace::BURST_IOS as u32,
+            false => self.pace.in_flight,
+        }
+    }
+
     /// Time has passed. `room` is how far the dirty limit is: lines that may get dirty until then,
     /// of so many from where write-back begins to hurry. The nearer it is, the faster write-back
     /// goes beside reads, without bound, and without a step in which reads and writes would swing.
     pub(crate) fn fill(&mut self, now_ms: u64, room: (u64, u64)) {
         let passed_ms = now_ms.saturating_sub(self.filled_ms).min(OWES_MS);
-        self.filled_ms = now_ms;
+        self.filled_ms = self.filled_ms.max(now_ms);
         let (left, all) = room;
         let beside_reads = match left * 16 <= all {
             true => u64::MAX,
@@ -85,7 +99,9 @@ impl Allowance {
                 u64::try_from(rate).unwrap_or(u64::MAX)
             }
         };
-        self.beside_reads.fill(beside_reads, passed_ms, 1_000);
+        self.beside_reads.fill(beside_reads, passed_ms, BURST_MILLI);
+        // All of it at once: one read waits for it then, and not one for each I/O.
+        self.bursts |= self.beside_reads.0 >= BURST_MILLI as i64;
         self.ios.fill(self.pace.ios_milli, passed_ms, 1_000);
         self.bytes.fill(self.pace.bytes.saturating_mul(1_000), passed_ms, 1_000);
     }
@@ -93,14 +109,15 @@ impl Allowance {
     /// Whether an operation that no flush waits for may start, beside reads or while there are
     /// none.
     pub(crate) const fn may_start(&self, beside_reads: bool) -> bool {
-        let reads = !beside_reads || self.beside_reads.has_some();
+        let reads = !beside_reads || self.bursts;
         reads && self.ios.has_some() && self.bytes.has_some()
     }
 
     /// One has started.
     pub(crate) fn take(&mut self, ios: u64, bytes: u64, beside_reads: bool) {
         if beside_reads {
-            self.beside_reads.take(ios * 1_000);
+            self.beside_reads.take(Pace::bursts_milli(ios, bytes));
+            self.bursts = self.beside_reads.has_some();
         }
         self.ios.take(ios * 1_000);
         self.bytes.take(bytes * 1_000);

@@ -29,14 +29,15 @@ pub struct ShardConfig {
 }
 
 impl ShardConfig {
-    /// Destage operations in flight that nobody waits for, where so many lines are dirty. As they
-    /// rise and fall with what is dirty, that settles where the disk takes as much as is written.
-    pub(crate) fn operations_for(&self, dirty_lines: usize) -> u32 {
+    /// Destage operations in flight that nobody waits for, where so many lines are dirty, and so
+    /// many operations are due while there are few. As they rise and fall with what is dirty, that
+    /// settles where the disk takes as much as is written.
+    pub(crate) fn operations_for(&self, dirty_lines: usize, at_leisure: u32) -> u32 {
         let range = self.dirty_lines_max.saturating_sub(self.dirty_lines_background).max(1) as u64;
         let over = dirty_lines.saturating_sub(self.dirty_lines_background) as u64;
         let more =
             u64::from(self.destage_operations_max.saturating_sub(1)) * over.min(range) / range;
-        1 + more as u32
+        at_leisure + more as u32
     }
 
     /// Lines that may still get dirty where so many are, of those above where the background
@@ -245,6 +246,11 @@ impl<M: LineTable> Shard<M> {
     /// Operations of the volume in flight.
     pub fn operations(&self, volume: VolumeId) -> u32 {
         self.volume(volume).operations
+    }
+
+    /// Operations of the volume in flight that write back.
+    pub fn destaging(&self, volume: VolumeId) -> u32 {
+        self.volume(volume).destaging
     }
 
     /// What happened to the volume here.

@@ -16,8 +16,9 @@
 
 use crate::Pace;
 
-/// Reads after which the pace is looked at.
-const READS_ENOUGH: u64 = 200;
+/// Reads that tell one in a hundred of them from two, and those that tell it from many.
+const READS_ENOUGH: u64 = 1_000;
+const READS_FEW: u64 = 200;
 /// Reads that met no write-back that a target is made of.
 const IDLE_ENOUGH: u64 = 100;
 /// More of them are forgotten by and by, so that the target follows the disk.
@@ -26,9 +27,10 @@ const IDLE_MAX: u64 = 4_000;
 const SILENCE_MS: u64 = 2_000;
 /// How long after the end of write-back reads may still have waited for it, in milliseconds.
 const WAKE_MS: u64 = 100;
-/// Longest time between two looks at the pace, in milliseconds; with fewer reads, none is taken.
-const LOOK_MS: u64 = 5_000;
-/// The slowest pace: an I/O in ten seconds.
+/// Longest time between two looks at the pace, in milliseconds. Where a few reads have not come by
+/// then, it stays.
+const LOOK_MS: u64 = 60_000;
+/// The slowest pace: a burst in ten seconds.
 const PACE_MIN_MILLI: u64 = 100;
 /// The fastest that is told from none at all.
 const PACE_MAX_MILLI: u64 = 100_000_000;
@@ -131,13 +133,14 @@ pub struct Limits {
     pub bytes: u64,
     /// I/Os in a second that it takes at most; [`u64::MAX`] for any.
     pub ios: u64,
-    /// What is dirty goes to the disk in this time, in seconds, whatever reads say.
+    /// What is dirty goes to the disk in this time, in seconds, whatever reads say; [`u64::MAX`]
+    /// for any time.
     pub age_s: u64,
 }
 
 impl Default for Limits {
     fn default() -> Self {
-        Self { target: ReadTarget::Idle, bytes: u64::MAX, ios: u64::MAX, age_s: 600 }
+        Self { target: ReadTarget::Idle, bytes: u64::MAX, ios: u64::MAX, age_s: 86_400 }
     }
 }
 
@@ -148,12 +151,12 @@ pub struct Seen {
     pub now_ms: u64,
     /// How long reads took that ended since.
     pub reads: ReadTimes,
-    /// I/Os of write-back so far, of those that nobody waited for.
-    pub written: u64,
-    /// Whether one is in flight, or one was lately that somebody waited for.
+    /// Bursts of write-back so far, in thousandths; see [`Pace::bursts_milli`].
+    pub written_milli: u64,
+    /// Whether any is in flight.
     pub writing: bool,
-    /// I/Os it takes to bring to the disk what is dirty, about.
-    pub dirty_ios: u64,
+    /// Bursts it takes to bring to the disk what is dirty, at least, in thousandths.
+    pub dirty_milli: u64,
 }
 
 /// How it stands, for people.
@@ -165,8 +168,8 @@ pub struct GovernorStatus {
     pub target_us: Option<u64>,
     /// The p99 of reads beside write-back when it was looked at last, in microseconds.
     pub beside_us: Option<u64>,
-    /// I/Os in a second beside reads, in thousandths.
-    pub pace_milli: u64,
+    /// Bursts in a second beside reads, in thousandths, unless there is no limit.
+    pub pace_milli: Option<u64>,
     /// How often the pace was raised.
     pub raised: u64,
     /// How often it was lowered.
@@ -181,9 +184,9 @@ pub struct Governor {
     /// Reads since the last look, and when that was.
     beside: ReadTimes,
     looked_ms: u64,
-    looked_written: u64,
+    looked_written_milli: u64,
     /// When there was write-back last.
-    written: u64,
+    written_milli: u64,
     wrote_ms: Option<u64>,
     /// Until when write-back holds still for the first target.
     silent_until_ms: Option<u64>,
@@ -201,8 +204,8 @@ impl Governor {
             idle: ReadTimes::default(),
             beside: ReadTimes::default(),
             looked_ms: 0,
-            looked_written: 0,
-            written: 0,
+            looked_written_milli: 0,
+            written_milli: 0,
             wrote_ms: None,
             silent_until_ms: None,
             pace_milli: Pace::DEFAULT.beside_reads_milli,
@@ -225,7 +228,8 @@ impl Governor {
         GovernorStatus {
             idle_us: self.idle_us(),
             target_us: self.target_us(),
-            pace_milli: self.pace_milli,
+            pace_milli: (self.limits.target != ReadTarget::Off && self.pace_milli < PACE_MAX_MILLI)
+                .then_some(self.pace_milli),
             ..self.status
         }
     }
@@ -233,10 +237,10 @@ impl Governor {
     /// Takes note of what has happened, and says how fast write-back may go from now on.
     pub fn look(&mut self, seen: &Seen) -> Pace {
         let Seen { now_ms, .. } = *seen;
-        if seen.writing || seen.written != self.written {
+        if seen.writing || seen.written_milli != self.written_milli {
             self.wrote_ms = Some(now_ms);
         }
-        self.written = seen.written;
+        self.written_milli = seen.written_milli;
         if self.wrote_ms.is_none_or(|wrote_ms| now_ms > wrote_ms + WAKE_MS) {
             self.idle.take_in(&seen.reads);
             if self.idle.total() > IDLE_MAX {
@@ -244,13 +248,17 @@ impl Governor {
             }
         }
         self.beside.take_in(&seen.reads);
-        if self.beside.total() >= READS_ENOUGH || now_ms >= self.looked_ms + LOOK_MS {
+        let enough = self.beside.total() >= READS_ENOUGH || now_ms >= self.looked_ms + LOOK_MS;
+        // What is known to say much sooner: far too fast, or never too fast yet.
+        let early = self.beside.total() >= READS_FEW && (self.searching || self.is_far_too_fast());
+        if enough || early {
             self.weigh(now_ms);
         }
         Pace {
             beside_reads_milli: self.beside_reads(seen),
             ios_milli: self.limits.ios.saturating_mul(1_000),
             bytes: self.limits.bytes,
+            in_flight: Pace::DEFAULT.in_flight,
         }
     }
 
@@ -266,26 +274,34 @@ impl Governor {
         }
     }
 
+    /// Whether so many reads are slow that it needs no more of them to see it.
+    fn is_far_too_fast(&self) -> bool {
+        let slow = self.target_us().map_or(0, |target_us| self.beside.above(target_us));
+        slow > READS_ENOUGH / 50
+    }
+
     /// Raises or lowers the pace, or leaves it.
     fn weigh(&mut self, now_ms: u64) {
         let reads = std::mem::take(&mut self.beside);
         let passed_ms = now_ms.saturating_sub(self.looked_ms).max(1);
-        let ios = self.written - self.looked_written;
-        (self.looked_ms, self.looked_written) = (now_ms, self.written);
+        let went_milli = self.written_milli.saturating_sub(self.looked_written_milli);
+        (self.looked_ms, self.looked_written_milli) = (now_ms, self.written_milli);
         let Some(target_us) = self.target_us() else { return };
-        if ios == 0 || reads.total() < READS_ENOUGH / 4 {
+        if went_milli == 0 || reads.total() < READS_FEW {
             return;
         }
         self.status.beside_us = reads.p99_us();
         let slow = reads.above(target_us);
-        // One in a hundred; twice that and one more is not by chance, half of it leaves room.
-        let due = reads.total().div_ceil(100);
-        if slow > 2 * due + 1 {
-            self.pace_milli = (self.pace_milli / 10 * 7).max(PACE_MIN_MILLI);
+        // One in a hundred may be. A bit more than half of that leaves room.
+        let due = reads.total() / 100;
+        if slow > due {
+            // In proportion: what is far too fast is not corrected in ten steps.
+            self.pace_milli = (self.pace_milli * due / slow).max(self.pace_milli / 4);
+            self.pace_milli = self.pace_milli.max(PACE_MIN_MILLI);
             self.searching = false;
             self.status.lowered += 1;
-        } else if slow <= due / 2 {
-            let used = ios * 1_000_000 / passed_ms >= self.pace_milli / 2;
+        } else if slow * 10 <= due * 6 {
+            let used = went_milli * 1_000 / passed_ms >= self.pace_milli / 2;
             if used && self.pace_milli < PACE_MAX_MILLI {
                 let more = if self.searching { self.pace_milli } else { self.pace_milli / 10 };
                 self.pace_milli += more.max(PACE_MIN_MILLI);
@@ -294,12 +310,14 @@ impl Governor {
         }
     }
 
-    /// I/Os in a second beside reads, in thousandths.
+    /// Bursts in a second beside reads, in thousandths.
     fn beside_reads(&mut self, seen: &Seen) -> u64 {
-        let by_age = seen.dirty_ios.saturating_mul(1_000) / self.limits.age_s.max(1);
-        match self.limits.target {
+        let by_age = seen.dirty_milli / self.limits.age_s.max(1);
+        let target = self.limits.target;
+        let holds_still = target == ReadTarget::Idle && self.holds_still(seen);
+        match target {
             ReadTarget::Off => u64::MAX,
-            ReadTarget::Idle if self.holds_still(seen) => by_age,
+            _ if holds_still => by_age,
             _ if self.pace_milli >= PACE_MAX_MILLI => u64::MAX,
             _ => self.pace_milli.max(by_age),
         }
@@ -307,7 +325,7 @@ impl Governor {
 
     /// At the beginning: nobody can be no worse than idle who does not know what that is.
     fn holds_still(&mut self, seen: &Seen) -> bool {
-        if self.idle.total() >= IDLE_ENOUGH || seen.dirty_ios == 0 {
+        if self.idle.total() >= IDLE_ENOUGH || seen.dirty_milli == 0 {
             return false;
         }
         let until_ms = *self.silent_until_ms.get_or_insert(seen.now_ms + SILENCE_MS);

@@ -15,13 +15,14 @@
 //! The shipped default needs at most 14 bytes per line, ghosts included.
 //!
 //! Beside them stands what decides which writes are worth gathering: [`SplitCost`], what splitting
-//! a write costs on a disk, and [`Probing`], the reads that tell it; and [`Pace`], how fast write-back
-//! may go.
+//! a write costs on a disk, and [`Probing`], the reads that tell it; and [`Governor`], which tells from how
+//! long reads take at which [`Pace`] write-back may go.
 
 mod arc;
 mod clock2q_plus;
 mod fingerprints;
 mod ghost;
+mod governor;
 mod kind;
 mod lirs;
 mod list;
@@ -41,6 +42,7 @@ mod testing;
 #[cfg(test)]
 mod tests;
 
+pub use governor::{Governor, GovernorStatus, Limits, ReadTarget, ReadTimes, Seen};
 pub use kind::{CAPACITY_LINES_MAX, ParsePolicyError, PolicyKind};
 pub use pace::Pace;
 pub use probing::{DISK_NS_MAX, Probing, READ_BYTES_MAX, READS_MAX};

@@ -337,6 +337,7 @@ impl Runtime {
             prefetch: false,
             geometry: settings.geometry,
             gather_below: settings.gather_below,
+            write_back: settings.write_back,
             ordered: false,
             tls_only: settings.tls_only,
             journal: None,

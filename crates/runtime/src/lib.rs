@@ -11,6 +11,7 @@ mod calibrate;
 mod conn;
 mod drain;
 mod exports;
+mod govern;
 mod guard;
 mod inquiry;
 mod journal;
@@ -37,7 +38,7 @@ mod worker;
 
 pub use calibrate::{CalibrateError, Calibration, CalibrationFailure, GatherStatus};
 pub use forebay_format::journal::JournalId;
-pub use forebay_policy::{SplitCost, ThresholdSource};
+pub use forebay_policy::{GovernorStatus, Limits, ReadTarget, SplitCost, ThresholdSource};
 pub use guard::examine_disk;
 pub use journal::{
     Journal, JournalError, JournalPatrol, JournalRecord, JournalSettings, JournalStatus,

@@ -6,6 +6,7 @@ use crate::adopt::Beginning;
 use crate::budget::Budget;
 use crate::calibrate::{CalibrateError, Calibrator, Gather};
 use crate::exports::export_of;
+use crate::govern::Govern;
 use crate::guard::Attachment;
 use crate::inquiry::Inquiries;
 use crate::journal::{
@@ -29,7 +30,7 @@ use forebay_ecc::Code;
 use forebay_engine::{Protection, ShardConfig};
 use forebay_journal::decision::{PoolState, VaultState};
 use forebay_journal::identity::Evidence;
-use forebay_policy::PolicyKind;
+use forebay_policy::{Limits, PolicyKind};
 use forebay_types::limits::{VOLUME_NAME_BYTES_MAX, VOLUMES_MAX};
 use forebay_types::{DiskGeometry, IoError, Mode, Stripes, VolumeId};
 use forebay_volume::{PowerGate, Streams};
@@ -262,6 +263,8 @@ pub struct VolumeSettings {
     pub geometry: DiskGeometry,
     /// Below which size writes are worth gathering, in bytes, zero for none; `None` to measure it.
     pub gather_below: Option<u64>,
+    /// How fast write-back may go.
+    pub write_back: Limits,
     /// Whether what is dirty of it goes to the disk in order, so that the disk alone is always as
     /// some moment in the past has left it.
     pub ordered: bool,
@@ -290,6 +293,8 @@ pub struct VolumeChange {
     pub prefetch: bool,
     /// Below which size writes are worth gathering, in bytes, zero for none; `None` to measure it.
     pub gather_below: Option<u64>,
+    /// How fast write-back may go.
+    pub write_back: Limits,
     /// Whether it is served over TLS only.
     pub tls_only: bool,
 }
@@ -525,6 +530,7 @@ impl Runtime {
             geometry: settings.geometry,
             stripes,
             gather: Gather::new(settings.gather_below),
+            govern: Govern::new(settings.write_back, self.shared.shards.len()),
             flush: FlushGate::default(),
             forsaken: AtomicBool::new(false),
             order: settings.ordered.then(Arc::default),
@@ -628,6 +634,7 @@ impl Runtime {
             used.journal.rely(&volume.name)?;
         }
         volume.prefetch.store(change.prefetch, Ordering::Relaxed);
+        volume.govern.set(change.write_back);
         if volume.gather.set(change.gather_below) {
             self.calibrator.want(&volume);
         }

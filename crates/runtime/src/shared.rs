@@ -2,6 +2,7 @@
 
 use crate::budget::{Budget, Ticket};
 use crate::calibrate::Gather;
+use crate::govern::Govern;
 use crate::guard::KeptSamples;
 use crate::inquiry::Inquiries;
 use crate::journal::Journal;
@@ -16,12 +17,13 @@ use forebay_backend::{Backend, CompletionSink, Extent};
 use forebay_ecc::Code;
 use forebay_engine::{Answer, Hints, Shard};
 use forebay_nbd::{ExportInfo, Request};
+use forebay_policy::ReadTimes;
 use forebay_types::{ByteRange, DiskGeometry, Durability, IoError, IoResult, Stripes, VolumeId};
 use forebay_volume::{Order, PowerGate, Streams};
 use std::os::fd::{AsRawFd, OwnedFd, RawFd};
-use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
+use std::sync::atomic::{AtomicBool, AtomicU32, AtomicU64, Ordering};
 use std::sync::{Arc, Mutex, MutexGuard, OnceLock, PoisonError, RwLock};
-use std::time::Instant;
+use std::time::{Duration, Instant};
 
 /// A volume as workers know it.
 pub(crate) struct Volume {
@@ -40,6 +42,8 @@ pub(crate) struct Volume {
     pub stripes: Stripes,
     /// Which writes are worth gathering.
     pub gather: Gather,
+    /// How fast write-back may go.
+    pub govern: Govern,
     /// Whether writes are refused, also to clients that were told otherwise.
     pub read_only: AtomicBool,
     pub flush: FlushGate,
@@ -164,10 +168,22 @@ impl FlushGate {
 const READING_MS: u64 = 100;
 
 /// Reads of a disk that clients wait for, or will.
-#[derive(Debug, Default)]
+#[derive(Debug)]
 pub(crate) struct Reads {
     in_flight: AtomicU64,
     last_end_ms: AtomicU64,
+    /// How long they took since that was asked for, by [`ReadTimes::bucket_of`].
+    times: Box<[AtomicU32]>,
+}
+
+impl Default for Reads {
+    fn default() -> Self {
+        Self {
+            in_flight: AtomicU64::new(0),
+            last_end_ms: AtomicU64::new(0),
+            times: (0..ReadTimes::BUCKETS).map(|_| AtomicU32::new(0)).collect(),
+        }
+    }
 }
 
 impl Reads {
@@ -176,9 +192,22 @@ impl Reads {
     }
 
     /// One has ended, so many milliseconds after the start of everything.
-    pub(crate) fn end(&self, now_ms: u64) {
+    pub(crate) fn end(&self, now_ms: u64, took: Duration) {
+        let us = u64::try_from(took.as_micros()).unwrap_or(u64::MAX);
+        self.times[ReadTimes::bucket_of(us)].fetch_add(1, Ordering::Relaxed);
         self.last_end_ms.store(now_ms, Ordering::Relaxed);
         self.in_flight.fetch_sub(1, Ordering::Relaxed);
+    }
+
+    /// How long those took that have ended since this was asked for the last time.
+    pub(crate) fn take_times(&self) -> ReadTimes {
+        let mut times = ReadTimes::default();
+        for (bucket, count) in self.times.iter().enumerate() {
+            if count.load(Ordering::Relaxed) > 0 {
+                times.add(bucket, u64::from(count.swap(0, Ordering::Relaxed)));
+            }
+        }
+        times
     }
 
     /// Whether the disk is being read.

@@ -7,6 +7,7 @@ use crate::server::{Runtime, VolumeError};
 use crate::stats::{LatencySummary, RequestCounters, add_up};
 use forebay_backend::Description;
 use forebay_engine::{ShardUsage, VolumeCounters};
+use forebay_policy::GovernorStatus;
 use forebay_types::{DiskGeometry, IoError, LINE_BYTES, Mode, VolumeId};
 use std::sync::PoisonError;
 use std::sync::atomic::Ordering;
@@ -43,6 +44,8 @@ pub struct VolumeStatus {
     pub geometry: DiskGeometry,
     /// Which writes are worth gathering.
     pub gather: GatherStatus,
+    /// What reads of its disk let write-back do.
+    pub governor: GovernorStatus,
     /// How it is cached.
     pub mode: Mode,
     /// Whether clients may only read it.
@@ -142,6 +145,7 @@ impl Runtime {
                 backing: volume.backend.description().clone(),
                 geometry: volume.geometry,
                 gather: volume.gather.status(),
+                governor: volume.govern.status(),
                 mode: Mode::default(),
                 read_only: volume.read_only.load(Ordering::Relaxed),
                 leaving: volume.leaving.load(Ordering::Relaxed),

@@ -311,46 +311,73 @@ fn a_write_is_counted_once_however_often_it_is_tried() {
 #[test]
 fn background_write_back_steps_aside_for_reads_and_is_never_stopped() {
     let config = ShardConfig {
-        dirty_lines_background: 8,
-        dirty_lines_max: 21,
+        dirty_lines_background: 32,
+        dirty_lines_max: 48,
         dirty_age_ms: 0,
-        ..ShardConfig::for_slots(32)
+        ..ShardConfig::for_slots(128)
     };
-    let mut rig = Rig::with(32, 32, Mode::WriteBack, config);
+    let mut rig = Rig::with(128, 128, Mode::WriteBack, config);
     rig.shard.set_pace(VOLUME, Pace { beside_reads_milli: 1_000, ..Pace::DEFAULT });
-    for line in 0..8 {
+    // Every other line, so that each is an I/O.
+    let write = |rig: &mut Rig, line: u64| {
         assert_eq!(rig.write(line, line * 2 * LINE, LINE, line), WriteOutcome::Done);
-    }
+    };
+    (0..20).for_each(|line| write(&mut rig, line));
     rig.shard.set_reading(VOLUME, true);
     let mut went = Vec::new();
     for now_ms in (0..5_000).step_by(50) {
         rig.tick(now_ms);
         if !rig.ios.is_empty() {
-            went.push(now_ms);
-            // The rig's clock stands still for ends: nothing follows this one by itself.
-            rig.end(0, Ok(()));
-            assert!(rig.ios.is_empty());
+            went.push((now_ms, rig.ios.len()));
+            rig.end_all();
         }
     }
-    assert_eq!(went, [0, 1_000, 2_000, 3_000, 4_000]);
+    // What is looked at for the first time is not old yet.
+    assert_eq!(went, [(50, 8), (1_050, 8), (2_050, 4)], "a burst in a second");
     // A flush waits for nobody's reads.
+    (0..20).for_each(|line| write(&mut rig, line));
     assert_eq!(rig.flush(100), None);
     rig.end_all();
     assert_eq!(rig.learnt(100), Some(Outcome::Done(Ok(()))));
-    // Nor does what has become too much.
-    for line in 0..12 {
-        assert_eq!(rig.write(line, line * 2 * LINE, LINE, line), WriteOutcome::Done);
+    // Nor does what has become too much: the more it is, the less.
+    (0..46).for_each(|line| write(&mut rig, line));
+    let dirty = |rig: &Rig| rig.shard.dirty_lines(VOLUME);
+    let mut left = Vec::new();
+    for now_ms in (5_000..7_000).step_by(50) {
+        rig.tick(now_ms);
+        rig.end_all();
+        left.push(dirty(&rig));
     }
-    rig.tick(5_000);
-    let mut in_a_row = 0;
-    while !rig.ios.is_empty() {
-        rig.end(0, Ok(()));
-        in_a_row += 1;
-    }
-    assert!(in_a_row >= 4, "down to what may wait: {in_a_row}");
-    assert!(rig.shard.dirty_lines(VOLUME) > 0);
+    assert!(left[4] < 40 && left[39] > 8, "fast first, and slower then: {left:?}");
     rig.shard.set_reading(VOLUME, false);
-    rig.tick(5_050);
+    rig.tick(7_050);
     rig.end_all();
-    assert_eq!(rig.shard.dirty_lines(VOLUME), 0, "nobody reads, and all of it goes");
+    rig.tick(7_100);
+    rig.end_all();
+    assert_eq!(dirty(&rig), 0, "nobody reads, and all of it goes");
+}
+
+#[test]
+fn the_limits_of_write_back_hold_for_all_but_flushes() {
+    let config = ShardConfig { dirty_age_ms: 0, ..ShardConfig::for_slots(64) };
+    let limited =
+        [Pace { ios_milli: 10_000, ..Pace::DEFAULT }, Pace { bytes: 10 * LINE, ..Pace::DEFAULT }];
+    for pace in limited {
+        let mut rig = Rig::with(64, 64, Mode::WriteBack, config);
+        rig.shard.set_pace(VOLUME, pace);
+        for line in 0..30 {
+            assert_eq!(rig.write(line, line * 2 * LINE, LINE, line), WriteOutcome::Done);
+        }
+        let mut went = 0;
+        for now_ms in (0..2_000).step_by(50) {
+            rig.tick(now_ms);
+            went += rig.ios.len();
+            rig.end_all();
+        }
+        assert!((18..23).contains(&went), "{pace:?}: {went} in two seconds");
+        assert_eq!(rig.flush(100), None);
+        rig.end_all();
+        assert_eq!(rig.learnt(100), Some(Outcome::Done(Ok(()))));
+        assert_eq!(rig.shard.dirty_lines(VOLUME), 0);
+    }
 }

@@ -3,6 +3,7 @@
 mod bar;
 mod disks;
 mod gather;
+mod governor;
 mod leave;
 pub(crate) mod table;
 pub(crate) mod units;

@@ -2,6 +2,7 @@
 
 use super::disks::disks;
 use super::gather::gather;
+use super::governor::governor;
 use super::units::{bytes, count, duration, percent};
 use super::write_back::write_back;
 use comfy_table::{CellAlignment, Table, presets};
@@ -11,14 +12,15 @@ use forebay_api::{
 };
 
 /// Everything: the daemon in four lines, the volumes in a table, and below it one each of their
-/// disks, the writes worth gathering, what was written back, the journals and the supplies.
+/// disks, the writes worth gathering, what was written back, what reads let that do, the journals
+/// and the supplies.
 pub(super) fn status(status: &Status) -> String {
     let memory = &status.memory;
     format!(
         "forebay {}, process {}, up {}, {} workers on {}\n\
          memory: {} of {} in use, {} dirty; limit {}, {} of it for the index\n\
          {}\n\
-         clients: {} connected, at {}\n\n{}{}{}{}{}{}{}",
+         clients: {} connected, at {}\n\n{}{}{}{}{}{}{}{}",
         status.version,
         status.pid,
         duration(status.uptime_seconds),
@@ -36,6 +38,7 @@ pub(super) fn status(status: &Status) -> String {
         disks(&status.volumes),
         gather(&status.volumes),
         write_back(&status.volumes),
+        governor(&status.volumes),
         journals(&status.journals),
         status.power.as_ref().map(power).unwrap_or_default(),
         status.vault.as_ref().map(vault).unwrap_or_default(),

@@ -44,6 +44,15 @@ pub(super) fn duration(seconds: u64) -> String {
     }
 }
 
+/// A latency: `850 us`, `4.2 ms`, `1.5 s`.
+pub(super) fn micros(us: u64) -> String {
+    match us {
+        0..1_000 => format!("{us} us"),
+        1_000..1_000_000 => format!("{} ms", short(us as f64 / 1e3, true)),
+        _ => format!("{} s", short(us as f64 / 1e6, true)),
+    }
+}
+
 /// One decimal below ten, where there can be any.
 fn short(value: f64, has_fraction: bool) -> String {
     if has_fraction && value < 9.95 { format!("{value:.1}") } else { format!("{value:.0}") }

@@ -8,11 +8,13 @@ use super::vault::VaultRefuge;
 use super::{listen, report, tls, vault};
 use forebay_api::{DrillReport, ErrorKind, PowerStatus, Problem, Progress, Status, VolumeStatus};
 use forebay_backend::{Description, OpenOptions};
-use forebay_config::{Change, Config, Listen, TlsUse, VolumeChange, VolumeSpec};
+use forebay_config::{
+    Change, Config, Listen, ReadLatency, TlsUse, VolumeChange, VolumeSpec, WriteBackSpec,
+};
 use forebay_control::{Manager, ProgressFn};
 use forebay_runtime::{
-    CalibrateError, Runtime, RuntimeStatus, TlsSetup, VolumeChange as RuntimeChange, VolumeError,
-    VolumeSettings,
+    CalibrateError, Limits, ReadTarget, Runtime, RuntimeStatus, TlsSetup,
+    VolumeChange as RuntimeChange, VolumeError, VolumeSettings,
 };
 use forebay_types::DiskGeometry;
 use std::cell::Cell;
@@ -285,6 +287,7 @@ impl Manager for Daemon {
             prefetch: spec.prefetch,
             geometry,
             gather_below: spec.gather_below.set(),
+            write_back: limits(&spec.write_back),
             ordered: spec.ordered,
             tls_only: spec.tls == TlsUse::Required,
             journal,
@@ -312,6 +315,7 @@ impl Manager for Daemon {
             read_only: spec.read_only,
             prefetch: spec.prefetch,
             gather_below: spec.gather_below.set(),
+            write_back: limits(&spec.write_back),
             tls_only: spec.tls == TlsUse::Required,
         };
         self.runtime.change_volume(name, change).map_err(problem)?;
@@ -411,5 +415,19 @@ pub(super) fn problem(error: VolumeError) -> Problem {
     match text.rsplit_once("; ") {
         Some((message, remedy)) => Problem::new(kind, message, remedy),
         None => Problem::new(kind, text, "see the log of the daemon"),
+    }
+}
+
+/// What write-back of a volume may do, as the runtime knows it.
+fn limits(spec: &WriteBackSpec) -> Limits {
+    Limits {
+        target: match spec.read_latency {
+            ReadLatency::Idle => ReadTarget::Idle,
+            ReadLatency::Off => ReadTarget::Off,
+            ReadLatency::Micros(us) => ReadTarget::Micros(us),
+        },
+        bytes: spec.rate.unwrap_or(u64::MAX),
+        ios: spec.iops.unwrap_or(u64::MAX),
+        age_s: spec.age_s.unwrap_or(u64::MAX),
     }
 }

@@ -1,11 +1,10 @@
 //! The runtime's figures in the words of the control API.
 
 use forebay_api::{
-    Counters, Damage, GatherSource, GatherStatus, Latencies, LatencySummary, Memory, PatrolStatus,
-    PowerStatus, VolumeState, VolumeStatus, WriteBackFigures,
+    Counters, Damage, GatherSource, GatherStatus, GovernorStatus, Latencies, LatencySummary,
+    Memory, PatrolStatus, PowerStatus, VolumeState, VolumeStatus, WriteBackFigures,
 };
 use forebay_config::VolumeSpec;
-use forebay_engine::VolumeCounters;
 use forebay_runtime::{
     Calibration, Ecc, LatencySummary as Summary, MemoryStatus, RuntimeStatus, ThresholdSource,
     VolumeStatus as Figures,
@@ -86,7 +85,7 @@ pub(super) fn volume(
         read_only: figures.read_only,
         prefetch: spec.prefetch,
         geometry: forebay_control::geometry_status(&geometry),
-        write_back: write_back(&figures.engine),
+        write_back: write_back(spec, figures),
         gather: gather(figures),
         tls: spec.tls.to_string(),
         description: spec.description.clone(),
@@ -206,7 +205,8 @@ fn counters(figures: &Figures) -> Counters {
     }
 }
 
-fn write_back(engine: &VolumeCounters) -> WriteBackFigures {
+fn write_back(spec: &VolumeSpec, figures: &Figures) -> WriteBackFigures {
+    let (engine, governor) = (&figures.engine, &figures.governor);
     WriteBackFigures {
         writes: engine.destage_writes,
         bytes: engine.destaged_bytes,
@@ -216,6 +216,15 @@ fn write_back(engine: &VolumeCounters) -> WriteBackFigures {
         waits: engine.room_waits,
         mean_dirty_ms: engine.dirty_line_ms / engine.destaged_lines.max(1),
         errors: engine.destage_errors,
+        governor: GovernorStatus {
+            read_latency: spec.write_back.read_latency.to_string(),
+            idle_p99_us: governor.idle_us,
+            target_p99_us: governor.target_us,
+            beside_p99_us: governor.beside_us,
+            bursts_per_second: governor.pace_milli.map(|milli| milli as f64 / 1_000.0),
+            raised: governor.raised,
+            lowered: governor.lowered,
+        },
     }
 }
 

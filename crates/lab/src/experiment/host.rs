@@ -7,7 +7,7 @@ use forebay_engine::{
     Answer, IoAction, IoId, IoVerb, LineMeta, Outbox, Part, PartId, Place, Protection, Shard,
     ShardConfig,
 };
-use forebay_policy::{Pace, PolicyKind};
+use forebay_policy::{Governor, GovernorStatus, Limits, Pace, PolicyKind, ReadTimes, Seen};
 use forebay_types::{ByteRange, DiskGeometry, IoError, LINE_BYTES, Mode, Stripes, VolumeId};
 use forebay_volume::{Admission, Host, JobId, Mergeable, Reply, Streams, merge};
 use std::rc::Rc;
@@ -22,8 +22,8 @@ const READING_NS: u64 = 100_000_000;
 pub(crate) enum Purpose {
     /// A client's request, without a cache.
     Client(Asker),
-    /// I/Os of shards, joined.
-    Shards(IoVerb, Vec<(usize, IoId)>),
+    /// I/Os of shards, joined, and when they began.
+    Shards(IoVerb, Vec<(usize, IoId)>, u64),
     /// A flush of the disk.
     Flush(JobId),
 }
@@ -74,6 +74,9 @@ pub(crate) struct CacheHost {
     flushes: Vec<JobId>,
     reads_in_flight: u32,
     last_read_ns: Option<u64>,
+    governor: Governor,
+    /// Reads that have ended since the governor looked last.
+    reads: ReadTimes,
     /// Who has been answered in this turn.
     pub replies: Vec<Asker>,
     zeroes: Rc<[u8]>,
@@ -91,7 +94,6 @@ impl CacheHost {
             let mut shard = Shard::new(vec![LineMeta::FREE; slots], policy, config);
             shard.add_volume(VOLUME, volume_bytes, Mode::WriteBack);
             shard.set_stripes(VOLUME, stripes);
-            shard.set_pace(VOLUME, Pace::DEFAULT.share(shards));
             shard.set_protection(VOLUME, Protection::Power);
             shard
         };
@@ -104,6 +106,8 @@ impl CacheHost {
             flushes: Vec::new(),
             reads_in_flight: 0,
             last_read_ns: None,
+            governor: Governor::new(Limits::default()),
+            reads: ReadTimes::default(),
             replies: Vec::new(),
             zeroes: Rc::default(),
         }
@@ -133,7 +137,7 @@ impl CacheHost {
             };
             self.reads_in_flight += u32::from(verb == IoVerb::Read);
             let range = ByteRange::new(first.offset, len);
-            disk.start(self.now_ns, kind, range, Purpose::Shards(verb, members));
+            disk.start(self.now_ns, kind, range, Purpose::Shards(verb, members, self.now_ns));
         });
         pending.clear();
         self.pending = pending;
@@ -143,25 +147,54 @@ impl CacheHost {
     }
 
     /// A read that [`CacheHost::start_ios`] started has ended.
-    pub(crate) fn end_read(&mut self) {
+    pub(crate) fn end_read(&mut self, began_ns: u64) {
+        self.reads.add(ReadTimes::bucket_of((self.now_ns - began_ns) / 1_000), 1);
         self.reads_in_flight -= 1;
         self.last_read_ns = Some(self.now_ns);
     }
 
-    /// The shards with dirty lines, told whether the disk is being read.
+    /// What write-back may do from now on.
+    pub(crate) fn set_limits(&mut self, limits: Limits) {
+        self.governor.set_limits(limits);
+    }
+
+    /// How that stands.
+    pub(crate) fn governor(&self) -> GovernorStatus {
+        self.governor.status()
+    }
+
+    fn look(&mut self) -> Pace {
+        let counters = || self.shards.iter().map(|shard| shard.counters(VOLUME));
+        self.governor.look(&Seen {
+            now_ms: self.now_ns / 1_000_000,
+            reads: std::mem::take(&mut self.reads),
+            written_milli: Pace::bursts_milli(
+                counters().map(|counters| counters.destage_writes).sum(),
+                counters().map(|counters| counters.destaged_bytes).sum(),
+            ),
+            writing: self.shards.iter().any(|shard| shard.destaging(VOLUME) > 0),
+            dirty_milli: Pace::bursts_milli(0, self.dirty_bytes()),
+        })
+    }
+
+    /// The shards with dirty lines, told whether the disk is being read, and how fast they may
+    /// write.
     pub(crate) fn shards_to_tick(&mut self) -> Vec<usize> {
+        let (pace, shares, now_ms) = (self.look(), self.shards.len() as u64, self.now_ms());
+        let turns = self.shards.iter().filter(|shard| shard.needs_tick()).count() as u64;
         let lately = self.last_read_ns.is_some_and(|last_ns| self.now_ns < last_ns + READING_NS);
         let reading = lately || self.reads_in_flight > 0;
         let due = self.shards.iter_mut().enumerate().filter(|(_, shard)| shard.needs_tick());
-        due.map(|(at, shard)| {
-            shard.set_reading(VOLUME, reading);
-            at
-        })
-        .collect()
+        due.zip(0..)
+            .map(|((at, shard), turn)| {
+                shard.set_reading(VOLUME, reading);
+                shard.set_pace(VOLUME, pace.share(shares, turn, turns, now_ms));
+                at
+            })
+            .collect()
     }
 
     /// Bytes of lines that are dirty.
-    #[cfg(test)]
     pub(crate) fn dirty_bytes(&self) -> u64 {
         self.shards.iter().map(|shard| shard.usage().dirty_lines * LINE_BYTES).sum()
     }

@@ -14,6 +14,7 @@ use super::disk::{Disk, DiskTally};
 use super::host::{Asker, CacheHost, Purpose};
 use forebay_backend::{IoKind, OpenError};
 use forebay_engine::IoVerb;
+use forebay_policy::Limits;
 use forebay_types::{ByteRange, DiskGeometry, VolumeId};
 use forebay_volume::{Dispatcher, Payload, Request, RequestKind};
 use std::cmp::Reverse;
@@ -159,9 +160,15 @@ impl Machine {
     }
 
     /// The cache, if there is one.
-    #[cfg(test)]
     pub(crate) fn cache(&self) -> Option<&CacheHost> {
         self.cache.as_ref().map(|(_, host)| host)
+    }
+
+    /// Says what write-back may do.
+    pub(crate) fn set_limits(&mut self, limits: Limits) {
+        if let Some((_, host)) = &mut self.cache {
+            host.set_limits(limits);
+        }
     }
 
     /// Lets a client begin after so many nanoseconds.
@@ -225,9 +232,9 @@ impl Machine {
             (Purpose::Flush(job), Some((dispatcher, host))) => {
                 dispatcher.flushed(host, job, Ok(()));
             }
-            (Purpose::Shards(verb, members), Some((dispatcher, host))) => {
+            (Purpose::Shards(verb, members, began_ns), Some((dispatcher, host))) => {
                 if verb == IoVerb::Read {
-                    host.end_read();
+                    host.end_read(began_ns);
                 }
                 for (shard, id) in members {
                     dispatcher.complete(host, shard, id, Ok(()));

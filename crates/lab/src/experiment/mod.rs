@@ -15,6 +15,7 @@ mod host;
 mod logon;
 mod machine;
 mod plot;
+mod read_latency;
 mod report;
 mod users;
 
@@ -39,12 +40,14 @@ pub enum Experiment {
     Logon,
     /// Users of a database within a limit.
     CallCenterUsers,
+    /// Reads while dirty data goes to the disk.
+    ReadLatency,
 }
 
 impl Experiment {
     /// All of them, in the order in which they are listed.
-    pub const ALL: [Self; 4] =
-        [Self::CacheEffect, Self::DiskTime, Self::Logon, Self::CallCenterUsers];
+    pub const ALL: [Self; 5] =
+        [Self::CacheEffect, Self::DiskTime, Self::Logon, Self::CallCenterUsers, Self::ReadLatency];
 
     /// The word for it in commands and names of files.
     pub const fn name(self) -> &'static str {
@@ -53,6 +56,7 @@ impl Experiment {
             Self::DiskTime => "disk-time",
             Self::Logon => "logon",
             Self::CallCenterUsers => "call-center-users",
+            Self::ReadLatency => "read-latency",
         }
     }
 
@@ -63,6 +67,7 @@ impl Experiment {
             Self::DiskTime => "how busy terminal-server users keep a disk, ten more at a time",
             Self::Logon => "the time of one more logon while others log on",
             Self::CallCenterUsers => "users one server carries, by size of its cache",
+            Self::ReadLatency => "how long reads take while 4 GiB are written back",
         }
     }
 
@@ -76,6 +81,7 @@ impl Experiment {
             Self::DiskTime => disk_time::run(&disk_time::Plan::FULL, seed),
             Self::Logon => logon::run(&logon::Plan::FULL, seed),
             Self::CallCenterUsers => call_center::run(&call_center::Plan::FULL, seed),
+            Self::ReadLatency => read_latency::run(&read_latency::Plan::FULL, seed),
         }
     }
 }

@@ -201,7 +201,8 @@ fn draw_config(dice: &mut Dice, lines: usize) -> ShardConfig {
 /// How fast a disk may be written for the next moment.
 pub(super) fn draw_pace(dice: &mut Dice) -> Pace {
     let mut rate = |likely| if dice.chance(likely) { u64::MAX } else { dice.below(1_000_000) };
-    Pace { beside_reads_milli: rate(300_000), ios_milli: rate(800_000), bytes: rate(800_000) }
+    let (beside_reads_milli, ios_milli, bytes) = (rate(300_000), rate(800_000), rate(800_000));
+    Pace { beside_reads_milli, ios_milli, bytes, in_flight: dice.below(5) as u32 }
 }
 
 fn draw_volume(dice: &mut Dice) -> VolumePlan {

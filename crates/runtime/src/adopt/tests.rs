@@ -73,6 +73,7 @@ fn process(pool: &OwnedFd, disk: &Arc<dyn Backend>, log: &Arc<dyn Backend>) -> R
         prefetch: false,
         geometry: DiskGeometry::default(),
         gather_below: Some(0),
+        write_back: Default::default(),
         ordered: false,
         tls_only: false,
         journal: Some(VolumeJournal {
@@ -357,6 +358,7 @@ fn bare(disk: &Arc<dyn Backend>, accept_disk: bool) -> VolumeSettings {
         prefetch: false,
         geometry: DiskGeometry::default(),
         gather_below: Some(0),
+        write_back: Default::default(),
         ordered: false,
         tls_only: false,
         journal: None,

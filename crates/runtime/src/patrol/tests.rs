@@ -87,6 +87,7 @@ fn rig_with(ecc: Ecc, log: Option<Arc<dyn Backend>>) -> Rig {
         prefetch: false,
         geometry: DiskGeometry::default(),
         gather_below: Some(0),
+        write_back: Default::default(),
         ordered: false,
         tls_only: false,
         journal,

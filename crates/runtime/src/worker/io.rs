@@ -97,6 +97,7 @@ impl Ios {
     fn launch<R: Reactor>(&mut self, reactor: &mut R, mut io: InFlight) {
         io.count(self.worker);
         if io.verb == Some(IoVerb::Read) {
+            io.began = Some(Instant::now());
             io.volume.reads.begin();
         }
         io.prepare_bounce();
@@ -174,8 +175,10 @@ impl Ios {
         let counts = &io.volume.stats[self.worker].counts;
         counts.backend_answers.add(1);
         counts.backend_errors.add(u64::from(result.is_err()));
-        if io.verb == Some(IoVerb::Read) {
-            io.volume.reads.end(self.started.elapsed().as_millis() as u64);
+        if let Some(began) = io.began {
+            let now = Instant::now();
+            let now_ms = now.saturating_duration_since(self.started).as_millis() as u64;
+            io.volume.reads.end(now_ms, now.saturating_duration_since(began));
         }
         if io.verb.is_some_and(|verb| verb != IoVerb::Read) {
             // Before anybody is told: a flush that follows the answer must find it.

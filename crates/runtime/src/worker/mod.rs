@@ -256,16 +256,19 @@ impl<R: Reactor> Worker<R> {
         shared.worker_connections[self.host.worker].fetch_sub(1, Ordering::Relaxed);
     }
 
-    /// Tells a shard whose disks are being read, and which writes are worth gathering.
-    fn note_volumes(&self, shard: usize) {
+    /// Tells a shard whose disks are being read, which writes are worth gathering, and how fast it
+    /// may write back.
+    fn note_volumes(&self, number: usize) {
         let shared = &self.host.shared;
         let now_ms = forebay_volume::Host::now_ms(&self.host);
         let volumes = shared.volumes.read().unwrap_or_else(PoisonError::into_inner);
-        let mut shard = shared.shard(shard);
+        let mut shard = shared.shard(number);
         for volume in volumes.iter().flatten() {
             if shard.has_volume(volume.id) {
                 shard.set_reading(volume.id, volume.reads.are_on(now_ms));
                 shard.set_gather_below(volume.id, volume.gather.status().below_bytes);
+                let pace = volume.govern.look(volume.id, (number, &shard), &volume.reads, now_ms);
+                shard.set_pace(volume.id, pace);
             }
         }
     }

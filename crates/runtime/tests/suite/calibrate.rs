@@ -53,6 +53,7 @@ fn set(server: &Server, gather_below: Option<u64>) {
         read_only: false,
         prefetch: false,
         gather_below,
+        write_back: Default::default(),
         tls_only: false,
     };
     server.runtime.change_volume("disk", change).unwrap();

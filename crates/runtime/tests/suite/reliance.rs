@@ -99,6 +99,7 @@ fn who_relies_on_a_journal_is_on_record_before_the_first_write_and_until_the_las
         read_only: false,
         prefetch: false,
         gather_below: Some(0),
+        write_back: Default::default(),
         tls_only: false,
     };
     let error = server.runtime.change_volume("v", change(Mode::WriteBack)).unwrap_err();

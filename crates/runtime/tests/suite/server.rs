@@ -84,6 +84,7 @@ impl Server {
             read_only: false,
             prefetch: false,
             gather_below: Some(0),
+            write_back: Default::default(),
             tls_only: false,
         };
         self.runtime.change_volume(name, change).unwrap();
@@ -117,6 +118,7 @@ pub fn settings(name: &str, backend: Arc<dyn Backend>, mode: Mode) -> VolumeSett
         prefetch: false,
         geometry: DiskGeometry::default(),
         gather_below: Some(0),
+        write_back: Default::default(),
         ordered: false,
         tls_only: false,
         journal: None,

@@ -109,6 +109,7 @@ fn a_read_only_export_refuses_every_write(engine: Engine) {
         read_only: true,
         prefetch: false,
         gather_below: Some(0),
+        write_back: Default::default(),
         tls_only: false,
     };
     server.runtime.change_volume("late", change).unwrap();

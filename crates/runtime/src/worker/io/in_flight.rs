@@ -10,6 +10,7 @@ use forebay_types::ByteRange;
 use forebay_volume::JobId;
 use std::os::fd::AsRawFd;
 use std::sync::Arc;
+use std::time::Instant;
 
 /// Vectors of one system call.
 const IOVECS_MAX: usize = 1024;
@@ -36,6 +37,8 @@ pub(super) struct InFlight {
     pub verb: Option<IoVerb>,
     pub range: ByteRange,
     pub purpose: Purpose,
+    /// When it was given to the backend, for a read.
+    pub began: Option<Instant>,
     /// The memory, in order.
     pub iovecs: Vec<libc::iovec>,
     /// What is left of it after a transfer that ended early; empty before that.
@@ -78,6 +81,7 @@ impl InFlight {
             verb,
             range,
             purpose,
+            began: None,
             iovecs,
             rest: Vec::new(),
             bytes_done: 0,

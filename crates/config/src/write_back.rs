@@ -1,0 +1,284 @@
+//! How fast write-back of a volume may go, as the operator says it.
+
+use crate::{ConfigError, ConfigResult, Mistake};
+use forebay_types::Size;
+use std::fmt;
+
+/// The longest latency of reads that can be asked for, in microseconds: a minute.
+const LATENCY_US_MAX: u64 = 60_000_000;
+/// The lowest limits. Below, what is dirty would hardly ever get less.
+const RATE_BYTES_MIN: u64 = 64 << 10;
+const IOPS_MAX: u64 = 10_000_000;
+/// The shortest and the longest age, in seconds: ten seconds, and thirty days.
+const AGE_S_MIN: u64 = 10;
+const AGE_S_MAX: u64 = 30 * 86_400;
+/// The age unless another is given, in seconds: a day.
+const AGE_S: u64 = 86_400;
+
+/// Which latency of reads write-back is to leave alone.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, Default)]
+pub enum ReadLatency {
+    /// That of the disk when nothing is written back.
+    #[default]
+    Idle,
+    /// None.
+    Off,
+    /// A p99, in microseconds.
+    Micros(u64),
+}
+
+/// How fast write-back may go.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
+pub struct WriteBackSpec {
+    /// Which latency of reads it leaves alone.
+    pub read_latency: ReadLatency,
+    /// The most bytes in a second.
+    pub rate: Option<u64>,
+    /// The most I/Os in a second.
+    pub iops: Option<u64>,
+    /// How long something may stay dirty because of reads, in seconds.
+    pub age_s: Option<u64>,
+}
+
+impl Default for WriteBackSpec {
+    fn default() -> Self {
+        Self { read_latency: ReadLatency::Idle, rate: None, iops: None, age_s: Some(AGE_S) }
+    }
+}
+
+/// What of that is to change; what is `None` stays.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, Default)]
+pub struct WriteBackChange {
+    /// See [`WriteBackSpec::read_latency`].
+    pub read_latency: Option<ReadLatency>,
+    /// See [`WriteBackSpec::rate`].
+    pub rate: Option<Option<u64>>,
+    /// See [`WriteBackSpec::iops`].
+    pub iops: Option<Option<u64>>,
+    /// See [`WriteBackSpec::age_s`].
+    pub age_s: Option<Option<u64>>,
+}
+
+impl WriteBackSpec {
+    /// The settings with `change` made to them.
+    pub(crate) fn applied(&self, change: &WriteBackChange) -> Self {
+        Self {
+            read_latency: change.read_latency.unwrap_or(self.read_latency),
+            rate: change.rate.unwrap_or(self.rate),
+            iops: change.iops.unwrap_or(self.iops),
+            age_s: change.age_s.unwrap_or(self.age_s),
+        }
+    }
+
+    /// The change that makes `self` into `other`.
+    pub(crate) fn change_to(&self, other: &Self) -> WriteBackChange {
+        fn new<T: PartialEq + Copy>(old: T, new: T) -> Option<T> {
+            (old != new).then_some(new)
+        }
+        WriteBackChange {
+            read_latency: new(self.read_latency, other.read_latency),
+            rate: new(self.rate, other.rate),
+            iops: new(self.iops, other.iops),
+            age_s: new(self.age_s, other.age_s),
+        }
+    }
+}
+
+impl WriteBackChange {
+    /// The values of `read-latency`, `write-back-rate`, `write-back-iops` and `write-back-age`, as
+    /// they are read.
+    pub fn values(&self) -> [Option<String>; 4] {
+        let or_off = |value: Option<String>| value.unwrap_or_else(|| "off".to_owned());
+        [
+            self.read_latency.map(|latency| latency.to_string()),
+            self.rate.map(|rate| or_off(rate.map(|bytes| Size(bytes).to_string()))),
+            self.iops.map(|iops| or_off(iops.map(|iops| iops.to_string()))),
+            self.age_s.map(|age| or_off(age.map(|s| shown(s.saturating_mul(1_000_000))))),
+        ]
+    }
+}
+
+impl fmt::Display for ReadLatency {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        match self {
+            Self::Idle => f.write_str("idle"),
+            Self::Off => f.write_str("off"),
+            Self::Micros(us) => f.write_str(&shown(*us)),
+        }
+    }
+}
+
+/// Units of time, in microseconds.
+const UNITS: [(&str, u64); 5] =
+    [("us", 1), ("ms", 1_000), ("s", 1_000_000), ("min", 60_000_000), ("h", 3_600_000_000)];
+
+/// A time as it is read, in the largest unit that has it in whole numbers.
+fn shown(us: u64) -> String {
+    let whole = UNITS.iter().rev().find(|(_, unit)| us > 0 && us.is_multiple_of(*unit));
+    whole.map_or("0s".to_owned(), |(name, unit)| format!("{}{name}", us / unit))
+}
+
+/// Reads a time in microseconds.
+fn time(key: &str, text: &str, example: &str) -> ConfigResult<u64> {
+    let digits = text.trim_end_matches(|letter: char| letter.is_ascii_alphabetic());
+    let unit = UNITS.iter().find(|(name, _)| *name == &text[digits.len()..]);
+    let us = unit.and_then(|(_, unit)| digits.parse::<u64>().ok()?.checked_mul(*unit));
+    us.ok_or_else(|| {
+        let message = format!("{key}='{text}' is no time");
+        ConfigError::new(Mistake::Value, message, format!("write it like {example}"))
+    })
+}
+
+fn fail<T>(mistake: Mistake, message: String, remedy: String) -> ConfigResult<T> {
+    Err(ConfigError::new(mistake, message, remedy))
+}
+
+/// Reads `read-latency`.
+pub(crate) fn read_latency(key: &str, text: &str) -> ConfigResult<ReadLatency> {
+    match text {
+        "idle" => return Ok(ReadLatency::Idle),
+        "off" => return Ok(ReadLatency::Off),
+        _ => {}
+    }
+    match time(key, text, "20ms, idle or off")? {
+        us @ 1..=LATENCY_US_MAX => Ok(ReadLatency::Micros(us)),
+        0 => fail(
+            Mistake::Value,
+            format!("{key}={text}: no read takes no time"),
+            format!("write {key}=idle for what the disk does by itself, or {key}=off"),
+        ),
+        _ => fail(
+            Mistake::Limit,
+            format!("{key}={text} is more than a minute"),
+            format!("write at most 1min, or {key}=off"),
+        ),
+    }
+}
+
+/// Reads `write-back-rate`, in bytes a second.
+pub(crate) fn rate(key: &str, text: &str) -> ConfigResult<Option<u64>> {
+    match (text, text.parse()) {
+        ("off", _) => Ok(None),
+        (_, Ok(Size(bytes))) if bytes >= RATE_BYTES_MIN => Ok(Some(bytes)),
+        (_, Ok(_)) => fail(
+            Mistake::Limit,
+            format!("{key}={text} is less than 64KiB in a second"),
+            format!("write at least 64KiB, or {key}=off for no limit"),
+        ),
+        (_, Err(_)) => fail(
+            Mistake::Value,
+            format!("{key}='{text}' is no size"),
+            "write what may go in a second, like 50MiB, or off".to_owned(),
+        ),
+    }
+}
+
+/// Reads `write-back-iops`.
+pub(crate) fn iops(key: &str, text: &str) -> ConfigResult<Option<u64>> {
+    match (text, text.parse()) {
+        ("off", _) => Ok(None),
+        (_, Ok(iops @ 1..=IOPS_MAX)) => Ok(Some(iops)),
+        _ => fail(
+            Mistake::Value,
+            format!("{key}='{text}' is no number of I/Os"),
+            format!("write 1 to {IOPS_MAX}, or off for no limit"),
+        ),
+    }
+}
+
+/// Reads `write-back-age`, in seconds.
+pub(crate) fn age(key: &str, text: &str) -> ConfigResult<Option<u64>> {
+    if text == "off" {
+        return Ok(None);
+    }
+    let us = time(key, text, "10min, 1h or off")?;
+    match us / 1_000_000 {
+        age_s @ AGE_S_MIN..=AGE_S_MAX if us.is_multiple_of(1_000_000) => Ok(Some(age_s)),
+        _ => fail(
+            Mistake::Limit,
+            format!("{key}={text} is not between 10s and 720h in whole seconds"),
+            format!("write it like 10min, or {key}=off where reads may put it off for ever"),
+        ),
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::{VolumeChange, parse_volume_spec};
+
+    #[test]
+    fn what_write_back_may_do_is_read_and_shown() {
+        let written = "read-latency=20ms,write-back-rate=50MiB,write-back-iops=200,\
+                       write-back-age=10min";
+        let spec = parse_volume_spec(&format!("v=/x,{written}")).unwrap();
+        assert_eq!(
+            spec.write_back,
+            WriteBackSpec {
+                read_latency: ReadLatency::Micros(20_000),
+                rate: Some(50 << 20),
+                iops: Some(200),
+                age_s: Some(600),
+            }
+        );
+        assert_eq!(spec.to_string(), format!("v=/x,{written}"));
+        let change = |text| spec.with(&VolumeChange::parse([text]).unwrap()).unwrap().write_back;
+        assert_eq!(change("write-back-rate=off").rate, None);
+        assert_eq!(change("read-latency=idle").read_latency, ReadLatency::Idle);
+        assert_eq!(change("read-latency=off").read_latency, ReadLatency::Off);
+        assert_eq!(change("mode=bypass"), spec.write_back);
+        let plain = parse_volume_spec("v=/x").unwrap();
+        assert_eq!(plain.write_back, WriteBackSpec::default());
+        let never = parse_volume_spec("v=/x,write-back-age=off").unwrap();
+        assert_eq!(never.to_string(), "v=/x,write-back-age=off");
+        for (us, text) in [(1, "1us"), (1_500, "1500us"), (90_000_000, "90s"), (0, "0s")] {
+            assert_eq!(shown(us), text);
+        }
+    }
+
+    #[test]
+    fn what_it_can_not_be_is_an_error_with_a_remedy() {
+        for (text, sentence) in [
+            (
+                "read-latency=fast",
+                "read-latency='fast' is no time: write it like 20ms, idle or off",
+            ),
+            ("read-latency=20", "read-latency='20' is no time: write it like 20ms, idle or off"),
+            (
+                "read-latency=0ms",
+                "read-latency=0ms: no read takes no time: write read-latency=idle for what the \
+                 disk does by itself, or read-latency=off",
+            ),
+            (
+                "read-latency=2min",
+                "read-latency=2min is more than a minute: write at most 1min, or read-latency=off",
+            ),
+            (
+                "write-back-rate=1KiB",
+                "write-back-rate=1KiB is less than 64KiB in a second: write at least 64KiB, or \
+                 write-back-rate=off for no limit",
+            ),
+            (
+                "write-back-rate=quick",
+                "write-back-rate='quick' is no size: write what may go in a second, like 50MiB, or \
+                 off",
+            ),
+            (
+                "write-back-iops=0",
+                "write-back-iops='0' is no number of I/Os: write 1 to 10000000, or off for no limit",
+            ),
+            (
+                "write-back-age=5s",
+                "write-back-age=5s is not between 10s and 720h in whole seconds: write it like \
+                 10min, or write-back-age=off where reads may put it off for ever",
+            ),
+            (
+                "write-back-age=99999999999999999999h",
+                "write-back-age='99999999999999999999h' is no time: write it like 10min, 1h or off",
+            ),
+        ] {
+            let error = parse_volume_spec(&format!("v=/x,{text}")).unwrap_err();
+            assert_eq!(error.to_string(), format!("volume 'v': {sentence}"));
+        }
+    }
+}

@@ -1,0 +1,72 @@
+//! What reads let write-back do, as a table for people.
+
+use super::table::lines;
+use super::units::{count, micros};
+use comfy_table::{Table, presets};
+use forebay_api::VolumeStatus;
+
+/// The volumes of which something was written back, one a line below an empty one; nothing where
+/// there are none.
+pub(super) fn governor(volumes: &[VolumeStatus]) -> String {
+    let mut table = Table::new();
+    table.load_style(presets::NOTHING);
+    table.set_header([
+        "READS BESIDE WRITE-BACK OF",
+        "P99 WITHOUT",
+        "P99 TO KEEP",
+        "P99",
+        "BURSTS/S",
+        "RAISED",
+        "LOWERED",
+    ]);
+    let some: Vec<_> = volumes.iter().filter(|volume| volume.write_back.writes > 0).collect();
+    for volume in &some {
+        let governor = &volume.write_back.governor;
+        let time = |us: Option<u64>| us.map_or("-".to_owned(), micros);
+        let wanted = match governor.target_p99_us {
+            Some(us) => format!("{} ({})", micros(us), governor.read_latency),
+            None => governor.read_latency.clone(),
+        };
+        table.add_row([
+            volume.name.clone(),
+            time(governor.idle_p99_us),
+            wanted,
+            time(governor.beside_p99_us),
+            governor.bursts_per_second.map_or("any".to_owned(), |rate| format!("{rate:.1}")),
+            count(governor.raised),
+            count(governor.lowered),
+        ]);
+    }
+    if some.is_empty() { String::new() } else { format!("\n{}", lines(table, &[0])) }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use forebay_api::{GovernorStatus, WriteBackFigures};
+
+    #[test]
+    fn what_reads_keep_and_what_write_back_may_do_is_shown() {
+        let governed = |governor| VolumeStatus {
+            name: "v".into(),
+            write_back: WriteBackFigures { writes: 1, governor, ..WriteBackFigures::default() },
+            ..VolumeStatus::default()
+        };
+        let busy = GovernorStatus {
+            read_latency: "idle".into(),
+            idle_p99_us: Some(14_000),
+            target_p99_us: Some(17_600),
+            beside_p99_us: Some(8_500),
+            bursts_per_second: Some(1.25),
+            raised: 7,
+            lowered: 2,
+        };
+        let off = GovernorStatus { read_latency: "off".into(), ..GovernorStatus::default() };
+        let shown = governor(&[governed(busy), governed(off), VolumeStatus::default()]);
+        let words = |at| shown.lines().nth(at).unwrap().split_whitespace().collect::<Vec<_>>();
+        assert_eq!(shown.lines().count(), 4);
+        assert_eq!(words(2).join(" "), "v 14 ms 18 ms (idle) 8.5 ms 1.2 7 2");
+        assert_eq!(words(3), ["v", "-", "off", "-", "any", "0", "0"]);
+        assert_eq!(governor(&[VolumeStatus::default()]), "");
+    }
+}

@@ -1,0 +1,296 @@
+//! `read-latency`: how long reads take while some gigabytes are written back behind them.
+
+use super::machine::{Clients, Link, Machine, MachineSpec, Step};
+use super::plot::{Axis, Plot, Scale, Series};
+use super::report::{Report, Table, figure};
+use crate::sim::dice::Dice;
+use forebay_backend::OpenError;
+use forebay_policy::{Limits, ReadTarget};
+use forebay_types::{ByteRange, Size};
+
+const SECOND_NS: u64 = 1_000_000_000;
+const READ_BYTES: u64 = 4 << 10;
+const WRITE_BYTES: u64 = 64 << 10;
+/// Clients: who reads, and who writes.
+const READER: u32 = 0;
+const WRITER: u32 = 1;
+
+/// The disks, as people call them, and by their names.
+const DISKS: [(&str, &str); 2] = [
+    ("hard disk", "model:hdd?size=64GiB"),
+    ("RAID 5 of 15", "model:raid5?drives=15&chunk=8KiB&drive=hdd&drive-size=8GiB"),
+];
+
+/// Readers, and what they think between two reads: the mean, in nanoseconds.
+const READERS: [(&str, u64); 2] = [("without a pause", 0), ("thinks 30 ms", 30_000_000)];
+
+/// What is run.
+#[derive(Clone, Copy, Debug)]
+pub(super) struct Plan {
+    /// Bytes of lines in the cache.
+    pub pool_bytes: u64,
+    /// What is written, in bytes.
+    pub dirty_bytes: u64,
+    /// How long reads are measured before that.
+    pub idle_ns: u64,
+    /// How long it is waited at most until all is on the disk.
+    pub end_ns: u64,
+}
+
+impl Plan {
+    pub(super) const FULL: Self = Self {
+        pool_bytes: 10 << 30,
+        dirty_bytes: 4 << 30,
+        idle_ns: 120 * SECOND_NS,
+        end_ns: 4 * 3_600 * SECOND_NS,
+    };
+}
+
+/// One who reads, and from some moment on one who writes.
+struct Pair {
+    dice: Dice,
+    disk_bytes: u64,
+    think_ns: u64,
+    /// When the read began that is under way, and those that are over: when, and how long.
+    began_ns: Option<u64>,
+    reads: Vec<(u64, u64)>,
+    /// What is left to write.
+    left_bytes: u64,
+    is_over: bool,
+}
+
+impl Pair {
+    fn place(&mut self, from: u64, to: u64, len: u64) -> ByteRange {
+        ByteRange::new(from + self.dice.below((to - from) / len) * len, len)
+    }
+
+    fn read(&mut self, now_ns: u64) -> Step {
+        if let Some(began_ns) = self.began_ns.take() {
+            self.reads.push((now_ns, now_ns - began_ns));
+            if self.think_ns > 0 {
+                return Step::Think(self.dice.below(2 * self.think_ns));
+            }
+        }
+        self.began_ns = Some(now_ns);
+        // Not what is written: each read is one of the disk.
+        Step::Read(self.place(self.disk_bytes / 2, self.disk_bytes, READ_BYTES))
+    }
+}
+
+impl Clients for Pair {
+    fn next(&mut self, client: u32, now_ns: u64) -> Step {
+        if self.is_over {
+            return Step::Leave;
+        }
+        match client {
+            READER => self.read(now_ns),
+            _ if self.left_bytes == 0 => Step::Leave,
+            _ => {
+                self.left_bytes -= WRITE_BYTES;
+                Step::Write(self.place(0, self.disk_bytes / 2, WRITE_BYTES))
+            }
+        }
+    }
+}
+
+/// Latencies in milliseconds.
+#[derive(Clone, Copy, Debug, Default, PartialEq)]
+pub(super) struct Latency {
+    pub p50: f64,
+    pub p99: f64,
+    pub max: f64,
+}
+
+impl Latency {
+    fn of(reads: impl Iterator<Item = u64>) -> Self {
+        let mut ns: Vec<u64> = reads.collect();
+        ns.sort_unstable();
+        let at = |share: usize| ns.get(ns.len() * share / 100).map_or(0.0, |&ns| ns as f64 / 1e6);
+        let max = ns.last().map_or(0.0, |&ns| ns as f64 / 1e6);
+        Self { p50: at(50), p99: at(99), max }
+    }
+}
+
+/// What came of one run.
+#[derive(Clone, Debug, PartialEq)]
+pub(super) struct Run {
+    pub disk: &'static str,
+    pub reader: &'static str,
+    pub governed: bool,
+    pub idle: Latency,
+    pub beside: Latency,
+    /// Until all was on the disk, in seconds, if it ever was.
+    pub seconds: Option<f64>,
+    /// How often the pace was changed.
+    pub changes: u64,
+    /// Mebibytes on the disk by second, and the pace there.
+    pub written: Vec<(f64, f64)>,
+    pub paces: Vec<(f64, f64)>,
+}
+
+/// Runs it.
+///
+/// # Errors
+/// When there is no such disk.
+pub(super) fn run(plan: &Plan, seed: u64) -> Result<Report, OpenError> {
+    let runs = runs(plan, seed)?;
+    Ok(Report {
+        title: "How long reads take while dirty data goes to the disk behind them".to_owned(),
+        model: model(plan),
+        tables: vec![table(&runs)],
+        plots: plots(&runs),
+        remarks: vec![remark(&runs)],
+    })
+}
+
+/// All disks, readers and ways.
+pub(super) fn runs(plan: &Plan, seed: u64) -> Result<Vec<Run>, OpenError> {
+    let mut runs = Vec::new();
+    for disk in DISKS {
+        for reader in READERS {
+            for governed in [false, true] {
+                runs.push(one(plan, disk, reader, governed, seed)?);
+            }
+        }
+    }
+    Ok(runs)
+}
+
+fn one(
+    plan: &Plan,
+    (disk, name): (&'static str, &str),
+    (reader, think_ns): (&'static str, u64),
+    governed: bool,
+    seed: u64,
+) -> Result<Run, OpenError> {
+    let spec = MachineSpec { disk: name, pool_bytes: plan.pool_bytes, link: Link::FIBRE };
+    let mut machine = Machine::new(&spec)?;
+    let target = if governed { ReadTarget::Idle } else { ReadTarget::Off };
+    machine.set_limits(Limits { target, ..Limits::default() });
+    let mut pair = Pair {
+        dice: Dice::new(seed),
+        disk_bytes: machine.disk_bytes() / READ_BYTES * READ_BYTES,
+        think_ns,
+        began_ns: None,
+        reads: Vec::new(),
+        left_bytes: plan.dirty_bytes,
+        is_over: false,
+    };
+    machine.welcome(READER, 0);
+    machine.run(plan.idle_ns, &mut pair);
+    let before = pair.reads.len();
+    machine.welcome(WRITER, 0);
+    let (mut seconds, mut written, mut paces) = (None, Vec::new(), Vec::new());
+    while seconds.is_none() && machine.now_ns() < plan.end_ns {
+        machine.run(machine.now_ns() + SECOND_NS, &mut pair);
+        let passed = (machine.now_ns() - plan.idle_ns) as f64 / 1e9;
+        let cache = machine.cache().expect("the machine has one");
+        written.push((passed, machine.disk_tally().write_bytes as f64 / f64::from(1 << 20)));
+        let pace = cache.governor().pace_milli;
+        paces.extend(pace.map(|milli| (passed, milli as f64 / 1e3)));
+        if pair.left_bytes == 0 && cache.dirty_bytes() == 0 {
+            seconds = Some(passed);
+        }
+    }
+    let status = machine.cache().expect("the machine has one").governor();
+    Ok(Run {
+        disk,
+        reader,
+        governed,
+        idle: Latency::of(pair.reads[..before].iter().map(|(_, took_ns)| *took_ns)),
+        beside: Latency::of(pair.reads[before..].iter().map(|(_, took_ns)| *took_ns)),
+        seconds,
+        changes: status.raised + status.lowered,
+        written,
+        paces,
+    })
+}
+
+fn model(plan: &Plan) -> Vec<String> {
+    let disks = DISKS.map(|(name, model)| format!("the {name} is {model}")).join("; ");
+    vec![format!(
+        "A client reads 4 KiB anywhere in the second half of a disk, none of which is in the \
+         cache. After {} s another one writes {} in pieces of 64 KiB anywhere in the first half, as \
+         fast as the cache takes them, and leaves. Reads are measured from then on until all of it \
+         is on the disk. Here {disks}. The cache has {} of lines, so that the amount alone is no \
+         reason to hurry. The governor is off (read-latency=off), or keeps reads as they are on \
+         the idle disk (read-latency=idle, the default).",
+        plan.idle_ns / SECOND_NS,
+        Size(plan.dirty_bytes),
+        Size(plan.pool_bytes),
+    )]
+}
+
+fn table(runs: &[Run]) -> Table {
+    let head = [
+        "disk",
+        "reader",
+        "governor",
+        "p50 idle, ms",
+        "p99 idle",
+        "p50 beside",
+        "p99 beside",
+        "longest",
+        "p99 to idle",
+        "on disk after, s",
+        "MiB/s",
+        "changes",
+    ];
+    let mut table = Table::new("Latencies of reads", &head);
+    for run in runs {
+        table.push(vec![
+            run.disk.to_owned(),
+            run.reader.to_owned(),
+            if run.governed { "idle" } else { "off" }.to_owned(),
+            figure(run.idle.p50),
+            figure(run.idle.p99),
+            figure(run.beside.p50),
+            figure(run.beside.p99),
+            figure(run.beside.max),
+            figure(run.beside.p99 / run.idle.p99),
+            run.seconds.map_or("not".to_owned(), figure),
+            run.written.last().map_or(String::new(), |(passed, mib)| figure(mib / passed)),
+            run.changes.to_string(),
+        ]);
+    }
+    table
+}
+
+fn plots(runs: &[Run]) -> Vec<Plot> {
+    let named = |run: &Run| {
+        let governor = if run.governed { "governed" } else { "off" };
+        format!("{}, {}, {governor}", run.disk, run.reader)
+    };
+    let plot = |title: &str, label, series| Plot {
+        title: title.to_owned(),
+        x: Axis::new("seconds", Scale::Linear),
+        y: Axis::new(label, Scale::Linear),
+        series,
+    };
+    // A tenth of the points is enough to see by.
+    let line = |run: &Run, points: &[(f64, f64)]| {
+        Series::line(&named(run), points.iter().copied().step_by(10))
+    };
+    let governed = || runs.iter().filter(|run| run.governed);
+    vec![
+        plot("On the disk", "MiB", governed().map(|run| line(run, &run.written)).collect()),
+        plot(
+            "Pace beside reads",
+            "bursts/s",
+            governed().map(|run| line(run, &run.paces)).collect(),
+        ),
+    ]
+}
+
+fn remark(runs: &[Run]) -> String {
+    let most = |governed| {
+        let runs = runs.iter().filter(|run| run.governed == governed);
+        runs.map(|run| run.beside.p99 / run.idle.p99).fold(0.0, f64::max)
+    };
+    format!(
+        "While it is written back, the p99 of reads is at most {} times that of the idle disk with \
+         the governor, and {} times without it.",
+        figure(most(true)),
+        figure(most(false))
+    )
+}

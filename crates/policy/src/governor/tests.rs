@@ -1,0 +1,188 @@
+//! The governor over a modelled disk that does one thing at a time.
+
+use super::*;
+
+const TICK_US: u64 = 50_000;
+const AT_LEISURE: Limits =
+    Limits { target: ReadTarget::Idle, bytes: u64::MAX, ios: u64::MAX, age_s: u64::MAX };
+
+/// A disk with one reader that always wants the next block, and write-back at the governor's pace.
+struct Bench {
+    governor: Governor,
+    pace: Pace,
+    random: u64,
+    now_us: u64,
+    free_us: u64,
+    write_us: u64,
+    written: u64,
+    tokens_milli: u64,
+    dirty: u64,
+    /// Reads of the last ticks, and what the pace was.
+    reads: Vec<u64>,
+    paces: Vec<u64>,
+}
+
+impl Bench {
+    fn new(limits: Limits, write_us: u64) -> Self {
+        Self {
+            governor: Governor::new(limits),
+            pace: Pace::DEFAULT,
+            random: 1,
+            now_us: 0,
+            free_us: 0,
+            write_us,
+            written: 0,
+            tokens_milli: 0,
+            dirty: 0,
+            reads: Vec::new(),
+            paces: Vec::new(),
+        }
+    }
+
+    /// Six to fourteen milliseconds.
+    fn service_us(&mut self) -> u64 {
+        self.random = self.random.wrapping_mul(6_364_136_223_846_793_005).wrapping_add(1);
+        6_000 + (self.random >> 33) % 8_000
+    }
+
+    fn run(&mut self, seconds: u64) {
+        let end_us = self.now_us + seconds * 1_000_000;
+        let (mut looked_us, mut seen) = (self.now_us, Seen::default());
+        while self.now_us < end_us {
+            // Write-back goes first: it was there when the read came.
+            let rate = self.pace.beside_reads_milli.min(1_000_000);
+            while self.dirty > 0 && self.tokens_milli >= 1_000 {
+                self.tokens_milli -= 1_000;
+                self.dirty -= 1;
+                self.written += 1;
+                self.free_us = self.free_us.max(self.now_us) + self.write_us;
+            }
+            self.free_us = self.free_us.max(self.now_us) + self.service_us();
+            let took_us = self.free_us - self.now_us;
+            self.tokens_milli = (self.tokens_milli + rate * took_us / 1_000_000).min(5_000);
+            self.now_us = self.free_us;
+            self.reads.push(took_us);
+            seen.reads.add(ReadTimes::bucket_of(took_us), 1);
+            if self.now_us - looked_us >= TICK_US {
+                seen.now_ms = self.now_us / 1_000;
+                seen.written_milli = self.written * 1_000;
+                seen.dirty_milli = self.dirty * 1_000;
+                self.pace = self.governor.look(&seen);
+                self.paces.push(self.pace.beside_reads_milli);
+                (looked_us, seen) = (self.now_us, Seen::default());
+            }
+        }
+    }
+
+    fn p99_us(&self, from: usize) -> u64 {
+        let mut reads = self.reads[from..].to_vec();
+        reads.sort_unstable();
+        reads[reads.len() * 99 / 100]
+    }
+}
+
+#[test]
+fn reads_keep_their_latency_and_write_back_gets_the_rest() {
+    let mut bench = Bench::new(AT_LEISURE, 8_000);
+    bench.run(30);
+    let idle_us = bench.p99_us(0);
+    bench.dirty = 1_000_000;
+    bench.run(300);
+    let from = bench.reads.len();
+    let written = bench.written;
+    bench.run(300);
+    let beside_us = bench.p99_us(from);
+    assert!(beside_us <= idle_us * 3 / 2, "{beside_us} us beside write-back, {idle_us} us idle");
+    // A read in a hundred may wait: that is one burst in a second, of a hundred reads.
+    let went = bench.written - written;
+    assert!((150..1_200).contains(&went), "{went} bursts in 300 s");
+    assert_eq!(bench.governor.status().target_us, bench.governor.idle_us().map(|us| us * 5 / 4));
+}
+
+#[test]
+fn the_pace_settles_and_does_not_swing() {
+    let mut bench = Bench::new(AT_LEISURE, 8_000);
+    bench.run(30);
+    bench.dirty = 1_000_000;
+    bench.run(600);
+    let last = &bench.paces[bench.paces.len() / 2..];
+    let (least, most) = (last.iter().min().unwrap(), last.iter().max().unwrap());
+    assert!(*most <= 3 * least, "between {least} and {most} thousandths");
+    // Up and down in turn is a swing even where it is small.
+    let changes = last.windows(2).filter(|pair| pair[0] != pair[1]).count();
+    assert!(changes < last.len() / 40, "{changes} changes in {} looks", last.len());
+}
+
+#[test]
+fn a_disk_that_bears_it_is_written_to_at_full_speed() {
+    // What is written delays nobody here.
+    let mut bench = Bench::new(AT_LEISURE, 0);
+    bench.run(30);
+    bench.dirty = 1_000_000;
+    bench.run(120);
+    assert!(bench.pace.beside_reads_milli > 40_000, "{:?}", bench.pace);
+}
+
+#[test]
+fn a_target_of_the_operator_is_kept() {
+    let limits = Limits { target: ReadTarget::Micros(40_000), ..AT_LEISURE };
+    let mut bench = Bench::new(limits, 8_000);
+    bench.dirty = 1_000_000;
+    bench.run(300);
+    let from = bench.reads.len();
+    bench.run(100);
+    let beside_us = bench.p99_us(from);
+    assert!((20_000..45_000).contains(&beside_us), "{beside_us} us");
+    let off = Limits { target: ReadTarget::Off, ..Limits::default() };
+    bench.governor.set_limits(off);
+    bench.run(1);
+    assert_eq!(bench.pace.beside_reads_milli, u64::MAX);
+}
+
+#[test]
+fn what_is_dirty_for_long_goes_whatever_reads_say() {
+    let limits = Limits { target: ReadTarget::Micros(1), age_s: 100, ..Limits::default() };
+    let mut bench = Bench::new(limits, 8_000);
+    bench.dirty = 2_000;
+    bench.run(10);
+    assert!(bench.pace.beside_reads_milli >= 18_000, "{:?}", bench.pace);
+}
+
+#[test]
+fn limits_hold_and_are_told_from_none() {
+    let mut governor = Governor::new(Limits { bytes: 5 << 20, ios: 7, ..Limits::default() });
+    let pace = governor.look(&Seen::default());
+    assert_eq!((pace.bytes, pace.ios_milli), (5 << 20, 7_000));
+    governor.set_limits(Limits::default());
+    let pace = governor.look(&Seen::default());
+    assert_eq!((pace.bytes, pace.ios_milli), (u64::MAX, u64::MAX));
+}
+
+#[test]
+fn who_does_not_know_the_disk_holds_still_first() {
+    let mut bench = Bench::new(AT_LEISURE, 8_000);
+    bench.dirty = 100;
+    bench.run(1);
+    assert_eq!(bench.written, 0);
+    assert!(bench.paces.iter().all(|&pace| pace < 1_000), "but for what is too old");
+    bench.run(10);
+    assert!(bench.written > 0);
+}
+
+#[test]
+fn a_hundredth_is_found_to_a_sixteenth() {
+    let mut times = ReadTimes::default();
+    assert_eq!(times.p99_us(), None);
+    (0..990).for_each(|_| times.add(ReadTimes::bucket_of(1_000), 1));
+    (0..10).for_each(|_| times.add(ReadTimes::bucket_of(50_000), 1));
+    let p99_us = times.p99_us().unwrap();
+    assert!((1_000..=1_063).contains(&p99_us), "{p99_us}");
+    times.add(ReadTimes::bucket_of(50_000), 5);
+    assert!(times.p99_us().unwrap() >= 50_000);
+    assert_eq!(times.above(2_000), 15);
+    for us in [0, 1, 16, 17, 31, 32, 1_000_000, u64::MAX] {
+        let bucket = ReadTimes::bucket_of(us);
+        assert!(bucket < ReadTimes::BUCKETS);
+        assert!(ReadTimes::least_us(bucket) <= us.max(16));
+    }
+}
