@@ -14,6 +14,10 @@ use crate::{
 use forebay_policy::{Eviction, Pace};
 use forebay_types::{ByteRange, Mode, REGION_BYTES, Stripes, VolumeId};
 
+/// As many destage operations as an array of some disks can do at once. More of them would only
+/// have each other, and reads, wait.
+const OPERATIONS_MAX: u32 = 32;
+
 /// How much may be dirty, and for how long.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct ShardConfig {
@@ -62,9 +66,16 @@ impl ShardConfig {
             dirty_lines_max: slots - slots / 3,
             dirty_lines_background: slots / 2,
             dirty_age_ms: 5_000,
-            // As many as an array of some disks can do at once.
-            destage_operations_max: 16,
+            destage_operations_max: OPERATIONS_MAX / 2,
         }
+    }
+
+    /// The same for one of `shards` such shards of one cache, as it is one disk that is written.
+    #[must_use]
+    pub fn among(self, shards: usize) -> Self {
+        let each = OPERATIONS_MAX / u32::try_from(shards).unwrap_or(u32::MAX).max(1);
+        let most = self.destage_operations_max;
+        Self { destage_operations_max: each.clamp(2, most), ..self }
     }
 }
 

@@ -60,7 +60,7 @@ pub(crate) fn shards(
     policy: PolicyKind,
 ) -> Result<Vec<Shard<MappedLines>>, PoolError> {
     let slots = pool.shard_slots();
-    let config = ShardConfig::for_slots(slots);
+    let config = ShardConfig::for_slots(slots).among(pool.shards());
     if !pool.is_adopted() {
         let shard = |shard| Shard::new(pool.table(shard), policy.build(slots), config);
         return Ok((0..pool.shards()).map(shard).collect());

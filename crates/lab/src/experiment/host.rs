@@ -88,7 +88,7 @@ impl CacheHost {
         let stripes = geometry.stripes();
         let shards = 1 << (pool_bytes / SHARD_BYTES_MIN).clamp(1, SHARDS_MAX).ilog2();
         let slots = (pool_bytes / LINE_BYTES / shards) as usize;
-        let config = ShardConfig::for_slots(slots);
+        let config = ShardConfig::for_slots(slots).among(shards as usize);
         let shard = |_| {
             let policy = PolicyKind::default().build(slots);
             let mut shard = Shard::new(vec![LineMeta::FREE; slots], policy, config);

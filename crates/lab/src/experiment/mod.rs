@@ -14,6 +14,7 @@ mod disk_time;
 mod host;
 mod logon;
 mod machine;
+mod overrun;
 mod plot;
 mod read_latency;
 mod report;
@@ -42,12 +43,20 @@ pub enum Experiment {
     CallCenterUsers,
     /// Reads while dirty data goes to the disk.
     ReadLatency,
+    /// Writers that are faster than the disk.
+    Overrun,
 }
 
 impl Experiment {
     /// All of them, in the order in which they are listed.
-    pub const ALL: [Self; 5] =
-        [Self::CacheEffect, Self::DiskTime, Self::Logon, Self::CallCenterUsers, Self::ReadLatency];
+    pub const ALL: [Self; 6] = [
+        Self::CacheEffect,
+        Self::DiskTime,
+        Self::Logon,
+        Self::CallCenterUsers,
+        Self::ReadLatency,
+        Self::Overrun,
+    ];
 
     /// The word for it in commands and names of files.
     pub const fn name(self) -> &'static str {
@@ -57,6 +66,7 @@ impl Experiment {
             Self::Logon => "logon",
             Self::CallCenterUsers => "call-center-users",
             Self::ReadLatency => "read-latency",
+            Self::Overrun => "overrun",
         }
     }
 
@@ -68,6 +78,7 @@ impl Experiment {
             Self::Logon => "the time of one more logon while others log on",
             Self::CallCenterUsers => "users one server carries, by size of its cache",
             Self::ReadLatency => "how long reads take while 4 GiB are written back",
+            Self::Overrun => "ten minutes of writers that are faster than the disk",
         }
     }
 
@@ -82,6 +93,7 @@ impl Experiment {
             Self::Logon => logon::run(&logon::Plan::FULL, seed),
             Self::CallCenterUsers => call_center::run(&call_center::Plan::FULL, seed),
             Self::ReadLatency => read_latency::run(&read_latency::Plan::FULL, seed),
+            Self::Overrun => overrun::run(&overrun::Plan::FULL, seed),
         }
     }
 }

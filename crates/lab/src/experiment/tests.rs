@@ -225,3 +225,37 @@ fn an_unknown_experiment_is_answered_with_the_known_ones() {
         "{error}"
     );
 }
+
+#[test]
+fn reads_hardly_notice_what_is_written_back_behind_them() {
+    let plan = read_latency::Plan {
+        pool_bytes: 512 * MIB,
+        dirty_bytes: 64 * MIB,
+        idle_ns: 60 * SECOND_NS,
+        end_ns: 3_600 * SECOND_NS,
+    };
+    let runs = read_latency::runs(&plan, 1).unwrap();
+    assert_eq!(runs.len(), 8);
+    for pair in runs.chunks_exact(2) {
+        let [off, governed] = pair else { unreachable!("they come in twos") };
+        assert!(off.seconds.is_some() && off.beside.p99 > 2.0 * off.idle.p99, "{off:?}");
+        assert!(governed.beside.p99 < 1.5 * governed.idle.p99, "{governed:?}");
+        assert!(governed.written.last().unwrap().1 > 1.0, "something goes all the same");
+    }
+}
+
+#[test]
+fn writers_that_are_faster_than_the_disk_are_not_stopped() {
+    let plan =
+        overrun::Plan { pool_bytes: 64 * MIB, writers: 4, area_bytes: 4096 * MIB, seconds: 40 };
+    let runs = overrun::runs(&plan, 1).unwrap();
+    assert_eq!(runs.len(), 12);
+    for pair in runs.chunks_exact(2) {
+        let [bare, cached] = pair else { unreachable!("they come in twos") };
+        let anywhere = bare.pattern != "64 KiB in order" || bare.disk != "hard disk";
+        let least = if anywhere { 1.0 } else { 0.5 };
+        assert!(cached.sustained() > least * bare.sustained(), "{bare:?} {cached:?}");
+        assert!(cached.longest < 3_000.0, "{} {}", cached.disk, cached.longest);
+        assert!(cached.least() > 0.0);
+    }
+}

@@ -1,0 +1,227 @@
+//! `overrun`: writers that are faster than the disk for ten minutes.
+
+use super::machine::{Clients, Link, Machine, MachineSpec, Step};
+use super::plot::{Axis, Plot, Scale, Series};
+use super::report::{Report, Table, figure};
+use crate::sim::dice::Dice;
+use forebay_backend::OpenError;
+use forebay_types::{ByteRange, Size};
+
+const SECOND_NS: u64 = 1_000_000_000;
+
+/// The disks, as people call them, and by their names.
+const DISKS: [(&str, &str); 2] = [
+    ("hard disk", "model:hdd?size=64GiB"),
+    ("RAID 5 of 15", "model:raid5?drives=15&chunk=8KiB&drive=hdd&drive-size=8GiB"),
+];
+
+/// What writers do: its name, the length of a write, and whether they go on in order.
+const PATTERNS: [(&str, u64, bool); 3] = [
+    ("64 KiB in order", 64 << 10, true),
+    ("64 KiB anywhere", 64 << 10, false),
+    ("4 KiB anywhere", 4 << 10, false),
+];
+
+/// What is run.
+#[derive(Clone, Copy, Debug)]
+pub(super) struct Plan {
+    /// Bytes of lines in the cache.
+    pub pool_bytes: u64,
+    /// Who writes, each without a pause.
+    pub writers: u32,
+    /// Where they write, in bytes from the beginning of the disk.
+    pub area_bytes: u64,
+    /// How long.
+    pub seconds: u64,
+}
+
+impl Plan {
+    pub(super) const FULL: Self =
+        Self { pool_bytes: 512 << 20, writers: 4, area_bytes: 16 << 30, seconds: 600 };
+}
+
+/// Those who write.
+struct Writers {
+    dice: Dice,
+    area_bytes: u64,
+    len: u64,
+    in_order: bool,
+    next: u64,
+    began_ns: Vec<Option<u64>>,
+    /// Bytes written by second, and the longest write that ended there, in milliseconds.
+    bytes: Vec<u64>,
+    longest: Vec<f64>,
+}
+
+impl Clients for Writers {
+    fn next(&mut self, client: u32, now_ns: u64) -> Step {
+        let second = (now_ns / SECOND_NS) as usize;
+        if let Some(began_ns) = self.began_ns[client as usize].replace(now_ns)
+            && let Some(bytes) = self.bytes.get_mut(second)
+        {
+            *bytes += self.len;
+            let ms = (now_ns - began_ns) as f64 / 1e6;
+            self.longest[second] = self.longest[second].max(ms);
+        }
+        let count = self.area_bytes / self.len;
+        let at = if self.in_order { self.next % count } else { self.dice.below(count) };
+        self.next += 1;
+        Step::Write(ByteRange::new(at * self.len, self.len))
+    }
+}
+
+/// What came of one pattern on one machine.
+#[derive(Clone, Debug, PartialEq)]
+pub(super) struct Run {
+    pub disk: &'static str,
+    pub pattern: &'static str,
+    pub cached: bool,
+    /// Megabytes in a second, by second.
+    pub rates: Vec<f64>,
+    /// The longest write, in milliseconds.
+    pub longest: f64,
+}
+
+impl Run {
+    /// The mean over the second half, in which the cache has no room left that it began with.
+    pub(super) fn sustained(&self) -> f64 {
+        let half = &self.rates[self.rates.len() / 2..];
+        half.iter().sum::<f64>() / half.len() as f64
+    }
+
+    /// The least that any ten seconds brought.
+    pub(super) fn least(&self) -> f64 {
+        let tens = self.rates.chunks_exact(10).map(|ten| ten.iter().sum::<f64>() / 10.0);
+        tens.fold(f64::INFINITY, f64::min)
+    }
+}
+
+/// Runs it.
+///
+/// # Errors
+/// When there is no such disk.
+pub(super) fn run(plan: &Plan, seed: u64) -> Result<Report, OpenError> {
+    let runs = runs(plan, seed)?;
+    Ok(Report {
+        title: "Writers that are faster than the disk".to_owned(),
+        model: vec![format!(
+            "{} writers write without a pause for {} s, in order or anywhere in the first {} of a \
+             disk, bare, which is the speed of write-through, or through Forebay in write-back \
+             with {} of lines. Sustained is the mean of the second half, least the slowest ten \
+             seconds of all. Disks: {}.",
+            plan.writers,
+            plan.seconds,
+            Size(plan.area_bytes),
+            Size(plan.pool_bytes),
+            DISKS.map(|(name, model)| format!("the {name} is {model}")).join("; "),
+        )],
+        tables: vec![table(&runs)],
+        plots: vec![plot(&runs)],
+        remarks: vec![remark(&runs)],
+    })
+}
+
+/// All disks and patterns, bare and cached in turn.
+pub(super) fn runs(plan: &Plan, seed: u64) -> Result<Vec<Run>, OpenError> {
+    let mut runs = Vec::new();
+    for disk in DISKS {
+        for pattern in PATTERNS {
+            for cached in [false, true] {
+                runs.push(one(plan, disk, pattern, cached, seed)?);
+            }
+        }
+    }
+    Ok(runs)
+}
+
+fn one(
+    plan: &Plan,
+    (disk, name): (&'static str, &str),
+    (pattern, len, in_order): (&'static str, u64, bool),
+    cached: bool,
+    seed: u64,
+) -> Result<Run, OpenError> {
+    let pool_bytes = if cached { plan.pool_bytes } else { 0 };
+    let mut machine = Machine::new(&MachineSpec { disk: name, pool_bytes, link: Link::FIBRE })?;
+    let mut writers = Writers {
+        dice: Dice::new(seed),
+        area_bytes: plan.area_bytes,
+        len,
+        in_order,
+        next: 0,
+        began_ns: vec![None; plan.writers as usize],
+        bytes: vec![0; plan.seconds as usize],
+        longest: vec![0.0; plan.seconds as usize],
+    };
+    (0..plan.writers).for_each(|writer| machine.welcome(writer, 0));
+    machine.run(plan.seconds * SECOND_NS, &mut writers);
+    Ok(Run {
+        disk,
+        pattern,
+        cached,
+        rates: writers.bytes.iter().map(|&bytes| bytes as f64 / 1e6).collect(),
+        longest: writers.longest.iter().copied().fold(0.0, f64::max),
+    })
+}
+
+/// Without the cache and with it.
+fn pairs(runs: &[Run]) -> impl Iterator<Item = (&Run, &Run)> {
+    runs.chunks_exact(2).map(|pair| (&pair[0], &pair[1]))
+}
+
+fn table(runs: &[Run]) -> Table {
+    let head = [
+        "disk",
+        "writes",
+        "bare, MB/s",
+        "sustained",
+        "ratio",
+        "least",
+        "bare least",
+        "longest, ms",
+        "bare longest",
+    ];
+    let mut table = Table::new("Rates and the longest write", &head);
+    for (bare, cached) in pairs(runs) {
+        table.push(vec![
+            bare.disk.to_owned(),
+            bare.pattern.to_owned(),
+            figure(bare.sustained()),
+            figure(cached.sustained()),
+            figure(cached.sustained() / bare.sustained()),
+            figure(cached.least()),
+            figure(bare.least()),
+            figure(cached.longest),
+            figure(bare.longest),
+        ]);
+    }
+    table
+}
+
+fn plot(runs: &[Run]) -> Plot {
+    let line = |run: &Run| {
+        let way = if run.cached { "cached" } else { "bare" };
+        let name = format!("{}, {}, {way}", run.disk, run.pattern);
+        let tens = run.rates.chunks_exact(10).map(|ten| ten.iter().sum::<f64>() / 10.0);
+        Series::line(&name, tens.enumerate().map(|(at, rate)| (10.0 * at as f64, rate)))
+    };
+    Plot {
+        title: "Rates".to_owned(),
+        x: Axis::new("seconds", Scale::Linear),
+        y: Axis::new("MB/s", Scale::Decades),
+        series: runs.iter().filter(|run| run.cached).map(line).collect(),
+    }
+}
+
+fn remark(runs: &[Run]) -> String {
+    let least = pairs(runs)
+        .map(|(bare, cached)| cached.sustained() / bare.sustained())
+        .fold(f64::INFINITY, f64::min);
+    let longest = pairs(runs).map(|(_, cached)| cached.longest).fold(0.0, f64::max);
+    format!(
+        "With the dirty limit reached, writers get at least {} times what the bare disk gives \
+         them, and no write takes longer than {} ms.",
+        figure(least),
+        figure(longest)
+    )
+}
