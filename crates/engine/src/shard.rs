@@ -1,6 +1,7 @@
 //! The shard itself: its volumes, its slots, what is in flight, and the calls that manage them.
 
 use crate::flight::{Flight, Op, OpKind, WaitFor};
+use crate::gather::Gates;
 use crate::key::LinePart;
 use crate::meta::LineTable;
 use crate::parity::Parity;
@@ -101,6 +102,7 @@ pub struct Shard<M> {
     pub(crate) volumes: Vec<Option<VolumeState>>,
     pub(crate) parity: Parity,
     pub(crate) patrol: Patrol,
+    pub(crate) gates: Gates,
     /// Dirty lines of all volumes.
     pub(crate) dirty_lines: usize,
     /// When the last tick was, in milliseconds.
@@ -134,6 +136,7 @@ impl<M: LineTable> Shard<M> {
             volumes: Vec::new(),
             parity: Parity::default(),
             patrol: Patrol::default(),
+            gates: Gates::default(),
             dirty_lines: 0,
             ticked_ms: 0,
             unclaimed: Vec::new(),
@@ -286,6 +289,7 @@ impl<M: LineTable> Shard<M> {
             operations: self.flight.in_flight() as u64,
             metadata_bytes: (self.slots.metadata_bytes()
                 + self.flight.metadata_bytes()
+                + self.gates.metadata_bytes()
                 + self.parity.metadata_bytes()
                 + volumes) as u64,
             parity_lines: self.parity.lines() as u64,
@@ -362,6 +366,7 @@ impl<M: LineTable> Shard<M> {
         assert_eq!(dirty, dirty_in_table, "every dirty line is in its volume's dirty set");
         assert_eq!(dirty, self.dirty_lines);
         self.check_patrol();
+        self.check_gates();
         for op in self.flight.iter() {
             for line in &op.lines {
                 let pinned =
@@ -399,6 +404,7 @@ pub(crate) const fn operation(
         error: None,
         note: None,
         is_wide: false,
+        gated: None,
     }
 }
 

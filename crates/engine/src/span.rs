@@ -77,7 +77,7 @@ impl<M: LineTable> Shard<M> {
     }
 
     /// The stripe of a line, if it is whole and inside the volume.
-    fn stripe_of(&self, key: LineKey) -> Option<ByteRange> {
+    pub(crate) fn stripe_of(&self, key: LineKey) -> Option<ByteRange> {
         let state = self.volume(key.volume());
         state.stripes.stripe_at(key.offset()).filter(|stripe| stripe.fits(state.size_bytes))
     }

@@ -2,6 +2,7 @@
 
 use crate::action::PartId;
 use crate::bits::SlotSet;
+use crate::gather::Gain;
 use crate::order::Order;
 use crate::{LineKey, Protection, VolumeCounters};
 use forebay_types::{IoError, Mode, Stripes};
@@ -23,6 +24,8 @@ pub(crate) struct VolumeState {
     pub stripes: Stripes,
     /// Writes that are shorter, in bytes, are held back until they are old enough.
     pub gather_below: u64,
+    /// What holding writes through the cache back has brought lately.
+    pub gain: Gain,
     /// Lines with dirty sectors.
     pub dirty: SlotSet,
     /// Lines that were dirty when the age was last looked at.
@@ -64,6 +67,7 @@ impl VolumeState {
             protection: Protection::None,
             stripes: Stripes::NONE,
             gather_below: u64::MAX,
+            gain: Gain::default(),
             // The sets are small, an eighth of a byte per line each, and wait for the first
             // dirty line.
             dirty: SlotSet::default(),

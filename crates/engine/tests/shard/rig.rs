@@ -198,6 +198,11 @@ impl Rig {
         outcome
     }
 
+    /// Begins a turn, in which what starts is joined later.
+    pub fn turn(&mut self, turn: u64) {
+        self.out.turn = turn;
+    }
+
     /// Takes slots for a payload and fills them with `value`.
     pub fn stage(&mut self, offset: u64, len: u64, value: u64) -> Option<Vec<Slot>> {
         let mut slots = Vec::new();

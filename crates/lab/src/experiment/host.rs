@@ -71,6 +71,8 @@ pub(crate) struct CacheHost {
     stripes: Stripes,
     streams: Streams,
     pending: Vec<Pending>,
+    /// Times that these were started, and one.
+    turn: u64,
     flushes: Vec<JobId>,
     reads_in_flight: u32,
     last_read_ns: Option<u64>,
@@ -102,6 +104,7 @@ impl CacheHost {
             stripes,
             streams: Streams::new(volume_bytes, slots as u64 * shards * LINE_BYTES),
             pending: Vec::new(),
+            turn: 1,
             flushes: Vec::new(),
             reads_in_flight: 0,
             last_read_ns: None,
@@ -121,6 +124,7 @@ impl CacheHost {
 
     /// Gives the disk what the turn has gathered, neighbours joined.
     pub(crate) fn start_ios(&mut self, disk: &mut Disk<Purpose>) {
+        self.turn += 1;
         let mut pending = std::mem::take(&mut self.pending);
         merge(&mut pending, |run| {
             let (verb, first) = (run[0].verb(), run[0].range());
@@ -183,6 +187,10 @@ impl Host for CacheHost {
 
     fn now_ms(&self) -> u64 {
         self.now_ns / 1_000_000
+    }
+
+    fn turn(&self) -> u64 {
+        self.turn
     }
 
     fn call<R>(
