@@ -9,6 +9,7 @@ use forebay_types::IoResult;
 impl<M: LineTable> Shard<M> {
     /// One I/O has ended. To be called once for each [`crate::IoAction`].
     pub fn complete(&mut self, id: IoId, result: IoResult, now_ms: u64, out: &mut Outbox) {
+        self.gates.now_ms = now_ms;
         if self.flight.gated_mut(id).is_some() {
             self.complete_gated(id, result, now_ms, out);
         } else {

@@ -66,6 +66,8 @@ counters! {
     destaged_bytes,
     /// Destages of whole stripes.
     destaged_stripes,
+    /// Destages of several runs of one stripe at once.
+    scattered_destages,
     /// Parts of writes that waited until less was dirty.
     room_waits,
     /// Dirty lines times the milliseconds they were dirty, as far as ticks have seen them.

@@ -171,7 +171,7 @@ impl<M: LineTable> Shard<M> {
     /// dirty line in the operation is destaged wholly.
     pub(crate) fn start_destage(&mut self, key: LineKey, urgent: bool, out: &mut Outbox) -> u32 {
         let volume = key.volume();
-        let Span { lines, runs, is_stripe } = self.span_of(key);
+        let Span { lines, runs, is_stripe, is_wide } = self.span_of(key);
         let counters = &mut self.volume_mut(volume).counters;
         counters.destage_writes += runs.len() as u64;
         counters.destaged_bytes += runs.iter().map(|run| run.range.len).sum::<u64>();
@@ -181,7 +181,6 @@ impl<M: LineTable> Shard<M> {
         } else {
             counters.destages_background += 1;
         }
-        let is_wide = is_stripe && lines.iter().any(|line| line.mask != 0xff);
         let op = operation(OpKind::Destage, volume, lines, None, runs.len());
         let id = self.start(Op { is_wide, ..op });
         emit(out, id, IoVerb::Write { fua: false }, volume, None, runs);

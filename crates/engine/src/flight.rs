@@ -3,7 +3,8 @@
 //! A line that is being filled, written through, destaged or erased is *busy*. Whoever needs it in
 //! a way that conflicts waits on the operation and tries again when it is over. That one rule
 //! orders all overlapping requests; there is no other lock on a line. Waiting can't form a circle:
-//! an operation waits for the disk only, never for a part or another operation.
+//! an operation waits for the disk only, never for a part; a write that is held back (`gather.rs`)
+//! waits for one other operation, which is on the disk already.
 
 use crate::gather::Gated;
 use crate::{IoId, LineKey, NoteKind, Slot, action::PartId};
@@ -65,7 +66,7 @@ pub(crate) struct Op {
     pub note: Option<(NoteKind, ByteRange)>,
     pub ios_pending: u32,
     pub error: Option<IoError>,
-    /// It destages clean sectors along with dirty ones.
+    /// It destages clean sectors along with dirty ones, or runs that only share a stripe.
     pub is_wide: bool,
     /// It is a write through the cache that may go with others.
     pub gated: Option<Gated>,

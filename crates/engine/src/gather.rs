@@ -14,8 +14,10 @@
 //! I/Os of one turn start together and are joined by the driver, so nobody waits for what has begun
 //! in the same turn: it is not on its way yet.
 //!
-//! Holding back has to bring something. Each I/O saved counts for it, each write held back against
-//! it; who is in debt goes without for a while, and then tries again.
+//! Holding back has to bring something, and that is tried (`Trial`). A disk that joins what waits
+//! by itself, as an elevator or the stripe cache of Linux md does, has nothing of it, and a write
+//! that waits for another one takes twice the time. It pays where each I/O costs, however small it
+//! is. The clock counts milliseconds, so a disk that answers in much less is never found to gain.
 
 use crate::flight::{KeyHasher, Op, OpLine};
 use crate::meta::{LineTable, NO_SLOT};
@@ -27,15 +29,14 @@ use forebay_types::{ByteRange, IoResult, LINE_BYTES, Mode, REGION_BYTES, SECTOR_
 use std::collections::HashMap;
 use std::hash::BuildHasherDefault;
 
-/// Writes that may be held back for nothing before it is given up, at first and when it is tried
-/// again, and the most that success is remembered for.
-const CREDIT_FIRST: u32 = 64;
-const CREDIT_AGAIN: u32 = 16;
-const CREDIT_MAX: u32 = 256;
-/// What a saved I/O counts for: a quarter of the writes held back must save one.
-const CREDIT_PER_IO: u32 = 4;
-/// Writes that are let through before it is tried again.
-const PASSED_MAX: u32 = 1_024;
+/// Writes of a trial with holding back, and as many without.
+const TRIAL_WRITES: u32 = 256;
+/// Writes from one trial to the next, at first and at most: twice as many each time that nothing
+/// was gained.
+const PAUSE_MIN: u32 = 4 << 10;
+const PAUSE_MAX: u32 = 64 << 10;
+/// Milliseconds of a trial that are chance: of each write, the clock may count one too many.
+const CHANCE_MS: u64 = 32;
 
 /// What a write through the cache knows of the others in its stripe.
 #[derive(Debug)]
@@ -45,6 +46,9 @@ pub(crate) struct Gated {
     /// The driver's turn in which its I/O was started.
     turn: u64,
     fua: bool,
+    /// When it began, in milliseconds, and in which round of the trial, if it is a small one.
+    begun_ms: u64,
+    round: Option<u32>,
     /// Operations whose sectors are in its I/O.
     along: Vec<u32>,
 }
@@ -64,52 +68,84 @@ struct Gate {
 
 /// The stripes to which writes through the cache are on their way.
 #[derive(Debug, Default)]
-pub(crate) struct Gates(HashMap<LineKey, Gate, BuildHasherDefault<KeyHasher>>);
+pub(crate) struct Gates {
+    stripes: HashMap<LineKey, Gate, BuildHasherDefault<KeyHasher>>,
+    /// The time of the call at hand, in milliseconds.
+    pub now_ms: u64,
+}
 
 impl Gates {
     /// Forgets a stripe to which nothing is on its way any more.
     fn close(&mut self, stripe: LineKey) {
-        if self.0.get(&stripe).is_some_and(|gate| gate.in_flight == 0) {
-            self.0.remove(&stripe);
+        if self.stripes.get(&stripe).is_some_and(|gate| gate.in_flight == 0) {
+            self.stripes.remove(&stripe);
         }
     }
 
     pub(crate) fn metadata_bytes(&self) -> usize {
-        self.0.capacity() * size_of::<(LineKey, Gate)>()
+        self.stripes.capacity() * size_of::<(LineKey, Gate)>()
     }
 }
 
-/// What holding back has brought a volume: credit, which it needs to hold back more.
+/// Whether writes of a volume are held back. That is tried, with some writes and without, and done
+/// where it saves an eighth of their time.
 #[derive(Debug)]
-pub(crate) struct Gain {
-    credit: u32,
-    /// Writes that were let through since there is none.
-    passed: u32,
+pub(crate) struct Trial {
+    stage: Stage,
+    /// Moves with the stage.
+    round: u32,
+    /// Writes of the stage that have ended, and how long they took in milliseconds.
+    writes: u32,
+    took_ms: u64,
+    /// Writes until the next trial.
+    pause: u32,
 }
 
-impl Default for Gain {
+#[derive(Clone, Copy, Debug)]
+enum Stage {
+    With,
+    /// How long writes took with it.
+    Without(u64),
+    Settled {
+        holds: bool,
+    },
+}
+
+impl Default for Trial {
     fn default() -> Self {
-        Self { credit: CREDIT_FIRST, passed: 0 }
+        Self { stage: Stage::With, round: 0, writes: 0, took_ms: 0, pause: PAUSE_MIN }
     }
 }
 
-impl Gain {
-    /// Whether one more may be held back.
-    const fn allows(&mut self) -> bool {
-        if self.credit > 0 {
-            return true;
+impl Trial {
+    const fn holds(&self) -> bool {
+        match self.stage {
+            Stage::With => true,
+            Stage::Without(_) => false,
+            Stage::Settled { holds } => holds,
         }
-        self.passed += 1;
-        if self.passed >= PASSED_MAX {
-            *self = Self { credit: CREDIT_AGAIN, passed: 0 };
-        }
-        false
     }
 
-    /// So many writes that were held back have gone in so many I/Os.
-    fn note(&mut self, writes: usize, ios: usize) {
-        let saved = (writes - ios) as u32 * CREDIT_PER_IO;
-        self.credit = (self.credit + saved).min(CREDIT_MAX).saturating_sub(writes as u32);
+    /// A write that began in a round has ended.
+    fn note(&mut self, round: u32, took_ms: u64) {
+        if round != self.round {
+            return;
+        }
+        self.writes += 1;
+        self.took_ms += took_ms;
+        let stage = match self.stage {
+            Stage::With if self.writes >= TRIAL_WRITES => Stage::Without(self.took_ms),
+            Stage::Without(with_ms) if self.writes >= TRIAL_WRITES => {
+                let without_ms = self.took_ms;
+                let holds = with_ms + without_ms / 8 + CHANCE_MS < without_ms;
+                self.pause = if holds { PAUSE_MIN } else { (self.pause * 2).min(PAUSE_MAX) };
+                Stage::Settled { holds }
+            }
+            Stage::Settled { .. } if self.writes >= self.pause => Stage::With,
+            _ => return,
+        };
+        (self.stage, self.writes, self.took_ms) = (stage, 0, 0);
+        self.round = self.round.wrapping_add(1);
     }
 }
 
@@ -131,14 +167,16 @@ impl<M: LineTable> Shard<M> {
             return None;
         }
         let stripe = LineKey::new(part.volume, stripe.offset / LINE_BYTES);
-        Some(Gated { stripe, turn: out.turn, fua, along: Vec::new() })
+        let round = (part.range.len < state.gather_below).then_some(state.trial.round);
+        let (turn, begun_ms) = (out.turn, self.gates.now_ms);
+        Some(Gated { stripe, turn, fua, begun_ms, round, along: Vec::new() })
     }
 
     /// Whether a write waits for one that is on its way. It needs all its bytes in the pool.
     pub(crate) fn is_held_back(&mut self, part: &Part, op: &Op) -> bool {
         let Some(gated) = &op.gated else { return false };
-        let is_small = part.range.len < self.volume(part.volume).gather_below;
-        let Some(gate) = self.gates.0.get_mut(&gated.stripe).filter(|_| is_small) else {
+        let may_wait = gated.round.is_some() && self.volume(part.volume).trial.holds();
+        let Some(gate) = self.gates.stripes.get_mut(&gated.stripe).filter(|_| may_wait) else {
             return false;
         };
         gate.enter(gated.turn);
@@ -146,14 +184,13 @@ impl<M: LineTable> Shard<M> {
         gate.in_flight > gate.fresh
             && gate.held_bytes + part.range.len <= REGION_BYTES
             && op.lines.iter().all(is_here)
-            && self.volume_mut(part.volume).gain.allows()
     }
 
     /// Keeps a write back until one to its stripe has ended.
     pub(crate) fn hold_back(&mut self, id: IoId, bytes: u64) {
         let op = self.flight.op(id.op);
         let (volume, stripe) = (op.volume, op.gated.as_ref().map(|gated| gated.stripe));
-        let gate = stripe.and_then(|stripe| self.gates.0.get_mut(&stripe));
+        let gate = stripe.and_then(|stripe| self.gates.stripes.get_mut(&stripe));
         let gate = gate.expect("a write waits for another one of its stripe");
         gate.held.push(id.op);
         gate.held_bytes += bytes;
@@ -163,7 +200,7 @@ impl<M: LineTable> Shard<M> {
     /// The I/O of a write is started now.
     pub(crate) fn pass_gate(&mut self, id: IoId) {
         let Some(gated) = &self.flight.op(id.op).gated else { return };
-        let gate = self.gates.0.entry(gated.stripe).or_default();
+        let gate = self.gates.stripes.entry(gated.stripe).or_default();
         gate.enter(gated.turn);
         gate.in_flight += 1;
         gate.fresh += u32::from(gated.turn != 0);
@@ -184,16 +221,26 @@ impl<M: LineTable> Shard<M> {
         if result.is_err() && !along.is_empty() {
             self.go_apart(id, &along, now_ms, out);
         } else {
-            self.ended(id, result, now_ms, out);
-            for op in along {
+            for op in std::iter::once(id.op).chain(along) {
+                self.note_time(op);
                 self.ended(self.flight.id(op), result, now_ms, out);
             }
         }
         self.open_gate(stripe, now_ms, out);
     }
 
+    /// A write that may be held back has ended.
+    fn note_time(&mut self, op: u32) {
+        let op = self.flight.op(op);
+        let Some(gated) = &op.gated else { return };
+        if let Some(round) = gated.round {
+            let took_ms = self.gates.now_ms.saturating_sub(gated.begun_ms);
+            self.volume_mut(op.volume).trial.note(round, took_ms);
+        }
+    }
+
     fn leave_gate(&mut self, stripe: LineKey, turn: u64) {
-        let gate = self.gates.0.get_mut(&stripe).expect("its I/O is on its way");
+        let gate = self.gates.stripes.get_mut(&stripe).expect("its I/O is on its way");
         gate.in_flight -= 1;
         if turn == gate.turn {
             // Zero where the turns of two drivers took each other's place.
@@ -215,7 +262,7 @@ impl<M: LineTable> Shard<M> {
 
     /// A write to the stripe has ended: those that waited for one go.
     fn open_gate(&mut self, stripe: LineKey, now_ms: u64, out: &mut Outbox) {
-        let gate = self.gates.0.get_mut(&stripe).expect("somebody has just gone through");
+        let gate = self.gates.stripes.get_mut(&stripe).expect("somebody has just gone through");
         let mut held = std::mem::take(&mut gate.held);
         gate.held_bytes = 0;
         if self.is_planted(PlantedBug::AnswerHeldBack) {
@@ -226,24 +273,22 @@ impl<M: LineTable> Shard<M> {
             return;
         }
         held.sort_unstable_by_key(|&op| self.range_of(op).offset);
-        let (volume, mut ios, mut gathered, mut joint) = (stripe.volume(), 0, 0, 0);
+        let (mut gathered, mut joint) = (0, 0);
         let mut rest = &held[..];
         while !rest.is_empty() {
             let meet = |pair: &[u32]| self.range_of(pair[0]).end() == self.range_of(pair[1]).offset;
             let count = 1 + rest.windows(2).take_while(|pair| meet(pair)).count();
             let (together, after) = rest.split_at(count);
             self.start_together(together, out);
-            ios += 1;
             if count > 1 {
                 gathered += count;
                 joint += 1;
             }
             rest = after;
         }
-        let state = self.volume_mut(volume);
-        state.gain.note(held.len(), ios);
-        state.counters.gathered_writes += gathered as u64;
-        state.counters.gathered_ios += joint;
+        let counters = &mut self.volume_mut(stripe.volume()).counters;
+        counters.gathered_writes += gathered as u64;
+        counters.gathered_ios += joint;
     }
 
     /// Starts one I/O for operations that follow each other on the disk.
@@ -281,7 +326,7 @@ impl<M: LineTable> Shard<M> {
     /// Panics where somebody waits at a gate that nobody opens.
     pub(crate) fn check_gates(&self) {
         let mut known = 0;
-        for (&stripe, gate) in &self.gates.0 {
+        for (&stripe, gate) in &self.gates.stripes {
             assert!(gate.in_flight > 0 && gate.fresh <= gate.in_flight, "{stripe:?}: {gate:?}");
             let mut bytes = 0;
             for &held in &gate.held {

@@ -7,15 +7,21 @@
 //! the write ends. Of n data disks and one for parity a whole stripe keeps all busy once, and less
 //! than one two for each that is touched, so half is where it begins to pay.
 //!
-//! Such a write touches sectors that nobody has changed. Where it fails, one of those may be the
-//! reason; so nobody is told, and what is dirty is tried again by itself.
+//! What is dirty of a stripe here and there goes in one operation with an I/O for each run, all at
+//! once: the array then reads and writes what the stripe takes once for all of them, and not once
+//! for each. Reading the holes first would save it little more, and cost more on flash
+//! (`lab/src/experiment/gathering.rs`).
+//!
+//! A write of a whole stripe touches sectors that nobody has changed. Where it fails, one of those
+//! may be the reason; so nobody is told, and what is dirty is tried again by itself. The same is
+//! done where runs went together.
 
 use crate::flight::OpLine;
 use crate::key::mask_runs;
 use crate::meta::LineTable;
 use crate::read::Run;
 use crate::{LineKey, Shard};
-use forebay_types::{ByteRange, LINE_BYTES, LINES_PER_REGION, VolumeId};
+use forebay_types::{ByteRange, LINE_BYTES, LINES_PER_REGION, REGION_BYTES, VolumeId};
 
 /// Lines that one operation destages.
 pub(crate) struct Span {
@@ -25,6 +31,8 @@ pub(crate) struct Span {
     pub runs: Vec<Run>,
     /// Whether it is a whole stripe.
     pub is_stripe: bool,
+    /// Whether it holds what need not go together, so that a failure says nothing of each line.
+    pub is_wide: bool,
 }
 
 impl<M: LineTable> Shard<M> {
@@ -32,6 +40,11 @@ impl<M: LineTable> Shard<M> {
     pub(crate) fn span_of(&mut self, key: LineKey) -> Span {
         let volume = key.volume();
         let stripe = self.whole_stripe(key);
+        if stripe.is_none()
+            && let Some(span) = self.scattered(key)
+        {
+            return span;
+        }
         let is_stripe = stripe.is_some();
         let (first, count) = stripe.unwrap_or_else(|| self.run_around(key));
         let mut lines = Vec::with_capacity(count as usize);
@@ -51,7 +64,38 @@ impl<M: LineTable> Shard<M> {
         }
         let counters = &mut self.volume_mut(volume).counters;
         counters.destaged_lines += lines.iter().filter(|line| line.mask != 0).count() as u64;
-        Span { lines, runs, is_stripe }
+        let is_wide = is_stripe && lines.iter().any(|line| line.mask != 0xff);
+        Span { lines, runs, is_stripe, is_wide }
+    }
+
+    /// All that is dirty and not busy in the stripe of a line, or in the piece of it that makes
+    /// one I/O; `None` where that is one run. Nothing is pinned in that case.
+    fn scattered(&mut self, key: LineKey) -> Option<Span> {
+        let state = self.volume(key.volume());
+        if state.is_narrow {
+            return None;
+        }
+        let stripe = self.stripe_of(key)?;
+        let into = (key.offset() - stripe.offset) / REGION_BYTES * REGION_BYTES;
+        let first = LineKey::new(key.volume(), (stripe.offset + into) / LINE_BYTES);
+        let count = (stripe.len - into).min(REGION_BYTES) / LINE_BYTES;
+        let (mut lines, mut runs) = (Vec::new(), Vec::new());
+        for key in (0..count).map(|at| first.plus(at)) {
+            let Some(slot) = self.slots.find(key) else { continue };
+            let mask = self.slots.get(slot).destageable();
+            if mask != 0 && self.flight.busy(key).is_none() {
+                self.push_sectors(key, slot, mask, &mut runs);
+                lines.push(OpLine { key, slot, mask, regained: 0 });
+            }
+        }
+        if runs.len() < 2 {
+            return None;
+        }
+        lines.iter().for_each(|line| self.slots.pin(line.slot));
+        let counters = &mut self.volume_mut(key.volume()).counters;
+        counters.destaged_lines += lines.len() as u64;
+        counters.scattered_destages += 1;
+        Some(Span { lines, runs, is_stripe: false, is_wide: true })
     }
 
     /// The lines of the stripe that a dirty line is in, if all of it is in the pool, half of them

@@ -2,7 +2,7 @@
 
 use crate::action::PartId;
 use crate::bits::SlotSet;
-use crate::gather::Gain;
+use crate::gather::Trial;
 use crate::order::Order;
 use crate::{LineKey, Protection, VolumeCounters};
 use forebay_types::{IoError, Mode, Stripes};
@@ -24,8 +24,8 @@ pub(crate) struct VolumeState {
     pub stripes: Stripes,
     /// Writes that are shorter, in bytes, are held back until they are old enough.
     pub gather_below: u64,
-    /// What holding writes through the cache back has brought lately.
-    pub gain: Gain,
+    /// Whether writes through the cache are held back for others.
+    pub trial: Trial,
     /// Lines with dirty sectors.
     pub dirty: SlotSet,
     /// Lines that were dirty when the age was last looked at.
@@ -67,7 +67,7 @@ impl VolumeState {
             protection: Protection::None,
             stripes: Stripes::NONE,
             gather_below: u64::MAX,
-            gain: Gain::default(),
+            trial: Trial::default(),
             // The sets are small, an eighth of a byte per line each, and wait for the first
             // dirty line.
             dirty: SlotSet::default(),

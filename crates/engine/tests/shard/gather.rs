@@ -287,33 +287,45 @@ fn no_more_waits_than_an_io_may_have() {
     assert_eq!(rig.shard.counters(VOLUME).gathered_ios, 1);
 }
 
-/// Lines that never meet: a write held back for them gains nothing.
-#[test]
-fn where_it_brings_nothing_it_is_given_up_and_tried_again_later() {
-    let mut rig = rig();
+/// Writes four lines next to each other, again and again: on a disk that takes 10 ms for an I/O,
+/// one after the other or all at once. Returns the rounds in which any was held back.
+fn rounds_with_holding(rig: &mut Rig, rounds: u64, one_by_one: bool) -> Vec<u64> {
     let mut held_in = Vec::new();
-    for round in 0..4_000 {
+    for round in 0..rounds {
         let before = rig.shard.counters(VOLUME).writes_held;
-        write(&mut rig, [0, 2]);
+        write(rig, [0, 1, 2, 3]);
         if rig.shard.counters(VOLUME).writes_held > before {
             held_in.push(round);
         }
-        rig.end_all();
+        while !rig.ios.is_empty() {
+            rig.now_ms += 10;
+            let count = if one_by_one { 1 } else { rig.ios.len() };
+            (0..count).for_each(|_| rig.end(0, Ok(())));
+        }
         rig.answers.clear();
     }
+    held_in
+}
+
+#[test]
+fn holding_back_is_tried_and_given_up_where_the_disk_does_as_well_without() {
+    let mut rig = rig();
+    let held_in = rounds_with_holding(&mut rig, 5_000, false);
     assert_eq!(held_in[..64], (0..64).collect::<Vec<_>>());
-    assert_eq!(held_in[64], 64 + 1_024);
-    assert!(held_in.len() < 64 + 4 * 16, "{}", held_in.len());
-    // Where it pays it goes on for as long as it does.
-    for _ in 0..1_024 {
-        write(&mut rig, [0, 2]);
-        rig.end_all();
-    }
-    let before = rig.shard.counters(VOLUME).gathered_writes;
-    for _ in 0..2_000 {
-        write(&mut rig, [0, 1, 2, 3]);
-        rig.end_all();
-        rig.answers.clear();
-    }
-    assert!(rig.shard.counters(VOLUME).gathered_writes > before + 3_000);
+    // A trial is 64 rounds with it and as many without; the next one comes 8,192 writes later.
+    assert_eq!(held_in[64], 128 + 2_048);
+    assert_eq!(held_in.len(), 128);
+    assert_eq!(rounds_with_holding(&mut rig, 2_000, false).len(), 64, "later and later");
+}
+
+#[test]
+fn holding_back_goes_on_where_each_io_costs() {
+    let mut rig = rig();
+    let held_in = rounds_with_holding(&mut rig, 5_000, true);
+    assert!(held_in.len() > 4_500, "{}", held_in.len());
+    let counters = rig.shard.counters(VOLUME);
+    assert_eq!(counters.gathered_writes, 3 * counters.gathered_ios);
+    // The disk is another one now.
+    let held_in = rounds_with_holding(&mut rig, 10_000, false);
+    assert!(held_in.len() < 2_000, "{}", held_in.len());
 }

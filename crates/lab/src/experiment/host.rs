@@ -165,6 +165,20 @@ impl CacheHost {
         .collect()
     }
 
+    /// Changes the settings of all shards.
+    #[cfg(test)]
+    pub(crate) fn set_up(&mut self, set: impl FnMut(&mut Shard<Vec<LineMeta>>)) {
+        self.shards.iter_mut().for_each(set);
+    }
+
+    /// What all shards have counted.
+    #[cfg(test)]
+    pub(crate) fn counters(&self) -> forebay_engine::VolumeCounters {
+        let mut sum = forebay_engine::VolumeCounters::default();
+        self.shards.iter().for_each(|shard| sum.add(shard.counters(VOLUME)));
+        sum
+    }
+
     /// Bytes of lines that are dirty.
     #[cfg(test)]
     pub(crate) fn dirty_bytes(&self) -> u64 {

@@ -14,6 +14,8 @@ use super::disk::{Disk, DiskTally};
 use super::host::{Asker, CacheHost, Purpose};
 use forebay_backend::{IoKind, OpenError};
 use forebay_engine::IoVerb;
+#[cfg(test)]
+use forebay_engine::{LineMeta, Shard};
 use forebay_types::{ByteRange, DiskGeometry, VolumeId};
 use forebay_volume::{Dispatcher, Payload, Request, RequestKind};
 use std::cmp::Reverse;
@@ -162,6 +164,13 @@ impl Machine {
     #[cfg(test)]
     pub(crate) fn cache(&self) -> Option<&CacheHost> {
         self.cache.as_ref().map(|(_, host)| host)
+    }
+
+    /// Changes the settings of the cache, shard by shard.
+    #[cfg(test)]
+    pub(crate) fn set_up(&mut self, set: impl FnMut(&mut Shard<Vec<LineMeta>>)) {
+        let (_, host) = self.cache.as_mut().expect("there is a cache");
+        host.set_up(set);
     }
 
     /// Lets a client begin after so many nanoseconds.

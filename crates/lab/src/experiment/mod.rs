@@ -19,6 +19,8 @@ mod report;
 mod users;
 
 #[cfg(test)]
+mod gathering;
+#[cfg(test)]
 mod tests;
 
 pub use plot::{Axis, Plot, Scale, Series};

@@ -144,8 +144,13 @@ impl SimReport {
         let c = &self.counters;
         writeln!(
             f,
-            "gathered: {} writes held back, {} went together in {} I/Os; {} whole stripes destaged",
-            c.writes_held, c.gathered_writes, c.gathered_ios, c.destaged_stripes
+            "gathered: {} writes held back, {} went together in {} I/Os; destaged: {} whole \
+             stripes, {} scattered",
+            c.writes_held,
+            c.gathered_writes,
+            c.gathered_ios,
+            c.destaged_stripes,
+            c.scattered_destages
         )
     }
 
