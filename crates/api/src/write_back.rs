@@ -3,7 +3,8 @@
 use serde::{Deserialize, Serialize};
 use utoipa::ToSchema;
 
-/// What write-back has done. Counts from when the volume was added.
+/// What write-back, and gathering on the way through, have done. Counts from when the volume was
+/// added.
 #[derive(Clone, Debug, PartialEq, Default, Serialize, Deserialize, ToSchema)]
 #[serde(default)]
 pub struct WriteBackFigures {
@@ -14,6 +15,14 @@ pub struct WriteBackFigures {
     /// Operations that wrote a whole stripe, so that the array had nothing to read first. Each
     /// stands for at least one read-modify-write that was avoided.
     pub whole_stripes: u64,
+    /// Operations that wrote several runs of one stripe at once.
+    pub scattered: u64,
+    /// Writes through the cache that waited for another one to their stripe.
+    pub held_back: u64,
+    /// Of those, the ones that went to the disk together with another.
+    pub gathered: u64,
+    /// The writes to the disk that these went with.
+    pub gathered_into: u64,
     /// Operations because of a FLUSH, a change of mode, or writers that waited.
     pub urgent: u64,
     /// Operations because of age, or the amount of dirty data.

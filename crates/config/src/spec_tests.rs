@@ -1,7 +1,7 @@
 //! Volumes on the command line: what people write, what they mistype, and whatever else.
 
 use super::*;
-use crate::{Auto, GeometrySpec, Protection, TlsUse, VOLUME_KEYS};
+use crate::{Auto, GeometrySpec, Protection, TlsUse, VOLUME_KEYS, WriteBackSpec};
 use forebay_types::{Durability, Mode};
 use proptest::prelude::*;
 
@@ -214,6 +214,7 @@ prop_compose! {
         VolumeSpec {
             name, backing, mode, protection, journal, journal_mirror, durability, accept_loss,
             read_only, prefetch, geometry, gather_below, description,
+            write_back: WriteBackSpec::default(),
             ordered: prefetch && accept_loss,
             tls: if required { TlsUse::Required } else { TlsUse::Optional },
         }

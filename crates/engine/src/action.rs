@@ -238,6 +238,9 @@ pub struct Outbox {
     pub marks: Vec<LineKey>,
     /// Ordered volumes of which something is due to be destaged.
     pub orders: Vec<VolumeId>,
+    /// Set by the driver: I/Os of one turn start together, neighbours joined, when it is over. Zero
+    /// where each starts at once. No two drivers have the same.
+    pub turn: u64,
 }
 
 impl Outbox {

@@ -9,6 +9,16 @@ use forebay_types::IoResult;
 impl<M: LineTable> Shard<M> {
     /// One I/O has ended. To be called once for each [`crate::IoAction`].
     pub fn complete(&mut self, id: IoId, result: IoResult, now_ms: u64, out: &mut Outbox) {
+        self.gates.now_ms = now_ms;
+        if self.flight.gated_mut(id).is_some() {
+            self.complete_gated(id, result, now_ms, out);
+        } else {
+            self.ended(id, result, now_ms, out);
+        }
+    }
+
+    /// An I/O of one operation has ended.
+    pub(crate) fn ended(&mut self, id: IoId, result: IoResult, now_ms: u64, out: &mut Outbox) {
         let Some(op) = self.flight.finish_io(id.op, id.generation, result.err()) else { return };
         let ok = op.error.is_none();
         let state = self.volume_mut(op.volume);

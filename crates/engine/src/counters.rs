@@ -48,6 +48,12 @@ counters! {
     writes_through_dirty_limit,
     /// The same because no line could make room.
     writes_through_no_room,
+    /// Parts of writes through the cache that waited for one on its way to the same stripe.
+    writes_held,
+    /// Of those, the ones that went to the disk together with another.
+    gathered_writes,
+    /// The I/Os that these went with.
+    gathered_ios,
     /// Lines whose content was moved because somebody still used the old one.
     relocated_lines,
     /// Parts that waited for an operation on the same line.
@@ -60,6 +66,8 @@ counters! {
     destaged_bytes,
     /// Destages of whole stripes.
     destaged_stripes,
+    /// Destages of several runs of one stripe at once.
+    scattered_destages,
     /// Parts of writes that waited until less was dirty.
     room_waits,
     /// Dirty lines times the milliseconds they were dirty, as far as ticks have seen them.

@@ -168,20 +168,19 @@ impl<M: LineTable> Shard<M> {
     /// dirty line in the operation is destaged wholly.
     pub(crate) fn start_destage(&mut self, key: LineKey, urgent: bool, out: &mut Outbox) -> u32 {
         let volume = key.volume();
-        let Span { lines, runs, is_stripe } = self.span_of(key);
+        let Span { lines, runs, stripes, is_wide } = self.span_of(key);
         let (ios, bytes) = (runs.len() as u64, runs.iter().map(|run| run.range.len).sum());
         let state = self.volume_mut(volume);
         state.allowance.take(ios, bytes, state.reading && !urgent);
         let counters = &mut state.counters;
         counters.destage_writes += ios;
         counters.destaged_bytes += bytes;
-        counters.destaged_stripes += u64::from(is_stripe);
+        counters.destaged_stripes += stripes;
         if urgent {
             counters.destages_urgent += 1;
         } else {
             counters.destages_background += 1;
         }
-        let is_wide = is_stripe && lines.iter().any(|line| line.mask != 0xff);
         let op = operation(OpKind::Destage, volume, lines, None, runs.len());
         let id = self.start(Op { is_wide, ..op });
         emit(out, id, IoVerb::Write { fua: false }, volume, None, runs);

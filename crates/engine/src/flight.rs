@@ -3,9 +3,11 @@
 //! A line that is being filled, written through, destaged or erased is *busy*. Whoever needs it in
 //! a way that conflicts waits on the operation and tries again when it is over. That one rule
 //! orders all overlapping requests; there is no other lock on a line. Waiting can't form a circle:
-//! an operation waits for the disk only, never for a part or another operation.
+//! an operation waits for the disk only, never for a part; a write that is held back (`gather.rs`)
+//! waits for one other operation, which is on the disk already.
 
-use crate::{LineKey, NoteKind, Slot, action::PartId};
+use crate::gather::Gated;
+use crate::{IoId, LineKey, NoteKind, Slot, action::PartId};
 use forebay_types::{ByteRange, IoError, VolumeId};
 use std::collections::HashMap;
 use std::hash::{BuildHasherDefault, Hasher};
@@ -64,8 +66,10 @@ pub(crate) struct Op {
     pub note: Option<(NoteKind, ByteRange)>,
     pub ios_pending: u32,
     pub error: Option<IoError>,
-    /// It destages clean sectors along with dirty ones.
+    /// It destages clean sectors along with dirty ones, or runs that only share a stripe.
     pub is_wide: bool,
+    /// It is a write through the cache that may go with others.
+    pub gated: Option<Gated>,
 }
 
 #[derive(Debug, Default)]
@@ -146,6 +150,26 @@ impl Flight {
     pub(crate) fn wait(&mut self, index: u32, part: PartId, wait_for: WaitFor) {
         let op = self.entries[index as usize].op.as_mut().expect("waited for while in flight");
         op.waiters.push((part, wait_for));
+    }
+
+    /// The operation that an I/O is for, if it is a write that may go with others.
+    pub(crate) fn gated_mut(&mut self, id: IoId) -> Option<&mut Gated> {
+        self.op_mut(id.op).gated.as_mut()
+    }
+
+    /// An operation in flight.
+    pub(crate) fn op_mut(&mut self, index: u32) -> &mut Op {
+        self.entries[index as usize].op.as_mut().expect("it is named while in flight")
+    }
+
+    /// An operation in flight, to look at.
+    pub(crate) fn op(&self, index: u32) -> &Op {
+        self.entries[index as usize].op.as_ref().expect("it is named while in flight")
+    }
+
+    /// How the driver names an operation in flight.
+    pub(crate) fn id(&self, index: u32) -> IoId {
+        IoId { op: index, generation: self.entries[index as usize].generation }
     }
 
     /// Of the destages of a volume in flight, the one that the fewest wait for.

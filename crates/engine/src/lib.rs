@@ -27,6 +27,7 @@ mod dirty;
 mod erase;
 mod flight;
 mod flush;
+mod gather;
 mod index;
 mod key;
 mod meta;

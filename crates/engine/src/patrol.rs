@@ -279,11 +279,13 @@ impl<M: LineTable> Shard<M> {
             return;
         }
         let left = self.slots.get(slot).destageable();
+        // The end of a destage tells those who wait for it; that of anything else does not.
+        let destaging = self.flight.is_destaging(line.key, slot);
         let state = self.volume_mut(volume);
         for flush in &mut state.flushes {
             if flush.remaining.contains(slot) {
                 flush.error = flush.error.or(Some(IoError::Io));
-                if left == 0 && idle {
+                if left == 0 && !destaging {
                     flush.remaining.remove(slot);
                 }
             }

@@ -56,12 +56,16 @@ pub enum PlantedBug {
     PassEpochs,
     /// An epoch is destaged together with the one after it.
     MergeEpochs,
+    /// A write that was held back is answered with the one that it waited for.
+    AnswerHeldBack,
+    /// Where writes failed together, only the first of them is told.
+    PraiseGathered,
 }
 
 impl PlantedBug {
     /// All of them.
     #[cfg(feature = "sabotage")]
-    pub const ALL: [Self; 25] = [
+    pub const ALL: [Self; 27] = [
         Self::KeepValidInWriteThrough,
         Self::SkipDestageUnderWrite,
         Self::IgnoreBusyInWriteBack,
@@ -87,6 +91,8 @@ impl PlantedBug {
         Self::ChangeClosedEpoch,
         Self::PassEpochs,
         Self::MergeEpochs,
+        Self::AnswerHeldBack,
+        Self::PraiseGathered,
     ];
 }
 

@@ -1,6 +1,7 @@
 //! The shard itself: its volumes, its slots, what is in flight, and the calls that manage them.
 
 use crate::flight::{Flight, Op, OpKind, WaitFor};
+use crate::gather::Gates;
 use crate::key::LinePart;
 use crate::meta::LineTable;
 use crate::parity::Parity;
@@ -112,6 +113,7 @@ pub struct Shard<M> {
     pub(crate) volumes: Vec<Option<VolumeState>>,
     pub(crate) parity: Parity,
     pub(crate) patrol: Patrol,
+    pub(crate) gates: Gates,
     /// Dirty lines of all volumes.
     pub(crate) dirty_lines: usize,
     /// When the last tick was, in milliseconds.
@@ -145,6 +147,7 @@ impl<M: LineTable> Shard<M> {
             volumes: Vec::new(),
             parity: Parity::default(),
             patrol: Patrol::default(),
+            gates: Gates::default(),
             dirty_lines: 0,
             ticked_ms: 0,
             unclaimed: Vec::new(),
@@ -309,6 +312,7 @@ impl<M: LineTable> Shard<M> {
             operations: self.flight.in_flight() as u64,
             metadata_bytes: (self.slots.metadata_bytes()
                 + self.flight.metadata_bytes()
+                + self.gates.metadata_bytes()
                 + self.parity.metadata_bytes()
                 + volumes) as u64,
             parity_lines: self.parity.lines() as u64,
@@ -385,6 +389,7 @@ impl<M: LineTable> Shard<M> {
         assert_eq!(dirty, dirty_in_table, "every dirty line is in its volume's dirty set");
         assert_eq!(dirty, self.dirty_lines);
         self.check_patrol();
+        self.check_gates();
         for op in self.flight.iter() {
             for line in &op.lines {
                 let pinned =
@@ -422,6 +427,7 @@ pub(crate) const fn operation(
         error: None,
         note: None,
         is_wide: false,
+        gated: None,
     }
 }
 

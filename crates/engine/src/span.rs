@@ -7,15 +7,21 @@
 //! the write ends. Of n data disks and one for parity a whole stripe keeps all busy once, and less
 //! than one two for each that is touched, so half is where it begins to pay.
 //!
-//! Such a write touches sectors that nobody has changed. Where it fails, one of those may be the
-//! reason; so nobody is told, and what is dirty is tried again by itself.
+//! What is dirty of a stripe here and there goes in one operation with an I/O for each run, all at
+//! once: the array then reads and writes what the stripe takes once for all of them, and not once
+//! for each. Reading the holes first would save it little more, and cost more on flash
+//! (`lab/src/experiment/gathering.rs`).
+//!
+//! A write of a whole stripe touches sectors that nobody has changed. Where it fails, one of those
+//! may be the reason; so nobody is told, and what is dirty is tried again by itself. The same is
+//! done where runs went together.
 
 use crate::flight::OpLine;
 use crate::key::mask_runs;
 use crate::meta::LineTable;
 use crate::read::Run;
 use crate::{LineKey, Shard};
-use forebay_types::{ByteRange, LINE_BYTES, LINES_PER_REGION, VolumeId};
+use forebay_types::{ByteRange, LINE_BYTES, LINES_PER_REGION, REGION_BYTES, VolumeId};
 
 /// Lines that one operation destages.
 pub(crate) struct Span {
@@ -23,17 +29,27 @@ pub(crate) struct Span {
     pub lines: Vec<OpLine>,
     /// What is written.
     pub runs: Vec<Run>,
-    /// Whether it is a whole stripe.
-    pub is_stripe: bool,
+    /// How many whole stripes it is, if it is made of such.
+    pub stripes: u64,
+    /// Whether it holds what need not go together, so that a failure says nothing of each line.
+    pub is_wide: bool,
 }
 
 impl<M: LineTable> Shard<M> {
     /// What goes with a dirty line that is not busy.
     pub(crate) fn span_of(&mut self, key: LineKey) -> Span {
         let volume = key.volume();
-        let stripe = self.whole_stripe(key);
-        let is_stripe = stripe.is_some();
-        let (first, count) = stripe.unwrap_or_else(|| self.run_around(key));
+        let whole = self.whole_stripes(key);
+        if whole.is_none()
+            && let Some(span) = self.scattered(key)
+        {
+            return span;
+        }
+        let (first, count, stripes) = whole.unwrap_or_else(|| {
+            let (first, count) = self.run_around(key);
+            (first, count, 0)
+        });
+        let is_stripe = stripes > 0;
         let mut lines = Vec::with_capacity(count as usize);
         let mut runs = Vec::with_capacity(1);
         // The run of the I/O at hand; a stripe may be longer than one I/O is to be.
@@ -51,7 +67,64 @@ impl<M: LineTable> Shard<M> {
         }
         let counters = &mut self.volume_mut(volume).counters;
         counters.destaged_lines += lines.iter().filter(|line| line.mask != 0).count() as u64;
-        Span { lines, runs, is_stripe }
+        let is_wide = stripes > 1 || is_stripe && lines.iter().any(|line| line.mask != 0xff);
+        Span { lines, runs, stripes, is_wide }
+    }
+
+    /// All that is dirty and not busy in the stripe of a line, or in the piece of it that makes
+    /// one I/O; `None` where that is one run. Nothing is pinned in that case.
+    fn scattered(&mut self, key: LineKey) -> Option<Span> {
+        let state = self.volume(key.volume());
+        if state.is_narrow {
+            return None;
+        }
+        let stripe = self.stripe_of(key)?;
+        let into = (key.offset() - stripe.offset) / REGION_BYTES * REGION_BYTES;
+        let first = LineKey::new(key.volume(), (stripe.offset + into) / LINE_BYTES);
+        let count = (stripe.len - into).min(REGION_BYTES) / LINE_BYTES;
+        let (mut lines, mut runs) = (Vec::new(), Vec::new());
+        for key in (0..count).map(|at| first.plus(at)) {
+            let Some(slot) = self.slots.find(key) else { continue };
+            let mask = self.slots.get(slot).destageable();
+            if mask != 0 && self.flight.busy(key).is_none() {
+                self.push_sectors(key, slot, mask, &mut runs);
+                lines.push(OpLine { key, slot, mask, regained: 0 });
+            }
+        }
+        if runs.len() < 2 {
+            return None;
+        }
+        lines.iter().for_each(|line| self.slots.pin(line.slot));
+        let counters = &mut self.volume_mut(key.volume()).counters;
+        counters.destaged_lines += lines.len() as u64;
+        counters.scattered_destages += 1;
+        Some(Span { lines, runs, stripes: 0, is_wide: true })
+    }
+
+    /// The stripe that a dirty line is in, if it goes wholly, and those that do so next to it, as
+    /// far as they make one I/O: its first line, the lines of all, and how many they are. An array
+    /// takes neighbours at once, and none of its disks has to wait for the next stripe.
+    fn whole_stripes(&self, key: LineKey) -> Option<(LineKey, u64, u64)> {
+        let (mut first, width) = self.whole_stripe(key)?;
+        let stripes = self.volume(key.volume()).stripes;
+        let region = stripes.region_at(key.offset());
+        let max = (LINES_PER_REGION / width).max(1);
+        let mut count = 1;
+        while count < max
+            && (first.plus(count * width).offset()) < region.end()
+            && self.whole_stripe(first.plus(count * width)).is_some()
+        {
+            count += 1;
+        }
+        while count < max && first.offset() > region.offset {
+            let before = LineKey(first.0 - width);
+            if self.whole_stripe(before).is_none() {
+                break;
+            }
+            first = before;
+            count += 1;
+        }
+        Some((first, count * width, count))
     }
 
     /// The lines of the stripe that a dirty line is in, if all of it is in the pool, half of them
@@ -77,7 +150,7 @@ impl<M: LineTable> Shard<M> {
     }
 
     /// The stripe of a line, if it is whole and inside the volume.
-    fn stripe_of(&self, key: LineKey) -> Option<ByteRange> {
+    pub(crate) fn stripe_of(&self, key: LineKey) -> Option<ByteRange> {
         let state = self.volume(key.volume());
         state.stripes.stripe_at(key.offset()).filter(|stripe| stripe.fits(state.size_bytes))
     }

@@ -2,6 +2,7 @@
 
 use crate::action::PartId;
 use crate::bits::SlotSet;
+use crate::gather::Trial;
 use crate::order::Order;
 use crate::pace::Allowance;
 use crate::{LineKey, Protection, VolumeCounters};
@@ -24,6 +25,8 @@ pub(crate) struct VolumeState {
     pub stripes: Stripes,
     /// Writes that are shorter, in bytes, are held back until they are old enough.
     pub gather_below: u64,
+    /// Whether writes through the cache are held back for others.
+    pub trial: Trial,
     /// Lines with dirty sectors.
     pub dirty: SlotSet,
     /// Lines that were dirty when the age was last looked at.
@@ -65,6 +68,7 @@ impl VolumeState {
             protection: Protection::None,
             stripes: Stripes::NONE,
             gather_below: u64::MAX,
+            trial: Trial::default(),
             // The sets are small, an eighth of a byte per line each, and wait for the first
             // dirty line.
             dirty: SlotSet::default(),

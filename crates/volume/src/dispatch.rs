@@ -488,6 +488,7 @@ impl<H: Host> Dispatcher<H> {
         let epoch = order.as_ref().map_or(0, |order| order.epoch());
         let through = admission == Admission::Through;
         let terms = WriteTerms { fua, through, epoch, now_ms: host.now_ms() };
+        self.out.turn = host.turn();
         let outcome = host.call(run.shard, bytes.payload, &mut self.out, |shard, out| {
             let outcome = match bytes.staged {
                 [] => shard.write(part, terms, run.attempt, out),
@@ -571,6 +572,7 @@ impl<H: Host> Dispatcher<H> {
     /// An I/O started through [`Host::start_io`] has ended.
     pub fn complete(&mut self, host: &mut H, shard: usize, id: IoId, result: IoResult) {
         let now_ms = host.now_ms();
+        self.out.turn = host.turn();
         host.call(shard, &[], &mut self.out, |shard, out| shard.complete(id, result, now_ms, out));
         self.settle(host, shard);
         self.settle_answers(host);

@@ -96,6 +96,12 @@ pub trait Host {
     /// The time in milliseconds from any fixed start.
     fn now_ms(&self) -> u64;
 
+    /// The turn at hand: I/Os that are started in the same one are given to the disks together,
+    /// neighbours joined, when it is over. No two hosts have the same. Zero where there are none.
+    fn turn(&self) -> u64 {
+        0
+    }
+
     /// Calls a shard while nobody else does, and carries out the memory steps that the call leaves
     /// in the outbox, with `payload` to fill from, before anybody else can. Then, still before
     /// anybody else can, tells the journals what is in the notes. A journal that has failed takes

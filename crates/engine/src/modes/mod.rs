@@ -118,6 +118,7 @@ impl<M: LineTable> Shard<M> {
     ) -> WriteOutcome {
         self.assert_part(part);
         self.advance(part.volume, terms.epoch);
+        self.gates.now_ms = terms.now_ms;
         let fua = self.disk_fua(part, terms);
         match self.effective(part, terms) {
             Effective::WriteBack => self.write_back(part, fua, attempt, out),

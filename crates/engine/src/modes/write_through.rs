@@ -162,7 +162,15 @@ impl<M: LineTable> Shard<M> {
         debug_assert_eq!(runs.len(), 1, "a part is one range");
         let mut op = operation(OpKind::WriteThrough, part.volume, lines, Some(part.id), runs.len());
         op.note = self.note_for(part, NoteKind::Forget);
+        op.gated = self.gated(part, fua, &op.lines, out);
+        let held = self.is_held_back(part, &op);
         let id = self.start(op);
-        emit(out, id, IoVerb::Write { fua }, part.volume, Some(part.id), runs);
+        match held {
+            true => self.hold_back(id, part.range.len),
+            false => {
+                self.pass_gate(id);
+                emit(out, id, IoVerb::Write { fua }, part.volume, Some(part.id), runs);
+            }
+        }
     }
 }

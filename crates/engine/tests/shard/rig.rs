@@ -100,6 +100,8 @@ pub struct Rig {
     pub verify: Vec<(Seal, u8)>,
     /// The epoch that writes belong to.
     pub epoch: u64,
+    /// The time of writes and of ends.
+    pub now_ms: u64,
     out: Outbox,
 }
 
@@ -124,6 +126,7 @@ impl Rig {
             answers: Vec::new(),
             verify: Vec::new(),
             epoch: 0,
+            now_ms: 0,
             out: Outbox::default(),
         }
     }
@@ -192,10 +195,16 @@ impl Rig {
     ) -> WriteOutcome {
         let part = Self::part(id, offset, len);
         self.values.insert(id, value);
-        let terms = WriteTerms { fua, epoch: self.epoch, ..WriteTerms::default() };
+        let terms =
+            WriteTerms { fua, epoch: self.epoch, now_ms: self.now_ms, ..WriteTerms::default() };
         let outcome = self.shard.write(&part, terms, attempt, &mut self.out);
         self.settle(value);
         outcome
+    }
+
+    /// Begins a turn, in which what starts is joined later.
+    pub fn turn(&mut self, turn: u64) {
+        self.out.turn = turn;
     }
 
     /// Takes slots for a payload and fills them with `value`.
@@ -293,7 +302,7 @@ impl Rig {
         let io = self.ios.remove(at);
         self.take_trace();
         self.carry_to_disk(&io, result);
-        self.shard.complete(io.id, result, 0, &mut self.out);
+        self.shard.complete(io.id, result, self.now_ms, &mut self.out);
         self.settle(0);
     }
 

@@ -22,18 +22,48 @@ fn writes(rig: &Rig) -> Vec<(u64, u64)> {
 }
 
 #[test]
-fn whole_stripes_go_first_and_each_by_itself() {
+fn whole_stripes_go_first_and_neighbours_together() {
     let mut rig = rig(64);
     // A line of one stripe, two stripes that follow each other, and the first line of a fourth.
     for (id, line) in [1, 4, 5, 6, 7, 8, 9, 10, 11, 12].into_iter().enumerate() {
         assert_eq!(rig.write(id as u64, line * LINE, LINE, line), WriteOutcome::Done);
     }
     assert_eq!(rig.flush(90), None);
-    assert_eq!(writes(&rig), [(4, 4), (8, 4), (1, 1), (12, 1)]);
+    assert_eq!(writes(&rig), [(4, 8), (1, 1), (12, 1)]);
     rig.end_all();
     assert_eq!(rig.shard.counters(VOLUME).destaged_stripes, 2);
     assert_eq!(rig.shard.counters(VOLUME).destaged_bytes, 10 * LINE);
     assert_eq!(rig.disk[7 * 8], 7);
+}
+
+#[test]
+fn stripes_that_fail_together_are_tried_in_smaller_pieces() {
+    let mut rig = rig(64);
+    rig.write(1, 0, 12 * LINE, 1);
+    assert_eq!(rig.flush(90), None);
+    assert_eq!(writes(&rig), [(0, 12)]);
+    rig.end(0, Err(IoError::Io));
+    assert_eq!(rig.learnt(90), None, "that says nothing of any one of them");
+    assert_eq!(rig.shard.dirty_lines(VOLUME), 12);
+    assert!(writes(&rig).iter().all(|&(_, lines)| lines <= 4), "{:?}", writes(&rig));
+    rig.end_all();
+    assert_eq!(rig.learnt(90), Some(Outcome::Done(Ok(()))));
+    assert_eq!(rig.shard.dirty_lines(VOLUME), 0);
+    assert_eq!((rig.disk[0], rig.disk[11 * 8 + 7]), (1, 1));
+    rig.shard.self_check();
+}
+
+#[test]
+fn neighbours_go_together_as_far_as_their_region() {
+    let mut rig = Rig::with(1024, 1024, Mode::WriteBack, ShardConfig::for_slots(1024));
+    rig.shard.set_stripes(VOLUME, Stripes::new(100 * LINE, 0));
+    rig.write(1, 0, 250 * LINE, 1);
+    rig.write(2, 250 * LINE, 150 * LINE, 1);
+    assert_eq!(rig.flush(90), None);
+    // Two stripes make a region, and are as much as one I/O has room for.
+    assert_eq!(writes(&rig), [(0, 200), (200, 200)]);
+    rig.end_all();
+    assert_eq!(rig.shard.counters(VOLUME).destaged_stripes, 4);
 }
 
 #[test]
@@ -190,13 +220,9 @@ fn a_writer_at_the_limit_waits_for_a_destage_and_not_for_the_disk() {
     rig.shard.set_stripes(VOLUME, Stripes::new(WIDTH * LINE, 0));
     rig.write(1, 0, 8 * LINE, 1);
     assert_eq!(rig.write(2, 20 * LINE, LINE, 2), WriteOutcome::Waiting);
-    assert_eq!(writes(&rig), [(0, 4), (4, 4)]);
+    assert_eq!(writes(&rig), [(0, 8)]);
     rig.end(0, Ok(()));
-    let told = rig.learnt(2).or_else(|| {
-        rig.end(0, Ok(()));
-        rig.learnt(2)
-    });
-    assert_eq!(told, Some(Outcome::Retry(None)));
+    assert_eq!(rig.learnt(2), Some(Outcome::Retry(None)));
     assert_eq!(rig.write_again(2, 20 * LINE, LINE, 2, false, after(None)), WriteOutcome::Done);
     assert_eq!(rig.shard.counters(VOLUME).room_waits, 1);
     assert_eq!(rig.shard.counters(VOLUME).writes_through_dirty_limit, 0);
@@ -214,4 +240,72 @@ fn a_writer_at_the_limit_of_a_disk_that_fails_goes_through() {
     assert_eq!(again, WriteOutcome::Started, "nothing of the volume can go for a while");
     let through = ByteRange::new(20 * LINE, LINE);
     assert!(rig.ios.iter().any(|io| io.range == through));
+}
+
+#[test]
+fn what_is_dirty_of_a_stripe_here_and_there_goes_at_once() {
+    let config = ShardConfig { destage_operations_max: 1, ..ShardConfig::for_slots(64) };
+    let mut rig = Rig::with(64, 64, Mode::WriteBack, config);
+    rig.shard.set_stripes(VOLUME, Stripes::new(8 * LINE, 0));
+    for line in [1, 2, 4, 7, 9] {
+        rig.write(line, line * LINE, LINE, line);
+    }
+    assert_eq!(rig.flush(90), None);
+    assert_eq!(writes(&rig), [(1, 2), (4, 1), (7, 1)], "one operation, and the next waits");
+    rig.end(2, Ok(()));
+    rig.end(0, Ok(()));
+    assert_eq!(rig.shard.dirty_lines(VOLUME), 5, "it is one thing that ends at once");
+    rig.end(0, Ok(()));
+    assert_eq!(writes(&rig), [(9, 1)]);
+    rig.end_all();
+    assert_eq!(rig.learnt(90), Some(Outcome::Done(Ok(()))));
+    let counters = rig.shard.counters(VOLUME);
+    assert_eq!((counters.scattered_destages, counters.destaged_stripes), (1, 0));
+    assert_eq!((counters.destaged_lines, counters.destaged_bytes), (5, 5 * LINE));
+    assert_eq!([1, 2, 4, 7, 9].map(|line| rig.disk[line * 8]), [1, 2, 4, 7, 9]);
+    assert_eq!(rig.shard.pins(), 0);
+}
+
+#[test]
+fn where_what_is_scattered_fails_each_run_counts_for_itself() {
+    let mut rig = rig(64);
+    rig.write(1, 4 * LINE, LINE, 41);
+    rig.write(2, 6 * LINE, LINE, 61);
+    assert_eq!(rig.flush(90), None);
+    assert_eq!(writes(&rig), [(4, 1), (6, 1)]);
+    rig.end(0, Err(IoError::Io));
+    rig.end(0, Ok(()));
+    assert_eq!(rig.learnt(90), None, "each run is tried again");
+    assert_eq!(writes(&rig), [(4, 1), (6, 1)]);
+    rig.end(0, Err(IoError::Io));
+    assert_eq!(rig.learnt(90), None, "the other one is its own operation now");
+    rig.end(0, Ok(()));
+    assert_eq!(rig.learnt(90), Some(Outcome::Done(Err(IoError::Io))));
+    assert_eq!((rig.disk[6 * 8], rig.shard.dirty_lines(VOLUME)), (61, 1));
+    assert_eq!(rig.shard.pins(), 0);
+}
+
+#[test]
+fn a_stripe_that_is_completed_by_what_is_clean_is_not_taken_for_scattered() {
+    let mut rig = rig(64);
+    rig.read_now(4 * LINE, WIDTH * LINE);
+    rig.write(1, 4 * LINE, LINE, 41);
+    rig.write(2, 6 * LINE, LINE, 61);
+    assert_eq!(rig.flush(90), None);
+    assert_eq!(writes(&rig), [(4, 4)]);
+    rig.end_all();
+    assert_eq!((rig.shard.pins(), rig.shard.counters(VOLUME).scattered_destages), (0, 0));
+}
+
+#[test]
+fn no_more_of_a_long_stripe_goes_at_once_than_makes_one_io() {
+    let mut rig = Rig::new(2048, 1024, Mode::WriteBack);
+    rig.shard.set_stripes(VOLUME, Stripes::new(512 * LINE, 0));
+    for line in [0, 200, 255, 256, 511] {
+        rig.write(line, line * LINE, LINE, line);
+    }
+    assert_eq!(rig.flush(90), None);
+    assert_eq!(writes(&rig), [(0, 1), (200, 1), (255, 1), (256, 1), (511, 1)]);
+    rig.end_all();
+    assert_eq!(rig.shard.counters(VOLUME).scattered_destages, 2);
 }

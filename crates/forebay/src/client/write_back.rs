@@ -62,7 +62,7 @@ mod tests {
                 normal: 96,
                 waits: 2,
                 mean_dirty_ms: 1260,
-                errors: 0,
+                ..WriteBackFigures::default()
             },
             ..VolumeStatus::default()
         };

@@ -71,6 +71,8 @@ pub(crate) struct CacheHost {
     stripes: Stripes,
     streams: Streams,
     pending: Vec<Pending>,
+    /// Times that these were started, and one.
+    turn: u64,
     flushes: Vec<JobId>,
     reads_in_flight: u32,
     last_read_ns: Option<u64>,
@@ -103,6 +105,7 @@ impl CacheHost {
             stripes,
             streams: Streams::new(volume_bytes, slots as u64 * shards * LINE_BYTES),
             pending: Vec::new(),
+            turn: 1,
             flushes: Vec::new(),
             reads_in_flight: 0,
             last_read_ns: None,
@@ -124,6 +127,7 @@ impl CacheHost {
 
     /// Gives the disk what the turn has gathered, neighbours joined.
     pub(crate) fn start_ios(&mut self, disk: &mut Disk<Purpose>) {
+        self.turn += 1;
         let mut pending = std::mem::take(&mut self.pending);
         merge(&mut pending, |run| {
             let (verb, first) = (run[0].verb(), run[0].range());
@@ -194,6 +198,20 @@ impl CacheHost {
             .collect()
     }
 
+    /// Changes the settings of all shards.
+    #[cfg(test)]
+    pub(crate) fn set_up(&mut self, set: impl FnMut(&mut Shard<Vec<LineMeta>>)) {
+        self.shards.iter_mut().for_each(set);
+    }
+
+    /// What all shards have counted.
+    #[cfg(test)]
+    pub(crate) fn counters(&self) -> forebay_engine::VolumeCounters {
+        let mut sum = forebay_engine::VolumeCounters::default();
+        self.shards.iter().for_each(|shard| sum.add(shard.counters(VOLUME)));
+        sum
+    }
+
     /// Bytes of lines that are dirty.
     pub(crate) fn dirty_bytes(&self) -> u64 {
         self.shards.iter().map(|shard| shard.usage().dirty_lines * LINE_BYTES).sum()
@@ -215,6 +233,10 @@ impl Host for CacheHost {
 
     fn now_ms(&self) -> u64 {
         self.now_ns / 1_000_000
+    }
+
+    fn turn(&self) -> u64 {
+        self.turn
     }
 
     fn call<R>(

@@ -14,6 +14,8 @@ use super::disk::{Disk, DiskTally};
 use super::host::{Asker, CacheHost, Purpose};
 use forebay_backend::{IoKind, OpenError};
 use forebay_engine::IoVerb;
+#[cfg(test)]
+use forebay_engine::{LineMeta, Shard};
 use forebay_policy::Limits;
 use forebay_types::{ByteRange, DiskGeometry, VolumeId};
 use forebay_volume::{Dispatcher, Payload, Request, RequestKind};
@@ -169,6 +171,13 @@ impl Machine {
         if let Some((_, host)) = &mut self.cache {
             host.set_limits(limits);
         }
+    }
+
+    /// Changes the settings of the cache, shard by shard.
+    #[cfg(test)]
+    pub(crate) fn set_up(&mut self, set: impl FnMut(&mut Shard<Vec<LineMeta>>)) {
+        let (_, host) = self.cache.as_mut().expect("there is a cache");
+        host.set_up(set);
     }
 
     /// Lets a client begin after so many nanoseconds.

@@ -21,6 +21,8 @@ mod report;
 mod users;
 
 #[cfg(test)]
+mod gathering;
+#[cfg(test)]
 mod tests;
 
 pub use plot::{Axis, Plot, Scale, Series};

@@ -12,6 +12,8 @@ use super::world::{World, pool_index};
 use forebay_engine::Slot;
 use forebay_types::{ByteRange, LINE_BYTES, SECTOR_BYTES, VolumeId};
 use forebay_volume::{Dispatcher, Payload, Request, RequestKind, staged_pieces};
+use std::cell::Cell;
+use std::rc::Rc;
 
 /// Payloads that never come whole, of a million that are received into the pool.
 const ABANDONED: Ppm = 50_000;
@@ -24,8 +26,8 @@ pub(crate) struct Client {
     pub worker: u8,
     /// The volume it likes best.
     home: u16,
-    /// Where its last request ended, in sectors.
-    behind: u64,
+    /// Where its last request ended, in sectors; or that of all who like this volume best.
+    behind: Rc<Cell<u64>>,
     /// What it reads next, having just written it.
     read_back: Option<(VolumeId, ByteRange)>,
 }
@@ -35,9 +37,19 @@ impl Client {
         Self {
             worker: dice.below(u64::from(plan.workers)) as u8,
             home: dice.below(plan.volumes.len() as u64) as u16,
-            behind: dice.below(1 << 20),
+            behind: Rc::new(Cell::new(dice.below(1 << 20))),
             read_back: None,
         }
+    }
+
+    /// All clients of a machine.
+    pub(crate) fn crowd(plan: &Plan, dice: &mut Dice) -> Vec<Self> {
+        let mut crowd: Vec<Self> = (0..plan.clients).map(|_| Self::new(plan, dice)).collect();
+        if plan.side_by_side() {
+            let places: Vec<_> = plan.volumes.iter().map(|_| Rc::default()).collect();
+            crowd.iter_mut().for_each(|c| c.behind = Rc::clone(&places[usize::from(c.home)]));
+        }
+        crowd
     }
 
     /// What it asks for next.
@@ -90,12 +102,12 @@ impl Client {
                 let from = (u64::from(volume) * 7919) % size;
                 from + dice.below(plan.hot_lines * 8)
             }
-            _ => self.behind,
+            _ => self.behind.get(),
         };
         // Half of all requests begin where a line does, as those of file systems do.
         let first = if dice.chance(500_000) && place != 2 { first / 8 * 8 } else { first };
         let first = first % (size - count + 1);
-        self.behind = first + count;
+        self.behind.set(first + count);
         ByteRange::new(first * SECTOR_BYTES, count * SECTOR_BYTES)
     }
 }

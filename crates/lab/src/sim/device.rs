@@ -224,6 +224,7 @@ impl World {
     /// Sends what the last call has started.
     pub(crate) fn send_ios(&mut self) {
         self.pump_journal();
+        self.turn += 1;
         if self.device.started.is_empty() {
             return;
         }

@@ -62,7 +62,7 @@ impl Simulation {
         let mut dice = Dice::new(options.seed);
         let mut plan = Plan::draw(&mut dice, options.operations);
         plan.suit(options.sabotage, options.operations);
-        let clients = (0..plan.clients).map(|_| Client::new(&plan, &mut dice)).collect();
+        let clients = Client::crowd(&plan, &mut dice);
         let mut crashes = plan.crashes.clone();
         crashes.reverse();
         let mut kills = plan.kills.clone();

@@ -118,6 +118,7 @@ impl World {
                 let shard = &mut self.shards[at].shard;
                 shard.add_volume(id, size, mode);
                 shard.set_stripes(id, stripes);
+                shard.set_gather_below(id, self.plan.volumes[volume].gather_below());
                 if journaled {
                     shard.set_protection(id, Protection::Journal);
                 } else if ups {

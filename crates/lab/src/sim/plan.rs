@@ -102,14 +102,49 @@ pub(crate) struct DevicePlan {
     pub survive: Ppm,
 }
 
+impl VolumePlan {
+    /// From which size on writes are not held back, in bytes. It follows from the size of the
+    /// volume and takes no dice, so that older seeds mean the same machines.
+    pub(crate) const fn gather_below(&self) -> u64 {
+        [u64::MAX, u64::MAX, 64 << 10, 8 << 10, LINE_BYTES, 0][(self.sectors % 6) as usize]
+    }
+}
+
 impl Plan {
+    /// Whether clients that like the same volume best go on where any of them ended, as those of
+    /// one program do. It takes no dice either.
+    pub(crate) const fn side_by_side(&self) -> bool {
+        self.lines_per_shard.is_multiple_of(3)
+    }
+
+    /// Makes half of those machines ones of which much goes through to a striped disk, a little at
+    /// a time.
+    fn suit_gathering(&mut self) {
+        if !self.lines_per_shard.is_multiple_of(6) {
+            return;
+        }
+        (self.clients, self.places) = (self.clients.max(12), [1, 1, 12]);
+        self.sizes = Sizes { weights: [3, 6, 1, 0] };
+        self.mix[1] = self.mix[1].max(400);
+        self.device.latency_us_max = self.device.latency_us_max.max(200);
+        if self.lines_per_shard.is_multiple_of(12) {
+            self.device.write_error = self.device.write_error.max(50_000);
+        }
+        for volume in &mut self.volumes {
+            volume.stripes = Stripes::new((8 + volume.sectors % 57) * LINE_BYTES, 0);
+            if volume.mode == Mode::Bypass {
+                volume.mode = Mode::WriteThrough;
+            }
+        }
+    }
+
     /// Everything that follows from the dice; `operations` says where crashes can lie.
     pub(crate) fn draw(dice: &mut Dice, operations: u64) -> Self {
         let lines = dice.skewed(16, 512) as usize;
         let shards = dice.pick(&[1, 1, 2, 3, 4]).min(lines / 4);
         let lines_per_shard = lines / shards;
         let clients = dice.skewed(1, 32) as usize;
-        Self {
+        let mut plan = Self {
             workers: dice.range(1, 3) as u8,
             shards,
             lines_per_shard,
@@ -138,7 +173,9 @@ impl Plan {
             crashes: draw_crashes(dice, operations),
             crash_in_recovery: dice.pick(&[0, 1_000, 50_000]),
             kills: draw_kills(dice, operations),
-        }
+        };
+        plan.suit_gathering();
+        plan
     }
 }
 

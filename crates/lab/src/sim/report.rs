@@ -140,6 +140,20 @@ impl SimReport {
 }
 
 impl SimReport {
+    fn fmt_gathering(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        let c = &self.counters;
+        writeln!(
+            f,
+            "gathered: {} writes held back, {} went together in {} I/Os; destaged: {} whole \
+             stripes, {} scattered",
+            c.writes_held,
+            c.gathered_writes,
+            c.gathered_ios,
+            c.destaged_stripes,
+            c.scattered_destages
+        )
+    }
+
     fn fmt_journal(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         writeln!(
             f,
@@ -199,6 +213,7 @@ impl fmt::Display for SimReport {
             c.writes_through_dirty_limit,
             c.writes_through_no_room
         )?;
+        self.fmt_gathering(f)?;
         self.fmt_journal(f)?;
         writeln!(
             f,

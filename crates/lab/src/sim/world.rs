@@ -91,6 +91,8 @@ pub(crate) struct World {
     pub now_us: u64,
     /// Moves with each submission and each answer: the oracle's time.
     pub moment: u32,
+    /// Counts turns: what is started in one is joined.
+    pub turn: u64,
     pub queue: Queue,
     pub shards: Vec<ShardWorld>,
     pub volumes: Vec<VolumeWorld>,
@@ -142,6 +144,7 @@ impl World {
             dice,
             now_us: 0,
             moment: 1,
+            turn: 1,
             queue: Queue::default(),
             shards: Vec::new(),
             volumes: Vec::new(),
@@ -216,7 +219,9 @@ impl World {
                 let size = volume.sectors * SECTOR_BYTES;
                 let id = VolumeId(at as u16);
                 shard.add_volume(id, size, volume.mode);
-                shard.set_stripes(id, self.plan.volumes[at].stripes);
+                let plan = &self.plan.volumes[at];
+                shard.set_stripes(id, plan.stripes);
+                shard.set_gather_below(id, plan.gather_below());
                 if self.has_journal(id) {
                     shard.set_protection(id, Protection::Journal);
                 } else if self.has_ups(id) {
@@ -379,6 +384,10 @@ impl Host for World {
 
     fn now_ms(&self) -> u64 {
         self.now_us / 1000
+    }
+
+    fn turn(&self) -> u64 {
+        if self.plan.merge { self.turn } else { 0 }
     }
 
     fn call<R>(

@@ -109,6 +109,10 @@ impl<R: Reactor> Host for WorkerHost<R> {
         self.now.saturating_duration_since(self.shared.started).as_millis() as u64
     }
 
+    fn turn(&self) -> u64 {
+        self.ios.turn()
+    }
+
     fn call<T>(
         &mut self,
         shard: usize,

@@ -48,6 +48,8 @@ pub(crate) struct Ios {
     free: Vec<u32>,
     inbox: Arc<Inbox>,
     worker: usize,
+    /// Times that what is pending was started.
+    starts: u64,
     /// The start of everything.
     started: Instant,
 }
@@ -55,7 +57,12 @@ pub(crate) struct Ios {
 impl Ios {
     pub(super) fn new(inbox: Arc<Inbox>, worker: usize, started: Instant) -> Self {
         let (pending, in_flight, free) = (Vec::new(), Vec::new(), Vec::new());
-        Self { pending, in_flight, free, inbox, worker, started }
+        Self { pending, in_flight, free, inbox, worker, starts: 0, started }
+    }
+
+    /// Names what is pending among all that was and will be, of all workers.
+    pub(super) const fn turn(&self) -> u64 {
+        (self.worker as u64 + 1) << 48 | self.starts
     }
 
     /// Takes an I/O of a shard, to be started with [`Ios::start`].
@@ -76,6 +83,7 @@ impl Ios {
         if self.pending.is_empty() {
             return;
         }
+        self.starts += 1;
         let mut pending = std::mem::take(&mut self.pending);
         merge(&mut pending, |run| {
             let volume = shared.volume(run[0].action.volume);

@@ -279,9 +279,9 @@ impl<R: Reactor> Worker<R> {
         let shards = self.host.shared.shards.len();
         let mut dirty = false;
         for shard in (self.host.worker..shards).step_by(workers) {
+            self.note_volumes(shard);
             if self.host.shared.shard(shard).needs_tick() {
                 dirty = true;
-                self.note_volumes(shard);
                 self.dispatcher.tick(&mut self.host, shard);
             }
         }

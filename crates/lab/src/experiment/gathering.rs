@@ -1,0 +1,282 @@
+//! What gathering is worth on modelled arrays, in virtual time.
+
+use super::disk::Disk;
+use super::machine::{Clients, Link, Machine, MachineSpec, Step, VOLUME};
+use crate::sim::dice::Dice;
+use forebay_backend::IoKind;
+use forebay_engine::VolumeCounters;
+use forebay_types::{ByteRange, LINE_BYTES, Mode, Stripes};
+
+const KIB: u64 = 1 << 10;
+const MIB: u64 = 1 << 20;
+/// Writes of a run.
+const WRITES: u64 = 24_000;
+/// Arrays as Linux md drives them.
+const HDD: &str = "model:raid5?drives=5&chunk=64KiB&drive=hdd&drive-size=4GiB";
+const SSD: &str = "model:raid5?drives=5&chunk=64KiB&drive=ssd&drive-size=4GiB";
+/// An array of disks that take as long for an I/O of any size, one after the other.
+const FIXED: &str =
+    "model:raid5?drives=5&chunk=64KiB&drive=fixed&drive-latency=2ms&drive-size=4GiB";
+/// A disk that does two I/Os at a time, as a tenant of a larger one does.
+const NARROW: &str = "model:ssd?size=4GiB&parallel=2&write-latency=1ms&bandwidth=200MiB/s";
+const WIDE: &str = "model:raid5?drives=15&chunk=8KiB&drive=hdd&drive-size=4GiB";
+const RAID6: &str = "model:raid6?drives=8&chunk=32KiB&drive=hdd&drive-size=4GiB";
+
+/// Many clients, each with one write under way.
+#[derive(Clone, Copy, Debug)]
+enum Kind {
+    /// All go on where any of them ended: a deep queue of one program, which comes in a batch.
+    Together,
+    /// The same, each after it has thought for up to as long as a write takes.
+    Loose,
+    /// Each in a place of its own.
+    Apart,
+    /// Anywhere.
+    Random,
+    /// Anywhere in a few stripes.
+    Hot,
+}
+
+const KINDS: [Kind; 5] = [Kind::Together, Kind::Loose, Kind::Apart, Kind::Random, Kind::Hot];
+
+/// What is written, and by how many.
+#[derive(Clone, Copy, Debug)]
+struct Load {
+    kind: Kind,
+    clients: u32,
+    len: u64,
+}
+
+struct Writers {
+    kind: Kind,
+    len: u64,
+    bytes: u64,
+    at: Vec<u64>,
+    left: u64,
+    dice: Dice,
+    thought: Vec<bool>,
+}
+
+impl Clients for Writers {
+    fn next(&mut self, client: u32, _now_ns: u64) -> Step {
+        if self.left == 0 {
+            return Step::Leave;
+        }
+        let client = client as usize;
+        if matches!(self.kind, Kind::Loose) && !self.thought[client] {
+            self.thought[client] = true;
+            return Step::Think(self.dice.below(2_000_000));
+        }
+        self.thought[client] = false;
+        self.left -= 1;
+        let at = match self.kind {
+            Kind::Together | Kind::Loose => &mut self.at[0],
+            Kind::Apart => &mut self.at[client],
+            Kind::Random | Kind::Hot => {
+                let bytes = if matches!(self.kind, Kind::Hot) { 4 * MIB } else { self.bytes };
+                let at = self.dice.below(bytes / self.len) * self.len;
+                return Step::Write(ByteRange::new(at, self.len));
+            }
+        };
+        let range = ByteRange::new(*at % self.bytes, self.len);
+        *at += self.len;
+        Step::Write(range)
+    }
+}
+
+/// A machine whose cache writes through.
+fn machine(disk: &str, gathers: bool) -> Machine {
+    let spec = MachineSpec { disk, pool_bytes: 64 * MIB, link: Link::FIBRE };
+    let mut machine = Machine::new(&spec).unwrap();
+    machine.set_up(|shard| {
+        shard.set_mode(VOLUME, Mode::WriteThrough);
+        shard.set_gather_below(VOLUME, if gathers { MIB } else { 0 });
+        if disk == NARROW {
+            shard.set_stripes(VOLUME, Stripes::new(256 * KIB, 0));
+        }
+    });
+    machine
+}
+
+/// Bytes a second that clients write through, and what was counted.
+fn rate(disk: &str, load: Load, gathers: bool) -> (f64, VolumeCounters) {
+    let Load { kind, clients, len } = load;
+    let mut machine = machine(disk, gathers);
+    let bytes = machine.disk_bytes() / MIB * MIB;
+    let at = (0..u64::from(clients)).map(|client| client * 64 * MIB).collect();
+    let (dice, thought) = (Dice::new(11), vec![false; clients as usize]);
+    let mut writers = Writers { kind, len, bytes, at, left: WRITES, dice, thought };
+    (0..clients).for_each(|client| machine.welcome(client, 0));
+    machine.run(u64::MAX, &mut writers);
+    let rate = (WRITES * len) as f64 * 1e9 / machine.now_ns() as f64;
+    (rate, machine.cache().unwrap().counters())
+}
+
+/// By how much gathering makes writes through the cache faster.
+fn gain(disk: &str, load: Load) -> f64 {
+    let (without, _) = rate(disk, load, false);
+    let (with, counters) = rate(disk, load, true);
+    println!(
+        "{disk}: {load:?}: {:.2} -> {:.2} MB/s, {:.2}x; {} held back, {} gathered in {}",
+        without / 1e6,
+        with / 1e6,
+        with / without,
+        counters.writes_held,
+        counters.gathered_writes,
+        counters.gathered_ios
+    );
+    with / without
+}
+
+#[test]
+fn writes_through_are_gathered_where_each_io_costs() {
+    let load = Load { kind: Kind::Loose, clients: 32, len: 4 * KIB };
+    assert!(gain(NARROW, load) > 3.0);
+    assert!(gain(FIXED, load) > 1.1);
+}
+
+/// All that is lost is the time of the trials.
+#[test]
+fn where_the_disk_joins_what_waits_gathering_steps_aside() {
+    let load = Load { kind: Kind::Loose, clients: 32, len: 4 * KIB };
+    assert!(gain(HDD, load) > 0.95);
+    assert!(gain(SSD, load) > 0.95);
+    assert!(gain(HDD, Load { kind: Kind::Hot, ..load }) > 0.95);
+    assert!((gain(HDD, Load { kind: Kind::Random, ..load }) - 1.0).abs() < 0.01);
+}
+
+#[test]
+#[ignore = "a table for the curious"]
+fn slow_what_gathering_is_worth() {
+    for disk in [HDD, SSD, RAID6, FIXED, NARROW] {
+        for kind in KINDS {
+            for (clients, len) in [(4, 4 * KIB), (32, 4 * KIB), (32, 16 * KIB), (8, 64 * KIB)] {
+                gain(disk, Load { kind, clients, len });
+            }
+        }
+    }
+}
+
+/// What of a stripe is dirty: whole lines, in runs of so many, with holes of so many between them.
+#[derive(Clone, Copy, Debug)]
+struct Pattern {
+    dirty: u64,
+    hole: u64,
+}
+
+/// A way to bring a stripe with holes to the disk.
+#[derive(Clone, Copy, Debug)]
+enum Way {
+    /// Each run is an operation.
+    Apart,
+    /// All runs are one.
+    AtOnce,
+    /// The holes are read, and then all of it is written.
+    Filled,
+}
+
+/// I/Os that follow each other, each list at once when the one before is done.
+type Steps = Vec<(IoKind, Vec<ByteRange>)>;
+
+impl Pattern {
+    /// The runs of a stripe that are dirty, or not; those closer than `bridge` in one.
+    fn runs(self, stripe: ByteRange, wanted: bool, bridge: u64) -> Vec<ByteRange> {
+        let is_dirty = |line: u64| line % (self.dirty + self.hole) < self.dirty;
+        let mut runs: Vec<ByteRange> = Vec::new();
+        for line in (0..stripe.len / LINE_BYTES).filter(|&line| is_dirty(line) == wanted) {
+            let at = stripe.offset + line * LINE_BYTES;
+            match runs.last_mut() {
+                Some(run) if at - run.end() <= bridge => run.len = at + LINE_BYTES - run.offset,
+                _ => runs.push(ByteRange::new(at, LINE_BYTES)),
+            }
+        }
+        runs
+    }
+
+    /// What is done for a stripe.
+    fn steps(self, stripe: ByteRange, way: Way) -> Vec<Steps> {
+        let write = IoKind::Write { fua: false };
+        let dirty = self.runs(stripe, true, 0);
+        match way {
+            Way::Apart => dirty.into_iter().map(|run| vec![(write, vec![run])]).collect(),
+            Way::AtOnce => vec![vec![(write, dirty)]],
+            Way::Filled => {
+                let holes = self.runs(stripe, false, 16 * KIB);
+                vec![vec![(IoKind::Read, holes), (write, vec![stripe])]]
+            }
+        }
+    }
+}
+
+/// Milliseconds that it takes to bring the dirty lines of a stripe to an array, with so many
+/// operations under way at a time, in order of place.
+fn stripe_ms(disk: &str, pattern: Pattern, at_once: usize, way: Way) -> f64 {
+    let mut disk: Disk<usize> = Disk::named(disk).unwrap();
+    let (width, count) = (disk.geometry().stripe_bytes, 400);
+    let mut dice = Dice::new(3);
+    let stripes = disk.size_bytes() / width;
+    let mut stripes: Vec<u64> = (0..count).map(|_| dice.below(stripes) * width).collect();
+    stripes.sort_unstable();
+    stripes.dedup();
+    let steps = |&at: &u64| pattern.steps(ByteRange::new(at, width), way);
+    let mut waiting = stripes.iter().flat_map(steps);
+    // What is left of each operation under way, and the I/Os it waits for.
+    let mut places: Vec<(Steps, usize)> = (0..at_once).map(|_| (Vec::new(), 0)).collect();
+    let mut now_ns = 0;
+    loop {
+        for (at, (rest, ios)) in places.iter_mut().enumerate().filter(|(_, (_, ios))| *ios == 0) {
+            if rest.is_empty() {
+                *rest = waiting.next().unwrap_or_default();
+                rest.reverse();
+            }
+            if let Some((kind, ranges)) = rest.pop() {
+                *ios = ranges.len();
+                ranges.into_iter().for_each(|range| disk.start(now_ns, kind, range, at));
+            }
+        }
+        let Some(next_ns) = disk.next_ns() else { break };
+        now_ns = next_ns;
+        while let Some(at) = disk.end(now_ns) {
+            places[at].1 -= 1;
+        }
+    }
+    now_ns as f64 / 1e6 / stripes.len() as f64
+}
+
+#[test]
+fn runs_of_a_stripe_are_quicker_at_once() {
+    let pattern = Pattern { dirty: 3, hole: 1 };
+    for (disk, operations) in [(HDD, 1), (HDD, 16), (SSD, 1), (SSD, 16), (RAID6, 16), (FIXED, 1)] {
+        let apart = stripe_ms(disk, pattern, operations, Way::Apart);
+        let at_once = stripe_ms(disk, pattern, operations, Way::AtOnce);
+        assert!(at_once < 0.8 * apart, "{disk}: {apart} ms, {at_once} ms");
+    }
+}
+
+#[test]
+#[ignore = "a table for the curious"]
+fn slow_what_reading_holes_is_worth() {
+    for disk in [HDD, SSD, RAID6, FIXED, WIDE] {
+        let lines = Disk::<usize>::named(disk).unwrap().geometry().stripe_bytes / LINE_BYTES;
+        for (dirty, hole) in [
+            (lines - 1, 1),
+            (lines - lines / 4, lines / 4),
+            (lines / 2, lines / 2),
+            (7, 1),
+            (3, 1),
+            (1, 1),
+            (1, 3),
+        ] {
+            for at_once in [1, 16] {
+                let pattern = Pattern { dirty, hole };
+                let ms = [Way::Apart, Way::AtOnce, Way::Filled]
+                    .map(|way| stripe_ms(disk, pattern, at_once, way));
+                println!(
+                    "{disk}: {pattern:?}, {at_once} at once: {:.2} ms apart, {:.2} ms at once, \
+                     {:.2} ms filled",
+                    ms[0], ms[1], ms[2]
+                );
+            }
+        }
+    }
+}
