@@ -198,8 +198,8 @@ drop_dmcache() { dmsetup remove --noudevsync dmcache; }
 
 # --- Measuring.
 
-# now: milliseconds, and how many of them the processor had nothing to do.
-now() { awk '{ printf "%d %d", $1 * 1000, $2 * 1000 }' /proc/uptime; }
+# now: milliseconds.
+now() { awk '{ printf "%d", $1 * 1000 }' /proc/uptime; }
 
 # counters: sectors written to the array, and written and read by its members.
 counters() {
@@ -223,15 +223,13 @@ measure() {
   limit=300
   case "$1" in bare | through) limit=20 ;; esac
   before=$(counters)
-  begin=$(now)
   run_fio --rw="$rw" --bs="$4k" --size="$5m" --io_size="$6m" --iodepth="$7" --runtime="$limit"
-  middle=$(now)
+  begin=$(now)
   "clean_$1"
   end=$(now)
   after=$(counters)
   result=$(awk -F ';' '$1 == 3 { print $47, $50 }' /tmp/fio)
-  echo "measured $1 $2 $3 $4 $5 $7 $result $((${end% *} - ${middle% *})) $before $after"
-  echo "busy $1 $begin $middle $end"
+  echo "measured $1 $2 $3 $4 $5 $7 $result $((end - begin)) $before $after"
   "drop_$1"
 }
 

@@ -7,10 +7,11 @@
 # read from its members. The first three figures of `latency` are idle ones, in microseconds.
 #
 # md counts no whole stripes, so their share is derived. It works in rows: a block of 4 KiB of each
-# member. Each write of a row writes its parity once, so there were as many as more blocks were
-# written to the members than to the array. A whole row reads nothing; any other reads a block at
-# least, unless md still has it, and holds a block less of data at least. So of `rows`, those are
-# whole at most that both leave: rows - blocks read, and (data - rows) / (drives - 2).
+# member. Each write of a row writes its parity once, so as many rows were written as more blocks
+# went to the members than to the array. A whole row reads nothing, and any other a block at least,
+# unless md still has what it needs: so `rows - read` are whole at least, but for those. A row that
+# is not whole has a block of data at least: so `(data - rows) / (drives - 2)` are whole at most.
+# The smaller one of the two is shown.
 
 function full(data, written, read,   rows, by_read, by_data) {
   rows = written - data
@@ -54,7 +55,7 @@ $1 == "latency" {
 }
 
 END {
-  printf "\nMB/s, times the bare array, and how many of the rows md wrote were whole:\n\n%-37s", ""
+  printf "\nMB/s, times the bare array, and the share of the rows that md surely wrote whole:\n\n%-37s", ""
   for (c = 1; c <= contenders; c++) printf " %19s", contender[c]
   print ""
   for (k = 1; k <= count; k++) {

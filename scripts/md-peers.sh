@@ -7,8 +7,9 @@
 #
 # Without a file it is the cases below. PEERS_CONTENDERS names some of the contenders, with `bare`
 # among them for the ratios; PEERS_DISK_MS is what an I/O of a disk takes (5), PEERS_DISK_KIB how
-# much it does at once (1280). It takes half an hour. The program is taken from the release build;
-# FOREBAY names another one. scripts/guest.sh says what else can be set.
+# much it does at once (1280). It takes half an hour, and is given up after PEERS_TIMEOUT seconds
+# (7200). The program is taken from the release build; FOREBAY names another one. scripts/guest.sh
+# says what else can be set.
 #
 # The contenders, each with 64 MiB, made anew for each measurement, at its defaults but for this:
 #
@@ -37,7 +38,7 @@ cd "$(dirname "${BASH_SOURCE[0]}")/.."
 . scripts/guest.sh
 
 forebay=${FOREBAY:-$(target_dir)/release/forebay}
-timeout_seconds=${PEERS_TIMEOUT:-3600}
+timeout_seconds=${PEERS_TIMEOUT:-7200}
 guest_memory=3G
 [[ -x $forebay ]] || fail "$forebay is not built: run cargo build --release first"
 need_qemu
