@@ -46,7 +46,7 @@ need mdadm=mdadm fio=fio nbd-client=nbd-client make-bcache=bcache-tools dmsetup=
   strip=binutils
 
 # Order, KiB of a request, MiB of the array that are written, MiB in a burst, MiB sustained, depth.
-# `stripes` is how much the bare array takes in whole stripes, `latency` is reads while others write.
+# `stripes` is how much the bare array takes in whole stripes, `latency` what reads feel.
 cases() {
   cat <<'END'
 stripes 112 512 256 0 128
