@@ -265,7 +265,8 @@ mod tests {
             ),
             (
                 "write-back-iops=0",
-                "write-back-iops='0' is no number of I/Os: write 1 to 10000000, or off for no limit",
+                "write-back-iops='0' is no number of I/Os: write 1 to 10000000, or off for no \
+                 limit",
             ),
             (
                 "write-back-age=5s",

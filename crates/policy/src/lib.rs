@@ -15,8 +15,8 @@
 //! The shipped default needs at most 14 bytes per line, ghosts included.
 //!
 //! Beside them stands what decides which writes are worth gathering: [`SplitCost`], what splitting
-//! a write costs on a disk, and [`Probing`], the reads that tell it; and [`Governor`], which tells from how
-//! long reads take at which [`Pace`] write-back may go.
+//! a write costs on a disk, and [`Probing`], the reads that tell it; and [`Governor`], which tells
+//! from how long reads take at which [`Pace`] write-back may go.
 
 mod arc;
 mod clock2q_plus;
