@@ -212,9 +212,9 @@ fn model(plan: &Plan) -> Vec<String> {
         "A client reads 4 KiB anywhere in the second half of a disk, none of which is in the \
          cache. After {} s another one writes {} in pieces of 64 KiB anywhere in the first half, \
          as fast as the cache takes them, and leaves. Reads are measured from then on until all \
-         of it is on the disk. Here {disks}. The cache has {} of lines, so that the amount alone is no \
-         reason to hurry. The governor is off (read-latency=off), or keeps reads as they are on \
-         the idle disk (read-latency=idle, the default).",
+         of it is on the disk. Here {disks}. The cache has {} of lines, so that the amount alone \
+         is no reason to hurry. The governor is off (read-latency=off), or keeps reads as they \
+         are on the idle disk (read-latency=idle, the default).",
         plan.idle_ns / SECOND_NS,
         Size(plan.dirty_bytes),
         Size(plan.pool_bytes),
