@@ -22,7 +22,9 @@ fn every_setting_can_be_written() {
     let text = "db=/dev/sdb,mode=write-back,protection=journal,journal=/dev/nvme0n1,\
                 journal-mirror=/dev/nvme1n1,durability=flush,ordered=yes,accept-loss=yes,\
                 read-only=yes,prefetch=no,stripe=112KiB,chunk=16KiB,stripe-offset=96KiB,\
-                rotational=no,gather-below=64KiB,tls=required,description=the books, all of them";
+                rotational=no,gather-below=64KiB,read-latency=20ms,write-back-rate=50MiB,\
+                write-back-iops=200,write-back-age=1h,tls=required,\
+                description=the books, all of them";
     let spec = parse_volume_spec(text).unwrap();
     assert_eq!(spec.mode, Mode::WriteBack);
     assert_eq!(spec.protection, Protection::Journal);
