@@ -5,7 +5,7 @@
 //! than a share is served when the connection has nothing else under way; one that is larger than
 //! [`HUGE_BYTES`] also needs room in the lane, where such requests queue in the order in which they
 //! came. The price is that huge requests of different clients are served one after the other where
-//! there is little memory.
+//! there is little memory. Smaller payloads that come in pieces queue for room of their own.
 
 use crate::shared::lock;
 use forebay_types::limits::{CONNECTION_BYTES_IN_FLIGHT_MAX, REQUEST_BYTES_MAX};
@@ -18,28 +18,54 @@ pub(crate) const HUGE_BYTES: u64 = 2 << 20;
 /// Least share of a connection, in bytes: several requests of the usual sizes.
 const SHARE_BYTES_MIN: u64 = 256 << 10;
 
-/// Who waits for the lane: worker, connection and its generation.
+/// Who waits for room: worker, connection and its generation.
 pub(crate) type Ticket = (usize, u32, u32);
+
+/// What a connection may have to wait for.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) enum Queue {
+    /// Room for a huge request.
+    Lane,
+    /// Room for a payload that comes in pieces.
+    Payloads,
+}
+
+/// What comes of asking for room.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) enum Entry {
+    /// It is granted. The next in the queue, if any, may find room too.
+    Granted { next: Option<Ticket> },
+    /// There is none now; who asked has a place in the queue, and is told when to ask again.
+    Queued,
+}
 
 /// See the module's description.
 pub(crate) struct Budget {
     shares_bytes: u64,
-    lane_bytes: u64,
-    lane: Mutex<Lane>,
-}
-
-#[derive(Default)]
-struct Lane {
-    used_bytes: u64,
-    queue: VecDeque<Ticket>,
+    lane: Room,
+    payloads: Room,
 }
 
 impl Budget {
-    /// A budget of `shares_bytes` for all shares and `lane_bytes` for huge requests. The lane has
-    /// room for at least one of the largest.
-    pub(crate) fn new(shares_bytes: u64, lane_bytes: u64) -> Self {
-        let lane_bytes = lane_bytes.max(REQUEST_BYTES_MAX);
-        Self { shares_bytes, lane_bytes, lane: Mutex::default() }
+    /// A budget of `shares_bytes` for all shares, `lane_bytes` for huge requests and
+    /// `payload_bytes` for payloads on their way. The lane has room for at least one of the
+    /// largest.
+    pub(crate) fn new(shares_bytes: u64, lane_bytes: u64, payload_bytes: u64) -> Self {
+        let lane = Room::new(lane_bytes.max(REQUEST_BYTES_MAX));
+        Self { shares_bytes, lane, payloads: Room::new(payload_bytes) }
+    }
+
+    /// Whether anybody waits for memory.
+    pub(crate) fn is_wanted(&self) -> bool {
+        self.lane.is_wanted() || self.payloads.is_wanted()
+    }
+
+    /// The room that a queue is for.
+    pub(crate) const fn room(&self, queue: Queue) -> &Room {
+        match queue {
+            Queue::Lane => &self.lane,
+            Queue::Payloads => &self.payloads,
+        }
     }
 
     /// What one of so many connections may have under way.
@@ -47,40 +73,58 @@ impl Budget {
         let share = self.shares_bytes / connections.max(1);
         share.clamp(SHARE_BYTES_MIN, CONNECTION_BYTES_IN_FLIGHT_MAX)
     }
+}
 
-    /// Takes room in the lane, or a place in its queue.
-    pub(crate) fn enter_lane(&self, bytes: u64, ticket: Ticket) -> bool {
-        let mut lane = lock(&self.lane);
-        let at = lane.queue.iter().position(|&other| other == ticket);
-        let first = at == Some(0) || lane.queue.is_empty();
-        if first && lane.used_bytes + bytes <= self.lane_bytes {
-            lane.used_bytes += bytes;
-            lane.queue.pop_front();
-            return true;
+/// Memory that is given in the order in which it was asked for.
+pub(crate) struct Room {
+    bytes_max: u64,
+    state: Mutex<Taken>,
+}
+
+#[derive(Default)]
+struct Taken {
+    bytes: u64,
+    queue: VecDeque<Ticket>,
+}
+
+impl Room {
+    fn new(bytes_max: u64) -> Self {
+        Self { bytes_max, state: Mutex::default() }
+    }
+
+    /// Takes room, or a place in the queue. What is larger than all of it has to be alone.
+    pub(crate) fn enter(&self, bytes: u64, ticket: Ticket) -> Entry {
+        let mut taken = lock(&self.state);
+        let at = taken.queue.iter().position(|&other| other == ticket);
+        let first = at == Some(0) || taken.queue.is_empty();
+        if first && (taken.bytes == 0 || taken.bytes + bytes <= self.bytes_max) {
+            taken.bytes += bytes;
+            taken.queue.pop_front();
+            return Entry::Granted { next: taken.queue.front().copied() };
         }
         if at.is_none() {
-            lane.queue.push_back(ticket);
+            taken.queue.push_back(ticket);
         }
-        false
+        Entry::Queued
     }
 
     /// Gives room back. Returns who is to try again.
-    pub(crate) fn leave_lane(&self, bytes: u64) -> Option<Ticket> {
-        let mut lane = lock(&self.lane);
-        lane.used_bytes -= bytes;
-        lane.queue.front().copied()
+    pub(crate) fn leave(&self, bytes: u64) -> Option<Ticket> {
+        let mut taken = lock(&self.state);
+        taken.bytes -= bytes;
+        taken.queue.front().copied()
     }
 
-    /// Whether anybody waits for the lane.
-    pub(crate) fn lane_is_wanted(&self) -> bool {
-        !lock(&self.lane).queue.is_empty()
+    /// Whether anybody waits.
+    pub(crate) fn is_wanted(&self) -> bool {
+        !lock(&self.state).queue.is_empty()
     }
 
     /// Gives up a place in the queue. Returns who is to try again.
     pub(crate) fn give_up(&self, ticket: Ticket) -> Option<Ticket> {
-        let mut lane = lock(&self.lane);
-        lane.queue.retain(|&other| other != ticket);
-        lane.queue.front().copied()
+        let mut taken = lock(&self.state);
+        taken.queue.retain(|&other| other != ticket);
+        taken.queue.front().copied()
     }
 }
 
@@ -90,38 +134,55 @@ mod tests {
 
     const MIB: u64 = 1 << 20;
 
+    const GRANTED: Entry = Entry::Granted { next: None };
+
     #[test]
     fn shares_shrink_with_the_number_of_connections() {
-        let budget = Budget::new(16 * MIB, 0);
+        let budget = Budget::new(16 * MIB, 0, 0);
         assert_eq!(budget.share(0), 16 * MIB);
         assert_eq!(budget.share(4), 4 * MIB);
         assert_eq!(budget.share(10_000), SHARE_BYTES_MIN);
-        assert_eq!(Budget::new(1 << 40, 0).share(1), CONNECTION_BYTES_IN_FLIGHT_MAX);
+        assert_eq!(Budget::new(1 << 40, 0, 0).share(1), CONNECTION_BYTES_IN_FLIGHT_MAX);
     }
 
     #[test]
-    fn the_lane_is_served_in_order() {
-        let budget = Budget::new(MIB, 0);
+    fn room_is_given_in_order() {
+        let budget = Budget::new(MIB, 0, MIB);
+        let lane = budget.room(Queue::Lane);
         let [a, b, c] = [(0, 1, 0), (1, 1, 0), (0, 2, 0)];
-        assert!(budget.enter_lane(20 * MIB, a));
-        assert!(!budget.enter_lane(32 * MIB, b));
-        assert!(!budget.enter_lane(4 * MIB, c), "it would fit, but was not the first");
-        assert!(!budget.enter_lane(32 * MIB, b), "asking twice is waiting once");
-        assert_eq!(budget.leave_lane(20 * MIB), Some(b));
-        assert!(!budget.enter_lane(4 * MIB, c));
-        assert!(budget.enter_lane(28 * MIB, b));
-        assert!(budget.enter_lane(4 * MIB, c));
-        assert_eq!(budget.leave_lane(32 * MIB), None);
+        assert_eq!(lane.enter(20 * MIB, a), GRANTED);
+        assert_eq!(lane.enter(32 * MIB, b), Entry::Queued);
+        assert_eq!(lane.enter(4 * MIB, c), Entry::Queued, "it would fit, but was not the first");
+        assert_eq!(lane.enter(32 * MIB, b), Entry::Queued, "asking twice is waiting once");
+        assert_eq!(lane.leave(20 * MIB), Some(b));
+        assert_eq!(lane.enter(4 * MIB, c), Entry::Queued);
+        assert_eq!(lane.enter(28 * MIB, b), Entry::Granted { next: Some(c) }, "there is more");
+        assert_eq!(lane.enter(4 * MIB, c), GRANTED);
+        assert_eq!(lane.leave(32 * MIB), None);
+    }
+
+    #[test]
+    fn what_is_larger_than_the_room_comes_alone() {
+        let budget = Budget::new(MIB, 0, MIB);
+        let payloads = budget.room(Queue::Payloads);
+        let [a, b] = [(0, 1, 0), (1, 1, 0)];
+        assert_eq!(payloads.enter(2 * MIB, a), GRANTED);
+        assert_eq!(payloads.enter(1, b), Entry::Queued);
+        assert_eq!(payloads.leave(2 * MIB), Some(b));
+        assert_eq!(payloads.enter(1, b), GRANTED);
+        assert_eq!(payloads.enter(2 * MIB, a), Entry::Queued);
+        assert!(payloads.is_wanted() && !budget.room(Queue::Lane).is_wanted());
     }
 
     #[test]
     fn who_leaves_the_queue_lets_the_next_one_go() {
-        let budget = Budget::new(MIB, 0);
+        let budget = Budget::new(MIB, 0, MIB);
+        let lane = budget.room(Queue::Lane);
         let [a, b, c] = [(0, 1, 0), (1, 1, 0), (0, 2, 0)];
-        assert!(budget.enter_lane(20 * MIB, a));
-        assert!(!budget.enter_lane(32 * MIB, b));
-        assert!(!budget.enter_lane(4 * MIB, c));
-        assert_eq!(budget.give_up(b), Some(c));
-        assert!(budget.enter_lane(4 * MIB, c));
+        assert_eq!(lane.enter(20 * MIB, a), GRANTED);
+        assert_eq!(lane.enter(32 * MIB, b), Entry::Queued);
+        assert_eq!(lane.enter(4 * MIB, c), Entry::Queued);
+        assert_eq!(lane.give_up(b), Some(c));
+        assert_eq!(lane.enter(4 * MIB, c), GRANTED);
     }
 }

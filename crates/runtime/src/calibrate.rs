@@ -397,7 +397,7 @@ impl Calibrator {
         let now_ms = shared.started.elapsed().as_millis() as u64;
         if shared.stopping.load(Ordering::Relaxed)
             || volume.power.is_halted()
-            || shared.budget.lane_is_wanted()
+            || shared.budget.is_wanted()
             || volume.reads.are_on(now_ms)
         {
             return false;

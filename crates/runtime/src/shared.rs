@@ -1,6 +1,6 @@
 //! What all workers share: the shards, the pool, the volumes, and each other's inboxes.
 
-use crate::budget::{Budget, Ticket};
+use crate::budget::{Budget, Entry, Queue, Ticket};
 use crate::calibrate::Gather;
 use crate::govern::Govern;
 use crate::guard::KeptSamples;
@@ -227,8 +227,8 @@ pub(crate) enum Message {
     IoDone { tag: u64, result: IoResult },
     /// A part of one of the worker's requests is answered.
     Answer(Answer),
-    /// A huge request of this connection may be tried again.
-    LaneFree { conn: u32 },
+    /// The request that this connection waits with may find room now.
+    RoomFree { conn: u32 },
     /// What the backend said to a question of this connection; nothing where it is not known.
     Extents { conn: u32, generation: u32, request: Request, extents: Vec<Extent> },
     /// Serve this client.
@@ -303,9 +303,6 @@ pub(crate) struct Shared {
     pub inboxes: Vec<Arc<Inbox>>,
     pub volumes: RwLock<Vec<Option<Arc<Volume>>>>,
     pub started: Instant,
-    /// Bytes of payload that have come of writes that are not complete yet.
-    pub partial_bytes: AtomicU64,
-    pub partial_bytes_max: u64,
     pub patience: Patience,
     /// What requests may take.
     pub budget: Budget,
@@ -357,19 +354,28 @@ impl Shared {
         self.budget.share(self.connections.load(Ordering::Relaxed))
     }
 
-    /// Tells who waits for the lane that it is worth a try.
+    /// Tells who waits for room that it is worth a try.
     pub(crate) fn call_next(&self, next: Option<Ticket>) {
         if let Some((worker, conn, _)) = next {
-            self.inboxes[worker].post(Message::LaneFree { conn });
+            self.inboxes[worker].post(Message::RoomFree { conn });
         }
     }
 
-    /// Takes memory for a payload that has not come whole. One is always granted, so that a
-    /// payload larger than the budget can come at all.
-    pub(crate) fn reserve(self: &Arc<Self>, bytes: u64) -> Option<Reservation> {
-        let before = self.partial_bytes.fetch_add(bytes, Ordering::Relaxed);
-        let reservation = Reservation { shared: Arc::clone(self), bytes };
-        (before == 0 || before + bytes <= self.partial_bytes_max).then_some(reservation)
+    /// Takes memory in a room, or a place in its queue. Returns whether it was granted.
+    pub(crate) fn enter(&self, queue: Queue, bytes: u64, ticket: Ticket) -> bool {
+        match self.budget.room(queue).enter(bytes, ticket) {
+            Entry::Granted { next } => {
+                self.call_next(next);
+                true
+            }
+            Entry::Queued => false,
+        }
+    }
+
+    /// Takes memory for a payload that has not come whole, or a place in the queue for it.
+    pub(crate) fn reserve(self: &Arc<Self>, bytes: u64, ticket: Ticket) -> Option<Reservation> {
+        let granted = self.enter(Queue::Payloads, bytes, ticket);
+        granted.then(|| Reservation { shared: Arc::clone(self), bytes })
     }
 }
 
@@ -381,7 +387,7 @@ pub(crate) struct Reservation {
 
 impl Drop for Reservation {
     fn drop(&mut self) {
-        self.shared.partial_bytes.fetch_sub(self.bytes, Ordering::Relaxed);
+        self.shared.call_next(self.shared.budget.room(Queue::Payloads).leave(self.bytes));
     }
 }
 

@@ -10,6 +10,7 @@ pub(crate) use output::Output;
 pub(crate) use table::Connections;
 pub(crate) use tls::TlsSession;
 
+use crate::budget::Queue;
 use crate::shared::Volume;
 use forebay_nbd::{Handshake, Negotiated, Request};
 use forebay_types::limits::CONNECTION_REQUESTS_MAX;
@@ -72,8 +73,8 @@ pub(crate) struct Conn {
     pub bytes_in_flight: u64,
     /// Room that its huge requests have in the lane, in bytes.
     pub lane_bytes: u64,
-    /// It has a place in the lane's queue.
-    pub in_lane_queue: bool,
+    /// Where it has a place in the queue.
+    pub waits_in: Option<Queue>,
     /// When the client must have got to the transmission phase, or more of a payload must have
     /// come.
     pub deadline: Option<Instant>,
@@ -109,7 +110,7 @@ impl Conn {
             requests_in_flight: 0,
             bytes_in_flight: 0,
             lane_bytes: 0,
-            in_lane_queue: false,
+            waits_in: None,
             deadline: None,
             fetch_by: None,
         }

@@ -2,7 +2,7 @@
 
 use super::Worker;
 use super::host::{ClientToken, Token, request_range};
-use crate::budget::HUGE_BYTES;
+use crate::budget::{HUGE_BYTES, Queue};
 use crate::conn::{DIRECT_BYTES_MIN, Partial, Phase, Stage, Target, TlsSession};
 use crate::memory::Memory;
 use crate::pool::prefetch;
@@ -216,9 +216,11 @@ impl<R: Reactor> Worker<R> {
         if conn.skip.is_some() {
             return self.skip_payload(index, bytes);
         }
+        // Bytes may come after the connection was told to wait, and by then there may be room.
+        // Each request asks anew, so that none is taken up by a connection that goes on waiting.
         let share = self.host.shared.share();
-        if conn.is_full(share) {
-            conn.paused = true;
+        conn.paused = conn.is_full(share);
+        if conn.paused {
             return Next::Wait;
         }
         let Some(terms) = conn.terms else { return Next::Wait };
@@ -250,6 +252,8 @@ impl<R: Reactor> Worker<R> {
                 Command::Write => Payload::Borrowed(&body[..payload_len]),
                 _ => Payload::None,
             };
+            // The rest may have come while it waited for memory to come to.
+            self.leave_queue(index);
             let len = header + payload_len;
             let stripes = self.host.stripes(terms.export);
             look_ahead(&self.host.shared, (terms.export, stripes), bytes, len);
@@ -264,13 +268,17 @@ impl<R: Reactor> Worker<R> {
         let (now, patience) = (self.host.now, self.host.shared.patience);
         let payload_len = request.payload_len as usize;
         let in_lane = payload_len as u64 > HUGE_BYTES;
-        let reserved = (!in_lane).then(|| self.host.shared.reserve(payload_len as u64));
-        if matches!(reserved, Some(None)) {
-            // Others' payloads have taken what there is; looked at again with the next tick.
-            if let Some(conn) = self.host.connections.get(index) {
-                conn.paused = true;
+        let mut reservation = None;
+        if !in_lane {
+            let worker = self.host.worker;
+            let Some(conn) = self.host.connections.get(index) else { return false };
+            let ticket = (worker, index, conn.generation);
+            reservation = self.host.shared.reserve(payload_len as u64, ticket);
+            conn.paused = reservation.is_none();
+            conn.waits_in = conn.paused.then_some(Queue::Payloads);
+            if conn.paused {
+                return false;
             }
-            return false;
         }
         let range = request.range();
         let staged = if in_lane || payload_len < DIRECT_BYTES_MIN {
@@ -288,8 +296,7 @@ impl<R: Reactor> Worker<R> {
         };
         let Some(conn) = self.host.connections.get(index) else { return false };
         let end = patience.payload_end(now, payload_len as u64);
-        let _reservation = reserved.flatten();
-        conn.partial = Some(Partial { request, target, filled: 0, end, _reservation });
+        conn.partial = Some(Partial { request, target, filled: 0, end, _reservation: reservation });
         conn.deadline = Some(now + patience.payload_pause);
         true
     }
@@ -311,8 +318,8 @@ impl<R: Reactor> Worker<R> {
             return true;
         }
         let ticket = (worker, index, conn.generation);
-        let entered = self.host.shared.budget.enter_lane(request.len, ticket);
-        conn.in_lane_queue = !entered;
+        let entered = self.host.shared.enter(Queue::Lane, request.len, ticket);
+        conn.waits_in = (!entered).then_some(Queue::Lane);
         conn.paused = !entered;
         if entered {
             conn.lane_bytes += request.len;

@@ -15,6 +15,7 @@ mod tasks;
 pub(crate) use host::{ClientToken, Token, WorkerHost, carry_out, release};
 pub(crate) use tasks::Tasks;
 
+use crate::budget::Queue;
 use crate::conn::{Conn, Connections};
 use crate::patrol::Patrol;
 use crate::reactor::{Event, Reactor};
@@ -151,9 +152,9 @@ impl<R: Reactor> Worker<R> {
                     self.settle_ended();
                 }
                 Message::Answer(answer) => self.dispatcher.answer(&mut self.host, answer),
-                Message::LaneFree { conn } => {
+                Message::RoomFree { conn } => {
                     if let Some(waiting) = self.host.connections.get(conn)
-                        && waiting.in_lane_queue
+                        && waiting.waits_in.is_some()
                     {
                         waiting.paused = false;
                         self.host.connections.resumed.push(conn);
@@ -292,7 +293,7 @@ impl<R: Reactor> Worker<R> {
                 self.break_off(index, "it took too long");
             } else if conn.lane_bytes > 0
                 && conn.fetch_by.is_some_and(|time| time <= now)
-                && self.host.shared.budget.lane_is_wanted()
+                && self.host.shared.budget.room(Queue::Lane).is_wanted()
             {
                 self.break_off(index, "it does not fetch its replies, and others need the memory");
             } else if conn.paused && !conn.is_full(share) {

@@ -1,6 +1,7 @@
 //! What clients are sent, and how connections end.
 
 use super::Worker;
+use crate::budget::Queue;
 use crate::conn::{Conn, Phase};
 use crate::reactor::Reactor;
 use crate::shared::Shared;
@@ -10,24 +11,33 @@ use std::sync::atomic::Ordering;
 
 impl<R: Reactor> Worker<R> {
     /// At the end of a turn: sends what is queued, or ends what is over, and gives back the room of
-    /// huge requests that are.
+    /// huge requests that are, and the places in queues of clients that will ask no more.
     pub(super) fn look_after(&mut self, index: u32) {
         self.send_or_end(index);
         self.leave_lane(index);
     }
 
     fn leave_lane(&mut self, index: u32) {
-        let ticket = |conn: &Conn, worker| (worker, index, conn.generation);
-        let (shared, worker) = (&self.host.shared, self.host.worker);
         let Some(conn) = self.host.connections.get(index) else { return };
-        if conn.in_lane_queue && matches!(conn.phase, Phase::Draining) {
-            conn.in_lane_queue = false;
-            shared.call_next(shared.budget.give_up(ticket(conn, worker)));
+        if matches!(conn.phase, Phase::Draining) {
+            self.leave_queue(index);
         }
+        let shared = &self.host.shared;
+        let Some(conn) = self.host.connections.get(index) else { return };
         let over = conn.lane_bytes.saturating_sub(conn.bytes_under_way());
         if over > 0 {
             conn.lane_bytes -= over;
-            shared.call_next(shared.budget.leave_lane(over));
+            shared.call_next(shared.budget.room(Queue::Lane).leave(over));
+        }
+    }
+
+    /// Gives up a place in a queue, if the connection has one.
+    pub(super) fn leave_queue(&mut self, index: u32) {
+        let super::WorkerHost { shared, connections, worker, .. } = &mut self.host;
+        let Some(conn) = connections.get(index) else { return };
+        if let Some(queue) = conn.waits_in.take() {
+            let ticket = (*worker, index, conn.generation);
+            shared.call_next(shared.budget.room(queue).give_up(ticket));
         }
     }
 
@@ -170,16 +180,13 @@ impl<R: Reactor> Worker<R> {
 
     /// Nothing is under way on the socket any more.
     fn close(&mut self, index: u32) {
+        self.leave_queue(index);
         let Some(mut conn) = self.host.connections.remove(index) else { return };
         let shared = &self.host.shared;
         conn.queued.clear(shared);
         conn.active.clear(shared);
         if conn.lane_bytes > 0 {
-            shared.call_next(shared.budget.leave_lane(conn.lane_bytes));
-        }
-        if conn.in_lane_queue {
-            let ticket = (self.host.worker, index, conn.generation);
-            shared.call_next(shared.budget.give_up(ticket));
+            shared.call_next(shared.budget.room(Queue::Lane).leave(conn.lane_bytes));
         }
         if let Some(volume) = &conn.volume {
             volume.connections.fetch_sub(1, Ordering::Relaxed);

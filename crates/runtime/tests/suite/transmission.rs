@@ -26,6 +26,7 @@ on_both_engines! {
     a_disconnect_waits_for_what_is_in_flight,
     a_client_that_vanishes_within_a_payload_changes_nothing,
     long_payloads_cut_anywhere_arrive_whole_between_short_requests,
+    payloads_that_wait_for_each_others_room_all_arrive,
     a_client_that_never_reads_does_not_stop_the_others,
     what_is_in_flight_is_answered_at_the_stop,
     a_broken_stream_ends_its_connection_only,
@@ -245,6 +246,25 @@ fn long_payloads_cut_anywhere_arrive_whole_between_short_requests(engine: Engine
         }
         assert!(client.read(0, 16 * MIB).unwrap() == expected, "extended: {extended}");
     }
+}
+
+/// A payload that had to wait for memory, while more of it came, once waited for ever: it was let
+/// in, but its connection went on waiting.
+fn payloads_that_wait_for_each_others_room_all_arrive(engine: Engine) {
+    let server = Server::start_with(engine, 16 * MIB, 2);
+    server.add_memory("disk", 64 * MIB, Mode::Bypass);
+    std::thread::scope(|scope| {
+        for number in 0..6u64 {
+            let server = &server;
+            scope.spawn(move || {
+                let mut client = server.client("disk");
+                let data = vec![number as u8; 2_000_000 / 512 * 512];
+                for _ in 0..60 {
+                    assert_eq!(client.write(number * 4 * MIB, &data), Ok(()));
+                }
+            });
+        }
+    });
 }
 
 fn a_client_that_never_reads_does_not_stop_the_others(engine: Engine) {
