@@ -66,6 +66,9 @@ impl<M: LineTable> Shard<M> {
             out.answers.push(Answer { part, outcome });
         }
         self.resume_flushes(op.volume, now_ms, out);
+        if op.kind == OpKind::Destage {
+            self.give_room(op.volume, out);
+        }
     }
 
     fn each_slot(&mut self, op: &Op, mut end: impl FnMut(&mut Self, &OpLine)) {

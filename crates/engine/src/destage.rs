@@ -208,7 +208,7 @@ impl<M: LineTable> Shard<M> {
         let is_enough = self.dirty_lines <= self.config.dirty_lines_enough();
         let state = self.volume_mut(op.volume);
         let failed = op.error.is_some();
-        state.wants_room &= !is_enough;
+        state.wants_room &= !is_enough || !state.room_queue.is_empty();
         state.counters.destage_errors += u64::from(failed);
         // The next one goes by itself, to find out whether it was for the clean sectors.
         state.is_narrow = failed && op.is_wide;

@@ -172,14 +172,6 @@ impl Flight {
         IoId { op: index, generation: self.entries[index as usize].generation }
     }
 
-    /// Of the destages of a volume in flight, the one that the fewest wait for.
-    pub(crate) fn destage_of(&self, volume: VolumeId) -> Option<u32> {
-        let ops =
-            self.entries.iter().zip(0..).filter_map(|(entry, at)| Some((entry.op.as_ref()?, at)));
-        let ours = ops.filter(|(op, _)| op.volume == volume && op.kind == OpKind::Destage);
-        ours.min_by_key(|(op, _)| op.waiters.len()).map(|(_, at)| at)
-    }
-
     /// Whether data in `slot`, which holds `key`, is being written to the disk right now. The
     /// line may be under destage from an older slot, too.
     pub(crate) fn is_destaging(&self, key: LineKey, slot: Slot) -> bool {

@@ -7,6 +7,7 @@ use crate::order::Order;
 use crate::pace::Allowance;
 use crate::{LineKey, Protection, VolumeCounters};
 use forebay_types::{IoError, Mode, Stripes};
+use std::collections::VecDeque;
 
 /// A FLUSH on its way: the lines that were dirty when it came and have not been destaged since.
 #[derive(Debug)]
@@ -39,6 +40,8 @@ pub(crate) struct VolumeState {
     pub sweep_for_room: bool,
     /// Writes wait until less is dirty.
     pub wants_room: bool,
+    /// Those that do, in the order in which they came, and how many lines each needs.
+    pub room_queue: VecDeque<(PartId, usize)>,
     /// A write of clean sectors along with dirty ones has failed: the next goes without.
     pub is_narrow: bool,
     /// Somebody waits for reads of the disk.
@@ -77,6 +80,7 @@ impl VolumeState {
             sweep: Vec::new(),
             sweep_for_room: false,
             wants_room: false,
+            room_queue: VecDeque::new(),
             is_narrow: false,
             reading: false,
             allowance: Allowance::default(),

@@ -9,8 +9,8 @@ use crate::flight::{OpKind, WaitFor};
 use crate::key::line_parts;
 use crate::meta::LineTable;
 use crate::sabotage::PlantedBug;
-use crate::{Attempt, MemoryStep, Outbox, Part, Shard, Slot, Touched};
-use forebay_types::{IoError, Mode};
+use crate::{Answer, Attempt, MemoryStep, Outbox, Outcome, Part, Shard, Slot, Touched};
+use forebay_types::{IoError, Mode, VolumeId};
 
 /// How often a part tries to find room before it goes through to the disk.
 const ROOM_ATTEMPTS_MAX: u8 = 16;
@@ -173,11 +173,11 @@ impl<M: LineTable> Shard<M> {
         lines.filter(|line| !is_dirty(line.key)).count() <= room
     }
 
-    /// Has a part that finds too much dirty wait for a destage of its volume. So writers come down
-    /// to what the disk takes gathered and in order: no less than what it takes one by one. False
-    /// where none is in flight, as nothing of the volume can go, where the part waited often, and
-    /// where it is too long for there ever to be room.
-    fn waits_for_room(
+    /// Has a part that finds too much dirty, or in use, wait for destages of its volume. So writers
+    /// come down to what the disk takes gathered and in order: no less than what it takes one by
+    /// one. False where none is in flight, as nothing of the volume can go, where the part waited
+    /// often, and where it is too long for there ever to be room.
+    pub(super) fn waits_for_room(
         &mut self,
         part: &Part,
         now_ms: u64,
@@ -197,10 +197,30 @@ impl<M: LineTable> Shard<M> {
             self.volume_mut(volume).sweep_for_room = true;
         }
         self.pump(volume, now_ms, out);
-        let Some(op) = self.flight.destage_of(volume) else { return false };
-        self.wait(op, part, WaitFor::End);
-        self.volume_mut(volume).counters.room_waits += 1;
+        let state = self.volume_mut(volume);
+        if state.destaging == 0 {
+            return false;
+        }
+        state.room_queue.push_back((part.id, lines));
+        state.counters.waits += 1;
+        state.counters.room_waits += 1;
         true
+    }
+
+    /// After a destage has ended: who waited for room the longest and finds it now tries again.
+    /// Not who waits for the operation that ended: another one may be long on its way, as a disk
+    /// takes what lies near first.
+    pub(crate) fn give_room(&mut self, volume: VolumeId, out: &mut Outbox) {
+        let mut room = self.config.dirty_lines_max.saturating_sub(self.dirty_lines);
+        let state = self.volume_mut(volume);
+        let over = state.destaging == 0;
+        while let Some(&(part, lines)) = state.room_queue.front()
+            && (over || lines <= room)
+        {
+            room = room.saturating_sub(lines);
+            state.room_queue.pop_front();
+            out.answers.push(Answer { part, outcome: Outcome::Retry(None) });
+        }
     }
 
     /// Waits if one of the part's lines is busy in a way that `conflicts`.

@@ -26,7 +26,11 @@ impl<M: LineTable> Shard<M> {
         }
         let touched = self.look_up_pinned(part);
         if !self.claim_slots(out) {
-            // Where destages hold what is missing, the way through waits for them.
+            // Destages hold what is missing: they are on their way, and the way through would be
+            // behind them all.
+            if self.waits_for_room(part, self.gates.now_ms, attempt, out) {
+                return WriteOutcome::Waiting;
+            }
             return self.write_through(part, fua, Through::NoRoom, attempt, out);
         }
         let mut payload_offset = 0;

@@ -228,6 +228,51 @@ fn a_writer_at_the_limit_waits_for_a_destage_and_not_for_the_disk() {
     assert_eq!(rig.shard.counters(VOLUME).writes_through_dirty_limit, 0);
 }
 
+/// Each once waited for one operation of all, and where a disk took that one last, for a second.
+#[test]
+fn who_waits_for_room_has_it_from_any_destage_and_in_order() {
+    let config = ShardConfig { dirty_lines_max: 4, ..ShardConfig::for_slots(32) };
+    let mut rig = Rig::with(32, 64, Mode::WriteBack, config);
+    for line in [0, 2, 4, 6] {
+        rig.write(line, line * LINE, LINE, 1);
+    }
+    assert_eq!(rig.write(10, 20 * LINE, 2 * LINE, 2), WriteOutcome::Waiting);
+    assert_eq!(rig.write(11, 30 * LINE, LINE, 2), WriteOutcome::Waiting);
+    assert_eq!(rig.ios.len(), 4);
+    rig.end(3, Ok(()));
+    assert_eq!(rig.learnt(10), None, "it needs two lines");
+    assert_eq!(rig.learnt(11), None, "it came later");
+    rig.end(1, Ok(()));
+    assert_eq!(rig.learnt(10), Some(Outcome::Retry(None)));
+    assert_eq!(rig.learnt(11), None);
+    assert_eq!(rig.write_again(10, 20 * LINE, 2 * LINE, 2, false, after(None)), WriteOutcome::Done);
+    rig.end(0, Ok(()));
+    assert_eq!(rig.learnt(11), Some(Outcome::Retry(None)));
+    assert_eq!(rig.write_again(11, 30 * LINE, LINE, 2, false, after(None)), WriteOutcome::Done);
+    let counters = rig.shard.counters(VOLUME);
+    assert_eq!((counters.room_waits, counters.writes_through_dirty_limit), (2, 0));
+    assert_eq!(rig.flush(90), None);
+    rig.end_all();
+    assert_eq!(rig.learnt(90), Some(Outcome::Done(Ok(()))));
+}
+
+/// It once went to the disk, behind all that was on the way there.
+#[test]
+fn a_write_that_finds_its_slots_under_destage_waits_for_that() {
+    let config = ShardConfig { dirty_lines_max: 4, ..ShardConfig::for_slots(4) };
+    let mut rig = Rig::with(4, 64, Mode::WriteBack, config);
+    assert_eq!(rig.read_now(40 * LINE, 2 * LINE).len(), 16);
+    let (_, held) = rig.read(1, 40 * LINE, 2 * LINE);
+    rig.write(2, 0, 2 * LINE, 1);
+    assert_eq!(rig.flush(3), None);
+    assert_eq!(rig.write(4, 30 * LINE, LINE, 2), WriteOutcome::Waiting);
+    rig.end(0, Ok(()));
+    assert_eq!(rig.learnt(4), Some(Outcome::Retry(None)));
+    assert_eq!(rig.write_again(4, 30 * LINE, LINE, 2, false, after(None)), WriteOutcome::Done);
+    assert_eq!(rig.shard.counters(VOLUME).writes_through_no_room, 0);
+    rig.release(&held);
+}
+
 #[test]
 fn a_writer_at_the_limit_of_a_disk_that_fails_goes_through() {
     let config = ShardConfig { dirty_lines_max: 4, ..ShardConfig::for_slots(32) };

@@ -16,6 +16,64 @@ pub(crate) struct DiskTally {
     pub busy_ns: u64,
 }
 
+/// What happens to a disk.
+pub(crate) struct Trouble {
+    from_ns: u64,
+    until_ns: u64,
+    /// How many times as long everything takes meanwhile; `None` where nothing goes on.
+    factor: Option<u64>,
+    /// What takes its place for I/Os from then on.
+    successor: Option<Box<dyn DiskModel>>,
+}
+
+impl Trouble {
+    /// Everything takes `factor` times as long.
+    pub(crate) fn slow(from_ns: u64, until_ns: u64, factor: u64) -> Self {
+        Self { from_ns, until_ns, factor: Some(factor), successor: None }
+    }
+
+    /// Nothing goes on.
+    pub(crate) fn stopped(from_ns: u64, until_ns: u64) -> Self {
+        Self { from_ns, until_ns, factor: None, successor: None }
+    }
+
+    /// I/Os from then on are those of a disk of this name.
+    ///
+    /// # Errors
+    /// When there is no such disk.
+    pub(crate) fn exchanged(from_ns: u64, name: &str) -> Result<Self, OpenError> {
+        let (model, _) = timing(name)?;
+        Ok(Self { from_ns, until_ns: from_ns, factor: None, successor: Some(model) })
+    }
+
+    /// What the disk's own clock gains in the time of trouble.
+    fn gained_ns(&self) -> u64 {
+        self.factor.map_or(0, |factor| (self.until_ns - self.from_ns) / factor)
+    }
+
+    /// The time by the disk's own clock.
+    fn inside_ns(&self, now_ns: u64) -> u64 {
+        if now_ns < self.from_ns {
+            return now_ns;
+        }
+        match self.factor {
+            Some(factor) if now_ns < self.until_ns => {
+                self.from_ns + (now_ns - self.from_ns) / factor
+            }
+            _ => self.from_ns + self.gained_ns() + now_ns.saturating_sub(self.until_ns),
+        }
+    }
+
+    /// When the disk's own clock shows a time.
+    fn outside_ns(&self, inside_ns: u64) -> u64 {
+        let Some(into_ns) = inside_ns.checked_sub(self.from_ns) else { return inside_ns };
+        match self.factor {
+            Some(factor) if into_ns < self.gained_ns() => self.from_ns + into_ns * factor,
+            _ => self.until_ns + into_ns - self.gained_ns(),
+        }
+    }
+}
+
 /// A disk without data. Each I/O carries a `T`, which says what it is for.
 pub(crate) struct Disk<T> {
     model: Box<dyn DiskModel>,
@@ -24,6 +82,7 @@ pub(crate) struct Disk<T> {
     /// Since when something is in flight.
     busy_from_ns: u64,
     tally: DiskTally,
+    trouble: Option<Trouble>,
 }
 
 impl<T> Disk<T> {
@@ -34,7 +93,16 @@ impl<T> Disk<T> {
     pub(crate) fn named(name: &str) -> Result<Self, OpenError> {
         let (model, size_bytes) = timing(name)?;
         let (in_flight, tally) = (Slab::default(), DiskTally::default());
-        Ok(Self { model, size_bytes, in_flight, busy_from_ns: 0, tally })
+        Ok(Self { model, size_bytes, in_flight, busy_from_ns: 0, tally, trouble: None })
+    }
+
+    /// Something will happen to it.
+    pub(crate) fn expect(&mut self, trouble: Trouble) {
+        self.trouble = Some(trouble);
+    }
+
+    fn inside_ns(&self, now_ns: u64) -> u64 {
+        self.trouble.as_ref().map_or(now_ns, |trouble| trouble.inside_ns(now_ns))
     }
 
     /// In bytes.
@@ -64,17 +132,30 @@ impl<T> Disk<T> {
             self.busy_from_ns = now_ns;
         }
         let id = self.in_flight.insert(purpose);
-        self.model.enqueue(now_ns, u64::from(id), kind, range.offset, range.len);
+        let inside_ns = self.inside_ns(now_ns);
+        let model = match &mut self.trouble {
+            Some(Trouble { from_ns, successor: Some(successor), .. }) if now_ns >= *from_ns => {
+                successor
+            }
+            _ => &mut self.model,
+        };
+        model.enqueue(inside_ns, u64::from(id), kind, range.offset, range.len);
     }
 
     /// When the next I/O may be done.
     pub(crate) fn next_ns(&self) -> Option<u64> {
-        self.model.next_completion()
+        let successor = self.trouble.as_ref().and_then(|trouble| trouble.successor.as_ref());
+        let models = [Some(&self.model), successor].into_iter().flatten();
+        let next_ns = models.filter_map(|model| model.next_completion()).min()?;
+        Some(self.trouble.as_ref().map_or(next_ns, |trouble| trouble.outside_ns(next_ns)))
     }
 
     /// Takes the next I/O that is done by now.
     pub(crate) fn end(&mut self, now_ns: u64) -> Option<T> {
-        let id = self.model.pop(now_ns)?;
+        let inside_ns = self.inside_ns(now_ns);
+        let successor = self.trouble.as_mut().and_then(|trouble| trouble.successor.as_mut());
+        let mut models = [Some(&mut self.model), successor].into_iter().flatten();
+        let id = models.find_map(|model| model.pop(inside_ns))?;
         let purpose = self.in_flight.remove(id as u32).expect("a model ends an I/O once");
         if self.in_flight.len() == 0 {
             self.tally.busy_ns += now_ns - self.busy_from_ns;

@@ -10,7 +10,7 @@
 //! memory take is in the link's constant. The price: no patrol and so no parity, no journal, and
 //! one worker.
 
-use super::disk::{Disk, DiskTally};
+use super::disk::{Disk, DiskTally, Trouble};
 use super::host::{Asker, CacheHost, Purpose};
 use forebay_backend::{IoKind, OpenError};
 use forebay_engine::IoVerb;
@@ -178,6 +178,11 @@ impl Machine {
     pub(crate) fn set_up(&mut self, set: impl FnMut(&mut Shard<Vec<LineMeta>>)) {
         let (_, host) = self.cache.as_mut().expect("there is a cache");
         host.set_up(set);
+    }
+
+    /// Something will happen to the disk.
+    pub(crate) fn expect(&mut self, trouble: Trouble) {
+        self.disk.expect(trouble);
     }
 
     /// Lets a client begin after so many nanoseconds.

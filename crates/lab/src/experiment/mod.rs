@@ -18,6 +18,7 @@ mod overrun;
 mod plot;
 mod read_latency;
 mod report;
+mod trouble;
 mod users;
 
 #[cfg(test)]
@@ -47,17 +48,20 @@ pub enum Experiment {
     ReadLatency,
     /// Writers that are faster than the disk.
     Overrun,
+    /// A disk that slows down, stops, or loses a drive.
+    DiskTrouble,
 }
 
 impl Experiment {
     /// All of them, in the order in which they are listed.
-    pub const ALL: [Self; 6] = [
+    pub const ALL: [Self; 7] = [
         Self::CacheEffect,
         Self::DiskTime,
         Self::Logon,
         Self::CallCenterUsers,
         Self::ReadLatency,
         Self::Overrun,
+        Self::DiskTrouble,
     ];
 
     /// The word for it in commands and names of files.
@@ -69,6 +73,7 @@ impl Experiment {
             Self::CallCenterUsers => "call-center-users",
             Self::ReadLatency => "read-latency",
             Self::Overrun => "overrun",
+            Self::DiskTrouble => "disk-trouble",
         }
     }
 
@@ -81,6 +86,7 @@ impl Experiment {
             Self::CallCenterUsers => "users one server carries, by size of its cache",
             Self::ReadLatency => "how long reads take while 4 GiB are written back",
             Self::Overrun => "ten minutes of writers that are faster than the disk",
+            Self::DiskTrouble => "a disk that slows down, stops for a minute or loses a drive",
         }
     }
 
@@ -96,6 +102,7 @@ impl Experiment {
             Self::CallCenterUsers => call_center::run(&call_center::Plan::FULL, seed),
             Self::ReadLatency => read_latency::run(&read_latency::Plan::FULL, seed),
             Self::Overrun => overrun::run(&overrun::Plan::FULL, seed),
+            Self::DiskTrouble => trouble::run(&trouble::Plan::FULL, seed),
         }
     }
 }

@@ -1,5 +1,6 @@
 //! The machine against the bare model, and each experiment in small.
 
+use super::disk::{Disk, Trouble};
 use super::machine::{Clients, Link, Machine, MachineSpec, Step};
 use super::users::{SERVER_DISK, Spell, measure};
 use super::*;
@@ -258,4 +259,51 @@ fn writers_that_are_faster_than_the_disk_are_not_stopped() {
         assert!(cached.longest < 3_000.0, "{} {}", cached.disk, cached.longest);
         assert!(cached.least() > 0.0);
     }
+}
+
+#[test]
+fn a_disk_in_trouble_is_not_felt_before_the_cache_is_full_of_it() {
+    let plan = trouble::Plan { pool_bytes: 256 * MIB, area_bytes: 256 * MIB, seconds: 20 };
+    let runs = trouble::runs(&plan, 1).unwrap();
+    assert_eq!(runs.len(), 8);
+    for pair in runs.chunks_exact(2) {
+        let [bare, cached] = pair else { unreachable!("they come in twos") };
+        assert!(bare.during.writes < bare.before.writes, "it is trouble: {bare:?}");
+        assert!(cached.during.writes > 0.99 * cached.before.writes, "{cached:?}");
+        assert!(cached.during.longest_write < 20.0, "{cached:?}");
+        assert!(cached.during.longest_read < 20.0, "{cached:?}");
+        assert!(cached.after.writes > 0.99 * cached.before.writes, "{cached:?}");
+    }
+}
+
+#[test]
+fn when_a_disk_has_stopped_for_long_writers_wait_for_it_and_go_on() {
+    let plan = trouble::Plan { pool_bytes: 64 * MIB, area_bytes: 1024 * MIB, seconds: 200 };
+    let runs = trouble::runs(&plan, 1).unwrap();
+    let stopped = runs.iter().find(|run| run.cached && run.case == "a hard disk stops").unwrap();
+    assert!(stopped.during.writes < 0.8 * stopped.before.writes, "{stopped:?}");
+    assert!(stopped.during.writes > 10.0, "as much is taken as may be dirty: {stopped:?}");
+    let longest = stopped.after.longest_write;
+    assert!((10_000.0..201_000.0).contains(&longest), "until it goes on: {stopped:?}");
+    assert!(stopped.after.writes > 0.95 * stopped.before.writes, "{stopped:?}");
+}
+
+#[test]
+fn the_clock_of_a_disk_in_trouble_goes_on_where_it_was() {
+    for factor in [2, 100] {
+        let mut disk = Disk::named("model:fixed?latency=10ms&size=1MiB").unwrap();
+        disk.expect(Trouble::slow(5_000_000, 1_005_000_000, factor));
+        disk.start(0, IoKind::Read, ByteRange::new(0, 4096), ());
+        // Half of it is done when the trouble begins.
+        let done_ns = 5_000_000 + 5_000_000 * factor;
+        assert_eq!(disk.next_ns(), Some(done_ns));
+        assert!(disk.end(done_ns - 1).is_none());
+        assert!(disk.end(done_ns).is_some());
+    }
+    let mut disk = Disk::named("model:fixed?latency=10ms&size=1MiB").unwrap();
+    disk.expect(Trouble::stopped(5_000_000, 60_000_000_000));
+    disk.start(0, IoKind::Read, ByteRange::new(0, 4096), ());
+    assert_eq!(disk.next_ns(), Some(60_005_000_000));
+    assert!(disk.end(59_999_000_000).is_none());
+    assert!(disk.end(60_005_000_000).is_some());
 }

@@ -15,10 +15,9 @@ use forebay_types::{LINE_BYTES, Stripes, VolumeId};
 pub(super) const COPY_BYTES: usize = 1 << 20;
 /// Both of them.
 pub(super) const HEADER_BYTES: usize = 2 * COPY_BYTES;
-/// Changes with every layout that an older program would not understand.
-const VERSION: u32 = 3;
-/// The last one whose volumes had no stripes.
-const VERSION_WITHOUT_STRIPES: u32 = 2;
+/// Changes with every layout that an older program would not understand, and with every change of
+/// which shard a line is in.
+const VERSION: u32 = 4;
 const MAGIC: [u8; 8] = *b"FBAYPOOL";
 /// Magic, version, length of what follows, checksum of it.
 const PREFIX_BYTES: usize = 24;
@@ -153,7 +152,7 @@ impl Header {
         let body = bytes.get(PREFIX_BYTES..PREFIX_BYTES.checked_add(len)?)?;
         let version = u32::from_le_bytes(prefix[8..12].try_into().ok()?);
         let is_ours = prefix[..8] == MAGIC
-            && (VERSION_WITHOUT_STRIPES..=VERSION).contains(&version)
+            && version == VERSION
             && prefix[16..24] == checksum(body).to_le_bytes();
         if !is_ours {
             return None;
@@ -175,10 +174,7 @@ impl Header {
                 2 => Progress::Whole,
                 _ => return None,
             };
-            let stripes = match version {
-                VERSION_WITHOUT_STRIPES => Stripes::NONE,
-                _ => Stripes::new(body.word()?, body.word()?),
-            };
+            let stripes = Stripes::new(body.word()?, body.word()?);
             volumes.push(PoolVolume {
                 id,
                 name: body.text()?,

@@ -1,0 +1,251 @@
+//! `disk-trouble`: a disk that slows down, stops for a minute, or loses a drive.
+
+use super::disk::Trouble;
+use super::machine::{Clients, Link, Machine, MachineSpec, Step};
+use super::plot::{Axis, Plot, Scale, Series};
+use super::report::{Report, Table, figure};
+use crate::sim::dice::Dice;
+use forebay_backend::OpenError;
+use forebay_types::{ByteRange, Size};
+
+const SECOND_NS: u64 = 1_000_000_000;
+/// Who writes and who reads, and how long each thinks after an answer.
+const WRITERS: u32 = 4;
+const READERS: u32 = 4;
+const THINK_NS: u64 = 40_000_000;
+const WRITE_BYTES: u64 = 4 << 10;
+const READ_BYTES: u64 = 8 << 10;
+/// What is read again and again, behind what is written.
+const HOT_BYTES: u64 = 4 << 20;
+
+const HARD_DISK: &str = "model:hdd?size=64GiB";
+const ARRAY: &str = "model:raid5?drives=5&chunk=64KiB&drive=hdd&drive-size=16GiB";
+const DEGRADED: &str = "model:raid5?drives=5&chunk=64KiB&drive=hdd&drive-size=16GiB&degraded=1";
+
+/// What happens to which disk: its name for people, and the one there was.
+const CASES: [(&str, &str); 4] = [
+    ("a hard disk takes 100 times as long", HARD_DISK),
+    ("a hard disk stops", HARD_DISK),
+    ("an array takes 100 times as long", ARRAY),
+    ("an array loses a drive", ARRAY),
+];
+
+/// What is run.
+#[derive(Clone, Copy, Debug)]
+pub(super) struct Plan {
+    /// Bytes of lines in the cache.
+    pub pool_bytes: u64,
+    /// Where they write, in bytes from the beginning of the disk.
+    pub area_bytes: u64,
+    /// How long each of three times is: before the trouble, with it, and after it, in seconds.
+    pub seconds: u64,
+}
+
+impl Plan {
+    pub(super) const FULL: Self = Self { pool_bytes: 256 << 20, area_bytes: 1 << 30, seconds: 60 };
+}
+
+/// Those who write and read.
+struct Users {
+    dice: Dice,
+    area_bytes: u64,
+    asked: Vec<Option<u64>>,
+    /// Writes and reads that ended, by second, and the longest, in milliseconds.
+    writes: Vec<Ended>,
+    reads: Vec<Ended>,
+}
+
+/// Requests that ended in one second.
+#[derive(Clone, Copy, Debug, Default, PartialEq)]
+struct Ended {
+    count: u64,
+    longest_ms: f64,
+}
+
+impl Clients for Users {
+    fn next(&mut self, client: u32, now_ns: u64) -> Step {
+        let is_writer = client < WRITERS;
+        if let Some(asked_ns) = self.asked[client as usize].take() {
+            let list = if is_writer { &mut self.writes } else { &mut self.reads };
+            if let Some(ended) = list.get_mut((now_ns / SECOND_NS) as usize) {
+                ended.count += 1;
+                ended.longest_ms = ended.longest_ms.max((now_ns - asked_ns) as f64 / 1e6);
+            }
+            return Step::Think(THINK_NS);
+        }
+        self.asked[client as usize] = Some(now_ns);
+        let mut range = |from: u64, all: u64, len: u64| {
+            ByteRange::new(from + self.dice.below(all / len) * len, len)
+        };
+        match is_writer {
+            true => Step::Write(range(0, self.area_bytes, WRITE_BYTES)),
+            false => Step::Read(range(self.area_bytes, HOT_BYTES, READ_BYTES)),
+        }
+    }
+}
+
+/// One of the three times.
+#[derive(Clone, Copy, Debug, PartialEq)]
+pub(super) struct Phase {
+    /// Writes and reads in a second.
+    pub writes: f64,
+    pub reads: f64,
+    /// The longest of each, in milliseconds.
+    pub longest_write: f64,
+    pub longest_read: f64,
+}
+
+/// What came of one case.
+#[derive(Clone, Debug, PartialEq)]
+pub(super) struct Run {
+    pub case: &'static str,
+    pub cached: bool,
+    pub before: Phase,
+    pub during: Phase,
+    pub after: Phase,
+    /// Writes by second.
+    writes: Vec<f64>,
+}
+
+/// Runs it.
+///
+/// # Errors
+/// When there is no such disk.
+pub(super) fn run(plan: &Plan, seed: u64) -> Result<Report, OpenError> {
+    let runs = runs(plan, seed)?;
+    Ok(Report {
+        title: "A disk in trouble".to_owned(),
+        model: vec![format!(
+            "{WRITERS} users write 4 KiB anywhere in {}, and {READERS} read 8 KiB anywhere in {}, \
+             each {} ms after the answer before, bare or through Forebay in write-back with {} of \
+             lines. After {} s to get warm the disk is well for {} s, in trouble for {} s, and then \
+             well again, but the array that has lost a drive stays so. The hard disk is \
+             {HARD_DISK}; the array is {ARRAY}.",
+            Size(plan.area_bytes),
+            Size(HOT_BYTES),
+            THINK_NS / 1_000_000,
+            Size(plan.pool_bytes),
+            plan.seconds,
+            plan.seconds,
+            plan.seconds,
+        )],
+        tables: vec![table(&runs)],
+        plots: vec![plot(&runs)],
+        remarks: vec![
+            "What is read of a disk that has stopped, and is not in the cache, waits until the \
+             disk goes on. So do writes when as much is dirty as may be."
+                .to_owned(),
+        ],
+    })
+}
+
+/// All cases, bare and cached in turn.
+pub(super) fn runs(plan: &Plan, seed: u64) -> Result<Vec<Run>, OpenError> {
+    let mut runs = Vec::new();
+    for case in CASES {
+        for cached in [false, true] {
+            runs.push(one(plan, case, cached, seed)?);
+        }
+    }
+    Ok(runs)
+}
+
+fn one(
+    plan: &Plan,
+    (case, disk): (&'static str, &str),
+    cached: bool,
+    seed: u64,
+) -> Result<Run, OpenError> {
+    let pool_bytes = if cached { plan.pool_bytes } else { 0 };
+    let mut machine = Machine::new(&MachineSpec { disk, pool_bytes, link: Link::FIBRE })?;
+    let (from_ns, until_ns) = (2 * plan.seconds * SECOND_NS, 3 * plan.seconds * SECOND_NS);
+    machine.expect(match case {
+        "an array loses a drive" => Trouble::exchanged(from_ns, DEGRADED)?,
+        "a hard disk stops" => Trouble::stopped(from_ns, until_ns),
+        _ => Trouble::slow(from_ns, until_ns, 100),
+    });
+    let seconds = 4 * plan.seconds;
+    let mut users = Users {
+        dice: Dice::new(seed),
+        area_bytes: plan.area_bytes,
+        asked: vec![None; (WRITERS + READERS) as usize],
+        writes: vec![Ended::default(); seconds as usize],
+        reads: vec![Ended::default(); seconds as usize],
+    };
+    let clients = u64::from(WRITERS + READERS);
+    (0..clients).for_each(|user| machine.welcome(user as u32, user * THINK_NS / clients));
+    machine.run(seconds * SECOND_NS, &mut users);
+    let phase = |number: u64| {
+        let seconds = (number * plan.seconds) as usize..((number + 1) * plan.seconds) as usize;
+        let (writes, reads) = (&users.writes[seconds.clone()], &users.reads[seconds]);
+        let rate = |list: &[Ended]| {
+            list.iter().map(|ended| ended.count).sum::<u64>() as f64 / plan.seconds as f64
+        };
+        let longest =
+            |list: &[Ended]| list.iter().map(|ended| ended.longest_ms).fold(0.0, f64::max);
+        Phase {
+            writes: rate(writes),
+            reads: rate(reads),
+            longest_write: longest(writes),
+            longest_read: longest(reads),
+        }
+    };
+    Ok(Run {
+        case,
+        cached,
+        before: phase(1),
+        during: phase(2),
+        after: phase(3),
+        writes: users.writes.iter().map(|ended| ended.count as f64).collect(),
+    })
+}
+
+const fn way(run: &Run) -> &'static str {
+    if run.cached { "cached" } else { "bare" }
+}
+
+fn table(runs: &[Run]) -> Table {
+    let head = [
+        "trouble",
+        "way",
+        "writes/s before",
+        "during",
+        "after",
+        "longest before, ms",
+        "during",
+        "after",
+        "reads/s during",
+        "longest during, ms",
+    ];
+    let mut table = Table::new("Writes and reads before, during and after", &head);
+    for run in runs {
+        let Run { before, during, after, .. } = run;
+        let figures = [
+            before.writes,
+            during.writes,
+            after.writes,
+            before.longest_write,
+            during.longest_write,
+            after.longest_write,
+            during.reads,
+            during.longest_read,
+        ];
+        let texts = [run.case.to_owned(), way(run).to_owned()];
+        table.push(texts.into_iter().chain(figures.map(figure)).collect());
+    }
+    table
+}
+
+fn plot(runs: &[Run]) -> Plot {
+    let line = |run: &Run| {
+        let name = format!("{}, {}", run.case, way(run));
+        let tens = run.writes.chunks_exact(5).map(|some| some.iter().sum::<f64>() / 5.0);
+        Series::line(&name, tens.enumerate().map(|(at, rate)| (5.0 * at as f64, rate)))
+    };
+    Plot {
+        title: "Writes".to_owned(),
+        x: Axis::new("seconds", Scale::Linear),
+        y: Axis::new("writes/s", Scale::Linear),
+        series: runs.iter().map(line).collect(),
+    }
+}
