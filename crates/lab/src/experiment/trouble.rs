@@ -118,8 +118,8 @@ pub(super) fn run(plan: &Plan, seed: u64) -> Result<Report, OpenError> {
         model: vec![format!(
             "{WRITERS} users write 4 KiB anywhere in {}, and {READERS} read 8 KiB anywhere in {}, \
              each {} ms after the answer before, bare or through Forebay in write-back with {} of \
-             lines. After {} s to get warm the disk is well for {} s, in trouble for {} s, and then \
-             well again, but the array that has lost a drive stays so. The hard disk is \
+             lines. After {} s to get warm the disk is well for {} s, in trouble for {} s, and \
+             then well again, but the array that has lost a drive stays so. The hard disk is \
              {HARD_DISK}; the array is {ARRAY}.",
             Size(plan.area_bytes),
             Size(HOT_BYTES),
