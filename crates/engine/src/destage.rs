@@ -117,14 +117,20 @@ impl<M: LineTable> Shard<M> {
                 true => self.config.destage_operations_max,
                 false => self.config.operations_for(self.dirty_lines, at_leisure),
             };
-            if held_back || waits || destaging >= operations_max {
+            // Whole stripes go in batches: an array makes one I/O of neighbours that come together.
+            let gathers = self.volume(volume).gathers_batch && destaging > operations_max / 2;
+            if held_back || waits || gathers || destaging >= operations_max {
                 return;
             }
             let Some(key) = self.volume_mut(volume).sweep.pop() else { return };
             let found = self.slots.find(key);
             let is_dirty = found.is_some_and(|slot| self.slots.get(slot).destageable() != 0);
             if is_dirty && self.flight.busy(key).is_none() {
+                let before = self.volume(volume).counters.destaged_stripes;
                 self.start_destage(key, urgent, out);
+                let state = self.volume_mut(volume);
+                let whole = state.counters.destaged_stripes > before;
+                state.gathers_batch = whole && state.destaging >= operations_max;
             }
         }
     }

@@ -48,6 +48,8 @@ pub(crate) struct VolumeState {
     pub reading: bool,
     /// What write-back may do.
     pub allowance: Allowance,
+    /// Whole stripes are going, and are held back for the next batch of them.
+    pub gathers_batch: bool,
     /// Destage operations in flight.
     pub destaging: u32,
     /// All operations in flight.
@@ -84,6 +86,7 @@ impl VolumeState {
             is_narrow: false,
             reading: false,
             allowance: Allowance::default(),
+            gathers_batch: false,
             destaging: 0,
             operations: 0,
             flushes: Vec::new(),

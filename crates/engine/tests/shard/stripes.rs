@@ -287,6 +287,30 @@ fn a_writer_at_the_limit_of_a_disk_that_fails_goes_through() {
     assert!(rig.ios.iter().any(|io| io.range == through));
 }
 
+/// An array makes one I/O for each disk of neighbours that come together.
+#[test]
+fn whole_stripes_go_in_batches() {
+    let config = ShardConfig { destage_operations_max: 4, ..ShardConfig::for_slots(64) };
+    let mut rig = Rig::with(64, 1024, Mode::WriteBack, config);
+    // No two of them are neighbours, which would be one operation.
+    rig.shard.set_stripes(VOLUME, Stripes::new(4 * LINE, 0));
+    for stripe in 0..8 {
+        assert_eq!(rig.write(stripe, stripe * 128 * LINE, 4 * LINE, 1), WriteOutcome::Done);
+    }
+    assert_eq!(rig.flush(90), None);
+    assert_eq!(rig.ios.len(), 4);
+    rig.end(0, Ok(()));
+    assert_eq!(rig.ios.len(), 3, "one of them would come alone");
+    rig.end(0, Ok(()));
+    assert_eq!(rig.ios.len(), 4, "half of them come together");
+    for _ in 0..2 {
+        rig.end(0, Ok(()));
+    }
+    assert_eq!(rig.ios.len(), 4);
+    rig.end_all();
+    assert_eq!(rig.learnt(90), Some(Outcome::Done(Ok(()))));
+}
+
 #[test]
 fn what_is_dirty_of_a_stripe_here_and_there_goes_at_once() {
     let config = ShardConfig { destage_operations_max: 1, ..ShardConfig::for_slots(64) };
