@@ -221,6 +221,7 @@ impl<R: Reactor> Worker<R> {
         let share = self.host.shared.share();
         conn.paused = conn.is_full(share);
         if conn.paused {
+            self.leave_queue(index);
             return Next::Wait;
         }
         let Some(terms) = conn.terms else { return Next::Wait };
@@ -312,6 +313,8 @@ impl<R: Reactor> Worker<R> {
         let under_way = conn.bytes_under_way();
         if under_way > 0 && under_way + request.len > share {
             conn.paused = true;
+            // Shares become smaller as clients come. Nobody waits behind who may not go.
+            self.leave_queue(index);
             return false;
         }
         if request.len <= HUGE_BYTES {
