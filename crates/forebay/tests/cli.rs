@@ -313,7 +313,7 @@ fn the_lab_replays_simulates_and_lists_experiments() {
     assert!(ran.err.contains("none.csv"), "{}", ran.err);
     let ran = alone(&["lab", "run"]);
     assert_eq!((ran.code, ran.err.as_str()), (Some(0), ""));
-    assert!(ran.out.starts_with("cache-effect ") && ran.out.lines().count() == 6, "{}", ran.out);
+    assert!(ran.out.starts_with("cache-effect ") && ran.out.lines().count() == 7, "{}", ran.out);
     let ran = alone(&["lab", "run", "cash-effect"]);
     assert_eq!((ran.code, ran.out.as_str()), (Some(2), ""));
     assert!(ran.err.contains("choose one of cache-effect, disk-time"), "{}", ran.err);
