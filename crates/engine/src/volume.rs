@@ -131,6 +131,7 @@ impl VolumeState {
         self.dirty.metadata_bytes()
             + self.order.as_ref().map_or(0, Order::metadata_bytes)
             + self.aged.metadata_bytes()
+            + self.room_queue.capacity() * size_of::<(PartId, usize)>()
             + self.sweep.capacity() * size_of::<LineKey>()
     }
 }

@@ -22,12 +22,20 @@ const HARD_DISK: &str = "model:hdd?size=64GiB";
 const ARRAY: &str = "model:raid5?drives=5&chunk=64KiB&drive=hdd&drive-size=16GiB";
 const DEGRADED: &str = "model:raid5?drives=5&chunk=64KiB&drive=hdd&drive-size=16GiB&degraded=1";
 
-/// What happens to which disk: its name for people, and the one there was.
-const CASES: [(&str, &str); 4] = [
-    ("a hard disk takes 100 times as long", HARD_DISK),
-    ("a hard disk stops", HARD_DISK),
-    ("an array takes 100 times as long", ARRAY),
-    ("an array loses a drive", ARRAY),
+/// What happens.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+enum Kind {
+    Slow,
+    Stops,
+    LosesDrive,
+}
+
+/// What happens to which disk, and how people would say it.
+const CASES: [(Kind, &str, &str); 4] = [
+    (Kind::Slow, HARD_DISK, "a hard disk takes 100 times as long"),
+    (Kind::Stops, HARD_DISK, "a hard disk stops"),
+    (Kind::Slow, ARRAY, "an array takes 100 times as long"),
+    (Kind::LosesDrive, ARRAY, "an array loses a drive"),
 ];
 
 /// What is run.
@@ -152,17 +160,17 @@ pub(super) fn runs(plan: &Plan, seed: u64) -> Result<Vec<Run>, OpenError> {
 
 fn one(
     plan: &Plan,
-    (case, disk): (&'static str, &str),
+    (kind, disk, case): (Kind, &str, &'static str),
     cached: bool,
     seed: u64,
 ) -> Result<Run, OpenError> {
     let pool_bytes = if cached { plan.pool_bytes } else { 0 };
     let mut machine = Machine::new(&MachineSpec { disk, pool_bytes, link: Link::FIBRE })?;
     let (from_ns, until_ns) = (2 * plan.seconds * SECOND_NS, 3 * plan.seconds * SECOND_NS);
-    machine.expect(match case {
-        "an array loses a drive" => Trouble::exchanged(from_ns, DEGRADED)?,
-        "a hard disk stops" => Trouble::stopped(from_ns, until_ns),
-        _ => Trouble::slow(from_ns, until_ns, 100),
+    machine.expect(match kind {
+        Kind::Slow => Trouble::slow(from_ns, until_ns, 100),
+        Kind::Stops => Trouble::stopped(from_ns, until_ns),
+        Kind::LosesDrive => Trouble::exchanged(from_ns, DEGRADED)?,
     });
     let seconds = 4 * plan.seconds;
     let mut users = Users {
@@ -239,8 +247,8 @@ fn table(runs: &[Run]) -> Table {
 fn plot(runs: &[Run]) -> Plot {
     let line = |run: &Run| {
         let name = format!("{}, {}", run.case, way(run));
-        let tens = run.writes.chunks_exact(5).map(|some| some.iter().sum::<f64>() / 5.0);
-        Series::line(&name, tens.enumerate().map(|(at, rate)| (5.0 * at as f64, rate)))
+        let fives = run.writes.chunks_exact(5).map(|some| some.iter().sum::<f64>() / 5.0);
+        Series::line(&name, fives.enumerate().map(|(at, rate)| (5.0 * at as f64, rate)))
     };
     Plot {
         title: "Writes".to_owned(),

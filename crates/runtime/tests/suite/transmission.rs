@@ -27,6 +27,7 @@ on_both_engines! {
     a_client_that_vanishes_within_a_payload_changes_nothing,
     long_payloads_cut_anywhere_arrive_whole_between_short_requests,
     payloads_that_wait_for_each_others_room_all_arrive,
+    who_waits_for_room_and_may_not_have_it_lets_others_go,
     a_client_that_never_reads_does_not_stop_the_others,
     what_is_in_flight_is_answered_at_the_stop,
     a_broken_stream_ends_its_connection_only,
@@ -265,6 +266,43 @@ fn payloads_that_wait_for_each_others_room_all_arrive(engine: Engine) {
             });
         }
     });
+}
+
+/// Who was the first to wait for memory, and had too much in flight to be let in when more clients
+/// had come and shares were smaller, once kept everybody behind it waiting.
+fn who_waits_for_room_and_may_not_have_it_lets_others_go(engine: Engine) {
+    let server = Server::start_with(engine, 16 * MIB, 1);
+    let gate = Gate::new(Arc::new(MemoryBackend::new(64 * MIB).unwrap()));
+    server.add("disk", Arc::clone(&gate) as _, Mode::Bypass);
+    let payload = vec![7; 900 << 10];
+    let begun = |offset: u64| {
+        let header = request(command::WRITE, 0, 1, offset, payload.len() as u32);
+        [&header[..], &payload[..100 << 10]].concat()
+    };
+    // Takes the room, and keeps it until the end of its payload comes.
+    let mut holder = connect(&server.socket);
+    enter(&mut holder, "disk");
+    holder.write_all(&begun(0)).unwrap();
+    // Waits for the room, with a read in flight that the disk does not answer.
+    gate.close(Kinds::READ);
+    let mut first = connect(&server.socket);
+    enter(&mut first, "disk");
+    first.write_all(&request(command::READ, 0, 2, 0, 1 << 20)).unwrap();
+    assert!(gate.wait_held(1, PATIENCE));
+    first.write_all(&begun(8 * MIB)).unwrap();
+    std::thread::sleep(Duration::from_millis(100));
+    let many: Vec<_> = (0..16).map(|_| server.client("disk")).collect();
+    let mut second = server.client("disk");
+    second.stream.set_write_timeout(Some(Duration::from_secs(15))).unwrap();
+    std::thread::scope(|scope| {
+        let data = &payload;
+        let writer = scope.spawn(move || second.write(16 * MIB, data));
+        std::thread::sleep(Duration::from_millis(100));
+        holder.write_all(&payload[100 << 10..]).unwrap();
+        assert_eq!(writer.join().unwrap(), Ok(()));
+    });
+    gate.open();
+    drop((many, first));
 }
 
 fn a_client_that_never_reads_does_not_stop_the_others(engine: Engine) {
