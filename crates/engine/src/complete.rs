@@ -36,6 +36,8 @@ impl<M: LineTable> Shard<M> {
             }
             OpKind::Destage => {
                 state.destaging -= 1;
+                state.elevator.ended(op.lines.len());
+                self.destaging_lines -= op.lines.len();
                 self.note_destage(&op, now_ms);
                 self.each_slot(&op, |shard, line| shard.destaged(line, &op));
             }
@@ -67,7 +69,7 @@ impl<M: LineTable> Shard<M> {
         }
         self.resume_flushes(op.volume, now_ms, out);
         if op.kind == OpKind::Destage {
-            self.give_room(op.volume, out);
+            self.give_room(op.volume, now_ms, out);
         }
     }
 
@@ -125,7 +127,7 @@ impl<M: LineTable> Shard<M> {
             if self.slots.get(line.slot).destageable() == 0 {
                 self.volume_mut(op.volume).flushed(line.slot, op.error);
             }
-            return;
+            return self.wait_again(line);
         }
         let volume = op.volume;
         let ok = op.error.is_none() || self.is_planted(PlantedBug::CleanAfterFailedDestage);
@@ -138,7 +140,19 @@ impl<M: LineTable> Shard<M> {
             }
         }
         self.volume_mut(volume).flushed(line.slot, op.error);
+        self.wait_again(line);
         self.destaged_in_order(line, ok);
+    }
+
+    /// A line is dirty after its destage: that has failed, or the line was written meanwhile.
+    fn wait_again(&mut self, line: &OpLine) {
+        let there = self.slots.get(line.slot);
+        if there.dirty == 0 && !there.has(DETACHED) {
+            return;
+        }
+        if self.slots.find(line.key).is_some_and(|slot| self.slots.get(slot).dirty != 0) {
+            self.volume_mut(line.key.volume()).wait_in_line(line.key.line());
+        }
     }
 
     /// Some dirty sectors of a line are on the disk. What waits for the line waits for the rest.
@@ -193,6 +207,7 @@ impl<M: LineTable> Shard<M> {
         self.dirty_lines -= 1;
         let state = self.volume_mut(volume);
         state.dirty.remove(slot);
+        state.leave_line(key.line());
         if let Some(order) = &mut state.order {
             order.forget(key, slot);
         }

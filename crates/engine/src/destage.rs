@@ -9,8 +9,10 @@
 //! that writes back between them seeks twice for each. It goes at the pace it was given, the faster
 //! the nearer the dirty limit is, so reads put it off and never stop it.
 
+use crate::elevator::Stop;
 use crate::flight::{Op, OpKind};
 use crate::key::mask_runs;
+use crate::line_set::LineSet;
 use crate::meta::LineTable;
 use crate::read::{Run, push_run};
 use crate::sabotage::PlantedBug;
@@ -18,12 +20,16 @@ use crate::shard::{emit, operation};
 use crate::span::Span;
 use crate::{Answer, IoVerb, LineKey, Outbox, Outcome, Place, Segment, Shard, Slot};
 use forebay_types::{Mode, SECTOR_BYTES, VolumeId};
+use std::iter;
+use std::sync::Arc;
 
 /// Time between two ticks that counts at most, in milliseconds: without dirty lines there are none.
 const TICK_MS_MAX: u64 = 1_000;
 /// Waits after the first failed destage and at most, in milliseconds.
 const BACKOFF_FIRST_MS: u64 = 250;
 const BACKOFF_MAX_MS: u64 = 10_000;
+/// How long who waits for room waits for the elevator, in milliseconds.
+const ROOM_PATIENCE_MS: u64 = 250;
 
 impl<M: LineTable> Shard<M> {
     /// Starts what background write-back is due. Call it every 50 ms or so.
@@ -41,21 +47,23 @@ impl<M: LineTable> Shard<M> {
             }
             state.counters.dirty_line_ms += state.dirty.len() as u64 * passed_ms;
             let volume = VolumeId(at as u16);
+            let waits_idle = !state.flushes.is_empty() && state.destaging == 0;
             if state.order.is_some() {
                 self.tick_order(volume, now_ms, out);
                 continue;
             }
-            if state.sweep.is_empty() && now_ms >= state.backoff_until_ms {
-                let leaves = state.mode != Mode::WriteBack;
-                if many || leaves {
+            if state.sweep.is_empty() && waits_idle {
+                self.sweep_flushes(volume);
+            } else if state.sweep.is_empty() && now_ms >= state.backoff_until_ms {
+                if state.mode != Mode::WriteBack {
                     self.sweep_all(volume);
-                    self.volume_mut(volume).sweep_for_room = !leaves;
-                } else if now_ms >= state.next_aging_ms {
+                } else if !many && now_ms >= state.next_aging_ms {
                     state.next_aging_ms = now_ms + self.config.dirty_age_ms;
                     self.sweep_aged(volume);
                 }
             }
             self.pump(volume, now_ms, out);
+            self.relieve(volume, now_ms, out);
         }
     }
 
@@ -73,7 +81,6 @@ impl<M: LineTable> Shard<M> {
         self.sort_sweep(volume, &mut sweep);
         let state = self.volume_mut(volume);
         state.sweep = sweep;
-        state.sweep_for_room = false;
     }
 
     /// Puts the lines on the list that were dirty the last time as well.
@@ -85,53 +92,134 @@ impl<M: LineTable> Shard<M> {
         let state = self.volume_mut(volume);
         state.aged.clone_from(&state.dirty);
         state.sweep = sweep;
-        state.sweep_for_room = false;
     }
 
-    /// Starts destage operations from the volume's list, as many as may be in flight, and answers
-    /// the flushes that have nothing left to wait for.
+    /// Starts destage operations of the volume, as many as may be in flight, and answers the
+    /// flushes that have nothing left to wait for.
     pub(crate) fn pump(&mut self, volume: VolumeId, now_ms: u64, out: &mut Outbox) {
         self.answer_flushes(volume, out);
         if self.volume(volume).order.is_some() {
             return self.pump_order(volume, out);
         }
-        let room = self.dirty_lines <= self.config.dirty_lines_background;
         let distance = self.config.room(self.dirty_lines);
-        let state = self.volume_mut(volume);
-        state.allowance.fill(now_ms, distance);
-        if room && state.sweep_for_room && !state.wants_room && state.flushes.is_empty() {
-            // The rest may be written again before it is old enough to go.
-            state.sweep.clear();
-        }
+        self.volume_mut(volume).allowance.fill(now_ms, distance);
+        self.pump_sweep(volume, now_ms, out);
+        self.ride(volume, now_ms, out);
+    }
+
+    /// Starts operations from the volume's list.
+    fn pump_sweep(&mut self, volume: VolumeId, now_ms: u64, out: &mut Outbox) {
         loop {
-            let state = self.volume_mut(volume);
-            let leaves = state.mode != Mode::WriteBack;
-            let is_waited_for = !state.flushes.is_empty() || leaves;
-            let urgent = is_waited_for || state.wants_room;
+            let state = self.volume(volume);
+            let urgent = !state.flushes.is_empty() || state.mode != Mode::WriteBack;
             let beside_reads = !urgent && state.reading;
-            let waits = !is_waited_for && !state.allowance.may_start(beside_reads);
-            let held_back = state.flushes.is_empty() && now_ms < state.backoff_until_ms;
-            let at_leisure = state.allowance.in_flight(beside_reads);
-            let destaging = state.destaging;
+            let waits = !urgent && !state.allowance.may_start(beside_reads);
             let operations_max = match urgent {
                 true => self.config.destage_operations_max,
-                false => self.config.operations_for(self.dirty_lines, at_leisure),
+                false => state.allowance.in_flight(beside_reads),
             };
-            // Whole stripes go in batches: an array makes one I/O of neighbours that come together.
-            let gathers = self.volume(volume).gathers_batch && destaging > operations_max / 2;
-            if held_back || waits || gathers || destaging >= operations_max {
+            if state.holds_back(now_ms) || waits || state.destaging >= operations_max {
                 return;
             }
             let Some(key) = self.volume_mut(volume).sweep.pop() else { return };
-            let found = self.slots.find(key);
-            let is_dirty = found.is_some_and(|slot| self.slots.get(slot).destageable() != 0);
-            if is_dirty && self.flight.busy(key).is_none() {
-                let before = self.volume(volume).counters.destaged_stripes;
+            if self.may_destage(key) {
                 self.start_destage(key, urgent, out);
-                let state = self.volume_mut(volume);
-                let whole = state.counters.destaged_stripes > before;
-                state.gathers_batch = whole && state.destaging >= operations_max;
             }
+        }
+    }
+
+    /// Whether more is dirty than is to be, but for what is on its way to the disk.
+    const fn has_too_much(&self) -> bool {
+        self.dirty_lines.saturating_sub(self.destaging_lines) > self.config.dirty_lines_background
+    }
+
+    /// Whether a line has something to destage, and nobody uses it.
+    fn may_destage(&self, key: LineKey) -> bool {
+        let found = self.slots.find(key);
+        found.is_some_and(|slot| self.slots.get(slot).destageable() != 0)
+            && self.flight.busy(key).is_none()
+    }
+
+    /// Has the elevator stop here while it is this shard's turn, and gives the turn to the shard
+    /// that is next.
+    pub(crate) fn ride(&mut self, volume: VolumeId, now_ms: u64, out: &mut Outbox) {
+        let state = self.volume(volume);
+        if !state.wants_room && !self.has_too_much() && !state.elevator.is_called() {
+            return;
+        }
+        let (elevator, shard) = (Arc::clone(&state.elevator), state.elevator_shard);
+        let dirty_lines_max = self.config.dirty_lines_max;
+        loop {
+            let stop = self.next_stop(volume, now_ms);
+            if elevator.call(shard, stop) && elevator.shards() > 1 {
+                // The last one is told first: this one goes on when all have said where they stop.
+                let others = (0..elevator.shards()).filter(|&other| other != shard);
+                let all = iter::once(shard).chain(others);
+                return out.turns.extend(all.map(|shard| (shard, volume)));
+            }
+            let next = elevator.next().filter(|_| elevator.has_room(dirty_lines_max));
+            match (next, stop) {
+                (Some(next), Some(stop)) if next == shard => {
+                    elevator.stopped(&stop);
+                    let urgent = self.volume(volume).wants_room;
+                    self.start_destage(stop.key, urgent, out);
+                }
+                (Some(next), _) if next != shard => return out.turns.push((next, volume)),
+                _ => return,
+            }
+        }
+    }
+
+    /// The driver gives the shard the turn that another one has passed on.
+    pub fn take_turn(&mut self, volume: VolumeId, now_ms: u64, out: &mut Outbox) {
+        if self.has_volume(volume) {
+            self.pump(volume, now_ms, out);
+        }
+    }
+
+    /// Where the elevator is to stop here next, if anything may go now.
+    fn next_stop(&self, volume: VolumeId, now_ms: u64) -> Option<Stop> {
+        let state = self.volume(volume);
+        let beside_reads = !state.wants_room && state.reading;
+        // What fails here is not tried again at once, as no flush ends by it.
+        let has_failed = now_ms < state.backoff_until_ms;
+        let is_tried_again = state.is_narrow && !state.flushes.is_empty();
+        if has_failed || is_tried_again || !state.allowance.may_start(beside_reads) {
+            return None;
+        }
+        let operations = match state.wants_room {
+            true => self.config.destage_operations_all,
+            false if !self.has_too_much() => 0,
+            false => {
+                let at_leisure = state.allowance.burst(beside_reads);
+                self.config.operations_for(self.dirty_lines, at_leisure)
+            }
+        };
+        let next = |lines: &LineSet, whole: bool| {
+            let line = state.elevator.line(whole);
+            let keys = lines.from(line).chain(lines.from(0).take_while(|&before| before < line));
+            keys.map(|line| LineKey::new(volume, line)).find(|&key| self.may_destage(key))
+        };
+        let whole = next(&state.whole, true).map(|key| (key, true));
+        let (key, whole) = whole.or_else(|| Some((next(&state.waiting, false)?, false)))?;
+        Some(Stop { key, whole, operations })
+    }
+
+    /// Nobody waits for room for long where the elevator is far away: something goes from here out
+    /// of turn, or those who wait go through to the disk.
+    fn relieve(&mut self, volume: VolumeId, now_ms: u64, out: &mut Outbox) {
+        let state = self.volume(volume);
+        let since_ms = state.room_since_ms;
+        let patient = state.room_queue.is_empty() || now_ms < since_ms + ROOM_PATIENCE_MS;
+        if patient || state.destaging > 0 {
+            return;
+        }
+        self.volume_mut(volume).room_since_ms = now_ms;
+        match self.next_stop(volume, now_ms) {
+            Some(stop) => {
+                self.start_destage(stop.key, true, out);
+            }
+            None => self.give_room(volume, now_ms, out),
         }
     }
 
@@ -147,6 +235,16 @@ impl<M: LineTable> Shard<M> {
         });
     }
 
+    /// Puts the lines on the list that flushes still wait for.
+    fn sweep_flushes(&mut self, volume: VolumeId) {
+        let mut sweep: Vec<LineKey> = Vec::new();
+        for flush in &self.volume(volume).flushes {
+            sweep.extend(flush.remaining.iter().map(|slot| self.slots.get(slot).key));
+        }
+        self.sort_sweep(volume, &mut sweep);
+        self.volume_mut(volume).sweep = sweep;
+    }
+
     /// After an operation has ended: lines that a flush found busy can be destaged now.
     pub(crate) fn resume_flushes(&mut self, volume: VolumeId, now_ms: u64, out: &mut Outbox) {
         let state = self.volume(volume);
@@ -154,12 +252,7 @@ impl<M: LineTable> Shard<M> {
         if is_idle && state.order.is_some() {
             self.refill_queue(volume);
         } else if is_idle && state.sweep.is_empty() {
-            let mut sweep: Vec<LineKey> = Vec::new();
-            for flush in &state.flushes {
-                sweep.extend(flush.remaining.iter().map(|slot| self.slots.get(slot).key));
-            }
-            self.sort_sweep(volume, &mut sweep);
-            self.volume_mut(volume).sweep = sweep;
+            self.sweep_flushes(volume);
         }
         if out.memory.is_empty() {
             self.pump(volume, now_ms, out);
@@ -177,6 +270,10 @@ impl<M: LineTable> Shard<M> {
         let Span { lines, runs, stripes, is_wide } = self.span_of(key);
         let (ios, bytes) = (runs.len() as u64, runs.iter().map(|run| run.range.len).sum());
         let state = self.volume_mut(volume);
+        lines
+            .iter()
+            .filter(|line| line.mask != 0)
+            .for_each(|line| state.leave_line(line.key.line()));
         state.allowance.take(ios, bytes, state.reading && !urgent);
         let counters = &mut state.counters;
         counters.destage_writes += ios;

@@ -150,6 +150,8 @@ impl<M: LineTable> Shard<M> {
         let mut order = Order::new(slots);
         state.dirty.iter().for_each(|slot| order.touch(slot));
         state.order = Some(order);
+        state.waiting.clear();
+        state.whole.clear();
     }
 
     /// The oldest epoch of which anything is dirty, where `current` is the driver's epoch: what is

@@ -83,6 +83,14 @@ impl Allowance {
         }
     }
 
+    /// The same for all shards together.
+    pub(crate) const fn burst(&self, beside_reads: bool) -> u32 {
+        match beside_reads && self.pace.beside_reads_milli < u64::MAX {
+            true => Pace::BURST_IOS as u32,
+            false => Pace::DEFAULT.in_flight,
+        }
+    }
+
     /// Time has passed. `room` is how far the dirty limit is: lines that may get dirty until then,
     /// of so many from where write-back begins to hurry. The nearer it is, the faster write-back
     /// goes beside reads, without bound, and without a step in which reads and writes would swing.

@@ -315,9 +315,10 @@ impl<M: LineTable> Shard<M> {
         for slot in 0..self.slots.used() {
             let line = self.slots.get(slot);
             if line.dirty != 0 && line.key.volume() == volume && line.key != LineKey::NONE {
-                let lost = u64::from(line.lost().count_ones());
+                let (key, lost) = (line.key, u64::from(line.lost().count_ones()));
                 let state = self.volume_mut(volume);
                 state.dirty.insert(slot);
+                state.wait_in_line(key.line());
                 state.lost_sectors += lost;
             }
         }

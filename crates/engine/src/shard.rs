@@ -1,5 +1,6 @@
 //! The shard itself: its volumes, its slots, what is in flight, and the calls that manage them.
 
+use crate::elevator::Elevator;
 use crate::flight::{Flight, Op, OpKind, WaitFor};
 use crate::gather::Gates;
 use crate::key::LinePart;
@@ -9,11 +10,12 @@ use crate::patrol::Patrol;
 use crate::slots::Slots;
 use crate::volume::VolumeState;
 use crate::{
-    Attempt, IoId, LineMeta, NoteKind, Outbox, Part, PartId, Protection, SLOTS_MAX, Slot,
+    Attempt, IoId, LineKey, LineMeta, NoteKind, Outbox, Part, PartId, Protection, SLOTS_MAX, Slot,
     VolumeCounters,
 };
 use forebay_policy::{Eviction, Pace};
 use forebay_types::{ByteRange, Mode, REGION_BYTES, Stripes, VolumeId};
+use std::sync::Arc;
 
 /// As many destage operations as an array of some disks can do at once. More of them would only
 /// have each other, and reads, wait.
@@ -28,21 +30,23 @@ pub struct ShardConfig {
     pub dirty_lines_background: usize,
     /// Dirty lines are written back between one and two times this age, in milliseconds.
     pub dirty_age_ms: u64,
-    /// Destage operations in flight per volume while a flush, a change of mode or a writer waits
-    /// for them. Otherwise there are the more of them, from one on, the nearer the limit is.
+    /// Destage operations in flight per volume while a flush or a change of mode waits for them.
     pub destage_operations_max: u32,
+    /// Destage operations in flight per volume, from all shards, while a writer waits for them.
+    /// Otherwise there are the more of them, the nearer the limit is.
+    pub destage_operations_all: u32,
 }
 
 impl ShardConfig {
-    /// Destage operations in flight that nobody waits for, where so many lines are dirty, and so
-    /// many operations are due while there are few. As they rise and fall with what is dirty, that
-    /// settles where the disk takes as much as is written.
+    /// Destage operations in flight that nobody waits for, from all shards, where so many lines are
+    /// dirty in this one, and so many operations are due while there are few. As they rise and fall
+    /// with what is dirty, that settles where the disk takes as much as is written.
     pub(crate) fn operations_for(&self, dirty_lines: usize, at_leisure: u32) -> u32 {
         let range = self.dirty_lines_max.saturating_sub(self.dirty_lines_background).max(1) as u64;
         let over = dirty_lines.saturating_sub(self.dirty_lines_background) as u64;
-        let more =
-            u64::from(self.destage_operations_max.saturating_sub(1)) * over.min(range) / range;
-        at_leisure + more as u32
+        let most = self.destage_operations_all.max(1);
+        let more = u64::from(most.saturating_sub(at_leisure)) * over.min(range) / range;
+        at_leisure.min(most) + more as u32
     }
 
     /// Lines that may still get dirty where so many are, of those above where the background
@@ -68,6 +72,7 @@ impl ShardConfig {
             dirty_lines_background: slots / 2,
             dirty_age_ms: 5_000,
             destage_operations_max: OPERATIONS_MAX / 2,
+            destage_operations_all: OPERATIONS_MAX,
         }
     }
 
@@ -116,6 +121,8 @@ pub struct Shard<M> {
     pub(crate) gates: Gates,
     /// Dirty lines of all volumes.
     pub(crate) dirty_lines: usize,
+    /// Lines of destage operations in flight, clean ones that go along among them.
+    pub(crate) destaging_lines: usize,
     /// When the last tick was, in milliseconds.
     pub(crate) ticked_ms: u64,
     /// Those of them that were found in the table, by volume, until the volume is added.
@@ -149,6 +156,7 @@ impl<M: LineTable> Shard<M> {
             patrol: Patrol::default(),
             gates: Gates::default(),
             dirty_lines: 0,
+            destaging_lines: 0,
             ticked_ms: 0,
             unclaimed: Vec::new(),
             scratch: Vec::new(),
@@ -177,7 +185,15 @@ impl<M: LineTable> Shard<M> {
 
     /// Says how a volume is divided. To be said when it has been added.
     pub fn set_stripes(&mut self, volume: VolumeId, stripes: Stripes) {
-        self.volume_mut(volume).stripes = stripes;
+        self.volume_mut(volume).set_stripes(stripes);
+    }
+
+    /// Has the volume written back in one order with the other shards that it is in, of which this
+    /// is number `shard`, from 0 on. To be said when it has been added, before anything of it is on
+    /// its way.
+    pub fn set_elevator(&mut self, volume: VolumeId, elevator: Arc<Elevator>, shard: usize) {
+        let state = self.volume_mut(volume);
+        (state.elevator, state.elevator_shard) = (elevator, shard);
     }
 
     /// Forgets a volume and its lines.
@@ -188,6 +204,7 @@ impl<M: LineTable> Shard<M> {
         let state = self.volume(volume);
         assert!(state.dirty.is_empty(), "{volume} is removed with dirty lines");
         assert_eq!(state.operations, 0, "{volume} is removed with operations in flight");
+        state.elevator.call(state.elevator_shard, None);
         self.drop_clean(volume);
         self.volumes[usize::from(volume.0)] = None;
     }
@@ -338,11 +355,15 @@ impl<M: LineTable> Shard<M> {
     /// Starts an operation of `ios` I/Os.
     pub(crate) fn start(&mut self, op: Op) -> IoId {
         let volume = op.volume;
-        let kind = op.kind;
+        let (kind, lines) = (op.kind, op.lines.len());
         let (op, generation) = self.flight.start(op);
         let state = self.volume_mut(volume);
         state.operations += 1;
-        state.destaging += u32::from(kind == OpKind::Destage);
+        if kind == OpKind::Destage {
+            state.destaging += 1;
+            state.elevator.began(lines);
+            self.destaging_lines += lines;
+        }
         IoId { op, generation }
     }
 
@@ -367,6 +388,18 @@ impl<M: LineTable> Shard<M> {
         debug_assert!(part.range.fits(self.volume(part.volume).size_bytes));
     }
 
+    fn check_waiting(&self, state: &VolumeState) {
+        let mut waiting: Vec<_> = state.waiting.from(0).collect();
+        let dirty = state.dirty.iter().map(|slot| self.slots.get(slot).key);
+        // A line that was clean when it went along with its stripe may be dirty again.
+        let on_its_way = |key| self.flight.busy(key).is_some_and(|(_, k)| k == OpKind::Destage);
+        let due = |key: &LineKey| !on_its_way(*key) || state.waiting.holds(key.line(), 1);
+        let mut due: Vec<_> = dirty.filter(due).map(LineKey::line).collect();
+        due.sort_unstable();
+        waiting.sort_unstable();
+        assert_eq!(waiting, due, "what is dirty waits, or is on its way");
+    }
+
     /// Panics where the shard contradicts itself. For tests and the lab: it looks at every line.
     pub fn self_check(&self) {
         self.slots.self_check();
@@ -380,6 +413,8 @@ impl<M: LineTable> Shard<M> {
             }
             if let Some(order) = &state.order {
                 order.self_check(&state.dirty, &self.slots);
+            } else {
+                self.check_waiting(state);
             }
             dirty += state.dirty.len();
         }

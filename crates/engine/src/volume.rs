@@ -2,12 +2,15 @@
 
 use crate::action::PartId;
 use crate::bits::SlotSet;
+use crate::elevator::Elevator;
 use crate::gather::Trial;
+use crate::line_set::LineSet;
 use crate::order::Order;
 use crate::pace::Allowance;
 use crate::{LineKey, Protection, VolumeCounters};
-use forebay_types::{IoError, Mode, Stripes};
+use forebay_types::{IoError, LINE_BYTES, Mode, Stripes};
 use std::collections::VecDeque;
+use std::sync::Arc;
 
 /// A FLUSH on its way: the lines that were dirty when it came and have not been destaged since.
 #[derive(Debug)]
@@ -30,26 +33,32 @@ pub(crate) struct VolumeState {
     pub trial: Trial,
     /// Lines with dirty sectors.
     pub dirty: SlotSet,
+    /// Those of them that are on their way to the disk in no destage, by place, unless the volume
+    /// is ordered; and the first lines of stripes all of which is among them.
+    pub waiting: LineSet,
+    pub whole: LineSet,
+    /// In which order they go when too much is dirty, and as which of its shards this one goes.
+    pub elevator: Arc<Elevator>,
+    pub elevator_shard: usize,
     /// Lines that were dirty when the age was last looked at.
     pub aged: SlotSet,
     /// When it is looked at again, in milliseconds.
     pub next_aging_ms: u64,
-    /// Lines to destage next, in descending order of place so that the last is taken first.
+    /// Lines that a flush, a change of mode or their age has go next, in descending order of place
+    /// so that the last is taken first.
     pub sweep: Vec<LineKey>,
-    /// The list was made because too much is dirty, and ends when that is over.
-    pub sweep_for_room: bool,
     /// Writes wait until less is dirty.
     pub wants_room: bool,
     /// Those that do, in the order in which they came, and how many lines each needs.
     pub room_queue: VecDeque<(PartId, usize)>,
+    /// Since when the first of them waits, in milliseconds.
+    pub room_since_ms: u64,
     /// A write of clean sectors along with dirty ones has failed: the next goes without.
     pub is_narrow: bool,
     /// Somebody waits for reads of the disk.
     pub reading: bool,
     /// What write-back may do.
     pub allowance: Allowance,
-    /// Whole stripes are going, and are held back for the next batch of them.
-    pub gathers_batch: bool,
     /// Destage operations in flight.
     pub destaging: u32,
     /// All operations in flight.
@@ -78,15 +87,18 @@ impl VolumeState {
             // dirty line.
             dirty: SlotSet::default(),
             aged: SlotSet::default(),
+            waiting: LineSet::default(),
+            whole: LineSet::default(),
+            elevator: Elevator::new(1, 0),
+            elevator_shard: 0,
             next_aging_ms: 0,
             sweep: Vec::new(),
-            sweep_for_room: false,
             wants_room: false,
             room_queue: VecDeque::new(),
+            room_since_ms: 0,
             is_narrow: false,
             reading: false,
             allowance: Allowance::default(),
-            gathers_batch: false,
             destaging: 0,
             operations: 0,
             flushes: Vec::new(),
@@ -122,6 +134,49 @@ impl VolumeState {
         }
     }
 
+    /// Whether nothing of it is written back just now, as that has failed.
+    pub(crate) fn holds_back(&self, now_ms: u64) -> bool {
+        self.flushes.is_empty() && now_ms < self.backoff_until_ms
+    }
+
+    /// A line has become dirty, or is still so after a destage.
+    pub(crate) fn wait_in_line(&mut self, line: u64) {
+        if self.order.is_some() {
+            return;
+        }
+        self.waiting.insert(line);
+        if let Some((first, count)) = self.stripe_lines(line)
+            && self.waiting.holds(first, count)
+        {
+            self.whole.insert(first);
+        }
+    }
+
+    /// A line is on its way to the disk, or dirty no more.
+    pub(crate) fn leave_line(&mut self, line: u64) {
+        self.waiting.remove(line);
+        if !self.whole.is_empty()
+            && let Some((first, _)) = self.stripe_lines(line)
+        {
+            self.whole.remove(first);
+        }
+    }
+
+    /// The whole stripe that a line is in, if there is one: its first line, and how many it has.
+    fn stripe_lines(&self, line: u64) -> Option<(u64, u64)> {
+        let stripe = self.stripes.stripe_at(line * LINE_BYTES)?;
+        let fits = stripe.len > LINE_BYTES && stripe.fits(self.size_bytes);
+        fits.then_some((stripe.offset / LINE_BYTES, stripe.len / LINE_BYTES))
+    }
+
+    /// Says how the volume is divided.
+    pub(crate) fn set_stripes(&mut self, stripes: Stripes) {
+        self.stripes = stripes;
+        self.whole.clear();
+        let waiting = std::mem::take(&mut self.waiting);
+        waiting.from(0).for_each(|line| self.wait_in_line(line));
+    }
+
     /// Slots with older versions of lines.
     pub(crate) fn frozen_lines(&self) -> usize {
         self.order.as_ref().map_or(0, Order::frozen)
@@ -131,6 +186,8 @@ impl VolumeState {
         self.dirty.metadata_bytes()
             + self.order.as_ref().map_or(0, Order::metadata_bytes)
             + self.aged.metadata_bytes()
+            + self.waiting.metadata_bytes()
+            + self.whole.metadata_bytes()
             + self.room_queue.capacity() * size_of::<(PartId, usize)>()
             + self.sweep.capacity() * size_of::<LineKey>()
     }

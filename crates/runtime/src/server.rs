@@ -27,7 +27,7 @@ use crate::warm::Warmer;
 use crate::worker::{Tasks, Worker};
 use forebay_backend::Backend;
 use forebay_ecc::Code;
-use forebay_engine::{Protection, ShardConfig};
+use forebay_engine::{Elevator, Protection, ShardConfig};
 use forebay_journal::decision::{PoolState, VaultState};
 use forebay_journal::identity::Evidence;
 use forebay_policy::{Limits, PolicyKind};
@@ -507,7 +507,7 @@ impl Runtime {
         let elsewhere = self.elsewhere(&settings, beginning)?;
         let export = export_of(id, &settings);
         let (size, mode) = (export.size_bytes, settings.mode);
-        let ordered = settings.ordered;
+        let (ordered, held_bytes) = (settings.ordered, settings.geometry.held_bytes);
         let streams = Streams::new(size, self.shared.pool.data_bytes());
         let named = (id, &export.name[..]);
         let relies = mode == Mode::WriteBack || beginning == Beginning::Record;
@@ -548,10 +548,12 @@ impl Runtime {
         self.ask(0, move |tasks| {
             // First, as a shard of an adopted pool may destage it as soon as it knows it.
             tasks.shared().enlist(listed);
-            for shard in 0..tasks.shared().shards.len() {
-                let mut shard = tasks.shared().shard(shard);
+            let elevator = Elevator::new(tasks.shared().shards.len(), held_bytes);
+            for number in 0..tasks.shared().shards.len() {
+                let mut shard = tasks.shared().shard(number);
                 shard.add_volume(id, size, mode);
                 shard.set_stripes(id, stripes);
+                shard.set_elevator(id, Arc::clone(&elevator), number);
                 shard.set_protection(id, protection);
                 if ordered {
                     shard.set_ordered(id);

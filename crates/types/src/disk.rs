@@ -19,6 +19,9 @@ pub struct DiskGeometry {
     /// The size that I/O should have where there is a choice, in bytes. Zero where it is not
     /// known.
     pub optimal_bytes: u64,
+    /// What an array holds of writes while it makes whole stripes of them, in bytes of data. Zero
+    /// where it is not known.
+    pub held_bytes: u64,
     /// Whether seeks cost, as on a hard disk. `None` where it is not known.
     pub rotational: Option<bool>,
 }
@@ -32,7 +35,18 @@ impl DiskGeometry {
     /// The same disk to which no stripes are known.
     #[must_use]
     pub const fn without_stripes(self) -> Self {
-        Self { stripe_bytes: 0, chunk_bytes: 0, offset_bytes: 0, offset_is_guess: false, ..self }
+        let Self { optimal_bytes, rotational, .. } = self;
+        let (stripe_bytes, chunk_bytes, offset_bytes, held_bytes) = (0, 0, 0, 0);
+        let offset_is_guess = false;
+        Self {
+            stripe_bytes,
+            chunk_bytes,
+            offset_bytes,
+            offset_is_guess,
+            optimal_bytes,
+            held_bytes,
+            rotational,
+        }
     }
 
     /// What begins `start_bytes` behind the first byte of this, such as a partition.

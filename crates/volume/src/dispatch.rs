@@ -1,6 +1,7 @@
 //! The dispatcher: a client's request in, its answer out, and everything between in order.
 
 mod in_order;
+mod write_back;
 
 use crate::erase::erase_kind;
 use crate::host::{Admission, Host, Payload, Reply, ReplySegment};
@@ -49,6 +50,8 @@ pub struct Dispatcher<H: Host> {
     reply: Vec<ReplySegment>,
     /// Ordered volumes of which something is to go to the disk.
     runs: Vec<VolumeId>,
+    /// Shards whose turn it is to write a volume back.
+    turns: Vec<(usize, VolumeId)>,
 }
 
 impl<H: Host> Dispatcher<H> {
@@ -62,6 +65,7 @@ impl<H: Host> Dispatcher<H> {
             segments: Vec::new(),
             reply: Vec::new(),
             runs: Vec::new(),
+            turns: Vec::new(),
         }
     }
 
@@ -537,6 +541,7 @@ impl<H: Host> Dispatcher<H> {
         self.out.ios = ios;
         self.answers.append(&mut self.out.answers);
         self.runs.append(&mut self.out.orders);
+        self.turns.append(&mut self.out.turns);
         if !self.out.marks.is_empty() {
             for key in std::mem::take(&mut self.out.marks) {
                 let plan = host.streams(key.volume(), |streams| streams.on_mark(key.line()));
@@ -578,14 +583,6 @@ impl<H: Host> Dispatcher<H> {
         self.settle_answers(host);
     }
 
-    /// A shard's clock has moved on.
-    pub fn tick(&mut self, host: &mut H, shard: usize) {
-        let now_ms = host.now_ms();
-        host.call(shard, &[], &mut self.out, |shard, out| shard.tick(now_ms, out));
-        self.settle(host, shard);
-        self.settle_answers(host);
-    }
-
     /// A flush started through [`Host::flush_backend`] has ended.
     pub fn flushed(&mut self, host: &mut H, job: JobId, result: IoResult) {
         self.part_done(host, job, result);
@@ -603,6 +600,7 @@ impl<H: Host> Dispatcher<H> {
         let mut at = 0;
         loop {
             if at == self.answers.len() {
+                self.give_turns(host);
                 self.start_runs(host);
                 if at == self.answers.len() {
                     break;

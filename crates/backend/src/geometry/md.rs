@@ -5,6 +5,9 @@ use super::{number, text};
 use forebay_types::{DiskGeometry, SECTOR_BYTES, limits::STRIPE_BYTES_MAX};
 use std::path::Path;
 
+/// A row of a disk, where the kernel knows no other sizes.
+const PAGE_BYTES: u64 = 4096;
+
 /// The geometry of the array with this directory; `None` if it is none. An array that is being
 /// made into another one has two geometries, and therefore none for us.
 pub(super) fn geometry(directory: &Path, limits: &Limits) -> Option<DiskGeometry> {
@@ -22,10 +25,20 @@ pub(super) fn geometry(directory: &Path, limits: &Limits) -> Option<DiskGeometry
         .filter(|_| chunk_bytes.is_multiple_of(SECTOR_BYTES));
     Some(match stripe_bytes {
         Some(stripe_bytes) => {
-            DiskGeometry { stripe_bytes, chunk_bytes, optimal_bytes: stripe_bytes, ..plain }
+            let held_bytes = held_bytes(&directory, stripe_bytes / chunk_bytes);
+            let optimal_bytes = stripe_bytes;
+            DiskGeometry { stripe_bytes, chunk_bytes, optimal_bytes, held_bytes, ..plain }
         }
         None => plain,
     })
+}
+
+/// What an array with parity keeps of writes on their way, in bytes of data: a number of rows, each
+/// a page of every disk. Zero for others.
+fn held_bytes(directory: &Path, data_disks: u64) -> u64 {
+    let rows = number(directory, "stripe_cache_size").unwrap_or(0);
+    let row = number(directory, "stripe_size").unwrap_or(PAGE_BYTES);
+    rows.saturating_mul(row).saturating_mul(data_disks)
 }
 
 /// Chunks of data in a stripe; `None` where a level has no stripes.

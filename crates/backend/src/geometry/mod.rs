@@ -106,15 +106,15 @@ impl Sysfs {
             let whole = self.look(first, depth);
             return DiskGeometry { rotational: own.rotational.or(whole.rotational), ..whole };
         }
-        let is_passed_up = |disk: &PathBuf| {
-            let below = self.look(disk, depth);
-            below.has_stripes() && below.stripe_bytes == own.stripe_bytes
-        };
+        let below = below.iter().map(|disk| self.look(disk, depth));
+        let is_passed_up =
+            |disk: &DiskGeometry| disk.has_stripes() && disk.stripe_bytes == own.stripe_bytes;
+        let passed_up = below.filter(is_passed_up).map(|disk| disk.held_bytes).max();
         // LVM begins its volumes at whole MiB, on a boundary of stripes that divide it.
         let is_aligned = !own.has_stripes() || MIB.is_multiple_of(own.stripe_bytes);
-        let is_guess = !is_aligned && below.iter().any(is_passed_up);
+        let is_guess = !is_aligned && passed_up.is_some();
         let offset_is_guess = own.offset_is_guess || is_guess;
-        DiskGeometry { offset_is_guess, ..own }
+        DiskGeometry { offset_is_guess, held_bytes: passed_up.unwrap_or(0), ..own }
     }
 }
 

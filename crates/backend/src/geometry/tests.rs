@@ -88,6 +88,7 @@ impl System {
             ("md/raid_disks", "8"),
             ("md/chunk_size", "16384"),
             ("md/layout", "2"),
+            ("md/stripe_cache_size", "256"),
             ("queue/optimal_io_size", "114688"),
             ("queue/minimum_io_size", "16384"),
             ("queue/rotational", "1"),
@@ -105,6 +106,7 @@ fn raid(offset_bytes: u64) -> DiskGeometry {
         offset_bytes,
         offset_is_guess: false,
         optimal_bytes: 112 * KIB,
+        held_bytes: 7 << 20,
         rotational: Some(true),
     }
 }

@@ -175,8 +175,8 @@ impl<M: LineTable> Shard<M> {
 
     /// Has a part that finds too much dirty, or in use, wait for destages of its volume. So writers
     /// come down to what the disk takes gathered and in order: no less than what it takes one by
-    /// one. False where none is in flight, as nothing of the volume can go, where the part waited
-    /// often, and where it is too long for there ever to be room.
+    /// one. False where none is in flight or will be, as nothing of the volume can go, where the
+    /// part waited often, and where it is too long for there ever to be room.
     pub(super) fn waits_for_room(
         &mut self,
         part: &Part,
@@ -192,14 +192,13 @@ impl<M: LineTable> Shard<M> {
             return false;
         }
         state.wants_room = true;
-        if state.sweep.is_empty() && now_ms >= state.backoff_until_ms {
-            self.sweep_all(volume);
-            self.volume_mut(volume).sweep_for_room = true;
-        }
         self.pump(volume, now_ms, out);
         let state = self.volume_mut(volume);
-        if state.destaging == 0 {
+        if state.destaging == 0 && !state.elevator.has_stop(state.elevator_shard) {
             return false;
+        }
+        if state.room_queue.is_empty() {
+            state.room_since_ms = now_ms;
         }
         state.room_queue.push_back((part.id, lines));
         state.counters.waits += 1;
@@ -210,10 +209,11 @@ impl<M: LineTable> Shard<M> {
     /// After a destage has ended: who waited for room the longest and finds it now tries again.
     /// Not who waits for the operation that ended: another one may be long on its way, as a disk
     /// takes what lies near first.
-    pub(crate) fn give_room(&mut self, volume: VolumeId, out: &mut Outbox) {
+    pub(crate) fn give_room(&mut self, volume: VolumeId, now_ms: u64, out: &mut Outbox) {
         let mut room = self.config.dirty_lines_max.saturating_sub(self.dirty_lines);
         let state = self.volume_mut(volume);
-        let over = state.destaging == 0;
+        state.room_since_ms = now_ms;
+        let over = state.destaging == 0 && !state.elevator.has_stop(state.elevator_shard);
         while let Some(&(part, lines)) = state.room_queue.front()
             && (over || lines <= room)
         {

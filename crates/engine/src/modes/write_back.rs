@@ -195,6 +195,7 @@ impl<M: LineTable> Shard<M> {
             self.dirty_lines += 1;
             let state = self.volume_mut(key.volume());
             state.dirty.insert(slot);
+            state.wait_in_line(key.line());
             if let Some(order) = &mut state.order {
                 order.touch(slot);
             }

@@ -4,13 +4,14 @@ use super::disk::Disk;
 use super::machine::VOLUME;
 use forebay_backend::IoKind;
 use forebay_engine::{
-    Answer, IoAction, IoId, IoVerb, LineMeta, Outbox, Part, PartId, Place, Protection, Shard,
-    ShardConfig,
+    Answer, Elevator, IoAction, IoId, IoVerb, LineMeta, Outbox, Part, PartId, Place, Protection,
+    Shard, ShardConfig,
 };
 use forebay_policy::{Governor, GovernorStatus, Limits, Pace, PolicyKind, ReadTimes, Seen};
 use forebay_types::{ByteRange, DiskGeometry, IoError, LINE_BYTES, Mode, Stripes, VolumeId};
 use forebay_volume::{Admission, Host, JobId, Mergeable, Reply, Streams, merge};
 use std::rc::Rc;
+use std::sync::Arc;
 
 /// As many shards as the runtime gives one worker, and as large as it has them at least.
 const SHARDS_MAX: u64 = 4;
@@ -91,11 +92,13 @@ impl CacheHost {
         let shards = 1 << (pool_bytes / SHARD_BYTES_MIN).clamp(1, SHARDS_MAX).ilog2();
         let slots = (pool_bytes / LINE_BYTES / shards) as usize;
         let config = ShardConfig::for_slots(slots).among(shards as usize);
-        let shard = |_| {
+        let elevator = Elevator::new(shards as usize, geometry.held_bytes);
+        let shard = |number| {
             let policy = PolicyKind::default().build(slots);
             let mut shard = Shard::new(vec![LineMeta::FREE; slots], policy, config);
             shard.add_volume(VOLUME, volume_bytes, Mode::WriteBack);
             shard.set_stripes(VOLUME, stripes);
+            shard.set_elevator(VOLUME, Arc::clone(&elevator), number as usize);
             shard.set_protection(VOLUME, Protection::Power);
             shard
         };

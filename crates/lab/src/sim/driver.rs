@@ -302,6 +302,8 @@ impl Simulation {
     /// Mains fails, the battery runs low, and when what is dirty is saved, power is lost.
     fn lose_mains(&mut self) {
         self.world.kill_in = None;
+        self.world.power.failing = true;
+        self.world.spare_journal();
         let is_late = self.world.strikes_always(Sabotage::HaltLate);
         self.world.power.halted = !is_late;
         self.pass_time();

@@ -319,7 +319,8 @@ impl World {
         }
         let Some(write) = journal.log.poll_write() else { return };
         let plan = journal.plan;
-        let fails = !self.device.healed && self.dice.chance(plan.error);
+        let spared = self.device.healed || self.power.failing;
+        let fails = !spared && self.dice.chance(plan.error);
         let mut results = [if fails { Err(IoError::Io) } else { Ok(()) }; 2];
         let is_one = !self.device.healed && journal.log.devices() == [true; 2];
         if is_one && self.dice.chance(plan.device_error) {
@@ -329,6 +330,13 @@ impl World {
         self.report.journal_writes += 1;
         let time_us = self.now_us + self.dice.range(0, plan.latency_us_max);
         self.queue.push(time_us, Event::Journal);
+    }
+
+    /// What the journal is writing just now goes well.
+    pub(crate) fn spare_journal(&mut self) {
+        if let Some((_, results)) = self.journal.as_mut().and_then(|it| it.writing.as_mut()) {
+            *results = [Ok(()); 2];
+        }
     }
 
     /// A write of the journal has ended.

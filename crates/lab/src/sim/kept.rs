@@ -16,6 +16,7 @@ use forebay_engine::{Fate, LineKey, LineMeta, MemoryStep, Protection, Shard};
 use forebay_journal::{Found, Mark, Source};
 use forebay_types::{ByteRange, SECTOR_BYTES, SECTORS_PER_LINE, VolumeId};
 use forebay_volume::{RequestKind, shard_of};
+use std::sync::Arc;
 
 /// Sectors that are copied at most between the order to die and the death.
 pub(crate) const STEPS_MAX: u64 = 40;
@@ -105,11 +106,12 @@ impl World {
             shard.set_parity(self.damage.parity);
             self.shards.push(ShardWorld { shard, pool, seals: Seals::default() });
         }
+        let elevators = self.elevators();
         for at in 0..self.shards.len() {
             self.shards[at].shard.settle_steps();
             self.shards[at].shard.self_check();
             self.plant(at);
-            for volume in 0..self.volumes.len() {
+            for (volume, elevator) in elevators.iter().enumerate() {
                 let id = VolumeId(volume as u16);
                 let size = self.volumes[volume].sectors * SECTOR_BYTES;
                 let mode = self.volumes[volume].mode;
@@ -118,6 +120,7 @@ impl World {
                 let shard = &mut self.shards[at].shard;
                 shard.add_volume(id, size, mode);
                 shard.set_stripes(id, stripes);
+                shard.set_elevator(id, Arc::clone(elevator), at);
                 shard.set_gather_below(id, self.plan.volumes[volume].gather_below());
                 if journaled {
                     shard.set_protection(id, Protection::Journal);

@@ -232,6 +232,7 @@ fn draw_config(dice: &mut Dice, lines: usize) -> ShardConfig {
     }
     config.dirty_age_ms = dice.pick(&[1, 20, 300, 5_000]);
     config.destage_operations_max = dice.pick(&[1, 2, 4, 16]);
+    config.destage_operations_all = 2 * config.destage_operations_max;
     config
 }
 

@@ -49,6 +49,8 @@ pub(crate) struct Power {
     is_open: bool,
     /// Writes are not acknowledged any more.
     pub halted: bool,
+    /// Mains has failed: a journal that failed as well would be two faults at once.
+    pub failing: bool,
     /// For each volume, the content of sectors by their numbers.
     vault: Vec<BTreeMap<u64, u64>>,
 }
@@ -59,6 +61,7 @@ impl Power {
             gate: PowerGate::default(),
             is_open: false,
             halted: false,
+            failing: false,
             vault: vec![BTreeMap::new(); volumes],
         }
     }

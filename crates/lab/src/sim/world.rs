@@ -23,8 +23,8 @@ use super::slab::Slab;
 use super::{Sabotage, SimOptions, SimReport};
 use forebay_ecc::Code;
 use forebay_engine::{
-    Answer, IoAction, LineMeta, MemoryStep, Outbox, Outcome, Part, PartId, Place, Protection,
-    Shard, VolumeCounters,
+    Answer, Elevator, IoAction, LineMeta, MemoryStep, Outbox, Outcome, Part, PartId, Place,
+    Protection, Shard, VolumeCounters,
 };
 use forebay_types::{
     ByteRange, IoError, IoResult, LINE_BYTES, Mode, SECTOR_BYTES, SECTORS_PER_LINE, Stripes,
@@ -205,13 +205,21 @@ impl World {
         }
     }
 
+    /// One for each volume.
+    pub(super) fn elevators(&self) -> Vec<Arc<Elevator>> {
+        let (plans, shards) = (&self.plan.volumes, self.plan.shards);
+        // As much as a stripe, where there are any.
+        plans.iter().map(|plan| Elevator::new(shards, plan.stripes.width())).collect()
+    }
+
     /// Makes shards that know nothing, over the disks as they are.
     pub(crate) fn start_process(&mut self) {
         let lines = self.plan.lines_per_shard;
         self.shards.clear();
         self.volumes.iter_mut().for_each(|volume| volume.lost.clear());
         self.make_orders();
-        for _ in 0..self.plan.shards {
+        let elevators = self.elevators();
+        for number in 0..self.plan.shards {
             let table = vec![LineMeta::FREE; lines];
             let mut shard = Shard::new(table, self.plan.policy.build(lines), self.plan.config);
             shard.set_parity(self.damage.parity);
@@ -221,6 +229,7 @@ impl World {
                 shard.add_volume(id, size, volume.mode);
                 let plan = &self.plan.volumes[at];
                 shard.set_stripes(id, plan.stripes);
+                shard.set_elevator(id, Arc::clone(&elevators[at]), number);
                 shard.set_gather_below(id, plan.gather_below());
                 if self.has_journal(id) {
                     shard.set_protection(id, Protection::Journal);
