@@ -238,9 +238,9 @@ pub struct Outbox {
     pub marks: Vec<LineKey>,
     /// Ordered volumes of which something is due to be destaged.
     pub orders: Vec<VolumeId>,
-    /// Shards whose turn it is to write a volume back: to be told by [`crate::Shard::take_turn`],
+    /// Shards that are to go on with writing a volume back: to be told by [`crate::Shard::wake`],
     /// the last one first.
-    pub turns: Vec<(usize, VolumeId)>,
+    pub wakes: Vec<(usize, VolumeId)>,
     /// Set by the driver: I/Os of one turn start together, neighbours joined, when it is over. Zero
     /// where each starts at once. No two drivers have the same.
     pub turn: u64,
@@ -254,6 +254,6 @@ impl Outbox {
             && self.answers.is_empty()
             && self.marks.is_empty()
             && self.orders.is_empty()
-            && self.turns.is_empty()
+            && self.wakes.is_empty()
     }
 }

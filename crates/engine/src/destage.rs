@@ -140,8 +140,8 @@ impl<M: LineTable> Shard<M> {
             && self.flight.busy(key).is_none()
     }
 
-    /// Has the elevator stop here while it is this shard's turn, and gives the turn to the shard
-    /// that is next.
+    /// Has the elevator stop here while the next stop is this shard's, and wakes the shard whose it
+    /// is then.
     pub(crate) fn ride(&mut self, volume: VolumeId, now_ms: u64, out: &mut Outbox) {
         let state = self.volume(volume);
         if !state.wants_room && !self.has_too_much() && !state.elevator.is_called() {
@@ -155,7 +155,7 @@ impl<M: LineTable> Shard<M> {
                 // The last one is told first: this one goes on when all have said where they stop.
                 let others = (0..elevator.shards()).filter(|&other| other != shard);
                 let all = iter::once(shard).chain(others);
-                return out.turns.extend(all.map(|shard| (shard, volume)));
+                return out.wakes.extend(all.map(|shard| (shard, volume)));
             }
             let next = elevator.next().filter(|_| elevator.has_room(dirty_lines_max));
             match (next, stop) {
@@ -164,14 +164,14 @@ impl<M: LineTable> Shard<M> {
                     let urgent = self.volume(volume).wants_room;
                     self.start_destage(stop.key, urgent, out);
                 }
-                (Some(next), _) if next != shard => return out.turns.push((next, volume)),
+                (Some(next), _) if next != shard => return out.wakes.push((next, volume)),
                 _ => return,
             }
         }
     }
 
-    /// The driver gives the shard the turn that another one has passed on.
-    pub fn take_turn(&mut self, volume: VolumeId, now_ms: u64, out: &mut Outbox) {
+    /// The next stop of the elevator is said to be here, by another shard.
+    pub fn wake(&mut self, volume: VolumeId, now_ms: u64, out: &mut Outbox) {
         if self.has_volume(volume) {
             self.pump(volume, now_ms, out);
         }
@@ -206,7 +206,7 @@ impl<M: LineTable> Shard<M> {
     }
 
     /// Nobody waits for room for long where the elevator is far away: something goes from here out
-    /// of turn, or those who wait go through to the disk.
+    /// of order, or those who wait go through to the disk.
     fn relieve(&mut self, volume: VolumeId, now_ms: u64, out: &mut Outbox) {
         let state = self.volume(volume);
         let since_ms = state.room_since_ms;

@@ -127,8 +127,8 @@ impl Elevator {
     /// in flight as may be.
     pub(crate) fn next(&self) -> Option<usize> {
         let lines = [self.line(true), self.line(false)];
-        // The rest comes first where it is its turn.
-        let turn = u64::from(self.started.load(Relaxed) % REST_EVERY == REST_EVERY - 1);
+        // Now and then the rest comes first.
+        let favoured = u64::from(self.started.load(Relaxed) % REST_EVERY == REST_EVERY - 1);
         let (mut stops, calls) = (self.stops.load(Relaxed), self.calls.load(Relaxed));
         let (mut operations, mut next) = (0, None);
         while stops != 0 {
@@ -142,7 +142,7 @@ impl Elevator {
             let (place, rest) = (place >> 1, place & 1);
             // Lines have 48 bits: those behind the elevator are beyond all that are ahead of it.
             let way = place.wrapping_sub(lines[rest as usize]) & (u64::MAX >> 1);
-            let way = way | (rest ^ turn) << 63;
+            let way = way | (rest ^ favoured) << 63;
             if next.is_none_or(|(least, _)| way < least) {
                 next = Some((way, shard));
             }
@@ -247,7 +247,7 @@ mod tests {
         let stops = [stop(1, false), stop(100, true)];
         elevator.call(0, stops[0]);
         elevator.call(1, stops[1]);
-        let turns: Vec<_> = (0..32)
+        let shards: Vec<_> = (0..32)
             .map(|_| {
                 let next = elevator.next().unwrap();
                 went(&elevator, stops[next]);
@@ -255,8 +255,8 @@ mod tests {
                 next
             })
             .collect();
-        assert_eq!(turns.iter().filter(|&&shard| shard == 0).count(), 2);
-        assert_eq!((turns[0], turns[15], turns[31]), (1, 0, 0));
+        assert_eq!(shards.iter().filter(|&&shard| shard == 0).count(), 2);
+        assert_eq!((shards[0], shards[15], shards[31]), (1, 0, 0));
     }
 
     #[test]

@@ -21,7 +21,7 @@ fn each_single_operation_outlives_every_crash() {
 
 #[test]
 fn each_pair_of_operations_outlives_every_crash() {
-    let summary = go_through(2, 2000, 16);
+    let summary = go_through(2, 2000, 32);
     assert!(summary.failures.is_empty(), "{summary}");
     let tally = summary.tally;
     assert_eq!(tally.workloads, tally.all_orders, "{summary}");

@@ -9,8 +9,9 @@ use forebay_types::limits::REQUEST_BYTES_MAX;
 const PROCESS_BYTES: u64 = 10 << 20;
 /// Receive buffers and stack of one worker, whichever its reactor is.
 const WORKER_BYTES: u64 = (RECEIVE_BUFFERS_MAX as usize * RECEIVE_BYTES) as u64 + (1 << 19);
-/// Metadata of a line, beside the 4096 bytes of its data: at most.
-const METADATA_BYTES_PER_LINE: u64 = 44;
+/// Metadata of a line, beside the 4096 bytes of its data, at most: where two of three are dirty,
+/// and none has a neighbour that is.
+const METADATA_BYTES_PER_LINE: u64 = 64;
 /// More shards than this part nobody's locks; a set of them fits one word.
 const SHARDS_MAX: usize = 64;
 /// A shard smaller than this wins less by its lock than it loses by its smallness.

@@ -50,8 +50,8 @@ pub struct Dispatcher<H: Host> {
     reply: Vec<ReplySegment>,
     /// Ordered volumes of which something is to go to the disk.
     runs: Vec<VolumeId>,
-    /// Shards whose turn it is to write a volume back.
-    turns: Vec<(usize, VolumeId)>,
+    /// Shards that are to go on with writing a volume back.
+    wakes: Vec<(usize, VolumeId)>,
 }
 
 impl<H: Host> Dispatcher<H> {
@@ -65,7 +65,7 @@ impl<H: Host> Dispatcher<H> {
             segments: Vec::new(),
             reply: Vec::new(),
             runs: Vec::new(),
-            turns: Vec::new(),
+            wakes: Vec::new(),
         }
     }
 
@@ -541,7 +541,7 @@ impl<H: Host> Dispatcher<H> {
         self.out.ios = ios;
         self.answers.append(&mut self.out.answers);
         self.runs.append(&mut self.out.orders);
-        self.turns.append(&mut self.out.turns);
+        self.wakes.append(&mut self.out.wakes);
         if !self.out.marks.is_empty() {
             for key in std::mem::take(&mut self.out.marks) {
                 let plan = host.streams(key.volume(), |streams| streams.on_mark(key.line()));
@@ -600,7 +600,7 @@ impl<H: Host> Dispatcher<H> {
         let mut at = 0;
         loop {
             if at == self.answers.len() {
-                self.give_turns(host);
+                self.wake_shards(host);
                 self.start_runs(host);
                 if at == self.answers.len() {
                     break;

@@ -29,11 +29,11 @@ fn dirty(rig: &mut Rig, lines: impl IntoIterator<Item = u64>) {
     }
 }
 
-/// Gives turns as a driver does, until there are none, and says how many it were.
-fn give_turns(rigs: &mut [Rig; 2]) -> usize {
+/// Gives wakes as a driver does, until there are none, and says how many it were.
+fn wake_shards(rigs: &mut [Rig; 2]) -> usize {
     let mut given = 0;
-    while let Some(next) = rigs.iter_mut().find_map(|rig| rig.turns.pop()) {
-        rigs[next].take_turn();
+    while let Some(next) = rigs.iter_mut().find_map(|rig| rig.wakes.pop()) {
+        rigs[next].wake();
         given += 1;
         assert!(given < 100, "they pass it on for ever");
     }
@@ -51,18 +51,18 @@ fn shards_write_back_in_one_order() {
     dirty(&mut rigs[0], [10, 12, 14, 50, 52, 54, 56]);
     dirty(&mut rigs[1], [20, 22, 24, 26, 60, 62]);
     rigs[0].tick(50);
-    give_turns(&mut rigs);
+    wake_shards(&mut rigs);
     assert_eq!(on_their_way(&rigs), [vec![10, 12, 14], vec![20]], "four operations of all shards");
     // What gets dirty ahead goes in the same round, and what is behind in the next one.
     dirty(&mut rigs[1], [2, 28]);
     rigs[1].tick(100);
     for at in [0, 0] {
         rigs[0].end(at, Ok(()));
-        give_turns(&mut rigs);
+        wake_shards(&mut rigs);
     }
     assert_eq!(on_their_way(&rigs), [vec![14], vec![20, 22, 24]]);
     rigs[0].end(0, Ok(()));
-    give_turns(&mut rigs);
+    wake_shards(&mut rigs);
     assert_eq!(on_their_way(&rigs), [vec![], vec![20, 22, 24, 26]]);
 }
 
@@ -72,11 +72,11 @@ fn a_shard_with_little_that_is_dirty_goes_along_while_another_has_too_much() {
     dirty(&mut rigs[0], [100]);
     dirty(&mut rigs[1], [90, 102, 104, 106, 108]);
     rigs[1].tick(50);
-    give_turns(&mut rigs);
+    wake_shards(&mut rigs);
     assert_eq!(on_their_way(&rigs), [vec![], vec![90]], "that is enough");
     dirty(&mut rigs[1], [110, 112, 114]);
     rigs[1].tick(100);
-    give_turns(&mut rigs);
+    wake_shards(&mut rigs);
     assert_eq!(on_their_way(&rigs), [vec![100], vec![90, 102, 104]]);
 }
 
@@ -86,15 +86,15 @@ fn who_waits_for_room_far_from_the_elevator_waits_a_quarter_of_a_second() {
     dirty(&mut rigs[0], (0..8).map(|line| 2 * line));
     dirty(&mut rigs[1], (50..58).map(|line| 2 * line));
     rigs[0].tick(50);
-    give_turns(&mut rigs);
+    wake_shards(&mut rigs);
     assert_eq!(on_their_way(&rigs), [vec![0, 2, 4, 6], vec![]]);
     rigs[1].now_ms = 60;
     assert_eq!(rigs[1].write(1, 200 * LINE, LINE, 1), WriteOutcome::Waiting);
-    give_turns(&mut rigs);
+    wake_shards(&mut rigs);
     rigs[1].tick(300);
     assert_eq!(on_their_way(&rigs)[1], []);
     rigs[1].tick(350);
-    assert_eq!(on_their_way(&rigs)[1].len(), 1, "out of turn");
+    assert_eq!(on_their_way(&rigs)[1].len(), 1, "out of order");
     rigs[1].now_ms = 360;
     rigs[1].end(0, Ok(()));
     assert_eq!(rigs[1].learnt(1), Some(Outcome::Retry(None)));
@@ -106,7 +106,7 @@ fn who_waits_for_room_goes_through_where_the_disk_fails() {
     dirty(&mut rigs[0], (0..8).map(|line| 2 * line));
     dirty(&mut rigs[1], (50..58).map(|line| 2 * line));
     rigs[0].tick(50);
-    give_turns(&mut rigs);
+    wake_shards(&mut rigs);
     rigs[1].now_ms = 60;
     assert_eq!(rigs[1].write(1, 200 * LINE, LINE, 1), WriteOutcome::Waiting);
     rigs[1].tick(350);
@@ -116,10 +116,10 @@ fn who_waits_for_room_goes_through_where_the_disk_fails() {
 }
 
 #[test]
-fn a_turn_of_a_volume_that_is_gone_is_nobodys() {
+fn nobody_wakes_for_a_volume_that_is_gone() {
     let [mut rig, _] = pair();
-    rig.shard.take_turn(VolumeId(7), 0, &mut forebay_engine::Outbox::default());
+    rig.shard.wake(VolumeId(7), 0, &mut forebay_engine::Outbox::default());
     rig.shard.remove_volume(VOLUME);
-    rig.shard.take_turn(VOLUME, 0, &mut forebay_engine::Outbox::default());
+    rig.shard.wake(VOLUME, 0, &mut forebay_engine::Outbox::default());
     rig.shard.self_check();
 }

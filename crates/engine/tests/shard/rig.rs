@@ -96,8 +96,8 @@ pub struct Rig {
     /// I/Os under way, oldest first.
     pub ios: Vec<IoAction>,
     pub answers: Vec<Answer>,
-    /// Shards that are to be told that it is their turn, the last one first.
-    pub turns: Vec<usize>,
+    /// Shards that are to be woken, the last one first.
+    pub wakes: Vec<usize>,
     /// Sealed lines that were to be looked at before they changed, with the sectors kept.
     pub verify: Vec<(Seal, u8)>,
     /// The epoch that writes belong to.
@@ -126,7 +126,7 @@ impl Rig {
             disk: (0..lines * 8).map(Self::on_disk).collect(),
             ios: Vec::new(),
             answers: Vec::new(),
-            turns: Vec::new(),
+            wakes: Vec::new(),
             verify: Vec::new(),
             epoch: 0,
             now_ms: 0,
@@ -179,7 +179,7 @@ impl Rig {
         }
         self.ios.append(&mut self.out.ios);
         self.answers.append(&mut self.out.answers);
-        self.turns.extend(self.out.turns.drain(..).map(|(shard, _)| shard));
+        self.wakes.extend(self.out.wakes.drain(..).map(|(shard, _)| shard));
         self.shard.self_check();
     }
 
@@ -301,9 +301,9 @@ impl Rig {
         self.settle(0);
     }
 
-    /// Tells the shard that it is its turn to write back.
-    pub fn take_turn(&mut self) {
-        self.shard.take_turn(VOLUME, self.now_ms, &mut self.out);
+    /// Wakes the shard, to go on with writing back.
+    pub fn wake(&mut self) {
+        self.shard.wake(VOLUME, self.now_ms, &mut self.out);
         self.settle(0);
     }
 
