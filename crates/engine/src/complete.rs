@@ -37,6 +37,7 @@ impl<M: LineTable> Shard<M> {
             OpKind::Destage => {
                 state.destaging -= 1;
                 state.elevator.ended(op.lines.len());
+                state.elevator.release(state.elevator_shard);
                 self.destaging_lines -= op.lines.len();
                 self.note_destage(&op, now_ms);
                 self.each_slot(&op, |shard, line| shard.destaged(line, &op));

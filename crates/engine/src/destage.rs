@@ -28,6 +28,8 @@ const TICK_MS_MAX: u64 = 1_000;
 /// Waits after the first failed destage and at most, in milliseconds.
 const BACKOFF_FIRST_MS: u64 = 250;
 const BACKOFF_MAX_MS: u64 = 10_000;
+/// Where nothing became dirty for so long, in milliseconds, the dirty limit hurries nobody.
+const WRITERS_GONE_MS: u64 = 500;
 /// How long who waits for room waits for the elevator, in milliseconds.
 const ROOM_PATIENCE_MS: u64 = 250;
 
@@ -101,7 +103,9 @@ impl<M: LineTable> Shard<M> {
         if self.volume(volume).order.is_some() {
             return self.pump_order(volume, out);
         }
-        let distance = self.config.room(self.dirty_lines);
+        // The limit is far from those who do not come nearer.
+        let rests = now_ms > self.dirtied_ms + WRITERS_GONE_MS;
+        let distance = self.config.room(if rests { 0 } else { self.dirty_lines });
         self.volume_mut(volume).allowance.fill(now_ms, distance);
         self.pump_sweep(volume, now_ms, out);
         self.ride(volume, now_ms, out);
@@ -218,6 +222,8 @@ impl<M: LineTable> Shard<M> {
         match self.next_stop(volume, now_ms) {
             Some(stop) => {
                 self.start_destage(stop.key, true, out);
+                let state = self.volume(volume);
+                state.elevator.hold(state.elevator_shard);
             }
             None => self.give_room(volume, now_ms, out),
         }

@@ -56,6 +56,8 @@ pub struct Elevator {
     /// A bit for each shard with a stop, and for each in which too much is dirty.
     stops: AtomicU64,
     calls: AtomicU64,
+    /// A bit for each shard for whose sake it stands still.
+    holds: AtomicU64,
     by_shard: Box<[Place]>,
 }
 
@@ -76,6 +78,7 @@ impl Elevator {
             full: AtomicBool::new(false),
             stops: AtomicU64::new(0),
             calls: AtomicU64::new(0),
+            holds: AtomicU64::new(0),
             by_shard: (0..shards).map(|_| Place::default()).collect(),
         })
     }
@@ -118,13 +121,26 @@ impl Elevator {
         set(&self.calls, stop.is_some_and(|stop| stop.operations > 0))
     }
 
+    /// It stands still until something has ended that this shard has in flight: what goes out of
+    /// order is far from all else, and a disk that takes what is near first would never come to it.
+    pub(crate) fn hold(&self, shard: usize) {
+        self.holds.fetch_or(1 << shard, Relaxed);
+    }
+
+    /// That has ended.
+    pub(crate) fn release(&self, shard: usize) {
+        if self.holds.load(Relaxed) >> shard & 1 != 0 {
+            self.holds.fetch_and(!(1 << shard), Relaxed);
+        }
+    }
+
     /// How many shards there are.
     pub(crate) fn shards(&self) -> usize {
         self.by_shard.len()
     }
 
-    /// The shard with the next stop. `None` where nobody has one, and where as many operations are
-    /// in flight as may be.
+    /// The shard with the next stop. `None` where nobody has one, where as many operations are in
+    /// flight as may be, and while it stands still.
     pub(crate) fn next(&self) -> Option<usize> {
         let lines = [self.line(true), self.line(false)];
         // Now and then the rest comes first.
@@ -147,7 +163,7 @@ impl Elevator {
                 next = Some((way, shard));
             }
         }
-        let (_, shard) = next?;
+        let (_, shard) = next.filter(|_| self.holds.load(Relaxed) == 0)?;
         (self.in_flight.load(Relaxed) < operations).then_some(shard)
     }
 

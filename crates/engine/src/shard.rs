@@ -123,6 +123,8 @@ pub struct Shard<M> {
     pub(crate) dirty_lines: usize,
     /// Lines of destage operations in flight, clean ones that go along among them.
     pub(crate) destaging_lines: usize,
+    /// When a line became dirty last, in milliseconds.
+    pub(crate) dirtied_ms: u64,
     /// When the last tick was, in milliseconds.
     pub(crate) ticked_ms: u64,
     /// Those of them that were found in the table, by volume, until the volume is added.
@@ -157,6 +159,7 @@ impl<M: LineTable> Shard<M> {
             gates: Gates::default(),
             dirty_lines: 0,
             destaging_lines: 0,
+            dirtied_ms: 0,
             ticked_ms: 0,
             unclaimed: Vec::new(),
             scratch: Vec::new(),
@@ -205,6 +208,7 @@ impl<M: LineTable> Shard<M> {
         assert!(state.dirty.is_empty(), "{volume} is removed with dirty lines");
         assert_eq!(state.operations, 0, "{volume} is removed with operations in flight");
         state.elevator.call(state.elevator_shard, None);
+        state.elevator.release(state.elevator_shard);
         self.drop_clean(volume);
         self.volumes[usize::from(volume.0)] = None;
     }

@@ -193,6 +193,7 @@ impl<M: LineTable> Shard<M> {
         }
         if was_clean {
             self.dirty_lines += 1;
+            self.dirtied_ms = self.gates.now_ms;
             let state = self.volume_mut(key.volume());
             state.dirty.insert(slot);
             state.wait_in_line(key.line());
