@@ -208,6 +208,7 @@ impl<M: LineTable> Shard<M> {
         self.dirty_lines -= 1;
         let state = self.volume_mut(volume);
         state.dirty.remove(slot);
+        state.aged.remove(slot);
         state.leave_line(key.line());
         if let Some(order) = &mut state.order {
             order.forget(key, slot);

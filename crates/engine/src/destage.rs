@@ -18,8 +18,8 @@ use crate::read::{Run, push_run};
 use crate::sabotage::PlantedBug;
 use crate::shard::{emit, operation};
 use crate::span::Span;
-use crate::{Answer, IoVerb, LineKey, Outbox, Outcome, Place, Segment, Shard, Slot};
-use forebay_types::{Mode, SECTOR_BYTES, VolumeId};
+use crate::{Answer, IoVerb, LineKey, Outbox, Outcome, Part, Place, Segment, Shard, Slot};
+use forebay_types::{LINE_BYTES, Mode, SECTOR_BYTES, VolumeId};
 use std::iter;
 use std::sync::Arc;
 
@@ -59,7 +59,7 @@ impl<M: LineTable> Shard<M> {
             } else if state.sweep.is_empty() && now_ms >= state.backoff_until_ms {
                 if state.mode != Mode::WriteBack {
                     self.sweep_all(volume);
-                } else if !many && now_ms >= state.next_aging_ms {
+                } else if !many && now_ms >= state.aging_due_ms() {
                     state.next_aging_ms = now_ms + self.config.dirty_age_ms;
                     self.sweep_aged(volume);
                 }
@@ -181,16 +181,37 @@ impl<M: LineTable> Shard<M> {
         }
     }
 
-    /// Where the elevator is to stop here next, if anything may go now.
-    fn next_stop(&self, volume: VolumeId, now_ms: u64) -> Option<Stop> {
+    /// Whether anything may go with the elevator now.
+    fn may_ride(&self, volume: VolumeId, now_ms: u64) -> bool {
         let state = self.volume(volume);
         let beside_reads = !state.wants_room && state.reading;
         // What fails here is not tried again at once, as no flush ends by it.
         let has_failed = now_ms < state.backoff_until_ms;
         let is_tried_again = state.is_narrow && !state.flushes.is_empty();
-        if has_failed || is_tried_again || !state.allowance.may_start(beside_reads) {
+        !has_failed && !is_tried_again && state.allowance.may_start(beside_reads)
+    }
+
+    /// A part has become dirty: if the elevator, which runs, is not known to come by here, it is
+    /// told, once what was written is in the pool.
+    pub(crate) fn tell_elevator(&self, part: &Part, out: &mut Outbox) {
+        let state = self.volume(part.volume);
+        if !state.elevator.is_called() || !self.may_ride(part.volume, self.gates.now_ms) {
+            return;
+        }
+        let line = part.range.offset / LINE_BYTES;
+        let (line, whole) = state.whole_stripe(line).map_or((line, false), |first| (first, true));
+        if state.elevator.is_news(state.elevator_shard, line, whole) {
+            out.wakes.push((state.elevator_shard, part.volume));
+        }
+    }
+
+    /// Where the elevator is to stop here next, if anything may go now.
+    fn next_stop(&self, volume: VolumeId, now_ms: u64) -> Option<Stop> {
+        if !self.may_ride(volume, now_ms) {
             return None;
         }
+        let state = self.volume(volume);
+        let beside_reads = !state.wants_room && state.reading;
         let operations = match state.wants_room {
             true => self.config.destage_operations_all,
             false if !self.has_too_much() => 0,

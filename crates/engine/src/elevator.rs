@@ -121,6 +121,18 @@ impl Elevator {
         set(&self.calls, stop.is_some_and(|stop| stop.operations > 0))
     }
 
+    /// Whether a shard has not said that it would have the elevator stop at a line, or at a place
+    /// before that one.
+    pub(crate) fn is_news(&self, shard: usize, line: u64, whole: bool) -> bool {
+        if !self.has_stop(shard) {
+            return true;
+        }
+        let place = self.by_shard[shard].place.load(Relaxed);
+        let is_whole = place & 1 == 0;
+        let way = |line| way(self.line(whole), line);
+        if whole == is_whole { way(line) < way(place >> 1) } else { whole }
+    }
+
     /// It stands still until something has ended that this shard has in flight: what goes out of
     /// order is far from all else, and a disk that takes what is near first would never come to it.
     pub(crate) fn hold(&self, shard: usize) {
@@ -156,9 +168,7 @@ impl Elevator {
             }
             let place = place.place.load(Relaxed);
             let (place, rest) = (place >> 1, place & 1);
-            // Lines have 48 bits: those behind the elevator are beyond all that are ahead of it.
-            let way = place.wrapping_sub(lines[rest as usize]) & (u64::MAX >> 1);
-            let way = way | (rest ^ favoured) << 63;
+            let way = way(lines[rest as usize], place) | (rest ^ favoured) << 63;
             if next.is_none_or(|(least, _)| way < least) {
                 next = Some((way, shard));
             }
@@ -204,6 +214,12 @@ impl Elevator {
         }
         lines == 0 || !self.full.load(Relaxed)
     }
+}
+
+/// How far it is from where the elevator is to a line. Lines have 48 bits: those behind it are beyond
+/// all that are ahead of it. The highest bit is not set.
+const fn way(from: u64, to: u64) -> u64 {
+    to.wrapping_sub(from) & (u64::MAX >> 1)
 }
 
 #[cfg(test)]

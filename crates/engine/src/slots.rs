@@ -23,6 +23,8 @@ pub(crate) struct Slots<M> {
     free: Slot,
     /// Slots from here on were never used: their memory has never been touched.
     unused: Slot,
+    /// Where the search for a line that may go, where the policy has none, goes on.
+    hand: Slot,
     /// Slots with sectors on their way, and slots that were left for another one, each under a pin
     /// more; empty between calls.
     filled: Vec<Slot>,
@@ -55,13 +57,14 @@ impl<M: LineTable> Slots<M> {
         let index = Index::new(lines.len());
         let (filled, left, freezing, in_doubt) = Default::default();
         let unsealed = SlotSet::new(lines.len());
-        let (free, unused, evictions) = (NO_SLOT, 0, 0);
+        let (free, unused, hand, evictions) = (NO_SLOT, 0, 0, 0);
         Self {
             lines,
             index,
             policy,
             free,
             unused,
+            hand,
             filled,
             left,
             freezing,
@@ -302,12 +305,27 @@ impl<M: LineTable> Slots<M> {
             self.unused += 1;
             return Some(self.unused - 1);
         }
-        let victim = self.policy.evict(incoming.hash(), &View(&self.lines))?;
+        let victim = self.policy.evict(incoming.hash(), &View(&self.lines));
+        let victim = victim.or_else(|| self.take_any())?;
         let line = *self.get(victim);
         assert!(line.pins == 0 && line.dirty == 0, "the policy gave up a line that may not go");
         self.index.remove(line.key, victim, &self.lines);
         self.clear(victim);
         self.evictions += 1;
+        Some(victim)
+    }
+
+    /// The next line by slot that may go. A policy looks at few lines, and all of those may be
+    /// dirty where many are; as a part of the slots is always clean, few are passed over here from
+    /// one search to the next, however many in this one.
+    fn take_any(&mut self) -> Option<Slot> {
+        let slots = (self.hand..self.unused).chain(0..self.hand);
+        let may_go = |line: &LineMeta| {
+            line.key != LineKey::NONE && !line.has(DETACHED) && line.pins == 0 && line.dirty == 0
+        };
+        let victim = { slots }.find(|&slot| may_go(self.get(slot)))?;
+        self.hand = victim + 1;
+        self.policy.on_remove(victim);
         Some(victim)
     }
 

@@ -12,6 +12,9 @@ use forebay_types::{IoError, LINE_BYTES, Mode, Stripes};
 use std::collections::VecDeque;
 use std::sync::Arc;
 
+/// What is old goes so much later, in milliseconds, while the elevator runs.
+const ELEVATOR_AGE_MS: u64 = 20_000;
+
 /// A FLUSH on its way: the lines that were dirty when it came and have not been destaged since.
 #[derive(Debug)]
 pub(crate) struct FlushJob {
@@ -139,6 +142,12 @@ impl VolumeState {
         self.flushes.is_empty() && now_ms < self.backoff_until_ms
     }
 
+    /// When what is old is due. The elevator comes by most of it, and lists of what is old would
+    /// only disturb its order; where it follows a writer, it never comes by some.
+    pub(crate) fn aging_due_ms(&self) -> u64 {
+        self.next_aging_ms + if self.elevator.is_called() { ELEVATOR_AGE_MS } else { 0 }
+    }
+
     /// A line has become dirty, or is still so after a destage.
     pub(crate) fn wait_in_line(&mut self, line: u64) {
         if self.order.is_some() {
@@ -160,6 +169,15 @@ impl VolumeState {
         {
             self.whole.remove(first);
         }
+    }
+
+    /// The first line of the stripe that a line is in, if all of that waits to be written back.
+    pub(crate) fn whole_stripe(&self, line: u64) -> Option<u64> {
+        if self.whole.is_empty() {
+            return None;
+        }
+        let (first, _) = self.stripe_lines(line)?;
+        self.whole.holds(first, 1).then_some(first)
     }
 
     /// The whole stripe that a line is in, if there is one: its first line, and how many it has.

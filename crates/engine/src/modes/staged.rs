@@ -79,6 +79,7 @@ impl<M: LineTable> Shard<M> {
         }
         self.count_staged(part, hits, staged.len());
         self.volume_mut(part.volume).counters.writes_back += 1;
+        self.tell_elevator(part, out);
         // ACKNOWLEDGED: as in `write_back.rs`, the data is in the pool and nowhere else.
         WriteOutcome::Done
     }

@@ -51,6 +51,7 @@ impl<M: LineTable> Shard<M> {
         }
         self.count_write(part, touched);
         self.volume_mut(part.volume).counters.writes_back += 1;
+        self.tell_elevator(part, out);
         // ACKNOWLEDGED: the data is in the pool, and nowhere else. It outlives nothing but what
         // the volume's protection covers; a FLUSH brings it to the disk.
         WriteOutcome::Done
@@ -76,6 +77,7 @@ impl<M: LineTable> Shard<M> {
         let counters = &mut self.volume_mut(part.volume).counters;
         counters.write_hit_lines += 1;
         counters.writes_back += 1;
+        self.tell_elevator(part, out);
         // ACKNOWLEDGED: as below.
         true
     }
@@ -170,10 +172,11 @@ impl<M: LineTable> Shard<M> {
         }
     }
 
-    /// A line of a write that is not held back goes as if it were old enough.
+    /// A line of a write that is not held back goes as if it were old enough, or with the elevator
+    /// if that runs.
     pub(super) fn hurry(&mut self, part: &Part, slot: Slot) {
         let state = self.volume_mut(part.volume);
-        if part.range.len >= state.gather_below {
+        if part.range.len >= state.gather_below && !state.elevator.is_called() {
             state.aged.insert(slot);
         }
     }

@@ -2,7 +2,7 @@
 
 use crate::rig::{LINE, Rig, VOLUME};
 use forebay_engine::{Elevator, Outcome, ShardConfig, WriteOutcome};
-use forebay_types::{IoError, Mode, VolumeId};
+use forebay_types::{IoError, Mode, Stripes, VolumeId};
 use std::sync::Arc;
 
 /// Two shards of one volume, each of which may have 8 lines dirty, and begins to write back with
@@ -38,6 +38,13 @@ fn wake_shards(rigs: &mut [Rig; 2]) -> usize {
         assert!(given < 100, "they pass it on for ever");
     }
     given
+}
+
+/// Has the elevator run for the first of them, which has all dirty that may be, until that changes.
+fn run(rigs: &mut [Rig; 2]) {
+    assert_eq!(rigs[0].write(900, 200 * LINE, LINE, 1), WriteOutcome::Waiting);
+    wake_shards(rigs);
+    assert_eq!(on_their_way(rigs)[0].len(), 4);
 }
 
 /// The lines that are on their way from each.
@@ -106,6 +113,67 @@ fn who_waits_for_room_far_from_the_elevator_waits_a_quarter_of_a_second() {
     assert_eq!(rigs[1].learnt(1), Some(Outcome::Retry(None)));
     wake_shards(&mut rigs);
     assert_eq!(on_their_way(&rigs).iter().map(Vec::len).sum::<usize>(), 4);
+}
+
+#[test]
+fn the_elevator_is_told_of_what_gets_dirty_before_the_stop_it_knows() {
+    let mut rigs = pair();
+    dirty(&mut rigs[0], (0..8).map(|line| 40 + 2 * line));
+    run(&mut rigs);
+    dirty(&mut rigs[1], [80]);
+    assert_eq!(rigs[1].wakes, [1], "it had no stop");
+    wake_shards(&mut rigs);
+    dirty(&mut rigs[1], [90, 30]);
+    assert_eq!(rigs[1].wakes, [], "one is beyond what it knows, and one behind");
+    dirty(&mut rigs[1], [50]);
+    assert_eq!(rigs[1].wakes, [1]);
+    wake_shards(&mut rigs);
+    dirty(&mut rigs[1], [47]);
+    wake_shards(&mut rigs);
+    rigs[0].end(0, Ok(()));
+    wake_shards(&mut rigs);
+    assert_eq!(on_their_way(&rigs), [vec![42, 44, 46], vec![47]]);
+}
+
+#[test]
+fn what_is_old_does_not_disturb_the_elevator_but_for_so_long() {
+    let mut rigs = pair();
+    dirty(&mut rigs[1], [80, 90]);
+    dirty(&mut rigs[0], (0..8).map(|line| 2 * line));
+    run(&mut rigs);
+    for now_ms in [5_000, 10_000, 15_000, 20_000, 40_000] {
+        rigs[1].tick(now_ms);
+        assert_eq!(on_their_way(&rigs)[1], [], "at {now_ms} ms");
+    }
+    rigs[1].tick(45_000);
+    assert_eq!(on_their_way(&rigs)[1], [80, 90]);
+}
+
+#[test]
+fn a_flush_ends_beside_the_elevator_where_all_fails() {
+    let config = ShardConfig {
+        dirty_lines_max: 16,
+        dirty_lines_background: 4,
+        destage_operations_max: 2,
+        destage_operations_all: 4,
+        ..ShardConfig::for_slots(64)
+    };
+    let mut rig = Rig::with(64, 64, Mode::WriteBack, config);
+    rig.shard.set_stripes(VOLUME, Stripes::new(4 * LINE, 0));
+    assert_eq!(rig.write(1, 0, 16 * LINE, 1), WriteOutcome::Done);
+    rig.tick(50);
+    assert_eq!(rig.flush(2), None);
+    for step in 0..100 {
+        if rig.ios.is_empty() {
+            rig.tick(100 + step);
+        }
+        if rig.ios.is_empty() {
+            break;
+        }
+        rig.now_ms = 100 + step;
+        rig.end(0, Err(IoError::Io));
+    }
+    assert_eq!(rig.learnt(2), Some(Outcome::Done(Err(IoError::Io))));
 }
 
 #[test]

@@ -125,6 +125,24 @@ fn without_room_a_write_goes_through_and_keeps_what_replies_hold() {
 }
 
 #[test]
+fn a_clean_line_goes_however_many_dirty_ones_the_policy_sees() {
+    let mut rig = Rig::new(256, 300, Mode::WriteBack);
+    for line in 0..100 {
+        assert_eq!(rig.write(line, line * LINE, LINE, line), WriteOutcome::Done);
+    }
+    rig.read_now(100 * LINE, 156 * LINE);
+    for line in 256..300 {
+        assert_eq!(rig.write(line, line * LINE, LINE, line), WriteOutcome::Done, "line {line}");
+    }
+    assert_eq!(rig.shard.counters(VOLUME).room_waits, 0);
+    let lines: Vec<u64> = (0..100).chain(256..300).collect();
+    for line in lines {
+        assert_eq!(rig.read_now(line * LINE, LINE), [line; 8]);
+    }
+    assert_eq!(rig.ios.len(), 0, "nothing dirty was given up");
+}
+
+#[test]
 fn a_write_without_room_moves_no_line_in_vain() {
     let config = ShardConfig { dirty_lines_max: 4, ..ShardConfig::for_slots(4) };
     let mut rig = Rig::with(4, 16, Mode::WriteBack, config);
@@ -404,4 +422,19 @@ fn the_limits_of_write_back_hold_for_all_but_flushes() {
         assert_eq!(rig.learnt(100), Some(Outcome::Done(Ok(()))));
         assert_eq!(rig.shard.dirty_lines(VOLUME), 0);
     }
+}
+
+#[test]
+fn a_line_that_was_clean_meanwhile_is_not_old() {
+    let mut rig = Rig::new(8, 16, Mode::WriteBack);
+    rig.write(1, 0, LINE, 1);
+    rig.tick(5_000);
+    assert_eq!(rig.ios.len(), 0, "it was not dirty the last time");
+    rig.flush(2);
+    rig.end_all();
+    rig.write(3, 0, LINE, 2);
+    rig.tick(10_000);
+    assert_eq!(rig.ios.len(), 0, "it was clean between the two");
+    rig.tick(15_000);
+    assert_eq!(rig.ios.len(), 1);
 }

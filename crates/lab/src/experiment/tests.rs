@@ -248,7 +248,7 @@ fn reads_hardly_notice_what_is_written_back_behind_them() {
 #[test]
 fn writers_that_are_faster_than_the_disk_are_not_stopped() {
     let plan =
-        overrun::Plan { pool_bytes: 256 * MIB, writers: 4, area_bytes: 4096 * MIB, seconds: 40 };
+        overrun::Plan { pool_bytes: 64 * MIB, writers: 4, area_bytes: 4096 * MIB, seconds: 40 };
     let runs = overrun::runs(&plan, 1).unwrap();
     assert_eq!(runs.len(), 12);
     for pair in runs.chunks_exact(2) {
