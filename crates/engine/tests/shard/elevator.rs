@@ -149,31 +149,46 @@ fn what_is_old_does_not_disturb_the_elevator_but_for_so_long() {
     assert_eq!(on_their_way(&rigs)[1], [80, 90]);
 }
 
-#[test]
-fn a_flush_ends_beside_the_elevator_where_all_fails() {
+/// Whether a flush is answered, with the error, where a volume of so many dirty stripes, so many
+/// operations of the elevator and so many of flushes has all of them fail, in one of some orders.
+fn ends_where_all_fails(stripes: u64, ops: u32, ops_flush: u32, order: usize) -> bool {
     let config = ShardConfig {
-        dirty_lines_max: 16,
-        dirty_lines_background: 4,
-        destage_operations_max: 2,
-        destage_operations_all: 4,
+        dirty_lines_max: 4 * stripes as usize,
+        dirty_lines_background: 1,
+        destage_operations_max: ops_flush,
+        destage_operations_all: ops,
         ..ShardConfig::for_slots(64)
     };
-    let mut rig = Rig::with(64, 64, Mode::WriteBack, config);
+    let mut rig = Rig::with(64, 256, Mode::WriteBack, config);
     rig.shard.set_stripes(VOLUME, Stripes::new(4 * LINE, 0));
-    assert_eq!(rig.write(1, 0, 16 * LINE, 1), WriteOutcome::Done);
-    rig.tick(50);
-    assert_eq!(rig.flush(2), None);
-    for step in 0..100 {
+    (0..stripes).for_each(|stripe| {
+        assert_eq!(rig.write(stripe, stripe * 8 * LINE, 4 * LINE, 1), WriteOutcome::Done);
+    });
+    rig.write(90, 200 * LINE, LINE, 1);
+    rig.flush(91);
+    for step in 1..500 {
+        rig.now_ms = step;
         if rig.ios.is_empty() {
-            rig.tick(100 + step);
+            rig.tick(step);
         }
-        if rig.ios.is_empty() {
-            break;
+        if let Some(left) = rig.ios.len().checked_sub(1) {
+            rig.end([0, left, left / 2, step as usize % (left + 1)][order], Err(IoError::Io));
         }
-        rig.now_ms = 100 + step;
-        rig.end(0, Err(IoError::Io));
+        if let Some(outcome) = rig.learnt(91) {
+            return outcome == Outcome::Done(Err(IoError::Io));
+        }
     }
-    assert_eq!(rig.learnt(2), Some(Outcome::Done(Err(IoError::Io))));
+    false
+}
+
+#[test]
+fn a_flush_ends_beside_the_elevator_where_all_fails() {
+    for case in 0..7 * 4 * 4 * 4 {
+        let (stripes, ops) = (2 + case % 7, 1 + case / 7 % 4);
+        let (ops_flush, order) = (1 + case / 28 % 4, case / 112);
+        let ends = ends_where_all_fails(stripes, ops as u32, ops_flush as u32, order as usize);
+        assert!(ends, "{stripes} stripes, {ops} and {ops_flush} operations, order {order}");
+    }
 }
 
 #[test]
