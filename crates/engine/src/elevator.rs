@@ -216,8 +216,8 @@ impl Elevator {
     }
 }
 
-/// How far it is from where the elevator is to a line. Lines have 48 bits: those behind it are beyond
-/// all that are ahead of it. The highest bit is not set.
+/// How far it is from where the elevator is to a line. Lines have 48 bits: those behind it are
+/// beyond all that are ahead of it. The highest bit is not set.
 const fn way(from: u64, to: u64) -> u64 {
     to.wrapping_sub(from) & (u64::MAX >> 1)
 }
