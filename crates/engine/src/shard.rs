@@ -28,7 +28,8 @@ pub struct ShardConfig {
     pub dirty_lines_max: usize,
     /// Lines above which dirty ones are written back without waiting for their age.
     pub dirty_lines_background: usize,
-    /// Dirty lines are written back between one and two times this age, in milliseconds.
+    /// Dirty lines are written back between one and two times this age, in milliseconds, and up to
+    /// 40 s later while the elevator runs and does not come by.
     pub dirty_age_ms: u64,
     /// Destage operations in flight per volume while a flush or a change of mode waits for them.
     pub destage_operations_max: u32,
