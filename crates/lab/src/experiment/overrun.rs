@@ -22,6 +22,11 @@ const PATTERNS: [(&str, u64, bool); 3] = [
     ("4 KiB anywhere", 4 << 10, false),
 ];
 
+/// Whole stripes of the array, nine of them in a write as in `scripts/md-peers.sh`, and how many
+/// write them.
+const WHOLE: (&str, u64) = ("1008 KiB in order", 1008 << 10);
+const WHOLE_WRITERS: u32 = 16;
+
 /// What is run.
 #[derive(Clone, Copy, Debug)]
 pub(super) struct Plan {
@@ -117,8 +122,14 @@ pub(super) fn run(plan: &Plan, seed: u64) -> Result<Report, OpenError> {
         )],
         tables: vec![table(&runs)],
         plots: vec![plot(&runs)],
-        remarks: vec![remark(&runs)],
+        remarks: vec![remark(&runs), whole_remark(&runs, &whole_stripes(plan, seed)?)],
     })
+}
+
+/// The bare array, given nothing but whole stripes in order, by so many writers that it is busy.
+pub(super) fn whole_stripes(plan: &Plan, seed: u64) -> Result<Run, OpenError> {
+    let plan = Plan { writers: WHOLE_WRITERS, seconds: plan.seconds.min(60), ..*plan };
+    one(&plan, DISKS[1], (WHOLE.0, WHOLE.1, true), false, seed)
 }
 
 /// All disks and patterns, bare and cached in turn.
@@ -223,5 +234,17 @@ fn remark(runs: &[Run]) -> String {
          them, and no write takes longer than {} ms.",
         figure(least),
         figure(longest)
+    )
+}
+
+fn whole_remark(runs: &[Run], whole: &Run) -> String {
+    let in_order =
+        |run: &&Run| run.cached && run.disk == whole.disk && run.pattern == PATTERNS[0].0;
+    let cached = runs.iter().find(in_order).map_or(0.0, Run::sustained);
+    format!(
+        "In whole stripes in order, {WHOLE_WRITERS} writes of 1008 KiB at a time, the bare array \
+         takes {} MB/s. Writers of 64 KiB in order get {} times that through the cache.",
+        figure(whole.sustained()),
+        figure(cached / whole.sustained())
     )
 }

@@ -264,6 +264,10 @@ fn writers_that_are_faster_than_the_disk_are_not_stopped() {
         assert!(cached.longest < 1_000.0, "{} {}", cached.disk, cached.longest);
         assert!(cached.least() > 0.0);
     }
+    let whole = overrun::whole_stripes(&plan, 1).unwrap();
+    let in_order = &runs[7];
+    assert!((in_order.disk, in_order.cached) == (whole.disk, true), "{in_order:?}");
+    assert!(in_order.sustained() > 0.4 * whole.sustained(), "{in_order:?} {whole:?}");
 }
 
 #[test]
