@@ -36,7 +36,7 @@ const ROOM_PATIENCE_MS: u64 = 250;
 impl<M: LineTable> Shard<M> {
     /// Starts what background write-back is due. Call it every 50 ms or so.
     pub fn tick(&mut self, now_ms: u64, out: &mut Outbox) {
-        if self.dirty_lines == 0 {
+        if !self.needs_tick() {
             return;
         }
         let many = self.dirty_lines > self.config.dirty_lines_background;
@@ -44,7 +44,8 @@ impl<M: LineTable> Shard<M> {
         self.ticked_ms = now_ms;
         for at in 0..self.volumes.len() {
             let Some(state) = &mut self.volumes[at] else { continue };
-            if state.dirty.is_empty() && state.frozen_lines() == 0 {
+            let is_clean = state.dirty.is_empty() && state.frozen_lines() == 0;
+            if is_clean && state.room_queue.is_empty() {
                 continue;
             }
             state.counters.dirty_line_ms += state.dirty.len() as u64 * passed_ms;
@@ -69,9 +70,10 @@ impl<M: LineTable> Shard<M> {
         }
     }
 
-    /// Whether a tick has anything to look after.
+    /// Whether a tick has anything to look after. What was dirty may have gone another way, erased
+    /// or written through, and then nothing else lets in who waits for room.
     pub const fn needs_tick(&self) -> bool {
-        self.dirty_lines > 0
+        self.dirty_lines > 0 || self.room_waiters > 0
     }
 
     /// Puts all dirty lines of a volume on its list.

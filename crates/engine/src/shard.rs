@@ -126,6 +126,8 @@ pub struct Shard<M> {
     pub(crate) destaging_lines: usize,
     /// When a line became dirty last, in milliseconds.
     pub(crate) dirtied_ms: u64,
+    /// Parts that wait for room, of all volumes.
+    pub(crate) room_waiters: usize,
     /// When the last tick was, in milliseconds.
     pub(crate) ticked_ms: u64,
     /// Those of them that were found in the table, by volume, until the volume is added.
@@ -161,6 +163,7 @@ impl<M: LineTable> Shard<M> {
             dirty_lines: 0,
             destaging_lines: 0,
             dirtied_ms: 0,
+            room_waiters: 0,
             ticked_ms: 0,
             unclaimed: Vec::new(),
             scratch: Vec::new(),
@@ -210,6 +213,7 @@ impl<M: LineTable> Shard<M> {
         assert_eq!(state.operations, 0, "{volume} is removed with operations in flight");
         state.elevator.call(state.elevator_shard, None);
         state.elevator.release(state.elevator_shard);
+        self.room_waiters -= state.room_queue.len();
         self.drop_clean(volume);
         self.volumes[usize::from(volume.0)] = None;
     }
@@ -428,6 +432,8 @@ impl<M: LineTable> Shard<M> {
         let dirty_in_table = self.slots.lines.iter().filter(|line| line.dirty != 0).count();
         assert_eq!(dirty, dirty_in_table, "every dirty line is in its volume's dirty set");
         assert_eq!(dirty, self.dirty_lines);
+        let waiters = self.volumes.iter().flatten().map(|state| state.room_queue.len());
+        assert_eq!(waiters.sum::<usize>(), self.room_waiters);
         self.check_patrol();
         self.check_gates();
         for op in self.flight.iter() {

@@ -203,6 +203,7 @@ impl<M: LineTable> Shard<M> {
         state.room_queue.push_back((part.id, lines));
         state.counters.waits += 1;
         state.counters.room_waits += 1;
+        self.room_waiters += 1;
         true
     }
 
@@ -211,6 +212,7 @@ impl<M: LineTable> Shard<M> {
     /// takes what lies near first.
     pub(crate) fn give_room(&mut self, volume: VolumeId, now_ms: u64, out: &mut Outbox) {
         let mut room = self.config.dirty_lines_max.saturating_sub(self.dirty_lines);
+        let mut waiters = self.room_waiters;
         let state = self.volume_mut(volume);
         state.room_since_ms = now_ms;
         let over = state.destaging == 0 && !state.elevator.has_stop(state.elevator_shard);
@@ -219,8 +221,10 @@ impl<M: LineTable> Shard<M> {
         {
             room = room.saturating_sub(lines);
             state.room_queue.pop_front();
+            waiters -= 1;
             out.answers.push(Answer { part, outcome: Outcome::Retry(None) });
         }
+        self.room_waiters = waiters;
     }
 
     /// Waits if one of the part's lines is busy in a way that `conflicts`.

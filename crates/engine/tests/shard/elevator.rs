@@ -207,6 +207,27 @@ fn who_waits_for_room_goes_through_where_the_disk_fails() {
 }
 
 #[test]
+fn who_waits_for_room_is_let_in_where_what_was_dirty_went_another_way() {
+    let mut rigs = pair();
+    dirty(&mut rigs[0], (0..8).map(|line| 2 * line));
+    dirty(&mut rigs[1], 100..108);
+    rigs[0].tick(50);
+    wake_shards(&mut rigs);
+    rigs[1].now_ms = 60;
+    assert_eq!(rigs[1].write(1, 200 * LINE, LINE, 1), WriteOutcome::Waiting);
+    wake_shards(&mut rigs);
+    assert_eq!(on_their_way(&rigs)[1], []);
+    // The disk has zeroes where it was dirty.
+    rigs[1].zero(2, 100 * LINE, 8 * LINE);
+    rigs[1].end(0, Ok(()));
+    assert_eq!(rigs[1].shard.dirty_lines(VOLUME), 0);
+    assert!(rigs[1].shard.needs_tick());
+    rigs[1].tick(350);
+    assert_eq!(rigs[1].learnt(1), Some(Outcome::Retry(None)));
+    assert!(!rigs[1].shard.needs_tick());
+}
+
+#[test]
 fn nobody_wakes_for_a_volume_that_is_gone() {
     let [mut rig, _] = pair();
     rig.shard.wake(VolumeId(7), 0, &mut forebay_engine::Outbox::default());
