@@ -201,7 +201,7 @@ impl<M: LineTable> Shard<M> {
             return;
         }
         let line = part.range.offset / LINE_BYTES;
-        let (line, whole) = state.whole_stripe(line).map_or((line, false), |first| (first, true));
+        let (line, whole) = state.waiting_stripe(line).map_or((line, false), |first| (first, true));
         if state.elevator.is_news(state.elevator_shard, line, whole) {
             out.wakes.push((state.elevator_shard, part.volume));
         }

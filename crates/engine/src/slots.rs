@@ -319,11 +319,11 @@ impl<M: LineTable> Slots<M> {
     /// dirty where many are; as a part of the slots is always clean, few are passed over here from
     /// one search to the next, however many in this one.
     fn take_any(&mut self) -> Option<Slot> {
-        let slots = (self.hand..self.unused).chain(0..self.hand);
+        let mut slots = (self.hand..self.unused).chain(0..self.hand);
         let may_go = |line: &LineMeta| {
             line.key != LineKey::NONE && !line.has(DETACHED) && line.pins == 0 && line.dirty == 0
         };
-        let victim = { slots }.find(|&slot| may_go(self.get(slot)))?;
+        let victim = slots.find(|&slot| may_go(self.get(slot)))?;
         self.hand = victim + 1;
         self.policy.on_remove(victim);
         Some(victim)

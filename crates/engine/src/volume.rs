@@ -172,7 +172,7 @@ impl VolumeState {
     }
 
     /// The first line of the stripe that a line is in, if all of that waits to be written back.
-    pub(crate) fn whole_stripe(&self, line: u64) -> Option<u64> {
+    pub(crate) fn waiting_stripe(&self, line: u64) -> Option<u64> {
         if self.whole.is_empty() {
             return None;
         }

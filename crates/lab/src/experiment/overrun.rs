@@ -24,7 +24,7 @@ const PATTERNS: [(&str, u64, bool); 3] = [
 
 /// Whole stripes of the array, nine of them in a write as in `scripts/md-peers.sh`, and how many
 /// write them.
-const WHOLE: (&str, u64) = ("1008 KiB in order", 1008 << 10);
+const WHOLE: (&str, u64, bool) = ("1008 KiB in order", 1008 << 10, true);
 const WHOLE_WRITERS: u32 = 16;
 
 /// What is run.
@@ -129,7 +129,7 @@ pub(super) fn run(plan: &Plan, seed: u64) -> Result<Report, OpenError> {
 /// The bare array, given nothing but whole stripes in order, by so many writers that it is busy.
 pub(super) fn whole_stripes(plan: &Plan, seed: u64) -> Result<Run, OpenError> {
     let plan = Plan { writers: WHOLE_WRITERS, seconds: plan.seconds.min(60), ..*plan };
-    one(&plan, DISKS[1], (WHOLE.0, WHOLE.1, true), false, seed)
+    one(&plan, DISKS[1], WHOLE, false, seed)
 }
 
 /// All disks and patterns, bare and cached in turn.
@@ -242,9 +242,11 @@ fn whole_remark(runs: &[Run], whole: &Run) -> String {
         |run: &&Run| run.cached && run.disk == whole.disk && run.pattern == PATTERNS[0].0;
     let cached = runs.iter().find(in_order).map_or(0.0, Run::sustained);
     format!(
-        "In whole stripes in order, {WHOLE_WRITERS} writes of 1008 KiB at a time, the bare array \
-         takes {} MB/s. Writers of 64 KiB in order get {} times that through the cache.",
+        "In whole stripes, {}, {WHOLE_WRITERS} writes at a time, the bare array takes {} MB/s. Writers \
+         of {} get {} times that through the cache.",
+        whole.pattern,
         figure(whole.sustained()),
+        PATTERNS[0].0,
         figure(cached / whole.sustained())
     )
 }
