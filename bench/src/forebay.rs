@@ -97,6 +97,30 @@ impl Forebay {
         Ok(())
     }
 
+    /// Stops it in order.
+    ///
+    /// # Errors
+    /// When it does not end within a minute, or says that something went wrong.
+    pub fn stop(mut self) -> Result<()> {
+        self.signal(Signal::TERM);
+        let deadline = Instant::now() + PATIENCE;
+        loop {
+            if let Some(status) = self.child.try_wait()? {
+                ensure!(status.success(), "the stop ended with {status}: see the server's log");
+                return Ok(());
+            }
+            ensure!(Instant::now() < deadline, "it did not stop within {PATIENCE:?}");
+            std::thread::sleep(Duration::from_millis(1));
+        }
+    }
+
+    fn signal(&self, signal: Signal) {
+        if let Some(pid) = i32::try_from(self.pid).ok().and_then(Pid::from_raw) {
+            // It fails only if the process has ended, which is seen by waiting for it.
+            let _ = kill_process(pid, signal);
+        }
+    }
+
     fn wait_until_open(&mut self, watch: &mut dyn FnMut(u32)) -> Result<()> {
         let deadline = Instant::now() + PATIENCE;
         while UnixStream::connect(&self.socket).is_err() {
@@ -151,9 +175,7 @@ impl Drop for Forebay {
             return;
         }
         // The measurement is over: what fails here is seen in the process table.
-        if let Some(pid) = i32::try_from(self.pid).ok().and_then(Pid::from_raw) {
-            let _ = kill_process(pid, Signal::TERM);
-        }
+        self.signal(Signal::TERM);
         let deadline = Instant::now() + PATIENCE;
         while matches!(self.child.try_wait(), Ok(None)) {
             if Instant::now() > deadline {
