@@ -4,8 +4,9 @@ use crate::{AlignedBuffer, Backend, Buffer, Completion, CompletionSink, Io, IoKi
 use forebay_types::IoResult;
 use std::sync::{Arc, Condvar, Mutex, PoisonError};
 
-/// Calls into a backend that wait for the answer. Buffers must be aligned as the backend's
-/// description says; [`crate::AlignedBuffer`] always is.
+/// Calls into a backend that wait for the answer. Writes consist of whole blocks, and buffers are
+/// aligned as the backend's description says; [`crate::AlignedBuffer`] always is. [`Blocking::read`]
+/// and [`Blocking::read_many`] read any sectors.
 pub struct Blocking<'a> {
     backend: &'a dyn Backend,
 }
@@ -21,7 +22,26 @@ impl<'a> Blocking<'a> {
     /// # Errors
     /// Whatever the backend answers.
     pub fn read(&self, offset: u64, bytes: &mut [u8]) -> IoResult {
-        self.read_vectored(offset, &mut [bytes])
+        let Some((start, mut blocks)) = self.blocks_around(offset, bytes.len()) else {
+            return self.read_vectored(offset, &mut [bytes]);
+        };
+        self.read_vectored(start, &mut [&mut blocks])?;
+        let from = (offset - start) as usize;
+        bytes.copy_from_slice(&blocks[from..from + bytes.len()]);
+        Ok(())
+    }
+
+    /// Where the blocks around a range begin, and memory for them; `None` where the range consists
+    /// of whole blocks.
+    fn blocks_around(&self, offset: u64, len: usize) -> Option<(u64, AlignedBuffer)> {
+        let block_bytes = u64::from(self.backend.description().alignment_bytes);
+        let end = offset.checked_add(len as u64)?;
+        if (offset | end).is_multiple_of(block_bytes) {
+            return None;
+        }
+        let start = offset / block_bytes * block_bytes;
+        let end = end.checked_next_multiple_of(block_bytes)?;
+        Some((start, AlignedBuffer::new((end - start) as usize)))
     }
 
     /// Fills several buffers from one range at `offset`.
@@ -40,6 +60,10 @@ impl<'a> Blocking<'a> {
     /// Fills several buffers, each from a place of its own, all under way at once. The answers come
     /// in the order of the pieces.
     pub fn read_many(&self, pieces: &mut [(u64, AlignedBuffer)]) -> Vec<IoResult> {
+        let mut is_whole = pieces.iter().map(|(at, b)| self.blocks_around(*at, b.len()).is_none());
+        if !is_whole.all(|is_whole| is_whole) {
+            return pieces.iter_mut().map(|(offset, bytes)| self.read(*offset, bytes)).collect();
+        }
         let wait = Wait::new(pieces.len());
         for (tag, (offset, bytes)) in pieces.iter_mut().enumerate() {
             // SAFETY: the buffer is borrowed alone until all answers are there, below.
@@ -220,6 +244,23 @@ mod tests {
         assert_eq!((there.1, there.0[0], there.0[4095]), (Ok(()), 7, 7));
         assert!(behind.1.is_err(), "it lies behind the end");
         drop(device.begin_read(0, AlignedBuffer::new(4096)));
+    }
+
+    #[test]
+    fn sectors_are_read_from_larger_blocks() {
+        let memory = Arc::new(MemoryBackend::new(1 << 20).unwrap());
+        let bytes: Vec<u8> = (0..1 << 20).map(|at: u32| (at / 512) as u8).collect();
+        Blocking::new(&*memory).write(0, &bytes, false).unwrap();
+        let disk = crate::layers::Blocks::new(memory, 64 << 10).unwrap();
+        let device = Blocking::new(&disk);
+        let mut sectors = [0; 1024];
+        device.read(130_560, &mut sectors).unwrap();
+        assert_eq!(sectors, bytes[130_560..130_560 + 1024]);
+        let mut pieces = [(512, AlignedBuffer::new(512)), (65_536, AlignedBuffer::new(65_536))];
+        assert_eq!(device.read_many(&mut pieces), [Ok(()), Ok(())]);
+        assert_eq!((pieces[0].1[0], pieces[1].1[512]), (1, 129));
+        let mut after_the_end = [0; 512];
+        assert!(device.read(1 << 20, &mut after_the_end).is_err());
     }
 
     #[test]

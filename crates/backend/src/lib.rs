@@ -60,9 +60,9 @@ pub struct Description {
     pub can_discard: bool,
     /// Whether [`IoKind::Zero`] is faster than writing zeroes.
     pub can_zero_fast: bool,
-    /// Alignment that offsets, lengths and memory addresses must have, in bytes: 512 or 4096 for
-    /// direct I/O. The cache reads and writes whole sectors from 4096-aligned memory, and widens
-    /// a request to this where it is larger than a sector.
+    /// The block size, in bytes: a power of two from 512 to 64 KiB. Offsets and lengths of all I/O
+    /// but a flush are multiples of it; so are the address and the length of each buffer, as far
+    /// as 4096. The driver makes it so (`blocks.rs` of the volume crate).
     pub alignment_bytes: u32,
 }
 

@@ -19,7 +19,7 @@
 //! called `memory:1GiB` is opened as `./memory:1GiB` or `file:memory:1GiB`.
 
 use crate::file::{FileBackend, FileError};
-use crate::layers::{TraceError, VolatileError};
+use crate::layers::{BlocksError, TraceError, VolatileError};
 use crate::memory::MemoryError;
 use crate::model::ModelError;
 use crate::nbd::NbdError;
@@ -68,6 +68,9 @@ pub enum OpenError {
     /// An NBD server.
     #[error(transparent)]
     Nbd(#[from] NbdError),
+    /// Larger blocks.
+    #[error(transparent)]
+    Blocks(#[from] BlocksError),
     /// A trace.
     #[error(transparent)]
     Trace(#[from] TraceError),

@@ -168,6 +168,9 @@ impl Journal {
         if let Some(name) = devices.read_only() {
             return Err(JournalError::ReadOnly(name.to_owned()));
         }
+        if let Some((name, block_bytes)) = devices.with_large_blocks() {
+            return Err(JournalError::Blocks { name: name.to_owned(), block_bytes });
+        }
         let Some(geometry) = Geometry::for_size(size_bytes) else {
             return Err(JournalError::Small { name, bytes: size_bytes });
         };

@@ -530,6 +530,7 @@ impl Runtime {
             gather: Gather::new(settings.gather_below),
             govern: Govern::new(settings.write_back, self.shared.shards.len()),
             flush: FlushGate::default(),
+            blocks: Mutex::default(),
             forsaken: AtomicBool::new(false),
             order: settings.ordered.then(Arc::default),
             journal,

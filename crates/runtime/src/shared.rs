@@ -19,7 +19,7 @@ use forebay_engine::{Answer, Hints, Shard};
 use forebay_nbd::{ExportInfo, Request};
 use forebay_policy::ReadTimes;
 use forebay_types::{ByteRange, DiskGeometry, Durability, IoError, IoResult, Stripes, VolumeId};
-use forebay_volume::{Order, PowerGate, Streams};
+use forebay_volume::{BlockOwners, Order, PowerGate, Streams};
 use std::os::fd::{AsRawFd, OwnedFd, RawFd};
 use std::sync::atomic::{AtomicBool, AtomicU32, AtomicU64, Ordering};
 use std::sync::{Arc, Mutex, MutexGuard, OnceLock, PoisonError, RwLock};
@@ -47,6 +47,8 @@ pub(crate) struct Volume {
     /// Whether writes are refused, also to clients that were told otherwise.
     pub read_only: AtomicBool,
     pub flush: FlushGate,
+    /// Which transfers to its disk own which blocks.
+    pub blocks: Mutex<BlockOwners<TransferName>>,
     /// Its epochs, if what is dirty of it goes to the disk in order.
     pub order: Option<Arc<Order>>,
     /// What was lost of it in the pool when that was taken over is older in its journal, or not
@@ -80,7 +82,19 @@ pub(crate) struct JournalUse {
     pub durability: Durability,
 }
 
+/// Names a transfer to a disk among those of all workers.
+#[derive(Clone, Copy, Debug)]
+pub(crate) struct TransferName {
+    pub worker: usize,
+    pub tag: u32,
+}
+
 impl Volume {
+    /// The block size of its disk, in bytes.
+    pub(crate) fn block_bytes(&self) -> u64 {
+        u64::from(self.backend.description().alignment_bytes)
+    }
+
     /// Something is about to be let at a range of the disk.
     pub(crate) fn will_change(&self, range: ByteRange) {
         if let Some(samples) = self.samples.get() {
@@ -225,6 +239,8 @@ pub(crate) type Task = Box<dyn FnOnce(&mut dyn crate::worker::Tasks) + Send>;
 pub(crate) enum Message {
     /// An I/O that was given to a backend has ended.
     IoDone { tag: u64, result: IoResult },
+    /// A transfer of the worker's may start: it has got the blocks that it waited for.
+    BlockFree { tag: u32 },
     /// A part of one of the worker's requests is answered.
     Answer(Answer),
     /// The request that this connection waits with may find room now.

@@ -3,6 +3,7 @@
 mod in_order;
 mod write_back;
 
+use crate::blocks::whole_blocks;
 use crate::erase::erase_kind;
 use crate::host::{Admission, Host, Payload, Reply, ReplySegment};
 use crate::job::{FlushStage, Job, Jobs, PARTS_MAX, PartName, PartState};
@@ -364,6 +365,16 @@ impl<H: Host> Dispatcher<H> {
             let Some(range) = next.filter(|_| running < PARTS_MAX) else { break };
             job.rest = ByteRange::new(range.end(), job.rest.len - range.len);
             let shard = shard_of(job.request.volume, stripes, range.offset, shards);
+            let range = match job.request.kind {
+                // What lies in blocks that are trimmed in part keeps its data.
+                RequestKind::Trim { .. } => {
+                    whole_blocks(range, host.block_bytes(job.request.volume))
+                }
+                _ => range,
+            };
+            if range.len == 0 {
+                continue;
+            }
             let state = PartState::new(range, shard);
             // A finished part's place is used again: its range is empty then.
             let free = job.parts.iter().position(|part| part.range.len == 0);

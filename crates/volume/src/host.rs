@@ -93,6 +93,10 @@ pub trait Host {
     /// How the volume is divided. It stays so for as long as the volume is served.
     fn stripes(&mut self, volume: VolumeId) -> Stripes;
 
+    /// The block size of the volume's disk in bytes: a power of two, a sector at least. Nothing
+    /// smaller is discarded there.
+    fn block_bytes(&mut self, volume: VolumeId) -> u64;
+
     /// The time in milliseconds from any fixed start.
     fn now_ms(&self) -> u64;
 

@@ -8,6 +8,7 @@
 //! Requests go down: host -> dispatcher -> shard -> I/O; answers come back the same way. Nothing
 //! here knows a clock, a thread or a socket.
 
+mod blocks;
 mod dispatch;
 mod erase;
 mod gate;
@@ -19,6 +20,7 @@ mod request;
 mod split;
 mod streams;
 
+pub use blocks::{BlockOwners, BlockPlan, BlockStep, Claim};
 pub use dispatch::Dispatcher;
 pub use gate::PowerGate;
 pub use host::{Admission, Host, Payload, Reply, ReplySegment};

@@ -1,5 +1,6 @@
 //! Making one I/O of several that follow each other on the disk.
 
+use crate::blocks::meets;
 use forebay_engine::IoVerb;
 use forebay_types::{ByteRange, VolumeId};
 
@@ -17,10 +18,13 @@ pub trait Mergeable {
     fn volume(&self) -> VolumeId;
     /// Where.
     fn range(&self) -> ByteRange;
+    /// The block size of the volume's disk, in bytes.
+    fn block_bytes(&self) -> u64;
 }
 
-/// Sorts `ios` by place and hands out runs of neighbours that can be done in one go, by their
-/// indices. Only reads, and only plain writes, are merged.
+/// Sorts `ios` by place and hands out runs of neighbours that can be done in one go. Only reads,
+/// and only plain writes, are merged. Writes in blocks that are read for them anyway are
+/// neighbours too, whatever lies between them.
 pub fn merge<T: Mergeable>(ios: &mut [T], mut each: impl FnMut(&mut [T])) {
     if ios.len() > 1 {
         ios.sort_by_key(|io| (io.volume(), rank(io.verb()), io.range().offset));
@@ -57,10 +61,12 @@ fn rank(verb: IoVerb) -> u8 {
 }
 
 fn follows<T: Mergeable>(first: &T, second: &T) -> bool {
-    first.volume() == second.volume()
-        && first.verb() == second.verb()
-        && matches!(first.verb(), IoVerb::Read | IoVerb::Write { fua: false })
-        && first.range().end() == second.range().offset
+    let is_joined = match first.verb() {
+        IoVerb::Read => first.range().end() == second.range().offset,
+        IoVerb::Write { fua: false } => meets(first.range(), second.range(), first.block_bytes()),
+        _ => false,
+    };
+    is_joined && first.volume() == second.volume() && first.verb() == second.verb()
 }
 
 #[cfg(test)]
@@ -78,6 +84,10 @@ mod tests {
         }
         fn range(&self) -> ByteRange {
             ByteRange::new(self.2, self.3)
+        }
+        /// Volume 2 is on a disk with larger blocks.
+        fn block_bytes(&self) -> u64 {
+            if self.1 == 2 { 4096 } else { 512 }
         }
     }
 
@@ -103,6 +113,14 @@ mod tests {
             vec![vec![4096, 8192], vec![20480], vec![12288], vec![12288]]
         );
         assert_eq!(runs(vec![Io(fua, 1, 0, 512), Io(fua, 1, 512, 512)]), vec![vec![0], vec![512]]);
+    }
+
+    #[test]
+    fn writes_in_one_block_are_joined() {
+        let write = IoVerb::Write { fua: false };
+        let in_block = |volume| vec![Io(write, volume, 0, 512), Io(write, volume, 2560, 512)];
+        assert_eq!(runs(in_block(1)), vec![vec![0], vec![2560]]);
+        assert_eq!(runs(in_block(2)), vec![vec![0, 2560]]);
     }
 
     #[test]

@@ -7,6 +7,7 @@
 //! A layer hides the open file of what is below it ([`Backend::native_file`]): every I/O has to
 //! come by here.
 
+mod blocks;
 mod delay;
 mod errors;
 mod gate;
@@ -18,6 +19,7 @@ mod volatile;
 #[cfg(test)]
 mod tests;
 
+pub use blocks::{Blocks, BlocksError};
 pub use delay::{Delay, Delays, Wait};
 pub use errors::{ErrorRule, Errors};
 pub use gate::{Gate, HeldIo};
@@ -30,7 +32,7 @@ use crate::{Backend, Description, OpenError};
 use std::sync::Arc;
 
 /// The layers there are, as they are written in front of a backend.
-pub(crate) const NAMES: [&str; 5] = ["delay", "error", "rate", "trace", "volatile"];
+pub(crate) const NAMES: [&str; 6] = ["blocks", "delay", "error", "rate", "trace", "volatile"];
 
 /// Lays the layer `name` with the options `text` over `inner`.
 pub(crate) fn open(
@@ -40,6 +42,11 @@ pub(crate) fn open(
 ) -> Result<Arc<dyn Backend>, OpenError> {
     let named = format!("{name}({text}):{}", inner.description().name);
     Ok(match name {
+        "blocks" => {
+            let mut layer = Blocks::new(inner, blocks::parse(text)?)?;
+            layer.description.name = named;
+            Arc::new(layer)
+        }
         "delay" => {
             let mut layer = Delay::new(inner, Delays::parse(text)?);
             layer.description.name = named;

@@ -4,7 +4,6 @@ use super::socket::Socket;
 use super::{NbdError, NbdUrl};
 use forebay_nbd::client::{Config, Handshake, Opened, Step};
 use forebay_nbd::proto::export_flag;
-use forebay_types::LINE_BYTES;
 use forebay_types::SECTOR_BYTES;
 use std::io::{self, IoSlice};
 use std::time::{Duration, Instant};
@@ -65,9 +64,6 @@ impl Target {
         let url = self.name.clone();
         if opened.is_read_only() && !self.read_only {
             return Err(NbdError::ReadOnly { url });
-        }
-        if u64::from(opened.block_min) > LINE_BYTES {
-            return Err(NbdError::Alignment { url, block_bytes: opened.block_min });
         }
         let multiple = opened.block_min.max(SECTOR_BYTES as u32);
         let size_bytes = opened.size_bytes;

@@ -69,17 +69,6 @@ pub enum NbdError {
         /// What it should be a multiple of, in bytes.
         multiple: u32,
     },
-    /// The server wants blocks that are larger than a line.
-    #[error(
-        "the export '{url}' demands blocks of {block_bytes} bytes, 4096 is the most that can be \
-         served: lower the minimum block size of the server"
-    )]
-    Alignment {
-        /// The address as typed.
-        url: String,
-        /// What the server demands.
-        block_bytes: u32,
-    },
     /// The export is no longer what it was when it was opened.
     #[error(
         "the export '{url}' came back with another size or other abilities: bring back the old \

@@ -489,6 +489,10 @@ impl Host for Machine {
         unreachable!("no volume here is ordered")
     }
 
+    fn block_bytes(&mut self, _: VolumeId) -> u64 {
+        SECTOR_BYTES
+    }
+
     fn now_ms(&self) -> u64 {
         self.now_ms
     }

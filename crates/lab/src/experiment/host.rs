@@ -8,7 +8,9 @@ use forebay_engine::{
     Shard, ShardConfig,
 };
 use forebay_policy::{Governor, GovernorStatus, Limits, Pace, PolicyKind, ReadTimes, Seen};
-use forebay_types::{ByteRange, DiskGeometry, IoError, LINE_BYTES, Mode, Stripes, VolumeId};
+use forebay_types::{
+    ByteRange, DiskGeometry, IoError, LINE_BYTES, Mode, SECTOR_BYTES, Stripes, VolumeId,
+};
 use forebay_volume::{Admission, Host, JobId, Mergeable, Reply, Streams, merge};
 use std::rc::Rc;
 use std::sync::Arc;
@@ -62,6 +64,10 @@ impl Mergeable for Pending {
 
     fn range(&self) -> ByteRange {
         self.1.range
+    }
+
+    fn block_bytes(&self) -> u64 {
+        SECTOR_BYTES
     }
 }
 
@@ -232,6 +238,10 @@ impl Host for CacheHost {
 
     fn stripes(&mut self, _volume: VolumeId) -> Stripes {
         self.stripes
+    }
+
+    fn block_bytes(&mut self, _: VolumeId) -> u64 {
+        SECTOR_BYTES
     }
 
     fn now_ms(&self) -> u64 {

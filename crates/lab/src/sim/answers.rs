@@ -45,6 +45,20 @@ impl World {
         asked.chain(held).min().unwrap_or(self.moment)
     }
 
+    /// What a request changes: of a trim, only the whole blocks in each region; what lies around
+    /// them keeps its data.
+    fn changed_by(&self, request: Request) -> Vec<ByteRange> {
+        let RequestKind::Trim { .. } = request.kind else { return vec![request.range] };
+        let block_sectors = self.plan.volumes[usize::from(request.volume.0)].block_sectors;
+        let block_bytes = block_sectors * SECTOR_BYTES;
+        let whole = |piece: ByteRange| {
+            let start = piece.offset.next_multiple_of(block_bytes);
+            let end = piece.end() / block_bytes * block_bytes;
+            ByteRange::new(start, end.saturating_sub(start))
+        };
+        self.stripes_of(request.volume).split(request.range).map(whole).collect()
+    }
+
     /// Tells the oracle of a request; returns its token. The payload of a write is the stamps of
     /// its `version`.
     pub(crate) fn ask(&mut self, client: u16, request: Request) -> (u32, u32) {
@@ -52,6 +66,7 @@ impl World {
         self.report.operations += 1;
         let (moment, oldest) = (self.moment, self.oldest_read());
         let volume = request.volume.0;
+        let changed = self.changed_by(request);
         let oracle = &mut self.volumes[usize::from(volume)].oracle;
         let mut version = 0;
         match request.kind {
@@ -67,8 +82,10 @@ impl World {
                 }
             }
             RequestKind::Trim { .. } => {
-                for sector in sectors_of(request.range) {
-                    oracle.submit_trim(sector, moment, oldest);
+                for range in &changed {
+                    for sector in sectors_of(*range) {
+                        oracle.submit_trim(sector, moment, oldest);
+                    }
                 }
             }
             _ => {}
@@ -86,8 +103,9 @@ impl World {
     /// Tells the history of a volume that is written in order.
     fn remember(&mut self, request: Request, version: u32) {
         let (volume, moment) = (request.volume.0, self.moment);
+        let changed = self.changed_by(request);
         let Some((_, history)) = &mut self.volumes[usize::from(volume)].order else { return };
-        for sector in sectors_of(request.range) {
+        for sector in changed.into_iter().flat_map(sectors_of) {
             let (stamp, fua) = match request.kind {
                 RequestKind::Write { fua } => (Some(stamp(volume, sector, version)), fua),
                 RequestKind::Zero { fua, .. } => (Some(super::oracle::ZERO), fua),
@@ -101,12 +119,13 @@ impl World {
     /// A request of a volume that is written in order was answered well.
     fn remember_answer(&mut self, asked: &Asked) {
         let moment = self.moment;
+        let changed = self.changed_by(asked.request);
         let volume = &mut self.volumes[usize::from(asked.request.volume.0)];
         let Some((_, history)) = &mut volume.order else { return };
         match asked.request.kind {
             RequestKind::Flush => history.flush(asked.submitted, moment),
             RequestKind::Write { .. } | RequestKind::Zero { .. } | RequestKind::Trim { .. } => {
-                let sectors = sectors_of(asked.request.range);
+                let sectors = changed.into_iter().flat_map(sectors_of);
                 sectors.for_each(|sector| history.end(sector, asked.submitted, moment));
             }
             _ => {}
@@ -187,8 +206,9 @@ impl World {
 
     /// A write or erase is answered: what it promised counts from now on.
     fn end_change(&mut self, asked: &Asked, result: IoResult) {
-        if result.is_ok() {
-            self.found_again(asked.request.volume, asked.request.range, asked.submitted);
+        let changed = self.changed_by(asked.request);
+        for range in changed.iter().filter(|range| result.is_ok() && range.len > 0) {
+            self.found_again(asked.request.volume, *range, asked.submitted);
         }
         let volume = &mut self.volumes[usize::from(asked.request.volume.0)];
         let through = volume.mode != Mode::WriteBack && volume.write_back_until < asked.submitted;
@@ -208,20 +228,21 @@ impl World {
             _ => Promise::OnDisk,
         };
         let promise = result.is_ok().then_some(promise);
-        for sector in sectors_of(asked.request.range) {
+        for sector in changed.into_iter().flat_map(sectors_of) {
             volume.oracle.end(sector, asked.submitted, self.moment, promise);
         }
     }
 
     /// A request is not answered any more.
     pub(crate) fn end_unanswered(&mut self, asked: &Asked) {
-        let Request { volume, kind, range } = asked.request;
+        let Request { volume, kind, .. } = asked.request;
+        let changed = self.changed_by(asked.request);
         let changes = matches!(
             kind,
             RequestKind::Write { .. } | RequestKind::Trim { .. } | RequestKind::Zero { .. }
         );
         let oracle = &mut self.volumes[usize::from(volume.0)].oracle;
-        for sector in sectors_of(range).filter(|_| changes) {
+        for sector in changed.into_iter().flat_map(sectors_of).filter(|_| changes) {
             oracle.end(sector, asked.submitted, self.moment, None);
         }
     }

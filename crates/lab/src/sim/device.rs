@@ -1,4 +1,5 @@
-//! The way to the disks and back: delays, reordering, stalls, faults, and what is checked there.
+//! I/Os on their way to the disks, as the shards ask for them; `transfer.rs` has what becomes of
+//! them there.
 //!
 //! Checked of each I/O: it is inside its volume; its memory covers it exactly; no other I/O under
 //! way changes the same sectors; what it writes was written to that very sector by a client; and
@@ -7,9 +8,10 @@
 use super::Sabotage;
 use super::disk::sectors_of;
 use super::memory::Memory;
-use super::oracle::{POISON, ZERO, show, stamp};
+use super::oracle::show;
 use super::queue::Event;
 use super::slab::Slab;
+use super::transfer::Transfer;
 use super::world::{World, pool_index};
 use forebay_engine::{IoAction, IoId, IoVerb, Place, Segment, Slot};
 use forebay_types::{ByteRange, IoError, IoResult, SECTOR_BYTES, VolumeId};
@@ -37,18 +39,16 @@ pub(crate) struct Fault {
     pub range: ByteRange,
 }
 
-/// An I/O under way.
+/// An I/O of a shard.
 pub(crate) struct Io {
-    shard: usize,
-    action: IoAction,
+    pub shard: usize,
+    pub action: IoAction,
     memory: Option<(Memory, u64)>,
-    /// What a write found in its memory when it was started, or an early read on the disk.
-    stamps: Vec<u64>,
-    /// Whether the disk does its part at the beginning rather than at the end.
-    early: bool,
+    /// What a write found in its memory when it was started, or what a read has brought.
+    pub stamps: Vec<u64>,
     /// What it would write is lost, so it is not done at all.
-    refused: bool,
-    result: IoResult,
+    pub refused: bool,
+    block_bytes: u64,
 }
 
 /// A flush of a disk under way.
@@ -63,7 +63,7 @@ pub(crate) struct FlushJob {
 /// The I/Os between the shards and the disks.
 #[derive(Default)]
 pub(crate) struct Device {
-    under_way: Slab<Io>,
+    pub under_way: Slab<Transfer>,
     /// Started during the call at hand, and not yet sent.
     started: Vec<Io>,
     pub faults: Vec<Fault>,
@@ -85,15 +85,23 @@ impl Mergeable for Io {
     fn range(&self) -> ByteRange {
         self.action.range
     }
+
+    fn block_bytes(&self) -> u64 {
+        self.block_bytes
+    }
 }
 
 impl Io {
-    pub(crate) const fn new(shard: usize, action: IoAction, memory: Option<(Memory, u64)>) -> Self {
-        let stamps = Vec::new();
-        Self { shard, action, memory, stamps, early: false, refused: false, result: Ok(()) }
+    pub(crate) const fn new(
+        shard: usize,
+        action: IoAction,
+        memory: Option<(Memory, u64)>,
+        block_bytes: u64,
+    ) -> Self {
+        Self { shard, action, memory, stamps: Vec::new(), refused: false, block_bytes }
     }
 
-    const fn kind(&self) -> FaultKind {
+    pub(crate) const fn kind(&self) -> FaultKind {
         match self.action.verb {
             IoVerb::Read => FaultKind::Read,
             IoVerb::Write { .. } => FaultKind::Write,
@@ -128,7 +136,8 @@ impl Io {
         places.join(", ")
     }
 
-    fn changes(&self, other: &Self) -> bool {
+    /// Whether both change some sector.
+    pub(crate) fn changes(&self, other: &Self) -> bool {
         self.action.volume == other.action.volume
             && self.action.verb != IoVerb::Read
             && other.action.verb != IoVerb::Read
@@ -141,10 +150,15 @@ impl Device {
         self.under_way.len() == 0 && self.started.is_empty()
     }
 
+    /// The I/Os under way.
+    pub(crate) fn ios(&self) -> impl Iterator<Item = &Io> {
+        self.under_way.iter().flat_map(|transfer| &transfer.ios)
+    }
+
     /// An I/O has ended: what has failed, or has failed before in the same operation, counts now.
-    fn record(&mut self, io: &Io, moment: u32) {
+    pub(crate) fn record(&mut self, io: &Io, result: IoResult, moment: u32) {
         let (shard, id) = (io.shard, io.action.id);
-        if io.result.is_err() {
+        if result.is_err() {
             let (volume, range) = (io.action.volume.0, io.action.range);
             let fault = Fault { moment, volume, kind: io.kind(), range };
             self.faults.push(fault);
@@ -153,7 +167,7 @@ impl Device {
         if self.latched.is_empty() {
             return;
         }
-        let last = !self.under_way.iter().any(|io| io.shard == shard && io.action.id == id);
+        let last = !self.ios().any(|io| io.shard == shard && io.action.id == id);
         if last {
             let faults = &mut self.faults;
             self.latched.retain(|&(its_shard, its_id, fault)| {
@@ -197,7 +211,7 @@ impl World {
         self.device.started.push(io);
     }
 
-    fn memory_of(&self, io: &Io) -> Vec<u64> {
+    pub(crate) fn memory_of(&self, io: &Io) -> Vec<u64> {
         let mut stamps = Vec::with_capacity((io.action.range.len / SECTOR_BYTES) as usize);
         let memory = io.memory.as_ref().map(|(memory, base)| (memory, *base));
         for segment in &io.action.segments {
@@ -229,26 +243,19 @@ impl World {
             return;
         }
         let mut started = std::mem::take(&mut self.device.started);
-        let mut runs: Vec<(usize, u64)> = Vec::new();
+        let mut runs: Vec<usize> = Vec::new();
         if self.plan.merge {
-            merge(&mut started, |run| runs.push((run.len(), 0)));
+            merge(&mut started, |run| runs.push(run.len()));
         } else {
-            runs.resize(started.len(), (1, 0));
-        }
-        for (_, time_us) in &mut runs {
-            *time_us = self.now_us + self.draw_latency();
+            runs.resize(started.len(), 1);
         }
         let mut ios = started.into_iter();
-        for (count, time_us) in runs {
-            // The disk does a joined I/O in one go; each part of it fails or not by itself, as
-            // if whoever joined them had tried them one by one.
-            for io in ios.by_ref().take(count) {
-                self.send_io(io, time_us);
-            }
+        for count in runs {
+            self.send_transfer(ios.by_ref().take(count).collect());
         }
     }
 
-    fn draw_latency(&mut self) -> u64 {
+    pub(crate) fn draw_latency(&mut self) -> u64 {
         let plan = &self.plan.device;
         if !self.device.healed && self.dice.chance(plan.stall) {
             return self.dice.range(1_000_000, 100_000_000);
@@ -256,145 +263,8 @@ impl World {
         self.dice.range(plan.latency_us_min, plan.latency_us_max)
     }
 
-    fn send_io(&mut self, mut io: Io, time_us: u64) {
-        let (volume, range) = (io.action.volume.0, io.action.range);
-        if self.device.under_way.iter().any(|other| io.changes(other)) {
-            let place = Some((volume, range.offset / SECTOR_BYTES));
-            self.violate(place, format!("two I/Os under way change the same sectors: {range}"));
-        }
-        io.early = self.dice.chance(500_000);
-        io.result = self.draw_result(&io);
-        if io.refused {
-            (io.early, io.result) = (true, Err(IoError::Io));
-        } else if io.early {
-            self.do_io(&mut io);
-        }
-        let at = self.device.under_way.insert(io);
-        self.queue.push(time_us, Event::Complete(at));
-    }
-
-    fn draw_result(&mut self, io: &Io) -> IoResult {
-        if self.device.healed {
-            return Ok(());
-        }
-        let plan = &self.plan.device;
-        let ppm = match io.kind() {
-            FaultKind::Read => plan.read_error,
-            FaultKind::Write => plan.write_error,
-            _ => plan.erase_error,
-        };
-        let disk = &self.volumes[usize::from(io.action.volume.0)].disk;
-        let is_bad = match io.kind() {
-            FaultKind::Read => disk.is_bad(io.action.range, false),
-            FaultKind::Write => disk.is_bad(io.action.range, true),
-            _ => false,
-        };
-        if is_bad || self.dice.chance(ppm) { Err(IoError::Io) } else { Ok(()) }
-    }
-
-    /// The disk does its part of an I/O.
-    fn do_io(&mut self, io: &mut Io) {
-        if io.action.verb == IoVerb::Read {
-            self.do_read(io);
-            return;
-        }
-        let lost = matches!(io.action.verb, IoVerb::Write { .. })
-            && self.strikes(Sabotage::LoseWrite)
-            || matches!(io.action.verb, IoVerb::Zero { .. }) && self.strikes(Sabotage::IgnoreZero);
-        if !lost {
-            // What fails may have been done in part.
-            let done = if io.result.is_ok() { 1_000_000 } else { self.dice.pick(&PARTIAL) };
-            self.do_change(io, done);
-        }
-    }
-
-    fn do_read(&mut self, io: &mut Io) {
-        let volume = usize::from(io.action.volume.0);
-        let mut range = io.action.range;
-        if self.strikes(Sabotage::SwapReads) {
-            let other = self.device.under_way.iter().find(|other| {
-                other.action.verb == IoVerb::Read
-                    && usize::from(other.action.volume.0) == volume
-                    && other.action.range.len >= range.len
-            });
-            range =
-                other.map_or(range, |other| ByteRange::new(other.action.range.offset, range.len));
-        }
-        let sectors = sectors_of(range);
-        let content = self.volumes[volume].disk.content();
-        io.stamps.clear();
-        io.stamps.extend_from_slice(&content[sectors.start as usize..sectors.end as usize]);
-        if io.result.is_err() {
-            io.stamps.fill(POISON);
-        }
-    }
-
-    /// Changes each of the I/O's sectors on the disk with the probability `done`.
-    fn do_change(&mut self, io: &Io, done: u32) {
-        let volume = io.action.volume.0;
-        let is_write = matches!(io.action.verb, IoVerb::Write { .. });
-        let shift = u64::from(is_write && self.strikes(Sabotage::MisdirectWrite));
-        let torn = is_write && self.strikes(Sabotage::TearWrite);
-        let sectors = sectors_of(io.action.range);
-        let half = sectors.start + (sectors.end - sectors.start).div_ceil(2);
-        for (at, sector) in sectors.enumerate() {
-            if done < 1_000_000 && !self.dice.chance(done) || torn && sector >= half {
-                continue;
-            }
-            let content = match io.action.verb {
-                IoVerb::Zero { .. } => ZERO,
-                IoVerb::Discard => match self.dice.below(4) {
-                    0 => stamp(volume, sector, 0),
-                    1 => continue,
-                    _ => ZERO,
-                },
-                _ => io.stamps[at],
-            };
-            let world = &mut self.volumes[usize::from(volume)];
-            if sector + shift < world.sectors {
-                world.disk.write(sector + shift, content, &mut self.dice);
-            }
-        }
-    }
-
-    /// An I/O ends. Returns what its dispatcher is to be told.
-    pub(crate) fn end_io(&mut self, at: u32) -> (usize, IoId, IoResult) {
-        let mut io = self.device.under_way.remove(at).expect("an I/O ends once");
-        let (volume, range) = (io.action.volume.0, io.action.range);
-        if let IoVerb::Write { fua } = io.action.verb {
-            if self.memory_of(&io) != io.stamps {
-                let place = Some((volume, range.offset / SECTOR_BYTES));
-                let message = format!("the memory of a write changed under way: {range}");
-                self.violate(place, message);
-            }
-            if !io.early {
-                self.do_io(&mut io);
-            }
-            let fua = fua && !self.strikes(Sabotage::LoseFua);
-            if fua && io.result.is_ok() {
-                self.volumes[usize::from(volume)].disk.stabilize(sectors_of(range));
-            }
-        } else if !io.early {
-            self.do_io(&mut io);
-        }
-        if io.action.verb == IoVerb::Read {
-            self.fill_memory(&io);
-        }
-        self.device.record(&io, self.moment);
-        let mut result = io.result;
-        self.note(volume, range, || format!("{:?} {range} ends: {result:?}", io.action.verb));
-        let hide = match io.kind() {
-            FaultKind::Read => self.strikes(Sabotage::HideReadError),
-            FaultKind::Write => self.strikes(Sabotage::HideWriteError),
-            _ => false,
-        };
-        if hide {
-            result = Ok(());
-        }
-        (io.shard, io.action.id, result)
-    }
-
-    fn fill_memory(&mut self, io: &Io) {
+    /// Puts what a read has brought where it belongs.
+    pub(crate) fn fill_memory(&mut self, io: &Io) {
         let mut at = 0;
         for segment in &io.action.segments {
             let count = (u64::from(segment.len) / SECTOR_BYTES) as usize;
@@ -463,18 +333,11 @@ impl World {
         (flush.worker, flush.job, flush.result)
     }
 
-    /// The process dies: each I/O under way is done wholly, partly or not at all.
+    /// The process dies: each transfer under way is done wholly, partly or not at all.
     pub(crate) fn cut_ios(&mut self) {
-        let ios: Vec<Io> = self.device.under_way.drain().collect();
-        for io in ios.iter().filter(|io| !io.early && io.action.verb != IoVerb::Read) {
-            let done = self.dice.pick(&[0, 300_000, 700_000, 1_000_000]);
-            self.do_change(io, done);
-        }
+        self.cut_transfers();
         self.device.started.clear();
         self.device.latched.clear();
         self.flushes.drain().for_each(drop);
     }
 }
-
-/// Probabilities of each sector of a failed I/O to have been changed.
-const PARTIAL: [u32; 3] = [0, 500_000, 1_000_000];

@@ -6,7 +6,7 @@
 
 use super::dice::{Dice, Ppm};
 use super::oracle::stamp;
-use forebay_types::{ByteRange, SECTOR_BYTES};
+use forebay_types::{ByteRange, SECTOR_BYTES, SECTORS_PER_LINE};
 
 pub(crate) struct Disk {
     volatile: Vec<u64>,
@@ -14,6 +14,8 @@ pub(crate) struct Disk {
     /// Sectors whose contents differ, and maybe some that no longer do.
     unflushed: Vec<u32>,
     write_behind: Ppm,
+    /// Sectors that reach stable storage together.
+    unit: u64,
     /// Sectors that can't be read, and that can't be written.
     unreadable: Vec<u64>,
     unwritable: Vec<u64>,
@@ -25,12 +27,19 @@ pub(crate) const fn sectors_of(range: ByteRange) -> std::ops::Range<u64> {
 }
 
 impl Disk {
-    pub(crate) fn new(volume: u16, sectors: u64, write_behind: Ppm) -> Self {
+    /// `block_sectors` are in a block; the largest unit that is kept whole is 4 KiB.
+    pub(crate) fn new(volume: u16, sectors: u64, block_sectors: u64, write_behind: Ppm) -> Self {
+        let unit = block_sectors.min(SECTORS_PER_LINE.into());
         let volatile: Vec<u64> = (0..sectors).map(|at| stamp(volume, at, 0)).collect();
         let stable = volatile.clone();
         let unflushed = Vec::new();
         let (unreadable, unwritable) = (Vec::new(), Vec::new());
-        Self { volatile, stable, unflushed, write_behind, unreadable, unwritable }
+        Self { volatile, stable, unflushed, write_behind, unit, unreadable, unwritable }
+    }
+
+    /// Sectors that are written wholly or not at all.
+    pub(crate) const fn unit(&self) -> u64 {
+        self.unit
     }
 
     /// What the disk would answer now.
@@ -67,14 +76,18 @@ impl Disk {
     }
 
     /// Puts `content` into the volatile cache.
-    pub(crate) fn write(&mut self, sector: u64, content: u64, dice: &mut Dice) {
+    pub(crate) fn write(&mut self, sector: u64, content: u64) {
         let at = sector as usize;
         if self.volatile[at] == self.stable[at] {
             self.unflushed.push(sector as u32);
         }
         self.volatile[at] = content;
+    }
+
+    /// What was just written of a unit may reach stable storage by itself.
+    pub(crate) fn write_behind(&mut self, sectors: std::ops::Range<u64>, dice: &mut Dice) {
         if dice.chance(self.write_behind) {
-            self.stable[at] = content;
+            self.stabilize(sectors);
         }
     }
 
@@ -91,11 +104,19 @@ impl Disk {
         }
     }
 
-    /// The power goes: each unflushed sector survives with this probability.
+    /// The power goes: each unflushed unit survives with this probability.
     pub(crate) fn lose_power(&mut self, survive: Ppm, dice: &mut Dice) {
+        self.unflushed.sort_unstable();
+        let mut last = None;
         for sector in self.unflushed.drain(..) {
+            let unit = u64::from(sector) / self.unit;
+            let survives = match last {
+                Some((known, survives)) if known == unit => survives,
+                _ => dice.chance(survive),
+            };
+            last = Some((unit, survives));
             let at = sector as usize;
-            if dice.chance(survive) {
+            if survives {
                 self.stable[at] = self.volatile[at];
             }
             self.volatile[at] = self.stable[at];
@@ -110,12 +131,12 @@ mod tests {
     #[test]
     fn what_was_flushed_outlives_the_power_and_nothing_else_does() {
         let mut dice = Dice::new(1);
-        let mut disk = Disk::new(0, 8, 0);
-        disk.write(1, 11, &mut dice);
+        let mut disk = Disk::new(0, 8, 1, 0);
+        disk.write(1, 11);
         disk.flush();
-        disk.write(1, 12, &mut dice);
-        disk.write(2, 21, &mut dice);
-        disk.write(3, 31, &mut dice);
+        disk.write(1, 12);
+        disk.write(2, 21);
+        disk.write(3, 31);
         disk.stabilize(3..4);
         assert_eq!(&disk.content()[1..4], [12, 21, 31]);
         disk.lose_power(0, &mut dice);
@@ -123,8 +144,23 @@ mod tests {
     }
 
     #[test]
+    fn a_unit_survives_wholly_or_not_at_all() {
+        let mut dice = Dice::new(1);
+        let mut outcomes = [0; 2];
+        for _ in 0..100 {
+            let mut disk = Disk::new(0, 16, 128, 0);
+            (0..8).rev().for_each(|sector| disk.write(sector, 7));
+            disk.lose_power(500_000, &mut dice);
+            let there = disk.content()[..8].iter().filter(|&&content| content == 7).count();
+            outcomes[there / 8] += 1;
+            assert!(there == 0 || there == 8);
+        }
+        assert!(outcomes.iter().all(|&count| count > 0));
+    }
+
+    #[test]
     fn bad_sectors_fail_what_touches_them_until_healed() {
-        let mut disk = Disk::new(0, 8, 0);
+        let mut disk = Disk::new(0, 8, 1, 0);
         disk.damage(3, true, false);
         assert!(disk.is_bad(ByteRange::new(1024, 1024), false));
         assert!(!disk.is_bad(ByteRange::new(2048, 512), false));

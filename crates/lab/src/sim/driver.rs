@@ -62,6 +62,8 @@ impl Simulation {
         let mut dice = Dice::new(options.seed);
         let mut plan = Plan::draw(&mut dice, options.operations);
         plan.suit(options.sabotage, options.operations);
+        // Dice of their own: with small blocks, a seed means the same machine as before.
+        plan.draw_blocks(&mut Dice::new(options.seed.rotate_left(48) ^ 0xb10c));
         let clients = Client::crowd(&plan, &mut dice);
         let mut crashes = plan.crashes.clone();
         crashes.reverse();
@@ -194,9 +196,12 @@ impl Simulation {
             }
             Event::Complete(io) => {
                 self.count_barren();
-                let (shard, id, result) = self.world.end_io(io);
-                let worker = self.world.dice.below(self.dispatchers.len() as u64) as u8;
-                self.on(worker, |dispatcher, world| dispatcher.complete(world, shard, id, result));
+                for (shard, id, result) in self.world.end_step(io) {
+                    let worker = self.world.dice.below(self.dispatchers.len() as u64) as u8;
+                    self.on(worker, |dispatcher, world| {
+                        dispatcher.complete(world, shard, id, result);
+                    });
+                }
             }
             Event::Flushed(flush) => {
                 let (worker, job, result) = self.world.end_flush(flush);
@@ -781,7 +786,8 @@ impl Simulation {
             .map(|volume| {
                 let kept = [(volume.journal, " in a journal"), (volume.ups, " under a supply")];
                 let kept = kept.iter().find(|(is_so, _)| *is_so).map_or("", |(_, text)| *text);
-                format!("{} sectors {}{kept}", volume.sectors, volume.mode)
+                let blocks = volume.block_sectors * SECTOR_BYTES;
+                format!("{} sectors in blocks of {blocks} {}{kept}", volume.sectors, volume.mode)
             })
             .collect();
         format!(

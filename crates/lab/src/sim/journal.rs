@@ -585,9 +585,8 @@ impl World {
                 if extent.source == Source::Discard {
                     continue;
                 }
-                let Self { volumes, dice, .. } = self;
                 for (sector, stamp) in sectors_of(extent.range).zip(stamps) {
-                    volumes[volume].disk.write(sector, stamp, dice);
+                    self.volumes[volume].disk.write(sector, stamp);
                 }
             }
             self.volumes[volume].disk.flush();

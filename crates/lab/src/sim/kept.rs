@@ -195,9 +195,8 @@ impl World {
     /// Brings all that is dirty of volumes with a journal to their disks themselves.
     fn settle_to_disk(&mut self) {
         for (volume, range, stamps) in self.dirty_of_journal() {
-            let Self { volumes, dice, .. } = self;
             for (sector, stamp) in sectors_of(range).zip(stamps) {
-                volumes[usize::from(volume)].disk.write(sector, stamp, dice);
+                self.volumes[usize::from(volume)].disk.write(sector, stamp);
             }
         }
         self.volumes.iter_mut().filter(|v| v.journal).for_each(|volume| volume.disk.flush());
@@ -213,12 +212,12 @@ impl World {
                 continue;
             }
             let image = self.journal_image(found, at);
-            let Self { volumes, shards, dice, .. } = self;
+            let Self { volumes, shards, .. } = self;
             let VolumeWorld { disk, oracle, lost, .. } = &mut volumes[at];
             let held = image.iter().filter(|(extent, _)| extent.source != Source::Discard);
             for (sector, stamp) in held.flat_map(|(e, s)| sectors_of(e.range).zip(s)) {
                 if lost.contains_key(&sector) {
-                    disk.write(sector, *stamp, dice);
+                    disk.write(sector, *stamp);
                 }
             }
             disk.flush();

@@ -28,6 +28,7 @@ mod report;
 mod sabotage;
 pub(crate) mod slab;
 mod stuck;
+mod transfer;
 mod world;
 
 pub use report::{Failure, SimOptions, SimReport, Summary};

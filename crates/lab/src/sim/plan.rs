@@ -63,7 +63,10 @@ pub(crate) struct Plan {
 /// One volume.
 #[derive(Clone, Debug)]
 pub(crate) struct VolumePlan {
+    /// A multiple of what is in a block.
     pub sectors: u64,
+    /// Sectors in a block of the disk.
+    pub block_sectors: u64,
     pub mode: Mode,
     /// Whether a journal keeps its writes.
     pub journal: bool,
@@ -135,6 +138,15 @@ impl Plan {
             if volume.mode == Mode::Bypass {
                 volume.mode = Mode::WriteThrough;
             }
+        }
+    }
+
+    /// Gives half of the disks larger blocks: those of 4 KiB that disks have, or of which nothing
+    /// is known, and those of 64 KiB that NBD servers may ask for.
+    pub(crate) fn draw_blocks(&mut self, dice: &mut Dice) {
+        for volume in &mut self.volumes {
+            volume.block_sectors = dice.pick(&[1, 1, 1, 8, 8, 128]);
+            volume.sectors = volume.sectors.next_multiple_of(volume.block_sectors);
         }
     }
 
@@ -257,6 +269,7 @@ fn draw_volume(dice: &mut Dice) -> VolumePlan {
     let journal = dice.chance(500_000);
     VolumePlan {
         sectors: lines * 8 - odd,
+        block_sectors: 1,
         mode: dice.pick(&[Mode::WriteBack, Mode::WriteBack, Mode::WriteThrough, Mode::Bypass]),
         journal,
         ups: !journal && dice.chance(300_000),

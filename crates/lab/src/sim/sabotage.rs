@@ -81,11 +81,13 @@ pub enum Sabotage {
     SkipForward,
     /// The journal is told that a disk has what it did not take.
     FenceAll,
+    /// Transfers read, change and write back one block at the same time.
+    ShareBlocks,
 }
 
 impl Sabotage {
     /// All of them.
-    pub const ALL: [Self; 37] = [
+    pub const ALL: [Self; 38] = [
         Self::SkipCopy,
         Self::SkipFill,
         Self::LoseFua,
@@ -123,6 +125,7 @@ impl Sabotage {
         Self::KeepOldRecords,
         Self::SkipForward,
         Self::FenceAll,
+        Self::ShareBlocks,
     ];
 
     /// The word for it on a command line.
@@ -165,6 +168,7 @@ impl Sabotage {
             Self::KeepOldRecords => "keep-old-records",
             Self::SkipForward => "skip-forward",
             Self::FenceAll => "fence-all",
+            Self::ShareBlocks => "share-blocks",
         }
     }
 

@@ -34,6 +34,11 @@ impl<T> Slab<T> {
         Some(value)
     }
 
+    /// A value that is in.
+    pub(crate) fn get_mut(&mut self, at: u32) -> &mut T {
+        self.entries[at as usize].as_mut().expect("it is in")
+    }
+
     pub(crate) fn iter(&self) -> impl Iterator<Item = &T> {
         self.entries.iter().flatten()
     }

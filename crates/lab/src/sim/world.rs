@@ -30,7 +30,7 @@ use forebay_types::{
     ByteRange, IoError, IoResult, LINE_BYTES, Mode, SECTOR_BYTES, SECTORS_PER_LINE, Stripes,
     VolumeId,
 };
-use forebay_volume::{Admission, Host, JobId, Order, Reply, Streams};
+use forebay_volume::{Admission, BlockOwners, Host, JobId, Order, Reply, Streams};
 use std::collections::BTreeSet;
 use std::sync::Arc;
 
@@ -73,6 +73,8 @@ pub(crate) struct VolumeWorld {
     /// The moment up to which the volume was in write-back for certain, if it no longer is.
     pub write_back_until: u32,
     pub disk: Disk,
+    /// Which transfers own which of its blocks.
+    pub owners: BlockOwners<u32>,
     pub oracle: Oracle,
     pub streams: Option<Streams>,
     /// Whether a journal keeps its writes.
@@ -184,7 +186,8 @@ impl World {
 
     fn make_volumes(&mut self) {
         for (at, plan) in self.plan.volumes.iter().enumerate() {
-            let mut disk = Disk::new(at as u16, plan.sectors, self.plan.device.write_behind);
+            let behind = self.plan.device.write_behind;
+            let mut disk = Disk::new(at as u16, plan.sectors, plan.block_sectors, behind);
             for _ in 0..self.plan.device.bad_sectors {
                 let sector = self.dice.below(plan.sectors);
                 let kind = self.dice.below(3);
@@ -195,6 +198,7 @@ impl World {
                 mode: plan.mode,
                 write_back_until: 0,
                 disk,
+                owners: BlockOwners::default(),
                 oracle: Oracle::new(at as u16, plan.sectors, !plan.journal && !plan.ups),
                 streams: None,
                 journal: plan.journal,
@@ -391,6 +395,10 @@ impl Host for World {
         self.stripes_of(volume)
     }
 
+    fn block_bytes(&mut self, volume: VolumeId) -> u64 {
+        self.plan.volumes[usize::from(volume.0)].block_sectors * SECTOR_BYTES
+    }
+
     fn now_ms(&self) -> u64 {
         self.now_us / 1000
     }
@@ -438,7 +446,8 @@ impl Host for World {
             return;
         }
         let memory = memory.map(|(memory, base)| (memory.clone(), base));
-        self.take_io(Io::new(shard, io, memory));
+        let block_bytes = self.block_bytes(io.volume);
+        self.take_io(Io::new(shard, io, memory, block_bytes));
     }
 
     fn flush_backend(&mut self, volume: VolumeId, job: JobId) {

@@ -133,6 +133,15 @@ impl Devices {
         at.map(|at| self.name_of(at))
     }
 
+    /// The device whose blocks are larger than the log's, if there is one, and their size in bytes.
+    pub(super) fn with_large_blocks(&self) -> Option<(&str, u32)> {
+        let block_bytes = |device: usize| {
+            self.backends[device].as_ref().map_or(0, |b| b.description().alignment_bytes)
+        };
+        let at = (0..2).find(|&device| u64::from(block_bytes(device)) > BLOCK_BYTES)?;
+        Some((self.name_of(at), block_bytes(at)))
+    }
+
     /// Why everything is on one device alone since the start, if so.
     pub(super) fn missing(&self) -> Option<&str> {
         self.missing.as_deref()

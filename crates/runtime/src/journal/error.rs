@@ -23,6 +23,17 @@ pub enum JournalError {
     /// It can't be written.
     #[error("journal {0} can only be read; make it writable or name another one")]
     ReadOnly(String),
+    /// Its blocks are too large.
+    #[error(
+        "journal {name} takes nothing smaller than {block_bytes} bytes; name a device with blocks \
+         of 512 or 4096"
+    )]
+    Blocks {
+        /// The device.
+        name: String,
+        /// Its block size.
+        block_bytes: u32,
+    },
     /// There is something else on it.
     #[error(
         "{0} holds something that is not a journal of this program; name another device, or \

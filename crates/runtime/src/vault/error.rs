@@ -26,6 +26,17 @@ pub enum VaultError {
     /// It can't be written.
     #[error("vault {0} can only be read; make it writable or name another one")]
     ReadOnly(String),
+    /// Its blocks are too large.
+    #[error(
+        "vault {name} takes nothing smaller than {block_bytes} bytes; name a device with blocks \
+         of 512 or 4096"
+    )]
+    Blocks {
+        /// The device.
+        name: String,
+        /// Its block size.
+        block_bytes: u32,
+    },
     /// There is something else on it.
     #[error(
         "{0} holds something that is not a vault of this program; name another device, or \

@@ -43,8 +43,8 @@ use batch::Batch;
 use dirty::DirtyLines;
 use forebay_backend::{AlignedBuffer, Backend, Blocking};
 use forebay_format::journal::{
-    Geometry, Guard, JOURNAL_BYTES_MIN, JournalId, LOG_OFFSET, Members, SUPERBLOCK_BYTES,
-    SuperblockInvalid, VOLUMES_MAX, VolumeEntry,
+    BLOCK_BYTES, Geometry, Guard, JOURNAL_BYTES_MIN, JournalId, LOG_OFFSET, Members,
+    SUPERBLOCK_BYTES, SuperblockInvalid, VOLUMES_MAX, VolumeEntry,
 };
 use forebay_journal::identity::vault_places;
 use forebay_journal::{Dump, Found, ReadAt, RecoverError, recover_vault};
@@ -179,6 +179,10 @@ impl Vault {
         let (name, size_bytes) = (description.name.clone(), description.size_bytes);
         if description.read_only {
             return Err(VaultError::ReadOnly(name));
+        }
+        let block_bytes = description.alignment_bytes;
+        if u64::from(block_bytes) > BLOCK_BYTES {
+            return Err(VaultError::Blocks { name, block_bytes });
         }
         let small = || VaultError::Small { name: name.clone(), bytes: size_bytes, needed_bytes };
         let geometry = Geometry::for_size(size_bytes).filter(|_| size_bytes >= needed_bytes);

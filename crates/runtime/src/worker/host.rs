@@ -11,7 +11,7 @@ use forebay_engine::{
     Answer, IoAction, MemoryStep, Note, NoteKind, Outbox, Part, PartId, Place, Protection, Shard,
 };
 use forebay_nbd::ReplyTo;
-use forebay_types::{ByteRange, IoError, IoResult, LINE_BYTES, Stripes, VolumeId};
+use forebay_types::{ByteRange, IoError, IoResult, LINE_BYTES, SECTOR_BYTES, Stripes, VolumeId};
 use forebay_volume::{Admission, Host, JobId, Order, Reply, ReplySegment, RequestKind, Streams};
 use std::sync::Arc;
 use std::sync::atomic::Ordering;
@@ -105,6 +105,10 @@ impl<R: Reactor> Host for WorkerHost<R> {
         self.find_volume(volume).map_or(Stripes::NONE, |volume| volume.stripes)
     }
 
+    fn block_bytes(&mut self, volume: VolumeId) -> u64 {
+        self.find_volume(volume).map_or(SECTOR_BYTES, |volume| volume.block_bytes())
+    }
+
     fn now_ms(&self) -> u64 {
         self.now.saturating_duration_since(self.shared.started).as_millis() as u64
     }
@@ -148,7 +152,8 @@ impl<R: Reactor> Host for WorkerHost<R> {
             self.ended.push(Ended::Shard { shard, id: io.id, result: Err(IoError::Io) });
             return;
         }
-        self.ios.push(shard, io, memory);
+        let block_bytes = self.block_bytes(io.volume);
+        self.ios.push(shard, io, memory, block_bytes);
     }
 
     fn flush_backend(&mut self, volume: VolumeId, job: JobId) {

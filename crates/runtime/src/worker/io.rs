@@ -2,7 +2,7 @@
 
 use crate::memory::Memory;
 use crate::reactor::Reactor;
-use crate::shared::{Inbox, Shared, Volume};
+use crate::shared::{Inbox, Message, Shared, TransferName, Volume, lock};
 use forebay_engine::{IoAction, IoId, IoVerb, Place};
 use forebay_types::{ByteRange, IoError, IoResult, VolumeId};
 use forebay_volume::{JobId, Mergeable, merge};
@@ -19,6 +19,8 @@ pub(crate) struct Pending {
     action: IoAction,
     /// The address of the part's private memory, where the action means it.
     private: *mut u8,
+    /// The block size of the disk, in bytes.
+    block_bytes: u64,
 }
 
 impl Mergeable for Pending {
@@ -32,6 +34,10 @@ impl Mergeable for Pending {
 
     fn range(&self) -> ByteRange {
         self.action.range
+    }
+
+    fn block_bytes(&self) -> u64 {
+        self.block_bytes
     }
 }
 
@@ -66,11 +72,17 @@ impl Ios {
     }
 
     /// Takes an I/O of a shard, to be started with [`Ios::start`].
-    pub(super) fn push(&mut self, shard: usize, action: IoAction, memory: Option<(&Memory, u64)>) {
+    pub(super) fn push(
+        &mut self,
+        shard: usize,
+        action: IoAction,
+        memory: Option<(&Memory, u64)>,
+        block_bytes: u64,
+    ) {
         let private = memory.map_or(std::ptr::null_mut(), |(memory, base)| {
             memory.as_ptr().wrapping_add(base as usize)
         });
-        self.pending.push(Pending { shard, action, private });
+        self.pending.push(Pending { shard, action, private, block_bytes });
     }
 
     /// Whether anything is under way.
@@ -97,8 +109,7 @@ impl Ios {
 
     /// Starts a flush of a backend.
     pub(super) fn flush<R: Reactor>(&mut self, reactor: &mut R, volume: Arc<Volume>, job: JobId) {
-        let range = ByteRange::new(0, 0);
-        let io = InFlight::new(volume, None, range, Purpose::Flush(job), Vec::new(), None);
+        let io = InFlight::new(volume, None, Purpose::Flush(job), Vec::new(), None);
         self.launch(reactor, io);
     }
 
@@ -108,36 +119,64 @@ impl Ios {
             io.began = Some(Instant::now());
             io.volume.reads.begin();
         }
-        io.prepare_bounce();
         let tag = self.free.pop().unwrap_or_else(|| {
             self.in_flight.push(None);
             (self.in_flight.len() - 1) as u32
         });
         let io = self.in_flight[tag as usize].insert(Box::new(io));
+        if let Some(claim) = &io.claim
+            && !lock(&io.volume.blocks).start(claim, TransferName { worker: self.worker, tag })
+        {
+            // Another transfer owns one of its blocks, and says when that has ended.
+            return;
+        }
         submit(reactor, &self.inbox, tag, io);
+    }
+
+    /// A transfer that waited for a block may start.
+    pub(super) fn go_on<R: Reactor>(&mut self, reactor: &mut R, tag: u32) {
+        let io = self.in_flight[tag as usize].as_ref().expect("it waits until it is started");
+        submit(reactor, &self.inbox, tag, io);
+    }
+
+    /// A transfer has ended: those that waited for its blocks start.
+    fn release<R: Reactor>(&mut self, shared: &Shared, reactor: &mut R, io: &InFlight) {
+        let Some(claim) = &io.claim else { return };
+        let mut next = Vec::new();
+        lock(&io.volume.blocks).end(claim, &mut next);
+        for TransferName { worker, tag } in next {
+            if worker == self.worker {
+                self.go_on(reactor, tag);
+            } else {
+                shared.inboxes[worker].post(Message::BlockFree { tag });
+            }
+        }
     }
 
     /// A backend has answered.
     pub(super) fn done<R: Reactor>(
         &mut self,
+        shared: &Shared,
         reactor: &mut R,
         tag: u64,
         result: IoResult,
         ended: &mut Vec<Ended>,
     ) {
         let io = self.in_flight[tag as usize].as_mut().expect("each I/O is answered once");
-        if result.is_ok() && io.bounce_goes_on() {
+        if result.is_ok() && io.next_step() {
             submit(reactor, &self.inbox, tag as u32, io);
             return;
         }
         let io = self.in_flight[tag as usize].take().expect("looked at just now");
         self.free.push(tag as u32);
+        self.release(shared, reactor, &io);
         self.end(reactor, *io, result, ended);
     }
 
     /// A file operation of the reactor has ended.
     pub(super) fn file_done<R: Reactor>(
         &mut self,
+        shared: &Shared,
         reactor: &mut R,
         tag: u32,
         result: std::io::Result<usize>,
@@ -156,10 +195,10 @@ impl Ios {
                     io.range,
                 );
                 let error = IoError::from_errno(error.raw_os_error().unwrap_or(libc::EIO));
-                self.done(reactor, u64::from(tag), Err(error), ended);
+                self.done(shared, reactor, u64::from(tag), Err(error), ended);
             }
             Ok(bytes) => match io.advance(bytes as u64) {
-                Progress::Done => self.done(reactor, u64::from(tag), Ok(()), ended),
+                Progress::Done => self.done(shared, reactor, u64::from(tag), Ok(()), ended),
                 Progress::More => submit(reactor, &self.inbox, tag, io),
                 Progress::Stuck => {
                     tracing::error!(
@@ -167,7 +206,7 @@ impl Ios {
                         "the backing store {} is shorter than it was when it was opened",
                         io.volume.backend.description().name,
                     );
-                    self.done(reactor, u64::from(tag), Err(IoError::Io), ended);
+                    self.done(shared, reactor, u64::from(tag), Err(IoError::Io), ended);
                 }
             },
         }
@@ -213,9 +252,8 @@ impl Ios {
                     let iovecs = io.iovecs[at..at + member.iovecs].to_vec();
                     at += member.iovecs;
                     let (volume, discard) = (Arc::clone(&io.volume), io.discard.clone());
-                    let range = member.range;
                     let purpose = Purpose::Shards(vec![member]);
-                    let io = InFlight::new(volume, io.verb, range, purpose, iovecs, discard);
+                    let io = InFlight::new(volume, io.verb, purpose, iovecs, discard);
                     self.launch(reactor, io);
                 }
             }
@@ -232,8 +270,7 @@ impl Ios {
 
 /// One I/O of several that follow each other.
 fn gather(shared: &Shared, volume: Arc<Volume>, run: &[Pending]) -> InFlight {
-    let first = &run[0].action;
-    let mut range = ByteRange::new(first.range.offset, 0);
+    let verb = run[0].action.verb;
     let mut iovecs = Vec::new();
     let mut members = Vec::with_capacity(run.len());
     let longest_gap = run
@@ -243,7 +280,7 @@ fn gather(shared: &Shared, volume: Arc<Volume>, run: &[Pending]) -> InFlight {
         .map(|segment| segment.len)
         .max();
     let discard = longest_gap.map(|len| Arc::new(Memory::new(len as usize)));
-    for Pending { shard, action, private } in run {
+    for Pending { shard, action, private, .. } in run {
         let before = iovecs.len();
         for segment in &action.segments {
             let base = match segment.place {
@@ -255,11 +292,10 @@ fn gather(shared: &Shared, volume: Arc<Volume>, run: &[Pending]) -> InFlight {
             };
             push_iovec(&mut iovecs, before, base, segment.len as usize);
         }
-        range.len += action.range.len;
         let (id, range, iovecs) = (action.id, action.range, iovecs.len() - before);
         members.push(Member { shard: *shard, id, range, iovecs });
     }
-    InFlight::new(volume, Some(first.verb), range, Purpose::Shards(members), iovecs, discard)
+    InFlight::new(volume, Some(verb), Purpose::Shards(members), iovecs, discard)
 }
 
 /// Appends memory, joining it to the last vector (from `from` on) where it follows that.

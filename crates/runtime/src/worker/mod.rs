@@ -134,8 +134,8 @@ impl<R: Reactor> Worker<R> {
             Event::Filled { conn, result } => self.filled(conn, result),
             Event::Sent { conn, result } => self.sent(conn, result),
             Event::File { tag, result } => {
-                let WorkerHost { ios, reactor, ended, .. } = &mut self.host;
-                ios.file_done(reactor, tag, result, ended);
+                let WorkerHost { shared, ios, reactor, ended, .. } = &mut self.host;
+                ios.file_done(shared, reactor, tag, result, ended);
                 self.settle_ended();
             }
         }
@@ -147,9 +147,13 @@ impl<R: Reactor> Worker<R> {
         for message in messages.drain(..) {
             match message {
                 Message::IoDone { tag, result } => {
-                    let WorkerHost { ios, reactor, ended, .. } = &mut self.host;
-                    ios.done(reactor, tag, result, ended);
+                    let WorkerHost { shared, ios, reactor, ended, .. } = &mut self.host;
+                    ios.done(shared, reactor, tag, result, ended);
                     self.settle_ended();
+                }
+                Message::BlockFree { tag } => {
+                    let WorkerHost { ios, reactor, .. } = &mut self.host;
+                    ios.go_on(reactor, tag);
                 }
                 Message::Answer(answer) => self.dispatcher.answer(&mut self.host, answer),
                 Message::RoomFree { conn } => {

@@ -4,6 +4,7 @@ use crate::common::client::{Client, PATIENCE};
 use crate::common::random::Random;
 use crate::oracle::Oracle;
 use crate::server::{Server, read_backend, settings};
+use forebay_backend::layers::Blocks;
 use forebay_backend::{Backend, MemoryBackend};
 use forebay_nbd::Command;
 use forebay_nbd::proto::command_flag::{FUA, NO_HOLE};
@@ -21,6 +22,8 @@ on_both_engines! {
     the_largest_requests_cross_regions_unharmed,
     the_last_sectors_are_as_good_as_any,
     a_flush_covers_the_writes_of_other_connections,
+    two_writes_in_one_block_are_both_kept,
+    random_requests_match_the_oracle_on_larger_blocks,
 }
 
 const MIB: u64 = 1 << 20;
@@ -235,6 +238,58 @@ fn random_requests_match_the_oracle_in_order(engine: Engine) {
     drop(session.clients);
     server.stop();
     oracle.check(0, &read_backend(&*disk, 0, SIZE_BYTES), "the disk after the end");
+}
+
+/// A disk with larger blocks than sectors was given two writes of one block at once, each of which
+/// read the block, changed it and wrote it back: the later one undid the earlier one.
+fn two_writes_in_one_block_are_both_kept(engine: Engine) {
+    for block_bytes in [4096, 65_536] {
+        for mode in Mode::ALL {
+            let server = Server::start_with(engine, TINY_BYTES, 2);
+            let disk = Arc::new(MemoryBackend::new(8 * MIB).unwrap());
+            let blocks = Blocks::new(Arc::clone(&disk) as _, block_bytes).unwrap();
+            server.add("disk", Arc::new(blocks), mode);
+            let mut clients = [server.client("disk"), server.client("disk")];
+            for block in 0..64 {
+                let start = block * 65_536;
+                let writes = [(start, 1), (start + 2560, 2)];
+                let cookies = writes.map(|(offset, byte)| {
+                    let client = &mut clients[byte as usize - 1];
+                    client.send(Command::Write, 0, offset, 512, &[byte; 512])
+                });
+                for (client, cookie) in clients.iter_mut().zip(cookies) {
+                    assert_eq!(client.wait(cookie).result, Ok(()));
+                }
+                assert_eq!(clients[0].flush(), Ok(()));
+                let there = read_backend(&*disk, start, 4096);
+                assert!(there[..512] == [1; 512], "{mode}, block {block}");
+                assert!(there[2560..3072] == [2; 512], "{mode}, block {block}");
+            }
+        }
+    }
+}
+
+fn random_requests_match_the_oracle_on_larger_blocks(engine: Engine) {
+    for (block_bytes, mode) in [
+        (4096, Mode::WriteBack),
+        (4096, Mode::WriteThrough),
+        (4096, Mode::Bypass),
+        (65_536, Mode::WriteBack),
+        (65_536, Mode::WriteThrough),
+    ] {
+        let server = Server::start_with(engine, TINY_BYTES, 2);
+        let size_bytes = 24 * MIB;
+        let disk = Arc::new(MemoryBackend::new(size_bytes).unwrap());
+        let blocks = Blocks::new(Arc::clone(&disk) as _, block_bytes).unwrap();
+        server.add("disk", Arc::new(blocks), mode);
+        let seed = u64::from(block_bytes) + mode as u64;
+        let mut session = Session::over(&server, Arc::clone(&disk), mode, seed);
+        session.steps(1500);
+        let oracle = session.oracle;
+        drop(session.clients);
+        server.stop();
+        oracle.check(0, &read_backend(&*disk, 0, size_bytes), "the disk after the end");
+    }
 }
 
 fn random_requests_match_the_oracle_in_bypass(engine: Engine) {

@@ -67,6 +67,10 @@ impl Mergeable for Pending {
     fn range(&self) -> ByteRange {
         self.action.range
     }
+
+    fn block_bytes(&self) -> u64 {
+        SECTOR_BYTES
+    }
 }
 
 /// What is under way to the disk.
@@ -271,6 +275,10 @@ impl Host for World {
 
     fn nobody(&mut self) -> usize {
         unreachable!("no volume here is ordered")
+    }
+
+    fn block_bytes(&mut self, _: VolumeId) -> u64 {
+        SECTOR_BYTES
     }
 
     fn now_ms(&self) -> u64 {

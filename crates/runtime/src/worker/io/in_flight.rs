@@ -7,7 +7,7 @@ use crate::shared::{Inbox, Volume};
 use forebay_backend::{Buffer, Completion, CompletionSink, Io, IoKind};
 use forebay_engine::{IoId, IoVerb};
 use forebay_types::ByteRange;
-use forebay_volume::JobId;
+use forebay_volume::{BlockPlan, BlockStep, Claim, JobId};
 use std::os::fd::AsRawFd;
 use std::sync::Arc;
 use std::time::Instant;
@@ -35,6 +35,7 @@ pub(super) struct InFlight {
     pub volume: Arc<Volume>,
     /// `None` for a flush.
     pub verb: Option<IoVerb>,
+    /// From the first byte of the first member to the last of the last one.
     pub range: ByteRange,
     pub purpose: Purpose,
     /// When it was given to the backend, for a read.
@@ -46,17 +47,53 @@ pub(super) struct InFlight {
     bytes_done: u64,
     /// Where bytes go that join two pieces of a read.
     pub discard: Option<Arc<Memory>>,
+    /// What it changes; `None` for a read and a flush.
+    pub claim: Option<Claim>,
+    /// How it is done where it covers blocks in part.
     bounce: Option<Bounce>,
 }
 
-/// An I/O through aligned memory, for a store with blocks larger than a sector. That two of them
-/// on one block do not mix is the engine's doing: a line takes part in one operation at a time, and
-/// no block is larger than a line.
+/// A transfer through memory of whole blocks.
 struct Bounce {
     memory: Memory,
-    range: ByteRange,
-    /// A write whose surroundings are being read first.
-    reading: bool,
+    plan: BlockPlan,
+    /// The index of the step at hand.
+    step: usize,
+}
+
+impl Bounce {
+    /// What the step at hand gives to the backend.
+    fn kind(&self) -> (IoKind, ByteRange) {
+        match self.plan.steps[self.step] {
+            BlockStep::Read(range) => (IoKind::Read, range),
+            BlockStep::Write { range, fua } => (IoKind::Write { fua }, range),
+            BlockStep::Zero { range, unmap } => (IoKind::Zero { unmap }, range),
+            BlockStep::Apply => unreachable!("it is carried out before the next step"),
+        }
+    }
+
+    /// The memory of the step at hand; none where the backend moves no data.
+    fn vector(&self) -> Option<libc::iovec> {
+        let (kind, range) = self.kind();
+        let from = (range.offset - self.plan.memory.offset) as usize;
+        let moves_data = matches!(kind, IoKind::Read | IoKind::Write { .. });
+        moves_data.then(|| libc::iovec {
+            iov_base: self.memory.as_ptr().wrapping_add(from).cast(),
+            iov_len: range.len as usize,
+        })
+    }
+}
+
+/// The largest alignment that any disk asks of memory, in bytes: that of direct I/O.
+const MEMORY_ALIGNMENT_MAX: usize = 4096;
+
+/// Whether a disk with such blocks can use memory in these pieces: for direct I/O each must be
+/// aligned as the blocks are.
+fn memory_fits(iovecs: &[libc::iovec], block_bytes: u64) -> bool {
+    let alignment = (block_bytes as usize).min(MEMORY_ALIGNMENT_MAX);
+    let is_aligned =
+        |iovec: &libc::iovec| (iovec.iov_base as usize | iovec.iov_len).is_multiple_of(alignment);
+    iovecs.iter().all(is_aligned)
 }
 
 /// How far a transfer has come.
@@ -68,15 +105,35 @@ pub(super) enum Progress {
 }
 
 impl InFlight {
-    pub(super) const fn new(
+    pub(super) fn new(
         volume: Arc<Volume>,
         verb: Option<IoVerb>,
-        range: ByteRange,
         purpose: Purpose,
         iovecs: Vec<libc::iovec>,
         discard: Option<Arc<Memory>>,
     ) -> Self {
-        Self {
+        let members = match &purpose {
+            Purpose::Shards(members) => members.as_slice(),
+            Purpose::Flush(_) => &[],
+        };
+        let start = members.first().map_or(0, |member| member.range.offset);
+        let end = members.last().map_or(0, |member| member.range.end());
+        let range = ByteRange::new(start, end - start);
+        let block_bytes = volume.block_bytes();
+        let changes = verb.filter(|&verb| verb != IoVerb::Read);
+        let ranges = members.iter().map(|member| member.range);
+        let claim = changes.map(|_| Claim::new(ranges, block_bytes));
+        let fits = memory_fits(&iovecs, block_bytes);
+        let plan = match (verb, &claim) {
+            (Some(verb), Some(claim)) => BlockPlan::of_change(claim, verb, block_bytes, fits),
+            (Some(_), None) => BlockPlan::of_read(range, block_bytes, fits),
+            (None, _) => None,
+        };
+        let bounce = plan.map(|plan| {
+            let memory = Memory::new(plan.memory.len as usize);
+            Bounce { memory, plan, step: 0 }
+        });
+        let mut io = Self {
             volume,
             verb,
             range,
@@ -86,8 +143,13 @@ impl InFlight {
             rest: Vec::new(),
             bytes_done: 0,
             discard,
+            claim,
             bounce: None,
+        };
+        if let Some(bounce) = bounce {
+            io.begin_step(bounce);
         }
+        io
     }
 
     /// Counts the I/O for its volume.
@@ -107,52 +169,70 @@ impl InFlight {
         }
     }
 
-    /// Takes aligned memory where the store needs it.
-    pub(super) fn prepare_bounce(&mut self) {
-        let alignment = u64::from(self.volume.backend.description().alignment_bytes);
-        let aligned = |value: u64| value.is_multiple_of(alignment);
-        let moves_data = matches!(self.verb, Some(IoVerb::Read | IoVerb::Write { .. }));
-        if !moves_data || (aligned(self.range.offset) && aligned(self.range.len)) {
-            return;
+    /// Prepares the step at hand of a transfer through memory of its own.
+    fn begin_step(&mut self, mut bounce: Bounce) {
+        if bounce.plan.steps[bounce.step] == BlockStep::Apply {
+            self.apply(&mut bounce);
+            bounce.step += 1;
         }
-        let start = self.range.offset / alignment * alignment;
-        let range = ByteRange::new(start, self.range.end().next_multiple_of(alignment) - start);
-        let memory = Memory::new(range.len as usize);
-        let reading = self.verb != Some(IoVerb::Read);
-        self.bounce = Some(Bounce { memory, range, reading });
+        self.bytes_done = 0;
+        self.rest.clear();
+        self.rest.extend(bounce.vector());
+        self.bounce = Some(bounce);
     }
 
-    /// Whether another step of an I/O through aligned memory is to follow.
-    pub(super) fn bounce_goes_on(&mut self) -> bool {
-        let Some(bounce) = &mut self.bounce else { return false };
-        let from = (self.range.offset - bounce.range.offset) as usize;
-        let middle = bounce.memory.bytes_mut();
-        let mut at = from;
-        for iovec in &self.iovecs {
-            let memory = iovec.iov_base.cast::<u8>();
-            let piece = &mut middle[at..at + iovec.iov_len];
-            // SAFETY: the vectors are memory that belongs to this I/O until it is answered, and
-            // the bounce buffer is our own, so they do not overlap.
-            unsafe {
-                if bounce.reading {
-                    piece.copy_from_slice(std::slice::from_raw_parts(memory, iovec.iov_len));
-                } else if self.verb == Some(IoVerb::Read) {
-                    std::slice::from_raw_parts_mut(memory, iovec.iov_len).copy_from_slice(piece);
-                }
-            }
-            at += iovec.iov_len;
+    /// A step has ended well: whether another one follows.
+    pub(super) fn next_step(&mut self) -> bool {
+        let Some(mut bounce) = self.bounce.take() else { return false };
+        bounce.step += 1;
+        if bounce.step < bounce.plan.steps.len() {
+            self.begin_step(bounce);
+            return true;
         }
-        self.rest.clear();
-        self.bytes_done = 0;
-        std::mem::take(&mut bounce.reading)
+        if self.verb == Some(IoVerb::Read) {
+            self.each_piece(&mut bounce, |piece, middle| piece.copy_from_slice(middle));
+        }
+        false
+    }
+
+    /// Puts what is written, or zeroes, over the blocks that were read.
+    fn apply(&self, bounce: &mut Bounce) {
+        if matches!(self.verb, Some(IoVerb::Zero { .. })) {
+            let from = (self.range.offset - bounce.plan.memory.offset) as usize;
+            bounce.memory.bytes_mut()[from..from + self.range.len as usize].fill(0);
+        } else {
+            self.each_piece(bounce, |piece, middle| middle.copy_from_slice(piece));
+        }
+    }
+
+    /// Calls `each` with each piece of the members' memory and its place in the blocks.
+    fn each_piece(&self, bounce: &mut Bounce, mut each: impl FnMut(&mut [u8], &mut [u8])) {
+        let Purpose::Shards(members) = &self.purpose else { return };
+        let first = bounce.plan.memory.offset;
+        let middle = bounce.memory.bytes_mut();
+        let mut iovecs = self.iovecs.iter();
+        for member in members {
+            let mut at = (member.range.offset - first) as usize;
+            for iovec in iovecs.by_ref().take(member.iovecs) {
+                // SAFETY: the vectors are memory that belongs to this I/O until it is answered,
+                // and the blocks' memory is the I/O's own, so they do not overlap.
+                let piece = unsafe {
+                    std::slice::from_raw_parts_mut(iovec.iov_base.cast::<u8>(), iovec.iov_len)
+                };
+                each(piece, &mut middle[at..at + iovec.iov_len]);
+                at += iovec.iov_len;
+            }
+        }
     }
 
     /// Notes that so many bytes more have been moved.
     pub(super) fn advance(&mut self, bytes: u64) -> Progress {
-        let Some(IoVerb::Read | IoVerb::Write { .. }) = self.verb else { return Progress::Done };
+        let (kind, range) = self.at_hand();
+        if !matches!(kind, IoKind::Read | IoKind::Write { .. }) {
+            return Progress::Done;
+        }
         self.bytes_done += bytes;
-        let wanted = self.bounce.as_ref().map_or(self.range, |bounce| bounce.range).len;
-        if self.bytes_done >= wanted {
+        if self.bytes_done >= range.len {
             return Progress::Done;
         }
         if bytes == 0 {
@@ -160,7 +240,9 @@ impl InFlight {
         }
         let mut skip = self.bytes_done as usize;
         self.rest.clear();
-        for iovec in self.vectors() {
+        let bounced = self.bounce.as_ref().and_then(Bounce::vector);
+        let vectors = bounced.as_ref().map_or(&self.iovecs[..], std::slice::from_ref);
+        for iovec in vectors {
             let skipped = skip.min(iovec.iov_len);
             skip -= skipped;
             if skipped < iovec.iov_len {
@@ -171,39 +253,25 @@ impl InFlight {
         Progress::More
     }
 
-    /// The memory of the whole transfer at hand.
-    fn vectors(&self) -> Vec<libc::iovec> {
-        match &self.bounce {
-            None => self.iovecs.clone(),
-            Some(bounce) => vec![libc::iovec {
-                iov_base: bounce.memory.as_ptr().cast(),
-                iov_len: bounce.range.len as usize,
-            }],
+    /// What the backend is given now.
+    fn at_hand(&self) -> (IoKind, ByteRange) {
+        if let Some(bounce) = &self.bounce {
+            return bounce.kind();
         }
-    }
-
-    /// What to do now: a write through aligned memory starts by reading.
-    fn kind(&self) -> IoKind {
-        match self.verb {
+        let kind = match self.verb {
             None => IoKind::Flush,
-            Some(IoVerb::Write { .. }) if self.bounce.as_ref().is_some_and(|b| b.reading) => {
-                IoKind::Read
-            }
             Some(IoVerb::Read) => IoKind::Read,
             Some(IoVerb::Write { fua }) => IoKind::Write { fua },
             Some(IoVerb::Discard) => IoKind::Discard,
             Some(IoVerb::Zero { unmap }) => IoKind::Zero { unmap },
-        }
+        };
+        (kind, self.range)
     }
 }
 
 /// Gives an I/O, or what is left of it, to the reactor if it takes it, else to the backend.
-pub(super) fn submit<R: Reactor>(reactor: &mut R, inbox: &Arc<Inbox>, tag: u32, io: &mut InFlight) {
-    let range = io.bounce.as_ref().map_or(io.range, |bounce| bounce.range);
-    let kind = io.kind();
-    if io.rest.is_empty() && io.bounce.is_some() {
-        io.rest = io.vectors();
-    }
+pub(super) fn submit<R: Reactor>(reactor: &mut R, inbox: &Arc<Inbox>, tag: u32, io: &InFlight) {
+    let (kind, range) = io.at_hand();
     let file = if R::FILES { io.volume.backend.native_file() } else { None };
     if let Some(file) = file {
         let fd = file.as_raw_fd();
@@ -224,7 +292,8 @@ pub(super) fn submit<R: Reactor>(reactor: &mut R, inbox: &Arc<Inbox>, tag: u32, 
         }
     }
     let vectors = if io.rest.is_empty() { &io.iovecs } else { &io.rest };
-    let buffers = vectors.iter().map(|iovec| {
+    let moves_data = matches!(kind, IoKind::Read | IoKind::Write { .. });
+    let buffers = vectors.iter().filter(|_| moves_data).map(|iovec| {
         // SAFETY: the memory is pinned in the pool, or owned by the request or by this I/O, and
         // stays so until the answer.
         unsafe { Buffer::new(iovec.iov_base.cast(), iovec.iov_len) }

@@ -1,0 +1,93 @@
+//! `blocks(size=4096):BACKEND`: a disk whose blocks are larger than a sector.
+//!
+//! It describes itself as such a disk, and takes nothing but whole blocks, from and to memory that
+//! is aligned as direct I/O wants it: anything else fails with EINVAL, as the kernel has it.
+
+use super::describe;
+use crate::spec::{Fields, SpecError, size_bytes};
+use crate::{Backend, Description, Extent, Io, IoCount};
+use forebay_types::{ByteRange, IoError, SECTOR_BYTES};
+use std::sync::Arc;
+
+/// The largest block, in bytes: that of the NBD protocol's smallest unit.
+const BLOCK_BYTES_MAX: u64 = 64 << 10;
+/// The largest alignment of memory, in bytes.
+const MEMORY_ALIGNMENT_MAX: u64 = 4096;
+
+/// Why a disk cannot have such blocks.
+#[derive(Debug, thiserror::Error)]
+#[error(
+    "layer blocks: '{name}' has {size_bytes} bytes in blocks of {inner_bytes}, which do not make \
+     blocks of {block_bytes}: give a size that divides it"
+)]
+pub struct BlocksError {
+    name: String,
+    size_bytes: u64,
+    inner_bytes: u32,
+    block_bytes: u32,
+}
+
+/// A backend with larger blocks than the one below it.
+pub struct Blocks {
+    inner: Arc<dyn Backend>,
+    pub(super) description: Description,
+}
+
+/// Reads `size=4096`.
+pub(super) fn parse(text: &str) -> Result<u32, SpecError> {
+    const EXAMPLE: &str = "4096 (a power of two, 512 to 64KiB)";
+    let fields = Fields::parse("blocks", text, ',', &["size"])?;
+    let range = SECTOR_BYTES..=BLOCK_BYTES_MAX;
+    let size = |text: &str| size_bytes(text).filter(|s| s.is_power_of_two() && range.contains(s));
+    Ok(fields.get("size", EXAMPLE, size)?.unwrap_or(4096) as u32)
+}
+
+impl Blocks {
+    /// Gives `inner` blocks of `block_bytes`, a power of two from 512 to 64 KiB.
+    ///
+    /// # Errors
+    /// When the disk is not made of such blocks.
+    pub fn new(inner: Arc<dyn Backend>, block_bytes: u32) -> Result<Self, BlocksError> {
+        let mut description = describe("blocks", &*inner);
+        let inner_bytes = description.alignment_bytes;
+        let size_bytes = description.size_bytes;
+        if !size_bytes.is_multiple_of(u64::from(block_bytes)) || inner_bytes > block_bytes {
+            let name = inner.description().name.clone();
+            return Err(BlocksError { name, size_bytes, inner_bytes, block_bytes });
+        }
+        description.alignment_bytes = block_bytes;
+        Ok(Self { inner, description })
+    }
+
+    fn takes(&self, io: &Io) -> bool {
+        let block_bytes = u64::from(self.description.alignment_bytes);
+        let alignment = block_bytes.min(MEMORY_ALIGNMENT_MAX);
+        let mut buffers = io.buffers.iter();
+        (io.offset | io.len).is_multiple_of(block_bytes)
+            && buffers.all(|buffer| {
+                (buffer.as_ptr() as u64 | buffer.len() as u64).is_multiple_of(alignment)
+            })
+    }
+}
+
+impl Backend for Blocks {
+    fn description(&self) -> &Description {
+        &self.description
+    }
+
+    fn submit(&self, io: Io) {
+        if self.takes(&io) {
+            self.inner.submit(io);
+        } else {
+            io.done.complete(Err(IoError::Invalid));
+        }
+    }
+
+    fn extents(&self, range: ByteRange) -> Vec<Extent> {
+        self.inner.extents(range)
+    }
+
+    fn io_count(&self) -> Option<IoCount> {
+        self.inner.io_count()
+    }
+}

@@ -1,0 +1,398 @@
+//! Transfers to and from the disks: I/Os that were joined, done as the runtime does them.
+//!
+//! A disk has blocks of 512 bytes, 4 KiB or 64 KiB. What covers a block in part is carried out by
+//! the steps of a [`BlockPlan`], and starts when [`BlockOwners`] lets it: the code that the runtime
+//! runs. Each step takes a time of its own, so that other transfers come between them. A joined
+//! transfer that fails is tried again I/O by I/O.
+//!
+//! The disk does its part of a step at its beginning, at its end, or the first half here and the
+//! rest there. It keeps each unit of 512 or 4096 bytes whole, and nothing larger.
+
+use super::Sabotage;
+use super::device::{FaultKind, Io};
+use super::disk::sectors_of;
+use super::oracle::{POISON, ZERO, stamp};
+use super::queue::Event;
+use super::world::World;
+use forebay_engine::{IoId, IoVerb};
+use forebay_types::{ByteRange, IoError, IoResult, SECTOR_BYTES};
+use forebay_volume::{BlockPlan, BlockStep, Claim};
+
+/// Probabilities of each unit of a failed change to have been changed.
+const PARTIAL: [u32; 3] = [0, 500_000, 1_000_000];
+/// The same where the process or the power has gone.
+const CUT: [u32; 4] = [0, 300_000, 700_000, 1_000_000];
+
+/// When the disk does its part of a step.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+enum When {
+    Early,
+    /// The first half early.
+    Split,
+    Late,
+}
+
+/// A transfer on its way.
+pub(crate) struct Transfer {
+    pub ios: Vec<Io>,
+    /// What it changes; `None` for a read.
+    claim: Option<Claim>,
+    plan: Option<BlockPlan>,
+    /// The index of the step at hand.
+    step: usize,
+    /// The memory of the plan, a stamp for each sector.
+    blocks: Vec<u64>,
+    /// Another transfer owns one of its blocks.
+    waits: bool,
+    when: When,
+    /// How the step at hand ends.
+    result: IoResult,
+}
+
+/// From the first byte of the first I/O to the last of the last one.
+fn span_of(ios: &[Io]) -> ByteRange {
+    let start = ios[0].action.range.offset;
+    ByteRange::new(start, ios[ios.len() - 1].action.range.end() - start)
+}
+
+impl Transfer {
+    fn volume(&self) -> usize {
+        usize::from(self.ios[0].action.volume.0)
+    }
+
+    fn verb(&self) -> IoVerb {
+        self.ios[0].action.verb
+    }
+
+    /// The step at hand, as what the disk is asked to do, and where.
+    fn at_hand(&self) -> (IoVerb, ByteRange) {
+        let Some(plan) = &self.plan else { return (self.verb(), span_of(&self.ios)) };
+        match plan.steps[self.step] {
+            BlockStep::Read(range) => (IoVerb::Read, range),
+            BlockStep::Write { range, fua } => (IoVerb::Write { fua }, range),
+            BlockStep::Zero { range, unmap } => (IoVerb::Zero { unmap }, range),
+            BlockStep::Apply => unreachable!("it is carried out before the next step"),
+        }
+    }
+
+    /// Where the stamps of a range lie in the memory of the plan.
+    fn in_blocks(&self, range: ByteRange) -> std::ops::Range<usize> {
+        let first = self.plan.as_ref().map_or(0, |plan| plan.memory.offset);
+        let from = ((range.offset - first) / SECTOR_BYTES) as usize;
+        from..from + (range.len / SECTOR_BYTES) as usize
+    }
+
+    /// Puts what is written, or zeroes, over the blocks that were read.
+    fn apply(&mut self) {
+        for at in 0..self.ios.len() {
+            let place = self.in_blocks(self.ios[at].action.range);
+            match self.verb() {
+                IoVerb::Write { .. } => {
+                    self.blocks[place].copy_from_slice(&self.ios[at].stamps);
+                }
+                _ => self.blocks[place].fill(ZERO),
+            }
+        }
+    }
+
+    /// What a write at hand brings to the disk: for each sector of its range.
+    fn content(&self, range: ByteRange) -> Vec<u64> {
+        match &self.plan {
+            Some(_) => self.blocks[self.in_blocks(range)].to_vec(),
+            None => self.ios.iter().flat_map(|io| io.stamps.iter().copied()).collect(),
+        }
+    }
+}
+
+impl World {
+    fn block_bytes_of(&self, volume: usize) -> u64 {
+        self.plan.volumes[volume].block_sectors * SECTOR_BYTES
+    }
+
+    /// Sends I/Os that were joined.
+    pub(crate) fn send_transfer(&mut self, ios: Vec<Io>) {
+        for io in &ios {
+            if self.device.ios().any(|other| io.changes(other)) {
+                let range = io.action.range;
+                let place = Some((io.action.volume.0, range.offset / SECTOR_BYTES));
+                self.violate(place, format!("two I/Os under way change the same sectors: {range}"));
+                return;
+            }
+        }
+        let volume = usize::from(ios[0].action.volume.0);
+        let block_bytes = self.block_bytes_of(volume);
+        let verb = ios[0].action.verb;
+        let ranges = ios.iter().map(|io| io.action.range);
+        let claim = (verb != IoVerb::Read).then(|| Claim::new(ranges, block_bytes));
+        // Some memory is where the disk can't use it.
+        let fits = block_bytes == SECTOR_BYTES
+            || matches!(verb, IoVerb::Zero { .. } | IoVerb::Discard)
+            || self.dice.chance(900_000);
+        let plan = match &claim {
+            Some(claim) => BlockPlan::of_change(claim, verb, block_bytes, fits),
+            None => BlockPlan::of_read(span_of(&ios), block_bytes, fits),
+        };
+        let sectors = plan.as_ref().map_or(0, |plan| plan.memory.len / SECTOR_BYTES);
+        let mut transfer = Transfer {
+            ios,
+            claim,
+            plan,
+            step: 0,
+            blocks: vec![POISON; sectors as usize],
+            waits: false,
+            when: When::Late,
+            result: Ok(()),
+        };
+        let shares = self.strikes_always(Sabotage::ShareBlocks);
+        transfer.claim = transfer.claim.filter(|_| !shares);
+        let at = self.device.under_way.insert(transfer);
+        let transfer = self.device.under_way.get_mut(at);
+        let owners = &mut self.volumes[volume].owners;
+        transfer.waits = transfer.claim.as_ref().is_some_and(|claim| !owners.start(claim, at));
+        if !transfer.waits {
+            self.begin_step(at);
+        }
+    }
+
+    /// The step at hand is given to the disk.
+    fn begin_step(&mut self, at: u32) {
+        let transfer = self.device.under_way.get_mut(at);
+        transfer.waits = false;
+        let steps = transfer.plan.as_ref().map_or(&[][..], |plan| &plan.steps);
+        if steps.get(transfer.step) == Some(&BlockStep::Apply) {
+            transfer.apply();
+            transfer.step += 1;
+        }
+        let (verb, range) = transfer.at_hand();
+        let refused = transfer.ios.iter().any(|io| io.refused);
+        let volume = transfer.volume();
+        let block_sectors = self.plan.volumes[volume].block_sectors;
+        let sectors = sectors_of(range);
+        if !(sectors.start | sectors.end).is_multiple_of(block_sectors) {
+            let place = Some((volume as u16, sectors.start));
+            self.violate(place, format!("{verb:?} of parts of blocks: {range}"));
+        }
+        let when = match self.dice.below(4) {
+            0 | 1 => When::Early,
+            2 if block_sectors > 1 => When::Split,
+            _ => When::Late,
+        };
+        let result = if refused { Err(IoError::Io) } else { self.draw_result(volume, verb, range) };
+        let transfer = self.device.under_way.get_mut(at);
+        (transfer.when, transfer.result) = (when, result);
+        if !refused && when != When::Late {
+            self.do_step(at, when == When::Split, true);
+        }
+        let time_us = self.now_us + self.draw_latency();
+        self.queue.push(time_us, Event::Complete(at));
+    }
+
+    fn draw_result(&mut self, volume: usize, verb: IoVerb, range: ByteRange) -> IoResult {
+        if self.device.healed {
+            return Ok(());
+        }
+        let plan = &self.plan.device;
+        let disk = &self.volumes[volume].disk;
+        let (ppm, is_bad) = match verb {
+            IoVerb::Read => (plan.read_error, disk.is_bad(range, false)),
+            IoVerb::Write { .. } => (plan.write_error, disk.is_bad(range, true)),
+            IoVerb::Discard | IoVerb::Zero { .. } => (plan.erase_error, false),
+        };
+        if is_bad || self.dice.chance(ppm) { Err(IoError::Io) } else { Ok(()) }
+    }
+
+    /// The disk does its part of the step at hand: all of it, or one half.
+    fn do_step(&mut self, at: u32, is_half: bool, is_first: bool) {
+        let transfer = self.device.under_way.remove(at).expect("it is under way");
+        let (verb, range) = transfer.at_hand();
+        let sectors = sectors_of(range);
+        let unit = self.volumes[transfer.volume()].disk.unit();
+        let middle = (sectors.start + (sectors.end - sectors.start) / 2) / unit * unit;
+        let share = match (is_half, is_first) {
+            (false, _) => sectors,
+            (true, true) => sectors.start..middle,
+            (true, false) => middle..sectors.end,
+        };
+        let transfer = if verb == IoVerb::Read {
+            self.do_read(transfer, range, share)
+        } else {
+            let is_lost = matches!(verb, IoVerb::Write { .. }) && self.strikes(Sabotage::LoseWrite)
+                || matches!(verb, IoVerb::Zero { .. }) && self.strikes(Sabotage::IgnoreZero);
+            if !is_lost {
+                // What fails may have been done in part.
+                let is_well = transfer.result.is_ok();
+                let done = if is_well { 1_000_000 } else { self.dice.pick(&PARTIAL) };
+                self.do_change(&transfer, share, done);
+            }
+            transfer
+        };
+        let again = self.device.under_way.insert(transfer);
+        assert!(again == at, "the number is used again at once");
+    }
+
+    /// Reads a share of the range at hand.
+    fn do_read(
+        &mut self,
+        mut transfer: Transfer,
+        range: ByteRange,
+        share: std::ops::Range<u64>,
+    ) -> Transfer {
+        let volume = transfer.volume();
+        let mut from = share.start;
+        if self.strikes(Sabotage::SwapReads) {
+            let other = self.device.ios().find(|other| {
+                other.action.verb == IoVerb::Read
+                    && usize::from(other.action.volume.0) == volume
+                    && other.action.range.len / SECTOR_BYTES >= share.end - share.start
+            });
+            from = other.map_or(from, |other| other.action.range.offset / SECTOR_BYTES);
+        }
+        let count = (share.end - share.start) as usize;
+        let content = &self.volumes[volume].disk.content()[from as usize..from as usize + count];
+        let mut stamps = content.to_vec();
+        if transfer.result.is_err() {
+            stamps.fill(POISON);
+        }
+        if transfer.plan.is_some() {
+            let place = ByteRange::new(share.start * SECTOR_BYTES, count as u64 * SECTOR_BYTES);
+            let place = transfer.in_blocks(place);
+            transfer.blocks[place].copy_from_slice(&stamps);
+            return transfer;
+        }
+        let before = (share.start - range.offset / SECTOR_BYTES) as usize;
+        let mut stamps = stamps.into_iter();
+        let mut skip = before;
+        for io in &mut transfer.ios {
+            let sectors = (io.action.range.len / SECTOR_BYTES) as usize;
+            io.stamps.resize(sectors, POISON);
+            let first = skip.min(sectors);
+            skip -= first;
+            for (place, stamp) in io.stamps[first..].iter_mut().zip(stamps.by_ref()) {
+                *place = stamp;
+            }
+        }
+        transfer
+    }
+
+    /// Changes each unit of a share of the range at hand with the probability `done`.
+    fn do_change(&mut self, transfer: &Transfer, share: std::ops::Range<u64>, done: u32) {
+        let (verb, range) = transfer.at_hand();
+        let volume = transfer.volume();
+        let is_write = matches!(verb, IoVerb::Write { .. });
+        let shift = u64::from(is_write && self.strikes(Sabotage::MisdirectWrite));
+        let torn = is_write && self.strikes(Sabotage::TearWrite);
+        let sectors = sectors_of(range);
+        let half = sectors.start + (sectors.end - sectors.start).div_ceil(2);
+        let content = if is_write { transfer.content(range) } else { Vec::new() };
+        let unit = self.volumes[volume].disk.unit();
+        let mut from = share.start;
+        while from < share.end {
+            let to = ((from / unit + 1) * unit).min(share.end);
+            let is_done = done >= 1_000_000 || self.dice.chance(done);
+            for sector in (from..to).filter(|&sector| is_done && !(torn && sector >= half)) {
+                let content = match verb {
+                    IoVerb::Zero { .. } => ZERO,
+                    IoVerb::Discard => match self.dice.below(4) {
+                        0 => stamp(volume as u16, sector, 0),
+                        1 => continue,
+                        _ => ZERO,
+                    },
+                    _ => content[(sector - sectors.start) as usize],
+                };
+                let world = &mut self.volumes[volume];
+                if sector + shift < world.sectors {
+                    world.disk.write(sector + shift, content);
+                }
+            }
+            self.volumes[volume].disk.write_behind(from..to, &mut self.dice);
+            from = to;
+        }
+    }
+
+    /// A step of a transfer ends. Returns what the dispatcher of each I/O is to be told, if it was
+    /// the last one.
+    pub(crate) fn end_step(&mut self, at: u32) -> Vec<(usize, IoId, IoResult)> {
+        let transfer = self.device.under_way.get_mut(at);
+        let (when, result, volume) = (transfer.when, transfer.result, transfer.volume());
+        let (verb, range) = transfer.at_hand();
+        let refused = transfer.ios.iter().any(|io| io.refused);
+        let steps = transfer.plan.as_ref().map_or(1, |plan| plan.steps.len());
+        let is_last = transfer.step + 1 == steps;
+        if !refused && when != When::Early {
+            self.do_step(at, when == When::Split, false);
+        }
+        let is_stable = verb == IoVerb::Write { fua: true } && !self.strikes(Sabotage::LoseFua);
+        if is_stable && result.is_ok() {
+            self.volumes[volume].disk.stabilize(sectors_of(range));
+        }
+        if result.is_ok() && !is_last {
+            self.device.under_way.get_mut(at).step += 1;
+            self.begin_step(at);
+            return Vec::new();
+        }
+        let transfer = self.device.under_way.remove(at).expect("it ends once");
+        if let Some(claim) = &transfer.claim {
+            let mut next = Vec::new();
+            self.volumes[volume].owners.end(claim, &mut next);
+            next.into_iter().for_each(|at| self.begin_step(at));
+        }
+        if result.is_err() && transfer.ios.len() > 1 {
+            // One bad sector must not fail the others.
+            transfer.ios.into_iter().for_each(|io| self.send_transfer(vec![io]));
+            return Vec::new();
+        }
+        self.end_ios(transfer)
+    }
+
+    fn end_ios(&mut self, mut transfer: Transfer) -> Vec<(usize, IoId, IoResult)> {
+        let mut ended = Vec::with_capacity(transfer.ios.len());
+        if transfer.verb() == IoVerb::Read && transfer.plan.is_some() {
+            for at in 0..transfer.ios.len() {
+                let place = transfer.in_blocks(transfer.ios[at].action.range);
+                transfer.ios[at].stamps = transfer.blocks[place].to_vec();
+            }
+        }
+        for io in &transfer.ios {
+            let (volume, range) = (io.action.volume.0, io.action.range);
+            match io.action.verb {
+                IoVerb::Read => self.fill_memory(io),
+                IoVerb::Write { .. } if self.memory_of(io) != io.stamps => {
+                    let place = Some((volume, range.offset / SECTOR_BYTES));
+                    let message = format!("the memory of a write changed under way: {range}");
+                    self.violate(place, message);
+                }
+                _ => {}
+            }
+            let mut result = transfer.result;
+            self.device.record(io, result, self.moment);
+            self.note(volume, range, || format!("{:?} {range} ends: {result:?}", io.action.verb));
+            let hide = match io.kind() {
+                FaultKind::Read => self.strikes(Sabotage::HideReadError),
+                FaultKind::Write => self.strikes(Sabotage::HideWriteError),
+                _ => false,
+            };
+            if hide {
+                result = Ok(());
+            }
+            ended.push((io.shard, io.action.id, result));
+        }
+        ended
+    }
+
+    /// The process dies: the step at hand of each transfer is done wholly, partly or not at all.
+    pub(crate) fn cut_transfers(&mut self) {
+        let transfers: Vec<Transfer> = self.device.under_way.drain().collect();
+        for transfer in transfers {
+            let (verb, range) = match transfer.waits {
+                true => continue,
+                false => transfer.at_hand(),
+            };
+            let refused = transfer.ios.iter().any(|io| io.refused);
+            if verb != IoVerb::Read && transfer.when != When::Early && !refused {
+                let done = self.dice.pick(&CUT);
+                self.do_change(&transfer, sectors_of(range), done);
+            }
+        }
+        self.volumes.iter_mut().for_each(|volume| volume.owners = Default::default());
+    }
+}

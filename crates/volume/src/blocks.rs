@@ -1,0 +1,412 @@
+//! Transfers to disks whose blocks are larger than a sector.
+//!
+//! The cache works in sectors of 512 bytes. A disk may take nothing smaller than a block of 4 KiB,
+//! or of 64 KiB behind an NBD server. A write that covers a block in part reads the block, puts its
+//! own sectors over it in memory, and writes the block back. Two such transfers on one block at the
+//! same time would undo each other, whatever sectors they change.
+//!
+//! So a transfer *owns* each block that it covers in part, from before its first read until after
+//! its last write, and the next one that needs the block waits. [`BlockOwners`] is the only place
+//! that decides this. The runtime and the simulator both start every change of a disk through it,
+//! and carry out the steps of the same [`BlockPlan`].
+//!
+//! Sectors are excluded elsewhere: a line takes part in one operation at a time (`flight.rs` in the
+//! engine), so no two transfers under way change the same sector. [`BlockOwners::start`] asserts
+//! that for each change, on disks of every block size.
+//!
+//! Price: a lock per volume and an entry in a tree for each write to the disk. A transfer of whole
+//! blocks needs no plan and never waits.
+
+use forebay_engine::IoVerb;
+use forebay_types::{ByteRange, SECTOR_BYTES};
+use std::collections::{BTreeMap, HashSet, VecDeque};
+
+/// What one transfer changes on a disk.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Claim {
+    /// The sectors, in ascending order; neighbours are one range.
+    changed: Vec<ByteRange>,
+    /// Indices of the blocks covered in part, in ascending order.
+    owned: Vec<u64>,
+}
+
+/// A step of a transfer that does not consist of whole blocks. The steps use memory of the
+/// transfer's own, [`BlockPlan::memory`], and follow each other.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum BlockStep {
+    /// Read these blocks from the disk.
+    Read(ByteRange),
+    /// Put what the transfer writes, its data or zeroes, over what has been read.
+    Apply,
+    /// Write these blocks to the disk.
+    Write {
+        /// Where, in whole blocks.
+        range: ByteRange,
+        /// Force unit access.
+        fua: bool,
+    },
+    /// Have the disk zero these blocks.
+    Zero {
+        /// Where, in whole blocks.
+        range: ByteRange,
+        /// Whether a hole is acceptable.
+        unmap: bool,
+    },
+}
+
+/// How a transfer that does not consist of whole blocks is done.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct BlockPlan {
+    /// The whole blocks around the transfer, which it needs memory for: the byte at `offset` on the
+    /// disk is the first of that memory.
+    pub memory: ByteRange,
+    /// What to do, one after the other. A step that fails ends the transfer.
+    pub steps: Vec<BlockStep>,
+}
+
+/// The whole blocks around a range.
+const fn widened(range: ByteRange, block_bytes: u64) -> ByteRange {
+    let start = range.offset / block_bytes * block_bytes;
+    ByteRange::new(start, range.end().next_multiple_of(block_bytes) - start)
+}
+
+/// The whole blocks inside a range; empty where there are none.
+pub(crate) const fn whole_blocks(range: ByteRange, block_bytes: u64) -> ByteRange {
+    let start = range.offset.next_multiple_of(block_bytes);
+    let end = range.end() / block_bytes * block_bytes;
+    ByteRange::new(start, end.saturating_sub(start))
+}
+
+impl Claim {
+    /// The claim of a transfer over these ranges, which are in ascending order and do not overlap,
+    /// on a disk with blocks of `block_bytes` (a power of two, a sector at least).
+    ///
+    /// # Panics
+    /// When the ranges overlap or are not in order.
+    pub fn new(ranges: impl IntoIterator<Item = ByteRange>, block_bytes: u64) -> Self {
+        let mut changed: Vec<ByteRange> = Vec::with_capacity(1);
+        for range in ranges {
+            match changed.last_mut() {
+                Some(last) if last.end() == range.offset => last.len += range.len,
+                Some(last) => {
+                    assert!(last.end() < range.offset, "joined transfers {last} and {range}");
+                    changed.push(range);
+                }
+                None => changed.push(range),
+            }
+        }
+        let mut owned = Vec::new();
+        for range in &changed {
+            for edge in [range.offset, range.end()] {
+                // The byte before the end is in the last block.
+                let block = if edge == range.offset { edge } else { edge - 1 } / block_bytes;
+                if !edge.is_multiple_of(block_bytes) && owned.last() != Some(&block) {
+                    owned.push(block);
+                }
+            }
+        }
+        Self { changed, owned }
+    }
+
+    /// The runs of owned blocks.
+    fn owned_runs(&self, block_bytes: u64) -> Vec<ByteRange> {
+        let mut runs: Vec<ByteRange> = Vec::with_capacity(2);
+        for block in &self.owned {
+            let range = ByteRange::new(block * block_bytes, block_bytes);
+            match runs.last_mut() {
+                Some(last) if last.end() == range.offset => last.len += range.len,
+                _ => runs.push(range),
+            }
+        }
+        runs
+    }
+
+    /// From the first sector changed to the last.
+    fn span(&self) -> ByteRange {
+        let first = self.changed.first().map_or(0, |range| range.offset);
+        ByteRange::new(first, self.changed.last().map_or(0, |range| range.end()) - first)
+    }
+}
+
+impl BlockPlan {
+    /// How a read of `range` is done; `None` where it consists of whole blocks and the disk can
+    /// put them where they belong (`memory_fits`).
+    pub fn of_read(range: ByteRange, block_bytes: u64, memory_fits: bool) -> Option<Self> {
+        let memory = widened(range, block_bytes);
+        let is_direct = memory == range && memory_fits;
+        (!is_direct).then(|| Self { memory, steps: vec![BlockStep::Read(memory)] })
+    }
+
+    /// How a change is done; `None` where it consists of whole blocks and the disk can take them
+    /// from where they are (`memory_fits`; true where no data is moved).
+    ///
+    /// # Panics
+    /// When a discard does not consist of whole blocks (the dispatcher rounds them inwards), or a
+    /// joined write leaves out a block between its first and its last.
+    pub fn of_change(
+        claim: &Claim,
+        verb: IoVerb,
+        block_bytes: u64,
+        memory_fits: bool,
+    ) -> Option<Self> {
+        if claim.owned.is_empty() && memory_fits {
+            return None;
+        }
+        let memory = widened(claim.span(), block_bytes);
+        let runs = claim.owned_runs(block_bytes);
+        let reads = runs.iter().map(|&run| BlockStep::Read(run));
+        let mut steps: Vec<BlockStep> = reads.chain([BlockStep::Apply]).collect();
+        match verb {
+            IoVerb::Write { fua } => {
+                let whole = claim.changed.iter().map(|range| whole_blocks(*range, block_bytes).len);
+                let owned = runs.iter().map(|run| run.len);
+                let covered: u64 = whole.chain(owned).sum();
+                assert!(covered == memory.len, "a joined write leaves out a block: {claim:?}");
+                steps.push(BlockStep::Write { range: memory, fua });
+            }
+            IoVerb::Zero { unmap } => {
+                let inner = whole_blocks(claim.span(), block_bytes);
+                if inner.len > 0 {
+                    steps.push(BlockStep::Zero { range: inner, unmap });
+                }
+                steps.extend(runs.iter().map(|&range| BlockStep::Write { range, fua: false }));
+            }
+            IoVerb::Read | IoVerb::Discard => panic!("{verb:?} of parts of blocks: {claim:?}"),
+        }
+        Some(Self { memory, steps })
+    }
+}
+
+/// Which blocks of one disk are owned, and which transfers wait for them. `T` names a transfer.
+#[derive(Debug)]
+pub struct BlockOwners<T> {
+    /// The sectors that transfers under way change: first byte and end of each range.
+    changing: BTreeMap<u64, u64>,
+    owned: HashSet<u64>,
+    /// In the order they came.
+    waiting: VecDeque<(Claim, T)>,
+}
+
+impl<T> Default for BlockOwners<T> {
+    fn default() -> Self {
+        Self { changing: BTreeMap::new(), owned: HashSet::new(), waiting: VecDeque::new() }
+    }
+}
+
+impl<T> BlockOwners<T> {
+    /// Starts a change. True if the caller may carry it out now. Otherwise another transfer owns
+    /// one of its blocks, and [`BlockOwners::end`] returns `name` when it may start.
+    ///
+    /// # Panics
+    /// When a transfer under way changes one of the same sectors.
+    #[must_use]
+    pub fn start(&mut self, claim: &Claim, name: T) -> bool {
+        let is_wanted = |block: &u64| {
+            self.owned.contains(block)
+                || self.waiting.iter().any(|(claim, _)| claim.owned.contains(block))
+        };
+        if claim.owned.iter().any(is_wanted) {
+            self.waiting.push_back((claim.clone(), name));
+            return false;
+        }
+        self.admit(claim);
+        true
+    }
+
+    fn admit(&mut self, claim: &Claim) {
+        for range in &claim.changed {
+            let before = self.changing.range(..range.end()).next_back();
+            let is_free = before.is_none_or(|(_, &end)| end <= range.offset);
+            assert!(is_free, "two transfers change sectors of {range}: {before:?} is under way");
+            self.changing.insert(range.offset, range.end());
+        }
+        self.owned.extend(&claim.owned);
+    }
+
+    /// A change that was started has ended, well or not. Appends to `next` the names of those that
+    /// may be carried out now.
+    ///
+    /// # Panics
+    /// When the change was not under way.
+    pub fn end(&mut self, claim: &Claim, next: &mut Vec<T>) {
+        for range in &claim.changed {
+            let end = self.changing.remove(&range.offset);
+            assert!(end == Some(range.end()), "{range} was not under way");
+        }
+        for block in &claim.owned {
+            assert!(self.owned.remove(block), "block {block} was not owned");
+        }
+        if claim.owned.is_empty() || self.waiting.is_empty() {
+            return;
+        }
+        // An earlier transfer that still waits keeps its place before later ones.
+        let mut reserved: HashSet<u64> = HashSet::new();
+        for (claim, name) in std::mem::take(&mut self.waiting) {
+            let is_free = |block| !self.owned.contains(block) && !reserved.contains(block);
+            if claim.owned.iter().all(is_free) {
+                self.admit(&claim);
+                next.push(name);
+            } else {
+                reserved.extend(&claim.owned);
+                self.waiting.push_back((claim, name));
+            }
+        }
+    }
+
+    /// Whether nothing is under way and nothing waits.
+    pub fn is_idle(&self) -> bool {
+        self.changing.is_empty() && self.waiting.is_empty()
+    }
+}
+
+/// Whether a write may be joined to one before it on a disk with such blocks: it follows, or what
+/// lies between is in blocks that one of the two covers in part and so reads anyway.
+pub(crate) const fn meets(first: ByteRange, second: ByteRange, block_bytes: u64) -> bool {
+    if block_bytes == SECTOR_BYTES || first.end() == second.offset {
+        return first.end() == second.offset;
+    }
+    first.end() < second.offset
+        && second.offset / block_bytes * block_bytes <= first.end().next_multiple_of(block_bytes)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    const KIB: u64 = 1024;
+
+    fn range(offset: u64, len: u64) -> ByteRange {
+        ByteRange::new(offset, len)
+    }
+
+    fn claim(offset: u64, len: u64) -> Claim {
+        Claim::new([range(offset, len)], 4 * KIB)
+    }
+
+    #[test]
+    fn whole_blocks_need_no_plan() {
+        let write = IoVerb::Write { fua: true };
+        let whole = claim(8 * KIB, 4 * KIB);
+        assert_eq!(BlockPlan::of_change(&whole, write, 4 * KIB, true), None);
+        assert_eq!(BlockPlan::of_change(&whole, IoVerb::Discard, 4 * KIB, true), None);
+        assert_eq!(BlockPlan::of_read(range(8 * KIB, 4 * KIB), 4 * KIB, true), None);
+        let sector = Claim::new([range(512, 512)], 512);
+        assert_eq!(BlockPlan::of_change(&sector, write, 512, true), None);
+    }
+
+    #[test]
+    fn memory_that_the_disk_cannot_use_is_copied() {
+        let memory = range(8 * KIB, 4 * KIB);
+        let write = BlockStep::Write { range: memory, fua: false };
+        let plan = BlockPlan::of_change(
+            &claim(8 * KIB, 4 * KIB),
+            IoVerb::Write { fua: false },
+            4 * KIB,
+            false,
+        );
+        let steps = vec![BlockStep::Apply, write];
+        assert_eq!(plan, Some(BlockPlan { memory, steps }));
+        let plan = BlockPlan::of_read(memory, 4 * KIB, false);
+        assert_eq!(plan, Some(BlockPlan { memory, steps: vec![BlockStep::Read(memory)] }));
+    }
+
+    #[test]
+    fn a_write_reads_the_blocks_at_its_edges_alone() {
+        let plan = BlockPlan::of_change(
+            &claim(3 * KIB, 64 * KIB),
+            IoVerb::Write { fua: true },
+            4 * KIB,
+            true,
+        );
+        let steps = vec![
+            BlockStep::Read(range(0, 4 * KIB)),
+            BlockStep::Read(range(64 * KIB, 4 * KIB)),
+            BlockStep::Apply,
+            BlockStep::Write { range: range(0, 68 * KIB), fua: true },
+        ];
+        assert_eq!(plan, Some(BlockPlan { memory: range(0, 68 * KIB), steps }));
+    }
+
+    #[test]
+    fn a_joined_write_reads_a_block_once() {
+        let pieces =
+            [range(0, 512), range(2560, 512), range(4 * KIB, 4 * KIB), range(9 * KIB, 512)];
+        let claim = Claim::new(pieces, 4 * KIB);
+        assert_eq!(claim.owned, [0, 2]);
+        let write = IoVerb::Write { fua: false };
+        let plan = BlockPlan::of_change(&claim, write, 4 * KIB, true).expect("it is not whole");
+        let reads = |at: u64| BlockStep::Read(range(at, 4 * KIB));
+        assert_eq!(plan.steps[..2], [reads(0), reads(8 * KIB)]);
+        assert_eq!(plan.memory, range(0, 12 * KIB));
+    }
+
+    #[test]
+    fn zeroes_below_a_block_are_written() {
+        let zero = IoVerb::Zero { unmap: true };
+        let plan = BlockPlan::of_change(&claim(3 * KIB, 10 * KIB), zero, 4 * KIB, true);
+        let edges = [range(0, 4 * KIB), range(12 * KIB, 4 * KIB)];
+        let steps = vec![
+            BlockStep::Read(edges[0]),
+            BlockStep::Read(edges[1]),
+            BlockStep::Apply,
+            BlockStep::Zero { range: range(4 * KIB, 8 * KIB), unmap: true },
+            BlockStep::Write { range: edges[0], fua: false },
+            BlockStep::Write { range: edges[1], fua: false },
+        ];
+        assert_eq!(plan, Some(BlockPlan { memory: range(0, 16 * KIB), steps }));
+        let within =
+            BlockPlan::of_change(&claim(512, 512), zero, 4 * KIB, true).expect("one block");
+        assert_eq!(within.steps.len(), 3);
+    }
+
+    #[test]
+    fn one_transfer_owns_a_block_and_the_others_follow_in_order() {
+        let mut owners = BlockOwners::default();
+        let claims: Vec<Claim> = [0, 512, 1024, 4096 + 512].map(|at| claim(at, 512)).into();
+        assert!(owners.start(&claims[0], 0));
+        assert!(!owners.start(&claims[1], 1));
+        assert!(!owners.start(&claims[2], 2));
+        assert!(owners.start(&claims[3], 3), "another block");
+        let mut next = Vec::new();
+        owners.end(&claims[0], &mut next);
+        assert_eq!(next, [1]);
+        owners.end(&claims[1], &mut next);
+        assert_eq!(next, [1, 2]);
+        owners.end(&claims[2], &mut next);
+        owners.end(&claims[3], &mut next);
+        assert!(owners.is_idle());
+    }
+
+    #[test]
+    fn a_transfer_over_two_blocks_is_not_overtaken() {
+        let mut owners = BlockOwners::default();
+        let (first, both, second) = (claim(0, 512), claim(3584, 1024), claim(6 * KIB, 512));
+        assert!(owners.start(&first, 'a'));
+        assert!(!owners.start(&both, 'b'));
+        assert!(!owners.start(&second, 'c'), "b came first");
+        let mut next = Vec::new();
+        owners.end(&first, &mut next);
+        assert_eq!(next, ['b']);
+        owners.end(&both, &mut next);
+        assert_eq!(next, ['b', 'c']);
+    }
+
+    #[test]
+    #[should_panic(expected = "two transfers change sectors")]
+    fn two_changes_of_one_sector_are_an_error() {
+        let mut owners = BlockOwners::default();
+        assert!(owners.start(&Claim::new([range(0, 1024)], 512), 0));
+        let _ = owners.start(&Claim::new([range(512, 512)], 512), 1);
+    }
+
+    #[test]
+    fn writes_that_meet_in_blocks_they_read_are_joined() {
+        let meets = |first, second, block| meets(first, second, block);
+        assert!(!meets(range(0, 512), range(1024, 512), 512));
+        assert!(meets(range(0, 512), range(1024, 512), 4096));
+        assert!(meets(range(0, 512), range(4096, 512), 4096), "blocks that follow each other");
+        assert!(!meets(range(0, 4096), range(8192, 4096), 4096));
+        assert!(!meets(range(0, 512), range(8192, 512), 4096), "a block between them");
+        assert!(!meets(range(0, 1024), range(512, 512), 4096), "they overlap");
+    }
+}
