@@ -5,8 +5,8 @@ use forebay_types::IoResult;
 use std::sync::{Arc, Condvar, Mutex, PoisonError};
 
 /// Calls into a backend that wait for the answer. Writes consist of whole blocks, and buffers are
-/// aligned as the backend's description says; [`crate::AlignedBuffer`] always is. [`Blocking::read`]
-/// and [`Blocking::read_many`] read any sectors.
+/// aligned as the backend's description says; [`crate::AlignedBuffer`] always is.
+/// [`Blocking::read`] and [`Blocking::read_many`] read any sectors.
 pub struct Blocking<'a> {
     backend: &'a dyn Backend,
 }

@@ -16,6 +16,8 @@ pub(crate) fn export_of(id: VolumeId, settings: &VolumeSettings) -> ExportInfo {
     // What is served from memory does not turn, but a client that orders its requests for a disk
     // that does loses nothing by it where it misses.
     export.rotational = settings.geometry.rotational == Some(true);
+    // Any sectors are taken; whole blocks of the disk cost it least.
+    export.block_preferred = export.block_preferred.max(description.alignment_bytes);
     export.can_trim = description.can_discard;
     export.can_fast_zero = description.can_zero_fast;
     export.tls_only = settings.tls_only;

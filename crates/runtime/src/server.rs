@@ -507,7 +507,6 @@ impl Runtime {
         let elsewhere = self.elsewhere(&settings, beginning)?;
         let export = export_of(id, &settings);
         let (size, mode) = (export.size_bytes, settings.mode);
-        let (ordered, held_bytes) = (settings.ordered, settings.geometry.held_bytes);
         let streams = Streams::new(size, self.shared.pool.data_bytes());
         let named = (id, &export.name[..]);
         let relies = mode == Mode::WriteBack || beginning == Beginning::Record;
@@ -546,21 +545,7 @@ impl Runtime {
             leaving: AtomicBool::new(true),
         });
         let listed = Arc::clone(&volume);
-        self.ask(0, move |tasks| {
-            // First, as a shard of an adopted pool may destage it as soon as it knows it.
-            tasks.shared().enlist(listed);
-            let elevator = Elevator::new(tasks.shared().shards.len(), held_bytes);
-            for number in 0..tasks.shared().shards.len() {
-                let mut shard = tasks.shared().shard(number);
-                shard.add_volume(id, size, mode);
-                shard.set_stripes(id, stripes);
-                shard.set_elevator(id, Arc::clone(&elevator), number);
-                shard.set_protection(id, protection);
-                if ordered {
-                    shard.set_ordered(id);
-                }
-            }
-        })?;
+        self.ask(0, move |tasks| introduce(tasks.shared(), listed, mode, protection))?;
         self.bring_back(&volume, beginning)?;
         if let Some(used) = &settings.vault {
             self.load(&volume, used)?;
@@ -717,6 +702,24 @@ fn attach(
         journal.rely(name)?;
     }
     Ok(Some(JournalUse { journal, number, durability }))
+}
+
+/// Makes a volume known to the workers and the shards.
+fn introduce(shared: &Shared, volume: Arc<Volume>, mode: Mode, protection: Protection) {
+    // First, as a shard of an adopted pool may destage it as soon as it knows it.
+    shared.enlist(Arc::clone(&volume));
+    let size_bytes = volume.backend.description().size_bytes;
+    let elevator = Elevator::new(shared.shards.len(), volume.geometry.held_bytes);
+    for number in 0..shared.shards.len() {
+        let mut shard = shared.shard(number);
+        shard.add_volume(volume.id, size_bytes, mode);
+        shard.set_stripes(volume.id, volume.stripes);
+        shard.set_elevator(volume.id, Arc::clone(&elevator), number);
+        shard.set_protection(volume.id, protection);
+        if volume.order.is_some() {
+            shard.set_ordered(volume.id);
+        }
+    }
 }
 
 /// Starts a thread for each worker; all of them use the same kind of reactor.

@@ -242,8 +242,8 @@ fn whole_remark(runs: &[Run], whole: &Run) -> String {
         |run: &&Run| run.cached && run.disk == whole.disk && run.pattern == PATTERNS[0].0;
     let cached = runs.iter().find(in_order).map_or(0.0, Run::sustained);
     format!(
-        "In whole stripes, {}, {WHOLE_WRITERS} writes at a time, the bare array takes {} MB/s. Writers \
-         of {} get {} times that through the cache.",
+        "In whole stripes, {}, {WHOLE_WRITERS} writes at a time, the bare array takes {} MB/s. \
+         Writers of {} get {} times that through the cache.",
         whole.pattern,
         figure(whole.sustained()),
         PATTERNS[0].0,

@@ -779,26 +779,6 @@ impl Simulation {
 
     /// What the seed made of the machine, for the head of a failure.
     pub(crate) fn describe_plan(&self) -> String {
-        let plan = &self.world.plan;
-        let modes: Vec<String> = plan
-            .volumes
-            .iter()
-            .map(|volume| {
-                let kept = [(volume.journal, " in a journal"), (volume.ups, " under a supply")];
-                let kept = kept.iter().find(|(is_so, _)| *is_so).map_or("", |(_, text)| *text);
-                let blocks = volume.block_sectors * SECTOR_BYTES;
-                format!("{} sectors in blocks of {blocks} {}{kept}", volume.sectors, volume.mode)
-            })
-            .collect();
-        format!(
-            "{} workers, {} shards of {} lines, {}, {} clients, {}; volumes: {}",
-            plan.workers,
-            plan.shards,
-            plan.lines_per_shard,
-            plan.policy,
-            plan.clients,
-            self.world.sabotage.map_or("no planted bug", Sabotage::as_str),
-            modes.join(", ")
-        )
+        self.world.plan.describe(self.world.sabotage)
     }
 }

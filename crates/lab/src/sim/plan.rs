@@ -106,6 +106,14 @@ pub(crate) struct DevicePlan {
 }
 
 impl VolumePlan {
+    /// The volume in words.
+    fn describe(&self) -> String {
+        let kept = [(self.journal, " in a journal"), (self.ups, " under a supply")];
+        let kept = kept.iter().find(|(is_so, _)| *is_so).map_or("", |(_, text)| *text);
+        let block_bytes = self.block_sectors * SECTOR_BYTES;
+        format!("{} sectors in blocks of {block_bytes}, {}{kept}", self.sectors, self.mode)
+    }
+
     /// From which size on writes are not held back, in bytes. It follows from the size of the
     /// volume and takes no dice, so that older seeds mean the same machines.
     pub(crate) const fn gather_below(&self) -> u64 {
@@ -192,6 +200,21 @@ impl Plan {
 }
 
 impl Plan {
+    /// The machine in words.
+    pub(crate) fn describe(&self, sabotage: Option<Sabotage>) -> String {
+        let volumes: Vec<String> = self.volumes.iter().map(VolumePlan::describe).collect();
+        format!(
+            "{} workers, {} shards of {} lines, {}, {} clients, {}; volumes: {}",
+            self.workers,
+            self.shards,
+            self.lines_per_shard,
+            self.policy,
+            self.clients,
+            sabotage.map_or("no planted bug", Sabotage::as_str),
+            volumes.join(", ")
+        )
+    }
+
     /// Makes the machine one that shows a planted bug, where few do by themselves.
     pub(crate) fn suit(&mut self, bug: Option<Sabotage>, operations: u64) {
         match bug {

@@ -41,7 +41,7 @@ use crate::journal::journal_buffers;
 use crate::shared::{FlushNeed, Shared, Volume, lock};
 use batch::Batch;
 use dirty::DirtyLines;
-use forebay_backend::{AlignedBuffer, Backend, Blocking};
+use forebay_backend::{AlignedBuffer, Backend, Blocking, Description};
 use forebay_format::journal::{
     BLOCK_BYTES, Geometry, Guard, JOURNAL_BYTES_MIN, JournalId, LOG_OFFSET, Members,
     SUPERBLOCK_BYTES, SuperblockInvalid, VOLUMES_MAX, VolumeEntry,
@@ -166,6 +166,18 @@ impl ReadAt for Device<'_> {
     }
 }
 
+/// Whether a dump can be written there at all.
+fn check_device(description: &Description) -> Result<(), VaultError> {
+    let (name, block_bytes) = (description.name.clone(), description.alignment_bytes);
+    if description.read_only {
+        return Err(VaultError::ReadOnly(name));
+    }
+    if u64::from(block_bytes) > BLOCK_BYTES {
+        return Err(VaultError::Blocks { name, block_bytes });
+    }
+    Ok(())
+}
+
 impl Vault {
     /// Opens a vault, or makes one where there are only zeroes.
     pub(crate) fn open(
@@ -177,13 +189,7 @@ impl Vault {
         let VaultSettings { backend, is_void, on_void } = settings;
         let description = backend.description();
         let (name, size_bytes) = (description.name.clone(), description.size_bytes);
-        if description.read_only {
-            return Err(VaultError::ReadOnly(name));
-        }
-        let block_bytes = description.alignment_bytes;
-        if u64::from(block_bytes) > BLOCK_BYTES {
-            return Err(VaultError::Blocks { name, block_bytes });
-        }
+        check_device(description)?;
         let small = || VaultError::Small { name: name.clone(), bytes: size_bytes, needed_bytes };
         let geometry = Geometry::for_size(size_bytes).filter(|_| size_bytes >= needed_bytes);
         let geometry = geometry.ok_or_else(small)?;

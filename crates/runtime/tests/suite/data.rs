@@ -24,6 +24,7 @@ on_both_engines! {
     a_flush_covers_the_writes_of_other_connections,
     two_writes_in_one_block_are_both_kept,
     random_requests_match_the_oracle_on_larger_blocks,
+    trims_and_zeroes_below_a_block_are_honoured,
 }
 
 const MIB: u64 = 1 << 20;
@@ -264,6 +265,38 @@ fn two_writes_in_one_block_are_both_kept(engine: Engine) {
                 let there = read_backend(&*disk, start, 4096);
                 assert!(there[..512] == [1; 512], "{mode}, block {block}");
                 assert!(there[2560..3072] == [2; 512], "{mode}, block {block}");
+            }
+        }
+    }
+}
+
+/// A disk with larger blocks refused them, while 512 was advertised.
+fn trims_and_zeroes_below_a_block_are_honoured(engine: Engine) {
+    for mode in Mode::ALL {
+        let server = Server::start_with(engine, TINY_BYTES, 2);
+        let disk = Arc::new(MemoryBackend::new(8 * MIB).unwrap());
+        let blocks = Blocks::new(Arc::clone(&disk) as _, 4096).unwrap();
+        server.add("disk", Arc::new(blocks), mode);
+        let mut client = server.client("disk");
+        assert_eq!(client.write(0, &[7; 64 << 10]), Ok(()));
+        let zeroes = ByteRange::new(512, 1024);
+        assert_eq!(client.call(Command::WriteZeroes, 0, 512, 1024).result, Ok(()));
+        let across = ByteRange::new(11 * 1024, 10 * 1024);
+        let answer = client.call(Command::WriteZeroes, NO_HOLE, across.offset, across.len);
+        assert_eq!(answer.result, Ok(()));
+        // Of a trim, the blocks that lie within it wholly are trimmed, and those alone.
+        assert_eq!(client.call(Command::Trim, 0, 32_256, 512).result, Ok(()));
+        assert_eq!(client.call(Command::Trim, 0, 40_448, 9 * 1024).result, Ok(()));
+        let trimmed = ByteRange::new(40_960, 8192);
+        assert_eq!(client.flush(), Ok(()));
+        let read = client.read(0, 64 << 10).unwrap();
+        for (who, bytes) in [("a client", read), ("the disk", read_backend(&*disk, 0, 64 << 10))] {
+            for (at, sector) in bytes.chunks(512).enumerate() {
+                let place = ByteRange::new(at as u64 * 512, 512);
+                let is_zero = zeroes.overlaps(place) || across.overlaps(place);
+                let expected = if is_zero { 0 } else { 7 };
+                let is_right = trimmed.overlaps(place) || *sector == [expected; 512];
+                assert!(is_right, "{mode}, {place}: {} for {who}", sector[0]);
             }
         }
     }

@@ -4,7 +4,7 @@
 //! over the copies: what only the first one's memory held is gone.
 
 use crate::server::{Server, read_backend, settings};
-use forebay_backend::layers::{ErrorRule, Errors, Gate, Kinds};
+use forebay_backend::layers::{Blocks, ErrorRule, Errors, Gate, Kinds};
 use forebay_backend::{AlignedBuffer, Backend, Blocking, MemoryBackend};
 use forebay_policy::PolicyKind;
 use forebay_runtime::{
@@ -147,6 +147,8 @@ on_both_engines! {
     a_journal_full_of_what_a_disk_does_not_take_lets_writes_through,
     what_a_journal_has_lost_is_brought_to_the_disks_at_once,
     what_one_device_of_a_journal_has_lost_is_written_anew,
+    sectors_outlive_a_loss_of_power_on_disks_of_every_block_size,
+    a_journal_needs_blocks_no_larger_than_those_of_its_log,
 }
 
 fn every_acknowledged_write_outlives_a_loss_of_power(engine: Engine) {
@@ -225,6 +227,61 @@ fn long_writes_zeroes_and_trims_outlive_a_loss_of_power(engine: Engine) {
     assert_eq!(client.read(8 * MIB, 8192).unwrap(), expected);
     drop(client);
     second.stop();
+}
+
+/// `disk`, with blocks of so many bytes.
+pub(crate) fn in_blocks(disk: &Arc<MemoryBackend>, block_bytes: u32) -> Arc<dyn Backend> {
+    Arc::new(Blocks::new(Arc::clone(disk) as _, block_bytes).unwrap())
+}
+
+fn sectors_outlive_a_loss_of_power_on_disks_of_every_block_size(engine: Engine) {
+    for (disk_block, journal_block) in [(512, 4096), (4096, 512), (4096, 4096), (65_536, 4096)] {
+        let (disk, journal) = (memory(16 * MIB), memory(JOURNAL_BYTES));
+        let first = start(engine);
+        let opened = open(&first, in_blocks(&journal, journal_block));
+        add(&first, in_blocks(&disk, disk_block), &opened, Durability::Ack);
+        let mut client = first.client("v");
+        // Two sectors in each of many blocks, and some of them over what is on the disk already.
+        let mut written = BTreeMap::new();
+        for round in 0..2 {
+            for value in 0..200 {
+                let offset = (value * 7919 % 256) * 65_536 + (value % 3) * 1024;
+                for (offset, byte) in [(offset, value as u8), (offset + 2560, !value as u8)] {
+                    let sector = vec![byte.wrapping_add(round); 512];
+                    client.write(offset, &sector).unwrap();
+                    written.insert(offset, sector);
+                }
+            }
+            if round == 0 {
+                client.flush().unwrap();
+            }
+        }
+        let (disk_then, journal_then) = (copy(&*disk), copy(&*journal));
+        first.stop();
+        let as_written = |disk: &MemoryBackend| {
+            let mut sectors = written.iter();
+            sectors.all(|(&offset, bytes)| read_backend(disk, offset, 512) == *bytes)
+        };
+        assert!(as_written(&disk), "blocks of {disk_block}: after a stop");
+        let second = start(engine);
+        let opened = open(&second, in_blocks(&journal_then, journal_block));
+        add(&second, in_blocks(&disk_then, disk_block), &opened, Durability::Ack);
+        let mut client = second.client("v");
+        for (&offset, bytes) in &written {
+            assert_eq!(&client.read(offset, 512).unwrap(), bytes, "at {offset}");
+        }
+        drop(client);
+        second.stop();
+        assert!(as_written(&disk_then), "blocks of {disk_block}: after a loss of power");
+    }
+}
+
+fn a_journal_needs_blocks_no_larger_than_those_of_its_log(engine: Engine) {
+    let server = start(engine);
+    let large = in_blocks(&memory(JOURNAL_BYTES), 65_536);
+    let refused = server.runtime.open_journal(journal_settings(large));
+    let error = refused.err().expect("it is refused").to_string();
+    assert!(error.contains("nothing smaller than 65536 bytes"), "{error}");
 }
 
 fn a_full_journal_writes_through_and_is_reclaimed(engine: Engine) {
