@@ -75,6 +75,10 @@ end_process() { kill "$1" && wait "$1"; }
 # Of the backing store that is set up.
 backing=
 outside=
+# Of a disk that is a process: its command, and whether it loses what was not flushed when it is
+# killed.
+disk=
+is_volatile=
 
 row() { printf '%-22s %-13s %-5s %-8s %9s %9s %8s %7s  %s\n' "$@"; }
 heading() {
@@ -104,13 +108,14 @@ count() {
     sed 's/^/    /' "$6" | cut -c 1-400 | head -16
     # Of a panic, where it was.
     { grep -A 3 panicked "$dir/server/log" 2>/dev/null || true; } | sed 's/^/    log: /'
+    [[ -z $disk ]] || tail -3 "$dir/disk.log" 2>/dev/null | sed 's/^/    disk: /'
   fi
 }
 
 # run NAME MODE END IO: one row over the backing store that is set up.
 run() {
   local name=$1 mode=$2 end=$3 io=$4
-  local status=0 memory=32 over="" options=() begin=$SECONDS
+  local status=0 memory=32 over="" layer options=() begin=$SECONDS
   [[ -z $only || "$name $mode $end $io" =~ $only ]] || return 0
   # With so little memory that lines come and go all the time, and with some more.
   [[ $io == io_uring ]] || memory=64
@@ -119,10 +124,13 @@ run() {
     kill) options=(--kills "$kills") ;;
     cut) options=(--cuts "$cuts"); over="volatile(keep=0.4):" ;;
   esac
-  rm -rf "$dir/server" "$dir/journal"
+  layer=$over
+  [[ -z $is_volatile ]] || layer=""
+  [[ -z $disk ]] || options+=(--disk "$disk" --disk-socket "$dir/disk.sock")
+  rm -rf "$dir/server" "$dir/journal" "$dir/disk.log"
   truncate -s 48M "$dir/journal"
   timeout "$row_seconds" "$programs/model-client" --programs "$programs" --folder "$dir/server" \
-    --backing "$over$backing" --outside "$outside" --mode "$mode" \
+    --backing "$layer$backing" --outside "$outside" --mode "$mode" \
     --journal "$over$dir/journal" --io "$io" --memory-mib "$memory" --operations "$operations" \
     --seed "$seed" ${without:+"$without"} "${options[@]}" >"$dir/run.log" 2>&1 || status=$?
   ((status != 124)) || echo "no end within $((SECONDS - begin)) s" >>"$dir/run.log"
@@ -162,6 +170,17 @@ run_with() {
   local io engines=(io_uring epoll)
   for io in ${BACKINGS_IO:-${engines[$4 % 2]}}; do
     run "$1" "$2" "$3" "$io"
+  done
+}
+
+# rows_cut NAME: for a disk that loses by itself what was not flushed. Without trims, which its
+# cache does not know of.
+rows_cut() {
+  local mode io=io_uring
+  local without="--without=trim${BACKINGS_WITHOUT:+,$BACKINGS_WITHOUT}"
+  for mode in write-back journal journal-flush ordered write-through bypass; do
+    run "$1" "$mode" cut "$io"
+    [[ $io == epoll ]] && io=io_uring || io=epoll
   done
 }
 
@@ -227,40 +246,56 @@ set_up_on() {
   truncate -s "${size}M" "$outside"
 }
 
-# serve_disk COMMAND...: a server that is the disk, at $dir/disk.sock.
-serve_disk() {
-  rm -f "$dir/disk.sock"
-  "$@" >"$dir/why" 2>&1 &
-  later end_process "$!"
-  wait_for_socket "$dir/disk.sock" "$!" || return 1
+# disk_is COMMAND...: a server that is the disk, at $dir/disk.sock. model-client starts it.
+disk_is() {
+  disk="$(printf '%q ' "$@")2>>$(printf '%q' "$dir/disk.log")"
   backing="nbd+unix:///?socket=$dir/disk.sock"
+}
+
+# nbdkit_is FILTER BLOCK_BYTES OPTION...: nbdkit over the file, with FILTER and options for it.
+nbdkit_is() {
+  local filter=$1 bytes=$2
+  shift 2
+  disk_is nbdkit --foreground --unix "$dir/disk.sock" --filter=blocksize-policy \
+    ${filter:+--filter=noextents --filter="$filter"} file "$outside" "$@" \
+    blocksize-minimum="$bytes" blocksize-preferred=65536 blocksize-maximum=32M \
+    blocksize-error-policy=error
 }
 
 # set_up_nbdkit BLOCK_BYTES: a server that takes no smaller blocks.
 set_up_nbdkit() {
   make_file
-  serve_disk nbdkit --foreground --unix "$dir/disk.sock" --filter=blocksize-policy \
-    file "$outside" blocksize-minimum="$1" blocksize-preferred=65536 blocksize-maximum=32M \
-    blocksize-error-policy=error
+  nbdkit_is "" "$1"
+}
+
+# set_up_volatile BLOCK_BYTES: the same with a cache that is lost with it.
+set_up_volatile() {
+  make_file
+  is_volatile=yes
+  nbdkit_is cache "$1" cache=writeback cache-min-block-size=4K
 }
 
 # set_up_qemu BLOCK_BYTES
 set_up_qemu() {
   make_file
-  serve_disk qemu-nbd --persistent --shared=0 --export-name= --socket="$dir/disk.sock" \
+  disk_is qemu-nbd --persistent --shared=0 --export-name= --socket="$dir/disk.sock" \
     --discard=unmap --image-opts "driver=blkdebug,align=$1,discard=unmap,image.driver=file,$(
     )image.discard=unmap,image.filename=$outside"
 }
 
 # set_up_nbdfuse BLOCK_BYTES: a file in FUSE, over a server.
 set_up_nbdfuse() {
-  set_up_nbdkit "$1" || return 1
-  mkdir -p "$dir/fuse"
+  local i
+  set_up_nbdkit "$1"
   touch "$dir/fuse.img"
+  rm -f "$dir/disk.sock"
+  sh -c "exec $disk" &
+  later end_process "$!"
+  disk=
+  wait_for_socket "$dir/disk.sock" "$!" || return 1
   nbdfuse "$dir/fuse.img" --unix "$dir/disk.sock" >"$dir/why" 2>&1 &
   later end_process "$!"
   later fusermount3 -u "$dir/fuse.img"
-  local i
   for ((i = 0; i < 200; i++)); do
     [[ $(stat -c %s "$dir/fuse.img") == 0 ]] || break
     sleep 0.05
@@ -289,6 +324,8 @@ with() {
     skip_row "$name" "$why"
     return
   fi
+  disk=
+  is_volatile=
   : >"$dir/why"
   if "$@"; then
     "$rows" "$name"
@@ -330,6 +367,9 @@ full() {
   with rows_all tmpfs "$root" set_up_on tmpfs
   for bytes in 1 512 4096 65536; do
     with rows_all "nbdkit-$bytes" "" set_up_nbdkit "$bytes"
+  done
+  for bytes in 512 4096 65536; do
+    with rows_cut "nbdkit-volatile-$bytes" "" set_up_volatile "$bytes"
   done
   for bytes in 1 512 4096 65536; do
     with rows_all "qemu-nbd-$bytes" "" set_up_qemu "$bytes"

@@ -221,10 +221,7 @@ impl Run {
 
     fn live(&mut self, end: End) -> Result<()> {
         self.lives += 1;
-        if let Some(disk) = &mut self.disk {
-            disk.start()?;
-        }
-        let server = self.start_server()?;
+        let server = self.start_disk_and_server()?;
         let shape = (self.arguments.connections, self.arguments.depth);
         let mut session = Session::open(&server.socket, "v", shape, &mut self.oracle)?;
         session.trim_leaves_anything = self.arguments.trim_leaves_anything;
@@ -266,6 +263,18 @@ impl Run {
         self.answered += session.take_last_answers()?;
         self.oracle.crash(self.arguments.mode.keeps_what_was_answered(end));
         Ok(())
+    }
+
+    fn start_disk_and_server(&mut self) -> Result<Forebay> {
+        self.disk.as_mut().map_or(Ok(()), DiskProcess::start)?;
+        let server = self.start_server();
+        let has_disk_ended = self.disk.as_mut().is_some_and(|disk| !disk.is_running());
+        if server.is_err() && has_disk_ended {
+            // It ended after it was looked at, which is not the server's fault.
+            self.disk.as_mut().map_or(Ok(()), DiskProcess::start)?;
+            return self.start_server();
+        }
+        server
     }
 
     fn start_server(&self) -> Result<Forebay> {
