@@ -107,8 +107,8 @@ fn tool_a_server_of_large_blocks_is_asked_for_the_extents_of_whole_blocks() {
     let arguments = |socket: &str| {
         let policy = ["blocksize-minimum=4096", "blocksize-preferred=4096", "blocksize-maximum=1M"];
         let server = ["-f", "--exit-with-parent", "-U", socket, "--filter=blocksize-policy"];
-        let rest = ["blocksize-error-policy=error", "memory", "64M"];
-        [&server[..], &policy[..], &rest[..]].concat().into_iter().map(String::from).collect()
+        let disk = ["memory", "64M", "blocksize-error-policy=error"];
+        [&server[..], &disk[..], &policy[..]].concat().into_iter().map(String::from).collect()
     };
     let (_server, backend) = open_foreign("nbdkit", arguments);
     let found = backend.extents(ByteRange::new(512, 1536));
