@@ -37,8 +37,8 @@ pub(super) struct InFlight {
     pub verb: Option<IoVerb>,
     pub range: ByteRange,
     pub purpose: Purpose,
-    /// When it was given to the backend, for a read.
-    pub began: Option<Instant>,
+    /// When it was given to the backend.
+    pub began: Instant,
     /// The memory, in order.
     pub iovecs: Vec<libc::iovec>,
     /// What is left of it after a transfer that ended early; empty before that.
@@ -68,7 +68,7 @@ pub(super) enum Progress {
 }
 
 impl InFlight {
-    pub(super) const fn new(
+    pub(super) fn new(
         volume: Arc<Volume>,
         verb: Option<IoVerb>,
         range: ByteRange,
@@ -81,7 +81,7 @@ impl InFlight {
             verb,
             range,
             purpose,
-            began: None,
+            began: Instant::now(),
             iovecs,
             rest: Vec::new(),
             bytes_done: 0,
