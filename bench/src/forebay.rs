@@ -6,7 +6,7 @@ use serde_json::Value;
 use std::fs::File;
 use std::os::unix::net::UnixStream;
 use std::path::{Path, PathBuf};
-use std::process::{Child, Command, Stdio};
+use std::process::{Child, Command, ExitStatus, Stdio};
 use std::time::{Duration, Instant};
 
 /// How long it may take to come up, and to leave.
@@ -115,7 +115,7 @@ impl Forebay {
     /// # Errors
     /// When the status can't be had, or there is no such volume.
     pub fn counters(&self, volume: &str) -> Result<Counters> {
-        Counters::parse(&self.status()?, volume)
+        Counters::parse(&self.command(&["status", "--json"])?, volume)
     }
 
     /// The counters of the only journal as they are now.
@@ -123,24 +123,62 @@ impl Forebay {
     /// # Errors
     /// When the status can't be had, or there is no journal.
     pub fn journal(&self) -> Result<Counters> {
-        let status: Value = serde_json::from_str(&self.status()?)?;
+        let status = self.status()?;
         let journals = status["journals"].as_array().context("the status has no journals")?;
         Ok(Counters(journals.first().context("there is no journal")?.clone()))
     }
 
-    fn status(&self) -> Result<String> {
+    /// All that it says of itself.
+    ///
+    /// # Errors
+    /// When the status can't be had.
+    pub fn status(&self) -> Result<Value> {
+        let status = self.command(&["status", "--json"])?;
+        serde_json::from_str(&status).context("the status is no JSON")
+    }
+
+    /// Has the program ask the server for something. Returns what it prints.
+    ///
+    /// # Errors
+    /// When the program fails; what it said is in the message.
+    pub fn command(&self, arguments: &[&str]) -> Result<String> {
         let output = Command::new(&self.program)
-            .args(["status", "--json", "--state"])
+            .args(arguments)
+            .arg("--state")
             .arg(&self.state)
             .output()
-            .context("asking for the status")?;
+            .with_context(|| format!("running forebay {arguments:?}"))?;
         ensure!(
             output.status.success(),
-            "forebay status ended with {}: {}",
+            "forebay {arguments:?} ended with {}: {}",
             output.status,
             String::from_utf8_lossy(&output.stderr)
         );
         Ok(String::from_utf8_lossy(&output.stdout).into_owned())
+    }
+
+    /// Sends it the signal to stop.
+    ///
+    /// # Errors
+    /// When it is gone.
+    pub fn terminate(&self) -> Result<()> {
+        let pid = Pid::from_child(&self.child);
+        kill_process(pid, Signal::TERM).context("the server can't be signalled")
+    }
+
+    /// Waits until it has ended; `None` when it has not within `limit`.
+    ///
+    /// # Errors
+    /// When it can't be waited for.
+    pub fn end_within(&mut self, limit: Duration) -> Result<Option<ExitStatus>> {
+        let deadline = Instant::now() + limit;
+        loop {
+            let status = self.child.try_wait()?;
+            if status.is_some() || Instant::now() >= deadline {
+                return Ok(status);
+            }
+            std::thread::sleep(Duration::from_millis(5));
+        }
     }
 }
 

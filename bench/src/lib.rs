@@ -16,6 +16,7 @@ pub mod content;
 pub mod cpu;
 pub mod fio;
 pub mod forebay;
+pub mod hostile;
 pub mod load;
 pub mod servers;
 pub mod table;

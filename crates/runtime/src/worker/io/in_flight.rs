@@ -38,8 +38,8 @@ pub(super) struct InFlight {
     /// From the first byte of the first member to the last of the last one.
     pub range: ByteRange,
     pub purpose: Purpose,
-    /// When it was given to the backend, for a read.
-    pub began: Option<Instant>,
+    /// When it was given to the backend.
+    pub began: Instant,
     /// The memory, in order.
     pub iovecs: Vec<libc::iovec>,
     /// What is left of it after a transfer that ended early; empty before that.
@@ -138,7 +138,7 @@ impl InFlight {
             verb,
             range,
             purpose,
-            began: None,
+            began: Instant::now(),
             iovecs,
             rest: Vec::new(),
             bytes_done: 0,
