@@ -6,7 +6,7 @@ use serde_json::Value;
 use std::fs::File;
 use std::os::unix::net::UnixStream;
 use std::path::{Path, PathBuf};
-use std::process::{Child, Command, Stdio};
+use std::process::{Child, Command, ExitStatus, Stdio};
 use std::time::{Duration, Instant};
 
 /// How long it may take to come up, and to leave.
@@ -102,23 +102,11 @@ impl Forebay {
     /// # Errors
     /// When it does not end within a minute, or says that something went wrong.
     pub fn stop(mut self) -> Result<()> {
-        self.signal(Signal::TERM);
-        let deadline = Instant::now() + PATIENCE;
-        loop {
-            if let Some(status) = self.child.try_wait()? {
-                ensure!(status.success(), "the stop ended with {status}: see the server's log");
-                return Ok(());
-            }
-            ensure!(Instant::now() < deadline, "it did not stop within {PATIENCE:?}");
-            std::thread::sleep(Duration::from_millis(1));
-        }
-    }
-
-    fn signal(&self, signal: Signal) {
-        if let Some(pid) = i32::try_from(self.pid).ok().and_then(Pid::from_raw) {
-            // It fails only if the process has ended, which is seen by waiting for it.
-            let _ = kill_process(pid, signal);
-        }
+        self.terminate()?;
+        let ended = self.end_within(PATIENCE)?;
+        let status = ended.with_context(|| format!("it did not stop within {PATIENCE:?}"))?;
+        ensure!(status.success(), "the stop ended with {status}: see the server's log");
+        Ok(())
     }
 
     fn wait_until_open(&mut self, watch: &mut dyn FnMut(u32)) -> Result<()> {
@@ -139,7 +127,7 @@ impl Forebay {
     /// # Errors
     /// When the status can't be had, or there is no such volume.
     pub fn counters(&self, volume: &str) -> Result<Counters> {
-        Counters::parse(&self.status()?, volume)
+        Counters::parse(&self.command(&["status", "--json"])?, volume)
     }
 
     /// The counters of the only journal as they are now.
@@ -147,24 +135,62 @@ impl Forebay {
     /// # Errors
     /// When the status can't be had, or there is no journal.
     pub fn journal(&self) -> Result<Counters> {
-        let status: Value = serde_json::from_str(&self.status()?)?;
+        let status = self.status()?;
         let journals = status["journals"].as_array().context("the status has no journals")?;
         Ok(Counters(journals.first().context("there is no journal")?.clone()))
     }
 
-    fn status(&self) -> Result<String> {
+    /// All that it says of itself.
+    ///
+    /// # Errors
+    /// When the status can't be had.
+    pub fn status(&self) -> Result<Value> {
+        let status = self.command(&["status", "--json"])?;
+        serde_json::from_str(&status).context("the status is no JSON")
+    }
+
+    /// Has the program ask the server for something. Returns what it prints.
+    ///
+    /// # Errors
+    /// When the program fails; what it said is in the message.
+    pub fn command(&self, arguments: &[&str]) -> Result<String> {
         let output = Command::new(&self.program)
-            .args(["status", "--json", "--state"])
+            .args(arguments)
+            .arg("--state")
             .arg(&self.state)
             .output()
-            .context("asking for the status")?;
+            .with_context(|| format!("running forebay {arguments:?}"))?;
         ensure!(
             output.status.success(),
-            "forebay status ended with {}: {}",
+            "forebay {arguments:?} ended with {}: {}",
             output.status,
             String::from_utf8_lossy(&output.stderr)
         );
         Ok(String::from_utf8_lossy(&output.stdout).into_owned())
+    }
+
+    /// Sends it the signal to stop.
+    ///
+    /// # Errors
+    /// When it is gone.
+    pub fn terminate(&self) -> Result<()> {
+        let pid = Pid::from_child(&self.child);
+        kill_process(pid, Signal::TERM).context("the server can't be signalled")
+    }
+
+    /// Waits until it has ended; `None` when it has not within `limit`.
+    ///
+    /// # Errors
+    /// When it can't be waited for.
+    pub fn end_within(&mut self, limit: Duration) -> Result<Option<ExitStatus>> {
+        let deadline = Instant::now() + limit;
+        loop {
+            let status = self.child.try_wait()?;
+            if status.is_some() || Instant::now() >= deadline {
+                return Ok(status);
+            }
+            std::thread::sleep(Duration::from_millis(5));
+        }
     }
 }
 
@@ -175,7 +201,9 @@ impl Drop for Forebay {
             return;
         }
         // The measurement is over: what fails here is seen in the process table.
-        self.signal(Signal::TERM);
+        if let Some(pid) = i32::try_from(self.pid).ok().and_then(Pid::from_raw) {
+            let _ = kill_process(pid, Signal::TERM);
+        }
         let deadline = Instant::now() + PATIENCE;
         while matches!(self.child.try_wait(), Ok(None)) {
             if Instant::now() > deadline {

@@ -17,6 +17,7 @@ pub mod content;
 pub mod cpu;
 pub mod fio;
 pub mod forebay;
+pub mod hostile;
 pub mod load;
 pub mod model;
 pub mod servers;

@@ -27,10 +27,28 @@ use tokio::net::UnixStream;
 const ANSWER_BYTES_MAX: usize = 32 << 20;
 /// Longest line of a stream, in bytes: a problem with its remedy.
 const LINE_BYTES_MAX: usize = 64 << 10;
-/// How long a short request may take. Adding a volume opens a disk, which may have to spin up.
-const ANSWER_SECONDS_MAX: u64 = 60;
 /// How long a rehearsal may take: longer than any battery lasts that is bought for this.
-const DRILL_SECONDS_MAX: u64 = 4 * 60 * 60;
+const DRILL_TIME_MAX: Duration = Duration::from_secs(4 * 60 * 60);
+
+/// How long a server may be silent.
+#[derive(Clone, Copy, Debug)]
+struct Limits {
+    /// Until the answer to a question, which waits for no disk.
+    question: Duration,
+    /// Until the answer to a short request. Adding a volume opens a disk, which may have to spin
+    /// up.
+    request: Duration,
+    /// Between two lines of a stream. The server says something every second; versions that did
+    /// not were silent for as long as a disk may be.
+    line: Duration,
+}
+
+impl Default for Limits {
+    fn default() -> Self {
+        let minute = Duration::from_secs(60);
+        Self { question: Duration::from_secs(10), request: minute, line: minute }
+    }
+}
 
 /// Why a request was not done.
 #[derive(Debug, thiserror::Error)]
@@ -68,10 +86,24 @@ pub enum ClientError {
         source: Option<hyper::Error>,
     },
     /// The server did not answer in time.
-    #[error("the server did not answer within {seconds} seconds: look into its log")]
+    #[error(
+        "the forebay at {} has not answered for {} s: see its log, and whether its process is \
+         stopped or the machine overloaded", socket.display(), waited.as_secs()
+    )]
     TimedOut {
+        /// The control socket.
+        socket: PathBuf,
         /// How long was waited.
-        seconds: u64,
+        waited: Duration,
+    },
+    /// So many requests wait for the server that it takes no more.
+    #[error(
+        "the forebay at {} takes no more requests, as too many wait already: see its log, and \
+         whether its process is stopped", socket.display()
+    )]
+    Busy {
+        /// The control socket.
+        socket: PathBuf,
     },
     /// The answer is not what this version understands.
     #[error("the answer can't be read ({what}): use the forebay of the server's version")]
@@ -87,12 +119,13 @@ type Result<T> = std::result::Result<T, ClientError>;
 #[derive(Clone, Debug)]
 pub struct Client {
     socket: PathBuf,
+    limits: Limits,
 }
 
 impl Client {
     /// A client for the control socket at this path. Nothing is opened yet.
     pub fn new(socket: impl Into<PathBuf>) -> Self {
-        Self { socket: socket.into() }
+        Self { socket: socket.into(), limits: Limits::default() }
     }
 
     /// The control socket.
@@ -105,7 +138,7 @@ impl Client {
     /// # Errors
     /// See [`ClientError`]; so for all requests.
     pub async fn status(&self) -> Result<Status> {
-        self.short(Method::GET, paths::STATUS, None::<&()>).await
+        self.question(paths::STATUS).await
     }
 
     /// All volumes.
@@ -113,7 +146,7 @@ impl Client {
     /// # Errors
     /// See [`ClientError`].
     pub async fn volume_list(&self) -> Result<Vec<VolumeStatus>> {
-        let list: VolumeList = self.short(Method::GET, paths::VOLUMES, None::<&()>).await?;
+        let list: VolumeList = self.question(paths::VOLUMES).await?;
         Ok(list.volumes)
     }
 
@@ -122,7 +155,7 @@ impl Client {
     /// # Errors
     /// See [`ClientError`].
     pub async fn volume(&self, name: &str) -> Result<VolumeStatus> {
-        self.short(Method::GET, &paths::volume(name), None::<&()>).await
+        self.question(&paths::volume(name)).await
     }
 
     /// Adds a volume.
@@ -190,7 +223,7 @@ impl Client {
     /// # Errors
     /// See [`ClientError`].
     pub async fn drill(&self) -> Result<DrillReport> {
-        self.answer(Method::POST, paths::DRILL, None::<&()>, DRILL_SECONDS_MAX).await
+        self.answer(Method::POST, paths::DRILL, None::<&()>, DRILL_TIME_MAX).await
     }
 
     /// Writes all dirty data to the disks and ends the server.
@@ -210,6 +243,11 @@ impl Client {
         self.long(Method::POST, paths::UPGRADE, |_| ()).await
     }
 
+    /// A question, which changes nothing.
+    async fn question<T: DeserializeOwned>(&self, path: &str) -> Result<T> {
+        self.answer(Method::GET, path, None::<&()>, self.limits.question).await
+    }
+
     /// A request with one answer.
     async fn short<T: DeserializeOwned>(
         &self,
@@ -217,16 +255,16 @@ impl Client {
         path: &str,
         body: Option<&(impl Serialize + Sync)>,
     ) -> Result<T> {
-        self.answer(method, path, body, ANSWER_SECONDS_MAX).await
+        self.answer(method, path, body, self.limits.request).await
     }
 
-    /// The same, within so many seconds.
+    /// The same, within so long.
     async fn answer<T: DeserializeOwned>(
         &self,
         method: Method,
         path: &str,
         body: Option<&(impl Serialize + Sync)>,
-        seconds: u64,
+        limit: Duration,
     ) -> Result<T> {
         let answer = async {
             let response = self.send(method, path, body).await?;
@@ -234,10 +272,13 @@ impl Client {
             serde_json::from_slice(&bytes)
                 .map_err(|error| ClientError::Answer { what: error.to_string() })
         };
-        match tokio::time::timeout(Duration::from_secs(seconds), answer).await {
-            Ok(result) => result,
-            Err(_) => Err(ClientError::TimedOut { seconds }),
-        }
+        self.within(limit, answer).await?
+    }
+
+    /// What comes of waiting, unless that takes too long.
+    async fn within<T>(&self, waited: Duration, what: impl Future<Output = T>) -> Result<T> {
+        let timed_out = |_| ClientError::TimedOut { socket: self.socket.clone(), waited };
+        tokio::time::timeout(waited, what).await.map_err(timed_out)
     }
 
     /// A request that answers with a stream of events.
@@ -247,9 +288,10 @@ impl Client {
         path: &str,
         mut progress: impl FnMut(Progress) + Send,
     ) -> Result<()> {
-        let mut body = self.send(method, path, None::<&()>).await?.into_body();
+        let sent = self.send(method, path, None::<&()>);
+        let mut body = self.within(self.limits.line, sent).await??.into_body();
         let mut line = Vec::new();
-        while let Some(frame) = body.frame().await {
+        while let Some(frame) = self.within(self.limits.line, body.frame()).await? {
             let frame = frame.map_err(|source| ClientError::Cut { source: Some(source) })?;
             let Ok(data) = frame.into_data() else { continue };
             for piece in data.split_inclusive(|&byte| byte == b'\n') {
@@ -328,6 +370,7 @@ fn connect_error(socket: &Path, source: io::Error) -> ClientError {
             ClientError::NotRunning { socket }
         }
         io::ErrorKind::PermissionDenied => ClientError::NotAllowed { socket },
+        io::ErrorKind::WouldBlock => ClientError::Busy { socket },
         _ => ClientError::Connect { socket, source },
     }
 }

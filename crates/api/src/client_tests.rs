@@ -84,6 +84,47 @@ fn answers_that_are_no_answers_are_said_to_be_none() {
     assert!(matches!(error, Err(ClientError::Cut { .. })), "{error:?}");
 }
 
+/// A server that accepts a request, or not even that, and says these bytes and no more.
+fn silence<T>(bytes: &str, ask: impl AsyncFn(&Client) -> Result<T>) -> ClientError {
+    let directory = tempfile::tempdir().unwrap();
+    let socket = directory.path().join("control.sock");
+    let listener = UnixListener::bind(&socket).unwrap();
+    let limit = Duration::from_millis(50);
+    let limits = Limits { question: limit, request: limit, line: limit };
+    let client = Client { socket, limits };
+    let runtime = tokio::runtime::Builder::new_current_thread().enable_all().build().unwrap();
+    let (bytes, told) = (bytes.to_owned(), directory);
+    let server = thread::spawn(move || {
+        let (mut stream, _) = listener.accept().unwrap();
+        stream.write_all(bytes.as_bytes()).unwrap();
+        // Until the client gives up.
+        let _ = stream.read_to_end(&mut Vec::new());
+        drop(told);
+    });
+    let error = runtime.block_on(ask(&client)).err().unwrap();
+    server.join().unwrap();
+    error
+}
+
+#[test]
+fn a_server_that_says_nothing_more_is_waited_for_no_longer_than_it_may_take() {
+    let head = "HTTP/1.1 200 OK\r\nconnection: close\r\n\r\n";
+    let progress = r#"{"progress":{"dirty_bytes_left":1,"dirty_bytes_total":2}}"#;
+    let line = format!("{head}{progress}\n");
+    for error in [
+        silence("", async |client| client.status().await),
+        silence(head, async |client| client.status().await),
+        silence("", async |client| client.volume_list().await),
+        silence("", async |client| client.calibrate_volume("disk").await),
+        silence("", async |client| client.stop(|_| ()).await),
+        silence(&line, async |client| client.stop(|_| ()).await),
+    ] {
+        assert!(matches!(error, ClientError::TimedOut { .. }), "{error:?}");
+        let text = error.to_string();
+        assert!(text.contains("control.sock has not answered for 0 s: see its log"), "{text}");
+    }
+}
+
 #[test]
 fn without_a_server_the_remedy_is_to_start_one() {
     let directory = tempfile::tempdir().unwrap();

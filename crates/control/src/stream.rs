@@ -15,11 +15,13 @@ use std::{convert::Infallible, time::Duration};
 use tokio::{
     sync::watch,
     task::{JoinError, JoinHandle, spawn_blocking},
-    time::{Instant, sleep_until},
+    time::{Instant, sleep_until, timeout},
 };
 
 /// The least time between two lines of progress. Ten a second look smooth.
 const PROGRESS_MILLISECONDS_MIN: u64 = 100;
+/// The longest time between them: a client knows from it that the server is there.
+const PROGRESS_MILLISECONDS_MAX: u64 = 1000;
 
 /// Runs `operation` on a thread of its own and answers with its events. What fails before there
 /// is any progress is answered with a status instead.
@@ -84,12 +86,17 @@ impl Follower {
         self.end.take().unwrap_or(Event::Done(Done {}))
     }
 
-    /// The next progress, not before its time; pending for ever when none will come.
+    /// The next progress, not before its time; the last one again when none has come for long.
     async fn progress(receiver: &mut watch::Receiver<Progress>, not_before: Instant) -> Event {
         sleep_until(not_before).await;
-        if receiver.changed().await.is_err() {
-            std::future::pending::<()>().await;
-        }
+        let news = async {
+            if receiver.changed().await.is_err() {
+                // The operation is over, and its end comes at once.
+                std::future::pending::<()>().await;
+            }
+        };
+        // That it took too long is no error.
+        let _ = timeout(Duration::from_millis(PROGRESS_MILLISECONDS_MAX), news).await;
         Event::Progress(*receiver.borrow_and_update())
     }
 

@@ -252,10 +252,15 @@ impl<M: LineTable> Shard<M> {
         self.volume(volume).gather_below
     }
 
-    /// Changes what keeps the volume's dirty data besides the pool, from the next request on. The
-    /// driver sees to it that nothing dirty is left that the old protection alone could answer for.
+    /// Sets what keeps the volume's dirty data besides the pool, from the next request on.
+    ///
+    /// # Panics
+    /// When dirty data would lose the protection under which it was acknowledged.
     pub fn set_protection(&mut self, volume: VolumeId, protection: Protection) {
-        self.volume_mut(volume).protection = protection;
+        let state = self.volume_mut(volume);
+        let is_kept = protection != Protection::None || state.protection == Protection::None;
+        assert!(is_kept || state.dirty.is_empty(), "dirty data would lose its protection");
+        state.protection = protection;
     }
 
     /// The mode of a volume.
@@ -393,8 +398,10 @@ impl<M: LineTable> Shard<M> {
     }
 
     pub(crate) fn assert_part(&self, part: &Part) {
-        debug_assert!(part.range.len > 0 && part.range.is_sector_aligned());
-        debug_assert!(part.range.fits(self.volume(part.volume).size_bytes));
+        let range = part.range;
+        assert!(range.len > 0 && range.is_sector_aligned(), "a part of {range}");
+        assert!(range.fits(self.volume(part.volume).size_bytes), "{range} outside of the volume");
+        assert!(self.slots.is_settled(), "the memory steps of the last call were not settled");
     }
 
     fn check_waiting(&self, state: &VolumeState) {

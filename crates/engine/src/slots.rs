@@ -259,6 +259,11 @@ impl<M: LineTable> Slots<M> {
         }
     }
 
+    /// Whether the memory steps of every call have been carried out, and the shard told so.
+    pub(crate) const fn is_settled(&self) -> bool {
+        self.filled.is_empty() && self.left.is_empty() && self.freezing.is_empty()
+    }
+
     /// The first half of it.
     pub(crate) fn believe(&mut self) {
         while let Some(slot) = self.filled.pop() {

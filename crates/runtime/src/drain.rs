@@ -1,20 +1,25 @@
 //! What waits for disks: flushes from inside, the removal of a volume, the stop.
 //!
-//! A disk may take its time, as long as it answers something now and then. One that answers
-//! nothing for [`Patience::disk`](crate::Patience) ends the command with an error and nothing
-//! else: the volume is served on with all it has, and commands for other volumes never noticed,
-//! as no lock is held while a disk is waited for.
+//! A disk may take its time, as long as it answers something now and then. One that has I/O to
+//! answer and answers nothing for [`Patience::disk`](crate::Patience) ends the command with an
+//! error and nothing else: the volume is served on with all it has, and commands for other volumes
+//! never noticed, as no lock is held while a disk is waited for.
+//!
+//! Clients hold nothing up. They have [`Patience::farewell`](crate::Patience) to fetch their last
+//! replies; then their sockets are shut down, and what the kernel has not ended by
+//! [`SHUTDOWN`] is closed by force.
 
 use crate::server::{Runtime, VolumeError};
 use crate::shared::Volume;
 use crate::stats::add_up_answers;
+use crate::worker::Left;
 use forebay_types::{IoError, IoResult, VolumeId};
 use std::sync::atomic::Ordering;
 use std::sync::{Arc, PoisonError, mpsc};
 use std::time::{Duration, Instant};
 
-/// How long clients may take to fetch their last replies.
-const FAREWELL: Duration = Duration::from_secs(5);
+/// How long the kernel may take to end what is under way on a socket that was shut down.
+const SHUTDOWN: Duration = Duration::from_secs(2);
 /// How long an upgrade waits for what clients have asked for.
 const PAUSE: Duration = Duration::from_secs(1);
 /// How often a condition is looked at.
@@ -25,24 +30,71 @@ const TELL: Duration = Duration::from_millis(100);
 /// dirty lines.
 const INSIDE_FLUSHES_MAX: u64 = 16;
 
-/// Notices when disks have stopped answering.
-struct Watch {
+/// What holds up a flush, a removal or a stop when it is not the disk.
+#[derive(Debug, thiserror::Error)]
+pub enum HeldUp {
+    /// The journal does not answer.
+    #[error(
+        "volume '{name}' waits for its journal {journal}, which has not answered for {seconds} s; \
+         the volume goes on being served, so that nothing is lost: see to the journal's device"
+    )]
+    Journal {
+        /// The volume.
+        name: String,
+        /// Its journal.
+        journal: String,
+        /// How long was waited.
+        seconds: u64,
+    },
+    /// Neither disk nor journal is waited for, and still not everything ends.
+    #[error(
+        "{requests} requests and {operations} operations of volume '{name}' have not ended for \
+         {seconds} s, although its disk has answered everything; the volume goes on being served, \
+         so that nothing is lost: this is a fault of forebay, report it with the log"
+    )]
+    Nothing {
+        /// The volume.
+        name: String,
+        /// How long was waited.
+        seconds: u64,
+        /// Requests that are not answered.
+        requests: usize,
+        /// What the cache is doing with lines of it.
+        operations: u64,
+    },
+}
+
+/// Notices when a volume is waited for in vain.
+struct Watch<'a> {
+    volume: &'a Arc<Volume>,
     answers: u64,
     since: Instant,
 }
 
-impl Watch {
-    fn new() -> Self {
-        Self { answers: u64::MAX, since: Instant::now() }
+impl<'a> Watch<'a> {
+    fn new(volume: &'a Arc<Volume>) -> Self {
+        Self { volume, answers: u64::MAX, since: Instant::now() }
     }
 
-    /// Whether none of `volumes` has had an answer of its disk for so long.
-    fn is_stalled(&mut self, volumes: &[Arc<Volume>], patience: Duration) -> bool {
-        let answers = volumes.iter().map(|volume| add_up_answers(&volume.stats)).sum();
+    /// What the volume is waiting for, if that has gone on for too long: its disk if that has I/O
+    /// to answer, and something else only when clients had their time to leave as well.
+    fn obstacle(&mut self, runtime: &Runtime) -> Result<Option<VolumeError>, VolumeError> {
+        let answers = add_up_answers(&self.volume.stats);
         if answers != self.answers {
-            *self = Self { answers, since: Instant::now() };
+            (self.answers, self.since) = (answers, Instant::now());
         }
-        self.since.elapsed() >= patience
+        let patience = runtime.shared.patience;
+        let waited = self.since.elapsed();
+        if waited < patience.disk {
+            return Ok(None);
+        }
+        let left = runtime.left(Some(self.volume.id))?;
+        let is_over = match left.oldest_io {
+            Some(began) => began.elapsed() >= patience.disk,
+            None if left.requests == 0 && runtime.operations(self.volume.id) == 0 => false,
+            None => waited >= patience.disk.max(patience.farewell + 2 * SHUTDOWN),
+        };
+        Ok(is_over.then(|| runtime.blame(self.volume, left)))
     }
 }
 
@@ -100,7 +152,7 @@ impl Runtime {
         };
         if count >= INSIDE_FLUSHES_MAX {
             done(Ok(()));
-            return Err(self.hanging(volume));
+            return Err(self.blame(volume, self.left(Some(volume.id))?));
         }
         let (id, name) = (volume.id, volume.name.clone());
         self.ask(0, move |tasks| {
@@ -108,7 +160,7 @@ impl Runtime {
             let served = tasks.shared().volume(id).is_some_and(|volume| volume.name == name);
             if served { tasks.flush(id, Box::new(done)) } else { done(Ok(())) }
         })?;
-        let mut watch = Watch::new();
+        let mut watch = Watch::new(volume);
         loop {
             match told.recv_timeout(TELL) {
                 Ok(result) => return result.map_err(|error| self.failed(volume, error)),
@@ -116,8 +168,8 @@ impl Runtime {
                 Err(mpsc::RecvTimeoutError::Timeout) => {}
             }
             progress(self.dirty_bytes(id));
-            if watch.is_stalled(std::slice::from_ref(volume), self.shared.patience.disk) {
-                return Err(self.hanging(volume));
+            if let Some(error) = watch.obstacle(self)? {
+                return Err(error);
             }
         }
     }
@@ -130,10 +182,23 @@ impl Runtime {
         }
     }
 
-    fn hanging(&self, volume: &Volume) -> VolumeError {
-        let (name, dirty_bytes) = (volume.name.clone(), self.dirty_bytes(volume.id));
-        let seconds = self.shared.patience.disk.as_secs();
-        VolumeError::Hanging { name, seconds, dirty_bytes }
+    /// Says what a volume waits for, of which so much is left.
+    fn blame(&self, volume: &Volume, left: Left) -> VolumeError {
+        let (name, seconds) = (volume.name.clone(), self.shared.patience.disk.as_secs());
+        if left.oldest_io.is_some() {
+            let dirty_bytes = self.dirty_bytes(volume.id);
+            return VolumeError::Hanging { name, seconds, dirty_bytes };
+        }
+        match &volume.journal {
+            Some(used) if !used.journal.is_given_up() => {
+                let journal = used.journal.name.clone();
+                HeldUp::Journal { name, journal, seconds }.into()
+            }
+            _ => {
+                let operations = self.operations(volume.id);
+                HeldUp::Nothing { name, seconds, requests: left.requests, operations }.into()
+            }
+        }
     }
 
     /// Removes a volume: what is dirty is brought to the disk, its clients are let go, and the
@@ -195,32 +260,33 @@ impl Runtime {
         self.wait_until_idle(Some(volume))?;
         self.flush(volume, progress)?;
         // A flush of somebody else inside may still be on its way, and reading ahead.
-        let mut watch = Watch::new();
+        let mut watch = Watch::new(volume);
         while self.operations(id) > 0 || volume.inside_flushes.load(Ordering::Relaxed) > 0 {
-            if watch.is_stalled(std::slice::from_ref(volume), self.shared.patience.disk) {
-                return Err(self.hanging(volume));
+            if let Some(error) = watch.obstacle(self)? {
+                return Err(error);
             }
             std::thread::sleep(POLL);
         }
         Ok(())
     }
 
-    /// Waits until the clients of a volume, or all, have gone; those that take too long to fetch
-    /// their replies are dropped.
+    /// Waits until the clients of a volume, or all, have gone, and disks have answered everything;
+    /// clients that take too long to fetch their replies are dropped.
     pub(crate) fn wait_until_idle(&self, volume: Option<&Arc<Volume>>) -> Result<(), VolumeError> {
         let id = volume.map(|volume| volume.id);
-        let farewell = Instant::now() + FAREWELL;
-        let mut watch = Watch::new();
-        while self.busy(id)? > 0 {
-            if Instant::now() > farewell {
+        let volumes = volume.map_or_else(|| self.volumes(), |one| vec![Arc::clone(one)]);
+        let mut watches: Vec<Watch<'_>> = volumes.iter().map(Watch::new).collect();
+        let farewell = Instant::now() + self.shared.patience.farewell;
+        while !self.left(id)?.is_nothing() {
+            let now = Instant::now();
+            if now > farewell + SHUTDOWN {
+                self.ask_all(move |tasks| tasks.abandon_clients(id))?;
+            } else if now > farewell {
                 self.ask_all(move |tasks| tasks.drop_clients(id))?;
             }
-            let volumes = volume.map_or_else(|| self.volumes(), |one| vec![Arc::clone(one)]);
-            if watch.is_stalled(&volumes, self.shared.patience.disk.max(2 * FAREWELL)) {
-                for volume in &volumes {
-                    if self.busy(Some(volume.id))? > 0 {
-                        return Err(self.hanging(volume));
-                    }
+            for watch in &mut watches {
+                if let Some(error) = watch.obstacle(self)? {
+                    return Err(error);
                 }
             }
             std::thread::sleep(POLL);
@@ -228,8 +294,9 @@ impl Runtime {
         Ok(())
     }
 
-    fn busy(&self, id: Option<VolumeId>) -> Result<usize, VolumeError> {
-        Ok(self.ask_all(move |tasks| tasks.busy(id))?.into_iter().sum())
+    fn left(&self, id: Option<VolumeId>) -> Result<Left, VolumeError> {
+        let left = self.ask_all(move |tasks| tasks.left(id))?;
+        Ok(left.into_iter().fold(Left::default(), Left::and))
     }
 
     fn volumes(&self) -> Vec<Arc<Volume>> {
@@ -254,7 +321,14 @@ impl Runtime {
         self.shared.stopping.store(true, Ordering::Relaxed);
         self.each_listener(|tasks, number, fd| tasks.stop_listening(number, fd))?;
         self.ask_all(|tasks| tasks.dismiss(None))?;
-        let idle = self.wait_until_idle(None);
+        let idle = match self.wait_until_idle(None) {
+            // No disk and no journal owes anything, and nobody can be there to miss an answer.
+            Err(error @ VolumeError::Held(HeldUp::Nothing { .. })) => {
+                tracing::error!(%error, "stopping all the same, once everything is flushed");
+                self.ask_all(|tasks| tasks.abandon_requests()).map(drop)
+            }
+            idle => idle,
+        };
         if let Err(error) = idle.and_then(|()| self.flush_all(&mut progress)) {
             self.shared.stopping.store(false, Ordering::Relaxed);
             self.each_listener(|tasks, number, fd| tasks.listen(number, fd))?;
@@ -292,7 +366,7 @@ impl Runtime {
         self.each_listener(|tasks, number, fd| tasks.stop_listening(number, fd))?;
         self.ask_all(|tasks| tasks.dismiss(None))?;
         let until = Instant::now() + PAUSE;
-        while self.busy(None)? > 0 && Instant::now() < until {
+        while self.left(None)?.is_busy() && Instant::now() < until {
             std::thread::sleep(POLL);
         }
         self.warmer.end();
@@ -310,3 +384,6 @@ impl Runtime {
         self.volumes().iter().try_for_each(|volume| self.flush(volume, progress))
     }
 }
+
+#[cfg(test)]
+mod tests;

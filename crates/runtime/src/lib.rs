@@ -9,6 +9,7 @@ mod adopt;
 mod budget;
 mod calibrate;
 mod conn;
+mod descriptors;
 mod drain;
 mod exports;
 mod govern;
@@ -37,6 +38,8 @@ mod warm;
 mod worker;
 
 pub use calibrate::{CalibrateError, Calibration, CalibrationFailure, GatherStatus};
+pub use descriptors::Descriptors;
+pub use drain::HeldUp;
 pub use forebay_format::journal::JournalId;
 pub use forebay_policy::{GovernorStatus, Limits, ReadTarget, SplitCost, ThresholdSource};
 pub use guard::examine_disk;

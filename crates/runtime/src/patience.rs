@@ -21,6 +21,8 @@ pub struct Patience {
     pub fetch: Duration,
     /// Without a single answer of a disk, until a command that waits for it gives up.
     pub disk: Duration,
+    /// To fetch the last replies, once the server stops or the volume is removed.
+    pub farewell: Duration,
 }
 
 impl Default for Patience {
@@ -31,6 +33,7 @@ impl Default for Patience {
             payload_pause: Duration::from_secs(30),
             fetch: Duration::from_secs(60),
             disk: Duration::from_secs(30),
+            farewell: Duration::from_secs(5),
         }
     }
 }

@@ -5,6 +5,8 @@ pub(crate) use crate::listener::Listener;
 use crate::adopt::Beginning;
 use crate::budget::Budget;
 use crate::calibrate::{CalibrateError, Calibrator, Gather};
+use crate::descriptors::Descriptors;
+use crate::drain::HeldUp;
 use crate::exports::export_of;
 use crate::govern::Govern;
 use crate::guard::Attachment;
@@ -141,6 +143,9 @@ pub enum VolumeError {
         /// What is left.
         dirty_bytes: u64,
     },
+    /// Not the disk, but something else does not end.
+    #[error(transparent)]
+    Held(#[from] HeldUp),
     /// A flush of the disk has failed, now or earlier.
     #[error(
         "a flush of the backing store of volume '{name}' failed ({error}), so what was written \
@@ -343,6 +348,16 @@ impl Runtime {
         patience: Patience,
         kept: Option<OwnedFd>,
     ) -> Result<Self, StartError> {
+        Self::start_by(config, patience, kept, start_workers)
+    }
+
+    /// The same with another way to start the workers.
+    pub(crate) fn start_by(
+        config: RuntimeConfig,
+        patience: Patience,
+        kept: Option<OwnedFd>,
+        start_workers: impl FnOnce(&Arc<Shared>, Engine) -> Result<Started, StartError>,
+    ) -> Result<Self, StartError> {
         let workers = config.workers.clamp(1, 64);
         let ecc = config.ecc;
         let plan = MemoryPlan::new(config.memory_bytes, workers, config.journals);
@@ -364,6 +379,7 @@ impl Runtime {
             patience,
             budget: Budget::new(plan.request_bytes, plan.lane_bytes, plan.payload_bytes),
             connections: AtomicU64::new(0),
+            descriptors: Descriptors::read(),
             worker_connections: (0..workers).map(|_| AtomicU64::new(0)).collect(),
             listeners: RwLock::default(),
             stopping: AtomicBool::new(false),
@@ -722,11 +738,11 @@ fn introduce(shared: &Shared, volume: Arc<Volume>, mode: Mode, protection: Prote
     }
 }
 
+/// How the kernel is spoken to, and the workers.
+pub(crate) type Started = (&'static str, Vec<JoinHandle<()>>);
+
 /// Starts a thread for each worker; all of them use the same kind of reactor.
-fn start_workers(
-    shared: &Arc<Shared>,
-    engine: Engine,
-) -> Result<(&'static str, Vec<JoinHandle<()>>), StartError> {
+fn start_workers(shared: &Arc<Shared>, engine: Engine) -> Result<Started, StartError> {
     let ring = match engine {
         Engine::Epoll => Err(None),
         Engine::IoUring | Engine::Auto => start_kind::<UringReactor>(shared).map_err(Some),
@@ -743,7 +759,7 @@ fn start_workers(
     }
 }
 
-fn start_kind<R: Reactor>(shared: &Arc<Shared>) -> io::Result<Vec<JoinHandle<()>>> {
+pub(crate) fn start_kind<R: Reactor>(shared: &Arc<Shared>) -> io::Result<Vec<JoinHandle<()>>> {
     let mut handles = Vec::new();
     for worker in 0..shared.inboxes.len() {
         let (tell, told) = mpsc::channel();

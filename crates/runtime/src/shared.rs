@@ -2,6 +2,7 @@
 
 use crate::budget::{Budget, Entry, Queue, Ticket};
 use crate::calibrate::Gather;
+use crate::descriptors::Descriptors;
 use crate::govern::Govern;
 use crate::guard::KeptSamples;
 use crate::inquiry::Inquiries;
@@ -325,6 +326,8 @@ pub(crate) struct Shared {
     pub connections: AtomicU64,
     /// The same by worker.
     pub worker_connections: Vec<AtomicU64>,
+    /// Which file descriptors clients may have.
+    pub descriptors: Descriptors,
     pub listeners: RwLock<Vec<Option<Arc<Listener>>>>,
     pub stopping: AtomicBool,
     /// What may be dirty under the protection of supplies.

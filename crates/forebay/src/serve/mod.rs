@@ -17,13 +17,12 @@ use crate::signals::{Signal, Signals};
 use anyhow::Context;
 use forebay_config::{Config, Ecc, IoEngine, MemInfo, Workers};
 use forebay_control::{Manager, Server, StateDir};
-use forebay_runtime::{Engine, Patience, Runtime, RuntimeConfig};
+use forebay_runtime::{Descriptors, Engine, Patience, Runtime, RuntimeConfig};
 use forebay_types::Size;
 use journals::Journals;
 pub(crate) use journals::identity;
 use manager::Daemon;
 pub(crate) use members::Members;
-use rustix::process::{Resource, Rlimit, getrlimit, setrlimit};
 use std::os::fd::OwnedFd;
 use std::process::ExitCode;
 use std::sync::Arc;
@@ -89,18 +88,28 @@ pub(crate) fn run(config: Config, words: Words) -> anyhow::Result<ExitCode> {
     Ok(ExitCode::SUCCESS)
 }
 
-/// Takes as many descriptors as the system lets us: each client is one.
-fn raise_descriptor_limit() {
-    let limit = getrlimit(Resource::Nofile);
-    let raised = Rlimit { current: limit.maximum, maximum: limit.maximum };
-    if let Err(error) = setrlimit(Resource::Nofile, raised) {
-        tracing::warn!("only {:?} clients can connect: {error}", limit.current);
+/// Says how many clients there are descriptors for, now that everything else is open.
+fn report_descriptors() {
+    let descriptors = Descriptors::read();
+    // Where the system does not list them, their number is not worth a failed start.
+    let used = std::fs::read_dir("/proc/self/fd").map_or(0, |entries| entries.count() as u64);
+    let (Descriptors { limit, reserved }, clients) =
+        (descriptors, descriptors.clients_beside(used));
+    tracing::info!(limit, used, reserved, clients, "file descriptors");
+    if clients == 0 {
+        tracing::warn!(
+            limit,
+            "no client can connect for want of file descriptors: raise the limit (ulimit -n, or \
+             LimitNOFILE= of the service)"
+        );
     }
 }
 
 /// Starts the runtime, opens the volumes, and lets clients in.
 fn start(config: Config, pool: Option<OwnedFd>, words: Words) -> anyhow::Result<Daemon> {
-    raise_descriptor_limit();
+    if let Err(error) = Descriptors::raise() {
+        tracing::warn!(%error, "the limit of file descriptors stays as it is");
+    }
     let memory_bytes =
         MemInfo::read().context("the machine's memory can't be read")?.resolve(config.memory)?;
     let tls = tls::load(&config.tls)?;
@@ -148,6 +157,7 @@ fn start(config: Config, pool: Option<OwnedFd>, words: Words) -> anyhow::Result<
     for address in listeners {
         daemon.listen(&address)?;
     }
+    report_descriptors();
     Ok(daemon)
 }
 

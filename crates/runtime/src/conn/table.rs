@@ -27,6 +27,8 @@ pub(crate) struct Connections {
     conns: Vec<Option<Box<Conn>>>,
     generations: Vec<u32>,
     free: Vec<u32>,
+    /// Numbers that are not used again.
+    retired: usize,
     /// Connections with something to send or to close at the end of the turn.
     pub touched: Vec<u32>,
     /// Connections whose input may go on.
@@ -53,12 +55,20 @@ impl Connections {
         Some(conn)
     }
 
+    /// Takes out a connection of which something may still be reported: no other one gets its
+    /// number.
+    pub(crate) fn retire(&mut self, index: u32) -> Option<Box<Conn>> {
+        let conn = self.conns[index as usize].take()?;
+        self.retired += 1;
+        Some(conn)
+    }
+
     pub(crate) fn get(&mut self, index: u32) -> Option<&mut Conn> {
         self.conns.get_mut(index as usize)?.as_deref_mut()
     }
 
     pub(crate) fn len(&self) -> usize {
-        self.conns.len() - self.free.len()
+        self.conns.len() - self.free.len() - self.retired
     }
 
     /// The numbers of all connections.

@@ -7,15 +7,12 @@ use rustix::event::epoll::{self, CreateFlags, EventData, EventFlags};
 use std::collections::{HashMap, VecDeque};
 use std::io;
 use std::os::fd::{BorrowedFd, OwnedFd, RawFd};
-use std::time::{Duration, Instant};
+use std::time::Duration;
 
 const BUFFERS: u16 = RECEIVE_BUFFERS_MAX;
 const EVENTS: usize = 256;
 const WAKE_DATA: u64 = u64::MAX;
 const LISTENER_BIT: u64 = 1 << 40;
-/// How long a listener rests that could not accept: mostly for want of descriptors, and the kernel
-/// would report the client that waits again and again.
-const ACCEPT_PAUSE: Duration = Duration::from_millis(200);
 
 /// What is wanted of a connection.
 #[derive(Default)]
@@ -46,8 +43,6 @@ pub(crate) struct EpollReactor {
     /// Connections that could receive but found no free buffer.
     starved: Vec<RawFd>,
     listeners: HashMap<u32, RawFd>,
-    /// Listeners that rest, and until when.
-    resting: Vec<(Instant, u32)>,
     events: VecDeque<Event>,
 }
 
@@ -68,7 +63,6 @@ impl Reactor for EpollReactor {
             eager: Vec::new(),
             starved: Vec::new(),
             listeners: HashMap::new(),
-            resting: Vec::new(),
             events: VecDeque::new(),
         })
     }
@@ -138,8 +132,6 @@ impl Reactor for EpollReactor {
         for fd in std::mem::take(&mut self.eager) {
             self.try_receive(fd);
         }
-        self.wake_listeners();
-        let timeout = if self.resting.is_empty() { timeout } else { timeout.min(ACCEPT_PAUSE) };
         let timeout = if self.events.is_empty() { timeout } else { Duration::ZERO };
         let timeout = rustix::time::Timespec {
             tv_sec: timeout.as_secs() as i64,
@@ -194,25 +186,10 @@ impl EpollReactor {
                 Err(error) => {
                     let result = Err(error.into());
                     self.events.push_back(Event::Accepted { listener, result });
-                    let _ = epoll::delete(&self.epoll, borrow(fd));
-                    self.resting.push((Instant::now() + ACCEPT_PAUSE, listener));
+                    // The kernel would report the client that waits again and again.
+                    self.stop_accepting(listener, fd);
                     return;
                 }
-            }
-        }
-    }
-
-    /// Listens again where the rest is over.
-    fn wake_listeners(&mut self) {
-        if self.resting.is_empty() {
-            return;
-        }
-        let now = Instant::now();
-        for (until, listener) in std::mem::take(&mut self.resting) {
-            if until > now {
-                self.resting.push((until, listener));
-            } else if let Some(fd) = self.listeners.remove(&listener) {
-                self.accept(listener, fd);
             }
         }
     }
@@ -310,10 +287,17 @@ impl EpollReactor {
         };
         wanted.watched = true;
         if let Err(error) = result {
-            wanted.receive = false;
             let conn = wanted.conn;
-            let result = Err(error.into());
-            self.events.push_back(Event::Received { conn, buffer: None, result, more: false });
+            if std::mem::take(&mut wanted.receive) {
+                let (buffer, result) = (None, Err(error.into()));
+                self.events.push_back(Event::Received { conn, buffer, result, more: false });
+            }
+            if wanted.fill.take().is_some() {
+                self.events.push_back(Event::Filled { conn, result: Err(error.into()) });
+            }
+            if wanted.send.take().is_some() {
+                self.events.push_back(Event::Sent { conn, result: Err(error.into()) });
+            }
         }
     }
 }

@@ -124,3 +124,6 @@ pub(crate) fn receive_into(fd: RawFd, message: *mut libc::msghdr) -> io::Result<
         }
     }
 }
+
+#[cfg(test)]
+mod tests;

@@ -37,8 +37,10 @@ pub(crate) struct UringReactor {
     wake: RawFd,
     timer: Box<Timespec>,
     timer_armed: bool,
-    /// Receives that found no buffer and are asked for again when one comes back.
-    starved: Vec<(u32, RawFd)>,
+    /// Receives that found no buffer, oldest first. They are asked for again before the next wait,
+    /// as many as there are buffers. A buffer that comes back is no occasion to do so: a receive
+    /// that ends without one, at the end of its connection, would be the last.
+    starved: VecDeque<(u32, RawFd)>,
     /// The descriptors of listeners, and behind them of connections, by their numbers.
     descriptors: Vec<RawFd>,
 }
@@ -66,7 +68,7 @@ impl Reactor for UringReactor {
             wake,
             timer: Box::new(Timespec::new()),
             timer_armed: false,
-            starved: Vec::new(),
+            starved: VecDeque::new(),
             descriptors: Vec::new(),
         };
         reactor.try_receiving()?;
@@ -117,7 +119,10 @@ impl Reactor for UringReactor {
         self.push(entry.user_data(user_data(SEND, conn)));
     }
 
-    fn forget(&mut self, _fd: RawFd) {}
+    fn forget(&mut self, fd: RawFd) {
+        // Another connection may get the descriptor.
+        self.starved.retain(|&(_, other)| other != fd);
+    }
 
     fn file(&mut self, tag: u32, op: FileOp) -> bool {
         let entry = match op {
@@ -137,6 +142,7 @@ impl Reactor for UringReactor {
     }
 
     fn wait(&mut self, timeout: Duration) -> io::Result<()> {
+        self.feed_starved();
         if !self.timer_armed {
             // One timer for many turns: to arm one at each wait would cost more than the wait.
             *self.timer = Timespec::from(timeout);
@@ -166,9 +172,6 @@ impl Reactor for UringReactor {
 
     fn recycle(&mut self, buffer: BufferId) {
         self.buffers.put(buffer);
-        if let Some((conn, fd)) = self.starved.pop() {
-            self.receive(conn, fd);
-        }
     }
 }
 
@@ -229,6 +232,26 @@ impl UringReactor {
         self.descriptors[at] = fd;
     }
 
+    /// Asks again for receives that found no buffer, until one of them has something to report or
+    /// all are asked for. Where nothing has come yet, the kernel takes no buffer: that receive
+    /// waits for bytes from then on, and the buffer is there for the next.
+    fn feed_starved(&mut self) {
+        // Each connection once: the kernel may hold buffers whose completions are still to come.
+        for _ in 0..self.starved.len() {
+            let free = u32::from(BUFFERS) - self.buffers.lent;
+            for _ in 0..free {
+                let Some((conn, fd)) = self.starved.pop_front() else { return };
+                self.receive(conn, fd);
+            }
+            if self.starved.is_empty() || !self.events.is_empty() {
+                // What was asked for is submitted by the wait that follows.
+                return;
+            }
+            let _ = self.ring.submit();
+            self.collect();
+        }
+    }
+
     fn collect(&mut self) {
         loop {
             let Some(entry) = self.ring.completion().next() else { return };
@@ -272,12 +295,7 @@ impl UringReactor {
             && error.raw_os_error() == Some(libc::ENOBUFS)
         {
             let fd = self.descriptors[conn as usize + LISTENERS_MAX];
-            self.starved.push((conn, fd));
-            if self.buffers.lent == 0 {
-                // All have come back in the meantime, so nobody would ask again.
-                self.starved.pop();
-                self.receive(conn, fd);
-            }
+            self.starved.push_back((conn, fd));
             return;
         }
         self.buffers.lent += u32::from(buffer.is_some());

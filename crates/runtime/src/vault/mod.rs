@@ -7,9 +7,9 @@
 //! that nothing newer than the vault can be on that disk.
 //!
 //! Contracts:
-//! - whoever has a dump made for real sees to it that no write is acknowledged from before it
-//!   begins until [`Vault::empty`] has gone well: a sealed vault is the newest there is, and what
-//!   was acknowledged beside it would be undone by it;
+//! - no write is acknowledged from before a dump for real begins until [`Vault::empty`] has gone
+//!   well: a sealed vault is the newest there is, and what was acknowledged beside it would be
+//!   undone by it. [`Vault::dump`] halts the volumes itself where that has not been done;
 //! - a vault that holds something takes no dump, no measurement and no drill: `is_ready` says so,
 //!   and there is no speed to reckon with;
 //! - measurements and drills use the vault's space and not its superblock, so for everybody who
@@ -301,9 +301,9 @@ impl Vault {
 
     /// Dumps everything dirty of some of the volumes that were attached: writes it, makes it
     /// stable, seals it, flushes the disks of these volumes, and reads it back, as far as the
-    /// deadline allows. What could not be done besides is said in the report. Writes must have been
-    /// stopped before; see the module's contracts. As long as they are, asking again answers with
-    /// the dump there is, if that is whole and of these volumes.
+    /// deadline allows. What could not be done besides is said in the report. The volumes' writes
+    /// are halted by then, here at the latest, and stay so: see the module's contracts. Asking
+    /// again answers with the dump there is, if that is whole and of these volumes.
     ///
     /// # Errors
     /// When not everything could be saved. What is dirty stays in the pool, and what was written
@@ -319,6 +319,11 @@ impl Vault {
         self.is_wanted.store(false, Ordering::Relaxed);
         if let Some(report) = self.claim(volumes)? {
             return Ok(report);
+        }
+        for volume in volumes.iter().filter_map(|&id| self.shared.volume(id)) {
+            if volume.power.protects && !volume.power.halted.swap(true, Ordering::SeqCst) {
+                tracing::error!(volume = volume.name, "writes are halted by the dump itself");
+            }
         }
         let begun = Instant::now();
         let dumped = self.dump_with(&mut work, volumes, deadline, begun);

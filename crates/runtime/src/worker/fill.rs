@@ -45,7 +45,9 @@ impl<R: Reactor> Worker<R> {
 
     /// Bytes have come into a payload, or the end, or an error.
     pub(super) fn filled(&mut self, index: u32, result: io::Result<usize>) {
-        let Some(conn) = self.host.connections.get(index) else { return };
+        let Some(conn) = self.host.connections.get(index) else {
+            return self.release_abandoned(index, false);
+        };
         conn.filling = false;
         if conn.broken || matches!(conn.phase, Phase::Draining) {
             conn.partial = None;

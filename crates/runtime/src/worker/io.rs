@@ -90,6 +90,13 @@ impl Ios {
         self.pending.is_empty() && self.free.len() == self.in_flight.len()
     }
 
+    /// When the oldest I/O began that the backend of a volume, or of any, has not answered.
+    pub(super) fn oldest(&self, volume: Option<VolumeId>) -> Option<Instant> {
+        let in_flight = self.in_flight.iter().flatten();
+        let ours = in_flight.filter(|io| volume.is_none_or(|volume| io.volume.id == volume));
+        ours.map(|io| io.began).min()
+    }
+
     /// Starts everything that was pushed.
     pub(super) fn start<R: Reactor>(&mut self, shared: &Shared, reactor: &mut R) {
         if self.pending.is_empty() {
@@ -113,10 +120,9 @@ impl Ios {
         self.launch(reactor, io);
     }
 
-    fn launch<R: Reactor>(&mut self, reactor: &mut R, mut io: InFlight) {
+    fn launch<R: Reactor>(&mut self, reactor: &mut R, io: InFlight) {
         io.count(self.worker);
         if io.verb == Some(IoVerb::Read) {
-            io.began = Some(Instant::now());
             io.volume.reads.begin();
         }
         let tag = self.free.pop().unwrap_or_else(|| {
@@ -222,10 +228,10 @@ impl Ios {
         let counts = &io.volume.stats[self.worker].counts;
         counts.backend_answers.add(1);
         counts.backend_errors.add(u64::from(result.is_err()));
-        if let Some(began) = io.began {
+        if io.verb == Some(IoVerb::Read) {
             let now = Instant::now();
             let now_ms = now.saturating_duration_since(self.started).as_millis() as u64;
-            io.volume.reads.end(now_ms, now.saturating_duration_since(began));
+            io.volume.reads.end(now_ms, now.saturating_duration_since(io.began));
         }
         if io.verb.is_some_and(|verb| verb != IoVerb::Read) {
             // Before anybody is told: a flush that follows the answer must find it.

@@ -10,10 +10,11 @@ mod host;
 mod input;
 mod io;
 mod output;
+mod refusals;
 mod tasks;
 
 pub(crate) use host::{ClientToken, Token, WorkerHost, carry_out, release};
-pub(crate) use tasks::Tasks;
+pub(crate) use tasks::{Left, Tasks};
 
 use crate::budget::Queue;
 use crate::conn::{Conn, Connections};
@@ -25,6 +26,7 @@ use forebay_nbd::{Handshake, HandshakeConfig};
 use forebay_types::limits::CONNECTIONS_MAX;
 use forebay_volume::Dispatcher;
 use io::{Ended, Ios};
+use refusals::Refusals;
 use std::os::fd::{AsRawFd, OwnedFd};
 use std::sync::atomic::Ordering;
 use std::sync::{Arc, PoisonError};
@@ -41,11 +43,18 @@ pub(crate) struct Worker<R: Reactor> {
     pub(super) host: WorkerHost<R>,
     pub(super) listeners: Vec<Option<Arc<Listener>>>,
     messages: Vec<Message>,
-    /// Listeners that failed to accept a client.
+    /// Listeners that failed to accept a client: tried again with the next tick, as what is short
+    /// stays short for a while.
     accept_later: Vec<u32>,
+    /// Clients that were refused.
+    refused: Refusals,
+    /// Connections closed by force, by their numbers, whose memory the kernel may still use.
+    pub(super) abandoned: Vec<(u32, Box<Conn>)>,
     next_tick: Instant,
     patrol: Patrol,
     pub(super) leaving: bool,
+    /// It leaves although requests are not answered, once no I/O is in flight.
+    pub(super) abandons_requests: bool,
 }
 
 impl<R: Reactor> Worker<R> {
@@ -71,8 +80,11 @@ impl<R: Reactor> Worker<R> {
             listeners: Vec::new(),
             messages: Vec::new(),
             accept_later: Vec::new(),
+            refused: Refusals::default(),
+            abandoned: Vec::new(),
             next_tick: now,
             leaving: false,
+            abandons_requests: false,
         })
     }
 
@@ -98,7 +110,8 @@ impl<R: Reactor> Worker<R> {
             if !self.leaving {
                 self.patrol.go_on(&self.host.shared, idle, self.host.now);
             }
-            if self.leaving && self.dispatcher.in_flight() == 0 && self.host.ios.is_idle() {
+            let is_done = self.dispatcher.in_flight() == 0 || self.abandons_requests;
+            if self.leaving && is_done && self.host.ios.is_idle() {
                 self.host.shared.inboxes[self.host.worker].close();
                 return Ok(());
             }
@@ -113,8 +126,7 @@ impl<R: Reactor> Worker<R> {
                 // What was cancelled is the listening itself.
                 Err(error) if error.raw_os_error() == Some(libc::ECANCELED) => {}
                 Err(error) => {
-                    // Tried again with the next tick, not at once: what is short stays short.
-                    tracing::warn!("clients can't be accepted at the moment: {error}");
+                    tracing::warn!(%error, "accept failed, trying again later");
                     self.accept_later.push(listener);
                 }
             },
@@ -214,10 +226,14 @@ impl<R: Reactor> Worker<R> {
     /// A client has connected: the worker with the fewest gets it.
     fn accepted(&mut self, socket: OwnedFd, listener: u32) {
         let shared = &self.host.shared;
+        if shared.stopping.load(Ordering::Relaxed) {
+            return;
+        }
         let connections = shared.connections.fetch_add(1, Ordering::Relaxed);
-        if connections >= CONNECTIONS_MAX as u64 || shared.stopping.load(Ordering::Relaxed) {
+        let has_descriptor = shared.descriptors.admit(socket.as_raw_fd());
+        if connections >= CONNECTIONS_MAX as u64 || !has_descriptor {
             shared.connections.fetch_sub(1, Ordering::Relaxed);
-            tracing::warn!("a client was turned away: {CONNECTIONS_MAX} are connected already");
+            self.refused.count(self.host.now, has_descriptor, shared.descriptors);
             return;
         }
         let fewest = shared.worker_connections.iter().enumerate();
@@ -278,6 +294,15 @@ impl<R: Reactor> Worker<R> {
         }
     }
 
+    /// Accepts clients again where that has failed.
+    fn accept_again(&mut self) {
+        for number in std::mem::take(&mut self.accept_later) {
+            if let Some(listener) = self.host.shared.listener(number) {
+                self.host.reactor.accept(number, listener.fd());
+            }
+        }
+    }
+
     /// Looks after what time brings: deadlines of clients, write-back of this worker's shards.
     fn tick(&mut self) {
         let workers = self.host.shared.inboxes.len();
@@ -290,6 +315,7 @@ impl<R: Reactor> Worker<R> {
                 self.dispatcher.tick(&mut self.host, shard);
             }
         }
+        self.accept_again();
         let (now, share) = (self.host.now, self.host.shared.share());
         for index in self.host.connections.all() {
             let Some(conn) = self.host.connections.get(index) else { continue };

@@ -130,7 +130,9 @@ impl<R: Reactor> Worker<R> {
     /// A message has gone, or does not go.
     pub(super) fn sent(&mut self, index: u32, result: io::Result<usize>) {
         let shared = std::sync::Arc::clone(&self.host.shared);
-        let Some(conn) = self.host.connections.get(index) else { return };
+        let Some(conn) = self.host.connections.get(index) else {
+            return self.release_abandoned(index, true);
+        };
         conn.sending = false;
         if conn.broken {
             self.host.connections.touch(index);
@@ -181,18 +183,60 @@ impl<R: Reactor> Worker<R> {
     /// Nothing is under way on the socket any more.
     fn close(&mut self, index: u32) {
         self.leave_queue(index);
-        let Some(mut conn) = self.host.connections.remove(index) else { return };
+        if let Some(conn) = self.host.connections.remove(index) {
+            self.count_out(&conn);
+            self.release(conn);
+        }
+    }
+
+    /// Closes a connection that was broken off, although the reactor has not reported the end of
+    /// what is under way on its socket. Memory that the kernel may still read or write stays until
+    /// that is reported.
+    pub(super) fn abandon(&mut self, index: u32) {
+        self.leave_queue(index);
+        let Some(conn) = self.host.connections.retire(index) else { return };
+        let (sending, receiving, filling) = (conn.sending, conn.receiving, conn.filling);
+        tracing::warn!(sending, receiving, filling, "a connection was closed by force");
+        self.count_out(&conn);
+        if sending || filling {
+            self.abandoned.push((index, conn));
+        } else {
+            self.release(conn);
+        }
+    }
+
+    /// What was under way on an abandoned connection has ended.
+    pub(super) fn release_abandoned(&mut self, index: u32, sent: bool) {
+        let Some(at) = self.abandoned.iter().position(|(other, _)| *other == index) else { return };
+        let conn = &mut self.abandoned[at].1;
+        if sent {
+            conn.sending = false;
+        } else {
+            conn.filling = false;
+        }
+        if !conn.sending && !conn.filling {
+            let (_, conn) = self.abandoned.swap_remove(at);
+            self.release(conn);
+        }
+    }
+
+    /// The connection no longer counts as one.
+    fn count_out(&self, conn: &Conn) {
         let shared = &self.host.shared;
-        conn.queued.clear(shared);
-        conn.active.clear(shared);
         if conn.lane_bytes > 0 {
             shared.call_next(shared.budget.room(Queue::Lane).leave(conn.lane_bytes));
         }
         if let Some(volume) = &conn.volume {
             volume.connections.fetch_sub(1, Ordering::Relaxed);
         }
-        self.host.reactor.forget(conn.socket.as_raw_fd());
         self.forget_connection();
+    }
+
+    /// Gives back what the connection holds, and closes its socket.
+    fn release(&mut self, mut conn: Box<Conn>) {
+        conn.queued.clear(&self.host.shared);
+        conn.active.clear(&self.host.shared);
+        self.host.reactor.forget(conn.socket.as_raw_fd());
     }
 }
 

@@ -6,6 +6,39 @@ use crate::reactor::Reactor;
 use crate::shared::Shared;
 use forebay_types::{ByteRange, IoError, IoResult, VolumeId};
 use forebay_volume::{Payload, Request, RequestKind};
+use std::time::Instant;
+
+/// What is left of a volume, or of all, when its clients are to go.
+#[derive(Clone, Copy, Debug, Default)]
+pub(crate) struct Left {
+    /// Connections, of clients or of peers that are gone.
+    pub connections: usize,
+    /// Requests that are not answered, of clients and from inside.
+    pub requests: usize,
+    /// When the oldest I/O began that a backend has not answered.
+    pub oldest_io: Option<Instant>,
+}
+
+impl Left {
+    /// Whether nothing is.
+    pub(crate) const fn is_nothing(&self) -> bool {
+        !self.is_busy() && self.oldest_io.is_none()
+    }
+
+    /// Whether anything was asked for that is not answered, or anybody is there to ask.
+    pub(crate) const fn is_busy(&self) -> bool {
+        self.connections > 0 || self.requests > 0
+    }
+
+    /// What is left here and there.
+    pub(crate) fn and(self, other: Self) -> Self {
+        Self {
+            connections: self.connections + other.connections,
+            requests: self.requests + other.requests,
+            oldest_io: self.oldest_io.into_iter().chain(other.oldest_io).min(),
+        }
+    }
+}
 
 /// A worker as the control side sees it.
 pub(crate) trait Tasks {
@@ -44,14 +77,20 @@ pub(crate) trait Tasks {
     /// Drops the clients that are left, whatever they still want.
     fn drop_clients(&mut self, volume: Option<VolumeId>);
 
+    /// Closes the connections that are left by force.
+    fn abandon_clients(&mut self, volume: Option<VolumeId>);
+
     /// Requests of a volume that are not answered yet.
     fn requests(&mut self, volume: VolumeId) -> usize;
 
-    /// Connections and requests that are left, of a volume or in all.
-    fn busy(&mut self, volume: Option<VolumeId>) -> usize;
+    /// What is left of a volume or in all.
+    fn left(&mut self, volume: Option<VolumeId>) -> Left;
 
     /// Ends the worker as soon as nothing is in flight.
     fn leave(&mut self);
+
+    /// Has it end, once it is to, although requests are not answered.
+    fn abandon_requests(&mut self);
 
     /// Forgets what it knows of volumes.
     fn forget_volumes(&mut self);
@@ -67,6 +106,7 @@ impl<R: Reactor> Tasks for Worker<R> {
     }
 
     fn stop_listening(&mut self, listener: u32, fd: std::os::fd::RawFd) {
+        self.accept_later.retain(|&later| later != listener);
         self.host.reactor.stop_accepting(listener, fd);
     }
 
@@ -122,19 +162,30 @@ impl<R: Reactor> Tasks for Worker<R> {
         }
     }
 
+    fn abandon_clients(&mut self, volume: Option<VolumeId>) {
+        for index in self.clients_of(volume) {
+            self.abandon(index);
+        }
+    }
+
     fn requests(&mut self, volume: VolumeId) -> usize {
         self.dispatcher.in_flight_of(volume)
     }
 
-    fn busy(&mut self, volume: Option<VolumeId>) -> usize {
-        match volume {
-            None => self.host.connections.len() + self.dispatcher.in_flight(),
-            Some(id) => self.clients_of(volume).len() + self.dispatcher.in_flight_of(id),
-        }
+    fn left(&mut self, volume: Option<VolumeId>) -> Left {
+        let (connections, requests) = match volume {
+            None => (self.host.connections.len(), self.dispatcher.in_flight()),
+            Some(id) => (self.clients_of(volume).len(), self.dispatcher.in_flight_of(id)),
+        };
+        Left { connections, requests, oldest_io: self.host.ios.oldest(volume) }
     }
 
     fn leave(&mut self) {
         self.leaving = true;
+    }
+
+    fn abandon_requests(&mut self) {
+        self.abandons_requests = true;
     }
 
     fn forget_volumes(&mut self) {

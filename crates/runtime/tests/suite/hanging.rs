@@ -2,13 +2,14 @@
 
 use crate::common::client::PATIENCE;
 use crate::common::wait_until;
+use crate::journal::{JOURNAL_BYTES, add, memory, open};
 use crate::server::{Server, read_backend};
 use forebay_backend::MemoryBackend;
 use forebay_backend::layers::{Gate, Kinds};
 use forebay_nbd::{Command, Extent};
 use forebay_policy::PolicyKind;
-use forebay_runtime::{Ecc, Engine, Patience, Runtime, RuntimeConfig, VolumeError};
-use forebay_types::Mode;
+use forebay_runtime::{Ecc, Engine, HeldUp, Patience, Runtime, RuntimeConfig, VolumeError};
+use forebay_types::{Durability, Mode};
 use std::sync::Arc;
 use std::time::{Duration, Instant};
 
@@ -19,6 +20,7 @@ on_both_engines! {
     a_volume_whose_disk_hangs_is_not_removed_and_nothing_is_lost,
     others_are_administered_while_a_disk_hangs,
     a_server_whose_disk_hangs_does_not_stop,
+    a_journal_that_hangs_is_named_and_the_disk_is_not,
 }
 
 const MIB: u64 = 1 << 20;
@@ -31,10 +33,11 @@ fn server(engine: Engine) -> Server {
         workers: 1,
         engine,
         policy,
-        journals: 0,
+        journals: 1,
         ecc: Ecc::default(),
     };
-    let patience = Patience { disk: Duration::from_secs(1), ..Patience::default() };
+    let (disk, farewell) = (Duration::from_secs(1), Duration::from_millis(100));
+    let patience = Patience { disk, farewell, ..Patience::default() };
     Server::over(Runtime::start_with(config, patience).unwrap())
 }
 
@@ -170,4 +173,30 @@ fn a_server_whose_disk_hangs_does_not_stop(engine: Engine) {
     gate.open();
     assert_eq!(server.client("disk").read(0, 4096), Ok(vec![0; 4096]), "new clients are let in");
     server.stop();
+}
+
+fn a_journal_that_hangs_is_named_and_the_disk_is_not(engine: Engine) {
+    let server = server(engine);
+    let (disk, gate) = (memory(16 * MIB), Gate::new(memory(JOURNAL_BYTES)));
+    let journal = open(&server, Arc::clone(&gate) as _);
+    add(&server, Arc::clone(&disk) as _, &journal, Durability::Ack);
+    let mut client = server.client("v");
+    assert_eq!(client.write(0, &[1; 4096]), Ok(()));
+    gate.close(Kinds::ALL);
+    client.send(Command::Write, 0, 4096, 4096, &[2; 4096]);
+    assert!(gate.wait_held(1, PATIENCE));
+    let removed = server.runtime.remove_volume("v", |_| {});
+    for refused in [removed, server.runtime.stop(|_| {})] {
+        match refused {
+            Err(VolumeError::Held(HeldUp::Journal { name, seconds: 1, .. })) => {
+                assert_eq!(name, "v");
+            }
+            result => panic!("{result:?}"),
+        }
+    }
+    gate.open();
+    let written = [[1; 4096], [2; 4096]].concat();
+    assert_eq!(server.client("v").read(0, 8192), Ok(written.clone()), "it is served on");
+    server.stop();
+    assert_eq!(read_backend(&*disk, 0, 8192), written);
 }

@@ -38,8 +38,8 @@ pub(super) struct InFlight {
     /// From the first byte of the first member to the last of the last one.
     pub range: ByteRange,
     pub purpose: Purpose,
-    /// When it was given to the backend, for a read.
-    pub began: Option<Instant>,
+    /// When it was given to the backend.
+    pub began: Instant,
     /// The memory, in order.
     pub iovecs: Vec<libc::iovec>,
     /// What is left of it after a transfer that ended early; empty before that.
@@ -138,7 +138,7 @@ impl InFlight {
             verb,
             range,
             purpose,
-            began: None,
+            began: Instant::now(),
             iovecs,
             rest: Vec::new(),
             bytes_done: 0,
@@ -272,6 +272,10 @@ impl InFlight {
 /// Gives an I/O, or what is left of it, to the reactor if it takes it, else to the backend.
 pub(super) fn submit<R: Reactor>(reactor: &mut R, inbox: &Arc<Inbox>, tag: u32, io: &InFlight) {
     let (kind, range) = io.at_hand();
+    // Backends rely on it: direct I/O fails otherwise, and a file would grow.
+    let disk = io.volume.backend.description();
+    let is_whole = (range.offset | range.len).is_multiple_of(u64::from(disk.alignment_bytes));
+    assert!(is_whole && range.fits(disk.size_bytes), "{kind:?} of {range} on {}", disk.name);
     let file = if R::FILES { io.volume.backend.native_file() } else { None };
     if let Some(file) = file {
         let fd = file.as_raw_fd();

@@ -1,0 +1,185 @@
+//! Connections whose end is never reported hold nothing up.
+
+use crate::reactor::{BufferId, EpollReactor, Event, FileOp, Reactor};
+use crate::server::start_kind;
+use crate::{Ecc, Listener, Patience, Runtime, RuntimeConfig, VolumeSettings};
+use forebay_backend::MemoryBackend;
+use forebay_nbd::{Tls, proto};
+use forebay_types::{DiskGeometry, Mode};
+use std::io::{self, Read, Write};
+use std::os::fd::RawFd;
+use std::os::unix::net::{UnixListener, UnixStream};
+use std::path::Path;
+use std::sync::Arc;
+use std::time::Duration;
+
+/// Long enough to be received into the pool.
+const PAYLOAD: u32 = 1 << 20;
+/// Too long for a socket's buffers.
+const REPLY: u32 = 4 << 20;
+
+/// A reactor that never reports the end of anything on a connection: the bug that no bug of a
+/// reactor, or of the kernel, may become.
+struct Deaf(EpollReactor);
+
+impl Deaf {
+    const fn is_end(event: &Event) -> bool {
+        matches!(
+            event,
+            Event::Received { result: Ok(0) | Err(_), .. }
+                | Event::Filled { result: Ok(0) | Err(_), .. }
+                | Event::Sent { .. }
+        )
+    }
+}
+
+impl Reactor for Deaf {
+    const NAME: &'static str = "deaf";
+    const FILES: bool = false;
+
+    fn new(wake: RawFd) -> io::Result<Self> {
+        EpollReactor::new(wake).map(Self)
+    }
+
+    fn accept(&mut self, listener: u32, fd: RawFd) {
+        self.0.accept(listener, fd);
+    }
+
+    fn stop_accepting(&mut self, listener: u32, fd: RawFd) {
+        self.0.stop_accepting(listener, fd);
+    }
+
+    fn receive(&mut self, conn: u32, fd: RawFd) {
+        self.0.receive(conn, fd);
+    }
+
+    fn pause(&mut self, conn: u32) {
+        self.0.pause(conn);
+    }
+
+    fn fill(&mut self, conn: u32, fd: RawFd, message: *mut libc::msghdr) {
+        self.0.fill(conn, fd, message);
+    }
+
+    fn send(&mut self, conn: u32, fd: RawFd, message: *const libc::msghdr) {
+        self.0.send(conn, fd, message);
+    }
+
+    fn forget(&mut self, fd: RawFd) {
+        self.0.forget(fd);
+    }
+
+    fn file(&mut self, tag: u32, op: FileOp) -> bool {
+        self.0.file(tag, op)
+    }
+
+    fn wait(&mut self, timeout: Duration) -> io::Result<()> {
+        self.0.wait(timeout)
+    }
+
+    fn event(&mut self) -> Option<Event> {
+        loop {
+            let event = self.0.event()?;
+            if !Self::is_end(&event) {
+                return Some(event);
+            }
+            if let Event::Received { buffer: Some(buffer), .. } = event {
+                self.0.recycle(buffer);
+            }
+        }
+    }
+
+    fn buffer(&self, buffer: BufferId, len: usize) -> &[u8] {
+        self.0.buffer(buffer, len)
+    }
+
+    fn recycle(&mut self, buffer: BufferId) {
+        self.0.recycle(buffer);
+    }
+}
+
+fn serve(socket: &Path) -> Runtime {
+    let policy = forebay_policy::PolicyKind::default();
+    let (memory_bytes, engine) = (64 << 20, crate::Engine::Epoll);
+    let ecc = Ecc::default();
+    let config = RuntimeConfig { memory_bytes, workers: 1, engine, policy, journals: 0, ecc };
+    let patience = Patience { farewell: Duration::from_millis(50), ..Patience::default() };
+    let started = Runtime::start_by(config, patience, None, |shared, _| {
+        Ok((Deaf::NAME, start_kind::<Deaf>(shared)?))
+    });
+    let runtime = started.unwrap();
+    let settings = VolumeSettings {
+        name: "disk".into(),
+        description: String::new(),
+        backend: Arc::new(MemoryBackend::new(u64::from(REPLY)).unwrap()),
+        mode: Mode::WriteBack,
+        read_only: false,
+        prefetch: false,
+        geometry: DiskGeometry::default(),
+        gather_below: Some(0),
+        write_back: Default::default(),
+        ordered: false,
+        tls_only: false,
+        journal: None,
+        ups: false,
+        vault: None,
+        accept_disk: false,
+    };
+    runtime.add_volume(settings).unwrap();
+    let listener = UnixListener::bind(socket).unwrap();
+    listener.set_nonblocking(true).unwrap();
+    runtime.listen(Listener::new(listener.into(), false, Tls::Off, None)).unwrap();
+    runtime
+}
+
+fn enter(socket: &Path) -> UnixStream {
+    let mut stream = UnixStream::connect(socket).unwrap();
+    let mut hello = 3u32.to_be_bytes().to_vec();
+    hello.extend(proto::OPTION_MAGIC.to_be_bytes());
+    hello.extend(proto::option::EXPORT_NAME.to_be_bytes());
+    hello.extend(4u32.to_be_bytes());
+    hello.extend(b"disk");
+    stream.write_all(&hello).unwrap();
+    // The greeting, and the size and flags of the export.
+    stream.read_exact(&mut [0; proto::GREETING_BYTES + 10]).unwrap();
+    stream
+}
+
+fn request(command: u16, len: u32) -> Vec<u8> {
+    let mut bytes = proto::REQUEST_MAGIC.to_be_bytes().to_vec();
+    bytes.extend(0u16.to_be_bytes());
+    bytes.extend(command.to_be_bytes());
+    bytes.extend([0; 16]);
+    bytes.extend(len.to_be_bytes());
+    bytes
+}
+
+/// Clients with all that can be under way on a connection: nothing, a payload received into the
+/// pool, a reply that nobody fetches, an end, a handshake. All but the last have entered.
+fn clients(socket: &Path) -> Vec<UnixStream> {
+    let mut idle = enter(socket);
+    let mut writer = enter(socket);
+    writer.write_all(&request(proto::command::WRITE, PAYLOAD)).unwrap();
+    writer.write_all(&[7; PAYLOAD as usize / 2]).unwrap();
+    let mut reader = enter(socket);
+    reader.write_all(&request(proto::command::READ, REPLY)).unwrap();
+    reader.read_exact(&mut [0; 16]).unwrap();
+    drop(enter(socket));
+    let silent = UnixStream::connect(socket).unwrap();
+    // The only worker has seen everything by the time it answers this.
+    idle.write_all(&request(proto::command::READ, 512)).unwrap();
+    idle.read_exact(&mut [0; 16 + 512]).unwrap();
+    vec![idle, writer, reader, silent]
+}
+
+#[test]
+fn a_connection_that_never_ends_holds_up_neither_a_removal_nor_a_stop() {
+    let directory = tempfile::tempdir().unwrap();
+    let socket = directory.path().join("nbd.sock");
+    let runtime = serve(&socket);
+    let _clients = clients(&socket);
+    assert_eq!(runtime.status().unwrap().connections, 5);
+    runtime.remove_volume("disk", |_| {}).unwrap();
+    assert_eq!(runtime.status().unwrap().connections, 1, "one has not entered it");
+    runtime.stop(|_| {}).unwrap();
+}
