@@ -57,7 +57,10 @@ red=0
 skipped=0
 # Undone in this order when a backing store is no longer needed.
 undo=()
+# The `timeout` over the model client or the guest, which leads a process group with the server.
+child=
 clean() {
+  [[ -z $child ]] || kill -KILL -- "-$child" 2>/dev/null || true
   take_down
   rm -rf "$dir"
 }
@@ -132,7 +135,10 @@ run() {
   timeout "$row_seconds" "$programs/model-client" --programs "$programs" --folder "$dir/server" \
     --backing "$layer$backing" --outside "$outside" --mode "$mode" \
     --journal "$over$dir/journal" --io "$io" --memory-mib "$memory" --operations "$operations" \
-    --seed "$seed" ${without:+"$without"} "${options[@]}" >"$dir/run.log" 2>&1 || status=$?
+    --seed "$seed" ${without:+"$without"} "${options[@]}" >"$dir/run.log" 2>&1 &
+  child=$!
+  wait "$child" || status=$?
+  child=
   ((status != 124)) || echo "no end within $((SECONDS - begin)) s" >>"$dir/run.log"
   count "$name" "$mode" "$end" "$io" "$status" "$dir/run.log"
 }
@@ -406,6 +412,7 @@ guest() {
   heading
   : >"$dir/console"
   while IFS= read -r line; do
+    child=$!
     line=${line%$'\r'}
     printf '%s\n' "$line" >>"$dir/console"
     case $line in
@@ -420,8 +427,9 @@ guest() {
         skip_row "$name" "$why"
         ;;
     esac
-  done < <(timeout "$row_seconds" "${command[@]}" -nographic -nic none \
+  done < <(exec timeout "$row_seconds" "${command[@]}" -nographic -nic none \
     -append "console=ttyS0 quiet panic=-1" </dev/null 2>&1)
+  child=
   if ! grep -qx 'guest: all run' "$dir/console"; then
     tail -30 "$dir/console"
     red=$((red + 1))
