@@ -14,7 +14,7 @@
 # It prints a row for each run, and a line with counts; what can't be tested on this machine is
 # listed with its reason. It fails if a row is red. To be set:
 #
-#   BACKINGS_OPS=N    requests of each row (20000; quick 5000, in the guest 3000)
+#   BACKINGS_OPS=N    requests of each row (10000; quick 5000, in the guest 3000)
 #   BACKINGS_KILLS=N  kills of each row that kills (3)
 #   BACKINGS_CUTS=N   power cuts of each row that cuts (3)
 #   BACKINGS_ONLY=RE  only rows whose `BACKING MODE END IO` the regular expression finds
@@ -357,7 +357,7 @@ quick() {
 full() {
   local bytes root fuse=""
   size=${BACKINGS_SIZE:-64}
-  operations=${BACKINGS_OPS:-20000}
+  operations=${BACKINGS_OPS:-10000}
   need nbdkit=nbdkit nbdfuse=nbdfuse qemu-nbd=qemu-utils bindfs=bindfs mkfs.ext4=e2fsprogs \
     mkfs.xfs=xfsprogs mkfs.btrfs=btrfs-progs
   root=$(need_root)
