@@ -26,8 +26,8 @@
 #
 # The longest run over blocks of 4096 bytes, one row each:
 #
-#   BACKINGS_OPS=10000000 BACKINGS_ONLY='^loop-4096 journal stop io_uring' scripts/backings.sh full
-#   BACKINGS_KILLS=500 BACKINGS_OPS=500000 BACKINGS_ONLY='^loop-4096 journal kill io_uring' ...
+#   BACKINGS_OPS=10000000 BACKINGS_ONLY='^loop-4096 journal stop' scripts/backings.sh full
+#   BACKINGS_KILLS=500 BACKINGS_OPS=500000 BACKINGS_ONLY='^loop-4096 journal kill' ...
 #   BACKINGS_CUTS=200 BACKINGS_OPS=200000 BACKINGS_ONLY='^loop-4096 journal cut' ...
 set -euo pipefail
 cd "$(dirname "${BASH_SOURCE[0]}")/.."
@@ -448,4 +448,5 @@ case $tier in
 esac
 printf '%d rows green, %d RED, %d backing stores skipped, in %d s\n' \
   "$green" "$red" "$skipped" "$((SECONDS - begin))"
+((green + red + skipped > 0)) || fail "no row is as BACKINGS_ONLY says: $only"
 ((red == 0))
