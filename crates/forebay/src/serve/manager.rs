@@ -296,6 +296,7 @@ impl Manager for Daemon {
             accept_disk: self.journals.accepts_disk_of(&spec.name),
         };
         self.runtime.add_volume(settings).map_err(problem)?;
+        self.runtime.set_unsafe_supply(&spec.name, spec.unsafe_supply).map_err(problem)?;
         tracing::info!("volume '{}' of {size} on {}, {}", spec.name, spec.backing, spec.mode);
         let name = spec.name.clone();
         self.state().volumes.push(spec);
@@ -319,6 +320,7 @@ impl Manager for Daemon {
             tls_only: spec.tls == TlsUse::Required,
         };
         self.runtime.change_volume(name, change).map_err(problem)?;
+        self.runtime.set_unsafe_supply(name, spec.unsafe_supply).map_err(problem)?;
         for entry in self.state().volumes.iter_mut().filter(|entry| entry.name == name) {
             entry.clone_from(&spec);
         }
