@@ -22,6 +22,7 @@ mod patience;
 mod patrol;
 mod pool;
 mod power;
+mod presence;
 mod reactor;
 mod recovery;
 mod regain;

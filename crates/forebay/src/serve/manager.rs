@@ -128,7 +128,28 @@ impl Daemon {
         let bound = listen::bind(address, &settings, self.tls.as_ref())?;
         self.runtime.listen(bound.listener)?;
         tracing::info!("clients are served at {}", bound.address);
-        self.state().addresses.push(bound.address);
+        let mut state = self.state();
+        if !state.addresses.contains(&bound.address) {
+            state.addresses.push(bound.address);
+        }
+        Ok(())
+    }
+
+    /// The runtime that serves.
+    pub(super) fn runtime(&self) -> &Runtime {
+        &self.runtime
+    }
+
+    /// Listens again at sockets whose files are gone.
+    pub(super) fn listen_again(&self) -> anyhow::Result<()> {
+        let addresses = self.state().config.nbd.clone();
+        for address in addresses {
+            if let Listen::Unix(path) = &address
+                && path.symlink_metadata().is_err_and(|e| e.kind() == std::io::ErrorKind::NotFound)
+            {
+                self.listen(&address)?;
+            }
+        }
         Ok(())
     }
 

@@ -168,6 +168,13 @@ fn state_reason(figures: &Figures) -> Option<String> {
              {name}` is said"
         ));
     }
+    if let Some(displaced) = figures.displaced {
+        return Some(format!(
+            "{}: {displaced}. The volume is served from the open one, which the next start will \
+             not find: copy it elsewhere, or move it back",
+            figures.backing.name
+        ));
+    }
     if figures.lost_sectors > 0 {
         let (name, bytes) = (&figures.name, figures.lost_sectors * SECTOR_BYTES);
         return Some(format!(

@@ -41,7 +41,7 @@ use crate::journal::journal_buffers;
 use crate::shared::{FlushNeed, Shared, Volume, lock};
 use batch::Batch;
 use dirty::DirtyLines;
-use forebay_backend::{AlignedBuffer, Backend, Blocking};
+use forebay_backend::{AlignedBuffer, Backend, Blocking, Displaced};
 use forebay_format::journal::{
     Geometry, Guard, JOURNAL_BYTES_MIN, JournalId, LOG_OFFSET, Members, SUPERBLOCK_BYTES,
     SuperblockInvalid, VOLUMES_MAX, VolumeEntry,
@@ -307,6 +307,14 @@ impl Vault {
         self.is_wanted.store(true, Ordering::Relaxed);
         let mut work = self.work();
         self.is_wanted.store(false, Ordering::Relaxed);
+        if let Err(error) = self.is_in_place()
+            && matches!(
+                error,
+                VaultError::Displaced { displaced: Displaced::Deleted | Displaced::Replaced, .. }
+            )
+        {
+            return Err(error);
+        }
         if let Some(report) = self.claim(volumes)? {
             return Ok(report);
         }
