@@ -89,6 +89,7 @@ impl VolumeSpec {
             journal: None,
             journal_mirror: None,
             durability: Default::default(),
+            unsafe_supply: Default::default(),
             ordered: false,
             accept_loss: false,
             read_only: false,

@@ -2,7 +2,7 @@
 
 use super::*;
 use crate::{Auto, GeometrySpec, Protection, TlsUse, VOLUME_KEYS, WriteBackSpec};
-use forebay_types::{Durability, Mode};
+use forebay_types::{Durability, Mode, UnsafeSupply};
 use proptest::prelude::*;
 
 fn refused(text: &str) -> String {
@@ -39,7 +39,10 @@ fn every_setting_can_be_written() {
     assert_eq!(spec.description.as_deref(), Some("the books, all of them"));
     assert_eq!(spec.to_string(), text);
     let keys: Vec<_> = spec.settings().pairs().into_iter().map(|(key, _)| key).collect();
-    assert_eq!(keys, VOLUME_KEYS);
+    // It goes with a UPS alone, and this volume has a journal.
+    let mut expected = VOLUME_KEYS.to_vec();
+    expected.retain(|&key| key != "unsafe-supply");
+    assert_eq!(keys, expected);
 }
 
 #[test]
@@ -218,6 +221,10 @@ prop_compose! {
             read_only, prefetch, geometry, gather_below, description,
             write_back: WriteBackSpec::default(),
             ordered: prefetch && accept_loss,
+            unsafe_supply: match protection {
+                Protection::Ups if read_only => UnsafeSupply::DiskCache,
+                _ => UnsafeSupply::Stable,
+            },
             tls: if required { TlsUse::Required } else { TlsUse::Optional },
         }
     }

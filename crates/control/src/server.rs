@@ -53,7 +53,10 @@ impl Server {
             result = serving => result,
             () = too_long => Ok(()),
         };
-        if let Err(error) = fs::remove_file(&self.path) {
+        // It may be gone together with its directory.
+        if let Err(error) = fs::remove_file(&self.path)
+            && error.kind() != io::ErrorKind::NotFound
+        {
             tracing::warn!(path = %self.path.display(), %error, "the control socket stays behind");
         }
         result

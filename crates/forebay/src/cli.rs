@@ -99,6 +99,7 @@ pub(crate) struct ServeArguments {
             journal=BACKING\n  \
             journal-mirror=BACKING\n  \
             durability=ack|flush\n  \
+            unsafe-supply=stable|disk-cache\n  \
             ordered=yes|no\n  \
             accept-loss=yes|no\n  \
             read-only=yes|no\n  \

@@ -553,6 +553,7 @@ impl Runtime {
             vault: settings.vault.as_ref().map(|used| Arc::clone(&used.vault)),
             samples: OnceLock::new(),
             reads: Reads::default(),
+            sightings: Default::default(),
             inside_flushes: AtomicU64::new(0),
             inquiries: Inquiries::default(),
             stats: self.shared.inboxes.iter().map(|_| WorkerStats::default()).collect(),

@@ -11,6 +11,7 @@ use crate::patience::Patience;
 use crate::patrol::Ecc;
 use crate::pool::{MappedLines, Pool};
 use crate::power::PowerUse;
+use crate::presence::Sightings;
 use crate::server::Listener;
 use crate::stats::WorkerStats;
 use crate::vault::Vault;
@@ -64,6 +65,8 @@ pub(crate) struct Volume {
     /// What its disk looked like, for the vault.
     pub samples: OnceLock<KeptSamples>,
     pub reads: Reads,
+    /// Whether its disk is where it was opened.
+    pub sightings: Sightings,
     /// Flushes that somebody inside waits, or waited, for.
     pub inside_flushes: AtomicU64,
     pub inquiries: Inquiries,

@@ -18,7 +18,7 @@ pub use error::{IoError, IoResult};
 pub use geometry::{
     ByteRange, LINE_BYTES, LINES_PER_REGION, REGION_BYTES, SECTOR_BYTES, SECTORS_PER_LINE, VolumeId,
 };
-pub use mode::{Durability, Mode, ParseDurabilityError, ParseModeError};
+pub use mode::{Durability, Mode, ParseDurabilityError, ParseModeError, UnsafeSupply};
 pub use shown::Shown;
 pub use size::{ParseSizeError, Size};
 pub use stripes::Stripes;

@@ -9,6 +9,7 @@
 //! for the answer anyway [`Backend::submit_here`].
 
 mod open;
+mod presence;
 mod store;
 
 #[cfg(test)]
@@ -17,8 +18,9 @@ mod tests;
 pub use open::FileError;
 
 use crate::pool::Pool;
-use crate::{Backend, Description, Extent, Io, OpenOptions};
+use crate::{Backend, Description, Displaced, Extent, Io, OpenOptions};
 use forebay_types::ByteRange;
+use presence::Presence;
 use std::os::fd::{AsFd, BorrowedFd};
 use std::path::Path;
 use std::sync::Arc;
@@ -31,6 +33,7 @@ const THREAD_COUNT_MAX: usize = 32;
 pub struct FileBackend {
     store: Arc<Store>,
     pool: Pool,
+    presence: Presence,
     description: Description,
 }
 
@@ -43,9 +46,10 @@ impl FileBackend {
     pub fn open(path: &Path, options: &OpenOptions) -> Result<Self, FileError> {
         let opened = open::open(path, options)?;
         let store = Arc::new(Store::new(opened.file, opened.is_block, &opened.description));
+        let presence = Presence::new(path, &store, !options.read_only);
         let worker = store.clone();
         let pool = Pool::new("disk", THREAD_COUNT_MAX, Box::new(move |io| worker.answer(io)));
-        Ok(Self { store, pool, description: opened.description })
+        Ok(Self { store, pool, presence, description: opened.description })
     }
 }
 
@@ -72,5 +76,9 @@ impl Backend for FileBackend {
 
     fn extents(&self, range: ByteRange) -> Vec<Extent> {
         self.store.extents(range)
+    }
+
+    fn check_presence(&self) -> Result<(), Displaced> {
+        self.presence.check(&self.store)
     }
 }

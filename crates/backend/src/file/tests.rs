@@ -253,3 +253,30 @@ fn who_waits_for_an_answer_has_the_io_done_on_its_own_thread() {
     backend.submit_here(flush());
     assert_eq!(*answered.0.lock().unwrap(), [std::thread::current().id()]);
 }
+
+#[test]
+fn a_file_whose_name_leads_elsewhere_or_that_was_cut_or_made_read_only_says_so() {
+    use std::os::unix::fs::PermissionsExt;
+    let directory = tempdir().unwrap();
+    let path = make(&directory, "disk", 1 << 20);
+    let backend = open(&path).unwrap();
+    assert_eq!(backend.check_presence(), Ok(()));
+    let away = directory.path().join("away");
+    fs::rename(&path, &away).unwrap();
+    assert_eq!(backend.check_presence(), Err(Displaced::Deleted));
+    make(&directory, "disk", 1 << 20);
+    assert_eq!(backend.check_presence(), Err(Displaced::Replaced));
+    fs::remove_file(&path).unwrap();
+    std::os::unix::fs::symlink(&away, &path).unwrap();
+    assert_eq!(backend.check_presence(), Ok(()), "it is the same file by another way");
+    File::options().write(true).open(&path).unwrap().set_len(2 << 20).unwrap();
+    assert_eq!(backend.check_presence(), Ok(()), "all of it is there");
+    File::options().write(true).open(&path).unwrap().set_len(4096).unwrap();
+    assert_eq!(backend.check_presence(), Err(Displaced::Shrunk { bytes: 4096 }));
+    File::options().write(true).open(&path).unwrap().set_len(1 << 20).unwrap();
+    fs::set_permissions(&path, fs::Permissions::from_mode(0o444)).unwrap();
+    assert_eq!(backend.check_presence(), Err(Displaced::ReadOnly));
+    drop(backend);
+    let backend = open_read_only(&path).unwrap();
+    assert_eq!(backend.check_presence(), Ok(()), "it was not opened for writing");
+}

@@ -249,6 +249,7 @@ fn mark_of(superblock: &Superblock, state_dir: &Path) -> anyhow::Result<Option<M
     let superseded = || Mark {
         reason: "served without the vault later".to_owned(),
         volumes: Some(void.clone()),
+        is_settled: false,
     };
     let is_of_vault = matches!(superblock.kind, LogKind::Vault { .. });
     // The end of a dump is the end of all of it.

@@ -167,6 +167,18 @@ impl Journals {
         let backend = backend.map_err(|missing| {
             fail(format!("its journal: {}", missing.error), "mend that, and try again")
         })?;
+        let devices = [Some(&backend), mirror.as_ref().and_then(|mirror| mirror.as_ref().ok())];
+        let is_memory = |device: &&Arc<dyn Backend>| device.description().identity.is_none();
+        if let Some(memory) = devices.into_iter().flatten().find(is_memory) {
+            let device = &memory.description().name;
+            let message = format!(
+                "its journal {device} is memory of this process, which ends with it: it protects \
+                 nothing"
+            );
+            let remedy = "name a file or device with journal=PATH, or write \
+                          protection=none,accept-loss=yes";
+            return Err(fail(message, remedy));
+        }
         self.may_open(runtime, spec, name, &backend, mirror.as_ref())
             .map_err(|error| problem(error.into()))?;
         let (theirs, ours) = (self.state_dir.clone(), self.state_dir.clone());
@@ -232,7 +244,9 @@ impl Journals {
                 mirror: name.mirror.clone(),
                 degraded: status.degraded,
                 id: status.id,
-                failed: status.failed.map(|error| error.to_string()),
+                failed: status.failed.map(|error| {
+                    status.displaced.map_or_else(|| error.to_string(), |gone| gone.to_string())
+                }),
                 capacity_bytes: usage.capacity_bytes,
                 used_bytes: usage.used_bytes,
                 records: usage.records,
@@ -313,6 +327,7 @@ pub(super) fn is_forgotten_at_boot(directory: &Path) -> bool {
 fn void(mark: &Path) -> Void {
     match marks::read(mark) {
         Ok(None) => Void::Nobody,
+        Ok(Some(Mark { volumes: Some(names), is_settled: true, .. })) => Void::Settled(names),
         Ok(Some(Mark { volumes: Some(names), .. })) => Void::Volumes(names),
         Ok(Some(Mark { volumes: None, .. })) => Void::Everybody,
         Err(error) => {
@@ -333,6 +348,8 @@ mod tests {
         assert_eq!(void(&path), Void::Nobody);
         marks::put(&path, "no space", &["a".to_owned()]).unwrap();
         assert_eq!(void(&path), Void::Volumes(vec!["a".to_owned()]));
+        marks::settle(&path).unwrap();
+        assert_eq!(void(&path), Void::Settled(vec!["a".to_owned()]));
         std::fs::write(&path, "failed").unwrap();
         assert_eq!(void(&path), Void::Everybody);
         assert_eq!(void(directory.path()), Void::Everybody, "a directory can't be read");

@@ -128,7 +128,28 @@ impl Daemon {
         let bound = listen::bind(address, &settings, self.tls.as_ref())?;
         self.runtime.listen(bound.listener)?;
         tracing::info!("clients are served at {}", bound.address);
-        self.state().addresses.push(bound.address);
+        let mut state = self.state();
+        if !state.addresses.contains(&bound.address) {
+            state.addresses.push(bound.address);
+        }
+        Ok(())
+    }
+
+    /// The runtime that serves.
+    pub(super) fn runtime(&self) -> &Runtime {
+        &self.runtime
+    }
+
+    /// Listens again at sockets whose files are gone.
+    pub(super) fn listen_again(&self) -> anyhow::Result<()> {
+        let addresses = self.state().config.nbd.clone();
+        for address in addresses {
+            if let Listen::Unix(path) = &address
+                && path.symlink_metadata().is_err_and(|e| e.kind() == std::io::ErrorKind::NotFound)
+            {
+                self.listen(&address)?;
+            }
+        }
         Ok(())
     }
 
@@ -296,6 +317,7 @@ impl Manager for Daemon {
             accept_disk: self.journals.accepts_disk_of(&spec.name),
         };
         self.runtime.add_volume(settings).map_err(problem)?;
+        self.runtime.set_unsafe_supply(&spec.name, spec.unsafe_supply).map_err(problem)?;
         tracing::info!("volume '{}' of {size} on {}, {}", spec.name, spec.backing, spec.mode);
         let name = spec.name.clone();
         self.state().volumes.push(spec);
@@ -319,6 +341,7 @@ impl Manager for Daemon {
             tls_only: spec.tls == TlsUse::Required,
         };
         self.runtime.change_volume(name, change).map_err(problem)?;
+        self.runtime.set_unsafe_supply(name, spec.unsafe_supply).map_err(problem)?;
         for entry in self.state().volumes.iter_mut().filter(|entry| entry.name == name) {
             entry.clone_from(&spec);
         }

@@ -10,6 +10,7 @@ mod power;
 mod report;
 mod tls;
 mod vault;
+mod watch;
 
 use crate::keeper::{self, Kept};
 use crate::reliance::{GivenUp, Reliances};
@@ -25,9 +26,10 @@ use manager::Daemon;
 pub(crate) use members::Members;
 use std::os::fd::OwnedFd;
 use std::process::ExitCode;
-use std::sync::Arc;
+use std::sync::{Arc, Mutex, PoisonError};
 use std::time::Duration;
 use tokio::net::UnixStream;
+use watch::Watch;
 
 /// More workers than this gain nothing where nobody has asked for them.
 const WORKERS_AUTO_MAX: usize = 8;
@@ -72,11 +74,29 @@ pub(crate) fn run(config: Config, words: Words) -> anyhow::Result<ExitCode> {
     let end = async move {
         let _ = ended.wait_for(|end| *end).await;
     };
-    let serving = tokio.spawn(control.run(manager, end));
+    let serving = Arc::new(Mutex::new(vec![tokio.spawn(control.run(Arc::clone(&manager), end))]));
+    let (handle, servers) = (tokio.handle().clone(), Arc::clone(&serving));
+    let serve_again: watch::ServeControl = Box::new(move |state| {
+        let control = Server::bind(state)?;
+        let mut ended = left.clone();
+        let end = async move {
+            let _ = ended.wait_for(|end| *end).await;
+        };
+        let server = handle.spawn(control.run(Arc::clone(&manager), end));
+        servers.lock().unwrap_or_else(PoisonError::into_inner).push(server);
+        Ok(())
+    });
+    let watch = Watch::start(Arc::clone(&daemon), state, serve_again)
+        .context("the files that are in use can't be watched")?;
     tokio.block_on(wait(&daemon, signals, line))?;
     // The receiver is the control server, which ends with it.
     let _ = leave.send(true);
-    tokio.block_on(serving)??;
+    // It might start another one.
+    drop(watch);
+    let servers = std::mem::take(&mut *serving.lock().unwrap_or_else(PoisonError::into_inner));
+    for server in servers {
+        tokio.block_on(server)??;
+    }
     drop(inside);
     // A command that hangs in a disk's opening has nothing to lose.
     tokio.shutdown_background();

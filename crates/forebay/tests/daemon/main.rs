@@ -22,6 +22,7 @@ mod nut_lab;
 mod ordered;
 mod power;
 mod power_cut;
+mod presence;
 mod process;
 mod relied;
 mod rescue;
