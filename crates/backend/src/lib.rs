@@ -35,7 +35,7 @@ pub use hardware::hardware_name;
 pub use io::{Buffer, Completion, CompletionSink, Extent, Io, IoKind};
 pub use memory::{MemoryBackend, MemoryError};
 pub use nbd::{NbdAddress, NbdBackend, NbdError, NbdUrl};
-pub use open::{OpenError, OpenOptions, open};
+pub use open::{OpenError, OpenOptions, look, open};
 pub use spec::SpecError;
 
 use forebay_types::{ByteRange, DiskGeometry};

@@ -8,6 +8,7 @@
 //! A driver with a ring of its own takes [`Backend::native_file`] instead, and a thread that waits
 //! for the answer anyway [`Backend::submit_here`].
 
+mod alias;
 mod open;
 mod store;
 
@@ -19,7 +20,7 @@ pub use open::FileError;
 use crate::pool::Pool;
 use crate::{Backend, Description, Extent, Io, OpenOptions};
 use forebay_types::ByteRange;
-use std::os::fd::{AsFd, BorrowedFd};
+use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
 use std::path::Path;
 use std::sync::Arc;
 use store::Store;
@@ -32,9 +33,19 @@ pub struct FileBackend {
     store: Arc<Store>,
     pool: Pool,
     description: Description,
+    /// Held, never read: they keep others from the files below it.
+    _locks: Vec<OwnedFd>,
 }
 
 impl FileBackend {
+    /// Looks whether a regular file or block device is at `path`, without opening it.
+    ///
+    /// # Errors
+    /// There is none.
+    pub fn look(path: &Path) -> Result<(), FileError> {
+        open::look(path, false).map(drop)
+    }
+
     /// Opens the regular file or block device at `path`, and locks it as long as it is open.
     ///
     /// # Errors
@@ -45,7 +56,7 @@ impl FileBackend {
         let store = Arc::new(Store::new(opened.file, opened.is_block, &opened.description));
         let worker = store.clone();
         let pool = Pool::new("disk", THREAD_COUNT_MAX, Box::new(move |io| worker.answer(io)));
-        Ok(Self { store, pool, description: opened.description })
+        Ok(Self { store, pool, description: opened.description, _locks: opened.locks })
     }
 }
 
