@@ -1,6 +1,7 @@
 //! The daemon: reads the configuration, wires the parts together, and waits for the end.
 
 mod battery;
+mod check;
 mod claims;
 mod journals;
 mod listen;
@@ -8,15 +9,18 @@ mod manager;
 mod members;
 mod power;
 mod report;
+mod successor;
 mod tls;
 mod vault;
 
 use crate::keeper::{self, Kept};
 use crate::reliance::{GivenUp, Reliances};
+use crate::report::with_remedy;
 use crate::signals::{Signal, Signals};
 use anyhow::Context;
+pub(crate) use check::check;
 use forebay_config::{Config, Ecc, IoEngine, MemInfo, Workers};
-use forebay_control::{Manager, Server, StateDir};
+use forebay_control::{ControlError, Manager, Server, StateDir};
 use forebay_runtime::{Engine, Patience, Runtime, RuntimeConfig};
 use forebay_types::Size;
 use journals::Journals;
@@ -52,7 +56,7 @@ pub(crate) struct Words {
 /// The daemon can't be started, or can't write all dirty data to the disks when it stops.
 pub(crate) fn run(config: Config, words: Words) -> anyhow::Result<ExitCode> {
     let mut kept = Kept::take(config.keeper)?;
-    let state = StateDir::take_within(&config.state, IN_USE_WAIT)?;
+    let state = StateDir::take_within(&config.state, IN_USE_WAIT).map_err(no_control)?;
     let tokio = tokio::runtime::Builder::new_multi_thread()
         .worker_threads(1)
         .enable_all()
@@ -61,7 +65,7 @@ pub(crate) fn run(config: Config, words: Words) -> anyhow::Result<ExitCode> {
     let inside = tokio.enter();
     // Before anything that a signal must not tear.
     let signals = Signals::listen().context("signals can't be handled")?;
-    let control = Server::bind(&state)?;
+    let control = Server::bind(&state).map_err(no_control)?;
     let mut daemon = start(config, kept.pool.take(), words)?;
     daemon.set_successor(kept.successor.take());
     let daemon = Arc::new(daemon);
@@ -87,6 +91,21 @@ pub(crate) fn run(config: Config, words: Words) -> anyhow::Result<ExitCode> {
     }
     tracing::info!("everything is on the disks; good-bye");
     Ok(ExitCode::SUCCESS)
+}
+
+fn no_control(error: ControlError) -> anyhow::Error {
+    let remedy = match &error {
+        ControlError::InUse { .. } => {
+            "stop that one with forebay stop, or give this one another directory with --state DIR"
+        }
+        ControlError::Socket(_) => {
+            "move away what is there if nothing needs it, or use another directory with --state DIR"
+        }
+        ControlError::Files { .. } => {
+            "see that this user may write there, or use another directory with --state DIR"
+        }
+    };
+    with_remedy(error, remedy)
 }
 
 /// Takes as many descriptors as the system lets us: each client is one.

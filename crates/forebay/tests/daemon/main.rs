@@ -24,6 +24,7 @@ mod power;
 mod power_cut;
 mod process;
 mod relied;
+mod remedies;
 mod rescue;
 mod stopping;
 mod vault;
