@@ -37,7 +37,7 @@ pub enum FileError {
         found: &'static str,
     },
     /// This user may not open it so.
-    #[error("'{path}' may not be opened for {access} ({source})")]
+    #[error("'{path}' may not be opened for {access}")]
     NotPermitted {
         /// The path.
         path: PathBuf,
@@ -109,7 +109,7 @@ impl FileError {
             Self::Alias { .. } => "stop that use, or name another file or device".into(),
             // What has such a size is hardly a disk, so no command that would change it.
             Self::Size { .. } => {
-                "name a disk image or a block device; an image must have whole sectors".into()
+                "name a disk image or a block device, or a file made for this use".into()
             }
             Self::Empty { path } => {
                 format!("give it a size with `truncate -s 10G '{}'`", path.display())

@@ -206,7 +206,8 @@ fn kernel_one_file_is_not_two_things_of_one_daemon_through_loop_devices() {
     // And not of two daemons.
     let (x, y) = (format!("x={file}"), format!("y={first}"));
     for (served, refused) in [(&x, &y), (&y, &x)] {
-        let daemon = Daemon::start(directory.path(), "epoll", "64MiB", &[served.clone()]);
+        let volumes = std::slice::from_ref(served);
+        let daemon = Daemon::start(directory.path(), "epoll", "64MiB", volumes);
         let (_, code, text) = second_start(&["--volume", refused]);
         assert_eq!(code, Some(1), "{text}");
         assert!(text.contains("is in use under another name"), "{text}");
