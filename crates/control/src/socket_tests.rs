@@ -14,7 +14,7 @@ fn leave_behind(path: &Path) {
 }
 
 #[test]
-fn the_file_has_its_permissions_and_is_removed_in_the_end() {
+fn only_the_owner_may_open_it() {
     let root = tempfile::tempdir().unwrap();
     let path = root.path().join("socket");
     let (_listener, file) = listen_at(&path, Some(Mode::RUSR | Mode::WUSR)).unwrap();
