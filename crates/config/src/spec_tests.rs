@@ -273,3 +273,25 @@ proptest! {
         }
     }
 }
+
+#[test]
+fn a_disk_that_is_no_path_is_answered_with_what_to_write() {
+    for (disk, message, remedy) in [
+        ("model:hdd?size=1GiB", "has no name", "--volume NAME=model:hdd?size=1GiB, or ./model:"),
+        ("memory:1GiB", "has no name", "--volume NAME=memory:1GiB"),
+        ("delay(read=1ms):/x", "has no name", "--volume NAME=delay(read=1ms):/x"),
+        ("nbd://host/x", "has no name", "--volume NAME=nbd://host/x"),
+        ("s3://bucket/disk", "no backend 's3:'", "nbdkit"),
+        ("rbd:pool/image", "no backend 'rbd:'", "rbd map"),
+        ("iscsi://host/target", "no backend 'iscsi:'", "iscsiadm"),
+        ("vhost-user:/run/x.sock", "no backend 'vhost-user:'", "over NBD"),
+        ("foo:bar", "no backend 'foo:'", "memory:SIZE"),
+        ("foo:bar", "no backend 'foo:'", "for a file write ./foo:bar"),
+        ("disk=/dev/sdb", "no path of a disk", "write --volume disk=/dev/sdb"),
+    ] {
+        let error = VolumeSpec::from_disk(disk).unwrap_err();
+        assert!(error.message().contains(message), "{error}");
+        assert!(error.remedy().contains(remedy), "{error}");
+        assert!(!error.remedy().contains("--volume s3:"), "{error}");
+    }
+}

@@ -1,5 +1,6 @@
 //! The state directory: one daemon each.
 
+use crate::SocketError;
 use forebay_config::CONTROL_SOCKET;
 use std::{
     fs::{self, DirBuilder, File, OpenOptions, TryLockError},
@@ -18,8 +19,7 @@ const LOCK_POLL: Duration = Duration::from_millis(50);
 pub enum ControlError {
     /// Another daemon has the state directory.
     #[error(
-        "state directory {} is in use by {}: stop that one with forebay stop, or give this one \
-         another directory with --state DIR",
+        "state directory {} is in use by {}",
         path.display(),
         pid.map_or("another forebay".into(), |pid| format!("forebay process {pid}"))
     )]
@@ -29,41 +29,21 @@ pub enum ControlError {
         /// The other daemon's process, if it wrote that down.
         pid: Option<u32>,
     },
-    /// Something answers at the control socket, although the directory's lock is free.
-    #[error(
-        "another program answers at {}: end it, or use another directory with --state DIR",
-        path.display()
-    )]
-    Answered {
-        /// The control socket.
-        path: PathBuf,
-    },
-    /// There is a file that is not a socket where the socket should be.
-    #[error(
-        "{} is there and is no socket: move it away, or use another directory with --state DIR",
-        path.display()
-    )]
-    NoSocket {
-        /// The file.
-        path: PathBuf,
-    },
+    /// The control socket can't be had, although the directory's lock is free.
+    #[error("the control socket: {0}")]
+    Socket(SocketError),
     /// Any user may change what is in the directory.
     #[error(
-        "state directory {path} may be written by every user, who could make the next start forget \
-         or invent the failure of a journal: take that away with `chmod o-w {path}`, or use \
-         another directory with --state DIR",
-        path = path.display()
+        "state directory {} may be written by every user, who could make the next start forget or \
+         invent the failure of a journal",
+        path.display()
     )]
     WorldWritable {
         /// The directory.
         path: PathBuf,
     },
     /// The file system says no.
-    #[error(
-        "{what} {} can't be made: see that this user may write there, or use another directory \
-         with --state DIR",
-        path.display()
-    )]
+    #[error("{what} {} can't be made", path.display())]
     Files {
         /// What was to be made.
         what: &'static str,
@@ -192,11 +172,7 @@ mod tests {
         let pid = std::process::id();
         assert_eq!(
             error.to_string(),
-            format!(
-                "state directory {} is in use by forebay process {pid}: stop that one with \
-                 forebay stop, or give this one another directory with --state DIR",
-                path.display()
-            )
+            format!("state directory {} is in use by forebay process {pid}", path.display())
         );
         assert!(StateDir::take(root.path().join("other")).is_ok());
         drop(first);
@@ -221,7 +197,6 @@ mod tests {
             fs::set_permissions(&path, fs::Permissions::from_mode(mode)).unwrap();
             let error = StateDir::take(&path).unwrap_err();
             assert!(matches!(error, ControlError::WorldWritable { .. }), "{error}");
-            assert!(error.to_string().contains(&format!("`chmod o-w {}`", path.display())));
         }
         assert_eq!(fs::read_dir(&path).unwrap().count(), 0, "nothing is made in it");
         fs::set_permissions(&path, fs::Permissions::from_mode(0o775)).unwrap();
@@ -243,11 +218,11 @@ mod tests {
     }
 
     #[test]
-    fn a_file_in_the_way_is_an_error_with_its_remedy() {
+    fn a_file_in_the_way_is_an_error_that_names_it() {
         let root = tempfile::tempdir().unwrap();
         let path = root.path().join("file");
         fs::write(&path, "").unwrap();
         let error = StateDir::take(&path).unwrap_err().to_string();
-        assert!(error.starts_with("state directory ") && error.contains("--state DIR"), "{error}");
+        assert_eq!(error, format!("state directory {} can't be made", path.display()));
     }
 }

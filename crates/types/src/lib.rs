@@ -4,6 +4,7 @@
 //! once, with its unit, so that the command line, the control API, the engine and the documents
 //! speak of the same thing by the same name.
 
+pub mod backing;
 mod disk;
 mod error;
 mod geometry;

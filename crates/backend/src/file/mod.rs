@@ -8,6 +8,7 @@
 //! A driver with a ring of its own takes [`Backend::native_file`] instead, and a thread that waits
 //! for the answer anyway [`Backend::submit_here`].
 
+mod alias;
 mod open;
 mod presence;
 mod store;
@@ -21,7 +22,7 @@ use crate::pool::Pool;
 use crate::{Backend, Description, Displaced, Extent, Io, OpenOptions};
 use forebay_types::ByteRange;
 use presence::Presence;
-use std::os::fd::{AsFd, BorrowedFd};
+use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
 use std::path::Path;
 use std::sync::Arc;
 use store::Store;
@@ -35,9 +36,19 @@ pub struct FileBackend {
     pool: Pool,
     presence: Presence,
     description: Description,
+    /// Held, never read: they keep others from the files below it.
+    _locks: Vec<OwnedFd>,
 }
 
 impl FileBackend {
+    /// Looks whether a regular file or block device is at `path`, without opening it.
+    ///
+    /// # Errors
+    /// There is none.
+    pub fn look(path: &Path) -> Result<(), FileError> {
+        open::look(path, false).map(drop)
+    }
+
     /// Opens the regular file or block device at `path`, and locks it as long as it is open.
     ///
     /// # Errors
@@ -49,7 +60,8 @@ impl FileBackend {
         let presence = Presence::new(path, &store, !options.read_only);
         let worker = store.clone();
         let pool = Pool::new("disk", THREAD_COUNT_MAX, Box::new(move |io| worker.answer(io)));
-        Ok(Self { store, pool, presence, description: opened.description })
+        let (description, locks) = (opened.description, opened.locks);
+        Ok(Self { store, pool, presence, description, _locks: locks })
     }
 }
 

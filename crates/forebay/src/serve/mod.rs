@@ -1,6 +1,7 @@
 //! The daemon: reads the configuration, wires the parts together, and waits for the end.
 
 mod battery;
+mod check;
 mod claims;
 mod journals;
 mod listen;
@@ -8,16 +9,19 @@ mod manager;
 mod members;
 mod power;
 mod report;
+mod successor;
 mod tls;
 mod vault;
 mod watch;
 
 use crate::keeper::{self, Kept};
 use crate::reliance::{GivenUp, Reliances};
+use crate::report::with_remedy;
 use crate::signals::{Signal, Signals};
 use anyhow::Context;
+pub(crate) use check::check;
 use forebay_config::{Config, Ecc, IoEngine, MemInfo, Workers};
-use forebay_control::{Manager, Server, StateDir};
+use forebay_control::{ControlError, Manager, Server, StateDir};
 use forebay_runtime::{Descriptors, Engine, Patience, Runtime, RuntimeConfig};
 use forebay_types::Size;
 use journals::Journals;
@@ -53,7 +57,7 @@ pub(crate) struct Words {
 /// The daemon can't be started, or can't write all dirty data to the disks when it stops.
 pub(crate) fn run(config: Config, words: Words) -> anyhow::Result<ExitCode> {
     let mut kept = Kept::take(config.keeper)?;
-    let state = StateDir::take_within(&config.state, IN_USE_WAIT)?;
+    let state = StateDir::take_within(&config.state, IN_USE_WAIT).map_err(no_control)?;
     let tokio = tokio::runtime::Builder::new_multi_thread()
         .worker_threads(1)
         .enable_all()
@@ -62,7 +66,7 @@ pub(crate) fn run(config: Config, words: Words) -> anyhow::Result<ExitCode> {
     let inside = tokio.enter();
     // Before anything that a signal must not tear.
     let signals = Signals::listen().context("signals can't be handled")?;
-    let control = Server::bind(&state)?;
+    let control = Server::bind(&state).map_err(no_control)?;
     let mut daemon = start(config, kept.pool.take(), words)?;
     daemon.set_successor(kept.successor.take());
     let daemon = Arc::new(daemon);
@@ -123,6 +127,25 @@ fn report_descriptors() {
              LimitNOFILE= of the service)"
         );
     }
+}
+
+/// The error of the control side, with what to do about it.
+fn no_control(error: ControlError) -> anyhow::Error {
+    let remedy = match &error {
+        ControlError::InUse { .. } => {
+            "stop that one with forebay stop, or give this one another directory with --state DIR"
+        }
+        ControlError::Socket(_) => {
+            "move away what is there if nothing needs it, or use another directory with --state DIR"
+        }
+        ControlError::WorldWritable { .. } => {
+            "take that right away with chmod o-w, or use another directory with --state DIR"
+        }
+        ControlError::Files { .. } => {
+            "see that this user may write there, or use another directory with --state DIR"
+        }
+    };
+    with_remedy(error, remedy)
 }
 
 /// Starts the runtime, opens the volumes, and lets clients in.

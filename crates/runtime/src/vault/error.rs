@@ -12,8 +12,8 @@ use forebay_types::{IoError, Size};
 pub enum VaultError {
     /// The device is too small.
     #[error(
-        "vault {name} has {}; it needs {} to take all that can be dirty. Give it that, or less \
-         with --memory",
+        "vault {name} has {}, and it needs {} to take all that can be dirty; name a file or device \
+         of its own that has them, or give the cache less memory",
         Size(*bytes), Size(*needed_bytes)
     )]
     Small {
