@@ -1,12 +1,14 @@
 //! Thousands of clients that do nothing, and more of them than there are descriptors.
 
 use crate::common::client::{PATIENCE, connect};
-use crate::common::raw::{client_flags, enter, greeting};
+use crate::common::raw::{client_flags, enter, greeting, option};
 use crate::common::wait_until;
 use crate::process::Daemon;
+use forebay_nbd::proto::{GREETING_BYTES, option::EXPORT_NAME};
 use rustix::process::{Resource, Rlimit, getrlimit, prlimit, setrlimit};
 use std::io::{Read, Write};
 use std::os::unix::net::UnixStream;
+use std::path::Path;
 use std::time::{Duration, Instant};
 
 /// Idle clients that must be held at once.
@@ -102,6 +104,81 @@ fn a_daemon_out_of_descriptors_waits(io: &str) {
         let mut stream = connect(&daemon.socket);
         stream.read(&mut [0; 18]).is_ok_and(|len| len == 18)
     });
+}
+
+/// What a process may have open that has little.
+const FEW: u32 = 64;
+
+/// A client of the volume; `None` where it is refused, by the end of the connection.
+fn enter_or_leave(socket: &Path) -> Option<UnixStream> {
+    let mut stream = connect(socket);
+    stream.read_exact(&mut [0; GREETING_BYTES]).ok()?;
+    stream.write_all(&client_flags()).unwrap();
+    stream.write_all(&option(EXPORT_NAME, b"disk")).unwrap();
+    stream.read_exact(&mut [0; 10]).unwrap();
+    Some(stream)
+}
+
+/// Clients take what there is but for a reserve, with which the daemon is asked, given another
+/// disk, and stopped.
+fn a_daemon_full_of_clients_is_asked_changed_and_stopped(io: &str) {
+    let directory = tempfile::tempdir().unwrap();
+    let daemon = Daemon::start_limited(directory.path(), io, "disk=memory:1MiB", FEW);
+    let mut session = daemon.client("disk");
+    let crowd: Vec<UnixStream> = (0..100).filter_map(|_| enter_or_leave(&daemon.socket)).collect();
+    let served = crowd.len();
+    assert!(served > 10 && served < 48, "{served} of 100 clients are served");
+    assert_eq!(daemon.connections(), served as u64 + 1);
+    let disk = directory.path().join("other.img");
+    std::fs::File::create(&disk).unwrap().set_len(1 << 20).unwrap();
+    let (code, said) = daemon.ask(&["volume", "add", &format!("other={}", disk.display())]);
+    assert_eq!(code, Some(0), "{said}");
+    let (code, said) = daemon.ask(&["volume", "remove", "other"]);
+    assert_eq!(code, Some(0), "{said}");
+    session.write(0, &[1; 4096]).unwrap();
+    let log = std::fs::read_to_string(directory.path().join("log")).unwrap();
+    assert!(log.contains("connections refused") && log.contains("ulimit -n"), "{log}");
+    drop(crowd);
+    wait_until("others get in again", PATIENCE, || enter_or_leave(&daemon.socket).is_some());
+    let _crowd: Vec<UnixStream> = (0..100).filter_map(|_| enter_or_leave(&daemon.socket)).collect();
+    let (code, said) = daemon.ask(&["stop"]);
+    assert_eq!(code, Some(0), "{said}");
+}
+
+/// Clients wait while there is no descriptor at all, and are accepted when there is one.
+fn a_daemon_without_any_descriptor_accepts_clients_again(io: &str) {
+    let directory = tempfile::tempdir().unwrap();
+    let daemon = Daemon::start_limited(directory.path(), io, "disk=memory:1MiB", FEW);
+    let control = directory.path().join("state/control.sock");
+    // What accepts control connections leaves the last ones waiting.
+    let others: Vec<UnixStream> = (0..FEW).map(|_| connect(&control)).collect();
+    wait_until("there is none left", PATIENCE, || daemon.has_descriptors_below(FEW));
+    let mut waiting = connect(&daemon.socket);
+    let log = || std::fs::read_to_string(directory.path().join("log")).unwrap();
+    wait_until("the client can't be accepted", PATIENCE, || log().contains("accept failed"));
+    drop(others);
+    greeting(&mut waiting);
+    daemon.stop();
+}
+
+#[test]
+fn a_daemon_full_of_clients_is_asked_changed_and_stopped_on_io_uring() {
+    a_daemon_full_of_clients_is_asked_changed_and_stopped("io_uring");
+}
+
+#[test]
+fn a_daemon_full_of_clients_is_asked_changed_and_stopped_on_epoll() {
+    a_daemon_full_of_clients_is_asked_changed_and_stopped("epoll");
+}
+
+#[test]
+fn a_daemon_without_any_descriptor_accepts_clients_again_on_io_uring() {
+    a_daemon_without_any_descriptor_accepts_clients_again("io_uring");
+}
+
+#[test]
+fn a_daemon_without_any_descriptor_accepts_clients_again_on_epoll() {
+    a_daemon_without_any_descriptor_accepts_clients_again("epoll");
 }
 
 #[test]

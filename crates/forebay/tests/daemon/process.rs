@@ -98,6 +98,18 @@ impl Daemon {
         Self::spawn(command, directory.join("nbd.sock"))
     }
 
+    /// Starts it where no process may have more than so many descriptors.
+    pub fn start_limited(directory: &Path, io: &str, volume: &str, descriptors: u32) -> Self {
+        let program = Path::new(env!("CARGO_BIN_EXE_forebay"));
+        let inner = Self::command(program, directory, io, "64MiB", &[volume.to_owned()]);
+        let mut command = Command::new("sh");
+        let script = format!("ulimit -n {descriptors} && exec \"$@\"");
+        command.args(["-c", &script, "sh"]).arg(program).args(inner.get_args());
+        let log = std::fs::File::create(directory.join("log")).unwrap();
+        command.args(["--keeper", "no"]).stdin(Stdio::null()).stderr(log);
+        Self::spawn(command, directory.join("nbd.sock"))
+    }
+
     fn command(
         program: &Path,
         directory: &Path,
@@ -180,8 +192,32 @@ impl Daemon {
 
     /// Sends it a signal to stop.
     pub fn terminate(&self) {
+        self.signal(rustix::process::Signal::TERM);
+    }
+
+    /// Sends it a signal.
+    pub fn signal(&self, signal: rustix::process::Signal) {
         let pid = rustix::process::Pid::from_child(&self.child);
-        rustix::process::kill_process(pid, rustix::process::Signal::TERM).unwrap();
+        rustix::process::kill_process(pid, signal).unwrap();
+    }
+
+    /// Has the program ask it something: how that ended, and all that was printed.
+    pub fn ask(&self, arguments: &[&str]) -> (Option<i32>, String) {
+        crate::vault::ran(self.socket.parent().unwrap(), arguments)
+    }
+
+    /// How many clients it says it has.
+    pub fn connections(&self) -> u64 {
+        let (code, status) = self.ask(&["status", "--json"]);
+        assert_eq!(code, Some(0), "{status}");
+        let status: serde_json::Value = serde_json::from_str(&status).unwrap();
+        status["connections"].as_u64().unwrap()
+    }
+
+    /// Whether it has every descriptor below this one open.
+    pub fn has_descriptors_below(&self, end: u32) -> bool {
+        let directory = format!("/proc/{}/fd", self.child.id());
+        (0..end).all(|fd| Path::new(&directory).join(fd.to_string()).is_symlink())
     }
 
     /// Asks it to stop, and waits until it has.

@@ -1,10 +1,66 @@
-//! A stop that a disk does not let happen.
+//! A stop that a disk does not let happen, and stops that clients may not hold up.
 
-use crate::common::client::PATIENCE;
+use crate::common::client::{PATIENCE, connect};
+use crate::common::raw::enter;
 use crate::common::wait_until;
 use crate::process::Daemon;
 use forebay_types::IoError;
+use rustix::process::Signal;
+use std::io::Write;
+use std::os::unix::net::UnixStream;
 use std::process::Command;
+
+/// Clients that leave at once: more than there are receive buffers, many times over.
+const CROWD: usize = 200;
+/// Those of them that have sent something last: enough to use all buffers up.
+const SENDING: usize = 20;
+
+/// A frozen daemon finds all of it at once, as a busy one may.
+fn clients_that_leave_at_once_are_all_let_go(io: &str) {
+    let directory = tempfile::tempdir().unwrap();
+    let daemon = Daemon::start(directory.path(), io, "64MiB", &["disk=memory:1MiB".to_owned()]);
+    let mut stays = daemon.client("disk");
+    let mut crowd: Vec<UnixStream> = (0..CROWD).map(|_| connect(&daemon.socket)).collect();
+    crowd.iter_mut().for_each(|stream| enter(stream, "disk"));
+    assert_eq!(daemon.connections(), CROWD as u64 + 1);
+    daemon.signal(Signal::STOP);
+    crowd[..SENDING].iter_mut().for_each(|stream| stream.write_all(&[0]).unwrap());
+    drop(crowd);
+    daemon.signal(Signal::CONT);
+    wait_until("those that left are let go", PATIENCE, || daemon.connections() == 1);
+    assert_eq!(stays.write(0, &[1; 512]), Ok(()));
+    daemon.stop();
+}
+
+#[test]
+fn clients_that_leave_at_once_are_all_let_go_on_io_uring() {
+    clients_that_leave_at_once_are_all_let_go("io_uring");
+}
+
+#[test]
+fn clients_that_leave_at_once_are_all_let_go_on_epoll() {
+    clients_that_leave_at_once_are_all_let_go("epoll");
+}
+
+#[test]
+fn a_command_gives_up_on_a_daemon_that_does_not_answer_and_says_so() {
+    let directory = tempfile::tempdir().unwrap();
+    let volumes = ["disk=memory:1MiB".to_owned()];
+    let daemon = Daemon::start(directory.path(), "auto", "64MiB", &volumes);
+    assert_eq!(daemon.ask(&["status"]).0, Some(0));
+    daemon.signal(Signal::STOP);
+    std::thread::scope(|scope| {
+        let commands: [&[&str]; 3] = [&["status"], &["volume", "list"], &["stop"]];
+        let asked = commands.map(|command| scope.spawn(|| daemon.ask(command)));
+        for (command, asked) in commands.iter().zip(asked) {
+            let (code, said) = asked.join().unwrap();
+            assert_eq!(code, Some(1), "{command:?}: {said}");
+            assert!(said.contains("control.sock has not answered for 10 s"), "{command:?}: {said}");
+        }
+    });
+    daemon.signal(Signal::CONT);
+    daemon.stop();
+}
 
 #[test]
 fn a_signal_does_not_end_a_daemon_whose_disk_fails() {
