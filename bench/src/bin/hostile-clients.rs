@@ -76,8 +76,8 @@ const MIB: u64 = 1 << 20;
 const VOLUME_BYTES: u64 = 192 * MIB;
 /// The part of the volume that belongs to the witness, at its end.
 const WITNESS_BYTES: u64 = 4 * MIB;
-/// How long connections whose peers are gone may be seen.
-const GONE_WITHIN: Duration = Duration::from_secs(10);
+/// How long connections whose peers are gone may be seen: those that are kept are kept for ever.
+const GONE_WITHIN: Duration = Duration::from_secs(60);
 /// How often a condition is looked at.
 const POLL: Duration = Duration::from_millis(5);
 
