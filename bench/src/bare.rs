@@ -173,7 +173,7 @@ mod tests {
     }
 
     fn request(command: Command, cookie: u64, offset: u64, len: u32) -> Vec<u8> {
-        Request { command, cookie, offset, len }.encode().to_vec()
+        Request { command, flags: 0, cookie, offset, len }.encode().to_vec()
     }
 
     #[test]
@@ -201,7 +201,7 @@ mod tests {
         let mut input = request(Command::Read, 1, 8192, 512);
         input.extend(request(Command::Write, 2, u64::MAX, 16));
         input.extend([7; 16]);
-        input.extend(request(Command::Other(4), 3, 0, 512));
+        input.extend(request(Command::Trim, 3, 0, 512));
         input.extend(request(Command::Flush, 4, 0, 0));
         input.extend(request(Command::Disconnect, 5, 0, 0));
         let answer = converse(&area, &input, 1000);

@@ -143,7 +143,7 @@ impl<'a> Connection<'a> {
             let len = self.plan.load.block_bytes;
             let offset = self.plan.start_bytes + block * u64::from(len);
             let command = if read { Command::Read } else { Command::Write };
-            let request = Request { command, cookie: u64::from(slot), offset, len };
+            let request = Request { command, flags: 0, cookie: u64::from(slot), offset, len };
             self.output.extend(request.encode());
             if !read {
                 self.append_payload(offset);
@@ -232,7 +232,8 @@ impl<'a> Connection<'a> {
             self.input_taken += REPLY_BYTES + payload;
             if self.plan.load.op == Op::Durable && !slot.flushing {
                 let (command, cookie) = (Command::Flush, u64::from(index as u32));
-                self.output.extend(Request { command, cookie, offset: 0, len: 0 }.encode());
+                self.output
+                    .extend(Request { command, flags: 0, cookie, offset: 0, len: 0 }.encode());
                 self.slots[index].flushing = true;
                 continue;
             }
@@ -270,7 +271,7 @@ pub fn flush(socket: &Path, export: &str) -> Result<()> {
     let mut stream = UnixStream::connect(socket)
         .with_context(|| format!("connecting to {}", socket.display()))?;
     wire::open_export(&mut stream, export)?;
-    let request = Request { command: Command::Flush, cookie: 1, offset: 0, len: 0 };
+    let request = Request { command: Command::Flush, flags: 0, cookie: 1, offset: 0, len: 0 };
     stream.write_all(&request.encode())?;
     let mut reply = [0; REPLY_BYTES];
     stream.read_exact(&mut reply)?;

@@ -97,6 +97,18 @@ impl Forebay {
         Ok(())
     }
 
+    /// Stops it in order.
+    ///
+    /// # Errors
+    /// When it does not end within a minute, or says that something went wrong.
+    pub fn stop(mut self) -> Result<()> {
+        self.terminate()?;
+        let ended = self.end_within(PATIENCE)?;
+        let status = ended.with_context(|| format!("it did not stop within {PATIENCE:?}"))?;
+        ensure!(status.success(), "the stop ended with {status}: see the server's log");
+        Ok(())
+    }
+
     fn wait_until_open(&mut self, watch: &mut dyn FnMut(u32)) -> Result<()> {
         let deadline = Instant::now() + PATIENCE;
         while UnixStream::connect(&self.socket).is_err() {

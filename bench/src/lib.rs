@@ -1,5 +1,6 @@
 //! What the benchmarks share: a client that batches, a bare server to measure against, the
-//! servers of others, and a stopwatch for the CPU time of another process.
+//! servers of others, and a stopwatch for the CPU time of another process; and a [`model`] of a
+//! volume that a server is compared with.
 //!
 //! Every figure printed here is the outcome of a run on this machine, beside a yardstick from the
 //! same minute. A figure from another day or another machine is worth nothing next to it, so the
@@ -18,6 +19,7 @@ pub mod fio;
 pub mod forebay;
 pub mod hostile;
 pub mod load;
+pub mod model;
 pub mod servers;
 pub mod table;
 pub mod wire;

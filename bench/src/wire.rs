@@ -1,4 +1,6 @@
-//! The part of the NBD protocol that a benchmark needs: fixed newstyle handshake, simple replies.
+//! The part of the NBD protocol that the programs here need: the fixed newstyle handshake with
+//! block sizes, structured replies and `base:allocation` for clients that wish for them; requests
+//! and simple replies.
 //!
 //! Both ends of the handshake are here, because the bare server and the batching client must
 //! agree with each other and with everybody else. All integers are big-endian.
@@ -10,16 +12,52 @@ const GREETING_MAGIC: u64 = 0x4e42_444d_4147_4943;
 const OPTION_MAGIC: u64 = 0x4948_4156_454f_5054;
 const OPTION_REPLY_MAGIC: u64 = 0x0003_e889_0455_65a9;
 const REQUEST_MAGIC: u32 = 0x2560_9513;
-const REPLY_MAGIC: u32 = 0x6744_6698;
+/// Begins a simple reply.
+pub const REPLY_MAGIC: u32 = 0x6744_6698;
 
 const HANDSHAKE_FLAGS: u16 = 0b11; // fixed newstyle, no zeroes
 const OPTION_EXPORT_NAME: u32 = 1;
 const OPTION_ABORT: u32 = 2;
 const OPTION_GO: u32 = 7;
+const OPTION_STRUCTURED_REPLY: u32 = 8;
+const OPTION_SET_META_CONTEXT: u32 = 10;
 const REPLY_ACK: u32 = 1;
 const REPLY_INFO: u32 = 3;
+const REPLY_META_CONTEXT: u32 = 4;
 const REPLY_ERROR_UNSUPPORTED: u32 = 0x8000_0001;
 const INFO_EXPORT: u16 = 0;
+const INFO_BLOCK_SIZE: u16 = 3;
+
+/// The metadata context that says what is allocated.
+const BASE_ALLOCATION: &[u8] = b"base:allocation";
+
+/// Transmission flags: what an export can do.
+pub mod export_flag {
+    /// A write with [`FUA`](super::request_flag::FUA) is on stable storage when it is answered.
+    pub const FUA: u16 = 1 << 3;
+    /// TRIM is understood.
+    pub const TRIM: u16 = 1 << 5;
+    /// WRITE_ZEROES is understood.
+    pub const WRITE_ZEROES: u16 = 1 << 6;
+    /// A FLUSH on one connection covers what was answered on all.
+    pub const MULTI_CONN: u16 = 1 << 8;
+    /// CACHE is understood.
+    pub const CACHE: u16 = 1 << 10;
+    /// FAST_ZERO is understood.
+    pub const FAST_ZERO: u16 = 1 << 11;
+}
+
+/// Flags of a request.
+pub mod request_flag {
+    /// Answer when it is on stable storage.
+    pub const FUA: u16 = 1 << 0;
+    /// Zeroes are to be allocated.
+    pub const NO_HOLE: u16 = 1 << 1;
+    /// Block status: one extent is enough.
+    pub const REQ_ONE: u16 = 1 << 3;
+    /// Fail at once with ENOTSUP if zeroes would be as slow as a write.
+    pub const FAST_ZERO: u16 = 1 << 4;
+}
 
 /// The longest option that the bare server reads, in bytes; a name is at most 4096.
 const OPTION_BYTES_MAX: u32 = 8192;
@@ -44,6 +82,14 @@ pub enum Command {
     Disconnect,
     /// Answer when all that was answered is on stable storage.
     Flush,
+    /// Forget the content of this range.
+    Trim,
+    /// Read this range ahead; nothing is sent.
+    Cache,
+    /// Fill this range with zeroes.
+    WriteZeroes,
+    /// Say what is allocated.
+    BlockStatus,
     /// Anything else, by its number.
     Other(u16),
 }
@@ -55,6 +101,10 @@ impl Command {
             Self::Write => 1,
             Self::Disconnect => 2,
             Self::Flush => 3,
+            Self::Trim => 4,
+            Self::Cache => 5,
+            Self::WriteZeroes => 6,
+            Self::BlockStatus => 7,
             Self::Other(number) => number,
         }
     }
@@ -65,6 +115,10 @@ impl Command {
             1 => Self::Write,
             2 => Self::Disconnect,
             3 => Self::Flush,
+            4 => Self::Trim,
+            5 => Self::Cache,
+            6 => Self::WriteZeroes,
+            7 => Self::BlockStatus,
             other => Self::Other(other),
         }
     }
@@ -75,6 +129,8 @@ impl Command {
 pub struct Request {
     /// What to do.
     pub command: Command,
+    /// How to do it, from [`request_flag`].
+    pub flags: u16,
     /// Comes back in the reply.
     pub cookie: u64,
     /// First byte of the export.
@@ -88,6 +144,7 @@ impl Request {
     pub fn encode(&self) -> [u8; REQUEST_BYTES] {
         let mut bytes = [0; REQUEST_BYTES];
         bytes[0..4].copy_from_slice(&REQUEST_MAGIC.to_be_bytes());
+        bytes[4..6].copy_from_slice(&self.flags.to_be_bytes());
         bytes[6..8].copy_from_slice(&self.command.number().to_be_bytes());
         bytes[8..16].copy_from_slice(&self.cookie.to_be_bytes());
         bytes[16..24].copy_from_slice(&self.offset.to_be_bytes());
@@ -104,6 +161,7 @@ impl Request {
         ensure!(magic == REQUEST_MAGIC, "a request began with {magic:#x}: the stream lost step");
         Ok(Self {
             command: Command::from_number(u16::from_be_bytes(part(bytes, 6))),
+            flags: u16::from_be_bytes(part(bytes, 4)),
             cookie: u64::from_be_bytes(part(bytes, 8)),
             offset: u64::from_be_bytes(part(bytes, 16)),
             len: u32::from_be_bytes(part(bytes, 24)),
@@ -151,13 +209,30 @@ fn part<const N: usize>(bytes: &[u8], at: usize) -> [u8; N] {
     out
 }
 
+/// What a client asks for beside the export itself. A server may refuse each of them.
+#[derive(Clone, Copy, Debug, Default)]
+pub struct Wishes {
+    /// The sizes of its blocks.
+    pub block_sizes: bool,
+    /// Structured replies.
+    pub structured: bool,
+    /// Answers to block status. Needs structured replies.
+    pub allocation: bool,
+}
+
 /// What the server said of an export.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Export {
     /// Size in bytes.
     pub size_bytes: u64,
-    /// The transmission flags of the protocol.
+    /// The transmission flags of the protocol, some of which are in [`export_flag`].
     pub flags: u16,
+    /// Offsets and lengths are multiples of it, in bytes; 1 where the server did not say.
+    pub block_min: u32,
+    /// Whether replies are structured.
+    pub structured: bool,
+    /// The number of the context `base:allocation`, where block status may be asked for.
+    pub allocation: Option<u32>,
 }
 
 /// The client's side of the handshake: opens `name` and leaves the stream ready for requests.
@@ -165,6 +240,18 @@ pub struct Export {
 /// # Errors
 /// When the peer is no NBD server, knows no `NBD_OPT_GO`, or has no such export.
 pub fn open_export(stream: &mut (impl Read + Write), name: &str) -> Result<Export> {
+    open_export_with(stream, name, Wishes::default())
+}
+
+/// The same with wishes.
+///
+/// # Errors
+/// As [`open_export`].
+pub fn open_export_with(
+    stream: &mut (impl Read + Write),
+    name: &str,
+    wishes: Wishes,
+) -> Result<Export> {
     let greeting = read_u64(stream).context("the server closed before its greeting")?;
     ensure!(greeting == GREETING_MAGIC, "not an NBD server: it greeted with {greeting:#x}");
     let second = read_u64(stream)?;
@@ -172,43 +259,109 @@ pub fn open_export(stream: &mut (impl Read + Write), name: &str) -> Result<Expor
     let flags = u32::from(read_u16(stream)? & HANDSHAKE_FLAGS);
     stream.write_all(&flags.to_be_bytes())?;
 
-    let mut option = Vec::with_capacity(32 + name.len());
-    option.extend(OPTION_MAGIC.to_be_bytes());
-    option.extend(OPTION_GO.to_be_bytes());
-    option.extend(u32::try_from(name.len() + 6)?.to_be_bytes());
-    option.extend(u32::try_from(name.len())?.to_be_bytes());
-    option.extend(name.as_bytes());
-    option.extend(0u16.to_be_bytes());
-    stream.write_all(&option)?;
-    read_go_replies(stream, name)
+    let mut structured = false;
+    if wishes.structured {
+        write_option(stream, OPTION_STRUCTURED_REPLY, &[])?;
+        structured = read_option_reply(stream)?.kind == REPLY_ACK;
+    }
+    let mut allocation = None;
+    if structured && wishes.allocation {
+        allocation = select_allocation(stream, name)?;
+    }
+    let mut data = sized(name.as_bytes())?;
+    if wishes.block_sizes {
+        data.extend(1u16.to_be_bytes());
+        data.extend(INFO_BLOCK_SIZE.to_be_bytes());
+    } else {
+        data.extend(0u16.to_be_bytes());
+    }
+    write_option(stream, OPTION_GO, &data)?;
+    read_go_replies(stream, name, structured, allocation)
 }
 
-fn read_go_replies(stream: &mut impl Read, name: &str) -> Result<Export> {
-    let mut export = None;
+/// The number that the server gives `base:allocation`, if it knows it.
+fn select_allocation(stream: &mut (impl Read + Write), name: &str) -> Result<Option<u32>> {
+    let mut data = sized(name.as_bytes())?;
+    data.extend(1u32.to_be_bytes());
+    data.extend(sized(BASE_ALLOCATION)?);
+    write_option(stream, OPTION_SET_META_CONTEXT, &data)?;
+    let mut number = None;
     loop {
-        let magic = read_u64(stream)?;
-        ensure!(magic == OPTION_REPLY_MAGIC, "an option reply began with {magic:#x}");
-        let _option = read_u32(stream)?;
-        let kind = read_u32(stream)?;
-        let len = read_u32(stream)?;
-        ensure!(len <= OPTION_BYTES_MAX, "an option reply of {len} bytes is too long");
-        let mut data = vec![0; len as usize];
-        stream.read_exact(&mut data)?;
-        match kind {
-            REPLY_ACK => return export.context("the server opened the export without its size"),
-            REPLY_INFO if data.len() == 12 && u16::from_be_bytes(part(&data, 0)) == INFO_EXPORT => {
-                export = Some(Export {
-                    size_bytes: u64::from_be_bytes(part(&data, 2)),
-                    flags: u16::from_be_bytes(part(&data, 10)),
-                });
+        let reply = read_option_reply(stream)?;
+        match reply.kind {
+            REPLY_META_CONTEXT if reply.data.len() >= 4 && reply.data[4..] == *BASE_ALLOCATION => {
+                number = Some(u32::from_be_bytes(part(&reply.data, 0)));
             }
-            REPLY_INFO => {}
-            error => bail!(
+            REPLY_META_CONTEXT => {}
+            REPLY_ACK => return Ok(number),
+            _ => return Ok(None),
+        }
+    }
+}
+
+fn read_go_replies(
+    stream: &mut impl Read,
+    name: &str,
+    structured: bool,
+    allocation: Option<u32>,
+) -> Result<Export> {
+    let (mut export, mut block_min) = (None, 1);
+    loop {
+        let OptionReply { kind, data } = read_option_reply(stream)?;
+        let info = data.first_chunk().map(|info| u16::from_be_bytes(*info));
+        match (kind, info) {
+            (REPLY_ACK, _) => {
+                let (size_bytes, flags) =
+                    export.context("the server opened the export without its size")?;
+                return Ok(Export { size_bytes, flags, block_min, structured, allocation });
+            }
+            (REPLY_INFO, Some(INFO_EXPORT)) if data.len() == 12 => {
+                let size_bytes = u64::from_be_bytes(part(&data, 2));
+                export = Some((size_bytes, u16::from_be_bytes(part(&data, 10))));
+            }
+            (REPLY_INFO, Some(INFO_BLOCK_SIZE)) if data.len() == 14 => {
+                block_min = u32::from_be_bytes(part(&data, 2));
+            }
+            (REPLY_INFO, _) => {}
+            (error, _) => bail!(
                 "the server refused export {name:?} with {error:#x} ({}): check --export",
                 String::from_utf8_lossy(&data)
             ),
         }
     }
+}
+
+struct OptionReply {
+    kind: u32,
+    data: Vec<u8>,
+}
+
+fn read_option_reply(stream: &mut impl Read) -> Result<OptionReply> {
+    let magic = read_u64(stream)?;
+    ensure!(magic == OPTION_REPLY_MAGIC, "an option reply began with {magic:#x}");
+    let _option = read_u32(stream)?;
+    let kind = read_u32(stream)?;
+    let len = read_u32(stream)?;
+    ensure!(len <= OPTION_BYTES_MAX, "an option reply of {len} bytes is too long");
+    let mut data = vec![0; len as usize];
+    stream.read_exact(&mut data)?;
+    Ok(OptionReply { kind, data })
+}
+
+fn write_option(stream: &mut impl Write, option: u32, data: &[u8]) -> Result<()> {
+    let mut bytes = Vec::with_capacity(16 + data.len());
+    bytes.extend(OPTION_MAGIC.to_be_bytes());
+    bytes.extend(option.to_be_bytes());
+    bytes.extend(u32::try_from(data.len())?.to_be_bytes());
+    bytes.extend(data);
+    Ok(stream.write_all(&bytes)?)
+}
+
+/// `text` with its length before it.
+fn sized(text: &[u8]) -> Result<Vec<u8>> {
+    let mut bytes = u32::try_from(text.len())?.to_be_bytes().to_vec();
+    bytes.extend(text);
+    Ok(bytes)
 }
 
 /// The server's side of the handshake, for any export name. Returns whether the client wants to go
@@ -295,8 +448,9 @@ mod tests {
 
     #[test]
     fn requests_and_replies_come_back_as_they_went() {
-        for command in [Command::Read, Command::Write, Command::Flush, Command::Other(6)] {
-            let request = Request { command, cookie: u64::MAX - 3, offset: 1 << 40, len: 4096 };
+        for command in [Command::Read, Command::Write, Command::Flush, Command::Other(9)] {
+            let (cookie, offset) = (u64::MAX - 3, 1 << 40);
+            let request = Request { command, flags: 0x8001, cookie, offset, len: 4096 };
             assert_eq!(Request::decode(&request.encode()).unwrap(), request);
         }
         let reply = Reply { errno: 28, cookie: 77 };
@@ -315,8 +469,11 @@ mod tests {
     fn the_two_ends_agree_on_the_size() {
         let (mut client, mut server) = UnixStream::pair().unwrap();
         let thread = std::thread::spawn(move || accept_client(&mut server, 1 << 30).unwrap());
-        let export = open_export(&mut client, "any name").unwrap();
-        assert_eq!(export, Export { size_bytes: 1 << 30, flags: EXPORT_FLAGS });
+        let wishes = Wishes { block_sizes: true, structured: true, allocation: true };
+        let export = open_export_with(&mut client, "any name", wishes).unwrap();
+        // The bare server knows none of them.
+        assert_eq!((export.block_min, export.structured, export.allocation), (1, false, None));
+        assert_eq!((export.size_bytes, export.flags), (1 << 30, EXPORT_FLAGS));
         assert!(thread.join().unwrap());
     }
 

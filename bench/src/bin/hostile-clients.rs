@@ -44,15 +44,15 @@ struct Arguments {
     #[arg(long, default_value_t = 64)]
     memory: u64,
     /// How the server speaks to the kernel.
-    #[arg(long, value_enum, default_value_t = Io::Both)]
-    io: Io,
+    #[arg(long, value_enum, default_value_t = Engine::Both)]
+    io: Engine,
     /// How long a stop, or the removal of a volume, may take, in seconds.
     #[arg(long, default_value_t = 10)]
     stop_seconds: u64,
 }
 
 #[derive(Clone, Copy, Debug, PartialEq, Eq, ValueEnum)]
-enum Io {
+enum Engine {
     /// Rings in three rounds of four.
     Both,
     /// Rings.
@@ -94,7 +94,8 @@ struct Plan {
 impl Plan {
     fn new(arguments: &Arguments, at: u64, connections: u64) -> Self {
         let seed = arguments.seed + at;
-        let ring = arguments.io == Io::IoUring || (arguments.io == Io::Both && seed % 8 < 6);
+        let ring =
+            arguments.io == Engine::IoUring || (arguments.io == Engine::Both && seed % 8 < 6);
         Self {
             seed,
             connections,

@@ -101,7 +101,7 @@ impl Witness {
     fn ask(&mut self, command: Command, offset: u64, len: u64, payload: &[u8]) -> Result<()> {
         let (cookie, len) = (self.requests, u32::try_from(len)?);
         let offset = if command == Command::Flush { 0 } else { self.start + offset };
-        let request = Request { command, cookie, offset, len };
+        let request = Request { command, flags: 0, cookie, offset, len };
         self.stream.write_all(&request.encode())?;
         self.stream.write_all(payload)?;
         let mut reply = [0; REPLY_BYTES];

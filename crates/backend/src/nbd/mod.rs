@@ -175,25 +175,47 @@ impl Backend for NbdBackend {
 
     fn extents(&self, range: ByteRange) -> Vec<Extent> {
         let mut extents = Vec::new();
-        let mut offset = range.offset;
-        while offset < range.end() && self.shared.first.base_allocation.is_some() {
+        // The server takes whole blocks only.
+        let unit = u64::from(self.description.alignment_bytes);
+        let mut offset = range.offset / unit * unit;
+        let before = range.offset - offset;
+        let end = range.end().next_multiple_of(unit);
+        let longest = RANGE_BYTES_MAX / unit * unit;
+        while offset < end && self.shared.first.base_allocation.is_some() {
             let (sender, receiver) = mpsc::channel();
-            let len = (range.end() - offset).min(RANGE_BYTES_MAX);
+            let len = (end - offset).min(longest);
             self.submit_work(Work::Status(ByteRange::new(offset, len), sender));
             // Dropped unanswered when the request fails.
             let Ok(found) = receiver.recv() else { break };
             offset += found.iter().map(|extent| extent.len).sum::<u64>();
             extents.extend(found);
         }
-        if offset < range.end() {
-            extents.push(Extent { len: range.end() - offset, hole: false, zero: false });
-        }
-        extents
+        cut_extents(&extents, before, range.len)
     }
 
     fn io_count(&self) -> Option<IoCount> {
         Some(self.count.get())
     }
+}
+
+/// The part of `extents` that begins `skip` bytes into them and is `len` bytes long. What they do
+/// not cover is taken for allocated.
+fn cut_extents(extents: &[Extent], skip: u64, len: u64) -> Vec<Extent> {
+    let mut cut = Vec::new();
+    let (mut start, mut covered) = (0, 0);
+    for extent in extents {
+        let end = start + extent.len;
+        let len = end.min(skip + len).saturating_sub(start.max(skip));
+        if len > 0 {
+            cut.push(Extent { len, ..*extent });
+            covered += len;
+        }
+        start = end;
+    }
+    if covered < len {
+        cut.push(Extent { len: len - covered, hole: false, zero: false });
+    }
+    cut
 }
 
 impl Drop for NbdBackend {

@@ -89,6 +89,33 @@ fn a_server_says_which_blocks_it_prefers_and_whether_it_turns() {
 }
 
 #[test]
+fn extents_of_whole_blocks_are_cut_to_the_sectors_that_were_asked_for() {
+    let extent = |len, zero| Extent { len, hole: zero, zero };
+    let found = [extent(4096, true), extent(4096, false), extent(8192, true)];
+    let cut = |skip, len| cut_extents(&found, skip, len);
+    assert_eq!(cut(0, 16384), found);
+    assert_eq!(cut(512, 512), [extent(512, true)]);
+    assert_eq!(cut(3584, 1024), [extent(512, true), extent(512, false)]);
+    assert_eq!(cut(8192, 1024), [extent(1024, true)]);
+    assert_eq!(cut(12288, 8192), [extent(4096, true), extent(4096, false)]);
+    assert_eq!(cut_extents(&[], 512, 1024), [extent(1024, false)]);
+}
+
+#[test]
+#[ignore = "needs nbdkit"]
+fn tool_a_server_of_large_blocks_is_asked_for_the_extents_of_whole_blocks() {
+    let arguments = |socket: &str| {
+        let policy = ["blocksize-minimum=4096", "blocksize-preferred=4096", "blocksize-maximum=1M"];
+        let server = ["-f", "--exit-with-parent", "-U", socket, "--filter=blocksize-policy"];
+        let disk = ["memory", "64M", "blocksize-error-policy=error"];
+        [&server[..], &disk[..], &policy[..]].concat().into_iter().map(String::from).collect()
+    };
+    let (_server, backend) = open_foreign("nbdkit", arguments);
+    let found = backend.extents(ByteRange::new(512, 1536));
+    assert_eq!(found, [Extent { len: 1536, hole: true, zero: true }]);
+}
+
+#[test]
 fn what_can_not_be_opened_says_why() {
     let error = |url: &str| NbdBackend::open(url, &options(1)).err().unwrap();
     let text = error("nbd+unix:///x?socket=/nowhere").to_string();
@@ -288,11 +315,14 @@ impl Drop for Foreign {
     }
 }
 
-/// Runs a server with these arguments on a socket, and the suite against it.
-fn check_foreign(program: &str, arguments: impl Fn(&str) -> Vec<String>) {
+/// Runs a server with these arguments on a socket.
+fn open_foreign(
+    program: &str,
+    arguments: impl Fn(&str) -> Vec<String>,
+) -> ((Foreign, tempfile::TempDir), NbdBackend) {
     let directory = tempfile::tempdir().unwrap();
     let socket = directory.path().join("socket").display().to_string();
-    let _server = Foreign(Command::new(program).args(arguments(&socket)).spawn().unwrap());
+    let server = Foreign(Command::new(program).args(arguments(&socket)).spawn().unwrap());
     let url = format!("nbd+unix:///?socket={socket}");
     let started = Instant::now();
     let backend = loop {
@@ -302,6 +332,12 @@ fn check_foreign(program: &str, arguments: impl Fn(&str) -> Vec<String>) {
         }
         std::thread::yield_now();
     };
+    ((server, directory), backend)
+}
+
+/// Runs a server with these arguments, and the suite against it.
+fn check_foreign(program: &str, arguments: impl Fn(&str) -> Vec<String>) {
+    let (_server, backend) = open_foreign(program, arguments);
     println!("{:?} {:?}", backend.description(), backend.shared.first);
     let hole = backend.extents(ByteRange::new(0, 4 << 20));
     assert!(hole.iter().all(|extent| extent.zero), "{hole:?}");

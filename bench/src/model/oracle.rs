@@ -1,0 +1,562 @@
+//! Which contents each sector may have, from the requests and answers alone.
+//!
+//! Time is a count of requests sent and answers taken. A sector has a list of versions in the
+//! order in which they were sent; the plan sees to it that two changes of one sector are never in
+//! flight together, so that order is the only one. From it follow:
+//!
+//! - **A read** that was sent at `t` may return the last version that was answered by `t`, and all
+//!   later ones.
+//! - **After a crash** a sector may hold the last durable version and all later ones, in flight or
+//!   answered. A version is durable when it was answered with FUA, or a flush that was sent after
+//!   its answer was answered, or when the mode promises that for every answer.
+//! - **A trim** leaves zeroes or what was there.
+//!
+//! Sectors with one durable version cost four bytes; the others have a list.
+
+use super::stamp::{self, Content, SECTOR_BYTES};
+use anyhow::{Result, bail};
+use std::collections::VecDeque;
+use std::fmt::{self, Write as _};
+use std::ops::Range;
+
+/// Sector numbers.
+pub type Sectors = Range<u32>;
+
+/// What a request does to sectors.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Change {
+    /// They get the stamp of a generation.
+    Write,
+    /// They become zeroes.
+    Zero,
+    /// They become zeroes, or stay.
+    Trim,
+    /// They become anything.
+    Scramble,
+}
+
+impl Change {
+    /// Whether what was there before may still be there.
+    fn is_trim(self) -> bool {
+        matches!(self, Self::Trim | Self::Scramble)
+    }
+}
+
+/// The time of a version that is not answered.
+const IN_FLIGHT: u64 = u64::MAX;
+/// Stands for zeroes among generations.
+const ZERO: u32 = u32::MAX;
+/// Stands for anything among generations.
+const ANYTHING: u32 = u32::MAX - 1;
+/// Requests that are remembered to explain a failure.
+const HISTORY_MAX: usize = 1 << 16;
+
+#[derive(Clone, Copy, Debug)]
+struct Version {
+    change: Change,
+    generation: u32,
+    ended: u64,
+    durable: bool,
+}
+
+impl Version {
+    /// A version from before everything.
+    fn first(base: u32) -> Self {
+        let change = match base {
+            ZERO => Change::Zero,
+            ANYTHING => Change::Scramble,
+            _ => Change::Write,
+        };
+        Self { change, generation: base, ended: 0, durable: true }
+    }
+
+    fn content(&self) -> Content {
+        match self.change {
+            Change::Write => Content::Stamp(self.generation),
+            Change::Zero | Change::Trim => Content::Zero,
+            Change::Scramble => Content::Anything,
+        }
+    }
+
+    /// Itself, where there is no other version.
+    fn base(&self) -> u32 {
+        match self.content() {
+            Content::Stamp(generation) => generation,
+            Content::Zero => ZERO,
+            Content::Anything => ANYTHING,
+        }
+    }
+}
+
+/// What is remembered to explain a failure.
+#[derive(Clone, Copy, Debug)]
+enum Event {
+    Sent { generation: u32, what: &'static str },
+    Answered,
+    Refused,
+    Flushed { begun: u64 },
+    Crashed,
+}
+
+impl fmt::Display for Event {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        match self {
+            Self::Sent { generation, what } => write!(f, "generation {generation} sent, {what}"),
+            Self::Answered => write!(f, "answered"),
+            Self::Refused => write!(f, "answered that it is not supported"),
+            Self::Flushed { begun } => write!(f, "the flush that was sent at {begun} is answered"),
+            Self::Crashed => write!(f, "the server is gone"),
+        }
+    }
+}
+
+/// The model of a volume.
+pub struct Oracle {
+    seed: u32,
+    now: u64,
+    generation: u32,
+    /// The only version of each sector that has no list: its generation, or [`ZERO`].
+    base: Vec<u32>,
+    /// One more than the place of a sector's list in `lists`; zero where it has none.
+    slot: Vec<u32>,
+    lists: Vec<Vec<Version>>,
+    free: Vec<u32>,
+    /// Changes that were answered and are not known to be durable, in the order of answers.
+    unflushed: VecDeque<(u64, Sectors)>,
+    /// Changes that were answered and whose predecessors older reads may still return.
+    superseding: VecDeque<(u64, Sectors)>,
+    /// When the reads in flight were sent.
+    reads: Vec<u64>,
+    history: VecDeque<(u64, Event, Sectors)>,
+    /// Sectors compared so far.
+    pub compared: u64,
+}
+
+impl Oracle {
+    /// A volume of so many sectors, which hold generation 0.
+    pub fn new(seed: u32, sectors: u32) -> Self {
+        Self {
+            seed,
+            now: 1,
+            generation: 0,
+            base: vec![0; sectors as usize],
+            slot: vec![0; sectors as usize],
+            lists: Vec::new(),
+            free: Vec::new(),
+            unflushed: VecDeque::new(),
+            superseding: VecDeque::new(),
+            reads: Vec::new(),
+            history: VecDeque::new(),
+            compared: 0,
+        }
+    }
+
+    /// These sectors hold zeroes from before the start.
+    pub fn begin_with_zeroes(&mut self, sectors: Sectors) {
+        sectors.for_each(|sector| self.close_list(sector, ZERO));
+    }
+
+    /// The size in sectors.
+    pub fn sectors(&self) -> u32 {
+        self.base.len() as u32
+    }
+
+    /// The seed of all stamps.
+    pub const fn seed(&self) -> u32 {
+        self.seed
+    }
+
+    fn tick(&mut self) -> u64 {
+        self.now += 1;
+        self.now
+    }
+
+    fn list(&self, sector: u32) -> Option<&Vec<Version>> {
+        let slot = self.slot[sector as usize];
+        (slot != 0).then(|| &self.lists[slot as usize - 1])
+    }
+
+    fn list_mut(&mut self, sector: u32) -> Option<&mut Vec<Version>> {
+        let slot = self.slot[sector as usize];
+        (slot != 0).then(|| &mut self.lists[slot as usize - 1])
+    }
+
+    /// The list of a sector, which gets one.
+    fn open_list(&mut self, sector: u32) -> &mut Vec<Version> {
+        if self.slot[sector as usize] == 0 {
+            let place = self.free.pop().unwrap_or_else(|| {
+                self.lists.push(Vec::new());
+                self.lists.len() as u32 - 1
+            });
+            self.lists[place as usize].push(Version::first(self.base[sector as usize]));
+            self.slot[sector as usize] = place + 1;
+        }
+        &mut self.lists[self.slot[sector as usize] as usize - 1]
+    }
+
+    fn close_list(&mut self, sector: u32, base: u32) {
+        self.base[sector as usize] = base;
+        let slot = std::mem::take(&mut self.slot[sector as usize]);
+        if slot != 0 {
+            self.lists[slot as usize - 1].clear();
+            self.free.push(slot - 1);
+        }
+    }
+
+    /// Whether a change of one of these sectors is in flight.
+    pub fn is_changing(&self, sectors: Sectors) -> bool {
+        sectors.into_iter().any(|sector| {
+            let last = self.list(sector).and_then(|list| list.last());
+            last.is_some_and(|version| version.ended == IN_FLIGHT)
+        })
+    }
+
+    /// A change of these sectors is sent now; `what` explains it. Returns its generation. None of
+    /// them may be [changing](Oracle::is_changing).
+    pub fn begin_change(&mut self, change: Change, sectors: Sectors, what: &'static str) -> u32 {
+        assert!(!self.is_changing(sectors.clone()), "two changes of one sector in flight");
+        self.generation += 1;
+        assert!(self.generation < ANYTHING, "a run has fewer than 2^32 changes");
+        self.tick();
+        let generation = self.generation;
+        for sector in sectors.clone() {
+            let version = Version { change, generation, ended: IN_FLIGHT, durable: false };
+            self.open_list(sector).push(version);
+        }
+        self.remember(Event::Sent { generation, what }, sectors);
+        generation
+    }
+
+    /// The change of these sectors that is in flight is answered now.
+    pub fn end_change(&mut self, sectors: Sectors, durable: bool) {
+        let ended = self.tick();
+        for sector in sectors.clone() {
+            let version = self.open_list(sector).last_mut();
+            let version = version.expect("a list has at least one version");
+            assert!(version.ended == IN_FLIGHT, "a change is answered once");
+            (version.ended, version.durable) = (ended, durable);
+        }
+        self.remember(Event::Answered, sectors.clone());
+        if !durable {
+            self.unflushed.push_back((ended, sectors.clone()));
+        }
+        self.superseding.push_back((ended, sectors));
+        self.forget();
+    }
+
+    /// The change of these sectors that is in flight failed before it changed anything.
+    pub fn fail_change(&mut self, sectors: Sectors) {
+        self.tick();
+        self.remember(Event::Refused, sectors.clone());
+        let oldest = self.oldest_read();
+        for sector in sectors {
+            let version = self.open_list(sector).pop();
+            assert!(version.is_some_and(|it| it.ended == IN_FLIGHT), "a change is answered once");
+            self.prune(sector, oldest);
+        }
+    }
+
+    /// A flush is sent now. Returns its time.
+    pub fn begin_flush(&mut self) -> u64 {
+        self.tick()
+    }
+
+    /// The flush that was sent at `begun` is answered.
+    pub fn end_flush(&mut self, begun: u64) {
+        self.tick();
+        self.remember(Event::Flushed { begun }, 0..self.sectors());
+        let oldest = self.oldest_read();
+        while self.unflushed.front().is_some_and(|(ended, _)| *ended <= begun) {
+            let (_, sectors) = self.unflushed.pop_front().expect("it was looked at");
+            for sector in sectors {
+                if let Some(list) = self.list_mut(sector) {
+                    list.iter_mut().filter(|it| it.ended <= begun).for_each(|it| it.durable = true);
+                }
+                self.prune(sector, oldest);
+            }
+        }
+    }
+
+    /// A read, or another question about content, is sent now. Returns its time.
+    pub fn begin_read(&mut self) -> u64 {
+        let begun = self.tick();
+        self.reads.push(begun);
+        begun
+    }
+
+    /// The read that was sent at `begun` is answered and was checked.
+    pub fn end_read(&mut self, begun: u64) {
+        let place = self.reads.iter().position(|&read| read == begun);
+        self.reads.swap_remove(place.expect("a read ends once"));
+        self.forget();
+    }
+
+    /// Lets go of what no read in flight may return any more.
+    fn forget(&mut self) {
+        let oldest = self.oldest_read();
+        while self.superseding.front().is_some_and(|(ended, _)| *ended <= oldest) {
+            let (_, sectors) = self.superseding.pop_front().expect("it was looked at");
+            sectors.for_each(|sector| self.prune(sector, oldest));
+        }
+    }
+
+    /// When the oldest read in flight was sent, or now.
+    fn oldest_read(&self) -> u64 {
+        self.reads.iter().copied().min().unwrap_or(self.now)
+    }
+
+    fn prune(&mut self, sector: u32, oldest: u64) {
+        let Some(list) = self.list_mut(sector) else { return };
+        let keep = first_readable(list, oldest).min(first_durable(list));
+        list.drain(..keep);
+        // A trim after a trim, or of zeroes, changes nothing.
+        while list.len() > 1
+            && list[1].change.is_trim()
+            && list[1].durable
+            && list[1].ended <= oldest
+            && ((list[0].change, list[1].change) == (Change::Zero, Change::Trim)
+                || list.get(2).is_some_and(|next| next.change == list[1].change && next.durable))
+        {
+            list.remove(1);
+        }
+        if let [only] = list[..]
+            && only.durable
+            && only.ended <= oldest
+        {
+            self.close_list(sector, only.base());
+        }
+    }
+
+    /// Compares what a read that was sent at `begun` returned from `first` on.
+    ///
+    /// # Errors
+    /// When a sector holds what it may not.
+    pub fn check_read(&mut self, first: u32, bytes: &[u8], begun: u64) -> Result<()> {
+        for (sector, found) in (first..).zip(bytes.chunks_exact(SECTOR_BYTES)) {
+            self.compared += 1;
+            let Some(list) = self.list(sector) else {
+                let content = Version::first(self.base[sector as usize]).content();
+                if !stamp::matches(found, self.seed, sector, content) {
+                    bail!(self.explain(sector, found, &[content], "read"));
+                }
+                continue;
+            };
+            let may = &list[first_readable(list, begun)..];
+            if !may.iter().any(|it| stamp::matches(found, self.seed, sector, it.content())) {
+                let may: Vec<Content> = may.iter().map(Version::content).collect();
+                bail!(self.explain(sector, found, &may, "read"));
+            }
+        }
+        Ok(())
+    }
+
+    /// Checks the statement that these sectors read as zeroes, which was asked for at `begun`.
+    ///
+    /// # Errors
+    /// When one of them can't.
+    pub fn check_zero(&self, sectors: Sectors, begun: u64) -> Result<()> {
+        for sector in sectors {
+            let can = match self.list(sector) {
+                None => matches!(self.base[sector as usize], ZERO | ANYTHING),
+                Some(list) => list[first_readable(list, begun)..]
+                    .iter()
+                    .any(|version| !matches!(version.content(), Content::Stamp(_))),
+            };
+            if !can {
+                let mut text = format!("block status says that sector {sector} is zeroes");
+                self.add_history(sector, &mut text);
+                bail!(text);
+            }
+        }
+        Ok(())
+    }
+
+    /// The server is gone, and with it what was in flight. With `answered_is_durable` every
+    /// change that was answered is promised to be there.
+    pub fn crash(&mut self, answered_is_durable: bool) {
+        self.remember(Event::Crashed, 0..self.sectors());
+        self.reads.clear();
+        self.unflushed.clear();
+        self.superseding.clear();
+        if answered_is_durable {
+            let answered = |it: &&mut Version| it.ended != IN_FLIGHT;
+            let versions = self.lists.iter_mut().flatten();
+            versions.filter(answered).for_each(|version| version.durable = true);
+        }
+    }
+
+    /// The server has stopped in order, with no request in flight: everything is durable.
+    pub fn stop(&mut self) {
+        self.crash(true);
+    }
+
+    /// Compares what is there after a [crash](Oracle::crash) or [stop](Oracle::stop) from `first`
+    /// on, and takes it for what is there from now on.
+    ///
+    /// # Errors
+    /// When a sector holds what it may not: something that was promised is lost.
+    pub fn settle(&mut self, first: u32, bytes: &[u8], from: &str) -> Result<()> {
+        for (sector, found) in (first..).zip(bytes.chunks_exact(SECTOR_BYTES)) {
+            self.compared += 1;
+            let base = [Version::first(self.base[sector as usize])];
+            let list = self.list(sector).map_or(&base[..], Vec::as_slice);
+            let may = &list[first_durable(list)..];
+            let held = |it: &&Version| stamp::matches(found, self.seed, sector, it.content());
+            let Some(version) = may.iter().rev().find(held) else {
+                let may: Vec<Content> = may.iter().map(Version::content).collect();
+                bail!(self.explain(sector, found, &may, from));
+            };
+            let base = version.base();
+            self.close_list(sector, base);
+        }
+        Ok(())
+    }
+
+    fn remember(&mut self, event: Event, sectors: Sectors) {
+        if self.history.len() >= HISTORY_MAX {
+            self.history.pop_front();
+        }
+        self.history.push_back((self.now, event, sectors));
+    }
+
+    fn explain(&self, sector: u32, found: &[u8], may: &[Content], from: &str) -> String {
+        let mut text = format!(
+            "WRONG DATA ({from}): sector {sector} (byte {}) is {}; it may be ",
+            u64::from(sector) * SECTOR_BYTES as u64,
+            stamp::describe(found, self.seed),
+        );
+        for (index, content) in may.iter().enumerate() {
+            let _ = write!(text, "{}{content}", if index == 0 { "" } else { ", or " });
+        }
+        self.add_history(sector, &mut text);
+        text
+    }
+
+    /// Appends what was last done to the 4 KiB block of a sector.
+    fn add_history(&self, sector: u32, text: &mut String) {
+        let block = sector & !7..(sector & !7) + 8;
+        let touches = |sectors: &Sectors| sectors.start < block.end && block.start < sectors.end;
+        let mut last: Vec<&(u64, Event, Sectors)> = Vec::new();
+        for entry in self.history.iter().rev().filter(|(_, _, sectors)| touches(sectors)) {
+            // One of several flushes in a row is enough.
+            let is_flush = |it: &(u64, Event, Sectors)| matches!(it.1, Event::Flushed { .. });
+            if last.len() < 40 && !(is_flush(entry) && last.last().is_some_and(|it| is_flush(it))) {
+                last.push(entry);
+            }
+        }
+        let _ = write!(text, "\nthe last requests to its block of 4 KiB, by time:");
+        for (time, event, sectors) in last.iter().rev() {
+            let _ = write!(text, "\n  {time}: sectors {sectors:?}: {event}");
+        }
+    }
+}
+
+/// The first version that a read may return that was sent at `begun`. Before a trim, what it may
+/// have left is one of them.
+fn first_readable(list: &[Version], begun: u64) -> usize {
+    let seen = |it: &Version| it.ended <= begun && !it.change.is_trim();
+    list.iter().rposition(seen).unwrap_or(0)
+}
+
+/// The first version that may be there after a crash, with the same rule for a trim.
+fn first_durable(list: &[Version]) -> usize {
+    list.iter().rposition(|it| it.durable && !it.change.is_trim()).unwrap_or(0)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn sector(seed: u32, sector: u32, content: Content) -> Vec<u8> {
+        let mut bytes = vec![0; SECTOR_BYTES];
+        stamp::fill(&mut bytes, seed, sector, content);
+        bytes
+    }
+
+    /// Which of the generations, and zeroes as the last one, sector 3 may be read as.
+    fn readable(oracle: &mut Oracle, begun: u64) -> Vec<bool> {
+        let contents = (0..4).map(Content::Stamp).chain([Content::Zero]);
+        contents.map(|it| oracle.check_read(3, &sector(1, 3, it), begun).is_ok()).collect()
+    }
+
+    /// Which of them it may hold after a crash.
+    fn kept(oracle: &mut Oracle, answered_is_durable: bool) -> Vec<bool> {
+        oracle.crash(answered_is_durable);
+        let list = oracle.list(3).cloned().unwrap_or_default();
+        let contents = (0..4).map(Content::Stamp).chain([Content::Zero]);
+        contents
+            .map(|content| {
+                let kept = oracle.settle(3, &sector(1, 3, content), "test").is_ok();
+                if kept && !list.is_empty() {
+                    *oracle.open_list(3) = list.clone();
+                }
+                kept
+            })
+            .collect()
+    }
+
+    fn write(oracle: &mut Oracle, change: Change) {
+        oracle.begin_change(change, 3..4, "test");
+        oracle.end_change(3..4, false);
+    }
+
+    #[test]
+    fn a_read_returns_the_last_answered_write_or_a_later_one() {
+        let mut oracle = Oracle::new(1, 8);
+        write(&mut oracle, Change::Write);
+        let before = oracle.begin_read();
+        oracle.begin_change(Change::Write, 3..4, "test");
+        assert_eq!(readable(&mut oracle, before), [false, true, true, false, false]);
+        oracle.end_change(3..4, false);
+        let after = oracle.begin_read();
+        assert_eq!(readable(&mut oracle, before), [false, true, true, false, false]);
+        assert_eq!(readable(&mut oracle, after), [false, false, true, false, false]);
+    }
+
+    #[test]
+    fn a_crash_keeps_what_a_flush_that_came_later_covered() {
+        let mut oracle = Oracle::new(1, 8);
+        write(&mut oracle, Change::Write);
+        let flush = oracle.begin_flush();
+        write(&mut oracle, Change::Write);
+        oracle.end_flush(flush);
+        assert_eq!(kept(&mut oracle, false), [false, true, true, false, false]);
+        assert_eq!(kept(&mut oracle, true), [false, false, true, false, false]);
+    }
+
+    #[test]
+    fn a_write_in_flight_may_be_there_after_a_crash_or_not() {
+        let mut oracle = Oracle::new(1, 8);
+        oracle.begin_change(Change::Write, 3..4, "test");
+        assert_eq!(kept(&mut oracle, true), [true, true, false, false, false]);
+    }
+
+    #[test]
+    fn a_trim_leaves_zeroes_or_what_was_there() {
+        let mut oracle = Oracle::new(1, 8);
+        write(&mut oracle, Change::Write);
+        write(&mut oracle, Change::Trim);
+        let flush = oracle.begin_flush();
+        oracle.end_flush(flush);
+        write(&mut oracle, Change::Trim);
+        let begun = oracle.begin_read();
+        assert_eq!(readable(&mut oracle, begun), [false, true, false, false, true]);
+        assert!(oracle.check_zero(3..4, begun).is_ok());
+        assert!(oracle.check_zero(2..4, begun).is_err());
+        assert_eq!(kept(&mut oracle, false), [false, true, false, false, true]);
+    }
+
+    #[test]
+    fn what_is_flushed_and_read_by_no_one_costs_no_list() {
+        let mut oracle = Oracle::new(1, 8);
+        let read = oracle.begin_read();
+        write(&mut oracle, Change::Write);
+        let flush = oracle.begin_flush();
+        oracle.end_flush(flush);
+        assert!(oracle.list(3).is_some());
+        oracle.end_read(read);
+        assert!(oracle.list(3).is_none());
+        let begun = oracle.begin_read();
+        assert_eq!(readable(&mut oracle, begun), [false, true, false, false, false]);
+    }
+}

@@ -1,0 +1,172 @@
+#!/bin/busybox sh
+# The first and only process of the guest that scripts/backings.sh boots. It makes devices that a
+# machine rarely has, and compares the server on each of them with the model. For each run it says
+# "begin:", what model-client says, and "row: NAME MODE END IO STATUS"; "guest: all run" comes last.
+# shellcheck shell=sh
+set -eu
+/bin/busybox --install -s /bin
+export PATH=/bin MDADM_NO_UDEV=1 MDADM_NO_SYSTEMCTL=1
+
+say() { echo "guest: $*"; }
+finish() {
+  status=$?
+  [ "$status" = 0 ] || { say "failed with $status"; cat /tmp/log || true; dmesg | tail -30; }
+  poweroff -f
+  # The machine is off before this is over; if this process ended, the kernel would panic.
+  sleep 60
+}
+trap finish EXIT
+
+mount -t proc proc /proc
+mount -t sysfs sysfs /sys
+mount -t devtmpfs devtmpfs /dev
+mkdir -p /dev/shm /run/mdadm
+mount -t tmpfs tmpfs /tmp
+mount -t tmpfs tmpfs /dev/shm
+modprobe null_blk nr_devices=0
+# The first one is what md sums with, and not named by it as a dependency.
+for module in crc32c_generic sd_mod loop raid0 raid1 raid10 raid456; do modprobe "$module"; done
+mount -t configfs configfs /sys/kernel/config
+# What scripts/backings.sh has set.
+operations='' kills='' cuts='' seed='' only='' size='' without=''
+# shellcheck source=/dev/null
+. /data/settings
+
+# run NAME MODE END IO
+run() {
+  [ -z "$only" ] || echo "$1 $2 $3 $4" | grep -Eq "$only" || return 0
+  over=
+  memory=32
+  [ "$4" = io_uring ] || memory=64
+  case $3 in
+    stop) options="--stops 2" ;;
+    kill) options="--kills $kills" ;;
+    cut) options="--cuts $cuts" over="volatile(keep=0.4):" ;;
+  esac
+  rm -rf /tmp/server /tmp/journal
+  truncate -s 48M /tmp/journal
+  echo "begin: $*"
+  status=0
+  # shellcheck disable=SC2086
+  model-client --programs /bin --folder /tmp/server --backing "$over$device" --outside "$device" \
+    --mode "$2" --journal "$over/tmp/journal" --io "$4" --memory-mib "$memory" \
+    --operations "$operations" --seed "$seed" $without $trims $options 2>&1 || status=$?
+  [ "$status" = 0 ] || tail -5 /tmp/server/log
+  echo "row: $* $status"
+}
+
+# rows NAME: the rows of the device that is there.
+rows() {
+  run "$1" write-back kill io_uring
+  run "$1" journal kill epoll
+  run "$1" journal cut io_uring
+  run "$1" write-through stop epoll
+  run "$1" bypass stop io_uring
+}
+
+# null NUMBER BLOCK_BYTES DISCARD MIB: a disk in memory, at /dev/nullbNUMBER.
+null() {
+  config=/sys/kernel/config/nullb/nullb$1
+  [ -d "$config" ] || mkdir "$config"
+  [ "$(cat "$config/power")" = 0 ] || echo 0 >"$config/power"
+  echo "$4" >"$config/size"
+  echo "$2" >"$config/blocksize"
+  echo 1 >"$config/memory_backed"
+  echo "$3" >"$config/discard"
+  # With its answers in another order than the requests.
+  echo 2 >"$config/queue_mode"
+  echo 1 >"$config/power"
+}
+
+# on_null NAME BLOCK_BYTES DISCARD
+on_null() {
+  null 0 "$2" "$3" "$size"
+  device=/dev/nullb0
+  trims=
+  rows "$1"
+  echo 0 >/sys/kernel/config/nullb/nullb0/power
+}
+
+# on_scsi NAME PARAMETER...: a disk of scsi_debug.
+on_scsi() {
+  name=$1
+  shift
+  if ! modprobe scsi_debug "dev_size_mb=$size" delay=0 "$@" >/tmp/log 2>&1; then
+    echo "skip: $name scsi_debug does not take $*: $(tail -1 /tmp/log)"
+    return
+  fi
+  tries=0
+  device=
+  until [ -n "$device" ]; do
+    tries=$((tries + 1))
+    [ "$tries" -lt 100 ] || { say "no disk appeared for $*"; exit 1; }
+    sleep 0.1
+    for found in /sys/bus/pseudo/drivers/scsi_debug/adapter*/host*/target*/*/block/*; do
+      [ ! -e "$found" ] || device=/dev/$(basename "$found")
+    done
+  done
+  say "$name: logical $(cat "/sys/block/${device#/dev/}/queue/logical_block_size")," \
+    "physical $(cat "/sys/block/${device#/dev/}/queue/physical_block_size")," \
+    "alignment $(cat "/sys/block/${device#/dev/}/alignment_offset")," \
+    "discard $(cat "/sys/block/${device#/dev/}/queue/discard_max_bytes")," \
+    "zeroes $(cat "/sys/block/${device#/dev/}/queue/write_zeroes_max_bytes")"
+  rows "$name"
+  rmmod scsi_debug
+}
+
+# on_md NAME LEVEL DISKS BLOCK_BYTES: an array, of disks of its own.
+on_md() {
+  members=
+  number=1
+  while [ "$number" -le "$3" ]; do
+    null "$number" "$4" 1 24
+    members="$members /dev/nullb$number"
+    number=$((number + 1))
+  done
+  options="--chunk=16"
+  [ "$2" != raid1 ] || options=
+  [ "$2" = raid0 ] || options="$options --assume-clean --bitmap=none"
+  # shellcheck disable=SC2086
+  mdadm --create /dev/md0 --level="${2#raid}" --raid-devices="$3" $options --metadata=1.2 \
+    --run --force $members >/tmp/log 2>&1
+  trims=
+  device=/dev/md0
+  rows "$1"
+  mdadm --stop /dev/md0 >/tmp/log 2>&1
+  number=1
+  while [ "$number" -le "$3" ]; do
+    echo 0 >"/sys/kernel/config/nullb/nullb$number/power"
+    number=$((number + 1))
+  done
+}
+
+say "Linux $(uname -r)"
+on_null null-512 512 1
+on_null null-4096 4096 1
+on_null null-4096-no-discard 4096 0
+trims=
+on_scsi scsi-512-no-discard
+on_scsi scsi-512e physblk_exp=3 lbpu=1
+on_scsi scsi-512e-offset physblk_exp=3 lowest_aligned=7 lbpu=1
+on_scsi scsi-4kn sector_size=4096 lbpu=1
+on_scsi scsi-4kn-16k sector_size=4096 physblk_exp=2 lbpu=1
+on_scsi scsi-4kn-write-same sector_size=4096 lbpws=1 lbpws10=1
+on_scsi scsi-512-write-same lbpws=1 lbpws10=1
+on_scsi scsi-unmap-coarse lbpu=1 unmap_granularity=16 unmap_alignment=3
+# What was trimmed reads as something else than zeroes.
+trims="--trim-leaves-anything"
+on_scsi scsi-512-not-zeroes lbpu=1 lbprz=0
+on_scsi scsi-4kn-not-zeroes sector_size=4096 lbpu=1 lbprz=0
+trims=
+on_scsi scsi-dif dif=1 dix=1
+on_scsi scsi-4kn-dif sector_size=4096 dif=1 dix=1
+on_md md-raid1-4096 raid1 2 4096
+on_md md-raid0-512 raid0 2 512
+on_md md-raid5-512 raid5 4 512
+on_md md-raid5-4096 raid5 4 4096
+on_md md-raid10-4096 raid10 4 4096
+if dmesg | grep -iE 'i/o error|call trace|protection error'; then
+  say "the kernel complained"
+  exit 1
+fi
+say "all run"
