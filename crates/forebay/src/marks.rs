@@ -14,8 +14,8 @@
 //!
 //! A file without the last line, or with another number there, is about everything.
 //!
-//! After an orderly stop a line `settled` stands before the last: the disks have everything that was
-//! acknowledged, so nothing in the journal is of use any more, not even to a rescue.
+//! After an orderly stop a line `settled` stands before the last: the disks have everything that
+//! was acknowledged, so nothing in the journal is of use any more, not even to a rescue.
 
 use std::fs::File;
 use std::io::{self, ErrorKind, Write};

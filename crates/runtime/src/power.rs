@@ -67,8 +67,8 @@ impl Runtime {
         self.kept_by_power().iter().map(|volume| volume.id).collect()
     }
 
-    /// Chooses what a write of a volume that a UPS alone protects is acknowledged from while the UPS
-    /// does not cover it. A volume begins with [`UnsafeSupply::Stable`].
+    /// Chooses what a write of a volume that a UPS alone protects is acknowledged from while the
+    /// UPS does not cover it. A volume begins with [`UnsafeSupply::Stable`].
     ///
     /// # Errors
     /// When there is no such volume, or the runtime is stopping.

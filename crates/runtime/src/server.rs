@@ -527,11 +527,7 @@ impl Runtime {
         let named = (id, &export.name[..]);
         let relies = mode == Mode::WriteBack || beginning == Beginning::Record;
         let journal = attach(named, &settings.backend, settings.journal, elsewhere, relies)?;
-        let protection = match journal {
-            Some(_) => Protection::Journal,
-            None if settings.ups => Protection::Power,
-            None => Protection::None,
-        };
+        let protection = protection_of(journal.is_some(), settings.ups);
         let volume = Arc::new(Volume {
             id,
             name: export.name.clone(),
@@ -794,5 +790,14 @@ fn run_or_abort<R: Reactor>(worker: Worker<R>) {
             tracing::error!("a worker failed an assertion; the process ends, see the lines above");
             std::process::abort();
         }
+    }
+}
+
+/// What keeps dirty data besides the pool, as shards know it.
+const fn protection_of(has_journal: bool, has_ups: bool) -> Protection {
+    match (has_journal, has_ups) {
+        (true, _) => Protection::Journal,
+        (false, true) => Protection::Power,
+        (false, false) => Protection::None,
     }
 }
