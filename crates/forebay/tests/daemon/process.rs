@@ -226,6 +226,11 @@ impl Daemon {
         assert!(self.child.wait().unwrap().success());
     }
 
+    /// Waits until it has ended well.
+    pub fn wait(mut self) {
+        assert!(self.child.wait().unwrap().success());
+    }
+
     /// Memory that it has in use, in bytes, and the most it ever had.
     pub fn rss_bytes(&self) -> (u64, u64) {
         let status = format!("/proc/{}/status", self.child.id());
