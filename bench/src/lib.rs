@@ -14,6 +14,7 @@ pub mod client;
 pub mod commit;
 pub mod content;
 pub mod cpu;
+pub mod figures;
 pub mod fio;
 pub mod forebay;
 pub mod load;
