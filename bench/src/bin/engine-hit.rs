@@ -2,8 +2,8 @@
 //!
 //! Two loops take turns over the same memory and the same random places: one copies 4 KiB and
 //! nothing else, the other asks the engine for the line, copies it and lets go of it. Counted is
-//! the CPU time of the thread. Printed are the medians of the rounds, the median of the ratios within a
-//! round, and the allocations of the second loop. Ends with 1 when a limit was missed.
+//! the CPU time of the thread. Printed are the medians of the rounds, the median of the ratios
+//! within a round, and the allocations of the second loop. Ends with 1 when a limit was missed.
 
 use clap::Parser;
 use forebay_bench::area::Area;
