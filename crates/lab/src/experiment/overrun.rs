@@ -132,6 +132,12 @@ pub(super) fn whole_stripes(plan: &Plan, seed: u64) -> Result<Run, OpenError> {
     one(&plan, DISKS[1], WHOLE, false, seed)
 }
 
+/// The cached array, written in order.
+#[cfg(test)]
+pub(super) fn in_order(plan: &Plan, seed: u64) -> Result<Run, OpenError> {
+    one(plan, DISKS[1], PATTERNS[0], true, seed)
+}
+
 /// All disks and patterns, bare and cached in turn.
 pub(super) fn runs(plan: &Plan, seed: u64) -> Result<Vec<Run>, OpenError> {
     let mut runs = Vec::new();
@@ -242,8 +248,8 @@ fn whole_remark(runs: &[Run], whole: &Run) -> String {
         |run: &&Run| run.cached && run.disk == whole.disk && run.pattern == PATTERNS[0].0;
     let cached = runs.iter().find(in_order).map_or(0.0, Run::sustained);
     format!(
-        "In whole stripes, {}, {WHOLE_WRITERS} writes at a time, the bare array takes {} MB/s. Writers \
-         of {} get {} times that through the cache.",
+        "In whole stripes, {}, {WHOLE_WRITERS} writes at a time, the bare array takes {} MB/s. \
+         Writers of {} get {} times that through the cache.",
         whole.pattern,
         figure(whole.sustained()),
         PATTERNS[0].0,
