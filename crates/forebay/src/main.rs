@@ -6,6 +6,8 @@
 
 mod cli;
 mod client;
+#[cfg(test)]
+mod documents_tests;
 mod keeper;
 mod lab;
 mod logging;

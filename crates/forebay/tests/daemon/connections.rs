@@ -65,7 +65,8 @@ fn silent_clients_are_let_go(io: &str) {
     for (number, stream) in silent.iter_mut().enumerate() {
         greeting(stream);
         if number % 2 == 0 {
-            stream.write_all(&client_flags()).unwrap();
+            // Where the machine is so slow that the deadline has passed, it can't be written.
+            let _ = stream.write_all(&client_flags());
         }
     }
     for stream in &mut silent {

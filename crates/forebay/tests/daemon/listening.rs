@@ -7,7 +7,7 @@ use std::process::Command;
 
 fn serve(directory: &std::path::Path, arguments: &[&str]) -> (Option<i32>, String) {
     let output = Command::new("timeout")
-        .args(["20", env!("CARGO_BIN_EXE_forebay"), "serve", "--memory", "64MiB"])
+        .args(["300", env!("CARGO_BIN_EXE_forebay"), "serve", "--memory", "64MiB"])
         .args(["--volume", "disk=memory:1MiB", "--state"])
         .arg(directory.join("state"))
         .args(arguments)
