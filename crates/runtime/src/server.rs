@@ -29,7 +29,7 @@ use crate::warm::Warmer;
 use crate::worker::{Tasks, Worker};
 use forebay_backend::Backend;
 use forebay_ecc::Code;
-use forebay_engine::{Elevator, Protection, ShardConfig};
+use forebay_engine::{Protection, ShardConfig};
 use forebay_journal::decision::{PoolState, VaultState};
 use forebay_journal::identity::Evidence;
 use forebay_policy::{Limits, PolicyKind};
@@ -558,7 +558,7 @@ impl Runtime {
             leaving: AtomicBool::new(true),
         });
         let listed = Arc::clone(&volume);
-        self.ask(0, move |tasks| introduce(tasks.shared(), listed, mode, protection))?;
+        self.ask(0, move |tasks| tasks.shared().introduce(listed, mode, protection))?;
         self.bring_back(&volume, beginning)?;
         if let Some(used) = &settings.vault {
             self.load(&volume, used)?;
@@ -715,24 +715,6 @@ fn attach(
         journal.rely(name)?;
     }
     Ok(Some(JournalUse { journal, number, durability }))
-}
-
-/// Makes a volume known to the workers and the shards.
-fn introduce(shared: &Shared, volume: Arc<Volume>, mode: Mode, protection: Protection) {
-    // First, as a shard of an adopted pool may destage it as soon as it knows it.
-    shared.enlist(Arc::clone(&volume));
-    let size_bytes = volume.backend.description().size_bytes;
-    let elevator = Elevator::new(shared.shards.len(), volume.geometry.held_bytes);
-    for number in 0..shared.shards.len() {
-        let mut shard = shared.shard(number);
-        shard.add_volume(volume.id, size_bytes, mode);
-        shard.set_stripes(volume.id, volume.stripes);
-        shard.set_elevator(volume.id, Arc::clone(&elevator), number);
-        shard.set_protection(volume.id, protection);
-        if volume.order.is_some() {
-            shard.set_ordered(volume.id);
-        }
-    }
 }
 
 /// How the kernel is spoken to, and the workers.
