@@ -3,7 +3,7 @@
 #
 # First its speed: pgbench without the cache (bypass), in write-through, and in write-back with a
 # journal on a modelled flash disk, with one client and with eight, three runs of each in turn,
-# medians.
+# medians. Fails where a ratio to the runs without the cache misses its limit.
 #
 # Then its data: in write-back with that journal it is killed in mid-run, in turn the Forebay
 # server, PostgreSQL, and everything at one moment. Hard disk and journal lie on the layer
@@ -193,7 +193,9 @@ speed_of() {
 }
 
 speed() {
-  local hdd run name count first
+  local hdd run name count first missed=0
+  # Transactions a second, in multiples of those without the cache in the same turns.
+  local -A speed_min=([write-through]=0.9 [write-back]=1.3)
   hdd="v=model:hdd?backing=$dir/speed.disk"
   local write_back="mode=write-back,protection=journal"
   write_back+=",journal=model:ssd?backing=$dir/speed.journal"
@@ -209,15 +211,21 @@ speed() {
     speed_of write-through mode=write-through
     speed_of write-back "$write_back"
   done
-  printf '%-14s %8s %10s %8s\n' mode clients median/s ratio
+  printf '%-14s %8s %10s %8s  %s\n' mode clients median/s ratio limit
   for count in 1 "$clients"; do
     first=$(median <"$dir/tps.bypass.$count")
     for name in bypass write-through write-back; do
       median <"$dir/tps.$name.$count" | awk -v name="$name" -v count="$count" -v first="$first" \
-        '{ printf "%-14s %8d %10.1f %8.2f\n", name, count, $1, $1 / first }'
+        -v limit="${speed_min[$name]:-0}" '{
+          ratio = $1 / first
+          word = limit == 0 ? "information" : ">= " limit (ratio >= limit ? " met" : " MISSED")
+          printf "%-14s %8d %10.1f %8.2f  %s\n", name, count, $1, ratio, word
+          exit ratio < limit
+        }' || missed=$((missed + 1))
     done
   done
   rm -f "$dir/speed.disk" "$dir/speed.journal"
+  ((missed == 0)) || fail "$missed limits of the speed were missed"
 }
 
 # The transaction of pgbench, and a line in the ledger by which it is known.

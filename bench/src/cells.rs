@@ -217,7 +217,7 @@ impl Rounds {
                     number(self.ratio(*kind, Kind::Bare, cpu)),
                     number(self.ratio(*kind, Kind::Bare, p50)),
                     number(best.and_then(|best| self.ratio(*kind, best, iops))),
-                    verdict.map_or(String::new(), |verdict| verdict.text()),
+                    verdict.map_or("information".to_owned(), |verdict| verdict.text()),
                 ]
             })
             .collect()

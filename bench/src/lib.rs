@@ -15,6 +15,7 @@ pub mod client;
 pub mod commit;
 pub mod content;
 pub mod cpu;
+pub mod figures;
 pub mod fio;
 pub mod forebay;
 pub mod hostile;

@@ -11,15 +11,19 @@
 //! - `flush`: the same with `durability=flush`, and a FLUSH after each write.
 //!
 //! The disk of the volume is in memory, so that only the journal uses the device. Printed are
-//! medians over the rounds; ratios are taken within a round.
+//! medians over the rounds; ratios are taken within a round. The rates of `ack` and `flush` beside
+//! the yardstick and the bytes written have limits, and a missed one ends it with 1; everything
+//! else is information.
 
 use anyhow::{Context, Result};
 use clap::Parser;
 use forebay_bench::commit::{self, Commit, Figures, GroupLog};
+use forebay_bench::figures::Limit;
 use forebay_bench::forebay::Forebay;
 use forebay_bench::load::{Load, Op};
 use forebay_bench::table::{Table, median, number};
 use std::path::{Path, PathBuf};
+use std::process::ExitCode;
 use std::time::Duration;
 
 #[derive(Parser)]
@@ -50,6 +54,8 @@ struct Arguments {
 const MIB: u64 = 1 << 20;
 const JOURNAL_BYTES: u64 = 256 * MIB;
 const LOG_BYTES: u64 = 64 * MIB;
+/// A record of 4 KiB takes a block for its head, which all records of a batch share.
+const BYTES_PER_BYTE_MAX: f64 = 2.01;
 const WAYS: [&str; 4] = ["fdatasync", "direct", "ack", "flush"];
 
 /// One way in one round.
@@ -64,7 +70,7 @@ struct Sample {
     bytes_per_byte: Option<f64>,
 }
 
-fn main() -> Result<()> {
+fn main() -> Result<ExitCode> {
     let arguments = Arguments::parse();
     let dir = tempfile::tempdir_in(&arguments.folder)
         .with_context(|| format!("--folder {}", arguments.folder.display()))?;
@@ -84,7 +90,9 @@ fn main() -> Result<()> {
         "IOPS/fdatasync",
         "p50/fdatasync",
         "p99/fdatasync",
+        "limits",
     ]);
+    let mut missed = 0;
     for &writers in &arguments.writers {
         let mut rounds = Vec::new();
         for _ in 0..arguments.rounds {
@@ -98,11 +106,23 @@ fn main() -> Result<()> {
             ]);
         }
         for (at, way) in WAYS.iter().enumerate() {
-            table.row(row(writers, way, at, &rounds));
+            let (row, row_missed) = row(writers, way, at, &rounds);
+            table.row(row);
+            missed += row_missed;
         }
     }
-    print!("{}", table.markdown());
-    Ok(())
+    println!("{}\n{missed} limits missed.", table.markdown());
+    Ok(if missed == 0 { ExitCode::SUCCESS } else { ExitCode::FAILURE })
+}
+
+/// The rate of Forebay's journal beside the yardstick: a lone writer pays for the threads that it
+/// wakes, many share batches as they share an `fdatasync`.
+const fn rate_min(writers: u32) -> f64 {
+    match writers {
+        0..4 => 0.4,
+        4..16 => 0.7,
+        _ => 0.9,
+    }
 }
 
 /// A server with a journal in `dir`.
@@ -152,16 +172,34 @@ impl Sample {
     }
 }
 
-fn row(writers: u32, way: &str, at: usize, rounds: &[[Sample; 4]]) -> [String; 11] {
-    let median_of = |figure: &dyn Fn(&[Sample; 4]) -> Option<f64>| {
+/// A row of the table, and how many limits it misses.
+fn row(writers: u32, way: &str, at: usize, rounds: &[[Sample; 4]]) -> ([String; 12], u32) {
+    let value_of = |figure: &dyn Fn(&[Sample; 4]) -> Option<f64>| {
         let values: Option<Vec<f64>> = rounds.iter().map(figure).collect();
-        number(values.and_then(|values| median(&values)))
+        values.and_then(|values| median(&values))
     };
+    let median_of = |figure: &dyn Fn(&[Sample; 4]) -> Option<f64>| number(value_of(figure));
     let figure = |of: fn(&Figures) -> f64| median_of(&|round| Some(of(&round[at].figures)));
     let ratio = |of: fn(&Figures) -> f64| {
         median_of(&|round| Some(of(&round[at].figures) / of(&round[0].figures)))
     };
-    [
+    let (mut verdicts, mut missed) = (Vec::new(), 0);
+    if at >= 2 {
+        let rate = |round: &[Sample; 4]| Some(round[at].figures.iops / round[0].figures.iops);
+        for (name, value, limit) in [
+            ("IOPS", value_of(&rate), Limit::AtLeast(rate_min(writers))),
+            (
+                "bytes",
+                value_of(&|round| round[at].bytes_per_byte),
+                Limit::AtMost(BYTES_PER_BYTE_MAX),
+            ),
+        ] {
+            let value = value.unwrap_or(f64::NAN);
+            verdicts.push(format!("{name} {}", limit.verdict(value)));
+            missed += u32::from(!limit.is_met(value));
+        }
+    }
+    let row = [
         writers.to_string(),
         way.to_owned(),
         figure(|it| it.iops),
@@ -173,5 +211,7 @@ fn row(writers: u32, way: &str, at: usize, rounds: &[[Sample; 4]]) -> [String; 1
         ratio(|it| it.iops),
         ratio(|it| it.latency_us_p50),
         ratio(|it| it.latency_us_p99),
-    ]
+        if at < 2 { "information".to_owned() } else { verdicts.join(", ") },
+    ];
+    (row, missed)
 }

@@ -1,4 +1,5 @@
-//! `compare`: the reports of fio before and after, side by side, as a table for people.
+//! `compare`: the reports of fio before and after, side by side, as a table for people. All of it
+//! is information: what a load must reach is for the reader to say.
 
 use anyhow::{Context, Result, bail};
 use clap::Parser;
@@ -51,7 +52,7 @@ fn main() -> Result<()> {
             table.row(row);
         }
     }
-    println!("{}", table.markdown());
+    println!("{}\ninformation, without limits.", table.markdown());
     Ok(())
 }
 

@@ -7,11 +7,12 @@
 
 use clap::Parser;
 use forebay_bench::area::Area;
+use forebay_bench::cpu::thread_ns;
+use forebay_bench::table::median;
 use forebay_ecc::{
     Code, LINE_PARITY_BYTES, Line, LineParity, Outcome, checksum, checksum_sectors, seed,
 };
 use forebay_types::{LINE_BYTES, Size};
-use rustix::time::{ClockId, clock_gettime};
 use std::hint::black_box;
 
 #[derive(Parser)]
@@ -67,18 +68,21 @@ fn main() {
     let mut times = vec![Vec::with_capacity(arguments.rounds); cases.len()];
     for _ in 0..arguments.rounds {
         for (case, times) in cases.iter().zip(&mut times) {
-            let started = cpu_ns();
+            let started = thread_ns();
             for &at in &places {
                 (case.each)(&mut pool, at);
             }
-            times.push((cpu_ns() - started) as f64 / places.len() as f64);
+            times.push((thread_ns() - started) as f64 / places.len() as f64);
         }
     }
     println!("{count} lines of 4 KiB, medians of {} rounds", arguments.rounds);
+    println!("information, without limits: how fast each implementation is on this processor");
     println!("{:<34} {:>10} {:>8} {:>12}", "", "ns / line", "GB/s", "copies");
     for (case, of_case) in cases.iter().zip(&times) {
-        let ratios = of_case.iter().zip(&times[0]).map(|(time, copy)| time / copy).collect();
-        let (ns, copies) = (median(of_case.clone()), median(ratios));
+        let ratios: Vec<f64> =
+            of_case.iter().zip(&times[0]).map(|(time, copy)| time / copy).collect();
+        let middle = |values: &[f64]| median(values).unwrap_or(f64::NAN);
+        let (ns, copies) = (middle(of_case), middle(&ratios));
         let speed = LINE_BYTES as f64 / ns;
         println!("{:<34} {ns:>10.1} {speed:>8.2} {copies:>12.2}", case.name);
     }
@@ -142,21 +146,10 @@ fn cases() -> Vec<Case> {
     cases
 }
 
-/// Time that this thread has been running: others on the machine disturb it less than the clock.
-fn cpu_ns() -> u64 {
-    let time = clock_gettime(ClockId::ThreadCPUTime);
-    time.tv_sec as u64 * 1_000_000_000 + time.tv_nsec as u64
-}
-
 /// SplitMix64.
 fn next(state: &mut u64) -> u64 {
     *state = state.wrapping_add(0x9e37_79b9_7f4a_7c15);
     let x = (*state ^ (*state >> 30)).wrapping_mul(0xbf58_476d_1ce4_e5b9);
     let x = (x ^ (x >> 27)).wrapping_mul(0x94d0_49bb_1331_11eb);
     x ^ (x >> 31)
-}
-
-fn median(mut values: Vec<f64>) -> f64 {
-    values.sort_by(f64::total_cmp);
-    values[values.len() / 2]
 }

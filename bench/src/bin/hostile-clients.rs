@@ -44,15 +44,15 @@ struct Arguments {
     #[arg(long, default_value_t = 64)]
     memory: u64,
     /// How the server speaks to the kernel.
-    #[arg(long, value_enum, default_value_t = Engine::Both)]
-    io: Engine,
+    #[arg(long, value_enum, default_value_t = Reactor::Both)]
+    io: Reactor,
     /// How long a stop, or the removal of a volume, may take, in seconds.
     #[arg(long, default_value_t = 10)]
     stop_seconds: u64,
 }
 
 #[derive(Clone, Copy, Debug, PartialEq, Eq, ValueEnum)]
-enum Engine {
+enum Reactor {
     /// Rings in three rounds of four.
     Both,
     /// Rings.
@@ -65,19 +65,19 @@ enum Engine {
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 enum End {
     /// All hostile clients leave first.
-    Alone,
+    Quiet,
     /// A signal comes amid them.
-    Amid,
+    Signal,
     /// The volume is removed amid them, and then a signal comes.
-    Removed,
+    Removal,
 }
 
 const MIB: u64 = 1 << 20;
 const VOLUME_BYTES: u64 = 192 * MIB;
 /// The part of the volume that belongs to the witness, at its end.
 const WITNESS_BYTES: u64 = 4 * MIB;
-/// How long connections whose peers are gone may be seen.
-const GONE_WITHIN: Duration = Duration::from_secs(10);
+/// How long connections whose peers are gone may be seen: those that are kept are kept for ever.
+const GONE_WITHIN: Duration = Duration::from_secs(60);
 /// How often a condition is looked at.
 const POLL: Duration = Duration::from_millis(5);
 
@@ -95,14 +95,14 @@ impl Plan {
     fn new(arguments: &Arguments, at: u64, connections: u64) -> Self {
         let seed = arguments.seed + at;
         let ring =
-            arguments.io == Engine::IoUring || (arguments.io == Engine::Both && seed % 8 < 6);
+            arguments.io == Reactor::IoUring || (arguments.io == Reactor::Both && seed % 8 < 6);
         Self {
             seed,
             connections,
             write_back: seed.is_multiple_of(2),
             delayed: seed / 2 % 2 == 1,
             io: if ring { "io_uring" } else { "epoll" },
-            end: [End::Alone, End::Amid, End::Removed][(seed % 3) as usize],
+            end: [End::Quiet, End::Signal, End::Removal][(seed % 3) as usize],
         }
     }
 
@@ -219,7 +219,7 @@ fn assail(arguments: &Arguments, plan: &Plan, server: &mut Forebay) -> Result<(O
             crowd.is_over.store(true, Ordering::Relaxed);
             attackers.drain(..).try_for_each(|attacker| attacker.join().expect("it does not panic"))
         };
-        if plan.end == End::Alone {
+        if plan.end == End::Quiet {
             join()?;
         }
         let witness = working.join().expect("it does not panic");
@@ -243,7 +243,7 @@ fn end(
     server: &mut Forebay,
 ) -> Result<(Option<Duration>, Duration)> {
     let limit = Duration::from_secs(arguments.stop_seconds);
-    if plan.end == End::Alone {
+    if plan.end == End::Quiet {
         // The client that behaves is still there.
         let until = Instant::now() + GONE_WITHIN;
         while server.status()?["connections"] != 1 {
@@ -256,14 +256,14 @@ fn end(
         }
     }
     let mut removal = None;
-    if plan.end == End::Removed {
+    if plan.end == End::Removal {
         let begin = Instant::now();
         server.command(&["volume", "remove", "disk"])?;
         removal = Some(begin.elapsed());
         ensure!(begin.elapsed() < limit, "the removal took {:?}", begin.elapsed());
     }
     let begin = Instant::now();
-    if plan.end == End::Alone {
+    if plan.end == End::Quiet {
         server.command(&["stop"])?;
     } else {
         server.terminate()?;

@@ -102,6 +102,8 @@ fn silence<T>(bytes: &str, ask: impl AsyncFn(&Client) -> Result<T>) -> ClientErr
         drop(told);
     });
     let error = runtime.block_on(ask(&client)).err().unwrap();
+    // With it goes the connection.
+    drop(runtime);
     server.join().unwrap();
     error
 }

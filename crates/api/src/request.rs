@@ -47,6 +47,11 @@ pub struct VolumeSettings {
     /// keeps it.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub durability: Option<String>,
+    /// What a write is acknowledged from while the UPS would not bridge a power failure: `stable`,
+    /// the disk's stable storage, or `disk-cache`, the disk, whose volatile cache loses it in a
+    /// power failure. Only with the protection `ups`. Default: stable.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub unsafe_supply: Option<String>,
     /// Whether what is dirty goes to the disk in order, so that the disk alone is always as some
     /// moment in the past has left it. Default: false. A volume that is served keeps it.
     #[serde(skip_serializing_if = "Option::is_none")]

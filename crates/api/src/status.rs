@@ -153,6 +153,10 @@ pub struct VolumeStatus {
     /// When a write that the journal keeps is acknowledged: `ack`, when its record is stable, or
     /// `flush`, at once, and a FLUSH waits for the records. Null without a journal.
     pub durability: Option<String>,
+    /// What a write is acknowledged from while the UPS would not bridge a power failure: `stable`,
+    /// the disk's stable storage, or `disk-cache`. Null without the protection `ups`.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub unsafe_supply: Option<String>,
     /// Whether what is dirty goes to the disk in order.
     #[serde(default)]
     pub ordered: bool,

@@ -22,6 +22,7 @@ pub mod model;
 mod nbd;
 mod open;
 mod pool;
+mod presence;
 mod random;
 mod spec;
 mod sync;
@@ -35,7 +36,8 @@ pub use hardware::hardware_name;
 pub use io::{Buffer, Completion, CompletionSink, Extent, Io, IoKind};
 pub use memory::{MemoryBackend, MemoryError};
 pub use nbd::{NbdAddress, NbdBackend, NbdError, NbdUrl};
-pub use open::{OpenError, OpenOptions, open};
+pub use open::{OpenError, OpenOptions, look, open};
+pub use presence::Displaced;
 pub use spec::SpecError;
 
 use forebay_types::{ByteRange, DiskGeometry};
@@ -93,6 +95,16 @@ pub trait Backend: Send + Sync {
     fn extents(&self, range: ByteRange) -> Vec<Extent> {
         vec![Extent { len: range.len, hole: false, zero: false }]
     }
+
+    /// Whether whatever opens it by its name again finds it as it was. May block for as long as
+    /// looking at a path can. A store without a name that could lead elsewhere is always there.
+    ///
+    /// # Errors
+    /// What has become of it.
+    fn check_presence(&self) -> Result<(), Displaced> {
+        Ok(())
+    }
+
     /// What it has been given so far, where it counts. What a driver does past
     /// [`Backend::submit`] is in no count, so a backend with a native file has none.
     fn io_count(&self) -> Option<IoCount> {

@@ -24,6 +24,7 @@ use crate::memory::MemoryError;
 use crate::model::ModelError;
 use crate::nbd::NbdError;
 use crate::{Backend, SpecError, layers, memory, model, nbd};
+use forebay_types::backing;
 use std::path::Path;
 use std::sync::Arc;
 use std::time::Duration;
@@ -49,7 +50,8 @@ impl Default for OpenOptions {
     }
 }
 
-/// Why a backend can't be opened. The message names what is wrong and what to do about it.
+/// Why a backend can't be opened. What to do about it is in [`OpenError::remedy`], or behind the
+/// last colon of the message.
 #[derive(Debug, thiserror::Error)]
 #[non_exhaustive]
 pub enum OpenError {
@@ -77,6 +79,35 @@ pub enum OpenError {
     /// A volatile cache.
     #[error(transparent)]
     Volatile(#[from] VolatileError),
+}
+
+impl OpenError {
+    /// What the operator can do, where that is not a part of the message.
+    pub fn remedy(&self) -> Option<String> {
+        match self {
+            Self::File(error) => Some(error.remedy()),
+            Self::Spec(SpecError::NoBackend { scheme, .. }) => {
+                Some(backing::remedy_for_scheme(scheme).to_owned())
+            }
+            _ => None,
+        }
+    }
+}
+
+/// Looks whether the file or block device that `spec` names is there, without opening it. Layers
+/// before it are passed over; what lies in memory or behind an address is not looked at.
+///
+/// # Errors
+/// It is not there, or is no file or block device; there is no such backend.
+pub fn look(spec: &str) -> Result<(), OpenError> {
+    let mut rest = spec;
+    while let Some((_, _, inner)) = split_layer(rest)? {
+        rest = inner;
+    }
+    if rest.starts_with("memory:") || rest.starts_with("model:") || nbd::is_url(rest) {
+        return Ok(());
+    }
+    FileBackend::look(path_of(rest)?).map_err(|error| name_scheme(rest, error))
 }
 
 /// Opens the backend that `spec` names.
@@ -109,11 +140,25 @@ pub(crate) fn open_nested(
     if nbd::is_url(spec) {
         return Ok(nbd::open(spec, options)?);
     }
-    let path = spec.strip_prefix("file:").unwrap_or(spec);
-    if path.is_empty() {
-        return Err(SpecError::Empty.into());
+    match FileBackend::open(path_of(spec)?, options) {
+        Ok(backend) => Ok(Arc::new(backend)),
+        Err(error) => Err(name_scheme(spec, error)),
     }
-    Ok(Arc::new(FileBackend::open(Path::new(path), options)?))
+}
+
+fn path_of(spec: &str) -> Result<&Path, SpecError> {
+    let path = spec.strip_prefix("file:").unwrap_or(spec);
+    if path.is_empty() { Err(SpecError::Empty) } else { Ok(Path::new(path)) }
+}
+
+/// A file may be called like an address, but where there is none, something else is meant.
+fn name_scheme(spec: &str, error: FileError) -> OpenError {
+    match (error, backing::scheme_of(spec)) {
+        (FileError::NotFound { .. }, Some(scheme)) if scheme != "file" => {
+            SpecError::NoBackend { spec: spec.to_owned(), scheme: scheme.to_owned() }.into()
+        }
+        (error, _) => error.into(),
+    }
 }
 
 /// Takes a layer off the front: its name, its options and what is below.
@@ -155,10 +200,31 @@ mod tests {
     }
 
     #[test]
+    fn a_scheme_without_a_backend_is_named_with_its_remedy_and_no_file_is_to_be_made() {
+        for (spec, remedy) in [
+            ("s3://bucket/disk", "nbdkit"),
+            ("rbd:pool/image", "rbd map"),
+            ("iscsi://host/target", "iscsiadm"),
+            ("vhost-user:/run/x.sock", "over NBD"),
+            ("https://host/disk.img", "nbdkit"),
+            ("foo://x", "memory:SIZE"),
+            ("bar:baz", "memory:SIZE"),
+            ("delay():s3://bucket/disk", "nbdkit"),
+        ] {
+            let error = open(spec, &OpenOptions::default()).err().unwrap();
+            let (text, said) = (error.to_string(), error.remedy().unwrap());
+            assert!(text.contains("there is no backend"), "{spec}: {text}");
+            assert!(said.contains(remedy) && !said.contains("truncate"), "{spec}: {said}");
+        }
+        let error = open("/none/disk.img", &OpenOptions::default()).err().unwrap();
+        assert!(error.remedy().unwrap().contains("truncate"));
+    }
+
+    #[test]
     fn names_that_lead_nowhere() {
         assert!(error("").starts_with("the name of the backend is empty"));
         assert!(error("file:").starts_with("the name of the backend is empty"));
-        assert!(error("memry:1GiB").starts_with("'memry:1GiB' does not exist"));
+        assert!(error("memry:1GiB").contains("there is no backend 'memry:'"));
         assert!(error("slow(read=1ms):memory:1MiB").contains("does not exist"));
         assert!(error("nbds://h/x").contains("TLS"));
         assert!(error("nbd:h").contains("is no address of an export"));

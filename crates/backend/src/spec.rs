@@ -80,6 +80,14 @@ pub enum SpecError {
         /// The text as typed.
         text: String,
     },
+    /// A name that begins like an address of something that is no backend, and is no file either.
+    #[error("'{spec}' names no file, and there is no backend '{scheme}:'")]
+    NoBackend {
+        /// The name as typed.
+        spec: String,
+        /// What it begins with.
+        scheme: String,
+    },
     /// A model of something that there is no model of.
     #[error(
         "no model '{name}': there are model:hdd, model:ssd, model:fixed and model:raid0, raid1, \

@@ -126,6 +126,22 @@ impl VolumeSpec {
         ))
     }
 
+    /// The choice is about volumes that a UPS alone protects. Beside a journal there is none:
+    /// what goes past the journal is always on stable storage before it is acknowledged.
+    pub(crate) fn check_unsafe_supply(&self, is_said: bool) -> ConfigResult<()> {
+        if !is_said || self.protection == Protection::Ups {
+            return Ok(());
+        }
+        Err(ConfigError::new(
+            Mistake::Protection,
+            format!(
+                "unsafe-supply={} needs protection=ups, and the protection is {}",
+                self.unsafe_supply, self.protection
+            ),
+            "add protection=ups, or leave unsafe-supply out",
+        ))
+    }
+
     /// Write-back acknowledges from memory. Without a protection that memory is all there is, so
     /// the operator has to have said both that there is none and that loss is accepted.
     pub(crate) fn check_protection(&self) -> ConfigResult<()> {

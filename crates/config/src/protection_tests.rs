@@ -3,7 +3,7 @@
 use crate::{
     Mistake, Protection, UpsSettings, UpsWords, VolumeChange, VolumeSpec, parse_volume_spec,
 };
-use forebay_types::{Durability, Mode};
+use forebay_types::{Durability, Mode, UnsafeSupply};
 
 const JOURNALED: &str = "d=/x,mode=write-back,protection=journal,journal=/j";
 
@@ -243,4 +243,33 @@ fn a_served_volume_with_a_journal_changes_all_else() {
     // Neither is saying that there is no protection.
     let bare = VolumeSpec::new("d", "/x").unwrap();
     assert!(bare.with(&change(&["protection=none", "accept-loss=yes", "mode=write-back"])).is_ok());
+}
+
+#[test]
+fn what_is_acknowledged_while_the_ups_is_not_safe_is_chosen_with_a_ups_alone() {
+    let parse = parse_volume_spec;
+    let spec = parse("vm=/x,mode=write-back,protection=ups").unwrap();
+    assert_eq!(spec.unsafe_supply, UnsafeSupply::Stable);
+    let lax = parse("vm=/x,mode=write-back,protection=ups,unsafe-supply=disk-cache").unwrap();
+    assert_eq!(lax.unsafe_supply, UnsafeSupply::DiskCache);
+    let change = VolumeChange::parse(["unsafe-supply=stable"]).unwrap();
+    assert_eq!(lax.with(&change), Ok(spec), "also while it is served");
+    for (text, sentence) in [
+        (
+            "vm=/x,protection=ups,unsafe-supply=off",
+            "volume 'vm': no unsafe-supply 'off': use stable or disk-cache",
+        ),
+        (
+            "vm=/x,unsafe-supply=stable",
+            "volume 'vm': unsafe-supply=stable needs protection=ups, and the protection is \
+             unstated: add protection=ups, or leave unsafe-supply out",
+        ),
+        (
+            "vm=/x,protection=journal+ups,journal=/j,unsafe-supply=disk-cache",
+            "volume 'vm': unsafe-supply=disk-cache needs protection=ups, and the protection is \
+             journal+ups: add protection=ups, or leave unsafe-supply out",
+        ),
+    ] {
+        assert_eq!(parse(text).unwrap_err().to_string(), sentence);
+    }
 }

@@ -14,6 +14,7 @@ use crate::{
     ConfigError, ConfigResult, Mistake,
     volume::{VolumeChange, VolumeSpec, check_volume_name},
 };
+use forebay_types::backing;
 use std::{fmt, path::Path, str::FromStr};
 
 /// Reads `NAME=BACKING[,KEY=VALUE...]`.
@@ -65,15 +66,21 @@ impl VolumeSpec {
     /// The text is a URL or `NAME=BACKING`, or the file's name can't be that of a volume.
     pub fn from_disk(path: &str) -> ConfigResult<Self> {
         let first = path.split('/').next().unwrap_or_default();
-        if first.contains('=') {
-            let message = format!("'{path}' is no path of a disk");
-            let remedy = format!("write --volume {path}, or ./{path} if it is a file");
-            return Err(ConfigError::new(Mistake::Syntax, message, remedy));
+        let fail = |message, remedy| Err(ConfigError::new(Mistake::Syntax, message, remedy));
+        let scheme = backing::scheme_of(path).filter(|_| has_scheme(path));
+        if let Some(scheme) = scheme.filter(|scheme| !backing::is_known_scheme(scheme)) {
+            let message = format!("'{path}' is no path, and there is no backend '{scheme}:'");
+            let remedy = backing::remedy_for_scheme(scheme);
+            return fail(message, format!("{remedy}; for a file write ./{path}"));
         }
+        // Before the next check, as the options of a model have equals signs as well.
         if has_scheme(path) {
             let message = format!("'{path}' has no name to serve it under");
-            let remedy = format!("write --volume NAME={path}, or ./{path} if it is a file");
-            return Err(ConfigError::new(Mistake::Syntax, message, remedy));
+            return fail(message, format!("write --volume NAME={path}, or ./{path} for a file"));
+        }
+        if first.contains('=') {
+            let message = format!("'{path}' is no path of a disk");
+            return fail(message, format!("write --volume {path}, or ./{path} for a file"));
         }
         let name = Path::new(path).file_stem().and_then(|stem| stem.to_str()).unwrap_or_default();
         Self::new(name, path).map_err(|error| error.about(format_args!("disk '{path}'")))
@@ -89,6 +96,7 @@ impl VolumeSpec {
             journal: None,
             journal_mirror: None,
             durability: Default::default(),
+            unsafe_supply: Default::default(),
             ordered: false,
             accept_loss: false,
             read_only: false,

@@ -2,7 +2,7 @@
 
 use super::*;
 use crate::{Auto, GeometrySpec, Protection, TlsUse, VOLUME_KEYS, WriteBackSpec};
-use forebay_types::{Durability, Mode};
+use forebay_types::{Durability, Mode, UnsafeSupply};
 use proptest::prelude::*;
 
 fn refused(text: &str) -> String {
@@ -39,7 +39,10 @@ fn every_setting_can_be_written() {
     assert_eq!(spec.description.as_deref(), Some("the books, all of them"));
     assert_eq!(spec.to_string(), text);
     let keys: Vec<_> = spec.settings().pairs().into_iter().map(|(key, _)| key).collect();
-    assert_eq!(keys, VOLUME_KEYS);
+    // It goes with a UPS alone, and this volume has a journal.
+    let mut expected = VOLUME_KEYS.to_vec();
+    expected.retain(|&key| key != "unsafe-supply");
+    assert_eq!(keys, expected);
 }
 
 #[test]
@@ -218,6 +221,10 @@ prop_compose! {
             read_only, prefetch, geometry, gather_below, description,
             write_back: WriteBackSpec::default(),
             ordered: prefetch && accept_loss,
+            unsafe_supply: match protection {
+                Protection::Ups if read_only => UnsafeSupply::DiskCache,
+                _ => UnsafeSupply::Stable,
+            },
             tls: if required { TlsUse::Required } else { TlsUse::Optional },
         }
     }
@@ -264,5 +271,27 @@ proptest! {
             let spec = spec.from_directory(Path::new("/base"));
             prop_assert!(spec.backing.starts_with('/'));
         }
+    }
+}
+
+#[test]
+fn a_disk_that_is_no_path_is_answered_with_what_to_write() {
+    for (disk, message, remedy) in [
+        ("model:hdd?size=1GiB", "has no name", "--volume NAME=model:hdd?size=1GiB, or ./model:"),
+        ("memory:1GiB", "has no name", "--volume NAME=memory:1GiB"),
+        ("delay(read=1ms):/x", "has no name", "--volume NAME=delay(read=1ms):/x"),
+        ("nbd://host/x", "has no name", "--volume NAME=nbd://host/x"),
+        ("s3://bucket/disk", "no backend 's3:'", "nbdkit"),
+        ("rbd:pool/image", "no backend 'rbd:'", "rbd map"),
+        ("iscsi://host/target", "no backend 'iscsi:'", "iscsiadm"),
+        ("vhost-user:/run/x.sock", "no backend 'vhost-user:'", "over NBD"),
+        ("foo:bar", "no backend 'foo:'", "memory:SIZE"),
+        ("foo:bar", "no backend 'foo:'", "for a file write ./foo:bar"),
+        ("disk=/dev/sdb", "no path of a disk", "write --volume disk=/dev/sdb"),
+    ] {
+        let error = VolumeSpec::from_disk(disk).unwrap_err();
+        assert!(error.message().contains(message), "{error}");
+        assert!(error.remedy().contains(remedy), "{error}");
+        assert!(!error.remedy().contains("--volume s3:"), "{error}");
     }
 }

@@ -11,7 +11,7 @@ use crate::{
     words::{listed, word, words, yes_no, yes_or_no},
     write_back::{WriteBackChange, WriteBackSpec, age, iops, rate, read_latency},
 };
-use forebay_types::{Durability, Mode, limits};
+use forebay_types::{Durability, Mode, UnsafeSupply, limits};
 use std::fmt;
 
 /// Longest description of a volume, in bytes: the longest string NBD can carry.
@@ -26,6 +26,7 @@ pub const VOLUME_KEYS: &[&str] = &[
     "journal",
     "journal-mirror",
     "durability",
+    "unsafe-supply",
     "ordered",
     "accept-loss",
     "read-only",
@@ -71,6 +72,8 @@ pub struct VolumeSpec {
     pub journal_mirror: Option<String>,
     /// When a write that the journal keeps is acknowledged.
     pub durability: Durability,
+    /// What a write is acknowledged from while the UPS that protects the volume is not safe.
+    pub unsafe_supply: UnsafeSupply,
     /// Whether what is dirty goes to the disk in order.
     pub ordered: bool,
     /// Whether the operator accepts that acknowledged writes are lost: by a crash where nothing
@@ -106,6 +109,7 @@ impl VolumeSpec {
             journal: None,
             journal_mirror: None,
             durability: Durability::default(),
+            unsafe_supply: UnsafeSupply::default(),
             ordered: false,
             accept_loss: false,
             read_only: false,
@@ -126,7 +130,9 @@ impl VolumeSpec {
     pub fn configured(&self, settings: &VolumeChange) -> ConfigResult<Self> {
         let spec = self.applied(settings);
         // The default is a mistake as well where it is written down without a journal.
-        spec.check_durability(settings.durability.is_some()).map_err(|error| spec.about(error))?;
+        spec.check_durability(settings.durability.is_some())
+            .and_then(|()| spec.check_unsafe_supply(settings.unsafe_supply.is_some()))
+            .map_err(|error| spec.about(error))?;
         spec.checked()
     }
 
@@ -140,6 +146,7 @@ impl VolumeSpec {
         let spec = self.applied(change);
         self.check_journal_stays(&spec)
             .and_then(|()| self.check_geometry_stays(&spec))
+            .and_then(|()| spec.check_unsafe_supply(change.unsafe_supply.is_some()))
             .map_err(|error| spec.about(error))?;
         spec.checked()
     }
@@ -150,6 +157,7 @@ impl VolumeSpec {
         spec.mode = change.mode.unwrap_or(spec.mode);
         spec.protection = change.protection.unwrap_or(spec.protection);
         spec.durability = change.durability.unwrap_or(spec.durability);
+        spec.unsafe_supply = change.unsafe_supply.unwrap_or(spec.unsafe_supply);
         spec.ordered = change.ordered.unwrap_or(spec.ordered);
         spec.accept_loss = change.accept_loss.unwrap_or(spec.accept_loss);
         spec.read_only = change.read_only.unwrap_or(spec.read_only);
@@ -177,6 +185,7 @@ impl VolumeSpec {
             journal_mirror: new(&self.journal_mirror, &other.journal_mirror)
                 .map(Option::unwrap_or_default),
             durability: new(&self.durability, &other.durability),
+            unsafe_supply: new(&self.unsafe_supply, &other.unsafe_supply),
             ordered: new(&self.ordered, &other.ordered),
             accept_loss: new(&self.accept_loss, &other.accept_loss),
             read_only: new(&self.read_only, &other.read_only),
@@ -292,6 +301,8 @@ pub struct VolumeChange {
     pub journal_mirror: Option<String>,
     /// When a write that the journal keeps is acknowledged.
     pub durability: Option<Durability>,
+    /// What a write is acknowledged from while the UPS is not safe.
+    pub unsafe_supply: Option<UnsafeSupply>,
     /// Whether what is dirty goes to the disk in order.
     pub ordered: Option<bool>,
     /// Whether loss is accepted.
@@ -341,6 +352,9 @@ impl VolumeChange {
             "journal" => self.journal.replace(journal(key, value)?).is_none(),
             "journal-mirror" => self.journal_mirror.replace(journal(key, value)?).is_none(),
             "durability" => self.durability.replace(word(key, value, &Durability::ALL)?).is_none(),
+            "unsafe-supply" => {
+                self.unsafe_supply.replace(word(key, value, &UnsafeSupply::ALL)?).is_none()
+            }
             "ordered" => self.ordered.replace(yes_or_no(key, value)?).is_none(),
             "accept-loss" => self.accept_loss.replace(yes_or_no(key, value)?).is_none(),
             "read-only" => self.read_only.replace(yes_or_no(key, value)?).is_none(),
@@ -396,6 +410,7 @@ impl VolumeChange {
             ("journal", self.journal.clone()),
             ("journal-mirror", self.journal_mirror.clone()),
             ("durability", self.durability.map(|durability| durability.to_string())),
+            ("unsafe-supply", self.unsafe_supply.map(|choice| choice.to_string())),
             ("ordered", self.ordered.map(|value| yes_no(value).to_owned())),
             ("accept-loss", self.accept_loss.map(|value| yes_no(value).to_owned())),
             ("read-only", self.read_only.map(|value| yes_no(value).to_owned())),

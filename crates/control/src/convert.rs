@@ -37,6 +37,7 @@ pub fn volume_change(settings: &VolumeSettings) -> Result<VolumeChange, Problem>
         ("journal", &settings.journal),
         ("journal-mirror", &settings.journal_mirror),
         ("durability", &settings.durability),
+        ("unsafe-supply", &settings.unsafe_supply),
         ("stripe", &settings.stripe),
         ("chunk", &settings.chunk),
         ("stripe-offset", &settings.stripe_offset),
@@ -78,6 +79,7 @@ pub fn settings_request(change: &VolumeChange) -> VolumeSettings {
         journal: change.journal.clone(),
         journal_mirror: change.journal_mirror.clone(),
         durability: change.durability.map(|durability| durability.to_string()),
+        unsafe_supply: change.unsafe_supply.map(|choice| choice.to_string()),
         ordered: change.ordered,
         accept_loss: change.accept_loss,
         read_only: change.read_only,
@@ -134,6 +136,7 @@ mod tests {
             "db=delay(read=1ms):/x,mode=write-back,protection=none,accept-loss=yes,\
              read-only=yes,prefetch=no,tls=required,description=the books",
             "vm=/x,mode=write-back,protection=ups",
+            "vm=/x,mode=write-back,protection=ups,unsafe-supply=disk-cache",
             "vm=/x,mode=write-back,protection=journal,journal=delay(read=1ms,write=1ms):/j,k,\
              journal-mirror=/k,durability=flush,ordered=yes,accept-loss=yes",
             "vm=/x,stripe=112KiB,chunk=16KiB,stripe-offset=96KiB,rotational=no",
@@ -163,10 +166,21 @@ mod tests {
             (None, None, text("x"), "no durability 'x': use ack or flush"),
         ] {
             let settings = VolumeSettings { protection, journal, durability, ..Default::default() };
-            let request = AddVolume { name: "d".into(), backing: "/x".into(), settings };
-            let problem = volume_spec(&request).unwrap_err();
-            assert_eq!(problem.kind, ErrorKind::Invalid);
-            assert!(problem.to_string().starts_with(sentence), "{problem}");
+            assert_refused(settings, sentence);
         }
+        for (word, sentence) in [
+            ("none", "no unsafe-supply 'none': use stable or disk-cache"),
+            ("stable", "volume 'd': unsafe-supply=stable needs protection=ups, and the protection"),
+        ] {
+            let settings = VolumeSettings { unsafe_supply: text(word), ..Default::default() };
+            assert_refused(settings, sentence);
+        }
+    }
+
+    fn assert_refused(settings: VolumeSettings, sentence: &str) {
+        let request = AddVolume { name: "d".into(), backing: "/x".into(), settings };
+        let problem = volume_spec(&request).unwrap_err();
+        assert_eq!(problem.kind, ErrorKind::Invalid);
+        assert!(problem.to_string().starts_with(sentence), "{problem}");
     }
 }

@@ -6,7 +6,7 @@ use forebay_api::{
     DrillReport, ErrorKind, GatherSource, GatherStatus, JournalFigures, JournalStatus, Memory,
     PatrolStatus, Problem, Progress, Status, VolumeStatus,
 };
-use forebay_config::{VolumeChange, VolumeSpec};
+use forebay_config::{Protection, VolumeChange, VolumeSpec};
 use forebay_types::DiskGeometry;
 use std::sync::{Condvar, Mutex, MutexGuard, PoisonError};
 
@@ -300,6 +300,7 @@ fn show(spec: &VolumeSpec, status: VolumeStatus) -> VolumeStatus {
         journal: spec.journal.clone(),
         journal_mirror: spec.journal_mirror.clone(),
         durability: spec.journal.as_ref().map(|_| spec.durability.to_string()),
+        unsafe_supply: (spec.protection == Protection::Ups).then(|| spec.unsafe_supply.to_string()),
         ordered: spec.ordered,
         accept_loss: spec.accept_loss,
         read_only: spec.read_only,

@@ -24,4 +24,5 @@ pub use convert::{
 pub use manager::{Manager, ProgressFn};
 pub use routes::{LONG_OPERATIONS_MAX, REQUEST_BODY_BYTES_MAX};
 pub use server::Server;
+pub use socket::{SocketError, SocketFile, listen_at};
 pub use state::{ControlError, StateDir};

@@ -1,9 +1,8 @@
 //! The server: accepts at the control socket until it is told to end.
 
-use crate::{ControlError, Manager, StateDir, routes::router, socket::listen_at};
-use std::{
-    fs, future::Future, io, os::unix::net::UnixListener, path::PathBuf, sync::Arc, time::Duration,
-};
+use crate::{ControlError, Manager, SocketFile, StateDir, listen_at, routes::router};
+use rustix::fs::Mode;
+use std::{future::Future, io, os::unix::net::UnixListener, sync::Arc, time::Duration};
 use tokio::sync::oneshot;
 
 /// How long answers may still take once the server ends. The answer to `stop` is one line.
@@ -13,17 +12,20 @@ const FAREWELL_SECONDS_MAX: u64 = 2;
 #[derive(Debug)]
 pub struct Server {
     listener: UnixListener,
-    path: PathBuf,
+    file: SocketFile,
 }
 
 impl Server {
-    /// Listens at the control socket of `state`. A socket left behind by a daemon that was killed
-    /// is replaced.
+    /// Listens at the control socket of `state`, for the user that runs the daemon alone. A socket
+    /// left behind by a daemon that was killed is replaced.
     ///
     /// # Errors
     /// The socket is in use or can't be made.
     pub fn bind(state: &StateDir) -> Result<Self, ControlError> {
-        Ok(Self { listener: listen_at(state)?, path: state.control_socket() })
+        let mode = Mode::RUSR | Mode::WUSR;
+        let listening = listen_at(&state.control_socket(), Some(mode));
+        let (listener, file) = listening.map_err(ControlError::Socket)?;
+        Ok(Self { listener, file })
     }
 
     /// Serves until `end`, then finishes the answers that are being sent, for two seconds at most,
@@ -53,8 +55,8 @@ impl Server {
             result = serving => result,
             () = too_long => Ok(()),
         };
-        if let Err(error) = fs::remove_file(&self.path) {
-            tracing::warn!(path = %self.path.display(), %error, "the control socket stays behind");
+        if let Err(error) = self.file.remove() {
+            tracing::warn!(%error, "the control socket is not removed");
         }
         result
     }

@@ -16,7 +16,7 @@ use std::{
 struct Daemon {
     fake: Arc<FakeManager>,
     client: BlockingClient,
-    socket: PathBuf,
+    socket: std::path::PathBuf,
     end: Option<oneshot::Sender<()>>,
     thread: Option<thread::JoinHandle<()>>,
     _directory: tempfile::TempDir,

@@ -1,96 +1,297 @@
-//! The control socket: only for the user who runs the daemon, and never in two hands.
+//! Listening Unix sockets: the control socket and those of NBD clients.
+//!
+//! A socket file outlives the process that bound it, so a start finds one that a killed process
+//! left behind, and takes its place. Nothing else is ever removed: no file, link or directory, and
+//! no socket that a process still has.
+//!
+//! The file is judged and removed through one handle, which keeps its inode number from being used
+//! again. A socket file that no process has stays so, as each bind makes a new inode. So only the
+//! path can come to lead elsewhere after the judgement; the file is therefore moved to a name of
+//! its own first, and moved back if it is another one. What stays open is a bind by another program
+//! between the moment when the kernel makes its file and the moment when it lists the socket, and
+//! in another network namespace the time until that program listens.
 
-use crate::{ControlError, StateDir};
 use rustix::{
-    fs::{Mode, fchmod},
+    fs::{CWD, FileType, Mode, OFlags, RenameFlags, Stat, fchmod, fstat, lstat, renameat_with},
+    io::Errno,
     net::{AddressFamily, SocketAddrUnix, SocketFlags, SocketType, bind, listen, socket_with},
 };
 use std::{
+    ffi::OsStr,
     fs, io,
-    os::unix::{
-        fs::FileTypeExt,
-        net::{UnixListener, UnixStream},
+    os::{
+        fd::{AsRawFd, OwnedFd},
+        unix::{ffi::OsStrExt, net::UnixListener},
     },
-    path::Path,
+    path::{Path, PathBuf},
+    sync::atomic::{AtomicU32, Ordering},
 };
 
-/// Connections that wait to be accepted. More than the clients there ever are.
-const BACKLOG: i32 = 64;
+/// Connections that wait to be accepted; the kernel takes no more than its own limit
+/// (`net.core.somaxconn`, 4096).
+const BACKLOG: i32 = 4096;
 
-/// Listens at the control socket of `state`, without blocking.
+/// The bound sockets of this network namespace.
+const BOUND_SOCKETS: &str = "/proc/self/net/unix";
+
+/// Why a process can't listen at a path.
+#[derive(Debug, thiserror::Error)]
+#[non_exhaustive]
+pub enum SocketError {
+    /// A process has a socket there.
+    #[error("another program listens at {}", path.display())]
+    InUse {
+        /// The path.
+        path: PathBuf,
+    },
+    /// Something that is no socket is there.
+    #[error("{} is a {found}, not a socket, and is not replaced", path.display())]
+    NotASocket {
+        /// The path.
+        path: PathBuf,
+        /// What it is.
+        found: &'static str,
+    },
+    /// The file at the path was replaced while this process looked at it.
+    #[error("{} was replaced by another program just now{}", path.display(), moved(.left_at))]
+    Replaced {
+        /// The path.
+        path: PathBuf,
+        /// Where the file is now, if it could not be moved back.
+        left_at: Option<PathBuf>,
+    },
+    /// The directory is not there.
+    #[error("there is no directory {} for the socket {}", directory.display(), path.display())]
+    NoDirectory {
+        /// The socket.
+        path: PathBuf,
+        /// The directory.
+        directory: PathBuf,
+    },
+    /// The system refuses.
+    #[error("can't listen at {} ({call})", path.display())]
+    System {
+        /// The path.
+        path: PathBuf,
+        /// The call that failed.
+        call: &'static str,
+        /// What the system said.
+        source: io::Error,
+    },
+}
+
+fn moved(left_at: &Option<PathBuf>) -> String {
+    left_at.as_ref().map(|path| format!(", and is now at {}", path.display())).unwrap_or_default()
+}
+
+impl SocketError {
+    /// What the operator can do.
+    pub fn remedy(&self) -> String {
+        match self {
+            Self::InUse { .. } => "stop that program, or choose another path".into(),
+            Self::NotASocket { .. } => {
+                "choose another path, or move away what is there if nothing needs it".into()
+            }
+            Self::Replaced { .. } => "see which program uses this path, and try again".into(),
+            Self::NoDirectory { directory, .. } => {
+                format!("make it with mkdir -p {}, or choose another path", directory.display())
+            }
+            Self::System { .. } => {
+                "see that this user may write in the directory, or choose another path".into()
+            }
+        }
+    }
+}
+
+/// The file of a listening socket of this process.
+#[derive(Debug)]
+pub struct SocketFile {
+    path: PathBuf,
+    handle: Handle,
+}
+
+impl SocketFile {
+    /// Where it is.
+    pub fn path(&self) -> &Path {
+        &self.path
+    }
+
+    /// Removes the file. Whatever else has taken its path stays.
+    ///
+    /// # Errors
+    /// Another file has the path, or the system refuses.
+    pub fn remove(self) -> Result<(), SocketError> {
+        match Handle::open(&self.path)? {
+            None => Ok(()),
+            Some(found) if found.is_same(&self.handle.stat) => self.handle.remove_at(&self.path),
+            Some(_) => Err(SocketError::Replaced { path: self.path, left_at: None }),
+        }
+    }
+}
+
+/// Listens at `path` without blocking. A socket there that no process has is replaced. The file
+/// gets the permissions `mode`, or those that the process gives new files.
 ///
 /// # Errors
-/// Something answers there, something that is no socket is there, or it can't be made.
-pub(crate) fn listen_at(state: &StateDir) -> Result<UnixListener, ControlError> {
-    let path = state.control_socket();
-    clear(&path)?;
-    open(&path).map_err(|source| ControlError::Files { what: "control socket", path, source })
-}
-
-/// Makes way for a new socket. The directory is locked, so a socket that is there was left by a
-/// daemon that was killed; all the same nothing is taken away that someone answers at.
-fn clear(path: &Path) -> Result<(), ControlError> {
-    let files = |source| ControlError::Files { what: "control socket", path: path.into(), source };
-    match fs::symlink_metadata(path) {
-        Err(error) if error.kind() == io::ErrorKind::NotFound => return Ok(()),
-        Err(error) => return Err(files(error)),
-        Ok(metadata) if !metadata.file_type().is_socket() => {
-            return Err(ControlError::NoSocket { path: path.into() });
-        }
-        Ok(_) => {}
+/// Anything else is at the path, or the socket can't be made.
+pub fn listen_at(
+    path: &Path,
+    mode: Option<Mode>,
+) -> Result<(UnixListener, SocketFile), SocketError> {
+    if let Some(found) = Handle::open(path)? {
+        found.check_stale(path)?;
+        found.remove_at(path)?;
     }
-    match UnixStream::connect(path) {
-        Err(error) if error.kind() == io::ErrorKind::ConnectionRefused => {
-            fs::remove_file(path).map_err(files)
-        }
-        Ok(_) => Err(ControlError::Answered { path: path.into() }),
-        Err(error) => Err(files(error)),
+    let listener = bind_at(path, mode)?;
+    match Handle::open(path)? {
+        Some(handle) => Ok((listener, SocketFile { path: path.into(), handle })),
+        None => Err(SocketError::Replaced { path: path.into(), left_at: None }),
     }
 }
 
-/// A listening socket that only its owner may open, from the moment it appears: Linux gives the
-/// file the permissions that the socket has when it is bound.
-fn open(path: &Path) -> io::Result<UnixListener> {
+fn system(path: &Path, call: &'static str, source: impl Into<io::Error>) -> SocketError {
+    SocketError::System { path: path.into(), call, source: source.into() }
+}
+
+/// A file that is looked at and not opened; its inode number is used for no other file meanwhile.
+#[derive(Debug)]
+struct Handle {
+    fd: OwnedFd,
+    stat: Stat,
+}
+
+impl Handle {
+    /// What is at the path itself, which may be a link.
+    fn open(path: &Path) -> Result<Option<Self>, SocketError> {
+        let flags = OFlags::PATH | OFlags::NOFOLLOW | OFlags::CLOEXEC;
+        match rustix::fs::open(path, flags, Mode::empty()) {
+            Ok(fd) => {
+                let stat = fstat(&fd).map_err(|source| system(path, "fstat", source))?;
+                Ok(Some(Self { fd, stat }))
+            }
+            Err(Errno::NOENT) => Ok(None),
+            Err(source) => Err(system(path, "open", source)),
+        }
+    }
+
+    fn is_same(&self, stat: &Stat) -> bool {
+        (self.stat.st_dev, self.stat.st_ino) == (stat.st_dev, stat.st_ino)
+    }
+
+    /// Checks that this is a socket that no process has.
+    fn check_stale(&self, path: &Path) -> Result<(), SocketError> {
+        let found = match FileType::from_raw_mode(self.stat.st_mode) {
+            // A socket that is bound and does not listen yet refuses connections like a stale one.
+            FileType::Socket if self.refuses(path)? && !self.is_bound(path) => return Ok(()),
+            FileType::Socket => return Err(SocketError::InUse { path: path.into() }),
+            FileType::RegularFile => "regular file",
+            FileType::Directory => "directory",
+            FileType::Symlink => "symbolic link",
+            FileType::Fifo => "pipe",
+            FileType::BlockDevice => "block device",
+            FileType::CharacterDevice => "character device",
+            FileType::Unknown => "special file",
+        };
+        Err(SocketError::NotASocket { path: path.into(), found })
+    }
+
+    /// Whether it refuses a connection. Without blocking, as a full backlog would keep us waiting.
+    fn refuses(&self, path: &Path) -> Result<bool, SocketError> {
+        let call = |source: Errno| system(path, "connect", source);
+        let flags = SocketFlags::CLOEXEC | SocketFlags::NONBLOCK;
+        // Leads to this very file, and is short enough for an address whatever the path is.
+        let address = SocketAddrUnix::new(format!("/proc/self/fd/{}", self.fd.as_raw_fd()));
+        let socket = socket_with(AddressFamily::UNIX, SocketType::STREAM, flags, None);
+        match rustix::net::connect(&socket.map_err(call)?, &address.map_err(call)?) {
+            Err(Errno::CONNREFUSED) => Ok(true),
+            // A full backlog, or a socket of another type: it is in use.
+            Ok(()) | Err(Errno::AGAIN | Errno::PROTOTYPE) => Ok(false),
+            Err(source) => Err(call(source)),
+        }
+    }
+
+    /// Whether the kernel lists an unconnected socket that is bound to this file.
+    fn is_bound(&self, path: &Path) -> bool {
+        let Ok(listed) = fs::read(BOUND_SOCKETS) else { return false };
+        listed.split(|&byte| byte == b'\n').filter_map(unconnected_name).any(|name| {
+            let name = Path::new(OsStr::from_bytes(name));
+            // It may have been bound by another spelling of its path.
+            name == path
+                || (name.file_name() == path.file_name()
+                    && lstat(name).is_ok_and(|found| self.is_same(&found)))
+        })
+    }
+
+    /// Removes this file from `path`. Another one that is there by now stays.
+    fn remove_at(&self, path: &Path) -> Result<(), SocketError> {
+        let aside = name_aside(path);
+        match renameat_with(CWD, path, CWD, &aside, RenameFlags::NOREPLACE) {
+            Ok(()) => {}
+            Err(Errno::NOENT) => return Ok(()),
+            // A file system without this call (NFS) leaves the time between two calls.
+            Err(Errno::INVAL | Errno::NOSYS) => {
+                let found = lstat(path).map_err(|source| system(path, "lstat", source))?;
+                if !self.is_same(&found) {
+                    return Err(SocketError::Replaced { path: path.into(), left_at: None });
+                }
+                return fs::remove_file(path).map_err(|source| system(path, "unlink", source));
+            }
+            Err(source) => return Err(system(path, "rename", source)),
+        }
+        if lstat(&aside).is_ok_and(|found| self.is_same(&found)) {
+            return fs::remove_file(&aside).map_err(|source| system(&aside, "unlink", source));
+        }
+        let moved_back = renameat_with(CWD, &aside, CWD, path, RenameFlags::NOREPLACE);
+        let left_at = moved_back.is_err().then_some(aside);
+        Err(SocketError::Replaced { path: path.into(), left_at })
+    }
+}
+
+/// The name in a line of the list of bound sockets, if that socket is not connected. A line is
+/// `Num: RefCount Protocol Flags Type St Inode Path`.
+fn unconnected_name(line: &[u8]) -> Option<&[u8]> {
+    const UNCONNECTED: &[u8] = b"01";
+    let mut rest = line;
+    for field in 0..7 {
+        let start = rest.iter().position(|byte| *byte != b' ')?;
+        let len = rest[start..].iter().position(|byte| *byte == b' ')?;
+        if field == 5 && &rest[start..start + len] != UNCONNECTED {
+            return None;
+        }
+        rest = &rest[start + len..];
+    }
+    rest.get(1..)
+}
+
+/// A name beside `path` that no other process uses.
+fn name_aside(path: &Path) -> PathBuf {
+    static COUNT: AtomicU32 = AtomicU32::new(0);
+    let count = COUNT.fetch_add(1, Ordering::Relaxed);
+    path.with_file_name(format!(".forebay-{}-{count}", std::process::id()))
+}
+
+/// A listening socket whose file has its permissions from the moment it appears: Linux gives the
+/// file those that the socket has when it is bound.
+fn bind_at(path: &Path, mode: Option<Mode>) -> Result<UnixListener, SocketError> {
+    let call = |call| move |source: Errno| system(path, call, source);
     let flags = SocketFlags::CLOEXEC | SocketFlags::NONBLOCK;
-    let socket = socket_with(AddressFamily::UNIX, SocketType::STREAM, flags, None)?;
-    fchmod(&socket, Mode::RUSR | Mode::WUSR)?;
-    bind(&socket, &SocketAddrUnix::new(path)?)?;
-    listen(&socket, BACKLOG)?;
+    let socket = socket_with(AddressFamily::UNIX, SocketType::STREAM, flags, None)
+        .map_err(call("socket"))?;
+    if let Some(mode) = mode {
+        fchmod(&socket, mode).map_err(call("fchmod"))?;
+    }
+    let address = SocketAddrUnix::new(path).map_err(call("bind"))?;
+    bind(&socket, &address).map_err(|source| match (source, path.parent()) {
+        (Errno::ADDRINUSE, _) => SocketError::InUse { path: path.into() },
+        (Errno::NOENT, Some(parent)) => {
+            SocketError::NoDirectory { path: path.into(), directory: parent.into() }
+        }
+        (source, _) => system(path, "bind", source),
+    })?;
+    listen(&socket, BACKLOG).map_err(call("listen"))?;
     Ok(socket.into())
 }
 
 #[cfg(test)]
-mod tests {
-    use super::*;
-    use std::os::unix::fs::PermissionsExt;
-
-    #[test]
-    fn only_the_owner_may_open_it() {
-        let root = tempfile::tempdir().unwrap();
-        let state = StateDir::take(root.path()).unwrap();
-        let _listener = listen_at(&state).unwrap();
-        let mode = fs::metadata(state.control_socket()).unwrap().permissions().mode();
-        assert_eq!(mode & 0o777, 0o600);
-    }
-
-    #[test]
-    fn a_socket_is_replaced_only_when_nobody_answers() {
-        let root = tempfile::tempdir().unwrap();
-        let state = StateDir::take(root.path()).unwrap();
-        let first = listen_at(&state).unwrap();
-        let error = listen_at(&state).unwrap_err();
-        assert!(matches!(error, ControlError::Answered { .. }), "{error}");
-        drop(first);
-        listen_at(&state).unwrap();
-    }
-
-    #[test]
-    fn a_file_is_never_replaced() {
-        let root = tempfile::tempdir().unwrap();
-        let state = StateDir::take(root.path()).unwrap();
-        fs::write(state.control_socket(), "precious").unwrap();
-        let error = listen_at(&state).unwrap_err();
-        assert!(matches!(error, ControlError::NoSocket { .. }), "{error}");
-        assert_eq!(fs::read_to_string(state.control_socket()).unwrap(), "precious");
-    }
-}
+#[path = "socket_tests.rs"]
+mod tests;

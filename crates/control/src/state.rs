@@ -1,10 +1,11 @@
 //! The state directory: one daemon each.
 
+use crate::SocketError;
 use forebay_config::CONTROL_SOCKET;
 use std::{
     fs::{self, DirBuilder, File, OpenOptions, TryLockError},
     io::{self, Write},
-    os::unix::fs::{DirBuilderExt, OpenOptionsExt},
+    os::unix::fs::{DirBuilderExt, MetadataExt, OpenOptionsExt},
     path::{Path, PathBuf},
     time::{Duration, Instant},
 };
@@ -18,8 +19,7 @@ const LOCK_POLL: Duration = Duration::from_millis(50);
 pub enum ControlError {
     /// Another daemon has the state directory.
     #[error(
-        "state directory {} is in use by {}: stop that one with forebay stop, or give this one \
-         another directory with --state DIR",
+        "state directory {} is in use by {}",
         path.display(),
         pid.map_or("another forebay".into(), |pid| format!("forebay process {pid}"))
     )]
@@ -29,30 +29,21 @@ pub enum ControlError {
         /// The other daemon's process, if it wrote that down.
         pid: Option<u32>,
     },
-    /// Something answers at the control socket, although the directory's lock is free.
+    /// The control socket can't be had, although the directory's lock is free.
+    #[error("the control socket: {0}")]
+    Socket(SocketError),
+    /// Any user may change what is in the directory.
     #[error(
-        "another program answers at {}: end it, or use another directory with --state DIR",
+        "state directory {} may be written by every user, who could make the next start forget or \
+         invent the failure of a journal",
         path.display()
     )]
-    Answered {
-        /// The control socket.
-        path: PathBuf,
-    },
-    /// There is a file that is not a socket where the socket should be.
-    #[error(
-        "{} is there and is no socket: move it away, or use another directory with --state DIR",
-        path.display()
-    )]
-    NoSocket {
-        /// The file.
+    WorldWritable {
+        /// The directory.
         path: PathBuf,
     },
     /// The file system says no.
-    #[error(
-        "{what} {} can't be made: see that this user may write there, or use another directory \
-         with --state DIR",
-        path.display()
-    )]
+    #[error("{what} {} can't be made", path.display())]
     Files {
         /// What was to be made.
         what: &'static str,
@@ -67,9 +58,9 @@ pub enum ControlError {
 #[derive(Debug)]
 pub struct StateDir {
     path: PathBuf,
-    /// Held, never read: the kernel gives the lock back when the file is closed, however this
-    /// process ends, so a lock never outlives its daemon.
-    _lock: File,
+    /// The kernel gives the lock back when the file is closed, however this process ends, so a
+    /// lock never outlives its daemon.
+    lock: File,
 }
 
 impl StateDir {
@@ -93,6 +84,10 @@ impl StateDir {
         DirBuilder::new().recursive(true).mode(0o755).create(&path).map_err(|source| {
             ControlError::Files { what: "state directory", path: path.clone(), source }
         })?;
+        let is_world_writable = fs::metadata(&path).is_ok_and(|found| found.mode() & 0o002 != 0);
+        if is_world_writable {
+            return Err(ControlError::WorldWritable { path });
+        }
         let lock_path = path.join(LOCK_FILE);
         let files =
             |source| ControlError::Files { what: "lock file", path: lock_path.clone(), source };
@@ -115,7 +110,18 @@ impl StateDir {
         }
         // The number is for people and for the message above; the lock is what counts.
         lock.set_len(0).and_then(|()| writeln!(lock, "{}", std::process::id())).map_err(files)?;
-        Ok(Self { path, _lock: lock })
+        Ok(Self { path, lock })
+    }
+
+    /// Whether the directory that was taken is still the one at its path: its lock is. Where that
+    /// can't be found out, it is taken to be.
+    pub fn is_in_place(&self) -> bool {
+        let identity = |found: fs::Metadata| (found.dev(), found.ino());
+        match (fs::metadata(self.path.join(LOCK_FILE)), self.lock.metadata()) {
+            (Ok(there), Ok(ours)) => identity(there) == identity(ours),
+            (Err(error), _) => error.kind() != io::ErrorKind::NotFound,
+            _ => true,
+        }
     }
 
     /// The directory.
@@ -155,6 +161,7 @@ fn lock_within(lock: &File, path: &Path, wait: Duration) -> Result<(), TryLockEr
 #[cfg(test)]
 mod tests {
     use super::*;
+    use std::os::unix::fs::PermissionsExt;
 
     #[test]
     fn a_directory_is_made_and_taken_once() {
@@ -165,11 +172,7 @@ mod tests {
         let pid = std::process::id();
         assert_eq!(
             error.to_string(),
-            format!(
-                "state directory {} is in use by forebay process {pid}: stop that one with \
-                 forebay stop, or give this one another directory with --state DIR",
-                path.display()
-            )
+            format!("state directory {} is in use by forebay process {pid}", path.display())
         );
         assert!(StateDir::take(root.path().join("other")).is_ok());
         drop(first);
@@ -186,11 +189,40 @@ mod tests {
     }
 
     #[test]
-    fn a_file_in_the_way_is_an_error_with_its_remedy() {
+    fn a_directory_that_every_user_may_write_is_refused_with_the_remedy() {
+        let root = tempfile::tempdir().unwrap();
+        let path = root.path().join("state");
+        fs::create_dir(&path).unwrap();
+        for mode in [0o777, 0o1777, 0o702] {
+            fs::set_permissions(&path, fs::Permissions::from_mode(mode)).unwrap();
+            let error = StateDir::take(&path).unwrap_err();
+            assert!(matches!(error, ControlError::WorldWritable { .. }), "{error}");
+        }
+        assert_eq!(fs::read_dir(&path).unwrap().count(), 0, "nothing is made in it");
+        fs::set_permissions(&path, fs::Permissions::from_mode(0o775)).unwrap();
+        assert!(StateDir::take(&path).is_ok());
+    }
+
+    #[test]
+    fn a_directory_that_is_deleted_or_replaced_is_noticed_and_can_be_taken_anew() {
+        let root = tempfile::tempdir().unwrap();
+        let path = root.path().join("state");
+        let first = StateDir::take(&path).unwrap();
+        assert!(first.is_in_place());
+        fs::rename(&path, root.path().join("elsewhere")).unwrap();
+        assert!(!first.is_in_place());
+        let second = StateDir::take(&path).unwrap();
+        assert!(second.is_in_place() && !first.is_in_place());
+        fs::remove_dir_all(&path).unwrap();
+        assert!(!second.is_in_place());
+    }
+
+    #[test]
+    fn a_file_in_the_way_is_an_error_that_names_it() {
         let root = tempfile::tempdir().unwrap();
         let path = root.path().join("file");
         fs::write(&path, "").unwrap();
         let error = StateDir::take(&path).unwrap_err().to_string();
-        assert!(error.starts_with("state directory ") && error.contains("--state DIR"), "{error}");
+        assert_eq!(error, format!("state directory {} can't be made", path.display()));
     }
 }

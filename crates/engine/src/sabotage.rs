@@ -60,12 +60,14 @@ pub enum PlantedBug {
     AnswerHeldBack,
     /// Where writes failed together, only the first of them is told.
     PraiseGathered,
+    /// A write that the UPS does not cover is acknowledged from the disk's volatile cache.
+    AcknowledgeFromDiskCache,
 }
 
 impl PlantedBug {
     /// All of them.
     #[cfg(feature = "sabotage")]
-    pub const ALL: [Self; 27] = [
+    pub const ALL: [Self; 28] = [
         Self::KeepValidInWriteThrough,
         Self::SkipDestageUnderWrite,
         Self::IgnoreBusyInWriteBack,
@@ -93,6 +95,7 @@ impl PlantedBug {
         Self::MergeEpochs,
         Self::AnswerHeldBack,
         Self::PraiseGathered,
+        Self::AcknowledgeFromDiskCache,
     ];
 }
 

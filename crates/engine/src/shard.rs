@@ -7,6 +7,7 @@ use crate::key::LinePart;
 use crate::meta::LineTable;
 use crate::parity::Parity;
 use crate::patrol::Patrol;
+use crate::sabotage::PlantedBug;
 use crate::slots::Slots;
 use crate::volume::VolumeState;
 use crate::{
@@ -14,7 +15,7 @@ use crate::{
     VolumeCounters,
 };
 use forebay_policy::{Eviction, Pace};
-use forebay_types::{ByteRange, Mode, REGION_BYTES, Stripes, VolumeId};
+use forebay_types::{ByteRange, Mode, REGION_BYTES, Stripes, UnsafeSupply, VolumeId};
 use std::sync::Arc;
 
 /// As many destage operations as an array of some disks can do at once. More of them would only
@@ -261,6 +262,22 @@ impl<M: LineTable> Shard<M> {
         let is_kept = protection != Protection::None || state.protection == Protection::None;
         assert!(is_kept || state.dirty.is_empty(), "dirty data would lose its protection");
         state.protection = protection;
+    }
+
+    /// Chooses what a write that a UPS does not cover is acknowledged from, from the next one on.
+    pub fn set_unsafe_supply(&mut self, volume: VolumeId, choice: UnsafeSupply) {
+        self.volume_mut(volume).unsafe_supply = choice;
+    }
+
+    /// Whether a UPS alone protects the volume's writes, and those that it does not cover are to be
+    /// on the disk's stable storage before they are acknowledged. A volume that is not write-back
+    /// promises no more than its disk does.
+    pub fn promises_stable(&self, volume: VolumeId) -> bool {
+        let state = self.volume(volume);
+        state.mode == Mode::WriteBack
+            && state.protection == Protection::Power
+            && state.unsafe_supply == UnsafeSupply::Stable
+            && !self.is_planted(PlantedBug::AcknowledgeFromDiskCache)
     }
 
     /// The mode of a volume.

@@ -8,7 +8,7 @@ use crate::line_set::LineSet;
 use crate::order::Order;
 use crate::pace::Allowance;
 use crate::{LineKey, Protection, VolumeCounters};
-use forebay_types::{IoError, LINE_BYTES, Mode, Stripes};
+use forebay_types::{IoError, LINE_BYTES, Mode, Stripes, UnsafeSupply};
 use std::collections::VecDeque;
 use std::sync::Arc;
 
@@ -28,6 +28,8 @@ pub(crate) struct VolumeState {
     pub size_bytes: u64,
     pub mode: Mode,
     pub protection: Protection,
+    /// What a write that the UPS does not cover is acknowledged from, if one protects the volume.
+    pub unsafe_supply: UnsafeSupply,
     /// How it is divided.
     pub stripes: Stripes,
     /// Writes that are shorter, in bytes, are held back until they are old enough.
@@ -83,6 +85,7 @@ impl VolumeState {
             size_bytes,
             mode,
             protection: Protection::None,
+            unsafe_supply: UnsafeSupply::Stable,
             stripes: Stripes::NONE,
             gather_below: u64::MAX,
             trial: Trial::default(),

@@ -48,8 +48,8 @@ pub(crate) enum Command {
     /// Let the program now at the path of a running forebay go on with its pool
     #[command(long_about = "Let the program now at the path of a running forebay go on with its \
         pool.\nNothing is written to the disks first: what is dirty stays in memory, which a \
-        keeper holds. Clients connect again. If the new program does not come to serve, the one \
-        before goes on.")]
+        keeper holds. Clients connect again. The new program checks the configuration first; if it \
+        refuses it, nothing happens. If it does not come to serve, the one before goes on.")]
     Upgrade(StateArguments),
     /// Replay traces and run simulations
     #[command(subcommand)]
@@ -99,6 +99,7 @@ pub(crate) struct ServeArguments {
             journal=BACKING\n  \
             journal-mirror=BACKING\n  \
             durability=ack|flush\n  \
+            unsafe-supply=stable|disk-cache\n  \
             ordered=yes|no\n  \
             accept-loss=yes|no\n  \
             read-only=yes|no\n  \
@@ -115,6 +116,10 @@ pub(crate) struct ServeArguments {
             outside of parentheses ends BACKING where a key and = follow."
     )]
     volumes: Vec<VolumeSpec>,
+
+    /// Check the configuration and the disks it names, and end; nothing is opened or changed
+    #[arg(long)]
+    pub(crate) check: bool,
 
     /// Configuration file; options win over what it says
     #[arg(long, value_name = "FILE")]

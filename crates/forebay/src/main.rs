@@ -6,6 +6,8 @@
 
 mod cli;
 mod client;
+#[cfg(test)]
+mod documents_tests;
 mod keeper;
 mod lab;
 mod logging;
@@ -51,7 +53,13 @@ fn run_server(arguments: cli::ServeArguments) -> anyhow::Result<ExitCode> {
             vaults: arguments.accepted_vaults.clone(),
         },
     };
+    let is_check = arguments.check;
     let config = arguments.source().load()?;
+    if is_check {
+        serve::check(&config)?;
+        report::print("the configuration can be served\n")?;
+        return Ok(ExitCode::SUCCESS);
+    }
     logging::start(config.log);
     if keeper::is_wanted(config.keeper) {
         return keeper::run();

@@ -13,11 +13,17 @@
 //! ```
 //!
 //! A file without the last line, or with another number there, is about everything.
+//!
+//! After an orderly stop a line `settled` stands before the last: the disks have everything that
+//! was acknowledged, so nothing in the journal is of use any more, not even to a rescue.
 
 use std::fs::File;
 use std::io::{self, ErrorKind, Write};
 use std::path::{Path, PathBuf};
 use std::time::SystemTime;
+
+/// The line of a mark whose volumes' disks have everything.
+const SETTLED: &str = "settled";
 
 /// The failure of a journal.
 #[derive(Clone, Debug, PartialEq, Eq)]
@@ -26,6 +32,8 @@ pub(crate) struct Mark {
     pub(crate) reason: String,
     /// Whose records are void; `None` for everybody's.
     pub(crate) volumes: Option<Vec<String>>,
+    /// The disks of these volumes have everything that was acknowledged.
+    pub(crate) is_settled: bool,
 }
 
 impl Mark {
@@ -64,7 +72,8 @@ fn parse(text: &str) -> Mark {
         lines().filter_map(|line| line.strip_prefix("volume ")).map(str::to_owned).collect();
     let count = lines().last().and_then(|line| line.strip_prefix("volumes ")?.parse().ok());
     let is_whole = text.ends_with('\n') && count == Some(names.len());
-    Mark { reason, volumes: is_whole.then_some(names) }
+    let is_settled = is_whole && lines().any(|line| line == SETTLED);
+    Mark { reason, volumes: is_whole.then_some(names), is_settled }
 }
 
 /// Puts a failure on record, beside what is on record already, and makes it durable together with
@@ -90,6 +99,21 @@ pub(crate) fn put(path: &Path, reason: &str, volumes: &[String]) -> io::Result<(
         names.iter().for_each(|name| text += &format!("volume {name}\n"));
         text += &format!("volumes {}\n", names.len());
     }
+    replace(path, &text)
+}
+
+/// Puts on record that the disks of all volumes that a mark names have everything. A mark about
+/// everybody stays as it is.
+///
+/// # Errors
+/// When the mark can't be read, or the directory can't be written.
+pub(crate) fn settle(path: &Path) -> io::Result<()> {
+    let Some(Mark { reason, volumes: Some(names), is_settled: false }) = read(path)? else {
+        return Ok(());
+    };
+    let mut text = format!("{reason}\n");
+    names.iter().for_each(|name| text += &format!("volume {name}\n"));
+    text += &format!("{SETTLED}\nvolumes {}\n", names.len());
     replace(path, &text)
 }
 
@@ -148,6 +172,25 @@ mod tests {
         let mark = read(&path).unwrap().unwrap();
         assert_eq!(mark.volumes, Some(names(&["a volume", "b", "c"])));
         assert!(put(&directory.path().join("no/such"), "", &[]).is_err());
+    }
+
+    #[test]
+    fn a_mark_is_settled_until_the_next_failure() {
+        let directory = tempfile::tempdir().unwrap();
+        let path = path_of(directory.path(), "abcd");
+        settle(&path).unwrap();
+        assert_eq!(read(&path).unwrap(), None, "there is nothing to settle");
+        put(&path, "input/output error", &names(&["a", "settled"])).unwrap();
+        assert!(!read(&path).unwrap().unwrap().is_settled);
+        settle(&path).unwrap();
+        let mark = read(&path).unwrap().unwrap();
+        assert!(mark.is_settled && mark.voids("a") && mark.reason.contains("output error"));
+        put(&path, "no space", &names(&["b"])).unwrap();
+        let mark = read(&path).unwrap().unwrap();
+        assert!(!mark.is_settled && mark.voids("a") && mark.voids("b"));
+        std::fs::write(&path, "failed\n").unwrap();
+        settle(&path).unwrap();
+        assert!(!read(&path).unwrap().unwrap().is_settled, "it is about everybody");
     }
 
     #[test]

@@ -1,11 +1,30 @@
 //! Short workloads, completely.
 
-use forebay_lab::enumerate::{Bug, Limits, Summary, Workloads, run};
+use forebay_lab::enumerate::{Bug, Limits, Summary, Workloads, run, scripts};
 use forebay_lab::sim::Sabotage;
 
 fn go_through(length: u32, orders: u64, images: u64) -> Summary {
     let limits = Limits { orders, random_orders: 20, images };
     run(&Workloads::Length(length), &limits, None, 2)
+}
+
+/// Checks that the manual has this count before these words.
+fn assert_in_manual(count: u64, words: &str) {
+    let path = concat!(env!("CARGO_MANIFEST_DIR"), "/../../docs/manual/lab.md");
+    let manual = std::fs::read_to_string(path).expect("the manual is in the repository");
+    let manual = manual.split_whitespace().collect::<Vec<_>>().join(" ");
+    let count = match count {
+        0..1000 => count.to_string(),
+        _ => format!("{},{:03}", count / 1000, count % 1000),
+    };
+    let sentence = format!(" {count} {words}");
+    assert!(manual.contains(&sentence), "docs/manual/lab.md does not say:{sentence}");
+}
+
+#[test]
+fn the_manual_counts_planted_bugs_and_scripts_as_they_are() {
+    assert_in_manual(Sabotage::ALL.len() as u64, "in the driver, the disk and the journal");
+    assert_in_manual(scripts().len() as u64, "scripted workloads");
 }
 
 #[test]
@@ -26,6 +45,7 @@ fn each_pair_of_operations_outlives_every_crash() {
     let tally = summary.tally;
     assert_eq!(tally.workloads, tally.all_orders, "{summary}");
     assert!(tally.crash_points > 30_000, "{summary}");
+    assert_in_manual(tally.workloads, "workloads and more than 30,000 crash points");
     assert!(tally.complete * 3 > tally.different() * 2, "{summary}");
 }
 
@@ -35,6 +55,8 @@ fn slow_each_triple_of_operations_outlives_every_crash() {
     let summary = go_through(3, 200, 8);
     assert!(summary.failures.is_empty(), "{summary}");
     assert!(summary.tally.all_orders * 10 > summary.tally.workloads * 9, "{summary}");
+    assert!(summary.tally.crash_points > 1_000_000, "{summary}");
+    assert_in_manual(summary.tally.workloads, "workloads and more than a million crash points");
 }
 
 #[test]

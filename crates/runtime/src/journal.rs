@@ -24,10 +24,11 @@ pub use look::JournalPatrol;
 pub use record::JournalRecord;
 pub(crate) use record::NoJournalRecord;
 
+use crate::presence::Sightings;
 use crate::recovery::Void;
 use crate::shared::{Inbox, Message, Shared, lock};
 use crate::stuck::{Kept, KeptStatus};
-use forebay_backend::{AlignedBuffer, Backend};
+use forebay_backend::{AlignedBuffer, Backend, Displaced};
 use forebay_engine::{Answer, Note, NoteKind, Outcome, Part, PartId};
 use forebay_format::journal::{BATCH_BYTES_MAX, Geometry, JournalId, RecordKind};
 use forebay_journal::{
@@ -78,6 +79,8 @@ pub struct JournalStatus {
     pub id: String,
     /// Why it takes nothing more, if so.
     pub failed: Option<IoError>,
+    /// What has become of the device that it failed for, if it is not where it was.
+    pub displaced: Option<Displaced>,
     /// Why it has one device where it should have two, if so.
     pub degraded: Option<String>,
     /// How full it is, and what it has done.
@@ -130,6 +133,8 @@ pub(crate) struct State {
     checkpoint_at: Instant,
     /// A checkpoint is to begin at once, and to leave the segment at hand behind.
     checkpoint_now: bool,
+    /// Devices that are not where they were opened: they count no more.
+    gone: [bool; 2],
     stopping: bool,
 }
 
@@ -152,6 +157,8 @@ pub struct Journal {
     pub(crate) shared: Weak<Shared>,
     pub(crate) kept: Kept,
     pub(crate) look: look::Look,
+    /// Whether each device is where it was opened.
+    pub(crate) sightings: [Sightings; 2],
     thread: Mutex<Option<JoinHandle<()>>>,
 }
 
@@ -192,6 +199,7 @@ impl Journal {
             sampling: Vec::new(),
             checkpoint_at: Instant::now(),
             checkpoint_now: false,
+            gone: [false; 2],
             stopping: false,
         };
         let journal = Arc::new(Self {
@@ -209,6 +217,7 @@ impl Journal {
             shared: Arc::downgrade(shared),
             kept: Kept::default(),
             look: look::Look::default(),
+            sightings: Default::default(),
             thread: Mutex::new(None),
         });
         let theirs = Arc::clone(&journal);
@@ -241,6 +250,22 @@ impl Journal {
         })
     }
 
+    /// Puts on record again what is on record outside of the journal of its devices, and of its
+    /// failure.
+    pub(crate) fn renew_records(&self) -> Result<(), JournalError> {
+        self.record_members()?;
+        let (id, error, names) = {
+            let state = self.lock();
+            let error = state.log.failed().filter(|_| state.failure_recorded);
+            (state.log.superblock().journal, error, names_of(&state.log, &state.serving))
+        };
+        let recorded = error.map_or(Ok(()), |error| (self.on_failure)(id, error, &names));
+        recorded.map_err(|error| JournalError::Record {
+            name: self.name.clone(),
+            error: error.to_string(),
+        })
+    }
+
     /// How it is doing.
     pub fn status(&self) -> JournalStatus {
         let state = self.lock();
@@ -248,6 +273,7 @@ impl Journal {
             name: self.name.clone(),
             id: state.log.superblock().journal.to_string(),
             failed: state.log.failed(),
+            displaced: self.sightings.iter().find_map(Sightings::displaced),
             degraded: self.degraded(&state.log),
             usage: state.log.usage(),
             kept: self.kept.status(),
@@ -264,7 +290,11 @@ impl Journal {
         let lost = (0..2).find_map(|device| Some((device, log.lost(device)?)));
         match lost {
             Some((device, error)) => {
-                Some(format!("{} has failed: {error}", self.devices.name_of(device)))
+                let name = self.devices.name_of(device);
+                Some(match self.sightings[device].displaced() {
+                    Some(displaced) => format!("{name}: {displaced}"),
+                    None => format!("{name} has failed: {error}"),
+                })
             }
             None => self.devices.missing().map(str::to_owned),
         }
@@ -551,6 +581,9 @@ impl Journal {
         }
         // Only now: until the journal says so itself, it would bring back what it holds.
         self.release(&names);
+        if clean && self.is_given_up() {
+            self.settle();
+        }
     }
 
     /// The thread: writes what there is to write, until the end.
@@ -567,6 +600,15 @@ impl Journal {
                 state.log.loss_recorded();
                 continue;
             }
+            let gone = std::mem::take(&mut state.gone);
+            if gone != [false; 2] {
+                for device in (0..2).filter(|&device| gone[device]) {
+                    state.log.give_up(device, IoError::Io, &mut told);
+                }
+                state = self.record_if_failed(state);
+                self.written.notify_all();
+                continue;
+            }
             if !lock(&self.look.lags).is_empty() {
                 drop(state);
                 self.heal();
@@ -577,14 +619,7 @@ impl Journal {
                 let results = self.devices.write(&write);
                 state = self.lock();
                 state.log.complete_on(write, results, &mut told);
-                if let (Some(error), false) = (state.log.failed(), state.serving.is_empty()) {
-                    let names = names_of(&state.log, &state.serving);
-                    drop(state);
-                    self.record_failure(error, &names);
-                    state = self.lock();
-                    state.failure_recorded = true;
-                    self.answer(std::mem::take(&mut state.held).into_iter());
-                }
+                state = self.record_if_failed(state);
                 self.checkpoint_if_due(&mut state);
                 // Without the lock: who is told comes back with the next write.
                 drop(state);
@@ -603,6 +638,28 @@ impl Journal {
             state = waited.map_or_else(|e| e.into_inner().0, |(state, _)| state);
             state.is_asleep = false;
         }
+    }
+
+    /// A device is not where it was opened: it counts no more.
+    pub(crate) fn give_up(&self, device: usize) {
+        let mut state = self.lock();
+        state.gone[device] = true;
+        self.ring(state);
+    }
+
+    /// Puts a failure of the log on record, and then goes on without it.
+    fn record_if_failed<'a>(&'a self, state: MutexGuard<'a, State>) -> MutexGuard<'a, State> {
+        let Some(error) = state.log.failed() else { return state };
+        if state.serving.is_empty() || state.failure_recorded {
+            return state;
+        }
+        let names = names_of(&state.log, &state.serving);
+        drop(state);
+        self.record_failure(error, &names);
+        let mut state = self.lock();
+        state.failure_recorded = true;
+        self.answer(std::mem::take(&mut state.held).into_iter());
+        state
     }
 
     fn answer(&self, answers: impl Iterator<Item = Answer>) {

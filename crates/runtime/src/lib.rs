@@ -23,6 +23,7 @@ mod patience;
 mod patrol;
 mod pool;
 mod power;
+mod presence;
 mod reactor;
 mod recovery;
 mod regain;

@@ -413,4 +413,4 @@ pub(crate) fn no_walks(shards: usize) -> Vec<AtomicU64> {
 }
 
 #[cfg(test)]
-mod tests;
+pub(crate) mod tests;

@@ -11,9 +11,9 @@
 //! and a worker looks at it after it has let go of the shard; so what is acknowledged was in the
 //! pool or on the disk when the vault's copy was made.
 
-use crate::server::Runtime;
+use crate::server::{Runtime, VolumeError};
 use crate::shared::{Message, Volume};
-use forebay_types::{IoResult, VolumeId};
+use forebay_types::{IoResult, UnsafeSupply, VolumeId};
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::sync::{Arc, PoisonError, mpsc};
 use std::time::{Duration, Instant};
@@ -33,6 +33,8 @@ pub(crate) struct PowerUse {
     draining: AtomicBool,
     /// Its disk is being flushed.
     syncing: AtomicBool,
+    /// Its disk is to be flushed, once a flush under way has ended.
+    sync_due: AtomicBool,
 }
 
 impl PowerUse {
@@ -65,6 +67,20 @@ impl Runtime {
         self.kept_by_power().iter().map(|volume| volume.id).collect()
     }
 
+    /// Chooses what a write of a volume that a UPS alone protects is acknowledged from while the
+    /// UPS does not cover it. A volume begins with [`UnsafeSupply::Stable`].
+    ///
+    /// # Errors
+    /// When there is no such volume, or the runtime is stopping.
+    pub fn set_unsafe_supply(&self, name: &str, choice: UnsafeSupply) -> Result<(), VolumeError> {
+        let id = self.named(name)?.id;
+        self.ask(0, move |tasks| {
+            for shard in 0..tasks.shared().shards.len() {
+                tasks.shared().shard(shard).set_unsafe_supply(id, choice);
+            }
+        })
+    }
+
     /// Says how many bytes of lines may be dirty under supplies from now on; with 0 there is no
     /// write-back for their volumes. Returns how many are. To be called several times a second.
     pub fn set_power(&self, dirty_bytes_max: u64) -> u64 {
@@ -94,13 +110,24 @@ impl Runtime {
         }
     }
 
-    /// Begins to bring what the disks of the volumes that supplies keep have been given to stable
-    /// storage there, where that has not begun yet.
+    /// Makes a flush due of each disk whose volume a UPS protects: what the disk has been given
+    /// until now may be in its volatile cache. [`Runtime::begin_sync_power`] starts it.
+    pub fn want_sync_power(&self) {
+        for volume in self.kept_by_power() {
+            volume.power.sync_due.store(true, Ordering::Relaxed);
+        }
+    }
+
+    /// Starts the flushes that are due, except of disks whose flush before has not ended: that one
+    /// need not cover what was written since, so theirs stays due.
     pub fn begin_sync_power(&self) {
         for volume in self.kept_by_power() {
-            if volume.power.syncing.swap(true, Ordering::Relaxed) {
+            let used = &volume.power;
+            if !used.sync_due.load(Ordering::Relaxed) || used.syncing.swap(true, Ordering::Relaxed)
+            {
                 continue;
             }
+            used.sync_due.store(false, Ordering::Relaxed);
             let id = volume.id;
             let done = Box::new(move |_| volume.power.syncing.store(false, Ordering::Relaxed));
             self.shared.inboxes[0].post(Message::Task(Box::new(move |tasks| tasks.sync(id, done))));

@@ -17,12 +17,26 @@ pub enum Void {
     Everybody,
     /// Of the volumes with these names.
     Volumes(Vec<String>),
+    /// The same, and their disks have everything that was ever acknowledged.
+    Settled(Vec<String>),
 }
 
 impl Void {
     /// Whether this volume is named.
     pub(crate) fn names(&self, volume: &str) -> bool {
-        matches!(self, Self::Volumes(names) if names.iter().any(|name| name == volume))
+        self.volumes().is_some_and(|names| names.iter().any(|name| name == volume))
+    }
+
+    fn volumes(&self) -> Option<&[String]> {
+        match self {
+            Self::Nobody | Self::Everybody => None,
+            Self::Volumes(names) | Self::Settled(names) => Some(names),
+        }
+    }
+
+    /// Whether a journal of which nothing counts may be made anew without a question.
+    pub(crate) const fn is_settled(&self) -> bool {
+        matches!(self, Self::Settled(_))
     }
 }
 
@@ -97,7 +111,7 @@ pub(crate) fn is_void(found: &Found, given_up: &Void) -> bool {
     match given_up {
         Void::Nobody => false,
         Void::Everybody => true,
-        Void::Volumes(names) => {
+        Void::Volumes(names) | Void::Settled(names) => {
             let others = found.superblock.volumes.iter().filter(|v| !names.contains(&v.name));
             !others.map(|volume| &volume.name[..]).any(is_held)
         }
@@ -128,7 +142,7 @@ pub(crate) fn take(
 
 /// Takes the records that are void out of what was found.
 fn forget_void(found: &mut Found, given_up: &Void) {
-    let Void::Volumes(names) = given_up else { return };
+    let Some(names) = given_up.volumes() else { return };
     let Found { superblock, records, .. } = found;
     superblock.volumes.retain(|volume| !names.contains(&volume.name));
     records.retain(|found| superblock.volume(found.record.volume).is_some());

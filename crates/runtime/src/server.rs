@@ -29,7 +29,7 @@ use crate::warm::Warmer;
 use crate::worker::{Tasks, Worker};
 use forebay_backend::Backend;
 use forebay_ecc::Code;
-use forebay_engine::{Elevator, Protection, ShardConfig};
+use forebay_engine::{Protection, ShardConfig};
 use forebay_journal::decision::{PoolState, VaultState};
 use forebay_journal::identity::Evidence;
 use forebay_policy::{Limits, PolicyKind};
@@ -527,11 +527,7 @@ impl Runtime {
         let named = (id, &export.name[..]);
         let relies = mode == Mode::WriteBack || beginning == Beginning::Record;
         let journal = attach(named, &settings.backend, settings.journal, elsewhere, relies)?;
-        let protection = match journal {
-            Some(_) => Protection::Journal,
-            None if settings.ups => Protection::Power,
-            None => Protection::None,
-        };
+        let protection = protection_of(journal.is_some(), settings.ups);
         let volume = Arc::new(Volume {
             id,
             name: export.name.clone(),
@@ -553,6 +549,7 @@ impl Runtime {
             vault: settings.vault.as_ref().map(|used| Arc::clone(&used.vault)),
             samples: OnceLock::new(),
             reads: Reads::default(),
+            sightings: Default::default(),
             inside_flushes: AtomicU64::new(0),
             inquiries: Inquiries::default(),
             stats: self.shared.inboxes.iter().map(|_| WorkerStats::default()).collect(),
@@ -561,7 +558,7 @@ impl Runtime {
             leaving: AtomicBool::new(true),
         });
         let listed = Arc::clone(&volume);
-        self.ask(0, move |tasks| introduce(tasks.shared(), listed, mode, protection))?;
+        self.ask(0, move |tasks| tasks.shared().introduce(listed, mode, protection))?;
         self.bring_back(&volume, beginning)?;
         if let Some(used) = &settings.vault {
             self.load(&volume, used)?;
@@ -720,24 +717,6 @@ fn attach(
     Ok(Some(JournalUse { journal, number, durability }))
 }
 
-/// Makes a volume known to the workers and the shards.
-fn introduce(shared: &Shared, volume: Arc<Volume>, mode: Mode, protection: Protection) {
-    // First, as a shard of an adopted pool may destage it as soon as it knows it.
-    shared.enlist(Arc::clone(&volume));
-    let size_bytes = volume.backend.description().size_bytes;
-    let elevator = Elevator::new(shared.shards.len(), volume.geometry.held_bytes);
-    for number in 0..shared.shards.len() {
-        let mut shard = shared.shard(number);
-        shard.add_volume(volume.id, size_bytes, mode);
-        shard.set_stripes(volume.id, volume.stripes);
-        shard.set_elevator(volume.id, Arc::clone(&elevator), number);
-        shard.set_protection(volume.id, protection);
-        if volume.order.is_some() {
-            shard.set_ordered(volume.id);
-        }
-    }
-}
-
 /// How the kernel is spoken to, and the workers.
 pub(crate) type Started = (&'static str, Vec<JoinHandle<()>>);
 
@@ -793,5 +772,14 @@ fn run_or_abort<R: Reactor>(worker: Worker<R>) {
             tracing::error!("a worker failed an assertion; the process ends, see the lines above");
             std::process::abort();
         }
+    }
+}
+
+/// What keeps dirty data besides the pool, as shards know it.
+const fn protection_of(has_journal: bool, has_ups: bool) -> Protection {
+    match (has_journal, has_ups) {
+        (true, _) => Protection::Journal,
+        (false, true) => Protection::Power,
+        (false, false) => Protection::None,
     }
 }

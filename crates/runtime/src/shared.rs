@@ -11,15 +11,18 @@ use crate::patience::Patience;
 use crate::patrol::Ecc;
 use crate::pool::{MappedLines, Pool};
 use crate::power::PowerUse;
+use crate::presence::Sightings;
 use crate::server::Listener;
 use crate::stats::WorkerStats;
 use crate::vault::Vault;
 use forebay_backend::{Backend, CompletionSink, Extent};
 use forebay_ecc::Code;
-use forebay_engine::{Answer, Hints, Shard};
+use forebay_engine::{Answer, Elevator, Hints, Protection, Shard};
 use forebay_nbd::{ExportInfo, Request};
 use forebay_policy::ReadTimes;
-use forebay_types::{ByteRange, DiskGeometry, Durability, IoError, IoResult, Stripes, VolumeId};
+use forebay_types::{
+    ByteRange, DiskGeometry, Durability, IoError, IoResult, Mode, Stripes, VolumeId,
+};
 use forebay_volume::{BlockOwners, Order, PowerGate, Streams};
 use std::os::fd::{AsRawFd, OwnedFd, RawFd};
 use std::sync::atomic::{AtomicBool, AtomicU32, AtomicU64, Ordering};
@@ -64,6 +67,8 @@ pub(crate) struct Volume {
     /// What its disk looked like, for the vault.
     pub samples: OnceLock<KeptSamples>,
     pub reads: Reads,
+    /// Whether its disk is where it was opened.
+    pub sightings: Sightings,
     /// Flushes that somebody inside waits, or waited, for.
     pub inside_flushes: AtomicU64,
     pub inquiries: Inquiries,
@@ -356,6 +361,24 @@ impl Shared {
             volumes.resize(at + 1, None);
         }
         volumes[at] = Some(volume);
+    }
+
+    /// Makes a volume known to the workers and the shards.
+    pub(crate) fn introduce(&self, volume: Arc<Volume>, mode: Mode, protection: Protection) {
+        // First, as a shard of an adopted pool may destage it as soon as it knows it.
+        self.enlist(Arc::clone(&volume));
+        let size_bytes = volume.backend.description().size_bytes;
+        let elevator = Elevator::new(self.shards.len(), volume.geometry.held_bytes);
+        for number in 0..self.shards.len() {
+            let mut shard = self.shard(number);
+            shard.add_volume(volume.id, size_bytes, mode);
+            shard.set_stripes(volume.id, volume.stripes);
+            shard.set_elevator(volume.id, Arc::clone(&elevator), number);
+            shard.set_protection(volume.id, protection);
+            if volume.order.is_some() {
+                shard.set_ordered(volume.id);
+            }
+        }
     }
 
     /// How a volume is divided.

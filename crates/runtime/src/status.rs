@@ -5,7 +5,7 @@ use crate::patrol::PatrolStatus;
 use crate::pool::SUM_BYTES;
 use crate::server::{Runtime, VolumeError};
 use crate::stats::{LatencySummary, RequestCounters, add_up};
-use forebay_backend::Description;
+use forebay_backend::{Description, Displaced};
 use forebay_engine::{ShardUsage, VolumeCounters};
 use forebay_policy::GovernorStatus;
 use forebay_types::{DiskGeometry, IoError, LINE_BYTES, Mode, VolumeId};
@@ -54,6 +54,8 @@ pub struct VolumeStatus {
     pub leaving: bool,
     /// How a flush of its disk has failed since the disk was trusted last.
     pub flush_failure: Option<IoError>,
+    /// What has become of its disk, where it is not the one any more that its name leads to.
+    pub displaced: Option<Displaced>,
     /// A supply and the pool alone keep what is dirty of it.
     pub kept_by_power: bool,
     /// Writes are refused, as power is failing.
@@ -150,6 +152,7 @@ impl Runtime {
                 read_only: volume.read_only.load(Ordering::Relaxed),
                 leaving: volume.leaving.load(Ordering::Relaxed),
                 flush_failure: volume.flush.failure(),
+                displaced: volume.sightings.displaced(),
                 kept_by_power: volume.is_kept_by_power(),
                 halted: volume.power.is_halted(),
                 cached_bytes: 0,

@@ -4,6 +4,7 @@
 //! once, with its unit, so that the command line, the control API, the engine and the documents
 //! speak of the same thing by the same name.
 
+pub mod backing;
 mod disk;
 mod error;
 mod geometry;
@@ -18,7 +19,7 @@ pub use error::{IoError, IoResult};
 pub use geometry::{
     ByteRange, LINE_BYTES, LINES_PER_REGION, REGION_BYTES, SECTOR_BYTES, SECTORS_PER_LINE, VolumeId,
 };
-pub use mode::{Durability, Mode, ParseDurabilityError, ParseModeError};
+pub use mode::{Durability, Mode, ParseDurabilityError, ParseModeError, UnsafeSupply};
 pub use shown::Shown;
 pub use size::{ParseSizeError, Size};
 pub use stripes::Stripes;

@@ -64,6 +64,36 @@ impl fmt::Display for Durability {
     }
 }
 
+/// What a write of a volume under a UPS is acknowledged from while the UPS would not bridge a power
+/// failure, or while there is no room left in what the UPS allows to be dirty.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, Default)]
+pub enum UnsafeSupply {
+    /// The disk's stable storage: an acknowledged write outlives a power failure as before.
+    #[default]
+    Stable,
+    /// The disk, whose volatile cache may hold it: a power failure loses what was not flushed.
+    DiskCache,
+}
+
+impl UnsafeSupply {
+    /// Both, in the order they are listed to people.
+    pub const ALL: [Self; 2] = [Self::Stable, Self::DiskCache];
+
+    /// The word for it in the command line, the configuration and the API.
+    pub const fn as_str(self) -> &'static str {
+        match self {
+            Self::Stable => "stable",
+            Self::DiskCache => "disk-cache",
+        }
+    }
+}
+
+impl fmt::Display for UnsafeSupply {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.write_str(self.as_str())
+    }
+}
+
 /// The word names no mode.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct ParseModeError(String);

@@ -1,6 +1,7 @@
 //! The dispatcher: a client's request in, its answer out, and everything between in order.
 
 mod in_order;
+mod stable;
 mod write_back;
 
 use crate::blocks::whole_blocks;
@@ -700,6 +701,8 @@ impl<H: Host> Dispatcher<H> {
         if job.pending > 0 {
             return;
         }
+        self.flush_unsafe_zeroes(host, id);
+        let job = self.jobs.get_mut(id);
         if job.error.is_none() && job.flush == FlushStage::Due {
             self.fail_for_loss(host, id);
         }

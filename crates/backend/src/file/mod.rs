@@ -8,7 +8,9 @@
 //! A driver with a ring of its own takes [`Backend::native_file`] instead, and a thread that waits
 //! for the answer anyway [`Backend::submit_here`].
 
+mod alias;
 mod open;
+mod presence;
 mod store;
 
 #[cfg(test)]
@@ -17,9 +19,10 @@ mod tests;
 pub use open::FileError;
 
 use crate::pool::Pool;
-use crate::{Backend, Description, Extent, Io, OpenOptions};
+use crate::{Backend, Description, Displaced, Extent, Io, OpenOptions};
 use forebay_types::ByteRange;
-use std::os::fd::{AsFd, BorrowedFd};
+use presence::Presence;
+use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
 use std::path::Path;
 use std::sync::Arc;
 use store::Store;
@@ -31,10 +34,21 @@ const THREAD_COUNT_MAX: usize = 32;
 pub struct FileBackend {
     store: Arc<Store>,
     pool: Pool,
+    presence: Presence,
     description: Description,
+    /// Held, never read: they keep others from the files below it.
+    _locks: Vec<OwnedFd>,
 }
 
 impl FileBackend {
+    /// Looks whether a regular file or block device is at `path`, without opening it.
+    ///
+    /// # Errors
+    /// There is none.
+    pub fn look(path: &Path) -> Result<(), FileError> {
+        open::look(path, false).map(drop)
+    }
+
     /// Opens the regular file or block device at `path`, and locks it as long as it is open.
     ///
     /// # Errors
@@ -43,9 +57,11 @@ impl FileBackend {
     pub fn open(path: &Path, options: &OpenOptions) -> Result<Self, FileError> {
         let opened = open::open(path, options)?;
         let store = Arc::new(Store::new(opened.file, opened.is_block, &opened.description));
+        let presence = Presence::new(path, &store, !options.read_only);
         let worker = store.clone();
         let pool = Pool::new("disk", THREAD_COUNT_MAX, Box::new(move |io| worker.answer(io)));
-        Ok(Self { store, pool, description: opened.description })
+        let (description, locks) = (opened.description, opened.locks);
+        Ok(Self { store, pool, presence, description, _locks: locks })
     }
 }
 
@@ -72,5 +88,9 @@ impl Backend for FileBackend {
 
     fn extents(&self, range: ByteRange) -> Vec<Extent> {
         self.store.extents(range)
+    }
+
+    fn check_presence(&self) -> Result<(), Displaced> {
+        self.presence.check(&self.store)
     }
 }

@@ -3,8 +3,10 @@
 //! Nothing is opened before it is known to be a file or a block device (opening a pipe would
 //! wait for its other end), and nothing is used before it is locked: a block device by an
 //! exclusive open, which also keeps mounts, RAID and LVM away, a file by an advisory lock
-//! (`flock`), which keeps other Forebays away and whoever else asks for it.
+//! (`flock`), which keeps other Forebays away and all programs that ask for it. Loop devices know
+//! of neither, so other names of the same data are looked for as well ([`super::alias`]).
 
+use super::alias::{self, Alias, FileId, Node, System};
 use crate::geometry::Sysfs;
 use crate::{Description, OpenOptions};
 use forebay_types::SECTOR_BYTES;
@@ -16,18 +18,18 @@ use std::os::fd::OwnedFd;
 use std::path::{Path, PathBuf};
 use std::time::{Duration, Instant};
 
-/// Why a file or block device can't be opened.
+/// Why a file or block device can't be opened; [`FileError::remedy`] says what to do about it.
 #[derive(Debug, thiserror::Error)]
 #[non_exhaustive]
 pub enum FileError {
     /// Nothing is there.
-    #[error("'{path}' does not exist: check the spelling{}", or_make(.path))]
+    #[error("'{path}' does not exist")]
     NotFound {
         /// The path.
         path: PathBuf,
     },
     /// The path leads to something that holds no sectors.
-    #[error("'{path}' is a {found}: give the path of a regular file or a block device")]
+    #[error("'{path}' is a {found}")]
     NotAFile {
         /// The path.
         path: PathBuf,
@@ -35,7 +37,7 @@ pub enum FileError {
         found: &'static str,
     },
     /// This user may not open it so.
-    #[error("'{path}' may not be opened for {access}: {remedy}")]
+    #[error("'{path}' may not be opened for {access}")]
     NotPermitted {
         /// The path.
         path: PathBuf,
@@ -46,35 +48,46 @@ pub enum FileError {
         /// What the system said.
         source: Errno,
     },
-    /// Someone else has it.
-    #[error("'{path}' is in use by another process or volume{holder}: stop that first")]
+    /// Another process or volume has it.
+    #[error("'{path}' is in use by another process or volume{holder}")]
     InUse {
         /// The path.
         path: PathBuf,
         /// What may be holding it, for block devices.
         holder: &'static str,
     },
+    /// The same data is in use under another name.
+    #[error("'{path}' is in use under another name: {alias}")]
+    Alias {
+        /// The path.
+        path: PathBuf,
+        /// The other name, and how it leads to the same data.
+        alias: String,
+    },
     /// Not made of whole sectors.
-    #[error(
-        "'{path}' is {size_bytes} bytes, no multiple of 512: make it longer with \
-         `truncate -s {rounded_bytes} '{path}'`"
-    )]
+    #[error("'{path}' is {size_bytes} bytes, no multiple of 512")]
     Size {
         /// The path.
         path: PathBuf,
         /// Its size.
         size_bytes: u64,
-        /// The next size that would do.
-        rounded_bytes: u64,
     },
-    /// Nothing in it.
-    #[error("'{path}' is empty: give it a size with `truncate -s 10G '{path}'`")]
+    /// A file with nothing in it.
+    #[error("'{path}' is empty")]
     Empty {
         /// The path.
         path: PathBuf,
     },
+    /// A block device without sectors: a detached loop device, or a drive without its medium.
+    #[error("block device '{path}' has no size: nothing is attached to it, or its medium is out")]
+    NoMedium {
+        /// The path.
+        path: PathBuf,
+        /// Whether it is a loop device.
+        is_loop: bool,
+    },
     /// Anything else the system said.
-    #[error("'{path}' can't be opened ({call}): see the cause, and the kernel's log for the disk")]
+    #[error("'{path}' can't be opened ({call})")]
     System {
         /// The path.
         path: PathBuf,
@@ -83,6 +96,31 @@ pub enum FileError {
         /// What the system said.
         source: Errno,
     },
+}
+
+impl FileError {
+    /// What the operator can do.
+    pub fn remedy(&self) -> String {
+        match self {
+            Self::NotFound { path } => format!("check the spelling{}", or_make(path)),
+            Self::NotAFile { .. } => "give the path of a regular file or a block device".into(),
+            Self::NotPermitted { remedy, .. } => (*remedy).into(),
+            Self::InUse { .. } => "stop that first".into(),
+            Self::Alias { .. } => "stop that use, or name another file or device".into(),
+            // What has such a size is hardly a disk, so no command that would change it.
+            Self::Size { .. } => {
+                "name a disk image or a block device, or a file made for this use".into()
+            }
+            Self::Empty { path } => {
+                format!("give it a size with `truncate -s 10G '{}'`", path.display())
+            }
+            Self::NoMedium { path, is_loop: true } => {
+                format!("attach a file with `losetup '{}' FILE`", path.display())
+            }
+            Self::NoMedium { .. } => "insert its medium, or name another device".into(),
+            Self::System { .. } => "see the kernel's log for the disk".into(),
+        }
+    }
 }
 
 /// A file can be made anywhere but among the devices, where it would lie in memory.
@@ -96,26 +134,23 @@ fn or_make(path: &Path) -> String {
 /// What opening found.
 pub(super) struct Opened {
     pub(super) file: OwnedFd,
+    /// Locks on what lies below it, held as long as it is open.
+    pub(super) locks: Vec<OwnedFd>,
     pub(super) is_block: bool,
     pub(super) description: Description,
 }
 
 /// Opens, locks and describes.
 pub(super) fn open(path: &Path, options: &OpenOptions) -> Result<Opened, FileError> {
-    let stat = rustix::fs::stat(path).map_err(|source| match source {
-        Errno::NOENT | Errno::NOTDIR => FileError::NotFound { path: path.into() },
-        Errno::ACCESS => not_permitted(path, options.read_only, source),
-        source => FileError::System { path: path.into(), call: "stat", source },
-    })?;
-    let is_block = check_type(path, &stat)?;
-    let file = open_patiently(path, is_block, options)?;
+    let is_block = look(path, options.read_only)?;
+    let (file, locks) = open_patiently(path, is_block, options)?;
     let call = |call, source| FileError::System { path: path.into(), call, source };
     let opened = rustix::fs::fstat(&file).map_err(|source| call("fstat", source))?;
     if check_type(path, &opened)? != is_block {
         return Err(call("open", Errno::STALE));
     }
     let size_bytes = rustix::fs::seek(&file, SeekFrom::End(0)).map_err(|e| call("lseek", e))?;
-    check_size(path, size_bytes)?;
+    check_size(path, &opened, size_bytes)?;
     let alignment = enable_direct(path, &file, is_block, size_bytes);
     let device = if is_block { opened.st_rdev } else { opened.st_dev };
     let (major, minor) = (rustix::fs::major(device), rustix::fs::minor(device));
@@ -145,7 +180,17 @@ pub(super) fn open(path: &Path, options: &OpenOptions) -> Result<Opened, FileErr
         },
         alignment_bytes: alignment.unwrap_or(SECTOR_BYTES as u32),
     };
-    Ok(Opened { file, is_block, description })
+    Ok(Opened { file, locks, is_block, description })
+}
+
+/// Whether there is a block device; an error if there is no file either.
+pub(super) fn look(path: &Path, read_only: bool) -> Result<bool, FileError> {
+    let stat = rustix::fs::stat(path).map_err(|source| match source {
+        Errno::NOENT | Errno::NOTDIR => FileError::NotFound { path: path.into() },
+        Errno::ACCESS => not_permitted(path, false, read_only, source),
+        source => FileError::System { path: path.into(), call: "stat", source },
+    })?;
+    check_type(path, &stat)
 }
 
 /// Whether it is a block device; an error if it is no file either.
@@ -162,15 +207,21 @@ fn check_type(path: &Path, stat: &Stat) -> Result<bool, FileError> {
     Err(FileError::NotAFile { path: path.into(), found })
 }
 
-fn check_size(path: &Path, size_bytes: u64) -> Result<(), FileError> {
-    if size_bytes == 0 {
-        return Err(FileError::Empty { path: path.into() });
+fn check_size(path: &Path, stat: &Stat, size_bytes: u64) -> Result<(), FileError> {
+    /// The major number of loop devices.
+    const LOOP: u32 = 7;
+    let path = || path.into();
+    if size_bytes > 0 && size_bytes.is_multiple_of(SECTOR_BYTES) {
+        return Ok(());
     }
-    if !size_bytes.is_multiple_of(SECTOR_BYTES) {
-        let rounded_bytes = size_bytes.next_multiple_of(SECTOR_BYTES);
-        return Err(FileError::Size { path: path.into(), size_bytes, rounded_bytes });
-    }
-    Ok(())
+    Err(match FileType::from_raw_mode(stat.st_mode) {
+        _ if size_bytes > 0 => FileError::Size { path: path(), size_bytes },
+        FileType::BlockDevice => {
+            let is_loop = rustix::fs::major(stat.st_rdev) == LOOP;
+            FileError::NoMedium { path: path(), is_loop }
+        }
+        _ => FileError::Empty { path: path() },
+    })
 }
 
 /// How often a file is tried that somebody else has.
@@ -181,12 +232,12 @@ fn open_patiently(
     path: &Path,
     is_block: bool,
     options: &OpenOptions,
-) -> Result<OwnedFd, FileError> {
+) -> Result<(OwnedFd, Vec<OwnedFd>), FileError> {
     let begin = Instant::now();
     let mut said = false;
     loop {
-        let opened = open_locked(path, is_block, options.read_only, OFlags::empty());
-        let in_use = matches!(&opened, Err(FileError::InUse { .. }));
+        let opened = open_alone(path, is_block, options.read_only);
+        let in_use = matches!(&opened, Err(FileError::InUse { .. } | FileError::Alias { .. }));
         if !in_use || begin.elapsed() >= options.in_use_wait {
             return opened;
         }
@@ -202,25 +253,59 @@ fn open_patiently(
     }
 }
 
-/// Opens the file and takes it for this opening alone (a reader of a file: together with other
-/// readers).
-fn open_locked(
+/// Opens the file if neither it nor another name of it is in use, and locks what is below it.
+fn open_alone(
     path: &Path,
     is_block: bool,
     read_only: bool,
-    more: OFlags,
-) -> Result<OwnedFd, FileError> {
+) -> Result<(OwnedFd, Vec<OwnedFd>), FileError> {
+    let aliased = |Alias(alias)| FileError::Alias { path: path.into(), alias };
+    match open_locked(path, is_block, read_only) {
+        Ok(file) => {
+            let stat = rustix::fs::fstat(&file).map_err(|source| FileError::System {
+                path: path.into(),
+                call: "fstat",
+                source,
+            })?;
+            let locks = follow(&stat, is_block).map_err(aliased)?;
+            Ok((file, locks))
+        }
+        // A file below a loop device is locked through that: the loop device is named then.
+        Err(error @ FileError::InUse { .. }) if !is_block => match rustix::fs::stat(path) {
+            Ok(stat) => Err(follow(&stat, is_block).err().map_or(error, aliased)),
+            Err(_) => Err(error),
+        },
+        Err(error) => Err(error),
+    }
+}
+
+fn follow(stat: &Stat, is_block: bool) -> Result<Vec<OwnedFd>, Alias> {
+    let numbers = |device| (rustix::fs::major(device), rustix::fs::minor(device));
+    match is_block {
+        true => {
+            let device = numbers(stat.st_rdev);
+            alias::follow(&System, Node::Device(device), device)
+        }
+        false => alias::follow(&System, Node::File(FileId::of(stat)), numbers(stat.st_dev)),
+    }
+}
+
+/// Opens the file and takes it for this opening alone (a reader of a file: together with other
+/// readers).
+fn open_locked(path: &Path, is_block: bool, read_only: bool) -> Result<OwnedFd, FileError> {
     let access = if read_only { OFlags::RDONLY } else { OFlags::RDWR };
     // On a block device, without O_CREAT, O_EXCL asks the kernel for sole use.
     let sole = if is_block { OFlags::EXCL } else { OFlags::empty() };
-    let flags = access | sole | more | OFlags::CLOEXEC | OFlags::NOCTTY;
+    let flags = access | sole | OFlags::CLOEXEC | OFlags::NOCTTY;
     let file = rustix::fs::open(path, flags, Mode::empty()).map_err(|source| match source {
         Errno::NOENT => FileError::NotFound { path: path.into() },
         Errno::BUSY | Errno::TXTBSY => FileError::InUse {
             path: path.into(),
             holder: " (mounted, or part of a RAID, LVM or swap)",
         },
-        Errno::ACCESS | Errno::PERM | Errno::ROFS => not_permitted(path, read_only, source),
+        Errno::ACCESS | Errno::PERM | Errno::ROFS => {
+            not_permitted(path, is_block, read_only, source)
+        }
         source => FileError::System { path: path.into(), call: "open", source },
     })?;
     if is_block {
@@ -245,13 +330,19 @@ fn open_locked(
     }
 }
 
-fn not_permitted(path: &Path, read_only: bool, source: Errno) -> FileError {
-    let (access, remedy) = match (read_only, source) {
-        (true, _) => ("reading", "run as a user who may read it"),
-        (false, Errno::ROFS) => {
-            ("writing", "its file system or disk is read-only; serve it read-only")
+fn not_permitted(path: &Path, is_block: bool, read_only: bool, source: Errno) -> FileError {
+    let access = if read_only { "reading" } else { "writing" };
+    let remedy = match (source, is_block, read_only) {
+        (Errno::ROFS, ..) => "its file system or disk is read-only; serve it read-only",
+        // Root gets this as well, so another user is no remedy.
+        (Errno::PERM, true, _) => {
+            "a container or a security policy forbids it: allow this device there"
         }
-        (false, _) => ("writing", "run as a user who may write it, or serve it read-only"),
+        (Errno::PERM, false, _) => {
+            "it is immutable (see `lsattr`, and `chattr -i`), or a security policy forbids it"
+        }
+        (_, _, true) => "run as a user who may read it",
+        (_, _, false) => "run as a user who may write it, or serve it read-only",
     };
     FileError::NotPermitted { path: path.into(), access, remedy, source }
 }

@@ -21,10 +21,10 @@ const ZEROES_BYTES: u64 = 1 << 20;
 /// An open file.
 pub(super) struct Store {
     pub(super) file: OwnedFd,
-    is_block: bool,
+    pub(super) is_block: bool,
     name: String,
     /// The size at the time of opening, in bytes; nothing may be missing of it later.
-    size_bytes: u64,
+    pub(super) size_bytes: u64,
     /// Cleared when the file system turns out not to know the call.
     can_punch: AtomicBool,
     can_zero_range: AtomicBool,

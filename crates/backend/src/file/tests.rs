@@ -24,7 +24,8 @@ fn open_read_only(path: &Path) -> Result<FileBackend, FileError> {
 }
 
 fn message(result: Result<FileBackend, FileError>) -> String {
-    result.err().unwrap().to_string()
+    let error = result.err().unwrap();
+    format!("{error}: {}", error.remedy())
 }
 
 #[test]
@@ -77,7 +78,7 @@ fn what_can_not_be_opened_says_why() {
     assert!(text.contains("is empty: give it a size"), "{text}");
     let text = message(open(&make(&directory, "odd", 1000)));
     assert!(text.contains("is 1000 bytes, no multiple of 512"), "{text}");
-    assert!(text.contains("truncate -s 1024 "), "{text}");
+    assert!(!text.contains("truncate"), "it is another program's file: {text}");
 }
 
 #[test]
@@ -231,6 +232,130 @@ fn kernel_a_block_device_passes_the_suite() {
     }
 }
 
+/// What a refusal must say of a path that leads to data in use.
+fn refused(path: &Path, other: &str) {
+    let error = open(path).err().unwrap();
+    let text = error.to_string();
+    assert!(matches!(error, FileError::Alias { .. }), "{text}");
+    assert!(text.contains(&path.display().to_string()) && text.contains(other), "{text}");
+}
+
+#[test]
+#[ignore = "needs root and loop devices"]
+fn kernel_a_file_and_loop_devices_over_it_are_one_store() {
+    let directory = tempdir().unwrap();
+    let file = make(&directory, "disk", 16 << 20);
+    let (first, second) = (Loop::new(&file, 512), Loop::new(&file, 4096));
+    let (first, second) = (Path::new(&first.0), Path::new(&second.0));
+    let on_file = open(&file).unwrap();
+    refused(first, "the file below it");
+    refused(second, "the file below it");
+    drop(on_file);
+    let on_first = open(first).unwrap();
+    refused(second, &first.display().to_string());
+    // Whatever the file is called by now.
+    let renamed = directory.path().join("renamed");
+    fs::rename(&file, &renamed).unwrap();
+    refused(&renamed, &first.display().to_string());
+    drop(on_first);
+    let on_second = open_read_only(second).unwrap();
+    refused(first, &second.display().to_string());
+    refused(&renamed, &second.display().to_string());
+    drop(on_second);
+    open(&renamed).unwrap();
+    open(first).unwrap();
+}
+
+#[test]
+#[ignore = "needs root and loop devices"]
+fn kernel_a_loop_device_is_known_by_its_file_when_the_name_is_gone() {
+    let directory = tempdir().unwrap();
+    let file = make(&directory, "disk", 16 << 20);
+    let link = directory.path().join("link");
+    fs::hard_link(&file, &link).unwrap();
+    let device = Loop::new(&file, 512);
+    fs::remove_file(&file).unwrap();
+    let device = Path::new(&device.0);
+    let on_device = open(device).unwrap();
+    refused(&link, &device.display().to_string());
+    drop(on_device);
+    let on_link = open(&link).unwrap();
+    refused(device, "(deleted), the file below it");
+    drop(on_link);
+}
+
+#[test]
+#[ignore = "needs root and loop devices"]
+fn kernel_loop_devices_over_each_other_and_over_parts_are_told_apart() {
+    let directory = tempdir().unwrap();
+    let file = make(&directory, "disk", 16 << 20);
+    let part = |offset: &str| {
+        let arguments = ["-f", "--show", "--sizelimit=8M", offset];
+        let output = Command::new("losetup").args(arguments).arg(&file).output().unwrap();
+        Loop(String::from_utf8(output.stdout).unwrap().trim().to_owned())
+    };
+    let (low, high) = (part("--offset=0"), part("--offset=8M"));
+    let over = Loop::new(Path::new(&low.0), 512);
+    let on_high = open(Path::new(&high.0)).unwrap();
+    let on_low = open(Path::new(&low.0)).unwrap();
+    refused(Path::new(&over.0), &low.0);
+    drop(on_low);
+    let on_over = open(Path::new(&over.0)).unwrap();
+    refused(Path::new(&low.0), &over.0);
+    drop(on_high);
+    refused(&file, &over.0);
+    drop(on_over);
+    open(&file).unwrap();
+}
+
+#[test]
+#[ignore = "needs root and loop devices"]
+fn kernel_what_is_mounted_through_a_loop_device_is_in_use() {
+    let directory = tempdir().unwrap();
+    let file = make(&directory, "disk", 32 << 20);
+    let device = Loop::new(&file, 512);
+    let made = Command::new("mkfs.ext4").args(["-q", &device.0]).status().unwrap();
+    assert!(made.success());
+    let at = directory.path().join("mounted");
+    fs::create_dir(&at).unwrap();
+    let mounted = Command::new("mount").arg(&device.0).arg(&at).status().unwrap();
+    assert!(mounted.success());
+    let outside = std::panic::catch_unwind(|| refused(&file, &device.0));
+    // A file in that file system is on the file below it; both are free as long as one is used.
+    let inside = at.join("inside");
+    File::create(&inside).unwrap().set_len(1 << 20).unwrap();
+    let opened = open(&inside).map(drop);
+    assert!(Command::new("umount").arg(&at).status().unwrap().success());
+    outside.unwrap();
+    opened.unwrap();
+    open(&file).unwrap();
+}
+
+#[test]
+fn a_file_that_even_root_may_not_write_says_why() {
+    let directory = tempdir().unwrap();
+    let path = make(&directory, "disk", 1 << 20);
+    let mark = |flag: &str| Command::new("chattr").arg(flag).arg(&path).status();
+    // Needs root, and a file system with such marks.
+    if !mark("+i").is_ok_and(|status| status.success()) {
+        return;
+    }
+    let error = open(&path).err().unwrap();
+    mark("-i").unwrap();
+    assert!(error.remedy().contains("lsattr"), "{}", error.remedy());
+    assert!(!error.remedy().contains("run as"), "{}", error.remedy());
+}
+
+#[test]
+#[ignore = "needs root and loop devices"]
+fn kernel_a_detached_loop_device_is_to_be_attached_and_not_made_longer() {
+    let directory = tempdir().unwrap();
+    let path = PathBuf::from(&Loop::new(&make(&directory, "disk", 1 << 20), 512).0);
+    let text = message(open(&path));
+    assert!(text.contains("has no size") && text.contains("losetup"), "{text}");
+    assert!(!text.contains("truncate"), "{text}");
+}
+
 #[test]
 fn who_waits_for_an_answer_has_the_io_done_on_its_own_thread() {
     struct Where(std::sync::Mutex<Vec<std::thread::ThreadId>>);
@@ -252,4 +377,31 @@ fn who_waits_for_an_answer_has_the_io_done_on_its_own_thread() {
     };
     backend.submit_here(flush());
     assert_eq!(*answered.0.lock().unwrap(), [std::thread::current().id()]);
+}
+
+#[test]
+fn a_file_whose_name_leads_elsewhere_or_that_was_cut_or_made_read_only_says_so() {
+    use std::os::unix::fs::PermissionsExt;
+    let directory = tempdir().unwrap();
+    let path = make(&directory, "disk", 1 << 20);
+    let backend = open(&path).unwrap();
+    assert_eq!(backend.check_presence(), Ok(()));
+    let away = directory.path().join("away");
+    fs::rename(&path, &away).unwrap();
+    assert_eq!(backend.check_presence(), Err(Displaced::Deleted));
+    make(&directory, "disk", 1 << 20);
+    assert_eq!(backend.check_presence(), Err(Displaced::Replaced));
+    fs::remove_file(&path).unwrap();
+    std::os::unix::fs::symlink(&away, &path).unwrap();
+    assert_eq!(backend.check_presence(), Ok(()), "it is the same file by another way");
+    File::options().write(true).open(&path).unwrap().set_len(2 << 20).unwrap();
+    assert_eq!(backend.check_presence(), Ok(()), "all of it is there");
+    File::options().write(true).open(&path).unwrap().set_len(4096).unwrap();
+    assert_eq!(backend.check_presence(), Err(Displaced::Shrunk { bytes: 4096 }));
+    File::options().write(true).open(&path).unwrap().set_len(1 << 20).unwrap();
+    fs::set_permissions(&path, fs::Permissions::from_mode(0o444)).unwrap();
+    assert_eq!(backend.check_presence(), Err(Displaced::ReadOnly));
+    drop(backend);
+    let backend = open_read_only(&path).unwrap();
+    assert_eq!(backend.check_presence(), Ok(()), "it was not opened for writing");
 }

@@ -7,7 +7,7 @@ use super::describe;
 use crate::spec::{Fields, SpecError, duration_ns};
 use crate::sync::lock;
 use crate::timer::Timer;
-use crate::{Backend, Description, Extent, Io, IoCount, IoKind};
+use crate::{Backend, Description, Displaced, Extent, Io, IoCount, IoKind};
 use forebay_types::ByteRange;
 use std::sync::{Arc, Mutex};
 
@@ -117,6 +117,10 @@ impl Backend for Delay {
 
     fn extents(&self, range: ByteRange) -> Vec<Extent> {
         self.inner.extents(range)
+    }
+
+    fn check_presence(&self) -> Result<(), Displaced> {
+        self.inner.check_presence()
     }
 
     fn io_count(&self) -> Option<IoCount> {

@@ -9,7 +9,7 @@ use super::{ArraySpec, DiskModel};
 use crate::count::{IoCount, IoCounter};
 use crate::sync::lock;
 use crate::timer::{Timer, TimerHandle};
-use crate::{Backend, Completion, Description, Extent, Io};
+use crate::{Backend, Completion, Description, Displaced, Extent, Io};
 use forebay_types::{ByteRange, IoResult};
 use std::collections::HashMap;
 use std::sync::{Arc, Mutex};
@@ -91,6 +91,10 @@ impl Backend for ModelBackend {
 
     fn extents(&self, range: ByteRange) -> Vec<Extent> {
         self.inner.extents(range)
+    }
+
+    fn check_presence(&self) -> Result<(), Displaced> {
+        self.inner.check_presence()
     }
 
     fn io_count(&self) -> Option<IoCount> {

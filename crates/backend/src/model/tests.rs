@@ -369,8 +369,9 @@ fn a_live_disk_takes_the_time_of_its_model() {
         blocking.read(offset, &mut bytes).unwrap();
     }
     let (took, modelled) = (started.elapsed(), Duration::from_nanos(modelled_ns));
-    // Rotation makes the times of a late start different, the order of magnitude not.
-    assert!(took > modelled / 2 && took < modelled * 3, "{took:?} for {modelled:?}");
+    // Rotation makes the times of a late start different. How much later an answer comes than the
+    // model says depends on the machine: `measure_a_live_flash_disk` shows it.
+    assert!(took > modelled / 2, "{took:?} for {modelled:?}");
     assert_eq!(backend.io_count().unwrap().reads, 20);
     assert_eq!(backend.io_count().unwrap().read_bytes, 20 * 4096);
 }

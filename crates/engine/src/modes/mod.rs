@@ -140,10 +140,11 @@ impl<M: LineTable> Shard<M> {
     }
 
     /// Whether a write that goes to the disk is to be on stable storage there. What goes past a
-    /// journal must be: the journal's older record of the place is void from then on.
+    /// journal must be: the journal's older record of the place is void from then on. So must what
+    /// a UPS does not cover: power may fail at any moment.
     fn disk_fua(&self, part: &Part, terms: WriteTerms) -> bool {
         let fua = terms.fua && !self.is_planted(PlantedBug::AcknowledgeFuaFromMemory);
-        fua || self.tells_journal(part)
+        fua || self.tells_journal(part) || self.promises_stable(part.volume)
     }
 
     /// Brings what the pool holds of a part to the disk: what protects the volume has failed to

@@ -6,6 +6,7 @@
 mod elevator;
 mod gather;
 mod kill;
+mod memory;
 mod order;
 mod patrol;
 mod rig;

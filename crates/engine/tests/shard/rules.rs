@@ -1,9 +1,9 @@
 //! The engine's rules, one by one, with each I/O under the test's thumb.
 
 use crate::rig::{LINE, Rig, VOLUME, after};
-use forebay_engine::{IoVerb, Outcome, Place, ReadOutcome, ShardConfig, WriteOutcome};
+use forebay_engine::{IoVerb, Outcome, Place, Protection, ReadOutcome, ShardConfig, WriteOutcome};
 use forebay_policy::Pace;
-use forebay_types::{IoError, Mode};
+use forebay_types::{IoError, Mode, UnsafeSupply};
 
 #[test]
 fn a_read_fetches_only_the_sectors_that_are_missing() {
@@ -122,6 +122,27 @@ fn without_room_a_write_goes_through_and_keeps_what_replies_hold() {
     assert_eq!(rig.shard.counters(VOLUME).writes_through_no_room, 1);
     rig.release(&held);
     assert_eq!(rig.read_now(0, 512), [7]);
+}
+
+#[test]
+fn a_write_through_that_a_ups_does_not_cover_is_on_stable_storage_before_it_is_acknowledged() {
+    let stable = UnsafeSupply::Stable;
+    for (mode, protection, choice, fua) in [
+        (Mode::WriteBack, Protection::Power, stable, true),
+        (Mode::WriteBack, Protection::Power, UnsafeSupply::DiskCache, false),
+        (Mode::WriteBack, Protection::None, stable, false),
+        (Mode::WriteThrough, Protection::Power, stable, false),
+        (Mode::Bypass, Protection::Power, stable, false),
+    ] {
+        // Nothing may be dirty, so a write in write-back goes through as well.
+        let config = ShardConfig { dirty_lines_max: 0, ..ShardConfig::for_slots(8) };
+        let mut rig = Rig::with(8, 4, mode, config);
+        rig.shard.set_protection(VOLUME, protection);
+        rig.shard.set_unsafe_supply(VOLUME, choice);
+        assert_eq!(rig.write(2, 0, LINE, 7), WriteOutcome::Started);
+        assert_eq!(rig.ios[0].verb, IoVerb::Write { fua }, "{mode} {protection:?} {choice}");
+        rig.end_all();
+    }
 }
 
 #[test]

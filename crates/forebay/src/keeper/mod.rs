@@ -30,7 +30,7 @@ use tokio::signal::unix::{self, SignalKind};
 
 /// Tells a server that it has a keeper: the numbers of the pool's descriptor and of the line, and
 /// the path of the program.
-const VARIABLE: &str = "FOREBAY_KEEPER";
+pub(crate) const VARIABLE: &str = "FOREBAY_KEEPER";
 /// What the server writes when it serves.
 const SERVING: &[u8] = b"S";
 /// The keeper's own program, whatever has become of the file it was started from.

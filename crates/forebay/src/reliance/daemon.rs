@@ -144,6 +144,10 @@ impl JournalRecord for Reliances {
         Reliance::release(&self.state_dir, Holder::Journal(journal), volume)
     }
 
+    fn settled(&self, journal: JournalId) -> io::Result<()> {
+        marks::settle(&marks::path_of(&self.state_dir, &journal.to_string()))
+    }
+
     /// As if the journal had failed while the volume was served: a start that finds it again
     /// knows that the disk has gone on without it.
     fn supersede(&self, volume: &str, named: Option<JournalId>) -> io::Result<()> {

@@ -4,6 +4,7 @@ use super::VolumeArguments;
 use super::log::OpenLog;
 use crate::marks::{self, Mark};
 use crate::reliance::{Holder, Kind, Reliance};
+use crate::report;
 use anyhow::{Context, bail};
 use forebay_backend::{Backend, OpenOptions};
 use forebay_format::journal::{LogKind, Record, Superblock, VolumeEntry};
@@ -42,8 +43,8 @@ impl Source {
         state_dir: Option<&Path>,
     ) -> anyhow::Result<Self> {
         let options = OpenOptions { read_only, ..OpenOptions::default() };
-        let backend = forebay_backend::open(name, &options)?;
-        let mirror = mirror.map(|name| forebay_backend::open(name, &options)).transpose()?;
+        let open = |name| forebay_backend::open(name, &options).map_err(report::not_open);
+        let (backend, mirror) = (open(name)?, mirror.map(open).transpose()?);
         Self::of(backend, mirror, state_dir)
     }
 
@@ -249,6 +250,7 @@ fn mark_of(superblock: &Superblock, state_dir: &Path) -> anyhow::Result<Option<M
     let superseded = || Mark {
         reason: "served without the vault later".to_owned(),
         volumes: Some(void.clone()),
+        is_settled: false,
     };
     let is_of_vault = matches!(superblock.kind, LogKind::Vault { .. });
     // The end of a dump is the end of all of it.

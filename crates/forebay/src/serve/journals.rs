@@ -9,8 +9,9 @@ use super::manager::problem;
 use super::members::Members;
 use crate::marks::{self, Mark};
 use crate::reliance::Reliances;
+use crate::report::unopened;
 use forebay_api::{ErrorKind, JournalFigures, JournalStatus, Problem};
-use forebay_backend::{AlignedBuffer, Backend, Blocking, OpenOptions};
+use forebay_backend::{AlignedBuffer, Backend, Blocking, FileError, OpenError, OpenOptions};
 use forebay_config::VolumeSpec;
 use forebay_format::journal::{SUPERBLOCK_BYTES, Superblock};
 use forebay_runtime::{
@@ -155,18 +156,20 @@ impl Journals {
             return Err(fail(message, "start the server with --state /var/lib/forebay"));
         }
         let options = OpenOptions { in_use_wait, ..OpenOptions::default() };
-        let open = |device: &String| {
-            let opened = forebay_backend::open(device, &options);
-            opened.map_err(|error| MissingDevice { name: device.clone(), error: error.to_string() })
-        };
-        // One that can't be opened may be done without; the runtime knows whether.
-        let (backend, mirror) = match (open(&name.journal), name.mirror.as_ref().map(open)) {
-            (Err(missing), Some(Ok(mirror))) => (Ok(mirror), Some(Err(missing))),
-            pair => pair,
-        };
-        let backend = backend.map_err(|missing| {
-            fail(format!("its journal: {}", missing.error), "mend that, and try again")
-        })?;
+        let (backend, mirror) = open_devices(name, &options)
+            .map_err(|(message, remedy)| fail(format!("its journal: {message}"), &remedy))?;
+        let devices = [Some(&backend), mirror.as_ref().and_then(|mirror| mirror.as_ref().ok())];
+        let is_memory = |device: &&Arc<dyn Backend>| device.description().identity.is_none();
+        if let Some(memory) = devices.into_iter().flatten().find(is_memory) {
+            let device = &memory.description().name;
+            let message = format!(
+                "its journal {device} is memory of this process, which ends with it: it protects \
+                 nothing"
+            );
+            let remedy = "name a file or device with journal=PATH, or write \
+                          protection=none,accept-loss=yes";
+            return Err(fail(message, remedy));
+        }
         self.may_open(runtime, spec, name, &backend, mirror.as_ref())
             .map_err(|error| problem(error.into()))?;
         let (theirs, ours) = (self.state_dir.clone(), self.state_dir.clone());
@@ -183,9 +186,10 @@ impl Journals {
                 reliances.journal_failed(id, volumes)
             }),
         };
-        runtime
-            .open_journal(settings)
-            .map_err(|error| fail(error.to_string(), "mend that, and try again"))
+        runtime.open_journal(settings).map_err(|error| {
+            let Problem { message, remedy, .. } = problem(error.into());
+            fail(message, &remedy)
+        })
     }
 
     /// Refuses a journal while nothing on it has changed: one that is not the one that the volume
@@ -232,7 +236,9 @@ impl Journals {
                 mirror: name.mirror.clone(),
                 degraded: status.degraded,
                 id: status.id,
-                failed: status.failed.map(|error| error.to_string()),
+                failed: status.failed.map(|error| {
+                    status.displaced.map_or_else(|| error.to_string(), |gone| gone.to_string())
+                }),
                 capacity_bytes: usage.capacity_bytes,
                 used_bytes: usage.used_bytes,
                 records: usage.records,
@@ -262,6 +268,32 @@ impl Journals {
                 );
             }
         }
+    }
+}
+
+/// The devices of a journal: one that is there, and the other one of two.
+type Devices = (Arc<dyn Backend>, Option<Result<Arc<dyn Backend>, MissingDevice>>);
+
+/// Opens the devices of a journal. One of two that can't be opened may be done without; the runtime
+/// knows whether.
+///
+/// # Errors
+/// What is wrong and what to do: there is no device, or one is in use under another name, perhaps
+/// that of the other.
+fn open_devices(name: &Name, options: &OpenOptions) -> Result<Devices, (String, String)> {
+    let open = |device: &String| {
+        forebay_backend::open(device, options).map_err(|error| (device.clone(), error))
+    };
+    let missing = |(name, error)| MissingDevice { name, error: unopened(error).0 };
+    let is_alias = |error: &OpenError| matches!(error, OpenError::File(FileError::Alias { .. }));
+    // Both stay open until both have been tried, or aliases of each other would not be found.
+    match (open(&name.journal), name.mirror.as_ref().map(open)) {
+        (_, Some(Err((_, error)))) | (Err((_, error)), _) if is_alias(&error) => {
+            Err(unopened(error))
+        }
+        (Ok(first), second) => Ok((first, second.map(|second| second.map_err(missing)))),
+        (Err(first), Some(Ok(second))) => Ok((second, Some(Err(missing(first))))),
+        (Err((_, error)), _) => Err(unopened(error)),
     }
 }
 
@@ -313,6 +345,7 @@ pub(super) fn is_forgotten_at_boot(directory: &Path) -> bool {
 fn void(mark: &Path) -> Void {
     match marks::read(mark) {
         Ok(None) => Void::Nobody,
+        Ok(Some(Mark { volumes: Some(names), is_settled: true, .. })) => Void::Settled(names),
         Ok(Some(Mark { volumes: Some(names), .. })) => Void::Volumes(names),
         Ok(Some(Mark { volumes: None, .. })) => Void::Everybody,
         Err(error) => {
@@ -333,6 +366,8 @@ mod tests {
         assert_eq!(void(&path), Void::Nobody);
         marks::put(&path, "no space", &["a".to_owned()]).unwrap();
         assert_eq!(void(&path), Void::Volumes(vec!["a".to_owned()]));
+        marks::settle(&path).unwrap();
+        assert_eq!(void(&path), Void::Settled(vec!["a".to_owned()]));
         std::fs::write(&path, "failed").unwrap();
         assert_eq!(void(&path), Void::Everybody);
         assert_eq!(void(directory.path()), Void::Everybody, "a directory can't be read");

@@ -1,17 +1,20 @@
 //! Listening sockets.
 
-use anyhow::{Context, bail};
+use crate::report::with_remedy;
+use anyhow::{Context, anyhow};
 use forebay_config::{Listen, TlsMode, TlsSettings};
+use forebay_control::{SocketFile, listen_at};
 use forebay_nbd::Tls;
 use forebay_runtime::{Listener, TlsSetup};
+use std::io::ErrorKind;
 use std::net::{SocketAddr, TcpListener, ToSocketAddrs};
-use std::os::unix::net::{UnixListener, UnixStream};
-use std::path::Path;
 
 /// A socket that listens, and its address as people write it.
 pub(super) struct Bound {
     pub listener: Listener,
     pub address: String,
+    /// The file of a Unix socket, to be removed in the end.
+    pub file: Option<SocketFile>,
 }
 
 /// Listens at an address.
@@ -30,47 +33,51 @@ pub(super) fn bind(
     };
     match address {
         Listen::Unix(path) => {
-            let socket = bind_unix(path)?;
-            socket.set_nonblocking(true)?;
+            let (socket, file) = listen_at(path, None).map_err(|error| {
+                let remedy = error.remedy();
+                with_remedy(error, remedy)
+            })?;
             let listener = Listener::new(socket.into(), false, policy, tls.cloned());
-            Ok(Bound { listener, address: address.to_string() })
+            Ok(Bound { listener, address: address.to_string(), file: Some(file) })
         }
         Listen::Tcp { host, port } => {
             let (socket, bound) = bind_tcp(host, *port)?;
             if !bound.ip().is_loopback() && settings.mode == TlsMode::Off && !settings.off_stated {
-                bail!(
-                    "{address} can be reached from other machines, and nothing would be \
-                     encrypted: give --tls-cert and --tls-key with --tls forced, or say --tls off"
-                );
+                return Err(with_remedy(
+                    anyhow!(
+                        "{address} can be reached from other machines, and nothing would be \
+                         encrypted"
+                    ),
+                    "give --tls-cert and --tls-key with --tls forced, or say --tls off",
+                ));
             }
             socket.set_nonblocking(true)?;
             let listener = Listener::new(socket.into(), true, policy, tls.cloned());
             let address = Listen::Tcp { host: host.clone(), port: bound.port() }.to_string();
-            Ok(Bound { listener, address })
+            Ok(Bound { listener, address, file: None })
         }
     }
-}
-
-fn bind_unix(path: &Path) -> anyhow::Result<UnixListener> {
-    match UnixListener::bind(path) {
-        Err(error) if error.kind() == std::io::ErrorKind::AddrInUse => {
-            // A socket that nobody answers at was left behind by a process that was killed.
-            if UnixStream::connect(path).is_ok() {
-                bail!("{} is in use by another server: choose another path", path.display());
-            }
-            std::fs::remove_file(path)
-                .with_context(|| format!("{} is in the way", path.display()))?;
-            UnixListener::bind(path)
-        }
-        result => result,
-    }
-    .with_context(|| format!("can't listen at unix:{}", path.display()))
 }
 
 fn bind_tcp(host: &str, port: u16) -> anyhow::Result<(TcpListener, SocketAddr)> {
     let what = || format!("can't listen at port {port} of {host}");
-    let addresses: Vec<SocketAddr> = (host, port).to_socket_addrs().with_context(what)?.collect();
-    let socket = TcpListener::bind(addresses.as_slice()).with_context(what)?;
+    let addresses = (host, port).to_socket_addrs().with_context(what);
+    let addresses: Vec<SocketAddr> =
+        addresses.map_err(|error| with_remedy(error, "check the name of the host"))?.collect();
+    let socket = TcpListener::bind(addresses.as_slice()).map_err(|error| {
+        let remedy = match error.kind() {
+            ErrorKind::AddrInUse => {
+                "stop the program that listens there (`ss -ltnp` names it), or choose another port \
+                 with --nbd tcp:HOST:PORT"
+            }
+            ErrorKind::AddrNotAvailable => "name an address of this machine (`ip address`)",
+            ErrorKind::PermissionDenied => {
+                "choose a port above 1023, or run with the right to use this one"
+            }
+            _ => "choose another address with --nbd tcp:HOST:PORT",
+        };
+        with_remedy(anyhow::Error::new(error).context(what()), remedy)
+    })?;
     let bound = socket.local_addr().with_context(what)?;
     Ok((socket, bound))
 }

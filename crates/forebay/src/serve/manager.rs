@@ -5,13 +5,14 @@ use super::claims::Claims;
 use super::journals::Journals;
 use super::power::Power;
 use super::vault::VaultRefuge;
-use super::{listen, report, tls, vault};
+use super::{listen, report, successor, tls, vault};
+use crate::report::unopened;
 use forebay_api::{DrillReport, ErrorKind, PowerStatus, Problem, Progress, Status, VolumeStatus};
 use forebay_backend::{Description, OpenOptions};
 use forebay_config::{
     Change, Config, Listen, ReadLatency, TlsUse, VolumeChange, VolumeSpec, WriteBackSpec,
 };
-use forebay_control::{Manager, ProgressFn};
+use forebay_control::{Manager, ProgressFn, SocketFile};
 use forebay_runtime::{
     CalibrateError, Limits, ReadTarget, Runtime, RuntimeStatus, TlsSetup,
     VolumeChange as RuntimeChange, VolumeError, VolumeSettings,
@@ -49,6 +50,8 @@ struct State {
     volumes: Vec<VolumeSpec>,
     /// Where clients connect.
     addresses: Vec<String>,
+    /// The files of the Unix sockets among them.
+    sockets: Vec<SocketFile>,
 }
 
 impl Daemon {
@@ -58,7 +61,8 @@ impl Daemon {
         tls: Option<TlsSetup>,
         journals: Journals,
     ) -> Self {
-        let state = State { config, volumes: Vec::new(), addresses: Vec::new() };
+        let (volumes, addresses, sockets) = (Vec::new(), Vec::new(), Vec::new());
+        let state = State { config, volumes, addresses, sockets };
         Self {
             runtime: Arc::new(runtime),
             power: OnceLock::new(),
@@ -128,7 +132,33 @@ impl Daemon {
         let bound = listen::bind(address, &settings, self.tls.as_ref())?;
         self.runtime.listen(bound.listener)?;
         tracing::info!("clients are served at {}", bound.address);
-        self.state().addresses.push(bound.address);
+        let mut state = self.state();
+        if !state.addresses.contains(&bound.address) {
+            state.addresses.push(bound.address);
+        }
+        if let Some(file) = bound.file {
+            // One that was deleted has no file any more.
+            state.sockets.retain(|old| old.path() != file.path());
+            state.sockets.push(file);
+        }
+        Ok(())
+    }
+
+    /// The runtime that serves.
+    pub(super) fn runtime(&self) -> &Runtime {
+        &self.runtime
+    }
+
+    /// Listens again at sockets whose files are gone.
+    pub(super) fn listen_again(&self) -> anyhow::Result<()> {
+        let addresses = self.state().config.nbd.clone();
+        for address in addresses {
+            if let Listen::Unix(path) = &address
+                && path.symlink_metadata().is_err_and(|e| e.kind() == std::io::ErrorKind::NotFound)
+            {
+                self.listen(&address)?;
+            }
+        }
         Ok(())
     }
 
@@ -265,12 +295,7 @@ impl Manager for Daemon {
         let (read_only, in_use_wait) = (spec.read_only, self.in_use_wait);
         let options = OpenOptions { read_only, in_use_wait, ..OpenOptions::default() };
         let backend = forebay_backend::open(&spec.backing, &options).map_err(|error| {
-            // The sentence ends with the remedy, where it has one.
-            let text = error.to_string();
-            let (message, remedy) = match text.rsplit_once(": ") {
-                Some((message, remedy)) => (message, remedy),
-                None => (text.as_str(), "mend that, and add the volume again"),
-            };
+            let (message, remedy) = unopened(error);
             Problem::new(ErrorKind::Failed, format!("volume '{}': {message}", spec.name), remedy)
         })?;
         // Only now: opening may hang, and then keeps nobody else waiting, not even a stop.
@@ -296,6 +321,7 @@ impl Manager for Daemon {
             accept_disk: self.journals.accepts_disk_of(&spec.name),
         };
         self.runtime.add_volume(settings).map_err(problem)?;
+        self.runtime.set_unsafe_supply(&spec.name, spec.unsafe_supply).map_err(problem)?;
         tracing::info!("volume '{}' of {size} on {}, {}", spec.name, spec.backing, spec.mode);
         let name = spec.name.clone();
         self.state().volumes.push(spec);
@@ -319,6 +345,7 @@ impl Manager for Daemon {
             tls_only: spec.tls == TlsUse::Required,
         };
         self.runtime.change_volume(name, change).map_err(problem)?;
+        self.runtime.set_unsafe_supply(name, spec.unsafe_supply).map_err(problem)?;
         for entry in self.state().volumes.iter_mut().filter(|entry| entry.name == name) {
             entry.clone_from(&spec);
         }
@@ -360,10 +387,9 @@ impl Manager for Daemon {
         if let Some(power) = self.power.get() {
             power.stop();
         }
-        for address in &self.state().addresses {
-            if let Some(path) = address.strip_prefix("unix:") {
-                // Nobody listens there any more; a socket that stays is only untidy.
-                let _ = std::fs::remove_file(path);
+        for file in self.state().sockets.drain(..) {
+            if let Err(error) = file.remove() {
+                tracing::warn!(%error, "the socket is not removed");
             }
         }
         self.stopped.notify_one();
@@ -371,18 +397,14 @@ impl Manager for Daemon {
     }
 
     fn upgrade(&self) -> Result<(), Problem> {
-        let _claim = self.claims.everything()?;
         let Some(program) = &self.successor else {
             let message = "nobody keeps the pool while another program takes its place";
             let remedy = "stop and start instead, or start with --keeper auto from now on";
             return Err(Problem::new(ErrorKind::Invalid, message.to_owned(), remedy));
         };
-        // A file that is no program is noticed before anybody is sent away.
-        let tried = std::process::Command::new(program).arg("--version").output();
-        if !tried.is_ok_and(|tried| tried.status.success()) {
-            let message = format!("{} does not start", program.display());
-            return Err(Problem::new(ErrorKind::Failed, message, "put a forebay that does there"));
-        }
+        // Before anything is stopped, and while other commands are still carried out.
+        successor::check(program)?;
+        let _claim = self.claims.everything()?;
         self.runtime.pause().map_err(problem)?;
         self.is_upgrade.store(true, Ordering::Relaxed);
         self.stopped.notify_one();

@@ -1,6 +1,7 @@
 //! The daemon: reads the configuration, wires the parts together, and waits for the end.
 
 mod battery;
+mod check;
 mod claims;
 mod journals;
 mod listen;
@@ -8,15 +9,19 @@ mod manager;
 mod members;
 mod power;
 mod report;
+mod successor;
 mod tls;
 mod vault;
+mod watch;
 
 use crate::keeper::{self, Kept};
 use crate::reliance::{GivenUp, Reliances};
+use crate::report::with_remedy;
 use crate::signals::{Signal, Signals};
 use anyhow::Context;
+pub(crate) use check::check;
 use forebay_config::{Config, Ecc, IoEngine, MemInfo, Workers};
-use forebay_control::{Manager, Server, StateDir};
+use forebay_control::{ControlError, Manager, Server, StateDir};
 use forebay_runtime::{Descriptors, Engine, Patience, Runtime, RuntimeConfig};
 use forebay_types::Size;
 use journals::Journals;
@@ -25,9 +30,10 @@ use manager::Daemon;
 pub(crate) use members::Members;
 use std::os::fd::OwnedFd;
 use std::process::ExitCode;
-use std::sync::Arc;
+use std::sync::{Arc, Mutex, PoisonError};
 use std::time::Duration;
 use tokio::net::UnixStream;
+use watch::Watch;
 
 /// More workers than this gain nothing where nobody has asked for them.
 const WORKERS_AUTO_MAX: usize = 8;
@@ -51,7 +57,7 @@ pub(crate) struct Words {
 /// The daemon can't be started, or can't write all dirty data to the disks when it stops.
 pub(crate) fn run(config: Config, words: Words) -> anyhow::Result<ExitCode> {
     let mut kept = Kept::take(config.keeper)?;
-    let state = StateDir::take_within(&config.state, IN_USE_WAIT)?;
+    let state = StateDir::take_within(&config.state, IN_USE_WAIT).map_err(no_control)?;
     let tokio = tokio::runtime::Builder::new_multi_thread()
         .worker_threads(1)
         .enable_all()
@@ -60,7 +66,7 @@ pub(crate) fn run(config: Config, words: Words) -> anyhow::Result<ExitCode> {
     let inside = tokio.enter();
     // Before anything that a signal must not tear.
     let signals = Signals::listen().context("signals can't be handled")?;
-    let control = Server::bind(&state)?;
+    let control = Server::bind(&state).map_err(no_control)?;
     let mut daemon = start(config, kept.pool.take(), words)?;
     daemon.set_successor(kept.successor.take());
     let daemon = Arc::new(daemon);
@@ -72,11 +78,29 @@ pub(crate) fn run(config: Config, words: Words) -> anyhow::Result<ExitCode> {
     let end = async move {
         let _ = ended.wait_for(|end| *end).await;
     };
-    let serving = tokio.spawn(control.run(manager, end));
+    let serving = Arc::new(Mutex::new(vec![tokio.spawn(control.run(Arc::clone(&manager), end))]));
+    let (handle, servers) = (tokio.handle().clone(), Arc::clone(&serving));
+    let serve_again: watch::ServeControl = Box::new(move |state| {
+        let control = Server::bind(state)?;
+        let mut ended = left.clone();
+        let end = async move {
+            let _ = ended.wait_for(|end| *end).await;
+        };
+        let server = handle.spawn(control.run(Arc::clone(&manager), end));
+        servers.lock().unwrap_or_else(PoisonError::into_inner).push(server);
+        Ok(())
+    });
+    let watch = Watch::start(Arc::clone(&daemon), state, serve_again)
+        .context("the files that are in use can't be watched")?;
     tokio.block_on(wait(&daemon, signals, line))?;
     // The receiver is the control server, which ends with it.
     let _ = leave.send(true);
-    tokio.block_on(serving)??;
+    // It might start another one.
+    drop(watch);
+    let servers = std::mem::take(&mut *serving.lock().unwrap_or_else(PoisonError::into_inner));
+    for server in servers {
+        tokio.block_on(server)??;
+    }
     drop(inside);
     // A command that hangs in a disk's opening has nothing to lose.
     tokio.shutdown_background();
@@ -103,6 +127,25 @@ fn report_descriptors() {
              LimitNOFILE= of the service)"
         );
     }
+}
+
+/// The error of the control side, with what to do about it.
+fn no_control(error: ControlError) -> anyhow::Error {
+    let remedy = match &error {
+        ControlError::InUse { .. } => {
+            "stop that one with forebay stop, or give this one another directory with --state DIR"
+        }
+        ControlError::Socket(_) => {
+            "move away what is there if nothing needs it, or use another directory with --state DIR"
+        }
+        ControlError::WorldWritable { .. } => {
+            "take that right away with chmod o-w, or use another directory with --state DIR"
+        }
+        ControlError::Files { .. } => {
+            "see that this user may write there, or use another directory with --state DIR"
+        }
+    };
+    with_remedy(error, remedy)
 }
 
 /// Starts the runtime, opens the volumes, and lets clients in.

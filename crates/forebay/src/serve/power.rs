@@ -26,8 +26,8 @@ use std::time::{Duration, Instant};
 const INTERVAL: Duration = Duration::from_secs(1);
 /// How often the guard is asked.
 const TICK: Duration = Duration::from_millis(20);
-/// How often the disks are told to make stable what they have been given, while the pool answers
-/// for their flushes: what is left in their caches has to be flushed when power fails.
+/// How often the disks are told to make stable what they have been given: what is left in their
+/// caches has to be flushed when power fails.
 const SYNC_EVERY: Duration = Duration::from_secs(2);
 /// How long disks have for that once the dump is made.
 const SYNC_MAX: Duration = Duration::from_secs(10);
@@ -266,6 +266,8 @@ impl Warden {
         if allowed != self.allowed {
             self.allowed = allowed;
             self.changes += 1;
+            // What was acknowledged so far may be in the disks' caches.
+            self.runtime.want_sync_power();
             self.changed_at = Instant::now();
             self.change_ms = heard.map(|heard| heard.elapsed().as_millis() as u64);
             match allowed {
@@ -277,8 +279,16 @@ impl Warden {
         let is_much = self.dirty_bytes > dirty_bytes_max / 4 * 3;
         if self.dirty_bytes > 0 && (decision.drain_now || is_much) {
             self.runtime.drain_power();
-        } else if allowed && self.synced_at.elapsed() >= SYNC_EVERY {
-            self.synced_at = Instant::now();
+            if !allowed {
+                // A drain ends with a flush of the disk, which what became dirty during the drain
+                // may have missed.
+                self.runtime.want_sync_power();
+            }
+        } else {
+            if self.synced_at.elapsed() >= SYNC_EVERY {
+                self.synced_at = Instant::now();
+                self.runtime.want_sync_power();
+            }
             self.runtime.begin_sync_power();
         }
         self.tell_refuge(&decision);

@@ -4,12 +4,12 @@ use forebay_api::{
     Counters, Damage, GatherSource, GatherStatus, GovernorStatus, Latencies, LatencySummary,
     Memory, PatrolStatus, PowerStatus, VolumeState, VolumeStatus, WriteBackFigures,
 };
-use forebay_config::VolumeSpec;
+use forebay_config::{Protection, VolumeSpec};
 use forebay_runtime::{
     Calibration, Ecc, LatencySummary as Summary, MemoryStatus, RuntimeStatus, ThresholdSource,
     VolumeStatus as Figures,
 };
-use forebay_types::{LINE_BYTES, Mode, SECTOR_BYTES};
+use forebay_types::{LINE_BYTES, Mode, SECTOR_BYTES, UnsafeSupply};
 
 pub(super) const fn memory(memory: &MemoryStatus) -> Memory {
     Memory {
@@ -61,7 +61,8 @@ pub(super) fn volume(
     power: Option<&PowerStatus>,
     stripe_bytes_max: u64,
 ) -> VolumeStatus {
-    let (effective_mode, effective_mode_reason) = effective_mode(figures, power);
+    let (effective_mode, effective_mode_reason) =
+        effective_mode(figures, power, spec.unsafe_supply);
     let failing = state_reason(figures);
     let geometry = spec.geometry.resolve(&figures.backing.geometry, stripe_bytes_max);
     let state = match (figures.leaving, failing.is_some()) {
@@ -80,6 +81,7 @@ pub(super) fn volume(
         journal: spec.journal.clone(),
         journal_mirror: spec.journal_mirror.clone(),
         durability: spec.journal.as_ref().map(|_| spec.durability.to_string()),
+        unsafe_supply: (spec.protection == Protection::Ups).then(|| spec.unsafe_supply.to_string()),
         ordered: spec.ordered,
         accept_loss: spec.accept_loss,
         read_only: figures.read_only,
@@ -123,7 +125,11 @@ fn gather(figures: &Figures) -> GatherStatus {
 }
 
 /// The mode in force, and why it is not the one that was given.
-fn effective_mode(figures: &Figures, power: Option<&PowerStatus>) -> (Mode, Option<String>) {
+fn effective_mode(
+    figures: &Figures,
+    power: Option<&PowerStatus>,
+    choice: UnsafeSupply,
+) -> (Mode, Option<String>) {
     // A volume that was write-back a moment ago still brings its dirty data to the disk.
     if figures.mode != Mode::WriteBack && figures.dirty_bytes > 0 {
         let reason = "what is dirty from write-back is still being written";
@@ -134,10 +140,22 @@ fn effective_mode(figures: &Figures, power: Option<&PowerStatus>) -> (Mode, Opti
         Some(power) if figures.kept_by_power && !power.write_back_allowed => {
             let is_write_back = figures.mode == Mode::WriteBack;
             let mode = if is_write_back { Mode::WriteThrough } else { figures.mode };
-            (mode, is_write_back.then(|| power.reason.clone()))
+            (mode, is_write_back.then(|| unsafe_reason(power, choice)))
         }
         _ => (figures.mode, None),
     }
+}
+
+/// Why a UPS does not let a volume be write-back, and what its writes are acknowledged from.
+fn unsafe_reason(power: &PowerStatus, choice: UnsafeSupply) -> String {
+    let source = match choice {
+        UnsafeSupply::Stable => "writes are acknowledged from the disk's stable storage",
+        UnsafeSupply::DiskCache => {
+            "writes are acknowledged from the disk's cache (unsafe-supply=disk-cache), which a \
+             power failure loses"
+        }
+    };
+    format!("{}; {source}", power.reason)
 }
 
 /// What is wrong with the backing store, or with memory.
@@ -148,6 +166,13 @@ fn state_reason(figures: &Figures) -> Option<String> {
             "a flush of the backing store failed ({error}): what was written before it may be \
              lost. FLUSH and FUA fail until the disk has been checked and `forebay volume trust \
              {name}` is said"
+        ));
+    }
+    if let Some(displaced) = figures.displaced {
+        return Some(format!(
+            "{}: {displaced}. The volume is served from the open one, which the next start will \
+             not find: copy it elsewhere, or move it back",
+            figures.backing.name
         ));
     }
     if figures.lost_sectors > 0 {

@@ -1,9 +1,10 @@
 //! The server's certificate and whom it lets in.
 
-use anyhow::{Context, bail};
+use crate::report::with_remedy;
+use anyhow::{anyhow, bail};
 use forebay_config::{TlsMode, TlsSettings};
 use forebay_runtime::TlsSetup;
-use rustls::pki_types::{CertificateDer, PrivateKeyDer, pem::PemObject};
+use rustls::pki_types::{CertificateDer, PrivateKeyDer, pem, pem::PemObject};
 use rustls::server::WebPkiClientVerifier;
 use rustls::{RootCertStore, ServerConfig, crypto::aws_lc_rs};
 use std::path::Path;
@@ -36,8 +37,8 @@ fn configure(settings: &TlsSettings) -> anyhow::Result<Option<ServerConfig>> {
         bail!("tls is {}, but certificate or key are not named", settings.mode);
     };
     let chain = certificates(cert)?;
-    let key_der = PrivateKeyDer::from_pem_file(key)
-        .with_context(|| format!("{} holds no private key in PEM form", key.display()))?;
+    let key_der =
+        PrivateKeyDer::from_pem_file(key).map_err(|error| unread(key, "private key", error))?;
     let provider = Arc::new(aws_lc_rs::default_provider());
     let versions = [&rustls::version::TLS13, &rustls::version::TLS12];
     let builder = ServerConfig::builder_with_provider(Arc::clone(&provider))
@@ -47,8 +48,13 @@ fn configure(settings: &TlsSettings) -> anyhow::Result<Option<ServerConfig>> {
         Some(path) => {
             let mut roots = RootCertStore::empty();
             for certificate in certificates(path)? {
-                roots.add(certificate).with_context(|| {
-                    format!("{} holds a certificate that can't be an authority", path.display())
+                roots.add(certificate).map_err(|error| {
+                    let what = format!(
+                        "{} holds a certificate that can't be an authority",
+                        path.display()
+                    );
+                    let remedy = "name the certificate that signed those of the clients";
+                    with_remedy(anyhow::Error::new(error).context(what), remedy)
                 })?;
             }
             let verifier =
@@ -56,19 +62,38 @@ fn configure(settings: &TlsSettings) -> anyhow::Result<Option<ServerConfig>> {
             builder.with_client_cert_verifier(verifier)
         }
     };
-    let config = builder.with_single_cert(chain, key_der).with_context(|| {
-        format!("{} and {} do not belong together", cert.display(), key.display())
+    let config = builder.with_single_cert(chain, key_der).map_err(|error| {
+        let what = format!("{} and {} do not belong together", cert.display(), key.display());
+        let remedy = "name the key that this certificate was made for";
+        with_remedy(anyhow::Error::new(error).context(what), remedy)
     })?;
     Ok(Some(config))
 }
 
 fn certificates(path: &Path) -> anyhow::Result<Vec<CertificateDer<'static>>> {
-    let read = || -> Result<Vec<_>, rustls::pki_types::pem::Error> {
-        CertificateDer::pem_file_iter(path)?.collect()
-    };
-    let chain = read().with_context(|| format!("{} can't be read", path.display()))?;
-    if chain.is_empty() {
-        bail!("{} holds no certificate in PEM form", path.display());
+    let read = || -> Result<Vec<_>, pem::Error> { CertificateDer::pem_file_iter(path)?.collect() };
+    match read() {
+        Ok(chain) if chain.is_empty() => Err(unread(path, "certificate", pem::Error::NoItemsFound)),
+        Ok(chain) => Ok(chain),
+        Err(error) => Err(unread(path, "certificate", error)),
     }
-    Ok(chain)
+}
+
+/// What to say of a PEM file without what it should hold.
+fn unread(path: &Path, what: &str, error: pem::Error) -> anyhow::Error {
+    let path = path.display();
+    match error {
+        pem::Error::Io(error) => with_remedy(
+            anyhow::Error::new(error).context(format!("{what} {path} can't be read")),
+            "check the path, and that this user may read the file",
+        ),
+        error => with_remedy(
+            anyhow!("{path} holds no {what} in PEM form ({error})"),
+            format!(
+                "name a file with a line '-----BEGIN ... {}-----'; `openssl` writes one from a DER \
+                 file with `-inform der -outform pem`",
+                what.to_uppercase()
+            ),
+        ),
+    }
 }

@@ -9,6 +9,7 @@ use super::power::Refuge;
 use super::report::latencies;
 use crate::marks;
 use crate::reliance::Reliances;
+use crate::report::{unopened, with_remedy};
 use anyhow::Context;
 use forebay_api::{
     DrillReport, DumpSummary, ErrorKind, HeldVolume, PowerStatus, Problem, VaultState, VaultStatus,
@@ -55,8 +56,10 @@ pub(super) fn open(
     );
     prepare(path, needed_bytes)?;
     let options = OpenOptions { in_use_wait, ..OpenOptions::default() };
-    let backend = forebay_backend::open(name, &options)
-        .map_err(|error| anyhow::anyhow!("the vault: {error}"))?;
+    let backend = forebay_backend::open(name, &options).map_err(|error| {
+        let (message, remedy) = unopened(error);
+        with_remedy(anyhow::anyhow!("the vault: {message}"), remedy)
+    })?;
     let (theirs, ours) = (state_dir.to_owned(), state_dir.to_owned());
     let settings = VaultSettings {
         backend,

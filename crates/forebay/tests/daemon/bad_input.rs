@@ -39,14 +39,14 @@ fn cases(is_vault: bool) -> Vec<Case> {
             what: "truncated below what one needs",
             change: |bytes| bytes.truncate(MIB),
             said: "it needs",
-            remedy: if is_vault { "--memory" } else { "a tenth of the memory" },
+            remedy: "name a file or device of its own",
             rescue: (2, "was made"),
         },
         Case {
             what: "truncated",
             change: |bytes| bytes.truncate(bytes.len() - MIB),
             said: if is_vault { "it needs" } else { "was made" },
-            remedy: if is_vault { "Give it that" } else { replace },
+            remedy: if is_vault { "name a file or device of its own" } else { replace },
             rescue: (2, "was made"),
         },
         Case {

@@ -65,7 +65,8 @@ fn silent_clients_are_let_go(io: &str) {
     for (number, stream) in silent.iter_mut().enumerate() {
         greeting(stream);
         if number % 2 == 0 {
-            stream.write_all(&client_flags()).unwrap();
+            // Where the machine is so slow that the deadline has passed, it can't be written.
+            let _ = stream.write_all(&client_flags());
         }
     }
     for stream in &mut silent {
@@ -152,7 +153,7 @@ fn a_daemon_without_any_descriptor_accepts_clients_again(io: &str) {
     let control = directory.path().join("state/control.sock");
     // What accepts control connections leaves the last ones waiting.
     let others: Vec<UnixStream> = (0..FEW).map(|_| connect(&control)).collect();
-    wait_until("there is none left", PATIENCE, || daemon.descriptors() == FEW as usize);
+    wait_until("there is none left", PATIENCE, || daemon.has_descriptors_below(FEW));
     let mut waiting = connect(&daemon.socket);
     let log = || std::fs::read_to_string(directory.path().join("log")).unwrap();
     wait_until("the client can't be accepted", PATIENCE, || log().contains("accept failed"));

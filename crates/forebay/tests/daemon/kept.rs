@@ -164,7 +164,7 @@ fn an_upgrade_under_load_loses_nothing_and_a_program_that_fails_is_taken_back() 
         // Put in place as a package manager does: the running program keeps its file.
         let staged = directory.path().join("staged");
         if round % 2 == 1 {
-            let script = "#!/bin/sh\n[ \"$1\" = --version ] && exit 0\nexit 3\n";
+            let script = "#!/bin/sh\ncase \"$*\" in *--version*|*--check*) exit 0;; esac\nexit 3\n";
             std::fs::write(&staged, script).unwrap();
             let mode = std::os::unix::fs::PermissionsExt::from_mode(0o755);
             std::fs::set_permissions(&staged, mode).unwrap();
@@ -190,6 +190,49 @@ fn an_upgrade_under_load_loses_nothing_and_a_program_that_fails_is_taken_back() 
     assert_eq!(daemon.server(), before, "it serves on");
     daemon.stop();
     check(&std::fs::read(&path).unwrap(), &mut lines);
+}
+
+#[test]
+fn an_upgrade_is_refused_as_long_as_the_configuration_can_not_be_served() {
+    let directory = tempfile::tempdir().unwrap();
+    let at = |name: &str| directory.path().join(name);
+    let path = disk(directory.path(), SIZE_BYTES);
+    let good = format!(
+        "[[volume]]\nname = \"disk\"\nbacking = \"{}\"\nmode = \"write-back\"\n\
+         protection = \"none\"\naccept-loss = true\n",
+        path.display()
+    );
+    std::fs::write(at("forebay.toml"), &good).unwrap();
+    let log = std::fs::File::create(at("log")).unwrap();
+    let daemon = Daemon::start_kept_with(directory.path(), log, &at("forebay.toml"));
+    let mut client = daemon.client("disk");
+    client.write(4096, &content(1, 1)).unwrap();
+    let before = daemon.server();
+    for (bad, said) in [
+        (good.replace("backing", "bakcing"), "forebay.toml:"),
+        (good.replace("write-back", "write-bakc"), "write-bakc"),
+        (good.replace("disk.img", "dsik.img"), "dsik.img"),
+        (format!("tls = \"forced\"\n{good}"), "no certificate"),
+        (
+            format!("tls = \"forced\"\ntls-cert = \"/none.pem\"\ntls-key = \"/none.pem\"\n{good}"),
+            "/none.pem can't be read",
+        ),
+    ] {
+        std::fs::write(at("forebay.toml"), &bad).unwrap();
+        let (done, text) = ran(directory.path(), &["upgrade"]);
+        assert!(!done && text.contains("refuses the configuration"), "{bad}: {text}");
+        assert!(text.contains(said) && text.contains("goes on as it was"), "{bad}: {text}");
+        assert_eq!(text.lines().count(), 1, "{text}");
+    }
+    assert_eq!(daemon.server(), before, "it serves on");
+    assert_eq!(client.read(4096, 4096).unwrap(), content(1, 1), "also the client of before");
+    drop(client);
+    std::fs::write(at("forebay.toml"), &good).unwrap();
+    let (done, text) = ran(directory.path(), &["upgrade"]);
+    assert!(done, "{text}");
+    assert_eq!(client_again(&daemon).read(4096, 4096).unwrap(), content(1, 1));
+    assert_ne!(daemon.server(), before);
+    daemon.stop();
 }
 
 #[test]

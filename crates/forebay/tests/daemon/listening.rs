@@ -1,11 +1,13 @@
 //! Where the daemon listens, and where it refuses to; how it ends when a disk fails.
 
 use crate::process::Daemon;
+use std::os::unix::fs::MetadataExt;
+use std::os::unix::net::UnixListener;
 use std::process::Command;
 
 fn serve(directory: &std::path::Path, arguments: &[&str]) -> (Option<i32>, String) {
     let output = Command::new("timeout")
-        .args(["20", env!("CARGO_BIN_EXE_forebay"), "serve", "--memory", "64MiB"])
+        .args(["300", env!("CARGO_BIN_EXE_forebay"), "serve", "--memory", "64MiB"])
         .args(["--volume", "disk=memory:1MiB", "--state"])
         .arg(directory.join("state"))
         .args(arguments)
@@ -40,4 +42,51 @@ fn an_open_address_is_served_where_the_operator_says_so_and_a_loopback_address_a
         assert_eq!(daemon.client("disk").read(0, 512), Ok(vec![0; 512]));
         daemon.stop();
     }
+}
+
+#[test]
+fn nothing_but_a_stale_socket_is_replaced_by_a_listener() {
+    let directory = tempfile::tempdir().unwrap();
+    let at = |name: &str| directory.path().join(name);
+    std::fs::write(at("file"), "precious").unwrap();
+    std::fs::create_dir(at("directory")).unwrap();
+    std::fs::write(at("disk.img"), vec![7; 1 << 20]).unwrap();
+    drop(UnixListener::bind(at("stale")).unwrap());
+    let live = UnixListener::bind(at("live")).unwrap();
+    for (link, to) in [("to-file", "file"), ("to-stale", "stale"), ("to-none", "none")] {
+        std::os::unix::fs::symlink(at(to), at(link)).unwrap();
+    }
+    let disk = format!("served={}", at("disk.img").display());
+    for (name, said) in [
+        ("file", "is a regular file, not a socket"),
+        ("disk.img", "is a regular file, not a socket"),
+        ("directory", "is a directory, not a socket"),
+        ("to-file", "is a symbolic link, not a socket"),
+        ("to-stale", "is a symbolic link, not a socket"),
+        ("to-none", "is a symbolic link, not a socket"),
+        ("live", "another program listens at"),
+    ] {
+        let before = std::fs::symlink_metadata(at(name)).unwrap();
+        let address = format!("unix:{}", at(name).display());
+        let arguments = ["--keeper", "no", "--nbd", &address, "--volume", &disk];
+        let (code, text) = serve(directory.path(), &arguments);
+        assert_eq!(code, Some(1), "{name}: {text}");
+        assert!(text.contains(said) && text.contains("choose another path"), "{name}: {text}");
+        let after = std::fs::symlink_metadata(at(name)).unwrap();
+        assert_eq!((before.ino(), before.mode()), (after.ino(), after.mode()), "{name}");
+    }
+    assert_eq!(std::fs::read_to_string(at("file")).unwrap(), "precious");
+    assert_eq!(std::fs::read(at("disk.img")).unwrap(), vec![7; 1 << 20]);
+    drop(live);
+    std::fs::rename(at("stale"), at("nbd.sock")).unwrap();
+    let volumes = ["disk=memory:1MiB".to_owned()];
+    let daemon = Daemon::start(directory.path(), "epoll", "64MiB", &volumes);
+    // What takes the place of a socket while it is used is not removed with it.
+    std::fs::remove_file(at("nbd.sock")).unwrap();
+    std::fs::write(at("nbd.sock"), "precious").unwrap();
+    daemon.stop();
+    assert_eq!(std::fs::read_to_string(at("nbd.sock")).unwrap(), "precious");
+    std::fs::remove_file(at("nbd.sock")).unwrap();
+    Daemon::start(directory.path(), "epoll", "64MiB", &volumes).stop();
+    assert!(!at("nbd.sock").exists(), "its own is");
 }

@@ -159,3 +159,65 @@ fn one_file_is_not_two_things_of_one_daemon_by_whatever_name() {
         assert!(text.contains("in use") && named, "{text}");
     }
 }
+
+/// A loop device over a file, given back at the end.
+struct Loop(String);
+
+impl Loop {
+    fn new(path: &str) -> Self {
+        let output = Command::new("losetup").args(["-f", "--show", path]).output().unwrap();
+        assert!(output.status.success(), "{output:?}");
+        Self(String::from_utf8(output.stdout).unwrap().trim().to_owned())
+    }
+}
+
+impl Drop for Loop {
+    fn drop(&mut self) {
+        Command::new("losetup").args(["-d", &self.0]).status().unwrap();
+    }
+}
+
+#[test]
+#[ignore = "needs root and loop devices"]
+fn kernel_one_file_is_not_two_things_of_one_daemon_through_loop_devices() {
+    let directory = tempfile::tempdir().unwrap();
+    let at = |name: &str| directory.path().join(name).display().to_string();
+    for name in ["file", "other"] {
+        std::fs::File::create(at(name)).unwrap().set_len(80 << 20).unwrap();
+    }
+    let (file, other) = (at("file"), at("other"));
+    let (first, second) = (Loop::new(&file), Loop::new(&file));
+    let (first, second) = (&first.0, &second.0);
+    let journaled =
+        |disk: &str, journal: &str| format!("x={disk},protection=journal,journal={journal}");
+    let mirrored = format!("{},journal-mirror={second}", journaled(&other, first));
+    let pairs = [(&file, first), (first, &file), (first, second)];
+    let mut tried = vec![second_start(&["--volume", &mirrored])];
+    for (one, two) in pairs {
+        let (x, y) = (format!("x={one}"), format!("y={two}"));
+        tried.push(second_start(&["--volume", &x, "--volume", &y]));
+        tried.push(second_start(&["--volume", &journaled(one, two)]));
+        tried.push(second_start(&["--volume", &x, "--vault", two]));
+    }
+    for (arguments, code, text) in tried {
+        assert_eq!(code, Some(1), "{arguments}: {text}");
+        assert!(text.contains("is in use under another name"), "{arguments}: {text}");
+    }
+    // And not of two daemons.
+    let (x, y) = (format!("x={file}"), format!("y={first}"));
+    for (served, refused) in [(&x, &y), (&y, &x)] {
+        let volumes = std::slice::from_ref(served);
+        let daemon = Daemon::start(directory.path(), "epoll", "64MiB", volumes);
+        let (_, code, text) = second_start(&["--volume", refused]);
+        assert_eq!(code, Some(1), "{text}");
+        assert!(text.contains("is in use under another name"), "{text}");
+        daemon.stop();
+    }
+}
+
+/// A start that is to be refused, with its arguments, how it ended and what it said.
+fn second_start(arguments: &[&str]) -> (String, Option<i32>, String) {
+    let (_directory, child) = second("", arguments);
+    let output = child.wait_with_output().unwrap();
+    (arguments.join(" "), output.status.code(), String::from_utf8(output.stderr).unwrap())
+}

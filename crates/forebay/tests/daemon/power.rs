@@ -4,7 +4,7 @@ use crate::common::client::{Client, PATIENCE};
 use crate::common::wait_until;
 use crate::nut_lab::NutLab;
 use crate::process::Daemon;
-use forebay_api::{BlockingClient, PowerStatus, Status};
+use forebay_api::{BlockingClient, PowerStatus, Status, VolumeSettings};
 use forebay_nbd::Command;
 use forebay_types::IoError;
 use std::path::{Path, PathBuf};
@@ -206,6 +206,91 @@ fn what_the_disk_lacks_when_power_goes_comes_back_from_the_vault() {
         assert_eq!(house.on_disk(line), content(line));
     }
     house.wait_for_power("write-back is back", |power| power.write_back_allowed);
+    daemon.stop();
+}
+
+/// Zeroes lie in the disk's cache when they are acknowledged under a safe UPS. They are flushed
+/// every two seconds besides, so one round alone would prove little.
+#[test]
+fn the_disk_s_cache_is_flushed_as_soon_as_the_ups_is_not_safe() {
+    let house =
+        House::new("volatile():", |path| format!("lab=file:{}", path.join("supply").display()));
+    std::fs::write(house.path("disk.img"), vec![1; SIZE_BYTES as usize]).unwrap();
+    let feed = Feed::start(house.path("supply"));
+    let daemon = house.start();
+    let mut client = daemon.client("disk");
+    for round in 0..6 {
+        house.wait_for_power("write-back begins", |power| power.write_back_allowed);
+        client.call(Command::WriteZeroes, 0, round * 4096, 4096).result.unwrap();
+        feed.say("OB DISCHRG");
+        house.wait_for_power("write-back ends", |power| !power.write_back_allowed);
+        wait_until("the disk is flushed", PATIENCE, || house.on_disk(round) == vec![0; 4096]);
+        feed.say("OL");
+    }
+    drop(client);
+    daemon.stop();
+}
+
+#[test]
+fn a_power_failure_while_the_ups_is_not_safe_loses_nothing_acknowledged() {
+    let house =
+        House::new("volatile():", |path| format!("lab=file:{}", path.join("supply").display()));
+    let feed = Feed::start(house.path("supply"));
+    let daemon = house.start();
+    house.wait_for_power("write-back begins", |power| power.write_back_allowed);
+    let mut client = daemon.client("disk");
+    for line in lines() {
+        client.write(line * 4096, &content(line)).unwrap();
+    }
+    feed.say("OL RB");
+    house.wait_for_power("write-back ends", |power| !power.write_back_allowed);
+    let reason = house.status().volumes.remove(0).effective_mode_reason.unwrap();
+    assert!(reason.ends_with("acknowledged from the disk's stable storage"), "{reason}");
+    for line in lines() {
+        client.write((line + 1) * 4096, &content(line)).unwrap();
+    }
+    client.call(Command::WriteZeroes, 0, 4096, 4096).result.unwrap();
+    wait_until("what was dirty is on stable storage", PATIENCE, || {
+        lines().all(|line| house.on_disk(line) == content(line))
+    });
+    drop(client);
+    daemon.kill();
+
+    feed.say("OL");
+    let daemon = house.start();
+    let mut client = daemon.client("disk");
+    assert_all(&mut client);
+    assert_eq!(client.read(4096, 4096).unwrap(), vec![0; 4096]);
+    for line in lines().skip(1) {
+        let found = client.read((line + 1) * 4096, 4096).unwrap();
+        assert_eq!(found, content(line), "line {}", line + 1);
+    }
+    drop(client);
+    daemon.stop();
+}
+
+#[test]
+fn the_operator_may_choose_the_disk_s_cache_for_writes_that_the_ups_does_not_cover() {
+    let mut house =
+        House::new("volatile():", |path| format!("lab=file:{}", path.join("supply").display()));
+    house.volume += ",unsafe-supply=disk-cache";
+    let daemon = house.start();
+    let mut client = daemon.client("disk");
+    client.write(4096, &content(1)).unwrap();
+    assert_eq!(house.on_disk(1), vec![0; 4096]);
+    let volume = house.status().volumes.remove(0);
+    assert_eq!(volume.unsafe_supply.as_deref(), Some("disk-cache"));
+    assert!(volume.effective_mode_reason.unwrap().contains("which a power failure loses"));
+    let control = BlockingClient::new(house.path("state/control.sock")).unwrap();
+    let settings = VolumeSettings { unsafe_supply: Some("stable".into()), ..Default::default() };
+    let volume = control.set_volume("disk", &settings).unwrap();
+    assert_eq!(volume.unsafe_supply.as_deref(), Some("stable"));
+    client.write(2 * 4096, &content(2)).unwrap();
+    assert_eq!(house.on_disk(2), content(2));
+    let settings = VolumeSettings { unsafe_supply: Some("never".into()), ..Default::default() };
+    let error = control.set_volume("disk", &settings).unwrap_err().to_string();
+    assert!(error.contains("no unsafe-supply 'never': use stable or disk-cache"), "{error}");
+    drop(client);
     daemon.stop();
 }
 

@@ -214,14 +214,20 @@ impl Daemon {
         status["connections"].as_u64().unwrap()
     }
 
-    /// How many descriptors it has open.
-    pub fn descriptors(&self) -> usize {
-        std::fs::read_dir(format!("/proc/{}/fd", self.child.id())).unwrap().count()
+    /// Whether it has every descriptor below this one open.
+    pub fn has_descriptors_below(&self, end: u32) -> bool {
+        let directory = format!("/proc/{}/fd", self.child.id());
+        (0..end).all(|fd| Path::new(&directory).join(fd.to_string()).is_symlink())
     }
 
     /// Asks it to stop, and waits until it has.
     pub fn stop(mut self) {
         self.terminate();
+        assert!(self.child.wait().unwrap().success());
+    }
+
+    /// Waits until it has ended well.
+    pub fn wait(mut self) {
         assert!(self.child.wait().unwrap().success());
     }
 

@@ -138,6 +138,21 @@ impl<B: AsRef<[u8]> + AsMut<[u8]>, W> Log<B, W> {
         }
     }
 
+    /// Does without the device with this index from now on, or fails where there is no other. To
+    /// be called while nothing is on its way to a device.
+    pub fn give_up(&mut self, device: usize, error: IoError, told: &mut Vec<(W, Told)>) {
+        assert!(matches!(self.writing, Writing::Nothing), "a write is on its way");
+        let targets = self.devices();
+        if self.failed.is_some() || !targets[device] {
+            return;
+        }
+        if targets.iter().filter(|&&target| target).count() == 1 {
+            self.fail(Writing::Nothing, error, told);
+        } else {
+            self.leave_behind(device, error);
+        }
+    }
+
     fn leave_behind(&mut self, device: usize, error: IoError) {
         let members = &mut self.superblock.members;
         members.current[device] = 0;

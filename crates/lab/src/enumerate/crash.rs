@@ -97,7 +97,7 @@ impl<'a> Uncertain<'a> {
     fn new(rig: &'a Rig, crash: Crash) -> Self {
         let machine = &rig.machine;
         let mut disk = match crash {
-            Crash::Power => machine.disk.possible(),
+            Crash::Power | Crash::Saved => machine.disk.possible(),
             Crash::Process => machine.disk.content().map(|stamp| vec![stamp]),
         };
         for (place, stamp) in machine.changes_under_way() {

@@ -132,6 +132,12 @@ pub(super) fn whole_stripes(plan: &Plan, seed: u64) -> Result<Run, OpenError> {
     one(&plan, DISKS[1], WHOLE, false, seed)
 }
 
+/// The cached array, written in order.
+#[cfg(test)]
+pub(super) fn in_order(plan: &Plan, seed: u64) -> Result<Run, OpenError> {
+    one(plan, DISKS[1], PATTERNS[0], true, seed)
+}
+
 /// All disks and patterns, bare and cached in turn.
 pub(super) fn runs(plan: &Plan, seed: u64) -> Result<Vec<Run>, OpenError> {
     let mut runs = Vec::new();

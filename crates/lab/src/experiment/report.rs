@@ -4,6 +4,9 @@ use super::plot::{Plot, escaped};
 use crate::grid::write_grid;
 use std::fmt::{self, Write};
 
+/// What the figures of a report are for.
+const PURPOSE: &str = "The figures are information: no experiment fails for one. The limits that \
+    the cache must keep are in the tests of the lab.";
 /// Columns of the text.
 const TEXT_COLUMNS: usize = 100;
 
@@ -75,7 +78,8 @@ impl fmt::Display for Report {
             write_grid(f, &lines)?;
             writeln!(f)?;
         }
-        write_paragraphs(f, &self.remarks)
+        write_paragraphs(f, &self.remarks)?;
+        write_paragraphs(f, &[PURPOSE.to_owned()])
     }
 }
 
@@ -147,6 +151,7 @@ impl Report {
         self.plots.iter().for_each(|plot| page.push_str(&plot.html()));
         self.tables.iter().for_each(|table| table.push_html(&mut page));
         push_paragraphs(&mut page, &self.remarks);
+        push_paragraphs(&mut page, &[PURPOSE.to_owned()]);
         page.push_str("</body>\n</html>\n");
         page
     }

@@ -10,6 +10,7 @@ use super::journal::Journal;
 use super::memory::Memory;
 use super::oracle::{Promise, show, stamp};
 use super::order::image;
+use super::power;
 use super::queue::Event;
 use super::world::World;
 use forebay_engine::Place;
@@ -186,9 +187,7 @@ impl World {
         }
         match asked.request.kind {
             RequestKind::Read if result.is_ok() => self.take_bytes(asked, reply),
-            RequestKind::Flush if result.is_ok() => {
-                self.volumes[usize::from(volume)].oracle.flush(asked.submitted);
-            }
+            RequestKind::Flush if result.is_ok() => self.end_flush_request(&asked),
             RequestKind::Destage => {
                 if result.is_ok() {
                     self.volumes[usize::from(volume)].oracle.flush(asked.submitted);
@@ -196,9 +195,13 @@ impl World {
             }
             RequestKind::Checkpoint => {
                 self.destaged(asked.request.volume, asked.submitted, result);
+                self.drained(&asked, result);
             }
             RequestKind::Restore | RequestKind::RestoreZero { .. } | RequestKind::Record => {}
-            RequestKind::Sync => self.stuck_flushed(asked.request.volume, result),
+            RequestKind::Sync => {
+                self.stuck_flushed(asked.request.volume, result);
+                self.drained(&asked, result);
+            }
             RequestKind::Read | RequestKind::Flush | RequestKind::Prefetch => {}
             _ => self.end_change(&asked, result),
         }
@@ -215,8 +218,9 @@ impl World {
         let journaled = self.journal.as_ref().filter(|_| volume.journal);
         let ack = journaled.is_some_and(Journal::keeps_each_write);
         let promise = match asked.request.kind {
-            // Power is lost only after the pool was saved and the disk was flushed.
-            _ if self.plan.volumes[usize::from(asked.request.volume.0)].ups => Promise::Stable,
+            _ if self.plan.volumes[usize::from(asked.request.volume.0)].ups => {
+                power::promise(&self.power, &self.plan, asked, volume)
+            }
             RequestKind::Trim { .. } | RequestKind::Zero { .. } if journaled.is_some() => {
                 Promise::Stable
             }
@@ -273,8 +277,11 @@ impl World {
                 true
             }
             RequestKind::Write { .. } => fault == FaultKind::Write && at.overlaps(around),
+            // Zeroes are flushed while the UPS is not safe.
             RequestKind::Trim { fua } | RequestKind::Zero { fua, .. } => {
-                fault == FaultKind::Erase && at.overlaps(range) || fua && fault == FaultKind::Flush
+                let flushes = fua || self.has_ups(volume);
+                fault == FaultKind::Erase && at.overlaps(range)
+                    || flushes && fault == FaultKind::Flush
             }
             RequestKind::Sync => fault == FaultKind::Flush,
             RequestKind::Flush | RequestKind::Destage | RequestKind::Checkpoint => {

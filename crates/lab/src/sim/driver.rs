@@ -127,10 +127,11 @@ impl Simulation {
             }
             if self.crashes.last().is_some_and(|&(at, _)| at <= self.world.report.operations) {
                 let (_, power) = self.crashes.pop().expect("there is one");
-                if self.world.ups_volumes().is_empty() {
-                    self.crash(if power { Crash::Power } else { Crash::Process });
-                } else {
+                let has_ups = !self.world.ups_volumes().is_empty();
+                if has_ups && !self.world.fails_unbridged() {
                     self.lose_mains();
+                } else {
+                    self.crash(if power || has_ups { Crash::Power } else { Crash::Process });
                 }
             }
             if self.kills.last().is_some_and(|&at| at <= self.world.report.operations) {
@@ -326,7 +327,7 @@ impl Simulation {
         }
         self.pass_time();
         if self.is_sound() {
-            self.crash(Crash::Power);
+            self.crash(Crash::Saved);
         }
     }
 
@@ -404,7 +405,7 @@ impl Simulation {
         for volume in 0..world.volumes.len() {
             let state = &mut world.volumes[volume];
             match crash {
-                Crash::Power => {
+                Crash::Power | Crash::Saved => {
                     state.disk.lose_power(world.plan.device.survive, &mut world.dice);
                 }
                 // By the time of the next crash, the disk has written what it had in its cache.
@@ -448,7 +449,7 @@ impl Simulation {
 
     /// A new process finds what the old one has left.
     fn restart(&mut self, found: Option<Found>, lacking: Vec<Vec<(Extent, Vec<u64>)>>) {
-        self.world.power.restart();
+        self.world.restart_power();
         self.world.recovers = true;
         self.world.start_process();
         self.make_dispatchers();

@@ -268,7 +268,7 @@ impl Simulation {
             world.end_unanswered(&asked);
         }
         let found = world.crash_journal();
-        world.power.restart();
+        world.restart_power();
         world.adopt(remains);
         world.check_kept(lost);
         if !self.is_sound() {

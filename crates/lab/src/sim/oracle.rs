@@ -54,6 +54,8 @@ pub(crate) enum Promise {
     Seen,
     /// That it outlives the process.
     OnDisk,
+    /// That it outlives the power as long as a UPS bridges the failure until a vault has it.
+    Kept,
     /// That it outlives the power.
     Stable,
 }
@@ -96,6 +98,8 @@ pub(crate) struct Oracle {
     /// Writes that ended before this moment are on stable storage: a flush submitted then has
     /// been answered well.
     flushed: u32,
+    /// The same with [`Promise::Kept`] in the place of stable storage.
+    kept: u32,
     /// Whether what a read saw of a trim or of a write that failed outlives a crash like a write
     /// does. A journal brings back what was acknowledged before.
     observed_lasts: bool,
@@ -108,13 +112,15 @@ pub(crate) enum Crash {
     Process,
     /// The disk's volatile cache is gone too.
     Power,
+    /// The same, after a UPS gave a vault the time to save what was dirty.
+    Saved,
 }
 
 impl Oracle {
     pub(crate) fn new(volume: u16, sectors: u64, observed_lasts: bool) -> Self {
         let sector = |at| Sector { base: stamp(volume, at, 0), candidates: Vec::new() };
         let sectors = (0..sectors).map(sector).collect();
-        Self { volume, sectors, issued: 0, flushed: 0, observed_lasts }
+        Self { volume, sectors, issued: 0, flushed: 0, kept: 0, observed_lasts }
     }
 
     /// The version for the next write.
@@ -173,6 +179,13 @@ impl Oracle {
         }
     }
 
+    /// A flush submitted at `submitted` was answered well from what a UPS keeps.
+    pub(crate) const fn flush_kept(&mut self, submitted: u32) {
+        if submitted > self.kept {
+            self.kept = submitted;
+        }
+    }
+
     /// Whether a read submitted at `submitted` may see `found`; it remembers what was seen.
     pub(crate) fn read(&mut self, sector: u64, found: u64, submitted: u32) -> bool {
         let (volume, issued) = (self.volume, self.issued);
@@ -191,13 +204,17 @@ impl Oracle {
 
     /// Whether the disk may hold `found` after a crash.
     pub(crate) fn crash(&self, sector: u64, found: u64, crash: Crash) -> bool {
-        let (volume, issued, flushed) = (self.volume, self.issued, self.flushed);
+        let (volume, issued) = (self.volume, self.issued);
         let observed_lasts = self.observed_lasts;
         let state = &self.sectors[sector as usize];
         if state.candidates.is_empty() {
             return found == state.base;
         }
-        let least = if crash == Crash::Power { Promise::Stable } else { Promise::OnDisk };
+        let (least, flushed) = match crash {
+            Crash::Process => (Promise::OnDisk, self.flushed.max(self.kept)),
+            Crash::Saved => (Promise::Kept, self.flushed.max(self.kept)),
+            Crash::Power => (Promise::Stable, self.flushed),
+        };
         let replaces =
             |c: &Candidate| c.promise.is_some_and(|promise| promise >= least || c.ended < flushed);
         let lasts = |c: &Candidate| observed_lasts || c.source != Source::Observed;

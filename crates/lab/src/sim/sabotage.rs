@@ -67,6 +67,8 @@ pub enum Sabotage {
     SkipVaultLine,
     /// The disks are not flushed when power goes.
     SkipPowerFlush,
+    /// The disks are not flushed when write-back ends because a UPS is not safe.
+    SkipClosingSync,
     /// The vault is emptied before the disk has what it held.
     EmptyVaultEarly,
     /// The loss of one of a journal's two devices is put on record nowhere.
@@ -87,7 +89,7 @@ pub enum Sabotage {
 
 impl Sabotage {
     /// All of them.
-    pub const ALL: [Self; 38] = [
+    pub const ALL: [Self; 39] = [
         Self::SkipCopy,
         Self::SkipFill,
         Self::LoseFua,
@@ -118,6 +120,7 @@ impl Sabotage {
         Self::HaltLate,
         Self::SkipVaultLine,
         Self::SkipPowerFlush,
+        Self::SkipClosingSync,
         Self::EmptyVaultEarly,
         Self::SkipMemberRecord,
         Self::MixUpVolumes,
@@ -161,6 +164,7 @@ impl Sabotage {
             Self::HaltLate => "halt-late",
             Self::SkipVaultLine => "skip-vault-line",
             Self::SkipPowerFlush => "skip-power-flush",
+            Self::SkipClosingSync => "skip-closing-sync",
             Self::EmptyVaultEarly => "empty-vault-early",
             Self::SkipMemberRecord => "skip-member-record",
             Self::MixUpVolumes => "mix-up-volumes",

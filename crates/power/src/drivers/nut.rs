@@ -131,6 +131,12 @@ impl NutSource {
         Trouble::new(TroubleKind::Refused, sentence)
     }
 
+    /// How many attempts to connect have failed since the last that went well.
+    #[cfg(test)]
+    pub(super) const fn failure_count(&self) -> u32 {
+        self.failures
+    }
+
     /// Notes a connection that failed, and when to try again.
     fn note(&mut self, trouble: &Trouble) {
         let pause = match self.failures {

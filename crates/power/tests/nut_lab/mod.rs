@@ -115,7 +115,7 @@ impl NutLab {
 
     fn say(&self, lines: &[&str]) -> Vec<String> {
         let mut stream = TcpStream::connect(("127.0.0.1", self.port)).unwrap();
-        stream.set_read_timeout(Some(Duration::from_secs(5))).unwrap();
+        stream.set_read_timeout(Some(Duration::from_secs(300))).unwrap();
         let mut replies = BufReader::new(stream.try_clone().unwrap()).lines();
         lines
             .iter()
@@ -153,7 +153,7 @@ impl Drop for NutLab {
 pub fn wait(what: &str, mut is_there: impl FnMut() -> bool) {
     let begin = Instant::now();
     while !is_there() {
-        assert!(begin.elapsed() < Duration::from_secs(20), "{what} does not come");
+        assert!(begin.elapsed() < Duration::from_secs(300), "{what} does not come");
         std::thread::sleep(Duration::from_millis(20));
     }
 }

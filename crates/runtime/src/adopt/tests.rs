@@ -2,6 +2,8 @@
 
 use super::*;
 use crate::journal::{JournalSettings, MemberRecord, VolumeJournal};
+use crate::patrol::tests::common::before_lines_are_old;
+use crate::patrol::tests::common::client::PATIENCE;
 use crate::recovery::Void;
 use crate::{Engine, Patience, RuntimeConfig};
 use forebay_backend::{AlignedBuffer, Backend, Blocking, OpenOptions};
@@ -122,6 +124,10 @@ fn on_disk(disk: &Arc<dyn Backend>, line: u64) -> u8 {
 /// The second process takes the pool of the first one over, in which something is newer than what
 /// was recorded; then power is lost, and a third one has disk and journal alone.
 fn taken_over_and_cut(progress: Progress) {
+    before_lines_are_old(|| taken_over_and_cut_at_once(progress));
+}
+
+fn taken_over_and_cut_at_once(progress: Progress) {
     let directory = tempfile::tempdir().unwrap();
     let disk = open(&directory.path().join("disk"), 4 * MIB);
     let log = open(&directory.path().join("journal"), 40 * MIB);
@@ -177,7 +183,7 @@ fn lose(runtime: &Runtime, line: u64) {
     let key = LineKey::new(id, line);
     let begun = Instant::now();
     loop {
-        assert!(begun.elapsed().as_secs() < 60, "the line is never sealed");
+        assert!(begun.elapsed() < PATIENCE, "the line is never sealed");
         for number in 0..runtime.shared.shards.len() {
             let mut shard = runtime.shared.shard(number);
             let seal = shard.slot_of(key, 0).and_then(|slot| shard.seal_of(slot));
@@ -236,7 +242,7 @@ fn stripes_are_written_whole_and_writes_held_back_as_the_settings_say() {
     let id = runtime.named("v").unwrap().id;
     let begun = Instant::now();
     while runtime.shared.shard(0).gather_below(id) != 16 << 10 {
-        assert!(begun.elapsed().as_secs() < 60, "no tick tells the shard");
+        assert!(begun.elapsed() < PATIENCE, "no tick tells the shard");
         std::thread::sleep(std::time::Duration::from_millis(5));
     }
     runtime.stop(|_| ()).unwrap();
@@ -373,7 +379,7 @@ fn clean(runtime: &Runtime) {
     runtime.flush_volume("v", |_| ()).unwrap();
     let begun = Instant::now();
     while runtime.status().unwrap().memory.patrol.unsealed_bytes > 0 {
-        assert!(begun.elapsed().as_secs() < 20, "the patrol seals nothing");
+        assert!(begun.elapsed() < PATIENCE, "the patrol seals nothing");
         std::thread::sleep(std::time::Duration::from_millis(5));
     }
 }

@@ -121,7 +121,7 @@ impl Devices {
         if self.is_mirrored { self.names.join(" and ") } else { self.names[0].clone() }
     }
 
-    pub(super) fn name_of(&self, device: usize) -> &str {
+    pub(crate) fn name_of(&self, device: usize) -> &str {
         &self.names[device]
     }
 
@@ -184,7 +184,7 @@ impl Devices {
         result
     }
 
-    pub(super) fn backend(&self, device: usize) -> Option<&dyn Backend> {
+    pub(crate) fn backend(&self, device: usize) -> Option<&dyn Backend> {
         self.backends[device].as_deref()
     }
 
@@ -234,6 +234,10 @@ impl Devices {
         };
         let Some(mut found) = found else { return self.make(settings, geometry, buffers()) };
         let given_up = (settings.is_abandoned)(found.superblock.journal);
+        if given_up.is_settled() && recovery::is_void(&found, &given_up) {
+            self.erase()?;
+            return self.make(settings, geometry, buffers());
+        }
         recovery::take(&name, &mut found, &given_up, settings.accept_loss)?;
         let log = Log::resume(&found, buffers());
         Ok((log.map_err(|error| JournalError::Log { name, error })?, found))
@@ -254,7 +258,11 @@ impl Devices {
             return Ok(None);
         };
         let journal = recovered.found.superblock.journal;
-        if recovery::is_void(&recovered.found, &(settings.is_abandoned)(journal)) {
+        let given_up = (settings.is_abandoned)(journal);
+        if recovery::is_void(&recovered.found, &given_up) {
+            if given_up.is_settled() {
+                return self.erase().map(|()| None);
+            }
             return Err(JournalError::Abandoned { name: self.name(), id: journal });
         }
         self.take_steps(&mut recovered, settings)?;
@@ -359,6 +367,21 @@ impl Devices {
             }
             error => JournalError::Unusable { name, error },
         }
+    }
+
+    /// Takes away a journal that has failed and of which nothing is of use any more.
+    fn erase(&self) -> Result<(), JournalError> {
+        let name = self.name();
+        tracing::warn!(
+            journal = %name,
+            "the journal failed earlier, and the disks have everything: it is made anew"
+        );
+        let zeroes = AlignedBuffer::new(LOG_OFFSET as usize);
+        for device in (0..2).filter(|&device| self.backends[device].is_some()) {
+            let erased = self.on(device).write(0, &zeroes, true);
+            erased.map_err(|error| JournalError::Io { name: name.clone(), error })?;
+        }
+        Ok(())
     }
 
     /// Makes a journal where there are only zeroes.

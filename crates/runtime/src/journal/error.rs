@@ -11,8 +11,8 @@ use forebay_types::IoError;
 pub enum JournalError {
     /// The device is too small.
     #[error(
-        "journal {name} has {bytes} bytes; it needs {JOURNAL_BYTES_MIN}, and better a tenth of \
-         the memory"
+        "journal {name} has {bytes} bytes, and it needs {JOURNAL_BYTES_MIN}; name a file or device \
+         of its own that has them, better a tenth of the memory"
     )]
     Small {
         /// The device.

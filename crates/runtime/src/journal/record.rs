@@ -27,6 +27,15 @@ pub trait JournalRecord: Send + Sync {
     /// When that can't be made durable; the volume stays on record.
     fn release(&self, journal: JournalId, volume: &str) -> io::Result<()>;
 
+    /// A journal has failed, and the disks of all its volumes have everything now: nothing in it is
+    /// of use any more.
+    ///
+    /// # Errors
+    /// When that can't be made durable.
+    fn settled(&self, _journal: JournalId) -> io::Result<()> {
+        Ok(())
+    }
+
     /// A volume is about to be served without what other journals than this one may hold of it:
     /// that is void from now on.
     ///
@@ -79,6 +88,18 @@ impl Journal {
             name: self.name.clone(),
             error: error.to_string(),
         })
+    }
+
+    /// It has failed, and the disks have everything that was acknowledged.
+    pub(super) fn settle(&self) {
+        if let Err(error) = self.record.settled(self.id()) {
+            tracing::error!(
+                journal = %self.name,
+                %error,
+                "cannot record that the disks have everything: the next start refuses the failed \
+                 journal until its first 128 KiB are zeroes"
+            );
+        }
     }
 
     /// Volumes have everything on their disks.

@@ -1,5 +1,6 @@
 //! Why a vault can't be used, or not for what was asked.
 
+use forebay_backend::Displaced;
 use forebay_format::journal::{JournalId, VOLUMES_MAX};
 use forebay_journal::RecoverError;
 use forebay_journal::identity::Evidence;
@@ -11,8 +12,8 @@ use forebay_types::{IoError, Size};
 pub enum VaultError {
     /// The device is too small.
     #[error(
-        "vault {name} has {}; it needs {} to take all that can be dirty. Give it that, or less \
-         with --memory",
+        "vault {name} has {}, and it needs {} to take all that can be dirty; name a file or device \
+         of its own that has them, or give the cache less memory",
         Size(*bytes), Size(*needed_bytes)
     )]
     Small {
@@ -64,6 +65,17 @@ pub enum VaultError {
         name: String,
         /// Which dump.
         id: JournalId,
+    },
+    /// It is not where it was opened.
+    #[error(
+        "vault {name}: {displaced}, so a start after a power failure would not find what is saved \
+         in it; move it back, or start the server anew with another one"
+    )]
+    Displaced {
+        /// The device.
+        name: String,
+        /// What has become of it.
+        displaced: Displaced,
     },
     /// Its superblocks are gone while it is in use.
     #[error(

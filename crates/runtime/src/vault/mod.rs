@@ -41,7 +41,7 @@ use crate::journal::journal_buffers;
 use crate::shared::{FlushNeed, Shared, Volume, lock};
 use batch::Batch;
 use dirty::DirtyLines;
-use forebay_backend::{AlignedBuffer, Backend, Blocking, Description};
+use forebay_backend::{AlignedBuffer, Backend, Blocking, Description, Displaced};
 use forebay_format::journal::{
     BLOCK_BYTES, Geometry, Guard, JOURNAL_BYTES_MIN, JournalId, LOG_OFFSET, Members,
     SUPERBLOCK_BYTES, SuperblockInvalid, VOLUMES_MAX, VolumeEntry,
@@ -317,6 +317,14 @@ impl Vault {
         self.is_wanted.store(true, Ordering::Relaxed);
         let mut work = self.work();
         self.is_wanted.store(false, Ordering::Relaxed);
+        if let Err(error) = self.is_in_place()
+            && matches!(
+                error,
+                VaultError::Displaced { displaced: Displaced::Deleted | Displaced::Replaced, .. }
+            )
+        {
+            return Err(error);
+        }
         if let Some(report) = self.claim(volumes)? {
             return Ok(report);
         }

@@ -65,6 +65,25 @@ impl Vault {
         self.bell.notify_all();
     }
 
+    /// Looks at the device at once where it is not in its place any more.
+    pub(crate) fn check_presence(&self) {
+        let is_known = self.state().probe.trouble.is_some();
+        if !is_known && self.is_in_place().is_err() {
+            self.look_now();
+        }
+    }
+
+    /// Whether a later start would find what is dumped now.
+    ///
+    /// # Errors
+    /// When the device is not where it was opened.
+    pub(super) fn is_in_place(&self) -> Result<(), VaultError> {
+        self.backend.check_presence().map_err(|displaced| {
+            let name = self.name.clone();
+            VaultError::Displaced { name, displaced }
+        })
+    }
+
     /// Looks at the device. What comes of it is in the status from then on.
     pub(super) fn probe(&self) {
         let (writes, place) = {
@@ -121,6 +140,7 @@ impl Vault {
         if self.state().phase != VaultPhase::Ready {
             return Err(occupied());
         }
+        self.is_in_place()?;
         let failed = |error| VaultError::io(&self.name, error);
         let device = Blocking::new(&*self.backend);
         let mut head = AlignedBuffer::new(2 * SUPERBLOCK_BYTES);

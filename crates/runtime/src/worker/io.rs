@@ -233,8 +233,9 @@ impl Ios {
             let now_ms = now.saturating_duration_since(self.started).as_millis() as u64;
             io.volume.reads.end(now_ms, now.saturating_duration_since(io.began));
         }
-        if io.verb.is_some_and(|verb| verb != IoVerb::Read) {
-            // Before anybody is told: a flush that follows the answer must find it.
+        let is_stable = io.verb == Some(IoVerb::Write { fua: true }) && result.is_ok();
+        if !is_stable && io.verb.is_some_and(|verb| verb != IoVerb::Read) {
+            // Before the answer is given: a flush that follows it must find it.
             io.volume.flush.wrote();
         }
         match io.purpose {

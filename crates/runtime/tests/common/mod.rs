@@ -20,3 +20,20 @@ pub fn wait_until(what: &str, time: std::time::Duration, mut condition: impl FnM
         std::thread::sleep(POLL);
     }
 }
+
+/// What is dirty for less is not written back by itself: `dirty_age_ms` of a shard.
+pub const DIRTY_AGE: std::time::Duration = std::time::Duration::from_secs(5);
+
+/// Runs a test in which lines must stay dirty until it says otherwise. If it fails and took so long
+/// that they may have been written back, the machine is too loaded, and it is run again.
+pub fn before_lines_are_old(test: impl Fn()) {
+    let started = std::time::Instant::now();
+    loop {
+        let begun = std::time::Instant::now();
+        let outcome = std::panic::catch_unwind(std::panic::AssertUnwindSafe(&test));
+        let Err(panic) = outcome else { return };
+        if begun.elapsed() < DIRTY_AGE || started.elapsed() > client::PATIENCE {
+            std::panic::resume_unwind(panic);
+        }
+    }
+}

@@ -7,8 +7,8 @@ use forebay_backend::layers::{ErrorRule, Errors, Gate, Kinds};
 use forebay_backend::{Backend, MemoryBackend, OpenOptions};
 use forebay_nbd::Command;
 use forebay_runtime::{
-    CalibrateError, Calibration, CalibrationFailure, Engine, GatherStatus, ThresholdSource,
-    VolumeChange, VolumeError, VolumeSettings,
+    CalibrateError, Calibration, CalibrationFailure, Engine, GatherStatus, SplitCost,
+    ThresholdSource, VolumeChange, VolumeError, VolumeSettings,
 };
 use forebay_types::{IoError, Mode};
 use std::sync::Arc;
@@ -64,10 +64,27 @@ fn gate() -> Arc<Gate> {
 }
 
 fn failure(server: &Server) -> CalibrationFailure {
-    match server.runtime.calibrate_volume("disk") {
-        Err(VolumeError::Calibrate(CalibrateError::Failed { failure, .. })) => failure,
-        other => panic!("{other:?}"),
+    loop {
+        match server.runtime.calibrate_volume("disk") {
+            Err(VolumeError::Calibrate(CalibrateError::Failed { failure, .. })) => return failure,
+            // A loaded machine left it no moment.
+            Err(VolumeError::Calibrate(CalibrateError::Busy(_))) => {}
+            other => panic!("{other:?}"),
+        }
     }
+}
+
+/// Measures a volume until the result is as expected: on a loaded machine the times of one
+/// measurement can say nothing, or something wrong.
+fn measured(server: &Server, name: &str, is_expected: impl Fn(&SplitCost) -> bool) -> SplitCost {
+    let (mut cost, mut last) = (None, String::new());
+    wait_until(&format!("'{name}' is measured"), PATIENCE, || {
+        let result = server.runtime.calibrate_volume(name);
+        last = format!("{result:?}");
+        cost = result.ok().filter(&is_expected);
+        cost.is_some()
+    });
+    cost.unwrap_or_else(|| panic!("{last}"))
 }
 
 fn modelled_disks_are_measured(engine: Engine) {
@@ -79,9 +96,9 @@ fn modelled_disks_are_measured(engine: Engine) {
     ] {
         let disk = forebay_backend::open(backing, &OpenOptions::default()).unwrap();
         add(&server, backing, &disk);
-        let cost = server.runtime.calibrate_volume(backing).unwrap();
-        assert!(thresholds.contains(&cost.threshold_bytes), "{backing}: {cost:?}");
-        assert!(cost.fixed_us() > 50.0, "{backing}: {cost:?}");
+        let cost = measured(&server, backing, |cost| {
+            thresholds.contains(&cost.threshold_bytes) && cost.fixed_us() > 50.0
+        });
         assert_eq!(server.status(backing).gather.measured, Some(cost));
     }
     server.stop();
@@ -93,13 +110,22 @@ fn a_volume_that_was_added_is_measured_by_itself_and_reads_are_all_it_takes(engi
     // Whatever is not a read would be held.
     let no_reads = [Kinds::WRITE, Kinds::FLUSH, Kinds::DISCARD, Kinds::ZERO];
     gate.close(no_reads.into_iter().fold(Kinds::NONE, Kinds::and));
-    add_auto(&server, Arc::clone(&gate) as _);
-    let before = gather(&server);
-    assert_eq!((before.below_bytes, before.source), (64 * KIB, ThresholdSource::Default));
-    assert_eq!(before.calibration, Calibration::Waiting, "it is served already");
-    let is_done = || gather(&server).calibration == Calibration::Done;
-    wait_until("the disk is measured", PATIENCE, is_done);
-    let after = gather(&server);
+    let after = loop {
+        add_auto(&server, Arc::clone(&gate) as _);
+        let before = gather(&server);
+        assert_eq!((before.below_bytes, before.source), (64 * KIB, ThresholdSource::Default));
+        assert_eq!(before.calibration, Calibration::Waiting, "it is served already");
+        let is_over = || gather(&server).calibration != Calibration::Waiting;
+        wait_until("the measurement is over", PATIENCE, is_over);
+        let after = gather(&server);
+        use CalibrationFailure::{Slow, Unclear};
+        if !matches!(after.calibration, Calibration::Failed(Slow { .. } | Unclear(_))) {
+            break after;
+        }
+        // A loaded machine made the times useless. The next one added is measured as well.
+        server.runtime.remove_volume("disk", |_| ()).unwrap();
+    };
+    assert_eq!(after.calibration, Calibration::Done);
     assert_eq!(after.source, ThresholdSource::Measured);
     assert_eq!(Some(after.below_bytes), after.measured.map(|cost| cost.threshold_bytes));
     assert_eq!(gate.held(), []);
@@ -115,7 +141,7 @@ fn what_is_set_wins_and_is_not_measured(engine: Engine) {
     let off = gather(&server);
     assert_eq!((off.below_bytes, off.source), (0, ThresholdSource::Set));
     assert_eq!((off.calibration, off.measured), (Calibration::Unwanted, None));
-    let cost = server.runtime.calibrate_volume("disk").unwrap();
+    let cost = measured(&server, "disk", |_| true);
     let asked = gather(&server);
     assert_eq!((asked.below_bytes, asked.measured), (0, Some(cost)), "it was asked for");
     set(&server, Some(512 * KIB));
@@ -154,7 +180,7 @@ fn a_disk_that_fails_reads_is_not_measured_and_served_as_before(engine: Engine) 
     assert_eq!(client.flush(), Ok(()));
     assert_eq!(client.read(0, 4096), Ok(vec![7; 4096]));
     bad.set_enabled(false);
-    let cost = server.runtime.calibrate_volume("disk").unwrap();
+    let cost = measured(&server, "disk", |_| true);
     bad.set_enabled(true);
     failure(&server);
     assert_eq!(gather(&server).measured, Some(cost), "what was measured stays");
@@ -172,11 +198,10 @@ fn a_read_that_hangs_is_given_up_and_holds_up_nobody(engine: Engine) {
     assert_eq!(gate.held().len(), 1);
     assert_eq!(failure(&server), CalibrationFailure::Hanging);
     assert_eq!(gate.held().len(), 1, "no other is begun there");
-    server.runtime.calibrate_volume("other").unwrap();
+    measured(&server, "other", |_| true);
     assert_eq!(server.client("disk").write(0, &[7; 4096]), Ok(()));
     gate.open();
-    let is_measured = || server.runtime.calibrate_volume("disk").is_ok();
-    wait_until("the disk has answered", PATIENCE, is_measured);
+    measured(&server, "disk", |_| true);
     server.stop();
 }
 
@@ -189,13 +214,14 @@ fn no_read_is_begun_while_a_request_is_under_way(engine: Engine) {
     let cookie = client.send(Command::Write, 0, 0, 4096, &[7; 4096]);
     assert!(gate.wait_held(1, PATIENCE));
     std::thread::scope(|scope| {
-        let asked = scope.spawn(|| server.runtime.calibrate_volume("disk"));
+        let asked = scope.spawn(|| measured(&server, "disk", |_| true));
+        let is_waiting = || gather(&server).calibration == Calibration::Waiting;
+        wait_until("the measurement waits", PATIENCE, is_waiting);
         std::thread::sleep(MOMENT);
         assert_eq!(gate.held().len(), 1, "the write and nothing else");
-        assert_eq!(gather(&server).calibration, Calibration::Waiting);
         gate.open();
         assert_eq!(client.wait(cookie).result, Ok(()));
-        asked.join().unwrap().unwrap();
+        asked.join().unwrap();
     });
     drop(client);
     server.stop();
@@ -215,7 +241,16 @@ fn a_volume_is_gone_only_when_its_disk_is_let_go(engine: Engine) {
         assert!(!removed.is_finished(), "the disk is being read");
         gate.open();
         removed.join().unwrap().unwrap();
-        assert!(matches!(asked.join().unwrap(), Err(VolumeError::Leaving(_))));
+        let asked = asked.join().unwrap();
+        // On a machine so loaded that the moment lasted a second, the read has been given up.
+        let is_slow = matches!(
+            &asked,
+            Err(VolumeError::Calibrate(CalibrateError::Failed {
+                failure: CalibrationFailure::Slow { .. },
+                ..
+            }))
+        );
+        assert!(is_slow || matches!(asked, Err(VolumeError::Leaving(_))), "{asked:?}");
     });
     assert_eq!(gate.held(), []);
     drop(gate);

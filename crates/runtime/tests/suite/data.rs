@@ -1,5 +1,6 @@
 //! What is read is what was written last, whatever the mode, the sizes and the connections.
 
+use crate::common::before_lines_are_old;
 use crate::common::client::{Client, PATIENCE};
 use crate::common::random::Random;
 use crate::oracle::Oracle;
@@ -395,6 +396,10 @@ fn the_last_sectors_are_as_good_as_any(engine: Engine) {
 }
 
 fn a_flush_covers_the_writes_of_other_connections(engine: Engine) {
+    before_lines_are_old(|| a_flush_covers_the_writes_of_other_connections_at_once(engine));
+}
+
+fn a_flush_covers_the_writes_of_other_connections_at_once(engine: Engine) {
     let server = Server::start(engine);
     let disk = server.add_memory("disk", 8 * MIB, Mode::WriteBack);
     let mut clients: Vec<Client> = (0..8).map(|_| server.client("disk")).collect();

@@ -1,13 +1,15 @@
 //! Clients that are slow on purpose, and what they can't do to others.
 
-use crate::common::client::connect;
+use crate::common::client::{Client, PATIENCE, config, connect};
 use crate::common::raw::{client_flags, enter, greeting, is_closed, request};
+use crate::common::wait_until;
 use crate::server::Server;
 use forebay_nbd::proto::command;
 use forebay_policy::PolicyKind;
 use forebay_runtime::{Ecc, Engine, Patience, Runtime, RuntimeConfig};
 use forebay_types::Mode;
 use std::io::{Read, Write};
+use std::panic::{AssertUnwindSafe, catch_unwind};
 use std::time::{Duration, Instant};
 
 on_both_engines! {
@@ -21,54 +23,67 @@ on_both_engines! {
 
 const MIB: u64 = 1 << 20;
 
-/// A server that is not patient.
-fn server(engine: Engine, memory_bytes: u64) -> Server {
-    let (handshake, payload_pause) = (Duration::from_secs(1), Duration::from_secs(2));
+const HANDSHAKE: Duration = Duration::from_secs(1);
+const PAYLOAD_PAUSE: Duration = Duration::from_secs(2);
+
+/// A server with these deadlines. Only the one that a test is about is short: the others would end
+/// clients that a loaded machine makes slow.
+fn server(engine: Engine, patience: Patience) -> Server {
     let policy = PolicyKind::default();
     let config = RuntimeConfig {
-        memory_bytes,
+        memory_bytes: 64 * MIB,
         workers: 2,
         engine,
         policy,
         journals: 0,
         ecc: Ecc::default(),
     };
-    let patience = Patience { handshake, payload_pause, ..Patience::default() };
     let server = Server::over(Runtime::start_with(config, patience).unwrap());
     server.add_memory("disk", 64 * MIB, Mode::WriteBack);
     server
 }
 
+/// A client of the disk. On a loaded machine its own handshake may be too slow for the server; then
+/// it tries again.
+fn entered(server: &Server) -> Client {
+    let mut client = None;
+    wait_until("a client is let in", PATIENCE, || {
+        let stream = connect(&server.socket);
+        let entered = catch_unwind(AssertUnwindSafe(|| Client::enter(stream, &config("disk"))));
+        client = entered.ok().and_then(Result::ok);
+        client.is_some()
+    });
+    client.unwrap()
+}
+
 fn a_handshake_has_a_deadline(engine: Engine) {
-    let server = server(engine, 64 * MIB);
-    let mut entered = server.client("disk");
+    let server = server(engine, Patience { handshake: HANDSHAKE, ..Patience::default() });
+    let mut entered = entered(&server);
     let begin = Instant::now();
     let mut silent = [(); 3].map(|()| connect(&server.socket));
     for (number, stream) in silent.iter_mut().enumerate() {
         greeting(stream);
-        stream.write_all(&client_flags()[..number * 2]).unwrap();
+        // Where the machine is so slow that the deadline has passed, it can't be written.
+        let _ = stream.write_all(&client_flags()[..number * 2]);
     }
     // One that keeps talking, byte by byte, is not spared.
     let mut talker = connect(&server.socket);
     greeting(&mut talker);
-    talker.write_all(&client_flags()).unwrap();
-    let chatter = crate::common::raw::option(999, &[0; 60_000]);
-    for byte in chatter.chunks(1) {
-        if talker.write_all(byte).is_err() {
-            break;
-        }
-        std::thread::sleep(Duration::from_millis(20));
-    }
+    let _ = talker.write_all(&client_flags());
+    let mut chatter = crate::common::raw::option(999, &[0; 200_000]).into_iter();
+    wait_until("the talker is cut off", PATIENCE, || {
+        talker.write_all(&[chatter.next().expect("more than it can say in time")]).is_err()
+    });
     for stream in &mut silent {
         assert!(is_closed(stream));
     }
     let took = begin.elapsed();
-    assert!(took >= Duration::from_millis(900) && took < Duration::from_secs(20), "{took:?}");
+    assert!(took >= HANDSHAKE, "too early: {took:?}");
     assert_eq!(entered.read(0, 512), Ok(vec![0; 512]), "who has entered may be silent");
 }
 
 fn a_payload_that_stops_coming_has_a_deadline(engine: Engine) {
-    let server = server(engine, 64 * MIB);
+    let server = server(engine, Patience { payload_pause: PAYLOAD_PAUSE, ..Patience::default() });
     let mut stream = connect(&server.socket);
     enter(&mut stream, "disk");
     let begin = Instant::now();
@@ -76,21 +91,27 @@ fn a_payload_that_stops_coming_has_a_deadline(engine: Engine) {
     stream.write_all(&[9; 65535]).unwrap();
     assert!(is_closed(&mut stream));
     let took = begin.elapsed();
-    assert!(took >= Duration::from_secs(2) && took < Duration::from_secs(20), "{took:?}");
+    assert!(took >= PAYLOAD_PAUSE, "too early: {took:?}");
     assert_eq!(server.client("disk").read(0, 65536), Ok(vec![0; 65536]), "it has no effect");
 }
 
 fn a_payload_that_trickles_has_an_end(engine: Engine) {
-    let server = server(engine, 64 * MIB);
+    let server = server(engine, Patience { payload_pause: PAYLOAD_PAUSE, ..Patience::default() });
     let mut stream = connect(&server.socket);
     enter(&mut stream, "disk");
     let begin = Instant::now();
     stream.write_all(&request(command::WRITE, 0, 1, 0, 200 << 10)).unwrap();
-    while stream.write_all(&[9]).is_ok() {
-        std::thread::sleep(Duration::from_millis(100));
-        assert!(begin.elapsed() < Duration::from_secs(30), "it goes on for ever");
+    let (mut last, mut longest_pause) = (Instant::now(), Duration::ZERO);
+    wait_until("the trickle ends", PATIENCE, || {
+        let is_ended = stream.write_all(&[9]).is_err();
+        let now = Instant::now();
+        longest_pause = longest_pause.max(now - std::mem::replace(&mut last, now));
+        is_ended
+    });
+    // A second for each 64 KiB beside the pause, unless the machine stopped the trickle itself.
+    if longest_pause < PAYLOAD_PAUSE / 2 {
+        assert!(begin.elapsed() >= 2 * PAYLOAD_PAUSE, "it may be slow, but not too slow");
     }
-    assert!(begin.elapsed() >= Duration::from_secs(4), "it may be slow, but not too slow");
 }
 
 fn a_slow_writer_does_not_hold_up_the_others(engine: Engine) {
@@ -103,18 +124,18 @@ fn a_slow_writer_does_not_hold_up_the_others(engine: Engine) {
         journals: 0,
         ecc: Ecc::default(),
     };
-    let server = Server::over(Runtime::start(config).unwrap());
+    // The others give up before the slow one is cut off: if they wait for it, they fail.
+    let patience = Patience { payload_pause: 2 * PATIENCE, ..Patience::default() };
+    let server = Server::over(Runtime::start_with(config, patience).unwrap());
     server.add_memory("disk", 64 * MIB, Mode::WriteBack);
     let mut slow = connect(&server.socket);
     enter(&mut slow, "disk");
     slow.write_all(&request(command::WRITE, 0, 1, 0, 32 << 20)).unwrap();
     slow.write_all(&vec![9; 3 << 20]).unwrap();
     let mut client = server.client("disk");
-    let begin = Instant::now();
     for n in 0..20u64 {
         assert_eq!(client.write((32 + n) * MIB, &vec![n as u8; MIB as usize]), Ok(()));
     }
-    assert!(begin.elapsed() < Duration::from_secs(15), "{:?}", begin.elapsed());
     slow.write_all(&vec![9; 29 << 20]).unwrap();
     let mut reply = [0; 16];
     slow.read_exact(&mut reply).unwrap();
@@ -122,7 +143,7 @@ fn a_slow_writer_does_not_hold_up_the_others(engine: Engine) {
 }
 
 fn huge_requests_of_many_clients_are_all_served(engine: Engine) {
-    let server = server(engine, 64 * MIB);
+    let server = server(engine, Patience::default());
     std::thread::scope(|scope| {
         for number in 0..8u64 {
             let server = &server;
@@ -148,27 +169,15 @@ fn huge_requests_of_many_clients_are_all_served(engine: Engine) {
 }
 
 fn who_does_not_fetch_is_dropped_where_others_wait_for_the_room(engine: Engine) {
-    let policy = PolicyKind::default();
-    let config = RuntimeConfig {
-        memory_bytes: 64 * MIB,
-        workers: 2,
-        engine,
-        policy,
-        journals: 0,
-        ecc: Ecc::default(),
-    };
     let patience = Patience { fetch: Duration::from_secs(1), ..Patience::default() };
-    let server = Server::over(Runtime::start_with(config, patience).unwrap());
-    server.add_memory("disk", 64 * MIB, Mode::WriteBack);
+    let server = server(engine, patience);
     let mut deaf = connect(&server.socket);
     enter(&mut deaf, "disk");
     deaf.write_all(&request(command::READ, 0, 1, 0, 32 << 20)).unwrap();
     // The first bytes are there: the rest of them waits for us, and takes all the room there is.
     deaf.read_exact(&mut [0; 16]).unwrap();
-    let begin = Instant::now();
     let mut client = server.client("disk");
     assert_eq!(client.read(0, 32 * MIB).map(|data| data.len()), Ok(32 << 20));
-    assert!(begin.elapsed() < Duration::from_secs(30), "{:?}", begin.elapsed());
     let mut rest = Vec::new();
     // It ends, by a reset perhaps, before all has come.
     let _ = deaf.read_to_end(&mut rest);

@@ -11,7 +11,7 @@ use forebay_policy::PolicyKind;
 use forebay_runtime::{Ecc, Engine, HeldUp, Patience, Runtime, RuntimeConfig, VolumeError};
 use forebay_types::{Durability, Mode};
 use std::sync::Arc;
-use std::time::{Duration, Instant};
+use std::time::Duration;
 
 on_both_engines! {
     a_question_for_extents_that_hangs_holds_up_nobody_else,
@@ -25,8 +25,18 @@ on_both_engines! {
 
 const MIB: u64 = 1 << 20;
 
-/// One worker, so that all clients share it, and little patience with disks.
+/// One worker, so that all clients share it.
 fn server(engine: Engine) -> Server {
+    server_with(engine, Patience::default())
+}
+
+/// The same with little patience with disks, for tests in which a disk hangs for good.
+fn impatient_server(engine: Engine) -> Server {
+    let (disk, farewell) = (Duration::from_secs(1), Duration::from_millis(100));
+    server_with(engine, Patience { disk, farewell, ..Patience::default() })
+}
+
+fn server_with(engine: Engine, patience: Patience) -> Server {
     let policy = PolicyKind::default();
     let config = RuntimeConfig {
         memory_bytes: 64 * MIB,
@@ -36,8 +46,6 @@ fn server(engine: Engine) -> Server {
         journals: 1,
         ecc: Ecc::default(),
     };
-    let (disk, farewell) = (Duration::from_secs(1), Duration::from_millis(100));
-    let patience = Patience { disk, farewell, ..Patience::default() };
     Server::over(Runtime::start_with(config, patience).unwrap())
 }
 
@@ -110,12 +118,11 @@ fn a_client_that_leaves_its_question_behind_is_forgotten(engine: Engine) {
 }
 
 fn a_volume_whose_disk_hangs_is_not_removed_and_nothing_is_lost(engine: Engine) {
-    let server = server(engine);
+    let server = impatient_server(engine);
     let (gate, disk) = gated(&server, "disk", Mode::WriteBack);
     let mut client = server.client("disk");
     assert_eq!(client.write(4096, &[5; 8192]), Ok(()));
     gate.close(Kinds::ALL);
-    let begin = Instant::now();
     for _ in 0..2 {
         match server.runtime.remove_volume("disk", |_| {}) {
             Err(VolumeError::Hanging { name, seconds: 1, dirty_bytes: 8192 }) => {
@@ -124,11 +131,12 @@ fn a_volume_whose_disk_hangs_is_not_removed_and_nothing_is_lost(engine: Engine) 
             result => panic!("{result:?}"),
         }
     }
-    assert!(begin.elapsed() < Duration::from_secs(30), "{:?}", begin.elapsed());
     assert_eq!(client.read(4096, 8192), Ok(vec![5; 8192]), "its clients are served on");
     assert!(!server.status("disk").leaving);
     gate.open();
-    server.runtime.remove_volume("disk", |_| {}).unwrap();
+    // On a loaded machine the disk's answer may again take longer than this server's patience.
+    let is_removed = || server.runtime.remove_volume("disk", |_| {}).is_ok();
+    wait_until("the volume is removed", PATIENCE, is_removed);
     assert_eq!(read_backend(&*disk, 4096, 8192), [5; 8192]);
 }
 
@@ -162,7 +170,7 @@ fn others_are_administered_while_a_disk_hangs(engine: Engine) {
 }
 
 fn a_server_whose_disk_hangs_does_not_stop(engine: Engine) {
-    let server = server(engine);
+    let server = impatient_server(engine);
     let (gate, _) = gated(&server, "disk", Mode::WriteThrough);
     let mut client = server.client("disk");
     gate.close(Kinds::READ);
@@ -172,11 +180,11 @@ fn a_server_whose_disk_hangs_does_not_stop(engine: Engine) {
     assert!(matches!(stopped, Err(VolumeError::Hanging { .. })), "{stopped:?}");
     gate.open();
     assert_eq!(server.client("disk").read(0, 4096), Ok(vec![0; 4096]), "new clients are let in");
-    server.stop();
+    wait_until("the server stops", PATIENCE, || server.runtime.stop(|_| {}).is_ok());
 }
 
 fn a_journal_that_hangs_is_named_and_the_disk_is_not(engine: Engine) {
-    let server = server(engine);
+    let server = impatient_server(engine);
     let (disk, gate) = (memory(16 * MIB), Gate::new(memory(JOURNAL_BYTES)));
     let journal = open(&server, Arc::clone(&gate) as _);
     add(&server, Arc::clone(&disk) as _, &journal, Durability::Ack);

@@ -3,6 +3,7 @@
 //! A loss of power is a copy of disk and journal as they are at that moment, and another runtime
 //! over the copies: what only the first one's memory held is gone.
 
+use crate::common::client::PATIENCE;
 use crate::server::{Server, read_backend, settings};
 use forebay_backend::layers::{Blocks, ErrorRule, Errors, Gate, Kinds};
 use forebay_backend::{AlignedBuffer, Backend, Blocking, MemoryBackend};
@@ -15,7 +16,6 @@ use forebay_types::{ByteRange, Durability, IoError, Mode};
 use std::collections::BTreeMap;
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::sync::{Arc, Mutex};
-use std::time::{Duration, Instant};
 
 pub(crate) const MIB: u64 = 1 << 20;
 pub(crate) const JOURNAL_BYTES: u64 = 40 * MIB;
@@ -338,7 +338,7 @@ fn a_journal_that_fails_is_put_on_record_before_anything_is_acknowledged(engine:
         client.write(0, &block(500)).unwrap();
         assert!(flag.load(Ordering::SeqCst), "nothing is acknowledged before that");
     });
-    assert!(gate.wait_held(1, Duration::from_secs(10)));
+    assert!(gate.wait_held(1, PATIENCE));
     gate.fail_all(IoError::Io);
     gate.open();
     waiting.join().unwrap();
@@ -543,13 +543,11 @@ fn a_bad_sector_neither_stops_writers_nor_fills_the_journal(engine: Engine) {
     add(&server, Arc::clone(&errors) as _, &opened, Durability::Ack);
     let mut client = server.client("v");
     client.write(8 * MIB, &block(7)).unwrap();
-    let begun = Instant::now();
     for round in 0..3_u8 {
         for at in (16 * MIB..64 * MIB).step_by(64 << 10) {
             client.write(at, &vec![round + 1; 64 << 10]).unwrap();
         }
     }
-    assert!(begun.elapsed() < Duration::from_secs(60), "{:?}", begun.elapsed());
     let status = opened.status();
     assert!(status.usage.payload_bytes > status.usage.capacity_bytes, "{status:?}");
     assert!(status.kept.forward_bytes > 0, "{status:?}");
@@ -578,7 +576,6 @@ fn a_disk_that_hangs_stops_no_writer_of_another_volume(engine: Engine) {
     add_named(&server, "b", Arc::clone(&b) as _, &opened, Durability::Ack);
     server.client("a").write(0, &block(1)).unwrap();
     gate.close(Kinds::ALL);
-    let begun = Instant::now();
     let mut client = server.client("b");
     for round in 0..4_u8 {
         for at in (0..32 * MIB).step_by(64 << 10) {
@@ -590,7 +587,6 @@ fn a_disk_that_hangs_stops_no_writer_of_another_volume(engine: Engine) {
         client.write(at, &[9; 4096]).unwrap();
     }
     client.flush().unwrap();
-    assert!(begun.elapsed() < Duration::from_secs(60), "{:?}", begun.elapsed());
     let (a_then, b_then, journal_then) = (copy(&*a), copy(&*b), copy(&*journal));
     drop(client);
     gate.open();
@@ -619,14 +615,12 @@ fn a_journal_full_of_what_a_disk_does_not_take_lets_writes_through(engine: Engin
     }
     assert!(taken >= 6 * MIB, "{taken}");
     // More of them than there is room for, each with a word of its own if it needed one.
-    let begun = Instant::now();
     for round in 0..2_u8 {
         for at in (32 * MIB..64 * MIB).step_by(4096) {
             client.write(at, &[round + 1; 4096]).unwrap();
         }
     }
     client.flush().unwrap();
-    assert!(begun.elapsed() < Duration::from_secs(60), "{:?}", begun.elapsed());
     let status = opened.status();
     assert!(status.kept.fences > 0, "{status:?}");
     let (disk_then, journal_then) = (copy(&*disk), copy(&*journal));

@@ -37,6 +37,7 @@ mod hanging;
 mod journal;
 mod mirror;
 mod power;
+mod presence;
 mod reliance;
 mod tls;
 mod transmission;

@@ -2,6 +2,7 @@
 //!
 //! A loss of power is a copy of the disk and of both devices as they are at that moment.
 
+use crate::common::client::PATIENCE;
 use crate::journal::{
     JOURNAL_BYTES, MIB, OnRecord, add, block, check, copy, journal_settings, memory, start,
     write_some,
@@ -12,7 +13,6 @@ use forebay_backend::{AlignedBuffer, Backend, Blocking, MemoryBackend};
 use forebay_runtime::{Engine, Journal, JournalError, JournalSettings, MissingDevice};
 use forebay_types::{Durability, IoError};
 use std::sync::Arc;
-use std::time::Duration;
 
 fn pair() -> [Arc<MemoryBackend>; 2] {
     [memory(JOURNAL_BYTES), memory(JOURNAL_BYTES)]
@@ -85,7 +85,7 @@ fn a_device_that_fails_is_left_behind_and_never_believed_again(engine: Engine) {
         let mut client = crate::common::client::Client::new(&path, "v");
         client.write(0, &block(500)).unwrap();
     });
-    assert!(gate.wait_held(1, Duration::from_secs(10)));
+    assert!(gate.wait_held(1, PATIENCE));
     let whole = on.now();
     gate.fail_all(IoError::Io);
     waiting.join().unwrap();
@@ -135,7 +135,7 @@ fn both_devices_fail_as_one_does(engine: Engine) {
         client.write(0, &block(500)).unwrap();
     });
     for gate in &gates {
-        assert!(gate.wait_held(1, Duration::from_secs(10)));
+        assert!(gate.wait_held(1, PATIENCE));
         gate.fail_all(IoError::Io);
         gate.open();
     }

@@ -4,11 +4,11 @@
 use crate::common::client::PATIENCE;
 use crate::common::wait_until;
 use crate::server::{Server, read_backend, settings};
-use forebay_backend::layers::{ErrorRule, Errors, Gate, Kinds};
+use forebay_backend::layers::{ErrorRule, Errors, Gate, Kinds, Volatile, Volatility};
 use forebay_backend::{Backend, MemoryBackend};
 use forebay_nbd::Command;
 use forebay_runtime::{Engine, JournalSettings, VolumeJournal, VolumeSettings};
-use forebay_types::{Durability, IoError, Mode};
+use forebay_types::{Durability, IoError, Mode, UnsafeSupply};
 use std::sync::Arc;
 use std::time::Duration;
 
@@ -39,6 +39,9 @@ on_both_engines! {
     who_is_halted_is_told_so_also_for_what_was_under_way,
     a_failed_journal_leaves_it_to_the_supply,
     a_disk_that_does_not_flush_is_named,
+    what_a_ups_does_not_cover_is_on_stable_storage_when_it_is_acknowledged,
+    the_disk_s_cache_is_enough_where_the_operator_says_so,
+    a_wanted_flush_reaches_a_disk_whose_flush_before_has_not_ended,
 }
 
 fn without_a_supply_that_holds_writes_go_through(engine: Engine) {
@@ -202,12 +205,87 @@ fn a_disk_that_does_not_flush_is_named(engine: Engine) {
     let server = Server::start(engine);
     let gate = Gate::new(memory(16 * MIB) as _);
     add(&server, Arc::clone(&gate) as _);
+    // On stable storage already, it would leave nothing to flush.
+    server.runtime.set_unsafe_supply("v", UnsafeSupply::DiskCache).unwrap();
     let mut client = server.client("v");
     client.write(0, &block(0)).unwrap();
     gate.close(Kinds::FLUSH);
     assert_eq!(server.runtime.sync_power(Duration::from_millis(100)), ["v"]);
     gate.open();
     assert!(server.runtime.sync_power(PATIENCE).is_empty());
+    drop(client);
+    server.stop();
+}
+
+/// A disk of 16 MiB and, over it, its volatile cache: the first has what a power failure leaves.
+fn disk_with_cache() -> (Arc<MemoryBackend>, Arc<dyn Backend>) {
+    let disk = memory(16 * MIB);
+    let cache = Volatile::new(Arc::clone(&disk) as _, Volatility::default()).unwrap();
+    (disk, Arc::new(cache))
+}
+
+fn what_a_ups_does_not_cover_is_on_stable_storage_when_it_is_acknowledged(engine: Engine) {
+    let server = Server::start(engine);
+    let (disk, cache) = disk_with_cache();
+    add(&server, cache);
+    let mut client = server.client("v");
+    client.write(4096, &block(1)).unwrap();
+    assert!(has(&*disk, 1), "nothing covers it");
+    client.write(8 * 4096, &block(8).repeat(64)).unwrap();
+    assert!(has(&*disk, 8), "nor a payload that is received into the pool");
+    client.call(Command::WriteZeroes, 0, 4096, 4096).result.unwrap();
+    assert!(!has(&*disk, 1), "nor zeroes");
+    server.runtime.set_power(40 * 4096);
+    for value in 100..200 {
+        client.write(value * 4096, &block(value)).unwrap();
+    }
+    assert!(!has(&*disk, 100), "the UPS covers it");
+    assert!(has(&*disk, 199), "the UPS allows no more to be dirty");
+    server.runtime.set_power(0);
+    client.write(4096, &block(1)).unwrap();
+    assert!(has(&*disk, 1), "the UPS covers nothing any more");
+    let flushes = server.status("v").requests.backend_flushes;
+    server.runtime.drain_power();
+    wait_until("nothing is dirty", PATIENCE, || server.runtime.set_power(0) == 0);
+    wait_until("the drain is over", PATIENCE, || has(&*disk, 100));
+    assert!(server.status("v").requests.backend_flushes > flushes);
+    drop(client);
+    server.stop();
+}
+
+fn the_disk_s_cache_is_enough_where_the_operator_says_so(engine: Engine) {
+    let server = Server::start(engine);
+    let (disk, cache) = disk_with_cache();
+    add(&server, Arc::clone(&cache));
+    server.runtime.set_unsafe_supply("v", UnsafeSupply::DiskCache).unwrap();
+    let mut client = server.client("v");
+    client.write(4096, &block(1)).unwrap();
+    assert!(has(&*cache, 1) && !has(&*disk, 1));
+    client.flush().unwrap();
+    assert!(has(&*disk, 1), "FLUSH means the disk's own");
+    drop(client);
+    server.stop();
+}
+
+fn a_wanted_flush_reaches_a_disk_whose_flush_before_has_not_ended(engine: Engine) {
+    let server = Server::start(engine);
+    let (disk, cache) = disk_with_cache();
+    let gate = Gate::new(cache);
+    add(&server, Arc::clone(&gate) as _);
+    server.runtime.set_unsafe_supply("v", UnsafeSupply::DiskCache).unwrap();
+    let mut client = server.client("v");
+    client.write(4096, &block(1)).unwrap();
+    gate.close(Kinds::FLUSH);
+    server.runtime.want_sync_power();
+    server.runtime.begin_sync_power();
+    wait_until("the disk is flushed", PATIENCE, || gate.held().len() == 1);
+    client.write(2 * 4096, &block(2)).unwrap();
+    server.runtime.want_sync_power();
+    gate.open();
+    wait_until("it is flushed again", PATIENCE, || {
+        server.runtime.begin_sync_power();
+        has(&*disk, 2)
+    });
     drop(client);
     server.stop();
 }

@@ -363,7 +363,7 @@ fn bytes_behind_the_end_of_tls_do_not_hang_the_worker(engine: Engine) {
         bytes.resize(bytes.len() + len, 0);
         let _ = client.stream.sock.write_all(&bytes);
         let socket = client.stream.sock;
-        socket.set_read_timeout(Some(Duration::from_secs(20))).unwrap();
+        socket.set_read_timeout(Some(PATIENCE)).unwrap();
         let mut rest = Vec::new();
         let ended = (&socket).read_to_end(&mut rest);
         let timed_out = |error: &std::io::Error| error.kind() == ErrorKind::WouldBlock;

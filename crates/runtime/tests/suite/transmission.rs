@@ -293,7 +293,6 @@ fn who_waits_for_room_and_may_not_have_it_lets_others_go(engine: Engine) {
     std::thread::sleep(Duration::from_millis(100));
     let many: Vec<_> = (0..16).map(|_| server.client("disk")).collect();
     let mut second = server.client("disk");
-    second.stream.set_write_timeout(Some(Duration::from_secs(15))).unwrap();
     std::thread::scope(|scope| {
         let data = &payload;
         let writer = scope.spawn(move || second.write(16 * MIB, data));

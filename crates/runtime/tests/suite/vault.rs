@@ -3,6 +3,8 @@
 //! A loss of power is a copy of disk and vault as they are after a dump, and another runtime over
 //! the copies: what only the first one's memory held is gone.
 
+use crate::common::client::PATIENCE;
+use crate::common::{before_lines_are_old, wait_until};
 use crate::server::{Server, read_backend, settings};
 use forebay_backend::layers::{ErrorRule, Errors, Gate, Kinds};
 use forebay_backend::{AlignedBuffer, Backend, Blocking, MemoryBackend};
@@ -15,7 +17,6 @@ use forebay_types::{IoError, Mode, VolumeId};
 use std::collections::BTreeMap;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};
-use std::time::Duration;
 
 const MIB: u64 = 1 << 20;
 /// The volumes that a server has here: numbers are given in order.
@@ -108,6 +109,12 @@ on_both_engines! {
 }
 
 fn every_acknowledged_write_outlives_a_loss_of_power_after_a_dump(engine: Engine) {
+    before_lines_are_old(|| {
+        every_acknowledged_write_outlives_a_loss_of_power_after_a_dump_at_once(engine)
+    });
+}
+
+fn every_acknowledged_write_outlives_a_loss_of_power_after_a_dump_at_once(engine: Engine) {
     let (disk, device) = (memory(16 * MIB), memory(VAULT_BYTES));
     let first = start(engine);
     let vault = open(&first, Arc::clone(&device) as _);
@@ -150,6 +157,10 @@ fn every_acknowledged_write_outlives_a_loss_of_power_after_a_dump(engine: Engine
 }
 
 fn parts_of_lines_and_long_writes_are_dumped(engine: Engine) {
+    before_lines_are_old(|| parts_of_lines_and_long_writes_are_dumped_at_once(engine));
+}
+
+fn parts_of_lines_and_long_writes_are_dumped_at_once(engine: Engine) {
     let (disk, device) = (memory(16 * MIB), memory(VAULT_BYTES));
     Blocking::new(&*disk).write(8 * MIB, &AlignedBuffer::from(&[9; 8192][..]), true).unwrap();
     let first = start(engine);
@@ -237,6 +248,10 @@ fn server_writes(server: &Server, name: &str, offset: u64, value: u64) {
 }
 
 fn a_drill_saves_everything_and_changes_nothing(engine: Engine) {
+    before_lines_are_old(|| a_drill_saves_everything_and_changes_nothing_at_once(engine));
+}
+
+fn a_drill_saves_everything_and_changes_nothing_at_once(engine: Engine) {
     let (disk, device) = (memory(16 * MIB), memory(VAULT_BYTES));
     let server = start(engine);
     let vault = open(&server, Arc::clone(&device) as _);
@@ -269,7 +284,7 @@ fn an_unfinished_dump_is_refused_and_loaded_on_request() {
     let theirs = Arc::clone(&vault);
     gate.close(Kinds::FLUSH);
     let dumping = std::thread::spawn(move || theirs.dump(&ALL, None));
-    assert!(gate.wait_held(1, Duration::from_secs(10)));
+    assert!(gate.wait_held(1, PATIENCE));
     let (disk_then, device_then) = (copy(&*disk), copy(&*device));
     gate.open();
     dumping.join().unwrap().unwrap();
@@ -425,7 +440,7 @@ fn a_vault_that_can_not_be_emptied_is_put_on_record_and_never_loaded() {
         let emptying = std::thread::spawn(move || theirs.empty());
         // Both places are tried.
         for _ in 0..2 {
-            assert!(gate.wait_held(1, Duration::from_secs(10)));
+            assert!(gate.wait_held(1, PATIENCE));
             gate.fail_all(IoError::Io);
         }
         assert_eq!(emptying.join().unwrap().is_ok(), is_recorded);
@@ -457,9 +472,7 @@ fn the_size_that_is_asked_for_holds_what_can_be_dirty() {
 }
 
 fn wait_until_measured(vault: &Vault) {
-    while vault.measured_bytes_per_second().is_none() {
-        std::thread::sleep(Duration::from_millis(5));
-    }
+    wait_until("the vault is measured", PATIENCE, || vault.measured_bytes_per_second().is_some());
 }
 
 /// A vault that would not take a dump is not found out by the dump.
@@ -472,10 +485,7 @@ fn a_vault_whose_device_fails_or_hangs_does_not_count_until_it_is_back() {
     let vault = open(&server, Arc::clone(&gate) as _);
     wait_until_measured(&vault);
     let counts = || vault.measured_bytes_per_second().is_some();
-    let patience = crate::common::client::PATIENCE;
-    let wait = |what: &str, is_so: &dyn Fn() -> bool| {
-        crate::common::wait_until(what, patience, is_so);
-    };
+    let wait = |what: &str, is_so: &dyn Fn() -> bool| wait_until(what, PATIENCE, is_so);
     let looks = vault.status().looks;
     vault.look_now();
     wait("it is looked at", &|| vault.status().looks > looks);
@@ -504,9 +514,8 @@ fn a_vault_that_somebody_overwrites_does_not_count() {
     wait_until_measured(&vault);
     Blocking::new(&*device).write(0, &AlignedBuffer::from(&[7; 128 << 10][..]), true).unwrap();
     vault.look_now();
-    while vault.measured_bytes_per_second().is_some() {
-        std::thread::sleep(Duration::from_millis(10));
-    }
+    let is_distrusted = || vault.measured_bytes_per_second().is_none();
+    wait_until("the vault does not count", PATIENCE, is_distrusted);
     let trouble = vault.status().trouble.unwrap();
     assert!(trouble.contains("overwritten"), "{trouble}");
     server.stop();

@@ -28,7 +28,7 @@ use super::describe;
 use crate::pool::join_unless_self;
 use crate::spec::{Fields, SpecError, number, size_bytes};
 use crate::sync::lock;
-use crate::{Backend, Description, Extent, Io, IoCount, IoKind};
+use crate::{Backend, Description, Displaced, Extent, Io, IoCount, IoKind};
 use forebay_types::{ByteRange, IoError};
 use std::sync::Arc;
 use std::thread::{self, JoinHandle};
@@ -176,6 +176,10 @@ impl Backend for Volatile {
             return vec![Extent { len: range.len, hole: false, zero: false }];
         }
         self.shared.inner.extents(range)
+    }
+
+    fn check_presence(&self) -> Result<(), Displaced> {
+        self.shared.inner.check_presence()
     }
 
     fn io_count(&self) -> Option<IoCount> {

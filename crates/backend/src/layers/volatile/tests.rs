@@ -116,13 +116,13 @@ fn a_flush_waits_for_its_writes_and_fails_with_them() {
         layer.submit(Io { kind: IoKind::Flush, offset: 0, len: 0, buffers: Vec::new(), done });
     };
     flush(0);
-    assert!(gate.wait_held(1, Duration::from_secs(10)));
+    assert!(gate.wait_held(1, Duration::from_secs(300)));
     assert_eq!((gate.held()[0].kind, wait.answer(0)), (IoKind::Write { fua: false }, None));
     // A newer write of the same block is not taken for the one that is on its way.
     Blocking::new(&layer).write(0, &[2; 512], false).unwrap();
     gate.fail(0, IoError::NoSpace);
     flush(1);
-    assert!(gate.wait_held(1, Duration::from_secs(10)));
+    assert!(gate.wait_held(1, Duration::from_secs(300)));
     assert_eq!(wait.answer(0), Some(Err(IoError::NoSpace)));
     gate.open();
     assert_eq!(wait.all()[1], Ok(()));
@@ -140,7 +140,7 @@ fn a_write_over_a_block_on_its_way_stays_behind() {
     let wait = Wait::new(1);
     let done = Completion::new(wait.clone(), 0);
     layer.submit(Io { kind: IoKind::Flush, offset: 0, len: 0, buffers: Vec::new(), done });
-    assert!(gate.wait_held(1, Duration::from_secs(10)));
+    assert!(gate.wait_held(1, Duration::from_secs(300)));
     Blocking::new(&layer).write(0, &[2; 512], false).unwrap();
     gate.open();
     assert_eq!(wait.all(), [Ok(())]);

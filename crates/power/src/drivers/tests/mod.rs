@@ -10,11 +10,18 @@ use std::sync::atomic::{AtomicUsize, Ordering};
 use std::sync::mpsc;
 use std::time::{Duration, Instant, SystemTime};
 
+/// For a supply that never answers.
 const TIMEOUT: Duration = Duration::from_millis(300);
+/// For a supply that answers, on however slow a machine.
+const PATIENCE: Duration = Duration::from_secs(300);
 
 fn source(server: &Server) -> NutSource {
+    source_with(server, PATIENCE)
+}
+
+fn source_with(server: &Server, timeout: Duration) -> NutSource {
     let address = NutAddress { name: "lab".into(), host: "127.0.0.1".into(), port: server.port };
-    NutSource::new(address, TIMEOUT)
+    NutSource::new(address, timeout)
 }
 
 fn kind(observation: Observation) -> TroubleKind {
@@ -52,10 +59,9 @@ fn whatever_a_server_does_wrong_is_trouble_in_time() {
     ];
     for (index, (act, expected)) in cases.into_iter().enumerate() {
         let server = Server::start(move |_, _| act());
-        let begin = Instant::now();
-        let trouble = source(&server).read().unwrap_err();
+        let timeout = if expected == TroubleKind::TimedOut { TIMEOUT } else { PATIENCE };
+        let trouble = source_with(&server, timeout).read().unwrap_err();
         assert_eq!(trouble.kind, expected, "case {index}: {trouble}");
-        assert!(begin.elapsed() < TIMEOUT * 3, "case {index}: {:?}", begin.elapsed());
     }
 }
 
@@ -71,7 +77,9 @@ fn nobody_there_is_trouble_and_is_asked_less_and_less_often() {
     for _ in 0..1000 {
         assert_eq!(kind(source.read()), TroubleKind::Unreachable);
     }
-    assert!(begin.elapsed() < TIMEOUT, "nobody was asked");
+    // Two attempts at once, then one after each pause of a second or more.
+    let attempts_max = 3 + begin.elapsed().as_secs();
+    assert!(u64::from(source.failure_count()) <= attempts_max, "{}", source.failure_count());
 }
 
 #[test]
@@ -186,26 +194,25 @@ fn a_watch_delivers_until_it_is_dropped() {
     let sink = Box::new(move |word| drop(sender.try_send(word)));
     let watch = Watch::start(source(&server), Duration::from_millis(20), sink).unwrap();
     for _ in 0..5 {
-        let word: Observation = receiver.recv_timeout(Duration::from_secs(5)).unwrap();
+        let word: Observation = receiver.recv_timeout(PATIENCE).unwrap();
         assert!(word.is_ok());
     }
-    assert!(watch.release(Duration::from_secs(5)));
+    assert!(watch.release(PATIENCE));
     assert!(server.lines().contains(&"LOGOUT".to_owned()));
     drop(watch);
     while receiver.try_recv().is_ok() {}
     assert!(receiver.recv().is_err(), "the sink is gone");
 }
 
-fn command(script: &str) -> (Observation, Duration) {
+fn command(script: &str, timeout: Duration) -> Observation {
     let arguments = vec!["-c".into(), script.into()];
-    let begin = Instant::now();
-    let word = CommandSource::new("sh".into(), arguments, TIMEOUT).read();
-    (word, begin.elapsed())
+    CommandSource::new("sh".into(), arguments, timeout).read()
 }
 
 #[test]
 fn a_command_prints_lines() {
-    let (word, _) = command("echo ups.status: OL; echo battery.charge: 88; echo noise >&2");
+    let script = "echo ups.status: OL; echo battery.charge: 88; echo noise >&2";
+    let word = command(script, PATIENCE);
     assert_eq!(word.unwrap().charge_percent, Some(88.0));
 }
 
@@ -222,12 +229,11 @@ fn a_command_that_fails_hangs_or_talks_too_much_is_trouble() {
         ("echo Connection failure", TroubleKind::Garbled),
         ("true", TroubleKind::Garbled),
     ] {
-        let (word, took) = command(script);
-        let trouble = word.unwrap_err();
+        let timeout = if expected == TroubleKind::TimedOut { TIMEOUT } else { PATIENCE };
+        let trouble = command(script, timeout).unwrap_err();
         assert_eq!(trouble.kind, expected, "{script}: {trouble}");
-        assert!(took < TIMEOUT * 3, "{script}: {took:?}");
     }
-    let mut missing = CommandSource::new("no-such-program".into(), vec![], TIMEOUT);
+    let mut missing = CommandSource::new("no-such-program".into(), vec![], PATIENCE);
     assert_eq!(kind(missing.read()), TroubleKind::Command);
 }
 
@@ -235,14 +241,22 @@ fn a_command_that_fails_hangs_or_talks_too_much_is_trouble() {
 fn a_killed_command_takes_its_children_along() {
     let directory = tempfile::tempdir().unwrap();
     let path = directory.path().join("pid");
-    let (word, _) = command(&format!("sleep 60 & echo $! > '{}'; wait", path.display()));
-    assert!(word.is_err());
-    let pid = fs::read_to_string(path).unwrap();
+    // On a loaded machine the command may be killed before it has said what its child is.
+    let script = format!("sleep 3600 & echo $! > '{}'; wait", path.display());
+    let mut timeout = TIMEOUT;
+    let pid = loop {
+        assert!(command(&script, timeout).is_err());
+        match fs::read_to_string(&path) {
+            Ok(pid) if pid.ends_with('\n') => break pid,
+            _ => timeout *= 2,
+        }
+        assert!(timeout < PATIENCE, "the command says nothing");
+    };
     let state = |pid: &str| fs::read_to_string(format!("/proc/{}/stat", pid.trim()));
     let begin = Instant::now();
     // Its new parent may take a moment to collect it.
     while state(&pid).is_ok_and(|stat| !stat.contains(") Z")) {
-        assert!(begin.elapsed() < Duration::from_secs(5), "it still runs");
+        assert!(begin.elapsed() < PATIENCE, "it still runs");
         std::thread::yield_now();
     }
 }
@@ -253,18 +267,25 @@ fn a_file_is_as_old_as_it_is() {
     let path = directory.path().join("ups");
     let mut source = FileSource::new(&path);
     assert_eq!(kind(source.read()), TroubleKind::File);
+    let begin = Instant::now();
     fs::write(&path, "ups.status: OL\nbattery.charge: 88\n").unwrap();
     let reading = source.read().unwrap();
     assert_eq!(reading.charge_percent, Some(88.0));
-    assert!(reading.age_ms < 5000);
+    // The clock of the file system is a little coarser than ours.
+    assert!(u128::from(reading.age_ms) <= begin.elapsed().as_millis() + 100);
     let touch = |time: SystemTime| {
         fs::File::options().write(true).open(&path).unwrap().set_modified(time).unwrap();
     };
+    let begin = Instant::now();
     touch(SystemTime::now() - Duration::from_secs(100));
     let age_ms = source.read().unwrap().age_ms;
-    assert!((100_000..105_000).contains(&age_ms), "{age_ms}");
+    // The file system's clock is a little coarser than ours.
+    let oldest_ms = 100_100 + begin.elapsed().as_millis() as u64;
+    assert!((100_000..=oldest_ms).contains(&age_ms), "{age_ms}");
+    let begin = Instant::now();
     touch(SystemTime::now() + Duration::from_secs(1));
-    assert_eq!(source.read().unwrap().age_ms, 0, "clocks differ a little");
+    let age_ms = source.read().unwrap().age_ms;
+    assert!(u128::from(age_ms) <= begin.elapsed().as_millis(), "clocks differ a little");
     touch(SystemTime::now() + Duration::from_secs(60));
     assert_eq!(kind(source.read()), TroubleKind::File);
 }
@@ -289,5 +310,5 @@ fn a_reading_is_the_same_by_all_ways() {
     let by_server = source(&server).read().unwrap();
     let text = "ups.status: OL CHRG\nbattery.charge: 83\nbattery.runtime: 1800\n";
     assert_eq!(by_server, Reading::from_lines(text).unwrap());
-    assert_eq!(by_server, command(&format!("printf '{text}'")).0.unwrap());
+    assert_eq!(by_server, command(&format!("printf '{text}'"), PATIENCE).unwrap());
 }

@@ -1,0 +1,86 @@
+//! Whether the path that a file was opened by still leads to it.
+//!
+//! An open file stays usable when its name is taken away: writes go well, and no later process
+//! finds them. So the name is compared with the file from time to time.
+
+use crate::Displaced;
+use crate::file::store::Store;
+use rustix::fs::{Access, AtFlags, CWD, Mode, SeekFrom};
+use rustix::io::Errno;
+use std::path::{Path, PathBuf};
+
+/// What the file was like when it was opened.
+pub(super) struct Presence {
+    /// Absolute, as the working directory may change.
+    path: PathBuf,
+    size_bytes: u64,
+    is_writable: bool,
+    /// Whether any user may write it, by its mode alone.
+    has_write_permission: bool,
+}
+
+/// All write permissions of a file's mode.
+const WRITE_MODE: Mode = Mode::WUSR.union(Mode::WGRP).union(Mode::WOTH);
+
+impl Presence {
+    /// Of the file that was opened at `path`.
+    pub(super) fn new(path: &Path, store: &Store, is_writable: bool) -> Self {
+        let path = std::path::absolute(path).unwrap_or_else(|_| path.to_owned());
+        let mode = rustix::fs::fstat(&store.file).map(|stat| Mode::from_raw_mode(stat.st_mode));
+        let has_write_permission = mode.is_ok_and(|mode| mode.intersects(WRITE_MODE));
+        Self { path, size_bytes: store.size_bytes, is_writable, has_write_permission }
+    }
+
+    /// Compares the file with what its path leads to now. What can't be found out is taken to be
+    /// well: a file system that does not answer says so where it is read and written.
+    pub(super) fn check(&self, store: &Store) -> Result<(), Displaced> {
+        let there = match rustix::fs::stat(&self.path) {
+            Ok(there) => there,
+            Err(Errno::NOENT | Errno::NOTDIR) => return Err(Displaced::Deleted),
+            Err(_) => return Ok(()),
+        };
+        let Ok(ours) = rustix::fs::fstat(&store.file) else { return Ok(()) };
+        let is_same = match store.is_block {
+            true => there.st_rdev == ours.st_rdev,
+            false => (there.st_dev, there.st_ino) == (ours.st_dev, ours.st_ino),
+        };
+        let of_type = |mode| rustix::fs::FileType::from_raw_mode(mode);
+        if !is_same || of_type(there.st_mode) != of_type(ours.st_mode) {
+            return Err(Displaced::Replaced);
+        }
+        if store.is_block && is_unplugged(ours.st_rdev) {
+            return Err(Displaced::Deleted);
+        }
+        match rustix::fs::seek(&store.file, SeekFrom::End(0)) {
+            Ok(bytes) if bytes < self.size_bytes => return Err(Displaced::Shrunk { bytes }),
+            _ => {}
+        }
+        let mode = Mode::from_raw_mode(ours.st_mode);
+        let has_lost_permission = self.has_write_permission && !mode.intersects(WRITE_MODE);
+        if self.is_writable && (has_lost_permission || self.is_read_only(store)) {
+            return Err(Displaced::ReadOnly);
+        }
+        Ok(())
+    }
+
+    /// Whether the system would not let it be opened for writing again.
+    fn is_read_only(&self, store: &Store) -> bool {
+        let access = rustix::fs::accessat(CWD, &self.path, Access::WRITE_OK, AtFlags::EACCESS);
+        let is_refused = matches!(access, Err(Errno::ROFS | Errno::PERM | Errno::ACCESS));
+        is_refused || store.is_block && is_read_only_device(store)
+    }
+}
+
+/// Whether the kernel has no such device any more, although its node is there.
+fn is_unplugged(device: u64) -> bool {
+    let (major, minor) = (rustix::fs::major(device), rustix::fs::minor(device));
+    let devices = Path::new("/sys/dev/block");
+    devices.is_dir() && !devices.join(format!("{major}:{minor}")).exists()
+}
+
+fn is_read_only_device(store: &Store) -> bool {
+    let Ok(stat) = rustix::fs::fstat(&store.file) else { return false };
+    let (major, minor) = (rustix::fs::major(stat.st_rdev), rustix::fs::minor(stat.st_rdev));
+    let setting = std::fs::read_to_string(format!("/sys/dev/block/{major}:{minor}/ro"));
+    setting.is_ok_and(|text| text.trim() == "1")
+}

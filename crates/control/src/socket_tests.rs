@@ -1,0 +1,151 @@
+//! What a new socket may replace and what it may not.
+
+use super::*;
+use std::os::unix::fs::{PermissionsExt, symlink};
+use std::os::unix::net::{UnixDatagram, UnixStream};
+
+fn error(path: &Path) -> String {
+    listen_at(path, None).unwrap_err().to_string()
+}
+
+/// A socket that a killed process left behind.
+fn leave_behind(path: &Path) {
+    drop(UnixListener::bind(path).unwrap());
+}
+
+#[test]
+fn only_the_owner_may_open_it() {
+    let root = tempfile::tempdir().unwrap();
+    let path = root.path().join("socket");
+    let (_listener, file) = listen_at(&path, Some(Mode::RUSR | Mode::WUSR)).unwrap();
+    let mode = fs::metadata(&path).unwrap().permissions().mode();
+    assert_eq!(mode & 0o777, 0o600);
+    file.remove().unwrap();
+    assert_eq!(fs::read_dir(root.path()).unwrap().count(), 0);
+}
+
+#[test]
+fn a_socket_that_no_process_has_is_replaced() {
+    let root = tempfile::tempdir().unwrap();
+    // Longer than an address can be, if something were appended to it.
+    for name in ["socket".into(), "x".repeat(106 - root.path().as_os_str().len())] {
+        let path = root.path().join(name);
+        leave_behind(&path);
+        let (listener, _file) = listen_at(&path, None).unwrap();
+        UnixStream::connect(&path).unwrap();
+        assert!(listener.accept().is_ok());
+    }
+    assert_eq!(fs::read_dir(root.path()).unwrap().count(), 2, "nothing else is left");
+}
+
+#[test]
+fn what_is_no_socket_is_refused_and_stays() {
+    let root = tempfile::tempdir().unwrap();
+    let at = |name: &str| root.path().join(name);
+    fs::write(at("file"), "precious").unwrap();
+    fs::create_dir(at("directory")).unwrap();
+    leave_behind(&at("stale"));
+    symlink(at("file"), at("link-to-file")).unwrap();
+    symlink(at("stale"), at("link-to-stale")).unwrap();
+    symlink(at("none"), at("link-to-nothing")).unwrap();
+    rustix::fs::mknodat(CWD, at("pipe"), FileType::Fifo, Mode::RWXU, 0).unwrap();
+    for (name, found) in [
+        ("file", "regular file"),
+        ("directory", "directory"),
+        ("link-to-file", "symbolic link"),
+        ("link-to-stale", "symbolic link"),
+        ("link-to-nothing", "symbolic link"),
+        ("pipe", "pipe"),
+    ] {
+        let before = lstat(at(name)).unwrap();
+        let text = error(&at(name));
+        assert!(text.contains(&format!("{name} is a {found}, not a socket")), "{text}");
+        let after = lstat(at(name)).unwrap();
+        assert_eq!((before.st_ino, before.st_mode), (after.st_ino, after.st_mode), "{name}");
+    }
+    assert_eq!(fs::read_to_string(at("file")).unwrap(), "precious");
+    assert!(lstat(at("stale")).is_ok());
+}
+
+#[test]
+fn a_socket_that_a_process_has_is_refused_and_stays() {
+    let root = tempfile::tempdir().unwrap();
+    let at = |name: &str| root.path().join(name);
+    let (first, _file) = listen_at(&at("ours"), None).unwrap();
+    let _datagrams = UnixDatagram::bind(at("datagrams")).unwrap();
+    // Bound, and not listening yet, as every server is for a moment.
+    let bound = socket_with(AddressFamily::UNIX, SocketType::STREAM, SocketFlags::CLOEXEC, None);
+    let bound = bound.unwrap();
+    bind(&bound, &SocketAddrUnix::new(at("bound")).unwrap()).unwrap();
+    // No connection is accepted, so the backlog is full.
+    let full = socket_with(AddressFamily::UNIX, SocketType::STREAM, SocketFlags::CLOEXEC, None);
+    let full = full.unwrap();
+    bind(&full, &SocketAddrUnix::new(at("full")).unwrap()).unwrap();
+    listen(&full, 0).unwrap();
+    let _waiting = UnixStream::connect(at("full")).unwrap();
+    for name in ["ours", "datagrams", "bound", "full"] {
+        let text = error(&at(name));
+        assert!(text.contains("another program listens at"), "{name}: {text}");
+        assert!(lstat(at(name)).is_ok(), "{name}");
+    }
+    // By another spelling of its path as well.
+    let text = error(&root.path().join("./bound"));
+    assert!(text.contains("another program listens at"), "{text}");
+    UnixStream::connect(at("ours")).unwrap();
+    assert!(first.accept().is_ok());
+}
+
+#[test]
+fn what_has_replaced_a_file_is_not_removed_in_its_place() {
+    let root = tempfile::tempdir().unwrap();
+    let path = root.path().join("socket");
+    leave_behind(&path);
+    let stale = Handle::open(&path).unwrap().unwrap();
+    stale.check_stale(&path).unwrap();
+    // Another program takes the path between the judgement and the removal.
+    fs::remove_file(&path).unwrap();
+    let other = UnixListener::bind(&path).unwrap();
+    let error = stale.remove_at(&path).unwrap_err();
+    assert!(matches!(error, SocketError::Replaced { left_at: None, .. }), "{error}");
+    UnixStream::connect(&path).unwrap();
+    assert!(other.accept().is_ok());
+    assert_eq!(fs::read_dir(root.path()).unwrap().count(), 1);
+}
+
+#[test]
+fn what_has_taken_the_path_of_a_socket_stays_when_that_ends() {
+    let root = tempfile::tempdir().unwrap();
+    let path = root.path().join("socket");
+    let (listener, file) = listen_at(&path, None).unwrap();
+    drop(listener);
+    fs::remove_file(&path).unwrap();
+    fs::write(&path, "precious").unwrap();
+    let error = file.remove().unwrap_err();
+    assert!(matches!(error, SocketError::Replaced { left_at: None, .. }), "{error}");
+    assert_eq!(fs::read_to_string(&path).unwrap(), "precious");
+}
+
+#[test]
+fn the_error_says_what_is_missing_and_what_to_do() {
+    let root = tempfile::tempdir().unwrap();
+    let directory = root.path().join("none");
+    let error = listen_at(&directory.join("socket"), None).unwrap_err();
+    assert!(matches!(error, SocketError::NoDirectory { .. }), "{error}");
+    assert!(error.remedy().contains(&format!("mkdir -p {}", directory.display())));
+    fs::write(&directory, "").unwrap();
+    let error = listen_at(&directory.join("socket"), None).unwrap_err();
+    assert!(matches!(error, SocketError::System { call: "open", .. }), "{error}");
+}
+
+#[test]
+fn the_list_of_sockets_names_those_that_are_not_connected() {
+    let line = |state, name| {
+        format!("0000000000000000: 00000002 00000000 00010000 0001 {state}  7171 {name}")
+    };
+    let named = |line: &str| unconnected_name(line.as_bytes()).map(<[u8]>::to_vec);
+    assert_eq!(named(&line("01", "/run/a b")), Some(b"/run/a b".to_vec()));
+    assert_eq!(named(&line("03", "/run/a")), None, "an accepted connection");
+    assert_eq!(named("Num       RefCount Protocol Flags    Type St Inode Path"), None);
+    assert_eq!(named("0: 2 0 0 1 01 7"), None, "no name");
+    assert_eq!(named(""), None);
+}

@@ -1,0 +1,180 @@
+//! What the operator is told to do when a start or a command is refused: something that helps, and
+//! nothing that destroys what is there.
+
+use std::net::TcpListener;
+use std::path::Path;
+use std::process::Command;
+
+/// What is said and must be, and what must not be.
+struct Case<'a> {
+    arguments: Vec<String>,
+    said: &'a [&'a str],
+    unsaid: &'a [&'a str],
+}
+
+/// Runs the program with its state in `directory`. Gives its exit code and what it said.
+fn ran(directory: &Path, arguments: &[String]) -> (Option<i32>, String) {
+    let output = Command::new("timeout")
+        .args(["60", env!("CARGO_BIN_EXE_forebay")])
+        .args(arguments)
+        .env("FOREBAY_STATE", directory.join("state"))
+        .current_dir(directory)
+        .output()
+        .unwrap();
+    (output.status.code(), String::from_utf8(output.stderr).unwrap())
+}
+
+fn check(directory: &Path, code: i32, cases: &[Case<'_>]) {
+    for Case { arguments, said, unsaid } in cases {
+        let (ended, text) = ran(directory, arguments);
+        assert_eq!(ended, Some(code), "{arguments:?}: {text}");
+        let last = text.lines().last().unwrap_or_default();
+        assert!(last.starts_with("forebay: "), "{arguments:?}: {text}");
+        for part in *said {
+            assert!(last.contains(part), "{arguments:?}: no {part:?} in: {last}");
+        }
+        for part in *unsaid {
+            assert!(!last.contains(part), "{arguments:?}: {part:?} in: {last}");
+        }
+    }
+}
+
+fn serve(arguments: &[&str]) -> Vec<String> {
+    let fixed = ["serve", "--keeper", "no", "--memory", "64MiB", "--io", "epoll"];
+    [&fixed, arguments].concat().into_iter().map(str::to_owned).collect()
+}
+
+#[test]
+fn a_backing_of_a_kind_that_there_is_not_is_answered_with_a_way_to_have_it() {
+    let directory = tempfile::tempdir().unwrap();
+    let schemes = [
+        ("s3://bucket/disk", "nbdkit"),
+        ("rbd:pool/image", "rbd map"),
+        ("iscsi://host/target", "iscsiadm"),
+        ("vhost-user:/run/x.sock", "over NBD"),
+        ("https://host/disk.img", "nbdkit"),
+        ("foo://x", "memory:SIZE"),
+        ("foo:x", "memory:SIZE"),
+    ];
+    for (backing, remedy) in schemes {
+        let said = &["there is no backend", backing, remedy][..];
+        let unsaid = &["truncate", "--volume NAME"][..];
+        let volume = serve(&["--volume", &format!("d={backing}")]);
+        check(directory.path(), 1, &[Case { arguments: volume, said, unsaid }]);
+        check(directory.path(), 2, &[Case { arguments: serve(&[backing]), said, unsaid }]);
+    }
+    let model = Case {
+        arguments: serve(&["model:hdd?size=1GiB"]),
+        said: &["has no name", "--volume NAME=model:hdd?size=1GiB"],
+        unsaid: &["no path of a disk"],
+    };
+    check(directory.path(), 2, &[model]);
+}
+
+#[test]
+fn a_file_of_another_program_is_not_to_be_made_longer_or_overwritten() {
+    let directory = tempfile::tempdir().unwrap();
+    let at = |name: &str| directory.path().join(name).display().to_string();
+    std::fs::File::create(at("disk.img")).unwrap().set_len(16 << 20).unwrap();
+    std::fs::write(at("hostname"), "host\n").unwrap();
+    std::fs::write(at("page"), vec![7; 4096]).unwrap();
+    let disk = at("disk.img");
+    for name in ["hostname", "page"] {
+        let file = at(name);
+        let before = std::fs::read(&file).unwrap();
+        let journal = format!("d={disk},mode=write-back,protection=journal,journal={file}");
+        let unsaid = &["truncate", "overwrite", "make it longer", "Give it"][..];
+        let log = |arguments: &[&str]| {
+            let said =
+                if name == "page" { &["it needs", "of its own"][..] } else { &["no multiple"] };
+            Case { arguments: serve(arguments), said, unsaid }
+        };
+        let plain = format!("d={disk}");
+        check(
+            directory.path(),
+            1,
+            &[log(&["--volume", &journal]), log(&["--volume", &plain, "--vault", &file])],
+        );
+        assert_eq!(std::fs::read(&file).unwrap(), before);
+    }
+    let arguments = serve(&["--volume", &format!("d={}", at("hostname"))]);
+    let said = &["5 bytes, no multiple of 512", "a disk image or a block device"];
+    check(directory.path(), 1, &[Case { arguments, said, unsaid: &["truncate"] }]);
+}
+
+#[test]
+fn a_command_that_there_is_not_is_answered_with_what_does_the_same() {
+    let directory = tempfile::tempdir().unwrap();
+    for (command, remedy) in [
+        ("top", "watch forebay status"),
+        ("freeze", "forebay volume flush NAME"),
+        ("pin", "--memory"),
+        ("statsu", "is 'status' meant?"),
+        ("nonsense", "forebay --help"),
+    ] {
+        let arguments = vec![command.to_owned()];
+        let unknown = format!("unrecognized subcommand '{command}'");
+        let said = &[&unknown, remedy];
+        check(directory.path(), 2, &[Case { arguments, said, unsaid: &["'stop'"] }]);
+    }
+}
+
+#[test]
+fn an_address_that_can_not_be_had_is_answered_with_what_is_in_the_way() {
+    let directory = tempfile::tempdir().unwrap();
+    let taken = TcpListener::bind("127.0.0.1:0").unwrap();
+    let port = format!("tcp:{}", taken.local_addr().unwrap());
+    let missing = directory.path().join("none").display().to_string();
+    let socket = format!("unix:{missing}/nbd.sock");
+    let volume = ["--volume", "d=memory:1MiB", "--nbd"];
+    let listen = |address| serve(&[&volume[..], &[address]].concat());
+    let make = format!("mkdir -p {missing}");
+    check(
+        directory.path(),
+        1,
+        &[
+            Case {
+                arguments: listen(&port),
+                said: &["can't listen at port", "in use", "ss -ltnp", "choose another port"],
+                unsaid: &[],
+            },
+            Case {
+                arguments: listen("tcp:192.0.2.1:0"),
+                said: &["can't listen at port", "an address of this machine"],
+                unsaid: &[],
+            },
+            Case { arguments: listen(&socket), said: &["no directory", &make], unsaid: &[] },
+        ],
+    );
+}
+
+#[test]
+fn a_bad_certificate_or_key_is_named_with_what_it_should_be() {
+    let directory = tempfile::tempdir().unwrap();
+    let at = |name: &str| directory.path().join(name).display().to_string();
+    let pair = || rcgen::generate_simple_self_signed(["x".to_owned()]).unwrap();
+    let (one, other) = (pair(), pair());
+    std::fs::write(at("cert"), one.cert.pem()).unwrap();
+    std::fs::write(at("key"), one.signing_key.serialize_pem()).unwrap();
+    std::fs::write(at("other-key"), other.signing_key.serialize_pem()).unwrap();
+    std::fs::write(at("bad"), "no pem").unwrap();
+    let tls = |cert: &str, key: &str, more: &[&str]| {
+        let (cert, key) = (at(cert), at(key));
+        let fixed = ["--volume", "d=memory:1MiB", "--nbd", "tcp:127.0.0.1:0", "--tls", "forced"];
+        serve(&[&fixed, &["--tls-cert", &cert, "--tls-key", &key][..], more].concat())
+    };
+    let bad = at("bad");
+    let case = |arguments, said| Case { arguments, said, unsaid: &[] };
+    check(
+        directory.path(),
+        1,
+        &[
+            case(tls("bad", "key", &[]), &["bad holds no certificate", "-----BEGIN ... CERTIF"]),
+            case(tls("none", "key", &[]), &["none can't be read", "check the path"]),
+            case(tls("cert", "bad", &[]), &["bad holds no private key", "PRIVATE KEY-----"]),
+            case(tls("cert", "none", &[]), &["none can't be read", "check the path"]),
+            case(tls("cert", "other-key", &[]), &["do not belong together", "was made for"]),
+            case(tls("cert", "key", &["--tls-client-ca", &bad]), &["bad holds no certificate"]),
+        ],
+    );
+}

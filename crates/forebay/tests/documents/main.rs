@@ -1,0 +1,147 @@
+//! Every command that README.md and the manual print does what they say: it is run, page by page,
+//! against the built program, in a directory of its own. What a page's comments say of its blocks
+//! stands in `blocks.rs`; the commands that are not run are parsed by a test of the command line.
+
+#![allow(clippy::unwrap_used, reason = "a test may fail")]
+
+mod blocks;
+
+use blocks::{Block, Kind, blocks, documents};
+use std::path::Path;
+use std::process::{Command, Stdio};
+
+/// Functions for the commands of a page. A server that a page starts in the background is waited
+/// for; one in the foreground is stopped as soon as it serves.
+const PRELUDE: &str = r#"
+set -Eeuo pipefail
+place=start
+trap 'echo "FAILED: $place: $BASH_COMMAND" >&2' ERR
+wait_until_served() {
+  local i
+  for ((i = 0; i < 2000; i++)); do
+    forebay status >/dev/null 2>&1 && return
+    kill -0 "$1" || return
+    sleep 0.05
+  done
+  return 1
+}
+serve_briefly() {
+  command forebay "$@" </dev/null & local pid=$!
+  wait_until_served "$pid"
+  command forebay stop
+  wait "$pid"
+}
+stop_all() {
+  local pids
+  pids=$(jobs -p)
+  [[ -z $pids ]] || kill $pids 2>/dev/null || true
+  wait
+}
+trap stop_all EXIT
+"#;
+
+/// The commands of a page as one script, and the places of the blocks that are left out.
+fn script(page: &str, blocks: &[Block]) -> (String, Vec<String>) {
+    let (mut script, mut left_out) = (PRELUDE.to_owned(), Vec::new());
+    for block in blocks {
+        let place = format!("{page}:{}", block.line);
+        let is_shell = matches!(block.language.as_str(), "" | "sh");
+        match &block.kind {
+            _ if !is_shell => continue,
+            Kind::Run => {}
+            Kind::Needs(programs) => {
+                if let Some(missing) = programs.iter().find(|program| !is_installed(program)) {
+                    left_out.push(format!("{place}: there is no {missing}"));
+                    continue;
+                }
+            }
+            Kind::NotRun | Kind::Synopsis | Kind::Shown => continue,
+        }
+        script += &format!("place={place}\n");
+        for command in block.commands() {
+            let is_server = command.trim_start().starts_with("forebay serve");
+            let is_behind = command.trim_end().ends_with('&');
+            script += &match (is_server, is_behind) {
+                (true, true) => format!("{command}\nwait_until_served $!\n"),
+                (true, false) => format!("{}\n", command.replacen("forebay", "serve_briefly", 1)),
+                (false, _) => format!("{command}\n"),
+            };
+        }
+    }
+    (script, left_out)
+}
+
+fn is_installed(program: &str) -> bool {
+    let path = std::env::var_os("PATH").unwrap_or_default();
+    std::env::split_paths(&path).any(|folder| folder.join(program).is_file())
+}
+
+/// Runs a page. Returns what went wrong.
+fn run(page: &str, script: &str) -> Result<(), String> {
+    let folder = tempfile::tempdir().unwrap();
+    let program = Path::new(env!("CARGO_BIN_EXE_forebay"));
+    let others = std::env::var("PATH").unwrap_or_default();
+    let path = format!("{}:{others}", program.parent().unwrap().display());
+    let output = Command::new("timeout")
+        .args(["--kill-after=10", "600", "bash", "-c", script])
+        .current_dir(folder.path())
+        .env("PATH", path)
+        .env("FOREBAY_STATE", folder.path().join("state"))
+        .env("TMPDIR", folder.path())
+        .env("HOME", folder.path())
+        .stdin(Stdio::null())
+        .output()
+        .unwrap();
+    if output.status.success() {
+        return Ok(());
+    }
+    let said = String::from_utf8_lossy(&output.stderr).into_owned();
+    Err(format!("{page}: {}\n{}{said}", output.status, String::from_utf8_lossy(&output.stdout)))
+}
+
+#[test]
+fn every_command_that_the_documents_print_does_what_they_say() {
+    let mut failures = Vec::new();
+    std::thread::scope(|scope| {
+        let mut pages = Vec::new();
+        for (page, text) in documents() {
+            let (script, left_out) = script(&page, &blocks(&text).unwrap());
+            for place in left_out {
+                println!("not run: {place}");
+            }
+            pages.push(scope.spawn(move || run(&page, &script)));
+        }
+        failures.extend(pages.into_iter().filter_map(|page| page.join().unwrap().err()));
+    });
+    assert!(failures.is_empty(), "{}", failures.join("\n"));
+}
+
+#[test]
+fn a_page_with_a_wrong_command_fails_and_names_the_line() {
+    let page = |text: &str| {
+        let (script, _) = script("page.md", &blocks(text).unwrap());
+        run("page.md", &script)
+    };
+    for wrong in ["forebay volume lost", "forebay serve --no-such-option", "no-such-program"] {
+        let error = page(&format!("text\n\n    {wrong}\n    true\n")).unwrap_err();
+        assert!(error.contains("FAILED: page.md:3: "), "{error}");
+    }
+    assert_eq!(page("text\n\n    forebay --version\n"), Ok(()));
+    assert_eq!(page("<!-- not run: it would fail -->\n\n    false\n"), Ok(()));
+    assert_eq!(page("<!-- needs: no-such-program -->\n```sh\nno-such-program\n```\n"), Ok(()));
+}
+
+#[test]
+fn comments_say_what_becomes_of_a_block() {
+    let text = "<!-- run: a; b -->\n\n<!-- shown -->\n\n    c\n\n    d\n\n```toml\ne = 1\n```\n";
+    let found = blocks(text).unwrap();
+    let parts: Vec<_> = found.iter().map(|block| (block.line, &block.kind, &*block.text)).collect();
+    assert_eq!(
+        parts,
+        [(1, &Kind::Run, "a; b"), (5, &Kind::Shown, "c\n\nd"), (9, &Kind::Run, "e = 1")]
+    );
+    assert_eq!(found[2].language, "toml");
+    for wrong in ["<!-- skip -->\n\n    a\n", "<!-- needs: -->\n\n    a\n", "<!-- shown -->\nb\n"] {
+        assert!(blocks(wrong).is_err(), "{wrong}");
+    }
+}

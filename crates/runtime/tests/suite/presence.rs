@@ -1,0 +1,216 @@
+//! Journals, vaults and disks in files that are deleted, replaced, cut or made read-only while they
+//! are in use.
+
+use crate::common::client::PATIENCE;
+use crate::common::wait_until;
+use crate::journal::{
+    JOURNAL_BYTES, MIB, OnRecord, add, block, journal_settings, memory, open, start,
+};
+use crate::server::{Server, read_backend};
+use forebay_backend::layers::{ErrorRule, Errors, Kinds};
+use forebay_backend::{Backend, Displaced, FileBackend, OpenOptions};
+use forebay_runtime::{
+    Engine, Journal, JournalError, JournalId, JournalSettings, VaultPhase, VaultSettings, Void,
+};
+use forebay_types::{Durability, Mode};
+use std::fs::{self, File};
+use std::os::unix::fs::PermissionsExt;
+use std::path::Path;
+use std::sync::Arc;
+
+/// Something that happens to a file, and what is to be said of it.
+type Mishap = (fn(&Path), Displaced);
+
+const MISHAPS: [Mishap; 4] = [
+    (|path| fs::remove_file(path).unwrap(), Displaced::Deleted),
+    (replace, Displaced::Replaced),
+    (
+        |path| File::options().write(true).open(path).unwrap().set_len(MIB).unwrap(),
+        Displaced::Shrunk { bytes: MIB },
+    ),
+    (
+        |path| fs::set_permissions(path, fs::Permissions::from_mode(0o444)).unwrap(),
+        Displaced::ReadOnly,
+    ),
+];
+
+fn replace(path: &Path) {
+    let beside = path.with_extension("beside");
+    make(&beside, fs::metadata(path).unwrap().len());
+    fs::rename(beside, path).unwrap();
+}
+
+fn make(path: &Path, bytes: u64) -> Arc<dyn Backend> {
+    File::create(path).unwrap().set_len(bytes).unwrap();
+    Arc::new(FileBackend::open(path, &OpenOptions::default()).unwrap())
+}
+
+/// As often as it takes to be sure.
+fn check_presence(server: &Server) {
+    (0..2).for_each(|_| server.runtime.check_presence());
+}
+
+fn wait_for_failure(journal: &Journal) {
+    wait_until("the journal has failed", PATIENCE, || journal.status().failed.is_some());
+}
+
+on_both_engines! {
+    a_journal_that_is_not_where_it_was_has_failed,
+    a_mirrored_journal_goes_on_with_the_device_that_is_there,
+}
+
+fn a_journal_that_is_not_where_it_was_has_failed(engine: Engine) {
+    for (mishap, expected) in MISHAPS {
+        let server = start(engine);
+        let path = server.directory.path().join("journal");
+        let disk = memory(16 * MIB);
+        let journal = open(&server, make(&path, JOURNAL_BYTES));
+        add(&server, Arc::clone(&disk) as _, &journal, Durability::Ack);
+        let mut client = server.client("v");
+        for value in 0..20 {
+            client.write(value * 4096, &block(value)).unwrap();
+        }
+        check_presence(&server);
+        assert_eq!(journal.status().failed, None, "all is well");
+        mishap(&path);
+        check_presence(&server);
+        wait_for_failure(&journal);
+        assert_eq!(journal.status().displaced, Some(expected));
+        client.write(20 * 4096, &block(20)).unwrap();
+        assert_eq!(read_backend(&*disk, 20 * 4096, 4096), block(20), "writes go through");
+        wait_until("the pool is drained", PATIENCE, || server.status("v").dirty_bytes == 0);
+        for value in 0..20 {
+            assert_eq!(read_backend(&*disk, value * 4096, 4096), block(value));
+        }
+        drop(client);
+        server.stop();
+    }
+}
+
+fn a_mirrored_journal_goes_on_with_the_device_that_is_there(engine: Engine) {
+    let server = start(engine);
+    let [one, other] = ["one", "other"].map(|name| server.directory.path().join(name));
+    let settings = JournalSettings {
+        mirror: Some(Ok(make(&other, JOURNAL_BYTES))),
+        members: Box::new(OnRecord::default()),
+        ..journal_settings(make(&one, JOURNAL_BYTES))
+    };
+    let journal = server.runtime.open_journal(settings).unwrap();
+    add(&server, memory(16 * MIB), &journal, Durability::Ack);
+    fs::remove_file(&one).unwrap();
+    check_presence(&server);
+    wait_until("it is degraded", PATIENCE, || journal.status().degraded.is_some());
+    assert!(journal.status().degraded.unwrap().ends_with("one: it was deleted"));
+    let mut client = server.client("v");
+    client.write(0, &block(1)).unwrap();
+    assert_eq!(journal.status().failed, None);
+    replace(&other);
+    check_presence(&server);
+    wait_for_failure(&journal);
+    drop(client);
+    server.stop();
+}
+
+#[test]
+fn a_name_that_is_gone_for_a_moment_fails_no_journal() {
+    let server = start(Engine::Epoll);
+    let path = server.directory.path().join("journal");
+    let journal = open(&server, make(&path, JOURNAL_BYTES));
+    add(&server, memory(16 * MIB), &journal, Durability::Ack);
+    for _ in 0..3 {
+        fs::rename(&path, path.with_extension("away")).unwrap();
+        server.runtime.check_presence();
+        fs::rename(path.with_extension("away"), &path).unwrap();
+        server.runtime.check_presence();
+    }
+    server.client("v").write(0, &block(1)).unwrap();
+    assert_eq!(journal.status().failed, None);
+    server.stop();
+}
+
+#[test]
+fn a_disk_that_is_not_where_it_was_is_named_until_it_is_back() {
+    let server = start(Engine::Epoll);
+    let path = server.directory.path().join("disk");
+    server.add("v", make(&path, 16 * MIB), Mode::WriteThrough);
+    let away = path.with_extension("away");
+    fs::rename(&path, &away).unwrap();
+    File::create(&path).unwrap().set_len(16 * MIB).unwrap();
+    check_presence(&server);
+    assert_eq!(server.status("v").displaced, Some(Displaced::Replaced));
+    server.client("v").write(0, &block(1)).unwrap();
+    fs::rename(&away, &path).unwrap();
+    server.runtime.check_presence();
+    assert_eq!(server.status("v").displaced, None);
+    assert_eq!(fs::read(&path).unwrap()[..4096], block(1));
+    server.stop();
+}
+
+#[test]
+fn a_vault_that_is_not_where_it_was_is_not_reckoned_with_until_it_is_back() {
+    let server = start(Engine::Epoll);
+    let path = server.directory.path().join("vault");
+    let backend = make(&path, 96 * MIB);
+    let settings =
+        VaultSettings { backend, is_void: Box::new(|_| false), on_void: Box::new(|_, _| Ok(())) };
+    let vault = server.runtime.open_vault(settings).unwrap();
+    let is_measured = || vault.measured_bytes_per_second().is_some();
+    wait_until("the vault is measured", 3 * PATIENCE, is_measured);
+    let away = path.with_extension("away");
+    fs::rename(&path, &away).unwrap();
+    check_presence(&server);
+    wait_until("the vault is not reckoned with", PATIENCE, || !is_measured());
+    let trouble = vault.status().trouble.unwrap();
+    assert!(trouble.contains("it was deleted") && trouble.contains("move it back"), "{trouble}");
+    let error = vault.dump(&[], None).unwrap_err().to_string();
+    assert!(error.contains("it was deleted"), "a dump there would be found by nothing: {error}");
+    assert_eq!(vault.status().phase, VaultPhase::Ready);
+    fs::rename(&away, &path).unwrap();
+    vault.look_now();
+    wait_until("the vault counts again", 3 * PATIENCE, is_measured);
+    server.stop();
+}
+
+#[test]
+fn a_failed_journal_is_made_anew_once_the_disks_have_everything() {
+    let device = memory(JOURNAL_BYTES);
+    let disk = memory(16 * MIB);
+    let first = start(Engine::Epoll);
+    // The superblocks and some batches are written, and then nothing.
+    let rule = ErrorRule { kinds: Kinds::WRITE, after: 8, ..ErrorRule::default() };
+    let journal = open(&first, Arc::new(Errors::new(Arc::clone(&device) as _, rule)));
+    add(&first, Arc::clone(&disk) as _, &journal, Durability::Ack);
+    let mut client = first.client("v");
+    for value in 0..100 {
+        client.write(value * 4096, &block(value)).unwrap();
+    }
+    wait_for_failure(&journal);
+    let before = journal.status().id;
+    drop(client);
+    first.stop();
+    let second = start(Engine::Epoll);
+    let with = |void: Void| {
+        let failed = before.clone();
+        let is_abandoned = move |journal: JournalId| {
+            if journal.to_string() == failed { void.clone() } else { Void::Nobody }
+        };
+        JournalSettings {
+            is_abandoned: Box::new(is_abandoned),
+            ..journal_settings(Arc::clone(&device) as _)
+        }
+    };
+    let names = || vec!["v".to_owned()];
+    let error = second.runtime.open_journal(with(Void::Volumes(names()))).err().unwrap();
+    assert!(matches!(error, JournalError::Abandoned { .. }), "it may be all there is: {error}");
+    let journal = second.runtime.open_journal(with(Void::Settled(names()))).unwrap();
+    assert_ne!(journal.status().id, before, "nothing of the old one is believed");
+    add(&second, Arc::clone(&disk) as _, &journal, Durability::Ack);
+    let mut client = second.client("v");
+    for value in 0..100 {
+        assert_eq!(client.read(value * 4096, 4096).unwrap(), block(value));
+    }
+    client.write(0, &block(500)).unwrap();
+    assert_eq!(journal.status().failed, None);
+    drop(client);
+    second.stop();
+}

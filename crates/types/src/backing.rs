@@ -1,0 +1,57 @@
+//! How the name of a backing begins, for those that read names and those that open them.
+
+/// The scheme that a name begins with, as `s3` in `s3://bucket/disk` and `memory` in `memory:1GiB`.
+/// `None` for a path.
+pub fn scheme_of(name: &str) -> Option<&str> {
+    let (scheme, _) = name.split_once(':')?;
+    let is_allowed = |c: char| c.is_ascii_alphanumeric() || "+.-".contains(c);
+    let begins_well = scheme.starts_with(|c: char| c.is_ascii_alphabetic());
+    (begins_well && scheme.chars().all(is_allowed)).then_some(scheme)
+}
+
+/// Whether backings have this scheme.
+pub fn is_known_scheme(scheme: &str) -> bool {
+    ["file", "memory", "model", "nbd", "nbds", "nbd+unix", "nbds+unix"].contains(&scheme)
+}
+
+/// What the operator can do where a name has a scheme that no backing has.
+pub fn remedy_for_scheme(scheme: &str) -> &'static str {
+    match scheme {
+        "rbd" | "ceph" => "map the image with `rbd map`, and name its /dev/rbd device",
+        "iscsi" | "iser" => "log in with `iscsiadm`, and name the /dev/sd device of the disk",
+        "nvme" | "nvme+tcp" => "connect with `nvme connect`, and name the /dev/nvme device",
+        "s3" | "gs" | "http" | "https" | "ftp" | "ssh" | "sftp" => {
+            "serve it with a plugin of nbdkit, and name nbd://HOST/EXPORT"
+        }
+        "vhost-user" | "vhost" | "ublk" => {
+            "clients connect over NBD, and no other way: name the disk itself as the backing"
+        }
+        _ => {
+            "give the path of a file or block device, or one of memory:SIZE, model:hdd?size=SIZE, \
+             nbd://HOST/EXPORT, nbd+unix:///EXPORT?socket=PATH"
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn schemes_are_told_from_paths() {
+        for (name, scheme) in [
+            ("s3://bucket/disk", Some("s3")),
+            ("nbd+unix:///x?socket=/y", Some("nbd+unix")),
+            ("memory:1GiB", Some("memory")),
+            ("/dev/disk/by-path/pci-0000:00", None),
+            ("./a:b", None),
+            ("disk.img", None),
+            ("1:2", None),
+            (":x", None),
+            ("delay(read=1ms):/x", None),
+        ] {
+            assert_eq!(scheme_of(name), scheme, "{name}");
+        }
+        assert!(is_known_scheme("nbd") && !is_known_scheme("rbd"));
+    }
+}
