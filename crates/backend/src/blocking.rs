@@ -1,7 +1,7 @@
 //! A backend as tools and tests like it: a call returns when the I/O is answered.
 
 use crate::{AlignedBuffer, Backend, Buffer, Completion, CompletionSink, Io, IoKind};
-use forebay_types::IoResult;
+use forebay_types::{IoResult, SECTOR_BYTES};
 use std::sync::{Arc, Condvar, Mutex, PoisonError};
 
 /// Calls into a backend that wait for the answer. Writes consist of whole blocks, and buffers are
@@ -31,12 +31,14 @@ impl<'a> Blocking<'a> {
         Ok(())
     }
 
-    /// Where the blocks around a range begin, and memory for them; `None` where the range consists
-    /// of whole blocks.
+    /// Where the blocks around a range of sectors begin, and memory for them; `None` where the range
+    /// consists of whole blocks, or is no range of sectors, which the backend refuses.
     fn blocks_around(&self, offset: u64, len: usize) -> Option<(u64, AlignedBuffer)> {
         let block_bytes = u64::from(self.backend.description().alignment_bytes);
         let end = offset.checked_add(len as u64)?;
-        if (offset | end).is_multiple_of(block_bytes) {
+        if (offset | end).is_multiple_of(block_bytes)
+            || !(offset | end).is_multiple_of(SECTOR_BYTES)
+        {
             return None;
         }
         let start = offset / block_bytes * block_bytes;

@@ -20,9 +20,11 @@ pub(super) fn read(backend: &dyn Backend, offset: u64, len: u64) -> Result<Vec<u
     if !is_inside {
         return Err(IoError::Invalid);
     }
-    let mut bytes = AlignedBuffer::new(len as usize);
-    Blocking::new(backend).read(offset, &mut bytes)?;
-    Ok(bytes.to_vec())
+    let (start, end) = widened(backend, offset, len);
+    let mut bytes = AlignedBuffer::new((end - start) as usize);
+    Blocking::new(backend).read(start, &mut bytes)?;
+    let at = (offset - start) as usize;
+    Ok(bytes[at..at + len as usize].to_vec())
 }
 
 /// Puts bytes in their place. What a block holds beside them is written as it was read.
