@@ -31,14 +31,13 @@ impl<'a> Blocking<'a> {
         Ok(())
     }
 
-    /// Where the blocks around a range of sectors begin, and memory for them; `None` where the range
+    /// Where the blocks around a range of sectors begin, and memory for them; `None` where it
     /// consists of whole blocks, or is no range of sectors, which the backend refuses.
     fn blocks_around(&self, offset: u64, len: usize) -> Option<(u64, AlignedBuffer)> {
         let block_bytes = u64::from(self.backend.description().alignment_bytes);
         let end = offset.checked_add(len as u64)?;
-        if (offset | end).is_multiple_of(block_bytes)
-            || !(offset | end).is_multiple_of(SECTOR_BYTES)
-        {
+        let is_multiple_of = |bytes| (offset | end).is_multiple_of(bytes);
+        if is_multiple_of(block_bytes) || !is_multiple_of(SECTOR_BYTES) {
             return None;
         }
         let start = offset / block_bytes * block_bytes;
