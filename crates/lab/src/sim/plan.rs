@@ -222,6 +222,8 @@ impl Plan {
         match bug {
             Some(Sabotage::SkipForward) => self.suit_skipped_forward(operations),
             Some(Sabotage::KeepOldRecords) => self.suit_old_records(operations),
+            Some(Sabotage::IgnoreBarrier) => self.suit_ignored_barrier(operations),
+            Some(Sabotage::SkipMemberRecord) => self.suit_skipped_member_record(operations),
             _ => {}
         }
     }
@@ -243,6 +245,32 @@ impl Plan {
         (volume.ordered, self.mode_change) = (true, 0);
         self.kills = (1..20).map(|at| operations * at / 20).collect();
         self.crashes = self.kills.iter().map(|at| (at + operations / 100, true)).collect();
+    }
+
+    /// A journal that is slow and whose records only flushes wait for, many flushes, and losses of
+    /// power.
+    fn suit_ignored_barrier(&mut self, operations: u64) {
+        if let Some(journal) = &mut self.journal {
+            (journal.ack, journal.latency_us_max, journal.error) = (false, 5_000, 0);
+        }
+        self.mix[3] = self.mix[3].max(100);
+        let volume = &mut self.volumes[0];
+        (volume.journal, volume.ups, volume.mode) = (true, false, Mode::WriteBack);
+        self.crashes = (1..16).map(|at| (operations * at / 16, true)).collect();
+        self.kills.clear();
+    }
+
+    /// A mirrored journal of which one device fails now and then, losses of power, and starts that
+    /// often find one of the two devices alone.
+    fn suit_skipped_member_record(&mut self, operations: u64) {
+        if let Some(journal) = &mut self.journal {
+            (journal.mirrored, journal.device_error, journal.missing) = (true, 2_000, 900_000);
+            (journal.error, journal.ack) = (0, true);
+        }
+        let volume = &mut self.volumes[0];
+        (volume.journal, volume.ups, volume.mode) = (true, false, Mode::WriteBack);
+        self.crashes = (1..8).map(|at| (operations * at / 8, true)).collect();
+        self.kills.clear();
     }
 
     fn suit_skipped_forward(&mut self, operations: u64) {
