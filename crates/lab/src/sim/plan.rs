@@ -223,6 +223,8 @@ impl Plan {
             Some(Sabotage::SkipForward) => self.suit_skipped_forward(operations),
             Some(Sabotage::KeepOldRecords) => self.suit_old_records(operations),
             Some(Sabotage::IgnoreBarrier) => self.suit_ignored_barrier(operations),
+            Some(Sabotage::HaltLate | Sabotage::SkipVaultLine) => self.suit_dumps(operations),
+            Some(Sabotage::SkipMark) => self.suit_skipped_mark(operations),
             Some(Sabotage::SkipMemberRecord) => self.suit_skipped_member_record(operations),
             _ => {}
         }
@@ -257,6 +259,31 @@ impl Plan {
         let volume = &mut self.volumes[0];
         (volume.journal, volume.ups, volume.mode) = (true, false, Mode::WriteBack);
         self.crashes = (1..16).map(|at| (operations * at / 16, true)).collect();
+        self.kills.clear();
+    }
+
+    /// A supply that bridges one failure of mains after another, and a disk that is slow to take
+    /// what is dirty.
+    fn suit_dumps(&mut self, operations: u64) {
+        self.power.fails_unbridged = false;
+        (self.power.dirty_lines_max, self.power.toggle) = (u64::MAX / LINE_BYTES, 100_000);
+        self.device.latency_us_max = self.device.latency_us_max.max(1_000);
+        self.config.dirty_age_ms = 5_000;
+        for volume in &mut self.volumes {
+            (volume.journal, volume.ups, volume.mode) = (false, true, Mode::WriteBack);
+        }
+        self.crashes = (1..16).map(|at| (operations * at / 16, true)).collect();
+        self.kills.clear();
+    }
+
+    /// A journal that fails, is not replaced, and is found again after losses of power.
+    fn suit_skipped_mark(&mut self, operations: u64) {
+        if let Some(journal) = &mut self.journal {
+            (journal.error, journal.replaced, journal.mirrored) = (5_000, false, false);
+        }
+        let volume = &mut self.volumes[0];
+        (volume.journal, volume.ups, volume.mode) = (true, false, Mode::WriteBack);
+        self.crashes = (1..8).map(|at| (operations * at / 8, true)).collect();
         self.kills.clear();
     }
 

@@ -27,9 +27,9 @@ use std::collections::BTreeMap;
 #[derive(Clone, Copy, Debug)]
 pub(crate) struct PowerPlan {
     /// Lines that may be dirty while the gate is open.
-    dirty_lines_max: u64,
+    pub dirty_lines_max: u64,
     /// Ticks after which it opens or closes.
-    toggle: Ppm,
+    pub toggle: Ppm,
     /// Open ticks after which the disks are told to make stable what they have.
     sync: Ppm,
     /// Things that happen between two steps of a dump, at most.
