@@ -38,14 +38,14 @@ pub(crate) struct Transfer {
     /// What it changes; `None` for a read.
     claim: Option<Claim>,
     plan: Option<BlockPlan>,
-    /// The index of the step at hand.
+    /// The index of the current step.
     step: usize,
     /// The memory of the plan, a stamp for each sector.
     blocks: Vec<u64>,
     /// Another transfer owns one of its blocks.
     waits: bool,
     when: When,
-    /// How the step at hand ends.
+    /// How the current step ends.
     result: IoResult,
 }
 
@@ -64,7 +64,7 @@ impl Transfer {
         self.ios[0].action.verb
     }
 
-    /// The step at hand, as what the disk is asked to do, and where.
+    /// The current step, as what the disk is asked to do, and where.
     fn at_hand(&self) -> (IoVerb, ByteRange) {
         let Some(plan) = &self.plan else { return (self.verb(), span_of(&self.ios)) };
         match plan.steps[self.step] {
@@ -154,7 +154,7 @@ impl World {
         }
     }
 
-    /// The step at hand is given to the disk.
+    /// The current step is given to the disk.
     fn begin_step(&mut self, at: u32) {
         let transfer = self.device.under_way.get_mut(at);
         transfer.waits = false;
@@ -201,7 +201,7 @@ impl World {
         if is_bad || self.dice.chance(ppm) { Err(IoError::Io) } else { Ok(()) }
     }
 
-    /// The disk does its part of the step at hand: all of it, or one half.
+    /// The disk does its part of the current step: all of it, or one half.
     fn do_step(&mut self, at: u32, is_half: bool, is_first: bool) {
         let transfer = self.device.under_way.remove(at).expect("it is under way");
         let (verb, range) = transfer.at_hand();
@@ -230,7 +230,7 @@ impl World {
         assert!(again == at, "the number is used again at once");
     }
 
-    /// Reads a share of the range at hand.
+    /// Reads a share of the current range.
     fn do_read(
         &mut self,
         mut transfer: Transfer,
@@ -274,7 +274,7 @@ impl World {
         transfer
     }
 
-    /// Changes each unit of a share of the range at hand with the probability `done`.
+    /// Changes each unit of a share of the current range with the probability `done`.
     fn do_change(&mut self, transfer: &Transfer, share: std::ops::Range<u64>, done: u32) {
         let (verb, range) = transfer.at_hand();
         let volume = transfer.volume();
@@ -379,7 +379,7 @@ impl World {
         ended
     }
 
-    /// The process dies: the step at hand of each transfer is done wholly, partly or not at all.
+    /// The process dies: the current step of each transfer is done wholly, partly or not at all.
     pub(crate) fn cut_transfers(&mut self) {
         let transfers: Vec<Transfer> = self.device.under_way.drain().collect();
         for transfer in transfers {

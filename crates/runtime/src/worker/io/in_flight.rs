@@ -57,12 +57,12 @@ pub(super) struct InFlight {
 struct Bounce {
     memory: Memory,
     plan: BlockPlan,
-    /// The index of the step at hand.
+    /// The index of the current step.
     step: usize,
 }
 
 impl Bounce {
-    /// What the step at hand gives to the backend.
+    /// What the current step gives to the backend.
     fn kind(&self) -> (IoKind, ByteRange) {
         match self.plan.steps[self.step] {
             BlockStep::Read(range) => (IoKind::Read, range),
@@ -72,7 +72,7 @@ impl Bounce {
         }
     }
 
-    /// The memory of the step at hand; none where the backend moves no data.
+    /// The memory of the current step; none where the backend moves no data.
     fn vector(&self) -> Option<libc::iovec> {
         let (kind, range) = self.kind();
         let from = (range.offset - self.plan.memory.offset) as usize;
@@ -169,7 +169,7 @@ impl InFlight {
         }
     }
 
-    /// Prepares the step at hand of a transfer through memory of its own.
+    /// Prepares the current step of a transfer through memory of its own.
     fn begin_step(&mut self, mut bounce: Bounce) {
         if bounce.plan.steps[bounce.step] == BlockStep::Apply {
             self.apply(&mut bounce);
