@@ -5,7 +5,7 @@ use crate::common::client::{Client, PATIENCE, config};
 use crate::common::random::Random;
 use crate::common::wait_until;
 use crate::crash::{LINES, Line, MIB, SIZE_BYTES, check, content, write_until};
-use crate::process::Daemon;
+use crate::process::{Daemon, output_of};
 use serde_json::Value;
 use std::os::unix::net::UnixStream;
 use std::panic::{AssertUnwindSafe, catch_unwind};
@@ -47,22 +47,22 @@ fn outlive(daemon: &Daemon) -> (Client, Duration) {
 
 /// What the daemon says of everything.
 pub fn status(directory: &Path) -> Value {
-    let output = Command::new(env!("CARGO_BIN_EXE_forebay"))
-        .args(["status", "--json", "--state"])
-        .arg(directory.join("state"))
-        .output()
-        .unwrap();
+    let output = output_of(
+        Command::new(env!("CARGO_BIN_EXE_forebay"))
+            .args(["status", "--json", "--state"])
+            .arg(directory.join("state")),
+    );
     serde_json::from_slice(&output.stdout).unwrap()
 }
 
 /// A command to the daemon: whether it went well, and what it said.
 pub fn ran(directory: &Path, arguments: &[&str]) -> (bool, String) {
-    let output = Command::new(env!("CARGO_BIN_EXE_forebay"))
-        .args(arguments)
-        .arg("--state")
-        .arg(directory.join("state"))
-        .output()
-        .unwrap();
+    let output = output_of(
+        Command::new(env!("CARGO_BIN_EXE_forebay"))
+            .args(arguments)
+            .arg("--state")
+            .arg(directory.join("state")),
+    );
     (output.status.success(), String::from_utf8([output.stdout, output.stderr].concat()).unwrap())
 }
 
@@ -295,13 +295,13 @@ fn dirty_lines_of_a_volume_that_is_not_served_are_kept_until_it_is() {
 fn a_server_that_can_not_start_is_not_started_again() {
     let directory = tempfile::tempdir().unwrap();
     let begun = Instant::now();
-    let output = Command::new(env!("CARGO_BIN_EXE_forebay"))
-        .args(["serve", "--keeper", "yes", "--memory", "64MiB", "--volume"])
-        .arg(format!("disk={}", directory.path().join("none").display()))
-        .arg("--state")
-        .arg(directory.path().join("state"))
-        .output()
-        .unwrap();
+    let output = output_of(
+        Command::new(env!("CARGO_BIN_EXE_forebay"))
+            .args(["serve", "--keeper", "yes", "--memory", "64MiB", "--volume"])
+            .arg(format!("disk={}", directory.path().join("none").display()))
+            .arg("--state")
+            .arg(directory.path().join("state")),
+    );
     assert_eq!(output.status.code(), Some(1));
     assert!(begun.elapsed() < PATIENCE);
 }

@@ -1,18 +1,18 @@
 //! Where the daemon listens, and where it refuses to; how it ends when a disk fails.
 
-use crate::process::Daemon;
+use crate::process::{Daemon, output_of};
 use std::os::unix::fs::MetadataExt;
 use std::os::unix::net::UnixListener;
 use std::process::Command;
 
 fn serve(directory: &std::path::Path, arguments: &[&str]) -> (Option<i32>, String) {
-    let output = Command::new("timeout")
-        .args(["300", env!("CARGO_BIN_EXE_forebay"), "serve", "--memory", "64MiB"])
-        .args(["--volume", "disk=memory:1MiB", "--state"])
-        .arg(directory.join("state"))
-        .args(arguments)
-        .output()
-        .unwrap();
+    let output = output_of(
+        Command::new(env!("CARGO_BIN_EXE_forebay"))
+            .args(["serve", "--memory", "64MiB"])
+            .args(["--volume", "disk=memory:1MiB", "--state"])
+            .arg(directory.join("state"))
+            .args(arguments),
+    );
     (output.status.code(), String::from_utf8(output.stderr).unwrap())
 }
 

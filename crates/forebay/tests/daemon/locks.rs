@@ -1,6 +1,6 @@
 //! Locks that outlive their process for a moment, as after a SIGKILL.
 
-use crate::process::Daemon;
+use crate::process::{Daemon, ended, output_of};
 use std::path::Path;
 use std::process::{Child, Command, Stdio};
 
@@ -45,11 +45,11 @@ fn a_start_does_not_wait_for_ever_and_says_that_it_waits() {
     let directory = tempfile::tempdir().unwrap();
     let volume = disk(directory.path());
     let mut holder = hold(&directory.path().join("disk.img"), "60");
-    let output = Command::new(env!("CARGO_BIN_EXE_forebay"))
-        .args(["serve", "--keeper", "no", "--memory", "64MiB", "--volume", &volume, "--state"])
-        .arg(directory.path().join("state"))
-        .output()
-        .unwrap();
+    let output = output_of(
+        Command::new(env!("CARGO_BIN_EXE_forebay"))
+            .args(["serve", "--keeper", "no", "--memory", "64MiB", "--volume", &volume, "--state"])
+            .arg(directory.path().join("state")),
+    );
     let text = String::from_utf8(output.stderr).unwrap();
     assert_eq!(output.status.code(), Some(1), "{text}");
     assert!(text.contains("is in use by another process or volume"), "{text}");
@@ -116,13 +116,13 @@ fn what_one_daemon_has_no_other_gets_by_whatever_name() {
             };
             let looked = (name == "journal" || name == "vault").then(|| {
                 let mut rescue = Command::new(env!("CARGO_BIN_EXE_forebay"));
-                rescue.args(["rescue", "list", &path]).output().unwrap()
+                output_of(rescue.args(["rescue", "list", &path]))
             });
             tried.push((path, child, looked));
         }
     }
     for (path, (_directory, child), looked) in tried {
-        let output = child.wait_with_output().unwrap();
+        let output = ended(child);
         let text = String::from_utf8(output.stderr).unwrap();
         assert_eq!(output.status.code(), Some(1), "{path}: {text}");
         assert!(text.contains("in use") && text.contains(&path), "{path}: {text}");
@@ -152,7 +152,7 @@ fn one_file_is_not_two_things_of_one_daemon_by_whatever_name() {
         second("", &["--volume", &format!("x={file}"), "--vault", &link]),
     ];
     for (_directory, child) in tried {
-        let output = child.wait_with_output().unwrap();
+        let output = ended(child);
         let text = String::from_utf8(output.stderr).unwrap();
         assert_eq!(output.status.code(), Some(1), "{text}");
         let named = text.contains(&file) || text.contains(&link);
@@ -218,6 +218,6 @@ fn kernel_one_file_is_not_two_things_of_one_daemon_through_loop_devices() {
 /// A start that is to be refused, with its arguments, how it ended and what it said.
 fn second_start(arguments: &[&str]) -> (String, Option<i32>, String) {
     let (_directory, child) = second("", arguments);
-    let output = child.wait_with_output().unwrap();
+    let output = ended(child);
     (arguments.join(" "), output.status.code(), String::from_utf8(output.stderr).unwrap())
 }

@@ -2,7 +2,7 @@
 
 use crate::common::random::Random;
 use crate::crash::{LINES, Line, MIB, SIZE_BYTES, check, write_and_kill};
-use crate::process::Daemon;
+use crate::process::{Daemon, output_of};
 use std::path::Path;
 use std::process::{Command, Stdio};
 
@@ -23,12 +23,12 @@ fn life(directory: &Path, volume: &str, lines: &mut [Line], random: &mut Random)
 
 /// What a start that is refused says.
 fn refused(directory: &Path, volume: &str) -> String {
-    let output = Command::new(env!("CARGO_BIN_EXE_forebay"))
-        .args(["serve", "--memory", "64MiB", "--log", "warn", "--volume", volume, "--state"])
-        .arg(directory.join("state"))
-        .stdin(Stdio::null())
-        .output()
-        .unwrap();
+    let output = output_of(
+        Command::new(env!("CARGO_BIN_EXE_forebay"))
+            .args(["serve", "--memory", "64MiB", "--log", "warn", "--volume", volume, "--state"])
+            .arg(directory.join("state"))
+            .stdin(Stdio::null()),
+    );
     assert!(!output.status.success());
     String::from_utf8(output.stderr).unwrap()
 }
@@ -89,12 +89,12 @@ fn a_rescue_of_one_device_says_what_it_can_not_know_and_of_both_does_it() {
     let mut random = Random::new(45);
     life(directory.path(), &volume, &mut lines, &mut random);
     let rescue = |state: &str, arguments: &[&str]| {
-        let output = Command::new(env!("CARGO_BIN_EXE_forebay"))
-            .arg("rescue")
-            .args(arguments)
-            .args(["--state", &path(state)])
-            .output()
-            .unwrap();
+        let output = output_of(
+            Command::new(env!("CARGO_BIN_EXE_forebay"))
+                .arg("rescue")
+                .args(arguments)
+                .args(["--state", &path(state)]),
+        );
         let said = [output.stdout, output.stderr].concat();
         (output.status.code(), String::from_utf8(said).unwrap())
     };

@@ -108,7 +108,9 @@ fn a_journal_that_is_deleted_fails_at_once_and_does_not_block_the_next_start() {
 #[test]
 fn a_failed_journal_is_kept_for_a_rescue_where_the_daemon_was_killed() {
     let place = Place::new();
-    let daemon = place.start();
+    // The disk takes nothing, or it might have everything before the daemon is killed.
+    let stuck = place.volume().replacen("disk=", "disk=delay(write=forever):", 1);
+    let daemon = Daemon::start(place.here(), "auto", "64MiB", &[stuck]);
     daemon.client("disk").write(0, &content(0)).unwrap();
     fs::rename(place.path("journal"), place.path("away")).unwrap();
     wait_until("it is noticed", PATIENCE, || failure(&place.journal()).is_some());

@@ -4,7 +4,35 @@ use crate::common::client::{Client, PATIENCE};
 use crate::common::wait_until;
 use std::os::unix::net::UnixStream;
 use std::path::{Path, PathBuf};
-use std::process::{Child, Command, Stdio};
+use std::process::{Child, Command, Output, Stdio};
+use std::sync::mpsc;
+
+/// Runs a command that ends by itself, and gives how it ended and what it printed.
+///
+/// # Panics
+///
+/// As [`ended`] does.
+pub fn output_of(command: &mut Command) -> Output {
+    command.stdin(Stdio::null()).stdout(Stdio::piped()).stderr(Stdio::piped());
+    ended(command.spawn().unwrap())
+}
+
+/// Waits until a process has ended, and gives how it did and what it printed.
+///
+/// # Panics
+///
+/// If it still runs after [`PATIENCE`], as a server does whose start was to be refused. It is
+/// killed, and the message has what it said.
+pub fn ended(child: Child) -> Output {
+    let pid = rustix::process::Pid::from_child(&child);
+    let (sender, output) = mpsc::channel();
+    std::thread::spawn(move || sender.send(child.wait_with_output().unwrap()));
+    output.recv_timeout(PATIENCE).unwrap_or_else(|_| {
+        rustix::process::kill_process(pid, rustix::process::Signal::KILL).unwrap();
+        let output = output.recv_timeout(PATIENCE).unwrap();
+        panic!("a process does not end: {}", String::from_utf8_lossy(&output.stderr));
+    })
+}
 
 /// A running daemon; killed when dropped.
 pub struct Daemon {
@@ -221,14 +249,19 @@ impl Daemon {
     }
 
     /// Asks it to stop, and waits until it has.
-    pub fn stop(mut self) {
+    pub fn stop(self) {
         self.terminate();
-        assert!(self.child.wait().unwrap().success());
+        self.wait();
     }
 
     /// Waits until it has ended well.
     pub fn wait(mut self) {
-        assert!(self.child.wait().unwrap().success());
+        let mut ended = None;
+        wait_until("the daemon ends", PATIENCE, || {
+            ended = self.child.try_wait().unwrap();
+            ended.is_some()
+        });
+        assert!(ended.is_some_and(|status| status.success()), "{ended:?}");
     }
 
     /// Memory that it has in use, in bytes, and the most it ever had.

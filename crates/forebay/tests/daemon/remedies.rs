@@ -1,6 +1,7 @@
 //! What the operator is told to do when a start or a command is refused: something that helps, and
 //! nothing that destroys what is there.
 
+use crate::process::output_of;
 use std::net::TcpListener;
 use std::path::Path;
 use std::process::Command;
@@ -14,13 +15,12 @@ struct Case<'a> {
 
 /// Runs the program with its state in `directory`. Gives its exit code and what it said.
 fn ran(directory: &Path, arguments: &[String]) -> (Option<i32>, String) {
-    let output = Command::new("timeout")
-        .args(["60", env!("CARGO_BIN_EXE_forebay")])
-        .args(arguments)
-        .env("FOREBAY_STATE", directory.join("state"))
-        .current_dir(directory)
-        .output()
-        .unwrap();
+    let output = output_of(
+        Command::new(env!("CARGO_BIN_EXE_forebay"))
+            .args(arguments)
+            .env("FOREBAY_STATE", directory.join("state"))
+            .current_dir(directory),
+    );
     (output.status.code(), String::from_utf8(output.stderr).unwrap())
 }
 

@@ -1,7 +1,7 @@
 //! `forebay rescue` on what a killed daemon left behind.
 
 use crate::common::random::Random;
-use crate::process::Daemon;
+use crate::process::{Daemon, output_of};
 use serde_json::Value;
 use std::path::{Path, PathBuf};
 use std::process::Command;
@@ -72,13 +72,13 @@ impl Place {
 }
 
 fn run(directory: &Path, arguments: &[&str]) -> Ran {
-    let output = Command::new(env!("CARGO_BIN_EXE_forebay"))
-        .arg("rescue")
-        .args(arguments)
-        .env("FOREBAY_STATE", directory.join("state"))
-        .current_dir(directory)
-        .output()
-        .unwrap();
+    let output = output_of(
+        Command::new(env!("CARGO_BIN_EXE_forebay"))
+            .arg("rescue")
+            .args(arguments)
+            .env("FOREBAY_STATE", directory.join("state"))
+            .current_dir(directory),
+    );
     let text = |bytes| String::from_utf8(bytes).unwrap();
     Ran { code: output.status.code(), out: text(output.stdout), err: text(output.stderr) }
 }
@@ -241,15 +241,15 @@ fn a_disk_of_another_size_is_written_only_on_demand() {
 
 /// A start that is expected to fail, and what it says.
 fn refused(place: &Place, volume: &str, more: &[&str]) -> String {
-    let output = Command::new(env!("CARGO_BIN_EXE_forebay"))
-        .args(["serve", "--io", "epoll", "--memory", "64MiB", "--volume", volume])
-        .args(more)
-        .arg("--state")
-        .arg(place.path("state"))
-        .arg("--nbd")
-        .arg(format!("unix:{}", place.path("refused.sock").display()))
-        .output()
-        .unwrap();
+    let output = output_of(
+        Command::new(env!("CARGO_BIN_EXE_forebay"))
+            .args(["serve", "--io", "epoll", "--memory", "64MiB", "--volume", volume])
+            .args(more)
+            .arg("--state")
+            .arg(place.path("state"))
+            .arg("--nbd")
+            .arg(format!("unix:{}", place.path("refused.sock").display())),
+    );
     assert_eq!(output.status.code(), Some(1));
     String::from_utf8(output.stderr).unwrap()
 }

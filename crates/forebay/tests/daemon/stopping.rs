@@ -3,7 +3,7 @@
 use crate::common::client::{PATIENCE, connect};
 use crate::common::raw::enter;
 use crate::common::wait_until;
-use crate::process::Daemon;
+use crate::process::{Daemon, output_of};
 use forebay_types::IoError;
 use rustix::process::Signal;
 use std::io::Write;
@@ -102,7 +102,7 @@ fn a_signal_does_not_end_a_daemon_whose_disk_fails() {
     assert_eq!(through.flush(), Err(IoError::Io));
     let ran = |arguments: &[&str]| {
         let mut command = Command::new(env!("CARGO_BIN_EXE_forebay"));
-        let output = command.args(arguments).arg("--state").arg(at("state")).output().unwrap();
+        let output = output_of(command.args(arguments).arg("--state").arg(at("state")));
         let said = [output.stdout, output.stderr].concat();
         (output.status.code(), String::from_utf8(said).unwrap())
     };

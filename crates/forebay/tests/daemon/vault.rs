@@ -3,7 +3,7 @@
 use crate::common::client::PATIENCE;
 use crate::common::wait_until;
 use crate::power::{Feed, House, SIZE_BYTES, assert_all, content, lines, write_all};
-use crate::process::Daemon;
+use crate::process::{Daemon, output_of};
 use std::path::Path;
 use std::process::Command;
 
@@ -11,11 +11,11 @@ const MIB: u64 = 1 << 20;
 
 /// Runs the program; what it ends with, and all that it says.
 pub(crate) fn ran(directory: &Path, arguments: &[&str]) -> (Option<i32>, String) {
-    let output = Command::new(env!("CARGO_BIN_EXE_forebay"))
-        .args(arguments)
-        .env("FOREBAY_STATE", directory.join("state"))
-        .output()
-        .unwrap();
+    let output = output_of(
+        Command::new(env!("CARGO_BIN_EXE_forebay"))
+            .args(arguments)
+            .env("FOREBAY_STATE", directory.join("state")),
+    );
     let said = [output.stdout, output.stderr].concat();
     (output.status.code(), String::from_utf8(said).unwrap())
 }
