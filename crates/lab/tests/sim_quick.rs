@@ -38,3 +38,11 @@ fn a_seed_is_the_same_run_every_time() {
         assert_eq!(run(SimOptions::new(seed, 500)), Ok(first));
     }
 }
+
+/// A transfer that began before the faults were healed may stall for 100 s, in which the rest of
+/// the machine does more than a restore is given.
+#[test]
+#[ignore = "takes a minute without optimisation"]
+fn slow_a_restore_whose_write_stalls_is_not_called_endless() {
+    run(SimOptions::new(12_000_512, 1000)).unwrap();
+}

@@ -599,13 +599,16 @@ impl Simulation {
             dispatcher.submit(&mut self.world, token, request, payload);
             self.world.send_ios();
             let barren = self.world.report.events + RESTORE_EVENTS_MAX;
+            let mut too_late_us = u64::MAX;
             while self.is_sound() && self.world.restored.is_none() {
                 // A full journal waits for a disk that does not take what is dirty.
                 if self.world.report.events == barren {
                     self.world.device.healed = true;
                     self.world.volumes.iter_mut().for_each(|volume| volume.disk.heal());
+                    // What stalls already may go on doing so.
+                    too_late_us = self.world.now_us + SILENCE_US_MAX;
                 }
-                if self.world.report.events > barren + 10 * RESTORE_EVENTS_MAX {
+                if self.world.now_us > too_late_us {
                     let place = Some((volume, range.offset / SECTOR_BYTES));
                     self.world.violate(place, format!("{kind:?} {range} is never done"));
                 }
