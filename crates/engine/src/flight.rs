@@ -101,7 +101,7 @@ impl Flight {
             }
         }
         let entry = &mut self.entries[index as usize];
-        debug_assert!(entry.op.is_none());
+        assert!(entry.op.is_none());
         entry.op = Some(op);
         self.in_flight += 1;
         (index, entry.generation)

@@ -302,7 +302,7 @@ impl<M: LineTable> Shard<M> {
                 push_line(&mut runs, line);
             }
         }
-        debug_assert_eq!(runs.len(), 1, "they follow each other");
+        assert_eq!(runs.len(), 1, "they follow each other");
         let id = self.flight.id(ops[0]);
         let op = self.flight.op_mut(ops[0]);
         let (volume, part) = (op.volume, op.part);

@@ -94,7 +94,7 @@ impl Index {
 
     /// Adds `key`, which must be absent.
     pub(crate) fn insert(&mut self, key: LineKey, slot: Slot) {
-        debug_assert!(slot <= SLOT_MASK);
+        assert!(slot <= SLOT_MASK);
         let hash = key.hash();
         let mut at = self.home(hash);
         while self.entry(at) != EMPTY {

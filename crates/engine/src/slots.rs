@@ -139,7 +139,7 @@ impl<M: LineTable> Slots<M> {
     /// Gives a reserved slot, in which nothing is valid, its name.
     fn name(&mut self, slot: Slot, key: LineKey, pins: u32, flags: u8) {
         let line = self.get_mut(slot);
-        debug_assert!(line.key == LineKey::NONE && line.valid | line.dirty | line.filling == 0);
+        assert!(line.key == LineKey::NONE && line.valid | line.dirty | line.filling == 0);
         line.pins = pins;
         line.flags = flags;
         in_order();
@@ -158,7 +158,7 @@ impl<M: LineTable> Slots<M> {
     /// Makes a detached slot the one of its line, which must be absent.
     pub(crate) fn adopt(&mut self, slot: Slot) {
         let line = self.get_mut(slot);
-        debug_assert!(line.has(DETACHED));
+        assert!(line.has(DETACHED));
         line.flags = 0;
         let key = line.key;
         self.index_line(key, slot);
@@ -170,7 +170,7 @@ impl<M: LineTable> Slots<M> {
     pub(crate) fn relocate(&mut self, old: Slot, new: Slot, freeze: bool) {
         let line = *self.get(old);
         let key = line.key;
-        debug_assert!(line.pins > 0, "the caller has the old slot pinned");
+        assert!(line.pins > 0, "the caller has the old slot pinned");
         // From here on the old slot says by its dirty bits what only it has.
         self.get_mut(old).flags = DETACHED | if freeze { line.flags & SEALED } else { 0 };
         in_order();

@@ -124,7 +124,7 @@ impl Negotiated {
             header[24..].copy_from_slice(&len.to_be_bytes());
             out.extend_from_slice(&header);
         } else {
-            debug_assert!(len <= u64::from(u32::MAX));
+            assert!(len <= u64::from(u32::MAX));
             header[..4].copy_from_slice(&STRUCTURED_REPLY_MAGIC.to_be_bytes());
             header[16..20].copy_from_slice(&(len as u32).to_be_bytes());
             out.extend_from_slice(&header[..crate::proto::STRUCTURED_REPLY_BYTES]);

@@ -371,7 +371,7 @@ impl Patrol {
             let mut left = LINES_PER_LOCK.min(lines - done);
             while left > 0 {
                 let Some(found) = locked.next_sealed() else { break };
-                debug_assert_eq!(found.work, Work::Verify);
+                assert_eq!(found.work, Work::Verify);
                 let sealed =
                     Seal { parity: found.seal.parity.filter(|_| !found.encode), ..found.seal };
                 let verdict = look(&shared.pool, shared.code, shard, &sealed);

@@ -471,14 +471,21 @@ impl Runtime {
         Ok(vault)
     }
 
-    /// Says where it is on record which volumes rely on which vaults. To be called before a vault
-    /// is opened or a volume added; nothing is on record without.
+    /// Says where it is on record which volumes rely on which vaults; nothing is on record without.
+    ///
+    /// # Panics
+    /// When a vault was opened, which the record would not know.
     pub fn keep_vault_record(&self, record: Arc<dyn VaultRecord>) {
+        assert!(self.vault().is_none(), "the record comes before the vault");
         *lock(&self.vault_record) = record;
     }
 
     /// The same of journals.
+    ///
+    /// # Panics
+    /// When a journal was opened.
     pub fn keep_journal_record(&self, record: Arc<dyn JournalRecord>) {
+        assert!(lock(&self.journals).is_empty(), "the record comes before the journals");
         *lock(&self.journal_record) = record;
     }
 

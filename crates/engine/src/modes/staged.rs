@@ -145,7 +145,7 @@ impl<M: LineTable> Shard<M> {
         staged: &'a [Slot],
     ) -> impl Iterator<Item = (LinePart, Slot)> + use<'a, M> {
         let lines = line_parts(part.volume, part.range);
-        debug_assert_eq!(lines.size_hint().0, staged.len());
+        assert_eq!(lines.size_hint().0, staged.len());
         lines.rev().zip(staged.iter().rev().copied())
     }
 

@@ -132,7 +132,7 @@ impl<M: LineTable> Shard<M> {
             };
             self.scratch[at].1 = Some(slot);
         }
-        debug_assert!(self.reserved.is_empty());
+        assert!(self.reserved.is_empty());
         true
     }
 
@@ -140,7 +140,7 @@ impl<M: LineTable> Shard<M> {
     /// where it is written. A sector that changed under a reply could be sent half old and half
     /// new, so such a line moves.
     fn reserve_slots(&mut self) -> bool {
-        debug_assert!(self.reserved.is_empty());
+        assert!(self.reserved.is_empty());
         for at in 0..self.scratch.len() {
             let (line, found) = self.scratch[at];
             if found.is_some_and(|slot| self.may_overwrite(slot, line.mask)) {

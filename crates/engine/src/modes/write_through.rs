@@ -159,7 +159,7 @@ impl<M: LineTable> Shard<M> {
             lines.push(OpLine { key: line.key, slot, mask: line.mask, regained });
             payload_offset += line.len;
         }
-        debug_assert_eq!(runs.len(), 1, "a part is one range");
+        assert_eq!(runs.len(), 1, "a part is one range");
         let mut op = operation(OpKind::WriteThrough, part.volume, lines, Some(part.id), runs.len());
         op.note = self.note_for(part, NoteKind::Forget);
         op.gated = self.gated(part, fua, &op.lines, out);
