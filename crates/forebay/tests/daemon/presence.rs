@@ -62,6 +62,12 @@ impl Place {
         fs::read(self.path("disk.img")).unwrap()[line * 4096..][..4096].to_vec()
     }
 
+    /// Whether there is a record with this ending in the state directory.
+    fn has_record(&self, ending: &str) -> bool {
+        let mut entries = fs::read_dir(self.path("state")).into_iter().flatten();
+        entries.any(|entry| entry.unwrap().file_name().to_str().unwrap().ends_with(ending))
+    }
+
     /// What a start says that is expected to fail.
     fn refused(&self, volume: &str) -> String {
         let socket = format!("unix:{}", self.path("refused.sock").display());
@@ -113,7 +119,9 @@ fn a_failed_journal_is_kept_for_a_rescue_where_the_daemon_was_killed() {
     let daemon = Daemon::start(place.here(), "auto", "64MiB", &[stuck]);
     daemon.client("disk").write(0, &content(0)).unwrap();
     fs::rename(place.path("journal"), place.path("away")).unwrap();
-    wait_until("it is noticed", PATIENCE, || failure(&place.journal()).is_some());
+    // Until that is on record nobody is told anything, so before it nothing is lost by a kill.
+    wait_until("it is on record", PATIENCE, || place.has_record(".failed"));
+    assert!(failure(&place.journal()).is_some());
     daemon.kill();
     fs::rename(place.path("away"), place.path("journal")).unwrap();
     let said = place.refused(&place.volume());
@@ -157,12 +165,7 @@ fn a_state_directory_that_is_deleted_is_made_anew_with_its_sockets_and_records()
     let place = Place::new();
     let daemon = place.start();
     daemon.client("disk").write(0, &content(0)).unwrap();
-    let names = || {
-        let entries = fs::read_dir(place.path("state")).into_iter().flatten();
-        let names = entries.map(|entry| entry.unwrap().file_name().into_string().unwrap());
-        names.collect::<Vec<String>>()
-    };
-    let relies = || names().iter().any(|name| name.ends_with(".relied"));
+    let relies = || place.has_record(".relied");
     assert!(relies());
     fs::remove_dir_all(place.path("state")).unwrap();
     wait_until("the daemon can be asked", PATIENCE, || place.try_status().is_some());
@@ -170,7 +173,7 @@ fn a_state_directory_that_is_deleted_is_made_anew_with_its_sockets_and_records()
     fs::remove_file(place.path("journal")).unwrap();
     wait_until("the journal has failed", PATIENCE, || failure(&place.journal()).is_some());
     daemon.client("disk").write(4096, &content(1)).unwrap();
-    assert!(names().iter().any(|name| name.ends_with(".failed")), "{:?}", names());
+    assert!(place.has_record(".failed"));
     let (code, said) = ran(place.here(), &["stop"]);
     assert_eq!(code, Some(0), "{said}");
     daemon.wait();
