@@ -6,8 +6,9 @@
 //! megabyte. A connection changes only what it owns, so no sector has two changes in flight from
 //! two connections. Reads go anywhere.
 //!
-//! Three of four requests go to a window that moves slowly, so that lines are found in the cache;
-//! the others make lines come and go.
+//! Three of eight requests go to the same 4 or 64 KiB as the one before, so that a block of the disk
+//! has several changes in flight. As many go to a window that moves slowly, so that lines are found
+//! in the cache; the others make lines come and go.
 
 use super::oracle::Sectors;
 use super::stamp::SECTOR_BYTES;
@@ -42,6 +43,8 @@ pub struct Plan {
     sectors: u32,
     flags: u16,
     window: Sectors,
+    /// Where the request before begins.
+    last: u32,
     chosen: u64,
 }
 
@@ -56,6 +59,7 @@ impl Plan {
             sectors,
             flags: export.flags,
             window: 0..sectors,
+            last: 0,
             chosen: 0,
         }
     }
@@ -86,10 +90,20 @@ impl Plan {
         self.window = start..start + len;
     }
 
-    /// A place in the window, or anywhere.
+    /// A place near the last one, in the window, or anywhere.
     fn place(&mut self) -> u32 {
-        let range = if self.random.below(4) < 3 { self.window.clone() } else { 0..self.sectors };
-        range.start + self.random.below(u64::from(range.end - range.start)) as u32
+        let block_of_last = |sectors: u32| {
+            let start = self.last / sectors * sectors;
+            start..(start + sectors).min(self.sectors)
+        };
+        let range = match self.random.below(8) {
+            0 | 1 => block_of_last(8),
+            2 => block_of_last(128),
+            3..6 => self.window.clone(),
+            _ => 0..self.sectors,
+        };
+        self.last = range.start + self.random.below(u64::from(range.end - range.start)) as u32;
+        self.last
     }
 
     /// A length in blocks, short ones more often, and up to `max`.
