@@ -6,9 +6,9 @@
 //! megabyte. A connection changes only what it owns, so no sector has two changes in flight from
 //! two connections. Reads go anywhere.
 //!
-//! Three of eight requests go to the same 4 or 64 KiB as the one before, so that a block of the disk
-//! has several changes in flight. As many go to a window that moves slowly, so that lines are found
-//! in the cache; the others make lines come and go.
+//! Three of eight requests go to the same 4 or 64 KiB as the one before, so that a block of the
+//! disk has several changes in flight. As many go to a window that moves slowly, so that lines are
+//! found in the cache; the others make lines come and go.
 
 use super::oracle::Sectors;
 use super::stamp::SECTOR_BYTES;
