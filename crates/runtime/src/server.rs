@@ -471,19 +471,20 @@ impl Runtime {
         Ok(vault)
     }
 
-    /// Says where it is on record which volumes rely on which vaults; nothing is on record without.
+    /// Sets the store that records which volumes depend on which vaults. Without one nothing is
+    /// recorded.
     ///
     /// # Panics
-    /// When a vault was opened, which the record would not know.
+    /// If a vault is open already: the store would not know of it.
     pub fn keep_vault_record(&self, record: Arc<dyn VaultRecord>) {
         assert!(self.vault().is_none(), "the record comes before the vault");
         *lock(&self.vault_record) = record;
     }
 
-    /// The same of journals.
+    /// The same for journals.
     ///
     /// # Panics
-    /// When a journal was opened.
+    /// If a journal is open already.
     pub fn keep_journal_record(&self, record: Arc<dyn JournalRecord>) {
         assert!(lock(&self.journals).is_empty(), "the record comes before the journals");
         *lock(&self.journal_record) = record;

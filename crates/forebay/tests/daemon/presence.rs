@@ -119,8 +119,8 @@ fn a_failed_journal_is_kept_for_a_rescue_where_the_daemon_was_killed() {
     let daemon = Daemon::start(place.here(), "auto", "64MiB", &[stuck]);
     daemon.client("disk").write(0, &content(0)).unwrap();
     fs::rename(place.path("journal"), place.path("away")).unwrap();
-    // Until that is on record nobody is told anything, so before it nothing is lost by a kill.
-    wait_until("it is on record", PATIENCE, || place.has_record(".failed"));
+    // Writes are acknowledged without the journal only after its failure has been recorded.
+    wait_until("the failure is recorded", PATIENCE, || place.has_record(".failed"));
     assert!(failure(&place.journal()).is_some());
     daemon.kill();
     fs::rename(place.path("away"), place.path("journal")).unwrap();

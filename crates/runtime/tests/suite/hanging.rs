@@ -204,7 +204,7 @@ fn a_journal_that_hangs_is_named_and_the_disk_is_not(engine: Engine) {
     }
     gate.open();
     let written = [[1; 4096], [2; 4096]].concat();
-    // The write, which was never answered, goes on when the journal does.
+    // The write was never answered, but it completes once the journal does.
     let mut reader = server.client("v");
     wait_until("it is served on", PATIENCE, || reader.read(0, 8192).unwrap() == written);
     drop(reader);
