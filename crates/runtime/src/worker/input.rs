@@ -10,7 +10,7 @@ use crate::reactor::Reactor;
 use crate::shared::{Shared, Volume};
 use forebay_engine::LineKey;
 use forebay_nbd::{Command, Negotiated, Parse, Request, Step};
-use forebay_types::{IoError, LINE_BYTES, Stripes, VolumeId, limits::CONNECTION_REQUESTS_MAX};
+use forebay_types::{IoError, LINE_BYTES, Stripes, limits::CONNECTION_REQUESTS_MAX};
 use forebay_volume::{Host, Payload, RequestKind, shard_of};
 use std::io;
 use std::os::fd::AsRawFd;
@@ -257,7 +257,7 @@ impl<R: Reactor> Worker<R> {
             self.leave_queue(index);
             let len = header + payload_len;
             let stripes = self.host.stripes(terms.export);
-            look_ahead(&self.host.shared, (terms.export, stripes), bytes, len);
+            look_ahead(&self.host.shared, &terms, stripes, bytes, len);
             self.submit(index, &terms, &request, payload);
             return Next::Go(len);
         }
@@ -488,13 +488,16 @@ impl<R: Reactor> Worker<R> {
 /// Looks at the two requests behind one that is `len` bytes long, and has the memory on its way
 /// that they will need: for a batch of random hits, waiting for it is a fifth of the work. The
 /// second is taken to be as far behind the first as that is from this one. Wrong guesses cost
-/// nothing but their own time.
-fn look_ahead(shared: &Shared, (volume, stripes): (VolumeId, Stripes), bytes: &[u8], len: usize) {
+/// nothing but their own time. Nobody has checked yet what these requests say.
+fn look_ahead(shared: &Shared, terms: &Negotiated, stripes: Stripes, bytes: &[u8], len: usize) {
     let line = |at: usize| {
         let field: [u8; 8] = bytes.get(at + 16..at + 24)?.try_into().ok()?;
         let offset = u64::from_be_bytes(field);
-        let shard = shard_of(volume, stripes, offset, shared.shards.len());
-        Some((shard, LineKey::new(volume, offset / LINE_BYTES)))
+        if offset >= terms.size_bytes {
+            return None;
+        }
+        let shard = shard_of(terms.export, stripes, offset, shared.shards.len());
+        Some((shard, LineKey::new(terms.export, offset / LINE_BYTES)))
     };
     if let Some((shard, key)) = line(2 * len) {
         prefetch(shared.hints[shard].place(key));

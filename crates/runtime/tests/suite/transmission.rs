@@ -20,6 +20,7 @@ use std::time::Duration;
 
 on_both_engines! {
     wrong_requests_get_the_right_errors_and_keep_step,
+    an_offset_that_no_volume_has_may_follow_at_once,
     a_read_only_export_refuses_every_write,
     block_status_tells_what_is_allocated,
     extended_headers_carry_everything,
@@ -83,6 +84,32 @@ fn wrong_requests_get_the_right_errors_and_keep_step(engine: Engine) {
         assert_eq!(simple_reply(&mut stream).1, 9);
     }
     assert!(server.status("disk").requests.errors >= 40);
+}
+
+/// While a request is answered, the next ones are looked at before they have been checked.
+fn an_offset_that_no_volume_has_may_follow_at_once(engine: Engine) {
+    // Enough memory for shards that it would be looked up in.
+    let server = Server::start_with(engine, 256 * MIB, 2);
+    let disk = Arc::new(MemoryBackend::new(8 * MIB).unwrap());
+    let mut volume = settings("disk", disk, Mode::WriteThrough);
+    volume.geometry.stripe_bytes = 768 << 10;
+    volume.geometry.offset_bytes = 64 << 10;
+    server.runtime.add_volume(volume).unwrap();
+    let mut stream = connect(&server.socket);
+    enter(&mut stream, "disk");
+    let offsets = [0, u64::MAX - 511, u64::MAX, 0];
+    let requests = offsets.iter().zip(0..);
+    let bytes = requests.flat_map(|(&at, cookie)| request(command::READ, 0, cookie, at, 512));
+    stream.write_all(&bytes.collect::<Vec<u8>>()).unwrap();
+    let mut errors = [u32::MAX; 4];
+    for _ in offsets {
+        let (error, cookie) = simple_reply(&mut stream);
+        errors[cookie as usize] = error;
+        if error == 0 {
+            stream.read_exact(&mut [0; 512]).unwrap();
+        }
+    }
+    assert_eq!(errors.map(|error| error != 0), [false, true, true, false], "{errors:?}");
 }
 
 fn a_read_only_export_refuses_every_write(engine: Engine) {
