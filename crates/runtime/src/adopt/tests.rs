@@ -2,8 +2,8 @@
 
 use super::*;
 use crate::journal::{JournalSettings, MemberRecord, VolumeJournal};
-use crate::patrol::tests::common::before_lines_are_old;
 use crate::patrol::tests::common::client::PATIENCE;
+use crate::patrol::tests::common::{GATHERS_ALL, before_lines_are_old};
 use crate::recovery::Void;
 use crate::{Engine, Patience, RuntimeConfig};
 use forebay_backend::{AlignedBuffer, Backend, Blocking, OpenOptions};
@@ -74,7 +74,7 @@ fn process(pool: &OwnedFd, disk: &Arc<dyn Backend>, log: &Arc<dyn Backend>) -> R
         read_only: false,
         prefetch: false,
         geometry: DiskGeometry::default(),
-        gather_below: Some(0),
+        gather_below: GATHERS_ALL,
         write_back: Default::default(),
         ordered: false,
         tls_only: false,

@@ -9,7 +9,7 @@ use crate::{
     VolumeJournal, VolumeSettings, VolumeStatus,
 };
 use common::client::{Client, PATIENCE};
-use common::{DIRTY_AGE, before_lines_are_old, wait_until};
+use common::{DIRTY_AGE, GATHERS_ALL, before_lines_are_old, wait_until};
 use forebay_backend::{Backend, MemoryBackend};
 use forebay_engine::LineKey;
 use forebay_nbd::Tls;
@@ -86,7 +86,7 @@ fn rig_with(ecc: Ecc, log: Option<Arc<dyn Backend>>) -> Rig {
         read_only: false,
         prefetch: false,
         geometry: DiskGeometry::default(),
-        gather_below: Some(0),
+        gather_below: GATHERS_ALL,
         write_back: Default::default(),
         ordered: false,
         tls_only: false,

@@ -21,10 +21,15 @@ pub fn wait_until(what: &str, time: std::time::Duration, mut condition: impl FnM
     }
 }
 
-/// What is dirty for less is not written back by itself: `dirty_age_ms` of a shard.
+/// What is dirty for less is not written back by itself, if it is worth gathering: `dirty_age_ms`
+/// of a shard.
 pub const DIRTY_AGE: std::time::Duration = std::time::Duration::from_secs(5);
+/// `gather_below` of a volume on which every write is worth gathering. What is not may be written
+/// back at once.
+pub const GATHERS_ALL: Option<u64> = Some(32 << 20);
 
-/// Runs a test in which lines must stay dirty until it says otherwise. If it fails and took so long
+/// Runs a test in which lines must stay dirty until it says otherwise, on volumes that gather all
+/// writes. If it fails and took so long
 /// that they may have been written back, the machine is too loaded, and it is run again.
 pub fn before_lines_are_old(test: impl Fn()) {
     let started = std::time::Instant::now();

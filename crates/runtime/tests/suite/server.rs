@@ -1,5 +1,6 @@
 //! A runtime with a Unix socket in a directory of its own.
 
+use crate::common::GATHERS_ALL;
 use crate::common::client::Client;
 use forebay_backend::{Backend, MemoryBackend};
 use forebay_nbd::Tls;
@@ -83,7 +84,7 @@ impl Server {
             mode,
             read_only: false,
             prefetch: false,
-            gather_below: Some(0),
+            gather_below: gather_below(mode),
             write_back: Default::default(),
             tls_only: false,
         };
@@ -107,7 +108,13 @@ impl Server {
     }
 }
 
-/// A writable volume without prefetch: what it reads is what was asked for.
+/// Through the cache, a write would wait for another one of its stripe.
+fn gather_below(mode: Mode) -> Option<u64> {
+    if mode == Mode::WriteBack { GATHERS_ALL } else { Some(0) }
+}
+
+/// A writable volume without prefetch, on which a line stays dirty for a while: what it reads and
+/// writes is what was asked for.
 pub fn settings(name: &str, backend: Arc<dyn Backend>, mode: Mode) -> VolumeSettings {
     VolumeSettings {
         name: name.to_owned(),
@@ -117,7 +124,7 @@ pub fn settings(name: &str, backend: Arc<dyn Backend>, mode: Mode) -> VolumeSett
         read_only: false,
         prefetch: false,
         geometry: DiskGeometry::default(),
-        gather_below: Some(0),
+        gather_below: gather_below(mode),
         write_back: Default::default(),
         ordered: false,
         tls_only: false,
