@@ -13,7 +13,7 @@
 use crate::patrol;
 use crate::pool::{MappedLines, Pool, PoolError, PoolVolume, Progress, checksum};
 use crate::server::{Runtime, VolumeError, VolumeSettings};
-use crate::shared::{Volume, lock};
+use crate::shared::lock;
 use forebay_backend::{AlignedBuffer, Backend, Blocking, Description};
 use forebay_engine::{Fate, LineKey, Recovery, Shard, ShardConfig};
 use forebay_format::journal::SAMPLES_MAX;
@@ -248,7 +248,6 @@ impl Runtime {
     pub(crate) fn enter_pool(
         &self,
         settings: &VolumeSettings,
-        served: &[Option<Arc<Volume>>],
     ) -> Result<(VolumeId, Stripes), VolumeError> {
         let disk = settings.backend.description();
         let found = self.in_pool(&settings.name);
@@ -265,7 +264,7 @@ impl Runtime {
         }
         let id = match &found {
             Some(found) => found.id,
-            None => self.free_number(served)?,
+            None => self.free_number()?,
         };
         let found = found.filter(|_| is_same);
         let stripes = found.as_ref().map_or(settings.geometry.stripes(), |found| found.stripes);
@@ -295,11 +294,10 @@ impl Runtime {
     }
 
     /// A number that no volume has, served or in the pool.
-    fn free_number(&self, served: &[Option<Arc<Volume>>]) -> Result<VolumeId, VolumeError> {
+    fn free_number(&self) -> Result<VolumeId, VolumeError> {
         let in_pool = self.shared.pool.volumes();
         let is_free = |id: &VolumeId| {
-            served.get(usize::from(id.0)).is_none_or(Option::is_none)
-                && in_pool.iter().all(|volume| volume.id != *id)
+            self.shared.volumes.get(*id).is_none() && in_pool.iter().all(|volume| volume.id != *id)
         };
         (0..VOLUMES_MAX as u16).map(VolumeId).find(is_free).ok_or(VolumeError::TooMany)
     }

@@ -240,8 +240,7 @@ impl Runtime {
                 shared.shard(shard).remove_volume(id);
             }
             // In the same turn of this worker, which begins all flushes from inside.
-            let mut volumes = shared.volumes.write().unwrap_or_else(PoisonError::into_inner);
-            volumes[usize::from(id.0)] = None;
+            shared.volumes.remove(id);
         })?;
         self.ask_all(|tasks| tasks.forget_volumes())?;
         self.leave_pool(id);
@@ -274,7 +273,7 @@ impl Runtime {
     /// clients that take too long to fetch their replies are dropped.
     pub(crate) fn wait_until_idle(&self, volume: Option<&Arc<Volume>>) -> Result<(), VolumeError> {
         let id = volume.map(|volume| volume.id);
-        let volumes = volume.map_or_else(|| self.volumes(), |one| vec![Arc::clone(one)]);
+        let volumes = volume.map_or_else(|| self.shared.volumes.all(), |one| vec![Arc::clone(one)]);
         let mut watches: Vec<Watch<'_>> = volumes.iter().map(Watch::new).collect();
         let farewell = Instant::now() + self.shared.patience.farewell;
         while !self.left(id)?.is_nothing() {
@@ -297,11 +296,6 @@ impl Runtime {
     fn left(&self, id: Option<VolumeId>) -> Result<Left, VolumeError> {
         let left = self.ask_all(move |tasks| tasks.left(id))?;
         Ok(left.into_iter().fold(Left::default(), Left::and))
-    }
-
-    fn volumes(&self) -> Vec<Arc<Volume>> {
-        let volumes = self.shared.volumes.read().unwrap_or_else(PoisonError::into_inner);
-        volumes.iter().flatten().cloned().collect()
     }
 
     /// Stops: what is dirty is brought to the disks, clients are let go, the workers end.
@@ -346,12 +340,12 @@ impl Runtime {
             vault.close(true);
         }
         // From here on anybody may change the disks.
-        self.volumes().iter().for_each(|volume| self.leave_pool(volume.id));
+        self.shared.volumes.all().iter().for_each(|volume| self.leave_pool(volume.id));
         if self.unserved().is_empty() {
             self.shared.pool.close();
         }
         // A volume knows its vault, which knows what all share, which is where volumes are kept.
-        self.shared.volumes.write().unwrap_or_else(PoisonError::into_inner).clear();
+        self.shared.volumes.clear();
         Ok(())
     }
 
@@ -381,7 +375,7 @@ impl Runtime {
     }
 
     fn flush_all(&self, progress: &mut dyn FnMut(u64)) -> Result<(), VolumeError> {
-        self.volumes().iter().try_for_each(|volume| self.flush(volume, progress))
+        self.shared.volumes.all().iter().try_for_each(|volume| self.flush(volume, progress))
     }
 }
 

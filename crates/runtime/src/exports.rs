@@ -31,8 +31,7 @@ pub(crate) struct ExportList<'a> {
 
 impl Exports for ExportList<'_> {
     fn list(&self, each: &mut dyn FnMut(&ExportInfo)) {
-        let volumes = self.shared.volumes.read().unwrap_or_else(PoisonError::into_inner);
-        for volume in volumes.iter().flatten() {
+        for volume in self.shared.volumes.all() {
             if !volume.leaving.load(Ordering::Relaxed) {
                 each(&volume.export.read().unwrap_or_else(PoisonError::into_inner));
             }

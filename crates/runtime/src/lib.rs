@@ -35,6 +35,7 @@ mod stats;
 mod status;
 mod stuck;
 mod vault;
+mod volume_table;
 mod warm;
 mod worker;
 

@@ -15,7 +15,7 @@ use crate::server::{Runtime, VolumeError};
 use crate::shared::{Message, Volume};
 use forebay_types::{IoResult, UnsafeSupply, VolumeId};
 use std::sync::atomic::{AtomicBool, Ordering};
-use std::sync::{Arc, PoisonError, mpsc};
+use std::sync::{Arc, mpsc};
 use std::time::{Duration, Instant};
 
 /// What clients are told when they write to a volume that is halted.
@@ -58,8 +58,9 @@ impl Volume {
 
 impl Runtime {
     fn kept_by_power(&self) -> Vec<Arc<Volume>> {
-        let volumes = self.shared.volumes.read().unwrap_or_else(PoisonError::into_inner);
-        volumes.iter().flatten().filter(|volume| volume.is_kept_by_power()).cloned().collect()
+        let mut volumes = self.shared.volumes.all();
+        volumes.retain(|volume| volume.is_kept_by_power());
+        volumes
     }
 
     /// The volumes whose dirty data is kept by the pool and a supply alone.
@@ -163,8 +164,8 @@ impl Runtime {
     /// From now on, or no longer, answers all writes to volumes that supplies keep with an error.
     /// Returns the volumes whose writes have just been halted or let go on.
     pub fn halt_power(&self, halt: bool) -> Vec<VolumeId> {
-        let volumes = self.shared.volumes.read().unwrap_or_else(PoisonError::into_inner);
-        let volumes = volumes.iter().flatten().filter(|volume| {
+        let volumes = self.shared.volumes.all();
+        let volumes = volumes.iter().filter(|volume| {
             let is_meant = if halt { volume.is_kept_by_power() } else { volume.power.protects };
             is_meant && volume.power.halted.swap(halt, Ordering::SeqCst) != halt
         });

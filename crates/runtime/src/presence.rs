@@ -13,7 +13,7 @@ use crate::server::{Runtime, VolumeError};
 use crate::shared::{Volume, lock};
 use forebay_backend::{Backend, Displaced};
 use forebay_types::Mode;
-use std::sync::{Arc, Mutex, PoisonError};
+use std::sync::{Arc, Mutex};
 
 /// A device manager may take a name away for a moment and put it back.
 const CHECKS_UNTIL_SURE: u8 = 2;
@@ -67,8 +67,7 @@ impl Runtime {
         if let Some(vault) = self.vault() {
             vault.check_presence();
         }
-        let volumes = self.shared.volumes.read().unwrap_or_else(PoisonError::into_inner).clone();
-        volumes.iter().flatten().for_each(|volume| volume.check_presence());
+        self.shared.volumes.all().iter().for_each(|volume| volume.check_presence());
     }
 }
 
@@ -79,8 +78,7 @@ impl Runtime {
     /// # Errors
     /// When something can't be recorded.
     pub fn renew_records(&self) -> Result<(), VolumeError> {
-        let volumes = self.shared.volumes.read().unwrap_or_else(PoisonError::into_inner).clone();
-        for volume in volumes.iter().flatten() {
+        for volume in self.shared.volumes.all() {
             let mode = {
                 let shard = self.shared.shard(0);
                 if !shard.has_volume(volume.id) {

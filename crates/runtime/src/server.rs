@@ -25,6 +25,7 @@ use crate::stats::WorkerStats;
 use crate::vault::{
     NoRecord, Vault, VaultError, VaultRecord, VaultSettings, VolumeVault, vault_bytes_for,
 };
+use crate::volume_table::VolumeTable;
 use crate::warm::Warmer;
 use crate::worker::{Tasks, Worker};
 use forebay_backend::Backend;
@@ -374,7 +375,7 @@ impl Runtime {
             shards,
             hints,
             inboxes: inboxes.map_err(io::Error::from)?,
-            volumes: RwLock::default(),
+            volumes: VolumeTable::default(),
             started: Instant::now(),
             patience,
             budget: Budget::new(plan.request_bytes, plan.lane_bytes, plan.payload_bytes),
@@ -600,8 +601,7 @@ impl Runtime {
         if name.is_empty() || name.len() > VOLUME_NAME_BYTES_MAX || !is_text {
             return Err(VolumeError::Name(name.clone()));
         }
-        let volumes = self.shared.volumes.read().unwrap_or_else(PoisonError::into_inner);
-        for volume in volumes.iter().flatten() {
+        for volume in self.shared.volumes.all() {
             if volume.name == *name {
                 return Err(VolumeError::NameInUse(name.clone()));
             }
@@ -613,14 +613,13 @@ impl Runtime {
                 });
             }
         }
-        self.enter_pool(settings, &volumes)
+        self.enter_pool(settings)
     }
 
     /// The volume of this name.
     pub(crate) fn named(&self, name: &str) -> Result<Arc<Volume>, VolumeError> {
-        let volumes = self.shared.volumes.read().unwrap_or_else(PoisonError::into_inner);
-        let found = volumes.iter().flatten().find(|volume| volume.name == name);
-        found.cloned().ok_or_else(|| VolumeError::Unknown(name.to_owned()))
+        let found = self.shared.volumes.all().into_iter().find(|volume| volume.name == name);
+        found.ok_or_else(|| VolumeError::Unknown(name.to_owned()))
     }
 
     /// Changes settings of a volume, from the next request on. What clients were told when they

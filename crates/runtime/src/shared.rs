@@ -15,6 +15,7 @@ use crate::presence::Sightings;
 use crate::server::Listener;
 use crate::stats::WorkerStats;
 use crate::vault::Vault;
+use crate::volume_table::VolumeTable;
 use forebay_backend::{Backend, CompletionSink, Extent};
 use forebay_ecc::Code;
 use forebay_engine::{Answer, Elevator, Hints, Protection, Shard};
@@ -323,7 +324,7 @@ pub(crate) struct Shared {
     /// Looks into the shards' indexes.
     pub hints: Vec<Hints>,
     pub inboxes: Vec<Arc<Inbox>>,
-    pub volumes: RwLock<Vec<Option<Arc<Volume>>>>,
+    pub volumes: VolumeTable,
     pub started: Instant,
     pub patience: Patience,
     /// What requests may take.
@@ -349,24 +350,13 @@ impl Shared {
     }
 
     pub(crate) fn volume(&self, volume: VolumeId) -> Option<Arc<Volume>> {
-        let volumes = self.volumes.read().unwrap_or_else(PoisonError::into_inner);
-        volumes.get(usize::from(volume.0)).cloned().flatten()
-    }
-
-    /// From now on workers find the volume.
-    pub(crate) fn enlist(&self, volume: Arc<Volume>) {
-        let mut volumes = self.volumes.write().unwrap_or_else(PoisonError::into_inner);
-        let at = usize::from(volume.id.0);
-        if volumes.len() <= at {
-            volumes.resize(at + 1, None);
-        }
-        volumes[at] = Some(volume);
+        self.volumes.get(volume)
     }
 
     /// Makes a volume known to the workers and the shards.
     pub(crate) fn introduce(&self, volume: Arc<Volume>, mode: Mode, protection: Protection) {
         // First, as a shard of an adopted pool may destage it as soon as it knows it.
-        self.enlist(Arc::clone(&volume));
+        self.volumes.insert(Arc::clone(&volume));
         let size_bytes = volume.backend.description().size_bytes;
         let elevator = Elevator::new(self.shards.len(), volume.geometry.held_bytes);
         for number in 0..self.shards.len() {

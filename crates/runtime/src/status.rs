@@ -9,7 +9,6 @@ use forebay_backend::{Description, Displaced};
 use forebay_engine::{ShardUsage, VolumeCounters};
 use forebay_policy::GovernorStatus;
 use forebay_types::{DiskGeometry, IoError, LINE_BYTES, Mode, VolumeId};
-use std::sync::PoisonError;
 use std::sync::atomic::Ordering;
 
 /// Memory, in bytes.
@@ -117,8 +116,8 @@ impl Runtime {
     /// # Errors
     /// When the runtime is stopping.
     pub fn status(&self) -> Result<RuntimeStatus, VolumeError> {
-        let volumes = self.shared.volumes.read().unwrap_or_else(PoisonError::into_inner).clone();
-        let ids: Vec<VolumeId> = volumes.iter().flatten().map(|volume| volume.id).collect();
+        let volumes = self.shared.volumes.all();
+        let ids: Vec<VolumeId> = volumes.iter().map(|volume| volume.id).collect();
         let view = self.ask(0, move |tasks| {
             let shared = tasks.shared();
             let mut view = ShardView { usage: Vec::new(), volumes: Vec::new() };
@@ -139,7 +138,7 @@ impl Runtime {
             view
         })?;
         let memory = self.memory_status(&view.usage);
-        let volumes = volumes.iter().flatten().map(|volume| {
+        let volumes = volumes.iter().map(|volume| {
             let (requests, latencies) = add_up(&volume.stats);
             let mut status = VolumeStatus {
                 id: volume.id,

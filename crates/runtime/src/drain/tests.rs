@@ -10,7 +10,7 @@ use std::io::{self, Read, Write};
 use std::os::fd::RawFd;
 use std::os::unix::net::{UnixListener, UnixStream};
 use std::path::Path;
-use std::sync::Arc;
+use std::sync::{Arc, mpsc};
 use std::time::Duration;
 
 /// Long enough to be received into the pool.
@@ -101,7 +101,8 @@ impl Reactor for Deaf {
 fn serve(socket: &Path) -> Runtime {
     let policy = forebay_policy::PolicyKind::default();
     let (memory_bytes, engine) = (64 << 20, crate::Engine::Epoll);
-    let ecc = Ecc::default();
+    // Without a patrol, which would wait for a shard as well.
+    let ecc = Ecc::Off;
     let config = RuntimeConfig { memory_bytes, workers: 1, engine, policy, journals: 0, ecc };
     let patience = Patience { farewell: Duration::from_millis(50), ..Patience::default() };
     let started = Runtime::start_by(config, patience, None, |shared, _| {
@@ -182,4 +183,29 @@ fn a_connection_that_never_ends_holds_up_neither_a_removal_nor_a_stop() {
     runtime.remove_volume("disk", |_| {}).unwrap();
     assert_eq!(runtime.status().unwrap().connections, 1, "one has not entered it");
     runtime.stop(|_| {}).unwrap();
+}
+
+/// Whoever asks for a volume under the lock of a shard, as the way to its journal does, gets it,
+/// although the worker looks after all volumes of the shard and another thread changes the table.
+#[test]
+fn a_volume_is_found_under_the_lock_of_a_shard() {
+    let directory = tempfile::tempdir().unwrap();
+    let runtime = Arc::new(serve(&directory.path().join("socket")));
+    let volume = runtime.named("disk").unwrap();
+    let (tell, told) = mpsc::channel();
+    std::thread::spawn(move || {
+        for _ in 0..2 {
+            let shard = runtime.shared.shard(0);
+            // The worker comes to its tick, and waits for the shard.
+            std::thread::sleep(Duration::from_millis(700));
+            let (theirs, same) = (Arc::clone(&runtime), Arc::clone(&volume));
+            let changing = std::thread::spawn(move || theirs.shared.volumes.insert(same));
+            std::thread::sleep(Duration::from_millis(50));
+            assert!(runtime.shared.volume(volume.id).is_some());
+            drop(shard);
+            changing.join().unwrap();
+        }
+        tell.send(()).unwrap();
+    });
+    told.recv_timeout(Duration::from_secs(20)).expect("nobody waits for somebody who waits");
 }

@@ -133,10 +133,8 @@ impl Vault {
 
     /// Latencies of all volumes since the start.
     fn latencies(&self) -> Latencies {
-        let volumes = self.shared.volumes.read();
-        let volumes = volumes.unwrap_or_else(std::sync::PoisonError::into_inner);
         let mut sum = Latencies::default();
-        for volume in volumes.iter().flatten() {
+        for volume in self.shared.volumes.all() {
             add_up_latencies(&volume.stats, &mut sum);
         }
         sum

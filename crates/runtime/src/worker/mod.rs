@@ -28,8 +28,8 @@ use forebay_volume::Dispatcher;
 use io::{Ended, Ios};
 use refusals::Refusals;
 use std::os::fd::{AsRawFd, OwnedFd};
+use std::sync::Arc;
 use std::sync::atomic::Ordering;
-use std::sync::{Arc, PoisonError};
 use std::time::{Duration, Instant};
 
 /// How often shards with dirty data are looked after.
@@ -282,9 +282,9 @@ impl<R: Reactor> Worker<R> {
     fn note_volumes(&self, number: usize) {
         let shared = &self.host.shared;
         let now_ms = forebay_volume::Host::now_ms(&self.host);
-        let volumes = shared.volumes.read().unwrap_or_else(PoisonError::into_inner);
+        let volumes = shared.volumes.all();
         let mut shard = shared.shard(number);
-        for volume in volumes.iter().flatten() {
+        for volume in &volumes {
             if shard.has_volume(volume.id) {
                 shard.set_reading(volume.id, volume.reads.are_on(now_ms));
                 shard.set_gather_below(volume.id, volume.gather.status().below_bytes);
