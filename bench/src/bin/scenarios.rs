@@ -18,10 +18,8 @@ const MIB: u64 = 1 << 20;
 const SLOW_US: f64 = 5_000.0;
 /// The p99 of hits beside misses, in multiples of the p99 of hits alone.
 const HIT_P99_RATIO_MAX: f64 = 10.0;
-/// Reads per second that cold sequential reads of 4 KiB at depth 1 must reach behind [`SLOW`],
-/// where the disk alone gives 171 and a cache that reads ahead in the client's way 2,400.
-const SEQUENTIAL_IOPS_MIN: f64 = 19_800.0;
-/// The same in multiples of the disk alone, measured in the same round.
+/// Cold sequential reads of 4 KiB at depth 1 behind [`SLOW`], in multiples of what the disk alone
+/// gives in the same round. A cache that reads ahead in the client's way reaches 14.
 const SEQUENTIAL_RATIO_MIN: f64 = 100.0;
 /// Bytes read from the disk for each byte that a sequential reader wanted.
 const READ_AMPLIFICATION_MAX: f64 = 1.1;
@@ -166,8 +164,7 @@ fn sequential(
     let read = after.since(&before, "backend_read_bytes")? as f64;
     let reads = after.since(&before, "backend_reads")? as f64;
     let name = |what: &str| format!("cold sequential {what}");
-    let iops_min = Limit::AtLeast(SEQUENTIAL_IOPS_MIN);
-    figures.add(name("4 KiB, depth 1, IOPS"), middle(&small), iops_min);
+    figures.add(name("4 KiB, depth 1, IOPS"), middle(&small), Limit::Information);
     let ratio_min = Limit::AtLeast(SEQUENTIAL_RATIO_MIN);
     figures.add(name("4 KiB, depth 1, times the disk alone"), middle(&ratios), ratio_min);
     figures.add(name("1 MiB, depth 1, MiB/s"), outcome.iops, Limit::Information);
