@@ -3,8 +3,8 @@
 //! Counting dirty lines on each write would need all shards. So each write adds its lines to what
 //! has been admitted, and each call of [`PowerGate::set`] says up to where that may go: what may be
 //! dirty, less what is dirty, from what had been admitted at the call before. Writes admitted since
-//! then count twice where they are in the pool already, so the bound errs to the safe side, and only
-//! by them.
+//! then count twice where they are in the pool already, so the bound errs to the safe side, and
+//! only by them.
 
 use forebay_types::LINE_BYTES;
 use std::sync::atomic::{AtomicU64, Ordering};
