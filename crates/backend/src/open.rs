@@ -94,6 +94,13 @@ impl OpenError {
     }
 }
 
+/// The path that `spec` names, if it is nothing but a path: no layer, no model, no address.
+pub fn plain_path(spec: &str) -> Option<&Path> {
+    let is_path = backing::scheme_of(spec).is_none_or(|scheme| scheme == "file");
+    let is_plain = is_path && matches!(split_layer(spec), Ok(None));
+    is_plain.then(|| path_of(spec).ok()).flatten()
+}
+
 /// Looks whether the file or block device that `spec` names is there, without opening it. Layers
 /// before it are passed over; what lies in memory or behind an address is not looked at.
 ///

@@ -46,20 +46,25 @@ pub(super) fn open(
         state_dir.display()
     );
     let needed_bytes = vault_bytes_for(runtime.dirty_bytes_max());
-    let path = Path::new(name.strip_prefix("file:").unwrap_or(name));
+    let path = forebay_backend::plain_path(name);
     let relying = reliances.relying_on_vault(name);
     anyhow::ensure!(
-        relying.is_empty() || is_something(path) || !is_in_directory(path),
+        relying.is_empty() || !path.is_some_and(is_to_be_made),
         "the vault {name} is not there, and may hold the newest data of {}; bring it back, or, if \
          it is lost, start once with --accept-lost-vault for each of them",
         relying.join(", ")
     );
-    prepare(path, needed_bytes)?;
+    path.map_or(Ok(()), |path| prepare(path, needed_bytes))?;
     let options = OpenOptions { in_use_wait, ..OpenOptions::default() };
     let backend = forebay_backend::open(name, &options).map_err(|error| {
         let (message, remedy) = unopened(error);
         with_remedy(anyhow::anyhow!("the vault: {message}"), remedy)
     })?;
+    anyhow::ensure!(
+        backend.description().identity.is_some(),
+        "the vault {name} is memory of this process, which ends with it: it keeps nothing; name a \
+         file or device with --vault PATH"
+    );
     let (theirs, ours) = (state_dir.to_owned(), state_dir.to_owned());
     let settings = VaultSettings {
         backend,
@@ -99,7 +104,7 @@ fn prepare(path: &Path, needed_bytes: u64) -> anyhow::Result<()> {
             // A file without all its blocks would fail when it counts.
             reserve(&file, found.len())
         }
-        Err(error) if error.kind() == std::io::ErrorKind::NotFound && is_in_directory(path) => {
+        Err(_) if is_to_be_made(path) => {
             let file = FileOptions::new().write(true).create_new(true).open(path);
             let file = file.with_context(|| format!("the vault {}", path.display()))?;
             let made = reserve(&file, needed_bytes)
@@ -113,15 +118,13 @@ fn prepare(path: &Path, needed_bytes: u64) -> anyhow::Result<()> {
     }
 }
 
-/// Whether a path names something, or can't be looked at: only what is surely not there is made.
-fn is_something(path: &Path) -> bool {
+/// Whether a file can be made there: only where surely nothing is, in a directory that is there.
+fn is_to_be_made(path: &Path) -> bool {
     let found = std::fs::metadata(path);
-    !found.is_err_and(|error| error.kind() == std::io::ErrorKind::NotFound)
-}
-
-fn is_in_directory(path: &Path) -> bool {
     let parent = path.parent().filter(|parent| !parent.as_os_str().is_empty());
-    parent.unwrap_or(Path::new(".")).is_dir() && !path.starts_with("/dev")
+    found.is_err_and(|error| error.kind() == std::io::ErrorKind::NotFound)
+        && parent.unwrap_or(Path::new(".")).is_dir()
+        && !path.starts_with("/dev")
 }
 
 /// The vault as a volume uses it.

@@ -196,6 +196,20 @@ fn memory_is_refused_as_a_journal() {
 }
 
 #[test]
+fn memory_is_refused_as_a_vault() {
+    let place = Place::new();
+    let socket = format!("unix:{}", place.path("refused.sock").display());
+    let fixed = ["serve", "--memory", "64MiB", "--keeper", "no", "--nbd", &socket, "--vault"];
+    for vault in ["memory:256MiB", "delay(write=1ms):memory:256MiB"] {
+        let (code, said) = ran(place.here(), &[&fixed[..], &[vault]].concat());
+        assert_eq!(code, Some(1), "{said}");
+        assert!(said.contains("is memory of this process") && said.contains("--vault PATH"));
+        let made = [place.path(vault), vault.into()];
+        assert!(made.iter().all(|path| !path.exists()), "no file is called so");
+    }
+}
+
+#[test]
 fn a_state_directory_that_every_user_may_write_is_refused() {
     use std::os::unix::fs::PermissionsExt;
     let place = Place::new();
