@@ -6,7 +6,7 @@ use crate::reactor::{RECEIVE_BUFFERS_MAX, RECEIVE_BYTES};
 use forebay_types::limits::REQUEST_BYTES_MAX;
 
 /// What a process of this program takes before it serves anybody: code, heap, stacks.
-const PROCESS_BYTES: u64 = 10 << 20;
+const PROCESS_BYTES: u64 = 13 << 20;
 /// Receive buffers and stack of one worker, whichever its reactor is.
 const WORKER_BYTES: u64 = (RECEIVE_BUFFERS_MAX as usize * RECEIVE_BYTES) as u64 + (1 << 19);
 /// Metadata of a line, beside the 4096 bytes of its data, at most: where two of three are dirty,

@@ -131,7 +131,7 @@ fn what_was_cached_is_cached_by_the_next_server() {
     let directory = tempfile::tempdir().unwrap();
     let path = disk(directory.path(), SIZE_BYTES);
     let volume = format!("disk={},{BARE}", path.display());
-    let daemon = Daemon::start_kept(directory.path(), "auto", "64MiB", &[volume]);
+    let daemon = Daemon::start_kept(directory.path(), "auto", "96MiB", &[volume]);
     let mut client = daemon.client("disk");
     for line in 0..LINES / 2 {
         client.write(line * 8192, &content(line, 7)).unwrap();
