@@ -36,7 +36,7 @@ pub use hardware::hardware_name;
 pub use io::{Buffer, Completion, CompletionSink, Extent, Io, IoKind};
 pub use memory::{MemoryBackend, MemoryError};
 pub use nbd::{NbdAddress, NbdBackend, NbdError, NbdUrl};
-pub use open::{OpenError, OpenOptions, look, plain_path, open};
+pub use open::{OpenError, OpenOptions, look, open, plain_path};
 pub use presence::Displaced;
 pub use spec::SpecError;
 
