@@ -150,7 +150,7 @@ fn others_are_administered_while_a_disk_hangs(engine: Engine) {
         journals: 0,
         ecc: Ecc::default(),
     };
-    let server = Server::over(Runtime::start(config).unwrap());
+    let server = Server::patient(config);
     let (gate, _) = gated(&server, "hangs", Mode::WriteBack);
     assert_eq!(server.client("hangs").write(0, &[5; 4096]), Ok(()));
     gate.close(Kinds::ALL);

@@ -9,8 +9,8 @@ use forebay_backend::layers::{Blocks, ErrorRule, Errors, Gate, Kinds};
 use forebay_backend::{AlignedBuffer, Backend, Blocking, MemoryBackend};
 use forebay_policy::PolicyKind;
 use forebay_runtime::{
-    Ecc, Engine, Journal, JournalError, JournalSettings, MemberRecord, Runtime, RuntimeConfig,
-    Void, VolumeJournal,
+    Ecc, Engine, Journal, JournalError, JournalSettings, MemberRecord, RuntimeConfig, Void,
+    VolumeJournal,
 };
 use forebay_types::{ByteRange, Durability, IoError, Mode};
 use std::collections::BTreeMap;
@@ -46,7 +46,7 @@ pub(crate) fn start(engine: Engine) -> Server {
         journals: 1,
         ecc: Ecc::default(),
     };
-    Server::over(Runtime::start(config).unwrap())
+    Server::patient(config)
 }
 
 /// A state directory.

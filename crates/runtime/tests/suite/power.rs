@@ -151,7 +151,7 @@ fn a_failed_journal_leaves_it_to_the_supply(engine: Engine) {
         journals: 1,
         ecc: forebay_runtime::Ecc::default(),
     };
-    let server = Server::over(forebay_runtime::Runtime::start(config).unwrap());
+    let server = Server::patient(config);
     let disk = memory(16 * MIB);
     let gate = Gate::new(Arc::clone(&disk) as _);
     // The superblocks and the first batch are written, and then nothing.

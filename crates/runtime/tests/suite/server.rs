@@ -1,13 +1,13 @@
 //! A runtime with a Unix socket in a directory of its own.
 
 use crate::common::GATHERS_ALL;
-use crate::common::client::Client;
+use crate::common::client::{Client, PATIENCE};
 use forebay_backend::{Backend, MemoryBackend};
 use forebay_nbd::Tls;
 use forebay_policy::PolicyKind;
 use forebay_runtime::{
-    Ecc, Engine, Listener, Runtime, RuntimeConfig, TlsSetup, VolumeChange, VolumeSettings,
-    VolumeStatus,
+    Ecc, Engine, Listener, Patience, Runtime, RuntimeConfig, TlsSetup, VolumeChange,
+    VolumeSettings, VolumeStatus,
 };
 use forebay_types::{DiskGeometry, Mode};
 use std::os::unix::net::UnixListener;
@@ -45,7 +45,14 @@ impl Server {
             journals: 0,
             ecc: Ecc::default(),
         };
-        Self::over(Runtime::start(config).unwrap())
+        Self::patient(config)
+    }
+
+    /// A server that waits for its clients, however slow the machine is.
+    pub fn patient(config: RuntimeConfig) -> Self {
+        let (handshake, payload_pause) = (PATIENCE, PATIENCE);
+        let patience = Patience { handshake, payload_pause, ..Patience::default() };
+        Self::over(Runtime::start_with(config, patience).unwrap())
     }
 
     /// A server around a runtime that was started already.

@@ -10,7 +10,7 @@ use forebay_backend::layers::{ErrorRule, Errors, Gate, Kinds};
 use forebay_backend::{AlignedBuffer, Backend, Blocking, MemoryBackend};
 use forebay_policy::PolicyKind;
 use forebay_runtime::{
-    Ecc, Engine, Runtime, RuntimeConfig, Vault, VaultError, VaultPhase, VaultSettings, VolumeError,
+    Ecc, Engine, RuntimeConfig, Vault, VaultError, VaultPhase, VaultSettings, VolumeError,
     VolumeVault, vault_bytes_for,
 };
 use forebay_types::{IoError, Mode, VolumeId};
@@ -49,7 +49,7 @@ fn start(engine: Engine) -> Server {
         journals: 1,
         ecc: Ecc::default(),
     };
-    Server::over(Runtime::start(config).unwrap())
+    Server::patient(config)
 }
 
 fn vault_settings(backend: Arc<dyn Backend>) -> VaultSettings {
