@@ -353,7 +353,7 @@ impl<M: LineTable> Shard<M> {
     /// Forgets all of a volume that is not dirty: another disk has taken the place of the one that
     /// it was read from.
     pub fn forget_clean(&mut self, volume: VolumeId) {
-        self.drop_clean(volume);
+        self.drop_all_clean(volume);
         for slot in 0..self.slots.used() {
             let line = *self.slots.get(slot);
             if line.volume() == Some(volume) && line.dirty != 0 && !line.has(DETACHED) {

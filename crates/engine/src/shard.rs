@@ -186,9 +186,6 @@ impl<M: LineTable> Shard<M> {
         assert!(self.volumes[at].is_none(), "{volume} is served already");
         self.volumes[at] = Some(VolumeState::new(size_bytes, mode, self.slots.capacity()));
         self.claim(volume);
-        if mode == Mode::Bypass {
-            self.drop_clean(volume);
-        }
     }
 
     /// Says how a volume is divided. To be said when it has been added.
@@ -215,18 +212,16 @@ impl<M: LineTable> Shard<M> {
         state.elevator.call(state.elevator_shard, None);
         state.elevator.release(state.elevator_shard);
         self.room_waiters -= state.room_queue.len();
-        self.drop_clean(volume);
+        self.drop_all_clean(volume);
         self.volumes[usize::from(volume.0)] = None;
     }
 
     /// Changes how a volume is cached, from the next request on. What is dirty is destaged in the
-    /// background when the new mode has no place for it.
+    /// background when the new mode has no place for it. What is clean stays until it is dropped,
+    /// by [`Shard::drop_clean`] or for another line.
     pub fn set_mode(&mut self, volume: VolumeId, mode: Mode) {
         let slots = self.slots.capacity();
         self.volume_mut(volume).set_mode(mode, slots);
-        if mode == Mode::Bypass {
-            self.drop_clean(volume);
-        }
     }
 
     /// Notes whether somebody waits for reads of a volume's disk just now. Background write-back
@@ -285,9 +280,16 @@ impl<M: LineTable> Shard<M> {
         self.volume(volume).mode
     }
 
-    /// Takes all lines of a volume that are clean and idle out of the pool.
-    pub fn drop_clean(&mut self, volume: VolumeId) {
-        for slot in 0..self.slots.capacity() as Slot {
+    /// Takes the lines of a volume that are clean and idle out of the pool, among `count` slots
+    /// from `first` on. Returns the slot to go on from, or `None` when it has seen all. Large pools
+    /// take long to look through, so others are let at the shard in between.
+    pub fn drop_clean(&mut self, volume: VolumeId, first: Slot, count: Slot) -> Option<Slot> {
+        let end = self.slots.used();
+        let next = first.saturating_add(count).min(end);
+        for slot in first..next {
+            if self.slots.residents(volume) == 0 {
+                return None;
+            }
             let line = *self.slots.get(slot);
             let ours = line.key != crate::LineKey::NONE && line.key.volume() == volume;
             if ours
@@ -298,6 +300,12 @@ impl<M: LineTable> Shard<M> {
                 self.slots.drop_line(slot);
             }
         }
+        (next < end).then_some(next)
+    }
+
+    pub(crate) fn drop_all_clean(&mut self, volume: VolumeId) {
+        let done = self.drop_clean(volume, 0, Slot::MAX);
+        assert!(done.is_none(), "no slot is behind the last one");
     }
 
     /// Lines of the volume with dirty sectors.
@@ -325,11 +333,9 @@ impl<M: LineTable> Shard<M> {
         self.volumes.get(usize::from(volume.0)).is_some_and(Option::is_some)
     }
 
-    /// Lines of the volume in the pool. Looks at every line.
+    /// Resident lines of the volume.
     pub fn resident_lines(&self, volume: VolumeId) -> u64 {
-        let held = self.slots.lines.iter();
-        held.filter(|line| line.key != crate::LineKey::NONE && line.key.volume() == volume).count()
-            as u64
+        self.slots.residents(volume).into()
     }
 
     /// Pins held by operations and replies, all lines together. Looks at every line.

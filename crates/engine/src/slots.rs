@@ -14,10 +14,13 @@ use crate::index::Index;
 use crate::meta::{DETACHED, FROZEN, LineTable, NO_SLOT, SEALED, in_order};
 use crate::{LineKey, LineMeta, Slot};
 use forebay_policy::{Eviction, Hint, Lines};
+use forebay_types::VolumeId;
 
 pub(crate) struct Slots<M> {
     pub lines: M,
     index: Index,
+    /// Resident lines of each volume, by its number; none where it is shorter.
+    residents: Vec<u32>,
     policy: Box<dyn Eviction>,
     /// First free slot; the others are linked through `pins`.
     free: Slot,
@@ -55,12 +58,13 @@ impl Lines for View<'_> {
 impl<M: LineTable> Slots<M> {
     pub(crate) fn new(lines: M, policy: Box<dyn Eviction>) -> Self {
         let index = Index::new(lines.len());
-        let (filled, left, freezing, in_doubt) = Default::default();
+        let (residents, filled, left, freezing, in_doubt) = Default::default();
         let unsealed = SlotSet::new(lines.len());
         let (free, unused, hand, evictions) = (NO_SLOT, 0, 0, 0);
         Self {
             lines,
             index,
+            residents,
             policy,
             free,
             unused,
@@ -85,6 +89,11 @@ impl<M: LineTable> Slots<M> {
 
     pub(crate) const fn resident(&self) -> usize {
         self.index.len()
+    }
+
+    /// Resident lines of a volume.
+    pub(crate) fn residents(&self, volume: VolumeId) -> u32 {
+        self.residents.get(usize::from(volume.0)).copied().unwrap_or(0)
     }
 
     pub(crate) fn get(&self, slot: Slot) -> &LineMeta {
@@ -132,7 +141,7 @@ impl<M: LineTable> Slots<M> {
     /// Puts `key`, which must be absent, into a slot that was reserved for it.
     pub(crate) fn place(&mut self, slot: Slot, key: LineKey, hint: Hint) {
         self.name(slot, key, 0, 0);
-        self.index.insert(key, slot);
+        self.enter(key, slot);
         self.policy.on_insert(slot, key.hash(), hint);
     }
 
@@ -202,8 +211,22 @@ impl<M: LineTable> Slots<M> {
 
     /// Makes a slot findable as the place of a line, which must be absent.
     pub(crate) fn index_line(&mut self, key: LineKey, slot: Slot) {
-        self.index.insert(key, slot);
+        self.enter(key, slot);
         self.policy.on_insert(slot, key.hash(), Hint::Normal);
+    }
+
+    fn enter(&mut self, key: LineKey, slot: Slot) {
+        self.index.insert(key, slot);
+        let at = usize::from(key.volume().0);
+        if self.residents.len() <= at {
+            self.residents.resize(at + 1, 0);
+        }
+        self.residents[at] += 1;
+    }
+
+    fn exit(&mut self, key: LineKey, slot: Slot) {
+        self.index.remove(key, slot, &self.lines);
+        self.residents[usize::from(key.volume().0)] -= 1;
     }
 
     /// Says how many slots of a table that was found were ever used.
@@ -275,7 +298,7 @@ impl<M: LineTable> Slots<M> {
     pub(crate) fn drop_line(&mut self, slot: Slot) {
         let line = *self.get(slot);
         assert!(line.dirty == 0, "a dirty line is never dropped");
-        self.index.remove(line.key, slot, &self.lines);
+        self.exit(line.key, slot);
         self.policy.on_remove(slot);
         if line.pins == 0 {
             self.free_slot(slot);
@@ -314,7 +337,7 @@ impl<M: LineTable> Slots<M> {
         let victim = victim.or_else(|| self.take_any())?;
         let line = *self.get(victim);
         assert!(line.pins == 0 && line.dirty == 0, "the policy gave up a line that may not go");
-        self.index.remove(line.key, victim, &self.lines);
+        self.exit(line.key, victim);
         self.clear(victim);
         self.evictions += 1;
         Some(victim)
@@ -357,6 +380,7 @@ impl<M: LineTable> Slots<M> {
     pub(crate) fn metadata_bytes(&self) -> usize {
         self.capacity() * size_of::<LineMeta>()
             + self.index.metadata_bytes()
+            + self.residents.capacity() * size_of::<u32>()
             + self.unsealed.metadata_bytes()
             + self.policy.metadata_bytes()
     }
@@ -373,6 +397,7 @@ impl<M: LineTable> Slots<M> {
             at = self.get(at).pins;
         }
         let mut resident = 0;
+        let mut residents = vec![0; self.residents.len()];
         let mut detached = 0;
         for slot in 0..self.unused {
             let line = self.get(slot);
@@ -389,8 +414,10 @@ impl<M: LineTable> Slots<M> {
                 let known = line.has(SEALED) || line.valid == 0 || self.unsealed.contains(slot);
                 assert!(known, "a line without a seal waits for the patrol: {line:?}");
                 resident += 1;
+                residents[usize::from(line.key.volume().0)] += 1;
             }
         }
+        assert_eq!(residents, self.residents, "each volume has the lines that are counted");
         assert_eq!(resident, self.index.len(), "the index holds the resident lines");
         assert_eq!(resident + detached + free, self.unused as usize, "no slot is lost");
         self.policy.self_check();

@@ -234,6 +234,7 @@ impl Runtime {
             vault.detach(volume.id);
         }
         let id = volume.id;
+        self.drop_clean(id);
         self.ask(0, move |tasks| {
             let shared = tasks.shared();
             for shard in 0..shared.shards.len() {

@@ -568,6 +568,10 @@ impl Runtime {
         });
         let listed = Arc::clone(&volume);
         self.ask(0, move |tasks| tasks.shared().introduce(listed, mode, protection))?;
+        if mode == Mode::Bypass {
+            // What was found of it.
+            self.drop_clean(id);
+        }
         self.bring_back(&volume, beginning)?;
         if let Some(used) = &settings.vault {
             self.load(&volume, used)?;
@@ -655,7 +659,11 @@ impl Runtime {
             for shard in 0..tasks.shared().shards.len() {
                 tasks.shared().shard(shard).set_mode(id, mode);
             }
-        })
+        })?;
+        if mode == Mode::Bypass {
+            self.drop_clean(id);
+        }
+        Ok(())
     }
 
     pub(crate) fn operations(&self, id: VolumeId) -> u64 {

@@ -459,3 +459,25 @@ fn a_line_that_was_clean_meanwhile_is_not_old() {
     rig.tick(15_000);
     assert_eq!(rig.ios.len(), 1);
 }
+
+#[test]
+fn clean_lines_are_dropped_a_few_slots_at_a_time() {
+    let mut rig = Rig::new(16, 16, Mode::WriteBack);
+    assert_eq!(rig.prefetch(0, 8 * LINE), 8);
+    rig.end_all();
+    assert_eq!(rig.write(1, 9 * LINE, LINE, 7), WriteOutcome::Done);
+    assert_eq!(rig.shard.resident_lines(VOLUME), 9);
+    // Once it writes past the cache, what is still there is as good as before, and goes.
+    rig.shard.set_mode(VOLUME, Mode::Bypass);
+    assert_eq!(rig.shard.drop_clean(VOLUME, 0, 3), Some(3));
+    assert_eq!(rig.shard.resident_lines(VOLUME), 6);
+    assert_eq!(rig.write(2, 5 * LINE, LINE, 8), WriteOutcome::Started);
+    rig.end_all();
+    assert_eq!(rig.learnt(2), Some(Outcome::Done(Ok(()))));
+    assert_eq!(rig.shard.resident_lines(VOLUME), 5, "what was written over went at once");
+    assert_eq!(rig.read_now(6 * LINE, 512), [Rig::on_disk(48)]);
+    assert_eq!(rig.shard.drop_clean(VOLUME, 3, 64), None);
+    assert_eq!(rig.shard.resident_lines(VOLUME), 1, "a dirty line stays");
+    assert_eq!(rig.read_now(9 * LINE, LINE), [7; 8]);
+    rig.shard.self_check();
+}

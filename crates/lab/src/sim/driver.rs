@@ -367,8 +367,10 @@ impl Simulation {
             let mode = dice.pick(&Mode::ALL);
             self.set_mode(volume, mode);
         } else if dice.chance(plan.drop_clean) {
+            // Some of them, as where others are let at the shard in between.
+            let (first, count) = (dice.below(64) as u32, dice.below(128) as u32);
             for shard in &mut self.world.shards {
-                shard.shard.drop_clean(VolumeId(volume));
+                shard.shard.drop_clean(VolumeId(volume), first, count);
             }
         }
     }
