@@ -306,6 +306,16 @@ mod tests {
     }
 
     #[test]
+    fn a_write_has_a_limit_of_its_own() {
+        let peer = sample(50.5, 30.0, 6.0);
+        for (cpu, met) in [(1.51, true), (6.01, false)] {
+            let mut rounds = rounds(Client::Batch, 64, sample(90.0, 12.9, cpu), peer);
+            rounds.cell.op = Op::Write;
+            assert_eq!(rounds.verdict().unwrap().met, met);
+        }
+    }
+
+    #[test]
     fn ratios_are_taken_within_a_round() {
         // The machine was ten times slower in the second round: the ratio doesn't notice.
         let mut rounds = rounds(Client::Batch, 64, sample(0.0, 0.0, 0.0), sample(1.0, 1.0, 1.0));
