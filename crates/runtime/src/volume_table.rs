@@ -1,7 +1,9 @@
-//! The volumes by number. No other lock is taken under this table's, so it may be asked under any.
+//! The volumes by number. No other lock is taken while this table's is held, so the table may be
+//! used while holding any other lock.
 //!
-//! A reader of a lock waits behind a writer that waits: who held the table and took a shard, beside
-//! another that held the shard and asked for the table, stood still as soon as a third changed it.
+//! `RwLock` makes new readers wait behind a waiting writer. If one thread could hold the table and
+//! wait for a shard while another holds that shard and reads the table, a third that changes the
+//! table would deadlock all three.
 
 use crate::shared::Volume;
 use forebay_types::VolumeId;
@@ -42,7 +44,7 @@ impl VolumeTable {
         let mut places = self.places.write().unwrap_or_else(PoisonError::into_inner);
         let all = std::mem::take(&mut *places);
         drop(places);
-        // Who is the last to know a volume closes its disk, with locks of its own.
+        // Dropping the last reference to a volume closes its disk, which takes other locks.
         drop(all);
     }
 

@@ -1,10 +1,9 @@
 //! How much may be dirty under the protection of a supply.
 //!
-//! Counting dirty lines on each write would need all shards. So each write adds its lines to what
-//! has been admitted, and each call of [`PowerGate::set`] says up to where that may go: what may be
-//! dirty, less what is dirty, from what had been admitted at the call before. Writes admitted since
-//! then count twice where they are in the pool already, so the bound errs to the safe side, and
-//! only by them.
+//! Counting dirty lines on each write would need all shards. Instead, each write adds its lines to
+//! a counter of admitted bytes, and each call of [`PowerGate::set`] sets the limit of that counter:
+//! its value at the previous call, plus what may be dirty, minus what is dirty. Writes admitted
+//! since the previous call may be counted twice, so the limit is never too high.
 
 use forebay_types::LINE_BYTES;
 use std::sync::atomic::{AtomicU64, Ordering};

@@ -474,7 +474,7 @@ fn clean_lines_are_dropped_a_few_slots_at_a_time() {
     assert_eq!(rig.write(2, 5 * LINE, LINE, 8), WriteOutcome::Started);
     rig.end_all();
     assert_eq!(rig.learnt(2), Some(Outcome::Done(Ok(()))));
-    assert_eq!(rig.shard.resident_lines(VOLUME), 5, "what was written over went at once");
+    assert_eq!(rig.shard.resident_lines(VOLUME), 5, "a bypass write drops the line it overwrites");
     assert_eq!(rig.read_now(6 * LINE, 512), [Rig::on_disk(48)]);
     assert_eq!(rig.shard.drop_clean(VOLUME, 3, 64), None);
     assert_eq!(rig.shard.resident_lines(VOLUME), 1, "a dirty line stays");

@@ -185,8 +185,8 @@ fn a_connection_that_never_ends_holds_up_neither_a_removal_nor_a_stop() {
     runtime.stop(|_| {}).unwrap();
 }
 
-/// Whoever asks for a volume under the lock of a shard, as the way to its journal does, gets it,
-/// although the worker looks after all volumes of the shard and another thread changes the table.
+/// The table of volumes can be read while a shard is locked, as the journal path does, even if the
+/// worker's tick waits for that shard and another thread waits to change the table.
 #[test]
 fn a_volume_is_found_under_the_lock_of_a_shard() {
     let directory = tempfile::tempdir().unwrap();
@@ -207,5 +207,5 @@ fn a_volume_is_found_under_the_lock_of_a_shard() {
         }
         tell.send(()).unwrap();
     });
-    told.recv_timeout(Duration::from_secs(20)).expect("nobody waits for somebody who waits");
+    told.recv_timeout(Duration::from_secs(20)).expect("no deadlock");
 }

@@ -488,7 +488,7 @@ impl<R: Reactor> Worker<R> {
 /// Looks at the two requests behind one that is `len` bytes long, and has the memory on its way
 /// that they will need: for a batch of random hits, waiting for it is a fifth of the work. The
 /// second is taken to be as far behind the first as that is from this one. Wrong guesses cost
-/// nothing but their own time. Nobody has checked yet what these requests say.
+/// nothing but their own time. These requests are not validated yet.
 fn look_ahead(shared: &Shared, terms: &Negotiated, stripes: Stripes, bytes: &[u8], len: usize) {
     let line = |at: usize| {
         let field: [u8; 8] = bytes.get(at + 16..at + 24)?.try_into().ok()?;

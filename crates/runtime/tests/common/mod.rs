@@ -21,8 +21,8 @@ pub fn wait_until(what: &str, time: std::time::Duration, mut condition: impl FnM
     }
 }
 
-/// What is dirty for less is not written back by itself, if it is worth gathering: `dirty_age_ms`
-/// of a shard.
+/// The age below which a dirty line that is worth gathering is not written back in the background:
+/// `dirty_age_ms` of a shard.
 pub const DIRTY_AGE: std::time::Duration = std::time::Duration::from_secs(5);
 /// `gather_below` of a volume on which every write is worth gathering. What is not may be written
 /// back at once.

@@ -120,8 +120,8 @@ fn gather_below(mode: Mode) -> Option<u64> {
     if mode == Mode::WriteBack { GATHERS_ALL } else { Some(0) }
 }
 
-/// A writable volume without prefetch, on which a line stays dirty for a while: what it reads and
-/// writes is what was asked for.
+/// A writable volume without prefetch, on which lines stay dirty for at least five seconds, so that
+/// its disk sees only the I/O that a test asks for.
 pub fn settings(name: &str, backend: Arc<dyn Backend>, mode: Mode) -> VolumeSettings {
     VolumeSettings {
         name: name.to_owned(),

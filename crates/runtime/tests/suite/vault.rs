@@ -464,7 +464,7 @@ fn the_size_that_is_asked_for_holds_what_can_be_dirty() {
     let vault = open(&server, memory(needed));
     let gate = Gate::new(memory(64 * MIB));
     add(&server, "v", Arc::clone(&gate) as _, &vault);
-    // The disk takes nothing, so what is written stays dirty, until a worker has no room.
+    // Writes to the disk are held, so everything that is written stays dirty.
     gate.close(Kinds::WRITE);
     let mut client = server.client("v");
     let enough = server.runtime.dirty_bytes_max() / 4 * 3;
