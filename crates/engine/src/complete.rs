@@ -4,7 +4,7 @@ use crate::flight::{Op, OpKind, OpLine, WaitFor};
 use crate::meta::{DETACHED, LineTable, NO_SLOT};
 use crate::sabotage::PlantedBug;
 use crate::{Answer, IoId, Note, Outbox, Outcome, Shard, Slot};
-use forebay_types::IoResult;
+use forebay_types::{IoResult, Mode};
 
 impl<M: LineTable> Shard<M> {
     /// One I/O has ended. To be called once for each [`crate::IoAction`].
@@ -48,6 +48,9 @@ impl<M: LineTable> Shard<M> {
             }
             OpKind::Erase => self.each_slot(&op, |shard, line| shard.erased(line, ok, out)),
             OpKind::DirectRead => {}
+        }
+        if self.mode(op.volume) == Mode::Bypass {
+            self.let_go(&op);
         }
         if let (Some(part), Some((kind, range)), true) = (op.part, op.note.clone(), ok) {
             // NOT YET ACKNOWLEDGED: an older record of the place would undo the change after a
@@ -115,6 +118,19 @@ impl<M: LineTable> Shard<M> {
                 if meta.valid == 0 && meta.dirty == 0 {
                     self.slots.drop_line(slot);
                 }
+            }
+        }
+    }
+
+    /// Drops the clean lines of an operation on a volume that has no place in the pool any more:
+    /// who dropped the clean ones with the change of mode found these busy or dirty.
+    fn let_go(&mut self, op: &Op) {
+        if self.is_planted(PlantedBug::KeepLinesInBypass) {
+            return;
+        }
+        for line in &op.lines {
+            if let Some(slot) = self.slots.find(line.key) {
+                self.drop_if_idle(slot);
             }
         }
     }

@@ -218,7 +218,8 @@ impl<M: LineTable> Shard<M> {
 
     /// Changes how a volume is cached, from the next request on. What is dirty is destaged in the
     /// background when the new mode has no place for it. What is clean stays until it is dropped,
-    /// by [`Shard::drop_clean`] or for another line.
+    /// by [`Shard::drop_clean`] or for another line; in bypass, what is dirty or in use goes when
+    /// it no longer is.
     pub fn set_mode(&mut self, volume: VolumeId, mode: Mode) {
         let slots = self.slots.capacity();
         self.volume_mut(volume).set_mode(mode, slots);
@@ -292,15 +293,19 @@ impl<M: LineTable> Shard<M> {
             }
             let line = *self.slots.get(slot);
             let ours = line.key != crate::LineKey::NONE && line.key.volume() == volume;
-            if ours
-                && line.dirty == 0
-                && self.slots.find(line.key) == Some(slot)
-                && self.flight.busy(line.key).is_none()
-            {
-                self.slots.drop_line(slot);
+            if ours && self.slots.find(line.key) == Some(slot) {
+                self.drop_if_idle(slot);
             }
         }
         (next < end).then_some(next)
+    }
+
+    /// Takes a line out of the pool unless it is dirty or an operation has it.
+    pub(crate) fn drop_if_idle(&mut self, slot: Slot) {
+        let line = self.slots.get(slot);
+        if line.dirty == 0 && self.flight.busy(line.key).is_none() {
+            self.slots.drop_line(slot);
+        }
     }
 
     pub(crate) fn drop_all_clean(&mut self, volume: VolumeId) {

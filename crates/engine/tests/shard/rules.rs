@@ -481,3 +481,19 @@ fn clean_lines_are_dropped_a_few_slots_at_a_time() {
     assert_eq!(rig.read_now(9 * LINE, LINE), [7; 8]);
     rig.shard.self_check();
 }
+
+#[test]
+fn what_was_dirty_or_busy_when_its_volume_was_bypassed_goes_too() {
+    let mut rig = Rig::new(16, 16, Mode::WriteBack);
+    assert_eq!(rig.prefetch(0, 2 * LINE), 2);
+    assert_eq!(rig.write(1, 4 * LINE, LINE, 7), WriteOutcome::Done);
+    assert_eq!(rig.write(2, 6 * LINE, 512, 8), WriteOutcome::Done);
+    rig.shard.set_mode(VOLUME, Mode::Bypass);
+    assert_eq!(rig.shard.drop_clean(VOLUME, 0, 64), None);
+    assert_eq!(rig.shard.resident_lines(VOLUME), 4, "two are dirty, and two come");
+    rig.tick(5_000);
+    rig.end_all();
+    assert_eq!((rig.shard.dirty_lines(VOLUME), rig.shard.resident_lines(VOLUME)), (0, 0));
+    assert_eq!((rig.disk[4 * 8], rig.disk[6 * 8]), (7, 8));
+    rig.shard.self_check();
+}

@@ -1,7 +1,8 @@
 //! The memory that was given is the memory that is taken, whatever clients do.
 
-use crate::common::client::{Client, connect};
+use crate::common::client::{Client, PATIENCE, connect};
 use crate::common::raw::{enter, request};
+use crate::common::wait_until;
 use crate::process::Daemon;
 use forebay_nbd::Command;
 use forebay_nbd::proto::command;
@@ -117,4 +118,42 @@ fn slow_memory_stays_within_256_mib_on_io_uring() {
 #[ignore = "takes long"]
 fn slow_memory_stays_within_256_mib_on_epoll() {
     memory_stays_within("epoll", 256);
+}
+
+#[test]
+fn a_volume_set_to_bypass_gives_its_memory_to_the_others() {
+    let directory = tempfile::tempdir().unwrap();
+    let daemon = daemon(directory.path(), "io_uring", 256);
+    let volume = |name: &str| {
+        let (code, text) = daemon.ask(&["status", "--json"]);
+        assert_eq!(code, Some(0), "{text}");
+        let status: serde_json::Value = serde_json::from_str(&text).unwrap();
+        let volumes = status["volumes"].as_array().unwrap();
+        volumes.iter().find(|volume| volume["name"] == name).unwrap().clone()
+    };
+    let cached = |name: &str| volume(name)["cached_bytes"].as_u64().unwrap();
+    for name in ["write-back", "write-through"] {
+        let mut client = daemon.client(name);
+        for n in 0..64 {
+            client.write(n * MIB, &[n as u8 + 1; MIB as usize]).unwrap();
+        }
+    }
+    assert_eq!((cached("write-back"), cached("write-through")), (64 * MIB, 64 * MIB));
+
+    let (code, text) = daemon.ask(&["volume", "set", "write-back", "mode=bypass"]);
+    assert_eq!(code, Some(0), "{text}");
+    // What is dirty is on the disk before the mode has changed.
+    wait_until("it is bypassed", PATIENCE, || volume("write-back")["effective_mode"] == "bypass");
+    let then = volume("write-back");
+    assert_eq!((&then["cached_bytes"], &then["dirty_bytes"]), (&0.into(), &0.into()), "{then}");
+    assert_eq!(cached("write-through"), 64 * MIB);
+    let disk = std::fs::read(directory.path().join("write-back.img")).unwrap();
+    let mut client = daemon.client("write-back");
+    for n in 0..64 {
+        let [from, to] = [n, n + 1].map(|n| (n * MIB) as usize);
+        assert!(disk[from..to].iter().all(|&byte| byte == n as u8 + 1), "MiB {n} on the disk");
+        assert!(client.read(n * MIB, MIB).unwrap() == disk[from..to], "MiB {n} through the cache");
+    }
+    assert_eq!(cached("write-back"), 0, "nor do reads bring any of it back");
+    daemon.stop();
 }

@@ -12,9 +12,9 @@ use super::oracle::{Promise, show, stamp};
 use super::order::image;
 use super::power;
 use super::queue::Event;
-use super::world::World;
+use super::world::{ShardWorld, World};
 use forebay_engine::Place;
-use forebay_types::{ByteRange, IoError, IoResult, Mode, SECTOR_BYTES};
+use forebay_types::{ByteRange, IoError, IoResult, Mode, SECTOR_BYTES, VolumeId};
 use forebay_volume::{Reply, ReplySegment, Request, RequestKind};
 
 /// A request that is not answered yet.
@@ -144,6 +144,23 @@ impl World {
             self.report.order_checks += 1;
             if let Some((sector, message)) = history.missing(&disk) {
                 self.violate(Some((at as u16, sector)), message);
+            }
+        }
+    }
+
+    /// A bypassed volume leaves the pool to the others, but for what is dirty or in use.
+    pub(crate) fn check_emptied(&mut self) {
+        for at in 0..self.volumes.len() {
+            let id = VolumeId(at as u16);
+            let is_left = |shard: &ShardWorld| {
+                let shard = &shard.shard;
+                shard.has_volume(id)
+                    && shard.dirty_lines(id) == 0
+                    && shard.operations(id) == 0
+                    && shard.resident_lines(id) > 0
+            };
+            if self.volumes[at].is_emptied && self.shards.iter().any(is_left) {
+                self.violate(None, format!("volume {at} is bypassed and keeps clean lines"));
             }
         }
     }

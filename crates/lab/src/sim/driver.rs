@@ -12,6 +12,7 @@ use super::plan::{self, Plan};
 use super::queue::Event;
 use super::world::World;
 use super::{Sabotage, SimOptions};
+use forebay_engine::Slot;
 use forebay_journal::{Extent, Found, Source};
 use forebay_types::{ByteRange, IoError, Mode, SECTOR_BYTES, VolumeId};
 use forebay_volume::{Dispatcher, Payload, Request, RequestKind};
@@ -220,6 +221,7 @@ impl Simulation {
             self.world.journal.iter().for_each(Journal::self_check);
             self.world.check_seals();
             self.world.check_orders();
+            self.world.check_emptied();
         }
     }
 
@@ -382,8 +384,14 @@ impl Simulation {
             state.write_back_until = moment;
         }
         state.mode = mode;
+        // Otherwise a bypassed volume with lines in the pool would be rare.
+        state.is_emptied = mode == Mode::Bypass && self.world.plan.drop_clean != 0;
+        let is_emptied = state.is_emptied;
         for shard in &mut self.world.shards {
             shard.shard.set_mode(VolumeId(volume), mode);
+            if is_emptied {
+                shard.shard.drop_clean(VolumeId(volume), 0, Slot::MAX);
+            }
         }
         self.world.report.mode_changes += 1;
         self.world.note(volume, ByteRange::new(0, 0), || format!("the mode is now {mode}"));
@@ -406,6 +414,7 @@ impl Simulation {
         world.staging.drain().for_each(drop);
         for volume in 0..world.volumes.len() {
             let state = &mut world.volumes[volume];
+            state.is_emptied = false;
             match crash {
                 Crash::Power | Crash::Saved => {
                     state.disk.lose_power(world.plan.device.survive, &mut world.dice);

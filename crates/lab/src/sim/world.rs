@@ -72,6 +72,8 @@ pub(crate) struct VolumeWorld {
     pub mode: Mode,
     /// The moment up to which the volume was in write-back for certain, if it no longer is.
     pub write_back_until: u32,
+    /// Its lines were dropped when it was bypassed, and it still is.
+    pub is_emptied: bool,
     pub disk: Disk,
     /// Which transfers own which of its blocks.
     pub owners: BlockOwners<u32>,
@@ -197,6 +199,7 @@ impl World {
                 sectors: plan.sectors,
                 mode: plan.mode,
                 write_back_until: 0,
+                is_emptied: false,
                 disk,
                 owners: BlockOwners::default(),
                 oracle: Oracle::new(at as u16, plan.sectors, !plan.journal && !plan.ups),
