@@ -133,7 +133,7 @@ impl<M: LineTable> Slots<M> {
     /// Makes room for `key`, which must be absent, evicting another line if need be. The new line
     /// has no valid sector. `None` when every line is dirty or in use.
     pub(crate) fn allocate(&mut self, key: LineKey, hint: Hint) -> Option<Slot> {
-        let slot = self.reserve(key)?;
+        let slot = self.reserve(key, hint)?;
         self.place(slot, key, hint);
         Some(slot)
     }
@@ -159,7 +159,7 @@ impl<M: LineTable> Slots<M> {
     /// Makes room for `key` and pins it, without giving the line to anybody: a detached slot. It is
     /// adopted or relocated to later, or free with its last pin.
     pub(crate) fn reserve_detached(&mut self, key: LineKey) -> Option<Slot> {
-        let slot = self.reserve(key)?;
+        let slot = self.reserve(key, Hint::Normal)?;
         self.name(slot, key, 1, DETACHED);
         Some(slot)
     }
@@ -323,7 +323,7 @@ impl<M: LineTable> Slots<M> {
     /// Makes room for `incoming`, evicting another line if need be: a slot that is neither free
     /// nor resident until it is placed, relocated to or freed. `None` when every line is dirty or
     /// in use.
-    pub(crate) fn reserve(&mut self, incoming: LineKey) -> Option<Slot> {
+    pub(crate) fn reserve(&mut self, incoming: LineKey, hint: Hint) -> Option<Slot> {
         if self.free != NO_SLOT {
             let slot = self.free;
             self.free = self.get(slot).pins;
@@ -333,7 +333,7 @@ impl<M: LineTable> Slots<M> {
             self.unused += 1;
             return Some(self.unused - 1);
         }
-        let victim = self.policy.evict(incoming.hash(), &View(&self.lines));
+        let victim = self.policy.evict(incoming.hash(), hint, &View(&self.lines));
         let victim = victim.or_else(|| self.take_any())?;
         let line = *self.get(victim);
         assert!(line.pins == 0 && line.dirty == 0, "the policy gave up a line that may not go");

@@ -140,7 +140,7 @@ fn print_costs() {
         let miss_ns = fastest_ns(|n| {
             lines.generation = 1 + n / COST_LINES as u64;
             let key = mix(u64::MAX - n);
-            if let Some(slot) = policy.evict(key, &lines) {
+            if let Some(slot) = policy.evict(key, Hint::Normal, &lines) {
                 policy.on_insert(slot, key, Hint::Normal);
             }
         });

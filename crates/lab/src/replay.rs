@@ -198,7 +198,7 @@ pub fn replay(workload: &Workload, policy: &mut dyn Eviction, capacity: usize) -
             keys.push(key);
             residents.len() as u32 - 1
         } else {
-            let slot = policy.evict(key, &AllClean(&keys));
+            let slot = policy.evict(key, Hint::Normal, &AllClean(&keys));
             let slot = slot.expect("a full cache of clean lines has one to give up");
             slots[residents[slot as usize] as usize] = ABSENT;
             residents[slot as usize] = block;

@@ -123,7 +123,7 @@ impl Eviction for Arc {
         self.links.remove(list, slot);
     }
 
-    fn evict(&mut self, incoming: u64, lines: &dyn Lines) -> Option<Slot> {
+    fn evict(&mut self, incoming: u64, _hint: Hint, lines: &dyn Lines) -> Option<Slot> {
         let (returns, was_in_b2) = self.recall(incoming);
         let mut with_ghost = true;
         if !returns {

@@ -240,7 +240,7 @@ impl Eviction for Lirs {
         }
     }
 
-    fn evict(&mut self, _incoming: u64, lines: &dyn Lines) -> Option<Slot> {
+    fn evict(&mut self, _incoming: u64, _hint: Hint, lines: &dyn Lines) -> Option<Slot> {
         let Some(slot) = self.queue_links.last_that_may_go(&mut self.queue, lines) else {
             return self.evict_lir(lines);
         };

@@ -35,7 +35,7 @@ impl Eviction for Lru {
         self.links.remove(&mut self.recency, slot);
     }
 
-    fn evict(&mut self, _incoming: u64, lines: &dyn Lines) -> Option<Slot> {
+    fn evict(&mut self, _incoming: u64, _hint: Hint, lines: &dyn Lines) -> Option<Slot> {
         let slot = self.links.last_that_may_go(&mut self.recency, lines)?;
         self.links.remove(&mut self.recency, slot);
         Some(slot)

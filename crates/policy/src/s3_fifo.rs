@@ -109,7 +109,7 @@ impl Eviction for S3Fifo {
         self.links.remove(list, slot);
     }
 
-    fn evict(&mut self, incoming: u64, lines: &dyn Lines) -> Option<Slot> {
+    fn evict(&mut self, incoming: u64, _hint: Hint, lines: &dyn Lines) -> Option<Slot> {
         if self.recalled != Some(incoming) {
             self.recalled = self.ghosts.remove(incoming).then_some(incoming);
         }

@@ -53,7 +53,7 @@ impl Eviction for Sieve {
         self.unlink(slot);
     }
 
-    fn evict(&mut self, _incoming: u64, lines: &dyn Lines) -> Option<Slot> {
+    fn evict(&mut self, _incoming: u64, _hint: Hint, lines: &dyn Lines) -> Option<Slot> {
         let mut passed = 0;
         // Clearing is paid for by the hits that set the bits; twice round finds any line that
         // may go.

@@ -47,7 +47,7 @@ impl Driver {
 
     /// Evicts for `line`; the slot that became free.
     fn evict(&mut self, line: u64) -> Option<u32> {
-        let slot = self.policy.evict(key(line), &self.shard)?;
+        let slot = self.policy.evict(key(line), Hint::Normal, &self.shard)?;
         let resident = self.shard.residents[slot as usize].take();
         assert!(resident.is_some(), "slot {slot} is not resident");
         assert!(!self.shard.held[slot as usize], "slot {slot} may not go");
@@ -159,7 +159,8 @@ fn a_line_that_may_go_is_found_in_the_end_among_many_that_may_not() {
             }
             driver.shard.held.fill(true);
             driver.shard.held[free] = false;
-            let found = (0..CAPACITY).find_map(|_| driver.policy.evict(key(99_999), &driver.shard));
+            let found = (0..CAPACITY)
+                .find_map(|_| driver.policy.evict(key(99_999), Hint::Normal, &driver.shard));
             assert_eq!(found, Some(free as u32), "{kind}");
         }
     }

@@ -73,7 +73,7 @@ impl Eviction for TwoQ {
         self.links.remove(list, slot);
     }
 
-    fn evict(&mut self, incoming: u64, lines: &dyn Lines) -> Option<Slot> {
+    fn evict(&mut self, incoming: u64, _hint: Hint, lines: &dyn Lines) -> Option<Slot> {
         if self.recalled != Some(incoming) {
             self.recalled = self.a1out.remove(incoming).then_some(incoming);
         }

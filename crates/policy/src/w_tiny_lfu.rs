@@ -199,7 +199,7 @@ impl Eviction for WTinyLfu {
         self.take(slot);
     }
 
-    fn evict(&mut self, _incoming: u64, lines: &dyn Lines) -> Option<Slot> {
+    fn evict(&mut self, _incoming: u64, _hint: Hint, lines: &dyn Lines) -> Option<Slot> {
         let contest = self.window.len() >= self.window_len_max;
         let found = if contest { self.evict_loser(lines) } else { None };
         found

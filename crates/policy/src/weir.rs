@@ -244,10 +244,10 @@ impl Eviction for Weir {
         self.links.replace(list, old, new);
     }
 
-    fn evict(&mut self, incoming: u64, lines: &dyn Lines) -> Option<Slot> {
+    fn evict(&mut self, incoming: u64, hint: Hint, lines: &dyn Lines) -> Option<Slot> {
         // Before anything is given up: a new ghost could overwrite the one that is about to
         // return.
-        if self.recalled.is_none_or(|(key, _)| key != incoming) {
+        if hint == Hint::Normal && self.recalled.is_none_or(|(key, _)| key != incoming) {
             self.recalled = Some((incoming, self.recall(incoming)));
         }
         let small_len = self.window.len() + self.small.len();

@@ -10,6 +10,7 @@ use crate::key::line_parts;
 use crate::meta::LineTable;
 use crate::sabotage::PlantedBug;
 use crate::{Answer, Attempt, MemoryStep, Outbox, Outcome, Part, Shard, Slot, Touched};
+use forebay_policy::Hint;
 use forebay_types::{IoError, Mode, VolumeId};
 
 /// How often a part tries to find room before it goes through to the disk.
@@ -286,7 +287,7 @@ impl<M: LineTable> Shard<M> {
         rewritten: u8,
         out: &mut Outbox,
     ) -> Option<Slot> {
-        let new = self.slots.reserve(self.slots.get(slot).key)?;
+        let new = self.slots.reserve(self.slots.get(slot).key, Hint::Normal)?;
         self.move_to(slot, new, rewritten, out);
         Some(new)
     }

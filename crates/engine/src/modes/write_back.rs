@@ -91,7 +91,7 @@ impl<M: LineTable> Shard<M> {
         if free && !self.is_closed(slot, line) {
             return Some(slot);
         }
-        let new = self.slots.reserve(self.slots.get(slot).key)?;
+        let new = self.slots.reserve(self.slots.get(slot).key, Hint::Normal)?;
         self.slots.pin(slot);
         self.move_to(slot, new, mask, out);
         self.slots.unpin(new);
@@ -146,7 +146,7 @@ impl<M: LineTable> Shard<M> {
             if found.is_some_and(|slot| self.may_overwrite(slot, line.mask)) {
                 continue;
             }
-            let Some(slot) = self.slots.reserve(line.key) else {
+            let Some(slot) = self.slots.reserve(line.key, Hint::Normal) else {
                 while let Some(slot) = self.reserved.pop() {
                     self.slots.free_slot(slot);
                 }

@@ -19,7 +19,7 @@ impl Cache {
             return true;
         }
         let slot = self.shard.free_slot().unwrap_or_else(|| {
-            let slot = self.policy.evict(key(line), &self.shard).unwrap();
+            let slot = self.policy.evict(key(line), hint, &self.shard).unwrap();
             self.shard.residents[slot as usize] = None;
             slot
         });
@@ -118,6 +118,25 @@ fn a_stream_of_any_length_displaces_next_to_nothing() {
 }
 
 #[test]
+fn a_stream_leaves_the_ghosts_and_the_boundary_alone() {
+    let mut cache = Cache::new(1000);
+    for line in 0..1_500 {
+        cache.access(line, Hint::Normal);
+    }
+    let before = cache.policy.small_len_target;
+    // They left the small queue a moment ago, and have ghosts.
+    for line in 450..500 {
+        assert!(!cache.access(line, Hint::Stream));
+    }
+    assert_eq!(cache.policy.small_len_target, before);
+    let slot = cache.shard.slot_of(460).unwrap();
+    cache.policy.on_remove(slot);
+    cache.shard.residents[slot as usize] = None;
+    cache.access(460, Hint::Normal);
+    assert_eq!(cache.place_of(460), Some(Place::Main), "its ghost was there still");
+}
+
+#[test]
 fn one_eviction_does_bounded_work_when_every_line_was_hit_or_is_held() {
     let mut cache = Cache::new(2_000);
     // The second round finds the ghosts of the first; from the third on all lines are in main
@@ -143,7 +162,7 @@ fn one_eviction_does_bounded_work_when_every_line_was_hit_or_is_held() {
     let held = Shard { held: vec![true; 2_000], ..Shard::new(2_000) };
     cache.shard = Shard { residents: cache.shard.residents, ..held };
     for incoming in 0..100 {
-        assert_eq!(cache.policy.evict(key(50_000 + incoming), &cache.shard), None);
+        assert_eq!(cache.policy.evict(key(50_000 + incoming), Hint::Normal, &cache.shard), None);
         let asked = cache.shard.asked.replace(0);
         assert!(asked <= 3 * PASS_OVER_MAX, "asked about {asked} lines");
     }
