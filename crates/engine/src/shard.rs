@@ -40,6 +40,9 @@ pub struct ShardConfig {
 }
 
 impl ShardConfig {
+    /// The default of [`ShardConfig::dirty_age_ms`].
+    pub const DIRTY_AGE_MS: u64 = 5_000;
+
     /// Destage operations in flight that nobody waits for, from all shards, where so many lines are
     /// dirty in this one, and so many operations are due while there are few. As they rise and fall
     /// with what is dirty, that settles where the disk takes as much as is written.
@@ -72,7 +75,7 @@ impl ShardConfig {
             // a line to take the place of.
             dirty_lines_max: slots - slots / 3,
             dirty_lines_background: slots / 2,
-            dirty_age_ms: 5_000,
+            dirty_age_ms: Self::DIRTY_AGE_MS,
             destage_operations_max: OPERATIONS_MAX / 2,
             destage_operations_all: OPERATIONS_MAX,
         }

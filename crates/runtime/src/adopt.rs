@@ -24,7 +24,7 @@ use forebay_types::limits::VOLUMES_MAX;
 use forebay_types::{LINE_BYTES, Mode, SECTOR_BYTES, Stripes, VolumeId};
 use std::sync::Arc;
 use std::sync::atomic::Ordering;
-use std::time::Instant;
+use std::time::{Duration, Instant};
 
 /// Slots that are looked at under one lock when the clean lines of a volume are dropped: a fraction
 /// of a millisecond.
@@ -62,9 +62,11 @@ pub(crate) const fn beginning(has_journal: bool, in_pool: Option<Progress>) -> B
 pub(crate) fn shards(
     pool: &Arc<Pool>,
     policy: PolicyKind,
+    dirty_age: Duration,
 ) -> Result<Vec<Shard<MappedLines>>, PoolError> {
     let slots = pool.shard_slots();
-    let config = ShardConfig::for_slots(slots).among(pool.shards());
+    let dirty_age_ms = dirty_age.as_millis() as u64;
+    let config = ShardConfig { dirty_age_ms, ..ShardConfig::for_slots(slots) }.among(pool.shards());
     if !pool.is_adopted() {
         let shard = |shard| Shard::new(pool.table(shard), policy.build(slots), config);
         return Ok((0..pool.shards()).map(shard).collect());

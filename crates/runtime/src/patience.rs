@@ -1,5 +1,6 @@
-//! How long clients and disks are waited for.
+//! How long clients and disks are waited for, and how long dirty lines may wait for their disk.
 
+use forebay_engine::ShardConfig;
 use forebay_types::limits::HANDSHAKE_SECONDS_MAX;
 use std::time::{Duration, Instant};
 
@@ -7,8 +8,8 @@ use std::time::{Duration, Instant};
 /// byte now and then would otherwise keep the memory of the largest payload for ever.
 const PAYLOAD_BYTES_PER_SECOND_MIN: u64 = 64 << 10;
 
-/// How long clients and disks may take. The defaults are for people and networks; tests are less
-/// patient.
+/// How long clients, disks and dirty lines may take. The defaults are for people and networks;
+/// tests choose what they need.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Patience {
     /// From connecting to the transmission phase, TLS included.
@@ -23,6 +24,9 @@ pub struct Patience {
     pub disk: Duration,
     /// To fetch the last replies, once the server stops or the volume is removed.
     pub farewell: Duration,
+    /// Until a dirty line is written back although nothing else asks for it: between one and two
+    /// times this.
+    pub dirty_age: Duration,
 }
 
 impl Default for Patience {
@@ -34,6 +38,7 @@ impl Default for Patience {
             fetch: Duration::from_secs(60),
             disk: Duration::from_secs(30),
             farewell: Duration::from_secs(5),
+            dirty_age: Duration::from_millis(ShardConfig::DIRTY_AGE_MS),
         }
     }
 }

@@ -364,7 +364,7 @@ impl Runtime {
         let plan = MemoryPlan::new(config.memory_bytes, workers, config.journals);
         crate::memory::keep_at_most(plan.kept_bytes / workers as u64);
         let pool = Pool::open(plan.pool_bytes, plan.shards, kept)?;
-        let shards = crate::adopt::shards(&pool, config.policy)?;
+        let shards = crate::adopt::shards(&pool, config.policy, patience.dirty_age)?;
         let shards = shards.into_iter().map(|mut shard| {
             shard.set_parity(ecc == Ecc::Parity);
             (shard.hints(), Mutex::new(shard))

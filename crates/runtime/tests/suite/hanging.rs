@@ -37,6 +37,7 @@ fn impatient_server(engine: Engine) -> Server {
 }
 
 fn server_with(engine: Engine, patience: Patience) -> Server {
+    let patience = Patience { handshake: PATIENCE, dirty_age: PATIENCE, ..patience };
     let policy = PolicyKind::default();
     let config = RuntimeConfig {
         memory_bytes: 64 * MIB,

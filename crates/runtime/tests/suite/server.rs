@@ -48,10 +48,11 @@ impl Server {
         Self::patient(config)
     }
 
-    /// A server that waits for its clients, however slow the machine is.
+    /// A server that waits for its clients, however slow the machine is, and keeps what is dirty
+    /// until it is asked for it.
     pub fn patient(config: RuntimeConfig) -> Self {
-        let (handshake, payload_pause) = (PATIENCE, PATIENCE);
-        let patience = Patience { handshake, payload_pause, ..Patience::default() };
+        let [handshake, payload_pause, dirty_age] = [PATIENCE; 3];
+        let patience = Patience { handshake, payload_pause, dirty_age, ..Patience::default() };
         Self::over(Runtime::start_with(config, patience).unwrap())
     }
 
@@ -120,8 +121,8 @@ fn gather_below(mode: Mode) -> Option<u64> {
     if mode == Mode::WriteBack { GATHERS_ALL } else { Some(0) }
 }
 
-/// A writable volume without prefetch, on which lines stay dirty for at least five seconds, so that
-/// its disk sees only the I/O that a test asks for.
+/// A writable volume without prefetch, whose disk sees only the I/O that a test asks for where the
+/// server lets lines stay dirty.
 pub fn settings(name: &str, backend: Arc<dyn Backend>, mode: Mode) -> VolumeSettings {
     VolumeSettings {
         name: name.to_owned(),
