@@ -111,11 +111,11 @@ pub trait Eviction: Send {
     }
 
     /// Chooses a resident line to give up for the line `incoming`, which will be inserted with
-    /// `hint`, and forgets it, leaving a ghost where the policy keeps such. Lines that may not go are passed over with bounded
-    /// work; `None` when none was found within the bound. The next call looks further on, so a
-    /// line that may go is found in the end however many may not. `None` too when nothing is
-    /// resident. A call may be repeated for the same `incoming`, and need not be followed by its
-    /// insertion.
+    /// `hint`, and forgets it, leaving a ghost where the policy keeps such. Lines that may not go
+    /// are passed over with bounded work; `None` when none was found within the bound. The next
+    /// call looks further on, so a line that may go is found in the end however many may not.
+    /// `None` too when nothing is resident. A call may be repeated for the same `incoming`, and
+    /// need not be followed by its insertion.
     fn evict(&mut self, incoming: u64, hint: Hint, lines: &dyn Lines) -> Option<Slot>;
 
     /// All bytes that this policy holds, heap included.
