@@ -1,7 +1,7 @@
 //! Volumes on the command line: what people write, what they mistype, and whatever else.
 
 use super::*;
-use crate::{Auto, GeometrySpec, Protection, TlsUse, VOLUME_KEYS, WriteBackSpec};
+use crate::{Auto, GeometrySpec, Protection, TlsUse, VOLUME_KEYS, VOLUME_SETTINGS, WriteBackSpec};
 use forebay_types::{Durability, Mode, UnsafeSupply};
 use proptest::prelude::*;
 
@@ -43,6 +43,25 @@ fn every_setting_can_be_written() {
     let mut expected = VOLUME_KEYS.to_vec();
     expected.retain(|&key| key != "unsafe-supply");
     assert_eq!(keys, expected);
+}
+
+#[test]
+fn settings_take_the_values_that_help_texts_show() {
+    for setting in VOLUME_SETTINGS {
+        for shown in setting.values.split('|') {
+            let value = match shown {
+                "BACKING" => "file.img",
+                "SIZE" => "64KiB",
+                "TIME" => "20s",
+                "NUMBER" => "100",
+                word => word,
+            };
+            let mut change = VolumeChange::default();
+            change.set(setting.key, value).unwrap();
+            let stays = !setting.is_live || setting.key == "protection" && value != "none";
+            assert_eq!(change.is_of_what_stays(), stays, "{}={value}", setting.key);
+        }
+    }
 }
 
 #[test]

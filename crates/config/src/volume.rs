@@ -19,30 +19,60 @@ pub const DESCRIPTION_BYTES_MAX: usize = 4096;
 /// Longest backing, in bytes: the longest path Linux takes, and as much again for fault layers.
 pub const BACKING_BYTES_MAX: usize = 8192;
 
+/// A setting of a volume.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct VolumeSetting {
+    /// Its name.
+    pub key: &'static str,
+    /// What it may be set to, as help texts show it.
+    pub values: &'static str,
+    /// Whether it can change while the volume is served.
+    pub is_live: bool,
+}
+
+const fn live(key: &'static str, values: &'static str) -> VolumeSetting {
+    VolumeSetting { key, values, is_live: true }
+}
+
+const fn fixed(key: &'static str, values: &'static str) -> VolumeSetting {
+    VolumeSetting { key, values, is_live: false }
+}
+
 /// The settings of a volume, in the order they are listed and shown.
-pub const VOLUME_KEYS: &[&str] = &[
-    "mode",
-    "protection",
-    "journal",
-    "journal-mirror",
-    "durability",
-    "unsafe-supply",
-    "ordered",
-    "accept-loss",
-    "read-only",
-    "prefetch",
-    "stripe",
-    "chunk",
-    "stripe-offset",
-    "rotational",
-    "gather-below",
-    "read-latency",
-    "write-back-rate",
-    "write-back-iops",
-    "write-back-age",
-    "tls",
-    "description",
+pub const VOLUME_SETTINGS: [VolumeSetting; 21] = [
+    live("mode", "write-back|write-through|bypass"),
+    live("protection", "none|journal|ups|journal+ups"),
+    fixed("journal", "BACKING"),
+    fixed("journal-mirror", "BACKING"),
+    fixed("durability", "ack|flush"),
+    live("unsafe-supply", "stable|disk-cache"),
+    fixed("ordered", "yes|no"),
+    live("accept-loss", "yes|no"),
+    live("read-only", "yes|no"),
+    live("prefetch", "yes|no"),
+    fixed("stripe", "SIZE|none|auto"),
+    fixed("chunk", "SIZE|auto"),
+    fixed("stripe-offset", "SIZE|auto"),
+    fixed("rotational", "yes|no|auto"),
+    live("gather-below", "SIZE|off|auto"),
+    live("read-latency", "TIME|idle|off"),
+    live("write-back-rate", "SIZE|off"),
+    live("write-back-iops", "NUMBER|off"),
+    live("write-back-age", "TIME|off"),
+    live("tls", "required|optional"),
+    live("description", "TEXT"),
 ];
+
+/// Their names, in the same order.
+pub const VOLUME_KEYS: [&str; VOLUME_SETTINGS.len()] = {
+    let mut keys = [""; VOLUME_SETTINGS.len()];
+    let mut at = 0;
+    while at < keys.len() {
+        keys[at] = VOLUME_SETTINGS[at].key;
+        at += 1;
+    }
+    keys
+};
 
 words! {
     /// Whether clients may use a volume over a connection that is not encrypted.
@@ -456,5 +486,5 @@ fn journal(key: &str, text: &str) -> ConfigResult<String> {
 
 /// The sentence that lists the keys.
 fn known_keys() -> String {
-    format!("the settings are {}", listed(VOLUME_KEYS, "and"))
+    format!("the settings are {}", listed(&VOLUME_KEYS, "and"))
 }

@@ -8,7 +8,7 @@ use crate::rescue::RescueCommand;
 use clap::{Args, Parser, Subcommand};
 use forebay_config::{
     Ecc, IoEngine, KeeperMode, Listen, LogLevel, MemorySetting, Percent, Seconds, Settings, Source,
-    Supply, TlsMode, UpsWords, VolumeSpec, Workers, default_state,
+    Supply, TlsMode, UpsWords, VOLUME_SETTINGS, VolumeSetting, VolumeSpec, Workers, default_state,
 };
 use std::path::PathBuf;
 
@@ -89,31 +89,7 @@ pub(crate) struct ServeArguments {
     #[arg(
         long = "volume",
         value_name = "SPEC",
-        long_help = "Volume to serve: NAME=BACKING[,KEY=VALUE...]; may be given several times.\n\
-            BACKING is a path, or one of memory:SIZE, model:hdd?size=SIZE, nbd://HOST/EXPORT and \
-            nbd+unix:///EXPORT?socket=PATH, with or without layers before it, as in \
-            delay(read=5ms,write=5ms):/dev/sdb.\n\
-            The keys are\n  \
-            mode=write-back|write-through|bypass\n  \
-            protection=none|journal|ups|journal+ups\n  \
-            journal=BACKING\n  \
-            journal-mirror=BACKING\n  \
-            durability=ack|flush\n  \
-            unsafe-supply=stable|disk-cache\n  \
-            ordered=yes|no\n  \
-            accept-loss=yes|no\n  \
-            read-only=yes|no\n  \
-            prefetch=yes|no\n  \
-            stripe=SIZE|none|auto\n  \
-            chunk=SIZE|auto\n  \
-            stripe-offset=SIZE|auto\n  \
-            rotational=yes|no|auto\n  \
-            gather-below=SIZE|off|auto\n  \
-            tls=required|optional\n  \
-            description=TEXT\n\
-            Write-back needs protection=journal,journal=BACKING, or protection=ups with --ups, or \
-            protection=none,accept-loss=yes. Several volumes may name the same journal. A comma \
-            outside of parentheses ends BACKING where a key and = follow."
+        long_help = volume_help("Volume to serve: NAME=BACKING[,KEY=VALUE...]; may be repeated.")
     )]
     volumes: Vec<VolumeSpec>,
 
@@ -250,6 +226,35 @@ impl ServeArguments {
     }
 }
 
+/// Says how a volume is written on the command line, after a first sentence.
+fn volume_help(first: &str) -> String {
+    let keys: String = VOLUME_SETTINGS.iter().map(in_help).collect();
+    format!(
+        "{first}\n\
+         BACKING is a path, or one of memory:SIZE, model:hdd?size=SIZE, nbd://HOST/EXPORT and \
+         nbd+unix:///EXPORT?socket=PATH, with or without layers before it, as in \
+         delay(read=5ms,write=5ms):/dev/sdb.\n\
+         The keys are\n{keys}\
+         Write-back needs protection=journal,journal=BACKING, or protection=ups with --ups, or \
+         protection=none,accept-loss=yes. Several volumes may name the same journal. A comma \
+         outside of parentheses ends BACKING where a key and = follow."
+    )
+}
+
+/// Lists the settings that can change while a volume is served.
+fn live_settings_help() -> String {
+    let live = VOLUME_SETTINGS.iter().filter(|setting| setting.is_live);
+    let keys: String = live.map(in_help).collect();
+    format!(
+        "The settings:\n{keys}\
+         For another journal, or what the disk is like, remove the volume and add it again."
+    )
+}
+
+fn in_help(setting: &VolumeSetting) -> String {
+    format!("  {}={}\n", setting.key, setting.values)
+}
+
 /// What is to be done with volumes.
 #[derive(Debug, Subcommand)]
 pub(crate) enum VolumeCommand {
@@ -258,7 +263,10 @@ pub(crate) enum VolumeCommand {
     /// Add a volume: NAME=BACKING[,KEY=VALUE...], as in forebay serve --volume
     Add {
         /// The volume
-        #[arg(value_name = "SPEC")]
+        #[arg(
+            value_name = "SPEC",
+            long_help = volume_help("The volume, NAME=BACKING[,KEY=VALUE...].")
+        )]
         volume: VolumeSpec,
         #[command(flatten)]
         state: StateArguments,
@@ -274,9 +282,8 @@ pub(crate) enum VolumeCommand {
     Set {
         /// The volume's name
         name: String,
-        /// The settings: mode, protection, accept-loss, read-only, prefetch, gather-below, tls,
-        /// description
-        #[arg(value_name = "KEY=VALUE", required = true)]
+        /// The settings
+        #[arg(value_name = "KEY=VALUE", required = true, long_help = live_settings_help())]
         settings: Vec<String>,
         #[command(flatten)]
         state: StateArguments,

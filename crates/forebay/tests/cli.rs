@@ -3,6 +3,7 @@
 
 #![allow(clippy::unwrap_used, reason = "a helper of a test may fail like the test")]
 
+use forebay_config::VOLUME_SETTINGS;
 use forebay_control::{Server, StateDir, fake::FakeManager};
 use std::{
     path::Path,
@@ -52,6 +53,19 @@ fn with_daemon(volumes: &[&str], test: impl FnOnce(&FakeManager, &dyn Fn(&[&str]
 /// Without any daemon.
 fn alone(arguments: &[&str]) -> Ran {
     run(tempfile::tempdir().unwrap().path(), arguments)
+}
+
+#[test]
+fn help_shows_every_setting_of_a_volume() {
+    let directory = tempfile::tempdir().unwrap();
+    let help = |arguments: &[&str]| run(directory.path(), arguments).out;
+    let (serve, add) = (help(&["serve", "--help"]), help(&["volume", "add", "--help"]));
+    let set = help(&["volume", "set", "--help"]);
+    for setting in VOLUME_SETTINGS {
+        let shown = format!(" {}={}\n", setting.key, setting.values);
+        assert!(serve.contains(&shown) && add.contains(&shown), "{shown}: {serve}{add}");
+        assert_eq!(set.contains(&shown), setting.is_live, "{shown}: {set}");
+    }
 }
 
 #[test]
