@@ -13,7 +13,6 @@
 use crate::patrol;
 use crate::pool::{MappedLines, Pool, PoolError, PoolVolume, Progress, checksum};
 use crate::server::{Runtime, VolumeError, VolumeSettings};
-use crate::shared::lock;
 use forebay_backend::{AlignedBuffer, Backend, Blocking, Description};
 use forebay_engine::{Fate, LineKey, Recovery, Shard, ShardConfig};
 use forebay_format::journal::SAMPLES_MAX;
@@ -367,7 +366,7 @@ impl Runtime {
     /// are not served, clean lines are let go, as nobody keeps others from their disks; dirty ones
     /// stay. Returns the names of those with dirty lines, and the bytes.
     pub fn close_adoption(&self) -> Vec<(String, u64)> {
-        let _changing = lock(&self.changes);
+        let _changing = self.changes.lock();
         let mut left = Vec::new();
         for found in self.shared.pool.volumes() {
             if self.shared.volume(found.id).is_some() {

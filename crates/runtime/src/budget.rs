@@ -7,10 +7,9 @@
 //! came. The price is that huge requests of different clients are served one after the other where
 //! there is little memory. Smaller payloads that come in pieces queue for room of their own.
 
-use crate::shared::lock;
+use crate::locks::Lock;
 use forebay_types::limits::{CONNECTION_BYTES_IN_FLIGHT_MAX, REQUEST_BYTES_MAX};
 use std::collections::VecDeque;
-use std::sync::Mutex;
 
 /// Requests larger than this queue for the lane, in bytes. Kernels and virtual machines send
 /// smaller ones unless they are told otherwise.
@@ -78,7 +77,7 @@ impl Budget {
 /// Memory that is given in the order in which it was asked for.
 pub(crate) struct Room {
     bytes_max: u64,
-    state: Mutex<Taken>,
+    state: Lock<Taken>,
 }
 
 #[derive(Default)]
@@ -89,12 +88,12 @@ struct Taken {
 
 impl Room {
     fn new(bytes_max: u64) -> Self {
-        Self { bytes_max, state: Mutex::default() }
+        Self { bytes_max, state: Lock::default() }
     }
 
     /// Takes room, or a place in the queue. What is larger than all of it has to be alone.
     pub(crate) fn enter(&self, bytes: u64, ticket: Ticket) -> Entry {
-        let mut taken = lock(&self.state);
+        let mut taken = self.state.lock();
         let at = taken.queue.iter().position(|&other| other == ticket);
         let first = at == Some(0) || taken.queue.is_empty();
         if first && (taken.bytes == 0 || taken.bytes + bytes <= self.bytes_max) {
@@ -110,19 +109,19 @@ impl Room {
 
     /// Gives room back. Returns who is to try again.
     pub(crate) fn leave(&self, bytes: u64) -> Option<Ticket> {
-        let mut taken = lock(&self.state);
+        let mut taken = self.state.lock();
         taken.bytes -= bytes;
         taken.queue.front().copied()
     }
 
     /// Whether anybody waits.
     pub(crate) fn is_wanted(&self) -> bool {
-        !lock(&self.state).queue.is_empty()
+        !self.state.lock().queue.is_empty()
     }
 
     /// Gives up a place in the queue. Returns who is to try again.
     pub(crate) fn give_up(&self, ticket: Ticket) -> Option<Ticket> {
-        let mut taken = lock(&self.state);
+        let mut taken = self.state.lock();
         taken.queue.retain(|&other| other != ticket);
         taken.queue.front().copied()
     }

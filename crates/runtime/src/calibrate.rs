@@ -15,15 +15,16 @@
 //! left behind, and keeps the disk open until there is an answer: the price of memory that the disk
 //! may still write to. No other read is begun on that disk before.
 
+use crate::locks::{LazyCondvar, Lock, Locked, order};
 use crate::memory::Memory;
 use crate::server::{Runtime, VolumeError};
-use crate::shared::{Message, Shared, Volume, lock};
+use crate::shared::{Message, Shared, Volume};
 use forebay_backend::Blocking;
 use forebay_policy::{Probing, READ_BYTES_MAX, SplitCost, ThresholdSource, Unclear, gather_below};
 use forebay_types::{ByteRange, IoError, IoResult, Size};
 use std::io;
 use std::sync::atomic::Ordering;
-use std::sync::{Arc, Condvar, Mutex, MutexGuard, PoisonError, Weak, mpsc};
+use std::sync::{Arc, Weak, mpsc};
 use std::thread::JoinHandle;
 use std::time::{Duration, Instant, SystemTime, UNIX_EPOCH};
 
@@ -115,7 +116,7 @@ pub struct GatherStatus {
 }
 
 /// Which writes of a volume are worth gathering, and what is known of that.
-pub(crate) struct Gather(Mutex<GatherState>);
+pub(crate) struct Gather(Lock<GatherState>);
 
 struct GatherState {
     /// What the operator says.
@@ -129,11 +130,11 @@ struct GatherState {
 impl Gather {
     pub(crate) fn new(set: Option<u64>) -> Self {
         let calibration = Calibration::Unwanted;
-        Self(Mutex::new(GatherState { set, measured: None, calibration, ended: 0 }))
+        Self(Lock::new(GatherState { set, measured: None, calibration, ended: 0 }))
     }
 
     pub(crate) fn status(&self) -> GatherStatus {
-        let state = lock(&self.0);
+        let state = self.0.lock();
         let (below_bytes, source) = gather_below(state.set, state.measured.as_ref());
         let GatherState { measured, calibration, .. } = *state;
         GatherStatus { below_bytes, source, measured, calibration }
@@ -141,22 +142,22 @@ impl Gather {
 
     /// Takes what the operator says. Says whether he has left it to the disk just now.
     pub(crate) fn set(&self, set: Option<u64>) -> bool {
-        let old = std::mem::replace(&mut lock(&self.0).set, set);
+        let old = std::mem::replace(&mut self.0.lock().set, set);
         old.is_some() && set.is_none()
     }
 
     fn is_set(&self) -> bool {
-        lock(&self.0).set.is_some()
+        self.0.lock().set.is_some()
     }
 
     /// Whether it is to be measured, and was not yet.
     fn is_open(&self) -> bool {
-        let state = lock(&self.0);
+        let state = self.0.lock();
         state.set.is_none() && state.measured.is_none()
     }
 
     fn ended(&self) -> u64 {
-        lock(&self.0).ended
+        self.0.lock().ended
     }
 }
 
@@ -209,25 +210,24 @@ fn is_same(other: &Weak<Volume>, volume: &Arc<Volume>) -> bool {
 
 /// Who measures disks. See the module.
 pub(crate) struct Calibrator {
-    queue: Mutex<Queue>,
+    queue: Lock<Queue, { order::CALIBRATIONS }>,
     /// Rung with every change of the queue.
-    bell: Condvar,
+    bell: LazyCondvar,
     shared: Weak<Shared>,
 }
 
 impl Calibrator {
     pub(crate) fn new(shared: &Arc<Shared>) -> Arc<Self> {
-        let (queue, bell) = (Mutex::default(), Condvar::new());
+        let (queue, bell) = (Lock::default(), LazyCondvar::default());
         Arc::new(Self { queue, bell, shared: Arc::downgrade(shared) })
     }
 
-    fn queue(&self) -> MutexGuard<'_, Queue> {
-        lock(&self.queue)
+    fn queue(&self) -> Locked<'_, Queue> {
+        self.queue.lock()
     }
 
-    fn wait<'a>(&self, queue: MutexGuard<'a, Queue>, time: Duration) -> MutexGuard<'a, Queue> {
-        let waited = self.bell.wait_timeout(queue, time);
-        waited.unwrap_or_else(PoisonError::into_inner).0
+    fn wait<'a>(&self, queue: Locked<'a, Queue>, time: Duration) -> Locked<'a, Queue> {
+        self.bell.wait_timeout(queue, time)
     }
 
     /// Has the disk of a volume measured soon, unless it was, or the operator says what is to be
@@ -240,7 +240,7 @@ impl Calibrator {
 
     fn enqueue(self: &Arc<Self>, volume: &Arc<Volume>, due: Instant, asked_until: Option<Instant>) {
         let mut queue = self.queue();
-        lock(&volume.gather.0).calibration = Calibration::Waiting;
+        volume.gather.0.lock().calibration = Calibration::Waiting;
         if let Some(job) = queue.waiting.iter_mut().find(|job| is_same(&job.volume, volume)) {
             (job.asked_until, job.due) = (job.asked_until.max(asked_until), job.due.min(due));
         } else if !queue.current.as_ref().is_some_and(|current| is_same(current, volume)) {
@@ -528,7 +528,7 @@ impl Reader {
 /// Writes down what came of a measurement.
 fn conclude(volume: &Volume, probing: &Probing, outcome: Outcome) {
     let name = &volume.name;
-    let mut state = lock(&volume.gather.0);
+    let mut state = volume.gather.0.lock();
     state.calibration = match outcome {
         Outcome::Later => return,
         Outcome::Unwanted => Calibration::Unwanted,

@@ -15,7 +15,7 @@ use crate::stats::add_up_answers;
 use crate::worker::Left;
 use forebay_types::{IoError, IoResult, VolumeId};
 use std::sync::atomic::Ordering;
-use std::sync::{Arc, PoisonError, mpsc};
+use std::sync::{Arc, mpsc};
 use std::time::{Duration, Instant};
 
 /// How long the kernel may take to end what is under way on a socket that was shut down.
@@ -224,7 +224,7 @@ impl Runtime {
             return emptied;
         }
         self.calibrator.wait_until_free(&volume);
-        let _changing = self.changes.lock().unwrap_or_else(PoisonError::into_inner);
+        let _changing = self.changes.lock();
         if let Some(used) = &volume.journal {
             // The disk has everything. A record that stayed would undo what is written there once
             // nobody tells the journal of it.
@@ -330,9 +330,11 @@ impl Runtime {
             return Err(error);
         }
         self.ask_all(|tasks| tasks.leave())?;
-        let mut workers = self.workers.lock().unwrap_or_else(PoisonError::into_inner);
-        for worker in workers.drain(..) {
-            let _ = worker.join();
+        {
+            let mut workers = self.workers.lock();
+            for worker in workers.drain(..) {
+                let _ = worker.join();
+            }
         }
         self.warmer.end();
         self.calibrator.close();
@@ -368,7 +370,7 @@ impl Runtime {
         // Two processes must not walk in one pool; a worker whose disk hangs is left behind.
         self.ask_all(|tasks| tasks.leave())?;
         let until = Instant::now() + PAUSE;
-        let workers = self.workers.lock().unwrap_or_else(PoisonError::into_inner);
+        let workers = self.workers.lock();
         while Instant::now() < until && !workers.iter().all(|worker| worker.is_finished()) {
             std::thread::sleep(POLL);
         }

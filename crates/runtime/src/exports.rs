@@ -4,7 +4,6 @@ use crate::server::VolumeSettings;
 use crate::shared::Shared;
 use forebay_nbd::{ExportInfo, Exports};
 use forebay_types::VolumeId;
-use std::sync::PoisonError;
 use std::sync::atomic::Ordering;
 
 /// What clients are told of a volume.
@@ -33,7 +32,7 @@ impl Exports for ExportList<'_> {
     fn list(&self, each: &mut dyn FnMut(&ExportInfo)) {
         for volume in self.shared.volumes.all() {
             if !volume.leaving.load(Ordering::Relaxed) {
-                each(&volume.export.read().unwrap_or_else(PoisonError::into_inner));
+                each(&volume.export.read());
             }
         }
     }

@@ -1,11 +1,11 @@
 //! The governor of a volume's write-back, fed with what the workers see.
 
+use crate::locks::Lock;
 use crate::pool::MappedLines;
-use crate::shared::{Reads, lock};
+use crate::shared::Reads;
 use forebay_engine::Shard;
 use forebay_policy::{Governor, GovernorStatus, Limits, Pace, Seen};
 use forebay_types::{LINE_BYTES, VolumeId};
-use std::sync::Mutex;
 
 /// Between two looks, in milliseconds: as often as shards with dirty lines are ticked.
 const LOOK_MS: u64 = 50;
@@ -14,7 +14,7 @@ const NOTED_MS: u64 = 200;
 
 /// See the module's description.
 #[derive(Debug)]
-pub(crate) struct Govern(Mutex<State>);
+pub(crate) struct Govern(Lock<State>);
 
 #[derive(Debug)]
 struct State {
@@ -35,7 +35,7 @@ struct Work {
 
 impl Govern {
     pub(crate) fn new(limits: Limits, shards: usize) -> Self {
-        Self(Mutex::new(State {
+        Self(Lock::new(State {
             governor: Governor::new(limits),
             pace: Pace::DEFAULT,
             looked_ms: 0,
@@ -45,12 +45,12 @@ impl Govern {
 
     /// Changes what the operator says, from the next tick on.
     pub(crate) fn set(&self, limits: Limits) {
-        lock(&self.0).governor.set_limits(limits);
+        self.0.lock().governor.set_limits(limits);
     }
 
     /// How it stands.
     pub(crate) fn status(&self) -> GovernorStatus {
-        lock(&self.0).governor.status()
+        self.0.lock().governor.status()
     }
 
     /// Takes note of what a shard does for the volume, and returns its share of the pace.
@@ -61,7 +61,7 @@ impl Govern {
         reads: &Reads,
         now_ms: u64,
     ) -> Pace {
-        let mut state = lock(&self.0);
+        let mut state = self.0.lock();
         let counters = shard.counters(id);
         state.shards[number] = Work {
             noted_ms: now_ms,

@@ -6,7 +6,6 @@
 //! thread that lives as long as that takes, so that neither a worker nor the journal waits for it.
 
 use crate::journal::{Journal, JournalError};
-use crate::shared::lock;
 use forebay_backend::{AlignedBuffer, Backend, Blocking, hardware_name};
 use forebay_format::journal::{BLOCK_BYTES, JournalId, Samples, VolumeEntry, hardware_sum};
 use forebay_journal::decision::{
@@ -17,8 +16,8 @@ use forebay_journal::identity::{
 };
 use forebay_journal::{Damage, Found, Image};
 use forebay_types::{ByteRange, Durability, IoResult, VolumeId};
+use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, Ordering};
-use std::sync::{Arc, PoisonError};
 use std::time::{Duration, Instant};
 
 /// How long who closes a disk waits for a thread that samples it.
@@ -170,7 +169,7 @@ impl Journal {
 
     /// Where the disk of a volume can be sampled while nothing of it is written but what is held.
     fn uncovered_places(&self, number: u16, size_bytes: u64) -> Vec<Place> {
-        let found = lock(&self.found);
+        let found = self.found.lock();
         let mut places = all_places(found.superblock.journal, number, size_bytes);
         for found in found.records.iter().filter(|found| found.record.volume == number) {
             places.retain(|place| !overlaps(place, found.record.range));
@@ -182,7 +181,7 @@ impl Journal {
     /// number that it is known by, if anything is held, and whether the disk is known.
     fn recognise(&self, volume: &Attachment<'_>) -> Result<Option<(u16, bool)>, JournalError> {
         let (id, damaged, held) = self.held_for(volume.name);
-        let is_clean = lock(&self.found).superblock.clean;
+        let is_clean = self.found.lock().superblock.clean;
         let mut kept = None;
         let state = |held: bool| match (held, damaged) {
             _ if self.given_up.names(volume.name) => JournalState::Abandoned,
@@ -257,7 +256,7 @@ impl Journal {
     }
 
     fn held_for(&self, name: &str) -> (JournalId, bool, Vec<Held>) {
-        let found = lock(&self.found);
+        let found = self.found.lock();
         let volumes = found.superblock.volumes.iter().filter(|volume| volume.name == name);
         let held = volumes.filter_map(|volume| {
             let image = Image::of_volume(&found.records, volume.number);
@@ -308,7 +307,7 @@ impl Journal {
             return;
         }
         state.log.checkpointed(number, result);
-        self.bell.notify_one();
+        self.bell.notify_all();
         let (epoch, places) = state.log.stale_places(number);
         let disk = state.disks.iter().find(|(other, _)| *other == number);
         let is_worth_it = result.is_ok() && !places.is_empty() && !state.sampling.contains(&number);
@@ -348,8 +347,7 @@ impl Journal {
         let mut state = self.lock();
         state.disks.retain(|(other, _)| !is_meant(other));
         while state.sampling.iter().any(is_meant) && begun.elapsed() < SAMPLING_PATIENCE {
-            let waited = self.written.wait_timeout(state, SAMPLING_PATIENCE / 50);
-            (state, _) = waited.unwrap_or_else(PoisonError::into_inner);
+            state = self.written.wait_timeout(state, SAMPLING_PATIENCE / 50);
         }
     }
 }

@@ -5,12 +5,13 @@
 //! nobody but those who asked it. What finds the queue full is answered at once that nothing is
 //! known, which is always true. The price is a thread's start for each burst of questions.
 
-use crate::shared::{Inbox, Message, Volume, lock};
+use crate::locks::Lock;
+use crate::shared::{Inbox, Message, Volume};
 use forebay_backend::Extent;
 use forebay_nbd::Request;
 use std::collections::VecDeque;
 use std::panic::{AssertUnwindSafe, catch_unwind};
-use std::sync::{Arc, Mutex};
+use std::sync::Arc;
 
 /// Questions of one volume that wait; each is small, but what waits should be known to wait.
 const WAITING_MAX: usize = 64;
@@ -50,7 +51,7 @@ impl Drop for Asker {
 
 /// The questions of a volume.
 #[derive(Default)]
-pub(crate) struct Inquiries(Mutex<Queue>);
+pub(crate) struct Inquiries(Lock<Queue>);
 
 #[derive(Default)]
 struct Queue {
@@ -62,7 +63,7 @@ struct Queue {
 impl Volume {
     /// Has the backend asked what is allocated.
     pub(crate) fn inquire(self: &Arc<Self>, asker: Asker) {
-        let mut queue = lock(&self.inquiries.0);
+        let mut queue = self.inquiries.0.lock();
         if queue.waiting.len() >= WAITING_MAX {
             drop(queue);
             drop(asker);
@@ -78,7 +79,7 @@ impl Volume {
         let thread = std::thread::Builder::new().name("extents".into());
         if let Err(error) = thread.spawn(move || volume.ask_backend()) {
             tracing::warn!(volume = self.name, "nobody can ask what is allocated: {error}");
-            let mut queue = lock(&self.inquiries.0);
+            let mut queue = self.inquiries.0.lock();
             queue.asking = false;
             let unanswered = std::mem::take(&mut queue.waiting);
             drop(queue);
@@ -89,7 +90,7 @@ impl Volume {
     /// Asks until no question is left.
     fn ask_backend(&self) {
         loop {
-            let mut queue = lock(&self.inquiries.0);
+            let mut queue = self.inquiries.0.lock();
             let Some(asker) = queue.waiting.pop_front() else {
                 queue.asking = false;
                 return;

@@ -13,7 +13,6 @@ mod checkpoint;
 mod devices;
 mod error;
 mod look;
-mod moment;
 mod record;
 
 pub(crate) use ahead::Ahead;
@@ -24,9 +23,10 @@ pub use look::JournalPatrol;
 pub use record::JournalRecord;
 pub(crate) use record::NoJournalRecord;
 
+use crate::locks::{LazyCondvar, Lock, Locked, order};
 use crate::presence::Sightings;
 use crate::recovery::Void;
-use crate::shared::{Inbox, Message, Shared, lock};
+use crate::shared::{Inbox, Message, Shared};
 use crate::stuck::{Kept, KeptStatus};
 use forebay_backend::{AlignedBuffer, Backend, Displaced};
 use forebay_engine::{Answer, Note, NoteKind, Outcome, Part, PartId};
@@ -37,12 +37,11 @@ use forebay_journal::{
 };
 use forebay_types::{ByteRange, Durability, IoError, REGION_BYTES, Stripes, VolumeId};
 use forebay_volume::{Admission, worker_of};
-use std::sync::{Arc, Condvar, Mutex, MutexGuard, PoisonError, Weak};
+use std::sync::{Arc, Weak};
 use std::thread::JoinHandle;
 use std::time::{Duration, Instant};
 
 use devices::Devices;
-use moment::Moment;
 
 /// Batches that may grow or be written at once. Each worker may need one of its own for a moment.
 const BUFFERS_SPARE: usize = 2;
@@ -144,11 +143,11 @@ pub struct Journal {
     pub(crate) devices: Devices,
     members: Box<dyn MemberRecord>,
     record: Arc<dyn JournalRecord>,
-    state: Mutex<State>,
-    pub(crate) bell: Condvar,
+    state: Lock<State, { order::JOURNAL }>,
+    pub(crate) bell: LazyCondvar,
     /// Told when a write of the log has ended, or a disk was sampled.
-    pub(crate) written: Moment,
-    pub(crate) found: Mutex<Found>,
+    pub(crate) written: LazyCondvar,
+    pub(crate) found: Lock<Found, { order::FOUND }>,
     /// Who must not use it, although it still holds data of others.
     pub(crate) given_up: Void,
     on_failure: OnFailure,
@@ -159,7 +158,7 @@ pub struct Journal {
     pub(crate) look: look::Look,
     /// Whether each device is where it was opened.
     pub(crate) sightings: [Sightings; 2],
-    thread: Mutex<Option<JoinHandle<()>>>,
+    thread: Lock<Option<JoinHandle<()>>, { order::THREADS }>,
 }
 
 impl Journal {
@@ -207,10 +206,10 @@ impl Journal {
             devices,
             members,
             record,
-            state: Mutex::new(state),
-            bell: Condvar::new(),
-            written: Moment::default(),
-            found: Mutex::new(found),
+            state: Lock::new(state),
+            bell: LazyCondvar::default(),
+            written: LazyCondvar::default(),
+            found: Lock::new(found),
             given_up,
             on_failure,
             inboxes,
@@ -218,7 +217,7 @@ impl Journal {
             kept: Kept::default(),
             look: look::Look::default(),
             sightings: Default::default(),
-            thread: Mutex::new(None),
+            thread: Lock::new(None),
         });
         let theirs = Arc::clone(&journal);
         let thread = std::thread::Builder::new().name("journal".into()).spawn(move || theirs.run());
@@ -226,7 +225,7 @@ impl Journal {
             name: journal.name.clone(),
             error: IoError::NoMemory,
         })?;
-        *lock(&journal.thread) = Some(thread);
+        *journal.thread.lock() = Some(thread);
         journal.wait_for_superblock()?;
         journal.record_members()?;
         journal.begin_to_look();
@@ -302,7 +301,7 @@ impl Journal {
 
     /// Volumes that the journal holds writes of and that are not being served, with the bytes.
     pub fn unserved(&self) -> Vec<(String, u64)> {
-        let found = lock(&self.found);
+        let found = self.found.lock();
         let served: Vec<u16> = self.lock().volumes.iter().map(|(number, _)| *number).collect();
         let others = found.superblock.volumes.iter();
         let others = others.filter(|volume| !served.contains(&volume.number));
@@ -313,9 +312,9 @@ impl Journal {
         held.filter(|(_, bytes)| *bytes > 0).collect()
     }
 
-    pub(crate) fn lock(&self) -> MutexGuard<'_, State> {
+    pub(crate) fn lock(&self) -> Locked<'_, State> {
         // A log that failed an assertion can't be trusted, nor what it has acknowledged.
-        self.state.lock().expect("the journal failed an assertion; see the log above")
+        self.state.lock_unbroken("the journal")
     }
 
     pub(crate) fn wait_for_superblock(&self) -> Result<(), JournalError> {
@@ -327,8 +326,8 @@ impl Journal {
             if state.log.superblock_is_durable() {
                 return Ok(());
             }
-            self.bell.notify_one();
-            state = self.written.wait(state).unwrap_or_else(PoisonError::into_inner);
+            self.bell.notify_all();
+            state = self.written.wait(state);
         }
     }
 
@@ -343,7 +342,7 @@ impl Journal {
     /// where they belong, and where their bytes begin on the device; zeroes without that. In the
     /// order of the log, so that it is read from its beginning to its end.
     pub(crate) fn to_restore(&self, number: u16) -> Vec<(ByteRange, Option<u64>)> {
-        let found = lock(&self.found);
+        let found = self.found.lock();
         let image = Image::of_volume(&found.records, number);
         let mut pieces = Vec::with_capacity(image.extents().len());
         for Extent { range, source } in image.extents() {
@@ -395,7 +394,7 @@ impl Journal {
             state.serving.push(number);
             state.log.restored(number);
         }
-        let mut found = lock(&self.found);
+        let mut found = self.found.lock();
         found.records.retain(|record| record.record.volume != number);
         found.records.shrink_to_fit();
         Ok(())
@@ -446,7 +445,7 @@ impl Journal {
             number.map_err(|error| JournalError::Log { name: self.name.clone(), error })?
         };
         self.detach(number)?;
-        lock(&self.found).records.retain(|record| record.record.volume != number);
+        self.found.lock().records.retain(|record| record.record.volume != number);
         Ok(())
     }
 
@@ -485,18 +484,18 @@ impl Journal {
 
     /// Lets the lock go and wakes the thread, if it sleeps: in this order, or it would wake only
     /// to wait for the lock, and once.
-    pub(crate) fn ring(&self, mut state: MutexGuard<'_, State>) {
+    pub(crate) fn ring(&self, mut state: Locked<'_, State>) {
         let is_asleep = std::mem::take(&mut state.is_asleep);
         drop(state);
         if is_asleep {
-            self.bell.notify_one();
+            self.bell.notify_all();
         }
     }
 
     /// Wakes the thread, if it sleeps, for somebody who keeps the lock.
     pub(crate) fn rouse(&self, state: &mut State) {
         if std::mem::take(&mut state.is_asleep) {
-            self.bell.notify_one();
+            self.bell.notify_all();
         }
     }
 
@@ -575,8 +574,8 @@ impl Journal {
         }
         state.stopping = true;
         drop(state);
-        self.bell.notify_one();
-        if let Some(thread) = lock(&self.thread).take() {
+        self.bell.notify_all();
+        if let Some(thread) = self.thread.lock().take() {
             let _ = thread.join();
         }
         // Only now: until the journal says so itself, it would bring back what it holds.
@@ -609,7 +608,7 @@ impl Journal {
                 self.written.notify_all();
                 continue;
             }
-            if !lock(&self.look.lags).is_empty() {
+            if !self.look.lags.lock().is_empty() {
                 drop(state);
                 self.heal();
                 state = self.lock();
@@ -634,8 +633,7 @@ impl Journal {
             self.checkpoint_if_due(&mut state);
             // Nothing to write, or no room for it before a checkpoint ends, which needs the lock.
             state.is_asleep = true;
-            let waited = self.bell.wait_timeout(state, TICK);
-            state = waited.map_or_else(|e| e.into_inner().0, |(state, _)| state);
+            state = self.bell.wait_timeout(state, TICK);
             state.is_asleep = false;
         }
     }
@@ -648,7 +646,7 @@ impl Journal {
     }
 
     /// Puts a failure of the log on record, and then goes on without it.
-    fn record_if_failed<'a>(&'a self, state: MutexGuard<'a, State>) -> MutexGuard<'a, State> {
+    fn record_if_failed<'a>(&'a self, state: Locked<'a, State>) -> Locked<'a, State> {
         let Some(error) = state.log.failed() else { return state };
         if state.serving.is_empty() || state.failure_recorded {
             return state;

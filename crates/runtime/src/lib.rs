@@ -17,6 +17,7 @@ mod guard;
 mod inquiry;
 mod journal;
 mod listener;
+mod locks;
 mod memory;
 mod memory_plan;
 mod patience;

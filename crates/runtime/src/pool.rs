@@ -11,6 +11,7 @@ mod header;
 
 pub(crate) use header::{PoolVolume, Progress, checksum};
 
+use crate::locks::Lock;
 use forebay_engine::{LineMeta, SLOTS_MAX, Slot};
 use forebay_types::LINE_BYTES;
 use header::{COPY_BYTES, HEADER_BYTES, Header, Layout};
@@ -20,10 +21,8 @@ use rustix::mm::{Advice, MapFlags, ProtFlags};
 use std::ops::{Deref, DerefMut};
 use std::os::fd::{AsFd, BorrowedFd, FromRawFd, OwnedFd, RawFd};
 use std::ptr::NonNull;
+use std::sync::Arc;
 use std::sync::atomic::AtomicU32;
-use std::sync::{Arc, Mutex};
-
-use crate::shared::lock;
 
 /// Bytes of data that a shard's share of the pool is a multiple of: a huge page.
 pub const SLAB_BYTES: u64 = 2 << 20;
@@ -75,7 +74,7 @@ pub(crate) struct Pool {
     sums_offset: usize,
     data_offset: usize,
     layout: Layout,
-    header: Mutex<Header>,
+    header: Lock<Header>,
     /// Another process has left lines in it.
     is_adopted: bool,
     /// Keeps the memory alive beyond the mapping: what a later process will be given.
@@ -281,7 +280,7 @@ impl Pool {
             sums_offset: layout.sums_offset(),
             data_offset: layout.data_offset(SLAB_BYTES as usize),
             layout,
-            header: Mutex::new(header),
+            header: Lock::new(header),
             is_adopted,
             _file: file,
         }))
@@ -299,7 +298,7 @@ impl Pool {
 
     /// The volumes that may have lines here.
     pub(crate) fn volumes(&self) -> Vec<PoolVolume> {
-        lock(&self.header).volumes.clone()
+        self.header.lock().volumes.clone()
     }
 
     /// Changes the list of volumes. When it returns, the next process would find the change.
@@ -313,7 +312,7 @@ impl Pool {
     }
 
     fn change_header<T>(&self, change: impl FnOnce(&mut Header) -> T) -> T {
-        let mut header = lock(&self.header);
+        let mut header = self.header.lock();
         let result = change(&mut header);
         header.sequence += 1;
         let bytes = header.encode();

@@ -9,18 +9,19 @@
 //! status, and served on: refusing its writes would save nothing.
 
 use crate::journal::Journal;
+use crate::locks::Lock;
 use crate::server::{Runtime, VolumeError};
-use crate::shared::{Volume, lock};
+use crate::shared::Volume;
 use forebay_backend::{Backend, Displaced};
 use forebay_types::Mode;
-use std::sync::{Arc, Mutex};
+use std::sync::Arc;
 
 /// A device manager may take a name away for a moment and put it back.
 const CHECKS_UNTIL_SURE: u8 = 2;
 
 /// What the checks of one device have found.
 #[derive(Debug, Default)]
-pub(crate) struct Sightings(Mutex<(Option<Displaced>, u8)>);
+pub(crate) struct Sightings(Lock<(Option<Displaced>, u8)>);
 
 /// What a check has changed.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -37,7 +38,7 @@ impl Sightings {
     pub(crate) fn check(&self, backend: &dyn Backend) -> Change {
         // Without the lock, as looking at a path may take long.
         let found = backend.check_presence().err();
-        let mut state = lock(&self.0);
+        let mut state = self.0.lock();
         let was_sure = state.1 >= CHECKS_UNTIL_SURE;
         let Some(displaced) = found else {
             *state = (None, 0);
@@ -52,7 +53,7 @@ impl Sightings {
 
     /// What has become of the device, if that is certain.
     pub(crate) fn displaced(&self) -> Option<Displaced> {
-        let state = lock(&self.0);
+        let state = self.0.lock();
         state.0.filter(|_| state.1 >= CHECKS_UNTIL_SURE)
     }
 }
@@ -62,7 +63,7 @@ impl Runtime {
     /// once a second; two calls in a row have to find something gone before it counts. May block
     /// for as long as looking at a path can.
     pub fn check_presence(&self) {
-        let journals = lock(&self.journals).clone();
+        let journals = self.journals.lock().clone();
         journals.iter().for_each(|journal| journal.check_presence());
         if let Some(vault) = self.vault() {
             vault.check_presence();
@@ -93,7 +94,7 @@ impl Runtime {
                 used.journal.rely(&volume.name)?;
             }
         }
-        let journals = lock(&self.journals).clone();
+        let journals = self.journals.lock().clone();
         journals.iter().try_for_each(|journal| journal.renew_records())?;
         Ok(())
     }

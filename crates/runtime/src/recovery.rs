@@ -1,10 +1,8 @@
 //! What of a journal's records is used when it is opened.
 
 use crate::journal::{Journal, JournalError};
-use crate::shared::lock;
 use forebay_journal::{Found, FoundRecord};
 use forebay_types::IoError;
-use std::sync::PoisonError;
 use std::time::Duration;
 
 /// Of whom the records in a journal are void, because it failed while they were served.
@@ -54,7 +52,7 @@ impl Journal {
     pub(crate) fn read_again(&self, number: u16) -> Result<(), IoError> {
         self.lock().log.keep(number);
         let mut records = self.records_of(number)?;
-        let mut found = lock(&self.found);
+        let mut found = self.found.lock();
         found.records.retain(|other| other.record.volume != number);
         found.records.append(&mut records);
         Ok(())
@@ -72,9 +70,8 @@ impl Journal {
                 if let Some(error) = state.log.failed() {
                     return Err(error);
                 }
-                self.bell.notify_one();
-                let waited = self.written.wait_timeout(state, PAUSE);
-                (state, _) = waited.unwrap_or_else(PoisonError::into_inner);
+                self.bell.notify_all();
+                state = self.written.wait_timeout(state, PAUSE);
             }
         }
         let mut walk = self.walk()?;

@@ -4,8 +4,9 @@
 //! disk where too much is dirty already. The records stay in the journal until a checkpoint, so a
 //! death half-way through loses nothing.
 
+use crate::locks::{LazyCondvar, Lock};
 use crate::server::{Runtime, VolumeError};
-use crate::shared::{JournalUse, Message, Volume, lock};
+use crate::shared::{JournalUse, Message, Volume};
 use crate::worker::Tasks;
 use forebay_backend::{AlignedBuffer, Blocking};
 use forebay_engine::LineKey;
@@ -13,7 +14,7 @@ use forebay_journal::Mark;
 use forebay_types::{ByteRange, Durability, IoError, IoResult, LINE_BYTES, SECTOR_BYTES, VolumeId};
 use std::collections::VecDeque;
 use std::sync::atomic::Ordering;
-use std::sync::{Arc, Condvar, Mutex, PoisonError, mpsc};
+use std::sync::{Arc, mpsc};
 use std::time::{Duration, Instant};
 
 /// Bytes of a batch: it is sent when it has as many.
@@ -47,24 +48,24 @@ impl Batch {
 /// Counts the pieces that are under way.
 #[derive(Default)]
 struct Latch {
-    state: Mutex<(usize, Option<IoError>)>,
-    done: Condvar,
+    state: Lock<(usize, Option<IoError>)>,
+    done: LazyCondvar,
 }
 
 impl Latch {
     fn end(&self, count: usize, result: IoResult) {
-        let mut state = lock(&self.state);
+        let mut state = self.state.lock();
         state.0 -= count;
         state.1 = state.1.or(result.err());
         if state.0 == 0 {
-            self.done.notify_one();
+            self.done.notify_all();
         }
     }
 
     fn wait(&self) -> IoResult {
-        let mut state = lock(&self.state);
+        let mut state = self.state.lock();
         while state.0 > 0 {
-            state = self.done.wait(state).unwrap_or_else(PoisonError::into_inner);
+            state = self.done.wait(state);
         }
         state.1.take().map_or(Ok(()), Err)
     }
@@ -154,7 +155,7 @@ impl<'a> Return<'a> {
     /// Has a worker begin with the pieces of a batch.
     fn send(&mut self, batch: &Arc<Batch>) -> Arc<Latch> {
         let latch = Arc::new(Latch::default());
-        lock(&latch.state).0 = batch.pieces.len();
+        latch.state.lock().0 = batch.pieces.len();
         let unbegun = Unbegun(Arc::clone(&latch), batch.pieces.len());
         let (theirs, volume, records) = (Arc::clone(batch), self.volume, self.records);
         let inboxes = &self.runtime.shared.inboxes;
@@ -259,7 +260,7 @@ impl Runtime {
         let id = volume.id;
         self.ask_all(move |tasks| tasks.dismiss(Some(id)))?;
         self.wait_until_idle(Some(volume))?;
-        let _changing = self.changes.lock().unwrap_or_else(PoisonError::into_inner);
+        let _changing = self.changes.lock();
         let failed = |error| VolumeError::Restore { name: volume.name.clone(), error };
         used.journal.read_again(used.number).map_err(failed)?;
         self.restore(volume)

@@ -14,13 +14,14 @@ use crate::inquiry::Inquiries;
 use crate::journal::{
     Journal, JournalError, JournalRecord, JournalSettings, NoJournalRecord, VolumeJournal,
 };
+use crate::locks::{Lock, SharedLock, order};
 use crate::memory_plan::MemoryPlan;
 use crate::patience::Patience;
 use crate::patrol::{Ecc, no_walks};
 use crate::pool::{Pool, PoolError};
 use crate::power::PowerUse;
 use crate::reactor::{EpollReactor, Reactor, UringReactor};
-use crate::shared::{FlushGate, Inbox, JournalUse, Message, Reads, Shared, Volume, lock};
+use crate::shared::{FlushGate, Inbox, JournalUse, Message, Reads, Shared, Volume};
 use crate::stats::WorkerStats;
 use crate::vault::{
     NoRecord, Vault, VaultError, VaultRecord, VaultSettings, VolumeVault, vault_bytes_for,
@@ -40,7 +41,7 @@ use forebay_volume::{PowerGate, Streams};
 use std::io;
 use std::os::fd::{OwnedFd, RawFd};
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
-use std::sync::{Arc, Mutex, OnceLock, PoisonError, RwLock, mpsc};
+use std::sync::{Arc, OnceLock, mpsc};
 use std::thread::JoinHandle;
 use std::time::Instant;
 
@@ -309,16 +310,16 @@ pub struct VolumeChange {
 pub struct Runtime {
     pub(crate) shared: Arc<Shared>,
     pub(crate) calibrator: Arc<Calibrator>,
-    pub(crate) workers: Mutex<Vec<JoinHandle<()>>>,
+    pub(crate) workers: Lock<Vec<JoinHandle<()>>, { order::THREADS }>,
     pub(crate) warmer: Warmer,
     engine: &'static str,
     /// Held while volumes or listeners come, change or go; never while a disk is waited for.
-    pub(crate) changes: Mutex<()>,
+    pub(crate) changes: Lock<(), { order::CHANGES }>,
     pub(crate) plan: MemoryPlan,
-    pub(crate) journals: Mutex<Vec<Arc<Journal>>>,
-    vault: Mutex<Option<Arc<Vault>>>,
-    vault_record: Mutex<Arc<dyn VaultRecord>>,
-    journal_record: Mutex<Arc<dyn JournalRecord>>,
+    pub(crate) journals: Lock<Vec<Arc<Journal>>>,
+    vault: Lock<Option<Arc<Vault>>>,
+    vault_record: Lock<Arc<dyn VaultRecord>>,
+    journal_record: Lock<Arc<dyn JournalRecord>>,
 }
 
 impl Runtime {
@@ -367,7 +368,7 @@ impl Runtime {
         let shards = crate::adopt::shards(&pool, config.policy, patience.dirty_age)?;
         let shards = shards.into_iter().map(|mut shard| {
             shard.set_parity(ecc == Ecc::Parity);
-            (shard.hints(), Mutex::new(shard))
+            (shard.hints(), Lock::new(shard))
         });
         let (hints, shards) = shards.unzip();
         let inboxes: Result<Vec<_>, _> = (0..workers).map(|_| Inbox::new().map(Arc::new)).collect();
@@ -382,7 +383,7 @@ impl Runtime {
             connections: AtomicU64::new(0),
             descriptors: Descriptors::read(),
             worker_connections: (0..workers).map(|_| AtomicU64::new(0)).collect(),
-            listeners: RwLock::default(),
+            listeners: SharedLock::default(),
             stopping: AtomicBool::new(false),
             power: PowerGate::default(),
             warned: AtomicBool::new(false),
@@ -396,14 +397,14 @@ impl Runtime {
             warmer: Warmer::start(&shared),
             calibrator: Calibrator::new(&shared),
             shared,
-            workers: Mutex::new(handles),
+            workers: Lock::new(handles),
             engine,
-            changes: Mutex::default(),
+            changes: Lock::default(),
             plan,
-            journals: Mutex::default(),
-            vault: Mutex::default(),
-            vault_record: Mutex::new(Arc::new(NoRecord)),
-            journal_record: Mutex::new(Arc::new(NoJournalRecord)),
+            journals: Lock::default(),
+            vault: Lock::default(),
+            vault_record: Lock::new(Arc::new(NoRecord)),
+            journal_record: Lock::new(Arc::new(NoJournalRecord)),
         })
     }
 
@@ -440,14 +441,13 @@ impl Runtime {
     /// When it can't be used, or not safely.
     pub fn open_journal(&self, settings: JournalSettings) -> Result<Arc<Journal>, JournalError> {
         let journal = Journal::open(settings, &self.shared, self.journal_record())?;
-        let mut journals = self.journals.lock().unwrap_or_else(PoisonError::into_inner);
-        journals.push(Arc::clone(&journal));
+        self.journals.lock().push(Arc::clone(&journal));
         Ok(journal)
     }
 
     /// How the journals are doing.
     pub fn journals(&self) -> Vec<Arc<Journal>> {
-        self.journals.lock().unwrap_or_else(PoisonError::into_inner).clone()
+        self.journals.lock().clone()
     }
 
     /// Bytes that can be dirty at once, all volumes together.
@@ -468,7 +468,7 @@ impl Runtime {
     pub fn open_vault(&self, settings: VaultSettings) -> Result<Arc<Vault>, VaultError> {
         let needed_bytes = vault_bytes_for(self.dirty_bytes_max());
         let vault = Vault::open(settings, &self.shared, self.vault_record(), needed_bytes)?;
-        *lock(&self.vault) = Some(Arc::clone(&vault));
+        *self.vault.lock() = Some(Arc::clone(&vault));
         Ok(vault)
     }
 
@@ -479,7 +479,7 @@ impl Runtime {
     /// If a vault is open already: the store would not know of it.
     pub fn keep_vault_record(&self, record: Arc<dyn VaultRecord>) {
         assert!(self.vault().is_none(), "the record comes before the vault");
-        *lock(&self.vault_record) = record;
+        *self.vault_record.lock() = record;
     }
 
     /// The same for journals.
@@ -487,21 +487,21 @@ impl Runtime {
     /// # Panics
     /// If a journal is open already.
     pub fn keep_journal_record(&self, record: Arc<dyn JournalRecord>) {
-        assert!(lock(&self.journals).is_empty(), "the record comes before the journals");
-        *lock(&self.journal_record) = record;
+        assert!(self.journals.lock().is_empty(), "the record comes before the journals");
+        *self.journal_record.lock() = record;
     }
 
     pub(crate) fn journal_record(&self) -> Arc<dyn JournalRecord> {
-        Arc::clone(&lock(&self.journal_record))
+        Arc::clone(&self.journal_record.lock())
     }
 
     pub(crate) fn vault_record(&self) -> Arc<dyn VaultRecord> {
-        Arc::clone(&lock(&self.vault_record))
+        Arc::clone(&self.vault_record.lock())
     }
 
     /// The vault, if one was opened.
     pub fn vault(&self) -> Option<Arc<Vault>> {
-        lock(&self.vault).clone()
+        self.vault.lock().clone()
     }
 
     /// Serves another volume.
@@ -525,7 +525,7 @@ impl Runtime {
 
     /// The same, and nobody finds it yet.
     pub(crate) fn add_hidden(&self, settings: VolumeSettings) -> Result<Arc<Volume>, VolumeError> {
-        let _changing = self.changes.lock().unwrap_or_else(PoisonError::into_inner);
+        let _changing = self.changes.lock();
         let beginning = self.beginning_of(&settings);
         self.check_missing_vault(&settings, beginning)?;
         let (id, stripes) = self.free_id(&settings)?;
@@ -541,16 +541,16 @@ impl Runtime {
             id,
             name: export.name.clone(),
             read_only: AtomicBool::new(export.read_only),
-            export: RwLock::new(export),
+            export: SharedLock::new(export),
             backend: settings.backend,
-            streams: Mutex::new(streams),
+            streams: Lock::new(streams),
             prefetch: AtomicBool::new(settings.prefetch),
             geometry: settings.geometry,
             stripes,
             gather: Gather::new(settings.gather_below),
             govern: Govern::new(settings.write_back, self.shared.shards.len()),
             flush: FlushGate::default(),
-            blocks: Mutex::default(),
+            blocks: Lock::default(),
             forsaken: AtomicBool::new(false),
             order: settings.ordered.then(Arc::default),
             journal,
@@ -632,7 +632,7 @@ impl Runtime {
     /// # Errors
     /// When there is no such volume, or it is to be written and its disk can't be.
     pub fn change_volume(&self, name: &str, change: VolumeChange) -> Result<(), VolumeError> {
-        let _changing = self.changes.lock().unwrap_or_else(PoisonError::into_inner);
+        let _changing = self.changes.lock();
         let volume = self.named(name)?;
         if !change.read_only && volume.backend.description().read_only {
             return Err(VolumeError::BackingReadOnly(name.to_owned()));
@@ -649,7 +649,7 @@ impl Runtime {
             self.calibrator.want(&volume);
         }
         volume.read_only.store(change.read_only, Ordering::Relaxed);
-        let mut export = volume.export.write().unwrap_or_else(PoisonError::into_inner);
+        let mut export = volume.export.write();
         export.read_only = change.read_only;
         export.tls_only = change.tls_only;
         export.description = change.description;
@@ -686,9 +686,9 @@ impl Runtime {
     /// # Errors
     /// When the runtime is stopping.
     pub fn listen(&self, listener: Listener) -> Result<(), VolumeError> {
-        let _changing = self.changes.lock().unwrap_or_else(PoisonError::into_inner);
+        let _changing = self.changes.lock();
         let fd = listener.fd();
-        let mut listeners = self.shared.listeners.write().unwrap_or_else(PoisonError::into_inner);
+        let mut listeners = self.shared.listeners.write();
         let number = listeners.len() as u32;
         listeners.push(Some(Arc::new(listener)));
         drop(listeners);
@@ -700,7 +700,7 @@ impl Runtime {
         &self,
         task: impl Fn(&mut dyn Tasks, u32, RawFd) + Copy + Send + 'static,
     ) -> Result<(), VolumeError> {
-        let listeners = self.shared.listeners.read().unwrap_or_else(PoisonError::into_inner);
+        let listeners = self.shared.listeners.read();
         let fds: Vec<_> = listeners.iter().map(|l| l.as_ref().map(|l| l.fd())).collect();
         drop(listeners);
         for (number, fd) in fds.into_iter().enumerate() {

@@ -7,6 +7,7 @@ use crate::govern::Govern;
 use crate::guard::KeptSamples;
 use crate::inquiry::Inquiries;
 use crate::journal::Journal;
+use crate::locks::{Lock, Locked, SharedLock, order};
 use crate::patience::Patience;
 use crate::patrol::Ecc;
 use crate::pool::{MappedLines, Pool};
@@ -27,7 +28,7 @@ use forebay_types::{
 use forebay_volume::{BlockOwners, Order, PowerGate, Streams};
 use std::os::fd::{AsRawFd, OwnedFd, RawFd};
 use std::sync::atomic::{AtomicBool, AtomicU32, AtomicU64, Ordering};
-use std::sync::{Arc, Mutex, MutexGuard, OnceLock, PoisonError, RwLock};
+use std::sync::{Arc, OnceLock};
 use std::time::{Duration, Instant};
 
 /// A volume as workers know it.
@@ -35,9 +36,9 @@ pub(crate) struct Volume {
     pub id: VolumeId,
     pub name: String,
     /// What clients are told of it.
-    pub export: RwLock<ExportInfo>,
+    pub export: SharedLock<ExportInfo>,
     pub backend: Arc<dyn Backend>,
-    pub streams: Mutex<Streams>,
+    pub streams: Lock<Streams>,
     /// Whether streams are read ahead.
     pub prefetch: AtomicBool,
     /// What the geometry of the disk is taken to be.
@@ -53,7 +54,7 @@ pub(crate) struct Volume {
     pub read_only: AtomicBool,
     pub flush: FlushGate,
     /// Which transfers to its disk own which blocks.
-    pub blocks: Mutex<BlockOwners<TransferName>>,
+    pub blocks: Lock<BlockOwners<TransferName>>,
     /// Its epochs, if what is dirty of it goes to the disk in order.
     pub order: Option<Arc<Order>>,
     /// What was lost of it in the pool when that was taken over is older in its journal, or not
@@ -120,7 +121,7 @@ pub(crate) const FLUSH_FAILED: &str =
 /// succeeds after one that failed speaks only of what was written between them. So a failure
 /// stays, and every flush fails, until the operator says that the disk is to be trusted again.
 #[derive(Debug, Default)]
-pub(crate) struct FlushGate(Mutex<FlushState>);
+pub(crate) struct FlushGate(Lock<FlushState>);
 
 #[derive(Debug, Default)]
 struct FlushState {
@@ -143,13 +144,13 @@ pub(crate) enum FlushNeed {
 impl FlushGate {
     /// Something has been written.
     pub(crate) fn wrote(&self) {
-        lock(&self.0).unflushed = true;
+        self.0.lock().unflushed = true;
     }
 
     /// Whether a flush has to go to the backend. One that is on its way there may have started
     /// before what this one is about was written, or may yet fail: it saves nothing.
     pub(crate) fn begin(&self) -> FlushNeed {
-        let mut state = lock(&self.0);
+        let mut state = self.0.lock();
         if let Some(error) = state.failure {
             return FlushNeed::Known(Err(error));
         }
@@ -163,7 +164,7 @@ impl FlushGate {
 
     /// The backend has answered. Returns what that is worth, and whether it is the first failure.
     pub(crate) fn end(&self, result: IoResult) -> (IoResult, bool) {
-        let mut state = lock(&self.0);
+        let mut state = self.0.lock();
         state.in_flight -= 1;
         state.unflushed |= result.is_err();
         let first = state.failure.is_none() && result.is_err();
@@ -174,12 +175,12 @@ impl FlushGate {
 
     /// How a flush has failed since the disk was trusted last.
     pub(crate) fn failure(&self) -> Option<IoError> {
-        lock(&self.0).failure
+        self.0.lock().failure
     }
 
     /// The operator trusts the disk again; the next flush goes there.
     pub(crate) fn trust(&self) {
-        let mut state = lock(&self.0);
+        let mut state = self.0.lock();
         state.unflushed |= state.failure.take().is_some();
     }
 }
@@ -263,7 +264,7 @@ pub(crate) enum Message {
 /// A worker's inbox, and its bell.
 pub(crate) struct Inbox {
     /// None once nobody reads them any more.
-    messages: Mutex<Option<Vec<Message>>>,
+    messages: Lock<Option<Vec<Message>>>,
     rung: AtomicBool,
     bell: OwnedFd,
 }
@@ -272,11 +273,11 @@ impl Inbox {
     pub(crate) fn new() -> rustix::io::Result<Self> {
         use rustix::event::EventfdFlags;
         let bell = rustix::event::eventfd(0, EventfdFlags::CLOEXEC | EventfdFlags::NONBLOCK)?;
-        Ok(Self { messages: Mutex::new(Some(Vec::new())), rung: AtomicBool::new(false), bell })
+        Ok(Self { messages: Lock::new(Some(Vec::new())), rung: AtomicBool::new(false), bell })
     }
 
     pub(crate) fn post(&self, message: Message) {
-        match &mut *lock(&self.messages) {
+        match &mut *self.messages.lock() {
             Some(messages) => messages.push(message),
             // Dropping it tells whoever waits for an answer.
             None => return,
@@ -291,14 +292,14 @@ impl Inbox {
     pub(crate) fn take(&self, into: &mut Vec<Message>) {
         // Cleared first: a message posted from now on rings again.
         self.rung.store(false, Ordering::Release);
-        if let Some(messages) = &mut *lock(&self.messages) {
+        if let Some(messages) = &mut *self.messages.lock() {
             std::mem::swap(messages, into);
         }
     }
 
     /// The worker ends. What is posted is dropped from now on, and so is what nobody has read.
     pub(crate) fn close(&self) {
-        let unread = lock(&self.messages).take();
+        let unread = self.messages.lock().take();
         drop(unread);
     }
 
@@ -320,7 +321,7 @@ pub(crate) struct Shared {
     pub code: Code,
     /// Milliseconds that the last walk of the patrol over each shard took; zero before the first.
     pub walk_ms: Vec<AtomicU64>,
-    pub shards: Vec<Mutex<Shard<MappedLines>>>,
+    pub shards: Vec<Lock<Shard<MappedLines>, { order::SHARD }>>,
     /// Looks into the shards' indexes.
     pub hints: Vec<Hints>,
     pub inboxes: Vec<Arc<Inbox>>,
@@ -334,7 +335,7 @@ pub(crate) struct Shared {
     pub worker_connections: Vec<AtomicU64>,
     /// Which file descriptors clients may have.
     pub descriptors: Descriptors,
-    pub listeners: RwLock<Vec<Option<Arc<Listener>>>>,
+    pub listeners: SharedLock<Vec<Option<Arc<Listener>>>>,
     pub stopping: AtomicBool,
     /// What may be dirty under the protection of supplies.
     pub power: PowerGate,
@@ -343,10 +344,10 @@ pub(crate) struct Shared {
 }
 
 impl Shared {
-    pub(crate) fn shard(&self, shard: usize) -> MutexGuard<'_, Shard<MappedLines>> {
+    pub(crate) fn shard(&self, shard: usize) -> Locked<'_, Shard<MappedLines>> {
         // A panic in the engine poisons the shard: what it holds can't be trusted any more, so
         // everybody who needs it stops too, and with them the process.
-        self.shards[shard].lock().expect("a shard failed an assertion; see the log above")
+        self.shards[shard].lock_unbroken("a shard")
     }
 
     pub(crate) fn volume(&self, volume: VolumeId) -> Option<Arc<Volume>> {
@@ -377,7 +378,7 @@ impl Shared {
     }
 
     pub(crate) fn listener(&self, listener: u32) -> Option<Arc<Listener>> {
-        let listeners = self.listeners.read().unwrap_or_else(PoisonError::into_inner);
+        let listeners = self.listeners.read();
         listeners.get(listener as usize).cloned().flatten()
     }
 
@@ -421,11 +422,6 @@ impl Drop for Reservation {
     fn drop(&mut self) {
         self.shared.call_next(self.shared.budget.room(Queue::Payloads).leave(self.bytes));
     }
-}
-
-/// Locks what holds no invariant that a panic could break.
-pub(crate) fn lock<T>(mutex: &Mutex<T>) -> MutexGuard<'_, T> {
-    mutex.lock().unwrap_or_else(PoisonError::into_inner)
 }
 
 #[cfg(test)]

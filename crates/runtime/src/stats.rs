@@ -1,8 +1,8 @@
 //! What workers count for each volume. One writer each, so a count is a plain load and store;
 //! whoever asks adds up the workers.
 
+use crate::locks::Lock;
 use hdrhistogram::Histogram;
-use std::sync::Mutex;
 use std::sync::atomic::{AtomicU64, Ordering};
 
 macro_rules! counts {
@@ -175,7 +175,7 @@ impl LatencySummary {
 pub(crate) struct WorkerStats {
     pub(crate) counts: Counts,
     /// Locked by the worker once per batch, and by whoever looks.
-    pub(crate) latencies: Mutex<Latencies>,
+    pub(crate) latencies: Lock<Latencies>,
 }
 
 /// Answers of the backend to all workers.
@@ -186,7 +186,7 @@ pub(crate) fn add_up_answers(workers: &[WorkerStats]) -> u64 {
 /// Adds the latencies of all workers to `sum`.
 pub(crate) fn add_up_latencies(workers: &[WorkerStats], sum: &mut Latencies) {
     for worker in workers {
-        sum.add(&worker.latencies.lock().unwrap_or_else(|poison| poison.into_inner()));
+        sum.add(&worker.latencies.lock());
     }
 }
 

@@ -19,7 +19,7 @@ use forebay_format::journal::RecordKind;
 use forebay_journal::{Admission, Entry};
 use forebay_types::{ByteRange, IoError, IoResult, LINE_BYTES, SECTOR_BYTES, VolumeId};
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
-use std::sync::{Arc, PoisonError, mpsc};
+use std::sync::{Arc, mpsc};
 use std::time::Duration;
 
 /// How long it waits at most before it looks whether there is room.
@@ -161,8 +161,7 @@ impl Journal {
                 return None;
             }
             self.rouse(&mut state);
-            let waited = self.written.wait_timeout(state, PAUSE);
-            (state, _) = waited.unwrap_or_else(PoisonError::into_inner);
+            state = self.written.wait_timeout(state, PAUSE);
         }
         Some(())
     }

@@ -1,30 +1,28 @@
-//! The volumes by number. No other lock is taken while this table's is held, so the table may be
-//! used while holding any other lock.
-//!
-//! `RwLock` makes new readers wait behind a waiting writer. If one thread could hold the table and
-//! wait for a shard while another holds that shard and reads the table, a third that changes the
-//! table would deadlock all three.
+//! The volumes by number. The table's lock is a leaf of the order, so it may be taken under any
+//! other lock. It was not once: with one thread that waited for a shard under it, another that
+//! read it under that shard, and a third that waited to change it, all three stood still.
 
+use crate::locks::SharedLock;
 use crate::shared::Volume;
 use forebay_types::VolumeId;
-use std::sync::{Arc, PoisonError, RwLock};
+use std::sync::Arc;
 
 /// The volumes that are served.
 #[derive(Default)]
 pub(crate) struct VolumeTable {
-    places: RwLock<Vec<Option<Arc<Volume>>>>,
+    places: SharedLock<Vec<Option<Arc<Volume>>>>,
 }
 
 impl VolumeTable {
     /// The volume of this number.
     pub(crate) fn get(&self, id: VolumeId) -> Option<Arc<Volume>> {
-        let places = self.places.read().unwrap_or_else(PoisonError::into_inner);
+        let places = self.places.read();
         places.get(usize::from(id.0)).cloned().flatten()
     }
 
     /// All volumes as they are now, by number.
     pub(crate) fn all(&self) -> Vec<Arc<Volume>> {
-        let places = self.places.read().unwrap_or_else(PoisonError::into_inner);
+        let places = self.places.read();
         places.iter().flatten().cloned().collect()
     }
 
@@ -41,7 +39,7 @@ impl VolumeTable {
 
     /// Takes all volumes out.
     pub(crate) fn clear(&self) {
-        let mut places = self.places.write().unwrap_or_else(PoisonError::into_inner);
+        let mut places = self.places.write();
         let all = std::mem::take(&mut *places);
         drop(places);
         // Dropping the last reference to a volume closes its disk, which takes other locks.
@@ -49,7 +47,7 @@ impl VolumeTable {
     }
 
     fn replace(&self, at: usize, volume: Option<Arc<Volume>>) {
-        let mut places = self.places.write().unwrap_or_else(PoisonError::into_inner);
+        let mut places = self.places.write();
         if places.len() <= at {
             places.resize(at + 1, None);
         }

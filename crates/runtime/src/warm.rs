@@ -6,11 +6,12 @@
 //! a thread of its own, a few slabs ahead of where the shards have got to. Memory that is not used
 //! soon is still not taken.
 
+use crate::locks::{Lock, order};
 use crate::pool::SLAB_BYTES;
-use crate::shared::{Shared, lock};
+use crate::shared::Shared;
 use forebay_types::LINE_BYTES;
 use std::sync::atomic::{AtomicBool, Ordering};
-use std::sync::{Arc, Mutex, Weak};
+use std::sync::{Arc, Weak};
 use std::thread::JoinHandle;
 use std::time::Duration;
 
@@ -24,7 +25,7 @@ const PAUSE_IDLE: Duration = Duration::from_millis(250);
 /// The thread, until its runtime ends it.
 pub(crate) struct Warmer {
     ends: Arc<AtomicBool>,
-    thread: Mutex<Option<JoinHandle<()>>>,
+    thread: Lock<Option<JoinHandle<()>>, { order::THREADS }>,
 }
 
 impl Warmer {
@@ -39,14 +40,14 @@ impl Warmer {
         if let Err(error) = &thread {
             tracing::debug!("the pool stays on small pages: {error}");
         }
-        Self { ends, thread: Mutex::new(thread.ok()) }
+        Self { ends, thread: Lock::new(thread.ok()) }
     }
 
     /// Ends it, and waits until it is no longer in the pool, which another runtime may take over
     /// and cut to another size.
     pub(crate) fn end(&self) {
         self.ends.store(true, Ordering::Relaxed);
-        if let Some(thread) = lock(&self.thread).take() {
+        if let Some(thread) = self.thread.lock().take() {
             thread.thread().unpark();
             let _ = thread.join();
         }

@@ -33,6 +33,9 @@ const IMPURE: [(&str, &str); 10] = [
     ("rand", "take a seed as an argument"),
 ];
 
+/// The crate whose locks are ranked, and where they are defined.
+const LOCKS: (&str, &str) = ("runtime", "crates/runtime/src/locks");
+
 /// Paths and names of this or that machine, and of package registries, that mean nothing to
 /// whoever reads the file elsewhere. Written in two parts, so that this file passes.
 const FOREIGN: [&str; 8] = [
@@ -53,6 +56,9 @@ pub fn check_source(name: &str, file: &Path, source: &Source, findings: &mut Vec
     unwraps(file, source, findings);
     if !UNSAFE.contains(&name) {
         unsafe_code(file, source, findings);
+    }
+    if name == LOCKS.0 && !file.starts_with(LOCKS.1) {
+        unranked_locks(file, source, findings);
     }
     if is_pure(name, file) {
         purity(file, source, findings);
@@ -170,6 +176,17 @@ fn unsafe_code(file: &Path, source: &Source, findings: &mut Vec<Finding>) {
     }
 }
 
+fn unranked_locks(file: &Path, source: &Source, findings: &mut Vec<Finding>) {
+    for lock in ["Mutex", "RwLock", "Condvar"] {
+        for line in source.words(lock).into_iter().map(|at| source.line_of(at)) {
+            if !source.is_test(line) {
+                let message = format!("{lock} has no rank: use a lock of {}", LOCKS.1);
+                find(findings, file, line, message);
+            }
+        }
+    }
+}
+
 fn purity(file: &Path, source: &Source, findings: &mut Vec<Finding>) {
     let named = source.code_lines().into_iter().enumerate();
     for (line, path) in named.chain(source.uses()) {
@@ -268,6 +285,13 @@ mod tests {
         let bad = "fn f() {}\nfn g() { unsafe { h() } }\n";
         fires("engine", bad, 2, "unsafe", "#![forbid(unsafe_code)] // unsafe\n");
         assert_eq!(messages("backend", bad), Vec::<String>::new());
+    }
+
+    #[test]
+    fn locks_without_a_rank() {
+        let good = "use crate::locks::Lock;\n#[cfg(test)]\nmod tests { use std::sync::Mutex; }\n";
+        fires("runtime", "struct S { a: Mutex<u8> }\n", 1, "has no rank", good);
+        assert_eq!(messages("backend", "use std::sync::Mutex;\n"), Vec::<String>::new());
     }
 
     #[test]

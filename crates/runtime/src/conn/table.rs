@@ -8,7 +8,7 @@ use crate::worker::ClientToken;
 use forebay_nbd::Negotiated;
 use forebay_types::IoError;
 use forebay_volume::{Reply, RequestKind};
-use std::sync::{Arc, PoisonError};
+use std::sync::Arc;
 use std::time::Instant;
 
 use super::Phase;
@@ -159,7 +159,7 @@ impl Connections {
         for tally in self.tallies.drain(..) {
             let ns = now.saturating_duration_since(tally.arrived).as_nanos() as u64;
             let latencies = &tally.volume.stats[worker].latencies;
-            let mut latencies = latencies.lock().unwrap_or_else(PoisonError::into_inner);
+            let mut latencies = latencies.lock();
             latencies.record(tally.class, ns, tally.count);
         }
     }

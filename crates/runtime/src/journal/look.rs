@@ -12,12 +12,12 @@
 
 use super::Journal;
 use super::devices::Device;
-use crate::shared::lock;
+use crate::locks::{Lock, order};
 use forebay_backend::{AlignedBuffer, Blocking};
 use forebay_journal::{Copy, ReadAt, inspect};
 use forebay_types::IoError;
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
-use std::sync::{Arc, Mutex, Weak};
+use std::sync::{Arc, Weak};
 use std::thread::JoinHandle;
 use std::time::{Duration, Instant};
 
@@ -52,9 +52,9 @@ pub(crate) struct Look {
     damaged: AtomicU64,
     healed: AtomicU64,
     ends: AtomicBool,
-    thread: Mutex<Option<JoinHandle<()>>>,
+    thread: Lock<Option<JoinHandle<()>>, { order::THREADS }>,
     /// What is to be written anew, and where the log ended when that was found.
-    pub(super) lags: Mutex<Vec<(Copy, (u64, u64))>>,
+    pub(super) lags: Lock<Vec<(Copy, (u64, u64))>>,
     /// A walk is to begin at once.
     now: AtomicBool,
 }
@@ -73,7 +73,7 @@ impl Look {
     /// Ends the thread, wherever it is.
     pub(super) fn end(&self) {
         self.ends.store(true, Ordering::Relaxed);
-        if let Some(thread) = lock(&self.thread).take() {
+        if let Some(thread) = self.thread.lock().take() {
             let _ = thread.join();
         }
     }
@@ -111,7 +111,7 @@ impl Journal {
         let journal = Arc::downgrade(self);
         let work = move || look_on(&journal);
         // Without a thread to spare nobody looks.
-        *lock(&self.look.thread) = std::thread::Builder::new().name("look".into()).spawn(work).ok();
+        *self.look.thread.lock() = std::thread::Builder::new().name("look".into()).spawn(work).ok();
     }
 
     /// Looks at once, instead of after a rest.
@@ -162,7 +162,7 @@ impl Journal {
             );
         }
         self.look.damaged.fetch_add(lags.len() as u64, Ordering::Relaxed);
-        lock(&self.look.lags).extend(lags);
+        self.look.lags.lock().extend(lags);
         let mut state = self.lock();
         if let Some(position) = damaged {
             self.look.damaged.fetch_add(1, Ordering::Relaxed);
@@ -177,7 +177,7 @@ impl Journal {
 
     /// Copies what one device lacks. Called by the one thread that writes, between two writes.
     pub(super) fn heal(&self) {
-        let lags = std::mem::take(&mut *lock(&self.look.lags));
+        let lags = std::mem::take(&mut *self.look.lags.lock());
         for (lag, head) in lags {
             let devices = self.lock().log.devices();
             if !self.lock().log.is_needed(lag.position, head) || devices != [true; 2] {

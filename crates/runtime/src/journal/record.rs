@@ -73,7 +73,7 @@ impl Journal {
 
     /// Whether it holds anything of a volume that is not in the pool or on the disk yet.
     pub(crate) fn holds(&self, number: u16) -> bool {
-        let found = crate::shared::lock(&self.found);
+        let found = self.found.lock();
         found.records.iter().any(|found| found.record.volume == number)
     }
 

@@ -5,7 +5,6 @@ use super::probe::MEASURE_PATIENCE;
 use super::report::{Measured, rate};
 use super::save::{Saver, Source, Stop};
 use super::{Vault, VaultError, VaultPhase, fresh_id};
-use crate::shared::lock;
 use forebay_journal::Dump;
 use std::sync::Arc;
 use std::time::{Duration, Instant, SystemTime};
@@ -114,7 +113,7 @@ impl Vault {
         let theirs = Arc::clone(self);
         let spawned = std::thread::Builder::new().name("vault".into()).spawn(move || theirs.run());
         let no_thread = |_| VaultError::io(&self.name, forebay_types::IoError::NoMemory);
-        *lock(&self.thread) = Some(spawned.map_err(no_thread)?);
+        *self.thread.lock() = Some(spawned.map_err(no_thread)?);
         Ok(())
     }
 
@@ -139,8 +138,7 @@ impl Vault {
                 if is_ready { state.probe.at.min(state.measure_at) } else { state.measure_at };
             let left = next.saturating_duration_since(now);
             if left > Duration::ZERO {
-                let waited = self.bell.wait_timeout(state, left);
-                state = waited.map_or_else(|error| error.into_inner().0, |(state, _)| state);
+                state = self.bell.wait_timeout(state, left);
                 continue;
             }
             if state.phase != VaultPhase::Ready {

@@ -38,7 +38,8 @@ pub use report::{DumpReport, Measured, VaultPhase, VaultStatus};
 
 use crate::guard::KeptSamples;
 use crate::journal::journal_buffers;
-use crate::shared::{FlushNeed, Shared, Volume, lock};
+use crate::locks::{LazyCondvar, Lock, Locked, order};
+use crate::shared::{FlushNeed, Shared, Volume};
 use batch::Batch;
 use dirty::DirtyLines;
 use forebay_backend::{AlignedBuffer, Backend, Blocking, Description, Displaced};
@@ -51,7 +52,7 @@ use forebay_journal::{Dump, Found, ReadAt, RecoverError, recover_vault};
 use forebay_types::{IoError, IoResult, LINE_BYTES, Mode, VolumeId};
 use save::{Saver, Stop};
 use std::sync::atomic::{AtomicBool, Ordering};
-use std::sync::{Arc, Condvar, Mutex, MutexGuard, mpsc};
+use std::sync::{Arc, mpsc};
 use std::thread::JoinHandle;
 use std::time::{Duration, Instant, SystemTime};
 
@@ -145,14 +146,14 @@ pub struct Vault {
     geometry: Geometry,
     size_bytes: u64,
     shared: Arc<Shared>,
-    state: Mutex<State>,
-    work: Mutex<Work>,
+    state: Lock<State>,
+    work: Lock<Work, { order::VAULT_WORK }>,
     /// A dump for real wants the device.
     is_wanted: AtomicBool,
-    bell: Condvar,
+    bell: LazyCondvar,
     on_void: OnVoid,
     record: Arc<dyn VaultRecord>,
-    thread: Mutex<Option<JoinHandle<()>>>,
+    thread: Lock<Option<JoinHandle<()>>, { order::THREADS }>,
 }
 
 struct Device<'a>(Blocking<'a>);
@@ -218,7 +219,7 @@ impl Vault {
             geometry,
             size_bytes,
             shared: Arc::clone(shared),
-            state: Mutex::new(State {
+            state: Lock::new(State {
                 phase,
                 volumes: Vec::new(),
                 found: held,
@@ -230,12 +231,12 @@ impl Vault {
                 on_battery: false,
                 stopping: false,
             }),
-            work: Mutex::new(Work::new(batches, sequence, id)),
+            work: Lock::new(Work::new(batches, sequence, id)),
             record,
             is_wanted: AtomicBool::new(false),
-            bell: Condvar::new(),
+            bell: LazyCondvar::default(),
             on_void,
-            thread: Mutex::default(),
+            thread: Lock::default(),
         });
         if is_new || has_leftover {
             vault.write_empty(&mut vault.work())?;
@@ -531,7 +532,7 @@ impl Vault {
         self.state().stopping = true;
         self.is_wanted.store(true, Ordering::Relaxed);
         self.bell.notify_all();
-        if let Some(thread) = lock(&self.thread).take() {
+        if let Some(thread) = self.thread.lock().take() {
             let _ = thread.join();
         }
     }
@@ -552,21 +553,23 @@ impl Vault {
 
     /// What is dirty of some volumes, and which those are, numbered from one.
     fn list(&self, volumes: &[VolumeId]) -> (Vec<VolumeEntry>, DirtyLines, Vec<(VolumeId, u16)>) {
-        let state = self.state();
-        let meant = state.volumes.iter().filter(|volume| volumes.contains(&volume.id));
-        let numbered = meant.zip(1..);
-        let ids: Vec<_> = numbered.clone().map(|(volume, number)| (volume.id, number)).collect();
+        let mut entries: Vec<(VolumeId, VolumeEntry)> = {
+            let state = self.state();
+            let meant = state.volumes.iter().filter(|volume| volumes.contains(&volume.id));
+            let entry = |(volume, number): (&Attached, u16)| VolumeEntry {
+                number,
+                name: volume.name.clone(),
+                size_bytes: volume.size_bytes,
+                identity: volume.identity,
+                guard: Guard::default(),
+                void_before: 0,
+            };
+            meant.zip(1..).map(|numbered| (numbered.0.id, entry(numbered))).collect()
+        };
+        let ids: Vec<_> = entries.iter().map(|(id, entry)| (*id, entry.number)).collect();
         let lines = DirtyLines::of(&self.shared, &ids);
-        let dirty = numbered.filter(|(volume, _)| lines.has(volume.id));
-        let entries = dirty.map(|(volume, number)| VolumeEntry {
-            number,
-            name: volume.name.clone(),
-            size_bytes: volume.size_bytes,
-            identity: volume.identity,
-            guard: Guard::default(),
-            void_before: 0,
-        });
-        (entries.collect(), lines, ids)
+        entries.retain(|(id, _)| lines.has(*id));
+        (entries.into_iter().map(|(_, entry)| entry).collect(), lines, ids)
     }
 
     /// What is known of the disks of volumes, given with their numbers in the dump.
@@ -632,12 +635,12 @@ impl Vault {
         Ok(None)
     }
 
-    fn state(&self) -> MutexGuard<'_, State> {
-        lock(&self.state)
+    fn state(&self) -> Locked<'_, State> {
+        self.state.lock()
     }
 
-    fn work(&self) -> MutexGuard<'_, Work> {
-        lock(&self.work)
+    fn work(&self) -> Locked<'_, Work> {
+        self.work.lock()
     }
 }
 

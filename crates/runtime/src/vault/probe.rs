@@ -136,7 +136,7 @@ impl Vault {
     fn look(&self, place: u64) -> Result<(), VaultError> {
         // A dump or a drill shows more than a look.
         let occupied = || VaultError::Occupied(self.name.clone());
-        let work = self.work.try_lock().map_err(|_| occupied())?;
+        let work = self.work.try_lock().ok_or_else(occupied)?;
         if self.state().phase != VaultPhase::Ready {
             return Err(occupied());
         }
@@ -158,7 +158,7 @@ impl Vault {
     /// Writes a small dump that is none, and reads it back.
     fn write_some(&self) -> Result<(), VaultError> {
         let occupied = || VaultError::Occupied(self.name.clone());
-        let mut work = self.work.try_lock().map_err(|_| occupied())?;
+        let mut work = self.work.try_lock().ok_or_else(occupied)?;
         let is_free = {
             let state = self.state();
             state.phase == VaultPhase::Ready && !state.on_battery

@@ -6,7 +6,7 @@ use crate::memory::Memory;
 use crate::patrol;
 use crate::pool::{MappedLines, Pool};
 use crate::reactor::Reactor;
-use crate::shared::{FlushNeed, Message, Shared, Volume, lock};
+use crate::shared::{FlushNeed, Message, Shared, Volume};
 use forebay_engine::{
     Answer, IoAction, MemoryStep, Note, NoteKind, Outbox, Part, PartId, Place, Protection, Shard,
 };
@@ -252,7 +252,7 @@ impl<R: Reactor> Host for WorkerHost<R> {
 
     fn streams<T>(&mut self, volume: VolumeId, call: impl FnOnce(&mut Streams) -> T) -> Option<T> {
         let volume = self.find_volume(volume)?;
-        volume.prefetch.load(Ordering::Relaxed).then(|| call(&mut lock(&volume.streams)))
+        volume.prefetch.load(Ordering::Relaxed).then(|| call(&mut volume.streams.lock()))
     }
 }
 

@@ -2,7 +2,7 @@
 
 use crate::memory::Memory;
 use crate::reactor::Reactor;
-use crate::shared::{Inbox, Message, Shared, TransferName, Volume, lock};
+use crate::shared::{Inbox, Message, Shared, TransferName, Volume};
 use forebay_engine::{IoAction, IoId, IoVerb, Place};
 use forebay_types::{ByteRange, IoError, IoResult, VolumeId};
 use forebay_volume::{JobId, Mergeable, merge};
@@ -131,7 +131,7 @@ impl Ios {
         });
         let io = self.in_flight[tag as usize].insert(Box::new(io));
         if let Some(claim) = &io.claim
-            && !lock(&io.volume.blocks).start(claim, TransferName { worker: self.worker, tag })
+            && !io.volume.blocks.lock().start(claim, TransferName { worker: self.worker, tag })
         {
             // Another transfer owns one of its blocks, and says when that has ended.
             return;
@@ -149,7 +149,7 @@ impl Ios {
     fn release<R: Reactor>(&mut self, shared: &Shared, reactor: &mut R, io: &InFlight) {
         let Some(claim) = &io.claim else { return };
         let mut next = Vec::new();
-        lock(&io.volume.blocks).end(claim, &mut next);
+        io.volume.blocks.lock().end(claim, &mut next);
         for TransferName { worker, tag } in next {
             if worker == self.worker {
                 self.go_on(reactor, tag);
