@@ -87,8 +87,9 @@ impl Daemon {
         self.is_upgrade.load(Ordering::Relaxed)
     }
 
-    /// Sets how long adding a volume waits for a disk that another process has.
-    pub(super) const fn wait_for_disks(&mut self, wait: Duration) {
+    /// Sets how long adding a volume waits for a disk that another process has, and listening for
+    /// an address.
+    pub(super) const fn wait_while_in_use(&mut self, wait: Duration) {
         self.in_use_wait = wait;
     }
 
@@ -129,7 +130,7 @@ impl Daemon {
     /// Lets clients in at an address.
     pub(super) fn listen(&self, address: &Listen) -> anyhow::Result<()> {
         let settings = self.state().config.tls.clone();
-        let bound = listen::bind(address, &settings, self.tls.as_ref())?;
+        let bound = listen::bind(address, &settings, self.tls.as_ref(), self.in_use_wait)?;
         self.runtime.listen(bound.listener)?;
         tracing::info!("clients are served at {}", bound.address);
         let mut state = self.state();

@@ -38,8 +38,8 @@ use watch::Watch;
 /// More workers than this gain nothing where nobody has asked for them.
 const WORKERS_AUTO_MAX: usize = 8;
 
-/// How long a start waits for what a killed predecessor had locked: the kernel may give its files
-/// back a moment after it is gone.
+/// How long a start waits for the disks and addresses of a killed predecessor: where it used
+/// io_uring, the kernel gives them back a moment after it is gone.
 const IN_USE_WAIT: Duration = Duration::from_secs(5);
 
 /// What the operator takes upon himself for one start, by the names of volumes.
@@ -190,16 +190,16 @@ fn start(config: Config, pool: Option<OwnedFd>, words: Words) -> anyhow::Result<
     let listeners = config.nbd.clone();
     let journals = Journals::new(&config.state, &volumes, words.changed_disks, reliances);
     let mut daemon = Daemon::new(runtime, config, tls, journals);
-    daemon.wait_for_disks(IN_USE_WAIT);
+    daemon.wait_while_in_use(IN_USE_WAIT);
     for spec in volumes {
         daemon.add_volume(spec).map_err(|problem| anyhow::anyhow!("{problem}"))?;
     }
-    daemon.wait_for_disks(Duration::ZERO);
     daemon.report_unserved();
     daemon.watch_power()?;
     for address in listeners {
         daemon.listen(&address)?;
     }
+    daemon.wait_while_in_use(Duration::ZERO);
     report_descriptors();
     Ok(daemon)
 }

@@ -152,8 +152,6 @@ fn killed_with_a_journal(io: &str, durability: &str, kills: usize) -> Duration {
     let mut longest = Duration::ZERO;
     for _ in 0..kills {
         let killed = Instant::now();
-        // The kernel answers at the old socket for a moment after its owner is gone.
-        let _ = std::fs::remove_file(path("nbd.sock"));
         let daemon = Daemon::start(directory.path(), io, "64MiB", std::slice::from_ref(&volume));
         let mut client = daemon.client("disk");
         client.read(0, 4096).unwrap();
@@ -162,7 +160,6 @@ fn killed_with_a_journal(io: &str, durability: &str, kills: usize) -> Duration {
         drop(client);
         write_and_kill(daemon, &mut lines, &mut random, durability == "ack");
     }
-    let _ = std::fs::remove_file(path("nbd.sock"));
     let daemon = Daemon::start(directory.path(), io, "64MiB", &[volume]);
     check(&daemon.client("disk").read(0, SIZE_BYTES).unwrap(), &mut lines);
     daemon.stop();

@@ -36,8 +36,6 @@ fn client_again(daemon: &Daemon) -> Client {
 
 /// Kills the server, waits for the next one's first answer, and says how long that took.
 fn outlive(daemon: &Daemon) -> (Client, Duration) {
-    // The kernel answers at the old socket for a moment after its owner is gone.
-    let _ = std::fs::remove_file(&daemon.socket);
     let killed = Instant::now();
     daemon.kill_server();
     let mut client = client_again(daemon);
@@ -324,7 +322,6 @@ impl Manager {
     }
 
     fn start(&self, stored: Option<std::os::fd::OwnedFd>) -> Daemon {
-        let _ = std::fs::remove_file(self.directory.path().join("nbd.sock"));
         let notify = self.directory.path().join("notify");
         let store = [("NOTIFY_SOCKET", notify.to_str().unwrap()), ("FDSTORE", "1")];
         Daemon::start_under(self.directory.path(), &self.volume, &store, stored)

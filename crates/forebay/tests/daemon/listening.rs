@@ -1,9 +1,13 @@
 //! Where the daemon listens, and where it refuses to; how it ends when a disk fails.
 
-use crate::process::{Daemon, output_of};
+use crate::common::client::{Client, PATIENCE};
+use crate::common::wait_until;
+use crate::process::{Daemon, is_answered, output_of};
+use std::net::{TcpListener, TcpStream};
 use std::os::unix::fs::MetadataExt;
 use std::os::unix::net::UnixListener;
 use std::process::Command;
+use std::time::Duration;
 
 fn serve(directory: &std::path::Path, arguments: &[&str]) -> (Option<i32>, String) {
     let output = output_of(
@@ -42,6 +46,26 @@ fn an_open_address_is_served_where_the_operator_says_so_and_a_loopback_address_a
         assert_eq!(daemon.client("disk").read(0, 512), Ok(vec![0; 512]));
         daemon.stop();
     }
+}
+
+/// The kernel keeps the sockets of a killed process until it has taken its rings apart.
+#[test]
+fn a_start_waits_for_addresses_that_a_killed_predecessor_still_has() {
+    let directory = tempfile::tempdir().unwrap();
+    let path = directory.path().join("other.sock");
+    let unix = UnixListener::bind(&path).unwrap();
+    let tcp = TcpListener::bind("127.0.0.1:0").unwrap();
+    let address = tcp.local_addr().unwrap();
+    let (at_path, at_port) = (format!("unix:{}", path.display()), format!("tcp:{address}"));
+    let volumes = ["disk=memory:1MiB".to_owned()];
+    let arguments = ["--nbd", &at_path, "--nbd", &at_port];
+    let daemon = Daemon::start_with(directory.path(), "epoll", "64MiB", &volumes, &arguments);
+    std::thread::sleep(Duration::from_millis(300));
+    drop((unix, tcp));
+    wait_until("the port is served", PATIENCE, || TcpStream::connect(address).is_ok());
+    assert!(is_answered(&path), "the path comes before the port");
+    assert_eq!(Client::new(&path, "disk").read(0, 512), Ok(vec![0; 512]));
+    daemon.stop();
 }
 
 #[test]

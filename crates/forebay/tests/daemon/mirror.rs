@@ -12,8 +12,6 @@ fn make(path: &Path, bytes: u64) {
 
 /// Starts, looks at everything, writes, and is killed.
 fn life(directory: &Path, volume: &str, lines: &mut [Line], random: &mut Random) {
-    // The kernel answers at the old socket for a moment after its owner is gone.
-    let _ = std::fs::remove_file(directory.join("nbd.sock"));
     let daemon = Daemon::start(directory, "io_uring", "64MiB", &[volume.to_owned()]);
     let mut client = daemon.client("disk");
     check(&client.read(0, SIZE_BYTES).unwrap(), lines);
@@ -67,7 +65,6 @@ fn killed_with_either_device_gone_keeps_every_acknowledged_write() {
         }
         live();
     }
-    let _ = std::fs::remove_file(path("nbd.sock"));
     let daemon = Daemon::start(directory.path(), "io_uring", "64MiB", &[volume]);
     check(&daemon.client("disk").read(0, SIZE_BYTES).unwrap(), &mut lines);
     daemon.stop();

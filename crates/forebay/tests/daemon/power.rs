@@ -80,8 +80,6 @@ impl House {
     }
 
     pub(crate) fn start(&self) -> Daemon {
-        // The kernel answers at the old socket for a moment after its owner is gone.
-        let _ = std::fs::remove_file(self.path("nbd.sock"));
         let vault = format!("{}", self.path("vault").display());
         Daemon::start_with(
             self.directory.path(),

@@ -182,8 +182,6 @@ fn volume(directory: &Path, volatile: &str, settings: &str) -> String {
 }
 
 fn start(directory: &Path, io: &str, volume: &str) -> Daemon {
-    // The kernel answers at the old socket for a moment after its owner is gone.
-    let _ = std::fs::remove_file(directory.join("nbd.sock"));
     Daemon::start(directory, io, "64MiB", std::slice::from_ref(&volume.to_owned()))
 }
 

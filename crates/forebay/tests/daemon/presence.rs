@@ -41,8 +41,6 @@ impl Place {
     }
 
     fn start(&self) -> Daemon {
-        // The kernel answers at the old socket for a moment after its owner is gone.
-        let _ = fs::remove_file(self.path("nbd.sock"));
         Daemon::start(self.here(), "auto", "64MiB", &[self.volume()])
     }
 

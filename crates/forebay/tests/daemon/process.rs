@@ -34,6 +34,14 @@ pub fn ended(child: Child) -> Output {
     })
 }
 
+/// Whether a process listens at a socket. For a moment after one was killed, the kernel takes
+/// connections on its behalf, and ends them with its rings.
+pub fn is_answered(socket: &Path) -> bool {
+    let Ok(stream) = UnixStream::connect(socket) else { return false };
+    let listener = rustix::net::sockopt::socket_peercred(&stream).unwrap().pid;
+    Path::new("/proc").join(listener.as_raw_nonzero().to_string()).exists()
+}
+
 /// A running daemon; killed when dropped.
 pub struct Daemon {
     child: Child,
@@ -168,7 +176,7 @@ impl Daemon {
             // rings apart: a start waits for that.
             let ended = daemon.child.try_wait().unwrap();
             assert!(ended.is_none(), "the daemon has given up: {ended:?}");
-            UnixStream::connect(&daemon.socket).is_ok()
+            is_answered(&daemon.socket)
         });
         daemon
     }

@@ -57,7 +57,6 @@ impl Place {
 
     /// A daemon that serves each of these disks as a volume of the same name.
     fn serve(&self, disks: &[&str]) -> Daemon {
-        let _ = std::fs::remove_file(self.path("nbd.sock"));
         let volumes: Vec<String> = disks.iter().map(|disk| self.volume(disk, disk)).collect();
         Daemon::start(self.directory.path(), "epoll", "64MiB", &volumes)
     }
@@ -297,7 +296,6 @@ fn a_disk_that_was_changed_behind_the_journals_back_is_refused_until_somebody_de
 
     // Or the operator says that the backup is what he wants to go on with.
     std::fs::write(place.path("journal"), &journal).unwrap();
-    let _ = std::fs::remove_file(place.path("nbd.sock"));
     let word = ["--accept-changed-disk", "a"];
     let volumes = [place.volume("a", "a")];
     let daemon = Daemon::start_with(place.directory.path(), "epoll", "64MiB", &volumes, &word);

@@ -90,7 +90,6 @@ fn refused(house: &House, volume: &str, more: &[&str]) -> String {
 }
 
 fn start_bare(house: &House, more: &[&str]) -> Daemon {
-    let _ = std::fs::remove_file(house.path("nbd.sock"));
     Daemon::start_with(&house.path(""), "auto", "96MiB", &[bare(house)], more)
 }
 
