@@ -303,6 +303,11 @@ impl Inbox {
         drop(unread);
     }
 
+    /// Whether the worker has ended.
+    pub(crate) fn is_closed(&self) -> bool {
+        self.messages.lock().is_none()
+    }
+
     pub(crate) fn bell(&self) -> RawFd {
         self.bell.as_raw_fd()
     }
