@@ -114,8 +114,8 @@ struct ShardView {
 }
 
 impl Runtime {
-    /// Takes a snapshot, shard by shard, on the calling thread: no worker is interrupted, and a shard's
-    /// lock is held only while the counters of a few volumes are copied.
+    /// Takes a snapshot, shard by shard, on the calling thread. No worker is interrupted, and a
+    /// shard's lock is held only while the counters of a few volumes are copied.
     ///
     /// # Errors
     /// When the workers have ended.
