@@ -1,8 +1,8 @@
 //! What the runtime says of itself.
 
 use crate::calibrate::GatherStatus;
-use crate::patrol::PatrolStatus;
 use crate::pool::SUM_BYTES;
+use crate::protect::patrol::PatrolStatus;
 use crate::server::{Runtime, VolumeError};
 use crate::stats::{LatencySummary, RequestCounters, add_up};
 use forebay_backend::{Description, Displaced};
