@@ -1,8 +1,8 @@
 #!/usr/bin/env bash
 # Runs the clients that people use against a real server, in one mode with one I/O engine, on a
-# disk eight times as large as its memory. Everything that is written is read back and compared, by
-# another program where there is one; in the end the server is stopped and the file behind it
-# must hold what was last read through it.
+# disk at least three times as large as the server's memory. Everything that is written is read
+# back and compared, by another program where there is one. In the end the server is stopped, and
+# the file behind it must hold what was last read through it.
 #
 #   scripts/clients.sh MODE IO [SIZE_MIB]
 #
