@@ -191,7 +191,7 @@ impl Runtime {
         }
         match &volume.journal {
             Some(used) if !used.journal.is_given_up() => {
-                let journal = used.journal.name.clone();
+                let journal = used.journal.name().to_owned();
                 HeldUp::Journal { name, journal, seconds }.into()
             }
             _ => {

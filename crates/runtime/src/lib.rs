@@ -5,7 +5,6 @@
 //! calls a shard inline under the shard's lock, for as long as a look-up takes, and sends hits from
 //! the pool without copying them. Volumes and listeners come and go while it runs.
 
-mod adopt;
 mod budget;
 mod calibrate;
 mod conn;
@@ -13,29 +12,20 @@ mod descriptors;
 mod drain;
 mod exports;
 mod govern;
-mod guard;
 mod inquiry;
-mod journal;
 mod listener;
 mod locks;
 mod memory;
 mod memory_plan;
 mod patience;
-mod patrol;
 mod pool;
-mod power;
-mod presence;
+mod protect;
 mod reactor;
-mod recovery;
-mod regain;
-mod restore;
 mod server;
 mod shared;
 mod start;
 mod stats;
 mod status;
-mod stuck;
-mod vault;
 mod volume_table;
 mod warm;
 mod worker;
@@ -45,23 +35,21 @@ pub use descriptors::Descriptors;
 pub use drain::HeldUp;
 pub use forebay_format::journal::JournalId;
 pub use forebay_policy::{GovernorStatus, Limits, ReadTarget, SplitCost, ThresholdSource};
-pub use guard::examine_disk;
-pub use journal::{
-    Journal, JournalError, JournalPatrol, JournalRecord, JournalSettings, JournalStatus,
-    MemberRecord, MissingDevice, OnFailure, VolumeJournal,
-};
 pub use listener::{Listener, TlsSetup};
 pub use patience::Patience;
-pub use patrol::{Ecc, PatrolStatus};
 pub use pool::{PoolError, dirty_bytes_in, inherit, new_file as new_pool_file};
-pub use recovery::Void;
+pub use protect::guard::examine_disk;
+pub use protect::journal::{
+    Journal, JournalError, JournalPatrol, JournalRecord, JournalSettings, JournalStatus,
+    KeptStatus, MemberRecord, MissingDevice, OnFailure, Void, VolumeJournal,
+};
+pub use protect::patrol::{Ecc, PatrolStatus};
+pub use protect::vault::{
+    DrillReport, DumpReport, Measured, Missing, OnVoid, Vault, VaultError, VaultPhase, VaultRecord,
+    VaultSettings, VaultStatus, VolumeVault, vault_bytes_for,
+};
 pub use server::{
     Engine, Runtime, RuntimeConfig, StartError, VolumeChange, VolumeError, VolumeSettings,
 };
 pub use stats::{LatencyClass, LatencySummary, RequestCounters};
 pub use status::{MemoryStatus, RuntimeStatus, VolumeStatus};
-pub use stuck::KeptStatus;
-pub use vault::{
-    DrillReport, DumpReport, Measured, Missing, OnVoid, Vault, VaultError, VaultPhase, VaultRecord,
-    VaultSettings, VaultStatus, VolumeVault, vault_bytes_for,
-};

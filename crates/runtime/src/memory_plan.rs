@@ -1,7 +1,7 @@
 //! How the memory that was given is divided.
 
-use crate::journal::journal_bytes;
 use crate::pool::SLAB_BYTES;
+use crate::protect::journal::journal_bytes;
 use crate::reactor::{RECEIVE_BUFFERS_MAX, RECEIVE_BYTES};
 use forebay_types::limits::REQUEST_BYTES_MAX;
 

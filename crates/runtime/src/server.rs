@@ -2,30 +2,30 @@
 
 pub(crate) use crate::listener::Listener;
 
-use crate::adopt::Beginning;
 use crate::budget::Budget;
 use crate::calibrate::{CalibrateError, Calibrator, Gather};
 use crate::descriptors::Descriptors;
 use crate::drain::HeldUp;
 use crate::exports::export_of;
 use crate::govern::Govern;
-use crate::guard::Attachment;
 use crate::inquiry::Inquiries;
-use crate::journal::{
-    Journal, JournalError, JournalRecord, JournalSettings, NoJournalRecord, VolumeJournal,
-};
 use crate::locks::{Lock, SharedLock, order};
 use crate::memory_plan::MemoryPlan;
 use crate::patience::Patience;
-use crate::patrol::{Ecc, no_walks};
 use crate::pool::{Pool, PoolError};
-use crate::power::PowerUse;
+use crate::protect::adopt::Beginning;
+use crate::protect::journal::Attachment;
+use crate::protect::journal::{
+    Journal, JournalError, JournalRecord, JournalSettings, NoJournalRecord, VolumeJournal,
+};
+use crate::protect::patrol::{Ecc, no_walks};
+use crate::protect::power::PowerUse;
+use crate::protect::vault::{
+    NoRecord, Vault, VaultError, VaultRecord, VaultSettings, VolumeVault, vault_bytes_for,
+};
 use crate::reactor::{EpollReactor, Reactor, UringReactor};
 use crate::shared::{FlushGate, Inbox, JournalUse, Message, Reads, Shared, Volume};
 use crate::stats::WorkerStats;
-use crate::vault::{
-    NoRecord, Vault, VaultError, VaultRecord, VaultSettings, VolumeVault, vault_bytes_for,
-};
 use crate::volume_table::VolumeTable;
 use crate::warm::Warmer;
 use crate::worker::{Tasks, Worker};
@@ -365,7 +365,7 @@ impl Runtime {
         let plan = MemoryPlan::new(config.memory_bytes, workers, config.journals);
         crate::memory::keep_at_most(plan.kept_bytes / workers as u64);
         let pool = Pool::open(plan.pool_bytes, plan.shards, kept)?;
-        let shards = crate::adopt::shards(&pool, config.policy, patience.dirty_age)?;
+        let shards = crate::protect::adopt::shards(&pool, config.policy, patience.dirty_age)?;
         let shards = shards.into_iter().map(|mut shard| {
             shard.set_parity(ecc == Ecc::Parity);
             (shard.hints(), Lock::new(shard))

@@ -4,18 +4,18 @@ use crate::budget::{Budget, Entry, Queue, Ticket};
 use crate::calibrate::Gather;
 use crate::descriptors::Descriptors;
 use crate::govern::Govern;
-use crate::guard::KeptSamples;
 use crate::inquiry::Inquiries;
-use crate::journal::Journal;
 use crate::locks::{Lock, Locked, SharedLock, order};
 use crate::patience::Patience;
-use crate::patrol::Ecc;
 use crate::pool::{MappedLines, Pool};
-use crate::power::PowerUse;
-use crate::presence::Sightings;
+use crate::protect::guard::KeptSamples;
+use crate::protect::journal::Journal;
+use crate::protect::patrol::Ecc;
+use crate::protect::power::PowerUse;
+use crate::protect::presence::Sightings;
+use crate::protect::vault::Vault;
 use crate::server::Listener;
 use crate::stats::WorkerStats;
-use crate::vault::Vault;
 use crate::volume_table::VolumeTable;
 use forebay_backend::{Backend, CompletionSink, Extent};
 use forebay_ecc::Code;
@@ -301,6 +301,11 @@ impl Inbox {
     pub(crate) fn close(&self) {
         let unread = self.messages.lock().take();
         drop(unread);
+    }
+
+    /// Whether the worker has ended.
+    pub(crate) fn is_closed(&self) -> bool {
+        self.messages.lock().is_none()
     }
 
     pub(crate) fn bell(&self) -> RawFd {

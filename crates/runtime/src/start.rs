@@ -2,10 +2,10 @@
 //!
 //! What follows is decided in [`forebay_journal::decision`]; here is asked what there is.
 
-use crate::adopt::Beginning;
-use crate::journal::JournalError;
+use crate::protect::adopt::Beginning;
+use crate::protect::journal::JournalError;
+use crate::protect::vault::VaultError;
 use crate::server::{Runtime, VolumeError, VolumeSettings};
-use crate::vault::VaultError;
 use forebay_format::journal::JournalId;
 use forebay_journal::decision::{
     Decision, DiskIdentity, Inputs, JournalState, PoolState, Refusal, VaultState, decide,

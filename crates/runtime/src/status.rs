@@ -1,8 +1,8 @@
 //! What the runtime says of itself.
 
 use crate::calibrate::GatherStatus;
-use crate::patrol::PatrolStatus;
 use crate::pool::SUM_BYTES;
+use crate::protect::patrol::PatrolStatus;
 use crate::server::{Runtime, VolumeError};
 use crate::stats::{LatencySummary, RequestCounters, add_up};
 use forebay_backend::{Description, Displaced};
@@ -94,6 +94,9 @@ pub struct RuntimeStatus {
     pub volumes: Vec<VolumeStatus>,
 }
 
+/// Volumes whose counters are copied under one acquisition of a shard's lock.
+const VOLUMES_PER_LOCK: usize = 64;
+
 /// A volume in one shard.
 struct VolumeView {
     id: VolumeId,
@@ -104,26 +107,29 @@ struct VolumeView {
     counters: VolumeCounters,
 }
 
-/// What one look at all shards brings.
+/// A snapshot of all shards.
 struct ShardView {
     usage: Vec<ShardUsage>,
     volumes: Vec<VolumeView>,
 }
 
 impl Runtime {
-    /// What is going on. Each shard is looked at for itself, one after the other.
+    /// Takes a snapshot, shard by shard, on the calling thread. No worker is interrupted, and a
+    /// shard's lock is held only while the counters of a few volumes are copied.
     ///
     /// # Errors
-    /// When the runtime is stopping.
+    /// When the workers have ended.
     pub fn status(&self) -> Result<RuntimeStatus, VolumeError> {
+        if self.shared.inboxes.iter().any(|inbox| inbox.is_closed()) {
+            return Err(VolumeError::Stopping);
+        }
         let volumes = self.shared.volumes.all();
         let ids: Vec<VolumeId> = volumes.iter().map(|volume| volume.id).collect();
-        let view = self.ask(0, move |tasks| {
-            let shared = tasks.shared();
-            let mut view = ShardView { usage: Vec::new(), volumes: Vec::new() };
-            for shard in 0..shared.shards.len() {
-                let shard = shared.shard(shard);
-                view.usage.push(shard.usage());
+        let mut view = ShardView { usage: Vec::new(), volumes: Vec::new() };
+        for number in 0..self.shared.shards.len() {
+            view.usage.push(self.shared.shard(number).usage());
+            for ids in ids.chunks(VOLUMES_PER_LOCK) {
+                let shard = self.shared.shard(number);
                 for &id in ids.iter().filter(|&&id| shard.has_volume(id)) {
                     view.volumes.push(VolumeView {
                         id,
@@ -135,8 +141,7 @@ impl Runtime {
                     });
                 }
             }
-            view
-        })?;
+        }
         let memory = self.memory_status(&view.usage);
         let volumes = volumes.iter().map(|volume| {
             let (requests, latencies) = add_up(&volume.stats);
@@ -211,5 +216,41 @@ impl Runtime {
         let walks = self.shared.walk_ms.iter().map(|walk| walk.load(Ordering::Relaxed));
         status.walk_ms = walks.max().unwrap_or(0);
         status
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::shared::Message;
+    use crate::{Ecc, Engine, RuntimeConfig};
+    use std::sync::mpsc;
+    use std::time::Duration;
+
+    #[test]
+    fn a_status_does_not_wait_for_a_worker() {
+        let runtime = Runtime::start(RuntimeConfig {
+            memory_bytes: 64 << 20,
+            workers: 1,
+            engine: Engine::Epoll,
+            policy: forebay_policy::PolicyKind::default(),
+            journals: 0,
+            ecc: Ecc::Off,
+        })
+        .unwrap();
+        let (begun, began) = mpsc::channel();
+        let (release, released) = mpsc::channel::<()>();
+        // True if the test ended the task, false if the task gave up.
+        let (end, ended) = mpsc::channel();
+        runtime.shared.inboxes[0].post(Message::Task(Box::new(move |_| {
+            begun.send(()).unwrap();
+            end.send(released.recv_timeout(Duration::from_secs(60)).is_ok()).unwrap();
+        })));
+        began.recv().unwrap();
+        assert_eq!(runtime.status().unwrap().workers, 1);
+        release.send(()).unwrap();
+        assert!(ended.recv().unwrap(), "the status waited for the worker");
+        runtime.stop(|_| {}).unwrap();
+        assert!(matches!(runtime.status(), Err(VolumeError::Stopping)));
     }
 }

@@ -12,6 +12,7 @@ mod changelog;
 mod documents;
 mod rules;
 mod source;
+mod types;
 
 use anyhow::{Context, Result};
 use std::collections::{BTreeMap, BTreeSet};
@@ -121,6 +122,8 @@ fn check_package(
             }
         }
     }
+    let sources: Vec<_> = sources.iter().map(|(file, source)| (file.as_path(), source)).collect();
+    types::check(name, &sources, findings);
     Ok(())
 }
 

@@ -90,6 +90,41 @@ impl Source {
         functions
     }
 
+    /// The `impl` blocks outside of test code: the name of the type, and the number of functions.
+    pub fn impls(&self) -> Vec<(String, usize)> {
+        let functions: Vec<usize> = self.words("fn");
+        let mut impls = Vec::new();
+        for at in self.words("impl") {
+            // `impl Trait` in a signature follows something; a block begins an item.
+            let before = self.code[..at].iter().rfind(|c| !c.is_whitespace());
+            let begins = matches!(before, None | Some('}' | ';' | '{' | ']'));
+            if self.is_test(self.line_of(at)) || !begins {
+                continue;
+            }
+            let Some((open, end)) = self.body(at) else { continue };
+            let head: String = self.code[at + 4..open].iter().collect();
+            let count = functions.iter().filter(|at| (open..end).contains(*at)).count();
+            impls.push((implementing(&head), count));
+        }
+        impls
+    }
+
+    /// The structs with named fields outside of test code: the name, the line (from 0), and the
+    /// number of fields that are open to the crate or a part of it.
+    pub fn structs(&self) -> Vec<(String, usize, usize)> {
+        let mut structs = Vec::new();
+        for at in self.words("struct") {
+            let line = self.line_of(at);
+            let rest = self.code[at + 6..].iter().skip_while(|c| c.is_whitespace());
+            let name: String = rest.take_while(|c| is_word(**c)).collect();
+            if let (false, Some((open, end))) = (self.is_test(line), self.body(at)) {
+                let body: String = self.code[open..end].iter().collect();
+                structs.push((name, line, body.matches("pub(").count()));
+            }
+        }
+        structs
+    }
+
     /// The paths that `use` brings in, each in full, with its line (from 0).
     pub fn uses(&self) -> Vec<(usize, String)> {
         let mut uses = Vec::new();
@@ -233,6 +268,25 @@ impl Source {
 /// Whether `c` may stand inside a word.
 pub fn is_word(c: char) -> bool {
     c.is_alphanumeric() || c == '_'
+}
+
+/// The type that an `impl` block with this head, generics included, is for.
+fn implementing(head: &str) -> String {
+    let mut depth = 0usize;
+    let mut flat = String::new();
+    for (at, c) in head.char_indices() {
+        match c {
+            '<' => depth += 1,
+            // The arrow of a function type closes nothing.
+            '>' if !head[..at].ends_with('-') => depth = depth.saturating_sub(1),
+            _ if depth == 0 => flat.push(c),
+            _ => {}
+        }
+    }
+    let flat = flat.split(" where").next().unwrap_or_default();
+    let of = flat.rsplit(" for ").next().unwrap_or_default();
+    let name = of.rsplit("::").next().unwrap_or_default().trim();
+    name.chars().filter(|c| is_word(*c)).collect()
 }
 
 fn lines(text: &[char]) -> Vec<String> {
@@ -412,6 +466,25 @@ fn f<'a>(x: &'a str) {} let g = '\u{41}'; let h = br"unsafe"; let var = c"unsafe
                     type P = fn(u8);\n";
         let functions = Source::new(text).functions();
         assert_eq!(functions, [Function { name: "some".to_owned(), first_line: 3, last_line: 9 }]);
+    }
+
+    #[test]
+    fn impl_blocks_are_counted_by_type() {
+        let text = "impl<T: Fn(u8) -> u8> a::Shard<T> {\n fn a() {}\n\
+                    fn b(x: impl Into<u8>) {}\n}\n\
+                    impl<T> From<T> for Shard<T> where T: X {\n fn from() {}\n}\n\
+                    fn c() -> impl Iterator<Item = u8> {}\n\
+                    #[cfg(test)]\nimpl Shard { fn t() {} }\n";
+        let impls = Source::new(text).impls();
+        assert_eq!(impls, [("Shard".to_owned(), 2), ("Shard".to_owned(), 1)]);
+    }
+
+    #[test]
+    fn open_fields_are_counted_by_struct() {
+        let text = "pub struct A<T> {\n pub(crate) a: T,\n pub b: u8,\n\
+                    pub(super) c: u8,\n d: u8,\n}\n\
+                    struct B(pub(crate) u8);\n";
+        assert_eq!(Source::new(text).structs(), [("A".to_owned(), 0, 2)]);
     }
 
     #[test]

@@ -3,8 +3,8 @@
 use super::Connections;
 use super::io::{Ended, Ios};
 use crate::memory::Memory;
-use crate::patrol;
 use crate::pool::{MappedLines, Pool};
+use crate::protect::patrol;
 use crate::reactor::Reactor;
 use crate::shared::{FlushNeed, Message, Shared, Volume};
 use forebay_engine::{

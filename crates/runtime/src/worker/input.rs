@@ -422,7 +422,7 @@ impl<R: Reactor> Worker<R> {
             conn.volume.as_ref().is_some_and(|volume| volume.power.is_halted())
         };
         if request.command.is_write() && is_halted(conn) {
-            self.refuse(index, request, IoError::Shutdown, crate::power::HALTED);
+            self.refuse(index, request, IoError::Shutdown, crate::protect::power::HALTED);
             return;
         }
         // A journal answers for what its disk does not.

@@ -18,7 +18,7 @@ pub(crate) use tasks::{Left, Tasks};
 
 use crate::budget::Queue;
 use crate::conn::{Conn, Connections};
-use crate::patrol::Patrol;
+use crate::protect::patrol::Patrol;
 use crate::reactor::{Event, Reactor};
 use crate::server::Listener;
 use crate::shared::{Message, Shared};

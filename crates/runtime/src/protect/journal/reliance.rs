@@ -6,7 +6,7 @@
 //! than what was acknowledged.
 
 use super::{Journal, JournalError};
-use crate::vault::Missing;
+use crate::protect::vault::Missing;
 use forebay_format::journal::JournalId;
 use std::io;
 

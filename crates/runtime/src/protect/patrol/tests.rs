@@ -1,6 +1,6 @@
 //! A running server whose memory is damaged behind its back.
 
-#[path = "../../tests/common/mod.rs"]
+#[path = "../../../tests/common/mod.rs"]
 pub(crate) mod common;
 
 use super::{Ecc, Patrol, QUIET};

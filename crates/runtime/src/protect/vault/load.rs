@@ -6,9 +6,9 @@
 //! let in. A death half-way leaves the vault as it was, and the next start begins anew.
 
 use super::{Vault, VaultError, VaultPhase, VolumeVault};
-use crate::guard::examine_disk;
-use crate::journal::Ahead;
-use crate::restore::Return;
+use crate::protect::guard::examine_disk;
+use crate::protect::journal::Ahead;
+use crate::protect::restore::Return;
 use crate::server::{Runtime, VolumeError};
 use crate::shared::Volume;
 use forebay_backend::{AlignedBuffer, Backend, Blocking};

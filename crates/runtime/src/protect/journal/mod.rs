@@ -9,25 +9,32 @@
 //! without it. Until then writes and flushes wait; then they go to the disks.
 
 mod ahead;
+mod attach;
 mod checkpoint;
 mod devices;
 mod error;
-mod look;
-mod record;
+mod patrol;
+mod recovery;
+mod regain;
+mod reliance;
+mod sampling;
+mod stuck;
 
 pub(crate) use ahead::Ahead;
+pub(crate) use attach::Attachment;
 pub(crate) use devices::Reader;
 pub use devices::{MemberRecord, MissingDevice};
 pub use error::JournalError;
-pub use look::JournalPatrol;
-pub use record::JournalRecord;
-pub(crate) use record::NoJournalRecord;
+pub use patrol::JournalPatrol;
+pub use recovery::Void;
+pub use reliance::JournalRecord;
+pub(crate) use reliance::NoJournalRecord;
+pub use stuck::KeptStatus;
 
 use crate::locks::{LazyCondvar, Lock, Locked, order};
-use crate::presence::Sightings;
-use crate::recovery::Void;
+use crate::protect::presence::Change;
+use crate::protect::presence::Sightings;
 use crate::shared::{Inbox, Message, Shared};
-use crate::stuck::{Kept, KeptStatus};
 use forebay_backend::{AlignedBuffer, Backend, Displaced};
 use forebay_engine::{Answer, Note, NoteKind, Outcome, Part, PartId};
 use forebay_format::journal::{BATCH_BYTES_MAX, Geometry, JournalId, RecordKind};
@@ -35,7 +42,7 @@ use forebay_journal::{
     Admission as LogAdmission, Entry, Extent, Found, Image, Log, LogUsage, Mark, Noted, Source,
     Told,
 };
-use forebay_types::{ByteRange, Durability, IoError, REGION_BYTES, Stripes, VolumeId};
+use forebay_types::{ByteRange, Durability, IoError, IoResult, REGION_BYTES, Stripes, VolumeId};
 use forebay_volume::{Admission, worker_of};
 use std::sync::{Arc, Weak};
 use std::thread::JoinHandle;
@@ -113,7 +120,7 @@ pub(crate) const fn journal_bytes(workers: usize) -> u64 {
 }
 
 pub(crate) struct State {
-    pub(crate) log: Log<AlignedBuffer, PartId>,
+    log: Log<AlignedBuffer, PartId>,
     /// The volumes that are served, by their numbers: something of theirs may be acknowledged
     /// without the log once it fails.
     serving: Vec<u16>,
@@ -124,11 +131,11 @@ pub(crate) struct State {
     /// Parts that wait for that, and what they are told then.
     held: Vec<Answer>,
     /// The volumes being served, by their numbers.
-    pub(crate) volumes: Vec<(u16, VolumeId)>,
+    volumes: Vec<(u16, VolumeId)>,
     /// Their disks.
-    pub(crate) disks: Vec<(u16, Arc<dyn Backend>)>,
+    disks: Vec<(u16, Arc<dyn Backend>)>,
     /// Those whose disks are being sampled.
-    pub(crate) sampling: Vec<u16>,
+    sampling: Vec<u16>,
     checkpoint_at: Instant,
     /// A checkpoint is to begin at once, and to leave the segment at hand behind.
     checkpoint_now: bool,
@@ -139,25 +146,26 @@ pub(crate) struct State {
 
 /// An open journal.
 pub struct Journal {
-    pub(crate) name: String,
-    pub(crate) devices: Devices,
+    name: String,
+    devices: Devices,
     members: Box<dyn MemberRecord>,
     record: Arc<dyn JournalRecord>,
     state: Lock<State, { order::JOURNAL }>,
-    pub(crate) bell: LazyCondvar,
+    bell: LazyCondvar,
     /// Told when a write of the log has ended, or a disk was sampled.
-    pub(crate) written: LazyCondvar,
-    pub(crate) found: Lock<Found, { order::FOUND }>,
+    written: LazyCondvar,
+    found: Lock<Found, { order::FOUND }>,
     /// Who must not use it, although it still holds data of others.
-    pub(crate) given_up: Void,
+    given_up: Void,
     on_failure: OnFailure,
-    pub(crate) inboxes: Vec<Arc<Inbox>>,
+    inboxes: Vec<Arc<Inbox>>,
     /// Where dirty data is, as long as anybody serves it.
-    pub(crate) shared: Weak<Shared>,
-    pub(crate) kept: Kept,
-    pub(crate) look: look::Look,
+    shared: Weak<Shared>,
+    kept: stuck::Kept,
+    regain: regain::Regain,
+    patrol: patrol::Patrol,
     /// Whether each device is where it was opened.
-    pub(crate) sightings: [Sightings; 2],
+    sightings: [Sightings; 2],
     thread: Lock<Option<JoinHandle<()>>, { order::THREADS }>,
 }
 
@@ -170,7 +178,7 @@ impl Journal {
     ) -> Result<Arc<Self>, JournalError> {
         let inboxes = shared.inboxes.clone();
         let mut devices = Devices::new(&settings);
-        let (name, size_bytes) = (devices.name(), devices.size_bytes);
+        let (name, size_bytes) = (devices.name(), devices.size_bytes());
         if let Some(name) = devices.read_only() {
             return Err(JournalError::ReadOnly(name.to_owned()));
         }
@@ -214,8 +222,9 @@ impl Journal {
             on_failure,
             inboxes,
             shared: Arc::downgrade(shared),
-            kept: Kept::default(),
-            look: look::Look::default(),
+            kept: stuck::Kept::default(),
+            regain: regain::Regain::default(),
+            patrol: patrol::Patrol::default(),
             sightings: Default::default(),
             thread: Lock::new(None),
         });
@@ -228,7 +237,7 @@ impl Journal {
         *journal.thread.lock() = Some(thread);
         journal.wait_for_superblock()?;
         journal.record_members()?;
-        journal.begin_to_look();
+        patrol::Patrol::start(&journal);
         Ok(journal)
     }
 
@@ -265,7 +274,12 @@ impl Journal {
         })
     }
 
-    /// How it is doing.
+    /// Has the patrol begin its next walk over the log at once.
+    pub fn look_now(&self) {
+        self.patrol.wake();
+    }
+
+    /// A snapshot of its state and counters.
     pub fn status(&self) -> JournalStatus {
         let state = self.lock();
         JournalStatus {
@@ -276,7 +290,7 @@ impl Journal {
             degraded: self.degraded(&state.log),
             usage: state.log.usage(),
             kept: self.kept.status(),
-            patrol: self.look.status(),
+            patrol: self.patrol.status(),
         }
     }
 
@@ -297,6 +311,11 @@ impl Journal {
             }
             None => self.devices.missing().map(str::to_owned),
         }
+    }
+
+    /// What it is called.
+    pub(crate) fn name(&self) -> &str {
+        &self.name
     }
 
     /// Volumes that the journal holds writes of and that are not being served, with the bytes.
@@ -557,7 +576,7 @@ impl Journal {
     /// Ends the thread. With `clean`, all disks have everything, and the journal says so.
     pub(crate) fn close(&self, clean: bool) {
         self.let_disks_go(None);
-        self.look.end();
+        self.patrol.stop();
         let mut state = self.lock();
         let mut names = Vec::new();
         if clean {
@@ -608,9 +627,9 @@ impl Journal {
                 self.written.notify_all();
                 continue;
             }
-            if !self.look.lags.lock().is_empty() {
+            if self.patrol.wants_repair() {
                 drop(state);
-                self.heal();
+                patrol::Patrol::repair(self);
                 state = self.lock();
             }
             if let Some(write) = state.log.poll_write() {
@@ -638,8 +657,19 @@ impl Journal {
         }
     }
 
-    /// A device is not where it was opened: it counts no more.
-    pub(crate) fn give_up(&self, device: usize) {
+    /// Checks whether the devices are where they were opened; one that is not counts as failed.
+    pub(crate) fn check_presence(&self) {
+        for device in 0..2 {
+            let Some(backend) = self.devices.backend(device) else { continue };
+            let Change::Gone(displaced) = self.sightings[device].check(backend) else { continue };
+            let name = self.devices.name_of(device);
+            tracing::error!(journal = %self.name, device = %name, "journal device: {displaced}");
+            self.give_up(device);
+        }
+    }
+
+    /// Has the thread regard a device as failed.
+    fn give_up(&self, device: usize) {
         let mut state = self.lock();
         state.gone[device] = true;
         self.ring(state);
@@ -696,6 +726,19 @@ impl Journal {
             tracing::error!("that journal {name} is degraded can't be put on record: {error}");
             std::thread::sleep(Duration::from_secs(1));
         }
+    }
+
+    /// Restores what was lost of a volume in memory, as far as the log holds it.
+    pub(crate) fn regain(self: &Arc<Self>, number: u16, volume: VolumeId) {
+        regain::start(self, number, volume);
+    }
+
+    /// Voids what it holds of a volume that is not served yet, except dirty and lost sectors.
+    ///
+    /// # Errors
+    /// When the journal fails, or its log has no space to record that.
+    pub(crate) fn void_clean(self: &Arc<Self>, number: u16, volume: VolumeId) -> IoResult {
+        stuck::Checkpoint { journal: self, number, volume }.void_clean()
     }
 
     /// Adds a volume that begins without the log to those that are on record for it.

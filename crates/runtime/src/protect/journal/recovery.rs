@@ -1,6 +1,6 @@
 //! What of a journal's records is used when it is opened.
 
-use crate::journal::{Journal, JournalError};
+use super::{Journal, JournalError};
 use forebay_journal::{Found, FoundRecord};
 use forebay_types::IoError;
 use std::time::Duration;

@@ -1,10 +1,10 @@
 //! A pool handed from one runtime to the next, with a journal beside it that knows less.
 
 use super::*;
-use crate::journal::{JournalSettings, MemberRecord, VolumeJournal};
-use crate::patrol::tests::common::client::PATIENCE;
-use crate::patrol::tests::common::{GATHERS_ALL, before_lines_are_old};
-use crate::recovery::Void;
+use crate::Void;
+use crate::protect::journal::{JournalSettings, MemberRecord, VolumeJournal};
+use crate::protect::patrol::tests::common::client::PATIENCE;
+use crate::protect::patrol::tests::common::{GATHERS_ALL, before_lines_are_old};
 use crate::{Engine, Patience, RuntimeConfig};
 use forebay_backend::{AlignedBuffer, Backend, Blocking, OpenOptions};
 use forebay_engine::Verdict;

@@ -1,6 +1,6 @@
 //! When a checkpoint begins, and who carries it out.
 
-use super::{Journal, State, TICK};
+use super::{Journal, State, TICK, stuck};
 use crate::shared::Message;
 use forebay_types::{IoError, IoResult, VolumeId};
 use std::sync::Arc;
@@ -49,7 +49,7 @@ impl Journal {
         let tell = move |result: IoResult| match (number, result) {
             (None, _) => {}
             (Some(number), Err(IoError::Shutdown) | Ok(())) => journal.destaged(number, result),
-            (Some(number), Err(error)) => journal.keep_stuck(number, volume, error),
+            (Some(number), Err(error)) => stuck::keep(&journal, number, volume, error),
         };
         self.inboxes[0].post(Message::Task(Box::new(move |tasks| {
             tasks.checkpoint(volume, Box::new(tell));

@@ -8,13 +8,11 @@
 //! ends write-back under UPSes as long as the vault is not there. A disk is named in log and
 //! status, and served on: refusing its writes would save nothing.
 
-use crate::journal::Journal;
 use crate::locks::Lock;
 use crate::server::{Runtime, VolumeError};
 use crate::shared::Volume;
 use forebay_backend::{Backend, Displaced};
 use forebay_types::Mode;
-use std::sync::Arc;
 
 /// A device manager may take a name away for a moment and put it back.
 const CHECKS_UNTIL_SURE: u8 = 2;
@@ -112,18 +110,6 @@ impl Volume {
                  open one, which the next start will not find: copy it elsewhere, or move it back"
             ),
             Change::Back => tracing::warn!(volume = %name, %disk, "the disk is back in its place"),
-        }
-    }
-}
-
-impl Journal {
-    fn check_presence(self: &Arc<Self>) {
-        for device in 0..2 {
-            let Some(backend) = self.devices.backend(device) else { continue };
-            let Change::Gone(displaced) = self.sightings[device].check(backend) else { continue };
-            let name = self.devices.name_of(device);
-            tracing::error!(journal = %self.name, device = %name, "journal device: {displaced}");
-            self.give_up(device);
         }
     }
 }

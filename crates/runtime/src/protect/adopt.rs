@@ -10,8 +10,8 @@
 //! everything to the disk and voids the records, because lines may be clean by then that an older
 //! record would undo.
 
-use crate::patrol;
 use crate::pool::{MappedLines, Pool, PoolError, PoolVolume, Progress, checksum};
+use crate::protect::patrol;
 use crate::server::{Runtime, VolumeError, VolumeSettings};
 use forebay_backend::{AlignedBuffer, Backend, Blocking, Description};
 use forebay_engine::{Fate, LineKey, Recovery, Shard, ShardConfig};

@@ -5,8 +5,7 @@
 //! the log is told what each has answered.
 
 use super::ahead::Ahead;
-use super::{JournalError, JournalSettings};
-use crate::recovery;
+use super::{JournalError, JournalSettings, recovery};
 use forebay_backend::{AlignedBuffer, Backend, Blocking};
 use forebay_format::journal::{
     BLOCK_BYTES, Geometry, JournalId, LOG_OFFSET, SUPERBLOCK_BYTES, Superblock, SuperblockInvalid,
@@ -48,7 +47,7 @@ pub(crate) struct Devices {
     backends: [Option<Arc<dyn Backend>>; 2],
     names: [String; 2],
     /// Bytes of the smaller one.
-    pub(super) size_bytes: u64,
+    size_bytes: u64,
     /// Why one does not count since the start.
     missing: Option<String>,
     is_mirrored: bool,
@@ -114,6 +113,11 @@ impl Devices {
             None => {}
         }
         devices
+    }
+
+    /// Bytes of the smaller device.
+    pub(super) const fn size_bytes(&self) -> u64 {
+        self.size_bytes
     }
 
     /// What the journal is called.

@@ -36,9 +36,9 @@ pub(crate) use record::NoRecord;
 pub use record::{Missing, VaultRecord};
 pub use report::{DumpReport, Measured, VaultPhase, VaultStatus};
 
-use crate::guard::KeptSamples;
-use crate::journal::journal_buffers;
 use crate::locks::{LazyCondvar, Lock, Locked, order};
+use crate::protect::guard::KeptSamples;
+use crate::protect::journal::journal_buffers;
 use crate::shared::{FlushNeed, Shared, Volume};
 use batch::Batch;
 use dirty::DirtyLines;
@@ -575,7 +575,7 @@ impl Vault {
     /// What is known of the disks of volumes, given with their numbers in the dump.
     fn guards(&self, volumes: &[(VolumeId, u16)]) -> Vec<(u16, Guard)> {
         let guard = |volume: &Volume| Guard {
-            hardware: crate::guard::hardware(&*volume.backend),
+            hardware: crate::protect::guard::hardware(&*volume.backend),
             samples: volume.samples.get().map(KeptSamples::samples).unwrap_or_default(),
             ..Guard::default()
         };

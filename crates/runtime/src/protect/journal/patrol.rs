@@ -1,0 +1,228 @@
+//! The patrol over a journal: reads back the live part of the log, so that a device that loses it
+//! is noticed while everything it holds is in memory as well.
+//!
+//! A thread reads at 16 MiB/s at most, and pauses while the log is being written, from the start of
+//! the log to where its end was when the walk began. Damage on one device of two is repaired from
+//! the other by the journal's thread, between two writes. Data that no device can return any more
+//! is in the pool or on the disk: a checkpoint begins at once that destages all of it, after which
+//! the log begins behind the damage.
+//!
+//! Blocks that are reclaimed or rewritten during the walk look damaged, so only blocks count that
+//! were written before the walk began and are still live after it.
+
+use super::Journal;
+use super::devices::{Device, Devices};
+use crate::locks::{Lock, order};
+use forebay_backend::{AlignedBuffer, Blocking};
+use forebay_journal::{Copy, ReadAt, inspect};
+use forebay_types::IoError;
+use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
+use std::sync::{Arc, Weak};
+use std::thread::JoinHandle;
+use std::time::{Duration, Instant};
+
+/// Bytes between two pauses, and the length of a pause: 16 MiB/s at most.
+const PIECE_BYTES: u64 = 1 << 20;
+const PIECE_PAUSE: Duration = Duration::from_millis(62);
+/// Additional pauses per piece, at most, while the log is being written.
+const BUSY_PAUSES_MAX: u32 = 16;
+/// From one walk to the next.
+const WALK_INTERVAL: Duration = Duration::from_secs(60);
+/// How often the thread checks whether it is to end.
+const TICK: Duration = Duration::from_millis(100);
+
+/// Counters of the patrol over a journal.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub struct JournalPatrol {
+    /// Completed walks over the log.
+    pub walks: u64,
+    /// Bytes of the log that were read and verified.
+    pub read_bytes: u64,
+    /// Places that could not be read as they were written, on any device.
+    pub damaged: u64,
+    /// Damaged places that were repaired from the other device.
+    pub healed: u64,
+}
+
+/// The patrol of one journal: its thread, its counters, and the repairs it asks for.
+#[derive(Default)]
+pub(super) struct Patrol {
+    walks: AtomicU64,
+    read_bytes: AtomicU64,
+    damaged: AtomicU64,
+    healed: AtomicU64,
+    stops: AtomicBool,
+    walks_now: AtomicBool,
+    thread: Lock<Option<JoinHandle<()>>, { order::THREADS }>,
+    /// Repairs to make, each with the end of the log when the damage was found.
+    repairs: Lock<Vec<(Copy, (u64, u64))>>,
+}
+
+impl Patrol {
+    /// Starts the thread of a journal's patrol. The journal works without one.
+    pub(super) fn start(journal: &Arc<Journal>) {
+        let theirs = Arc::downgrade(journal);
+        let thread = std::thread::Builder::new().name("patrol".into()).spawn(move || run(&theirs));
+        *journal.patrol.thread.lock() = thread.ok();
+    }
+
+    pub(super) fn status(&self) -> JournalPatrol {
+        let of = |count: &AtomicU64| count.load(Ordering::Relaxed);
+        JournalPatrol {
+            walks: of(&self.walks),
+            read_bytes: of(&self.read_bytes),
+            damaged: of(&self.damaged),
+            healed: of(&self.healed),
+        }
+    }
+
+    /// Has the next walk begin at once.
+    pub(super) fn wake(&self) {
+        self.walks_now.store(true, Ordering::Relaxed);
+    }
+
+    /// Stops the thread and joins it.
+    pub(super) fn stop(&self) {
+        self.stops.store(true, Ordering::Relaxed);
+        if let Some(thread) = self.thread.lock().take() {
+            let _ = thread.join();
+        }
+    }
+
+    /// Whether the journal's thread has repairs to make.
+    pub(super) fn wants_repair(&self) -> bool {
+        !self.repairs.lock().is_empty()
+    }
+
+    fn is_stopped(&self) -> bool {
+        self.stops.load(Ordering::Relaxed)
+    }
+
+    /// Makes the repairs that were found. Called by the journal's thread, between two writes.
+    pub(super) fn repair(journal: &Journal) {
+        let Journal { patrol, devices, .. } = journal;
+        let repairs = std::mem::take(&mut *patrol.repairs.lock());
+        for (copy, head) in repairs {
+            let is_due = {
+                let state = journal.lock();
+                state.log.devices() == [true; 2] && state.log.is_needed(copy.position, head)
+            };
+            if !is_due {
+                continue;
+            }
+            match copy_across(devices, &copy) {
+                Ok(()) => {
+                    patrol.healed.fetch_add(1, Ordering::Relaxed);
+                }
+                Err(error) => {
+                    let device = devices.name_of(copy.to);
+                    tracing::error!(journal = %journal.name, %device, %error, "repair failed");
+                }
+            }
+        }
+    }
+}
+
+fn copy_across(devices: &Devices, copy: &Copy) -> Result<(), IoError> {
+    let bytes: AlignedBuffer = devices.read_on(copy.from, copy.position, copy.len)?;
+    let backend = devices.backend(copy.to).ok_or(IoError::Io)?;
+    Blocking::new(backend).write(copy.position, &bytes, true)
+}
+
+/// A device read at the patrol's rate.
+struct Throttled<'a> {
+    journal: &'a Journal,
+    device: Device<'a>,
+    bytes: u64,
+}
+
+impl ReadAt for Throttled<'_> {
+    fn read_at(&mut self, position: u64, buffer: &mut [u8]) -> Result<(), IoError> {
+        self.bytes += buffer.len() as u64;
+        let mut pauses = 0;
+        while self.bytes >= PIECE_BYTES {
+            if self.journal.patrol.is_stopped() {
+                return Err(IoError::Shutdown);
+            }
+            std::thread::sleep(PIECE_PAUSE);
+            pauses += 1;
+            let is_busy = !self.journal.lock().log.is_idle();
+            if !is_busy || pauses >= BUSY_PAUSES_MAX {
+                self.bytes = 0;
+            }
+        }
+        self.device.read_at(position, buffer)
+    }
+}
+
+/// The patrol's thread.
+fn run(journal: &Weak<Journal>) {
+    let mut walked = Instant::now();
+    loop {
+        std::thread::sleep(TICK);
+        let Some(journal) = journal.upgrade() else { return };
+        let patrol = &journal.patrol;
+        if patrol.is_stopped() {
+            return;
+        }
+        if walked.elapsed() >= WALK_INTERVAL || patrol.walks_now.swap(false, Ordering::Relaxed) {
+            walk(&journal);
+            walked = Instant::now();
+        }
+    }
+}
+
+/// One walk over the log.
+fn walk(journal: &Journal) {
+    let patrol = &journal.patrol;
+    let (superblock, head, counts) = {
+        let state = journal.lock();
+        if state.log.failed().is_some() {
+            return;
+        }
+        (state.log.superblock().clone(), state.log.head(), state.log.devices())
+    };
+    let mut devices = [0, 1].map(|device| {
+        let backend = journal.devices.backend(device).filter(|_| counts[device])?;
+        Some(Throttled { journal, device: Device::new(backend), bytes: 0 })
+    });
+    let readers =
+        devices.each_mut().map(|device| device.as_mut().map(|device| device as &mut dyn ReadAt));
+    let seen = inspect(readers, superblock);
+    if patrol.is_stopped() {
+        return;
+    }
+    patrol.read_bytes.fetch_add(seen.bytes, Ordering::Relaxed);
+    let state = journal.lock();
+    if state.log.failed().is_none() {
+        let live = seen.lags.into_iter().filter(|copy| state.log.is_needed(copy.position, head));
+        let repairs: Vec<_> = live.map(|copy| (copy, head)).collect();
+        let is_live = |at: &&u64| state.log.is_needed(**at, head);
+        let damaged = seen.damaged.iter().find(is_live).copied();
+        drop(state);
+        report(journal, repairs, damaged);
+    }
+    patrol.walks.fetch_add(1, Ordering::Relaxed);
+}
+
+/// Queues repairs, and has the journal emptied if a place is damaged on every device.
+fn report(journal: &Journal, repairs: Vec<(Copy, (u64, u64))>, damaged: Option<u64>) {
+    let Journal { name, patrol, devices, .. } = journal;
+    for (copy, _) in &repairs {
+        let (device, position) = (devices.name_of(copy.to), copy.position);
+        tracing::warn!(journal = %name, %device, position, "journal block damaged, repairing it");
+    }
+    patrol.damaged.fetch_add(repairs.len() as u64, Ordering::Relaxed);
+    patrol.repairs.lock().extend(repairs);
+    let mut state = journal.lock();
+    if let Some(position) = damaged {
+        patrol.damaged.fetch_add(1, Ordering::Relaxed);
+        tracing::error!(
+            journal = %name,
+            position,
+            "journal unreadable; flushing everything it holds to the disks: replace the device"
+        );
+        state.checkpoint_now = true;
+    }
+    journal.rouse(&mut state);
+}

@@ -1,0 +1,78 @@
+//! Samples the disks of a journal's volumes after checkpoints, so that the next start recognises
+//! them.
+
+use super::Journal;
+use crate::protect::guard::sample;
+use forebay_format::journal::Samples;
+use forebay_types::IoResult;
+use std::sync::Arc;
+use std::time::{Duration, Instant};
+
+/// How long the owner of a disk waits, when it closes the disk, for a thread that samples it.
+const SAMPLING_TIMEOUT: Duration = Duration::from_secs(5);
+
+impl Journal {
+    /// Whether something may be let at a range of the volume's disk; otherwise the part is told
+    /// when to ask again.
+    pub(crate) fn may_erase(&self, number: u16, part: &forebay_engine::Part) -> bool {
+        let mut state = self.lock();
+        let log = &mut state.log;
+        let may = log.touch(number, part.range, part.id) && log.admit_erase(number, part.id);
+        if !may {
+            self.ring(state);
+        }
+        may
+    }
+
+    /// A volume's disk has everything that a checkpoint asked for, or could not take it. Then its
+    /// disk is sampled where that is worth it.
+    pub(crate) fn destaged(self: &Arc<Self>, number: u16, result: IoResult) {
+        let mut state = self.lock();
+        if state.log.failed().is_some() {
+            return;
+        }
+        state.log.checkpointed(number, result);
+        self.bell.notify_all();
+        let (epoch, places) = state.log.stale_places(number);
+        let disk = state.disks.iter().find(|(other, _)| *other == number);
+        let is_worth_it = result.is_ok() && !places.is_empty() && !state.sampling.contains(&number);
+        let Some(disk) = disk.filter(|_| is_worth_it).map(|(_, disk)| Arc::clone(disk)) else {
+            return;
+        };
+        state.sampling.push(number);
+        drop(state);
+        let journal = Arc::clone(self);
+        let work = move || {
+            let samples = sample(&*disk, &places);
+            drop(disk);
+            journal.sampled(number, Some((epoch, samples)));
+        };
+        if std::thread::Builder::new().name("sample".into()).spawn(work).is_err() {
+            self.sampled(number, None);
+        }
+    }
+
+    fn sampled(&self, number: u16, samples: Option<(u64, Samples)>) {
+        let mut state = self.lock();
+        state.sampling.retain(|other| *other != number);
+        if let Some((epoch, samples)) = samples
+            && state.log.failed().is_none()
+        {
+            state.log.sampled(number, epoch, samples);
+        }
+        self.ring(state);
+        self.written.notify_all();
+    }
+
+    /// Waits until nobody samples the disk of this volume, or of any, and forgets it: who opens it
+    /// next finds it free.
+    pub(crate) fn let_disks_go(&self, number: Option<u16>) {
+        let is_meant = |other: &u16| number.is_none_or(|number| number == *other);
+        let begun = Instant::now();
+        let mut state = self.lock();
+        state.disks.retain(|(other, _)| !is_meant(other));
+        while state.sampling.iter().any(is_meant) && begun.elapsed() < SAMPLING_TIMEOUT {
+            state = self.written.wait_timeout(state, SAMPLING_TIMEOUT / 50);
+        }
+    }
+}

@@ -1,0 +1,22 @@
+//! What keeps acknowledged data: journals, the vault, the pool that outlives its process, the
+//! patrol over the pool's lines, and the checks that a disk is still the one whose data is held.
+//!
+//! | module | protects against |
+//! | --- | --- |
+//! | [`journal`] | loss of memory: writes are recorded on a device of their own |
+//! | [`vault`] | loss of mains power: dirty lines are dumped while the UPS lasts |
+//! | [`power`] | writes acknowledged from memory that the vault could not take |
+//! | [`adopt`] | death of the process: the next one takes its pool over |
+//! | [`restore`] | all of these: brings back, at a start, what they hold |
+//! | [`patrol`] | damage in memory: lines are sealed, verified and corrected |
+//! | [`guard`] | a disk that was changed while its newest data was elsewhere |
+//! | [`presence`] | devices that are deleted or replaced while in use |
+
+pub(crate) mod adopt;
+pub(crate) mod guard;
+pub(crate) mod journal;
+pub(crate) mod patrol;
+pub(crate) mod power;
+pub(crate) mod presence;
+pub(crate) mod restore;
+pub(crate) mod vault;
