@@ -1,30 +1,30 @@
 #!/usr/bin/env bash
-# Compares the program as built with a byte-exact model (`model-client`), over every kind of backing
+# Compares the built program with a byte-exact model (`model-client`), over every kind of backing
 # store, in every mode, with both I/O engines, through orderly stops, kills and power cuts. After
-# each stop the backing store itself is read from outside and compared.
+# each stop the backing store itself is read and compared.
 #
 #   scripts/backings.sh quick|full|guest|all
 #
-#   quick  one backing store of each kind that needs no root: a file, NBD servers that take blocks
-#          of 512 and 4096 bytes; and a loop device of 4096 bytes where that can be had
+#   quick  one backing store of each kind that needs no root: a file, NBD servers with blocks of 512
+#          and 4096 bytes; and a loop device with blocks of 4096 bytes if available
 #   full   on this machine: loop devices, files on ext4, xfs, btrfs and tmpfs, FUSE, NBD servers
-#   guest  in a kernel under QEMU: null_blk, scsi_debug, md (needs root for nothing)
+#   guest  in a kernel under QEMU: null_blk, scsi_debug, md (without root)
 #   all    full and guest
 #
-# It prints a row for each run, and a line with counts; what can't be tested on this machine is
-# listed with its reason. It fails if a row is red. To be set:
+# Prints a row for each run, and a line with counts; lists untestable backing stores with the
+# reason. Fails if a row is red. Environment:
 #
 #   BACKINGS_OPS=N    requests of each row (10000; quick 5000, in the guest 3000)
-#   BACKINGS_KILLS=N  kills of each row that kills (3)
-#   BACKINGS_CUTS=N   power cuts of each row that cuts (3)
-#   BACKINGS_ONLY=RE  only rows whose `BACKING MODE END IO` the regular expression finds
-#   BACKINGS_IO='io_uring epoll'  each row with these; otherwise they take turns
+#   BACKINGS_KILLS=N  kills of each row with kills (3)
+#   BACKINGS_CUTS=N   power cuts of each row with power cuts (3)
+#   BACKINGS_ONLY=RE  only rows whose `BACKING MODE END IO` matches the regular expression
+#   BACKINGS_IO='io_uring epoll'  each row with these; by default they alternate
 #   BACKINGS_SEED=N   seed of all rows (1)
 #   BACKINGS_WITHOUT=K  kinds of requests to leave out: `trim,zero,cache,fua`
 #   BACKINGS_SIZE=N   MiB of each disk (64; quick 32, in the guest 16)
-#   FOLDER            where files lie (the build directory)
+#   FOLDER            directory for the files (the build directory)
 #
-# The longest run over blocks of 4096 bytes, one row each:
+# The longest runs over blocks of 4096 bytes, one row each:
 #
 #   BACKINGS_OPS=10000000 BACKINGS_ONLY='^loop-4096 journal stop' scripts/backings.sh full
 #   BACKINGS_KILLS=500 BACKINGS_OPS=500000 BACKINGS_ONLY='^loop-4096 journal kill' ...
@@ -43,7 +43,7 @@ cuts=${BACKINGS_CUTS:-3}
 only=${BACKINGS_ONLY:-}
 seed=${BACKINGS_SEED:-1}
 without=${BACKINGS_WITHOUT:+--without=$BACKINGS_WITHOUT}
-# No row that does its work takes as long; one that hangs does.
+# Timeout of a row; only a hanging one takes this long.
 row_seconds=${BACKINGS_ROW_SECONDS:-7200}
 for program in forebay model-client; do
   [[ -x $programs/$program ]] || fail "$programs/$program is not built: run cargo build --release" \
@@ -75,11 +75,10 @@ take_down() {
 }
 end_process() { kill "$1" && wait "$1"; }
 
-# Of the backing store that is set up.
+# The current backing store.
 backing=
 outside=
-# Of a disk that is a process: its command, and whether it loses what was not flushed when it is
-# killed.
+# A disk served by a process: its command, and whether it loses unflushed data when killed.
 disk=
 is_volatile=
 
@@ -120,7 +119,7 @@ run() {
   local name=$1 mode=$2 end=$3 io=$4
   local status=0 memory=32 over="" layer options=() begin=$SECONDS
   [[ -z $only || "$name $mode $end $io" =~ $only ]] || return 0
-  # With so little memory that lines come and go all the time, and with some more.
+  # With so little memory that lines are evicted all the time, and with more.
   [[ $io == io_uring ]] || memory=64
   case $end in
     stop) options=(--stops 2) ;;
@@ -143,7 +142,7 @@ run() {
   count "$name" "$mode" "$end" "$io" "$status" "$dir/run.log"
 }
 
-# matches NAME: whether any row of this backing store is to be run.
+# matches NAME: whether any row of this backing store is selected.
 matches() {
   local mode end io
   [[ -n $only ]] || return 0
@@ -157,8 +156,7 @@ matches() {
   return 1
 }
 
-# rows_all NAME: every mode with every end. The engines take turns, unless each row is to be run
-# with both.
+# rows_all NAME: every mode with every end. The engines alternate, unless each row runs with both.
 rows_all() {
   local mode end turn=0
   for mode in write-back journal write-through bypass; do
@@ -179,8 +177,8 @@ run_with() {
   done
 }
 
-# rows_cut NAME: for a disk that loses by itself what was not flushed. Without trims, which its
-# cache does not know of.
+# rows_cut NAME: for a disk that itself loses unflushed data; without trims, which its cache
+# ignores.
 rows_cut() {
   local mode io=io_uring
   local without="--without=trim${BACKINGS_WITHOUT:+,$BACKINGS_WITHOUT}"
@@ -196,7 +194,7 @@ rows_quick() {
   run "$1" journal cut epoll
 }
 
-# need_root: says what is missing for what only root can do.
+# need_root: prints what is missing for steps that only root can do.
 need_root() {
   if [[ $(id -u) != 0 ]]; then
     echo "it needs root"
@@ -206,7 +204,7 @@ need_root() {
 }
 
 # Each of these sets up a backing store of $size MiB: `backing` as a volume names it, and `outside`,
-# the file or device that has its bytes. It says why on standard output where it can't.
+# the file or device with its bytes. On failure it prints the reason to standard output.
 
 make_file() {
   backing=$dir/disk.img
@@ -237,7 +235,7 @@ set_up_on() {
   if [[ $1 == tmpfs ]]; then
     mount -t tmpfs -o "size=$((size * 2))M" tmpfs "$dir/mnt" 2>"$dir/why" || return 1
   else
-    # What xfs asks for at least.
+    # The minimum of xfs.
     make_loop "$2" "$((size * 2 + 320))" || return 1
     case $1 in
       ext4) options=(-F -q) ;;
@@ -268,13 +266,13 @@ nbdkit_is() {
     blocksize-error-policy=error
 }
 
-# set_up_nbdkit BLOCK_BYTES: a server that takes no smaller blocks.
+# set_up_nbdkit BLOCK_BYTES: a server that accepts no smaller blocks.
 set_up_nbdkit() {
   make_file
   nbdkit_is "" "$1"
 }
 
-# set_up_volatile BLOCK_BYTES: the same with a cache that is lost with it.
+# set_up_volatile BLOCK_BYTES: the same with a volatile cache.
 set_up_volatile() {
   make_file
   is_volatile=yes
@@ -320,8 +318,8 @@ set_up_bindfs() {
   outside=$dir/real/disk.img
 }
 
-# with ROWS NAME WHY SET_UP...: sets a backing store up and runs the rows of it; where WHY says
-# something it is left out for that reason.
+# with ROWS NAME WHY SET_UP...: sets up a backing store and runs its rows; skips it if WHY is not
+# empty.
 with() {
   local rows=$1 name=$2 why=$3
   shift 3
@@ -433,7 +431,7 @@ guest() {
   if ! grep -qx 'guest: all run' "$dir/console"; then
     tail -30 "$dir/console"
     red=$((red + 1))
-    say "the guest did not come to its end"
+    say "the guest did not finish"
   fi
 }
 
@@ -448,5 +446,5 @@ case $tier in
 esac
 printf '%d rows green, %d RED, %d backing stores skipped, in %d s\n' \
   "$green" "$red" "$skipped" "$((SECONDS - begin))"
-((green + red + skipped > 0)) || fail "no row is as BACKINGS_ONLY says: $only"
+((green + red + skipped > 0)) || fail "no row matches BACKINGS_ONLY: $only"
 ((red == 0))

@@ -1,6 +1,7 @@
 #!/usr/bin/env bash
-# Looks for crates that deny.toml bans in what is really built, without cargo-deny. Those that are
-# banned only for some (they have wrappers) are left to the tidy check and to cargo-deny.
+# Finds crates banned by deny.toml in the actual dependency graph, without cargo-deny. Crates that
+# are banned only for some users (those with wrappers) are left to the tidy check and to
+# cargo-deny.
 set -euo pipefail
 cd "$(dirname "${BASH_SOURCE[0]}")/.."
 
@@ -10,7 +11,7 @@ if ((${#banned[@]} == 0)); then
   exit 1
 fi
 
-# One listing for all of them: asked for a crate that isn't there, cargo fails as for any reason.
+# One listing for all: for a crate outside the graph, cargo fails with a generic error.
 used=$(cargo tree --workspace --all-features --edges all --target all --prefix none \
   --format '{p}' | cut -d ' ' -f 1 | sort -u)
 found=0
@@ -21,5 +22,5 @@ for crate in "${banned[@]}"; do
     found=1
   fi
 done
-echo "${#banned[@]} banned crates looked for among $(wc -l <<<"$used")"
+echo "searched for ${#banned[@]} banned crates among $(wc -l <<<"$used")"
 exit "$found"

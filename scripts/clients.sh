@@ -1,13 +1,12 @@
 #!/usr/bin/env bash
-# Runs the clients that people use against a real server, in one mode with one I/O engine, on a
-# disk at least three times as large as the server's memory. Everything that is written is read
-# back and compared, by another program where there is one. In the end the server is stopped, and
-# the file behind it must hold what was last read through it.
+# Runs common clients against a real server, in one mode with one I/O engine, on a disk at least three
+# times as large as its memory. All written data is read back and compared, if possible by another
+# program. Finally the server is stopped, and the file behind it must contain the same data.
 #
 #   scripts/clients.sh MODE IO [SIZE_MIB]
 #
-# MODE is write-through, write-back or bypass; IO is io_uring or epoll. The program is taken from
-# the release build; FOREBAY names another one.
+# MODE is write-through, write-back or bypass; IO is io_uring or epoll. FOREBAY selects another
+# program than the release build.
 set -euo pipefail
 cd "$(dirname "${BASH_SOURCE[0]}")/.."
 # shellcheck source=scripts/common.sh
@@ -46,14 +45,14 @@ stop() {
 
 sum() { sha256sum <"$1" | cut -d ' ' -f 1; }
 
-# same FILE: what a client reads is what is in FILE.
+# same FILE: checks that a client reads the content of FILE.
 same() {
   nbdcopy "$uri" "$dir/back.img"
   cmp "$1" "$dir/back.img"
 }
 
 sizes() {
-  say "nbdinfo: the size, and what the server can do"
+  say "nbdinfo: the size, and the server's capabilities"
   [[ $(nbdinfo --size "$uri") == $((mib << 20)) ]] || fail "the size is wrong"
   nbdinfo --json "$uri" >"$dir/info.json"
   nbdinfo --can flush "$uri" || fail "the server can't flush"
@@ -98,7 +97,7 @@ patterns() {
   for command in "${commands[@]}"; do arguments+=(-c "$command"); done
   qemu-io -f raw "${arguments[@]}" "$uri" >"$dir/qemu-io.log" ||
     { cat "$dir/qemu-io.log"; fail "qemu-io failed"; }
-  # Some versions say of a failed pattern only in words.
+  # Some versions report a failed pattern only as text.
   if grep -i 'fail\|error' "$dir/qemu-io.log"; then fail "qemu-io found a wrong pattern"; fi
   if qemu-io -f raw -c "read ${mib}M 512" "$uri" >/dev/null 2>&1; then
     fail "a read behind the end was answered"
@@ -122,7 +121,7 @@ loads() {
     --verify_backlog=64
   verify overlapping --rw=randwrite --bsrange=4k-64k --blockalign=4k --norandommap \
     --serialize_overlap=1 --io_size="$((mib >> 1))M"
-  # A trim and the write behind it may overtake each other, so only one may be on the way.
+  # A trim and the next write may overtake each other, so only one may be in flight.
   verify trimmed --rw=trimwrite --bs=16k --iodepth=1
   verify jobs --rw=randwrite --bs=8k --numjobs=4 --offset_increment="$((mib >> 2))M" \
     --group_reporting
@@ -137,12 +136,12 @@ copies
 images
 patterns
 loads
-say "stopping: the file behind the volume holds what was read through it"
+say "stopping: comparing the file behind the volume"
 nbdcopy "$uri" "$dir/last.img"
 stop
 cmp "$dir/last.img" "$disk"
-say "starting again: it still does"
+say "restarting: comparing again"
 start
 same "$dir/last.img"
 stop
-say "all clients are content"
+say "all clients passed"

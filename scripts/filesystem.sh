@@ -1,7 +1,7 @@
 #!/usr/bin/env bash
 # A file system on a volume, through nbdfuse and a loop device, under stress in one mode; the pool
-# is a sixteenth of the disk. What four writers leave behind is summed, and compared after the
-# caches are dropped; then fsck looks at the file behind the server.
+# is a sixteenth of the disk. The files of four writers are checksummed, and compared after the
+# caches are dropped; then fsck checks the file behind the server.
 #
 #   scripts/filesystem.sh MODE IO
 #

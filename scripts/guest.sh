@@ -1,17 +1,17 @@
-# Shared by the scripts that boot a Debian kernel under QEMU: the kernel, and what is packed into a
-# guest's initial memory file system. To be sourced, by bash, after common.sh. The guest has no
-# disk; it is unpacked at $dir/guest, and $dir is the script's own temporary directory.
+# Shared by the scripts that boot a Debian kernel under QEMU: the kernel, and the content of the
+# guest's initramfs. Source it in bash, after common.sh. The guest has no disk; its files are at
+# $dir/guest, and $dir is the script's own temporary directory.
 #
-# KERNEL_PACKAGE names another kernel package, and KERNEL_CACHE a directory that keeps it from one
-# run to the next.
+# KERNEL_PACKAGE selects another kernel package, and KERNEL_CACHE a directory that keeps it between
+# runs.
 # shellcheck shell=bash
 
-# Made by the script.
+# Created by the script.
 dir=
 package=${KERNEL_PACKAGE:-linux-image-6.12-amd64}
 cache=${KERNEL_CACHE:-$(target_dir)/kernel-test}
 
-# need_qemu: an emulator, and what packs a guest for it.
+# need_qemu: installs the emulator and the tools that pack a guest.
 need_qemu() {
   [[ $(uname -m) == x86_64 ]] || fail "this test knows only x86_64"
   PATH=$PATH:/usr/sbin:/sbin
@@ -44,7 +44,7 @@ add_program() {
 
 install_file() { mkdir -p "$(dirname "$2")" && cp -L "$1" "$2"; }
 
-# add_modules NAME...: with what they depend on, unpacked, because busybox knows no xz.
+# add_modules NAME...: with their dependencies, unpacked, because busybox lacks xz.
 add_modules() {
   local release name file
   release=$(basename "$cache"/lib/modules/*)
@@ -74,9 +74,8 @@ end_guest() {
   (cd "$dir/guest" && find . | cpio --quiet -o -H newc | gzip -1) >"$dir/initrd"
 }
 
-# qemu_command: in the array `command`, what boots the guest. KERNEL_KVM=1 uses KVM. That is not
-# done unasked, because inside some virtual machines KVM is there and a guest never gets to its
-# kernel.
+# qemu_command: sets the array `command`, which boots the guest. KERNEL_KVM=1 uses KVM. KVM is not
+# the default, because in some virtual machines it exists, but a guest never reaches its kernel.
 qemu_command() {
   command=(qemu-system-x86_64 -machine q35 -m "${guest_memory:-3G}" -smp 1 -no-reboot)
   if [[ -n ${KERNEL_KVM:-} ]]; then command+=(-enable-kvm -cpu host); else command+=(-cpu max); fi

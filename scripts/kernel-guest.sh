@@ -1,6 +1,6 @@
 #!/bin/busybox sh
-# The first and only process of the guest that scripts/kernel.sh boots. Says what it does on the
-# console; "guest: all passed" as the last line is the verdict.
+# Init process of the guest that scripts/kernel.sh boots. Reports progress on the console; the last
+# line "guest: all passed" means success.
 # shellcheck shell=sh
 set -eu
 /bin/busybox --install -s /bin
@@ -12,7 +12,7 @@ finish() {
   [ "$status" = 0 ] || { say "failed with $status"; cat /tmp/server.log; dmesg | tail -30; }
   sync
   poweroff -f
-  # The machine is off before this is over; if this process ended, the kernel would panic.
+  # The machine powers off meanwhile; if init exited, the kernel would panic.
   sleep 60
 }
 trap finish EXIT
@@ -23,7 +23,7 @@ mount -t devtmpfs devtmpfs /dev
 mkdir -p /dev/shm
 mount -t tmpfs tmpfs /tmp
 say "Linux $(uname -r)"
-# The first one is what the file systems sum with, and not named by them as a dependency.
+# The first one has the checksums of the file systems, which do not declare it as a dependency.
 for module in crc32c_generic nbd ext4 xfs; do modprobe "$module"; done
 
 disk=/tmp/disk.img
@@ -40,7 +40,7 @@ done
 nbd-client -unix /tmp/nbd.sock /dev/nbd0 -name v
 [ "$(blockdev --getsize64 /dev/nbd0)" = 536870912 ] || { say "the size is wrong"; exit 1; }
 
-# A writer of its own directory: copies, overwrites, deletes, and keeps the sums of what is left.
+# A writer in its own directory: copies, overwrites, deletes, and keeps the checksums of the rest.
 writer() {
   mkdir "/mnt/w$1"
   cp -r /data "/mnt/w$1/copy"
@@ -67,7 +67,7 @@ try() {
   say "$1: trimming"
   fstrim /mnt
   umount /mnt
-  # Nothing may be answered from the kernel's own cache.
+  # Drop the kernel's own cache.
   blockdev --flushbufs /dev/nbd0
   echo 3 >/proc/sys/vm/drop_caches
   say "$1: checking it"

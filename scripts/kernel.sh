@@ -1,12 +1,12 @@
 #!/usr/bin/env bash
-# Boots a Debian kernel under QEMU and has its nbd client use a Forebay server that runs in the
-# same guest: ext4 and xfs are made on it, loaded by several writers, checked, and read back. The
-# guest has no disk and no network; all it needs is packed into its initial memory file system.
+# Boots a Debian kernel under QEMU and attaches its NBD client to a Forebay server in the same
+# guest: ext4 and xfs are created on it, loaded by several writers, checked, and read back. The
+# guest has no disk and no network; everything is in its initramfs.
 #
 #   scripts/kernel.sh
 #
-# The program is taken from the release build; FOREBAY names another one. The guest is emulated,
-# which takes a minute or two; scripts/guest.sh says what else can be set.
+# FOREBAY selects another program than the release build. The emulated guest takes a minute or two;
+# scripts/guest.sh has further settings.
 set -euo pipefail
 cd "$(dirname "${BASH_SOURCE[0]}")/.."
 # shellcheck source=scripts/common.sh
@@ -30,7 +30,7 @@ pack() {
   local program
   for program in nbd-client mkfs.ext4 e2fsck mkfs.xfs xfs_repair; do add_program "$program"; done
   add_modules crc32c_generic nbd ext4 xfs
-  # Something real to copy: about eight megabytes of this machine's files.
+  # Real data to copy: about eight megabytes of this machine's files.
   { find /usr/share /usr/lib -xdev -type f -readable -size +3k -size -64k 2>/dev/null || true; } |
     sed 800q | tar --create --files-from=- 2>/dev/null | tar --extract --directory="$dir/guest/data"
   end_guest

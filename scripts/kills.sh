@@ -1,15 +1,14 @@
 #!/usr/bin/env bash
-# Kills the server under fio, again and again, and lets fio verify after each kill what had been
-# acknowledged: random writes of 4 KiB on real files, each block with its checksum, its place and
-# its number. What was acknowledged is in fio's log of latencies; what was under way when the server
-# died may be there or not.
+# Kills the server under fio repeatedly, and after each kill lets fio verify the acknowledged data:
+# random writes of 4 KiB on real files, each block with its checksum, position and number. fio's
+# latency log lists the acknowledged writes; writes in flight when the server died may be lost.
 #
 #   scripts/kills.sh journal|keeper [KILLS]
 #
-# With `journal` the memory dies with the server, and the journal has everything; with `keeper` the
-# pool outlives it, and there is no other protection. There are 30 kills unless told otherwise, at
-# about five seconds each. The files lie in FOLDER (the build directory unless it is set). FOREBAY
-# names another program than that of the release build.
+# With `journal`, memory dies with the server, and the journal has everything; with `keeper`, the
+# pool survives, and there is no other protection. The default is 30 kills, of about five seconds
+# each. The files are in FOLDER (default: the build directory). FOREBAY selects another program
+# than the release build.
 set -euo pipefail
 cd "$(dirname "${BASH_SOURCE[0]}")/.."
 # shellcheck source=scripts/common.sh
@@ -29,7 +28,7 @@ case $way in
   keeper) keeper=yes options+=",protection=none,accept-loss=yes" ;;
   *) fail "no way '$way': journal or keeper" ;;
 esac
-# Of the keeper, or of the server where there is none.
+# Process id of the keeper, or of the server if there is none.
 process=
 writer=
 clean() {
@@ -52,7 +51,7 @@ start() {
   process=$!
 }
 
-# wait_for_answer: until somebody answers at the socket.
+# wait_for_answer: waits until the socket answers.
 wait_for_answer() {
   local i
   for ((i = 0; i < 3000; i++)); do
@@ -67,14 +66,14 @@ wait_for_answer() {
 load() {
   local round=$1
   shift
-  # What it says of a server that is gone has no end.
+  # Its messages about a dead server are endless.
   (cd "$dir" && ulimit -f 262144 && timeout 120 fio --name=load --ioengine=nbd --uri="$uri" \
     --rw=randwrite --bs=4k --iodepth=16 --size=256M --randseed="$round" --verify=crc32c "$@" \
     >fio.log 2>&1)
 }
 
-# verify ROUND: that each block that was acknowledged in this round is there. fio reads them all,
-# and names those that are wrong, among them all that it had not come to.
+# verify ROUND: checks that each block acknowledged in this round is present. fio reads all blocks,
+# and names the wrong ones, including those that it had not reached.
 verify() {
   load "$1" --verify_only --continue_on_error=verify || true
   awk -F ', *' '$3 == 1 { print $5 }' "$dir"/acknowledged_lat.*.log | sort -u >"$dir/acknowledged"
@@ -99,7 +98,7 @@ for ((round = 1; round <= kills; round++)); do
   server=$(jq .pid <("$forebay" status --json --state "$dir/state"))
   load "$round" --do_verify=0 --rate_iops=20000 --write_lat_log=acknowledged --log_offset=1 &
   writer=$!
-  # Any moment is as good as another: 0.7 to 1.7 s. The keeper gives up on servers that die sooner.
+  # A random moment: 0.7 to 1.7 s. The keeper gives up on servers that die sooner.
   sleep "$(awk -v r=$RANDOM 'BEGIN { print 0.7 + r / 32768 }')"
   begin=$(date +%s%3N)
   kill -9 "$server"

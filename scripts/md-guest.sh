@@ -1,7 +1,7 @@
 #!/bin/busybox sh
-# The first and only process of the guest that scripts/md.sh boots. For each array in
-# /data/patterns it makes one of null_blk disks, measures the patterns, and says
-# "measured PATTERN RATE", with rates in kB/s; "guest: all measured" is the verdict.
+# Init process of the guest that scripts/md.sh boots. For each array in /data/patterns it creates
+# one from null_blk disks, measures the patterns, and prints "measured PATTERN RATE", with rates in
+# kB/s; "guest: all measured" means success.
 # shellcheck shell=sh
 set -eu
 /bin/busybox --install -s /bin
@@ -12,7 +12,7 @@ finish() {
   status=$?
   [ "$status" = 0 ] || { say "failed with $status"; cat /tmp/log || true; dmesg | tail -30; }
   poweroff -f
-  # The machine is off before this is over; if this process ended, the kernel would panic.
+  # The machine powers off meanwhile; if init exited, the kernel would panic.
   sleep 60
 }
 trap finish EXIT
@@ -24,12 +24,12 @@ mkdir -p /dev/shm /run/mdadm
 mount -t tmpfs tmpfs /tmp
 mount -t tmpfs tmpfs /dev/shm
 modprobe null_blk nr_devices=0
-# The first one is what md sums with, and not named by it as a dependency.
+# The first one has md's checksums; md does not declare it as a dependency.
 for module in crc32c_generic raid0 raid1 raid10 raid456; do modprobe "$module"; done
 mount -t configfs configfs /sys/kernel/config
 say "Linux $(uname -r)"
 
-# disk NUMBER MS: a disk of 64 MiB that does one request at a time and takes so long for each.
+# disk NUMBER MS: a disk of 64 MiB that serves one request at a time and takes MS for each.
 disk() {
   config=/sys/kernel/config/nullb/nullb$1
   [ -d "$config" ] || mkdir "$config"
@@ -44,7 +44,7 @@ disk() {
   echo 1 >"$config/submit_queues"
   echo 2560 >"$config/max_sectors"
   echo 1 >"$config/power"
-  # What waits for a disk waits in its queue, and does not hold md up on the way to it.
+  # Requests wait in the disk's queue, so that they do not block md.
   queue=/sys/block/nullb$1/queue
   echo mq-deadline >"$queue/scheduler"
   echo 512 >"$queue/nr_requests"
@@ -86,7 +86,7 @@ stop() {
 measure() {
   rw=$2
   [ "$1" = sequential ] || rw=rand$2
-  # What the stripe cache knows is forgotten.
+  # Empties the stripe cache.
   cache=/sys/block/md0/md/stripe_cache_size
   [ ! -e "$cache" ] || { echo 17 >"$cache"; echo 256 >"$cache"; }
   fio --name=md --filename=/dev/md0 --direct=1 --ioengine=libaio --rw="$rw" --bs="$3k" \

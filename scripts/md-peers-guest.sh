@@ -1,8 +1,7 @@
 #!/bin/busybox sh
-# The first and only process of the guest that scripts/md-peers.sh boots. For each contender in
-# /data/settings it makes a RAID 5 of null_blk disks, puts the contender on it, freshly set up for
-# each measurement, and says what came of it; scripts/md-peers.sh says in which words.
-# "guest: all measured" is the verdict.
+# Init process of the guest that scripts/md-peers.sh boots. For each contender in /data/settings it
+# creates a RAID 5 of null_blk disks, puts the contender on it, set up anew for each measurement,
+# and prints the result in the format of scripts/md-peers.awk. "guest: all measured" means success.
 # shellcheck shell=sh
 set -eu
 /bin/busybox --install -s /bin
@@ -17,7 +16,7 @@ finish() {
     dmesg | tail -30
   fi
   poweroff -f
-  # The machine is off before this is over; if this process ended, the kernel would panic.
+  # The machine powers off meanwhile; if init exited, the kernel would panic.
   sleep 60
 }
 trap finish EXIT
@@ -32,7 +31,7 @@ contenders='' disk_ms=5 disk_kib=1280 cache_mib=64 forebay_memory=''
 # shellcheck source=/dev/null
 . /data/settings
 modprobe null_blk nr_devices=0
-# The first one is what md sums with, and not named by it as a dependency.
+# The first one has md's checksums; md does not declare it as a dependency.
 for module in crc32c_generic raid456 nbd bcache dm_writecache dm_cache dm_cache_smq; do
   modprobe "$module"
 done
@@ -46,7 +45,7 @@ say "Linux $(uname -r)"
 disk() {
   config=/sys/kernel/config/nullb/nullb$1
   [ -d "$config" ] || mkdir "$config"
-  # What it held is gone, and its memory is free.
+  # Drops its content and frees its memory.
   [ "$(cat "$config/power")" = 0 ] || echo 0 >"$config/power"
   echo 64 >"$config/size"
   echo 4096 >"$config/blocksize"
@@ -58,7 +57,7 @@ disk() {
   echo 1 >"$config/submit_queues"
   echo "$((disk_kib * 2))" >"$config/max_sectors"
   echo 1 >"$config/power"
-  # What waits for a disk waits in its queue, and does not hold md up on the way to it.
+  # Requests wait in the disk's queue, so that they do not block md.
   queue=/sys/block/nullb$1/queue
   echo mq-deadline >"$queue/scheduler"
   echo 512 >"$queue/nr_requests"
@@ -83,7 +82,7 @@ make_array() {
 
 stop_array() { mdadm --stop /dev/md0 >/tmp/log 2>&1; }
 
-# forget: what the array's stripe cache knows.
+# forget: empties the array's stripe cache.
 forget() {
   echo 17 >/sys/block/md0/md/stripe_cache_size
   echo 256 >/sys/block/md0/md/stripe_cache_size
@@ -117,10 +116,10 @@ setup_forebay() {
   done
   nbd-client -unix /tmp/nbd.sock /dev/nbd0 -name v >/tmp/log 2>&1
   device=/dev/nbd0
-  # The volume is measured while nobody uses it.
+  # The volume is calibrated while it is idle.
   sleep 5
 }
-# A flush of the device: all that was acknowledged before it is on the disk when it is answered.
+# A flush of the device: when it returns, all earlier acknowledged writes are on the disk.
 clean_forebay() { dd if=/dev/null of=/dev/nbd0 conv=fsync 2>/tmp/log; }
 drop_forebay() {
   echo "note $(FOREBAY_STATE=/tmp/state forebay status | tail -n 1)"
@@ -149,7 +148,7 @@ setup_bcache() {
   echo 0 >"$set_of_bcache/congested_read_threshold_us"
   echo 0 >"$set_of_bcache/congested_write_threshold_us"
 }
-# What is detached is written back first, as fast as it goes.
+# Detaching first writes everything back, at full speed.
 clean_bcache() {
   echo 1 >/sys/block/bcache0/bcache/detach
   until [ "$(cat /sys/block/bcache0/bcache/state)" = "no cache" ]; do sleep 0.05; done
@@ -176,7 +175,7 @@ setup_writecache() {
 }
 clean_writecache() {
   dmsetup message writecache 0 flush
-  # Blocks in all, free ones, and ones on their way.
+  # Total blocks, free blocks, blocks in flight.
   until dmsetup status writecache | awk '{ exit !($5 == $6) }'; do sleep 0.05; done
 }
 drop_writecache() { dmsetup remove --noudevsync writecache; }
@@ -219,7 +218,7 @@ measure() {
   "setup_$1"
   rw='write'
   [ "$3" = sequential ] || rw=randwrite
-  # Who writes through is as slow all the time.
+  # Write-through has a constant rate.
   limit=300
   case "$1" in bare | through) limit=20 ;; esac
   before=$(counters)
@@ -245,7 +244,7 @@ percentiles() {
   }' /tmp/fio
 }
 
-# reads CONTENDER: random reads of what nobody cached, idle, and while dirty data goes to the disk.
+# reads CONTENDER: random uncached reads, idle, and during writeback.
 reads() {
   forget
   "setup_$1"

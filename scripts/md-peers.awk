@@ -1,4 +1,4 @@
-# The tables of scripts/md-peers.sh, from what its guest says:
+# The tables of scripts/md-peers.sh, from the output of its guest:
 #
 #   measured CONTENDER PHASE ORDER KIB REGION DEPTH KIB_WRITTEN MS CLEAN_MS BEFORE AFTER
 #   latency CONTENDER P50 P99 READS P50 P99 READS BEFORE AFTER
@@ -6,12 +6,12 @@
 # BEFORE and AFTER are three counters of sectors: written to the array, written to its members, and
 # read from its members. The first three figures of `latency` are idle ones, in microseconds.
 #
-# md counts no whole stripes, so their share is derived. It works in rows: a block of 4 KiB of each
-# member. Each write of a row writes its parity once, so as many rows were written as more blocks
-# went to the members than to the array. A whole row reads nothing, and any other a block at least,
-# unless md still has what it needs: so `rows - read` are whole at least, but for those. A row that
-# is not whole has a block of data at least: so `(data - rows) / (drives - 2)` are whole at most.
-# The smaller one of the two is shown.
+# md does not count whole stripes, so their share is derived. md works in rows: a block of 4 KiB on
+# each member. Each write of a row writes its parity once, so the number of rows is the difference
+# between blocks written to the members and to the array. A whole row reads nothing, any other at
+# least one block, unless md has cached it: so at least `rows - read` are whole, apart from those. A
+# partial row has at least one block of data: so at most `(data - rows) / (drives - 2)` are whole.
+# The smaller of the two is shown.
 
 function full(data, written, read,   rows, by_read, by_data) {
   rows = written - data
@@ -55,7 +55,7 @@ $1 == "latency" {
 }
 
 END {
-  printf "\nMB/s, times the bare array, and the share of the rows that md surely wrote whole:\n\n%-37s", ""
+  printf "\nMB/s, ratio to the bare array, share of rows that md certainly wrote whole:\n\n%-37s", ""
   for (c = 1; c <= contenders; c++) printf " %19s", contender[c]
   print ""
   for (k = 1; k <= count; k++) {
@@ -69,8 +69,8 @@ END {
     }
     print ""
   }
-  printf "\nWhole stripes in sequence, many at once, on the bare array: %.1f MB/s\n", stripes
-  printf "\nSeconds until all was on the array, in the rates of what is sustained:\n\n"
+  printf "\nSequential whole stripes, many in flight, on the bare array: %.1f MB/s\n", stripes
+  printf "\nSeconds until all data was on the array, included in the sustained rates:\n\n"
   for (k = 1; k <= count; k++) {
     if (keys[k] !~ /sustained/) continue
     printf "%-37s", keys[k]

@@ -1,17 +1,16 @@
 #!/usr/bin/env bash
-# Compares Forebay with the kernel's own caches on an md array: a Debian kernel under QEMU makes a
-# RAID 5 of 15 null_blk disks with chunks of 8 KiB, and writes to it and reads from it with fio,
-# directly and behind each cache, all in the same guest.
+# Compares Forebay with the kernel's own caches on an md array: a Debian kernel under QEMU creates
+# a RAID 5 of 15 null_blk disks with chunks of 8 KiB, and reads and writes it with fio, directly
+# and behind each cache, all in the same guest.
 #
 #   scripts/md-peers.sh [CASE-FILE]
 #
-# Without a file it is the cases below. PEERS_CONTENDERS names some of the contenders, with `bare`
-# among them for the ratios; PEERS_DISK_MS is what an I/O of a disk takes (5), PEERS_DISK_KIB how
-# much it does at once (1280). It takes half an hour, and is given up after PEERS_TIMEOUT seconds
-# (7200). The program is taken from the release build; FOREBAY names another one. scripts/guest.sh
-# says what else can be set.
+# Without a file, the cases below are run. PEERS_CONTENDERS selects contenders, with `bare` among
+# them for the ratios; PEERS_DISK_MS is the time of a disk's I/O (5), PEERS_DISK_KIB its maximum
+# size (1280). The run takes half an hour, with a timeout of PEERS_TIMEOUT seconds (7200). FOREBAY
+# selects another program than the release build. scripts/guest.sh has further settings.
 #
-# The contenders, each with 64 MiB, made anew for each measurement, at its defaults but for this:
+# The contenders, each with 64 MiB, created anew for each measurement, with defaults except for:
 #
 #   bare        the array, with a stripe cache of 256, its default
 #   forebay     mode=write-back,protection=none,accept-loss=yes, over the kernel's nbd client
@@ -21,15 +20,15 @@
 #   writecache  dm-writecache in its SSD mode, blocks of 4 KiB, on a RAM disk
 #   dmcache     dm-cache, writeback, smq, blocks of 64 KiB; data and metadata on RAM disks
 #
-# A burst fits what each of them lets be dirty, and its rate is what the client sees. In what is
-# sustained, the rate has the time until all is on the array: Forebay is flushed (fsync), bcache
-# detached, dm-writecache told to flush, and dm-cache given the policy `cleaner`, until they say
-# that nothing is dirty. What is as slow at the end as at the beginning is stopped after 20 s, and
-# any other after 300 s.
+# A burst fits each contender's dirty limit, and its rate is the rate that the client sees. A
+# sustained rate includes the time until all data is on the array: Forebay is flushed (fsync),
+# bcache detached, dm-writecache flushed, and dm-cache given the policy `cleaner`, until they
+# report no dirty data. A measurement with a constant rate is stopped after 20 s, any other after
+# 300 s.
 #
-# The guest's clock counts its instructions, a nanosecond for each, and skips what it sleeps, so
-# that neither the emulation nor a busy machine is in what is measured. The time of the guest's
-# only processor is: a burst into memory is nothing else. On slower disks less of it is.
+# The guest's clock counts its instructions, one nanosecond each, and skips its sleep, so neither
+# the emulation nor a busy machine affects the figures. The time of the guest's only processor
+# does: a burst into memory consists of nothing else. With slower disks its share is smaller.
 set -euo pipefail
 cd "$(dirname "${BASH_SOURCE[0]}")/.."
 # shellcheck source=scripts/common.sh
@@ -46,7 +45,7 @@ need mdadm=mdadm fio=fio nbd-client=nbd-client make-bcache=bcache-tools dmsetup=
   strip=binutils
 
 # Order, KiB of a request, MiB of the array that are written, MiB in a burst, MiB sustained, depth.
-# `stripes` is how much the bare array takes in whole stripes, `latency` what reads feel.
+# `stripes` is the rate of the bare array in whole stripes, `latency` the latency of reads.
 cases() {
   cat <<'END'
 stripes 112 512 256 0 128
@@ -86,7 +85,7 @@ END
 boot() {
   local command
   qemu_command
-  # With these two, a kernel copies byte by byte, as far as the count of instructions goes.
+  # With these two, the instruction count of a kernel copy is that of a copy byte by byte.
   command=("${command[@]/#max/max,-erms,-fsrm}")
   say "booting $(basename "$cache"/boot/vmlinuz-*)"
   timeout "$timeout_seconds" "${command[@]}" -icount shift=0,sleep=off -nographic -nic none \
@@ -99,4 +98,4 @@ pack "$@"
 boot || fail "the guest did not end by itself within $timeout_seconds s"
 grep -qx 'guest: all measured' "$dir/console" || fail "the guest did not measure: see above"
 awk -f scripts/md-peers.awk "$dir/console"
-say "information: no figure of these has a limit"
+say "information: these figures have no limits"

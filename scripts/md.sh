@@ -1,15 +1,15 @@
 #!/usr/bin/env bash
-# Compares the modelled arrays with Linux md: a Debian kernel under QEMU makes arrays of null_blk
-# disks that take some milliseconds for each request, measures patterns with fio, and the model is
-# asked for the same. Fails where a rate of the model is not within 25 % of md's.
+# Compares the modelled arrays with Linux md: a Debian kernel under QEMU creates arrays of null_blk
+# disks that take some milliseconds for each request, and measures patterns with fio; the model
+# runs the same patterns. Fails if a rate of the model is not within 25 % of md's.
 #
 #   scripts/md.sh [PATTERN-FILE]
 #
-# Without a file it is the patterns below; crates/backend/examples/arrays.rs says how they are
-# written. The guest's clock counts its instructions, a nanosecond for each, and skips what it
-# sleeps, so that neither the emulation nor a busy machine is in what is measured. The time of the
-# guest's processor is, which the model does not have: writes of many stripes are measured on
-# slower disks. It takes some ten minutes. scripts/guest.sh says what can be set.
+# Without a file, the patterns below are run; crates/backend/examples/arrays.rs describes the
+# format. The guest's clock counts its instructions, one nanosecond each, and skips its sleep, so
+# neither the emulation nor a busy machine affects the figures. The time of the guest's processor
+# does, and the model has none: writes of many stripes are measured on slower disks. A run takes
+# some ten minutes. scripts/guest.sh has further settings.
 set -euo pipefail
 cd "$(dirname "${BASH_SOURCE[0]}")/.."
 # shellcheck source=scripts/common.sh
@@ -22,8 +22,8 @@ guest_memory=3G
 need_qemu
 need mdadm=mdadm fio=fio
 
-# Level, drives, KiB of a chunk, drives that are missing, ms of a disk; then how it is used: order,
-# kind, KiB of a request, depth, requests.
+# Level, drives, KiB of a chunk, missing drives, ms of a disk; then the pattern: order, kind, KiB of
+# a request, depth, requests.
 patterns() {
   cat <<'END'
 raid5 15 8 0 5 sequential write 64 1 200

@@ -2,23 +2,22 @@
 # PostgreSQL on ext4 on a volume over a modelled hard disk, through nbdfuse and a loop device.
 #
 # First its speed: pgbench without the cache (bypass), in write-through, and in write-back with a
-# journal on a modelled flash disk, with one client and with eight, three runs of each in turn,
-# medians. Fails where a ratio to the runs without the cache misses its limit.
+# journal on a modelled SSD, with one client and with eight, three interleaved runs of each,
+# medians. Fails if a ratio to the runs without the cache misses its limit.
 #
-# Then its data: in write-back with that journal it is killed in mid-run, in turn the Forebay
-# server, PostgreSQL, and everything at one moment. Hard disk and journal lie on the layer
-# `volatile`, so whenever the server is killed all that was not flushed on them is gone, but for a
-# share of its sectors. Each time ext4's journal is replayed and fsck must find nothing; PostgreSQL
-# must recover; pg_amcheck must find nothing in any table and index; every transaction whose commit
-# pgbench has seen must be there, and no more than one per client besides; and the sums of the
-# benchmark's tables must agree.
+# Then its durability: in write-back with that journal it is killed in mid-run, alternately the
+# Forebay server, PostgreSQL, and both at once. Hard disk and journal are on the layer `volatile`,
+# so a kill of the server loses all their unflushed data, except for a share of its sectors. After
+# each kill, ext4's journal is replayed, and fsck must find no errors; PostgreSQL must recover;
+# pg_amcheck must find no errors in any table and index; every transaction whose commit pgbench has
+# seen must be present, and at most one more per client; and the sums of the benchmark's tables
+# must agree.
 #
 #   scripts/postgres.sh [ROUNDS] [SECONDS]
 #
-# There are ten rounds and runs of 8 seconds unless told otherwise; 0 leaves either out. Needs
-# root (it mounts) and /dev/fuse. FOREBAY names another program than that of the release build.
-# The files behind the modelled disks lie in memory where there is room, so that the disks of this
-# machine do not count.
+# The default is ten rounds, and runs of 8 seconds; 0 skips either. Needs root (it mounts) and
+# /dev/fuse. FOREBAY selects another program than the release build. The files behind the modelled
+# disks are in memory if there is space, to exclude the machine's own disks.
 set -euo pipefail
 cd "$(dirname "${BASH_SOURCE[0]}")/.."
 # shellcheck source=scripts/common.sh
@@ -38,7 +37,7 @@ PATH=$programs:$PATH
 base=${TMPDIR:-/tmp}
 if (($(df --output=avail -k /dev/shm 2>/dev/null | tail -1) > 4 << 20)); then base=/dev/shm; fi
 dir=$(mktemp -d "$base/forebay-postgres.XXXXXX")
-# The state directory is to outlive a reboot, as far as Forebay can see.
+# A directory that Forebay accepts as surviving a reboot.
 state=$(mktemp -d)
 chmod 755 "$dir"
 mkdir -p "$dir"/{mnt,fuse,run}
@@ -77,7 +76,7 @@ attach() {
   local tries=0
   nbdfuse "$dir/fuse/disk" "nbd+unix:///v?socket=$dir/nbd.sock" 2>>"$dir/nbdfuse.log" &
   fuse=$!
-  # It dies of a dead server in its own ways, which are not worth a line.
+  # It fails in various ways when its server is dead; ignore them.
   disown
   until [[ -e $dir/fuse/disk ]]; do
     tries=$((tries + 1))
@@ -87,7 +86,7 @@ attach() {
   loop=$(losetup -f --show "$dir/fuse/disk")
 }
 
-# detach: also when what is below has died.
+# detach: also when the server below is dead.
 detach() {
   local tries
   for ((tries = 0; tries < 100; tries++)); do
@@ -115,7 +114,7 @@ stop_postgres() {
   postmaster=
 }
 
-# its_processes: the postmaster and all it has started.
+# its_processes: the postmaster and its children.
 its_processes() {
   if [[ -n $postmaster ]]; then
     echo "$postmaster"
@@ -123,7 +122,7 @@ its_processes() {
   fi
 }
 
-# kill_postgres [PID...]: at one moment with these.
+# kill_postgres [PID...]: together with these processes.
 kill_postgres() {
   local pids pid
   mapfile -t pids < <(its_processes)
@@ -157,7 +156,7 @@ max_wal_size = 64MB
 min_wal_size = 32MB
 checkpoint_timeout = 30s
 END
-  # What nobody flushed is nobody's loss.
+  # Unflushed data may be lost.
   sync -f "$dir/mnt/data/postgresql.conf"
   start_postgres
   createdb -h "$dir/run" -U postgres bench
@@ -178,8 +177,8 @@ speed_of() {
   attach
   mount "$loop" "$dir/mnt"
   start_postgres
-  # The memory of the machine is large enough for the tables in every mode: what is compared is
-  # commits and checkpoints, not who has read more so far.
+  # The tables fit the machine's memory in every mode: commits and checkpoints are compared, not
+  # cold reads.
   cat "$dir"/mnt/data/base/*/* >/dev/null
   for count in 1 "$clients"; do
     pgbench -h "$dir/run" -U postgres -n -c "$count" -j 2 -T "$run_seconds" bench \
@@ -194,7 +193,7 @@ speed_of() {
 
 speed() {
   local hdd run name count first missed=0
-  # Transactions a second, in multiples of those without the cache in the same turns.
+  # Transactions per second, relative to the interleaved runs without the cache.
   local -A speed_min=([write-through]=0.9 [write-back]=1.3)
   hdd="v=model:hdd?backing=$dir/speed.disk"
   local write_back="mode=write-back,protection=journal"
@@ -228,7 +227,7 @@ speed() {
   ((missed == 0)) || fail "$missed limits of the speed were missed"
 }
 
-# The transaction of pgbench, and a line in the ledger by which it is known.
+# The transaction of pgbench, plus a line in a ledger that identifies it.
 write_script() {
   cat >"$dir/script" <<'SCRIPT'
 \set n :n + 1
@@ -248,7 +247,7 @@ END;
 SCRIPT
 }
 
-# load_and_kill ROUND KIND: pgbench's log has a line for each transaction whose commit it has seen.
+# load_and_kill ROUND KIND: pgbench logs a line for each transaction whose commit it has seen.
 load_and_kill() {
   local bench
   (cd "$dir" && exec pgbench -h "$dir/run" -U postgres -n -c "$clients" -j 2 -T 600 -D n=0 \
@@ -272,7 +271,7 @@ load_and_kill() {
     >"$dir/committed.$1"
 }
 
-# recover KIND: starts again what was killed.
+# recover KIND: restarts the killed processes.
 recover() {
   if [[ $1 != postgres ]]; then
     detach
@@ -283,12 +282,12 @@ recover() {
     e2fsck -fn "$loop" >"$dir/check.log" 2>&1 || { cat "$dir/check.log"; fail "fsck complains"; }
     mount "$loop" "$dir/mnt"
   fi
-  # Left by the one that was killed.
+  # Left by the killed process.
   rm -f "$dir/mnt/data/postmaster.pid"
   start_postgres
 }
 
-# check_round ROUND: nothing of it is lost, and nothing is there that was not written.
+# check_round ROUND: checks that all its data is present, and nothing else.
 check_round() {
   local client count lost
   pg_amcheck -h "$dir/run" -U postgres --all --install-missing --heapallindexed \
@@ -330,7 +329,7 @@ crashes() {
   stop_postgres
   detach
   stop_server
-  say "$rounds kills, $total commits seen: none is lost, amcheck and fsck find nothing"
+  say "$rounds kills, $total commits seen: none is lost, no errors from amcheck and fsck"
 }
 
 ((run_seconds == 0)) || speed

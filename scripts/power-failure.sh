@@ -1,18 +1,18 @@
 #!/usr/bin/env bash
-# Rehearses one power failure from end to end, and prints how long each part of it takes: a
-# write-back volume under a supply is written by fio until SIZE is dirty, mains fails and the
-# battery runs low, what is dirty goes to the vault and is read back, everything is killed at once,
-# and the next start brings it to the disk. All of it is verified then, through the server, and on
-# the disk alone after a stop.
+# Rehearses one power failure from end to end, and prints how long each step takes: fio writes to a
+# write-back volume under a UPS until SIZE is dirty, mains fails and the battery runs low, dirty
+# data goes to the vault and is read back, everything is killed at once, and the next start writes
+# it to the disk. Then all data is verified, through the server, and on the disk alone after a
+# stop.
 #
 #   scripts/power-failure.sh [SIZE]
 #
-# SIZE is 256M unless told otherwise; it takes twice as much memory at most, and two and a half
-# times as much room in FOLDER (the build directory unless it is set), which must not be in memory
-# for the figures to mean anything. FOREBAY names another program than that of the release build.
+# The default SIZE is 256M. The script needs at most twice that amount of memory, and two and a
+# half times of space in FOLDER (default: the build directory), which must not be in memory for
+# realistic figures. FOREBAY selects another program than the release build.
 #
-# The disk is behind a server of its own, which is as slow as a busy hard disk until mains fails,
-# so that next to nothing reaches it, and as fast as the file afterwards.
+# The disk is behind a separate server, as slow as a busy hard disk until mains fails, so that
+# almost nothing reaches it, and as fast as the file afterwards.
 set -euo pipefail
 cd "$(dirname "${BASH_SOURCE[0]}")/.."
 # shellcheck source=scripts/common.sh
@@ -27,8 +27,8 @@ dir=$(mktemp -d -p "${FOLDER:-$(target_dir)}")
 uri="nbd+unix:///v?socket=$dir/nbd.sock"
 # A little of it reaches the disk before mains fails.
 volume_bytes=$(((bytes * 17 / 16 + (1 << 20)) >> 20 << 20))
-# What fio writes is to stay in memory until mains fails: large writes are not held back otherwise,
-# and above half of the pool what is dirty is written back at once.
+# Keeps fio's writes in memory until mains fails: otherwise large writes are not delayed, and above
+# half of the pool writeback starts at once.
 held="gather-below=1MiB"
 memory_bytes=$((volume_bytes * 2 + (128 << 20)))
 disk=
@@ -51,7 +51,7 @@ gave_up() {
   fail "$*"
 }
 
-# feed: writes what the supply says, as long as it is there.
+# feed: writes the readings of the UPS, as long as it exists.
 feed() {
   local words
   while words=$(cat "$dir/words" 2>/dev/null); do
@@ -62,8 +62,8 @@ feed() {
   done
 }
 
-# say_supply WORDS: what the supply says from now on.
-say_supply() {
+# set_ups WORDS: the UPS status from now on.
+set_ups() {
   printf '%s' "$1" >"$dir/words.new"
   mv "$dir/words.new" "$dir/words"
 }
@@ -77,7 +77,7 @@ start_disk() {
   wait_for_socket "$dir/disk.sock" "$disk" || gave_up "the disk did not come up"
 }
 
-# start_server: clients are let in when the socket is there.
+# start_server: clients are admitted once the socket exists.
 start_server() {
   rm -f "$dir/nbd.sock"
   "$forebay" serve --keeper no --state "$dir/state" --nbd "unix:$dir/nbd.sock" \
@@ -90,7 +90,7 @@ start_server() {
 
 status() { "$forebay" status --json --state "$dir/state"; }
 
-# wait_until SECONDS FILTER: until the status is as the filter asks for.
+# wait_until SECONDS FILTER: waits until the status matches the filter.
 wait_until() {
   local end=$((SECONDS + $1))
   until status 2>>"$dir/status.log" | jq -e "$2" >/dev/null; do
@@ -100,7 +100,7 @@ wait_until() {
   done
 }
 
-# wait_for_clients SECONDS: until the server lets clients in.
+# wait_for_clients SECONDS: waits until the server admits clients.
 wait_for_clients() {
   local end=$((SECONDS + $1))
   until [[ -S $dir/nbd.sock ]]; do
@@ -119,7 +119,7 @@ row() {
       bytes / 2^30 / (ms / 1000 + 1e-9) }' >>"$dir/table"
 }
 
-# verify WHAT FIO-OPTION...: that each block is what fio has written there.
+# verify WHAT FIO-OPTION...: checks that each block is as fio wrote it.
 verify() {
   local what=$1 begin
   shift
@@ -130,7 +130,7 @@ verify() {
 }
 
 truncate -s "$volume_bytes" "$dir/disk.img"
-say_supply OL
+set_ups OL
 feed &
 supply=$!
 start_disk "rate(bandwidth=16MiB/s):"
@@ -154,8 +154,8 @@ say "$(jq -r '.power.forecast' "$dir/before.json"), dirty" \
 
 say "mains fails, and the battery is low"
 failed=$(now_ms)
-say_supply "OB DISCHRG LB"
-# Told while the dump is being made, not only afterwards.
+set_ups "OB DISCHRG LB"
+# The status reports this during the dump, not only afterwards.
 wait_until 60 '.power.halted and .vault.state == "dumping"'
 row "until writes are halted" 0 "$(($(now_ms) - failed))"
 wait_until 600 '.vault.last_dump != null and .vault.state != "dumping"'
@@ -173,7 +173,7 @@ lacking=$((volume_bytes / 512 - $(stat -c %b "$dir/disk.img")))
 say "the disk lacks $((lacking * 512 >> 20)) MiB, the vault has $((dumped >> 20)) MiB"
 
 say "power is back"
-say_supply OL
+set_ups OL
 start_disk ""
 begin=$(now_ms)
 start_server
@@ -190,4 +190,4 @@ wait "$disk" || gave_up "the disk did not stop in order"
 disk=
 verify "verified on the disk alone" --ioengine=libaio --direct=1 --filename="$dir/disk.img"
 cat "$dir/table"
-say "the times are information; what was verified is judged"
+say "the times are information; only the verification can fail"

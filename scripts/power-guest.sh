@@ -1,8 +1,8 @@
 #!/bin/busybox sh
-# The first and only process of the guest that scripts/power.sh boots and cuts off. It checks what
-# the cut before has left of two file systems, says what is there, and writes until it is cut off
-# itself. What it says for the judge goes to /dev/hvc0, which has taken a line when `echo` ends;
-# words for people go to the console.
+# Init process of the guest that scripts/power.sh boots and cuts off. It checks what the previous
+# cut has left of two file systems, reports their content, and writes until it is cut off itself.
+# Reports for the checker go to /dev/hvc0, which has accepted a line when `echo` returns; messages
+# for people go to the console.
 # shellcheck shell=sh
 set -eu
 /bin/busybox --install -s /bin
@@ -14,7 +14,7 @@ finish() {
   status=$?
   [ "$status" = 0 ] || { report "failed $status"; say "failed with $status"; dmesg | tail -30; }
   poweroff -f
-  # The machine is off before this is over; if this process ended, the kernel would panic.
+  # The machine powers off meanwhile; if init exited, the kernel would panic.
   sleep 60
 }
 trap finish EXIT
@@ -36,7 +36,7 @@ until [ -c /dev/hvc0 ] && [ -e /sys/class/net/eth0 ]; do
   [ "$tries" -lt 100 ] || { say "a device is missing"; exit 1; }
   sleep 0.1
 done
-# Kept open, because it is set back with the last one who closes it.
+# Kept open, because the last close resets the terminal settings.
 exec 3<>/dev/hvc0
 stty raw -echo <&3
 ifconfig lo 127.0.0.1
@@ -45,8 +45,8 @@ port=$(setting port)
 task=$(setting task)
 report "booted"
 
-# Has a volume checked: the file system's journal is replayed, then nothing may be wrong, then the
-# sums of all files are reported.
+# Checks a volume: the file system's journal is replayed, then fsck must find no errors, then the
+# checksums of all files are reported.
 check() {
   e2fsck -y -E journal_only "$2" >/tmp/replay.log 2>&1 || [ $? -le 1 ] ||
     { cat /tmp/replay.log; report "replay $1"; exit 1; }
@@ -57,8 +57,8 @@ check() {
   done
 }
 
-# begin KIND NAME SUM, then synced NAME SUM: what is about to happen to a file, and what is done
-# and durable. The judge knows what may be there in between.
+# begin KIND NAME SUM, then synced NAME SUM: the next change of a file, and the durable one. The
+# checker knows the permitted states in between.
 write_file() {
   report "begin write $1 $sum"
   dd if="/tmp/new.$2" of="/mnt/$1" bs=4k conv=fsync 2>/dev/null
@@ -78,8 +78,8 @@ remove_file() {
   report "synced $1 none"
 }
 
-# A writer of its own directory of a volume, until the power is cut. Every round has its own way
-# through the same thirty names.
+# A writer in its own directory of a volume, until the power is cut. Every round visits the same
+# thirty names in another order.
 writer() {
   at=$1/w$2
   mkdir -p "/mnt/$at"

@@ -1,18 +1,16 @@
 #!/usr/bin/env bash
-# Cuts the power of a machine whose file systems lie on write-back volumes with journals: a Debian
-# kernel under QEMU, its nbd client, ext4, and writers that fsync all the time. The server is
-# outside of the guest; both are killed at the same moment, and because disks and journals lie
-# under the layer `volatile`, all that was not flushed on them is gone, but for a share of its
-# sectors. Then everything starts again from what is left: ext4's journal is replayed, fsck must
-# find nothing, and each file must be as its last fsync left it, or as an operation that was under
-# way may have left it.
+# Cuts the power of a machine whose file systems are on write-back volumes with journals: a Debian
+# kernel under QEMU, its NBD client, ext4, and writers that call fsync all the time. The server
+# runs outside the guest; both are killed at the same moment, and because disks and journals are
+# under the layer `volatile`, all their unflushed data is lost, except for a share of its sectors.
+# Then everything restarts from the images: ext4's journal is replayed, fsck must find no errors,
+# and each file must be as its last fsync left it, or as an operation in flight may have left it.
 #
 #   scripts/power.sh [CUTS]
 #
-# There are eight cuts unless told otherwise, at about a minute each. Two volumes are cut at once,
-# one with durability=ack and one with durability=flush, each with a journal of its own. FOREBAY
-# names another program than that of the release build, and scripts/guest.sh says what else can
-# be set.
+# The default is eight cuts, of about a minute each. Two volumes are cut at once, one with
+# durability=ack and one with durability=flush, each with its own journal. FOREBAY selects another
+# program than the release build; scripts/guest.sh has further settings.
 set -euo pipefail
 cd "$(dirname "${BASH_SOURCE[0]}")/.."
 # shellcheck source=scripts/common.sh
@@ -47,7 +45,7 @@ pack() {
   end_guest
 }
 
-# volume NAME DURABILITY: how a volume is served.
+# volume NAME DURABILITY: the specification of a volume.
 volume() {
   local lossy="volatile(keep=0.4)"
   printf '%s=%s:%s,mode=write-back,protection=journal,durability=%s,journal=%s:%s' \
@@ -66,7 +64,7 @@ start_server() {
   [[ -n $port ]] || gave_up "the server does not say its port"
 }
 
-# start_guest TASK SEED: a guest that makes, checks or checks for the last time.
+# start_guest TASK SEED: a guest that creates, checks, or checks for the last time.
 start_guest() {
   local command
   qemu_command
@@ -84,7 +82,7 @@ gave_up() {
   fail "$*"
 }
 
-# wait_for WORD SECONDS: until the guest has reported it.
+# wait_for WORD SECONDS: waits until the guest has reported it.
 wait_for() {
   local end=$((SECONDS + $2))
   until grep -qx "$1" "$dir/report"; do
@@ -95,7 +93,7 @@ wait_for() {
   done
 }
 
-# Both at one moment, by one call.
+# Both at once, by one call.
 cut_power() {
   kill -9 "$server" "$guest"
   wait "$server" "$guest" 2>/dev/null || true
@@ -103,8 +101,8 @@ cut_power() {
   guest=
 }
 
-# judge: reads all reports so far, and says what is lost. What a file may be is a set of sums;
-# "none" is no file, "any" is anything.
+# judge: reads all reports so far, and prints losses. The permitted states of a file are a set of
+# checksums; "none" is no file, "any" is any content.
 judge() {
   awk '
     function may(name, sum) { return index(allowed[name], " " sum " ") > 0 }
@@ -130,7 +128,7 @@ judge() {
           if (!may(name, "none") && !may(name, "any")) { print name " is lost"; bad++ }
           found[name] = "none"
         }
-        # What was there after the cut is there for good.
+        # Content present after the cut is durable.
         allowed[name] = " " found[name] " "
       }
       files = length(found)
@@ -161,10 +159,10 @@ for ((round = 1; round <= cuts; round++)); do
   next "$round" "$task"
   task="check"
   wait_for loading 60
-  # Any moment is as good as another: 6 to 14 s.
+  # A random moment: 6 to 14 s.
   sleep "$((6 + RANDOM % 8)).$((RANDOM % 10))"
   cut_power
-  # What came after the check.
+  # Reports after the check.
   sed '1,/^checked$/d' "$dir/report" >>"$dir/reports"
   say "cut $round: $(grep -c ^synced "$dir/report" || true) fsyncs in this life;" \
     "after the cut before: $(cat "$dir/verdict")"
@@ -182,4 +180,4 @@ for volume in ack flush; do
   e2fsck -fn "$dir/$volume.disk" >"$dir/check.log" 2>&1 ||
     { cat "$dir/check.log"; fail "fsck complains about the file behind the server"; }
 done
-say "$cuts cuts: every fsynced file is there, and the disks alone are whole"
+say "$cuts cuts: every fsynced file is present, and the disks alone are consistent"

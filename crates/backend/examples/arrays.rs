@@ -1,21 +1,20 @@
-//! What a modelled array makes of patterns of I/O, in virtual time, beside what was measured.
+//! Runs I/O patterns on modelled arrays in virtual time, and compares with measurements.
 //!
 //!     cargo run --release -p forebay-backend --example arrays -- FILE
 //!
-//! Each line of FILE is a pattern,
-//! `LEVEL DRIVES CHUNK_KIB DEGRADED MS ORDER KIND SIZE_KIB DEPTH COUNT [KB_PER_S]`: MS is what a
-//! drive takes for each I/O, ORDER is `sequential` or `random`, KIND `read` or `write`, and the
-//! last field the rate that was measured elsewhere, in thousands of bytes per second. The word
-//! `measured` before it is left out, and so are other lines. Fails where the model is not within
-//! 25 % of what was measured.
+//! Each line of FILE is a pattern, `LEVEL DRIVES CHUNK_KIB DEGRADED MS ORDER KIND SIZE_KIB DEPTH
+//! COUNT [KB_PER_S]`: MS is the time of a drive per I/O, ORDER is `sequential` or `random`, KIND
+//! `read` or `write`, and the last field a measured rate, in thousands of bytes per second. A
+//! leading word `measured` and other lines are ignored. Fails if the model is not within 25 % of
+//! the measurement.
 
 use forebay_backend::IoKind;
 use forebay_backend::model::{ArrayModel, ArraySpec, DiskModel, Drive, Level};
 use std::process::ExitCode;
 
-/// What md leaves of a disk of 64 MiB, or less.
+/// Usable size of a disk of 64 MiB under md.
 const DRIVE_BYTES: u64 = 60 << 20;
-/// How far the model may be from what was measured.
+/// Permitted deviation from the measurement.
 const TOLERANCE: f64 = 0.25;
 
 struct Pattern {

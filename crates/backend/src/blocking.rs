@@ -1,18 +1,18 @@
-//! A backend as tools and tests like it: a call returns when the I/O is answered.
+//! Blocking calls for tools and tests: a call returns when the I/O is answered.
 
 use crate::{AlignedBuffer, Backend, Buffer, Completion, CompletionSink, Io, IoKind};
 use forebay_types::{IoResult, SECTOR_BYTES};
 use std::sync::{Arc, Condvar, Mutex, PoisonError};
 
-/// Calls into a backend that wait for the answer. Writes consist of whole blocks, and buffers are
-/// aligned as the backend's description says; [`crate::AlignedBuffer`] always is.
-/// [`Blocking::read`] and [`Blocking::read_many`] read any sectors.
+/// Blocking calls to a backend. Writes consist of whole blocks, and buffers have the alignment of
+/// the backend's description; [`crate::AlignedBuffer`] always does. [`Blocking::read`] and
+/// [`Blocking::read_many`] accept any sectors.
 pub struct Blocking<'a> {
     backend: &'a dyn Backend,
 }
 
 impl<'a> Blocking<'a> {
-    /// Waits for answers of `backend`. Must not be called on a thread that the backend answers on.
+    /// Wraps `backend`. Its calls must not be made on a thread on which the backend answers.
     pub fn new(backend: &'a dyn Backend) -> Self {
         Self { backend }
     }
@@ -31,8 +31,8 @@ impl<'a> Blocking<'a> {
         Ok(())
     }
 
-    /// Where the blocks around a range of sectors begin, and memory for them; `None` where it
-    /// consists of whole blocks, or is no range of sectors, which the backend refuses.
+    /// The start of the blocks around a range of sectors, and memory for them. `None` if the range
+    /// consists of whole blocks, or is not sector-aligned, which the backend refuses.
     fn blocks_around(&self, offset: u64, len: usize) -> Option<(u64, AlignedBuffer)> {
         let block_bytes = u64::from(self.backend.description().alignment_bytes);
         let end = offset.checked_add(len as u64)?;
@@ -52,14 +52,14 @@ impl<'a> Blocking<'a> {
     pub fn read_vectored(&self, offset: u64, slices: &mut [&mut [u8]]) -> IoResult {
         let buffers = slices
             .iter_mut()
-            // SAFETY: the slice is borrowed alone until `run` returns, which is after the answer.
+            // SAFETY: the slice is borrowed exclusively until `run` returns, after the answer.
             .map(|slice| unsafe { Buffer::new(slice.as_mut_ptr(), slice.len()) })
             .collect();
         self.run(IoKind::Read, offset, 0, buffers)
     }
 
-    /// Fills several buffers, each from a place of its own, all under way at once. The answers come
-    /// in the order of the pieces.
+    /// Fills several buffers, each from its own offset, concurrently. Returns the answers in the
+    /// order of the pieces.
     pub fn read_many(&self, pieces: &mut [(u64, AlignedBuffer)]) -> Vec<IoResult> {
         let mut is_whole = pieces.iter().map(|(at, b)| self.blocks_around(*at, b.len()).is_none());
         if !is_whole.all(|is_whole| is_whole) {
@@ -67,7 +67,7 @@ impl<'a> Blocking<'a> {
         }
         let wait = Wait::new(pieces.len());
         for (tag, (offset, bytes)) in pieces.iter_mut().enumerate() {
-            // SAFETY: the buffer is borrowed alone until all answers are there, below.
+            // SAFETY: the buffer is borrowed exclusively until all answers have arrived, below.
             let buffers = vec![unsafe { Buffer::new(bytes.as_mut_ptr(), bytes.len()) }];
             let (offset, len) = (*offset, bytes.len() as u64);
             let done = Completion::new(wait.clone(), tag as u64);
@@ -76,12 +76,12 @@ impl<'a> Blocking<'a> {
         wait.all()
     }
 
-    /// Begins to fill `bytes` from `offset`.
+    /// Starts to fill `bytes` from `offset`.
     pub fn begin_read(&self, offset: u64, mut bytes: AlignedBuffer) -> Reading {
         let wait = Wait::new(1);
         let len = bytes.len() as u64;
-        // SAFETY: the memory belongs to the reading, which lets nobody at it before the answer, and
-        // is not freed before that either.
+        // SAFETY: the returned value owns the memory, and neither exposes nor frees it before the
+        // answer.
         let buffers = vec![unsafe { Buffer::new(bytes.as_mut_ptr(), bytes.len()) }];
         let done = Completion::new(wait.clone(), 0);
         self.backend.submit(Io { kind: IoKind::Read, offset, len, buffers, done });
@@ -96,8 +96,8 @@ impl<'a> Blocking<'a> {
         self.write_vectored(offset, &[bytes], fua)
     }
 
-    /// Stores bytes at the same `offset` of several backends at once, with `fua` on stable storage,
-    /// and waits for all of them. Their answers come in the same order.
+    /// Stores bytes at the same `offset` of several backends concurrently, with `fua` on stable
+    /// storage, and waits for all of them. Returns the answers in the same order.
     pub fn write_each(writes: &[(&dyn Backend, &[u8])], offset: u64, fua: bool) -> Vec<IoResult> {
         let wait = Wait::new(writes.len());
         for (tag, (backend, bytes)) in writes.iter().enumerate() {
@@ -107,7 +107,7 @@ impl<'a> Blocking<'a> {
             let done = Completion::new(wait.clone(), tag as u64);
             let (kind, len) = (IoKind::Write { fua }, bytes.len() as u64);
             let io = Io { kind, offset, len, buffers: vec![buffer], done };
-            // The last one may be done right here; the others are under way by then.
+            // The last one may run on this thread; the others are in flight by then.
             if tag + 1 == writes.len() { backend.submit_here(io) } else { backend.submit(io) }
         }
         wait.all()
@@ -127,7 +127,7 @@ impl<'a> Blocking<'a> {
         self.run(IoKind::Write { fua }, offset, 0, buffers)
     }
 
-    /// Waits until everything answered before is on stable storage.
+    /// Waits until all I/O answered before is on stable storage.
     ///
     /// # Errors
     /// Whatever the backend answers.
@@ -135,7 +135,7 @@ impl<'a> Blocking<'a> {
         self.run(IoKind::Flush, 0, 0, Vec::new())
     }
 
-    /// Gives up the contents of `len` bytes at `offset`.
+    /// Discards `len` bytes at `offset`.
     ///
     /// # Errors
     /// Whatever the backend answers.
@@ -160,17 +160,17 @@ impl<'a> Blocking<'a> {
     }
 }
 
-/// A read that is under way, and the memory that it fills. Dropping it waits for the answer.
+/// A read in flight, and the memory that it fills. Dropping it waits for the answer.
 pub struct Reading {
     bytes: Option<AlignedBuffer>,
     wait: Arc<Wait>,
 }
 
 impl Reading {
-    /// Waits for the answer, and gives the memory back with it.
+    /// Waits for the answer, and returns the memory with it.
     pub fn end(mut self) -> (AlignedBuffer, IoResult) {
         let result = self.wait.all()[0];
-        (self.bytes.take().expect("it is taken once"), result)
+        (self.bytes.take().expect("the buffer is taken only here"), result)
     }
 }
 
@@ -189,7 +189,7 @@ pub struct Wait {
 struct Answers {
     results: Vec<Option<IoResult>>,
     missing: usize,
-    /// Somebody waits already: where the answer comes first, nobody has to be woken.
+    /// A thread is waiting. Otherwise the last answer need not wake any.
     is_awaited: bool,
 }
 
@@ -201,7 +201,7 @@ impl Wait {
         Arc::new(Self { answers, answered: Condvar::new() })
     }
 
-    /// The answers in the order of the tags, when the last of them is there.
+    /// Waits for the last answer, and returns all in the order of the tags.
     pub fn all(&self) -> Vec<IoResult> {
         let mut answers = crate::sync::lock(&self.answers);
         while answers.missing > 0 {
@@ -211,7 +211,7 @@ impl Wait {
         answers.results.iter().flatten().copied().collect()
     }
 
-    /// The answer to `tag`, if it is there.
+    /// The answer to `tag`, if it has arrived.
     pub fn answer(&self, tag: u64) -> Option<IoResult> {
         crate::sync::lock(&self.answers).results[tag as usize]
     }
@@ -221,7 +221,7 @@ impl CompletionSink for Wait {
     fn complete(&self, tag: u64, result: IoResult) {
         let mut answers = crate::sync::lock(&self.answers);
         let old = answers.results[tag as usize].replace(result);
-        assert!(old.is_none(), "I/O {tag} is answered twice");
+        assert!(old.is_none(), "I/O {tag} was answered twice");
         answers.missing -= 1;
         if answers.missing == 0 && answers.is_awaited {
             self.answered.notify_all();
@@ -235,7 +235,7 @@ mod tests {
     use crate::MemoryBackend;
 
     #[test]
-    fn reads_are_under_way_beside_each_other() {
+    fn reads_run_concurrently() {
         let memory = MemoryBackend::new(1 << 20).unwrap();
         let device = Blocking::new(&memory);
         device.write(8192, &[7; 4096], false).unwrap();
@@ -243,7 +243,7 @@ mod tests {
         let [before, there, behind] = reads.map(Reading::end);
         assert_eq!((before.1, before.0[0]), (Ok(()), 0));
         assert_eq!((there.1, there.0[0], there.0[4095]), (Ok(()), 7, 7));
-        assert!(behind.1.is_err(), "it lies behind the end");
+        assert!(behind.1.is_err(), "past the end");
         drop(device.begin_read(0, AlignedBuffer::new(4096)));
     }
 
@@ -265,7 +265,7 @@ mod tests {
     }
 
     #[test]
-    fn many_pieces_are_read_each_from_its_place() {
+    fn read_many_fills_each_buffer_from_its_offset() {
         let memory = MemoryBackend::new(1 << 20).unwrap();
         let device = Blocking::new(&memory);
         for at in 0..8 {
@@ -275,7 +275,7 @@ mod tests {
             (0..9).map(|at| (at * 8192, AlignedBuffer::new(4096))).rev().collect();
         pieces[0].0 = 1 << 20;
         let results = device.read_many(&mut pieces);
-        assert!(results[0].is_err(), "it lies behind the end");
+        assert!(results[0].is_err(), "past the end");
         for ((offset, bytes), result) in pieces.iter().zip(&results).skip(1) {
             assert_eq!((*result, bytes[4095]), (Ok(()), (offset / 8192) as u8));
         }

@@ -4,7 +4,7 @@ use std::alloc::{Layout, alloc_zeroed, dealloc, handle_alloc_error};
 use std::ops::{Deref, DerefMut};
 use std::ptr::NonNull;
 
-/// The strictest alignment that a backend asks for, in bytes: that of a memory page.
+/// The strictest alignment that a backend requires, in bytes: a memory page.
 pub const BUFFER_ALIGNMENT_BYTES: usize = 4096;
 
 /// Zeroed bytes that start at a multiple of [`BUFFER_ALIGNMENT_BYTES`].
@@ -13,13 +13,13 @@ pub struct AlignedBuffer {
     len: usize,
 }
 
-// SAFETY: the memory belongs to this value alone, as that of a `Vec<u8>` does.
+// SAFETY: this value owns the memory exclusively, like a `Vec<u8>`.
 unsafe impl Send for AlignedBuffer {}
 // SAFETY: as above; a shared reference only reads.
 unsafe impl Sync for AlignedBuffer {}
 
 impl AlignedBuffer {
-    /// Makes `len` bytes. Runs out of memory as `Vec` does, by ending the process.
+    /// Allocates `len` bytes. Aborts the process if memory runs out, like `Vec`.
     pub fn new(len: usize) -> Self {
         let layout = Self::layout(len);
         // SAFETY: the layout has a size above zero.
@@ -47,7 +47,7 @@ impl Deref for AlignedBuffer {
 
 impl DerefMut for AlignedBuffer {
     fn deref_mut(&mut self) -> &mut [u8] {
-        // SAFETY: as `deref`, and `self` is borrowed alone.
+        // SAFETY: as `deref`, and `self` is borrowed exclusively.
         unsafe { std::slice::from_raw_parts_mut(self.ptr.as_ptr(), self.len) }
     }
 }

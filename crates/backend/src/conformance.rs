@@ -1,7 +1,7 @@
-//! What every backend does, as one suite of checks.
+//! The checks that every backend must pass.
 //!
-//! [`check`] overwrites the first and the last MiB or so of a store and panics at the first thing
-//! that is not as it should be, naming the store and what was done.
+//! [`check`] overwrites the first 8 MiB and the last sectors of a store. It panics at the first
+//! failure, and names the store and the operation.
 
 use crate::random::Random;
 use crate::{AlignedBuffer, Backend, Blocking, Buffer, Completion, Io, IoKind, Wait};
@@ -15,10 +15,10 @@ const IN_FLIGHT: u64 = 64;
 /// Steps of the random sequence.
 const STEP_COUNT: u64 = 600;
 
-/// Checks a store of at least 8 MiB, which must not be in use by anyone else.
+/// Checks a store of at least 8 MiB that has no other user.
 ///
 /// # Panics
-/// When the store does not do what a backend has to do.
+/// If the store violates the contract of a backend.
 pub fn check(backend: &Arc<dyn Backend>) {
     let suite = Suite::new(&**backend);
     suite.describes_itself();
@@ -41,7 +41,7 @@ struct Suite<'a> {
     alignment: u64,
 }
 
-/// Bytes that tell where they belong and by whom they were written.
+/// Pseudo-random bytes, determined by `seed`.
 fn pattern(seed: u64, len: u64) -> AlignedBuffer {
     let mut random = Random::new(seed);
     let mut bytes = AlignedBuffer::new(len as usize);
@@ -70,7 +70,7 @@ impl<'a> Suite<'a> {
     }
 
     fn assert_reads(&self, offset: u64, expected: &[u8], after: &str) {
-        // Not zero before, so that a read that does nothing is seen.
+        // Filled, so that a read that does nothing is detected.
         let mut bytes = AlignedBuffer::new(expected.len());
         bytes.fill(0xA5);
         let result = self.blocking.read(offset, &mut bytes);
@@ -84,11 +84,15 @@ impl<'a> Suite<'a> {
 
     fn describes_itself(&self) {
         let description = self.backend.description();
-        assert!(!description.name.is_empty(), "the name of a store is not empty");
+        assert!(!description.name.is_empty(), "the store has no name");
         assert!(self.size_bytes >= WINDOW_BYTES, "{}: the suite needs 8 MiB", self.name);
-        assert!(self.size_bytes.is_multiple_of(512), "{}: not in sectors", self.name);
+        assert!(
+            self.size_bytes.is_multiple_of(512),
+            "{}: size is not a multiple of 512",
+            self.name
+        );
         assert!(matches!(self.alignment, 512 | 4096), "{}: alignment", self.name);
-        assert!(!description.read_only, "{}: the suite writes", self.name);
+        assert!(!description.read_only, "{}: the suite needs a writable store", self.name);
     }
 
     /// Reads back writes of many sizes at many places.
@@ -104,7 +108,7 @@ impl<'a> Suite<'a> {
         }
     }
 
-    /// One range in more buffers than the kernel takes at once, of different sizes.
+    /// One range in more buffers than one system call accepts, of different sizes.
     fn buffers(&self) {
         let mut random = Random::new(3);
         let units: Vec<u64> = (0..1100).map(|_| 1 + random.below(3)).collect();
@@ -135,7 +139,7 @@ impl<'a> Suite<'a> {
         assert!(back[..] == bytes[..], "{}: a read of 1100 buffers is wrong", self.name);
     }
 
-    /// The same for a store whose alignment makes 1100 buffers too long.
+    /// The same for a store with blocks so large that 1100 buffers exceed the window.
     fn few_buffers(&self) {
         let bytes = pattern(4, 6 * self.alignment);
         let (first, second) = bytes.split_at(self.alignment as usize);
@@ -154,17 +158,17 @@ impl<'a> Suite<'a> {
     fn stable_writes(&self) {
         let bytes = pattern(6, 16 << 10);
         let result = self.blocking.write(32 << 10, &bytes, true);
-        assert_eq!(result, Ok(()), "{}: a forced write", self.name);
+        assert_eq!(result, Ok(()), "{}: a FUA write", self.name);
         assert_eq!(self.blocking.flush(), Ok(()), "{}: flush", self.name);
         assert_eq!(self.blocking.flush(), Ok(()), "{}: flush of nothing", self.name);
-        self.assert_reads(32 << 10, &bytes, "a forced write and a flush");
+        self.assert_reads(32 << 10, &bytes, "a FUA write and a flush");
     }
 
     fn zeroes(&self) {
         for unmap in [false, true] {
             let mut expected = pattern(7, 1 << 20);
             self.write(0, &expected);
-            // Whole chunks, and both edges in the middle of a page where that is possible.
+            // Whole chunks; and with both edges inside a page, if the alignment permits.
             for (offset, len) in [(256 << 10, 64 << 10), (self.alignment, 300 << 10)] {
                 let result = self.blocking.zero(offset, len, unmap);
                 assert_eq!(result, Ok(()), "{}: zero {offset}+{len}", self.name);
@@ -174,7 +178,8 @@ impl<'a> Suite<'a> {
         }
     }
 
-    /// What a discarded range reads as is undefined; its neighbours and later writes are not.
+    /// The content of a discarded range is undefined; its neighbours and later writes are not
+    /// affected.
     fn discards(&self) {
         let bytes = pattern(8, 1 << 20);
         self.write(0, &bytes);
@@ -215,7 +220,7 @@ impl<'a> Suite<'a> {
                 9 => {
                     let result = self.blocking.discard(offset, len);
                     assert_eq!(result, Ok(()), "{}: discard {offset}+{len}", self.name);
-                    // Undefined now: whatever is read is what the copy has from here on.
+                    // The content is undefined: adopt what is read now.
                     let result = self.blocking.read(offset, &mut copy[range]);
                     assert_eq!(result, Ok(()), "{}: read of a discarded range", self.name);
                 }
@@ -228,7 +233,7 @@ impl<'a> Suite<'a> {
         self.assert_reads(0, &copy, "all random operations");
     }
 
-    /// Many I/Os at once, each in a range of its own.
+    /// Many concurrent I/Os in disjoint ranges.
     fn in_flight(&self) {
         let len = (WINDOW_BYTES / IN_FLIGHT / 2) & !(self.alignment - 1);
         let mut written: Vec<AlignedBuffer> =
@@ -244,7 +249,7 @@ impl<'a> Suite<'a> {
         }
     }
 
-    /// Submits an I/O for each buffer, twice as far apart as it is long, in no order of place.
+    /// Submits an I/O for each buffer, spaced at twice its length, in scrambled order.
     fn submit_all(&self, kind: IoKind, buffers: &mut [AlignedBuffer]) -> Vec<IoResult> {
         let wait = Wait::new(buffers.len());
         for (tag, buffer) in buffers.iter_mut().enumerate() {
@@ -258,7 +263,7 @@ impl<'a> Suite<'a> {
         wait.all()
     }
 
-    /// Extents cover what was asked for, and tell the truth about zeroes.
+    /// Extents cover the requested range, and zero extents read as zeroes.
     fn extents(&self) {
         let result = self.blocking.zero(1 << 20, 1 << 20, true);
         assert_eq!(result, Ok(()), "{}: zero", self.name);
@@ -266,15 +271,15 @@ impl<'a> Suite<'a> {
         let range = ByteRange::new(self.alignment, (4 << 20) - self.alignment);
         let mut offset = range.offset;
         for extent in self.backend.extents(range) {
-            assert!(extent.len > 0, "{}: an extent of nothing", self.name);
+            assert!(extent.len > 0, "{}: an empty extent", self.name);
             let start = offset.next_multiple_of(self.alignment);
             let end = (offset + extent.len) / self.alignment * self.alignment;
             if extent.zero && start < end {
                 let zeroes = vec![0; (end - start) as usize];
-                self.assert_reads(start, &zeroes, "an extent said to be zero");
+                self.assert_reads(start, &zeroes, "an extent reported as zero");
             }
             offset += extent.len;
         }
-        assert_eq!(offset, range.end(), "{}: extents cover the range", self.name);
+        assert_eq!(offset, range.end(), "{}: extents do not cover the range", self.name);
     }
 }

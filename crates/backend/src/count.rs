@@ -1,9 +1,9 @@
-//! How many I/Os a backend has served.
+//! I/O counters of a backend.
 
 use crate::{Io, IoKind};
 use std::sync::atomic::{AtomicU64, Ordering};
 
-/// How many I/Os a backend was given, and how much they moved, since it was opened.
+/// I/Os submitted to a backend since it was opened, and their bytes.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct IoCount {
     /// Reads.
@@ -22,8 +22,8 @@ pub struct IoCount {
     pub zeroes: u64,
 }
 
-/// The counters behind an [`IoCount`]. They are read one by one: a snapshot taken while I/O runs
-/// may have seen a read and not yet its bytes.
+/// The counters behind an [`IoCount`]. They are read one by one: a snapshot during I/O may include
+/// a read but not its bytes.
 #[derive(Default)]
 pub(crate) struct IoCounter {
     reads: AtomicU64,
@@ -51,7 +51,7 @@ impl IoCounter {
         }
     }
 
-    /// What was counted.
+    /// A snapshot of the counters.
     pub(crate) fn get(&self) -> IoCount {
         let get = |counter: &AtomicU64| counter.load(Ordering::Relaxed);
         IoCount {

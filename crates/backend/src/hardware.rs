@@ -1,18 +1,18 @@
-//! The name that a disk's hardware gives itself, whatever path leads to it.
+//! Hardware names of disks, independent of the path.
 
 use crate::Description;
 use std::path::{Path, PathBuf};
 
-/// Where the system says what a block device is.
+/// Block devices in sysfs.
 const SYSFS: &str = "/sys/dev/block";
 
-/// Files below a disk's directory that name it, the best first: World Wide Names are the same
-/// under every controller; device-mapper and MD have UUIDs; serial numbers are unique per maker.
+/// Files in a disk's directory that name it, in order of preference: World Wide Names are the same
+/// under every controller; device-mapper and MD have UUIDs; serial numbers are unique per vendor.
 const NAMES: [&str; 6] = ["wwid", "device/wwid", "dm/uuid", "md/uuid", "serial", "device/serial"];
 
-/// The name that the hardware behind a backend gives itself: a World Wide Name, UUID or serial
-/// number, with the number and the first sector of a partition. `None` where there is none, as for
-/// files, memory and servers: a file's inode is another one once it was restored from a backup.
+/// The hardware name of a backend: a World Wide Name, UUID or serial number, with the number and
+/// the first sector of a partition. `None` for files, memory and servers: a file restored from a
+/// backup has another inode.
 pub fn hardware_name(description: &Description) -> Option<String> {
     let device = description.identity.as_ref()?.strip_prefix("block:")?;
     named_below(&Path::new(SYSFS).join(device))
@@ -27,7 +27,7 @@ fn named_below(directory: &Path) -> Option<String> {
     let Some(partition) = read(directory.join("partition")) else {
         return NAMES.iter().find_map(|name| read(directory.join(name)));
     };
-    // A partition's directory lies in that of its disk; what leads to it is a link.
+    // A partition's directory is inside that of its disk; sysfs has a link to it.
     let disk = directory.canonicalize().ok()?.parent()?.to_owned();
     let name = NAMES.iter().find_map(|name| read(disk.join(name)))?;
     let start = read(directory.join("start"))?;
@@ -60,7 +60,7 @@ mod tests {
     }
 
     #[test]
-    fn what_is_no_block_device_has_no_hardware() {
+    fn only_block_devices_have_a_hardware_name() {
         let memory = crate::MemoryBackend::new(1 << 20).unwrap();
         assert_eq!(hardware_name(crate::Backend::description(&memory)), None);
     }

@@ -1,11 +1,11 @@
-//! One I/O on its way to a backend.
+//! One I/O submitted to a backend.
 
 use crate::Description;
 use forebay_types::{ByteRange, IoError, IoResult};
 use std::sync::atomic::{AtomicU64, Ordering};
 use std::sync::{Arc, Mutex};
 
-/// What is to be done.
+/// The operation.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum IoKind {
     /// Fill the buffers from the store.
@@ -15,7 +15,7 @@ pub enum IoKind {
         /// Force unit access.
         fua: bool,
     },
-    /// Answer when everything answered before is on stable storage.
+    /// Answer when all I/O answered before is on stable storage.
     Flush,
     /// The range is no longer needed; what it reads as afterwards is undefined.
     Discard,
@@ -27,7 +27,7 @@ pub enum IoKind {
 }
 
 impl IoKind {
-    /// Whether what is stored may be different afterwards.
+    /// Whether the operation may change stored data.
     pub const fn changes_data(self) -> bool {
         matches!(self, Self::Write { .. } | Self::Discard | Self::Zero { .. })
     }
@@ -40,8 +40,8 @@ pub struct Buffer {
     len: usize,
 }
 
-// SAFETY: a `Buffer` is an address and a length; who made it promised (see `new`) that the memory
-// stays valid and unshared until the I/O that carries it is answered, on whatever thread.
+// SAFETY: a `Buffer` is an address and a length; the caller of `new` guarantees that the memory
+// stays valid and unshared until the I/O is answered, on whatever thread.
 unsafe impl Send for Buffer {}
 // SAFETY: as above; a shared `Buffer` gives access only through `unsafe` methods.
 unsafe impl Sync for Buffer {}
@@ -76,7 +76,8 @@ impl Buffer {
     /// # Safety
     /// Only before the I/O that carries this buffer is answered.
     pub const unsafe fn as_slice<'a>(&self) -> &'a [u8] {
-        // SAFETY: `new` promised valid memory until the answer, the caller that it is before that.
+        // SAFETY: `new` guarantees valid memory until the answer, and the caller that it has not
+        // come.
         unsafe { std::slice::from_raw_parts(self.ptr, self.len) }
     }
 
@@ -91,14 +92,14 @@ impl Buffer {
     }
 }
 
-/// Who wants to know how an I/O ended. Called on any thread; must not block.
+/// Receives the results of I/Os. Called on any thread; must not block.
 pub trait CompletionSink: Send + Sync {
-    /// The I/O submitted under `tag` is done, and its buffers are no longer touched.
+    /// The I/O submitted with `tag` has completed, and its buffers are no longer accessed.
     fn complete(&self, tag: u64, result: IoResult);
 }
 
-/// The token that answers an I/O exactly once. Dropped unanswered it answers with
-/// [`IoError::Io`], so that no request is ever left hanging.
+/// The token that answers an I/O exactly once. Dropped unanswered, it answers with [`IoError::Io`],
+/// so that no request hangs.
 #[must_use]
 pub struct Completion {
     sink: Option<Arc<dyn CompletionSink>>,
@@ -106,7 +107,7 @@ pub struct Completion {
 }
 
 impl Completion {
-    /// A token that tells `sink` about `tag`.
+    /// A token that reports `tag` to `sink`.
     pub fn new(sink: Arc<dyn CompletionSink>, tag: u64) -> Self {
         Self { sink: Some(sink), tag }
     }
@@ -120,8 +121,8 @@ impl Completion {
 }
 
 impl Completion {
-    /// A token that, answered, calls `then` with the answer and this token. What stands between
-    /// a backend and its caller sees answers go by with it, or holds them back.
+    /// A token whose answer calls `then` with the result and this token. Layers use it to observe
+    /// or delay answers.
     pub fn then(self, then: impl FnOnce(IoResult, Self) + Send + 'static) -> Self {
         Self::new(Arc::new(Then(Mutex::new(Some((self, then))))), 0)
     }
@@ -152,9 +153,9 @@ pub struct Io {
     pub kind: IoKind,
     /// First byte of the store.
     pub offset: u64,
-    /// Bytes of the store; for reads and writes the sum of the buffers, for a flush zero.
+    /// Length in bytes; for reads and writes the sum of the buffers, for a flush zero.
     pub len: u64,
-    /// The memory, in the order of the store; empty but for reads and writes.
+    /// The memory, in the order of the store; empty except for reads and writes.
     pub buffers: Vec<Buffer>,
     /// The answer.
     pub done: Completion,
@@ -166,9 +167,8 @@ impl Io {
         ByteRange::new(self.offset, self.len)
     }
 
-    /// The waist in front of a store that touches memory or files on the word of its caller:
-    /// gives the I/O back if it is inside `size_bytes`, made of whole sectors, with the buffers
-    /// its kind needs, and allowed; otherwise answers it.
+    /// Validates an I/O: returns it if it is within the size, in whole sectors, with the buffers of
+    /// its kind, and permitted; otherwise answers it with an error.
     pub(crate) fn admit(self, description: &Description) -> Option<Self> {
         let buffer_bytes: u64 = self.buffers.iter().map(|buffer| buffer.len() as u64).sum();
         let buffers_fit = match self.kind {
@@ -187,8 +187,8 @@ impl Io {
         Some(self)
     }
 
-    /// Cuts the I/O into pieces of at most `bytes_max` bytes, a multiple of the sector. It is
-    /// answered when the last piece is, with the first error there was.
+    /// Splits the I/O into pieces of at most `bytes_max` bytes, a multiple of the sector size. It
+    /// is answered with the last piece, with the first error if any.
     pub(crate) fn split(self, bytes_max: u64) -> Vec<Self> {
         if self.len <= bytes_max {
             return vec![self];
@@ -219,10 +219,10 @@ impl Io {
     }
 }
 
-/// The part of a row of buffers that begins after `skip` bytes and is `len` bytes long.
+/// The `len` bytes of a sequence of buffers that start after `skip` bytes.
 ///
 /// # Panics
-/// If the row is shorter.
+/// If the buffers are shorter.
 pub(crate) fn window(buffers: &[Buffer], mut skip: u64, mut len: u64) -> Vec<Buffer> {
     let mut parts = Vec::new();
     for buffer in buffers {
@@ -247,7 +247,7 @@ pub(crate) fn window(buffers: &[Buffer], mut skip: u64, mut len: u64) -> Vec<Buf
     parts
 }
 
-/// Answers an I/O when its last piece is answered.
+/// Answers a split I/O with its last piece.
 struct Join {
     missing: AtomicU64,
     outcome: Mutex<(Option<Completion>, IoResult)>,
@@ -269,14 +269,14 @@ impl CompletionSink for Join {
     }
 }
 
-/// A run of bytes that are all allocated or all not.
+/// A run of bytes that are all allocated or all unallocated.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Extent {
     /// Bytes, not zero.
     pub len: u64,
-    /// Whether nothing is allocated there.
+    /// Whether the extent is unallocated.
     pub hole: bool,
-    /// Whether it reads as zeroes.
+    /// Whether the extent reads as zeroes.
     pub zero: bool,
 }
 

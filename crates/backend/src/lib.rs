@@ -1,10 +1,9 @@
-//! Where the data lives: files, memory, modelled disks, NBD servers, and fault layers over them.
+//! Backing stores: files, memory, modelled disks, NBD servers, and fault layers over them.
 //!
 //! A backend takes one [`Io`] at a time through [`Backend::submit`], returns at once, and answers
-//! later through the token that travels with the I/O. It never blocks its caller and never
-//! answers twice.
+//! later through the I/O's completion token. It never blocks its caller, and answers exactly once.
 //!
-//! [`open()`] makes one from its name; the grammar of names is in the README of this crate.
+//! [`open()`] creates a backend from its name; the README of this crate has the grammar of names.
 
 mod blocking;
 mod buffer;
@@ -43,70 +42,68 @@ pub use spec::SpecError;
 use forebay_types::{ByteRange, DiskGeometry};
 use std::os::fd::BorrowedFd;
 
-/// What a backend is and can do. Fixed while it is open.
+/// Properties of a backend. They do not change while it is open.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Description {
-    /// How it was named by the operator, for messages.
+    /// The name that the operator gave, for messages.
     pub name: String,
     /// Its size in bytes, a multiple of 512.
     pub size_bytes: u64,
-    /// Names the storage itself, whatever path led to it (device and inode of a file, address and
-    /// export of a server), so that the same disk is not cached twice. `None` where each opening
-    /// is a new store, as for memory.
+    /// Identifies the storage independently of the path (device and inode of a file, address and
+    /// export of a server), so that the same disk is not cached twice. `None` if each open creates
+    /// a new store, as for memory.
     pub identity: Option<String>,
-    /// Whether it may only be read.
+    /// Whether the store is read-only.
     pub read_only: bool,
-    /// What it says of stripes, sizes and seeks, as far as it says anything.
+    /// The reported stripes, sizes and seeks.
     pub geometry: DiskGeometry,
-    /// Whether [`IoKind::Discard`] does something.
+    /// Whether [`IoKind::Discard`] has an effect.
     pub can_discard: bool,
     /// Whether [`IoKind::Zero`] is faster than writing zeroes.
     pub can_zero_fast: bool,
     /// The block size, in bytes: a power of two from 512 to 64 KiB. Offsets and lengths of all I/O
-    /// but a flush are multiples of it; so are the address and the length of each buffer, as far
-    /// as 4096. The driver makes it so (`blocks.rs` of the volume crate).
+    /// except a flush are multiples of it; so are the address and length of each buffer, up to
+    /// 4096. The driver ensures this (`blocks.rs` of the volume crate).
     pub alignment_bytes: u32,
 }
 
 /// A store of sectors.
 pub trait Backend: Send + Sync {
-    /// What it is and can do.
+    /// The properties of the store.
     fn description(&self) -> &Description;
 
-    /// Starts an I/O. Its range is inside the size and aligned; the checks are made above.
+    /// Starts an I/O. The caller has checked that its range is aligned and within the size.
     fn submit(&self, io: Io);
 
-    /// The same from a thread that has nothing to do until the answer, and may block: where the
-    /// store only knows calls that do, they are made right here, and the answer comes before the
-    /// return.
+    /// The same, and may block until the answer. A store with blocking calls makes them on the
+    /// calling thread and answers before it returns.
     fn submit_here(&self, io: Io) {
         self.submit(io);
     }
 
-    /// The open file, where reads, writes and flushes of that file are all there is to it. A
-    /// driver with a ring of its own then submits them there instead of calling
-    /// [`Backend::submit`].
+    /// The open file, if the backend only forwards reads, writes and flushes to it. A driver with
+    /// its own ring then submits them there instead of calling [`Backend::submit`].
     fn native_file(&self) -> Option<BorrowedFd<'_>> {
         None
     }
 
-    /// What is allocated in `range`, as consecutive extents that cover it. May block for as long
-    /// as the store takes to say. The safe answer, and the default, is one allocated extent.
+    /// The allocation of `range`, as consecutive extents that cover it. May block. The safe answer,
+    /// and the default, is one allocated extent.
     fn extents(&self, range: ByteRange) -> Vec<Extent> {
         vec![Extent { len: range.len, hole: false, zero: false }]
     }
 
-    /// Whether whatever opens it by its name again finds it as it was. May block for as long as
-    /// looking at a path can. A store without a name that could lead elsewhere is always there.
+    /// Checks that the store's name still leads to it, unchanged. May block on a path lookup. A
+    /// store without a path is always present.
     ///
     /// # Errors
-    /// What has become of it.
+    /// What happened to the store.
     fn check_presence(&self) -> Result<(), Displaced> {
         Ok(())
     }
 
-    /// What it has been given so far, where it counts. What a driver does past
-    /// [`Backend::submit`] is in no count, so a backend with a native file has none.
+    /// The I/Os submitted so far, if the backend counts them. I/Os that bypass [`Backend::submit`]
+    /// are not counted, so a backend with a native file has no counts.
     fn io_count(&self) -> Option<IoCount> {
         None
     }

@@ -1,12 +1,12 @@
-//! A store in anonymous memory, for tests, for trying things and as the ground of modelled disks.
+//! A store in anonymous memory, for tests, for trials, and as the storage of modelled disks.
 //!
-//! The whole size is mapped without being reserved: pages come into being as they are written.
-//! One bit per chunk of 64 KiB says whether it was ever written, so that reading and saving what
-//! was not costs nothing. I/O is done by the thread that submits it.
+//! The whole size is mapped without reservation: the kernel allocates pages as they are written.
+//! One bit per chunk of 64 KiB records whether it was ever written, so that unwritten chunks cost
+//! nothing to read. The submitting thread performs the I/O.
 //!
-//! Invariant: a chunk whose bit is not set reads as zeroes. A chunk is copied under its lock (one
-//! lock for every 64th chunk), so a sector is never seen half written; an I/O over several chunks
-//! is not one atomic step, as on any disk.
+//! Invariant: a chunk whose bit is clear reads as zeroes. A chunk is copied under its lock (one
+//! lock for every 64th chunk), so no read returns a torn sector; an I/O over several chunks is not
+//! atomic, as on any disk.
 
 use crate::count::{IoCount, IoCounter};
 use crate::sync::{read, write};
@@ -17,11 +17,11 @@ use std::ptr::{NonNull, null_mut};
 use std::sync::RwLock;
 use std::sync::atomic::{AtomicU64, Ordering};
 
-/// The unit in which written memory is told from untouched memory, in bytes.
+/// The granularity of the written bits, in bytes.
 const CHUNK_BYTES: u64 = 64 << 10;
-/// The unit in which memory is given back, in bytes.
+/// The granularity in which memory is returned, in bytes.
 const PAGE_BYTES: u64 = 4096;
-/// Locks for all chunks together: more than there are threads that copy at one time.
+/// Locks shared by all chunks: more than concurrently copying threads.
 const LOCK_COUNT: usize = 64;
 
 /// Why a store in memory can't be made.
@@ -60,28 +60,27 @@ pub struct MemoryBackend {
     description: Description,
     map: Map,
     /// One bit per chunk; set before the chunk is written, under the chunk's lock.
-    touched: Vec<AtomicU64>,
+    written: Vec<AtomicU64>,
     locks: [RwLock<()>; LOCK_COUNT],
     count: IoCounter,
 }
 
-/// The mapping. Its bytes are shared between threads by address only; whoever copies holds the
-/// lock of the chunk.
+/// The mapping. Threads share its bytes by address; a copy holds the lock of its chunk.
 struct Map {
     start: NonNull<u8>,
     size_bytes: usize,
 }
 
-// SAFETY: the mapping belongs to no thread, and its bytes are only touched under a lock.
+// SAFETY: the mapping belongs to no thread, and its bytes are accessed only under a lock.
 unsafe impl Send for Map {}
 // SAFETY: as above.
 unsafe impl Sync for Map {}
 
 impl Drop for Map {
     fn drop(&mut self) {
-        // SAFETY: mapped in `new` with this size, and nothing refers to it any more.
+        // SAFETY: mapped in `new` with this size, and no reference remains.
         if let Err(error) = unsafe { munmap(self.start.as_ptr().cast(), self.size_bytes) } {
-            tracing::error!(%error, "the memory of a disk in memory can't be given back");
+            tracing::error!(%error, size_bytes = self.size_bytes, "munmap of a memory disk failed");
         }
     }
 }
@@ -92,7 +91,7 @@ impl Map {
         let size = usize::try_from(size_bytes).map_err(|_| fail(rustix::io::Errno::NOMEM))?;
         let flags = MapFlags::PRIVATE | MapFlags::NORESERVE;
         let protection = ProtFlags::READ | ProtFlags::WRITE;
-        // SAFETY: a new mapping at an address of the system's choice touches nothing that exists.
+        // SAFETY: a new mapping at an address of the kernel's choice affects no existing memory.
         let start = unsafe { mmap_anonymous(null_mut(), size, protection, flags) }.map_err(fail)?;
         let start = NonNull::new(start.cast()).ok_or(fail(rustix::io::Errno::NOMEM))?;
         Ok(Self { start, size_bytes: size })
@@ -117,7 +116,7 @@ impl MemoryBackend {
         }
         let map = Map::new(size_bytes)?;
         let words = size_bytes.div_ceil(CHUNK_BYTES).div_ceil(64);
-        let touched = (0..words).map(|_| AtomicU64::new(0)).collect();
+        let written = (0..words).map(|_| AtomicU64::new(0)).collect();
         let description = Description {
             name: format!("memory:{}", Size(size_bytes)),
             size_bytes,
@@ -129,10 +128,10 @@ impl MemoryBackend {
             alignment_bytes: SECTOR_BYTES as u32,
         };
         let locks = std::array::from_fn(|_| RwLock::new(()));
-        Ok(Self { description, map, touched, locks, count: IoCounter::default() })
+        Ok(Self { description, map, written, locks, count: IoCounter::default() })
     }
 
-    /// The disk that may only be read: zeroes for ever.
+    /// Makes the disk read-only: it keeps its zeroes.
     #[must_use]
     pub fn read_only(mut self, read_only: bool) -> Self {
         self.description.read_only = read_only;
@@ -156,8 +155,8 @@ impl MemoryBackend {
         }
     }
 
-    /// Walks the buffers and the chunks of an I/O together: `step` is called with an offset, an
-    /// address and a length that lie inside one chunk and one buffer.
+    /// Iterates over buffers and chunks of an I/O together: calls `step` with an offset, an address
+    /// and a length within one chunk and one buffer.
     fn copy(&self, io: &Io, step: impl Fn(&Self, u64, *mut u8, usize)) {
         let mut offset = io.offset;
         for buffer in &io.buffers {
@@ -173,12 +172,13 @@ impl MemoryBackend {
     /// `buffer` must be `len` bytes that may be written.
     unsafe fn read_chunk(&self, offset: u64, buffer: *mut u8, len: usize) {
         let _guard = read(self.lock_of(offset));
-        if self.is_touched(offset) {
+        if self.is_written(offset) {
             let from = self.map.at(offset, len as u64);
             // SAFETY: both are `len` valid bytes, and the mapping overlaps no one's buffer.
             unsafe { buffer.copy_from_nonoverlapping(from, len) }
         } else {
-            // SAFETY: the caller's promise. Not reading spares the system a page of zeroes.
+            // SAFETY: guaranteed by the caller. Avoiding the read saves the kernel a page of
+            // zeroes.
             unsafe { buffer.write_bytes(0, len) }
         }
     }
@@ -187,17 +187,17 @@ impl MemoryBackend {
     /// `buffer` must be `len` bytes that may be read.
     unsafe fn write_chunk(&self, offset: u64, buffer: *const u8, len: usize) {
         let _guard = write(self.lock_of(offset));
-        let (word, bit) = touched_bit(offset);
-        self.touched[word].fetch_or(bit, Ordering::Relaxed);
+        let (word, bit) = written_bit(offset);
+        self.written[word].fetch_or(bit, Ordering::Relaxed);
         let to = self.map.at(offset, len as u64);
         // SAFETY: both are `len` valid bytes, and the mapping overlaps no one's buffer.
         unsafe { to.copy_from_nonoverlapping(buffer, len) }
     }
 
-    /// Makes a part of one chunk zero: whole pages are given back, the rest is overwritten.
+    /// Zeroes a part of one chunk: returns whole pages to the kernel, and overwrites the rest.
     fn clear(&self, part: ByteRange) {
         let _guard = write(self.lock_of(part.offset));
-        if !self.is_touched(part.offset) {
+        if !self.is_written(part.offset) {
             return;
         }
         let first_page = part.offset.next_multiple_of(PAGE_BYTES).min(part.end());
@@ -213,13 +213,13 @@ impl MemoryBackend {
             // SAFETY: whole pages of this private mapping, which read as zeroes afterwards.
             let given = unsafe { madvise(start.cast(), len, Advice::LinuxDontNeed) };
             if given.is_err() {
-                // SAFETY: as for the edges. Locked memory can't be given back, only cleared.
+                // SAFETY: as for the edges. Locked memory cannot be returned, only cleared.
                 unsafe { start.write_bytes(0, len) }
             }
         }
         if part.len == CHUNK_BYTES {
-            let (word, bit) = touched_bit(part.offset);
-            self.touched[word].fetch_and(!bit, Ordering::Relaxed);
+            let (word, bit) = written_bit(part.offset);
+            self.written[word].fetch_and(!bit, Ordering::Relaxed);
         }
     }
 
@@ -227,14 +227,14 @@ impl MemoryBackend {
         &self.locks[(offset / CHUNK_BYTES) as usize % LOCK_COUNT]
     }
 
-    fn is_touched(&self, offset: u64) -> bool {
-        let (word, bit) = touched_bit(offset);
-        self.touched[word].load(Ordering::Relaxed) & bit != 0
+    fn is_written(&self, offset: u64) -> bool {
+        let (word, bit) = written_bit(offset);
+        self.written[word].load(Ordering::Relaxed) & bit != 0
     }
 }
 
-/// Where the bit of the chunk of `offset` is.
-const fn touched_bit(offset: u64) -> (usize, u64) {
+/// The word and mask of the written bit for `offset`.
+const fn written_bit(offset: u64) -> (usize, u64) {
     let chunk = offset / CHUNK_BYTES;
     ((chunk / 64) as usize, 1 << (chunk % 64))
 }
@@ -246,7 +246,7 @@ fn part_of(buffer: &Buffer, skip: u64) -> *mut u8 {
     unsafe { buffer.as_ptr().add(skip as usize) }
 }
 
-/// Cuts a range where chunks end.
+/// Splits a range at chunk borders.
 fn chunks(range: ByteRange) -> impl Iterator<Item = ByteRange> {
     let mut offset = range.offset;
     std::iter::from_fn(move || {
@@ -272,7 +272,7 @@ impl Backend for MemoryBackend {
     fn extents(&self, range: ByteRange) -> Vec<Extent> {
         let mut extents: Vec<Extent> = Vec::new();
         for part in chunks(range) {
-            let hole = !self.is_touched(part.offset);
+            let hole = !self.is_written(part.offset);
             match extents.last_mut() {
                 Some(last) if last.hole == hole => last.len += part.len,
                 _ => extents.push(Extent { len: part.len, hole, zero: hole }),
@@ -286,7 +286,7 @@ impl Backend for MemoryBackend {
     }
 }
 
-/// Opens `memory:SIZE`, given the size.
+/// Opens `memory:SIZE` for a given size.
 pub(crate) fn open(text: &str, read_only: bool) -> Result<MemoryBackend, MemoryError> {
     let size: Size =
         text.parse().map_err(|source| MemoryError::NoSize { text: text.to_owned(), source })?;
@@ -303,13 +303,13 @@ mod tests {
     #[test]
     fn it_passes_the_suite() {
         conformance::check(&(Arc::new(MemoryBackend::new(16 << 20).unwrap()) as Arc<dyn Backend>));
-        // The last chunk and the last page are not whole.
+        // The last chunk and the last page are partial.
         let odd = MemoryBackend::new((9 << 20) + 512).unwrap();
         conformance::check(&(Arc::new(odd) as Arc<dyn Backend>));
     }
 
     #[test]
-    fn untouched_memory_is_a_hole() {
+    fn unwritten_memory_is_a_hole() {
         let memory = MemoryBackend::new(1 << 40).unwrap();
         let blocking = Blocking::new(&memory);
         blocking.write((1 << 39) + 4096, &[1; 512], false).unwrap();
@@ -325,7 +325,7 @@ mod tests {
     }
 
     #[test]
-    fn what_makes_no_sense_is_refused() {
+    fn invalid_requests_are_refused() {
         let memory = MemoryBackend::new(1 << 20).unwrap();
         let blocking = Blocking::new(&memory);
         let mut bytes = vec![0; 1024];
@@ -344,7 +344,7 @@ mod tests {
     }
 
     #[test]
-    fn sizes_that_are_none() {
+    fn invalid_sizes_are_refused() {
         for (text, message) in [
             ("", "memory: has no size: write it like memory:1GiB"),
             (

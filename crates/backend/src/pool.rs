@@ -1,8 +1,7 @@
-//! Threads that may block, for stores that only know calls that do.
+//! A thread pool for stores with blocking calls.
 //!
-//! Threads are started as I/O finds all others busy, up to a limit, and end with the pool. The
-//! queue in front of them has no limit of its own: what is in flight is limited where requests
-//! enter.
+//! A thread is started when all others are busy, up to a limit. All end with the pool. The queue is
+//! unbounded: the I/O in flight is limited where requests enter.
 
 use crate::{Io, sync::lock};
 use forebay_types::IoError;
@@ -10,10 +9,10 @@ use std::collections::VecDeque;
 use std::sync::{Arc, Condvar, Mutex, PoisonError};
 use std::thread::{self, JoinHandle};
 
-/// What the threads do with one I/O, which includes answering it.
+/// Executes and answers one I/O.
 type Work = Box<dyn Fn(Io) + Send + Sync>;
 
-/// A pool of threads that run one function on each I/O given to it.
+/// Threads that run one function on each submitted I/O.
 pub(crate) struct Pool {
     shared: Arc<Shared>,
 }
@@ -35,16 +34,16 @@ struct State {
 }
 
 impl Pool {
-    /// A pool of up to `thread_count_max` threads, none of them running yet.
+    /// A pool of up to `thread_count_max` threads; none is running yet.
     pub(crate) fn new(name: &'static str, thread_count_max: usize, work: Work) -> Self {
-        assert!(thread_count_max > 0, "a pool without threads answers nothing");
+        assert!(thread_count_max > 0, "a pool needs at least one thread");
         let state = State { queue: VecDeque::new(), idle: 0, threads: Vec::new(), stopping: false };
         let shared =
             Shared { state: Mutex::new(state), wake: Condvar::new(), work, name, thread_count_max };
         Self { shared: Arc::new(shared) }
     }
 
-    /// Has one I/O done.
+    /// Queues one I/O.
     pub(crate) fn submit(&self, io: Io) {
         let mut state = lock(&self.shared.state);
         state.queue.push_back(io);
@@ -53,10 +52,10 @@ impl Pool {
             let thread = thread::Builder::new().name(self.shared.name.into());
             match thread.spawn(move || shared.serve()) {
                 Ok(thread) => state.threads.push(thread),
-                // With a thread left the I/O only waits longer.
+                // With another thread running, the I/O only waits longer.
                 Err(_) if !state.threads.is_empty() => {}
                 Err(error) => {
-                    tracing::error!(%error, "no thread can be started for disk I/O");
+                    tracing::error!(%error, "cannot start a disk I/O thread");
                     let io = state.queue.pop_back();
                     drop(state);
                     if let Some(io) = io {
@@ -72,7 +71,7 @@ impl Pool {
 }
 
 impl Shared {
-    /// The life of one thread. What is queued when the pool stops is still done.
+    /// The main loop of one thread. Executes all queued I/O before it stops.
     fn serve(&self) {
         let mut state = lock(&self.state);
         loop {
@@ -104,11 +103,11 @@ impl Drop for Pool {
     }
 }
 
-/// Waits for a thread to end, unless this is that thread: the answer to an I/O may drop the last
-/// handle of the backend that answers it.
+/// Joins a thread, unless it is the calling one: the answer to an I/O may drop the last handle of
+/// the answering backend.
 pub(crate) fn join_unless_self(thread: JoinHandle<()>) {
     if thread.thread().id() != thread::current().id() && thread.join().is_err() {
-        tracing::error!("a thread that served disk I/O has panicked");
+        tracing::error!("disk I/O thread panicked");
     }
 }
 
@@ -124,8 +123,8 @@ mod tests {
     }
 
     #[test]
-    fn as_many_threads_work_at_once_as_are_allowed() {
-        // Passes only if four I/Os are inside `work` together.
+    fn all_permitted_threads_work_concurrently() {
+        // Passes only if four I/Os are inside `work` at the same time.
         let barrier = Barrier::new(4);
         let work = move |io: Io| {
             barrier.wait();
@@ -139,7 +138,7 @@ mod tests {
     }
 
     #[test]
-    fn what_is_queued_is_done_before_the_pool_ends() {
+    fn queued_io_completes_before_the_pool_ends() {
         let wait = Wait::new(64);
         let pool = Pool::new("test", 1, Box::new(|io: Io| io.done.complete(Ok(()))));
         (0..64).for_each(|tag| pool.submit(flush(&wait, tag)));

@@ -1,24 +1,24 @@
-//! What can become of a store while it is open.
+//! Changes to the path of an open store.
 
 use forebay_types::Size;
 
-/// The name of a store does not lead to it any more, or not to all of it. What is written to it
-/// still goes well, and is not there for the next process.
+/// A store's name no longer leads to it, or not to all of it. Writes still succeed, but the next
+/// process will not find them.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, thiserror::Error)]
 pub enum Displaced {
-    /// Nothing is there.
+    /// The path does not exist.
     #[error("it was deleted")]
     Deleted,
-    /// Something else is there.
+    /// The path leads to another file or device.
     #[error("another file or device has taken its place")]
     Replaced,
-    /// It was longer.
+    /// The file is shorter than when it was opened.
     #[error("it was cut to {}", Size(*.bytes))]
     Shrunk {
         /// Its size now.
         bytes: u64,
     },
-    /// It was opened for writing, and could not be again.
+    /// It was opened for writing, and is now read-only.
     #[error("it was made read-only")]
     ReadOnly,
 }

@@ -1,12 +1,12 @@
-//! Repeatable randomness for models, fault layers and tests: the same seed, the same numbers.
+//! Repeatable random numbers for models, fault layers and tests: a seed determines the sequence.
 
-/// A generator of 64-bit numbers with 64 bits of state (the "SplitMix64" step: a counter with an
-/// odd stride, scrambled). Good enough to place faults; not for secrets.
+/// SplitMix64: a generator of 64-bit numbers with 64 bits of state. Good enough for faults; not for
+/// secrets.
 #[derive(Clone, Debug)]
 pub(crate) struct Random(u64);
 
 impl Random {
-    /// Starts at `seed`. Neighbouring seeds give unrelated sequences.
+    /// Starts at `seed`. Adjacent seeds give unrelated sequences.
     pub(crate) const fn new(seed: u64) -> Self {
         Self(seed)
     }
@@ -20,12 +20,12 @@ impl Random {
         z ^ (z >> 31)
     }
 
-    /// A number below `limit`, which is not zero. The bias is below `limit / 2^64`.
+    /// A number below a nonzero `limit`. The bias is below `limit / 2^64`.
     pub(crate) const fn below(&mut self, limit: u64) -> u64 {
         ((self.next() as u128 * limit as u128) >> 64) as u64
     }
 
-    /// A number in 0 (inclusive) to 1 (exclusive).
+    /// A number from 0 (inclusive) to 1 (exclusive).
     pub(crate) fn unit(&mut self) -> f64 {
         (self.next() >> 11) as f64 / (1u64 << 53) as f64
     }
@@ -36,7 +36,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn numbers_stay_below_their_limit_and_reach_all_of_it() {
+    fn numbers_cover_the_range_below_their_limit() {
         let mut random = Random::new(7);
         let mut seen = [0u32; 8];
         for _ in 0..8000 {

@@ -1,22 +1,21 @@
-//! Locks that outlive a panic.
+//! Locks that ignore poisoning.
 //!
-//! A thread that panics while it answers an I/O must not take the others with it: what the locks
-//! of this crate guard is consistent between any two statements that can panic, so a poisoned
-//! lock is taken like any other.
+//! A panic in one thread must not stop the others. The data behind the locks of this crate is
+//! consistent between any two statements that can panic, so a poisoned lock is usable.
 
 use std::sync::{Mutex, MutexGuard, PoisonError, RwLock, RwLockReadGuard, RwLockWriteGuard};
 
-/// Takes a mutex.
+/// Locks a mutex.
 pub(crate) fn lock<T>(mutex: &Mutex<T>) -> MutexGuard<'_, T> {
     mutex.lock().unwrap_or_else(PoisonError::into_inner)
 }
 
-/// Takes a lock shared.
+/// Locks for reading.
 pub(crate) fn read<T>(lock: &RwLock<T>) -> RwLockReadGuard<'_, T> {
     lock.read().unwrap_or_else(PoisonError::into_inner)
 }
 
-/// Takes a lock alone.
+/// Locks for writing.
 pub(crate) fn write<T>(lock: &RwLock<T>) -> RwLockWriteGuard<'_, T> {
     lock.write().unwrap_or_else(PoisonError::into_inner)
 }

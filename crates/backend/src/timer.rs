@@ -1,9 +1,8 @@
-//! Things to be done at a time, by a thread that is as punctual as the system lets it be.
+//! Scheduled events, run by a thread as punctually as the system permits.
 //!
-//! The thread asks the kernel not to round its sleeps (the usual rounding is 50 µs, as much as a
-//! fast disk takes) and spins through the last few microseconds. It is started by the first event
-//! and ends with the [`Timer`]; events that are then still to come are dropped, which answers the
-//! I/O in them with an error.
+//! The thread sets its timer slack to the minimum (the default of 50 µs is the latency of a fast
+//! disk) and spins for the last few microseconds. The first event starts it, and it ends with the
+//! [`Timer`]. Pending events are then dropped, which answers their I/O with an error.
 
 use crate::pool::join_unless_self;
 use crate::sync::lock;
@@ -14,19 +13,19 @@ use std::sync::{Arc, Condvar, Mutex, PoisonError};
 use std::thread::{self, JoinHandle};
 use std::time::{Duration, Instant};
 
-/// How long before its time an event is waited for without sleeping. A sleep wakes this much late
-/// on an idle machine; spinning longer would take the core from whoever the event is for.
+/// Spin instead of sleeping this long before an event. A sleep overruns by about this much on an
+/// idle machine; spinning longer would take the core from the thread that handles the event.
 const SPIN_NS: u64 = 5_000;
 
-/// What is done at a time.
+/// A scheduled action.
 pub(crate) type Event = Box<dyn FnOnce() + Send>;
 
-/// The owner of the thread.
+/// Owns the thread.
 pub(crate) struct Timer {
     handle: TimerHandle,
 }
 
-/// A way to a timer for those who do not own it, such as its own events.
+/// A non-owning handle, for example for events that schedule others.
 #[derive(Clone)]
 pub(crate) struct TimerHandle {
     shared: Arc<Shared>,
@@ -40,7 +39,7 @@ struct Shared {
 
 struct State {
     events: BinaryHeap<Entry>,
-    /// The number of the next event, so that events of the same time keep their order.
+    /// The sequence number of the next event; events of the same time keep their order.
     next_number: u64,
     thread: Option<JoinHandle<()>>,
     stopping: bool,
@@ -53,7 +52,7 @@ struct Entry {
 }
 
 impl Ord for Entry {
-    /// The heap gives the greatest first, so the earliest is the greatest.
+    /// Reversed: the heap pops the greatest entry, which must be the earliest.
     fn cmp(&self, other: &Self) -> Ordering {
         (other.at_ns, other.number).cmp(&(self.at_ns, self.number))
     }
@@ -74,7 +73,7 @@ impl PartialEq for Entry {
 impl Eq for Entry {}
 
 impl Timer {
-    /// A timer whose clock starts at zero now.
+    /// A timer whose clock starts now at zero.
     pub(crate) fn new() -> Self {
         let state =
             State { events: BinaryHeap::new(), next_number: 0, thread: None, stopping: false };
@@ -90,7 +89,7 @@ impl Timer {
 }
 
 impl Timer {
-    /// Drops all events, and waits until the one that is running has returned.
+    /// Drops all events, and waits for the running one.
     pub(crate) fn stop(&self) {
         let mut state = lock(&self.handle.shared.state);
         state.stopping = true;
@@ -111,13 +110,13 @@ impl Drop for Timer {
 }
 
 impl TimerHandle {
-    /// The time since the timer was made, in nanoseconds.
+    /// The time since the timer was created, in nanoseconds.
     pub(crate) fn now_ns(&self) -> u64 {
         self.shared.started.elapsed().as_nanos() as u64
     }
 
-    /// Has `event` done at `at_ns`, or as soon as possible after. Events run one at a time on the
-    /// timer's thread and must not block. Once the timer has ended, the event is dropped.
+    /// Schedules `event` for `at_ns`, or as soon as possible after it. Events run one at a time on
+    /// the timer's thread and must not block. A stopped timer drops the event.
     pub(crate) fn schedule(&self, at_ns: u64, event: Event) {
         let mut state = lock(&self.shared.state);
         if state.stopping {
@@ -131,7 +130,7 @@ impl TimerHandle {
                 Ok(thread) => state.thread = Some(thread),
                 Err(error) => {
                     drop(state);
-                    tracing::error!(%error, "no thread can be started to keep the time");
+                    tracing::error!(%error, "cannot start the timer thread");
                     return;
                 }
             }
@@ -149,7 +148,7 @@ impl TimerHandle {
 
 impl Shared {
     fn serve(&self) {
-        // Without it the sleeps are less exact, no more.
+        // On failure, sleeps are only less exact.
         let _ = rustix::thread::set_current_timer_slack(NonZeroU64::new(1));
         let mut state = lock(&self.state);
         while !state.stopping {
@@ -166,7 +165,7 @@ impl Shared {
                     state = lock(&self.state);
                 }
                 Some(ns) if ns <= SPIN_NS => {
-                    // An earlier event may come meanwhile: spin briefly, then look again.
+                    // An earlier event may arrive meanwhile: spin briefly, then check again.
                     drop(state);
                     std::hint::spin_loop();
                     state = lock(&self.state);
@@ -191,7 +190,7 @@ mod tests {
         let timer = Timer::new();
         let (sender, receiver) = mpsc::channel();
         let start_ns = timer.handle().now_ns() + 2_000_000;
-        // Given from the last to the first, with pairs of the same time.
+        // Scheduled in reverse order, in pairs of the same time.
         for number in (0..50u64).rev() {
             let at_ns = start_ns + number / 2 * 20_000;
             let (sender, handle) = (sender.clone(), timer.handle().clone());

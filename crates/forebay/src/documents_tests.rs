@@ -190,7 +190,7 @@ fn every_sentence_that_the_manual_explains_is_in_the_program() {
     source(&Path::new(env!("CARGO_MANIFEST_DIR")).join(".."), &mut text);
     let pages = documents();
     let (_, operate) = pages.iter().find(|(page, _)| page.ends_with("operate.md")).unwrap();
-    let (_, sentences) = operate.split_once("\n## Sentences\n").unwrap();
+    let (_, sentences) = operate.split_once("\n## Messages\n").unwrap();
     let (mut missing, mut count) = (Vec::new(), 0);
     for row in sentences.lines().filter(|line| line.starts_with("| `")) {
         let cell = row.split('|').nth(1).unwrap();

@@ -1,15 +1,15 @@
-//! Other ways to the same sectors: loop devices over a file or a device, and device-mapper volumes
+//! Aliases of the same sectors: loop devices over a file or a device, and device-mapper volumes
 //! that share a disk.
 //!
-//! The kernel keeps apart two uses of a block device, of a disk and its partitions, and of a
-//! device and the RAID or device-mapper volume over it; a file lock keeps apart two uses of a file.
-//! Neither knows of a loop device: it takes no lock, and no claim on what is below it. So whatever
-//! is opened is followed through sysfs, down to the files below it and up to the loop devices over
-//! it, and refused where one of them is in use.
+//! The kernel excludes a second exclusive open of a block device, of a disk and its partitions, and
+//! of a device and the RAID or device-mapper volume over it; a file lock excludes a second use of a
+//! file. A loop device escapes both: it takes no lock, and no claim on its backing file or device.
+//! So each open follows sysfs down to the files below the store and up to the loop devices over it,
+//! and refuses the store if one of them is in use.
 //!
-//! A store is opened and claimed first and followed then. Of two processes that open aliases at the
-//! same time, at least one finds the other. What attaches or mounts an alias later is not kept
-//! away, but finds the lock of a file below a loop device if it asks for one.
+//! A store is first opened and claimed, then followed. Of two processes that open aliases at the
+//! same time, at least one detects the other. Later attaching or mounting of an alias is not
+//! prevented, except that a file below a loop device stays locked.
 
 mod kernel;
 
@@ -22,27 +22,27 @@ use std::collections::BTreeSet;
 use std::os::fd::OwnedFd;
 use std::path::{Path, PathBuf};
 
-/// Devices over each other that are followed: more than anybody stacks.
+/// Maximum depth of stacked devices; real stacks are smaller.
 const DEPTH_MAX: usize = 16;
 
-/// The numbers of a block device.
+/// Major and minor number of a block device.
 pub(super) type Numbers = (u32, u32);
 
-/// A regular file, by the device and the inode that `stat` says.
+/// A regular file, identified by device and inode.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) struct FileId {
     pub(super) device: Numbers,
     pub(super) inode: u64,
 }
 
-/// What a store is.
+/// A file or a block device.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) enum Node {
     File(FileId),
     Device(Numbers),
 }
 
-/// What a loop device is attached to, in bytes from `start` to before `end`.
+/// The backing of a loop device: bytes `start` to `end` (exclusive) of `to`.
 #[derive(Clone, Copy, Debug)]
 pub(super) struct Attached {
     pub(super) to: Node,
@@ -56,34 +56,34 @@ impl Attached {
     }
 }
 
-/// What is asked of the kernel beside sysfs.
+/// Kernel queries beside sysfs.
 pub(super) trait Kernel {
-    /// Where sysfs is.
+    /// The path of sysfs.
     fn sysfs(&self) -> &Path;
 
-    /// What a loop device is attached to; `None` where that can't be found out.
+    /// The backing of a loop device; `None` if unknown.
     fn attached(&self, device: Numbers, directory: &Path) -> Option<Attached>;
 
     /// Whether a block device is mounted, or claimed by a process or by another device.
     fn is_claimed(&self, device: Numbers, directory: &Path) -> bool;
 
-    /// Takes a lock that admits other readers on the file below a loop device. It keeps away those
-    /// that open the file itself. `None` if the file can't be reached.
+    /// Takes a shared lock on the file below a loop device, against writers that open the file
+    /// itself. `None` if the file cannot be reached.
     ///
     /// # Errors
-    /// Another opening has the file for writing.
+    /// Another open holds the file for writing.
     fn lock(&self, file: FileId, directory: &Path) -> Result<Option<OwnedFd>, ()>;
 }
 
-/// The name under which a store is in use already, for messages.
+/// The other name under which a store is in use, for messages.
 #[derive(Debug, PartialEq, Eq)]
 pub(super) struct Alias(pub(super) String);
 
-/// Follows what was opened, a device or a file on the device `on`. Gives locks to be held as long
-/// as the store is open.
+/// Follows an opened device, or file on the device `on`. Returns locks to hold as long as the store
+/// is open.
 ///
 /// # Errors
-/// It is in use under another name.
+/// The store is in use under another name.
 pub(super) fn follow(
     kernel: &dyn Kernel,
     opened: Node,
@@ -121,12 +121,12 @@ struct Walk<'a> {
     kernel: &'a dyn Kernel,
     loops: Vec<Loop>,
     locks: Vec<OwnedFd>,
-    /// The devices that were followed down already: the one that was opened, and those below it.
+    /// The devices already followed downwards: the opened one, and those below it.
     seen: BTreeSet<Numbers>,
 }
 
 impl Walk<'_> {
-    /// Looks at the loop devices over a part of a node, but for those it was reached through.
+    /// Checks the loop devices over a part of a node, except those through which it was reached.
     fn up(&self, part: &Attached, depth: usize) -> Result<(), Alias> {
         let Some(depth) = depth.checked_sub(1) else { return Ok(()) };
         let is_over = |other: &&Loop| {
@@ -144,7 +144,7 @@ impl Walk<'_> {
         Ok(())
     }
 
-    /// Looks at the loop devices over a device and over its partitions.
+    /// Checks the loop devices over a device and its partitions.
     fn up_from_device(&self, device: Numbers, at: &Path, depth: usize) -> Result<(), Alias> {
         let whole = |device| Attached { to: Node::Device(device), start: 0, end: u64::MAX };
         self.up(&whole(device), depth)?;
@@ -156,11 +156,11 @@ impl Walk<'_> {
         Ok(())
     }
 
-    /// Follows a device to what it lies on.
+    /// Follows a device to the ones below it.
     fn down(&mut self, device: Numbers, depth: usize) -> Result<(), Alias> {
         let Some(depth) = depth.checked_sub(1) else { return Ok(()) };
         let directory = self.kernel.sysfs().join(format!("dev/block/{}:{}", device.0, device.1));
-        // A partition's directory lies in that of its disk; what leads to it is a link.
+        // A partition's directory is inside that of its disk; sysfs has a link to it.
         let Ok(directory) = directory.canonicalize() else { return Ok(()) };
         if !self.seen.insert(device) {
             return Ok(());
@@ -213,9 +213,9 @@ impl Walk<'_> {
         }
     }
 
-    /// Device-mapper volumes may share a disk, as those of LVM do. Which part of it each of them
-    /// has is in no file, but where two of them are together larger than the disk they overlap.
-    /// This does not hold where the disk is mapped itself, as below thin volumes and snapshots.
+    /// Device-mapper volumes may share a disk, like those of LVM. Sysfs does not say which part
+    /// each one has, but two that are together larger than the disk must overlap. This does not
+    /// hold if the disk is itself mapped, as below thin volumes and snapshots.
     fn check_sharing(&self, directory: &Path, disk: &Path) -> Result<(), Alias> {
         if !directory.join("dm").is_dir() || disk.join("dm").is_dir() {
             return Ok(());
@@ -239,7 +239,7 @@ impl Walk<'_> {
     }
 }
 
-/// The directories in a directory, by their names; none where it can't be read.
+/// The subdirectories of a directory, sorted; none if it cannot be read.
 fn directories_in(directory: &Path) -> impl Iterator<Item = PathBuf> + use<> {
     let entries = std::fs::read_dir(directory).into_iter().flatten().flatten();
     let mut found: Vec<PathBuf> =
@@ -263,14 +263,14 @@ fn sectors(directory: &Path) -> Option<u64> {
     text(directory, "size")?.parse().ok()
 }
 
-/// The device's name under `/dev`, as the kernel gives it.
+/// The kernel's name of the device under `/dev`.
 fn name(directory: &Path) -> String {
     let directory = directory.canonicalize().unwrap_or_else(|_| directory.to_owned());
     let name = directory.file_name().unwrap_or_default().to_string_lossy();
     format!("/dev/{}", name.replace('!', "/"))
 }
 
-/// What a loop device is attached to, as the kernel shows it.
+/// The backing file of a loop device, as sysfs shows it.
 fn backing_name(directory: &Path) -> String {
     text(directory, "loop/backing_file").unwrap_or_default()
 }

@@ -1,12 +1,12 @@
 //! A regular file or a block device.
 //!
-//! [`open`](FileBackend::open) looks before it opens, locks what it opened, and finds out what
-//! the file system can do; `store` does the I/O. Reads and writes bypass the page cache where the
-//! file system allows it: the cache above keeps what is worth keeping, once.
+//! [`open`](FileBackend::open) checks the path before it opens it, takes a lock, and detects the
+//! capabilities of the file system; `store` does the I/O. Reads and writes bypass the page cache if
+//! possible, so that data is cached only once, in the pool.
 //!
-//! Price: [`Backend::submit`] hands each I/O to a blocking thread, two context switches apiece.
-//! A driver with a ring of its own takes [`Backend::native_file`] instead, and a thread that waits
-//! for the answer anyway [`Backend::submit_here`].
+//! Price: [`Backend::submit`] passes each I/O to a blocking thread, at two context switches each. A
+//! driver with its own ring uses [`Backend::native_file`] instead, and a thread that waits for the
+//! answer uses [`Backend::submit_here`].
 
 mod alias;
 mod open;
@@ -27,7 +27,7 @@ use std::path::Path;
 use std::sync::Arc;
 use store::Store;
 
-/// Threads that block in the disk at one time: the depth that a disk with command queueing takes.
+/// Threads that block on the disk: the queue depth of a disk with command queueing.
 const THREAD_COUNT_MAX: usize = 32;
 
 /// A disk in a file or on a block device.
@@ -36,15 +36,15 @@ pub struct FileBackend {
     pool: Pool,
     presence: Presence,
     description: Description,
-    /// Held, never read: they keep others from the files below it.
+    /// Held to lock the files below the store.
     _locks: Vec<OwnedFd>,
 }
 
 impl FileBackend {
-    /// Looks whether a regular file or block device is at `path`, without opening it.
+    /// Checks that `path` is a regular file or block device, without opening it.
     ///
     /// # Errors
-    /// There is none.
+    /// It is neither, or not accessible.
     pub fn look(path: &Path) -> Result<(), FileError> {
         open::look(path, false).map(drop)
     }
@@ -52,7 +52,7 @@ impl FileBackend {
     /// Opens the regular file or block device at `path`, and locks it as long as it is open.
     ///
     /// # Errors
-    /// When it can't be opened, is in use, is neither file nor block device, or its size is no
+    /// If it cannot be opened, is in use, is neither file nor block device, or its size is not a
     /// multiple of 512 bytes.
     pub fn open(path: &Path, options: &OpenOptions) -> Result<Self, FileError> {
         let opened = open::open(path, options)?;

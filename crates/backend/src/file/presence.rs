@@ -1,7 +1,7 @@
-//! Whether the path that a file was opened by still leads to it.
+//! Checks that the path of an open file still leads to it.
 //!
-//! An open file stays usable when its name is taken away: writes go well, and no later process
-//! finds them. So the name is compared with the file from time to time.
+//! An open file stays usable after its name is removed: writes succeed, but no later process finds
+//! them. So the name is regularly compared with the file.
 
 use crate::Displaced;
 use crate::file::store::Store;
@@ -9,13 +9,13 @@ use rustix::fs::{Access, AtFlags, CWD, Mode, SeekFrom};
 use rustix::io::Errno;
 use std::path::{Path, PathBuf};
 
-/// What the file was like when it was opened.
+/// The state of the file when it was opened.
 pub(super) struct Presence {
     /// Absolute, as the working directory may change.
     path: PathBuf,
     size_bytes: u64,
     is_writable: bool,
-    /// Whether any user may write it, by its mode alone.
+    /// Whether its mode has any write permission.
     has_write_permission: bool,
 }
 
@@ -23,7 +23,7 @@ pub(super) struct Presence {
 const WRITE_MODE: Mode = Mode::WUSR.union(Mode::WGRP).union(Mode::WOTH);
 
 impl Presence {
-    /// Of the file that was opened at `path`.
+    /// Records the state of the file opened at `path`.
     pub(super) fn new(path: &Path, store: &Store, is_writable: bool) -> Self {
         let path = std::path::absolute(path).unwrap_or_else(|_| path.to_owned());
         let mode = rustix::fs::fstat(&store.file).map(|stat| Mode::from_raw_mode(stat.st_mode));
@@ -31,8 +31,8 @@ impl Presence {
         Self { path, size_bytes: store.size_bytes, is_writable, has_write_permission }
     }
 
-    /// Compares the file with what its path leads to now. What can't be found out is taken to be
-    /// well: a file system that does not answer says so where it is read and written.
+    /// Compares the file with the current target of its path. Unknown counts as present: an
+    /// unresponsive file system also fails reads and writes.
     pub(super) fn check(&self, store: &Store) -> Result<(), Displaced> {
         let there = match rustix::fs::stat(&self.path) {
             Ok(there) => there,
@@ -63,7 +63,7 @@ impl Presence {
         Ok(())
     }
 
-    /// Whether the system would not let it be opened for writing again.
+    /// Whether the system would refuse to open it for writing.
     fn is_read_only(&self, store: &Store) -> bool {
         let access = rustix::fs::accessat(CWD, &self.path, Access::WRITE_OK, AtFlags::EACCESS);
         let is_refused = matches!(access, Err(Errno::ROFS | Errno::PERM | Errno::ACCESS));
@@ -71,7 +71,7 @@ impl Presence {
     }
 }
 
-/// Whether the kernel has no such device any more, although its node is there.
+/// Whether the kernel no longer has the device, although its node exists.
 fn is_unplugged(device: u64) -> bool {
     let (major, minor) = (rustix::fs::major(device), rustix::fs::minor(device));
     let devices = Path::new("/sys/dev/block");

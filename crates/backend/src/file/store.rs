@@ -1,10 +1,10 @@
-//! The calls that move bytes in and out of an open file.
+//! System calls on an open file.
 //!
-//! Each runs to its end on the calling thread: a transfer that came back short is continued, an
-//! interrupted call is made again. An error is named in the log here, where its cause is known,
-//! and goes up as one of the few that a client understands.
+//! Each runs to completion on the calling thread: a short transfer is continued, an interrupted
+//! call is repeated. An error is logged here, where its cause is known, and passed up as one of the
+//! few errors that a client understands.
 
-use crate::log::Brake;
+use crate::log::LogLimiter;
 use crate::{AlignedBuffer, Buffer, Description, Extent, Io, IoKind};
 use forebay_types::{ByteRange, IoError, IoResult};
 use rustix::fs::{FallocateFlags, SeekFrom};
@@ -13,9 +13,9 @@ use std::io::{IoSlice, IoSliceMut};
 use std::os::fd::{AsRawFd, OwnedFd};
 use std::sync::atomic::{AtomicBool, Ordering};
 
-/// Buffers that one call of the kernel takes.
+/// Maximum buffers per system call (`IOV_MAX`).
 const BUFFERS_PER_CALL_MAX: usize = 1024;
-/// Zeroes written at a time where the file system can't do it alone, in bytes.
+/// Zeroes written at a time if the file system cannot zero a range, in bytes.
 const ZEROES_BYTES: u64 = 1 << 20;
 
 /// An open file.
@@ -23,13 +23,13 @@ pub(super) struct Store {
     pub(super) file: OwnedFd,
     pub(super) is_block: bool,
     name: String,
-    /// The size at the time of opening, in bytes; nothing may be missing of it later.
+    /// The size at open, in bytes; the file must not shrink below it.
     pub(super) size_bytes: u64,
-    /// Cleared when the file system turns out not to know the call.
+    /// Cleared when the file system does not support the call.
     can_punch: AtomicBool,
     can_zero_range: AtomicBool,
     can_force: AtomicBool,
-    error_brake: Brake,
+    error_limiter: LogLimiter,
 }
 
 impl Store {
@@ -42,11 +42,11 @@ impl Store {
             can_punch: AtomicBool::new(true),
             can_zero_range: AtomicBool::new(true),
             can_force: AtomicBool::new(true),
-            error_brake: Brake::default(),
+            error_limiter: LogLimiter::default(),
         }
     }
 
-    /// Does one I/O, and answers it.
+    /// Executes and answers one I/O.
     pub(super) fn answer(&self, io: Io) {
         let result = self.run(&io);
         io.done.complete(result);
@@ -61,7 +61,7 @@ impl Store {
             IoKind::Zero { unmap } => self.zero(io.range(), unmap),
         };
         result.map_err(|error| {
-            if let Some(count) = self.error_brake.pass() {
+            if let Some(count) = self.error_limiter.admit() {
                 tracing::warn!(
                     disk = self.name,
                     kind = ?io.kind,
@@ -69,7 +69,7 @@ impl Store {
                     bytes = io.len,
                     %error,
                     count,
-                    "the disk failed a request"
+                    "disk I/O failed"
                 );
             }
             IoError::from_errno(error.raw_os_error())
@@ -79,11 +79,11 @@ impl Store {
     fn read(&self, mut offset: u64, buffers: &[Buffer]) -> Result<(), Errno> {
         let mut slices: Vec<IoSliceMut<'_>> = buffers
             .iter()
-            // SAFETY: the I/O is not answered yet, it is a read, and each buffer is taken once.
+            // SAFETY: the I/O is an unanswered read, and each buffer is used once.
             .map(|buffer| IoSliceMut::new(unsafe { buffer.as_mut_slice() }))
             .collect();
         let mut rest = slices.as_mut_slice();
-        // Takes empty buffers off the front, so that a transfer of nothing always means the end.
+        // Removes empty leading buffers, so that a transfer of 0 bytes always means the end.
         IoSliceMut::advance_slices(&mut rest, 0);
         let mut is_continued = false;
         while !rest.is_empty() {
@@ -95,7 +95,7 @@ impl Store {
                 ReadWriteFlags::empty(),
             );
             match call {
-                // The file ends here, though it was longer when it was opened.
+                // The file has been truncated since it was opened.
                 Ok(0) => return Err(Errno::IO),
                 Ok(count) => {
                     offset += count as u64;
@@ -103,7 +103,7 @@ impl Store {
                     is_continued = true;
                 }
                 Err(Errno::INTR) => {}
-                // The end of a file that was cut is no place where direct I/O can go on.
+                // Direct I/O cannot continue at the unaligned end of a truncated file.
                 Err(Errno::INVAL) if is_continued => return Err(Errno::IO),
                 Err(error) => return Err(error),
             }
@@ -129,7 +129,7 @@ impl Store {
         }
     }
 
-    /// Writes all of `slices`, each piece on stable storage before the call returns if `forced`.
+    /// Writes all of `slices`; if `forced`, each piece is on stable storage when its call returns.
     fn write_slices(
         &self,
         slices: &mut [IoSlice<'_>],
@@ -154,7 +154,7 @@ impl Store {
         Ok(())
     }
 
-    /// A hint: a store that knows no discard has done all it can.
+    /// A hint: unsupported is success.
     fn discard(&self, range: ByteRange) -> Result<(), Errno> {
         let result = if self.is_block { self.discard_blocks(range) } else { self.punch(range) };
         match result {
@@ -179,8 +179,8 @@ impl Store {
         Err(Errno::from_io_error(&error).unwrap_or(Errno::IO))
     }
 
-    /// Zeroes by the best means there are: a hole if that is allowed, an unwritten extent, or
-    /// zeroes written.
+    /// Zeroes by the best supported means: a hole if permitted, an unwritten extent, or written
+    /// zeroes.
     fn zero(&self, range: ByteRange, unmap: bool) -> Result<(), Errno> {
         if unmap {
             match self.punch(range) {
@@ -200,7 +200,7 @@ impl Store {
         self.allocate(&self.can_punch, mode, range)
     }
 
-    /// One `fallocate`, remembered in `known` when the file system does not know it.
+    /// Calls `fallocate`. Clears `known` if the file system does not support the mode.
     fn allocate(
         &self,
         known: &AtomicBool,
@@ -232,8 +232,8 @@ impl Store {
         Ok(())
     }
 
-    /// The extents of a range, by asking for the next data and the next hole in turn. Where the
-    /// file system does not know, or the file was cut, what is left counts as data.
+    /// The extents of a range, from alternating `SEEK_DATA` and `SEEK_HOLE`. If the file system
+    /// does not support these, or the file was truncated, the rest counts as data.
     pub(super) fn extents(&self, range: ByteRange) -> Vec<Extent> {
         let data = |len| Extent { len, hole: false, zero: false };
         let hole = |len| Extent { len, hole: true, zero: true };
@@ -241,7 +241,7 @@ impl Store {
         let mut extents = Vec::new();
         let mut offset = range.offset;
         while offset < end && !self.is_block {
-            // Directly behind the last extent: what is asked for and found may be of length zero.
+            // The next data may start past the range.
             let data_start = match rustix::fs::seek(&self.file, SeekFrom::Data(offset)) {
                 Ok(start) => start.clamp(offset, end),
                 // No data up to the end of the file.
@@ -255,7 +255,7 @@ impl Store {
             }
             let Ok(data_end) = rustix::fs::seek(&self.file, SeekFrom::Hole(offset)) else { break };
             let data_end = data_end.min(end);
-            // A hole punched between the two calls: the next turn finds it.
+            // A hole punched between the two calls is found in the next iteration.
             if data_end > offset {
                 extents.push(data(data_end - offset));
                 offset = data_end;

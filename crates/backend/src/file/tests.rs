@@ -1,5 +1,4 @@
-//! Files on a real file system, on one in memory, and (with rights and loop devices) block
-//! devices.
+//! Files on a real file system, on tmpfs, and (with root and loop devices) block devices.
 
 use super::*;
 use crate::{AlignedBuffer, Blocking, conformance};
@@ -38,7 +37,7 @@ fn a_file_passes_the_suite() {
 }
 
 #[test]
-fn a_file_that_is_not_made_of_pages_passes_the_suite() {
+fn a_file_of_odd_size_passes_the_suite() {
     let directory = tempdir().unwrap();
     let path = make(&directory, "disk", (16 << 20) + 512);
     conformance::check(&(Arc::new(open(&path).unwrap()) as Arc<dyn Backend>));
@@ -56,7 +55,7 @@ fn a_file_in_memory_passes_the_suite() {
 }
 
 #[test]
-fn what_can_not_be_opened_says_why() {
+fn open_errors_name_cause_and_remedy() {
     let directory = tempdir().unwrap();
     let shown = |path: &Path| path.display().to_string();
     let path = directory.path().join("none");
@@ -78,7 +77,7 @@ fn what_can_not_be_opened_says_why() {
     assert!(text.contains("is empty: give it a size"), "{text}");
     let text = message(open(&make(&directory, "odd", 1000)));
     assert!(text.contains("is 1000 bytes, no multiple of 512"), "{text}");
-    assert!(!text.contains("truncate"), "it is another program's file: {text}");
+    assert!(!text.contains("truncate"), "the file may belong to another program: {text}");
 }
 
 #[test]
@@ -97,7 +96,7 @@ fn a_file_is_written_by_one_and_read_by_many() {
     let writer = open(&path).unwrap();
     assert!(matches!(open(&path), Err(FileError::InUse { .. })));
     assert!(matches!(open_read_only(&path), Err(FileError::InUse { .. })));
-    // Another way to the same file is the same file.
+    // A hard link is the same file.
     let link = directory.path().join("link");
     fs::hard_link(&path, &link).unwrap();
     assert!(message(open(&link)).contains("is in use by another process or volume: stop that"));
@@ -125,11 +124,11 @@ fn a_file_opened_for_reading_is_not_written() {
 }
 
 #[test]
-fn a_file_that_was_cut_fails_where_it_ends() {
+fn a_truncated_file_fails_past_its_end() {
     let directory = tempdir().unwrap();
     let path = make(&directory, "disk", 1 << 20);
     let backend = open(&path).unwrap();
-    // Once where a page ends and once where only a sector does.
+    // At the end of a page, and at the end of a sector.
     for cut_bytes in [512 << 10, (256 << 10) + 512] {
         File::options().write(true).open(&path).unwrap().set_len(cut_bytes).unwrap();
         let blocking = Blocking::new(&backend);
@@ -144,7 +143,7 @@ fn a_file_that_was_cut_fails_where_it_ends() {
 }
 
 #[test]
-fn extents_follow_what_was_written() {
+fn extents_match_written_ranges() {
     let directory = tempdir().unwrap();
     let path = make(&directory, "disk", 4 << 20);
     let backend = open(&path).unwrap();
@@ -167,7 +166,7 @@ fn extents_follow_what_was_written() {
 
 #[test]
 fn the_last_answer_may_close_the_backend() {
-    // The pool's own thread then drops the pool.
+    // A pool thread then drops the pool.
     struct Closer(std::sync::Mutex<Option<Arc<FileBackend>>>, Arc<crate::Wait>);
     impl crate::CompletionSink for Closer {
         fn complete(&self, tag: u64, result: forebay_types::IoResult) {
@@ -190,7 +189,7 @@ fn the_last_answer_may_close_the_backend() {
     assert_eq!(wait.all(), [Ok(())]);
 }
 
-/// A loop device over a file, given back at the end.
+/// A loop device over a file, detached on drop.
 struct Loop(String);
 
 impl Loop {
@@ -232,7 +231,7 @@ fn kernel_a_block_device_passes_the_suite() {
     }
 }
 
-/// What a refusal must say of a path that leads to data in use.
+/// Checks that opening `path` is refused, with `other` in the message.
 fn refused(path: &Path, other: &str) {
     let error = open(path).err().unwrap();
     let text = error.to_string();
@@ -253,7 +252,7 @@ fn kernel_a_file_and_loop_devices_over_it_are_one_store() {
     drop(on_file);
     let on_first = open(first).unwrap();
     refused(second, &first.display().to_string());
-    // Whatever the file is called by now.
+    // A rename does not matter.
     let renamed = directory.path().join("renamed");
     fs::rename(&file, &renamed).unwrap();
     refused(&renamed, &first.display().to_string());
@@ -268,7 +267,7 @@ fn kernel_a_file_and_loop_devices_over_it_are_one_store() {
 
 #[test]
 #[ignore = "needs root and loop devices"]
-fn kernel_a_loop_device_is_known_by_its_file_when_the_name_is_gone() {
+fn kernel_a_loop_device_is_identified_by_its_file_after_its_removal() {
     let directory = tempdir().unwrap();
     let file = make(&directory, "disk", 16 << 20);
     let link = directory.path().join("link");
@@ -286,7 +285,7 @@ fn kernel_a_loop_device_is_known_by_its_file_when_the_name_is_gone() {
 
 #[test]
 #[ignore = "needs root and loop devices"]
-fn kernel_loop_devices_over_each_other_and_over_parts_are_told_apart() {
+fn kernel_stacked_and_partial_loop_devices_are_distinguished() {
     let directory = tempdir().unwrap();
     let file = make(&directory, "disk", 16 << 20);
     let part = |offset: &str| {
@@ -310,7 +309,7 @@ fn kernel_loop_devices_over_each_other_and_over_parts_are_told_apart() {
 
 #[test]
 #[ignore = "needs root and loop devices"]
-fn kernel_what_is_mounted_through_a_loop_device_is_in_use() {
+fn kernel_a_file_mounted_through_a_loop_device_is_in_use() {
     let directory = tempdir().unwrap();
     let file = make(&directory, "disk", 32 << 20);
     let device = Loop::new(&file, 512);
@@ -321,7 +320,7 @@ fn kernel_what_is_mounted_through_a_loop_device_is_in_use() {
     let mounted = Command::new("mount").arg(&device.0).arg(&at).status().unwrap();
     assert!(mounted.success());
     let outside = std::panic::catch_unwind(|| refused(&file, &device.0));
-    // A file in that file system is on the file below it; both are free as long as one is used.
+    // A file in that file system is on the file below it, and can be opened alone.
     let inside = at.join("inside");
     File::create(&inside).unwrap().set_len(1 << 20).unwrap();
     let opened = open(&inside).map(drop);
@@ -332,11 +331,11 @@ fn kernel_what_is_mounted_through_a_loop_device_is_in_use() {
 }
 
 #[test]
-fn a_file_that_even_root_may_not_write_says_why() {
+fn the_remedy_for_an_immutable_file_is_lsattr() {
     let directory = tempdir().unwrap();
     let path = make(&directory, "disk", 1 << 20);
     let mark = |flag: &str| Command::new("chattr").arg(flag).arg(&path).status();
-    // Needs root, and a file system with such marks.
+    // Needs root, and a file system with this attribute.
     if !mark("+i").is_ok_and(|status| status.success()) {
         return;
     }
@@ -348,7 +347,7 @@ fn a_file_that_even_root_may_not_write_says_why() {
 
 #[test]
 #[ignore = "needs root and loop devices"]
-fn kernel_a_detached_loop_device_is_to_be_attached_and_not_made_longer() {
+fn kernel_the_remedy_for_a_detached_loop_device_is_losetup() {
     let directory = tempdir().unwrap();
     let path = PathBuf::from(&Loop::new(&make(&directory, "disk", 1 << 20), 512).0);
     let text = message(open(&path));
@@ -357,7 +356,7 @@ fn kernel_a_detached_loop_device_is_to_be_attached_and_not_made_longer() {
 }
 
 #[test]
-fn who_waits_for_an_answer_has_the_io_done_on_its_own_thread() {
+fn submit_here_runs_the_io_on_the_calling_thread() {
     struct Where(std::sync::Mutex<Vec<std::thread::ThreadId>>);
     impl crate::CompletionSink for Where {
         fn complete(&self, _: u64, result: forebay_types::IoResult) {
@@ -380,7 +379,7 @@ fn who_waits_for_an_answer_has_the_io_done_on_its_own_thread() {
 }
 
 #[test]
-fn a_file_whose_name_leads_elsewhere_or_that_was_cut_or_made_read_only_says_so() {
+fn a_replaced_truncated_or_read_only_file_is_detected() {
     use std::os::unix::fs::PermissionsExt;
     let directory = tempdir().unwrap();
     let path = make(&directory, "disk", 1 << 20);
@@ -393,9 +392,9 @@ fn a_file_whose_name_leads_elsewhere_or_that_was_cut_or_made_read_only_says_so()
     assert_eq!(backend.check_presence(), Err(Displaced::Replaced));
     fs::remove_file(&path).unwrap();
     std::os::unix::fs::symlink(&away, &path).unwrap();
-    assert_eq!(backend.check_presence(), Ok(()), "it is the same file by another way");
+    assert_eq!(backend.check_presence(), Ok(()), "the same file by another path");
     File::options().write(true).open(&path).unwrap().set_len(2 << 20).unwrap();
-    assert_eq!(backend.check_presence(), Ok(()), "all of it is there");
+    assert_eq!(backend.check_presence(), Ok(()), "the file has grown");
     File::options().write(true).open(&path).unwrap().set_len(4096).unwrap();
     assert_eq!(backend.check_presence(), Err(Displaced::Shrunk { bytes: 4096 }));
     File::options().write(true).open(&path).unwrap().set_len(1 << 20).unwrap();

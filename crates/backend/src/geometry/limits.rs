@@ -1,21 +1,21 @@
-//! The limits of a device's request queue, and what follows from them.
+//! Queue limits of a device, and the geometry derived from them.
 
 use super::{number, text};
 use forebay_types::{DiskGeometry, SECTOR_BYTES};
 use std::path::Path;
 
-/// Largest I/O size that a device is believed to like best, in bytes. What is said beyond is the
-/// largest number of a field, or a least common multiple of what does not go together.
+/// Largest plausible optimal I/O size, in bytes. Larger values are the maximum of a field, or a
+/// least common multiple of incompatible sizes.
 const OPTIMAL_BYTES_MAX: u64 = 64 << 20;
-/// Sizes below this are those of arrays, however odd they look, in bytes.
+/// Optimal sizes below this are accepted from arrays, however odd, in bytes.
 const ODD_BYTES_MIN: u64 = 4 << 20;
 
-/// What a queue says of itself, in bytes; zero where it says nothing.
+/// Queue limits, in bytes; zero if not reported.
 pub(super) struct Limits {
     optimal: u64,
     minimum: u64,
     physical: u64,
-    /// Bytes from the beginning to the first natural boundary; `None` where there is none.
+    /// Bytes from the start to the first natural boundary; `None` if there is none.
     alignment: Option<u64>,
     rotational: Option<bool>,
 }
@@ -25,7 +25,7 @@ impl Limits {
         let queue = |name: &str| number(directory, &format!("queue/{name}")).unwrap_or(0);
         let alignment = match text(directory, "alignment_offset") {
             None => Some(0),
-            // The kernel says -1 where the device is aligned to nothing.
+            // The kernel reports -1 for a misaligned device.
             Some(text) => text.parse().ok(),
         };
         Self {
@@ -37,8 +37,8 @@ impl Limits {
         }
     }
 
-    /// Arrays say what they are by a smallest I/O above the block and a best one of several of
-    /// those. Elsewhere the smallest I/O is the block, and the best one is no stripe.
+    /// An array has a minimum I/O size above the block size, and an optimal size that is a multiple
+    /// of it. On other devices the minimum is the block size, and the optimal size is not a stripe.
     pub(super) fn geometry(&self) -> DiskGeometry {
         let plain = self.plain();
         let (stripe_bytes, chunk_bytes) = (plain.optimal_bytes, self.minimum);
@@ -59,7 +59,7 @@ impl Limits {
         }
     }
 
-    /// What they say apart from stripes.
+    /// The geometry without stripes.
     pub(super) fn plain(&self) -> DiskGeometry {
         DiskGeometry {
             optimal_bytes: if self.is_plausible() { self.optimal } else { 0 },
@@ -72,8 +72,8 @@ impl Limits {
         self.physical.max(SECTOR_BYTES)
     }
 
-    /// Whether the best size is one. Disks behind some controllers and bridges say 33553920 or
-    /// 4294966784, the largest number of blocks that a field holds.
+    /// Whether the optimal size is plausible. Disks behind some controllers and bridges report
+    /// 33553920 or 4294966784, the maximum number of blocks in a field.
     fn is_plausible(&self) -> bool {
         let is_full_field = |block: u64| (self.optimal / block + 1).is_power_of_two();
         let is_odd = self.optimal >= ODD_BYTES_MIN

@@ -1,20 +1,20 @@
-//! MD arrays, which say how they are made.
+//! Geometry of MD arrays, from their sysfs attributes.
 
 use super::limits::Limits;
 use super::{number, text};
 use forebay_types::{DiskGeometry, SECTOR_BYTES, limits::STRIPE_BYTES_MAX};
 use std::path::Path;
 
-/// A row of a disk, where the kernel knows no other sizes.
+/// The default `stripe_size`: a row on one disk.
 const PAGE_BYTES: u64 = 4096;
 
-/// The geometry of the array with this directory; `None` if it is none. An array that is being
-/// made into another one has two geometries, and therefore none for us.
+/// The geometry of the array with this directory; `None` if it is not an array. An array that is
+/// being reshaped has two geometries, and counts as having no stripes.
 pub(super) fn geometry(directory: &Path, limits: &Limits) -> Option<DiskGeometry> {
     let directory = directory.join("md");
     let level = text(&directory, "level")?;
     let plain = limits.plain();
-    // While it is reshaped these say two numbers, the old one in parentheses, and are none.
+    // During a reshape these contain two numbers, the old one in parentheses, and do not parse.
     let chunk_bytes = number(&directory, "chunk_size");
     let disks = number(&directory, "raid_disks");
     let (Some(chunk_bytes), Some(disks)) = (chunk_bytes, disks) else { return Some(plain) };
@@ -33,22 +33,22 @@ pub(super) fn geometry(directory: &Path, limits: &Limits) -> Option<DiskGeometry
     })
 }
 
-/// What an array with parity keeps of writes on their way, in bytes of data: a number of rows, each
-/// a page of every disk. Zero for others.
+/// Capacity of the stripe cache of a parity array, in bytes of data: a number of rows, each one
+/// page per disk. Zero for other arrays.
 fn held_bytes(directory: &Path, data_disks: u64) -> u64 {
     let rows = number(directory, "stripe_cache_size").unwrap_or(0);
     let row = number(directory, "stripe_size").unwrap_or(PAGE_BYTES);
     rows.saturating_mul(row).saturating_mul(data_disks)
 }
 
-/// Chunks of data in a stripe; `None` where a level has no stripes.
+/// Data chunks in a stripe; `None` for a level without stripes.
 fn data_chunks(level: &str, disks: u64, layout: u64) -> Option<u64> {
     match level {
         "raid0" => Some(disks),
         "raid4" | "raid5" => disks.checked_sub(1),
         "raid6" => disks.checked_sub(2),
-        // Copies next to each other share the row; far ones lie elsewhere on the disks. Where rows
-        // do not hold whole sets of copies, the pattern repeats after as many chunks as disks.
+        // Near copies share the row; far ones are elsewhere on the disks. If a row does not hold
+        // whole sets of copies, the pattern repeats after as many chunks as disks.
         "raid10" => {
             let near = (layout & 0xff).max(1);
             Some(if disks.is_multiple_of(near) { disks / near } else { disks })

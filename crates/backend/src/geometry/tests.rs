@@ -1,4 +1,4 @@
-//! Systems that were made up, each in a temporary folder.
+//! Fake sysfs trees, each in a temporary directory.
 
 use super::*;
 use std::fs;
@@ -7,7 +7,7 @@ use tempfile::TempDir;
 
 const KIB: u64 = 1 << 10;
 
-/// A system of devices.
+/// A fake sysfs.
 struct System(TempDir);
 
 impl System {
@@ -38,7 +38,7 @@ impl System {
         self
     }
 
-    /// Says that the device in `devices/UPPER` lies on that in `devices/LOWER`.
+    /// Puts the device in `devices/UPPER` over the one in `devices/LOWER`.
     fn over(&self, upper: &str, lower: &str) -> &Self {
         let slaves = self.path("devices").join(upper).join("slaves");
         fs::create_dir_all(&slaves).unwrap();
@@ -98,7 +98,7 @@ impl System {
     }
 }
 
-/// Stripes of 112 KiB from this offset, on disks that turn.
+/// Stripes of 112 KiB from this offset, on rotational disks.
 fn raid(offset_bytes: u64) -> DiskGeometry {
     DiskGeometry {
         stripe_bytes: 112 * KIB,
@@ -112,13 +112,13 @@ fn raid(offset_bytes: u64) -> DiskGeometry {
 }
 
 #[test]
-fn an_array_says_how_it_is_made() {
+fn an_md_array_reports_its_geometry() {
     for (level, disks, layout, chunks) in [
         ("raid0", "4", "0", 4),
         ("raid4", "4", "0", 3),
         ("raid5", "3", "2", 2),
         ("raid6", "10", "2", 8),
-        // Two copies next to each other, two far from each other, two with an offset.
+        // Two near copies, two far copies, two offset copies.
         ("raid10", "4", "258", 2),
         ("raid10", "4", "513", 4),
         ("raid10", "4", "66049", 4),
@@ -132,7 +132,7 @@ fn an_array_says_how_it_is_made() {
 }
 
 #[test]
-fn what_an_array_can_not_mean_is_no_stripe() {
+fn implausible_array_parameters_give_no_stripe() {
     for (level, disks, chunk) in [
         ("raid1", "2", "0"),
         ("linear", "3", "65536"),
@@ -142,7 +142,7 @@ fn what_an_array_can_not_mean_is_no_stripe() {
         ("raid5", "3", "1000"),
         ("raid5", "18446744073709551615", "65536"),
         ("raid0", "4096", "1073741824"),
-        // Being reshaped: two numbers.
+        // During a reshape: two numbers.
         ("raid5", "5 (4)", "65536"),
         ("raid5", "5", "65536 (131072)"),
         ("", "5", "65536"),
@@ -200,11 +200,11 @@ fn a_loop_device_over_a_file_has_no_stripes() {
     let below = system.path("dev/block/8:1");
     fs::remove_file(below).unwrap();
     let own = DiskGeometry { rotational: Some(false), ..DiskGeometry::default() };
-    assert_eq!(system.of(7, 0), own, "its own word, where nothing is known of the file's disk");
+    assert_eq!(system.of(7, 0), own, "the loop device's own attribute, if the disk is unknown");
 }
 
 #[test]
-fn a_logical_volume_has_what_its_limits_say_and_a_guess_where_it_begins() {
+fn a_logical_volume_uses_its_queue_limits_and_may_guess_its_offset() {
     let system = System::with_raid();
     let lv = |alignment, optimal, minimum| {
         [
@@ -217,16 +217,16 @@ fn a_logical_volume_has_what_its_limits_say_and_a_guess_where_it_begins() {
         ]
     };
     system.device("252:0", "dm-0", &lv("4096", "114688", "16384")).over("dm-0", "md0");
-    let passed_up = DiskGeometry { offset_is_guess: true, ..raid(4096) };
-    assert_eq!(system.of(252, 0), passed_up);
-    // Striped by itself, over two plain disks: it begins with a stripe.
+    let inherited = DiskGeometry { offset_is_guess: true, ..raid(4096) };
+    assert_eq!(system.of(252, 0), inherited);
+    // A striped volume over two plain disks starts with a stripe.
     system.device("8:0", "sda", &[("size", "9000")]).device("8:16", "sdb", &[("size", "9000")]);
     system.device("252:1", "dm-1", &lv("0", "196608", "65536"));
     system.over("dm-1", "sda").over("dm-1", "sdb");
     let striped = system.of(252, 1);
     assert_eq!((striped.stripe_bytes, striped.chunk_bytes), (192 * KIB, 64 * KIB));
     assert!(!striped.offset_is_guess);
-    // Passed up, and a divisor of every offset that LVM chooses.
+    // Inherited, and a divisor of every offset that LVM chooses.
     system.device("8:32", "sdc", &lv("0", "131072", "65536"));
     system.device("252:2", "dm-2", &lv("0", "131072", "65536"));
     fs::write(system.path("devices/dm-2/size"), "4096").unwrap();
@@ -236,7 +236,7 @@ fn a_logical_volume_has_what_its_limits_say_and_a_guess_where_it_begins() {
 }
 
 #[test]
-fn a_mapped_device_that_is_all_of_a_disk_is_that_disk() {
+fn a_mapped_device_over_a_whole_disk_inherits_its_geometry() {
     let system = System::with_raid();
     let files = [
         ("size", "2000000"),
@@ -270,15 +270,15 @@ fn a_hardware_array_is_known_by_its_limits() {
 }
 
 #[test]
-fn sizes_that_are_none_are_ignored() {
+fn implausible_optimal_sizes_are_ignored() {
     for (optimal, minimum, physical) in [
-        // The largest numbers of fields: SATA behind some controllers, bridges, SAS.
+        // Field maximums: SATA behind some controllers, bridges, SAS.
         (4_294_966_784, 512, 512),
         (4_294_966_784, 4096, 4096),
         (33_553_920, 4096, 4096),
         (33_553_920, 512, 512),
         (16_773_120, 4096, 4096),
-        // A least common multiple, and what is no multiple of the block.
+        // A least common multiple, and not a multiple of the block.
         (3 << 30, 512, 512),
         (10_000, 512, 512),
         (0, 4096, 4096),
@@ -291,12 +291,12 @@ fn sizes_that_are_none_are_ignored() {
     {
         let geometry = System::of_limits(optimal, minimum, 4096);
         let plain = DiskGeometry { optimal_bytes: optimal, ..DiskGeometry::default() };
-        assert_eq!(geometry, plain, "a best size that is no stripe of {minimum}");
+        assert_eq!(geometry, plain, "an optimal size that is not a stripe of {minimum}");
     }
 }
 
 #[test]
-fn what_is_not_there_is_not_known() {
+fn missing_devices_have_unknown_geometry() {
     let system = System::new();
     assert_eq!(system.of(8, 0), DiskGeometry::default());
     system.device("8:0", "sda", &[]);
@@ -305,7 +305,7 @@ fn what_is_not_there_is_not_known() {
     assert_eq!(system.of(8, 16), DiskGeometry::default());
     system.device("252:0", "dm-0", &[("dm/uuid", "x"), ("queue/rotational", "0")]);
     assert_eq!(system.of(252, 0).rotational, Some(false));
-    // A partition whose disk is gone, and a loop device over itself.
+    // A partition without its disk, and a loop device over itself.
     system.device("8:33", "sdc/sdc1", &[("start", "18446744073709551615")]);
     assert_eq!(system.of(8, 33), DiskGeometry::default());
     system.device("7:0", "loop0", &[("loop/backing_file", "/dev/loop0")]);
@@ -313,7 +313,7 @@ fn what_is_not_there_is_not_known() {
 }
 
 #[test]
-fn the_disk_of_a_file_is_asked_for_seeks_and_sizes_alone() {
+fn a_file_inherits_seeks_and_sizes_but_no_stripes() {
     let directory = tempfile::tempdir_in(".").unwrap();
     let path = directory.path().join("disk");
     fs::File::create(&path).unwrap().set_len(1 << 20).unwrap();

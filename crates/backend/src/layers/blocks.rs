@@ -1,7 +1,7 @@
 //! `blocks(size=4096):BACKEND`: a disk whose blocks are larger than a sector.
 //!
-//! It describes itself as such a disk, and takes nothing but whole blocks, from and to memory that
-//! is aligned as direct I/O wants it: anything else fails with EINVAL, as the kernel has it.
+//! It accepts only whole blocks, and memory aligned for direct I/O; anything else fails with
+//! EINVAL, as in the kernel.
 
 use super::describe;
 use crate::spec::{Fields, SpecError, size_bytes};
@@ -9,12 +9,12 @@ use crate::{Backend, Description, Extent, Io, IoCount};
 use forebay_types::{ByteRange, IoError, SECTOR_BYTES};
 use std::sync::Arc;
 
-/// The largest block, in bytes: that of the NBD protocol's smallest unit.
+/// The largest block size, in bytes: the maximum of the NBD protocol.
 const BLOCK_BYTES_MAX: u64 = 64 << 10;
-/// The largest alignment of memory, in bytes.
+/// The largest memory alignment, in bytes.
 const MEMORY_ALIGNMENT_MAX: u64 = 4096;
 
-/// Why a disk cannot have such blocks.
+/// The disk cannot have blocks of this size.
 #[derive(Debug, thiserror::Error)]
 #[error(
     "layer blocks: '{name}' has {size_bytes} bytes in blocks of {inner_bytes}, which do not make \
@@ -33,7 +33,7 @@ pub struct Blocks {
     pub(super) description: Description,
 }
 
-/// Reads `size=4096`.
+/// Parses `size=4096`.
 pub(super) fn parse(text: &str) -> Result<u32, SpecError> {
     const EXAMPLE: &str = "4096 (a power of two, 512 to 64KiB)";
     let fields = Fields::parse("blocks", text, ',', &["size"])?;
@@ -46,7 +46,7 @@ impl Blocks {
     /// Gives `inner` blocks of `block_bytes`, a power of two from 512 to 64 KiB.
     ///
     /// # Errors
-    /// When the disk is not made of such blocks.
+    /// If the disk does not consist of whole blocks of this size.
     pub fn new(inner: Arc<dyn Backend>, block_bytes: u32) -> Result<Self, BlocksError> {
         let mut description = describe("blocks", &*inner);
         let inner_bytes = description.alignment_bytes;
@@ -59,7 +59,7 @@ impl Blocks {
         Ok(Self { inner, description })
     }
 
-    fn takes(&self, io: &Io) -> bool {
+    fn accepts(&self, io: &Io) -> bool {
         let block_bytes = u64::from(self.description.alignment_bytes);
         let alignment = block_bytes.min(MEMORY_ALIGNMENT_MAX);
         let mut buffers = io.buffers.iter();
@@ -76,7 +76,7 @@ impl Backend for Blocks {
     }
 
     fn submit(&self, io: Io) {
-        if self.takes(&io) {
+        if self.accepts(&io) {
             self.inner.submit(io);
         } else {
             io.done.complete(Err(IoError::Invalid));

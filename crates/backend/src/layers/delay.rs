@@ -1,7 +1,7 @@
 //! `delay(read=5ms,write=5ms):BACKEND`: each I/O waits before it is passed on.
 //!
-//! A write that waits here is not stored yet. `forever` never passes it on: the I/O hangs as on a
-//! dead disk, and is answered with an error when the layer is closed.
+//! A delayed write is not stored yet. `forever` never passes it on: the I/O hangs as on a dead
+//! disk, and is answered with an error when the layer is closed.
 
 use super::describe;
 use crate::spec::{Fields, SpecError, duration_ns};
@@ -14,7 +14,7 @@ use std::sync::{Arc, Mutex};
 /// How long an I/O waits.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub enum Wait {
-    /// Not at all.
+    /// No delay.
     #[default]
     None,
     /// This many nanoseconds.
@@ -39,12 +39,12 @@ pub struct Delays {
 }
 
 impl Delays {
-    /// The same wait for all kinds.
+    /// The same delay for all kinds.
     pub const fn all(wait: Wait) -> Self {
         Self { read: wait, write: wait, flush: wait, discard: wait, zero: wait }
     }
 
-    /// Reads `read=5ms,write=forever`.
+    /// Parses `read=5ms,write=forever`.
     pub(super) fn parse(text: &str) -> Result<Self, SpecError> {
         const EXAMPLE: &str = "5ms, 80us or forever";
         let keys = ["read", "write", "flush", "discard", "zero", "all"];
@@ -79,20 +79,20 @@ impl Delays {
 pub struct Delay {
     delays: Delays,
     timer: Timer,
-    /// What hangs.
+    /// The hanging I/Os.
     hung: Mutex<Vec<Io>>,
     inner: Arc<dyn Backend>,
     pub(super) description: Description,
 }
 
 impl Delay {
-    /// Delays what goes to `inner`.
+    /// Delays the I/O of `inner`.
     pub fn new(inner: Arc<dyn Backend>, delays: Delays) -> Self {
         let description = describe("delay", &*inner);
         Self { delays, timer: Timer::new(), hung: Mutex::new(Vec::new()), inner, description }
     }
 
-    /// I/Os that hang.
+    /// The number of hanging I/Os.
     pub fn hung_count(&self) -> usize {
         lock(&self.hung).len()
     }

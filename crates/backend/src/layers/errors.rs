@@ -1,7 +1,7 @@
 //! `error(rate=0.01,kind=read,errno=EIO,after=N,range=A-B,seed=S):BACKEND`: some I/O fails.
 //!
-//! An I/O that fails here has not touched what is below. Which ones fail follows from the seed
-//! and the order in which the I/Os that the rule is about arrive.
+//! An I/O that fails here does not reach the backend below. The seed and the arrival order of
+//! matching I/Os determine which ones fail.
 
 use super::{Kinds, describe};
 use crate::random::Random;
@@ -12,21 +12,21 @@ use forebay_types::{ByteRange, IoError};
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::sync::{Arc, Mutex};
 
-/// Which I/O fails, and how.
+/// A fault injection rule.
 #[derive(Clone, Debug, PartialEq)]
 pub struct ErrorRule {
-    /// Kinds that the rule is about.
+    /// Matching kinds of I/O.
     pub kinds: Kinds,
-    /// Bytes that it is about: I/O that shares one of them. `None` for the whole store, and the
-    /// only choice that concerns flushes.
+    /// Matching byte range: any I/O that overlaps it. `None` matches the whole store, and is the
+    /// only choice that matches flushes.
     pub range: Option<ByteRange>,
-    /// How many I/Os that the rule is about pass before the first can fail.
+    /// Matching I/Os that pass before the first can fail.
     pub after: u64,
-    /// The share of the rest that fails, 0 to 1.
+    /// Failing share of the rest, 0 to 1.
     pub rate: f64,
-    /// What a failing I/O is answered with.
+    /// The error of a failing I/O.
     pub error: IoError,
-    /// Where the choice starts.
+    /// Seed of the random choice.
     pub seed: u64,
 }
 
@@ -37,7 +37,7 @@ impl Default for ErrorRule {
     }
 }
 
-/// The error numbers that a block device gives, by name.
+/// Error numbers of block devices, by name.
 const ERRNOS: [(&str, IoError); 10] = [
     ("EIO", IoError::Io),
     ("EPERM", IoError::NotPermitted),
@@ -52,7 +52,7 @@ const ERRNOS: [(&str, IoError); 10] = [
 ];
 
 impl ErrorRule {
-    /// Reads the options of the layer.
+    /// Parses the options of the layer.
     pub(super) fn parse(text: &str) -> Result<Self, SpecError> {
         let keys = ["rate", "kind", "errno", "after", "range", "seed"];
         let fields = Fields::parse("error", text, ',', &keys)?;
@@ -79,7 +79,7 @@ impl ErrorRule {
         })
     }
 
-    fn is_about(&self, io: &Io) -> bool {
+    fn matches(&self, io: &Io) -> bool {
         let in_range = self
             .range
             .is_none_or(|range| !matches!(io.kind, IoKind::Flush) && range.overlaps(io.range()));
@@ -87,7 +87,7 @@ impl ErrorRule {
     }
 }
 
-/// A backend that fails now and then.
+/// A backend with injected errors.
 pub struct Errors {
     rule: ErrorRule,
     enabled: AtomicBool,
@@ -98,13 +98,13 @@ pub struct Errors {
 
 struct Choice {
     random: Random,
-    /// I/Os that are still to pass.
+    /// I/Os that still pass.
     pass_count: u64,
     failed_count: u64,
 }
 
 impl Errors {
-    /// Fails some of what goes to `inner`.
+    /// Fails some I/O of `inner`.
     pub fn new(inner: Arc<dyn Backend>, rule: ErrorRule) -> Self {
         let choice =
             Choice { random: Random::new(rule.seed), pass_count: rule.after, failed_count: 0 };
@@ -113,18 +113,18 @@ impl Errors {
         Self { rule, enabled: AtomicBool::new(true), choice, inner, description }
     }
 
-    /// Switches the faults off and on. I/O that passes meanwhile is not counted.
+    /// Switches the faults on or off. While off, I/O does not count.
     pub fn set_enabled(&self, enabled: bool) {
         self.enabled.store(enabled, Ordering::Relaxed);
     }
 
-    /// I/Os that have failed here.
+    /// The number of I/Os failed by this layer.
     pub fn failed_count(&self) -> u64 {
         lock(&self.choice).failed_count
     }
 
     fn fails(&self, io: &Io) -> bool {
-        if !self.enabled.load(Ordering::Relaxed) || !self.rule.is_about(io) {
+        if !self.enabled.load(Ordering::Relaxed) || !self.rule.matches(io) {
             return false;
         }
         let mut choice = lock(&self.choice);

@@ -1,8 +1,8 @@
-//! A gate that a test opens and closes: the way to a known moment in the life of an I/O.
+//! A gate that stops I/O at a known moment, for tests.
 //!
-//! Open, it passes everything. Closed for some kinds, it holds their I/O until the test releases,
-//! fails or forgets it; held I/O has not touched what is below. Questions for extents, which block
-//! who asks, can be held as well.
+//! An open gate passes everything. Closed for some kinds, it holds their I/O until the test
+//! releases or fails it; held I/O does not reach the backend below. Extent queries, which block
+//! their caller, can be held as well.
 
 use super::{Kinds, describe};
 use crate::sync::lock;
@@ -12,7 +12,7 @@ use std::collections::VecDeque;
 use std::sync::{Arc, Condvar, Mutex, PoisonError};
 use std::time::{Duration, Instant};
 
-/// A backend whose I/O stops where a test wants it to.
+/// A backend whose I/O a test can hold.
 pub struct Gate {
     state: Mutex<State>,
     arrived: Condvar,
@@ -24,16 +24,16 @@ struct State {
     closed: Kinds,
     held: VecDeque<Io>,
     extents_closed: bool,
-    /// Questions for extents that wait.
+    /// Extent queries that are held.
     extents_held: usize,
 }
 
-/// An I/O that waits at a gate.
+/// A held I/O.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct HeldIo {
-    /// What is to be done.
+    /// Its kind.
     pub kind: IoKind,
-    /// To which bytes of the store.
+    /// Its range of the store.
     pub range: ByteRange,
 }
 
@@ -51,12 +51,12 @@ impl Gate {
         Arc::new(Self { state, arrived, inner, description })
     }
 
-    /// Holds what comes of `kinds` from now on, and passes all other kinds. What is held stays.
+    /// Holds I/O of `kinds` from now on, and passes all other kinds. I/O already held stays held.
     pub fn close(&self, kinds: Kinds) {
         lock(&self.state).closed = kinds;
     }
 
-    /// Passes everything from now on, beginning with what is held.
+    /// Passes everything from now on, first the held I/O.
     pub fn open(&self) {
         self.close(Kinds::NONE);
         lock(&self.state).extents_closed = false;
@@ -64,25 +64,24 @@ impl Gate {
         self.release_all();
     }
 
-    /// Lets who asks for extents wait until the gate is opened.
+    /// Holds extent queries until the gate is opened.
     pub fn close_extents(&self) {
         lock(&self.state).extents_closed = true;
     }
 
-    /// What is held, in the order of arrival.
+    /// The held I/O, in the order of arrival.
     pub fn held(&self) -> Vec<HeldIo> {
         let held = |io: &Io| HeldIo { kind: io.kind, range: io.range() };
         lock(&self.state).held.iter().map(held).collect()
     }
 
-    /// Waits until at least `count` I/Os are held. Says whether they were within `time`.
+    /// Waits until at least `count` I/Os are held. Returns false after `time`.
     #[must_use]
     pub fn wait_held(&self, count: usize, time: Duration) -> bool {
         self.wait_for(time, |state| state.held.len() >= count)
     }
 
-    /// Waits until at least `count` questions for extents are held. Says whether they were within
-    /// `time`.
+    /// Waits until at least `count` extent queries are held. Returns false after `time`.
     #[must_use]
     pub fn wait_extents_held(&self, count: usize, time: Duration) -> bool {
         self.wait_for(time, |state| state.extents_held >= count)
@@ -102,26 +101,26 @@ impl Gate {
         true
     }
 
-    /// Passes on the `index`th of what is held. Says whether there was one.
+    /// Passes on the `index`th held I/O. Returns false if there is none.
     pub fn release(&self, index: usize) -> bool {
         let io = lock(&self.state).held.remove(index);
         io.map(|io| self.inner.submit(io)).is_some()
     }
 
-    /// Passes on all that is held, in the order of arrival. The gate stays closed.
+    /// Passes on all held I/O, in the order of arrival. The gate stays closed.
     pub fn release_all(&self) {
         let held = std::mem::take(&mut lock(&self.state).held);
         held.into_iter().for_each(|io| self.inner.submit(io));
     }
 
-    /// Answers the `index`th of what is held with an error; it never reaches what is below. Says
-    /// whether there was one.
+    /// Fails the `index`th held I/O, which never reaches the backend below. Returns false if there
+    /// is none.
     pub fn fail(&self, index: usize, error: IoError) -> bool {
         let io = lock(&self.state).held.remove(index);
         io.map(|io| io.done.complete(Err(error))).is_some()
     }
 
-    /// Answers all that is held with an error.
+    /// Fails all held I/O.
     pub fn fail_all(&self, error: IoError) {
         let held = std::mem::take(&mut lock(&self.state).held);
         held.into_iter().for_each(|io| io.done.complete(Err(error)));

@@ -1,4 +1,4 @@
-//! Which kinds of I/O a layer touches.
+//! Sets of kinds of I/O.
 
 use crate::IoKind;
 
@@ -6,7 +6,7 @@ use crate::IoKind;
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Kinds(u8);
 
-/// What is written for a set of one kind.
+/// Names of kinds in layer options.
 const NAMES: [(&str, Kinds); 6] = [
     ("read", Kinds::READ),
     ("write", Kinds::WRITE),
@@ -50,7 +50,7 @@ impl Kinds {
         self.0 & one.0 != 0
     }
 
-    /// Reads a set, `read+write` (a `|` does as well).
+    /// Parses a set, `read+write` (or `read|write`).
     pub(super) fn parse(text: &str) -> Option<Self> {
         text.split(['+', '|']).try_fold(Self::NONE, |set, word| {
             let (_, kinds) = NAMES.into_iter().find(|&(name, _)| name == word)?;
@@ -64,7 +64,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn sets_are_read_word_by_word() {
+    fn sets_are_parsed_word_by_word() {
         assert_eq!(Kinds::parse("read+flush"), Some(Kinds::READ.and(Kinds::FLUSH)));
         assert_eq!(Kinds::parse("all"), Some(Kinds::ALL));
         assert_eq!(Kinds::parse("read,write"), None);

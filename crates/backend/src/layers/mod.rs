@@ -1,11 +1,10 @@
-//! Faults, on purpose: layers that lie over any backend and pass on what they do not change.
+//! Fault injection: layers that stack on any backend and pass on the rest unchanged.
 //!
-//! They ship with the program, so that an administrator can see what a slow or failing disk does
-//! to a volume before a real one does it. [`Gate`] is for tests only: it is opened and closed by
-//! the test that holds it.
+//! They ship with the program, so that an administrator can try the effect of a slow or failing
+//! disk on a volume. [`Gate`] is for tests only.
 //!
-//! A layer hides the open file of what is below it ([`Backend::native_file`]): every I/O has to
-//! come by here.
+//! A layer hides the open file of the backend below ([`Backend::native_file`]), so that every I/O
+//! passes through it.
 
 mod blocks;
 mod delay;
@@ -31,10 +30,10 @@ pub use volatile::{Volatile, VolatileError, Volatility};
 use crate::{Backend, Description, OpenError};
 use std::sync::Arc;
 
-/// The layers there are, as they are written in front of a backend.
+/// The names of the layers.
 pub(crate) const NAMES: [&str; 6] = ["blocks", "delay", "error", "rate", "trace", "volatile"];
 
-/// Lays the layer `name` with the options `text` over `inner`.
+/// Puts the layer `name` with the options `text` on `inner`.
 pub(crate) fn open(
     name: &str,
     text: &str,
@@ -75,7 +74,7 @@ pub(crate) fn open(
     })
 }
 
-/// What a layer says of itself: what is below it, under a name that shows the layer.
+/// The description of the backend below, with the layer in its name.
 fn describe(layer: &str, inner: &dyn Backend) -> Description {
     let mut description = inner.description().clone();
     description.name = format!("{layer}:{}", description.name);

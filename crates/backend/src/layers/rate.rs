@@ -1,7 +1,7 @@
-//! `rate(bandwidth=10MiB/s,iops=100):BACKEND`: I/O is passed on no faster than that.
+//! `rate(bandwidth=10MiB/s,iops=100):BACKEND`: limits the rate of I/O.
 //!
-//! One I/O at a time takes the time that its bytes or its turn are worth; the next one waits for
-//! its end. There is no burst: what was not used is gone, as on a disk. Flushes pass.
+//! I/Os pass one at a time, each after the time for its bytes or its turn. There is no burst
+//! allowance: idle time is not credited, as on a disk. Flushes pass at once.
 
 use super::describe;
 use crate::spec::{Fields, SpecError, bytes_per_second, number};
@@ -11,7 +11,7 @@ use crate::{Backend, Description, Displaced, Extent, Io, IoCount, IoKind};
 use forebay_types::ByteRange;
 use std::sync::{Arc, Mutex};
 
-/// How fast I/O is passed on.
+/// Rate limits.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct Rates {
     /// Bytes read and written per second, above zero; `None` for no limit.
@@ -21,7 +21,7 @@ pub struct Rates {
 }
 
 impl Rates {
-    /// Reads `bandwidth=10MiB/s,iops=100`.
+    /// Parses `bandwidth=10MiB/s,iops=100`.
     pub(super) fn parse(text: &str) -> Result<Self, SpecError> {
         let fields = Fields::parse("rate", text, ',', &["bandwidth", "iops"])?;
         let positive = |text: &str| number(text).filter(|&n| n > 0);
@@ -31,7 +31,7 @@ impl Rates {
         })
     }
 
-    /// How long one I/O takes, in nanoseconds.
+    /// The time for one I/O, in nanoseconds.
     fn cost_ns(&self, io: &Io) -> u64 {
         const SECOND_NS: u128 = 1_000_000_000;
         let share = |units: u64, per_second: Option<u64>| match per_second {
@@ -50,24 +50,24 @@ impl Rates {
     }
 }
 
-/// A backend that is no faster than a given rate.
+/// A backend with rate limits.
 pub struct Rate {
     rates: Rates,
     timer: Timer,
-    /// When all that was passed on so far has taken its time.
+    /// End of the time reserved for earlier I/O.
     free_at_ns: Mutex<u64>,
     inner: Arc<dyn Backend>,
     pub(super) description: Description,
 }
 
 impl Rate {
-    /// Slows what goes to `inner`.
+    /// Limits the I/O of `inner`.
     pub fn new(inner: Arc<dyn Backend>, rates: Rates) -> Self {
         let description = describe("rate", &*inner);
         Self { rates, timer: Timer::new(), free_at_ns: Mutex::new(0), inner, description }
     }
 
-    /// When an I/O that comes at `now_ns` has taken its time.
+    /// Reserves time for an I/O at `now_ns`. Returns the end of that time.
     fn reserve(&self, now_ns: u64, cost_ns: u64) -> u64 {
         let mut free_at_ns = lock(&self.free_at_ns);
         *free_at_ns = (*free_at_ns).max(now_ns).saturating_add(cost_ns);

@@ -1,4 +1,4 @@
-//! Layers over memory: what they change, and that they change nothing else.
+//! Layers over memory.
 
 use super::*;
 use crate::{Blocking, Buffer, Completion, Io, IoKind, MemoryBackend, OpenOptions, conformance};
@@ -54,7 +54,7 @@ fn delays_are_kept() {
     let started = Instant::now();
     blocking.write(0, &[1; 512], false).unwrap();
     blocking.read(0, &mut [0; 512]).unwrap();
-    // How much longer it takes depends on the machine.
+    // There is no upper bound: that depends on the machine.
     assert!(started.elapsed() >= Duration::from_millis(4), "{:?}", started.elapsed());
 }
 
@@ -105,7 +105,7 @@ fn rates_are_kept() {
 }
 
 #[test]
-fn errors_hit_what_they_are_about() {
+fn errors_hit_matching_io_only() {
     let spec = "error(kind=read+flush,range=4KiB-8KiB,errno=ENOSPC):memory:1MiB";
     let backend = open(spec);
     let blocking = Blocking::new(&*backend);
@@ -114,9 +114,9 @@ fn errors_hit_what_they_are_about() {
     assert_eq!(blocking.read(4096, &mut bytes), Err(IoError::NoSpace));
     assert_eq!(blocking.read(8192, &mut bytes), Ok(()));
     assert_eq!(blocking.read(3584, &mut bytes), Ok(()));
-    // A range is about places, and a flush has none.
+    // A rule with a range does not match flushes.
     assert_eq!(blocking.flush(), Ok(()));
-    // What fails has not been written.
+    // A failed write does not reach the backend below.
     let below = memory();
     let errors = Errors::new(below.clone(), ErrorRule { after: 2, ..ErrorRule::default() });
     let blocking = Blocking::new(&errors);
@@ -153,7 +153,7 @@ fn a_gate_holds_releases_and_fails() {
     assert!(!gate.wait_held(5, Duration::from_millis(1)));
     let held = HeldIo { kind: IoKind::Flush, range: ByteRange::new(0, 0) };
     assert_eq!(gate.held(), vec![held; 4]);
-    // What the gate is not closed for passes.
+    // Other kinds pass.
     Blocking::new(&*gate).write(0, &[1; 512], false).unwrap();
     assert!(gate.release(1) && gate.fail(0, IoError::NoSpace) && !gate.release(2));
     assert_eq!(wait.answer(0), Some(Err(IoError::NoSpace)));
@@ -164,7 +164,7 @@ fn a_gate_holds_releases_and_fails() {
 }
 
 #[test]
-fn names_of_layers_are_read_with_care() {
+fn malformed_layer_names_are_refused() {
     for (spec, message) in [
         ("delay(read=5ms)", "layer delay is not complete: write delay(OPTION=VALUE,…):BACKEND"),
         ("delay(read=5ms):", "layer delay is not complete: write delay(OPTION=VALUE,…):BACKEND"),

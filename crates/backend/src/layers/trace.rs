@@ -1,10 +1,10 @@
-//! `trace(file=PATH,volume=N):BACKEND`: every read and write is written down as it arrives.
+//! `trace(file=PATH,volume=N):BACKEND`: records every read and write as it arrives.
 //!
-//! The file has the form that the lab replays: a first line
+//! The file has the format that the lab replays: a header
 //! `time_us,volume,op,offset_bytes,length_bytes`, then a line per request with the microseconds
-//! since the layer was opened and `R` or `W`. Other kinds have no place in that form and pass
-//! unseen. Lines are written by a thread of their own; what comes while it is far behind is left
-//! out, and how many that were is said at the end.
+//! since the layer was opened and `R` or `W`. Other kinds are not recorded. A separate thread
+//! writes the lines; requests that arrive while it is too far behind are dropped, and their number
+//! is logged at the end.
 
 use super::describe;
 use crate::pool::join_unless_self;
@@ -20,7 +20,7 @@ use std::sync::mpsc::{Receiver, SyncSender, TryRecvError, sync_channel};
 use std::thread::{self, JoinHandle};
 use std::time::Instant;
 
-/// Lines that may wait for the thread that writes them: a second of a fast volume, in 4 MiB.
+/// Queue length of the writer thread: a second of a fast volume, in 4 MiB.
 const LINES_WAITING_MAX: usize = 128 << 10;
 
 /// Why a trace can't be written.
@@ -39,7 +39,7 @@ struct Line {
     range: ByteRange,
 }
 
-/// A backend that writes down what it is asked.
+/// A backend that records its requests.
 pub struct Trace {
     started: Instant,
     /// `None` only while the layer is closed.
@@ -52,10 +52,10 @@ pub struct Trace {
 }
 
 impl Trace {
-    /// Writes down what goes to `inner` as requests to the volume `volume`. The file is made anew.
+    /// Records the I/O of `inner` as requests to volume `volume`. Truncates the file.
     ///
     /// # Errors
-    /// When the file can't be made or no thread started.
+    /// If the file or the thread cannot be created.
     pub fn new(inner: Arc<dyn Backend>, path: &Path, volume: u16) -> Result<Self, TraceError> {
         let fail = |source| TraceError { path: path.into(), source };
         let mut file = BufWriter::new(File::create(path).map_err(fail)?);
@@ -64,7 +64,7 @@ impl Trace {
         let name = path.to_owned();
         let write = move || {
             if let Err(error) = write_lines(&mut file, &received, volume) {
-                tracing::error!(path = %name.display(), %error, "the trace ends here");
+                tracing::error!(path = %name.display(), %error, "trace write failed, stopped");
             }
         };
         let writer = thread::Builder::new().name("trace".into()).spawn(write).map_err(fail)?;
@@ -90,7 +90,7 @@ impl Trace {
     }
 }
 
-/// Writes lines until there can be no more, and hands them to the system whenever none waits.
+/// Writes lines until the channel closes, and flushes the file whenever the queue is empty.
 fn write_lines(file: &mut impl Write, lines: &Receiver<Line>, volume: u16) -> io::Result<()> {
     loop {
         let line = match lines.try_recv() {
@@ -141,14 +141,14 @@ impl Backend for Trace {
 
 impl Drop for Trace {
     fn drop(&mut self) {
-        // Without a sender the writer ends after the last line.
+        // Closing the channel ends the writer after the last line.
         self.lines = None;
         if let Some(writer) = self.writer.take() {
             join_unless_self(writer);
         }
         let lost_count = self.lost_count.load(Ordering::Relaxed);
         if lost_count > 0 {
-            tracing::warn!(path = %self.path.display(), lost_count, "the trace is not complete");
+            tracing::warn!(path = %self.path.display(), lost_count, "trace dropped requests");
         }
     }
 }

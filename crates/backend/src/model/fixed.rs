@@ -1,19 +1,19 @@
-//! A disk that takes the same time for everything, one I/O after the other.
+//! A disk that takes a fixed time per I/O, one I/O at a time.
 //!
-//! No disk is like that. It makes what stands over it comparable: an array of such disks spends
-//! its time on how many I/Os it makes and which wait for which, and on nothing else. Linux's
-//! `null_blk` with a completion time and a queue of one is the same.
+//! No real disk is like that. It isolates the layer above: the time of an array of such disks
+//! depends only on the number of I/Os and their dependencies. It equals Linux's `null_blk` with a
+//! completion time and a queue depth of one.
 
 use super::DiskModel;
 use crate::IoKind;
 use std::collections::VecDeque;
 
-/// A disk with a fixed time for each I/O. A flush takes none: it is done when what came before is.
+/// A disk with a fixed time per I/O. A flush takes none: it completes with the I/O before it.
 pub struct Fixed {
     service_ns: u64,
-    /// When the disk is free.
+    /// When the disk is idle again.
     free_at_ns: u64,
-    /// What is in flight: when it is done, and which.
+    /// I/Os in flight: completion time and id.
     answers: VecDeque<(u64, u64)>,
 }
 

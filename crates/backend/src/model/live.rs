@@ -1,9 +1,8 @@
-//! A modelled disk in real time: the data in a store, the answers when the model says.
+//! A modelled disk in real time: data from a store, timing from the model.
 //!
-//! An I/O is given to the model and to the store at once, and answered when both are done, so
-//! that the store's own time is hidden behind the modelled one. What an I/O does is therefore done
-//! at its beginning rather than at its end, which no caller can tell from an I/O that was quick
-//! and an answer that was slow.
+//! An I/O is submitted to the model and to the store together, and answered when both have
+//! completed, so that the modelled time hides the time of the store. Its effect therefore happens
+//! at its start rather than at its end; for a caller that looks like a fast I/O with a slow answer.
 
 use super::{ArraySpec, DiskModel};
 use crate::count::{IoCount, IoCounter};
@@ -33,23 +32,24 @@ struct State {
     model: Box<dyn DiskModel>,
     in_flight: HashMap<u64, InFlight>,
     next_id: u64,
-    /// The earliest time at which the timer will look at the model.
+    /// The earliest time at which the timer polls the model.
     armed_ns: Option<u64>,
 }
 
-/// An I/O of which one half is done, or none.
+/// An I/O that waits for model, store or both.
 enum InFlight {
-    /// Neither the model nor the store is done.
+    /// Waits for both.
     Both,
-    /// The model is done.
+    /// Waits for the store.
     Store,
-    /// The store is done, with this answer.
+    /// Waits for the model; the store has answered.
     Model(Completion, IoResult),
 }
 
 impl ModelBackend {
-    /// Gives the store `inner` the timing of `model`. The store should be at least as large as
-    /// the modelled disk, and faster. `name` is what messages call it, `size_bytes` its size.
+    /// Gives the store `inner` the timing of `model`. The store must be at least as large as the
+    /// modelled disk, and should be faster. Messages use `name`; `size_bytes` is the size of the
+    /// disk.
     pub fn new(
         name: &str,
         inner: Arc<dyn Backend>,
@@ -57,7 +57,7 @@ impl ModelBackend {
         size_bytes: u64,
     ) -> Self {
         let mut description = inner.description().clone();
-        assert!(size_bytes <= description.size_bytes, "the store holds the whole disk");
+        assert!(size_bytes <= description.size_bytes, "the store is smaller than the disk");
         description.name = name.to_owned();
         description.size_bytes = size_bytes;
         let array = model.array().copied();
@@ -103,7 +103,7 @@ impl Backend for ModelBackend {
 }
 
 impl Driver {
-    /// Gives an I/O to the model.
+    /// Submits an I/O to the model.
     fn start(self: &Arc<Self>, now_ns: u64, io: &Io) -> u64 {
         let mut state = lock(&self.state);
         let id = state.next_id;
@@ -114,7 +114,7 @@ impl Driver {
         id
     }
 
-    /// Has the timer look at the model when the next I/O is done, if it would not anyway.
+    /// Schedules the timer for the next completion, unless it fires earlier anyway.
     fn arm(self: &Arc<Self>, state: &mut State) {
         let Some(next_ns) = state.model.next_completion() else { return };
         if state.armed_ns.is_none_or(|armed_ns| next_ns < armed_ns) {
@@ -124,7 +124,7 @@ impl Driver {
         }
     }
 
-    /// Takes what the model has done, and answers what the store has done as well.
+    /// Polls the model, and answers the I/Os that the store has completed too.
     fn tick(self: &Arc<Self>) {
         let mut answers = Vec::new();
         let mut state = lock(&self.state);
@@ -136,7 +136,7 @@ impl Driver {
             match state.in_flight.remove(&id) {
                 Some(InFlight::Model(done, result)) => answers.push((done, result)),
                 Some(InFlight::Both) => drop(state.in_flight.insert(id, InFlight::Store)),
-                Some(InFlight::Store) | None => unreachable!("the model ends an I/O once"),
+                Some(InFlight::Store) | None => unreachable!("the model completed an I/O twice"),
             }
         }
         self.arm(&mut state);
@@ -144,7 +144,7 @@ impl Driver {
         answers.into_iter().for_each(|(done, result)| done.complete(result));
     }
 
-    /// The store has done an I/O.
+    /// The store has completed an I/O.
     fn store_done(&self, id: u64, done: Completion, result: IoResult) {
         let mut state = lock(&self.state);
         if let Some(InFlight::Store) = state.in_flight.remove(&id) {
@@ -158,8 +158,8 @@ impl Driver {
 
 impl Drop for ModelBackend {
     fn drop(&mut self) {
-        // Without the timer, what waits for the model would wait for ever. Dropping it answers it,
-        // and no event may look for it meanwhile.
+        // Without the timer, I/Os that wait for the model would wait forever. Dropping them answers
+        // them; the timer is stopped first, so that no event accesses them meanwhile.
         self.timer.stop();
         let in_flight = std::mem::take(&mut lock(&self.driver.state).in_flight);
         drop(in_flight);

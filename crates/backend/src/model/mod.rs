@@ -1,8 +1,8 @@
-//! Modelled disks and arrays of them: how long each I/O takes, from the mechanics of a disk.
+//! Modelled disks and arrays: the time of each I/O, derived from the mechanics of a disk.
 //!
-//! [`Hdd`], [`Ssd`], [`Fixed`] and [`ArrayModel`] are pure: times go in, times come out, and the
-//! same calls give the same answers. They are driven in virtual time, or by [`ModelBackend`] in
-//! real time over a store that holds the data.
+//! [`Hdd`], [`Ssd`], [`Fixed`] and [`ArrayModel`] are pure and deterministic: times go in, times
+//! come out. They run in virtual time, or with [`ModelBackend`] in real time over a store for the
+//! data.
 
 mod array;
 mod fixed;
@@ -29,21 +29,21 @@ use forebay_types::DiskGeometry;
 
 /// The timing of a disk with a queue.
 ///
-/// Times are nanoseconds since any moment and never go back. The disk catches up with the time it
-/// is told, so a caller that comes late sees what a punctual one would have seen, provided that
-/// it had nothing to enqueue in between.
+/// Times are nanoseconds since an arbitrary epoch and never decrease. The disk catches up with the
+/// given time, so a late call has the same result as a punctual one, if nothing was to be enqueued
+/// in between.
 pub trait DiskModel: Send {
-    /// Gives the disk an I/O at `now_ns`. The number `id` is the caller's.
+    /// Submits an I/O at `now_ns`, with an `id` of the caller's choice.
     fn enqueue(&mut self, now_ns: u64, id: u64, kind: IoKind, offset: u64, len: u64);
 
-    /// When the next I/O is done, as far as that is known now: it can be earlier once another is
-    /// enqueued. `None` when nothing is in flight.
+    /// The time of the next completion, as known now: it can become earlier when another I/O is
+    /// enqueued. `None` if nothing is in flight.
     fn next_completion(&self) -> Option<u64>;
 
-    /// Takes the next I/O that is done at `now_ns`.
+    /// Removes the next I/O completed by `now_ns`.
     fn pop(&mut self, now_ns: u64) -> Option<u64>;
 
-    /// Whether seeks cost.
+    /// Whether seeks cost time.
     fn is_rotational(&self) -> bool;
 
     /// The shape of the array, if it is one.
@@ -51,11 +51,11 @@ pub trait DiskModel: Send {
         None
     }
 
-    /// How it would like to be read and written.
+    /// The preferred I/O geometry.
     fn geometry(&self) -> DiskGeometry {
         let rotational = Some(self.is_rotational());
         let bare = DiskGeometry { rotational, ..DiskGeometry::default() };
-        // On a mirror, each drive has everything: no write is better for being longer.
+        // Each drive of a mirror has all data, so there are no stripes to fill.
         let striped = self.array().filter(|array| array.level() != Level::Raid1);
         striped.map_or(bare, |array| DiskGeometry {
             stripe_bytes: array.stripe_bytes(),

@@ -1,4 +1,4 @@
-//! `model:hdd?…`, `model:raid5?…` and their like: modelled disks and arrays from their names.
+//! Parses the names of modelled disks and arrays: `model:hdd?…`, `model:raid5?…`.
 
 use super::array::{ArrayError, ArrayModel, ArraySpec, BLOCK_BYTES, Drive, Level};
 use super::{DiskModel, HddSpec, ModelBackend, Scheduler, SsdSpec};
@@ -44,16 +44,16 @@ const SSD_KEYS: [&str; 5] =
     ["read-latency", "write-latency", "flush-latency", "parallel", "bandwidth"];
 const FIXED_KEYS: [&str; 1] = ["latency"];
 const ARRAY_KEYS: [&str; 5] = ["drives", "chunk", "degraded", "drive", "drive-size"];
-/// What the options of an array's drives begin with.
+/// Prefix of the drive options of an array.
 const DRIVE_PREFIX: &str = "drive-";
 
-/// Opens a modelled disk or array from what stands behind `model:`.
+/// Opens a modelled disk or array from the text after `model:`.
 pub(crate) fn open(
     text: &str,
     options: &OpenOptions,
     depth: usize,
 ) -> Result<Arc<dyn Backend>, OpenError> {
-    // The options first, so that a typing error opens, creates and locks nothing.
+    // Parse the options first, so that a typing error opens, creates and locks nothing.
     let what = what(text);
     let named = Named::parse(&what, text, &STORE_KEYS)?;
     let (inner, bytes) = store(&named.fields, named.size_asked, options, depth)?;
@@ -62,11 +62,11 @@ pub(crate) fn open(
     Ok(Arc::new(ModelBackend::new(&format!("model:{text}"), inner, model, size_bytes)))
 }
 
-/// The timing of a modelled disk or array without a store, to be driven in virtual time, and its
-/// size in bytes. It is named as for [`crate::open()`], with or without `model:`.
+/// The timing of a modelled disk or array without a store, for virtual time, and its size in bytes.
+/// The name is that of [`crate::open()`], with or without `model:`.
 ///
 /// # Errors
-/// When the name is not well formed, or says no size, or there can be no such disk.
+/// If the name is malformed, lacks a size, or describes an impossible disk.
 pub fn timing(name: &str) -> Result<(Box<dyn DiskModel>, u64), OpenError> {
     let text = name.strip_prefix("model:").unwrap_or(name);
     let what = what(text);
@@ -76,15 +76,15 @@ pub fn timing(name: &str) -> Result<(Box<dyn DiskModel>, u64), OpenError> {
     Ok((named.kind.make(size_bytes)?, size_bytes))
 }
 
-/// What messages call a model.
+/// The name of a model in messages.
 fn what(text: &str) -> String {
     format!("model:{}", text.split('?').next().unwrap_or(text))
 }
 
-/// A model as its name describes it.
+/// A parsed model name.
 struct Named<'a> {
     kind: Kind,
-    /// The size that the name says, in bytes.
+    /// The size in the name, in bytes.
     size_asked: Option<u64>,
     fields: Fields<'a>,
 }
@@ -95,7 +95,7 @@ enum Kind {
 }
 
 impl<'a> Named<'a> {
-    /// Reads what stands behind `model:`, with these options beside those of the model.
+    /// Parses the text after `model:`, with `store_keys` in addition to the options of the model.
     fn parse(what: &'a str, text: &'a str, store_keys: &[&str]) -> Result<Self, OpenError> {
         let (name, query) = text.split_once('?').unwrap_or((text, ""));
         if let Some(level) = Level::named(name) {
@@ -119,8 +119,7 @@ impl<'a> Named<'a> {
 }
 
 impl Kind {
-    /// What of so many bytes is used: an array goes as far as whole stripes do, and has one at
-    /// least.
+    /// The used part of `bytes`: an array uses whole stripes, at least one.
     fn size_within(&self, bytes: u64) -> u64 {
         match self {
             Self::Array(spec, _) if spec.size_within(bytes) > 0 => spec.size_within(bytes),
@@ -139,7 +138,7 @@ impl Kind {
     }
 }
 
-/// The options of a kind of disk, beside those of the store; `None` if there is no such kind.
+/// The options of a kind of disk, without those of the store; `None` if the kind is unknown.
 fn drive_keys(kind: &str) -> Option<&'static [&'static str]> {
     match kind {
         "hdd" => Some(&HDD_KEYS),
@@ -161,7 +160,7 @@ fn drive(kind: &str, fields: &Fields<'_>) -> Result<Drive, SpecError> {
     }
 }
 
-/// The kind of an array's drives, as far as it can be told before the options are checked.
+/// The kind of an array's drives, before the options are validated.
 fn drive_kind(query: &str) -> &str {
     let kind = query.split('&').find_map(|field| field.strip_prefix("drive=")).unwrap_or("hdd");
     if drive_keys(kind).is_some() { kind } else { "hdd" }
@@ -174,7 +173,7 @@ fn array_keys(level: Level, kind: &str) -> Vec<String> {
     array.chain(own.iter().map(|key| format!("{DRIVE_PREFIX}{key}"))).collect()
 }
 
-/// The shape of an array, and what it is made of.
+/// The layout of an array, and its drives.
 fn array_spec(level: Level, fields: &Fields<'_>) -> Result<(ArraySpec, Drive), OpenError> {
     let is_kind = |text: &str| drive_keys(text).is_some().then(|| text.to_owned());
     let kind = fields.get("drive", "hdd, ssd or fixed", is_kind)?;
@@ -188,7 +187,7 @@ fn array_spec(level: Level, fields: &Fields<'_>) -> Result<(ArraySpec, Drive), O
     Ok((spec, drive))
 }
 
-/// The size of an array in bytes, if its name says so.
+/// The size of an array in bytes, if its name gives one.
 fn array_size(spec: &ArraySpec, fields: &Fields<'_>) -> Result<Option<u64>, OpenError> {
     let size = fields.get("size", "8GiB", size_bytes)?;
     let drive_size = fields.get("drive-size", "1GiB", size_bytes)?;
@@ -209,7 +208,7 @@ fn array_size(spec: &ArraySpec, fields: &Fields<'_>) -> Result<Option<u64>, Open
     Ok(size_asked)
 }
 
-/// The store that holds the data, and the size of the disk.
+/// Opens the store for the data. Returns it with the size of the disk.
 fn store(
     fields: &Fields<'_>,
     size_asked: Option<u64>,
@@ -233,7 +232,7 @@ fn store(
     Ok((inner, size_bytes))
 }
 
-/// A disk is made of whole sectors.
+/// Checks that a size consists of whole sectors.
 fn check_size(bytes: u64) -> Result<(), ModelError> {
     match bytes == 0 || !bytes.is_multiple_of(SECTOR_BYTES) {
         true => Err(ModelError::Size { size: Size(bytes) }),

@@ -1,30 +1,30 @@
-//! A flash disk: a number of dies that work side by side, and one way out for all.
+//! An SSD: dies that work in parallel, and one shared interface.
 //!
 //! Each I/O occupies one die for its latency, and then the interface for its bytes. There is no
-//! garbage collection: what is modelled is a disk that is fresh, and equally fast for ever.
+//! garbage collection: the disk stays as fast as a new one.
 
 use super::DiskModel;
 use crate::IoKind;
 use std::cmp::Reverse;
 use std::collections::BinaryHeap;
 
-/// What the disk is like.
+/// Parameters of the disk.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct SsdSpec {
-    /// How long a read takes before its bytes flow, in nanoseconds.
+    /// Latency of a read before the transfer, in nanoseconds.
     pub read_latency_ns: u64,
-    /// The same for a write, which its cache answers.
+    /// The same for a write, which the disk's cache answers.
     pub write_latency_ns: u64,
-    /// How long a flush takes after the last write, in nanoseconds.
+    /// Latency of a flush after the last write, in nanoseconds.
     pub flush_latency_ns: u64,
-    /// I/Os that are worked on at one time, above zero.
+    /// Concurrent I/Os, above zero.
     pub parallel_count: usize,
-    /// How fast bytes flow, in bytes per second, above zero.
+    /// Bandwidth of the interface, in bytes per second, above zero.
     pub bytes_per_second: u64,
 }
 
 impl Default for SsdSpec {
-    /// An NVMe disk of the middle class.
+    /// A mid-range NVMe disk.
     fn default() -> Self {
         Self {
             read_latency_ns: 80_000,
@@ -36,16 +36,16 @@ impl Default for SsdSpec {
     }
 }
 
-/// A modelled flash disk.
+/// A modelled SSD.
 pub struct Ssd {
     spec: SsdSpec,
-    /// When each die is free, the earliest first.
+    /// When each die is idle, the earliest first.
     dies: BinaryHeap<Reverse<u64>>,
-    /// When the interface is free.
+    /// When the interface is idle.
     free_at_ns: u64,
-    /// When the last write is done.
+    /// Completion time of the last write.
     written_ns: u64,
-    /// What is in flight: when it is done, in which order, and which.
+    /// I/Os in flight: completion time, sequence number, id.
     answers: BinaryHeap<Reverse<(u64, u64, u64)>>,
     number: u64,
 }
@@ -57,8 +57,8 @@ impl Ssd {
         Self { spec, dies, free_at_ns: 0, written_ns: 0, answers: BinaryHeap::new(), number: 0 }
     }
 
-    /// Does one I/O of `len` bytes, and gives the time when it is done. I/Os must come in the
-    /// order of their times.
+    /// Executes one I/O of `len` bytes. Returns its completion time. Calls must be in the order of
+    /// their times.
     pub fn service(&mut self, now_ns: u64, kind: IoKind, len: u64) -> u64 {
         let (latency_ns, bytes) = match kind {
             IoKind::Flush => return now_ns.max(self.written_ns) + self.spec.flush_latency_ns,

@@ -1,4 +1,4 @@
-//! The models in virtual time, against what disks of their kind are known to do.
+//! The models in virtual time, against the known behaviour of such disks.
 
 use super::*;
 use crate::random::Random;
@@ -13,8 +13,8 @@ const GIB: u64 = 1 << 30;
 const READ: IoKind = IoKind::Read;
 const WRITE: IoKind = IoKind::Write { fua: false };
 
-/// Keeps `depth` I/Os in flight until `count` are done; gives the time of the last, and the
-/// longest that one took.
+/// Keeps `depth` I/Os in flight until `count` have completed. Returns the end time and the longest
+/// latency.
 fn run(
     model: &mut dyn DiskModel,
     depth: u64,
@@ -33,7 +33,7 @@ fn run(
         let next_ns = model.next_completion().expect("something is in flight");
         assert!(next_ns >= now_ns, "time goes on");
         now_ns = next_ns;
-        // A write cache may have let the head do something that nobody waits for.
+        // The write cache may have moved the head without a waiting command.
         let id = loop {
             if let Some(id) = model.pop(now_ns) {
                 break id;
@@ -68,7 +68,7 @@ fn sequential_bytes_per_second(spec: HddSpec, kind: IoKind, len: u64, depth: u64
 }
 
 #[test]
-fn a_hard_disk_has_the_random_reads_of_one() {
+fn a_hard_disk_has_realistic_random_read_rates() {
     for size_bytes in [8 * GIB, 4096 * GIB] {
         let spec = HddSpec::new(size_bytes);
         let one = random_reads_per_second(spec.clone(), 1, 4000);
@@ -80,7 +80,7 @@ fn a_hard_disk_has_the_random_reads_of_one() {
 }
 
 #[test]
-fn a_queue_helps_as_it_is_used() {
+fn deeper_queues_and_better_schedulers_help() {
     let at = |scheduler, depth| {
         random_reads_per_second(HddSpec { scheduler, ..HddSpec::new(64 * GIB) }, depth, 4000)
     };
@@ -93,13 +93,13 @@ fn a_queue_helps_as_it_is_used() {
         [1, 4, 16, 64].map(|depth| at(Scheduler::ShortestPositioning, depth)).into();
     println!("depths 1, 4, 16, 64: {by_depth:?}");
     assert!(by_depth.is_sorted());
-    // The disk chooses among 32, so that 64 are not much better.
+    // The queue depth is 32, so 64 are not much better.
     assert!(by_depth[3] < shortest + shortest / 10);
 }
 
 #[test]
-fn no_command_waits_for_ever() {
-    // Reads near the edge keep coming; one read far away must not starve behind them.
+fn no_command_starves() {
+    // A stream of reads near the edge must not starve one read far away.
     let mut hdd = Hdd::new(HddSpec::new(1024 * GIB));
     let mut random = Random::new(1);
     let mut number = 0;
@@ -113,7 +113,7 @@ fn no_command_waits_for_ever() {
 }
 
 #[test]
-fn a_hard_disk_streams() {
+fn a_hard_disk_has_realistic_sequential_rates() {
     let spec = HddSpec::new(1024 * GIB);
     for (len, depth, least) in
         [(64 << 10, 1, 100), (1 << 20, 1, 100), (256 << 10, 8, 100), (4096, 1, 50)]
@@ -122,7 +122,7 @@ fn a_hard_disk_streams() {
         println!("sequential reads of {len}, depth {depth}: {rate} MB/s");
         assert!((least..=127).contains(&rate), "{len} {depth}: {rate}");
     }
-    // Without a cache a write that comes when its sector has just passed waits a revolution.
+    // Without a cache, a write that just misses its sector waits a revolution.
     let lone = sequential_bytes_per_second(spec.clone(), WRITE, 64 << 10, 1) / 1_000_000;
     let queued = sequential_bytes_per_second(spec.clone(), WRITE, 64 << 10, 8) / 1_000_000;
     let cached = HddSpec { write_cache: true, ..spec };
@@ -139,7 +139,7 @@ fn a_write_cache_answers_at_once_and_a_flush_waits_for_it() {
         hdd.enqueue(id * 1000, id, WRITE, random.below(1 << 20) * 4096, 4096);
     }
     hdd.enqueue(200_000, 100, IoKind::Flush, 0, 0);
-    // After the flush: not waited for by it.
+    // After the flush, which does not wait for it.
     hdd.enqueue(200_000, 101, WRITE, 0, 4096);
     let mut done = Vec::new();
     let mut now_ns = 200_000;
@@ -154,7 +154,7 @@ fn a_write_cache_answers_at_once_and_a_flush_waits_for_it() {
     assert!(written_ns < 1_000_000, "{written_ns}");
     // 100 random writes at some 250 a second.
     assert!((200_000_000..900_000_000).contains(&flushed_ns), "{flushed_ns}");
-    // A read of what is dirty needs no head, a forced write does.
+    // A read of dirty data needs no head movement, a FUA write does.
     hdd.enqueue(SECOND_NS * 2, 200, WRITE, 0, 8192);
     hdd.enqueue(SECOND_NS * 2, 201, READ, 4096, 4096);
     hdd.enqueue(SECOND_NS * 2, 202, IoKind::Write { fua: true }, GIB, 4096);
@@ -174,7 +174,7 @@ fn the_same_seed_gives_the_same_times() {
 }
 
 #[test]
-fn a_flash_disk_works_in_parallel_up_to_its_bandwidth() {
+fn an_ssd_works_in_parallel_up_to_its_bandwidth() {
     let rate = |depth, len: u64| {
         let mut ssd = Ssd::new(SsdSpec::default());
         let (end_ns, _) = run(&mut ssd, depth, 10_000, || (READ, ByteRange::new(0, len)));
@@ -185,12 +185,12 @@ fn a_flash_disk_works_in_parallel_up_to_its_bandwidth() {
     assert!((370_000..400_000).contains(&rate(32, 4096)), "{}", rate(32, 4096));
     let megabytes = rate(32, 1 << 20);
     assert!((2000..=2048).contains(&megabytes), "{megabytes}");
-    // More than the dies can work on gains nothing.
+    // More depth than dies gains nothing.
     assert!(rate(128, 4096) < rate(32, 4096) * 21 / 20);
 }
 
 #[test]
-fn a_flash_disk_flushes_what_was_written_before() {
+fn an_ssd_flushes_earlier_writes() {
     let mut ssd = Ssd::new(SsdSpec::default());
     let written_ns = ssd.service(0, WRITE, 1 << 20);
     let flushed_ns = ssd.service(1000, IoKind::Flush, 0);
@@ -198,8 +198,8 @@ fn a_flash_disk_flushes_what_was_written_before() {
 }
 
 proptest! {
-    /// Every I/O is answered once, not before it came, whatever the disk is and however it is
-    /// driven; a model that is asked late gives the same answers as one asked on time.
+    /// Every I/O is answered once, and not before its arrival, on every disk and with any schedule;
+    /// a model that is polled late gives the same answers as one polled on time.
     #[test]
     fn every_command_is_answered_once(
         commands in proptest::collection::vec(
@@ -259,7 +259,7 @@ fn open(spec: &str) -> Arc<dyn Backend> {
 
 #[test]
 fn live_models_pass_the_suite() {
-    // A disk so fast that the suite is short, and a flash disk over its own backing.
+    // A fast disk, to keep the suite short, and an SSD over its own backing.
     conformance::check(&open("model:hdd?size=16MiB&rpm=100000&seek=10us&transfer=10GiB/s"));
     conformance::check(&open("model:ssd?backing=memory:16MiB&read-latency=20us"));
     conformance::check(&open("model:fixed?size=16MiB&latency=5us"));
@@ -292,7 +292,7 @@ fn live_arrays_pass_the_suite() {
 }
 
 #[test]
-fn a_model_without_a_store_has_the_size_and_the_shape_of_its_name() {
+fn a_model_without_a_store_has_the_size_and_layout_of_its_name() {
     let name = "model:raid5?drives=15&chunk=8KiB&drive=hdd&drive-size=1TiB";
     let (model, size_bytes) = timing(name).unwrap();
     assert_eq!(size_bytes, 14 << 40, "nothing has to hold so much");
@@ -308,7 +308,7 @@ fn a_model_without_a_store_has_the_size_and_the_shape_of_its_name() {
 }
 
 #[test]
-fn an_array_says_its_shape() {
+fn an_array_reports_its_layout() {
     let spec = ArraySpec::new(Level::Raid6, 8, 64 << 10, 1).unwrap();
     let size_bytes = spec.size_bytes(1 << 20).unwrap();
     let memory = Arc::new(MemoryBackend::new(size_bytes).unwrap());
@@ -321,7 +321,7 @@ fn an_array_says_its_shape() {
 
 proptest! {
     #![proptest_config(ProptestConfig::with_cases(24))]
-    /// Whatever is missing, what is read is what was written.
+    /// Reads return the written data, with any drives missing.
     #[test]
     fn an_array_agrees_with_plain_bytes(
         ios in proptest::collection::vec((0u64..200, 1u64..80, proptest::option::of(1u8..)), 1..60),
@@ -369,15 +369,15 @@ fn a_live_disk_takes_the_time_of_its_model() {
         blocking.read(offset, &mut bytes).unwrap();
     }
     let (took, modelled) = (started.elapsed(), Duration::from_nanos(modelled_ns));
-    // Rotation makes the times of a late start different. How much later an answer comes than the
-    // model says depends on the machine: `measure_a_live_flash_disk` shows it.
+    // A late start changes the rotational delay. The excess over the modelled time depends on the
+    // machine; `measure_a_live_ssd` prints it.
     assert!(took > modelled / 2, "{took:?} for {modelled:?}");
     assert_eq!(backend.io_count().unwrap().reads, 20);
     assert_eq!(backend.io_count().unwrap().read_bytes, 20 * 4096);
 }
 
 #[test]
-fn a_closed_disk_answers_what_is_in_flight() {
+fn a_closed_disk_answers_io_in_flight() {
     let slow = SsdSpec { read_latency_ns: 3600 * SECOND_NS, ..SsdSpec::default() };
     let memory = Arc::new(MemoryBackend::new(1 << 20).unwrap());
     let disk = ModelBackend::new("slow", memory, Box::new(Ssd::new(slow)), 1 << 20);
@@ -393,7 +393,7 @@ fn a_closed_disk_answers_what_is_in_flight() {
 }
 
 #[test]
-fn names_of_models_are_read_with_care() {
+fn malformed_model_names_are_refused() {
     let error = |spec: &str| crate::open(spec, &OpenOptions::default()).err().unwrap().to_string();
     for (spec, message) in [
         (
@@ -461,7 +461,7 @@ fn names_of_models_are_read_with_care() {
 
 #[test]
 fn a_disk_is_closed_while_it_answers() {
-    // The end must not meet an event that is looking for what it takes away.
+    // Dropping the backend must not race with timer events.
     for round in 0..200 {
         let backend = open("model:ssd?size=1MiB&read-latency=5us&flush-latency=5us");
         let wait = crate::Wait::new(32);
@@ -480,7 +480,7 @@ fn a_disk_is_closed_while_it_answers() {
 
 #[test]
 #[ignore = "measures, and wants a quiet machine"]
-fn measure_a_live_flash_disk() {
+fn measure_a_live_ssd() {
     let backend = open("model:ssd?size=1MiB");
     let blocking = Blocking::new(&*backend);
     let mut times_us: Vec<f64> = (0..5000)

@@ -1,4 +1,4 @@
-//! From an address to an open export.
+//! Connecting and the handshake.
 
 use super::socket::Socket;
 use super::{NbdError, NbdUrl};
@@ -12,11 +12,11 @@ use std::time::{Duration, Instant};
 pub(super) struct Connected {
     pub(super) socket: Socket,
     pub(super) opened: Opened,
-    /// What the server sent behind the handshake, though it had nothing to say.
+    /// Bytes received after the handshake.
     pub(super) input: Vec<u8>,
 }
 
-/// Where an export is and what it is called.
+/// An export: address and name.
 pub(super) struct Target {
     pub(super) url: NbdUrl,
     /// The address as typed.
@@ -59,7 +59,7 @@ impl Target {
         }
     }
 
-    /// Whether the export can be a backend.
+    /// Checks that the export can be a backend.
     fn check(&self, opened: &Opened) -> Result<(), NbdError> {
         let url = self.name.clone();
         if opened.is_read_only() && !self.read_only {
@@ -73,7 +73,7 @@ impl Target {
         Ok(())
     }
 
-    /// Whether an export that came back can take the place of the one that was opened first.
+    /// Checks that a reconnected export can replace the one opened first.
     pub(super) fn check_same(&self, first: &Opened, now: &Opened) -> Result<(), NbdError> {
         let abilities = export_flag::SEND_FLUSH
             | export_flag::SEND_FUA
@@ -102,7 +102,7 @@ fn receive_more(socket: &Socket, deadline: Instant, input: &mut Vec<u8>) -> io::
             input.extend_from_slice(&bytes[..count]);
             Ok(())
         }
-        // What a receive says whose time is over.
+        // A receive timeout.
         Err(error) if error.kind() == io::ErrorKind::WouldBlock => {
             Err(io::ErrorKind::TimedOut.into())
         }

@@ -1,18 +1,17 @@
-//! What the two threads of a connection share: which requests are in flight, and how they end.
+//! State shared by the two threads of a connection: the requests in flight.
 //!
-//! A request is here from [`Link::submit`] until it is answered, through as many connections as
-//! that takes. Invariants:
-//! - Only the receiving thread, and the sending thread for what it is just sending, end requests:
-//!   a buffer is not given back while the other thread may still read from or write to it.
-//! - A request waits in `to_send`, or is being sent, or is known to the parser of the present
-//!   connection. When the connection ends, what was not answered goes back to `to_send`, in the
-//!   order in which it came.
-//! - No answer is given under the lock, since who gets it may submit the next request.
+//! A request is tracked from [`Link::submit`] until it is answered, across reconnects. Invariants:
+//! - Only the receiving thread completes requests, and the sending thread the one it is sending: no
+//!   buffer is returned while the other thread may access it.
+//! - A request waits in `to_send`, is being sent, or is known to the parser of the current
+//!   connection. When the connection ends, unanswered requests return to `to_send`, in order of
+//!   submission.
+//! - No answer is delivered under the lock, because its receiver may submit the next request.
 //!
-//! **What a lost connection may have lost.** A server may keep writes in a volatile cache until a
-//! flush, and may have been restarted. If writes were answered and not flushed when the connection
-//! was lost, the flushes up to the next one that is answered fail: the layers above then know
-//! that these writes have to be made again.
+//! **Lost writes.** A server may keep writes in a volatile cache until a flush, and may have been
+//! restarted. If answered writes were unflushed when the connection was lost, the flushes up to and
+//! including the next answered one fail: the layers above then know that these writes must be
+//! repeated.
 
 use super::socket::Socket;
 use crate::{Extent, Io, IoKind};
@@ -24,24 +23,24 @@ use std::collections::{BTreeMap, VecDeque};
 use std::sync::{Arc, mpsc};
 use std::time::{Duration, Instant};
 
-/// What is asked of the server.
+/// A request to the server.
 pub(super) enum Work {
     /// An I/O.
     Io(Io),
-    /// What is allocated; answered with the extents, or by being dropped.
+    /// A block status query; answered with the extents, or by dropping the sender.
     Status(ByteRange, mpsc::Sender<Vec<Extent>>),
 }
 
-/// A request, from its submission to its answer.
+/// A request in flight.
 pub(super) struct InFlight {
     pub(super) work: Work,
-    /// When it fails, if the connection that it waits for is not back by then.
+    /// When it fails if there is still no connection.
     deadline: Option<Instant>,
-    /// Writes that had been answered when it came; what a flush is about.
+    /// Writes answered before its submission, which a flush covers.
     answered_writes: u64,
-    /// The answer, where it came while the request was still being sent.
+    /// The answer, if it came while the request was still being sent.
     early: Option<IoResult>,
-    /// The write itself is done; the flush that stands for its force-unit-access flag is not.
+    /// The write has completed; the flush that emulates its FUA flag has not.
     is_flushing: bool,
 }
 
@@ -52,7 +51,7 @@ pub(super) struct Connection {
     pub(super) opened: Opened,
 }
 
-/// The state of a backend on a server; behind a lock.
+/// The state of a connection, behind a lock.
 pub(super) struct Link {
     pub(super) connection: Option<Connection>,
     pub(super) stopping: bool,
@@ -60,29 +59,29 @@ pub(super) struct Link {
     to_send: VecDeque<u64>,
     sending: Option<u64>,
     next_cookie: u64,
-    /// Since when there is no connection.
+    /// When the connection was lost.
     down_since: Option<Instant>,
     reconnect_time: Duration,
-    /// Whether a forced write is a write and a flush, as the server knows no forced writes.
-    forces_by_flush: bool,
-    /// Writes answered that a server may still hold in a volatile cache, counted from the start.
+    /// Whether FUA is emulated by a flush, because the server lacks it.
+    emulates_fua: bool,
+    /// Number of answered writes that a volatile cache may have held.
     answered_writes: u64,
-    /// How many of them a flush has covered.
+    /// How many of these a flush has covered.
     flushed_writes: u64,
-    /// Flushes with cookies below this fail; all do until the first of them is answered.
+    /// Flushes with lower cookies fail; `u64::MAX` until the first of them is answered.
     doubt_below: u64,
-    /// Requests answered by the server since the last connection was made.
+    /// Requests answered on the current connection.
     pub(super) served: u64,
 }
 
-/// Answers to be given when the lock is no longer held.
+/// Answers to deliver after the lock is released.
 #[must_use]
 #[derive(Default)]
 pub(super) struct Answers(Vec<(Io, IoResult)>);
 
 impl Answers {
-    /// Gives them.
-    pub(super) fn give(self) {
+    /// Delivers the answers.
+    pub(super) fn deliver(self) {
         for (io, result) in self.0 {
             io.done.complete(result);
         }
@@ -92,9 +91,9 @@ impl Answers {
 impl Link {
     pub(super) fn new(connection: Connection, reconnect_time: Duration) -> Self {
         let can = |flag| connection.opened.can(flag);
-        let forces_by_flush = !can(export_flag::SEND_FUA) && can(export_flag::SEND_FLUSH);
+        let emulates_fua = !can(export_flag::SEND_FUA) && can(export_flag::SEND_FLUSH);
         Self {
-            forces_by_flush,
+            emulates_fua,
             connection: Some(connection),
             stopping: false,
             in_flight: BTreeMap::new(),
@@ -110,12 +109,12 @@ impl Link {
         }
     }
 
-    /// Takes a request. It fails at once where the server has been away for too long.
+    /// Accepts a request. It fails at once if the server has been unreachable for too long.
     pub(super) fn submit(&mut self, work: Work) -> Answers {
         let mut answers = Answers::default();
         let deadline = self.down_since.map(|since| since + self.reconnect_time);
         if self.stopping || deadline.is_some_and(|deadline| deadline <= Instant::now()) {
-            // A status query is answered by being dropped.
+            // Dropping a status query answers it.
             if let Work::Io(io) = work {
                 answers.0.push((io, Err(IoError::Io)));
             }
@@ -135,8 +134,8 @@ impl Link {
         answers
     }
 
-    /// Takes the next request to be sent on the present connection: announces it to the parser,
-    /// and gives its header and where to send it. [`Link::sent`] must follow.
+    /// Takes the next request to send: registers it with the parser, writes its header, and returns
+    /// its socket. [`Link::on_sent`] must follow.
     pub(super) fn next_to_send(&mut self, header: &mut Vec<u8>) -> Option<(u64, Arc<Socket>)> {
         let connection = self.connection.as_mut()?;
         loop {
@@ -150,8 +149,8 @@ impl Link {
         }
     }
 
-    /// A request has been sent, or could not be: its buffers are no longer being read.
-    pub(super) fn sent(&mut self, cookie: u64) -> Answers {
+    /// A request has been sent, or failed to send: its buffers are no longer being read.
+    pub(super) fn on_sent(&mut self, cookie: u64) -> Answers {
         self.sending = None;
         match self.in_flight.get(&cookie).and_then(|request| request.early) {
             Some(result) => self.end(cookie, result),
@@ -160,12 +159,12 @@ impl Link {
     }
 
     /// The server has answered a request.
-    pub(super) fn done(&mut self, cookie: u64, result: IoResult) -> Answers {
+    pub(super) fn on_reply(&mut self, cookie: u64, result: IoResult) -> Answers {
         self.served += 1;
         self.end(cookie, result)
     }
 
-    /// Ends a request, or notes its answer for when it has been sent.
+    /// Completes a request, or stores its answer until it has been sent.
     fn end(&mut self, cookie: u64, result: IoResult) -> Answers {
         let mut answers = Answers::default();
         let Some(request) = self.in_flight.get_mut(&cookie) else { return answers };
@@ -173,23 +172,23 @@ impl Link {
             request.early = Some(result);
             return answers;
         }
-        if result.is_ok() && !request.is_flushing && self.must_flush(cookie) {
+        if result.is_ok() && !request.is_flushing && self.start_fua_flush(cookie) {
             return answers;
         }
         let Some(request) = self.in_flight.remove(&cookie) else { return answers };
-        let result = self.settle(cookie, &request, result);
+        let result = self.account(cookie, &request, result);
         if let Work::Io(io) = request.work {
             answers.0.push((io, result));
         }
         answers
     }
 
-    /// Turns a forced write that is done into a flush, where the server knows no forced writes.
-    fn must_flush(&mut self, cookie: u64) -> bool {
+    /// Turns a completed FUA write into a flush, if FUA is emulated.
+    fn start_fua_flush(&mut self, cookie: u64) -> bool {
         let Some(request) = self.in_flight.get_mut(&cookie) else { return false };
         let is_forced =
             matches!(&request.work, Work::Io(io) if io.kind == IoKind::Write { fua: true });
-        if !self.forces_by_flush || !is_forced {
+        if !self.emulates_fua || !is_forced {
             return false;
         }
         self.answered_writes += 1;
@@ -200,14 +199,15 @@ impl Link {
         true
     }
 
-    /// Keeps the account of what may be volatile; gives the answer that is true in its light.
-    fn settle(&mut self, cookie: u64, request: &InFlight, result: IoResult) -> IoResult {
+    /// Tracks volatile writes. Returns the result, or an error for a flush that may cover lost
+    /// writes.
+    fn account(&mut self, cookie: u64, request: &InFlight, result: IoResult) -> IoResult {
         let Work::Io(io) = &request.work else { return result };
         let is_flush = request.is_flushing || io.kind == IoKind::Flush;
         result?;
         if is_flush && cookie < self.doubt_below {
             if self.doubt_below == u64::MAX {
-                // Told once; flushes that come from now on speak of what came from now on.
+                // Reported once; later flushes cover later writes.
                 self.doubt_below = self.next_cookie;
                 self.flushed_writes = self.flushed_writes.max(request.answered_writes);
             }
@@ -221,8 +221,8 @@ impl Link {
         Ok(())
     }
 
-    /// The connection is lost: everything that was not answered is to be sent again.
-    pub(super) fn lost(&mut self, now: Instant) {
+    /// The connection is lost: all unanswered requests are to be resent.
+    pub(super) fn on_disconnect(&mut self, now: Instant) {
         self.connection = None;
         self.down_since.get_or_insert(now);
         let deadline = now + self.reconnect_time;
@@ -234,7 +234,7 @@ impl Link {
         self.to_send = self.in_flight.iter().filter_map(is_open).collect();
     }
 
-    /// Fails what has waited for a connection for too long.
+    /// Fails requests that have waited too long for a connection.
     pub(super) fn expire(&mut self, now: Instant) -> Answers {
         let is_late = |request: &InFlight| request.deadline.is_some_and(|deadline| deadline <= now);
         let late: Vec<u64> =
@@ -246,14 +246,14 @@ impl Link {
         answers
     }
 
-    /// When [`Link::expire`] has something to do.
+    /// The next deadline for [`Link::expire`].
     pub(super) fn next_deadline(&self) -> Option<Instant> {
         self.in_flight.values().filter_map(|request| request.deadline).min()
     }
 
-    /// A connection is there again. Says whether writes may have been lost with the old one.
+    /// A new connection is open. Returns whether writes may have been lost with the old one.
     #[must_use]
-    pub(super) fn reconnected(&mut self, connection: Connection) -> bool {
+    pub(super) fn on_connect(&mut self, connection: Connection) -> bool {
         self.connection = Some(connection);
         self.down_since = None;
         self.served = 0;
@@ -264,7 +264,7 @@ impl Link {
         in_doubt
     }
 
-    /// The I/O in flight under this name. The parser speaks only of requests that are.
+    /// The I/O in flight with this cookie. The parser only reports requests in flight.
     pub(super) fn io(&self, cookie: u64) -> Option<&Io> {
         match &self.in_flight.get(&cookie)?.work {
             Work::Io(io) => Some(io),
@@ -272,14 +272,14 @@ impl Link {
         }
     }
 
-    /// Takes apart what was received.
+    /// Parses received bytes.
     pub(super) fn advance(&mut self, input: &[u8]) -> Option<(usize, Event)> {
         Some(self.connection.as_mut()?.parser.advance(input))
     }
 }
 
 impl InFlight {
-    /// The request as it goes to a server with these abilities.
+    /// The request for a server with these capabilities.
     fn request(&self, cookie: u64, opened: &Opened) -> Request {
         let io = match &self.work {
             Work::Io(_) if self.is_flushing => {
@@ -304,7 +304,7 @@ impl InFlight {
         Request { cookie, command, flags, offset: io.offset, len: io.len }
     }
 
-    /// The I/O whose buffers go out behind the header.
+    /// The I/O whose buffers follow the header.
     pub(super) fn payload(&self) -> Option<&Io> {
         match &self.work {
             Work::Io(io) if matches!(io.kind, IoKind::Write { .. }) && !self.is_flushing => {

@@ -1,12 +1,11 @@
 //! An export of another NBD server, over one connection with many requests in flight.
 //!
-//! The server is taken for hostile: every reply is checked against its request, and the first
-//! that does not fit ends the connection. A connection that ends is made anew, and what was in
-//! flight is sent again; what has waited longer than
-//! [`OpenOptions::reconnect_seconds`](crate::OpenOptions) fails. A server that is connected and
-//! silent is waited for, as a disk is.
+//! The server is not trusted: every reply is checked against its request, and the first mismatch
+//! ends the connection. A lost connection is re-established, and requests in flight are resent;
+//! those that wait longer than [`OpenOptions::reconnect_seconds`](crate::OpenOptions) fail. There
+//! is no timeout for a connected, silent server, as there is none for a disk.
 //!
-//! Price: two threads per backend, and one call of the kernel per request sent.
+//! Price: two threads per backend, and one system call per request.
 
 mod connect;
 mod error;
@@ -35,14 +34,14 @@ use std::thread::{self, JoinHandle};
 use std::time::Duration;
 use threads::Shared;
 
-/// How long opening may take.
+/// Timeout for opening.
 const OPEN_TIME: Duration = Duration::from_secs(10);
-/// Longest discard, zeroing or status query, in bytes: compact headers hold 4 GiB less one.
+/// Longest discard, zeroing or status query, in bytes: compact headers allow less than 4 GiB.
 const RANGE_BYTES_MAX: u64 = 1 << 30;
-/// Zeroes for servers that can't make their own.
+/// Zeroes for servers without WRITE_ZEROES.
 static ZEROES: [u8; 64 << 10] = [0; 64 << 10];
 
-/// A disk on another server.
+/// An export of an NBD server.
 pub struct NbdBackend {
     shared: Arc<Shared>,
     threads: Vec<JoinHandle<()>>,
@@ -50,7 +49,7 @@ pub struct NbdBackend {
     description: Description,
 }
 
-/// Whether a name is an address of an export.
+/// Whether a name is the URL of an export.
 pub(crate) fn is_url(spec: &str) -> bool {
     url::is_url(spec)
 }
@@ -61,11 +60,11 @@ pub(crate) fn open(spec: &str, options: &OpenOptions) -> Result<Arc<dyn Backend>
 }
 
 impl NbdBackend {
-    /// Opens the export at the address `spec`.
+    /// Opens the export at the URL `spec`.
     ///
     /// # Errors
-    /// When the address is malformed, the server can't be reached or does not open the export,
-    /// or the export can't be a backend.
+    /// If the URL is malformed, the server cannot be reached or refuses the export, or the export
+    /// cannot be a backend.
     pub fn open(spec: &str, options: &OpenOptions) -> Result<Self, NbdError> {
         let url = NbdUrl::parse(spec)?;
         let target = Target { url, name: spec.to_owned(), read_only: options.read_only };
@@ -83,7 +82,7 @@ impl NbdBackend {
             description,
         };
         let fail = |source| NbdError::Thread { url: spec.to_owned(), source };
-        // If the second can't be started, dropping the backend ends the first.
+        // If the second thread cannot be started, dropping the backend ends the first.
         let sending = shared.clone();
         let sender = thread::Builder::new().name("nbd-send".into()).spawn(move || sending.send());
         backend.threads.push(sender.map_err(fail)?);
@@ -95,8 +94,8 @@ impl NbdBackend {
 
     fn submit_work(&self, work: Work) {
         let answers = lock(&self.shared.link).submit(work);
-        answers.give();
-        // The receiver may be waiting here as well, for the time to connect again.
+        answers.deliver();
+        // The receiver may also wait here, to reconnect.
         self.shared.wake.notify_all();
     }
 
@@ -118,8 +117,8 @@ fn describe(target: &Target, opened: &Opened) -> Description {
     }
 }
 
-/// Most servers that do not say that they are rotational know nothing of it. The preferred size is
-/// that of the protocol, 4 KiB, where the server names none.
+/// Most servers without the rotational flag do not support it, so its absence means unknown. The
+/// default preferred size is that of the protocol, 4 KiB.
 fn geometry(opened: &Opened) -> DiskGeometry {
     DiskGeometry {
         optimal_bytes: u64::from(opened.block_preferred),
@@ -128,12 +127,12 @@ fn geometry(opened: &Opened) -> DiskGeometry {
     }
 }
 
-/// A write of zeroes in place of a request to zero.
+/// Replaces a zero request by a write of zeroes.
 fn as_write(mut io: Io) -> Io {
     let mut left = io.len;
     while left > 0 {
         let len = left.min(ZEROES.len() as u64);
-        // SAFETY: the zeroes are never gone, and a write does not store into its buffers.
+        // SAFETY: the zeroes are static, and a write does not store into its buffers.
         io.buffers.push(unsafe { Buffer::new(ZEROES.as_ptr().cast_mut(), len as usize) });
         left -= len;
     }
@@ -175,7 +174,7 @@ impl Backend for NbdBackend {
 
     fn extents(&self, range: ByteRange) -> Vec<Extent> {
         let mut extents = Vec::new();
-        // The server takes whole blocks only.
+        // The server accepts only whole blocks.
         let unit = u64::from(self.description.alignment_bytes);
         let mut offset = range.offset / unit * unit;
         let before = range.offset - offset;
@@ -185,7 +184,7 @@ impl Backend for NbdBackend {
             let (sender, receiver) = mpsc::channel();
             let len = (end - offset).min(longest);
             self.submit_work(Work::Status(ByteRange::new(offset, len), sender));
-            // Dropped unanswered when the request fails.
+            // The sender is dropped if the request fails.
             let Ok(found) = receiver.recv() else { break };
             offset += found.iter().map(|extent| extent.len).sum::<u64>();
             extents.extend(found);
@@ -198,8 +197,7 @@ impl Backend for NbdBackend {
     }
 }
 
-/// The part of `extents` that begins `skip` bytes into them and is `len` bytes long. What they do
-/// not cover is taken for allocated.
+/// The `len` bytes of `extents` after `skip` bytes. Uncovered bytes count as allocated.
 fn cut_extents(extents: &[Extent], skip: u64, len: u64) -> Vec<Extent> {
     let mut cut = Vec::new();
     let (mut start, mut covered) = (0, 0);
@@ -222,7 +220,7 @@ impl Drop for NbdBackend {
     fn drop(&mut self) {
         let mut link = lock(&self.shared.link);
         link.stopping = true;
-        // With nothing in flight the sender says goodbye; otherwise no one may be left waiting.
+        // With nothing in flight the sender disconnects properly; otherwise end the connection now.
         if !link.in_flight.is_empty()
             && let Some(connection) = &link.connection
         {
@@ -231,7 +229,7 @@ impl Drop for NbdBackend {
         drop(link);
         self.shared.wake.notify_all();
         self.threads.drain(..).for_each(join_unless_self);
-        // Dropping what was not answered answers it.
+        // Dropping unanswered requests answers them.
         let left = std::mem::take(&mut lock(&self.shared.link).in_flight);
         drop(left);
     }

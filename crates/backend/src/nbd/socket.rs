@@ -1,4 +1,4 @@
-//! The socket to a server: TCP or Unix, the same from here on.
+//! The socket to a server, TCP or Unix.
 
 use super::url::NbdAddress;
 use rustix::io::Errno;
@@ -10,18 +10,18 @@ use std::os::fd::OwnedFd;
 use std::os::unix::net::UnixStream;
 use std::time::Duration;
 
-/// After this silence the other host is asked whether it is still there.
+/// Idle time before keepalive probes.
 const KEEPALIVE_IDLE: Duration = Duration::from_secs(5);
-/// How often it is asked.
+/// Interval of keepalive probes.
 const KEEPALIVE_INTERVAL: Duration = Duration::from_secs(2);
-/// How often it may fail to answer.
+/// Failed probes before the connection is dropped.
 const KEEPALIVE_COUNT: u32 = 3;
-/// How long what was sent may stay unconfirmed, in milliseconds.
+/// Maximum time for unacknowledged data, in milliseconds.
 const USER_TIMEOUT_MS: u32 = 12_000;
-/// Slices that one call of the kernel takes.
+/// Maximum slices per system call (`IOV_MAX`).
 const SLICES_PER_CALL_MAX: usize = 1024;
 
-/// A connected socket. Reading and writing it at once from two threads is fine.
+/// A connected socket. Two threads may read and write it concurrently.
 pub(super) struct Socket(OwnedFd);
 
 impl From<UnixStream> for Socket {
@@ -48,8 +48,7 @@ impl Socket {
         }
     }
 
-    /// Requests leave at once, and a host that is gone is noticed in seconds. A system that does
-    /// not know one of the settings is served as it is.
+    /// Disables Nagle, and detects a dead host within seconds. Unsupported options are ignored.
     fn tuned(stream: TcpStream) -> Self {
         let socket = Self(stream.into());
         let _ = sockopt::set_tcp_nodelay(&socket.0, true);
@@ -61,7 +60,7 @@ impl Socket {
         socket
     }
 
-    /// Lets each receive wait no longer than `time`, or for ever.
+    /// Sets the receive timeout; `None` waits forever.
     pub(super) fn set_receive_timeout(&self, time: Option<Duration>) -> io::Result<()> {
         Ok(sockopt::set_socket_timeout(&self.0, Timeout::Recv, time)?)
     }
@@ -104,9 +103,9 @@ impl Socket {
         Ok(())
     }
 
-    /// Ends the connection: whoever sends or receives is woken with an error or the end.
+    /// Ends the connection, and wakes blocked senders and receivers.
     pub(super) fn shutdown(&self) {
-        // A socket that is closed already is as it should be.
+        // The socket may be closed already.
         let _ = rustix::net::shutdown(&self.0, Shutdown::Both);
     }
 }

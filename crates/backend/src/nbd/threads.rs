@@ -1,10 +1,10 @@
-//! The two threads of a connection: one sends requests, one receives replies and connects anew.
+//! The two threads of a connection: one sends requests, one receives replies and reconnects.
 
 use super::connect::{Connected, Target};
 use super::link::{Connection, Link, Work};
 use super::socket::Socket;
 use crate::io::window;
-use crate::log::Brake;
+use crate::log::LogLimiter;
 use crate::sync::lock;
 use crate::{Buffer, Extent, Io};
 use forebay_nbd::Command;
@@ -17,26 +17,26 @@ use std::time::{Duration, Instant};
 /// Bytes received at a time, headers and small reads together.
 const INPUT_BYTES: usize = 64 << 10;
 const _: () = assert!(INPUT_BYTES >= CLIENT_INPUT_BYTES_MAX);
-/// The first pause before a lost connection is tried again; it doubles each time.
+/// The first pause before a reconnect; it doubles each time.
 const PAUSE_MIN: Duration = Duration::from_millis(50);
 /// The longest pause.
 const PAUSE_MAX: Duration = Duration::from_secs(2);
-/// The most that connecting and the handshake may take.
+/// Timeout for connecting and the handshake.
 const CONNECT_TIME_MAX: Duration = Duration::from_secs(10);
 
-/// What the threads and the backend share.
+/// State shared by the threads and the backend.
 pub(super) struct Shared {
     pub(super) target: Target,
-    /// What the export was when it was opened.
+    /// The export as first opened.
     pub(super) first: Opened,
     pub(super) link: Mutex<Link>,
-    /// Something is to be sent, or the end has come.
+    /// Signals a request to send, or the end.
     pub(super) wake: Condvar,
-    error_brake: Brake,
+    error_limiter: LogLimiter,
 }
 
 impl Connected {
-    /// Splits off what the link keeps.
+    /// Splits off the part that the link keeps.
     pub(super) fn into_connection(self) -> (Connection, Vec<u8>) {
         let parser = ReplyParser::new(&self.opened);
         let socket = Arc::new(self.socket);
@@ -47,10 +47,10 @@ impl Connected {
 impl Shared {
     pub(super) fn new(target: Target, first: Opened, link: Link) -> Self {
         let (link, wake) = (Mutex::new(link), Condvar::new());
-        Self { target, first, link, wake, error_brake: Brake::default() }
+        Self { target, first, link, wake, error_limiter: LogLimiter::default() }
     }
 
-    /// The life of the sending thread.
+    /// The main loop of the sending thread.
     pub(super) fn send(&self) {
         let mut header = Vec::new();
         let mut link = lock(&self.link);
@@ -64,18 +64,18 @@ impl Shared {
                 // SAFETY: the request is not answered while `sending` names it, see `Link::end`.
                 slices.extend(buffers.iter().map(|b| IoSlice::new(unsafe { b.as_slice() })));
                 if socket.send_all(&mut slices).is_err() {
-                    // The receiver finds the end of the stream, and does what is to be done.
+                    // The receiver finds the end of the stream, and reconnects.
                     socket.shutdown();
                 }
-                let answers = lock(&self.link).sent(cookie);
-                answers.give();
+                let answers = lock(&self.link).on_sent(cookie);
+                answers.deliver();
                 link = lock(&self.link);
             } else if link.stopping {
                 let connection = link.connection.as_ref();
                 let ends = connection.map(|c| (c.socket.clone(), c.opened));
                 drop(link);
                 if let Some((socket, opened)) = ends {
-                    say_goodbye(&socket, &opened, &mut header);
+                    send_disconnect(&socket, &opened, &mut header);
                 }
                 return;
             } else {
@@ -84,7 +84,7 @@ impl Shared {
         }
     }
 
-    /// The life of the receiving thread.
+    /// The main loop of the receiving thread.
     pub(super) fn receive(&self, mut input: Vec<u8>) {
         let mut pause = PAUSE_MIN;
         loop {
@@ -93,18 +93,18 @@ impl Shared {
             let error = self.receive_replies(&socket, input).err();
             socket.shutdown();
             let mut link = lock(&self.link);
-            link.lost(Instant::now());
+            link.on_disconnect(Instant::now());
             if link.stopping {
                 return;
             }
-            // A server that serves nothing before it goes away again is not to be hurried.
+            // Back off from a server that disconnects before it serves anything.
             if link.served > 0 {
                 pause = PAUSE_MIN;
             }
             drop(link);
             let url = self.target.name.as_str();
             let error = error.map(|error| error.to_string()).unwrap_or_default();
-            tracing::warn!(url, error, "the connection to the server is lost");
+            tracing::warn!(url, error, "NBD connection lost, reconnecting");
             match self.reconnect(&mut pause) {
                 Some(rest) => input = rest,
                 None => return,
@@ -112,8 +112,8 @@ impl Shared {
         }
     }
 
-    /// Connects until that succeeds, and fails what has waited for too long meanwhile. `None`
-    /// when the backend is closed.
+    /// Retries until connected, and fails expired requests meanwhile. `None` if the backend is
+    /// closed.
     fn reconnect(&self, pause: &mut Duration) -> Option<Vec<u8>> {
         loop {
             self.pause(*pause)?;
@@ -135,26 +135,27 @@ impl Shared {
                     if link.stopping {
                         return None;
                     }
-                    let in_doubt = link.reconnected(connection);
-                    // What was already too late when the connection came back is not sent again.
+                    let in_doubt = link.on_connect(connection);
+                    // Requests that have expired by now are not resent.
                     let answers = link.expire(Instant::now());
                     drop(link);
-                    answers.give();
+                    answers.deliver();
                     self.wake.notify_all();
                     let url = self.target.name.as_str();
-                    tracing::info!(url, in_doubt, "the connection to the server is back");
+                    tracing::info!(url, in_doubt, "NBD connection restored");
                     return Some(input);
                 }
                 Err(error) => {
-                    if let Some(count) = self.error_brake.pass() {
-                        tracing::warn!(%error, count, "the server can't be reached again");
+                    if let Some(count) = self.error_limiter.admit() {
+                        let url = self.target.name.as_str();
+                        tracing::warn!(url, %error, count, "NBD reconnect failed");
                     }
                 }
             }
         }
     }
 
-    /// Waits for `time`, and fails meanwhile what is late. `None` when the backend is closed.
+    /// Waits for `time`, and fails expired requests meanwhile. `None` if the backend is closed.
     fn pause(&self, time: Duration) -> Option<()> {
         let end = Instant::now() + time;
         let mut link = lock(&self.link);
@@ -166,7 +167,7 @@ impl Shared {
             let answers = link.expire(now);
             let until = link.next_deadline().map_or(end, |deadline| deadline.min(end));
             drop(link);
-            answers.give();
+            answers.deliver();
             if end <= now {
                 return Some(());
             }
@@ -178,13 +179,13 @@ impl Shared {
     }
 
     fn log_error(&self, range: Option<ByteRange>, error: IoError, text: &str) {
-        if let Some(count) = self.error_brake.pass() {
+        if let Some(count) = self.error_limiter.admit() {
             let url = self.target.name.as_str();
-            tracing::warn!(url, ?range, %error, text, count, "the server failed a request");
+            tracing::warn!(url, ?range, %error, text, count, "NBD request failed");
         }
     }
 
-    /// Takes replies until the connection ends.
+    /// Receives replies until the connection ends.
     fn receive_replies(&self, socket: &Socket, rest: Vec<u8>) -> io::Result<()> {
         let mut input = Input::new(socket, rest);
         loop {
@@ -199,7 +200,8 @@ impl Shared {
                 Event::Data { cookie, offset, len } => {
                     let buffers = place(&link, cookie, offset, len);
                     drop(link);
-                    // SAFETY: the request is a read in flight, and only this thread ends those.
+                    // SAFETY: the request is a read in flight, and only this thread completes
+                    // those.
                     let slices = buffers.iter().map(|b| unsafe { b.as_mut_slice() });
                     input.fill(slices.map(IoSliceMut::new).collect())?;
                 }
@@ -217,7 +219,7 @@ impl Shared {
                             hole: e.hole,
                             zero: e.zero,
                         };
-                        // Who asked may have gone.
+                        // The caller may have gone.
                         let _ = reply.send(extents.into_iter().map(extent).collect());
                     }
                 }
@@ -227,9 +229,9 @@ impl Shared {
                     self.log_error(range, error, &text);
                 }
                 Event::Done { cookie, result } => {
-                    let answers = link.done(cookie, result);
+                    let answers = link.on_reply(cookie, result);
                     drop(link);
-                    answers.give();
+                    answers.deliver();
                     self.wake.notify_one();
                 }
                 Event::Broken(breach) => {
@@ -240,22 +242,21 @@ impl Shared {
     }
 }
 
-/// Where the content of a read goes. The parser speaks only of reads in flight, and of content
-/// inside them.
+/// The buffers for a part of a read. The parser only reports data within reads in flight.
 fn place(link: &Link, cookie: u64, offset: u64, len: u32) -> Vec<Buffer> {
     let io = link.io(cookie);
     io.map(|io| window(&io.buffers, offset - io.offset, u64::from(len))).unwrap_or_default()
 }
 
-fn say_goodbye(socket: &Socket, opened: &Opened, header: &mut Vec<u8>) {
+fn send_disconnect(socket: &Socket, opened: &Opened, header: &mut Vec<u8>) {
     let command = Command::Disconnect;
     opened.put_request(&Request { cookie: 0, command, flags: 0, offset: 0, len: 0 }, header);
-    // The server sees the end in any case.
+    // The server sees the end of the stream in any case.
     let _ = socket.send_all(&mut [IoSlice::new(header)]);
     socket.shutdown();
 }
 
-/// What was received and not yet understood.
+/// Received, unparsed bytes.
 struct Input<'a> {
     socket: &'a Socket,
     buffer: Vec<u8>,
@@ -277,10 +278,10 @@ impl<'a> Input<'a> {
 
     fn take(&mut self, count: usize) {
         self.start += count;
-        assert!(self.start <= self.end, "no more is taken than there is");
+        assert!(self.start <= self.end, "consumed more than received");
     }
 
-    /// Receives some bytes behind those that are there.
+    /// Receives more bytes.
     fn receive(&mut self) -> io::Result<()> {
         self.buffer.copy_within(self.start..self.end, 0);
         (self.start, self.end) = (0, self.end - self.start);
@@ -293,7 +294,7 @@ impl<'a> Input<'a> {
         }
     }
 
-    /// Fills `slices` with what comes next: what is here already, then straight from the socket.
+    /// Fills `slices` from the buffered bytes, then directly from the socket.
     fn fill(&mut self, mut slices: Vec<IoSliceMut<'_>>) -> io::Result<()> {
         let mut rest = slices.as_mut_slice();
         while let Some(slice) = rest.first_mut().filter(|_| self.start < self.end) {

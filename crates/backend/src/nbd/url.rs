@@ -1,10 +1,10 @@
-//! The addresses of exports: `nbd://HOST[:PORT]/EXPORT`, `nbd+unix:///EXPORT?socket=PATH`.
+//! Export URLs: `nbd://HOST[:PORT]/EXPORT`, `nbd+unix:///EXPORT?socket=PATH`.
 
 use super::NbdError;
 use crate::spec::{Fields, percent_decode};
 use std::path::PathBuf;
 
-/// The port of the protocol.
+/// The default port.
 const PORT: u16 = 10809;
 
 /// Where a server listens.
@@ -33,16 +33,16 @@ pub struct NbdUrl {
     pub export: String,
 }
 
-/// Whether a name is an address of an export.
+/// Whether a name is the URL of an export.
 pub(super) fn is_url(spec: &str) -> bool {
     ["nbd:", "nbds:", "nbd+unix:", "nbds+unix:"].iter().any(|scheme| spec.starts_with(scheme))
 }
 
 impl NbdUrl {
-    /// Reads an address.
+    /// Parses a URL.
     ///
     /// # Errors
-    /// When it is not well formed, or asks for TLS.
+    /// If it is malformed, or requires TLS.
     pub fn parse(url: &str) -> Result<Self, NbdError> {
         let fail = || NbdError::Address { url: url.to_owned() };
         let (scheme, rest) = url.split_once("://").ok_or_else(fail)?;
@@ -73,7 +73,7 @@ impl NbdUrl {
         Ok(Self { address, export })
     }
 
-    /// Names the export whatever was typed for it.
+    /// Identifies the export independently of the URL's spelling.
     pub(super) fn identity(&self) -> String {
         match &self.address {
             NbdAddress::Tcp { host, port } => format!("nbd:{host}:{port}/{}", self.export),
@@ -82,7 +82,7 @@ impl NbdUrl {
     }
 }
 
-/// Takes `HOST:PORT`, `HOST`, `[V6]:PORT` or `[V6]` apart.
+/// Splits `HOST:PORT`, `HOST`, `[V6]:PORT` or `[V6]`.
 fn split_authority(authority: &str) -> Option<(&str, u16)> {
     let (host, port) = if let Some(rest) = authority.strip_prefix('[') {
         let (host, port) = rest.split_once(']')?;
@@ -109,7 +109,7 @@ mod tests {
     }
 
     #[test]
-    fn addresses_are_taken_apart() {
+    fn urls_are_parsed() {
         for (url, expected) in [
             ("nbd://h", tcp("h", PORT, "")),
             ("nbd://h/", tcp("h", PORT, "")),
@@ -128,7 +128,7 @@ mod tests {
     }
 
     #[test]
-    fn what_is_no_address_is_refused() {
+    fn malformed_urls_are_refused() {
         for url in [
             "nbd:",
             "nbd:h",

@@ -1,4 +1,4 @@
-//! What the running kernel says of devices and locks.
+//! Queries of the running kernel about devices and locks.
 
 use super::{Attached, FileId, Kernel, Node, Numbers, backing_name, directories_in, name};
 use rustix::fs::{FileType, FlockOperation, Mode, OFlags, fstat, major, minor};
@@ -17,7 +17,7 @@ impl Kernel for System {
     fn attached(&self, device: Numbers, directory: &Path) -> Option<Attached> {
         match open_device(device, directory, OFlags::empty()) {
             Ok(file) => status(&file),
-            // Without the right to open the device its file can be found by name only.
+            // Without permission to open the device, find its file by name.
             Err(_) => {
                 let found = rustix::fs::stat(backing_name(directory)).ok()?;
                 let device = (major(found.st_dev), minor(found.st_dev));
@@ -47,7 +47,7 @@ impl Kernel for System {
         let opened = rustix::fs::open(backing_name(directory), flags, Mode::empty());
         let is_it = |opened: &OwnedFd| fstat(opened).is_ok_and(|stat| file == FileId::of(&stat));
         let Some(opened) = opened.ok().filter(is_it) else {
-            // Removed under this name, or in another mount namespace.
+            // The name was removed, or is in another mount namespace.
             return if is_locked(file) { Err(()) } else { Ok(None) };
         };
         match rustix::fs::flock(&opened, FlockOperation::NonBlockingLockShared) {
@@ -59,35 +59,35 @@ impl Kernel for System {
 }
 
 impl FileId {
-    /// The file that this was asked of.
+    /// The file described by `stat`.
     pub(in crate::file) fn of(stat: &rustix::fs::Stat) -> Self {
         Self { device: (major(stat.st_dev), minor(stat.st_dev)), inode: stat.st_ino }
     }
 }
 
-/// Opens a block device by the name that the kernel gives it.
+/// Opens a block device by the kernel's name for it.
 fn open_device(device: Numbers, directory: &Path, more: OFlags) -> Result<OwnedFd, Errno> {
     let flags = OFlags::RDONLY | OFlags::NONBLOCK | OFlags::NOCTTY | OFlags::CLOEXEC | more;
     let file = rustix::fs::open(name(directory), flags, Mode::empty())?;
     let number = fstat(&file)?.st_rdev;
-    // A container may have other devices under these names.
+    // In a container, the name may belong to another device.
     if (major(number), minor(number)) == device { Ok(file) } else { Err(Errno::NXIO) }
 }
 
-/// What a loop device is attached to (`struct loop_info64` of `linux/loop.h`).
+/// The backing of a loop device (`struct loop_info64` of `linux/loop.h`).
 fn status(file: &OwnedFd) -> Option<Attached> {
     const LOOP_GET_STATUS64: libc::Ioctl = 0x4c05;
-    // 232 bytes, of which the first five fields count: device, inode, the device's own numbers
-    // where it is one, offset and size limit.
+    // 232 bytes; the first five fields are device, inode, the number of a backing device, offset
+    // and size limit.
     let mut info = [0_u64; 29];
-    // SAFETY: the request writes a `struct loop_info64` of 232 bytes, which `info` has room for.
+    // SAFETY: the request writes a `struct loop_info64` of 232 bytes, the size of `info`.
     let code = unsafe { libc::ioctl(file.as_raw_fd(), LOOP_GET_STATUS64, info.as_mut_ptr()) };
     if code != 0 {
         return None;
     }
     let [device, inode, own, start, limit, ..] = info;
     let numbers = |number| (major(number), minor(number));
-    // For a regular file the kernel repeats the numbers of the device that it is on.
+    // For a regular file, the kernel repeats the number of the device that it is on.
     let to = if own == device || own == 0 {
         Node::File(FileId { device: numbers(device), inode })
     } else {
@@ -103,7 +103,7 @@ fn is_mounted(device: Numbers) -> bool {
     mounts.lines().any(|line| line.split(' ').nth(2) == Some(&numbers))
 }
 
-/// Whether the kernel lists a lock on a file that keeps all others away.
+/// Whether the kernel lists an exclusive lock on a file.
 fn is_locked(file: FileId) -> bool {
     let place = format!("{:02x}:{:02x}:{}", file.device.0, file.device.1, file.inode);
     let locks = std::fs::read_to_string("/proc/locks").unwrap_or_default();

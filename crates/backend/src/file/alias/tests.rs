@@ -1,11 +1,11 @@
-//! Stacks of devices in a made-up sysfs.
+//! Stacks of devices in a fake sysfs.
 
 use super::*;
 use std::cell::RefCell;
 use std::fs;
 use std::os::unix::fs::symlink;
 
-/// A machine with the devices that are added to it.
+/// A fake machine.
 struct Machine {
     root: tempfile::TempDir,
     attached: Vec<(Numbers, Attached)>,
@@ -82,12 +82,12 @@ impl Machine {
         self
     }
 
-    /// What opening a device says.
+    /// The result of opening a device.
     fn device(&self, device: Numbers) -> Result<(), String> {
         follow(self, Node::Device(device), device).map(drop).map_err(|alias| alias.0)
     }
 
-    /// What opening a file says.
+    /// The result of opening a file.
     fn file(&self, file: FileId) -> Result<(), String> {
         follow(self, Node::File(file), file.device).map(drop).map_err(|alias| alias.0)
     }
@@ -170,7 +170,7 @@ fn a_partition_of_a_loop_device_is_a_part_of_its_file() {
     machine.add("loop0/loop0p1", (259, 1), 50).add("loop0/loop0p2", (259, 2), 50);
     assert_eq!(machine.device((259, 1)), Ok(()));
     assert_eq!(machine.asked.take(), [IMAGE]);
-    // The kernel itself keeps the disk from those that want it alone, once its partition is taken.
+    // Once its partition is claimed, the kernel refuses an exclusive open of the disk.
     machine.claim((259, 1)).claim((7, 0));
     refused(machine.file(IMAGE), "/dev/loop0");
     assert_eq!(machine.device((259, 2)), Ok(()), "beside it");
@@ -217,7 +217,7 @@ fn mapped_volumes_share_a_disk_as_long_as_both_fit_on_it() {
     machine.claim((253, 1));
     assert_eq!(machine.device((253, 0)), Ok(()));
     refused(machine.device((253, 2)), "/dev/dm-1, which overlaps it on /dev/sda");
-    // Thin volumes lie on a mapped pool, and may promise more than it has.
+    // Thin volumes are on a mapped pool, and may be larger than it in total.
     machine.add_mapped("dm-3", (253, 3), 90, &["dm-2"]);
     machine.add_mapped("dm-4", (253, 4), 90, &["dm-2"]);
     machine.claimed = vec![(253, 4)];
@@ -235,7 +235,7 @@ fn a_file_in_a_file_system_on_a_loop_device_is_on_the_file_below_it() {
 }
 
 #[test]
-fn a_ring_of_devices_is_followed_once() {
+fn a_cycle_of_devices_is_followed_once() {
     let mut machine = Machine::new();
     machine.add_loop("loop0", (7, 0), Node::Device((7, 1)));
     machine.add_loop("loop1", (7, 1), Node::Device((7, 0)));

@@ -1,4 +1,4 @@
-//! The blocks that are held back: a plain value, without locks and threads.
+//! The cached, unflushed blocks: a plain value, without locks and threads.
 
 use super::Volatility;
 use crate::random::Random;
@@ -7,36 +7,36 @@ use forebay_types::ByteRange;
 use std::collections::{BTreeMap, BTreeSet};
 use std::sync::Arc;
 
-/// The longest piece that is written below at once, in bytes.
+/// The largest write to the backend below, in bytes.
 const RUN_BYTES_MAX: u64 = 256 << 10;
 
-/// A block of the store: its number, and what it holds.
+/// A block of the store: number and content.
 pub(super) type Block = (u64, Arc<[u8]>);
 
 struct Entry {
-    /// The number of the change that it comes from.
+    /// The number of the change that wrote it.
     version: u64,
     bytes: Arc<[u8]>,
 }
 
-/// Consecutive blocks to be written below in one piece.
+/// Consecutive blocks, written below in one I/O.
 pub(super) struct Run {
-    /// First byte of the store.
+    /// Offset in the store.
     pub(super) offset: u64,
-    /// What to write.
+    /// The data.
     pub(super) bytes: AlignedBuffer,
     /// The versions of the blocks.
     versions: Vec<u64>,
 }
 
-/// What was written and not flushed.
+/// Written, unflushed blocks.
 pub(super) struct Cache {
     block_bytes: u64,
     limit_bytes: u64,
     keep: f64,
     random: Random,
     entries: BTreeMap<u64, Entry>,
-    /// Blocks that are to go below before they are flushed.
+    /// Blocks to be written below before a flush: the share `keep`.
     early: BTreeSet<u64>,
     /// The number of the newest change.
     version: u64,
@@ -45,13 +45,13 @@ pub(super) struct Cache {
 /// Copies `blocks` into the buffers of a read at `offset`, where they overlap.
 ///
 /// # Safety
-/// The buffers must be valid and nobody else's for this moment.
-pub(super) unsafe fn lay_over(offset: u64, buffers: &[Buffer], blocks: &[Block]) {
+/// The buffers must be valid, and not accessed by others during the call.
+pub(super) unsafe fn overlay(offset: u64, buffers: &[Buffer], blocks: &[Block]) {
     let Some((_, first)) = blocks.first() else { return };
     let block_bytes = first.len() as u64;
     let mut start = offset;
     for buffer in buffers {
-        // SAFETY: the caller's promise.
+        // SAFETY: guaranteed by the caller.
         let target = unsafe { buffer.as_mut_slice() };
         let end = start + target.len() as u64;
         let from = blocks.partition_point(|(number, _)| (number + 1) * block_bytes <= start);
@@ -86,17 +86,17 @@ impl Cache {
         self.version
     }
 
-    /// Bytes that are held back.
+    /// Cached bytes.
     pub(super) fn bytes(&self) -> u64 {
         self.entries.len() as u64 * self.block_bytes
     }
 
-    /// Whether more is held back than should be.
+    /// Whether the cache exceeds its limit.
     pub(super) fn is_full(&self) -> bool {
         self.bytes() > self.limit_bytes
     }
 
-    /// Whether something is to go below although nobody flushes it.
+    /// Whether blocks are to be written below without a flush.
     pub(super) fn has_early(&self) -> bool {
         !self.early.is_empty()
     }
@@ -105,14 +105,14 @@ impl Cache {
         range.offset / self.block_bytes..range.end().div_ceil(self.block_bytes)
     }
 
-    /// Takes what is written at `offset`, in whole blocks.
+    /// Caches a write at `offset`, in whole blocks.
     ///
     /// # Safety
     /// The buffers must belong to a write that is not answered before this returns.
     pub(super) unsafe fn write(&mut self, offset: u64, buffers: &[Buffer]) {
         let mut bytes = Vec::with_capacity(buffers.iter().map(Buffer::len).sum());
         for buffer in buffers {
-            // SAFETY: the caller's promise.
+            // SAFETY: guaranteed by the caller.
             bytes.extend_from_slice(unsafe { buffer.as_slice() });
         }
         self.version += 1;
@@ -136,28 +136,28 @@ impl Cache {
         }
     }
 
-    /// What is held back of a range.
+    /// The cached blocks of a range.
     pub(super) fn blocks(&self, range: ByteRange) -> Vec<Block> {
         let entries = self.entries.range(self.numbers(range));
         entries.map(|(&number, entry)| (number, entry.bytes.clone())).collect()
     }
 
-    /// Whether something of a range is held back.
+    /// Whether any block of a range is cached.
     pub(super) fn has(&self, range: ByteRange) -> bool {
         self.entries.range(self.numbers(range)).next().is_some()
     }
 
-    /// What is held back of a range, in pieces to be written below.
+    /// The cached blocks of a range, as runs to write below.
     pub(super) fn runs(&self, range: ByteRange) -> Vec<Run> {
         self.join(self.entries.range(self.numbers(range)))
     }
 
-    /// All that is held back.
+    /// All cached blocks, as runs.
     pub(super) fn all_runs(&self) -> Vec<Run> {
         self.join(self.entries.iter())
     }
 
-    /// What is to go below before it is flushed, as it is now.
+    /// Takes the blocks to be written below without a flush.
     pub(super) fn take_early(&mut self) -> Vec<Run> {
         let early = std::mem::take(&mut self.early);
         self.join(early.iter().filter_map(|number| self.entries.get_key_value(number)))
@@ -187,7 +187,7 @@ impl Cache {
         rows.into_iter().map(run).collect()
     }
 
-    /// Forgets what has been written below as it still is.
+    /// Drops the blocks of a written run, unless they have changed since.
     pub(super) fn release(&mut self, run: &Run) {
         let first = run.offset / self.block_bytes;
         for (number, &version) in (first..).zip(&run.versions) {
@@ -197,7 +197,7 @@ impl Cache {
         }
     }
 
-    /// Forgets what was written to a range up to a change.
+    /// Drops the blocks of a range that were written up to a change.
     pub(super) fn release_until(&mut self, range: ByteRange, version: u64) {
         let numbers: Vec<u64> = self
             .entries

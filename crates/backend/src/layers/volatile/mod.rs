@@ -1,21 +1,21 @@
-//! `volatile(keep=0.5,limit=64MiB,seed=S):BACKEND`: what was not flushed is lost with the process.
+//! `volatile(keep=0.5,limit=64MiB,seed=S):BACKEND`: unflushed data is lost with the process.
 //!
-//! A disk with a volatile cache, whose power fails when the process ends, however it ends. Writes
-//! are answered from memory of the process. A flush brings everything that was answered before it
-//! to what is below and flushes that; a write with FUA does so for its own range. So `kill -9` is
-//! a power cut that loses all that the contract of a disk lets it lose, which a file in the page
-//! cache of a living kernel never does.
+//! A disk with a volatile cache that loses power when the process ends, in whatever way. Writes are
+//! answered from process memory. A flush writes all earlier answered data to the backend below and
+//! flushes it; a write with FUA does so for its own range. So `kill -9` is a power cut that loses
+//! everything that a disk may lose, while a file in the page cache of a running kernel loses
+//! nothing.
 //!
-//! `keep` is the share of unflushed blocks that are there after all, each by a throw of its own, so
-//! that writes are torn and arrive out of order. More than `limit` is not held back: who writes
-//! on waits until the cache has been written down, unflushed, as in a real disk. Discards, and
-//! zeroes over more than a few MiB, go down at once, in their order.
+//! `keep` is the share of unflushed blocks that survive, chosen independently, so that writes are
+//! torn and reordered. Above `limit`, writers wait until the cache has been written below,
+//! unflushed, as on a real disk. Discards, and zeroes over more than a few MiB, are passed on at
+//! once, in order.
 //!
-//! Invariants: one thread writes below, so two writes of a block never change places there. A
-//! block leaves the cache when it has been written below as it is in the cache, never earlier,
-//! and a read takes what it finds there before it asks below.
+//! Invariants: one thread writes below, so two writes of a block are never reordered. A block
+//! leaves the cache only after its cached content has been written below, and a read overlays the
+//! cached blocks on the data from below.
 //!
-//! Price: 512 or 4096 bytes are an allocation and an entry of a tree. It is a layer for tests.
+//! Price: an allocation and a tree entry per block. The layer is for tests.
 
 mod cache;
 #[cfg(test)]
@@ -33,29 +33,29 @@ use forebay_types::{ByteRange, IoError};
 use std::sync::Arc;
 use std::thread::{self, JoinHandle};
 
-/// Longer zeroes go down at once: they would be nothing but entries in the cache.
+/// Longer zeroes are passed on at once, to keep the cache small.
 const ZERO_BYTES_MAX: u64 = 4 << 20;
 
-/// What a disk with a volatile cache loses.
+/// Parameters of the volatile cache.
 #[derive(Clone, Copy, Debug, PartialEq)]
 pub struct Volatility {
-    /// The share of unflushed blocks that go below at once all the same, 0 to 1.
+    /// The share of unflushed blocks that are written below at once, 0 to 1.
     pub keep: f64,
-    /// Bytes that are held back, above zero.
+    /// Capacity in bytes, above zero.
     pub limit_bytes: u64,
-    /// Where the choice of what is kept starts.
+    /// Seed of the choice of kept blocks.
     pub seed: u64,
 }
 
 impl Default for Volatility {
-    /// Everything that was not flushed is lost, up to 64 MiB of it.
+    /// Loses all unflushed data, up to 64 MiB.
     fn default() -> Self {
         Self { keep: 0.0, limit_bytes: 64 << 20, seed: 0 }
     }
 }
 
 impl Volatility {
-    /// Reads the options of the layer.
+    /// Parses the options of the layer.
     pub(super) fn parse(text: &str) -> Result<Self, SpecError> {
         let fields = Fields::parse("volatile", text, ',', &["keep", "limit", "seed"])?;
         let share = |text: &str| number(text).filter(|keep| (0.0..=1.0).contains(keep));
@@ -74,7 +74,7 @@ impl Volatility {
 #[error("layer volatile gets no thread: end other programs, or raise the limit of processes")]
 pub struct VolatileError(#[from] std::io::Error);
 
-/// A backend that loses what was not flushed.
+/// A backend that loses unflushed data.
 pub struct Volatile {
     shared: Arc<Shared>,
     writer: Option<JoinHandle<()>>,
@@ -82,10 +82,10 @@ pub struct Volatile {
 }
 
 impl Volatile {
-    /// Holds back what goes to `inner` until it is flushed.
+    /// Caches writes to `inner` until they are flushed.
     ///
     /// # Errors
-    /// When no thread can be started.
+    /// If the thread cannot be started.
     pub fn new(inner: Arc<dyn Backend>, volatility: Volatility) -> Result<Self, VolatileError> {
         let description = describe("volatile", &*inner);
         let cache = Cache::new(description.alignment_bytes, volatility);
@@ -95,7 +95,7 @@ impl Volatile {
         Ok(Self { shared, writer: Some(writer), description })
     }
 
-    /// Takes new content of a range; answers, or has the thread do so.
+    /// Caches new content of a range; answers, or leaves that to the thread.
     fn change(&self, mut io: Io) {
         let range = io.range();
         let mut state = lock(&self.shared.state);
@@ -104,12 +104,12 @@ impl Volatile {
             IoKind::Write { .. } => unsafe { state.cache.write(range.offset, &io.buffers) },
             _ => state.cache.zero(range),
         }
-        // The bytes are copied; they are the caller's again when it hears of it.
+        // The bytes are copied, so the buffers return to the caller with the answer.
         io.buffers = Vec::new();
         if io.kind == (IoKind::Write { fua: true }) {
             state.jobs.push(Job::Stable(range, io.done));
         } else if state.cache.is_full() {
-            state.jobs.push(Job::Room(io.done));
+            state.jobs.push(Job::WriteBack(io.done));
         } else {
             let wakes = state.cache.has_early();
             drop(state);
@@ -122,7 +122,7 @@ impl Volatile {
         self.shared.wake.notify_one();
     }
 
-    /// Reads what is below, with what the cache has laid over it.
+    /// Reads from below, and overlays the cached blocks.
     fn read(&self, mut io: Io) {
         let blocks = lock(&self.shared.state).cache.blocks(io.range());
         if blocks.is_empty() {
@@ -131,9 +131,9 @@ impl Volatile {
         let (offset, buffers) = (io.offset, io.buffers.clone());
         io.done = io.done.then(move |result, done| {
             if result.is_ok() {
-                // SAFETY: the store below has answered and no longer touches the buffers of this
-                // read; its caller has not been answered and keeps them valid.
-                unsafe { cache::lay_over(offset, &buffers, &blocks) };
+                // SAFETY: the backend below has answered and no longer accesses the buffers of this
+                // read; the caller has no answer yet and keeps them valid.
+                unsafe { cache::overlay(offset, &buffers, &blocks) };
             }
             done.complete(result);
         });
@@ -172,7 +172,7 @@ impl Backend for Volatile {
 
     fn extents(&self, range: ByteRange) -> Vec<Extent> {
         if lock(&self.shared.state).cache.has(range) {
-            // Nothing of it is a hole for sure.
+            // The range may contain cached data.
             return vec![Extent { len: range.len, hole: false, zero: false }];
         }
         self.shared.inner.extents(range)
@@ -201,7 +201,7 @@ impl Drop for Volatile {
         }
         if lost_bytes > 0 {
             let disk = &self.description.name;
-            tracing::warn!(disk, lost_bytes, "a volatile cache is gone with what was not flushed");
+            tracing::warn!(disk, lost_bytes, "volatile cache closed, unflushed data lost");
         }
     }
 }

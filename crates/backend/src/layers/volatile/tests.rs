@@ -1,4 +1,4 @@
-//! What a volatile cache loses, and that it loses nothing else.
+//! The volatile cache loses unflushed data, and nothing else.
 
 use super::*;
 use crate::layers::{Gate, Kinds};
@@ -22,21 +22,21 @@ fn read(backend: &dyn Backend, offset: u64) -> u8 {
     bytes[0]
 }
 
-/// Blocks that went below, of `count` that were written and not flushed.
+/// Which of `count` written, unflushed blocks reached the backend below.
 fn kept_of(count: u64, keep: f64, seed: u64) -> Vec<bool> {
     let below = memory();
     let layer = over(&below, Volatility { keep, seed, ..Volatility::default() });
     for sector in 0..count {
         Blocking::new(&layer).write(sector * 512, &[7; 512], false).unwrap();
     }
-    // What was chosen goes in the order of the jobs; a pass through the thread is behind it.
+    // Kept blocks are written in job order; the discard waits for them.
     Blocking::new(&layer).discard(BYTES - 512, 512).unwrap();
     drop(layer);
     (0..count).map(|sector| read(&*below, sector * 512) == 7).collect()
 }
 
 #[test]
-fn the_suite_is_passed_with_any_share_kept_and_any_room() {
+fn the_suite_passes_with_any_keep_and_limit() {
     for spec in [
         "volatile():memory:16MiB",
         "volatile(keep=0.5,seed=3):memory:16MiB",
@@ -56,7 +56,7 @@ fn the_suite_is_passed_with_any_share_kept_and_any_room() {
 }
 
 #[test]
-fn what_was_not_flushed_is_lost_and_what_was_is_not() {
+fn unflushed_data_is_lost_and_flushed_data_is_not() {
     let below = memory();
     let layer = over(&below, Volatility::default());
     let blocking = Blocking::new(&layer);
@@ -68,7 +68,7 @@ fn what_was_not_flushed_is_lost_and_what_was_is_not() {
     blocking.write(4096, &[3; 512], true).unwrap();
     blocking.write(512, &[4; 512], false).unwrap();
     blocking.zero(4096, 512, false).unwrap();
-    // It reads as it was written, wherever it is.
+    // Reads return the newest data, cached or not.
     assert_eq!([0, 512, 4096].map(|offset| read(&layer, offset)), [2, 4, 0]);
     assert!(!layer.extents(ByteRange::new(512, 512))[0].zero);
     let mut bytes = [9; 2048];
@@ -79,7 +79,7 @@ fn what_was_not_flushed_is_lost_and_what_was_is_not() {
 }
 
 #[test]
-fn a_share_of_what_was_not_flushed_is_kept_and_the_same_one_again() {
+fn a_repeatable_share_of_unflushed_data_is_kept() {
     let first = kept_of(2000, 0.25, 1);
     let kept = first.iter().filter(|&&kept| kept).count();
     assert!((400..600).contains(&kept), "{kept}");
@@ -90,7 +90,7 @@ fn a_share_of_what_was_not_flushed_is_kept_and_the_same_one_again() {
 }
 
 #[test]
-fn no_more_than_the_limit_is_held_back() {
+fn the_cache_stays_within_its_limit() {
     let below = memory();
     let layer = over(&below, Volatility { limit_bytes: 64 << 10, ..Volatility::default() });
     for block in 0..256 {
@@ -118,7 +118,7 @@ fn a_flush_waits_for_its_writes_and_fails_with_them() {
     flush(0);
     assert!(gate.wait_held(1, Duration::from_secs(300)));
     assert_eq!((gate.held()[0].kind, wait.answer(0)), (IoKind::Write { fua: false }, None));
-    // A newer write of the same block is not taken for the one that is on its way.
+    // A newer write of the same block is not mistaken for the one in flight.
     Blocking::new(&layer).write(0, &[2; 512], false).unwrap();
     gate.fail(0, IoError::NoSpace);
     flush(1);
@@ -131,7 +131,7 @@ fn a_flush_waits_for_its_writes_and_fails_with_them() {
 }
 
 #[test]
-fn a_write_over_a_block_on_its_way_stays_behind() {
+fn an_overwrite_of_a_block_in_flight_stays_cached() {
     let gate = Gate::new(memory());
     let below: Arc<dyn Backend> = gate.clone();
     let layer = over(&below, Volatility::default());
@@ -150,7 +150,7 @@ fn a_write_over_a_block_on_its_way_stays_behind() {
 }
 
 #[test]
-fn options_are_read_with_care() {
+fn malformed_options_are_refused() {
     let error = |spec: &str| {
         crate::open(spec, &OpenOptions::default()).err().map(|error| error.to_string()).unwrap()
     };

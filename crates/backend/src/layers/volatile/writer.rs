@@ -1,4 +1,4 @@
-//! The thread that writes below, in the order of the jobs.
+//! The thread that writes to the backend below, in job order.
 
 use super::cache::{Cache, Run};
 use crate::sync::lock;
@@ -6,18 +6,18 @@ use crate::{Backend, Buffer, Completion, Io, IoKind, Wait};
 use forebay_types::{ByteRange, IoResult};
 use std::sync::{Arc, Condvar, Mutex, PoisonError};
 
-/// Pieces that are written below at the same time.
+/// Concurrent writes to the backend below.
 const RUNS_AT_ONCE: usize = 32;
 
-/// What the thread does.
+/// A job of the thread.
 pub(super) enum Job {
-    /// Bring everything to stable storage.
+    /// Make everything durable.
     Flush(Completion),
-    /// Bring a range to stable storage.
+    /// Make a range durable.
     Stable(ByteRange, Completion),
-    /// Write everything down, so that the cache has room.
-    Room(Completion),
-    /// Pass on what changes a range below, and forget what was written to it up to a change.
+    /// Write everything below, to empty the cache.
+    WriteBack(Completion),
+    /// Pass on a discard or zeroes, and drop blocks of the range written up to a version.
     Pass(Io, u64),
 }
 
@@ -27,7 +27,7 @@ pub(super) struct State {
     pub(super) stopping: bool,
 }
 
-/// What the layer and its thread share.
+/// State shared by the layer and its thread.
 pub(super) struct Shared {
     pub(super) state: Mutex<State>,
     pub(super) wake: Condvar,
@@ -40,7 +40,7 @@ impl Shared {
         Self { state, wake: Condvar::new(), inner }
     }
 
-    /// The life of the thread.
+    /// The main loop of the thread.
     pub(super) fn serve(&self) {
         let mut state = lock(&self.state);
         while !state.stopping {
@@ -51,7 +51,7 @@ impl Shared {
             let jobs = std::mem::take(&mut state.jobs);
             let early = state.cache.take_early();
             drop(state);
-            // Nobody waits for these: what fails is still in the cache.
+            // No request waits for these; failed blocks stay in the cache.
             let _ = self.write(&early, false);
             drop(early);
             self.run(jobs);
@@ -59,27 +59,27 @@ impl Shared {
         }
     }
 
-    /// Does what has come together. One flush answers all that wait for one.
+    /// Executes a batch of jobs. One flush answers all waiting flushes.
     fn run(&self, jobs: Vec<Job>) {
-        let (mut flushes, mut stable, mut room) = (Vec::new(), Vec::new(), Vec::new());
+        let (mut flushes, mut stable, mut drained) = (Vec::new(), Vec::new(), Vec::new());
         for job in jobs {
             match job {
                 Job::Flush(done) => flushes.push(done),
                 Job::Stable(range, done) => stable.push((range, done)),
-                Job::Room(done) => room.push(done),
+                Job::WriteBack(done) => drained.push(done),
                 Job::Pass(io, version) => self.pass(io, version),
             }
         }
         for (range, done) in stable {
             done.complete(self.make_stable(range));
         }
-        if flushes.is_empty() && room.is_empty() {
+        if flushes.is_empty() && drained.is_empty() {
             return;
         }
         let runs = lock(&self.state).cache.all_runs();
         let written = self.write_and_release(&runs, false);
         drop(runs);
-        room.into_iter().for_each(|done| done.complete(written));
+        drained.into_iter().for_each(|done| done.complete(written));
         if !flushes.is_empty() {
             let flushed = written.and_then(|()| self.flush());
             flushes.into_iter().for_each(|done| done.complete(flushed));
@@ -90,7 +90,7 @@ impl Shared {
         let runs = lock(&self.state).cache.runs(range);
         self.write_and_release(&runs, true)?;
         let written_bytes: u64 = runs.iter().map(|run| run.bytes.len() as u64).sum();
-        // What is not in the cache any more was written down to make room, and not flushed.
+        // Blocks no longer in the cache were written below, but not flushed.
         if written_bytes < range.len { self.flush() } else { Ok(()) }
     }
 
@@ -107,7 +107,7 @@ impl Shared {
         self.call(IoKind::Flush, 0, 0)
     }
 
-    /// Has something without buffers done below, and waits for it.
+    /// Executes an I/O without buffers below, and waits for it.
     fn call(&self, kind: IoKind, offset: u64, len: u64) -> IoResult {
         let wait = Wait::new(1);
         let done = Completion::new(wait.clone(), 0);
@@ -124,7 +124,7 @@ impl Shared {
         result
     }
 
-    /// Writes pieces below, some at a time, and says the first error.
+    /// Writes runs below, some at a time. Returns the first error.
     fn write(&self, runs: &[Run], fua: bool) -> IoResult {
         for runs in runs.chunks(RUNS_AT_ONCE) {
             let wait = Wait::new(runs.len());

@@ -1,39 +1,39 @@
-//! Where the blocks of an array lie on its drives, as Linux md puts them by default: parity
-//! left-symmetric, mirrors of RAID 10 next to each other.
+//! The layout of an array, with the defaults of Linux md: left-symmetric parity, near copies for
+//! RAID 10.
 
 use forebay_types::{ByteRange, Size};
 
-/// The unit in which parity is computed and stripes are kept, in bytes. A chunk is whole blocks.
+/// The unit of parity and of the stripe cache, in bytes. A chunk consists of whole blocks.
 pub const BLOCK_BYTES: u64 = 4096;
-/// Drives in an array: what fits a set of bits.
+/// Maximum number of drives: a bit set.
 pub const DRIVE_COUNT_MAX: u32 = 64;
 /// The largest chunk, in bytes.
 pub const CHUNK_BYTES_MAX: u64 = 1 << 30;
 
-/// How data is spread and protected.
+/// RAID level.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Level {
-    /// Chunks side by side, nothing protected.
+    /// Striping without redundancy.
     Raid0,
-    /// The same on every drive.
+    /// Mirroring on all drives.
     Raid1,
-    /// One chunk of parity in each row.
+    /// Striping with one parity chunk per row.
     Raid5,
-    /// Two chunks of parity in each row.
+    /// Striping with two parity chunks per row.
     Raid6,
-    /// Each chunk twice, on neighbouring drives.
+    /// Each chunk twice, on adjacent drives.
     Raid10,
 }
 
 impl Level {
-    /// The level called so, `raid5`.
+    /// The level of this name, `raid5`.
     pub fn named(name: &str) -> Option<Self> {
         [Self::Raid0, Self::Raid1, Self::Raid5, Self::Raid6, Self::Raid10]
             .into_iter()
             .find(|level| level.name() == name)
     }
 
-    /// What it is called.
+    /// Its name.
     pub const fn name(self) -> &'static str {
         match self {
             Self::Raid0 => "raid0",
@@ -44,7 +44,7 @@ impl Level {
         }
     }
 
-    /// The fewest drives it can be made of.
+    /// The minimum number of drives.
     pub const fn drive_count_min(self) -> u32 {
         match self {
             Self::Raid0 | Self::Raid1 | Self::Raid10 => 2,
@@ -53,7 +53,7 @@ impl Level {
         }
     }
 
-    /// Chunks of parity in a row.
+    /// Parity chunks in a row.
     const fn parity_count(self) -> u32 {
         match self {
             Self::Raid5 => 1,
@@ -128,7 +128,7 @@ pub enum ArrayError {
     TwoSizes,
 }
 
-/// The shape of an array.
+/// The layout parameters of an array.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct ArraySpec {
     level: Level,
@@ -137,36 +137,36 @@ pub struct ArraySpec {
     degraded_count: u32,
 }
 
-/// A part of an array's range that lies on one drive in one piece.
+/// A part of a range that is contiguous on one drive.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Piece {
-    /// Which chunk row.
+    /// The row of chunks.
     pub row: u64,
-    /// Which of the row's data chunks.
+    /// The index among the row's data chunks.
     pub index: u32,
-    /// Where in the chunk it begins, in bytes.
+    /// Offset in the chunk, in bytes.
     pub skip_bytes: u64,
-    /// Bytes.
+    /// Length in bytes.
     pub len: u64,
 }
 
 /// A row of chunks across all drives, as sets of drives: bit *n* is drive *n*.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Row {
-    /// The drives that hold data.
+    /// Drives with data.
     pub data: u64,
-    /// The drives that hold parity.
+    /// Drives with parity.
     pub parity: u64,
-    /// The drives that are missing.
+    /// Missing drives.
     pub missing: u64,
 }
 
 impl ArraySpec {
-    /// An array of `drive_count` drives with chunks of `chunk_bytes`, `degraded_count` of which
-    /// are missing. RAID 1 has no chunks, only a size that is a multiple of one.
+    /// An array of `drive_count` drives, of which `degraded_count` are missing, with chunks of
+    /// `chunk_bytes`. RAID 1 has no chunks; its size is a multiple of `chunk_bytes`.
     ///
     /// # Errors
-    /// When there is no such array; the message says what would do.
+    /// If the array is impossible; the message gives valid values.
     pub fn new(
         level: Level,
         drive_count: u32,
@@ -191,28 +191,28 @@ impl ArraySpec {
         Ok(spec)
     }
 
-    /// How data is spread.
+    /// The RAID level.
     pub const fn level(&self) -> Level {
         self.level
     }
 
-    /// Drives, those that are missing included.
+    /// Number of drives, including missing ones.
     pub const fn drive_count(&self) -> u32 {
         self.drive_count
     }
 
-    /// What lies on a drive before the next one has its turn, in bytes.
+    /// The chunk size, in bytes.
     pub const fn chunk_bytes(&self) -> u64 {
         self.chunk_bytes
     }
 
-    /// The data of a full stripe, in bytes: what is written without reading anything. For levels
-    /// without parity, what has every drive at work.
+    /// The data of a full stripe, in bytes: it is written without reading. Without parity, the
+    /// amount that uses every drive.
     pub const fn stripe_bytes(&self) -> u64 {
         self.chunk_bytes * self.data_chunks() as u64
     }
 
-    /// Chunks of data in a stripe. With an odd number of drives RAID 10 begins anew only every
+    /// Data chunks in a stripe. With an odd number of drives, the pattern of RAID 10 repeats every
     /// second row.
     const fn data_chunks(&self) -> u32 {
         match self.level {
@@ -225,7 +225,7 @@ impl ArraySpec {
         }
     }
 
-    /// Chunks of a drive in a stripe.
+    /// Chunks per drive in a stripe.
     const fn stripe_rows(&self) -> u64 {
         match self.level {
             Level::Raid10 if !self.drive_count.is_multiple_of(2) => 2,
@@ -233,7 +233,7 @@ impl ArraySpec {
         }
     }
 
-    /// As many drives as may be missing, given that it is the right ones.
+    /// The maximum number of missing drives, in the best case.
     const fn degraded_count_max(&self) -> u32 {
         match self.level {
             Level::Raid0 => 0,
@@ -243,7 +243,7 @@ impl ArraySpec {
         }
     }
 
-    /// The drives that are missing, as a set of bits: the first ones, or one of each pair.
+    /// The missing drives, as a bit set: the first ones, or one of each pair.
     pub fn missing(&self) -> u64 {
         let step = if self.level == Level::Raid10 { 2 } else { 1 };
         (0..self.degraded_count).fold(0, |missing, number| missing | 1 << (number * step))
@@ -252,7 +252,7 @@ impl ArraySpec {
     /// The size of a drive in an array of `size_bytes`, in bytes.
     ///
     /// # Errors
-    /// When the size is no whole number of stripes, or zero.
+    /// If the size is zero or not a multiple of the stripe.
     pub fn drive_bytes(&self, size_bytes: u64) -> Result<u64, ArrayError> {
         let stripe_bytes = self.stripe_bytes();
         let stripes = size_bytes / stripe_bytes;
@@ -267,7 +267,7 @@ impl ArraySpec {
     /// The size of an array with drives of `drive_bytes`, in bytes.
     ///
     /// # Errors
-    /// When a drive is no whole number of chunks, or too large.
+    /// If a drive is not a multiple of the chunk, or too large.
     pub fn size_bytes(&self, drive_bytes: u64) -> Result<u64, ArrayError> {
         let unit_bytes = self.stripe_rows() * self.chunk_bytes;
         let stripes = drive_bytes / unit_bytes;
@@ -287,7 +287,7 @@ impl ArraySpec {
         bytes - bytes % self.stripe_bytes()
     }
 
-    /// Cuts a range of the array where chunks end.
+    /// Splits a range of the array at chunk borders.
     pub fn pieces(&self, range: ByteRange) -> impl Iterator<Item = Piece> + use<> {
         let in_row = self.chunks_in_row();
         let chunk_bytes = if self.level == Level::Raid1 { u64::MAX } else { self.chunk_bytes };
@@ -305,8 +305,8 @@ impl ArraySpec {
         })
     }
 
-    /// Chunks that are counted before the next row. In RAID 10 a row of chunks is one chunk, and
-    /// its copies, because pairs may go from one row of the drives into the next.
+    /// Data chunks per row. A row of RAID 10 is one chunk with its copies, because a pair may span
+    /// two rows of the drives.
     const fn chunks_in_row(&self) -> u64 {
         match self.level {
             Level::Raid1 | Level::Raid10 => 1,
@@ -314,7 +314,7 @@ impl ArraySpec {
         }
     }
 
-    /// Where a piece is: on which drive, and at which byte. Mirrors have several places.
+    /// The places of a piece: drive and offset. Mirrors have several.
     pub fn places(&self, piece: &Piece) -> impl Iterator<Item = (u32, u64)> + use<> {
         let count = self.drive_count;
         let (level, row, chunk_bytes, skip) =
@@ -340,7 +340,7 @@ impl ArraySpec {
         })
     }
 
-    /// Which drives of a row hold what, at levels with parity.
+    /// The roles of the drives in a row, for levels with parity.
     pub fn row(&self, row: u64) -> Row {
         let count = self.drive_count;
         let first = parity_drive(count, row);
@@ -351,7 +351,7 @@ impl ArraySpec {
     }
 }
 
-/// The drive with the first parity of a row: it goes down by one from row to row.
+/// The drive with the first parity chunk of a row; it decreases by one per row.
 fn parity_drive(drive_count: u32, row: u64) -> u32 {
     drive_count - 1 - (row % u64::from(drive_count)) as u32
 }

@@ -1,13 +1,11 @@
-//! Arrays of modelled disks: which I/Os the drives get for an I/O of the array, and what waits for
-//! what.
+//! Arrays of modelled disks: the drive I/Os of an array I/O, and their dependencies.
 //!
-//! [`Array`] is the part without time: I/Os of the array go in, I/Os of drives come out, and when
-//! those are done, so are these. [`ArrayModel`] puts drives below it and is a [`DiskModel`] like
-//! theirs. It follows Linux md, whose costs were measured (`scripts/md.sh`): stripes with parity
-//! are kept in blocks of 4 KiB, the most recently used ones in memory; a write that fills a stripe
-//! reads nothing, any other reads what makes for fewer I/Os; two writes of one stripe are never in
-//! flight together. The data itself is in no drive but in the store behind the model, which is why
-//! nothing is ever computed here.
+//! [`Array`] is the part without time: array I/Os go in, drive I/Os come out; an array I/O
+//! completes with its drive I/Os. [`ArrayModel`] adds drives and is itself a [`DiskModel`]. It
+//! follows Linux md, whose costs were measured (`scripts/md.sh`): stripes with parity are handled
+//! in blocks of 4 KiB, with an LRU cache of stripes; a full-stripe write reads nothing, any other
+//! takes the way with fewer reads; two writes of one stripe are never in flight together. The data
+//! is in the store behind the model, not in the drives, so no parity is computed.
 
 mod layout;
 mod stripe;
@@ -28,46 +26,46 @@ use layout::{Piece, Row};
 use std::collections::{BTreeMap, BTreeSet, HashMap, VecDeque};
 use stripe::{Step, Stripe};
 
-/// Stripes that are kept, in use or not, as md does unless told otherwise.
+/// Size of the stripe cache: the default of md.
 const STRIPE_COUNT_MAX: usize = 256;
 
 /// An I/O for a drive.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct DriveIo {
-    /// What it is called when it is done.
+    /// Identifies it on completion.
     pub id: u64,
-    /// Which drive.
+    /// The drive.
     pub drive: u32,
-    /// What to do.
+    /// The operation.
     pub kind: IoKind,
-    /// First byte on the drive.
+    /// Offset on the drive.
     pub offset: u64,
-    /// Bytes.
+    /// Length in bytes.
     pub len: u64,
-    /// Whether it goes to the drive together with what else is decided at that moment, as md does
-    /// with what stripes need. Pieces of I/Os go one by one.
-    pub is_held: bool,
+    /// Whether it is submitted together with the other I/Os of this moment, like the stripe I/O of
+    /// md. Pieces of plain I/Os are submitted one by one.
+    pub is_batched: bool,
 }
 
 /// The I/Os in flight of an array.
 pub struct Array {
     spec: ArraySpec,
-    /// What is in flight, by its number here: numbers go up.
+    /// I/Os in flight, by ascending internal number.
     ios: HashMap<u64, Pending>,
-    /// The numbers of those that change data.
+    /// The numbers of I/Os that change data.
     changing: BTreeSet<u64>,
-    /// Flushes that wait for what changes data and came before.
+    /// Flushes that wait for earlier I/Os that change data.
     flushes: VecDeque<u64>,
-    /// I/Os on their way into stripes, each with what is left of it.
+    /// I/Os being split into stripes, each with its rest.
     arriving: VecDeque<Arriving>,
     stripes: HashMap<u64, Slot>,
-    /// Stripes with something to do.
+    /// Stripes with pending work.
     ready: VecDeque<u64>,
-    /// Stripes that nobody uses, from the one that was left first.
+    /// Unused stripes, least recently used first.
     unused: BTreeMap<u64, u64>,
-    /// What the I/Os of drives are for.
+    /// The purpose of each drive I/O.
     targets: HashMap<u64, (u32, Target)>,
-    /// What each drive has to do, for the choice among mirrors.
+    /// The load of each drive, for the choice among mirrors.
     loads: Vec<Load>,
     out: VecDeque<DriveIo>,
     done: VecDeque<u64>,
@@ -77,11 +75,11 @@ pub struct Array {
 struct Pending {
     /// The caller's number.
     id: u64,
-    /// Parts that are not done.
+    /// Incomplete parts.
     missing: u64,
 }
 
-/// An I/O whose blocks go into stripes one by one, as there is room.
+/// An I/O whose blocks enter stripes one by one, as stripes become free.
 struct Arriving {
     number: u64,
     kind: IoKind,
@@ -92,29 +90,29 @@ struct Arriving {
 struct Slot {
     stripe: Stripe,
     is_ready: bool,
-    /// Its key among the unused.
+    /// Its key in `unused`.
     unused: Option<u64>,
 }
 
 #[derive(Clone, Copy)]
 enum Target {
-    /// A part of an I/O of the array.
+    /// A part of an array I/O.
     Part(u64),
-    /// A block of a stripe to be read.
+    /// Reads a block of a stripe.
     BlockRead(u64),
-    /// A block of a stripe to be written.
+    /// Writes a block of a stripe.
     BlockWrite(u64),
 }
 
 #[derive(Clone, Copy, Default)]
 struct Load {
     in_flight: u64,
-    /// Where its last I/O ended.
+    /// End of its last I/O.
     end: u64,
 }
 
 impl Array {
-    /// An array on which nothing is in flight.
+    /// An idle array.
     pub fn new(spec: ArraySpec) -> Self {
         Self {
             spec,
@@ -133,15 +131,15 @@ impl Array {
         }
     }
 
-    /// Its shape.
+    /// Its layout.
     pub const fn spec(&self) -> &ArraySpec {
         &self.spec
     }
 
-    /// Takes an I/O of the array. Then [`Array::run`] says what comes of it.
+    /// Accepts an array I/O. [`Array::run`] processes it.
     pub fn begin(&mut self, id: u64, kind: IoKind, range: ByteRange) {
         let number = self.next_number();
-        // What is being taken apart is a part that is not done.
+        // Splitting counts as one incomplete part.
         self.ios.insert(number, Pending { id, missing: 1 });
         if kind.changes_data() {
             self.changing.insert(number);
@@ -155,7 +153,7 @@ impl Array {
             IoKind::Write { .. } | IoKind::Zero { .. } if has_parity => {
                 return self.arriving.push_back(Arriving { number, kind, rest: range });
             }
-            // A drive that forgets a part of a stripe would make its parity wrong.
+            // Discarding a part of a stripe would invalidate its parity.
             IoKind::Discard if has_parity => {}
             _ => {
                 for piece in self.spec.pieces(range) {
@@ -166,7 +164,7 @@ impl Array {
         self.end_part(number);
     }
 
-    /// Gives a piece to the drive that has it: a read to one of its mirrors, anything else to all.
+    /// Submits a piece to its drive: a read to one mirror, anything else to all.
     fn begin_piece(&mut self, number: u64, kind: IoKind, piece: &Piece) {
         let missing = self.spec.missing();
         let mut places: Vec<(u32, u64)> = self.spec.places(piece).collect();
@@ -179,14 +177,14 @@ impl Array {
             });
             places = best.copied().into_iter().collect();
         }
-        assert!(!places.is_empty(), "no more drives are missing than may be");
+        assert!(!places.is_empty(), "too many drives are missing");
         for (drive, offset) in places {
             self.send(drive, kind, ByteRange::new(offset, piece.len), Target::Part(number));
             self.part(number).missing += 1;
         }
     }
 
-    /// Does what can be done without waiting for a drive.
+    /// Processes everything that need not wait for a drive.
     pub fn run(&mut self) {
         loop {
             while self.arrive() {}
@@ -211,9 +209,9 @@ impl Array {
         self.out.pop_front()
     }
 
-    /// A drive has done an I/O. What follows from it comes with [`Array::run`].
+    /// A drive has completed an I/O. [`Array::run`] processes the consequences.
     pub fn drive_done(&mut self, id: u64) {
-        let (drive, target) = self.targets.remove(&id).expect("a drive ends an I/O once");
+        let (drive, target) = self.targets.remove(&id).expect("a drive completed an I/O twice");
         self.loads[drive as usize].in_flight -= 1;
         match target {
             Target::Part(number) => self.end_part(number),
@@ -230,12 +228,13 @@ impl Array {
         }
     }
 
-    /// The next I/O of the array that is done.
+    /// The next completed array I/O.
     pub fn poll_done(&mut self) -> Option<u64> {
         self.done.pop_front()
     }
 
-    /// Puts the next block of what arrives into its stripe; false if there is none, or no room.
+    /// Puts the next arriving block into its stripe. Returns false if there is none, or no free
+    /// stripe.
     fn arrive(&mut self) -> bool {
         let Some(&Arriving { number, kind, rest }) = self.arriving.front() else { return false };
         let len = (BLOCK_BYTES - rest.offset % BLOCK_BYTES).min(rest.len);
@@ -267,7 +266,7 @@ impl Array {
         true
     }
 
-    /// Has a stripe among those that are kept; false if all of them are in use.
+    /// Brings a stripe into the cache. Returns false if all are in use.
     fn enter(&mut self, key: u64) -> bool {
         if !self.stripes.contains_key(&key) {
             if self.stripes.len() >= STRIPE_COUNT_MAX {
@@ -282,7 +281,7 @@ impl Array {
         true
     }
 
-    /// Does what a stripe can do now.
+    /// Executes the next step of a stripe.
     fn handle(&mut self, key: u64) {
         let row = self.row(key);
         let slot = self.slot(key);
@@ -321,9 +320,9 @@ impl Array {
             load.end = range.end();
         }
         self.targets.insert(id, (drive, target));
-        let is_held = matches!(target, Target::BlockRead(_) | Target::BlockWrite(_));
+        let is_batched = matches!(target, Target::BlockRead(_) | Target::BlockWrite(_));
         let ByteRange { offset, len } = range;
-        self.out.push_back(DriveIo { id, drive, kind, offset, len, is_held });
+        self.out.push_back(DriveIo { id, drive, kind, offset, len, is_batched });
     }
 
     fn make_ready(&mut self, key: u64) {
@@ -333,7 +332,7 @@ impl Array {
         }
     }
 
-    /// A part of an I/O of the array is done.
+    /// A part of an array I/O has completed.
     fn end_part(&mut self, number: u64) {
         let pending = self.part(number);
         pending.missing -= 1;
@@ -346,7 +345,7 @@ impl Array {
     }
 
     fn part(&mut self, number: u64) -> &mut Pending {
-        self.ios.get_mut(&number).expect("it is in flight while parts of it are")
+        self.ios.get_mut(&number).expect("an I/O is in flight while its parts are")
     }
 
     fn slot(&mut self, key: u64) -> &mut Slot {

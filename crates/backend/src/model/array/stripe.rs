@@ -1,35 +1,35 @@
-//! One stripe of an array with parity, a block high: what is known of it, what is wanted, and what
-//! that takes. Sets of drives are bits, bit *n* for drive *n*.
+//! One stripe of a parity array, one block high: cached blocks, pending requests, and the next
+//! step. Sets of drives are bit sets, bit *n* for drive *n*.
 
 use super::layout::Row;
 
 /// A stripe in the cache.
 #[derive(Debug, Default)]
 pub(super) struct Stripe {
-    /// Blocks that are in memory, or can be computed from those that are.
+    /// Blocks in memory, or computable from these.
     known: u64,
-    /// Blocks on their way from the drives.
+    /// Blocks being read.
     reading: u64,
-    /// Blocks on their way to the drives.
+    /// Blocks being written.
     writing: u64,
-    /// Blocks that writes which wait replace as a whole.
+    /// Blocks that waiting writes replace completely.
     overwritten: u64,
-    /// Blocks that writes which wait change in part.
+    /// Blocks that waiting writes change in part.
     changed: u64,
-    /// Reads that wait, each with its block.
+    /// Waiting reads, each with its block.
     readers: Vec<(u64, u64)>,
-    /// Writes that wait.
+    /// Waiting writes.
     writers: Vec<u64>,
-    /// Writes that are on their way to the drives.
+    /// Writes in flight.
     written: Vec<u64>,
-    /// Whether one of the writes that wait must reach stable storage.
+    /// Whether a waiting write has FUA.
     fua: bool,
 }
 
-/// What a stripe is to do next.
+/// The next step of a stripe.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) enum Step {
-    /// Nothing, or nothing yet.
+    /// Nothing to do now.
     Wait,
     /// Read these blocks.
     Read(u64),
@@ -38,12 +38,12 @@ pub(super) enum Step {
 }
 
 impl Stripe {
-    /// I/O `number` wants the block on `drive`.
+    /// Queues read `number` of the block on `drive`.
     pub(super) fn add_read(&mut self, number: u64, drive: u32) {
         self.readers.push((number, 1 << drive));
     }
 
-    /// I/O `number` writes the block on `drive`, all of it if `whole`.
+    /// Queues write `number` to the block on `drive`, to all of it if `whole`.
     pub(super) fn add_write(&mut self, number: u64, drive: u32, whole: bool, fua: bool) {
         let block = 1 << drive;
         if whole {
@@ -56,7 +56,7 @@ impl Stripe {
         self.fua |= fua;
     }
 
-    /// Whether anything waits or is under way.
+    /// Whether any I/O waits or is in flight.
     pub(super) const fn is_active(&self) -> bool {
         self.reading | self.writing != 0 || !self.readers.is_empty() || !self.writers.is_empty()
     }
@@ -69,8 +69,8 @@ impl Stripe {
         served.into_iter().map(|(number, _)| number)
     }
 
-    /// What comes next, which the caller must then do. One writing of a stripe is in flight at a
-    /// time; what comes meanwhile waits, and goes together with what else waits.
+    /// The next step, which the caller must execute. One write of a stripe is in flight at a time;
+    /// later ones wait, and are then written together.
     pub(super) fn step(&mut self, row: Row) -> Step {
         if self.writing != 0 {
             return Step::Wait;
@@ -91,15 +91,15 @@ impl Stripe {
         let changed = std::mem::take(&mut self.overwritten) | std::mem::take(&mut self.changed);
         self.written = std::mem::take(&mut self.writers);
         self.writing = (changed | row.parity) & !row.missing;
-        assert!(self.writing != 0, "no more drives are missing than may be");
+        assert!(self.writing != 0, "too many drives are missing");
         self.know(changed | row.parity, row);
         Step::Write { blocks: self.writing, fua: std::mem::take(&mut self.fua) }
     }
 
-    /// The blocks that have to be read before parity can be computed. Either the old ones of what
-    /// changes and of the parity, which are taken out of it (read-modify-write), or those that do
-    /// not change (reconstruct-write), whichever are fewer; the latter if it is the same. Where
-    /// one of them is missing, a way is closed, and with both closed all there is is read.
+    /// The blocks to read before parity can be computed: either the old content of the changed
+    /// blocks and the parity (read-modify-write), or the unchanged blocks (reconstruct-write),
+    /// whichever are fewer, with reconstruct-write on a tie. A missing block rules out its method;
+    /// if both are ruled out, all available blocks are read.
     fn reads_for_writing(&self, at_hand: u64, row: Row) -> u64 {
         let modify = (self.overwritten | self.changed | row.parity) & !at_hand;
         let reconstruct = row.data & !self.overwritten & !at_hand;
@@ -119,7 +119,7 @@ impl Stripe {
         self.know(1 << drive, row);
     }
 
-    /// These blocks are known now, and with the last of those that are there, the missing ones.
+    /// Adds known blocks. Once all available blocks are known, so are the missing ones.
     const fn know(&mut self, blocks: u64, row: Row) {
         self.known |= blocks;
         let all = row.data | row.parity;
@@ -128,14 +128,14 @@ impl Stripe {
         }
     }
 
-    /// The block on `drive` has been written. With the last one, gives the writes that are done.
+    /// The block on `drive` has been written. After the last one, returns the completed writes.
     pub(super) fn on_written(&mut self, drive: u32) -> Vec<u64> {
         self.writing &= !(1 << drive);
         if self.writing == 0 { std::mem::take(&mut self.written) } else { Vec::new() }
     }
 }
 
-/// What to read for `wanted` blocks: a missing one takes all that are there.
+/// The blocks to read for `wanted`: a missing one needs all available ones.
 const fn from_drives(wanted: u64, at_hand: u64, row: Row) -> u64 {
     if wanted & row.missing == 0 {
         wanted

@@ -22,7 +22,7 @@ fn model(spec: ArraySpec) -> ArrayModel {
     ArrayModel::new(spec, &Drive::Fixed(5 * MS_NS), 64 << 20)
 }
 
-/// Waits for all that is in flight; gives the time of the last.
+/// Completes all I/O in flight. Returns the end time.
 fn drain(model: &mut ArrayModel) -> u64 {
     let mut now_ns = 0;
     while let Some(next_ns) = model.next_completion() {
@@ -32,7 +32,7 @@ fn drain(model: &mut ArrayModel) -> u64 {
     now_ns
 }
 
-/// Reads and writes that the drives do for I/Os that come together.
+/// Drive reads and writes for concurrent I/Os.
 fn cost(model: &mut ArrayModel, ios: &[(IoKind, u64, u64)]) -> (u64, u64) {
     let total = |model: &ArrayModel| {
         model
@@ -51,8 +51,8 @@ fn cost(model: &mut ArrayModel, ios: &[(IoKind, u64, u64)]) -> (u64, u64) {
 }
 
 #[test]
-fn a_write_costs_what_its_part_of_the_stripe_takes() {
-    // Data chunks are 14 wherever there is parity, so that the difference is the parity's.
+fn a_write_has_the_cost_of_its_part_of_the_stripe() {
+    // There are 14 data chunks in each parity case, so differences come from the parity.
     for (level, drives, len_kib, reads, writes) in [
         // A full stripe reads nothing.
         (Level::Raid5, 15, 112, 0, 15),
@@ -66,14 +66,14 @@ fn a_write_costs_what_its_part_of_the_stripe_takes() {
         (Level::Raid5, 15, 56, 7, 8),
         (Level::Raid5, 15, 64, 6, 9),
         (Level::Raid6, 16, 64, 6, 10),
-        // Two stripes: what they need of a drive is adjacent, and goes to it as one.
+        // Two stripes: their blocks on each drive are adjacent and merged.
         (Level::Raid5, 15, 224, 0, 15),
         (Level::Raid0, 15, 4, 0, 1),
         (Level::Raid0, 15, 64, 0, 8),
         (Level::Raid1, 3, 64, 0, 3),
         (Level::Raid10, 4, 8, 0, 2),
         (Level::Raid10, 4, 16, 0, 4),
-        // Pieces go one by one: the first two of a drive before a third could join them.
+        // Pieces are submitted one by one: the first two of a drive before a third could merge.
         (Level::Raid10, 5, 40, 0, 10),
         (Level::Raid10, 4, 64, 0, 12),
     ] {
@@ -84,22 +84,22 @@ fn a_write_costs_what_its_part_of_the_stripe_takes() {
 }
 
 #[test]
-fn a_part_of_a_block_is_changed_in_what_was_read() {
+fn a_partial_block_write_reads_the_block_first() {
     let mut model = model(spec(Level::Raid5, 3, 0));
     assert_eq!(cost(&mut model, &[(WRITE, 512, 1024)]), (2, 2));
-    // The first reads both blocks, which are as few as its own and the parity; the second finds
-    // what it needs on its way, and goes with the first.
+    // The first reads both blocks, as few as its own and the parity; the second finds its block in
+    // flight, and is written with the first.
     let halves = [(WRITE, 32 * KIB, 2048), (WRITE, 40 * KIB, 2048)];
     assert_eq!(cost(&mut model, &halves), (2, 3));
 }
 
 #[test]
-fn what_is_known_of_a_stripe_is_not_read_again() {
+fn cached_blocks_of_a_stripe_are_not_read_again() {
     let mut model = model(spec(Level::Raid5, 15, 0));
     assert_eq!(cost(&mut model, &[(WRITE, 0, 64 * KIB)]), (6, 9));
     assert_eq!(cost(&mut model, &[(WRITE, 64 * KIB, 48 * KIB)]), (0, 7));
     assert_eq!(cost(&mut model, &[(WRITE, 4 * KIB, 4 * KIB)]), (0, 2));
-    // Until other stripes have taken its place: 256 of them, of which a row of chunks has two.
+    // Until 256 other stripes have evicted it; a row of chunks has two.
     for row in 1..=128 {
         assert_eq!(cost(&mut model, &[(WRITE, row * 112 * KIB, 112 * KIB)]), (0, 15));
     }
@@ -108,8 +108,8 @@ fn what_is_known_of_a_stripe_is_not_read_again() {
 
 #[test]
 fn writes_that_wait_for_one_stripe_go_together() {
-    // One block of each of 14 chunks. The first asks for its old block and parity, the others,
-    // which come while that is read, for theirs; then all are written with one parity.
+    // One block of each of 14 chunks. The first reads its old block and the parity, the others,
+    // which arrive meanwhile, their blocks; then all are written with one parity.
     let ios: Vec<_> = (0..14).map(|chunk| (WRITE, chunk * 8 * KIB, 4 * KIB)).collect();
     let mut together = model(spec(Level::Raid5, 15, 0));
     assert_eq!(cost(&mut together, &ios), (14, 15));
@@ -131,10 +131,10 @@ fn a_read_goes_to_the_drives_that_have_it() {
         (Level::Raid1, 3, 0, 0, 64, 1),
         (Level::Raid1, 3, 2, 0, 64, 1),
         (Level::Raid10, 4, 2, 0, 16, 2),
-        // Drive 0 is missing, which has the first chunk of the first row: all others are read.
+        // The missing drive 0 has the first chunk of the first row: all others are read.
         (Level::Raid5, 15, 1, 0, 4, 14),
         (Level::Raid6, 16, 1, 16, 4, 1),
-        // In the last row before the parity is back where it was it has the parity.
+        // In the last row of the parity rotation it has the parity.
         (Level::Raid5, 15, 1, 14 * 112, 64, 8),
         (Level::Raid5, 15, 1, 8, 4, 1),
     ] {
@@ -145,18 +145,18 @@ fn a_read_goes_to_the_drives_that_have_it() {
 }
 
 #[test]
-fn a_degraded_array_writes_without_the_drive_that_is_missing() {
+fn a_degraded_array_writes_without_the_missing_drive() {
     for (level, drives, degraded, offset_kib, len_kib, reads, writes) in [
         // The missing block itself: the parity of it and all others.
         (Level::Raid5, 15, 1, 0, 4, 13, 1),
-        // Its neighbour: as if nothing was missing.
+        // Its neighbour: as without a missing drive.
         (Level::Raid5, 15, 1, 8, 4, 2, 2),
-        // Where the parity is missing there is nothing to take the old data out of.
+        // With the parity missing, read-modify-write is impossible.
         (Level::Raid5, 15, 1, 14 * 112, 4, 13, 1),
         (Level::Raid5, 15, 1, 0, 112, 0, 14),
-        // Four blocks stay, but one of them is missing: the old ones are read.
+        // Of the four unchanged blocks one is missing: the old ones are read.
         (Level::Raid5, 15, 1, 32, 80, 11, 11),
-        // Half of the missing block changes: the other half takes all that is there.
+        // Half of the missing block changes: the other half needs all available blocks.
         (Level::Raid5, 15, 1, 0, 2, 14, 1),
         (Level::Raid10, 4, 2, 0, 16, 0, 2),
         (Level::Raid1, 2, 1, 0, 16, 0, 1),
@@ -168,7 +168,7 @@ fn a_degraded_array_writes_without_the_drive_that_is_missing() {
 }
 
 #[test]
-fn an_io_of_more_stripes_than_are_kept_is_done_in_parts() {
+fn an_io_larger_than_the_stripe_cache_is_done_in_parts() {
     for degraded in [0, 1] {
         let mut model = model(spec(Level::Raid5, 3, degraded));
         let (reads, _) = cost(&mut model, &[(WRITE, 0, 16 << 20), (READ, 0, 16 << 20)]);
@@ -208,7 +208,7 @@ fn a_flush_waits_for_writes_and_goes_to_every_drive() {
 }
 
 #[test]
-fn a_forced_write_is_forced_on_every_drive() {
+fn a_fua_write_has_fua_on_every_drive() {
     let mut array = Array::new(spec(Level::Raid5, 3, 0));
     array.begin(1, IoKind::Write { fua: true }, ByteRange::new(0, 16 * KIB));
     array.run();
@@ -218,9 +218,8 @@ fn a_forced_write_is_forced_on_every_drive() {
 }
 
 #[test]
-fn full_stripes_are_what_an_array_likes() {
-    // 15 drives with chunks of 8 KiB: writes of 64 KiB one after the other, against nine full
-    // stripes at a time.
+fn full_stripe_writes_are_much_faster() {
+    // 15 drives with chunks of 8 KiB: single writes of 64 KiB, and of nine full stripes.
     let rate = |drive: &Drive, len: u64| {
         let mut model = ArrayModel::new(spec(Level::Raid5, 15, 0), drive, GIB);
         let (mut now_ns, count) = (0, (32 << 20) / len);
@@ -272,7 +271,7 @@ fn every_block_has_a_place_of_its_own() {
 }
 
 #[test]
-fn whatever_is_missing_each_block_is_there_once_more() {
+fn each_block_survives_the_missing_drives() {
     for level in LEVELS {
         for drives in level.drive_count_min()..9 {
             for degraded in 0..drives {
@@ -324,17 +323,17 @@ fn arrays_that_cannot_be_are_refused_with_a_remedy() {
     assert!(array.size_bytes(u64::MAX - (8 * KIB - 1)).is_err());
 }
 
-/// What an array with parity has in memory and on its way, told from the I/Os of its drives alone.
+/// Blocks known and in flight of a parity array, derived only from its drive I/Os.
 #[derive(Default)]
 struct Watch {
-    /// Blocks of which the content is known: by their stripe and drive.
+    /// Known blocks, by stripe and drive.
     known: HashSet<(u64, u32)>,
-    /// Blocks on their way to a drive.
+    /// Blocks being written.
     writing: HashMap<u64, u64>,
 }
 
 impl Watch {
-    /// Checks that the writes of one stripe can have been made from what is known.
+    /// Checks that the known blocks suffice for the writes of one stripe.
     fn writes(&mut self, spec: &ArraySpec, key: u64, blocks: u64, whole: u64) {
         let row = spec.row(key / (spec.chunk_bytes() / BLOCK_BYTES));
         let known = (0..spec.drive_count())
@@ -346,7 +345,7 @@ impl Watch {
         assert!(reconstructs || modifies, "{row:?}: {blocks:b} from {known:b}");
         assert_eq!(row.parity & !row.missing & !blocks, 0, "parity is written with the data");
         let before = self.writing.insert(key, blocks);
-        assert!(before.is_none_or(|left| left == 0), "one writing of a stripe at a time");
+        assert!(before.is_none_or(|left| left == 0), "two writes of a stripe in flight");
         self.known.extend(
             (0..spec.drive_count())
                 .filter(|d| (blocks | row.parity) >> d & 1 == 1)
@@ -356,10 +355,10 @@ impl Watch {
 }
 
 proptest! {
-    /// Whatever comes in whatever order, parity is never computed from what nobody has read, a
-    /// stripe is written by one at a time, a missing drive gets nothing, and all is answered once.
+    /// For any I/O in any order: parity is never computed from unread blocks, a stripe has one
+    /// write in flight, a missing drive gets no I/O, and each I/O is answered once.
     #[test]
-    fn parity_is_made_from_what_is_known(
+    fn parity_is_computed_from_known_blocks(
         ios in proptest::collection::vec((0u64..96, 1u64..60, 0u8..3), 1..60),
         is_raid6: bool,
         drives in 4u32..8,
@@ -371,7 +370,7 @@ proptest! {
         let spec = spec(level, drives, degraded);
         let mut array = Array::new(spec);
         let (mut random, mut watch) = (Random::new(seed), Watch::default());
-        // What I/Os replace as a whole, by stripe, since it was last written.
+        // Blocks completely overwritten, by stripe, since its last write.
         let mut whole: HashMap<u64, u64> = HashMap::new();
         let (mut in_flight, mut answered): (Vec<DriveIo>, Vec<u64>) = (Vec::new(), Vec::new());
         let mut next = 0;
@@ -394,7 +393,7 @@ proptest! {
                 let io = in_flight.swap_remove(random.below(in_flight.len() as u64) as usize);
                 let key = io.offset / BLOCK_BYTES;
                 match io.kind {
-                    // A read past the stripes is of some sectors.
+                    // A read outside the stripe cache may be shorter.
                     READ if io.len == BLOCK_BYTES => drop(watch.known.insert((key, io.drive))),
                     WRITE => *watch.writing.get_mut(&key).unwrap() &= !(1 << io.drive),
                     _ => {}

@@ -1,4 +1,4 @@
-//! An array with drives below it: a disk model made of disk models.
+//! An array with its drives: a disk model composed of disk models.
 
 use super::{Array, ArraySpec, DriveIo};
 use crate::IoKind;
@@ -7,17 +7,17 @@ use forebay_types::ByteRange;
 use std::cmp::Reverse;
 use std::collections::{BinaryHeap, HashMap, VecDeque};
 
-/// The most bytes that I/Os are joined to on their way to a drive, as Linux does.
-const JOINED_BYTES_MAX: u64 = 1280 << 10;
+/// Maximum size of merged I/Os to a drive, as in Linux.
+const MERGED_BYTES_MAX: u64 = 1280 << 10;
 
-/// What an array is made of.
+/// The drives of an array.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub enum Drive {
-    /// Hard disks; the array gives them their size, and each a seed of its own.
+    /// Hard disks; the array sets their size, and a different seed for each.
     Hdd(HddSpec),
-    /// Flash disks.
+    /// SSDs.
     Ssd(SsdSpec),
-    /// Disks that take this many nanoseconds for each I/O.
+    /// Disks that take this many nanoseconds per I/O.
     Fixed(u64),
 }
 
@@ -34,8 +34,8 @@ impl Drive {
         }
     }
 
-    /// I/Os that are given to it at one time. What is over that waits, and can be joined. Linux
-    /// has the next one ready before a disk without a queue can take it.
+    /// I/Os in flight per drive; the others wait, and can be merged. Linux dispatches the next one
+    /// before a disk without a queue can accept it.
     fn depth(&self) -> usize {
         match self {
             Self::Hdd(spec) => spec.queue_depth.max(1),
@@ -48,24 +48,24 @@ impl Drive {
 /// An array of modelled drives.
 pub struct ArrayModel {
     array: Array,
-    lanes: Vec<Lane>,
+    queues: Vec<DriveQueue>,
     is_rotational: bool,
-    /// What is done: when, in which order, and which.
+    /// Completed I/Os: time, sequence number, id.
     answers: BinaryHeap<Reverse<(u64, u64, u64)>>,
     number: u64,
 }
 
-/// A drive and what waits for it.
-struct Lane {
+/// A drive and its request queue.
+struct DriveQueue {
     disk: Box<dyn DiskModel>,
     depth: usize,
     waiting: VecDeque<Request>,
-    /// What the drive has: by the first of the I/Os that it is made of, all of them.
-    given: HashMap<u64, Vec<u64>>,
+    /// Requests in flight: the ids of the merged I/Os, by the first of them.
+    in_flight: HashMap<u64, Vec<u64>>,
     count: DriveCount,
 }
 
-/// What a drive has been given.
+/// I/O counters of a drive.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct DriveCount {
     /// Reads.
@@ -78,7 +78,7 @@ pub struct DriveCount {
     pub write_bytes: u64,
 }
 
-/// Adjacent I/Os of one kind that go to a drive as one.
+/// Adjacent I/Os of one kind, merged.
 struct Request {
     kind: IoKind,
     range: ByteRange,
@@ -88,33 +88,34 @@ struct Request {
 impl ArrayModel {
     /// An idle array of drives of `drive_bytes` each.
     pub fn new(spec: ArraySpec, drive: &Drive, drive_bytes: u64) -> Self {
-        let lane = |number| Lane {
+        let queue = |number| DriveQueue {
             disk: drive.make(number, drive_bytes),
             depth: drive.depth(),
             waiting: VecDeque::new(),
-            given: HashMap::new(),
+            in_flight: HashMap::new(),
             count: DriveCount::default(),
         };
         Self {
             array: Array::new(spec),
-            lanes: (0..spec.drive_count()).map(lane).collect(),
+            queues: (0..spec.drive_count()).map(queue).collect(),
             is_rotational: matches!(drive, Drive::Hdd(_)),
             answers: BinaryHeap::new(),
             number: 0,
         }
     }
 
-    /// What each drive has been given so far. I/Os that were joined count as one.
+    /// The I/O counters of each drive. Merged I/Os count as one.
     pub fn drive_counts(&self) -> Vec<DriveCount> {
-        self.lanes.iter().map(|lane| lane.count).collect()
+        self.queues.iter().map(|queue| queue.count).collect()
     }
 
-    /// Lets the time pass up to `now_ns`.
+    /// Advances the time to `now_ns`.
     fn advance(&mut self, now_ns: u64) {
         while let Some(at_ns) = self.next_drive_ns().filter(|&at_ns| at_ns <= now_ns) {
-            for lane in &mut self.lanes {
-                while let Some(id) = lane.disk.pop(at_ns) {
-                    let parts = lane.given.remove(&id).expect("a drive ends an I/O once");
+            for queue in &mut self.queues {
+                while let Some(id) = queue.disk.pop(at_ns) {
+                    let parts =
+                        queue.in_flight.remove(&id).expect("a drive completed an I/O twice");
                     parts.into_iter().for_each(|part| self.array.drive_done(part));
                 }
             }
@@ -122,22 +123,22 @@ impl ArrayModel {
         }
     }
 
-    /// When a drive has something done, or may have.
+    /// The earliest time at which a drive may complete an I/O.
     fn next_drive_ns(&self) -> Option<u64> {
-        self.lanes.iter().filter_map(|lane| lane.disk.next_completion()).min()
+        self.queues.iter().filter_map(|queue| queue.disk.next_completion()).min()
     }
 
-    /// Does what can be done at `now_ns`.
+    /// Processes everything possible at `now_ns`.
     fn run(&mut self, now_ns: u64) {
         self.array.run();
         while let Some(io) = self.array.poll_drive_io() {
-            let lane = &mut self.lanes[io.drive as usize];
-            lane.push(&io);
-            if !io.is_held {
-                lane.give(now_ns);
+            let queue = &mut self.queues[io.drive as usize];
+            queue.push(&io);
+            if !io.is_batched {
+                queue.dispatch(now_ns);
             }
         }
-        self.lanes.iter_mut().for_each(|lane| lane.give(now_ns));
+        self.queues.iter_mut().for_each(|queue| queue.dispatch(now_ns));
         while let Some(id) = self.array.poll_done() {
             self.number += 1;
             self.answers.push(Reverse((now_ns, self.number, id)));
@@ -145,15 +146,15 @@ impl ArrayModel {
     }
 }
 
-impl Lane {
-    /// Queues an I/O, joined with one that waits where that is possible.
+impl DriveQueue {
+    /// Queues an I/O, merged with a waiting one if possible.
     fn push(&mut self, io: &DriveIo) {
         let range = ByteRange::new(io.offset, io.len);
-        let is_joinable = matches!(io.kind, IoKind::Read | IoKind::Write { .. });
+        let is_mergeable = matches!(io.kind, IoKind::Read | IoKind::Write { .. });
         let neighbour = self.waiting.iter_mut().find(|request| {
-            is_joinable
+            is_mergeable
                 && request.kind == io.kind
-                && request.range.len + io.len <= JOINED_BYTES_MAX
+                && request.range.len + io.len <= MERGED_BYTES_MAX
                 && (request.range.end() == range.offset || range.end() == request.range.offset)
         });
         if let Some(request) = neighbour {
@@ -165,14 +166,14 @@ impl Lane {
         }
     }
 
-    /// Gives the drive what it takes.
-    fn give(&mut self, now_ns: u64) {
-        while self.given.len() < self.depth
+    /// Dispatches requests up to the queue depth.
+    fn dispatch(&mut self, now_ns: u64) {
+        while self.in_flight.len() < self.depth
             && let Some(Request { kind, range, parts }) = self.waiting.pop_front()
         {
             self.count.add(kind, range.len);
             self.disk.enqueue(now_ns, parts[0], kind, range.offset, range.len);
-            self.given.insert(parts[0], parts);
+            self.in_flight.insert(parts[0], parts);
         }
     }
 }

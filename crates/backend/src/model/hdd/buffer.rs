@@ -1,28 +1,28 @@
-//! The track buffer: what the head has read without being asked.
+//! The track buffer: data that the disk has read ahead.
 //!
-//! After a read the head stays where it is and reads on, up to a limit. A read that goes on where
-//! the last one ended is thus served as fast as the platter turns under the head, without another
-//! positioning. What was read stays for a while, in a few segments, when the head is called away.
+//! After a read the head stays in place and reads ahead, up to a limit. A sequential read is thus
+//! served at the speed of the platter, without another positioning. When the head moves away, the
+//! data read remains in a few segments.
 
 use super::platter::Platter;
 use std::collections::VecDeque;
 
-/// How far the head reads ahead of the last read, in bytes.
+/// Read-ahead beyond the last read, in bytes.
 const AHEAD_BYTES: u64 = 4 << 20;
-/// How much of a stream stays in the buffer, in bytes.
+/// Buffered data per stream, in bytes.
 const SEGMENT_BYTES: u64 = 4 << 20;
-/// Streams whose ends stay in the buffer.
+/// Streams that remain in the buffer.
 const SEGMENT_COUNT_MAX: usize = 8;
 
 #[derive(Default)]
 pub(super) struct Buffer {
     stream: Option<Stream>,
-    /// What is left of earlier streams, the oldest first.
+    /// Buffered ranges of earlier streams, the oldest first.
     segments: VecDeque<(u64, u64)>,
 }
 
-/// A read that goes on. The head was at `anchor` at `anchor_ns` and reads from there up to
-/// `limit`; what lies from `from` to the head is in the buffer.
+/// An ongoing read. The head was at `anchor` at `anchor_ns` and reads up to `limit`; the data from
+/// `from` to the head is in the buffer.
 struct Stream {
     from: u64,
     anchor: u64,
@@ -31,9 +31,8 @@ struct Stream {
 }
 
 impl Stream {
-    /// When everything before `offset` is read, if that lies within the limit. What lies before
-    /// the anchor was read before anyone asks, even if the head has yet to come by the anchor
-    /// again.
+    /// When everything before `offset` has been read, if it is within the limit. Data before the
+    /// anchor has already been read, even if the head has yet to pass the anchor again.
     fn done_ns(&self, platter: &Platter, offset: u64) -> u64 {
         if offset <= self.anchor {
             return 0;
@@ -41,7 +40,7 @@ impl Stream {
         self.anchor_ns + platter.media_ns(offset) - platter.media_ns(self.anchor)
     }
 
-    /// How far the head is.
+    /// The position of the head.
     fn reached(&self, platter: &Platter, at_ns: u64) -> u64 {
         let elapsed_ns = at_ns.saturating_sub(self.anchor_ns);
         let reached = platter.offset_at(platter.media_ns(self.anchor) + elapsed_ns);
@@ -63,8 +62,8 @@ impl Buffer {
         self.segments.iter().any(|&(from, to)| from <= offset && offset + len <= to)
     }
 
-    /// Serves a read that [`holds`](Self::holds) said yes to; gives the time when the platter has
-    /// delivered it. The stream goes on behind it.
+    /// Serves a read for which [`holds`](Self::holds) is true. Returns the time when the platter
+    /// has delivered it. The stream continues behind it.
     pub(super) fn serve(
         &mut self,
         platter: &Platter,
@@ -79,7 +78,7 @@ impl Buffer {
         let Some(stream) = &mut self.stream else { return at_ns };
         let limit_ns = stream.done_ns(platter, stream.limit);
         if limit_ns <= at_ns {
-            // The head had stopped at the limit: it goes on when that place comes by again.
+            // The head had stopped at the limit: it resumes when that position comes by again.
             stream.anchor_ns = at_ns + platter.rotation_ns(stream.limit, at_ns);
             stream.anchor = stream.limit;
         }
@@ -89,14 +88,14 @@ impl Buffer {
         stream.done_ns(platter, end).max(at_ns)
     }
 
-    /// A read was positioned for and ended at `done_ns`: the head reads on from its end.
+    /// A positioned read ended at `done_ns`: the head reads ahead from its end.
     pub(super) fn start(&mut self, size_bytes: u64, done_ns: u64, offset: u64, len: u64) {
         let anchor = offset + len;
         let limit = (anchor + AHEAD_BYTES).min(size_bytes);
         self.stream = Some(Stream { from: offset, anchor, anchor_ns: done_ns, limit });
     }
 
-    /// The head is called away at `at_ns`. Gives the place where it was, if it was reading.
+    /// The head moves away at `at_ns`. Returns its position, if it was reading.
     pub(super) fn stop(&mut self, platter: &Platter, at_ns: u64) -> Option<u64> {
         let stream = self.stream.take()?;
         let reached = stream.reached(platter, at_ns);
@@ -107,8 +106,8 @@ impl Buffer {
         Some(reached)
     }
 
-    /// What was read of this range is no longer true.
-    pub(super) fn forget(&mut self, offset: u64, len: u64) {
+    /// Invalidates buffered data of a range.
+    pub(super) fn invalidate(&mut self, offset: u64, len: u64) {
         self.segments.retain(|&(from, to)| to <= offset || offset + len <= from);
     }
 }

@@ -1,9 +1,9 @@
 //! A hard disk: seeks, rotation, zones, a track buffer and a command queue.
 //!
-//! One command moves the head at a time. Which one is next is chosen when the one before is done,
-//! among the first [`HddSpec::queue_depth`] that wait. With the write cache off, as it is unless
-//! asked for, a write is done when it is on the platter; with it on, a write is done when it is in
-//! the cache, and is put on the platter when that suits the head.
+//! One command moves the head at a time. The next one is chosen when it completes, among the first
+//! [`HddSpec::queue_depth`] waiting ones. With the write cache off, the default, a write completes
+//! when it is on the platter; with it on, a write completes in the cache, and the scheduler decides
+//! when it goes to the platter.
 
 mod buffer;
 mod platter;
@@ -17,48 +17,47 @@ use platter::{Dimensions, Platter};
 use std::cmp::Reverse;
 use std::collections::BinaryHeap;
 
-/// What a command costs before the head moves, in nanoseconds.
+/// Overhead of a command before the head moves, in nanoseconds.
 const OVERHEAD_NS: u64 = 50_000;
-/// What a byte costs on the way between disk and host: 500 MB/s.
+/// Interface time per byte: 500 MB/s.
 const INTERFACE_NS_PER_BYTE: u64 = 2;
-/// What settling for a write takes longer than for a read, in nanoseconds.
+/// Additional settle time of a write, in nanoseconds.
 const WRITE_SETTLE_NS: u64 = 500_000;
-/// After this time a command is next, however far it is, in nanoseconds.
+/// A command that has waited this long goes first, in nanoseconds.
 const WAIT_NS_MAX: u64 = 1_000_000_000;
-/// What the write cache holds, in bytes.
+/// Capacity of the write cache, in bytes.
 const WRITE_CACHE_BYTES: u64 = 32 << 20;
 
-/// How the next command is chosen.
+/// The command scheduler.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Default)]
 pub enum Scheduler {
-    /// The one that the head can reach first, seek and rotation taken together, as disks with
-    /// command queueing do.
+    /// Shortest seek plus rotation first, like disks with command queueing.
     #[default]
     ShortestPositioning,
-    /// The next in ascending order of place, then from the start again.
+    /// Ascending offsets, then from the start again.
     Elevator,
-    /// The one that came first.
+    /// First come, first served.
     Fifo,
 }
 
-/// What the disk is like.
+/// Parameters of the disk.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct HddSpec {
     /// Size in bytes. A small disk has the seeks of a large one: it is as wide, with fewer tracks.
     pub size_bytes: u64,
     /// Revolutions per minute, above zero.
     pub revolutions_per_minute: u32,
-    /// The mean of all seeks, in nanoseconds.
+    /// Average seek time, in nanoseconds.
     pub seek_average_ns: u64,
-    /// How fast the outermost tracks are read in sequence, in bytes per second.
+    /// Sequential rate of the outermost tracks, in bytes per second.
     pub transfer_bytes_per_second: u64,
-    /// Commands that the disk chooses among; 1 for none to choose from.
+    /// Commands among which the disk chooses; 1 for no choice.
     pub queue_depth: usize,
-    /// How it chooses.
+    /// The scheduler.
     pub scheduler: Scheduler,
     /// Whether writes are answered from the cache.
     pub write_cache: bool,
-    /// Where the head and the platter are at first.
+    /// Seed of the initial position of head and platter.
     pub seed: u64,
 }
 
@@ -84,16 +83,16 @@ pub struct Hdd {
     platter: Platter,
     buffer: Buffer,
     head_track: u64,
-    /// What the head is busy with.
+    /// The command in progress.
     active: Option<Active>,
-    /// What waits for the head, in the order of arrival.
+    /// Waiting commands, in the order of arrival.
     waiting: Vec<Command>,
-    /// What is done, or will be without the head: when, in which order, and which.
+    /// Answers that need no head movement: time, sequence number, id.
     answers: BinaryHeap<Reverse<(u64, u64, u64)>>,
     /// The number of the next command or answer.
     number: u64,
     dirty_bytes: u64,
-    /// Flushes, each with the number of the first write that need not be on the platter for it.
+    /// Flushes, each with the number of the first write that it need not wait for.
     flushes: Vec<(u64, u64)>,
 }
 
@@ -105,7 +104,7 @@ struct Active {
 #[derive(Clone, Copy)]
 struct Command {
     number: u64,
-    /// Who waits for it; no one for a write that was answered from the cache.
+    /// The I/O to answer; `None` for a write already answered from the cache.
     id: Option<u64>,
     is_read: bool,
     arrived_ns: u64,
@@ -113,7 +112,7 @@ struct Command {
 }
 
 impl Hdd {
-    /// A disk that has just come up to speed.
+    /// An idle disk at speed.
     pub fn new(spec: HddSpec) -> Self {
         let revolution_ns = 60_000_000_000 / u64::from(spec.revolutions_per_minute.max(1));
         let mut random = Random::new(spec.seed);
@@ -140,8 +139,8 @@ impl Hdd {
         }
     }
 
-    /// Does one I/O on an idle disk and gives the time when it is done. For callers with a queue
-    /// of their own: commands that were enqueued are neither considered nor disturbed.
+    /// Executes one I/O on an idle disk. Returns its completion time. For callers with their own
+    /// queue: enqueued commands are neither considered nor affected.
     pub fn service(&mut self, now_ns: u64, kind: IoKind, offset: u64, len: u64) -> u64 {
         match kind {
             IoKind::Flush | IoKind::Discard => now_ns + OVERHEAD_NS,
@@ -174,12 +173,12 @@ impl Hdd {
         if command.is_read {
             self.buffer.start(self.spec.size_bytes, done_ns, offset, len);
         } else {
-            self.buffer.forget(offset, len);
+            self.buffer.invalidate(offset, len);
         }
         done_ns
     }
 
-    /// When the disk has understood a command. While the head is busy this costs no time.
+    /// When the disk has decoded a command; that overlaps with the previous one.
     fn ready_ns(&self, start_ns: u64, command: &Command) -> u64 {
         start_ns.max(command.arrived_ns + OVERHEAD_NS)
     }
@@ -196,7 +195,7 @@ impl Hdd {
         over_track_ns + self.platter.rotation_ns(offset, over_track_ns)
     }
 
-    /// Lets the time pass up to `now_ns`: commands end, and the next ones are chosen.
+    /// Advances the time to `now_ns`: commands complete, and the next ones are chosen.
     fn advance(&mut self, now_ns: u64) {
         while let Some(Active { done_ns, command }) = self.active.take_if(|a| a.done_ns <= now_ns) {
             match command.id {
@@ -236,7 +235,7 @@ impl Hdd {
         }
     }
 
-    /// The place of the next command among those that wait.
+    /// The index of the next command among the waiting ones.
     fn choose(&self, now_ns: u64) -> Option<usize> {
         let depth = self.spec.queue_depth.max(1).min(self.waiting.len());
         let oldest = self.waiting.first()?;
@@ -264,7 +263,7 @@ impl Hdd {
         })
     }
 
-    /// Whether a read finds all it wants in the write cache.
+    /// Whether the write cache has all data of a read.
     fn is_in_write_cache(&self, range: ByteRange) -> bool {
         self.waiting.iter().any(|command| {
             command.id.is_none()
@@ -303,7 +302,7 @@ impl DiskModel for Hdd {
                 self.flushes.push((id, self.number));
                 self.end_flushes(now_ns);
             }
-            // A disk of this kind has nothing to discard.
+            // A hard disk ignores discards.
             IoKind::Discard => self.answer(now_ns + OVERHEAD_NS, id),
             IoKind::Read | IoKind::Write { .. } | IoKind::Zero { .. } => {
                 self.enqueue_command(now_ns, id, kind, ByteRange::new(offset, len));

@@ -1,16 +1,16 @@
-//! Where a byte is on the platter, and when the head can be there.
+//! The position of a byte on the platter, and seek and rotation times.
 //!
-//! A disk is a row of zones from the outer edge (first byte, fastest) to the inner (last byte,
-//! half as fast). Each track holds what passes the head in one revolution; the next track begins
-//! later on the circle by the time that it takes to switch to it, so that a long transfer never
-//! waits. Hence one number says all about a byte: its *media time*, the nanoseconds after which a
-//! transfer that started at byte 0 gets there. The distance of two bytes in media time is the
-//! time to transfer what lies between, and the remainder by one revolution is the byte's angle.
+//! A disk is a sequence of zones from the outer edge (first byte, fastest) to the inner (last byte,
+//! half as fast). A track holds what passes the head in one revolution; tracks are skewed by the
+//! track switch time, so that a long transfer never waits. One number therefore describes the
+//! position of a byte: its *media time*, the nanoseconds after which a transfer that started at
+//! byte 0 gets there. The difference of two media times is the transfer time between the bytes, and
+//! the media time modulo one revolution is the angle.
 
 /// Zones of the disk. Real disks have between a dozen and thirty.
 const ZONE_COUNT: u64 = 16;
 const SECOND_NS: u128 = 1_000_000_000;
-/// The part of a full stroke is counted in 2^-32.
+/// Fixed point: a full stroke is 2^32.
 const STROKE_ONE: u128 = 1 << 32;
 
 pub(super) struct Platter {
@@ -20,9 +20,9 @@ pub(super) struct Platter {
     revolution_ns: u64,
     /// From the end of one track to the start of the next.
     switch_ns: u64,
-    /// The part of each seek that does not depend on its length.
+    /// The constant part of a seek.
     seek_base_ns: u64,
-    /// What the root of the length of a full stroke adds to it.
+    /// The additional time of a full stroke; it scales with the square root of the distance.
     seek_stroke_ns: u64,
     /// The angle at time zero, as a time below a revolution.
     phase_ns: u64,
@@ -35,7 +35,7 @@ struct Zone {
     track_bytes: u64,
 }
 
-/// What a platter is made from.
+/// Parameters of a platter.
 pub(super) struct Dimensions {
     pub(super) size_bytes: u64,
     pub(super) revolution_ns: u64,
@@ -56,7 +56,7 @@ impl Platter {
             let index = zones.len() as u64;
             let rate = dimensions.transfer_bytes_per_second;
             let rate = rate - rate * index / (2 * (ZONE_COUNT - 1));
-            // With the switch to the next track the transfer has exactly the rate asked for.
+            // Including the track switch, the transfer has exactly the given rate.
             let bytes = u128::from(rate) * u128::from(revolution_ns + switch_ns) / SECOND_NS;
             let track_bytes = (bytes as u64).next_multiple_of(512).max(512);
             zones.push(Zone { offset, track, media_ns, track_bytes });
@@ -66,7 +66,7 @@ impl Platter {
             track += track_count;
             media_ns += track_count * (revolution_ns + switch_ns);
         }
-        // The mean of the root of the distance of two random places on a line is 8/15.
+        // The mean square root of the distance of two random points on a unit line is 8/15.
         let seek_base_ns = (dimensions.seek_average_ns / 10).min(1_000_000);
         let seek_stroke_ns = (dimensions.seek_average_ns - seek_base_ns) * 15 / 8;
         Self {
@@ -92,7 +92,7 @@ impl Platter {
         zone.track + (offset - zone.offset) / zone.track_bytes
     }
 
-    /// The media time of a byte. The end of the disk has one, too.
+    /// The media time of a byte, or of the end of the disk.
     pub(super) fn media_ns(&self, offset: u64) -> u64 {
         let zone = self.zone_of(offset);
         let (track, rest) =
@@ -103,7 +103,7 @@ impl Platter {
             + (in_track / u128::from(zone.track_bytes)) as u64
     }
 
-    /// How far a transfer is at a media time: the first byte that is not yet over.
+    /// The inverse of `media_ns`: the first byte not yet transferred.
     pub(super) fn offset_at(&self, media_ns: u64) -> u64 {
         let after = self.zones.partition_point(|zone| zone.media_ns <= media_ns);
         let zone = &self.zones[after.saturating_sub(1)];
@@ -116,7 +116,7 @@ impl Platter {
         (zone.offset + track * zone.track_bytes + in_track as u64).min(end)
     }
 
-    /// How long the head takes from one track to another: `a + b * sqrt(distance)`.
+    /// The seek time between two tracks: `a + b * sqrt(distance)`.
     pub(super) fn seek_ns(&self, from_track: u64, to_track: u64) -> u64 {
         let distance = from_track.abs_diff(to_track);
         if distance == 0 {
@@ -124,11 +124,11 @@ impl Platter {
         }
         let part = u128::from(distance) * STROKE_ONE * STROKE_ONE / u128::from(self.track_count);
         let stroke_ns = (part.isqrt() * u128::from(self.seek_stroke_ns) / STROKE_ONE) as u64;
-        // The next track is never farther than a switch of tracks.
+        // The adjacent track takes a track switch.
         if distance == 1 { self.switch_ns } else { self.seek_base_ns + stroke_ns }
     }
 
-    /// How long until a byte comes by, with the head over its track since `at_ns`.
+    /// The rotational delay until a byte passes the head, with the head on its track at `at_ns`.
     pub(super) fn rotation_ns(&self, offset: u64, at_ns: u64) -> u64 {
         let revolution_ns = self.revolution_ns;
         let angle_ns = (at_ns + self.phase_ns) % revolution_ns;
@@ -153,7 +153,7 @@ mod tests {
     }
 
     #[test]
-    fn seeks_get_longer_with_the_distance_and_average_as_given() {
+    fn seeks_grow_with_distance_and_have_the_given_average() {
         let platter = platter(1 << 40);
         assert_eq!(platter.seek_ns(5, 5), 0);
         let full_ns = platter.seek_ns(0, platter.track_count);

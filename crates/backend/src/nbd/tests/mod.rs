@@ -1,5 +1,5 @@
-//! The backend against a server that keeps to the protocol, and one that does not; and, in a tier
-//! of their own, against the servers that are out there.
+//! The backend against a correct server, a misbehaving one, and, in a separate tier, third-party
+//! servers.
 
 mod link;
 mod server;
@@ -12,8 +12,8 @@ use std::process::{Child, Command};
 use std::sync::atomic::{AtomicUsize, Ordering};
 use std::time::{Duration, Instant};
 
-/// How long a connection may take for anything before it is taken for hanging.
-const PATIENCE: Duration = Duration::from_secs(300);
+/// Timeout after which a connection counts as hanging.
+const TIMEOUT: Duration = Duration::from_secs(300);
 
 fn options(reconnect_seconds: u32) -> OpenOptions {
     OpenOptions { reconnect_seconds, ..OpenOptions::default() }
@@ -23,7 +23,7 @@ fn open(server: &Server) -> NbdBackend {
     NbdBackend::open(&server.url(), &options(30)).unwrap()
 }
 
-/// Starts a write of zeroes and gives what waits for it.
+/// Starts a write of zeroes. Returns its waiter.
 fn start_write(backend: &dyn Backend, offset: u64) -> Arc<Wait> {
     let wait = Wait::new(1);
     let done = Completion::new(wait.clone(), 0);
@@ -43,11 +43,11 @@ fn it_passes_the_suite() {
     let backend: Arc<dyn Backend> = Arc::new(open(&server));
     conformance::check(&backend);
     drop(backend);
-    // The goodbye is on its way when the backend is gone; the server may take a moment to read it.
+    // The server may take a moment to read the disconnect request.
     let started = Instant::now();
     let last = || server.shared().seen.lock().unwrap().last().map(|seen| seen.command);
     while last() != Some(DISCONNECT) {
-        assert!(started.elapsed() < PATIENCE, "the client says goodbye");
+        assert!(started.elapsed() < TIMEOUT, "no disconnect request");
         std::thread::yield_now();
     }
     let seen = server.shared().seen.lock().unwrap();
@@ -55,8 +55,8 @@ fn it_passes_the_suite() {
 }
 
 #[test]
-fn a_server_that_can_do_little_passes_the_suite() {
-    // Only flushes: forced writes become a write and a flush, zeroes are written.
+fn a_server_with_few_capabilities_passes_the_suite() {
+    // Only flushes: FUA becomes a write and a flush, zeroes are written.
     let flags = export_flag::HAS_FLAGS | export_flag::SEND_FLUSH;
     let server = Server::new(flags, |_, _| Act::Serve);
     let backend = open(&server);
@@ -72,7 +72,7 @@ fn a_server_that_can_do_little_passes_the_suite() {
 }
 
 #[test]
-fn a_server_says_which_blocks_it_prefers_and_whether_it_turns() {
+fn the_preferred_block_size_and_the_rotational_flag_are_used() {
     let opened = |flags, block_preferred| Opened {
         size_bytes: 1 << 20,
         flags,
@@ -92,7 +92,7 @@ fn a_server_says_which_blocks_it_prefers_and_whether_it_turns() {
 }
 
 #[test]
-fn extents_of_whole_blocks_are_cut_to_the_sectors_that_were_asked_for() {
+fn extents_of_whole_blocks_are_cut_to_the_requested_sectors() {
     let extent = |len, zero| Extent { len, hole: zero, zero };
     let found = [extent(4096, true), extent(4096, false), extent(8192, true)];
     let cut = |skip, len| cut_extents(&found, skip, len);
@@ -106,20 +106,20 @@ fn extents_of_whole_blocks_are_cut_to_the_sectors_that_were_asked_for() {
 
 #[test]
 #[ignore = "needs nbdkit"]
-fn tool_a_server_of_large_blocks_is_asked_for_the_extents_of_whole_blocks() {
+fn tool_status_queries_are_aligned_to_large_blocks() {
     let arguments = |socket: &str| {
         let policy = ["blocksize-minimum=4096", "blocksize-preferred=4096", "blocksize-maximum=1M"];
         let server = ["-f", "--exit-with-parent", "-U", socket, "--filter=blocksize-policy"];
         let disk = ["memory", "64M", "blocksize-error-policy=error"];
         [&server[..], &disk[..], &policy[..]].concat().into_iter().map(String::from).collect()
     };
-    let (_server, backend) = open_foreign("nbdkit", arguments);
+    let (_server, backend) = open_third_party("nbdkit", arguments);
     let found = backend.extents(ByteRange::new(512, 1536));
     assert_eq!(found, [Extent { len: 1536, hole: true, zero: true }]);
 }
 
 #[test]
-fn what_can_not_be_opened_says_why() {
+fn open_errors_name_cause_and_remedy() {
     let error = |url: &str| NbdBackend::open(url, &options(1)).err().unwrap();
     let text = error("nbd+unix:///x?socket=/nowhere").to_string();
     assert!(text.starts_with("the server of 'nbd+unix:///x?socket=/nowhere' can't be reached"));
@@ -136,7 +136,7 @@ fn what_can_not_be_opened_says_why() {
 }
 
 #[test]
-fn errors_of_the_server_are_passed_on() {
+fn server_errors_are_passed_on() {
     let server = Server::new(ALL_FLAGS, |_, seen| match seen.offset {
         4096 => Act::Fail(28),
         8192 => Act::Fail(9999),
@@ -150,8 +150,8 @@ fn errors_of_the_server_are_passed_on() {
 }
 
 #[test]
-fn a_connection_that_ends_is_made_anew_and_nothing_is_lost() {
-    // Each of the first connections ends at its tenth request, unanswered.
+fn a_lost_connection_is_restored_and_nothing_is_lost() {
+    // Each of the first connections ends at its tenth, unanswered request.
     let counts: [AtomicUsize; 5] = Default::default();
     let server = Server::new(ALL_FLAGS, move |connection, _| match counts.get(connection) {
         Some(count) if count.fetch_add(1, Ordering::SeqCst) == 9 => Act::Close,
@@ -170,7 +170,7 @@ fn a_connection_that_ends_is_made_anew_and_nothing_is_lost() {
 }
 
 #[test]
-fn io_waits_for_a_server_that_is_away() {
+fn io_waits_for_an_unreachable_server() {
     let server = Server::new(ALL_FLAGS, |_, _| Act::Serve);
     let backend = open(&server);
     server.stop();
@@ -180,14 +180,14 @@ fn io_waits_for_a_server_that_is_away() {
 }
 
 #[test]
-fn io_fails_when_the_server_stays_away() {
+fn io_fails_when_the_server_stays_unreachable() {
     let server = Server::new(ALL_FLAGS, |_, seen| match seen.command {
         READ => Act::Serve,
         _ => Act::Ignore,
     });
     let backend = NbdBackend::open(&server.url(), &options(1)).unwrap();
     Blocking::new(&backend).read(0, &mut [0; 512]).unwrap();
-    // One in flight, one given while the server is away.
+    // One in flight, one submitted while the server is down.
     let in_flight = start_write(&backend, 0);
     let started = Instant::now();
     server.stop();
@@ -197,10 +197,10 @@ fn io_fails_when_the_server_stays_away() {
     assert!(took >= Duration::from_secs(1), "too early: {took:?}");
     // From now on nothing waits.
     assert_eq!(Blocking::new(&backend).flush(), Err(IoError::Io));
-    // And when it comes back, all is well.
+    // I/O works again after the server returns.
     server.listen();
     while Blocking::new(&backend).read(0, &mut [0; 512]).is_err() {
-        assert!(started.elapsed() < PATIENCE, "the connection comes back");
+        assert!(started.elapsed() < TIMEOUT, "no reconnect");
         std::thread::yield_now();
     }
 }
@@ -210,7 +210,7 @@ fn a_flush_fails_once_if_writes_may_have_been_lost() {
     let server = Server::new(ALL_FLAGS, |_, _| Act::Serve);
     let backend = open(&server);
     let blocking = Blocking::new(&backend);
-    // Nothing is volatile: a lost connection loses nothing.
+    // Nothing is volatile: a disconnect loses nothing.
     blocking.write(0, &[1; 512], true).unwrap();
     server.cut();
     assert_eq!(blocking.flush(), Ok(()));
@@ -219,7 +219,7 @@ fn a_flush_fails_once_if_writes_may_have_been_lost() {
     server.cut();
     blocking.read(0, &mut [0; 512]).unwrap();
     assert_eq!(blocking.flush(), Ok(()));
-    // Written and not flushed: the next flush must not say that it is safe.
+    // Written and unflushed: the next flush must fail.
     blocking.write(0, &[3; 512], false).unwrap();
     server.cut();
     blocking.read(0, &mut [0; 512]).unwrap();
@@ -228,15 +228,15 @@ fn a_flush_fails_once_if_writes_may_have_been_lost() {
 }
 
 #[test]
-fn a_server_that_breaks_the_protocol_gets_no_answer_accepted() {
+fn invalid_replies_are_not_accepted() {
     let garbage: [&[u8]; 3] = [
         &[0xA5; 64],
-        // A reply to a request that never was, and a structured one that was not agreed on.
+        // A reply to an unknown request, and a structured one that was not negotiated.
         &[0x67, 0x44, 0x66, 0x98, 0, 0, 0, 0, 9, 9, 9, 9, 9, 9, 9, 9],
         &[0x66, 0x8e, 0x33, 0xef, 0, 1, 0, 1, 0, 0, 0, 0, 0, 0, 0, 1, 0xff, 0xff, 0xff, 0xff],
     ];
     for bytes in garbage {
-        // The first two connections lie, the third is honest.
+        // The first two connections return garbage, the third works.
         let server = Server::new(ALL_FLAGS, move |connection, _| match connection {
             0 | 1 => Act::Say(bytes.to_vec()),
             _ => Act::Serve,
@@ -249,8 +249,8 @@ fn a_server_that_breaks_the_protocol_gets_no_answer_accepted() {
 }
 
 #[test]
-fn no_bytes_of_a_server_do_harm() {
-    // Random bytes in place of answers, some of them with a beginning that is right.
+fn random_replies_are_survived() {
+    // Random bytes instead of replies, some with a valid start.
     let random = std::sync::Mutex::new(crate::random::Random::new(1));
     let server = Server::new(ALL_FLAGS, move |_, seen| {
         let mut random = random.lock().unwrap();
@@ -267,7 +267,7 @@ fn no_bytes_of_a_server_do_harm() {
         let backend = NbdBackend::open(&server.url(), &options(0)).unwrap();
         let waits: Vec<_> = (0..8).map(|n| start_write(&backend, n * 4096)).collect();
         let mut bytes = [0; 1024];
-        // Whatever the outcome, there is one, and the connection ends at the first lie.
+        // Each request gets some answer, and the connection ends at the first invalid reply.
         let _ = Blocking::new(&backend).read(0, &mut bytes);
         drop(backend);
         for wait in waits {
@@ -277,21 +277,21 @@ fn no_bytes_of_a_server_do_harm() {
 }
 
 #[test]
-fn an_answer_before_the_data_was_sent_frees_no_buffer_too_early() {
-    // The answer comes while most of the 4 MiB are still to be sent; the write is then cut off.
+fn an_early_answer_does_not_free_buffers_being_sent() {
+    // The answer comes while most of the 4 MiB are unsent; then the connection ends.
     let server = Server::new(ALL_FLAGS, |connection, seen| match (connection, seen.command) {
         (0, WRITE) => Act::AnswerEarly,
         _ => Act::Serve,
     });
     let backend = open(&server);
     let bytes = vec![1; 4 << 20];
-    // What the server said is what is answered; that it lied is its own affair.
+    // The server's answer counts, even if it was wrong.
     assert_eq!(Blocking::new(&backend).write(0, &bytes, true), Ok(()));
     assert_eq!(Blocking::new(&backend).read(0, &mut [0; 512]), Ok(()));
 }
 
 #[test]
-fn an_export_that_changed_is_not_taken_back() {
+fn a_changed_export_is_rejected_on_reconnect() {
     let server = Server::new(ALL_FLAGS, |_, _| Act::Serve);
     let backend = NbdBackend::open(&server.url(), &options(1)).unwrap();
     *server.shared().size_bytes.lock().unwrap() /= 2;
@@ -300,7 +300,7 @@ fn an_export_that_changed_is_not_taken_back() {
 }
 
 #[test]
-fn closing_answers_what_a_silent_server_does_not() {
+fn closing_answers_requests_of_a_silent_server() {
     let server = Server::new(ALL_FLAGS, |_, _| Act::Ignore);
     let backend = open(&server);
     let wait = start_write(&backend, 0);
@@ -308,10 +308,10 @@ fn closing_answers_what_a_silent_server_does_not() {
     assert_eq!(answer(&wait), Err(IoError::Io));
 }
 
-/// A server of someone else's, ended with the test.
-struct Foreign(Child);
+/// A third-party server, killed on drop.
+struct ThirdParty(Child);
 
-impl Drop for Foreign {
+impl Drop for ThirdParty {
     fn drop(&mut self) {
         let _ = self.0.kill();
         let _ = self.0.wait();
@@ -319,19 +319,19 @@ impl Drop for Foreign {
 }
 
 /// Runs a server with these arguments on a socket.
-fn open_foreign(
+fn open_third_party(
     program: &str,
     arguments: impl Fn(&str) -> Vec<String>,
-) -> ((Foreign, tempfile::TempDir), NbdBackend) {
+) -> ((ThirdParty, tempfile::TempDir), NbdBackend) {
     let directory = tempfile::tempdir().unwrap();
     let socket = directory.path().join("socket").display().to_string();
-    let server = Foreign(Command::new(program).args(arguments(&socket)).spawn().unwrap());
+    let server = ThirdParty(Command::new(program).args(arguments(&socket)).spawn().unwrap());
     let url = format!("nbd+unix:///?socket={socket}");
     let started = Instant::now();
     let backend = loop {
         match NbdBackend::open(&url, &options(1)) {
             Ok(backend) => break backend,
-            Err(error) => assert!(started.elapsed() < PATIENCE, "{error}"),
+            Err(error) => assert!(started.elapsed() < TIMEOUT, "{error}"),
         }
         std::thread::yield_now();
     };
@@ -339,8 +339,8 @@ fn open_foreign(
 }
 
 /// Runs a server with these arguments, and the suite against it.
-fn check_foreign(program: &str, arguments: impl Fn(&str) -> Vec<String>) {
-    let (_server, backend) = open_foreign(program, arguments);
+fn check_third_party(program: &str, arguments: impl Fn(&str) -> Vec<String>) {
+    let (_server, backend) = open_third_party(program, arguments);
     println!("{:?} {:?}", backend.description(), backend.shared.first);
     let hole = backend.extents(ByteRange::new(0, 4 << 20));
     assert!(hole.iter().all(|extent| extent.zero), "{hole:?}");
@@ -353,7 +353,7 @@ fn tool_nbdkit_passes_the_suite() {
     let arguments = |socket: &str| {
         ["-f", "--exit-with-parent", "-U", socket, "memory", "64M"].map(String::from).into()
     };
-    check_foreign("nbdkit", arguments);
+    check_third_party("nbdkit", arguments);
 }
 
 #[test]
@@ -367,5 +367,5 @@ fn tool_qemu_nbd_passes_the_suite() {
         let fixed = ["-f", "raw", "-t", "--discard=unmap", "-k", socket, &image];
         fixed.map(String::from).into()
     };
-    check_foreign("qemu-nbd", arguments);
+    check_third_party("qemu-nbd", arguments);
 }

@@ -1,5 +1,5 @@
 //! A small NBD server that misbehaves on request: newstyle handshake, simple replies, a disk in
-//! memory, and a say in what happens to each request.
+//! memory, and a hook for each request.
 
 use forebay_nbd::proto::export_flag;
 use std::io::{self, Read, Write};
@@ -10,14 +10,14 @@ use std::thread;
 use tempfile::TempDir;
 
 pub(super) const SIZE_BYTES: usize = 8 << 20;
-/// All abilities that a backend uses.
+/// All capabilities that a backend uses.
 pub(super) const ALL_FLAGS: u16 = export_flag::HAS_FLAGS
     | export_flag::SEND_FLUSH
     | export_flag::SEND_FUA
     | export_flag::SEND_TRIM
     | export_flag::SEND_WRITE_ZEROES;
 
-/// A request as it came.
+/// A received request.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) struct Seen {
     pub(super) flags: u16,
@@ -39,7 +39,7 @@ pub(super) enum Act {
     Fail(u32),
     /// End the connection unanswered.
     Close,
-    /// Answer with these bytes instead, and go on.
+    /// Answer with these bytes instead.
     Say(Vec<u8>),
     /// Never answer it.
     Ignore,
@@ -65,8 +65,7 @@ pub(super) struct Shared {
 }
 
 impl Server {
-    /// A server that asks `say` what to do with each request, given the number of the connection
-    /// that it came on.
+    /// A server that calls `say` for each request, with the number of its connection.
     pub(super) fn new(
         flags: u16,
         say: impl Fn(usize, &Seen) -> Act + Send + Sync + 'static,
@@ -94,7 +93,7 @@ impl Server {
         &self.shared
     }
 
-    /// Goes away: no one listens, and all connections end.
+    /// Stops listening, and ends all connections.
     pub(super) fn stop(&self) {
         std::fs::remove_file(&self.socket).unwrap();
         self.cut();
@@ -107,11 +106,11 @@ impl Server {
         }
     }
 
-    /// Comes back.
+    /// Starts listening.
     pub(super) fn listen(&self) {
         let listener = UnixListener::bind(&self.socket).unwrap();
         let shared = self.shared.clone();
-        // The thread ends with the process; after `stop` no one can reach it.
+        // The thread ends with the process; after `stop` it is unreachable.
         thread::spawn(move || {
             for stream in listener.incoming().map_while(Result::ok) {
                 let shared = shared.clone();
@@ -162,7 +161,7 @@ impl Shared {
                 bytes.extend(data);
                 stream.write_all(&bytes)
             };
-            // GO is served, everything else is not known.
+            // Supports only GO.
             if option != 7 {
                 reply(0x8000_0001, &[])?;
                 continue;
