@@ -6,19 +6,14 @@
 //! the pool without copying them. Volumes and listeners come and go while it runs.
 
 mod adopt;
-mod budget;
 mod calibrate;
-mod conn;
+mod clients;
 mod descriptors;
 mod drain;
-mod exports;
 mod govern;
 mod guard;
-mod inquiry;
 mod journal;
-mod listener;
 mod locks;
-mod memory;
 mod memory_plan;
 mod patience;
 mod patrol;
@@ -50,7 +45,6 @@ pub use journal::{
     Journal, JournalError, JournalPatrol, JournalRecord, JournalSettings, JournalStatus,
     MemberRecord, MissingDevice, OnFailure, VolumeJournal,
 };
-pub use listener::{Listener, TlsSetup};
 pub use patience::Patience;
 pub use patrol::{Ecc, PatrolStatus};
 pub use pool::{PoolError, dirty_bytes_in, inherit, new_file as new_pool_file};

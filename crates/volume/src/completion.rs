@@ -28,7 +28,7 @@ impl<T, M> Completion<T, M> {
     /// Answers the request.
     pub fn answer(mut self, reply: Reply<'_, M>) {
         if let Some(ticket) = self.ticket.take() {
-            self.answers.borrow_mut().push(ticket, reply);
+            self.answers.borrow_mut().push(ticket, reply, false);
         }
     }
 }
@@ -38,7 +38,7 @@ impl<T, M> Drop for Completion<T, M> {
         if let Some(ticket) = self.ticket.take() {
             let (result, touched) = (Err(IoError::Io), Touched::default());
             let reply = Reply { result, segments: &[], memory: None, touched };
-            self.answers.borrow_mut().push(ticket, reply);
+            self.answers.borrow_mut().push(ticket, reply, true);
         }
     }
 }
@@ -80,6 +80,8 @@ pub struct Answered<T, M> {
     pub memory: Option<M>,
     /// Lines found and not found.
     pub touched: Touched,
+    /// Nothing has answered it: its completion was dropped.
+    pub is_lost: bool,
     segments: Range<usize>,
 }
 
@@ -111,12 +113,12 @@ impl<T, M> CompletionBatch<T, M> {
         self.segments.clear();
     }
 
-    fn push(&mut self, ticket: T, reply: Reply<'_, M>) {
+    fn push(&mut self, ticket: T, reply: Reply<'_, M>, is_lost: bool) {
         let from = self.segments.len();
         self.segments.extend_from_slice(reply.segments);
         let Reply { result, memory, touched, .. } = reply;
         let segments = from..self.segments.len();
-        self.answers.push(Answered { ticket, result, memory, touched, segments });
+        self.answers.push(Answered { ticket, result, memory, touched, is_lost, segments });
     }
 }
 
@@ -161,7 +163,13 @@ mod tests {
         let lost = queue.begin(7);
         assert!(queue.is_empty(), "it may still be answered");
         drop(lost);
-        assert_eq!(taken(&queue), [(7, Err(IoError::Io), Vec::new())]);
+        let mut batch = CompletionBatch::default();
+        queue.take(&mut batch);
+        let mut answered = Vec::new();
+        batch.drain(|done, segments| {
+            answered.push((done.ticket, done.result, done.is_lost, segments.len()));
+        });
+        assert_eq!(answered, [(7, Err(IoError::Io), true, 0)]);
     }
 
     #[test]
