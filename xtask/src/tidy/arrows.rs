@@ -7,7 +7,7 @@ use super::Finding;
 /// Each crate by its directory, and what of this workspace it may depend on. What is not listed
 /// is an error, so that a new crate is given its place here first. Dependencies of tests are not
 /// looked at.
-const ARROWS: [(&str, &[&str]); 18] = [
+const ARROWS: [(&str, &[&str]); 20] = [
     ("types", &[]),
     ("ecc", &["types"]),
     ("policy", &["types"]),
@@ -17,9 +17,11 @@ const ARROWS: [(&str, &[&str]); 18] = [
     ("volume", &["types", "engine", "policy"]),
     ("nbd", &["types"]),
     ("backend", &["types", "nbd"]),
+    ("frontend", &["types", "engine", "volume"]),
+    ("frontend-nbd", &["types", "engine", "volume", "nbd", "frontend"]),
     (
         "runtime",
-        &["types", "ecc", "policy", "format", "journal", "engine", "volume", "nbd", "backend"],
+        &["types", "ecc", "policy", "format", "journal", "engine", "volume", "frontend", "backend"],
     ),
     ("api", &["types"]),
     ("config", &["types"]),
@@ -29,8 +31,20 @@ const ARROWS: [(&str, &[&str]); 18] = [
     (
         "forebay",
         &[
-            "types", "policy", "format", "journal", "engine", "volume", "nbd", "backend",
-            "runtime", "api", "config", "control", "lab", "power",
+            "types",
+            "policy",
+            "format",
+            "journal",
+            "engine",
+            "volume",
+            "backend",
+            "frontend-nbd",
+            "runtime",
+            "api",
+            "config",
+            "control",
+            "lab",
+            "power",
         ],
     ),
     ("bench", &["types", "ecc", "policy", "engine", "volume", "nbd", "backend", "runtime"]),

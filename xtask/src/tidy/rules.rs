@@ -17,7 +17,7 @@ const PURE: [&str; 8] = ["types", "ecc", "policy", "format", "journal", "engine"
 /// Crates that are so but for one directory.
 const PURE_BUT: [(&str, &str); 1] = [("power", "src/drivers")];
 /// Crates that may hold `unsafe` code.
-const UNSAFE: [&str; 4] = ["ecc", "backend", "runtime", "bench"];
+const UNSAFE: [&str; 6] = ["ecc", "backend", "frontend", "frontend-nbd", "runtime", "bench"];
 
 /// What a pure crate may not name outside of its tests, and what it does instead.
 const IMPURE: [(&str, &str); 10] = [

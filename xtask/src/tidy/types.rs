@@ -19,8 +19,8 @@ const KNOWN: [(&str, &str, usize, usize); 6] = [
     ("journal", "Log", 77, 0),
     ("lab", "Machine", 64, 0),
     ("lab", "World", 145, 0),
-    ("runtime", "Runtime", 82, 7),
-    ("runtime", "Worker", 68, 6),
+    ("runtime", "Runtime", 80, 7),
+    ("runtime", "Worker", 26, 5),
 ];
 
 /// What one crate says of one type.

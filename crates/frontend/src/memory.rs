@@ -17,7 +17,7 @@ const MAPPED_BYTES_MIN: usize = 128 << 10;
 static KEPT_BYTES_MAX: AtomicUsize = AtomicUsize::new(1 << 20);
 
 /// Sets how many bytes of free buffers each thread may keep.
-pub(crate) fn keep_at_most(bytes: u64) {
+pub fn keep_at_most(bytes: u64) {
     KEPT_BYTES_MAX.store(bytes as usize, Ordering::Relaxed);
 }
 
@@ -82,7 +82,7 @@ impl Drop for Block {
 }
 
 /// A buffer of a request, page-aligned. What is in it is undefined at first.
-pub(crate) struct Memory {
+pub struct Memory {
     block: Option<Block>,
     len: usize,
 }
@@ -95,7 +95,7 @@ unsafe impl Sync for Memory {}
 
 impl Memory {
     /// A buffer of `len` bytes.
-    pub(crate) fn new(len: usize) -> Self {
+    pub fn new(len: usize) -> Self {
         let capacity = len.max(ALIGNMENT).next_power_of_two();
         let kept = KEPT.with_borrow_mut(|kept| {
             let at = kept.free.iter().rposition(|block| block.capacity == capacity)?;
@@ -109,17 +109,19 @@ impl Memory {
     }
 
     /// A buffer with a copy of `content`.
-    pub(crate) fn with_content(content: &[u8]) -> Self {
+    pub fn with_content(content: &[u8]) -> Self {
         let mut memory = Self::new(content.len());
         memory.bytes_mut().copy_from_slice(content);
         memory
     }
 
-    pub(crate) fn as_ptr(&self) -> *mut u8 {
+    /// Where it begins.
+    pub fn as_ptr(&self) -> *mut u8 {
         self.block.as_ref().expect("there until dropped").ptr.as_ptr()
     }
 
-    pub(crate) fn bytes_mut(&mut self) -> &mut [u8] {
+    /// The bytes, to be written.
+    pub fn bytes_mut(&mut self) -> &mut [u8] {
         // SAFETY: the block has at least `len` bytes, initialised by `new`, and is ours alone.
         unsafe { std::slice::from_raw_parts_mut(self.as_ptr(), self.len) }
     }

@@ -7,8 +7,8 @@
 
 use crate::locks::Lock;
 use crate::shared::{Inbox, Message, Volume};
-use forebay_backend::Extent;
-use forebay_nbd::Request;
+use forebay_frontend::ExtentQuery;
+use forebay_types::Extent;
 use std::collections::VecDeque;
 use std::panic::{AssertUnwindSafe, catch_unwind};
 use std::sync::Arc;
@@ -17,23 +17,15 @@ use std::sync::Arc;
 const WAITING_MAX: usize = 64;
 
 /// Who asked. It is told exactly once: when dropped, that nothing is known.
-pub(crate) struct Asker {
+pub(super) struct Asker {
     inbox: Arc<Inbox>,
-    conn: u32,
-    /// Tells the connection from a later one with its number.
-    generation: u32,
-    request: Request,
+    query: ExtentQuery,
     extents: Vec<Extent>,
 }
 
 impl Asker {
-    pub(crate) const fn new(
-        inbox: Arc<Inbox>,
-        conn: u32,
-        generation: u32,
-        request: Request,
-    ) -> Self {
-        Self { inbox, conn, generation, request, extents: Vec::new() }
+    pub(super) const fn new(inbox: Arc<Inbox>, query: ExtentQuery) -> Self {
+        Self { inbox, query, extents: Vec::new() }
     }
 
     fn answer(mut self, extents: Vec<Extent>) {
@@ -44,8 +36,7 @@ impl Asker {
 impl Drop for Asker {
     fn drop(&mut self) {
         let extents = std::mem::take(&mut self.extents);
-        let Self { conn, generation, request, .. } = *self;
-        self.inbox.post(Message::Extents { conn, generation, request, extents });
+        self.inbox.post(Message::Extents { query: self.query, extents });
     }
 }
 
@@ -62,7 +53,7 @@ struct Queue {
 
 impl Volume {
     /// Has the backend asked what is allocated.
-    pub(crate) fn inquire(self: &Arc<Self>, asker: Asker) {
+    pub(super) fn inquire(self: &Arc<Self>, asker: Asker) {
         let mut queue = self.inquiries.0.lock();
         if queue.waiting.len() >= WAITING_MAX {
             drop(queue);
@@ -96,7 +87,7 @@ impl Volume {
                 return;
             };
             drop(queue);
-            let range = asker.request.range();
+            let range = asker.query.range;
             // Whoever waits behind a question that the backend can't stand is still served.
             let asked = catch_unwind(AssertUnwindSafe(|| self.backend.extents(range)));
             asker.answer(asked.unwrap_or_default());

@@ -1,21 +1,11 @@
-//! Connections: bytes in, requests out, replies in order of their making.
+//! One connection: bytes in, requests out, replies in order of their making.
 
-mod intake;
-mod output;
-mod table;
-mod tls;
-
-pub(crate) use intake::{DIRECT_BYTES_MIN, Intake, Partial, Stage, Target};
-pub(crate) use output::Output;
-pub(crate) use table::Connections;
-pub(crate) use tls::TlsSession;
-
-use crate::budget::Queue;
-use crate::shared::Volume;
+use crate::intake::{DIRECT_BYTES_MIN, Intake, Partial};
+use crate::output::Output;
+use crate::tls::TlsSession;
+use forebay_frontend::ClientId;
 use forebay_nbd::{Handshake, Negotiated, Request};
-use forebay_types::limits::CONNECTION_REQUESTS_MAX;
 use std::os::fd::OwnedFd;
-use std::sync::Arc;
 use std::time::Instant;
 
 /// Where a connection stands.
@@ -32,13 +22,11 @@ pub(crate) enum Phase {
 pub(crate) struct Conn {
     pub socket: OwnedFd,
     pub listener: u32,
-    /// Tells it from an earlier connection with the same number.
-    pub generation: u32,
+    /// What the worker knows it by.
+    pub client: ClientId,
     pub phase: Phase,
     /// What was agreed on with the client; kept while it drains.
     pub terms: Option<Negotiated>,
-    /// The volume it entered.
-    pub volume: Option<Arc<Volume>>,
     /// Bytes that came and were not understood yet: less than a header, or what came while the
     /// connection had too much in flight.
     pub input: Vec<u8>,
@@ -69,12 +57,8 @@ pub(crate) struct Conn {
     pub listed: bool,
     /// The socket is of no more use.
     pub broken: bool,
-    pub requests_in_flight: usize,
-    pub bytes_in_flight: u64,
-    /// Room that its huge requests have in the lane, in bytes.
-    pub lane_bytes: u64,
-    /// Where it has a place in the queue.
-    pub waits_in: Option<Queue>,
+    /// Block status requests that wait for the backend.
+    pub status_requests: Vec<Request>,
     /// When the client must have got to the transmission phase, or more of a payload must have
     /// come.
     pub deadline: Option<Instant>,
@@ -83,14 +67,19 @@ pub(crate) struct Conn {
 }
 
 impl Conn {
-    pub(crate) fn new(socket: OwnedFd, listener: u32, handshake: Handshake) -> Self {
+    /// A connection that takes no requests yet.
+    pub(crate) fn new(
+        socket: OwnedFd,
+        listener: u32,
+        client: ClientId,
+        handshake: Handshake,
+    ) -> Self {
         Self {
             socket,
             listener,
-            generation: 0,
+            client,
             phase: Phase::Handshake(Box::new(handshake)),
             terms: None,
-            volume: None,
             input: Vec::new(),
             partial: None,
             direct: false,
@@ -107,18 +96,10 @@ impl Conn {
             paused: false,
             listed: false,
             broken: false,
-            requests_in_flight: 0,
-            bytes_in_flight: 0,
-            lane_bytes: 0,
-            waits_in: None,
+            status_requests: Vec::new(),
             deadline: None,
             fetch_by: None,
         }
-    }
-
-    /// Whether the client has so much in flight that its socket is not read for the time being.
-    pub(crate) fn is_full(&self, share: u64) -> bool {
-        self.requests_in_flight >= CONNECTION_REQUESTS_MAX || self.bytes_under_way() >= share
     }
 
     /// Whether bytes of the client are wanted at all.
@@ -137,20 +118,30 @@ impl Conn {
             }
     }
 
-    /// Bytes that are being received, read or written, and bytes of replies that the client has not
-    /// fetched.
-    pub(crate) fn bytes_under_way(&self) -> u64 {
+    /// Bytes of a payload that is being received, and of replies that the client has not fetched.
+    pub(crate) fn held_bytes(&self) -> u64 {
         let encrypted = self.tls.as_ref().map_or(0, |tls| tls.outgoing.len());
         let coming = self.partial.as_ref().map_or(0, |partial| partial.request.payload_len);
         let unsent = self.queued.bytes() + self.active.bytes() + encrypted;
-        self.bytes_in_flight + u64::from(coming) + unsent as u64
+        u64::from(coming) + unsent as u64
     }
 
-    /// Whether everything asked for has been answered and sent.
-    pub(crate) fn is_done(&self) -> bool {
-        self.requests_in_flight == 0
-            && !self.sending
-            && self.queued.is_empty()
-            && self.active.is_empty()
+    /// Whether every answer has been sent.
+    pub(crate) fn has_sent(&self) -> bool {
+        !self.sending && self.queued.is_empty() && self.active.is_empty()
+    }
+
+    /// Nothing is read any more; what is in flight is answered, and then the connection ends.
+    pub(crate) fn drain(&mut self) {
+        if !matches!(self.phase, Phase::Draining) {
+            self.phase = Phase::Draining;
+            self.input = Vec::new();
+            // Memory that the kernel may write to stays until it says that it won't.
+            if !self.filling {
+                self.partial = None;
+            }
+            self.skip = None;
+            self.deadline = None;
+        }
     }
 }

@@ -1,17 +1,13 @@
 //! Payloads on their way in, and the memory they are received into.
 //!
 //! A long payload goes from the socket straight to where it will stay: slots of the pool that the
-//! shards have lent (see `stage` of the dispatcher), or, where the pool has no room, memory of its
+//! shards have lent (see `RequestSink::stage`), or, where the pool has no room, memory of its
 //! request. Behind it, one message takes the next request's header, and no more: what follows that
 //! may be a payload again. A short payload comes with others in a receive buffer and is copied.
 
-use crate::memory::Memory;
-use crate::shared::{Reservation, Shared};
-use forebay_engine::Slot;
+use forebay_frontend::{Memory, Reservation, Staged};
 use forebay_nbd::{Negotiated, Request, proto};
-use forebay_types::{ByteRange, LINE_BYTES, Stripes, VolumeId};
-use forebay_volume::{Payload, staged_pieces};
-use std::sync::Arc;
+use forebay_volume::Payload;
 use std::time::Instant;
 
 /// Payloads from this length on, in bytes, have calls of their own to receive them. Such a call
@@ -20,71 +16,10 @@ pub(crate) const DIRECT_BYTES_MIN: usize = 32 << 10;
 /// Vectors of one message.
 const IOVECS_MAX: usize = 1024;
 
-/// Slots that a payload is received into; given back when dropped.
-pub(crate) struct Stage {
-    shared: Arc<Shared>,
-    volume: (VolumeId, Stripes),
-    range: ByteRange,
-    slots: Vec<Slot>,
-}
-
-impl Stage {
-    /// The slots that were staged for `range` of a volume that is divided like this.
-    pub(crate) const fn new(
-        shared: Arc<Shared>,
-        volume: (VolumeId, Stripes),
-        range: ByteRange,
-        slots: Vec<Slot>,
-    ) -> Self {
-        Self { shared, volume, range, slots }
-    }
-
-    /// The memory from a byte of the payload on, in order, until `each` has had enough.
-    fn each_piece(&self, from: usize, mut each: impl FnMut(*mut u8, usize) -> bool) {
-        let shards = self.shared.shards.len();
-        let mut skip = from;
-        for (shard, piece, slots) in staged_pieces(self.volume, self.range, shards, &self.slots) {
-            let mut at = piece.offset;
-            for &slot in slots {
-                let offset = (at % LINE_BYTES) as usize;
-                let end = piece.end().min(at - at % LINE_BYTES + LINE_BYTES);
-                let len = (end - at) as usize;
-                at = end;
-                if skip >= len {
-                    skip -= len;
-                    continue;
-                }
-                let start = self.shared.pool.line(shard, slot).wrapping_add(offset + skip);
-                if !each(start, len - skip) {
-                    return;
-                }
-                skip = 0;
-            }
-        }
-    }
-
-    /// Gives the slots away, to be written from.
-    fn take(mut self) -> Vec<Slot> {
-        std::mem::take(&mut self.slots)
-    }
-}
-
-impl Drop for Stage {
-    fn drop(&mut self) {
-        let shards = self.shared.shards.len();
-        for (shard, _, slots) in staged_pieces(self.volume, self.range, shards, &self.slots) {
-            if !slots.is_empty() {
-                let mut shard = self.shared.shard(shard);
-                slots.iter().rev().for_each(|&slot| shard.release(slot));
-            }
-        }
-    }
-}
-
 /// Where a payload is received to.
 pub(crate) enum Target {
     /// The pool.
-    Pool(Stage),
+    Pool(Staged),
     /// Memory of the request.
     Memory(Memory),
 }

@@ -3,10 +3,8 @@
 //! A reply is a header and, for a read, segments. Nothing is copied: the message that goes to the
 //! kernel points into the pool, and the pins that keep those lines are given back when it is sent.
 
-use crate::memory::Memory;
-use crate::shared::Shared;
-use crate::worker::release;
 use forebay_engine::Place;
+use forebay_frontend::{Memory, PoolAccess};
 use forebay_volume::ReplySegment;
 
 /// Vectors of one message.
@@ -71,14 +69,14 @@ impl Output {
     /// Appends the data of a read, and takes over its pins.
     pub(crate) fn push_data(
         &mut self,
-        shared: &Shared,
+        pool: &impl PoolAccess,
         segments: &[ReplySegment],
         memory: Option<&Memory>,
     ) {
         for &ReplySegment { shard, segment } in segments {
             let base = match segment.place {
                 Place::Slot { slot, offset } => {
-                    shared.pool.line(usize::from(shard), slot).wrapping_add(offset as usize)
+                    pool.line(usize::from(shard), slot).wrapping_add(offset as usize)
                 }
                 Place::Private { offset } => memory
                     .expect("private segments come with their memory")
@@ -129,7 +127,7 @@ impl Output {
     }
 
     /// So many bytes of the message have been sent. Returns whether nothing is left.
-    pub(crate) fn advance(&mut self, shared: &Shared, bytes: usize) -> bool {
+    pub(crate) fn advance(&mut self, pool: &impl PoolAccess, bytes: usize) -> bool {
         let mut bytes = bytes + self.sent_bytes;
         while self.sent < self.pieces.len() {
             let (Piece::Header { len, .. } | Piece::Data { len, .. }) = self.pieces[self.sent];
@@ -142,13 +140,13 @@ impl Output {
         self.sent_bytes = bytes;
         let done = self.is_empty();
         if done {
-            self.clear(shared);
+            self.clear(pool);
         }
         done
     }
 
     /// Copies everything to `write`, and is empty then.
-    pub(crate) fn drain_to(&mut self, shared: &Shared, mut write: impl FnMut(&[u8])) {
+    pub(crate) fn drain_to(&mut self, pool: &impl PoolAccess, mut write: impl FnMut(&[u8])) {
         for piece in &self.pieces {
             match *piece {
                 Piece::Header { from, len } => {
@@ -160,12 +158,12 @@ impl Output {
                 }
             }
         }
-        self.clear(shared);
+        self.clear(pool);
     }
 
     /// Forgets everything, and lets go of the lines.
-    pub(crate) fn clear(&mut self, shared: &Shared) {
-        release(shared, &self.pinned);
+    pub(crate) fn clear(&mut self, pool: &impl PoolAccess) {
+        pool.release(&self.pinned);
         self.pinned.clear();
         self.memories.clear();
         self.pieces.clear();

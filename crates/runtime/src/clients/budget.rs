@@ -18,7 +18,7 @@ pub(crate) const HUGE_BYTES: u64 = 2 << 20;
 const SHARE_BYTES_MIN: u64 = 256 << 10;
 
 /// Who waits for room: worker, connection and its generation.
-pub(crate) type Ticket = (usize, u32, u32);
+pub(crate) type Waiter = (usize, u32, u32);
 
 /// What a connection may have to wait for.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -33,7 +33,7 @@ pub(crate) enum Queue {
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum Entry {
     /// It is granted. The next in the queue, if any, may find room too.
-    Granted { next: Option<Ticket> },
+    Granted { next: Option<Waiter> },
     /// There is none now; who asked has a place in the queue, and is told when to ask again.
     Queued,
 }
@@ -83,7 +83,7 @@ pub(crate) struct Room {
 #[derive(Default)]
 struct Taken {
     bytes: u64,
-    queue: VecDeque<Ticket>,
+    queue: VecDeque<Waiter>,
 }
 
 impl Room {
@@ -92,9 +92,9 @@ impl Room {
     }
 
     /// Takes room, or a place in the queue. What is larger than all of it has to be alone.
-    pub(crate) fn enter(&self, bytes: u64, ticket: Ticket) -> Entry {
+    pub(crate) fn enter(&self, bytes: u64, waiter: Waiter) -> Entry {
         let mut taken = self.state.lock();
-        let at = taken.queue.iter().position(|&other| other == ticket);
+        let at = taken.queue.iter().position(|&other| other == waiter);
         let first = at == Some(0) || taken.queue.is_empty();
         if first && (taken.bytes == 0 || taken.bytes + bytes <= self.bytes_max) {
             taken.bytes += bytes;
@@ -102,13 +102,13 @@ impl Room {
             return Entry::Granted { next: taken.queue.front().copied() };
         }
         if at.is_none() {
-            taken.queue.push_back(ticket);
+            taken.queue.push_back(waiter);
         }
         Entry::Queued
     }
 
     /// Gives room back. Returns who is to try again.
-    pub(crate) fn leave(&self, bytes: u64) -> Option<Ticket> {
+    pub(crate) fn leave(&self, bytes: u64) -> Option<Waiter> {
         let mut taken = self.state.lock();
         taken.bytes -= bytes;
         taken.queue.front().copied()
@@ -120,9 +120,9 @@ impl Room {
     }
 
     /// Gives up a place in the queue. Returns who is to try again.
-    pub(crate) fn give_up(&self, ticket: Ticket) -> Option<Ticket> {
+    pub(crate) fn give_up(&self, waiter: Waiter) -> Option<Waiter> {
         let mut taken = self.state.lock();
-        taken.queue.retain(|&other| other != ticket);
+        taken.queue.retain(|&other| other != waiter);
         taken.queue.front().copied()
     }
 }

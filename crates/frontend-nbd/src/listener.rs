@@ -1,29 +1,28 @@
 //! Where clients connect, and with what secrecy.
 
-use crate::locks::SharedLock;
 use forebay_nbd::Tls;
 use rustls::ServerConfig;
 use std::os::fd::{AsRawFd, OwnedFd, RawFd};
-use std::sync::Arc;
+use std::sync::{Arc, PoisonError, RwLock};
 
 /// TLS as it is set up at the moment. A renewed certificate takes the place of the old one for
 /// connections made from then on; sessions go on as they are.
 #[derive(Clone)]
-pub struct TlsSetup(Arc<SharedLock<Arc<ServerConfig>>>);
+pub struct TlsSetup(Arc<RwLock<Arc<ServerConfig>>>);
 
 impl TlsSetup {
     /// TLS with this configuration.
     pub fn new(config: ServerConfig) -> Self {
-        Self(Arc::new(SharedLock::new(Arc::new(config))))
+        Self(Arc::new(RwLock::new(Arc::new(config))))
     }
 
     /// Uses another configuration from now on.
     pub fn replace(&self, config: ServerConfig) {
-        *self.0.write() = Arc::new(config);
+        *self.0.write().unwrap_or_else(PoisonError::into_inner) = Arc::new(config);
     }
 
     pub(crate) fn current(&self) -> Arc<ServerConfig> {
-        Arc::clone(&self.0.read())
+        Arc::clone(&self.0.read().unwrap_or_else(PoisonError::into_inner))
     }
 }
 
