@@ -117,17 +117,17 @@ impl FrontEnd for NbdFrontEnd {
         }
     }
 
-    fn go_on<C: WorkerContext>(&mut self, cx: &mut C) {
+    fn resume_input<C: WorkerContext>(&mut self, cx: &mut C) {
         while let Some(conn) = self.conns.resumed.pop() {
             self.with(cx).received_more(conn);
         }
     }
 
-    fn has_more(&self) -> bool {
+    fn has_input(&self) -> bool {
         !self.conns.resumed.is_empty()
     }
 
-    fn flush<C: WorkerContext>(&mut self, cx: &mut C) {
+    fn end_turn<C: WorkerContext>(&mut self, cx: &mut C) {
         while let Some(conn) = self.conns.touched.pop() {
             self.with(cx).look_after(conn);
         }
@@ -151,7 +151,7 @@ impl FrontEnd for NbdFrontEnd {
         }
     }
 
-    fn drain<C: WorkerContext>(&mut self, _cx: &mut C, client: ClientId) {
+    fn drain_client<C: WorkerContext>(&mut self, _cx: &mut C, client: ClientId) {
         let Some(conn) = self.conns.get(client.number) else { return };
         if !matches!(conn.phase, Phase::Draining) {
             conn.drain();
@@ -159,11 +159,11 @@ impl FrontEnd for NbdFrontEnd {
         }
     }
 
-    fn end<C: WorkerContext>(&mut self, cx: &mut C, client: ClientId) {
+    fn drop_client<C: WorkerContext>(&mut self, cx: &mut C, client: ClientId) {
         self.with(cx).break_off(client.number, "");
     }
 
-    fn abandon<C: WorkerContext>(&mut self, cx: &mut C, client: ClientId) {
+    fn abandon_client<C: WorkerContext>(&mut self, cx: &mut C, client: ClientId) {
         self.with(cx).abandon(client.number);
     }
 }
@@ -199,7 +199,7 @@ impl<C: WorkerContext> Serving<'_, C> {
     /// Begins to talk to a client.
     fn serve(&mut self, socket: OwnedFd, listener: u32) {
         let Some(settings) = self.nbd.server.listener(listener) else {
-            self.cx.dismiss();
+            self.cx.cancel_accept();
             return;
         };
         let listeners = &mut self.nbd.listeners;
@@ -227,7 +227,7 @@ impl<C: WorkerContext> Serving<'_, C> {
         if conn.deadline.is_some_and(|deadline| deadline <= now) {
             self.break_off(index, "it took too long");
         } else if conn.fetch_by.is_some_and(|time| time <= now)
-            && self.cx.is_in_the_way(conn.client)
+            && self.cx.blocks_others(conn.client)
         {
             self.break_off(index, "it does not fetch its replies, and others need the memory");
         } else {

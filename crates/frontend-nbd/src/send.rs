@@ -21,7 +21,7 @@ impl<C: WorkerContext> Serving<'_, C> {
         if matches!(conn.phase, Phase::Draining) {
             self.cx.stop_waiting(client);
         }
-        self.cx.settle(client, held);
+        self.cx.release_unused(client, held);
     }
 
     fn send_or_end(&mut self, index: u32) {

@@ -19,20 +19,20 @@ pub struct ClientId {
 /// A request as its front end names it.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct ClientRequest {
-    /// Whose it is.
+    /// The client that asks.
     pub client: ClientId,
     /// The client's name for it.
     pub cookie: u64,
-    /// What is to be done.
+    /// The verb.
     pub kind: RequestKind,
     /// The bytes of the volume that it works on, inside the volume.
     pub range: ByteRange,
 }
 
-/// A question of what of a range is allocated.
+/// A question for the allocated parts of a range.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct ExtentQuery {
-    /// Whose it is.
+    /// The client that asks.
     pub client: ClientId,
     /// The client's name for it.
     pub cookie: u64,
@@ -56,7 +56,8 @@ pub trait RequestSink {
     /// by [`Quota::admit`].
     ///
     /// # Errors
-    /// The volume does not take it as things are; the refusal is the answer, and is counted.
+    /// The volume does not take such requests at present. The refusal is the answer, and is
+    /// counted.
     fn submit(
         &mut self,
         request: &ClientRequest,
@@ -66,8 +67,8 @@ pub trait RequestSink {
     /// Counts a request that the front end has refused by itself.
     fn count_refusal(&mut self, client: ClientId);
 
-    /// Asks what of a range is allocated, to be answered through [`crate::FrontEnd::extents`].
-    /// Returns false where nothing is known: then there is no answer.
+    /// Asks which parts of a range are allocated, to be answered through
+    /// [`crate::FrontEnd::extents`]. Returns false where nothing is known: then no answer follows.
     #[must_use]
     fn query_extents(&mut self, query: ExtentQuery) -> bool;
 
@@ -90,8 +91,8 @@ pub trait Quota {
     /// Whether a client has so much in flight that nothing is to be read from it.
     fn is_full(&mut self, client: ClientId, held: u64) -> bool;
 
-    /// Asks for room for a read or write of `bytes`. Where it is not granted, the client waits:
-    /// with a place in a queue until [`crate::FrontEnd::room_free`], or until it is no longer full.
+    /// Asks for room for a read or write of `bytes`. If it is not granted, the request is to be
+    /// tried again after [`crate::FrontEnd::room_free`], or when the client is no longer full.
     #[must_use]
     fn admit(&mut self, client: ClientId, bytes: u64, held: u64) -> bool;
 
@@ -99,17 +100,17 @@ pub trait Quota {
     /// admitted. A huge one has its room already, and needs no reservation.
     ///
     /// # Errors
-    /// It is not granted; the client waits as with [`Quota::admit`].
+    /// It is not granted; the request is to be tried again as with [`Quota::admit`].
     fn reserve(&mut self, client: ClientId, bytes: u64) -> Result<Option<Reservation>, TryLater>;
 
     /// Gives up a client's place in a queue for room, if it has one.
     fn stop_waiting(&mut self, client: ClientId);
 
-    /// Gives back the room that a client no longer needs, at the end of a turn.
-    fn settle(&mut self, client: ClientId, held: u64);
+    /// Gives back room that a client no longer needs. To be called at the end of a turn.
+    fn release_unused(&mut self, client: ClientId, held: u64);
 
-    /// Whether a client has room that others wait for.
-    fn is_in_the_way(&self, client: ClientId) -> bool;
+    /// Whether a client has room that other clients wait for.
+    fn blocks_others(&self, client: ClientId) -> bool;
 }
 
 /// There is no room at the moment.
@@ -118,23 +119,23 @@ pub struct TryLater;
 
 /// The clients of all front ends.
 pub trait Clients {
-    /// Counts a client that has connected, and says which worker is to serve it. The client is
-    /// refused, and that is logged, where there are too many, or where it would take a descriptor
-    /// that is kept for other uses.
+    /// Counts a client that has connected, and returns the worker that is to serve it. Refuses the
+    /// client, and logs that, where there are too many, or where its descriptor is one of those
+    /// reserved for control and disks.
     fn accept(&mut self, descriptor: Option<BorrowedFd<'_>>) -> Option<usize>;
 
-    /// A client that was accepted can't be served after all.
-    fn dismiss(&mut self);
+    /// Undoes [`Clients::accept`] on the worker that was to serve the client.
+    fn cancel_accept(&mut self);
 
     /// Gives an accepted client its number.
     fn join(&mut self) -> ClientId;
 
-    /// A client has chosen a volume. Returns whether it may.
+    /// A client has chosen a volume. Returns false if the volume takes no new clients.
     #[must_use]
     fn enter(&mut self, client: ClientId, volume: VolumeId) -> bool;
 
-    /// A client is gone. Answers to what it asked are dropped from now on. Its number is free for
-    /// another one, unless the kernel may still report something under it.
+    /// A client is gone. Answers to its requests are dropped from now on. With `reuse`, its number
+    /// is free for another client; without, as the kernel may still report something under it.
     fn leave(&mut self, client: ClientId, reuse: bool);
 
     /// Passes on each volume that may be entered.

@@ -1,9 +1,9 @@
 //! The seam between a worker and its front ends.
 //!
 //! A front end speaks a protocol with clients: NBD over sockets, commands of a kernel driver, rings
-//! in memory that a guest shares, calls of the same process. It parses what they ask, hands
-//! requests to its worker, and gets completions back. It knows neither shards nor disks, and no
-//! other front end.
+//! in memory that a guest shares, calls of the same process. It parses their requests, hands them
+//! to its worker, and gets completions back. It knows neither shards nor disks, and no other front
+//! end.
 //!
 //! - [`FrontEnd`] is what a front end implements, once per worker, and [`Service`] what its workers
 //!   share.
@@ -46,7 +46,7 @@ use std::any::Any;
 use std::marker::PhantomData;
 use std::sync::Arc;
 
-/// What all workers' instances of a front end share: where clients connect, and settings.
+/// State that the front ends of all workers share: listeners, settings.
 pub trait Service: Send + Sync + 'static {
     /// The front end of one worker.
     type FrontEnd: FrontEnd;
@@ -86,11 +86,11 @@ pub enum Event<'a> {
 
 /// Whether a front end has kept the pins of an answer's data.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-#[must_use = "pins that nobody releases keep lines in the pool for ever"]
+#[must_use = "unreleased pins keep lines in the pool forever"]
 pub enum Pins {
-    /// It gives them back itself, with [`PoolAccess::release`].
+    /// The front end gives them back with [`PoolAccess::release`].
     Kept,
-    /// The data has been copied, or is of no use: the worker gives them back at once.
+    /// The data has been copied, or is not needed: the worker gives them back at once.
     Released,
 }
 
@@ -106,8 +106,7 @@ pub trait FrontEnd: Sized {
     /// A message has come.
     fn message<C: WorkerContext>(&mut self, cx: &mut C, message: Self::Message);
 
-    /// A request is answered. The client exists, and what its front end has broken off since then
-    /// is its own affair.
+    /// A request is answered. Its client has not left.
     fn completed<C: WorkerContext>(
         &mut self,
         cx: &mut C,
@@ -115,33 +114,33 @@ pub trait FrontEnd: Sized {
         reply: Reply<'_, Memory>,
     ) -> Pins;
 
-    /// A question for extents is answered, with nothing where nothing is known.
+    /// A question for extents is answered; with an empty list where nothing is known.
     fn extents<C: WorkerContext>(&mut self, cx: &mut C, query: &ExtentQuery, extents: &[Extent]);
 
-    /// The room that a client waits for may be free.
+    /// Room that a client waits for may be free: its request is to be tried again.
     fn room_free<C: WorkerContext>(&mut self, cx: &mut C, client: ClientId);
 
-    /// Takes what clients have sent that had to wait for room, and may go on.
-    fn go_on<C: WorkerContext>(&mut self, cx: &mut C);
+    /// Resumes input that waited for room.
+    fn resume_input<C: WorkerContext>(&mut self, cx: &mut C);
 
-    /// Whether [`FrontEnd::go_on`] has something to do in this turn.
-    fn has_more(&self) -> bool;
+    /// Whether [`FrontEnd::resume_input`] has something to do.
+    fn has_input(&self) -> bool;
 
     /// At the end of a turn: hands the answers that have gathered to the clients.
-    fn flush<C: WorkerContext>(&mut self, cx: &mut C);
+    fn end_turn<C: WorkerContext>(&mut self, cx: &mut C);
 
-    /// Looks after deadlines, a few times a second.
+    /// Checks deadlines. Called a few times a second.
     fn tick<C: WorkerContext>(&mut self, cx: &mut C);
 
-    /// Accepts clients on this worker from now on, or no more.
+    /// Starts or stops accepting clients on this worker.
     fn accept<C: WorkerContext>(&mut self, cx: &mut C, accepts: bool);
 
-    /// Lets a client go once its requests are answered.
-    fn drain<C: WorkerContext>(&mut self, cx: &mut C, client: ClientId);
+    /// Takes no more requests of a client, and ends it once all are answered.
+    fn drain_client<C: WorkerContext>(&mut self, cx: &mut C, client: ClientId);
 
-    /// Ends a client whatever it still wants.
-    fn end<C: WorkerContext>(&mut self, cx: &mut C, client: ClientId);
+    /// Ends a client at once.
+    fn drop_client<C: WorkerContext>(&mut self, cx: &mut C, client: ClientId);
 
     /// Ends a client without waiting for the kernel. Memory that the kernel may still use stays.
-    fn abandon<C: WorkerContext>(&mut self, cx: &mut C, client: ClientId);
+    fn abandon_client<C: WorkerContext>(&mut self, cx: &mut C, client: ClientId);
 }

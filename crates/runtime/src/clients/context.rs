@@ -1,17 +1,16 @@
 //! A worker as its front ends see it.
 
 use super::inquiry::Asker;
-use super::{Client, ClientCompletion, HUGE_BYTES, Queue, Submitted, Waiter, tally};
-use super::{bytes_of, is_stable, is_write, unless_halted};
+use super::{Client, ClientCompletion, HUGE_BYTES, Queue, Submitted, Waiter};
+use super::{bytes_of, is_stable, is_write};
 use crate::pool::prefetch;
 use crate::reactor::Reactor;
 use crate::shared::{Shared, Volume};
 use crate::worker::{Token, WorkerHost, release};
 use forebay_engine::{LineKey, Slot};
-use forebay_frontend::Memory;
 use forebay_frontend::{
-    ClientId, ClientPatience, ClientRequest, Clients, ExtentQuery, FrontEnd, Pins, Quota, Refusal,
-    RequestSink, Reservation, Staged, TryLater, VolumeInfo, WorkerContext,
+    ClientId, ClientPatience, ClientRequest, Clients, ExtentQuery, FrontEnd, Memory, Pins, Quota,
+    Refusal, RequestSink, Reservation, Staged, TryLater, VolumeInfo, WorkerContext,
 };
 use forebay_types::limits::CONNECTIONS_MAX;
 use forebay_types::{ByteRange, Extent, IoError, LINE_BYTES, VolumeId};
@@ -37,23 +36,15 @@ impl<R: Reactor> Context<'_, R> {
         answered: Answered<Submitted, Memory>,
         segments: &[ReplySegment],
     ) {
-        let WorkerHost { shared, clients, worker, .. } = &mut *self.host;
         let Answered { ticket, result, memory, touched, is_lost, .. } = answered;
-        let Submitted { request, arrived } = ticket;
-        let Some(client) = clients.get_mut(request.client) else {
+        let request = ticket.request;
+        if is_lost {
+            tracing::error!(?request, "a request was lost, and fails: report this");
+        }
+        let WorkerHost { shared, clients, worker, .. } = &mut *self.host;
+        let Some(result) = clients.answered(*worker, &ticket, result, touched) else {
             return release(shared, segments);
         };
-        client.requests -= 1;
-        client.bytes -= bytes_of(&request);
-        let volume = client.volume.as_ref().expect("a client with requests has entered a volume");
-        if is_lost {
-            let name = &volume.name;
-            tracing::error!(volume = name, ?request, "a request was lost, and fails: report this");
-        }
-        let result = unless_halted(volume, request.kind, result);
-        let class = tally::count(volume, *worker, &request, result, touched);
-        let volume = Arc::clone(volume);
-        clients.tallies.add(&volume, class, arrived);
         let reply = Reply { result, segments, memory, touched };
         if front.completed(self, &request, reply) == Pins::Released {
             release(&self.host.shared, segments);
@@ -267,7 +258,7 @@ impl<R: Reactor> Quota for Context<'_, R> {
         }
     }
 
-    fn settle(&mut self, id: ClientId, held: u64) {
+    fn release_unused(&mut self, id: ClientId, held: u64) {
         let WorkerHost { shared, clients, .. } = &mut *self.host;
         let Some(client) = clients.get_mut(id) else { return };
         let over = client.lane_bytes.saturating_sub(client.bytes + held);
@@ -277,7 +268,7 @@ impl<R: Reactor> Quota for Context<'_, R> {
         }
     }
 
-    fn is_in_the_way(&self, client: ClientId) -> bool {
+    fn blocks_others(&self, client: ClientId) -> bool {
         let is_in_lane = |client: &Client| client.lane_bytes > 0;
         self.host.clients.get(client).is_some_and(is_in_lane)
             && self.host.shared.budget.room(Queue::Lane).is_wanted()
@@ -303,7 +294,7 @@ impl<R: Reactor> Clients for Context<'_, R> {
         Some(worker)
     }
 
-    fn dismiss(&mut self) {
+    fn cancel_accept(&mut self) {
         self.count_out();
     }
 

@@ -1,9 +1,9 @@
-//! Clients of all front ends: how many there are, what each has in flight, and what is admitted.
+//! Clients of all front ends: their number, their requests in flight, and admission.
 //!
-//! The implementation of the seam in `forebay-frontend`. A worker has a table of its clients; what
-//! they may take together is in the [`Budget`] that all workers share. Each request is counted when
-//! it is taken and when its completion is delivered, so a front end can neither forget to count nor
-//! count twice.
+//! Implements the seam in `forebay-frontend`. Each worker has a table of its clients; the
+//! [`Budget`] that all workers share limits the memory of all requests. A request is counted when
+//! it is taken and when its completion is delivered, so a front end can neither forget to count
+//! nor count twice.
 
 mod budget;
 mod context;
@@ -17,10 +17,10 @@ pub(crate) use inquiry::Inquiries;
 
 use crate::server::VolumeSettings;
 use crate::shared::{Shared, Volume};
-use forebay_frontend::Memory;
-use forebay_frontend::{ClientId, ClientRequest, VolumeInfo};
+use forebay_engine::Touched;
+use forebay_frontend::{ClientId, ClientRequest, Memory, VolumeInfo};
 use forebay_types::limits::CONNECTION_REQUESTS_MAX;
-use forebay_types::{IoError, VolumeId};
+use forebay_types::{IoError, IoResult, VolumeId};
 use forebay_volume::{Completion, CompletionBatch, CompletionQueue, RequestKind};
 use refusals::Refusals;
 use std::sync::Arc;
@@ -28,7 +28,7 @@ use std::sync::atomic::Ordering;
 use std::time::Instant;
 use tally::Tallies;
 
-/// A request that was taken.
+/// A request in flight.
 pub(crate) struct Submitted {
     pub request: ClientRequest,
     /// When its bytes had come.
@@ -136,6 +136,26 @@ impl ClientTable {
         self.get(id).is_some_and(|client| client.waits_in.is_some())
     }
 
+    /// Counts an answer. Returns the result as it may be given, if the client has not left.
+    fn answered(
+        &mut self,
+        worker: usize,
+        submitted: &Submitted,
+        result: IoResult,
+        touched: Touched,
+    ) -> Option<IoResult> {
+        let request = &submitted.request;
+        let (generation, place) = self.places.get_mut(request.client.number as usize)?;
+        let client = place.as_mut().filter(|_| *generation == request.client.generation)?;
+        client.requests -= 1;
+        client.bytes -= bytes_of(request);
+        let volume = client.volume.as_ref().expect("a client with requests has entered a volume");
+        let result = unless_halted(volume, request.kind, result);
+        let class = tally::count(volume, worker, request, result, touched);
+        self.tallies.add(volume, class, submitted.arrived);
+        Some(result)
+    }
+
     /// A question of a client is answered. Returns the volume that it was about, if the client has
     /// not left.
     pub(crate) fn question_answered(&mut self, id: ClientId) -> Option<VolumeId> {
@@ -200,13 +220,9 @@ const fn is_stable(kind: RequestKind) -> bool {
     )
 }
 
-/// The result as it may be given: a write that is done after its volume was halted is not in the
+/// The result as it may be given: a write that completes after its volume was halted is not in the
 /// vault's copy, so no client may rely on it.
-fn unless_halted(
-    volume: &Volume,
-    kind: RequestKind,
-    result: Result<(), IoError>,
-) -> Result<(), IoError> {
+fn unless_halted(volume: &Volume, kind: RequestKind, result: IoResult) -> IoResult {
     if is_write(kind) && volume.power.is_halted() {
         return result.and(Err(IoError::Shutdown));
     }

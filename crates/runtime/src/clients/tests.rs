@@ -1,5 +1,5 @@
 //! A second front end, in this process: requests come as messages, answers go through channels. It
-//! shows that the seam needs no socket, and tries what the seam promises.
+//! shows that the seam needs no socket, and tests the promises of the seam.
 
 use super::bytes_of;
 use crate::reactor::EpollReactor;
@@ -182,7 +182,7 @@ impl FrontEnd for Direct {
         self.may_go_on = true;
     }
 
-    fn go_on<C: WorkerContext>(&mut self, cx: &mut C) {
+    fn resume_input<C: WorkerContext>(&mut self, cx: &mut C) {
         if std::mem::take(&mut self.may_go_on) {
             for ask in std::mem::take(&mut self.waiting) {
                 self.ask(cx, ask);
@@ -190,12 +190,12 @@ impl FrontEnd for Direct {
         }
     }
 
-    fn has_more(&self) -> bool {
+    fn has_input(&self) -> bool {
         self.may_go_on
     }
 
-    fn flush<C: WorkerContext>(&mut self, cx: &mut C) {
-        self.clients.iter().for_each(|client| cx.settle(client.id, client.held));
+    fn end_turn<C: WorkerContext>(&mut self, cx: &mut C) {
+        self.clients.iter().for_each(|client| cx.release_unused(client.id, client.held));
     }
 
     fn event<C: WorkerContext>(&mut self, _: &mut C, _: Event<'_>) {}
@@ -203,15 +203,15 @@ impl FrontEnd for Direct {
     fn tick<C: WorkerContext>(&mut self, _: &mut C) {}
     fn accept<C: WorkerContext>(&mut self, _: &mut C, _: bool) {}
 
-    fn drain<C: WorkerContext>(&mut self, cx: &mut C, client: ClientId) {
+    fn drain_client<C: WorkerContext>(&mut self, cx: &mut C, client: ClientId) {
         cx.leave(client, true);
     }
 
-    fn end<C: WorkerContext>(&mut self, cx: &mut C, client: ClientId) {
+    fn drop_client<C: WorkerContext>(&mut self, cx: &mut C, client: ClientId) {
         cx.leave(client, true);
     }
 
-    fn abandon<C: WorkerContext>(&mut self, cx: &mut C, client: ClientId) {
+    fn abandon_client<C: WorkerContext>(&mut self, cx: &mut C, client: ClientId) {
         cx.leave(client, true);
     }
 }
@@ -300,7 +300,7 @@ fn a_lost_request_is_answered_with_an_error() {
     assert_eq!(told.try_recv().unwrap(), (Err(IoError::Io), Vec::new()));
     let (front, mut cx) = worker.parts();
     assert_eq!(cx.in_flight(client), 0);
-    front.end(&mut cx, client);
+    front.drop_client(&mut cx, client);
     drop(worker);
     runtime.stop(|_| {}).unwrap();
 }

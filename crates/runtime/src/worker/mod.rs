@@ -215,7 +215,7 @@ impl<R: Reactor, F: FrontEnd> Worker<R, F> {
             self.settle_ended();
             self.deliver();
             let (front, mut context) = self.parts();
-            front.go_on(&mut context);
+            front.resume_input(&mut context);
             self.deliver();
             if !self.host.ended.is_empty() {
                 continue;
@@ -223,9 +223,9 @@ impl<R: Reactor, F: FrontEnd> Worker<R, F> {
             let WorkerHost { ios, reactor, shared, .. } = &mut self.host;
             ios.start(shared, reactor);
             let (front, mut context) = self.parts();
-            front.flush(&mut context);
+            front.end_turn(&mut context);
             // Replies that went at once let input go on; nothing else would wake us for it.
-            let is_over = !self.front.has_more() && self.host.completions.is_empty();
+            let is_over = !self.front.has_input() && self.host.completions.is_empty();
             if is_over && self.host.ended.is_empty() {
                 break;
             }

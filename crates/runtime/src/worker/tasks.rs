@@ -142,21 +142,21 @@ impl<R: Reactor, F: FrontEnd> Tasks for Worker<R, F> {
     fn dismiss(&mut self, volume: Option<VolumeId>) {
         for client in self.host.clients.of(volume) {
             let (front, mut context) = self.parts();
-            front.drain(&mut context, client);
+            front.drain_client(&mut context, client);
         }
     }
 
     fn drop_clients(&mut self, volume: Option<VolumeId>) {
         for client in self.host.clients.of(volume) {
             let (front, mut context) = self.parts();
-            front.end(&mut context, client);
+            front.drop_client(&mut context, client);
         }
     }
 
     fn abandon_clients(&mut self, volume: Option<VolumeId>) {
         for client in self.host.clients.of(volume) {
             let (front, mut context) = self.parts();
-            front.abandon(&mut context, client);
+            front.abandon_client(&mut context, client);
         }
     }
 
