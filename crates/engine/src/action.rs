@@ -5,7 +5,7 @@
 //! [`crate::Shard::settle_steps`], before it lets go of the shard; I/Os, which it
 //! starts and reports back through [`crate::Shard::complete`]; and answers to parts of requests.
 
-use crate::key::mask_runs;
+use crate::index::key::mask_runs;
 use crate::{LineKey, Seal, Slot};
 use forebay_types::{ByteRange, IoError, IoResult, SECTOR_BYTES, VolumeId};
 

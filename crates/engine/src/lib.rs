@@ -19,49 +19,33 @@
 //! policy takes; a request that needs several lines looks each of them up.
 
 mod action;
-mod bits;
-mod complete;
 mod counters;
-mod destage;
-mod dirty;
-mod elevator;
-mod erase;
-mod flight;
-mod flush;
-mod gather;
 mod index;
-mod key;
-mod line_set;
-mod meta;
+mod integrity;
 mod modes;
-mod order;
-mod pace;
-mod parity;
-mod patrol;
-mod read;
+mod ops;
 mod recover;
 mod sabotage;
 mod shard;
-mod slots;
-mod span;
 mod volume;
+mod writeback;
 
 pub use action::{
     Answer, Attempt, IoAction, IoId, IoVerb, MemoryStep, Note, NoteKind, Outbox, Outcome, Part,
     PartId, Place, Segment,
 };
 pub use counters::VolumeCounters;
-pub use dirty::DirtyLine;
-pub use elevator::Elevator;
-pub use erase::{EraseKind, EraseOutcome};
-pub use index::Hints;
-pub use key::LineKey;
-pub use meta::{LineMeta, LineTable, SLOTS_MAX, Slot};
+pub use index::key::LineKey;
+pub use index::lookup::Hints;
+pub use index::meta::{LineMeta, LineTable, SLOTS_MAX, Slot};
+pub use integrity::parity::{PARITIES_PER_SLOT, ParityPlace};
+pub use integrity::{Inspection, PatrolCounters, Seal, Verdict, Work};
+pub use modes::erase::{EraseKind, EraseOutcome};
+pub use modes::read::{ReadOutcome, Touched};
 pub use modes::{Protection, WriteOutcome, WriteTerms};
-pub use parity::{PARITIES_PER_SLOT, ParityPlace};
-pub use patrol::{Inspection, PatrolCounters, Seal, Verdict, Work};
-pub use read::{ReadOutcome, Touched};
 pub use recover::{Fate, Recovery, TableDamage};
 #[cfg(feature = "sabotage")]
 pub use sabotage::PlantedBug;
 pub use shard::{Shard, ShardConfig, ShardUsage};
+pub use writeback::dirty::DirtyLine;
+pub use writeback::elevator::Elevator;

@@ -34,8 +34,8 @@
 //! else. Two lines of one name, or a dirty line of no known volume, can't come from a kill: then
 //! the table is damaged, and nothing in it is believed.
 
-use crate::meta::{DETACHED, FROZEN, LineTable, SLOTS_MAX, in_order};
-use crate::slots::Slots;
+use crate::index::Slots;
+use crate::index::meta::{DETACHED, FROZEN, LineTable, SLOTS_MAX, in_order};
 use crate::{LineKey, LineMeta, MemoryStep, Shard, ShardConfig, Slot};
 use forebay_policy::Eviction;
 use forebay_types::VolumeId;
@@ -403,7 +403,7 @@ mod tests {
         for bits in 0..64u8 {
             let bit = |at: u8| bits >> at & 1;
             let (valid, dirty, filling) = (bit(0), bit(1), bit(2));
-            let flags = (bit(3) * DETACHED) | (bit(4) * crate::meta::MARK);
+            let flags = (bit(3) * DETACHED) | (bit(4) * crate::index::meta::MARK);
             let mut line = line(valid, dirty, filling, flags);
             let named = bit(5) != 0;
             if !named {

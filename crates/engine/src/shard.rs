@@ -1,15 +1,15 @@
 //! The shard itself: its volumes, its slots, what is in flight, and the calls that manage them.
 
-use crate::elevator::Elevator;
-use crate::flight::{Flight, Op, OpKind, WaitFor};
-use crate::gather::Gates;
-use crate::key::LinePart;
-use crate::meta::LineTable;
-use crate::parity::Parity;
-use crate::patrol::Patrol;
+use crate::index::Slots;
+use crate::index::key::LinePart;
+use crate::index::meta::LineTable;
+use crate::integrity::Patrol;
+use crate::integrity::parity::Parity;
+use crate::ops::gather::Gates;
+use crate::ops::{Flight, Op, OpKind, WaitFor};
 use crate::sabotage::PlantedBug;
-use crate::slots::Slots;
 use crate::volume::VolumeState;
+use crate::writeback::elevator::Elevator;
 use crate::{
     Attempt, IoId, LineKey, LineMeta, NoteKind, Outbox, Part, PartId, Protection, SLOTS_MAX, Slot,
     VolumeCounters,
@@ -477,7 +477,7 @@ impl<M: LineTable> Shard<M> {
         for op in self.flight.iter() {
             for line in &op.lines {
                 let pinned =
-                    line.slot == crate::meta::NO_SLOT || self.slots.get(line.slot).pins > 0;
+                    line.slot == crate::index::meta::NO_SLOT || self.slots.get(line.slot).pins > 0;
                 assert!(pinned, "an operation pins its slots");
             }
         }
@@ -496,7 +496,7 @@ impl Attempt {
 pub(crate) const fn operation(
     kind: OpKind,
     volume: VolumeId,
-    lines: Vec<crate::flight::OpLine>,
+    lines: Vec<crate::ops::OpLine>,
     part: Option<PartId>,
     ios: usize,
 ) -> Op {
@@ -522,7 +522,7 @@ pub(crate) fn emit(
     verb: crate::IoVerb,
     volume: VolumeId,
     part: Option<PartId>,
-    runs: impl IntoIterator<Item = crate::read::Run>,
+    runs: impl IntoIterator<Item = crate::modes::read::Run>,
 ) {
     out.ios.extend(runs.into_iter().map(|run| crate::IoAction {
         id,

@@ -1,12 +1,12 @@
 //! What a shard keeps for each volume.
 
 use crate::action::PartId;
-use crate::bits::SlotSet;
-use crate::elevator::Elevator;
-use crate::gather::Trial;
-use crate::line_set::LineSet;
-use crate::order::Order;
-use crate::pace::Allowance;
+use crate::index::bits::SlotSet;
+use crate::ops::gather::Trial;
+use crate::writeback::elevator::Elevator;
+use crate::writeback::epochs::Order;
+use crate::writeback::line_set::LineSet;
+use crate::writeback::token_bucket::Allowance;
 use crate::{LineKey, Protection, VolumeCounters};
 use forebay_types::{IoError, LINE_BYTES, Mode, Stripes, UnsafeSupply};
 use std::collections::VecDeque;

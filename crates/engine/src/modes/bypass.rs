@@ -1,7 +1,7 @@
 //! Bypass: nothing new is kept; what the pool still holds of the range is let go.
 
 use super::{Source, WriteOutcome};
-use crate::meta::LineTable;
+use crate::index::meta::LineTable;
 use crate::sabotage::PlantedBug;
 use crate::{Attempt, Outbox, Part, Shard};
 

@@ -1,13 +1,15 @@
 //! How writes are acknowledged: one file per mode, and the one function that says which applies.
 
 mod bypass;
+pub(crate) mod erase;
+pub(crate) mod read;
 mod staged;
 mod write_back;
 mod write_through;
 
-use crate::flight::{OpKind, WaitFor};
-use crate::key::line_parts;
-use crate::meta::LineTable;
+use crate::index::key::line_parts;
+use crate::index::meta::LineTable;
+use crate::ops::{OpKind, WaitFor};
 use crate::sabotage::PlantedBug;
 use crate::{Answer, Attempt, MemoryStep, Outbox, Outcome, Part, Shard, Slot, Touched};
 use forebay_policy::Hint;

@@ -9,9 +9,9 @@
 //! The price: while a payload comes, what it overwrites is in the pool twice.
 
 use super::{Effective, Source, Through, WriteOutcome, WriteTerms};
-use crate::flight::OpKind;
-use crate::key::{LinePart, line_parts};
-use crate::meta::LineTable;
+use crate::index::key::{LinePart, line_parts};
+use crate::index::meta::LineTable;
+use crate::ops::OpKind;
 use crate::sabotage::PlantedBug;
 use crate::{Attempt, Outbox, Part, Shard, Slot, Touched};
 use forebay_types::{ByteRange, VolumeId};

@@ -1,9 +1,9 @@
 //! Write-back: acknowledged from memory, destaged later.
 
 use super::{Through, WriteOutcome};
-use crate::flight::OpKind;
-use crate::key::line_parts;
-use crate::meta::{LineTable, SEALED};
+use crate::index::key::line_parts;
+use crate::index::meta::{LineTable, SEALED};
+use crate::ops::OpKind;
 use crate::sabotage::PlantedBug;
 use crate::{Attempt, MemoryStep, Outbox, Part, Shard, Slot};
 use forebay_policy::Hint;

@@ -1,10 +1,10 @@
 //! Write-through: acknowledged when the disk has it, and kept in memory for reads.
 
 use super::{Source, Through, WriteOutcome};
-use crate::flight::{OpKind, OpLine, WaitFor};
-use crate::key::{LinePart, line_parts, sector_mask};
-use crate::meta::{LineTable, NO_SLOT};
-use crate::read::push_run;
+use crate::index::key::{LinePart, line_parts, sector_mask};
+use crate::index::meta::{LineTable, NO_SLOT};
+use crate::modes::read::push_run;
+use crate::ops::{OpKind, OpLine, WaitFor};
 use crate::sabotage::PlantedBug;
 use crate::shard::{emit, operation};
 use crate::{Attempt, IoVerb, MemoryStep, NoteKind, Outbox, Part, Place, Segment, Shard, Slot};

@@ -17,10 +17,12 @@
 //!
 //! Lines under a pin are passed over: data under a pin does not change, not even for the better.
 
-use crate::meta::{DETACHED, LineTable, SEALED, in_order};
-use crate::parity::{PARITIES_PER_SLOT, ParityPlace};
+pub(crate) mod parity;
+
+use crate::index::Slots;
+use crate::index::meta::{DETACHED, LineTable, SEALED, in_order};
+use crate::integrity::parity::{PARITIES_PER_SLOT, ParityPlace};
 use crate::sabotage::PlantedBug;
-use crate::slots::Slots;
 use crate::{LineKey, MemoryStep, Outbox, Shard, Slot};
 use forebay_types::{IoError, VolumeId};
 

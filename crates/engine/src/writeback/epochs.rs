@@ -17,13 +17,13 @@
 //!
 //! Sectors that are lost (`patrol.rs`) hold up no epoch: they are counted among the newest.
 
-use crate::bits::SlotSet;
-use crate::flight::{OpKind, OpLine};
-use crate::key::{line_parts, mask_runs};
-use crate::meta::{DETACHED, FROZEN, LineTable};
+use crate::index::Slots;
+use crate::index::bits::SlotSet;
+use crate::index::key::{line_parts, mask_runs};
+use crate::index::meta::{DETACHED, FROZEN, LineTable};
+use crate::ops::{OpKind, OpLine};
 use crate::sabotage::PlantedBug;
 use crate::shard::{emit, operation};
-use crate::slots::Slots;
 use crate::volume::FlushJob;
 use crate::{Attempt, IoVerb, LineKey, LineMeta, Outbox, Part, PartId, Shard, Slot};
 use forebay_types::{IoResult, LINES_PER_REGION, Mode, VolumeId};

@@ -16,10 +16,10 @@
 //! may be the reason; so nobody is told, and what is dirty is tried again by itself. The same is
 //! done where runs went together.
 
-use crate::flight::OpLine;
-use crate::key::mask_runs;
-use crate::meta::LineTable;
-use crate::read::Run;
+use crate::index::key::mask_runs;
+use crate::index::meta::LineTable;
+use crate::modes::read::Run;
+use crate::ops::OpLine;
 use crate::{LineKey, Shard};
 use forebay_types::{ByteRange, LINE_BYTES, LINES_PER_REGION, REGION_BYTES, VolumeId};
 

@@ -19,9 +19,9 @@
 //! that waits for another one takes twice the time. It pays where each I/O costs, however small it
 //! is. The clock counts milliseconds, so a disk that answers in much less is never found to gain.
 
-use crate::flight::{KeyHasher, Op, OpLine};
-use crate::meta::{LineTable, NO_SLOT};
-use crate::read::{Run, push_run};
+use crate::index::meta::{LineTable, NO_SLOT};
+use crate::modes::read::{Run, push_run};
+use crate::ops::{KeyHasher, Op, OpLine};
 use crate::sabotage::PlantedBug;
 use crate::shard::emit;
 use crate::{IoId, IoVerb, LineKey, Outbox, Part, Place, Segment, Shard};

@@ -1,7 +1,7 @@
 //! What is dirty, for those who save it elsewhere than on its disk.
 
-use crate::key::mask_runs;
-use crate::meta::LineTable;
+use crate::index::key::mask_runs;
+use crate::index::meta::LineTable;
 use crate::{LineKey, Shard, Slot};
 use forebay_types::{SECTOR_BYTES, VolumeId};
 

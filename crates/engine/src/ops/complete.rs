@@ -1,7 +1,7 @@
 //! The end of an operation: what it brought becomes true, and whoever waited is told.
 
-use crate::flight::{Op, OpKind, OpLine, WaitFor};
-use crate::meta::{DETACHED, LineTable, NO_SLOT};
+use crate::index::meta::{DETACHED, LineTable, NO_SLOT};
+use crate::ops::{Op, OpKind, OpLine, WaitFor};
 use crate::sabotage::PlantedBug;
 use crate::{Answer, IoId, Note, Outbox, Outcome, Shard, Slot};
 use forebay_types::{IoResult, Mode};

@@ -6,7 +6,10 @@
 //! an operation waits for the disk only, never for a part; a write that is held back (`gather.rs`)
 //! waits for one other operation, which is on the disk already.
 
-use crate::gather::Gated;
+mod complete;
+pub(crate) mod gather;
+
+use crate::ops::gather::Gated;
 use crate::{IoId, LineKey, NoteKind, Slot, action::PartId};
 use forebay_types::{ByteRange, IoError, VolumeId};
 use std::collections::HashMap;

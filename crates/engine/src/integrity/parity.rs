@@ -5,8 +5,8 @@
 //! back when their lines are clean. The price: a pool with two thirds of its lines dirty keeps an
 //! eighth of its slots for this, and where every slot is dirty or in use a line goes without.
 
-use crate::meta::{LineTable, NO_SLOT};
-use crate::slots::Slots;
+use crate::index::Slots;
+use crate::index::meta::{LineTable, NO_SLOT};
 use crate::{LineKey, Slot};
 use std::collections::BTreeSet;
 

@@ -1,11 +1,11 @@
 //! Trim and write zeroes: the disk does it, and the pool forgets the sectors.
 
-use crate::flight::{OpKind, OpLine, WaitFor};
-use crate::key::line_parts;
-use crate::meta::{LineTable, NO_SLOT};
+use crate::index::key::line_parts;
+use crate::index::meta::{LineTable, NO_SLOT};
+use crate::ops::{OpKind, OpLine, WaitFor};
 use crate::sabotage::PlantedBug;
 use crate::shard::{emit, operation};
-use crate::{Attempt, IoVerb, NoteKind, Outbox, Part, Shard, read::Run};
+use crate::{Attempt, IoVerb, NoteKind, Outbox, Part, Shard, modes::read::Run};
 
 /// How sectors are erased.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]

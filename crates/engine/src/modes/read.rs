@@ -5,9 +5,9 @@
 //! it, and tries again. Where no slot can be had, and after a shared read has failed, the part is
 //! read past the cache into memory of its own: that needs nothing from anybody, so every read ends.
 
-use crate::flight::{OpKind, OpLine, WaitFor};
-use crate::key::{line_parts, mask_runs, pieces, sector_mask};
-use crate::meta::{LineTable, MARK, PREFETCHED};
+use crate::index::key::{line_parts, mask_runs, pieces, sector_mask};
+use crate::index::meta::{LineTable, MARK, PREFETCHED};
+use crate::ops::{OpKind, OpLine, WaitFor};
 use crate::sabotage::PlantedBug;
 use crate::shard::{emit, operation};
 use crate::{Attempt, IoVerb, LineKey, Outbox, Part, Place, Segment, Shard, Slot};

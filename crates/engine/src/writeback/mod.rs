@@ -9,15 +9,23 @@
 //! that writes back between them seeks twice for each. It goes at the pace it was given, the faster
 //! the nearer the dirty limit is, so reads put it off and never stop it.
 
-use crate::elevator::Stop;
-use crate::flight::{Op, OpKind};
-use crate::key::mask_runs;
-use crate::line_set::LineSet;
-use crate::meta::LineTable;
-use crate::read::{Run, push_run};
+pub(crate) mod dirty;
+pub(crate) mod elevator;
+pub(crate) mod epochs;
+mod flush;
+pub(crate) mod line_set;
+pub(crate) mod span;
+pub(crate) mod token_bucket;
+
+use crate::index::key::mask_runs;
+use crate::index::meta::LineTable;
+use crate::modes::read::{Run, push_run};
+use crate::ops::{Op, OpKind};
 use crate::sabotage::PlantedBug;
 use crate::shard::{emit, operation};
-use crate::span::Span;
+use crate::writeback::elevator::Stop;
+use crate::writeback::line_set::LineSet;
+use crate::writeback::span::Span;
 use crate::{Answer, IoVerb, LineKey, Outbox, Outcome, Part, Place, Segment, Shard, Slot};
 use forebay_types::{LINE_BYTES, Mode, SECTOR_BYTES, VolumeId};
 use std::iter;

@@ -5,7 +5,7 @@
 //! up: an operation's data never changes under it, so whatever finishes after the flush came
 //! carries at least what was acknowledged before.
 
-use crate::meta::LineTable;
+use crate::index::meta::LineTable;
 use crate::sabotage::PlantedBug;
 use crate::volume::{FlushJob, VolumeState};
 use crate::{Outbox, PartId, Shard, Slot};

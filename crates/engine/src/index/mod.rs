@@ -9,9 +9,14 @@
 //! list). A slot that takes a line over says which sectors are still on their way; the slot that is
 //! left keeps its dirty bits until [`Slots::settle`], when the bytes have been copied.
 
-use crate::bits::SlotSet;
-use crate::index::Index;
-use crate::meta::{DETACHED, FROZEN, LineTable, NO_SLOT, SEALED, in_order};
+pub(crate) mod bits;
+pub(crate) mod key;
+pub(crate) mod lookup;
+pub(crate) mod meta;
+
+use crate::index::bits::SlotSet;
+use crate::index::lookup::Index;
+use crate::index::meta::{DETACHED, FROZEN, LineTable, NO_SLOT, SEALED, in_order};
 use crate::{LineKey, LineMeta, Slot};
 use forebay_policy::{Eviction, Hint, Lines};
 use forebay_types::VolumeId;
