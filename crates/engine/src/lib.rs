@@ -38,14 +38,15 @@ pub use counters::VolumeCounters;
 pub use index::key::LineKey;
 pub use index::lookup::Hints;
 pub use index::meta::{LineMeta, LineTable, SLOTS_MAX, Slot};
+pub use index::recover::{Fate, Recovery, TableDamage};
 pub use integrity::parity::{PARITIES_PER_SLOT, ParityPlace};
 pub use integrity::{Inspection, PatrolCounters, Seal, Verdict, Work};
 pub use modes::erase::{EraseKind, EraseOutcome};
 pub use modes::read::{ReadOutcome, Touched};
 pub use modes::{Protection, WriteOutcome, WriteTerms};
-pub use recover::{Fate, Recovery, TableDamage};
 #[cfg(feature = "sabotage")]
 pub use sabotage::PlantedBug;
-pub use shard::{Shard, ShardConfig, ShardUsage};
+pub use shard::{Shard, ShardUsage};
 pub use writeback::dirty::DirtyLine;
 pub use writeback::elevator::Elevator;
+pub use writeback::quota::ShardConfig;

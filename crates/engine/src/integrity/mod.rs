@@ -20,11 +20,12 @@
 pub(crate) mod parity;
 
 use crate::index::Slots;
-use crate::index::meta::{DETACHED, LineTable, SEALED, in_order};
-use crate::integrity::parity::{PARITIES_PER_SLOT, ParityPlace};
-use crate::sabotage::PlantedBug;
-use crate::{LineKey, MemoryStep, Outbox, Shard, Slot};
-use forebay_types::{IoError, VolumeId};
+use crate::index::key::LineKey;
+use crate::index::meta::{DETACHED, LineTable, SEALED};
+use crate::sabotage::{Planted, PlantedBug};
+use crate::{MemoryStep, Outbox, Shard, Slot};
+use forebay_types::VolumeId;
+use parity::{PARITIES_PER_SLOT, Parity, ParityPlace};
 
 /// Slots looked at for one that is worth it, per call.
 const GLANCES: u32 = 256;
@@ -88,17 +89,18 @@ pub struct PatrolCounters {
     pub walks: u64,
 }
 
-/// Where the patrol of a shard is.
+/// Seals, parity and patrol of a shard.
 #[derive(Debug, Default)]
-pub(crate) struct Patrol {
+pub(crate) struct Integrity {
+    parity: Parity,
     /// Whether dirty lines get parity.
-    pub parity: bool,
+    gives_parity: bool,
     /// The next slot to verify.
     hand: Slot,
     /// Where the next dirty line, or any, without a seal is looked for.
     dirty_hand: Slot,
     any_hand: Slot,
-    pub counters: PatrolCounters,
+    counters: PatrolCounters,
 }
 
 impl Verdict {
@@ -112,79 +114,91 @@ impl Verdict {
     }
 }
 
-impl<M: LineTable> Shard<M> {
-    /// Says whether dirty lines get parity from now on. Without it damage to them can be noticed
-    /// and not undone.
-    pub const fn set_parity(&mut self, parity: bool) {
-        self.patrol.parity = parity;
+impl Integrity {
+    /// The seal of a slot, if it has one.
+    pub(crate) fn seal_of<M: LineTable>(&self, index: &Slots<M>, slot: Slot) -> Option<Seal> {
+        let line = index.get(slot);
+        let parity = self.parity.of(slot);
+        line.has(SEALED).then_some(Seal { slot, key: line.key, valid: line.valid, parity })
     }
 
-    /// A line that changed and has no checksum yet; dirty ones come first. The driver computes it,
-    /// and hands the line back to [`Shard::inspected`] before it lets go of the shard. `None` when
-    /// there is no such line, or only some that are in use.
-    pub fn next_unsealed(&mut self) -> Option<Inspection> {
+    /// Before a change that keeps some valid sectors as they are: if the line is sealed, they are
+    /// looked at once more, in its slot as it is, before any later step.
+    pub(crate) fn verify_before<M: LineTable>(
+        &self,
+        index: &Slots<M>,
+        slot: Slot,
+        rewritten: u8,
+        out: &mut Outbox,
+    ) {
+        let line = index.get(slot);
+        let kept = line.valid & !rewritten;
+        if kept != 0 && line.has(SEALED) {
+            let seal = self.seal_of(index, slot);
+            out.memory.extend(seal.map(|seal| MemoryStep::Verify { seal, kept }));
+        }
+    }
+
+    /// The parity of a line that is dirty no more, or somewhere else, is void.
+    pub(crate) fn give_back<M: LineTable>(&mut self, line: Slot, index: &mut Slots<M>) {
+        self.parity.give_back(line, index);
+    }
+
+    /// The next line that changed and has no seal; see [`Shard::next_unsealed`].
+    fn next_unsealed<M: LineTable>(&mut self, index: &mut Slots<M>) -> Option<Slot> {
         for dirty in [true, false] {
             for _ in 0..GLANCES {
-                let Some(slot) = self.unsealed_slot(dirty) else { break };
-                let line = *self.slots.get(slot);
+                let hand = if dirty { &mut self.dirty_hand } else { &mut self.any_hand };
+                let found = index.next_unsealed(dirty, *hand);
+                *hand = found.map_or(0, |slot| slot + 1);
+                let Some(slot) = found else { break };
+                let line = index.get(slot);
                 let resident = line.key != LineKey::NONE && !line.has(DETACHED);
                 if !resident || line.valid == 0 || line.has(SEALED) {
-                    self.slots.unsealed.remove(slot);
+                    index.needs_no_seal(slot);
                 } else if line.pins == 0 {
-                    return Some(self.inspection(slot, Work::Seal));
+                    return Some(slot);
                 }
             }
         }
         None
     }
 
-    /// The next slot that is not sealed; the hand moves on behind it.
-    fn unsealed_slot(&mut self, dirty: bool) -> Option<Slot> {
-        let unsealed = &self.slots.unsealed;
-        if !dirty {
-            let found = unsealed.next_common(unsealed, self.patrol.any_hand);
-            self.patrol.any_hand = found.map_or(0, |slot| slot + 1);
-            return found;
-        }
-        if self.dirty_lines == 0 {
-            return None;
-        }
-        let volumes = self.volumes.iter().flatten().filter(|volume| !volume.dirty.is_empty());
-        let from = self.patrol.dirty_hand;
-        let found = volumes.filter_map(|volume| volume.dirty.next_common(unsealed, from)).min();
-        self.patrol.dirty_hand = found.map_or(0, |slot| slot + 1);
-        found
-    }
-
-    /// The next sealed line of the walk over all of them, to be handled as by
-    /// [`Shard::next_unsealed`]. `None` at the end of a walk, and where the next lines are in use.
-    pub fn next_sealed(&mut self) -> Option<Inspection> {
+    /// The next sealed line of the walk; see [`Shard::next_sealed`].
+    fn next_sealed<M: LineTable>(&mut self, index: &Slots<M>) -> Option<Slot> {
         for _ in 0..GLANCES {
-            if self.patrol.hand >= self.slots.used() {
-                self.patrol.counters.walks += u64::from(self.patrol.hand > 0);
-                self.patrol.hand = 0;
+            if self.hand >= index.used() {
+                self.counters.walks += u64::from(self.hand > 0);
+                self.hand = 0;
                 return None;
             }
-            let slot = self.patrol.hand;
-            self.patrol.hand += 1;
-            let line = *self.slots.get(slot);
+            let slot = self.hand;
+            self.hand += 1;
+            let line = index.get(slot);
             let resident = line.key != LineKey::NONE && !line.has(DETACHED);
             if resident && line.has(SEALED) && line.pins == 0 {
-                return Some(self.inspection(slot, Work::Verify));
+                return Some(slot);
             }
         }
         None
     }
 
-    fn inspection(&mut self, slot: Slot, work: Work) -> Inspection {
-        let line = *self.slots.get(slot);
+    fn inspection<M: LineTable>(
+        &mut self,
+        index: &mut Slots<M>,
+        slot: Slot,
+        work: Work,
+        planted: Planted,
+    ) -> Inspection {
+        let line = *index.get(slot);
+        assert!(line.pins == 0 && line.valid != 0, "only idle lines are looked at: {line:?}");
         let there = self.parity.of(slot);
-        let wants = self.patrol.parity && line.destageable() != 0;
+        let wants = self.gives_parity && line.destageable() != 0;
         let parity = match there {
-            None if wants => self.parity.take(slot, &mut self.slots),
+            None if wants => self.parity.take(slot, index),
             _ => there,
         };
-        let wrong = work == Work::Verify && self.is_planted(PlantedBug::WrongParityPlace);
+        let wrong = work == Work::Verify && planted.is(PlantedBug::WrongParityPlace);
         let parity = parity.map(|place| match wrong {
             true => ParityPlace { index: (place.index + 1) % PARITIES_PER_SLOT, ..place },
             false => place,
@@ -193,19 +207,47 @@ impl<M: LineTable> Shard<M> {
         Inspection { seal: Seal { slot, key: line.key, valid: line.valid, parity }, work, encode }
     }
 
+    pub(crate) const fn counters(&self) -> PatrolCounters {
+        self.counters
+    }
+
+    pub(crate) const fn parity(&self) -> &Parity {
+        &self.parity
+    }
+}
+
+impl<M: LineTable> Shard<M> {
+    /// Says whether dirty lines get parity from now on. Without it damage to them can be noticed
+    /// and not undone.
+    pub const fn set_parity(&mut self, parity: bool) {
+        self.integrity.gives_parity = parity;
+    }
+
+    /// A line that changed and has no checksum yet; dirty ones come first. The driver computes it,
+    /// and hands the line back to [`Shard::inspected`] before it lets go of the shard. `None` when
+    /// there is no such line, or only some that are in use.
+    pub fn next_unsealed(&mut self) -> Option<Inspection> {
+        let slot = self.integrity.next_unsealed(&mut self.index)?;
+        Some(self.integrity.inspection(&mut self.index, slot, Work::Seal, self.planted))
+    }
+
+    /// The next sealed line of the walk over all of them, to be handled as by
+    /// [`Shard::next_unsealed`]. `None` at the end of a walk, and where the next lines are in use.
+    pub fn next_sealed(&mut self) -> Option<Inspection> {
+        let slot = self.integrity.next_sealed(&self.index)?;
+        Some(self.integrity.inspection(&mut self.index, slot, Work::Verify, self.planted))
+    }
+
     /// The driver has looked at a line.
     pub fn inspected(&mut self, inspection: &Inspection, verdict: Verdict) {
         let slot = inspection.seal.slot;
         match (inspection.work, verdict) {
             (Work::Seal, _) => {
-                // The driver's checksum is there before the word that it holds.
-                in_order();
-                self.slots.get_mut(slot).flags |= SEALED;
-                self.slots.unsealed.remove(slot);
-                self.patrol.counters.sealed += 1;
+                self.index.seal(slot);
+                self.integrity.counters.sealed += 1;
             }
             (Work::Verify, verdict) => {
-                self.patrol.counters.verified += 1;
+                self.integrity.counters.verified += 1;
                 self.take_verdict(&inspection.seal, verdict);
             }
         }
@@ -213,9 +255,7 @@ impl<M: LineTable> Shard<M> {
 
     /// The seal of a slot, if it has one.
     pub fn seal_of(&self, slot: Slot) -> Option<Seal> {
-        let line = self.slots.get(slot);
-        let parity = self.parity.of(slot);
-        line.has(SEALED).then_some(Seal { slot, key: line.key, valid: line.valid, parity })
+        self.integrity.seal_of(&self.index, slot)
     }
 
     /// A seal of [`crate::IoAction::seals`] was looked at, and this is what came of it. If the line
@@ -227,7 +267,7 @@ impl<M: LineTable> Shard<M> {
             }
             return;
         }
-        let stays = self.slots.find(seal.key) == Some(seal.slot);
+        let stays = self.index.find(seal.key) == Some(seal.slot);
         self.take_verdict(seal, verdict.within(if stays { 0xff } else { 0 }));
     }
 
@@ -242,122 +282,106 @@ impl<M: LineTable> Shard<M> {
         if verdict == Verdict::Intact || !self.has_volume(volume) {
             return;
         }
-        let counters = &mut self.volume_mut(volume).counters;
+        let counters = self.volume_mut(volume).counters_mut();
         counters.damaged_lines += 1;
         let Verdict::Lost { sectors } = verdict else {
             counters.corrected_lines += 1;
             return;
         };
-        if let Some(slot) = self.slots.find(seal.key) {
-            self.lose(volume, slot, sectors & self.slots.get(slot).valid);
+        if let Some(slot) = self.index.find(seal.key) {
+            self.lose(volume, slot, sectors & self.index.get(slot).valid);
         }
     }
 
     /// The content of some valid sectors is not known any more.
     fn lose(&mut self, volume: VolumeId, slot: Slot, sectors: u8) {
-        let line = *self.slots.get(slot);
+        let line = *self.index.get(slot);
         if sectors == 0 {
             return;
         }
-        self.volume_mut(volume).counters.refetched_lines += u64::from(sectors & !line.dirty != 0);
-        let idle = self.flight.busy(line.key).is_none();
+        self.volume_mut(volume).counters_mut().refetched_lines +=
+            u64::from(sectors & !line.dirty != 0);
+        let idle = self.ops.busy(line.key).is_none();
         if line.dirty == 0 && idle {
-            self.slots.drop_line(slot);
+            self.index.drop_line(slot);
             return;
         }
-        self.slots.change(slot, line.valid & !sectors);
+        self.index.change(slot, line.valid & !sectors);
         let lost = sectors & line.dirty;
         if lost == 0 {
             return;
         }
         let state = self.volume_mut(volume);
-        state.counters.lost_lines += 1;
-        state.lost_sectors += u64::from(lost.count_ones());
-        if self.is_planted(PlantedBug::ForgetLostSectors) {
+        state.counters_mut().lost_lines += 1;
+        state.lost(u64::from(lost.count_ones()));
+        if self.planted.is(PlantedBug::ForgetLostSectors) {
             self.settle_lost(slot, lost);
-            if self.slots.get(slot).valid == 0 && idle {
-                self.slots.drop_line(slot);
+            if self.index.get(slot).valid == 0 && idle {
+                self.index.drop_line(slot);
             }
             return;
         }
-        let left = self.slots.get(slot).destageable();
+        let left = self.index.get(slot).destageable();
         // The end of a destage tells those who wait for it; that of anything else does not.
-        let destaging = self.flight.is_destaging(line.key, slot);
-        let state = self.volume_mut(volume);
-        for flush in &mut state.flushes {
-            if flush.remaining.contains(slot) {
-                flush.error = flush.error.or(Some(IoError::Io));
-                if left == 0 && !destaging {
-                    flush.remaining.remove(slot);
-                }
-            }
-        }
+        let gives_up = left == 0 && !self.ops.is_destaging(line.key, slot);
+        self.volume_mut(volume).writeback_mut().lost(line.key, slot, gives_up);
         if left == 0 {
-            self.parity.give_back(slot, &mut self.slots);
+            self.integrity.give_back(slot, &mut self.index);
             self.leave_epoch(line.key, slot);
         }
     }
 
-    /// Before a change that keeps some valid sectors as they are: if the line is sealed, they are
-    /// looked at once more, in its slot as it is, before any later step.
+    /// See [`Integrity::verify_before`].
     pub(crate) fn verify_before(&self, slot: Slot, rewritten: u8, out: &mut Outbox) {
-        let line = self.slots.get(slot);
-        let kept = line.valid & !rewritten;
-        if kept != 0 && line.has(SEALED) {
-            let seal = self.seal_of(slot);
-            out.memory.extend(seal.map(|seal| MemoryStep::Verify { seal, kept }));
-        }
+        self.integrity.verify_before(&self.index, slot, rewritten, out);
     }
 
     /// Lost sectors of a line among `sectors`.
     pub(crate) fn lost_under(&self, key: LineKey, sectors: u8) -> u8 {
-        let found = self.slots.find(key);
-        found.map_or(0, |slot| self.slots.get(slot).lost() & sectors)
+        let found = self.index.find(key);
+        found.map_or(0, |slot| self.index.get(slot).lost() & sectors)
     }
 
     /// Lost sectors are written again, in the pool, or on the disk: they are lost no more.
     pub(crate) fn found_again(&mut self, slot: Slot, sectors: u8) {
-        let line = self.slots.get(slot);
+        let line = self.index.get(slot);
         let (volume, again) = (line.key.volume(), line.lost() & sectors);
         if again != 0 {
-            self.volume_mut(volume).lost_sectors -= u64::from(again.count_ones());
+            self.volume_mut(volume).regained(again.count_ones().into());
         }
     }
 
     /// The disk has what was lost of a line.
     pub(crate) fn settle_lost(&mut self, slot: Slot, sectors: u8) {
         self.found_again(slot, sectors);
-        let line = self.slots.get_mut(slot);
-        let (key, was_dirty) = (line.key, line.dirty != 0);
-        line.dirty &= !(sectors & line.lost());
-        if was_dirty && line.dirty == 0 {
+        let lost = self.index.get(slot).lost();
+        if self.index.clean(slot, sectors & lost) {
             self.cleaned(slot);
-            self.volume_mut(key.volume()).flushed(slot, None);
         }
     }
 
     /// The slot of a line that nobody uses just now. A write past the pool uses no slot, and what
     /// was lost under it is on its way to the disk in a newer form.
     pub fn idle_slot_of(&self, key: LineKey) -> Option<Slot> {
-        let found = self.slots.find(key).filter(|&slot| self.slots.get(slot).pins == 0);
-        found.filter(|_| self.flight.busy(key).is_none())
+        let found = self.index.find(key).filter(|&slot| self.index.get(slot).pins == 0);
+        found.filter(|_| self.ops.busy(key).is_none())
     }
 
     /// The driver has put what was lost of a line, or some sectors of it, back into its slot, which
     /// nobody used; from here on it counts.
     pub fn regained(&mut self, key: LineKey, sectors: u8) {
-        let slot = self.slots.find(key).expect("a line of which something is lost stays");
-        let line = *self.slots.get(slot);
+        let slot = self.index.find(key).expect("a line of which something is lost stays");
+        let line = *self.index.get(slot);
         let again = line.lost() & sectors;
         assert!(again != 0 && line.pins == 0, "it is lost, and nobody uses it");
         self.found_again(slot, again);
-        self.slots.change(slot, line.valid | again);
-        self.volume_mut(key.volume()).counters.regained_lines += 1;
+        self.index.change(slot, line.valid | again);
+        self.volume_mut(key.volume()).counters_mut().regained_lines += 1;
     }
 
     /// What the patrol has done.
     pub const fn patrol_counters(&self) -> PatrolCounters {
-        self.patrol.counters
+        self.integrity.counters
     }
 
     /// The lost sectors of a line.
@@ -367,37 +391,35 @@ impl<M: LineTable> Shard<M> {
 
     /// Sectors of the volume that are lost: they fail until they are written or erased.
     pub fn lost_sectors(&self, volume: VolumeId) -> u64 {
-        self.volume(volume).lost_sectors
+        self.volume(volume).lost_sectors()
     }
 
     /// Gives up what is lost of a volume: from now on it reads as the disk has it.
     pub fn forget_lost(&mut self, volume: VolumeId) {
-        if self.volume(volume).lost_sectors == 0 {
+        if self.volume(volume).lost_sectors() == 0 {
             return;
         }
-        let dirty: Vec<Slot> = self.volume(volume).dirty.iter().collect();
+        let dirty: Vec<Slot> = self.dirty_slots(volume).collect();
         for slot in dirty {
-            let lost = self.slots.get(slot).lost();
+            let lost = self.index.get(slot).lost();
             if lost == 0 {
                 continue;
             }
             self.settle_lost(slot, lost);
-            let line = *self.slots.get(slot);
-            let idle = self.flight.busy(line.key).is_none();
+            let line = *self.index.get(slot);
+            let idle = self.ops.busy(line.key).is_none();
             if line.valid == 0 && line.dirty == 0 && idle {
-                self.slots.drop_line(slot);
+                self.index.drop_line(slot);
             }
         }
     }
 
     pub(crate) fn check_patrol(&self) {
-        self.parity.self_check(&self.slots);
-        for (at, state) in self.volumes.iter().enumerate() {
-            let Some(state) = state else { continue };
-            let lost = |slots: &Slots<M>| -> u64 {
-                state.dirty.iter().map(|slot| u64::from(slots.get(slot).lost().count_ones())).sum()
-            };
-            assert_eq!(lost(&self.slots), state.lost_sectors, "lost sectors of volume {at}");
+        self.integrity.parity.self_check(&self.index);
+        for (id, state) in self.volumes.iter() {
+            let lost = self.dirty_slots(id).map(|slot| self.index.get(slot).lost().count_ones());
+            let lost = lost.map(u64::from).sum::<u64>();
+            assert_eq!(lost, state.lost_sectors(), "lost sectors of {id}");
         }
     }
 }

@@ -11,6 +11,7 @@ impl<M: LineTable> Shard<M> {
         part: &Part,
         fua: bool,
         attempt: Attempt,
+        now_ms: u64,
         out: &mut Outbox,
     ) -> WriteOutcome {
         if let Some(dirty) = self.is_held(part, attempt) {
@@ -24,7 +25,7 @@ impl<M: LineTable> Shard<M> {
             return outcome;
         }
         self.forget_lines(part);
-        self.start_write(part, fua, Source::Payload, out);
+        self.start_write(part, fua, Source::Payload, now_ms, out);
         // NOT YET ACKNOWLEDGED: `complete` does it, when the disk has said that it has the data.
         WriteOutcome::Started
     }
@@ -36,8 +37,8 @@ impl<M: LineTable> Shard<M> {
         self.count_write(part, touched);
         for at in 0..self.scratch.len() {
             if let Some(slot) = self.scratch[at].1.take() {
-                if self.is_planted(PlantedBug::KeepLinesInBypass) {
-                    self.slots.unpin(slot);
+                if self.planted.is(PlantedBug::KeepLinesInBypass) {
+                    self.index.unpin(slot);
                 } else {
                     self.scratch[at].1 = self.forget_sectors(at, slot);
                 }

@@ -2,9 +2,9 @@
 
 use crate::index::key::line_parts;
 use crate::index::meta::{LineTable, NO_SLOT};
-use crate::ops::{OpKind, OpLine, WaitFor};
+use crate::ops::{Op, OpKind, OpLine, WaitFor};
 use crate::sabotage::PlantedBug;
-use crate::shard::{emit, operation};
+use crate::shard::emit;
 use crate::{Attempt, IoVerb, NoteKind, Outbox, Part, Shard, modes::read::Run};
 
 /// How sectors are erased.
@@ -49,33 +49,33 @@ impl<M: LineTable> Shard<M> {
         if let Some(dirty) = self.is_held(part, attempt) {
             return EraseOutcome::Held { dirty };
         }
-        let busy = line_parts(part.volume, part.range).find_map(|line| self.flight.busy(line.key));
+        let busy = line_parts(part.volume, part.range).find_map(|line| self.ops.busy(line.key));
         if let Some((op, _)) = busy {
             self.wait(op, part, WaitFor::End);
             return EraseOutcome::Waiting;
         }
         let lines: Vec<OpLine> = line_parts(part.volume, part.range)
             .map(|line| {
-                let slot = self.slots.find(line.key).unwrap_or(NO_SLOT);
+                let slot = self.index.find(line.key).unwrap_or(NO_SLOT);
                 if slot != NO_SLOT {
-                    self.slots.pin(slot);
+                    self.index.pin(slot);
                     // The disk holds one or the other until it says which.
-                    let keep = self.is_planted(PlantedBug::KeepValidInErase);
-                    let meta = *self.slots.get(slot);
+                    let keep = self.planted.is(PlantedBug::KeepValidInErase);
+                    let meta = *self.index.get(slot);
                     let forgotten = if keep { 0 } else { line.mask & meta.valid & !meta.dirty };
                     if forgotten != 0 {
                         self.verify_before(slot, forgotten, out);
-                        self.slots.change(slot, meta.valid & !forgotten);
+                        self.index.change(slot, meta.valid & !forgotten);
                     }
                 }
-                OpLine { key: line.key, slot, mask: line.mask, regained: 0 }
+                OpLine::new(line.key, slot, line.mask)
             })
             .collect();
         let verb = match kind {
             EraseKind::Discard => IoVerb::Discard,
             EraseKind::Zero { unmap } => IoVerb::Zero { unmap },
         };
-        let mut op = operation(OpKind::Erase, part.volume, lines, Some(part.id), 1);
+        let mut op = Op::new(OpKind::Erase, part.volume, lines, Some(part.id), 1);
         op.note = self.note_for(
             part,
             match kind {

@@ -11,12 +11,12 @@ use crate::index::key::line_parts;
 use crate::index::meta::LineTable;
 use crate::ops::{OpKind, WaitFor};
 use crate::sabotage::PlantedBug;
-use crate::{Answer, Attempt, MemoryStep, Outbox, Outcome, Part, Shard, Slot, Touched};
+use crate::{Attempt, LineKey, MemoryStep, Outbox, Part, Shard, Slot, Touched};
 use forebay_policy::Hint;
-use forebay_types::{IoError, Mode, VolumeId};
+use forebay_types::{IoError, Mode};
 
-/// How often a part tries to find room before it goes through to the disk.
-const ROOM_ATTEMPTS_MAX: u8 = 16;
+/// How often a part is throttled before it goes through to the disk.
+const THROTTLED_ATTEMPTS_MAX: u8 = 16;
 
 /// What became of a write.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -121,32 +121,33 @@ impl<M: LineTable> Shard<M> {
     ) -> WriteOutcome {
         self.assert_part(part);
         self.advance(part.volume, terms.epoch);
-        self.gates.now_ms = terms.now_ms;
         let fua = self.disk_fua(part, terms);
         match self.effective(part, terms) {
-            Effective::WriteBack => self.write_back(part, fua, attempt, out),
+            Effective::WriteBack => self.write_back(part, fua, attempt, terms.now_ms, out),
             Effective::WriteThrough(Through::DirtyLimit)
-                if self.waits_for_room(part, terms.now_ms, attempt, out) =>
+                if self.throttle(part, terms.now_ms, attempt, out) =>
             {
                 WriteOutcome::Waiting
             }
-            Effective::WriteThrough(why) => self.write_through(part, fua, why, attempt, out),
-            Effective::Bypass => self.write_bypass(part, fua, attempt, out),
+            Effective::WriteThrough(why) => {
+                self.write_through(part, fua, why, attempt, terms.now_ms, out)
+            }
+            Effective::Bypass => self.write_bypass(part, fua, attempt, terms.now_ms, out),
         }
     }
 
     fn effective(&self, part: &Part, terms: WriteTerms) -> Effective {
         let state = self.volume(part.volume);
-        let fua = terms.fua && !self.is_planted(PlantedBug::AcknowledgeFuaFromMemory);
+        let fua = terms.fua && !self.planted.is(PlantedBug::AcknowledgeFuaFromMemory);
         let terms = WriteTerms { fua, ..terms };
-        effective(state.mode, state.protection, terms, self.has_dirty_room(part))
+        effective(state.mode(), state.protection(), terms, self.has_dirty_room(part))
     }
 
     /// Whether a write that goes to the disk is to be on stable storage there. What goes past a
     /// journal must be: the journal's older record of the place is void from then on. So must what
     /// a UPS does not cover: power may fail at any moment.
     fn disk_fua(&self, part: &Part, terms: WriteTerms) -> bool {
-        let fua = terms.fua && !self.is_planted(PlantedBug::AcknowledgeFuaFromMemory);
+        let fua = terms.fua && !self.planted.is(PlantedBug::AcknowledgeFuaFromMemory);
         fua || self.tells_journal(part) || self.promises_stable(part.volume)
     }
 
@@ -162,79 +163,36 @@ impl<M: LineTable> Shard<M> {
     /// Whether the lines of a part may become dirty.
     fn has_dirty_room(&self, part: &Part) -> bool {
         let lines = line_parts(part.volume, part.range);
-        let room = self.config.dirty_lines_max.saturating_sub(self.dirty_lines);
+        let room = self.quota.free_lines();
         // Far from the limit, nobody counts which of the lines are dirty already.
         let (fewest, _) = lines.size_hint();
         if fewest <= room {
             return true;
         }
         let is_dirty = |key| {
-            self.slots.find(key).is_some_and(|slot| {
-                let line = self.slots.get(slot);
-                line.dirty != 0 && !self.is_closed(slot, line)
+            self.index.find(key).is_some_and(|slot| {
+                let line = self.index.get(slot);
+                line.dirty != 0 && !self.is_closed(line)
             })
         };
         lines.filter(|line| !is_dirty(line.key)).count() <= room
     }
 
-    /// Has a part that finds too much dirty, or in use, wait for destages of its volume. So writers
-    /// come down to what the disk takes gathered and in order: no less than what it takes one by
-    /// one. False where none is in flight or will be, as nothing of the volume can go, where the
-    /// part waited often, and where it is too long for there ever to be room.
-    pub(super) fn waits_for_room(
-        &mut self,
-        part: &Part,
-        now_ms: u64,
-        attempt: Attempt,
-        out: &mut Outbox,
-    ) -> bool {
-        let volume = part.volume;
-        let (lines, _) = line_parts(volume, part.range).size_hint();
-        let never = lines > self.config.dirty_lines_max;
-        let state = self.volume_mut(volume);
-        if never || state.order.is_some() || attempt.count >= ROOM_ATTEMPTS_MAX {
-            return false;
-        }
-        state.wants_room = true;
-        self.pump(volume, now_ms, out);
-        let state = self.volume_mut(volume);
-        if state.destaging == 0 && !state.elevator.has_stop(state.elevator_shard) {
-            return false;
-        }
-        if state.room_queue.is_empty() {
-            state.room_since_ms = now_ms;
-        }
-        state.room_queue.push_back((part.id, lines));
-        state.counters.waits += 1;
-        state.counters.room_waits += 1;
-        self.room_waiters += 1;
-        true
-    }
-
-    /// After a destage has ended: who waited for room the longest and finds it now tries again.
-    /// Not who waits for the operation that ended: another one may be long on its way, as a disk
-    /// takes what lies near first.
-    pub(crate) fn give_room(&mut self, volume: VolumeId, now_ms: u64, out: &mut Outbox) {
-        let mut room = self.config.dirty_lines_max.saturating_sub(self.dirty_lines);
-        let mut waiters = self.room_waiters;
-        let state = self.volume_mut(volume);
-        state.room_since_ms = now_ms;
-        let over = state.destaging == 0 && !state.elevator.has_stop(state.elevator_shard);
-        while let Some(&(part, lines)) = state.room_queue.front()
-            && (over || lines <= room)
-        {
-            room = room.saturating_sub(lines);
-            state.room_queue.pop_front();
-            waiters -= 1;
-            out.answers.push(Answer { part, outcome: Outcome::Retry(None) });
-        }
-        self.room_waiters = waiters;
+    /// Throttles a part that finds too much dirty, or in use. Returns false if that would bring it
+    /// nothing: the part waited often, is too long for there ever to be room, or no destage can
+    /// make progress.
+    fn throttle(&mut self, part: &Part, now_ms: u64, attempt: Attempt, out: &mut Outbox) -> bool {
+        let (lines, _) = line_parts(part.volume, part.range).size_hint();
+        let never = lines > self.quota.config().dirty_lines_max;
+        !never
+            && attempt.count < THROTTLED_ATTEMPTS_MAX
+            && self.destager(part.volume).throttle(part.id, lines, now_ms, out)
     }
 
     /// Waits if one of the part's lines is busy in a way that `conflicts`.
     fn wait_if_busy(&mut self, part: &Part, conflicts: impl Fn(OpKind) -> bool) -> bool {
         let busy = line_parts(part.volume, part.range).find_map(|line| {
-            self.flight.busy(line.key).filter(|&(_, kind)| conflicts(kind)).map(|(op, _)| op)
+            self.ops.busy(line.key).filter(|&(_, kind)| conflicts(kind)).map(|(op, _)| op)
         });
         if let Some(op) = busy {
             self.wait(op, part, WaitFor::End);
@@ -247,9 +205,9 @@ impl<M: LineTable> Shard<M> {
     fn look_up_pinned(&mut self, part: &Part) -> Touched {
         self.scratch.clear();
         for line in line_parts(part.volume, part.range) {
-            let found = self.slots.find(line.key);
+            let found = self.index.find(line.key);
             if let Some(slot) = found {
-                self.slots.pin(slot);
+                self.index.pin(slot);
             }
             self.scratch.push((line, found));
         }
@@ -259,13 +217,13 @@ impl<M: LineTable> Shard<M> {
 
     /// Counts the lines of a write that is being done: each once, however often it was tried.
     fn count_write(&mut self, part: &Part, touched: Touched) {
-        let counters = &mut self.volume_mut(part.volume).counters;
+        let counters = self.volume_mut(part.volume).counters_mut();
         counters.write_hit_lines += u64::from(touched.hits);
         counters.write_miss_lines += u64::from(touched.misses);
     }
 
     fn count_through(&mut self, part: &Part, why: Through) {
-        let counters = &mut self.volume_mut(part.volume).counters;
+        let counters = self.volume_mut(part.volume).counters_mut();
         match why {
             Through::Mode => counters.writes_through_mode += 1,
             Through::Protection => counters.writes_through_protection += 1,
@@ -278,7 +236,7 @@ impl<M: LineTable> Shard<M> {
     /// The memory steps of the call have been carried out: what it has marked is true from here
     /// on. To be called after each call to the shard, before it is let go of.
     pub fn settle_steps(&mut self) {
-        self.slots.settle();
+        self.index.settle();
     }
 
     /// Moves a line that others have pinned (its one pin more is ours) to a slot of its own.
@@ -289,37 +247,54 @@ impl<M: LineTable> Shard<M> {
         rewritten: u8,
         out: &mut Outbox,
     ) -> Option<Slot> {
-        let new = self.slots.reserve(self.slots.get(slot).key, Hint::Normal)?;
+        let new = self.index.reserve(self.index.get(slot).key, Hint::Normal)?;
         self.move_to(slot, new, rewritten, out);
         Some(new)
     }
 
     /// The same, to a slot that was reserved for it.
     fn move_to(&mut self, slot: Slot, new: Slot, rewritten: u8, out: &mut Outbox) {
-        let line = *self.slots.get(slot);
-        if !self.is_planted(PlantedBug::ChangeUnverified) {
+        let line = *self.index.get(slot);
+        if !self.planted.is(PlantedBug::ChangeUnverified) {
             self.verify_before(slot, rewritten, out);
         }
-        let freeze = self.is_closed(slot, &line);
-        self.slots.relocate(slot, new, freeze);
+        let freeze = self.is_closed(&line);
+        self.index.relocate(slot, new, freeze);
         out.memory.extend(MemoryStep::copies(slot, new, line.valid & !rewritten));
-        if self.is_planted(PlantedBug::ForgetDetached) {
-            self.slots.get_mut(slot).dirty = 0;
+        if self.planted.is(PlantedBug::ForgetDetached) {
+            self.index.forget_detached(slot);
         }
-        if self.is_planted(PlantedBug::TrustFilling) {
-            self.slots.believe();
+        if self.planted.is(PlantedBug::TrustFilling) {
+            self.index.believe();
         }
         if freeze {
-            self.froze(line.key.volume(), slot, new);
+            self.quota.found_dirty(1);
+            let writeback = self.volume_mut(line.key.volume()).writeback_mut();
+            writeback.epochs_mut().expect("only ordered volumes freeze").froze(line.key.line());
         } else if line.dirty != 0 {
-            self.parity.give_back(slot, &mut self.slots);
-            self.moved_in_order(line.key, slot, new);
-            let destaging = self.flight.is_destaging(line.key, slot)
-                || self.is_planted(PlantedBug::ForgetMovedInFlush);
-            self.volume_mut(line.key.volume()).dirty_moved(slot, new, destaging);
+            self.integrity.give_back(slot, &mut self.index);
+            self.dirty_moved(line.key, slot, new);
         }
         let in_use = u64::from(line.pins > 1);
-        self.volume_mut(line.key.volume()).counters.relocated_lines += in_use;
+        self.volume_mut(line.key.volume()).counters_mut().relocated_lines += in_use;
+    }
+
+    /// A dirty line has moved. If its old content is on its way to the disk, that is all that
+    /// flushes wait for which came before.
+    fn dirty_moved(&mut self, key: LineKey, old: Slot, new: Slot) {
+        let destaging = self.ops.is_destaging(key, old);
+        let writeback = self.volumes.get_mut(key.volume()).writeback_mut();
+        if self.planted.is(PlantedBug::ChangeClosedEpoch)
+            && let Some(epochs) = writeback.epochs_mut()
+        {
+            epochs.moved_closed(key, old, new);
+        }
+        if self.planted.is(PlantedBug::ForgetMovedInFlush) {
+            writeback.forget(key.line());
+        }
+        if destaging {
+            self.ops.supersede(key, old, writeback.superseded(key.line()));
+        }
     }
 }
 

@@ -24,10 +24,10 @@ impl<M: LineTable> Shard<M> {
     pub fn stage(&mut self, volume: VolumeId, range: ByteRange, staged: &mut Vec<Slot>) -> bool {
         let before = staged.len();
         for line in line_parts(volume, range) {
-            let Some(slot) = self.slots.reserve_detached(line.key) else {
+            let Some(slot) = self.index.reserve_detached(line.key) else {
                 while staged.len() > before {
                     let slot = staged.pop().expect("longer than before");
-                    self.slots.unpin(slot);
+                    self.index.unpin(slot);
                 }
                 return false;
             };
@@ -48,24 +48,31 @@ impl<M: LineTable> Shard<M> {
     ) -> WriteOutcome {
         self.assert_part(part);
         self.advance(part.volume, terms.epoch);
-        self.gates.now_ms = terms.now_ms;
         let fua = self.disk_fua(part, terms);
         match self.effective(part, terms) {
-            Effective::WriteBack => self.staged_back(part, staged, out),
+            Effective::WriteBack => self.staged_back(part, staged, terms.now_ms, out),
             Effective::WriteThrough(Through::DirtyLimit)
-                if self.waits_for_room(part, terms.now_ms, attempt, out) =>
+                if self.throttle(part, terms.now_ms, attempt, out) =>
             {
                 WriteOutcome::Waiting
             }
             Effective::WriteThrough(why) => {
-                self.staged_through(part, fua, Some(why), attempt, staged, out)
+                self.staged_through(part, (fua, Some(why)), attempt, staged, terms.now_ms, out)
             }
-            Effective::Bypass => self.staged_through(part, fua, None, attempt, staged, out),
+            Effective::Bypass => {
+                self.staged_through(part, (fua, None), attempt, staged, terms.now_ms, out)
+            }
         }
     }
 
-    fn staged_back(&mut self, part: &Part, staged: &[Slot], out: &mut Outbox) -> WriteOutcome {
-        let heed = !self.is_planted(PlantedBug::IgnoreBusyInWriteBack);
+    fn staged_back(
+        &mut self,
+        part: &Part,
+        staged: &[Slot],
+        now_ms: u64,
+        out: &mut Outbox,
+    ) -> WriteOutcome {
+        let heed = !self.planted.is(PlantedBug::IgnoreBusyInWriteBack);
         if self.wait_if_busy(part, |kind| heed && kind != OpKind::Destage) {
             return WriteOutcome::Waiting;
         }
@@ -73,13 +80,11 @@ impl<M: LineTable> Shard<M> {
         // Backwards, so that slots that become free are taken in order the next time.
         for (line, slot) in self.staged_lines(part, staged) {
             hits += usize::from(self.install(&line, slot, out));
-            self.mark_dirty(slot, line.mask);
-            self.hurry(part, slot);
-            self.slots.unpin(slot);
+            self.mark_dirty(slot, line.mask, now_ms);
+            self.index.unpin(slot);
         }
         self.count_staged(part, hits, staged.len());
-        self.volume_mut(part.volume).counters.writes_back += 1;
-        self.tell_elevator(part, out);
+        self.written_back(part, now_ms, out);
         // ACKNOWLEDGED: as in `write_back.rs`, the data is in the pool and nowhere else.
         WriteOutcome::Done
     }
@@ -88,10 +93,10 @@ impl<M: LineTable> Shard<M> {
     fn staged_through(
         &mut self,
         part: &Part,
-        fua: bool,
-        why: Option<Through>,
+        (fua, why): (bool, Option<Through>),
         attempt: Attempt,
         staged: &[Slot],
+        now_ms: u64,
         out: &mut Outbox,
     ) -> WriteOutcome {
         if let Some(dirty) = self.is_held(part, attempt) {
@@ -100,11 +105,11 @@ impl<M: LineTable> Shard<M> {
         if self.wait_if_busy(part, |_| true) {
             return WriteOutcome::Waiting;
         }
-        if !self.is_planted(PlantedBug::SkipDestageUnderWrite)
+        if !self.planted.is(PlantedBug::SkipDestageUnderWrite)
             && let Some(outcome) = self.destage_under(part, attempt, out)
         {
             if outcome != WriteOutcome::Waiting {
-                staged.iter().rev().for_each(|&slot| self.slots.unpin(slot));
+                staged.iter().rev().for_each(|&slot| self.index.unpin(slot));
             }
             return outcome;
         }
@@ -123,12 +128,12 @@ impl<M: LineTable> Shard<M> {
             // What stays of a line because it is dirty elsewhere is not what is written from.
             for (at, line) in line_parts(part.volume, part.range).enumerate() {
                 if let Some(old) = self.scratch[at].1 {
-                    self.slots.unpin(old);
+                    self.index.unpin(old);
                 }
                 self.scratch[at] = (line, Some(staged[at]));
             }
         }
-        self.start_write(part, fua, Source::Slots, out);
+        self.start_write(part, fua, Source::Slots, now_ms, out);
         // NOT YET ACKNOWLEDGED: `complete` does it, when the disk has said that it has the data.
         WriteOutcome::Started
     }
@@ -152,12 +157,12 @@ impl<M: LineTable> Shard<M> {
     /// Gives a line the slot that its new data is in, and its old data to those who use it. The pin
     /// of the slot is the caller's now. Returns whether the line was there.
     fn install(&mut self, line: &LinePart, slot: Slot, out: &mut Outbox) -> bool {
-        let Some(old) = self.slots.find(line.key) else {
-            self.slots.adopt(slot);
+        let Some(old) = self.index.find(line.key) else {
+            self.index.adopt(slot);
             return false;
         };
-        self.slots.pin(old);
-        self.slots.touch(old);
+        self.index.pin(old);
+        self.index.touch(old);
         self.move_to(old, slot, line.mask, out);
         true
     }

@@ -2,10 +2,10 @@
 
 use super::{Through, WriteOutcome};
 use crate::index::key::line_parts;
-use crate::index::meta::{LineTable, SEALED};
+use crate::index::meta::LineTable;
 use crate::ops::OpKind;
 use crate::sabotage::PlantedBug;
-use crate::{Attempt, MemoryStep, Outbox, Part, Shard, Slot};
+use crate::{Attempt, MemoryStep, Outbox, Part, Shard, Slot, Touched};
 use forebay_policy::Hint;
 
 impl<M: LineTable> Shard<M> {
@@ -14,13 +14,14 @@ impl<M: LineTable> Shard<M> {
         part: &Part,
         fua: bool,
         attempt: Attempt,
+        now_ms: u64,
         out: &mut Outbox,
     ) -> WriteOutcome {
-        if self.overwrite_line(part, out) {
+        if self.overwrite_line(part, now_ms, out) {
             return WriteOutcome::Done;
         }
         // A line being destaged may be written: it moves to another slot first.
-        let heed = !self.is_planted(PlantedBug::IgnoreBusyInWriteBack);
+        let heed = !self.planted.is(PlantedBug::IgnoreBusyInWriteBack);
         if self.wait_if_busy(part, |kind| heed && kind != OpKind::Destage) {
             return WriteOutcome::Waiting;
         }
@@ -28,10 +29,10 @@ impl<M: LineTable> Shard<M> {
         if !self.claim_slots(out) {
             // Destages hold what is missing: they are on their way, and the way through would be
             // behind them all.
-            if self.waits_for_room(part, self.gates.now_ms, attempt, out) {
+            if self.throttle(part, now_ms, attempt, out) {
                 return WriteOutcome::Waiting;
             }
-            return self.write_through(part, fua, Through::NoRoom, attempt, out);
+            return self.write_through(part, fua, Through::NoRoom, attempt, now_ms, out);
         }
         let mut payload_offset = 0;
         for at in 0..self.scratch.len() {
@@ -45,13 +46,11 @@ impl<M: LineTable> Shard<M> {
                 len: line.len,
             });
             payload_offset += line.len;
-            self.mark_dirty(slot, line.mask);
-            self.hurry(part, slot);
-            self.slots.unpin(slot);
+            self.mark_dirty(slot, line.mask, now_ms);
+            self.index.unpin(slot);
         }
         self.count_write(part, touched);
-        self.volume_mut(part.volume).counters.writes_back += 1;
-        self.tell_elevator(part, out);
+        self.written_back(part, now_ms, out);
         // ACKNOWLEDGED: the data is in the pool, and nowhere else. It outlives nothing but what
         // the volume's protection covers; a FLUSH brings it to the disk.
         WriteOutcome::Done
@@ -59,25 +58,22 @@ impl<M: LineTable> Shard<M> {
 
     /// The common case by a short way: a write of one line that is there and that nobody uses.
     /// Returns whether it was that, and could be done.
-    fn overwrite_line(&mut self, part: &Part, out: &mut Outbox) -> bool {
+    fn overwrite_line(&mut self, part: &Part, now_ms: u64, out: &mut Outbox) -> bool {
         let mut lines = line_parts(part.volume, part.range);
         let (Some(line), None) = (lines.next(), lines.next()) else { return false };
-        let Some(slot) = self.slots.find(line.key) else { return false };
+        let Some(slot) = self.index.find(line.key) else { return false };
         // Every operation pins the slots it uses, so a line without a pin is not busy.
-        if self.slots.get(slot).pins > 0 {
+        if self.index.get(slot).pins > 0 {
             return false;
         }
-        self.slots.touch(slot);
+        self.index.touch(slot);
         let Some(slot) = self.slot_to_change(slot, line.mask, out) else { return false };
         self.verify_before_write(slot, line.mask, out);
         let fill = MemoryStep::Fill { slot, offset: line.offset, payload_offset: 0, len: line.len };
         out.memory.push(fill);
-        self.mark_dirty(slot, line.mask);
-        self.hurry(part, slot);
-        let counters = &mut self.volume_mut(part.volume).counters;
-        counters.write_hit_lines += 1;
-        counters.writes_back += 1;
-        self.tell_elevator(part, out);
+        self.mark_dirty(slot, line.mask, now_ms);
+        self.count_write(part, Touched { hits: 1, misses: 0 });
+        self.written_back(part, now_ms, out);
         // ACKNOWLEDGED: as below.
         true
     }
@@ -86,15 +82,15 @@ impl<M: LineTable> Shard<M> {
     /// written over or are of an epoch that is over, another one. Half a sector of each would be
     /// all that is left of something acknowledged if the process were killed meanwhile.
     fn slot_to_change(&mut self, slot: Slot, mask: u8, out: &mut Outbox) -> Option<Slot> {
-        let line = self.slots.get(slot);
-        let free = line.dirty & mask == 0 || self.is_planted(PlantedBug::OverwriteDirty);
-        if free && !self.is_closed(slot, line) {
+        let line = self.index.get(slot);
+        let free = line.dirty & mask == 0 || self.planted.is(PlantedBug::OverwriteDirty);
+        if free && !self.is_closed(line) {
             return Some(slot);
         }
-        let new = self.slots.reserve(self.slots.get(slot).key, Hint::Normal)?;
-        self.slots.pin(slot);
+        let new = self.index.reserve(self.index.get(slot).key, Hint::Normal)?;
+        self.index.pin(slot);
         self.move_to(slot, new, mask, out);
-        self.slots.unpin(new);
+        self.index.unpin(new);
         Some(new)
     }
 
@@ -105,7 +101,7 @@ impl<M: LineTable> Shard<M> {
         if !self.reserve_slots() {
             for at in 0..self.scratch.len() {
                 if let Some(slot) = self.scratch[at].1 {
-                    self.slots.unpin(slot);
+                    self.index.unpin(slot);
                 }
             }
             return false;
@@ -115,15 +111,15 @@ impl<M: LineTable> Shard<M> {
             let (line, found) = self.scratch[at];
             let slot = match found {
                 Some(slot) if self.may_overwrite(slot, line.mask) => {
-                    self.slots.touch(slot);
+                    self.index.touch(slot);
                     slot
                 }
                 _ => {
                     let new = self.reserved.pop().expect("a slot is reserved for each such line");
                     match found {
                         None => {
-                            self.slots.place(new, line.key, Hint::Normal);
-                            self.slots.pin(new);
+                            self.index.place(new, line.key, Hint::Normal);
+                            self.index.pin(new);
                         }
                         Some(old) => self.move_to(old, new, line.mask, out),
                     }
@@ -146,9 +142,9 @@ impl<M: LineTable> Shard<M> {
             if found.is_some_and(|slot| self.may_overwrite(slot, line.mask)) {
                 continue;
             }
-            let Some(slot) = self.slots.reserve(line.key, Hint::Normal) else {
+            let Some(slot) = self.index.reserve(line.key, Hint::Normal) else {
                 while let Some(slot) = self.reserved.pop() {
-                    self.slots.free_slot(slot);
+                    self.index.free_slot(slot);
                 }
                 return false;
             };
@@ -160,49 +156,45 @@ impl<M: LineTable> Shard<M> {
     /// Whether nobody but the write at hand, which has it pinned, uses a slot, nothing that is only
     /// there is written over, and it is not of an epoch that is over.
     fn may_overwrite(&self, slot: Slot, mask: u8) -> bool {
-        let line = self.slots.get(slot);
-        let unused = line.pins == 1 || self.is_planted(PlantedBug::OverwritePinned);
-        let free = line.dirty & mask == 0 || self.is_planted(PlantedBug::OverwriteDirty);
-        unused && free && !self.is_closed(slot, line)
+        let line = self.index.get(slot);
+        let unused = line.pins == 1 || self.planted.is(PlantedBug::OverwritePinned);
+        let free = line.dirty & mask == 0 || self.planted.is(PlantedBug::OverwriteDirty);
+        unused && free && !self.is_closed(line)
     }
 
     fn verify_before_write(&self, slot: Slot, mask: u8, out: &mut Outbox) {
-        if !self.is_planted(PlantedBug::ChangeUnverified) {
+        if !self.planted.is(PlantedBug::ChangeUnverified) {
             self.verify_before(slot, mask, out);
         }
     }
 
-    /// A line of a write that is not held back goes as if it were old enough, or with the elevator
-    /// if that runs.
-    pub(super) fn hurry(&mut self, part: &Part, slot: Slot) {
+    /// The lines of a part are dirty. Those of a write that is not worth holding back are to go soon.
+    pub(super) fn written_back(&mut self, part: &Part, now_ms: u64, out: &mut Outbox) {
         let state = self.volume_mut(part.volume);
-        if part.range.len >= state.gather_below && !state.elevator.is_called() {
-            state.aged.insert(slot);
+        state.counters_mut().writes_back += 1;
+        if part.range.len >= state.gather_below() {
+            let lines = line_parts(part.volume, part.range);
+            lines.for_each(|line| state.writeback_mut().boost(line.key.line()));
         }
+        self.notify_elevator(part, now_ms, out);
     }
 
     /// Says that a write has changed sectors of a line, which are newer than the disk's now.
-    pub(super) fn mark_dirty(&mut self, slot: Slot, mask: u8) {
-        let line = *self.slots.get(slot);
+    pub(super) fn mark_dirty(&mut self, slot: Slot, mask: u8, now_ms: u64) {
+        let line = *self.index.get(slot);
         if line.lost() & mask != 0 {
             self.found_again(slot, mask);
         }
-        let (key, was_clean) = self.slots.mark_dirty(slot, mask);
-        if self.is_planted(PlantedBug::KeepSeal) {
-            self.slots.get_mut(slot).flags |= line.flags & SEALED;
+        let (key, was_clean) = self.index.mark_dirty(slot, mask);
+        if self.planted.is(PlantedBug::KeepSeal) {
+            self.index.keep_seal(slot, line.flags);
         }
-        if self.is_planted(PlantedBug::TrustFilling) {
-            self.slots.believe();
+        if self.planted.is(PlantedBug::TrustFilling) {
+            self.index.believe();
         }
         if was_clean {
-            self.dirty_lines += 1;
-            self.dirtied_ms = self.gates.now_ms;
-            let state = self.volume_mut(key.volume());
-            state.dirty.insert(slot);
-            state.wait_in_line(key.line());
-            if let Some(order) = &mut state.order {
-                order.touch(slot);
-            }
+            self.quota.dirtied(now_ms);
+            self.volume_mut(key.volume()).writeback_mut().dirtied(key.line());
         }
     }
 }

@@ -14,29 +14,23 @@
 //! I/Os of one turn start together and are joined by the driver, so nobody waits for what has begun
 //! in the same turn: it is not on its way yet.
 //!
-//! Holding back has to bring something, and that is tried (`Trial`). A disk that joins what waits
+//! Holding back has to bring something, and that is tried ([`super::trial`]). A disk that joins what waits
 //! by itself, as an elevator or the stripe cache of Linux md does, has nothing of it, and a write
 //! that waits for another one takes twice the time. It pays where each I/O costs, however small it
 //! is. The clock counts milliseconds, so a disk that answers in much less is never found to gain.
 
+use crate::index::key::LineKey;
 use crate::index::meta::{LineTable, NO_SLOT};
 use crate::modes::read::{Run, push_run};
-use crate::ops::{KeyHasher, Op, OpLine};
+use crate::ops::trial::Trial;
+use crate::ops::{KeyHasher, Op, OpLine, Ops};
 use crate::sabotage::PlantedBug;
 use crate::shard::emit;
-use crate::{IoId, IoVerb, LineKey, Outbox, Part, Place, Segment, Shard};
-use forebay_types::{ByteRange, IoResult, LINE_BYTES, Mode, REGION_BYTES, SECTOR_BYTES};
+use crate::{IoId, IoVerb, Outbox, Part, Place, Segment, Shard};
+use forebay_types::{ByteRange, IoError, IoResult, LINE_BYTES, Mode, REGION_BYTES, SECTOR_BYTES};
 use std::collections::HashMap;
 use std::hash::BuildHasherDefault;
-
-/// Writes of a trial with holding back, and as many without.
-const TRIAL_WRITES: u32 = 256;
-/// Writes from one trial to the next, at first and at most: twice as many each time that nothing
-/// was gained.
-const PAUSE_MIN: u32 = 4 << 10;
-const PAUSE_MAX: u32 = 64 << 10;
-/// Milliseconds of a trial that are chance: of each write, the clock may count one too many.
-const CHANCE_MS: u64 = 32;
+use std::iter;
 
 /// What a write through the cache knows of the others in its stripe.
 #[derive(Debug)]
@@ -46,7 +40,8 @@ pub(crate) struct Gated {
     /// The driver's turn in which its I/O was started.
     turn: u64,
     fua: bool,
-    /// When it began, in milliseconds, and in which round of the trial, if it is a small one.
+    /// When it began, in milliseconds, and in which round of the trial, if it is a small one: only
+    /// such may be held back.
     begun_ms: u64,
     round: Option<u32>,
     /// Operations whose sectors are in its I/O.
@@ -70,82 +65,105 @@ struct Gate {
 #[derive(Debug, Default)]
 pub(crate) struct Gates {
     stripes: HashMap<LineKey, Gate, BuildHasherDefault<KeyHasher>>,
-    /// The time of the call at hand, in milliseconds.
-    pub now_ms: u64,
 }
 
 impl Gates {
-    /// Forgets a stripe to which nothing is on its way any more.
-    fn close(&mut self, stripe: LineKey) {
-        if self.stripes.get(&stripe).is_some_and(|gate| gate.in_flight == 0) {
-            self.stripes.remove(&stripe);
-        }
-    }
-
     pub(crate) fn metadata_bytes(&self) -> usize {
         self.stripes.capacity() * size_of::<(LineKey, Gate)>()
     }
 }
 
-/// Whether writes of a volume are held back. That is tried, with some writes and without, and done
-/// where it saves an eighth of their time.
-#[derive(Debug)]
-pub(crate) struct Trial {
-    stage: Stage,
-    /// Moves with the stage.
-    round: u32,
-    /// Writes of the stage that have ended, and how long they took in milliseconds.
-    writes: u32,
-    took_ms: u64,
-    /// Writes until the next trial.
-    pause: u32,
-}
-
-#[derive(Clone, Copy, Debug)]
-enum Stage {
-    With,
-    /// How long writes took with it.
-    Without(u64),
-    Settled {
-        holds: bool,
-    },
-}
-
-impl Default for Trial {
-    fn default() -> Self {
-        Self { stage: Stage::With, round: 0, writes: 0, took_ms: 0, pause: PAUSE_MIN }
+impl Ops {
+    /// Whether a write waits for one that is on its way. It needs all its bytes in the pool.
+    pub(crate) fn is_held_back(&mut self, bytes: u64, op: &Op, trial: &Trial) -> bool {
+        let gated = op.gated.as_ref().filter(|gated| gated.round.is_some() && trial.holds());
+        let Some(gated) = gated else { return false };
+        let Some(gate) = self.gates.stripes.get_mut(&gated.stripe) else { return false };
+        gate.enter(gated.turn);
+        let is_here = |line: &OpLine| line.slot != NO_SLOT && line.mask != 0;
+        gate.in_flight > gate.fresh
+            && gate.held_bytes + bytes <= REGION_BYTES
+            && op.lines.iter().all(is_here)
     }
-}
 
-impl Trial {
-    const fn holds(&self) -> bool {
-        match self.stage {
-            Stage::With => true,
-            Stage::Without(_) => false,
-            Stage::Settled { holds } => holds,
+    /// Keeps a write back until one to its stripe has ended.
+    pub(crate) fn hold_back(&mut self, id: IoId, bytes: u64) {
+        let stripe = self.op(id.op).gated.as_ref().map(|gated| gated.stripe);
+        let gate = stripe.and_then(|stripe| self.gates.stripes.get_mut(&stripe));
+        let gate = gate.expect("a write waits for another one of its stripe");
+        gate.held.push(id.op);
+        gate.held_bytes += bytes;
+    }
+
+    /// The I/O of a write is started now.
+    pub(crate) fn pass_gate(&mut self, id: IoId) {
+        let Some(gated) = &self.op(id.op).gated else { return };
+        let (stripe, turn) = (gated.stripe, gated.turn);
+        let gate = self.gates.stripes.entry(stripe).or_default();
+        gate.enter(turn);
+        gate.in_flight += 1;
+        gate.fresh += u32::from(turn != 0);
+    }
+
+    /// The I/O of a write has ended: its stripe, and the operations that went along with it.
+    fn leave_gate(&mut self, id: IoId) -> (LineKey, Vec<u32>) {
+        let gated = self.op_mut(id.op).gated.as_mut().expect("the caller has looked");
+        let (stripe, turn) = (gated.stripe, gated.turn);
+        let along = std::mem::take(&mut gated.along);
+        let gate = self.gates.stripes.get_mut(&stripe).expect("its I/O is on its way");
+        assert!(gate.in_flight > 0, "an I/O leaves a stripe that it was not on its way to");
+        gate.in_flight -= 1;
+        if turn == gate.turn {
+            // Zero where the turns of two drivers took each other's place.
+            gate.fresh = gate.fresh.saturating_sub(1);
+        }
+        (stripe, along)
+    }
+
+    /// The writes that were held back for a stripe, in order of place.
+    fn take_held(&mut self, stripe: LineKey) -> Vec<u32> {
+        let gate = self.gates.stripes.get_mut(&stripe).expect("a write has just left it");
+        let mut held = std::mem::take(&mut gate.held);
+        gate.held_bytes = 0;
+        held.sort_unstable_by_key(|&op| self.range_of(op).offset);
+        held
+    }
+
+    /// Forgets a stripe to which nothing is on its way any more.
+    fn close_gate(&mut self, stripe: LineKey) {
+        if self.gates.stripes.get(&stripe).is_some_and(|gate| gate.in_flight == 0) {
+            self.gates.stripes.remove(&stripe);
         }
     }
 
-    /// A write that began in a round has ended.
-    fn note(&mut self, round: u32, took_ms: u64) {
-        if round != self.round {
-            return;
-        }
-        self.writes += 1;
-        self.took_ms += took_ms;
-        let stage = match self.stage {
-            Stage::With if self.writes >= TRIAL_WRITES => Stage::Without(self.took_ms),
-            Stage::Without(with_ms) if self.writes >= TRIAL_WRITES => {
-                let without_ms = self.took_ms;
-                let holds = with_ms + without_ms / 8 + CHANCE_MS < without_ms;
-                self.pause = if holds { PAUSE_MIN } else { (self.pause * 2).min(PAUSE_MAX) };
-                Stage::Settled { holds }
+    /// The bytes that an operation writes.
+    fn range_of(&self, op: u32) -> ByteRange {
+        let lines = &self.op(op).lines;
+        let (first, last) = (&lines[0], &lines[lines.len() - 1]);
+        let sector = |count: u32| u64::from(count) * SECTOR_BYTES;
+        let start = first.key.offset() + sector(first.mask.trailing_zeros());
+        let end = last.key.offset() + sector(8 - last.mask.leading_zeros());
+        ByteRange::new(start, end - start)
+    }
+
+    /// Panics where a write waits at a gate that nothing opens.
+    pub(super) fn check_gates(&self) {
+        let mut known = 0;
+        for (&stripe, gate) in &self.gates.stripes {
+            assert!(gate.in_flight > 0 && gate.fresh <= gate.in_flight, "{stripe:?}: {gate:?}");
+            let mut bytes = 0;
+            for &held in &gate.held {
+                let op = self.op(held);
+                let gated = op.gated.as_ref().expect("only such are held back");
+                assert!(gated.stripe == stripe && gated.along.is_empty());
+                bytes += self.range_of(held).len;
             }
-            Stage::Settled { .. } if self.writes >= self.pause => Stage::With,
-            _ => return,
-        };
-        (self.stage, self.writes, self.took_ms) = (stage, 0, 0);
-        self.round = self.round.wrapping_add(1);
+            assert_eq!(bytes, gate.held_bytes);
+            known += gate.in_flight as usize + gate.held.len();
+        }
+        let gated = self.iter().filter_map(|op| op.gated.as_ref());
+        let ops = gated.fold(0, |sum, gated| sum + 1 - gated.along.len() as i64);
+        assert_eq!(known as i64, ops, "each write waits, is on its way, or goes along with one");
     }
 }
 
@@ -155,55 +173,23 @@ impl<M: LineTable> Shard<M> {
         &self,
         part: &Part,
         fua: bool,
-        lines: &[OpLine],
+        first: LineKey,
+        now_ms: u64,
         out: &Outbox,
     ) -> Option<Gated> {
         let state = self.volume(part.volume);
-        if state.stripes.width() <= LINE_BYTES || state.mode == Mode::Bypass {
+        let width = state.writeback().dirty().stripes().width();
+        if width <= LINE_BYTES || state.mode() == Mode::Bypass {
             return None;
         }
-        let stripe = self.stripe_of(lines[0].key)?;
+        let stripe = state.stripe_at(first.offset())?;
         if part.range.end() > stripe.end() {
             return None;
         }
         let stripe = LineKey::new(part.volume, stripe.offset / LINE_BYTES);
-        let round = (part.range.len < state.gather_below).then_some(state.trial.round);
-        let (turn, begun_ms) = (out.turn, self.gates.now_ms);
+        let round = (part.range.len < state.gather_below()).then_some(state.trial().round());
+        let (turn, begun_ms) = (out.turn, now_ms);
         Some(Gated { stripe, turn, fua, begun_ms, round, along: Vec::new() })
-    }
-
-    /// Whether a write waits for one that is on its way. It needs all its bytes in the pool.
-    pub(crate) fn is_held_back(&mut self, part: &Part, op: &Op) -> bool {
-        let Some(gated) = &op.gated else { return false };
-        let may_wait = gated.round.is_some() && self.volume(part.volume).trial.holds();
-        let Some(gate) = self.gates.stripes.get_mut(&gated.stripe).filter(|_| may_wait) else {
-            return false;
-        };
-        gate.enter(gated.turn);
-        let is_here = |line: &OpLine| line.slot != NO_SLOT && line.mask != 0;
-        gate.in_flight > gate.fresh
-            && gate.held_bytes + part.range.len <= REGION_BYTES
-            && op.lines.iter().all(is_here)
-    }
-
-    /// Keeps a write back until one to its stripe has ended.
-    pub(crate) fn hold_back(&mut self, id: IoId, bytes: u64) {
-        let op = self.flight.op(id.op);
-        let (volume, stripe) = (op.volume, op.gated.as_ref().map(|gated| gated.stripe));
-        let gate = stripe.and_then(|stripe| self.gates.stripes.get_mut(&stripe));
-        let gate = gate.expect("a write waits for another one of its stripe");
-        gate.held.push(id.op);
-        gate.held_bytes += bytes;
-        self.volume_mut(volume).counters.writes_held += 1;
-    }
-
-    /// The I/O of a write is started now.
-    pub(crate) fn pass_gate(&mut self, id: IoId) {
-        let Some(gated) = &self.flight.op(id.op).gated else { return };
-        let gate = self.gates.stripes.entry(gated.stripe).or_default();
-        gate.enter(gated.turn);
-        gate.in_flight += 1;
-        gate.fresh += u32::from(gated.turn != 0);
     }
 
     /// The I/O of a write that may have company has ended.
@@ -214,45 +200,33 @@ impl<M: LineTable> Shard<M> {
         now_ms: u64,
         out: &mut Outbox,
     ) {
-        let gated = self.flight.gated_mut(id).expect("the caller has looked");
-        let (stripe, turn) = (gated.stripe, gated.turn);
-        let along = std::mem::take(&mut gated.along);
-        self.leave_gate(stripe, turn);
+        let (stripe, along) = self.ops.leave_gate(id);
         if result.is_err() && !along.is_empty() {
             self.go_apart(id, &along, now_ms, out);
         } else {
-            for op in std::iter::once(id.op).chain(along) {
-                self.note_time(op);
-                self.ended(self.flight.id(op), result, now_ms, out);
+            for op in iter::once(id.op).chain(along) {
+                self.count_time(op, now_ms);
+                self.ended(self.ops.id(op), result, now_ms, out);
             }
         }
         self.open_gate(stripe, now_ms, out);
     }
 
     /// A write that may be held back has ended.
-    fn note_time(&mut self, op: u32) {
-        let op = self.flight.op(op);
+    fn count_time(&mut self, op: u32, now_ms: u64) {
+        let op = self.ops.op(op);
         let Some(gated) = &op.gated else { return };
         if let Some(round) = gated.round {
-            let took_ms = self.gates.now_ms.saturating_sub(gated.begun_ms);
-            self.volume_mut(op.volume).trial.note(round, took_ms);
-        }
-    }
-
-    fn leave_gate(&mut self, stripe: LineKey, turn: u64) {
-        let gate = self.gates.stripes.get_mut(&stripe).expect("its I/O is on its way");
-        gate.in_flight -= 1;
-        if turn == gate.turn {
-            // Zero where the turns of two drivers took each other's place.
-            gate.fresh = gate.fresh.saturating_sub(1);
+            let took_ms = now_ms.saturating_sub(gated.begun_ms);
+            self.volumes.get_mut(op.volume).trial_mut().ended(round, took_ms);
         }
     }
 
     /// An I/O for several has failed. One bad sector is not to fail them all.
     fn go_apart(&mut self, id: IoId, along: &[u32], now_ms: u64, out: &mut Outbox) {
-        if self.is_planted(PlantedBug::PraiseGathered) {
-            self.ended(id, Err(forebay_types::IoError::Io), now_ms, out);
-            along.iter().for_each(|&op| self.ended(self.flight.id(op), Ok(()), now_ms, out));
+        if self.planted.is(PlantedBug::PraiseGathered) {
+            self.ended(id, Err(IoError::Io), now_ms, out);
+            along.iter().for_each(|&op| self.ended(self.ops.id(op), Ok(()), now_ms, out));
             return;
         }
         for &op in [id.op].iter().chain(along) {
@@ -262,21 +236,19 @@ impl<M: LineTable> Shard<M> {
 
     /// A write to the stripe has ended: those that waited for one go.
     fn open_gate(&mut self, stripe: LineKey, now_ms: u64, out: &mut Outbox) {
-        let gate = self.gates.stripes.get_mut(&stripe).expect("somebody has just gone through");
-        let mut held = std::mem::take(&mut gate.held);
-        gate.held_bytes = 0;
-        if self.is_planted(PlantedBug::AnswerHeldBack) {
-            held.drain(..).for_each(|op| self.ended(self.flight.id(op), Ok(()), now_ms, out));
+        let mut held = self.ops.take_held(stripe);
+        if self.planted.is(PlantedBug::AnswerHeldBack) {
+            held.drain(..).for_each(|op| self.ended(self.ops.id(op), Ok(()), now_ms, out));
         }
         if held.is_empty() {
-            self.gates.close(stripe);
+            self.ops.close_gate(stripe);
             return;
         }
-        held.sort_unstable_by_key(|&op| self.range_of(op).offset);
         let (mut gathered, mut joint) = (0, 0);
         let mut rest = &held[..];
         while !rest.is_empty() {
-            let meet = |pair: &[u32]| self.range_of(pair[0]).end() == self.range_of(pair[1]).offset;
+            let range = |op: u32| self.ops.range_of(op);
+            let meet = |pair: &[u32]| range(pair[0]).end() == range(pair[1]).offset;
             let count = 1 + rest.windows(2).take_while(|pair| meet(pair)).count();
             let (together, after) = rest.split_at(count);
             self.start_together(together, out);
@@ -286,7 +258,7 @@ impl<M: LineTable> Shard<M> {
             }
             rest = after;
         }
-        let counters = &mut self.volume_mut(stripe.volume()).counters;
+        let counters = self.volume_mut(stripe.volume()).counters_mut();
         counters.gathered_writes += gathered as u64;
         counters.gathered_ios += joint;
     }
@@ -296,51 +268,19 @@ impl<M: LineTable> Shard<M> {
         let mut runs = Vec::with_capacity(1);
         let mut fua = false;
         for &op in ops {
-            let op = self.flight.op(op);
+            let op = self.ops.op(op);
             fua |= op.gated.as_ref().is_some_and(|gated| gated.fua);
-            for line in &op.lines {
-                push_line(&mut runs, line);
-            }
+            op.lines.iter().for_each(|line| push_line(&mut runs, line));
         }
         assert_eq!(runs.len(), 1, "they follow each other");
-        let id = self.flight.id(ops[0]);
-        let op = self.flight.op_mut(ops[0]);
+        let id = self.ops.id(ops[0]);
+        let op = self.ops.op_mut(ops[0]);
         let (volume, part) = (op.volume, op.part);
         let gated = op.gated.as_mut().expect("it was held back");
         gated.turn = out.turn;
         gated.along.extend_from_slice(&ops[1..]);
-        self.pass_gate(id);
+        self.ops.pass_gate(id);
         emit(out, id, IoVerb::Write { fua }, volume, part, runs);
-    }
-
-    /// The bytes that an operation writes.
-    fn range_of(&self, op: u32) -> ByteRange {
-        let lines = &self.flight.op(op).lines;
-        let (first, last) = (&lines[0], &lines[lines.len() - 1]);
-        let sector = |count: u32| u64::from(count) * SECTOR_BYTES;
-        let start = first.key.offset() + sector(first.mask.trailing_zeros());
-        let end = last.key.offset() + sector(8 - last.mask.leading_zeros());
-        ByteRange::new(start, end - start)
-    }
-
-    /// Panics where somebody waits at a gate that nobody opens.
-    pub(crate) fn check_gates(&self) {
-        let mut known = 0;
-        for (&stripe, gate) in &self.gates.stripes {
-            assert!(gate.in_flight > 0 && gate.fresh <= gate.in_flight, "{stripe:?}: {gate:?}");
-            let mut bytes = 0;
-            for &held in &gate.held {
-                let op = self.flight.op(held);
-                let gated = op.gated.as_ref().expect("only such are held back");
-                assert!(gated.stripe == stripe && gated.along.is_empty());
-                bytes += self.range_of(held).len;
-            }
-            assert_eq!(bytes, gate.held_bytes);
-            known += gate.in_flight as usize + gate.held.len();
-        }
-        let gated = self.flight.iter().filter_map(|op| op.gated.as_ref());
-        let ops = gated.fold(0, |sum, gated| sum + 1 - gated.along.len() as i64);
-        assert_eq!(known as i64, ops, "each write waits, is on its way, or goes along with one");
     }
 }
 

@@ -28,16 +28,24 @@ impl DirtyLine {
 }
 
 impl<M: LineTable> Shard<M> {
-    /// Appends the dirty lines of a volume, in no order. Lines and not slots: a line may move as
-    /// soon as the shard is let go.
+    /// Appends the dirty lines of a volume, in order. Lines and not slots: a line may move as soon as
+    /// the shard is let go.
     pub fn dirty_keys(&self, volume: VolumeId, keys: &mut Vec<LineKey>) {
-        keys.extend(self.volume(volume).dirty.iter().map(|slot| self.slots.get(slot).key));
+        let lines = self.volume(volume).writeback().dirty().iter();
+        keys.extend(lines.map(|line| LineKey::new(volume, line)));
+    }
+
+    /// The slots of the dirty lines of a volume, in order of their places.
+    pub(crate) fn dirty_slots(&self, volume: VolumeId) -> impl Iterator<Item = Slot> {
+        let lines = self.volume(volume).writeback().dirty().iter();
+        let keys = lines.map(move |line| LineKey::new(volume, line));
+        keys.map(|key| self.index.find(key).expect("a dirty line is in the pool"))
     }
 
     /// A line, if it is dirty. Sectors of it that are lost are left out.
     pub fn dirty_line(&self, key: LineKey) -> Option<DirtyLine> {
-        let slot = self.slots.find(key)?;
-        let mask = self.slots.get(slot).destageable();
+        let slot = self.index.find(key)?;
+        let mask = self.index.get(slot).destageable();
         (mask != 0).then_some(DirtyLine { slot, mask })
     }
 }

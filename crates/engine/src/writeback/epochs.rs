@@ -17,32 +17,40 @@
 //!
 //! Sectors that are lost (`patrol.rs`) hold up no epoch: they are counted among the newest.
 
+use super::line_set::LineSet;
 use crate::index::Slots;
-use crate::index::bits::SlotSet;
-use crate::index::key::{line_parts, mask_runs};
+use crate::index::key::{LineKey, line_parts};
 use crate::index::meta::{DETACHED, FROZEN, LineTable};
-use crate::ops::{OpKind, OpLine};
+use crate::ops::OpLine;
 use crate::sabotage::PlantedBug;
-use crate::shard::{emit, operation};
-use crate::volume::FlushJob;
-use crate::{Attempt, IoVerb, LineKey, LineMeta, Outbox, Part, PartId, Shard, Slot};
-use forebay_types::{IoResult, LINES_PER_REGION, Mode, VolumeId};
+use crate::writeback::dirty_lines::DirtyLines;
+use crate::{Answer, Attempt, LineMeta, Outbox, Outcome, Part, PartId, Shard, Slot};
+use forebay_types::{IoError, IoResult, Mode, VolumeId};
 use std::collections::{BTreeMap, VecDeque};
 
-/// An epoch that is over, and what of it is not on the disk.
+/// An epoch that is over, and its lines that are not on the disk.
 #[derive(Debug)]
 struct Epoch {
     number: u64,
     slots: BTreeMap<LineKey, Slot>,
 }
 
-/// The dirty lines of a volume by epoch.
+/// The destaging of some epochs for a part.
 #[derive(Debug)]
-pub(crate) struct Order {
+struct Run {
+    part: PartId,
+    /// Slots that have not had their try.
+    remaining: LineSet,
+    error: Option<IoError>,
+}
+
+/// The dirty lines of a volume by epoch.
+#[derive(Debug, Default)]
+pub(crate) struct Epochs {
     /// What is written now belongs to this epoch, or to a later one.
     current: u64,
     /// Dirty lines of it.
-    open: SlotSet,
+    open: LineSet,
     /// When a tick found something dirty of it first, in milliseconds.
     open_since_ms: Option<u64>,
     /// Earlier epochs of which something is dirty, oldest first.
@@ -51,33 +59,30 @@ pub(crate) struct Order {
     frozen: usize,
     /// What is to be destaged next, last one first.
     queue: Vec<(LineKey, Slot)>,
+    /// The parts that wait for that.
+    runs: Vec<Run>,
 }
 
-impl Order {
-    pub(crate) fn new(slots: usize) -> Self {
-        let (closed, queue) = (VecDeque::new(), Vec::new());
-        Self {
-            current: 0,
-            open: SlotSet::new(slots),
-            open_since_ms: None,
-            closed,
-            frozen: 0,
-            queue,
-        }
+impl Epochs {
+    /// All lines that are dirty count as written now.
+    pub(crate) fn of(dirty: &DirtyLines) -> Self {
+        let mut epochs = Self::default();
+        dirty.iter().for_each(|line| epochs.touch(line));
+        epochs
     }
 
     /// Another epoch has begun, if this one is newer.
-    fn advance<M: LineTable>(&mut self, epoch: u64, slots: &Slots<M>) {
+    pub(crate) fn advance<M: LineTable>(&mut self, volume: VolumeId, epoch: u64, index: &Slots<M>) {
         if epoch <= self.current {
             return;
         }
         // What is lost of a line can't be destaged, and stays among the newest.
-        let due = self.open.iter().filter(|&slot| slots.get(slot).destageable() != 0);
-        let due: BTreeMap<_, _> = due.map(|slot| (slots.get(slot).key, slot)).collect();
+        let keys = self.open.from(0).map(|line| LineKey::new(volume, line));
+        let found = keys.map(|key| (key, index.find(key).expect("a dirty line is in the pool")));
+        let due: BTreeMap<_, _> =
+            found.filter(|&(_, slot)| index.get(slot).destageable() != 0).collect();
         if !due.is_empty() {
-            due.values().for_each(|&slot| {
-                self.open.remove(slot);
-            });
+            due.keys().for_each(|key| self.open.remove(key.line()));
             self.closed.push_back(Epoch { number: self.current, slots: due });
         }
         self.current = epoch;
@@ -85,15 +90,26 @@ impl Order {
     }
 
     /// A dirty line is of the epoch at hand.
-    pub(crate) fn touch(&mut self, slot: Slot) {
-        self.open.insert(slot);
+    pub(crate) fn touch(&mut self, line: u64) {
+        self.open.insert(line);
     }
 
-    /// A slot holds nothing dirty any more.
-    pub(crate) fn forget(&mut self, key: LineKey, slot: Slot) {
-        if self.open.remove(slot) {
-            return;
+    /// Whether a dirty line is of an epoch that is over.
+    pub(crate) fn is_closed(&self, line: u64) -> bool {
+        !self.open.holds(line, 1)
+    }
+
+    /// A line, which is in a slot, is clean.
+    pub(crate) fn cleaned(&mut self, key: LineKey, slot: Slot) {
+        if self.open.holds(key.line(), 1) {
+            self.open.remove(key.line());
+        } else {
+            self.leave(key, slot);
         }
+    }
+
+    /// A slot has nothing to destage any more of an epoch that is over.
+    fn leave(&mut self, key: LineKey, slot: Slot) {
         let holds = |epoch: &Epoch| epoch.slots.get(&key) == Some(&slot);
         if let Some(at) = self.closed.iter().position(holds) {
             self.closed[at].slots.remove(&key);
@@ -108,16 +124,159 @@ impl Order {
         self.frozen
     }
 
+    /// A line of an epoch that is over was written: its old slot stays behind, frozen, and the
+    /// line is of the epoch at hand.
+    pub(crate) fn froze(&mut self, line: u64) {
+        assert!(self.is_closed(line), "only lines of epochs that are over are kept");
+        self.frozen += 1;
+        self.open.insert(line);
+    }
+
+    /// A frozen slot has nothing to destage any more.
+    pub(crate) fn thawed(&mut self, key: LineKey, slot: Slot) {
+        assert!(self.frozen > 0, "a slot that is thawed was frozen");
+        self.leave(key, slot);
+        self.frozen -= 1;
+    }
+
+    /// A line in a slot of an epoch that is over has nothing to destage. What is lost of it is
+    /// dirty still, and counts as written now.
+    pub(crate) fn reopen(&mut self, key: LineKey, slot: Slot) {
+        if !self.open.holds(key.line(), 1) {
+            self.leave(key, slot);
+            self.open.insert(key.line());
+        }
+    }
+
+    /// A line of an epoch that is over has moved, which it must not: only a planted bug does it.
+    pub(crate) fn moved_closed(&mut self, key: LineKey, old: Slot, new: Slot) {
+        let mut places = self.closed.iter_mut().filter_map(|epoch| epoch.slots.get_mut(&key));
+        places.find(|slot| **slot == old).into_iter().for_each(|slot| *slot = new);
+        for run in self.runs.iter_mut().filter(|run| run.remaining.holds(u64::from(old), 1)) {
+            run.remaining.remove(u64::from(old));
+            run.remaining.insert(u64::from(new));
+        }
+    }
+
+    /// The oldest epoch of which anything is dirty.
+    fn oldest(&self) -> Option<u64> {
+        let open = (!self.open.is_empty()).then_some(self.current);
+        self.closed.front().map(|epoch| epoch.number).or(open)
+    }
+
+    /// The time of a tick.
+    pub(crate) fn tick(&mut self, now_ms: u64) {
+        if !self.open.is_empty() {
+            self.open_since_ms.get_or_insert(now_ms);
+        }
+    }
+
+    /// Whether something should be on its way to the disk: epochs that are over, or the one at
+    /// hand because of its age or of `open`.
+    pub(crate) fn is_due(&self, now_ms: u64, age_ms: u64, open: bool) -> bool {
+        let is_old = self.open_since_ms.is_some_and(|since_ms| now_ms >= since_ms + age_ms);
+        !self.closed.is_empty() || (!self.open.is_empty() && (open || is_old))
+    }
+
+    /// Slots of the epochs up to `last`, which are over.
+    fn slots_up_to(&self, last: u64) -> impl Iterator<Item = (LineKey, Slot)> {
+        let due = self.closed.iter().take_while(move |epoch| epoch.number <= last);
+        due.flat_map(|epoch| epoch.slots.iter().map(|(&key, &slot)| (key, slot)))
+    }
+
+    /// Starts a run over the epochs up to `last`, which are over. Whether it has anything to do.
+    fn start_run(&mut self, last: u64, part: PartId) -> bool {
+        let mut queue: Vec<_> = self.slots_up_to(last).collect();
+        if queue.is_empty() {
+            return false;
+        }
+        let mut remaining = LineSet::default();
+        queue.iter().for_each(|&(_, slot)| remaining.insert(u64::from(slot)));
+        queue.sort_unstable_by(|a, b| b.cmp(a));
+        self.queue = queue;
+        self.runs.push(Run { part, remaining, error: None });
+        true
+    }
+
+    /// Whether a run is under way.
+    pub(crate) const fn is_running(&self) -> bool {
+        !self.runs.is_empty()
+    }
+
+    /// The next slot in the queue of the runs.
+    pub(crate) fn next(&mut self) -> Option<(LineKey, Slot)> {
+        if self.runs.is_empty() { None } else { self.queue.pop() }
+    }
+
+    /// Whether the next slot in the queue goes along with the one before it.
+    pub(crate) fn joins_next(&self, joins: impl FnOnce(LineKey, Slot) -> bool) -> bool {
+        self.queue.last().is_some_and(|&(key, slot)| joins(key, slot) && self.waits(slot))
+    }
+
+    /// Whether a run waits for a slot.
+    pub(crate) fn waits(&self, slot: Slot) -> bool {
+        self.runs.iter().any(|run| run.remaining.holds(u64::from(slot), 1))
+    }
+
+    /// A slot had its try.
+    pub(crate) fn tried(&mut self, slot: Slot, error: Option<IoError>) {
+        for run in &mut self.runs {
+            if run.remaining.holds(u64::from(slot), 1) {
+                run.remaining.remove(u64::from(slot));
+                run.error = run.error.or(error);
+            }
+        }
+    }
+
+    /// Something of a slot was lost. It may still be on its way.
+    pub(crate) fn lost(&mut self, slot: Slot, gives_up: bool) {
+        for run in &mut self.runs {
+            if run.remaining.holds(u64::from(slot), 1) {
+                run.error = run.error.or(Some(IoError::Io));
+                if gives_up {
+                    run.remaining.remove(u64::from(slot));
+                }
+            }
+        }
+    }
+
+    /// Puts what the runs still wait for into the queue.
+    pub(crate) fn refill<M: LineTable>(&mut self, index: &Slots<M>) {
+        let slots = self.runs.iter().flat_map(|run| run.remaining.from(0));
+        let mut queue: Vec<_> =
+            slots.map(|slot| (index.get(slot as Slot).key, slot as Slot)).collect();
+        queue.sort_unstable_by(|a, b| b.cmp(a));
+        self.queue = queue;
+    }
+
+    /// Answers the runs that have nothing left to wait for.
+    pub(crate) fn answer(&mut self, out: &mut Outbox) {
+        self.runs.retain(|run| {
+            let done = run.remaining.is_empty();
+            if done {
+                let outcome = Outcome::Done(run.error.map_or(Ok(()), Err));
+                out.answers.push(Answer { part: run.part, outcome });
+            }
+            !done
+        });
+    }
+
+    /// Older versions of a line.
+    pub(crate) fn versions(&self, key: LineKey) -> impl Iterator<Item = Slot> + '_ {
+        self.closed.iter().filter_map(move |epoch| epoch.slots.get(&key).copied())
+    }
+
     pub(crate) fn metadata_bytes(&self) -> usize {
         let entry = size_of::<(LineKey, Slot)>();
         let closed: usize = self.closed.iter().map(|epoch| epoch.slots.len()).sum();
-        self.open.metadata_bytes() + (closed + self.queue.capacity()) * entry
+        let runs: usize = self.runs.iter().map(|run| run.remaining.metadata_bytes()).sum();
+        self.open.metadata_bytes() + runs + (2 * closed + self.queue.capacity()) * entry
     }
 
     /// Panics unless every dirty line is in one epoch, and every frozen slot in one that is over.
-    pub(crate) fn self_check<M: LineTable>(&self, dirty: &SlotSet, slots: &Slots<M>) {
-        let mut resident = self.open.len();
-        assert!(self.open.iter().all(|slot| dirty.contains(slot)), "what is open is dirty");
+    pub(crate) fn self_check<M: LineTable>(&self, dirty: &DirtyLines, index: &Slots<M>) {
+        let mut resident = self.open.from(0).count();
+        assert!(self.open.from(0).all(|line| dirty.contains(line)), "what is open is dirty");
         let mut frozen = 0;
         let mut before = 0;
         for epoch in &self.closed {
@@ -125,13 +284,13 @@ impl Order {
             assert!(!epoch.slots.is_empty(), "an epoch that is on the disk is forgotten");
             before = epoch.number + 1;
             for (&key, &slot) in &epoch.slots {
-                let line = slots.get(slot);
+                let line = index.get(slot);
                 assert_eq!(line.key, key, "an epoch knows its lines");
                 if line.has(FROZEN) {
                     assert!(line.has(DETACHED) && line.dirty != 0 && line.pins > 0, "{line:?}");
                     frozen += 1;
                 } else {
-                    assert!(dirty.contains(slot) && !self.open.contains(slot), "{line:?}");
+                    assert!(dirty.contains(key.line()) && self.is_closed(key.line()), "{line:?}");
                     resident += 1;
                 }
             }
@@ -145,48 +304,24 @@ impl<M: LineTable> Shard<M> {
     /// [`Shard::destage_epoch`] alone. What is dirty already counts as written now. To be said when
     /// the volume has been added.
     pub fn set_ordered(&mut self, volume: VolumeId) {
-        let slots = self.slots.capacity();
-        let state = self.volume_mut(volume);
-        let mut order = Order::new(slots);
-        state.dirty.iter().for_each(|slot| order.touch(slot));
-        state.order = Some(order);
-        state.waiting.clear();
-        state.whole.clear();
+        self.volume_mut(volume).writeback_mut().set_ordered();
     }
 
     /// The oldest epoch of which anything is dirty, where `current` is the driver's epoch: what is
     /// written from here on belongs to no earlier one.
     pub fn oldest_epoch(&mut self, volume: VolumeId, current: u64) -> Option<u64> {
         self.advance(volume, current);
-        let order = self.volume(volume).order.as_ref()?;
-        let open = (!order.open.is_empty()).then_some(order.current);
-        order.closed.front().map(|epoch| epoch.number).or(open)
+        self.volume(volume).writeback().epochs()?.oldest()
     }
 
     /// Whether something of the volume should be on its way to the disk: epochs that are over, or
     /// the one at hand because of its age, its amount or the mode.
     pub fn is_order_due(&self, volume: VolumeId, now_ms: u64) -> bool {
         let state = self.volume(volume);
-        let Some(order) = &state.order else { return false };
-        let many = self.dirty_lines > self.config.dirty_lines_background;
-        let age = self.config.dirty_age_ms;
-        let is_old = order.open_since_ms.is_some_and(|since| now_ms >= since + age);
-        let open = many || state.mode != Mode::WriteBack || is_old;
-        let due = !order.closed.is_empty() || (!order.open.is_empty() && open);
-        due && now_ms >= state.backoff_until_ms
-    }
-
-    /// Looks after an ordered volume: see [`Shard::tick`].
-    pub(crate) fn tick_order(&mut self, volume: VolumeId, now_ms: u64, out: &mut Outbox) {
-        if let Some(order) = &mut self.volume_mut(volume).order
-            && !order.open.is_empty()
-        {
-            order.open_since_ms.get_or_insert(now_ms);
-        }
-        if self.is_order_due(volume, now_ms) {
-            out.orders.push(volume);
-        }
-        self.pump(volume, now_ms, out);
+        let Some(epochs) = state.writeback().epochs() else { return false };
+        let open = self.quota.is_over_background() || state.mode() != Mode::WriteBack;
+        let age_ms = self.quota.config().dirty_age_ms;
+        epochs.is_due(now_ms, age_ms, open) && !state.writeback().scheduler().is_backing_off(now_ms)
     }
 
     /// Destages everything of the epochs up to `last`, which are over. `None` means that the part
@@ -199,104 +334,23 @@ impl<M: LineTable> Shard<M> {
         now_ms: u64,
         out: &mut Outbox,
     ) -> Option<IoResult> {
-        let last = last + u64::from(self.is_planted(PlantedBug::MergeEpochs));
+        let last = last + u64::from(self.planted.is(PlantedBug::MergeEpochs));
         self.advance(volume, last + 1);
         self.give_up_lost(volume, last);
-        let capacity = self.slots.capacity();
-        let state = self.volume_mut(volume);
-        let order = state.order.as_mut()?;
-        let due = order.closed.iter().take_while(|epoch| epoch.number <= last);
-        let mut queue: Vec<_> =
-            due.flat_map(|epoch| epoch.slots.iter().map(|(k, s)| (*k, *s))).collect();
-        if queue.is_empty() {
+        let epochs = self.volume_mut(volume).writeback_mut().epochs_mut()?;
+        if !epochs.start_run(last, part) {
             return Some(Ok(()));
         }
-        let mut remaining = SlotSet::new(capacity);
-        queue.iter().for_each(|&(_, slot)| {
-            remaining.insert(slot);
-        });
-        queue.sort_unstable_by(|a, b| b.cmp(a));
-        order.queue = queue;
-        state.flushes.push(FlushJob { part, remaining, error: None });
-        self.pump(volume, now_ms, out);
+        self.destager(volume).pump(now_ms, out);
         None
-    }
-
-    /// Starts destage operations of the epoch that is under way, as many as may be in flight.
-    pub(crate) fn pump_order(&mut self, volume: VolumeId, out: &mut Outbox) {
-        loop {
-            let max = self.config.destage_operations_max;
-            let state = self.volume_mut(volume);
-            if state.destaging >= max || state.flushes.is_empty() {
-                return;
-            }
-            let Some((key, slot)) = state.order.as_mut().and_then(|order| order.queue.pop()) else {
-                return;
-            };
-            if self.may_go(key, slot) {
-                self.start_ordered(key, slot, out);
-            }
-        }
-    }
-
-    /// Whether a slot of the queue still waits, and nobody uses its line.
-    fn may_go(&self, key: LineKey, slot: Slot) -> bool {
-        let waits = self.volume(key.volume()).flushes.iter().any(|f| f.remaining.contains(slot));
-        waits && self.slots.get(slot).destageable() != 0 && self.flight.busy(key).is_none()
-    }
-
-    /// Destages a line together with those that follow it in the queue, as far as they join up.
-    fn start_ordered(&mut self, key: LineKey, slot: Slot, out: &mut Outbox) {
-        let volume = key.volume();
-        let (mut lines, mut runs) = (Vec::new(), Vec::with_capacity(1));
-        let mut next = Some((key, slot));
-        while let Some((key, slot)) = next {
-            let mask = self.slots.get(slot).destageable();
-            self.push_sectors(key, slot, mask, &mut runs);
-            self.slots.pin(slot);
-            lines.push(OpLine { key, slot, mask, regained: 0 });
-            next = None;
-            let queue = &self.volume(volume).order.as_ref().expect("it has a queue").queue;
-            if let Some(&(after, slot)) = queue.last()
-                && mask & 0x80 != 0
-                && after == key.plus(1)
-                && !after.line().is_multiple_of(LINES_PER_REGION)
-                && self.may_go(after, slot)
-                && self.slots.get(slot).destageable() & 1 != 0
-                && mask_runs(self.slots.get(slot).destageable()).count() == 1
-            {
-                next = Some((after, slot));
-                let state = self.volume_mut(volume);
-                state.order.as_mut().expect("it has a queue").queue.pop();
-            }
-        }
-        let counters = &mut self.volume_mut(volume).counters;
-        counters.destaged_lines += lines.len() as u64;
-        counters.destage_writes += runs.len() as u64;
-        counters.destaged_bytes += runs.iter().map(|run| run.range.len).sum::<u64>();
-        counters.destages_background += 1;
-        let id = self.start(operation(OpKind::Destage, volume, lines, None, runs.len()));
-        emit(out, id, IoVerb::Write { fua: false }, volume, None, runs);
-    }
-
-    /// Puts what the epoch under way still waits for into the queue.
-    pub(crate) fn refill_queue(&mut self, volume: VolumeId) {
-        let state = self.volume(volume);
-        let waiting = state.flushes.iter().flat_map(|flush| flush.remaining.iter());
-        let mut queue: Vec<_> = waiting.map(|slot| (self.slots.get(slot).key, slot)).collect();
-        queue.sort_unstable_by(|a, b| b.cmp(a));
-        if let Some(order) = &mut self.volume_mut(volume).order {
-            order.queue = queue;
-        }
     }
 
     /// What is lost of the epochs up to `last` can't be destaged: lines of which nothing else is
     /// dirty count as written now.
     fn give_up_lost(&mut self, volume: VolumeId, last: u64) {
-        let Some(order) = &self.volume(volume).order else { return };
-        let due = order.closed.iter().take_while(|epoch| epoch.number <= last);
-        let slots = due.flat_map(|epoch| epoch.slots.iter().map(|(&key, &slot)| (key, slot)));
-        let lost = slots.filter(|&(_, slot)| self.slots.get(slot).destageable() == 0);
+        let Some(epochs) = self.volume(volume).writeback().epochs() else { return };
+        let slots = epochs.slots_up_to(last);
+        let lost = slots.filter(|&(_, slot)| self.index.get(slot).destageable() == 0);
         for (key, slot) in lost.collect::<Vec<_>>() {
             self.leave_epoch(key, slot);
         }
@@ -304,30 +358,29 @@ impl<M: LineTable> Shard<M> {
 
     /// A slot of an epoch that is over has nothing left to destage.
     pub(crate) fn leave_epoch(&mut self, key: LineKey, slot: Slot) {
-        let line = *self.slots.get(slot);
-        let Some(order) = &mut self.volume_mut(key.volume()).order else { return };
-        order.forget(key, slot);
+        let line = *self.index.get(slot);
+        let state = self.volume_mut(key.volume());
+        let Some(epochs) = state.writeback_mut().epochs_mut() else { return };
         if line.has(FROZEN) {
-            order.frozen -= 1;
-            self.dirty_lines -= 1;
-            self.slots.get_mut(slot).dirty = 0;
-            self.parity.give_back(slot, &mut self.slots);
-            self.slots.unpin(slot);
+            epochs.thawed(key, slot);
+            self.quota.cleaned();
+            self.integrity.give_back(slot, &mut self.index);
+            self.index.thaw(slot);
         } else if line.dirty != 0 {
-            order.touch(slot);
+            epochs.reopen(key, slot);
         }
     }
 
     /// Sectors of a line in an epoch that is over have been brought to the disk, or not.
     pub(crate) fn destaged_in_order(&mut self, line: &OpLine, ok: bool) {
-        let meta = self.slots.get_mut(line.slot);
+        let meta = self.index.get(line.slot);
         if meta.has(DETACHED) && !meta.has(FROZEN) {
             return;
         }
         if ok {
-            meta.dirty &= !line.mask;
+            self.index.clean(line.slot, line.mask);
         }
-        if meta.destageable() == 0 {
+        if self.index.get(line.slot).destageable() == 0 {
             self.leave_epoch(line.key, line.slot);
         }
     }
@@ -335,78 +388,50 @@ impl<M: LineTable> Shard<M> {
     /// An older version of a line was found damaged. The line has the sectors, as they were or
     /// newer.
     pub(crate) fn lose_frozen(&mut self, key: LineKey, slot: Slot, sectors: u8) {
-        let line = *self.slots.get(slot);
-        self.slots.change(slot, line.valid & !sectors);
-        self.slots.unsealed.remove(slot);
-        let busy = self.flight.is_destaging(key, slot);
-        if self.slots.get(slot).destageable() == 0 && !busy {
-            self.volume_mut(key.volume()).flushed(slot, None);
+        self.index.lose_frozen(slot, sectors);
+        let busy = self.ops.is_destaging(key, slot);
+        if self.index.get(slot).destageable() == 0 && !busy {
+            self.volume_mut(key.volume()).writeback_mut().tried(key, slot, None);
             self.leave_epoch(key, slot);
         }
     }
 
     /// Whether a slot is a line's or an older version's that the driver was given to destage.
     pub(crate) fn is_frozen(&self, key: LineKey, slot: Slot) -> bool {
-        let line = self.slots.get(slot);
+        let line = self.index.get(slot);
         line.key == key && line.has(FROZEN)
     }
 
     /// Whether a line is dirty and of an epoch that is over: then it is not to be changed.
-    pub(crate) fn is_closed(&self, slot: Slot, line: &LineMeta) -> bool {
+    pub(crate) fn is_closed(&self, line: &LineMeta) -> bool {
         if line.dirty == 0 {
             return false;
         }
-        let order = self.volume(line.key.volume()).order.as_ref();
-        let closed = order.is_some_and(|order| !order.open.contains(slot));
-        closed && !self.is_planted(PlantedBug::ChangeClosedEpoch)
-    }
-
-    /// A dirty line that is closed stays behind, frozen, and its copy is of the epoch at hand. The
-    /// pin that the caller has on it stays.
-    pub(crate) fn froze(&mut self, volume: VolumeId, old: Slot, new: Slot) {
-        self.dirty_lines += 1;
-        let state = self.volume_mut(volume);
-        state.dirty.remove(old);
-        state.dirty.insert(new);
-        let order = state.order.as_mut().expect("only an ordered volume has epochs");
-        order.frozen += 1;
-        order.open.insert(new);
-    }
-
-    /// A dirty line of the epoch at hand has moved.
-    pub(crate) fn moved_in_order(&mut self, key: LineKey, old: Slot, new: Slot) {
-        let mixes = self.is_planted(PlantedBug::ChangeClosedEpoch);
-        let Some(order) = &mut self.volume_mut(key.volume()).order else { return };
-        if order.open.remove(old) {
-            order.open.insert(new);
-        } else if mixes {
-            let mut places = order.closed.iter_mut().filter_map(|e| e.slots.get_mut(&key));
-            places.find(|slot| **slot == old).into_iter().for_each(|slot| *slot = new);
-        }
+        let epochs = self.volume(line.key.volume()).writeback().epochs();
+        let closed = epochs.is_some_and(|epochs| epochs.is_closed(line.key.line()));
+        closed && !self.planted.is(PlantedBug::ChangeClosedEpoch)
     }
 
     /// Notes the driver's epoch.
     pub(crate) fn advance(&mut self, volume: VolumeId, epoch: u64) {
-        let Self { volumes, slots, .. } = self;
-        let state = volumes[usize::from(volume.0)].as_mut();
-        if let Some(order) = state.and_then(|state| state.order.as_mut()) {
-            order.advance(epoch, slots);
+        let Self { volumes, index, .. } = self;
+        if let Some(epochs) = volumes.get_mut(volume).writeback_mut().epochs_mut() {
+            epochs.advance(volume, epoch, index);
         }
     }
 
     /// Whether a part that goes to the disk has to wait for its turn, and if so, whether something
     /// under it is dirty.
     pub(crate) fn is_held(&self, part: &Part, attempt: Attempt) -> Option<bool> {
-        let order = self.volume(part.volume).order.as_ref()?;
-        if self.is_planted(PlantedBug::PassEpochs) {
+        let epochs = self.volume(part.volume).writeback().epochs()?;
+        if self.planted.is(PlantedBug::PassEpochs) {
             return None;
         }
         // An older version goes to the disk also where the newest one is lost.
-        let older =
-            |key| order.closed.iter().filter_map(move |epoch| epoch.slots.get(&key).copied());
         let is_dirty = line_parts(part.volume, part.range).any(|line| {
-            let mut slots = self.slots.find(line.key).into_iter().chain(older(line.key));
-            slots.any(|slot| self.slots.get(slot).destageable() & line.mask != 0)
+            let newest = self.index.find(line.key).into_iter();
+            let mut slots = newest.chain(epochs.versions(line.key));
+            slots.any(|slot| self.index.get(slot).destageable() & line.mask != 0)
         });
         (is_dirty || !attempt.in_order).then_some(is_dirty)
     }
