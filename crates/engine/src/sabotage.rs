@@ -1,9 +1,6 @@
 //! Bugs planted on purpose, to prove that the simulator finds them. Without the feature `sabotage`
 //! none can be planted, and the questions below cost nothing: the answer is known when compiling.
 
-#[cfg(feature = "sabotage")]
-use crate::Shard;
-
 /// A mistake that the engine can be told to make.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
 pub enum PlantedBug {
@@ -108,6 +105,12 @@ pub(crate) struct Planted {
 }
 
 impl Planted {
+    /// This one.
+    #[cfg(feature = "sabotage")]
+    pub(crate) const fn of(bug: PlantedBug) -> Self {
+        Self { bug: Some(bug) }
+    }
+
     /// Whether it is this one.
     #[cfg(feature = "sabotage")]
     pub(crate) fn is(self, bug: PlantedBug) -> bool {
@@ -118,13 +121,5 @@ impl Planted {
     #[inline(always)]
     pub(crate) const fn is(self, _: PlantedBug) -> bool {
         false
-    }
-}
-
-#[cfg(feature = "sabotage")]
-impl<M> Shard<M> {
-    /// Makes this mistake from now on.
-    pub const fn plant(&mut self, bug: PlantedBug) {
-        self.planted.bug = Some(bug);
     }
 }

@@ -163,6 +163,16 @@ impl<M: LineTable> Slots<M> {
         self.unsealed.remove(slot);
     }
 
+    /// The slots of lines of a volume that are in the pool.
+    pub(crate) fn slots_of<'a>(
+        &'a self,
+        volume: VolumeId,
+        lines: impl Iterator<Item = u64> + 'a,
+    ) -> impl Iterator<Item = Slot> + 'a {
+        let keys = lines.map(move |line| LineKey::new(volume, line));
+        keys.map(|key| self.find(key).expect("a dirty line is in the pool"))
+    }
+
     /// The slots of all dirty lines, in order.
     pub(crate) fn dirty_slots(&self) -> impl Iterator<Item = Slot> {
         self.dirty.iter()

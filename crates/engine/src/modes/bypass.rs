@@ -1,11 +1,11 @@
 //! Bypass: nothing new is kept; what the pool still holds of the range is let go.
 
-use super::{Source, WriteOutcome};
+use super::{Source, WriteOutcome, Writer};
 use crate::index::meta::LineTable;
 use crate::sabotage::PlantedBug;
-use crate::{Attempt, Outbox, Part, Shard};
+use crate::{Attempt, Outbox, Part};
 
-impl<M: LineTable> Shard<M> {
+impl<M: LineTable> Writer<'_, M> {
     pub(super) fn write_bypass(
         &mut self,
         part: &Part,
@@ -34,13 +34,13 @@ impl<M: LineTable> Shard<M> {
     /// [`Shard::forget_sectors`] says.
     pub(super) fn forget_lines(&mut self, part: &Part) {
         let touched = self.look_up_pinned(part);
-        self.count_write(part, touched);
-        for at in 0..self.scratch.len() {
-            if let Some(slot) = self.scratch[at].1.take() {
-                if self.planted.is(PlantedBug::KeepLinesInBypass) {
-                    self.index.unpin(slot);
+        self.count_write(touched);
+        for at in 0..self.scratch.lines.len() {
+            if let Some(slot) = self.scratch.lines[at].1.take() {
+                if self.lines.planted.is(PlantedBug::KeepLinesInBypass) {
+                    self.lines.index.unpin(slot);
                 } else {
-                    self.scratch[at].1 = self.forget_sectors(at, slot);
+                    self.scratch.lines[at].1 = self.forget_sectors(at, slot);
                 }
             }
         }

@@ -7,12 +7,12 @@ mod staged;
 mod write_back;
 mod write_through;
 
-use crate::index::key::line_parts;
+use crate::index::key::{LinePart, line_parts};
 use crate::index::meta::LineTable;
+use crate::lines::VolumeLines;
 use crate::ops::{OpKind, WaitFor};
 use crate::sabotage::PlantedBug;
-use crate::{Attempt, LineKey, MemoryStep, Outbox, Part, Shard, Slot, Touched};
-use forebay_policy::Hint;
+use crate::{Attempt, Outbox, Part, Slot, Touched};
 use forebay_types::{IoError, Mode};
 
 /// How often a part is throttled before it goes through to the disk.
@@ -110,17 +110,35 @@ const fn effective(
     }
 }
 
-impl<M: LineTable> Shard<M> {
-    /// Writes a part.
-    pub fn write(
+/// Writes and erases parts of one volume.
+pub(crate) struct Writer<'a, M> {
+    lines: VolumeLines<'a, M>,
+    scratch: &'a mut Scratch,
+}
+
+/// Lists that are kept for their capacity only, so that writes allocate nothing.
+#[derive(Debug, Default)]
+pub(crate) struct Scratch {
+    /// Lines of the part at hand and their slots.
+    lines: Vec<(LinePart, Option<Slot>)>,
+    /// Slots for the lines of the part at hand that need one; empty between calls.
+    reserved: Vec<Slot>,
+}
+
+impl<'a, M: LineTable> Writer<'a, M> {
+    pub(crate) const fn new(lines: VolumeLines<'a, M>, scratch: &'a mut Scratch) -> Self {
+        Self { lines, scratch }
+    }
+
+    /// See [`crate::Shard::write`].
+    pub(crate) fn write(
         &mut self,
         part: &Part,
         terms: WriteTerms,
         attempt: Attempt,
         out: &mut Outbox,
     ) -> WriteOutcome {
-        self.assert_part(part);
-        self.advance(part.volume, terms.epoch);
+        self.lines.advance(terms.epoch);
         let fua = self.disk_fua(part, terms);
         match self.effective(part, terms) {
             Effective::WriteBack => self.write_back(part, fua, attempt, terms.now_ms, out),
@@ -137,8 +155,8 @@ impl<M: LineTable> Shard<M> {
     }
 
     fn effective(&self, part: &Part, terms: WriteTerms) -> Effective {
-        let state = self.volume(part.volume);
-        let fua = terms.fua && !self.planted.is(PlantedBug::AcknowledgeFuaFromMemory);
+        let state = &*self.lines.volume;
+        let fua = terms.fua && !self.lines.planted.is(PlantedBug::AcknowledgeFuaFromMemory);
         let terms = WriteTerms { fua, ..terms };
         effective(state.mode(), state.protection(), terms, self.has_dirty_room(part))
     }
@@ -147,32 +165,41 @@ impl<M: LineTable> Shard<M> {
     /// journal must be: the journal's older record of the place is void from then on. So must what
     /// a UPS does not cover: power may fail at any moment.
     fn disk_fua(&self, part: &Part, terms: WriteTerms) -> bool {
-        let fua = terms.fua && !self.planted.is(PlantedBug::AcknowledgeFuaFromMemory);
-        fua || self.tells_journal(part) || self.promises_stable(part.volume)
+        let fua = terms.fua && !self.lines.planted.is(PlantedBug::AcknowledgeFuaFromMemory);
+        fua || self.lines.is_recorded(part) || self.promises_stable()
     }
 
-    /// Brings what the pool holds of a part to the disk: what protects the volume has failed to
-    /// keep it. Done means that the disk has it, in its own cache at least.
-    pub fn settle(&mut self, part: &Part, attempt: Attempt, out: &mut Outbox) -> WriteOutcome {
+    /// See [`crate::Shard::settle`].
+    pub(crate) fn settle(
+        &mut self,
+        part: &Part,
+        attempt: Attempt,
+        out: &mut Outbox,
+    ) -> WriteOutcome {
         if self.wait_if_busy(part, |_| true) {
             return WriteOutcome::Waiting;
         }
         self.destage_under(part, attempt, out).unwrap_or(WriteOutcome::Done)
     }
 
+    fn promises_stable(&self) -> bool {
+        let is_bad = self.lines.planted.is(PlantedBug::AcknowledgeFromDiskCache);
+        self.lines.volume.demands_stable() && !is_bad
+    }
+
     /// Whether the lines of a part may become dirty.
     fn has_dirty_room(&self, part: &Part) -> bool {
         let lines = line_parts(part.volume, part.range);
-        let room = self.quota.free_lines();
+        let room = self.lines.quota.free_lines();
         // Far from the limit, nobody counts which of the lines are dirty already.
         let (fewest, _) = lines.size_hint();
         if fewest <= room {
             return true;
         }
         let is_dirty = |key| {
-            self.index.find(key).is_some_and(|slot| {
-                let line = self.index.get(slot);
-                line.dirty != 0 && !self.is_closed(line)
+            self.lines.index.find(key).is_some_and(|slot| {
+                let line = self.lines.index.get(slot);
+                line.dirty != 0 && !self.lines.is_closed(line)
             })
         };
         lines.filter(|line| !is_dirty(line.key)).count() <= room
@@ -183,19 +210,35 @@ impl<M: LineTable> Shard<M> {
     /// make progress.
     fn throttle(&mut self, part: &Part, now_ms: u64, attempt: Attempt, out: &mut Outbox) -> bool {
         let (lines, _) = line_parts(part.volume, part.range).size_hint();
-        let never = lines > self.quota.config().dirty_lines_max;
+        let never = lines > self.lines.quota.config().dirty_lines_max;
         !never
             && attempt.count < THROTTLED_ATTEMPTS_MAX
-            && self.destager(part.volume).throttle(part.id, lines, now_ms, out)
+            && self.lines.destager().throttle(part.id, lines, now_ms, out)
+    }
+
+    /// Whether a part that goes to the disk has to wait for its turn, and if so, whether something
+    /// under it is dirty.
+    fn is_held(&self, part: &Part, attempt: Attempt) -> Option<bool> {
+        let epochs = self.lines.volume.writeback().epochs()?;
+        if self.lines.planted.is(PlantedBug::PassEpochs) {
+            return None;
+        }
+        // An older version goes to the disk also where the newest one is lost.
+        let is_dirty = line_parts(part.volume, part.range).any(|line| {
+            let newest = self.lines.index.find(line.key).into_iter();
+            let mut slots = newest.chain(epochs.versions(line.key));
+            slots.any(|slot| self.lines.index.get(slot).destageable() & line.mask != 0)
+        });
+        (is_dirty || !attempt.in_order).then_some(is_dirty)
     }
 
     /// Waits if one of the part's lines is busy in a way that `conflicts`.
     fn wait_if_busy(&mut self, part: &Part, conflicts: impl Fn(OpKind) -> bool) -> bool {
         let busy = line_parts(part.volume, part.range).find_map(|line| {
-            self.ops.busy(line.key).filter(|&(_, kind)| conflicts(kind)).map(|(op, _)| op)
+            self.lines.ops.busy(line.key).filter(|&(_, kind)| conflicts(kind)).map(|(op, _)| op)
         });
         if let Some(op) = busy {
-            self.wait(op, part, WaitFor::End);
+            self.lines.wait(op, part, WaitFor::End);
         }
         busy.is_some()
     }
@@ -203,97 +246,33 @@ impl<M: LineTable> Shard<M> {
     /// Looks up the part's lines into the scratch list and pins those that are there, so that
     /// making room for the others can't evict them. Returns how many are there and how many not.
     fn look_up_pinned(&mut self, part: &Part) -> Touched {
-        self.scratch.clear();
+        self.scratch.lines.clear();
         for line in line_parts(part.volume, part.range) {
-            let found = self.index.find(line.key);
+            let found = self.lines.index.find(line.key);
             if let Some(slot) = found {
-                self.index.pin(slot);
+                self.lines.index.pin(slot);
             }
-            self.scratch.push((line, found));
+            self.scratch.lines.push((line, found));
         }
-        let hits = self.scratch.iter().filter(|(_, slot)| slot.is_some()).count() as u32;
-        Touched { hits, misses: self.scratch.len() as u32 - hits }
+        let hits = self.scratch.lines.iter().filter(|(_, slot)| slot.is_some()).count() as u32;
+        Touched { hits, misses: self.scratch.lines.len() as u32 - hits }
     }
 
     /// Counts the lines of a write that is being done: each once, however often it was tried.
-    fn count_write(&mut self, part: &Part, touched: Touched) {
-        let counters = self.volume_mut(part.volume).counters_mut();
+    fn count_write(&mut self, touched: Touched) {
+        let counters = self.lines.volume.counters_mut();
         counters.write_hit_lines += u64::from(touched.hits);
         counters.write_miss_lines += u64::from(touched.misses);
     }
 
-    fn count_through(&mut self, part: &Part, why: Through) {
-        let counters = self.volume_mut(part.volume).counters_mut();
+    fn count_through(&mut self, why: Through) {
+        let counters = self.lines.volume.counters_mut();
         match why {
             Through::Mode => counters.writes_through_mode += 1,
             Through::Protection => counters.writes_through_protection += 1,
             Through::Fua => counters.writes_through_fua += 1,
             Through::DirtyLimit => counters.writes_through_dirty_limit += 1,
             Through::NoRoom => counters.writes_through_no_room += 1,
-        }
-    }
-
-    /// The memory steps of the call have been carried out: what it has marked is true from here
-    /// on. To be called after each call to the shard, before it is let go of.
-    pub fn settle_steps(&mut self) {
-        self.index.settle();
-    }
-
-    /// Moves a line that others have pinned (its one pin more is ours) to a slot of its own.
-    /// The sectors in `rewritten` are about to be written, and need not come along.
-    pub(crate) fn move_away(
-        &mut self,
-        slot: Slot,
-        rewritten: u8,
-        out: &mut Outbox,
-    ) -> Option<Slot> {
-        let new = self.index.reserve(self.index.get(slot).key, Hint::Normal)?;
-        self.move_to(slot, new, rewritten, out);
-        Some(new)
-    }
-
-    /// The same, to a slot that was reserved for it.
-    fn move_to(&mut self, slot: Slot, new: Slot, rewritten: u8, out: &mut Outbox) {
-        let line = *self.index.get(slot);
-        if !self.planted.is(PlantedBug::ChangeUnverified) {
-            self.verify_before(slot, rewritten, out);
-        }
-        let freeze = self.is_closed(&line);
-        self.index.relocate(slot, new, freeze);
-        out.memory.extend(MemoryStep::copies(slot, new, line.valid & !rewritten));
-        if self.planted.is(PlantedBug::ForgetDetached) {
-            self.index.forget_detached(slot);
-        }
-        if self.planted.is(PlantedBug::TrustFilling) {
-            self.index.believe();
-        }
-        if freeze {
-            self.quota.found_dirty(1);
-            let writeback = self.volume_mut(line.key.volume()).writeback_mut();
-            writeback.epochs_mut().expect("only ordered volumes freeze").froze(line.key.line());
-        } else if line.dirty != 0 {
-            self.integrity.give_back(slot, &mut self.index);
-            self.dirty_moved(line.key, slot, new);
-        }
-        let in_use = u64::from(line.pins > 1);
-        self.volume_mut(line.key.volume()).counters_mut().relocated_lines += in_use;
-    }
-
-    /// A dirty line has moved. If its old content is on its way to the disk, that is all that
-    /// flushes wait for which came before.
-    fn dirty_moved(&mut self, key: LineKey, old: Slot, new: Slot) {
-        let destaging = self.ops.is_destaging(key, old);
-        let writeback = self.volumes.get_mut(key.volume()).writeback_mut();
-        if self.planted.is(PlantedBug::ChangeClosedEpoch)
-            && let Some(epochs) = writeback.epochs_mut()
-        {
-            epochs.moved_closed(key, old, new);
-        }
-        if self.planted.is(PlantedBug::ForgetMovedInFlush) {
-            writeback.forget(key.line());
-        }
-        if destaging {
-            self.ops.supersede(key, old, writeback.superseded(key.line()));
         }
     }
 }

@@ -1,15 +1,25 @@
 //! The end of an operation: what it brought becomes true, and whoever waited is told.
 
 use crate::index::meta::{DETACHED, LineTable, NO_SLOT};
+use crate::lines::VolumeLines;
 use crate::ops::{Op, OpKind, OpLine, WaitFor};
 use crate::sabotage::PlantedBug;
-use crate::{Answer, IoId, LineMeta, Note, Outbox, Outcome, Shard, Slot};
+use crate::{Answer, IoId, Note, Outbox, Outcome};
 use forebay_types::{IoResult, Mode};
 
-impl<M: LineTable> Shard<M> {
-    /// One I/O has ended. To be called once for each [`crate::IoAction`].
-    pub fn complete(&mut self, id: IoId, result: IoResult, now_ms: u64, out: &mut Outbox) {
-        if self.ops.is_gated(id) {
+/// Ends operations of one volume.
+pub(crate) struct Completion<'a, M> {
+    pub(super) lines: VolumeLines<'a, M>,
+}
+
+impl<'a, M: LineTable> Completion<'a, M> {
+    pub(crate) const fn new(lines: VolumeLines<'a, M>) -> Self {
+        Self { lines }
+    }
+
+    /// See [`crate::Shard::complete`].
+    pub(crate) fn complete(&mut self, id: IoId, result: IoResult, now_ms: u64, out: &mut Outbox) {
+        if self.lines.ops.is_gated(id) {
             self.complete_gated(id, result, now_ms, out);
         } else {
             self.ended(id, result, now_ms, out);
@@ -17,10 +27,10 @@ impl<M: LineTable> Shard<M> {
     }
 
     /// An I/O of one operation has ended.
-    pub(crate) fn ended(&mut self, id: IoId, result: IoResult, now_ms: u64, out: &mut Outbox) {
-        let Some(op) = self.ops.finish_io(id, result.err()) else { return };
+    pub(super) fn ended(&mut self, id: IoId, result: IoResult, now_ms: u64, out: &mut Outbox) {
+        let Some(op) = self.lines.ops.finish_io(id, result.err()) else { return };
         let ok = op.error.is_none();
-        let state = self.volume_mut(op.volume);
+        let state = &mut *self.lines.volume;
         state.ended();
         match op.kind {
             OpKind::Fill => {
@@ -34,7 +44,7 @@ impl<M: LineTable> Shard<M> {
                 self.drop_regained(&op);
             }
             OpKind::Destage => {
-                self.destager(op.volume).ended(&op, now_ms);
+                self.lines.destager().ended(&op, now_ms);
                 self.each_slot(&op, |shard, line| shard.destaged(line, &op));
             }
             OpKind::DestagePart => {
@@ -44,7 +54,7 @@ impl<M: LineTable> Shard<M> {
             OpKind::Erase => self.each_slot(&op, |shard, line| shard.erased(line, ok, out)),
             OpKind::DirectRead => {}
         }
-        if self.mode(op.volume) == Mode::Bypass {
+        if self.lines.volume.mode() == Mode::Bypass {
             self.let_go(&op);
         }
         if let (Some(part), Some((kind, range)), true) = (op.part, op.note.clone(), ok) {
@@ -57,7 +67,7 @@ impl<M: LineTable> Shard<M> {
             let outcome = Outcome::Done(op.error.map_or(Ok(()), Err));
             out.answers.push(Answer { part, outcome });
         }
-        let lost = !ok && self.planted.is(PlantedBug::LoseWaitersOnError);
+        let lost = !ok && self.lines.planted.is(PlantedBug::LoseWaitersOnError);
         for &(part, wait_for) in op.waiters.iter().filter(|_| !lost) {
             let outcome = match (wait_for, op.error) {
                 (WaitFor::Verdict, Some(error)) => Outcome::Done(Err(error)),
@@ -66,7 +76,7 @@ impl<M: LineTable> Shard<M> {
             };
             out.answers.push(Answer { part, outcome });
         }
-        let mut destager = self.destager(op.volume);
+        let mut destager = self.lines.destager();
         destager.resume(now_ms, out);
         if op.kind == OpKind::Destage {
             destager.admit(now_ms, out);
@@ -76,32 +86,32 @@ impl<M: LineTable> Shard<M> {
     fn each_slot(&mut self, op: &Op, mut end: impl FnMut(&mut Self, &OpLine)) {
         for line in op.lines.iter().filter(|line| line.slot != NO_SLOT) {
             end(self, line);
-            self.index.unpin(line.slot);
+            self.lines.index.unpin(line.slot);
         }
     }
 
     /// The sectors hold what the disk holds, or nothing.
     fn filled(&mut self, line: &OpLine, ok: bool, out: &mut Outbox) {
-        let too_much = self.planted.is(PlantedBug::FillMarksTooMuch);
-        let meta = *self.index.get(line.slot);
+        let too_much = self.lines.planted.is(PlantedBug::FillMarksTooMuch);
+        let meta = *self.lines.index.get(line.slot);
         if meta.has(DETACHED) {
             // A payload that was written from the pool and is not kept there.
         } else if ok {
             let filled = if too_much { 0xff } else { line.mask };
             if line.mask != 0 {
-                self.verify_before(line.slot, filled, out);
-                self.index.change(line.slot, meta.valid | filled);
+                self.lines.verify_before(line.slot, filled, out);
+                self.lines.index.change(line.slot, meta.valid | filled);
             }
         } else if meta.valid == 0 && meta.dirty == 0 {
-            self.index.drop_line(line.slot);
+            self.lines.index.drop_line(line.slot);
         }
     }
 
     /// The disk has been written where sectors were lost.
     fn regain(&mut self, op: &Op, ok: bool) {
         for line in op.lines.iter().filter(|line| ok && line.regained != 0) {
-            if let Some(slot) = self.index.find(line.key) {
-                self.settle_lost(slot, line.regained);
+            if let Some(slot) = self.lines.index.find(line.key) {
+                self.lines.settle_lost(slot, line.regained);
             }
         }
     }
@@ -109,10 +119,10 @@ impl<M: LineTable> Shard<M> {
     /// Lines that were kept for what was lost of them, and hold nothing else.
     fn drop_regained(&mut self, op: &Op) {
         for line in op.lines.iter().filter(|line| line.regained != 0) {
-            if let Some(slot) = self.index.find(line.key) {
-                let meta = self.index.get(slot);
+            if let Some(slot) = self.lines.index.find(line.key) {
+                let meta = self.lines.index.get(slot);
                 if meta.valid == 0 && meta.dirty == 0 {
-                    self.index.drop_line(slot);
+                    self.lines.index.drop_line(slot);
                 }
             }
         }
@@ -121,12 +131,12 @@ impl<M: LineTable> Shard<M> {
     /// Drops the clean lines of an operation on a volume that has no place in the pool any more:
     /// who dropped the clean ones with the change of mode found these busy or dirty.
     fn let_go(&mut self, op: &Op) {
-        if self.planted.is(PlantedBug::KeepLinesInBypass) {
+        if self.lines.planted.is(PlantedBug::KeepLinesInBypass) {
             return;
         }
         for line in &op.lines {
-            if let Some(slot) = self.index.find(line.key) {
-                self.drop_if_idle(slot);
+            if let Some(slot) = self.lines.index.find(line.key) {
+                self.lines.drop_if_idle(slot);
             }
         }
     }
@@ -137,27 +147,27 @@ impl<M: LineTable> Shard<M> {
         }
         if op.is_wide && op.error.is_some() {
             // What is dirty is tried again, unless it was lost meanwhile.
-            if self.index.get(line.slot).destageable() == 0 {
+            if self.lines.index.get(line.slot).destageable() == 0 {
                 self.tried(line, op);
             }
             return self.come_back(line);
         }
-        let ok = op.error.is_none() || self.planted.is(PlantedBug::CleanAfterFailedDestage);
+        let ok = op.error.is_none() || self.lines.planted.is(PlantedBug::CleanAfterFailedDestage);
         // A line that was written again meanwhile has moved, and is dirty where it is now.
-        let stays = !self.index.get(line.slot).has(DETACHED);
-        if ok && stays && self.index.clean(line.slot, line.mask) {
-            self.cleaned(line.slot);
+        let stays = !self.lines.index.get(line.slot).has(DETACHED);
+        if ok && stays && self.lines.index.clean(line.slot, line.mask) {
+            self.lines.cleaned(line.slot);
         }
         self.tried(line, op);
         self.come_back(line);
-        self.destaged_in_order(line, ok);
+        self.lines.destaged_in_order(line.key, line.slot, if ok { line.mask } else { 0 });
     }
 
     /// A line was destaged, or could not be: flushes that were there before its content was
     /// superseded do not wait for it any longer.
     fn tried(&mut self, line: &OpLine, op: &Op) {
-        let writeback = self.volumes.get_mut(op.volume).writeback_mut();
-        if self.index.get(line.slot).has(DETACHED) {
+        let writeback = self.lines.volume.writeback_mut();
+        if self.lines.index.get(line.slot).has(DETACHED) {
             writeback.tried_superseded(line.key, line.slot, line.superseded, op.error);
         } else {
             writeback.tried(line.key, line.slot, op.error);
@@ -166,54 +176,42 @@ impl<M: LineTable> Shard<M> {
 
     /// A line is dirty after its destage: that has failed, or the line was written meanwhile.
     fn come_back(&mut self, line: &OpLine) {
-        let there = self.index.get(line.slot);
+        let there = self.lines.index.get(line.slot);
         if there.dirty == 0 && !there.has(DETACHED) {
             return;
         }
-        self.volume_mut(line.key.volume()).writeback_mut().come_back(line.key.line());
+        self.lines.volume.writeback_mut().come_back(line.key.line());
     }
 
     /// Some dirty sectors of a line are on the disk. What waits for the line waits for the rest.
     fn destaged_part(&mut self, line: &OpLine, ok: bool) {
-        if ok && self.index.clean(line.slot, line.mask) {
-            self.cleaned(line.slot);
+        if ok && self.lines.index.clean(line.slot, line.mask) {
+            self.lines.cleaned(line.slot);
         }
     }
 
     fn erased(&mut self, line: &OpLine, ok: bool, out: &mut Outbox) {
-        let keep = self.planted.is(PlantedBug::KeepValidAfterErase);
+        let keep = self.lines.planted.is(PlantedBug::KeepValidAfterErase);
         if ok {
             // The disk has zeroes: a process that finds the sectors valid and clean is misled.
-            self.index.doubt(line.slot, line.mask);
+            self.lines.index.doubt(line.slot, line.mask);
         }
-        self.verify_before(line.slot, line.mask, out);
-        let meta = *self.index.get(line.slot);
+        self.lines.verify_before(line.slot, line.mask, out);
+        let meta = *self.lines.index.get(line.slot);
         if ok {
-            self.found_again(line.slot, line.mask);
-            self.index.change(line.slot, meta.valid & if keep { 0xff } else { !line.mask });
-            if self.index.clean(line.slot, line.mask) {
-                self.cleaned(line.slot);
+            self.lines.found_again(line.slot, line.mask);
+            self.lines.index.change(line.slot, meta.valid & if keep { 0xff } else { !line.mask });
+            if self.lines.index.clean(line.slot, line.mask) {
+                self.lines.cleaned(line.slot);
             }
-            let LineMeta { valid, dirty, .. } = *self.index.get(line.slot);
-            if valid == 0 && dirty == 0 {
-                self.index.drop_line(line.slot);
-            }
+            self.lines.drop_if_empty(line.slot);
         } else {
             // The disk may hold either content now; only dirty data is still known to be right.
             let valid = meta.valid & !(line.mask & !meta.dirty);
-            self.index.change(line.slot, valid);
+            self.lines.index.change(line.slot, valid);
             if valid == 0 && meta.dirty == 0 {
-                self.index.drop_line(line.slot);
+                self.lines.index.drop_line(line.slot);
             }
         }
-    }
-
-    /// A line has no dirty sector any more.
-    pub(crate) fn cleaned(&mut self, slot: Slot) {
-        let key = self.index.get(slot).key;
-        let volume = key.volume();
-        self.quota.cleaned();
-        self.volume_mut(volume).writeback_mut().cleaned(key, slot);
-        self.integrity.give_back(slot, &mut self.index);
     }
 }

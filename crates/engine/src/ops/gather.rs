@@ -22,11 +22,13 @@
 use crate::index::key::LineKey;
 use crate::index::meta::{LineTable, NO_SLOT};
 use crate::modes::read::{Run, push_run};
+use crate::ops::complete::Completion;
+use crate::ops::emit;
 use crate::ops::trial::Trial;
 use crate::ops::{KeyHasher, Op, OpLine, Ops};
 use crate::sabotage::PlantedBug;
-use crate::shard::emit;
-use crate::{IoId, IoVerb, Outbox, Part, Place, Segment, Shard};
+use crate::volume::VolumeState;
+use crate::{IoId, IoVerb, Outbox, Part, Place, Segment};
 use forebay_types::{ByteRange, IoError, IoResult, LINE_BYTES, Mode, REGION_BYTES, SECTOR_BYTES};
 use std::collections::HashMap;
 use std::hash::BuildHasherDefault;
@@ -167,46 +169,45 @@ impl Ops {
     }
 }
 
-impl<M: LineTable> Shard<M> {
-    /// What a write of these lines has to do with others, if it lies in one stripe.
-    pub(crate) fn gated(
-        &self,
+impl Gated {
+    /// What a write of a part has to do with others, if it lies in one stripe.
+    pub(crate) fn new(
         part: &Part,
+        volume: &VolumeState,
         fua: bool,
-        first: LineKey,
-        now_ms: u64,
-        out: &Outbox,
-    ) -> Option<Gated> {
-        let state = self.volume(part.volume);
-        let width = state.writeback().dirty().stripes().width();
-        if width <= LINE_BYTES || state.mode() == Mode::Bypass {
+        turn: u64,
+        begun_ms: u64,
+    ) -> Option<Self> {
+        let width = volume.writeback().dirty().stripes().width();
+        if width <= LINE_BYTES || volume.mode() == Mode::Bypass {
             return None;
         }
-        let stripe = state.stripe_at(first.offset())?;
+        let stripe = volume.stripe_at(part.range.offset / LINE_BYTES * LINE_BYTES)?;
         if part.range.end() > stripe.end() {
             return None;
         }
         let stripe = LineKey::new(part.volume, stripe.offset / LINE_BYTES);
-        let round = (part.range.len < state.gather_below()).then_some(state.trial().round());
-        let (turn, begun_ms) = (out.turn, now_ms);
-        Some(Gated { stripe, turn, fua, begun_ms, round, along: Vec::new() })
+        let round = (part.range.len < volume.gather_below()).then_some(volume.trial().round());
+        Some(Self { stripe, turn, fua, begun_ms, round, along: Vec::new() })
     }
+}
 
+impl<M: LineTable> Completion<'_, M> {
     /// The I/O of a write that may have company has ended.
-    pub(crate) fn complete_gated(
+    pub(super) fn complete_gated(
         &mut self,
         id: IoId,
         result: IoResult,
         now_ms: u64,
         out: &mut Outbox,
     ) {
-        let (stripe, along) = self.ops.leave_gate(id);
+        let (stripe, along) = self.lines.ops.leave_gate(id);
         if result.is_err() && !along.is_empty() {
             self.go_apart(id, &along, now_ms, out);
         } else {
             for op in iter::once(id.op).chain(along) {
                 self.count_time(op, now_ms);
-                self.ended(self.ops.id(op), result, now_ms, out);
+                self.ended(self.lines.ops.id(op), result, now_ms, out);
             }
         }
         self.open_gate(stripe, now_ms, out);
@@ -214,19 +215,19 @@ impl<M: LineTable> Shard<M> {
 
     /// A write that may be held back has ended.
     fn count_time(&mut self, op: u32, now_ms: u64) {
-        let op = self.ops.op(op);
+        let op = self.lines.ops.op(op);
         let Some(gated) = &op.gated else { return };
         if let Some(round) = gated.round {
             let took_ms = now_ms.saturating_sub(gated.begun_ms);
-            self.volumes.get_mut(op.volume).trial_mut().ended(round, took_ms);
+            self.lines.volume.trial_mut().ended(round, took_ms);
         }
     }
 
     /// An I/O for several has failed. One bad sector is not to fail them all.
     fn go_apart(&mut self, id: IoId, along: &[u32], now_ms: u64, out: &mut Outbox) {
-        if self.planted.is(PlantedBug::PraiseGathered) {
+        if self.lines.planted.is(PlantedBug::PraiseGathered) {
             self.ended(id, Err(IoError::Io), now_ms, out);
-            along.iter().for_each(|&op| self.ended(self.ops.id(op), Ok(()), now_ms, out));
+            along.iter().for_each(|&op| self.ended(self.lines.ops.id(op), Ok(()), now_ms, out));
             return;
         }
         for &op in [id.op].iter().chain(along) {
@@ -236,18 +237,18 @@ impl<M: LineTable> Shard<M> {
 
     /// A write to the stripe has ended: those that waited for one go.
     fn open_gate(&mut self, stripe: LineKey, now_ms: u64, out: &mut Outbox) {
-        let mut held = self.ops.take_held(stripe);
-        if self.planted.is(PlantedBug::AnswerHeldBack) {
-            held.drain(..).for_each(|op| self.ended(self.ops.id(op), Ok(()), now_ms, out));
+        let mut held = self.lines.ops.take_held(stripe);
+        if self.lines.planted.is(PlantedBug::AnswerHeldBack) {
+            held.drain(..).for_each(|op| self.ended(self.lines.ops.id(op), Ok(()), now_ms, out));
         }
         if held.is_empty() {
-            self.ops.close_gate(stripe);
+            self.lines.ops.close_gate(stripe);
             return;
         }
         let (mut gathered, mut joint) = (0, 0);
         let mut rest = &held[..];
         while !rest.is_empty() {
-            let range = |op: u32| self.ops.range_of(op);
+            let range = |op: u32| self.lines.ops.range_of(op);
             let meet = |pair: &[u32]| range(pair[0]).end() == range(pair[1]).offset;
             let count = 1 + rest.windows(2).take_while(|pair| meet(pair)).count();
             let (together, after) = rest.split_at(count);
@@ -258,7 +259,7 @@ impl<M: LineTable> Shard<M> {
             }
             rest = after;
         }
-        let counters = self.volume_mut(stripe.volume()).counters_mut();
+        let counters = self.lines.volume.counters_mut();
         counters.gathered_writes += gathered as u64;
         counters.gathered_ios += joint;
     }
@@ -268,18 +269,18 @@ impl<M: LineTable> Shard<M> {
         let mut runs = Vec::with_capacity(1);
         let mut fua = false;
         for &op in ops {
-            let op = self.ops.op(op);
+            let op = self.lines.ops.op(op);
             fua |= op.gated.as_ref().is_some_and(|gated| gated.fua);
             op.lines.iter().for_each(|line| push_line(&mut runs, line));
         }
         assert_eq!(runs.len(), 1, "they follow each other");
-        let id = self.ops.id(ops[0]);
-        let op = self.ops.op_mut(ops[0]);
+        let id = self.lines.ops.id(ops[0]);
+        let op = self.lines.ops.op_mut(ops[0]);
         let (volume, part) = (op.volume, op.part);
         let gated = op.gated.as_mut().expect("it was held back");
         gated.turn = out.turn;
         gated.along.extend_from_slice(&ops[1..]);
-        self.ops.pass_gate(id);
+        self.lines.ops.pass_gate(id);
         emit(out, id, IoVerb::Write { fua }, volume, part, runs);
     }
 }

@@ -6,11 +6,12 @@
 //! an operation waits for the disk only, never for a part; a write that is held back (`gather.rs`)
 //! waits for one other operation, which is on the disk already.
 
-mod complete;
-mod gather;
+pub(crate) mod complete;
+pub(crate) mod gather;
 pub(crate) mod trial;
 
-use crate::{IoId, LineKey, NoteKind, Slot, action::PartId};
+use crate::modes::read::Run;
+use crate::{IoAction, IoId, IoVerb, LineKey, NoteKind, Outbox, PartId, Slot};
 use forebay_types::{ByteRange, IoError, VolumeId};
 use gather::{Gated, Gates};
 use std::collections::HashMap;
@@ -190,6 +191,11 @@ impl Ops {
         op.waiters.push((part, wait_for));
     }
 
+    /// The volume of the operation that an I/O is of.
+    pub(crate) fn volume_of(&self, id: IoId) -> VolumeId {
+        self.op(id.op).volume
+    }
+
     /// Whether an I/O is of a write that may go with others.
     pub(crate) fn is_gated(&self, id: IoId) -> bool {
         self.op(id.op).gated.is_some()
@@ -251,6 +257,26 @@ impl Ops {
         assert_eq!(lines.sum::<usize>(), self.busy.len(), "each busy line is in one operation");
         self.check_gates();
     }
+}
+
+/// Adds an I/O for each of an operation's prepared ranges to the outbox.
+pub(crate) fn emit(
+    out: &mut Outbox,
+    id: IoId,
+    verb: IoVerb,
+    volume: VolumeId,
+    part: Option<PartId>,
+    runs: impl IntoIterator<Item = Run>,
+) {
+    out.ios.extend(runs.into_iter().map(|run| IoAction {
+        id,
+        verb,
+        volume,
+        range: run.range,
+        segments: run.segments,
+        part,
+        seals: run.seals,
+    }));
 }
 
 /// Line keys are mixed already by [`LineKey::hash`]; nothing else is ever hashed here.

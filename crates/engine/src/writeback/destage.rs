@@ -4,177 +4,150 @@ use super::Writeback;
 use super::dirty_lines::DirtyLines;
 use super::elevator::Stop;
 use super::epochs::Epochs;
-use super::quota::Quota;
 use super::scheduler::{Inputs, Scheduler};
 use super::span::{Planner, Span};
-use crate::index::Slots;
 use crate::index::key::LineKey;
 use crate::index::meta::LineTable;
-use crate::integrity::Integrity;
+use crate::lines::VolumeLines;
 use crate::modes::read::Run;
-use crate::ops::{Op, OpKind, OpLine, Ops};
-use crate::sabotage::{Planted, PlantedBug};
-use crate::shard::emit;
-use crate::volume::VolumeState;
-use crate::{Answer, IoVerb, Outbox, Outcome, Part, PartId, Shard, Slot};
-use forebay_types::{IoError, IoResult, LINE_BYTES, LINES_PER_REGION, Mode, VolumeId};
+use crate::ops::emit;
+use crate::ops::{Op, OpKind, OpLine};
+use crate::sabotage::PlantedBug;
+use crate::{Answer, IoVerb, Outbox, Outcome, PartId, Slot};
+use forebay_types::{IoError, IoResult, LINES_PER_REGION, Mode};
 use std::iter;
 
-/// One volume of a shard, and the parts of the shard that destages need.
+/// Destages lines of one volume.
 pub(crate) struct Destager<'a, M> {
-    id: VolumeId,
-    volume: &'a mut VolumeState,
-    quota: &'a mut Quota,
-    index: &'a mut Slots<M>,
-    ops: &'a mut Ops,
-    integrity: &'a Integrity,
-    planted: Planted,
+    lines: VolumeLines<'a, M>,
 }
 
-impl<M: LineTable> Shard<M> {
-    pub(crate) fn destager(&mut self, id: VolumeId) -> Destager<'_, M> {
-        let Self { volumes, quota, index, ops, integrity, planted, .. } = self;
-        let volume = volumes.get_mut(id);
-        Destager { id, volume, quota, index, ops, integrity, planted: *planted }
-    }
-
-    /// Starts what background write-back is due. Call it every 50 ms or so.
-    pub fn tick(&mut self, now_ms: u64, out: &mut Outbox) {
-        if !self.needs_tick() {
-            return;
-        }
-        let passed_ms = self.quota.passed_ms(now_ms);
-        for at in 0..self.volumes.end() {
-            let volume = VolumeId(at as u16);
-            if self.volumes.has(volume) {
-                self.destager(volume).tick(now_ms, passed_ms, out);
-            }
-        }
-    }
-
-    /// Whether a tick has anything to look after. What was dirty may have gone another way, erased
-    /// or written through, and then only a tick wakes throttled writers.
-    pub const fn needs_tick(&self) -> bool {
-        self.quota.dirty_lines() > 0 || self.quota.throttled() > 0
-    }
-
-    /// The next stop of the elevator is said to be here, by another shard.
-    pub fn wake(&mut self, volume: VolumeId, now_ms: u64, out: &mut Outbox) {
-        if self.has_volume(volume) {
-            self.destager(volume).pump(now_ms, out);
-        }
-    }
-
-    /// Begins to destage everything the volume has dirty. `None` means that the part is told when
-    /// that is done; the disk's own cache is the caller's to flush after that.
-    pub fn flush(
-        &mut self,
-        volume: VolumeId,
-        part: PartId,
-        now_ms: u64,
-        out: &mut Outbox,
-    ) -> Option<IoResult> {
-        let writeback = self.volume_mut(volume).writeback_mut();
-        if writeback.dirty.is_empty() {
-            return Some(Ok(()));
-        }
-        writeback.push_flush(part);
-        self.destager(volume).pump(now_ms, out);
-        None
-    }
-
-    /// A part has become dirty: if the elevator, which runs, is not known to come by here, the
-    /// driver wakes the shard, once what was written is in the pool.
-    pub(crate) fn notify_elevator(&self, part: &Part, now_ms: u64, out: &mut Outbox) {
-        let volume = self.volume(part.volume);
-        let Writeback { dirty, scheduler, .. } = volume.writeback();
-        let inputs = volume.writeback().inputs(volume.mode(), now_ms);
-        if !scheduler.is_elevator_running() || !scheduler.may_use_elevator(inputs) {
-            return;
-        }
-        let line = part.range.offset / LINE_BYTES;
-        let whole = dirty.whole_stripe_of(line);
-        let missed = scheduler.elevator_misses(whole.unwrap_or(line), whole.is_some());
-        out.wakes.extend(missed.map(|shard| (shard, part.volume)));
+impl<'a, M> Destager<'a, M> {
+    pub(crate) const fn new(lines: VolumeLines<'a, M>) -> Self {
+        Self { lines }
     }
 }
 
 impl<M: LineTable> Destager<'_, M> {
     fn inputs(&self, now_ms: u64) -> Inputs {
-        self.volume.writeback().inputs(self.volume.mode(), now_ms)
+        self.lines.volume.writeback().inputs(self.lines.volume.mode(), now_ms)
     }
 
     fn scheduler(&self) -> &Scheduler {
-        &self.volume.writeback().scheduler
+        &self.lines.volume.writeback().scheduler
     }
 
     fn scheduler_mut(&mut self) -> &mut Scheduler {
-        &mut self.volume.writeback_mut().scheduler
+        &mut self.lines.volume.writeback_mut().scheduler
     }
 
     fn dirty(&self) -> &DirtyLines {
-        &self.volume.writeback().dirty
+        &self.lines.volume.writeback().dirty
     }
 
-    fn tick(&mut self, now_ms: u64, passed_ms: u64, out: &mut Outbox) {
-        let (lines, frozen) = (self.dirty().len(), self.volume.writeback().frozen_lines());
+    /// See [`crate::Shard::tick`].
+    pub(crate) fn tick(&mut self, now_ms: u64, passed_ms: u64, out: &mut Outbox) {
+        let (lines, frozen) = (self.dirty().len(), self.lines.volume.writeback().frozen_lines());
         if lines + frozen + self.scheduler().throttled() == 0 {
             return;
         }
-        self.volume.counters_mut().dirty_line_ms += lines as u64 * passed_ms;
-        if self.volume.writeback().epochs.is_some() {
+        self.lines.volume.counters_mut().dirty_line_ms += lines as u64 * passed_ms;
+        if self.lines.volume.writeback().epochs.is_some() {
             return self.tick_epochs(now_ms, out);
         }
         let inputs = self.inputs(now_ms);
-        let may_age = !self.quota.is_over_background();
-        let has_lost = self.volume.lost_sectors() > 0;
-        let writeback = self.volume.writeback_mut();
-        if writeback.begin_sweep(self.id, inputs, may_age, has_lost, self.index) {
-            writeback.scheduler.aged(now_ms, self.quota);
+        let may_age = !self.lines.quota.is_over_background();
+        let has_lost = self.lines.volume.lost_sectors() > 0;
+        let writeback = self.lines.volume.writeback_mut();
+        if writeback.begin_sweep(self.lines.id, inputs, may_age, has_lost, self.lines.index) {
+            writeback.scheduler.aged(now_ms, self.lines.quota);
         }
         self.pump(now_ms, out);
         self.bypass_elevator(now_ms, out);
     }
 
     fn tick_epochs(&mut self, now_ms: u64, out: &mut Outbox) {
-        let open = self.quota.is_over_background() || self.volume.mode() != Mode::WriteBack;
-        let age_ms = self.quota.config().dirty_age_ms;
-        let writeback = self.volume.writeback_mut();
-        let epochs = writeback.epochs.as_mut().expect("the caller has looked");
-        epochs.tick(now_ms);
-        if epochs.is_due(now_ms, age_ms, open) && !writeback.scheduler.is_backing_off(now_ms) {
-            out.orders.push(self.id);
+        self.lines.volume.writeback_mut().epochs.iter_mut().for_each(|epochs| epochs.tick(now_ms));
+        if self.is_order_due(now_ms) {
+            out.orders.push(self.lines.id);
         }
         self.pump(now_ms, out);
+    }
+
+    /// See [`crate::Shard::is_order_due`].
+    pub(crate) fn is_order_due(&self, now_ms: u64) -> bool {
+        let Writeback { epochs: Some(epochs), scheduler, .. } = self.lines.volume.writeback()
+        else {
+            return false;
+        };
+        let open =
+            self.lines.quota.is_over_background() || self.lines.volume.mode() != Mode::WriteBack;
+        let age_ms = self.lines.quota.config().dirty_age_ms;
+        epochs.is_due(now_ms, age_ms, open) && !scheduler.is_backing_off(now_ms)
+    }
+
+    /// See [`crate::Shard::destage_epoch`].
+    pub(crate) fn destage_epoch(
+        &mut self,
+        last: u64,
+        part: PartId,
+        now_ms: u64,
+        out: &mut Outbox,
+    ) -> Option<IoResult> {
+        let last = last + u64::from(self.lines.planted.is(PlantedBug::MergeEpochs));
+        self.lines.advance(last + 1);
+        self.give_up_lost(last);
+        if !self.lines.volume.writeback_mut().epochs.as_mut()?.start_run(last, part) {
+            return Some(Ok(()));
+        }
+        self.pump(now_ms, out);
+        None
+    }
+
+    /// What is lost of the epochs up to `last` can't be destaged: lines of which nothing else is
+    /// dirty count as written now.
+    fn give_up_lost(&mut self, last: u64) {
+        let Some(epochs) = &self.lines.volume.writeback().epochs else { return };
+        let slots = epochs.slots_up_to(last);
+        let lost = slots.filter(|&(_, slot)| self.lines.index.get(slot).destageable() == 0);
+        for (key, slot) in lost.collect::<Vec<_>>() {
+            self.lines.leave_epoch(key, slot);
+        }
     }
 
     /// Starts destages, as many as may be in flight, and answers the flushes that have nothing
     /// left to wait for.
     pub(crate) fn pump(&mut self, now_ms: u64, out: &mut Outbox) {
         self.answer_flushes(out);
-        if self.volume.writeback().epochs.is_some() {
+        if self.lines.volume.writeback().epochs.is_some() {
             return self.pump_epochs(out);
         }
-        let Self { volume, quota, .. } = self;
+        let VolumeLines { volume, quota, .. } = &mut self.lines;
         volume.writeback_mut().scheduler.refill(now_ms, quota);
         self.pump_sweep(now_ms, out);
         self.dispatch_next(now_ms, out);
     }
 
     fn answer_flushes(&mut self, out: &mut Outbox) {
-        let has_lost = self.volume.lost_sectors() > 0;
-        let hides = self.planted.is(PlantedBug::FlushDespiteLoss);
+        let has_lost = self.lines.volume.lost_sectors() > 0;
+        let hides = self.lines.planted.is(PlantedBug::FlushDespiteLoss);
         let error = (has_lost && !hides).then_some(IoError::Io);
-        self.volume.writeback_mut().answer_flushes(self.id, error, has_lost, self.index, out);
+        self.lines.volume.writeback_mut().answer_flushes(
+            self.lines.id,
+            error,
+            has_lost,
+            self.lines.index,
+            out,
+        );
     }
 
     /// Starts destages of what is owed.
     fn pump_sweep(&mut self, now_ms: u64, out: &mut Outbox) {
         let inputs = self.inputs(now_ms);
         let urgent = inputs.flushing || inputs.draining;
-        while self.scheduler().may_sweep(inputs, self.quota) {
-            let Some(line) = self.volume.writeback_mut().dirty.next_owed() else { return };
-            let key = LineKey::new(self.id, line);
+        while self.scheduler().may_sweep(inputs, self.lines.quota) {
+            let Some(line) = self.lines.volume.writeback_mut().dirty.next_owed() else { return };
+            let key = LineKey::new(self.lines.id, line);
             if self.may_destage(key) {
                 self.start_destage(key, urgent, out);
             }
@@ -183,26 +156,26 @@ impl<M: LineTable> Destager<'_, M> {
 
     /// Whether a line has something to destage, and no operation has it.
     fn may_destage(&self, key: LineKey) -> bool {
-        let found = self.index.find(key);
-        found.is_some_and(|slot| self.index.get(slot).destageable() != 0)
-            && self.ops.busy(key).is_none()
+        let found = self.lines.index.find(key);
+        found.is_some_and(|slot| self.lines.index.get(slot).destageable() != 0)
+            && self.lines.ops.busy(key).is_none()
     }
 
     /// Destages from here while the next stop of the elevator is this shard's, and wakes the shard
     /// whose it is then.
     fn dispatch_next(&mut self, now_ms: u64, out: &mut Outbox) {
-        if !self.scheduler().wants_elevator(self.quota) {
+        if !self.scheduler().wants_elevator(self.lines.quota) {
             return;
         }
         let (elevator, shard) = self.scheduler().elevator();
-        let dirty_lines_max = self.quota.config().dirty_lines_max;
+        let dirty_lines_max = self.lines.quota.config().dirty_lines_max;
         loop {
             let stop = self.next_stop(now_ms);
             if elevator.call(shard, stop) && elevator.shards() > 1 {
                 // The last one is told first: this one goes on when all have said where they stop.
                 let others = (0..elevator.shards()).filter(|&other| other != shard);
                 let all = iter::once(shard).chain(others);
-                return out.wakes.extend(all.map(|shard| (shard, self.id)));
+                return out.wakes.extend(all.map(|shard| (shard, self.lines.id)));
             }
             let next = elevator.next().filter(|_| elevator.has_room(dirty_lines_max));
             match (next, stop) {
@@ -210,7 +183,7 @@ impl<M: LineTable> Destager<'_, M> {
                     elevator.stopped(&stop);
                     self.start_destage(stop.key, self.scheduler().is_throttling(), out);
                 }
-                (Some(next), _) if next != shard => return out.wakes.push((next, self.id)),
+                (Some(next), _) if next != shard => return out.wakes.push((next, self.lines.id)),
                 _ => return,
             }
         }
@@ -222,8 +195,8 @@ impl<M: LineTable> Destager<'_, M> {
         if !scheduler.may_use_elevator(self.inputs(now_ms)) {
             return None;
         }
-        let operations = scheduler.elevator_operations(self.quota);
-        let key = |line| LineKey::new(self.id, line);
+        let operations = scheduler.elevator_operations(self.lines.quota);
+        let key = |line| LineKey::new(self.lines.id, line);
         let may_go = |&key: &LineKey| self.may_destage(key);
         let line = scheduler.elevator_line(true);
         let behind = dirty.whole_from(0).take_while(|&before| before < line);
@@ -252,6 +225,33 @@ impl<M: LineTable> Destager<'_, M> {
         }
     }
 
+    /// See [`crate::Shard::flush`].
+    pub(crate) fn flush(
+        &mut self,
+        part: PartId,
+        now_ms: u64,
+        out: &mut Outbox,
+    ) -> Option<IoResult> {
+        if self.dirty().is_empty() {
+            return Some(Ok(()));
+        }
+        self.lines.volume.writeback_mut().push_flush(part);
+        self.pump(now_ms, out);
+        None
+    }
+
+    /// A part has become dirty: if the elevator, which runs, is not known to come by here, the
+    /// driver wakes the shard, once what was written is in the pool.
+    pub(crate) fn notify_elevator(&self, line: u64, now_ms: u64, out: &mut Outbox) {
+        let (scheduler, inputs) = (self.scheduler(), self.inputs(now_ms));
+        if !scheduler.is_elevator_running() || !scheduler.may_use_elevator(inputs) {
+            return;
+        }
+        let whole = self.dirty().whole_stripe_of(line);
+        let missed = scheduler.elevator_misses(whole.unwrap_or(line), whole.is_some());
+        out.wakes.extend(missed.map(|shard| (shard, self.lines.id)));
+    }
+
     /// Throttles a part that finds too much dirty, or in use, until destages of its volume end. So
     /// writers come down to what the disk takes gathered and in order: no less than what it takes
     /// one by one. Returns false if no destage can make progress.
@@ -262,7 +262,7 @@ impl<M: LineTable> Destager<'_, M> {
         now_ms: u64,
         out: &mut Outbox,
     ) -> bool {
-        if self.volume.writeback().epochs.is_some() {
+        if self.lines.volume.writeback().epochs.is_some() {
             return false;
         }
         self.scheduler_mut().start_throttling();
@@ -271,8 +271,8 @@ impl<M: LineTable> Destager<'_, M> {
             return false;
         }
         self.scheduler_mut().throttle(part, lines, now_ms);
-        self.quota.throttle();
-        let counters = self.volume.counters_mut();
+        self.lines.quota.throttle();
+        let counters = self.lines.volume.counters_mut();
         counters.waits += 1;
         counters.room_waits += 1;
         true
@@ -282,21 +282,21 @@ impl<M: LineTable> Destager<'_, M> {
     /// there is room for now. Not those that wait for the operation that ended: another one may be
     /// long on its way, as a disk takes what lies near first.
     pub(crate) fn admit(&mut self, now_ms: u64, out: &mut Outbox) {
-        let free = self.quota.free_lines();
+        let free = self.lines.quota.free_lines();
         let scheduler = self.scheduler_mut();
         scheduler.restart_patience(now_ms);
         let before = out.answers.len();
         let outcome = Outcome::Retry(None);
         out.answers.extend(scheduler.admit(free).map(|part| Answer { part, outcome }));
-        self.quota.admitted(out.answers.len() - before);
+        self.lines.quota.admitted(out.answers.len() - before);
     }
 
     /// After an operation has ended: lines that a flush found busy can be destaged now.
     pub(crate) fn resume(&mut self, now_ms: u64, out: &mut Outbox) {
-        let writeback = self.volume.writeback_mut();
+        let writeback = self.lines.volume.writeback_mut();
         if writeback.is_stalled() {
             match &mut writeback.epochs {
-                Some(epochs) => epochs.refill(self.index),
+                Some(epochs) => epochs.refill(self.lines.index),
                 None if !writeback.dirty.is_sweeping() => writeback.dirty.begin_sweep(),
                 None => {}
             }
@@ -313,17 +313,23 @@ impl<M: LineTable> Destager<'_, M> {
     /// A destage is over; what came of its lines is handled after that.
     pub(crate) fn ended(&mut self, op: &Op, now_ms: u64) {
         let failed = op.error.is_some();
-        self.quota.destage_ended(op.lines.len());
-        let has_recovered = self.quota.has_recovered();
+        self.lines.quota.destage_ended(op.lines.len());
+        let has_recovered = self.lines.quota.has_recovered();
         let scheduler = self.scheduler_mut();
         scheduler.ended(op.lines.len(), failed, op.is_wide, now_ms);
         scheduler.end_throttling(has_recovered);
-        self.volume.counters_mut().destage_errors += u64::from(failed);
+        self.lines.volume.counters_mut().destage_errors += u64::from(failed);
     }
 
     pub(crate) fn planner(&self) -> Planner<'_, M> {
-        let unverified = self.planted.is(PlantedBug::DestageUnverified);
-        Planner::new(self.volume, self.index, self.ops, self.integrity, unverified)
+        let unverified = self.lines.planted.is(PlantedBug::DestageUnverified);
+        Planner::new(
+            self.lines.volume,
+            self.lines.index,
+            self.lines.ops,
+            self.lines.integrity,
+            unverified,
+        )
     }
 
     /// Starts to destage a dirty line that is not busy, together with what goes with it. Every
@@ -331,13 +337,13 @@ impl<M: LineTable> Destager<'_, M> {
     pub(crate) fn start_destage(&mut self, key: LineKey, urgent: bool, out: &mut Outbox) -> u32 {
         let span = self.planner().span_of(key);
         let (ios, bytes) = (span.runs.len() as u64, span.bytes());
-        let writeback = self.volume.writeback_mut();
+        let writeback = self.lines.volume.writeback_mut();
         if writeback.epochs.is_none() {
             let dirty = span.lines.iter().filter(|line| line.mask != 0);
             dirty.for_each(|line| writeback.dirty.depart(line.key.line()));
         }
         writeback.scheduler.began(ios, bytes, urgent);
-        let counters = self.volume.counters_mut();
+        let counters = self.lines.volume.counters_mut();
         counters.scattered_destages += u64::from(span.is_scattered);
         counters.destaged_stripes += span.stripes;
         self.start(span, urgent, out)
@@ -347,7 +353,7 @@ impl<M: LineTable> Destager<'_, M> {
     fn start(&mut self, span: Span, urgent: bool, out: &mut Outbox) -> u32 {
         let bytes = span.bytes();
         let Span { lines, runs, is_wide, .. } = span;
-        let counters = self.volume.counters_mut();
+        let counters = self.lines.volume.counters_mut();
         counters.destaged_lines += lines.iter().filter(|line| line.mask != 0).count() as u64;
         counters.destage_writes += runs.len() as u64;
         counters.destaged_bytes += bytes;
@@ -356,22 +362,21 @@ impl<M: LineTable> Destager<'_, M> {
         } else {
             counters.destages_background += 1;
         }
-        lines.iter().for_each(|line| self.index.pin(line.slot));
-        self.quota.destage_began(lines.len());
-        self.volume.began(OpKind::Destage, lines.len());
-        let op = Op { is_wide, ..Op::new(OpKind::Destage, self.id, lines, None, runs.len()) };
-        let id = self.ops.start(op);
-        emit(out, id, IoVerb::Write { fua: false }, self.id, None, runs);
+        lines.iter().for_each(|line| self.lines.index.pin(line.slot));
+        let op = Op { is_wide, ..Op::new(OpKind::Destage, self.lines.id, lines, None, runs.len()) };
+        let id = self.lines.start(op);
+        emit(out, id, IoVerb::Write { fua: false }, self.lines.id, None, runs);
         id.op
     }
 
     /// Starts destages of the epochs that a part waits for, as many as may be in flight.
     fn pump_epochs(&mut self, out: &mut Outbox) {
-        let operations_max = self.quota.config().destage_operations_max;
+        let operations_max = self.lines.quota.config().destage_operations_max;
         while self.scheduler().destaging() < operations_max {
-            let epochs = self.volume.writeback_mut().epochs.as_mut();
+            let epochs = self.lines.volume.writeback_mut().epochs.as_mut();
             let Some((key, slot)) = epochs.and_then(|epochs| epochs.next()) else { return };
-            let waits = self.volume.writeback().epochs.as_ref().is_some_and(|e| e.waits(slot));
+            let waits =
+                self.lines.volume.writeback().epochs.as_ref().is_some_and(|e| e.waits(slot));
             if waits && self.may_go(key, slot) {
                 self.start_ordered(key, slot, out);
             }
@@ -380,7 +385,7 @@ impl<M: LineTable> Destager<'_, M> {
 
     /// Whether a slot has something to destage, and no operation has its line.
     fn may_go(&self, key: LineKey, slot: Slot) -> bool {
-        self.index.get(slot).destageable() != 0 && self.ops.busy(key).is_none()
+        self.lines.index.get(slot).destageable() != 0 && self.lines.ops.busy(key).is_none()
     }
 
     /// Destages a line together with those that follow it in the queue, as far as they join up.
@@ -389,11 +394,11 @@ impl<M: LineTable> Destager<'_, M> {
         let mut runs: Vec<Run> = Vec::with_capacity(1);
         let mut next = Some((key, slot));
         while let Some((key, slot)) = next {
-            let mask = self.index.get(slot).destageable();
+            let mask = self.lines.index.get(slot).destageable();
             self.planner().push_sectors(key, slot, mask, &mut runs);
             lines.push(OpLine::new(key, slot, mask));
             let joins = |after: LineKey, slot: Slot| {
-                let next_mask = self.index.get(slot).destageable();
+                let next_mask = self.lines.index.get(slot).destageable();
                 mask & 0x80 != 0
                     && after == key.plus(1)
                     && !after.line().is_multiple_of(LINES_PER_REGION)
@@ -401,9 +406,9 @@ impl<M: LineTable> Destager<'_, M> {
                     && next_mask & 1 != 0
                     && crate::index::key::mask_runs(next_mask).count() == 1
             };
-            let joined = self.volume.writeback().epochs.as_ref();
+            let joined = self.lines.volume.writeback().epochs.as_ref();
             let joined = joined.is_some_and(|epochs| epochs.joins_next(joins));
-            let epochs = self.volume.writeback_mut().epochs.as_mut();
+            let epochs = self.lines.volume.writeback_mut().epochs.as_mut();
             next = epochs.filter(|_| joined).and_then(Epochs::next);
         }
         self.start(Span::of_runs(lines, runs), false, out);

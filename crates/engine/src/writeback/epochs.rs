@@ -19,13 +19,11 @@
 
 use super::line_set::LineSet;
 use crate::index::Slots;
-use crate::index::key::{LineKey, line_parts};
+use crate::index::key::LineKey;
 use crate::index::meta::{DETACHED, FROZEN, LineTable};
-use crate::ops::OpLine;
-use crate::sabotage::PlantedBug;
 use crate::writeback::dirty_lines::DirtyLines;
-use crate::{Answer, Attempt, LineMeta, Outbox, Outcome, Part, PartId, Shard, Slot};
-use forebay_types::{IoError, IoResult, Mode, VolumeId};
+use crate::{Answer, Outbox, Outcome, PartId, Slot};
+use forebay_types::{IoError, VolumeId};
 use std::collections::{BTreeMap, VecDeque};
 
 /// An epoch that is over, and its lines that are not on the disk.
@@ -159,7 +157,7 @@ impl Epochs {
     }
 
     /// The oldest epoch of which anything is dirty.
-    fn oldest(&self) -> Option<u64> {
+    pub(crate) fn oldest(&self) -> Option<u64> {
         let open = (!self.open.is_empty()).then_some(self.current);
         self.closed.front().map(|epoch| epoch.number).or(open)
     }
@@ -179,13 +177,13 @@ impl Epochs {
     }
 
     /// Slots of the epochs up to `last`, which are over.
-    fn slots_up_to(&self, last: u64) -> impl Iterator<Item = (LineKey, Slot)> {
+    pub(crate) fn slots_up_to(&self, last: u64) -> impl Iterator<Item = (LineKey, Slot)> {
         let due = self.closed.iter().take_while(move |epoch| epoch.number <= last);
         due.flat_map(|epoch| epoch.slots.iter().map(|(&key, &slot)| (key, slot)))
     }
 
     /// Starts a run over the epochs up to `last`, which are over. Whether it has anything to do.
-    fn start_run(&mut self, last: u64, part: PartId) -> bool {
+    pub(crate) fn start_run(&mut self, last: u64, part: PartId) -> bool {
         let mut queue: Vec<_> = self.slots_up_to(last).collect();
         if queue.is_empty() {
             return false;
@@ -296,143 +294,5 @@ impl Epochs {
             }
         }
         assert_eq!((resident, frozen), (dirty.len(), self.frozen), "no dirty line is forgotten");
-    }
-}
-
-impl<M: LineTable> Shard<M> {
-    /// From now on what is dirty of a volume is brought to its disk in order, by
-    /// [`Shard::destage_epoch`] alone. What is dirty already counts as written now. To be said when
-    /// the volume has been added.
-    pub fn set_ordered(&mut self, volume: VolumeId) {
-        self.volume_mut(volume).writeback_mut().set_ordered();
-    }
-
-    /// The oldest epoch of which anything is dirty, where `current` is the driver's epoch: what is
-    /// written from here on belongs to no earlier one.
-    pub fn oldest_epoch(&mut self, volume: VolumeId, current: u64) -> Option<u64> {
-        self.advance(volume, current);
-        self.volume(volume).writeback().epochs()?.oldest()
-    }
-
-    /// Whether something of the volume should be on its way to the disk: epochs that are over, or
-    /// the one at hand because of its age, its amount or the mode.
-    pub fn is_order_due(&self, volume: VolumeId, now_ms: u64) -> bool {
-        let state = self.volume(volume);
-        let Some(epochs) = state.writeback().epochs() else { return false };
-        let open = self.quota.is_over_background() || state.mode() != Mode::WriteBack;
-        let age_ms = self.quota.config().dirty_age_ms;
-        epochs.is_due(now_ms, age_ms, open) && !state.writeback().scheduler().is_backing_off(now_ms)
-    }
-
-    /// Destages everything of the epochs up to `last`, which are over. `None` means that the part
-    /// is told when that is done. What fails stays dirty, and is destaged by a later call.
-    pub fn destage_epoch(
-        &mut self,
-        volume: VolumeId,
-        last: u64,
-        part: PartId,
-        now_ms: u64,
-        out: &mut Outbox,
-    ) -> Option<IoResult> {
-        let last = last + u64::from(self.planted.is(PlantedBug::MergeEpochs));
-        self.advance(volume, last + 1);
-        self.give_up_lost(volume, last);
-        let epochs = self.volume_mut(volume).writeback_mut().epochs_mut()?;
-        if !epochs.start_run(last, part) {
-            return Some(Ok(()));
-        }
-        self.destager(volume).pump(now_ms, out);
-        None
-    }
-
-    /// What is lost of the epochs up to `last` can't be destaged: lines of which nothing else is
-    /// dirty count as written now.
-    fn give_up_lost(&mut self, volume: VolumeId, last: u64) {
-        let Some(epochs) = self.volume(volume).writeback().epochs() else { return };
-        let slots = epochs.slots_up_to(last);
-        let lost = slots.filter(|&(_, slot)| self.index.get(slot).destageable() == 0);
-        for (key, slot) in lost.collect::<Vec<_>>() {
-            self.leave_epoch(key, slot);
-        }
-    }
-
-    /// A slot of an epoch that is over has nothing left to destage.
-    pub(crate) fn leave_epoch(&mut self, key: LineKey, slot: Slot) {
-        let line = *self.index.get(slot);
-        let state = self.volume_mut(key.volume());
-        let Some(epochs) = state.writeback_mut().epochs_mut() else { return };
-        if line.has(FROZEN) {
-            epochs.thawed(key, slot);
-            self.quota.cleaned();
-            self.integrity.give_back(slot, &mut self.index);
-            self.index.thaw(slot);
-        } else if line.dirty != 0 {
-            epochs.reopen(key, slot);
-        }
-    }
-
-    /// Sectors of a line in an epoch that is over have been brought to the disk, or not.
-    pub(crate) fn destaged_in_order(&mut self, line: &OpLine, ok: bool) {
-        let meta = self.index.get(line.slot);
-        if meta.has(DETACHED) && !meta.has(FROZEN) {
-            return;
-        }
-        if ok {
-            self.index.clean(line.slot, line.mask);
-        }
-        if self.index.get(line.slot).destageable() == 0 {
-            self.leave_epoch(line.key, line.slot);
-        }
-    }
-
-    /// An older version of a line was found damaged. The line has the sectors, as they were or
-    /// newer.
-    pub(crate) fn lose_frozen(&mut self, key: LineKey, slot: Slot, sectors: u8) {
-        self.index.lose_frozen(slot, sectors);
-        let busy = self.ops.is_destaging(key, slot);
-        if self.index.get(slot).destageable() == 0 && !busy {
-            self.volume_mut(key.volume()).writeback_mut().tried(key, slot, None);
-            self.leave_epoch(key, slot);
-        }
-    }
-
-    /// Whether a slot is a line's or an older version's that the driver was given to destage.
-    pub(crate) fn is_frozen(&self, key: LineKey, slot: Slot) -> bool {
-        let line = self.index.get(slot);
-        line.key == key && line.has(FROZEN)
-    }
-
-    /// Whether a line is dirty and of an epoch that is over: then it is not to be changed.
-    pub(crate) fn is_closed(&self, line: &LineMeta) -> bool {
-        if line.dirty == 0 {
-            return false;
-        }
-        let epochs = self.volume(line.key.volume()).writeback().epochs();
-        let closed = epochs.is_some_and(|epochs| epochs.is_closed(line.key.line()));
-        closed && !self.planted.is(PlantedBug::ChangeClosedEpoch)
-    }
-
-    /// Notes the driver's epoch.
-    pub(crate) fn advance(&mut self, volume: VolumeId, epoch: u64) {
-        let Self { volumes, index, .. } = self;
-        if let Some(epochs) = volumes.get_mut(volume).writeback_mut().epochs_mut() {
-            epochs.advance(volume, epoch, index);
-        }
-    }
-
-    /// Whether a part that goes to the disk has to wait for its turn, and if so, whether something
-    /// under it is dirty.
-    pub(crate) fn is_held(&self, part: &Part, attempt: Attempt) -> Option<bool> {
-        let epochs = self.volume(part.volume).writeback().epochs()?;
-        if self.planted.is(PlantedBug::PassEpochs) {
-            return None;
-        }
-        // An older version goes to the disk also where the newest one is lost.
-        let is_dirty = line_parts(part.volume, part.range).any(|line| {
-            let newest = self.index.find(line.key).into_iter();
-            let mut slots = newest.chain(epochs.versions(line.key));
-            slots.any(|slot| self.index.get(slot).destageable() & line.mask != 0)
-        });
-        (is_dirty || !attempt.in_order).then_some(is_dirty)
     }
 }

@@ -1,10 +1,11 @@
 //! A shard over a table that a killed process has left, and what the driver asks of the lines that
 //! it finds there, or would save.
 
+use super::Shard;
 use crate::index::key::LineKey;
 use crate::index::meta::{DETACHED, LineTable};
 use crate::index::recover::{Fate, Recovery, TableDamage};
-use crate::{LineMeta, MemoryStep, SLOTS_MAX, Shard, ShardConfig, Slot};
+use crate::{DirtyLine, LineMeta, MemoryStep, SLOTS_MAX, ShardConfig, Slot};
 use forebay_policy::Eviction;
 use forebay_types::VolumeId;
 
@@ -49,7 +50,7 @@ impl<M: LineTable> Shard<M> {
     }
 
     /// Gives a volume that is being added the dirty lines that were found of it.
-    pub(crate) fn claim(&mut self, volume: VolumeId) {
+    pub(super) fn claim(&mut self, volume: VolumeId) {
         self.index.trust(volume);
         let expected = std::mem::take(match self.unclaimed.get_mut(usize::from(volume.0)) {
             Some(lines) if *lines > 0 => lines,
@@ -123,5 +124,25 @@ impl<M: LineTable> Shard<M> {
     /// The slot of a line in which all of these sectors are valid.
     pub fn slot_of(&self, key: LineKey, mask: u8) -> Option<Slot> {
         self.index.find(key).filter(|&slot| self.index.get(slot).valid & mask == mask)
+    }
+
+    /// Appends the dirty lines of a volume, in order. Lines and not slots: a line may move as soon as
+    /// the shard is let go.
+    pub fn dirty_keys(&self, volume: VolumeId, keys: &mut Vec<LineKey>) {
+        let lines = self.volumes.get(volume).writeback().dirty().iter();
+        keys.extend(lines.map(|line| LineKey::new(volume, line)));
+    }
+
+    /// The slots of the dirty lines of a volume, in order of their places.
+    pub(super) fn dirty_slots(&self, volume: VolumeId) -> impl Iterator<Item = Slot> + '_ {
+        let lines = self.volumes.get(volume).writeback().dirty().iter();
+        self.index.slots_of(volume, lines)
+    }
+
+    /// A line, if it is dirty. Sectors of it that are lost are left out.
+    pub fn dirty_line(&self, key: LineKey) -> Option<DirtyLine> {
+        let slot = self.index.find(key)?;
+        let mask = self.index.get(slot).destageable();
+        (mask != 0).then_some(DirtyLine::new(slot, mask))
     }
 }

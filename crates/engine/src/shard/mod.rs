@@ -1,20 +1,24 @@
 //! The shard itself: its volumes, its slots, what is in flight, and the calls that manage them.
 
+mod integrity;
+mod lines;
+mod requests;
+mod writeback;
+
 use crate::index::Slots;
-use crate::index::key::LinePart;
-use crate::index::meta::LineTable;
+use crate::index::key::LineKey;
+use crate::index::meta::{LineTable, NO_SLOT};
 use crate::integrity::Integrity;
-use crate::ops::{Op, OpKind, Ops, WaitFor};
+use crate::lines::VolumeLines;
+use crate::modes::Scratch;
+use crate::ops::{OpKind, Ops};
 use crate::sabotage::{Planted, PlantedBug};
-use crate::volume::{VolumeState, Volumes};
+use crate::volume::Volumes;
 use crate::writeback::elevator::Elevator;
 use crate::writeback::quota::Quota;
-use crate::{
-    Attempt, IoId, LineKey, LineMeta, NoteKind, Outbox, Part, PartId, Protection, SLOTS_MAX,
-    ShardConfig, Slot, VolumeCounters,
-};
+use crate::{Attempt, LineMeta, Protection, SLOTS_MAX, ShardConfig, Slot, VolumeCounters};
 use forebay_policy::{Eviction, Pace};
-use forebay_types::{ByteRange, Mode, REGION_BYTES, Stripes, UnsafeSupply, VolumeId};
+use forebay_types::{Mode, REGION_BYTES, Stripes, UnsafeSupply, VolumeId};
 use std::sync::Arc;
 
 /// How full a shard is.
@@ -45,21 +49,18 @@ pub struct ShardUsage {
 /// One shard of the cache: its components, each of which owns its state.
 pub struct Shard<M> {
     /// Which line is in which slot, and what is known of it.
-    pub(crate) index: Slots<M>,
+    index: Slots<M>,
     /// What is in flight.
-    pub(crate) ops: Ops,
-    pub(crate) volumes: Volumes,
+    ops: Ops,
+    volumes: Volumes,
     /// Seals and parity.
-    pub(crate) integrity: Integrity,
+    integrity: Integrity,
     /// How much is dirty, and may be.
-    pub(crate) quota: Quota,
+    quota: Quota,
     /// Dirty lines found in the table, by volume, until the volume is added.
-    pub(crate) unclaimed: Vec<u64>,
-    /// Lines of the part at hand and their slots; kept for its capacity only.
-    pub(crate) scratch: Vec<(LinePart, Option<Slot>)>,
-    /// Slots for the lines of the part at hand that need one; empty between calls.
-    pub(crate) reserved: Vec<Slot>,
-    pub(crate) planted: Planted,
+    unclaimed: Vec<u64>,
+    scratch: Scratch,
+    planted: Planted,
 }
 
 impl<M: LineTable> Shard<M> {
@@ -73,7 +74,7 @@ impl<M: LineTable> Shard<M> {
         Self::over(lines, policy, config)
     }
 
-    pub(crate) fn over(lines: M, policy: Box<dyn Eviction>, config: ShardConfig) -> Self {
+    fn over(lines: M, policy: Box<dyn Eviction>, config: ShardConfig) -> Self {
         Self {
             index: Slots::new(lines, policy),
             ops: Ops::default(),
@@ -81,8 +82,7 @@ impl<M: LineTable> Shard<M> {
             integrity: Integrity::default(),
             quota: Quota::new(config),
             unclaimed: Vec::new(),
-            scratch: Vec::new(),
-            reserved: Vec::new(),
+            scratch: Scratch::default(),
             planted: Planted::default(),
         }
     }
@@ -98,14 +98,14 @@ impl<M: LineTable> Shard<M> {
 
     /// Says how a volume is divided. To be said when it has been added.
     pub fn set_stripes(&mut self, volume: VolumeId, stripes: Stripes) {
-        self.volume_mut(volume).writeback_mut().set_stripes(stripes);
+        self.volumes.get_mut(volume).writeback_mut().set_stripes(stripes);
     }
 
     /// Has the volume written back in one order with the other shards that it is in, of which this
     /// is number `shard`, from 0 on. To be said when it has been added, before anything of it is on
     /// its way.
     pub fn set_elevator(&mut self, volume: VolumeId, elevator: Arc<Elevator>, shard: usize) {
-        self.volume_mut(volume).writeback_mut().scheduler_mut().set_elevator(elevator, shard);
+        self.volumes.get_mut(volume).writeback_mut().scheduler_mut().set_elevator(elevator, shard);
     }
 
     /// Forgets a volume and its lines.
@@ -113,7 +113,7 @@ impl<M: LineTable> Shard<M> {
     /// # Panics
     /// If a line of it is dirty or an operation in flight: flush it and wait first.
     pub fn remove_volume(&mut self, volume: VolumeId) {
-        let state = self.volume(volume);
+        let state = self.volumes.get(volume);
         assert!(state.writeback().dirty().is_empty(), "{volume} is removed with dirty lines");
         assert_eq!(state.operations(), 0, "{volume} is removed with operations in flight");
         let scheduler = state.writeback().scheduler();
@@ -129,31 +129,31 @@ impl<M: LineTable> Shard<M> {
     /// by [`Shard::drop_clean`] or for another line; in bypass, what is dirty or in use goes when
     /// it no longer is.
     pub fn set_mode(&mut self, volume: VolumeId, mode: Mode) {
-        self.volume_mut(volume).set_mode(mode);
+        self.volumes.get_mut(volume).set_mode(mode);
     }
 
     /// Notes whether somebody waits for reads of a volume's disk just now. Background write-back
     /// then steps aside; see [`Shard::set_pace`].
     pub fn set_reading(&mut self, volume: VolumeId, reading: bool) {
-        self.volume_mut(volume).writeback_mut().scheduler_mut().set_reading(reading);
+        self.volumes.get_mut(volume).writeback_mut().scheduler_mut().set_reading(reading);
     }
 
     /// Says how fast what is dirty of a volume may be written back from here. Beside reads it goes
     /// faster than that the nearer the dirty limit is. A flush and a change of mode wait for none
     /// of it; who waits for room waits for the limits that hold at any time.
     pub fn set_pace(&mut self, volume: VolumeId, pace: Pace) {
-        self.volume_mut(volume).writeback_mut().scheduler_mut().set_pace(pace);
+        self.volumes.get_mut(volume).writeback_mut().scheduler_mut().set_pace(pace);
     }
 
     /// Says from which size on, in bytes, writes of a volume are not held back, as gathering them
     /// with others brings next to nothing. A part that is as long as parts can be is never held.
     pub fn set_gather_below(&mut self, volume: VolumeId, bytes: u64) {
-        self.volume_mut(volume).set_gather_below(bytes.min(REGION_BYTES));
+        self.volumes.get_mut(volume).set_gather_below(bytes.min(REGION_BYTES));
     }
 
     /// What [`Shard::set_gather_below`] has set, in bytes.
     pub fn gather_below(&self, volume: VolumeId) -> u64 {
-        self.volume(volume).gather_below()
+        self.volumes.get(volume).gather_below()
     }
 
     /// Sets what keeps the volume's dirty data besides the pool, from the next request on.
@@ -161,12 +161,12 @@ impl<M: LineTable> Shard<M> {
     /// # Panics
     /// When dirty data would lose the protection under which it was acknowledged.
     pub fn set_protection(&mut self, volume: VolumeId, protection: Protection) {
-        self.volume_mut(volume).set_protection(protection);
+        self.volumes.get_mut(volume).set_protection(protection);
     }
 
     /// Chooses what a write that a UPS does not cover is acknowledged from, from the next one on.
     pub fn set_unsafe_supply(&mut self, volume: VolumeId, choice: UnsafeSupply) {
-        self.volume_mut(volume).set_unsafe_supply(choice);
+        self.volumes.get_mut(volume).set_unsafe_supply(choice);
     }
 
     /// Whether a UPS alone protects the volume's writes, and those that it does not cover are to be
@@ -174,12 +174,12 @@ impl<M: LineTable> Shard<M> {
     /// promises no more than its disk does.
     pub fn promises_stable(&self, volume: VolumeId) -> bool {
         let is_bad = self.planted.is(PlantedBug::AcknowledgeFromDiskCache);
-        self.volume(volume).demands_stable() && !is_bad
+        self.volumes.get(volume).demands_stable() && !is_bad
     }
 
     /// The mode of a volume.
     pub fn mode(&self, volume: VolumeId) -> Mode {
-        self.volume(volume).mode()
+        self.volumes.get(volume).mode()
     }
 
     /// Takes the lines of a volume that are clean and idle out of the pool, among `count` slots
@@ -195,43 +195,35 @@ impl<M: LineTable> Shard<M> {
             let line = *self.index.get(slot);
             let ours = line.key != LineKey::NONE && line.key.volume() == volume;
             if ours && self.index.find(line.key) == Some(slot) {
-                self.drop_if_idle(slot);
+                self.on(volume).drop_if_idle(slot);
             }
         }
         (next < end).then_some(next)
     }
 
-    /// Takes a line out of the pool unless it is dirty or an operation has it.
-    pub(crate) fn drop_if_idle(&mut self, slot: Slot) {
-        let line = self.index.get(slot);
-        if line.dirty == 0 && self.ops.busy(line.key).is_none() {
-            self.index.drop_line(slot);
-        }
-    }
-
-    pub(crate) fn drop_all_clean(&mut self, volume: VolumeId) {
+    fn drop_all_clean(&mut self, volume: VolumeId) {
         let done = self.drop_clean(volume, 0, Slot::MAX);
         assert!(done.is_none(), "no slot is behind the last one");
     }
 
     /// Lines of the volume with dirty sectors.
     pub fn dirty_lines(&self, volume: VolumeId) -> usize {
-        self.volume(volume).writeback().dirty().len()
+        self.volumes.get(volume).writeback().dirty().len()
     }
 
     /// Operations of the volume in flight.
     pub fn operations(&self, volume: VolumeId) -> u32 {
-        self.volume(volume).operations()
+        self.volumes.get(volume).operations()
     }
 
     /// Operations of the volume in flight that write back.
     pub fn destaging(&self, volume: VolumeId) -> u32 {
-        self.volume(volume).writeback().scheduler().destaging()
+        self.volumes.get(volume).writeback().scheduler().destaging()
     }
 
     /// What happened to the volume here.
     pub fn counters(&self, volume: VolumeId) -> &VolumeCounters {
-        self.volume(volume).counters()
+        self.volumes.get(volume).counters()
     }
 
     /// Whether the volume is served.
@@ -282,47 +274,11 @@ impl<M: LineTable> Shard<M> {
         }
     }
 
-    /// Lets go of a slot that a segment handed out by [`Shard::read`] named.
-    pub fn release(&mut self, slot: Slot) {
-        self.index.unpin(slot);
-    }
-
-    pub(crate) fn volume(&self, volume: VolumeId) -> &VolumeState {
-        self.volumes.get(volume)
-    }
-
-    pub(crate) fn volume_mut(&mut self, volume: VolumeId) -> &mut VolumeState {
-        self.volumes.get_mut(volume)
-    }
-
-    /// Starts an operation of a part, or one that fills lines.
-    pub(crate) fn start(&mut self, op: Op) -> IoId {
-        assert!(op.kind != OpKind::Destage, "destages are started by the destager");
-        self.volume_mut(op.volume).began(op.kind, op.lines.len());
-        self.ops.start(op)
-    }
-
-    /// Makes a part wait for an operation.
-    pub(crate) fn wait(&mut self, op: u32, part: &Part, wait_for: WaitFor) {
-        self.ops.wait(op, part.id, wait_for);
-        self.volume_mut(part.volume).counters_mut().waits += 1;
-    }
-
-    /// Whether a journal is to be told of what a part changes.
-    pub(crate) fn tells_journal(&self, part: &Part) -> bool {
-        self.volume(part.volume).protection() == Protection::Journal && !part.restores
-    }
-
-    /// What the journal is to be told of a part that goes to the disk.
-    pub(crate) fn note_for(&self, part: &Part, kind: NoteKind) -> Option<(NoteKind, ByteRange)> {
-        self.tells_journal(part).then_some((kind, part.range))
-    }
-
-    pub(crate) fn assert_part(&self, part: &Part) {
-        let range = part.range;
-        assert!(range.len > 0 && range.is_sector_aligned(), "a part of {range}");
-        assert!(range.fits(self.volume(part.volume).size_bytes()), "{range} outside of the volume");
-        assert!(self.index.is_settled(), "the memory steps of the last call were not settled");
+    /// The lines of a volume and the components that know of them.
+    fn on(&mut self, volume: VolumeId) -> VolumeLines<'_, M> {
+        let Self { volumes, quota, index, ops, integrity, planted, .. } = self;
+        let state = volumes.get_mut(volume);
+        VolumeLines { id: volume, volume: state, quota, index, ops, integrity, planted: *planted }
     }
 
     /// Panics where the shard contradicts itself. For tests and the lab: it looks at every line.
@@ -345,11 +301,10 @@ impl<M: LineTable> Shard<M> {
         assert_eq!(dirty, dirty_in_table, "every dirty line is in its volume's dirty set");
         assert_eq!(dirty, self.quota.dirty_lines());
         assert_eq!(throttled, self.quota.throttled());
-        self.check_patrol();
+        self.check_integrity();
         for op in self.ops.iter() {
             for line in &op.lines {
-                let pinned =
-                    line.slot == crate::index::meta::NO_SLOT || self.index.get(line.slot).pins > 0;
+                let pinned = line.slot == NO_SLOT || self.index.get(line.slot).pins > 0;
                 assert!(pinned, "an operation pins its slots");
             }
         }
@@ -358,7 +313,7 @@ impl<M: LineTable> Shard<M> {
     /// Panics unless the lines that are away are in destages. A line that was clean when it went
     /// along with its stripe may be dirty again, and waits.
     fn check_away(&self, volume: VolumeId) {
-        let dirty = self.volume(volume).writeback().dirty();
+        let dirty = self.volumes.get(volume).writeback().dirty();
         for line in dirty.iter().filter(|&line| !dirty.is_waiting(line)) {
             let busy = self.ops.busy(LineKey::new(volume, line)).map(|(_, kind)| kind);
             assert_eq!(busy, Some(OpKind::Destage), "line {line} of {volume} is away");
@@ -369,30 +324,18 @@ impl<M: LineTable> Shard<M> {
     }
 }
 
+#[cfg(feature = "sabotage")]
+impl<M> Shard<M> {
+    /// Makes this mistake from now on.
+    pub const fn plant(&mut self, bug: PlantedBug) {
+        self.planted = Planted::of(bug);
+    }
+}
+
 impl Attempt {
     /// The attempt that follows when this one's wait has ended like that.
     #[must_use]
     pub const fn after(self, error: Option<forebay_types::IoError>) -> Self {
         Self { count: self.count.saturating_add(1), error, ..self }
     }
-}
-
-/// Adds an I/O for each of an operation's prepared ranges to the outbox.
-pub(crate) fn emit(
-    out: &mut Outbox,
-    id: IoId,
-    verb: crate::IoVerb,
-    volume: VolumeId,
-    part: Option<PartId>,
-    runs: impl IntoIterator<Item = crate::modes::read::Run>,
-) {
-    out.ios.extend(runs.into_iter().map(|run| crate::IoAction {
-        id,
-        verb,
-        volume,
-        range: run.range,
-        segments: run.segments,
-        part,
-        seals: run.seals,
-    }));
 }
