@@ -232,7 +232,7 @@ pub struct Outbox {
     pub ios: Vec<IoAction>,
     /// Delivered after that.
     pub answers: Vec<Answer>,
-    /// Told to the journal before the shard is let go of, after the memory steps.
+    /// Recorded by the journal before the shard is let go of, after the memory steps.
     pub notes: Vec<Note>,
     /// Lines whose first use says that their stream should be fetched further.
     pub marks: Vec<LineKey>,

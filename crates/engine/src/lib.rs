@@ -7,11 +7,23 @@
 //! is to be done in an [`Outbox`]. The runtime drives shards in real time under one lock each, the
 //! lab in virtual time; both run this code.
 //!
+//! A shard is made of components, each of which owns its state:
+//! - `index`: the table of lines, their slots, the policy, which slots are dirty or have no seal;
+//! - `ops`: operations in flight, and the writes that wait for one to the same stripe;
+//! - `writeback`: per volume, the dirty lines in order of place, and when which of them is
+//!   destaged; for the shard, how much is dirty;
+//! - `integrity`: seals, parity and the patrol;
+//! - `volume`: what each volume is set to, and its counters.
+//!
+//! `lines` has the changes of a line that concern several of them. `modes` (reads, writes, erases),
+//! `writeback::destage` and `ops::complete` work on one volume through it; `shard` is the interface
+//! to the driver and has no logic of its own.
+//!
 //! Invariants, checked by [`Shard::self_check`]:
 //! - a line is in at most one resident slot, and an indexed slot holds the line it is indexed for;
-//! - dirty sectors are valid or lost (`patrol.rs`), and the dirty set of a volume holds exactly its
+//! - dirty sectors are valid or lost (`integrity`), and the dirty set of a volume holds exactly its
 //!   dirty lines;
-//! - a line takes part in one operation at a time (`flight.rs` says why that orders everything);
+//! - a line takes part in one operation at a time (`ops` says why that orders everything);
 //! - data under a pin is not overwritten: a write moves the line to another slot instead;
 //! - a sealed line has not changed since the driver computed its checksum.
 //!
@@ -43,7 +55,7 @@ pub use integrity::parity::{PARITIES_PER_SLOT, ParityPlace};
 pub use integrity::{Inspection, PatrolCounters, Seal, Verdict, Work};
 pub use modes::erase::{EraseKind, EraseOutcome};
 pub use modes::read::{ReadOutcome, Touched};
-pub use modes::{Protection, WriteOutcome, WriteTerms};
+pub use modes::{Protection, Record, WriteOutcome, WriteTerms};
 #[cfg(feature = "sabotage")]
 pub use sabotage::PlantedBug;
 pub use shard::{Shard, ShardUsage};

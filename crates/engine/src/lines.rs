@@ -14,7 +14,9 @@ use crate::sabotage::{Planted, PlantedBug};
 use crate::volume::VolumeState;
 use crate::writeback::destage::Destager;
 use crate::writeback::quota::Quota;
-use crate::{IoId, LineMeta, MemoryStep, NoteKind, Outbox, Part, Protection, Slot, Verdict};
+use crate::{
+    IoId, LineMeta, MemoryStep, Note, NoteKind, Outbox, Part, PartId, Protection, Slot, Verdict,
+};
 use forebay_policy::Hint;
 use forebay_types::{ByteRange, VolumeId};
 
@@ -60,6 +62,7 @@ impl<M: LineTable> VolumeLines<'_, M> {
 
     /// Makes a part wait for an operation.
     pub(crate) fn wait(&mut self, op: u32, part: &Part, wait_for: WaitFor) {
+        assert!(self.ops.op(op).volume == part.volume, "a part waits for another volume");
         self.ops.wait(op, part.id, wait_for);
         self.volume.counters_mut().waits += 1;
     }
@@ -72,6 +75,17 @@ impl<M: LineTable> VolumeLines<'_, M> {
     /// What the journal is to record of a part that goes to the disk.
     pub(crate) fn note_for(&self, part: &Part, kind: NoteKind) -> Option<(NoteKind, ByteRange)> {
         self.is_recorded(part).then_some((kind, part.range))
+    }
+
+    /// The one place where the engine notifies the journal.
+    pub(crate) fn notify_journal(
+        &self,
+        part: PartId,
+        range: ByteRange,
+        kind: NoteKind,
+        out: &mut Outbox,
+    ) {
+        out.notes.push(Note { part, volume: self.id, range, kind });
     }
 
     /// Notes the driver's epoch.
@@ -104,6 +118,7 @@ impl<M: LineTable> VolumeLines<'_, M> {
     /// A write has changed sectors of a line, which are newer than the disk's now.
     pub(crate) fn mark_dirty(&mut self, slot: Slot, mask: u8, now_ms: u64) {
         let line = *self.index.get(slot);
+        assert!(!line.has(DETACHED) && line.key.volume() == self.id, "a write changes {line:?}");
         if line.lost() & mask != 0 {
             self.found_again(slot, mask);
         }

@@ -433,6 +433,7 @@ impl<M: LineTable> Slots<M> {
     }
 
     pub(crate) fn pin(&mut self, slot: Slot) {
+        debug_assert!(self.get(slot).key != LineKey::NONE, "slot {slot} holds nothing to pin");
         self.get_mut(slot).pins += 1;
     }
 
@@ -497,6 +498,8 @@ impl<M: LineTable> Slots<M> {
     /// Gives back a slot that holds no line any more.
     pub(crate) fn free_slot(&mut self, slot: Slot) {
         let next = self.free;
+        let line = self.get(slot);
+        assert!(line.dirty == 0 && !self.dirty.contains(slot), "{line:?} is freed with data");
         self.clear(slot);
         self.get_mut(slot).pins = next;
         self.free = slot;

@@ -56,6 +56,7 @@ impl Parity {
         if self.places.is_empty() {
             self.places = vec![NO_SLOT; slots.capacity()].into_boxed_slice();
         }
+        assert!(slots.get(line).dirty != 0, "only dirty lines get parity: slot {line}");
         let slot = match self.open.first() {
             Some(&slot) => slot,
             None => {

@@ -12,7 +12,7 @@ use crate::index::meta::LineTable;
 use crate::lines::VolumeLines;
 use crate::ops::{OpKind, WaitFor};
 use crate::sabotage::PlantedBug;
-use crate::{Attempt, Outbox, Part, Slot, Touched};
+use crate::{Attempt, NoteKind, Outbox, Part, Slot, Touched};
 use forebay_types::{IoError, Mode};
 
 /// How often a part is throttled before it goes through to the disk.
@@ -63,6 +63,20 @@ pub struct WriteTerms {
     pub epoch: u64,
     /// The time, in milliseconds.
     pub now_ms: u64,
+    /// What the journal is to do with it if it is acknowledged from memory.
+    pub record: Record,
+}
+
+/// Whether the journal records a write.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub enum Record {
+    /// It does not.
+    #[default]
+    No,
+    /// It does, and the part is answered already.
+    Answered,
+    /// It does, and answers the part when the record is durable.
+    Answers,
 }
 
 /// Why a write in a write-back volume goes through to the disk.
@@ -141,7 +155,10 @@ impl<'a, M: LineTable> Writer<'a, M> {
         self.lines.advance(terms.epoch);
         let fua = self.disk_fua(part, terms);
         match self.effective(part, terms) {
-            Effective::WriteBack => self.write_back(part, fua, attempt, terms.now_ms, out),
+            Effective::WriteBack => {
+                let outcome = self.write_back(part, fua, attempt, terms.now_ms, out);
+                self.record(part, &[], terms.record, outcome, out)
+            }
             Effective::WriteThrough(Through::DirtyLimit)
                 if self.throttle(part, terms.now_ms, attempt, out) =>
             {
@@ -152,6 +169,23 @@ impl<'a, M: LineTable> Writer<'a, M> {
             }
             Effective::Bypass => self.write_bypass(part, fua, attempt, terms.now_ms, out),
         }
+    }
+
+    /// Tells the journal of a write that was acknowledged from memory.
+    fn record(
+        &self,
+        part: &Part,
+        staged: &[Slot],
+        record: Record,
+        outcome: WriteOutcome,
+        out: &mut Outbox,
+    ) -> WriteOutcome {
+        if outcome == WriteOutcome::Done && record != Record::No {
+            let wait = record == Record::Answers;
+            let kind = NoteKind::Write { slots: staged.to_vec(), wait };
+            self.lines.notify_journal(part.id, part.range, kind, out);
+        }
+        outcome
     }
 
     fn effective(&self, part: &Part, terms: WriteTerms) -> Effective {

@@ -10,7 +10,7 @@
 
 use super::{Effective, Source, Through, WriteOutcome, WriteTerms, Writer};
 use crate::index::key::{LinePart, line_parts};
-use crate::index::meta::LineTable;
+use crate::index::meta::{DETACHED, LineTable};
 use crate::ops::OpKind;
 use crate::sabotage::PlantedBug;
 use crate::{Attempt, Outbox, Part, Slot, Touched};
@@ -45,7 +45,10 @@ impl<M: LineTable> Writer<'_, M> {
         self.lines.advance(terms.epoch);
         let fua = self.disk_fua(part, terms);
         match self.effective(part, terms) {
-            Effective::WriteBack => self.staged_back(part, staged, terms.now_ms, out),
+            Effective::WriteBack => {
+                let outcome = self.staged_back(part, staged, terms.now_ms, out);
+                self.record(part, staged, terms.record, outcome, out)
+            }
             Effective::WriteThrough(Through::DirtyLimit)
                 if self.throttle(part, terms.now_ms, attempt, out) =>
             {
@@ -152,6 +155,8 @@ impl<M: LineTable> Writer<'_, M> {
     /// Gives a line the slot that its new data is in, and its old data to those who use it. The pin
     /// of the slot is the caller's now. Returns whether the line was there.
     fn install(&mut self, line: &LinePart, slot: Slot, out: &mut Outbox) -> bool {
+        let payload = *self.lines.index.get(slot);
+        assert!(payload.key == line.key && payload.has(DETACHED), "{payload:?} for {line:?}");
         let Some(old) = self.lines.index.find(line.key) else {
             self.lines.index.adopt(slot);
             return false;

@@ -4,7 +4,7 @@ use crate::index::meta::{DETACHED, LineTable, NO_SLOT};
 use crate::lines::VolumeLines;
 use crate::ops::{Op, OpKind, OpLine, WaitFor};
 use crate::sabotage::PlantedBug;
-use crate::{Answer, IoId, Note, Outbox, Outcome};
+use crate::{Answer, IoId, Outbox, Outcome};
 use forebay_types::{IoResult, Mode};
 
 /// Ends operations of one volume.
@@ -60,7 +60,7 @@ impl<'a, M: LineTable> Completion<'a, M> {
         if let (Some(part), Some((kind, range)), true) = (op.part, op.note.clone(), ok) {
             // NOT YET ACKNOWLEDGED: an older record of the place would undo the change after a
             // crash. It is when the journal has this one.
-            out.notes.push(Note { part, volume: op.volume, range, kind });
+            self.lines.notify_journal(part, range, kind, out);
         } else if let Some(part) = op.part {
             // ACKNOWLEDGED: a write through the cache is on the disk (on stable storage if it was
             // FUA), an erase has been done, a direct read has its data.
@@ -85,6 +85,8 @@ impl<'a, M: LineTable> Completion<'a, M> {
 
     fn each_slot(&mut self, op: &Op, mut end: impl FnMut(&mut Self, &OpLine)) {
         for line in op.lines.iter().filter(|line| line.slot != NO_SLOT) {
+            let there = self.lines.index.get(line.slot);
+            assert!(there.key == line.key && there.pins > 0, "{line:?} is not in {there:?}");
             end(self, line);
             self.lines.index.unpin(line.slot);
         }

@@ -156,6 +156,7 @@ impl Ops {
         assert_eq!(entry.generation, id.generation, "an I/O was completed twice");
         let op = entry.op.as_mut().expect("an entry of this generation holds an operation");
         op.error = op.error.or(error);
+        assert!(op.ios_pending > 0, "more I/Os of an operation ended than began");
         op.ios_pending -= 1;
         if op.ios_pending > 0 {
             return None;

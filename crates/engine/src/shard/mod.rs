@@ -140,7 +140,7 @@ impl<M: LineTable> Shard<M> {
 
     /// Says how fast what is dirty of a volume may be written back from here. Beside reads it goes
     /// faster than that the nearer the dirty limit is. A flush and a change of mode wait for none
-    /// of it; who waits for room waits for the limits that hold at any time.
+    /// of it; throttled writers wait for the limits that hold at any time.
     pub fn set_pace(&mut self, volume: VolumeId, pace: Pace) {
         self.volumes.get_mut(volume).writeback_mut().scheduler_mut().set_pace(pace);
     }

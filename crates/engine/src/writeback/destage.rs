@@ -362,7 +362,11 @@ impl<M: LineTable> Destager<'_, M> {
         } else {
             counters.destages_background += 1;
         }
-        lines.iter().for_each(|line| self.lines.index.pin(line.slot));
+        for line in &lines {
+            let there = self.lines.index.get(line.slot);
+            assert!(there.key == line.key && line.mask & !there.dirty == 0, "{line:?}: {there:?}");
+            self.lines.index.pin(line.slot);
+        }
         let op = Op { is_wide, ..Op::new(OpKind::Destage, self.lines.id, lines, None, runs.len()) };
         let id = self.lines.start(op);
         emit(out, id, IoVerb::Write { fua: false }, self.lines.id, None, runs);

@@ -15,7 +15,7 @@
 //! Whatever goes to the disk past the pool (a write through the cache, an erase) waits until all
 //! earlier epochs are there and nothing under it is dirty: it is *held*.
 //!
-//! Sectors that are lost (`patrol.rs`) hold up no epoch: they are counted among the newest.
+//! Sectors that are lost (`integrity`) hold up no epoch: they are counted among the newest.
 
 use super::line_set::LineSet;
 use crate::index::Slots;
@@ -24,7 +24,7 @@ use crate::index::meta::{DETACHED, FROZEN, LineTable};
 use crate::writeback::dirty_lines::DirtyLines;
 use crate::{Answer, Outbox, Outcome, PartId, Slot};
 use forebay_types::{IoError, VolumeId};
-use std::collections::{BTreeMap, VecDeque};
+use std::collections::{BTreeMap, BTreeSet, VecDeque};
 
 /// An epoch that is over, and its lines that are not on the disk.
 #[derive(Debug)]
@@ -38,7 +38,7 @@ struct Epoch {
 struct Run {
     part: PartId,
     /// Slots that have not had their try.
-    remaining: LineSet,
+    remaining: BTreeSet<Slot>,
     error: Option<IoError>,
 }
 
@@ -81,6 +81,8 @@ impl Epochs {
             found.filter(|&(_, slot)| index.get(slot).destageable() != 0).collect();
         if !due.is_empty() {
             due.keys().for_each(|key| self.open.remove(key.line()));
+            let last = self.closed.back();
+            assert!(last.is_none_or(|last| last.number < self.current), "epochs end in order");
             self.closed.push_back(Epoch { number: self.current, slots: due });
         }
         self.current = epoch;
@@ -150,9 +152,10 @@ impl Epochs {
     pub(crate) fn moved_closed(&mut self, key: LineKey, old: Slot, new: Slot) {
         let mut places = self.closed.iter_mut().filter_map(|epoch| epoch.slots.get_mut(&key));
         places.find(|slot| **slot == old).into_iter().for_each(|slot| *slot = new);
-        for run in self.runs.iter_mut().filter(|run| run.remaining.holds(u64::from(old), 1)) {
-            run.remaining.remove(u64::from(old));
-            run.remaining.insert(u64::from(new));
+        for run in self.runs.iter_mut() {
+            if run.remaining.remove(&old) {
+                run.remaining.insert(new);
+            }
         }
     }
 
@@ -188,8 +191,7 @@ impl Epochs {
         if queue.is_empty() {
             return false;
         }
-        let mut remaining = LineSet::default();
-        queue.iter().for_each(|&(_, slot)| remaining.insert(u64::from(slot)));
+        let remaining = queue.iter().map(|&(_, slot)| slot).collect();
         queue.sort_unstable_by(|a, b| b.cmp(a));
         self.queue = queue;
         self.runs.push(Run { part, remaining, error: None });
@@ -213,14 +215,13 @@ impl Epochs {
 
     /// Whether a run waits for a slot.
     pub(crate) fn waits(&self, slot: Slot) -> bool {
-        self.runs.iter().any(|run| run.remaining.holds(u64::from(slot), 1))
+        self.runs.iter().any(|run| run.remaining.contains(&slot))
     }
 
     /// A slot had its try.
     pub(crate) fn tried(&mut self, slot: Slot, error: Option<IoError>) {
         for run in &mut self.runs {
-            if run.remaining.holds(u64::from(slot), 1) {
-                run.remaining.remove(u64::from(slot));
+            if run.remaining.remove(&slot) {
                 run.error = run.error.or(error);
             }
         }
@@ -229,10 +230,10 @@ impl Epochs {
     /// Something of a slot was lost. It may still be on its way.
     pub(crate) fn lost(&mut self, slot: Slot, gives_up: bool) {
         for run in &mut self.runs {
-            if run.remaining.holds(u64::from(slot), 1) {
+            if run.remaining.contains(&slot) {
                 run.error = run.error.or(Some(IoError::Io));
                 if gives_up {
-                    run.remaining.remove(u64::from(slot));
+                    run.remaining.remove(&slot);
                 }
             }
         }
@@ -240,9 +241,8 @@ impl Epochs {
 
     /// Puts what the runs still wait for into the queue.
     pub(crate) fn refill<M: LineTable>(&mut self, index: &Slots<M>) {
-        let slots = self.runs.iter().flat_map(|run| run.remaining.from(0));
-        let mut queue: Vec<_> =
-            slots.map(|slot| (index.get(slot as Slot).key, slot as Slot)).collect();
+        let slots = self.runs.iter().flat_map(|run| run.remaining.iter().copied());
+        let mut queue: Vec<_> = slots.map(|slot| (index.get(slot).key, slot)).collect();
         queue.sort_unstable_by(|a, b| b.cmp(a));
         self.queue = queue;
     }
@@ -267,7 +267,8 @@ impl Epochs {
     pub(crate) fn metadata_bytes(&self) -> usize {
         let entry = size_of::<(LineKey, Slot)>();
         let closed: usize = self.closed.iter().map(|epoch| epoch.slots.len()).sum();
-        let runs: usize = self.runs.iter().map(|run| run.remaining.metadata_bytes()).sum();
+        let runs: usize =
+            self.runs.iter().map(|run| 2 * run.remaining.len() * size_of::<Slot>()).sum();
         self.open.metadata_bytes() + runs + (2 * closed + self.queue.capacity()) * entry
     }
 

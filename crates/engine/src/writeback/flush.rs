@@ -53,6 +53,7 @@ impl Flushes {
 
     /// Nothing is owed any more: answers those that waited for that.
     pub(crate) fn answer(&mut self, out: &mut Outbox) {
+        assert!(self.is_running(), "flushes are answered that do not run");
         let outcome = Outcome::Done(self.error.take().map_or(Ok(()), Err));
         out.answers.extend(self.running.drain(..).map(|part| Answer { part, outcome }));
     }

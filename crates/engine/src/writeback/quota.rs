@@ -49,8 +49,8 @@ impl ShardConfig {
         (left as u64, all as u64)
     }
 
-    /// Dirty lines below which nobody has to wait for room any more: some less than may be dirty,
-    /// so that the disk is given more than one thing to do.
+    /// Dirty lines below which writers are not throttled any more: some less than may be dirty, so
+    /// that the disk is given more than one thing to do.
     const fn dirty_lines_enough(&self) -> usize {
         self.dirty_lines_max.saturating_sub(self.dirty_lines_max / 16 + 1)
     }
