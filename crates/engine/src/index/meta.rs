@@ -48,8 +48,8 @@ pub(crate) const DETACHED: u8 = 4;
 /// The driver has a checksum of the valid sectors as they are. [`crate::index::Slots::change`]
 /// takes it away, and the patrol sets it.
 pub(crate) const SEALED: u8 = 8;
-/// An older version of a line, which goes to the disk before what is newer (`writeback::epochs`). Detached
-/// as well, and of no worth to a process that finds it.
+/// An older version of a line, which goes to the disk before what is newer (`writeback::epochs`).
+/// Detached as well, and of no worth to a process that finds it.
 pub(crate) const FROZEN: u8 = 16;
 
 impl LineMeta {

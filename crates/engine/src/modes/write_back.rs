@@ -170,7 +170,7 @@ impl<M: LineTable> Writer<'_, M> {
         }
     }
 
-    /// The lines of a part are dirty. Those of a write that is not worth holding back are to go soon.
+    /// The lines of a part are dirty. Those of a write that is not worth holding back go soon.
     pub(super) fn written_back(&mut self, part: &Part, now_ms: u64, out: &mut Outbox) {
         let state = &mut *self.lines.volume;
         state.counters_mut().writes_back += 1;

@@ -59,8 +59,8 @@ impl<M: LineTable> Shard<M> {
         self.take_verdict(seal, verdict.within(if stays { 0xff } else { 0 }));
     }
 
-    /// The same for a seal of [`crate::MemoryStep::Verify`]. What is known of the old data holds for
-    /// what was taken over from it.
+    /// The same for a seal of [`crate::MemoryStep::Verify`]. What is known of the old data holds
+    /// for what was taken over from it.
     pub fn damaged_before(&mut self, seal: &Seal, kept: u8, verdict: Verdict) {
         self.take_verdict(seal, verdict.within(kept));
     }

@@ -126,8 +126,8 @@ impl<M: LineTable> Shard<M> {
         self.index.find(key).filter(|&slot| self.index.get(slot).valid & mask == mask)
     }
 
-    /// Appends the dirty lines of a volume, in order. Lines and not slots: a line may move as soon as
-    /// the shard is let go.
+    /// Appends the dirty lines of a volume, in order. Lines and not slots: a line may move as soon
+    /// as the shard is let go.
     pub fn dirty_keys(&self, volume: VolumeId, keys: &mut Vec<LineKey>) {
         let lines = self.volumes.get(volume).writeback().dirty().iter();
         keys.extend(lines.map(|line| LineKey::new(volume, line)));

@@ -9,7 +9,7 @@
 //! | --- | --- | --- |
 //! | a flush, or draining | operations of the configuration, whatever the limits | as without |
 //! | the last destage failed | waits, unless a flush runs | waits |
-//! | clients read from the disk | waits for a burst's tokens | the same, unless writers are throttled |
+//! | clients read from the disk | waits for tokens of a burst | the same, if nothing is throttled |
 //! | the operator's rates | wait for tokens, unless urgent | wait for tokens |
 //! | the backlog | - | more operations, the nearer the dirty limit |
 //! | throttled writers | - | all operations |

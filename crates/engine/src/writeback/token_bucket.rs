@@ -92,8 +92,9 @@ impl TokenBucket {
     }
 
     /// Time has passed. `room` is how far the dirty limit is: lines that may get dirty until then,
-    /// of so many between the background limit and the dirty limit. The nearer it is, the faster write-back
-    /// goes beside reads, without bound, and without a step in which reads and writes would swing.
+    /// of so many between the background limit and the dirty limit. The nearer it is, the faster
+    /// write-back goes beside reads, without bound, and without a step in which reads and writes
+    /// would swing.
     pub(crate) fn fill(&mut self, now_ms: u64, room: (u64, u64)) {
         let passed_ms = now_ms.saturating_sub(self.filled_ms).min(OWES_MS);
         self.filled_ms = self.filled_ms.max(now_ms);
