@@ -9,15 +9,23 @@
 //! list). A slot that takes a line over says which sectors are still on their way; the slot that is
 //! left keeps its dirty bits until [`Slots::settle`], when the bytes have been copied.
 
-use crate::bits::SlotSet;
-use crate::index::Index;
-use crate::meta::{DETACHED, FROZEN, LineTable, NO_SLOT, SEALED, in_order};
+pub(crate) mod bits;
+pub(crate) mod key;
+pub(crate) mod lookup;
+pub(crate) mod meta;
+pub(crate) mod recover;
+
+use crate::index::bits::SlotSet;
+use crate::index::lookup::Index;
+use crate::index::meta::{
+    DETACHED, FROZEN, LineTable, MARK, NO_SLOT, PREFETCHED, SEALED, in_order,
+};
 use crate::{LineKey, LineMeta, Slot};
 use forebay_policy::{Eviction, Hint, Lines};
 use forebay_types::VolumeId;
 
 pub(crate) struct Slots<M> {
-    pub lines: M,
+    lines: M,
     index: Index,
     /// Resident lines of each volume, by its number; none where it is shorter.
     residents: Vec<u32>,
@@ -35,10 +43,12 @@ pub(crate) struct Slots<M> {
     /// Slots that were left and are kept as older versions; empty between calls.
     freezing: Vec<Slot>,
     /// Slots of a table that was found, each under a pin: the kernel may still write there.
-    pub in_doubt: Vec<Slot>,
+    in_doubt: Vec<Slot>,
     /// Every resident line with valid sectors and without a seal; others as well.
-    pub unsealed: SlotSet,
-    pub evictions: u64,
+    unsealed: SlotSet,
+    /// Every resident line with dirty sectors, of all volumes.
+    dirty: SlotSet,
+    evictions: u64,
 }
 
 /// What the policy may know of a line.
@@ -59,7 +69,7 @@ impl<M: LineTable> Slots<M> {
     pub(crate) fn new(lines: M, policy: Box<dyn Eviction>) -> Self {
         let index = Index::new(lines.len());
         let (residents, filled, left, freezing, in_doubt) = Default::default();
-        let unsealed = SlotSet::new(lines.len());
+        let (unsealed, dirty) = (SlotSet::new(lines.len()), SlotSet::new(lines.len()));
         let (free, unused, hand, evictions) = (NO_SLOT, 0, 0, 0);
         Self {
             lines,
@@ -74,6 +84,7 @@ impl<M: LineTable> Slots<M> {
             freezing,
             in_doubt,
             unsealed,
+            dirty,
             evictions,
         }
     }
@@ -100,8 +111,115 @@ impl<M: LineTable> Slots<M> {
         &self.lines[slot as usize]
     }
 
-    pub(crate) fn get_mut(&mut self, slot: Slot) -> &mut LineMeta {
+    fn get_mut(&mut self, slot: Slot) -> &mut LineMeta {
         &mut self.lines[slot as usize]
+    }
+
+    /// The table, for all to see.
+    pub(crate) fn table(&self) -> &[LineMeta] {
+        &self.lines
+    }
+
+    pub(crate) const fn evictions(&self) -> u64 {
+        self.evictions
+    }
+
+    /// Sets flags of a line: [`meta::PREFETCHED`] and [`meta::MARK`].
+    pub(crate) fn set_flags(&mut self, slot: Slot, flags: u8) {
+        debug_assert!(flags & !(PREFETCHED | MARK) == 0);
+        self.get_mut(slot).flags |= flags;
+    }
+
+    /// Takes these flags from a line, and says what it had.
+    pub(crate) fn take_flags(&mut self, slot: Slot) -> u8 {
+        let line = self.get_mut(slot);
+        let flags = line.flags & (PREFETCHED | MARK);
+        line.flags &= !flags;
+        flags
+    }
+
+    /// The driver has a checksum of the line as it is.
+    pub(crate) fn seal(&mut self, slot: Slot) {
+        // The driver's checksum is there before the word that it holds.
+        in_order();
+        self.get_mut(slot).flags |= SEALED;
+        self.unsealed.remove(slot);
+    }
+
+    /// Leaves the seal on a line that has changed, which is a planted bug.
+    pub(crate) fn keep_seal(&mut self, slot: Slot, before: u8) {
+        self.get_mut(slot).flags |= before & SEALED;
+    }
+
+    /// The next slot, from `from` on, that may be without a seal: one of those with dirty lines, or
+    /// any.
+    pub(crate) fn next_unsealed(&self, dirty: bool, from: Slot) -> Option<Slot> {
+        let among = if dirty { &self.dirty } else { &self.unsealed };
+        among.next_common(&self.unsealed, from)
+    }
+
+    /// A slot needs no seal.
+    pub(crate) fn needs_no_seal(&mut self, slot: Slot) {
+        self.unsealed.remove(slot);
+    }
+
+    /// The slots of lines of a volume that are in the pool.
+    pub(crate) fn slots_of<'a>(
+        &'a self,
+        volume: VolumeId,
+        lines: impl Iterator<Item = u64> + 'a,
+    ) -> impl Iterator<Item = Slot> + 'a {
+        let keys = lines.map(move |line| LineKey::new(volume, line));
+        keys.map(|key| self.find(key).expect("a dirty line is in the pool"))
+    }
+
+    /// The slots of all dirty lines, in order.
+    pub(crate) fn dirty_slots(&self) -> impl Iterator<Item = Slot> {
+        self.dirty.iter()
+    }
+
+    pub(crate) const fn unsealed(&self) -> usize {
+        self.unsealed.len()
+    }
+
+    /// Some dirty sectors are on the disk, or given up. Whether the line, which is resident, has
+    /// none any more now.
+    pub(crate) fn clean(&mut self, slot: Slot, mask: u8) -> bool {
+        let line = self.get_mut(slot);
+        let was_dirty = line.dirty != 0;
+        line.dirty &= !mask;
+        let is_clean = was_dirty && line.dirty == 0;
+        if is_clean {
+            self.dirty.remove(slot);
+        }
+        is_clean
+    }
+
+    /// Which parts of a slot that holds parity are in use.
+    pub(crate) fn set_parity_parts(&mut self, slot: Slot, parts: u8) {
+        let line = self.get_mut(slot);
+        assert!(line.key == LineKey::PARITY, "slot {slot} holds no parity");
+        line.valid = parts;
+    }
+
+    /// Sectors of an older version of a line are lost.
+    pub(crate) fn lose_frozen(&mut self, slot: Slot, sectors: u8) {
+        let valid = self.get(slot).valid;
+        self.change(slot, valid & !sectors);
+        self.unsealed.remove(slot);
+    }
+
+    /// An older version of a line is on the disk, or given up: the pin that kept it goes.
+    pub(crate) fn thaw(&mut self, slot: Slot) {
+        let line = self.get_mut(slot);
+        assert!(line.has(FROZEN) && line.has(DETACHED), "slot {slot} is not frozen: {line:?}");
+        line.dirty = 0;
+        self.unpin(slot);
+    }
+
+    /// Takes the dirty bits from a slot that is left, which is a planted bug.
+    pub(crate) fn forget_detached(&mut self, slot: Slot) {
+        self.get_mut(slot).dirty = 0;
     }
 
     /// The one way in which the valid sectors of a line, or their content, change: its checksum is
@@ -180,6 +298,8 @@ impl<M: LineTable> Slots<M> {
         let line = *self.get(old);
         let key = line.key;
         assert!(line.pins > 0, "the caller has the old slot pinned");
+        assert!(!line.has(DETACHED), "a line is moved from where it is");
+        assert!(old != new, "slot {old} is moved to itself");
         // From here on the old slot says by its dirty bits what only it has.
         self.get_mut(old).flags = DETACHED | if freeze { line.flags & SEALED } else { 0 };
         in_order();
@@ -194,6 +314,9 @@ impl<M: LineTable> Slots<M> {
         in_order();
         self.get_mut(new).flags = line.flags & !SEALED;
         self.unsealed.insert(new);
+        if self.dirty.remove(old) {
+            self.dirty.insert(new);
+        }
         self.index.replace(key, old, new);
         self.policy.on_move(old, new, key.hash());
         self.filled.push(new);
@@ -205,12 +328,12 @@ impl<M: LineTable> Slots<M> {
     }
 
     /// Keeps what a detached slot holds until the call is settled, which then takes a pin away.
-    pub(crate) fn leave(&mut self, slot: Slot) {
+    fn leave(&mut self, slot: Slot) {
         self.left.push(slot);
     }
 
     /// Makes a slot findable as the place of a line, which must be absent.
-    pub(crate) fn index_line(&mut self, key: LineKey, slot: Slot) {
+    fn index_line(&mut self, key: LineKey, slot: Slot) {
         self.enter(key, slot);
         self.policy.on_insert(slot, key.hash(), Hint::Normal);
     }
@@ -230,13 +353,13 @@ impl<M: LineTable> Slots<M> {
     }
 
     /// Says how many slots of a table that was found were ever used.
-    pub(crate) const fn set_used(&mut self, used: Slot) {
+    const fn set_used(&mut self, used: Slot) {
         self.unused = used;
     }
 
     /// Frees what is neither a line nor held, in a table that was found. Slots with lower numbers
     /// are taken first.
-    pub(crate) fn free_the_rest(&mut self) {
+    fn free_the_rest(&mut self) {
         for slot in (0..self.unused).rev() {
             let line = *self.get(slot);
             if line.key == LineKey::NONE {
@@ -255,6 +378,7 @@ impl<M: LineTable> Slots<M> {
         self.change(slot, valid);
         in_order();
         self.get_mut(slot).dirty |= mask;
+        self.dirty.insert(slot);
         (key, was_clean)
     }
 
@@ -298,6 +422,7 @@ impl<M: LineTable> Slots<M> {
     pub(crate) fn drop_line(&mut self, slot: Slot) {
         let line = *self.get(slot);
         assert!(line.dirty == 0, "a dirty line is never dropped");
+        assert!(!line.has(DETACHED), "slot {slot} is not the place of a line");
         self.exit(line.key, slot);
         self.policy.on_remove(slot);
         if line.pins == 0 {
@@ -308,6 +433,7 @@ impl<M: LineTable> Slots<M> {
     }
 
     pub(crate) fn pin(&mut self, slot: Slot) {
+        debug_assert!(self.get(slot).key != LineKey::NONE, "slot {slot} holds nothing to pin");
         self.get_mut(slot).pins += 1;
     }
 
@@ -359,7 +485,7 @@ impl<M: LineTable> Slots<M> {
 
     /// Makes a slot one that holds nothing. The first step makes its data worth nothing; the other
     /// way round, what was detached would look like a line for a moment.
-    pub(crate) fn clear(&mut self, slot: Slot) {
+    fn clear(&mut self, slot: Slot) {
         self.get_mut(slot).dirty = 0;
         in_order();
         self.get_mut(slot).valid = 0;
@@ -372,6 +498,8 @@ impl<M: LineTable> Slots<M> {
     /// Gives back a slot that holds no line any more.
     pub(crate) fn free_slot(&mut self, slot: Slot) {
         let next = self.free;
+        let line = self.get(slot);
+        assert!(line.dirty == 0 && !self.dirty.contains(slot), "{line:?} is freed with data");
         self.clear(slot);
         self.get_mut(slot).pins = next;
         self.free = slot;
@@ -382,6 +510,7 @@ impl<M: LineTable> Slots<M> {
             + self.index.metadata_bytes()
             + self.residents.capacity() * size_of::<u32>()
             + self.unsealed.metadata_bytes()
+            + self.dirty.metadata_bytes()
             + self.policy.metadata_bytes()
     }
 
@@ -413,11 +542,15 @@ impl<M: LineTable> Slots<M> {
                 assert_eq!(self.find(line.key), Some(slot), "a resident line is found");
                 let known = line.has(SEALED) || line.valid == 0 || self.unsealed.contains(slot);
                 assert!(known, "a line without a seal waits for the patrol: {line:?}");
+                let is_known = self.dirty.contains(slot) == (line.dirty != 0);
+                assert!(is_known, "the set of dirty slots is that of the table: {line:?}");
                 resident += 1;
                 residents[usize::from(line.key.volume().0)] += 1;
             }
         }
         assert_eq!(residents, self.residents, "each volume has the lines that are counted");
+        let dirty = self.dirty.iter().filter(|&slot| self.get(slot).has(DETACHED));
+        assert_eq!(dirty.count(), 0, "only resident lines are in the set of dirty slots");
         assert_eq!(resident, self.index.len(), "the index holds the resident lines");
         assert_eq!(resident + detached + free, self.unused as usize, "no slot is lost");
         self.policy.self_check();

@@ -1,9 +1,8 @@
 //! What is dirty, for those who save it elsewhere than on its disk.
 
-use crate::key::mask_runs;
-use crate::meta::LineTable;
-use crate::{LineKey, Shard, Slot};
-use forebay_types::{SECTOR_BYTES, VolumeId};
+use crate::Slot;
+use crate::index::key::mask_runs;
+use forebay_types::SECTOR_BYTES;
 
 /// A line with dirty sectors.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -14,6 +13,10 @@ pub struct DirtyLine {
 }
 
 impl DirtyLine {
+    pub(crate) const fn new(slot: Slot, mask: u8) -> Self {
+        Self { slot, mask }
+    }
+
     /// Its dirty sectors in runs: first byte within the line, and bytes.
     pub fn runs(&self) -> impl Iterator<Item = (u32, u32)> + use<> {
         let sector = SECTOR_BYTES as u32;
@@ -24,20 +27,5 @@ impl DirtyLine {
     pub fn covers(&self, offset: u32, len: u32) -> bool {
         let inside = |(start, count): (u32, u32)| start <= offset && offset + len <= start + count;
         self.runs().any(inside)
-    }
-}
-
-impl<M: LineTable> Shard<M> {
-    /// Appends the dirty lines of a volume, in no order. Lines and not slots: a line may move as
-    /// soon as the shard is let go.
-    pub fn dirty_keys(&self, volume: VolumeId, keys: &mut Vec<LineKey>) {
-        keys.extend(self.volume(volume).dirty.iter().map(|slot| self.slots.get(slot).key));
-    }
-
-    /// A line, if it is dirty. Sectors of it that are lost are left out.
-    pub fn dirty_line(&self, key: LineKey) -> Option<DirtyLine> {
-        let slot = self.slots.find(key)?;
-        let mask = self.slots.get(slot).destageable();
-        (mask != 0).then_some(DirtyLine { slot, mask })
     }
 }

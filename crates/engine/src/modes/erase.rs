@@ -1,11 +1,12 @@
 //! Trim and write zeroes: the disk does it, and the pool forgets the sectors.
 
-use crate::flight::{OpKind, OpLine, WaitFor};
-use crate::key::line_parts;
-use crate::meta::{LineTable, NO_SLOT};
+use super::Writer;
+use crate::index::key::line_parts;
+use crate::index::meta::{LineTable, NO_SLOT};
+use crate::ops::emit;
+use crate::ops::{Op, OpKind, OpLine, WaitFor};
 use crate::sabotage::PlantedBug;
-use crate::shard::{emit, operation};
-use crate::{Attempt, IoVerb, NoteKind, Outbox, Part, Shard, read::Run};
+use crate::{Attempt, IoVerb, NoteKind, Outbox, Part, modes::read::Run};
 
 /// How sectors are erased.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -33,57 +34,54 @@ pub enum EraseOutcome {
     },
 }
 
-impl<M: LineTable> Shard<M> {
-    /// Erases a part.
-    ///
-    /// Dirty data in the range stays dirty until the disk has done its part, so that nothing is
-    /// lost if it fails. Clean sectors are forgotten at once.
-    pub fn erase(
+impl<M: LineTable> Writer<'_, M> {
+    /// See [`crate::Shard::erase`].
+    pub(crate) fn erase(
         &mut self,
         part: &Part,
         kind: EraseKind,
         attempt: Attempt,
         out: &mut Outbox,
     ) -> EraseOutcome {
-        self.assert_part(part);
         if let Some(dirty) = self.is_held(part, attempt) {
             return EraseOutcome::Held { dirty };
         }
-        let busy = line_parts(part.volume, part.range).find_map(|line| self.flight.busy(line.key));
+        let busy =
+            line_parts(part.volume, part.range).find_map(|line| self.lines.ops.busy(line.key));
         if let Some((op, _)) = busy {
-            self.wait(op, part, WaitFor::End);
+            self.lines.wait(op, part, WaitFor::End);
             return EraseOutcome::Waiting;
         }
         let lines: Vec<OpLine> = line_parts(part.volume, part.range)
             .map(|line| {
-                let slot = self.slots.find(line.key).unwrap_or(NO_SLOT);
+                let slot = self.lines.index.find(line.key).unwrap_or(NO_SLOT);
                 if slot != NO_SLOT {
-                    self.slots.pin(slot);
+                    self.lines.index.pin(slot);
                     // The disk holds one or the other until it says which.
-                    let keep = self.is_planted(PlantedBug::KeepValidInErase);
-                    let meta = *self.slots.get(slot);
+                    let keep = self.lines.planted.is(PlantedBug::KeepValidInErase);
+                    let meta = *self.lines.index.get(slot);
                     let forgotten = if keep { 0 } else { line.mask & meta.valid & !meta.dirty };
                     if forgotten != 0 {
-                        self.verify_before(slot, forgotten, out);
-                        self.slots.change(slot, meta.valid & !forgotten);
+                        self.lines.verify_before(slot, forgotten, out);
+                        self.lines.index.change(slot, meta.valid & !forgotten);
                     }
                 }
-                OpLine { key: line.key, slot, mask: line.mask, regained: 0 }
+                OpLine::new(line.key, slot, line.mask)
             })
             .collect();
         let verb = match kind {
             EraseKind::Discard => IoVerb::Discard,
             EraseKind::Zero { unmap } => IoVerb::Zero { unmap },
         };
-        let mut op = operation(OpKind::Erase, part.volume, lines, Some(part.id), 1);
-        op.note = self.note_for(
+        let mut op = Op::new(OpKind::Erase, part.volume, lines, Some(part.id), 1);
+        op.note = self.lines.note_for(
             part,
             match kind {
                 EraseKind::Discard => NoteKind::Discard,
                 EraseKind::Zero { unmap } => NoteKind::Zero { unmap },
             },
         );
-        let id = self.start(op);
+        let id = self.lines.start(op);
         let run = Run { range: part.range, segments: Vec::new(), seals: Vec::new() };
         emit(out, id, verb, part.volume, Some(part.id), [run]);
         EraseOutcome::Started

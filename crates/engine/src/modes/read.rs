@@ -5,16 +5,15 @@
 //! it, and tries again. Where no slot can be had, and after a shared read has failed, the part is
 //! read past the cache into memory of its own: that needs nothing from anybody, so every read ends.
 
-use crate::flight::{OpKind, OpLine, WaitFor};
-use crate::key::{line_parts, mask_runs, pieces, sector_mask};
-use crate::meta::{LineTable, MARK, PREFETCHED};
+use crate::index::key::{line_parts, mask_runs, pieces, sector_mask};
+use crate::index::meta::{LineTable, MARK, PREFETCHED};
+use crate::lines::VolumeLines;
+use crate::ops::emit;
+use crate::ops::{Op, OpKind, OpLine, WaitFor};
 use crate::sabotage::PlantedBug;
-use crate::shard::{emit, operation};
-use crate::{Attempt, IoVerb, LineKey, Outbox, Part, Place, Segment, Shard, Slot};
+use crate::{Attempt, IoVerb, LineKey, Outbox, Part, Place, Segment, Slot};
 use forebay_policy::Hint;
-use forebay_types::{
-    ByteRange, IoError, LINES_PER_REGION, Mode, SECTOR_BYTES, SECTORS_PER_LINE, VolumeId,
-};
+use forebay_types::{ByteRange, IoError, LINES_PER_REGION, Mode, SECTOR_BYTES, SECTORS_PER_LINE};
 
 /// Tries after which a read takes the way past the cache. Its lines were evicted between arrival
 /// and use that many times, so the pool is too small for what is asked of it at once.
@@ -72,23 +71,31 @@ pub(crate) fn push_run(runs: &mut Vec<Run>, offset: u64, segment: Segment, bridg
     runs.push(Run { range, segments: vec![segment], seals: Vec::new() });
 }
 
-impl<M: LineTable> Shard<M> {
-    /// Reads a part. Its bytes are described in `segments`, which must come empty.
-    pub fn read(
+/// Reads parts of one volume.
+pub(crate) struct Reader<'a, M> {
+    lines: VolumeLines<'a, M>,
+}
+
+impl<'a, M: LineTable> Reader<'a, M> {
+    pub(crate) const fn new(lines: VolumeLines<'a, M>) -> Self {
+        Self { lines }
+    }
+
+    /// See [`crate::Shard::read`].
+    pub(crate) fn read(
         &mut self,
         part: &Part,
         attempt: Attempt,
         segments: &mut Vec<Segment>,
         out: &mut Outbox,
     ) -> (ReadOutcome, Touched) {
-        self.assert_part(part);
         debug_assert!(segments.is_empty());
         let first_try = attempt == Attempt::default();
         let mut touched = Touched::default();
         for line in line_parts(part.volume, part.range) {
-            match self.slots.find(line.key) {
-                Some(slot) if self.slots.get(slot).valid & line.mask == line.mask => {
-                    self.slots.pin(slot);
+            match self.lines.index.find(line.key) {
+                Some(slot) if self.lines.index.get(slot).valid & line.mask == line.mask => {
+                    self.lines.index.pin(slot);
                     if first_try {
                         self.use_line(slot, out);
                         touched.hits += 1;
@@ -103,36 +110,34 @@ impl<M: LineTable> Shard<M> {
             }
         }
         if first_try {
-            self.volume_mut(part.volume).counters.read_hit_lines += u64::from(touched.hits);
+            self.lines.volume.counters_mut().read_hit_lines += u64::from(touched.hits);
         }
         (ReadOutcome::Ready, touched)
     }
 
     /// A line is asked for by a client and is there.
     fn use_line(&mut self, slot: Slot, out: &mut Outbox) {
-        let line = self.slots.get_mut(slot);
-        if line.flags & (PREFETCHED | MARK) == 0 {
-            self.slots.touch(slot);
+        if self.lines.index.get(slot).flags & (PREFETCHED | MARK) == 0 {
+            self.lines.index.touch(slot);
             return;
         }
         // The first use of a line that was read ahead counts as its arrival, not as a reuse: a
         // stream that passes once must not look like lines that are wanted again.
-        let (flags, key) = (line.flags, line.key);
-        line.flags &= !(PREFETCHED | MARK);
+        let (flags, key) = (self.lines.index.take_flags(slot), self.lines.index.get(slot).key);
         if flags & MARK != 0 {
             out.marks.push(key);
         }
         if flags & PREFETCHED != 0 {
-            self.volume_mut(key.volume()).counters.prefetch_used_lines += 1;
+            self.lines.volume.counters_mut().prefetch_used_lines += 1;
         } else {
-            self.slots.touch(slot);
+            self.lines.index.touch(slot);
         }
     }
 
     fn unpin_segments(&mut self, segments: &mut Vec<Segment>) {
         for segment in segments.drain(..) {
             if let Place::Slot { slot, .. } = segment.place {
-                self.slots.unpin(slot);
+                self.lines.index.unpin(slot);
             }
         }
     }
@@ -146,22 +151,22 @@ impl<M: LineTable> Shard<M> {
         segments: &mut Vec<Segment>,
         out: &mut Outbox,
     ) -> (ReadOutcome, Touched) {
-        if self.volume(part.volume).lost_sectors > 0
+        if self.lines.volume.lost_sectors() > 0
             && line_parts(part.volume, part.range)
-                .any(|line| self.lost_under(line.key, line.mask) != 0)
+                .any(|line| self.lines.lost_under(line.key, line.mask) != 0)
         {
             return (ReadOutcome::Failed(IoError::Io), Touched::default());
         }
         let first_try = attempt == Attempt::default();
-        let mode = self.volume(part.volume).mode;
+        let mode = self.lines.volume.mode();
         let direct =
             mode == Mode::Bypass || attempt.count >= SHARED_ATTEMPTS || attempt.error.is_some();
         let mut fill: Vec<OpLine> = Vec::new();
         let mut wait_for = None;
         let counted = touched.hits;
         for (at, line) in line_parts(part.volume, part.range).enumerate() {
-            let found = self.slots.find(line.key);
-            let valid = found.map_or(0, |slot| self.slots.get(slot).valid);
+            let found = self.lines.index.find(line.key);
+            let valid = found.map_or(0, |slot| self.lines.index.get(slot).valid);
             if valid & line.mask == line.mask {
                 if first_try && at as u32 >= counted {
                     self.use_line(found.expect("a valid line has a slot"), out);
@@ -170,7 +175,7 @@ impl<M: LineTable> Shard<M> {
                 continue;
             }
             touched.misses += 1;
-            match self.flight.busy(line.key) {
+            match self.lines.ops.busy(line.key) {
                 Some((_, OpKind::Fill)) if direct => {}
                 Some((op, OpKind::Fill)) => wait_for = Some((op, WaitFor::Result)),
                 Some((op, _)) => wait_for = Some((op, WaitFor::End)),
@@ -179,21 +184,21 @@ impl<M: LineTable> Shard<M> {
             }
         }
         if first_try {
-            let counters = &mut self.volume_mut(part.volume).counters;
+            let counters = self.lines.volume.counters_mut();
             counters.read_hit_lines += u64::from(touched.hits);
             counters.read_miss_lines += u64::from(touched.misses);
         } else {
             touched = Touched::default();
         }
         if !fill.is_empty() {
-            let op = self.start_fill(part.volume, fill, out);
+            let op = self.start_fill(fill, out);
             wait_for = Some((op, WaitFor::Result));
         }
         if let Some((op, wait_for)) = wait_for {
-            self.wait(op, part, wait_for);
+            self.lines.wait(op, part, wait_for);
             return (ReadOutcome::Waiting, touched);
         }
-        let counters = &mut self.volume_mut(part.volume).counters;
+        let counters = self.lines.volume.counters_mut();
         match (attempt.error, mode) {
             (Some(_), _) => counters.direct_reads_after_error += 1,
             (None, Mode::Bypass) => counters.direct_reads_bypass += 1,
@@ -213,36 +218,37 @@ impl<M: LineTable> Shard<M> {
         let slot = match found {
             Some(slot) => self.slot_to_fill(slot, out)?,
             None => {
-                let slot = self.slots.allocate(key, hint)?;
-                self.slots.pin(slot);
+                let slot = self.lines.index.allocate(key, hint)?;
+                self.lines.index.pin(slot);
                 slot
             }
         };
-        let size = self.volume(key.volume()).size_bytes;
+        let size = self.lines.volume.size_bytes();
         let sectors = ((size - key.offset()) / SECTOR_BYTES).min(u64::from(SECTORS_PER_LINE));
-        let line = self.slots.get(slot);
+        let line = self.lines.index.get(slot);
         // What is lost is not to be had from the disk.
-        let lost = if self.is_planted(PlantedBug::FillLostSectors) { 0 } else { line.lost() };
+        let lost = if self.lines.planted.is(PlantedBug::FillLostSectors) { 0 } else { line.lost() };
         let mask = sector_mask(0, sectors) & !line.valid & !lost;
-        Some(OpLine { key, slot, mask, regained: 0 })
+        Some(OpLine::new(key, slot, mask))
     }
 
     /// Pins the slot of a line for filling. Sectors that were erased are missing, but replies may
     /// still hold what they were: then the line moves, or is not filled where it can't.
     fn slot_to_fill(&mut self, slot: Slot, out: &mut Outbox) -> Option<Slot> {
-        self.slots.pin(slot);
-        if self.slots.get(slot).pins == 1 {
+        self.lines.index.pin(slot);
+        if self.lines.index.get(slot).pins == 1 {
             return Some(slot);
         }
-        let moved = self.move_away(slot, 0, out);
+        let moved = self.lines.move_away(slot, 0, out);
         if moved.is_none() {
-            self.slots.unpin(slot);
+            self.lines.index.unpin(slot);
         }
         moved
     }
 
     /// Starts one operation that fills `lines`, which are in order.
-    fn start_fill(&mut self, volume: VolumeId, lines: Vec<OpLine>, out: &mut Outbox) -> u32 {
+    fn start_fill(&mut self, lines: Vec<OpLine>, out: &mut Outbox) -> u32 {
+        let volume = self.lines.id;
         let mut runs = Vec::new();
         for line in &lines {
             for (first, count) in mask_runs(line.mask) {
@@ -253,7 +259,7 @@ impl<M: LineTable> Shard<M> {
                 push_run(&mut runs, at, Segment { place, len }, BRIDGE_BYTES_MAX);
             }
         }
-        let id = self.start(operation(OpKind::Fill, volume, lines, None, runs.len()));
+        let id = self.lines.start(Op::new(OpKind::Fill, volume, lines, None, runs.len()));
         emit(out, id, IoVerb::Read, volume, None, runs);
         id.op
     }
@@ -267,8 +273,8 @@ impl<M: LineTable> Shard<M> {
     ) -> ReadOutcome {
         let mut runs = Vec::new();
         for line in line_parts(part.volume, part.range) {
-            let found = self.slots.find(line.key);
-            let valid = found.map_or(0, |slot| self.slots.get(slot).valid);
+            let found = self.lines.index.find(line.key);
+            let valid = found.map_or(0, |slot| self.lines.index.get(slot).valid);
             for (first, count, in_pool) in pieces(line.mask, valid) {
                 let offset = first * SECTOR_BYTES as u32;
                 let at = line.key.offset() + u64::from(offset);
@@ -285,46 +291,43 @@ impl<M: LineTable> Shard<M> {
         }
         for segment in segments.iter() {
             if let Place::Slot { slot, .. } = segment.place {
-                self.slots.pin(slot);
+                self.lines.index.pin(slot);
             }
         }
-        let op = operation(OpKind::DirectRead, part.volume, Vec::new(), Some(part.id), runs.len());
-        let id = self.start(op);
+        let op = Op::new(OpKind::DirectRead, part.volume, Vec::new(), Some(part.id), runs.len());
+        let id = self.lines.start(op);
         emit(out, id, IoVerb::Read, part.volume, Some(part.id), runs);
         ReadOutcome::Started
     }
 
-    /// Reads ahead: fills the absent lines of `range`, which lies in one region, without anybody
-    /// waiting for them. `mark` is the line whose first use asks for more. Returns the number of
-    /// lines being fetched.
-    pub fn prefetch(
+    /// See [`crate::Shard::prefetch`].
+    pub(crate) fn prefetch(
         &mut self,
-        volume: VolumeId,
         range: ByteRange,
         mark: Option<u64>,
         out: &mut Outbox,
     ) -> u64 {
         let mut fill = Vec::new();
-        for line in line_parts(volume, range) {
+        for line in line_parts(self.lines.id, range) {
             let marked = mark == Some(line.key.line());
-            if let Some(slot) = self.slots.find(line.key) {
+            if let Some(slot) = self.lines.index.find(line.key) {
                 if marked {
-                    self.slots.get_mut(slot).flags |= MARK;
+                    self.lines.index.set_flags(slot, MARK);
                 }
                 continue;
             }
-            if self.flight.busy(line.key).is_some() {
+            if self.lines.ops.busy(line.key).is_some() {
                 continue;
             }
             let Some(line) = self.fill_line(line.key, None, Hint::Stream, out) else { break };
-            self.slots.get_mut(line.slot).flags |= PREFETCHED | if marked { MARK } else { 0 };
+            self.lines.index.set_flags(line.slot, PREFETCHED | if marked { MARK } else { 0 });
             fill.push(line);
         }
         debug_assert!(fill.len() as u64 <= LINES_PER_REGION);
         let lines = fill.len() as u64;
         if lines > 0 {
-            self.volume_mut(volume).counters.prefetched_lines += lines;
-            self.start_fill(volume, fill, out);
+            self.lines.volume.counters_mut().prefetched_lines += lines;
+            self.start_fill(fill, out);
         }
         lines
     }

@@ -6,9 +6,14 @@
 //! an operation waits for the disk only, never for a part; a write that is held back (`gather.rs`)
 //! waits for one other operation, which is on the disk already.
 
-use crate::gather::Gated;
-use crate::{IoId, LineKey, NoteKind, Slot, action::PartId};
+pub(crate) mod complete;
+pub(crate) mod gather;
+pub(crate) mod trial;
+
+use crate::modes::read::Run;
+use crate::{IoAction, IoId, IoVerb, LineKey, NoteKind, Outbox, PartId, Slot};
 use forebay_types::{ByteRange, IoError, VolumeId};
+use gather::{Gated, Gates};
 use std::collections::HashMap;
 use std::hash::{BuildHasherDefault, Hasher};
 
@@ -40,6 +45,16 @@ pub(crate) struct OpLine {
     pub mask: u8,
     /// Lost sectors that are lost no more if the operation goes well.
     pub regained: u8,
+    /// The line was written again during its destage, while this demand of its volume's write-back
+    /// was in force; see [`crate::writeback::Writeback::superseded`]. Zero otherwise.
+    pub superseded: u32,
+}
+
+impl OpLine {
+    /// The share of an operation that regains nothing.
+    pub(crate) const fn new(key: LineKey, slot: Slot, mask: u8) -> Self {
+        Self { key, slot, mask, regained: 0, superseded: 0 }
+    }
 }
 
 /// What a part waits for.
@@ -72,6 +87,30 @@ pub(crate) struct Op {
     pub gated: Option<Gated>,
 }
 
+impl Op {
+    /// An operation over some lines in so many I/Os that answers `part`.
+    pub(crate) const fn new(
+        kind: OpKind,
+        volume: VolumeId,
+        lines: Vec<OpLine>,
+        part: Option<PartId>,
+        ios: usize,
+    ) -> Self {
+        Self {
+            kind,
+            volume,
+            lines,
+            part,
+            waiters: Vec::new(),
+            note: None,
+            ios_pending: ios as u32,
+            error: None,
+            is_wide: false,
+            gated: None,
+        }
+    }
+}
+
 #[derive(Debug, Default)]
 struct Entry {
     generation: u32,
@@ -80,16 +119,19 @@ struct Entry {
 
 /// The operations of a shard.
 #[derive(Debug, Default)]
-pub(crate) struct Flight {
+pub(crate) struct Ops {
     entries: Vec<Entry>,
     free: Vec<u32>,
     busy: HashMap<LineKey, u32, BuildHasherDefault<KeyHasher>>,
     in_flight: usize,
+    /// The stripes to which writes through the cache are on their way.
+    gates: Gates,
 }
 
-impl Flight {
+impl Ops {
     /// Starts an operation; its lines become busy.
-    pub(crate) fn start(&mut self, op: Op) -> (u32, u32) {
+    pub(crate) fn start(&mut self, op: Op) -> IoId {
+        assert!(op.ios_pending > 0, "an operation without I/O would never end");
         let index = self.free.pop().unwrap_or_else(|| {
             self.entries.push(Entry::default());
             (self.entries.len() - 1) as u32
@@ -104,20 +146,17 @@ impl Flight {
         assert!(entry.op.is_none());
         entry.op = Some(op);
         self.in_flight += 1;
-        (index, entry.generation)
+        IoId { op: index, generation: entry.generation }
     }
 
     /// Notes that one of the operation's I/Os ended; returns the operation when it was the last.
-    pub(crate) fn finish_io(
-        &mut self,
-        index: u32,
-        generation: u32,
-        error: Option<IoError>,
-    ) -> Option<Op> {
+    pub(crate) fn finish_io(&mut self, id: IoId, error: Option<IoError>) -> Option<Op> {
+        let index = id.op;
         let entry = &mut self.entries[index as usize];
-        assert_eq!(entry.generation, generation, "an I/O was completed twice");
+        assert_eq!(entry.generation, id.generation, "an I/O was completed twice");
         let op = entry.op.as_mut().expect("an entry of this generation holds an operation");
         op.error = op.error.or(error);
+        assert!(op.ios_pending > 0, "more I/Os of an operation ended than began");
         op.ios_pending -= 1;
         if op.ios_pending > 0 {
             return None;
@@ -130,7 +169,8 @@ impl Flight {
             && op.kind != OpKind::DirectRead
         {
             for line in &op.lines {
-                self.busy.remove(&line.key);
+                let was_busy = self.busy.remove(&line.key);
+                assert!(was_busy == Some(index), "line {:?} was in another operation", line.key);
             }
         }
         op
@@ -152,13 +192,18 @@ impl Flight {
         op.waiters.push((part, wait_for));
     }
 
-    /// The operation that an I/O is for, if it is a write that may go with others.
-    pub(crate) fn gated_mut(&mut self, id: IoId) -> Option<&mut Gated> {
-        self.op_mut(id.op).gated.as_mut()
+    /// The volume of the operation that an I/O is of.
+    pub(crate) fn volume_of(&self, id: IoId) -> VolumeId {
+        self.op(id.op).volume
+    }
+
+    /// Whether an I/O is of a write that may go with others.
+    pub(crate) fn is_gated(&self, id: IoId) -> bool {
+        self.op(id.op).gated.is_some()
     }
 
     /// An operation in flight.
-    pub(crate) fn op_mut(&mut self, index: u32) -> &mut Op {
+    fn op_mut(&mut self, index: u32) -> &mut Op {
         self.entries[index as usize].op.as_mut().expect("it is named while in flight")
     }
 
@@ -182,6 +227,15 @@ impl Flight {
         })
     }
 
+    /// A line that is being destaged from `slot` was written again; see [`OpLine::superseded`].
+    pub(crate) fn supersede(&mut self, key: LineKey, slot: Slot, demand: u32) {
+        let Some(&index) = self.busy.get(&key) else { return };
+        let lines = &mut self.op_mut(index).lines;
+        let mut of_slot = lines.iter_mut().filter(|line| line.key == key && line.slot == slot);
+        let line = of_slot.next().expect("the caller has found it on its way");
+        line.superseded = demand;
+    }
+
     pub(crate) const fn in_flight(&self) -> usize {
         self.in_flight
     }
@@ -193,7 +247,37 @@ impl Flight {
     pub(crate) fn metadata_bytes(&self) -> usize {
         self.entries.capacity() * size_of::<Entry>()
             + self.busy.capacity() * (size_of::<LineKey>() + size_of::<u32>())
+            + self.gates.metadata_bytes()
     }
+
+    /// Panics where operations, busy lines and gates contradict each other.
+    pub(crate) fn self_check(&self) {
+        let in_flight = self.iter().inspect(|op| assert!(op.ios_pending > 0, "{op:?}")).count();
+        assert_eq!(in_flight, self.in_flight);
+        let lines = self.iter().filter(|op| op.kind != OpKind::DirectRead).map(|op| op.lines.len());
+        assert_eq!(lines.sum::<usize>(), self.busy.len(), "each busy line is in one operation");
+        self.check_gates();
+    }
+}
+
+/// Adds an I/O for each of an operation's prepared ranges to the outbox.
+pub(crate) fn emit(
+    out: &mut Outbox,
+    id: IoId,
+    verb: IoVerb,
+    volume: VolumeId,
+    part: Option<PartId>,
+    runs: impl IntoIterator<Item = Run>,
+) {
+    out.ios.extend(runs.into_iter().map(|run| IoAction {
+        id,
+        verb,
+        volume,
+        range: run.range,
+        segments: run.segments,
+        part,
+        seals: run.seals,
+    }));
 }
 
 /// Line keys are mixed already by [`LineKey::hash`]; nothing else is ever hashed here.

@@ -191,8 +191,9 @@ impl Elevator {
 
     /// One has ended.
     pub(crate) fn ended(&self, lines: usize) {
-        self.in_flight.fetch_sub(1, Relaxed);
-        self.lines_in_flight.fetch_sub(lines, Relaxed);
+        let before = self.in_flight.fetch_sub(1, Relaxed);
+        let lines_before = self.lines_in_flight.fetch_sub(lines, Relaxed);
+        assert!(before > 0 && lines_before >= lines, "more operations ended than began");
     }
 
     /// Whether more may be in flight of the volume, where so many lines of each shard may be dirty.

@@ -45,11 +45,11 @@ pub(crate) const MARK: u8 = 2;
 /// The line is elsewhere or nowhere: a newer copy has taken its place, or this is a payload that
 /// has not been written yet. The slot is freed with its last pin.
 pub(crate) const DETACHED: u8 = 4;
-/// The driver has a checksum of the valid sectors as they are. [`crate::slots::Slots::change`]
+/// The driver has a checksum of the valid sectors as they are. [`crate::index::Slots::change`]
 /// takes it away, and the patrol sets it.
 pub(crate) const SEALED: u8 = 8;
-/// An older version of a line, which goes to the disk before what is newer (`order.rs`). Detached
-/// as well, and of no worth to a process that finds it.
+/// An older version of a line, which goes to the disk before what is newer (`writeback::epochs`).
+/// Detached as well, and of no worth to a process that finds it.
 pub(crate) const FROZEN: u8 = 16;
 
 impl LineMeta {

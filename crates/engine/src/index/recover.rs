@@ -34,10 +34,9 @@
 //! else. Two lines of one name, or a dirty line of no known volume, can't come from a kill: then
 //! the table is damaged, and nothing in it is believed.
 
-use crate::meta::{DETACHED, FROZEN, LineTable, SLOTS_MAX, in_order};
-use crate::slots::Slots;
-use crate::{LineKey, LineMeta, MemoryStep, Shard, ShardConfig, Slot};
-use forebay_policy::Eviction;
+use crate::index::Slots;
+use crate::index::meta::{DETACHED, FROZEN, LineTable, in_order};
+use crate::{LineKey, LineMeta, MemoryStep, Slot};
 use forebay_types::VolumeId;
 
 /// What a table is found to say that no killed process has written.
@@ -135,7 +134,7 @@ const fn missing(held: u8, line_valid: u8) -> u8 {
 impl<M: LineTable> Slots<M> {
     /// Believes what a table says, as far as it can be. The copies that are left to do are appended
     /// to `steps`; nothing is settled before they are done.
-    fn recover(
+    pub(crate) fn recover(
         &mut self,
         fate: &dyn Fn(VolumeId) -> Fate,
         steps: &mut Vec<MemoryStep>,
@@ -205,6 +204,9 @@ impl<M: LineTable> Slots<M> {
             self.mark_dirty(live, mask);
         }
         self.get_mut(live).dirty |= lost;
+        if lost != 0 {
+            self.dirty.insert(live);
+        }
     }
 
     /// Makes a slot the one of its line, with these sectors and nobody who uses it.
@@ -219,6 +221,9 @@ impl<M: LineTable> Slots<M> {
         self.get_mut(slot).flags = 0;
         self.keep_pin(slot);
         self.unsealed.insert(slot);
+        if dirty != 0 {
+            self.dirty.insert(slot);
+        }
         self.index_line(key, slot);
     }
 
@@ -247,7 +252,7 @@ impl<M: LineTable> Slots<M> {
     }
 
     /// Nothing of a volume is under way any more that was when the process before died.
-    fn trust(&mut self, volume: VolumeId) {
+    pub(crate) fn trust(&mut self, volume: VolumeId) {
         let mut in_doubt = std::mem::take(&mut self.in_doubt);
         in_doubt.retain(|&slot| {
             let is_theirs = self.get(slot).key.volume() == volume;
@@ -257,134 +262,6 @@ impl<M: LineTable> Slots<M> {
             !is_theirs
         });
         self.in_doubt = in_doubt;
-    }
-}
-
-impl<M: LineTable> Shard<M> {
-    /// A shard over a table that a process has left that is gone, in whatever state. `fate` says
-    /// what becomes of each volume's lines. What is kept is kept whether the volume is served or
-    /// not: clean lines until their place is needed, dirty ones until the volume is added and has
-    /// them destaged. The driver carries out `steps` and then calls [`Shard::settle_steps`], before
-    /// anything else.
-    ///
-    /// # Errors
-    /// The table says what no killed process has written. Nothing dirty in it was touched.
-    ///
-    /// # Panics
-    /// If the table is longer than [`SLOTS_MAX`].
-    pub fn recover(
-        lines: M,
-        policy: Box<dyn Eviction>,
-        config: ShardConfig,
-        fate: &dyn Fn(VolumeId) -> Fate,
-        steps: &mut Vec<MemoryStep>,
-    ) -> Result<(Self, Recovery), TableDamage> {
-        assert!(lines.len() <= SLOTS_MAX, "a shard indexes at most {SLOTS_MAX} lines");
-        let mut shard = Self::over(lines, policy, config);
-        let mut found = shard.slots.recover(fate, steps)?;
-        for slot in 0..shard.slots.used() {
-            let line = shard.slots.get(slot);
-            if line.dirty != 0 && !line.has(DETACHED) {
-                let volume = usize::from(line.key.volume().0);
-                if shard.unclaimed.len() <= volume {
-                    shard.unclaimed.resize(volume + 1, 0);
-                }
-                shard.unclaimed[volume] += 1;
-                shard.dirty_lines += 1;
-            }
-        }
-        found.lines = shard.slots.resident() as u64;
-        found.dirty_lines = shard.dirty_lines as u64;
-        Ok((shard, found))
-    }
-
-    /// Dirty lines of a volume that were found in the table and whose volume has not been added.
-    pub fn unclaimed(&self, volume: VolumeId) -> u64 {
-        self.unclaimed.get(usize::from(volume.0)).copied().unwrap_or_default()
-    }
-
-    /// Gives a volume that is being added the dirty lines that were found of it.
-    pub(crate) fn claim(&mut self, volume: VolumeId) {
-        self.slots.trust(volume);
-        if self.unclaimed(volume) == 0 {
-            return;
-        }
-        self.unclaimed[usize::from(volume.0)] = 0;
-        let slots = self.slots.capacity();
-        self.volume_mut(volume).expect_dirty(slots);
-        for slot in 0..self.slots.used() {
-            let line = self.slots.get(slot);
-            if line.dirty != 0 && line.key.volume() == volume && line.key != LineKey::NONE {
-                let (key, lost) = (line.key, u64::from(line.lost().count_ones()));
-                let state = self.volume_mut(volume);
-                state.dirty.insert(slot);
-                state.wait_in_line(key.line());
-                state.lost_sectors += lost;
-            }
-        }
-    }
-
-    /// The places of a volume's dirty sectors that are not lost, in order: lines, each with a mask
-    /// of its sectors.
-    pub fn dirty_sectors(&self, volume: VolumeId) -> Vec<(LineKey, u8)> {
-        let dirty = self.volume(volume).dirty.iter().map(|slot| self.slots.get(slot));
-        let mut places: Vec<_> = dirty.map(|line| (line.key, line.destageable())).collect();
-        places.retain(|(_, mask)| *mask != 0);
-        places.sort_unstable();
-        places
-    }
-
-    /// Up to `count` lines of a volume in which nothing is dirty, spread over all there are, each
-    /// with a mask of its valid sectors. Where nothing is under way the disk has the same.
-    pub fn clean_lines(&self, volume: VolumeId, count: usize) -> Vec<(LineKey, Slot, u8)> {
-        let is_clean = |slot: &Slot| {
-            let line = self.slots.get(*slot);
-            line.volume() == Some(volume)
-                && line.valid != 0
-                && line.dirty == 0
-                && self.slots.find(line.key) == Some(*slot)
-        };
-        let slots = || (0..self.slots.used()).filter(is_clean);
-        let step = slots().count().div_ceil(count.max(1)).max(1);
-        let chosen = slots().step_by(step).take(count);
-        chosen.map(|slot| (self.slots.get(slot).key, slot, self.slots.get(slot).valid)).collect()
-    }
-
-    /// Forgets all of a volume that is not dirty: another disk has taken the place of the one that
-    /// it was read from.
-    pub fn forget_clean(&mut self, volume: VolumeId) {
-        self.drop_all_clean(volume);
-        for slot in 0..self.slots.used() {
-            let line = *self.slots.get(slot);
-            if line.volume() == Some(volume) && line.dirty != 0 && !line.has(DETACHED) {
-                self.slots.change(slot, line.destageable());
-            }
-        }
-    }
-
-    /// The dirty lines of a volume in order, each with its dirty sectors and with those that are
-    /// lost.
-    pub fn dirty_lines_of(&self, volume: VolumeId) -> Vec<(LineKey, u8, u8)> {
-        let dirty = self.volume(volume).dirty.iter().map(|slot| self.slots.get(slot));
-        let mut lines: Vec<_> =
-            dirty.map(|line| (line.key, line.destageable(), line.lost())).collect();
-        lines.sort_unstable();
-        lines
-    }
-
-    /// The dirty sectors of a line that are not lost.
-    pub fn dirty_of(&self, key: LineKey) -> u8 {
-        self.slots.find(key).map_or(0, |slot| self.slots.get(slot).destageable())
-    }
-
-    /// The table of lines, for tests and the lab.
-    pub fn table(&self) -> &[LineMeta] {
-        &self.slots.lines
-    }
-
-    /// The slot of a line in which all of these sectors are valid.
-    pub fn slot_of(&self, key: LineKey, mask: u8) -> Option<Slot> {
-        self.slots.find(key).filter(|&slot| self.slots.get(slot).valid & mask == mask)
     }
 }
 
@@ -403,7 +280,7 @@ mod tests {
         for bits in 0..64u8 {
             let bit = |at: u8| bits >> at & 1;
             let (valid, dirty, filling) = (bit(0), bit(1), bit(2));
-            let flags = (bit(3) * DETACHED) | (bit(4) * crate::meta::MARK);
+            let flags = (bit(3) * DETACHED) | (bit(4) * crate::index::meta::MARK);
             let mut line = line(valid, dirty, filling, flags);
             let named = bit(5) != 0;
             if !named {

@@ -5,8 +5,8 @@
 //! back when their lines are clean. The price: a pool with two thirds of its lines dirty keeps an
 //! eighth of its slots for this, and where every slot is dirty or in use a line goes without.
 
-use crate::meta::{LineTable, NO_SLOT};
-use crate::slots::Slots;
+use crate::index::Slots;
+use crate::index::meta::{LineTable, NO_SLOT};
 use crate::{LineKey, Slot};
 use std::collections::BTreeSet;
 
@@ -56,6 +56,7 @@ impl Parity {
         if self.places.is_empty() {
             self.places = vec![NO_SLOT; slots.capacity()].into_boxed_slice();
         }
+        assert!(slots.get(line).dirty != 0, "only dirty lines get parity: slot {line}");
         let slot = match self.open.first() {
             Some(&slot) => slot,
             None => {
@@ -65,9 +66,10 @@ impl Parity {
                 slot
             }
         };
-        let used = &mut slots.get_mut(slot).valid;
+        let used = slots.get(slot).valid;
         let index = used.trailing_ones() as u8;
-        *used |= 1 << index;
+        let used = used | 1 << index;
+        slots.set_parity_parts(slot, used);
         if used.count_ones() == u32::from(PARITIES_PER_SLOT) {
             self.open.remove(&slot);
         }
@@ -83,9 +85,11 @@ impl Parity {
         let Some(place) = self.of(line) else { return };
         self.places[line as usize] = NO_SLOT;
         self.lines -= 1;
-        let used = &mut slots.get_mut(place.slot).valid;
-        *used &= !(1 << place.index);
-        if *used == 0 {
+        let used = slots.get(place.slot).valid;
+        assert!(used & 1 << place.index != 0, "the parity of slot {line} was given back already");
+        let used = used & !(1 << place.index);
+        slots.set_parity_parts(place.slot, used);
+        if used == 0 {
             self.open.remove(&place.slot);
             self.slots -= 1;
             slots.unpin(place.slot);

@@ -16,12 +16,15 @@
 //! may be the reason; so nobody is told, and what is dirty is tried again by itself. The same is
 //! done where runs went together.
 
-use crate::flight::OpLine;
-use crate::key::mask_runs;
-use crate::meta::LineTable;
-use crate::read::Run;
-use crate::{LineKey, Shard};
-use forebay_types::{ByteRange, LINE_BYTES, LINES_PER_REGION, REGION_BYTES, VolumeId};
+use crate::index::Slots;
+use crate::index::key::{LineKey, mask_runs};
+use crate::index::meta::LineTable;
+use crate::integrity::Integrity;
+use crate::modes::read::{Run, push_run};
+use crate::ops::{OpLine, Ops};
+use crate::volume::VolumeState;
+use crate::{Place, Segment, Slot};
+use forebay_types::{LINE_BYTES, LINES_PER_REGION, REGION_BYTES, SECTOR_BYTES, Stripes};
 
 /// Lines that one operation destages.
 pub(crate) struct Span {
@@ -31,14 +34,55 @@ pub(crate) struct Span {
     pub runs: Vec<Run>,
     /// How many whole stripes it is, if it is made of such.
     pub stripes: u64,
+    /// It is several runs of one stripe.
+    pub is_scattered: bool,
     /// Whether it holds what need not go together, so that a failure says nothing of each line.
     pub is_wide: bool,
 }
 
-impl<M: LineTable> Shard<M> {
+impl Span {
+    /// Runs that fail or not for each of the lines.
+    pub(crate) const fn of_runs(lines: Vec<OpLine>, runs: Vec<Run>) -> Self {
+        Self { lines, runs, stripes: 0, is_scattered: false, is_wide: false }
+    }
+
+    /// What is written, in bytes.
+    pub(crate) fn bytes(&self) -> u64 {
+        self.runs.iter().map(|run| run.range.len).sum()
+    }
+}
+
+/// Says what goes with a line of a volume. Changes nothing.
+pub(crate) struct Planner<'a, M> {
+    volume: &'a VolumeState,
+    index: &'a Slots<M>,
+    ops: &'a Ops,
+    integrity: &'a Integrity,
+    /// Nothing is looked at before it is written, which is a planted bug.
+    unverified: bool,
+}
+
+impl<'a, M: LineTable> Planner<'a, M> {
+    pub(crate) const fn new(
+        volume: &'a VolumeState,
+        index: &'a Slots<M>,
+        ops: &'a Ops,
+        integrity: &'a Integrity,
+        unverified: bool,
+    ) -> Self {
+        Self { volume, index, ops, integrity, unverified }
+    }
+
+    fn stripes(&self) -> Stripes {
+        self.volume.writeback().dirty().stripes()
+    }
+
+    fn is_narrow(&self) -> bool {
+        self.volume.writeback().scheduler().is_narrow()
+    }
+
     /// What goes with a dirty line that is not busy.
-    pub(crate) fn span_of(&mut self, key: LineKey) -> Span {
-        let volume = key.volume();
+    pub(crate) fn span_of(&self, key: LineKey) -> Span {
         let whole = self.whole_stripes(key);
         if whole.is_none()
             && let Some(span) = self.scattered(key)
@@ -56,49 +100,55 @@ impl<M: LineTable> Shard<M> {
         let mut piece = Vec::with_capacity(1);
         for at in 0..count {
             let key = first.plus(at);
-            let slot = self.slots.find(key).expect("the span holds lines of the pool");
-            let mask = self.slots.get(slot).destageable();
+            let slot = self.index.find(key).expect("the span holds lines of the pool");
+            let mask = self.index.get(slot).destageable();
             self.push_sectors(key, slot, if is_stripe { 0xff } else { mask }, &mut piece);
-            self.slots.pin(slot);
-            lines.push(OpLine { key, slot, mask, regained: 0 });
+            lines.push(OpLine::new(key, slot, mask));
             if (at + 1).is_multiple_of(LINES_PER_REGION) || at + 1 == count {
                 runs.append(&mut piece);
             }
         }
-        let counters = &mut self.volume_mut(volume).counters;
-        counters.destaged_lines += lines.iter().filter(|line| line.mask != 0).count() as u64;
         let is_wide = stripes > 1 || is_stripe && lines.iter().any(|line| line.mask != 0xff);
-        Span { lines, runs, stripes, is_wide }
+        Span { stripes, is_wide, ..Span::of_runs(lines, runs) }
+    }
+
+    /// Appends sectors of a line to what is to be written.
+    pub(crate) fn push_sectors(&self, key: LineKey, slot: Slot, mask: u8, runs: &mut Vec<Run>) {
+        let seal = self.integrity.seal_of(self.index, slot).filter(|_| !self.unverified);
+        for (sector, sectors) in mask_runs(mask) {
+            let offset = sector * SECTOR_BYTES as u32;
+            let place = Place::Slot { slot, offset };
+            let len = sectors * SECTOR_BYTES as u32;
+            push_run(runs, key.offset() + u64::from(offset), Segment { place, len }, 0);
+            let run = runs.last_mut().expect("pushed just now");
+            if run.seals.last().is_none_or(|last| last.slot != slot) {
+                run.seals.extend(seal);
+            }
+        }
     }
 
     /// All that is dirty and not busy in the stripe of a line, or in the piece of it that makes
-    /// one I/O; `None` where that is one run. Nothing is pinned in that case.
-    fn scattered(&mut self, key: LineKey) -> Option<Span> {
-        let state = self.volume(key.volume());
-        if state.is_narrow {
+    /// one I/O; `None` where that is one run.
+    fn scattered(&self, key: LineKey) -> Option<Span> {
+        if self.is_narrow() {
             return None;
         }
-        let stripe = self.stripe_of(key)?;
+        let stripe = self.volume.stripe_at(key.offset())?;
         let into = (key.offset() - stripe.offset) / REGION_BYTES * REGION_BYTES;
         let first = LineKey::new(key.volume(), (stripe.offset + into) / LINE_BYTES);
         let count = (stripe.len - into).min(REGION_BYTES) / LINE_BYTES;
         let (mut lines, mut runs) = (Vec::new(), Vec::new());
         for key in (0..count).map(|at| first.plus(at)) {
-            let Some(slot) = self.slots.find(key) else { continue };
-            let mask = self.slots.get(slot).destageable();
-            if mask != 0 && self.flight.busy(key).is_none() {
+            let Some(slot) = self.index.find(key) else { continue };
+            let mask = self.index.get(slot).destageable();
+            if mask != 0 && self.ops.busy(key).is_none() {
                 self.push_sectors(key, slot, mask, &mut runs);
-                lines.push(OpLine { key, slot, mask, regained: 0 });
+                lines.push(OpLine::new(key, slot, mask));
             }
         }
-        if runs.len() < 2 {
-            return None;
-        }
-        lines.iter().for_each(|line| self.slots.pin(line.slot));
-        let counters = &mut self.volume_mut(key.volume()).counters;
-        counters.destaged_lines += lines.len() as u64;
-        counters.scattered_destages += 1;
-        Some(Span { lines, runs, stripes: 0, is_wide: true })
+        let is_scattered = runs.len() > 1;
+        let span = Span { is_scattered, is_wide: true, ..Span::of_runs(lines, runs) };
+        is_scattered.then_some(span)
     }
 
     /// The stripe that a dirty line is in, if it goes wholly, and those that do so next to it, as
@@ -106,7 +156,7 @@ impl<M: LineTable> Shard<M> {
     /// takes neighbours at once, and none of its disks has to wait for the next stripe.
     fn whole_stripes(&self, key: LineKey) -> Option<(LineKey, u64, u64)> {
         let (mut first, width) = self.whole_stripe(key)?;
-        let stripes = self.volume(key.volume()).stripes;
+        let stripes = self.stripes();
         let region = stripes.region_at(key.offset());
         let max = (LINES_PER_REGION / width).max(1);
         let mut count = 1;
@@ -130,18 +180,17 @@ impl<M: LineTable> Shard<M> {
     /// The lines of the stripe that a dirty line is in, if all of it is in the pool, half of them
     /// are dirty, and none is busy.
     fn whole_stripe(&self, key: LineKey) -> Option<(LineKey, u64)> {
-        let state = self.volume(key.volume());
-        if state.is_narrow {
+        if self.is_narrow() {
             return None;
         }
-        let stripe = self.stripe_of(key)?;
+        let stripe = self.volume.stripe_at(key.offset())?;
         let first = LineKey::new(key.volume(), stripe.offset / LINE_BYTES);
         let count = stripe.len / LINE_BYTES;
         let mut dirty = 0;
         for key in (0..count).map(|at| first.plus(at)) {
-            let line = self.slots.get(self.slots.find(key)?);
+            let line = self.index.get(self.index.find(key)?);
             // Sectors that are lost are not valid.
-            if line.valid != 0xff || self.flight.busy(key).is_some() {
+            if line.valid != 0xff || self.ops.busy(key).is_some() {
                 return None;
             }
             dirty += u64::from(line.dirty != 0);
@@ -149,20 +198,14 @@ impl<M: LineTable> Shard<M> {
         (2 * dirty >= count).then_some((first, count))
     }
 
-    /// The stripe of a line, if it is whole and inside the volume.
-    pub(crate) fn stripe_of(&self, key: LineKey) -> Option<ByteRange> {
-        let state = self.volume(key.volume());
-        state.stripes.stripe_at(key.offset()).filter(|stripe| stripe.fits(state.size_bytes))
-    }
-
     /// The neighbours of a dirty line that go with it: as far as dirty sectors follow each other
     /// without a gap, inside the region, and no further than where a stripe begins or ends that
     /// goes by itself.
     fn run_around(&self, key: LineKey) -> (LineKey, u64) {
         let dirty = |key: LineKey| {
-            let found = self.slots.find(key);
-            let mask = found.map_or(0, |slot| self.slots.get(slot).destageable());
-            if mask == 0 || self.flight.busy(key).is_some() { 0 } else { mask }
+            let found = self.index.find(key);
+            let mask = found.map_or(0, |slot| self.index.get(slot).destageable());
+            if mask == 0 || self.ops.busy(key).is_some() { 0 } else { mask }
         };
         let is_one_run = |mask: u8| mask_runs(mask).count() == 1;
         let (before_max, after_max) = self.room_around(key);
@@ -193,30 +236,10 @@ impl<M: LineTable> Shard<M> {
     /// the array would have to take the run apart, and a part of the next stripe may still become
     /// a whole one.
     fn room_around(&self, key: LineKey) -> (u64, u64) {
-        let stripes = self.volume(key.volume()).stripes;
+        let stripes = self.stripes();
         let offset = key.offset();
         let around = stripes.stripe_at(offset).unwrap_or_else(|| stripes.region_at(offset));
         let before = ((offset - around.offset) / LINE_BYTES).min(LINES_PER_REGION / 2);
         (before, ((around.end() - offset) / LINE_BYTES).min(LINES_PER_REGION - before))
-    }
-
-    /// Sorts a list of dirty lines, each of which is taken once, the last one first: those of
-    /// stripes that are all on it before the rest, and both in ascending order of place.
-    pub(crate) fn sort_sweep(&self, volume: VolumeId, sweep: &mut Vec<LineKey>) {
-        sweep.sort_unstable_by(|a, b| b.cmp(a));
-        sweep.dedup();
-        let stripes = self.volume(volume).stripes;
-        let lines_per_stripe = stripes.width() / LINE_BYTES;
-        if lines_per_stripe < 2 {
-            return;
-        }
-        let stripe = |key: &LineKey| stripes.stripe_at(key.offset()).map(|stripe| stripe.offset);
-        let (mut rest, mut whole) = (Vec::new(), Vec::new());
-        for group in sweep.chunk_by(|a, b| stripe(a) == stripe(b)) {
-            let is_whole = group.len() as u64 == lines_per_stripe;
-            (if is_whole { &mut whole } else { &mut rest }).extend_from_slice(group);
-        }
-        rest.append(&mut whole);
-        *sweep = rest;
     }
 }

@@ -45,7 +45,7 @@ impl Bucket {
 
 /// See the module's description.
 #[derive(Debug)]
-pub(crate) struct Allowance {
+pub(crate) struct TokenBucket {
     pace: Pace,
     filled_ms: u64,
     /// A burst has begun, and goes on while there is anything left for it.
@@ -55,7 +55,7 @@ pub(crate) struct Allowance {
     bytes: Bucket,
 }
 
-impl Default for Allowance {
+impl Default for TokenBucket {
     fn default() -> Self {
         let full = Bucket(1_000);
         Self {
@@ -69,12 +69,12 @@ impl Default for Allowance {
     }
 }
 
-impl Allowance {
+impl TokenBucket {
     pub(crate) fn set_pace(&mut self, pace: Pace) {
         self.pace = pace;
     }
 
-    /// Operations in flight at a time while nothing hurries: those of one burst where bursts are
+    /// Operations in flight at a time without urgency: those of one burst where bursts are
     /// limited.
     pub(crate) const fn in_flight(&self, beside_reads: bool) -> u32 {
         match beside_reads && self.pace.beside_reads_milli < u64::MAX {
@@ -92,8 +92,9 @@ impl Allowance {
     }
 
     /// Time has passed. `room` is how far the dirty limit is: lines that may get dirty until then,
-    /// of so many from where write-back begins to hurry. The nearer it is, the faster write-back
-    /// goes beside reads, without bound, and without a step in which reads and writes would swing.
+    /// of so many between the background limit and the dirty limit. The nearer it is, the faster
+    /// write-back goes beside reads, without bound, and without a step in which reads and writes
+    /// would swing.
     pub(crate) fn fill(&mut self, now_ms: u64, room: (u64, u64)) {
         let passed_ms = now_ms.saturating_sub(self.filled_ms).min(OWES_MS);
         self.filled_ms = self.filled_ms.max(now_ms);
@@ -102,8 +103,8 @@ impl Allowance {
             true => u64::MAX,
             // With the third power of how near it is: 8 times halfway, 1,000 times at nine tenths.
             false => {
-                let hurry = (u128::from(all) * 1_000 / u128::from(left)).pow(3);
-                let rate = u128::from(self.pace.beside_reads_milli) * hurry / 1_000_000_000;
+                let boost = (u128::from(all) * 1_000 / u128::from(left)).pow(3);
+                let rate = u128::from(self.pace.beside_reads_milli) * boost / 1_000_000_000;
                 u64::try_from(rate).unwrap_or(u64::MAX)
             }
         };

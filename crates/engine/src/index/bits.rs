@@ -24,15 +24,6 @@ impl SlotSet {
         self.len
     }
 
-    pub(crate) const fn is_empty(&self) -> bool {
-        self.len == 0
-    }
-
-    /// Whether the set has room for slots at all; a default one has none.
-    pub(crate) const fn is_allocated(&self) -> bool {
-        !self.words.is_empty()
-    }
-
     pub(crate) fn contains(&self, slot: Slot) -> bool {
         self.words[slot as usize / 64] >> (slot % 64) & 1 != 0
     }
