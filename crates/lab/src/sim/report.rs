@@ -259,7 +259,7 @@ pub struct Failure {
 impl Failure {
     /// The command that runs it again.
     pub fn command(&self) -> String {
-        format!("forebay lab sim --seed {} --operations {}", self.seed, self.operations)
+        format!("forebay-lab sim --seed {} --operations {}", self.seed, self.operations)
     }
 }
 
