@@ -4,6 +4,7 @@
 
 use anyhow::{Context, bail};
 use clap::{Args, Parser, Subcommand};
+use forebay_lab::policies::PolicyKind;
 use forebay_lab::{
     enumerate::{self, Bug, Limits, Workloads},
     experiment::Experiment,
@@ -11,7 +12,6 @@ use forebay_lab::{
     sim::{Sabotage, SimOptions, run_many},
     trace::Trace,
 };
-use forebay_policy::PolicyKind;
 use forebay_types::{Shown, Size};
 use std::{
     error::Error,

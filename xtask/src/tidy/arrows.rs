@@ -29,8 +29,8 @@ const ARROWS: [(&str, &[&str]); 18] = [
     (
         "forebay",
         &[
-            "types", "policy", "format", "journal", "engine", "volume", "nbd", "backend",
-            "runtime", "api", "config", "control", "power",
+            "types", "format", "journal", "engine", "volume", "nbd", "backend", "runtime", "api",
+            "config", "control", "power",
         ],
     ),
     ("bench", &["types", "ecc", "policy", "engine", "volume", "nbd", "backend", "runtime"]),

@@ -1,4 +1,4 @@
-//! Checks the commands of the documents against the command line of a program, without running them.
+//! Checks the commands of the documents against the command line of a program, and runs none of them.
 
 use super::blocks::{Kind, blocks};
 

@@ -6,6 +6,7 @@
 use super::faults::{FaultKind, Faults};
 use super::store::{Disk, Tape};
 use super::work::{FIRST, Kept, SECTORS, places};
+use crate::policies::PolicyKind;
 use crate::sim::Sabotage;
 use crate::sim::memory::{Memory, read_stamp};
 use crate::sim::oracle::{Oracle, POISON, Promise, ZERO, show};
@@ -15,7 +16,7 @@ use forebay_engine::{
     Protection, Segment, Shard, ShardConfig,
 };
 use forebay_journal::{Log, LogWrite};
-use forebay_policy::{Pace, PolicyKind};
+use forebay_policy::Pace;
 use forebay_types::{
     ByteRange, IoError, IoResult, LINE_BYTES, Mode, SECTOR_BYTES, SECTORS_PER_LINE, Stripes,
     VolumeId,

@@ -7,7 +7,7 @@ use forebay_engine::{
     Answer, Elevator, IoAction, IoId, IoVerb, LineMeta, Outbox, Part, PartId, Place, Protection,
     Shard, ShardConfig,
 };
-use forebay_policy::{Governor, GovernorStatus, Limits, Pace, PolicyKind, ReadTimes, Seen};
+use forebay_policy::{Governor, GovernorStatus, Limits, Pace, ReadTimes, Seen, Weir};
 use forebay_types::{
     ByteRange, DiskGeometry, IoError, LINE_BYTES, Mode, SECTOR_BYTES, Stripes, VolumeId,
 };
@@ -100,7 +100,7 @@ impl CacheHost {
         let config = ShardConfig::for_slots(slots).among(shards as usize);
         let elevator = Elevator::new(shards as usize, geometry.held_bytes);
         let shard = |number| {
-            let policy = PolicyKind::default().build(slots);
+            let policy = Box::new(Weir::new(slots));
             let mut shard = Shard::new(vec![LineMeta::FREE; slots], policy, config);
             shard.add_volume(VOLUME, volume_bytes, Mode::WriteBack);
             shard.set_stripes(VOLUME, stripes);

@@ -8,7 +8,8 @@ use super::dice::{Dice, Ppm};
 use super::journal::JournalPlan;
 use super::power::PowerPlan;
 use forebay_engine::ShardConfig;
-use forebay_policy::{Pace, PolicyKind};
+use crate::policies::PolicyKind;
+use forebay_policy::Pace;
 use forebay_types::{LINE_BYTES, Mode, SECTOR_BYTES, Stripes};
 
 /// Kinds of requests, in the order of [`Plan::mix`].

@@ -99,11 +99,10 @@ impl Reactor for Deaf {
 }
 
 fn serve(socket: &Path) -> Runtime {
-    let policy = forebay_policy::PolicyKind::default();
     let (memory_bytes, engine) = (64 << 20, crate::Engine::Epoll);
     // Without a patrol, which would wait for a shard as well.
     let ecc = Ecc::Off;
-    let config = RuntimeConfig { memory_bytes, workers: 1, engine, policy, journals: 0, ecc };
+    let config = RuntimeConfig { memory_bytes, workers: 1, engine, journals: 0, ecc };
     let patience = Patience { farewell: Duration::from_millis(50), ..Patience::default() };
     let started = Runtime::start_by(config, patience, None, |shared, _| {
         Ok((Deaf::NAME, start_kind::<Deaf>(shared)?))
