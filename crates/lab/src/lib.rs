@@ -4,6 +4,7 @@
 pub mod enumerate;
 pub mod experiment;
 mod grid;
+mod harness;
 pub mod policies;
 pub mod replay;
 pub mod sim;

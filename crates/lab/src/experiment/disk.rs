@@ -1,6 +1,6 @@
 //! The disk of a machine: a model's timing, and what it was asked for.
 
-use crate::sim::slab::Slab;
+use crate::harness::slab::Slab;
 use forebay_backend::model::{DiskModel, timing};
 use forebay_backend::{IoKind, OpenError};
 use forebay_types::{ByteRange, DiskGeometry};

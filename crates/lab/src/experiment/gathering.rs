@@ -2,7 +2,7 @@
 
 use super::disk::Disk;
 use super::machine::{Clients, Link, Machine, MachineSpec, Step, VOLUME};
-use crate::sim::dice::Dice;
+use crate::harness::dice::Dice;
 use forebay_backend::IoKind;
 use forebay_engine::VolumeCounters;
 use forebay_types::{ByteRange, LINE_BYTES, Mode, Stripes};

@@ -3,7 +3,7 @@
 use super::machine::{Clients, Link, Machine, MachineSpec, Step};
 use super::plot::{Axis, Plot, Scale, Series};
 use super::report::{Report, Table, figure};
-use crate::sim::dice::Dice;
+use crate::harness::dice::Dice;
 use forebay_backend::OpenError;
 use forebay_policy::{Limits, ReadTarget};
 use forebay_types::{ByteRange, Size};

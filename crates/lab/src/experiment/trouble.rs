@@ -4,7 +4,7 @@ use super::disk::Trouble;
 use super::machine::{Clients, Link, Machine, MachineSpec, Step};
 use super::plot::{Axis, Plot, Scale, Series};
 use super::report::{Report, Table, figure};
-use crate::sim::dice::Dice;
+use crate::harness::dice::Dice;
 use forebay_backend::OpenError;
 use forebay_types::{ByteRange, Size};
 

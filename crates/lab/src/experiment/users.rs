@@ -4,7 +4,7 @@
 //! kinds, all from one seed.
 
 use super::machine::{Clients, Machine, MachineSpec, Step};
-use crate::sim::dice::Dice;
+use crate::harness::dice::Dice;
 use forebay_backend::OpenError;
 use forebay_types::ByteRange;
 

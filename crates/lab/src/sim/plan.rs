@@ -3,12 +3,12 @@
 //! Each seed switches some things off and others far up (swarm testing), because a run that does a
 //! little of everything hides the bugs that need a lot of one thing.
 
-use super::Sabotage;
-use super::dice::{Dice, Ppm};
 use super::journal::JournalPlan;
 use super::power::PowerPlan;
-use forebay_engine::ShardConfig;
+use crate::harness::Sabotage;
+use crate::harness::dice::{Dice, Ppm};
 use crate::policies::PolicyKind;
+use forebay_engine::ShardConfig;
 use forebay_policy::Pace;
 use forebay_types::{LINE_BYTES, Mode, SECTOR_BYTES, Stripes};
 

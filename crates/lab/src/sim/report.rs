@@ -1,6 +1,6 @@
 //! What a run, or many of them, tell.
 
-use super::Sabotage;
+use crate::harness::Sabotage;
 use forebay_engine::VolumeCounters;
 use std::fmt;
 
