@@ -1,4 +1,5 @@
-//! Checks the commands of the documents against the command line of a program, and runs none of them.
+//! Checks the commands of the documents against the command line of a program, without running
+//! them.
 
 use super::blocks::{Kind, blocks};
 

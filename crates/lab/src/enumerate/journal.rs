@@ -11,7 +11,7 @@ use crate::harness::memory::payload_of;
 use forebay_engine::{Answer, Note, Part, PartId};
 use forebay_format::journal::{Geometry, JournalId, LOG_OFFSET, RecordKind};
 use forebay_journal::{
-    Admission as LogAdmission, Entry, Extent, Found, Image, Log, ReadAt, Source, recover,
+    Admission as LogAdmission, Entry, Extent, Found, Image, Log, Noted, ReadAt, Source, recover,
 };
 use forebay_types::{IoResult, SECTOR_BYTES};
 use forebay_volume::Admission;
@@ -193,6 +193,9 @@ impl Machine {
         note: &Note,
         payload: &[u8],
     ) -> Option<Answer> {
+        if Sabotage::skipping_note(&note.kind).is_some_and(|bug| self.strikes(bug)) {
+            return answer_noted(note.part, Noted::Needless);
+        }
         self.note(|| format!("journal: told of {:?} {}", note.kind, note.range));
         let journal = self.journal.as_mut().expect("the volume has one");
         let shard = &self.shards[shard];

@@ -15,8 +15,8 @@ use crate::harness::shard::{ShardWorld, VolumeSetup, release_pins, reply_stamps}
 use crate::harness::slab::Slab;
 use crate::policies::PolicyKind;
 use forebay_engine::{
-    Answer, IoAction, IoVerb, LineMeta, MemoryStep, NoteKind, Outbox, Outcome, Part, PartId,
-    Protection, Shard, ShardConfig,
+    Answer, IoAction, IoVerb, LineMeta, MemoryStep, Outbox, Outcome, Part, PartId, Protection,
+    Shard, ShardConfig,
 };
 use forebay_journal::LogWrite;
 use forebay_policy::Pace;
@@ -218,12 +218,7 @@ impl Machine {
     }
 
     fn carry_out(&mut self, shard: usize, step: MemoryStep, payload: &[u8]) {
-        let skipped = match step {
-            MemoryStep::Fill { .. } => self.strikes(Sabotage::SkipFill),
-            MemoryStep::Copy { .. } => self.strikes(Sabotage::SkipCopy),
-            MemoryStep::Verify { .. } => false,
-        };
-        if !skipped {
+        if !Sabotage::skipping_step(&step).is_some_and(|bug| self.strikes(bug)) {
             self.shards[shard].carry_out(step, payload);
         }
     }
@@ -262,18 +257,23 @@ impl Machine {
         self.note(|| format!("disk: {:?} {range} ends: {result:?}", io.action.verb));
         if io.reads() {
             self.end_read(&mut io);
-            if self.strikes(Sabotage::HideReadError) {
-                result = Ok(());
-            }
-            return (io.shard, io.action.id, result);
+        } else {
+            self.end_change_on_disk(&io);
         }
+        if Sabotage::hiding_error(io.action.verb).is_some_and(|bug| self.strikes(bug)) {
+            result = Ok(());
+        }
+        (io.shard, io.action.id, result)
+    }
+
+    fn end_change_on_disk(&mut self, io: &Io) {
+        let (range, result) = (io.action.range, io.result);
         if io.writes() && io.memory_of(&self.shards) != io.stamps {
             self.violate(format!("the memory of a write changed under way: {range}"));
         }
         let is_write = io.writes();
         let fua = io.action.verb == IoVerb::Write { fua: true } && !self.strikes(Sabotage::LoseFua);
-        let lost = is_write && self.strikes(Sabotage::LoseWrite)
-            || matches!(io.action.verb, IoVerb::Zero { .. }) && self.strikes(Sabotage::IgnoreZero);
+        let lost = Sabotage::losing(io.action.verb).is_some_and(|bug| self.strikes(bug));
         let torn = is_write && self.strikes(Sabotage::TearWrite) || result.is_err();
         let shift = usize::from(is_write && self.strikes(Sabotage::MisdirectWrite));
         let half = places(range).start + places(range).len().div_ceil(2);
@@ -288,10 +288,6 @@ impl Machine {
                 self.disk.write(to, stamp);
             }
         }
-        if is_write && self.strikes(Sabotage::HideWriteError) {
-            result = Ok(());
-        }
-        (io.shard, io.action.id, result)
     }
 
     fn end_read(&mut self, io: &mut Io) {
@@ -371,16 +367,6 @@ impl Host for Machine {
         out.memory.clear();
         self.shards[shard].shard.settle_steps();
         for note in std::mem::take(&mut out.notes) {
-            let skipped = match note.kind {
-                NoteKind::Forget => self.strikes(Sabotage::SkipForget),
-                NoteKind::Zero { .. } => self.strikes(Sabotage::SkipEraseNote),
-                _ => false,
-            };
-            if skipped {
-                let outcome = Outcome::Done(Ok(()));
-                out.answers.push(Answer { part: note.part, outcome });
-                continue;
-            }
             out.answers.extend(self.take_note(shard, &note, payload));
         }
         result

@@ -10,10 +10,10 @@ use super::store::Disk;
 use super::work::{Kept, Operation, SECTORS, Workload, places};
 use super::{Bug, work};
 use crate::harness::Sabotage;
+use crate::harness::journal::{Piece, pieces};
 use crate::harness::memory::{Memory, payload_of};
 use crate::harness::oracle::{Crash, Oracle, stamp};
-use forebay_journal::Source;
-use forebay_types::{ByteRange, SECTOR_BYTES, Stripes};
+use forebay_types::{ByteRange, Stripes};
 use forebay_volume::{Dispatcher, Payload, Request, RequestKind};
 use std::collections::VecDeque;
 
@@ -26,12 +26,6 @@ const STEPS_MAX: usize = 10_000;
 const RESTORES_MAX: u32 = 5;
 /// How far a tick moves the clock: longer than the longest pause after a failed write-back.
 const TICK_MS: u64 = 20_000;
-
-struct Piece {
-    kind: RequestKind,
-    range: ByteRange,
-    stamps: Vec<u64>,
-}
 
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 enum Phase {
@@ -338,7 +332,9 @@ impl Rig {
             Some(recovered) => match Journal::resume(recovered, kept) {
                 Some(journal) => {
                     self.machine.journal = Some(journal);
-                    self.restoring = recovered.extents.iter().flat_map(pieces).collect();
+                    let extents = recovered.extents.iter();
+                    let pieces = extents.flat_map(|(it, stamps)| pieces(it, stamps, Stripes::NONE));
+                    self.restoring = pieces.collect();
                 }
                 None => self.drain(recovered),
             },
@@ -488,23 +484,6 @@ impl Rig {
         }
         self.machine.check_left_over();
     }
-}
-
-fn pieces((extent, stamps): &(forebay_journal::Extent, Vec<u64>)) -> Vec<Piece> {
-    let kind = match extent.source {
-        Source::Write { .. } => RequestKind::Restore,
-        Source::Zero { unmap } => RequestKind::RestoreZero { unmap },
-        // A trim brings nothing that is promised.
-        Source::Discard => return Vec::new(),
-    };
-    let mut from = 0;
-    let piece = |range: ByteRange| {
-        let count = (range.len / SECTOR_BYTES) as usize;
-        let stamps = stamps[from..from + count].to_vec();
-        from += count;
-        Piece { kind, range, stamps }
-    };
-    Stripes::NONE.split(extent.range).map(piece).collect()
 }
 
 /// What a disk with this content and the journal hold together.

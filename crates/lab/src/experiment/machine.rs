@@ -21,6 +21,7 @@ use forebay_policy::Limits;
 use forebay_types::{ByteRange, DiskGeometry, VolumeId};
 use forebay_volume::{Dispatcher, Payload, Request, RequestKind};
 
+pub(crate) const SECOND_NS: u64 = 1_000_000_000;
 /// The one volume there is.
 pub(crate) const VOLUME: VolumeId = VolumeId(0);
 /// How often shards are looked after while something is dirty, and otherwise: as the runtime does.

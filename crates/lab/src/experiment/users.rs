@@ -8,6 +8,9 @@ use crate::harness::dice::Dice;
 use forebay_backend::OpenError;
 use forebay_types::ByteRange;
 
+pub(super) const KIB: u64 = 1 << 10;
+pub(super) const MIB: u64 = 1 << 20;
+
 /// The disk of a server of the time: four drives of 10,000 rpm.
 pub(super) const SERVER_DISK: &str = "model:raid5?drives=4&chunk=64KiB&drive=hdd&drive-rpm=10000\
     &drive-seek=5ms&drive-transfer=60MiB/s&drive-size=64GiB";

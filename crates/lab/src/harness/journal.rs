@@ -3,9 +3,9 @@
 use super::shard::ShardWorld;
 use forebay_engine::{Answer, Note, NoteKind, Outcome, Part, PartId};
 use forebay_format::journal::RecordKind;
-use forebay_journal::{Admission as LogAdmission, Entry, Log, Noted, Told};
-use forebay_types::IoError;
-use forebay_volume::Admission;
+use forebay_journal::{Admission as LogAdmission, Entry, Extent, Log, Noted, Source, Told};
+use forebay_types::{ByteRange, IoError, SECTOR_BYTES, Stripes};
+use forebay_volume::{Admission, RequestKind};
 
 /// The log of a journal.
 pub(crate) type LabLog = Log<Vec<u8>, PartId>;
@@ -71,4 +71,27 @@ pub(crate) const fn answer_told((part, told): (PartId, Told)) -> Answer {
         Told::Room => Outcome::Retry(None),
     };
     Answer { part, outcome }
+}
+
+/// What is restored of an extent by one request.
+pub(crate) struct Piece {
+    pub kind: RequestKind,
+    pub range: ByteRange,
+    pub stamps: Vec<u64>,
+}
+
+/// The pieces of an extent with this content.
+pub(crate) fn pieces(extent: &Extent, mut stamps: &[u64], stripes: Stripes) -> Vec<Piece> {
+    let kind = match extent.source {
+        Source::Write { .. } => RequestKind::Restore,
+        Source::Zero { unmap } => RequestKind::RestoreZero { unmap },
+        // A trim brings nothing that is promised.
+        Source::Discard => return Vec::new(),
+    };
+    let piece = |range: ByteRange| {
+        let (now, later) = stamps.split_at((range.len / SECTOR_BYTES) as usize);
+        stamps = later;
+        Piece { kind, range, stamps: now.to_vec() }
+    };
+    stripes.split(extent.range).map(piece).collect()
 }

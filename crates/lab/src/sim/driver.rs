@@ -11,6 +11,7 @@ use super::queue::Event;
 use super::world::World;
 use crate::harness::Sabotage;
 use crate::harness::dice::{Dice, Ppm};
+use crate::harness::journal::{Piece, pieces};
 use crate::harness::memory::{Memory, payload_of};
 use crate::harness::oracle::{Crash, Oracle};
 use forebay_engine::Slot;
@@ -535,18 +536,9 @@ impl Simulation {
         for (volume, extents) in lacking.iter().enumerate() {
             for (extent, stamps) in extents {
                 self.world.report.restored_extents += 1;
-                let mut from = 0;
                 let stripes = self.world.stripes_of(VolumeId(volume as u16));
-                for range in stripes.split(extent.range) {
-                    let count = (range.len / SECTOR_BYTES) as usize;
-                    let kind = match extent.source {
-                        Source::Write { .. } => RequestKind::Restore,
-                        // A trim brings nothing that is promised.
-                        Source::Discard => continue,
-                        Source::Zero { unmap } => RequestKind::RestoreZero { unmap },
-                    };
-                    self.restore_piece(volume as u16, kind, range, &stamps[from..from + count]);
-                    from += count;
+                for Piece { kind, range, stamps } in pieces(extent, stamps, stripes) {
+                    self.restore_piece(volume as u16, kind, range, &stamps);
                     if !self.is_sound() {
                         return true;
                     }

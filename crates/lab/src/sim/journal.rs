@@ -15,7 +15,7 @@ use crate::harness::dice::{Dice, Ppm};
 use crate::harness::journal::{LabLog, admit, answer_noted, answer_told, record};
 use crate::harness::memory::read_stamp;
 use crate::harness::oracle::ZERO;
-use forebay_engine::{Answer, Note, NoteKind, Outcome, Part, PartId};
+use forebay_engine::{Answer, Note, Part, PartId};
 use forebay_format::journal::{Geometry, JournalId, LOG_OFFSET};
 use forebay_journal::{
     Extent, Found, Half, Image, Log, LogWrite, Noted, ReadAt, RecoverError, Source, Step, Told,
@@ -247,13 +247,8 @@ impl World {
     /// Records a note, as the runtime does under the shard's lock.
     pub(crate) fn take_note(&mut self, shard: usize, note: Note, payload: &[u8]) -> Option<Answer> {
         let Note { part, volume, range, ref kind } = note;
-        let skipped = match kind {
-            NoteKind::Forget => self.strikes_always(Sabotage::SkipForget),
-            NoteKind::Zero { .. } => self.strikes_always(Sabotage::SkipEraseNote),
-            _ => false,
-        };
-        if skipped {
-            return Some(Answer { part, outcome: Outcome::Done(Ok(())) });
+        if Sabotage::skipping_note(kind).is_some_and(|bug| self.strikes_always(bug)) {
+            return answer_noted(part, Noted::Needless);
         }
         let text = format!("the journal is told: {kind:?} {range}");
         self.note(volume.0, range, || text);

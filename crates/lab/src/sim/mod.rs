@@ -4,8 +4,8 @@
 //! and lets them work: requests overlap, disks reorder, stall, fail and lose what was not flushed,
 //! the process is killed, modes change. The dispatchers and shards are the shipped ones; the
 //! simulator stands where the runtime does, behind [`forebay_volume::Host`]. An oracle knows for
-//! each sector what it may hold (`harness/oracle.rs`). In the end all faults are healed, and everything
-//! must be answered, read right, and be on the disks after a flush.
+//! each sector what it may hold (`harness/oracle.rs`). In the end all faults are healed, and
+//! everything must be answered, read right, and be on the disks after a flush.
 //!
 //! The price of speed: a sector is told by a stamp of eight bytes, not by its 512.
 

@@ -213,7 +213,7 @@ impl Plan {
             self.lines_per_shard,
             self.policy,
             self.clients,
-            sabotage.map_or("no planted bug", Sabotage::as_str),
+            sabotage.map_or("no planted bug", Sabotage::name),
             volumes.join(", ")
         )
     }

@@ -8,7 +8,6 @@
 //! The disk does its part of a step at its beginning, at its end, or the first half here and the
 //! rest there. It keeps each unit of 512 or 4096 bytes whole, and nothing larger.
 
-use super::device::{FaultKind, fault_kind};
 use super::disk::sectors_of;
 use super::queue::Event;
 use super::world::World;
@@ -217,9 +216,7 @@ impl World {
         let transfer = if verb == IoVerb::Read {
             self.do_read(transfer, range, share)
         } else {
-            let is_lost = matches!(verb, IoVerb::Write { .. }) && self.strikes(Sabotage::LoseWrite)
-                || matches!(verb, IoVerb::Zero { .. }) && self.strikes(Sabotage::IgnoreZero);
-            if !is_lost {
+            if !Sabotage::losing(verb).is_some_and(|bug| self.strikes(bug)) {
                 // What fails may have been done in part.
                 let is_well = transfer.result.is_ok();
                 let done = if is_well { 1_000_000 } else { self.dice.pick(&PARTIAL) };
@@ -367,12 +364,7 @@ impl World {
             let mut result = transfer.result;
             self.device.record(io, result, self.moment);
             self.note(volume, range, || format!("{:?} {range} ends: {result:?}", io.action.verb));
-            let hide = match fault_kind(io.action.verb) {
-                FaultKind::Read => self.strikes(Sabotage::HideReadError),
-                FaultKind::Write => self.strikes(Sabotage::HideWriteError),
-                _ => false,
-            };
-            if hide {
+            if Sabotage::hiding_error(io.action.verb).is_some_and(|bug| self.strikes(bug)) {
                 result = Ok(());
             }
             ended.push((io.shard, io.action.id, result));

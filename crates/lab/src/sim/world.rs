@@ -314,12 +314,10 @@ impl World {
         if self.is_dead() || self.dies_in(shard, step, payload) {
             return;
         }
-        let skipped = match step {
-            MemoryStep::Fill { .. } => self.strikes(Sabotage::SkipFill),
-            MemoryStep::Copy { .. } => self.strikes(Sabotage::SkipCopy),
-            MemoryStep::Verify { seal, kept } => return self.verify_before(shard, &seal, kept),
-        };
-        if !skipped {
+        if let MemoryStep::Verify { seal, kept } = step {
+            return self.verify_before(shard, &seal, kept);
+        }
+        if !Sabotage::skipping_step(&step).is_some_and(|bug| self.strikes(bug)) {
             self.shards[shard].carry_out(step, payload);
         }
     }
