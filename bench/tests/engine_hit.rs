@@ -4,7 +4,7 @@ use forebay_engine::{
     Attempt, LineMeta, MemoryStep, Outbox, Part, PartId, Place, ReadOutcome, Segment, Shard,
     ShardConfig, WriteOutcome, WriteTerms,
 };
-use forebay_policy::PolicyKind;
+use forebay_policy::Weir;
 use forebay_types::{ByteRange, LINE_BYTES, Mode, VolumeId};
 use std::alloc::{GlobalAlloc, Layout, System};
 use std::cell::Cell;
@@ -45,7 +45,7 @@ fn part(line: u64) -> Part {
 #[test]
 fn hits_allocate_nothing_and_copy_no_reads() {
     let slots = 8_192;
-    let policy = PolicyKind::default().build(slots);
+    let policy = Box::new(Weir::new(slots));
     let table = vec![LineMeta::FREE; slots];
     let mut shard = Shard::new(table, policy, ShardConfig::for_slots(slots));
     shard.add_volume(VOLUME, LINES * LINE_BYTES, Mode::WriteBack);

@@ -18,7 +18,7 @@ use forebay_engine::{
     Attempt, Hints, LineKey, LineMeta, MemoryStep, Outbox, Part, PartId, Place, ReadOutcome,
     Segment, Shard, ShardConfig, WriteOutcome, WriteTerms,
 };
-use forebay_policy::PolicyKind;
+use forebay_policy::Weir;
 use forebay_types::{ByteRange, LINE_BYTES, Mode, Size, VolumeId};
 use std::alloc::{GlobalAlloc, Layout, System};
 use std::hint::black_box;
@@ -114,7 +114,7 @@ fn main() -> ExitCode {
     add_pair(&mut figures, ["bare copy into the pool, ns", "write hit, ns"], &fill, &write);
     figures.add("write hit / bare copy", median_ratio(&fill, &write), Limit::Information);
     figures.add("engine's metadata per line, bytes", per_line, Limit::AtMost(METADATA_BYTES_MAX));
-    println!("pool {}, {} lines, policy {}", arguments.memory, slots, PolicyKind::default());
+    println!("pool {}, {slots} lines, policy weir", arguments.memory);
     figures.print()
 }
 
@@ -220,7 +220,7 @@ const SPARE: usize = 8;
 
 /// A shard that holds the first lines of a volume, each in some slot, and has a few to spare.
 fn warm(slots: usize) -> Shard<Vec<LineMeta>> {
-    let policy = PolicyKind::default().build(slots);
+    let policy = Box::new(Weir::new(slots));
     let mut config = ShardConfig::for_slots(slots);
     config.dirty_lines_max = slots;
     let mut shard = Shard::new(vec![LineMeta::FREE; slots], policy, config);

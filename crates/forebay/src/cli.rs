@@ -3,7 +3,6 @@
 //! Words that the configuration file has as well are read by the parsers of `forebay_config`, so
 //! that a value is understood in both or in neither.
 
-use crate::lab::LabCommand;
 use crate::rescue::RescueCommand;
 use clap::{Args, Parser, Subcommand};
 use forebay_config::{
@@ -51,9 +50,6 @@ pub(crate) enum Command {
         keeper holds. Clients connect again. The new program checks the configuration first; if it \
         refuses it, nothing happens. If it does not come to serve, the one before goes on.")]
     Upgrade(StateArguments),
-    /// Replay traces and run simulations
-    #[command(subcommand)]
-    Lab(LabCommand),
     /// Look into a journal or a vault, and bring what it holds to a disk, while no forebay has them
     #[command(subcommand)]
     Rescue(RescueCommand),

@@ -9,7 +9,6 @@ mod client;
 #[cfg(test)]
 mod documents_tests;
 mod keeper;
-mod lab;
 mod logging;
 mod marks;
 mod reliance;
@@ -36,7 +35,6 @@ fn main() -> ExitCode {
         Command::Drill(arguments) => client::drill(&arguments),
         Command::Stop(arguments) => client::stop(&arguments),
         Command::Upgrade(arguments) => client::upgrade(&arguments),
-        Command::Lab(command) => lab::run(command),
         Command::Rescue(command) => return rescue::run(command),
     };
     match outcome {

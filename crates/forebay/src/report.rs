@@ -54,6 +54,7 @@ fn unknown_command(error: &clap::Error) -> String {
              --memory SIZE`, or keep a volume out with `forebay volume set NAME mode=bypass`"
                 .into()
         }
+        "lab" => "the lab is a program of its own: `forebay-lab` has the same subcommands".into(),
         "start" | "run" | "daemon" => "`forebay serve` starts one".into(),
         _ => match strings(ContextKind::SuggestedSubcommand)[..] {
             [] => "`forebay --help` lists the commands".into(),

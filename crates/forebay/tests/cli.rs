@@ -12,9 +12,6 @@ use std::{
     thread,
 };
 
-const TRACE: &str = "time_us,volume,op,offset_bytes,length_bytes\n\
-                     1,0,R,0,4096\n2,0,W,4096,8192\n3,0,R,0,4096\n";
-
 struct Ran {
     code: Option<i32>,
     out: String,
@@ -83,6 +80,7 @@ fn version_and_help_go_to_standard_output() {
 fn a_wrong_command_line_is_answered_with_2_and_a_remedy() {
     for (arguments, sentence) in [
         (&["sevre"][..], "unrecognized subcommand 'sevre'"),
+        (&["lab", "sim", "--seed", "7"], "the lab is a program of its own: `forebay-lab`"),
         (&[], "Usage: forebay"),
         (&["serve", "--volume", "d"], "forebay: volume \"d\" has no backing: write NAME=BACKING"),
         (
@@ -139,8 +137,6 @@ fn what_is_echoed_of_a_command_line_does_not_act_on_the_terminal() {
         &["serve", &with("--")],
         &["volume", "set", "d", bad],
         &["volume", "set", "d", &with("mode=")],
-        &["lab", "replay", &with("none")],
-        &["lab", "run", bad],
     ] {
         let ran = alone(arguments);
         assert_ne!(ran.code, Some(0), "{arguments:?}");
@@ -313,29 +309,6 @@ fn a_reader_that_has_seen_enough_is_no_failure() {
         .and_then(std::process::Child::wait_with_output)
         .unwrap();
     assert_eq!((output.status.code(), output.stderr), (Some(0), Vec::new()));
-}
-
-#[test]
-fn the_lab_replays_simulates_and_lists_experiments() {
-    let directory = tempfile::tempdir().unwrap();
-    std::fs::write(directory.path().join("t.csv"), TRACE).unwrap();
-    let ran = run(directory.path(), &["lab", "replay", "t.csv", "--memory", "4KiB"]);
-    assert_eq!((ran.code, ran.err.as_str()), (Some(0), ""));
-    assert!(ran.out.starts_with("| trace | memory |") && ran.out.contains("| t "), "{}", ran.out);
-    let ran = run(directory.path(), &["lab", "replay", "none.csv"]);
-    assert_eq!((ran.code, ran.out.as_str()), (Some(1), ""));
-    assert!(ran.err.contains("none.csv"), "{}", ran.err);
-    let ran = alone(&["lab", "run"]);
-    assert_eq!((ran.code, ran.err.as_str()), (Some(0), ""));
-    assert!(ran.out.starts_with("cache-effect ") && ran.out.lines().count() == 7, "{}", ran.out);
-    let ran = alone(&["lab", "run", "cash-effect"]);
-    assert_eq!((ran.code, ran.out.as_str()), (Some(2), ""));
-    assert!(ran.err.contains("choose one of cache-effect, disk-time"), "{}", ran.err);
-    let ran = alone(&["lab", "run", "--report", "x.html"]);
-    assert_eq!((ran.code, ran.out.as_str()), (Some(2), ""));
-    let ran = alone(&["lab", "sim", "--seed", "7", "--seeds", "2", "--operations", "50"]);
-    assert_eq!((ran.code, ran.err.as_str()), (Some(0), ""));
-    assert!(ran.out.starts_with("2 runs, 0 failed\n"), "{}", ran.out);
 }
 
 #[test]

@@ -5,9 +5,10 @@
 //! FOREBAY_TRACES=... cargo run --release -p forebay-lab --example policies
 //! ```
 
+use forebay_lab::policies::PolicyKind;
 use forebay_lab::replay::{self, Memory, Plan, ReplayError, Table, Workload};
 use forebay_lab::trace::{MIX_DEV, Trace, TraceError};
-use forebay_policy::{Hint, Lines, PolicyKind, Slot};
+use forebay_policy::{Hint, Lines, Slot};
 use std::path::{Path, PathBuf};
 use std::time::Instant;
 

@@ -4,6 +4,9 @@
 pub mod enumerate;
 pub mod experiment;
 mod grid;
+mod harness;
+mod named;
+pub mod policies;
 pub mod replay;
 pub mod sim;
 pub mod trace;

@@ -11,8 +11,9 @@ mod table;
 pub use opt::misses_of_opt;
 pub use table::{Cell, Row, Table};
 
+use crate::policies::PolicyKind;
 use crate::trace::Trace;
-use forebay_policy::{CAPACITY_LINES_MAX, Eviction, Hint, Lines, PolicyKind, Slot};
+use forebay_policy::{CAPACITY_LINES_MAX, Eviction, Hint, Lines, Slot};
 use forebay_types::{LINE_BYTES, Size};
 use std::collections::HashMap;
 

@@ -105,8 +105,8 @@ fn short_workloads_show_planted_bugs() {
             let summary = run(&Workloads::Length(length), &limits, Some(Bug::Driver(bug)), 2);
             summary.failures.into_iter().next()
         });
-        let (_, failure) = found.unwrap_or_else(|| panic!("{} is not found", bug.as_str()));
-        println!("{}: {}", bug.as_str(), failure.workload);
+        let (_, failure) = found.unwrap_or_else(|| panic!("{} is not found", bug.name()));
+        println!("{}: {}", bug.name(), failure.workload);
         assert!(!failure.message.is_empty() && !failure.events.is_empty());
     }
 }

@@ -30,8 +30,8 @@ fn every_planted_bug_of_driver_and_disk_is_found() {
         let known =
             KNOWN_SEEDS.iter().find(|known| known.0 == bug).map_or(&[][..], |known| known.1);
         let found = first_failure(known, |options| options.sabotage = Some(bug));
-        let found = found.unwrap_or_else(|| panic!("{} is not found", bug.as_str()));
-        println!("{}: seed {}: {}", bug.as_str(), found.seed, first_line(&found.message));
+        let found = found.unwrap_or_else(|| panic!("{} is not found", bug.name()));
+        println!("{}: seed {}: {}", bug.name(), found.seed, first_line(&found.message));
         assert!(found.to_string().contains(&format!("--seed {}", found.seed)));
         assert!(!found.events.is_empty(), "a failure tells its story");
     }

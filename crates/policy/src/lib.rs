@@ -1,9 +1,10 @@
-//! Eviction policies: which line goes when another one needs its place.
+//! Eviction: which line goes when another one needs its place.
 //!
 //! A policy is a pure value behind [`Eviction`]. It owns the order in which lines leave and the
 //! memory of lines that left lately (its ghosts), and nothing else: no data, no index, no clock.
-//! The engine keeps one policy value per shard and tells it what happens there; the lab's trace
-//! replay drives the same values, so a miss ratio measured in the lab is one of the shipped code.
+//! The engine keeps one policy value per shard, a [`Weir`], and tells it what happens there; the
+//! lab's trace replay drives the same value, so a miss ratio measured in the lab is one of the
+//! shipped code. The lab has further policies, for comparison.
 //!
 //! Lines are named by their [`Slot`]. Between [`Eviction::on_insert`] and the moment the slot is
 //! either returned by [`Eviction::evict`] or handed to [`Eviction::on_remove`], it is *resident*.
@@ -11,45 +12,32 @@
 //! Breaking this contract panics: an eviction order that has lost count would sooner or later
 //! give one place to two lines.
 //!
-//! The price: everything is allocated by [`PolicyKind::build`], for the full capacity at once.
-//! The shipped default needs at most 14 bytes per line, ghosts included.
+//! The price: a policy allocates everything when it is made, for the full capacity at once.
+//! [`Weir`] needs at most 14 bytes per line, ghosts included.
 //!
 //! Beside them stands what decides which writes are worth gathering: [`SplitCost`], what splitting
 //! a write costs on a disk, and [`Probing`], the reads that tell it; and [`Governor`], which tells
 //! from how long reads take at which [`Pace`] write-back may go.
 
-mod arc;
-mod clock2q_plus;
 mod fingerprints;
-mod ghost;
 mod governor;
-mod kind;
-mod lirs;
-mod list;
-mod lru;
+pub mod list;
 mod pace;
 mod probing;
-mod s3_fifo;
-mod sieve;
-mod sketch;
 mod split_cost;
-mod two_q;
-mod w_tiny_lfu;
 mod weir;
 
-#[cfg(test)]
-mod testing;
-#[cfg(test)]
-mod tests;
+#[cfg(any(test, feature = "testing"))]
+pub mod testing;
 
 pub use governor::{Governor, GovernorStatus, Limits, ReadTarget, ReadTimes, Seen};
-pub use kind::{CAPACITY_LINES_MAX, ParsePolicyError, PolicyKind};
 pub use pace::Pace;
 pub use probing::{DISK_NS_MAX, Probing, READ_BYTES_MAX, READS_MAX};
 pub use split_cost::{
     GATHER_BELOW_DEFAULT_BYTES, ReadTime, SIZES_MIN, SplitCost, ThresholdSource, Unclear,
     gather_below,
 };
+pub use weir::{CAPACITY_LINES_MAX, Weir};
 
 /// The index of a line's place in its shard, from 0 to the capacity less one.
 pub type Slot = u32;
@@ -60,8 +48,7 @@ pub enum Hint {
     /// A client asked for it.
     Normal,
     /// A recognised sequential stream put it there. It will most likely be read once and never
-    /// again, so it should not displace others. The default policy honours this; the policies
-    /// kept for comparison follow their published definitions and treat it as [`Hint::Normal`].
+    /// again, so it should not displace others.
     Stream,
 }
 
@@ -79,7 +66,7 @@ pub trait Lines {
 
 /// An eviction policy for one shard.
 pub trait Eviction: Send {
-    /// The name under which [`PolicyKind`] parses it.
+    /// Its name in tables.
     fn name(&self) -> &'static str;
 
     /// The line `key` now lies in `slot`. When the place was made by [`Eviction::evict`], `key`

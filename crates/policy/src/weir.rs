@@ -1,4 +1,4 @@
-//! Weir, the default: Clock2Q+ with a boundary that moves to where it earns more hits.
+//! Weir: Clock2Q+ with a boundary that moves to where it earns more hits.
 //!
 //! New lines enter a small queue, proven ones are in the main queue, a clock. As in Clock2Q+ a
 //! hit on the newer part of the small queue (the *window*) says nothing, because what was just
@@ -24,6 +24,8 @@ use crate::fingerprints::{Fingerprints, Origin};
 use crate::list::{Links, List, NIL, PASS_OVER_MAX};
 use crate::{Eviction, Hint, Lines, Slot};
 
+/// The most lines that one policy value serves: 64 GiB worth of 4 KiB lines in a single shard.
+pub const CAPACITY_LINES_MAX: usize = 1 << 24;
 /// Lines moved on by one eviction in one queue before it takes what comes. Hits pay for such
 /// moves in the long run, but without a bound a single eviction could have to walk all of a
 /// cache in which every line was hit. Hardly ever reached: one eviction moves one or two lines.
@@ -74,8 +76,16 @@ pub struct Weir {
 }
 
 impl Weir {
-    /// A policy for `capacity` lines.
+    /// A policy for `capacity` lines, with all the memory that it will ever need.
+    ///
+    /// # Panics
+    /// When `capacity` is zero or more than [`CAPACITY_LINES_MAX`].
     pub fn new(capacity: usize) -> Self {
+        assert!(capacity > 0, "a policy needs at least one line");
+        assert!(
+            capacity <= CAPACITY_LINES_MAX,
+            "{capacity} lines in one shard: use more shards of at most {CAPACITY_LINES_MAX} lines"
+        );
         let share = |share: f64| ((capacity as f64 * share) as usize).max(1);
         Self {
             links: Links::new(capacity),

@@ -31,7 +31,7 @@ use forebay_engine::{Protection, ShardConfig};
 use forebay_frontend::{FrontEnd, Mailer, Service};
 use forebay_journal::decision::{PoolState, VaultState};
 use forebay_journal::identity::Evidence;
-use forebay_policy::{Limits, PolicyKind};
+use forebay_policy::Limits;
 use forebay_types::limits::{VOLUME_NAME_BYTES_MAX, VOLUMES_MAX};
 use forebay_types::{DiskGeometry, IoError, Mode, Stripes, VolumeId};
 use forebay_volume::{PowerGate, Streams};
@@ -63,8 +63,6 @@ pub struct RuntimeConfig {
     pub workers: usize,
     /// How the kernel is spoken to.
     pub engine: Engine,
-    /// Which lines leave first.
-    pub policy: PolicyKind,
     /// Journals and vaults that will be opened: memory is kept for their batches.
     pub journals: usize,
     /// How damage to the pool is noticed and undone.
@@ -370,7 +368,7 @@ impl Runtime {
         let plan = MemoryPlan::new(config.memory_bytes, workers, config.journals);
         forebay_frontend::keep_at_most(plan.kept_bytes / workers as u64);
         let pool = Pool::open(plan.pool_bytes, plan.shards, kept)?;
-        let shards = crate::protect::adopt::shards(&pool, config.policy, patience.dirty_age)?;
+        let shards = crate::protect::adopt::shards(&pool, patience.dirty_age)?;
         let shards = shards.into_iter().map(|mut shard| {
             shard.set_parity(ecc == Ecc::Parity);
             (shard.hints(), Lock::new(shard))

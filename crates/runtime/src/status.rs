@@ -233,7 +233,6 @@ mod tests {
             memory_bytes: 64 << 20,
             workers: 1,
             engine: Engine::Epoll,
-            policy: forebay_policy::PolicyKind::default(),
             journals: 0,
             ecc: Ecc::Off,
         };

@@ -32,7 +32,6 @@ const ARROWS: [(&str, &[&str]); 20] = [
         "forebay",
         &[
             "types",
-            "policy",
             "format",
             "journal",
             "engine",
@@ -43,7 +42,6 @@ const ARROWS: [(&str, &[&str]); 20] = [
             "api",
             "config",
             "control",
-            "lab",
             "power",
         ],
     ),

@@ -1,12 +1,13 @@
 //! Killed between any two stores to the table and in the middle of any copy: the next process finds
 //! everything that was acknowledged, and nothing torn.
 
+use crate::lru::Lru;
 use crate::rig::{LINE, Moment, Rig, TORN, Table, VOLUME, after, carry_out, index};
 use forebay_engine::{
     Fate, IoAction, IoVerb, LineKey, Outcome, ReadOutcome, Segment, Shard, ShardConfig,
     TableDamage, WriteOutcome,
 };
-use forebay_policy::PolicyKind;
+use forebay_policy::Weir;
 use forebay_types::{IoError, Mode, VolumeId};
 use proptest::prelude::*;
 
@@ -62,7 +63,7 @@ fn recovered(moment: &Moment, disk: &[u64], deep: bool) -> (Vec<u64>, Vec<(LineK
     let table = Table::new(moment.lines.clone());
     let trace = std::sync::Arc::clone(&table.trace);
     *trace.lock().unwrap() = deep.then(Vec::new);
-    let (policy, config) = (PolicyKind::default().build(slots), ShardConfig::for_slots(slots));
+    let (policy, config) = (Box::new(Weir::new(slots)), ShardConfig::for_slots(slots));
     let mut steps = Vec::new();
     let (mut shard, found) =
         Shard::recover(table, policy, config, &|_| Fate::Kept, &mut steps).unwrap();
@@ -283,7 +284,7 @@ fn lines_stay_where_they_were_and_the_rest_is_free() {
     let mut rig = Rig::new(8, 6, Mode::WriteBack);
     rig.read_now(0, 2 * LINE);
     assert_eq!(rig.write(1, 3 * LINE, LINE, 7), WriteOutcome::Done);
-    let (policy, config) = (PolicyKind::default().build(8), ShardConfig::for_slots(8));
+    let (policy, config) = (Box::new(Weir::new(8)), ShardConfig::for_slots(8));
     let table = Table::new(rig.shard.table().to_vec());
     let mut steps = Vec::new();
     let (mut shard, found) =
@@ -311,7 +312,7 @@ fn nothing_is_written_where_an_io_of_the_dead_process_may_end() {
     assert_eq!(rig.write(1, 512, 512, 7), WriteOutcome::Done);
     let (outcome, _) = rig.read(2, 0, 2 * LINE);
     assert_eq!((outcome, rig.ios.len()), (ReadOutcome::Waiting, 1), "it fills two lines");
-    let (policy, config) = (PolicyKind::Lru.build(4), ShardConfig::for_slots(4));
+    let (policy, config) = (Box::new(Lru::new(4)), ShardConfig::for_slots(4));
     let table = Table::new(rig.shard.table().to_vec());
     let mut steps = Vec::new();
     let (mut shard, found) =
@@ -336,7 +337,7 @@ fn a_table_that_no_kill_explains_is_refused() {
     assert_eq!(rig.write(1, 0, LINE, 7), WriteOutcome::Done);
     let lines = rig.shard.table().to_vec();
     let recover = |lines: Vec<_>, fate: Fate| {
-        let (policy, config) = (PolicyKind::Lru.build(4), ShardConfig::for_slots(4));
+        let (policy, config) = (Box::new(Lru::new(4)), ShardConfig::for_slots(4));
         let table = Table::new(lines);
         Shard::recover(table, policy, config, &|_| fate, &mut Vec::new()).err()
     };

@@ -6,6 +6,8 @@
 mod elevator;
 mod gather;
 mod kill;
+#[path = "../../../lab/src/policies/lru.rs"]
+mod lru;
 mod memory;
 mod order;
 mod patrol;

@@ -5,7 +5,7 @@
 use forebay_engine::{
     Attempt, LineMeta, Outbox, Part, PartId, Shard, ShardConfig, WriteOutcome, WriteTerms,
 };
-use forebay_policy::PolicyKind;
+use forebay_policy::Weir;
 use forebay_types::{ByteRange, LINE_BYTES, Mode, VolumeId};
 
 /// Bytes of a checksum, which the runtime keeps for each line beside what the engine does.
@@ -15,7 +15,7 @@ const CHECKSUM_BYTES: f64 = 4.0;
 fn bytes_per_line(slots: usize, lines: impl Iterator<Item = u64>) -> f64 {
     let volume = VolumeId(0);
     let config = ShardConfig { dirty_lines_max: slots, ..ShardConfig::for_slots(slots) };
-    let policy = PolicyKind::default().build(slots);
+    let policy = Box::new(Weir::new(slots));
     let mut shard = Shard::new(vec![LineMeta::FREE; slots], policy, config);
     shard.add_volume(volume, 1 << 40, Mode::WriteBack);
     let mut out = Outbox::default();
@@ -49,7 +49,7 @@ fn the_metadata_of_a_line_is_what_the_documents_say() {
 /// Metadata of a shard in bytes beside what it has for its lines, with so many write-back volumes,
 /// ordered ones among them, in which nothing is dirty.
 fn bytes_of_clean_volumes(slots: usize, volumes: u16) -> u64 {
-    let policy = PolicyKind::default().build(slots);
+    let policy = Box::new(Weir::new(slots));
     let mut shard = Shard::new(vec![LineMeta::FREE; slots], policy, ShardConfig::for_slots(slots));
     let before = shard.usage().metadata_bytes;
     for volume in (0..volumes).map(VolumeId) {

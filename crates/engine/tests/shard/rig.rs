@@ -2,12 +2,12 @@
 //!
 //! A sector is told by one number. The disk holds [`Rig::on_disk`] at first.
 
+use crate::lru::Lru;
 use forebay_engine::{
     Answer, Attempt, EraseKind, EraseOutcome, IoAction, IoVerb, LineMeta, MemoryStep, Outbox,
     Outcome, Part, PartId, Place, ReadOutcome, Seal, Segment, Shard, ShardConfig, Slot,
     WriteOutcome, WriteTerms,
 };
-use forebay_policy::PolicyKind;
 use forebay_types::{ByteRange, IoError, IoResult, Mode, SECTOR_BYTES, VolumeId};
 use std::collections::HashMap;
 use std::ops::{Deref, DerefMut};
@@ -115,7 +115,7 @@ impl Rig {
     pub fn with(slots: usize, lines: u64, mode: Mode, config: ShardConfig) -> Self {
         let table = Table::new(vec![LineMeta::FREE; slots]);
         let trace = Arc::clone(&table.trace);
-        let mut shard = Shard::new(table, PolicyKind::Lru.build(slots), config);
+        let mut shard = Shard::new(table, Box::new(Lru::new(slots)), config);
         shard.add_volume(VOLUME, lines * LINE, mode);
         Self {
             shard,

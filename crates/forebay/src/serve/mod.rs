@@ -170,7 +170,6 @@ fn start(config: Config, pool: Option<OwnedFd>, words: Words) -> anyhow::Result<
             IoEngine::IoUring => Engine::IoUring,
             IoEngine::Epoll => Engine::Epoll,
         },
-        policy: forebay_policy::PolicyKind::default(),
         journals: journals::count(&config.volumes) + usize::from(config.vault.is_some()),
         ecc: match config.ecc {
             Ecc::Parity => forebay_runtime::Ecc::Parity,

@@ -99,8 +99,20 @@ fn run(page: &str, script: &str) -> Result<(), String> {
     Err(format!("{page}: {}\n{}{said}", output.status, String::from_utf8_lossy(&output.stdout)))
 }
 
+/// Builds `forebay-lab` beside the program: cargo builds the programs of one package for a test.
+fn build_lab() {
+    let folder = Path::new(env!("CARGO_BIN_EXE_forebay")).parent().unwrap();
+    let profile = if folder.ends_with("release") { "release" } else { "test" };
+    let mut cargo = Command::new(env!("CARGO"));
+    cargo.args(["build", "--quiet", "--offline", "--package=forebay-lab", "--bin=forebay-lab"]);
+    cargo.args(["--profile", profile, "--target-dir"]).arg(folder.parent().unwrap());
+    assert!(cargo.status().unwrap().success(), "forebay-lab can't be built");
+    assert!(folder.join("forebay-lab").is_file(), "forebay-lab is not beside forebay");
+}
+
 #[test]
 fn every_command_that_the_documents_print_does_what_they_say() {
+    build_lab();
     let mut failures = Vec::new();
     std::thread::scope(|scope| {
         let mut pages = Vec::new();

@@ -22,8 +22,8 @@ use super::rig::{Rig, brought_back};
 use super::store::{Disk, Tape};
 use super::work::SECTORS;
 use super::{Limits, Tally};
-use crate::sim::dice::Dice;
-use crate::sim::oracle::{Crash, show};
+use crate::harness::dice::Dice;
+use crate::harness::oracle::Crash;
 use std::collections::{HashMap, HashSet};
 use std::hash::{DefaultHasher, Hash, Hasher};
 
@@ -258,7 +258,6 @@ fn judge_sector(rig: &Rig, crash: Crash, at: usize, found: u64) -> Result<(), St
     if oracle.crash(at as u64, found, crash) {
         return Ok(());
     }
-    let allowed = oracle.describe(at as u64);
-    let found = show(found);
-    Err(format!("after a crash ({crash:?}), sector {at} is {found}; it may be\n    {allowed}"))
+    let text = oracle.explain(at as u64, found);
+    Err(format!("after a crash ({crash:?}), sector {at} {text}"))
 }

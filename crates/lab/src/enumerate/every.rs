@@ -9,7 +9,8 @@
 use super::faults::{Fault, FaultKind};
 use super::rig::Rig;
 use super::work::{Kept, Operation, Workload};
-use crate::sim::oracle::Crash;
+use crate::harness::oracle::Crash;
+use crate::harness::parallel::panic_text;
 use std::fmt;
 use std::panic::{AssertUnwindSafe, catch_unwind};
 
@@ -94,7 +95,7 @@ fn try_fault(workload: &Workload, pace: Pace, fault: Fault, summary: &mut EveryS
                 Err(message) => message,
             }
         }
-        Err(panic) => format!("panic: {}", crate::sim::panic_text(&*panic)),
+        Err(panic) => panic_text(&*panic),
     };
     let often = if fault.lasts { "and all that follow fail" } else { "fails" };
     let Fault { kind, number, .. } = fault;

@@ -5,15 +5,15 @@ use super::faults::{FaultKind, Faults};
 use super::machine::{Journal, Machine};
 use super::store::Tape;
 use super::work::{Kept, SECTORS, places};
-use crate::sim::Sabotage;
-use crate::sim::memory::write_stamp;
-use forebay_engine::{Answer, Note, NoteKind, Outcome, Part, PartId};
+use crate::harness::Sabotage;
+use crate::harness::journal::{admit, answer_noted, answer_told, record};
+use crate::harness::memory::payload_of;
+use forebay_engine::{Answer, Note, Part, PartId};
 use forebay_format::journal::{Geometry, JournalId, LOG_OFFSET, RecordKind};
 use forebay_journal::{
-    Admission as LogAdmission, Entry, Extent, Found, Image, Log, Noted, ReadAt, Source, Told,
-    recover,
+    Admission as LogAdmission, Entry, Extent, Found, Image, Log, Noted, ReadAt, Source, recover,
 };
-use forebay_types::{IoError, IoResult, LINE_BYTES, SECTOR_BYTES};
+use forebay_types::{IoResult, SECTOR_BYTES};
 use forebay_volume::Admission;
 
 const GEOMETRY: Geometry = Geometry { segment_bytes: 16 << 10, segments: 8 };
@@ -141,8 +141,7 @@ impl Journal {
 
     /// Records a sector, and is done when that is durable.
     pub(super) fn write_at_once(&mut self, place: usize, stamp: u64) {
-        let mut bytes = vec![0; SECTOR_BYTES as usize];
-        write_stamp(&mut bytes, 0, stamp);
+        let bytes = payload_of([stamp].into_iter());
         let granted = self.log.admit(self.number, SECTOR_BYTES, PartId(0));
         assert_eq!(granted, LogAdmission::Granted, "a log that was short has room");
         let range = super::work::sectors(place as u64, 1);
@@ -179,11 +178,7 @@ impl Journal {
 impl Machine {
     pub(super) fn admit_part(&mut self, part: &Part, fua: bool) -> Admission {
         let Some(journal) = &mut self.journal else { return Admission::Free };
-        match journal.log.admit(journal.number, part.range.len, part.id) {
-            LogAdmission::Granted => Admission::Logged { wait: journal.ack || fua },
-            LogAdmission::Wait => Admission::Wait,
-            LogAdmission::Full | LogAdmission::Failed => Admission::Through,
-        }
+        admit(&mut journal.log, journal.number, part, journal.ack || fua)
     }
 
     pub(super) fn may_erase(&mut self, part: &Part) -> bool {
@@ -198,41 +193,13 @@ impl Machine {
         note: &Note,
         payload: &[u8],
     ) -> Option<Answer> {
-        let Note { part, range, .. } = *note;
-        self.note(|| format!("journal: told of {:?} {range}", note.kind));
-        let mut bytes = payload.to_vec();
-        if let NoteKind::Write { slots, .. } = &note.kind
-            && !slots.is_empty()
-        {
-            bytes.resize(range.len as usize, 0);
-            for at in 0..range.len / SECTOR_BYTES {
-                let byte = range.offset % LINE_BYTES + at * SECTOR_BYTES;
-                let slot = slots[(byte / LINE_BYTES) as usize];
-                let stamp = self.slot_stamp(shard, slot, byte % LINE_BYTES);
-                write_stamp(&mut bytes, at * SECTOR_BYTES, stamp);
-            }
+        if Sabotage::skipping_note(&note.kind).is_some_and(|bug| self.strikes(bug)) {
+            return answer_noted(note.part, Noted::Needless);
         }
+        self.note(|| format!("journal: told of {:?} {}", note.kind, note.range));
         let journal = self.journal.as_mut().expect("the volume has one");
-        let entry = |kind| Entry { kind, volume: journal.number, range };
-        let kind = match note.kind {
-            NoteKind::Write { wait, .. } => {
-                let (entry, waiter) = (entry(RecordKind::Write), wait.then_some(part));
-                let noted = journal.log.append(entry, [&bytes[..]].into_iter(), waiter);
-                // Who does not wait has been answered.
-                let outcome = Outcome::Unlogged;
-                return (!noted && wait).then_some(Answer { part, outcome });
-            }
-            NoteKind::Zero { unmap } => RecordKind::Zero { unmap },
-            NoteKind::Discard => RecordKind::Discard,
-            NoteKind::Forget => RecordKind::Forget,
-        };
-        let outcome = match journal.log.note(entry(kind), Some(part)) {
-            Noted::Recorded => return None,
-            Noted::Needless => Outcome::Done(Ok(())),
-            Noted::Refused => Outcome::Unlogged,
-            Noted::NoRoom => Outcome::Done(Err(IoError::NoSpace)),
-        };
-        Some(Answer { part, outcome })
+        let shard = &self.shards[shard];
+        answer_noted(note.part, record(&mut journal.log, journal.number, note, payload, shard))
     }
 
     /// Starts what the journal has to write.
@@ -274,15 +241,7 @@ impl Machine {
             journal.checkpoint = false;
             journal.undrained = true;
         }
-        let answers = told.into_iter().map(|(part, told)| {
-            let outcome = match told {
-                Told::Durable => Outcome::Done(Ok(())),
-                Told::Lost(_) => Outcome::Unlogged,
-                Told::Room => Outcome::Retry(None),
-            };
-            Answer { part, outcome }
-        });
-        self.answers.extend(answers);
+        self.answers.extend(told.into_iter().map(answer_told));
         self.note(|| format!("journal: write ends: {result:?}"));
     }
 
@@ -298,8 +257,7 @@ impl Machine {
             journal.log.checkpointed(journal.number, result);
             let mut told = Vec::new();
             journal.log.poll_told(&mut told);
-            let again = |(part, _)| Answer { part, outcome: Outcome::Retry(None) };
-            self.answers.extend(told.into_iter().map(again));
+            self.answers.extend(told.into_iter().map(answer_told));
         }
     }
 

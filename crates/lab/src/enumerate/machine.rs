@@ -6,21 +6,22 @@
 use super::faults::{FaultKind, Faults};
 use super::store::{Disk, Tape};
 use super::work::{FIRST, Kept, SECTORS, places};
-use crate::sim::Sabotage;
-use crate::sim::memory::{Memory, read_stamp};
-use crate::sim::oracle::{Oracle, POISON, Promise, ZERO, show};
-use crate::sim::slab::Slab;
+use crate::harness::Sabotage;
+use crate::harness::io::Io;
+use crate::harness::journal::LabLog;
+use crate::harness::memory::Memory;
+use crate::harness::oracle::{Oracle, POISON, Promise, ZERO};
+use crate::harness::shard::{ShardWorld, VolumeSetup, release_pins, reply_stamps};
+use crate::harness::slab::Slab;
+use crate::policies::PolicyKind;
 use forebay_engine::{
-    Answer, IoAction, IoVerb, LineMeta, MemoryStep, NoteKind, Outbox, Outcome, Part, PartId, Place,
-    Protection, Segment, Shard, ShardConfig,
+    Answer, IoAction, IoVerb, LineMeta, MemoryStep, Outbox, Outcome, Part, PartId, Protection,
+    Shard, ShardConfig,
 };
-use forebay_journal::{Log, LogWrite};
-use forebay_policy::{Pace, PolicyKind};
-use forebay_types::{
-    ByteRange, IoError, IoResult, LINE_BYTES, Mode, SECTOR_BYTES, SECTORS_PER_LINE, Stripes,
-    VolumeId,
-};
-use forebay_volume::{Admission, Host, JobId, Reply, ReplySegment, Request, RequestKind, Streams};
+use forebay_journal::LogWrite;
+use forebay_policy::Pace;
+use forebay_types::{ByteRange, IoError, IoResult, LINE_BYTES, SECTOR_BYTES, Stripes, VolumeId};
+use forebay_volume::{Admission, Host, JobId, Reply, Request, RequestKind, Streams};
 use std::collections::VecDeque;
 
 /// The one volume.
@@ -48,16 +49,6 @@ struct Asked {
     submitted: u32,
 }
 
-/// An I/O of the disk under way.
-pub(super) struct Io {
-    pub shard: usize,
-    pub action: IoAction,
-    memory: Option<(Memory, u64)>,
-    /// What a write found in its memory when it was started.
-    stamps: Vec<u64>,
-    result: IoResult,
-}
-
 /// A flush of the disk under way.
 pub(super) struct FlushJob {
     job: JobId,
@@ -65,14 +56,9 @@ pub(super) struct FlushJob {
     result: IoResult,
 }
 
-struct ShardWorld {
-    shard: Shard<Vec<LineMeta>>,
-    pool: Vec<u64>,
-}
-
 /// The journal's side of a machine.
 pub(super) struct Journal {
-    pub log: Log<Vec<u8>, PartId>,
+    pub log: LabLog,
     pub tape: Tape,
     pub writing: Option<(LogWrite<Vec<u8>>, IoResult)>,
     /// The volume's number in it.
@@ -93,7 +79,7 @@ pub(super) struct Machine {
     pub kept: Kept,
     pub tight: bool,
     pub bug: Option<super::Bug>,
-    shards: Vec<ShardWorld>,
+    pub shards: Vec<ShardWorld>,
     pub disk: Disk,
     pub journal: Option<Journal>,
     pub oracle: Oracle,
@@ -143,28 +129,27 @@ impl Machine {
 
     /// Shards that hold nothing.
     pub(super) fn make_shards(&mut self) {
-        self.shards.clear();
         let mut config = ShardConfig::for_slots(LINES_PER_SHARD);
         config.dirty_age_ms = 1;
         if self.tight {
             config.dirty_lines_max = 1;
         }
-        for _ in 0..SHARDS {
-            let table = vec![LineMeta::FREE; LINES_PER_SHARD];
-            let mut shard = Shard::new(table, PolicyKind::Lru.build(LINES_PER_SHARD), config);
-            shard.add_volume(VOLUME, VOLUME_BYTES, Mode::WriteBack);
-            shard.set_stripes(VOLUME, STRIPES);
-            shard.set_pace(VOLUME, Pace { beside_reads_milli: u64::MAX, ..Pace::DEFAULT });
-            if self.kept != Kept::None {
-                shard.set_protection(VOLUME, Protection::Journal);
-            }
+        let setup = VolumeSetup {
+            protection: self.protection(VOLUME),
+            ..VolumeSetup::write_back(VOLUME, VOLUME_BYTES, STRIPES)
+        };
+        let shard = |number| {
+            let policy = PolicyKind::Lru.build(LINES_PER_SHARD);
+            let mut world = ShardWorld::new(LINES_PER_SHARD, policy, config);
+            setup.add_to(&mut world.shard, number);
+            world.shard.set_pace(VOLUME, Pace { beside_reads_milli: u64::MAX, ..Pace::DEFAULT });
             #[cfg(feature = "sabotage")]
             if let Some(super::Bug::Engine(bug)) = self.bug {
-                shard.plant(bug);
+                world.shard.plant(bug);
             }
-            let pool = vec![POISON; LINES_PER_SHARD * SECTORS_PER_LINE as usize];
-            self.shards.push(ShardWorld { shard, pool });
-        }
+            world
+        };
+        self.shards = (0..SHARDS).map(shard).collect();
     }
 
     /// The process is gone with all it knew.
@@ -203,143 +188,57 @@ impl Machine {
         self.moment += 1;
         let reads = self.asked.iter().filter(|asked| asked.request.kind == RequestKind::Read);
         let oldest = reads.map(|asked| asked.submitted).min().unwrap_or(self.moment);
-        let (oracle, moment) = (&mut self.oracle, self.moment);
-        let mut version = 0;
-        match request.kind {
-            RequestKind::Write { .. } => {
-                version = oracle.issue();
-                for place in places(request.range) {
-                    let content = crate::sim::oracle::stamp(0, place as u64, version);
-                    oracle.submit(place as u64, content, moment, oldest);
-                }
-            }
-            RequestKind::Zero { .. } => places(request.range)
-                .for_each(|place| oracle.submit(place as u64, ZERO, moment, oldest)),
-            RequestKind::Trim { .. } => places(request.range)
-                .for_each(|place| oracle.submit_trim(place as u64, moment, oldest)),
-            _ => {}
-        }
-        let token = self.asked.insert(Asked { who, request, submitted: moment });
+        let sectors = if request.range.len > 0 { places(request.range) } else { 0..0 };
+        let sectors = sectors.map(|place| place as u64);
+        let version = self.oracle.submit(request.kind, sectors, self.moment, oldest);
+        let token = self.asked.insert(Asked { who, request, submitted: self.moment });
         self.note(|| format!("{who:?}: {:?} {} version {version}", request.kind, request.range));
         (token, version)
     }
 
     fn end_change(&mut self, asked: &Asked, result: IoResult) {
-        let promise = match asked.request.kind {
-            RequestKind::Trim { .. } | RequestKind::Zero { .. } if self.kept != Kept::None => {
-                Promise::Stable
-            }
-            RequestKind::Write { .. } if self.kept == Kept::Ack => Promise::Stable,
-            RequestKind::Write { fua: true }
-            | RequestKind::Trim { fua: true }
-            | RequestKind::Zero { fua: true, .. } => Promise::Stable,
-            RequestKind::Write { .. } => Promise::Seen,
-            _ => Promise::OnDisk,
-        };
-        let promise = result.is_ok().then_some(promise);
-        for place in places(asked.request.range) {
-            self.oracle.end(place as u64, asked.submitted, self.moment, promise);
-        }
-    }
-
-    /// The stamps that a place in a shard or in a request's memory holds.
-    fn stamps_at(
-        &self,
-        shard: usize,
-        segment: &Segment,
-        memory: Option<(&Memory, u64)>,
-    ) -> Vec<u64> {
-        let count = (u64::from(segment.len) / SECTOR_BYTES) as usize;
-        match (segment.place, memory) {
-            (Place::Slot { slot, offset }, _) => {
-                let at = pool_index(slot, offset);
-                self.shards[shard].pool[at..at + count].to_vec()
-            }
-            (Place::Private { offset }, Some((memory, base))) => {
-                let first = base + u64::from(offset);
-                (0..count as u64).map(|at| memory.get(first + at * SECTOR_BYTES)).collect()
-            }
-            _ => vec![POISON; count],
-        }
+        let (journaled, each) = (self.kept != Kept::None, self.kept == Kept::Ack);
+        let promise = result.is_ok().then(|| Promise::of(asked.request.kind, journaled, each));
+        let sectors = places(asked.request.range).map(|place| place as u64);
+        self.oracle.end(sectors, asked.submitted, self.moment, promise);
     }
 
     fn check_bytes(&mut self, asked: &Asked, reply: &Reply<'_, Memory>) {
-        let memory = reply.memory.as_ref().map(|memory| (memory, 0));
-        let stamps: Vec<u64> = reply
-            .segments
-            .iter()
-            .flat_map(|s| self.stamps_at(usize::from(s.shard), &s.segment, memory))
-            .collect();
+        let stamps = reply_stamps(&self.shards, reply.segments, reply.memory.as_ref());
         let range = asked.request.range;
         if stamps.len() != places(range).len() {
             self.violate(format!("the answer to a read of {range} has {} sectors", stamps.len()));
             return;
         }
-        for (place, &found) in places(range).zip(&stamps) {
-            if !self.oracle.read(place as u64, found, asked.submitted) {
-                let allowed = self.oracle.describe(place as u64);
-                let found = show(found);
-                self.violate(format!("sector {place} reads as {found}; it may be\n    {allowed}"));
-                return;
-            }
-        }
-    }
-
-    fn release_pins(&mut self, segments: &[ReplySegment]) {
-        for &ReplySegment { shard, segment } in segments {
-            if let Place::Slot { slot, .. } = segment.place {
-                self.shards[usize::from(shard)].shard.release(slot);
-            }
+        let contents = (places(range).start as u64..).zip(stamps);
+        let is_right = |it: &mut Oracle, at, found| it.read(at, found, asked.submitted);
+        if let Some((place, text)) = self.oracle.first_wrong(contents, is_right) {
+            self.violate(format!("a read: sector {place} {text}"));
         }
     }
 
     fn carry_out(&mut self, shard: usize, step: MemoryStep, payload: &[u8]) {
-        let (skip_fill, skip_copy) =
-            (self.strikes(Sabotage::SkipFill), self.strikes(Sabotage::SkipCopy));
-        let pool = &mut self.shards[shard].pool;
-        match step {
-            MemoryStep::Fill { slot, offset, payload_offset, len } if !skip_fill => {
-                let at = pool_index(slot, offset);
-                for i in 0..u64::from(len) / SECTOR_BYTES {
-                    let from = u64::from(payload_offset) + i * SECTOR_BYTES;
-                    pool[at + i as usize] = read_stamp(payload, from);
-                }
-            }
-            MemoryStep::Copy { from, to, offset, len } if !skip_copy => {
-                let (from, to) = (pool_index(from, offset), pool_index(to, offset));
-                let count = (u64::from(len) / SECTOR_BYTES) as usize;
-                pool.copy_within(from..from + count, to);
-            }
-            _ => {}
+        if !Sabotage::skipping_step(&step).is_some_and(|bug| self.strikes(bug)) {
+            self.shards[shard].carry_out(step, payload);
         }
-    }
-
-    /// The slot contents of a note, as bytes.
-    pub(super) fn slot_stamp(&self, shard: usize, slot: u32, byte: u64) -> u64 {
-        self.shards[shard].pool[pool_index(slot, byte as u32)]
     }
 
     fn take_io(&mut self, mut io: Io) {
         let range = io.action.range;
-        let lies = range.offset >= FIRST * SECTOR_BYTES && range.fits(VOLUME_BYTES);
-        if !lies || !range.is_sector_aligned() {
+        if range.offset < FIRST * SECTOR_BYTES || !io.is_sound(VOLUME_BYTES) {
             self.violate(format!("an I/O must lie where the workload is: {:?}", io.action));
             return;
         }
-        let changes = |io: &Io| io.action.verb != IoVerb::Read;
-        if self.ios.iter().any(|o| changes(o) && changes(&io) && o.action.range.overlaps(range)) {
+        if self.ios.iter().any(|other| other.changes(&io)) {
             self.violate(format!("two I/Os under way change the same sectors: {range}"));
         }
-        if changes(&io) {
-            io.stamps = self.memory_of(&io);
-            let mut sectors = places(range).zip(&io.stamps);
-            let is_write = matches!(io.action.verb, IoVerb::Write { .. });
-            let wrong =
-                sectors.find(|&(at, &s)| is_write && !self.oracle.was_written(at as u64, s));
-            if let Some((at, &found)) = wrong {
-                let found = show(found);
+        if io.writes() {
+            io.stamps = io.memory_of(&self.shards);
+            if let Some((at, found)) = io.invented(places(range).start as u64, &self.oracle) {
                 self.violate(format!("nobody wrote what goes to sector {at}: {found}"));
             }
+        } else if !io.reads() {
+            io.stamps = vec![ZERO; places(range).len()];
         }
         io.result = self.faults.draw(match io.action.verb {
             IoVerb::Read => FaultKind::Read,
@@ -350,37 +249,31 @@ impl Machine {
         self.ios.push(io);
     }
 
-    fn memory_of(&self, io: &Io) -> Vec<u64> {
-        match io.action.verb {
-            IoVerb::Write { .. } => {
-                let memory = io.memory.as_ref().map(|(memory, base)| (memory, *base));
-                let segments = io.action.segments.iter();
-                segments.flat_map(|s| self.stamps_at(io.shard, s, memory)).collect()
-            }
-            _ => vec![ZERO; places(io.action.range).len()],
-        }
-    }
-
     /// An I/O of the disk ends.
     pub(super) fn end_io(&mut self, at: usize) -> (usize, forebay_engine::IoId, IoResult) {
-        let io = self.ios.remove(at);
+        let mut io = self.ios.remove(at);
         let range = io.action.range;
         let mut result = io.result;
         self.note(|| format!("disk: {:?} {range} ends: {result:?}", io.action.verb));
-        if io.action.verb == IoVerb::Read {
-            self.end_read(&io);
-            if self.strikes(Sabotage::HideReadError) {
-                result = Ok(());
-            }
-            return (io.shard, io.action.id, result);
+        if io.reads() {
+            self.end_read(&mut io);
+        } else {
+            self.end_change_on_disk(&io);
         }
-        if self.memory_of(&io) != io.stamps {
+        if Sabotage::hiding_error(io.action.verb).is_some_and(|bug| self.strikes(bug)) {
+            result = Ok(());
+        }
+        (io.shard, io.action.id, result)
+    }
+
+    fn end_change_on_disk(&mut self, io: &Io) {
+        let (range, result) = (io.action.range, io.result);
+        if io.writes() && io.memory_of(&self.shards) != io.stamps {
             self.violate(format!("the memory of a write changed under way: {range}"));
         }
-        let is_write = matches!(io.action.verb, IoVerb::Write { .. });
+        let is_write = io.writes();
         let fua = io.action.verb == IoVerb::Write { fua: true } && !self.strikes(Sabotage::LoseFua);
-        let lost = is_write && self.strikes(Sabotage::LoseWrite)
-            || matches!(io.action.verb, IoVerb::Zero { .. }) && self.strikes(Sabotage::IgnoreZero);
+        let lost = Sabotage::losing(io.action.verb).is_some_and(|bug| self.strikes(bug));
         let torn = is_write && self.strikes(Sabotage::TearWrite) || result.is_err();
         let shift = usize::from(is_write && self.strikes(Sabotage::MisdirectWrite));
         let half = places(range).start + places(range).len().div_ceil(2);
@@ -395,42 +288,16 @@ impl Machine {
                 self.disk.write(to, stamp);
             }
         }
-        if is_write && self.strikes(Sabotage::HideWriteError) {
-            result = Ok(());
-        }
-        (io.shard, io.action.id, result)
     }
 
-    fn end_read(&mut self, io: &Io) {
-        let content = self.disk.content();
-        let mut place = places(io.action.range).start;
-        for segment in &io.action.segments {
-            let count = (u64::from(segment.len) / SECTOR_BYTES) as usize;
-            let mut stamps = content[place..place + count].to_vec();
-            if io.result.is_err() {
-                stamps.fill(POISON);
-            }
-            place += count;
-            match (segment.place, &io.memory) {
-                (Place::Slot { slot, offset }, _) => {
-                    let to = pool_index(slot, offset);
-                    self.shards[io.shard].pool[to..to + count].copy_from_slice(&stamps);
-                }
-                (Place::Private { offset }, Some((memory, base))) => {
-                    let wrong = *base > 0 && self.strikes(Sabotage::WrongBase);
-                    let base = base - if wrong { SECTOR_BYTES } else { 0 };
-                    for (at, &stamp) in stamps.iter().enumerate() {
-                        let to = base + u64::from(offset) + at as u64 * SECTOR_BYTES;
-                        if !memory.set(to, stamp) {
-                            self.violate(format!("a read leaves its memory: {:?}", io.action));
-                        }
-                    }
-                }
-                (Place::Private { .. }, None) => {
-                    self.violate(format!("a read has no memory: {:?}", io.action));
-                }
-                (Place::Discard, _) => {}
-            }
+    fn end_read(&mut self, io: &mut Io) {
+        io.stamps = self.disk.content()[places(io.action.range)].to_vec();
+        if io.result.is_err() {
+            io.stamps.fill(POISON);
+        }
+        let misses = self.strikes(Sabotage::WrongBase);
+        if !io.fill_memory(&mut self.shards, misses) {
+            self.violate(format!("a read ends outside its memory: {:?}", io.action));
         }
     }
 
@@ -446,7 +313,7 @@ impl Machine {
 
     /// What I/Os under way would change: places and their new contents.
     pub(super) fn changes_under_way(&self) -> Vec<(usize, u64)> {
-        let changes = self.ios.iter().filter(|io| io.action.verb != IoVerb::Read);
+        let changes = self.ios.iter().filter(|io| !io.reads());
         let sectors = changes.flat_map(|io| places(io.action.range).zip(io.stamps.iter().copied()));
         sectors.collect()
     }
@@ -454,22 +321,11 @@ impl Machine {
     /// Nothing may be left over once everything is answered and on the disk.
     pub(super) fn check_left_over(&mut self) {
         for at in 0..self.shards.len() {
-            let shard = &mut self.shards[at].shard;
-            shard.self_check();
-            let usage = shard.usage();
-            let left = [usage.operations, usage.dirty_lines, shard.pins()];
-            if left != [0; 3] {
-                self.violate(format!(
-                    "nothing may be left over; operations, dirty lines and pins of shard {at} are \
-                     {left:?}"
-                ));
+            if let Some(left) = self.shards[at].left_over() {
+                self.violate(format!("shard {at}: {left}"));
             }
         }
     }
-}
-
-const fn pool_index(slot: u32, offset: u32) -> usize {
-    (slot * SECTORS_PER_LINE + offset / SECTOR_BYTES as u32) as usize
 }
 
 impl Host for Machine {
@@ -511,18 +367,7 @@ impl Host for Machine {
         out.memory.clear();
         self.shards[shard].shard.settle_steps();
         for note in std::mem::take(&mut out.notes) {
-            let skipped = match note.kind {
-                NoteKind::Forget => self.strikes(Sabotage::SkipForget),
-                NoteKind::Zero { .. } => self.strikes(Sabotage::SkipEraseNote),
-                _ => false,
-            };
-            if skipped {
-                let outcome = Outcome::Done(Ok(()));
-                out.answers.push(Answer { part: note.part, outcome });
-                continue;
-            }
-            let answer = self.take_note(shard, &note, payload);
-            out.answers.extend(answer);
+            out.answers.extend(self.take_note(shard, &note, payload));
         }
         result
     }
@@ -533,7 +378,7 @@ impl Host for Machine {
 
     fn start_io(&mut self, shard: usize, action: IoAction, memory: Option<(&Memory, u64)>) {
         let memory = memory.map(|(memory, base)| (memory.clone(), base));
-        self.take_io(Io { shard, action, memory, stamps: Vec::new(), result: Ok(()) });
+        self.take_io(Io::new(shard, action, memory, SECTOR_BYTES));
     }
 
     fn flush_backend(&mut self, _: VolumeId, job: JobId) {
@@ -589,7 +434,7 @@ impl Host for Machine {
             RequestKind::Read if result.is_ok() => {
                 self.check_bytes(&asked, &reply);
                 if !self.strikes(Sabotage::LeakPin) {
-                    self.release_pins(reply.segments);
+                    release_pins(reply.segments, |at, slot| self.shards[at].shard.release(slot));
                 }
             }
             RequestKind::Flush | RequestKind::Destage if result.is_ok() => {

@@ -33,12 +33,11 @@ pub use report::{Failure, Limits, Summary, Tally};
 pub use rot::{RotSummary, rot};
 pub use work::{Kept, Operation, Workload};
 
-use crate::sim::Sabotage;
-use crate::sim::dice::Dice;
+use crate::harness::Sabotage;
+use crate::harness::dice::Dice;
+use crate::harness::parallel::Runs;
 use crash::Seen;
 use std::ops::Range;
-use std::sync::Mutex;
-use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 use walk::Walk;
 
 /// A bug to plant.
@@ -91,39 +90,24 @@ impl Workloads {
 /// [`Summary::FAILURES_MAX`] of them have failed. What is counted does not depend on the threads,
 /// unless some fail.
 pub fn run(workloads: &Workloads, limits: &Limits, bug: Option<Bug>, threads: usize) -> Summary {
-    let next = AtomicU64::new(0);
-    let enough = AtomicBool::new(false);
-    let summary = Mutex::new(Summary::default());
-    let work = || {
-        while !enough.load(Ordering::Relaxed) {
-            let group = next.fetch_add(1, Ordering::Relaxed);
-            let mut group = workloads.group(group).peekable();
-            if group.peek().is_none() {
-                break;
-            }
-            let mut seen = Seen::new();
-            for number in group.take_while(|_| !enough.load(Ordering::Relaxed)) {
-                let workload = workloads.workload(number);
-                let mut walk = Walk::new(&workload, limits, bug, number, &mut seen);
-                let result = walk.run();
-                let mut summary = summary.lock().expect("no thread panics with the summary");
+    let mut summary = Runs::make(0, threads, Summary::default(), |group, runs| {
+        let mut group = workloads.group(group).peekable();
+        if group.peek().is_none() {
+            return false;
+        }
+        let mut seen = Seen::new();
+        for number in group.take_while(|_| !runs.is_enough()) {
+            let workload = workloads.workload(number);
+            let mut walk = Walk::new(&workload, limits, bug, number, &mut seen);
+            let result = walk.run();
+            runs.add(|summary: &mut Summary| {
                 summary.tally.add(&walk.tally);
-                if let Err(failure) = result {
-                    summary.failures.push((number, *failure));
-                }
-                if summary.failures.len() >= Summary::FAILURES_MAX {
-                    enough.store(true, Ordering::Relaxed);
-                }
-            }
+                summary.failures.extend(result.err().map(|failure| (number, *failure)));
+                summary.failures.len() >= Summary::FAILURES_MAX
+            });
         }
-    };
-    std::thread::scope(|scope| {
-        for _ in 1..threads {
-            scope.spawn(work);
-        }
-        work();
+        true
     });
-    let mut summary = summary.into_inner().expect("no thread panics with the summary");
     summary.failures.sort_by_key(|(number, _)| *number);
     summary
 }

@@ -61,7 +61,7 @@ impl Bug {
 impl fmt::Display for Bug {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         match self {
-            Self::Driver(bug) => f.write_str(bug.as_str()),
+            Self::Driver(bug) => f.write_str(bug.name()),
             #[cfg(feature = "sabotage")]
             Self::Engine(bug) => write!(f, "{bug:?}"),
         }

@@ -9,11 +9,11 @@ use super::machine::{Journal, Machine, VOLUME, WHOLE, Who};
 use super::store::Disk;
 use super::work::{Kept, Operation, SECTORS, Workload, places};
 use super::{Bug, work};
-use crate::sim::Sabotage;
-use crate::sim::memory::{Memory, write_stamp};
-use crate::sim::oracle::{Crash, show, stamp};
-use forebay_journal::Source;
-use forebay_types::{ByteRange, SECTOR_BYTES, Stripes};
+use crate::harness::Sabotage;
+use crate::harness::journal::{Piece, pieces};
+use crate::harness::memory::{Memory, payload_of};
+use crate::harness::oracle::{Crash, Oracle, stamp};
+use forebay_types::{ByteRange, Stripes};
 use forebay_volume::{Dispatcher, Payload, Request, RequestKind};
 use std::collections::VecDeque;
 
@@ -26,12 +26,6 @@ const STEPS_MAX: usize = 10_000;
 const RESTORES_MAX: u32 = 5;
 /// How far a tick moves the clock: longer than the longest pause after a failed write-back.
 const TICK_MS: u64 = 20_000;
-
-struct Piece {
-    kind: RequestKind,
-    range: ByteRange,
-    stamps: Vec<u64>,
-}
 
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 enum Phase {
@@ -207,7 +201,7 @@ impl Rig {
         let (token, version) = self.machine.ask(who, request);
         let bytes = match kind {
             RequestKind::Write { .. } => {
-                payload(places(range).map(|place| stamp(0, place as u64, version)))
+                payload_of(places(range).map(|place| stamp(0, place as u64, version)))
             }
             _ => Vec::new(),
         };
@@ -320,14 +314,10 @@ impl Rig {
     }
 
     fn check_content(&mut self, when: &str, content: &[u64; SECTORS], crash: Crash) {
-        for (place, &found) in content.iter().enumerate() {
-            if !self.machine.oracle.crash(place as u64, found, crash) {
-                let (found, allowed) = (show(found), self.machine.oracle.describe(place as u64));
-                self.machine.violate(format!(
-                    "{when}, sector {place} is {found}; it may be\n    {allowed}"
-                ));
-                return;
-            }
+        let contents = (0..).zip(content.iter().copied());
+        let is_right = |it: &mut Oracle, at, found| it.crash(at, found, crash);
+        if let Some((place, text)) = self.machine.oracle.first_wrong(contents, is_right) {
+            self.machine.violate(format!("{when}, sector {place} {text}"));
         }
     }
 
@@ -342,7 +332,9 @@ impl Rig {
             Some(recovered) => match Journal::resume(recovered, kept) {
                 Some(journal) => {
                     self.machine.journal = Some(journal);
-                    self.restoring = recovered.extents.iter().flat_map(pieces).collect();
+                    let extents = recovered.extents.iter();
+                    let pieces = extents.flat_map(|(it, stamps)| pieces(it, stamps, Stripes::NONE));
+                    self.restoring = pieces.collect();
                 }
                 None => self.drain(recovered),
             },
@@ -403,7 +395,7 @@ impl Rig {
             return;
         }
         let request = Request { volume: VOLUME, kind: piece.kind, range: piece.range };
-        let bytes = payload(piece.stamps.iter().copied());
+        let bytes = payload_of(piece.stamps.iter().copied());
         let payload = match piece.kind {
             RequestKind::Restore => Payload::Owned(Memory::payload(&bytes)),
             _ => Payload::None,
@@ -482,46 +474,16 @@ impl Rig {
         self.ask(RequestKind::Destage, WHOLE);
         let now = self.machine.moment + 1;
         let content = self.machine.disk.content();
-        for (place, &found) in content.iter().enumerate() {
-            if !self.machine.oracle.read(place as u64, found, now) {
-                let allowed = self.machine.oracle.describe(place as u64);
-                let found = show(found);
-                self.machine.violate(format!(
-                    "in the end, sector {place} of the disk is {found}; it may be\n    {allowed}"
-                ));
-            }
+        let contents = (0..).zip(content);
+        let is_right = |it: &mut Oracle, at, found| it.read(at, found, now);
+        if let Some((place, text)) = self.machine.oracle.first_wrong(contents, is_right) {
+            self.machine.violate(format!("in the end, sector {place} of the disk {text}"));
         }
         if self.is_volatile() {
             self.machine.violate("a destage must make everything stable".into());
         }
         self.machine.check_left_over();
     }
-}
-
-fn payload(stamps: impl Iterator<Item = u64>) -> Vec<u8> {
-    let mut bytes = Vec::new();
-    for (at, stamp) in stamps.enumerate() {
-        bytes.resize((at + 1) * SECTOR_BYTES as usize, 0);
-        write_stamp(&mut bytes, at as u64 * SECTOR_BYTES, stamp);
-    }
-    bytes
-}
-
-fn pieces((extent, stamps): &(forebay_journal::Extent, Vec<u64>)) -> Vec<Piece> {
-    let kind = match extent.source {
-        Source::Write { .. } => RequestKind::Restore,
-        Source::Zero { unmap } => RequestKind::RestoreZero { unmap },
-        // A trim brings nothing that is promised.
-        Source::Discard => return Vec::new(),
-    };
-    let mut from = 0;
-    let piece = |range: ByteRange| {
-        let count = (range.len / SECTOR_BYTES) as usize;
-        let stamps = stamps[from..from + count].to_vec();
-        from += count;
-        Piece { kind, range, stamps }
-    };
-    Stripes::NONE.split(extent.range).map(piece).collect()
 }
 
 /// What a disk with this content and the journal hold together.

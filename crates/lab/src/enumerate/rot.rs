@@ -16,7 +16,8 @@ use super::machine::Journal;
 use super::rig::{Rig, brought_back};
 use super::store::Tape;
 use super::work::{Kept, SECTORS, Workload};
-use crate::sim::oracle::{Crash, ZERO, show, stamp};
+use crate::harness::oracle::{Crash, ZERO, show, stamp};
+use crate::harness::parallel::panic_text;
 use forebay_journal::FoundRecord;
 use forebay_types::SECTOR_BYTES;
 use std::fmt;
@@ -122,8 +123,7 @@ pub fn rot(workload: &Workload, bits_each: u8) -> RotSummary {
 
 fn try_one(rig: &Rig, workload: &Workload, whole: &Recovered, rot: Rot, summary: &mut RotSummary) {
     let tried = catch_unwind(AssertUnwindSafe(|| start(rig, whole, rot)));
-    let tried =
-        tried.unwrap_or_else(|panic| Err(format!("panic: {}", crate::sim::panic_text(&*panic))));
+    let tried = tried.unwrap_or_else(|panic| Err(panic_text(&*panic)));
     match tried {
         Ok(End::Reported) => summary.reported += 1,
         Ok(End::Whole) => summary.harmless += 1,

@@ -5,7 +5,7 @@
 //! subset and every order of what is in its cache.
 
 use super::work::SECTORS;
-use crate::sim::oracle::stamp;
+use crate::harness::oracle::stamp;
 use forebay_journal::ReadAt;
 use forebay_types::{IoError, IoResult, SECTOR_BYTES};
 use std::hash::{Hash, Hasher};
@@ -136,7 +136,7 @@ impl Tape {
     /// The first eight bytes of a sector.
     pub(super) fn word(&self, position: u64) -> u64 {
         let page = &self.pages[position as usize / PAGE_BYTES];
-        crate::sim::memory::read_stamp(&page[..], position % PAGE_BYTES as u64)
+        crate::harness::memory::read_stamp(&page[..], position % PAGE_BYTES as u64)
     }
 
     /// Flips bits of one byte.

@@ -5,7 +5,8 @@ use super::crash::{self, Seen};
 use super::rig::Rig;
 use super::work::Workload;
 use super::{Bug, Failure, Limits, Tally};
-use crate::sim::dice::Dice;
+use crate::harness::dice::Dice;
+use crate::harness::parallel::panic_text;
 use std::collections::HashSet;
 use std::panic::{AssertUnwindSafe, catch_unwind};
 
@@ -89,7 +90,7 @@ impl<'a> Walk<'a> {
         let message = match followed {
             Ok(Ok(())) => return Ok(()),
             Ok(Err(message)) => message,
-            Err(panic) => format!("panic: {}", crate::sim::panic_text(&*panic)),
+            Err(panic) => panic_text(&*panic),
         };
         Err(Box::new(Failure { workload: self.workload.clone(), message, events: self.tell(path) }))
     }

@@ -1,6 +1,6 @@
 //! What the enumerated machines are asked to do.
 
-use crate::sim::dice::Dice;
+use crate::harness::dice::Dice;
 use forebay_types::{ByteRange, REGION_BYTES, SECTOR_BYTES};
 use forebay_volume::RequestKind;
 use std::fmt;

@@ -2,7 +2,7 @@
 //! that is used bare and through the cache.
 
 use super::machine::{Clients, Link, Machine, MachineSpec, Step};
-use super::plot::{Axis, Plot, Scale, Series};
+use super::plot::{Plot, Scale, Series};
 use super::report::{Report, Table, figure, known};
 use forebay_backend::OpenError;
 use forebay_types::{ByteRange, Size};
@@ -165,38 +165,25 @@ fn report(plan: &Plan, rates: &[Rates], stripe: Size) -> Report {
 }
 
 fn table(rates: &[Rates]) -> Table {
-    let mut table = Table::new(
+    let is_known = |rates: &Rates| rates.len == ANCESTOR_BYTES;
+    Table::of(
         "MB/s",
+        rates,
         &[
-            "transfer",
-            "write without",
-            "burst",
-            "sustained",
-            "burst gain",
-            "EMC before",
-            "EMC after",
-            "read without",
-            "read first",
-            "read again",
+            ("transfer", &|rates| Size(rates.len).to_string()),
+            ("write without", &|rates| figure(megabytes(rates.write_bare))),
+            ("burst", &|rates| figure(megabytes(rates.write_burst))),
+            ("sustained", &|rates| {
+                figure(megabytes(rates.write_sustained)) + if rates.is_full() { "" } else { "*" }
+            }),
+            ("burst gain", &|rates| format!("{:.0}x", rates.write_burst / rates.write_bare)),
+            ("EMC before", &|rates| known(is_known(rates).then_some(ANCESTOR_BEFORE))),
+            ("EMC after", &|rates| known(is_known(rates).then_some(ANCESTOR_AFTER))),
+            ("read without", &|rates| figure(megabytes(rates.read_bare))),
+            ("read first", &|rates| figure(megabytes(rates.read_ahead))),
+            ("read again", &|rates| figure(megabytes(rates.read_again))),
         ],
-    );
-    for rates in rates {
-        let is_known = rates.len == ANCESTOR_BYTES;
-        let mark = if rates.is_full() { "" } else { "*" };
-        table.push(vec![
-            Size(rates.len).to_string(),
-            figure(megabytes(rates.write_bare)),
-            figure(megabytes(rates.write_burst)),
-            figure(megabytes(rates.write_sustained)) + mark,
-            format!("{:.0}x", rates.write_burst / rates.write_bare),
-            known(is_known.then_some(ANCESTOR_BEFORE)),
-            known(is_known.then_some(ANCESTOR_AFTER)),
-            figure(megabytes(rates.read_bare)),
-            figure(megabytes(rates.read_ahead)),
-            figure(megabytes(rates.read_again)),
-        ]);
-    }
-    table
+    )
 }
 
 fn plots(rates: &[Rates]) -> Vec<Plot> {
@@ -204,11 +191,8 @@ fn plots(rates: &[Rates]) -> Vec<Plot> {
         Series::line(name, rates.iter().map(|rates| (rates.len as f64, megabytes(of(rates)))))
     };
     let mark = |name, value| Series::marks(name, [(ANCESTOR_BYTES as f64, value)]);
-    let plot = |title: &str, series| Plot {
-        title: title.to_owned(),
-        x: Axis::new("size of a transfer", Scale::Sizes),
-        y: Axis::new("MB/s", Scale::Decades),
-        series,
+    let plot = |title: &str, series| {
+        Plot::new(title, ("size of a transfer", Scale::Sizes), ("MB/s", Scale::Decades), series)
     };
     vec![
         plot(

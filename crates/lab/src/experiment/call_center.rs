@@ -2,14 +2,11 @@
 //! cache.
 
 use super::machine::{Link, MachineSpec};
-use super::plot::{Axis, Plot, Scale, Series};
+use super::plot::{Plot, Scale, Series};
 use super::report::{Report, Table};
-use super::users::{Area, Kind, Measured, SERVER_DISK, Spell, Work, measure};
+use super::users::{Area, KIB, Kind, MIB, Measured, SERVER_DISK, Spell, Work, measure};
 use forebay_backend::OpenError;
 use forebay_types::Size;
-
-const KIB: u64 = 1 << 10;
-const MIB: u64 = 1 << 20;
 
 /// What was measured of a server with a battery-backed cache: users by MiB of the write cache.
 const ANCESTOR: [(u64, f64); 3] = [(0, 39.0), (64, 51.0), (256, 96.0)];
@@ -131,21 +128,23 @@ fn name_of(pool_bytes: u64) -> String {
 }
 
 fn table(found: &[Carried]) -> Table {
-    let head = ["cache", "users", "of none", "ancestor's users", "of none"];
-    let mut table = Table::new("Users within the limit", &head);
     let none = found.first().map_or(1, |carried| carried.users.max(1));
-    for carried in found {
-        let mib = carried.pool_bytes / MIB;
-        let ancestor = ANCESTOR.iter().find(|known| known.0 == mib).map(|known| known.1);
-        table.push(vec![
-            name_of(carried.pool_bytes),
-            carried.users.to_string(),
-            format!("{:.1}x", f64::from(carried.users) / f64::from(none)),
-            ancestor.map(|users| users.to_string()).unwrap_or_default(),
-            ancestor.map(|users| format!("{:.1}x", users / ANCESTOR[0].1)).unwrap_or_default(),
-        ]);
-    }
-    table
+    let ancestor = |carried: &Carried| {
+        let known = ANCESTOR.iter().find(|known| known.0 == carried.pool_bytes / MIB);
+        known.map(|known| known.1)
+    };
+    let times = |users: f64, of: f64| format!("{:.1}x", users / of);
+    Table::of(
+        "Users within the limit",
+        found,
+        &[
+            ("cache", &|it| name_of(it.pool_bytes)),
+            ("users", &|it| it.users.to_string()),
+            ("of none", &|it| times(it.users.into(), none.into())),
+            ("ancestor's users", &|it| ancestor(it).map_or(String::new(), |n| n.to_string())),
+            ("of none", &|it| ancestor(it).map_or(String::new(), |n| times(n, ANCESTOR[0].1))),
+        ],
+    )
 }
 
 fn plot(found: &[Carried], plan: &Plan) -> Plot {
@@ -158,10 +157,10 @@ fn plot(found: &[Carried], plan: &Plan) -> Plot {
             .map(|&(users, measured)| (f64::from(users), measured.operation_seconds));
         Series::line(&format!("cache: {}", name_of(carried.pool_bytes)), points)
     });
-    Plot {
-        title: "What a call waits for its requests".to_owned(),
-        x: Axis::new("users", Scale::Linear),
-        y: Axis::new("seconds", Scale::Decades),
-        series: lines.chain([Series::line("limit", limit)]).collect(),
-    }
+    Plot::new(
+        "What a call waits for its requests",
+        ("users", Scale::Linear),
+        ("seconds", Scale::Decades),
+        lines.chain([Series::line("limit", limit)]).collect(),
+    )
 }

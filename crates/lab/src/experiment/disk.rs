@@ -1,9 +1,15 @@
 //! The disk of a machine: a model's timing, and what it was asked for.
 
-use crate::sim::slab::Slab;
+use crate::harness::slab::Slab;
 use forebay_backend::model::{DiskModel, timing};
 use forebay_backend::{IoKind, OpenError};
 use forebay_types::{ByteRange, DiskGeometry};
+
+/// The disks, as people call them, and by their names.
+pub(super) const DISKS: [(&str, &str); 2] = [
+    ("hard disk", "model:hdd?size=64GiB"),
+    ("RAID 5 of 15", "model:raid5?drives=15&chunk=8KiB&drive=hdd&drive-size=8GiB"),
+];
 
 /// What a disk has done so far.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]

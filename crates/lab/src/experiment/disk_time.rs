@@ -1,14 +1,11 @@
 //! `disk-time`: terminal-server users added ten at a time, and how busy their disk is.
 
 use super::machine::{Link, MachineSpec};
-use super::plot::{Axis, Plot, Scale, Series};
+use super::plot::{Plot, Scale, Series};
 use super::report::{Report, Table, figure};
-use super::users::{Area, Kind, Measured, SERVER_DISK, Spell, Work, measure};
+use super::users::{Area, KIB, Kind, MIB, Measured, SERVER_DISK, Spell, Work, measure};
 use forebay_backend::OpenError;
 use forebay_types::Size;
-
-const KIB: u64 = 1 << 10;
-const MIB: u64 = 1 << 20;
 
 /// What was measured of a server with a battery-backed cache: the average over all steps, and the
 /// most with the cache, in percent; and how much less time a request took at the best number.
@@ -137,27 +134,19 @@ fn model(plan: &Plan) -> Vec<String> {
 }
 
 fn table(points: &[Point], averages: &Averages) -> Table {
-    let head = [
-        "users",
-        "disk time without, %",
-        "with, %",
-        "behind, %",
-        "response without, ms",
-        "with, ms",
-        "faster",
-    ];
-    let mut table = Table::new("By number of users", &head);
-    for point in points {
-        table.push(vec![
-            point.users.to_string(),
-            figure(100.0 * point.without.waiting),
-            figure(100.0 * point.with.waiting),
-            figure(100.0 * point.with.busy),
-            figure(1000.0 * point.without.request_seconds),
-            figure(1000.0 * point.with.request_seconds),
-            format!("{:.0}%", point.faster()),
-        ]);
-    }
+    let mut table = Table::of(
+        "By number of users",
+        points,
+        &[
+            ("users", &|point| point.users.to_string()),
+            ("disk time without, %", &|point| figure(100.0 * point.without.waiting)),
+            ("with, %", &|point| figure(100.0 * point.with.waiting)),
+            ("behind, %", &|point| figure(100.0 * point.with.busy)),
+            ("response without, ms", &|point| figure(1000.0 * point.without.request_seconds)),
+            ("with, ms", &|point| figure(1000.0 * point.with.request_seconds)),
+            ("faster", &|point| format!("{:.0}%", point.faster())),
+        ],
+    );
     let row = |name: &str, shares: [f64; 2], behind: String, faster: String| {
         let [without, with] = shares.map(figure);
         vec![name.into(), without, with, behind, String::new(), String::new(), faster]
@@ -174,11 +163,8 @@ fn plots(points: &[Point]) -> Vec<Plot> {
     let line = |name, of: fn(&Point) -> f64| {
         Series::line(name, points.iter().map(|point| (f64::from(point.users), of(point))))
     };
-    let plot = |title: &str, label, series| Plot {
-        title: title.to_owned(),
-        x: Axis::new("users", Scale::Linear),
-        y: Axis::new(label, Scale::Linear),
-        series,
+    let plot = |title: &str, label, series| {
+        Plot::new(title, ("users", Scale::Linear), (label, Scale::Linear), series)
     };
     let all = |value| points.iter().map(move |point| (f64::from(point.users), value));
     vec![

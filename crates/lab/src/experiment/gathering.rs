@@ -2,13 +2,12 @@
 
 use super::disk::Disk;
 use super::machine::{Clients, Link, Machine, MachineSpec, Step, VOLUME};
-use crate::sim::dice::Dice;
+use super::users::{KIB, MIB};
+use crate::harness::dice::Dice;
 use forebay_backend::IoKind;
 use forebay_engine::VolumeCounters;
 use forebay_types::{ByteRange, LINE_BYTES, Mode, Stripes};
 
-const KIB: u64 = 1 << 10;
-const MIB: u64 = 1 << 20;
 /// Writes of a run.
 const WRITES: u64 = 24_000;
 /// Arrays as Linux md drives them.

@@ -2,18 +2,19 @@
 
 use super::disk::Disk;
 use super::machine::VOLUME;
+use crate::harness::io::Io;
+use crate::harness::shard::{LabShard, VolumeSetup, empty_shard, release_pins};
 use forebay_backend::IoKind;
 use forebay_engine::{
-    Answer, Elevator, IoAction, IoId, IoVerb, LineMeta, Outbox, Part, PartId, Place, Protection,
-    Shard, ShardConfig,
+    Answer, Elevator, IoAction, IoId, IoVerb, LineMeta, Outbox, Part, PartId, Protection, Shard,
+    ShardConfig,
 };
-use forebay_policy::{Governor, GovernorStatus, Limits, Pace, PolicyKind, ReadTimes, Seen};
+use forebay_policy::{Governor, GovernorStatus, Limits, Pace, ReadTimes, Seen, Weir};
 use forebay_types::{
-    ByteRange, DiskGeometry, IoError, LINE_BYTES, Mode, SECTOR_BYTES, Stripes, VolumeId,
+    ByteRange, DiskGeometry, IoError, LINE_BYTES, SECTOR_BYTES, Stripes, VolumeId,
 };
 use forebay_volume::{Admission, Host, JobId, Mergeable, Reply, Streams, merge};
 use std::rc::Rc;
-use std::sync::Arc;
 
 /// As many shards as the runtime gives one worker, and as large as it has them at least.
 const SHARDS_MAX: u64 = 4;
@@ -51,33 +52,13 @@ pub(crate) struct Asker {
     pub bytes: u64,
 }
 
-struct Pending(usize, IoAction);
-
-impl Mergeable for Pending {
-    fn verb(&self) -> IoVerb {
-        self.1.verb
-    }
-
-    fn volume(&self) -> VolumeId {
-        self.1.volume
-    }
-
-    fn range(&self) -> ByteRange {
-        self.1.range
-    }
-
-    fn block_bytes(&self) -> u64 {
-        SECTOR_BYTES
-    }
-}
-
 /// See the module's description.
 pub(crate) struct CacheHost {
     pub now_ns: u64,
-    shards: Vec<Shard<Vec<LineMeta>>>,
+    shards: Vec<LabShard>,
     stripes: Stripes,
     streams: Streams,
-    pending: Vec<Pending>,
+    pending: Vec<Io>,
     /// Times that these were started, and one.
     turn: u64,
     flushes: Vec<JobId>,
@@ -98,14 +79,14 @@ impl CacheHost {
         let shards = 1 << (pool_bytes / SHARD_BYTES_MIN).clamp(1, SHARDS_MAX).ilog2();
         let slots = (pool_bytes / LINE_BYTES / shards) as usize;
         let config = ShardConfig::for_slots(slots).among(shards as usize);
-        let elevator = Elevator::new(shards as usize, geometry.held_bytes);
+        let setup = VolumeSetup {
+            elevator: Some(Elevator::new(shards as usize, geometry.held_bytes)),
+            protection: Protection::Power,
+            ..VolumeSetup::write_back(VOLUME, volume_bytes, stripes)
+        };
         let shard = |number| {
-            let policy = PolicyKind::default().build(slots);
-            let mut shard = Shard::new(vec![LineMeta::FREE; slots], policy, config);
-            shard.add_volume(VOLUME, volume_bytes, Mode::WriteBack);
-            shard.set_stripes(VOLUME, stripes);
-            shard.set_elevator(VOLUME, Arc::clone(&elevator), number as usize);
-            shard.set_protection(VOLUME, Protection::Power);
+            let mut shard = empty_shard(slots, Box::new(Weir::new(slots)), config);
+            setup.add_to(&mut shard, number as usize);
             shard
         };
         Self {
@@ -141,7 +122,7 @@ impl CacheHost {
         merge(&mut pending, |run| {
             let (verb, first) = (run[0].verb(), run[0].range());
             let len = run.iter().map(|io| io.range().len).sum();
-            let members = run.iter().map(|Pending(shard, io)| (*shard, io.id)).collect();
+            let members = run.iter().map(|io| (io.shard, io.action.id)).collect();
             let kind = match verb {
                 IoVerb::Read => IoKind::Read,
                 IoVerb::Write { fua } => IoKind::Write { fua },
@@ -209,7 +190,7 @@ impl CacheHost {
 
     /// Changes the settings of all shards.
     #[cfg(test)]
-    pub(crate) fn set_up(&mut self, set: impl FnMut(&mut Shard<Vec<LineMeta>>)) {
+    pub(crate) fn set_up(&mut self, set: impl FnMut(&mut LabShard)) {
         self.shards.iter_mut().for_each(set);
     }
 
@@ -272,7 +253,7 @@ impl Host for CacheHost {
     }
 
     fn start_io(&mut self, shard: usize, io: IoAction, _memory: Option<(&Blank, u64)>) {
-        self.pending.push(Pending(shard, io));
+        self.pending.push(Io::new(shard, io, None, SECTOR_BYTES));
     }
 
     fn flush_backend(&mut self, _volume: VolumeId, job: JobId) {
@@ -301,11 +282,7 @@ impl Host for CacheHost {
 
     fn reply(&mut self, token: Option<Asker>, reply: Reply<'_, Blank>) {
         assert_eq!(reply.result, Ok(()), "nothing fails here");
-        for segment in reply.segments {
-            if let Place::Slot { slot, .. } = segment.segment.place {
-                self.shards[usize::from(segment.shard)].release(slot);
-            }
-        }
+        release_pins(reply.segments, |shard, slot| self.shards[shard].release(slot));
         self.replies.extend(token);
     }
 

@@ -1,14 +1,11 @@
 //! `logon`: how long one more user takes to log on while others do.
 
 use super::machine::{Link, MachineSpec};
-use super::plot::{Axis, Plot, Scale, Series};
+use super::plot::{Plot, Scale, Series};
 use super::report::{Report, Table, figure, known};
-use super::users::{Area, Kind, SERVER_DISK, Spell, Work, measure};
+use super::users::{Area, KIB, Kind, MIB, SERVER_DISK, Spell, Work, measure};
 use forebay_backend::OpenError;
 use forebay_types::Size;
-
-const KIB: u64 = 1 << 10;
-const MIB: u64 = 1 << 20;
 
 /// What was measured of a server with a battery-backed cache: others who log on, and the seconds
 /// that one more takes without the cache and with it.
@@ -120,20 +117,18 @@ fn ancestor(others: u32) -> (Option<f64>, Option<f64>) {
 }
 
 fn table(points: &[Point]) -> Table {
-    let head = ["others", "without", "with", "shorter by", "ancestor without", "ancestor with"];
-    let mut table = Table::new("Seconds of one more logon", &head);
-    for point in points {
-        let (without, with) = ancestor(point.others);
-        table.push(vec![
-            point.others.to_string(),
-            figure(point.without),
-            figure(point.with),
-            format!("{:.0}%", 100.0 * (1.0 - point.with / point.without)),
-            known(without),
-            known(with),
-        ]);
-    }
-    table
+    Table::of(
+        "Seconds of one more logon",
+        points,
+        &[
+            ("others", &|point| point.others.to_string()),
+            ("without", &|point| figure(point.without)),
+            ("with", &|point| figure(point.with)),
+            ("shorter by", &|point| format!("{:.0}%", 100.0 * (1.0 - point.with / point.without))),
+            ("ancestor without", &|point| known(ancestor(point.others).0)),
+            ("ancestor with", &|point| known(ancestor(point.others).1)),
+        ],
+    )
 }
 
 fn plot(points: &[Point]) -> Plot {
@@ -143,17 +138,17 @@ fn plot(points: &[Point]) -> Plot {
     let marks = |name, of: fn(&(u32, f64, f64)) -> f64| {
         Series::marks(name, ANCESTOR.iter().map(|known| (f64::from(known.0), of(known))))
     };
-    Plot {
-        title: "One more logon".to_owned(),
-        x: Axis::new("others who log on", Scale::Linear),
-        y: Axis::new("seconds", Scale::Linear),
-        series: vec![
+    Plot::new(
+        "One more logon",
+        ("others who log on", Scale::Linear),
+        ("seconds", Scale::Linear),
+        vec![
             line("without", |point| point.without),
             line("with", |point| point.with),
             marks("ancestor without", |known| known.1),
             marks("ancestor with", |known| known.2),
         ],
-    }
+    )
 }
 
 fn remark(points: &[Point]) -> String {

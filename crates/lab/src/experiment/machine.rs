@@ -12,16 +12,16 @@
 
 use super::disk::{Disk, DiskTally, Trouble};
 use super::host::{Asker, CacheHost, Purpose};
+use crate::harness::queue::Queue;
+#[cfg(test)]
+use crate::harness::shard::LabShard;
 use forebay_backend::{IoKind, OpenError};
 use forebay_engine::IoVerb;
-#[cfg(test)]
-use forebay_engine::{LineMeta, Shard};
 use forebay_policy::Limits;
 use forebay_types::{ByteRange, DiskGeometry, VolumeId};
 use forebay_volume::{Dispatcher, Payload, Request, RequestKind};
-use std::cmp::Reverse;
-use std::collections::BinaryHeap;
 
+pub(crate) const SECOND_NS: u64 = 1_000_000_000;
 /// The one volume there is.
 pub(crate) const VOLUME: VolumeId = VolumeId(0);
 /// How often shards are looked after while something is dirty, and otherwise: as the runtime does.
@@ -78,7 +78,7 @@ pub(crate) trait Clients {
     fn next(&mut self, client: u32, now_ns: u64) -> Step;
 }
 
-#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
+#[derive(Clone, Copy, Debug)]
 enum Event {
     /// The client has thought.
     Client(u32),
@@ -94,9 +94,7 @@ enum Event {
 pub(crate) struct Machine {
     now_ns: u64,
     link: Link,
-    /// What happens when, and in which order that was decided.
-    events: BinaryHeap<Reverse<(u64, u64, Event)>>,
-    event_count: u64,
+    events: Queue<Event>,
     /// Clients that have come and not left.
     client_count: u32,
     /// Clients that wait for an answer, since when any has, and how long that was before.
@@ -119,8 +117,7 @@ impl Machine {
         let mut machine = Self {
             now_ns: 0,
             link: spec.link,
-            events: BinaryHeap::new(),
-            event_count: 0,
+            events: Queue::default(),
             client_count: 0,
             waiting_count: 0,
             waiting_from_ns: 0,
@@ -128,7 +125,7 @@ impl Machine {
             disk,
             cache,
         };
-        machine.push(TICK_IDLE_NS, Event::Tick);
+        machine.events.push(TICK_IDLE_NS, Event::Tick);
         Ok(machine)
     }
 
@@ -175,7 +172,7 @@ impl Machine {
 
     /// Changes the settings of the cache, shard by shard.
     #[cfg(test)]
-    pub(crate) fn set_up(&mut self, set: impl FnMut(&mut Shard<Vec<LineMeta>>)) {
+    pub(crate) fn set_up(&mut self, set: impl FnMut(&mut LabShard)) {
         let (_, host) = self.cache.as_mut().expect("there is a cache");
         host.set_up(set);
     }
@@ -188,14 +185,14 @@ impl Machine {
     /// Lets a client begin after so many nanoseconds.
     pub(crate) fn welcome(&mut self, client: u32, after_ns: u64) {
         self.client_count += 1;
-        self.push(self.now_ns + after_ns, Event::Client(client));
+        self.events.push(self.now_ns + after_ns, Event::Client(client));
     }
 
     /// Lets the time pass up to `end_ns`, or until the last client has left. What is under way
     /// then goes on with the next call.
     pub(crate) fn run(&mut self, end_ns: u64, clients: &mut impl Clients) {
         while self.client_count > 0 {
-            let event_ns = self.events.peek().map(|Reverse((at_ns, ..))| *at_ns);
+            let event_ns = self.events.next_time();
             let next_ns = [event_ns, self.disk.next_ns()].into_iter().flatten().min();
             let next_ns = next_ns.expect("there is always another tick");
             if next_ns > end_ns {
@@ -216,10 +213,9 @@ impl Machine {
         while let Some(purpose) = self.disk.end(now_ns) {
             self.io_done(purpose);
         }
-        while let Some(&Reverse((at_ns, _, event))) = self.events.peek()
-            && at_ns <= now_ns
+        while self.events.next_time().is_some_and(|at_ns| at_ns <= now_ns)
+            && let Some((_, event)) = self.events.pop()
         {
-            self.events.pop();
             match event {
                 Event::Client(client) => self.step(client, clients.next(client, now_ns)),
                 Event::Answer(client) => {
@@ -267,13 +263,13 @@ impl Machine {
             }
         }
         let pause_ns = if is_dirty { TICK_BUSY_NS } else { TICK_IDLE_NS };
-        self.push(self.now_ns + pause_ns, Event::Tick);
+        self.events.push(self.now_ns + pause_ns, Event::Tick);
     }
 
     fn step(&mut self, client: u32, step: Step) {
         let (is_write, range) = match step {
             Step::Think(think_ns) => {
-                return self.push(self.now_ns + think_ns, Event::Client(client));
+                return self.events.push(self.now_ns + think_ns, Event::Client(client));
             }
             Step::Leave => {
                 self.client_count -= 1;
@@ -289,7 +285,7 @@ impl Machine {
         self.waiting_count += 1;
         let payload_ns = if is_write { self.link.bytes_ns(range.len) } else { 0 };
         let at_ns = self.now_ns + self.link.request_ns + payload_ns;
-        self.push(at_ns, Event::Request(client, is_write, range));
+        self.events.push(at_ns, Event::Request(client, is_write, range));
     }
 
     fn request(&mut self, client: u32, is_write: bool, range: ByteRange) {
@@ -315,11 +311,6 @@ impl Machine {
     /// The server has done what a client asked for; its bytes are still on their way.
     fn answer(&mut self, asker: Asker) {
         let at_ns = self.now_ns + self.link.bytes_ns(asker.bytes);
-        self.push(at_ns, Event::Answer(asker.client));
-    }
-
-    fn push(&mut self, at_ns: u64, event: Event) {
-        self.event_count += 1;
-        self.events.push(Reverse((at_ns, self.event_count, event)));
+        self.events.push(at_ns, Event::Answer(asker.client));
     }
 }

@@ -29,54 +29,30 @@ mod tests;
 pub use plot::{Axis, Plot, Scale, Series};
 pub use report::{Report, Table};
 
+use crate::named::named;
 use forebay_backend::OpenError;
-use std::fmt;
-use std::str::FromStr;
 
-/// An experiment.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub enum Experiment {
-    /// Transfers of all sizes, without and with the cache.
-    CacheEffect,
-    /// How busy users of a terminal server keep its disk.
-    DiskTime,
-    /// One more logon while others log on.
-    Logon,
-    /// Users of a database within a limit.
-    CallCenterUsers,
-    /// Reads while dirty data goes to the disk.
-    ReadLatency,
-    /// Writers that are faster than the disk.
-    Overrun,
-    /// A disk that slows down, stops, or loses a drive.
-    DiskTrouble,
+named! {
+    /// An experiment.
+    "experiment" enum Experiment {
+        /// Transfers of all sizes, without and with the cache.
+        CacheEffect = "cache-effect",
+        /// How busy users of a terminal server keep its disk.
+        DiskTime = "disk-time",
+        /// One more logon while others log on.
+        Logon = "logon",
+        /// Users of a database within a limit.
+        CallCenterUsers = "call-center-users",
+        /// Reads while dirty data goes to the disk.
+        ReadLatency = "read-latency",
+        /// Writers that are faster than the disk.
+        Overrun = "overrun",
+        /// A disk that slows down, stops, or loses a drive.
+        DiskTrouble = "disk-trouble",
+    }
 }
 
 impl Experiment {
-    /// All of them, in the order in which they are listed.
-    pub const ALL: [Self; 7] = [
-        Self::CacheEffect,
-        Self::DiskTime,
-        Self::Logon,
-        Self::CallCenterUsers,
-        Self::ReadLatency,
-        Self::Overrun,
-        Self::DiskTrouble,
-    ];
-
-    /// The word for it in commands and names of files.
-    pub const fn name(self) -> &'static str {
-        match self {
-            Self::CacheEffect => "cache-effect",
-            Self::DiskTime => "disk-time",
-            Self::Logon => "logon",
-            Self::CallCenterUsers => "call-center-users",
-            Self::ReadLatency => "read-latency",
-            Self::Overrun => "overrun",
-            Self::DiskTrouble => "disk-trouble",
-        }
-    }
-
     /// What it measures, in one line.
     pub const fn summary(self) -> &'static str {
         match self {
@@ -104,31 +80,5 @@ impl Experiment {
             Self::Overrun => overrun::run(&overrun::Plan::FULL, seed),
             Self::DiskTrouble => trouble::run(&trouble::Plan::FULL, seed),
         }
-    }
-}
-
-impl fmt::Display for Experiment {
-    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        f.pad(self.name())
-    }
-}
-
-/// The text names no experiment.
-#[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
-#[error("no experiment '{text}': choose one of {}", names())]
-pub struct ParseExperimentError {
-    text: String,
-}
-
-fn names() -> String {
-    Experiment::ALL.map(Experiment::name).join(", ")
-}
-
-impl FromStr for Experiment {
-    type Err = ParseExperimentError;
-
-    fn from_str(text: &str) -> Result<Self, Self::Err> {
-        let found = Self::ALL.into_iter().find(|experiment| experiment.name() == text);
-        found.ok_or_else(|| ParseExperimentError { text: text.to_owned() })
     }
 }

@@ -1,19 +1,12 @@
 //! `overrun`: writers that are faster than the disk for ten minutes.
 
-use super::machine::{Clients, Link, Machine, MachineSpec, Step};
-use super::plot::{Axis, Plot, Scale, Series};
+use super::disk::DISKS;
+use super::machine::{Clients, Link, Machine, MachineSpec, SECOND_NS, Step};
+use super::plot::{Plot, Scale, Series};
 use super::report::{Report, Table, figure};
-use crate::sim::dice::Dice;
+use crate::harness::dice::Dice;
 use forebay_backend::OpenError;
 use forebay_types::{ByteRange, Size};
-
-const SECOND_NS: u64 = 1_000_000_000;
-
-/// The disks, as people call them, and by their names.
-const DISKS: [(&str, &str); 2] = [
-    ("hard disk", "model:hdd?size=64GiB"),
-    ("RAID 5 of 15", "model:raid5?drives=15&chunk=8KiB&drive=hdd&drive-size=8GiB"),
-];
 
 /// What writers do: its name, the length of a write, and whether they go on in order.
 const PATTERNS: [(&str, u64, bool); 3] = [
@@ -187,32 +180,21 @@ fn pairs(runs: &[Run]) -> impl Iterator<Item = (&Run, &Run)> {
 }
 
 fn table(runs: &[Run]) -> Table {
-    let head = [
-        "disk",
-        "writes",
-        "bare, MB/s",
-        "sustained",
-        "ratio",
-        "least",
-        "bare least",
-        "longest, ms",
-        "bare longest",
-    ];
-    let mut table = Table::new("Rates and the longest write", &head);
-    for (bare, cached) in pairs(runs) {
-        table.push(vec![
-            bare.disk.to_owned(),
-            bare.pattern.to_owned(),
-            figure(bare.sustained()),
-            figure(cached.sustained()),
-            figure(cached.sustained() / bare.sustained()),
-            figure(cached.least()),
-            figure(bare.least()),
-            figure(cached.longest),
-            figure(bare.longest),
-        ]);
-    }
-    table
+    Table::of(
+        "Rates and the longest write",
+        &pairs(runs).collect::<Vec<_>>(),
+        &[
+            ("disk", &|(bare, _)| bare.disk.to_owned()),
+            ("writes", &|(bare, _)| bare.pattern.to_owned()),
+            ("bare, MB/s", &|(bare, _)| figure(bare.sustained())),
+            ("sustained", &|(_, cached)| figure(cached.sustained())),
+            ("ratio", &|(bare, cached)| figure(cached.sustained() / bare.sustained())),
+            ("least", &|(_, cached)| figure(cached.least())),
+            ("bare least", &|(bare, _)| figure(bare.least())),
+            ("longest, ms", &|(_, cached)| figure(cached.longest)),
+            ("bare longest", &|(bare, _)| figure(bare.longest)),
+        ],
+    )
 }
 
 fn plot(runs: &[Run]) -> Plot {
@@ -222,12 +204,12 @@ fn plot(runs: &[Run]) -> Plot {
         let tens = run.rates.chunks_exact(10).map(|ten| ten.iter().sum::<f64>() / 10.0);
         Series::line(&name, tens.enumerate().map(|(at, rate)| (10.0 * at as f64, rate)))
     };
-    Plot {
-        title: "Rates".to_owned(),
-        x: Axis::new("seconds", Scale::Linear),
-        y: Axis::new("MB/s", Scale::Decades),
-        series: runs.iter().filter(|run| run.cached).map(line).collect(),
-    }
+    Plot::new(
+        "Rates",
+        ("seconds", Scale::Linear),
+        ("MB/s", Scale::Decades),
+        runs.iter().filter(|run| run.cached).map(line).collect(),
+    )
 }
 
 fn remark(runs: &[Run]) -> String {

@@ -147,6 +147,17 @@ pub(crate) fn escaped(text: &str) -> String {
 }
 
 impl Plot {
+    /// A picture with these axes, each by its label.
+    pub(crate) fn new(
+        title: &str,
+        (x, x_scale): (&str, Scale),
+        (y, y_scale): (&str, Scale),
+        series: Vec<Series>,
+    ) -> Self {
+        let title = title.to_owned();
+        Self { title, x: Axis::new(x, x_scale), y: Axis::new(y, y_scale), series }
+    }
+
     /// The picture with its title and its legend, as a part of a page.
     pub(crate) fn html(&self) -> String {
         let title = escaped(&self.title);

@@ -1,25 +1,19 @@
 //! `read-latency`: how long reads take while some gigabytes are written back behind them.
 
-use super::machine::{Clients, Link, Machine, MachineSpec, Step};
-use super::plot::{Axis, Plot, Scale, Series};
+use super::disk::DISKS;
+use super::machine::{Clients, Link, Machine, MachineSpec, SECOND_NS, Step};
+use super::plot::{Plot, Scale, Series};
 use super::report::{Report, Table, figure};
-use crate::sim::dice::Dice;
+use crate::harness::dice::Dice;
 use forebay_backend::OpenError;
 use forebay_policy::{Limits, ReadTarget};
 use forebay_types::{ByteRange, Size};
 
-const SECOND_NS: u64 = 1_000_000_000;
 const READ_BYTES: u64 = 4 << 10;
 const WRITE_BYTES: u64 = 64 << 10;
 /// Clients: who reads, and who writes.
 const READER: u32 = 0;
 const WRITER: u32 = 1;
-
-/// The disks, as people call them, and by their names.
-const DISKS: [(&str, &str); 2] = [
-    ("hard disk", "model:hdd?size=64GiB"),
-    ("RAID 5 of 15", "model:raid5?drives=15&chunk=8KiB&drive=hdd&drive-size=8GiB"),
-];
 
 /// Readers, and what they think between two reads: the mean, in nanoseconds.
 const READERS: [(&str, u64); 2] = [("without a pause", 0), ("thinks 30 ms", 30_000_000)];
@@ -222,38 +216,26 @@ fn model(plan: &Plan) -> Vec<String> {
 }
 
 fn table(runs: &[Run]) -> Table {
-    let head = [
-        "disk",
-        "reader",
-        "governor",
-        "p50 idle, ms",
-        "p99 idle",
-        "p50 beside",
-        "p99 beside",
-        "longest",
-        "p99 to idle",
-        "on disk after, s",
-        "MiB/s",
-        "changes",
-    ];
-    let mut table = Table::new("Latencies of reads", &head);
-    for run in runs {
-        table.push(vec![
-            run.disk.to_owned(),
-            run.reader.to_owned(),
-            if run.governed { "idle" } else { "off" }.to_owned(),
-            figure(run.idle.p50),
-            figure(run.idle.p99),
-            figure(run.beside.p50),
-            figure(run.beside.p99),
-            figure(run.beside.max),
-            figure(run.beside.p99 / run.idle.p99),
-            run.seconds.map_or("not".to_owned(), figure),
-            run.written.last().map_or(String::new(), |(passed, mib)| figure(mib / passed)),
-            run.changes.to_string(),
-        ]);
-    }
-    table
+    Table::of(
+        "Latencies of reads",
+        runs,
+        &[
+            ("disk", &|run| run.disk.to_owned()),
+            ("reader", &|run| run.reader.to_owned()),
+            ("governor", &|run| if run.governed { "idle" } else { "off" }.to_owned()),
+            ("p50 idle, ms", &|run| figure(run.idle.p50)),
+            ("p99 idle", &|run| figure(run.idle.p99)),
+            ("p50 beside", &|run| figure(run.beside.p50)),
+            ("p99 beside", &|run| figure(run.beside.p99)),
+            ("longest", &|run| figure(run.beside.max)),
+            ("p99 to idle", &|run| figure(run.beside.p99 / run.idle.p99)),
+            ("on disk after, s", &|run| run.seconds.map_or("not".to_owned(), figure)),
+            ("MiB/s", &|run| {
+                run.written.last().map_or(String::new(), |(passed, mib)| figure(mib / passed))
+            }),
+            ("changes", &|run| run.changes.to_string()),
+        ],
+    )
 }
 
 fn plots(runs: &[Run]) -> Vec<Plot> {
@@ -261,11 +243,8 @@ fn plots(runs: &[Run]) -> Vec<Plot> {
         let governor = if run.governed { "governed" } else { "off" };
         format!("{}, {}, {governor}", run.disk, run.reader)
     };
-    let plot = |title: &str, label, series| Plot {
-        title: title.to_owned(),
-        x: Axis::new("seconds", Scale::Linear),
-        y: Axis::new(label, Scale::Linear),
-        series,
+    let plot = |title: &str, label, series| {
+        Plot::new(title, ("seconds", Scale::Linear), (label, Scale::Linear), series)
     };
     // A tenth of the points is enough to see by.
     let line = |run: &Run, points: &[(f64, f64)]| {

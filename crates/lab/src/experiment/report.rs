@@ -36,11 +36,24 @@ pub struct Table {
     pub rows: Vec<Vec<String>>,
 }
 
+/// The head of a column and what makes its cells.
+pub(crate) type Column<'a, T> = (&'a str, &'a dyn Fn(&T) -> String);
+
 impl Table {
     /// An empty table with these columns.
     pub(crate) fn new(caption: &str, head: &[&str]) -> Self {
         let head = head.iter().map(|&head| head.to_owned()).collect();
         Self { caption: caption.to_owned(), head, rows: Vec::new() }
+    }
+
+    /// A table with a row for each of `of`, and columns by head and cell.
+    pub(crate) fn of<T>(caption: &str, of: &[T], columns: &[Column<'_, T>]) -> Self {
+        let head: Vec<&str> = columns.iter().map(|(head, _)| *head).collect();
+        let mut table = Self::new(caption, &head);
+        for one in of {
+            table.push(columns.iter().map(|(_, cell)| cell(one)).collect());
+        }
+        table
     }
 
     /// Appends a row.

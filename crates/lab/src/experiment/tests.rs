@@ -4,7 +4,7 @@ use super::disk::{Disk, Trouble};
 use super::machine::{Clients, Link, Machine, MachineSpec, Step};
 use super::users::{SERVER_DISK, Spell, measure};
 use super::*;
-use crate::sim::dice::Dice;
+use crate::harness::dice::Dice;
 use forebay_backend::IoKind;
 use forebay_backend::model::timing;
 use forebay_types::{ByteRange, LINE_BYTES};

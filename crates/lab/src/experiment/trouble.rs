@@ -1,14 +1,13 @@
 //! `disk-trouble`: a disk that slows down, stops for a minute, or loses a drive.
 
 use super::disk::Trouble;
-use super::machine::{Clients, Link, Machine, MachineSpec, Step};
-use super::plot::{Axis, Plot, Scale, Series};
+use super::machine::{Clients, Link, Machine, MachineSpec, SECOND_NS, Step};
+use super::plot::{Plot, Scale, Series};
 use super::report::{Report, Table, figure};
-use crate::sim::dice::Dice;
+use crate::harness::dice::Dice;
 use forebay_backend::OpenError;
 use forebay_types::{ByteRange, Size};
 
-const SECOND_NS: u64 = 1_000_000_000;
 /// Who writes and who reads, and how long each thinks after an answer.
 const WRITERS: u32 = 4;
 const READERS: u32 = 4;
@@ -213,35 +212,22 @@ const fn way(run: &Run) -> &'static str {
 }
 
 fn table(runs: &[Run]) -> Table {
-    let head = [
-        "trouble",
-        "way",
-        "writes/s before",
-        "during",
-        "after",
-        "longest before, ms",
-        "during",
-        "after",
-        "reads/s during",
-        "longest during, ms",
-    ];
-    let mut table = Table::new("Writes and reads before, during and after", &head);
-    for run in runs {
-        let Run { before, during, after, .. } = run;
-        let figures = [
-            before.writes,
-            during.writes,
-            after.writes,
-            before.longest_write,
-            during.longest_write,
-            after.longest_write,
-            during.reads,
-            during.longest_read,
-        ];
-        let texts = [run.case.to_owned(), way(run).to_owned()];
-        table.push(texts.into_iter().chain(figures.map(figure)).collect());
-    }
-    table
+    Table::of(
+        "Writes and reads before, during and after",
+        runs,
+        &[
+            ("trouble", &|run| run.case.to_owned()),
+            ("way", &|run| way(run).to_owned()),
+            ("writes/s before", &|run| figure(run.before.writes)),
+            ("during", &|run| figure(run.during.writes)),
+            ("after", &|run| figure(run.after.writes)),
+            ("longest before, ms", &|run| figure(run.before.longest_write)),
+            ("during", &|run| figure(run.during.longest_write)),
+            ("after", &|run| figure(run.after.longest_write)),
+            ("reads/s during", &|run| figure(run.during.reads)),
+            ("longest during, ms", &|run| figure(run.during.longest_read)),
+        ],
+    )
 }
 
 fn plot(runs: &[Run]) -> Plot {
@@ -250,10 +236,10 @@ fn plot(runs: &[Run]) -> Plot {
         let fives = run.writes.chunks_exact(5).map(|some| some.iter().sum::<f64>() / 5.0);
         Series::line(&name, fives.enumerate().map(|(at, rate)| (5.0 * at as f64, rate)))
     };
-    Plot {
-        title: "Writes".to_owned(),
-        x: Axis::new("seconds", Scale::Linear),
-        y: Axis::new("writes/s", Scale::Linear),
-        series: runs.iter().map(line).collect(),
-    }
+    Plot::new(
+        "Writes",
+        ("seconds", Scale::Linear),
+        ("writes/s", Scale::Linear),
+        runs.iter().map(line).collect(),
+    )
 }

@@ -4,9 +4,12 @@
 //! kinds, all from one seed.
 
 use super::machine::{Clients, Machine, MachineSpec, Step};
-use crate::sim::dice::Dice;
+use crate::harness::dice::Dice;
 use forebay_backend::OpenError;
 use forebay_types::ByteRange;
+
+pub(super) const KIB: u64 = 1 << 10;
+pub(super) const MIB: u64 = 1 << 20;
 
 /// The disk of a server of the time: four drives of 10,000 rpm.
 pub(super) const SERVER_DISK: &str = "model:raid5?drives=4&chunk=64KiB&drive=hdd&drive-rpm=10000\

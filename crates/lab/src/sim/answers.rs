@@ -3,16 +3,17 @@
 //! A read is checked when it is answered and, where its pins are held for a slow client, once more
 //! when the bytes are on their way. A request that fails must have met a fault in its own place.
 
-use super::Sabotage;
 use super::device::FaultKind;
 use super::disk::sectors_of;
 use super::journal::Journal;
-use super::memory::Memory;
-use super::oracle::{Promise, show, stamp};
 use super::order::image;
 use super::power;
 use super::queue::Event;
-use super::world::{ShardWorld, World};
+use super::world::World;
+use crate::harness::Sabotage;
+use crate::harness::memory::Memory;
+use crate::harness::oracle::{Promise, stamp};
+use crate::harness::shard::{ShardWorld, release_pins, reply_stamps};
 use forebay_engine::Place;
 use forebay_types::{ByteRange, IoError, IoResult, Mode, SECTOR_BYTES, VolumeId};
 use forebay_volume::{Reply, ReplySegment, Request, RequestKind};
@@ -68,29 +69,9 @@ impl World {
         let (moment, oldest) = (self.moment, self.oldest_read());
         let volume = request.volume.0;
         let changed = self.changed_by(request);
+        let sectors = changed.into_iter().flat_map(sectors_of);
         let oracle = &mut self.volumes[usize::from(volume)].oracle;
-        let mut version = 0;
-        match request.kind {
-            RequestKind::Write { .. } => {
-                version = oracle.issue();
-                for sector in sectors_of(request.range) {
-                    oracle.submit(sector, stamp(volume, sector, version), moment, oldest);
-                }
-            }
-            RequestKind::Zero { .. } => {
-                for sector in sectors_of(request.range) {
-                    oracle.submit(sector, super::oracle::ZERO, moment, oldest);
-                }
-            }
-            RequestKind::Trim { .. } => {
-                for range in &changed {
-                    for sector in sectors_of(*range) {
-                        oracle.submit_trim(sector, moment, oldest);
-                    }
-                }
-            }
-            _ => {}
-        }
+        let version = oracle.submit(request.kind, sectors, moment, oldest);
         self.remember(request, version);
         let asked = Asked { client, request, submitted: moment, version };
         let token = self.asked.insert(asked);
@@ -109,7 +90,7 @@ impl World {
         for sector in changed.into_iter().flat_map(sectors_of) {
             let (stamp, fua) = match request.kind {
                 RequestKind::Write { fua } => (Some(stamp(volume, sector, version)), fua),
-                RequestKind::Zero { fua, .. } => (Some(super::oracle::ZERO), fua),
+                RequestKind::Zero { fua, .. } => (Some(crate::harness::oracle::ZERO), fua),
                 RequestKind::Trim { .. } => (None, false),
                 _ => return,
             };
@@ -238,20 +219,12 @@ impl World {
             _ if self.plan.volumes[usize::from(asked.request.volume.0)].ups => {
                 power::promise(&self.power, &self.plan, asked, volume)
             }
-            RequestKind::Trim { .. } | RequestKind::Zero { .. } if journaled.is_some() => {
-                Promise::Stable
-            }
-            RequestKind::Write { .. } if ack => Promise::Stable,
-            RequestKind::Write { fua: true }
-            | RequestKind::Trim { fua: true }
-            | RequestKind::Zero { fua: true, .. } => Promise::Stable,
-            RequestKind::Write { .. } if !through => Promise::Seen,
-            _ => Promise::OnDisk,
+            RequestKind::Write { fua: false } if through && !ack => Promise::OnDisk,
+            kind => Promise::of(kind, journaled.is_some(), ack),
         };
         let promise = result.is_ok().then_some(promise);
-        for sector in changed.into_iter().flat_map(sectors_of) {
-            volume.oracle.end(sector, asked.submitted, self.moment, promise);
-        }
+        let sectors = changed.into_iter().flat_map(sectors_of);
+        volume.oracle.end(sectors, asked.submitted, self.moment, promise);
     }
 
     /// A request is not answered any more.
@@ -262,10 +235,9 @@ impl World {
             kind,
             RequestKind::Write { .. } | RequestKind::Trim { .. } | RequestKind::Zero { .. }
         );
+        let sectors = changed.into_iter().flat_map(sectors_of).filter(|_| changes);
         let oracle = &mut self.volumes[usize::from(volume.0)].oracle;
-        for sector in changed.into_iter().flat_map(sectors_of).filter(|_| changes) {
-            oracle.end(sector, asked.submitted, self.moment, None);
-        }
+        oracle.end(sectors, asked.submitted, self.moment, None);
     }
 
     /// A request may only fail for a fault that it met.
@@ -380,22 +352,11 @@ impl World {
     }
 
     fn release_pins(&mut self, held: &Held) {
-        for &ReplySegment { shard, segment } in &held.segments {
-            if let Place::Slot { slot, .. } = segment.place {
-                self.shards[usize::from(shard)].shard.release(slot);
-            }
-        }
+        release_pins(&held.segments, |at, slot| self.shards[at].shard.release(slot));
     }
 
     fn stamps_of(&self, held: &Held) -> Vec<u64> {
-        let sectors = held.asked.request.range.len / SECTOR_BYTES;
-        let mut stamps = Vec::with_capacity(sectors as usize);
-        for &ReplySegment { shard, segment } in &held.segments {
-            let memory = held.memory.as_ref().map(|memory| (memory, 0));
-            let shard = usize::from(shard);
-            self.stamps_at(shard, segment.place, segment.len, memory, &mut stamps);
-        }
-        stamps
+        reply_stamps(&self.shards, &held.segments, held.memory.as_ref())
     }
 
     fn check_bytes(&mut self, held: &Held) {
@@ -408,17 +369,13 @@ impl World {
             return;
         }
         let oracle = &mut self.volumes[usize::from(volume.0)].oracle;
-        for (sector, &found) in sectors_of(range).zip(stamps) {
-            if !oracle.read(sector, found, held.asked.submitted) {
-                let message = format!(
-                    "sector {sector} of {volume} reads as {}; submitted at {}; it may be\n    {}",
-                    show(found),
-                    held.asked.submitted,
-                    oracle.describe(sector)
-                );
-                self.violate(Some((volume.0, sector)), message);
-                return;
-            }
+        let contents = sectors_of(range).zip(stamps.iter().copied());
+        let submitted = held.asked.submitted;
+        let wrong = oracle.first_wrong(contents, |it, at, found| it.read(at, found, submitted));
+        if let Some((sector, text)) = wrong {
+            let message =
+                format!("a read submitted at {submitted}: sector {sector} of {volume} {text}");
+            self.violate(Some((volume.0, sector)), message);
         }
     }
 }

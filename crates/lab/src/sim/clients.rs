@@ -1,14 +1,14 @@
 //! The clients: what they ask for, and where.
 
-use super::Sabotage;
-use super::dice::{Dice, Ppm};
 use super::disk::sectors_of;
 use super::driver::VERIFIER;
-use super::memory::{Memory, write_stamp};
-use super::oracle::{POISON, stamp};
 use super::plan::Plan;
 use super::queue::Event;
-use super::world::{World, pool_index};
+use super::world::World;
+use crate::harness::Sabotage;
+use crate::harness::dice::{Dice, Ppm};
+use crate::harness::memory::{Memory, write_stamp};
+use crate::harness::oracle::{POISON, stamp};
 use forebay_engine::Slot;
 use forebay_types::{ByteRange, LINE_BYTES, SECTOR_BYTES, VolumeId};
 use forebay_volume::{Dispatcher, Payload, Request, RequestKind, staged_pieces};
@@ -162,8 +162,8 @@ impl Staging {
             for sector in sectors_of(piece) {
                 let offset = sector * SECTOR_BYTES;
                 let slot = slots[(offset / LINE_BYTES - piece.offset / LINE_BYTES) as usize];
-                let at = pool_index(slot, (offset % LINE_BYTES) as u32);
-                world.shards[shard].pool[at] = content(sector);
+                let at = (offset % LINE_BYTES) as u32;
+                world.shards[shard].set_stamp(slot, at, content(sector));
             }
         }
     }

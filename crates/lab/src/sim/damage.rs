@@ -8,13 +8,13 @@
 //! and a request may fail for that in its own place only.
 
 use super::device::{Fault, FaultKind};
-use super::dice::{Dice, Ppm};
 use super::disk::sectors_of;
-use super::memory::write_stamp;
-use super::world::{VolumeWorld, World, pool_index};
+use super::world::{VolumeWorld, World};
+use crate::harness::dice::{Dice, Ppm};
+use crate::harness::memory::write_stamp;
 use forebay_ecc::{LINE_PARITY_BYTES, Line, LineParity, Repair, seal, seed};
 use forebay_engine::{Inspection, LineKey, MemoryStep, ParityPlace, Seal, Slot, Verdict, Work};
-use forebay_types::{ByteRange, LINE_BYTES, SECTOR_BYTES, SECTORS_PER_LINE, VolumeId};
+use forebay_types::{ByteRange, LINE_BYTES, SECTOR_BYTES, VolumeId};
 use std::collections::{BTreeMap, BTreeSet, HashMap};
 
 /// One call of a shard in so many is checked for what it does to lines that are sealed.
@@ -68,9 +68,7 @@ pub(crate) type Lost = BTreeMap<u64, u32>;
 impl World {
     fn line_of(&self, shard: usize, slot: Slot) -> Line {
         let mut line = [0; LINE_BYTES as usize];
-        let at = pool_index(slot, 0);
-        let stamps = &self.shards[shard].pool[at..at + SECTORS_PER_LINE as usize];
-        for (sector, &stamp) in stamps.iter().enumerate() {
+        for (sector, &stamp) in self.shards[shard].line(slot).iter().enumerate() {
             write_stamp(&mut line, sector as u64 * SECTOR_BYTES, stamp);
         }
         line
@@ -124,7 +122,7 @@ impl World {
         let line = self.line_of(shard, sealed.slot);
         let sum = seal(Self::seed_of(sealed), &line, sealed.valid);
         let code = self.code;
-        let seals = &mut self.shards[shard].seals;
+        let seals = &mut self.seals[shard];
         seals.sums.insert(sealed.slot, sum);
         if let Some(ParityPlace { slot, index }) = sealed.parity {
             let mut parity = [0; LINE_PARITY_BYTES];
@@ -152,7 +150,8 @@ impl World {
         while change.iter().filter(|&&byte| byte != 0).count() < bytes as usize {
             change[dice.below(8) as usize] = dice.range(1, 255) as u8;
         }
-        self.shards[shard].pool[pool_index(slot, 0) + sector] ^= u64::from_le_bytes(change);
+        let (one, at) = (&mut self.shards[shard], sector as u32 * SECTOR_BYTES as u32);
+        one.set_stamp(slot, at, one.stamp(slot, at) ^ u64::from_le_bytes(change));
         self.report.damaged_lines += 1;
         if heavy { Blow::Heavy } else { Blow::Light }
     }
@@ -160,7 +159,7 @@ impl World {
     /// Looks at a sealed line that was struck or not, and puts right what can be.
     fn look(&mut self, shard: usize, sealed: &Seal, blow: Blow) -> Verdict {
         let mut line = self.line_of(shard, sealed.slot);
-        let seals = &self.shards[shard].seals;
+        let seals = &self.seals[shard];
         let place = sealed.parity.map(|place| (place.slot, place.index));
         let parity = place.and_then(|place| seals.parity.get(&place));
         let expected = seals.sums.get(&sealed.slot).copied().unwrap_or(0);
@@ -188,9 +187,7 @@ impl World {
             );
         }
         if verdict == Verdict::Corrected {
-            let at = pool_index(sealed.slot, 0);
-            let stamps = Self::stamps_in(&line);
-            self.shards[shard].pool[at..at + SECTORS_PER_LINE as usize].copy_from_slice(&stamps);
+            self.shards[shard].set_line(sealed.slot, &Self::stamps_in(&line));
         }
         verdict
     }
@@ -238,13 +235,12 @@ impl World {
 
     /// A sealed line is about to change in part.
     pub(crate) fn verify_before(&mut self, shard: usize, sealed: &Seal, kept: u8) {
-        let at = pool_index(sealed.slot, 0);
-        let before = self.shards[shard].pool[at..at + SECTORS_PER_LINE as usize].to_vec();
+        let before = self.shards[shard].line(sealed.slot).to_vec();
         let blow = self.strike(shard, sealed.slot, sealed.valid);
         let verdict = self.look(shard, sealed, blow);
         if matches!(verdict, Verdict::Lost { .. }) {
             // Answers that still use the old slot have been checked already.
-            self.shards[shard].pool[at..at + SECTORS_PER_LINE as usize].copy_from_slice(&before);
+            self.shards[shard].set_line(sealed.slot, &before);
         }
         if verdict != Verdict::Intact {
             self.shards[shard].shard.damaged_before(sealed, kept, verdict);
@@ -258,8 +254,7 @@ impl World {
         let sealed = slots.iter().filter_map(|&slot| self.shards[shard].shard.seal_of(slot));
         let sealed: Vec<Seal> = sealed.collect();
         for truth in sealed {
-            let at = pool_index(truth.slot, 0);
-            let before = self.shards[shard].pool[at..at + SECTORS_PER_LINE as usize].to_vec();
+            let before = self.shards[shard].line(truth.slot).to_vec();
             let blow = self.strike(shard, truth.slot, truth.valid);
             let Some(seal) = seals.iter().find(|seal| seal.slot == truth.slot) else { continue };
             let verdict = self.look(shard, seal, blow);
@@ -269,8 +264,7 @@ impl World {
             }
             if matches!(verdict, Verdict::Lost { .. }) {
                 good = false;
-                let pool = &mut self.shards[shard].pool;
-                pool[at..at + SECTORS_PER_LINE as usize].copy_from_slice(&before);
+                self.shards[shard].set_line(truth.slot, &before);
             }
         }
         good

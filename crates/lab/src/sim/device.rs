@@ -5,17 +5,16 @@
 //! way changes the same sectors; what it writes was written to that very sector by a client; and
 //! its memory does not change while it is under way.
 
-use super::Sabotage;
 use super::disk::sectors_of;
-use super::memory::Memory;
-use super::oracle::show;
 use super::queue::Event;
-use super::slab::Slab;
 use super::transfer::Transfer;
-use super::world::{World, pool_index};
-use forebay_engine::{IoAction, IoId, IoVerb, Place, Segment, Slot};
+use super::world::World;
+use crate::harness::Sabotage;
+use crate::harness::io::Io;
+use crate::harness::slab::Slab;
+use forebay_engine::{IoId, IoVerb, Place, Segment, Slot};
 use forebay_types::{ByteRange, IoError, IoResult, SECTOR_BYTES, VolumeId};
-use forebay_volume::{JobId, Mergeable, merge};
+use forebay_volume::{JobId, merge};
 
 /// What kind of I/O failed.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -37,18 +36,6 @@ pub(crate) struct Fault {
     pub volume: u16,
     pub kind: FaultKind,
     pub range: ByteRange,
-}
-
-/// An I/O of a shard.
-pub(crate) struct Io {
-    pub shard: usize,
-    pub action: IoAction,
-    memory: Option<(Memory, u64)>,
-    /// What a write found in its memory when it was started, or what a read has brought.
-    pub stamps: Vec<u64>,
-    /// What it would write is lost, so it is not done at all.
-    pub refused: bool,
-    block_bytes: u64,
 }
 
 /// A flush of a disk under way.
@@ -73,76 +60,40 @@ pub(crate) struct Device {
     pub healed: bool,
 }
 
-impl Mergeable for Io {
-    fn verb(&self) -> IoVerb {
-        self.action.verb
-    }
-
-    fn volume(&self) -> VolumeId {
-        self.action.volume
-    }
-
-    fn range(&self) -> ByteRange {
-        self.action.range
-    }
-
-    fn block_bytes(&self) -> u64 {
-        self.block_bytes
+/// What an I/O that fails is to be called.
+pub(crate) const fn fault_kind(verb: IoVerb) -> FaultKind {
+    match verb {
+        IoVerb::Read => FaultKind::Read,
+        IoVerb::Write { .. } => FaultKind::Write,
+        IoVerb::Discard | IoVerb::Zero { .. } => FaultKind::Erase,
     }
 }
 
-impl Io {
-    pub(crate) const fn new(
-        shard: usize,
-        action: IoAction,
-        memory: Option<(Memory, u64)>,
-        block_bytes: u64,
-    ) -> Self {
-        Self { shard, action, memory, stamps: Vec::new(), refused: false, block_bytes }
-    }
+/// The slots of an I/O.
+fn slots_of(io: &Io) -> Vec<Slot> {
+    let slot = |segment: &Segment| match segment.place {
+        Place::Slot { slot, .. } => Some(slot),
+        _ => None,
+    };
+    let mut slots: Vec<Slot> = io.action.segments.iter().filter_map(slot).collect();
+    slots.dedup();
+    slots
+}
 
-    pub(crate) const fn kind(&self) -> FaultKind {
-        match self.action.verb {
-            IoVerb::Read => FaultKind::Read,
-            IoVerb::Write { .. } => FaultKind::Write,
-            IoVerb::Discard | IoVerb::Zero { .. } => FaultKind::Erase,
-        }
+/// Where the memory of an I/O is, for people.
+fn places_of(io: &Io) -> String {
+    let place = |segment: &Segment| match segment.place {
+        Place::Slot { slot, .. } => format!("slot {slot}"),
+        Place::Private { .. } => "private".into(),
+        Place::Discard => "nowhere".into(),
+    };
+    let mut places: Vec<String> = io.action.segments.iter().map(place).collect();
+    places.dedup();
+    if places.len() > 12 {
+        places.truncate(11);
+        places.push("and so on".into());
     }
-
-    /// The slots that it is about.
-    fn slots(&self) -> Vec<Slot> {
-        let slot = |segment: &Segment| match segment.place {
-            Place::Slot { slot, .. } => Some(slot),
-            _ => None,
-        };
-        let mut slots: Vec<Slot> = self.action.segments.iter().filter_map(slot).collect();
-        slots.dedup();
-        slots
-    }
-
-    /// Where its memory is, for people.
-    fn places(&self) -> String {
-        let place = |segment: &Segment| match segment.place {
-            Place::Slot { slot, .. } => format!("slot {slot}"),
-            Place::Private { .. } => "private".into(),
-            Place::Discard => "nowhere".into(),
-        };
-        let mut places: Vec<String> = self.action.segments.iter().map(place).collect();
-        places.dedup();
-        if places.len() > 12 {
-            places.truncate(11);
-            places.push("and so on".into());
-        }
-        places.join(", ")
-    }
-
-    /// Whether both change some sector.
-    pub(crate) fn changes(&self, other: &Self) -> bool {
-        self.action.volume == other.action.volume
-            && self.action.verb != IoVerb::Read
-            && other.action.verb != IoVerb::Read
-            && self.action.range.overlaps(other.action.range)
-    }
+    places.join(", ")
 }
 
 impl Device {
@@ -160,7 +111,7 @@ impl Device {
         let (shard, id) = (io.shard, io.action.id);
         if result.is_err() {
             let (volume, range) = (io.action.volume.0, io.action.range);
-            let fault = Fault { moment, volume, kind: io.kind(), range };
+            let fault = Fault { moment, volume, kind: fault_kind(io.action.verb), range };
             self.faults.push(fault);
             self.latched.push((shard, id, fault));
         }
@@ -186,53 +137,30 @@ impl World {
     pub(crate) fn take_io(&mut self, mut io: Io) {
         let (volume, range) = (io.action.volume.0, io.action.range);
         let size = self.volumes[usize::from(volume)].sectors * SECTOR_BYTES;
-        let bytes: u64 = io.action.segments.iter().map(|s| u64::from(s.len)).sum();
-        let has_memory = matches!(io.action.verb, IoVerb::Read | IoVerb::Write { .. });
-        if !range.fits(size)
-            || !range.is_sector_aligned()
-            || bytes != if has_memory { range.len } else { 0 }
-        {
+        if !io.is_sound(size) {
             let action = &io.action;
             self.violate(None, format!("an I/O must lie in its volume and memory: {action:?}"));
             return;
         }
-        if matches!(io.action.verb, IoVerb::Write { .. }) {
-            let slots = io.slots();
-            io.refused = !self.verify_destage(io.shard, &slots, &io.action.seals);
-            io.stamps = self.memory_of(&io);
-            if !io.refused {
-                self.check_written(&io);
+        if io.writes() {
+            if !self.verify_destage(io.shard, &slots_of(&io), &io.action.seals) {
+                // What it would write is lost.
+                io.result = Err(IoError::Io);
+            }
+            io.stamps = io.memory_of(&self.shards);
+            let oracle = &self.volumes[usize::from(volume)].oracle;
+            if io.result.is_ok()
+                && let Some((sector, found)) = io.invented(sectors_of(range).start, oracle)
+            {
+                let only = "only what a client wrote to this sector may go to the disk, not";
+                self.violate(Some((volume, sector)), format!("{only} {found}"));
             }
         }
         self.note(volume, range, || {
-            format!("shard {}: {:?} {range} {}", io.shard, io.action.verb, io.places())
+            format!("shard {}: {:?} {range} {}", io.shard, io.action.verb, places_of(&io))
         });
         self.report.ios += 1;
         self.device.started.push(io);
-    }
-
-    pub(crate) fn memory_of(&self, io: &Io) -> Vec<u64> {
-        let mut stamps = Vec::with_capacity((io.action.range.len / SECTOR_BYTES) as usize);
-        let memory = io.memory.as_ref().map(|(memory, base)| (memory, *base));
-        for segment in &io.action.segments {
-            self.stamps_at(io.shard, segment.place, segment.len, memory, &mut stamps);
-        }
-        stamps
-    }
-
-    /// Nothing goes to the disk but what a client has written to that place.
-    fn check_written(&mut self, io: &Io) {
-        let volume = io.action.volume.0;
-        let oracle = &self.volumes[usize::from(volume)].oracle;
-        let mut sectors = sectors_of(io.action.range).zip(&io.stamps);
-        let wrong = sectors.find(|&(sector, &stamp)| !oracle.was_written(sector, stamp));
-        if let Some((sector, &found)) = wrong {
-            let message = format!(
-                "only what a client wrote to this sector may go to the disk, not {}",
-                show(found)
-            );
-            self.violate(Some((volume, sector)), message);
-        }
     }
 
     /// Sends what the last call has started.
@@ -265,33 +193,9 @@ impl World {
 
     /// Puts what a read has brought where it belongs.
     pub(crate) fn fill_memory(&mut self, io: &Io) {
-        let mut at = 0;
-        for segment in &io.action.segments {
-            let count = (u64::from(segment.len) / SECTOR_BYTES) as usize;
-            let stamps = &io.stamps[at..at + count];
-            at += count;
-            match (segment.place, &io.memory) {
-                (Place::Slot { slot, offset }, _) => {
-                    let to = pool_index(slot, offset);
-                    self.shards[io.shard].pool[to..to + count].copy_from_slice(stamps);
-                }
-                (Place::Private { offset }, Some((memory, base))) => {
-                    let wrong = *base > 0 && self.strikes(Sabotage::WrongBase);
-                    let base = if wrong { base - SECTOR_BYTES } else { *base };
-                    let places = (base + u64::from(offset)..).step_by(SECTOR_BYTES as usize);
-                    let fits = stamps.iter().zip(places).all(|(&s, to)| memory.set(to, s));
-                    if !fits {
-                        self.violate(
-                            None,
-                            format!("a read ends outside its memory: {:?}", io.action),
-                        );
-                    }
-                }
-                (Place::Private { .. }, None) => {
-                    self.violate(None, format!("a read has no memory to go to: {:?}", io.action));
-                }
-                (Place::Discard, _) => {}
-            }
+        let misses = io.has_base() && self.strikes(Sabotage::WrongBase);
+        if !io.fill_memory(&mut self.shards, misses) {
+            self.violate(None, format!("a read ends outside its memory: {:?}", io.action));
         }
     }
 

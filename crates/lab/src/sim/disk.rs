@@ -4,8 +4,8 @@
 //! disk brings some of it there by itself at any time. When the power goes, sectors of the cache
 //! are lost one by one, so a write of several sectors can be torn.
 
-use super::dice::{Dice, Ppm};
-use super::oracle::stamp;
+use crate::harness::dice::{Dice, Ppm};
+use crate::harness::oracle::stamp;
 use forebay_types::{ByteRange, SECTOR_BYTES, SECTORS_PER_LINE};
 
 pub(crate) struct Disk {

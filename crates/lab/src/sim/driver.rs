@@ -1,17 +1,19 @@
 //! One run from the first request to the last check.
 
+use super::SimOptions;
 use super::answers::Asked;
 use super::clients::{Client, Payloads};
-use super::dice::{Dice, Ppm};
 use super::disk::sectors_of;
 use super::journal::Journal;
 use super::kept::{EVENTS_MAX, STEPS_MAX};
-use super::memory::Memory;
-use super::oracle::{Crash, show};
 use super::plan::{self, Plan};
 use super::queue::Event;
 use super::world::World;
-use super::{Sabotage, SimOptions};
+use crate::harness::Sabotage;
+use crate::harness::dice::{Dice, Ppm};
+use crate::harness::journal::{Piece, pieces};
+use crate::harness::memory::{Memory, payload_of};
+use crate::harness::oracle::{Crash, Oracle};
 use forebay_engine::Slot;
 use forebay_journal::{Extent, Found, Source};
 use forebay_types::{ByteRange, IoError, Mode, SECTOR_BYTES, VolumeId};
@@ -534,18 +536,9 @@ impl Simulation {
         for (volume, extents) in lacking.iter().enumerate() {
             for (extent, stamps) in extents {
                 self.world.report.restored_extents += 1;
-                let mut from = 0;
                 let stripes = self.world.stripes_of(VolumeId(volume as u16));
-                for range in stripes.split(extent.range) {
-                    let count = (range.len / SECTOR_BYTES) as usize;
-                    let kind = match extent.source {
-                        Source::Write { .. } => RequestKind::Restore,
-                        // A trim brings nothing that is promised.
-                        Source::Discard => continue,
-                        Source::Zero { unmap } => RequestKind::RestoreZero { unmap },
-                    };
-                    self.restore_piece(volume as u16, kind, range, &stamps[from..from + count]);
-                    from += count;
+                for Piece { kind, range, stamps } in pieces(extent, stamps, stripes) {
+                    self.restore_piece(volume as u16, kind, range, &stamps);
                     if !self.is_sound() {
                         return true;
                     }
@@ -576,7 +569,7 @@ impl Simulation {
         if kind != RequestKind::Destage && self.world.strikes(Sabotage::SkipRestore) {
             return;
         }
-        let bytes = Journal::payload(stamps);
+        let bytes = payload_of(stamps.iter().copied());
         for count in 0.. {
             let healed = self.world.device.healed;
             self.world.device.healed |= count > RESTORES_MAX;
@@ -633,11 +626,7 @@ impl Simulation {
     }
 
     /// Checks the content of all disks.
-    fn check_disks(
-        &mut self,
-        when: &str,
-        is_right: impl FnMut(&mut super::oracle::Oracle, u64, u64) -> bool,
-    ) {
+    fn check_disks(&mut self, when: &str, is_right: impl FnMut(&mut Oracle, u64, u64) -> bool) {
         let volumes = self.world.volumes.iter();
         let contents: Vec<Vec<u64>> = volumes.map(|v| v.disk.content().to_vec()).collect();
         self.check_contents(when, &contents, is_right);
@@ -647,22 +636,15 @@ impl Simulation {
         &mut self,
         when: &str,
         contents: &[Vec<u64>],
-        mut is_right: impl FnMut(&mut super::oracle::Oracle, u64, u64) -> bool,
+        mut is_right: impl FnMut(&mut Oracle, u64, u64) -> bool,
     ) {
         for (at, content) in contents.iter().enumerate() {
-            let state = &mut self.world.volumes[at];
-            for sector in 0..state.sectors {
-                let found = content[sector as usize];
-                if !is_right(&mut state.oracle, sector, found) {
-                    let message = format!(
-                        "{when}, sector {sector} of volume {at} is {} on the disk; \
-                         it may be\n    {}",
-                        show(found),
-                        state.oracle.describe(sector)
-                    );
-                    self.world.violate(Some((at as u16, sector)), message);
-                    return;
-                }
+            let oracle = &mut self.world.volumes[at].oracle;
+            let contents = (0..).zip(content.iter().copied());
+            if let Some((sector, text)) = oracle.first_wrong(contents, &mut is_right) {
+                let message = format!("{when}, sector {sector} of volume {at} {text}");
+                self.world.violate(Some((at as u16, sector)), message);
+                return;
             }
         }
     }
@@ -748,18 +730,10 @@ impl Simulation {
 
     fn check_left_over(&mut self) {
         for at in 0..self.world.shards.len() {
-            let shard = &mut self.world.shards[at].shard;
-            shard.self_check();
-            let (usage, pins) = (shard.usage(), shard.pins());
-            let left = [usage.operations, usage.dirty_lines, pins];
-            if left != [0; 3] {
-                let message = format!(
-                    "nothing may be left over in shard {at}; operations, dirty lines and pins \
-                     are {left:?}"
-                );
-                self.world.violate(None, message);
-                return;
+            if let Some(left) = self.world.shards[at].left_over() {
+                return self.world.violate(None, format!("shard {at}: {left}"));
             }
+            let shard = &mut self.world.shards[at].shard;
             for volume in 0..self.world.volumes.len() as u16 {
                 shard.remove_volume(VolumeId(volume));
             }

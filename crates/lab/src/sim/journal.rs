@@ -5,22 +5,23 @@
 //! that outlives everything, so that the records are never used again, and brings what is dirty
 //! to the disks. A mirrored one has two devices that tear, fail and are missing each by itself.
 
-use super::Sabotage;
 use super::device::{Fault, FaultKind};
-use super::dice::{Dice, Ppm};
 use super::disk::sectors_of;
-use super::memory::{read_stamp, write_stamp};
-use super::oracle::ZERO;
 use super::queue::Event;
 use super::stuck::Stuck;
-use super::world::{World, pool_index};
-use forebay_engine::{Answer, Note, NoteKind, Outcome, Part, PartId};
-use forebay_format::journal::{Geometry, JournalId, LOG_OFFSET, RecordKind};
+use super::world::World;
+use crate::harness::Sabotage;
+use crate::harness::dice::{Dice, Ppm};
+use crate::harness::journal::{LabLog, admit, answer_noted, answer_told, record};
+use crate::harness::memory::read_stamp;
+use crate::harness::oracle::ZERO;
+use forebay_engine::{Answer, Note, Part, PartId};
+use forebay_format::journal::{Geometry, JournalId, LOG_OFFSET};
 use forebay_journal::{
-    Admission as LogAdmission, Entry, Extent, Found, Half, Image, Log, LogWrite, Noted, ReadAt,
-    RecoverError, Source, Step, Told, recover, recover_mirrored,
+    Extent, Found, Half, Image, Log, LogWrite, Noted, ReadAt, RecoverError, Source, Step, Told,
+    recover, recover_mirrored,
 };
-use forebay_types::{IoError, IoResult, LINE_BYTES, SECTOR_BYTES, VolumeId};
+use forebay_types::{IoError, IoResult, SECTOR_BYTES, VolumeId};
 use forebay_volume::{Admission, worker_of};
 
 /// What a journal is like.
@@ -92,7 +93,7 @@ impl ReadAt for Device {
 /// A journal, shared by the volumes that have one.
 pub(crate) struct Journal {
     plan: JournalPlan,
-    pub(super) log: Log<Vec<u8>, PartId>,
+    pub(super) log: LabLog,
     devices: [Device; 2],
     /// The device that is read after a start.
     reads: usize,
@@ -223,11 +224,7 @@ impl World {
     pub(crate) fn admit_part(&mut self, part: &Part, fua: bool) -> Admission {
         let Some(journal) = &mut self.journal else { return Admission::Free };
         let Some(number) = journal.number(part.volume) else { return Admission::Free };
-        match journal.log.admit(number, part.range.len, part.id) {
-            LogAdmission::Granted => Admission::Logged { wait: journal.plan.ack || fua },
-            LogAdmission::Wait => Admission::Wait,
-            LogAdmission::Full | LogAdmission::Failed => Admission::Through,
-        }
+        admit(&mut journal.log, number, part, journal.plan.ack || fua)
     }
 
     pub(crate) fn may_erase(&mut self, part: &Part) -> bool {
@@ -249,51 +246,15 @@ impl World {
 
     /// Records a note, as the runtime does under the shard's lock.
     pub(crate) fn take_note(&mut self, shard: usize, note: Note, payload: &[u8]) -> Option<Answer> {
-        let Note { part, volume, range, kind } = note;
-        let skipped = match kind {
-            NoteKind::Forget => self.strikes_always(Sabotage::SkipForget),
-            NoteKind::Zero { .. } => self.strikes_always(Sabotage::SkipEraseNote),
-            _ => false,
-        };
-        if skipped {
-            return Some(Answer { part, outcome: Outcome::Done(Ok(())) });
+        let Note { part, volume, range, ref kind } = note;
+        if Sabotage::skipping_note(kind).is_some_and(|bug| self.strikes_always(bug)) {
+            return answer_noted(part, Noted::Needless);
         }
         let text = format!("the journal is told: {kind:?} {range}");
         self.note(volume.0, range, || text);
-        let pool = &self.shards[shard].pool;
         let journal = self.journal.as_mut().expect("the volume has one");
         let number = journal.number(volume).expect("the volume is recorded");
-        let entry = |kind| Entry { kind, volume: number, range };
-        let noted = match kind {
-            NoteKind::Write { slots, wait } => {
-                let mut bytes = payload.to_vec();
-                if !slots.is_empty() {
-                    bytes.resize(range.len as usize, 0);
-                    for at in 0..range.len / SECTOR_BYTES {
-                        let byte = range.offset % LINE_BYTES + at * SECTOR_BYTES;
-                        let slot = slots[(byte / LINE_BYTES) as usize];
-                        let stamp = pool[pool_index(slot, (byte % LINE_BYTES) as u32)];
-                        write_stamp(&mut bytes, at * SECTOR_BYTES, stamp);
-                    }
-                }
-                let (entry, waiter) = (entry(RecordKind::Write), wait.then_some(part));
-                match journal.log.append(entry, [&bytes[..]].into_iter(), waiter) {
-                    true => Noted::Recorded,
-                    false => Noted::Refused,
-                }
-            }
-            NoteKind::Zero { unmap } => {
-                journal.log.note(entry(RecordKind::Zero { unmap }), Some(part))
-            }
-            NoteKind::Discard => journal.log.note(entry(RecordKind::Discard), Some(part)),
-            NoteKind::Forget => journal.log.note(entry(RecordKind::Forget), Some(part)),
-        };
-        let outcome = match noted {
-            Noted::Recorded => return None,
-            Noted::Needless => Outcome::Done(Ok(())),
-            Noted::Refused => Outcome::Unlogged,
-            Noted::NoRoom => Outcome::Done(Err(IoError::NoSpace)),
-        };
+        let noted = record(&mut journal.log, number, &note, payload, &self.shards[shard]);
         self.report.journal_needless += u64::from(noted == Noted::Needless);
         self.report.journal_refused += u64::from(noted == Noted::Refused);
         if noted == Noted::NoRoom {
@@ -301,7 +262,7 @@ impl World {
             let (kind, moment) = (FaultKind::NoRoom, self.moment);
             self.device.faults.push(Fault { moment, volume: volume.0, kind, range });
         }
-        Some(Answer { part, outcome })
+        answer_noted(part, noted)
     }
 
     /// Starts what the journal has to write.
@@ -442,13 +403,8 @@ impl World {
     }
 
     fn tell(&mut self, told: &mut Vec<(PartId, Told)>) {
-        for (part, told) in told.drain(..) {
-            let outcome = match told {
-                Told::Durable => Outcome::Done(Ok(())),
-                Told::Lost(_) => Outcome::Unlogged,
-                Told::Room => Outcome::Retry(None),
-            };
-            self.queue.push(self.now_us, Event::Answer(worker_of(part), Answer { part, outcome }));
+        for answer in told.drain(..).map(answer_told) {
+            self.queue.push(self.now_us, Event::Answer(worker_of(answer.part), answer));
         }
     }
 
@@ -609,15 +565,6 @@ impl Journal {
         self.is_marked = false;
         self.writing = None;
         self.attach(sizes, true);
-    }
-
-    /// Bytes for a request that restores a part of what was found.
-    pub(crate) fn payload(stamps: &[u64]) -> Vec<u8> {
-        let mut bytes = vec![0; stamps.len() * SECTOR_BYTES as usize];
-        for (at, &stamp) in stamps.iter().enumerate() {
-            write_stamp(&mut bytes, at as u64 * SECTOR_BYTES, stamp);
-        }
-        bytes
     }
 
     pub(crate) fn self_check(&self) {

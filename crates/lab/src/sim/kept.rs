@@ -4,19 +4,19 @@
 //! on nothing that the dying process still does counts. Everything acknowledged must be there,
 //! whatever protects it, and what the pool says to be clean must be what the disk has.
 
-use super::Sabotage;
-use super::damage::{Lost, Seals};
+use super::damage::Lost;
 use super::disk::sectors_of;
 use super::driver::Simulation;
 use super::journal::Journal;
-use super::oracle::{POISON, show};
 use super::queue::Event;
-use super::world::{ShardWorld, VolumeWorld, World, pool_index};
-use forebay_engine::{Fate, LineKey, LineMeta, MemoryStep, Protection, Shard};
+use super::world::{VolumeWorld, World};
+use crate::harness::Sabotage;
+use crate::harness::oracle::{POISON, show};
+use crate::harness::shard::ShardWorld;
+use forebay_engine::{LineKey, LineMeta, MemoryStep};
 use forebay_journal::{Found, Mark, Source};
 use forebay_types::{ByteRange, SECTOR_BYTES, SECTORS_PER_LINE, VolumeId};
 use forebay_volume::{RequestKind, shard_of};
-use std::sync::Arc;
 
 /// Sectors that are copied at most between the order to die and the death.
 pub(crate) const STEPS_MAX: u64 = 40;
@@ -37,8 +37,7 @@ impl World {
 
     /// The process dies here.
     pub(crate) fn die(&mut self) {
-        let left = |shard: &ShardWorld| (shard.shard.table().to_vec(), shard.pool.clone());
-        self.remains = Some(self.shards.iter().map(left).collect());
+        self.remains = Some(self.shards.iter().map(ShardWorld::remains).collect());
         self.kill_in = None;
     }
 
@@ -69,7 +68,7 @@ impl World {
         };
         self.carry_out(shard, first, payload);
         if self.dice.chance(500_000) {
-            self.shards[shard].pool[pool_index(slot, offset + done)] = POISON;
+            self.shards[shard].set_stamp(slot, offset + done, POISON);
         }
         self.die();
         true
@@ -78,8 +77,7 @@ impl World {
     /// Makes the shards of a process that takes a pool over.
     fn adopt(&mut self, remains: Remains) {
         self.shards.clear();
-        self.make_orders();
-        for (mut table, mut pool) in remains {
+        for (mut table, pool) in remains {
             if self.volumes.len() > 1 && self.strikes_always(Sabotage::MixUpVolumes) {
                 // The first two have each other's numbers.
                 for line in &mut table {
@@ -88,61 +86,26 @@ impl World {
                     }
                 }
             }
-            let lines = table.len();
-            let policy = self.plan.policy.build(lines);
-            let mut steps = Vec::new();
-            let fate = |_| Fate::Kept;
-            let recovered = Shard::recover(table, policy, self.plan.config, &fate, &mut steps);
-            let (mut shard, found) =
-                recovered.expect("a killed process leaves a table that is sound");
+            let policy = self.plan.policy.build(table.len());
+            let (shard, found) = ShardWorld::recover((table, pool), policy, self.plan.config);
+            shard.shard.self_check();
             self.report.kept_lines += found.lines;
             self.report.moving_lines += found.moving_lines;
             self.report.torn_sectors += found.torn_sectors;
-            for step in steps {
-                let MemoryStep::Copy { from, to, offset, len } = step else { unreachable!() };
-                let (from, to) = (pool_index(from, offset), pool_index(to, offset));
-                pool.copy_within(from..from + (u64::from(len) / SECTOR_BYTES) as usize, to);
-            }
-            shard.set_parity(self.damage.parity);
-            self.shards.push(ShardWorld { shard, pool, seals: Seals::default() });
+            self.shards.push(shard);
         }
-        let elevators = self.elevators();
-        for at in 0..self.shards.len() {
-            self.shards[at].shard.settle_steps();
-            self.shards[at].shard.self_check();
-            self.plant(at);
-            for (volume, elevator) in elevators.iter().enumerate() {
-                let id = VolumeId(volume as u16);
-                let size = self.volumes[volume].sectors * SECTOR_BYTES;
-                let mode = self.volumes[volume].mode;
-                let (journaled, ups) = (self.has_journal(id), self.has_ups(id));
-                let stripes = self.stripes_of(id);
-                let shard = &mut self.shards[at].shard;
-                shard.add_volume(id, size, mode);
-                shard.set_stripes(id, stripes);
-                shard.set_elevator(id, Arc::clone(elevator), at);
-                shard.set_gather_below(id, self.plan.volumes[volume].gather_below());
-                if journaled {
-                    shard.set_protection(id, Protection::Journal);
-                } else if ups {
-                    shard.set_protection(id, Protection::Power);
-                }
-                if self.plan.volumes[volume].ordered {
-                    shard.set_ordered(id);
-                }
-            }
-            self.shards[at].shard.self_check();
-        }
+        self.add_volumes();
+        self.shards.iter().for_each(|shard| shard.shard.self_check());
     }
 
     /// What a sector holds for whoever reads it, and whether that is to be what the disk has.
     fn effective(&self, volume: u16, sector: u64) -> (u64, bool) {
         let id = VolumeId(volume);
         let number = shard_of(id, self.stripes_of(id), sector * SECTOR_BYTES, self.shards.len());
-        let ShardWorld { shard, pool, .. } = &self.shards[number];
+        let one = &self.shards[number];
         let (line, at) = (sector / u64::from(SECTORS_PER_LINE), sector as u32 % SECTORS_PER_LINE);
-        match shard.slot_of(LineKey::new(id, line), 1 << at) {
-            Some(slot) => (pool[pool_index(slot, at * SECTOR_BYTES as u32)], true),
+        match one.shard.slot_of(LineKey::new(id, line), 1 << at) {
+            Some(slot) => (one.stamp(slot, at * SECTOR_BYTES as u32), true),
             None => (self.volumes[usize::from(volume)].disk.content()[sector as usize], false),
         }
     }
@@ -181,10 +144,8 @@ impl World {
                 }
                 if !state.oracle.read(sector, found, self.moment) {
                     let message = format!(
-                        "after a kill that left the pool, sector {sector} of volume {volume} is \
-                         {}; it may be\n    {}",
-                        show(found),
-                        state.oracle.describe(sector)
+                        "after a kill that left the pool, sector {sector} of volume {volume} {}",
+                        state.oracle.explain(sector, found)
                     );
                     return self.violate(place, message);
                 }
@@ -233,13 +194,13 @@ impl World {
         let mut dirty = Vec::new();
         let volumes = (0..self.volumes.len() as u16).map(VolumeId);
         for volume in volumes.filter(|&volume| self.has_journal(volume)) {
-            for ShardWorld { shard, pool, .. } in &self.shards {
-                for (key, mask) in shard.dirty_sectors(volume) {
-                    let slot = shard.slot_of(key, mask).expect("what is dirty is valid");
+            for one in &self.shards {
+                for (key, mask) in one.shard.dirty_sectors(volume) {
+                    let slot = one.shard.slot_of(key, mask).expect("what is dirty is valid");
                     for sector in (0..SECTORS_PER_LINE).filter(|at| mask >> at & 1 != 0) {
                         let offset = sector * SECTOR_BYTES as u32;
                         let range = ByteRange::new(key.offset() + u64::from(offset), SECTOR_BYTES);
-                        dirty.push((volume.0, range, vec![pool[pool_index(slot, offset)]]));
+                        dirty.push((volume.0, range, vec![one.stamp(slot, offset)]));
                     }
                 }
             }

@@ -4,8 +4,8 @@
 //! some moment, and so was everything that had been flushed by then. The history knows requests by
 //! when they came and when they were answered, and nothing of epochs.
 
-use super::dice::{Dice, Ppm};
-use super::oracle::{ZERO, show};
+use crate::harness::dice::{Dice, Ppm};
+use crate::harness::oracle::{ZERO, show};
 use std::collections::{BTreeMap, BTreeSet};
 
 /// A moment that has not come, or an answer that was no good.

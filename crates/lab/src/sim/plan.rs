@@ -3,12 +3,13 @@
 //! Each seed switches some things off and others far up (swarm testing), because a run that does a
 //! little of everything hides the bugs that need a lot of one thing.
 
-use super::Sabotage;
-use super::dice::{Dice, Ppm};
 use super::journal::JournalPlan;
 use super::power::PowerPlan;
+use crate::harness::Sabotage;
+use crate::harness::dice::{Dice, Ppm};
+use crate::policies::PolicyKind;
 use forebay_engine::ShardConfig;
-use forebay_policy::{Pace, PolicyKind};
+use forebay_policy::Pace;
 use forebay_types::{LINE_BYTES, Mode, SECTOR_BYTES, Stripes};
 
 /// Kinds of requests, in the order of [`Plan::mix`].
@@ -212,7 +213,7 @@ impl Plan {
             self.lines_per_shard,
             self.policy,
             self.clients,
-            sabotage.map_or("no planted bug", Sabotage::as_str),
+            sabotage.map_or("no planted bug", Sabotage::name),
             volumes.join(", ")
         )
     }

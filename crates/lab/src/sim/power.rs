@@ -11,12 +11,12 @@
 //! there after that, and so is everything before, once what was dirty has been drained.
 
 use super::answers::Asked;
-use super::dice::{Dice, Ppm};
 use super::disk::sectors_of;
-use super::oracle::Promise;
 use super::plan::Plan;
-use super::sabotage::Sabotage;
-use super::world::{ShardWorld, VolumeWorld, World, pool_index};
+use super::world::{VolumeWorld, World};
+use crate::harness::Sabotage;
+use crate::harness::dice::{Dice, Ppm};
+use crate::harness::oracle::Promise;
 use forebay_engine::Part;
 use forebay_journal::{Extent, Source};
 use forebay_types::{ByteRange, IoError, IoResult, LINE_BYTES, Mode, SECTOR_BYTES, VolumeId};
@@ -227,13 +227,13 @@ impl World {
             if self.strikes(Sabotage::SkipVaultLine) {
                 continue;
             }
-            let ShardWorld { shard, pool, .. } = &self.shards[shard];
-            let Some(line) = shard.dirty_line(key) else { continue };
+            let one = &self.shards[shard];
+            let Some(line) = one.shard.dirty_line(key) else { continue };
             let vault = &mut self.power.vault[usize::from(volume.0)];
             for (offset, len) in line.runs() {
                 for at in (offset..offset + len).step_by(SECTOR_BYTES as usize) {
                     let sector = (key.offset() + u64::from(at)) / SECTOR_BYTES;
-                    vault.insert(sector, pool[pool_index(line.slot, at)]);
+                    vault.insert(sector, one.stamp(line.slot, at));
                 }
             }
         }

@@ -1,6 +1,6 @@
 //! What a run, or many of them, tell.
 
-use super::Sabotage;
+use crate::harness::Sabotage;
 use forebay_engine::VolumeCounters;
 use std::fmt;
 
@@ -31,112 +31,91 @@ impl SimOptions {
     }
 }
 
-/// What happened in a run that broke no promise, or in several of them together.
-#[derive(Clone, Debug, Default, PartialEq, Eq)]
-pub struct SimReport {
-    /// The seed; of the first run, where there are several.
-    pub seed: u64,
-    /// Requests answered or lost in a crash, those of the checks included.
-    pub operations: u64,
-    /// Requests that failed, each for a fault that it met.
-    pub errors: u64,
-    /// I/Os that shards asked for.
-    pub ios: u64,
-    /// Things that happened.
-    pub events: u64,
-    /// Times that the process was killed or the power went.
-    pub crashes: u64,
-    /// Times that it was killed and left its pool to the next one.
-    pub kills: u64,
-    /// Lines that were found then, lines that were on their way to another slot, and sectors that
-    /// were dropped because they were being filled.
-    pub kept_lines: u64,
-    /// See above.
-    pub moving_lines: u64,
-    /// See above.
-    pub torn_sectors: u64,
-    /// Looks at what disks that are written in order would hold alone.
-    pub order_checks: u64,
-    /// Changes of a volume's mode.
-    pub mode_changes: u64,
-    /// Batches and superblocks that the journals wrote, their checkpoints, and how many failed.
-    pub journal_writes: u64,
-    /// See above.
-    pub checkpoints: u64,
-    /// Sectors that disks did not take and that were recorded once more.
-    pub forward_sectors: u64,
-    /// Sectors that were lost in the pool and came back from the journal.
-    pub regained_sectors: u64,
-    /// Checkpoints that fenced them instead.
-    pub fences: u64,
-    /// Changes that needed no record.
-    pub journal_needless: u64,
-    /// Changes that were refused one.
-    pub journal_refused: u64,
-    /// Starts that failed, and ended the run: a full journal was held by what was lost in memory.
-    pub held_up: u64,
-    /// Changes that failed as nothing could be said of them in a full journal.
-    pub journal_unsaid: u64,
-    /// See above.
-    pub journal_failures: u64,
-    /// Requests that were answered with an error, done or not, because power was failing.
-    pub halted: u64,
-    /// Devices of mirrored journals that were left behind, starts with one of two, and devices
-    /// that were written anew.
-    pub journal_losses: u64,
-    /// See above.
-    pub journal_alone: u64,
-    /// See above.
-    pub journal_rewritten: u64,
-    /// Extents that journals and vaults gave back after a crash.
-    pub restored_extents: u64,
-    /// Lines damaged before somebody looked at them.
-    pub damaged_lines: u64,
-    /// Dirty sectors that were given up for it.
-    pub lost_sectors: u64,
-    /// Lines evicted.
-    pub evicted_lines: u64,
-    /// Simulated time, in microseconds.
-    pub virtual_us: u64,
-    /// What the shards counted, all volumes and processes together.
-    pub counters: VolumeCounters,
+macro_rules! report {
+    ($($(#[$doc:meta])* $count:ident,)*) => {
+        /// What happened in a run that broke no promise, or in several of them together.
+        #[derive(Clone, Debug, Default, PartialEq, Eq)]
+        pub struct SimReport {
+            /// The seed; of the first run, where there are several.
+            pub seed: u64,
+            /// What the shards counted, all volumes and processes together.
+            pub counters: VolumeCounters,
+            $($(#[$doc])* pub $count: u64,)*
+        }
+
+        impl SimReport {
+            /// Adds another run.
+            pub const fn add(&mut self, other: &Self) {
+                $(self.$count += other.$count;)*
+                self.counters.add(&other.counters);
+            }
+        }
+    };
 }
 
-impl SimReport {
-    /// Adds another run.
-    pub const fn add(&mut self, other: &Self) {
-        self.operations += other.operations;
-        self.errors += other.errors;
-        self.ios += other.ios;
-        self.events += other.events;
-        self.crashes += other.crashes;
-        self.kills += other.kills;
-        self.kept_lines += other.kept_lines;
-        self.moving_lines += other.moving_lines;
-        self.torn_sectors += other.torn_sectors;
-        self.order_checks += other.order_checks;
-        self.mode_changes += other.mode_changes;
-        self.journal_writes += other.journal_writes;
-        self.checkpoints += other.checkpoints;
-        self.forward_sectors += other.forward_sectors;
-        self.fences += other.fences;
-        self.regained_sectors += other.regained_sectors;
-        self.journal_needless += other.journal_needless;
-        self.journal_refused += other.journal_refused;
-        self.journal_unsaid += other.journal_unsaid;
-        self.held_up += other.held_up;
-        self.journal_failures += other.journal_failures;
-        self.halted += other.halted;
-        self.journal_losses += other.journal_losses;
-        self.journal_alone += other.journal_alone;
-        self.journal_rewritten += other.journal_rewritten;
-        self.restored_extents += other.restored_extents;
-        self.damaged_lines += other.damaged_lines;
-        self.lost_sectors += other.lost_sectors;
-        self.evicted_lines += other.evicted_lines;
-        self.virtual_us += other.virtual_us;
-        self.counters.add(&other.counters);
-    }
+report! {
+    /// Requests answered or lost in a crash, those of the checks included.
+    operations,
+    /// Requests that failed, each for a fault that it met.
+    errors,
+    /// I/Os that shards asked for.
+    ios,
+    /// Things that happened.
+    events,
+    /// Times that the process was killed or the power went.
+    crashes,
+    /// Times that it was killed and left its pool to the next one.
+    kills,
+    /// Lines that were found then, lines that were on their way to another slot, and sectors that
+    /// were dropped because they were being filled.
+    kept_lines,
+    /// See above.
+    moving_lines,
+    /// See above.
+    torn_sectors,
+    /// Looks at what disks that are written in order would hold alone.
+    order_checks,
+    /// Changes of a volume's mode.
+    mode_changes,
+    /// Batches and superblocks that the journals wrote, their checkpoints, and how many failed.
+    journal_writes,
+    /// See above.
+    checkpoints,
+    /// Sectors that disks did not take and that were recorded once more.
+    forward_sectors,
+    /// Sectors that were lost in the pool and came back from the journal.
+    regained_sectors,
+    /// Checkpoints that fenced them instead.
+    fences,
+    /// Changes that needed no record.
+    journal_needless,
+    /// Changes that were refused one.
+    journal_refused,
+    /// Starts that failed, and ended the run: a full journal was held by what was lost in memory.
+    held_up,
+    /// Changes that failed as nothing could be said of them in a full journal.
+    journal_unsaid,
+    /// See above.
+    journal_failures,
+    /// Requests that were answered with an error, done or not, because power was failing.
+    halted,
+    /// Devices of mirrored journals that were left behind, starts with one of two, and devices
+    /// that were written anew.
+    journal_losses,
+    /// See above.
+    journal_alone,
+    /// See above.
+    journal_rewritten,
+    /// Extents that journals and vaults gave back after a crash.
+    restored_extents,
+    /// Lines damaged before somebody looked at them.
+    damaged_lines,
+    /// Dirty sectors that were given up for it.
+    lost_sectors,
+    /// Lines evicted.
+    evicted_lines,
+    /// Simulated time, in microseconds.
+    virtual_us,
 }
 
 impl SimReport {
@@ -259,7 +238,7 @@ pub struct Failure {
 impl Failure {
     /// The command that runs it again.
     pub fn command(&self) -> String {
-        format!("forebay lab sim --seed {} --operations {}", self.seed, self.operations)
+        format!("forebay-lab sim --seed {} --operations {}", self.seed, self.operations)
     }
 }
 

@@ -1,10 +1,9 @@
 //! What a disk does not take is kept in the journal, as `runtime/src/stuck.rs` does it.
 
-use super::Sabotage;
 use super::disk::sectors_of;
 use super::journal::Journal;
-use super::memory::write_stamp;
-use super::world::{World, pool_index};
+use super::world::World;
+use crate::harness::Sabotage;
 use forebay_engine::LineKey;
 use forebay_format::journal::RecordKind;
 use forebay_journal::{Admission, Entry, Source};
@@ -151,7 +150,7 @@ impl World {
             return;
         }
         let Some(slot) = one.shard.idle_slot_of(key) else { return };
-        one.pool[pool_index(slot, (range.offset - key.offset()) as u32)] = stamp;
+        one.set_stamp(slot, (range.offset - key.offset()) as u32, stamp);
         one.shard.regained(key, bit);
         self.note(volume, range, || "back from the journal".into());
         self.report.regained_sectors += 1;
@@ -231,9 +230,7 @@ impl World {
                     continue;
                 }
                 let slot = one.shard.slot_of(key, dirty).expect("what is dirty is valid");
-                let stamp = one.pool[pool_index(slot, (range.offset - key.offset()) as u32)];
-                let mut bytes = vec![0; SECTOR_BYTES as usize];
-                write_stamp(&mut bytes, 0, stamp);
+                let bytes = one.bytes_of(&[slot], range);
                 let entry = Entry { kind: RecordKind::Write, volume: stuck.number, range };
                 let taken = journal.log.append(entry, [&bytes[..]].into_iter(), None);
                 assert!(taken, "it was granted just now");

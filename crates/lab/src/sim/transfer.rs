@@ -8,12 +8,12 @@
 //! The disk does its part of a step at its beginning, at its end, or the first half here and the
 //! rest there. It keeps each unit of 512 or 4096 bytes whole, and nothing larger.
 
-use super::Sabotage;
-use super::device::{FaultKind, Io};
 use super::disk::sectors_of;
-use super::oracle::{POISON, ZERO, stamp};
 use super::queue::Event;
 use super::world::World;
+use crate::harness::Sabotage;
+use crate::harness::io::Io;
+use crate::harness::oracle::{POISON, ZERO, stamp};
 use forebay_engine::{IoId, IoVerb};
 use forebay_types::{ByteRange, IoError, IoResult, SECTOR_BYTES};
 use forebay_volume::{BlockPlan, BlockStep, Claim};
@@ -164,7 +164,7 @@ impl World {
             transfer.step += 1;
         }
         let (verb, range) = transfer.at_hand();
-        let refused = transfer.ios.iter().any(|io| io.refused);
+        let refused = transfer.ios.iter().any(|io| io.result.is_err());
         let volume = transfer.volume();
         let block_sectors = self.plan.volumes[volume].block_sectors;
         let sectors = sectors_of(range);
@@ -216,9 +216,7 @@ impl World {
         let transfer = if verb == IoVerb::Read {
             self.do_read(transfer, range, share)
         } else {
-            let is_lost = matches!(verb, IoVerb::Write { .. }) && self.strikes(Sabotage::LoseWrite)
-                || matches!(verb, IoVerb::Zero { .. }) && self.strikes(Sabotage::IgnoreZero);
-            if !is_lost {
+            if !Sabotage::losing(verb).is_some_and(|bug| self.strikes(bug)) {
                 // What fails may have been done in part.
                 let is_well = transfer.result.is_ok();
                 let done = if is_well { 1_000_000 } else { self.dice.pick(&PARTIAL) };
@@ -315,7 +313,7 @@ impl World {
         let transfer = self.device.under_way.get_mut(at);
         let (when, result, volume) = (transfer.when, transfer.result, transfer.volume());
         let (verb, range) = transfer.at_hand();
-        let refused = transfer.ios.iter().any(|io| io.refused);
+        let refused = transfer.ios.iter().any(|io| io.result.is_err());
         let steps = transfer.plan.as_ref().map_or(1, |plan| plan.steps.len());
         let is_last = transfer.step + 1 == steps;
         if !refused && when != When::Early {
@@ -356,7 +354,7 @@ impl World {
             let (volume, range) = (io.action.volume.0, io.action.range);
             match io.action.verb {
                 IoVerb::Read => self.fill_memory(io),
-                IoVerb::Write { .. } if self.memory_of(io) != io.stamps => {
+                IoVerb::Write { .. } if io.memory_of(&self.shards) != io.stamps => {
                     let place = Some((volume, range.offset / SECTOR_BYTES));
                     let message = format!("the memory of a write changed under way: {range}");
                     self.violate(place, message);
@@ -366,12 +364,7 @@ impl World {
             let mut result = transfer.result;
             self.device.record(io, result, self.moment);
             self.note(volume, range, || format!("{:?} {range} ends: {result:?}", io.action.verb));
-            let hide = match io.kind() {
-                FaultKind::Read => self.strikes(Sabotage::HideReadError),
-                FaultKind::Write => self.strikes(Sabotage::HideWriteError),
-                _ => false,
-            };
-            if hide {
+            if Sabotage::hiding_error(io.action.verb).is_some_and(|bug| self.strikes(bug)) {
                 result = Ok(());
             }
             ended.push((io.shard, io.action.id, result));
@@ -387,7 +380,7 @@ impl World {
                 true => continue,
                 false => transfer.at_hand(),
             };
-            let refused = transfer.ios.iter().any(|io| io.refused);
+            let refused = transfer.ios.iter().any(|io| io.result.is_err());
             if verb != IoVerb::Read && transfer.when != When::Early && !refused {
                 let done = self.dice.pick(&CUT);
                 self.do_change(&transfer, sectors_of(range), done);

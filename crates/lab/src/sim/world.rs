@@ -8,27 +8,29 @@
 use super::answers::{Asked, Held};
 use super::clients::Staging;
 use super::damage::{DamagePlan, Lost, Seals};
-use super::device::{Device, FlushJob, Io};
-use super::dice::{Dice, Ppm};
+use super::device::{Device, FlushJob};
 use super::disk::Disk;
 use super::journal::Journal;
 use super::kept::Remains;
-use super::memory::{Memory, read_stamp};
-use super::oracle::{Oracle, POISON};
 use super::order::History;
 use super::plan::Plan;
 use super::power::Power;
 use super::queue::{Event, Queue};
-use super::slab::Slab;
-use super::{Sabotage, SimOptions, SimReport};
+use super::{SimOptions, SimReport};
+use crate::harness::Sabotage;
+use crate::harness::dice::{Dice, Ppm};
+use crate::harness::io::Io;
+use crate::harness::memory::Memory;
+use crate::harness::oracle::Oracle;
+use crate::harness::shard::{ShardWorld, VolumeSetup};
+use crate::harness::slab::Slab;
 use forebay_ecc::Code;
 use forebay_engine::{
-    Answer, Elevator, IoAction, LineMeta, MemoryStep, Outbox, Outcome, Part, PartId, Place,
-    Protection, Shard, VolumeCounters,
+    Answer, Elevator, IoAction, LineMeta, MemoryStep, Outbox, Outcome, Part, PartId, Protection,
+    Shard, VolumeCounters,
 };
 use forebay_types::{
-    ByteRange, IoError, IoResult, LINE_BYTES, Mode, SECTOR_BYTES, SECTORS_PER_LINE, Stripes,
-    VolumeId,
+    ByteRange, IoError, IoResult, LINE_BYTES, Mode, SECTOR_BYTES, Stripes, VolumeId,
 };
 use forebay_volume::{Admission, BlockOwners, Host, JobId, Order, Reply, Streams};
 use std::collections::BTreeSet;
@@ -56,14 +58,6 @@ pub(crate) struct Note {
     /// Empty where it concerns the whole volume.
     pub range: ByteRange,
     pub text: String,
-}
-
-/// One shard and its data.
-pub(crate) struct ShardWorld {
-    pub shard: Shard<Vec<LineMeta>>,
-    /// Eight stamps for each slot.
-    pub pool: Vec<u64>,
-    pub seals: Seals,
 }
 
 /// One volume and its disk.
@@ -99,6 +93,8 @@ pub(crate) struct World {
     pub turn: u64,
     pub queue: Queue,
     pub shards: Vec<ShardWorld>,
+    /// The seals of each shard's lines.
+    pub seals: Vec<Seals>,
     pub volumes: Vec<VolumeWorld>,
     pub device: Device,
     pub journal: Option<Journal>,
@@ -151,6 +147,7 @@ impl World {
             turn: 1,
             queue: Queue::default(),
             shards: Vec::new(),
+            seals: Vec::new(),
             volumes: Vec::new(),
             device: Device::default(),
             journal: None,
@@ -212,52 +209,47 @@ impl World {
         }
     }
 
-    /// One for each volume.
-    pub(super) fn elevators(&self) -> Vec<Arc<Elevator>> {
-        let (plans, shards) = (&self.plan.volumes, self.plan.shards);
-        // As much as a stripe, where there are any.
-        plans.iter().map(|plan| Elevator::new(shards, plan.stripes.width())).collect()
-    }
-
     /// Makes shards that know nothing, over the disks as they are.
     pub(crate) fn start_process(&mut self) {
         let lines = self.plan.lines_per_shard;
-        self.shards.clear();
         self.volumes.iter_mut().for_each(|volume| volume.lost.clear());
-        self.make_orders();
-        let elevators = self.elevators();
-        for number in 0..self.plan.shards {
-            let table = vec![LineMeta::FREE; lines];
-            let mut shard = Shard::new(table, self.plan.policy.build(lines), self.plan.config);
-            shard.set_parity(self.damage.parity);
-            for (at, volume) in self.volumes.iter().enumerate() {
-                let size = volume.sectors * SECTOR_BYTES;
-                let id = VolumeId(at as u16);
-                shard.add_volume(id, size, volume.mode);
-                let plan = &self.plan.volumes[at];
-                shard.set_stripes(id, plan.stripes);
-                shard.set_elevator(id, Arc::clone(&elevators[at]), number);
-                shard.set_gather_below(id, plan.gather_below());
-                if self.has_journal(id) {
-                    shard.set_protection(id, Protection::Journal);
-                } else if self.has_ups(id) {
-                    shard.set_protection(id, Protection::Power);
-                }
-                if volume.order.is_some() {
-                    shard.set_ordered(id);
-                }
-            }
-            let pool = vec![POISON; lines * SECTORS_PER_LINE as usize];
-            self.shards.push(ShardWorld { shard, pool, seals: Seals::default() });
-            self.plant(self.shards.len() - 1);
-        }
+        let (policy, config) = (self.plan.policy, self.plan.config);
+        let shard = |_| ShardWorld::new(lines, policy.build(lines), config);
+        self.shards = (0..self.plan.shards).map(shard).collect();
+        self.add_volumes();
         self.make_streams();
     }
 
-    /// Volumes that are written in order begin with no epoch.
-    pub(crate) fn make_orders(&mut self) {
+    /// Tells shards that have just been made of the volumes. Those that are written in order begin
+    /// with no epoch.
+    pub(crate) fn add_volumes(&mut self) {
         for (volume, plan) in self.volumes.iter_mut().zip(&self.plan.volumes) {
             volume.order = plan.ordered.then(Default::default);
+        }
+        self.seals = self.shards.iter().map(|_| Seals::default()).collect();
+        let setups: Vec<VolumeSetup> = (0..self.volumes.len()).map(|at| self.setup(at)).collect();
+        for at in 0..self.shards.len() {
+            let shard = &mut self.shards[at].shard;
+            shard.set_parity(self.damage.parity);
+            setups.iter().for_each(|setup| setup.add_to(shard, at));
+            self.plant(at);
+        }
+    }
+
+    fn setup(&self, at: usize) -> VolumeSetup {
+        let (id, plan, state) = (VolumeId(at as u16), &self.plan.volumes[at], &self.volumes[at]);
+        VolumeSetup {
+            mode: state.mode,
+            // As much as a stripe, where there are any.
+            elevator: Some(Elevator::new(self.plan.shards, plan.stripes.width())),
+            gather_below: Some(plan.gather_below()),
+            protection: match self.has_journal(id) {
+                true => Protection::Journal,
+                false if self.has_ups(id) => Protection::Power,
+                false => Protection::None,
+            },
+            is_ordered: plan.ordered,
+            ..VolumeSetup::write_back(id, state.sectors * SECTOR_BYTES, plan.stripes)
         }
     }
 
@@ -318,57 +310,15 @@ impl World {
         self.sabotage == Some(bug)
     }
 
-    /// The stamps that a place in a shard or in a request's memory holds.
-    pub(crate) fn stamps_at(
-        &self,
-        shard: usize,
-        place: Place,
-        len: u32,
-        memory: Option<(&Memory, u64)>,
-        stamps: &mut Vec<u64>,
-    ) {
-        let count = len / SECTOR_BYTES as u32;
-        match (place, memory) {
-            (Place::Slot { slot, offset }, _) => {
-                let at = pool_index(slot, offset);
-                let pool = &self.shards[shard].pool;
-                stamps.extend_from_slice(&pool[at..at + count as usize]);
-            }
-            (Place::Private { offset }, Some((memory, base))) => {
-                let first = base + u64::from(offset);
-                let offsets = (0..u64::from(count)).map(|i| first + i * SECTOR_BYTES);
-                stamps.extend(offsets.map(|offset| memory.get(offset)));
-            }
-            _ => stamps.extend((0..count).map(|_| POISON)),
-        }
-    }
-
     pub(crate) fn carry_out(&mut self, shard: usize, step: MemoryStep, payload: &[u8]) {
         if self.is_dead() || self.dies_in(shard, step, payload) {
             return;
         }
-        match step {
-            MemoryStep::Fill { slot, offset, payload_offset, len } => {
-                if self.strikes(Sabotage::SkipFill) {
-                    return;
-                }
-                let at = pool_index(slot, offset);
-                let pool = &mut self.shards[shard].pool;
-                for i in 0..u64::from(len) / SECTOR_BYTES {
-                    let from = u64::from(payload_offset) + i * SECTOR_BYTES;
-                    pool[at + i as usize] = read_stamp(payload, from);
-                }
-            }
-            MemoryStep::Copy { from, to, offset, len } => {
-                if self.strikes(Sabotage::SkipCopy) {
-                    return;
-                }
-                let (from, to) = (pool_index(from, offset), pool_index(to, offset));
-                let count = (u64::from(len) / SECTOR_BYTES) as usize;
-                let pool = &mut self.shards[shard].pool;
-                pool.copy_within(from..from + count, to);
-            }
-            MemoryStep::Verify { seal, kept } => self.verify_before(shard, &seal, kept),
+        if let MemoryStep::Verify { seal, kept } = step {
+            return self.verify_before(shard, &seal, kept);
+        }
+        if !Sabotage::skipping_step(&step).is_some_and(|bug| self.strikes(bug)) {
+            self.shards[shard].carry_out(step, payload);
         }
     }
 }
@@ -378,11 +328,6 @@ impl World {
     pub(crate) fn stripes_of(&self, volume: VolumeId) -> Stripes {
         self.plan.volumes[usize::from(volume.0)].stripes
     }
-}
-
-/// Where the stamp of a byte of a slot is in the shard's pool.
-pub(crate) const fn pool_index(slot: u32, offset: u32) -> usize {
-    (slot * SECTORS_PER_LINE + offset / SECTOR_BYTES as u32) as usize
 }
 
 impl Host for World {

@@ -1,5 +1,6 @@
 use super::*;
-use crate::testing::{Shard, key};
+use crate::testing::{Shard, check_bounded_work, check_contract, key, steps};
+use proptest::prelude::*;
 
 /// A policy with its shard, driven as an engine would.
 struct Cache {
@@ -192,4 +193,18 @@ fn a_line_that_moves_keeps_its_place_and_its_hits() {
     assert_eq!(cache.policy.states[new as usize].hits(), hits);
     assert!(hits > 0);
     cache.policy.self_check();
+}
+
+proptest! {
+    #![proptest_config(ProptestConfig::with_cases(96))]
+
+    #[test]
+    fn the_contract_is_kept(steps in steps(), capacity in 1usize..80) {
+        check_contract(Box::new(Weir::new(capacity)), capacity, &steps);
+    }
+}
+
+#[test]
+fn evictions_do_bounded_work_and_find_a_line_in_the_end() {
+    check_bounded_work(|capacity| Box::new(Weir::new(capacity)));
 }

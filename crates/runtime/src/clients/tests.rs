@@ -11,7 +11,6 @@ use forebay_frontend::{
     ClientId, ClientRequest, Event, ExtentQuery, FrontEnd, Mailer, Memory, Pins, PoolAccess, Quota,
     Service, WorkerContext,
 };
-use forebay_policy::PolicyKind;
 use forebay_types::{ByteRange, DiskGeometry, Extent, IoError, IoResult, Mode, VolumeId};
 use forebay_volume::{Payload, Reply, RequestKind};
 use std::sync::mpsc::{Receiver, Sender, channel};
@@ -218,9 +217,8 @@ impl FrontEnd for Direct {
 
 fn start() -> (Runtime, Arc<DirectService>) {
     let service = Arc::new(DirectService::default());
-    let policy = PolicyKind::default();
     let (memory_bytes, engine, ecc) = (128 << 20, Engine::Epoll, Ecc::Off);
-    let config = RuntimeConfig { memory_bytes, workers: 1, engine, policy, journals: 0, ecc };
+    let config = RuntimeConfig { memory_bytes, workers: 1, engine, journals: 0, ecc };
     let runtime = Runtime::start_with(config, Patience::default(), &service).unwrap();
     let settings = VolumeSettings {
         name: "disk".into(),

@@ -103,11 +103,10 @@ impl Reactor for Deaf {
 }
 
 fn serve(socket: &Path) -> Runtime {
-    let policy = forebay_policy::PolicyKind::default();
     let (memory_bytes, engine) = (64 << 20, crate::Engine::Epoll);
     // Without a patrol, which would wait for a shard as well.
     let ecc = Ecc::Off;
-    let config = RuntimeConfig { memory_bytes, workers: 1, engine, policy, journals: 0, ecc };
+    let config = RuntimeConfig { memory_bytes, workers: 1, engine, journals: 0, ecc };
     let patience = Patience { farewell: Duration::from_millis(50), ..Patience::default() };
     let server = NbdServer::new();
     let started = Runtime::start_by(config, patience, None, &server, |shared, _| {

@@ -18,7 +18,7 @@ use forebay_engine::{Fate, LineKey, Recovery, Shard, ShardConfig};
 use forebay_format::journal::SAMPLES_MAX;
 use forebay_journal::decision::{Decision, Inputs, JournalState, PoolState, VaultState, decide};
 use forebay_journal::identity::Evidence;
-use forebay_policy::PolicyKind;
+use forebay_policy::Weir;
 use forebay_types::limits::VOLUMES_MAX;
 use forebay_types::{LINE_BYTES, Mode, SECTOR_BYTES, Stripes, VolumeId};
 use std::sync::Arc;
@@ -60,14 +60,14 @@ pub(crate) const fn beginning(has_journal: bool, in_pool: Option<Progress>) -> B
 /// The shards of a pool: empty ones, or with what was found.
 pub(crate) fn shards(
     pool: &Arc<Pool>,
-    policy: PolicyKind,
     dirty_age: Duration,
 ) -> Result<Vec<Shard<MappedLines>>, PoolError> {
     let slots = pool.shard_slots();
     let dirty_age_ms = dirty_age.as_millis() as u64;
     let config = ShardConfig { dirty_age_ms, ..ShardConfig::for_slots(slots) }.among(pool.shards());
+    let policy = || Box::new(Weir::new(slots));
     if !pool.is_adopted() {
-        let shard = |shard| Shard::new(pool.table(shard), policy.build(slots), config);
+        let shard = |shard| Shard::new(pool.table(shard), policy(), config);
         return Ok((0..pool.shards()).map(shard).collect());
     }
     let begun = Instant::now();
@@ -81,8 +81,7 @@ pub(crate) fn shards(
     let mut shards = Vec::with_capacity(pool.shards());
     for number in 0..pool.shards() {
         let mut steps = Vec::new();
-        let recovered =
-            Shard::recover(pool.table(number), policy.build(slots), config, &fate, &mut steps);
+        let recovered = Shard::recover(pool.table(number), policy(), config, &fate, &mut steps);
         let (mut shard, theirs) =
             recovered.map_err(|damage| PoolError::Damaged(damage.to_string()))?;
         for step in steps {

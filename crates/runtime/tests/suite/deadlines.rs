@@ -5,7 +5,6 @@ use crate::common::raw::{client_flags, enter, greeting, is_closed, request};
 use crate::common::wait_until;
 use crate::server::Server;
 use forebay_nbd::proto::command;
-use forebay_policy::PolicyKind;
 use forebay_runtime::{Ecc, Engine, Patience, RuntimeConfig};
 use forebay_types::Mode;
 use std::io::{Read, Write};
@@ -30,12 +29,10 @@ const PAYLOAD_PAUSE: Duration = Duration::from_secs(2);
 /// A server with these deadlines. Only the one that a test is about is short: the others would end
 /// clients that a loaded machine makes slow.
 fn server(engine: Engine, patience: Patience) -> Server {
-    let policy = PolicyKind::default();
     let config = RuntimeConfig {
         memory_bytes: 64 * MIB,
         workers: 2,
         engine,
-        policy,
         journals: 0,
         ecc: Ecc::default(),
     };
@@ -117,12 +114,10 @@ fn a_payload_that_trickles_has_an_end(engine: Engine) {
 }
 
 fn a_slow_writer_does_not_hold_up_the_others(engine: Engine) {
-    let policy = PolicyKind::default();
     let config = RuntimeConfig {
         memory_bytes: 64 * MIB,
         workers: 1,
         engine,
-        policy,
         journals: 0,
         ecc: Ecc::default(),
     };

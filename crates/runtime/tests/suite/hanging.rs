@@ -7,7 +7,6 @@ use crate::server::{Server, read_backend};
 use forebay_backend::MemoryBackend;
 use forebay_backend::layers::{Gate, Kinds};
 use forebay_nbd::{Command, Extent};
-use forebay_policy::PolicyKind;
 use forebay_runtime::{Ecc, Engine, HeldUp, Patience, RuntimeConfig, VolumeError};
 use forebay_types::{Durability, Mode};
 use std::sync::Arc;
@@ -38,12 +37,10 @@ fn impatient_server(engine: Engine) -> Server {
 
 fn server_with(engine: Engine, patience: Patience) -> Server {
     let patience = Patience { handshake: PATIENCE, dirty_age: PATIENCE, ..patience };
-    let policy = PolicyKind::default();
     let config = RuntimeConfig {
         memory_bytes: 64 * MIB,
         workers: 1,
         engine,
-        policy,
         journals: 1,
         ecc: Ecc::default(),
     };
@@ -142,12 +139,10 @@ fn a_volume_whose_disk_hangs_is_not_removed_and_nothing_is_lost(engine: Engine) 
 }
 
 fn others_are_administered_while_a_disk_hangs(engine: Engine) {
-    let policy = PolicyKind::default();
     let config = RuntimeConfig {
         memory_bytes: 64 * MIB,
         workers: 1,
         engine,
-        policy,
         journals: 0,
         ecc: Ecc::default(),
     };

@@ -7,7 +7,6 @@ use crate::common::client::PATIENCE;
 use crate::server::{Server, read_backend, settings};
 use forebay_backend::layers::{Blocks, ErrorRule, Errors, Gate, Kinds};
 use forebay_backend::{AlignedBuffer, Backend, Blocking, MemoryBackend};
-use forebay_policy::PolicyKind;
 use forebay_runtime::{
     Ecc, Engine, Journal, JournalError, JournalSettings, MemberRecord, RuntimeConfig, Void,
     VolumeJournal,
@@ -37,12 +36,10 @@ pub(crate) fn copy(of: &dyn Backend) -> Arc<MemoryBackend> {
 }
 
 pub(crate) fn start(engine: Engine) -> Server {
-    let policy = PolicyKind::default();
     let config = RuntimeConfig {
         memory_bytes: 64 * MIB,
         workers: 2,
         engine,
-        policy,
         journals: 1,
         ecc: Ecc::default(),
     };

@@ -142,12 +142,10 @@ fn who_is_halted_is_told_so_also_for_what_was_under_way(engine: Engine) {
 }
 
 fn a_failed_journal_leaves_it_to_the_supply(engine: Engine) {
-    let policy = forebay_policy::PolicyKind::default();
     let config = forebay_runtime::RuntimeConfig {
         memory_bytes: 64 * MIB,
         workers: 2,
         engine,
-        policy,
         journals: 1,
         ecc: forebay_runtime::Ecc::default(),
     };

@@ -4,7 +4,6 @@ use crate::common::GATHERS_ALL;
 use crate::common::client::{Client, PATIENCE};
 use forebay_backend::{Backend, MemoryBackend};
 use forebay_frontend_nbd::{Listener, NbdServer, Tls, TlsSetup};
-use forebay_policy::PolicyKind;
 use forebay_runtime::{
     Ecc, Engine, Patience, Runtime, RuntimeConfig, VolumeChange, VolumeSettings, VolumeStatus,
 };
@@ -37,15 +36,8 @@ impl Server {
 
     /// A server with a given memory and number of workers.
     pub fn start_with(engine: Engine, memory_bytes: u64, workers: usize) -> Self {
-        let policy = PolicyKind::default();
-        let config = RuntimeConfig {
-            memory_bytes,
-            workers,
-            engine,
-            policy,
-            journals: 0,
-            ecc: Ecc::default(),
-        };
+        let config =
+            RuntimeConfig { memory_bytes, workers, engine, journals: 0, ecc: Ecc::default() };
         Self::patient(config)
     }
 

@@ -8,7 +8,6 @@ use crate::common::{before_lines_are_old, wait_until};
 use crate::server::{Server, read_backend, settings};
 use forebay_backend::layers::{ErrorRule, Errors, Gate, Kinds};
 use forebay_backend::{AlignedBuffer, Backend, Blocking, MemoryBackend};
-use forebay_policy::PolicyKind;
 use forebay_runtime::{
     Ecc, Engine, RuntimeConfig, Vault, VaultError, VaultPhase, VaultSettings, VolumeError,
     VolumeVault, vault_bytes_for,
@@ -40,12 +39,10 @@ fn copy(of: &dyn Backend) -> Arc<MemoryBackend> {
 }
 
 fn start(engine: Engine) -> Server {
-    let policy = PolicyKind::default();
     let config = RuntimeConfig {
         memory_bytes: 64 * MIB,
         workers: 2,
         engine,
-        policy,
         journals: 1,
         ecc: Ecc::default(),
     };

@@ -10,7 +10,7 @@ use forebay_engine::{
     Answer, IoAction, IoVerb, LineMeta, MemoryStep, Outbox, Part, PartId, Place, Protection, Shard,
     ShardConfig, Slot,
 };
-use forebay_policy::PolicyKind;
+use forebay_policy::Weir;
 use forebay_types::{
     ByteRange, IoError, IoResult, LINE_BYTES, Mode, SECTOR_BYTES, Stripes, VolumeId,
 };
@@ -128,7 +128,7 @@ fn sectors_of(range: ByteRange) -> std::ops::Range<usize> {
 impl World {
     fn new(mode: Mode) -> Self {
         let shards = (0..SHARDS).map(|_| {
-            let policy = PolicyKind::default().build(SLOTS);
+            let policy = Box::new(Weir::new(SLOTS));
             let config = ShardConfig { dirty_age_ms: 100, ..ShardConfig::for_slots(SLOTS) };
             let mut shard = Shard::new(vec![LineMeta::FREE; SLOTS], policy, config);
             shard.add_volume(VOLUME, SECTORS * SECTOR_BYTES, mode);

@@ -47,12 +47,11 @@ fn open(path: &Path, bytes: u64) -> Arc<dyn Backend> {
 
 /// A process that serves the volume "v".
 fn process(pool: &OwnedFd, disk: &Arc<dyn Backend>, log: &Arc<dyn Backend>) -> Runtime {
-    let (engine, policy) = (Engine::Auto, PolicyKind::default());
+    let engine = Engine::Auto;
     let config = RuntimeConfig {
         memory_bytes: 64 * MIB,
         workers: 1,
         engine,
-        policy,
         journals: 1,
         ecc: crate::Ecc::default(),
     };
@@ -360,9 +359,9 @@ fn a_pool_of_another_size_goes_on_while_it_is_dirty() {
 
 /// A process that serves the volume "v" without a journal.
 fn bare_process(pool: &OwnedFd, memory_bytes: u64) -> Runtime {
-    let (engine, policy) = (Engine::Auto, PolicyKind::default());
+    let engine = Engine::Auto;
     let ecc = crate::Ecc::default();
-    let config = RuntimeConfig { memory_bytes, workers: 1, engine, policy, journals: 0, ecc };
+    let config = RuntimeConfig { memory_bytes, workers: 1, engine, journals: 0, ecc };
     let kept = Some(pool.try_clone().unwrap());
     Runtime::start_over(config, Patience::default(), kept, &NbdServer::new()).unwrap()
 }

@@ -13,7 +13,6 @@ use common::{DIRTY_AGE, GATHERS_ALL, before_lines_are_old, wait_until};
 use forebay_backend::{Backend, MemoryBackend};
 use forebay_engine::LineKey;
 use forebay_frontend_nbd::{Listener, NbdServer, Tls};
-use forebay_policy::PolicyKind;
 use forebay_types::{DiskGeometry, Durability, IoError, Mode, VolumeId};
 use forebay_volume::shard_of;
 use std::fs::File;
@@ -54,7 +53,6 @@ fn rig_with(ecc: Ecc, log: Option<Arc<dyn Backend>>) -> Rig {
         memory_bytes: 64 << 20,
         workers: 2,
         engine: Engine::Auto,
-        policy: PolicyKind::default(),
         journals: usize::from(log.is_some()),
         ecc,
     };

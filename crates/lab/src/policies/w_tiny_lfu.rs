@@ -6,9 +6,9 @@
 //! Manes, TOS 2017). The share of the window starts at 1 % and climbs the hit ratio in steps,
 //! as the authors' later work does (Einziger et al., Middleware 2018).
 
-use crate::list::{Links, List};
-use crate::sketch::Sketch;
-use crate::{Eviction, Hint, Lines, Slot};
+use super::sketch::Sketch;
+use forebay_policy::list::{Links, List};
+use forebay_policy::{Eviction, Hint, Lines, Slot};
 
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 enum Place {

@@ -2,8 +2,8 @@
 //!
 //! The yardstick of all others. One list in the order of use; no ghosts.
 
-use crate::list::{Links, List};
-use crate::{Eviction, Hint, Lines, Slot};
+use forebay_policy::list::{Links, List};
+use forebay_policy::{Eviction, Hint, Lines, Slot};
 
 /// See the module.
 pub struct Lru {

@@ -5,9 +5,9 @@
 //! moves the target length of `T1` that way (Megiddo and Modha, FAST 2003). For a capacity of c:
 //! `T1` and `B1` together hold at most c, all four at most 2c.
 
-use crate::ghost::Ghosts;
-use crate::list::{Links, List};
-use crate::{Eviction, Hint, Lines, Slot};
+use super::ghost::Ghosts;
+use forebay_policy::list::{Links, List};
+use forebay_policy::{Eviction, Hint, Lines, Slot};
 
 /// See the module.
 pub struct Arc {

@@ -6,9 +6,9 @@
 //! for each hit (Yang et al., SOSP 2023). Small is a tenth of the lines; there are as many ghosts
 //! as main has lines.
 
-use crate::ghost::Ghosts;
-use crate::list::{Links, List, NIL, PASS_OVER_MAX};
-use crate::{Eviction, Hint, Lines, Slot};
+use super::ghost::Ghosts;
+use forebay_policy::list::{Links, List, NIL, PASS_OVER_MAX};
+use forebay_policy::{Eviction, Hint, Lines, Slot};
 
 const HITS_MAX: u8 = 3;
 /// Hits in the small queue that earn a place in main.

@@ -4,20 +4,19 @@ const W1: u64 = stamp(0, 0, 1);
 const W2: u64 = stamp(0, 0, 2);
 const OLD: u64 = stamp(0, 0, 0);
 
-/// An oracle of one sector with two writes issued.
+const WRITE: RequestKind = RequestKind::Write { fua: false };
+
+/// An oracle of one sector.
 fn oracle() -> Oracle {
-    let mut oracle = Oracle::new(0, 1, true);
-    oracle.issue();
-    oracle.issue();
-    oracle
+    Oracle::new(0, 1, true)
 }
 
 #[test]
 fn a_read_sees_the_last_write_and_those_under_way() {
     let mut oracle = oracle();
-    oracle.submit(0, W1, 10, 10);
+    oracle.submit(WRITE, [0], 10, 10);
     assert!(oracle.read(0, OLD, 11) && oracle.read(0, W1, 11));
-    oracle.end(0, 10, 20, Some(Promise::Seen));
+    oracle.end([0], 10, 20, Some(Promise::Seen));
     assert!(oracle.read(0, OLD, 19), "this read began before the write had ended");
     assert!(!oracle.read(0, OLD, 21) && oracle.read(0, W1, 21));
     assert!(!oracle.read(0, W2, 21), "not submitted");
@@ -26,10 +25,10 @@ fn a_read_sees_the_last_write_and_those_under_way() {
 #[test]
 fn of_two_writes_at_once_either_may_win_until_one_was_seen() {
     let mut oracle = oracle();
-    oracle.submit(0, W1, 10, 10);
-    oracle.submit(0, W2, 11, 10);
-    oracle.end(0, 11, 20, Some(Promise::Seen));
-    oracle.end(0, 10, 21, Some(Promise::Seen));
+    oracle.submit(WRITE, [0], 10, 10);
+    oracle.submit(WRITE, [0], 11, 10);
+    oracle.end([0], 11, 20, Some(Promise::Seen));
+    oracle.end([0], 10, 21, Some(Promise::Seen));
     assert!(oracle.read(0, W1, 30));
     assert!(!oracle.read(0, W2, 31), "it was the other one");
     assert!(oracle.read(0, W1, 31));
@@ -38,8 +37,8 @@ fn of_two_writes_at_once_either_may_win_until_one_was_seen() {
 #[test]
 fn a_write_that_failed_may_have_been_done_or_not() {
     let mut oracle = oracle();
-    oracle.submit(0, W1, 10, 10);
-    oracle.end(0, 10, 20, None);
+    oracle.submit(WRITE, [0], 10, 10);
+    oracle.end([0], 10, 20, None);
     assert!(oracle.read(0, OLD, 30));
     assert!(!oracle.read(0, W1, 31), "it was not");
 }
@@ -52,8 +51,8 @@ fn a_crash_takes_what_was_not_promised_to_outlive_it() {
         (Promise::Stable, false, false),
     ] {
         let mut oracle = oracle();
-        oracle.submit(0, W1, 10, 10);
-        oracle.end(0, 10, 20, Some(promise));
+        oracle.submit(WRITE, [0], 10, 10);
+        oracle.end([0], 10, 20, Some(promise));
         assert_eq!(oracle.crash(0, OLD, Crash::Process), process, "{promise:?}");
         assert_eq!(oracle.crash(0, OLD, Crash::Power), power, "{promise:?}");
         assert!(oracle.crash(0, W1, Crash::Power));
@@ -67,22 +66,22 @@ fn a_crash_takes_what_was_not_promised_to_outlive_it() {
 #[test]
 fn a_trimmed_sector_reads_as_anything_that_ever_was_there() {
     let mut oracle = oracle();
-    oracle.submit_trim(0, 10, 10);
-    oracle.end(0, 10, 20, Some(Promise::OnDisk));
+    oracle.submit(RequestKind::Trim { fua: false }, [0], 10, 10);
+    oracle.end([0], 10, 20, Some(Promise::OnDisk));
     assert!(oracle.read(0, ZERO, 21) && oracle.read(0, OLD, 22) && oracle.read(0, ZERO, 23));
     assert!(!oracle.read(0, stamp(0, 1, 0), 24) && !oracle.read(0, POISON, 24));
-    oracle.submit(0, W1, 30, 30);
-    oracle.end(0, 30, 40, Some(Promise::Seen));
+    oracle.submit(WRITE, [0], 30, 30);
+    oracle.end([0], 30, 40, Some(Promise::Seen));
     assert!(!oracle.read(0, ZERO, 41) && oracle.read(0, W1, 41));
 }
 
 #[test]
 fn old_writes_are_forgotten_and_the_newest_is_not() {
-    let mut oracle = Oracle::new(0, 1, true);
+    let mut oracle = oracle();
     for at in 0..1000 {
-        let (version, moment) = (oracle.issue(), 10 + at * 2);
-        oracle.submit(0, stamp(0, 0, version), moment, moment);
-        oracle.end(0, moment, moment + 1, Some(Promise::Stable));
+        let moment = 10 + at * 2;
+        oracle.submit(WRITE, [0], moment, moment);
+        oracle.end([0], moment, moment + 1, Some(Promise::Stable));
     }
     assert!(oracle.sectors[0].candidates.len() <= PRUNE_AT + 1);
     assert!(!oracle.read(0, stamp(0, 0, 999), 5000) && oracle.read(0, stamp(0, 0, 1000), 5000));

@@ -6,9 +6,9 @@
 //! for half of the lines; a ghost that is wanted goes to main (Zhai et al., VLDB 2026). The small
 //! queue is a tenth of the lines.
 
-use crate::ghost::Ghosts;
-use crate::list::{Links, List, NIL, PASS_OVER_MAX};
-use crate::{Eviction, Hint, Lines, Slot};
+use super::ghost::Ghosts;
+use forebay_policy::list::{Links, List, NIL, PASS_OVER_MAX};
+use forebay_policy::{Eviction, Hint, Lines, Slot};
 
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 enum Place {

@@ -9,8 +9,8 @@
 //! The paper leaves the number of ghosts open. Here it is twice the capacity, the oldest leaving
 //! first.
 
-use crate::list::{Links, List, NIL};
-use crate::{Eviction, Hint, Lines, Slot};
+use forebay_policy::list::{Links, List, NIL};
+use forebay_policy::{Eviction, Hint, Lines, Slot};
 
 /// Ghosts per line of capacity.
 const GHOSTS_PER_LINE: usize = 2;
@@ -177,7 +177,7 @@ impl Lirs {
     /// Only when no HIR line may go: the oldest LIR line that may.
     fn evict_lir(&mut self, lines: &dyn Lines) -> Option<Slot> {
         let mut node = self.stack.back();
-        for _ in 0..crate::list::PASS_OVER_MAX {
+        for _ in 0..forebay_policy::list::PASS_OVER_MAX {
             if node == NIL {
                 return None;
             }

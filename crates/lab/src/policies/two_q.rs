@@ -5,9 +5,9 @@
 //! the sizes that the paper recommends: `A1in` a quarter, `A1out` keys for half of the lines
 //! (Johnson and Shasha, VLDB 1994).
 
-use crate::ghost::Ghosts;
-use crate::list::{Links, List};
-use crate::{Eviction, Hint, Lines, Slot};
+use super::ghost::Ghosts;
+use forebay_policy::list::{Links, List};
+use forebay_policy::{Eviction, Hint, Lines, Slot};
 
 /// See the module.
 pub struct TwoQ {

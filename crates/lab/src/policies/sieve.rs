@@ -4,8 +4,8 @@
 //! in a clock, lines that are spared stay where they are, so that new lines meet the hand early
 //! and one-hit wonders are sieved out (Zhang et al., NSDI 2024).
 
-use crate::list::{Links, List, NIL, PASS_OVER_MAX};
-use crate::{Eviction, Hint, Lines, Slot};
+use forebay_policy::list::{Links, List, NIL, PASS_OVER_MAX};
+use forebay_policy::{Eviction, Hint, Lines, Slot};
 
 /// See the module.
 pub struct Sieve {

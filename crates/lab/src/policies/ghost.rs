@@ -3,7 +3,7 @@
 //! Exact, and therefore large: 22 to 26 bytes per ghost. The policies kept for comparison use
 //! it so that they do what their definitions say.
 
-use crate::list::{Links, List, NIL};
+use forebay_policy::list::{Links, List, NIL};
 
 /// An ordered set of keys with a fixed bound.
 pub struct Ghosts {

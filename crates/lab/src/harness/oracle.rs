@@ -10,6 +10,7 @@
 //! takes nobody's place. After a crash the same rule holds with "answered well" replaced by what
 //! the answer promised: on the disk (write-through), or on stable storage (flush, FUA).
 
+use forebay_volume::RequestKind;
 use std::hash::{Hash, Hasher};
 
 /// What is never written: memory that nobody has filled.
@@ -105,6 +106,22 @@ pub(crate) struct Oracle {
     observed_lasts: bool,
 }
 
+impl Promise {
+    /// What a good answer to a change promises of a volume in write-back; `journaled` if it has a
+    /// journal, `each_write` if this keeps each write before its answer.
+    pub(crate) const fn of(kind: RequestKind, journaled: bool, each_write: bool) -> Self {
+        match kind {
+            RequestKind::Trim { .. } | RequestKind::Zero { .. } if journaled => Self::Stable,
+            RequestKind::Write { .. } if each_write => Self::Stable,
+            RequestKind::Write { fua: true }
+            | RequestKind::Trim { fua: true }
+            | RequestKind::Zero { fua: true, .. } => Self::Stable,
+            RequestKind::Write { .. } => Self::Seen,
+            _ => Self::OnDisk,
+        }
+    }
+}
+
 /// How much survives a crash.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum Crash {
@@ -124,7 +141,7 @@ impl Oracle {
     }
 
     /// The version for the next write.
-    pub(crate) const fn issue(&mut self) -> u32 {
+    const fn issue(&mut self) -> u32 {
         self.issued += 1;
         self.issued
     }
@@ -142,14 +159,26 @@ impl Oracle {
         belongs(found, self.volume, sector, self.issued) || found == ZERO && is_zeroed()
     }
 
-    /// A write of `stamp` is submitted. `oldest_read` is when the oldest read in flight was.
-    pub(crate) fn submit(&mut self, sector: u64, stamp: u64, now: u32, oldest_read: u32) {
-        self.push(sector, stamp, Source::Write, now, oldest_read);
-    }
-
-    /// A trim is submitted.
-    pub(crate) fn submit_trim(&mut self, sector: u64, now: u32, oldest_read: u32) {
-        self.push(sector, ZERO, Source::Wild, now, oldest_read);
+    /// A request is submitted that may change these sectors. `oldest_read` is when the oldest read
+    /// in flight was. Returns the version of what it writes.
+    pub(crate) fn submit(
+        &mut self,
+        kind: RequestKind,
+        sectors: impl IntoIterator<Item = u64>,
+        now: u32,
+        oldest_read: u32,
+    ) -> u32 {
+        let version = if matches!(kind, RequestKind::Write { .. }) { self.issue() } else { 0 };
+        for sector in sectors {
+            let (stamp, source) = match kind {
+                RequestKind::Write { .. } => (stamp(self.volume, sector, version), Source::Write),
+                RequestKind::Zero { .. } => (ZERO, Source::Write),
+                RequestKind::Trim { .. } => (ZERO, Source::Wild),
+                _ => break,
+            };
+            self.push(sector, stamp, source, now, oldest_read);
+        }
+        version
     }
 
     fn push(&mut self, sector: u64, stamp: u64, source: Source, now: u32, oldest_read: u32) {
@@ -162,14 +191,22 @@ impl Oracle {
         state.candidates.push(Candidate { stamp, submitted: now, ended: NEVER, source, promise });
     }
 
-    /// The write or trim submitted at `submitted` has ended, well if there is a promise.
-    pub(crate) fn end(&mut self, sector: u64, submitted: u32, now: u32, promise: Option<Promise>) {
-        let state = &mut self.sectors[sector as usize];
-        let mut open = state.candidates.iter_mut().rev();
-        let candidate = open.find(|c| c.submitted == submitted && c.source != Source::Observed);
-        let candidate = candidate.expect("a write that has not ended is a candidate");
-        candidate.ended = now;
-        candidate.promise = promise;
+    /// The write or trim of these sectors, submitted at `submitted`, has ended, well if there is a
+    /// promise.
+    pub(crate) fn end(
+        &mut self,
+        sectors: impl IntoIterator<Item = u64>,
+        submitted: u32,
+        now: u32,
+        promise: Option<Promise>,
+    ) {
+        for sector in sectors {
+            let mut open = self.sectors[sector as usize].candidates.iter_mut().rev();
+            let candidate = open.find(|c| c.submitted == submitted && c.source != Source::Observed);
+            let candidate = candidate.expect("a write that has not ended is a candidate");
+            candidate.ended = now;
+            candidate.promise = promise;
+        }
     }
 
     /// A flush submitted at `submitted` was answered well.
@@ -241,6 +278,21 @@ impl Oracle {
         let state = &mut self.sectors[sector as usize];
         state.base = found;
         state.candidates.clear();
+    }
+
+    /// The first of these sectors whose content is not right, and what it is and may be.
+    pub(crate) fn first_wrong(
+        &mut self,
+        contents: impl IntoIterator<Item = (u64, u64)>,
+        mut is_right: impl FnMut(&mut Self, u64, u64) -> bool,
+    ) -> Option<(u64, String)> {
+        let wrong = contents.into_iter().find(|&(at, found)| !is_right(self, at, found));
+        wrong.map(|(sector, found)| (sector, self.explain(sector, found)))
+    }
+
+    /// What a sector is that should be something else, for a message.
+    pub(crate) fn explain(&self, sector: u64, found: u64) -> String {
+        format!("is {}; it may be\n    {}", show(found), self.describe(sector))
     }
 
     /// The contents that would be right, for a message.

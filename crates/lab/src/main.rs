@@ -1,23 +1,43 @@
-//! `forebay lab`: the simulator, trace replay and experiments on the command line. What they do is
-//! in `forebay_lab`; here is only how they are called and what is printed.
+//! `forebay-lab`: the simulator, trace replay and experiments on the command line. The library has
+//! what they do; here is only how they are called and what is printed. The exit code is 0 for done,
+//! 1 for failed, 2 for a command line that is wrong.
 
-use crate::report::print;
 use anyhow::{Context, bail};
-use clap::{Args, Subcommand};
+use clap::{Args, Parser, Subcommand};
+use forebay_lab::policies::PolicyKind;
 use forebay_lab::{
-    enumerate::{self, Limits, Workloads},
+    enumerate::{self, Bug, Limits, Workloads},
     experiment::Experiment,
     replay::{self, Memory, Plan, Workload},
-    sim::{SimOptions, run_many},
+    sim::{Sabotage, SimOptions, run_many},
     trace::Trace,
 };
-use forebay_policy::PolicyKind;
-use forebay_types::Size;
-use std::{path::PathBuf, thread::available_parallelism};
+use forebay_types::{Shown, Size};
+use std::{
+    error::Error,
+    io::{self, Write},
+    path::PathBuf,
+    process::ExitCode,
+    thread::available_parallelism,
+};
+
+#[cfg(test)]
+mod documents_tests;
+
+/// The exit code for a wrong command line.
+const USAGE: u8 = 2;
+
+/// Simulations of Forebay, replay of traces, and experiments in virtual time.
+#[derive(Debug, Parser)]
+#[command(name = "forebay-lab", version, subcommand_required = true, arg_required_else_help = true)]
+struct Cli {
+    #[command(subcommand)]
+    command: LabCommand,
+}
 
 /// What the lab can do.
 #[derive(Debug, Subcommand)]
-pub(crate) enum LabCommand {
+enum LabCommand {
     /// Replay traces of requests and show which share of them would miss the cache
     Replay(ReplayArguments),
     /// Run the cache in the simulator: faults at will, and each seed always the same
@@ -34,9 +54,9 @@ pub(crate) enum LabCommand {
     Run(RunArguments),
 }
 
-/// Arguments of `forebay lab replay`.
+/// Arguments of `forebay-lab replay`.
 #[derive(Args, Debug)]
-pub(crate) struct ReplayArguments {
+struct ReplayArguments {
     /// Traces, plain or compressed with zstd
     #[arg(value_name = "TRACE", required = true)]
     traces: Vec<PathBuf>,
@@ -56,9 +76,9 @@ pub(crate) struct ReplayArguments {
     no_opt: bool,
 }
 
-/// Arguments of `forebay lab sim`.
+/// Arguments of `forebay-lab sim`.
 #[derive(Args, Debug)]
-pub(crate) struct SimArguments {
+struct SimArguments {
     /// The first seed; everything random comes from it
     #[arg(long, value_name = "N", default_value_t = 0)]
     seed: u64,
@@ -71,11 +91,32 @@ pub(crate) struct SimArguments {
     #[arg(long, value_name = "COUNT", default_value_t = 1000,
         value_parser = clap::value_parser!(u64).range(1..))]
     operations: u64,
+
+    #[command(flatten)]
+    common: CommonArguments,
 }
 
-/// Arguments of `forebay lab enumerate`.
+/// Arguments of the simulator and the enumeration.
 #[derive(Args, Debug)]
-pub(crate) struct EnumerateArguments {
+struct CommonArguments {
+    /// Threads that work [default: one per processor]
+    #[arg(long, value_name = "COUNT")]
+    threads: Option<usize>,
+
+    /// Plant this bug in the driver, the disk or the journal, to see whether it is found
+    #[arg(long, value_name = "BUG")]
+    sabotage: Option<Sabotage>,
+}
+
+impl CommonArguments {
+    fn threads(&self) -> usize {
+        self.threads.unwrap_or_else(|| available_parallelism().map_or(1, usize::from))
+    }
+}
+
+/// Arguments of `forebay-lab enumerate`.
+#[derive(Args, Debug)]
+struct EnumerateArguments {
     /// Operations of each workload; each more takes some twenty times as long
     #[arg(long, value_name = "COUNT", default_value_t = 2, conflicts_with = "seeds",
         value_parser = clap::value_parser!(u32).range(1..=4))]
@@ -98,11 +139,14 @@ pub(crate) struct EnumerateArguments {
     /// The seed of the first random one
     #[arg(long, value_name = "N", default_value_t = 0, requires = "seeds")]
     seed: u64,
+
+    #[command(flatten)]
+    common: CommonArguments,
 }
 
-/// Arguments of `forebay lab run`.
+/// Arguments of `forebay-lab run`.
 #[derive(Args, Debug)]
-pub(crate) struct RunArguments {
+struct RunArguments {
     /// The experiment; without one they are listed
     #[arg(value_name = "NAME")]
     experiment: Option<Experiment>,
@@ -117,16 +161,51 @@ pub(crate) struct RunArguments {
     seed: u64,
 }
 
-/// Runs a command of the lab.
-///
-/// # Errors
-/// A trace can't be read or replayed, a simulation broke a promise, or a report can't be written.
-pub(crate) fn run(command: LabCommand) -> anyhow::Result<()> {
-    match command {
+fn main() -> ExitCode {
+    let cli = match Cli::try_parse() {
+        Ok(cli) => cli,
+        Err(error) => return usage(&error),
+    };
+    let outcome = match cli.command {
         LabCommand::Replay(arguments) => replay(arguments),
         LabCommand::Sim(arguments) => simulate(&arguments),
         LabCommand::Enumerate(arguments) => go_through(&arguments),
         LabCommand::Run(arguments) => experiment(arguments),
+    };
+    match outcome {
+        Ok(()) => ExitCode::SUCCESS,
+        Err(error) => {
+            say(&format!("{error:#}"));
+            ExitCode::FAILURE
+        }
+    }
+}
+
+/// Prints why the command line is wrong, or the help or version that it asks for.
+fn usage(error: &clap::Error) -> ExitCode {
+    if !error.use_stderr() {
+        return print(&error.to_string()).map_or(ExitCode::FAILURE, |()| ExitCode::SUCCESS);
+    }
+    match error.source() {
+        // The message of a parser of this project says more than the one of clap.
+        Some(source) => say(&source.to_string()),
+        None => eprint!("{}", Shown::lines(&error.to_string())),
+    }
+    ExitCode::from(USAGE)
+}
+
+/// Prints one line to standard error.
+fn say(sentence: &str) {
+    let _ = writeln!(io::stderr(), "forebay-lab: {}", Shown::line(sentence));
+}
+
+/// Writes to standard output. A reader that closes it early, such as `head`, is no failure.
+fn print(text: &str) -> anyhow::Result<()> {
+    match io::stdout().lock().write_all(Shown::lines(text).to_string().as_bytes()) {
+        Err(error) if error.kind() != io::ErrorKind::BrokenPipe => {
+            Err(anyhow::Error::new(error).context("standard output can't be written"))
+        }
+        _ => Ok(()),
     }
 }
 
@@ -161,9 +240,9 @@ fn replay(arguments: ReplayArguments) -> anyhow::Result<()> {
 
 fn simulate(arguments: &SimArguments) -> anyhow::Result<()> {
     let seeds = arguments.seed..arguments.seed.saturating_add(arguments.seeds);
-    let threads = available_parallelism().map_or(1, usize::from);
-    let options = SimOptions::new(arguments.seed, arguments.operations);
-    let summary = run_many(seeds, options, threads);
+    let mut options = SimOptions::new(arguments.seed, arguments.operations);
+    options.sabotage = arguments.common.sabotage;
+    let summary = run_many(seeds, options, arguments.common.threads());
     print(&format!("{summary}\n"))?;
     match summary.failures.len() {
         0 => Ok(()),
@@ -178,8 +257,8 @@ fn go_through(arguments: &EnumerateArguments) -> anyhow::Result<()> {
         None => Workloads::Length(operations),
     };
     let limits = Limits { orders, random_orders: 100, images };
-    let threads = available_parallelism().map_or(1, usize::from);
-    let summary = enumerate::run(&workloads, &limits, None, threads);
+    let bug = arguments.common.sabotage.map(Bug::Driver);
+    let summary = enumerate::run(&workloads, &limits, bug, arguments.common.threads());
     print(&format!("{summary}\n"))?;
     match summary.failures.len() {
         0 => Ok(()),

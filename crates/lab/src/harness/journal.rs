@@ -1,0 +1,97 @@
+//! What lies between the dispatcher and the shipped log, as in the runtime.
+
+use super::shard::ShardWorld;
+use forebay_engine::{Answer, Note, NoteKind, Outcome, Part, PartId};
+use forebay_format::journal::RecordKind;
+use forebay_journal::{Admission as LogAdmission, Entry, Extent, Log, Noted, Source, Told};
+use forebay_types::{ByteRange, IoError, SECTOR_BYTES, Stripes};
+use forebay_volume::{Admission, RequestKind};
+
+/// The log of a journal.
+pub(crate) type LabLog = Log<Vec<u8>, PartId>;
+
+/// Whether a write may begin; one that `waits` is answered when its record is durable.
+pub(crate) fn admit(log: &mut LabLog, number: u16, part: &Part, waits: bool) -> Admission {
+    match log.admit(number, part.range.len, part.id) {
+        LogAdmission::Granted => Admission::Logged { wait: waits },
+        LogAdmission::Wait => Admission::Wait,
+        LogAdmission::Full | LogAdmission::Failed => Admission::Through,
+    }
+}
+
+/// Records a note about volume `number`, as the runtime does under the shard's lock.
+pub(crate) fn record(
+    log: &mut LabLog,
+    number: u16,
+    note: &Note,
+    payload: &[u8],
+    shard: &ShardWorld,
+) -> Noted {
+    let entry = |kind| Entry { kind, volume: number, range: note.range };
+    let kind = match &note.kind {
+        NoteKind::Write { slots, wait } => {
+            let in_slots;
+            let bytes = match slots.is_empty() {
+                true => payload,
+                false => {
+                    in_slots = shard.bytes_of(slots, note.range);
+                    &in_slots
+                }
+            };
+            let waiter = wait.then_some(note.part);
+            // A part that does not wait has been answered.
+            return match log.append(entry(RecordKind::Write), [bytes].into_iter(), waiter) {
+                false if *wait => Noted::Refused,
+                _ => Noted::Recorded,
+            };
+        }
+        NoteKind::Zero { unmap } => RecordKind::Zero { unmap: *unmap },
+        NoteKind::Discard => RecordKind::Discard,
+        NoteKind::Forget => RecordKind::Forget,
+    };
+    log.note(entry(kind), Some(note.part))
+}
+
+/// What a part is told of its note, unless it is told later.
+pub(crate) fn answer_noted(part: PartId, noted: Noted) -> Option<Answer> {
+    let outcome = match noted {
+        Noted::Recorded => return None,
+        Noted::Needless => Outcome::Done(Ok(())),
+        Noted::Refused => Outcome::Unlogged,
+        Noted::NoRoom => Outcome::Done(Err(IoError::NoSpace)),
+    };
+    Some(Answer { part, outcome })
+}
+
+/// What the log's news mean for a part.
+pub(crate) const fn answer_told((part, told): (PartId, Told)) -> Answer {
+    let outcome = match told {
+        Told::Durable => Outcome::Done(Ok(())),
+        Told::Lost(_) => Outcome::Unlogged,
+        Told::Room => Outcome::Retry(None),
+    };
+    Answer { part, outcome }
+}
+
+/// What is restored of an extent by one request.
+pub(crate) struct Piece {
+    pub kind: RequestKind,
+    pub range: ByteRange,
+    pub stamps: Vec<u64>,
+}
+
+/// The pieces of an extent with this content.
+pub(crate) fn pieces(extent: &Extent, mut stamps: &[u64], stripes: Stripes) -> Vec<Piece> {
+    let kind = match extent.source {
+        Source::Write { .. } => RequestKind::Restore,
+        Source::Zero { unmap } => RequestKind::RestoreZero { unmap },
+        // A trim brings nothing that is promised.
+        Source::Discard => return Vec::new(),
+    };
+    let piece = |range: ByteRange| {
+        let (now, later) = stamps.split_at((range.len / SECTOR_BYTES) as usize);
+        stamps = later;
+        Piece { kind, range, stamps: now.to_vec() }
+    };
+    stripes.split(extent.range).map(piece).collect()
+}

@@ -1,0 +1,249 @@
+//! Shards with the memory of their part of the pool.
+
+use super::memory::{Memory, read_stamp, write_stamp};
+use super::oracle::POISON;
+use forebay_engine::{
+    Elevator, Fate, LineMeta, MemoryStep, Place, Protection, Recovery, Segment, Shard, ShardConfig,
+    Slot,
+};
+use forebay_policy::Eviction;
+use forebay_types::{
+    ByteRange, LINE_BYTES, Mode, SECTOR_BYTES, SECTORS_PER_LINE, Stripes, VolumeId,
+};
+use forebay_volume::ReplySegment;
+use std::sync::Arc;
+
+/// A shard over a table in memory.
+pub(crate) type LabShard = Shard<Vec<LineMeta>>;
+
+/// A shard that knows nothing.
+pub(crate) fn empty_shard(
+    slots: usize,
+    policy: Box<dyn Eviction>,
+    config: ShardConfig,
+) -> LabShard {
+    Shard::new(vec![LineMeta::FREE; slots], policy, config)
+}
+
+/// What a shard is told of a volume that is added to it.
+pub(crate) struct VolumeSetup {
+    pub id: VolumeId,
+    pub bytes: u64,
+    pub mode: Mode,
+    pub stripes: Stripes,
+    pub elevator: Option<Arc<Elevator>>,
+    /// Writes below this size are gathered, if it is known.
+    pub gather_below: Option<u64>,
+    pub protection: Protection,
+    pub is_ordered: bool,
+}
+
+impl VolumeSetup {
+    /// A volume in write-back and nothing else.
+    pub(crate) const fn write_back(id: VolumeId, bytes: u64, stripes: Stripes) -> Self {
+        Self {
+            id,
+            bytes,
+            mode: Mode::WriteBack,
+            stripes,
+            elevator: None,
+            gather_below: None,
+            protection: Protection::None,
+            is_ordered: false,
+        }
+    }
+
+    /// Adds the volume to shard `number`.
+    pub(crate) fn add_to(&self, shard: &mut LabShard, number: usize) {
+        shard.add_volume(self.id, self.bytes, self.mode);
+        shard.set_stripes(self.id, self.stripes);
+        if let Some(elevator) = &self.elevator {
+            shard.set_elevator(self.id, Arc::clone(elevator), number);
+        }
+        if let Some(bytes) = self.gather_below {
+            shard.set_gather_below(self.id, bytes);
+        }
+        shard.set_protection(self.id, self.protection);
+        if self.is_ordered {
+            shard.set_ordered(self.id);
+        }
+    }
+}
+
+/// One shard and its data.
+pub(crate) struct ShardWorld {
+    pub shard: LabShard,
+    /// Eight stamps for each slot.
+    pool: Vec<u64>,
+}
+
+impl ShardWorld {
+    /// A shard that knows nothing, over memory that nobody has filled.
+    pub(crate) fn new(slots: usize, policy: Box<dyn Eviction>, config: ShardConfig) -> Self {
+        let pool = vec![POISON; slots * SECTORS_PER_LINE as usize];
+        Self { shard: empty_shard(slots, policy, config), pool }
+    }
+
+    /// A shard over the table and the data that a killed process has left.
+    pub(crate) fn recover(
+        (table, pool): (Vec<LineMeta>, Vec<u64>),
+        policy: Box<dyn Eviction>,
+        config: ShardConfig,
+    ) -> (Self, Recovery) {
+        let mut steps = Vec::new();
+        let recovered = Shard::recover(table, policy, config, &|_| Fate::Kept, &mut steps);
+        let (shard, found) = recovered.expect("a killed process leaves a table that is sound");
+        let mut world = Self { shard, pool };
+        steps.into_iter().for_each(|step| world.carry_out(step, &[]));
+        world.shard.settle_steps();
+        (world, found)
+    }
+
+    /// What the process leaves when it is killed.
+    pub(crate) fn remains(&self) -> (Vec<LineMeta>, Vec<u64>) {
+        (self.shard.table().to_vec(), self.pool.clone())
+    }
+
+    /// Changes memory as the shard asks for.
+    pub(crate) fn carry_out(&mut self, step: MemoryStep, payload: &[u8]) {
+        match step {
+            MemoryStep::Fill { slot, offset, payload_offset, len } => {
+                for at in (0..len).step_by(SECTOR_BYTES as usize) {
+                    let stamp = read_stamp(payload, u64::from(payload_offset + at));
+                    self.set_stamp(slot, offset + at, stamp);
+                }
+            }
+            MemoryStep::Copy { from, to, offset, len } => {
+                let (from, to) = (index(from, offset), index(to, offset));
+                self.pool.copy_within(from..from + count(len), to);
+            }
+            MemoryStep::Verify { .. } => {}
+        }
+    }
+
+    /// The stamp of the sector at `offset` of a slot, in bytes.
+    pub(crate) fn stamp(&self, slot: Slot, offset: u32) -> u64 {
+        self.pool[index(slot, offset)]
+    }
+
+    /// Changes the stamp of the sector at `offset` of a slot, in bytes.
+    pub(crate) fn set_stamp(&mut self, slot: Slot, offset: u32, stamp: u64) {
+        self.pool[index(slot, offset)] = stamp;
+    }
+
+    /// The eight stamps of a slot.
+    pub(crate) fn line(&self, slot: Slot) -> &[u64] {
+        let at = index(slot, 0);
+        &self.pool[at..at + SECTORS_PER_LINE as usize]
+    }
+
+    /// Changes the eight stamps of a slot.
+    pub(crate) fn set_line(&mut self, slot: Slot, stamps: &[u64]) {
+        let at = index(slot, 0);
+        self.pool[at..at + SECTORS_PER_LINE as usize].copy_from_slice(stamps);
+    }
+
+    /// The stamps that segments of an I/O or an answer hold. `memory` is the request's, and where
+    /// their private part begins in it.
+    pub(crate) fn stamps<'a>(
+        &self,
+        segments: impl IntoIterator<Item = &'a Segment>,
+        memory: Option<(&Memory, u64)>,
+        stamps: &mut Vec<u64>,
+    ) {
+        for segment in segments {
+            match (segment.place, memory) {
+                (Place::Slot { slot, offset }, _) => {
+                    let at = index(slot, offset);
+                    stamps.extend_from_slice(&self.pool[at..at + count(segment.len)]);
+                }
+                (Place::Private { offset }, Some((memory, base))) => {
+                    let first = base + u64::from(offset);
+                    let offsets =
+                        (0..count(segment.len) as u64).map(|at| first + at * SECTOR_BYTES);
+                    stamps.extend(offsets.map(|offset| memory.get(offset)));
+                }
+                _ => stamps.extend((0..count(segment.len)).map(|_| POISON)),
+            }
+        }
+    }
+
+    /// Puts what a read has brought where its segments are. False where there is no memory for it.
+    pub(crate) fn fill(
+        &mut self,
+        segments: &[Segment],
+        mut stamps: &[u64],
+        memory: Option<(&Memory, u64)>,
+    ) -> bool {
+        let mut fits = true;
+        for segment in segments {
+            let (now, later) = stamps.split_at(count(segment.len));
+            stamps = later;
+            match (segment.place, memory) {
+                (Place::Slot { slot, offset }, _) => {
+                    let to = index(slot, offset);
+                    self.pool[to..to + now.len()].copy_from_slice(now);
+                }
+                (Place::Private { offset }, Some((memory, base))) => {
+                    let places = (base + u64::from(offset)..).step_by(SECTOR_BYTES as usize);
+                    fits &= now.iter().zip(places).all(|(&stamp, to)| memory.set(to, stamp));
+                }
+                (Place::Private { .. }, None) => fits = false,
+                (Place::Discard, _) => {}
+            }
+        }
+        fits
+    }
+
+    /// The bytes of a range whose lines lie in these slots.
+    pub(crate) fn bytes_of(&self, slots: &[Slot], range: ByteRange) -> Vec<u8> {
+        let mut bytes = vec![0; range.len as usize];
+        for at in (0..range.len).step_by(SECTOR_BYTES as usize) {
+            let byte = range.offset % LINE_BYTES + at;
+            let slot = slots[(byte / LINE_BYTES) as usize];
+            write_stamp(&mut bytes, at, self.stamp(slot, (byte % LINE_BYTES) as u32));
+        }
+        bytes
+    }
+
+    /// Operations, dirty lines and pins, where any are left over.
+    pub(crate) fn left_over(&self) -> Option<String> {
+        self.shard.self_check();
+        let usage = self.shard.usage();
+        let left = [usage.operations, usage.dirty_lines, self.shard.pins()];
+        let message = "nothing may be left over; operations, dirty lines and pins are";
+        (left != [0; 3]).then(|| format!("{message} {left:?}"))
+    }
+}
+
+/// The stamps of an answer.
+pub(crate) fn reply_stamps(
+    shards: &[ShardWorld],
+    segments: &[ReplySegment],
+    memory: Option<&Memory>,
+) -> Vec<u64> {
+    let mut stamps = Vec::new();
+    for ReplySegment { shard, segment } in segments {
+        let memory = memory.map(|memory| (memory, 0));
+        shards[usize::from(*shard)].stamps([segment], memory, &mut stamps);
+    }
+    stamps
+}
+
+/// The bytes of an answer have been sent.
+pub(crate) fn release_pins(segments: &[ReplySegment], mut release: impl FnMut(usize, Slot)) {
+    for ReplySegment { shard, segment } in segments {
+        if let Place::Slot { slot, .. } = segment.place {
+            release(usize::from(*shard), slot);
+        }
+    }
+}
+
+/// Where the stamp of a byte of a slot is in the pool.
+const fn index(slot: Slot, offset: u32) -> usize {
+    (slot * SECTORS_PER_LINE + offset / SECTOR_BYTES as u32) as usize
+}
+
+const fn count(len: u32) -> usize {
+    len as usize / SECTOR_BYTES as usize
+}

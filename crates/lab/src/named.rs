@@ -1,0 +1,45 @@
+//! Enumerations whose values have names on the command line.
+
+/// Declares an enumeration: the name of each value, all values in order, and how to read a name.
+/// The text before `enum` says in an error what a name is of.
+macro_rules! named {
+    ($(#[$about:meta])* $what:literal enum $type:ident {
+        $($(#[$doc:meta])* $value:ident = $name:literal,)*
+    }) => {
+        $(#[$about])*
+        #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
+        pub enum $type {
+            $($(#[$doc])* $value,)*
+        }
+
+        impl $type {
+            /// All of them, in the order in which they are listed.
+            pub const ALL: [Self; [$($name),*].len()] = [$(Self::$value),*];
+
+            /// The name in commands and tables.
+            pub const fn name(self) -> &'static str {
+                match self {
+                    $(Self::$value => $name,)*
+                }
+            }
+        }
+
+        impl std::fmt::Display for $type {
+            fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+                f.pad(self.name())
+            }
+        }
+
+        impl std::str::FromStr for $type {
+            type Err = String;
+
+            fn from_str(text: &str) -> Result<Self, String> {
+                let found = Self::ALL.into_iter().find(|value| value.name() == text);
+                let names = || Self::ALL.map(Self::name).join(", ");
+                found.ok_or_else(|| format!("no {} '{text}': choose one of {}", $what, names()))
+            }
+        }
+    };
+}
+
+pub(crate) use named;
