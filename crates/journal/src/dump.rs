@@ -13,7 +13,7 @@ use std::fmt;
 
 /// A batch of a dump, with its place in the log.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub struct Placed {
+pub struct PlacedBatch {
     /// The batch number.
     pub batch: u64,
     /// The segment of the batch.
@@ -50,7 +50,7 @@ pub struct Dump {
     next_record: u64,
     /// The first segment in which this dump never placed a batch.
     fresh_segment: u64,
-    placed: Vec<Placed>,
+    placed: Vec<PlacedBatch>,
 }
 
 impl Dump {
@@ -108,7 +108,7 @@ impl Dump {
     }
 
     /// All placed batches, in order.
-    pub fn placed(&self) -> &[Placed] {
+    pub fn placed(&self) -> &[PlacedBatch] {
         &self.placed
     }
 
@@ -120,7 +120,7 @@ impl Dump {
     }
 
     /// The position of a batch on the device, in bytes.
-    pub const fn position(&self, placed: &Placed) -> u64 {
+    pub const fn position(&self, placed: &PlacedBatch) -> u64 {
         self.superblock.geometry.position(placed.segment) + placed.offset
     }
 
@@ -136,7 +136,7 @@ impl Dump {
         payload_bytes: u32,
         records: &[Record],
         buffer: &mut [u8],
-    ) -> Result<Placed, DumpFull> {
+    ) -> Result<PlacedBatch, DumpFull> {
         let batch = self.placed.len() as u64;
         let geometry = self.superblock.geometry;
         let mut header = BatchHeader::new(
@@ -170,7 +170,7 @@ impl Dump {
         assert!(self.offset <= geometry.segment_bytes, "a batch lies in one segment");
         assert_eq!(header.records as usize, records.len(), "every record is in the batch");
         let (segment, offset, len) = (header.segment, header.offset, header.len_bytes());
-        let placed = Placed { batch, segment, offset, len, chain, first_record };
+        let placed = PlacedBatch { batch, segment, offset, len, chain, first_record };
         self.placed.push(placed);
         Ok(placed)
     }

@@ -229,7 +229,11 @@ mod tests {
         assert_eq!(compare(&samples, &lent(&blank)).differing, count);
         let of_blank = samples_of(&lent(&blank));
         let evidence = compare(&of_blank, &lent(&blank));
-        assert_eq!((evidence.differing, evidence.matching), (0, 0), "zeroes do not count as a match");
+        assert_eq!(
+            (evidence.differing, evidence.matching),
+            (0, 0),
+            "zeroes do not count as a match"
+        );
     }
 
     #[test]

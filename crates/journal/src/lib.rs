@@ -31,10 +31,13 @@ mod log;
 mod mirror;
 mod recover;
 
-pub use dump::{Dump, DumpFull, Placed};
+pub use dump::{Dump, DumpFull, PlacedBatch};
 pub use image::{Extent, Image, Source};
-pub use log::{Admission, Checkpoint, Entry, Log, LogError, LogUsage, LogWrite, Mark, Noted, Told};
-pub use mirror::{Copy, Half, Recovered, Step, recover_mirrored};
+pub use log::{
+    Admission, Checkpoint, Entry, Log, LogError, LogUsage, LogWrite, Mark, Notification,
+    RecordOutcome,
+};
+pub use mirror::{CopyRange, MirrorDevice, Recovered, Step, recover_mirrored};
 pub use recover::{
     Damage, Found, FoundRecord, Inspection, ReadAt, RecoverError, inspect, recover, recover_any,
     recover_vault,

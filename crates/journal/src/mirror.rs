@@ -19,7 +19,7 @@ use forebay_format::journal::{
 };
 
 /// A device that may hold a log.
-pub struct Half<'a> {
+pub struct MirrorDevice<'a> {
     /// The device.
     pub device: &'a mut dyn ReadAt,
     /// Its size in bytes.
@@ -63,14 +63,14 @@ pub struct Recovered {
     /// The index of an in-sync device with an older superblock.
     late: Option<usize>,
     /// Batches that an in-sync device lacks.
-    lags: Vec<Copy>,
+    lags: Vec<CopyRange>,
     /// Positions and lengths of the log on the devices, in order.
     extents: Vec<(u64, u64)>,
 }
 
 /// A range to copy from one device to the same position of another.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub struct Copy {
+pub struct CopyRange {
     /// The index of the source device.
     pub from: usize,
     /// The index of the target device.
@@ -96,7 +96,7 @@ pub enum Step {
         bytes: Vec<u8>,
     },
     /// Copy a part of the log.
-    Copy(Copy),
+    Copy(CopyRange),
 }
 
 /// Recovers a journal from two devices.
@@ -110,7 +110,7 @@ pub enum Step {
 /// # Errors
 /// If no device is reliable, or the devices do not belong together.
 pub fn recover_mirrored(
-    mut halves: [Option<Half<'_>>; MEMBERS_MAX],
+    mut halves: [Option<MirrorDevice<'_>>; MEMBERS_MAX],
     drawn: [u64; MEMBERS_MAX],
     is_on_record: &dyn Fn(JournalId, u64) -> bool,
     accept_loss: bool,
@@ -157,7 +157,7 @@ pub fn recover_mirrored(
         devices[at] = half.filter(|_| in_sync[at]).map(|half| half.device);
     }
     let (found, extents, lags) = walk(devices, *superblock);
-    let is_to_member = |lag: &Copy| in_sync[lag.to] && lag.to != lag.from;
+    let is_to_member = |lag: &CopyRange| in_sync[lag.to] && lag.to != lag.from;
     assert!(lags.iter().all(is_to_member), "lags are between in-sync devices");
     Ok(Some(Recovered { found, joins, in_sync, is_new_list, late, old_numbers, lags, extents }))
 }
@@ -166,7 +166,8 @@ impl Recovered {
     /// The steps to carry out, in order, before [`crate::Log::resume`]. Once the first superblock
     /// of the resumed log is durable, the caller records the members in the state directory.
     ///
-    /// If a device cannot be written, remove it with [`Recovered::without`] and get the steps again.
+    /// If a device cannot be written, remove it with [`Recovered::without`] and get the steps
+    /// again.
     pub fn steps(&self) -> Vec<Step> {
         // Two in-sync devices may lack different batches. Copy first, so that each one is complete
         // before the other may be dropped.
@@ -197,7 +198,8 @@ impl Recovered {
         let from = self.in_sync.iter().position(|&in_sync| in_sync);
         let from = from.expect("one device is in sync");
         if let Some(to) = self.joins.filter(|_| !self.found.records.is_empty()) {
-            let copy = |&(position, len): &(u64, u64)| Step::Copy(Copy { from, to, position, len });
+            let copy =
+                |&(position, len): &(u64, u64)| Step::Copy(CopyRange { from, to, position, len });
             steps.extend(self.extents.iter().map(copy));
         }
         steps
@@ -240,7 +242,8 @@ impl Recovered {
         true
     }
 
-    /// Completes recovery after all steps: a rebuilt device is a member from the next superblock on.
+    /// Completes recovery after all steps: a rebuilt device is a member from the next superblock
+    /// on.
     pub fn joined(&mut self, drawn: [u64; MEMBERS_MAX]) {
         if let Some(device) = self.joins.take() {
             assert!(drawn[device] != 0, "member numbers are not zero");
@@ -250,7 +253,7 @@ impl Recovered {
     }
 }
 
-fn read_superblock(half: &mut Half<'_>) -> Result<Seen, RecoverError> {
+fn read_superblock(half: &mut MirrorDevice<'_>) -> Result<Seen, RecoverError> {
     let mut copies = [vec![0; SUPERBLOCK_BYTES], vec![0; SUPERBLOCK_BYTES]];
     let mut is_readable = true;
     for (at, copy) in copies.iter_mut().enumerate() {

@@ -8,7 +8,7 @@ use forebay_types::{ByteRange, IoError};
 use std::fmt;
 
 use crate::image::retain_newest;
-use crate::mirror::Copy;
+use crate::mirror::CopyRange;
 
 /// Number of records at which the walk first removes overwritten records.
 const RECORDS_MIN: usize = 1 << 18;
@@ -220,11 +220,12 @@ pub fn recover_any(device: &mut dyn ReadAt, size_bytes: u64) -> Result<Found, Re
 type Extents = Vec<(u64, u64)>;
 
 /// Walks the log that `superblock` describes, on one or two devices that are in sync except for
-/// damage. Also returns where the log lies, and the batches that one device lacks and the other has.
+/// damage. Also returns where the log lies, and the batches that one device lacks and the other
+/// has.
 pub(crate) fn walk(
     devices: [Option<&mut dyn ReadAt>; MEMBERS_MAX],
     superblock: Superblock,
-) -> (Found, Extents, Vec<Copy>) {
+) -> (Found, Extents, Vec<CopyRange>) {
     let mut walk = Walk::new(devices, superblock);
     walk.run();
     walk.record_missing_tail();
@@ -248,7 +249,7 @@ pub struct Inspection {
     /// Positions of damaged data on the device, in bytes.
     pub damaged: Vec<u64>,
     /// Ranges that one device lacks and the other has.
-    pub lags: Vec<Copy>,
+    pub lags: Vec<CopyRange>,
     /// Total length of the readable batches in bytes.
     pub bytes: u64,
 }
@@ -294,7 +295,7 @@ struct Walk<'a> {
     other: Vec<u8>,
     found: Found,
     extents: Extents,
-    lags: Vec<Copy>,
+    lags: Vec<CopyRange>,
     /// The expected place of the next batch.
     segment: u64,
     offset: u64,
@@ -477,7 +478,7 @@ impl<'a> Walk<'a> {
 
     fn record_lag(&mut self, header: &BatchHeader, from: usize, to: usize) {
         let position = self.position(header.segment, header.offset);
-        self.lags.push(Copy { from, to, position, len: header.len_bytes() });
+        self.lags.push(CopyRange { from, to, position, len: header.len_bytes() });
     }
 
     fn batch_on(
@@ -550,7 +551,7 @@ impl<'a> Walk<'a> {
         let superblock = &self.found.superblock;
         let header = BatchHeader::decode(superblock.journal, segment, offset, block).ok()?;
         let fits = offset + header.len_bytes() <= superblock.geometry.segment_bytes;
-        (fits && superblock.counts(header.generation, header.batch)).then_some(header)
+        (fits && superblock.is_valid_batch(header.generation, header.batch)).then_some(header)
     }
 
     fn take(&mut self, header: &BatchHeader, sound: Result<(), BatchInvalid>, records: &[Record]) {
@@ -587,13 +588,6 @@ impl<'a> Walk<'a> {
         }
         self.found.next_batch = header.batch + 1;
         self.found.chain = header.checksum;
-        assert!(
-            header.first_record >= self.found.next_record,
-            "record numbers ascend: batch {} begins with {}, after {}",
-            header.batch,
-            header.first_record,
-            self.found.next_record
-        );
         self.found.next_record = header.first_record + u64::from(header.records);
         self.found.last_segment = Some(header.segment);
         self.segment = header.segment;

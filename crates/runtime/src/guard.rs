@@ -1,6 +1,6 @@
 //! Whether a volume's disk is the one that its journal knows.
 //!
-//! The log decides which samples of a disk count (`journal/src/log/guard.rs`), and what follows
+//! The log decides which samples of a disk count (`journal/src/log/samples.rs`), and what follows
 //! from a comparison is decided in `forebay_journal::decision`; here the disk is read. That is 64
 //! blocks at most, all at once: when a volume is attached, and after each checkpoint of it, by a
 //! thread that lives as long as that takes, so that neither a worker nor the journal waits for it.
@@ -76,7 +76,7 @@ fn examine(
     let here = Some(hardware(disk)).filter(|&sum| sum != 0);
     let blocks = read(disk, places);
     Evidence {
-        same_words: volume.identity == identity,
+        same_name: volume.identity == identity,
         same_size: disk.description().size_bytes == volume.size_bytes,
         same_hardware: known.zip(here).map(|(known, here)| known == here),
         ..compare(&volume.guard.samples, &lent(&blocks))
@@ -292,7 +292,8 @@ impl Journal {
     pub(crate) fn may_erase(&self, number: u16, part: &forebay_engine::Part) -> bool {
         let mut state = self.lock();
         let log = &mut state.log;
-        let may = log.touch(number, part.range, part.id) && log.admit_erase(number, part.id);
+        let may =
+            log.invalidate_samples(number, part.range, part.id) && log.admit_erase(number, part.id);
         if !may {
             self.ring(state);
         }

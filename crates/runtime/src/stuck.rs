@@ -4,7 +4,7 @@
 //! that hold them would keep everything recorded since. So when a checkpoint has failed, the disk
 //! is flushed: it has everything then but what is still dirty. That is recorded once more, at the
 //! end of the log, and the checkpoint counts. Where there is no room for it, a fence is recorded
-//! instead (`journal/src/log/room.rs`).
+//! instead (`journal/src/log/space.rs`).
 //!
 //! It is the work of a thread that lives as long as that takes: it waits for the disk, and for the
 //! journal.
@@ -111,7 +111,7 @@ impl Journal {
         let bytes: u64 = stuck.iter().flat_map(|line| line.ranges()).map(|range| range.len).sum();
         let pieces = stuck.iter().flat_map(|line| line.ranges()).count() as u64;
         let is_whole = stuck.iter().all(|line| line.lost == 0);
-        if is_whole && self.lock().log.has_room_forward(bytes, pieces) {
+        if is_whole && self.lock().log.can_forward(bytes, pieces) {
             match self.record_forward(number, volume, &stuck) {
                 Some(true) => return Some(Ok(())),
                 // Some of it has got to the disk meanwhile, maybe into its cache only.
@@ -156,7 +156,7 @@ impl Journal {
     fn wait_until_recorded(&self) -> Option<()> {
         let mut state = self.lock();
         let end = state.log.next_record();
-        while state.log.first_pending_record() < end || !state.log.is_relied_upon() {
+        while state.log.first_pending_record() < end || !state.log.is_membership_recorded() {
             if state.log.failed().is_some() {
                 return None;
             }

@@ -12,7 +12,7 @@ use forebay_format::journal::{
     LogKind, Members as MemberList, Released, SUPERBLOCK_BYTES, Superblock, SuperblockInvalid,
 };
 use forebay_journal::{
-    Found, Half, ReadAt, RecoverError, Recovered, Step, recover_any, recover_mirrored,
+    Found, MirrorDevice, ReadAt, RecoverError, Recovered, Step, recover_any, recover_mirrored,
 };
 use forebay_runtime::MemberRecord;
 use forebay_types::IoError;
@@ -93,7 +93,7 @@ impl OpenLog {
     fn counts(&self) -> [bool; 2] {
         match &self.walked {
             Walked::One(_) => [true, false],
-            Walked::Two(recovered) => recovered.counts(),
+            Walked::Two(recovered) => recovered.in_sync(),
         }
     }
 
@@ -238,7 +238,7 @@ fn walk_both(
     let mut recover = |accept_loss| {
         let halves = open.each_mut().map(|device| {
             let (device, size_bytes) = device.as_mut()?;
-            Some(Half { device, size_bytes: *size_bytes })
+            Some(MirrorDevice { device, size_bytes: *size_bytes })
         });
         recover_mirrored(halves, drawn, &is_on_record, accept_loss)
     };

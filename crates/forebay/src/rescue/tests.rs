@@ -10,7 +10,7 @@ use forebay_format::journal::{
     BATCH_BYTES_MAX, GenerationStart, Geometry, JOURNAL_BYTES_MIN, JournalId, LOG_OFFSET,
     RecordKind, Released, SUPERBLOCK_BYTES, Superblock,
 };
-use forebay_journal::{Admission, Entry, Log, Noted};
+use forebay_journal::{Admission, Entry, Log, RecordOutcome};
 use forebay_types::{ByteRange, IoError};
 use proptest::prelude::*;
 use std::sync::Arc;
@@ -97,8 +97,8 @@ fn journal() -> (Arc<MemoryBackend>, Vec<u8>) {
     }
     let range = ByteRange::new(1002 * 512, 4 * 512);
     let kind = RecordKind::Zero { unmap: true };
-    let noted = log.note(Entry { kind, volume: volumes[0], range }, None);
-    assert_eq!(noted, Noted::Recorded);
+    let noted = log.record(Entry { kind, volume: volumes[0], range }, None);
+    assert_eq!(noted, RecordOutcome::Recorded);
     expected[range.offset as usize..range.end() as usize].fill(0);
     while let Some(write) = log.poll_write() {
         put(&*device, write.position, write.bytes());

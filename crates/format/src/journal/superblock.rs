@@ -370,7 +370,7 @@ impl Superblock {
 
     /// Whether a batch of this generation and number was ever acknowledged: those that a later
     /// generation has taken the number of were not.
-    pub fn counts(&self, generation: u64, batch: u64) -> bool {
+    pub fn is_valid_batch(&self, generation: u64, batch: u64) -> bool {
         let known = self.starts.iter().any(|start| start.generation == generation);
         let later = self.starts.iter().find(|start| start.generation > generation);
         known && later.is_none_or(|start| batch < start.batch)
@@ -554,8 +554,8 @@ mod tests {
     #[test]
     fn a_batch_that_a_later_generation_took_the_number_of_is_void() {
         let superblock = example();
-        assert!(superblock.counts(1, 39) && superblock.counts(2, 40));
-        assert!(!superblock.counts(1, 40), "generation 2 began with batch 40");
-        assert!(!superblock.counts(3, 41), "nobody has written down generation 3");
+        assert!(superblock.is_valid_batch(1, 39) && superblock.is_valid_batch(2, 40));
+        assert!(!superblock.is_valid_batch(1, 40), "generation 2 began with batch 40");
+        assert!(!superblock.is_valid_batch(3, 41), "nobody has written down generation 3");
     }
 }

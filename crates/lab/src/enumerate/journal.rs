@@ -10,8 +10,8 @@ use crate::sim::memory::write_stamp;
 use forebay_engine::{Answer, Note, NoteKind, Outcome, Part, PartId};
 use forebay_format::journal::{Geometry, JournalId, LOG_OFFSET, RecordKind};
 use forebay_journal::{
-    Admission as LogAdmission, Entry, Extent, Found, Image, Log, Noted, ReadAt, Source, Told,
-    recover,
+    Admission as LogAdmission, Entry, Extent, Found, Image, Log, Notification, ReadAt,
+    RecordOutcome, Source, recover,
 };
 use forebay_types::{IoError, IoResult, LINE_BYTES, SECTOR_BYTES};
 use forebay_volume::Admission;
@@ -226,11 +226,11 @@ impl Machine {
             NoteKind::Discard => RecordKind::Discard,
             NoteKind::Forget => RecordKind::Forget,
         };
-        let outcome = match journal.log.note(entry(kind), Some(part)) {
-            Noted::Recorded => return None,
-            Noted::Needless => Outcome::Done(Ok(())),
-            Noted::Refused => Outcome::Unlogged,
-            Noted::NoRoom => Outcome::Done(Err(IoError::NoSpace)),
+        let outcome = match journal.log.record(entry(kind), Some(part)) {
+            RecordOutcome::Recorded => return None,
+            RecordOutcome::Unneeded => Outcome::Done(Ok(())),
+            RecordOutcome::Refused => Outcome::Unlogged,
+            RecordOutcome::NoSpace => Outcome::Done(Err(IoError::NoSpace)),
         };
         Some(Answer { part, outcome })
     }
@@ -276,9 +276,9 @@ impl Machine {
         }
         let answers = told.into_iter().map(|(part, told)| {
             let outcome = match told {
-                Told::Durable => Outcome::Done(Ok(())),
-                Told::Lost(_) => Outcome::Unlogged,
-                Told::Room => Outcome::Retry(None),
+                Notification::Durable => Outcome::Done(Ok(())),
+                Notification::Lost(_) => Outcome::Unlogged,
+                Notification::Retry => Outcome::Retry(None),
             };
             Answer { part, outcome }
         });
@@ -297,7 +297,7 @@ impl Machine {
         if std::mem::take(&mut journal.checkpoint) {
             journal.log.checkpointed(journal.number, result);
             let mut told = Vec::new();
-            journal.log.poll_told(&mut told);
+            journal.log.poll_notifications(&mut told);
             let again = |(part, _)| Answer { part, outcome: Outcome::Retry(None) };
             self.answers.extend(told.into_iter().map(again));
         }

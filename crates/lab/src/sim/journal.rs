@@ -17,8 +17,8 @@ use super::world::{World, pool_index};
 use forebay_engine::{Answer, Note, NoteKind, Outcome, Part, PartId};
 use forebay_format::journal::{Geometry, JournalId, LOG_OFFSET, RecordKind};
 use forebay_journal::{
-    Admission as LogAdmission, Entry, Extent, Found, Half, Image, Log, LogWrite, Noted, ReadAt,
-    RecoverError, Source, Step, Told, recover, recover_mirrored,
+    Admission as LogAdmission, Entry, Extent, Found, Image, Log, LogWrite, MirrorDevice,
+    Notification, ReadAt, RecordOutcome, RecoverError, Source, Step, recover, recover_mirrored,
 };
 use forebay_types::{IoError, IoResult, LINE_BYTES, SECTOR_BYTES, VolumeId};
 use forebay_volume::{Admission, worker_of};
@@ -115,7 +115,7 @@ pub(crate) struct Journal {
     pub undrained: Vec<u16>,
     /// When it failed, in the oracle's time.
     failed_at: u32,
-    told: Vec<(PartId, Told)>,
+    told: Vec<(PartId, Notification)>,
 }
 
 fn journal_id(made: u8) -> JournalId {
@@ -278,25 +278,25 @@ impl World {
                 }
                 let (entry, waiter) = (entry(RecordKind::Write), wait.then_some(part));
                 match journal.log.append(entry, [&bytes[..]].into_iter(), waiter) {
-                    true => Noted::Recorded,
-                    false => Noted::Refused,
+                    true => RecordOutcome::Recorded,
+                    false => RecordOutcome::Refused,
                 }
             }
             NoteKind::Zero { unmap } => {
-                journal.log.note(entry(RecordKind::Zero { unmap }), Some(part))
+                journal.log.record(entry(RecordKind::Zero { unmap }), Some(part))
             }
-            NoteKind::Discard => journal.log.note(entry(RecordKind::Discard), Some(part)),
-            NoteKind::Forget => journal.log.note(entry(RecordKind::Forget), Some(part)),
+            NoteKind::Discard => journal.log.record(entry(RecordKind::Discard), Some(part)),
+            NoteKind::Forget => journal.log.record(entry(RecordKind::Forget), Some(part)),
         };
         let outcome = match noted {
-            Noted::Recorded => return None,
-            Noted::Needless => Outcome::Done(Ok(())),
-            Noted::Refused => Outcome::Unlogged,
-            Noted::NoRoom => Outcome::Done(Err(IoError::NoSpace)),
+            RecordOutcome::Recorded => return None,
+            RecordOutcome::Unneeded => Outcome::Done(Ok(())),
+            RecordOutcome::Refused => Outcome::Unlogged,
+            RecordOutcome::NoSpace => Outcome::Done(Err(IoError::NoSpace)),
         };
-        self.report.journal_needless += u64::from(noted == Noted::Needless);
-        self.report.journal_refused += u64::from(noted == Noted::Refused);
-        if noted == Noted::NoRoom {
+        self.report.journal_needless += u64::from(noted == RecordOutcome::Unneeded);
+        self.report.journal_refused += u64::from(noted == RecordOutcome::Refused);
+        if noted == RecordOutcome::NoSpace {
             self.report.journal_unsaid += 1;
             let (kind, moment) = (FaultKind::NoRoom, self.moment);
             self.device.faults.push(Fault { moment, volume: volume.0, kind, range });
@@ -436,17 +436,17 @@ impl World {
     fn tell_news(&mut self) {
         let journal = self.journal.as_mut().expect("a checkpoint is under way");
         let mut told = std::mem::take(&mut journal.told);
-        journal.log.poll_told(&mut told);
+        journal.log.poll_notifications(&mut told);
         self.tell(&mut told);
         self.journal.as_mut().expect("as above").told = told;
     }
 
-    fn tell(&mut self, told: &mut Vec<(PartId, Told)>) {
+    fn tell(&mut self, told: &mut Vec<(PartId, Notification)>) {
         for (part, told) in told.drain(..) {
             let outcome = match told {
-                Told::Durable => Outcome::Done(Ok(())),
-                Told::Lost(_) => Outcome::Unlogged,
-                Told::Room => Outcome::Retry(None),
+                Notification::Durable => Outcome::Done(Ok(())),
+                Notification::Lost(_) => Outcome::Unlogged,
+                Notification::Retry => Outcome::Retry(None),
             };
             self.queue.push(self.now_us, Event::Answer(worker_of(part), Answer { part, outcome }));
         }
@@ -517,7 +517,7 @@ impl World {
         let mut recovered = loop {
             let [a, b] = &mut journal.devices;
             let half = |device, at| {
-                (missing != Some(at)).then_some(Half { device: device as _, size_bytes })
+                (missing != Some(at)).then_some(MirrorDevice { device: device as _, size_bytes })
             };
             let halves = [half(a, 0), half(b, 1)];
             match recover_mirrored(halves, drawn, &is_on_record, false) {
@@ -540,10 +540,10 @@ impl World {
                 }
             }
         }
-        self.report.journal_alone += u64::from(recovered.counts() != [true; 2]);
+        self.report.journal_alone += u64::from(recovered.in_sync() != [true; 2]);
         self.report.journal_rewritten += u64::from(recovered.joins().is_some());
         recovered.joined(drawn);
-        journal.reads = usize::from(!recovered.counts()[0]);
+        journal.reads = usize::from(!recovered.in_sync()[0]);
         recovered.found
     }
 

@@ -14,7 +14,7 @@ use super::Journal;
 use super::devices::Device;
 use crate::locks::{Lock, order};
 use forebay_backend::{AlignedBuffer, Blocking};
-use forebay_journal::{Copy, ReadAt, inspect};
+use forebay_journal::{CopyRange, ReadAt, inspect};
 use forebay_types::IoError;
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 use std::sync::{Arc, Weak};
@@ -54,7 +54,7 @@ pub(crate) struct Look {
     ends: AtomicBool,
     thread: Lock<Option<JoinHandle<()>>, { order::THREADS }>,
     /// What is to be written anew, and where the log ended when that was found.
-    pub(super) lags: Lock<Vec<(Copy, (u64, u64))>>,
+    pub(super) lags: Lock<Vec<(CopyRange, (u64, u64))>>,
     /// A walk is to begin at once.
     now: AtomicBool,
 }
@@ -152,7 +152,7 @@ impl Journal {
         self.look.walks.fetch_add(1, Ordering::Relaxed);
     }
 
-    fn react(&self, lags: Vec<(Copy, (u64, u64))>, damaged: Option<u64>) {
+    fn react(&self, lags: Vec<(CopyRange, (u64, u64))>, damaged: Option<u64>) {
         let name = &self.name;
         for (lag, _) in &lags {
             tracing::warn!(
