@@ -88,7 +88,7 @@ impl Device {
             name: char::from(name).to_string(),
             size_bytes: VOLUME_BYTES,
             identity: [name; 32],
-            guard: Default::default(),
+            disk: Default::default(),
         });
         let mut dump = Dump::new(ID, DEVICE_BYTES, GEOMETRY, 0, volumes.collect());
         for _ in 0..2 {

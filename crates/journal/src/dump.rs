@@ -6,7 +6,7 @@
 //! written again in a fresh segment, as a new generation, which voids the old places.
 
 use forebay_format::journal::{
-    BATCH_BYTES_MAX, BatchHeader, GENERATIONS_MAX, GenerationStart, Geometry, Guard, JournalId,
+    BATCH_BYTES_MAX, BatchHeader, DiskInfo, GENERATIONS_MAX, GenerationStart, Geometry, JournalId,
     LogKind, Members, Record, Superblock, VolumeEntry, seal_batch,
 };
 use std::fmt;
@@ -95,10 +95,10 @@ impl Dump {
     }
 
     /// Sets what the next superblock records about a volume's disk.
-    pub fn set_guard(&mut self, number: u16, guard: Guard) {
+    pub fn set_disk_info(&mut self, number: u16, disk: DiskInfo) {
         let mut volumes = self.superblock.volumes.iter_mut();
         if let Some(volume) = volumes.find(|volume| volume.number == number) {
-            volume.guard = guard;
+            volume.disk = disk;
         }
     }
 

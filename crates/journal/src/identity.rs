@@ -136,7 +136,7 @@ fn not_written(
     volume: &VolumeEntry,
     records: &[FoundRecord],
 ) -> Vec<Place> {
-    places.retain(|place| volume.guard.samples.valid >> place.index & 1 == 1);
+    places.retain(|place| volume.disk.samples.valid >> place.index & 1 == 1);
     for found in records.iter().filter(|found| found.record.volume == volume.number) {
         places.retain(|place| !overlaps(place, found.record.range));
     }
@@ -177,7 +177,7 @@ pub fn samples_of(blocks: &[(Place, Option<&[u8]>)]) -> Samples {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use forebay_format::journal::{Guard, Record, RecordKind};
+    use forebay_format::journal::{DiskInfo, Record, RecordKind};
 
     const JOURNAL: JournalId = JournalId([7; 16]);
     const SIZE: u64 = 1 << 30;
@@ -195,9 +195,9 @@ mod tests {
     }
 
     fn volume(samples: Samples) -> VolumeEntry {
-        let guard = Guard { samples, ..Guard::default() };
+        let disk = DiskInfo { samples, ..DiskInfo::default() };
         let (name, identity, void_before) = ("a".into(), [1; 32], 0);
-        VolumeEntry { number: 3, name, size_bytes: SIZE, identity, guard, void_before }
+        VolumeEntry { number: 3, name, size_bytes: SIZE, identity, disk, void_before }
     }
 
     #[test]

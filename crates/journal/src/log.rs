@@ -8,7 +8,7 @@ mod space;
 pub(crate) use mirror::{encode_for_members, targets_of};
 
 use forebay_format::journal::{
-    BLOCK_BYTES, BatchHeader, GENERATIONS_MAX, GenerationStart, Geometry, Guard, HEADER_BYTES,
+    BLOCK_BYTES, BatchHeader, DiskInfo, GENERATIONS_MAX, GenerationStart, Geometry, HEADER_BYTES,
     JournalId, LogKind, MEMBERS_MAX, Members, RECORD_BYTES, Record, RecordKind, SUPERBLOCK_BYTES,
     Superblock, VOLUMES_MAX, VolumeEntry, batch_bytes, seal_batch,
 };
@@ -274,7 +274,7 @@ impl<B: AsRef<[u8]> + AsMut<[u8]>, W> Log<B, W> {
         }
         let mut superblock = found.superblock.clone();
         // Volume numbers are never reused, so the records of released volumes stay void.
-        superblock.volumes.retain(VolumeEntry::counts);
+        superblock.volumes.retain(VolumeEntry::has_valid_records);
         superblock.clean = false;
         let generation = superblock.generation() + 1;
         let batch = found.next_batch;
@@ -399,9 +399,9 @@ impl<B: AsRef<[u8]> + AsMut<[u8]>, W> Log<B, W> {
         let number = self.superblock.next_volume;
         self.superblock.next_volume = number.checked_add(1).ok_or(LogError::Volumes)?;
         let name = name.to_owned();
-        let guard = Guard::default();
+        let disk = DiskInfo::default();
         let void_before = 0;
-        let entry = VolumeEntry { number, name, size_bytes, identity, guard, void_before };
+        let entry = VolumeEntry { number, name, size_bytes, identity, disk, void_before };
         self.superblock.volumes.push(entry);
         self.volumes.push(Volume::new(number));
         self.samples.add(&self.superblock, number);

@@ -231,7 +231,7 @@ pub(crate) fn walk(
     walk.record_missing_tail();
     let Walk { mut found, extents, mut lags, .. } = walk;
     let Found { records, superblock, .. } = &mut found;
-    let counts = |number| superblock.volume(number).is_some_and(VolumeEntry::counts);
+    let counts = |number| superblock.volume(number).is_some_and(VolumeEntry::has_valid_records);
     records.retain(|found| counts(found.record.volume));
     records.shrink_to_fit();
     if found.superblock.clean {

@@ -72,14 +72,14 @@ fn examine(
     disk: &dyn Backend,
     identity: [u8; 32],
 ) -> Evidence {
-    let known = Some(volume.guard.hardware).filter(|&sum| sum != 0);
+    let known = Some(volume.disk.hardware).filter(|&sum| sum != 0);
     let here = Some(hardware(disk)).filter(|&sum| sum != 0);
     let blocks = read(disk, places);
     Evidence {
         same_name: volume.identity == identity,
         same_size: disk.description().size_bytes == volume.size_bytes,
         same_hardware: known.zip(here).map(|(known, here)| known == here),
-        ..compare(&volume.guard.samples, &lent(&blocks))
+        ..compare(&volume.disk.samples, &lent(&blocks))
     }
 }
 

@@ -163,7 +163,7 @@ impl OpenLog {
         self.take_steps()?;
         let mut superblock = self.found().superblock.clone();
         let volume = superblock.volumes.iter_mut().find(|volume| volume.number == number);
-        volume.expect("it was found in this superblock").guard.released = how;
+        volume.expect("it was found in this superblock").disk.released = how;
         for _ in 0..2 {
             superblock.sequence += 1;
             for (at, device) in self.members() {

@@ -60,7 +60,7 @@ impl<W> SampleTracker<W> {
         let mut tracker = Self { volumes, waiting, invalid_checkpoints };
         for volume in &superblock.volumes {
             tracker.add(superblock, volume.number);
-            let durable = volume.guard.samples.valid;
+            let durable = volume.disk.samples.valid;
             tracker.volumes.last_mut().expect("the volume was added").durable = durable;
         }
         tracker
@@ -120,7 +120,7 @@ impl<W> SampleTracker<W> {
     pub(super) fn superblock_in_flight(&mut self, superblock: &Superblock) {
         for samples in &mut self.volumes {
             let volume = superblock.volume(samples.number);
-            samples.writing |= volume.map_or(0, |volume| volume.guard.samples.valid);
+            samples.writing |= volume.map_or(0, |volume| volume.disk.samples.valid);
         }
     }
 
@@ -131,7 +131,7 @@ impl<W> SampleTracker<W> {
     ) -> impl Iterator<Item = W> + '_ {
         for samples in &mut self.volumes {
             let volume = superblock.volume(samples.number);
-            samples.durable = volume.map_or(0, |volume| volume.guard.samples.valid);
+            samples.durable = volume.map_or(0, |volume| volume.disk.samples.valid);
             samples.writing = 0;
         }
         self.waiting.drain(..)
@@ -161,7 +161,7 @@ impl<B: AsRef<[u8]> + AsMut<[u8]>, W> Log<B, W> {
         let on_device = (samples.durable | samples.writing) & bits;
         let mut volumes = self.superblock.volumes.iter_mut();
         let Some(volume) = volumes.find(|volume| volume.number == number) else { return true };
-        let valid = &mut volume.guard.samples.valid;
+        let valid = &mut volume.disk.samples.valid;
         let in_memory = *valid & bits;
         if on_device | in_memory == 0 {
             return true;
@@ -213,7 +213,7 @@ impl<B: AsRef<[u8]> + AsMut<[u8]>, W> Log<B, W> {
         let (Some(samples), Some(volume)) = (samples, self.superblock.volume(number)) else {
             return (0, Vec::new());
         };
-        let skipped = volume.guard.samples.valid | samples.touched | samples.touched_before;
+        let skipped = volume.disk.samples.valid | samples.touched | samples.touched_before;
         let places = samples.places.iter().filter(|place| skipped >> place.index & 1 == 0);
         (samples.epoch, places.copied().collect())
     }
@@ -228,7 +228,7 @@ impl<B: AsRef<[u8]> + AsMut<[u8]>, W> Log<B, W> {
         let new = samples.valid & !(tracked.touched | tracked.touched_before);
         let mut volumes = self.superblock.volumes.iter_mut();
         let Some(volume) = volumes.find(|volume| volume.number == number) else { return };
-        let kept = &mut volume.guard.samples;
+        let kept = &mut volume.disk.samples;
         let new = new & !kept.valid;
         for at in (0..SAMPLES_MAX).filter(|at| new >> at & 1 == 1) {
             kept.sums[at] = samples.sums[at];
@@ -252,10 +252,10 @@ impl<B: AsRef<[u8]> + AsMut<[u8]>, W> Log<B, W> {
         let Some(volume) = volumes.find(|volume| volume.number == number) else { return };
         let before = volume.clone();
         let is_as_large = volume.size_bytes == size_bytes;
-        (volume.size_bytes, volume.identity, volume.guard.hardware) =
+        (volume.size_bytes, volume.identity, volume.disk.hardware) =
             (size_bytes, identity, hardware);
-        let kept = if is_as_large { volume.guard.samples } else { Samples::default() };
-        volume.guard.samples = samples.unwrap_or(kept);
+        let kept = if is_as_large { volume.disk.samples } else { Samples::default() };
+        volume.disk.samples = samples.unwrap_or(kept);
         if *volume != before {
             self.change_superblock();
         }
@@ -269,7 +269,7 @@ impl<B: AsRef<[u8]> + AsMut<[u8]>, W> Log<B, W> {
         let bits = samples.in_range(range);
         let mut volumes = self.superblock.volumes.iter_mut();
         if let Some(volume) = volumes.find(|volume| volume.number == number) {
-            volume.guard.samples.valid &= !bits;
+            volume.disk.samples.valid &= !bits;
         }
     }
 }

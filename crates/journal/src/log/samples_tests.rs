@@ -33,7 +33,7 @@ impl Lab {
         let Some(write) = self.log.poll_write() else { return false };
         if write.batch().is_none() && result.is_ok() {
             let superblock = Superblock::decode(write.bytes()).unwrap();
-            self.on_device = superblock.volume(self.volume).unwrap().guard.samples.valid;
+            self.on_device = superblock.volume(self.volume).unwrap().disk.samples.valid;
         }
         self.log.complete(write, result, &mut self.told);
         true
@@ -202,7 +202,7 @@ fn disk_of_another_size_has_no_samples() {
     lab.pump();
     assert_eq!(lab.on_device, 0);
     let volume = lab.log.superblock().volume(lab.volume).unwrap();
-    assert_eq!((volume.size_bytes, volume.identity, volume.guard.hardware), (2 * SIZE, [5; 32], 6));
+    assert_eq!((volume.size_bytes, volume.identity, volume.disk.hardware), (2 * SIZE, [5; 32], 6));
     assert_eq!(lab.log.places(lab.volume).last().unwrap().offset, 2 * SIZE - BLOCK_BYTES);
 }
 
