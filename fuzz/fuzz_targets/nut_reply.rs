@@ -61,8 +61,9 @@ fn assert_is_sound(reading: &Reading) {
     if verdict == PowerState::Safe {
         let status = reading.status.as_ref().expect("safe without a status");
         assert!(status.has(StatusFlag::Ol) && reading.invalid.is_empty());
-        let bad = [StatusFlag::Ob, StatusFlag::Lb, StatusFlag::Rb, StatusFlag::Fsd, StatusFlag::Bypass, StatusFlag::Cal, StatusFlag::Off];
-        assert!(bad.iter().all(|word| !status.has(*word)));
+        use StatusFlag::{Bypass, Cal, Fsd, Lb, Ob, Off, Rb};
+        let bad = [Ob, Lb, Rb, Fsd, Bypass, Cal, Off];
+        assert!(bad.iter().all(|flag| !status.has(*flag)));
         assert!(reading.charge_percent.is_some_and(|it| it >= rules.charge_off_percent));
         assert!(reading.runtime_seconds.is_some());
     }

@@ -149,7 +149,8 @@ impl NutSource {
         };
         self.failures = self.failures.saturating_add(1);
         if self.failures.is_power_of_two() {
-            tracing::warn!(ups = %self.address, failures = self.failures, %error, "UPS read failed");
+            let failures = self.failures;
+            tracing::warn!(ups = %self.address, failures, %error, "UPS read failed");
         }
         self.backoff = Some((Instant::now() + backoff, error.clone()));
     }
