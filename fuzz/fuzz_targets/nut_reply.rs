@@ -7,7 +7,7 @@
 #![no_main]
 
 use forebay_power::nut::{Event, LINE_BYTES_MAX, LIST_ROWS_MAX, Reply, ReplyParser};
-use forebay_power::{RUNTIME_SECONDS_MAX, Reading, Rules, Verdict, Word, judge};
+use forebay_power::{PowerState, RUNTIME_SECONDS_MAX, Reading, Rules, StatusFlag, evaluate};
 use libfuzzer_sys::fuzz_target;
 
 fuzz_target!(|input: &[u8]| {
@@ -54,15 +54,16 @@ fn events(input: &[u8], piece_len: usize) -> Vec<Event> {
 fn assert_is_sound(reading: &Reading) {
     assert!(reading.charge_percent.is_none_or(|percent| (0.0..=100.0).contains(&percent)));
     assert!(reading.runtime_seconds.is_none_or(|seconds| seconds <= RUNTIME_SECONDS_MAX));
-    assert!(reading.problems.iter().all(|problem| !problem.to_string().contains('\n')));
+    assert!(reading.invalid.iter().all(|problem| !problem.to_string().contains('\n')));
     let rules = Rules::default();
-    let verdict = judge(reading, &rules);
+    let verdict = evaluate(reading, &rules);
     assert!(!verdict.to_string().is_empty());
-    if verdict == Verdict::Safe {
+    if verdict == PowerState::Safe {
         let status = reading.status.as_ref().expect("safe without a status");
-        assert!(status.has(Word::Ol) && reading.problems.is_empty());
-        let bad = [Word::Ob, Word::Lb, Word::Rb, Word::Fsd, Word::Bypass, Word::Cal, Word::Off];
-        assert!(bad.iter().all(|word| !status.has(*word)));
+        assert!(status.has(StatusFlag::Ol) && reading.invalid.is_empty());
+        use StatusFlag::{Bypass, Cal, Fsd, Lb, Ob, Off, Rb};
+        let bad = [Ob, Lb, Rb, Fsd, Bypass, Cal, Off];
+        assert!(bad.iter().all(|flag| !status.has(*flag)));
         assert!(reading.charge_percent.is_some_and(|it| it >= rules.charge_off_percent));
         assert!(reading.runtime_seconds.is_some());
     }

@@ -65,8 +65,8 @@ impl Device {
                 assert_eq!(log.admit(range.len, ()), Admission::Granted);
                 assert!(log.append(entry(RecordKind::Write), [&bytes[..]].into_iter(), None));
                 if at == 3 {
-                    assert!(log.note(entry(RecordKind::Zero { unmap: true }), None));
-                    assert!(log.note(entry(RecordKind::Forget), None));
+                    assert!(log.record(entry(RecordKind::Zero { unmap: true }), None));
+                    assert!(log.record(entry(RecordKind::Forget), None));
                 }
             }
             while let Some(write) = log.poll_write() {
@@ -88,7 +88,7 @@ impl Device {
             name: char::from(name).to_string(),
             size_bytes: VOLUME_BYTES,
             identity: [name; 32],
-            guard: Default::default(),
+            disk: Default::default(),
         });
         let mut dump = Dump::new(ID, DEVICE_BYTES, GEOMETRY, 0, volumes.collect());
         for _ in 0..2 {

@@ -1,26 +1,26 @@
-//! Checksums that belong to a place.
+//! Checksums that bind content to its place.
 //!
-//! A checksum is the CRC32C of the content added to the CRC32C of a seed, and the seed says where
-//! the content belongs: volume and first sector. Content that is intact but lies elsewhere is
-//! noticed as surely as a changed one. CRCs are linear: this notices what a CRC over seed and
-//! content in one would notice, without putting both into one piece of memory. Any change within
-//! 32 consecutive bits is found with certainty, any other but for one in four thousand million.
+//! A checksum is the CRC-32C of the content XORed with the CRC-32C of a seed, which encodes the
+//! volume and the first sector. So misplaced content is detected as reliably as changed content.
+//! Because CRCs are linear, this detects the same errors as one CRC over seed and content, without
+//! copying both into one buffer. Any change within 32 consecutive bits is always detected, any
+//! other change except for one in 2^32.
 
 use forebay_types::{LINE_BYTES, SECTOR_BYTES, SECTORS_PER_LINE};
 
-/// The seed of what begins at sector `sector` of volume `volume`. Seeds differ for all volumes
-/// below 2^16 and sectors below 2^48, which is 128 PiB; beyond they are still well spread.
+/// The seed of content at `sector` of `volume`. Seeds are unique for volumes below 2^16 and sectors
+/// below 2^48 (128 PiB), and still well distributed beyond.
 pub const fn seed(volume: u64, sector: u64) -> u64 {
     volume.rotate_left(48) ^ sector
 }
 
-/// The checksum of `bytes` that belong to the place of `seed`.
+/// The checksum of `bytes` at the place of `seed`.
 pub fn checksum(seed: u64, bytes: &[u8]) -> u32 {
     crc_fast::crc32_iscsi(bytes) ^ crc_fast::crc32_iscsi(&seed.to_le_bytes())
 }
 
-/// The checksums of a line's sectors. `seed` is that of the first one, which is the line's; the
-/// others have the seeds that follow.
+/// The checksums of a line's sectors. `seed` is the seed of the line and of its first sector; the
+/// other sectors have the subsequent seeds.
 pub fn checksum_sectors(seed: u64, line: &[u8; LINE_BYTES as usize]) -> [u32; 8] {
     let mut checksums = [0; SECTORS_PER_LINE as usize];
     let (sectors, _) = line.as_chunks::<{ SECTOR_BYTES as usize }>();
@@ -35,7 +35,7 @@ mod tests {
     use super::*;
     use proptest::prelude::*;
 
-    /// CRC32C bit by bit.
+    /// Reference implementation of CRC-32C, bit by bit.
     fn slow(bytes: &[u8]) -> u32 {
         let mut crc = !0u32;
         for &byte in bytes {
@@ -48,14 +48,14 @@ mod tests {
     }
 
     #[test]
-    fn the_known_answer() {
-        // The check value of CRC-32/ISCSI, which is CRC32C, in the catalogue of CRCs.
+    fn matches_the_published_check_value() {
+        // The check value of CRC-32/ISCSI (CRC-32C) in the CRC catalogue.
         assert_eq!(slow(b"123456789"), 0xe306_9283);
         assert_eq!(checksum(0, b"123456789"), 0xe306_9283 ^ slow(&[0; 8]));
     }
 
     #[test]
-    fn every_length_and_alignment_is_as_the_slow_one() {
+    fn agrees_with_the_reference_for_every_length_and_alignment() {
         let bytes: Vec<u8> =
             (0..5000u32).map(|i| (i.wrapping_mul(0x9e37_79b9) >> 24) as u8).collect();
         for from in 0..17 {
@@ -68,7 +68,7 @@ mod tests {
 
     proptest! {
         #[test]
-        fn content_at_another_place_is_noticed(
+        fn detects_misplaced_content(
             content in prop::collection::vec(any::<u8>(), 512),
             volume in 0u64..1 << 16, sector in 0u64..1 << 32, other in 0u64..1 << 32,
         ) {
@@ -78,7 +78,7 @@ mod tests {
         }
 
         #[test]
-        fn a_burst_of_up_to_four_bytes_is_noticed(
+        fn detects_every_burst_of_up_to_four_bytes(
             mut line in prop::collection::vec(any::<u8>(), 4096), at in 0usize..4093, by in 1u32..,
         ) {
             let before = checksum(1, &line);
@@ -90,7 +90,7 @@ mod tests {
     }
 
     #[test]
-    fn sectors_have_the_seeds_that_follow() {
+    fn sectors_have_consecutive_seeds() {
         let mut line = [0; 4096];
         line[600] = 1;
         let sums = checksum_sectors(seed(3, 80), &line);

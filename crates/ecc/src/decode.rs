@@ -1,38 +1,37 @@
-//! From the remainder of one damaged group to the bytes that are wrong in it.
+//! Decoding: finds the wrong bytes of a damaged group from its remainder.
 //!
-//! The classical way, as in R. E. Blahut, "Algebraic Codes for Data Transmission" (2003), chapter
-//! 7: syndromes; the algorithm of Berlekamp and Massey for the polynomial whose roots tell the
-//! places; a search through all places for these roots (Chien); the formula of Forney for the
-//! values. Decoding is bounded: an answer differs from what was read in at most six bytes of the
-//! group's 76, and the syndromes of the result are zero; otherwise there is none. More than six
-//! wrong bytes may look like six others: of random garbage about 8 in ten million do, and a
-//! checksum has to tell.
+//! The classical algorithm, as in R. E. Blahut, "Algebraic Codes for Data Transmission" (2003),
+//! chapter 7: syndromes; the Berlekamp-Massey algorithm for the error locator polynomial; a Chien
+//! search for its roots, which give the positions; Forney's formula for the values. This is
+//! bounded-distance decoding: a result differs from the input in at most six of the group's 76
+//! bytes, and has zero syndromes; otherwise decoding fails. More than six wrong bytes may be
+//! miscorrected, for random data in about 8 of ten million cases, so the caller needs a checksum.
 //!
-//! Nothing here is fast, a microsecond or two per group, because nearly no group is damaged.
+//! Decoding takes a microsecond or two per group, which suffices because damage is rare.
 
 use crate::field::{ROOT_FIRST, divide, evaluate, multiply, power};
 use crate::{CORRECTABLE_BYTES, GROUP_BYTES, GROUP_PARITY_BYTES};
 
-/// Bytes of a group together with its parity.
+/// Length of a codeword: a group and its parity.
 const CODEWORD_BYTES: usize = GROUP_BYTES + GROUP_PARITY_BYTES;
 
-/// What is wrong in one group.
+/// The errors of one group.
 #[derive(Clone, Copy, Default, Debug, PartialEq, Eq)]
 pub struct Errors {
     count: usize,
-    /// Index of the byte in the group, parity behind data, and what to add to it.
+    /// For each error, the index of the byte (parity after data) and the value to XOR.
     bytes: [(usize, u8); CORRECTABLE_BYTES],
 }
 
 impl Errors {
-    /// The wrong bytes: index in the group, parity behind data, and what to add to each.
+    /// For each error, the index of the byte (parity after data) and the value to XOR.
     pub fn bytes(&self) -> &[(usize, u8)] {
         &self.bytes[..self.count]
     }
 }
 
-/// Finds the errors in a group whose parity differs from that of its data by `remainder`; `None`
-/// where more than six bytes must be wrong.
+/// Finds the errors in a group whose stored and computed parity differ by `remainder`. `None` if
+/// more than six bytes are wrong.
 pub fn decode(remainder: &[u8; GROUP_PARITY_BYTES]) -> Option<Errors> {
     let syndromes = syndromes(remainder);
     let (locator, count) = locator(&syndromes)?;
@@ -47,12 +46,12 @@ pub fn decode(remainder: &[u8; GROUP_PARITY_BYTES]) -> Option<Errors> {
         errors.bytes[errors.count] = (byte, value(&locator, &evaluator, exponent));
         errors.count += 1;
     }
-    // A root outside of the group's 76 places, or a double one, is no error that could be.
+    // Roots outside the 76 positions, or multiple roots, mean that the group is not correctable.
     (errors.count == count).then_some(errors)
 }
 
-/// The values of the remainder at the generator's roots. They are those of the whole group, which
-/// differs from its remainder by a multiple of the generator.
+/// The values of the remainder at the generator's roots. They equal those of the codeword, which
+/// differs from the remainder by a multiple of the generator.
 fn syndromes(remainder: &[u8; GROUP_PARITY_BYTES]) -> [u8; GROUP_PARITY_BYTES] {
     let mut polynomial = *remainder;
     polynomial.reverse();
@@ -63,12 +62,12 @@ fn syndromes(remainder: &[u8; GROUP_PARITY_BYTES]) -> [u8; GROUP_PARITY_BYTES] {
     syndromes
 }
 
-/// Berlekamp and Massey: the shortest recurrence that the syndromes obey, lowest coefficient
-/// first, and its length. `None` where it is longer than errors can be corrected.
+/// Berlekamp-Massey: the error locator, lowest coefficient first, and its degree. `None` if the
+/// degree exceeds the number of correctable errors.
 fn locator(syndromes: &[u8; GROUP_PARITY_BYTES]) -> Option<([u8; GROUP_PARITY_BYTES + 1], usize)> {
     let mut current = [0; GROUP_PARITY_BYTES + 1];
     current[0] = 1;
-    // The recurrence before the last change of length, what it was wrong by, and how long ago.
+    // The recurrence before the last change of length, its discrepancy, and the steps since then.
     let (mut before, mut before_discrepancy, mut age) = (current, 1, 1);
     let mut length = 0;
     for n in 0..GROUP_PARITY_BYTES {
@@ -93,7 +92,7 @@ fn locator(syndromes: &[u8; GROUP_PARITY_BYTES]) -> Option<([u8; GROUP_PARITY_BY
     (length <= CORRECTABLE_BYTES).then_some((current, length))
 }
 
-/// The product of syndromes and locator, without the powers above the syndromes'.
+/// The product of syndromes and locator, modulo x^12.
 fn evaluator(
     syndromes: &[u8; GROUP_PARITY_BYTES],
     locator: &[u8; GROUP_PARITY_BYTES + 1],
@@ -105,7 +104,7 @@ fn evaluator(
     product
 }
 
-/// Forney: what to add at the place of x^`exponent`, which is a simple root of the locator.
+/// Forney's formula: the error value at x^`exponent`, a simple root of the locator.
 fn value(
     locator: &[u8; GROUP_PARITY_BYTES + 1],
     evaluator: &[u8; GROUP_PARITY_BYTES],
@@ -113,17 +112,17 @@ fn value(
 ) -> u8 {
     let place = power(exponent);
     let inverse = divide(1, place);
-    // The derivative: of a power, the next lower one if it was odd, and nothing if it was even.
+    // The formal derivative: in characteristic 2, only odd powers contribute.
     let mut derivative = [0; GROUP_PARITY_BYTES];
     for i in (1..locator.len()).step_by(2) {
         derivative[i - 1] = locator[i];
     }
     let slope = evaluate(&derivative, inverse);
     if slope == 0 {
-        // A double root; the count of places will not agree.
+        // A multiple root; the number of errors will not match.
         return 0;
     }
     let scaled = divide(evaluate(evaluator, inverse), slope);
-    // The roots begin at 2^122 instead of 2^0.
+    // The first root is 2^122, not 2^0.
     divide(multiply(scaled, place), power(exponent * ROOT_FIRST))
 }

@@ -1,27 +1,27 @@
-//! The field of 256 elements, and the one polynomial that defines the code.
+//! Arithmetic in GF(256), and the generator polynomial of the code.
 //!
-//! Bytes are polynomials over two elements modulo x^8 + x^4 + x^3 + x^2 + 1, in which x (the byte
-//! 2) is primitive: its powers are all bytes but zero. Everything here is computed by the compiler;
-//! the price is 0.8 KiB of tables.
+//! Bytes are polynomials over GF(2) modulo x^8 + x^4 + x^3 + x^2 + 1, for which x (the byte 2) is
+//! primitive: its powers are all non-zero bytes. The tables are computed at compile time and take
+//! 0.8 KiB.
 
 use crate::GROUP_PARITY_BYTES;
 
-/// The modulus, as bits.
+/// The modulus, one bit per coefficient.
 const MODULUS: u16 = 0x11d;
-/// How many bytes are not zero: the order of the multiplicative group.
+/// The order of the multiplicative group.
 pub const ORDER: usize = 255;
-/// The logarithm of the generator polynomial's first root. The twelve roots are then closed under
-/// inversion (122 + 133 = 255), which makes the polynomial read the same from both ends.
+/// The logarithm of the generator's first root. With this choice the twelve roots are closed under
+/// inversion (122 + 133 = 255), which makes the generator palindromic.
 pub const ROOT_FIRST: usize = (ORDER - (GROUP_PARITY_BYTES - 1)) / 2;
 
 const TABLES: ([u8; 2 * ORDER], [u8; 256]) = tables();
-/// Powers of 2, twice around, so that the sum of two logarithms is an index.
+/// Powers of 2, two periods, so that the sum of two logarithms is a valid index.
 static POWERS: [u8; 2 * ORDER] = TABLES.0;
-/// Logarithms; the one of zero is never used.
+/// Logarithms; the entry for zero is unused.
 static LOGARITHMS: [u8; 256] = TABLES.1;
 
-/// Coefficients of the product of (x + 2^(122 + j)) for j from 0 to 11, lowest power first. The
-/// first and the last are 1.
+/// The generator, the product of (x + 2^(122 + j)) for j from 0 to 11, lowest power first. The
+/// first and the last coefficient are 1.
 pub const GENERATOR: [u8; GROUP_PARITY_BYTES + 1] = generator();
 
 /// `a` times `b`.
@@ -39,7 +39,7 @@ pub fn power(exponent: usize) -> u8 {
     POWERS[exponent % ORDER]
 }
 
-/// The value at `x` of the polynomial whose coefficients are given lowest first.
+/// The value of a polynomial at `x`; coefficients are ordered lowest first.
 pub fn evaluate(polynomial: &[u8], x: u8) -> u8 {
     polynomial.iter().rev().fold(0, |value, &coefficient| multiply(value, x) ^ coefficient)
 }
@@ -48,7 +48,7 @@ fn logarithm(a: u8) -> usize {
     usize::from(LOGARITHMS[usize::from(a)])
 }
 
-/// `a` times `b` without tables, for the tables.
+/// `a` times `b`, bit by bit, to compute the tables.
 pub const fn multiply_slowly(a: u8, b: u8) -> u8 {
     let mut sum = 0;
     let mut shifted = a as u16;
@@ -103,7 +103,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn the_tables_multiply_as_the_bits_do() {
+    fn table_multiplication_agrees_with_bitwise() {
         for a in 0..=255 {
             for b in 0..=255 {
                 assert_eq!(multiply(a, b), multiply_slowly(a, b));
@@ -115,7 +115,7 @@ mod tests {
     }
 
     #[test]
-    fn the_generator_has_its_roots_and_reads_the_same_from_both_ends() {
+    fn generator_has_its_roots_and_is_palindromic() {
         for exponent in 0..ORDER {
             let root = (ROOT_FIRST..ROOT_FIRST + GROUP_PARITY_BYTES).contains(&exponent);
             assert_eq!(evaluate(&GENERATOR, power(exponent)) == 0, root);

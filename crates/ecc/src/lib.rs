@@ -1,30 +1,28 @@
-//! Damage to cached data: checksums that notice it, and parity that undoes it.
+//! Detection and correction of corrupt cached data, by checksums and parity.
 //!
-//! Memory and disks change bits without a word, and now and then put a good block in the wrong
-//! place. A [`checksum`] over content and place notices; a [`Code`] computes parity from which up
-//! to six wrong bytes in each group of 64 are put right, wherever in the group or its parity they
-//! are, and how many groups there may be. What was repaired counts only when the checksum agrees
-//! ([`Code::repair`]): damage beyond six bytes may look like other, lighter damage.
+//! Memory and disks silently flip bits, and occasionally misdirect a block. A [`checksum`] over
+//! content and place detects both. A [`Code`] computes parity that corrects up to six wrong bytes
+//! in each group of 64, anywhere in the group or its parity, in any number of groups. A correction
+//! is accepted only if the checksum matches ([`Code::repair`]): more than six wrong bytes may look
+//! like a different error of six bytes or fewer.
 //!
-//! **The code** is a Reed-Solomon code over the field of 256 elements with the modulus 0x11d, cut
-//! short to 76 bytes: 64 of data, 12 of parity. The generator's roots are the powers 122 to 133 of
-//! 2. The first byte of a group is the coefficient of x^75, the last byte of its parity that of
-//! x^0.
+//! **The code** is a Reed-Solomon code over GF(256) with the modulus 0x11d, shortened to 76 bytes:
+//! 64 of data, 12 of parity. The roots of the generator are the powers 122 to 133 of 2. The first
+//! byte of a group is the coefficient of x^75, the last byte of its parity that of x^0.
 //!
-//! **Layout.** A group is 64 consecutive bytes of data. Parity is kept apart from the data, sector
-//! by sector: 96 bytes for each, so that sectors come and go by themselves. Within those the first
-//! parity bytes of the sector's eight groups come first, then their second ones, and so on: byte
-//! `b` of group `g` is at `8 * b + g`. Nothing depends on the processor: parity that one kernel
-//! wrote, any other reads.
+//! **Layout.** A group is 64 consecutive bytes of data. Parity is stored apart from the data, 96
+//! bytes per sector, so that sectors are independent. The first parity bytes of the sector's eight
+//! groups come first, then the second ones, and so on: byte `b` of group `g` is at `8 * b + g`. The
+//! layout is independent of the processor: every kernel reads the parity of every other one.
 //!
-//! **Invariants.** Parity belongs to a valid sector and was written after its data; there is none
-//! for others. A group that can not be corrected is left as it was found. Nothing is allocated and
-//! nothing is kept: a [`Code`] is one pointer to the kernel that suits the processor.
+//! **Invariants.** Only valid sectors have parity, which is written after the data. A group that
+//! cannot be corrected is left unchanged. The code allocates nothing and has no state: a [`Code`]
+//! is one pointer to the kernel for the processor.
 //!
-//! **Price.** 18.75 % of the bytes that are protected, and time for each write: about that of a
-//! few copies with vectors, of fifty without (the program `ecc` in `bench` prints it). Intact data
-//! is checked for the price of a write; a read need not do even that as long as its checksum
-//! agrees. Correcting takes microseconds for each damaged group.
+//! **Price.** Parity takes 18.75 % of the protected bytes. Encoding takes about as long as a few
+//! copies with vector instructions, or fifty without (the program `ecc` in `bench` measures it).
+//! Checking intact data costs the same as encoding; a read can skip it if the checksum matches.
+//! Correction takes microseconds per damaged group.
 
 mod checksum;
 mod decode;
@@ -40,19 +38,19 @@ pub use checksum::{checksum, checksum_sectors, seed};
 use kernels::{Kernel, SCALAR};
 pub use seal::{Repair, seal};
 
-/// Data that is protected together: up to [`CORRECTABLE_BYTES`] of it may be wrong.
+/// Bytes of data in a group, the unit of correction.
 pub const GROUP_BYTES: usize = 64;
-/// Parity of a group.
+/// Bytes of parity per group.
 pub const GROUP_PARITY_BYTES: usize = 12;
-/// How many wrong bytes in a group and its parity are put right.
+/// Maximum number of correctable bytes in a group and its parity.
 pub const CORRECTABLE_BYTES: usize = GROUP_PARITY_BYTES / 2;
-/// Groups of a sector.
+/// Groups per sector.
 pub const GROUPS_PER_SECTOR: usize = SECTOR_BYTES as usize / GROUP_BYTES;
-/// Groups of a line.
+/// Groups per line.
 pub const GROUPS_PER_LINE: usize = LINE_BYTES as usize / GROUP_BYTES;
-/// Parity of a sector.
+/// Bytes of parity per sector.
 pub const SECTOR_PARITY_BYTES: usize = GROUPS_PER_SECTOR * GROUP_PARITY_BYTES;
-/// Parity of a line, that of its sectors one behind the other.
+/// Bytes of parity per line: the concatenated parity of its sectors.
 pub const LINE_PARITY_BYTES: usize = SECTORS_PER_LINE as usize * SECTOR_PARITY_BYTES;
 
 /// The data of a line.
@@ -64,47 +62,47 @@ pub type LineParity = [u8; LINE_PARITY_BYTES];
 /// The parity of a sector.
 pub type SectorParity = [u8; SECTOR_PARITY_BYTES];
 
-/// What came of checking data and parity.
+/// The result of checking data and parity.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 #[must_use]
 pub enum Outcome {
-    /// Nothing was wrong.
+    /// No errors.
     Clean,
-    /// This many bytes of data and parity were wrong, and are right now.
+    /// Errors in data or parity were corrected.
     Corrected {
-        /// At most six for each group.
+        /// Number of corrected bytes, at most six per group.
         bytes: u32,
     },
-    /// Data was lost.
+    /// The data is lost.
     Uncorrectable {
-        /// The groups that are wrong and were left so, one bit each, the first group the lowest. In
-        /// a repair that failed at the checksum this may be none: data and parity agree with each
-        /// other, but are not what was expected here.
+        /// Bit mask of the damaged groups, which are unchanged; bit 0 is the first group. After a
+        /// repair this may be zero: data and parity match each other, but not the checksum.
         groups: u64,
     },
 }
 
-/// The code, by the means of this processor.
+/// The code, with an implementation for this processor.
 #[derive(Clone, Copy)]
 pub struct Code {
     kernel: &'static Kernel,
 }
 
 impl Code {
-    /// The fastest implementation that this processor can do, and that gives the right parity for
-    /// a piece of test data: a processor or an emulator that gets its instructions wrong costs
-    /// speed and no data. Takes some microseconds, so it is asked for once.
+    /// The fastest implementation that this processor supports and that computes the right parity
+    /// of test data. So a processor or emulator with faulty instructions costs speed, not data.
+    /// Takes some microseconds; call it once.
     pub fn detect() -> Self {
-        let fastest = Self::available().find(|code| code.agrees());
+        let fastest = Self::available().find(|code| code.passes_self_test());
         fastest.unwrap_or(Self { kernel: &SCALAR })
     }
 
-    /// All implementations that this processor can do, best first. The last is the portable one.
+    /// All implementations that this processor supports, fastest first. The last is the portable
+    /// one.
     pub fn available() -> impl Iterator<Item = Self> {
         kernels::available().map(|kernel| Self { kernel })
     }
 
-    /// What the implementation is called.
+    /// The name of the implementation.
     pub fn name(self) -> &'static str {
         self.kernel.name()
     }
@@ -119,41 +117,39 @@ impl Code {
         self.kernel.encode_sector(sector, parity);
     }
 
-    /// The groups of `line` in which something is wrong, data or parity, one bit each. Any six
-    /// wrong bytes of a group are noticed, and any twelve.
+    /// Bit mask of the groups of `line` with errors in data or parity. Detects any error of up to
+    /// twelve bytes in a group.
     pub fn damaged(self, line: &Line, parity: &LineParity) -> u64 {
         let mut fresh = [0; LINE_PARITY_BYTES];
         self.encode(line, &mut fresh);
         differing(parity, &fresh)
     }
 
-    /// As [`Code::damaged`], of a sector.
+    /// As [`Code::damaged`], for a sector.
     pub fn damaged_sector(self, sector: &Sector, parity: &SectorParity) -> u64 {
         let mut fresh = [0; SECTOR_PARITY_BYTES];
         self.encode_sector(sector, &mut fresh);
         differing(parity, &fresh)
     }
 
-    /// Puts right what is wrong in `line` and `parity`, in each group where that can be done.
-    /// Groups with more than six wrong bytes may be taken for others with less, and made worse:
-    /// [`Code::repair`] does not let that pass.
+    /// Corrects errors in `line` and `parity`, in each group that is correctable. A group with more
+    /// than six wrong bytes may be miscorrected; [`Code::repair`] detects that.
     pub fn correct(self, line: &mut Line, parity: &mut LineParity) -> Outcome {
         let mut fresh = [0; LINE_PARITY_BYTES];
         self.encode(line, &mut fresh);
         correct(line, parity, &fresh)
     }
 
-    /// As [`Code::correct`], of a sector.
+    /// As [`Code::correct`], for a sector.
     pub fn correct_sector(self, sector: &mut Sector, parity: &mut SectorParity) -> Outcome {
         let mut fresh = [0; SECTOR_PARITY_BYTES];
         self.encode_sector(sector, &mut fresh);
         correct(sector, parity, &fresh)
     }
 
-    /// Makes sure that `line` is what it was when its [`checksum`] with `seed` was `expected`, and
-    /// `parity` its parity. Data whose checksum agrees is right whatever its parity says; data
-    /// whose checksum does not agree is corrected, and if it still does not agree, data and parity
-    /// are left as they were found.
+    /// Repairs `line` so that its [`checksum`] with `seed` is `expected`, and repairs its `parity`.
+    /// If the checksum matches, the data is right, whatever the parity. If not, the data is
+    /// corrected; if the checksum still does not match, data and parity are left unchanged.
     pub fn repair(
         self,
         line: &mut Line,
@@ -173,7 +169,7 @@ impl Code {
         Outcome::Uncorrectable { groups: self.damaged(line, parity) }
     }
 
-    /// As [`Code::repair`], of a sector.
+    /// As [`Code::repair`], for a sector.
     pub fn repair_sector(
         self,
         sector: &mut Sector,
@@ -193,8 +189,8 @@ impl Code {
         Outcome::Uncorrectable { groups: self.damaged_sector(sector, parity) }
     }
 
-    /// Whether the implementation does what the portable one does.
-    fn agrees(self) -> bool {
+    /// Whether the implementation computes the same parity as the portable one.
+    fn passes_self_test(self) -> bool {
         let mut line = [0; LINE_BYTES as usize];
         let mut state = 1u32;
         for byte in &mut line {
@@ -212,7 +208,7 @@ impl Code {
     }
 }
 
-/// The groups whose bytes of `parity` and `fresh` are not the same.
+/// Bit mask of the groups in which `parity` and `fresh` differ.
 fn differing(parity: &[u8], fresh: &[u8]) -> u64 {
     if parity == fresh {
         return 0;
@@ -229,7 +225,7 @@ fn differing(parity: &[u8], fresh: &[u8]) -> u64 {
     groups
 }
 
-/// Corrects `data` and `parity` of some sectors. `fresh` is the parity of the data as it is.
+/// Corrects `data` and `parity` of some sectors. `fresh` is the parity of the present data.
 fn correct(data: &mut [u8], parity: &mut [u8], fresh: &[u8]) -> Outcome {
     let damaged = differing(parity, fresh);
     let (mut bytes, mut lost) = (0, 0);
@@ -261,13 +257,13 @@ fn correct(data: &mut [u8], parity: &mut [u8], fresh: &[u8]) -> Outcome {
     }
 }
 
-/// Where byte `byte` of the parity of `group` is.
+/// The index of byte `byte` of the parity of `group`.
 const fn parity_at(group: usize, byte: usize) -> usize {
     let sector = group / GROUPS_PER_SECTOR * SECTOR_PARITY_BYTES;
     sector + byte * GROUPS_PER_SECTOR + group % GROUPS_PER_SECTOR
 }
 
-/// The outcome of a repair that went well, from what there was before and after it.
+/// The outcome of a successful repair, from the content before and after it.
 fn repaired(pieces: [(&[u8], &[u8]); 2]) -> Outcome {
     let changed = |(before, after): (&[u8], &[u8])| {
         if before == after { 0 } else { before.iter().zip(after).filter(|(a, b)| a != b).count() }

@@ -1,30 +1,30 @@
-//! Lines of which only some sectors count.
+//! Seals: checksums of lines that may have invalid sectors.
 //!
-//! A line in a pool may hold some sectors and lack others. Its seal is the checksum of those that
-//! count: of the whole line if all do, and otherwise of the eight checksums of its sectors, zero
-//! for those that do not count. The seal of a line says so which sectors it is of.
+//! The seal of a line covers its valid sectors. If all are valid, it is the checksum of the line.
+//! Otherwise it is the checksum of the eight sector checksums, with zero for invalid sectors. So
+//! the seal also covers the set of valid sectors.
 
 use crate::checksum::{checksum, checksum_sectors};
 use crate::{Code, LINE_PARITY_BYTES, Line, LineParity, Outcome, Sector};
 use forebay_types::{SECTOR_BYTES, SECTORS_PER_LINE};
 
-/// What came of looking at a sealed line.
+/// The result of checking a sealed line.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 #[must_use]
 pub enum Repair {
-    /// Nothing was wrong.
+    /// No errors.
     Intact,
-    /// Something was wrong, with the line or with its checksum, and the line is right now.
+    /// The line or its seal was wrong, and the line is correct now.
     Corrected,
-    /// There is no telling what was in these sectors, one bit each. The line is as it was found;
-    /// sectors that count and are not among these are right.
+    /// Sectors are lost. The line is unchanged, and its other valid sectors are correct.
     Lost {
-        /// Only sectors that count; all of them if there is no parity.
+        /// Bit mask of the lost valid sectors; all valid sectors if there is no parity.
         sectors: u8,
     },
 }
 
-/// The checksum of the sectors `valid` of a line, one bit each. `seed` is that of the first sector.
+/// The seal of a line; `valid` is the bit mask of its valid sectors, `seed` the seed of the first
+/// sector.
 pub fn seal(seed: u64, line: &Line, valid: u8) -> u32 {
     if valid == 0xff {
         return checksum(seed, line);
@@ -40,10 +40,9 @@ pub fn seal(seed: u64, line: &Line, valid: u8) -> u32 {
 }
 
 impl Code {
-    /// Makes sure that the sectors `valid` of `line` are what they were when their [`seal`] was
-    /// `expected`, with the help of their parity if there is any. Parity of other sectors is of no
-    /// interest. A line that agrees with all of its parity is right although its checksum says
-    /// otherwise: then it is the checksum that was damaged.
+    /// Repairs the valid sectors of `line` so that their [`seal`] is `expected`, using their parity
+    /// if there is any; ignores the parity of invalid sectors. If all parity matches but the seal
+    /// does not, the line is correct and the stored seal was damaged.
     pub fn repair_sealed(
         self,
         line: &mut Line,
@@ -58,7 +57,7 @@ impl Code {
         let Some(parity) = parity else { return Repair::Lost { sectors: valid } };
         let mut corrected = *line;
         let mut parity: [u8; LINE_PARITY_BYTES] = *parity;
-        let (mut touched, mut lost) = (0, 0);
+        let (mut changed, mut lost) = (0, 0);
         let (sectors, _) = corrected.as_chunks_mut::<{ SECTOR_BYTES as usize }>();
         let (parities, _) = parity.as_chunks_mut();
         for (at, (sector, parity)) in sectors.iter_mut().zip(parities).enumerate() {
@@ -68,17 +67,18 @@ impl Code {
             }
             match self.correct_sector(sector as &mut Sector, parity) {
                 Outcome::Clean => {}
-                Outcome::Corrected { .. } => touched |= bit,
+                Outcome::Corrected { .. } => changed |= bit,
                 Outcome::Uncorrectable { .. } => lost |= bit,
             }
         }
-        // Parity that disagrees anywhere vouches for nothing without the checksum.
-        let vouched = touched | lost == 0 || lost == 0 && seal(seed, &corrected, valid) == expected;
-        if vouched {
+        // A correction by parity is accepted only if the seal matches.
+        let is_correct =
+            changed | lost == 0 || lost == 0 && seal(seed, &corrected, valid) == expected;
+        if is_correct {
             *line = corrected;
             return Repair::Corrected;
         }
-        Repair::Lost { sectors: touched | lost }
+        Repair::Lost { sectors: changed | lost }
     }
 }
 
@@ -100,7 +100,7 @@ mod tests {
 
     proptest! {
         #[test]
-        fn sectors_that_do_not_count_may_change(
+        fn seal_ignores_invalid_sectors(
             bytes in prop::collection::vec(any::<u8>(), 4096), valid: u8, sector in 0usize..8,
         ) {
             let mut line = line_of(&bytes);
@@ -110,7 +110,7 @@ mod tests {
         }
 
         #[test]
-        fn up_to_six_wrong_bytes_of_a_group_are_put_right(
+        fn corrects_up_to_six_wrong_bytes_of_a_group(
             bytes in prop::collection::vec(any::<u8>(), 4096), valid in 1u8..,
             at in prop::collection::btree_set(0usize..64, 1..7), group in 0usize..64, by in 1u8..,
         ) {
@@ -129,7 +129,7 @@ mod tests {
         }
 
         #[test]
-        fn more_of_them_are_lost_in_their_sector_alone(
+        fn more_than_six_wrong_bytes_lose_only_their_sector(
             bytes in prop::collection::vec(any::<u8>(), 4096),
             at in prop::collection::btree_set(0usize..64, 7..30), group in 0usize..64, by in 1u8..,
         ) {
@@ -146,20 +146,20 @@ mod tests {
     }
 
     #[test]
-    fn a_damaged_checksum_costs_nothing_where_there_is_parity() {
+    fn damaged_seal_loses_nothing_if_parity_matches() {
         let line: Line = std::array::from_fn(|at| at as u8);
         let (expected, parity) = sealed(&line, 0x0f);
         let code = Code::detect();
-        let look = |line: &mut Line, parity| {
+        let repair = |line: &mut Line, parity| {
             code.repair_sealed(line, parity, 0x0f, seed(3, 80), expected ^ 8)
         };
         let mut found = line;
-        assert_eq!(look(&mut found, Some(&parity)), Repair::Corrected);
-        assert_eq!(look(&mut found, None), Repair::Lost { sectors: 0x0f });
+        assert_eq!(repair(&mut found, Some(&parity)), Repair::Corrected);
+        assert_eq!(repair(&mut found, None), Repair::Lost { sectors: 0x0f });
         assert_eq!(found, line);
     }
 
-    /// Damages `count` distinct bytes, in a group of a sealed line and its parity, at random.
+    /// Damages `count` random distinct bytes in a group of a sealed line and its parity.
     fn damage(numbers: &mut u64, found: (&mut Line, &mut LineParity), group: usize, count: usize) {
         let mut below = |limit: u64| {
             // SplitMix64.
@@ -181,7 +181,7 @@ mod tests {
 
     #[test]
     #[ignore = "takes minutes in a debug build"]
-    fn slow_millions_of_patterns_in_every_group_are_corrected_or_told() {
+    fn slow_millions_of_patterns_are_corrected_or_reported() {
         let line: Line = std::array::from_fn(|at| ((at * at) >> 3) as u8);
         let (expected, parity) = sealed(&line, 0xff);
         let code = Code::detect();
@@ -200,7 +200,7 @@ mod tests {
                     }
                     Repair::Corrected => {
                         corrected += 1;
-                        assert!(bad == line, "whatever is called corrected is right");
+                        assert!(bad == line, "a corrected line is correct");
                     }
                     Repair::Lost { sectors } => {
                         lost += 1;
@@ -208,7 +208,7 @@ mod tests {
                     }
                 }
             }
-            let found = format!("{intact} in parity alone, {corrected} corrected, {lost} told");
+            let found = format!("{intact} in parity alone, {corrected} corrected, {lost} reported");
             println!("{count:>2} wrong bytes: {found}");
         }
     }

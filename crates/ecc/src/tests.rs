@@ -1,9 +1,9 @@
-//! The code against arithmetic done the slow way, and against damage.
+//! The code, compared with reference arithmetic and tested with injected damage.
 
 use crate::*;
 use proptest::prelude::*;
 
-/// Field and code from their definitions alone: no table, no kernel, nothing of this crate.
+/// Field and code from first principles, independent of this crate.
 mod oracle {
     /// The product by long multiplication, then reduction by long division.
     pub fn multiply(a: u8, b: u8) -> u8 {
@@ -30,7 +30,7 @@ mod oracle {
         polynomial.iter().fold(0, |value, &next| multiply(value, x) ^ next)
     }
 
-    /// Whether a group with its parity is a word of the code.
+    /// Whether a group with its parity is a codeword.
     pub fn is_codeword(group: &[u8], parity: &[u8]) -> bool {
         let word = [group, parity].concat();
         (0..12).all(|j| evaluate(&word, root(j)) == 0)
@@ -59,7 +59,7 @@ mod oracle {
     }
 }
 
-/// SplitMix64: the same numbers in every run.
+/// SplitMix64, seeded for reproducible runs.
 struct Numbers(u64);
 
 impl Numbers {
@@ -110,7 +110,7 @@ fn group_parity(parity: &LineParity, group: usize) -> Vec<u8> {
 }
 
 #[test]
-fn parity_is_that_of_slow_arithmetic() {
+fn parity_agrees_with_reference_arithmetic() {
     let mut numbers = Numbers(1);
     for _ in 0..4 {
         let line = numbers.line();
@@ -128,8 +128,8 @@ fn parity_is_that_of_slow_arithmetic() {
 }
 
 #[test]
-fn the_known_answer() {
-    // Of the bytes 0 to 63. What is on disk or sent elsewhere depends on these.
+fn parity_of_known_data() {
+    // The parity of the bytes 0 to 63. It must never change: stored parity depends on it.
     let expected = [69, 170, 204, 226, 143, 5, 65, 68, 90, 21, 55, 134];
     let group: Vec<u8> = (0..64).collect();
     assert_eq!(oracle::parity(&group), expected);
@@ -137,20 +137,20 @@ fn the_known_answer() {
     line[37 * 64..][..64].copy_from_slice(&group);
     let parity = parity_of(&line);
     assert_eq!(group_parity(&parity, 37), expected);
-    // Parity of zeroes is zeroes.
+    // The parity of zeroes is zero.
     assert_eq!(parity.iter().filter(|byte| **byte != 0).count(), 12);
 }
 
 #[test]
-fn the_fastest_implementation_that_is_right_is_chosen() {
-    assert!(Code::available().all(Code::agrees));
+fn detect_chooses_the_fastest_correct_kernel() {
+    assert!(Code::available().all(Code::passes_self_test));
     let first = Code::available().next().map(Code::name);
     assert_eq!(Some(Code::detect().name()), first);
     assert_eq!(Code::available().last().map(Code::name), Some("scalar"));
 }
 
 #[test]
-fn every_single_wrong_byte_is_corrected() {
+fn corrects_every_single_wrong_byte() {
     let line = Numbers(2).line();
     let parity = parity_of(&line);
     let code = Code::detect();
@@ -178,7 +178,7 @@ fn up_to_six_wrong_bytes(rounds: usize, seed: u64) {
     for round in 0..rounds {
         let (mut bad_line, mut bad_parity) = (line, parity);
         let (mut bytes, mut groups) = (0, 0);
-        // Seldom all groups, mostly one or two.
+        // Usually one or two groups, rarely all.
         let many = if round % 100 == 0 { 64 } else { 1 + numbers.below(2) };
         for at in 0..many {
             let group = if many == 64 { at } else { numbers.below(64) };
@@ -199,7 +199,7 @@ fn up_to_six_wrong_bytes(rounds: usize, seed: u64) {
 }
 
 #[test]
-fn up_to_six_wrong_bytes_in_each_group_are_corrected() {
+fn corrects_up_to_six_wrong_bytes_in_each_group() {
     up_to_six_wrong_bytes(3_000, 3);
 }
 
@@ -225,14 +225,14 @@ fn more_than_six_wrong_bytes(rounds: usize, seed: u64) -> usize {
         numbers.damage(&mut bad_line, &mut bad_parity, group, count);
         let (damaged_line, damaged_parity) = (bad_line, bad_parity);
         match code.correct(&mut bad_line, &mut bad_parity) {
-            // Thirteen wrong bytes can be another codeword; less can not.
+            // Thirteen wrong bytes can form another codeword; fewer cannot.
             Outcome::Clean => assert!(count > 12),
             Outcome::Uncorrectable { groups } => {
                 assert_eq!(groups, 1 << group);
                 assert!(bad_line == damaged_line && bad_parity == damaged_parity);
             }
             Outcome::Corrected { bytes } => {
-                // The nearest codeword is another one, at least 13 bytes from the right one.
+                // Miscorrected to another codeword, at least 13 bytes from the right one.
                 miscorrected += 1;
                 assert!(bytes <= 6 && bytes as usize + count >= 13);
                 let data = &bad_line[group * 64..][..64];
@@ -244,7 +244,7 @@ fn more_than_six_wrong_bytes(rounds: usize, seed: u64) -> usize {
             Outcome::Uncorrectable { .. } => {
                 assert!(bad_line == damaged_line && bad_parity == damaged_parity);
             }
-            // Only the parity was wrong.
+            // Only parity was damaged.
             _ => assert!(damaged_line == line && bad_line == line && bad_parity == parity),
         }
     }
@@ -252,8 +252,8 @@ fn more_than_six_wrong_bytes(rounds: usize, seed: u64) -> usize {
 }
 
 #[test]
-fn more_than_six_wrong_bytes_are_noticed_or_miscorrected_and_never_repaired() {
-    // Eight in ten million are miscorrected, so of these none.
+fn never_repairs_more_than_six_wrong_bytes() {
+    // Eight in ten million are miscorrected, so none of these.
     assert_eq!(more_than_six_wrong_bytes(5_000, 5), 0);
 }
 
@@ -265,8 +265,8 @@ fn slow_a_million_heavy_injections() {
     assert!(miscorrected < 8);
 }
 
-/// What fraction of all remainders is within six bytes of none: volume of the spheres around
-/// codewords over that of the space.
+/// The fraction of random words within six bytes of a codeword: the volume of the spheres around
+/// the codewords over the volume of the space.
 fn miscorrection_rate() -> f64 {
     let mut spheres = 0.0;
     let mut ways = 1.0;
@@ -278,7 +278,7 @@ fn miscorrection_rate() -> f64 {
 }
 
 #[test]
-fn the_rate_of_miscorrections_is_eight_in_ten_million() {
+fn miscorrection_rate_is_eight_in_ten_million() {
     assert!((7.5e-7..8.5e-7).contains(&miscorrection_rate()), "{}", miscorrection_rate());
 }
 
@@ -309,26 +309,26 @@ fn repair_trusts_the_checksum() {
     let sum = checksum(5, &line);
     let (mut line2, mut parity2) = (line, parity);
     assert_eq!(code.repair(&mut line2, &mut parity2, 5, sum), Outcome::Clean);
-    // Intact data makes parity right that is beyond correction.
+    // With intact data, even uncorrectable parity is repaired.
     parity2.fill(0x55);
     let wrong = parity.iter().filter(|byte| **byte != 0x55).count() as u32;
     let outcome = code.repair(&mut line2, &mut parity2, 5, sum);
     assert_eq!(outcome, Outcome::Corrected { bytes: wrong });
     assert!(line2 == line && parity2 == parity);
-    // Damaged data beside parity that is lost in another group.
+    // Damaged data in one group, uncorrectable parity in another.
     numbers.damage(&mut line2, &mut parity2, 3, 6);
     (0..12).for_each(|byte| parity2[parity_at(9, byte)] ^= 0xff);
     let outcome = code.repair(&mut line2, &mut parity2, 5, sum);
     assert_eq!(outcome, Outcome::Corrected { bytes: 18 });
     assert!(line2 == line && parity2 == parity);
-    // Intact, but of another place: nobody can tell what belongs here.
+    // Intact, but misplaced data: the right content is unknown.
     let outcome = code.repair(&mut line2, &mut parity2, 6, sum);
     assert_eq!(outcome, Outcome::Uncorrectable { groups: 0 });
     assert!(line2 == line && parity2 == parity);
 }
 
 #[test]
-fn a_line_that_is_repaired_in_part_is_left_as_it_was() {
+fn partly_repairable_line_is_left_unchanged() {
     let mut numbers = Numbers(9);
     let code = Code::detect();
     let line = numbers.line();
@@ -342,7 +342,7 @@ fn a_line_that_is_repaired_in_part_is_left_as_it_was() {
     let outcome = code.repair(&mut bad_line, &mut bad_parity, 5, checksum(5, &line));
     assert_eq!(outcome, Outcome::Uncorrectable { groups: 0b101 });
     assert!(bad_line == found && bad_parity == parity);
-    // Without a checksum the other group is put right.
+    // `correct` uses no checksum, and corrects the other group.
     let outcome = code.correct(&mut bad_line, &mut bad_parity);
     assert_eq!(outcome, Outcome::Uncorrectable { groups: 0b100 });
     assert_eq!(bad_line[0], line[0]);
@@ -352,7 +352,7 @@ proptest! {
     #![proptest_config(ProptestConfig::with_cases(128))]
 
     #[test]
-    fn sectors_are_corrected_by_themselves(
+    fn corrects_sectors_independently(
         bytes in prop::collection::vec(any::<u8>(), 512),
         places in prop::collection::vec(
             (0usize..8, prop::collection::btree_map(0usize..76, 1u8.., 0..=9)), 0..4),

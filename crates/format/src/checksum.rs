@@ -1,33 +1,33 @@
-//! CRC32C, seeded with the place that the content belongs to.
+//! CRC-32C, seeded with the place that the content belongs to.
 
 use crc_fast::{CrcAlgorithm, Digest};
 
-/// A checksum over several pieces. CRC-32C (Castagnoli; RFC 3720, section 12.1), which the
-/// processor computes faster than memory delivers, and which sees every error burst of up to 32
-/// bits and every two wrong bits in a piece of less than 256 MiB.
+/// A checksum over several pieces: CRC-32C (Castagnoli; RFC 3720, section 12.1). The processor
+/// computes it faster than memory delivers the data. It detects every error burst of up to 32 bits,
+/// and any two wrong bits in less than 256 MiB.
 #[derive(Debug)]
 pub struct Checksum(Digest);
 
 impl Checksum {
-    /// Begins with a seed: the same bytes in another place have another checksum.
+    /// Begins a checksum. The seed makes the same bytes in another place have another checksum.
     pub fn new(seed: u64) -> Self {
         let mut digest = Digest::new(CrcAlgorithm::Crc32Iscsi);
         digest.update(&seed.to_le_bytes());
         Self(digest)
     }
 
-    /// Adds bytes.
+    /// Adds bytes to the checksum.
     pub fn add(&mut self, bytes: &[u8]) {
         self.0.update(bytes);
     }
 
-    /// The checksum of what was added.
+    /// The checksum of all bytes added so far.
     pub fn finish(&self) -> u32 {
         self.0.finalize() as u32
     }
 }
 
-/// The checksum of one piece.
+/// The checksum of `bytes`.
 pub fn checksum(seed: u64, bytes: &[u8]) -> u32 {
     let mut sum = Checksum::new(seed);
     sum.add(bytes);
@@ -39,7 +39,7 @@ mod tests {
     use super::*;
     use proptest::prelude::*;
 
-    /// Bit by bit, as the polynomial says.
+    /// Reference implementation, bit by bit.
     fn slow(bytes: impl Iterator<Item = u8>) -> u32 {
         let mut sum = !0_u32;
         for byte in bytes {
@@ -52,7 +52,7 @@ mod tests {
     }
 
     #[test]
-    fn the_published_check_value() {
+    fn matches_the_published_check_value() {
         assert_eq!(slow(b"123456789".iter().copied()), 0xe306_9283);
         // Eight bytes of seed and one of content.
         assert_eq!(checksum(u64::from_le_bytes(*b"12345678"), b"9"), 0xe306_9283);
@@ -60,7 +60,7 @@ mod tests {
 
     proptest! {
         #[test]
-        fn pieces_make_the_whole(
+        fn checksum_of_pieces_equals_that_of_the_whole(
             seed: u64, bytes in proptest::collection::vec(any::<u8>(), 0..700), cut in 0_usize..700,
         ) {
             let cut = cut.min(bytes.len());

@@ -1,12 +1,10 @@
-//! What Forebay leaves on storage of its own: layout, checksums, and the checks that make bytes
-//! read from a device usable.
+//! The on-disk formats of Forebay: layout, checksums, encoding and validation.
 //!
-//! Nothing here reads or writes: bytes go in and come out. The daemon, the simulator and the
-//! offline tool share this crate, so there is one place that says what a journal looks like
-//! ([`journal`]). All numbers are little-endian and of fixed width; every structure has its size
-//! asserted when it is compiled, and a checksum that binds the content to its place, to the
-//! identity of the journal and to its order in it. What was read is not trusted: a parser returns
-//! a value only after all its checks.
+//! This crate does no I/O. The daemon, the simulator and the offline tools share it, so the layout
+//! is defined in one place ([`journal`]). All numbers are little-endian and of fixed width. Each
+//! structure has a compile-time assertion of its size, and a checksum that binds the content to its
+//! place, to the identity of the journal and to its order in the journal. Parsers do not trust
+//! their input: they return a value only after all checks have passed.
 
 mod checksum;
 pub mod journal;

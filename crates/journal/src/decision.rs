@@ -1,100 +1,99 @@
-//! What is done with a volume at a start: one function over everything that may hold its data.
+//! The startup decision for a volume: one function of everything that may hold its data.
 //!
-//! Three things besides the disk may hold what was acknowledged and is not on it. How new each is:
+//! Besides the disk, three sources may hold acknowledged data that the disk lacks. By age:
 //!
-//! - **pool**: the memory of a server that is gone, taken over by this one. It is the newest there
-//!   is: a server changes its pool before it tells anybody, the journal included.
-//! - **vault**: what was dirty when it was written, on battery, after writes had been stopped. It
-//!   is newer than what the journal recorded until then, and older than what it recorded after: a
-//!   server that loaded the vault may have served before it died in its turn.
-//! - **journal**: every write in order, as far as it was recorded. With `durability=flush` that may
-//!   end before what was acknowledged, and then the vault has more.
+//! - **pool**: the memory of a previous server, adopted by this one. It is always the newest: a
+//!   server changes its pool before it writes to the journal or acknowledges.
+//! - **vault**: the data that was dirty when the vault was written, on battery, after writes had
+//!   been stopped. It is newer than the journal's records up to that point, and older than the
+//!   records after it: a server that loaded the vault may have served writes before it died.
+//! - **journal**: every write in order, up to the last record. With `durability=flush` the journal
+//!   may lack acknowledged writes that the vault has.
 //!
-//! The rules, in the order in which they decide:
+//! The rules, in order of precedence:
 //!
-//! 1. What can't be used as the operator wants it used (a journal of another version, a journal
-//!    that was given up and is asked to go on) is refused, as long as nothing newer makes it
-//!    irrelevant.
-//! 2. Data that nobody but the disk lacks is never written to a disk that is not known to be the
-//!    one: it is kept, and the volume is not served (quarantine).
-//! 3. The newest whole source is loaded, and with it what an older one has that it may lack: the
-//!    journal's records after the vault go over the vault; an incomplete vault goes over the
-//!    journal's records before it. A pool that was taken over needs nothing else.
-//! 4. A vault or a journal that is on record as the only place of the newest data, and is not at
-//!    hand, can't be made up for by anything but the pool: what the disk and others have may be
-//!    older.
-//! 5. Loss is an error that names it, unless the operator has accepted it: then what is left is
-//!    loaded, by the same order.
+//! 1. Refuse a journal that cannot be used as configured (another format version, or an abandoned
+//!    journal), unless a newer source makes it irrelevant.
+//! 2. Never write recovered data to a disk that is not known to be the right one. Keep the data,
+//!    and do not serve the volume (quarantine).
+//! 3. Load the newest complete source, together with what it may lack: the journal's records after
+//!    the vault go on top of the vault; an incomplete vault goes on top of the journal's records
+//!    before it. An adopted pool needs no other source.
+//! 4. If the state directory records a vault or a journal as the only place of the newest data, and
+//!    that device is missing, then only the pool can replace it: the disk and the other source may
+//!    be older.
+//! 5. Report loss as an error that names the lost source, unless the operator accepts the loss.
+//!    Then load what is left, in the same order.
 //!
-//! A clean mark says that the last server had everything on the disks when it ended. It makes a
-//! vault void, which it did not live to remove; it does not make the journal's records void, as
-//! those that are there then are of volumes which that server did not have. So with a journal that
-//! is missing: a server that ends in order strikes the volumes that it had off that record.
+//! A clean mark states that the last server had flushed everything when it stopped. It voids a
+//! vault that the server had no time to clear. It does not void the journal's records: any records
+//! left then belong to volumes which that server did not have. The same holds for a missing
+//! journal: a server that stops cleanly removes its own volumes from that record.
 //!
-//! **Contract** of who writes vaults: a vault says with which batch of the journal it was written,
-//! so that records before and after it can be told apart; and while a vault that was loaded is
-//! there, no checkpoint of its volumes ends, or it would be newer than what is left of the journal
+//! **Contract** of the vault writer: a vault names the journal batch at which it was written, so
+//! that records before and after it can be told apart. While a loaded vault exists, no checkpoint
+//! of its volumes completes. Otherwise the vault would be newer than the rest of the journal
 //! without being newer than the disk.
 //!
-//! The price: the pool, if it was taken over, is trusted more than a journal with checksums.
+//! The price: an adopted pool is trusted more than a journal with checksums.
 
 pub use crate::identity::DiskIdentity;
 
-/// What the journal holds of the volume.
+/// What the journal holds for the volume.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
 pub enum JournalState {
     /// The volume has no journal.
     None,
-    /// It holds nothing of the volume.
+    /// The journal has no records of the volume.
     Empty,
-    /// It was closed in order: the disks have everything.
+    /// The journal was closed cleanly: the disks have everything.
     Clean,
-    /// It holds records of the volume, all of them readable.
+    /// The journal has records of the volume, all readable.
     Records,
-    /// Something in it that may have been the volume's can't be read any more.
+    /// Part of the journal that may concern the volume is unreadable.
     Damaged,
-    /// It failed while the volume was served, which went on without it: its records are void.
+    /// The journal failed while the volume was served, and the volume continued without it: its
+    /// records are void.
     Abandoned,
-    /// Another version of this program wrote it.
+    /// The journal has an unsupported format version.
     OtherVersion,
-    /// It is on record that the newest data may be in it alone, and it is not there: none is named,
-    /// or another one, or it has been emptied.
+    /// The state directory records that only this journal may hold the newest data, but no journal,
+    /// another journal, or an emptied one is configured.
     Missing,
 }
 
-/// The memory of the pool.
+/// The state of the pool's memory.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
 pub enum PoolState {
-    /// It is new and empty.
+    /// New and empty.
     New,
-    /// It was taken over from a server that is gone, and checked.
+    /// Adopted from a previous server, and verified.
     Adopted,
 }
 
-/// What the vault holds of the volume.
+/// What the vault holds for the volume.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
 pub enum VaultState {
     /// There is no vault.
     None,
-    /// It holds nothing.
+    /// The vault holds nothing.
     Empty,
-    /// It holds everything that was dirty when it was written.
+    /// The vault holds everything that was dirty when it was written.
     Whole,
-    /// The dump did not come to its end.
+    /// The dump was not completed.
     Incomplete,
-    /// Something in it can't be read any more.
+    /// Part of the vault is unreadable.
     Damaged,
-    /// It is on record that the newest data may be in it alone, and it is not there.
+    /// The state directory records that only the vault may hold the newest data, but it is missing.
     Missing,
 }
 
-/// Everything that the decision depends on.
+/// The inputs of the decision.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
 pub struct Inputs {
     /// The journal.
     pub journal: JournalState,
-    /// The journal has each write that was acknowledged (`durability=ack`), and not only those that
-    /// were flushed.
+    /// The journal has every acknowledged write (`durability=ack`), not only the flushed ones.
     pub each_write: bool,
     /// The pool.
     pub pool: PoolState,
@@ -102,72 +101,72 @@ pub struct Inputs {
     pub vault: VaultState,
     /// The disk.
     pub disk: DiskIdentity,
-    /// The last server ended with everything on the disks, and wrote that down.
+    /// The last server stopped with everything flushed, and recorded that.
     pub clean_mark: bool,
-    /// The operator accepts what has been lost.
+    /// The operator accepts the loss.
     pub accept_loss: bool,
-    /// The operator says that this disk is the one.
+    /// The operator confirms that this is the right disk.
     pub accept_disk: bool,
 }
 
-/// Something that is loaded.
+/// A source to load.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
 pub enum Source {
-    /// The dirty lines of the pool that was taken over.
+    /// The dirty lines of the adopted pool.
     Pool,
-    /// What the vault holds.
+    /// The content of the vault.
     Vault,
-    /// All records of the journal, or, beside a vault, those that were made before it.
+    /// All records of the journal; together with a vault, only the records made before it.
     Journal,
-    /// The records of the journal that were made after the vault was written.
+    /// The records of the journal made after the vault was written.
     JournalAfterVault,
 }
 
 /// Why a volume is not served.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
 pub enum Refusal {
-    /// The journal can't be read by this version.
+    /// The journal has an unsupported format version.
     OtherVersion,
-    /// The journal was given up, and is asked to go on.
+    /// The journal was abandoned.
     Abandoned,
-    /// Something of the journal is lost, and nothing else holds it.
+    /// Part of the journal is lost, and no other source has the data.
     JournalLost,
-    /// The journal that may hold it is not there.
+    /// The journal that may hold the newest data is missing.
     JournalMissing,
-    /// Something of the vault is lost, and nothing else holds it.
+    /// Part of the vault is lost, and no other source has the data.
     VaultLost,
-    /// The vault that may hold it is not there.
+    /// The vault that may hold the newest data is missing.
     VaultMissing,
 }
 
-/// What is done.
+/// The startup decision for a volume.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub enum Decision {
-    /// The volume is served, after these have been loaded in this order, each over the one before.
+    /// Serve the volume after loading these sources in order, each on top of the previous one.
     Serve(Vec<Source>),
-    /// It is not served. What is held of it is kept.
+    /// Do not serve the volume. Keep all its data.
     Refuse(Refusal),
-    /// It is not served: what is held of it is not known to be for this disk. It is kept.
+    /// Do not serve the volume, because its data may belong to another disk. Keep all its data.
     Quarantine,
 }
 
 impl Inputs {
-    /// Whether the vault counts.
-    fn vault_in_force(self) -> VaultState {
+    /// The state of the vault, unless a clean mark voids it.
+    fn effective_vault(self) -> VaultState {
         if self.clean_mark { VaultState::None } else { self.vault }
     }
 
-    /// Whether the journal alone says what the disk lacks.
+    /// Whether the journal alone has everything that the disk lacks.
     fn journal_is_complete(self) -> bool {
         let is_whole = matches!(self.journal, JournalState::Empty | JournalState::Records);
         self.each_write && is_whole
     }
 
-    /// Whether anything holds data that the disk may lack.
+    /// Whether any source holds data that the disk may lack.
     fn holds_data(self) -> bool {
         let journal = matches!(self.journal, JournalState::Records | JournalState::Damaged);
         let vault = matches!(
-            self.vault_in_force(),
+            self.effective_vault(),
             VaultState::Whole | VaultState::Incomplete | VaultState::Damaged
         );
         let pool = self.pool == PoolState::Adopted && !self.clean_mark;
@@ -175,7 +174,7 @@ impl Inputs {
     }
 }
 
-/// Decides. See the module's description.
+/// Decides whether to serve a volume, and what to load. See the module's description.
 pub fn decide(inputs: Inputs) -> Decision {
     use Decision::{Quarantine, Refuse, Serve};
     if inputs.journal == JournalState::OtherVersion {
@@ -185,7 +184,7 @@ pub fn decide(inputs: Inputs) -> Decision {
     if inputs.holds_data() && !is_known && !inputs.accept_disk {
         return Quarantine;
     }
-    // A clean pool holds nothing that the disk lacks, so what the journal has is newer.
+    // After a clean stop the pool holds nothing that the disk lacks, so the journal is newer.
     if inputs.pool == PoolState::Adopted && !inputs.clean_mark {
         return Serve(vec![Source::Pool]);
     }
@@ -193,16 +192,16 @@ pub fn decide(inputs: Inputs) -> Decision {
         Err(refusal) => return Refuse(refusal),
         Ok(sources) => sources,
     };
-    let is_given_up = inputs.journal == JournalState::Abandoned;
-    if is_given_up { Refuse(Refusal::Abandoned) } else { Serve(sources) }
+    let is_abandoned = inputs.journal == JournalState::Abandoned;
+    if is_abandoned { Refuse(Refusal::Abandoned) } else { Serve(sources) }
 }
 
-/// What is loaded from vault and journal.
+/// The sources to load from vault and journal.
 fn from_storage(inputs: Inputs) -> Result<Vec<Source>, Refusal> {
     use JournalState::{Damaged, Missing, Records};
     let journal = inputs.journal;
-    let vault = match inputs.vault_in_force() {
-        // Nothing was acknowledged that a journal like this one lacks.
+    let vault = match inputs.effective_vault() {
+        // A complete journal has every acknowledged write, so the vault is not needed.
         VaultState::Incomplete | VaultState::Damaged if inputs.journal_is_complete() => {
             VaultState::None
         }
@@ -212,21 +211,21 @@ fn from_storage(inputs: Inputs) -> Result<Vec<Source>, Refusal> {
     let is_accepted = inputs.accept_loss;
     match (vault, journal) {
         (VaultState::Missing, _) => Err(Refusal::VaultMissing),
-        // A vault lacks what was recorded after it.
+        // A vault lacks the records made after it.
         (_, Missing) if !is_accepted => Err(Refusal::JournalMissing),
         (VaultState::None | VaultState::Empty, Records) => Ok(vec![Source::Journal]),
         (VaultState::None | VaultState::Empty, Damaged) if is_accepted => Ok(vec![Source::Journal]),
         (VaultState::None | VaultState::Empty, Damaged) => Err(Refusal::JournalLost),
         (VaultState::None | VaultState::Empty, _) => Ok(Vec::new()),
-        // What the journal recorded before it is in it, or was on the disk by then.
+        // Everything recorded before the vault is in the vault, or was on the disk by then.
         (VaultState::Whole, Records) => Ok(vec![Source::Vault, Source::JournalAfterVault]),
         (VaultState::Whole, Damaged) if is_accepted => {
             Ok(vec![Source::Vault, Source::JournalAfterVault])
         }
-        // What is damaged may have come after the vault.
+        // The damaged records may be newer than the vault.
         (VaultState::Whole, Damaged) => Err(Refusal::JournalLost),
         (VaultState::Whole, _) => Ok(vec![Source::Vault]),
-        // With both, what the vault lacks is in the journal, as far as it was recorded.
+        // The journal has what the vault lacks, as far as it was recorded.
         (VaultState::Incomplete | VaultState::Damaged, Records) if is_accepted => {
             Ok(vec![Source::Journal, Source::Vault, Source::JournalAfterVault])
         }

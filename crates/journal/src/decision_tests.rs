@@ -22,7 +22,7 @@ const DISKS: [DiskIdentity; 4] =
     [DiskIdentity::Same, DiskIdentity::Renamed, DiskIdentity::Changed, DiskIdentity::Unknown];
 const BOTH: [bool; 2] = [false, true];
 
-/// Every combination there is.
+/// All combinations of inputs.
 fn all() -> Vec<Inputs> {
     let mut all = Vec::new();
     for journal in JOURNALS {
@@ -61,19 +61,20 @@ fn is_served(inputs: Inputs) -> bool {
     matches!(decide(inputs), Decision::Serve(_))
 }
 
-/// The vault is one that the last server left.
+/// The vault was written by the last server.
 fn vault_counts(inputs: Inputs) -> bool {
     let is_there =
         matches!(inputs.vault, VaultState::Whole | VaultState::Incomplete | VaultState::Damaged);
     !inputs.clean_mark && is_there
 }
 
-/// The vault that may have the newest is not at hand.
+/// The vault that may hold the newest data is missing.
 fn vault_is_missing(inputs: Inputs) -> bool {
     !inputs.clean_mark && inputs.vault == VaultState::Missing
 }
 
-/// The same of a journal. Whoever ended in order has struck its own volumes off the record.
+/// The journal that may hold the newest data is missing. A clean stop removes this record for the
+/// server's own volumes, so the clean mark does not matter.
 fn journal_is_missing(inputs: Inputs) -> bool {
     inputs.journal == JournalState::Missing
 }
@@ -94,30 +95,28 @@ fn every_combination_is_decided_by_the_rules() {
         let decision = decide(inputs);
         let is_known = matches!(inputs.disk, DiskIdentity::Same | DiskIdentity::Renamed);
         let holds = vault_counts(inputs) || pool_counts(inputs) || journal_counts(inputs);
-        // A version that can't be read may hold anything.
+        // A journal of another version may hold anything.
         let is_readable = inputs.journal != JournalState::OtherVersion;
         assert_eq!(decision == Decision::Refuse(Refusal::OtherVersion), !is_readable, "{inputs:?}");
-        // Data stays away from a disk that is not known to be its own, and nothing else is
-        // quarantined.
+        // Data is quarantined if, and only if, the disk is not known to be the right one.
         let is_quarantined = is_readable && holds && !is_known && !inputs.accept_disk;
         assert_eq!(decision == Decision::Quarantine, is_quarantined, "{inputs:?}");
-        // Nothing held, nothing in the way: served as it is.
-        let is_given_up = inputs.journal == JournalState::Abandoned;
+        // Without data and without a reason to refuse, the volume is served.
+        let is_abandoned = inputs.journal == JournalState::Abandoned;
         let is_missing = vault_is_missing(inputs) || journal_is_missing(inputs);
         let lacks = is_missing && !inputs.accept_loss;
-        if is_readable && !holds && !is_given_up && !lacks {
+        if is_readable && !holds && !is_abandoned && !lacks {
             assert_eq!(decision, Decision::Serve(Vec::new()), "{inputs:?}");
         }
-        // A journal that was given up is not written again, but what is in memory is not thrown
-        // away for that.
-        if is_given_up && is_served(inputs) {
+        // With an abandoned journal, only an adopted pool can be served.
+        if is_abandoned && is_served(inputs) {
             assert!(pool_counts(inputs), "{inputs:?}");
         }
     }
 }
 
 #[test]
-fn what_is_void_is_never_loaded() {
+fn never_loads_void_data() {
     for inputs in all() {
         let loads = loads(inputs);
         let vault = loads.contains(&Source::Vault);
@@ -131,7 +130,7 @@ fn what_is_void_is_never_loaded() {
 }
 
 #[test]
-fn no_loss_is_passed_over_in_silence() {
+fn never_ignores_loss() {
     for inputs in all().into_iter().filter(|inputs| !inputs.accept_loss) {
         if pool_counts(inputs) {
             continue;
@@ -145,7 +144,7 @@ fn no_loss_is_passed_over_in_silence() {
         if vault_counts(inputs) && is_broken && !has_all {
             assert!(!is_served(inputs), "{inputs:?}");
         }
-        // No journal makes up for a vault that is not there, and no vault for a journal.
+        // A journal cannot replace a missing vault, nor a vault a missing journal.
         if vault_is_missing(inputs) || journal_is_missing(inputs) {
             assert!(!is_served(inputs), "{inputs:?}");
         }
@@ -153,19 +152,18 @@ fn no_loss_is_passed_over_in_silence() {
 }
 
 #[test]
-fn the_operators_words_change_nothing_where_nothing_needs_them() {
+fn accepting_loss_or_a_disk_changes_nothing_if_not_needed() {
     for inputs in all() {
         if is_served(inputs) {
-            let word = Inputs { accept_loss: true, ..inputs };
-            assert_eq!(decide(word), decide(inputs), "{inputs:?}");
-            let word = Inputs { accept_disk: true, ..inputs };
-            assert_eq!(decide(word), decide(inputs), "{inputs:?}");
+            let accepted = Inputs { accept_loss: true, ..inputs };
+            assert_eq!(decide(accepted), decide(inputs), "{inputs:?}");
+            let accepted = Inputs { accept_disk: true, ..inputs };
+            assert_eq!(decide(accepted), decide(inputs), "{inputs:?}");
         }
     }
 }
 
-/// Where the versions of one block are: the disk has one, and each source may have another, the
-/// later ones newer. Of all sources of the same moment these are the orders that can come about.
+/// Which sources have a version of one block, besides the disk; later fields are newer.
 struct Block {
     before_vault: bool,
     in_vault: bool,
@@ -174,7 +172,7 @@ struct Block {
 }
 
 #[test]
-fn no_block_is_served_older_than_the_newest_that_is_at_hand() {
+fn serves_the_newest_available_version_of_each_block() {
     for inputs in all().into_iter().filter(|inputs| is_served(*inputs)) {
         for bits in 0..16 {
             let [before_vault, in_vault, after_vault, in_pool] =
@@ -191,18 +189,18 @@ fn no_block_is_served_older_than_the_newest_that_is_at_hand() {
 }
 
 fn check(inputs: Inputs, block: &Block) {
-    // What was not dirty when the vault was written whole was on the disk. Of a vault that has not
-    // come to its end this is known only where the journal has each write.
+    // Data that was clean when a whole vault was written was on the disk. For an incomplete vault
+    // this is known only if the journal has every write.
     let is_whole = inputs.vault == VaultState::Whole && vault_counts(inputs);
     let was_on_disk = is_whole && !block.in_vault && block.before_vault;
-    // A pool that was taken over lacks only what is on the disk.
+    // An adopted pool lacks only data that is on the disk.
     let newest_recorded = match block {
         Block { after_vault: true, .. } => 4,
         Block { in_vault: true, .. } => 3,
         Block { before_vault: true, .. } => 2,
         _ => 0,
     };
-    // Where the journal has each write, it has what is in the vault, or the disk does.
+    // If the journal has every write, the journal or the disk has the vault's data.
     let in_journal_too = inputs.each_write && block.in_vault;
     let disk = match (pool_counts(inputs), was_on_disk) {
         _ if in_journal_too && inputs.journal == JournalState::Empty => 3,
@@ -214,7 +212,7 @@ fn check(inputs: Inputs, block: &Block) {
     for source in loads(inputs) {
         match source {
             Source::Journal => {
-                // Alone it is all of the journal.
+                // Without `JournalAfterVault` this is the whole journal.
                 let alone = !loads(inputs).contains(&Source::JournalAfterVault);
                 if block.before_vault {
                     served = 2;

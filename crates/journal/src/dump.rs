@@ -1,35 +1,34 @@
-//! The writing side of a vault: where each batch of a dump goes, and what its superblock says.
+//! The writing side of a vault: places the batches of a dump, and writes its superblock.
 //!
-//! A dump is one life of a log with an identity of its own: batches are laid out one after the
-//! other, each bound to the one before, and may be written several at once. When all of them are
-//! on stable storage, the dump is sealed. A batch that the device did not take is written again
-//! in a fresh segment, as the beginning of a new generation, together with those behind it; what
-//! lies at the old places is void from then on.
+//! A dump is a log with an identity of its own. Batches are placed one after the other, each
+//! chained to its predecessor; several may be in flight. The dump is sealed once all batches are
+//! on stable storage. If the device fails to write a batch, that batch and its successors are
+//! written again in a fresh segment, as a new generation, which voids the old places.
 
 use forebay_format::journal::{
-    BATCH_BYTES_MAX, BatchHeader, GENERATIONS_MAX, GenerationStart, Geometry, Guard, JournalId,
+    BATCH_BYTES_MAX, BatchHeader, DiskInfo, GENERATIONS_MAX, GenerationStart, Geometry, JournalId,
     LogKind, Members, Record, Superblock, VolumeEntry, seal_batch,
 };
 use std::fmt;
 
-/// A batch of a dump that has its place.
+/// A batch of a dump, with its place in the log.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub struct Placed {
-    /// Its number.
+pub struct PlacedBatch {
+    /// The batch number.
     pub batch: u64,
-    /// The segment it lies in.
+    /// The segment of the batch.
     pub segment: u64,
-    /// Its first byte within the segment.
+    /// The offset within the segment, in bytes.
     pub offset: u64,
-    /// Bytes of it on the device.
+    /// Length on the device in bytes.
     pub len: u64,
-    /// What binds it to the batch before.
+    /// The header checksum of the previous batch.
     chain: u32,
-    /// The number of its first record.
+    /// The number of the first record.
     first_record: u64,
 }
 
-/// The vault has no room for another batch.
+/// The vault has no space for another batch.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct DumpFull;
 
@@ -41,7 +40,7 @@ impl fmt::Display for DumpFull {
 
 impl std::error::Error for DumpFull {}
 
-/// A dump that is being written.
+/// A dump in progress.
 #[derive(Clone, Debug)]
 pub struct Dump {
     superblock: Superblock,
@@ -49,13 +48,13 @@ pub struct Dump {
     offset: u64,
     chain: u32,
     next_record: u64,
-    /// The first segment that nothing of this dump was ever placed in.
+    /// The first segment in which this dump never placed a batch.
     fresh_segment: u64,
-    placed: Vec<Placed>,
+    placed: Vec<PlacedBatch>,
 }
 
 impl Dump {
-    /// Begins a dump of `volumes`, whose superblocks follow the one with `sequence`.
+    /// Begins a dump of `volumes`. `sequence` is the sequence number of the last superblock.
     pub fn new(
         id: JournalId,
         size_bytes: u64,
@@ -88,46 +87,47 @@ impl Dump {
         }
     }
 
-    /// The dump into the vault with this number. Zero is none.
+    /// Sets the number of the vault that takes the dump; zero for none.
     #[must_use]
     pub fn in_vault(mut self, number: u64) -> Self {
         self.superblock.members = Members { own: number, current: [number, 0] };
         self
     }
 
-    /// Says in the next superblock what is known of a volume's disk.
-    pub fn set_guard(&mut self, number: u16, guard: Guard) {
+    /// Sets what the next superblock records about a volume's disk.
+    pub fn set_disk_info(&mut self, number: u16, disk: DiskInfo) {
         let mut volumes = self.superblock.volumes.iter_mut();
         if let Some(volume) = volumes.find(|volume| volume.number == number) {
-            volume.guard = guard;
+            volume.disk = disk;
         }
     }
 
-    /// The superblock as it is now.
+    /// The current superblock.
     pub const fn superblock(&self) -> &Superblock {
         &self.superblock
     }
 
-    /// The batches, in order.
-    pub fn placed(&self) -> &[Placed] {
+    /// All placed batches, in order.
+    pub fn placed(&self) -> &[PlacedBatch] {
         &self.placed
     }
 
-    /// The superblock to be written next, with where it goes. Each call takes the other place.
+    /// Encodes the next superblock, and returns its position and bytes. Calls alternate between the
+    /// two copies.
     pub fn write_superblock(&mut self) -> (u64, Vec<u8>) {
         self.superblock.sequence += 1;
         (self.superblock.position(), self.superblock.encode())
     }
 
-    /// Where a batch begins on the device, in bytes.
-    pub const fn position(&self, placed: &Placed) -> u64 {
+    /// The position of a batch on the device, in bytes.
+    pub const fn position(&self, placed: &PlacedBatch) -> u64 {
         self.superblock.geometry.position(placed.segment) + placed.offset
     }
 
-    /// Completes a batch whose payload lies in `buffer`, see [`seal_batch`], and places it.
+    /// Seals a batch whose payload lies in `buffer`, see [`seal_batch`], and places it.
     ///
     /// # Errors
-    /// When there is no room for it; then nothing has changed.
+    /// If the vault has no space for the batch; then nothing has changed.
     ///
     /// # Panics
     /// As [`seal_batch`].
@@ -136,7 +136,7 @@ impl Dump {
         payload_bytes: u32,
         records: &[Record],
         buffer: &mut [u8],
-    ) -> Result<Placed, DumpFull> {
+    ) -> Result<PlacedBatch, DumpFull> {
         let batch = self.placed.len() as u64;
         let geometry = self.superblock.geometry;
         let mut header = BatchHeader::new(
@@ -149,7 +149,12 @@ impl Dump {
         header.payload_bytes = payload_bytes;
         header.records = records.len() as u32;
         header.first_record = self.next_record;
-        assert!(header.len_bytes() <= BATCH_BYTES_MAX.min(geometry.segment_bytes));
+        assert!(
+            header.len_bytes() <= BATCH_BYTES_MAX.min(geometry.segment_bytes),
+            "batch of {} bytes in a segment of {}",
+            header.len_bytes(),
+            geometry.segment_bytes
+        );
         if self.offset + header.len_bytes() > geometry.segment_bytes {
             (header.segment, header.offset) = (self.segment + 1, 0);
         }
@@ -162,17 +167,19 @@ impl Dump {
         self.fresh_segment = self.fresh_segment.max(header.segment + 1);
         self.chain = header.checksum;
         self.next_record += u64::from(header.records);
+        assert!(self.offset <= geometry.segment_bytes, "a batch lies in one segment");
+        assert_eq!(header.records as usize, records.len(), "every record is in the batch");
         let (segment, offset, len) = (header.segment, header.offset, header.len_bytes());
-        let placed = Placed { batch, segment, offset, len, chain, first_record };
+        let placed = PlacedBatch { batch, segment, offset, len, chain, first_record };
         self.placed.push(placed);
         Ok(placed)
     }
 
-    /// Takes back a batch and all behind it: they are to be placed again, in a segment that nothing
-    /// of this dump lies in. The superblock has to be written before the dump counts.
+    /// Removes a batch and its successors, which the caller then places again in a fresh segment.
+    /// The dump is valid only once the new superblock is durable.
     ///
     /// # Errors
-    /// When there is no such segment, or it was done too often; then nothing has changed.
+    /// If there is no fresh segment, or too many relocations; then nothing has changed.
     pub fn relocate(&mut self, batch: u64) -> Result<(), DumpFull> {
         let segment = self.fresh_segment;
         let Some(&first) = self.placed.get(batch as usize) else { return Ok(()) };
@@ -180,10 +187,10 @@ impl Dump {
         let generation = starts.last().map_or(0, |start| start.generation) + 1;
         let kept = starts.iter().filter(|start| start.batch < batch).count();
         let first_segment = if kept == 0 { segment } else { self.superblock.first_segment };
-        let has_room = segment - first_segment < self.superblock.geometry.segments;
-        // The log may not run over its own beginning.
-        let is_free = segment < self.superblock.geometry.segments;
-        if kept >= GENERATIONS_MAX || !has_room || !is_free {
+        let fits = segment - first_segment < self.superblock.geometry.segments;
+        // The dump must not overwrite its own beginning.
+        let is_unused = segment < self.superblock.geometry.segments;
+        if kept >= GENERATIONS_MAX || !fits || !is_unused {
             return Err(DumpFull);
         }
         starts.truncate(kept);
@@ -194,10 +201,12 @@ impl Dump {
         (self.segment, self.offset) = (segment, 0);
         self.fresh_segment = segment + 1;
         (self.chain, self.next_record) = (first.chain, first.first_record);
+        assert_eq!(self.placed.len() as u64, batch, "batches are numbered without a gap");
         Ok(())
     }
 
-    /// Says in the next superblock that the dump is whole: all of it is on stable storage.
+    /// Marks the dump as whole in the next superblock. Call it only once every batch is on stable
+    /// storage.
     pub fn seal(&mut self) {
         self.superblock.kind = LogKind::Vault { sealed: Some(self.placed.len() as u64) };
     }

@@ -1,11 +1,10 @@
-//! Whether a disk is the one that a journal's records are for.
+//! Checks whether a disk is the one that a journal's records belong to.
 //!
-//! Words (name and backing as they are written) say which disk is meant; size, the hardware's own
-//! name and the content of some blocks say which one it is. Where they disagree, the disk itself is
-//! believed: a disk that was moved to another path is recognised, and another disk at the same path
-//! is noticed.
+//! The configured name and backing say which disk is meant. Its size, its hardware identifier and
+//! the content of some blocks say which disk it is, and take precedence: a disk that moved to
+//! another path is recognised, and another disk at the same path is detected.
 //!
-//! The price: the content of a blank disk tells nothing, so that one blank disk passes for another.
+//! The price: two blank disks of the same size cannot be told apart by content.
 
 use crate::FoundRecord;
 use forebay_format::journal::{
@@ -15,54 +14,54 @@ use forebay_format::journal::{
 use forebay_types::ByteRange;
 use std::fmt;
 
-/// Blocks with content that have to agree where nothing but content says which disk it is. Two
-/// disks made from one image agree in all; two that merely have the same kind of file system
-/// agree in very few.
-pub const TELLING_MIN: usize = 8;
+/// Number of non-zero blocks that must match if only content identifies the disk. Two disks made
+/// from one image match in all blocks; two disks that merely have the same kind of file system
+/// match in very few.
+pub const MATCHES_MIN: usize = 8;
 
-/// What is known of a disk beside what a journal remembers.
+/// How a disk compares with what a journal recorded about it.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct Evidence {
-    /// Name and backing are written as before.
-    pub same_words: bool,
-    /// It is as large as it was.
+    /// The configured name and backing are unchanged.
+    pub same_name: bool,
+    /// The size is unchanged.
     pub same_size: bool,
-    /// The hardware's own name is the same; `None` where one of the two is not known.
+    /// Whether the hardware identifier is unchanged; `None` if either one is unknown.
     pub same_hardware: Option<bool>,
-    /// Blocks that could be compared: nothing that Forebay did can have changed them.
+    /// Compared blocks: those that nothing Forebay did can have changed.
     pub compared: usize,
-    /// Those of them that are different.
+    /// Compared blocks that differ.
     pub differing: usize,
-    /// Those of them that are the same, and not just zeroes.
-    pub telling: usize,
+    /// Compared blocks that match and are not all zeroes.
+    pub matching: usize,
 }
 
-/// Which disk it is.
+/// The identity of a disk.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
 pub enum DiskIdentity {
-    /// The one that was there, as it was left.
+    /// The same disk, unchanged.
     Same,
-    /// The one that was there or an exact copy, under another name or on other hardware.
+    /// The same disk or an exact copy, under another name or on other hardware.
     Renamed,
-    /// Another one, or one that somebody else has changed.
+    /// Another disk, or the same disk changed by another program.
     Changed,
-    /// Nothing says that it is the one, and nothing that it is not.
+    /// Not enough evidence either way.
     Unknown,
 }
 
 impl Evidence {
-    /// What follows from it.
+    /// The conclusion from the evidence.
     pub const fn identity(&self) -> DiskIdentity {
-        let is_told_by_content = self.telling >= TELLING_MIN;
+        let content_matches = self.matching >= MATCHES_MIN;
         if !self.same_size || self.differing > 0 {
             return DiskIdentity::Changed;
         }
-        match (self.same_hardware, self.same_words) {
-            (Some(false), _) if is_told_by_content => DiskIdentity::Renamed,
+        match (self.same_hardware, self.same_name) {
+            (Some(false), _) if content_matches => DiskIdentity::Renamed,
             (Some(false), _) => DiskIdentity::Changed,
             (_, true) => DiskIdentity::Same,
             (Some(true), false) => DiskIdentity::Renamed,
-            (None, false) if is_told_by_content => DiskIdentity::Renamed,
+            (None, false) if content_matches => DiskIdentity::Renamed,
             (None, false) => DiskIdentity::Unknown,
         }
     }
@@ -70,7 +69,7 @@ impl Evidence {
 
 impl fmt::Display for Evidence {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        if !self.same_words {
+        if !self.same_name {
             f.write_str("another name, ")?;
         }
         if !self.same_size {
@@ -82,30 +81,30 @@ impl fmt::Display for Evidence {
             None => {}
         }
         match (self.compared, self.differing) {
-            (0, _) => f.write_str("no sample that could be compared"),
-            (compared, 0) => write!(f, "{compared} of {compared} samples the same"),
+            (0, _) => f.write_str("no comparable samples"),
+            (compared, 0) => write!(f, "{compared} of {compared} samples match"),
             (compared, differing) => write!(f, "{differing} of {compared} samples differ"),
         }
     }
 }
 
-/// A sample that may be compared: its number among the places, and where it is.
+/// A sampled block of a disk, [`BLOCK_BYTES`] long.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Place {
-    /// Which one.
+    /// The index of its sample.
     pub index: usize,
-    /// Its first byte on the disk; it is [`BLOCK_BYTES`] long.
+    /// Its position on the disk in bytes.
     pub offset: u64,
 }
 
-/// All places of a volume.
+/// All sampled blocks of a volume's disk.
 pub fn all_places(journal: JournalId, number: u16, size_bytes: u64) -> Vec<Place> {
     let places = places(journal, number, size_bytes).into_iter().enumerate();
     places.map(|(index, offset)| Place { index, offset }).collect()
 }
 
-/// The places of a disk that a vault remembers, known by its number. They have to be there before
-/// a dump is begun, so they depend on nothing of it.
+/// The sampled blocks of a disk for the vault with this number. They are read before a dump begins,
+/// so they do not depend on the dump's identity.
 pub fn vault_places(vault: u64, size_bytes: u64) -> Vec<Place> {
     let [low, high] = [vault, !vault].map(u64::to_le_bytes);
     let mut seed = [0; 16];
@@ -114,7 +113,7 @@ pub fn vault_places(vault: u64, size_bytes: u64) -> Vec<Place> {
     all_places(JournalId(seed), 0, size_bytes)
 }
 
-/// The places of a volume that its log remembers.
+/// The sampled blocks of a volume's disk, for either kind of log.
 fn places_of(superblock: &Superblock, volume: &VolumeEntry) -> Vec<Place> {
     match superblock.kind {
         LogKind::Journal => all_places(superblock.journal, volume.number, volume.size_bytes),
@@ -122,8 +121,8 @@ fn places_of(superblock: &Superblock, volume: &VolumeEntry) -> Vec<Place> {
     }
 }
 
-/// The samples of a volume that tell whether somebody else has changed its disk: those that count
-/// and that no record covers, so that neither a write nor its destage can have changed the block.
+/// The samples that show whether another program has changed a volume's disk: the valid samples
+/// that no record covers. Neither a write nor its destage can have changed those blocks.
 pub fn comparable(
     superblock: &Superblock,
     volume: &VolumeEntry,
@@ -137,19 +136,19 @@ fn not_written(
     volume: &VolumeEntry,
     records: &[FoundRecord],
 ) -> Vec<Place> {
-    places.retain(|place| volume.guard.samples.valid >> place.index & 1 == 1);
+    places.retain(|place| volume.disk.samples.valid >> place.index & 1 == 1);
     for found in records.iter().filter(|found| found.record.volume == volume.number) {
         places.retain(|place| !overlaps(place, found.record.range));
     }
     places
 }
 
-/// Whether a sample lies in a range, wholly or in part.
+/// Whether a sampled block overlaps a range.
 pub fn overlaps(place: &Place, range: ByteRange) -> bool {
     place.offset < range.end() && range.offset < place.offset + BLOCK_BYTES
 }
 
-/// Compares blocks as they are now; those that can't be read tell nothing.
+/// Compares the current blocks with their samples; skips unreadable blocks.
 pub fn compare(samples: &Samples, blocks: &[(Place, Option<&[u8]>)]) -> Evidence {
     let mut evidence = Evidence::default();
     for &(Place { index, offset }, block) in blocks {
@@ -157,15 +156,16 @@ pub fn compare(samples: &Samples, blocks: &[(Place, Option<&[u8]>)]) -> Evidence
         evidence.compared += 1;
         let is_same = sample_of(offset, block) == samples.sums[index];
         evidence.differing += usize::from(!is_same);
-        evidence.telling += usize::from(is_same && block.iter().any(|&byte| byte != 0));
+        evidence.matching += usize::from(is_same && block.iter().any(|&byte| byte != 0));
     }
     evidence
 }
 
-/// The samples of a disk whose blocks are these; those that can't be read don't count.
+/// Computes the samples of these blocks; unreadable blocks get no valid sample.
 pub fn samples_of(blocks: &[(Place, Option<&[u8]>)]) -> Samples {
     let mut samples = Samples { valid: 0, sums: [0; SAMPLES_MAX] };
     for &(Place { index, offset }, block) in blocks {
+        assert!(index < SAMPLES_MAX, "sample {index}: a disk has at most {SAMPLES_MAX}");
         if let Some(block) = block {
             samples.valid |= 1 << index;
             samples.sums[index] = sample_of(offset, block);
@@ -177,7 +177,7 @@ pub fn samples_of(blocks: &[(Place, Option<&[u8]>)]) -> Samples {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use forebay_format::journal::{Guard, Record, RecordKind};
+    use forebay_format::journal::{DiskInfo, Record, RecordKind};
 
     const JOURNAL: JournalId = JournalId([7; 16]);
     const SIZE: u64 = 1 << 30;
@@ -195,13 +195,13 @@ mod tests {
     }
 
     fn volume(samples: Samples) -> VolumeEntry {
-        let guard = Guard { samples, ..Guard::default() };
+        let disk = DiskInfo { samples, ..DiskInfo::default() };
         let (name, identity, void_before) = ("a".into(), [1; 32], 0);
-        VolumeEntry { number: 3, name, size_bytes: SIZE, identity, guard, void_before }
+        VolumeEntry { number: 3, name, size_bytes: SIZE, identity, disk, void_before }
     }
 
     #[test]
-    fn a_disk_is_compared_where_nothing_was_written() {
+    fn compares_only_blocks_that_no_record_covers() {
         let places = all_places(JOURNAL, 3, SIZE);
         let before = blocks(&places, block);
         let mut samples = samples_of(&lent(&before));
@@ -215,11 +215,11 @@ mod tests {
         let left = not_written(places.clone(), &volume(samples), &[found(record), found(others)]);
         assert_eq!(left.len(), places.len() - 2);
         assert!(!left.contains(&places[0]) && !left.contains(&places[9]));
-        // The same disk, one in which a byte has changed, and one that can't be read there.
+        // The same disk, a disk with one changed byte, and an unreadable disk.
         let now = blocks(&left, block);
         let evidence = compare(&samples, &lent(&now));
         let count = left.len();
-        assert_eq!((evidence.compared, evidence.differing, evidence.telling), (count, 0, count));
+        assert_eq!((evidence.compared, evidence.differing, evidence.matching), (count, 0, count));
         let mut changed = now.clone();
         changed[5].1[4095] ^= 1;
         assert_eq!(compare(&samples, &lent(&changed)).differing, 1);
@@ -229,35 +229,39 @@ mod tests {
         assert_eq!(compare(&samples, &lent(&blank)).differing, count);
         let of_blank = samples_of(&lent(&blank));
         let evidence = compare(&of_blank, &lent(&blank));
-        assert_eq!((evidence.differing, evidence.telling), (0, 0), "zeroes tell nothing");
+        assert_eq!(
+            (evidence.differing, evidence.matching),
+            (0, 0),
+            "zeroes do not count as a match"
+        );
     }
 
     #[test]
-    fn the_disk_itself_is_believed_before_words() {
+    fn hardware_and_content_take_precedence_over_the_name() {
         use DiskIdentity::{Changed, Renamed, Same, Unknown};
-        let evidence = |same_words, same_hardware, telling| Evidence {
-            same_words,
+        let evidence = |same_name, same_hardware, matching| Evidence {
+            same_name,
             same_size: true,
             same_hardware,
             compared: 60,
             differing: 0,
-            telling,
+            matching,
         };
-        for (words, hardware, telling, identity) in [
+        for (name, hardware, matching, identity) in [
             (true, None, 0, Same),
             (true, Some(true), 0, Same),
             (true, Some(false), 0, Changed),
-            (true, Some(false), TELLING_MIN, Renamed),
+            (true, Some(false), MATCHES_MIN, Renamed),
             (false, None, 0, Unknown),
-            (false, None, TELLING_MIN - 1, Unknown),
-            (false, None, TELLING_MIN, Renamed),
+            (false, None, MATCHES_MIN - 1, Unknown),
+            (false, None, MATCHES_MIN, Renamed),
             (false, Some(true), 0, Renamed),
             (false, Some(false), 0, Changed),
-            (false, Some(false), TELLING_MIN, Renamed),
+            (false, Some(false), MATCHES_MIN, Renamed),
         ] {
-            let evidence = evidence(words, hardware, telling);
+            let evidence = evidence(name, hardware, matching);
             assert_eq!(evidence.identity(), identity, "{evidence:?}");
-            // Another size or content is another disk, whatever else agrees.
+            // A different size or content always means another disk.
             assert_eq!(Evidence { differing: 1, ..evidence }.identity(), Changed);
             assert_eq!(Evidence { same_size: false, ..evidence }.identity(), Changed);
         }

@@ -1,26 +1,26 @@
-//! What a disk lacks, after all records of the journal have had their say in order.
+//! Replays the records of a journal: the ranges that a disk may lack, with their newest content.
 
 use crate::FoundRecord;
 use forebay_format::journal::RecordKind;
 use forebay_types::ByteRange;
 use std::collections::BinaryHeap;
 
-/// Where the newest content of a range comes from.
+/// The newest content of a range.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Source {
-    /// From the payload of a write.
+    /// The payload of a write.
     Write {
-        /// Which of the records found.
+        /// Index of the record.
         record: usize,
-        /// Where in that record's payload, in bytes.
+        /// Offset in the record's payload, in bytes.
         offset: u64,
     },
-    /// It is zeroes.
+    /// Zeroes.
     Zero {
         /// Whether a hole is acceptable.
         unmap: bool,
     },
-    /// It is of no interest.
+    /// Undefined: the range was discarded.
     Discard,
 }
 
@@ -33,18 +33,18 @@ pub struct Extent {
     pub source: Source,
 }
 
-/// The ranges of one volume that its disk may lack: disjoint and in order. Takes 40 bytes for each
-/// range, and 16 for each record while it is made.
+/// The ranges of one volume that its disk may lack: disjoint and in order. Takes 40 bytes per
+/// range, plus 16 bytes per record during construction.
 #[derive(Clone, Debug, Default)]
 pub struct Image {
     extents: Vec<Extent>,
 }
 
 impl Image {
-    /// What the records say of the volume that they know by this number.
+    /// Replays the records of the volume with this number.
     pub fn of_volume(records: &[FoundRecord], number: u16) -> Self {
         let count = records.iter().filter(|found| found.record.volume == number).count();
-        // There are hardly ever more ranges than records.
+        // There are rarely more ranges than records.
         let mut image = Self { extents: Vec::with_capacity(count) };
         newest(records, number, |range, at| {
             let (record, begin) = (at as usize, records[at as usize].record.range.offset);
@@ -54,6 +54,11 @@ impl Image {
                 RecordKind::Discard => Source::Discard,
                 RecordKind::Forget => return,
             };
+            let last = image.extents.last();
+            assert!(
+                last.is_none_or(|last| last.range.end() <= range.offset),
+                "extents are disjoint and in order: {range} after {last:?}"
+            );
             image.extents.push(Extent { range, source });
         });
         image
@@ -64,23 +69,23 @@ impl Image {
         self.extents.iter().copied()
     }
 
-    /// Bytes of writes in it.
+    /// Total length of the written ranges in bytes.
     pub fn write_bytes(&self) -> u64 {
         let writes = self.extents().filter(|extent| matches!(extent.source, Source::Write { .. }));
         writes.map(|extent| extent.range.len).sum()
     }
 }
 
-/// Says of each range of a volume, in order of place, which record of it is the newest. A record
-/// that others interrupt is told of once for each piece.
-pub(crate) fn newest(records: &[FoundRecord], number: u16, mut tell: impl FnMut(ByteRange, u32)) {
+/// Calls `visit` with each range of a volume, in ascending order, and the index of the newest
+/// record of that range. A partly overwritten record is visited once for each piece left.
+pub(crate) fn newest(records: &[FoundRecord], number: u16, mut visit: impl FnMut(ByteRange, u32)) {
     let range = |at: u32| records[at as usize].record.range;
     let is_ours = |found: &FoundRecord| found.record.volume == number;
     let mut order = Vec::with_capacity(records.iter().filter(|found| is_ours(found)).count());
     let ours = records.iter().zip(0_u32..).filter(|(found, _)| is_ours(found));
     order.extend(ours.map(|(found, at)| (found.record.range.offset, at)));
     order.sort_unstable();
-    // Records that have begun and may not have ended, the newest on top.
+    // Records that start at or before `place` and may extend past it, newest first.
     let mut open = BinaryHeap::new();
     let mut growing: Option<(ByteRange, u32)> = None;
     let mut place = 0;
@@ -104,19 +109,19 @@ pub(crate) fn newest(records: &[FoundRecord], number: u16, mut tell: impl FnMut(
             _ => {
                 let piece = ByteRange::new(place, end - place);
                 if let Some((piece, at)) = growing.replace((piece, top)) {
-                    tell(piece, at);
+                    visit(piece, at);
                 }
             }
         }
         place = end;
     }
     if let Some((piece, at)) = growing {
-        tell(piece, at);
+        visit(piece, at);
     }
 }
 
-/// Takes out the records of which nothing is the newest any more. What the others say together is
-/// the same without them.
+/// Removes records that later records have overwritten completely. The image of the remaining
+/// records is the same.
 pub(crate) fn retain_newest(records: &mut Vec<FoundRecord>) {
     let mut numbers: Vec<u16> = Vec::new();
     for found in &*records {
@@ -128,8 +133,8 @@ pub(crate) fn retain_newest(records: &mut Vec<FoundRecord>) {
     for number in numbers {
         newest(records, number, |_, at| is_newest[at as usize] = true);
     }
-    let mut counts = is_newest.into_iter();
-    records.retain(|_| counts.next().unwrap_or(true));
+    let mut retained = is_newest.into_iter();
+    records.retain(|_| retained.next().expect("one flag per record"));
 }
 
 #[cfg(test)]
@@ -147,7 +152,7 @@ mod tests {
         ]
     }
 
-    /// The source of what begins `bytes` later.
+    /// The source of the data `bytes` further on.
     const fn moved(source: Source, bytes: u64) -> Source {
         match source {
             Source::Write { record, offset } => Source::Write { record, offset: offset + bytes },
@@ -157,7 +162,7 @@ mod tests {
 
     proptest! {
         #[test]
-        fn each_sector_has_what_came_last(
+        fn each_sector_has_its_newest_record(
             says in proptest::collection::vec((kind(), 0_u64..40, 1_u64..20, 0_u16..2), 0..40),
         ) {
             let record = |&(kind, sector, sectors, volume): &(RecordKind, u64, u64, u16)| {
@@ -196,7 +201,7 @@ mod tests {
         }
 
         #[test]
-        fn what_is_overwritten_is_not_missed(
+        fn image_is_the_same_without_overwritten_records(
             says in proptest::collection::vec((kind(), 0_u64..40, 1_u64..20, 0_u16..3), 0..60),
         ) {
             let record = |(at, &(kind, sector, sectors, volume)): (usize, &(_, u64, u64, _))| {
@@ -207,7 +212,7 @@ mod tests {
             let records: Vec<FoundRecord> = says.iter().enumerate().map(record).collect();
             let mut kept = records.clone();
             retain_newest(&mut kept);
-            // What is left holds a sector of its own.
+            // Every remaining record is the newest of at least one sector.
             let mut newest = std::collections::BTreeMap::new();
             for (at, &(_, sector, sectors, volume)) in says.iter().enumerate() {
                 newest.extend((sector..sector + sectors).map(|sector| ((volume, sector), at)));
@@ -216,7 +221,7 @@ mod tests {
             let left: Vec<usize> = kept.iter().map(|found| found.position as usize).collect();
             prop_assert_eq!(left, counts.into_iter().collect::<Vec<_>>());
             for number in 0..3 {
-                // Where bytes lie says the same as which record has them.
+                // Record indices change, so compare positions.
                 let image = |records: &[FoundRecord]| -> Vec<_> {
                     let extents = Image::of_volume(records, number).extents().collect::<Vec<_>>();
                     let place = |extent: &Extent| match extent.source {

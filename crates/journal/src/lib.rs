@@ -1,25 +1,26 @@
-//! The journal: a log of writes that are acknowledged and not yet on their disks.
+//! The journal: a log of acknowledged writes that are not yet on their disks.
 //!
-//! [`Log`] is the writing side, a state machine: records go in, batches come out, one at a time,
-//! and whoever waits for a record is told when its batch is durable (group commit). [`recover`]
-//! is the reading side: it walks the log that a process left behind; [`recover_mirrored`] does so
-//! where the log lies on two devices. [`Image`] says what a disk
-//! lacks, after all records have had their say in order. [`Dump`] writes a vault: the same log, in
-//! one go. [`identity`] says whether a disk is the
-//! one that the records are for, and [`decision`] what is done with a volume at a start. What it
-//! looks like on the device is `forebay-format`'s to say.
+//! - [`Log`] is the writing side, a state machine that turns records into batches. One batch is
+//!   written at a time, and the log notifies the waiters of a batch once it is durable (group
+//!   commit).
+//! - [`recover`] is the reading side: it walks the log of a previous process.
+//!   [`recover_mirrored`] does so for a log on two devices.
+//! - [`Image`] replays records in order: the ranges that a disk may lack, with their content.
+//! - [`Dump`] writes a vault, which has the same layout, in one go.
+//! - [`identity`] checks whether a disk is the one that the records belong to.
+//! - [`decision`] decides what to load into a volume at startup, or why not to serve it.
 //!
-//! Nothing here knows a clock, a thread or a device: the driver writes what it is handed and
-//! reports the end.
+//! `forebay-format` defines the layout on the device. This crate has no clock, thread or device:
+//! the driver carries out the writes that [`Log`] asks for and reports their completion.
 //!
 //! Invariants:
-//! - a record is durable only when every record before it is: batches are written in order, one
-//!   at a time;
-//! - no segment is overwritten that the durable superblock still needs;
-//! - after a failed write the log takes nothing more and says so to everybody who waits: what the
-//!   device holds beyond the last durable batch is unknown from then on.
+//! - A record is durable only if every record before it is: batches are written in order, one at
+//!   a time.
+//! - The log never overwrites a segment that a durable superblock still needs.
+//! - After a failed write the log accepts no more records and fails all waiters: the content of the
+//!   device after the last durable batch is unknown.
 //!
-//! The price: a write waits for at most one batch before its own, and its bytes are copied once
+//! The price: a write waits for at most one batch ahead of its own, and its bytes are copied once
 //! into the batch.
 
 pub mod decision;
@@ -30,10 +31,13 @@ mod log;
 mod mirror;
 mod recover;
 
-pub use dump::{Dump, DumpFull, Placed};
+pub use dump::{Dump, DumpFull, PlacedBatch};
 pub use image::{Extent, Image, Source};
-pub use log::{Admission, Checkpoint, Entry, Log, LogError, LogUsage, LogWrite, Mark, Noted, Told};
-pub use mirror::{Copy, Half, Recovered, Step, recover_mirrored};
+pub use log::{
+    Admission, Checkpoint, Entry, Log, LogError, LogUsage, LogWrite, Mark, Notification,
+    RecordOutcome,
+};
+pub use mirror::{CopyRange, MirrorDevice, Recovered, Step, recover_mirrored};
 pub use recover::{
     Damage, Found, FoundRecord, Inspection, ReadAt, RecoverError, inspect, recover, recover_any,
     recover_vault,

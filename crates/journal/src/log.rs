@@ -1,45 +1,47 @@
 //! The writing side of the journal.
 
-mod guard;
+mod error;
 mod mirror;
-mod room;
+mod samples;
+mod space;
 
 pub(crate) use mirror::{encode_for_members, targets_of};
 
 use forebay_format::journal::{
-    BatchHeader, GENERATIONS_MAX, GenerationStart, Geometry, Guard, HEADER_BYTES, JournalId,
-    LogKind, MEMBERS_MAX, Members, RECORD_BYTES, Record, RecordKind, SUPERBLOCK_BYTES, Superblock,
-    VOLUMES_MAX, VolumeEntry, batch_bytes, seal_batch,
+    BLOCK_BYTES, BatchHeader, DiskInfo, GENERATIONS_MAX, GenerationStart, Geometry, HEADER_BYTES,
+    JournalId, LogKind, MEMBERS_MAX, Members, RECORD_BYTES, Record, RecordKind, SUPERBLOCK_BYTES,
+    Superblock, VOLUMES_MAX, VolumeEntry, batch_bytes, seal_batch,
 };
 use forebay_types::{ByteRange, IoError, IoResult, SECTOR_BYTES};
-use guard::Guards;
+use samples::SampleTracker;
 use std::collections::VecDeque;
-use std::fmt;
 
+pub use error::LogError;
 use mirror::Mirror;
-use room::Fence;
-pub use room::{Checkpoint, Mark, Noted};
+use space::Fence;
+pub use space::{Checkpoint, Mark, RecordOutcome};
 
 /// Copies of the superblock on each device.
 const COPIES: usize = 2;
 
-/// A record to be made.
+/// A change to record.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Entry {
-    /// What happened.
+    /// The kind of change.
     pub kind: RecordKind,
-    /// To which volume, by its number in this journal.
+    /// The volume's number in this journal.
     pub volume: u16,
-    /// Where; whole sectors, not empty.
+    /// The changed range: whole sectors, not empty.
     pub range: ByteRange,
 }
 
-/// Whether a write may be recorded.
+/// Whether the log admits a write.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Admission {
-    /// It may, and must be followed by [`Log::append`] or [`Log::withdraw`].
+    /// Admitted: [`Log::append`] or [`Log::withdraw`] must follow.
     Granted,
-    /// Not now: the waiter is told when there is room in memory again.
+    /// No buffer is free, or a checkpoint must end first: the log notifies the waiter with
+    /// [`Notification::Retry`].
     Wait,
     /// The log is full until a checkpoint: write through to the disk.
     Full,
@@ -47,26 +49,26 @@ pub enum Admission {
     Failed,
 }
 
-/// What a waiter is told.
+/// The notification of a waiter.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub enum Told {
-    /// Its record, or all before its barrier, are durable.
+pub enum Notification {
+    /// The waiter's record, or everything before its barrier, is durable.
     Durable,
-    /// They are not, and won't be: the log has failed.
+    /// The log has failed, and the waiter's record is lost.
     Lost(IoError),
-    /// There is room in memory again.
-    Room,
+    /// The waiter may try again.
+    Retry,
 }
 
-/// Something to be written to the journal's device, or to both where it is mirrored, and to be made
-/// durable there before it is reported with [`Log::complete`] or [`Log::complete_on`].
+/// A write to the journal's device, or to both devices of a mirrored journal. It must be durable
+/// before the driver reports it with [`Log::complete`] or [`Log::complete_on`].
 #[derive(Debug)]
 pub struct LogWrite<B> {
-    /// Where, in bytes.
+    /// Position on the device in bytes.
     pub position: u64,
-    /// What: the first `len` bytes of it.
+    /// The memory, of which the first `len` bytes are written.
     pub bytes: LogBytes<B>,
-    /// How many; whole blocks.
+    /// Length in bytes; whole blocks.
     pub len: usize,
     targets: [bool; MEMBERS_MAX],
 }
@@ -74,85 +76,47 @@ pub struct LogWrite<B> {
 /// The memory of a write.
 #[derive(Debug)]
 pub enum LogBytes<B> {
-    /// A batch in one of the log's buffers, to be handed back.
+    /// A batch in one of the log's buffers. Completion returns the buffer.
     Batch(B),
-    /// A copy of the superblock for each device that is to be written.
+    /// A copy of the superblock for each target device.
     Superblock([Vec<u8>; MEMBERS_MAX]),
 }
 
 impl<B: AsRef<[u8]>> LogWrite<B> {
-    /// The bytes to be written, where there is one device.
+    /// The bytes to write on the first device.
     pub fn bytes(&self) -> &[u8] {
         self.bytes_for(0)
     }
 
-    /// The same where they are in one of the log's buffers, which are aligned.
+    /// The bytes of a batch, which lie in an aligned buffer; `None` for a superblock.
     pub fn batch(&self) -> Option<&[u8]> {
         matches!(self.bytes, LogBytes::Batch(_)).then(|| self.bytes())
     }
 }
 
-/// Why a log can't be opened or changed.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub enum LogError {
-    /// It knows as many volumes as it can.
-    Volumes,
-    /// It has been taken over too often, or is full: its records must be brought to the disks
-    /// first.
-    DrainFirst,
-    /// A volume is to be forgotten that has records.
-    InUse,
-    /// It is divided into segments that can't hold the longest batch: no process of this program
-    /// has made it so.
-    ShortSegments {
-        /// Bytes of one.
-        segment_bytes: u64,
-    },
-}
-
-impl fmt::Display for LogError {
-    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        match self {
-            Self::Volumes => write!(f, "a journal serves at most {VOLUMES_MAX} volumes"),
-            Self::DrainFirst => f.write_str(
-                "the journal has no room for another start before its records are on disk",
-            ),
-            Self::InUse => f.write_str("the journal still holds writes of the volume"),
-            Self::ShortSegments { segment_bytes } => write!(
-                f,
-                "its superblock divides it into segments of {segment_bytes} bytes, which is less \
-                 than a batch can take; what it holds can be brought to a disk with `forebay \
-                 rescue apply`, and then it is to be replaced"
-            ),
-        }
-    }
-}
-
-impl std::error::Error for LogError {}
-
-/// How full a log is.
+/// How full a log is, and counters of its work.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct LogUsage {
-    /// Bytes of all segments.
+    /// Total length of all segments in bytes.
     pub capacity_bytes: u64,
-    /// Bytes of segments that are still needed.
+    /// Total length of the segments still needed in bytes.
     pub used_bytes: u64,
     /// Records made durable by this process.
     pub records: u64,
     /// Batches made durable by this process.
     pub batches: u64,
-    /// Bytes written for them, superblocks not counted.
+    /// Bytes written for these batches, without superblocks.
     pub written_bytes: u64,
-    /// Payload bytes in them.
+    /// Payload bytes in these batches.
     pub payload_bytes: u64,
     /// Checkpoints begun.
     pub checkpoints: u64,
 }
 
-/// Some records on their way: growing, waiting, or being written.
+/// A queued batch, which grows until it is written.
 #[derive(Debug)]
 struct Batch<B, W> {
-    /// None while it has no payload and waits for a buffer.
+    /// `None` while the batch has no payload.
     buffer: Option<B>,
     payload_bytes: usize,
     records: Vec<Record>,
@@ -163,20 +127,19 @@ struct Batch<B, W> {
 #[derive(Debug)]
 struct Volume {
     number: u16,
-    /// The oldest segment that may hold a record that a disk lacks.
+    /// The oldest segment that may hold a record which the disk lacks.
     needed: Option<u64>,
-    /// One more than the number of its newest record, and of the newest one that is not a mere word
-    /// that the disk has something newer.
+    /// One more than the number of the volume's newest record.
     records_end: u64,
+    /// One more than the number of its newest record that is not a [`RecordKind::Forget`].
     changes_end: u64,
-    /// What was found of it is not all in the pool yet, so a flush of the pool does not say that
-    /// the disk has it.
+    /// Recovered records are not all in the pool yet, so a flush of the pool does not cover them.
     is_restoring: bool,
-    /// Where its checkpoint began, while one is under way.
+    /// The start of the checkpoint in progress, if any.
     checkpoint: Option<Mark>,
-    /// Its disk did not take all that the last checkpoint asked for.
+    /// The disk failed to take everything at the last checkpoint.
     is_failing: bool,
-    /// Checkpoints of it in a row that gave back no room.
+    /// Consecutive checkpoints of the volume that freed no log space.
     futile: u8,
     fence: Option<Fence>,
 }
@@ -197,7 +160,7 @@ impl Volume {
     }
 }
 
-/// What is on its way to the device.
+/// The write in flight.
 #[derive(Debug)]
 enum Writing<W> {
     Nothing,
@@ -205,15 +168,15 @@ enum Writing<W> {
     Superblock { first_segment: u64 },
 }
 
-/// What a batch of this log can hold, and how much of the log is kept free.
+/// The capacity of a batch, and the reserve of free segments.
 #[derive(Clone, Copy, Debug)]
 struct Limits {
     payload_bytes: usize,
     records: usize,
-    /// Records that may be writes; the others are kept for what can't be refused.
+    /// Maximum number of writes; the rest is reserved for records that cannot be refused.
     writes: usize,
-    /// Free segments below which no write is taken: one for what can't be refused, one for a
-    /// process that has to take over, and those that the batches on their way may need.
+    /// Number of free segments below which no write is admitted: one for records that cannot be
+    /// refused, one for the next process to resume, and those that the queued batches may need.
     free_segments: u64,
 }
 
@@ -225,52 +188,58 @@ impl Limits {
         let per_segment = segment_bytes / buffer_bytes as u64;
         assert!(per_segment > 0, "a segment holds the longest batch");
         let free_segments = 2 + (buffers as u64).div_ceil(per_segment);
-        Self { payload_bytes, records, writes: records / 2, free_segments }
+        let writes = records / 2;
+        assert!(writes > 0 && payload_bytes > 0, "a buffer of {buffer_bytes} bytes holds a write");
+        let longest = batch_bytes(payload_bytes as u64, records as u64);
+        assert!(longest <= buffer_bytes as u64, "a full batch fits a buffer");
+        Self { payload_bytes, records, writes, free_segments }
     }
 }
 
-/// The writing side of one journal. `B` is memory for a batch, aligned as the device wants it, all
-/// of one length: whole blocks, of which a segment holds at least one buffer's. `W` names whoever
-/// waits. There must be more buffers than permits are ever out at once, so that whoever waits for
-/// memory waits for a write to end.
+/// The writing side of one journal.
+///
+/// `B` is a batch buffer, aligned for the device. All buffers have the same length: whole blocks,
+/// at most a segment. `W` identifies a waiter. There must be more buffers than permits in use at
+/// any time, so that a waiter for a buffer always waits for a write in flight.
 #[derive(Debug)]
 pub struct Log<B, W> {
     limits: Limits,
     superblock: Superblock,
-    /// Copies of the superblock on the device that are not as it is now.
+    /// Copies of the superblock on the device that are older than `superblock`.
     superblock_stale: usize,
     next_batch: u64,
     chain: u32,
     segment: u64,
     offset: u64,
-    /// The oldest segment that each copy of the superblock on the device needs.
-    durable_first_segments: [u64; 2],
+    /// The oldest segment needed according to each copy of the superblock on the device.
+    durable_first_segments: [u64; COPIES],
     next_record: u64,
     queue: VecDeque<Batch<B, W>>,
     writing: Writing<W>,
     spare: Vec<B>,
     buffers: usize,
     permits: usize,
-    starved: Vec<W>,
-    /// They wait until a checkpoint has ended, as what they leave behind may find no room.
-    gated: Vec<W>,
-    /// Such a checkpoint has ended.
-    has_news: bool,
-    /// What they have done needs no record once the superblock is durable.
-    unrecorded: Vec<W>,
+    /// Waiters for a free buffer.
+    buffer_waiters: Vec<W>,
+    /// Waiters for a checkpoint, because the log may have no space for the records they cause.
+    checkpoint_waiters: Vec<W>,
+    /// A checkpoint that `checkpoint_waiters` wait for has ended.
+    checkpoint_ended: bool,
+    /// Waiters for the superblock that makes a record of their change unnecessary.
+    superblock_waiters: Vec<W>,
     volumes: Vec<Volume>,
-    guards: Guards<W>,
+    samples: SampleTracker<W>,
     failed: Option<IoError>,
     mirror: Mirror<W>,
     usage: LogUsage,
-    /// Kept for their capacity.
+    /// Empty vectors, reused for their capacity.
     old_records: Vec<Vec<Record>>,
     old_waiters: Vec<Vec<W>>,
 }
 
 impl<B: AsRef<[u8]> + AsMut<[u8]>, W> Log<B, W> {
-    /// A log on a device that holds nothing of value, divided by `geometry`. The first write it
-    /// asks for is its superblock; nothing may be acknowledged before that is durable.
+    /// Creates a log on a device whose content is discarded. Its first write is the superblock;
+    /// nothing may be acknowledged before the superblock is durable.
     pub fn format(
         journal: JournalId,
         size_bytes: u64,
@@ -293,43 +262,42 @@ impl<B: AsRef<[u8]> + AsMut<[u8]>, W> Log<B, W> {
         Self::with(superblock, 0, 0, buffers)
     }
 
-    /// Goes on with a log that [`crate::recover`] has walked, as a new generation. Its records
-    /// stay needed until a checkpoint, and there is none of a volume before [`Log::restored`].
+    /// Resumes a log that [`crate::recover`] has walked, as a new generation. Its records stay
+    /// needed until a checkpoint; a volume has no checkpoint before [`Log::restored`].
     ///
     /// # Errors
-    /// When its records must be brought to the disks first, or its segments are too short.
+    /// If the records must be written to the disks first, or the segments are too short.
     pub fn resume(found: &crate::Found, buffers: Vec<B>) -> Result<Self, LogError> {
         let segment_bytes = found.superblock.geometry.segment_bytes;
         if buffers.first().is_some_and(|buffer| segment_bytes < buffer.as_ref().len() as u64) {
             return Err(LogError::ShortSegments { segment_bytes });
         }
         let mut superblock = found.superblock.clone();
-        // Numbers are not used again, so the records of those that were released stay void.
-        superblock.volumes.retain(VolumeEntry::counts);
+        // Volume numbers are never reused, so the records of released volumes stay void.
+        superblock.volumes.retain(VolumeEntry::has_valid_records);
         superblock.clean = false;
         let generation = superblock.generation() + 1;
         let batch = found.next_batch;
-        // A generation that finished no batch has none that counts, nor has one that began behind
-        // batches that are lost.
+        // Drop generations without a valid batch: they completed none, or began after lost batches.
         while superblock.starts.last().is_some_and(|last| last.batch >= batch) {
             superblock.starts.pop();
         }
-        // Where all batches of a generation are lost, the next one still begins behind it.
-        let behind = superblock.starts.last().map_or(0, |start| start.segment + 1);
+        // Even if all batches of a generation are lost, the next one begins after its segment.
+        let after_start = superblock.starts.last().map_or(0, |start| start.segment + 1);
         let segment = found.last_segment.map_or(superblock.first_segment, |last| last + 1);
-        let segment = segment.max(behind);
+        let segment = segment.max(after_start);
         if found.records.is_empty() {
-            // What was written before is not walked any more, so its numbers are free.
+            // Earlier segments are never walked again, so volume numbers may start over.
             superblock.first_segment = segment;
             superblock.volumes.clear();
             superblock.next_volume = 0;
         }
-        // A log that begins without the room that a fence needs may never get any.
-        let used = segment - superblock.first_segment + 1 + room::GATE_SEGMENTS;
+        // A log that starts without space for a fence might never free any.
+        let used = segment - superblock.first_segment + 1 + space::RESERVED_SEGMENTS;
         if used > superblock.geometry.segments {
             return Err(LogError::DrainFirst);
         }
-        // A generation is remembered while the log may hold batches of an earlier one.
+        // Forget generations that began at or before the first segment, except the newest of them.
         let first_segment = superblock.first_segment;
         while superblock.starts.get(1).is_some_and(|next| next.segment <= first_segment) {
             superblock.starts.remove(0);
@@ -339,7 +307,7 @@ impl<B: AsRef<[u8]> + AsMut<[u8]>, W> Log<B, W> {
         }
         superblock.starts.push(GenerationStart { generation, batch, segment });
         let mut log = Self::with(superblock, batch, found.chain, buffers);
-        // What is void is so by its number, also if it was never written.
+        // New records must have numbers above every `void_before`, even of records never written.
         let void_before = log.superblock.volumes.iter().map(|volume| volume.void_before).max();
         log.next_record = found.next_record.max(void_before.unwrap_or(0));
         log.segment = segment;
@@ -354,16 +322,25 @@ impl<B: AsRef<[u8]> + AsMut<[u8]>, W> Log<B, W> {
                     *volume =
                         Volume { needed, records_end, changes_end, is_restoring: true, ..new };
                 }
-                None => unreachable!("records of volumes that are not known are void"),
+                None => unreachable!("recovery drops records of unknown volumes"),
             }
         }
+        log.check_space();
         Ok(log)
     }
 
     fn with(superblock: Superblock, next_batch: u64, chain: u32, buffers: Vec<B>) -> Self {
         assert!(buffers.len() > 1, "one batch grows while another is written");
         let len = buffers[0].as_ref().len();
-        assert!(buffers.iter().all(|buffer| buffer.as_ref().len() == len));
+        assert!(
+            buffers.iter().all(|buffer| buffer.as_ref().len() == len),
+            "buffers differ in length"
+        );
+        assert!(
+            (len as u64).is_multiple_of(BLOCK_BYTES),
+            "a buffer of {len} bytes is whole blocks"
+        );
+        assert!(!superblock.starts.is_empty(), "a log has a generation that writes");
         let limits = Limits::new(len, buffers.len(), superblock.geometry.segment_bytes);
         let volumes = superblock.volumes.iter().map(|volume| Volume::new(volume.number));
         Self {
@@ -371,7 +348,7 @@ impl<B: AsRef<[u8]> + AsMut<[u8]>, W> Log<B, W> {
             volumes: volumes.collect(),
             durable_first_segments: [superblock.first_segment; 2],
             segment: superblock.first_segment,
-            guards: Guards::new(&superblock),
+            samples: SampleTracker::new(&superblock),
             superblock,
             superblock_stale: COPIES,
             next_batch,
@@ -383,10 +360,10 @@ impl<B: AsRef<[u8]> + AsMut<[u8]>, W> Log<B, W> {
             buffers: buffers.len(),
             spare: buffers,
             permits: 0,
-            starved: Vec::new(),
-            gated: Vec::new(),
-            has_news: false,
-            unrecorded: Vec::new(),
+            buffer_waiters: Vec::new(),
+            checkpoint_waiters: Vec::new(),
+            checkpoint_ended: false,
+            superblock_waiters: Vec::new(),
             failed: None,
             mirror: Mirror::default(),
             usage: LogUsage::default(),
@@ -395,16 +372,16 @@ impl<B: AsRef<[u8]> + AsMut<[u8]>, W> Log<B, W> {
         }
     }
 
-    /// The superblock as it is or will be on the device.
+    /// The current superblock, which may not be on the device yet.
     pub const fn superblock(&self) -> &Superblock {
         &self.superblock
     }
 
-    /// Begins to record a volume, or finds the number it is known by. Its records count only once
-    /// the superblock that this asks for is durable; batches wait for it.
+    /// Adds a volume, or returns its number if the journal already has it. Batches wait for the
+    /// superblock with the new volume to become durable.
     ///
     /// # Errors
-    /// When there is no room for another.
+    /// If the journal has the maximum number of volumes.
     pub fn add_volume(
         &mut self,
         name: &str,
@@ -422,25 +399,25 @@ impl<B: AsRef<[u8]> + AsMut<[u8]>, W> Log<B, W> {
         let number = self.superblock.next_volume;
         self.superblock.next_volume = number.checked_add(1).ok_or(LogError::Volumes)?;
         let name = name.to_owned();
-        let guard = Guard::default();
+        let disk = DiskInfo::default();
         let void_before = 0;
-        let entry = VolumeEntry { number, name, size_bytes, identity, guard, void_before };
+        let entry = VolumeEntry { number, name, size_bytes, identity, disk, void_before };
         self.superblock.volumes.push(entry);
         self.volumes.push(Volume::new(number));
-        self.guards.add(&self.superblock, number);
+        self.samples.add(&self.superblock, number);
         self.change_superblock();
         Ok(number)
     }
 
-    /// Whether the superblock on the device is the newest one.
+    /// Whether the current superblock is durable.
     pub const fn superblock_is_durable(&self) -> bool {
         self.superblock_stale == 0 && !self.writes_superblock()
     }
 
-    /// Forgets a volume that has no records: after a checkpoint, that is.
+    /// Removes a volume that has no records, for example after a checkpoint.
     ///
     /// # Errors
-    /// When it has.
+    /// If the volume has records.
     pub fn remove_volume(&mut self, number: u16) -> Result<(), LogError> {
         if self.volumes.iter().any(|volume| volume.number == number && volume.needed.is_some()) {
             return Err(LogError::InUse);
@@ -451,35 +428,38 @@ impl<B: AsRef<[u8]> + AsMut<[u8]>, W> Log<B, W> {
         Ok(())
     }
 
-    /// Whether the log holds nothing of the volume that its disk may lack.
+    /// Whether the disk of the volume has everything that the log holds of it.
     pub fn is_clean(&self, number: u16) -> bool {
         self.volumes.iter().all(|volume| volume.number != number || volume.needed.is_none())
     }
 
-    /// Asks to record a write of `len` bytes of a volume, before anything is changed on its behalf.
+    /// Requests a permit for a write of `len` bytes, before the write changes anything.
     pub fn admit(&mut self, number: u16, len: u64, waiter: W) -> Admission {
         if self.failed.is_some() {
             return Admission::Failed;
         }
-        if len > self.limits.payload_bytes as u64 || self.is_tight() {
-            return self.admit_through(number, waiter);
+        if len > self.limits.payload_bytes as u64 || self.is_low_on_space() {
+            return self.admit_write_through(number, waiter);
         }
-        // Each permit may come to need a buffer of its own.
+        // Each permit may need a buffer of its own.
         if self.spare.len() <= self.permits {
-            self.starved.push(waiter);
+            self.buffer_waiters.push(waiter);
             return Admission::Wait;
         }
         self.permits += 1;
         Admission::Granted
     }
 
-    /// Gives a permit back.
+    /// Returns an unused permit.
+    ///
+    /// # Panics
+    /// If no permit is in use.
     pub fn withdraw(&mut self) {
-        self.permits -= 1;
+        self.permits = self.permits.checked_sub(1).expect("a permit is in use");
     }
 
-    /// Records a write that was granted, its bytes in pieces. The waiter is told when it is
-    /// durable. Returns false when the log has failed since; the record is not made then.
+    /// Records an admitted write, with its data in pieces. The log notifies the waiter once the
+    /// record is durable. Returns false, without a record, if the log has failed since.
     #[must_use]
     pub fn append<'a>(
         &mut self,
@@ -488,8 +468,12 @@ impl<B: AsRef<[u8]> + AsMut<[u8]>, W> Log<B, W> {
         waiter: Option<W>,
     ) -> bool {
         let len = entry.range.len as usize;
-        assert!(entry.kind == RecordKind::Write);
-        assert!(len <= self.limits.payload_bytes, "no longer than was admitted");
+        assert!(entry.kind == RecordKind::Write, "only writes have a payload");
+        assert!(
+            len > 0 && len <= self.limits.payload_bytes,
+            "write of {len} bytes was not admitted"
+        );
+        assert!(entry.range.is_sector_aligned(), "{} is not whole sectors", entry.range);
         self.permits = self.permits.checked_sub(1).expect("a write is admitted first");
         if self.failed.is_some() {
             return false;
@@ -501,19 +485,19 @@ impl<B: AsRef<[u8]> + AsMut<[u8]>, W> Log<B, W> {
         if !fits {
             self.open_batch();
         }
-        let batch = self.queue.back_mut().expect("there is a batch that grows");
+        let batch = self.queue.back_mut().expect("a batch is open");
         if batch.buffer.is_none() {
             let buffer = self.spare.pop();
-            batch.buffer = Some(buffer.expect("each permit keeps a buffer spare"));
+            batch.buffer = Some(buffer.expect("each permit reserves a spare buffer"));
         }
-        let buffer = batch.buffer.as_mut().expect("given just now").as_mut();
+        let buffer = batch.buffer.as_mut().expect("the batch has a buffer").as_mut();
         let start = HEADER_BYTES + batch.payload_bytes;
         let mut at = start;
         for piece in pieces {
             buffer[at..at + piece.len()].copy_from_slice(piece);
             at += piece.len();
         }
-        assert_eq!(at - start, len, "the pieces make the whole");
+        assert_eq!(at - start, len, "the pieces add up to the range");
         let checksum = Record::checksum_of(entry.volume, entry.range.offset, &buffer[start..at]);
         batch.records.push(Record {
             kind: entry.kind,
@@ -525,15 +509,16 @@ impl<B: AsRef<[u8]> + AsMut<[u8]>, W> Log<B, W> {
         batch.payload_bytes += len;
         batch.writes += 1;
         batch.waiters.extend(waiter);
-        self.note_record(&entry);
+        assert!(batch.records.len() <= self.limits.records, "records lie within their batch");
+        self.count_record(&entry);
         true
     }
 
-    /// Waits until everything recorded so far is durable. True when it is already; false when the
-    /// waiter will be told.
+    /// Waits until everything recorded so far is durable. Returns true if it already is, or false
+    /// if the log will notify the waiter.
     ///
     /// # Errors
-    /// When the log has failed, and with it what was not durable.
+    /// If the log has failed: records that were not durable are lost.
     pub fn barrier(&mut self, waiter: W) -> Result<bool, IoError> {
         if let Some(error) = self.failed {
             return Err(error);
@@ -541,8 +526,8 @@ impl<B: AsRef<[u8]> + AsMut<[u8]>, W> Log<B, W> {
         let waiters = match (self.queue.back_mut(), &mut self.writing) {
             (Some(batch), _) => &mut batch.waiters,
             (None, Writing::Batch { waiters, .. }) => waiters,
-            (None, _) if self.mirror.is_holding() => {
-                self.mirror.hold([waiter]);
+            (None, _) if self.mirror.has_deferred() => {
+                self.mirror.defer([waiter]);
                 return Ok(false);
             }
             (None, _) => return Ok(true),
@@ -551,21 +536,22 @@ impl<B: AsRef<[u8]> + AsMut<[u8]>, W> Log<B, W> {
         Ok(false)
     }
 
-    /// What to write next, if nothing is being written.
+    /// The next write, unless one is in flight.
     pub fn poll_write(&mut self) -> Option<LogWrite<B>> {
         let is_busy = !matches!(self.writing, Writing::Nothing);
         if is_busy || self.failed.is_some() || self.mirror.is_unrecorded() {
             return None;
         }
         let targets = targets_of(&self.superblock.members);
-        // One after the other, so that one is whole at any time. Only when both are on the device
-        // does anything follow that needs what they say: either of them may be lost later.
+        // Write the copies one after the other, so that one is intact at any time. Nothing that
+        // depends on the new superblock follows before both are durable: either may be lost later.
         if self.superblock_stale > 0 {
             self.superblock_stale -= 1;
             self.superblock.sequence += 1;
             let first_segment = self.superblock.first_segment;
+            self.check_space();
             self.writing = Writing::Superblock { first_segment };
-            self.guards.written(&self.superblock);
+            self.samples.superblock_in_flight(&self.superblock);
             return Some(LogWrite {
                 position: self.superblock.position(),
                 len: SUPERBLOCK_BYTES,
@@ -583,13 +569,19 @@ impl<B: AsRef<[u8]> + AsMut<[u8]>, W> Log<B, W> {
             self.segment += 1;
             self.offset = 0;
         }
-        // A batch without payload takes no buffer that was promised to a write.
+        // A batch without payload must not take a buffer that is reserved by a permit.
         if batch.buffer.is_none() && self.spare.len() <= self.permits {
             return None;
         }
-        let batch = self.queue.pop_front().expect("looked at just now");
+        self.check_space();
+        let batch = self.queue.pop_front().expect("the queue is not empty");
+        assert!(
+            batch.payload_bytes <= self.limits.payload_bytes
+                && batch.records.len() <= self.limits.records,
+            "a batch within its limits"
+        );
         let buffer = batch.buffer.or_else(|| self.spare.pop());
-        let mut buffer = buffer.expect("made sure of just now");
+        let mut buffer = buffer.expect("a spare buffer beyond the permits");
         let generation = self.superblock.generation();
         let (number, chain) = (self.next_batch, self.chain);
         let mut header = BatchHeader::new(generation, number, self.segment, self.offset, chain);
@@ -597,65 +589,85 @@ impl<B: AsRef<[u8]> + AsMut<[u8]>, W> Log<B, W> {
         header.first_record = self.next_record - self.unwritten_records(&batch.records);
         let journal = self.superblock.journal;
         let header = seal_batch(journal, header, &batch.records, buffer.as_mut());
+        assert_eq!(header.len_bytes(), len, "the batch has its computed length");
+        assert!(
+            self.superblock.is_valid_batch(generation, number),
+            "a batch of the writing generation"
+        );
         let position = geometry.position(self.segment) + self.offset;
         let (waiters, records) = (batch.waiters, batch.records);
         self.writing = Writing::Batch { header, waiters, records };
         Some(LogWrite { position, len: len as usize, bytes: LogBytes::Batch(buffer), targets })
     }
 
-    /// A write has ended: it is durable, or it has failed. Says what waiters are to be told.
-    pub fn complete(&mut self, write: LogWrite<B>, result: IoResult, told: &mut Vec<(W, Told)>) {
+    /// Completes a write, which is durable or has failed. Appends the notifications to deliver.
+    pub fn complete(
+        &mut self,
+        write: LogWrite<B>,
+        result: IoResult,
+        told: &mut Vec<(W, Notification)>,
+    ) {
         if let LogBytes::Batch(buffer) = write.bytes {
             self.spare.push(buffer);
         }
+        assert!(self.spare.len() <= self.buffers, "a buffer was returned twice");
         let writing = std::mem::replace(&mut self.writing, Writing::Nothing);
         if let Err(error) = result {
             self.fail(writing, error, told);
             return;
         }
         match writing {
-            Writing::Nothing => unreachable!("a write ends that was begun"),
+            Writing::Nothing => unreachable!("no write is in flight"),
             Writing::Superblock { first_segment } => {
                 let copy = self.superblock.sequence as usize % COPIES;
-                self.durable_first_segments[copy] = first_segment;
-                self.superblock_written(told);
+                let before =
+                    std::mem::replace(&mut self.durable_first_segments[copy], first_segment);
+                assert!(before <= first_segment, "the log's beginning never moves back");
+                self.complete_superblock(told);
                 if self.superblock_stale == 0 {
-                    // There may be room now, and no checkpoint is needed that would tell them.
-                    told.extend(self.gated.drain(..).map(|waiter| (waiter, Told::Room)));
+                    // The superblock may have freed space, so retry without another checkpoint.
+                    notify_retry(&mut self.checkpoint_waiters, told);
                 }
-                if self.superblock_stale == 0 && !self.must_hold() {
-                    let waiting = self.guards.durable(&self.superblock);
-                    told.extend(waiting.map(|waiter| (waiter, Told::Room)));
-                    self.tell_unrecorded(told);
+                if self.superblock_stale == 0 && !self.must_defer() {
+                    let waiting = self.samples.superblock_durable(&self.superblock);
+                    told.extend(waiting.map(|waiter| (waiter, Notification::Retry)));
+                    self.notify_superblock_waiters(told);
                 }
             }
             Writing::Batch { header, mut waiters, mut records } => {
+                assert_eq!(header.batch, self.next_batch, "batches complete in order");
+                assert_eq!((header.segment, header.offset), (self.segment, self.offset));
                 self.next_batch += 1;
                 self.chain = header.checksum;
                 self.offset += header.len_bytes();
+                assert!(
+                    self.offset <= self.superblock.geometry.segment_bytes,
+                    "a batch lies in one segment"
+                );
                 self.usage.batches += 1;
                 self.usage.records += records.len() as u64;
                 self.usage.written_bytes += header.len_bytes();
                 self.usage.payload_bytes += u64::from(header.payload_bytes);
-                if self.must_hold() {
-                    self.mirror.hold(waiters.drain(..));
+                if self.must_defer() {
+                    self.mirror.defer(waiters.drain(..));
                 }
                 // DURABLE: the batch and all before it are on the journal's stable storage.
-                told.extend(waiters.drain(..).map(|waiter| (waiter, Told::Durable)));
+                told.extend(waiters.drain(..).map(|waiter| (waiter, Notification::Durable)));
                 records.clear();
                 self.old_records.push(records);
                 self.old_waiters.push(waiters);
             }
         }
         if self.spare.len() > self.permits {
-            told.extend(self.starved.drain(..).map(|waiter| (waiter, Told::Room)));
+            notify_retry(&mut self.buffer_waiters, told);
         }
     }
 
-    fn fail(&mut self, writing: Writing<W>, error: IoError, told: &mut Vec<(W, Told)>) {
+    fn fail(&mut self, writing: Writing<W>, error: IoError, told: &mut Vec<(W, Notification)>) {
+        assert!(self.failed.is_none(), "a log fails once");
         self.failed = Some(error);
-        let lost = |waiter| (waiter, Told::Lost(error));
-        told.extend(self.mirror.release().map(lost));
+        let lost = |waiter| (waiter, Notification::Lost(error));
+        told.extend(self.mirror.take_deferred().map(lost));
         if let Writing::Batch { waiters, .. } = writing {
             told.extend(waiters.into_iter().map(lost));
         }
@@ -663,24 +675,25 @@ impl<B: AsRef<[u8]> + AsMut<[u8]>, W> Log<B, W> {
             self.spare.extend(batch.buffer.take());
             told.extend(batch.waiters.into_iter().map(lost));
         }
-        told.extend(self.starved.drain(..).map(|waiter| (waiter, Told::Room)));
-        told.extend(self.gated.drain(..).map(|waiter| (waiter, Told::Room)));
-        told.extend(self.unrecorded.drain(..).map(lost));
-        told.extend(self.guards.fail().map(|waiter| (waiter, Told::Room)));
+        notify_retry(&mut self.buffer_waiters, told);
+        notify_retry(&mut self.checkpoint_waiters, told);
+        told.extend(self.superblock_waiters.drain(..).map(lost));
+        let sample_waiters = self.samples.take_waiting();
+        told.extend(sample_waiters.map(|waiter| (waiter, Notification::Retry)));
     }
 
-    /// Why the log takes nothing more, if so.
+    /// The error that made the log fail, if it has failed.
     pub const fn failed(&self) -> Option<IoError> {
         self.failed
     }
 
-    /// Marks the log as holding nothing that a disk lacks, when that is so and nothing is on its
-    /// way; the superblock that says it is written next. Anything recorded after that is lost.
+    /// Marks the log as clean if the disks have everything and no write is in flight; the next
+    /// write is the clean superblock. Anything recorded after that is lost.
     pub fn close(&mut self) -> bool {
         let clean = self.volumes.iter().all(|volume| volume.needed.is_none())
             && self.queue.is_empty()
             && matches!(self.writing, Writing::Nothing)
-            && !self.must_hold()
+            && !self.must_defer()
             && self.failed.is_none();
         if clean {
             self.superblock.clean = true;
@@ -689,14 +702,14 @@ impl<B: AsRef<[u8]> + AsMut<[u8]>, W> Log<B, W> {
         clean
     }
 
-    /// Whether nothing is on its way to the device or waits to be.
+    /// Whether no write is in flight or queued.
     pub fn is_idle(&self) -> bool {
         self.queue.is_empty()
             && matches!(self.writing, Writing::Nothing)
             && (self.superblock_stale == 0 || self.failed.is_some())
     }
 
-    /// How full it is, and what it has done.
+    /// The current usage.
     pub fn usage(&self) -> LogUsage {
         let geometry = self.superblock.geometry;
         let clean = self.volumes.iter().all(|volume| volume.needed.is_none());
@@ -712,7 +725,7 @@ impl<B: AsRef<[u8]> + AsMut<[u8]>, W> Log<B, W> {
         self.superblock_stale = COPIES;
     }
 
-    /// The oldest segment that a copy of the superblock on the device needs.
+    /// The oldest segment needed according to any copy of the superblock on the device.
     fn durable_first_segment(&self) -> u64 {
         let [one, other] = self.durable_first_segments;
         one.min(other)
@@ -728,21 +741,42 @@ impl<B: AsRef<[u8]> + AsMut<[u8]>, W> Log<B, W> {
         });
     }
 
-    /// Records that are numbered and not written, `first` being the ones at hand.
+    /// The number of queued records, plus those in `first`.
     fn unwritten_records(&self, first: &[Record]) -> u64 {
         let rest: usize = self.queue.iter().map(|batch| batch.records.len()).sum();
         (first.len() + rest) as u64
     }
 
-    /// Panics where the log contradicts itself. For tests and the lab.
+    /// Panics if the log is inconsistent. For tests and the lab.
     pub fn self_check(&self) {
-        let held = self.queue.iter().filter(|batch| batch.buffer.is_some()).count();
+        let queued = self.queue.iter().filter(|batch| batch.buffer.is_some()).count();
         let writing = usize::from(matches!(self.writing, Writing::Batch { .. }));
-        assert_eq!(held + writing + self.spare.len(), self.buffers, "no buffer is lost");
-        assert!(self.permits <= self.spare.len(), "each permit keeps a buffer spare");
-        assert!(self.durable_first_segment() <= self.superblock.first_segment);
-        assert!(self.superblock.first_segment <= self.segment);
-        let used = self.segment - self.durable_first_segment() + 1;
-        assert!(used <= self.superblock.geometry.segments, "no needed segment is overwritten");
+        assert_eq!(queued + writing + self.spare.len(), self.buffers, "a buffer is missing");
+        assert!(self.permits <= self.spare.len(), "each permit reserves a spare buffer");
+        for volume in &self.volumes {
+            assert!(volume.changes_end <= volume.records_end, "{volume:?}");
+            assert!(volume.records_end <= self.next_record, "{volume:?}");
+        }
+        self.check_space();
     }
+
+    /// Panics if the log would overwrite a segment that is still needed, or release one too early.
+    fn check_space(&self) {
+        let superblock = &self.superblock;
+        let durable = self.durable_first_segment();
+        assert!(durable <= superblock.first_segment, "only durable superblocks release segments");
+        assert!(superblock.first_segment <= self.segment, "the log ends after its beginning");
+        let used = self.segment - durable + 1;
+        assert!(used <= superblock.geometry.segments, "a needed segment is never overwritten");
+        assert!(self.offset <= superblock.geometry.segment_bytes, "the head is in its segment");
+        let needed = self.volumes.iter().filter_map(|volume| volume.needed).min();
+        assert!(
+            needed.is_none_or(|needed| superblock.first_segment <= needed),
+            "a segment with needed records is never released"
+        );
+    }
+}
+
+fn notify_retry<W>(waiters: &mut Vec<W>, told: &mut Vec<(W, Notification)>) {
+    told.extend(waiters.drain(..).map(|waiter| (waiter, Notification::Retry)));
 }

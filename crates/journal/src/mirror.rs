@@ -1,16 +1,16 @@
-//! A log that lies on two devices: which of them counts, and what the other one lacks.
+//! Recovery of a log on two devices: which devices are in sync, and what the other one lacks.
 //!
-//! Both are read. A device **counts** when it is among the members that the newest superblock
-//! lists; the log goes on as far as any device that counts has it, and where the batch of one is
-//! damaged, the other's stands in. A device that does not count is stale and is written anew,
-//! whatever it holds; it is a member again after that, under a new number.
+//! A device is **in sync** if the newest superblock lists it as a member. The log extends as far as
+//! any in-sync device has it, and a batch that is damaged on one device is read from the other. A
+//! device that is not in sync is stale: it is overwritten, and becomes a member again under a new
+//! number.
 //!
-//! One device **alone** may be older than the one that is missing. It is believed only if the
-//! record outside of the journal lists it: that record is changed before anything is acknowledged
-//! without a device (see [`crate::Log`]). Whoever is alone at a start goes on under a new number,
-//! so that no list made before speaks for what comes after.
+//! If only one device is present, it may be older than the missing one. It is accepted only if the
+//! state directory's member record lists it: [`crate::Log`] has that record updated before
+//! anything is acknowledged without a device. A single device continues under a new number, so
+//! that no earlier member list covers what it writes from then on.
 //!
-//! Whoever opens a journal carries out [`Recovered::steps`] in their order, and may die at any.
+//! The caller carries out [`Recovered::steps`] in order, and may crash between any two of them.
 
 use crate::log::{encode_for_members, targets_of};
 use crate::recover::{Found, ReadAt, RecoverError, walk};
@@ -19,98 +19,98 @@ use forebay_format::journal::{
 };
 
 /// A device that may hold a log.
-pub struct Half<'a> {
-    /// Reads it.
+pub struct MirrorDevice<'a> {
+    /// The device.
     pub device: &'a mut dyn ReadAt,
-    /// Its size.
+    /// Its size in bytes.
     pub size_bytes: u64,
 }
 
-/// What a device shows where the superblocks are.
+/// The superblock area of a device.
 #[derive(Clone, Debug, PartialEq, Eq)]
 enum Seen {
-    /// There is no such device, or it can't be read.
+    /// The device is missing or unreadable.
     Missing,
-    /// Zeroes: it waits to become a member.
+    /// Zeroes: a new device.
     Blank,
-    /// A superblock that can't be used; what was there is not known.
+    /// A damaged superblock; the content of the device is unknown.
     Broken,
     Journal(Box<Superblock>),
 }
 
-/// Who counts.
+/// The outcome of comparing the superblocks.
 #[derive(Clone, Debug, PartialEq, Eq)]
 struct Choice {
-    /// The newest.
+    /// The newest superblock.
     superblock: Box<Superblock>,
-    counts: [bool; MEMBERS_MAX],
-    /// The members from now on; all zero in a journal that has no mirror and never had one.
+    in_sync: [bool; MEMBERS_MAX],
+    /// The new member numbers; all zero for a journal that was never mirrored.
     numbers: [u64; MEMBERS_MAX],
 }
 
-/// What two devices hold of a log.
+/// A log recovered from two devices.
 #[derive(Debug)]
 pub struct Recovered {
-    /// What the journal holds. Its members are those that count now.
+    /// The content of the log. The members in its superblock are the in-sync devices.
     pub found: Found,
-    /// The device that is to become a member, by its index.
+    /// The index of the device to rebuild, which then becomes a member.
     joins: Option<usize>,
-    counts: [bool; MEMBERS_MAX],
-    /// The list on the devices is not the one of `found`.
+    in_sync: [bool; MEMBERS_MAX],
+    /// The member list in `found` differs from the one on the devices.
     is_new_list: bool,
-    /// The numbers, on the devices, of those that count.
-    was: Vec<u64>,
-    /// A device that counts and has an older superblock.
+    /// The numbers that the in-sync devices have in their superblocks.
+    old_numbers: Vec<u64>,
+    /// The index of an in-sync device with an older superblock.
     late: Option<usize>,
-    /// Batches that a device which counts lacks.
-    lags: Vec<Copy>,
-    /// Where the log lies: position and length, in order.
+    /// Batches that an in-sync device lacks.
+    lags: Vec<CopyRange>,
+    /// Positions and lengths of the log on the devices, in order.
     extents: Vec<(u64, u64)>,
 }
 
-/// Bytes that one device has and another is to get, at the same place.
+/// A range to copy from one device to the same position of another.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub struct Copy {
-    /// The index of the device that has them.
+pub struct CopyRange {
+    /// The index of the source device.
     pub from: usize,
-    /// The index of the device that lacks them.
+    /// The index of the target device.
     pub to: usize,
-    /// Where, in bytes; whole blocks.
+    /// Position in bytes, a multiple of a block.
     pub position: u64,
-    /// How many; whole blocks.
+    /// Length in bytes, a multiple of a block.
     pub len: u64,
 }
 
-/// What has to be done before a log is used, each step durable before the next.
+/// A step to carry out before the log is used, durable before the next step.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub enum Step {
-    /// Put on record, outside of the journal, that these members hold everything.
+    /// Record in the state directory that these members hold everything.
     Record(Vec<u64>),
     /// Write a superblock.
     Write {
         /// The index of the device.
         to: usize,
-        /// Where, in bytes.
+        /// Position in bytes.
         position: u64,
-        /// What.
+        /// The superblock.
         bytes: Vec<u8>,
     },
-    /// Copy a piece of the log.
-    Copy(Copy),
+    /// Copy a part of the log.
+    Copy(CopyRange),
 }
 
-/// What two devices hold of a journal, if they hold one.
+/// Recovers a journal from two devices.
 ///
-/// `drawn` are numbers that nobody has had, and `is_on_record` says whether a member is known,
-/// outside of the journal, to hold everything. With `accept_loss` a device that is alone is
-/// believed without that.
+/// `drawn` are unused member numbers. `is_on_record` returns whether the state directory records a
+/// member as holding everything. With `accept_loss` a single device is accepted without such a
+/// record.
 ///
-/// `Ok(None)` when both are there and blank: a journal may be made.
+/// Returns `Ok(None)` if both devices are present and blank, so that a journal may be created.
 ///
 /// # Errors
-/// When no device can be relied on, or they hold things that do not belong together.
+/// If no device is reliable, or the devices do not belong together.
 pub fn recover_mirrored(
-    mut halves: [Option<Half<'_>>; MEMBERS_MAX],
+    mut halves: [Option<MirrorDevice<'_>>; MEMBERS_MAX],
     drawn: [u64; MEMBERS_MAX],
     is_on_record: &dyn Fn(JournalId, u64) -> bool,
     accept_loss: bool,
@@ -118,8 +118,8 @@ pub fn recover_mirrored(
     let mut seen = [Seen::Missing, Seen::Missing];
     let on = |device, error| RecoverError::On { device, error: Box::new(error) };
     for (at, (seen, half)) in seen.iter_mut().zip(&mut halves).enumerate() {
-        let looked = half.as_mut().map_or(Ok(Seen::Missing), look);
-        *seen = looked.map_err(|error| on(at, error))?;
+        let read = half.as_mut().map_or(Ok(Seen::Missing), read_superblock);
+        *seen = read.map_err(|error| on(at, error))?;
     }
     let sequences = seen.each_ref().map(|seen| match seen {
         Seen::Journal(superblock) => Some(superblock.sequence),
@@ -137,14 +137,16 @@ pub fn recover_mirrored(
             return Err(on(at, RecoverError::Truncated { expected, found }));
         }
     }
-    let Choice { mut superblock, counts, numbers } = choice;
-    let joins = (0..MEMBERS_MAX).find(|&at| is_there[at] && !counts[at]);
+    let Choice { mut superblock, in_sync, numbers } = choice;
+    assert!(in_sync.contains(&true), "the chosen superblock is on an in-sync device");
+    let joins = (0..MEMBERS_MAX).find(|&at| is_there[at] && !in_sync[at]);
     let was = superblock.members;
-    let names: Vec<u64> =
-        (0..MEMBERS_MAX).filter(|&at| counts[at]).filter_map(|at| owns[at]).collect();
+    let old_numbers: Vec<u64> =
+        (0..MEMBERS_MAX).filter(|&at| in_sync[at]).filter_map(|at| owns[at]).collect();
     let is_new_list = numbers.iter().any(|&number| number != 0 && !was.has(number))
         || was.current.iter().any(|number| !numbers.contains(number));
-    let late = (0..MEMBERS_MAX).find(|&at| counts[at] && sequences[at] < Some(superblock.sequence));
+    let late =
+        (0..MEMBERS_MAX).find(|&at| in_sync[at] && sequences[at] < Some(superblock.sequence));
     let own = numbers.into_iter().find(|&number| number != 0).unwrap_or_default();
     superblock.members = Members { own, current: numbers };
     if is_new_list || joins.is_some() {
@@ -152,33 +154,36 @@ pub fn recover_mirrored(
     }
     let mut devices: [Option<&mut dyn ReadAt>; MEMBERS_MAX] = [None, None];
     for (at, half) in halves.into_iter().enumerate() {
-        devices[at] = half.filter(|_| counts[at]).map(|half| half.device);
+        devices[at] = half.filter(|_| in_sync[at]).map(|half| half.device);
     }
     let (found, extents, lags) = walk(devices, *superblock);
-    Ok(Some(Recovered { found, joins, counts, is_new_list, late, was: names, lags, extents }))
+    let is_to_member = |lag: &CopyRange| in_sync[lag.to] && lag.to != lag.from;
+    assert!(lags.iter().all(is_to_member), "lags are between in-sync devices");
+    Ok(Some(Recovered { found, joins, in_sync, is_new_list, late, old_numbers, lags, extents }))
 }
 
 impl Recovered {
-    /// What is to be done before [`crate::Log::resume`], in this order. It ends where the log may
-    /// be resumed; after the log's first superblock is durable, the members are put on record.
+    /// The steps to carry out, in order, before [`crate::Log::resume`]. Once the first superblock
+    /// of the resumed log is durable, the caller records the members in the state directory.
     ///
-    /// A device that can't be written is taken out with [`Recovered::without`], and the steps are
-    /// asked for anew.
+    /// If a device cannot be written, remove it with [`Recovered::without`] and get the steps
+    /// again.
     pub fn steps(&self) -> Vec<Step> {
-        // Two that count lack different batches: before one is left behind, the other has all.
+        // Two in-sync devices may lack different batches. Copy first, so that each one is complete
+        // before the other may be dropped.
         let mut steps: Vec<Step> = self.lags.iter().copied().map(Step::Copy).collect();
         let superblock = &self.found.superblock;
         let numbers = superblock.members.numbers();
         let copies = encode_for_members(superblock);
         let position = superblock.position();
         if let Some(to) = self.late {
-            // Its older copy is its only one: the next superblock would be written over it.
+            // The late device has only its older copy, which the next superblock would overwrite.
             steps.push(Step::Write { to, position, bytes: copies[to].clone() });
         }
         if self.is_new_list || self.joins.is_some() {
-            // From here on nobody believes the others, and they may be overwritten. The number
-            // that is on the device counts until the new one is.
-            steps.push(Step::Record([&numbers[..], &self.was[..]].concat()));
+            // After this step the other devices are stale and may be overwritten. The old numbers
+            // stay valid until the new superblocks are written.
+            steps.push(Step::Record([&numbers[..], &self.old_numbers[..]].concat()));
             for (to, bytes) in copies.into_iter().enumerate() {
                 if targets_of(&superblock.members)[to] {
                     steps.push(Step::Write { to, position, bytes });
@@ -186,48 +191,50 @@ impl Recovered {
             }
         }
         for at in self.joins.into_iter().flat_map(|to| [(to, 0), (to, SUPERBLOCK_BYTES as u64)]) {
-            // What is half copied must not look like a log, nor like something foreign.
+            // A partial copy must look neither like a valid log nor like foreign data.
             let (to, position) = at;
             steps.push(Step::Write { to, position, bytes: Superblock::unfinished() });
         }
-        let from = self.counts.iter().position(|&counts| counts).unwrap_or_default();
+        let from = self.in_sync.iter().position(|&in_sync| in_sync);
+        let from = from.expect("one device is in sync");
         if let Some(to) = self.joins.filter(|_| !self.found.records.is_empty()) {
-            let copy = |&(position, len): &(u64, u64)| Step::Copy(Copy { from, to, position, len });
+            let copy =
+                |&(position, len): &(u64, u64)| Step::Copy(CopyRange { from, to, position, len });
             steps.extend(self.extents.iter().map(copy));
         }
         steps
     }
 
-    /// Batches that one device had lost and the other has.
+    /// The number of batches that one in-sync device lacks and the other has.
     pub fn healed(&self) -> usize {
         self.lags.len()
     }
 
-    /// The device that is written anew, by its index.
+    /// The index of the device to rebuild.
     pub const fn joins(&self) -> Option<usize> {
         self.joins
     }
 
-    /// The devices that can be read: those that count.
-    pub const fn counts(&self) -> [bool; MEMBERS_MAX] {
-        self.counts
+    /// Which devices are in sync and may be read.
+    pub const fn in_sync(&self) -> [bool; MEMBERS_MAX] {
+        self.in_sync
     }
 
-    /// Goes on without a device. Returns false when no other is left.
+    /// Removes a device. Returns false if no other device is in sync.
     #[must_use]
     pub fn without(&mut self, device: usize) -> bool {
         if self.joins == Some(device) {
             self.joins = None;
             return true;
         }
-        if !self.counts[1 - device] {
+        if !self.in_sync[1 - device] {
             return false;
         }
-        self.counts[device] = false;
+        self.in_sync[device] = false;
         self.lags.retain(|lag| lag.to != device);
         self.late = self.late.filter(|&late| late != device);
         let members = &mut self.found.superblock.members;
-        self.was.retain(|&number| number != members.current[device]);
+        self.old_numbers.retain(|&number| number != members.current[device]);
         members.current[device] = 0;
         members.own = members.current[1 - device];
         self.found.superblock.sequence += 1;
@@ -235,17 +242,18 @@ impl Recovered {
         true
     }
 
-    /// All steps are done: a device that was written anew is a member from the next superblock on.
+    /// Completes recovery after all steps: a rebuilt device is a member from the next superblock
+    /// on.
     pub fn joined(&mut self, drawn: [u64; MEMBERS_MAX]) {
         if let Some(device) = self.joins.take() {
-            self.counts[device] = true;
+            assert!(drawn[device] != 0, "member numbers are not zero");
+            self.in_sync[device] = true;
             self.found.superblock.members.current[device] = drawn[device];
         }
     }
 }
 
-/// What a device shows.
-fn look(half: &mut Half<'_>) -> Result<Seen, RecoverError> {
+fn read_superblock(half: &mut MirrorDevice<'_>) -> Result<Seen, RecoverError> {
     let mut copies = [vec![0; SUPERBLOCK_BYTES], vec![0; SUPERBLOCK_BYTES]];
     let mut is_readable = true;
     for (at, copy) in copies.iter_mut().enumerate() {
@@ -265,7 +273,7 @@ fn look(half: &mut Half<'_>) -> Result<Seen, RecoverError> {
     }
 }
 
-/// Which of two devices count, if there is a journal on them.
+/// Chooses the newest superblock and the in-sync devices; `None` if both devices are blank.
 fn choose(
     seen: [Seen; MEMBERS_MAX],
     drawn: [u64; MEMBERS_MAX],
@@ -281,25 +289,25 @@ fn choose(
         [other, Seen::Journal(one)] => (1, one, other != Seen::Missing),
         [Seen::Blank, Seen::Blank] => return Ok(None),
         [Seen::Broken, _] | [_, Seen::Broken] => return checksum,
-        // What the missing one holds is not known, so none is made.
+        // The missing device may hold a journal, so none may be created.
         [Seen::Missing, _] | [_, Seen::Missing] => return Err(RecoverError::Missing),
     };
     let members = superblock.members;
-    let mut counts = [false; MEMBERS_MAX];
-    counts[at] = true;
+    let mut in_sync = [false; MEMBERS_MAX];
+    in_sync[at] = true;
     let is_plain = members == Members::default();
-    // What it says itself is no proof: the other one may have become a member by a superblock that
-    // this one failed to take.
-    let is_believed = is_plain || is_on_record(superblock.journal, members.own);
-    if !is_believed && !accept_loss {
+    // Its own superblock is no proof: the other device may have continued alone with a superblock
+    // that this device failed to write.
+    let is_trusted = is_plain || is_on_record(superblock.journal, members.own);
+    if !is_trusted && !accept_loss {
         return Err(RecoverError::MayBeStale { journal: superblock.journal, device: at });
     }
     let mut numbers = [0; MEMBERS_MAX];
     if !is_plain || is_joined || at > 0 {
-        // Another history begins here than the one that may go on, or have gone on, elsewhere.
+        // The other device may have continued, or continue later, under the old number.
         numbers[at] = drawn[at];
     }
-    Ok(Some(Choice { superblock, counts, numbers }))
+    Ok(Some(Choice { superblock, in_sync, numbers }))
 }
 
 fn choose_of_two(
@@ -321,8 +329,8 @@ fn choose_of_two(
     if owns.contains(&0) || owns[0] == owns[1] {
         return Err(RecoverError::Split { journal });
     }
-    // Each superblock goes to both before the next is written.
-    let (at, counts, numbers) = if is_mutual && ahead <= 1 {
+    // A superblock is written to both devices before the next one, so members differ by at most 1.
+    let (at, in_sync, numbers) = if is_mutual && ahead <= 1 {
         (newer, [true; MEMBERS_MAX], owns)
     } else {
         let is_older_named = lists(1 - newer) && ahead > 0;
@@ -337,7 +345,7 @@ fn choose_of_two(
         (at, [only(0), only(1)], [0, 1].map(|device| if only(device) { drawn[device] } else { 0 }))
     };
     let [a, b] = pair;
-    Ok(Choice { superblock: if at == 0 { a } else { b }, counts, numbers })
+    Ok(Choice { superblock: if at == 0 { a } else { b }, in_sync, numbers })
 }
 
 #[cfg(test)]

@@ -21,13 +21,13 @@ fn superblock(sequence: u64, own: u64, current: [u64; 2]) -> Seen {
     }))
 }
 
-/// The members from now on, with these members on record.
+/// The new member numbers, given the members recorded in the state directory.
 fn chosen(seen: [Seen; 2], on_record: &[u64]) -> Result<Option<[u64; 2]>, RecoverError> {
     let is_on_record = |_, number| on_record.contains(&number);
     let choice = choose(seen, DRAWN, &is_on_record, false)?;
     Ok(choice.map(|choice| {
         for at in 0..2 {
-            assert!(choice.counts[at] || choice.numbers[at] == 0);
+            assert!(choice.in_sync[at] || choice.numbers[at] == 0);
         }
         choice.numbers
     }))
@@ -39,19 +39,19 @@ const STALE: [Result<Option<[u64; 2]>, RecoverError>; 2] = [
 ];
 
 #[test]
-fn two_that_list_each_other_both_count() {
+fn two_devices_that_list_each_other_are_in_sync() {
     for (a, b) in [(7, 7), (7, 8), (8, 7)] {
         let seen = [superblock(a, 1, [1, 2]), superblock(b, 2, [1, 2])];
-        assert_eq!(chosen(seen, &[]), Ok(Some([1, 2])), "one superblock may be late");
+        assert_eq!(chosen(seen, &[]), Ok(Some([1, 2])), "one superblock may be older by one");
     }
     let swapped = [superblock(7, 2, [1, 2]), superblock(7, 1, [1, 2])];
-    assert_eq!(chosen(swapped, &[]), Ok(Some([2, 1])), "by their numbers, not by their order");
+    assert_eq!(chosen(swapped, &[]), Ok(Some([2, 1])), "numbers identify devices, not their order");
     let late = [superblock(9, 1, [1, 2]), superblock(7, 2, [1, 2])];
-    assert_eq!(chosen(late, &[]), Ok(Some([90, 0])), "it has lost a superblock");
+    assert_eq!(chosen(late, &[]), Ok(Some([90, 0])), "it lacks a superblock");
 }
 
 #[test]
-fn one_that_was_left_behind_does_not_count_whatever_it_holds() {
+fn stale_device_is_never_in_sync() {
     let a = || superblock(9, 1, [1, 0]);
     for sequence in 0..9 {
         let seen = [a(), superblock(sequence, 2, [1, 2])];
@@ -62,25 +62,25 @@ fn one_that_was_left_behind_does_not_count_whatever_it_holds() {
 }
 
 #[test]
-fn one_alone_is_believed_only_if_something_speaks_for_it() {
+fn single_device_is_accepted_only_if_it_is_on_record() {
     for (other, at) in [(Seen::Missing, 0), (Seen::Blank, 1), (Seen::Broken, 0)] {
         let pair = |seen: Seen, other: Seen| if at == 0 { [seen, other] } else { [other, seen] };
         let both = || pair(superblock(9, 5, [5, 6]), other.clone());
         let expected = if at == 0 { [90, 0] } else { [0, 91] };
         assert_eq!(chosen(both(), &[]), STALE[at]);
-        assert_eq!(chosen(both(), &[6]), STALE[at], "the other one went on");
-        assert_eq!(chosen(both(), &[5, 6]), Ok(Some(expected)), "neither went on alone");
+        assert_eq!(chosen(both(), &[6]), STALE[at], "the other device continued");
+        assert_eq!(chosen(both(), &[5, 6]), Ok(Some(expected)), "neither continued alone");
         assert_eq!(chosen(both(), &[5]), Ok(Some(expected)));
         let alone = || pair(superblock(9, 5, [5, 0]), other.clone());
         assert_eq!(chosen(alone(), &[5]), Ok(Some(expected)));
-        assert_eq!(chosen(alone(), &[]), STALE[at], "it may have failed to take another list");
+        assert_eq!(chosen(alone(), &[]), STALE[at], "it may lack a newer member list");
         let accepted = choose(both(), DRAWN, &|_, _| false, true).unwrap().unwrap();
-        assert_eq!(accepted.numbers[at], DRAWN[at], "another history begins");
+        assert_eq!(accepted.numbers[at], DRAWN[at], "a new history begins");
     }
 }
 
 #[test]
-fn a_journal_without_a_mirror_gets_one_or_stays_alone() {
+fn plain_journal_can_gain_a_mirror() {
     let plain = || superblock(9, 0, [0, 0]);
     assert_eq!(chosen([plain(), Seen::Missing], &[]), Ok(Some([0, 0])));
     assert_eq!(chosen([plain(), Seen::Blank], &[]), Ok(Some([90, 0])));
@@ -89,15 +89,15 @@ fn a_journal_without_a_mirror_gets_one_or_stays_alone() {
 }
 
 #[test]
-fn what_does_not_belong_together_is_refused() {
+fn rejects_devices_that_do_not_belong_together() {
     let split = Err(RecoverError::Split { journal: JOURNAL });
     let alone = |sequence, own| superblock(sequence, own, [own, 0]);
     for on_record in [&[][..], &[1, 2]] {
-        assert_eq!(chosen([alone(9, 1), alone(12, 2)], on_record), split, "each went on alone");
+        assert_eq!(chosen([alone(9, 1), alone(12, 2)], on_record), split, "split brain");
         assert_eq!(chosen([alone(9, 1), superblock(9, 2, [1, 2])], on_record), split);
     }
     let first = chosen([alone(9, 1), alone(12, 2)], &[1]);
-    assert_eq!(first, Ok(Some([90, 0])), "the record knows which one was served");
+    assert_eq!(first, Ok(Some([90, 0])), "the record names the device that continued");
     assert_eq!(chosen([superblock(9, 0, [0, 0]), superblock(9, 0, [0, 0])], &[]), split, "a copy");
     assert_eq!(chosen([superblock(9, 1, [1, 2]), superblock(9, 1, [1, 2])], &[]), split, "a copy");
     assert_eq!(chosen([superblock(9, 0, [0, 0]), superblock(9, 1, [1, 2])], &[1]), split);
@@ -110,5 +110,5 @@ fn what_does_not_belong_together_is_refused() {
     assert_eq!(chosen([superblock(9, 1, [1, 2]), other], &[1]), two);
     assert_eq!(chosen([Seen::Missing, Seen::Blank], &[]), Err(RecoverError::Missing));
     assert_eq!(chosen([Seen::Missing, Seen::Missing], &[]), Err(RecoverError::Missing));
-    assert_eq!(chosen([Seen::Blank, Seen::Blank], &[]), Ok(None), "one may be made");
+    assert_eq!(chosen([Seen::Blank, Seen::Blank], &[]), Ok(None), "a journal may be created");
 }

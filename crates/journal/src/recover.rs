@@ -1,4 +1,4 @@
-//! The reading side of the journal: walks the log that a process left behind.
+//! The reading side of the journal: walks the log of a previous process.
 
 use forebay_format::journal::{
     BLOCK_BYTES, BatchHeader, BatchInvalid, HEADER_BYTES, JournalId, LogKind, MEMBERS_MAX, Record,
@@ -8,46 +8,46 @@ use forebay_types::{ByteRange, IoError};
 use std::fmt;
 
 use crate::image::retain_newest;
-use crate::mirror::Copy;
+use crate::mirror::CopyRange;
 
-/// As many records are kept before those are looked for that others have overwritten.
+/// Number of records at which the walk first removes overwritten records.
 const RECORDS_MIN: usize = 1 << 18;
 
-/// A device to be read. Whoever implements it knows how.
+/// A readable device.
 pub trait ReadAt {
-    /// Reads `buffer` full from `position`; both are multiples of a block.
+    /// Fills `buffer` from `position`; both are multiples of a block.
     ///
     /// # Errors
-    /// When the device does.
+    /// If the device cannot be read there.
     fn read_at(&mut self, position: u64, buffer: &mut [u8]) -> Result<(), IoError>;
 }
 
-/// A record that was found, and where its payload is.
+/// A record from the log, with the position of its payload.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct FoundRecord {
     /// The record.
     pub record: Record,
-    /// Where its payload begins on the device, in bytes.
+    /// Position of its payload on the device, in bytes.
     pub position: u64,
-    /// The payload is not what was written.
+    /// The payload does not match its checksum.
     pub is_damaged: bool,
 }
 
-/// Something that had been durable and can't be read any more.
+/// Part of the log that had been durable and is now unreadable.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub enum Damage {
-    /// The payload of some records of a batch; which, they say themselves.
+    /// The payload of some records of a batch, which have [`FoundRecord::is_damaged`] set.
     Payload {
-        /// The batch's number.
+        /// The batch number.
         batch: u64,
     },
-    /// Whole batches: what they recorded is not known.
+    /// Whole batches, whose records are unknown.
     Batches {
-        /// The first one lost.
+        /// The first lost batch.
         first: u64,
-        /// The first one behind them that is there, if there is any.
+        /// The first readable batch after the lost ones, if any.
         next: Option<u64>,
-        /// Where the first one lay on the device, in bytes.
+        /// Position of the first lost batch on the device, in bytes.
         position: u64,
     },
 }
@@ -60,34 +60,34 @@ impl fmt::Display for Damage {
                 write!(f, "batches {first} to {} at byte {position} are damaged", next - 1)
             }
             Self::Batches { first, next: None, position } => {
-                write!(f, "batch {first} at byte {position} can't be read")
+                write!(f, "batch {first} at byte {position} is unreadable")
             }
         }
     }
 }
 
-/// What a journal holds.
+/// The content of a log.
 #[derive(Clone, Debug)]
 pub struct Found {
-    /// Its newest superblock.
+    /// The newest superblock.
     pub superblock: Superblock,
-    /// Everything that may be missing on a disk, in order. Of a long log, records that later ones
-    /// have overwritten are left out.
+    /// The records of everything that a disk may lack, in order. In a long log, overwritten records
+    /// are left out.
     pub records: Vec<FoundRecord>,
-    /// The number of the next batch, and what its chain is to be.
+    /// The number of the next batch.
     pub next_batch: u64,
-    /// See above.
+    /// The chain of the next batch.
     pub chain: u32,
     /// The number of the next record.
     pub next_record: u64,
-    /// The segment of the last batch, if there is one.
+    /// The segment of the last batch, if any.
     pub last_segment: Option<u64>,
-    /// What had been there.
+    /// The unreadable parts.
     pub damage: Vec<Damage>,
 }
 
 impl Found {
-    /// What a new journal holds.
+    /// The content of a new journal.
     pub const fn nothing(superblock: Superblock) -> Self {
         Self {
             superblock,
@@ -100,53 +100,52 @@ impl Found {
         }
     }
 
-    /// Every record is on its disk, on stable storage: the log goes on without them.
+    /// Drops all records, because they are on stable storage on their disks.
     pub fn drained(&mut self) {
         self.records.clear();
     }
 }
 
-/// Why a journal can't be read.
+/// Why a log cannot be read.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub enum RecoverError {
-    /// The device can't be read where the superblock is.
+    /// The superblock cannot be read.
     Io(IoError),
-    /// It holds no usable superblock.
+    /// The device has no valid superblock.
     Superblock(SuperblockInvalid),
-    /// It is for something else.
+    /// The device holds a log of another kind.
     Kind(LogKind),
-    /// The device is smaller than the journal that was made on it, in bytes.
+    /// The device is smaller than when the journal was created, in bytes.
     Truncated {
-        /// As it was made.
+        /// The size at creation.
         expected: u64,
-        /// As it is.
+        /// The present size.
         found: u64,
     },
-    /// One device of a mirrored journal can't be used.
+    /// One device of a mirrored journal cannot be used.
     On {
-        /// Which one, by its index.
+        /// The index of the device.
         device: usize,
-        /// Why not.
+        /// The reason.
         error: Box<RecoverError>,
     },
     /// One device of a mirrored journal is missing, and the other holds nothing.
     Missing,
-    /// One device of a mirrored journal is missing, and nothing says that the other one is not
-    /// older.
+    /// One device of a mirrored journal is missing, and the other one may be stale.
     MayBeStale {
-        /// Which journal.
+        /// The journal.
         journal: JournalId,
-        /// The device that is there, by its index.
+        /// The index of the present device.
         device: usize,
     },
     /// The devices belong to different journals.
     TwoJournals {
-        /// Which ones.
+        /// The two journals.
         journals: [JournalId; MEMBERS_MAX],
     },
-    /// Each device says that it went on without the other.
+    /// Both devices continued without each other (split brain).
     Split {
-        /// Which journal.
+        /// The journal.
         journal: JournalId,
     },
 }
@@ -181,8 +180,8 @@ impl std::error::Error for RecoverError {}
 /// Walks the journal on a device of `size_bytes`.
 ///
 /// # Errors
-/// When there is no log that could be walked. Damage in it is no error here: what to do about it
-/// depends on what else holds the data.
+/// If the device holds no valid journal. Damage within the log is not an error here: the caller
+/// decides, depending on the other sources of the data.
 pub fn recover(device: &mut dyn ReadAt, size_bytes: u64) -> Result<Found, RecoverError> {
     let found = recover_any(device, size_bytes)?;
     match found.superblock.kind {
@@ -191,8 +190,8 @@ pub fn recover(device: &mut dyn ReadAt, size_bytes: u64) -> Result<Found, Recove
     }
 }
 
-/// Walks the vault on a device of `size_bytes`. One that was not sealed gives what it has; its
-/// superblock says that it was not.
+/// Walks the vault on a device of `size_bytes`. Also returns the content of an unsealed vault; its
+/// superblock says that it is unsealed.
 ///
 /// # Errors
 /// As [`recover`].
@@ -204,7 +203,7 @@ pub fn recover_vault(device: &mut dyn ReadAt, size_bytes: u64) -> Result<Found, 
     }
 }
 
-/// Walks whichever log is on a device of `size_bytes`; its superblock says which it is.
+/// Walks the log of either kind on a device of `size_bytes`.
 ///
 /// # Errors
 /// As [`recover`].
@@ -217,25 +216,26 @@ pub fn recover_any(device: &mut dyn ReadAt, size_bytes: u64) -> Result<Found, Re
     Ok(walk([Some(device), None], superblock).0)
 }
 
-/// Where the log lies: position and length, in order.
+/// Positions and lengths of the log's batches on the device, merged and in order.
 type Extents = Vec<(u64, u64)>;
 
-/// Walks the log that `superblock` describes, on one or two devices that both hold all of it but
-/// for damage. Says also where it lies, and what one device lacks that the other has.
+/// Walks the log that `superblock` describes, on one or two devices that are in sync except for
+/// damage. Also returns where the log lies, and the batches that one device lacks and the other
+/// has.
 pub(crate) fn walk(
     devices: [Option<&mut dyn ReadAt>; MEMBERS_MAX],
     superblock: Superblock,
-) -> (Found, Extents, Vec<Copy>) {
+) -> (Found, Extents, Vec<CopyRange>) {
     let mut walk = Walk::new(devices, superblock);
     walk.run();
-    walk.miss_the_rest();
+    walk.record_missing_tail();
     let Walk { mut found, extents, mut lags, .. } = walk;
     let Found { records, superblock, .. } = &mut found;
-    let counts = |number| superblock.volume(number).is_some_and(VolumeEntry::counts);
+    let counts = |number| superblock.volume(number).is_some_and(VolumeEntry::has_valid_records);
     records.retain(|found| counts(found.record.volume));
     records.shrink_to_fit();
     if found.superblock.clean {
-        // The walk was for its end alone.
+        // Only the end of the log was of interest.
         found.records.clear();
         found.damage.clear();
         lags.clear();
@@ -243,25 +243,25 @@ pub(crate) fn walk(
     (found, extents, lags)
 }
 
-/// What was seen of a log that is in use.
+/// The result of inspecting a log in use.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct Inspection {
-    /// Where something can't be read as it was written, in bytes on the device.
+    /// Positions of damaged data on the device, in bytes.
     pub damaged: Vec<u64>,
-    /// What one device lacks that the other has.
-    pub lags: Vec<Copy>,
-    /// Bytes of the batches that are there.
+    /// Ranges that one device lacks and the other has.
+    pub lags: Vec<CopyRange>,
+    /// Total length of the readable batches in bytes.
     pub bytes: u64,
 }
 
-/// Reads a log that is in use, as `superblock` says that it is just now. What is written, or given
-/// free, while this goes on may look like damage: the caller knows where that is.
+/// Reads a log in use, which `superblock` describes. Segments that are written or released
+/// meanwhile may look damaged; the caller filters them out.
 pub fn inspect(
     devices: [Option<&mut dyn ReadAt>; MEMBERS_MAX],
     superblock: Superblock,
 ) -> Inspection {
     let mut walk = Walk::new(devices, superblock);
-    walk.forgets = true;
+    walk.keeps_damaged_only = true;
     walk.run();
     let Walk { found, extents, lags, .. } = walk;
     let lost = found.damage.iter().filter_map(|damage| match damage {
@@ -289,28 +289,29 @@ fn read_superblock(device: &mut dyn ReadAt) -> Result<Superblock, RecoverError> 
 
 struct Walk<'a> {
     devices: [Option<&'a mut dyn ReadAt>; MEMBERS_MAX],
-    /// The batch at hand, and memory for the same from the other device.
+    /// The current batch.
     buffer: Vec<u8>,
+    /// The same batch from the other device.
     other: Vec<u8>,
     found: Found,
     extents: Extents,
-    lags: Vec<Copy>,
-    /// Where the next batch is looked for.
+    lags: Vec<CopyRange>,
+    /// The expected place of the next batch.
     segment: u64,
     offset: u64,
-    /// Only records that are damaged are kept.
-    forgets: bool,
-    /// With so many records, those that are overwritten are taken out.
+    /// Whether to collect damaged records only.
+    keeps_damaged_only: bool,
+    /// Number of records at which to remove overwritten ones.
     records_max: usize,
 }
 
-/// What lies at a place in the log.
+/// What a place in the log holds.
 enum At {
-    /// The batch with this header, whole or with damaged payload.
+    /// A batch with this header, sound or with damaged payload.
     Batch(BatchHeader, Result<(), BatchInvalid>),
-    /// Nothing that counts.
+    /// No valid batch.
     Nothing,
-    /// The device can't be read there.
+    /// The device cannot be read there.
     Unreadable,
 }
 
@@ -326,7 +327,7 @@ impl<'a> Walk<'a> {
             offset: 0,
             extents: Vec::new(),
             lags: Vec::new(),
-            forgets: false,
+            keeps_damaged_only: false,
             records_max: RECORDS_MIN,
         }
     }
@@ -339,11 +340,12 @@ impl<'a> Walk<'a> {
             let here = self.next_batch(is_first, &mut records);
             match here {
                 At::Batch(header, sound) => {
-                    // A damaged payload at the end of a journal is a batch that was not finished.
-                    // Nobody has acknowledged a vault batch by batch, so it has no such end.
+                    // A damaged payload at the end of a journal is a torn write that was never
+                    // acknowledged. In a vault it is damage: its batches are written in parallel.
                     let is_journal = self.found.superblock.kind == LogKind::Journal;
-                    let may_be_torn = is_journal && sound.is_err() && header.batch >= self.sealed();
-                    if may_be_torn && self.look_beyond(header.batch + 1).is_none() {
+                    let may_be_torn =
+                        is_journal && sound.is_err() && header.batch >= self.known_batches();
+                    if may_be_torn && self.find_beyond(header.batch + 1).is_none() {
                         return;
                     }
                     self.take(&header, sound, &records);
@@ -351,16 +353,16 @@ impl<'a> Walk<'a> {
                 At::Nothing | At::Unreadable => {
                     let expected = self.found.next_batch;
                     let position = self.position(self.segment, self.offset);
-                    let beyond = self.look_beyond(if is_first { 0 } else { expected + 1 });
+                    let beyond = self.find_beyond(if is_first { 0 } else { expected + 1 });
                     let unreadable = matches!(here, At::Unreadable);
-                    let sealed = self.sealed();
-                    let missing = expected < sealed || is_first && sealed > 0;
+                    let known = self.known_batches();
+                    let missing = expected < known || is_first && known > 0;
                     if beyond.is_none() && !unreadable && !missing {
                         return;
                     }
                     let next = beyond.map(|header| header.batch);
-                    // Where the log begins, only what is left says where it began.
-                    let last = next.map(|next| next - 1).or(missing.then(|| sealed - 1));
+                    // If the first batch is lost, the next readable batch bounds the loss.
+                    let last = next.map(|next| next - 1).or(missing.then(|| known - 1));
                     let first = last.map_or(expected, |last| expected.min(last));
                     self.found.damage.push(Damage::Batches { first, next, position });
                     let Some(header) = beyond else { return };
@@ -374,16 +376,16 @@ impl<'a> Walk<'a> {
         }
     }
 
-    /// The number of batches that are known to have been there: those that a later process found
-    /// when it took over, as long as the log still begins before its own.
-    fn sealed(&self) -> u64 {
+    /// The number of batches that are known to have existed: those that a later generation found
+    /// at its start, as long as the log still begins before that generation.
+    fn known_batches(&self) -> u64 {
         let Superblock { starts, first_segment, .. } = &self.found.superblock;
         let later = starts.last().filter(|start| start.segment > *first_segment);
         later.map_or(0, |start| start.batch)
     }
 
-    /// Notes what a sealed dump has and was not found.
-    fn miss_the_rest(&mut self) {
+    /// Records damage if a sealed dump has more batches than the walk found.
+    fn record_missing_tail(&mut self) {
         let LogKind::Vault { sealed: Some(batches) } = self.found.superblock.kind else { return };
         let first = self.found.next_batch;
         if first < batches {
@@ -393,8 +395,8 @@ impl<'a> Walk<'a> {
         }
     }
 
-    /// The batch that continues the log: here, at the beginning of the next segment, or where its
-    /// number began a generation.
+    /// The batch that continues the log: at the current place, at the start of the next segment, or
+    /// at the start of the generation that begins with the batch's number.
     fn next_batch(&mut self, is_first: bool, records: &mut Vec<Record>) -> At {
         let here = self.batch_at(self.segment, self.offset, is_first, records);
         if is_first || self.offset == 0 || matches!(here, At::Batch(..)) {
@@ -414,7 +416,7 @@ impl<'a> Walk<'a> {
         best
     }
 
-    /// The batch at a place that continues the log, from whichever device has it whole.
+    /// The batch at a place that continues the log, from any device that has it undamaged.
     fn batch_at(
         &mut self,
         segment: u64,
@@ -435,7 +437,7 @@ impl<'a> Walk<'a> {
                 (None, _) | (_, At::Batch(_, Ok(()))) => true,
                 (Some((_, At::Batch(..))), _) => false,
                 (_, At::Batch(..)) => true,
-                // One that is read and holds nothing knows where the log ends.
+                // A readable device without a batch there shows the end of the log.
                 (Some((_, first)), At::Nothing) => matches!(first, At::Unreadable),
                 (Some(_), At::Unreadable) => false,
             };
@@ -443,7 +445,7 @@ impl<'a> Walk<'a> {
                 continue;
             }
             if let (Some((lacks, _)), At::Batch(header, Ok(()))) = (&best, &at) {
-                self.note_lag(&header.clone(), device, *lacks);
+                self.record_lag(&header.clone(), device, *lacks);
             }
             std::mem::swap(&mut self.buffer, &mut self.other);
             *records = theirs;
@@ -458,11 +460,11 @@ impl<'a> Walk<'a> {
     }
 
     fn read(&mut self, device: usize, position: u64, buffer: &mut [u8]) -> Result<(), IoError> {
-        let device = self.devices[device].as_mut().expect("it is among those present");
+        let device = self.devices[device].as_mut().expect("the device is present");
         device.read_at(position, buffer)
     }
 
-    /// Whether another device has the batch in the buffer as well.
+    /// Records a lag if another device does not have the batch in the buffer.
     fn compare(&mut self, header: &BatchHeader, from: usize, device: usize) {
         let position = self.position(header.segment, header.offset);
         let mut other = std::mem::take(&mut self.other);
@@ -470,13 +472,13 @@ impl<'a> Walk<'a> {
         let is_same = self.read(device, position, &mut other).is_ok() && other == self.buffer;
         self.other = other;
         if !is_same {
-            self.note_lag(header, from, device);
+            self.record_lag(header, from, device);
         }
     }
 
-    fn note_lag(&mut self, header: &BatchHeader, from: usize, to: usize) {
+    fn record_lag(&mut self, header: &BatchHeader, from: usize, to: usize) {
         let position = self.position(header.segment, header.offset);
-        self.lags.push(Copy { from, to, position, len: header.len_bytes() });
+        self.lags.push(CopyRange { from, to, position, len: header.len_bytes() });
     }
 
     fn batch_on(
@@ -503,7 +505,7 @@ impl<'a> Walk<'a> {
         at
     }
 
-    /// Reads a batch whose header was seen, and checks it.
+    /// Reads a whole batch and checks it against its header.
     fn check(
         &mut self,
         device: usize,
@@ -515,7 +517,7 @@ impl<'a> Walk<'a> {
         if self.read(device, position, bytes).is_err() {
             return At::Unreadable;
         }
-        // What was read the second time is what counts.
+        // The header was read twice; the second read must agree.
         let journal = self.found.superblock.journal;
         if BatchHeader::decode(journal, header.segment, header.offset, bytes) != Ok(*header) {
             return At::Nothing;
@@ -528,7 +530,7 @@ impl<'a> Walk<'a> {
         At::Batch(*header, sound)
     }
 
-    /// The header of a batch that counts.
+    /// The header of the batch at a place, if it is valid.
     fn header_at(
         &mut self,
         device: usize,
@@ -549,7 +551,7 @@ impl<'a> Walk<'a> {
         let superblock = &self.found.superblock;
         let header = BatchHeader::decode(superblock.journal, segment, offset, block).ok()?;
         let fits = offset + header.len_bytes() <= superblock.geometry.segment_bytes;
-        (fits && superblock.counts(header.generation, header.batch)).then_some(header)
+        (fits && superblock.is_valid_batch(header.generation, header.batch)).then_some(header)
     }
 
     fn take(&mut self, header: &BatchHeader, sound: Result<(), BatchInvalid>, records: &[Record]) {
@@ -565,15 +567,15 @@ impl<'a> Walk<'a> {
                 let ByteRange { offset, .. } = record.range;
                 Record::checksum_of(record.volume, offset, bytes) != record.checksum
             };
-            if self.forgets && !is_damaged {
+            if self.keeps_damaged_only && !is_damaged {
                 continue;
             }
             let position = payload_at + u64::from(record.payload_offset);
             self.found.records.push(FoundRecord { record: *record, position, is_damaged });
         }
-        if self.found.records.len() >= self.records_max && !self.forgets {
+        if self.found.records.len() >= self.records_max && !self.keeps_damaged_only {
             retain_newest(&mut self.found.records);
-            // Each record is looked at twice, on average, however long the log is.
+            // Doubling the threshold makes the cost per record constant on average.
             self.records_max = RECORDS_MIN.max(2 * self.found.records.len());
         }
         if sound.is_err() {
@@ -592,18 +594,18 @@ impl<'a> Walk<'a> {
         self.offset = header.offset + header.len_bytes();
     }
 
-    /// The first batch with at least this number behind the place at hand: in the rest of the
-    /// segment, in the next one, as the batch that is missing may be its first, or at the beginning
-    /// of a later one.
-    fn look_beyond(&mut self, batch: u64) -> Option<BatchHeader> {
-        let found = self.present().map(|device| self.look_beyond_on(device, batch));
+    /// The first batch with at least this number after the current place: in the rest of the
+    /// segment, anywhere in the next segment (whose first batch may be the missing one), or at the
+    /// start of a later segment.
+    fn find_beyond(&mut self, batch: u64) -> Option<BatchHeader> {
+        let found = self.present().map(|device| self.find_beyond_on(device, batch));
         found.collect::<Vec<_>>().into_iter().flatten().min_by_key(|header| header.batch)
     }
 
-    fn look_beyond_on(&mut self, device: usize, batch: u64) -> Option<BatchHeader> {
+    fn find_beyond_on(&mut self, device: usize, batch: u64) -> Option<BatchHeader> {
         let geometry = self.found.superblock.geometry;
-        let here = self.look_into(device, self.segment, self.offset + BLOCK_BYTES, batch);
-        let near = here.or_else(|| self.look_into(device, self.segment + 1, 0, batch));
+        let here = self.scan_segment(device, self.segment, self.offset + BLOCK_BYTES, batch);
+        let near = here.or_else(|| self.scan_segment(device, self.segment + 1, 0, batch));
         if near.is_some() {
             return near;
         }
@@ -614,8 +616,8 @@ impl<'a> Walk<'a> {
         })
     }
 
-    /// The first batch with at least this number in a segment, from `at` on.
-    fn look_into(
+    /// The first batch with at least this number in a segment, at or after offset `at`.
+    fn scan_segment(
         &mut self,
         device: usize,
         segment: u64,
@@ -626,7 +628,7 @@ impl<'a> Walk<'a> {
         let segment_bytes = self.found.superblock.geometry.segment_bytes;
         let mut chunk = Vec::new();
         while at < segment_bytes {
-            // What can't be read in one piece is read block by block.
+            // If a chunk is unreadable, retry block by block.
             let len = (segment_bytes - at).min(CHUNK_BYTES);
             chunk.resize(len as usize, 0);
             let position = self.position(segment, at);

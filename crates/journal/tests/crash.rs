@@ -1,20 +1,21 @@
-//! The journal loses power at any moment, between writes and in the middle of one.
+//! Power-fail tests of the journal, between writes and in the middle of a write.
 //!
-//! A model keeps every record in the order it was made. After a crash the disk and the journal
-//! together must show, for all sectors at once, the state after some prefix of these records, and
-//! at least after everything that was told to be durable. Where the disk may get data before its
-//! record is durable, that holds for each sector by itself, as it does for a disk's own cache.
+//! A model keeps every record in order. After a crash, the disk and the journal together must show,
+//! for all sectors at once, the state after some prefix of the records, which includes every record
+//! reported as durable. If the disk may get data before its record is durable, this holds for each
+//! sector separately, as for a disk with a volatile cache.
 //!
-//! With two devices each tears by itself, fails by itself, is missing at a start, is replaced by a
-//! blank one, or has a damaged batch; and the power fails between any two steps of a start. No
-//! device that is older than what was acknowledged may ever be believed.
+//! With two devices, writes tear independently; a device fails, is missing at startup, is replaced
+//! by a blank one, or has a damaged batch; and power fails between any two recovery steps. A device
+//! that is older than the acknowledged state must never be accepted.
 
 #![allow(clippy::unwrap_used)]
 
 use forebay_format::journal::{Geometry, JournalId, LOG_OFFSET, RecordKind, Superblock};
 use forebay_journal::{
-    Admission, Checkpoint, Entry, Found, Half, Image, Log, LogError, LogWrite, Noted, ReadAt,
-    RecoverError, Recovered, Source, Step, Told, recover, recover_mirrored,
+    Admission, Checkpoint, Entry, Found, Image, Log, LogError, LogWrite, MirrorDevice,
+    Notification, ReadAt, RecordOutcome, RecoverError, Recovered, Source, Step, recover,
+    recover_mirrored,
 };
 use forebay_types::{ByteRange, IoError};
 
@@ -25,7 +26,7 @@ const BUFFER: usize = 16 << 10;
 const SECTORS: u64 = 40;
 const DISK: [u8; 32] = [1; 32];
 
-/// A sequence of numbers from a seed (xorshift64*; Vigna 2016).
+/// A pseudo-random number generator (xorshift64*; Vigna 2016).
 struct Dice(u64);
 
 impl Dice {
@@ -39,7 +40,7 @@ impl Dice {
 
 struct Device {
     bytes: Vec<u8>,
-    /// Takes no more writes until the next start.
+    /// Fails all writes until the next start.
     is_dead: bool,
 }
 
@@ -48,7 +49,7 @@ impl Device {
         Self { bytes: vec![0; SIZE as usize], is_dead: false }
     }
 
-    /// One that a journal is being made on.
+    /// A device with an unfinished journal.
     fn claimed() -> Self {
         let mut device = Self::blank();
         for at in [0, 65536] {
@@ -72,36 +73,36 @@ struct Machine {
     dice: Dice,
     devices: [Device; 2],
     is_mirrored: bool,
-    /// The members on record outside of the journal.
+    /// The members recorded in the state directory.
     on_record: Vec<u64>,
-    /// Numbers drawn so far.
+    /// Member numbers used so far.
     drawn: u64,
     log: Log<Vec<u8>, u64>,
     volume: u16,
     writing: Option<Write>,
-    /// Every record: what each of its sectors became.
+    /// Every record, with the new value of its sectors.
     history: Vec<(Entry, u64)>,
     acknowledged: usize,
-    /// What the disk has, and how much of the history is in it for certain.
+    /// The content of the disk.
     disk: Vec<u64>,
     checkpoint: Option<(Checkpoint, usize)>,
     destages_early: bool,
-    /// Somebody has a permit.
+    /// A permit is in use.
     is_promised: bool,
     crashes: usize,
     drains: usize,
     refused: usize,
-    /// Checkpoints that ended with what the disk did not take fenced, or recorded forward.
+    /// Checkpoints that ended with a fence, or with data forwarded.
     fences: usize,
     forwards: usize,
     /// Logs that have failed.
     replaced: usize,
-    /// For each sector how much of the history was acknowledged of it without a record.
+    /// For each sector, the length of the history at its last change acknowledged without a record.
     alone_acknowledged: Vec<usize>,
     losses: usize,
-    /// The device that is damaged and not healed yet: the other one stays well meanwhile.
+    /// The damaged device, if any. The other device stays intact until this one is repaired.
     ill: Option<usize>,
-    /// Starts with one device, starts that were refused, devices written anew, batches healed.
+    /// Starts with one device, refused starts, rebuilt devices, repaired batches.
     alone: usize,
     stale: usize,
     rewritten: usize,
@@ -117,7 +118,7 @@ fn apply(disk: &mut [u64], (entry, value): &(Entry, u64)) {
         match entry.kind {
             RecordKind::Write => disk[sector as usize] = *value,
             RecordKind::Zero { .. } => disk[sector as usize] = 0,
-            // The disk had it before the record was made, as a write through the cache does.
+            // As for a write through, the disk had the data before the record was made.
             RecordKind::Forget => disk[sector as usize] = *value,
             RecordKind::Discard => {}
         }
@@ -161,7 +162,7 @@ impl Machine {
             rewritten: 0,
             healed: 0,
         };
-        // A journal is made before anything relies on it.
+        // The superblock is durable before anything depends on it.
         machine.start_write();
         machine.end_write();
         machine
@@ -193,7 +194,7 @@ impl Machine {
         let waiter = value;
         if kind == RecordKind::Write {
             match self.log.admit(self.volume, range.len, waiter) {
-                // Whoever has it takes a while to use it or to give it back.
+                // Use the permit later, or return it.
                 Admission::Granted if self.dice.below(20) == 0 => {
                     if std::mem::replace(&mut self.is_promised, true) {
                         self.log.withdraw();
@@ -214,15 +215,15 @@ impl Machine {
                 self.log.withdraw();
             }
         } else {
-            let noted = self.log.note(entry, Some(waiter));
-            if kind == RecordKind::Forget && noted != Noted::NoRoom {
+            let noted = self.log.record(entry, Some(waiter));
+            if kind == RecordKind::Forget && noted != RecordOutcome::NoSpace {
                 apply(&mut self.disk, &(entry, value));
             }
             match noted {
-                Noted::Recorded => {}
-                Noted::NoRoom => return,
-                Noted::Needless => self.acknowledge_alone(range, waiter as usize),
-                Noted::Refused => {
+                RecordOutcome::Recorded => {}
+                RecordOutcome::NoSpace => return,
+                RecordOutcome::Unneeded => self.acknowledge_alone(range, waiter as usize),
+                RecordOutcome::Refused => {
                     apply(&mut self.disk, &(entry, value));
                     self.acknowledge_alone(range, waiter as usize);
                 }
@@ -231,7 +232,7 @@ impl Machine {
         self.history.push((entry, value));
     }
 
-    /// A change is on the disk's stable storage, and nothing older is in the log.
+    /// Records that a change is on the disk's stable storage, with no older record in the log.
     fn acknowledge_alone(&mut self, range: ByteRange, upto: usize) {
         for sector in range.offset / 512..range.end() / 512 {
             self.alone_acknowledged[sector as usize] = upto;
@@ -271,9 +272,9 @@ impl Machine {
         self.losses += usize::from(before != self.log.devices());
         for (waiter, told) in told {
             match told {
-                Told::Durable => self.acknowledged = self.acknowledged.max(waiter as usize),
-                Told::Room => {}
-                Told::Lost(error) => panic!("one device is left: {error}"),
+                Notification::Durable => self.acknowledged = self.acknowledged.max(waiter as usize),
+                Notification::Retry => {}
+                Notification::Lost(error) => panic!("one device is left: {error}"),
             }
         }
     }
@@ -287,10 +288,9 @@ impl Machine {
         }
     }
 
-    /// Both devices have failed, in one write: everything is brought to the disk, and another
-    /// journal takes their place.
-    fn replace(&mut self, told: Vec<(u64, Told)>) {
-        assert!(told.iter().all(|(_, told)| *told != Told::Durable));
+    /// Replaces the journal after both devices failed in one write; the disk then has everything.
+    fn replace(&mut self, told: Vec<(u64, Notification)>) {
+        assert!(told.iter().all(|(_, told)| *told != Notification::Durable));
         self.replaced += 1;
         self.disk = self.state_after(self.history.len());
         self.acknowledged = self.history.len();
@@ -327,7 +327,7 @@ impl Machine {
         if too_early || self.dice.below(5) == 0 {
             return self.log.checkpointed(self.volume, Err(IoError::Io));
         }
-        // The disk may get newer data along with what it has to get.
+        // The disk may also get newer data than the checkpoint requires.
         let newest = if self.destages_early { self.history.len() } else { self.acknowledged };
         let upto = upto + self.dice.below((newest.max(upto) - upto) as u64 + 1) as usize;
         self.disk = self.state_after(upto);
@@ -346,7 +346,7 @@ impl Machine {
         self.log.checkpointed(self.volume, Ok(()));
     }
 
-    /// The disk has taken everything but some sectors, and has flushed.
+    /// Ends a checkpoint in which the disk took and flushed everything except some sectors.
     fn end_stuck(&mut self) {
         let since = self.log.next_record();
         let state = self.state_after(self.history.len());
@@ -356,7 +356,7 @@ impl Machine {
             self.disk[sector as usize] = state[sector as usize];
         }
         let len = (stuck.end - stuck.start) * 512;
-        if self.dice.below(2) == 0 || !self.log.has_room_forward(len, stuck.end - stuck.start) {
+        if self.dice.below(2) == 0 || !self.log.can_forward(len, stuck.end - stuck.start) {
             let kept = ByteRange::new(stuck.start * 512, len);
             self.fences += usize::from(self.log.fence(self.volume, since, &[kept], false));
             return self.log.checkpointed(self.volume, Err(IoError::Io));
@@ -404,12 +404,12 @@ impl Machine {
         let mut found = if self.is_mirrored {
             match self.start() {
                 Some(found) => found,
-                // The power failed again.
+                // Power failed during recovery.
                 None => return self.crash(),
             }
         } else {
             let found = recover(&mut self.devices[0], SIZE).expect("there is a journal");
-            assert_eq!(found.damage, [], "a torn write is no damage");
+            assert_eq!(found.damage, [], "a torn write is not damage");
             self.check(&found, 0);
             found
         };
@@ -421,13 +421,12 @@ impl Machine {
                 let from = usize::from(found.superblock.members.current[0] == 0);
                 self.disk = self.replay(&found, if self.is_mirrored { from } else { 0 });
                 found.drained();
-                Log::resume(&found, buffers()).expect("an empty log always goes on")
+                Log::resume(&found, buffers()).expect("an empty log can always be resumed")
             }
         };
         self.log.restored(self.volume);
         assert_eq!(self.log.add_volume("disk", SECTORS * 512, DISK), Ok(self.volume));
-        // Nothing is recorded before the superblock of the new generation is durable, and that
-        // may be cut short, too.
+        // Power may also fail before the superblock of the new generation is durable.
         self.start_write();
         if self.dice.below(3) == 0 {
             return self.crash();
@@ -443,14 +442,14 @@ impl Machine {
         self.on_record = self.log.superblock().members.numbers();
     }
 
-    /// Opens two devices, of which something may be wrong with one. `None` when the power fails
-    /// before all steps are done.
+    /// Opens two devices, one of which may be missing, blank or damaged. `None` if the start is
+    /// refused, or power fails before all steps are done.
     fn start(&mut self) -> Option<Found> {
         let mut is_there = [true; 2];
         let hit = self.ill.unwrap_or(self.dice.below(2) as usize);
         match self.dice.below(10) {
             0 | 1 => is_there[hit] = false,
-            // Only who is not needed is thrown away.
+            // Replace a device only if the other one is sufficient.
             2 if self.on_record.iter().any(|&number| number == self.own(1 - hit)) => {
                 self.devices[hit] = Device::blank();
             }
@@ -458,35 +457,35 @@ impl Machine {
             _ => {}
         }
         for at in 0..2 {
-            // Whoever failed is well again after a restart, more often than not.
+            // A failed device usually works again after a restart.
             self.devices[at].is_dead &= self.dice.below(3) == 0;
         }
         let drawn = self.draw();
         let on_record = self.on_record.clone();
         let is_on_record = move |_, number| on_record.contains(&number);
         let [a, b] = &mut self.devices;
-        let half = |device| Half { device, size_bytes: SIZE };
+        let half = |device| MirrorDevice { device, size_bytes: SIZE };
         let halves = [is_there[0].then(|| half(a)), is_there[1].then(|| half(b))];
         let mut recovered = match recover_mirrored(halves, drawn, &is_on_record, false) {
-            Ok(recovered) => recovered.expect("one device is not blank"),
+            Ok(recovered) => recovered.expect("a device holds a journal"),
             Err(RecoverError::MayBeStale { device, .. }) => {
                 self.stale += 1;
                 assert!(!self.on_record.contains(&self.own(device)));
                 return None;
             }
             Err(error) => {
-                // What is there is half written, or blank: the missing one has everything.
+                // The present device is unfinished or blank; the missing one has everything.
                 let own = self.own(usize::from(!is_there[1]));
                 assert!(is_there != [true; 2] && self.on_record.contains(&own), "{error}");
                 self.stale += 1;
                 return None;
             }
         };
-        assert_eq!(recovered.found.damage, [], "what one device lacks the other has");
+        assert_eq!(recovered.found.damage, [], "each batch is intact on one device");
         self.take_steps(&mut recovered)?;
         recovered.joined(drawn);
-        self.alone += usize::from(recovered.counts() != [true; 2]);
-        for at in (0..2).filter(|&at| recovered.counts()[at]) {
+        self.alone += usize::from(recovered.in_sync() != [true; 2]);
+        for at in (0..2).filter(|&at| recovered.in_sync()[at]) {
             self.check(&recovered.found, at);
         }
         self.ill = None;
@@ -513,7 +512,7 @@ impl Machine {
                     (copy.to, at, bytes.to_vec())
                 }
             };
-            let is_alone = recovered.counts()[to] && !recovered.counts()[1 - to];
+            let is_alone = recovered.in_sync()[to] && !recovered.in_sync()[1 - to];
             let is_needed = is_alone || self.ill == Some(1 - to);
             let fails = !is_needed && (self.devices[to].is_dead || self.dice.below(40) == 0);
             let whole = if fails { self.dice.below(bytes.len() as u64 / 512) * 512 } else { 0 };
@@ -527,14 +526,14 @@ impl Machine {
         Some(())
     }
 
-    /// The number of a device that has one.
+    /// The member number of a device; zero if it has none.
     fn own(&self, device: usize) -> u64 {
         let bytes = &self.devices[device].bytes;
         let copies = [&bytes[..65536], &bytes[65536..131_072]];
         Superblock::newest(copies).map_or(0, |superblock| superblock.members.own)
     }
 
-    /// Spoils some of the log on one device, where both are known to have everything.
+    /// Damages the log on one device, if both are in sync.
     fn damage(&mut self, device: usize) {
         let are_whole = [0, 1].iter().all(|&at| self.on_record.contains(&self.own(at)));
         if are_whole && self.on_record.len() == 2 {
@@ -568,8 +567,8 @@ impl Machine {
         state
     }
 
-    /// The disk with the journal's word shows a prefix of the history that holds everything
-    /// acknowledged; what came after it never happened.
+    /// Checks that disk and journal show a prefix of the history which includes everything
+    /// acknowledged, and truncates the history to it.
     fn check(&mut self, found: &Found, device: usize) {
         let state = self.replay(found, device);
         let prefixes = self.acknowledged..=self.history.len();
@@ -586,7 +585,7 @@ impl Machine {
             };
             prefixes.rev().find(all).expect("all sectors show the same prefix")
         };
-        // From here on the history is what is there.
+        // Later checks start from the present state.
         let early = (0..SECTORS as usize).map(|sector| {
             let range = ByteRange::new(sector as u64 * 512, 512);
             let entry = Entry { kind: RecordKind::Forget, volume: self.volume, range };
@@ -594,7 +593,7 @@ impl Machine {
         });
         let early: Vec<_> = early.collect();
         self.history.truncate(upto);
-        // What showed early stays, and so becomes a part of the history.
+        // Data that reached the disk early stays there, so it becomes part of the history.
         self.history.extend(early);
         self.acknowledged = self.history.len();
         self.alone_acknowledged.fill(0);
@@ -602,8 +601,8 @@ impl Machine {
 }
 
 impl Machine {
-    /// Whether a sector shows what it was after so many records, or what a later write through the
-    /// cache has made of it: that is on the disk before its record is made.
+    /// Whether a sector has its value after this number of records, or the value of a later write
+    /// through, which is on the disk before its record is made.
     fn shows(&self, state: &[u64], records: usize, sector: usize) -> bool {
         let inside = |entry: &Entry| {
             let range = entry.range;
@@ -631,7 +630,7 @@ fn run(seeds: std::ops::Range<u64>, steps: usize) {
     let mut stuck = [0; 2];
     let mut mirror = [0; 5];
     for seed in seeds {
-        // Printed where a test fails.
+        // Shown if the test fails.
         println!("seed {seed}");
         let mut machine = Machine::new(seed);
         (0..steps).for_each(|_| machine.step());
@@ -647,20 +646,20 @@ fn run(seeds: std::ops::Range<u64>, steps: usize) {
         }
     }
     println!("{crashes} crashes, {drains} drained logs, {refused} writes refused by a full log");
-    println!("fences, records forward: {stuck:?}");
-    println!("devices lost, starts alone, refused, devices rewritten, batches healed: {mirror:?}");
-    assert!(crashes > 0 && refused > 0, "the log is filled and lost");
-    assert!(stuck.iter().all(|&count| count > 0), "disks take everything but some sectors");
-    assert!(mirror.iter().all(|&count| count > 0), "everything happens to a mirror");
+    println!("fences, forwards: {stuck:?}");
+    println!("lost devices, single starts, refused starts, rebuilds, repairs: {mirror:?}");
+    assert!(crashes > 0 && refused > 0, "no crash, or the log was never full");
+    assert!(stuck.iter().all(|&count| count > 0), "no fence, or nothing forwarded");
+    assert!(mirror.iter().all(|&count| count > 0), "a mirror event never happened");
 }
 
 #[test]
-fn power_fails_at_any_moment() {
+fn acknowledged_writes_survive_power_failures() {
     run(0..300, 3000);
 }
 
 #[test]
 #[ignore = "takes minutes"]
-fn slow_power_fails_at_any_moment() {
+fn slow_acknowledged_writes_survive_power_failures() {
     run(1000..6000, 5000);
 }

@@ -1,4 +1,4 @@
-//! The journal, call by call.
+//! Unit tests of the log's public API.
 
 #![allow(clippy::unwrap_used)]
 
@@ -7,8 +7,8 @@ use forebay_format::journal::{
     SuperblockInvalid,
 };
 use forebay_journal::{
-    Admission, Damage, Entry, Found, Image, Log, LogError, LogWrite, Noted, ReadAt, RecoverError,
-    Told, recover,
+    Admission, Damage, Entry, Found, Image, Log, LogError, LogWrite, Notification, ReadAt,
+    RecordOutcome, RecoverError, recover,
 };
 use forebay_types::{ByteRange, IoError};
 
@@ -68,8 +68,8 @@ impl Lab {
         self.device.bytes[at..at + write.len].copy_from_slice(write.bytes());
     }
 
-    /// Writes everything there is to write.
-    fn pump(&mut self) -> Vec<(u32, Told)> {
+    /// Carries out all writes that are due.
+    fn pump(&mut self) -> Vec<(u32, Notification)> {
         let mut told = Vec::new();
         while let Some(write) = self.log.poll_write() {
             self.put(&write);
@@ -96,7 +96,7 @@ impl Lab {
 }
 
 #[test]
-fn writes_that_come_while_one_is_written_share_the_next_batch() {
+fn writes_during_a_batch_write_share_the_next_batch() {
     let mut lab = Lab::new();
     lab.write(0, &[1; 512], 1);
     let first = lab.log.poll_write().unwrap();
@@ -107,9 +107,9 @@ fn writes_that_come_while_one_is_written_share_the_next_batch() {
     let mut told = Vec::new();
     lab.put(&first);
     lab.log.complete(first, Ok(()), &mut told);
-    assert_eq!(told, [(1, Told::Durable)]);
+    assert_eq!(told, [(1, Notification::Durable)]);
     let told = lab.pump();
-    let expected: Vec<_> = (2..10).map(|waiter| (waiter, Told::Durable)).collect();
+    let expected: Vec<_> = (2..10).map(|waiter| (waiter, Notification::Durable)).collect();
     assert_eq!(told, expected);
     assert_eq!(lab.log.usage().batches, 2);
     let found = lab.recover();
@@ -120,9 +120,9 @@ fn writes_that_come_while_one_is_written_share_the_next_batch() {
 }
 
 #[test]
-fn a_barrier_waits_for_what_came_before() {
+fn barrier_waits_for_all_earlier_records() {
     let mut lab = Lab::new();
-    assert_eq!(lab.log.barrier(1), Ok(true), "nothing is on its way");
+    assert_eq!(lab.log.barrier(1), Ok(true), "nothing is in flight");
     lab.write(0, &[1; 512], 2);
     assert_eq!(lab.log.barrier(3), Ok(false));
     let write = lab.log.poll_write().unwrap();
@@ -130,12 +130,15 @@ fn a_barrier_waits_for_what_came_before() {
     let mut told = Vec::new();
     lab.put(&write);
     lab.log.complete(write, Ok(()), &mut told);
-    assert_eq!(told, [(2, Told::Durable), (3, Told::Durable), (4, Told::Durable)]);
+    assert_eq!(
+        told,
+        [(2, Notification::Durable), (3, Notification::Durable), (4, Notification::Durable)]
+    );
     assert_eq!(lab.log.barrier(5), Ok(true));
 }
 
 #[test]
-fn after_a_failed_write_everybody_is_told_and_nothing_more_is_taken() {
+fn failed_write_fails_all_waiters_and_stops_the_log() {
     let mut lab = Lab::new();
     lab.write(0, &[1; 512], 1);
     let write = lab.log.poll_write().unwrap();
@@ -143,19 +146,19 @@ fn after_a_failed_write_everybody_is_told_and_nothing_more_is_taken() {
     assert_eq!(lab.log.barrier(3), Ok(false));
     let mut told = Vec::new();
     lab.log.complete(write, Err(IoError::NoSpace), &mut told);
-    let lost = Told::Lost(IoError::NoSpace);
+    let lost = Notification::Lost(IoError::NoSpace);
     assert_eq!(told, [(1, lost), (2, lost), (3, lost)]);
     assert_eq!(lab.log.admit(lab.volume, 512, 4), Admission::Failed);
     let note = Entry { kind: RecordKind::Forget, ..entry(0, 0, 1) };
-    assert_eq!(lab.log.note(note, Some(5)), Noted::Refused);
+    assert_eq!(lab.log.record(note, Some(5)), RecordOutcome::Refused);
     assert_eq!(lab.log.barrier(6), Err(IoError::NoSpace));
     assert!(lab.log.poll_write().is_none());
-    assert!(!lab.log.close(), "what it holds is unknown");
+    assert!(!lab.log.close(), "the content of the device is unknown");
     lab.log.self_check();
 }
 
 #[test]
-fn a_full_log_refuses_writes_until_a_checkpoint() {
+fn full_log_refuses_writes_until_a_checkpoint() {
     let mut lab = Lab::new();
     let megabyte = vec![3; 1 << 20];
     let mut taken = 0;
@@ -168,19 +171,23 @@ fn a_full_log_refuses_writes_until_a_checkpoint() {
     assert!(taken >= 12, "{taken} MiB in a log of 32");
     assert!(lab.log.wants_checkpoint());
     let note = Entry { kind: RecordKind::Forget, ..entry(lab.volume, 0, 1) };
-    assert_eq!(lab.log.note(note, Some(7)), Noted::Recorded, "there is room for it");
-    assert_eq!(lab.pump(), [(7, Told::Durable)]);
+    assert_eq!(
+        lab.log.record(note, Some(7)),
+        RecordOutcome::Recorded,
+        "records without payload still fit"
+    );
+    assert_eq!(lab.pump(), [(7, Notification::Durable)]);
     let checkpoint = lab.log.begin_checkpoint().unwrap();
     assert_eq!(checkpoint.volumes, [lab.volume]);
     assert_eq!(lab.log.begin_checkpoint(), None, "one at a time");
     lab.log.checkpointed(lab.volume, Err(IoError::Io));
-    assert_eq!(lab.log.admit(lab.volume, 512, 0), Admission::Full, "the disk did not take it");
+    assert_eq!(lab.log.admit(lab.volume, 512, 0), Admission::Full, "the checkpoint failed");
     lab.log.begin_checkpoint().unwrap();
     lab.log.checkpointed(lab.volume, Ok(()));
     assert_eq!(
         lab.log.admit(lab.volume, 512, 0),
         Admission::Full,
-        "not before the superblock is durable"
+        "the superblock is not durable yet"
     );
     lab.pump();
     assert_eq!(lab.log.admit(lab.volume, 512, 0), Admission::Granted);
@@ -189,7 +196,7 @@ fn a_full_log_refuses_writes_until_a_checkpoint() {
 }
 
 #[test]
-fn a_log_without_free_memory_lets_writers_wait() {
+fn writers_wait_for_a_free_buffer() {
     let mut lab = Lab::new();
     let half = vec![3; 600 << 10];
     lab.log.admit(lab.volume, half.len() as u64, 1);
@@ -202,19 +209,19 @@ fn a_log_without_free_memory_lets_writers_wait() {
     assert_eq!(lab.log.admit(lab.volume, 512, 4), Admission::Wait);
     let mut told = Vec::new();
     lab.log.complete(first, Ok(()), &mut told);
-    assert_eq!(told, [(1, Told::Durable), (4, Told::Room)]);
+    assert_eq!(told, [(1, Notification::Durable), (4, Notification::Retry)]);
     lab.log.self_check();
 }
 
 #[test]
-fn a_closed_log_has_nothing_to_say() {
+fn closed_log_has_no_records() {
     let mut lab = Lab::new();
     lab.write(0, &[1; 512], 1);
     lab.pump();
-    assert!(!lab.log.close(), "a disk lacks something");
+    assert!(!lab.log.close(), "the disk lacks a write");
     lab.log.begin_checkpoint().unwrap();
     lab.log.checkpointed(lab.volume, Ok(()));
-    assert!(!lab.recover().records.is_empty(), "not before it is closed");
+    assert!(!lab.recover().records.is_empty(), "the log is not closed yet");
     assert!(lab.log.close());
     lab.pump();
     let found = lab.recover();
@@ -226,11 +233,11 @@ fn a_closed_log_has_nothing_to_say() {
 }
 
 #[test]
-fn records_of_a_forgotten_volume_are_void_for_whoever_comes_next() {
+fn records_of_a_removed_volume_are_void() {
     let mut lab = Lab::new();
     lab.write(0, &[1; 512], 1);
     lab.pump();
-    assert!(lab.log.remove_volume(lab.volume).is_err(), "a disk lacks something");
+    assert!(lab.log.remove_volume(lab.volume).is_err(), "the disk lacks a write");
     lab.log.begin_checkpoint().unwrap();
     lab.log.checkpointed(lab.volume, Ok(()));
     lab.log.remove_volume(lab.volume).unwrap();
@@ -241,13 +248,13 @@ fn records_of_a_forgotten_volume_are_void_for_whoever_comes_next() {
 }
 
 #[test]
-fn a_log_written_over_and_over_takes_no_more_memory() {
+fn recovery_memory_is_bounded_for_overwritten_records() {
     const RECORDS: u64 = 600_000;
     let mut lab = Lab::of_size(64 << 20);
     for at in 0..RECORDS {
         let range = entry(lab.volume, at % 100, 1 + at % 3).range;
         let zero = Entry { kind: RecordKind::Zero { unmap: false }, volume: lab.volume, range };
-        assert_eq!(lab.log.note(zero, None), Noted::Recorded);
+        assert_eq!(lab.log.record(zero, None), RecordOutcome::Recorded);
         if at % 1000 == 0 {
             lab.pump();
         }
@@ -260,10 +267,10 @@ fn a_log_written_over_and_over_takes_no_more_memory() {
     assert_eq!(newest, entry(lab.volume, (RECORDS - 1) % 100, 1 + (RECORDS - 1) % 3).range);
     let image = Image::of_volume(&found.records, lab.volume);
     let bytes: u64 = image.extents().map(|extent| extent.range.len).sum();
-    assert_eq!(bytes, 102 * 512, "nothing else is forgotten");
+    assert_eq!(bytes, 102 * 512, "only overwritten records are dropped");
 }
 
-/// Ten batches of one write each; the position of each.
+/// Writes ten batches of one write each, and returns their positions.
 fn ten_batches(lab: &mut Lab) -> Vec<u64> {
     let mut positions = Vec::new();
     for at in 0..10 {
@@ -277,7 +284,7 @@ fn ten_batches(lab: &mut Lab) -> Vec<u64> {
 }
 
 #[test]
-fn a_damaged_payload_in_the_middle_is_named_and_nothing_else_is_lost() {
+fn damaged_payload_loses_one_record_only() {
     let mut lab = Lab::new();
     let positions = ten_batches(&mut lab);
     lab.device.bytes[positions[4] as usize + 300] ^= 4;
@@ -288,7 +295,7 @@ fn a_damaged_payload_in_the_middle_is_named_and_nothing_else_is_lost() {
 }
 
 #[test]
-fn a_damaged_header_in_the_middle_is_not_taken_for_the_end() {
+fn damaged_header_is_not_the_end_of_the_log() {
     for damaged in [0, 4] {
         let mut lab = Lab::new();
         let positions = ten_batches(&mut lab);
@@ -302,7 +309,7 @@ fn a_damaged_header_in_the_middle_is_not_taken_for_the_end() {
 }
 
 #[test]
-fn a_batch_that_cannot_be_read_is_not_taken_for_the_end() {
+fn unreadable_batch_is_not_the_end_of_the_log() {
     let mut lab = Lab::new();
     let positions = ten_batches(&mut lab);
     lab.device.unreadable = Some(positions[9]);
@@ -314,7 +321,7 @@ fn a_batch_that_cannot_be_read_is_not_taken_for_the_end() {
 }
 
 #[test]
-fn what_is_no_journal_is_named() {
+fn rejects_devices_without_a_journal() {
     let error = |bytes: &[u8], size| {
         let mut device = Device { bytes: bytes.to_vec(), unreadable: None };
         recover(&mut device, size).unwrap_err()
@@ -328,10 +335,8 @@ fn what_is_no_journal_is_named() {
     assert_eq!(error(&lab.device.bytes, SIZE - 1), truncated);
 }
 
-/// A second loss of power, after a checkpoint that came before everything was loaded, would have
-/// lost what had not been: found by the simulator.
 #[test]
-fn a_log_whose_segments_hold_no_batch_is_refused_by_name() {
+fn refuses_a_log_with_segments_shorter_than_a_batch() {
     let geometry = Geometry { segment_bytes: 4096, segments: 8 };
     let long = Log::<_, u32>::format(JOURNAL, SIZE, Geometry::for_size(SIZE).unwrap(), buffers(3));
     let superblock = Superblock { geometry, ..long.superblock().clone() };
@@ -344,8 +349,9 @@ fn a_log_whose_segments_hold_no_batch_is_refused_by_name() {
     assert!(error.to_string().contains("segments of 4096 bytes"), "{error}");
 }
 
+/// Regression: a checkpoint before the restore was complete lost data at the next power failure.
 #[test]
-fn there_is_no_checkpoint_before_everything_is_restored() {
+fn no_checkpoint_before_the_restore_is_complete() {
     let mut lab = Lab::new();
     lab.write(0, &[1; 512], 1);
     lab.pump();
@@ -357,9 +363,9 @@ fn there_is_no_checkpoint_before_everything_is_restored() {
     assert_eq!(next.begin_checkpoint().unwrap().volumes, [lab.volume]);
 }
 
-/// The runtime's workers ask first and record a moment later: the log may fail in between.
+/// The runtime admits first and appends later, and the log may fail in between.
 #[test]
-fn a_write_that_was_granted_before_the_failure_is_not_left_waiting() {
+fn append_after_a_failure_returns_false() {
     let mut lab = Lab::new();
     lab.write(0, &[1; 512], 1);
     let write = lab.log.poll_write().unwrap();
@@ -369,17 +375,17 @@ fn a_write_that_was_granted_before_the_failure_is_not_left_waiting() {
     lab.log.self_check();
 }
 
-/// A batch without payload needs a buffer as well, but not one that a permit counts on.
+/// A batch without payload needs a buffer too, but must not take one reserved by a permit.
 #[test]
-fn a_note_does_not_take_the_buffer_that_a_write_was_promised() {
+fn record_without_payload_takes_no_reserved_buffer() {
     let mut lab = Lab::new();
     let half = vec![3; 600 << 10];
     for waiter in 1..=3 {
         assert_eq!(lab.log.admit(lab.volume, half.len() as u64, waiter), Admission::Granted);
     }
     let note = Entry { kind: RecordKind::Discard, ..entry(lab.volume, 0, 1) };
-    assert_eq!(lab.log.note(note, Some(4)), Noted::Recorded);
-    assert!(lab.log.poll_write().is_none(), "all buffers are promised");
+    assert_eq!(lab.log.record(note, Some(4)), RecordOutcome::Recorded);
+    assert!(lab.log.poll_write().is_none(), "all buffers are reserved");
     for waiter in 1..=3 {
         assert!(lab.log.append(entry(lab.volume, 0, 1200), [&half[..]].into_iter(), Some(waiter)));
     }
@@ -387,7 +393,7 @@ fn a_note_does_not_take_the_buffer_that_a_write_was_promised() {
 }
 
 #[test]
-fn either_copy_of_the_superblock_may_be_lost() {
+fn survives_the_loss_of_either_superblock_copy() {
     let mut lab = Lab::new();
     lab.write(0, &[1; 512], 1);
     lab.pump();
@@ -395,16 +401,16 @@ fn either_copy_of_the_superblock_may_be_lost() {
     assert_eq!(whole.len(), 1);
     for copy in [0, LOG_OFFSET / 2] {
         lab.device.unreadable = Some(copy);
-        assert_eq!(lab.recover().records, whole, "the copy at {copy} can't be read");
+        assert_eq!(lab.recover().records, whole, "the copy at {copy} is unreadable");
         lab.device.unreadable = None;
         lab.device.bytes[copy as usize + 20] ^= 1;
-        assert_eq!(lab.recover().records, whole, "the copy at {copy} is wrong");
+        assert_eq!(lab.recover().records, whole, "the copy at {copy} is corrupt");
         lab.device.bytes[copy as usize + 20] ^= 1;
     }
 }
 
 #[test]
-fn the_first_batch_of_a_segment_is_missed_whatever_follows_it() {
+fn detects_the_loss_of_the_first_batch_of_a_segment() {
     let mut lab = Lab::new();
     let segment_bytes = Geometry::for_size(SIZE).unwrap().segment_bytes;
     let long = vec![1; 1000 << 10];
@@ -430,7 +436,7 @@ fn the_first_batch_of_a_segment_is_missed_whatever_follows_it() {
 }
 
 #[test]
-fn the_last_batch_of_a_process_is_missed_by_the_one_after_its_successor() {
+fn detects_the_loss_of_the_last_batch_of_an_older_generation() {
     let mut lab = Lab::new();
     lab.write(0, &[1; 512], 1);
     lab.pump();
@@ -447,7 +453,7 @@ fn the_last_batch_of_a_process_is_missed_by_the_one_after_its_successor() {
     lab.device.unreadable = Some(last);
     let found = lab.recover();
     assert!(matches!(found.damage[..], [Damage::Batches { first: 1, .. }]), "{found:?}");
-    // What goes on behind the damage can be read again.
+    // Records after the damage are readable again.
     lab.device.unreadable = None;
     lab.log = Log::resume(&found, buffers(3)).unwrap();
     lab.pump();
@@ -456,7 +462,7 @@ fn the_last_batch_of_a_process_is_missed_by_the_one_after_its_successor() {
     assert!(lab.recover().records.iter().any(|found| found.record.range.offset == 16 * 512));
 }
 
-/// Fills the log with writes of the first volume until it takes no more.
+/// Fills the log with writes of the first volume until it admits no more.
 fn fill(lab: &mut Lab) {
     let megabyte = vec![3; 1 << 20];
     while lab.log.admit(lab.volume, 1 << 20, 0) == Admission::Granted {
@@ -466,7 +472,7 @@ fn fill(lab: &mut Lab) {
 }
 
 #[test]
-fn a_volume_whose_disk_has_everything_needs_no_room_beside_one_whose_disk_hangs() {
+fn clean_volume_needs_no_log_space_while_another_disk_hangs() {
     let mut lab = Lab::new();
     let other = lab.log.add_volume("other", 1 << 30, [2; 32]).unwrap();
     assert_eq!(lab.log.admit(other, 512, 1), Admission::Granted);
@@ -476,90 +482,100 @@ fn a_volume_whose_disk_has_everything_needs_no_room_beside_one_whose_disk_hangs(
     assert_eq!(checkpoint.volumes, [lab.volume, other]);
     lab.log.checkpointed(other, Ok(()));
     let forget = Entry { kind: RecordKind::Forget, ..entry(other, 8, 1) };
-    assert_eq!(lab.log.note(forget, Some(2)), Noted::Recorded, "the superblock is not there yet");
-    assert_eq!(lab.pump(), [(2, Told::Durable)]);
+    assert_eq!(
+        lab.log.record(forget, Some(2)),
+        RecordOutcome::Recorded,
+        "the superblock is not durable yet"
+    );
+    assert_eq!(lab.pump(), [(2, Notification::Durable)]);
     let written = lab.log.usage().written_bytes;
     let zero = Entry { kind: RecordKind::Zero { unmap: false }, ..forget };
     for _ in 0..10_000 {
         assert_eq!(lab.log.admit(other, 512, 3), Admission::Full);
-        assert_eq!(lab.log.note(forget, Some(3)), Noted::Needless);
-        assert_eq!(lab.log.note(zero, Some(3)), Noted::Refused);
+        assert_eq!(lab.log.record(forget, Some(3)), RecordOutcome::Unneeded);
+        assert_eq!(lab.log.record(zero, Some(3)), RecordOutcome::Refused);
     }
     assert_eq!(lab.log.usage().written_bytes, written);
     let found = lab.recover();
     assert!(found.records.iter().all(|found| found.record.volume == lab.volume));
-    // The disk of the first one comes back: what is recorded from now on counts again.
+    // The other disk recovers: new records are valid again.
     lab.log.checkpointed(lab.volume, Ok(()));
     lab.pump();
     assert_eq!(lab.log.admit(other, 512, 4), Admission::Granted);
     assert!(lab.log.append(entry(other, 9, 1), [&[2; 512][..]].into_iter(), Some(4)));
-    assert_eq!(lab.log.note(forget, Some(5)), Noted::Recorded);
+    assert_eq!(lab.log.record(forget, Some(5)), RecordOutcome::Recorded);
     lab.pump();
     let found = lab.recover();
     assert_eq!(found.records.iter().filter(|found| found.record.volume == other).count(), 2);
-    // The numbers go on behind all that is void, in another process as well.
+    // After a restart, record numbers continue after all void records.
     let next = Log::<_, u32>::resume(&found, buffers(2)).unwrap();
     assert!(next.next_record() >= found.superblock.volume(other).unwrap().void_before);
 }
 
 #[test]
-fn what_goes_past_a_log_waits_before_it_takes_the_last_room() {
+fn write_through_waits_before_it_takes_the_last_space() {
     let mut lab = Lab::new();
     fill(&mut lab);
     let forget = Entry { kind: RecordKind::Forget, ..entry(lab.volume, 0, 1) };
     let mut noted = 0;
     while lab.log.admit(lab.volume, 512, 7) == Admission::Full {
-        assert_eq!(lab.log.note(forget, Some(0)), Noted::Recorded);
+        assert_eq!(lab.log.record(forget, Some(0)), RecordOutcome::Recorded);
         lab.pump();
         noted += 1;
-        assert!(noted < 10_000, "it has an end");
+        assert!(noted < 10_000, "the log never fills");
     }
     lab.log.begin_checkpoint().unwrap();
-    // Its disk has everything but one sector, for which there is no room.
+    // The disk has everything except one sector.
     let kept = ByteRange::new(4096, 512);
     let since = lab.log.next_record();
     assert!(lab.log.fence(lab.volume, since, &[kept], false));
     lab.log.checkpointed(lab.volume, Err(IoError::Io));
     let mut told = Vec::new();
-    lab.log.poll_told(&mut told);
-    assert_eq!(told, [(7, Told::Room)]);
+    lab.log.poll_notifications(&mut told);
+    assert_eq!(told, [(7, Notification::Retry)]);
     lab.pump();
-    assert_eq!(lab.log.note(forget, Some(8)), Noted::Needless);
+    assert_eq!(lab.log.record(forget, Some(8)), RecordOutcome::Unneeded);
     let inside = Entry { range: kept, ..forget };
-    assert_eq!(lab.log.note(inside, Some(8)), Noted::Recorded);
-    assert_eq!(lab.log.note(inside, Some(8)), Noted::Recorded, "that is not durable yet");
+    assert_eq!(lab.log.record(inside, Some(8)), RecordOutcome::Recorded);
+    assert_eq!(
+        lab.log.record(inside, Some(8)),
+        RecordOutcome::Recorded,
+        "the first record is not durable yet"
+    );
     lab.pump();
-    assert_eq!(lab.log.note(inside, Some(8)), Noted::Needless);
+    assert_eq!(lab.log.record(inside, Some(8)), RecordOutcome::Unneeded);
 }
 
-/// Who asked again between the end of the checkpoint and its superblock once waited for ever.
+/// Regression: a waiter that retried between the end of the checkpoint and its superblock waited
+/// forever.
 #[test]
-fn who_waits_for_room_is_told_when_it_is_there() {
+fn waiter_is_notified_once_space_is_free() {
     let mut lab = Lab::new();
     fill(&mut lab);
     let forget = Entry { kind: RecordKind::Forget, ..entry(lab.volume, 0, 1) };
     while lab.log.admit(lab.volume, 512, 7) == Admission::Full {
-        assert_eq!(lab.log.note(forget, Some(0)), Noted::Recorded);
+        assert_eq!(lab.log.record(forget, Some(0)), RecordOutcome::Recorded);
         lab.pump();
     }
     lab.log.begin_checkpoint().unwrap();
-    // Something is erased meanwhile, so not all of it is void when the checkpoint ends.
+    // An erase meanwhile keeps the checkpoint from voiding all records.
     let zero = Entry { kind: RecordKind::Zero { unmap: false }, ..forget };
-    assert_eq!(lab.log.note(zero, Some(1)), Noted::Recorded);
+    assert_eq!(lab.log.record(zero, Some(1)), RecordOutcome::Recorded);
     lab.pump();
     lab.log.checkpointed(lab.volume, Ok(()));
     let mut told = Vec::new();
-    lab.log.poll_told(&mut told);
-    assert_eq!(told, [(7, Told::Room)]);
-    assert_eq!(lab.log.admit(lab.volume, 512, 8), Admission::Wait, "it is not there yet");
-    assert!(lab.pump().contains(&(8, Told::Room)));
+    lab.log.poll_notifications(&mut told);
+    assert_eq!(told, [(7, Notification::Retry)]);
+    assert_eq!(lab.log.admit(lab.volume, 512, 8), Admission::Wait, "no space is free yet");
+    assert!(lab.pump().contains(&(8, Notification::Retry)));
     assert_eq!(lab.log.admit(lab.volume, 512, 8), Admission::Granted);
 }
 
-/// A disk that takes writes and does not flush once had them fill the log to the last byte, so that
-/// no fence could be recorded when it flushed again, and everybody waited for ever.
+/// Regression: on a disk that took writes but did not flush, writes through filled the log to the
+/// last byte. No fence could be recorded once the disk flushed again, and all writers waited
+/// forever.
 #[test]
-fn the_room_of_a_fence_is_taken_by_nothing_else() {
+fn space_for_a_fence_is_reserved() {
     let mut lab = Lab::new();
     fill(&mut lab);
     let forget = Entry { kind: RecordKind::Forget, ..entry(lab.volume, 0, 1) };
@@ -570,43 +586,43 @@ fn the_room_of_a_fence_is_taken_by_nothing_else() {
             waits += 1;
             lab.log.begin_checkpoint().unwrap();
             lab.log.checkpointed(lab.volume, Err(IoError::Io));
-            lab.log.poll_told(&mut told);
-            assert_eq!(told.pop(), Some((7, Told::Room)), "nobody waits longer than that");
+            lab.log.poll_notifications(&mut told);
+            assert_eq!(told.pop(), Some((7, Notification::Retry)), "notified after one checkpoint");
             continue;
         }
-        let noted = lab.log.note(forget, Some(0));
+        let noted = lab.log.record(forget, Some(0));
         lab.pump();
         lab.log.self_check();
-        if noted == Noted::NoRoom {
+        if noted == RecordOutcome::NoSpace {
             break;
         }
-        assert_eq!(noted, Noted::Recorded);
+        assert_eq!(noted, RecordOutcome::Recorded);
         recorded += 1;
-        assert!(recorded < 10_000, "it has an end");
+        assert!(recorded < 10_000, "the log never fills");
     }
     assert!(waits > 1 && recorded > 0, "{waits} waits, {recorded} records");
-    // It flushes again.
+    // The disk flushes again.
     let kept = ByteRange::new(4096, 512);
     let since = lab.log.next_record();
     assert!(lab.log.fence(lab.volume, since, &[kept], false));
     lab.pump();
-    assert_eq!(lab.log.note(forget, Some(8)), Noted::Needless);
-    // Others follow, as the disk takes more and less of it; none takes the room of the last one.
+    assert_eq!(lab.log.record(forget, Some(8)), RecordOutcome::Unneeded);
+    // Further fences leave space for the last one.
     let mut fences = 0;
     while lab.log.fence(lab.volume, since, &[ByteRange::new(4096 * fences, 512)], false) {
         lab.pump();
         fences += 1;
-        assert!(fences < 10_000, "they have an end");
+        assert!(fences < 10_000, "the log never fills");
     }
     assert!(lab.log.fence(lab.volume, since, &[kept], true));
     lab.pump();
-    assert!(lab.log.fence(lab.volume, since, &[kept], true), "it is on record");
+    assert!(lab.log.fence(lab.volume, since, &[kept], true), "the same fence is already recorded");
 }
 
-/// An erase is done by the disk before it is noted. Many of them once filled a log that a disk held
-/// up, to the last byte.
+/// Regression: erases are recorded after the disk has completed them, and filled a pinned log to
+/// the last byte.
 #[test]
-fn an_erase_waits_for_room_and_takes_none_of_a_fence() {
+fn erase_waits_for_space_and_leaves_the_space_of_a_fence() {
     let mut lab = Lab::new();
     let zero = Entry { kind: RecordKind::Zero { unmap: true }, ..entry(lab.volume, 0, 1) };
     assert!(lab.log.admit_erase(lab.volume, 7));
@@ -618,18 +634,18 @@ fn an_erase_waits_for_room_and_takes_none_of_a_fence() {
             waits += 1;
             lab.log.begin_checkpoint().unwrap();
             lab.log.checkpointed(lab.volume, Err(IoError::Io));
-            lab.log.poll_told(&mut told);
-            assert_eq!(told.pop(), Some((7, Told::Room)));
+            lab.log.poll_notifications(&mut told);
+            assert_eq!(told.pop(), Some((7, Notification::Retry)));
             continue;
         }
-        let noted = lab.log.note(zero, Some(0));
+        let noted = lab.log.record(zero, Some(0));
         lab.pump();
-        if noted == Noted::NoRoom {
+        if noted == RecordOutcome::NoSpace {
             break;
         }
-        assert_eq!(noted, Noted::Recorded);
+        assert_eq!(noted, RecordOutcome::Recorded);
         recorded += 1;
-        assert!(recorded < 10_000, "it has an end");
+        assert!(recorded < 10_000, "the log never fills");
     }
     assert!(waits > 1 && recorded > 0, "{waits} waits, {recorded} records");
     let since = lab.log.next_record();

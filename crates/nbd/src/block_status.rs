@@ -1,11 +1,11 @@
-//! Answers to `BLOCK_STATUS`: the extents of a backing store, as the protocol wants them.
+//! Replies to `BLOCK_STATUS`: converts the extents of a backing store to the protocol's form.
 //!
-//! A store knows extents of any length, with neighbours that are alike and borders anywhere. On
-//! the wire neighbours differ (M-09), borders are multiples of the minimum block, the first
-//! extent starts at the request and none ends behind it (M-08), and a compact extent has 32 bits
-//! (M-11). The answer may always stop early, as long as it has one extent: the client asks again
-//! for the rest. A block that several extents share is called a hole, or zero, only if all of
-//! them are (M-10).
+//! A backing store reports extents of any length and alignment, and adjacent extents may have the
+//! same state. On the wire, adjacent extents differ (M-09), boundaries are multiples of the minimum
+//! block size, the first extent starts at the request's offset, no extent ends past the request
+//! (M-08), and a compact extent has a 32-bit length (M-11). A reply may stop early if it has at
+//! least one extent; the client asks again for the rest. A block that spans several extents is
+//! reported as a hole, or as zero, only if all of them are (M-10).
 
 use crate::{
     Negotiated, Request,
@@ -14,8 +14,8 @@ use crate::{
 };
 use forebay_types::Extent;
 
-/// Most extents of one reply. The protocol allows 2^20; a lower number bounds what one request of
-/// 28 bytes makes the server hold (64 KiB), and costs a client one more round trip per 4096.
+/// Maximum number of extents in one reply. The protocol allows 2^20. This lower limit bounds the
+/// memory that one 28-byte request can claim to 64 KiB, and costs one round trip per 4096 extents.
 pub const EXTENTS_PER_REPLY_MAX: u32 = 4096;
 
 fn bits_of(extent: Extent) -> u32 {
@@ -30,18 +30,18 @@ pub(crate) fn extent_of(len: u64, bits: u32) -> Extent {
 
 impl Negotiated {
     /// Appends the reply to a block status request. `extents` are consecutive from the request's
-    /// offset; they may end before the request does, or run past it. Where there is none the
-    /// whole request is called allocated data, which is always a safe answer.
+    /// offset; they may end before the request does, or run past it. If `extents` is empty, the
+    /// reply reports the whole request as allocated data, which is always safe.
     ///
     /// # Panics
-    /// Where no context was selected: [`Negotiated::parse`] refuses such requests.
+    /// If no context was selected: [`Negotiated::parse`] rejects such requests.
     pub fn reply_block_status(
         &self,
         request: &Request,
         extents: impl IntoIterator<Item = Extent>,
         out: &mut Vec<u8>,
     ) {
-        let context = self.base_allocation.expect("parse lets no block status pass without one");
+        let context = self.base_allocation.expect("parse rejects block status without a context");
         let kind = if self.extended { chunk::BLOCK_STATUS_EXT } else { chunk::BLOCK_STATUS };
         let header_at = out.len();
         self.put_chunk_header(request.reply_to(), kind, true, 0, out);
@@ -63,14 +63,14 @@ impl Negotiated {
         self.patch_chunk_len(header_at, out);
     }
 
-    /// Appends one extent, and returns whether it had to be cut to fit its 32 bits.
+    /// Appends one extent and returns whether it was truncated to fit 32 bits.
     fn put_extent(&self, len: u64, bits: u32, out: &mut Vec<u8>) -> bool {
         if self.extended {
             put_u64(out, len);
             put_u64(out, u64::from(bits));
             return false;
         }
-        // The largest multiple of the block, a power of two, that 32 bits hold.
+        // The largest multiple of the block size (a power of two) that fits 32 bits.
         let len_max = !(self.block_min - 1);
         let len_put = u32::try_from(len).map_or(len_max, |len| len.min(len_max));
         put_u32(out, len_put);
@@ -92,19 +92,19 @@ impl Negotiated {
     }
 }
 
-/// Turns extents into runs of whole blocks whose neighbours differ, up to the end of a request.
+/// Merges extents into runs of whole blocks, adjacent runs differing, up to the end of a request.
 struct Runs {
-    /// Bytes of the request, a multiple of the block.
+    /// Length of the request in bytes, a multiple of `block`.
     request_len: u64,
-    /// Bytes of the request that no extent looked at so far has covered.
+    /// Bytes of the request not yet covered by an extent.
     left: u64,
-    /// The block in bytes, a power of two.
+    /// Block size in bytes, a power of two.
     block: u64,
-    /// Bytes of the current block that are covered, less than the block, and the bits that all
-    /// its pieces share.
+    /// Bytes covered of a block that is not complete; less than `block`.
     partial_len: u64,
+    /// The state bits common to all extents in the incomplete block.
     partial_bits: u32,
-    /// The run that may still grow.
+    /// The last run, which the next extent may still extend.
     open: Option<(u64, u32)>,
 }
 
@@ -120,8 +120,8 @@ impl Runs {
         }
     }
 
-    /// Passes each run to `put`, in order, until that returns `false`. At least one is passed. A
-    /// last block known only in part is left for the client to ask again.
+    /// Passes each run to `put` in order until `put` returns `false`. Passes at least one run. An
+    /// incomplete last block is left out; the client asks for it again.
     fn feed(
         mut self,
         extents: impl IntoIterator<Item = Extent>,
@@ -141,8 +141,8 @@ impl Runs {
         put(len, bits);
     }
 
-    /// Covers the next `len` bytes, by completing the current block, then with whole blocks, then
-    /// by starting another. Returns `false` when `put` wants no more.
+    /// Covers the next `len` bytes: completes the current block, adds whole blocks, then starts
+    /// another block with the rest. Returns `false` once `put` returned `false`.
     fn cover(&mut self, len: u64, bits: u32, put: &mut impl FnMut(u64, u32) -> bool) -> bool {
         let mut len = len;
         if self.partial_len > 0 {
@@ -163,7 +163,7 @@ impl Runs {
         whole == 0 || self.push(whole, bits, put)
     }
 
-    /// Lets the open run grow, or passes it on and opens another.
+    /// Extends the open run, or passes it to `put` and opens another.
     fn push(&mut self, len: u64, bits: u32, put: &mut impl FnMut(u64, u32) -> bool) -> bool {
         match &mut self.open {
             Some((open_len, open_bits)) if *open_bits == bits => {

@@ -1,4 +1,4 @@
-//! What the handshake is told about the exports it may offer.
+//! The exports that a handshake can offer.
 
 use crate::proto::{STRING_BYTES_MAX, export_flag};
 use forebay_types::{
@@ -6,47 +6,46 @@ use forebay_types::{
     limits::{REQUEST_BYTES_MAX, VOLUME_NAME_BYTES_MAX},
 };
 
-/// One export, as a client is told about it. It stands for the volume for as long as a client
-/// that entered it stays connected.
+/// One export as the handshake describes it to a client.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct ExportInfo {
-    /// The volume behind it.
+    /// The exported volume.
     pub id: VolumeId,
     /// The canonical name: UTF-8 without NUL, at most [`VOLUME_NAME_BYTES_MAX`] bytes.
     pub name: String,
-    /// A line for people; may be empty. At most 4096 bytes, no NUL.
+    /// A human-readable description, possibly empty. At most 4096 bytes, no NUL.
     pub description: String,
-    /// Its size in bytes, a multiple of `block_min` (I-10) and below 2^63.
+    /// Size in bytes: a multiple of `block_min` (I-10), below 2^63.
     pub size_bytes: u64,
-    /// Whether writes are refused.
+    /// Whether writes are rejected.
     pub read_only: bool,
-    /// Whether seeks cost, as on a hard disk.
+    /// Whether seeks are expensive, as on a hard disk.
     pub rotational: bool,
-    /// Whether `TRIM` does something.
+    /// Whether `TRIM` has an effect.
     pub can_trim: bool,
     /// Whether `WRITE_ZEROES` is faster than writing zeroes, so that `FAST_ZERO` can be honoured.
     pub can_fast_zero: bool,
-    /// Whether it is offered over TLS only.
+    /// Whether the export is available over TLS only.
     pub tls_only: bool,
-    /// Alignment demanded of requests in bytes: a power of two from 1 to 65536.
+    /// Required request alignment in bytes: a power of two from 1 to 65536.
     pub block_min: u32,
-    /// Alignment that is served best in bytes: a power of two, at least 512 and `block_min`.
+    /// Preferred request alignment in bytes: a power of two, at least 512 and `block_min`.
     pub block_preferred: u32,
     /// Longest payload of one read or write in bytes: at least 1 MiB, at least `block_preferred`,
     /// at most [`REQUEST_BYTES_MAX`].
     pub payload_max: u32,
 }
 
-/// Least `payload_max`: below it clients split what they should not (I-09), and a `DF` read of
-/// 64 KiB must always be served whole (B-09).
+/// Lower limit of `payload_max`. With less, clients split requests needlessly (I-09). A `DF` read
+/// of 64 KiB must fit one reply (B-09).
 const PAYLOAD_BYTES_MIN: u32 = 1 << 20;
 
-/// Largest size of an export in bytes. Clients keep sizes as signed numbers.
+/// Largest size of an export in bytes. Clients store sizes as signed 64-bit integers.
 pub(crate) const EXPORT_BYTES_MAX: u64 = i64::MAX as u64;
 
 impl ExportInfo {
-    /// A writable export with the block sizes of the cache: sectors are demanded, lines
-    /// preferred, and payloads of up to 32 MiB taken.
+    /// A writable export with the cache's block sizes: sector alignment required, line alignment
+    /// preferred, payloads up to 32 MiB.
     pub fn new(id: VolumeId, name: impl Into<String>, size_bytes: u64) -> Self {
         Self {
             id,
@@ -64,8 +63,8 @@ impl ExportInfo {
         }
     }
 
-    /// Whether every field is in its range. An export that is not is refused to clients with
-    /// `ERR_PLATFORM` rather than described to them wrongly (I-09).
+    /// Whether every field is in range. The handshake answers `ERR_PLATFORM` for an invalid export
+    /// (I-09).
     pub fn is_valid(&self) -> bool {
         let string = |text: &str, len_max| text.len() <= len_max && !text.contains('\0');
         string(&self.name, VOLUME_NAME_BYTES_MAX)
@@ -80,8 +79,8 @@ impl ExportInfo {
             && self.size_bytes.is_multiple_of(u64::from(self.block_min))
     }
 
-    /// The transmission flags. `chunked` says whether replies come in chunks, without
-    /// which `DF` means nothing (B-10). What changes data is not offered on a read-only export.
+    /// The transmission flags. `DF` requires chunked replies (B-10). A read-only export
+    /// offers no command that changes data.
     pub(crate) fn flags(&self, chunked: bool) -> u16 {
         let when = |condition: bool, flag: u16| if condition { flag } else { 0 };
         let writable = !self.read_only;
@@ -99,12 +98,12 @@ impl ExportInfo {
     }
 }
 
-/// The exports of a listener, as they are at the moment of asking.
+/// The current exports of a listener.
 pub trait Exports {
-    /// Calls `each` once for every export, in the order they are shown to people.
+    /// Calls `each` once for every export, in display order.
     fn list(&self, each: &mut dyn FnMut(&ExportInfo));
 
-    /// The export of this name, or for the empty name the default export: the only one
-    /// there is, if there is exactly one. Cheap: nothing is opened for it (P-04).
+    /// The export of this name. The empty name selects the default export: the only export
+    /// if exactly one exists. Implementations must be cheap and open no device (P-04).
     fn find(&self, name: &str) -> Option<ExportInfo>;
 }

@@ -1,12 +1,12 @@
-//! The NBD protocol, both sides, without any input or output of its own.
+//! The NBD protocol, server and client side, sans I/O.
 //!
-//! Bytes go in, bytes and decisions come out: there is no socket, thread, clock or random source
-//! in this crate. The server's side is a [`Handshake`], whose outcome is a [`Negotiated`] that
-//! reads requests and encodes replies; the client's side is in [`client`]. Both take the peer for
-//! hostile: every length is checked before it is used, and none drives an allocation.
+//! The crate has no socket, thread, clock or random source. Callers pass in received bytes and get
+//! back bytes to send and decisions. On the server side, a [`Handshake`] produces a [`Negotiated`],
+//! which parses requests and encodes replies; [`client`] is the client side. Both treat the peer
+//! as hostile: they check every length before using it, and no length drives an allocation.
 //!
-//! Tests and comments cite the duties of a server by number, as `N-03`: a letter for the part of
-//! the protocol, and a number within it.
+//! Tests and comments cite protocol requirements by number, for example `N-03`: a letter for the
+//! part of the protocol, and a number within it.
 
 mod block_status;
 pub mod client;
@@ -27,7 +27,7 @@ pub use handshake::{
 };
 pub use negotiated::Negotiated;
 pub use reply::{READ_HEADER_BYTES_MAX, simple_reply};
-pub use request::{BrokenStream, Command, PAYLOAD_BYTES_ABUSIVE, Parse, ReplyTo, Request};
+pub use request::{BrokenStream, Command, PAYLOAD_DRAIN_BYTES_MAX, Parse, ReplyTo, Request};
 
 #[cfg(test)]
 mod tests;

@@ -1,14 +1,13 @@
-//! The numbers of the NBD protocol, as they stand on the wire.
+//! Constants of the NBD protocol.
 //!
-//! Everything is big-endian. The names are those of the protocol document without their `NBD_`
-//! prefix, grouped by the field they appear in, so that a packet dump can be read beside this
-//! file. Nothing here is behaviour.
+//! All fields are big-endian. Names follow the protocol document without the `NBD_` prefix, and are
+//! grouped by the field they appear in.
 
 /// First eight bytes a server sends: `NBDMAGIC`.
 pub const GREETING_MAGIC: u64 = 0x4e42_444d_4147_4943;
 /// Second eight bytes of a newstyle server, and the start of every option: `IHAVEOPT`.
 pub const OPTION_MAGIC: u64 = 0x4948_4156_454f_5054;
-/// Second eight bytes of an oldstyle server, which has no options; recognised to name it.
+/// Second eight bytes of an oldstyle server, which has no options; detected to report it.
 pub const OLDSTYLE_MAGIC: u64 = 0x0000_4202_8186_1253;
 /// Start of every reply to an option.
 pub const OPTION_REPLY_MAGIC: u64 = 0x0003_e889_0455_65a9;
@@ -27,11 +26,11 @@ pub const EXTENDED_REPLY_MAGIC: u32 = 0x6e8a_278c;
 pub const GREETING_BYTES: usize = 18;
 /// Bytes of the client's answer to the greeting.
 pub const CLIENT_FLAGS_BYTES: usize = 4;
-/// Bytes in front of an option's data.
+/// Bytes of an option's header.
 pub const OPTION_HEADER_BYTES: usize = 16;
-/// Bytes in front of an option reply's data.
+/// Bytes of an option reply's header.
 pub const OPTION_REPLY_HEADER_BYTES: usize = 20;
-/// Zero bytes behind the answer to `EXPORT_NAME`, unless both sides agreed to leave them out.
+/// Zero bytes after the answer to `EXPORT_NAME`, unless both sides agreed to omit them.
 pub const EXPORT_NAME_PADDING_BYTES: usize = 124;
 /// Bytes of a compact request header.
 pub const REQUEST_BYTES: usize = 28;
@@ -46,31 +45,31 @@ pub const EXTENDED_REPLY_BYTES: usize = 32;
 
 /// Longest string of the protocol (a name, description, query or error text), in bytes.
 pub const STRING_BYTES_MAX: usize = 4096;
-/// Longest string that should be sent, in bytes.
+/// Recommended maximum length of a sent string, in bytes.
 pub const STRING_BYTES_PREFERRED_MAX: usize = 256;
 
-/// The metadata context that tells what is allocated.
+/// The metadata context that reports allocation.
 pub const BASE_ALLOCATION: &str = "base:allocation";
 
-/// Handshake flags, server to client (16 bits) and back (32 bits): the bits mean the same.
+/// Handshake flags: 16 bits from the server, 32 bits from the client, with the same meanings.
 pub mod handshake_flag {
     /// Unknown options are answered rather than ending the session.
     pub const FIXED_NEWSTYLE: u16 = 1 << 0;
-    /// The zero bytes behind the answer to `EXPORT_NAME` are left out.
+    /// The zero bytes after the answer to `EXPORT_NAME` are omitted.
     pub const NO_ZEROES: u16 = 1 << 1;
 }
 
-/// Transmission flags: what an export is and can do.
+/// Transmission flags: properties and capabilities of an export.
 pub mod export_flag {
     /// Set in every valid set of flags.
     pub const HAS_FLAGS: u16 = 1 << 0;
-    /// Writes are refused.
+    /// Writes are rejected.
     pub const READ_ONLY: u16 = 1 << 1;
     /// `FLUSH` is served.
     pub const SEND_FLUSH: u16 = 1 << 2;
     /// The `FUA` flag is honoured on every command.
     pub const SEND_FUA: u16 = 1 << 3;
-    /// Seeks cost, as on a hard disk.
+    /// Seeks are expensive, as on a hard disk.
     pub const ROTATIONAL: u16 = 1 << 4;
     /// `TRIM` is served.
     pub const SEND_TRIM: u16 = 1 << 5;
@@ -88,13 +87,13 @@ pub mod export_flag {
     pub const BLOCK_STATUS_PAYLOAD: u16 = 1 << 12;
 }
 
-/// Options: what a client asks for before it uses an export.
+/// Options: requests of the handshake phase.
 pub mod option {
-    /// Enter an export; cannot report an error other than by closing.
+    /// Enter an export; the server can report an error only by closing.
     pub const EXPORT_NAME: u32 = 1;
     /// End the session.
     pub const ABORT: u32 = 2;
-    /// Name the exports.
+    /// List the exports.
     pub const LIST: u32 = 3;
     /// Switch to TLS.
     pub const STARTTLS: u32 = 5;
@@ -102,9 +101,9 @@ pub mod option {
     pub const INFO: u32 = 6;
     /// Describe and enter an export.
     pub const GO: u32 = 7;
-    /// Answer requests in chunks.
+    /// Use chunked replies.
     pub const STRUCTURED_REPLY: u32 = 8;
-    /// Name the metadata contexts of an export.
+    /// List the metadata contexts of an export.
     pub const LIST_META_CONTEXT: u32 = 9;
     /// Select metadata contexts of an export.
     pub const SET_META_CONTEXT: u32 = 10;
@@ -114,7 +113,7 @@ pub mod option {
 
 /// Replies to options. Errors have the top bit set.
 pub mod option_reply {
-    /// Done, and nothing follows.
+    /// Success; the last reply to the option.
     pub const ACK: u32 = 1;
     /// One export of a list.
     pub const SERVER: u32 = 2;
@@ -122,21 +121,21 @@ pub mod option_reply {
     pub const INFO: u32 = 3;
     /// One metadata context.
     pub const META_CONTEXT: u32 = 4;
-    /// The bit that tells an error from the rest.
+    /// Set on errors only.
     pub const ERROR_BIT: u32 = 1 << 31;
     /// The option is not known.
     pub const ERR_UNSUP: u32 = ERROR_BIT | 1;
-    /// The server is set up not to serve this option.
+    /// The server's configuration forbids this option.
     pub const ERR_POLICY: u32 = ERROR_BIT | 2;
-    /// The option makes no sense here, or its data is malformed.
+    /// The option is not allowed at this point, or its data is malformed.
     pub const ERR_INVALID: u32 = ERROR_BIT | 3;
-    /// The server cannot do this where it runs.
+    /// The server's platform does not support this.
     pub const ERR_PLATFORM: u32 = ERROR_BIT | 4;
-    /// Only served over TLS.
+    /// Available over TLS only.
     pub const ERR_TLS_REQD: u32 = ERROR_BIT | 5;
     /// The export is not known.
     pub const ERR_UNKNOWN: u32 = ERROR_BIT | 6;
-    /// The server is stopping.
+    /// The server is shutting down.
     pub const ERR_SHUTDOWN: u32 = ERROR_BIT | 7;
     /// The client must ask for block sizes first.
     pub const ERR_BLOCK_SIZE_REQD: u32 = ERROR_BIT | 8;
@@ -152,7 +151,7 @@ pub mod info {
     pub const EXPORT: u16 = 0;
     /// The canonical name.
     pub const NAME: u16 = 1;
-    /// A description for people.
+    /// A human-readable description.
     pub const DESCRIPTION: u16 = 2;
     /// Minimum block, preferred block and maximum payload.
     pub const BLOCK_SIZE: u16 = 3;
@@ -166,25 +165,25 @@ pub mod command {
     pub const WRITE: u16 = 1;
     /// Disconnect.
     pub const DISC: u16 = 2;
-    /// Bring what was answered to stable storage.
+    /// Make completed writes durable.
     pub const FLUSH: u16 = 3;
-    /// The range is no longer needed.
+    /// Discard the range.
     pub const TRIM: u16 = 4;
-    /// The range will be read soon.
+    /// Prefetch the range.
     pub const CACHE: u16 = 5;
-    /// The range shall read as zeroes.
+    /// Make the range read as zeroes.
     pub const WRITE_ZEROES: u16 = 6;
-    /// What is allocated.
+    /// Report what is allocated.
     pub const BLOCK_STATUS: u16 = 7;
 }
 
 /// Flags of a command.
 pub mod command_flag {
-    /// Answer only when on stable storage.
+    /// Reply only once the data is on stable storage.
     pub const FUA: u16 = 1 << 0;
     /// Zeroes must be allocated.
     pub const NO_HOLE: u16 = 1 << 1;
-    /// Answer the read in one piece.
+    /// Answer the read in one chunk.
     pub const DF: u16 = 1 << 2;
     /// Answer with one extent.
     pub const REQ_ONE: u16 = 1 << 3;
@@ -198,9 +197,9 @@ pub mod command_flag {
 pub mod chunk {
     /// Flag: the last chunk of its reply.
     pub const FLAG_DONE: u16 = 1 << 0;
-    /// Nothing but the end of a reply.
+    /// No payload; ends a reply.
     pub const NONE: u16 = 0;
-    /// An offset, and data from there on.
+    /// An offset, and the data at that offset.
     pub const OFFSET_DATA: u16 = 1;
     /// An offset and the length of a run of zeroes.
     pub const OFFSET_HOLE: u16 = 2;
@@ -208,7 +207,7 @@ pub mod chunk {
     pub const BLOCK_STATUS: u16 = 5;
     /// Extents of one metadata context, 64 bits each (extension).
     pub const BLOCK_STATUS_EXT: u16 = 6;
-    /// The bit that tells an error from the rest.
+    /// Set on errors only.
     pub const ERROR_BIT: u16 = 1 << 15;
     /// An error of the whole request.
     pub const ERROR: u16 = ERROR_BIT | 1;
@@ -218,8 +217,8 @@ pub mod chunk {
 
 /// Bits of an extent of [`BASE_ALLOCATION`].
 pub mod allocation {
-    /// Nothing is allocated there.
+    /// The range is unallocated.
     pub const HOLE: u32 = 1 << 0;
-    /// It reads as zeroes.
+    /// The range reads as zeroes.
     pub const ZERO: u32 = 1 << 1;
 }

@@ -1,10 +1,10 @@
 //! Replies of the transmission phase, encoded for the terms of the connection.
 //!
-//! There is one function per outcome of a request. Each appends a whole reply, or all of a reply
-//! that stands in front of the data, to a buffer of the caller; nothing is allocated where the
-//! buffer has room ([`READ_HEADER_BYTES_MAX`] for a success). A read is always answered in one
-//! chunk (B-12), marked as the last one, so its header may be sent only when all its data is at
-//! hand (B-04): an error found later leaves no way but to drop the connection (C-01).
+//! Each outcome of a request has one function, which appends a whole reply, or the header that
+//! precedes the data, to the caller's buffer. Encoding allocates nothing if the buffer has enough
+//! capacity ([`READ_HEADER_BYTES_MAX`] for a success). A read is always answered in one chunk
+//! (B-12), which is marked as the last. Send its header only once all data is available (B-04):
+//! after the header, an error can be reported only by dropping the connection (C-01).
 
 use crate::{
     Negotiated, ReplyTo,
@@ -16,11 +16,11 @@ use crate::{
 };
 use forebay_types::IoError;
 
-/// Most bytes that stand in front of the data of a read: an extended chunk header and an offset.
+/// Longest header that precedes the data of a read: an extended chunk header and an offset.
 pub const READ_HEADER_BYTES_MAX: usize = crate::proto::EXTENDED_REPLY_BYTES + 8;
 
-/// A simple reply. Only for connections without structured replies (B-02, XH-01); the
-/// `reply_*` functions of [`Negotiated`] choose the form by themselves.
+/// A simple reply, for connections without structured replies only (B-02, XH-01). The `reply_*`
+/// functions of [`Negotiated`] choose the form themselves.
 pub fn simple_reply(cookie: u64, error: Option<IoError>) -> [u8; SIMPLE_REPLY_BYTES] {
     let mut reply = [0; SIMPLE_REPLY_BYTES];
     reply[..4].copy_from_slice(&SIMPLE_REPLY_MAGIC.to_be_bytes());
@@ -39,8 +39,8 @@ impl Negotiated {
         }
     }
 
-    /// Appends what stands in front of the `len` bytes of data that answer a read in full. The
-    /// caller sends exactly that many bytes behind it.
+    /// Appends the header that precedes the `len` bytes of a read. The caller sends exactly that
+    /// many bytes after it.
     #[inline]
     pub fn reply_read_header(&self, to: ReplyTo, len: u32, out: &mut Vec<u8>) {
         if self.structured {
@@ -50,8 +50,8 @@ impl Negotiated {
         }
     }
 
-    /// Appends the reply to a request that failed. `text` says why, for people; it is cut to 256
-    /// bytes, and left out where replies are simple.
+    /// Appends the reply to a request that failed. `text` is a human-readable reason; it is
+    /// truncated to 256 bytes, and omitted if replies are simple.
     pub fn reply_error(&self, to: ReplyTo, error: IoError, text: &str, out: &mut Vec<u8>) {
         if !self.structured {
             out.extend_from_slice(&simple_reply(to.cookie, Some(error)));
@@ -65,11 +65,10 @@ impl Negotiated {
     }
 
     /// Appends the header of a chunk with `len` bytes of data from `offset` of the export, for a
-    /// read that is answered in several chunks. `len` is not zero, and `last` is set on the final
-    /// chunk of the reply only.
+    /// read that is answered in several chunks. `last` marks the final chunk of the reply.
     ///
     /// # Panics
-    /// Where replies are simple or `len` is zero: the stream would be lost.
+    /// If replies are simple or `len` is zero: the client would lose framing.
     pub fn put_data_chunk_header(
         &self,
         to: ReplyTo,
@@ -78,16 +77,16 @@ impl Negotiated {
         last: bool,
         out: &mut Vec<u8>,
     ) {
-        assert!(self.structured && len > 0, "data chunk of {len} bytes needs chunks and data");
+        assert!(self.structured && len > 0, "data chunk of {len} bytes on this connection");
         self.put_chunk_header(to, chunk::OFFSET_DATA, last, 8 + u64::from(len), out);
         put_u64(out, offset);
     }
 
-    /// Appends a chunk that says `len` bytes from `offset` of the export are zeroes. Not for a
-    /// read with `DF` that also has data (B-09).
+    /// Appends a chunk that reports `len` bytes from `offset` of the export as zeroes. Do not use
+    /// it for a read with `DF` that also returns data (B-09).
     ///
     /// # Panics
-    /// Where replies are simple or `len` is zero: the stream would be lost.
+    /// If replies are simple or `len` is zero: the client would lose framing.
     pub fn put_hole_chunk(
         &self,
         to: ReplyTo,
@@ -96,14 +95,14 @@ impl Negotiated {
         last: bool,
         out: &mut Vec<u8>,
     ) {
-        assert!(self.structured && len > 0, "hole chunk of {len} bytes needs chunks and a hole");
+        assert!(self.structured && len > 0, "hole chunk of {len} bytes on this connection");
         self.put_chunk_header(to, chunk::OFFSET_HOLE, last, 12, out);
         put_u64(out, offset);
         put_u32(out, len);
     }
 
-    /// Appends the header of any chunk with `len` bytes of payload. A structured chunk's length
-    /// has 32 bits, which every caller stays below.
+    /// Appends the header of a chunk with `len` bytes of payload. Without extended headers `len`
+    /// must fit 32 bits.
     pub(crate) fn put_chunk_header(
         &self,
         to: ReplyTo,
@@ -113,7 +112,7 @@ impl Negotiated {
         out: &mut Vec<u8>,
     ) {
         let flags = if last { chunk::FLAG_DONE } else { 0 };
-        // Built in an array and appended at once: one capacity check instead of six.
+        // Building the header in an array costs one capacity check instead of six.
         let mut header = [0; crate::proto::EXTENDED_REPLY_BYTES];
         header[4..6].copy_from_slice(&flags.to_be_bytes());
         header[6..8].copy_from_slice(&kind.to_be_bytes());
@@ -124,7 +123,7 @@ impl Negotiated {
             header[24..].copy_from_slice(&len.to_be_bytes());
             out.extend_from_slice(&header);
         } else {
-            assert!(len <= u64::from(u32::MAX));
+            assert!(len <= u64::from(u32::MAX), "structured chunk of {len} bytes");
             header[..4].copy_from_slice(&STRUCTURED_REPLY_MAGIC.to_be_bytes());
             header[16..20].copy_from_slice(&(len as u32).to_be_bytes());
             out.extend_from_slice(&header[..crate::proto::STRUCTURED_REPLY_BYTES]);

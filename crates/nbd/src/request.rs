@@ -1,12 +1,12 @@
-//! Requests of the transmission phase: the header from the wire, judged.
+//! Requests of the transmission phase: parsing and validation.
 //!
-//! [`Negotiated::parse`] owns every check that needs no more than the header and the terms of the
-//! connection: flags, alignment, bounds, permission, lengths. Its caller gets a request that can
-//! be served as it stands, or one that carries the error to answer once its payload has been
-//! consumed. The stream never loses step over a refused request; only what can't be
-//! followed at all, a wrong magic or an abusive payload length, breaks the connection (D-03).
+//! [`Negotiated::parse`] owns every check that needs only the header and the terms of the
+//! connection: flags, alignment, bounds, permission, lengths. It returns either a valid request or
+//! one that carries the error to answer after its payload has been consumed. A rejected request
+//! does not lose framing. Only a wrong magic or an excessive payload length breaks the
+//! connection (D-03).
 //!
-//! Every hit passes through here: one bounds check for the whole header, no allocation.
+//! This is on the hit path: one bounds check for the whole header, no allocation.
 
 use crate::{
     Negotiated,
@@ -17,11 +17,11 @@ use crate::{
 };
 use forebay_types::{ByteRange, IoError};
 
-/// Longest payload that is consumed to answer a refused write, in bytes. A client may always ask
-/// for 32 MiB (C-10); twice that is taken for a mistake, more for an attack.
-pub const PAYLOAD_BYTES_ABUSIVE: u64 = 64 << 20;
+/// Longest payload, in bytes, that the server drains in order to answer a rejected write. Clients
+/// may always send 32 MiB (C-10). Up to twice that is treated as a client bug, more as an attack.
+pub const PAYLOAD_DRAIN_BYTES_MAX: u64 = 64 << 20;
 
-/// What a client asks for.
+/// A command of the transmission phase.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Command {
     /// Read `len` bytes from `offset`.
@@ -30,17 +30,17 @@ pub enum Command {
     Write,
     /// Finish what is in flight, then close; there is no reply (C-03).
     Disconnect,
-    /// Bring all that was answered before to stable storage.
+    /// Make all completed writes durable.
     Flush,
-    /// The range is no longer needed.
+    /// Discard the range.
     Trim,
-    /// The range will be read soon.
+    /// Prefetch the range.
     Cache,
-    /// The range shall read as zeroes.
+    /// Make the range read as zeroes.
     WriteZeroes,
-    /// What is allocated in the range.
+    /// Report what is allocated in the range.
     BlockStatus,
-    /// No command of the protocol; always carries an error.
+    /// A number the protocol does not define; the request always carries an error.
     Unknown,
 }
 
@@ -74,91 +74,91 @@ impl Command {
         })
     }
 
-    /// Whether it changes data.
+    /// Whether the command changes data.
     pub const fn is_write(self) -> bool {
         matches!(self, Self::Write | Self::Trim | Self::WriteZeroes)
     }
 }
 
-/// One request. Where `error` is `None` everything in it holds: the range is inside the export
-/// and aligned, the length is not zero (but for a flush), the flags fit the command.
+/// One request. If `error` is `None`, the request is valid: the range is aligned and inside the
+/// export, the length is not zero (except for a flush), and the flags fit the command.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Request {
-    /// The client's name for it, to be repeated in the reply.
+    /// The client's id for the request, echoed in the reply.
     pub cookie: u64,
-    /// First byte of the export.
+    /// First byte of the range in the export.
     pub offset: u64,
-    /// Bytes of the export it works on; zero for a flush.
+    /// Length of the range in bytes; zero for a flush.
     pub len: u64,
-    /// Bytes that follow the header on the wire, at most [`PAYLOAD_BYTES_ABUSIVE`]. They are
-    /// there, and must be consumed, also where `error` is set.
+    /// Bytes that follow the header on the wire, at most [`PAYLOAD_DRAIN_BYTES_MAX`]. The caller
+    /// must consume them even if `error` is set.
     pub payload_len: u32,
-    /// What is to be done.
+    /// The command.
     pub command: Command,
-    /// Answer only when the data is on stable storage.
+    /// Reply only once the data is on stable storage.
     pub fua: bool,
     /// Zeroes must be allocated.
     pub no_hole: bool,
-    /// Answer the read in one piece.
+    /// Answer the read in one chunk.
     pub df: bool,
     /// Answer the block status with one extent.
     pub req_one: bool,
     /// Fail with [`IoError::NotSupported`] rather than write zeroes slowly.
     pub fast_zero: bool,
-    /// Set where the request is refused: consume the payload, then answer this.
+    /// Set if the request was rejected: consume the payload, then answer with this error.
     pub error: Option<IoError>,
 }
 
 impl Request {
-    /// What the reply must repeat of the request.
+    /// The fields that the reply repeats.
     pub const fn reply_to(&self) -> ReplyTo {
         ReplyTo { cookie: self.cookie, offset: self.offset }
     }
 
-    /// The bytes of the export it works on. Only of a request without error: a refused one may
-    /// run past the end of the address space.
+    /// The byte range in the export. Valid only if `error` is `None`: the range of a rejected
+    /// request may exceed the address space.
     pub const fn range(&self) -> ByteRange {
         ByteRange::new(self.offset, self.len)
     }
 }
 
-/// What every reply must repeat of its request: keep it while the request is served.
+/// The fields of a request that its reply repeats.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct ReplyTo {
-    /// The client's name for the request.
+    /// The client's id for the request.
     pub cookie: u64,
-    /// The offset of the request; extended replies repeat it.
+    /// The offset of the request, which extended replies repeat.
     pub offset: u64,
 }
 
-/// What the start of the input is.
+/// The result of parsing the start of the input.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Parse {
-    /// Not yet a whole header.
+    /// The header is not complete.
     NeedMore,
-    /// A request, whose header was `header_len` bytes; its payload, if any, follows.
+    /// A request; its payload, if any, follows the header.
     Request {
         /// The request.
         request: Request,
-        /// Bytes of the input it took, without payload.
+        /// Length of the header in bytes.
         header_len: usize,
     },
-    /// The stream can't be followed: drop the connection.
+    /// Framing is lost: drop the connection.
     Broken(BrokenStream),
 }
 
-/// Why a client's stream can't be followed any further.
+/// Why a client's request stream lost framing.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, thiserror::Error)]
 pub enum BrokenStream {
-    /// The header does not start like one.
-    #[error("request magic is {0:#010x}: the client sends something other than requests")]
+    /// The header starts with a wrong magic.
+    #[error("invalid request magic {0:#010x}")]
     Magic(u32),
-    /// The payload is too long to be consumed.
-    #[error("payload of {0} bytes is abusive: {PAYLOAD_BYTES_ABUSIVE} bytes are the limit")]
+    /// The payload is too long to be drained.
+    #[error("payload of {0} bytes exceeds the limit of {PAYLOAD_DRAIN_BYTES_MAX} bytes")]
     PayloadLength(u64),
 }
 
-/// A header's fields as they were on the wire.
+/// The fields of a header, unchecked.
 struct Header {
     flags: u16,
     kind: u16,
@@ -167,8 +167,8 @@ struct Header {
     len: u64,
 }
 
-/// The `N` bytes of `header` from `at`. Both are constants at every call, so the check is gone
-/// after inlining.
+/// The `N` bytes of `header` from `at`. Both are constants at every call, so inlining removes the
+/// bounds check.
 fn field<const N: usize>(header: &[u8], at: usize) -> [u8; N] {
     let mut bytes = [0; N];
     bytes.copy_from_slice(&header[at..at + N]);
@@ -176,7 +176,7 @@ fn field<const N: usize>(header: &[u8], at: usize) -> [u8; N] {
 }
 
 impl Negotiated {
-    /// Reads one request header from the start of `input`, and judges it.
+    /// Parses and validates one request header at the start of `input`.
     #[inline]
     pub fn parse(&self, input: &[u8]) -> Parse {
         let (magic_wanted, header_len) = if self.extended {
@@ -200,13 +200,13 @@ impl Negotiated {
                 u64::from(u32::from_be_bytes(field(header, 24)))
             },
         };
-        match self.judge(&header) {
+        match self.validate(&header) {
             Ok(request) => Parse::Request { request, header_len },
             Err(reason) => Parse::Broken(reason),
         }
     }
 
-    fn judge(&self, header: &Header) -> Result<Request, BrokenStream> {
+    fn validate(&self, header: &Header) -> Result<Request, BrokenStream> {
         let command = Command::from_wire(header.kind);
         let payload_len = self.payload_len(command, header)?;
         let flag = |bit: u16| header.flags & bit != 0;
@@ -223,12 +223,12 @@ impl Negotiated {
             fast_zero: flag(command_flag::FAST_ZERO),
             error: None,
         };
-        request.error = self.refuse(&request, header.flags).err();
+        request.error = self.check(&request, header.flags).err();
         Ok(request)
     }
 
-    /// How many bytes follow the header. In compact headers only a write has a payload; in
-    /// extended ones the flag says so, whatever the command (XH-03).
+    /// The number of payload bytes after the header. With compact headers only a write has a
+    /// payload; with extended headers the flag decides, for any command (XH-03).
     fn payload_len(&self, command: Command, header: &Header) -> Result<u32, BrokenStream> {
         let is_write = matches!(command, Command::Write);
         let follows =
@@ -236,16 +236,16 @@ impl Negotiated {
         if !follows {
             return Ok(0);
         }
-        let len_max = if is_write { PAYLOAD_BYTES_ABUSIVE } else { u64::from(self.payload_max) };
+        let len_max = if is_write { PAYLOAD_DRAIN_BYTES_MAX } else { u64::from(self.payload_max) };
         match u32::try_from(header.len) {
             Ok(len) if header.len <= len_max => Ok(len),
             _ => Err(BrokenStream::PayloadLength(header.len)),
         }
     }
 
-    /// The reasons to refuse a request, in the order a client wants to hear of them: what it may
-    /// not say, what it may not do, and then where.
-    fn refuse(&self, request: &Request, flags: u16) -> Result<(), IoError> {
+    /// Checks flags first, then permission, then the range, so that the client gets the most
+    /// fundamental error.
+    fn check(&self, request: &Request, flags: u16) -> Result<(), IoError> {
         if matches!(request.command, Command::Disconnect) {
             return Ok(());
         }
@@ -260,12 +260,12 @@ impl Negotiated {
         if request.command.is_write() && self.is_read_only() {
             return Err(IoError::NotPermitted);
         }
-        self.refuse_unoffered(request, flags)?;
-        self.refuse_range(request)
+        self.check_offered(request, flags)?;
+        self.check_range(request)
     }
 
-    /// The flags a command may carry, or `None` for no command at all. `FUA` is accepted
-    /// on every command, and means nothing where nothing is written.
+    /// The flags that a command may carry, or `None` for an unknown command. `FUA` is
+    /// accepted on every command, and has no effect on commands that write nothing.
     const fn allowed_flags(&self, command: Command) -> Option<u16> {
         use command_flag::{DF, FAST_ZERO, FUA, NO_HOLE, PAYLOAD_LEN, REQ_ONE};
         Some(match command {
@@ -281,8 +281,8 @@ impl Negotiated {
         })
     }
 
-    /// Refuses what was not offered to this client.
-    fn refuse_unoffered(&self, request: &Request, flags: u16) -> Result<(), IoError> {
+    /// Rejects commands that the handshake did not offer to this client.
+    fn check_offered(&self, request: &Request, flags: u16) -> Result<(), IoError> {
         let offered = match request.command {
             Command::Trim => self.has(export_flag::SEND_TRIM),
             Command::BlockStatus => self.base_allocation.is_some(),
@@ -292,12 +292,12 @@ impl Negotiated {
         if offered { Ok(()) } else { Err(IoError::Invalid) }
     }
 
-    /// Refuses ranges that are too long, unaligned or past the end (C-10, L-03). An empty range
-    /// has no specified result; it is refused so that none below has to think of it.
-    fn refuse_range(&self, request: &Request) -> Result<(), IoError> {
+    /// Rejects ranges that are too long, unaligned or past the end (C-10, L-03). The protocol does
+    /// not specify the result of an empty range; rejecting it here spares the layers below.
+    fn check_range(&self, request: &Request) -> Result<(), IoError> {
         let carries_data = matches!(request.command, Command::Read | Command::Write);
         if carries_data && request.len > u64::from(self.payload_max) {
-            // Only a client that takes chunks knows this error for a read (L-04, E-02).
+            // EOVERFLOW is defined for reads with chunked replies only (L-04, E-02).
             let is_read = matches!(request.command, Command::Read);
             return Err(if is_read && self.structured {
                 IoError::Overflow

@@ -1,9 +1,9 @@
-//! Reading and writing big-endian fields without ever running over an end.
+//! Bounds-checked reading and writing of big-endian fields.
 
 use crate::proto::STRING_BYTES_MAX;
 
-/// A cursor over received bytes. Every method returns `None` where the bytes do not suffice, and
-/// then takes nothing.
+/// A cursor over received bytes. A method that needs more bytes than are left returns `None` and
+/// consumes nothing.
 pub(crate) struct Reader<'a>(&'a [u8]);
 
 impl<'a> Reader<'a> {
@@ -52,8 +52,8 @@ pub(crate) fn put_u64(out: &mut Vec<u8>, value: u64) {
     out.extend_from_slice(&value.to_be_bytes());
 }
 
-/// The text of a received string, if it is one the protocol allows: UTF-8, no NUL, not over
-/// [`STRING_BYTES_MAX`] (G-01).
+/// A received string, if the protocol allows it: UTF-8, no NUL, at most [`STRING_BYTES_MAX`] bytes
+/// (G-01).
 pub(crate) fn text(bytes: &[u8]) -> Option<&str> {
     if bytes.len() > STRING_BYTES_MAX || bytes.contains(&0) {
         return None;
@@ -61,8 +61,8 @@ pub(crate) fn text(bytes: &[u8]) -> Option<&str> {
     std::str::from_utf8(bytes).ok()
 }
 
-/// The longest start of `text` that has no NUL and at most `len_max` bytes, cut between
-/// characters (G-01).
+/// The longest prefix of `text` without NUL and of at most `len_max` bytes, cut at a character
+/// boundary (G-01).
 pub(crate) fn clipped(text: &str, len_max: usize) -> &str {
     let text = text.split('\0').next().unwrap_or_default();
     &text[..text.floor_char_boundary(len_max)]

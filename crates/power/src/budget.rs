@@ -1,30 +1,29 @@
-//! How much may be dirty, so that it can be saved while the battery lasts.
+//! The limit of dirty data that a dump can save while the battery lasts.
 
 use std::fmt;
 
-/// Dirty bytes that can be dumped to the vault on battery: the vault's measured speed for as long
-/// as the battery lasts, less a margin, and never longer than half of the runtime. The half is
-/// the rule for write-back at all: whoever reckons with the last second of a battery loses.
+/// Dirty bytes that can be dumped to the vault on battery: the vault's speed times the usable
+/// runtime. The usable runtime is the trusted runtime less the margin, but at most half of it: a
+/// plan that needs the last second of a battery fails.
 ///
-/// `vault_bytes_per_second` is measured, not promised. `runtime_seconds` is what the supply says;
-/// of that, `believed_percent` (1 to 100) are believed, as batteries age before supplies notice.
-/// Anything that can not be (no speed, no runtime, a margin above it) gives 0: nothing may be
-/// dirty.
+/// `vault_bytes_per_second` is measured. `runtime_seconds` is reported by the UPS, of which
+/// `trusted_percent` (1 to 100) is trusted, because batteries age before the UPS notices. Without
+/// speed or runtime, or with a margin above the runtime, the result is 0: nothing may be dirty.
 pub fn budget(
     vault_bytes_per_second: u64,
     runtime_seconds: u32,
     margin_seconds: u32,
-    believed_percent: u32,
+    trusted_percent: u32,
 ) -> u64 {
-    let runtime_ms = u64::from(runtime_seconds) * 10 * u64::from(believed_percent.min(100));
+    let runtime_ms = u64::from(runtime_seconds) * 10 * u64::from(trusted_percent.min(100));
     let margin_ms = u64::from(margin_seconds) * 1000;
     let usable_ms = runtime_ms.saturating_sub(margin_ms).min(runtime_ms / 2);
     let bytes = u128::from(vault_bytes_per_second) * u128::from(usable_ms) / 1000;
     u64::try_from(bytes).unwrap_or(u64::MAX)
 }
 
-/// How long a dump of so many bytes takes, in milliseconds, rounded up. Without a measured speed
-/// nothing can be said, and that is `None` unless there is nothing to dump.
+/// Duration of a dump in milliseconds, rounded up; `None` if the vault's speed is unknown and there
+/// is data to dump.
 pub fn dump_ms(dirty_bytes: u64, vault_bytes_per_second: Option<u64>) -> Option<u64> {
     if dirty_bytes == 0 {
         return Some(0);
@@ -34,12 +33,12 @@ pub fn dump_ms(dirty_bytes: u64, vault_bytes_per_second: Option<u64>) -> Option<
     Some(u64::try_from(ms).unwrap_or(u64::MAX))
 }
 
-/// What would happen if mains failed now, for people.
+/// What would happen if mains failed now.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Forecast {
-    /// How long the dump would take, in milliseconds; `None` when the vault was not measured.
+    /// Duration of the dump in milliseconds; `None` if the vault was not measured.
     pub dump_ms: Option<u64>,
-    /// How long the battery would last, in seconds; `None` when that is not known.
+    /// Battery runtime in seconds; `None` if it is unknown.
     pub battery_seconds: Option<u32>,
 }
 
@@ -48,7 +47,7 @@ impl fmt::Display for Forecast {
         f.write_str("if mains failed now: ")?;
         match self.dump_ms {
             Some(ms) => write!(f, "dump {} s, ", ms.div_ceil(1000))?,
-            None => f.write_str("dump of unknown length (vault not measured), ")?,
+            None => f.write_str("dump of unknown duration (vault not measured), ")?,
         }
         match self.battery_seconds {
             Some(seconds) => write!(f, "battery {seconds} s"),
@@ -65,8 +64,8 @@ mod tests {
     const MIB: u64 = 1 << 20;
 
     #[test]
-    fn the_smaller_of_runtime_less_margin_and_half_the_runtime() {
-        assert_eq!(budget(100 * MIB, 600, 60, 100), 300 * 100 * MIB, "half of it");
+    fn uses_runtime_less_margin_but_at_most_half() {
+        assert_eq!(budget(100 * MIB, 600, 60, 100), 300 * 100 * MIB, "half of the runtime");
         assert_eq!(budget(100 * MIB, 100, 60, 100), 40 * 100 * MIB, "less the margin");
         assert_eq!(budget(100 * MIB, 600, 60, 50), 150 * 100 * MIB, "an old battery");
         for nothing in [budget(0, 600, 60, 100), budget(9, 60, 60, 100), budget(9, 0, 0, 100)] {
@@ -77,7 +76,7 @@ mod tests {
     }
 
     #[test]
-    fn the_sentence() {
+    fn forecast_text() {
         let dump = dump_ms(700 * MIB, Some(101 * MIB));
         let forecast = Forecast { dump_ms: dump, battery_seconds: Some(640) };
         assert_eq!(forecast.to_string(), "if mains failed now: dump 7 s, battery 640 s");
@@ -89,15 +88,15 @@ mod tests {
 
     proptest! {
         #[test]
-        fn what_is_allowed_is_dumped_before_half_the_battery_and_the_margin(
-            speed in 1u64..1 << 40, runtime: u32, margin: u32, believed in 1u32..=100,
+        fn dump_of_the_budget_leaves_half_the_runtime_and_the_margin(
+            speed in 1u64..1 << 40, runtime: u32, margin: u32, percent in 1u32..=100,
         ) {
-            let bytes = budget(speed, runtime, margin, believed);
+            let bytes = budget(speed, runtime, margin, percent);
             if bytes > 0 {
                 let dump = dump_ms(bytes, Some(speed)).unwrap();
-                let believed_ms = u64::from(runtime) * 10 * u64::from(believed);
-                prop_assert!(2 * dump <= believed_ms);
-                prop_assert!(dump + u64::from(margin) * 1000 <= believed_ms);
+                let trusted_ms = u64::from(runtime) * 10 * u64::from(percent);
+                prop_assert!(2 * dump <= trusted_ms);
+                prop_assert!(dump + u64::from(margin) * 1000 <= trusted_ms);
             }
         }
     }

@@ -1,23 +1,23 @@
-//! Which supplies must hold for the machine to live: `rack-a`, `rack-a and rack-b`,
-//! `any 1 of (rack-a, rack-b)`, `2 of (a, b, c)`.
+//! Which UPSes the machine needs: `rack-a`, `rack-a and rack-b`, `any 1 of (rack-a, rack-b)`,
+//! `2 of (a, b, c)`.
 //!
-//! Everything is "so many of these": `and` is all of two, `or` is one of two. What the supplies
-//! say is folded up from the leaves; what is folded is up to the caller.
+//! Every group has the form "N of these": `and` needs all, `or` needs one. The caller folds values
+//! of its choice from the leaves up.
 //!
-//! `and` beside `or` needs parentheses, because people disagree about which binds closer. A
-//! supply twice in one group is refused: it would count as two and fail as one.
+//! Mixing `and` and `or` requires parentheses, because users disagree about precedence. A UPS may
+//! not appear twice in a group: it would count as two but fail as one.
 
 use std::fmt;
 
-/// Longest expression, in bytes.
+/// Maximum length of an expression in bytes.
 pub const EXPRESSION_BYTES_MAX: usize = 1024;
-/// Most supplies in one.
+/// Maximum number of UPSes in an expression.
 pub const SUPPLIES_MAX: usize = 32;
-/// Deepest parentheses.
+/// Maximum depth of parentheses.
 const DEPTH_MAX: usize = 8;
 const FORMS: &str = "write NAME, NAME and NAME, NAME or NAME, or N of (NAME, NAME, ...)";
 
-/// An expression over named supplies.
+/// An expression over named UPSes.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Expression {
     names: Vec<String>,
@@ -27,17 +27,17 @@ pub struct Expression {
 #[derive(Clone, Debug, PartialEq, Eq)]
 enum Node {
     Supply(usize),
-    /// At least `needed` of these, `1..=nodes.len()`.
+    /// At least `needed` of these nodes; `needed` is in `1..=nodes.len()`.
     Group {
         needed: usize,
         nodes: Vec<Node>,
     },
 }
 
-/// A text that is no expression.
+/// A syntax error.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct ExpressionError {
-    /// Where it goes wrong, in characters from 1.
+    /// The position of the error, in characters from 1.
     pub column: usize,
     message: String,
     remedy: String,
@@ -52,10 +52,10 @@ impl fmt::Display for ExpressionError {
 impl std::error::Error for ExpressionError {}
 
 impl Expression {
-    /// Reads an expression.
+    /// Parses an expression.
     ///
     /// # Errors
-    /// The text is none; the error names the place.
+    /// On a syntax error, with its column.
     pub fn parse(text: &str) -> Result<Self, ExpressionError> {
         let tokens = tokens(text)?;
         let end = text.chars().count() + 1;
@@ -64,30 +64,30 @@ impl Expression {
         match parser.tokens.get(parser.at) {
             None => Ok(Self { names: parser.names, root }),
             Some((column, token)) => {
-                let message = format!("{token} is too much here");
-                Err(fail(*column, message, "join supplies with 'and' or 'or'"))
+                let message = format!("unexpected {token}");
+                Err(fail(*column, message, "join names with 'and' or 'or'"))
             }
         }
     }
 
-    /// The supplies, in the order of their first mention. Others mean them by their index here.
+    /// The names of the UPSes, in the order of first appearance.
     pub fn names(&self) -> &[String] {
         &self.names
     }
 
-    /// The index of a supply.
+    /// The index of a name.
     pub fn index_of(&self, name: &str) -> Option<usize> {
         self.names.iter().position(|known| known == name)
     }
 
-    /// Folds the expression: `leaf` gives each supply's value by its index, `group` joins the
-    /// values of a group of which so many are needed (from 1 to their number).
+    /// Folds the expression: `leaf` returns the value of a UPS by its index; `group` combines the
+    /// values of a group, of which the given number is needed (from 1 to all).
     pub fn fold<T>(&self, leaf: impl Fn(usize) -> T, group: impl Fn(usize, Vec<T>) -> T) -> T {
         fold(&self.root, &leaf, &group)
     }
 
-    /// The value that as many as needed reach: of a group the `needed`-th smallest. With "how
-    /// bad" as the value, that is how bad the whole is.
+    /// Folds with the `needed`-th smallest value of each group. With a severity as the value, the
+    /// result is the severity of the whole.
     pub fn smallest<T: Ord>(&self, leaf: impl Fn(usize) -> T) -> T {
         self.fold(leaf, |needed, mut values| {
             values.sort_unstable();
@@ -106,7 +106,7 @@ fn fold<T>(node: &Node, leaf: &impl Fn(usize) -> T, group: &impl Fn(usize, Vec<T
 }
 
 impl fmt::Display for Expression {
-    /// A form that reads back as the same expression.
+    /// A form that parses to the same expression.
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         f.write_str(&show(&self.root, &self.names, true))
     }
@@ -156,8 +156,8 @@ fn fail(column: usize, message: impl Into<String>, remedy: &str) -> ExpressionEr
 /// The tokens of a text, each with its column.
 fn tokens(text: &str) -> Result<Vec<(usize, Token)>, ExpressionError> {
     if text.len() > EXPRESSION_BYTES_MAX {
-        let message = format!("it has more than {EXPRESSION_BYTES_MAX} bytes");
-        return Err(fail(1, message, "name fewer supplies"));
+        let message = format!("longer than {EXPRESSION_BYTES_MAX} bytes");
+        return Err(fail(1, message, "use fewer names"));
     }
     let chars: Vec<char> = text.chars().collect();
     let of_word = |c: char| c.is_ascii_alphanumeric() || "-_.".contains(c);
@@ -183,8 +183,8 @@ fn tokens(text: &str) -> Result<Vec<(usize, Token)>, ExpressionError> {
             };
             tokens.push((column, token));
         } else {
-            let message = format!("{c:?} has no meaning here");
-            return Err(fail(column, message, "names hold letters, digits, '-', '_' and '.'"));
+            let message = format!("unexpected character {c:?}");
+            return Err(fail(column, message, "names consist of letters, digits, '-', '_', '.'"));
         }
     }
     Ok(tokens)
@@ -226,11 +226,11 @@ impl Parser {
         Err(fail(self.column(), format!("'{mark}' is missing before {found}"), remedy))
     }
 
-    /// One thing, or several joined by the same word.
+    /// A term, or several terms joined by the same operator.
     fn chain(&mut self, depth: usize) -> Result<Node, ExpressionError> {
         if depth > DEPTH_MAX {
-            let message = format!("there are more than {DEPTH_MAX} parentheses in each other");
-            return Err(fail(self.column(), message, "write it flatter"));
+            let message = format!("more than {DEPTH_MAX} nested parentheses");
+            return Err(fail(self.column(), message, "simplify the expression"));
         }
         let mut places = vec![self.column()];
         let mut nodes = vec![self.thing(depth)?];
@@ -245,7 +245,7 @@ impl Parser {
                 break;
             };
             if joined_by.is_some_and(|before| before != word) {
-                let remedy = "say with parentheses which belong together";
+                let remedy = "add parentheses";
                 return Err(fail(column, "'and' and 'or' are mixed", remedy));
             }
             joined_by = Some(word);
@@ -256,7 +256,7 @@ impl Parser {
         self.group(needed, nodes, &places)
     }
 
-    /// A group of which each supply is another one; a single thing is itself.
+    /// A group of distinct UPSes; a single node is returned as it is.
     fn group(
         &self,
         needed: usize,
@@ -267,8 +267,8 @@ impl Parser {
             if let Node::Supply(index) = node
                 && nodes[..at].contains(node)
             {
-                let message = format!("'{}' counts twice", self.names[*index]);
-                return Err(fail(places[at], message, "name each supply of a group once"));
+                let message = format!("'{}' appears twice", self.names[*index]);
+                return Err(fail(places[at], message, "name each UPS of a group once"));
             }
         }
         match nodes.len() {
@@ -285,7 +285,7 @@ impl Parser {
                 self.at += 1;
                 self.counted(needed, column, depth)
             }
-            _ if any => Err(fail(column, "a number is missing behind 'any'", FORMS)),
+            _ if any => Err(fail(column, "a number is missing after 'any'", FORMS)),
             Some(Token::Mark('(')) => {
                 self.at += 1;
                 let node = self.chain(depth + 1)?;
@@ -296,8 +296,8 @@ impl Parser {
                 self.at += 1;
                 self.supply(name, column)
             }
-            Some(token) => Err(fail(column, format!("a supply is missing before {token}"), FORMS)),
-            None => Err(fail(column, "a supply is missing at the end", FORMS)),
+            Some(token) => Err(fail(column, format!("a name is missing before {token}"), FORMS)),
+            None => Err(fail(column, "a name is missing at the end", FORMS)),
         }
     }
 
@@ -306,14 +306,14 @@ impl Parser {
             return Ok(Node::Supply(index));
         }
         if self.names.len() == SUPPLIES_MAX {
-            let message = format!("there are more than {SUPPLIES_MAX} supplies");
-            return Err(fail(column, message, "name fewer"));
+            let message = format!("more than {SUPPLIES_MAX} UPSes");
+            return Err(fail(column, message, "use fewer names"));
         }
         self.names.push(name);
         Ok(Node::Supply(self.names.len() - 1))
     }
 
-    /// What follows a number: `of (a, b, c)`.
+    /// Parses `of (a, b, c)` after a number.
     fn counted(
         &mut self,
         needed: usize,
@@ -321,9 +321,9 @@ impl Parser {
         depth: usize,
     ) -> Result<Node, ExpressionError> {
         if !self.take_word("of") {
-            return Err(fail(self.column(), format!("'of' is missing behind {needed}"), FORMS));
+            return Err(fail(self.column(), format!("'of' is missing after {needed}"), FORMS));
         }
-        self.expect_mark('(', "put the supplies in parentheses, with commas between")?;
+        self.expect_mark('(', "put the names in parentheses, separated by commas")?;
         let (mut nodes, mut places) = (Vec::new(), Vec::new());
         loop {
             places.push(self.column());
@@ -332,10 +332,10 @@ impl Parser {
                 break;
             }
         }
-        self.expect_mark(')', "put commas between supplies and close the parenthesis")?;
+        self.expect_mark(')', "separate the names by commas and close the parenthesis")?;
         if needed == 0 || needed > nodes.len() {
-            let message = format!("{needed} of {} can not be", nodes.len());
-            return Err(fail(column, message, "ask for at least 1 and at most all of them"));
+            let message = format!("{needed} of {} is impossible", nodes.len());
+            return Err(fail(column, message, "require at least 1 and at most all of them"));
         }
         self.group(needed, nodes, &places)
     }
@@ -346,17 +346,17 @@ mod tests {
     use super::*;
     use proptest::prelude::*;
 
-    /// Whether the expression holds when the supplies whose bits are set do.
-    fn holds(expression: &Expression, bits: usize) -> bool {
+    /// Whether the expression is satisfied by the UPSes whose bits are set.
+    fn is_satisfied(expression: &Expression, bits: usize) -> bool {
         !expression.smallest(|index| bits & 1 << index == 0)
     }
 
-    /// Checks all combinations against a plain function of them.
+    /// Checks all combinations against a predicate.
     fn check_table(text: &str, names: &str, truth: impl Fn(usize) -> bool) {
         let expression = Expression::parse(text).unwrap();
         assert_eq!(expression.names().join(" "), names, "{text}");
         for bits in 0..1 << expression.names().len() {
-            assert_eq!(holds(&expression, bits), truth(bits), "{text}: {bits:b}");
+            assert_eq!(is_satisfied(&expression, bits), truth(bits), "{text}: {bits:b}");
         }
         assert_eq!(Expression::parse(&expression.to_string()).as_ref(), Ok(&expression), "{text}");
     }
@@ -379,11 +379,11 @@ mod tests {
     }
 
     #[test]
-    fn mistakes_are_named_with_their_place() {
+    fn reports_syntax_errors_with_their_column() {
         for (text, column, word) in [
             ("", 1, "missing at the end"),
             ("a and", 6, "missing at the end"),
-            ("a b", 3, "too much"),
+            ("a b", 3, "unexpected"),
             ("and a", 1, "before 'and'"),
             ("a and b or c", 9, "mixed"),
             ("a or a", 6, "twice"),
@@ -396,8 +396,8 @@ mod tests {
             ("2 of (a, b", 11, "')'"),
             ("(a", 3, "')'"),
             ("any (a, b)", 5, "number"),
-            ("ä and a", 1, "meaning"),
-            ("a and é", 7, "meaning"),
+            ("ä and a", 1, "unexpected"),
+            ("a and é", 7, "unexpected"),
             ("2a", 1, "neither"),
             ("((((((((((a))))))))))", 10, "parentheses"),
             ("99999999999999999999999 of (a)", 1, "neither"),
@@ -413,7 +413,7 @@ mod tests {
 
     proptest! {
         #[test]
-        fn any_text_is_an_expression_that_reads_back_or_an_error(
+        fn displayed_expression_parses_to_the_same(
             text in "(a|b|c|d| and | or |2 of |1 of |\\(|\\)|,|any | ){0,12}"
         ) {
             match Expression::parse(&text) {
@@ -426,10 +426,11 @@ mod tests {
         }
 
         #[test]
-        fn one_more_supply_never_hurts(bits in 0usize..32, more in 0usize..5) {
+        fn one_more_ups_never_hurts(bits in 0usize..32, more in 0usize..5) {
             for text in ["2 of (a, b or c, d and e)", "a and b and c and d and e"] {
                 let expression = Expression::parse(text).unwrap();
-                prop_assert!(!holds(&expression, bits) || holds(&expression, bits | 1 << more));
+                let with_more = is_satisfied(&expression, bits | 1 << more);
+                prop_assert!(!is_satisfied(&expression, bits) || with_more);
             }
         }
     }

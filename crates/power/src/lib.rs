@@ -1,37 +1,37 @@
-//! Whether a power failure would be bridged: supplies read, judged and watched.
+//! UPS monitoring: decides whether the machine would survive a power failure.
 //!
 //! ```text
-//! drivers (threads, sockets)  ->  Observation  ->  Guard (pure)  ->  Decision
+//! drivers (threads, sockets)  ->  Observation  ->  PowerController (pure)  ->  Decision
 //! ```
 //!
-//! Everything but `drivers`, which is a feature, is pure: the time, in milliseconds of a clock
-//! that only goes forward, is an argument. A [`Reading`] is what a supply says; [`judge`] is the
-//! table that says what it is worth; the [`Guard`] adds what needs memory, over an [`Expression`]
-//! of supplies, and says what to do. [`budget()`] says how much may be dirty.
+//! Everything except the optional feature `drivers` is pure: the time, in milliseconds of a
+//! monotonic clock, is an argument. A [`Reading`] is the state that a UPS reports. [`evaluate`]
+//! maps one reading to a [`PowerState`]. The [`PowerController`] adds hysteresis, settling and
+//! timeouts for all UPSes of an [`Expression`], and decides what to do. [`budget()`] limits the
+//! amount of dirty data.
 //!
-//! The one invariant: write-back is allowed only while supplies that are enough have all been
-//! known to be safe, without a break, for as long as the [`Rules`] say. Whatever is not known is
-//! not safe.
+//! Invariant: write-back is allowed only while a sufficient set of UPSes has been safe, without
+//! interruption, for the time that the [`Rules`] require. An unknown state is never safe.
 
 pub mod budget;
+mod controller;
 #[cfg(feature = "drivers")]
 pub mod drivers;
+mod error;
 mod expression;
-mod guard;
 pub mod nut;
 mod reading;
 mod rules;
+mod state;
 mod status;
 mod supply;
-mod trouble;
-mod verdict;
 
 pub use budget::{Forecast, budget};
+pub use controller::{Decision, Exposure, PowerController};
+pub use error::{ReadError, ReadErrorKind};
 pub use expression::{EXPRESSION_BYTES_MAX, Expression, ExpressionError, SUPPLIES_MAX};
-pub use guard::{Decision, Exposure, Guard};
-pub use reading::{LOAD_PERCENT_MAX, Problem, RUNTIME_SECONDS_MAX, Reading, TextError};
+pub use reading::{InvalidValue, LOAD_PERCENT_MAX, RUNTIME_SECONDS_MAX, Reading, TextError};
 pub use rules::{Rules, RulesError};
-pub use status::{Status, Word};
+pub use state::{Critical, NotReady, PowerState, Unknown, evaluate};
+pub use status::{Status, StatusFlag};
 pub use supply::Observation;
-pub use trouble::{Trouble, TroubleKind};
-pub use verdict::{Critical, NotReady, Unknown, Verdict, judge};

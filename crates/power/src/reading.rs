@@ -1,87 +1,86 @@
-//! What a supply says of itself at one moment.
+//! The state that a UPS reports at one moment.
 //!
-//! A value that can not be is a [`Problem`] with a name, and the value then counts as not known:
-//! a supply that talks nonsense about its charge is not trusted to hold any.
+//! An invalid value is recorded as an [`InvalidValue`], and the variable counts as missing: a UPS
+//! that reports an invalid charge is not trusted to have any.
 
 use crate::Status;
 use std::fmt;
 
-/// Longest runtime that is believed, in seconds: 30 days. 65,535 minutes is what some supplies
-/// say when they don't know.
+/// Longest valid runtime in seconds: 30 days. Some UPSes report 65,535 minutes for "unknown".
 pub const RUNTIME_SECONDS_MAX: u32 = 30 * 24 * 3600;
-/// Largest load that is believed, in percent. Supplies do carry more than their rating for a while.
+/// Largest valid load in percent. A UPS can carry more than its rating for a while.
 pub const LOAD_PERCENT_MAX: f64 = 200.0;
-/// Longest part of a value that is kept for sentences, in characters.
+/// Maximum length of a value in messages, in characters.
 const SHOWN_CHARS_MAX: usize = 40;
-/// Most lines of a text that is read as variables.
+/// Maximum number of lines in a text with variables.
 const LINES_MAX: usize = 2048;
 
-/// One state of a supply, as it was read.
+/// A reading of a UPS.
 #[derive(Clone, Debug, Default, PartialEq)]
 pub struct Reading {
-    /// The words of `ups.status`; `None` when there was no such variable.
+    /// The flags of `ups.status`; `None` if the variable is missing.
     pub status: Option<Status>,
     /// `battery.charge`, 0 to 100 percent.
     pub charge_percent: Option<f64>,
     /// `battery.runtime` in whole seconds, rounded down, at most [`RUNTIME_SECONDS_MAX`].
     pub runtime_seconds: Option<u32>,
-    /// `ups.load`, 0 to 200 percent of what the supply can carry.
+    /// `ups.load`, 0 to 200 percent of the rated load.
     pub load_percent: Option<f64>,
-    /// `battery.charge.low`: the charge at which the supply itself says `LB`, in percent.
+    /// `battery.charge.low`: the charge at which the UPS sets `LB`, in percent.
     pub charge_low_percent: Option<f64>,
-    /// `battery.runtime.low`: the runtime at which it does, in seconds.
+    /// `battery.runtime.low`: the runtime at which the UPS sets `LB`, in seconds.
     pub runtime_low_seconds: Option<u32>,
-    /// `ups.mfr` and `ups.model`, for people.
+    /// `ups.mfr` and `ups.model`, for display.
     pub model: Option<String>,
-    /// `ups.alarm`, for people.
+    /// `ups.alarm`, for display.
     pub alarm: Option<String>,
-    /// `ups.test.result`: how the last test of the battery went, for people.
+    /// `ups.test.result`: the result of the last battery test, for display.
     pub test_result: Option<String>,
-    /// `battery.mfr.date`, or `battery.date`: when the battery was made or put in, as it is said.
+    /// `battery.mfr.date`, or `battery.date`: when the battery was made or installed, as reported.
     pub battery_date: Option<String>,
-    /// What was said and can not be.
-    pub problems: Vec<Problem>,
-    /// How old this was when it was delivered, in milliseconds; 0 for what was just asked for.
+    /// Variables with invalid values.
+    pub invalid: Vec<InvalidValue>,
+    /// Age at delivery in milliseconds; 0 for a value just read from the UPS.
     pub age_ms: u64,
 }
 
-/// A value that can not be.
+/// An invalid value of a variable.
 #[derive(Clone, Debug, PartialEq, Eq)]
-pub struct Problem {
+pub struct InvalidValue {
     /// The variable.
     pub name: &'static str,
-    /// Its value, shortened.
+    /// Its value, truncated.
     pub value: String,
-    /// What it should have been.
+    /// What was expected.
     pub expected: &'static str,
 }
 
-impl fmt::Display for Problem {
+impl fmt::Display for InvalidValue {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        write!(f, "{} is '{}', which is no {}", self.name, self.value, self.expected)
+        write!(f, "invalid {} '{}': expected a {}", self.name, self.value, self.expected)
     }
 }
 
-/// A text that is not made of `key: value` lines.
+/// A text that does not consist of `key: value` lines.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, thiserror::Error)]
 pub enum TextError {
     /// A line has no colon.
-    #[error("line {line} is no 'key: value'")]
+    #[error("line {line} is not of the form 'key: value'")]
     Line {
-        /// The line, from 1.
+        /// The line number, from 1.
         line: usize,
     },
     /// Too many lines.
-    #[error("there are more than {LINES_MAX} lines")]
+    #[error("more than {LINES_MAX} lines")]
     Long,
-    /// None at all.
-    #[error("there are no lines")]
+    /// No lines.
+    #[error("no 'key: value' lines")]
     Empty,
 }
 
 impl Reading {
-    /// The reading in a list of variables and their values. Variables that are not known are
-    /// passed over. A variable that comes twice with different values is a problem.
+    /// Builds a reading from variables and their values; ignores unknown variables. A variable with
+    /// two different values is invalid.
     pub fn from_variables<'a>(variables: impl IntoIterator<Item = (&'a str, &'a str)>) -> Self {
         let mut collector = Collector::default();
         for (name, value) in variables {
@@ -90,11 +89,11 @@ impl Reading {
         collector.finish()
     }
 
-    /// The reading in lines of `key: value`, as `upsc` prints them. Blank lines and lines that
-    /// begin with `#` are passed over.
+    /// Parses lines of `key: value`, as printed by `upsc`. Ignores blank lines and lines that begin
+    /// with `#`.
     ///
     /// # Errors
-    /// A line has no colon, or there are none or too many.
+    /// If a line has no colon, or there are no lines or too many.
     pub fn from_lines(text: &str) -> Result<Self, TextError> {
         let mut collector = Collector::default();
         let mut count = 0;
@@ -114,7 +113,7 @@ impl Reading {
     }
 }
 
-/// The variables that mean something here.
+/// The variables used.
 const NAMES: [&str; 12] = [
     "ups.status",
     "battery.charge",
@@ -133,7 +132,7 @@ const NAMES: [&str; 12] = [
 #[derive(Default)]
 struct Collector {
     values: [Option<String>; NAMES.len()],
-    problems: Vec<Problem>,
+    invalid: Vec<InvalidValue>,
 }
 
 impl Collector {
@@ -142,8 +141,8 @@ impl Collector {
         match &self.values[at] {
             Some(first) if first != value => {
                 let value = format!("{} and {}", shown(first), shown(value));
-                if !self.problems.iter().any(|problem| problem.name == NAMES[at]) {
-                    self.problem(NAMES[at], value, "one value");
+                if !self.is_invalid(at) {
+                    self.add_invalid(at, value, "single value");
                 }
             }
             Some(_) => {}
@@ -151,8 +150,12 @@ impl Collector {
         }
     }
 
-    fn problem(&mut self, name: &'static str, value: String, expected: &'static str) {
-        self.problems.push(Problem { name, value, expected });
+    fn is_invalid(&self, at: usize) -> bool {
+        self.invalid.iter().any(|value| value.name == NAMES[at])
+    }
+
+    fn add_invalid(&mut self, at: usize, value: String, expected: &'static str) {
+        self.invalid.push(InvalidValue { name: NAMES[at], value, expected });
     }
 
     fn finish(mut self) -> Reading {
@@ -180,7 +183,7 @@ impl Collector {
             alarm,
             test_result,
             battery_date,
-            problems: self.problems,
+            invalid: self.invalid,
             age_ms: 0,
         }
     }
@@ -189,19 +192,19 @@ impl Collector {
         self.values[at].take()
     }
 
-    /// A number from 0 to `max`. A value that was said twice differently counts as not said.
+    /// A number from 0 to `max`. `None` if the variable had two different values.
     fn number(&mut self, at: usize, max: f64, expected: &'static str) -> Option<f64> {
         let text = self.text(at)?;
-        if self.problems.iter().any(|problem| problem.name == NAMES[at]) {
+        if self.is_invalid(at) {
             return None;
         }
-        // Digits and a point only: no sign, no exponent, no "inf".
+        // Digits and a decimal point only: no sign, no exponent, no "inf".
         let plain = text.len() <= 16
             && text.starts_with(|c: char| c.is_ascii_digit())
             && text.bytes().all(|byte| byte.is_ascii_digit() || byte == b'.');
         let number = text.parse::<f64>().ok().filter(|number| plain && *number <= max);
         if number.is_none() {
-            self.problem(NAMES[at], shown(&text), expected);
+            self.add_invalid(at, shown(&text), expected);
         }
         number
     }
@@ -212,7 +215,7 @@ impl Collector {
     }
 }
 
-/// What of a value is put into sentences.
+/// A value as shown in messages: truncated, control characters replaced.
 fn shown(text: &str) -> String {
     let printable = |c: char| if c.is_control() { char::REPLACEMENT_CHARACTER } else { c };
     text.chars().take(SHOWN_CHARS_MAX).map(printable).collect()
@@ -221,7 +224,7 @@ fn shown(text: &str) -> String {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::Word;
+    use crate::StatusFlag;
     use proptest::prelude::*;
 
     fn charge(value: &str) -> Reading {
@@ -229,14 +232,14 @@ mod tests {
     }
 
     #[test]
-    fn lines_as_upsc_prints_them() {
+    fn parses_the_output_of_upsc() {
         let text = "# a comment\nbattery.charge: 98.5\nbattery.runtime: 1800.75\n\
                     ups.load: 120\nups.mfr: Lab\nups.model: Dummy: two\nups.status: OL CHRG\n\n\
                     battery.charge.low: 20\nbattery.runtime.low: 120\ndriver.name: dummy-ups\n\
                     ups.test.result: Done and passed\nbattery.date: 2020/01\n\
                     battery.mfr.date: 2024/05\n";
         let reading = Reading::from_lines(text).unwrap();
-        assert!(reading.status.as_ref().unwrap().has(Word::Chrg));
+        assert!(reading.status.as_ref().unwrap().has(StatusFlag::Chrg));
         assert_eq!(reading.charge_percent, Some(98.5));
         assert_eq!(reading.runtime_seconds, Some(1800));
         assert_eq!(reading.load_percent, Some(120.0));
@@ -245,43 +248,43 @@ mod tests {
         assert_eq!(reading.model.as_deref(), Some("Lab Dummy: two"));
         assert_eq!(reading.test_result.as_deref(), Some("Done and passed"));
         assert_eq!(reading.battery_date.as_deref(), Some("2024/05"));
-        assert_eq!((reading.problems.len(), reading.age_ms), (0, 0));
+        assert_eq!((reading.invalid.len(), reading.age_ms), (0, 0));
     }
 
     #[test]
-    fn a_text_of_another_form_is_refused() {
+    fn rejects_text_of_another_form() {
         assert_eq!(Reading::from_lines("a: b\n\nwhat"), Err(TextError::Line { line: 3 }));
         assert_eq!(Reading::from_lines(" \n# x\n"), Err(TextError::Empty));
         assert_eq!(Reading::from_lines(&"a: b\n".repeat(3000)), Err(TextError::Long));
     }
 
     #[test]
-    fn nonsense_is_named_and_counts_as_unknown() {
+    fn invalid_values_are_reported_and_count_as_missing() {
         for value in ["-1", "101", "100.01", "NaN", "inf", "abc", "1e1", "", "+5", "1.2.3", ".5"] {
             let reading = charge(value);
             assert_eq!(reading.charge_percent, None, "{value}");
-            assert_eq!(reading.problems.len(), 1, "{value}");
+            assert_eq!(reading.invalid.len(), 1, "{value}");
         }
         let reading = charge("abc");
-        let sentence = "battery.charge is 'abc', which is no percentage";
-        assert_eq!(reading.problems[0].to_string(), sentence);
+        let text = "invalid battery.charge 'abc': expected a percentage";
+        assert_eq!(reading.invalid[0].to_string(), text);
         for value in ["3932100", "99999999999999999999999999", "-1"] {
             let reading = Reading::from_variables([("battery.runtime", value)]);
-            assert_eq!((reading.runtime_seconds, reading.problems.len()), (None, 1), "{value}");
+            assert_eq!((reading.runtime_seconds, reading.invalid.len()), (None, 1), "{value}");
         }
     }
 
     #[test]
-    fn a_value_said_twice_must_be_the_same() {
+    fn repeated_variable_must_have_the_same_value() {
         let twice = |a, b| Reading::from_variables([("battery.charge", a), ("battery.charge", b)]);
         assert_eq!(twice("90", "90").charge_percent, Some(90.0));
         let reading = twice("90", "10");
-        assert_eq!((reading.charge_percent, reading.problems.len()), (None, 1));
+        assert_eq!((reading.charge_percent, reading.invalid.len()), (None, 1));
     }
 
     proptest! {
         #[test]
-        fn any_text_is_a_reading_in_range_or_an_error(
+        fn values_are_in_range_for_any_text(
             text in "((battery\\.(charge|runtime)|ups\\.load|x): ?[-+0-9.eNaInf]{0,12}\n){0,9}"
         ) {
             if let Ok(reading) = Reading::from_lines(&text) {

@@ -1,73 +1,73 @@
-//! The words of `ups.status`.
+//! The flags of `ups.status`.
 //!
-//! Words come in any order and combination; what counts is which are there, never the whole
-//! string. Words that are not known are kept for people and change nothing.
+//! Flags appear in any order and combination. Unknown flags are kept for display and have no
+//! effect.
 
 use std::fmt;
 
-/// Most unknown words that are kept, so that a mad supply fills no log.
-const UNKNOWN_WORDS_MAX: usize = 8;
-/// Longest unknown word that is kept, in bytes.
-const WORD_BYTES_MAX: usize = 32;
+/// Maximum number of unknown flags kept, to bound memory and messages.
+const UNKNOWN_FLAGS_MAX: usize = 8;
+/// Maximum length of an unknown flag in bytes.
+const FLAG_BYTES_MAX: usize = 32;
 
-/// A word of `ups.status` that means something here.
+/// A known flag of `ups.status`.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
 #[repr(u8)]
-pub enum Word {
+pub enum StatusFlag {
     /// On line power.
     Ol,
     /// On battery.
     Ob,
     /// The battery is low.
     Lb,
-    /// The battery is charged more than it should be.
+    /// The battery is overcharged.
     Hb,
-    /// The battery has to be replaced.
+    /// The battery must be replaced.
     Rb,
     /// Charging.
     Chrg,
     /// Discharging.
     Dischrg,
-    /// The load is fed past the supply and not protected.
+    /// The load bypasses the UPS and is not protected.
     Bypass,
-    /// Calibration: the battery is being drained on purpose.
+    /// Calibration: the battery is being discharged on purpose.
     Cal,
-    /// The load is switched off.
+    /// The output is switched off.
     Off,
     /// Overload.
     Over,
-    /// Too high a voltage is being corrected.
+    /// The UPS reduces a high mains voltage.
     Trim,
-    /// Too low a voltage is being corrected.
+    /// The UPS raises a low mains voltage.
     Boost,
-    /// The supply has something to tell its owner.
+    /// The UPS needs attention.
     Alarm,
-    /// A shutdown is under way and the power will go.
+    /// Forced shutdown: power will be cut.
     Fsd,
     /// The driver has no data yet.
     Wait,
 }
 
-const WORDS: [(&str, Word); 16] = [
-    ("OL", Word::Ol),
-    ("OB", Word::Ob),
-    ("LB", Word::Lb),
-    ("HB", Word::Hb),
-    ("RB", Word::Rb),
-    ("CHRG", Word::Chrg),
-    ("DISCHRG", Word::Dischrg),
-    ("BYPASS", Word::Bypass),
-    ("CAL", Word::Cal),
-    ("OFF", Word::Off),
-    ("OVER", Word::Over),
-    ("TRIM", Word::Trim),
-    ("BOOST", Word::Boost),
-    ("ALARM", Word::Alarm),
-    ("FSD", Word::Fsd),
-    ("WAIT", Word::Wait),
+const FLAGS: [(&str, StatusFlag); 16] = [
+    ("OL", StatusFlag::Ol),
+    ("OB", StatusFlag::Ob),
+    ("LB", StatusFlag::Lb),
+    ("HB", StatusFlag::Hb),
+    ("RB", StatusFlag::Rb),
+    ("CHRG", StatusFlag::Chrg),
+    ("DISCHRG", StatusFlag::Dischrg),
+    ("BYPASS", StatusFlag::Bypass),
+    ("CAL", StatusFlag::Cal),
+    ("OFF", StatusFlag::Off),
+    ("OVER", StatusFlag::Over),
+    ("TRIM", StatusFlag::Trim),
+    ("BOOST", StatusFlag::Boost),
+    ("ALARM", StatusFlag::Alarm),
+    ("FSD", StatusFlag::Fsd),
+    ("WAIT", StatusFlag::Wait),
 ];
 
-/// The set of words of one `ups.status`.
+/// The set of flags in one `ups.status`.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct Status {
     known: u32,
@@ -75,14 +75,14 @@ pub struct Status {
 }
 
 impl Status {
-    /// Reads the value of `ups.status`, whatever it is.
+    /// Parses the value of `ups.status`.
     pub fn parse(text: &str) -> Self {
         let mut status = Self::default();
         for word in text.split_whitespace() {
-            match WORDS.iter().find(|(name, _)| *name == word) {
-                Some((_, word)) => status.known |= 1 << *word as u32,
-                None if status.unknown.len() < UNKNOWN_WORDS_MAX => {
-                    status.unknown.push(word.chars().take(WORD_BYTES_MAX / 4).collect());
+            match FLAGS.iter().find(|(name, _)| *name == word) {
+                Some((_, flag)) => status.known |= 1 << *flag as u32,
+                None if status.unknown.len() < UNKNOWN_FLAGS_MAX => {
+                    status.unknown.push(word.chars().take(FLAG_BYTES_MAX / 4).collect());
                 }
                 None => {}
             }
@@ -90,21 +90,21 @@ impl Status {
         status
     }
 
-    /// Whether the word is there.
-    pub const fn has(&self, word: Word) -> bool {
-        self.known & 1 << word as u32 != 0
+    /// Whether the flag is set.
+    pub const fn has(&self, flag: StatusFlag) -> bool {
+        self.known & 1 << flag as u32 != 0
     }
 
-    /// The words that are not known, shortened.
+    /// The unknown flags, truncated.
     pub fn unknown(&self) -> &[String] {
         &self.unknown
     }
 }
 
 impl fmt::Display for Status {
-    /// The known words, in a fixed order, then the others.
+    /// The known flags in a fixed order, then the unknown ones.
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        let known = WORDS.iter().filter(|(_, word)| self.has(*word)).map(|(name, _)| *name);
+        let known = FLAGS.iter().filter(|(_, flag)| self.has(*flag)).map(|(name, _)| *name);
         let words: Vec<&str> = known.chain(self.unknown.iter().map(String::as_str)).collect();
         f.write_str(&words.join(" "))
     }
@@ -115,33 +115,37 @@ mod tests {
     use super::*;
 
     #[test]
-    fn words_come_in_any_order_and_unknown_ones_are_tolerated() {
+    fn order_does_not_matter_and_unknown_flags_are_kept() {
         let status = Status::parse("  DISCHRG ECO OB\tOB ");
-        assert!(status.has(Word::Ob) && status.has(Word::Dischrg) && !status.has(Word::Ol));
+        assert!(
+            status.has(StatusFlag::Ob)
+                && status.has(StatusFlag::Dischrg)
+                && !status.has(StatusFlag::Ol)
+        );
         assert_eq!(status.unknown(), ["ECO"]);
         assert_eq!(status.to_string(), "OB DISCHRG ECO");
         assert_eq!(Status::parse(""), Status::default());
     }
 
     #[test]
-    fn every_word_is_its_own() {
-        for (name, word) in WORDS {
+    fn flags_are_distinct() {
+        for (name, flag) in FLAGS {
             let status = Status::parse(name);
             assert!(
-                WORDS.iter().all(|(_, other)| status.has(*other) == (*other == word)),
+                FLAGS.iter().all(|(_, other)| status.has(*other) == (*other == flag)),
                 "{name}"
             );
             assert_eq!(status.to_string(), name);
         }
-        // `ups.status` is upper case; anything else is another program's word.
-        assert!(!Status::parse("ol").has(Word::Ol));
+        // The flags of `ups.status` are upper case.
+        assert!(!Status::parse("ol").has(StatusFlag::Ol));
     }
 
     #[test]
-    fn a_mad_supply_fills_no_memory() {
+    fn memory_of_unknown_flags_is_bounded() {
         let status = Status::parse(&"ää ".repeat(100_000));
-        assert!(status.unknown().len() <= UNKNOWN_WORDS_MAX);
+        assert!(status.unknown().len() <= UNKNOWN_FLAGS_MAX);
         let status = Status::parse(&"ä".repeat(100_000));
-        assert!(status.unknown()[0].len() <= WORD_BYTES_MAX);
+        assert!(status.unknown()[0].len() <= FLAG_BYTES_MAX);
     }
 }

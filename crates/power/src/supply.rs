@@ -1,150 +1,153 @@
-//! What is remembered of one supply: its last word, its hysteresis, and how long it has been safe.
+//! The state of one UPS over time: its last reading, charge hysteresis, and safe time.
 //!
-//! Times are milliseconds of the guard's own clock, which never goes back.
+//! Times are milliseconds of the controller's clock, which never goes backwards.
 
-use crate::{Critical, NotReady, Reading, Rules, Trouble, Unknown, Verdict, judge};
+use crate::{Critical, NotReady, PowerState, ReadError, Reading, Rules, Unknown, evaluate};
 
-/// What a driver has to say: a reading, or why there is none.
-pub type Observation = Result<Reading, Trouble>;
+/// What a driver delivers: a reading, or an error.
+pub type Observation = Result<Reading, ReadError>;
 
-/// One supply.
+/// One UPS.
 #[derive(Clone, Debug, Default)]
-pub(crate) struct Supply {
-    /// The last reading, and when it was true.
-    heard: Option<(u64, Reading)>,
-    /// What went wrong since.
-    trouble: Option<Trouble>,
-    /// The charge has reached the upper threshold, and the supply was safe ever since.
+pub(crate) struct PowerSupply {
+    /// The last reading, and its time.
+    last: Option<(u64, Reading)>,
+    /// The last error, if it is newer than the reading.
+    error: Option<ReadError>,
+    /// The charge has reached the upper threshold, and the UPS has been safe since.
     charged: bool,
-    /// Since when it is safe and charged.
+    /// Since when the UPS is safe and charged.
     safe_since: Option<u64>,
-    /// The last status said that mains had failed.
+    /// The last status indicated a mains failure.
     on_battery: bool,
-    /// When the battery would be empty, were it used from the last reading on.
+    /// When the battery would be empty if it were in use since the last reading.
     empty_at: Option<u64>,
-    /// Since when nothing is known.
-    lost_since: Option<u64>,
+    /// Since when the state is unknown.
+    unknown_since: Option<u64>,
 }
 
-impl Supply {
-    /// Takes what a driver says at `now`.
+impl PowerSupply {
+    /// Processes an observation at `now`.
     pub(crate) fn observe(&mut self, now: u64, observation: Observation, rules: &Rules) {
         match observation {
-            Err(trouble) => self.trouble = Some(trouble),
+            Err(error) => self.error = Some(error),
             Ok(reading) => {
                 let taken = now.saturating_sub(reading.age_ms);
-                // What was too old when it came says nothing of how long the battery lasts now.
-                if reading.age_ms <= rules.fresh_ms {
-                    self.note_battery(taken, &reading, rules);
+                // A reading that had expired on delivery must not order a dump.
+                if reading.age_ms <= rules.reading_valid_ms {
+                    self.update_battery(taken, &reading, rules);
                 }
-                self.trouble = None;
-                self.heard = Some((taken, reading));
+                self.error = None;
+                self.last = Some((taken, reading));
             }
         }
         self.advance(now, rules);
     }
 
-    fn note_battery(&mut self, taken: u64, reading: &Reading, rules: &Rules) {
-        match judge(reading, rules) {
-            Verdict::OnBattery { .. } | Verdict::Critical(_) => self.on_battery = true,
-            Verdict::Safe | Verdict::NotReady(_) => self.on_battery = false,
-            Verdict::Unknown(_) => self.on_battery |= says_on_battery(reading),
+    fn update_battery(&mut self, taken: u64, reading: &Reading, rules: &Rules) {
+        match evaluate(reading, rules) {
+            PowerState::OnBattery { .. } | PowerState::Critical(_) => self.on_battery = true,
+            PowerState::Safe | PowerState::NotReady(_) => self.on_battery = false,
+            PowerState::Unknown(_) => self.on_battery |= reports_on_battery(reading),
         }
         if let Some(seconds) = reading.runtime_seconds {
-            self.empty_at = Some(taken.saturating_add(rules.believed_ms(seconds)));
+            self.empty_at = Some(taken.saturating_add(rules.trusted_ms(seconds)));
         }
     }
 
-    /// Lets time pass: what has become old is forgotten, what is safe may become charged.
+    /// Advances the time: expires the reading, and updates the charge hysteresis.
     pub(crate) fn advance(&mut self, now: u64, rules: &Rules) {
-        let word = self.word(now, rules);
-        if matches!(word, Verdict::Unknown(_)) {
-            self.lost_since.get_or_insert(now);
+        let current = self.current(now, rules);
+        if matches!(current, PowerState::Unknown(_)) {
+            self.unknown_since.get_or_insert(now);
         } else {
-            self.lost_since = None;
+            self.unknown_since = None;
         }
-        if word != Verdict::Safe {
+        if current != PowerState::Safe {
             self.charged = false;
             self.safe_since = None;
             return;
         }
-        let percent = self.heard.as_ref().and_then(|(_, reading)| reading.charge_percent);
+        let percent = self.last.as_ref().and_then(|(_, reading)| reading.charge_percent);
         self.charged |= percent.is_some_and(|percent| percent >= rules.charge_on_percent);
         if self.charged {
             self.safe_since.get_or_insert(now);
         }
     }
 
-    /// The verdict with all that is remembered. [`advance`](Self::advance) comes first.
-    pub(crate) fn verdict(&self, now: u64, rules: &Rules) -> Verdict {
-        match self.word(now, rules) {
-            Verdict::Safe => self.settled(now, rules),
-            Verdict::Unknown(_) if self.is_lost(now, rules) => Verdict::Critical(Critical::Lost),
-            Verdict::OnBattery { .. } => {
-                Verdict::OnBattery { left_seconds: self.left_ms(now).unwrap_or(0) / 1000 }
+    /// The state with hysteresis, settling and timeouts. Call [`advance`](Self::advance) first.
+    pub(crate) fn state(&self, now: u64, rules: &Rules) -> PowerState {
+        match self.current(now, rules) {
+            PowerState::Safe => self.safe_state(now, rules),
+            PowerState::Unknown(_) if self.is_lost(now, rules) => {
+                PowerState::Critical(Critical::LostOnBattery)
             }
-            word => word,
+            PowerState::OnBattery { .. } => {
+                PowerState::OnBattery { left_seconds: self.left_ms(now).unwrap_or(0) / 1000 }
+            }
+            state => state,
         }
     }
 
-    /// What is left in the battery, were it used since the last word, in milliseconds.
+    /// The remaining battery time in milliseconds, if the battery is in use since the last reading.
     pub(crate) fn left_ms(&self, now: u64) -> Option<u64> {
         self.empty_at.map(|empty| empty.saturating_sub(now))
     }
 
-    /// Whether the last that was heard is that mains had failed.
+    /// Whether the last valid reading indicated a mains failure.
     pub(crate) fn is_on_battery(&self) -> bool {
         self.on_battery
     }
 
-    /// The runtime of the last reading, in seconds, while that is fresh.
+    /// The runtime of the last reading in seconds, unless the reading has expired.
     pub(crate) fn runtime_seconds(&self, now: u64, rules: &Rules) -> Option<u32> {
-        let (taken, reading) = self.heard.as_ref()?;
-        let fresh = self.trouble.is_none() && now - taken <= rules.fresh_ms;
-        reading.runtime_seconds.filter(|_| fresh)
+        let (taken, reading) = self.last.as_ref()?;
+        let is_valid = self.error.is_none() && now - taken <= rules.reading_valid_ms;
+        reading.runtime_seconds.filter(|_| is_valid)
     }
 
     /// The last reading, however old.
     pub(crate) fn reading(&self) -> Option<&Reading> {
-        self.heard.as_ref().map(|(_, reading)| reading)
+        self.last.as_ref().map(|(_, reading)| reading)
     }
 
-    /// The last word, if it still counts.
-    fn word(&self, now: u64, rules: &Rules) -> Verdict {
-        if let Some(trouble) = &self.trouble {
-            return Verdict::Unknown(Unknown::Trouble(trouble.clone()));
+    /// The state according to the last reading, if it has not expired.
+    fn current(&self, now: u64, rules: &Rules) -> PowerState {
+        if let Some(error) = &self.error {
+            return PowerState::Unknown(Unknown::ReadFailed(error.clone()));
         }
-        let Some((taken, reading)) = &self.heard else {
-            return Verdict::Unknown(Unknown::NeverHeard);
+        let Some((taken, reading)) = &self.last else {
+            return PowerState::Unknown(Unknown::NoReading);
         };
         let age = now.saturating_sub(*taken);
-        if age > rules.fresh_ms {
-            return Verdict::Unknown(Unknown::Stale(age));
+        if age > rules.reading_valid_ms {
+            return PowerState::Unknown(Unknown::Stale(age));
         }
-        judge(reading, rules)
+        evaluate(reading, rules)
     }
 
-    fn settled(&self, now: u64, rules: &Rules) -> Verdict {
+    /// The state of a UPS whose reading is safe: hysteresis and settle time may delay it.
+    fn safe_state(&self, now: u64, rules: &Rules) -> PowerState {
         let Some(since) = self.safe_since else {
             let percent = self.reading().and_then(|reading| reading.charge_percent);
-            return Verdict::NotReady(NotReady::Charge {
+            return PowerState::NotReady(NotReady::Charge {
                 percent: percent.unwrap_or(0.0),
                 needed_percent: rules.charge_on_percent,
             });
         };
         match rules.settle_ms.saturating_sub(now - since) {
-            0 => Verdict::Safe,
-            left_ms => Verdict::NotReady(NotReady::Settling { left_ms }),
+            0 => PowerState::Safe,
+            left_ms => PowerState::NotReady(NotReady::Settling { left_ms }),
         }
     }
 
     fn is_lost(&self, now: u64, rules: &Rules) -> bool {
-        let silent = self.lost_since.map_or(0, |since| now - since);
-        self.on_battery && silent >= rules.lost_on_battery_ms
+        let unknown_ms = self.unknown_since.map_or(0, |since| now - since);
+        self.on_battery && unknown_ms >= rules.lost_on_battery_ms
     }
 }
 
-/// A status that speaks of a battery in use, whatever else is wrong with the reading.
-fn says_on_battery(reading: &Reading) -> bool {
-    reading.status.as_ref().is_some_and(|status| status.has(crate::Word::Ob))
+/// Whether the status has `OB`, even if the reading is otherwise invalid.
+fn reports_on_battery(reading: &Reading) -> bool {
+    reading.status.as_ref().is_some_and(|status| status.has(crate::StatusFlag::Ob))
 }

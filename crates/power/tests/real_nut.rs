@@ -5,10 +5,11 @@
 mod nut_lab;
 
 use forebay_power::drivers::{
-    Authority, Credentials, NutAddress, NutSource, Source, Watch, now_ms,
+    Authority, Credentials, NutAddress, NutSource, Poller, Source, now_ms,
 };
 use forebay_power::{
-    Decision, Exposure, Expression, Guard, Observation, Rules, TroubleKind, Verdict, judge,
+    Decision, Exposure, Expression, Observation, PowerController, PowerState, ReadErrorKind, Rules,
+    evaluate,
 };
 use nut_lab::{NutLab, wait};
 use std::sync::mpsc::{self, Receiver};
@@ -32,19 +33,19 @@ fn source(lab: &NutLab, timeout: Duration) -> NutSource {
 
 /// A guard that follows the supply, and what the server is seen to say.
 struct Bench {
-    guard: Guard,
+    guard: PowerController,
     words: Receiver<Observation>,
     /// When the probe last saw something else than before.
     changed: Arc<Mutex<Option<Instant>>>,
     /// Readings that came since then. One of them may have been under way.
     readings_since: u32,
-    watches: Vec<Watch>,
+    watches: Vec<Poller>,
 }
 
 impl Bench {
     fn start(lab: &NutLab) -> Self {
-        let rules = Rules { settle_ms: 1500, calm_ms: 500, ..Rules::default() };
-        let guard = Guard::new(Expression::parse("lab").unwrap(), rules);
+        let rules = Rules { settle_ms: 1500, mains_stable_ms: 500, ..Rules::default() };
+        let guard = PowerController::new(Expression::parse("lab").unwrap(), rules);
         let (sender, words) = mpsc::channel();
         let user = Credentials { user: "watch".into(), password: "watchpw".into() };
         let main = source(lab, INTERVAL).with_login(user);
@@ -52,15 +53,15 @@ impl Bench {
         let changed = Arc::new(Mutex::new(None));
         let (noted, mut before) = (Arc::clone(&changed), None);
         let probe = Box::new(move |word: Observation| {
-            let word = word.map(|reading| judge(&reading, &rules).word()).map_err(|_| ());
+            let word = word.map(|reading| evaluate(&reading, &rules).as_str()).map_err(|_| ());
             if before != Some(word) {
                 *noted.lock().unwrap() = Some(Instant::now());
                 before = Some(word);
             }
         });
         let watches = vec![
-            Watch::start(main, INTERVAL, sink).unwrap(),
-            Watch::start(source(lab, INTERVAL), PROBE, probe).unwrap(),
+            Poller::start(main, INTERVAL, sink).unwrap(),
+            Poller::start(source(lab, INTERVAL), PROBE, probe).unwrap(),
         ];
         Self { guard, words, changed, readings_since: 0, watches }
     }
@@ -74,7 +75,7 @@ impl Bench {
                 self.readings_since += u32::from(self.changed.lock().unwrap().is_some());
             }
             let decision = self.guard.decide(now_ms(), &EXPOSED);
-            let unsafe_verdict = decision.verdict != Verdict::Safe;
+            let unsafe_verdict = decision.state != PowerState::Safe;
             assert!(!(decision.write_back_allowed && unsafe_verdict), "{decision:?}");
             if is_wanted(&decision) {
                 return decision;
@@ -205,7 +206,7 @@ fn tool_every_state_of_a_real_server_ends_write_back() {
             (event.act)(&mut lab);
             let decision = bench.follow(event.name, |decision| !decision.write_back_allowed);
             let end = Instant::now();
-            assert_eq!(decision.verdict.word(), event.word, "{}: {decision:?}", event.name);
+            assert_eq!(decision.state.as_str(), event.word, "{}: {decision:?}", event.name);
             assert_eq!(decision.dump_now, event.dump, "{}: {decision:?}", event.name);
             assert!(decision.drain_now);
             all.push((end - begin).as_millis());
@@ -242,12 +243,12 @@ fn tool_a_real_server_waits_for_us_until_we_log_out() {
     assert_eq!(lab.logins(), "NUMLOGINS lab 0");
 
     let mut wrong = source(&lab, INTERVAL).with_login(user("wrong"));
-    assert_eq!(wrong.read().unwrap_err().kind, TroubleKind::Refused);
+    assert_eq!(wrong.read().unwrap_err().kind, ReadErrorKind::Refused);
     let mut unencrypted = source(&lab, INTERVAL).with_tls(any_authority());
-    assert_eq!(unencrypted.read().unwrap_err().kind, TroubleKind::Tls);
+    assert_eq!(unencrypted.read().unwrap_err().kind, ReadErrorKind::Tls);
     let address = format!("nobody@127.0.0.1:{}", lab.port).parse().unwrap();
     let trouble = NutSource::new(address, INTERVAL).read().unwrap_err();
-    assert!(trouble.sentence.contains("UNKNOWN-UPS"), "{trouble}");
+    assert!(trouble.message.contains("UNKNOWN-UPS"), "{trouble}");
 }
 
 fn any_authority() -> Authority {

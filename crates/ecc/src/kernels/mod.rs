@@ -1,10 +1,10 @@
-//! The implementations of the one thing that must be fast: the parity of intact data.
+//! Kernels: implementations of parity computation, the only performance-critical part.
 //!
-//! Checking is done with the same: parity is computed anew and compared. What differs is the
-//! remainder of the group as it was read, from which `decode` goes on.
+//! Checking uses the same code: it computes the parity again and compares. The difference is the
+//! remainder of the group as read, which `decode` takes as input.
 //!
-//! Which ones there are depends on the processor and is asked for here alone, so that a kernel
-//! can not be called where its instructions do not exist.
+//! This module alone detects the processor's features, so that a kernel cannot be called without
+//! its instructions.
 
 #[cfg(target_arch = "aarch64")]
 mod neon;
@@ -25,29 +25,29 @@ pub struct Kernel {
 }
 
 impl Kernel {
-    /// What it is called in benchmarks and the log.
+    /// The name in benchmarks and the log.
     pub fn name(&self) -> &'static str {
         self.name
     }
 
     /// Writes the parity of `line`.
     pub fn encode_line(&self, line: &Line, parity: &mut LineParity) {
-        // SAFETY: kernels are handed out by `available`, which has asked the processor.
+        // SAFETY: `available` returns only kernels that the processor supports.
         unsafe { (self.line)(line, parity) }
     }
 
     /// Writes the parity of `sector`.
     pub fn encode_sector(&self, sector: &Sector, parity: &mut SectorParity) {
-        // SAFETY: kernels are handed out by `available`, which has asked the processor.
+        // SAFETY: `available` returns only kernels that the processor supports.
         unsafe { (self.sector)(sector, parity) }
     }
 }
 
-/// The one that every processor can do, and that the others are compared with.
+/// The portable kernel, and the reference for the others.
 pub static SCALAR: Kernel =
     Kernel { name: "scalar", line: scalar::encode_line, sector: scalar::encode_sector };
 
-/// The implementations that this processor can do, best first. The scalar one is the last.
+/// The kernels that this processor supports, fastest first. The last is the scalar one.
 pub fn available() -> impl Iterator<Item = &'static Kernel> {
     native().into_iter().flatten().chain([&SCALAR])
 }

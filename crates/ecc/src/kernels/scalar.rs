@@ -1,20 +1,20 @@
-//! Parity by table, for every processor, and the reference for the others.
+//! The portable kernel: parity by table lookup, and the reference for the other kernels.
 //!
-//! A division by the generator with one table look-up per byte: the twelve bytes of the remainder
-//! are one number, and the table has what a byte that leaves at its top puts back. The eight
-//! groups of a sector are divided side by side, so that eight look-ups are under way at once. The
-//! price: 4 KiB of table.
+//! Divides by the generator with one lookup per byte: the twelve bytes of the remainder are one
+//! integer, and the table has the feedback of the byte shifted out at its top. The eight groups of
+//! a sector are divided in parallel, so that eight lookups are in flight. The price: a table of 4
+//! KiB.
 
 use crate::field::{GENERATOR, multiply_slowly};
 use crate::{GROUP_BYTES, GROUP_PARITY_BYTES, GROUPS_PER_SECTOR};
 use crate::{Line, LineParity, Sector, SectorParity};
 
-/// Bits in the number that is the remainder. What has left it goes on into the upper ones of the
-/// 128, where nobody looks.
+/// Number of bits in the remainder. Bits shifted out of it stay in the upper bits of the 128, which
+/// are ignored.
 const REMAINDER_BITS: usize = 8 * GROUP_PARITY_BYTES;
 
-/// For each byte that leaves, the remainder of its product with x^12. The coefficient of x^11 is
-/// the highest byte.
+/// For each byte shifted out, the remainder of its product with x^12. The highest byte is the
+/// coefficient of x^11.
 static FEEDBACK: [u128; 256] = feedback();
 
 pub fn encode_line(line: &Line, parity: &mut LineParity) {

@@ -12,7 +12,7 @@ use forebay_format::journal::{
     LogKind, Members as MemberList, Released, SUPERBLOCK_BYTES, Superblock, SuperblockInvalid,
 };
 use forebay_journal::{
-    Found, Half, ReadAt, RecoverError, Recovered, Step, recover_any, recover_mirrored,
+    Found, MirrorDevice, ReadAt, RecoverError, Recovered, Step, recover_any, recover_mirrored,
 };
 use forebay_runtime::MemberRecord;
 use forebay_types::IoError;
@@ -93,7 +93,7 @@ impl OpenLog {
     fn counts(&self) -> [bool; 2] {
         match &self.walked {
             Walked::One(_) => [true, false],
-            Walked::Two(recovered) => recovered.counts(),
+            Walked::Two(recovered) => recovered.in_sync(),
         }
     }
 
@@ -163,7 +163,7 @@ impl OpenLog {
         self.take_steps()?;
         let mut superblock = self.found().superblock.clone();
         let volume = superblock.volumes.iter_mut().find(|volume| volume.number == number);
-        volume.expect("it was found in this superblock").guard.released = how;
+        volume.expect("it was found in this superblock").disk.released = how;
         for _ in 0..2 {
             superblock.sequence += 1;
             for (at, device) in self.members() {
@@ -238,7 +238,7 @@ fn walk_both(
     let mut recover = |accept_loss| {
         let halves = open.each_mut().map(|device| {
             let (device, size_bytes) = device.as_mut()?;
-            Some(Half { device, size_bytes: *size_bytes })
+            Some(MirrorDevice { device, size_bytes: *size_bytes })
         });
         recover_mirrored(halves, drawn, &is_on_record, accept_loss)
     };

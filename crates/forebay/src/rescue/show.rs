@@ -37,7 +37,7 @@ pub(super) fn verified(source: &Source, as_json: bool) -> String {
 }
 
 fn released(volume: &VolumeEntry) -> &'static str {
-    match volume.guard.released {
+    match volume.disk.released {
         Released::No => "no",
         Released::Applied => "applied",
         Released::Discarded => "discarded",
@@ -164,7 +164,7 @@ fn value_of(source: &Source, volume: &VolumeEntry) -> Value {
         "number": volume.number,
         "size_bytes": volume.size_bytes,
         "disk": disk(volume),
-        "samples": volume.guard.samples.valid.count_ones(),
+        "samples": volume.disk.samples.valid.count_ones(),
         "released": released(volume),
         "given_up": source.is_given_up(&volume.name),
         "records": held.records,

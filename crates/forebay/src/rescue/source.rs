@@ -105,10 +105,9 @@ impl Source {
     /// unless something is held under another number.
     pub(super) fn forget(&self, number: u16, volume: &str) -> anyhow::Result<()> {
         let Some(state_dir) = &self.state_dir else { return Ok(()) };
-        let others = self
-            .volumes()
-            .iter()
-            .filter(|other| other.number != number && other.name == volume && other.counts());
+        let others = self.volumes().iter().filter(|other| {
+            other.number != number && other.name == volume && other.has_valid_records()
+        });
         if others.into_iter().any(|other| self.held(other.number).records > 0) {
             return Ok(());
         }

@@ -10,7 +10,7 @@ use forebay_format::journal::{
     BATCH_BYTES_MAX, GenerationStart, Geometry, JOURNAL_BYTES_MIN, JournalId, LOG_OFFSET,
     RecordKind, Released, SUPERBLOCK_BYTES, Superblock,
 };
-use forebay_journal::{Admission, Entry, Log, Noted};
+use forebay_journal::{Admission, Entry, Log, RecordOutcome};
 use forebay_types::{ByteRange, IoError};
 use proptest::prelude::*;
 use std::sync::Arc;
@@ -97,8 +97,8 @@ fn journal() -> (Arc<MemoryBackend>, Vec<u8>) {
     }
     let range = ByteRange::new(1002 * 512, 4 * 512);
     let kind = RecordKind::Zero { unmap: true };
-    let noted = log.note(Entry { kind, volume: volumes[0], range }, None);
-    assert_eq!(noted, Noted::Recorded);
+    let noted = log.record(Entry { kind, volume: volumes[0], range }, None);
+    assert_eq!(noted, RecordOutcome::Recorded);
     expected[range.offset as usize..range.end() as usize].fill(0);
     while let Some(write) = log.poll_write() {
         put(&*device, write.position, write.bytes());
@@ -147,7 +147,7 @@ fn a_rescue_that_is_cut_off_anywhere_is_repeated_with_the_same_result() {
         let volume = source.find(&arguments("a")).unwrap();
         // A torn superblock may be whole all the same, as its rest is zeroes before and after. Then
         // it says the truth.
-        let is_done = volume.guard.released == Released::Applied;
+        let is_done = volume.disk.released == Released::Applied;
         drop(source);
         if !is_done {
             rescue(Arc::clone(&log) as _, &*disk).unwrap();
@@ -218,7 +218,7 @@ fn contradict(superblock: &mut Superblock, field: usize, value: u64) {
         8 => superblock.starts = vec![GenerationStart { generation: value, batch: 0, segment: 0 }],
         9 => superblock.starts[0].batch = value,
         10 => superblock.starts[0].segment = value,
-        _ => superblock.volumes[0].guard.samples.valid = value,
+        _ => superblock.volumes[0].disk.samples.valid = value,
     }
 }
 

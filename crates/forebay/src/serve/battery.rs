@@ -5,7 +5,7 @@
 //! somebody is told in time to replace it. Only readings at full charge on mains count, and only at
 //! about the load of the first one, because a runtime means nothing without the load.
 
-use forebay_power::{Reading, Word};
+use forebay_power::{Reading, StatusFlag};
 use serde_json::{Value, json};
 use std::collections::BTreeMap;
 use std::path::PathBuf;
@@ -51,7 +51,8 @@ impl Batteries {
     pub(super) fn observe(&mut self, name: &str, reading: &Reading) {
         let is_full = reading.charge_percent.is_some_and(|charge| charge >= FULL_PERCENT);
         let words = reading.status.as_ref();
-        let on_mains = words.is_some_and(|words| words.has(Word::Ol) && !words.has(Word::Ob));
+        let on_mains =
+            words.is_some_and(|words| words.has(StatusFlag::Ol) && !words.has(StatusFlag::Ob));
         let Some(seconds) = reading.runtime_seconds.filter(|_| is_full && on_mains) else { return };
         let new = Age {
             first_seconds: seconds,

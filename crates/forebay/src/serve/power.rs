@@ -11,9 +11,11 @@ use super::battery::Batteries;
 use forebay_api::{PowerStatus, SupplyStatus};
 use forebay_config::{Supply, SupplyPlace, UpsSettings};
 use forebay_power::drivers::{
-    Authority, CommandSource, Credentials, FileSource, NutAddress, NutSource, Watch, now_ms,
+    Authority, CommandSource, Credentials, FileSource, NutAddress, NutSource, Poller, now_ms,
 };
-use forebay_power::{Decision, Exposure, Expression, Guard, Observation, Rules, Verdict};
+use forebay_power::{
+    Decision, Exposure, Expression, Observation, PowerController, PowerState, Rules,
+};
 use forebay_runtime::Runtime;
 use forebay_types::{Size, VolumeId};
 use std::sync::atomic::{AtomicBool, Ordering};
@@ -101,7 +103,7 @@ impl Power {
         let common =
             Arc::new(Common { status: Mutex::default(), stopping: AtomicBool::new(false) });
         let mut warden = Warden {
-            guard: Guard::new(expression, rules),
+            guard: PowerController::new(expression, rules),
             supplies,
             needed: settings.needed.clone(),
             watches,
@@ -156,7 +158,7 @@ fn watch(
     supply: &Supply,
     settings: &UpsSettings,
     sink: forebay_power::drivers::Sink,
-) -> anyhow::Result<Watch> {
+) -> anyhow::Result<Poller> {
     let watch = match &supply.place {
         SupplyPlace::Nut(address) => {
             let address: NutAddress =
@@ -169,14 +171,14 @@ fn watch(
             if let Some(ca) = &settings.ca {
                 source = source.with_tls(Authority::from_pem_file(ca)?);
             }
-            Watch::start(source, INTERVAL, sink)
+            Poller::start(source, INTERVAL, sink)
         }
         SupplyPlace::Command(words) => {
             let (program, arguments) = words.split_first().expect("a command has a first word");
             let source = CommandSource::new(program.clone(), arguments.to_vec(), INTERVAL);
-            Watch::start(source, INTERVAL, sink)
+            Poller::start(source, INTERVAL, sink)
         }
-        SupplyPlace::File(path) => Watch::start(FileSource::new(path), INTERVAL, sink),
+        SupplyPlace::File(path) => Poller::start(FileSource::new(path), INTERVAL, sink),
     };
     Ok(watch?)
 }
@@ -195,10 +197,10 @@ enum Dump {
 
 /// The thread.
 struct Warden {
-    guard: Guard,
+    guard: PowerController,
     supplies: Vec<Supply>,
     needed: String,
-    watches: Vec<Watch>,
+    watches: Vec<Poller>,
     inbox: Receiver<(usize, Instant, Observation)>,
     runtime: Arc<Runtime>,
     refuge: Option<Arc<dyn Refuge>>,
@@ -299,7 +301,7 @@ impl Warden {
     /// A refuge writes nothing of its own accord while each second of the battery counts.
     fn tell_refuge(&mut self, decision: &Decision) {
         let on_battery =
-            matches!(decision.verdict, Verdict::OnBattery { .. } | Verdict::Critical(_));
+            matches!(decision.state, PowerState::OnBattery { .. } | PowerState::Critical(_));
         if on_battery != self.on_battery
             && let Some(refuge) = &self.refuge
         {

@@ -1,4 +1,4 @@
-//! Batches: some records and their payload, written and made durable in one piece.
+//! Batches: records and their payload, written and made durable as a unit.
 
 use super::{BATCH_BYTES_MAX, BLOCK_BYTES, JournalId};
 use crate::checksum;
@@ -8,20 +8,20 @@ use zerocopy::little_endian::{U16, U32, U64};
 use zerocopy::{FromBytes, Immutable, IntoBytes, KnownLayout, Unaligned};
 
 const MAGIC: u32 = u32::from_le_bytes(*b"FBJB");
-/// Bytes of a batch's header; its payload follows.
+/// Length of a batch header in bytes; the payload follows.
 pub const HEADER_BYTES: usize = 96;
-/// Bytes of one record.
+/// Length of a record in bytes.
 pub const RECORD_BYTES: usize = 32;
 
 #[derive(Clone, Copy, FromBytes, IntoBytes, Immutable, KnownLayout, Unaligned)]
 #[repr(C)]
 struct Header {
     magic: U32,
-    /// Of the header with this field zero, seeded with the journal's identity.
+    /// Checksum of the header with this field zero, seeded with the journal's identity.
     checksum: U32,
-    /// The checksum of the header before, whichever generation wrote it.
+    /// The checksum of the previous batch's header, of any generation.
     chain: U32,
-    /// Of the records, seeded with the batch's number.
+    /// Checksum of the records, seeded with the batch number.
     records_checksum: U32,
     generation: U64,
     batch: U64,
@@ -39,7 +39,7 @@ struct RawRecord {
     kind: u8,
     reserved: u8,
     volume: U16,
-    /// Of the payload, seeded with volume and place.
+    /// Checksum of the payload, seeded with volume and offset.
     checksum: U32,
     sector: U64,
     sectors: U64,
@@ -50,19 +50,19 @@ struct RawRecord {
 const _: () = assert!(size_of::<Header>() == HEADER_BYTES);
 const _: () = assert!(size_of::<RawRecord>() == RECORD_BYTES);
 
-/// What a record says of its range.
+/// The kind of change that a record describes.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
 pub enum RecordKind {
-    /// It was written; the payload has the bytes.
+    /// The range was written; the payload has the data.
     Write,
-    /// It reads as zeroes; with `unmap` a hole is acceptable.
+    /// The range reads as zeroes.
     Zero {
         /// Whether a hole is acceptable.
         unmap: bool,
     },
-    /// Its content is of no interest any more.
+    /// The range was discarded.
     Discard,
-    /// Its newest content is on the disk, on stable storage: earlier records of it are void.
+    /// The disk has the newest content of the range on stable storage: earlier records are void.
     Forget,
 }
 
@@ -89,28 +89,32 @@ impl RecordKind {
     }
 }
 
-/// One record.
+/// A record of one change.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Record {
-    /// What happened.
+    /// The kind of change.
     pub kind: RecordKind,
-    /// To which volume, by its number in the superblock.
+    /// The number of the volume in the superblock.
     pub volume: u16,
-    /// Where; whole sectors.
+    /// The changed range; whole sectors.
     pub range: ByteRange,
-    /// Where in the batch's payload the bytes of a write begin.
+    /// Offset of a write's data in the batch's payload.
     pub payload_offset: u32,
-    /// The checksum of these bytes, from [`Record::checksum_of`].
+    /// The checksum of this data, from [`Record::checksum_of`].
     pub checksum: u32,
 }
 
 impl Record {
-    /// The checksum of a write's bytes, bound to the place they belong to.
+    /// The checksum of a write's data, seeded with its volume and offset.
     pub fn checksum_of(volume: u16, offset: u64, bytes: &[u8]) -> u32 {
         checksum(u64::from(volume) << 48 ^ offset, bytes)
     }
 
-    fn encode(&self) -> RawRecord {
+    fn encode(&self, payload_bytes: u32) -> RawRecord {
+        let range = self.range;
+        assert!(range.len > 0 && range.is_sector_aligned(), "{range} is not whole sectors");
+        let payload_end = u64::from(self.payload_offset) + self.payload_len();
+        assert!(payload_end <= u64::from(payload_bytes), "the payload lies within its batch");
         RawRecord {
             kind: self.kind.number(),
             reserved: 0,
@@ -129,55 +133,63 @@ impl Record {
         let len = raw.sectors.get().checked_mul(SECTOR_BYTES)?;
         let end = offset.checked_add(len)?;
         let payload_offset = raw.payload_offset.get();
-        let has_payload = kind == RecordKind::Write;
-        let payload_end = u64::from(payload_offset) + if has_payload { len } else { 0 };
-        let sound = len > 0 && end < u64::MAX / 2 && payload_end <= u64::from(payload_bytes);
-        sound.then_some(Self {
+        let record = Self {
             kind,
             volume: raw.volume.get(),
             range: ByteRange::new(offset, len),
             payload_offset,
             checksum: raw.checksum.get(),
-        })
+        };
+        let payload_end = u64::from(payload_offset) + record.payload_len();
+        let is_valid = len > 0 && end < u64::MAX / 2 && payload_end <= u64::from(payload_bytes);
+        is_valid.then_some(record)
+    }
+
+    /// Length of the record's data in the payload in bytes; zero except for a write.
+    const fn payload_len(&self) -> u64 {
+        match self.kind {
+            RecordKind::Write => self.range.len,
+            _ => 0,
+        }
     }
 }
 
-/// What the header of a batch says.
+/// The header of a batch.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct BatchHeader {
-    /// The generation that wrote it.
+    /// The generation that wrote the batch.
     pub generation: u64,
-    /// Its number.
+    /// The batch number.
     pub batch: u64,
-    /// The segment it lies in.
+    /// The segment of the batch.
     pub segment: u64,
-    /// Its first byte within the segment.
+    /// The offset within the segment in bytes.
     pub offset: u64,
-    /// The number of its first record.
+    /// The number of the first record.
     pub first_record: u64,
-    /// Bytes of payload.
+    /// Length of the payload in bytes.
     pub payload_bytes: u32,
-    /// Records.
+    /// Number of records.
     pub records: u32,
-    /// The checksum of the header before.
+    /// The checksum of the previous header.
     pub chain: u32,
-    /// The checksum of this header: the next one's chain.
+    /// The checksum of this header, which is the chain of the next batch.
     pub checksum: u32,
     records_checksum: u32,
 }
 
-/// Why bytes are not the batch that was looked for.
+/// Why bytes are not a valid batch.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum BatchInvalid {
-    /// There is no batch of this journal, or its header is damaged.
+    /// No batch of this journal, or a damaged header.
     NoHeader,
-    /// It belongs to another place.
+    /// The batch belongs to another place.
     Misplaced,
-    /// Its length is impossible.
+    /// The batch has an invalid length.
     Length,
-    /// Its records are damaged.
+    /// The records are damaged.
     Records,
-    /// The payload of this record is damaged; the records themselves are right.
+    /// The payload of this record is damaged; the records are intact.
     Payload(u32),
 }
 
@@ -185,8 +197,8 @@ impl fmt::Display for BatchInvalid {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         match self {
             Self::NoHeader => f.write_str("no batch"),
-            Self::Misplaced => f.write_str("a batch of another place"),
-            Self::Length => f.write_str("a batch of impossible length"),
+            Self::Misplaced => f.write_str("misplaced batch"),
+            Self::Length => f.write_str("invalid batch length"),
             Self::Records => f.write_str("damaged records"),
             Self::Payload(record) => write!(f, "damaged payload of record {record}"),
         }
@@ -195,14 +207,14 @@ impl fmt::Display for BatchInvalid {
 
 impl std::error::Error for BatchInvalid {}
 
-/// Bytes that a batch takes on the device.
+/// Length of a batch on the device in bytes.
 pub const fn batch_bytes(payload_bytes: u64, records: u64) -> u64 {
     (HEADER_BYTES as u64 + payload_bytes + records * RECORD_BYTES as u64)
         .next_multiple_of(BLOCK_BYTES)
 }
 
 impl BatchHeader {
-    /// A header to be sealed, in the place where the log goes on.
+    /// A header for a batch at the head of the log, to be completed by [`seal_batch`].
     pub const fn new(generation: u64, batch: u64, segment: u64, offset: u64, chain: u32) -> Self {
         Self {
             generation,
@@ -218,12 +230,13 @@ impl BatchHeader {
         }
     }
 
-    /// Bytes of the batch on the device.
+    /// Length of the batch on the device in bytes.
     pub const fn len_bytes(&self) -> u64 {
         batch_bytes(self.payload_bytes as u64, self.records as u64)
     }
 
-    fn raw(&self) -> Header {
+    fn encode(&self) -> Header {
+        assert!(self.offset <= u64::from(u32::MAX), "offset {} in a segment", self.offset);
         Header {
             magic: MAGIC.into(),
             checksum: self.checksum.into(),
@@ -240,12 +253,12 @@ impl BatchHeader {
         }
     }
 
-    /// Reads the header of the batch at `offset` of `segment`, from at least its first
-    /// [`HEADER_BYTES`] bytes.
+    /// Decodes the header of the batch at `offset` of `segment` from its first [`HEADER_BYTES`] or
+    /// more bytes.
     ///
     /// # Errors
-    /// When there is none, or it belongs elsewhere. Whether it continues the log is the caller's
-    /// to say: the chain, the batch's number and its generation.
+    /// If there is no valid header, or it belongs to another place. The caller checks whether the
+    /// batch continues the log: its chain, number and generation.
     pub fn decode(
         journal: JournalId,
         segment: u64,
@@ -275,19 +288,20 @@ impl BatchHeader {
             checksum: raw.checksum.get(),
             records_checksum: raw.records_checksum.get(),
         };
-        let counts = header.batch.max(header.first_record);
-        if header.len_bytes() > BATCH_BYTES_MAX || header.records == 0 || counts > u64::MAX / 2 {
+        let number = header.batch.max(header.first_record);
+        if header.len_bytes() > BATCH_BYTES_MAX || header.records == 0 || number > u64::MAX / 2 {
             return Err(BatchInvalid::Length);
         }
         Ok(header)
     }
 }
 
-/// Completes a batch whose payload lies in `buffer` from [`HEADER_BYTES`] on: adds the records,
-/// the padding and the header. Returns the header with its checksum.
+/// Completes a batch whose payload lies in `buffer` at [`HEADER_BYTES`]: writes the records, the
+/// padding and the header. Returns the header with its checksum.
 ///
 /// # Panics
-/// If the buffer is too short, or the batch longer than [`BATCH_BYTES_MAX`].
+/// If the buffer is too short, the batch is empty or longer than [`BATCH_BYTES_MAX`], or a record
+/// is invalid or refers to data outside the payload.
 pub fn seal_batch(
     journal: JournalId,
     header: BatchHeader,
@@ -295,25 +309,29 @@ pub fn seal_batch(
     buffer: &mut [u8],
 ) -> BatchHeader {
     let mut header = BatchHeader { records: records.len() as u32, checksum: 0, ..header };
-    assert!(header.len_bytes() <= BATCH_BYTES_MAX && header.records > 0);
+    let len = header.len_bytes();
+    assert!(header.records > 0, "a batch has a record");
+    assert!(len <= BATCH_BYTES_MAX, "batch of {len} bytes");
+    assert!(header.offset.is_multiple_of(BLOCK_BYTES), "batch at offset {}", header.offset);
+    assert!(len <= buffer.len() as u64, "batch of {len} bytes in {} bytes", buffer.len());
     let records_at = HEADER_BYTES + header.payload_bytes as usize;
     let padding_at = records_at + records.len() * RECORD_BYTES;
     for (to, record) in buffer[records_at..padding_at].chunks_exact_mut(RECORD_BYTES).zip(records) {
-        to.copy_from_slice(record.encode().as_bytes());
+        to.copy_from_slice(record.encode(header.payload_bytes).as_bytes());
     }
     buffer[padding_at..header.len_bytes() as usize].fill(0);
     header.records_checksum = checksum(header.batch, &buffer[records_at..padding_at]);
-    header.checksum = checksum(journal.seed(), header.raw().as_bytes());
-    buffer[..HEADER_BYTES].copy_from_slice(header.raw().as_bytes());
+    header.checksum = checksum(journal.seed(), header.encode().as_bytes());
+    buffer[..HEADER_BYTES].copy_from_slice(header.encode().as_bytes());
     header
 }
 
-/// Checks the rest of a batch whose header has been read, and appends its records to `records`.
-/// `bytes` begins with the header.
+/// Checks the rest of a batch against its header, and appends its records to `records`. `bytes`
+/// begins with the header.
 ///
 /// # Errors
-/// When a record or the payload of one is damaged; where it is only a payload, all records have
-/// been appended all the same, so that it is known what is lost.
+/// If a record or its payload is damaged. If only payload is damaged, all records are appended
+/// nevertheless, so that the lost ranges are known.
 pub fn check_batch(
     header: &BatchHeader,
     bytes: &[u8],
@@ -335,6 +353,7 @@ pub fn check_batch(
         };
         records.push(record);
     }
+    assert_eq!(records.len() - first, header.records as usize, "one record for each encoded one");
     let damaged = records[first..].iter().position(|record| {
         record.kind == RecordKind::Write && {
             let from = record.payload_offset as usize;

@@ -1,6 +1,6 @@
-//! The superblock: whose journal it is, how it is divided, and which volumes it knows.
+//! The superblock: the journal's identity, geometry, generations, members and volumes.
 
-use super::guard::{GUARD_BYTES, Guard, Released};
+use super::disk_info::{DISK_INFO_BYTES, DiskInfo, Released};
 use super::{Geometry, JournalId, SUPERBLOCK_BYTES};
 use crate::checksum;
 use std::fmt;
@@ -9,23 +9,24 @@ use zerocopy::{FromBytes, Immutable, IntoBytes, KnownLayout, Unaligned};
 
 const MAGIC: [u8; 8] = *b"FOREBAYJ";
 const VERSION: u32 = 1;
-/// Volumes that one journal may know.
+/// Maximum number of volumes of one journal.
 pub const VOLUMES_MAX: usize = 128;
-/// Beginnings of generations that are remembered. More can't be in one log: a log that has seen so
-/// many is brought to the disks and emptied before it is used again.
+/// Maximum number of generations in one log. A log that has reached it must be written to the disks
+/// before it is resumed.
 pub const GENERATIONS_MAX: usize = 16;
-/// Devices that one log may be mirrored on.
+/// Maximum number of devices of one log.
 pub const MEMBERS_MAX: usize = 2;
 const NAME_BYTES: usize = 256;
-/// Nothing is counted this far in the life of a journal, and sums of such counts don't overflow.
+/// Upper limit of all counters: no journal reaches it, and sums of such values do not overflow.
 const COUNT_MAX: u64 = 1 << 56;
+const COUNTER_OUT_OF_RANGE: &str = "a counter is out of range";
 
 #[derive(Clone, Copy, FromBytes, IntoBytes, Immutable, KnownLayout, Unaligned)]
 #[repr(C)]
 struct Head {
     magic: [u8; 8],
     version: U32,
-    /// Of all bytes of the copy with this field zero, seeded with the journal's identity.
+    /// Checksum of the whole copy with this field zero, seeded with the journal's identity.
     checksum: U32,
     journal: [u8; 16],
     sequence: U64,
@@ -34,7 +35,7 @@ struct Head {
     volumes: U16,
     generations: U16,
     segments: U64,
-    /// Not zero when the log holds nothing that a disk does not.
+    /// Not zero if the disks have everything in the log.
     clean: U64,
     first_segment: U64,
     next_volume: U16,
@@ -44,7 +45,7 @@ struct Head {
     reserved_too: [u8; 3584],
     /// Zero for a journal, one for a vault.
     kind: U64,
-    /// Zero for what is not a whole dump, otherwise one more than the batches of it.
+    /// One more than the number of batches of a sealed dump, otherwise zero.
     sealed: U64,
     starts: [Start; GENERATIONS_MAX],
 }
@@ -64,7 +65,7 @@ struct Volume {
     size_bytes: U64,
     name_bytes: U16,
     number: U16,
-    guard: [u8; GUARD_BYTES],
+    disk: [u8; DISK_INFO_BYTES],
     name: [u8; NAME_BYTES],
 }
 
@@ -73,88 +74,91 @@ struct Volume {
 struct Image {
     head: Head,
     volumes: [Volume; VOLUMES_MAX],
-    /// For each volume the number of the first record that may count.
+    /// For each volume, the number of the first record that may be valid.
     void_before: [U64; VOLUMES_MAX],
     reserved: [u8; 3072],
 }
 
+const _: () = assert!(size_of::<Start>() == 24);
 const _: () = assert!(size_of::<Head>() == 4096);
 const _: () = assert!(size_of::<Volume>() == 448);
 const _: () = assert!(size_of::<Image>() == SUPERBLOCK_BYTES);
+const _: () = assert!(VOLUMES_MAX <= u16::MAX as usize && NAME_BYTES <= u16::MAX as usize);
 
-/// Where a generation began.
+/// The start of a generation.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct GenerationStart {
     /// The generation, from 1 on.
     pub generation: u64,
     /// Its first batch.
     pub batch: u64,
-    /// The segment that batch lies in.
+    /// The segment of that batch.
     pub segment: u64,
 }
 
-/// A volume as its records mean it.
+/// A volume that the journal has records of.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct VolumeEntry {
-    /// Its number in the records of this journal; it stays while records of it may be there.
+    /// Its number in the records of this journal, which stays the same while the log may have
+    /// records of the volume.
     pub number: u16,
-    /// Its name when it was written down, at most 256 bytes.
+    /// Its name when it was added, at most 256 bytes.
     pub name: String,
     /// Its size in bytes.
     pub size_bytes: u64,
-    /// What names the disk behind it; made by whoever opens disks.
+    /// Identifies the configured disk; computed by the backend.
     pub identity: [u8; 32],
-    /// What else is known of the disk.
-    pub guard: Guard,
-    /// Records of it with a lower number are void: its disk has what they say, or something newer.
+    /// What else is known about the disk.
+    pub disk: DiskInfo,
+    /// Records with a lower number are void: the disk has their content, or newer.
     pub void_before: u64,
 }
 
 impl VolumeEntry {
-    /// Whether its records count.
-    pub fn counts(&self) -> bool {
-        self.guard.released == Released::No
+    /// Whether the volume's records are valid: the operator has not released them.
+    pub fn has_valid_records(&self) -> bool {
+        self.disk.released == Released::No
     }
 }
 
-/// The devices that hold the log. A device draws its number when it is made a member, and another
-/// one each time it becomes one again, so that two histories never share one.
+/// The devices that hold the log. A device draws a new number each time it becomes a member, so
+/// that two histories never share a number.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct Members {
-    /// The number of the device that this superblock lies on. Zero in a journal that has never been
-    /// mirrored. A vault draws its number when it is made, and is its only member.
+    /// The number of the device that holds this superblock. Zero in a journal that was never
+    /// mirrored. A vault draws its number at creation, and is its only member.
     pub own: u64,
-    /// The numbers of those that hold everything that was acknowledged; zero for none.
+    /// The numbers of the members, which hold everything acknowledged; zero for none.
     pub current: [u64; MEMBERS_MAX],
 }
 
 impl Members {
-    /// Whether the device with this number holds everything.
+    /// Whether the device with this number is a member.
     pub fn has(&self, number: u64) -> bool {
         number != 0 && self.current.contains(&number)
     }
 
-    /// The numbers of those that hold everything.
+    /// The numbers of the members.
     pub fn numbers(&self) -> Vec<u64> {
         self.current.into_iter().filter(|&number| number != 0).collect()
     }
 }
 
-/// What a log is for, and how far it is.
+/// The kind of a log.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub enum LogKind {
-    /// It records writes as they come.
+    /// Records writes continuously.
     #[default]
     Journal,
-    /// It takes what is dirty, in one go, when the battery runs low.
+    /// Takes all dirty data in one go, when the battery runs low.
     Vault {
-        /// How many batches a whole dump has; `None` while it is being written.
+        /// Number of batches of a sealed dump; `None` while the dump is written.
         sealed: Option<u64>,
     },
 }
 
 impl LogKind {
-    /// The word for it.
+    /// The name of the kind.
     pub const fn as_str(self) -> &'static str {
         match self {
             Self::Journal => "journal",
@@ -179,44 +183,44 @@ impl LogKind {
     }
 }
 
-/// A superblock whose checks have passed.
+/// A valid superblock.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Superblock {
-    /// Whose it is.
+    /// The identity of the journal.
     pub journal: JournalId,
-    /// What it is for.
+    /// The kind of log.
     pub kind: LogKind,
-    /// Which of two copies is newer; copy `sequence % 2` holds it.
+    /// The sequence number; copy `sequence % 2` holds the superblock.
     pub sequence: u64,
-    /// Bytes of the device when the journal was made.
+    /// Size of the device in bytes at the journal's creation.
     pub size_bytes: u64,
-    /// How it is divided.
+    /// The division into segments.
     pub geometry: Geometry,
-    /// Whether the log holds nothing that a disk does not.
+    /// Whether the disks have everything in the log.
     pub clean: bool,
-    /// The oldest segment that is still needed.
+    /// The oldest segment still needed.
     pub first_segment: u64,
-    /// The last generations in ascending order; the last is the one that writes.
+    /// The generations in the log, in ascending order; the last one writes.
     pub starts: Vec<GenerationStart>,
-    /// The number for the next volume. Numbers are not used again, so that a record of a volume
-    /// that has been forgotten never counts for another.
+    /// The number for the next volume. Numbers are never reused, so that a record of a removed
+    /// volume is never taken for one of another volume.
     pub next_volume: u16,
-    /// The volumes. Records of others are void.
+    /// The volumes. Records of other volumes are void.
     pub volumes: Vec<VolumeEntry>,
     /// The devices that hold the log.
     pub members: Members,
 }
 
-/// Why bytes are no superblock.
+/// Why bytes are not a valid superblock.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub enum SuperblockInvalid {
-    /// They do not begin like one.
+    /// The magic is missing.
     Foreign,
-    /// They are of another version of the format.
+    /// The format version is not supported.
     Version(u32),
-    /// They have changed since they were written, or were not written wholly.
+    /// The checksum does not match: the superblock is damaged or torn.
     Checksum,
-    /// They contradict themselves, although the checksum agrees.
+    /// The fields contradict each other, although the checksum matches.
     Contradiction(&'static str),
 }
 
@@ -228,7 +232,7 @@ impl fmt::Display for SuperblockInvalid {
                 write!(f, "has journal format {version}, this program reads format {VERSION}")
             }
             Self::Checksum => f.write_str("has a damaged superblock"),
-            Self::Contradiction(what) => write!(f, "has a superblock that is wrong: {what}"),
+            Self::Contradiction(what) => write!(f, "has an invalid superblock: {what}"),
         }
     }
 }
@@ -236,12 +240,13 @@ impl fmt::Display for SuperblockInvalid {
 impl std::error::Error for SuperblockInvalid {}
 
 impl Superblock {
-    /// The bytes of the copy to be written at [`Superblock::position`].
+    /// Encodes the copy to be written at [`Superblock::position`].
     ///
     /// # Panics
-    /// If there are more volumes or generations, or longer names, than there is room for.
+    /// If there are too many volumes or generations, if a name is too long, or if the fields
+    /// contradict each other.
     pub fn encode(&self) -> Vec<u8> {
-        assert!(self.volumes.len() <= VOLUMES_MAX && self.starts.len() <= GENERATIONS_MAX);
+        self.check();
         let mut image = zeroed();
         let (kind, sealed) = self.kind.encode();
         image.head = Head {
@@ -270,7 +275,7 @@ impl Superblock {
         }
         for (to, from) in image.volumes.iter_mut().zip(&self.volumes) {
             to.identity = from.identity;
-            to.guard = from.guard.encode();
+            to.disk = from.disk.encode();
             to.size_bytes = from.size_bytes.into();
             to.number = from.number.into();
             to.name_bytes = (from.name.len() as u16).into();
@@ -283,9 +288,23 @@ impl Superblock {
         image.as_bytes().to_vec()
     }
 
-    /// The first block of a copy that is not there yet: a device that begins so is taken for a
-    /// journal, and for one that can't be used. Only one sector of it matters, so it is there or
-    /// it is not.
+    /// Panics if the fields contradict each other, so that no invalid superblock is ever written.
+    fn check(&self) {
+        assert!(self.volumes.len() <= VOLUMES_MAX, "{} volumes", self.volumes.len());
+        assert!(!self.starts.is_empty(), "a log has a generation");
+        assert!(self.starts.len() <= GENERATIONS_MAX, "{} generations", self.starts.len());
+        assert!(self.starts.windows(2).all(ascends), "generations ascend: {:?}", self.starts);
+        assert!(self.sequence.max(self.first_segment) < 2 * COUNT_MAX, "counters are in range");
+        for volume in &self.volumes {
+            assert!(volume.number < self.next_volume, "volume {} was assigned", volume.number);
+            assert!(volume.name.len() <= NAME_BYTES, "name of {} bytes", volume.name.len());
+        }
+        let own = self.members.own;
+        assert!(own == 0 || self.members.has(own), "device {own} is a member of its own journal");
+    }
+
+    /// The first block of an unfinished copy: a device with it is recognised as a journal that
+    /// cannot be used yet. All of its content is in the first sector, so that it cannot be torn.
     pub fn unfinished() -> Vec<u8> {
         let mut block = vec![0; super::BLOCK_BYTES as usize];
         block[..MAGIC.len()].copy_from_slice(&MAGIC);
@@ -293,15 +312,15 @@ impl Superblock {
         block
     }
 
-    /// Where this copy lies on the device, in bytes.
+    /// The position of this copy on the device in bytes.
     pub const fn position(&self) -> u64 {
         self.sequence % 2 * SUPERBLOCK_BYTES as u64
     }
 
-    /// Reads a copy.
+    /// Decodes a copy.
     ///
     /// # Errors
-    /// When it is none, or may not be used.
+    /// If it is not a valid superblock.
     pub fn decode(bytes: &[u8]) -> Result<Self, SuperblockInvalid> {
         let Ok((image, _)) = Image::ref_from_prefix(bytes) else {
             return Err(SuperblockInvalid::Foreign);
@@ -323,14 +342,14 @@ impl Superblock {
             segment_bytes: head.segment_bytes.get().into(),
             segments: head.segments.get(),
         };
-        if !geometry.is_sound(head.size_bytes.get()) {
-            return Err(SuperblockInvalid::Contradiction("its segments do not fit"));
+        if !geometry.is_valid(head.size_bytes.get()) {
+            return Err(SuperblockInvalid::Contradiction("segments do not fit the device"));
         }
         if [head.sequence, head.first_segment].iter().any(|count| count.get() > COUNT_MAX) {
-            return Err(SuperblockInvalid::Contradiction("it counts further than a journal lives"));
+            return Err(SuperblockInvalid::Contradiction(COUNTER_OUT_OF_RANGE));
         }
         let kind = LogKind::decode(head.kind.get(), head.sealed.get());
-        let kind = kind.ok_or(SuperblockInvalid::Contradiction("it is for nothing known"))?;
+        let kind = kind.ok_or(SuperblockInvalid::Contradiction("unknown kind of log"))?;
         Ok(Self {
             journal,
             kind,
@@ -346,10 +365,10 @@ impl Superblock {
         })
     }
 
-    /// The newer of two copies as read from the device.
+    /// Decodes the newer of two copies.
     ///
     /// # Errors
-    /// When neither may be used: what the one says that looks more like a superblock.
+    /// If neither is valid: the error of the copy that is most like a superblock.
     pub fn newest(copies: [&[u8]; 2]) -> Result<Self, SuperblockInvalid> {
         match copies.map(Self::decode) {
             [Ok(a), Ok(b)] => Ok(if a.sequence > b.sequence { a } else { b }),
@@ -358,19 +377,19 @@ impl Superblock {
         }
     }
 
-    /// The generation that writes, or wrote last.
+    /// The newest generation.
     pub fn generation(&self) -> u64 {
         self.starts.last().map_or(0, |start| start.generation)
     }
 
-    /// The volume that records of this number mean.
+    /// The volume with this number.
     pub fn volume(&self, number: u16) -> Option<&VolumeEntry> {
         self.volumes.iter().find(|volume| volume.number == number)
     }
 
-    /// Whether a batch of this generation and number was ever acknowledged: those that a later
-    /// generation has taken the number of were not.
-    pub fn counts(&self, generation: u64, batch: u64) -> bool {
+    /// Whether a batch of this generation and number is valid. A batch is void if a later
+    /// generation reused its number: it was never acknowledged.
+    pub fn is_valid_batch(&self, generation: u64, batch: u64) -> bool {
         let known = self.starts.iter().any(|start| start.generation == generation);
         let later = self.starts.iter().find(|start| start.generation > generation);
         known && later.is_none_or(|start| batch < start.batch)
@@ -379,13 +398,13 @@ impl Superblock {
 
 fn zeroed() -> Box<Image> {
     let bytes = vec![0; size_of::<Image>()];
-    Box::new(Image::read_from_bytes(&bytes).expect("the length is the image's own"))
+    Box::new(Image::read_from_bytes(&bytes).expect("the length is that of the image"))
 }
 
 fn starts_of(head: &Head) -> Result<Vec<GenerationStart>, SuperblockInvalid> {
     let wrong = SuperblockInvalid::Contradiction;
     let count = usize::from(head.generations.get());
-    let starts = head.starts.get(..count).ok_or(wrong("it has too many generations"))?;
+    let starts = head.starts.get(..count).ok_or(wrong("too many generations"))?;
     let starts: Vec<_> = starts
         .iter()
         .map(|start| GenerationStart {
@@ -397,17 +416,19 @@ fn starts_of(head: &Head) -> Result<Vec<GenerationStart>, SuperblockInvalid> {
     let is_beyond =
         |start: &GenerationStart| start.generation.max(start.batch).max(start.segment) > COUNT_MAX;
     if starts.iter().any(is_beyond) {
-        return Err(wrong("it counts further than a journal lives"));
+        return Err(wrong(COUNTER_OUT_OF_RANGE));
     }
-    let ascends = |pair: &[GenerationStart]| {
-        pair[0].generation < pair[1].generation
-            && pair[0].batch < pair[1].batch
-            && pair[0].segment < pair[1].segment
-    };
     if starts.is_empty() || !starts.windows(2).all(ascends) {
-        return Err(wrong("its generations are not in order"));
+        return Err(wrong("generations are not in order"));
     }
     Ok(starts)
+}
+
+/// Whether the second generation starts after the first one.
+const fn ascends(pair: &[GenerationStart]) -> bool {
+    pair[0].generation < pair[1].generation
+        && pair[0].batch < pair[1].batch
+        && pair[0].segment < pair[1].segment
 }
 
 fn members_of(head: &Head) -> Result<Members, SuperblockInvalid> {
@@ -418,7 +439,7 @@ fn members_of(head: &Head) -> Result<Members, SuperblockInvalid> {
         !members.has(members.own) || members.current[0] == members.current[1]
     };
     if is_odd {
-        return Err(SuperblockInvalid::Contradiction("it is no member of its own journal"));
+        return Err(SuperblockInvalid::Contradiction("the device is not a member of its journal"));
     }
     Ok(members)
 }
@@ -426,7 +447,7 @@ fn members_of(head: &Head) -> Result<Members, SuperblockInvalid> {
 fn volumes_of(image: &Image) -> Result<Vec<VolumeEntry>, SuperblockInvalid> {
     let wrong = SuperblockInvalid::Contradiction;
     let count = usize::from(image.head.volumes.get());
-    let volumes = image.volumes.get(..count).ok_or(wrong("it has too many volumes"))?;
+    let volumes = image.volumes.get(..count).ok_or(wrong("too many volumes"))?;
     let mut entries: Vec<VolumeEntry> = Vec::with_capacity(count);
     for (volume, void_before) in volumes.iter().zip(&image.void_before) {
         let name = volume.name.get(..usize::from(volume.name_bytes.get()));
@@ -434,17 +455,17 @@ fn volumes_of(image: &Image) -> Result<Vec<VolumeEntry>, SuperblockInvalid> {
         let number = volume.number.get();
         let known = entries.iter().any(|other| other.number == number);
         if known || number >= image.head.next_volume.get() {
-            return Err(wrong("a volume has a number that is not its own"));
+            return Err(wrong("duplicate or unassigned volume number"));
         }
         if void_before.get() > COUNT_MAX {
-            return Err(wrong("it counts further than a journal lives"));
+            return Err(wrong(COUNTER_OUT_OF_RANGE));
         }
         entries.push(VolumeEntry {
             number,
-            name: name.ok_or(wrong("a volume has no name"))?.to_owned(),
+            name: name.ok_or(wrong("invalid volume name"))?.to_owned(),
             size_bytes: volume.size_bytes.get(),
             identity: volume.identity,
-            guard: Guard::decode(&volume.guard).ok_or(wrong("a volume's guard is none"))?,
+            disk: DiskInfo::decode(&volume.disk).ok_or(wrong("invalid disk information"))?,
             void_before: void_before.get(),
         });
     }
@@ -474,7 +495,7 @@ mod tests {
                 name: "häuser".into(),
                 size_bytes: 8 << 30,
                 identity: [3; 32],
-                guard: Guard { hardware: 5, ..Guard::default() },
+                disk: DiskInfo { hardware: 5, ..DiskInfo::default() },
                 void_before: 77,
             }],
             members: Members { own: 12, current: [11, 12] },
@@ -482,7 +503,7 @@ mod tests {
     }
 
     #[test]
-    fn it_is_read_as_it_was_written() {
+    fn decodes_what_was_encoded() {
         let superblock = example();
         let bytes = superblock.encode();
         assert_eq!(bytes.len(), SUPERBLOCK_BYTES);
@@ -490,7 +511,7 @@ mod tests {
     }
 
     #[test]
-    fn every_changed_byte_is_seen() {
+    fn detects_every_changed_byte() {
         let bytes = example().encode();
         for at in (0..bytes.len()).step_by(7).chain(0..400) {
             let mut damaged = bytes.clone();
@@ -503,7 +524,7 @@ mod tests {
     }
 
     #[test]
-    fn the_newer_copy_counts_and_a_torn_one_does_not() {
+    fn newest_ignores_a_torn_copy() {
         let old = example();
         let new = Superblock { sequence: 8, clean: true, ..example() };
         let (a, b) = (old.encode(), new.encode());
@@ -522,7 +543,7 @@ mod tests {
     }
 
     #[test]
-    fn a_vault_is_told_from_a_journal_and_a_whole_dump_from_one_under_way() {
+    fn kind_and_seal_survive_encoding() {
         for sealed in [None, Some(0), Some(1), Some(1 << 40)] {
             let kind = LogKind::Vault { sealed };
             let vault = Superblock { kind, ..example() };
@@ -533,7 +554,7 @@ mod tests {
     }
 
     #[test]
-    fn another_version_is_named() {
+    fn rejects_another_version() {
         let mut bytes = example().encode();
         bytes[8] = 9;
         let error = Superblock::decode(&bytes).unwrap_err();
@@ -542,20 +563,26 @@ mod tests {
     }
 
     #[test]
-    fn a_device_is_a_member_or_has_never_had_a_mirror() {
+    fn rejects_a_device_that_is_not_a_member() {
         let with = |own, current| {
             let members = Members { own, current };
-            Superblock::decode(&Superblock { members, ..example() }.encode()).is_ok()
+            // Not `encode`, which refuses to write such members.
+            let mut image = Image::read_from_bytes(&example().encode()).unwrap();
+            image.head.member = U64::new(own);
+            image.head.members = current.map(U64::new);
+            image.head.checksum = 0.into();
+            image.head.checksum = checksum(example().journal.seed(), image.as_bytes()).into();
+            Superblock::decode(image.as_bytes()).is_ok_and(|found| found.members == members)
         };
         assert!(with(0, [0, 0]) && with(5, [5, 0]) && with(5, [0, 5]) && with(6, [5, 6]));
         assert!(!with(5, [0, 0]) && !with(0, [5, 0]) && !with(7, [5, 6]) && !with(5, [5, 5]));
     }
 
     #[test]
-    fn a_batch_that_a_later_generation_took_the_number_of_is_void() {
+    fn batch_is_void_if_a_later_generation_reused_its_number() {
         let superblock = example();
-        assert!(superblock.counts(1, 39) && superblock.counts(2, 40));
-        assert!(!superblock.counts(1, 40), "generation 2 began with batch 40");
-        assert!(!superblock.counts(3, 41), "nobody has written down generation 3");
+        assert!(superblock.is_valid_batch(1, 39) && superblock.is_valid_batch(2, 40));
+        assert!(!superblock.is_valid_batch(1, 40), "generation 2 began with batch 40");
+        assert!(!superblock.is_valid_batch(3, 41), "generation 3 is unknown");
     }
 }

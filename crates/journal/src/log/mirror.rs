@@ -1,28 +1,27 @@
-//! A log on two devices: both get every write, and one that fails is left behind.
+//! A log on two devices: both get every write, and a device that fails becomes stale.
 //!
-//! What was written on one device alone is not told to anybody before the failure of the other is
-//! on record outside of the journal, and then in the superblock of the one that is left. So a
-//! device that says nothing against itself, and against which nothing is on record, holds
-//! everything that was ever acknowledged.
+//! When a device fails, the log defers acknowledgements until the loss is recorded in the state
+//! directory, and then in the superblock of the remaining device. So a device that both records
+//! list as a member holds everything that was ever acknowledged.
 
-use super::{Log, LogBytes, LogWrite, Told, Writing};
+use super::{Log, LogBytes, LogWrite, Notification, Writing};
 use forebay_format::journal::{MEMBERS_MAX, Members, Superblock};
 use forebay_types::{IoError, IoResult};
 
-/// How the devices of a log are doing.
+/// The state of a log's devices.
 #[derive(Debug)]
 pub(super) struct Mirror<W> {
-    /// Why a device was left behind.
+    /// Why a device is stale.
     lost: [Option<IoError>; MEMBERS_MAX],
-    /// One was, and that is not on record yet.
+    /// A device became stale, and the state directory does not record that yet.
     is_unrecorded: bool,
-    /// Who waits for a batch that one device alone has, until that may be relied on.
-    held: Vec<W>,
+    /// Waiters for batches that only one device has, until the loss of the other is recorded.
+    deferred: Vec<W>,
 }
 
 impl<W> Default for Mirror<W> {
     fn default() -> Self {
-        Self { lost: [None; MEMBERS_MAX], is_unrecorded: false, held: Vec::new() }
+        Self { lost: [None; MEMBERS_MAX], is_unrecorded: false, deferred: Vec::new() }
     }
 }
 
@@ -31,28 +30,28 @@ impl<W> Mirror<W> {
         self.is_unrecorded
     }
 
-    pub(super) const fn is_holding(&self) -> bool {
-        !self.held.is_empty()
+    pub(super) const fn has_deferred(&self) -> bool {
+        !self.deferred.is_empty()
     }
 
-    pub(super) fn hold(&mut self, waiters: impl IntoIterator<Item = W>) {
-        self.held.extend(waiters);
+    pub(super) fn defer(&mut self, waiters: impl IntoIterator<Item = W>) {
+        self.deferred.extend(waiters);
     }
 
-    pub(super) fn release(&mut self) -> impl Iterator<Item = W> {
-        self.held.drain(..)
+    pub(super) fn take_deferred(&mut self) -> impl Iterator<Item = W> {
+        self.deferred.drain(..)
     }
 }
 
 impl<B> LogWrite<B> {
-    /// Whether the device with this index is to be written.
+    /// Whether the write goes to the device with this index.
     pub const fn goes_to(&self, device: usize) -> bool {
         self.targets[device]
     }
 }
 
 impl<B: AsRef<[u8]>> LogWrite<B> {
-    /// The bytes for the device with this index: superblocks differ.
+    /// The bytes for the device with this index. Superblocks differ between devices.
     pub fn bytes_for(&self, device: usize) -> &[u8] {
         match &self.bytes {
             LogBytes::Batch(buffer) => &buffer.as_ref()[..self.len],
@@ -61,7 +60,7 @@ impl<B: AsRef<[u8]>> LogWrite<B> {
     }
 }
 
-/// The copies of a superblock for all members.
+/// Encodes the superblock for each member.
 pub(crate) fn encode_for_members(superblock: &Superblock) -> [Vec<u8>; MEMBERS_MAX] {
     let current = superblock.members.current;
     let targets = targets_of(&superblock.members);
@@ -74,7 +73,7 @@ pub(crate) fn encode_for_members(superblock: &Superblock) -> [Vec<u8>; MEMBERS_M
     })
 }
 
-/// The devices that are written: the members, or the first where there never was a mirror.
+/// The devices to write: the members, or the first device if the log was never mirrored.
 pub(crate) fn targets_of(members: &Members) -> [bool; MEMBERS_MAX] {
     if members.current == [0; MEMBERS_MAX] {
         return [true, false];
@@ -83,42 +82,43 @@ pub(crate) fn targets_of(members: &Members) -> [bool; MEMBERS_MAX] {
 }
 
 impl<B: AsRef<[u8]> + AsMut<[u8]>, W> Log<B, W> {
-    /// Makes a new log one of two devices with these numbers, before it has written anything.
+    /// Mirrors a new log on two devices with these member numbers, before its first write.
     #[must_use]
     pub fn mirrored(mut self, numbers: [u64; MEMBERS_MAX]) -> Self {
-        assert!(self.usage.written_bytes == 0 && self.superblock.sequence == 0);
+        assert!(self.usage.written_bytes == 0 && self.superblock.sequence == 0, "the log is new");
+        assert!(numbers[0] != 0 && numbers[1] != 0 && numbers[0] != numbers[1], "{numbers:?}");
         self.superblock.members = Members { own: numbers[0], current: numbers };
         self
     }
 
-    /// The devices that hold everything, by their index.
+    /// Which devices are members and hold everything.
     pub fn devices(&self) -> [bool; MEMBERS_MAX] {
         targets_of(&self.superblock.members)
     }
 
-    /// Why the device with this index was left behind since the log was opened, if so.
+    /// Why the device with this index became stale since the log was opened, if it did.
     pub const fn lost(&self, device: usize) -> Option<IoError> {
         self.mirror.lost[device]
     }
 
-    /// Whether a device has been left behind and that is to be put on record, with the members
-    /// that remain. Nothing is written before [`Log::loss_recorded`].
+    /// If a device became stale and that is not recorded in the state directory yet: the remaining
+    /// members. The log writes nothing before [`Log::loss_recorded`].
     pub fn unrecorded_loss(&self) -> Option<Vec<u64>> {
         self.mirror.is_unrecorded().then(|| self.superblock.members.numbers())
     }
 
-    /// The loss of a device is on record outside of the journal, durably.
+    /// Confirms that the state directory durably records the loss of a device.
     pub fn loss_recorded(&mut self) {
         self.mirror.is_unrecorded = false;
     }
 
-    /// As [`Log::complete`], where the devices have answered differently. Of a device that was not
-    /// to be written the answer does not count.
+    /// As [`Log::complete`], with a result for each device. Results of devices that were not
+    /// written are ignored.
     pub fn complete_on(
         &mut self,
         write: LogWrite<B>,
         results: [IoResult; MEMBERS_MAX],
-        told: &mut Vec<(W, Told)>,
+        told: &mut Vec<(W, Notification)>,
     ) {
         let asked = |&device: &usize| write.targets[device];
         let mut failed = (0..MEMBERS_MAX).filter(asked).filter_map(|device| {
@@ -132,16 +132,21 @@ impl<B: AsRef<[u8]> + AsMut<[u8]>, W> Log<B, W> {
             (Some((_, error)), Some(_)) => self.complete(write, Err(error), told),
             (Some((_, error)), None) if is_alone => self.complete(write, Err(error), told),
             (Some((device, error)), None) => {
-                self.leave_behind(device, error);
+                self.mark_stale(device, error);
                 self.complete(write, Ok(()), told);
             }
         }
     }
 
-    /// Does without the device with this index from now on, or fails where there is no other. To
-    /// be called while nothing is on its way to a device.
-    pub fn give_up(&mut self, device: usize, error: IoError, told: &mut Vec<(W, Told)>) {
-        assert!(matches!(self.writing, Writing::Nothing), "a write is on its way");
+    /// Removes the device with this index, or fails the log if there is no other. No write may be
+    /// in flight.
+    pub fn fail_device(
+        &mut self,
+        device: usize,
+        error: IoError,
+        told: &mut Vec<(W, Notification)>,
+    ) {
+        assert!(matches!(self.writing, Writing::Nothing), "a write is in flight");
         let targets = self.devices();
         if self.failed.is_some() || !targets[device] {
             return;
@@ -149,40 +154,43 @@ impl<B: AsRef<[u8]> + AsMut<[u8]>, W> Log<B, W> {
         if targets.iter().filter(|&&target| target).count() == 1 {
             self.fail(Writing::Nothing, error, told);
         } else {
-            self.leave_behind(device, error);
+            self.mark_stale(device, error);
         }
     }
 
-    fn leave_behind(&mut self, device: usize, error: IoError) {
+    fn mark_stale(&mut self, device: usize, error: IoError) {
         let members = &mut self.superblock.members;
+        assert!(members.current[device] != 0, "device {device} is a member");
         members.current[device] = 0;
         members.own = members.current.into_iter().find(|&number| number != 0).unwrap_or_default();
+        assert!(members.own != 0, "another member is left");
         self.mirror.lost[device] = Some(error);
         self.mirror.is_unrecorded = true;
         self.change_superblock();
     }
 
-    /// A superblock is durable wherever it was to be written. If it is the one that lists those
-    /// who are left, what they hold may be relied on.
-    pub(super) fn superblock_written(&mut self, told: &mut Vec<(W, Told)>) {
+    /// Handles a durable superblock copy. If both copies list the remaining members, the deferred
+    /// acknowledgements are due.
+    pub(super) fn complete_superblock(&mut self, told: &mut Vec<(W, Notification)>) {
         if self.superblock_stale == 0 {
-            // DURABLE: the batch is on the device that is left, which says that it is alone.
-            told.extend(self.mirror.release().map(|waiter| (waiter, Told::Durable)));
+            // DURABLE: the batch is on the remaining device, whose superblock lists it alone.
+            let waiters = self.mirror.take_deferred();
+            told.extend(waiters.map(|waiter| (waiter, Notification::Durable)));
         }
     }
 
-    /// Whether everything that was written counts: not while a device was left behind, and that is
-    /// not on record everywhere.
-    pub fn is_relied_upon(&self) -> bool {
-        !self.must_hold()
+    /// Whether the member list is recorded everywhere, so that written records are durable. False
+    /// while the loss of a device is not recorded yet.
+    pub fn is_membership_recorded(&self) -> bool {
+        !self.must_defer()
     }
 
-    /// Whether waiters must wait until the loss of a device is on record everywhere.
-    pub(super) fn must_hold(&self) -> bool {
-        self.mirror.is_unrecorded() || self.mirror.is_holding()
+    /// Whether acknowledgements are deferred until the loss of a device is recorded everywhere.
+    pub(super) fn must_defer(&self) -> bool {
+        self.mirror.is_unrecorded() || self.mirror.has_deferred()
     }
 
-    /// Whether what is being written is a superblock.
+    /// Whether the write in flight is a superblock.
     pub(super) const fn writes_superblock(&self) -> bool {
         matches!(self.writing, Writing::Superblock { .. })
     }

@@ -11,7 +11,8 @@ use crate::harness::memory::payload_of;
 use forebay_engine::{Answer, Note, Part, PartId};
 use forebay_format::journal::{Geometry, JournalId, LOG_OFFSET, RecordKind};
 use forebay_journal::{
-    Admission as LogAdmission, Entry, Extent, Found, Image, Log, Noted, ReadAt, Source, recover,
+    Admission as LogAdmission, Entry, Extent, Found, Image, Log, ReadAt, RecordOutcome, Source,
+    recover,
 };
 use forebay_types::{IoResult, SECTOR_BYTES};
 use forebay_volume::Admission;
@@ -194,7 +195,7 @@ impl Machine {
         payload: &[u8],
     ) -> Option<Answer> {
         if Sabotage::skipping_note(&note.kind).is_some_and(|bug| self.strikes(bug)) {
-            return answer_noted(note.part, Noted::Needless);
+            return answer_noted(note.part, RecordOutcome::Unneeded);
         }
         self.note(|| format!("journal: told of {:?} {}", note.kind, note.range));
         let journal = self.journal.as_mut().expect("the volume has one");
@@ -256,7 +257,7 @@ impl Machine {
         if std::mem::take(&mut journal.checkpoint) {
             journal.log.checkpointed(journal.number, result);
             let mut told = Vec::new();
-            journal.log.poll_told(&mut told);
+            journal.log.poll_notifications(&mut told);
             self.answers.extend(told.into_iter().map(answer_told));
         }
     }

@@ -426,7 +426,7 @@ impl Rig {
                 if let Some(journal) = &mut self.machine.journal
                     && journal.log.failed().is_none()
                 {
-                    journal.log.settled(journal.number);
+                    journal.log.mark_clean(journal.number);
                     let removed = journal.log.remove_volume(journal.number);
                     removed.expect("it was settled just now");
                     journal.log.close();

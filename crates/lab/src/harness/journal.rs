@@ -3,7 +3,9 @@
 use super::shard::ShardWorld;
 use forebay_engine::{Answer, Note, NoteKind, Outcome, Part, PartId};
 use forebay_format::journal::RecordKind;
-use forebay_journal::{Admission as LogAdmission, Entry, Extent, Log, Noted, Source, Told};
+use forebay_journal::{
+    Admission as LogAdmission, Entry, Extent, Log, Notification, RecordOutcome, Source,
+};
 use forebay_types::{ByteRange, IoError, SECTOR_BYTES, Stripes};
 use forebay_volume::{Admission, RequestKind};
 
@@ -26,7 +28,7 @@ pub(crate) fn record(
     note: &Note,
     payload: &[u8],
     shard: &ShardWorld,
-) -> Noted {
+) -> RecordOutcome {
     let entry = |kind| Entry { kind, volume: number, range: note.range };
     let kind = match &note.kind {
         NoteKind::Write { slots, wait } => {
@@ -41,34 +43,34 @@ pub(crate) fn record(
             let waiter = wait.then_some(note.part);
             // A part that does not wait has been answered.
             return match log.append(entry(RecordKind::Write), [bytes].into_iter(), waiter) {
-                false if *wait => Noted::Refused,
-                _ => Noted::Recorded,
+                false if *wait => RecordOutcome::Refused,
+                _ => RecordOutcome::Recorded,
             };
         }
         NoteKind::Zero { unmap } => RecordKind::Zero { unmap: *unmap },
         NoteKind::Discard => RecordKind::Discard,
         NoteKind::Forget => RecordKind::Forget,
     };
-    log.note(entry(kind), Some(note.part))
+    log.record(entry(kind), Some(note.part))
 }
 
 /// What a part is told of its note, unless it is told later.
-pub(crate) fn answer_noted(part: PartId, noted: Noted) -> Option<Answer> {
+pub(crate) fn answer_noted(part: PartId, noted: RecordOutcome) -> Option<Answer> {
     let outcome = match noted {
-        Noted::Recorded => return None,
-        Noted::Needless => Outcome::Done(Ok(())),
-        Noted::Refused => Outcome::Unlogged,
-        Noted::NoRoom => Outcome::Done(Err(IoError::NoSpace)),
+        RecordOutcome::Recorded => return None,
+        RecordOutcome::Unneeded => Outcome::Done(Ok(())),
+        RecordOutcome::Refused => Outcome::Unlogged,
+        RecordOutcome::NoSpace => Outcome::Done(Err(IoError::NoSpace)),
     };
     Some(Answer { part, outcome })
 }
 
 /// What the log's news mean for a part.
-pub(crate) const fn answer_told((part, told): (PartId, Told)) -> Answer {
+pub(crate) const fn answer_told((part, told): (PartId, Notification)) -> Answer {
     let outcome = match told {
-        Told::Durable => Outcome::Done(Ok(())),
-        Told::Lost(_) => Outcome::Unlogged,
-        Told::Room => Outcome::Retry(None),
+        Notification::Durable => Outcome::Done(Ok(())),
+        Notification::Lost(_) => Outcome::Unlogged,
+        Notification::Retry => Outcome::Retry(None),
     };
     Answer { part, outcome }
 }

@@ -18,8 +18,8 @@ use crate::harness::oracle::ZERO;
 use forebay_engine::{Answer, Note, Part, PartId};
 use forebay_format::journal::{Geometry, JournalId, LOG_OFFSET};
 use forebay_journal::{
-    Extent, Found, Half, Image, Log, LogWrite, Noted, ReadAt, RecoverError, Source, Step, Told,
-    recover, recover_mirrored,
+    Extent, Found, Image, Log, LogWrite, MirrorDevice, Notification, ReadAt, RecordOutcome,
+    RecoverError, Source, Step, recover, recover_mirrored,
 };
 use forebay_types::{IoError, IoResult, SECTOR_BYTES, VolumeId};
 use forebay_volume::{Admission, worker_of};
@@ -116,7 +116,7 @@ pub(crate) struct Journal {
     pub undrained: Vec<u16>,
     /// When it failed, in the oracle's time.
     failed_at: u32,
-    told: Vec<(PartId, Told)>,
+    told: Vec<(PartId, Notification)>,
 }
 
 fn journal_id(made: u8) -> JournalId {
@@ -248,16 +248,16 @@ impl World {
     pub(crate) fn take_note(&mut self, shard: usize, note: Note, payload: &[u8]) -> Option<Answer> {
         let Note { part, volume, range, ref kind } = note;
         if Sabotage::skipping_note(kind).is_some_and(|bug| self.strikes_always(bug)) {
-            return answer_noted(part, Noted::Needless);
+            return answer_noted(part, RecordOutcome::Unneeded);
         }
         let text = format!("the journal is told: {kind:?} {range}");
         self.note(volume.0, range, || text);
         let journal = self.journal.as_mut().expect("the volume has one");
         let number = journal.number(volume).expect("the volume is recorded");
         let noted = record(&mut journal.log, number, &note, payload, &self.shards[shard]);
-        self.report.journal_needless += u64::from(noted == Noted::Needless);
-        self.report.journal_refused += u64::from(noted == Noted::Refused);
-        if noted == Noted::NoRoom {
+        self.report.journal_needless += u64::from(noted == RecordOutcome::Unneeded);
+        self.report.journal_refused += u64::from(noted == RecordOutcome::Refused);
+        if noted == RecordOutcome::NoSpace {
             self.report.journal_unsaid += 1;
             let (kind, moment) = (FaultKind::NoRoom, self.moment);
             self.device.faults.push(Fault { moment, volume: volume.0, kind, range });
@@ -397,12 +397,12 @@ impl World {
     fn tell_news(&mut self) {
         let journal = self.journal.as_mut().expect("a checkpoint is under way");
         let mut told = std::mem::take(&mut journal.told);
-        journal.log.poll_told(&mut told);
+        journal.log.poll_notifications(&mut told);
         self.tell(&mut told);
         self.journal.as_mut().expect("as above").told = told;
     }
 
-    fn tell(&mut self, told: &mut Vec<(PartId, Told)>) {
+    fn tell(&mut self, told: &mut Vec<(PartId, Notification)>) {
         for answer in told.drain(..).map(answer_told) {
             self.queue.push(self.now_us, Event::Answer(worker_of(answer.part), answer));
         }
@@ -473,7 +473,7 @@ impl World {
         let mut recovered = loop {
             let [a, b] = &mut journal.devices;
             let half = |device, at| {
-                (missing != Some(at)).then_some(Half { device: device as _, size_bytes })
+                (missing != Some(at)).then_some(MirrorDevice { device: device as _, size_bytes })
             };
             let halves = [half(a, 0), half(b, 1)];
             match recover_mirrored(halves, drawn, &is_on_record, false) {
@@ -496,10 +496,10 @@ impl World {
                 }
             }
         }
-        self.report.journal_alone += u64::from(recovered.counts() != [true; 2]);
+        self.report.journal_alone += u64::from(recovered.in_sync() != [true; 2]);
         self.report.journal_rewritten += u64::from(recovered.joins().is_some());
         recovered.joined(drawn);
-        journal.reads = usize::from(!recovered.counts()[0]);
+        journal.reads = usize::from(!recovered.in_sync()[0]);
         recovered.found
     }
 

@@ -306,7 +306,7 @@ impl Simulation {
             if *whole && volumes[at].lost.is_empty() {
                 volumes[at].disk.flush();
                 let journal = journal.as_mut().expect("as above");
-                journal.log.recorded_again(number, mark);
+                journal.log.void_records_before(number, mark);
             } else if !self.void_clean(VolumeId(at as u16), number) {
                 self.world.report.held_up = 1;
                 return;

@@ -95,7 +95,7 @@ impl World {
                 Stage::Wait { end } => {
                     let end = *end;
                     let log = &self.journal.as_ref().expect("as above").log;
-                    if log.first_pending_record() >= end && log.is_relied_upon() {
+                    if log.first_pending_record() >= end && log.is_membership_recorded() {
                         if stuck.is_all {
                             self.end_checkpoint(stuck.number, Ok(()));
                             continue;
@@ -117,7 +117,7 @@ impl World {
     pub(crate) fn regain_lost(&mut self) {
         let idle = |journal: &&Journal| {
             let is_recorded = journal.log.first_pending_record() == journal.log.next_record();
-            journal.log.failed().is_none() && journal.log.is_relied_upon() && is_recorded
+            journal.log.failed().is_none() && journal.log.is_membership_recorded() && is_recorded
         };
         let any = self.volumes.iter().any(|volume| volume.journal && !volume.lost.is_empty());
         if !any || self.journal.as_ref().filter(idle).is_none() || !self.dice.chance(200_000) {
@@ -174,7 +174,7 @@ impl World {
                 let lines = stuck.lines.iter();
                 let sectors: u64 = lines.map(|line| u64::from(line.2.count_ones())).sum();
                 let is_whole = stuck.lines.iter().all(|line| line.3 == 0);
-                let has_room = journal.log.has_room_forward(sectors * SECTOR_BYTES, sectors);
+                let has_room = journal.log.can_forward(sectors * SECTOR_BYTES, sectors);
                 if is_whole && has_room {
                     stuck.stage = Stage::Record { next: 0 };
                     journal.stuck.push(stuck);

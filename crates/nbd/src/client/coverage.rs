@@ -1,12 +1,12 @@
-//! Which bytes of a read have been answered.
+//! Tracks which bytes of a read have been received.
 
 use forebay_types::ByteRange;
 
-/// Most separate pieces of one read. Servers send pieces in order, which is one piece here; a
-/// limit keeps one that does not from filling the memory.
+/// Maximum number of disjoint pieces of one read. In-order replies form a single piece; the limit
+/// bounds memory if a server sends its chunks out of order.
 const PIECES_MAX: usize = 4096;
 
-/// The answered bytes of one read: sorted pieces that neither overlap nor touch.
+/// The received bytes of one read: sorted pieces that neither overlap nor touch.
 #[derive(Debug, Default)]
 pub(super) struct Coverage {
     pieces: Vec<ByteRange>,
@@ -14,8 +14,8 @@ pub(super) struct Coverage {
 }
 
 impl Coverage {
-    /// Adds a range, which is not empty and does not wrap. Returns `false`, with nothing changed,
-    /// where it overlaps what was there (B-06) or there are too many pieces.
+    /// Adds a range, which is not empty and does not wrap. Returns `false` and changes nothing if
+    /// the range overlaps a piece (B-06) or if there are too many pieces.
     #[must_use]
     pub(super) fn add(&mut self, range: ByteRange) -> bool {
         let at = self.pieces.partition_point(|piece| piece.offset < range.offset);
@@ -43,7 +43,6 @@ impl Coverage {
         true
     }
 
-    /// How many bytes are covered.
     pub(super) const fn covered_bytes(&self) -> u64 {
         self.covered_bytes
     }
@@ -56,7 +55,7 @@ mod tests {
 
     proptest! {
         #[test]
-        fn coverage_is_a_set_of_bytes(
+        fn matches_a_set_of_bytes(
             ranges in prop::collection::vec((0u64..64, 1u64..16), 0..40),
         ) {
             let mut coverage = Coverage::default();
@@ -77,12 +76,12 @@ mod tests {
     }
 
     #[test]
-    fn pieces_are_bounded() {
+    fn number_of_pieces_is_bounded() {
         let mut coverage = Coverage::default();
         for i in 0..PIECES_MAX as u64 {
             assert!(coverage.add(ByteRange::new(2 * i, 1)));
         }
         assert!(!coverage.add(ByteRange::new(1 << 20, 1)));
-        assert!(coverage.add(ByteRange::new(1, 1)), "what joins pieces is welcome");
+        assert!(coverage.add(ByteRange::new(1, 1)), "a range that joins two pieces is accepted");
     }
 }

@@ -1,16 +1,16 @@
-//! What a server's replies come to: events, and breaches of the protocol.
+//! Events parsed from a server's replies, and protocol violations.
 
 use crate::Extent;
 use forebay_types::{IoError, IoResult};
 
-/// What the server sent.
+/// The result of one call to the parser.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub enum Event {
-    /// Receive more, and call again with what was not consumed and what came.
+    /// Receive more, and call again with the unconsumed and the new input.
     NeedMore,
-    /// The next `len` bytes of the stream are the data from `offset` of the export. The caller
-    /// takes them, and calls again with what comes behind them. They count only when
-    /// [`Event::Done`] says so.
+    /// The next `len` bytes of the stream are the data at `offset` of the export. The caller
+    /// consumes them, and calls again with the input that follows. The data is valid only after a
+    /// successful [`Event::Done`].
     Data {
         /// The request it answers.
         cookie: u64,
@@ -19,7 +19,7 @@ pub enum Event {
         /// Bytes that follow, not zero.
         len: u32,
     },
-    /// `len` bytes from `offset` of the export are zeroes; nothing follows for them.
+    /// `len` bytes at `offset` of the export are zeroes.
     Hole {
         /// The request it answers.
         cookie: u64,
@@ -28,48 +28,48 @@ pub enum Event {
         /// Bytes, not zero.
         len: u32,
     },
-    /// What is allocated, as consecutive extents from the request's offset. They may end before
-    /// the request does, never behind it.
+    /// The allocation state, as consecutive extents from the request's offset. They may end before
+    /// the request does, never after it.
     Extents {
         /// The request it answers.
         cookie: u64,
         /// At least one, none of them empty.
         extents: Vec<Extent>,
     },
-    /// The server says why the request fails; [`Event::Done`] follows.
+    /// The server reported an error for the request; [`Event::Done`] follows.
     Error {
         /// The request it answers.
         cookie: u64,
-        /// What went wrong.
+        /// The error.
         error: IoError,
         /// The server's text, made safe to print; may be empty.
         text: String,
     },
-    /// The request is over, and its cookie free.
+    /// The request is complete, and its cookie is free.
     Done {
         /// The request.
         cookie: u64,
-        /// How it ended. `Ok` for a read means that all of its bytes were sent.
+        /// Its result. `Ok` for a read means that all of its bytes were received.
         result: IoResult,
     },
-    /// The server broke the protocol: close, and fail what is in flight.
-    Broken(Breach),
+    /// The server violated the protocol: close, and fail the requests in flight.
+    Broken(Violation),
 }
 
-/// How a server broke the protocol.
+/// How a server violated the protocol.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, thiserror::Error)]
-pub enum Breach {
-    /// A reply does not start like one of the form that was agreed on.
-    #[error("reply magic is {0:#010x}: the server lost step")]
+pub enum Violation {
+    /// A reply starts with a wrong magic for the negotiated form.
+    #[error("invalid reply magic {0:#010x}")]
     Magic(u32),
     /// A reply to no request in flight.
     #[error("reply to request {0}, which is not in flight")]
     Cookie(u64),
-    /// A reply of a form that its request can't have.
-    #[error("reply to request {0} is of a form it can't have")]
+    /// A reply form that the request does not allow.
+    #[error("reply to request {0} has a form that the request does not allow")]
     Form(u64),
-    /// A chunk of a kind, or with flags, that are not known.
-    #[error("chunk type {kind} with flags {flags:#x} is not known")]
+    /// An unknown chunk type or flag.
+    #[error("unknown chunk type {kind} or flags {flags:#x}")]
     Chunk {
         /// The type.
         kind: u16,
@@ -77,31 +77,31 @@ pub enum Breach {
         flags: u16,
     },
     /// A chunk's length contradicts its type or its request.
-    #[error("chunk type {kind} has an impossible length of {len} bytes")]
+    #[error("chunk type {kind} has an invalid length of {len} bytes")]
     Length {
         /// The type.
         kind: u16,
         /// The length in bytes.
         len: u64,
     },
-    /// Content outside of what was asked for, or sent twice.
-    #[error("content at {offset} of {len} bytes is outside the request or sent twice")]
+    /// Content outside the requested range, or sent twice.
+    #[error("{len} bytes at offset {offset} are outside the request or were sent twice")]
     Content {
         /// First byte of the export.
         offset: u64,
         /// Bytes.
         len: u64,
     },
-    /// An error without a number, or more of them than make sense.
-    #[error("error reply to request {0} is malformed")]
+    /// An error chunk without an error number, or too many of them.
+    #[error("malformed error reply to request {0}")]
     Error(u64),
     /// Extents that are empty, or run past the request.
-    #[error("block status of request {0} is malformed")]
+    #[error("malformed block status of request {0}")]
     Extents(u64),
-    /// A success that lacks part of its content.
-    #[error("reply to request {0} says it succeeded, but is incomplete")]
+    /// A success without all of its content.
+    #[error("incomplete reply to request {0} reports success")]
     Incomplete(u64),
-    /// The connection had been given up before.
-    #[error("the connection was given up after an earlier breach")]
-    Over,
+    /// An earlier violation ended the connection.
+    #[error("connection ended by an earlier protocol violation")]
+    Ended,
 }

@@ -2,48 +2,49 @@
 
 use forebay_types::limits::OPTION_BYTES_MAX;
 
-/// Most replies before the final one to an option. A server needs one per kind of information.
+/// Maximum number of replies to one option before the final one. A server needs one per kind of
+/// information.
 pub(super) const REPLIES_MAX: u32 = 1024;
 
 /// Why an export was not opened.
 #[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
 pub enum Failure {
-    /// The greeting is not that of an NBD server.
-    #[error("no NBD server: its first bytes are {0:#018x}")]
+    /// The peer is not an NBD server.
+    #[error("not an NBD server: its first bytes are {0:#018x}")]
     Greeting(u64),
-    /// The server speaks the oldstyle handshake only.
-    #[error("the server speaks oldstyle NBD, which names no exports; use a newer server")]
+    /// The server supports the oldstyle handshake only.
+    #[error("the server uses oldstyle NBD, which has no export names; use a newer server")]
     Oldstyle,
-    /// TLS was demanded of a server that can't be asked for it.
-    #[error("the server has no TLS: it lacks the fixed newstyle handshake")]
+    /// TLS is required, but the server does not support the option.
+    #[error("the server cannot start TLS: it lacks the fixed newstyle handshake")]
     NoTls,
-    /// A reply does not start like one.
-    #[error("option reply magic is {0:#018x}: the server lost step")]
+    /// An option reply starts with a wrong magic.
+    #[error("invalid option reply magic {0:#018x}")]
     ReplyMagic(u64),
-    /// A reply to something that was not sent.
-    #[error("the server answered option {echoed} where option {sent} was sent")]
+    /// A reply to an option that was not sent.
+    #[error("the server answered option {echoed}, but option {sent} was sent")]
     ReplyToOther {
         /// The option that was sent.
         sent: u32,
         /// The option that was answered.
         echoed: u32,
     },
-    /// A reply is longer than any reply needs to be.
-    #[error("option reply of {0} bytes: {OPTION_BYTES_MAX} are the limit")]
+    /// A reply exceeds the length limit.
+    #[error("option reply of {0} bytes exceeds the limit of {OPTION_BYTES_MAX} bytes")]
     ReplyLength(u32),
-    /// There is no end of replies to one option.
+    /// Too many replies to one option.
     #[error("more than {REPLIES_MAX} replies to one option")]
     ReplyCount,
-    /// A reply that makes no sense for the option, or is malformed.
-    #[error("reply {reply:#x} to option {option} is malformed or out of place")]
+    /// A reply that is malformed, or not allowed for the option.
+    #[error("reply {reply:#x} to option {option} is malformed or unexpected")]
     Reply {
         /// The option that was sent.
         option: u32,
         /// The kind of the reply.
         reply: u32,
     },
-    /// The server refused, and said why.
-    #[error("the server refused option {option} with {reply:#x}: {text}")]
+    /// The server rejected the option.
+    #[error("the server rejected option {option} with {reply:#x}: {text}")]
     Refused {
         /// The option that was sent.
         option: u32,
@@ -52,11 +53,11 @@ pub enum Failure {
         /// The server's text, made safe to print.
         text: String,
     },
-    /// The size is not one an export can have.
-    #[error("the server reports a size of {0} bytes, which is 2^63 or more")]
+    /// The size of the export is out of range.
+    #[error("the server reports an export size of {0} bytes, which is 2^63 or more")]
     Size(u64),
-    /// The block sizes contradict the protocol.
-    #[error("the server reports impossible block sizes {min}, {preferred} and {payload}")]
+    /// The block sizes violate the protocol.
+    #[error("the server reports invalid block sizes {min}, {preferred} and {payload}")]
     BlockSizes {
         /// Minimum block in bytes.
         min: u32,
@@ -65,10 +66,10 @@ pub enum Failure {
         /// Maximum payload in bytes.
         payload: u32,
     },
-    /// Plain text came where TLS must start.
-    #[error("plain text behind the answer to STARTTLS: possibly an injection")]
+    /// The server sent plain text after its reply to `STARTTLS`.
+    #[error("plain text after the reply to STARTTLS, possibly injected")]
     PlainText,
-    /// The handshake had ended before.
-    #[error("the handshake is over")]
-    Over,
+    /// The handshake had already ended.
+    #[error("handshake has already ended")]
+    Ended,
 }

@@ -1,9 +1,9 @@
 //! Opening an export: from the server's greeting to the transmission phase.
 //!
-//! One option is sent at a time, in an order that loses nothing: TLS first where it is wanted,
-//! then the form of the replies, then the contexts, then `GO`. A server that lacks one of the
-//! middle steps is taken as it is; one that lacks `GO` is entered with `EXPORT_NAME`. TLS is
-//! never wanted halfway: a server that refuses it is not spoken to in plain text (P-06).
+//! The client sends one option at a time: TLS first if configured, then the form of the replies,
+//! then the metadata contexts, then `GO`. The reply form and the contexts are optional: without
+//! them the client continues. Without `GO` it falls back to `EXPORT_NAME`. It never falls back
+//! from TLS to plain text (P-06).
 
 use super::{Failure, Opened, failure::REPLIES_MAX, option_reply::OptionReply};
 use crate::{
@@ -20,39 +20,38 @@ use forebay_types::{
     limits::{OPTION_BYTES_MAX, REQUEST_BYTES_MAX},
 };
 
-/// Bytes the buffer in front of [`Handshake::advance`] must be able to hold.
+/// Minimum capacity of the input buffer for [`Handshake::advance`].
 pub const CLIENT_HANDSHAKE_INPUT_BYTES_MAX: usize =
     OPTION_REPLY_HEADER_BYTES + OPTION_BYTES_MAX as usize;
 
-/// What is to be opened, and how.
+/// The export to open, and the extensions to request.
 #[derive(Clone, Debug, PartialEq, Eq, Default)]
 pub struct Config {
     /// Name of the export; empty for the server's default. At most 4096 bytes, no NUL.
     pub export: String,
-    /// Whether TLS must be on before anything else is said.
+    /// Whether TLS is required.
     pub tls: bool,
-    /// Whether to ask for extended headers.
+    /// Whether to request extended headers.
     pub extended: bool,
-    /// Whether to ask for `base:allocation`, so that block status can be requested.
+    /// Whether to request `base:allocation`, which block status requires.
     pub base_allocation: bool,
 }
 
-/// What the caller must do next. Whatever the step, bytes that were appended to the output are to
-/// be sent first.
+/// What the caller must do next. For every step, send the appended output first.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub enum Step {
-    /// Receive more, and call again with what was not consumed and what came.
+    /// Receive more, and call again with the unconsumed and the new input.
     NeedMore,
     /// Start TLS, then call [`Handshake::tls_established`]. All input was consumed.
     StartTls,
-    /// The export is open. A server has nothing to say before it is asked, so what was not
-    /// consumed is its breach; the reply parser will say so.
+    /// The export is open. Unconsumed input is a protocol violation, which the reply parser will
+    /// report.
     Enter(Opened),
-    /// There is no export to be had: close.
+    /// The handshake failed: close.
     Fail(Failure),
 }
 
-/// What is awaited from the server.
+/// What the client expects next from the server.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 enum Phase {
     Greeting,
@@ -61,10 +60,10 @@ enum Phase {
     /// The answer to `EXPORT_NAME`, which has no framing.
     ExportName,
     Tls,
-    Over,
+    Ended,
 }
 
-/// The handshake of one connection, seen from the client.
+/// The client side of one connection's handshake.
 #[derive(Debug)]
 pub struct Handshake {
     config: Config,
@@ -79,10 +78,10 @@ pub struct Handshake {
 type Turn = Result<(usize, Option<Step>), Failure>;
 
 impl Handshake {
-    /// A handshake that has not begun; the server speaks first.
+    /// A handshake in its initial state; the server speaks first.
     ///
     /// # Panics
-    /// Where the name of the export is longer than 4096 bytes: no server has such an export.
+    /// If the export name is longer than 4096 bytes, the protocol's limit.
     pub fn new(config: Config) -> Self {
         assert!(config.export.len() <= STRING_BYTES_MAX, "export names have at most 4096 bytes");
         let opened = Opened {
@@ -92,7 +91,7 @@ impl Handshake {
             extended: false,
             base_allocation: None,
             tls: false,
-            // What the protocol lets a client assume of a server that does not say (L-01).
+            // The protocol's defaults for a server that reports no block sizes (L-01).
             block_min: 1,
             block_preferred: LINE_BYTES as u32,
             payload_max: REQUEST_BYTES_MAX as u32,
@@ -101,18 +100,18 @@ impl Handshake {
         Self { config, phase, no_zeroes, replies, described, opened }
     }
 
-    /// TLS is on: appends what the client says first inside it.
+    /// Continues inside TLS: appends the next option.
     ///
     /// # Panics
-    /// Where the last step was not [`Step::StartTls`].
+    /// If the last step was not [`Step::StartTls`].
     pub fn tls_established(&mut self, out: &mut Vec<u8>) {
-        assert_eq!(self.phase, Phase::Tls, "TLS starts only where the handshake asked for it");
+        assert_eq!(self.phase, Phase::Tls, "TLS started without Step::StartTls");
         self.opened.tls = true;
         self.ask_for_form(out);
     }
 
-    /// Takes what it can from the start of `input`, appends what is to be sent to `out`, and
-    /// says how many bytes it took and what comes next.
+    /// Consumes input, appends bytes to send to `out`, and returns the number of bytes consumed and
+    /// the next step.
     pub fn advance(&mut self, input: &[u8], out: &mut Vec<u8>) -> (usize, Step) {
         let mut consumed = 0;
         loop {
@@ -123,12 +122,12 @@ impl Handshake {
             consumed += taken;
             let step = match step {
                 None => continue,
-                // Nothing that came in plain text may be read as if it came through TLS (P-06).
+                // Plain text must never be processed as if it had arrived over TLS (P-06).
                 Some(Step::StartTls) if consumed < input.len() => Step::Fail(Failure::PlainText),
                 Some(step) => step,
             };
             if matches!(step, Step::Enter(_) | Step::Fail(_)) {
-                self.phase = Phase::Over;
+                self.phase = Phase::Ended;
             }
             return (consumed, step);
         }
@@ -150,7 +149,7 @@ impl Handshake {
             Phase::ExportName => self.on_export_name(input),
             Phase::Tls if input.is_empty() => Ok((0, Some(Step::NeedMore))),
             Phase::Tls => Err(Failure::PlainText),
-            Phase::Over => Err(Failure::Over),
+            Phase::Ended => Err(Failure::Ended),
         }
     }
 
@@ -181,7 +180,7 @@ impl Handshake {
         Ok((GREETING_BYTES, None))
     }
 
-    /// Appends the header of an option, and awaits the replies to it.
+    /// Appends the header of an option, and expects its replies next.
     fn ask(&mut self, option: u32, len: u32, out: &mut Vec<u8>) {
         put_u64(out, OPTION_MAGIC);
         put_u32(out, option);
@@ -321,15 +320,15 @@ impl Handshake {
         Ok(())
     }
 
-    /// Takes over the sizes if they hold what the protocol says of them (I-09).
+    /// Stores the block sizes if they are valid (I-09).
     fn set_block_sizes(&mut self, min: u32, preferred: u32, payload: u32) -> Result<(), Failure> {
-        let holds = min.is_power_of_two()
+        let is_valid = min.is_power_of_two()
             && min <= 1 << 16
             && preferred.is_power_of_two()
             && preferred >= min.max(SECTOR_BYTES as u32)
             && u64::from(preferred) <= REQUEST_BYTES_MAX
             && payload >= preferred;
-        if !holds {
+        if !is_valid {
             return Err(Failure::BlockSizes { min, preferred, payload });
         }
         self.opened.block_min = min;

@@ -1,10 +1,9 @@
-//! The client's side: what Forebay speaks to an NBD server it stands in front of.
+//! The client side, for NBD servers as backing stores.
 //!
-//! A [`Handshake`] opens an export and leaves an [`Opened`], which encodes requests; a
-//! [`ReplyParser`] takes the server's replies apart. The server is taken for hostile or broken:
-//! it may send any bytes, and what comes of them is an error, never wrong data, a panic, or
-//! memory spent because a length said so. In particular a read succeeds only if every byte of it
-//! was sent exactly once.
+//! A [`Handshake`] opens an export and returns an [`Opened`], which encodes requests; a
+//! [`ReplyParser`] parses the server's replies. The server is treated as hostile: invalid input
+//! results in an error, never in wrong data, a panic, or an allocation of a size that the server
+//! chose. In particular, a read succeeds only if the server sent every byte of it exactly once.
 
 mod coverage;
 mod event;
@@ -15,7 +14,7 @@ mod pending;
 mod reply;
 mod request;
 
-pub use event::{Breach, Event};
+pub use event::{Event, Violation};
 pub use failure::Failure;
 pub use handshake::{CLIENT_HANDSHAKE_INPUT_BYTES_MAX, Config, Handshake, Step};
 pub use reply::{CLIENT_INPUT_BYTES_MAX, ReplyParser};
@@ -23,31 +22,31 @@ pub use request::Request;
 
 use crate::proto::export_flag;
 
-/// An export that a handshake opened: its properties and the terms of the connection.
+/// An open export: its properties and the terms of the connection.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Opened {
     /// Size of the export in bytes, below 2^63.
     pub size_bytes: u64,
-    /// The transmission flags, zero from a server that did not mark them valid.
+    /// The transmission flags; zero if the server did not mark them valid.
     pub flags: u16,
-    /// Whether the server answers in chunks. Also set where `extended` is.
+    /// Whether replies are chunked. Always set if `extended` is.
     pub structured: bool,
-    /// Whether headers are the extended ones in both directions.
+    /// Whether both directions use extended headers.
     pub extended: bool,
-    /// The number of the `base:allocation` context, where the server has it.
+    /// The id of the `base:allocation` context, if the server supports it.
     pub base_allocation: Option<u32>,
-    /// Whether the session is inside TLS.
+    /// Whether the session runs over TLS.
     pub tls: bool,
-    /// Alignment the server demands in bytes: a power of two from 1 to 65536.
+    /// Required request alignment in bytes: a power of two from 1 to 65536.
     pub block_min: u32,
-    /// Alignment the server likes best in bytes: a power of two, at least 512 and `block_min`.
+    /// Preferred request alignment in bytes: a power of two, at least 512 and `block_min`.
     pub block_preferred: u32,
     /// Longest payload of one read or write in bytes, at least `block_preferred`, at most 32 MiB.
     pub payload_max: u32,
 }
 
 impl Opened {
-    /// Whether the server refuses writes.
+    /// Whether the server rejects writes.
     pub const fn is_read_only(&self) -> bool {
         self.can(export_flag::READ_ONLY)
     }

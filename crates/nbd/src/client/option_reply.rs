@@ -1,4 +1,4 @@
-//! One reply to an option, as a client receives it.
+//! Parses a server's reply to an option.
 
 use super::Failure;
 use crate::{
@@ -9,17 +9,17 @@ use crate::{
 };
 use forebay_types::limits::OPTION_BYTES_MAX;
 
-/// A reply whose data is complete.
+/// A complete reply.
 pub(super) struct OptionReply<'a> {
-    /// What it is, one of [`option_reply`].
+    /// One of [`option_reply`].
     pub(super) kind: u32,
     pub(super) data: &'a [u8],
-    /// Bytes of the input it took.
+    /// Bytes consumed.
     pub(super) taken: usize,
 }
 
 impl<'a> OptionReply<'a> {
-    /// Reads a reply to `option` from the start of `input`; `None` if it is not complete.
+    /// Parses a reply to `option` at the start of `input`; `None` if it is incomplete.
     pub(super) fn parse(input: &'a [u8], option: u32) -> Result<Option<Self>, Failure> {
         let mut reader = Reader::new(input);
         let (Some(magic), Some(echoed), Some(kind), Some(len)) =
@@ -44,13 +44,12 @@ impl<'a> OptionReply<'a> {
         self.kind & option_reply::ERROR_BIT != 0
     }
 
-    /// The failure an error reply stands for.
     pub(super) fn to_failure(&self, option: u32) -> Failure {
         Failure::Refused { option, reply: self.kind, text: printable(self.data) }
     }
 }
 
-/// A text of the server's, made safe to print: cut short, and without control characters.
+/// A text from the server, made safe to print: truncated, control characters replaced.
 pub(super) fn printable(bytes: &[u8]) -> String {
     let head = &bytes[..bytes.len().min(STRING_BYTES_PREFERRED_MAX)];
     let text = String::from_utf8_lossy(head);

@@ -1,6 +1,6 @@
-//! One request in flight: what was asked, and how much of the answer has come.
+//! One request in flight, and the progress of its reply.
 
-use super::{Breach, Event, Request, coverage::Coverage, option_reply::printable};
+use super::{Event, Request, Violation, coverage::Coverage, option_reply::printable};
 use crate::{
     Command, EXTENTS_PER_REPLY_MAX, Extent,
     block_status::extent_of,
@@ -9,13 +9,13 @@ use crate::{
 };
 use forebay_types::{ByteRange, IoError};
 
-/// Longest error chunk: offset, number, length of the text, text.
+/// Longest error chunk: offset, error number, text length, text.
 pub(super) const ERROR_BYTES_MAX: u64 = 8 + 6 + STRING_BYTES_MAX as u64;
-/// Most error chunks of one reply. A server reports one, or a few with offsets.
+/// Maximum number of error chunks in one reply. A server sends one, or a few with offsets.
 const ERRORS_MAX: u32 = 64;
 
-/// The bytes of a chunk's payload that were taken, and what they were.
-pub(super) type Content = Result<(usize, Option<Event>), Breach>;
+/// The number of payload bytes consumed, and the resulting event.
+pub(super) type Content = Result<(usize, Option<Event>), Violation>;
 
 const NEED_MORE: Content = Ok((0, Some(Event::NeedMore)));
 
@@ -26,9 +26,9 @@ pub(super) struct Pending {
     req_one: bool,
     pub(super) range: ByteRange,
     pub(super) coverage: Coverage,
-    /// The extents of its block status, once that has begun.
+    /// The extents received, once the block status chunk has begun.
     pub(super) extents: Option<Vec<Extent>>,
-    /// Bytes of the export that the extents so far describe, those not kept included.
+    /// Bytes of the export described by all extents received, including those over the limit.
     extents_bytes: u64,
     errors: u32,
     pub(super) error: Option<IoError>,
@@ -48,7 +48,7 @@ impl Pending {
         }
     }
 
-    /// Whether a success may be reported: all that was asked for has come.
+    /// Whether everything that a success requires was received.
     pub(super) fn is_complete(&self) -> bool {
         match self.command {
             Command::Read => self.coverage.covered_bytes() == self.range.len,
@@ -63,7 +63,7 @@ impl Pending {
         let data_len = data_len.and_then(|data_len| u32::try_from(data_len).ok());
         let Some(data_len) = data_len.filter(|&data_len| u64::from(data_len) <= self.range.len)
         else {
-            return Err(Breach::Length { kind, len });
+            return Err(Violation::Length { kind, len });
         };
         let Some(offset) = Reader::new(body).u64() else {
             return NEED_MORE;
@@ -74,7 +74,7 @@ impl Pending {
 
     pub(super) fn on_hole(&mut self, cookie: u64, len: u64, body: &[u8]) -> Content {
         if len != 12 {
-            return Err(Breach::Length { kind: chunk::OFFSET_HOLE, len });
+            return Err(Violation::Length { kind: chunk::OFFSET_HOLE, len });
         }
         let mut reader = Reader::new(body);
         let (Some(offset), Some(hole_len)) = (reader.u64(), reader.u32()) else {
@@ -84,8 +84,8 @@ impl Pending {
         Ok((12, Some(Event::Hole { cookie, offset, len: hole_len })))
     }
 
-    /// Notes that a part of a read was answered; each byte is, once (B-06).
-    fn cover(&mut self, offset: u64, len: u32) -> Result<(), Breach> {
+    /// Records that a part of a read was received. Each byte must be sent once (B-06).
+    fn cover(&mut self, offset: u64, len: u32) -> Result<(), Violation> {
         let range = ByteRange::new(offset, u64::from(len));
         let inside = offset >= self.range.offset
             && len > 0
@@ -94,52 +94,52 @@ impl Pending {
         if inside && self.coverage.add(range) {
             Ok(())
         } else {
-            Err(Breach::Content { offset, len: range.len })
+            Err(Violation::Content { offset, len: range.len })
         }
     }
 
-    /// Any chunk whose type has the error bit starts with a number and a text (B-07); what else
-    /// a type not known adds behind them is passed over.
+    /// Parses any chunk whose type has the error bit. All of them start with an error number and a
+    /// text (B-07); further fields of unknown types are ignored.
     pub(super) fn on_error(&mut self, cookie: u64, kind: u16, len: u64, body: &[u8]) -> Content {
         let offset_len = if kind == chunk::ERROR_OFFSET { 8 } else { 0 };
         if !(6 + offset_len..=ERROR_BYTES_MAX).contains(&len) {
-            return Err(Breach::Length { kind, len });
+            return Err(Violation::Length { kind, len });
         }
         let mut reader = Reader::new(body);
         let Some(payload) = reader.bytes(len as u32) else { return NEED_MORE };
         let mut reader = Reader::new(payload);
         let (errno, text_len) = (reader.u32().unwrap_or(0), reader.u16().unwrap_or(0));
         let Some(text) = reader.bytes(u32::from(text_len)) else {
-            return Err(Breach::Length { kind, len });
+            return Err(Violation::Length { kind, len });
         };
         if kind == chunk::ERROR_OFFSET {
-            let offset = reader.u64().ok_or(Breach::Length { kind, len })?;
+            let offset = reader.u64().ok_or(Violation::Length { kind, len })?;
             let inside =
                 offset >= self.range.offset && offset - self.range.offset <= self.range.len;
             if !inside {
-                return Err(Breach::Content { offset, len: 0 });
+                return Err(Violation::Content { offset, len: 0 });
             }
         }
         self.errors += 1;
         if errno == 0 || self.errors > ERRORS_MAX || text.len() > STRING_BYTES_MAX {
-            return Err(Breach::Error(cookie));
+            return Err(Violation::Error(cookie));
         }
         let error = error_from_wire(errno);
         self.error.get_or_insert(error);
         Ok((payload.len(), Some(Event::Error { cookie, error, text: printable(text) })))
     }
 
-    /// Adds an extent to those kept, cut at the end of the request (M-08). Those over the limit
-    /// are looked at, but not kept: an answer may always be short.
-    pub(super) fn add_extent(&mut self, cookie: u64, len: u64, bits: u32) -> Result<(), Breach> {
+    /// Adds an extent, truncated at the end of the request (M-08). Extents over the limit are
+    /// validated but dropped: block status may always describe less than was requested.
+    pub(super) fn add_extent(&mut self, cookie: u64, len: u64, bits: u32) -> Result<(), Violation> {
         let left = self.range.len.saturating_sub(self.extents_bytes);
         if len == 0 || left == 0 || (self.req_one && len > left) {
-            return Err(Breach::Extents(cookie));
+            return Err(Violation::Extents(cookie));
         }
         let len = len.min(left);
-        // With REQ_ONE a second extent is a breach even if it fits.
+        // With REQ_ONE a second extent is a violation even if it fits.
         if self.req_one && self.extents_bytes > 0 {
-            return Err(Breach::Extents(cookie));
+            return Err(Violation::Extents(cookie));
         }
         self.extents_bytes += len;
         let kept = self.extents.get_or_insert_default();
@@ -150,7 +150,7 @@ impl Pending {
     }
 }
 
-/// The error of a non-zero number from the wire.
+/// Converts a non-zero error number from the wire.
 pub(super) fn error_from_wire(errno: u32) -> IoError {
     i32::try_from(errno).map_or(IoError::Io, IoError::from_errno)
 }

@@ -1,15 +1,15 @@
-//! Replies as a client receives them, taken apart without copying the data.
+//! Parses a server's replies without copying the data.
 //!
-//! [`ReplyParser`] owns the list of requests in flight and where in the stream it is. It holds
-//! the server to the protocol: a reply must name a request in flight, keep inside its range, and
-//! answer every byte of a read exactly once. The first breach ends the connection, since what
-//! follows can't be trusted; results already given stay valid.
+//! [`ReplyParser`] owns the list of requests in flight and the position in the stream. It enforces
+//! the protocol: a reply must belong to a request in flight, stay inside its range, and contain
+//! every byte of a read exactly once. The first violation ends the connection, because the rest of
+//! the stream cannot be trusted; results already returned stay valid.
 //!
-//! The data of reads never passes through: [`Event::Data`] says how many bytes follow in the
-//! stream, and the caller takes them to where they belong.
+//! The data of reads bypasses the parser: [`Event::Data`] gives the number of bytes that follow in
+//! the stream, and the caller receives them into their destination.
 
 use super::{
-    Breach, Event, Opened, Request,
+    Event, Opened, Request, Violation,
     pending::{Content, ERROR_BYTES_MAX, Pending, error_from_wire},
 };
 use crate::{
@@ -23,27 +23,26 @@ use crate::{
 use forebay_types::ByteRange;
 use std::collections::HashMap;
 
-/// Bytes the buffer in front of [`ReplyParser::advance`] must be able to hold: a chunk header and
-/// the longest error.
+/// Minimum capacity of the input buffer for [`ReplyParser::advance`]: a chunk header and the
+/// longest error.
 pub const CLIENT_INPUT_BYTES_MAX: usize = EXTENDED_REPLY_BYTES + ERROR_BYTES_MAX as usize;
 
-/// Most extents of one chunk that the protocol allows.
+/// The protocol's limit on extents in one chunk.
 const CHUNK_EXTENTS_MAX: u64 = 1 << 20;
 
-/// Where in the stream the parser is.
+/// What the parser expects next in the stream.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 enum State {
-    /// A header comes next.
+    /// A header.
     Header,
-    /// So many extents of a chunk come next; `last` if it is the last chunk.
+    /// The remaining `left` extents of a chunk; `last` if it is the last chunk of the reply.
     Extents { cookie: u64, left: u64, last: bool },
-    /// Nothing more comes for this request, and the caller is to be told.
+    /// Nothing more for this request; [`Event::Done`] is due.
     Finished { cookie: u64 },
-    /// The connection is given up.
-    Over,
+    /// Nothing: a violation ended the connection.
+    Ended,
 }
 
-/// A chunk's header.
 struct Chunk {
     flags: u16,
     kind: u16,
@@ -52,7 +51,7 @@ struct Chunk {
     header_len: usize,
 }
 
-/// Takes a server's replies apart. See the module's description.
+/// Parses a server's replies. See the module's description.
 #[derive(Debug)]
 pub struct ReplyParser {
     structured: bool,
@@ -67,7 +66,7 @@ type Turn = Content;
 const NEED_MORE: Turn = Ok((0, Some(Event::NeedMore)));
 
 impl ReplyParser {
-    /// A parser for the connection that `opened` describes.
+    /// A parser for the connection of `opened`.
     pub fn new(opened: &Opened) -> Self {
         Self {
             structured: opened.structured,
@@ -78,23 +77,22 @@ impl ReplyParser {
         }
     }
 
-    /// Expects the reply to a request that is about to be sent.
+    /// Registers a request that is about to be sent.
     ///
     /// # Panics
-    /// Where the cookie is in flight already, or the command has no reply.
+    /// If the cookie is already in flight, or the command has no reply.
     pub fn begin(&mut self, request: &Request) {
         assert!(request.command != Command::Disconnect, "a disconnect has no reply");
         let before = self.pending.insert(request.cookie, Pending::new(request));
-        assert!(before.is_none(), "cookie {} is in flight already", request.cookie);
+        assert!(before.is_none(), "cookie {} is already in flight", request.cookie);
     }
 
-    /// Requests in flight.
+    /// The number of requests in flight.
     pub fn pending_count(&self) -> usize {
         self.pending.len()
     }
 
-    /// Takes what it can from the start of `input`, and says how many bytes it took and what
-    /// they were.
+    /// Consumes input up to the next event, and returns the number of bytes consumed and the event.
     pub fn advance(&mut self, input: &[u8]) -> (usize, Event) {
         let mut consumed = 0;
         loop {
@@ -105,9 +103,9 @@ impl ReplyParser {
                         return (consumed, event);
                     }
                 }
-                Err(breach) => {
-                    self.state = State::Over;
-                    return (consumed, Event::Broken(breach));
+                Err(violation) => {
+                    self.state = State::Ended;
+                    return (consumed, Event::Broken(violation));
                 }
             }
         }
@@ -118,7 +116,7 @@ impl ReplyParser {
             State::Header => self.on_header(input),
             State::Extents { cookie, left, last } => self.on_extents(input, cookie, left, last),
             State::Finished { cookie } => self.finish(cookie),
-            State::Over => Err(Breach::Over),
+            State::Ended => Err(Violation::Ended),
         }
     }
 
@@ -128,7 +126,7 @@ impl ReplyParser {
             SIMPLE_REPLY_MAGIC if !self.extended => self.on_simple(input),
             STRUCTURED_REPLY_MAGIC if self.structured && !self.extended => self.on_chunk(input),
             EXTENDED_REPLY_MAGIC if self.extended => self.on_chunk(input),
-            _ => Err(Breach::Magic(magic)),
+            _ => Err(Violation::Magic(magic)),
         }
     }
 
@@ -140,18 +138,18 @@ impl ReplyParser {
         };
         let structured = self.structured;
         let pending = self.pending(cookie)?;
-        // With structured replies a read is never answered simply, not even with an error (B-02).
+        // With structured replies, a simple reply to a read is invalid, even for an error (B-02).
         let is_read = pending.command == Command::Read;
         if (is_read && structured) || (errno == 0 && pending.command == Command::BlockStatus) {
-            return Err(Breach::Form(cookie));
+            return Err(Violation::Form(cookie));
         }
         let ByteRange { offset, len } = pending.range;
         let event = if errno != 0 {
             pending.error = Some(error_from_wire(errno));
             None
         } else if is_read && len > 0 {
-            // A read longer than 32 bits hold can't have been sent with a compact header.
-            let len = u32::try_from(len).map_err(|_| Breach::Form(cookie))?;
+            // Compact headers cannot request more than 32 bits of length.
+            let len = u32::try_from(len).map_err(|_| Violation::Form(cookie))?;
             _ = pending.coverage.add(pending.range);
             Some(Event::Data { cookie, offset, len })
         } else {
@@ -166,10 +164,10 @@ impl ReplyParser {
         let Chunk { flags, kind, cookie, len, header_len } = chunk;
         let pending = self.pending(cookie)?;
         if echoed_offset.is_some_and(|offset| offset != pending.range.offset) {
-            return Err(Breach::Form(cookie));
+            return Err(Violation::Form(cookie));
         }
         if flags & !chunk::FLAG_DONE != 0 {
-            return Err(Breach::Chunk { kind, flags });
+            return Err(Violation::Chunk { kind, flags });
         }
         let body = &input[header_len..];
         let last = flags & chunk::FLAG_DONE != 0;
@@ -181,8 +179,8 @@ impl ReplyParser {
                 return self.on_block_status(&chunk, body);
             }
             _ if kind & chunk::ERROR_BIT != 0 => pending.on_error(cookie, kind, len, body)?,
-            chunk::NONE => return Err(Breach::Length { kind, len }),
-            _ => return Err(Breach::Chunk { kind, flags }),
+            chunk::NONE => return Err(Violation::Length { kind, len }),
+            _ => return Err(Violation::Chunk { kind, flags }),
         };
         if event == Some(Event::NeedMore) {
             return NEED_MORE;
@@ -193,7 +191,7 @@ impl ReplyParser {
         Ok((header_len + taken, event))
     }
 
-    /// The header of a chunk, and the offset it repeats if it is an extended one.
+    /// The header of a chunk, and the offset that an extended header repeats.
     fn chunk_header(&self, input: &[u8]) -> Option<(Chunk, Option<u64>)> {
         let mut reader = Reader::new(input);
         _ = reader.u32()?;
@@ -206,12 +204,12 @@ impl ReplyParser {
         Some((Chunk { flags, kind, cookie, len, header_len }, offset))
     }
 
-    fn pending(&mut self, cookie: u64) -> Result<&mut Pending, Breach> {
-        self.pending.get_mut(&cookie).ok_or(Breach::Cookie(cookie))
+    fn pending(&mut self, cookie: u64) -> Result<&mut Pending, Violation> {
+        self.pending.get_mut(&cookie).ok_or(Violation::Cookie(cookie))
     }
 
-    /// Reads what stands in front of the extents: the context, and in the extended form a count,
-    /// which must agree with the length.
+    /// Parses the fields before the extents: the context id, and in the extended form the extent
+    /// count, which must match the chunk's length.
     fn on_block_status(&mut self, chunk: &Chunk, body: &[u8]) -> Turn {
         let Chunk { kind, cookie, len, header_len, .. } = *chunk;
         let is_ext = kind == chunk::BLOCK_STATUS_EXT;
@@ -219,7 +217,7 @@ impl ReplyParser {
         let count = len.saturating_sub(prefix_len) / extent_len;
         let adds_up = len == prefix_len + count * extent_len;
         if is_ext != self.extended || !adds_up || count == 0 || count > CHUNK_EXTENTS_MAX {
-            return Err(Breach::Length { kind, len });
+            return Err(Violation::Length { kind, len });
         }
         let mut reader = Reader::new(body);
         let (Some(context), Some(counted)) =
@@ -231,7 +229,7 @@ impl ReplyParser {
         let pending = self.pending(cookie)?;
         let is_first = pending.command == Command::BlockStatus && pending.extents.is_none();
         if !is_first || expected != Some(context) || counted != count {
-            return Err(Breach::Extents(cookie));
+            return Err(Violation::Extents(cookie));
         }
         pending.extents = Some(Vec::new());
         let last = chunk.flags & chunk::FLAG_DONE != 0;
@@ -239,7 +237,7 @@ impl ReplyParser {
         Ok((header_len + prefix_len as usize, None))
     }
 
-    /// Takes the extents that have come, one by one, so that no buffer need hold them all.
+    /// Parses the extents received so far one by one, so that no buffer has to hold them all.
     fn on_extents(&mut self, input: &[u8], cookie: u64, left: u64, last: bool) -> Turn {
         let extended = self.extended;
         let pending = self.pending(cookie)?;
@@ -264,14 +262,14 @@ impl ReplyParser {
         Ok((taken, Some(Event::Extents { cookie, extents })))
     }
 
-    /// Ends a request, if its reply was complete.
+    /// Completes a request, if its reply was complete.
     fn finish(&mut self, cookie: u64) -> Turn {
-        let pending = self.pending.remove(&cookie).ok_or(Breach::Cookie(cookie))?;
+        let pending = self.pending.remove(&cookie).ok_or(Violation::Cookie(cookie))?;
         self.state = State::Header;
         let result = match pending.error {
             Some(error) => Err(error),
             None if pending.is_complete() => Ok(()),
-            None => return Err(Breach::Incomplete(cookie)),
+            None => return Err(Violation::Incomplete(cookie)),
         };
         Ok((0, Some(Event::Done { cookie, result })))
     }

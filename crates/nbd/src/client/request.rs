@@ -1,4 +1,4 @@
-//! Requests as a client sends them.
+//! Encodes a client's requests.
 
 use super::Opened;
 use crate::{
@@ -8,28 +8,28 @@ use crate::{
     },
 };
 
-/// One request to a server.
+/// A request to a server.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Request {
-    /// The caller's name for it; no two requests in flight may share one.
+    /// The caller's id for the request, unique among the requests in flight.
     pub cookie: u64,
-    /// What is to be done.
+    /// The command.
     pub command: Command,
-    /// Flags of [`command_flag`], without `PAYLOAD_LEN`, which follows from the command.
+    /// Flags of [`command_flag`], without `PAYLOAD_LEN`, which the encoder adds.
     pub flags: u16,
-    /// First byte of the export; zero for a flush.
+    /// First byte of the range in the export; zero for a flush.
     pub offset: u64,
-    /// Bytes of the export; zero for a flush. Without extended headers at most 2^32 - 1.
+    /// Length of the range in bytes; zero for a flush. Without extended headers at most 2^32 - 1.
     pub len: u64,
 }
 
 impl Opened {
-    /// Appends the header of a request. The data of a write, `len` bytes, is to be sent behind it.
+    /// Appends the header of a request. For a write, the caller sends `len` bytes of data after it.
     ///
     /// # Panics
-    /// On [`Command::Unknown`], and on a length that the header does not hold.
+    /// On [`Command::Unknown`], and if the length does not fit the header.
     pub fn put_request(&self, request: &Request, out: &mut Vec<u8>) {
-        let command = request.command.to_wire().expect("an unknown command is never sent");
+        let command = request.command.to_wire().expect("the command is known");
         let has_payload = self.extended && request.command == Command::Write;
         let payload_flag = if has_payload { command_flag::PAYLOAD_LEN } else { 0 };
         let magic = if self.extended { EXTENDED_REQUEST_MAGIC } else { REQUEST_MAGIC };
@@ -43,7 +43,7 @@ impl Opened {
             header[24..].copy_from_slice(&request.len.to_be_bytes());
             out.extend_from_slice(&header);
         } else {
-            let len = u32::try_from(request.len).expect("compact headers hold 32 bits of length");
+            let len = u32::try_from(request.len).expect("the length fits a compact header");
             header[24..28].copy_from_slice(&len.to_be_bytes());
             out.extend_from_slice(&header[..REQUEST_BYTES]);
         }

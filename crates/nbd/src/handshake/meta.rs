@@ -7,15 +7,15 @@ use crate::{
     wire::{Reader, put_u32},
 };
 
-/// The number under which replies speak of [`BASE_ALLOCATION`]. Lists say zero instead (M-04).
+/// The id of [`BASE_ALLOCATION`] in replies to `SET_META_CONTEXT`. Lists use zero (M-04).
 pub(super) const BASE_ALLOCATION_ID: u32 = 1;
 
-/// The query that asks a list for all contexts of its namespace (M-03).
+/// The query for all contexts of the `base` namespace (M-03).
 const BASE_WILDCARD: &[u8] = b"base:";
 
 impl Handshake {
-    /// Serves `LIST_META_CONTEXT` and `SET_META_CONTEXT` up to the final reply, which is the ACK
-    /// or the error returned. The selection was cleared when the header came (M-04).
+    /// Serves `LIST_META_CONTEXT` and `SET_META_CONTEXT`, except for the final reply, which the
+    /// caller sends. The option's header already cleared the selection (M-04).
     pub(super) fn on_meta_context(
         &mut self,
         option: u32,
@@ -31,8 +31,8 @@ impl Handshake {
         let export = self.find(query.name, exports).map_err(|refusal| match refusal {
             Refusal::Name => option_reply::ERR_INVALID,
             Refusal::NotServable => option_reply::ERR_PLATFORM,
-            // An export that demands TLS is as good as unknown here: only INFO and GO may be
-            // answered with TLS_REQD (T-08).
+            // Only INFO and GO may be answered with TLS_REQD (T-08), so an export that requires
+            // TLS is reported as unknown.
             _ => option_reply::ERR_UNKNOWN,
         })?;
         let selects = if is_set {
@@ -54,7 +54,7 @@ impl Handshake {
     }
 }
 
-/// The data of both options, with the queries boiled down to what they can mean here.
+/// The data of both options, reduced to the queries this server supports.
 struct MetaQuery<'a> {
     name: &'a [u8],
     count: u32,
@@ -63,9 +63,9 @@ struct MetaQuery<'a> {
 }
 
 impl<'a> MetaQuery<'a> {
-    /// Takes the data apart; `None` if a length points outside it, or bytes are left over behind
-    /// the last query (M-01, P-02). The count costs nothing: each query has at least four bytes,
-    /// so the data runs out first.
+    /// Returns `None` if a length exceeds the data, or if bytes follow the last query (M-01, P-02).
+    /// A hostile count is harmless: each query has at least four bytes, so the data bounds the
+    /// loop.
     fn parse(data: &'a [u8]) -> Option<Self> {
         let mut reader = Reader::new(data);
         let name_len = reader.u32()?;

@@ -1,16 +1,16 @@
 //! The server's side of the handshake, from the greeting to the transmission phase.
 //!
-//! [`Handshake`] owns what one client has negotiated so far, and nothing else: bytes go in,
-//! bytes and a [`Step`] come out. Its invariants:
+//! [`Handshake`] owns the state that one client has negotiated so far. Callers pass in received
+//! bytes and get back bytes to send and a [`Step`]. Its invariants:
 //!
-//! - The stream stays in step whatever an option says: the length in its header decides how many
-//!   bytes it takes, and an option that is refused is skipped, not parsed (N-03).
-//! - No length from the wire drives an allocation. Options that are read are at most
-//!   [`OPTION_BYTES_MAX`] long and are read where they lie in the caller's buffer; longer ones
-//!   are counted down as they pass by (N-07, P-03).
-//! - What was negotiated in plain text is forgotten when TLS starts (T-06).
+//! - No option can break framing: the length in the option's header alone determines how many
+//!   bytes the option takes. Rejected options are skipped, not parsed (N-03).
+//! - No length from the wire drives an allocation. Accepted options are at most
+//!   [`OPTION_BYTES_MAX`] long and are parsed in the caller's buffer; longer options are skipped
+//!   as they arrive (N-07, P-03).
+//! - Starting TLS discards everything negotiated in plain text (T-06).
 //!
-//! The price is that the caller's buffer must be able to hold [`HANDSHAKE_INPUT_BYTES_MAX`].
+//! The price: the caller's buffer must hold [`HANDSHAKE_INPUT_BYTES_MAX`].
 
 mod meta;
 mod options;
@@ -29,59 +29,58 @@ use crate::{
 };
 use forebay_types::{VolumeId, limits::OPTION_BYTES_MAX};
 
-/// Bytes the buffer in front of [`Handshake::advance`] must be able to hold.
+/// Minimum capacity of the input buffer for [`Handshake::advance`].
 pub const HANDSHAKE_INPUT_BYTES_MAX: usize = OPTION_HEADER_BYTES + OPTION_BYTES_MAX as usize;
 
-/// Bytes of refused options that one handshake lets pass by before the client is dropped. Twice
-/// the largest payload a client may ever send; real options have a few hundred bytes.
+/// Bytes of rejected options that one handshake skips before it drops the client. Twice the
+/// largest payload a client may send; real options have a few hundred bytes.
 pub const HANDSHAKE_SKIP_BYTES_MAX: u32 = 64 << 20;
 
-/// Options that one handshake answers before the client is dropped. Enough to list a thousand
-/// exports and ask about each of them several times.
+/// Options that one handshake answers before it drops the client. Enough to list a thousand
+/// exports and query each of them several times.
 pub const HANDSHAKE_OPTIONS_MAX: u32 = 16 << 10;
 
-/// Once a call has produced this many bytes it returns [`Step::Flush`], so that a client which
-/// sends many small options with long answers can't fill the memory (D-02).
+/// A call that has produced this many bytes returns [`Step::Flush`]. This bounds the memory for a
+/// client that sends many small options with long replies (D-02).
 const FLUSH_BYTES: usize = 64 << 10;
 
-/// What a listener says about TLS. It never changes within a connection (T-01).
+/// A listener's TLS mode. It never changes within a connection (T-01).
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Default)]
 pub enum Tls {
-    /// There is no TLS; exports that demand it are not offered.
+    /// TLS is not offered, nor are exports that require it.
     #[default]
     Off,
-    /// TLS is offered, and demanded for the exports that say so.
+    /// TLS is offered, and required for the exports that are marked so.
     Selective,
-    /// Nothing is served without TLS.
+    /// TLS is required for everything.
     Forced,
 }
 
-/// What a handshake must know about its listener.
+/// The listener's settings for a handshake.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Default)]
 pub struct HandshakeConfig {
-    /// The listener's word on TLS.
+    /// The listener's TLS mode.
     pub tls: Tls,
 }
 
-/// Where in the stream the handshake is.
+/// What the handshake expects next in the stream.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 enum Phase {
-    /// The client's flags come next.
+    /// The client's flags.
     ClientFlags,
-    /// An option's header comes next.
+    /// An option's header.
     Header,
-    /// The data of an option that is read comes next.
+    /// The data of an accepted option.
     Body { option: u32, len: u32 },
-    /// The data of an option that is not read comes next; then it is answered.
+    /// The data of a rejected option, which is skipped before the option is answered.
     Skip { option: u32, left: u32, reply: u32 },
-    /// TLS comes next.
+    /// The start of TLS.
     AwaitTls,
-    /// Nothing comes any more.
-    Over,
+    /// Nothing: the handshake has ended.
+    Ended,
 }
 
-/// What one turn of the state machine came to: the bytes it took, and the step it ends with, or
-/// `None` to take another turn.
+/// The result of one transition: the bytes consumed, and the step to return, or `None` to continue.
 type Turn = (usize, Option<Step>);
 
 /// The handshake of one connection. See the module's description.
@@ -89,7 +88,7 @@ type Turn = (usize, Option<Step>);
 pub struct Handshake {
     config: HandshakeConfig,
     phase: Phase,
-    /// The client knows how to get an error reply.
+    /// The client supports the fixed newstyle handshake, which has error replies.
     fixed: bool,
     no_zeroes: bool,
     tls_on: bool,
@@ -103,7 +102,7 @@ pub struct Handshake {
 }
 
 impl Handshake {
-    /// A handshake that has not begun.
+    /// A handshake in its initial state.
     pub const fn new(config: HandshakeConfig) -> Self {
         Self {
             config,
@@ -120,24 +119,24 @@ impl Handshake {
         }
     }
 
-    /// Appends what the server says first, unasked (H-01).
+    /// Appends the server's greeting, which opens the handshake (H-01).
     pub fn greeting(&mut self, out: &mut Vec<u8>) {
         put_u64(out, GREETING_MAGIC);
         put_u64(out, OPTION_MAGIC);
         put_u16(out, handshake_flag::FIXED_NEWSTYLE | handshake_flag::NO_ZEROES);
     }
 
-    /// From now on every option but `ABORT` is refused, for the server is stopping (N-08).
+    /// Rejects every further option except `ABORT`, because the server is shutting down (N-08).
     pub fn shut_down(&mut self) {
         self.shutting_down = true;
     }
 
-    /// TLS is on: all that was negotiated before is forgotten (T-06).
+    /// Continues inside TLS, and discards everything negotiated before (T-06).
     ///
     /// # Panics
-    /// Where the last step was not [`Step::StartTls`].
+    /// If the last step was not [`Step::StartTls`].
     pub fn tls_established(&mut self) {
-        assert_eq!(self.phase, Phase::AwaitTls, "TLS starts only where the handshake asked for it");
+        assert_eq!(self.phase, Phase::AwaitTls, "TLS started without Step::StartTls");
         self.phase = Phase::Header;
         self.tls_on = true;
         self.structured = false;
@@ -145,13 +144,13 @@ impl Handshake {
         self.allocation_selected = None;
     }
 
-    /// Whether the session is inside TLS.
+    /// Whether the session runs over TLS.
     pub const fn is_tls(&self) -> bool {
         self.tls_on
     }
 
-    /// Takes what it can from the start of `input`, appends what is to be sent to `out`, and
-    /// says how many bytes it took and what comes next.
+    /// Consumes input, appends bytes to send to `out`, and returns the number of bytes consumed and
+    /// the next step.
     pub fn advance(
         &mut self,
         input: &[u8],
@@ -166,16 +165,16 @@ impl Handshake {
             consumed += taken;
             debug_assert!(consumed <= input.len());
             match step {
-                // What follows in plain text was put there by the client's mistake or by someone
-                // else, and must never be read as if it had come through TLS.
+                // Plain text after STARTTLS is a client bug or an injection attack. It must never
+                // be processed as if it had arrived over TLS.
                 Some(Step::StartTls) if consumed < input.len() => {
                     out.truncate(turn_start);
-                    self.phase = Phase::Over;
+                    self.phase = Phase::Ended;
                     return (consumed, Step::Close(CloseReason::PlainText));
                 }
                 Some(step) => {
                     if matches!(step, Step::Enter(_) | Step::Close(_)) {
-                        self.phase = Phase::Over;
+                        self.phase = Phase::Ended;
                     }
                     return (consumed, step);
                 }
@@ -201,7 +200,7 @@ impl Handshake {
             }
             Phase::AwaitTls if input.is_empty() => (0, Some(Step::NeedMore)),
             Phase::AwaitTls => (0, Some(Step::Close(CloseReason::PlainText))),
-            Phase::Over => (0, Some(Step::Close(CloseReason::Over))),
+            Phase::Ended => (0, Some(Step::Close(CloseReason::Ended))),
         }
     }
 
@@ -232,12 +231,12 @@ impl Handshake {
             return (taken, Some(Step::Close(CloseReason::OptionCount)));
         }
         self.options_left -= 1;
-        match self.judge_header(option, len) {
+        match self.check_header(option, len) {
             Ok(()) => self.phase = Phase::Body { option, len },
-            Err(options::Unread::Close(refusal)) => {
+            Err(options::Rejected::Close(refusal)) => {
                 return (taken, Some(Step::Close(CloseReason::ExportRefused(refusal))));
             }
-            Err(options::Unread::Answer(reply)) => {
+            Err(options::Rejected::Answer(reply)) => {
                 let Some(skip_bytes_left) = self.skip_bytes_left.checked_sub(len) else {
                     return (taken, Some(Step::Close(CloseReason::OptionLength(len))));
                 };
@@ -248,7 +247,7 @@ impl Handshake {
         (taken, None)
     }
 
-    /// Lets the data of an unread option pass by, then answers it.
+    /// Skips the data of a rejected option, then answers it.
     fn on_skipped(
         &mut self,
         input_len: usize,
@@ -269,18 +268,18 @@ impl Handshake {
         (passed, aborted.then_some(Step::Close(CloseReason::Aborted)))
     }
 
-    /// The listener's word on TLS for this client. One without fixed newstyle can't be told to
-    /// start TLS, so for it there is none (H-04); what demands TLS stays closed to it.
+    /// Whether TLS is offered to this client. A client without fixed newstyle cannot start TLS
+    /// (H-04), so it has no access to exports that require TLS.
     fn tls_offered(&self) -> bool {
         self.fixed && self.config.tls != Tls::Off
     }
 
-    /// Whether this session may enter or hear about the export.
+    /// Whether this session may list or enter the export.
     fn may_see(&self, export: &ExportInfo) -> bool {
         self.tls_on || !export.tls_only
     }
 
-    /// The terms under which the client enters the export now.
+    /// Enters the export under the terms negotiated so far.
     fn enter(&self, export: &ExportInfo) -> Step {
         let chunked = self.is_chunked();
         let selected = chunked && self.allocation_selected == Some(export.id);
@@ -295,7 +294,7 @@ impl Handshake {
         })
     }
 
-    /// Whether replies will come in chunks.
+    /// Whether replies will be chunked.
     const fn is_chunked(&self) -> bool {
         self.structured || self.extended
     }

@@ -1,4 +1,4 @@
-//! The options one by one: which are read, which are refused unread, and what each answers.
+//! The options: which ones the handshake accepts, and its reply to each.
 
 use super::{Handshake, Phase, Refusal, Step, Tls, reply};
 use crate::{
@@ -9,48 +9,48 @@ use crate::{
 };
 use forebay_types::limits::OPTION_BYTES_MAX;
 
-/// What becomes of an option whose data is not read.
-pub(super) enum Unread {
-    /// Its data passes by, then this is its final reply.
+/// How to reject an option without reading its data.
+pub(super) enum Rejected {
+    /// Skip the data, then send this reply.
     Answer(u32),
-    /// It knows no error reply, so the connection is closed.
+    /// Close the connection, because the option has no error reply.
     Close(Refusal),
 }
 
-/// Why an option failed: a reply with the error bit.
+/// An option reply with the error bit set.
 type OptionError = u32;
 
 impl Handshake {
-    /// Decides by an option's header alone whether its data is read.
-    pub(super) fn judge_header(&mut self, option: u32, len: u32) -> Result<(), Unread> {
+    /// Accepts or rejects an option by its header alone.
+    pub(super) fn check_header(&mut self, option: u32, len: u32) -> Result<(), Rejected> {
         if option == option::SET_META_CONTEXT {
-            // Each one replaces the selection, also when it fails (M-04).
+            // Each SET_META_CONTEXT replaces the selection, even if it fails (M-04).
             self.allocation_selected = None;
         }
         if option == option::ABORT {
-            return Err(Unread::Answer(option_reply::ACK));
+            return Err(Rejected::Answer(option_reply::ACK));
         }
         if self.shutting_down {
             return Err(refuse(option, option_reply::ERR_SHUTDOWN, Refusal::ShuttingDown));
         }
         if self.config.tls == Tls::Forced && !self.tls_on && option != option::STARTTLS {
-            // A client without fixed newstyle has no TLS to be sent to (H-04, T-02).
+            // A client without fixed newstyle cannot start TLS (H-04, T-02).
             let error =
                 if self.fixed { option_reply::ERR_TLS_REQD } else { option_reply::ERR_POLICY };
             return Err(refuse(option, error, Refusal::TlsRequired));
         }
         match option {
             option::EXPORT_NAME if len as usize > STRING_BYTES_MAX => {
-                Err(Unread::Close(Refusal::Name))
+                Err(Rejected::Close(Refusal::Name))
             }
-            option::EXPORT_NAME if self.extended => Err(Unread::Close(Refusal::ExtendedHeaders)),
+            option::EXPORT_NAME if self.extended => Err(Rejected::Close(Refusal::ExtendedHeaders)),
             option::LIST
             | option::STARTTLS
             | option::STRUCTURED_REPLY
             | option::EXTENDED_HEADERS
                 if len > 0 =>
             {
-                Err(Unread::Answer(option_reply::ERR_INVALID))
+                Err(Rejected::Answer(option_reply::ERR_INVALID))
             }
             option::EXPORT_NAME
             | option::LIST
@@ -59,13 +59,13 @@ impl Handshake {
             | option::EXTENDED_HEADERS => Ok(()),
             option::INFO | option::GO | option::LIST_META_CONTEXT | option::SET_META_CONTEXT => {
                 let fits = len <= OPTION_BYTES_MAX;
-                if fits { Ok(()) } else { Err(Unread::Answer(option_reply::ERR_TOO_BIG)) }
+                if fits { Ok(()) } else { Err(Rejected::Answer(option_reply::ERR_TOO_BIG)) }
             }
-            _ => Err(Unread::Answer(option_reply::ERR_UNSUP)),
+            _ => Err(Rejected::Answer(option_reply::ERR_UNSUP)),
         }
     }
 
-    /// Serves an option that [`Self::judge_header`] let through, whose data is complete.
+    /// Serves an option that [`Self::check_header`] accepted and whose data is complete.
     pub(super) fn on_option(
         &mut self,
         option: u32,
@@ -110,8 +110,8 @@ impl Handshake {
         self.enter(&export)
     }
 
-    /// Names the exports this session may see. Those it would have to start TLS for are left out
-    /// (T-08).
+    /// Lists the exports that this session may see. Exports that require TLS are omitted on a
+    /// plain-text session (T-08).
     fn on_list(&self, exports: &dyn Exports, out: &mut Vec<u8>) {
         exports.list(&mut |export| {
             if !self.may_see(export) || !export.is_valid() {
@@ -160,8 +160,7 @@ impl Handshake {
         }
     }
 
-    /// Appends what the client asked to know about an export. On an error nothing was appended
-    /// (I-04).
+    /// Appends the requested information about an export. Appends nothing on error (I-04).
     fn describe(
         &self,
         option: u32,
@@ -172,7 +171,7 @@ impl Handshake {
         let query = InfoQuery::parse(data).ok_or(option_reply::ERR_INVALID)?;
         let export = self.find(query.name, exports).map_err(|refusal| match refusal {
             Refusal::Name => option_reply::ERR_INVALID,
-            // The reply is not in the protocol for clients that were not offered TLS (T-02).
+            // The protocol allows TLS_REQD only if TLS was offered (T-02).
             Refusal::TlsRequired if self.tls_offered() => option_reply::ERR_TLS_REQD,
             Refusal::NotServable => option_reply::ERR_PLATFORM,
             _ => option_reply::ERR_UNKNOWN,
@@ -197,7 +196,7 @@ impl Handshake {
         Ok(export)
     }
 
-    /// The export of a name from the wire, if this session may enter it.
+    /// Looks up an export by its name from the wire, if this session may enter it.
     pub(super) fn find(&self, name: &[u8], exports: &dyn Exports) -> Result<ExportInfo, Refusal> {
         let name = text(name).ok_or(Refusal::Name)?;
         let export = exports.find(name).ok_or(Refusal::Unknown)?;
@@ -211,20 +210,20 @@ impl Handshake {
     }
 }
 
-/// How an option that is not even looked at is turned down.
-fn refuse(option: u32, error: OptionError, refusal: Refusal) -> Unread {
-    if option == option::EXPORT_NAME { Unread::Close(refusal) } else { Unread::Answer(error) }
+/// Rejects an option with an error, or by closing if the option has no error reply.
+fn refuse(option: u32, error: OptionError, refusal: Refusal) -> Rejected {
+    if option == option::EXPORT_NAME { Rejected::Close(refusal) } else { Rejected::Answer(error) }
 }
 
 /// The data of `INFO` and `GO`.
 struct InfoQuery<'a> {
     name: &'a [u8],
-    /// The kinds of information asked for, two bytes each.
+    /// The requested kinds of information, two bytes each.
     kinds: &'a [u8],
 }
 
 impl<'a> InfoQuery<'a> {
-    /// Takes the data apart; `None` if its lengths do not add up to it exactly (I-01).
+    /// Returns `None` unless the lengths add up to exactly the data (I-01).
     fn parse(data: &'a [u8]) -> Option<Self> {
         let mut reader = Reader::new(data);
         let name_len = reader.u32()?;

@@ -20,27 +20,27 @@ pub(super) fn put_final(out: &mut Vec<u8>, option: u32, kind: u32) {
     out.extend_from_slice(text.as_bytes());
 }
 
-/// Appends a piece of information that is a text.
+/// Appends an information reply that consists of text.
 pub(super) fn put_info_text(out: &mut Vec<u8>, option: u32, info: u16, text: &str) {
     put_header(out, option, option_reply::INFO, 2 + text.len() as u32);
     put_u16(out, info);
     out.extend_from_slice(text.as_bytes());
 }
 
-/// What a person reads who looks at the client's error message.
+/// The text that clients show in their error message.
 fn error_text(option: u32, kind: u32) -> &'static str {
     match kind {
-        option_reply::ERR_UNSUP => "option not known to this server",
+        option_reply::ERR_UNSUP => "option not supported by this server",
         option_reply::ERR_POLICY if option == option::STARTTLS => {
-            "TLS is not offered here; connect without it, or to a listener that has it"
+            "TLS is not offered by this listener; connect without TLS, or to a TLS listener"
         }
-        option_reply::ERR_POLICY => "refused by the set-up of this listener",
+        option_reply::ERR_POLICY => "forbidden by the configuration of this listener",
         option_reply::ERR_INVALID => "option malformed, or not allowed at this point",
-        option_reply::ERR_PLATFORM => "export can't be served; see the server's log",
-        option_reply::ERR_TLS_REQD => "only served over TLS; send STARTTLS first",
-        option_reply::ERR_UNKNOWN => "no export of this name; LIST names those there are",
-        option_reply::ERR_SHUTDOWN => "the server is stopping",
-        option_reply::ERR_TOO_BIG => "option is too long; 65536 bytes are the limit",
+        option_reply::ERR_PLATFORM => "export cannot be served; see the server's log",
+        option_reply::ERR_TLS_REQD => "TLS required; send STARTTLS first",
+        option_reply::ERR_UNKNOWN => "no export of this name; LIST shows the available exports",
+        option_reply::ERR_SHUTDOWN => "the server is shutting down",
+        option_reply::ERR_TOO_BIG => "option exceeds the limit of 65536 bytes",
         option_reply::ERR_EXT_HEADER_REQD => "extended headers already include chunked replies",
         _ => "",
     }

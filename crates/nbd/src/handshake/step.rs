@@ -1,73 +1,72 @@
-//! What a handshake asks of its caller, and the reasons it gives for ending.
+//! The steps a handshake returns to its caller, and the reasons for closing.
 
 use super::{HANDSHAKE_OPTIONS_MAX, HANDSHAKE_SKIP_BYTES_MAX};
 use crate::Negotiated;
 
-/// What the caller must do next. Whatever the step, bytes that were appended to the output are to
-/// be sent first.
+/// What the caller must do next. For every step, send the appended output first.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Step {
-    /// Receive more, and call again with what was not consumed and what came.
+    /// Receive more, and call again with the unconsumed and the new input.
     NeedMore,
-    /// Send the output, then call again with what was not consumed, even if nothing came.
+    /// Send the output, then call again with the unconsumed input, even without new input.
     Flush,
-    /// Send the output, start TLS, call [`super::Handshake::tls_established`], and go on with
-    /// what comes through TLS. All input was consumed.
+    /// Send the output, start TLS, call [`super::Handshake::tls_established`], and continue with
+    /// the decrypted input. All plain-text input was consumed.
     StartTls,
-    /// The handshake is over: what was not consumed is the start of the transmission phase.
+    /// The handshake succeeded: unconsumed input belongs to the transmission phase.
     Enter(Negotiated),
-    /// Send the output as far as the client takes it, then close.
+    /// Try to send the output, then close.
     Close(CloseReason),
 }
 
 /// Why a handshake ended without entering an export.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, thiserror::Error)]
 pub enum CloseReason {
-    /// The client said it is done; nothing is wrong.
-    #[error("the client ended the session")]
+    /// The client ended the session with `ABORT`; not an error.
+    #[error("client ended the session")]
     Aborted,
-    /// The client's flags have a bit that answers nothing that was offered (H-03).
-    #[error("client flags are {0:#x}: only 0x1 and 0x2 are known")]
+    /// The client set a flag that the server did not offer (H-03).
+    #[error("unknown client flags {0:#x}: only 0x1 and 0x2 are defined")]
     ClientFlags(u32),
-    /// An option does not start like one (N-01).
-    #[error("option magic is {0:#018x}: the client sends something other than options")]
+    /// An option starts with a wrong magic (N-01).
+    #[error("invalid option magic {0:#018x}")]
     OptionMagic(u64),
-    /// An export was named by an option that knows no error reply.
-    #[error("export refused to a client that used EXPORT_NAME: {0}")]
+    /// The client asked for an export with `EXPORT_NAME`, which has no error reply.
+    #[error("EXPORT_NAME rejected: {0}")]
     ExportRefused(Refusal),
-    /// The client sent more bytes in refused options than any honest one does (N-07).
-    #[error("option of {0} bytes is abusive: {HANDSHAKE_SKIP_BYTES_MAX} bytes are the limit")]
+    /// The client exceeded the limit on bytes in rejected options (N-07).
+    #[error("option of {0} bytes exceeds the limit of {HANDSHAKE_SKIP_BYTES_MAX} skipped bytes")]
     OptionLength(u32),
-    /// The client sent more options than any honest one does.
-    #[error("too many options: {HANDSHAKE_OPTIONS_MAX} are the limit")]
+    /// The client exceeded the limit on options.
+    #[error("more than {HANDSHAKE_OPTIONS_MAX} options")]
     OptionCount,
-    /// Plain text came where TLS must start (T-06).
-    #[error("plain text behind STARTTLS: possibly an injection; the client must wait for the ACK")]
+    /// The client sent plain text after `STARTTLS` (T-06).
+    #[error("plain text after STARTTLS, possibly injected; the client must wait for the ACK")]
     PlainText,
-    /// The handshake had ended before.
-    #[error("the handshake is over")]
-    Over,
+    /// The handshake had already ended.
+    #[error("handshake has already ended")]
+    Ended,
 }
 
-/// Why an export is not given to a client.
+/// Why a client may not enter an export.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, thiserror::Error)]
 pub enum Refusal {
-    /// There is none of this name.
-    #[error("no export of this name; LIST names those there are")]
+    /// No such export.
+    #[error("no export of this name; LIST shows the available exports")]
     Unknown,
-    /// The name is longer than a name can be, or no text.
-    #[error("the name is no text of at most 4096 bytes")]
+    /// The name is too long, not UTF-8, or contains NUL.
+    #[error("export name is not UTF-8 text of at most 4096 bytes")]
     Name,
-    /// It is served over TLS only.
-    #[error("only served over TLS; send STARTTLS first")]
+    /// The export is available over TLS only.
+    #[error("TLS required; send STARTTLS first")]
     TlsRequired,
-    /// The server is stopping.
-    #[error("the server is stopping")]
+    /// The server is shutting down.
+    #[error("the server is shutting down")]
     ShuttingDown,
-    /// Its sizes can't be told to a client.
-    #[error("the export has sizes that can't be served; see the server's log")]
+    /// The export's sizes are out of the protocol's range.
+    #[error("export has sizes that NBD cannot express; see the server's log")]
     NotServable,
-    /// The client uses extended headers, which need GO (XH-02).
-    #[error("EXPORT_NAME can't follow EXTENDED_HEADERS; use GO")]
+    /// The client uses extended headers, which require `GO` (XH-02).
+    #[error("EXPORT_NAME cannot follow EXTENDED_HEADERS; use GO")]
     ExtendedHeaders,
 }

@@ -1,4 +1,4 @@
-//! Block status replies, against an oracle that looks at every block.
+//! Block status replies, compared with a per-block oracle.
 
 use super::terms;
 use crate::{Command, EXTENTS_PER_REPLY_MAX, Extent, Negotiated, Request, wire::Reader};
@@ -20,7 +20,7 @@ fn request(len: u64, req_one: bool) -> Request {
     }
 }
 
-/// The extents of a reply, whose frame is checked on the way.
+/// The extents of a reply. Also checks the reply's framing.
 fn reply(terms: &Negotiated, request: &Request, extents: &[Extent]) -> Vec<(u64, u64)> {
     let mut out = b"before".to_vec();
     terms.reply_block_status(request, extents.iter().copied(), &mut out);
@@ -59,10 +59,10 @@ const fn hole(len: u64) -> Extent {
 }
 
 #[test]
-fn m_07_extents_are_consecutive_and_there_is_at_least_one() {
+fn m_07_extents_are_consecutive_and_never_none() {
     for terms in [terms(true, false), terms(true, true)] {
         let got = reply(&terms, &request(4096, false), &[data(512), hole(1024), data(512)]);
-        assert_eq!(got, [(512, 0), (1024, 3), (512, 0)], "an answer may end early");
+        assert_eq!(got, [(512, 0), (1024, 3), (512, 0)], "a reply may end early");
         assert_eq!(reply(&terms, &request(4096, false), &[]), [(4096, 0)]);
         assert_eq!(reply(&terms, &request(4096, false), &[hole(0), data(0)]), [(4096, 0)]);
         assert_eq!(reply(&terms, &request(4096, false), &[hole(100)]), [(4096, 0)]);
@@ -106,14 +106,14 @@ fn m_11_p_07_extents_beyond_32_bits_are_cut() {
     let extended = terms(true, true);
     let got = reply(&extended, &request(1 << 40, false), &[hole(1 << 33), data(1 << 50)]);
     assert_eq!(got, [(1 << 33, 3), ((1 << 40) - (1 << 33), 0)]);
-    // What only extended headers can ask for, answered in the compact form, is cut and stops.
+    // A length that only extended headers can request is truncated in the compact form.
     let got = reply(&compact, &request(1 << 40, false), &[hole(1 << 33), data(1 << 50)]);
     assert_eq!(got, [(0xffff_fe00, 3)]);
 }
 
 proptest! {
     #[test]
-    fn replies_agree_with_a_look_at_every_block(
+    fn replies_agree_with_a_per_block_oracle(
         pieces in prop::collection::vec((0u64..2000, any::<bool>(), any::<bool>()), 0..20),
         blocks in 1u64..24,
         block_min in prop::sample::select(vec![1u32, 512, 4096]),

@@ -1,4 +1,4 @@
-//! The client's handshake against servers that are old, broken or hostile.
+//! The client's handshake with old, broken or hostile servers.
 
 use super::{Session, info_data, option, option_header};
 use crate::{
@@ -45,15 +45,15 @@ fn config() -> Config {
     Config { export: "x".into(), ..Config::default() }
 }
 
-/// Runs a client against a server that says these bytes, and returns what the client said and how
-/// it ended.
+/// Runs a client against a server that sends these bytes; returns the client's output and its last
+/// step.
 fn run(config: Config, server: &[Vec<u8>]) -> (Vec<u8>, Step) {
     let mut out = Vec::new();
     let (_, step) = Handshake::new(config).advance(&server.concat(), &mut out);
     (out, step)
 }
 
-/// As `run`, behind a server that lacks structured replies.
+/// As `run`, with a server that rejects structured replies.
 fn run_go(server: &[Vec<u8>]) -> Step {
     let mut all = vec![greeting(3), reply(option::STRUCTURED_REPLY, option_reply::ERR_UNSUP, b"")];
     all.extend_from_slice(server);
@@ -68,7 +68,7 @@ fn failure(step: Step) -> Failure {
 }
 
 #[test]
-fn what_is_no_nbd_server_is_named() {
+fn rejects_peers_that_are_not_nbd_servers() {
     let (_, step) = run(config(), &[b"SSH-2.0-OpenSSH_9.9p1".to_vec()]);
     assert!(matches!(failure(step), Failure::Greeting(_)));
     let mut oldstyle = GREETING_MAGIC.to_be_bytes().to_vec();
@@ -78,7 +78,7 @@ fn what_is_no_nbd_server_is_named() {
 }
 
 #[test]
-fn a_server_without_go_is_entered_by_name() {
+fn falls_back_to_export_name_without_go() {
     let size_and_flags = [&(1u64 << 20).to_be_bytes()[..], &[0, 1]].concat();
     for (server_flags, zeroes) in [(1, 124), (3, 0)] {
         let answers = [
@@ -101,14 +101,14 @@ fn a_server_without_go_is_entered_by_name() {
 }
 
 #[test]
-fn a_server_without_fixed_newstyle_is_entered_by_name_at_once() {
+fn uses_export_name_without_fixed_newstyle() {
     let (said, step) = run(config(), &[greeting(0), vec![0; 8 + 2 + 124]]);
     assert!(matches!(step, Step::Enter(opened) if opened.size_bytes == 0 && opened.flags == 0));
     assert_eq!(said, [&[0; 4][..], &option(option::EXPORT_NAME, b"x")].concat());
 }
 
 #[test]
-fn extended_headers_fall_back_to_structured_replies() {
+fn falls_back_to_structured_replies() {
     let answers = [
         greeting(3),
         reply(option::EXTENDED_HEADERS, option_reply::ERR_UNSUP, b"what?"),
@@ -121,19 +121,19 @@ fn extended_headers_fall_back_to_structured_replies() {
 }
 
 #[test]
-fn p_06_tls_is_never_given_up() {
+fn p_06_never_falls_back_from_tls_to_plain_text() {
     let wanted = Config { tls: true, ..config() };
     assert_eq!(failure(run(wanted.clone(), &[greeting(0)]).1), Failure::NoTls);
     for kind in [option_reply::ERR_UNSUP, option_reply::ERR_POLICY, option_reply::ERR_INVALID] {
         let refused = reply(option::STARTTLS, kind, b"no");
         let (said, step) = run(wanted.clone(), &[greeting(3), refused]);
         assert!(matches!(failure(step), Failure::Refused { .. }));
-        assert_eq!(said[4..], option(option::STARTTLS, b""), "and nothing was said in plain text");
+        assert_eq!(said[4..], option(option::STARTTLS, b""), "nothing else sent in plain text");
     }
 }
 
 #[test]
-fn p_06_plain_text_behind_starttls_is_not_read() {
+fn p_06_rejects_plain_text_after_starttls() {
     let wanted = Config { tls: true, ..config() };
     let ack = reply(option::STARTTLS, option_reply::ACK, b"");
     let (_, step) = run(wanted.clone(), &[greeting(3), ack.clone()]);
@@ -144,7 +144,7 @@ fn p_06_plain_text_behind_starttls_is_not_read() {
 }
 
 #[test]
-fn replies_out_of_place_fail() {
+fn rejects_unexpected_replies() {
     let go_ack = reply(option::GO, option_reply::ACK, b"");
     assert!(matches!(failure(run_go(&[go_ack])), Failure::Reply { .. }), "no INFO_EXPORT");
     let other = reply(option::LIST, option_reply::ACK, b"");
@@ -159,7 +159,7 @@ fn replies_out_of_place_fail() {
 }
 
 #[test]
-fn lengths_and_counts_of_replies_are_bounded() {
+fn bounds_length_and_count_of_replies() {
     let mut long = reply(option::GO, option_reply::INFO, b"");
     long[16..].copy_from_slice(&u32::MAX.to_be_bytes());
     assert_eq!(failure(run_go(&[long])), Failure::ReplyLength(u32::MAX));
@@ -168,9 +168,9 @@ fn lengths_and_counts_of_replies_are_bounded() {
 }
 
 #[test]
-fn sizes_must_make_sense() {
+fn rejects_invalid_sizes() {
     let ack = reply(option::GO, option_reply::ACK, b"");
-    // The largest size that is no negative number elsewhere.
+    // The largest size that fits a signed 64-bit integer.
     for size in [1 << 63, u64::MAX] {
         assert_eq!(failure(run_go(&[export_info(size, 1)])), Failure::Size(size));
     }
@@ -197,7 +197,7 @@ fn sizes_must_make_sense() {
 }
 
 #[test]
-fn the_servers_text_is_made_safe_to_print() {
+fn sanitizes_server_text() {
     let text = [b"evil\x1b[2J\r\n\xff", &[b'x'; 5000][..]].concat();
     let Failure::Refused { text, .. } =
         failure(run_go(&[reply(option::GO, option_reply::ERR_UNKNOWN, &text)]))
@@ -209,7 +209,7 @@ fn the_servers_text_is_made_safe_to_print() {
 }
 
 #[test]
-fn a_failed_selection_leaves_no_context() {
+fn failed_selection_leaves_no_context() {
     let mut context = vec![0, 0, 0, 9];
     context.extend_from_slice(b"base:allocation");
     let set = option::SET_META_CONTEXT;
@@ -229,7 +229,7 @@ fn a_failed_selection_leaves_no_context() {
 }
 
 #[test]
-fn our_server_takes_what_our_client_says_to_it() {
+fn server_accepts_client_options() {
     let (said, _) = run(config(), &[greeting(3)]);
     let mut session = Session::new(Tls::Off);
     assert_eq!(said[..4], [0, 0, 0, 3]);

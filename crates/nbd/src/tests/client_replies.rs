@@ -1,15 +1,15 @@
-//! The client's reply parser against servers that break the protocol.
+//! The client's reply parser with servers that violate the protocol.
 
 use super::{server::opened, terms};
 use crate::{
     Command, EXTENTS_PER_REPLY_MAX, ReplyTo,
-    client::{Breach, Event, ReplyParser, Request},
+    client::{Event, ReplyParser, Request, Violation},
     proto::{chunk, command_flag},
     wire::{put_u16, put_u32, put_u64},
 };
 use forebay_types::IoError;
 
-/// A parser with one request in flight, cookie 1, for 4096 bytes from 8192.
+/// A parser with one request in flight: cookie 1, 4096 bytes at offset 8192.
 fn parser(structured: bool, extended: bool, command: Command, flags: u16) -> ReplyParser {
     let mut parser = ReplyParser::new(&opened(&terms(structured, extended)));
     parser.begin(&Request { cookie: 1, command, flags, offset: 8192, len: 4096 });
@@ -56,7 +56,7 @@ fn status(context: u32, extents: &[(u32, u32)]) -> Vec<u8> {
     chunk(1, chunk::BLOCK_STATUS, &payload)
 }
 
-/// Every event of the input, up to `NeedMore` or a breach; data is taken and left out.
+/// All events of the input, up to `NeedMore` or a violation; skips data.
 fn events(parser: &mut ReplyParser, input: &[u8]) -> Vec<Event> {
     let (mut at, mut events) = (0, Vec::new());
     loop {
@@ -75,20 +75,20 @@ fn events(parser: &mut ReplyParser, input: &[u8]) -> Vec<Event> {
     }
 }
 
-/// How a reply to a structured read ends.
-fn breach_of_read(input: &[u8]) -> Breach {
+/// The violation in a reply to a structured read.
+fn violation_of_read(input: &[u8]) -> Violation {
     let mut parser = parser(true, false, Command::Read, 0);
     match events(&mut parser, input).last() {
-        Some(Event::Broken(breach)) => {
-            assert_eq!(parser.advance(b"").1, Event::Broken(Breach::Over));
-            *breach
+        Some(Event::Broken(violation)) => {
+            assert_eq!(parser.advance(b"").1, Event::Broken(Violation::Ended));
+            *violation
         }
         event => panic!("{event:?}"),
     }
 }
 
 #[test]
-fn a_read_in_pieces_is_done_when_all_of_it_came() {
+fn chunked_read_completes_with_its_last_byte() {
     let mut parser = parser(true, false, Command::Read, 0);
     let input = [data(0, 8192 + 1024, 3072), hole(0, 8192, 512), data(1, 8192 + 512, 512)].concat();
     let got = events(&mut parser, &input);
@@ -106,7 +106,7 @@ fn a_success_that_lacks_bytes_is_a_breach() {
         hole(1, 8193, 4095),
         [data(0, 8192, 512), data(1, 8192 + 1024, 3072)].concat(),
     ] {
-        assert_eq!(breach_of_read(&input), Breach::Incomplete(1));
+        assert_eq!(violation_of_read(&input), Violation::Incomplete(1));
     }
 }
 
@@ -123,7 +123,7 @@ fn content_outside_or_twice_is_a_breach() {
         [data(0, 8192, 1024), data(0, 8192 + 512, 1024)].concat(),
         [hole(0, 8192, 4096), hole(1, 8192, 4096)].concat(),
     ] {
-        assert!(matches!(breach_of_read(&input), Breach::Content { .. }));
+        assert!(matches!(violation_of_read(&input), Violation::Content { .. }));
     }
 }
 
@@ -147,28 +147,28 @@ fn lengths_that_contradict_the_type_are_a_breach() {
         chunk_header(1, chunk::BLOCK_STATUS_EXT, 1, 24),
         error(1, 5, 3, b"ab"),
     ] {
-        assert!(matches!(breach_of_read(&input), Breach::Length { .. }), "{input:?}");
+        assert!(matches!(violation_of_read(&input), Violation::Length { .. }), "{input:?}");
     }
 }
 
 #[test]
 fn what_is_not_known_is_a_breach() {
-    assert!(matches!(breach_of_read(&chunk(2, chunk::NONE, b"")), Breach::Chunk { .. }));
-    assert!(matches!(breach_of_read(&chunk(1, 77, b"")), Breach::Chunk { .. }));
-    assert_eq!(breach_of_read(&chunk_header(1, 0, 2, 0)), Breach::Cookie(2));
-    assert_eq!(breach_of_read(&[0; 4]), Breach::Magic(0));
+    assert!(matches!(violation_of_read(&chunk(2, chunk::NONE, b"")), Violation::Chunk { .. }));
+    assert!(matches!(violation_of_read(&chunk(1, 77, b"")), Violation::Chunk { .. }));
+    assert_eq!(violation_of_read(&chunk_header(1, 0, 2, 0)), Violation::Cookie(2));
+    assert_eq!(violation_of_read(&[0; 4]), Violation::Magic(0));
     let simple = [&b"\x67\x44\x66\x98\0\0\0\x05\0\0\0\0\0\0\0\x01"[..]].concat();
-    assert_eq!(breach_of_read(&simple), Breach::Form(1), "B-02");
+    assert_eq!(violation_of_read(&simple), Violation::Form(1), "B-02");
     let unasked_status = status(1, &[(4096, 0)]);
-    assert_eq!(breach_of_read(&unasked_status), Breach::Extents(1));
+    assert_eq!(violation_of_read(&unasked_status), Violation::Extents(1));
 }
 
 #[test]
-fn the_forms_do_not_mix() {
+fn rejects_replies_of_another_form() {
     let simple = b"\x67\x44\x66\x98\0\0\0\0\0\0\0\0\0\0\0\x01";
     let extended = b"\x6e\x8a\x27\x8c";
     let magic = |parser: &mut ReplyParser, input: &[u8]| {
-        matches!(parser.advance(input).1, Event::Broken(Breach::Magic(_)))
+        matches!(parser.advance(input).1, Event::Broken(Violation::Magic(_)))
     };
     assert!(magic(&mut parser(false, false, Command::Read, 0), &chunk(1, 0, b"")));
     assert!(magic(&mut parser(true, false, Command::Read, 0), extended));
@@ -176,13 +176,17 @@ fn the_forms_do_not_mix() {
     assert!(magic(&mut parser(true, true, Command::Write, 0), &chunk(1, 0, b"")));
     let mut writer = parser(true, false, Command::Write, 0);
     let got = events(&mut writer, simple);
-    assert_eq!(got, [Event::Done { cookie: 1, result: Ok(()) }], "B-02 lets writes be simple");
+    assert_eq!(
+        got,
+        [Event::Done { cookie: 1, result: Ok(()) }],
+        "B-02 allows simple replies to writes"
+    );
     let mut status = parser(true, false, Command::BlockStatus, 0);
-    assert_eq!(events(&mut status, simple), [Event::Broken(Breach::Form(1))]);
+    assert_eq!(events(&mut status, simple), [Event::Broken(Violation::Form(1))]);
 }
 
 #[test]
-fn extended_replies_must_repeat_the_offset() {
+fn rejects_extended_replies_with_another_offset() {
     let terms = terms(true, true);
     for (offset, ok) in [(8192, true), (8191, false), (0, false)] {
         let mut out = Vec::new();
@@ -191,14 +195,14 @@ fn extended_replies_must_repeat_the_offset() {
         let expected = if ok {
             Event::Done { cookie: 1, result: Ok(()) }
         } else {
-            Event::Broken(Breach::Form(1))
+            Event::Broken(Violation::Form(1))
         };
         assert_eq!(got, [expected]);
     }
 }
 
 #[test]
-fn errors_end_the_request_with_the_first_of_them() {
+fn first_error_chunk_is_the_result() {
     let mut parser = parser(true, false, Command::Read, 0);
     let at = [&28u32.to_be_bytes()[..], b"\0\x02no", &9000u64.to_be_bytes()].concat();
     let input = [
@@ -217,12 +221,12 @@ fn errors_end_the_request_with_the_first_of_them() {
 
 #[test]
 fn malformed_errors_are_a_breach() {
-    assert_eq!(breach_of_read(&error(1, 0, 0, b"")), Breach::Error(1));
-    assert_eq!(breach_of_read(&error(0, 5, 0, b"").repeat(65)), Breach::Error(1));
+    assert_eq!(violation_of_read(&error(1, 0, 0, b"")), Violation::Error(1));
+    assert_eq!(violation_of_read(&error(0, 5, 0, b"").repeat(65)), Violation::Error(1));
     for offset in [0u64, 8191, 8192 + 4097, u64::MAX] {
         let payload = [&b"\0\0\0\x05\0\0"[..], &offset.to_be_bytes()].concat();
         let input = chunk(1, chunk::ERROR_OFFSET, &payload);
-        assert!(matches!(breach_of_read(&input), Breach::Content { .. }));
+        assert!(matches!(violation_of_read(&input), Violation::Content { .. }));
     }
     let longest = error(1, 5, 4096, &[b'x'; 4096]);
     let got = events(&mut parser(true, false, Command::Read, 0), &longest);
@@ -230,14 +234,14 @@ fn malformed_errors_are_a_breach() {
 }
 
 #[test]
-fn extents_are_cut_and_bounded() {
+fn truncates_and_bounds_extents() {
     let ask = |flags| parser(true, false, Command::BlockStatus, flags);
     let lens = |events: &[Event]| match &events[0] {
         Event::Extents { extents, .. } => extents.iter().map(|e| e.len).collect::<Vec<_>>(),
         event => panic!("{event:?}"),
     };
     let got = events(&mut ask(0), &status(1, &[(512, 3), (u32::MAX, 0)]));
-    assert_eq!(lens(&got), [512, 3584], "M-08: the last one may run past");
+    assert_eq!(lens(&got), [512, 3584], "M-08: the last extent may run past the request");
     assert_eq!(got[1], Event::Done { cookie: 1, result: Ok(()) });
 
     let mut parser = ReplyParser::new(&opened(&terms(true, false)));
@@ -266,16 +270,16 @@ fn malformed_extents_are_a_breach() {
         ),
     ] {
         let got = events(&mut parser(true, false, Command::BlockStatus, flags), &input);
-        assert_eq!(got.last(), Some(&Event::Broken(Breach::Extents(1))), "{input:?}");
+        assert_eq!(got.last(), Some(&Event::Broken(Violation::Extents(1))), "{input:?}");
     }
     let none = chunk(1, chunk::NONE, b"");
     let got = events(&mut parser(true, false, Command::BlockStatus, 0), &none);
-    assert_eq!(got, [Event::Broken(Breach::Incomplete(1))]);
+    assert_eq!(got, [Event::Broken(Violation::Incomplete(1))]);
 }
 
 #[test]
-#[should_panic(expected = "in flight already")]
-fn cookies_are_used_once_at_a_time() {
+#[should_panic(expected = "already in flight")]
+fn rejects_cookies_not_in_flight() {
     let request = Request { cookie: 1, command: Command::Flush, flags: 0, offset: 0, len: 0 };
     parser(true, false, Command::Read, 0).begin(&request);
 }

@@ -1,6 +1,6 @@
-//! Bytes come in pieces of any size, and may be any bytes at all.
+//! Results do not depend on fragmentation, and random bytes cause no panic.
 
-use super::{info_data, meta_data, option, server::opened, shelf, terms};
+use super::{exports, info_data, meta_data, option, server::opened, terms};
 use crate::{
     CloseReason, Handshake, HandshakeConfig, Negotiated, Parse, Step, Tls,
     client::{self, Event, ReplyParser},
@@ -8,7 +8,7 @@ use crate::{
 };
 use proptest::prelude::*;
 
-/// Splits input into pieces of the given lengths, used over and over.
+/// Splits input into pieces, cycling through the given lengths.
 pub(super) fn pieces<'a>(input: &'a [u8], lens: &'a [usize]) -> impl Iterator<Item = &'a [u8]> {
     let mut rest = input;
     lens.iter().cycle().map_while(move |&len| {
@@ -18,9 +18,9 @@ pub(super) fn pieces<'a>(input: &'a [u8], lens: &'a [usize]) -> impl Iterator<It
     })
 }
 
-/// Runs a server's handshake on pieces, and returns what it sent and how it ended.
+/// Runs a server's handshake on pieces; returns its output and its last step.
 pub(super) fn serve(tls: Tls, input: &[u8], lens: &[usize]) -> (Vec<u8>, Step) {
-    let (mut handshake, exports) = (Handshake::new(HandshakeConfig { tls }), shelf());
+    let (mut handshake, exports) = (Handshake::new(HandshakeConfig { tls }), exports());
     let (mut buffer, mut out, mut last) = (Vec::new(), Vec::new(), Step::NeedMore);
     for piece in pieces(input, lens) {
         buffer.extend_from_slice(piece);
@@ -38,7 +38,7 @@ pub(super) fn serve(tls: Tls, input: &[u8], lens: &[usize]) -> (Vec<u8>, Step) {
     (out, last)
 }
 
-/// Requests, with their payload, as long as they can be read.
+/// Parses requests and skips payloads, up to the first incomplete or broken request.
 pub(super) fn read_requests(terms: &Negotiated, input: &[u8], lens: &[usize]) -> Vec<Parse> {
     let (mut buffer, mut skip, mut parsed) = (Vec::new(), 0usize, Vec::new());
     for piece in pieces(input, lens) {
@@ -66,7 +66,7 @@ pub(super) fn read_requests(terms: &Negotiated, input: &[u8], lens: &[usize]) ->
     parsed
 }
 
-/// A client's handshake on pieces: what it sent and how it ended.
+/// Runs a client's handshake on pieces; returns its output and its last step.
 fn open(config: &client::Config, input: &[u8], lens: &[usize]) -> (Vec<u8>, client::Step) {
     let mut handshake = client::Handshake::new(config.clone());
     let (mut buffer, mut out, mut last) = (Vec::new(), Vec::new(), client::Step::NeedMore);
@@ -83,7 +83,7 @@ fn open(config: &client::Config, input: &[u8], lens: &[usize]) -> (Vec<u8>, clie
     (out, last)
 }
 
-/// Events of a reply stream on pieces, data taken and left out.
+/// The events of a reply stream in pieces; skips data.
 fn read_replies(mut parser: ReplyParser, input: &[u8], lens: &[usize]) -> Vec<Event> {
     let (mut buffer, mut skip, mut events) = (Vec::new(), 0usize, Vec::new());
     for piece in pieces(input, lens) {
@@ -112,7 +112,7 @@ fn read_replies(mut parser: ReplyParser, input: &[u8], lens: &[usize]) -> Vec<Ev
     events
 }
 
-/// An option that is mostly well-formed, so that the deeper places are reached.
+/// A mostly well-formed option, to reach deeper code paths.
 fn any_option() -> impl Strategy<Value = Vec<u8>> {
     let name = prop::sample::select(vec!["x", "", "secret", "nope"]);
     let queries = prop::sample::subsequence(vec!["base:", "base:allocation", "q:x", ""], 0..4);
@@ -152,7 +152,7 @@ fn request_stream() -> impl Strategy<Value = Vec<u8>> {
             if extended {
                 bytes.extend_from_slice(&[0; 4]);
             }
-            // Short payloads, so that the stream goes on behind them.
+            // Payloads are short, so that the stream continues after them.
             let len = if kind == 1 || flags & 32 != 0 { sectors % 64 } else { sectors * 512 };
             bytes.extend_from_slice(&len.to_be_bytes());
             if kind == 1 || (extended && flags & 32 != 0) {
@@ -164,7 +164,7 @@ fn request_stream() -> impl Strategy<Value = Vec<u8>> {
     prop::collection::vec(request, 0..12).prop_map(|requests| requests.concat())
 }
 
-/// Replies of a server, whole or damaged in one byte.
+/// Replies of a server, intact or with one corrupt byte.
 fn reply_stream(extended: bool) -> impl Strategy<Value = Vec<u8>> {
     let terms = terms(true, extended);
     let reply = (0u64..5, 0u8..5, 0u64..9, 0u32..9).prop_map(move |(cookie, kind, at, len)| {
@@ -211,11 +211,11 @@ fn parser_in_use(extended: bool) -> ReplyParser {
 
 proptest! {
     #[test]
-    fn server_handshake_does_not_care_for_pieces(input in client_stream(), lens in lens()) {
+    fn server_handshake_is_independent_of_fragmentation(input in client_stream(), lens in lens()) {
         for tls in [Tls::Off, Tls::Selective, Tls::Forced] {
             let whole = serve(tls, &input, &[usize::MAX]);
-            // Only in one piece can it be seen that something came behind STARTTLS in time to
-            // withhold the ACK; in pieces the connection ends as well.
+            // The server withholds the ACK only if the injected bytes arrive together with
+            // STARTTLS; otherwise it closes afterwards.
             if whole.1 == Step::Close(CloseReason::PlainText) {
                 prop_assert_eq!(serve(tls, &input, &lens).1, whole.1);
             } else {
@@ -225,7 +225,7 @@ proptest! {
     }
 
     #[test]
-    fn server_requests_do_not_care_for_pieces(
+    fn request_parsing_is_independent_of_fragmentation(
         input in request_stream(), lens in lens(), extended: bool,
     ) {
         let terms = terms(true, extended);
@@ -234,7 +234,7 @@ proptest! {
     }
 
     #[test]
-    fn client_replies_do_not_care_for_pieces(
+    fn reply_parsing_is_independent_of_fragmentation(
         (extended, input) in any::<bool>().prop_flat_map(|e| (Just(e), reply_stream(e))),
         lens in lens(),
     ) {
@@ -243,8 +243,8 @@ proptest! {
     }
 
     #[test]
-    fn client_handshake_does_not_care_for_pieces(input in client_stream(), lens in lens()) {
-        // What our server says to the client in the generator is a plausible server's stream.
+    fn client_handshake_is_independent_of_fragmentation(input in client_stream(), lens in lens()) {
+        // The server's output for the generated client is a plausible stream.
         let (said, _) = serve(Tls::Off, &input, &[usize::MAX]);
         let stream = [&b"NBDMAGICIHAVEOPT\0\x03"[..], &said].concat();
         let config = client::Config { export: "x".into(), ..Default::default() };

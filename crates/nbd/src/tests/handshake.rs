@@ -1,6 +1,6 @@
-//! The greeting, the framing of options, and the options that name exports.
+//! The greeting, option framing, and the options that name exports.
 
-use super::{Session, info_data, option, option_header, option_replies, shelf};
+use super::{Session, exports, info_data, option, option_header, option_replies};
 use crate::{
     CloseReason, ExportInfo, HANDSHAKE_OPTIONS_MAX, HANDSHAKE_SKIP_BYTES_MAX, Handshake,
     HandshakeConfig, Refusal, Step, Tls,
@@ -9,7 +9,7 @@ use crate::{
 use forebay_types::{VolumeId, limits::OPTION_BYTES_MAX};
 
 #[test]
-fn g_01_names_at_the_limit_are_unknown_not_fatal() {
+fn g_01_name_of_maximum_length_is_unknown_not_fatal() {
     let mut session = Session::new(Tls::Off);
     for name_len in [256, 257, 4095, 4096] {
         let data = info_data(&"n".repeat(name_len), &[]);
@@ -36,10 +36,10 @@ fn h_01_greeting_has_both_magics_and_two_flags() {
 fn h_03_unknown_client_flags_close() {
     for flags in [4u32, 7, 1 << 31, u32::MAX] {
         let mut handshake = Handshake::new(HandshakeConfig::default());
-        let (_, step) = handshake.advance(&flags.to_be_bytes(), &shelf(), &mut Vec::new());
+        let (_, step) = handshake.advance(&flags.to_be_bytes(), &exports(), &mut Vec::new());
         assert_eq!(step, Step::Close(CloseReason::ClientFlags(flags)));
-        let (_, step) = handshake.advance(&[0; 64], &shelf(), &mut Vec::new());
-        assert_eq!(step, Step::Close(CloseReason::Over), "what is over stays over");
+        let (_, step) = handshake.advance(&[0; 64], &exports(), &mut Vec::new());
+        assert_eq!(step, Step::Close(CloseReason::Ended), "an ended handshake stays ended");
     }
 }
 
@@ -61,7 +61,7 @@ fn n_01_wrong_option_magic_closes() {
 }
 
 #[test]
-fn n_03_unknown_option_keeps_step() {
+fn n_03_unknown_option_keeps_framing() {
     let mut session = Session::new(Tls::Off);
     for (number, len) in [(0, 0), (4, 9), (12, 4096), (u32::MAX, 1 << 20)] {
         let data = vec![0xa5; len];
@@ -95,11 +95,11 @@ fn n_04_pipelined_options_get_one_final_reply_each() {
 }
 
 #[test]
-fn n_07_long_options_are_skipped_within_a_bound() {
+fn n_07_bounds_skipped_bytes() {
     let mut session = Session::new(Tls::Off);
     let data = vec![0; OPTION_BYTES_MAX as usize + 1];
     assert_eq!(session.kind_of_reply(option::GO, &data), option_reply::ERR_TOO_BIG);
-    // The limit is on all that a handshake skips, not on one option.
+    // The limit applies to all bytes that a handshake skips, not to one option.
     let left = HANDSHAKE_SKIP_BYTES_MAX - data.len() as u32;
     let (out, step) = session.send_raw(&option_header(77, left + 1));
     assert!(out.is_empty());
@@ -112,7 +112,7 @@ fn n_07_long_options_are_skipped_within_a_bound() {
 }
 
 #[test]
-fn n_07_skipping_takes_what_comes_and_holds_nothing() {
+fn n_07_skipping_buffers_nothing() {
     let mut session = Session::new(Tls::Off);
     assert_eq!(session.send_raw(&option_header(77, 10 << 20)).1, Step::NeedMore);
     for _ in 0..10 {
@@ -124,11 +124,11 @@ fn n_07_skipping_takes_what_comes_and_holds_nothing() {
             return session.assert_in_step();
         }
     }
-    panic!("the skipped option was never answered");
+    panic!("no reply to the skipped option");
 }
 
 #[test]
-fn n_08_shutting_down_refuses_all_but_abort() {
+fn n_08_shutdown_rejects_all_options_but_abort() {
     let mut session = Session::new(Tls::Off);
     session.handshake.shut_down();
     for number in [option::LIST, option::INFO, option::GO, option::STRUCTURED_REPLY, 99] {
@@ -169,7 +169,7 @@ fn a_01_export_name_answers_size_flags_and_zeroes() {
 }
 
 #[test]
-fn a_02_export_name_closes_where_it_is_refused() {
+fn a_02_rejected_export_name_closes() {
     let cases: [(&[u8], Refusal); 4] = [
         (b"nope", Refusal::Unknown),
         (b"secret", Refusal::TlsRequired),
@@ -185,18 +185,18 @@ fn a_02_export_name_closes_where_it_is_refused() {
 }
 
 #[test]
-fn a_03_the_empty_name_is_the_default_export() {
+fn a_03_empty_name_selects_the_default_export() {
     let mut session = Session::new(Tls::Off);
     let data = info_data("", &[]);
     assert_eq!(session.kind_of_reply(option::INFO, &data), option_reply::ERR_UNKNOWN);
-    session.shelf.0.truncate(1);
+    session.exports.0.truncate(1);
     let (replies, step) = session.send(option::GO, &info_data("", &[info::NAME]));
     assert!(matches!(step, Step::Enter(terms) if terms.export == VolumeId(7)));
-    assert_eq!(replies[1].2, b"\x00\x01x", "the canonical name is told");
+    assert_eq!(replies[1].2, b"\x00\x01x", "the reply has the canonical name");
 }
 
 #[test]
-fn a_04_abort_is_acknowledged_and_its_data_ignored() {
+fn a_04_abort_is_acknowledged_and_its_data_skipped() {
     let mut session = Session::new(Tls::Off);
     let (replies, step) = session.send(option::ABORT, b"so long");
     assert_eq!(replies, [(option::ABORT, option_reply::ACK, vec![])]);
@@ -204,7 +204,7 @@ fn a_04_abort_is_acknowledged_and_its_data_ignored() {
 }
 
 #[test]
-fn a_05_list_names_what_the_client_may_see() {
+fn a_05_list_shows_visible_exports_only() {
     let mut session = Session::new(Tls::Off);
     let (replies, _) = session.send(option::LIST, b"");
     assert_eq!(
@@ -224,16 +224,16 @@ fn a_06_list_with_data_is_invalid() {
 }
 
 #[test]
-fn d_02_answers_are_bounded_by_a_flush() {
+fn d_02_flush_bounds_the_output_of_one_call() {
     let mut session = Session::new(Tls::Off);
     let mut bytes = Vec::new();
     (0..1000).for_each(|_| bytes.extend(option(option::LIST, b"")));
-    session.shelf.0[0].description = "d".repeat(4000);
+    session.exports.0[0].description = "d".repeat(4000);
     let (mut out, mut flushes, mut taken_all) = (Vec::new(), 0, 0);
     loop {
         let before = out.len();
-        let shelf = &session.shelf;
-        let (taken, step) = session.handshake.advance(&bytes[taken_all..], shelf, &mut out);
+        let exports = &session.exports;
+        let (taken, step) = session.handshake.advance(&bytes[taken_all..], exports, &mut out);
         taken_all += taken;
         assert!(out.len() - before < 80 << 10, "one call produced {}", out.len() - before);
         if step == Step::NeedMore {
@@ -242,12 +242,12 @@ fn d_02_answers_are_bounded_by_a_flush() {
         assert_eq!(step, Step::Flush);
         flushes += 1;
     }
-    // An answer has 4045 bytes, so 17 of them exceed 64 KiB: 58 full calls and a rest.
+    // A reply has 4045 bytes, so 17 replies exceed 64 KiB: 58 full calls and a remainder.
     assert_eq!((taken_all, flushes), (bytes.len(), 58));
 }
 
 #[test]
-fn g_03_endless_options_are_cut_off() {
+fn g_03_bounds_the_number_of_options() {
     let mut session = Session::new(Tls::Off);
     for _ in 0..HANDSHAKE_OPTIONS_MAX {
         assert_eq!(session.kind_of_reply(77, b""), option_reply::ERR_UNSUP);
@@ -257,7 +257,7 @@ fn g_03_endless_options_are_cut_off() {
 }
 
 #[test]
-fn i_01_lengths_that_do_not_add_up_are_invalid() {
+fn i_01_rejects_inconsistent_lengths() {
     let mut session = Session::new(Tls::Off);
     let good = info_data("x", &[info::NAME, info::BLOCK_SIZE]);
     for cut in 0..good.len() {
@@ -279,7 +279,7 @@ fn i_01_lengths_that_do_not_add_up_are_invalid() {
 }
 
 #[test]
-fn i_02_i_07_info_tells_what_was_asked_once() {
+fn i_02_i_07_info_returns_each_requested_kind_once() {
     let mut session = Session::new(Tls::Off);
     let kinds = [info::BLOCK_SIZE, info::NAME, info::DESCRIPTION, info::NAME, info::EXPORT, 4711];
     let (replies, step) = session.send(option::INFO, &info_data("x", &kinds));
@@ -295,7 +295,7 @@ fn i_02_i_07_info_tells_what_was_asked_once() {
 }
 
 #[test]
-fn i_04_i_05_an_unknown_export_does_not_end_the_session() {
+fn i_04_i_05_session_survives_an_unknown_export() {
     let mut session = Session::new(Tls::Off);
     let data = info_data("nope", &[info::NAME]);
     assert_eq!(session.kind_of_reply(option::GO, &data), option_reply::ERR_UNKNOWN);
@@ -304,7 +304,7 @@ fn i_04_i_05_an_unknown_export_does_not_end_the_session() {
 }
 
 #[test]
-fn i_05_what_follows_go_is_left_for_the_transmission_phase() {
+fn i_05_input_after_go_is_not_consumed() {
     let mut session = Session::new(Tls::Off);
     let mut bytes = option(option::GO, &info_data("x", &[]));
     bytes.extend_from_slice(b"request");
@@ -313,7 +313,7 @@ fn i_05_what_follows_go_is_left_for_the_transmission_phase() {
 }
 
 #[test]
-fn i_06_go_repeats_what_info_said() {
+fn i_06_go_and_info_agree() {
     let mut session = Session::new(Tls::Off);
     let data = info_data("x", &[info::BLOCK_SIZE, info::NAME]);
     let told = |replies: Vec<super::OptionReply>| -> Vec<Vec<u8>> {
@@ -325,7 +325,7 @@ fn i_06_go_repeats_what_info_said() {
 }
 
 #[test]
-fn i_09_i_10_exports_with_impossible_sizes_are_refused() {
+fn i_09_i_10_rejects_exports_with_invalid_sizes() {
     let good = ExportInfo::new(VolumeId(1), "bad", 1 << 20);
     assert!(good.is_valid());
     let bad = |change: fn(&mut ExportInfo)| {
@@ -355,7 +355,7 @@ fn i_09_i_10_exports_with_impossible_sizes_are_refused() {
             continue;
         }
         let mut session = Session::new(Tls::Off);
-        session.shelf.0.push(export);
+        session.exports.0.push(export);
         let kind = session.kind_of_reply(option::GO, &info_data("bad", &[]));
         assert_eq!(kind, option_reply::ERR_PLATFORM);
         let (_, step) = session.send(option::EXPORT_NAME, b"bad");
@@ -364,11 +364,11 @@ fn i_09_i_10_exports_with_impossible_sizes_are_refused() {
 }
 
 #[test]
-fn x_07_flags_say_what_is_served() {
+fn x_07_flags_match_the_capabilities() {
     use export_flag::*;
     let flags_of = |change: fn(&mut ExportInfo), structured: bool| {
         let mut session = Session::new(Tls::Off);
-        change(&mut session.shelf.0[0]);
+        change(&mut session.exports.0[0]);
         if structured {
             session.send(option::STRUCTURED_REPLY, b"");
         }

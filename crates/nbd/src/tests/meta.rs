@@ -28,7 +28,7 @@ fn go(session: &mut Session, name: &str) -> Negotiated {
 }
 
 #[test]
-fn m_01_p_02_lengths_that_do_not_add_up_are_invalid() {
+fn m_01_p_02_rejects_inconsistent_lengths() {
     let mut session = structured();
     let good = meta_data("x", &["base:", ALLOCATION]);
     for number in [option::LIST_META_CONTEXT, option::SET_META_CONTEXT] {
@@ -63,7 +63,7 @@ fn m_02_set_needs_structured_replies() {
 }
 
 #[test]
-fn m_03_queries_that_mean_nothing_are_ignored() {
+fn m_03_ignores_unknown_queries() {
     let mut session = structured();
     let list = option::LIST_META_CONTEXT;
     let (yes, no) = (vec![context(list, 0), (list, option_reply::ACK, vec![])], vec![]);
@@ -86,7 +86,7 @@ fn m_03_queries_that_mean_nothing_are_ignored() {
 }
 
 #[test]
-fn m_04_each_set_replaces_the_selection_also_when_it_fails() {
+fn m_04_failed_set_clears_the_selection() {
     let set = option::SET_META_CONTEXT;
     let mut session = structured();
     let (replies, _) = session.send(set, &meta_data("x", &[ALLOCATION]));
@@ -110,15 +110,15 @@ fn m_04_each_set_replaces_the_selection_also_when_it_fails() {
 }
 
 #[test]
-fn m_05_a_selection_holds_for_the_export_it_named() {
+fn m_05_selection_applies_to_its_export_only() {
     let set = option::SET_META_CONTEXT;
     let mut session = structured();
-    session.shelf.0[1].tls_only = false;
+    session.exports.0[1].tls_only = false;
     session.send(set, &meta_data("secret", &[ALLOCATION]));
     assert_eq!(go(&mut session, "x").base_allocation, None);
 
     let mut session = structured();
-    session.shelf.0.truncate(1);
+    session.exports.0.truncate(1);
     session.send(set, &meta_data("", &[ALLOCATION]));
     assert_eq!(go(&mut session, "x").base_allocation, Some(1), "two names of one export");
 
@@ -138,7 +138,7 @@ fn b_01_structured_reply_takes_no_data() {
 }
 
 #[test]
-fn xh_01_xh_02_extended_headers_outrank_structured_replies() {
+fn xh_01_xh_02_extended_headers_override_structured_replies() {
     let mut session = Session::new(Tls::Off);
     let extended = option::EXTENDED_HEADERS;
     assert_eq!(session.kind_of_reply(extended, b"?"), option_reply::ERR_INVALID);

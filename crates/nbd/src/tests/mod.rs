@@ -1,4 +1,4 @@
-//! Tests of the protocol, named after the duties they hold the code to, and what they share.
+//! Protocol tests, named after the requirement that they check, and their helpers.
 
 mod block_status;
 mod client_handshake;
@@ -20,10 +20,10 @@ use crate::{
 };
 use forebay_types::VolumeId;
 
-/// A list of exports; the first one is the default if it is alone.
-pub(crate) struct Shelf(pub(crate) Vec<ExportInfo>);
+/// A list of exports; a single export is the default.
+pub(crate) struct ExportList(pub(crate) Vec<ExportInfo>);
 
-impl Exports for Shelf {
+impl Exports for ExportList {
     fn list(&self, each: &mut dyn FnMut(&ExportInfo)) {
         self.0.iter().for_each(each);
     }
@@ -36,16 +36,16 @@ impl Exports for Shelf {
     }
 }
 
-/// A plain export `x` of 1 MiB, and `secret`, which is for TLS only.
-pub(crate) fn shelf() -> Shelf {
+/// An export `x` of 1 MiB, and a TLS-only export `secret`.
+pub(crate) fn exports() -> ExportList {
     let mut x = ExportInfo::new(VolumeId(7), "x", 1 << 20);
     (x.description, x.can_trim) = ("an export".into(), true);
     let mut secret = ExportInfo::new(VolumeId(8), "secret", 1 << 16);
     secret.tls_only = true;
-    Shelf(vec![x, secret])
+    ExportList(vec![x, secret])
 }
 
-/// Terms for a writable export of 1 MiB that can do everything.
+/// Terms for a writable export of 1 MiB with all capabilities.
 pub(crate) fn terms(structured: bool, extended: bool) -> Negotiated {
     let mut export = ExportInfo::new(VolumeId(7), "x", 1 << 20);
     (export.can_trim, export.can_fast_zero) = (true, true);
@@ -98,10 +98,10 @@ pub(crate) fn meta_data(name: &str, queries: &[&str]) -> Vec<u8> {
     data
 }
 
-/// A reply to an option: the option, the kind of reply, the data.
+/// An option reply: option, kind, data.
 pub(crate) type OptionReply = (u32, u32, Vec<u8>);
 
-/// Takes a server's replies to options apart; they must be complete.
+/// Parses complete option replies.
 pub(crate) fn option_replies(mut bytes: &[u8]) -> Vec<OptionReply> {
     let mut replies = Vec::new();
     while !bytes.is_empty() {
@@ -115,33 +115,33 @@ pub(crate) fn option_replies(mut bytes: &[u8]) -> Vec<OptionReply> {
     replies
 }
 
-/// A server's handshake with a client that sends what the test says.
+/// A server's handshake with a scripted client.
 pub(crate) struct Session {
     pub(crate) handshake: Handshake,
-    pub(crate) shelf: Shelf,
+    pub(crate) exports: ExportList,
     input: Vec<u8>,
 }
 
 impl Session {
-    /// A session whose greeting was exchanged, with a client that knows all flags.
+    /// A session after the greeting, with all client flags set.
     pub(crate) fn new(tls: Tls) -> Self {
         Self::with_client_flags(tls, 3)
     }
 
     pub(crate) fn with_client_flags(tls: Tls, flags: u32) -> Self {
         let handshake = Handshake::new(HandshakeConfig { tls });
-        let mut session = Self { handshake, shelf: shelf(), input: Vec::new() };
+        let mut session = Self { handshake, exports: exports(), input: Vec::new() };
         session.handshake.greeting(&mut Vec::new());
         assert_eq!(session.send_raw(&flags.to_be_bytes()), (vec![], Step::NeedMore));
         session
     }
 
-    /// Feeds bytes until the server wants more or ends, and returns what it sent.
+    /// Feeds bytes until the server needs more or ends; returns its output and last step.
     pub(crate) fn send_raw(&mut self, bytes: &[u8]) -> (Vec<u8>, Step) {
         self.input.extend_from_slice(bytes);
         let mut out = Vec::new();
         loop {
-            let (taken, step) = self.handshake.advance(&self.input, &self.shelf, &mut out);
+            let (taken, step) = self.handshake.advance(&self.input, &self.exports, &mut out);
             self.input.drain(..taken);
             if step != Step::Flush {
                 return (out, step);
@@ -149,18 +149,18 @@ impl Session {
         }
     }
 
-    /// Bytes that were sent but not taken.
+    /// Bytes sent but not consumed.
     pub(crate) fn untaken(&self) -> &[u8] {
         &self.input
     }
 
-    /// Sends an option, and returns the replies and the step.
+    /// Sends an option; returns the replies and the step.
     pub(crate) fn send(&mut self, number: u32, data: &[u8]) -> (Vec<OptionReply>, Step) {
         let (out, step) = self.send_raw(&option(number, data));
         (option_replies(&out), step)
     }
 
-    /// Sends an option that is answered by one reply, and returns its kind.
+    /// Sends an option that has a single reply; returns the reply's kind.
     pub(crate) fn kind_of_reply(&mut self, number: u32, data: &[u8]) -> u32 {
         let (replies, step) = self.send(number, data);
         assert_eq!((replies.len(), step), (1, Step::NeedMore), "{replies:?}");
@@ -168,7 +168,7 @@ impl Session {
         replies[0].1
     }
 
-    /// Asserts that the stream is in step: the next option is served as usual.
+    /// Asserts that framing is intact: the server answers the next option normally.
     pub(crate) fn assert_in_step(&mut self) {
         let (replies, step) = self.send(0x1234, b"");
         assert_eq!(step, Step::NeedMore);

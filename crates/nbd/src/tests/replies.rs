@@ -1,4 +1,4 @@
-//! The bytes of replies, spelt out.
+//! Replies, compared byte by byte.
 
 use super::terms;
 use crate::{READ_HEADER_BYTES_MAX, ReplyTo, simple_reply};
@@ -39,7 +39,7 @@ fn b_04_b_06_b_12_a_read_is_one_last_chunk() {
 }
 
 #[test]
-fn b_04_only_the_last_of_several_chunks_says_so() {
+fn b_04_only_the_last_chunk_has_the_done_flag() {
     let terms = terms(true, false);
     let reply = written(|out| {
         terms.put_data_chunk_header(TO, 0x1000, 512, false, out);
@@ -53,7 +53,7 @@ fn b_04_only_the_last_of_several_chunks_says_so() {
 }
 
 #[test]
-fn b_07_errors_carry_number_and_text() {
+fn b_07_error_chunk_has_number_and_text() {
     let reply = written(|out| terms(true, false).reply_error(TO, IoError::Io, "disk", out));
     let expected =
         [b"\x66\x8e\x33\xef\0\x01\x80\x01", COOKIE, b"\0\0\0\x0a\0\0\0\x05\0\x04disk"].concat();
@@ -61,7 +61,7 @@ fn b_07_errors_carry_number_and_text() {
 }
 
 #[test]
-fn b_07_p_05_texts_are_cut_to_their_limit_between_characters() {
+fn b_07_p_05_truncates_text_at_a_character_boundary() {
     let terms = terms(true, false);
     for text in ["x".repeat(255), "x".repeat(256), "x".repeat(5000), "ä".repeat(300)] {
         let reply = written(|out| terms.reply_error(TO, IoError::Io, &text, out));
@@ -91,7 +91,7 @@ fn xh_01_extended_replies_repeat_the_offset() {
 }
 
 #[test]
-fn success_needs_no_more_room_than_promised() {
+fn read_header_fits_its_promised_maximum() {
     for (structured, extended) in [(false, false), (true, false), (true, true)] {
         let terms = terms(structured, extended);
         let mut out = Vec::with_capacity(READ_HEADER_BYTES_MAX);
@@ -103,7 +103,7 @@ fn success_needs_no_more_room_than_promised() {
 }
 
 #[test]
-fn e_01_every_error_is_one_of_the_eight() {
+fn e_01_every_error_number_is_defined_by_the_protocol() {
     let known = [1, 5, 12, 22, 28, 75, 95, 108];
     for errno in 0..200 {
         let error = IoError::from_errno(errno);
@@ -113,7 +113,7 @@ fn e_01_every_error_is_one_of_the_eight() {
 }
 
 #[test]
-#[should_panic(expected = "needs chunks")]
-fn chunks_are_not_for_simple_replies() {
+#[should_panic(expected = "chunk of")]
+fn chunk_on_a_simple_connection_panics() {
     terms(false, false).put_hole_chunk(TO, 0, 512, true, &mut Vec::new());
 }

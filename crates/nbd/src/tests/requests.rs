@@ -1,8 +1,8 @@
-//! Requests from the wire, and what is refused of them.
+//! Parsing and validation of requests.
 
 use super::terms;
 use crate::{
-    BrokenStream, Command, ExportInfo, Negotiated, PAYLOAD_BYTES_ABUSIVE, Parse, Request, client,
+    BrokenStream, Command, ExportInfo, Negotiated, PAYLOAD_DRAIN_BYTES_MAX, Parse, Request, client,
     proto::{command, command_flag, export_flag},
 };
 use forebay_types::{IoError, VolumeId};
@@ -61,10 +61,10 @@ fn x_01_a_header_is_read_field_by_field() {
 }
 
 #[test]
-fn x_01_wrong_magic_breaks() {
+fn x_01_wrong_magic_breaks_the_stream() {
     for (structured, extended) in ALL_TERMS {
         let mut bytes = header(&terms(structured, extended), 0, 0, 0, 512);
-        // The other form's header is as wrong as any other.
+        // The magic of the other header form is wrong too.
         let other = terms(structured, !extended);
         bytes.resize(32, 0);
         assert!(matches!(other.parse(&bytes), Parse::Broken(BrokenStream::Magic(_))));
@@ -91,7 +91,7 @@ fn x_05_fua_is_accepted_on_every_command() {
 }
 
 #[test]
-fn x_08_unknown_commands_and_flags_are_invalid_and_stay_in_step() {
+fn x_08_unknown_commands_and_flags_keep_framing() {
     let plain = terms(false, false);
     for kind in [8, 9, 255, u16::MAX] {
         let request = parse(&plain, kind, 0, 0, 512);
@@ -121,7 +121,7 @@ fn x_08_unknown_commands_and_flags_are_invalid_and_stay_in_step() {
 }
 
 #[test]
-fn x_09_empty_ranges_are_refused_without_breaking() {
+fn x_09_empty_range_keeps_framing() {
     for (structured, extended) in ALL_TERMS {
         let terms = terms(structured, extended);
         for kind in [0, 1, 4, 5, 6, 7] {
@@ -132,13 +132,13 @@ fn x_09_empty_ranges_are_refused_without_breaking() {
 }
 
 #[test]
-fn x_10_a_read_only_export_permits_no_change() {
+fn x_10_read_only_export_rejects_changes() {
     let mut export = ExportInfo::new(VolumeId(1), "x", 1 << 20);
     (export.read_only, export.can_trim) = (true, true);
     let terms = Negotiated::new(&export);
     assert!(terms.is_read_only());
     for kind in [command::WRITE, command::TRIM, command::WRITE_ZEROES] {
-        // Also where the place would be refused on a writable one.
+        // Permission is checked before the range.
         for (offset, len) in [(0, 512), (1 << 20, 512), (1, 3)] {
             let request = parse(&terms, kind, 0, offset, len);
             assert_eq!(request.error, Some(IoError::NotPermitted));
@@ -153,7 +153,7 @@ fn x_10_a_read_only_export_permits_no_change() {
 }
 
 #[test]
-fn c_03_disconnect_is_never_refused() {
+fn c_03_disconnect_is_never_rejected() {
     for (structured, extended) in ALL_TERMS {
         let terms = terms(structured, extended);
         let request = parse(&terms, command::DISC, 0xff & !PAYLOAD, 77, 13);
@@ -163,7 +163,7 @@ fn c_03_disconnect_is_never_refused() {
 }
 
 #[test]
-fn c_04_flush_has_no_place() {
+fn c_04_flush_rejects_a_range() {
     let terms = terms(false, false);
     assert_eq!(error(&terms, command::FLUSH, 0, 0, 0), None);
     assert_eq!(error(&terms, command::FLUSH, 0, 512, 0), INVALID);
@@ -171,7 +171,7 @@ fn c_04_flush_has_no_place() {
 }
 
 #[test]
-fn c_05_c_08_what_was_not_offered_is_invalid() {
+fn c_05_c_08_rejects_commands_not_offered() {
     let terms = Negotiated::new(&ExportInfo::new(VolumeId(1), "x", 1 << 20));
     assert_eq!(error(&terms, command::TRIM, 0, 0, 512), INVALID);
     let zeroes = command::WRITE_ZEROES;
@@ -181,7 +181,7 @@ fn c_05_c_08_what_was_not_offered_is_invalid() {
 }
 
 #[test]
-fn c_09_long_commands_without_payload_are_served() {
+fn c_09_commands_without_payload_may_be_long() {
     let mut export = ExportInfo::new(VolumeId(1), "x", 1 << 40);
     export.can_trim = true;
     let compact = Negotiated::new(&export);
@@ -193,7 +193,7 @@ fn c_09_long_commands_without_payload_are_served() {
 }
 
 #[test]
-fn c_10_l_04_long_reads_and_writes_are_refused_without_breaking() {
+fn c_10_l_04_long_reads_and_writes_keep_framing() {
     let big = Negotiated::new(&ExportInfo::new(VolumeId(1), "x", 1 << 30));
     let chunked = Negotiated { structured: true, ..big };
     assert_eq!(error(&big, command::READ, 0, 0, 32 << 20), None);
@@ -202,13 +202,13 @@ fn c_10_l_04_long_reads_and_writes_are_refused_without_breaking() {
     assert_eq!(error(&big, command::READ, 0, 0, over), INVALID);
     assert_eq!(error(&chunked, command::READ, 0, 0, over), Some(IoError::Overflow));
     assert_eq!(error(&chunked, command::READ, 0, 0, 0xffff_fe00), Some(IoError::Overflow));
-    let write = parse(&big, command::WRITE, 0, 0, PAYLOAD_BYTES_ABUSIVE);
-    assert_eq!((write.error, u64::from(write.payload_len)), (INVALID, PAYLOAD_BYTES_ABUSIVE));
+    let write = parse(&big, command::WRITE, 0, 0, PAYLOAD_DRAIN_BYTES_MAX);
+    assert_eq!((write.error, u64::from(write.payload_len)), (INVALID, PAYLOAD_DRAIN_BYTES_MAX));
 }
 
 #[test]
-fn p_03_abusive_payloads_break() {
-    let over = PAYLOAD_BYTES_ABUSIVE + 1;
+fn p_03_excessive_payload_breaks_the_stream() {
+    let over = PAYLOAD_DRAIN_BYTES_MAX + 1;
     for (structured, extended) in ALL_TERMS {
         let terms = terms(structured, extended);
         for len in [over, u64::from(u32::MAX)] {
@@ -246,7 +246,7 @@ fn l_02_l_03_misaligned_requests_are_invalid() {
 }
 
 #[test]
-fn l_03_the_end_is_checked_without_wrapping() {
+fn l_03_bounds_check_does_not_wrap() {
     let extended = terms(true, true);
     let end = 1u64 << 20;
     for (kind, flags, expected) in [
@@ -266,7 +266,7 @@ fn l_03_the_end_is_checked_without_wrapping() {
 }
 
 #[test]
-fn xh_03_the_payload_flag_decides_what_follows() {
+fn xh_03_payload_flag_decides_the_payload_length() {
     let terms = terms(true, true);
     let write = parse(&terms, command::WRITE, PAYLOAD, 0, 512);
     assert_eq!((write.payload_len, write.error), (512, None));
@@ -282,9 +282,9 @@ fn xh_03_the_payload_flag_decides_what_follows() {
 }
 
 proptest! {
-    /// Whatever passes must hold what `Request` promises.
+    /// Checks the invariants documented on `Request`.
     #[test]
-    fn requests_without_error_keep_their_promises(
+    fn requests_without_error_are_valid(
         form in 0usize..3,
         kind in 0u16..9,
         flags in prop_oneof![Just(0u16), Just(PAYLOAD), Just(PAYLOAD | 1), any::<u16>()],
@@ -295,7 +295,7 @@ proptest! {
         let terms = terms(structured, extended);
         let bytes = header(&terms, kind, flags, offset, len);
         if let Parse::Request { request, .. } = terms.parse(&bytes) {
-            prop_assert!(u64::from(request.payload_len) <= PAYLOAD_BYTES_ABUSIVE);
+            prop_assert!(u64::from(request.payload_len) <= PAYLOAD_DRAIN_BYTES_MAX);
             let place_free = matches!(request.command, Command::Disconnect | Command::Flush);
             if request.error.is_none() && !place_free {
                 prop_assert!(request.len > 0 && request.range().is_sector_aligned());
@@ -308,7 +308,7 @@ proptest! {
         }
     }
 
-    /// What our client encodes, our server reads.
+    /// The server parses what the client encodes.
     #[test]
     fn requests_round_trip(form in 0usize..3, cookie: u64, kind in 0u16..8, offset: u64, len: u32) {
         let (structured, extended) = ALL_TERMS[form];

@@ -1,4 +1,4 @@
-//! Our client against our server, whatever they agree on.
+//! The client against the server, for every combination of extensions.
 
 use super::server::{ReadStyle, Server};
 use crate::{
@@ -9,7 +9,7 @@ use crate::{
 use forebay_types::{IoError, IoResult};
 use proptest::prelude::*;
 
-/// A client that is connected.
+/// A connected client.
 struct Client {
     server: Server,
     opened: Opened,
@@ -17,7 +17,7 @@ struct Client {
     cookie: u64,
 }
 
-/// What a request came to: its result, the data of a read, the extents of a block status.
+/// The outcome of a request: its result, the data of a read, the extents of a block status.
 type Outcome = (IoResult, Vec<u8>, Vec<(u64, bool)>);
 
 fn connect(config: client::Config, tls: Tls) -> Result<Client, client::Failure> {
@@ -29,7 +29,7 @@ fn connect(config: client::Config, tls: Tls) -> Result<Client, client::Failure> 
         input.drain(..taken);
         server.receive(&std::mem::take(&mut out), &mut input);
         match step {
-            client::Step::NeedMore => assert!(!input.is_empty(), "both sides wait"),
+            client::Step::NeedMore => assert!(!input.is_empty(), "deadlock: both sides wait"),
             client::Step::StartTls => {
                 handshake.tls_established(&mut out);
                 server.receive(&std::mem::take(&mut out), &mut input);
@@ -94,7 +94,7 @@ fn config(export: &str) -> client::Config {
 }
 
 #[test]
-fn everything_can_be_negotiated() {
+fn every_extension_can_be_negotiated() {
     for (extended, base_allocation, tls) in
         (0..8).map(|bits| (bits & 1 != 0, bits & 2 != 0, bits & 4 != 0))
     {
@@ -109,12 +109,12 @@ fn everything_can_be_negotiated() {
 }
 
 #[test]
-fn refusals_reach_the_client_with_their_text() {
+fn client_gets_the_text_of_a_rejection() {
     let failure = connect(config("nope"), Tls::Off).err().unwrap();
     assert_eq!(
         failure.to_string(),
-        "the server refused option 7 with 0x80000006: \
-         no export of this name; LIST names those there are"
+        "the server rejected option 7 with 0x80000006: \
+         no export of this name; LIST shows the available exports"
     );
     let refused = |config, tls| connect(config, tls).is_err();
     assert!(refused(config("secret"), Tls::Selective));
@@ -124,7 +124,7 @@ fn refusals_reach_the_client_with_their_text() {
 }
 
 #[test]
-fn errors_reach_the_client_in_every_form() {
+fn client_gets_errors_in_every_reply_form() {
     for extended in [false, true] {
         let mut client = connect(client::Config { extended, ..config("x") }, Tls::Off).unwrap();
         client.server.bad_byte = Some(5000);
@@ -135,7 +135,7 @@ fn errors_reach_the_client_in_every_form() {
         let (result, ..) = client.call(Command::BlockStatus, 0, 0, 512, b"");
         assert_eq!(result, Err(IoError::Invalid), "M-06");
         let (result, ..) = client.call(Command::Flush, 0, 0, 0, b"");
-        assert_eq!(result, Ok(()), "the stream is in step");
+        assert_eq!(result, Ok(()), "framing is intact");
     }
 }
 
@@ -166,9 +166,9 @@ fn op() -> impl Strategy<Value = Op> {
 }
 
 proptest! {
-    /// A disk seen through both codecs is the disk.
+    /// Reads through both codecs agree with a model disk.
     #[test]
-    fn a_disk_through_both_codecs_is_a_disk(
+    fn reads_return_the_last_write(
         ops in prop::collection::vec(op(), 1..40),
         extended: bool,
         pieces: bool,

@@ -1,14 +1,14 @@
-//! Byte streams of clients kept outside the repository, where `FOREBAY_NBD_DATA` says they are:
-//! a folder with `own-seeds` and `nbdkit-seeds`. Without it these tests say so and pass.
+//! Recorded client streams. `FOREBAY_NBD_DATA` names a directory outside the repository with
+//! `own-seeds` and `nbdkit-seeds`; without it these tests print a note and pass.
 
 use super::{
+    exports,
     fragments::{read_requests, serve},
-    shelf,
 };
 use crate::{Handshake, HandshakeConfig, Parse, Step, Tls};
 use std::path::Path;
 
-/// The seeds of one folder, or none and a word about it.
+/// The seeds of one directory; prints a note if `FOREBAY_NBD_DATA` is unset.
 fn seeds(folder: &str) -> Vec<(String, Vec<u8>)> {
     let Some(root) = std::env::var_os("FOREBAY_NBD_DATA") else {
         eprintln!("skipped: FOREBAY_NBD_DATA names no folder of seeds");
@@ -28,7 +28,7 @@ fn seeds(folder: &str) -> Vec<(String, Vec<u8>)> {
 }
 
 #[test]
-fn seeds_are_answered_alike_whole_and_in_pieces() {
+fn seeds_are_independent_of_fragmentation() {
     for (name, input) in [seeds("own-seeds"), seeds("nbdkit-seeds")].concat() {
         for tls in [Tls::Off, Tls::Selective] {
             let whole = serve(tls, &input, &[usize::MAX]);
@@ -45,11 +45,11 @@ fn seeds_are_answered_alike_whole_and_in_pieces() {
 }
 
 #[test]
-fn seeds_that_enter_are_followed_through_their_requests() {
+fn seed_requests_are_independent_of_fragmentation() {
     let (mut entered, mut requests) = (0, 0);
     let all = [seeds("own-seeds"), seeds("nbdkit-seeds")].concat();
     for (name, input) in &all {
-        let mut exports = shelf();
+        let mut exports = exports();
         exports.0.truncate(1);
         let mut handshake = Handshake::new(HandshakeConfig { tls: Tls::Off });
         let (taken, step) = handshake.advance(input, &exports, &mut Vec::new());

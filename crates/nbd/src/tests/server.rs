@@ -1,13 +1,13 @@
-//! A whole server in memory, as simple as can be: what our client is tested against.
+//! A minimal in-memory server, for tests of the client.
 
-use super::{Shelf, shelf};
+use super::{ExportList, exports};
 use crate::{
     Command, Extent, Handshake, HandshakeConfig, Negotiated, Parse, ReplyTo, Request, Step, Tls,
     client,
 };
 use forebay_types::IoError;
 
-/// What a client would have been told of these terms.
+/// The client's view of these terms.
 pub(crate) fn opened(terms: &Negotiated) -> client::Opened {
     client::Opened {
         size_bytes: terms.size_bytes,
@@ -22,24 +22,24 @@ pub(crate) fn opened(terms: &Negotiated) -> client::Opened {
     }
 }
 
-/// How reads are answered.
+/// The form of replies to reads.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum ReadStyle {
-    /// In one chunk, as the real server does.
+    /// One chunk, as the real server replies.
     Whole,
-    /// In chunks of a sector, last one first, zeroes as holes: all that a server may do.
+    /// One chunk per sector, in reverse order, with zeroes as holes.
     Pieces,
 }
 
-/// Server and disk.
+/// A server with its disk.
 pub(crate) struct Server {
     handshake: Handshake,
-    shelf: Shelf,
+    exports: ExportList,
     pub(crate) terms: Option<Negotiated>,
     input: Vec<u8>,
     pub(crate) disk: Vec<u8>,
     pub(crate) style: ReadStyle,
-    /// Reads that touch this byte fail.
+    /// Reads of this byte fail.
     pub(crate) bad_byte: Option<u64>,
     pub(crate) closed: bool,
 }
@@ -48,11 +48,11 @@ impl Server {
     pub(crate) fn new(tls: Tls, greeting: &mut Vec<u8>) -> Self {
         let mut handshake = Handshake::new(HandshakeConfig { tls });
         handshake.greeting(greeting);
-        let mut shelf = shelf();
-        shelf.0[0].can_fast_zero = true;
+        let mut exports = exports();
+        exports.0[0].can_fast_zero = true;
         Self {
             handshake,
-            shelf,
+            exports,
             terms: None,
             input: Vec::new(),
             disk: vec![0; 1 << 20],
@@ -62,16 +62,16 @@ impl Server {
         }
     }
 
-    /// Takes what a client sent, and appends what it is sent back.
+    /// Handles bytes from a client, and appends the replies.
     pub(crate) fn receive(&mut self, bytes: &[u8], out: &mut Vec<u8>) {
         self.input.extend_from_slice(bytes);
         while self.terms.is_none() && !self.closed {
-            let (taken, step) = self.handshake.advance(&self.input, &self.shelf, out);
+            let (taken, step) = self.handshake.advance(&self.input, &self.exports, out);
             self.input.drain(..taken);
             match step {
                 Step::NeedMore => return,
                 Step::Flush => {}
-                // There is no encryption here, only the order of things.
+                // Simulates the transition only; nothing is encrypted.
                 Step::StartTls => self.handshake.tls_established(),
                 Step::Enter(terms) => self.terms = Some(terms),
                 Step::Close(_) => self.closed = true,

@@ -1,4 +1,4 @@
-//! TLS: the three modes, and what must not cross the border.
+//! The three TLS modes, and the plain-text state that must not survive STARTTLS.
 
 use super::{OptionReply, Session, info_data, meta_data, option};
 use crate::{
@@ -26,7 +26,7 @@ fn names(replies: &[OptionReply]) -> Vec<&str> {
 }
 
 #[test]
-fn t_02_without_tls_it_is_never_asked_for() {
+fn t_02_tls_off_never_answers_tls_required() {
     let mut session = Session::new(Tls::Off);
     assert_eq!(session.kind_of_reply(option::STARTTLS, b""), option_reply::ERR_POLICY);
     let data = info_data("secret", &[]);
@@ -36,7 +36,7 @@ fn t_02_without_tls_it_is_never_asked_for() {
 }
 
 #[test]
-fn t_03_forced_tls_serves_nothing_before() {
+fn t_03_forced_tls_rejects_options_in_plain_text() {
     let mut session = Session::new(Tls::Forced);
     let plain = [
         option::LIST,
@@ -70,7 +70,7 @@ fn t_03_forced_tls_serves_abort_and_closes_on_export_name() {
 }
 
 #[test]
-fn t_03_forced_tls_stays_closed_to_clients_without_fixed_newstyle() {
+fn t_03_forced_tls_rejects_clients_without_fixed_newstyle() {
     let mut session = Session::with_client_flags(Tls::Forced, 0);
     for number in [option::STARTTLS, option::LIST, option::GO] {
         assert_eq!(session.kind_of_reply(number, b""), option_reply::ERR_POLICY);
@@ -89,7 +89,7 @@ fn t_05_starttls_with_data_or_twice_is_invalid() {
 }
 
 #[test]
-fn t_06_state_from_before_tls_is_forgotten() {
+fn t_06_tls_discards_plain_text_state() {
     let mut session = Session::new(Tls::Selective);
     session.send(option::STRUCTURED_REPLY, b"");
     session.send(option::SET_META_CONTEXT, &meta_data("x", &["base:allocation"]));
@@ -103,7 +103,7 @@ fn t_06_state_from_before_tls_is_forgotten() {
 }
 
 #[test]
-fn t_06_a_selection_from_before_tls_does_not_come_back_with_structured_replies() {
+fn t_06_tls_discards_a_plain_text_selection() {
     let mut session = Session::new(Tls::Selective);
     session.send(option::STRUCTURED_REPLY, b"");
     session.send(option::SET_META_CONTEXT, &meta_data("x", &["base:allocation"]));
@@ -114,12 +114,12 @@ fn t_06_a_selection_from_before_tls_does_not_come_back_with_structured_replies()
 }
 
 #[test]
-fn t_06_plain_text_behind_starttls_closes() {
+fn t_06_plain_text_after_starttls_closes() {
     let mut session = Session::new(Tls::Selective);
     let mut bytes = option(option::STARTTLS, b"");
     bytes.extend(option(option::LIST, b""));
     let (out, step) = session.send_raw(&bytes);
-    assert!(out.is_empty(), "no ACK invites a client to go on");
+    assert!(out.is_empty(), "no ACK, so that the client does not continue");
     assert_eq!(step, Step::Close(CloseReason::PlainText));
 
     let mut session = Session::new(Tls::Selective);
@@ -129,7 +129,7 @@ fn t_06_plain_text_behind_starttls_closes() {
 }
 
 #[test]
-fn t_07_no_tls_is_demanded_inside_tls() {
+fn t_07_tls_is_not_required_again_inside_tls() {
     let mut session = Session::new(Tls::Forced);
     start_tls(&mut session);
     assert_eq!(session.kind_of_reply(99, b""), option_reply::ERR_UNSUP);
@@ -139,7 +139,7 @@ fn t_07_no_tls_is_demanded_inside_tls() {
 }
 
 #[test]
-fn t_08_selective_tls_demands_it_for_chosen_exports_only() {
+fn t_08_selective_tls_hides_tls_only_exports() {
     let mut session = Session::new(Tls::Selective);
     let secret = info_data("secret", &[]);
     assert_eq!(session.kind_of_reply(option::INFO, &secret), option_reply::ERR_TLS_REQD);
@@ -152,7 +152,7 @@ fn t_08_selective_tls_demands_it_for_chosen_exports_only() {
 }
 
 #[test]
-#[should_panic(expected = "TLS starts only where the handshake asked for it")]
-fn tls_can_not_be_declared_unasked() {
+#[should_panic(expected = "without Step::StartTls")]
+fn tls_established_panics_without_start_tls() {
     Session::new(Tls::Selective).handshake.tls_established();
 }

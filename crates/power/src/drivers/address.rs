@@ -1,22 +1,22 @@
-//! Where a supply is, in NUT's own notation: `NAME`, `NAME@HOST`, `NAME@HOST:PORT`.
+//! The address of a UPS in NUT's notation: `NAME`, `NAME@HOST`, `NAME@HOST:PORT`.
 
 use crate::nut::{PORT, WORD_BYTES_MAX};
 use std::{fmt, str::FromStr};
 
-/// A supply of a NUT server.
+/// The address of a UPS on a NUT server.
 #[derive(Clone, Debug, PartialEq, Eq, Hash)]
 pub struct NutAddress {
-    /// What the server calls the supply.
+    /// The server's name for the UPS.
     pub name: String,
-    /// The server: an address or a host name; an IPv6 address is kept without its brackets.
+    /// The server's IP address or host name; an IPv6 address without brackets.
     pub host: String,
-    /// Its port.
+    /// The server's port.
     pub port: u16,
 }
 
-/// A text that is no such address.
+/// A malformed address.
 #[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
-#[error("'{text}' {problem}: write NAME@HOST:PORT, as in rack-a@192.0.2.7 or rack-a@[::1]:3493")]
+#[error("'{text}': {problem}; write NAME@HOST:PORT, as in rack-a@192.0.2.7 or rack-a@[::1]:3493")]
 pub struct AddressError {
     text: String,
     problem: &'static str,
@@ -30,24 +30,24 @@ impl FromStr for NutAddress {
         let (name, place) = text.split_once('@').unwrap_or((text, "localhost"));
         let of_name = |c: char| c.is_ascii_alphanumeric() || "-_.".contains(c);
         if name.is_empty() || !name.chars().all(of_name) || name.len() > WORD_BYTES_MAX {
-            return Err(fail("names no supply"));
+            return Err(fail("invalid or missing UPS name"));
         }
         let (host, port) = match place.strip_prefix('[') {
             Some(rest) => {
-                let (host, behind) = rest.split_once(']').ok_or(fail("has a '[' without ']'"))?;
+                let (host, after) = rest.split_once(']').ok_or(fail("'[' without ']'"))?;
                 if host.parse::<std::net::Ipv6Addr>().is_err() {
-                    return Err(fail("has no IPv6 address in its brackets"));
+                    return Err(fail("no IPv6 address in the brackets"));
                 }
-                let port = match behind.strip_prefix(':') {
+                let port = match after.strip_prefix(':') {
                     Some(port) => Some(port),
-                    None if behind.is_empty() => None,
-                    None => return Err(fail("has more than a port behind its brackets")),
+                    None if after.is_empty() => None,
+                    None => return Err(fail("only a port may follow the brackets")),
                 };
                 (host, port)
             }
             None => match place.split_once(':') {
                 Some((_, port)) if port.contains(':') => {
-                    return Err(fail("has an IPv6 address without brackets"));
+                    return Err(fail("IPv6 address without brackets"));
                 }
                 Some((host, port)) => (host, Some(port)),
                 None => (place, None),
@@ -55,13 +55,13 @@ impl FromStr for NutAddress {
         };
         let of_host = |c: char| c.is_ascii_alphanumeric() || "-_.:".contains(c);
         if host.is_empty() || !host.chars().all(of_host) {
-            return Err(fail("names no host"));
+            return Err(fail("invalid or missing host"));
         }
         let port = match port {
             None => PORT,
             Some(port) => match port.parse() {
                 Ok(port) if port != 0 => port,
-                _ => return Err(fail("has no port from 1 to 65535 behind its colon")),
+                _ => return Err(fail("the port must be 1 to 65535")),
             },
         };
         Ok(Self { name: name.to_owned(), host: host.to_owned(), port })
@@ -82,7 +82,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn addresses_as_people_write_them() {
+    fn parses_all_forms() {
         for (text, shown) in [
             ("lab", "lab@localhost:3493"),
             ("lab@nas", "lab@nas:3493"),
@@ -97,7 +97,7 @@ mod tests {
     }
 
     #[test]
-    fn what_is_no_address_is_refused() {
+    fn rejects_malformed_addresses() {
         for text in [
             "",
             "@nas",

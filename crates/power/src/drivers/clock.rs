@@ -1,9 +1,9 @@
-//! The clock that the guard is to be given.
+//! The clock for the power controller.
 
 use rustix::time::{ClockId, clock_gettime};
 
-/// Milliseconds since the machine started, counting the time that it slept: a machine that wakes
-/// has no fresh readings.
+/// Milliseconds since boot, including time spent suspended: readings from before a suspend must
+/// expire.
 pub fn now_ms() -> u64 {
     let now = clock_gettime(ClockId::Boottime);
     let seconds = u64::try_from(now.tv_sec).unwrap_or(0);
@@ -14,7 +14,7 @@ pub fn now_ms() -> u64 {
 #[cfg(test)]
 mod tests {
     #[test]
-    fn it_goes_forward() {
+    fn clock_is_monotonic() {
         let before = super::now_ms();
         assert!(before > 0 && super::now_ms() >= before);
     }

@@ -1,10 +1,10 @@
-//! A supply that a command knows: it prints lines of `key: value`, as `upsc` does, and ends with 0.
+//! Reads a UPS with a command that prints lines of `key: value`, as `upsc` does, and exits with 0.
 //!
-//! The command and all it starts are one process group, which is killed when the time is over or
-//! more is printed than makes sense. Its standard error goes nowhere.
+//! The command runs in its own process group, which is killed on a timeout or on too much output.
+//! Standard error is discarded.
 
 use super::Source;
-use crate::{Observation, Reading, Trouble, TroubleKind};
+use crate::{Observation, ReadError, ReadErrorKind, Reading};
 use rustix::event::{PollFd, PollFlags, Timespec, poll};
 use rustix::process::{Pid, PidfdFlags, Signal, kill_process_group, pidfd_open};
 use std::io::{self, ErrorKind, Read};
@@ -12,29 +12,29 @@ use std::os::unix::process::CommandExt;
 use std::process::{Child, ChildStdout, Command, ExitStatus, Stdio};
 use std::time::{Duration, Instant};
 
-/// Most that a command may print, in bytes.
+/// Maximum output of a command in bytes.
 pub const OUTPUT_BYTES_MAX: usize = 64 << 10;
 
-/// A command, as a source.
+/// A [`Source`] that runs a command.
 pub struct CommandSource {
     program: String,
     arguments: Vec<String>,
     timeout: Duration,
 }
 
-/// A child whose group does not outlive it.
+/// A child process, whose process group is killed when it ends.
 struct Group {
     child: Child,
     status: Option<ExitStatus>,
 }
 
 impl Group {
-    /// Ends whatever is left of the group, and says how the child ended.
+    /// Kills the rest of the group, and returns the child's exit status.
     fn end(&mut self) -> io::Result<ExitStatus> {
         if let Some(status) = self.status {
             return Ok(status);
         }
-        // Before the wait, after which the number may be another's.
+        // Kill before waiting: afterwards the process group id may be reused.
         if let Some(pid) = Pid::from_raw(self.child.id().cast_signed()) {
             let _ = kill_process_group(pid, Signal::KILL);
         }
@@ -46,14 +46,12 @@ impl Group {
 
 impl Drop for Group {
     fn drop(&mut self) {
-        // Nobody is left to tell.
         let _ = self.end();
     }
 }
 
 impl CommandSource {
-    /// A program with its arguments, without a shell in between, that has to be done within
-    /// `timeout`.
+    /// A program with its arguments, run without a shell, and killed after `timeout`.
     pub fn new(program: String, arguments: Vec<String>, timeout: Duration) -> Self {
         Self { program, arguments, timeout }
     }
@@ -75,7 +73,7 @@ impl CommandSource {
         wait_readable(&ended, until)?;
         let status = group.end()?;
         if !status.success() {
-            return Err(io::Error::other(format!("it ended with {status}")));
+            return Err(io::Error::other(format!("it failed with {status}")));
         }
         Ok(output)
     }
@@ -92,7 +90,7 @@ fn read_all(mut stdout: ChildStdout, until: Instant) -> io::Result<Vec<u8>> {
         }
         output.extend_from_slice(&bytes[..count]);
         if output.len() > OUTPUT_BYTES_MAX {
-            return Err(io::Error::other(format!("it printed more than {OUTPUT_BYTES_MAX} bytes")));
+            return Err(io::Error::other(format!("more than {OUTPUT_BYTES_MAX} bytes of output")));
         }
     }
 }
@@ -114,16 +112,16 @@ impl Source for CommandSource {
     fn read(&mut self) -> Observation {
         let fail = |kind, what: String| {
             let program = &self.program;
-            Trouble::new(kind, format!("the command '{program}' says nothing of use: {what}"))
+            ReadError::new(kind, format!("UPS command '{program}' failed: {what}"))
         };
         let output = self.run().map_err(|error| match error.kind() {
             ErrorKind::TimedOut => {
                 let ms = self.timeout.as_millis();
-                fail(TroubleKind::TimedOut, format!("it was not done within {ms} ms"))
+                fail(ReadErrorKind::TimedOut, format!("timed out after {ms} ms"))
             }
-            _ => fail(TroubleKind::Command, error.to_string()),
+            _ => fail(ReadErrorKind::Command, error.to_string()),
         })?;
         Reading::from_lines(&String::from_utf8_lossy(&output))
-            .map_err(|error| fail(TroubleKind::Garbled, error.to_string()))
+            .map_err(|error| fail(ReadErrorKind::Malformed, error.to_string()))
     }
 }

@@ -1,28 +1,28 @@
-//! A supply of a NUT server.
+//! Reads a UPS from a NUT server.
 //!
-//! One connection is kept and asked for all variables each time; reading needs no login. With a
-//! user, the connection logs in, and the server's machine then waits for us before it cuts the
-//! power. A login that is refused is trouble: the readings may be right, and nobody would wait.
+//! The source keeps one connection, and lists all variables at each poll. Reading needs no login.
+//! With credentials the source logs in, and the primary then waits for this machine before it cuts
+//! power. A failed login is an error, although readings would work: the primary would not wait.
 //!
-//! After trouble the connection is dropped. The next try is at the next reading, then after 1, 2,
-//! 4 and at most 8 seconds; what is delivered meanwhile is the trouble.
+//! After an error the source drops the connection. It reconnects at the next poll, then after 1, 2,
+//! 4, and at most 8 seconds. Meanwhile it delivers the last error.
 
-use super::link::Link;
+use super::connection::Connection;
 use super::{Authority, NutAddress, Source};
 use crate::nut::{Command, Reply};
-use crate::{Observation, Reading, Trouble, TroubleKind};
+use crate::{Observation, ReadError, ReadErrorKind, Reading};
 use std::fmt;
 use std::time::{Duration, Instant};
 
-/// Longest pause before another try to connect.
-const PAUSE_MAX: Duration = Duration::from_secs(8);
-/// The first pause, after the second failure.
-const PAUSE_FIRST: Duration = Duration::from_secs(1);
+/// Maximum backoff between connection attempts.
+const BACKOFF_MAX: Duration = Duration::from_secs(8);
+/// Initial backoff, after the second failure.
+const BACKOFF_INITIAL: Duration = Duration::from_secs(1);
 
-/// Who we are to the server.
+/// Credentials for the server.
 #[derive(Clone, PartialEq, Eq)]
 pub struct Credentials {
-    /// A user of its `upsd.users`, with `upsmon secondary` or better.
+    /// A user of the server's `upsd.users`, with `upsmon secondary` or more.
     pub user: String,
     /// The password.
     pub password: String,
@@ -34,138 +34,143 @@ impl fmt::Debug for Credentials {
     }
 }
 
-/// A supply of a NUT server, as a source.
+/// A [`Source`] that reads a UPS from a NUT server.
 pub struct NutSource {
     address: NutAddress,
     timeout: Duration,
     credentials: Option<Credentials>,
     authority: Option<Authority>,
-    link: Option<Link>,
-    /// The last trouble, until the next try.
-    pause: Option<(Instant, Trouble)>,
+    connection: Option<Connection>,
+    /// The end of the backoff, and the last error.
+    backoff: Option<(Instant, ReadError)>,
     failures: u32,
     released: bool,
 }
 
 impl NutSource {
-    /// A supply, read without logging in and without encryption. `timeout` holds for connecting
-    /// and for each exchange; the interval of the watch is a good one.
+    /// A source without login and without TLS. `timeout` applies to connecting and to each
+    /// exchange; the poll interval is a good choice.
     pub fn new(address: NutAddress, timeout: Duration) -> Self {
         Self {
             address,
             timeout,
             credentials: None,
             authority: None,
-            link: None,
-            pause: None,
+            connection: None,
+            backoff: None,
             failures: 0,
             released: false,
         }
     }
 
-    /// Logs in as this user, so that the power is not cut before we say so.
+    /// Logs in as this user, so that the primary waits for this machine before it cuts power.
     #[must_use]
     pub fn with_login(mut self, credentials: Credentials) -> Self {
         self.credentials = Some(credentials);
         self
     }
 
-    /// Encrypts the connection before anything else is said.
+    /// Starts TLS before any other command.
     #[must_use]
     pub fn with_tls(mut self, authority: Authority) -> Self {
         self.authority = Some(authority);
         self
     }
 
-    /// The same server by another name, whatever its certificate says.
+    /// Replaces the host name that is verified against the certificate.
     #[cfg(test)]
     pub(super) fn set_host(&mut self, host: &str) {
         host.clone_into(&mut self.address.host);
     }
 
     fn try_read(&mut self) -> Observation {
-        let mut link = match self.link.take() {
-            Some(link) => link,
+        let mut connection = match self.connection.take() {
+            Some(connection) => connection,
             None => self.connect()?,
         };
         let name = &self.address.name;
-        let garbled = |error| {
-            let sentence = format!("{}: {error}", self.address);
-            Trouble::new(TroubleKind::Garbled, sentence)
+        let malformed = |error| {
+            let message = format!("{}: {error}", self.address);
+            ReadError::new(ReadErrorKind::Malformed, message)
         };
-        let reply = link.ask(&Command::ListVar(name))?;
+        let reply = connection.ask(&Command::ListVar(name))?;
         let observation = match &reply {
-            // The connection is fine; it is the supply that is not.
+            // The connection works; only the UPS does not.
             Reply::Err(code) => Err(self.refused(code)),
-            reply => Ok(Reading::from_variables(reply.variables(name).map_err(garbled)?)),
+            reply => Ok(Reading::from_variables(reply.variables(name).map_err(malformed)?)),
         };
-        self.link = Some(link);
+        self.connection = Some(connection);
         observation
     }
 
-    fn connect(&self) -> Result<Link, Trouble> {
+    fn connect(&self) -> Result<Connection, ReadError> {
         let NutAddress { name, host, port } = &self.address;
-        let mut link = Link::connect(host, *port, self.timeout)?;
+        let mut connection = Connection::connect(host, *port, self.timeout)?;
         if let Some(authority) = &self.authority {
-            link = link.start_tls(host, authority)?;
+            connection = connection.start_tls(host, authority)?;
         }
-        let Some(Credentials { user, password }) = &self.credentials else { return Ok(link) };
-        let commands = [Command::Username(user), Command::Password(password), Command::Login(name)];
-        // Who has said good-bye is not waited for again.
-        let said = if self.released { 0 } else { commands.len() };
-        for command in &commands[..said] {
-            match link.ask(command)? {
+        let Some(Credentials { user, password }) = &self.credentials else {
+            return Ok(connection);
+        };
+        // After a logout, the primary must not wait for this machine again.
+        if self.released {
+            return Ok(connection);
+        }
+        for command in [Command::Username(user), Command::Password(password), Command::Login(name)]
+        {
+            match connection.ask(&command)? {
                 Reply::Ok(_) => {}
                 Reply::Err(code) => return Err(self.refused(&code)),
                 _ => {
-                    let sentence = format!("{}: a reply does not fit its question", self.address);
-                    return Err(Trouble::new(TroubleKind::Garbled, sentence));
+                    let message = format!("{}: unexpected reply", self.address);
+                    return Err(ReadError::new(ReadErrorKind::Malformed, message));
                 }
             }
         }
-        Ok(link)
+        Ok(connection)
     }
 
-    fn refused(&self, code: &impl fmt::Display) -> Trouble {
-        let sentence = format!("the NUT server says of {}: {code}", self.address);
-        Trouble::new(TroubleKind::Refused, sentence)
+    fn refused(&self, code: &impl fmt::Display) -> ReadError {
+        let message = format!("NUT server refused {}: {code}", self.address);
+        ReadError::new(ReadErrorKind::Refused, message)
     }
 
-    /// How many attempts to connect have failed since the last that went well.
+    /// Consecutive failed connection attempts.
     #[cfg(test)]
     pub(super) const fn failure_count(&self) -> u32 {
         self.failures
     }
 
-    /// Notes a connection that failed, and when to try again.
-    fn note(&mut self, trouble: &Trouble) {
-        let pause = match self.failures {
+    /// Records a failed connection, and starts the backoff.
+    fn record_failure(&mut self, error: &ReadError) {
+        let backoff = match self.failures {
             0 => Duration::ZERO,
-            count => PAUSE_FIRST.saturating_mul(1 << (count - 1).min(8)).min(PAUSE_MAX),
+            count => BACKOFF_INITIAL.saturating_mul(1 << (count - 1).min(8)).min(BACKOFF_MAX),
         };
         self.failures = self.failures.saturating_add(1);
         if self.failures.is_power_of_two() {
-            tracing::warn!(count = self.failures, "{trouble}");
+            let failures = self.failures;
+            tracing::warn!(ups = %self.address, failures, %error, "UPS read failed");
         }
-        self.pause = Some((Instant::now() + pause, trouble.clone()));
+        self.backoff = Some((Instant::now() + backoff, error.clone()));
     }
 }
 
 impl Source for NutSource {
     fn read(&mut self) -> Observation {
-        if let Some((until, trouble)) = &self.pause
+        if let Some((until, error)) = &self.backoff
             && Instant::now() < *until
         {
-            return Err(trouble.clone());
+            return Err(error.clone());
         }
         let observation = self.try_read();
         match &observation {
-            Err(trouble) if self.link.is_none() => self.note(trouble),
+            Err(error) if self.connection.is_none() => self.record_failure(error),
             _ => {
                 if self.failures > 0 {
-                    tracing::info!("the NUT server of {} answers again", self.address);
+                    tracing::info!(ups = %self.address, "NUT server reachable again");
                 }
-                (self.failures, self.pause) = (0, None);
+                (self.failures, self.backoff) = (0, None);
             }
         }
         observation
@@ -173,11 +178,11 @@ impl Source for NutSource {
 
     fn release(&mut self) {
         self.released = true;
-        // The server closes the connection; the next reading makes another, without a login.
-        if let Some(mut link) = self.link.take()
-            && let Err(trouble) = link.ask(&Command::Logout)
+        // The server closes the connection; the next poll reconnects without a login.
+        if let Some(mut connection) = self.connection.take()
+            && let Err(error) = connection.ask(&Command::Logout)
         {
-            tracing::warn!("logging out: {trouble}");
+            tracing::warn!(ups = %self.address, %error, "NUT logout failed");
         }
     }
 }

@@ -1,47 +1,47 @@
-//! Whom we believe that a NUT server is what it says.
+//! The certificate authority for TLS connections to NUT servers.
 
 use rustls::pki_types::{CertificateDer, pem::PemObject};
 use rustls::{ClientConfig, RootCertStore, crypto::aws_lc_rs};
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
 
-/// The authority whose certificates are accepted. With one, nothing is said to a server before
-/// the connection is encrypted and its certificate has been checked.
+/// A trusted certificate authority. With an authority, the source sends nothing to a server before
+/// TLS is active and the server's certificate is verified.
 #[derive(Clone, Debug)]
 pub struct Authority(pub(super) Arc<ClientConfig>);
 
-/// A file that names no authority.
+/// An invalid CA file.
 #[derive(Debug, thiserror::Error)]
 pub enum AuthorityError {
-    /// It can't be read as certificates.
-    #[error("{path} can't be read as certificates in PEM form: name the authority's file")]
+    /// The file cannot be read as PEM.
+    #[error("cannot read certificates in PEM form from {path}: specify the CA file")]
     Read {
         /// The file.
         path: PathBuf,
-        /// What is wrong.
+        /// The cause.
         source: rustls::pki_types::pem::Error,
     },
-    /// There is none in it.
-    #[error("{path} holds no certificate in PEM form: name the authority's file")]
+    /// The file has no certificate.
+    #[error("no certificate in PEM form in {path}: specify the CA file")]
     Empty {
         /// The file.
         path: PathBuf,
     },
-    /// It is a certificate of another sort, or this TLS can't be set up.
-    #[error("{path} holds a certificate that can't be an authority: name the authority's file")]
+    /// The certificate is not a CA certificate, or TLS cannot be set up.
+    #[error("certificate in {path} is not usable as a CA: specify the CA file")]
     Unfit {
         /// The file.
         path: PathBuf,
-        /// What is wrong.
+        /// The cause.
         source: rustls::Error,
     },
 }
 
 impl Authority {
-    /// Reads the authority's certificates from a PEM file.
+    /// Reads the CA certificates from a PEM file.
     ///
     /// # Errors
-    /// The file can't be read, or holds none.
+    /// If the file cannot be read, or has no usable certificate.
     pub fn from_pem_file(path: &Path) -> Result<Self, AuthorityError> {
         let read = |source| AuthorityError::Read { path: path.to_owned(), source };
         let unfit = |source| AuthorityError::Unfit { path: path.to_owned(), source };

@@ -1,63 +1,63 @@
-//! What is said to a NUT server.
+//! Commands to a NUT server.
 
-/// Longest argument of a command, in bytes. The server's own buffers are this long at most.
+/// Maximum length of a command's argument in bytes, the size of the server's buffers.
 pub const WORD_BYTES_MAX: usize = 512;
 
-/// A command, without what only an administrator's tool would say.
+/// A command. Administrative commands are not included.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Command<'a> {
-    /// Encrypt this connection from here on.
+    /// Start TLS.
     StartTls,
-    /// Who we are. Checked by the server only when a command needs it.
+    /// Set the user name. The server checks it only when a later command requires it.
     Username(&'a str),
-    /// And the proof.
+    /// Set the password.
     Password(&'a str),
-    /// This machine is fed by the supply: its primary waits for us before it cuts the power.
+    /// Register this machine as powered by the UPS: the primary waits for it before cutting power.
     Login(&'a str),
-    /// Our data are safe and the power may go. The server closes the connection.
+    /// Deregister: power may be cut. The server closes the connection.
     Logout,
-    /// All variables of a supply.
+    /// List all variables of a UPS.
     ListVar(&'a str),
 }
 
-/// An argument that can not be put on a line.
+/// An invalid argument of a command.
 #[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
 pub enum EncodeError {
-    /// It would end the line, or upset the server.
-    #[error("the {what} holds a control character: choose one without")]
+    /// The argument contains a control character.
+    #[error("the {what} contains a control character: choose one without")]
     Control {
-        /// What the argument is.
+        /// The name of the argument.
         what: &'static str,
     },
-    /// Longer than a server takes.
+    /// The argument is too long for the server.
     #[error("the {what} has {bytes} bytes, more than {WORD_BYTES_MAX}: choose a shorter one")]
     Long {
-        /// What the argument is.
+        /// The name of the argument.
         what: &'static str,
-        /// Its length, in bytes.
+        /// Its length in bytes.
         bytes: usize,
     },
-    /// Nothing at all.
-    #[error("the {what} is empty: give one")]
+    /// The argument is empty.
+    #[error("the {what} is empty: specify one")]
     Empty {
-        /// What the argument is.
+        /// The name of the argument.
         what: &'static str,
     },
 }
 
 impl Command<'_> {
-    /// Appends the command's line, with its LF, to `output`.
+    /// Appends the command's line with its LF to `output`.
     ///
     /// # Errors
-    /// An argument is empty, too long or holds a control character; `output` is as it was.
+    /// If the argument is empty, too long or contains a control character; `output` is unchanged.
     pub fn encode(&self, output: &mut Vec<u8>) -> Result<(), EncodeError> {
         let (verb, what, argument) = match *self {
             Self::StartTls => ("STARTTLS", "", None),
             Self::Username(name) => ("USERNAME", "user name", Some(name)),
             Self::Password(password) => ("PASSWORD", "password", Some(password)),
-            Self::Login(supply) => ("LOGIN", "supply's name", Some(supply)),
+            Self::Login(supply) => ("LOGIN", "UPS name", Some(supply)),
             Self::Logout => ("LOGOUT", "", None),
-            Self::ListVar(supply) => ("LIST VAR", "supply's name", Some(supply)),
+            Self::ListVar(supply) => ("LIST VAR", "UPS name", Some(supply)),
         };
         if let Some(argument) = argument {
             check(what, argument)?;
@@ -85,7 +85,7 @@ fn check(what: &'static str, argument: &str) -> Result<(), EncodeError> {
     Ok(())
 }
 
-/// Plain words go as they are, which is what old servers expect; all others in quotes.
+/// Quotes an argument unless it is a plain word; old servers expect plain words unquoted.
 fn quote(argument: &str, output: &mut Vec<u8>) {
     let plain = |byte: u8| byte.is_ascii_alphanumeric() || b"-_.@:/+".contains(&byte);
     if argument.bytes().all(plain) {

@@ -1,76 +1,77 @@
-//! Lines, and the words in them.
+//! Splits a stream into lines, and lines into words.
 
-/// Longest line that is taken, in bytes without its LF. Servers send below 1 KiB.
+/// Maximum length of a line in bytes, without its LF. Servers send less than 1 KiB.
 pub const LINE_BYTES_MAX: usize = 4096;
-/// Most words of a line. `VAR` rows have four.
+/// Maximum number of words in a line. `VAR` rows have four.
 pub const WORDS_MAX: usize = 64;
 
-/// The server broke the protocol; nothing it says afterwards can be trusted.
+/// A protocol violation by the server. The rest of the stream cannot be trusted.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, thiserror::Error)]
-pub enum Breach {
-    /// A line without an end in sight.
+pub enum ProtocolError {
+    /// A line is too long.
     #[error("a line is longer than {LINE_BYTES_MAX} bytes")]
     LongLine,
-    /// A line of very many words.
+    /// A line has too many words.
     #[error("a line has more than {WORDS_MAX} words")]
     ManyWords,
-    /// A quote is opened and not closed, or stands inside of a word.
-    #[error("a line has a quote without its partner")]
+    /// A quote is not closed, or is inside a word.
+    #[error("a line has an unmatched quote")]
     Quote,
-    /// A list without an end in sight.
+    /// A list is too long.
     #[error("a list has more than {} rows", super::LIST_ROWS_MAX)]
     LongList,
-    /// A list ends that has not begun, begins inside another, or ends as a different one.
-    #[error("a list begins or ends where it can not")]
+    /// A list ends without a beginning, begins inside another, or ends as another one.
+    #[error("unexpected BEGIN LIST or END LIST")]
     ListOrder,
-    /// A row of a list that belongs to another list.
+    /// A row that belongs to another list.
     #[error("a row does not belong to its list")]
     ForeignRow,
-    /// A reply that answers something else, or one too many.
-    #[error("a reply does not fit its question")]
-    Unasked,
-    /// A line that says nothing.
+    /// A reply that does not match the command.
+    #[error("unexpected reply")]
+    Unexpected,
+    /// An empty line.
     #[error("a line is empty")]
     Empty,
 }
 
-/// The bytes that have come, cut into lines.
+/// Splits received bytes into lines.
 #[derive(Debug, Default)]
 pub(super) struct Lines {
-    held: Vec<u8>,
-    /// Bytes at the front of `held` that were handed out, or looked at without finding an end.
+    buffer: Vec<u8>,
+    /// Bytes at the front of `buffer` that were returned as lines.
     taken: usize,
+    /// Bytes at the front of `buffer` that were searched for an LF.
     searched: usize,
 }
 
 impl Lines {
     pub(super) fn push(&mut self, bytes: &[u8]) {
-        self.held.drain(..self.taken);
+        self.buffer.drain(..self.taken);
         self.searched -= self.taken;
         self.taken = 0;
-        self.held.extend_from_slice(bytes);
+        self.buffer.extend_from_slice(bytes);
     }
 
-    /// The next whole line, without its LF or CR LF.
-    pub(super) fn next(&mut self) -> Result<Option<&[u8]>, Breach> {
-        let end = self.held[self.searched..].iter().position(|&byte| byte == b'\n');
-        let end_or_all = end.map_or(self.held.len(), |at| self.searched + at);
+    /// The next complete line, without its LF or CR LF.
+    pub(super) fn next(&mut self) -> Result<Option<&[u8]>, ProtocolError> {
+        let end = self.buffer[self.searched..].iter().position(|&byte| byte == b'\n');
+        let end_or_all = end.map_or(self.buffer.len(), |at| self.searched + at);
         if end_or_all - self.taken > LINE_BYTES_MAX {
-            return Err(Breach::LongLine);
+            return Err(ProtocolError::LongLine);
         }
         if end.is_none() {
-            self.searched = self.held.len();
+            self.searched = self.buffer.len();
             return Ok(None);
         }
-        let line = &self.held[self.taken..end_or_all];
+        let line = &self.buffer[self.taken..end_or_all];
         self.taken = end_or_all + 1;
         self.searched = self.taken;
         Ok(Some(line.strip_suffix(b"\r").unwrap_or(line)))
     }
 
-    /// Whether bytes are held that nobody has asked for.
+    /// Whether no unread bytes are buffered.
     pub(super) fn is_empty(&self) -> bool {
-        self.taken == self.held.len()
+        self.taken == self.buffer.len()
     }
 
     pub(super) fn clear(&mut self) {
@@ -78,12 +79,12 @@ impl Lines {
     }
 }
 
-/// The words of a line: separated by blanks, or in double quotes, with `\` before a quote or
-/// another `\`. A word in quotes may be empty.
+/// Splits a line into words, separated by blanks. A word may be in double quotes, where `\` escapes
+/// a quote or another `\`; a quoted word may be empty.
 ///
 /// # Errors
-/// Too many words, or a quote without its partner.
-pub fn split_words(line: &[u8]) -> Result<Vec<String>, Breach> {
+/// On too many words, or an unmatched quote.
+pub fn split_words(line: &[u8]) -> Result<Vec<String>, ProtocolError> {
     let mut words = Vec::new();
     let mut rest = line;
     loop {
@@ -92,7 +93,7 @@ pub fn split_words(line: &[u8]) -> Result<Vec<String>, Breach> {
             return Ok(words);
         }
         if words.len() == WORDS_MAX {
-            return Err(Breach::ManyWords);
+            return Err(ProtocolError::ManyWords);
         }
         let mut word = Vec::new();
         rest = match rest.strip_prefix(b"\"") {
@@ -103,10 +104,10 @@ pub fn split_words(line: &[u8]) -> Result<Vec<String>, Breach> {
     }
 }
 
-fn take_quoted<'a>(mut rest: &'a [u8], word: &mut Vec<u8>) -> Result<&'a [u8], Breach> {
+fn take_quoted<'a>(mut rest: &'a [u8], word: &mut Vec<u8>) -> Result<&'a [u8], ProtocolError> {
     loop {
         match rest {
-            [] | [b'\\'] => return Err(Breach::Quote),
+            [] | [b'\\'] => return Err(ProtocolError::Quote),
             [b'\\', byte, more @ ..] => {
                 word.push(*byte);
                 rest = more;
@@ -114,7 +115,7 @@ fn take_quoted<'a>(mut rest: &'a [u8], word: &mut Vec<u8>) -> Result<&'a [u8], B
             [b'"', more @ ..] if more.first().is_none_or(u8::is_ascii_whitespace) => {
                 return Ok(more);
             }
-            [b'"', ..] => return Err(Breach::Quote),
+            [b'"', ..] => return Err(ProtocolError::Quote),
             [byte, more @ ..] => {
                 word.push(*byte);
                 rest = more;
@@ -123,17 +124,17 @@ fn take_quoted<'a>(mut rest: &'a [u8], word: &mut Vec<u8>) -> Result<&'a [u8], B
     }
 }
 
-fn take_plain<'a>(rest: &'a [u8], word: &mut Vec<u8>) -> Result<&'a [u8], Breach> {
+fn take_plain<'a>(rest: &'a [u8], word: &mut Vec<u8>) -> Result<&'a [u8], ProtocolError> {
     let end = rest.iter().position(u8::is_ascii_whitespace).unwrap_or(rest.len());
     let (plain, rest) = rest.split_at(end);
     if plain.contains(&b'"') {
-        return Err(Breach::Quote);
+        return Err(ProtocolError::Quote);
     }
     word.extend_from_slice(plain);
     Ok(rest)
 }
 
-/// Text for people and logs, whatever the bytes were.
+/// Converts bytes to printable text.
 fn readable(bytes: &[u8]) -> String {
     let text = String::from_utf8_lossy(bytes);
     text.chars().map(|c| if c.is_control() { char::REPLACEMENT_CHARACTER } else { c }).collect()

@@ -1,12 +1,11 @@
-//! The protocol of Network UPS Tools, as bytes in and bytes out.
+//! The protocol of Network UPS Tools (NUT), sans I/O.
 //!
-//! Text lines over TCP, one reply for each command, in order. [`Command`] is what we say;
-//! [`ReplyParser`] takes whatever bytes come and gives whole replies. Nothing here knows a socket.
+//! The protocol consists of text lines over TCP, with one reply to each command, in order.
+//! [`Command`] encodes commands; [`ReplyParser`] parses received bytes into replies.
 //!
-//! The parser never panics, holds at most [`LINE_BYTES_MAX`] of a line and [`LIST_ROWS_MAX`] rows
-//! of a list, and is broken for good after a [`Breach`]: what follows it can not be trusted to
-//! be in step. Bytes that are no UTF-8 and control characters become U+FFFD, because supplies
-//! do report such names.
+//! The parser never panics, buffers at most [`LINE_BYTES_MAX`] of a line and [`LIST_ROWS_MAX`] rows
+//! of a list, and stays broken after a [`ProtocolError`]: framing is lost. Invalid UTF-8 and
+//! control characters become U+FFFD, because some UPSes report such names.
 //!
 //! Source of the protocol: "Network protocol information" in the developer guide of NUT.
 
@@ -15,7 +14,7 @@ mod line;
 mod reply;
 
 pub use command::{Command, EncodeError, WORD_BYTES_MAX};
-pub use line::{Breach, LINE_BYTES_MAX, WORDS_MAX, split_words};
+pub use line::{LINE_BYTES_MAX, ProtocolError, WORDS_MAX, split_words};
 pub use reply::{ErrorCode, Event, LIST_ROWS_MAX, Reply, ReplyParser};
 
 /// The port of a NUT server, registered with IANA.

@@ -1,4 +1,4 @@
-//! Tests of the protocol's words.
+//! Tests of the NUT protocol.
 
 use super::*;
 use proptest::prelude::*;
@@ -9,7 +9,7 @@ fn line(command: Command) -> String {
     String::from_utf8(output).unwrap()
 }
 
-/// All replies in `bytes`, pushed in pieces of `piece` bytes, up to and with a breach.
+/// All events of `bytes`, pushed in pieces of `piece` bytes, up to and including a violation.
 fn replies(bytes: &[u8], piece: usize) -> Vec<Event> {
     let mut parser = ReplyParser::new();
     let mut events = Vec::new();
@@ -34,7 +34,7 @@ fn words(words: &[&str]) -> Vec<String> {
 }
 
 #[test]
-fn commands_are_lines_with_quotes_where_needed() {
+fn encodes_commands_with_quotes_where_needed() {
     assert_eq!(line(Command::StartTls), "STARTTLS\n");
     assert_eq!(line(Command::Username("watch")), "USERNAME watch\n");
     assert_eq!(line(Command::Password("a \"b\\")), "PASSWORD \"a \\\"b\\\\\"\n");
@@ -44,7 +44,7 @@ fn commands_are_lines_with_quotes_where_needed() {
 }
 
 #[test]
-fn an_argument_can_not_smuggle_a_second_command() {
+fn rejects_arguments_that_would_inject_a_command() {
     let mut output = Vec::new();
     for (argument, word) in [("a\nFSD lab", "control"), ("", "empty"), (&"x".repeat(513), "513")] {
         let error = Command::Password(argument).encode(&mut output).unwrap_err();
@@ -54,7 +54,7 @@ fn an_argument_can_not_smuggle_a_second_command() {
 }
 
 #[test]
-fn replies_as_a_server_sends_them() {
+fn parses_replies_of_a_real_server() {
     let stream = b"OK\nOK STARTTLS\nERR DATA-STALE\nVAR lab ups.status \"OB DISCHRG\"\r\n\
         BEGIN LIST VAR lab\nVAR lab ups.model \"a \\\"b\\\\\"\nVAR lab ups.x \"\"\n\
         END LIST VAR lab\n";
@@ -71,34 +71,34 @@ fn replies_as_a_server_sends_them() {
         let Event::Reply(list) = list else { panic!("{list:?}") };
         let variables = list.variables("lab").unwrap();
         assert_eq!(variables, [("ups.model", "a \"b\\"), ("ups.x", "")]);
-        assert_eq!(list.variables("other"), Err(Breach::Unasked));
+        assert_eq!(list.variables("other"), Err(ProtocolError::Unexpected));
     }
 }
 
 #[test]
-fn a_refusal_inside_a_list_is_the_refusal() {
+fn error_inside_a_list_replaces_the_list() {
     let events = replies(b"BEGIN LIST VAR a\nVAR a b c\nERR DATA-STALE\nOK\n", 9);
     assert!(matches!(&events[..], [Event::Reply(Reply::Err(_)), Event::Reply(Reply::Ok(_))]));
 }
 
 #[test]
-fn every_breach_is_found_and_final() {
+fn detects_every_violation_and_stays_broken() {
     let long_list = format!("BEGIN LIST VAR a\n{}", "VAR a b c\n".repeat(LIST_ROWS_MAX + 1));
     let long_line = "x".repeat(LINE_BYTES_MAX + 1);
     let long_row = format!("{}\n", "x ".repeat(WORDS_MAX + 1));
     for (stream, breach) in [
-        (&*long_list, Breach::LongList),
-        (&*long_line, Breach::LongLine),
-        (&*long_row, Breach::ManyWords),
-        ("VAR a b \"c\n", Breach::Quote),
-        ("VAR a b \"c\"d\n", Breach::Quote),
-        ("VAR a b c\"d\"\n", Breach::Quote),
-        ("VAR a b \"c\\\n", Breach::Quote),
-        ("END LIST VAR a\n", Breach::ListOrder),
-        ("BEGIN LIST VAR a\nBEGIN LIST VAR a\n", Breach::ListOrder),
-        ("BEGIN LIST VAR a\nEND LIST VAR b\n", Breach::ListOrder),
-        ("BEGIN LIST VAR a\nVAR b c d\n", Breach::ForeignRow),
-        ("\n", Breach::Empty),
+        (&*long_list, ProtocolError::LongList),
+        (&*long_line, ProtocolError::LongLine),
+        (&*long_row, ProtocolError::ManyWords),
+        ("VAR a b \"c\n", ProtocolError::Quote),
+        ("VAR a b \"c\"d\n", ProtocolError::Quote),
+        ("VAR a b c\"d\"\n", ProtocolError::Quote),
+        ("VAR a b \"c\\\n", ProtocolError::Quote),
+        ("END LIST VAR a\n", ProtocolError::ListOrder),
+        ("BEGIN LIST VAR a\nBEGIN LIST VAR a\n", ProtocolError::ListOrder),
+        ("BEGIN LIST VAR a\nEND LIST VAR b\n", ProtocolError::ListOrder),
+        ("BEGIN LIST VAR a\nVAR b c d\n", ProtocolError::ForeignRow),
+        ("\n", ProtocolError::Empty),
     ] {
         let stream = format!("{stream}\nOK\n");
         let events = replies(stream.as_bytes(), 5);
@@ -107,9 +107,9 @@ fn every_breach_is_found_and_final() {
     }
     let mut parser = ReplyParser::new();
     parser.push(b"\n");
-    assert_eq!(parser.next(), Event::Broken(Breach::Empty));
+    assert_eq!(parser.next(), Event::Broken(ProtocolError::Empty));
     parser.push(b"OK\n");
-    assert_eq!(parser.next(), Event::Broken(Breach::Empty));
+    assert_eq!(parser.next(), Event::Broken(ProtocolError::Empty));
     assert!(!parser.is_idle());
 }
 
@@ -119,12 +119,12 @@ fn a_row_of_a_list_has_a_name_and_a_value() {
         let stream = format!("BEGIN LIST VAR a\n{row}\nEND LIST VAR a\n");
         let events = replies(stream.as_bytes(), 99);
         let Event::Reply(reply) = &events[0] else { panic!("{events:?}") };
-        assert_eq!(reply.variables("a"), Err(Breach::ForeignRow));
+        assert_eq!(reply.variables("a"), Err(ProtocolError::ForeignRow));
     }
 }
 
 #[test]
-fn bytes_behind_an_answer_are_noticed() {
+fn is_idle_detects_bytes_after_a_reply() {
     let mut parser = ReplyParser::new();
     parser.push(b"OK STARTTLS\nVAR");
     assert!(matches!(parser.next(), Event::Reply(_)));
@@ -136,20 +136,20 @@ fn bytes_behind_an_answer_are_noticed() {
 }
 
 #[test]
-fn what_is_no_text_becomes_text() {
+fn replaces_invalid_utf8_and_control_characters() {
     assert_eq!(split_words(b"\xff \"a\x01b\"").unwrap(), ["\u{fffd}", "a\u{fffd}b"]);
 }
 
 proptest! {
     #[test]
-    fn what_was_quoted_reads_back(argument in "[^\\p{Cc}]{1,40}") {
+    fn quoted_argument_parses_to_the_same(argument in "[^\\p{Cc}]{1,40}") {
         let said = line(Command::Login(&argument));
         let words = split_words(said.trim_end_matches('\n').as_bytes()).unwrap();
         prop_assert_eq!(words, ["LOGIN", argument.as_str()]);
     }
 
     #[test]
-    fn any_bytes_in_any_pieces_mean_the_same(
+    fn parsing_is_independent_of_fragmentation(
         bytes in proptest::collection::vec(
             prop_oneof![
                 Just(b"BEGIN LIST VAR a\n".to_vec()), Just(b"END LIST VAR a\n".to_vec()),

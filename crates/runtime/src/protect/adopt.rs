@@ -237,7 +237,7 @@ impl Runtime {
         kept.retain(|(key, ..)| key.offset() < size_bytes);
         let mut there: Vec<_> = kept.iter().map(|(key, ..)| block(*key)).collect();
         let results = Blocking::new(disk).read_many(&mut there);
-        let mut evidence = Evidence { same_words: true, same_size: true, ..Evidence::default() };
+        let mut evidence = Evidence { same_name: true, same_size: true, ..Evidence::default() };
         for ((_, valid, line), ((_, bytes), result)) in kept.iter().zip(there.iter().zip(results)) {
             if result.is_err() {
                 continue;
@@ -248,7 +248,7 @@ impl Runtime {
             let is_same = counting.all(|(_, (here, there))| here == there);
             evidence.compared += 1;
             evidence.differing += usize::from(!is_same);
-            evidence.telling += usize::from(is_same && line.iter().any(|&byte| byte != 0));
+            evidence.matching += usize::from(is_same && line.iter().any(|&byte| byte != 0));
         }
         evidence
     }

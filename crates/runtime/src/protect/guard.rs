@@ -1,6 +1,6 @@
 //! Whether a volume's disk is the one that its journal knows.
 //!
-//! The log decides which samples of a disk count (`journal/src/log/guard.rs`), and what follows
+//! The log decides which samples of a disk count (`journal/src/log/samples.rs`), and what follows
 //! from a comparison is decided in `forebay_journal::decision`; here the disk is read. That is 64
 //! blocks at most, all at once: when a volume is attached, and after each checkpoint of it, by a
 //! thread that lives as long as that takes, so that neither a worker nor the journal waits for it.
@@ -39,14 +39,14 @@ pub(crate) fn examine(
     disk: &dyn Backend,
     identity: [u8; 32],
 ) -> Evidence {
-    let known = Some(volume.guard.hardware).filter(|&sum| sum != 0);
+    let known = Some(volume.disk.hardware).filter(|&sum| sum != 0);
     let here = Some(hardware(disk)).filter(|&sum| sum != 0);
     let blocks = read(disk, places);
     Evidence {
-        same_words: volume.identity == identity,
+        same_name: volume.identity == identity,
         same_size: disk.description().size_bytes == volume.size_bytes,
         same_hardware: known.zip(here).map(|(known, here)| known == here),
-        ..compare(&volume.guard.samples, &lent(&blocks))
+        ..compare(&volume.disk.samples, &lent(&blocks))
     }
 }
 

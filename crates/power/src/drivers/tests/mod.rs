@@ -3,7 +3,7 @@
 mod server;
 
 use super::*;
-use crate::{Reading, TroubleKind};
+use crate::{ReadErrorKind, Reading};
 use server::{Act, Server, identity, list};
 use std::fs;
 use std::sync::atomic::{AtomicUsize, Ordering};
@@ -24,7 +24,7 @@ fn source_with(server: &Server, timeout: Duration) -> NutSource {
     NutSource::new(address, timeout)
 }
 
-fn kind(observation: Observation) -> TroubleKind {
+fn kind(observation: Observation) -> ReadErrorKind {
     observation.unwrap_err().kind
 }
 
@@ -33,7 +33,7 @@ fn credentials() -> Credentials {
 }
 
 #[test]
-fn a_reading_comes_over_one_connection() {
+fn readings_share_one_connection() {
     let server = Server::start(|_, _| Act::Say(list("OL", 90)));
     let mut source = source(&server);
     for _ in 0..3 {
@@ -45,37 +45,37 @@ fn a_reading_comes_over_one_connection() {
 }
 
 #[test]
-fn whatever_a_server_does_wrong_is_trouble_in_time() {
-    let cases: [(fn() -> Act, TroubleKind); 9] = [
-        (|| Act::Hang, TroubleKind::TimedOut),
-        (|| Act::Drip(list("OL", 90)), TroubleKind::TimedOut),
-        (|| Act::SayAndClose(String::new()), TroubleKind::Closed),
-        (|| Act::SayAndClose("BEGIN LIST VAR lab\nVAR lab ups.st".into()), TroubleKind::Closed),
-        (|| Act::Say("\u{0}\"\"\"garbage\n".into()), TroubleKind::Garbled),
-        (|| Act::Say("x".repeat(9000)), TroubleKind::Garbled),
-        (|| Act::Say("OK\n".into()), TroubleKind::Garbled),
-        (|| Act::Say(list("OL", 90) + "VAR lab ups.status \"OL\"\n"), TroubleKind::Garbled),
-        (|| Act::Say("ERR DATA-STALE\n".into()), TroubleKind::Refused),
+fn reports_every_server_failure_within_the_timeout() {
+    let cases: [(fn() -> Act, ReadErrorKind); 9] = [
+        (|| Act::Hang, ReadErrorKind::TimedOut),
+        (|| Act::Drip(list("OL", 90)), ReadErrorKind::TimedOut),
+        (|| Act::SayAndClose(String::new()), ReadErrorKind::Closed),
+        (|| Act::SayAndClose("BEGIN LIST VAR lab\nVAR lab ups.st".into()), ReadErrorKind::Closed),
+        (|| Act::Say("\u{0}\"\"\"garbage\n".into()), ReadErrorKind::Malformed),
+        (|| Act::Say("x".repeat(9000)), ReadErrorKind::Malformed),
+        (|| Act::Say("OK\n".into()), ReadErrorKind::Malformed),
+        (|| Act::Say(list("OL", 90) + "VAR lab ups.status \"OL\"\n"), ReadErrorKind::Malformed),
+        (|| Act::Say("ERR DATA-STALE\n".into()), ReadErrorKind::Refused),
     ];
     for (index, (act, expected)) in cases.into_iter().enumerate() {
         let server = Server::start(move |_, _| act());
-        let timeout = if expected == TroubleKind::TimedOut { TIMEOUT } else { PATIENCE };
+        let timeout = if expected == ReadErrorKind::TimedOut { TIMEOUT } else { PATIENCE };
         let trouble = source_with(&server, timeout).read().unwrap_err();
         assert_eq!(trouble.kind, expected, "case {index}: {trouble}");
     }
 }
 
 #[test]
-fn nobody_there_is_trouble_and_is_asked_less_and_less_often() {
+fn backs_off_from_an_unreachable_server() {
     let mut server = Server::start(|_, _| Act::Say(list("OL", 90)));
     let mut source = source(&server);
     assert!(source.read().is_ok());
     server.stop();
-    assert_eq!(kind(source.read()), TroubleKind::Closed);
-    assert_eq!(kind(source.read()), TroubleKind::Unreachable, "at once again, and then not");
+    assert_eq!(kind(source.read()), ReadErrorKind::Closed);
+    assert_eq!(kind(source.read()), ReadErrorKind::Unreachable, "at once again, and then not");
     let begin = Instant::now();
     for _ in 0..1000 {
-        assert_eq!(kind(source.read()), TroubleKind::Unreachable);
+        assert_eq!(kind(source.read()), ReadErrorKind::Unreachable);
     }
     // Two attempts at once, then one after each pause of a second or more.
     let attempts_max = 3 + begin.elapsed().as_secs();
@@ -83,7 +83,7 @@ fn nobody_there_is_trouble_and_is_asked_less_and_less_often() {
 }
 
 #[test]
-fn a_server_that_comes_back_is_found() {
+fn reconnects_to_a_server_that_comes_back() {
     let count = AtomicUsize::new(0);
     let server = Server::start(move |_, _| match count.fetch_add(1, Ordering::SeqCst) {
         1 => Act::SayAndClose("BEGIN".into()),
@@ -92,14 +92,14 @@ fn a_server_that_comes_back_is_found() {
     });
     let mut source = source(&server);
     assert!(source.read().is_ok());
-    assert_eq!(kind(source.read()), TroubleKind::Closed);
-    assert_eq!(kind(source.read()), TroubleKind::Refused);
+    assert_eq!(kind(source.read()), ReadErrorKind::Closed);
+    assert_eq!(kind(source.read()), ReadErrorKind::Refused);
     assert!(source.read().is_ok());
     assert_eq!(server.connections(), 2, "stale data is no reason for another connection");
 }
 
 #[test]
-fn a_login_comes_first_and_a_logout_when_told() {
+fn logs_in_first_and_logs_out_on_release() {
     let server = Server::start(|_, line| match line.split(' ').next() {
         Some("LIST") => Act::Say(list("OL", 90)),
         Some("LOGOUT") => Act::SayAndClose("OK Goodbye\n".into()),
@@ -124,19 +124,19 @@ fn a_login_comes_first_and_a_logout_when_told() {
 }
 
 #[test]
-fn a_wrong_password_is_trouble_though_reading_would_work() {
+fn wrong_password_is_an_error() {
     let server = Server::start(|_, line| match line.split(' ').next() {
         Some("LOGIN") => Act::Say("ERR ACCESS-DENIED\n".into()),
         Some("LIST") => Act::Say(list("OL", 90)),
         _ => Act::Say("OK\n".into()),
     });
     let trouble = source(&server).with_login(credentials()).read().unwrap_err();
-    assert_eq!(trouble.kind, TroubleKind::Refused);
-    assert!(trouble.sentence.contains("upsd.users"), "{trouble}");
+    assert_eq!(trouble.kind, ReadErrorKind::Refused);
+    assert!(trouble.message.contains("upsd.users"), "{trouble}");
 }
 
 #[test]
-fn tls_hides_the_password_and_checks_the_certificate() {
+fn tls_hides_the_password_and_verifies_the_certificate() {
     let directory = tempfile::tempdir().unwrap();
     let (right, config) = identity("127.0.0.1");
     let (wrong, _) = identity("127.0.0.1");
@@ -156,15 +156,15 @@ fn tls_hides_the_password_and_checks_the_certificate() {
     assert!(good.read().is_ok());
     assert_eq!(server.plain_lines(), ["STARTTLS"]);
     let trouble = with(&wrong).read().unwrap_err();
-    assert_eq!(trouble.kind, TroubleKind::Tls, "{trouble}");
+    assert_eq!(trouble.kind, ReadErrorKind::Tls, "{trouble}");
     // A certificate for another name.
     let mut other = with(&right);
     other.set_host("localhost");
-    assert_eq!(kind(other.read()), TroubleKind::Tls);
+    assert_eq!(kind(other.read()), ReadErrorKind::Tls);
 }
 
 #[test]
-fn without_tls_nothing_is_said_where_it_was_asked_for() {
+fn sends_nothing_without_required_tls() {
     let directory = tempfile::tempdir().unwrap();
     let path = directory.path().join("ca.pem");
     fs::write(&path, identity("localhost").0).unwrap();
@@ -184,7 +184,7 @@ fn without_tls_nothing_is_said_where_it_was_asked_for() {
 }
 
 #[test]
-fn a_watch_delivers_until_it_is_dropped() {
+fn poller_delivers_until_it_is_dropped() {
     let server = Server::start(|_, line| match line {
         "LOGOUT" => Act::SayAndClose("OK Goodbye\n".into()),
         _ => Act::Say(list("OL", 90)),
@@ -192,7 +192,7 @@ fn a_watch_delivers_until_it_is_dropped() {
     let (sender, receiver) = mpsc::sync_channel(4);
     // The sink may block no one for long, so a full channel drops what it can't take.
     let sink = Box::new(move |word| drop(sender.try_send(word)));
-    let watch = Watch::start(source(&server), Duration::from_millis(20), sink).unwrap();
+    let watch = Poller::start(source(&server), Duration::from_millis(20), sink).unwrap();
     for _ in 0..5 {
         let word: Observation = receiver.recv_timeout(PATIENCE).unwrap();
         assert!(word.is_ok());
@@ -210,35 +210,35 @@ fn command(script: &str, timeout: Duration) -> Observation {
 }
 
 #[test]
-fn a_command_prints_lines() {
+fn parses_the_output_of_a_command() {
     let script = "echo ups.status: OL; echo battery.charge: 88; echo noise >&2";
     let word = command(script, PATIENCE);
     assert_eq!(word.unwrap().charge_percent, Some(88.0));
 }
 
 #[test]
-fn a_command_that_fails_hangs_or_talks_too_much_is_trouble() {
+fn failing_hanging_or_verbose_command_is_an_error() {
     for (script, expected) in [
-        ("echo ups.status: OL; exit 3", TroubleKind::Command),
-        ("echo ups.status: OL; kill -9 $$", TroubleKind::Command),
-        ("exec sleep 60", TroubleKind::TimedOut),
-        ("echo ups.status: OL; sleep 60 & exit 0", TroubleKind::TimedOut),
-        ("exec >&-; sleep 60", TroubleKind::TimedOut),
-        ("trap '' TERM; while :; do :; done", TroubleKind::TimedOut),
-        ("yes 'a: b'", TroubleKind::Command),
-        ("echo Connection failure", TroubleKind::Garbled),
-        ("true", TroubleKind::Garbled),
+        ("echo ups.status: OL; exit 3", ReadErrorKind::Command),
+        ("echo ups.status: OL; kill -9 $$", ReadErrorKind::Command),
+        ("exec sleep 60", ReadErrorKind::TimedOut),
+        ("echo ups.status: OL; sleep 60 & exit 0", ReadErrorKind::TimedOut),
+        ("exec >&-; sleep 60", ReadErrorKind::TimedOut),
+        ("trap '' TERM; while :; do :; done", ReadErrorKind::TimedOut),
+        ("yes 'a: b'", ReadErrorKind::Command),
+        ("echo Connection failure", ReadErrorKind::Malformed),
+        ("true", ReadErrorKind::Malformed),
     ] {
-        let timeout = if expected == TroubleKind::TimedOut { TIMEOUT } else { PATIENCE };
+        let timeout = if expected == ReadErrorKind::TimedOut { TIMEOUT } else { PATIENCE };
         let trouble = command(script, timeout).unwrap_err();
         assert_eq!(trouble.kind, expected, "{script}: {trouble}");
     }
     let mut missing = CommandSource::new("no-such-program".into(), vec![], PATIENCE);
-    assert_eq!(kind(missing.read()), TroubleKind::Command);
+    assert_eq!(kind(missing.read()), ReadErrorKind::Command);
 }
 
 #[test]
-fn a_killed_command_takes_its_children_along() {
+fn timeout_kills_the_children_of_a_command() {
     let directory = tempfile::tempdir().unwrap();
     let path = directory.path().join("pid");
     // On a loaded machine the command may be killed before it has said what its child is.
@@ -262,11 +262,11 @@ fn a_killed_command_takes_its_children_along() {
 }
 
 #[test]
-fn a_file_is_as_old_as_it_is() {
+fn reading_has_the_age_of_the_file() {
     let directory = tempfile::tempdir().unwrap();
     let path = directory.path().join("ups");
     let mut source = FileSource::new(&path);
-    assert_eq!(kind(source.read()), TroubleKind::File);
+    assert_eq!(kind(source.read()), ReadErrorKind::File);
     let begin = Instant::now();
     fs::write(&path, "ups.status: OL\nbattery.charge: 88\n").unwrap();
     let reading = source.read().unwrap();
@@ -287,25 +287,25 @@ fn a_file_is_as_old_as_it_is() {
     let age_ms = source.read().unwrap().age_ms;
     assert!(u128::from(age_ms) <= begin.elapsed().as_millis(), "clocks differ a little");
     touch(SystemTime::now() + Duration::from_secs(60));
-    assert_eq!(kind(source.read()), TroubleKind::File);
+    assert_eq!(kind(source.read()), ReadErrorKind::File);
 }
 
 #[test]
-fn a_file_of_another_kind_is_trouble() {
+fn rejects_files_that_are_not_regular() {
     let directory = tempfile::tempdir().unwrap();
     let path = directory.path().join("ups");
     for text in ["".to_owned(), "what\n".to_owned(), "a: b\n".repeat(20_000)] {
         fs::write(&path, text).unwrap();
-        assert_eq!(kind(FileSource::new(&path).read()), TroubleKind::File);
+        assert_eq!(kind(FileSource::new(&path).read()), ReadErrorKind::File);
     }
     fs::write(&path, b"a: \xff\n").unwrap();
-    assert_eq!(kind(FileSource::new(&path).read()), TroubleKind::File);
-    assert_eq!(kind(FileSource::new(directory.path()).read()), TroubleKind::File);
-    assert_eq!(kind(FileSource::new("/dev/zero").read()), TroubleKind::File);
+    assert_eq!(kind(FileSource::new(&path).read()), ReadErrorKind::File);
+    assert_eq!(kind(FileSource::new(directory.path()).read()), ReadErrorKind::File);
+    assert_eq!(kind(FileSource::new("/dev/zero").read()), ReadErrorKind::File);
 }
 
 #[test]
-fn a_reading_is_the_same_by_all_ways() {
+fn all_sources_deliver_the_same_reading() {
     let server = Server::start(|_, _| Act::Say(list("OL CHRG", 83)));
     let by_server = source(&server).read().unwrap();
     let text = "ups.status: OL CHRG\nbattery.charge: 83\nbattery.runtime: 1800\n";

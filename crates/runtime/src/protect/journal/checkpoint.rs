@@ -22,10 +22,10 @@ impl Journal {
             }
             return;
         }
-        let pause = if state.log.is_held_up() { CHECKPOINT_PAUSE } else { TICK / 10 };
+        let pause = if state.log.is_blocked() { CHECKPOINT_PAUSE } else { TICK / 10 };
         let now = std::mem::take(&mut state.checkpoint_now);
         if now {
-            state.log.leave_segment();
+            state.log.skip_to_next_segment();
             state.log.reclaim();
         }
         let due = state.log.wants_checkpoint() && age >= pause || age >= CHECKPOINT_EVERY || now;

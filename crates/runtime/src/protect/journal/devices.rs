@@ -11,7 +11,8 @@ use forebay_format::journal::{
     BLOCK_BYTES, Geometry, JournalId, LOG_OFFSET, SUPERBLOCK_BYTES, Superblock, SuperblockInvalid,
 };
 use forebay_journal::{
-    Found, Half, Log, LogWrite, ReadAt, RecoverError, Recovered, Step, recover, recover_mirrored,
+    Found, Log, LogWrite, MirrorDevice, ReadAt, RecoverError, Recovered, Step, recover,
+    recover_mirrored,
 };
 use forebay_types::{IoError, IoResult};
 use std::io;
@@ -255,7 +256,7 @@ impl Devices {
         });
         let halves = devices.each_mut().map(|device| {
             let (device, description) = device.as_mut()?;
-            Some(Half { device, size_bytes: description.size_bytes })
+            Some(MirrorDevice { device, size_bytes: description.size_bytes })
         });
         let recovered = recover_mirrored(halves, drawn, &is_on_record, settings.accept_loss);
         let Some(mut recovered) = recovered.map_err(|error| self.unusable(error))? else {
@@ -271,7 +272,7 @@ impl Devices {
         }
         self.take_steps(&mut recovered, settings)?;
         recovered.joined(drawn);
-        self.readable = recovered.counts();
+        self.readable = recovered.in_sync();
         if let Some(at) = self.readable.iter().position(|counts| !counts)
             && self.missing.is_none()
             && self.is_mirrored

@@ -39,8 +39,8 @@ use forebay_backend::{AlignedBuffer, Backend, Displaced};
 use forebay_engine::{Answer, Note, NoteKind, Outcome, Part, PartId};
 use forebay_format::journal::{BATCH_BYTES_MAX, Geometry, JournalId, RecordKind};
 use forebay_journal::{
-    Admission as LogAdmission, Entry, Extent, Found, Image, Log, LogUsage, Mark, Noted, Source,
-    Told,
+    Admission as LogAdmission, Entry, Extent, Found, Image, Log, LogUsage, Mark, Notification,
+    RecordOutcome, Source,
 };
 use forebay_types::{ByteRange, Durability, IoError, IoResult, REGION_BYTES, Stripes, VolumeId};
 use forebay_volume::{Admission, worker_of};
@@ -424,9 +424,9 @@ impl Journal {
         self.lock().log.mark()
     }
 
-    /// As [`Log::recorded_again`], and the superblock that says so is durable.
+    /// As [`Log::void_records_before`], and the superblock that says so is durable.
     pub(crate) fn recorded_again(&self, number: u16, mark: Mark) -> Result<(), JournalError> {
-        self.lock().log.recorded_again(number, mark);
+        self.lock().log.void_records_before(number, mark);
         self.wait_for_superblock()
     }
 
@@ -441,7 +441,7 @@ impl Journal {
             if state.log.failed().is_some() {
                 return Ok(());
             }
-            state.log.settled(number);
+            state.log.mark_clean(number);
             let removed = state.log.remove_volume(number);
             removed.map_err(|error| JournalError::Log { name: self.name.clone(), error })?;
             names
@@ -477,7 +477,7 @@ impl Journal {
         durability: Durability,
     ) -> Admission {
         let mut state = self.lock();
-        if !state.log.touch(number, part.range, part.id) {
+        if !state.log.invalidate_samples(number, part.range, part.id) {
             self.ring(state);
             return Admission::Wait;
         }
@@ -550,23 +550,23 @@ impl Journal {
                 match state.log.append(entry(kind), pieces, wait.then_some(part)) {
                     // Who does not wait has been answered: what is not recorded is what a FLUSH is
                     // for.
-                    false if wait => Noted::Refused,
-                    _ => Noted::Recorded,
+                    false if wait => RecordOutcome::Refused,
+                    _ => RecordOutcome::Recorded,
                 }
             }
-            _ => state.log.note(entry(kind), Some(part)),
+            _ => state.log.record(entry(kind), Some(part)),
         };
         let mut answer = match noted {
-            Noted::Recorded => None,
-            Noted::Needless => Some(Answer { part, outcome: Outcome::Done(Ok(())) }),
-            Noted::Refused => Some(Answer { part, outcome: Outcome::Unlogged }),
-            Noted::NoRoom => {
+            RecordOutcome::Recorded => None,
+            RecordOutcome::Unneeded => Some(Answer { part, outcome: Outcome::Done(Ok(())) }),
+            RecordOutcome::Refused => Some(Answer { part, outcome: Outcome::Unlogged }),
+            RecordOutcome::NoSpace => {
                 let result = Err(IoError::NoSpace);
                 Some(Answer { part, outcome: Outcome::Done(result) })
             }
         };
         let is_known = state.failure_recorded || state.log.failed().is_none();
-        if noted == Noted::Refused && !is_known {
+        if noted == RecordOutcome::Refused && !is_known {
             state.held.extend(answer.take());
         }
         self.ring(state);
@@ -583,7 +583,7 @@ impl Journal {
             let numbers: Vec<u16> = state.volumes.iter().map(|(number, _)| *number).collect();
             names = names_of(&state.log, &numbers);
             for number in numbers {
-                state.log.settled(number);
+                state.log.mark_clean(number);
                 // What is held of volumes that nobody serves keeps the journal from being clean;
                 // records of the others must not undo what is done to their disks meanwhile.
                 let removed = state.log.remove_volume(number);
@@ -609,7 +609,7 @@ impl Journal {
         let mut told = Vec::new();
         let mut state = self.lock();
         loop {
-            state.log.poll_told(&mut told);
+            state.log.poll_notifications(&mut told);
             self.answer(told.drain(..).map(|(part, told)| told_answer(part, told)));
             if let Some(members) = state.log.unrecorded_loss() {
                 drop(state);
@@ -621,7 +621,7 @@ impl Journal {
             let gone = std::mem::take(&mut state.gone);
             if gone != [false; 2] {
                 for device in (0..2).filter(|&device| gone[device]) {
-                    state.log.give_up(device, IoError::Io, &mut told);
+                    state.log.fail_device(device, IoError::Io, &mut told);
                 }
                 state = self.record_if_failed(state);
                 self.written.notify_all();
@@ -755,11 +755,11 @@ fn names_of<B: AsRef<[u8]> + AsMut<[u8]>, W>(log: &Log<B, W>, numbers: &[u16]) -
     numbers.iter().filter_map(known).collect()
 }
 
-fn told_answer(part: PartId, told: Told) -> Answer {
+fn told_answer(part: PartId, told: Notification) -> Answer {
     let outcome = match told {
-        Told::Durable => Outcome::Done(Ok(())),
-        Told::Lost(_) => Outcome::Unlogged,
-        Told::Room => Outcome::Retry(None),
+        Notification::Durable => Outcome::Done(Ok(())),
+        Notification::Lost(_) => Outcome::Unlogged,
+        Notification::Retry => Outcome::Retry(None),
     };
     Answer { part, outcome }
 }

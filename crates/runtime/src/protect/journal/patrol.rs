@@ -14,7 +14,7 @@ use super::Journal;
 use super::devices::{Device, Devices};
 use crate::locks::{Lock, order};
 use forebay_backend::{AlignedBuffer, Blocking};
-use forebay_journal::{Copy, ReadAt, inspect};
+use forebay_journal::{CopyRange, ReadAt, inspect};
 use forebay_types::IoError;
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 use std::sync::{Arc, Weak};
@@ -55,7 +55,7 @@ pub(super) struct Patrol {
     walks_now: AtomicBool,
     thread: Lock<Option<JoinHandle<()>>, { order::THREADS }>,
     /// Repairs to make, each with the end of the log when the damage was found.
-    repairs: Lock<Vec<(Copy, (u64, u64))>>,
+    repairs: Lock<Vec<(CopyRange, (u64, u64))>>,
 }
 
 impl Patrol {
@@ -123,7 +123,7 @@ impl Patrol {
     }
 }
 
-fn copy_across(devices: &Devices, copy: &Copy) -> Result<(), IoError> {
+fn copy_across(devices: &Devices, copy: &CopyRange) -> Result<(), IoError> {
     let bytes: AlignedBuffer = devices.read_on(copy.from, copy.position, copy.len)?;
     let backend = devices.backend(copy.to).ok_or(IoError::Io)?;
     Blocking::new(backend).write(copy.position, &bytes, true)
@@ -206,7 +206,7 @@ fn walk(journal: &Journal) {
 }
 
 /// Queues repairs, and has the journal emptied if a place is damaged on every device.
-fn report(journal: &Journal, repairs: Vec<(Copy, (u64, u64))>, damaged: Option<u64>) {
+fn report(journal: &Journal, repairs: Vec<(CopyRange, (u64, u64))>, damaged: Option<u64>) {
     let Journal { name, patrol, devices, .. } = journal;
     for (copy, _) in &repairs {
         let (device, position) = (devices.name_of(copy.to), copy.position);

@@ -50,7 +50,7 @@ impl Journal {
     /// # Errors
     /// When it can't be read whole.
     pub(crate) fn read_again(&self, number: u16) -> Result<(), IoError> {
-        self.lock().log.keep(number);
+        self.lock().log.retain_records(number);
         let mut records = self.records_of(number)?;
         let mut found = self.found.lock();
         found.records.retain(|other| other.record.volume != number);

@@ -17,7 +17,8 @@ impl Journal {
     pub(crate) fn may_erase(&self, number: u16, part: &forebay_engine::Part) -> bool {
         let mut state = self.lock();
         let log = &mut state.log;
-        let may = log.touch(number, part.range, part.id) && log.admit_erase(number, part.id);
+        let may =
+            log.invalidate_samples(number, part.range, part.id) && log.admit_erase(number, part.id);
         if !may {
             self.ring(state);
         }

@@ -5,7 +5,7 @@
 //! the disk is flushed; it then has everything that is not still dirty. The rest is recorded once
 //! more at the end of the log (copied forward), and the checkpoint counts. Where the log has no
 //! space for that, a fence records which of the older records are still live
-//! (`journal/src/log/room.rs`).
+//! (`journal/src/log/space.rs`).
 
 use super::{Journal, regain};
 use crate::pool::MappedLines;
@@ -133,7 +133,7 @@ impl Checkpoint<'_> {
         let bytes: u64 = stuck.iter().flat_map(|line| line.ranges()).map(|range| range.len).sum();
         let pieces = stuck.iter().flat_map(|line| line.ranges()).count() as u64;
         let is_whole = stuck.iter().all(|line| line.lost == 0);
-        if is_whole && journal.lock().log.has_room_forward(bytes, pieces) {
+        if is_whole && journal.lock().log.can_forward(bytes, pieces) {
             match self.copy_forward(&stuck) {
                 Some(true) => return Some(Ok(())),
                 // Some of it has reached the disk meanwhile, maybe only its cache.
@@ -182,7 +182,7 @@ impl Checkpoint<'_> {
     fn wait_until_recorded(&self) -> Option<()> {
         let mut state = self.journal.lock();
         let end = state.log.next_record();
-        while state.log.first_pending_record() < end || !state.log.is_relied_upon() {
+        while state.log.first_pending_record() < end || !state.log.is_membership_recorded() {
             if state.log.failed().is_some() {
                 return None;
             }

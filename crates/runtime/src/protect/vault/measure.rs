@@ -142,7 +142,8 @@ impl Vault {
                 continue;
             }
             if state.phase != VaultPhase::Ready {
-                // Told when it has been emptied; until then there is nothing to reckon with.
+                // Told when it has been emptied; until then there is nothing to reckon
+                // with.
                 state.measure_at = Instant::now() + MEASURE_AGAIN;
                 continue;
             }

@@ -44,7 +44,7 @@ use batch::Batch;
 use dirty::DirtyLines;
 use forebay_backend::{AlignedBuffer, Backend, Blocking, Description, Displaced};
 use forebay_format::journal::{
-    BLOCK_BYTES, Geometry, Guard, JOURNAL_BYTES_MIN, JournalId, LOG_OFFSET, Members,
+    BLOCK_BYTES, DiskInfo, Geometry, JOURNAL_BYTES_MIN, JournalId, LOG_OFFSET, Members,
     SUPERBLOCK_BYTES, SuperblockInvalid, VOLUMES_MAX, VolumeEntry,
 };
 use forebay_journal::identity::vault_places;
@@ -201,7 +201,7 @@ impl Vault {
         let number = if known == 0 { fresh_number(&name)? } else { known };
         if let Some(found) = &mut found {
             // What was brought to a disk or given up by hand is not held any more.
-            found.superblock.volumes.retain(VolumeEntry::counts);
+            found.superblock.volumes.retain(VolumeEntry::has_valid_records);
         }
         let (sequence, id) = match &found {
             Some(found) => (found.superblock.sequence, found.superblock.journal),
@@ -374,7 +374,7 @@ impl Vault {
         let sealed = written.and_then(|()| {
             // Writes were halted before it began: what was let at the disks is known by now.
             for (number, guard) in self.guards(&ids) {
-                saver.dump.set_guard(number, guard);
+                saver.dump.set_disk_info(number, guard);
             }
             saver.dump.seal();
             saver.write_superblock()
@@ -561,7 +561,7 @@ impl Vault {
                 name: volume.name.clone(),
                 size_bytes: volume.size_bytes,
                 identity: volume.identity,
-                guard: Guard::default(),
+                disk: DiskInfo::default(),
                 void_before: 0,
             };
             meant.zip(1..).map(|numbered| (numbered.0.id, entry(numbered))).collect()
@@ -573,11 +573,11 @@ impl Vault {
     }
 
     /// What is known of the disks of volumes, given with their numbers in the dump.
-    fn guards(&self, volumes: &[(VolumeId, u16)]) -> Vec<(u16, Guard)> {
-        let guard = |volume: &Volume| Guard {
+    fn guards(&self, volumes: &[(VolumeId, u16)]) -> Vec<(u16, DiskInfo)> {
+        let guard = |volume: &Volume| DiskInfo {
             hardware: crate::protect::guard::hardware(&*volume.backend),
             samples: volume.samples.get().map(KeptSamples::samples).unwrap_or_default(),
-            ..Guard::default()
+            ..DiskInfo::default()
         };
         let known = volumes.iter().filter_map(|&(id, number)| {
             self.shared.volume(id).map(|volume| (number, guard(&volume)))

@@ -4,7 +4,7 @@ use super::batch::Batch;
 use super::pipe::{Pipe, STALLED};
 use forebay_backend::{AlignedBuffer, Backend, Blocking};
 use forebay_format::journal::{BatchHeader, Record, check_batch};
-use forebay_journal::{Dump, Placed};
+use forebay_journal::{Dump, PlacedBatch};
 use forebay_types::IoError;
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::time::Instant;
@@ -33,8 +33,8 @@ pub(super) enum Stop {
     Cancelled,
 }
 
-/// Told of each batch that was read back: its number, its records, and its bytes with the header.
-/// A batch that was written elsewhere is told again.
+/// Told of each batch that was read back: its number, its records, and its bytes with the
+/// header. A batch that was written elsewhere is told again.
 pub(super) type Compare<'a> = &'a mut dyn FnMut(u64, &[Record], &[u8]);
 
 /// A dump on its way.
@@ -182,7 +182,7 @@ impl<'a, S: Source> Saver<'a, S> {
         deadline: Option<Instant>,
         mut compare: Option<Compare<'_>>,
     ) -> Result<(Option<(u64, IoError)>, bool), Stop> {
-        let mut under_way: Vec<Option<Placed>> = vec![None; self.pipe.batches.len()];
+        let mut under_way: Vec<Option<PlacedBatch>> = vec![None; self.pipe.batches.len()];
         let mut next = first as usize;
         let mut failed: Option<(u64, IoError)> = None;
         let mut records = Vec::new();
@@ -223,7 +223,7 @@ impl<'a, S: Source> Saver<'a, S> {
 
     fn check(
         &self,
-        placed: &Placed,
+        placed: &PlacedBatch,
         bytes: &[u8],
         records: &mut Vec<Record>,
     ) -> Result<(), IoError> {
@@ -233,7 +233,7 @@ impl<'a, S: Source> Saver<'a, S> {
         let header = header.map_err(|_| IoError::Io)?;
         let is_it = header.batch == placed.batch
             && header.len_bytes() == placed.len
-            && superblock.counts(header.generation, header.batch);
+            && superblock.is_valid_batch(header.generation, header.batch);
         if !is_it {
             return Err(IoError::Io);
         }

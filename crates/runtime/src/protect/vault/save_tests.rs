@@ -4,7 +4,7 @@
 use super::*;
 use forebay_backend::layers::{ErrorRule, Errors, Kinds};
 use forebay_backend::{Description, Io, IoKind, MemoryBackend};
-use forebay_format::journal::{Geometry, Guard, JournalId, LogKind, VolumeEntry};
+use forebay_format::journal::{DiskInfo, Geometry, JournalId, LogKind, VolumeEntry};
 use forebay_journal::{Damage, Found, Image, ReadAt, Source as Origin, recover_vault};
 use proptest::prelude::*;
 use std::collections::BTreeMap;
@@ -51,7 +51,7 @@ fn volumes() -> Vec<VolumeEntry> {
         name: format!("v{number}"),
         size_bytes: 1 << 40,
         identity: [number as u8; 32],
-        guard: Guard::default(),
+        disk: DiskInfo::default(),
         void_before: 0,
     };
     vec![entry(1), entry(2)]

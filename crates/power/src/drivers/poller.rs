@@ -1,4 +1,4 @@
-//! The thread that reads a supply again and again.
+//! The thread that polls a UPS.
 
 use super::Sink;
 use crate::Observation;
@@ -7,15 +7,15 @@ use std::sync::mpsc::{self, RecvTimeoutError, Sender};
 use std::thread::{self, JoinHandle};
 use std::time::{Duration, Instant};
 
-/// Shortest time between two readings: a server should not be asked faster than that.
+/// Minimum poll interval, to limit the load on the server.
 const INTERVAL_MIN: Duration = Duration::from_millis(20);
 
-/// A way to read a supply.
+/// A source of readings of one UPS.
 pub trait Source: Send + 'static {
-    /// Reads it once. May block, for a time that the source limits.
+    /// Reads the UPS once. May block for a time that the source limits.
     fn read(&mut self) -> Observation;
 
-    /// Says that our data are safe and the power may go, where there is somebody to tell.
+    /// Notifies the server, if any, that the data is safe and power may be cut.
     fn release(&mut self) {}
 }
 
@@ -24,21 +24,21 @@ enum Order {
     Stop,
 }
 
-/// A supply under watch, until this is dropped. Dropping waits for a reading under way.
+/// A thread that polls a UPS until it is dropped. Dropping waits for a read in progress.
 ///
-/// Dropping is no [`release`](Self::release), though a server that waits for us notices that the
-/// connection is gone: keep the watch until the data are safe.
-pub struct Watch {
+/// Dropping also closes a connection on which the server waits for this machine, so keep the poller
+/// until the data is safe.
+pub struct Poller {
     orders: Sender<Order>,
     thread: Option<JoinHandle<()>>,
 }
 
-impl Watch {
-    /// Starts a thread that reads `source` every `interval`, the first time at once, and hands
-    /// each observation to `sink`. A reading that takes longer delays the next one.
+impl Poller {
+    /// Starts a thread that reads `source` at once and then every `interval`, and passes each
+    /// observation to `sink`. A slow read delays the next one.
     ///
     /// # Errors
-    /// The system has no thread to give.
+    /// If the thread cannot be started.
     pub fn start(mut source: impl Source, interval: Duration, mut sink: Sink) -> io::Result<Self> {
         let (orders, inbox) = mpsc::channel();
         let interval = interval.max(INTERVAL_MIN);
@@ -51,7 +51,7 @@ impl Watch {
                     match inbox.recv_timeout(left) {
                         Ok(Order::Release(done)) => {
                             source.release();
-                            // Whoever asked may not wait for the answer.
+                            // The caller may have timed out.
                             let _ = done.send(());
                         }
                         Ok(Order::Stop) | Err(RecvTimeoutError::Disconnected) => return,
@@ -64,8 +64,8 @@ impl Watch {
         Ok(Self { orders, thread: Some(thread) })
     }
 
-    /// Tells whoever waits for us that our data are safe and the power may go. Waits until that
-    /// is said, or has failed, for at most `timeout`; gives whether it is over.
+    /// Notifies the server that the data is safe and power may be cut. Waits at most `timeout`, and
+    /// returns whether the attempt has ended.
     #[must_use]
     pub fn release(&self, timeout: Duration) -> bool {
         let (done, answer) = mpsc::channel();
@@ -73,9 +73,9 @@ impl Watch {
     }
 }
 
-impl Drop for Watch {
+impl Drop for Poller {
     fn drop(&mut self) {
-        // A thread that has ended takes no orders.
+        // Fails only if the thread has already ended.
         let _ = self.orders.send(Order::Stop);
         if let Some(thread) = self.thread.take() {
             let _ = thread.join();

@@ -1,8 +1,8 @@
-//! One connection to a NUT server: commands out, replies in, each exchange within its time.
+//! One connection to a NUT server, with a timeout for each exchange.
 
 use super::Authority;
 use crate::nut::{Command, Event, Reply, ReplyParser};
-use crate::{Trouble, TroubleKind};
+use crate::{ReadError, ReadErrorKind};
 use rustls::pki_types::ServerName;
 use rustls::{ClientConnection, StreamOwned};
 use std::io::{self, ErrorKind, Read, Write};
@@ -10,8 +10,8 @@ use std::net::{TcpStream, ToSocketAddrs};
 use std::sync::Arc;
 use std::time::{Duration, Instant};
 
-/// A socket whose reads and writes are over at a time that is set for them together, so that a
-/// server that drips single bytes gains nothing.
+/// A socket with one deadline for all reads and writes of an exchange, so that a server cannot
+/// extend it by sending single bytes.
 struct Timed {
     socket: TcpStream,
     until: Instant,
@@ -57,24 +57,30 @@ impl Stream {
 }
 
 /// A connection.
-pub(super) struct Link {
+pub(super) struct Connection {
     stream: Stream,
     parser: ReplyParser,
-    /// Who is at the other end, for sentences.
+    /// The server's address, for messages.
     server: String,
     timeout: Duration,
 }
 
-impl Link {
-    /// Connects within `timeout`, which then holds for each exchange as well.
-    pub(super) fn connect(host: &str, port: u16, timeout: Duration) -> Result<Self, Trouble> {
+impl Connection {
+    /// Connects within `timeout`, which also applies to each exchange.
+    pub(super) fn connect(host: &str, port: u16, timeout: Duration) -> Result<Self, ReadError> {
         let server = format!("{host}:{port}");
         let until = Instant::now() + timeout;
         let fail = |error: io::Error| {
-            let kind =
-                if is_timeout(&error) { TroubleKind::TimedOut } else { TroubleKind::Unreachable };
+            let kind = if is_timeout(&error) {
+                ReadErrorKind::TimedOut
+            } else {
+                ReadErrorKind::Unreachable
+            };
             let remedy = "check that upsd runs and listens there";
-            Trouble::new(kind, format!("no NUT server answers at {server} ({error}): {remedy}"))
+            ReadError::new(
+                kind,
+                format!("cannot connect to NUT server {server}: {error}; {remedy}"),
+            )
         };
         let mut last = ErrorKind::AddrNotAvailable.into();
         for address in (host, port).to_socket_addrs().map_err(fail)? {
@@ -94,26 +100,33 @@ impl Link {
         Err(fail(last))
     }
 
-    /// Encrypts the connection, and checks who the other end is.
-    pub(super) fn start_tls(mut self, host: &str, whom: &Authority) -> Result<Self, Trouble> {
+    /// Starts TLS, and verifies the server's certificate.
+    pub(super) fn start_tls(
+        mut self,
+        host: &str,
+        authority: &Authority,
+    ) -> Result<Self, ReadError> {
         let Self { server, timeout, .. } = &self;
         let fail = |what: String| {
-            let remedy = "check its certificate and the authority's file";
-            Trouble::new(TroubleKind::Tls, format!("no TLS with the NUT server {what}: {remedy}"))
+            let remedy = "check its certificate and the CA file";
+            ReadError::new(
+                ReadErrorKind::Tls,
+                format!("TLS with NUT server {what} failed: {remedy}"),
+            )
         };
         let server = server.clone();
         let timeout = *timeout;
         match self.ask(&Command::StartTls)? {
             Reply::Ok(_) => {}
             Reply::Err(code) => return Err(fail(format!("{server} ({code})"))),
-            _ => return Err(self.garbled("a reply does not fit its question")),
+            _ => return Err(self.malformed("unexpected reply")),
         }
         let Stream::Plain(socket) = self.stream else {
-            return Err(fail(format!("{server} (it is there already)")));
+            return Err(fail(format!("{server} (TLS is already active)")));
         };
         let name = ServerName::try_from(host.to_owned())
             .map_err(|error| fail(format!("{server} ({error})")))?;
-        let session = ClientConnection::new(Arc::clone(&whom.0), name)
+        let session = ClientConnection::new(Arc::clone(&authority.0), name)
             .map_err(|error| fail(format!("{server} ({error})")))?;
         let mut stream = StreamOwned::new(session, socket);
         stream.sock.until = Instant::now() + timeout;
@@ -127,12 +140,12 @@ impl Link {
         Ok(Self { stream, parser: ReplyParser::new(), server, timeout })
     }
 
-    /// Says a command and waits for its reply. After trouble the connection is of no use.
-    pub(super) fn ask(&mut self, command: &Command) -> Result<Reply, Trouble> {
+    /// Sends a command and receives its reply. After an error, drop the connection.
+    pub(super) fn ask(&mut self, command: &Command) -> Result<Reply, ReadError> {
         let mut line = Vec::new();
         command
             .encode(&mut line)
-            .map_err(|error| Trouble::new(TroubleKind::Garbled, error.to_string()))?;
+            .map_err(|error| ReadError::new(ReadErrorKind::Malformed, error.to_string()))?;
         self.stream.socket().until = Instant::now() + self.timeout;
         let sent = match &mut self.stream {
             Stream::Plain(stream) => stream.write_all(&line),
@@ -140,16 +153,17 @@ impl Link {
         };
         sent.map_err(|error| self.broke(&error))?;
         let reply = self.receive()?;
-        // A reply too many would answer the next question; behind STARTTLS it could be anybody's.
-        if self.parser.is_idle() { Ok(reply) } else { Err(self.garbled("a reply too many")) }
+        // An extra reply would be taken for the reply to the next command. After STARTTLS it may be
+        // injected.
+        if self.parser.is_idle() { Ok(reply) } else { Err(self.malformed("extra reply")) }
     }
 
-    fn receive(&mut self) -> Result<Reply, Trouble> {
+    fn receive(&mut self) -> Result<Reply, ReadError> {
         let mut bytes = [0; 4096];
         loop {
             match self.parser.next() {
                 Event::Reply(reply) => return Ok(reply),
-                Event::Broken(breach) => return Err(self.garbled(&breach.to_string())),
+                Event::Broken(error) => return Err(self.malformed(&error.to_string())),
                 Event::NeedMore => {}
             }
             let received = match &mut self.stream {
@@ -165,24 +179,24 @@ impl Link {
         }
     }
 
-    fn broke(&self, error: &io::Error) -> Trouble {
+    fn broke(&self, error: &io::Error) -> ReadError {
         let server = &self.server;
         if is_timeout(error) {
             let ms = self.timeout.as_millis();
-            let sentence = format!("the NUT server {server} did not answer within {ms} ms");
-            return Trouble::new(TroubleKind::TimedOut, sentence);
+            let message = format!("NUT server {server} did not answer within {ms} ms");
+            return ReadError::new(ReadErrorKind::TimedOut, message);
         }
-        let sentence = format!("the NUT server {server} ended the connection ({error})");
-        Trouble::new(TroubleKind::Closed, sentence)
+        let message = format!("NUT server {server} closed the connection: {error}");
+        ReadError::new(ReadErrorKind::Closed, message)
     }
 
-    fn garbled(&self, what: &str) -> Trouble {
-        let sentence = format!("what answers at {} is no NUT server: {what}", self.server);
-        Trouble::new(TroubleKind::Garbled, sentence)
+    fn malformed(&self, what: &str) -> ReadError {
+        let message = format!("invalid reply from {}, not a NUT server: {what}", self.server);
+        ReadError::new(ReadErrorKind::Malformed, message)
     }
 }
 
-/// What reads and writes of a socket say whose time is over.
+/// Whether a socket read or write timed out.
 fn is_timeout(error: &io::Error) -> bool {
     matches!(error.kind(), ErrorKind::WouldBlock | ErrorKind::TimedOut)
 }

@@ -1,5 +1,5 @@
-//! The guard against a dumb oracle: one that keeps everything it was ever told, and answers each
-//! question by looking through all of it.
+//! The controller, compared with a naive oracle that keeps the whole history and scans it for each
+//! question.
 
 use super::*;
 use proptest::prelude::*;
@@ -42,7 +42,7 @@ fn is_safe(history: &[Said], now_ms: u64, rules: &Rules) -> bool {
         let ends = run.iter().skip(1).map(|said| said.at_ms).chain([now_ms]);
         let whole = run.iter().zip(ends).all(|(said, end)| {
             said.safe_percent.is_some_and(|percent| f64::from(percent) >= rules.charge_off_percent)
-                && end - said.at_ms <= rules.fresh_ms
+                && end - said.at_ms <= rules.reading_valid_ms
         });
         let charged = run[0].safe_percent.map_or(0.0, f64::from) >= rules.charge_on_percent;
         whole && charged && now_ms - run[0].at_ms >= rules.settle_ms
@@ -53,10 +53,10 @@ proptest! {
     #![proptest_config(ProptestConfig::with_cases(400))]
 
     #[test]
-    fn the_guard_agrees_with_one_that_looks_through_all_of_history(steps in steps()) {
+    fn controller_agrees_with_a_scan_of_the_history(steps in steps()) {
         let rules = Rules { settle_ms: 5000, ..Rules::default() };
         for (text, needed) in [("a and b and c", 3), ("2 of (a, b, c)", 2), ("a or b or c", 1)] {
-            let mut guard = Guard::new(Expression::parse(text).unwrap(), rules);
+            let mut guard = PowerController::new(Expression::parse(text).unwrap(), rules);
             let mut history: [Vec<Said>; 3] = Default::default();
             let mut now_ms = 500;
             for step in &steps {
@@ -79,7 +79,7 @@ proptest! {
     }
 
     #[test]
-    fn no_time_and_no_word_upsets_it(
+    fn never_panics_for_any_time_or_status(
         steps in proptest::collection::vec(
             (any::<u64>(), 0usize..4, ".{0,12}", any::<u64>(), any::<u64>(), any::<u64>()), 0..40)
     ) {

@@ -1,4 +1,4 @@
-//! All sequences of six events, walked over the guard.
+//! Exhaustive test: all sequences of six events.
 //!
 //! The times are shortened so that a sequence can reach every state: settling takes two polls, a
 //! reading is fresh for two and a half.
@@ -14,10 +14,10 @@ enum Event {
     Replace,
     Shutdown,
     Nonsense,
-    Trouble,
-    /// Nothing comes for longer than a reading is fresh.
+    ReadError,
+    /// No observation until the reading expires.
     Silence,
-    /// Nothing comes for one poll.
+    /// No observation for one poll.
     Pause,
 }
 
@@ -30,7 +30,7 @@ const EVENTS: [Event; 11] = [
     Event::Replace,
     Event::Shutdown,
     Event::Nonsense,
-    Event::Trouble,
+    Event::ReadError,
     Event::Silence,
     Event::Pause,
 ];
@@ -56,7 +56,7 @@ fn observation(event: Event) -> Option<Observation> {
         Event::Nonsense => {
             Some(Ok(Reading::from_lines("ups.status: OL\nbattery.charge: abc").unwrap()))
         }
-        Event::Trouble => Some(trouble()),
+        Event::ReadError => Some(trouble()),
         Event::Silence | Event::Pause => None,
     }
 }
@@ -68,7 +68,7 @@ struct Walk {
 }
 
 impl Walk {
-    fn step(&mut self, mut guard: Guard, mut ledger: Ledger, now_ms: u64, depth: u32) {
+    fn step(&mut self, mut guard: PowerController, mut ledger: Ledger, now_ms: u64, depth: u32) {
         if depth == 0 {
             return;
         }
@@ -77,7 +77,7 @@ impl Walk {
             let now_ms = now_ms + if event == Event::Silence { 2501 } else { 1000 };
             (guard, ledger) = first.clone();
             if event == Event::Silence {
-                // A reading counts to the very end of its time.
+                // A reading is valid up to and including its last millisecond.
                 self.check(&mut guard, &ledger, now_ms - 1, event);
             }
             if let Some(observation) = observation(event) {
@@ -89,11 +89,11 @@ impl Walk {
         }
     }
 
-    fn check(&mut self, guard: &mut Guard, ledger: &Ledger, now_ms: u64, event: Event) {
+    fn check(&mut self, guard: &mut PowerController, ledger: &Ledger, now_ms: u64, event: Event) {
         let decision = guard.decide(now_ms, &EXPOSED);
         let settled =
             ledger.charged_since_ms.is_some_and(|since| now_ms - since >= self.rules.settle_ms);
-        let fresh = now_ms - ledger.heard_ms <= self.rules.fresh_ms;
+        let fresh = now_ms - ledger.heard_ms <= self.rules.reading_valid_ms;
         let may = ledger.is_safe && settled && fresh && !decision.dump_now;
         assert_eq!(decision.write_back_allowed, may, "{event:?} at {now_ms}: {decision:?}");
         assert!(decision.drain_now || may);
@@ -107,7 +107,7 @@ impl Walk {
 
 impl Ledger {
     fn take(&mut self, event: Event, now_ms: u64, rules: &Rules) {
-        let stale = now_ms - self.heard_ms > rules.fresh_ms;
+        let stale = now_ms - self.heard_ms > rules.reading_valid_ms;
         let percent = match event {
             Event::Online => 100,
             Event::Charging(percent) => percent,
@@ -129,9 +129,10 @@ impl Ledger {
 }
 
 #[test]
-fn all_sequences_of_six_events_keep_write_back_off_where_it_is_not_safe() {
-    let rules = Rules { settle_ms: 1900, fresh_ms: 2500, calm_ms: 900, ..Rules::default() };
-    let guard = Guard::new(Expression::parse("a").unwrap(), rules);
+fn write_back_is_never_allowed_when_unsafe_in_any_six_events() {
+    let rules =
+        Rules { settle_ms: 1900, reading_valid_ms: 2500, mains_stable_ms: 900, ..Rules::default() };
+    let guard = PowerController::new(Expression::parse("a").unwrap(), rules);
     let mut walk = Walk { rules, steps: 0, allowed: 0 };
     walk.step(guard, Ledger::default(), 1_000_000, 6);
     println!("{} steps, write-back allowed in {}", walk.steps, walk.allowed);

@@ -6,24 +6,24 @@ fn reading(text: &str) -> Reading {
     Reading::from_lines(text).unwrap()
 }
 
-fn with_status(status: &str) -> Verdict {
+fn with_status(status: &str) -> PowerState {
     let text = format!("ups.status: {status}\nbattery.charge: 100\nbattery.runtime: 1800");
-    judge(&reading(&text), &Rules::default())
+    evaluate(&reading(&text), &Rules::default())
 }
 
-fn with(values: &str) -> Verdict {
-    judge(&reading(&values.replace(", ", "\n")), &Rules::default())
+fn with(values: &str) -> PowerState {
+    evaluate(&reading(&values.replace(", ", "\n")), &Rules::default())
 }
 
 #[test]
-fn only_line_power_with_harmless_words_is_safe() {
+fn only_mains_power_with_harmless_flags_is_safe() {
     for status in ["OL", "OL CHRG", "CHRG OL", "OL TRIM", "OL BOOST", "OL ECO", "OL HB"] {
-        assert_eq!(with_status(status), Verdict::Safe, "{status}");
+        assert_eq!(with_status(status), PowerState::Safe, "{status}");
     }
 }
 
 #[test]
-fn the_table_of_status_words() {
+fn states_of_status_flags() {
     for (status, word) in [
         ("OL RB", "not-ready"),
         ("OL LB", "not-ready"),
@@ -51,21 +51,21 @@ fn the_table_of_status_words() {
         ("ol", "unknown"),
         ("OLD", "unknown"),
     ] {
-        assert_eq!(with_status(status).word(), word, "{status}");
+        assert_eq!(with_status(status).as_str(), word, "{status}");
         assert!(!with_status(status).to_string().is_empty());
     }
 }
 
 #[test]
-fn the_table_of_values() {
+fn states_of_values() {
     let ol = "ups.status: OL";
     for (values, word, part) in [
-        ("battery.charge: 79, battery.runtime: 600", "safe", "bridged"),
+        ("battery.charge: 79, battery.runtime: 600", "safe", "protected"),
         ("battery.charge: 78.9, battery.runtime: 600", "not-ready", "charged to 78.9 %"),
-        ("battery.charge: 99, battery.runtime: 75", "not-ready", "last 75 s"),
+        ("battery.charge: 99, battery.runtime: 75", "not-ready", "runtime of 75 s"),
         ("battery.charge: 99, battery.runtime: 76", "safe", ""),
-        ("battery.charge: 99", "unknown", "does not say battery.runtime"),
-        ("battery.runtime: 600", "unknown", "does not say battery.charge"),
+        ("battery.charge: 99", "unknown", "does not report battery.runtime"),
+        ("battery.runtime: 600", "unknown", "does not report battery.charge"),
         ("battery.charge: abc, battery.runtime: 600", "unknown", "'abc'"),
         ("battery.charge: 99, battery.runtime: -1", "unknown", "'-1'"),
         ("battery.charge: 99, battery.runtime: 600, ups.load: nan", "unknown", "ups.load"),
@@ -75,14 +75,14 @@ fn the_table_of_values() {
         ("battery.charge: 99, battery.runtime: 99, ups.alarm: fan", "not-ready", "alarm: fan"),
     ] {
         let verdict = with(&format!("{ol}, {values}"));
-        assert_eq!(verdict.word(), word, "{values}: {verdict}");
+        assert_eq!(verdict.as_str(), word, "{values}: {verdict}");
         assert!(verdict.to_string().contains(part), "{values}: {verdict}");
     }
-    assert_eq!(with("battery.charge: 99").word(), "unknown");
+    assert_eq!(with("battery.charge: 99").as_str(), "unknown");
 }
 
 #[test]
-fn on_battery_low_values_are_critical_without_the_word() {
+fn low_values_on_battery_are_critical_without_lb() {
     for (values, word) in [
         ("battery.charge: 10, battery.runtime: 600", "on-battery"),
         ("battery.charge: 20, battery.charge.low: 20, battery.runtime: 600", "critical"),
@@ -91,8 +91,8 @@ fn on_battery_low_values_are_critical_without_the_word() {
         ("battery.charge: 99", "unknown"),
         ("battery.charge: 99, battery.runtime: x", "unknown"),
     ] {
-        assert_eq!(with(&format!("ups.status: OB, {values}")).word(), word, "{values}");
+        assert_eq!(with(&format!("ups.status: OB, {values}")).as_str(), word, "{values}");
     }
     let left = with("ups.status: OB, battery.runtime: 600");
-    assert_eq!(left, Verdict::OnBattery { left_seconds: 480 }, "80 % are believed");
+    assert_eq!(left, PowerState::OnBattery { left_seconds: 480 }, "80 % are trusted");
 }

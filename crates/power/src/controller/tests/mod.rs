@@ -1,13 +1,13 @@
-//! Tests of the guard.
+//! Tests of the power controller.
 
 mod oracle;
 mod walk;
 
 use super::*;
-use crate::{NotReady, Trouble, TroubleKind, Unknown};
+use crate::{NotReady, ReadError, ReadErrorKind, Unknown};
 
 pub(super) const MIB: u64 = 1 << 20;
-/// Something to lose, and a vault that takes it in 7 seconds.
+/// Dirty data, and a vault that takes it in 7 seconds.
 pub(super) const EXPOSED: Exposure =
     Exposure { dirty_bytes: 700 * MIB, vault_bytes_per_second: Some(100 * MIB) };
 
@@ -18,16 +18,16 @@ pub(super) fn reading(status: &str, charge: u32, runtime: u32) -> Observation {
 }
 
 pub(super) fn trouble() -> Observation {
-    Err(Trouble::new(TroubleKind::TimedOut, "the server says nothing"))
+    Err(ReadError::new(ReadErrorKind::TimedOut, "the server says nothing"))
 }
 
-pub(super) fn guard_of(text: &str) -> Guard {
-    Guard::new(Expression::parse(text).unwrap(), Rules::default())
+pub(super) fn guard_of(text: &str) -> PowerController {
+    PowerController::new(Expression::parse(text).unwrap(), Rules::default())
 }
 
-/// A guard and the time, fed every second.
+/// A controller and the time, fed every second.
 pub(super) struct Bench {
-    pub(super) guard: Guard,
+    pub(super) guard: PowerController,
     pub(super) now_ms: u64,
 }
 
@@ -36,7 +36,7 @@ impl Bench {
         Self { guard: guard_of(text), now_ms: 1_000_000 }
     }
 
-    /// A second passes, and then each supply says this.
+    /// Advances the time by a second, then delivers an observation for each UPS.
     fn say(&mut self, words: &[Observation]) -> Decision {
         self.now_ms += 1000;
         for (index, word) in words.iter().enumerate() {
@@ -59,24 +59,24 @@ fn battery() -> Observation {
 }
 
 #[test]
-fn write_back_begins_after_a_minute_of_safety_and_not_before() {
+fn write_back_begins_after_the_settle_time() {
     let mut bench = Bench::new("a");
     let first = bench.guard.decide(0, &EXPOSED);
-    assert_eq!(first.verdict, Verdict::Unknown(Unknown::NeverHeard));
+    assert_eq!(first.state, PowerState::Unknown(Unknown::NoReading));
     assert!(!first.write_back_allowed && first.drain_now && !first.dump_now);
     let early = bench.say_for(60, &[good()]);
-    assert_eq!(early.verdict, Verdict::NotReady(NotReady::Settling { left_ms: 1000 }));
+    assert_eq!(early.state, PowerState::NotReady(NotReady::Settling { left_ms: 1000 }));
     assert!(!early.write_back_allowed && early.dirty_bytes_max == 0);
     let decision = bench.say(&[good()]);
     assert!(decision.write_back_allowed && !decision.drain_now && !decision.stop_writes);
     assert_eq!(decision.dirty_bytes_max, 720 * 100 * MIB, "half of 80 % of 1,800 s");
     let sentence = "if mains failed now: dump 7 s, battery 1800 s";
     assert_eq!(decision.forecast.to_string(), sentence);
-    assert!(decision.reason.contains("bridged"), "{}", decision.reason);
+    assert!(decision.reason.contains("protected"), "{}", decision.reason);
 }
 
 #[test]
-fn it_ends_at_once_and_starts_over() {
+fn write_back_ends_at_once_and_settles_again() {
     for bad in [
         battery(),
         trouble(),
@@ -101,55 +101,55 @@ fn charge_has_hysteresis() {
     let waiting = bench.say_for(100, &charged(84));
     assert!(waiting.reason.contains("charged to 84 %, needs 85 %"), "{}", waiting.reason);
     assert!(bench.say_for(61, &charged(85)).write_back_allowed);
-    assert!(bench.say_for(100, &charged(79)).write_back_allowed, "high enough to go on");
+    assert!(bench.say_for(100, &charged(79)).write_back_allowed, "high enough to continue");
     assert!(!bench.say(&charged(78)).write_back_allowed);
     assert!(!bench.say_for(100, &charged(84)).write_back_allowed, "not high enough to begin");
-    // Whatever ends it has the battery charged again, though it never fell below the lower one.
+    // Any interruption requires the upper threshold again.
     assert!(bench.say_for(61, &charged(85)).write_back_allowed);
     bench.say(&[trouble()]);
     assert!(!bench.say_for(100, &charged(84)).write_back_allowed);
 }
 
 #[test]
-fn silence_ends_it() {
+fn write_back_ends_when_the_reading_expires() {
     let mut bench = Bench::new("a");
     assert!(bench.say_for(61, &[good()]).write_back_allowed);
     assert!(bench.guard.decide(bench.now_ms + 3000, &EXPOSED).write_back_allowed);
     let decision = bench.guard.decide(bench.now_ms + 3001, &EXPOSED);
-    assert_eq!(decision.verdict, Verdict::Unknown(Unknown::Stale(3001)));
+    assert_eq!(decision.state, PowerState::Unknown(Unknown::Stale(3001)));
     assert!(!decision.write_back_allowed && !decision.dump_now);
     let old = Reading { age_ms: u64::MAX, ..good().unwrap() };
     bench.guard.observe(0, bench.now_ms + 3001, Ok(old));
-    assert_eq!(bench.guard.decide(bench.now_ms + 3001, &EXPOSED).verdict.word(), "unknown");
+    assert_eq!(bench.guard.decide(bench.now_ms + 3001, &EXPOSED).state.as_str(), "unknown");
 }
 
 #[test]
-fn a_reading_is_as_old_as_it_says() {
+fn reading_has_the_age_it_reports() {
     let mut bench = Bench::new("a");
     assert!(bench.say_for(61, &[good()]).write_back_allowed);
     let aged = |age_ms| good().map(|reading| Reading { age_ms, ..reading });
     assert!(bench.say(&[aged(3000)]).write_back_allowed);
     let decision = bench.guard.decide(bench.now_ms + 1, &EXPOSED);
-    assert_eq!(decision.verdict, Verdict::Unknown(Unknown::Stale(3001)));
-    assert_eq!(decision.forecast.battery_seconds, None, "nobody knows how long it would last");
+    assert_eq!(decision.state, PowerState::Unknown(Unknown::Stale(3001)));
+    assert_eq!(decision.forecast.battery_seconds, None, "the runtime is unknown");
     let decision = bench.say(&[aged(4000)]);
-    assert_eq!(decision.verdict, Verdict::Unknown(Unknown::Stale(4000)));
+    assert_eq!(decision.state, PowerState::Unknown(Unknown::Stale(4000)));
 }
 
 #[test]
-fn yesterdays_word_orders_no_dump_today() {
+fn expired_reading_orders_no_dump() {
     for word in ["OL", "OB DISCHRG", "OB LB"] {
         let mut guard = guard_of("a");
         let old = reading(word, 50, 600).map(|old| Reading { age_ms: 86_400_000, ..old });
         guard.observe(0, 0, old);
         let decision = guard.decide(0, &EXPOSED);
-        assert_eq!(decision.verdict, Verdict::Unknown(Unknown::Stale(86_400_000)));
+        assert_eq!(decision.state, PowerState::Unknown(Unknown::Stale(86_400_000)));
         assert!(!decision.write_back_allowed && !decision.dump_now, "{word}: {decision:?}");
     }
 }
 
 #[test]
-fn flapping_does_not_switch_it_on() {
+fn flapping_does_not_enable_write_back() {
     let mut bench = Bench::new("a");
     assert!(bench.say_for(61, &[good()]).write_back_allowed);
     for _ in 0..1000 {
@@ -159,11 +159,11 @@ fn flapping_does_not_switch_it_on() {
 }
 
 #[test]
-fn a_clock_that_leaps_makes_old_and_one_that_goes_back_stands_still() {
+fn clock_jump_expires_readings_and_backward_clock_stands_still() {
     let mut bench = Bench::new("a");
     bench.say_for(30, &[good()]);
     bench.now_ms += 3_600_000;
-    assert!(!bench.say(&[good()]).write_back_allowed, "an hour nobody saw is no minute of safety");
+    assert!(!bench.say(&[good()]).write_back_allowed, "the jump does not count as safe time");
     assert!(!bench.say_for(59, &[good()]).write_back_allowed);
     assert!(bench.say(&[good()]).write_back_allowed);
     bench.now_ms -= 500_000;
@@ -177,7 +177,7 @@ fn a_clock_that_leaps_makes_old_and_one_that_goes_back_stands_still() {
 }
 
 #[test]
-fn on_battery_the_dump_begins_in_time() {
+fn dump_begins_in_time_on_battery() {
     let mut bench = Bench::new("a");
     bench.say_for(61, &[good()]);
     // 80 % of 600 s, less 60 s of margin and 7 s of dump.
@@ -188,22 +188,25 @@ fn on_battery_the_dump_begins_in_time() {
     let decision = bench.say(&[reading("OB DISCHRG", 50, 84)]);
     assert_eq!((decision.dump_in_ms, decision.dump_now), (Some(200), false));
     let decision = bench.guard.decide(bench.now_ms + 200, &EXPOSED);
-    assert_eq!(decision.verdict, Verdict::Critical(Critical::Deadline));
+    assert_eq!(decision.state, PowerState::Critical(Critical::Deadline));
     assert!(decision.dump_now && decision.stop_writes);
     let slow = Exposure { vault_bytes_per_second: None, ..EXPOSED };
     let mut bench = Bench::new("a");
     bench.say(&[battery()]);
-    assert!(bench.guard.decide(bench.now_ms, &slow).dump_now, "nobody knows how long it takes");
+    assert!(
+        bench.guard.decide(bench.now_ms, &slow).dump_now,
+        "the duration of the dump is unknown"
+    );
 }
 
 #[test]
-fn a_dump_stays_ordered_until_mains_stays() {
+fn dump_stays_ordered_until_mains_is_stable() {
     for word in ["OB LB", "FSD OL", "OL OB LB"] {
         let mut bench = Bench::new("a");
         bench.say_for(61, &[good()]);
         let critical = [reading(word, 30, 200)];
         assert!(bench.say(&critical).dump_now, "{word}");
-        // Mains flaps, and the server goes away for a while.
+        // Mains power flaps, and the server is unreachable for a while.
         for _ in 0..9 {
             assert!(bench.say(&[good()]).dump_now);
             assert!(bench.say(&critical).stop_writes);
@@ -216,19 +219,19 @@ fn a_dump_stays_ordered_until_mains_stays() {
 }
 
 #[test]
-fn a_supply_that_falls_silent_on_battery_is_lost() {
+fn unreachable_ups_on_battery_is_lost() {
     let mut bench = Bench::new("a");
     bench.say_for(61, &[good()]);
     bench.say(&[battery()]);
     let decision = bench.say_for(5, &[trouble()]);
     assert!(!decision.dump_now && decision.dump_in_ms == Some(408_000), "{decision:?}");
     let decision = bench.say(&[trouble()]);
-    assert_eq!(decision.verdict, Verdict::Critical(Critical::Lost));
+    assert_eq!(decision.state, PowerState::Critical(Critical::LostOnBattery));
     assert!(decision.dump_now);
 }
 
 #[test]
-fn a_supply_that_falls_silent_on_mains_is_reckoned_to_be_on_battery() {
+fn unreachable_ups_on_mains_is_assumed_on_battery() {
     let mut bench = Bench::new("a");
     bench.say_for(61, &[good()]);
     let decision = bench.say(&[trouble()]);
@@ -239,7 +242,7 @@ fn a_supply_that_falls_silent_on_mains_is_reckoned_to_be_on_battery() {
 }
 
 #[test]
-fn no_measured_vault_no_write_back() {
+fn no_write_back_without_a_measured_vault() {
     let mut bench = Bench::new("a");
     bench.say_for(61, &[good()]);
     for speed in [None, Some(0)] {
@@ -254,7 +257,7 @@ fn no_measured_vault_no_write_back() {
 }
 
 #[test]
-fn of_two_supplies_one_may_fail_or_both_are_needed() {
+fn or_needs_one_ups_and_needs_both() {
     let words = |a: &str, b: &str| {
         let say = |word: &str| if word == "-" { trouble() } else { reading(word, 95, 1800) };
         [say(a), say(b)]
@@ -282,14 +285,14 @@ fn of_two_supplies_one_may_fail_or_both_are_needed() {
         let mut bench = Bench::new(text);
         assert!(bench.say_for(61, &[good(), good()]).write_back_allowed);
         let decision = bench.say(&words(a, b));
-        assert_eq!(decision.verdict.word(), word, "{text}: {a}, {b}: {decision:?}");
+        assert_eq!(decision.state.as_str(), word, "{text}: {a}, {b}: {decision:?}");
         assert_eq!(decision.dump_now, dump, "{text}: {a}, {b}");
         assert_eq!(decision.write_back_allowed, word == "safe", "{text}: {a}, {b}");
     }
 }
 
 #[test]
-fn two_supplies_that_take_turns_are_not_one_that_is_safe() {
+fn two_alternating_upses_are_not_safe() {
     let mut bench = Bench::new("a or b");
     for _ in 0..200 {
         assert!(!bench.say(&[good(), battery()]).write_back_allowed);
@@ -298,7 +301,7 @@ fn two_supplies_that_take_turns_are_not_one_that_is_safe() {
 }
 
 #[test]
-fn a_supply_never_heard_of_stops_no_writes_where_nothing_is_dirty() {
+fn ups_without_reading_stops_no_writes_if_nothing_is_dirty() {
     let mut guard = guard_of("a and b");
     guard.observe(0, 0, battery());
     let clean = Exposure { dirty_bytes: 0, ..EXPOSED };
@@ -307,16 +310,18 @@ fn a_supply_never_heard_of_stops_no_writes_where_nothing_is_dirty() {
 }
 
 #[test]
-fn the_reason_names_the_supply() {
+fn reason_names_the_ups() {
     let mut bench = Bench::new("rack-a and rack-b");
     let decision = bench.say(&[good(), reading("OL RB", 100, 1800)]);
-    let expected = "no write-back: a power failure would not be bridged (rack-a: safe, and watched \
-                    for another 60 s; rack-b: the battery has to be replaced)";
+    let expected = "no write-back: not protected against power failure (rack-a: safe, settling for \
+                    another 60 s; rack-b: the battery must be replaced)";
     assert_eq!(decision.reason, expected);
     let words: Vec<_> = bench
         .guard
         .supplies()
-        .map(|(name, verdict, reading)| format!("{name} {} {}", verdict.word(), reading.is_some()))
+        .map(|(name, verdict, reading)| {
+            format!("{name} {} {}", verdict.as_str(), reading.is_some())
+        })
         .collect();
     assert_eq!(words, ["rack-a not-ready true", "rack-b not-ready true"]);
 }

@@ -1,15 +1,15 @@
-//! What a journal remembers of a volume's disk, so that another one in its place is noticed, and
-//! whether somebody has released the volume's records by hand.
+//! What a journal stores about a volume's disk, to detect when another disk takes its place, and
+//! whether the operator has released the volume's records.
 
 use super::{BLOCK_BYTES, JournalId};
 use crate::checksum;
 use zerocopy::little_endian::{U16, U64};
 use zerocopy::{FromBytes, Immutable, IntoBytes, KnownLayout, Unaligned};
 
-/// Blocks of a disk that are sampled, at most.
+/// Maximum number of sampled blocks of a disk.
 pub const SAMPLES_MAX: usize = 64;
-/// Bytes of the encoded form.
-pub(super) const GUARD_BYTES: usize = 148;
+/// Length of the encoded form in bytes.
+pub(super) const DISK_INFO_BYTES: usize = 148;
 
 #[derive(Clone, Copy, FromBytes, IntoBytes, Immutable, KnownLayout, Unaligned)]
 #[repr(C)]
@@ -21,27 +21,28 @@ struct Raw {
     sums: [U16; SAMPLES_MAX],
 }
 
-const _: () = assert!(size_of::<Raw>() == GUARD_BYTES);
+const _: () = assert!(size_of::<Raw>() == DISK_INFO_BYTES);
+const _: () = assert!(SAMPLES_MAX == u64::BITS as usize, "one bit of the mask for each sample");
 
-/// What became of a volume's records, besides what the log says.
+/// Whether the operator has released a volume's records.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub enum Released {
-    /// They count.
+    /// The records are valid.
     #[default]
     No,
-    /// Their content has been written to a disk by hand: they are void.
+    /// The operator has written the records to a disk: they are void.
     Applied,
-    /// They have been given up by hand: they are void.
+    /// The operator has discarded the records: they are void.
     Discarded,
 }
 
-/// Sums of some blocks of a disk. With 16 bits a block that has changed goes unnoticed once in
-/// 65,536 times; a disk that has changed differs in many.
+/// Checksums of some blocks of a disk. A 16-bit checksum misses a changed block once in 65,536
+/// times; a changed disk differs in many blocks.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Samples {
-    /// Which of the places in [`places`] have a sum that counts, one bit each.
+    /// Bit mask of the valid samples, in the order of [`places`].
     pub valid: u64,
-    /// The sums, from [`sample_of`].
+    /// The checksums, from [`sample_of`].
     pub sums: [u16; SAMPLES_MAX],
 }
 
@@ -51,19 +52,19 @@ impl Default for Samples {
     }
 }
 
-/// What is known of the disk behind a volume, and of the volume's records.
+/// What a journal stores about a volume's disk and records.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
-pub struct Guard {
-    /// A sum of the name that the hardware gives itself; zero where it has none.
+pub struct DiskInfo {
+    /// Checksum of the hardware identifier, from [`hardware_sum`]; zero if it has none.
     pub hardware: u64,
-    /// What the disk held where nothing was written since.
+    /// Checksums of blocks that were not written since.
     pub samples: Samples,
-    /// Whether the records count.
+    /// Whether the operator has released the records.
     pub released: Released,
 }
 
-impl Guard {
-    pub(super) fn encode(&self) -> [u8; GUARD_BYTES] {
+impl DiskInfo {
+    pub(super) fn encode(&self) -> [u8; DISK_INFO_BYTES] {
         let raw = Raw {
             released: match self.released {
                 Released::No => 0,
@@ -75,12 +76,12 @@ impl Guard {
             valid: self.samples.valid.into(),
             sums: self.samples.sums.map(Into::into),
         };
-        let mut bytes = [0; GUARD_BYTES];
+        let mut bytes = [0; DISK_INFO_BYTES];
         bytes.copy_from_slice(raw.as_bytes());
         bytes
     }
 
-    pub(super) fn decode(bytes: &[u8; GUARD_BYTES]) -> Option<Self> {
+    pub(super) fn decode(bytes: &[u8; DISK_INFO_BYTES]) -> Option<Self> {
         let raw = Raw::read_from_bytes(bytes).ok()?;
         let released = match raw.released {
             0 => Released::No,
@@ -93,13 +94,14 @@ impl Guard {
     }
 }
 
-/// Where the volume with this number in a journal is sampled: first bytes of blocks of
-/// [`BLOCK_BYTES`] on a disk of `size_bytes`, ascending, [`SAMPLES_MAX`] at most, fewer on a disk
-/// of fewer blocks.
+/// The sampled places of the volume with this number in a journal: ascending offsets of blocks of
+/// [`BLOCK_BYTES`] on a disk of `size_bytes`. At most [`SAMPLES_MAX`], fewer on a disk with fewer
+/// blocks.
 ///
-/// Where partition tables and file systems begin and end tells most disks apart; the other places
-/// are spread over the disk, one in each stretch of equal length, so that no long stretch can be
-/// exchanged unseen. Where in its stretch is another place for each journal and volume.
+/// Five places are fixed, where partition tables and file systems begin and end; their content
+/// differs between most disks. The others are spread over the disk, one in each of 59 stretches of
+/// equal length, so that no long stretch can change undetected. The place within a stretch differs
+/// for each journal and volume.
 pub fn places(journal: JournalId, volume: u16, size_bytes: u64) -> Vec<u64> {
     let blocks = size_bytes / BLOCK_BYTES;
     let mut places: Vec<u64> = if blocks <= SAMPLES_MAX as u64 {
@@ -109,7 +111,7 @@ pub fn places(journal: JournalId, volume: u16, size_bytes: u64) -> Vec<u64> {
         let stretches = (SAMPLES_MAX - fixed.len()) as u64;
         let seed = journal.seed() ^ u64::from(volume);
         let spread = (0..stretches).map(|at| {
-            // In 128 bits, as the product of two counts may need more than 64.
+            // The product may need more than 64 bits.
             let edge = |at: u64| (u128::from(blocks) * u128::from(at) / 59) as u64;
             let (start, end) = (edge(at), edge(at + 1));
             start + mixed(seed.wrapping_add(at << 16)) % (end - start)
@@ -119,23 +121,25 @@ pub fn places(journal: JournalId, volume: u16, size_bytes: u64) -> Vec<u64> {
     places.sort_unstable();
     places.dedup();
     places.iter_mut().for_each(|place| *place *= BLOCK_BYTES);
+    assert!(places.len() <= SAMPLES_MAX, "{} places", places.len());
+    assert!(places.last().is_none_or(|last| last + BLOCK_BYTES <= size_bytes), "in the disk");
     places
 }
 
-/// The sum of the block at `place`.
+/// The checksum of the block at `place`.
 pub fn sample_of(place: u64, block: &[u8]) -> u16 {
     let sum = checksum(place, block);
     (sum ^ sum >> 16) as u16
 }
 
-/// A sum of the name that hardware gives itself, for [`Guard::hardware`]; never zero.
+/// A checksum of a hardware identifier, for [`DiskInfo::hardware`]; never zero.
 pub fn hardware_sum(name: &str) -> u64 {
     let [low, high] = [1, 2].map(|seed| u64::from(checksum(seed, name.as_bytes())));
     (high << 32 | low).max(1)
 }
 
-/// The finisher of splitmix64 (Steele, Lea, Flood 2014): each bit of the input moves half of the
-/// output's.
+/// The finalizer of splitmix64 (Steele, Lea, Flood 2014): each input bit flips half of the output
+/// bits on average.
 const fn mixed(value: u64) -> u64 {
     let value = value.wrapping_add(0x9e37_79b9_7f4a_7c15);
     let value = (value ^ value >> 30).wrapping_mul(0xbf58_476d_1ce4_e5b9);
@@ -152,7 +156,7 @@ mod tests {
 
     proptest! {
         #[test]
-        fn it_is_read_as_it_was_written(
+        fn decodes_what_was_encoded(
             hardware: u64,
             valid: u64,
             seed: u16,
@@ -160,12 +164,12 @@ mod tests {
         ) {
             let released = [Released::No, Released::Applied, Released::Discarded][released];
             let sums = std::array::from_fn(|at| seed.wrapping_mul(at as u16 + 1));
-            let guard = Guard { hardware, samples: Samples { valid, sums }, released };
-            prop_assert_eq!(Guard::decode(&guard.encode()), Some(guard));
+            let guard = DiskInfo { hardware, samples: Samples { valid, sums }, released };
+            prop_assert_eq!(DiskInfo::decode(&guard.encode()), Some(guard));
         }
 
         #[test]
-        fn places_are_whole_blocks_of_the_disk_and_each_is_there_once(
+        fn places_are_distinct_whole_blocks_of_the_disk(
             sectors in 1_u64..1 << 50,
             volume: u16,
         ) {
@@ -179,7 +183,7 @@ mod tests {
     }
 
     #[test]
-    fn no_long_stretch_of_a_disk_is_left_out_and_volumes_have_places_of_their_own() {
+    fn places_cover_the_disk_and_differ_between_volumes() {
         let size = 10 << 40;
         let ours = places(JOURNAL, 1, size);
         assert!(ours.len() >= 62, "{}", ours.len());
@@ -187,15 +191,15 @@ mod tests {
         assert!(longest <= 2 * size.div_ceil(59), "{longest}");
         let theirs = places(JOURNAL, 2, size);
         let shared = ours.iter().filter(|place| theirs.contains(place)).count();
-        assert!(shared < 8, "the fixed ones, and hardly another: {shared}");
+        assert!(shared < 8, "only the fixed places, and few others: {shared}");
         assert_eq!(places(JOURNAL, 1, 64 * 4096).len(), 64);
     }
 
     #[test]
-    fn a_word_of_another_version_is_no_guard() {
-        let mut bytes = Guard::default().encode();
+    fn rejects_an_unknown_released_state() {
+        let mut bytes = DiskInfo::default().encode();
         bytes[0] = 3;
-        assert_eq!(Guard::decode(&bytes), None);
+        assert_eq!(DiskInfo::decode(&bytes), None);
         assert_ne!(hardware_sum("a"), hardware_sum("b"));
         assert_ne!(sample_of(0, &[0; 4096]), sample_of(4096, &[0; 4096]));
     }

@@ -1,4 +1,4 @@
-use super::super::{Admission, Entry, Told};
+use super::super::{Admission, Entry, Notification};
 use super::*;
 use crate::identity::samples_of;
 use forebay_format::journal::{Geometry, JOURNAL_BYTES_MIN, JournalId, RecordKind, places};
@@ -10,9 +10,9 @@ const BUFFER: usize = 128 << 10;
 struct Lab {
     log: Log<Vec<u8>, u32>,
     volume: u16,
-    /// The samples that count on the device.
+    /// The valid samples in the superblock on the device.
     on_device: u64,
-    told: Vec<(u32, Told)>,
+    told: Vec<(u32, Notification)>,
 }
 
 impl Lab {
@@ -28,12 +28,12 @@ impl Lab {
         lab
     }
 
-    /// Writes one thing, if there is one.
+    /// Carries out one write, if one is due.
     fn step(&mut self, result: Result<(), IoError>) -> bool {
         let Some(write) = self.log.poll_write() else { return false };
         if write.batch().is_none() && result.is_ok() {
             let superblock = Superblock::decode(write.bytes()).unwrap();
-            self.on_device = superblock.volume(self.volume).unwrap().guard.samples.valid;
+            self.on_device = superblock.volume(self.volume).unwrap().disk.samples.valid;
         }
         self.log.complete(write, result, &mut self.told);
         true
@@ -45,7 +45,7 @@ impl Lab {
 
     fn touch(&mut self, at: usize, waiter: u32) -> bool {
         let range = ByteRange::new(place(at) + 512, 512);
-        self.log.touch(self.volume, range, waiter)
+        self.log.invalidate_samples(self.volume, range, waiter)
     }
 
     fn record(&mut self, at: usize) {
@@ -59,7 +59,7 @@ impl Lab {
         self.pump();
     }
 
-    /// A checkpoint; what is done while it is under way; and the samples at its end.
+    /// Runs a checkpoint, with `meanwhile` in the middle, and takes new samples at its end.
     fn checkpoint(&mut self, meanwhile: impl FnOnce(&mut Self)) {
         let checkpoint = self.log.begin_checkpoint().unwrap();
         assert_eq!(checkpoint.volumes, [self.volume]);
@@ -75,7 +75,7 @@ fn place(at: usize) -> u64 {
     places(JournalId([9; 16]), 0, SIZE)[at]
 }
 
-/// Samples of a disk that can be read everywhere.
+/// All samples of a fully readable disk.
 fn all() -> Samples {
     samples_at(&all_places(JournalId([9; 16]), 0, SIZE))
 }
@@ -86,28 +86,31 @@ fn samples_at(places: &[Place]) -> Samples {
 }
 
 #[test]
-fn nothing_is_let_at_a_block_before_its_sample_is_durably_void() {
+fn change_waits_until_its_sample_is_durably_invalid() {
     let mut lab = Lab::new();
     let bytes_between = place(9) + BLOCK_BYTES;
-    assert!(lab.log.touch(lab.volume, ByteRange::new(bytes_between, 512), 1), "between two");
+    assert!(
+        lab.log.invalidate_samples(lab.volume, ByteRange::new(bytes_between, 512), 1),
+        "between two samples"
+    );
     assert!(!lab.touch(9, 2));
-    assert!(!lab.touch(9, 3), "the first one's superblock is not durable yet");
+    assert!(!lab.touch(9, 3), "the superblock is not durable yet");
     assert_eq!(lab.told, []);
-    // While that superblock is on its way, another one comes, and has to wait for the next.
+    // A change during the superblock write waits for the next superblock.
     let write = lab.log.poll_write().unwrap();
     assert!(!lab.touch(20, 4));
     lab.log.complete(write, Ok(()), &mut lab.told);
-    assert_eq!(lab.told, [], "the other copy of the superblock still says that they count");
+    assert_eq!(lab.told, [], "the other superblock copy still has the samples");
     assert!(!lab.touch(9, 2) && !lab.touch(20, 5));
     lab.pump();
-    let who: Vec<u32> = lab.told.iter().map(|(waiter, _)| *waiter).collect();
-    assert_eq!(who, [2, 3, 4, 2, 5]);
+    let waiters: Vec<u32> = lab.told.iter().map(|(waiter, _)| *waiter).collect();
+    assert_eq!(waiters, [2, 3, 4, 2, 5]);
     assert_eq!(lab.on_device, all().valid & !(1 << 9 | 1 << 20));
     assert!(lab.touch(20, 4));
 }
 
 #[test]
-fn a_sample_counts_again_when_nothing_touched_it_for_two_checkpoints() {
+fn sample_is_valid_again_two_checkpoints_after_the_last_change() {
     let mut lab = Lab::new();
     assert!(!lab.touch(9, 1));
     lab.pump();
@@ -117,7 +120,7 @@ fn a_sample_counts_again_when_nothing_touched_it_for_two_checkpoints() {
         lab.pump();
         lab.record(30);
     });
-    // What went at 9 may be on its way still; 30 was touched since.
+    // The change of 9 may still be in flight; 30 was touched since.
     assert_eq!(lab.on_device, all().valid & !(1 << 9 | 1 << 30));
     lab.checkpoint(|lab| lab.record(1));
     assert_eq!(lab.on_device, all().valid & !(1 << 30));
@@ -126,7 +129,7 @@ fn a_sample_counts_again_when_nothing_touched_it_for_two_checkpoints() {
 }
 
 #[test]
-fn samples_that_come_late_count_as_far_as_it_is_known_what_was_touched_since() {
+fn late_samples_are_valid_while_later_changes_are_known() {
     let mut lab = Lab::new();
     for at in [9, 20, 30] {
         assert!(!lab.touch(at, 0));
@@ -140,8 +143,8 @@ fn samples_that_come_late_count_as_far_as_it_is_known_what_was_touched_since() {
     let (epoch, stale) = lab.log.stale_places(lab.volume);
     let taken = samples_at(&stale);
     let stale: Vec<usize> = stale.iter().map(|place| place.index).collect();
-    assert_eq!(stale, [20, 30], "the other one is still warm");
-    // The next one begins before they have come: what is touched now is known.
+    assert_eq!(stale, [20, 30], "9 was touched too recently");
+    // The next checkpoint begins before the samples arrive; changes from now on are known.
     assert!(lab.touch(20, 0));
     lab.record(20);
     lab.log.begin_checkpoint().unwrap();
@@ -157,7 +160,7 @@ fn samples_that_come_late_count_as_far_as_it_is_known_what_was_touched_since() {
 }
 
 #[test]
-fn a_superblock_that_grows_samples_is_waited_for_even_before_it_is_written() {
+fn change_waits_for_a_superblock_in_flight_that_adds_its_sample() {
     let mut lab = Lab::new();
     assert!(!lab.touch(9, 0));
     lab.record(3);
@@ -169,8 +172,8 @@ fn a_superblock_that_grows_samples_is_waited_for_even_before_it_is_written() {
     lab.pump();
     let (epoch, stale) = lab.log.stale_places(lab.volume);
     lab.log.sampled(lab.volume, epoch, samples_at(&stale));
-    // The superblock in which 9 counts is on its way; should it be the last one that gets there,
-    // what is let at 9 now must not have been.
+    // A superblock with a valid sample 9 is in flight. If it is the last one before a crash, block
+    // 9 must not have changed.
     let write = lab.log.poll_write().unwrap();
     assert!(!lab.touch(9, 1) && !lab.touch(9, 2));
     lab.log.complete(write, Ok(()), &mut lab.told);
@@ -182,42 +185,42 @@ fn a_superblock_that_grows_samples_is_waited_for_even_before_it_is_written() {
 }
 
 #[test]
-fn who_waits_for_a_superblock_of_a_log_that_fails_asks_again_and_goes_on() {
+fn waiter_retries_and_proceeds_after_the_log_fails() {
     let mut lab = Lab::new();
     assert!(!lab.touch(9, 1));
     let write = lab.log.poll_write().unwrap();
     assert!(!lab.touch(12, 2));
     lab.log.complete(write, Err(IoError::Io), &mut lab.told);
-    assert_eq!(lab.told, [(1, Told::Room), (2, Told::Room)]);
-    assert!(lab.touch(9, 1), "its failure is on record before anything goes on without it");
+    assert_eq!(lab.told, [(1, Notification::Retry), (2, Notification::Retry)]);
+    assert!(lab.touch(9, 1), "the failure is recorded before anything continues");
 }
 
 #[test]
-fn a_disk_of_another_size_has_no_samples_yet() {
+fn disk_of_another_size_has_no_samples() {
     let mut lab = Lab::new();
     lab.log.attach_disk(lab.volume, (2 * SIZE, [5; 32], 6), None);
     lab.pump();
     assert_eq!(lab.on_device, 0);
     let volume = lab.log.superblock().volume(lab.volume).unwrap();
-    assert_eq!((volume.size_bytes, volume.identity, volume.guard.hardware), (2 * SIZE, [5; 32], 6));
+    assert_eq!((volume.size_bytes, volume.identity, volume.disk.hardware), (2 * SIZE, [5; 32], 6));
     assert_eq!(lab.log.places(lab.volume).last().unwrap().offset, 2 * SIZE - BLOCK_BYTES);
 }
 
 #[test]
-fn what_is_to_be_written_again_is_not_let_go_by_a_checkpoint_that_is_under_way() {
+fn retained_records_survive_a_checkpoint_in_progress() {
     let mut lab = Lab::new();
     lab.record(3);
     lab.log.begin_checkpoint().unwrap();
-    lab.log.keep(lab.volume);
+    lab.log.retain_records(lab.volume);
     lab.log.checkpointed(lab.volume, Ok(()));
-    assert!(!lab.log.is_clean(lab.volume), "it may have been written before it was kept");
+    assert!(!lab.log.is_clean(lab.volume), "the disk may have lost what it took before");
     assert_eq!(lab.log.begin_checkpoint(), None);
     lab.log.restored(lab.volume);
     lab.checkpoint(|_| {});
     assert!(lab.log.is_clean(lab.volume));
-    // One that was not under way misses nothing.
+    // A checkpoint that begins later is valid.
     lab.record(3);
-    lab.log.keep(lab.volume);
+    lab.log.retain_records(lab.volume);
     lab.log.restored(lab.volume);
     lab.checkpoint(|_| {});
     assert!(lab.log.is_clean(lab.volume));

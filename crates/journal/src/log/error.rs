@@ -1,0 +1,41 @@
+//! Errors of opening or changing a log.
+
+use forebay_format::journal::VOLUMES_MAX;
+use std::fmt;
+
+/// Why a log cannot be opened or changed.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum LogError {
+    /// The journal has the maximum number of volumes.
+    Volumes,
+    /// The log is full, or holds too many generations: its records must be written to the disks
+    /// first.
+    DrainFirst,
+    /// The volume to remove still has records.
+    InUse,
+    /// The segments are too short for the longest batch. Forebay never creates such a journal.
+    ShortSegments {
+        /// Length of a segment in bytes.
+        segment_bytes: u64,
+    },
+}
+
+impl fmt::Display for LogError {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        match self {
+            Self::Volumes => write!(f, "a journal serves at most {VOLUMES_MAX} volumes"),
+            Self::DrainFirst => f.write_str(
+                "the journal has no space to resume before its records are written to the disks",
+            ),
+            Self::InUse => f.write_str("the journal still holds records of the volume"),
+            Self::ShortSegments { segment_bytes } => write!(
+                f,
+                "its superblock has segments of {segment_bytes} bytes, which cannot hold a batch; \
+                 write its records to the disk with `forebay rescue apply`, then replace the \
+                 journal"
+            ),
+        }
+    }
+}
+
+impl std::error::Error for LogError {}

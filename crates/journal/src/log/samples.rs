@@ -1,0 +1,279 @@
+//! Tracks which samples of a volume's disk are valid.
+//!
+//! A sample is valid until the first write or erase of its block. That change waits until
+//! superblocks without the sample are durable. So if a block with a valid sample differs after a
+//! crash, another program has changed it, whatever was in flight.
+//!
+//! After a checkpoint of a volume, blocks without valid samples are sampled again in the
+//! background. A block that was touched since that checkpoint or the one before began stays
+//! invalid: the change may still be in flight to the disk.
+//!
+//! The price: up to 64 superblock writes between two checkpoints of a volume, each delaying the
+//! write that causes it.
+
+use super::{Log, Writing};
+use crate::identity::{Place, all_places};
+use forebay_format::journal::{BLOCK_BYTES, SAMPLES_MAX, Samples, Superblock};
+use forebay_types::ByteRange;
+
+/// The samples of one volume. A set of samples is a bit mask by index.
+#[derive(Debug)]
+struct VolumeSamples {
+    number: u16,
+    /// Ascending.
+    places: Vec<Place>,
+    /// Touched since the newest checkpoint of the volume began.
+    touched: u64,
+    /// Touched between the starts of the two newest checkpoints.
+    touched_before: u64,
+    /// Valid in a superblock on the device.
+    durable: u64,
+    /// Valid in a superblock copy written since both copies were last equal.
+    writing: u64,
+    /// Number of checkpoints begun.
+    epoch: u64,
+}
+
+impl VolumeSamples {
+    /// The samples whose blocks overlap a range.
+    fn in_range(&self, range: ByteRange) -> u64 {
+        let first = self.places.partition_point(|place| place.offset + BLOCK_BYTES <= range.offset);
+        let places = self.places[first..].iter().take_while(|place| place.offset < range.end());
+        places.fold(0, |bits, place| bits | 1 << place.index)
+    }
+}
+
+/// The samples of all volumes, and the waiters for a superblock.
+#[derive(Debug)]
+pub(super) struct SampleTracker<W> {
+    volumes: Vec<VolumeSamples>,
+    /// Waiters for the superblock that invalidates their samples.
+    waiting: Vec<W>,
+    /// Volumes whose checkpoint in progress is invalid, see [`Log::retain_records`].
+    invalid_checkpoints: Vec<u16>,
+}
+
+impl<W> SampleTracker<W> {
+    /// For a superblock that is on the device, or for a new log.
+    pub(super) fn new(superblock: &Superblock) -> Self {
+        let (volumes, waiting, invalid_checkpoints) = Default::default();
+        let mut tracker = Self { volumes, waiting, invalid_checkpoints };
+        for volume in &superblock.volumes {
+            tracker.add(superblock, volume.number);
+            let durable = volume.disk.samples.valid;
+            tracker.volumes.last_mut().expect("the volume was added").durable = durable;
+        }
+        tracker
+    }
+
+    /// Adds a volume, or recomputes its places after its size changed.
+    pub(super) fn add(&mut self, superblock: &Superblock, number: u16) {
+        let size_bytes = superblock.volume(number).map_or(0, |volume| volume.size_bytes);
+        let places = all_places(superblock.journal, number, size_bytes);
+        assert!(places.len() <= SAMPLES_MAX, "{} places", places.len());
+        let old = self.volume_mut(number).map(|volume| (volume.durable, volume.writing));
+        let (durable, writing) = old.unwrap_or_default();
+        self.volumes.retain(|volume| volume.number != number);
+        let (touched, touched_before, epoch) = (0, 0, 0);
+        self.volumes.push(VolumeSamples {
+            number,
+            places,
+            touched,
+            touched_before,
+            durable,
+            writing,
+            epoch,
+        });
+    }
+
+    fn volume(&self, number: u16) -> Option<&VolumeSamples> {
+        self.volumes.iter().find(|volume| volume.number == number)
+    }
+
+    fn volume_mut(&mut self, number: u16) -> Option<&mut VolumeSamples> {
+        self.volumes.iter_mut().find(|volume| volume.number == number)
+    }
+
+    /// Marks the samples in a range as touched, because the log records a change of the range.
+    pub(super) fn touch(&mut self, number: u16, range: ByteRange) {
+        if let Some(volume) = self.volume_mut(number) {
+            volume.touched |= volume.in_range(range);
+        }
+    }
+
+    /// Whether the ending checkpoint of a volume is valid.
+    pub(super) fn is_checkpoint_valid(&mut self, number: u16) -> bool {
+        let before = self.invalid_checkpoints.len();
+        self.invalid_checkpoints.retain(|other| *other != number);
+        self.invalid_checkpoints.len() == before
+    }
+
+    pub(super) fn begin_checkpoint(&mut self, numbers: &[u16]) {
+        self.invalid_checkpoints.retain(|other| !numbers.contains(other));
+        for volume in self.volumes.iter_mut().filter(|volume| numbers.contains(&volume.number)) {
+            volume.touched_before = std::mem::take(&mut volume.touched);
+            volume.epoch += 1;
+        }
+    }
+
+    /// Records that a copy of the superblock is in flight.
+    pub(super) fn superblock_in_flight(&mut self, superblock: &Superblock) {
+        for samples in &mut self.volumes {
+            let volume = superblock.volume(samples.number);
+            samples.writing |= volume.map_or(0, |volume| volume.disk.samples.valid);
+        }
+    }
+
+    /// Records that all copies of the superblock are durable, and returns the waiters.
+    pub(super) fn superblock_durable(
+        &mut self,
+        superblock: &Superblock,
+    ) -> impl Iterator<Item = W> + '_ {
+        for samples in &mut self.volumes {
+            let volume = superblock.volume(samples.number);
+            samples.durable = volume.map_or(0, |volume| volume.disk.samples.valid);
+            samples.writing = 0;
+        }
+        self.waiting.drain(..)
+    }
+
+    /// The waiters, when the log has failed.
+    pub(super) fn take_waiting(&mut self) -> impl Iterator<Item = W> + '_ {
+        self.waiting.drain(..)
+    }
+}
+
+impl<B: AsRef<[u8]> + AsMut<[u8]>, W> Log<B, W> {
+    /// Invalidates the samples in a range of a volume's disk, before the range changes. Returns
+    /// true if the change may proceed; otherwise the log notifies the waiter with
+    /// [`Notification::Retry`](super::Notification::Retry).
+    #[must_use]
+    pub fn invalidate_samples(&mut self, number: u16, range: ByteRange, waiter: W) -> bool {
+        let has_failed = self.failed.is_some();
+        let Some(samples) = self.samples.volume_mut(number).filter(|_| !has_failed) else {
+            return true;
+        };
+        let bits = samples.in_range(range);
+        if bits == 0 {
+            return true;
+        }
+        samples.touched |= bits;
+        let on_device = (samples.durable | samples.writing) & bits;
+        let mut volumes = self.superblock.volumes.iter_mut();
+        let Some(volume) = volumes.find(|volume| volume.number == number) else { return true };
+        let valid = &mut volume.disk.samples.valid;
+        let in_memory = *valid & bits;
+        if on_device | in_memory == 0 {
+            return true;
+        }
+        *valid &= !bits;
+        self.samples.waiting.push(waiter);
+        // Otherwise a superblock without these samples is already in flight.
+        if in_memory != 0 {
+            self.change_superblock();
+        }
+        false
+    }
+
+    /// Retains all records of a volume until [`Log::restored`], because its disk may have lost what
+    /// it took. A checkpoint in progress releases nothing.
+    pub fn retain_records(&mut self, number: u16) {
+        for volume in self.volumes.iter_mut().filter(|volume| volume.number == number) {
+            volume.is_restoring = true;
+            if volume.checkpoint.is_some() {
+                self.samples.invalid_checkpoints.push(number);
+            }
+        }
+    }
+
+    /// The number of the first record that is not durable.
+    pub fn first_pending_record(&self) -> u64 {
+        let writing = match &self.writing {
+            Writing::Batch { records, .. } => records.len() as u64,
+            _ => 0,
+        };
+        self.next_record - writing - self.unwritten_records(&[])
+    }
+
+    /// The number of the next record.
+    pub const fn next_record(&self) -> u64 {
+        self.next_record
+    }
+
+    /// The sampled places of a volume's disk.
+    pub fn places(&self, number: u16) -> Vec<Place> {
+        let samples = self.samples.volume(number);
+        samples.map(|samples| samples.places.clone()).unwrap_or_default()
+    }
+
+    /// The places of a volume's disk to sample again after a checkpoint, and the epoch to pass to
+    /// [`Log::sampled`] with the result.
+    pub fn stale_places(&self, number: u16) -> (u64, Vec<Place>) {
+        let samples = self.samples.volume(number);
+        let (Some(samples), Some(volume)) = (samples, self.superblock.volume(number)) else {
+            return (0, Vec::new());
+        };
+        let skipped = volume.disk.samples.valid | samples.touched | samples.touched_before;
+        let places = samples.places.iter().filter(|place| skipped >> place.index & 1 == 0);
+        (samples.epoch, places.copied().collect())
+    }
+
+    /// Stores new samples of stale places. `epoch` is from [`Log::stale_places`].
+    pub fn sampled(&mut self, number: u16, epoch: u64, samples: Samples) {
+        let Some(tracked) = self.samples.volume_mut(number) else { return };
+        // Two checkpoints later, the changes since the samples were read are no longer known.
+        if tracked.epoch > epoch + 1 {
+            return;
+        }
+        let new = samples.valid & !(tracked.touched | tracked.touched_before);
+        let mut volumes = self.superblock.volumes.iter_mut();
+        let Some(volume) = volumes.find(|volume| volume.number == number) else { return };
+        let kept = &mut volume.disk.samples;
+        let new = new & !kept.valid;
+        for at in (0..SAMPLES_MAX).filter(|at| new >> at & 1 == 1) {
+            kept.sums[at] = samples.sums[at];
+        }
+        kept.valid |= new;
+        if new != 0 {
+            self.change_superblock();
+        }
+    }
+
+    /// Attaches a volume to a disk: stores the disk's size, identity and hardware identifier.
+    /// `samples`, if given, must have been read while no change was recorded or in flight; they
+    /// replace the stored ones. Otherwise the stored samples stay valid if the size is the same.
+    pub fn attach_disk(
+        &mut self,
+        number: u16,
+        (size_bytes, identity, hardware): (u64, [u8; 32], u64),
+        samples: Option<Samples>,
+    ) {
+        let mut volumes = self.superblock.volumes.iter_mut();
+        let Some(volume) = volumes.find(|volume| volume.number == number) else { return };
+        let before = volume.clone();
+        let is_as_large = volume.size_bytes == size_bytes;
+        (volume.size_bytes, volume.identity, volume.disk.hardware) =
+            (size_bytes, identity, hardware);
+        let kept = if is_as_large { volume.disk.samples } else { Samples::default() };
+        volume.disk.samples = samples.unwrap_or(kept);
+        if *volume != before {
+            self.change_superblock();
+        }
+        self.samples.add(&self.superblock, number);
+    }
+
+    /// Invalidates samples that a recovered record covers: the restore writes the record to the
+    /// disk without calling [`Log::invalidate_samples`].
+    pub(super) fn void_covered(&mut self, number: u16, range: ByteRange) {
+        let Some(samples) = self.samples.volume_mut(number) else { return };
+        let bits = samples.in_range(range);
+        let mut volumes = self.superblock.volumes.iter_mut();
+        if let Some(volume) = volumes.find(|volume| volume.number == number) {
+            volume.disk.samples.valid &= !bits;
+        }
+    }
+}
+
+#[cfg(test)]
+#[path = "samples_tests.rs"]
+mod tests;
