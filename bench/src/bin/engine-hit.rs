@@ -204,7 +204,7 @@ fn writes(
                         let from = at(from, offset);
                         pool.copy_within(from..from + len as usize, at(to, offset));
                     }
-                    MemoryStep::Verify { .. } => unreachable!("nobody seals lines here"),
+                    MemoryStep::Verify { .. } => unreachable!("no line is sealed here"),
                 }
             }
             shard.settle_steps();
