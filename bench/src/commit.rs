@@ -44,7 +44,7 @@ struct State {
     placed: u64,
     /// Blocks written or combined.
     written: u64,
-    /// Of these, the durable ones.
+    /// Durable blocks.
     durable: u64,
     is_committing: bool,
     /// Blocks waiting for their leader.
