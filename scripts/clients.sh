@@ -1,8 +1,7 @@
 #!/usr/bin/env bash
 # Runs common clients against a real server, in one mode with one I/O engine, on a disk at least
 # three times as large as its memory. All written data is read back and compared, if possible by
-# another program. Finally the server is stopped, and the file behind it must contain the same
-# data.
+# another program. Finally the server is stopped, and the file behind it must contain the same data.
 #
 #   scripts/clients.sh MODE IO [SIZE_MIB]
 #

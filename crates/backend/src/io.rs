@@ -269,17 +269,6 @@ impl CompletionSink for Join {
     }
 }
 
-/// A run of bytes that are all allocated or all unallocated.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub struct Extent {
-    /// Bytes, not zero.
-    pub len: u64,
-    /// Whether the extent is unallocated.
-    pub hole: bool,
-    /// Whether the extent reads as zeroes.
-    pub zero: bool,
-}
-
 #[cfg(test)]
 mod tests {
     use super::*;

@@ -5,7 +5,7 @@
 //! [`crate::Shard::settle_steps`], before it lets go of the shard; I/Os, which it
 //! starts and reports back through [`crate::Shard::complete`]; and answers to parts of requests.
 
-use crate::key::mask_runs;
+use crate::index::key::mask_runs;
 use crate::{LineKey, Seal, Slot};
 use forebay_types::{ByteRange, IoError, IoResult, SECTOR_BYTES, VolumeId};
 
@@ -232,7 +232,7 @@ pub struct Outbox {
     pub ios: Vec<IoAction>,
     /// Delivered after that.
     pub answers: Vec<Answer>,
-    /// Told to the journal before the shard is let go of, after the memory steps.
+    /// Recorded by the journal before the shard is let go of, after the memory steps.
     pub notes: Vec<Note>,
     /// Lines whose first use says that their stream should be fetched further.
     pub marks: Vec<LineKey>,

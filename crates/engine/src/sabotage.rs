@@ -1,8 +1,6 @@
 //! Bugs planted on purpose, to prove that the simulator finds them. Without the feature `sabotage`
 //! none can be planted, and the questions below cost nothing: the answer is known when compiling.
 
-use crate::Shard;
-
 /// A mistake that the engine can be told to make.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
 pub enum PlantedBug {
@@ -99,22 +97,29 @@ impl PlantedBug {
     ];
 }
 
-#[cfg(feature = "sabotage")]
-impl<M> Shard<M> {
-    /// Makes this mistake from now on.
-    pub const fn plant(&mut self, bug: PlantedBug) {
-        self.planted = Some(bug);
-    }
-
-    pub(crate) fn is_planted(&self, bug: PlantedBug) -> bool {
-        self.planted == Some(bug)
-    }
+/// The mistake that a shard makes, if any.
+#[derive(Clone, Copy, Debug, Default)]
+pub(crate) struct Planted {
+    #[cfg(feature = "sabotage")]
+    bug: Option<PlantedBug>,
 }
 
-#[cfg(not(feature = "sabotage"))]
-impl<M> Shard<M> {
+impl Planted {
+    /// This one.
+    #[cfg(feature = "sabotage")]
+    pub(crate) const fn of(bug: PlantedBug) -> Self {
+        Self { bug: Some(bug) }
+    }
+
+    /// Whether it is this one.
+    #[cfg(feature = "sabotage")]
+    pub(crate) fn is(self, bug: PlantedBug) -> bool {
+        self.bug == Some(bug)
+    }
+
+    #[cfg(not(feature = "sabotage"))]
     #[inline(always)]
-    pub(crate) const fn is_planted(&self, _: PlantedBug) -> bool {
+    pub(crate) const fn is(self, _: PlantedBug) -> bool {
         false
     }
 }

@@ -1,215 +1,206 @@
-//! What a shard keeps for each volume.
+//! The volumes of a shard: what each is set to, and what is kept for it.
 
-use crate::action::PartId;
-use crate::bits::SlotSet;
-use crate::elevator::Elevator;
-use crate::gather::Trial;
-use crate::line_set::LineSet;
-use crate::order::Order;
-use crate::pace::Allowance;
-use crate::{LineKey, Protection, VolumeCounters};
-use forebay_types::{IoError, LINE_BYTES, Mode, Stripes, UnsafeSupply};
-use std::collections::VecDeque;
-use std::sync::Arc;
+use crate::ops::OpKind;
+use crate::ops::trial::Trial;
+use crate::writeback::Writeback;
+use crate::{Protection, VolumeCounters};
+use forebay_types::{ByteRange, Mode, UnsafeSupply, VolumeId};
 
-/// What is old goes so much later, in milliseconds, while the elevator runs.
-const ELEVATOR_AGE_MS: u64 = 20_000;
-
-/// A FLUSH on its way: the lines that were dirty when it came and have not been destaged since.
-#[derive(Debug)]
-pub(crate) struct FlushJob {
-    pub part: PartId,
-    pub remaining: SlotSet,
-    pub error: Option<IoError>,
-}
-
+/// A volume. Its dirty lines and their way to the disk are in its [`Writeback`].
 #[derive(Debug)]
 pub(crate) struct VolumeState {
-    pub size_bytes: u64,
-    pub mode: Mode,
-    pub protection: Protection,
-    /// What a write that the UPS does not cover is acknowledged from, if one protects the volume.
-    pub unsafe_supply: UnsafeSupply,
-    /// How it is divided.
-    pub stripes: Stripes,
-    /// Writes that are shorter, in bytes, are held back until they are old enough.
-    pub gather_below: u64,
+    size_bytes: u64,
+    mode: Mode,
+    protection: Protection,
+    /// From what a write that the UPS does not cover is acknowledged, if one protects the volume.
+    unsafe_supply: UnsafeSupply,
+    /// Shorter writes, in bytes, are held back, or wait until they are old.
+    gather_below: u64,
     /// Whether writes through the cache are held back for others.
-    pub trial: Trial,
-    /// Lines with dirty sectors.
-    pub dirty: SlotSet,
-    /// Those of them that are on their way to the disk in no destage, by place, unless the volume
-    /// is ordered; and the first lines of stripes all of which is among them.
-    pub waiting: LineSet,
-    pub whole: LineSet,
-    /// In which order they go when too much is dirty, and as which of its shards this one goes.
-    pub elevator: Arc<Elevator>,
-    pub elevator_shard: usize,
-    /// Lines that were dirty when the age was last looked at.
-    pub aged: SlotSet,
-    /// When it is looked at again, in milliseconds.
-    pub next_aging_ms: u64,
-    /// Lines that a flush, a change of mode or their age has go next, in descending order of place
-    /// so that the last is taken first.
-    pub sweep: Vec<LineKey>,
-    /// Writes wait until less is dirty.
-    pub wants_room: bool,
-    /// Those that do, in the order in which they came, and how many lines each needs.
-    pub room_queue: VecDeque<(PartId, usize)>,
-    /// Since when the first of them waits, in milliseconds.
-    pub room_since_ms: u64,
-    /// A write of clean sectors along with dirty ones has failed: the next goes without.
-    pub is_narrow: bool,
-    /// Somebody waits for reads of the disk.
-    pub reading: bool,
-    /// What write-back may do.
-    pub allowance: Allowance,
-    /// Destage operations in flight.
-    pub destaging: u32,
-    /// All operations in flight.
-    pub operations: u32,
-    pub flushes: Vec<FlushJob>,
-    /// What is dirty by epochs, where it is destaged in their order.
-    pub order: Option<Order>,
-    /// After a failed destage, no background destage before this time.
-    pub backoff_until_ms: u64,
-    pub backoff_ms: u64,
+    trial: Trial,
+    writeback: Writeback,
+    /// Operations in flight.
+    operations: u32,
     /// Sectors in dirty lines whose content is lost.
-    pub lost_sectors: u64,
-    pub counters: VolumeCounters,
+    lost_sectors: u64,
+    counters: VolumeCounters,
 }
 
 impl VolumeState {
-    pub(crate) fn new(size_bytes: u64, mode: Mode, slots: usize) -> Self {
+    fn new(size_bytes: u64, mode: Mode) -> Self {
         Self {
             size_bytes,
             mode,
             protection: Protection::None,
             unsafe_supply: UnsafeSupply::Stable,
-            stripes: Stripes::NONE,
             gather_below: u64::MAX,
             trial: Trial::default(),
-            // The sets are small, an eighth of a byte per line each, and wait for the first
-            // dirty line.
-            dirty: SlotSet::default(),
-            aged: SlotSet::default(),
-            waiting: LineSet::default(),
-            whole: LineSet::default(),
-            elevator: Elevator::new(1, 0),
-            elevator_shard: 0,
-            next_aging_ms: 0,
-            sweep: Vec::new(),
-            wants_room: false,
-            room_queue: VecDeque::new(),
-            room_since_ms: 0,
-            is_narrow: false,
-            reading: false,
-            allowance: Allowance::default(),
-            destaging: 0,
+            writeback: Writeback::new(size_bytes),
             operations: 0,
-            flushes: Vec::new(),
-            order: None,
-            backoff_until_ms: 0,
-            backoff_ms: 0,
             lost_sectors: 0,
             counters: VolumeCounters::default(),
         }
-        .with_sets(slots)
     }
 
-    fn with_sets(mut self, slots: usize) -> Self {
-        if self.mode == Mode::WriteBack {
-            self.dirty = SlotSet::new(slots);
-            self.aged = SlotSet::new(slots);
-        }
-        self
+    pub(crate) const fn size_bytes(&self) -> u64 {
+        self.size_bytes
     }
 
-    pub(crate) fn set_mode(&mut self, mode: Mode, slots: usize) {
+    pub(crate) const fn mode(&self) -> Mode {
+        self.mode
+    }
+
+    pub(crate) const fn set_mode(&mut self, mode: Mode) {
         self.mode = mode;
-        if mode == Mode::WriteBack {
-            self.expect_dirty(slots);
+    }
+
+    pub(crate) const fn protection(&self) -> Protection {
+        self.protection
+    }
+
+    /// # Panics
+    /// When dirty data would lose the protection under which it was acknowledged.
+    pub(crate) fn set_protection(&mut self, protection: Protection) {
+        let is_kept = protection != Protection::None || self.protection == Protection::None;
+        let is_clean = self.writeback.dirty().is_empty();
+        assert!(is_kept || is_clean, "dirty data would lose its protection");
+        self.protection = protection;
+    }
+
+    /// Whether writes that a UPS does not cover are acknowledged from the disk's stable storage.
+    pub(crate) fn demands_stable(&self) -> bool {
+        self.mode == Mode::WriteBack
+            && self.protection == Protection::Power
+            && self.unsafe_supply == UnsafeSupply::Stable
+    }
+
+    pub(crate) const fn set_unsafe_supply(&mut self, choice: UnsafeSupply) {
+        self.unsafe_supply = choice;
+    }
+
+    pub(crate) const fn gather_below(&self) -> u64 {
+        self.gather_below
+    }
+
+    pub(crate) const fn set_gather_below(&mut self, bytes: u64) {
+        self.gather_below = bytes;
+    }
+
+    pub(crate) const fn trial(&self) -> &Trial {
+        &self.trial
+    }
+
+    pub(crate) const fn trial_mut(&mut self) -> &mut Trial {
+        &mut self.trial
+    }
+
+    pub(crate) const fn writeback(&self) -> &Writeback {
+        &self.writeback
+    }
+
+    pub(crate) const fn writeback_mut(&mut self) -> &mut Writeback {
+        &mut self.writeback
+    }
+
+    pub(crate) const fn counters(&self) -> &VolumeCounters {
+        &self.counters
+    }
+
+    pub(crate) const fn counters_mut(&mut self) -> &mut VolumeCounters {
+        &mut self.counters
+    }
+
+    pub(crate) const fn operations(&self) -> u32 {
+        self.operations
+    }
+
+    pub(crate) const fn lost_sectors(&self) -> u64 {
+        self.lost_sectors
+    }
+
+    pub(crate) const fn lost(&mut self, sectors: u64) {
+        self.lost_sectors += sectors;
+    }
+
+    pub(crate) const fn regained(&mut self, sectors: u64) {
+        assert!(self.lost_sectors >= sectors, "more sectors were regained than were lost");
+        self.lost_sectors -= sectors;
+    }
+
+    /// The stripe of a byte, if it is whole and inside the volume.
+    pub(crate) fn stripe_at(&self, offset: u64) -> Option<ByteRange> {
+        let stripe = self.writeback.dirty().stripes().stripe_at(offset);
+        stripe.filter(|stripe| stripe.fits(self.size_bytes))
+    }
+
+    /// An operation over so many lines has begun.
+    pub(crate) fn began(&mut self, kind: OpKind, lines: usize) {
+        self.operations += 1;
+        if kind == OpKind::Destage {
+            self.writeback.scheduler_mut().count_start(lines);
         }
     }
 
-    /// Makes room for dirty lines.
-    pub(crate) fn expect_dirty(&mut self, slots: usize) {
-        if !self.dirty.is_allocated() {
-            self.dirty = SlotSet::new(slots);
-            self.aged = SlotSet::new(slots);
+    /// An operation is over.
+    pub(crate) const fn ended(&mut self) {
+        assert!(self.operations > 0, "more operations ended than began");
+        self.operations -= 1;
+    }
+}
+
+/// The volumes by their numbers.
+#[derive(Debug, Default)]
+pub(crate) struct Volumes {
+    states: Vec<Option<VolumeState>>,
+}
+
+impl Volumes {
+    /// # Panics
+    /// If the number is in use.
+    pub(crate) fn add(&mut self, volume: VolumeId, size_bytes: u64, mode: Mode) {
+        let at = usize::from(volume.0);
+        if self.states.len() <= at {
+            self.states.resize_with(at + 1, || None);
         }
+        assert!(self.states[at].is_none(), "{volume} is served already");
+        self.states[at] = Some(VolumeState::new(size_bytes, mode));
     }
 
-    /// Whether nothing of it is written back just now, as that has failed.
-    pub(crate) fn holds_back(&self, now_ms: u64) -> bool {
-        self.flushes.is_empty() && now_ms < self.backoff_until_ms
+    /// # Panics
+    /// If a line of it is dirty or an operation in flight.
+    pub(crate) fn remove(&mut self, volume: VolumeId) {
+        let state = self.states[usize::from(volume.0)].take();
+        let state = state.expect("only served volumes are removed");
+        assert!(state.writeback.dirty().is_empty(), "{volume} is removed with dirty lines");
+        assert_eq!(state.operations, 0, "{volume} is removed with operations in flight");
+        assert_eq!(state.lost_sectors, 0, "{volume} is removed with lost sectors");
     }
 
-    /// When what is old is due. The elevator comes by most of it, and lists of what is old would
-    /// only disturb its order; where it follows a writer, it never comes by some.
-    pub(crate) fn aging_due_ms(&self) -> u64 {
-        self.next_aging_ms + if self.elevator.is_called() { ELEVATOR_AGE_MS } else { 0 }
+    pub(crate) fn has(&self, volume: VolumeId) -> bool {
+        self.states.get(usize::from(volume.0)).is_some_and(Option::is_some)
     }
 
-    /// A line has become dirty, or is still so after a destage.
-    pub(crate) fn wait_in_line(&mut self, line: u64) {
-        if self.order.is_some() {
-            return;
-        }
-        self.waiting.insert(line);
-        if let Some((first, count)) = self.stripe_lines(line)
-            && self.waiting.holds(first, count)
-        {
-            self.whole.insert(first);
-        }
+    pub(crate) fn get(&self, volume: VolumeId) -> &VolumeState {
+        self.states[usize::from(volume.0)].as_ref().expect("the driver names served volumes only")
     }
 
-    /// A line is on its way to the disk, or dirty no more.
-    pub(crate) fn leave_line(&mut self, line: u64) {
-        self.waiting.remove(line);
-        if !self.whole.is_empty()
-            && let Some((first, _)) = self.stripe_lines(line)
-        {
-            self.whole.remove(first);
-        }
+    pub(crate) fn get_mut(&mut self, volume: VolumeId) -> &mut VolumeState {
+        self.states[usize::from(volume.0)].as_mut().expect("the driver names served volumes only")
     }
 
-    /// The first line of the stripe that a line is in, if all of that waits to be written back.
-    pub(crate) fn waiting_stripe(&self, line: u64) -> Option<u64> {
-        if self.whole.is_empty() {
-            return None;
-        }
-        let (first, _) = self.stripe_lines(line)?;
-        self.whole.holds(first, 1).then_some(first)
+    /// One more than the highest number ever served.
+    pub(crate) const fn end(&self) -> usize {
+        self.states.len()
     }
 
-    /// The whole stripe that a line is in, if there is one: its first line, and how many it has.
-    fn stripe_lines(&self, line: u64) -> Option<(u64, u64)> {
-        let stripe = self.stripes.stripe_at(line * LINE_BYTES)?;
-        let fits = stripe.len > LINE_BYTES && stripe.fits(self.size_bytes);
-        fits.then_some((stripe.offset / LINE_BYTES, stripe.len / LINE_BYTES))
-    }
-
-    /// Says how the volume is divided.
-    pub(crate) fn set_stripes(&mut self, stripes: Stripes) {
-        self.stripes = stripes;
-        self.whole.clear();
-        let waiting = std::mem::take(&mut self.waiting);
-        waiting.from(0).for_each(|line| self.wait_in_line(line));
-    }
-
-    /// Slots with older versions of lines.
-    pub(crate) fn frozen_lines(&self) -> usize {
-        self.order.as_ref().map_or(0, Order::frozen)
+    pub(crate) fn iter(&self) -> impl Iterator<Item = (VolumeId, &VolumeState)> {
+        let states = self.states.iter().enumerate();
+        states.filter_map(|(at, state)| Some((VolumeId(at as u16), state.as_ref()?)))
     }
 
     pub(crate) fn metadata_bytes(&self) -> usize {
-        self.dirty.metadata_bytes()
-            + self.order.as_ref().map_or(0, Order::metadata_bytes)
-            + self.aged.metadata_bytes()
-            + self.waiting.metadata_bytes()
-            + self.whole.metadata_bytes()
-            + self.room_queue.capacity() * size_of::<(PartId, usize)>()
-            + self.sweep.capacity() * size_of::<LineKey>()
+        let volumes = self.states.iter().flatten();
+        self.states.capacity() * size_of::<Option<VolumeState>>()
+            + volumes.map(|volume| volume.writeback.metadata_bytes()).sum::<usize>()
     }
 }

@@ -12,32 +12,20 @@ use crate::{
     proto::{allocation, chunk},
     wire::{put_u32, put_u64},
 };
+use forebay_types::Extent;
 
 /// Most extents of one reply. The protocol allows 2^20; a lower number bounds what one request of
 /// 28 bytes makes the server hold (64 KiB), and costs a client one more round trip per 4096.
 pub const EXTENTS_PER_REPLY_MAX: u32 = 4096;
 
-/// A run of bytes that are alike.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub struct Extent {
-    /// Bytes. An extent of zero bytes is passed over.
-    pub len: u64,
-    /// Whether nothing is allocated there.
-    pub hole: bool,
-    /// Whether it reads as zeroes.
-    pub zero: bool,
+fn bits_of(extent: Extent) -> u32 {
+    let hole = if extent.hole { allocation::HOLE } else { 0 };
+    let zero = if extent.zero { allocation::ZERO } else { 0 };
+    hole | zero
 }
 
-impl Extent {
-    fn bits(self) -> u32 {
-        let hole = if self.hole { allocation::HOLE } else { 0 };
-        let zero = if self.zero { allocation::ZERO } else { 0 };
-        hole | zero
-    }
-
-    pub(crate) fn from_bits(len: u64, bits: u32) -> Self {
-        Self { len, hole: bits & allocation::HOLE != 0, zero: bits & allocation::ZERO != 0 }
-    }
+pub(crate) fn extent_of(len: u64, bits: u32) -> Extent {
+    Extent { len, hole: bits & allocation::HOLE != 0, zero: bits & allocation::ZERO != 0 }
 }
 
 impl Negotiated {
@@ -142,7 +130,7 @@ impl Runs {
         for extent in extents {
             let len = extent.len.min(self.left);
             self.left -= len;
-            if len > 0 && !self.cover(len, extent.bits(), put) {
+            if len > 0 && !self.cover(len, bits_of(extent), put) {
                 return;
             }
             if self.left == 0 {

@@ -18,8 +18,9 @@ mod reply;
 mod request;
 mod wire;
 
-pub use block_status::{EXTENTS_PER_REPLY_MAX, Extent};
+pub use block_status::EXTENTS_PER_REPLY_MAX;
 pub use export::{ExportInfo, Exports};
+pub use forebay_types::Extent;
 pub use handshake::{
     CloseReason, HANDSHAKE_INPUT_BYTES_MAX, HANDSHAKE_OPTIONS_MAX, HANDSHAKE_SKIP_BYTES_MAX,
     Handshake, HandshakeConfig, Refusal, Step, Tls,

@@ -16,10 +16,10 @@
 //! may still write to. No other read is begun on that disk before.
 
 use crate::locks::{LazyCondvar, Lock, Locked, order};
-use crate::memory::Memory;
 use crate::server::{Runtime, VolumeError};
 use crate::shared::{Message, Shared, Volume};
 use forebay_backend::Blocking;
+use forebay_frontend::Memory;
 use forebay_policy::{Probing, READ_BYTES_MAX, SplitCost, ThresholdSource, Unclear, gather_below};
 use forebay_types::{ByteRange, IoError, IoResult, Size};
 use std::io;

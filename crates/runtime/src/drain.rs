@@ -314,7 +314,7 @@ impl Runtime {
         // Most of it while clients are still served: it may take a while, and it may fail.
         self.flush_all(&mut progress)?;
         self.shared.stopping.store(true, Ordering::Relaxed);
-        self.each_listener(|tasks, number, fd| tasks.stop_listening(number, fd))?;
+        self.ask(0, |tasks| tasks.accept(false))?;
         self.ask_all(|tasks| tasks.dismiss(None))?;
         let idle = match self.wait_until_idle(None) {
             // No disk and no journal owes anything, and nobody can be there to miss an answer.
@@ -326,7 +326,7 @@ impl Runtime {
         };
         if let Err(error) = idle.and_then(|()| self.flush_all(&mut progress)) {
             self.shared.stopping.store(false, Ordering::Relaxed);
-            self.each_listener(|tasks, number, fd| tasks.listen(number, fd))?;
+            self.ask(0, |tasks| tasks.accept(true))?;
             return Err(error);
         }
         self.ask_all(|tasks| tasks.leave())?;
@@ -360,7 +360,7 @@ impl Runtime {
     /// The runtime is stopping already.
     pub fn pause(&self) -> Result<(), VolumeError> {
         self.shared.stopping.store(true, Ordering::Relaxed);
-        self.each_listener(|tasks, number, fd| tasks.stop_listening(number, fd))?;
+        self.ask(0, |tasks| tasks.accept(false))?;
         self.ask_all(|tasks| tasks.dismiss(None))?;
         let until = Instant::now() + PAUSE;
         while self.left(None)?.is_busy() && Instant::now() < until {

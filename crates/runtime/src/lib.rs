@@ -5,17 +5,12 @@
 //! calls a shard inline under the shard's lock, for as long as a look-up takes, and sends hits from
 //! the pool without copying them. Volumes and listeners come and go while it runs.
 
-mod budget;
 mod calibrate;
-mod conn;
+mod clients;
 mod descriptors;
 mod drain;
-mod exports;
 mod govern;
-mod inquiry;
-mod listener;
 mod locks;
-mod memory;
 mod memory_plan;
 mod patience;
 mod pool;
@@ -35,7 +30,6 @@ pub use descriptors::Descriptors;
 pub use drain::HeldUp;
 pub use forebay_format::journal::JournalId;
 pub use forebay_policy::{GovernorStatus, Limits, ReadTarget, SplitCost, ThresholdSource};
-pub use listener::{Listener, TlsSetup};
 pub use patience::Patience;
 pub use pool::{PoolError, dirty_bytes_in, inherit, new_file as new_pool_file};
 pub use protect::guard::examine_disk;

@@ -1,12 +1,9 @@
 //! How long clients and disks are waited for, and how long dirty lines may wait for their disk.
 
 use forebay_engine::ShardConfig;
+use forebay_frontend::ClientPatience;
 use forebay_types::limits::HANDSHAKE_SECONDS_MAX;
-use std::time::{Duration, Instant};
-
-/// Slowest rate at which a payload may come as a whole, in bytes a second. A client that sends a
-/// byte now and then would otherwise keep the memory of the largest payload for ever.
-const PAYLOAD_BYTES_PER_SECOND_MIN: u64 = 64 << 10;
+use std::time::Duration;
 
 /// How long clients, disks and dirty lines may take. The defaults are for people and networks;
 /// tests choose what they need.
@@ -44,20 +41,9 @@ impl Default for Patience {
 }
 
 impl Patience {
-    /// When a payload of `len` bytes that begins `now` must have come.
-    pub(crate) fn payload_end(&self, now: Instant, len: u64) -> Instant {
-        now + self.payload_pause + Duration::from_secs(len / PAYLOAD_BYTES_PER_SECOND_MIN)
-    }
-}
-
-#[cfg(test)]
-mod tests {
-    use super::*;
-
-    #[test]
-    fn the_largest_payload_has_minutes_and_not_hours() {
-        let now = Instant::now();
-        let end = Patience::default().payload_end(now, 32 << 20);
-        assert_eq!(end - now, Duration::from_secs(30 + 512));
+    /// How long clients may take.
+    pub(crate) const fn of_clients(&self) -> ClientPatience {
+        let Self { handshake, payload_pause, fetch, .. } = *self;
+        ClientPatience { handshake, payload_pause, fetch }
     }
 }

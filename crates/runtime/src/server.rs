@@ -1,14 +1,10 @@
 //! The runtime as a whole: started, given volumes and listeners, asked, stopped.
 
-pub(crate) use crate::listener::Listener;
-
-use crate::budget::Budget;
 use crate::calibrate::{CalibrateError, Calibrator, Gather};
+use crate::clients::{Budget, Inquiries, info_of};
 use crate::descriptors::Descriptors;
 use crate::drain::HeldUp;
-use crate::exports::export_of;
 use crate::govern::Govern;
-use crate::inquiry::Inquiries;
 use crate::locks::{Lock, SharedLock, order};
 use crate::memory_plan::MemoryPlan;
 use crate::patience::Patience;
@@ -32,6 +28,7 @@ use crate::worker::{Tasks, Worker};
 use forebay_backend::Backend;
 use forebay_ecc::Code;
 use forebay_engine::{Protection, ShardConfig};
+use forebay_frontend::{FrontEnd, Mailer, Service};
 use forebay_journal::decision::{PoolState, VaultState};
 use forebay_journal::identity::Evidence;
 use forebay_policy::{Limits, PolicyKind};
@@ -39,7 +36,7 @@ use forebay_types::limits::{VOLUME_NAME_BYTES_MAX, VOLUMES_MAX};
 use forebay_types::{DiskGeometry, IoError, Mode, Stripes, VolumeId};
 use forebay_volume::{PowerGate, Streams};
 use std::io;
-use std::os::fd::{OwnedFd, RawFd};
+use std::os::fd::OwnedFd;
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 use std::sync::{Arc, OnceLock, mpsc};
 use std::thread::JoinHandle;
@@ -323,20 +320,24 @@ pub struct Runtime {
 }
 
 impl Runtime {
-    /// Makes the pool and starts the workers.
+    /// Makes the pool and starts the workers, each with a front end of this service.
     ///
     /// # Errors
     /// When memory or threads can't be had, or rings are demanded and forbidden.
-    pub fn start(config: RuntimeConfig) -> Result<Self, StartError> {
-        Self::start_with(config, Patience::default())
+    pub fn start<S: Service>(config: RuntimeConfig, service: &Arc<S>) -> Result<Self, StartError> {
+        Self::start_with(config, Patience::default(), service)
     }
 
     /// The same with another patience for clients than usual.
     ///
     /// # Errors
     /// As [`Runtime::start`].
-    pub fn start_with(config: RuntimeConfig, patience: Patience) -> Result<Self, StartError> {
-        Self::start_over(config, patience, None)
+    pub fn start_with<S: Service>(
+        config: RuntimeConfig,
+        patience: Patience,
+        service: &Arc<S>,
+    ) -> Result<Self, StartError> {
+        Self::start_over(config, patience, None, service)
     }
 
     /// The same over the memory file that a keeper holds, from [`crate::new_pool_file`]: an empty
@@ -345,25 +346,29 @@ impl Runtime {
     ///
     /// # Errors
     /// As [`Runtime::start`], or when what is kept there can't be used.
-    pub fn start_over(
+    pub fn start_over<S: Service>(
         config: RuntimeConfig,
         patience: Patience,
         kept: Option<OwnedFd>,
+        service: &Arc<S>,
     ) -> Result<Self, StartError> {
-        Self::start_by(config, patience, kept, start_workers)
+        Self::start_by(config, patience, kept, service, |shared, engine| {
+            start_workers(shared, engine, service)
+        })
     }
 
     /// The same with another way to start the workers.
-    pub(crate) fn start_by(
+    pub(crate) fn start_by<S: Service>(
         config: RuntimeConfig,
         patience: Patience,
         kept: Option<OwnedFd>,
+        service: &Arc<S>,
         start_workers: impl FnOnce(&Arc<Shared>, Engine) -> Result<Started, StartError>,
     ) -> Result<Self, StartError> {
         let workers = config.workers.clamp(1, 64);
         let ecc = config.ecc;
         let plan = MemoryPlan::new(config.memory_bytes, workers, config.journals);
-        crate::memory::keep_at_most(plan.kept_bytes / workers as u64);
+        forebay_frontend::keep_at_most(plan.kept_bytes / workers as u64);
         let pool = Pool::open(plan.pool_bytes, plan.shards, kept)?;
         let shards = crate::protect::adopt::shards(&pool, config.policy, patience.dirty_age)?;
         let shards = shards.into_iter().map(|mut shard| {
@@ -383,7 +388,6 @@ impl Runtime {
             connections: AtomicU64::new(0),
             descriptors: Descriptors::read(),
             worker_connections: (0..workers).map(|_| AtomicU64::new(0)).collect(),
-            listeners: SharedLock::default(),
             stopping: AtomicBool::new(false),
             power: PowerGate::default(),
             warned: AtomicBool::new(false),
@@ -393,6 +397,10 @@ impl Runtime {
             walk_ms: no_walks(plan.shards),
         });
         let (engine, handles) = start_workers(&shared, config.engine)?;
+        let inboxes = shared.inboxes.clone();
+        service.connect(Mailer::new(move |worker: usize, message| {
+            inboxes[worker].post(Message::FrontEnd(message));
+        }));
         Ok(Self {
             warmer: Warmer::start(&shared),
             calibrator: Calibrator::new(&shared),
@@ -530,18 +538,18 @@ impl Runtime {
         self.check_missing_vault(&settings, beginning)?;
         let (id, stripes) = self.free_id(&settings)?;
         let elsewhere = self.elsewhere(&settings, beginning)?;
-        let export = export_of(id, &settings);
-        let (size, mode) = (export.size_bytes, settings.mode);
+        let info = info_of(id, &settings);
+        let (size, mode) = (info.size_bytes, settings.mode);
         let streams = Streams::new(size, self.shared.pool.data_bytes());
-        let named = (id, &export.name[..]);
+        let named = (id, &info.name[..]);
         let relies = mode == Mode::WriteBack || beginning == Beginning::Record;
         let journal = attach(named, &settings.backend, settings.journal, elsewhere, relies)?;
         let protection = protection_of(journal.is_some(), settings.ups);
         let volume = Arc::new(Volume {
             id,
-            name: export.name.clone(),
-            read_only: AtomicBool::new(export.read_only),
-            export: SharedLock::new(export),
+            name: info.name.clone(),
+            read_only: AtomicBool::new(info.read_only),
+            info: SharedLock::new(info),
             backend: settings.backend,
             streams: Lock::new(streams),
             prefetch: AtomicBool::new(settings.prefetch),
@@ -649,11 +657,11 @@ impl Runtime {
             self.calibrator.want(&volume);
         }
         volume.read_only.store(change.read_only, Ordering::Relaxed);
-        let mut export = volume.export.write();
-        export.read_only = change.read_only;
-        export.tls_only = change.tls_only;
-        export.description = change.description;
-        drop(export);
+        let mut info = volume.info.write();
+        info.read_only = change.read_only;
+        info.tls_only = change.tls_only;
+        info.description = change.description;
+        drop(info);
         let (id, mode) = (volume.id, change.mode);
         self.ask(0, move |tasks| {
             for shard in 0..tasks.shared().shards.len() {
@@ -679,36 +687,6 @@ impl Runtime {
         let knowing = shards.filter(|shard| shard.has_volume(id));
         let lines: usize = knowing.map(|shard| shard.dirty_lines(id)).sum();
         lines as u64 * forebay_types::LINE_BYTES
-    }
-
-    /// Accepts clients from a listening socket, which it takes over.
-    ///
-    /// # Errors
-    /// When the runtime is stopping.
-    pub fn listen(&self, listener: Listener) -> Result<(), VolumeError> {
-        let _changing = self.changes.lock();
-        let fd = listener.fd();
-        let mut listeners = self.shared.listeners.write();
-        let number = listeners.len() as u32;
-        listeners.push(Some(Arc::new(listener)));
-        drop(listeners);
-        self.ask(0, move |tasks| tasks.listen(number, fd))
-    }
-
-    /// Has the worker that accepts clients do something with each listening socket.
-    pub(crate) fn each_listener(
-        &self,
-        task: impl Fn(&mut dyn Tasks, u32, RawFd) + Copy + Send + 'static,
-    ) -> Result<(), VolumeError> {
-        let listeners = self.shared.listeners.read();
-        let fds: Vec<_> = listeners.iter().map(|l| l.as_ref().map(|l| l.fd())).collect();
-        drop(listeners);
-        for (number, fd) in fds.into_iter().enumerate() {
-            if let Some(fd) = fd {
-                self.ask(0, move |tasks| task(tasks, number as u32, fd))?;
-            }
-        }
-        Ok(())
     }
 }
 
@@ -736,10 +714,16 @@ fn attach(
 pub(crate) type Started = (&'static str, Vec<JoinHandle<()>>);
 
 /// Starts a thread for each worker; all of them use the same kind of reactor.
-fn start_workers(shared: &Arc<Shared>, engine: Engine) -> Result<Started, StartError> {
+fn start_workers<S: Service>(
+    shared: &Arc<Shared>,
+    engine: Engine,
+    service: &Arc<S>,
+) -> Result<Started, StartError> {
     let ring = match engine {
         Engine::Epoll => Err(None),
-        Engine::IoUring | Engine::Auto => start_kind::<UringReactor>(shared).map_err(Some),
+        Engine::IoUring | Engine::Auto => {
+            start_kind::<UringReactor, S>(shared, service).map_err(Some)
+        }
     };
     match (ring, engine) {
         (Ok(handles), _) => Ok((UringReactor::NAME, handles)),
@@ -748,18 +732,21 @@ fn start_workers(shared: &Arc<Shared>, engine: Engine) -> Result<Started, StartE
             if let Some(error) = reason {
                 tracing::warn!("io_uring can't be used here ({error}); epoll is at work instead");
             }
-            Ok((EpollReactor::NAME, start_kind::<EpollReactor>(shared)?))
+            Ok((EpollReactor::NAME, start_kind::<EpollReactor, S>(shared, service)?))
         }
     }
 }
 
-pub(crate) fn start_kind<R: Reactor>(shared: &Arc<Shared>) -> io::Result<Vec<JoinHandle<()>>> {
+pub(crate) fn start_kind<R: Reactor, S: Service>(
+    shared: &Arc<Shared>,
+    service: &Arc<S>,
+) -> io::Result<Vec<JoinHandle<()>>> {
     let mut handles = Vec::new();
     for worker in 0..shared.inboxes.len() {
         let (tell, told) = mpsc::channel();
-        let theirs = Arc::clone(shared);
+        let (theirs, service) = (Arc::clone(shared), Arc::clone(service));
         let handle = std::thread::Builder::new().name(format!("worker-{worker}")).spawn(
-            move || match Worker::<R>::new(theirs, worker) {
+            move || match Worker::<R, S::FrontEnd>::new(theirs, worker, service.front_end()) {
                 Err(error) => {
                     let _ = tell.send(Err(error));
                 }
@@ -776,7 +763,7 @@ pub(crate) fn start_kind<R: Reactor>(shared: &Arc<Shared>) -> io::Result<Vec<Joi
 }
 
 /// A worker that fails an assertion holds data that can't be trusted: nobody is served any more.
-fn run_or_abort<R: Reactor>(worker: Worker<R>) {
+fn run_or_abort<R: Reactor, F: FrontEnd>(worker: Worker<R, F>) {
     match std::panic::catch_unwind(std::panic::AssertUnwindSafe(|| worker.run())) {
         Ok(Ok(())) => {}
         Ok(Err(error)) => {

@@ -1,10 +1,9 @@
 //! What all workers share: the shards, the pool, the volumes, and each other's inboxes.
 
-use crate::budget::{Budget, Entry, Queue, Ticket};
 use crate::calibrate::Gather;
+use crate::clients::{Budget, Entry, Inquiries, Queue, Waiter};
 use crate::descriptors::Descriptors;
 use crate::govern::Govern;
-use crate::inquiry::Inquiries;
 use crate::locks::{Lock, Locked, SharedLock, order};
 use crate::patience::Patience;
 use crate::pool::{MappedLines, Pool};
@@ -14,18 +13,18 @@ use crate::protect::patrol::Ecc;
 use crate::protect::power::PowerUse;
 use crate::protect::presence::Sightings;
 use crate::protect::vault::Vault;
-use crate::server::Listener;
 use crate::stats::WorkerStats;
 use crate::volume_table::VolumeTable;
-use forebay_backend::{Backend, CompletionSink, Extent};
+use forebay_backend::{Backend, CompletionSink};
 use forebay_ecc::Code;
-use forebay_engine::{Answer, Elevator, Hints, Protection, Shard};
-use forebay_nbd::{ExportInfo, Request};
+use forebay_engine::{Answer, Elevator, Hints, Protection, Shard, Slot};
+use forebay_frontend::{ClientId, ExtentQuery, PoolAccess, VolumeInfo};
 use forebay_policy::ReadTimes;
 use forebay_types::{
-    ByteRange, DiskGeometry, Durability, IoError, IoResult, Mode, Stripes, VolumeId,
+    ByteRange, DiskGeometry, Durability, Extent, IoError, IoResult, Mode, Stripes, VolumeId,
 };
-use forebay_volume::{BlockOwners, Order, PowerGate, Streams};
+use forebay_volume::{BlockOwners, Order, PowerGate, ReplySegment, Streams};
+use std::any::Any;
 use std::os::fd::{AsRawFd, OwnedFd, RawFd};
 use std::sync::atomic::{AtomicBool, AtomicU32, AtomicU64, Ordering};
 use std::sync::{Arc, OnceLock};
@@ -36,7 +35,7 @@ pub(crate) struct Volume {
     pub id: VolumeId,
     pub name: String,
     /// What clients are told of it.
-    pub export: SharedLock<ExportInfo>,
+    pub info: SharedLock<VolumeInfo>,
     pub backend: Arc<dyn Backend>,
     pub streams: Lock<Streams>,
     /// Whether streams are read ahead.
@@ -251,12 +250,12 @@ pub(crate) enum Message {
     BlockFree { tag: u32 },
     /// A part of one of the worker's requests is answered.
     Answer(Answer),
-    /// The request that this connection waits with may find room now.
-    RoomFree { conn: u32 },
-    /// What the backend said to a question of this connection; nothing where it is not known.
-    Extents { conn: u32, generation: u32, request: Request, extents: Vec<Extent> },
-    /// Serve this client.
-    Connection { socket: OwnedFd, listener: u32 },
+    /// The request that this client waits with may find room now.
+    RoomFree { client: ClientId },
+    /// What the backend said to a client's question; nothing where it is not known.
+    Extents { query: ExtentQuery, extents: Vec<Extent> },
+    /// What the front end of the worker is told, in a box of its own kind of message.
+    FrontEnd(Box<dyn Any + Send>),
     /// Do this between two turns.
     Task(Task),
 }
@@ -340,7 +339,6 @@ pub(crate) struct Shared {
     pub worker_connections: Vec<AtomicU64>,
     /// Which file descriptors clients may have.
     pub descriptors: Descriptors,
-    pub listeners: SharedLock<Vec<Option<Arc<Listener>>>>,
     pub stopping: AtomicBool,
     /// What may be dirty under the protection of supplies.
     pub power: PowerGate,
@@ -382,26 +380,17 @@ impl Shared {
         self.volume(volume).map_or(Stripes::NONE, |volume| volume.stripes)
     }
 
-    pub(crate) fn listener(&self, listener: u32) -> Option<Arc<Listener>> {
-        let listeners = self.listeners.read();
-        listeners.get(listener as usize).cloned().flatten()
-    }
-
-    /// What one connection may have under way, in bytes.
-    pub(crate) fn share(&self) -> u64 {
-        self.budget.share(self.connections.load(Ordering::Relaxed))
-    }
-
     /// Tells who waits for room that it is worth a try.
-    pub(crate) fn call_next(&self, next: Option<Ticket>) {
-        if let Some((worker, conn, _)) = next {
-            self.inboxes[worker].post(Message::RoomFree { conn });
+    pub(crate) fn call_next(&self, next: Option<Waiter>) {
+        if let Some((worker, number, generation)) = next {
+            let client = ClientId { number, generation };
+            self.inboxes[worker].post(Message::RoomFree { client });
         }
     }
 
     /// Takes memory in a room, or a place in its queue. Returns whether it was granted.
-    pub(crate) fn enter(&self, queue: Queue, bytes: u64, ticket: Ticket) -> bool {
-        match self.budget.room(queue).enter(bytes, ticket) {
+    pub(crate) fn enter(&self, queue: Queue, bytes: u64, waiter: Waiter) -> bool {
+        match self.budget.room(queue).enter(bytes, waiter) {
             Entry::Granted { next } => {
                 self.call_next(next);
                 true
@@ -409,23 +398,28 @@ impl Shared {
             Entry::Queued => false,
         }
     }
+}
 
-    /// Takes memory for a payload that has not come whole, or a place in the queue for it.
-    pub(crate) fn reserve(self: &Arc<Self>, bytes: u64, ticket: Ticket) -> Option<Reservation> {
-        let granted = self.enter(Queue::Payloads, bytes, ticket);
-        granted.then(|| Reservation { shared: Arc::clone(self), bytes })
+impl PoolAccess for Shared {
+    fn line(&self, shard: usize, slot: Slot) -> *mut u8 {
+        self.pool.line(shard, slot)
     }
-}
 
-/// A share of the memory for payloads that have not come whole; returned when dropped.
-pub(crate) struct Reservation {
-    shared: Arc<Shared>,
-    bytes: u64,
-}
+    fn release(&self, segments: &[ReplySegment]) {
+        crate::worker::release(self, segments);
+    }
 
-impl Drop for Reservation {
-    fn drop(&mut self) {
-        self.shared.call_next(self.shared.budget.room(Queue::Payloads).leave(self.bytes));
+    fn unstage(&self, shard: usize, slots: &[Slot]) {
+        let mut shard = self.shard(shard);
+        slots.iter().rev().for_each(|&slot| shard.release(slot));
+    }
+
+    fn shards(&self) -> usize {
+        self.shards.len()
+    }
+
+    fn end_reservation(&self, bytes: u64) {
+        self.call_next(self.budget.room(Queue::Payloads).leave(bytes));
     }
 }
 

@@ -229,15 +229,15 @@ mod tests {
 
     #[test]
     fn a_status_does_not_wait_for_a_worker() {
-        let runtime = Runtime::start(RuntimeConfig {
+        let config = RuntimeConfig {
             memory_bytes: 64 << 20,
             workers: 1,
             engine: Engine::Epoll,
             policy: forebay_policy::PolicyKind::default(),
             journals: 0,
             ecc: Ecc::Off,
-        })
-        .unwrap();
+        };
+        let runtime = Runtime::start(config, &forebay_frontend_nbd::NbdServer::new()).unwrap();
         let (begun, began) = mpsc::channel();
         let (release, released) = mpsc::channel::<()>();
         // True if the test ended the task, false if the task gave up.

@@ -10,7 +10,7 @@
 //! that decides this. The runtime and the simulator both start every change of a disk through it,
 //! and carry out the steps of the same [`BlockPlan`].
 //!
-//! Sectors are excluded elsewhere: a line takes part in one operation at a time (`flight.rs` in the
+//! Sectors are excluded elsewhere: a line takes part in one operation at a time (`ops` in the
 //! engine), so no two transfers under way change the same sector. [`BlockOwners::start`] asserts
 //! that for each change, on disks of every block size.
 //!

@@ -12,8 +12,8 @@ use crate::merge::READ_BYTES_MAX;
 use crate::split::cut;
 use crate::{JobId, Plan, Request, RequestKind, shard_of, staged_pieces};
 use forebay_engine::{
-    Answer, Attempt, EraseOutcome, IoId, Note, NoteKind, Outbox, Outcome, Part, Place, Protection,
-    ReadOutcome, Segment, Slot, Touched, WriteOutcome, WriteTerms,
+    Answer, Attempt, EraseOutcome, IoId, Outbox, Outcome, Part, Place, Protection, ReadOutcome,
+    Record, Segment, Slot, Touched, WriteOutcome, WriteTerms,
 };
 use forebay_types::{ByteRange, IoError, IoResult, LINE_BYTES, VolumeId};
 
@@ -503,21 +503,19 @@ impl<H: Host> Dispatcher<H> {
         let order = host.order(part.volume);
         let epoch = order.as_ref().map_or(0, |order| order.epoch());
         let through = admission == Admission::Through;
-        let terms = WriteTerms { fua, through, epoch, now_ms: host.now_ms() };
+        // Under the shard's lock, so that the journal hears of overlapping writes in order.
+        let record = match admission {
+            Admission::Logged { wait: true } => Record::Answers,
+            Admission::Logged { wait: false } => Record::Answered,
+            _ => Record::No,
+        };
+        let terms = WriteTerms { fua, through, epoch, now_ms: host.now_ms(), record };
         self.out.turn = host.turn();
-        let outcome = host.call(run.shard, bytes.payload, &mut self.out, |shard, out| {
-            let outcome = match bytes.staged {
+        let outcome =
+            host.call(run.shard, bytes.payload, &mut self.out, |shard, out| match bytes.staged {
                 [] => shard.write(part, terms, run.attempt, out),
                 staged => shard.write_staged(part, terms, run.attempt, staged, out),
-            };
-            // Under the shard's lock, so that the journal hears of overlapping writes in order.
-            if let (Admission::Logged { wait }, WriteOutcome::Done) = (admission, outcome) {
-                let kind = NoteKind::Write { slots: bytes.staged.to_vec(), wait };
-                let Part { id, volume, range, .. } = *part;
-                out.notes.push(Note { part: id, volume, range, kind });
-            }
-            outcome
-        });
+            });
         if let (true, WriteOutcome::Done, Some(order)) = (fua, outcome, &order) {
             // Who waits for this may build on it, and on nothing else.
             order.cut();

@@ -6,7 +6,7 @@ use super::Finding;
 
 /// Each crate by its directory, and its permitted workspace dependencies. Anything else is an
 /// error, so a new crate must be added here first. Dev-dependencies are not checked.
-const ARROWS: [(&str, &[&str]); 18] = [
+const ARROWS: [(&str, &[&str]); 20] = [
     ("types", &[]),
     ("ecc", &["types"]),
     ("policy", &["types"]),
@@ -16,9 +16,11 @@ const ARROWS: [(&str, &[&str]); 18] = [
     ("volume", &["types", "engine", "policy"]),
     ("nbd", &["types"]),
     ("backend", &["types", "nbd"]),
+    ("frontend", &["types", "engine", "volume"]),
+    ("frontend-nbd", &["types", "engine", "volume", "nbd", "frontend"]),
     (
         "runtime",
-        &["types", "ecc", "policy", "format", "journal", "engine", "volume", "nbd", "backend"],
+        &["types", "ecc", "policy", "format", "journal", "engine", "volume", "frontend", "backend"],
     ),
     ("api", &["types"]),
     ("config", &["types"]),
@@ -28,8 +30,20 @@ const ARROWS: [(&str, &[&str]); 18] = [
     (
         "forebay",
         &[
-            "types", "policy", "format", "journal", "engine", "volume", "nbd", "backend",
-            "runtime", "api", "config", "control", "lab", "power",
+            "types",
+            "policy",
+            "format",
+            "journal",
+            "engine",
+            "volume",
+            "backend",
+            "frontend-nbd",
+            "runtime",
+            "api",
+            "config",
+            "control",
+            "lab",
+            "power",
         ],
     ),
     ("bench", &["types", "ecc", "policy", "engine", "volume", "nbd", "backend", "runtime"]),

@@ -17,7 +17,7 @@ const PURE: [&str; 8] = ["types", "ecc", "policy", "format", "journal", "engine"
 /// Crates that are pure except for one directory.
 const PURE_BUT: [(&str, &str); 1] = [("power", "src/drivers")];
 /// Crates that may hold `unsafe` code.
-const UNSAFE: [&str; 4] = ["ecc", "backend", "runtime", "bench"];
+const UNSAFE: [&str; 6] = ["ecc", "backend", "frontend", "frontend-nbd", "runtime", "bench"];
 
 /// Names banned in pure crates outside tests, with the alternative.
 const IMPURE: [(&str, &str); 10] = [

@@ -15,12 +15,12 @@ const COMPONENT_METHODS_MIN: usize = 20;
 /// Types over a limit: crate, type, methods, fields open to the crate. The figures only fall: a
 /// change that lowers one lowers it here too.
 const KNOWN: [(&str, &str, usize, usize); 6] = [
-    ("engine", "Shard", 197, 16),
+    ("engine", "Shard", 79, 0),
     ("journal", "Log", 77, 0),
     ("lab", "Machine", 64, 0),
     ("lab", "World", 145, 0),
-    ("runtime", "Runtime", 82, 7),
-    ("runtime", "Worker", 68, 6),
+    ("runtime", "Runtime", 80, 7),
+    ("runtime", "Worker", 26, 5),
 ];
 
 /// What one crate says of one type.

@@ -1,16 +1,17 @@
 //! Bypass: nothing new is kept; what the pool still holds of the range is let go.
 
-use super::{Source, WriteOutcome};
-use crate::meta::LineTable;
+use super::{Source, WriteOutcome, Writer};
+use crate::index::meta::LineTable;
 use crate::sabotage::PlantedBug;
-use crate::{Attempt, Outbox, Part, Shard};
+use crate::{Attempt, Outbox, Part};
 
-impl<M: LineTable> Shard<M> {
+impl<M: LineTable> Writer<'_, M> {
     pub(super) fn write_bypass(
         &mut self,
         part: &Part,
         fua: bool,
         attempt: Attempt,
+        now_ms: u64,
         out: &mut Outbox,
     ) -> WriteOutcome {
         if let Some(dirty) = self.is_held(part, attempt) {
@@ -24,7 +25,7 @@ impl<M: LineTable> Shard<M> {
             return outcome;
         }
         self.forget_lines(part);
-        self.start_write(part, fua, Source::Payload, out);
+        self.start_write(part, fua, Source::Payload, now_ms, out);
         // NOT YET ACKNOWLEDGED: `complete` does it, when the disk has said that it has the data.
         WriteOutcome::Started
     }
@@ -33,13 +34,13 @@ impl<M: LineTable> Shard<M> {
     /// [`Shard::forget_sectors`] says.
     pub(super) fn forget_lines(&mut self, part: &Part) {
         let touched = self.look_up_pinned(part);
-        self.count_write(part, touched);
-        for at in 0..self.scratch.len() {
-            if let Some(slot) = self.scratch[at].1.take() {
-                if self.is_planted(PlantedBug::KeepLinesInBypass) {
-                    self.slots.unpin(slot);
+        self.count_write(touched);
+        for at in 0..self.scratch.lines.len() {
+            if let Some(slot) = self.scratch.lines[at].1.take() {
+                if self.lines.planted.is(PlantedBug::KeepLinesInBypass) {
+                    self.lines.index.unpin(slot);
                 } else {
-                    self.scratch[at].1 = self.forget_sectors(at, slot);
+                    self.scratch.lines[at].1 = self.forget_sectors(at, slot);
                 }
             }
         }

@@ -1,20 +1,22 @@
 //! How writes are acknowledged: one file per mode, and the one function that says which applies.
 
 mod bypass;
+pub(crate) mod erase;
+pub(crate) mod read;
 mod staged;
 mod write_back;
 mod write_through;
 
-use crate::flight::{OpKind, WaitFor};
-use crate::key::line_parts;
-use crate::meta::LineTable;
+use crate::index::key::{LinePart, line_parts};
+use crate::index::meta::LineTable;
+use crate::lines::VolumeLines;
+use crate::ops::{OpKind, WaitFor};
 use crate::sabotage::PlantedBug;
-use crate::{Answer, Attempt, MemoryStep, Outbox, Outcome, Part, Shard, Slot, Touched};
-use forebay_policy::Hint;
-use forebay_types::{IoError, Mode, VolumeId};
+use crate::{Attempt, NoteKind, Outbox, Part, Slot, Touched};
+use forebay_types::{IoError, Mode};
 
-/// How often a part tries to find room before it goes through to the disk.
-const ROOM_ATTEMPTS_MAX: u8 = 16;
+/// How often a part is throttled before it goes through to the disk.
+const THROTTLED_ATTEMPTS_MAX: u8 = 16;
 
 /// What became of a write.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -61,6 +63,20 @@ pub struct WriteTerms {
     pub epoch: u64,
     /// The time, in milliseconds.
     pub now_ms: u64,
+    /// What the journal is to do with it if it is acknowledged from memory.
+    pub record: Record,
+}
+
+/// Whether the journal records a write.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub enum Record {
+    /// It does not.
+    #[default]
+    No,
+    /// It does, and the part is answered already.
+    Answered,
+    /// It does, and answers the part when the record is durable.
+    Answers,
 }
 
 /// Why a write in a write-back volume goes through to the disk.
@@ -108,134 +124,155 @@ const fn effective(
     }
 }
 
-impl<M: LineTable> Shard<M> {
-    /// Writes a part.
-    pub fn write(
+/// Writes and erases parts of one volume.
+pub(crate) struct Writer<'a, M> {
+    lines: VolumeLines<'a, M>,
+    scratch: &'a mut Scratch,
+}
+
+/// Lists that are kept for their capacity only, so that writes allocate nothing.
+#[derive(Debug, Default)]
+pub(crate) struct Scratch {
+    /// Lines of the part at hand and their slots.
+    lines: Vec<(LinePart, Option<Slot>)>,
+    /// Slots for the lines of the part at hand that need one; empty between calls.
+    reserved: Vec<Slot>,
+}
+
+impl<'a, M: LineTable> Writer<'a, M> {
+    pub(crate) const fn new(lines: VolumeLines<'a, M>, scratch: &'a mut Scratch) -> Self {
+        Self { lines, scratch }
+    }
+
+    /// See [`crate::Shard::write`].
+    pub(crate) fn write(
         &mut self,
         part: &Part,
         terms: WriteTerms,
         attempt: Attempt,
         out: &mut Outbox,
     ) -> WriteOutcome {
-        self.assert_part(part);
-        self.advance(part.volume, terms.epoch);
-        self.gates.now_ms = terms.now_ms;
+        self.lines.advance(terms.epoch);
         let fua = self.disk_fua(part, terms);
         match self.effective(part, terms) {
-            Effective::WriteBack => self.write_back(part, fua, attempt, out),
+            Effective::WriteBack => {
+                let outcome = self.write_back(part, fua, attempt, terms.now_ms, out);
+                self.record(part, &[], terms.record, outcome, out)
+            }
             Effective::WriteThrough(Through::DirtyLimit)
-                if self.waits_for_room(part, terms.now_ms, attempt, out) =>
+                if self.throttle(part, terms.now_ms, attempt, out) =>
             {
                 WriteOutcome::Waiting
             }
-            Effective::WriteThrough(why) => self.write_through(part, fua, why, attempt, out),
-            Effective::Bypass => self.write_bypass(part, fua, attempt, out),
+            Effective::WriteThrough(why) => {
+                self.write_through(part, fua, why, attempt, terms.now_ms, out)
+            }
+            Effective::Bypass => self.write_bypass(part, fua, attempt, terms.now_ms, out),
         }
     }
 
+    /// Tells the journal of a write that was acknowledged from memory.
+    fn record(
+        &self,
+        part: &Part,
+        staged: &[Slot],
+        record: Record,
+        outcome: WriteOutcome,
+        out: &mut Outbox,
+    ) -> WriteOutcome {
+        if outcome == WriteOutcome::Done && record != Record::No {
+            let wait = record == Record::Answers;
+            let kind = NoteKind::Write { slots: staged.to_vec(), wait };
+            self.lines.notify_journal(part.id, part.range, kind, out);
+        }
+        outcome
+    }
+
     fn effective(&self, part: &Part, terms: WriteTerms) -> Effective {
-        let state = self.volume(part.volume);
-        let fua = terms.fua && !self.is_planted(PlantedBug::AcknowledgeFuaFromMemory);
+        let state = &*self.lines.volume;
+        let fua = terms.fua && !self.lines.planted.is(PlantedBug::AcknowledgeFuaFromMemory);
         let terms = WriteTerms { fua, ..terms };
-        effective(state.mode, state.protection, terms, self.has_dirty_room(part))
+        effective(state.mode(), state.protection(), terms, self.has_dirty_room(part))
     }
 
     /// Whether a write that goes to the disk is to be on stable storage there. What goes past a
     /// journal must be: the journal's older record of the place is void from then on. So must what
     /// a UPS does not cover: power may fail at any moment.
     fn disk_fua(&self, part: &Part, terms: WriteTerms) -> bool {
-        let fua = terms.fua && !self.is_planted(PlantedBug::AcknowledgeFuaFromMemory);
-        fua || self.tells_journal(part) || self.promises_stable(part.volume)
+        let fua = terms.fua && !self.lines.planted.is(PlantedBug::AcknowledgeFuaFromMemory);
+        fua || self.lines.is_recorded(part) || self.promises_stable()
     }
 
-    /// Brings what the pool holds of a part to the disk: what protects the volume has failed to
-    /// keep it. Done means that the disk has it, in its own cache at least.
-    pub fn settle(&mut self, part: &Part, attempt: Attempt, out: &mut Outbox) -> WriteOutcome {
+    /// See [`crate::Shard::settle`].
+    pub(crate) fn settle(
+        &mut self,
+        part: &Part,
+        attempt: Attempt,
+        out: &mut Outbox,
+    ) -> WriteOutcome {
         if self.wait_if_busy(part, |_| true) {
             return WriteOutcome::Waiting;
         }
         self.destage_under(part, attempt, out).unwrap_or(WriteOutcome::Done)
     }
 
+    fn promises_stable(&self) -> bool {
+        let is_bad = self.lines.planted.is(PlantedBug::AcknowledgeFromDiskCache);
+        self.lines.volume.demands_stable() && !is_bad
+    }
+
     /// Whether the lines of a part may become dirty.
     fn has_dirty_room(&self, part: &Part) -> bool {
         let lines = line_parts(part.volume, part.range);
-        let room = self.config.dirty_lines_max.saturating_sub(self.dirty_lines);
+        let room = self.lines.quota.free_lines();
         // Far from the limit, nobody counts which of the lines are dirty already.
         let (fewest, _) = lines.size_hint();
         if fewest <= room {
             return true;
         }
         let is_dirty = |key| {
-            self.slots.find(key).is_some_and(|slot| {
-                let line = self.slots.get(slot);
-                line.dirty != 0 && !self.is_closed(slot, line)
+            self.lines.index.find(key).is_some_and(|slot| {
+                let line = self.lines.index.get(slot);
+                line.dirty != 0 && !self.lines.is_closed(line)
             })
         };
         lines.filter(|line| !is_dirty(line.key)).count() <= room
     }
 
-    /// Has a part that finds too much dirty, or in use, wait for destages of its volume. So writers
-    /// come down to what the disk takes gathered and in order: no less than what it takes one by
-    /// one. False where none is in flight or will be, as nothing of the volume can go, where the
-    /// part waited often, and where it is too long for there ever to be room.
-    pub(super) fn waits_for_room(
-        &mut self,
-        part: &Part,
-        now_ms: u64,
-        attempt: Attempt,
-        out: &mut Outbox,
-    ) -> bool {
-        let volume = part.volume;
-        let (lines, _) = line_parts(volume, part.range).size_hint();
-        let never = lines > self.config.dirty_lines_max;
-        let state = self.volume_mut(volume);
-        if never || state.order.is_some() || attempt.count >= ROOM_ATTEMPTS_MAX {
-            return false;
-        }
-        state.wants_room = true;
-        self.pump(volume, now_ms, out);
-        let state = self.volume_mut(volume);
-        if state.destaging == 0 && !state.elevator.has_stop(state.elevator_shard) {
-            return false;
-        }
-        if state.room_queue.is_empty() {
-            state.room_since_ms = now_ms;
-        }
-        state.room_queue.push_back((part.id, lines));
-        state.counters.waits += 1;
-        state.counters.room_waits += 1;
-        self.room_waiters += 1;
-        true
+    /// Throttles a part that finds too much dirty, or in use. Returns false if that would bring it
+    /// nothing: the part waited often, is too long for there ever to be room, or no destage can
+    /// make progress.
+    fn throttle(&mut self, part: &Part, now_ms: u64, attempt: Attempt, out: &mut Outbox) -> bool {
+        let (lines, _) = line_parts(part.volume, part.range).size_hint();
+        let never = lines > self.lines.quota.config().dirty_lines_max;
+        !never
+            && attempt.count < THROTTLED_ATTEMPTS_MAX
+            && self.lines.destager().throttle(part.id, lines, now_ms, out)
     }
 
-    /// After a destage has ended: who waited for room the longest and finds it now tries again.
-    /// Not who waits for the operation that ended: another one may be long on its way, as a disk
-    /// takes what lies near first.
-    pub(crate) fn give_room(&mut self, volume: VolumeId, now_ms: u64, out: &mut Outbox) {
-        let mut room = self.config.dirty_lines_max.saturating_sub(self.dirty_lines);
-        let mut waiters = self.room_waiters;
-        let state = self.volume_mut(volume);
-        state.room_since_ms = now_ms;
-        let over = state.destaging == 0 && !state.elevator.has_stop(state.elevator_shard);
-        while let Some(&(part, lines)) = state.room_queue.front()
-            && (over || lines <= room)
-        {
-            room = room.saturating_sub(lines);
-            state.room_queue.pop_front();
-            waiters -= 1;
-            out.answers.push(Answer { part, outcome: Outcome::Retry(None) });
+    /// Whether a part that goes to the disk has to wait for its turn, and if so, whether something
+    /// under it is dirty.
+    fn is_held(&self, part: &Part, attempt: Attempt) -> Option<bool> {
+        let epochs = self.lines.volume.writeback().epochs()?;
+        if self.lines.planted.is(PlantedBug::PassEpochs) {
+            return None;
         }
-        self.room_waiters = waiters;
+        // An older version goes to the disk also where the newest one is lost.
+        let is_dirty = line_parts(part.volume, part.range).any(|line| {
+            let newest = self.lines.index.find(line.key).into_iter();
+            let mut slots = newest.chain(epochs.versions(line.key));
+            slots.any(|slot| self.lines.index.get(slot).destageable() & line.mask != 0)
+        });
+        (is_dirty || !attempt.in_order).then_some(is_dirty)
     }
 
     /// Waits if one of the part's lines is busy in a way that `conflicts`.
     fn wait_if_busy(&mut self, part: &Part, conflicts: impl Fn(OpKind) -> bool) -> bool {
         let busy = line_parts(part.volume, part.range).find_map(|line| {
-            self.flight.busy(line.key).filter(|&(_, kind)| conflicts(kind)).map(|(op, _)| op)
+            self.lines.ops.busy(line.key).filter(|&(_, kind)| conflicts(kind)).map(|(op, _)| op)
         });
         if let Some(op) = busy {
-            self.wait(op, part, WaitFor::End);
+            self.lines.wait(op, part, WaitFor::End);
         }
         busy.is_some()
     }
@@ -243,27 +280,27 @@ impl<M: LineTable> Shard<M> {
     /// Looks up the part's lines into the scratch list and pins those that are there, so that
     /// making room for the others can't evict them. Returns how many are there and how many not.
     fn look_up_pinned(&mut self, part: &Part) -> Touched {
-        self.scratch.clear();
+        self.scratch.lines.clear();
         for line in line_parts(part.volume, part.range) {
-            let found = self.slots.find(line.key);
+            let found = self.lines.index.find(line.key);
             if let Some(slot) = found {
-                self.slots.pin(slot);
+                self.lines.index.pin(slot);
             }
-            self.scratch.push((line, found));
+            self.scratch.lines.push((line, found));
         }
-        let hits = self.scratch.iter().filter(|(_, slot)| slot.is_some()).count() as u32;
-        Touched { hits, misses: self.scratch.len() as u32 - hits }
+        let hits = self.scratch.lines.iter().filter(|(_, slot)| slot.is_some()).count() as u32;
+        Touched { hits, misses: self.scratch.lines.len() as u32 - hits }
     }
 
     /// Counts the lines of a write that is being done: each once, however often it was tried.
-    fn count_write(&mut self, part: &Part, touched: Touched) {
-        let counters = &mut self.volume_mut(part.volume).counters;
+    fn count_write(&mut self, touched: Touched) {
+        let counters = self.lines.volume.counters_mut();
         counters.write_hit_lines += u64::from(touched.hits);
         counters.write_miss_lines += u64::from(touched.misses);
     }
 
-    fn count_through(&mut self, part: &Part, why: Through) {
-        let counters = &mut self.volume_mut(part.volume).counters;
+    fn count_through(&mut self, why: Through) {
+        let counters = self.lines.volume.counters_mut();
         match why {
             Through::Mode => counters.writes_through_mode += 1,
             Through::Protection => counters.writes_through_protection += 1,
@@ -271,53 +308,6 @@ impl<M: LineTable> Shard<M> {
             Through::DirtyLimit => counters.writes_through_dirty_limit += 1,
             Through::NoRoom => counters.writes_through_no_room += 1,
         }
-    }
-
-    /// The memory steps of the call have been carried out: what it has marked is true from here
-    /// on. To be called after each call to the shard, before it is let go of.
-    pub fn settle_steps(&mut self) {
-        self.slots.settle();
-    }
-
-    /// Moves a line that others have pinned (its one pin more is ours) to a slot of its own.
-    /// The sectors in `rewritten` are about to be written, and need not come along.
-    pub(crate) fn move_away(
-        &mut self,
-        slot: Slot,
-        rewritten: u8,
-        out: &mut Outbox,
-    ) -> Option<Slot> {
-        let new = self.slots.reserve(self.slots.get(slot).key, Hint::Normal)?;
-        self.move_to(slot, new, rewritten, out);
-        Some(new)
-    }
-
-    /// The same, to a slot that was reserved for it.
-    fn move_to(&mut self, slot: Slot, new: Slot, rewritten: u8, out: &mut Outbox) {
-        let line = *self.slots.get(slot);
-        if !self.is_planted(PlantedBug::ChangeUnverified) {
-            self.verify_before(slot, rewritten, out);
-        }
-        let freeze = self.is_closed(slot, &line);
-        self.slots.relocate(slot, new, freeze);
-        out.memory.extend(MemoryStep::copies(slot, new, line.valid & !rewritten));
-        if self.is_planted(PlantedBug::ForgetDetached) {
-            self.slots.get_mut(slot).dirty = 0;
-        }
-        if self.is_planted(PlantedBug::TrustFilling) {
-            self.slots.believe();
-        }
-        if freeze {
-            self.froze(line.key.volume(), slot, new);
-        } else if line.dirty != 0 {
-            self.parity.give_back(slot, &mut self.slots);
-            self.moved_in_order(line.key, slot, new);
-            let destaging = self.flight.is_destaging(line.key, slot)
-                || self.is_planted(PlantedBug::ForgetMovedInFlush);
-            self.volume_mut(line.key.volume()).dirty_moved(slot, new, destaging);
-        }
-        let in_use = u64::from(line.pins > 1);
-        self.volume_mut(line.key.volume()).counters.relocated_lines += in_use;
     }
 }
 

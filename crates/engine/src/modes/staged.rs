@@ -8,26 +8,23 @@
 //!
 //! The price: while a payload comes, what it overwrites is in the pool twice.
 
-use super::{Effective, Source, Through, WriteOutcome, WriteTerms};
-use crate::flight::OpKind;
-use crate::key::{LinePart, line_parts};
-use crate::meta::LineTable;
+use super::{Effective, Source, Through, WriteOutcome, WriteTerms, Writer};
+use crate::index::key::{LinePart, line_parts};
+use crate::index::meta::{DETACHED, LineTable};
+use crate::ops::OpKind;
 use crate::sabotage::PlantedBug;
-use crate::{Attempt, Outbox, Part, Shard, Slot, Touched};
-use forebay_types::{ByteRange, VolumeId};
+use crate::{Attempt, Outbox, Part, Slot, Touched};
+use forebay_types::ByteRange;
 
-impl<M: LineTable> Shard<M> {
-    /// Takes a slot for each line of `range` and appends them to `staged`. Returns whether there
-    /// was room; if not, `staged` is as it was. The driver fills the slots, the first from the
-    /// range's offset within its line on, and then writes from them with [`Shard::write_staged`],
-    /// or lets go of each with [`Shard::release`].
-    pub fn stage(&mut self, volume: VolumeId, range: ByteRange, staged: &mut Vec<Slot>) -> bool {
+impl<M: LineTable> Writer<'_, M> {
+    /// See [`crate::Shard::stage`].
+    pub(crate) fn stage(&mut self, range: ByteRange, staged: &mut Vec<Slot>) -> bool {
         let before = staged.len();
-        for line in line_parts(volume, range) {
-            let Some(slot) = self.slots.reserve_detached(line.key) else {
+        for line in line_parts(self.lines.id, range) {
+            let Some(slot) = self.lines.index.reserve_detached(line.key) else {
                 while staged.len() > before {
                     let slot = staged.pop().expect("longer than before");
-                    self.slots.unpin(slot);
+                    self.lines.index.unpin(slot);
                 }
                 return false;
             };
@@ -36,9 +33,8 @@ impl<M: LineTable> Shard<M> {
         true
     }
 
-    /// Writes a part whose payload is in slots of [`Shard::stage`]. If the part has to wait, the
-    /// slots stay with the driver; otherwise they are the shard's from here on.
-    pub fn write_staged(
+    /// See [`crate::Shard::write_staged`].
+    pub(crate) fn write_staged(
         &mut self,
         part: &Part,
         terms: WriteTerms,
@@ -46,26 +42,35 @@ impl<M: LineTable> Shard<M> {
         staged: &[Slot],
         out: &mut Outbox,
     ) -> WriteOutcome {
-        self.assert_part(part);
-        self.advance(part.volume, terms.epoch);
-        self.gates.now_ms = terms.now_ms;
+        self.lines.advance(terms.epoch);
         let fua = self.disk_fua(part, terms);
         match self.effective(part, terms) {
-            Effective::WriteBack => self.staged_back(part, staged, out),
+            Effective::WriteBack => {
+                let outcome = self.staged_back(part, staged, terms.now_ms, out);
+                self.record(part, staged, terms.record, outcome, out)
+            }
             Effective::WriteThrough(Through::DirtyLimit)
-                if self.waits_for_room(part, terms.now_ms, attempt, out) =>
+                if self.throttle(part, terms.now_ms, attempt, out) =>
             {
                 WriteOutcome::Waiting
             }
             Effective::WriteThrough(why) => {
-                self.staged_through(part, fua, Some(why), attempt, staged, out)
+                self.staged_through(part, (fua, Some(why)), attempt, staged, terms.now_ms, out)
             }
-            Effective::Bypass => self.staged_through(part, fua, None, attempt, staged, out),
+            Effective::Bypass => {
+                self.staged_through(part, (fua, None), attempt, staged, terms.now_ms, out)
+            }
         }
     }
 
-    fn staged_back(&mut self, part: &Part, staged: &[Slot], out: &mut Outbox) -> WriteOutcome {
-        let heed = !self.is_planted(PlantedBug::IgnoreBusyInWriteBack);
+    fn staged_back(
+        &mut self,
+        part: &Part,
+        staged: &[Slot],
+        now_ms: u64,
+        out: &mut Outbox,
+    ) -> WriteOutcome {
+        let heed = !self.lines.planted.is(PlantedBug::IgnoreBusyInWriteBack);
         if self.wait_if_busy(part, |kind| heed && kind != OpKind::Destage) {
             return WriteOutcome::Waiting;
         }
@@ -73,13 +78,11 @@ impl<M: LineTable> Shard<M> {
         // Backwards, so that slots that become free are taken in order the next time.
         for (line, slot) in self.staged_lines(part, staged) {
             hits += usize::from(self.install(&line, slot, out));
-            self.mark_dirty(slot, line.mask);
-            self.hurry(part, slot);
-            self.slots.unpin(slot);
+            self.lines.mark_dirty(slot, line.mask, now_ms);
+            self.lines.index.unpin(slot);
         }
-        self.count_staged(part, hits, staged.len());
-        self.volume_mut(part.volume).counters.writes_back += 1;
-        self.tell_elevator(part, out);
+        self.count_staged(hits, staged.len());
+        self.written_back(part, now_ms, out);
         // ACKNOWLEDGED: as in `write_back.rs`, the data is in the pool and nowhere else.
         WriteOutcome::Done
     }
@@ -88,10 +91,10 @@ impl<M: LineTable> Shard<M> {
     fn staged_through(
         &mut self,
         part: &Part,
-        fua: bool,
-        why: Option<Through>,
+        (fua, why): (bool, Option<Through>),
         attempt: Attempt,
         staged: &[Slot],
+        now_ms: u64,
         out: &mut Outbox,
     ) -> WriteOutcome {
         if let Some(dirty) = self.is_held(part, attempt) {
@@ -100,42 +103,42 @@ impl<M: LineTable> Shard<M> {
         if self.wait_if_busy(part, |_| true) {
             return WriteOutcome::Waiting;
         }
-        if !self.is_planted(PlantedBug::SkipDestageUnderWrite)
+        if !self.lines.planted.is(PlantedBug::SkipDestageUnderWrite)
             && let Some(outcome) = self.destage_under(part, attempt, out)
         {
             if outcome != WriteOutcome::Waiting {
-                staged.iter().rev().for_each(|&slot| self.slots.unpin(slot));
+                staged.iter().rev().for_each(|&slot| self.lines.index.unpin(slot));
             }
             return outcome;
         }
         if let Some(why) = why {
-            self.count_through(part, why);
-            self.scratch.clear();
+            self.count_through(why);
+            self.scratch.lines.clear();
             let mut hits = 0;
             for (line, slot) in self.staged_lines(part, staged) {
                 hits += usize::from(self.install(&line, slot, out));
-                self.scratch.push((line, Some(slot)));
+                self.scratch.lines.push((line, Some(slot)));
             }
-            self.scratch.reverse();
-            self.count_staged(part, hits, staged.len());
+            self.scratch.lines.reverse();
+            self.count_staged(hits, staged.len());
         } else {
             self.forget_lines(part);
             // What stays of a line because it is dirty elsewhere is not what is written from.
             for (at, line) in line_parts(part.volume, part.range).enumerate() {
-                if let Some(old) = self.scratch[at].1 {
-                    self.slots.unpin(old);
+                if let Some(old) = self.scratch.lines[at].1 {
+                    self.lines.index.unpin(old);
                 }
-                self.scratch[at] = (line, Some(staged[at]));
+                self.scratch.lines[at] = (line, Some(staged[at]));
             }
         }
-        self.start_write(part, fua, Source::Slots, out);
+        self.start_write(part, fua, Source::Slots, now_ms, out);
         // NOT YET ACKNOWLEDGED: `complete` does it, when the disk has said that it has the data.
         WriteOutcome::Started
     }
 
-    fn count_staged(&mut self, part: &Part, hits: usize, lines: usize) {
+    fn count_staged(&mut self, hits: usize, lines: usize) {
         let (hits, misses) = (hits as u32, (lines - hits) as u32);
-        self.count_write(part, Touched { hits, misses });
+        self.count_write(Touched { hits, misses });
     }
 
     /// The lines of a part with their slots, last one first.
@@ -152,13 +155,15 @@ impl<M: LineTable> Shard<M> {
     /// Gives a line the slot that its new data is in, and its old data to those who use it. The pin
     /// of the slot is the caller's now. Returns whether the line was there.
     fn install(&mut self, line: &LinePart, slot: Slot, out: &mut Outbox) -> bool {
-        let Some(old) = self.slots.find(line.key) else {
-            self.slots.adopt(slot);
+        let payload = *self.lines.index.get(slot);
+        assert!(payload.key == line.key && payload.has(DETACHED), "{payload:?} for {line:?}");
+        let Some(old) = self.lines.index.find(line.key) else {
+            self.lines.index.adopt(slot);
             return false;
         };
-        self.slots.pin(old);
-        self.slots.touch(old);
-        self.move_to(old, slot, line.mask, out);
+        self.lines.index.pin(old);
+        self.lines.index.touch(old);
+        self.lines.move_to(old, slot, line.mask, out);
         true
     }
 }

@@ -1,23 +1,25 @@
 //! Write-through: acknowledged when the disk has it, and kept in memory for reads.
 
-use super::{Source, Through, WriteOutcome};
-use crate::flight::{OpKind, OpLine, WaitFor};
-use crate::key::{LinePart, line_parts, sector_mask};
-use crate::meta::{LineTable, NO_SLOT};
-use crate::read::push_run;
+use super::{Source, Through, WriteOutcome, Writer};
+use crate::index::key::{LinePart, line_parts, sector_mask};
+use crate::index::meta::{LineTable, NO_SLOT};
+use crate::modes::read::push_run;
+use crate::ops::emit;
+use crate::ops::gather::Gated;
+use crate::ops::{Op, OpKind, OpLine, WaitFor};
 use crate::sabotage::PlantedBug;
-use crate::shard::{emit, operation};
-use crate::{Attempt, IoVerb, MemoryStep, NoteKind, Outbox, Part, Place, Segment, Shard, Slot};
+use crate::{Attempt, IoVerb, MemoryStep, NoteKind, Outbox, Part, Place, Segment, Slot};
 use forebay_policy::Hint;
 use forebay_types::SECTOR_BYTES;
 
-impl<M: LineTable> Shard<M> {
+impl<M: LineTable> Writer<'_, M> {
     pub(super) fn write_through(
         &mut self,
         part: &Part,
         fua: bool,
         why: Through,
         attempt: Attempt,
+        now_ms: u64,
         out: &mut Outbox,
     ) -> WriteOutcome {
         if let Some(dirty) = self.is_held(part, attempt) {
@@ -26,24 +28,24 @@ impl<M: LineTable> Shard<M> {
         if self.wait_if_busy(part, |_| true) {
             return WriteOutcome::Waiting;
         }
-        if !self.is_planted(PlantedBug::SkipDestageUnderWrite)
+        if !self.lines.planted.is(PlantedBug::SkipDestageUnderWrite)
             && let Some(outcome) = self.destage_under(part, attempt, out)
         {
             return outcome;
         }
-        self.count_through(part, why);
+        self.count_through(why);
         let touched = self.look_up_pinned(part);
-        self.count_write(part, touched);
-        for at in 0..self.scratch.len() {
-            let (line, found) = self.scratch[at];
-            self.scratch[at].1 = match found {
+        self.count_write(touched);
+        for at in 0..self.scratch.lines.len() {
+            let (line, found) = self.scratch.lines[at];
+            self.scratch.lines[at].1 = match found {
                 Some(slot) => self.slot_to_overwrite(at, slot, out),
-                None => self.slots.allocate(line.key, Hint::Normal).inspect(|&slot| {
-                    self.slots.pin(slot);
+                None => self.lines.index.allocate(line.key, Hint::Normal).inspect(|&slot| {
+                    self.lines.index.pin(slot);
                 }),
             };
         }
-        self.start_write(part, fua, Source::Payload, out);
+        self.start_write(part, fua, Source::Payload, now_ms, out);
         // NOT YET ACKNOWLEDGED: `complete` does it, when the disk has said that it has the data
         // (on stable storage if `fua`). Until then the sectors are invalid, and reads of them wait.
         WriteOutcome::Started
@@ -52,27 +54,27 @@ impl<M: LineTable> Shard<M> {
     /// A line that is there and pinned by us, without dirty sectors under the write: the slot to
     /// overwrite, or what [`Shard::forget_sectors`] leaves if others use it and there is no other.
     fn slot_to_overwrite(&mut self, at: usize, slot: Slot, out: &mut Outbox) -> Option<Slot> {
-        if self.slots.get(slot).pins == 1 {
-            self.slots.touch(slot);
+        if self.lines.index.get(slot).pins == 1 {
+            self.lines.index.touch(slot);
             return Some(slot);
         }
-        let mask = self.scratch[at].0.mask;
-        self.move_away(slot, mask, out).or_else(|| self.forget_sectors(at, slot))
+        let mask = self.scratch.lines[at].0.mask;
+        self.lines.move_away(slot, mask, out).or_else(|| self.forget_sectors(at, slot))
     }
 
     /// Forgets what a slot, pinned, holds of the line at `at` of the scratch list: all of it, or,
     /// where the rest is dirty, the sectors of the write. The slot then stays with the operation,
     /// whose share of the line is no sector of it.
     pub(super) fn forget_sectors(&mut self, at: usize, slot: Slot) -> Option<Slot> {
-        let meta = self.slots.get_mut(slot);
+        let meta = *self.lines.index.get(slot);
         if meta.dirty == 0 {
-            self.slots.drop_line(slot);
-            self.slots.unpin(slot);
+            self.lines.index.drop_line(slot);
+            self.lines.index.unpin(slot);
             return None;
         }
-        let valid = meta.valid & !self.scratch[at].0.mask;
-        self.scratch[at].0.mask = 0;
-        self.slots.change(slot, valid);
+        let valid = meta.valid & !self.scratch.lines[at].0.mask;
+        self.scratch.lines[at].0.mask = 0;
+        self.lines.index.change(slot, valid);
         Some(slot)
     }
 
@@ -88,19 +90,19 @@ impl<M: LineTable> Shard<M> {
         let mut lines = line_parts(part.volume, part.range);
         let dirty = lines.find(|line| self.dirty_under(line).is_some())?;
         if attempt.error.is_none() {
-            let op = self.start_destage(dirty.key, true, out);
-            self.wait(op, part, WaitFor::Result);
+            let op = self.lines.destager().start_destage(dirty.key, true, out);
+            self.lines.wait(op, part, WaitFor::Result);
         } else {
             let op = self.start_destage_part(part, out);
-            self.wait(op, part, WaitFor::Verdict);
+            self.lines.wait(op, part, WaitFor::Verdict);
         }
         Some(WriteOutcome::Waiting)
     }
 
     /// The slot and the dirty sectors of a line that are about to be replaced.
     fn dirty_under(&self, line: &LinePart) -> Option<(Slot, u8)> {
-        let slot = self.slots.find(line.key)?;
-        let mask = self.slots.get(slot).destageable() & line.mask;
+        let slot = self.lines.index.find(line.key)?;
+        let mask = self.lines.index.get(slot).destageable() & line.mask;
         (mask != 0).then_some((slot, mask))
     }
 
@@ -109,42 +111,52 @@ impl<M: LineTable> Shard<M> {
         let (mut lines, mut runs) = (Vec::new(), Vec::new());
         for line in line_parts(part.volume, part.range) {
             let Some((slot, mask)) = self.dirty_under(&line) else { continue };
-            self.push_sectors(line.key, slot, mask, &mut runs);
-            self.slots.pin(slot);
-            lines.push(OpLine { key: line.key, slot, mask, regained: 0 });
+            self.lines.destager().planner().push_sectors(line.key, slot, mask, &mut runs);
+            self.lines.index.pin(slot);
+            lines.push(OpLine::new(line.key, slot, mask));
         }
-        let counters = &mut self.volume_mut(part.volume).counters;
+        let counters = self.lines.volume.counters_mut();
         counters.destages_urgent += 1;
         counters.destage_writes += runs.len() as u64;
-        let id = self.start(operation(OpKind::DestagePart, part.volume, lines, None, runs.len()));
+        let id =
+            self.lines.start(Op::new(OpKind::DestagePart, part.volume, lines, None, runs.len()));
         emit(out, id, IoVerb::Write { fua: false }, part.volume, None, runs);
         id.op
     }
 
     /// The lost sectors of a line that a write of the part brings to the disk.
-    fn regained_by(&self, part: &Part, line: &LinePart) -> u8 {
-        if self.volume(part.volume).lost_sectors == 0 {
+    fn regained_by(&self, line: &LinePart) -> u8 {
+        if self.lines.volume.lost_sectors() == 0 {
             return 0;
         }
         let first = u64::from(line.offset) / SECTOR_BYTES;
         let covered = sector_mask(first, first + u64::from(line.len) / SECTOR_BYTES);
-        self.lost_under(line.key, covered)
+        self.lines.lost_under(line.key, covered)
     }
 
     /// Starts the write of the part whose lines and slots, pinned, are in the scratch list.
-    pub(super) fn start_write(&mut self, part: &Part, fua: bool, source: Source, out: &mut Outbox) {
+    pub(super) fn start_write(
+        &mut self,
+        part: &Part,
+        fua: bool,
+        source: Source,
+        now_ms: u64,
+        out: &mut Outbox,
+    ) {
         let mut runs = Vec::with_capacity(1);
-        let mut lines = Vec::with_capacity(self.scratch.len());
+        let mut lines = Vec::with_capacity(self.scratch.lines.len());
         let mut payload_offset = 0;
-        for at in 0..self.scratch.len() {
-            let (line, slot) = self.scratch[at];
-            let regained = self.regained_by(part, &line);
+        for at in 0..self.scratch.lines.len() {
+            let (line, slot) = self.scratch.lines[at];
+            let regained = self.regained_by(&line);
             let place = match slot.filter(|_| line.mask != 0) {
                 None => Place::Private { offset: payload_offset },
                 Some(slot) => {
-                    if !self.is_planted(PlantedBug::KeepValidInWriteThrough) {
-                        self.verify_before(slot, line.mask, out);
-                        self.slots.change(slot, self.slots.get(slot).valid & !line.mask);
+                    if !self.lines.planted.is(PlantedBug::KeepValidInWriteThrough) {
+                        self.lines.verify_before(slot, line.mask, out);
+                        self.lines
+                            .index
+                            .change(slot, self.lines.index.get(slot).valid & !line.mask);
                     }
                     let (offset, len) = (line.offset, line.len);
                     if source == Source::Payload {
@@ -156,19 +168,23 @@ impl<M: LineTable> Shard<M> {
             let offset = line.key.offset() + u64::from(line.offset);
             push_run(&mut runs, offset, Segment { place, len: line.len }, 0);
             let slot = slot.unwrap_or(NO_SLOT);
-            lines.push(OpLine { key: line.key, slot, mask: line.mask, regained });
+            lines.push(OpLine { regained, ..OpLine::new(line.key, slot, line.mask) });
             payload_offset += line.len;
         }
         assert_eq!(runs.len(), 1, "a part is one range");
-        let mut op = operation(OpKind::WriteThrough, part.volume, lines, Some(part.id), runs.len());
-        op.note = self.note_for(part, NoteKind::Forget);
-        op.gated = self.gated(part, fua, &op.lines, out);
-        let held = self.is_held_back(part, &op);
-        let id = self.start(op);
+        let mut op = Op::new(OpKind::WriteThrough, part.volume, lines, Some(part.id), runs.len());
+        op.note = self.lines.note_for(part, NoteKind::Forget);
+        op.gated = Gated::new(part, self.lines.volume, fua, out.turn, now_ms);
+        let trial = self.lines.volume.trial();
+        let held = self.lines.ops.is_held_back(part.range.len, &op, trial);
+        let id = self.lines.start(op);
         match held {
-            true => self.hold_back(id, part.range.len),
+            true => {
+                self.lines.ops.hold_back(id, part.range.len);
+                self.lines.volume.counters_mut().writes_held += 1;
+            }
             false => {
-                self.pass_gate(id);
+                self.lines.ops.pass_gate(id);
                 emit(out, id, IoVerb::Write { fua }, part.volume, Some(part.id), runs);
             }
         }

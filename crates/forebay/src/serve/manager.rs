@@ -13,9 +13,10 @@ use forebay_config::{
     Change, Config, Listen, ReadLatency, TlsUse, VolumeChange, VolumeSpec, WriteBackSpec,
 };
 use forebay_control::{Manager, ProgressFn, SocketFile};
+use forebay_frontend_nbd::{NbdServer, TlsSetup};
 use forebay_runtime::{
-    CalibrateError, Limits, ReadTarget, Runtime, RuntimeStatus, TlsSetup,
-    VolumeChange as RuntimeChange, VolumeError, VolumeSettings,
+    CalibrateError, Limits, ReadTarget, Runtime, RuntimeStatus, VolumeChange as RuntimeChange,
+    VolumeError, VolumeSettings,
 };
 use forebay_types::DiskGeometry;
 use std::cell::Cell;
@@ -31,6 +32,7 @@ const CLAIM_WAIT: Duration = Duration::from_secs(5);
 /// The running daemon.
 pub(super) struct Daemon {
     runtime: Arc<Runtime>,
+    nbd: Arc<NbdServer>,
     power: OnceLock<Power>,
     tls: Option<TlsSetup>,
     state: Mutex<State>,
@@ -57,6 +59,7 @@ struct State {
 impl Daemon {
     pub(super) fn new(
         runtime: Runtime,
+        nbd: Arc<NbdServer>,
         config: Config,
         tls: Option<TlsSetup>,
         journals: Journals,
@@ -65,6 +68,7 @@ impl Daemon {
         let state = State { config, volumes, addresses, sockets };
         Self {
             runtime: Arc::new(runtime),
+            nbd,
             power: OnceLock::new(),
             tls,
             state: Mutex::new(state),
@@ -131,7 +135,7 @@ impl Daemon {
     pub(super) fn listen(&self, address: &Listen) -> anyhow::Result<()> {
         let settings = self.state().config.tls.clone();
         let bound = listen::bind(address, &settings, self.tls.as_ref(), self.in_use_wait)?;
-        self.runtime.listen(bound.listener)?;
+        self.nbd.listen(bound.listener);
         tracing::info!("clients are served at {}", bound.address);
         let mut state = self.state();
         if !state.addresses.contains(&bound.address) {

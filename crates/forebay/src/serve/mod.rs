@@ -22,6 +22,7 @@ use anyhow::Context;
 pub(crate) use check::check;
 use forebay_config::{Config, Ecc, IoEngine, MemInfo, Workers};
 use forebay_control::{ControlError, Manager, Server, StateDir};
+use forebay_frontend_nbd::NbdServer;
 use forebay_runtime::{Descriptors, Engine, Patience, Runtime, RuntimeConfig};
 use forebay_types::Size;
 use journals::Journals;
@@ -177,7 +178,8 @@ fn start(config: Config, pool: Option<OwnedFd>, words: Words) -> anyhow::Result<
             Ecc::Off => forebay_runtime::Ecc::Off,
         },
     };
-    let runtime = Runtime::start_over(settings, Patience::default(), pool)?;
+    let nbd = NbdServer::new();
+    let runtime = Runtime::start_over(settings, Patience::default(), pool, &nbd)?;
     tracing::info!("{} of memory, clients and files by {}", Size(memory_bytes), runtime.engine());
     let reliances = Reliances::new(&config.state, config.vault.as_deref(), words.given_up);
     let reliances = Arc::new(reliances);
@@ -189,7 +191,7 @@ fn start(config: Config, pool: Option<OwnedFd>, words: Words) -> anyhow::Result<
     let volumes = config.volumes.clone();
     let listeners = config.nbd.clone();
     let journals = Journals::new(&config.state, &volumes, words.changed_disks, reliances);
-    let mut daemon = Daemon::new(runtime, config, tls, journals);
+    let mut daemon = Daemon::new(runtime, nbd, config, tls, journals);
     daemon.wait_while_in_use(IN_USE_WAIT);
     for spec in volumes {
         daemon.add_volume(spec).map_err(|problem| anyhow::anyhow!("{problem}"))?;

@@ -3,7 +3,7 @@
 use crate::report::with_remedy;
 use anyhow::{anyhow, bail};
 use forebay_config::{TlsMode, TlsSettings};
-use forebay_runtime::TlsSetup;
+use forebay_frontend_nbd::TlsSetup;
 use rustls::pki_types::{CertificateDer, PrivateKeyDer, pem, pem::PemObject};
 use rustls::server::WebPkiClientVerifier;
 use rustls::{RootCertStore, ServerConfig, crypto::aws_lc_rs};

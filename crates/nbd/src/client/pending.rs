@@ -3,6 +3,7 @@
 use super::{Breach, Event, Request, coverage::Coverage, option_reply::printable};
 use crate::{
     Command, EXTENTS_PER_REPLY_MAX, Extent,
+    block_status::extent_of,
     proto::{STRING_BYTES_MAX, chunk, command_flag},
     wire::Reader,
 };
@@ -143,7 +144,7 @@ impl Pending {
         self.extents_bytes += len;
         let kept = self.extents.get_or_insert_default();
         if kept.len() < EXTENTS_PER_REPLY_MAX as usize {
-            kept.push(Extent::from_bits(len, bits));
+            kept.push(extent_of(len, bits));
         }
         Ok(())
     }

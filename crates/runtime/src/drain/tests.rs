@@ -2,8 +2,10 @@
 
 use crate::reactor::{BufferId, EpollReactor, Event, FileOp, Reactor};
 use crate::server::start_kind;
-use crate::{Ecc, Listener, Patience, Runtime, RuntimeConfig, VolumeSettings};
+use crate::{Ecc, Patience, Runtime, RuntimeConfig, VolumeSettings};
 use forebay_backend::MemoryBackend;
+use forebay_frontend::Sockets;
+use forebay_frontend_nbd::{Listener, NbdServer};
 use forebay_nbd::{Tls, proto};
 use forebay_types::{DiskGeometry, Mode};
 use std::io::{self, Read, Write};
@@ -33,14 +35,7 @@ impl Deaf {
     }
 }
 
-impl Reactor for Deaf {
-    const NAME: &'static str = "deaf";
-    const FILES: bool = false;
-
-    fn new(wake: RawFd) -> io::Result<Self> {
-        EpollReactor::new(wake).map(Self)
-    }
-
+impl Sockets for Deaf {
     fn accept(&mut self, listener: u32, fd: RawFd) {
         self.0.accept(listener, fd);
     }
@@ -67,6 +62,15 @@ impl Reactor for Deaf {
 
     fn forget(&mut self, fd: RawFd) {
         self.0.forget(fd);
+    }
+}
+
+impl Reactor for Deaf {
+    const NAME: &'static str = "deaf";
+    const FILES: bool = false;
+
+    fn new(wake: RawFd) -> io::Result<Self> {
+        EpollReactor::new(wake).map(Self)
     }
 
     fn file(&mut self, tag: u32, op: FileOp) -> bool {
@@ -105,8 +109,9 @@ fn serve(socket: &Path) -> Runtime {
     let ecc = Ecc::Off;
     let config = RuntimeConfig { memory_bytes, workers: 1, engine, policy, journals: 0, ecc };
     let patience = Patience { farewell: Duration::from_millis(50), ..Patience::default() };
-    let started = Runtime::start_by(config, patience, None, |shared, _| {
-        Ok((Deaf::NAME, start_kind::<Deaf>(shared)?))
+    let server = NbdServer::new();
+    let started = Runtime::start_by(config, patience, None, &server, |shared, _| {
+        Ok((Deaf::NAME, start_kind::<Deaf, _>(shared, &server)?))
     });
     let runtime = started.unwrap();
     let settings = VolumeSettings {
@@ -129,7 +134,7 @@ fn serve(socket: &Path) -> Runtime {
     runtime.add_volume(settings).unwrap();
     let listener = UnixListener::bind(socket).unwrap();
     listener.set_nonblocking(true).unwrap();
-    runtime.listen(Listener::new(listener.into(), false, Tls::Off, None)).unwrap();
+    server.listen(Listener::new(listener.into(), false, Tls::Off, None));
     runtime
 }
 

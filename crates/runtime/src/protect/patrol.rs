@@ -1,6 +1,6 @@
 //! The patrol over the pool: seals what has changed, and looks again at what is sealed.
 //!
-//! Which line is next, and what follows from what is found, the shards say (`patrol.rs` of the
+//! Which line is next, and what follows from what is found, the shards say (`integrity` of the
 //! engine); here is the arithmetic, and the moment for it. Each worker looks after the shards that
 //! it ticks, between two turns of its loop: so the patrol needs no thread, nobody waits for a lock
 //! that a thread of low priority holds, and whoever has requests to answer does that first.

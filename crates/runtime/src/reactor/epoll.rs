@@ -2,7 +2,8 @@
 //! block; files are left to the backends' own threads.
 
 use super::uring::drain_counter;
-use super::{BufferId, Event, FileOp, RECEIVE_BUFFERS_MAX, RECEIVE_BYTES, Reactor, receive_into};
+use super::{BufferId, Event, FileOp, RECEIVE_BUFFERS_MAX, RECEIVE_BYTES, Reactor};
+use forebay_frontend::{Sockets, receive_into};
 use rustix::event::epoll::{self, CreateFlags, EventData, EventFlags};
 use std::collections::{HashMap, VecDeque};
 use std::io;
@@ -46,27 +47,7 @@ pub(crate) struct EpollReactor {
     events: VecDeque<Event>,
 }
 
-impl Reactor for EpollReactor {
-    const NAME: &'static str = "epoll";
-    const FILES: bool = false;
-
-    fn new(wake: RawFd) -> io::Result<Self> {
-        let epoll = epoll::create(CreateFlags::CLOEXEC)?;
-        let data = EventData::new_u64(WAKE_DATA);
-        epoll::add(&epoll, borrow(wake), data, EventFlags::IN)?;
-        Ok(Self {
-            epoll,
-            wake,
-            memory: vec![0; RECEIVE_BYTES * usize::from(BUFFERS)].into_boxed_slice(),
-            free: (0..BUFFERS).map(BufferId).collect(),
-            wanted: HashMap::new(),
-            eager: Vec::new(),
-            starved: Vec::new(),
-            listeners: HashMap::new(),
-            events: VecDeque::new(),
-        })
-    }
-
+impl Sockets for EpollReactor {
     fn accept(&mut self, listener: u32, fd: RawFd) {
         let data = EventData::new_u64(LISTENER_BIT | u64::from(listener));
         let added = epoll::add(&self.epoll, borrow(fd), data, EventFlags::IN);
@@ -122,6 +103,28 @@ impl Reactor for EpollReactor {
         }
         self.eager.retain(|&other| other != fd);
         self.starved.retain(|&other| other != fd);
+    }
+}
+
+impl Reactor for EpollReactor {
+    const NAME: &'static str = "epoll";
+    const FILES: bool = false;
+
+    fn new(wake: RawFd) -> io::Result<Self> {
+        let epoll = epoll::create(CreateFlags::CLOEXEC)?;
+        let data = EventData::new_u64(WAKE_DATA);
+        epoll::add(&epoll, borrow(wake), data, EventFlags::IN)?;
+        Ok(Self {
+            epoll,
+            wake,
+            memory: vec![0; RECEIVE_BYTES * usize::from(BUFFERS)].into_boxed_slice(),
+            free: (0..BUFFERS).map(BufferId).collect(),
+            wanted: HashMap::new(),
+            eager: Vec::new(),
+            starved: Vec::new(),
+            listeners: HashMap::new(),
+            events: VecDeque::new(),
+        })
     }
 
     fn file(&mut self, _tag: u32, _op: FileOp) -> bool {
@@ -227,7 +230,8 @@ impl EpollReactor {
     fn try_fill(&mut self, fd: RawFd) {
         let Some(wanted) = self.wanted.get_mut(&fd) else { return };
         let Some(message) = wanted.fill else { return };
-        let result = receive_into(fd, message);
+        // SAFETY: the caller of `fill` keeps the message and its memory until the event.
+        let result = unsafe { receive_into(fd, message) };
         if matches!(&result, Err(error) if error.kind() == io::ErrorKind::WouldBlock) {
             self.watch(fd);
             return;

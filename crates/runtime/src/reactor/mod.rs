@@ -1,4 +1,5 @@
-//! The seam to the kernel: sockets and files, asked for now and reported later.
+//! The seam to the kernel: sockets and files, asked for now and reported later. What front ends
+//! may ask of it is in [`Sockets`]; events of other kinds would come beside those of sockets.
 //!
 //! A worker asks its reactor for connections to accept, bytes to receive, replies to send and
 //! files to read and write, waits once for whatever has happened, and handles the events. There
@@ -12,6 +13,7 @@ mod uring;
 pub(crate) use epoll::EpollReactor;
 pub(crate) use uring::UringReactor;
 
+use forebay_frontend::Sockets;
 use std::io;
 use std::os::fd::RawFd;
 use std::time::Duration;
@@ -56,35 +58,13 @@ pub(crate) enum FileOp {
 }
 
 /// See the module's description. Descriptors stay open, and memory stays valid, until the event.
-pub(crate) trait Reactor: Sized {
+pub(crate) trait Reactor: Sockets + Sized {
     /// The name shown to people.
     const NAME: &'static str;
 
     /// A reactor that reports [`Event::Woken`] when `wake`, an event counter, is not zero. To be
     /// called on the thread that will use it.
     fn new(wake: RawFd) -> io::Result<Self>;
-
-    /// Reports every client that connects to `fd`, until it is stopped or an error is reported.
-    fn accept(&mut self, listener: u32, fd: RawFd);
-
-    /// Stops that.
-    fn stop_accepting(&mut self, listener: u32, fd: RawFd);
-
-    /// Reports the bytes that come on a connection, until an event says that there is no more.
-    fn receive(&mut self, conn: u32, fd: RawFd);
-
-    /// Makes that end soon. Bytes that are on their way are still reported.
-    fn pause(&mut self, conn: u32);
-
-    /// Receives into the memory of a message, as soon as anything comes, and reports it once. Not
-    /// while bytes are received by [`Reactor::receive`].
-    fn fill(&mut self, conn: u32, fd: RawFd, message: *mut libc::msghdr);
-
-    /// Sends a message on a connection and reports it, once, when all is sent or nothing goes.
-    fn send(&mut self, conn: u32, fd: RawFd, message: *const libc::msghdr);
-
-    /// A connection is about to be closed; nothing of it is under way.
-    fn forget(&mut self, fd: RawFd);
 
     /// Starts a file operation, unless this reactor leaves files to others.
     fn file(&mut self, tag: u32, op: FileOp) -> bool;
@@ -104,25 +84,6 @@ pub(crate) trait Reactor: Sized {
 
     /// Gives a buffer back.
     fn recycle(&mut self, buffer: BufferId);
-}
-
-/// Receives into the memory of a message what is there already.
-///
-/// # Errors
-/// `WouldBlock` where there is nothing, and what the socket says.
-pub(crate) fn receive_into(fd: RawFd, message: *mut libc::msghdr) -> io::Result<usize> {
-    loop {
-        // SAFETY: the caller keeps the message and the memory that it points to, and nobody else
-        // uses that memory.
-        let received = unsafe { libc::recvmsg(fd, message, libc::MSG_DONTWAIT) };
-        if received >= 0 {
-            return Ok(received as usize);
-        }
-        let error = io::Error::last_os_error();
-        if error.kind() != io::ErrorKind::Interrupted {
-            return Err(error);
-        }
-    }
 }
 
 #[cfg(test)]

@@ -1,6 +1,7 @@
 //! The ring: one system call a turn submits everything asked for and waits for what comes.
 
 use super::{BufferId, Event, FileOp, RECEIVE_BYTES, Reactor};
+use forebay_frontend::Sockets;
 use io_uring::types::{BufRingEntry, Fd, Timespec};
 use io_uring::{IoUring, cqueue, opcode, squeue};
 use std::collections::VecDeque;
@@ -45,37 +46,7 @@ pub(crate) struct UringReactor {
     descriptors: Vec<RawFd>,
 }
 
-impl Reactor for UringReactor {
-    const NAME: &'static str = "io_uring";
-    const FILES: bool = true;
-
-    fn new(wake: RawFd) -> io::Result<Self> {
-        let mut builder = IoUring::builder();
-        builder.setup_clamp().setup_cqsize(8 * ENTRIES).setup_submit_all();
-        // The kernel does its deferred work when we wait for it, instead of interrupting us.
-        let fast = builder.clone().setup_single_issuer().setup_defer_taskrun().build(ENTRIES);
-        let ring = match fast {
-            Ok(ring) => ring,
-            Err(_) => builder.setup_coop_taskrun().build(ENTRIES)?,
-        };
-        // Saves looking the descriptor up at every call; older kernels do without.
-        let _ = ring.submitter().register_ring_fd();
-        let buffers = BufferRing::new(&ring)?;
-        let mut reactor = Self {
-            ring,
-            buffers,
-            events: VecDeque::new(),
-            wake,
-            timer: Box::new(Timespec::new()),
-            timer_armed: false,
-            starved: VecDeque::new(),
-            descriptors: Vec::new(),
-        };
-        reactor.try_receiving()?;
-        reactor.watch_wake();
-        Ok(reactor)
-    }
-
+impl Sockets for UringReactor {
     fn accept(&mut self, listener: u32, fd: RawFd) {
         let entry = opcode::AcceptMulti::new(Fd(fd)).flags(libc::SOCK_CLOEXEC).build();
         self.push(entry.user_data(user_data(ACCEPT, listener)));
@@ -122,6 +93,38 @@ impl Reactor for UringReactor {
     fn forget(&mut self, fd: RawFd) {
         // Another connection may get the descriptor.
         self.starved.retain(|&(_, other)| other != fd);
+    }
+}
+
+impl Reactor for UringReactor {
+    const NAME: &'static str = "io_uring";
+    const FILES: bool = true;
+
+    fn new(wake: RawFd) -> io::Result<Self> {
+        let mut builder = IoUring::builder();
+        builder.setup_clamp().setup_cqsize(8 * ENTRIES).setup_submit_all();
+        // The kernel does its deferred work when we wait for it, instead of interrupting us.
+        let fast = builder.clone().setup_single_issuer().setup_defer_taskrun().build(ENTRIES);
+        let ring = match fast {
+            Ok(ring) => ring,
+            Err(_) => builder.setup_coop_taskrun().build(ENTRIES)?,
+        };
+        // Saves looking the descriptor up at every call; older kernels do without.
+        let _ = ring.submitter().register_ring_fd();
+        let buffers = BufferRing::new(&ring)?;
+        let mut reactor = Self {
+            ring,
+            buffers,
+            events: VecDeque::new(),
+            wake,
+            timer: Box::new(Timespec::new()),
+            timer_armed: false,
+            starved: VecDeque::new(),
+            descriptors: Vec::new(),
+        };
+        reactor.try_receiving()?;
+        reactor.watch_wake();
+        Ok(reactor)
     }
 
     fn file(&mut self, tag: u32, op: FileOp) -> bool {

@@ -1,8 +1,7 @@
 //! The world around a worker's dispatcher: locks, memory, I/O and replies.
 
-use super::Connections;
 use super::io::{Ended, Ios};
-use crate::memory::Memory;
+use crate::clients::{ClientCompletion, ClientTable, Completions};
 use crate::pool::{MappedLines, Pool};
 use crate::protect::patrol;
 use crate::reactor::Reactor;
@@ -10,31 +9,19 @@ use crate::shared::{FlushNeed, Message, Shared, Volume};
 use forebay_engine::{
     Answer, IoAction, MemoryStep, Note, NoteKind, Outbox, Part, PartId, Place, Protection, Shard,
 };
-use forebay_nbd::ReplyTo;
+use forebay_frontend::Memory;
 use forebay_types::{ByteRange, IoError, IoResult, LINE_BYTES, SECTOR_BYTES, Stripes, VolumeId};
-use forebay_volume::{Admission, Host, JobId, Order, Reply, ReplySegment, RequestKind, Streams};
+use forebay_volume::{Admission, Host, JobId, Order, Reply, ReplySegment, Streams};
 use std::sync::Arc;
 use std::sync::atomic::Ordering;
 use std::time::Instant;
 
 /// Who asked.
 pub(crate) enum Token {
-    /// A client.
-    Client(ClientToken),
+    /// A client of a front end.
+    Client(ClientCompletion),
     /// Somebody inside, who is told the result.
     Inside(Box<dyn FnOnce(IoResult) + Send>),
-}
-
-/// A client's request.
-pub(crate) struct ClientToken {
-    pub conn: u32,
-    /// Tells the connection from an earlier one with its number.
-    pub generation: u32,
-    pub to: ReplyTo,
-    pub kind: RequestKind,
-    pub len: u32,
-    /// When its bytes had come.
-    pub arrived: Instant,
 }
 
 /// See the module's description.
@@ -42,7 +29,9 @@ pub(crate) struct WorkerHost<R> {
     pub shared: Arc<Shared>,
     pub worker: usize,
     pub reactor: R,
-    pub connections: Connections,
+    pub clients: ClientTable,
+    /// Answers to requests of clients, until they are delivered.
+    pub completions: Completions,
     pub ios: Ios,
     /// What ended without leaving the worker.
     pub ended: Vec<Ended>,
@@ -53,23 +42,6 @@ pub(crate) struct WorkerHost<R> {
 }
 
 impl<R: Reactor> WorkerHost<R> {
-    /// The reply as it may be given: a write that is done after its volume was halted is not in
-    /// the vault's copy, so nobody may rely on it.
-    fn unless_halted<'a>(
-        &mut self,
-        token: &ClientToken,
-        reply: Reply<'a, Memory>,
-    ) -> Reply<'a, Memory> {
-        let writes = matches!(
-            token.kind,
-            RequestKind::Write { .. } | RequestKind::Trim { .. } | RequestKind::Zero { .. }
-        );
-        if !writes || !self.connections.is_halted(token.conn) {
-            return reply;
-        }
-        Reply { result: reply.result.and(Err(IoError::Shutdown)), ..reply }
-    }
-
     /// Whether something is lost of a volume that its journal does not have either.
     fn is_forsaken(&mut self, id: VolumeId) -> bool {
         let Some(volume) = self.find_volume(id) else { return false };
@@ -234,15 +206,7 @@ impl<R: Reactor> Host for WorkerHost<R> {
                 debug_assert!(reply.segments.is_empty(), "nobody inside reads");
                 tell(reply.result);
             }
-            Token::Client(token) => {
-                let reply = self.unless_halted(&token, reply);
-                let Self { shared, connections, worker, .. } = self;
-                if connections.reply(shared, *worker, &token, &reply) {
-                    connections.keep(token.conn, reply.memory);
-                } else {
-                    release(shared, reply.segments);
-                }
-            }
+            Token::Client(completion) => completion.answer(reply),
         }
     }
 
@@ -328,9 +292,4 @@ pub(crate) fn release(shared: &Shared, segments: &[ReplySegment]) {
             }
         }
     }
-}
-
-/// The bytes of a request that the front end has checked.
-pub(crate) const fn request_range(offset: u64, len: u64) -> ByteRange {
-    ByteRange::new(offset, len)
 }

@@ -1,9 +1,9 @@
 //! I/O to the backends: gathered over a turn, joined where neighbours meet, started together.
 
-use crate::memory::Memory;
 use crate::reactor::Reactor;
 use crate::shared::{Inbox, Message, Shared, TransferName, Volume};
 use forebay_engine::{IoAction, IoId, IoVerb, Place};
+use forebay_frontend::Memory;
 use forebay_types::{ByteRange, IoError, IoResult, VolumeId};
 use forebay_volume::{JobId, Mergeable, merge};
 use std::sync::Arc;

@@ -1,35 +1,24 @@
 //! A worker: one thread, one reactor, its share of the clients.
 //!
-//! A turn of its loop: wait for events, take whole batches of requests from the sockets, answer
-//! hits at once from the pool, gather the misses into I/Os, and at the end of the turn start the
-//! I/Os and send each client's replies in one message. Nothing in it waits but the wait itself.
+//! A turn of its loop: wait for events, have the front end hand in whole batches of requests,
+//! answer hits at once from the pool, gather the misses into I/Os, and at the end of the turn start
+//! the I/Os and have the front end send its replies. Nothing in it waits but the wait itself.
 
-mod extents;
-mod fill;
 mod host;
-mod input;
 mod io;
-mod output;
-mod refusals;
 mod tasks;
 
-pub(crate) use host::{ClientToken, Token, WorkerHost, carry_out, release};
+pub(crate) use host::{Token, WorkerHost, carry_out, release};
 pub(crate) use tasks::{Left, Tasks};
 
-use crate::budget::Queue;
-use crate::conn::{Conn, Connections};
+use crate::clients::{ClientTable, Completions, Context, Deliveries};
 use crate::protect::patrol::Patrol;
 use crate::reactor::{Event, Reactor};
-use crate::server::Listener;
 use crate::shared::{Message, Shared};
-use forebay_nbd::{Handshake, HandshakeConfig};
-use forebay_types::limits::CONNECTIONS_MAX;
+use forebay_frontend::{FrontEnd, SocketEvent};
 use forebay_volume::Dispatcher;
 use io::{Ended, Ios};
-use refusals::Refusals;
-use std::os::fd::{AsRawFd, OwnedFd};
 use std::sync::Arc;
-use std::sync::atomic::Ordering;
 use std::time::{Duration, Instant};
 
 /// How often shards with dirty data are looked after.
@@ -38,18 +27,13 @@ const TICK_BUSY: Duration = Duration::from_millis(50);
 const TICK_IDLE: Duration = Duration::from_millis(500);
 
 /// See the module's description.
-pub(crate) struct Worker<R: Reactor> {
+pub(crate) struct Worker<R: Reactor, F> {
     pub(super) dispatcher: Dispatcher<WorkerHost<R>>,
     pub(super) host: WorkerHost<R>,
-    pub(super) listeners: Vec<Option<Arc<Listener>>>,
+    pub(super) front: F,
+    /// Answers on their way to the front end.
+    deliveries: Deliveries,
     messages: Vec<Message>,
-    /// Listeners that failed to accept a client: tried again with the next tick, as what is short
-    /// stays short for a while.
-    accept_later: Vec<u32>,
-    /// Clients that were refused.
-    refused: Refusals,
-    /// Connections closed by force, by their numbers, whose memory the kernel may still use.
-    pub(super) abandoned: Vec<(u32, Box<Conn>)>,
     next_tick: Instant,
     patrol: Patrol,
     pub(super) leaving: bool,
@@ -57,9 +41,9 @@ pub(crate) struct Worker<R: Reactor> {
     pub(super) abandons_requests: bool,
 }
 
-impl<R: Reactor> Worker<R> {
+impl<R: Reactor, F: FrontEnd> Worker<R, F> {
     /// A worker with nothing to do. To be made on its own thread.
-    pub(crate) fn new(shared: Arc<Shared>, worker: usize) -> std::io::Result<Self> {
+    pub(crate) fn new(shared: Arc<Shared>, worker: usize, front: F) -> std::io::Result<Self> {
         let inbox = Arc::clone(&shared.inboxes[worker]);
         let reactor = R::new(inbox.bell())?;
         let (now, started) = (Instant::now(), shared.started);
@@ -71,21 +55,26 @@ impl<R: Reactor> Worker<R> {
                 shared,
                 worker,
                 reactor,
-                connections: Connections::default(),
+                clients: ClientTable::default(),
+                completions: Completions::default(),
                 ios: Ios::new(inbox, worker, started),
                 ended: Vec::new(),
                 volume: None,
                 now,
             },
-            listeners: Vec::new(),
+            front,
+            deliveries: Deliveries::default(),
             messages: Vec::new(),
-            accept_later: Vec::new(),
-            refused: Refusals::default(),
-            abandoned: Vec::new(),
             next_tick: now,
             leaving: false,
             abandons_requests: false,
         })
+    }
+
+    /// The front end, and what it sees of the worker.
+    pub(crate) const fn parts(&mut self) -> (&mut F, Context<'_, R>) {
+        let Self { dispatcher, host, front, .. } = self;
+        (front, Context { dispatcher, host })
     }
 
     /// Serves until told to leave.
@@ -121,15 +110,9 @@ impl<R: Reactor> Worker<R> {
     fn handle(&mut self, event: Event) {
         match event {
             Event::Woken => self.read_messages(),
-            Event::Accepted { listener, result } => match result {
-                Ok(socket) => self.accepted(socket, listener),
-                // What was cancelled is the listening itself.
-                Err(error) if error.raw_os_error() == Some(libc::ECANCELED) => {}
-                Err(error) => {
-                    tracing::warn!(%error, "accept failed, trying again later");
-                    self.accept_later.push(listener);
-                }
-            },
+            Event::Accepted { listener, result } => {
+                self.socket_event(SocketEvent::Accepted { listener, result });
+            }
             Event::Received { conn, buffer, result, more } => {
                 let len = *result.as_ref().unwrap_or(&0);
                 let bytes: *const [u8] = match buffer {
@@ -138,19 +121,42 @@ impl<R: Reactor> Worker<R> {
                 };
                 // SAFETY: the buffer is lent to us, and nobody writes to it, until it is recycled
                 // below; the reactor's memory for buffers never moves.
-                self.received(conn, unsafe { &*bytes }, result, more);
+                let bytes = unsafe { &*bytes };
+                self.socket_event(SocketEvent::Received { conn, bytes, result, more });
                 if let Some(buffer) = buffer {
                     self.host.reactor.recycle(buffer);
                 }
             }
-            Event::Filled { conn, result } => self.filled(conn, result),
-            Event::Sent { conn, result } => self.sent(conn, result),
+            Event::Filled { conn, result } => {
+                self.socket_event(SocketEvent::Filled { conn, result });
+            }
+            Event::Sent { conn, result } => self.socket_event(SocketEvent::Sent { conn, result }),
             Event::File { tag, result } => {
                 let WorkerHost { shared, ios, reactor, ended, .. } = &mut self.host;
                 ios.file_done(shared, reactor, tag, result, ended);
                 self.settle_ended();
             }
         }
+        self.deliver();
+    }
+
+    fn socket_event(&mut self, event: SocketEvent<'_>) {
+        let (front, mut context) = self.parts();
+        front.event(&mut context, forebay_frontend::Event::Socket(event));
+    }
+
+    /// Gives the front end the answers that have gathered.
+    pub(crate) fn deliver(&mut self) {
+        let mut deliveries = std::mem::take(&mut self.deliveries);
+        loop {
+            self.host.completions.take(&mut deliveries);
+            if deliveries.is_empty() {
+                break;
+            }
+            let (front, mut context) = self.parts();
+            deliveries.drain(|answered, segments| context.deliver(front, answered, segments));
+        }
+        self.deliveries = deliveries;
     }
 
     fn read_messages(&mut self) {
@@ -168,17 +174,20 @@ impl<R: Reactor> Worker<R> {
                     ios.go_on(reactor, tag);
                 }
                 Message::Answer(answer) => self.dispatcher.answer(&mut self.host, answer),
-                Message::RoomFree { conn } => {
-                    if let Some(waiting) = self.host.connections.get(conn)
-                        && waiting.waits_in.is_some()
-                    {
-                        waiting.paused = false;
-                        self.host.connections.resumed.push(conn);
+                Message::RoomFree { client } => {
+                    let (front, mut context) = self.parts();
+                    if context.host.clients.is_waiting(client) {
+                        front.room_free(&mut context, client);
                     }
                 }
-                Message::Connection { socket, listener } => self.serve(socket, listener),
-                Message::Extents { conn, generation, request, extents } => {
-                    self.extents_known(conn, generation, &request, &extents);
+                Message::Extents { query, extents } => {
+                    let (front, mut context) = self.parts();
+                    context.deliver_extents(front, &query, &extents);
+                }
+                Message::FrontEnd(message) => {
+                    let message = message.downcast().expect("its own mailer has sent it");
+                    let (front, mut context) = self.parts();
+                    front.message(&mut context, *message);
                 }
                 Message::Task(task) => task(self),
             }
@@ -204,77 +213,24 @@ impl<R: Reactor> Worker<R> {
     fn end_turn(&mut self) {
         loop {
             self.settle_ended();
-            while let Some(conn) = self.host.connections.resumed.pop() {
-                self.received_more(conn);
-            }
+            self.deliver();
+            let (front, mut context) = self.parts();
+            front.resume_input(&mut context);
+            self.deliver();
             if !self.host.ended.is_empty() {
                 continue;
             }
             let WorkerHost { ios, reactor, shared, .. } = &mut self.host;
             ios.start(shared, reactor);
-            while let Some(conn) = self.host.connections.touched.pop() {
-                self.look_after(conn);
-            }
+            let (front, mut context) = self.parts();
+            front.end_turn(&mut context);
             // Replies that went at once let input go on; nothing else would wake us for it.
-            if self.host.connections.resumed.is_empty() && self.host.ended.is_empty() {
+            let is_over = !self.front.has_input() && self.host.completions.is_empty();
+            if is_over && self.host.ended.is_empty() {
                 break;
             }
         }
-        self.host.connections.record_latencies(self.host.worker);
-    }
-
-    /// A client has connected: the worker with the fewest gets it.
-    fn accepted(&mut self, socket: OwnedFd, listener: u32) {
-        let shared = &self.host.shared;
-        if shared.stopping.load(Ordering::Relaxed) {
-            return;
-        }
-        let connections = shared.connections.fetch_add(1, Ordering::Relaxed);
-        let has_descriptor = shared.descriptors.admit(socket.as_raw_fd());
-        if connections >= CONNECTIONS_MAX as u64 || !has_descriptor {
-            shared.connections.fetch_sub(1, Ordering::Relaxed);
-            self.refused.count(self.host.now, has_descriptor, shared.descriptors);
-            return;
-        }
-        let fewest = shared.worker_connections.iter().enumerate();
-        let (worker, load) = fewest
-            .min_by_key(|(_, load)| load.load(Ordering::Relaxed))
-            .expect("there is at least this worker");
-        load.fetch_add(1, Ordering::Relaxed);
-        if worker == self.host.worker {
-            self.serve(socket, listener);
-        } else {
-            shared.inboxes[worker].post(Message::Connection { socket, listener });
-        }
-    }
-
-    /// Begins to talk to a client.
-    fn serve(&mut self, socket: OwnedFd, listener: u32) {
-        let Some(settings) = self.host.shared.listener(listener) else {
-            self.forget_connection();
-            return;
-        };
-        if self.listeners.len() <= listener as usize {
-            self.listeners.resize(listener as usize + 1, None);
-        }
-        settings.prepare(&socket);
-        let mut handshake = Handshake::new(HandshakeConfig { tls: settings.tls_policy });
-        let mut conn = Conn::new(socket, listener, Handshake::new(HandshakeConfig::default()));
-        conn.queued.push_header(|out| handshake.greeting(out));
-        conn.phase = crate::conn::Phase::Handshake(Box::new(handshake));
-        conn.deadline = Some(self.host.now + self.host.shared.patience.handshake);
-        self.listeners[listener as usize] = Some(settings);
-        let fd = conn.socket.as_raw_fd();
-        conn.receiving = true;
-        let index = self.host.connections.insert(conn);
-        self.host.reactor.receive(index, fd);
-        self.host.connections.touch(index);
-    }
-
-    pub(super) fn forget_connection(&self) {
-        let shared = &self.host.shared;
-        shared.connections.fetch_sub(1, Ordering::Relaxed);
-        shared.worker_connections[self.host.worker].fetch_sub(1, Ordering::Relaxed);
+        self.host.clients.record_latencies(self.host.worker);
     }
 
     /// Tells a shard whose disks are being read, which writes are worth gathering, and how fast it
@@ -294,15 +250,6 @@ impl<R: Reactor> Worker<R> {
         }
     }
 
-    /// Accepts clients again where that has failed.
-    fn accept_again(&mut self) {
-        for number in std::mem::take(&mut self.accept_later) {
-            if let Some(listener) = self.host.shared.listener(number) {
-                self.host.reactor.accept(number, listener.fd());
-            }
-        }
-    }
-
     /// Looks after what time brings: deadlines of clients, write-back of this worker's shards.
     fn tick(&mut self) {
         let workers = self.host.shared.inboxes.len();
@@ -315,23 +262,9 @@ impl<R: Reactor> Worker<R> {
                 self.dispatcher.tick(&mut self.host, shard);
             }
         }
-        self.accept_again();
-        let (now, share) = (self.host.now, self.host.shared.share());
-        for index in self.host.connections.all() {
-            let Some(conn) = self.host.connections.get(index) else { continue };
-            if conn.deadline.is_some_and(|deadline| deadline <= now) {
-                self.break_off(index, "it took too long");
-            } else if conn.lane_bytes > 0
-                && conn.fetch_by.is_some_and(|time| time <= now)
-                && self.host.shared.budget.room(Queue::Lane).is_wanted()
-            {
-                self.break_off(index, "it does not fetch its replies, and others need the memory");
-            } else if conn.paused && !conn.is_full(share) {
-                conn.paused = false;
-                self.host.connections.resumed.push(index);
-            }
-        }
+        let (front, mut context) = self.parts();
+        front.tick(&mut context);
         let pause = if dirty { TICK_BUSY } else { TICK_IDLE };
-        self.next_tick = now + pause;
+        self.next_tick = self.host.now + pause;
     }
 }

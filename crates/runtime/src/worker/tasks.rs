@@ -1,9 +1,9 @@
 //! What others may ask of a worker between two turns.
 
 use super::{Token, Worker};
-use crate::conn::Phase;
 use crate::reactor::Reactor;
 use crate::shared::Shared;
+use forebay_frontend::FrontEnd;
 use forebay_types::{ByteRange, IoError, IoResult, VolumeId};
 use forebay_volume::{Payload, Request, RequestKind};
 use std::time::Instant;
@@ -45,11 +45,8 @@ pub(crate) trait Tasks {
     /// What all workers share.
     fn shared(&self) -> &Shared;
 
-    /// Begins to accept clients.
-    fn listen(&mut self, listener: u32, fd: std::os::fd::RawFd);
-
-    /// Accepts no more of them.
-    fn stop_listening(&mut self, listener: u32, fd: std::os::fd::RawFd);
+    /// Accepts clients from now on, or no more.
+    fn accept(&mut self, accepts: bool);
 
     /// Brings everything dirty of a volume to its disk, and to stable storage there.
     fn flush(&mut self, volume: VolumeId, tell: Box<dyn FnOnce(IoResult) + Send>);
@@ -96,18 +93,14 @@ pub(crate) trait Tasks {
     fn forget_volumes(&mut self);
 }
 
-impl<R: Reactor> Tasks for Worker<R> {
+impl<R: Reactor, F: FrontEnd> Tasks for Worker<R, F> {
     fn shared(&self) -> &Shared {
         &self.host.shared
     }
 
-    fn listen(&mut self, listener: u32, fd: std::os::fd::RawFd) {
-        self.host.reactor.accept(listener, fd);
-    }
-
-    fn stop_listening(&mut self, listener: u32, fd: std::os::fd::RawFd) {
-        self.accept_later.retain(|&later| later != listener);
-        self.host.reactor.stop_accepting(listener, fd);
+    fn accept(&mut self, accepts: bool) {
+        let (front, mut context) = self.parts();
+        front.accept(&mut context, accepts);
     }
 
     fn flush(&mut self, volume: VolumeId, tell: Box<dyn FnOnce(IoResult) + Send>) {
@@ -147,24 +140,23 @@ impl<R: Reactor> Tasks for Worker<R> {
     }
 
     fn dismiss(&mut self, volume: Option<VolumeId>) {
-        for index in self.clients_of(volume) {
-            let Some(conn) = self.host.connections.get(index) else { continue };
-            if !matches!(conn.phase, Phase::Draining) {
-                conn.drain();
-                self.host.connections.touch(index);
-            }
+        for client in self.host.clients.of(volume) {
+            let (front, mut context) = self.parts();
+            front.drain_client(&mut context, client);
         }
     }
 
     fn drop_clients(&mut self, volume: Option<VolumeId>) {
-        for index in self.clients_of(volume) {
-            self.break_off(index, "");
+        for client in self.host.clients.of(volume) {
+            let (front, mut context) = self.parts();
+            front.drop_client(&mut context, client);
         }
     }
 
     fn abandon_clients(&mut self, volume: Option<VolumeId>) {
-        for index in self.clients_of(volume) {
-            self.abandon(index);
+        for client in self.host.clients.of(volume) {
+            let (front, mut context) = self.parts();
+            front.abandon_client(&mut context, client);
         }
     }
 
@@ -174,8 +166,8 @@ impl<R: Reactor> Tasks for Worker<R> {
 
     fn left(&mut self, volume: Option<VolumeId>) -> Left {
         let (connections, requests) = match volume {
-            None => (self.host.connections.len(), self.dispatcher.in_flight()),
-            Some(id) => (self.clients_of(volume).len(), self.dispatcher.in_flight_of(id)),
+            None => (self.host.clients.len(), self.dispatcher.in_flight()),
+            Some(id) => (self.host.clients.of(volume).len(), self.dispatcher.in_flight_of(id)),
         };
         Left { connections, requests, oldest_io: self.host.ios.oldest(volume) }
     }
@@ -193,7 +185,7 @@ impl<R: Reactor> Tasks for Worker<R> {
     }
 }
 
-impl<R: Reactor> Worker<R> {
+impl<R: Reactor, F: FrontEnd> Worker<R, F> {
     fn submit_inside(
         &mut self,
         volume: VolumeId,
@@ -202,15 +194,5 @@ impl<R: Reactor> Worker<R> {
     ) {
         let request = Request { volume, kind, range: ByteRange::new(0, 0) };
         self.dispatcher.submit(&mut self.host, Token::Inside(tell), request, Payload::None);
-    }
-
-    /// The connections that entered a volume, or all.
-    fn clients_of(&mut self, volume: Option<VolumeId>) -> Vec<u32> {
-        let mut clients = self.host.connections.all();
-        clients.retain(|&index| {
-            let entered = self.host.connections.get(index).and_then(|conn| conn.volume.as_ref());
-            volume.is_none() || entered.map(|entered| entered.id) == volume
-        });
-        clients
     }
 }

@@ -6,7 +6,7 @@ use crate::common::wait_until;
 use crate::server::Server;
 use forebay_nbd::proto::command;
 use forebay_policy::PolicyKind;
-use forebay_runtime::{Ecc, Engine, Patience, Runtime, RuntimeConfig};
+use forebay_runtime::{Ecc, Engine, Patience, RuntimeConfig};
 use forebay_types::Mode;
 use std::io::{Read, Write};
 use std::panic::{AssertUnwindSafe, catch_unwind};
@@ -39,7 +39,7 @@ fn server(engine: Engine, patience: Patience) -> Server {
         journals: 0,
         ecc: Ecc::default(),
     };
-    let server = Server::over(Runtime::start_with(config, patience).unwrap());
+    let server = Server::start_over(config, patience);
     server.add_memory("disk", 64 * MIB, Mode::WriteBack);
     server
 }
@@ -128,7 +128,7 @@ fn a_slow_writer_does_not_hold_up_the_others(engine: Engine) {
     };
     // The others give up before the slow one is cut off: if they wait for it, they fail.
     let patience = Patience { payload_pause: 2 * PATIENCE, ..Patience::default() };
-    let server = Server::over(Runtime::start_with(config, patience).unwrap());
+    let server = Server::start_over(config, patience);
     server.add_memory("disk", 64 * MIB, Mode::WriteBack);
     let mut slow = connect(&server.socket);
     enter(&mut slow, "disk");

@@ -8,7 +8,7 @@ use forebay_backend::MemoryBackend;
 use forebay_backend::layers::{Gate, Kinds};
 use forebay_nbd::{Command, Extent};
 use forebay_policy::PolicyKind;
-use forebay_runtime::{Ecc, Engine, HeldUp, Patience, Runtime, RuntimeConfig, VolumeError};
+use forebay_runtime::{Ecc, Engine, HeldUp, Patience, RuntimeConfig, VolumeError};
 use forebay_types::{Durability, Mode};
 use std::sync::Arc;
 use std::time::Duration;
@@ -47,7 +47,7 @@ fn server_with(engine: Engine, patience: Patience) -> Server {
         journals: 1,
         ecc: Ecc::default(),
     };
-    Server::over(Runtime::start_with(config, patience).unwrap())
+    Server::start_over(config, patience)
 }
 
 fn gated(server: &Server, name: &str, mode: Mode) -> (Arc<Gate>, Arc<MemoryBackend>) {

@@ -3,11 +3,10 @@
 use crate::common::GATHERS_ALL;
 use crate::common::client::{Client, PATIENCE};
 use forebay_backend::{Backend, MemoryBackend};
-use forebay_nbd::Tls;
+use forebay_frontend_nbd::{Listener, NbdServer, Tls, TlsSetup};
 use forebay_policy::PolicyKind;
 use forebay_runtime::{
-    Ecc, Engine, Listener, Patience, Runtime, RuntimeConfig, TlsSetup, VolumeChange,
-    VolumeSettings, VolumeStatus,
+    Ecc, Engine, Patience, Runtime, RuntimeConfig, VolumeChange, VolumeSettings, VolumeStatus,
 };
 use forebay_types::{DiskGeometry, Mode};
 use std::os::unix::net::UnixListener;
@@ -19,6 +18,8 @@ use tempfile::TempDir;
 pub struct Server {
     /// The runtime under test.
     pub runtime: Runtime,
+    /// Its front end.
+    pub nbd: Arc<NbdServer>,
     /// Where clients connect.
     pub socket: PathBuf,
     /// A place for files, gone with the server.
@@ -53,14 +54,16 @@ impl Server {
     pub fn patient(config: RuntimeConfig) -> Self {
         let [handshake, payload_pause, dirty_age] = [PATIENCE; 3];
         let patience = Patience { handshake, payload_pause, dirty_age, ..Patience::default() };
-        Self::over(Runtime::start_with(config, patience).unwrap())
+        Self::start_over(config, patience)
     }
 
-    /// A server around a runtime that was started already.
-    pub fn over(runtime: Runtime) -> Self {
+    /// A server with this patience.
+    pub fn start_over(config: RuntimeConfig, patience: Patience) -> Self {
+        let nbd = NbdServer::new();
+        let runtime = Runtime::start_with(config, patience, &nbd).unwrap();
         let directory = tempfile::tempdir().unwrap();
         let socket = directory.path().join("nbd.sock");
-        let server = Self { runtime, socket, directory };
+        let server = Self { runtime, nbd, socket, directory };
         let socket = server.socket.clone();
         server.listen(&socket, Tls::Off, None);
         server
@@ -70,7 +73,7 @@ impl Server {
     pub fn listen(&self, socket: &std::path::Path, policy: Tls, tls: Option<TlsSetup>) {
         let listener = UnixListener::bind(socket).unwrap();
         listener.set_nonblocking(true).unwrap();
-        self.runtime.listen(Listener::new(listener.into(), false, policy, tls)).unwrap();
+        self.nbd.listen(Listener::new(listener.into(), false, policy, tls));
     }
 
     /// Serves a volume.

@@ -5,10 +5,11 @@ use crate::common::raw::{ask, client_flags, go_data, greeting, is_closed, option
 use crate::common::wait_until;
 use crate::server::{Server, settings};
 use forebay_backend::MemoryBackend;
+use forebay_frontend_nbd::TlsSetup;
 use forebay_nbd::client::{Config, Failure, Handshake, Step};
 use forebay_nbd::proto::{self, command, option_reply as kind};
 use forebay_nbd::{Command, Tls};
-use forebay_runtime::{Engine, TlsSetup};
+use forebay_runtime::Engine;
 use forebay_types::Mode;
 use rcgen::{CertificateParams, Issuer, KeyPair};
 use rustls::pki_types::{CertificateDer, PrivateKeyDer, ServerName};

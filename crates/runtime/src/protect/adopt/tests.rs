@@ -9,6 +9,7 @@ use crate::{Engine, Patience, RuntimeConfig};
 use forebay_backend::{AlignedBuffer, Backend, Blocking, OpenOptions};
 use forebay_engine::Verdict;
 use forebay_format::journal::JournalId;
+use forebay_frontend_nbd::NbdServer;
 use forebay_types::{ByteRange, DiskGeometry, Durability, IoResult};
 use std::os::fd::OwnedFd;
 use std::path::Path;
@@ -56,7 +57,8 @@ fn process(pool: &OwnedFd, disk: &Arc<dyn Backend>, log: &Arc<dyn Backend>) -> R
         ecc: crate::Ecc::default(),
     };
     let kept = Some(pool.try_clone().unwrap());
-    let runtime = Runtime::start_over(config, Patience::default(), kept).unwrap();
+    let runtime =
+        Runtime::start_over(config, Patience::default(), kept, &NbdServer::new()).unwrap();
     let journal = runtime.open_journal(JournalSettings {
         backend: Arc::clone(log),
         mirror: None,
@@ -362,7 +364,7 @@ fn bare_process(pool: &OwnedFd, memory_bytes: u64) -> Runtime {
     let ecc = crate::Ecc::default();
     let config = RuntimeConfig { memory_bytes, workers: 1, engine, policy, journals: 0, ecc };
     let kept = Some(pool.try_clone().unwrap());
-    Runtime::start_over(config, Patience::default(), kept).unwrap()
+    Runtime::start_over(config, Patience::default(), kept, &NbdServer::new()).unwrap()
 }
 
 fn bare(disk: &Arc<dyn Backend>, accept_disk: bool) -> VolumeSettings {

@@ -5,14 +5,14 @@ pub(crate) mod common;
 
 use super::{Ecc, Patrol, QUIET};
 use crate::{
-    Engine, JournalId, JournalSettings, Listener, MemberRecord, Runtime, RuntimeConfig, Void,
-    VolumeJournal, VolumeSettings, VolumeStatus,
+    Engine, JournalId, JournalSettings, MemberRecord, Runtime, RuntimeConfig, Void, VolumeJournal,
+    VolumeSettings, VolumeStatus,
 };
 use common::client::{Client, PATIENCE};
 use common::{DIRTY_AGE, GATHERS_ALL, before_lines_are_old, wait_until};
 use forebay_backend::{Backend, MemoryBackend};
 use forebay_engine::LineKey;
-use forebay_nbd::Tls;
+use forebay_frontend_nbd::{Listener, NbdServer, Tls};
 use forebay_policy::PolicyKind;
 use forebay_types::{DiskGeometry, Durability, IoError, Mode, VolumeId};
 use forebay_volume::shard_of;
@@ -49,19 +49,21 @@ fn rig(ecc: Ecc) -> Rig {
 }
 
 fn rig_with(ecc: Ecc, log: Option<Arc<dyn Backend>>) -> Rig {
-    let runtime = Runtime::start(RuntimeConfig {
+    let server = NbdServer::new();
+    let config = RuntimeConfig {
         memory_bytes: 64 << 20,
         workers: 2,
         engine: Engine::Auto,
         policy: PolicyKind::default(),
         journals: usize::from(log.is_some()),
         ecc,
-    });
+    };
+    let runtime = Runtime::start(config, &server);
     let runtime = runtime.unwrap();
     let directory = tempfile::tempdir().unwrap();
     let listener = UnixListener::bind(directory.path().join("nbd.sock")).unwrap();
     listener.set_nonblocking(true).unwrap();
-    runtime.listen(Listener::new(listener.into(), false, Tls::Off, None)).unwrap();
+    server.listen(Listener::new(listener.into(), false, Tls::Off, None));
     let path = directory.path().join("disk.img");
     let disk = File::options().create_new(true).read(true).write(true).open(&path).unwrap();
     disk.set_len(SIZE).unwrap();

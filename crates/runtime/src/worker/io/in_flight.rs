@@ -1,11 +1,11 @@
 //! One I/O on its way: what is left of it, and how it is given to the reactor or to the backend.
 
 use super::push_iovec;
-use crate::memory::Memory;
 use crate::reactor::{FileOp, Reactor};
 use crate::shared::{Inbox, Volume};
 use forebay_backend::{Buffer, Completion, CompletionSink, Io, IoKind};
 use forebay_engine::{IoId, IoVerb};
+use forebay_frontend::Memory;
 use forebay_types::ByteRange;
 use forebay_volume::{BlockPlan, BlockStep, Claim, JobId};
 use std::os::fd::AsRawFd;

@@ -1,0 +1,558 @@
+//! The slots of a shard: which line is where, which are free, which may go.
+//!
+//! A slot is free, unused so far, resident (indexed and known to the policy) or detached: its line
+//! has moved to another slot, but somebody still uses the old data, or it holds data that nobody
+//! is to see yet. Only this module changes that; everybody else pins, unpins and asks.
+//!
+//! The table outlives the process, which may be killed between any two instructions, so each change
+//! is made in an order in which every state on the way can be told apart (`recover.rs` has the
+//! list). A slot that takes a line over says which sectors are still on their way; the slot that is
+//! left keeps its dirty bits until [`Slots::settle`], when the bytes have been copied.
+
+pub(crate) mod bits;
+pub(crate) mod key;
+pub(crate) mod lookup;
+pub(crate) mod meta;
+pub(crate) mod recover;
+
+use crate::index::bits::SlotSet;
+use crate::index::lookup::Index;
+use crate::index::meta::{
+    DETACHED, FROZEN, LineTable, MARK, NO_SLOT, PREFETCHED, SEALED, in_order,
+};
+use crate::{LineKey, LineMeta, Slot};
+use forebay_policy::{Eviction, Hint, Lines};
+use forebay_types::VolumeId;
+
+pub(crate) struct Slots<M> {
+    lines: M,
+    index: Index,
+    /// Resident lines of each volume, by its number; none where it is shorter.
+    residents: Vec<u32>,
+    policy: Box<dyn Eviction>,
+    /// First free slot; the others are linked through `pins`.
+    free: Slot,
+    /// Slots from here on were never used: their memory has never been touched.
+    unused: Slot,
+    /// Where the search for a line that may go, where the policy has none, goes on.
+    hand: Slot,
+    /// Slots with sectors on their way, and slots that were left for another one, each under a pin
+    /// more; empty between calls.
+    filled: Vec<Slot>,
+    left: Vec<Slot>,
+    /// Slots that were left and are kept as older versions; empty between calls.
+    freezing: Vec<Slot>,
+    /// Slots of a table that was found, each under a pin: the kernel may still write there.
+    in_doubt: Vec<Slot>,
+    /// Every resident line with valid sectors and without a seal; others as well.
+    unsealed: SlotSet,
+    /// Every resident line with dirty sectors, of all volumes.
+    dirty: SlotSet,
+    evictions: u64,
+}
+
+/// What the policy may know of a line.
+struct View<'a>(&'a [LineMeta]);
+
+impl Lines for View<'_> {
+    fn may_go(&self, slot: Slot) -> bool {
+        let line = &self.0[slot as usize];
+        line.pins == 0 && line.dirty == 0
+    }
+
+    fn key(&self, slot: Slot) -> u64 {
+        self.0[slot as usize].key.hash()
+    }
+}
+
+impl<M: LineTable> Slots<M> {
+    pub(crate) fn new(lines: M, policy: Box<dyn Eviction>) -> Self {
+        let index = Index::new(lines.len());
+        let (residents, filled, left, freezing, in_doubt) = Default::default();
+        let (unsealed, dirty) = (SlotSet::new(lines.len()), SlotSet::new(lines.len()));
+        let (free, unused, hand, evictions) = (NO_SLOT, 0, 0, 0);
+        Self {
+            lines,
+            index,
+            residents,
+            policy,
+            free,
+            unused,
+            hand,
+            filled,
+            left,
+            freezing,
+            in_doubt,
+            unsealed,
+            dirty,
+            evictions,
+        }
+    }
+
+    pub(crate) fn capacity(&self) -> usize {
+        self.lines.len()
+    }
+
+    /// Slots that were ever used: those below this number.
+    pub(crate) const fn used(&self) -> Slot {
+        self.unused
+    }
+
+    pub(crate) const fn resident(&self) -> usize {
+        self.index.len()
+    }
+
+    /// Resident lines of a volume.
+    pub(crate) fn residents(&self, volume: VolumeId) -> u32 {
+        self.residents.get(usize::from(volume.0)).copied().unwrap_or(0)
+    }
+
+    pub(crate) fn get(&self, slot: Slot) -> &LineMeta {
+        &self.lines[slot as usize]
+    }
+
+    fn get_mut(&mut self, slot: Slot) -> &mut LineMeta {
+        &mut self.lines[slot as usize]
+    }
+
+    /// The table, for all to see.
+    pub(crate) fn table(&self) -> &[LineMeta] {
+        &self.lines
+    }
+
+    pub(crate) const fn evictions(&self) -> u64 {
+        self.evictions
+    }
+
+    /// Sets flags of a line: [`meta::PREFETCHED`] and [`meta::MARK`].
+    pub(crate) fn set_flags(&mut self, slot: Slot, flags: u8) {
+        debug_assert!(flags & !(PREFETCHED | MARK) == 0);
+        self.get_mut(slot).flags |= flags;
+    }
+
+    /// Takes these flags from a line, and says what it had.
+    pub(crate) fn take_flags(&mut self, slot: Slot) -> u8 {
+        let line = self.get_mut(slot);
+        let flags = line.flags & (PREFETCHED | MARK);
+        line.flags &= !flags;
+        flags
+    }
+
+    /// The driver has a checksum of the line as it is.
+    pub(crate) fn seal(&mut self, slot: Slot) {
+        // The driver's checksum is there before the word that it holds.
+        in_order();
+        self.get_mut(slot).flags |= SEALED;
+        self.unsealed.remove(slot);
+    }
+
+    /// Leaves the seal on a line that has changed, which is a planted bug.
+    pub(crate) fn keep_seal(&mut self, slot: Slot, before: u8) {
+        self.get_mut(slot).flags |= before & SEALED;
+    }
+
+    /// The next slot, from `from` on, that may be without a seal: one of those with dirty lines, or
+    /// any.
+    pub(crate) fn next_unsealed(&self, dirty: bool, from: Slot) -> Option<Slot> {
+        let among = if dirty { &self.dirty } else { &self.unsealed };
+        among.next_common(&self.unsealed, from)
+    }
+
+    /// A slot needs no seal.
+    pub(crate) fn needs_no_seal(&mut self, slot: Slot) {
+        self.unsealed.remove(slot);
+    }
+
+    /// The slots of lines of a volume that are in the pool.
+    pub(crate) fn slots_of<'a>(
+        &'a self,
+        volume: VolumeId,
+        lines: impl Iterator<Item = u64> + 'a,
+    ) -> impl Iterator<Item = Slot> + 'a {
+        let keys = lines.map(move |line| LineKey::new(volume, line));
+        keys.map(|key| self.find(key).expect("a dirty line is in the pool"))
+    }
+
+    /// The slots of all dirty lines, in order.
+    pub(crate) fn dirty_slots(&self) -> impl Iterator<Item = Slot> {
+        self.dirty.iter()
+    }
+
+    pub(crate) const fn unsealed(&self) -> usize {
+        self.unsealed.len()
+    }
+
+    /// Some dirty sectors are on the disk, or given up. Whether the line, which is resident, has
+    /// none any more now.
+    pub(crate) fn clean(&mut self, slot: Slot, mask: u8) -> bool {
+        let line = self.get_mut(slot);
+        let was_dirty = line.dirty != 0;
+        line.dirty &= !mask;
+        let is_clean = was_dirty && line.dirty == 0;
+        if is_clean {
+            self.dirty.remove(slot);
+        }
+        is_clean
+    }
+
+    /// Which parts of a slot that holds parity are in use.
+    pub(crate) fn set_parity_parts(&mut self, slot: Slot, parts: u8) {
+        let line = self.get_mut(slot);
+        assert!(line.key == LineKey::PARITY, "slot {slot} holds no parity");
+        line.valid = parts;
+    }
+
+    /// Sectors of an older version of a line are lost.
+    pub(crate) fn lose_frozen(&mut self, slot: Slot, sectors: u8) {
+        let valid = self.get(slot).valid;
+        self.change(slot, valid & !sectors);
+        self.unsealed.remove(slot);
+    }
+
+    /// An older version of a line is on the disk, or given up: the pin that kept it goes.
+    pub(crate) fn thaw(&mut self, slot: Slot) {
+        let line = self.get_mut(slot);
+        assert!(line.has(FROZEN) && line.has(DETACHED), "slot {slot} is not frozen: {line:?}");
+        line.dirty = 0;
+        self.unpin(slot);
+    }
+
+    /// Takes the dirty bits from a slot that is left, which is a planted bug.
+    pub(crate) fn forget_detached(&mut self, slot: Slot) {
+        self.get_mut(slot).dirty = 0;
+    }
+
+    /// The one way in which the valid sectors of a line, or their content, change: its checksum is
+    /// void from here on. `valid` is what is valid now.
+    pub(crate) fn change(&mut self, slot: Slot, valid: u8) {
+        let line = &mut self.lines[slot as usize];
+        // A line that was valid without a seal is in the set already.
+        let is_news = line.has(SEALED) || line.valid == 0;
+        line.flags &= !SEALED;
+        in_order();
+        line.valid = valid;
+        if is_news {
+            self.unsealed.insert(slot);
+        }
+    }
+
+    pub(crate) fn find(&self, key: LineKey) -> Option<Slot> {
+        self.index.find(key, &self.lines)
+    }
+
+    pub(crate) fn hints(&self) -> crate::Hints {
+        self.index.hints()
+    }
+
+    pub(crate) fn touch(&mut self, slot: Slot) {
+        self.policy.on_hit(slot);
+    }
+
+    /// Makes room for `key`, which must be absent, evicting another line if need be. The new line
+    /// has no valid sector. `None` when every line is dirty or in use.
+    pub(crate) fn allocate(&mut self, key: LineKey, hint: Hint) -> Option<Slot> {
+        let slot = self.reserve(key, hint)?;
+        self.place(slot, key, hint);
+        Some(slot)
+    }
+
+    /// Puts `key`, which must be absent, into a slot that was reserved for it.
+    pub(crate) fn place(&mut self, slot: Slot, key: LineKey, hint: Hint) {
+        self.name(slot, key, 0, 0);
+        self.enter(key, slot);
+        self.policy.on_insert(slot, key.hash(), hint);
+    }
+
+    /// Gives a reserved slot, in which nothing is valid, its name.
+    fn name(&mut self, slot: Slot, key: LineKey, pins: u32, flags: u8) {
+        let line = self.get_mut(slot);
+        assert!(line.key == LineKey::NONE && line.valid | line.dirty | line.filling == 0);
+        line.pins = pins;
+        line.flags = flags;
+        in_order();
+        line.key = key;
+        in_order();
+    }
+
+    /// Makes room for `key` and pins it, without giving the line to anybody: a detached slot. It is
+    /// adopted or relocated to later, or free with its last pin.
+    pub(crate) fn reserve_detached(&mut self, key: LineKey) -> Option<Slot> {
+        let slot = self.reserve(key, Hint::Normal)?;
+        self.name(slot, key, 1, DETACHED);
+        Some(slot)
+    }
+
+    /// Makes a detached slot the one of its line, which must be absent.
+    pub(crate) fn adopt(&mut self, slot: Slot) {
+        let line = self.get_mut(slot);
+        assert!(line.has(DETACHED));
+        line.flags = 0;
+        let key = line.key;
+        self.index_line(key, slot);
+    }
+
+    /// Gives the line in `old` the slot `new`, reserved or detached, under one pin. The caller
+    /// copies the data, and the pin that it has on `old` goes with [`Slots::settle`], unless the
+    /// old slot is kept as an older version: then the pin does that.
+    pub(crate) fn relocate(&mut self, old: Slot, new: Slot, freeze: bool) {
+        let line = *self.get(old);
+        let key = line.key;
+        assert!(line.pins > 0, "the caller has the old slot pinned");
+        assert!(!line.has(DETACHED), "a line is moved from where it is");
+        assert!(old != new, "slot {old} is moved to itself");
+        // From here on the old slot says by its dirty bits what only it has.
+        self.get_mut(old).flags = DETACHED | if freeze { line.flags & SEALED } else { 0 };
+        in_order();
+        if self.get(new).key == LineKey::NONE {
+            self.name(new, key, 1, 0);
+        }
+        self.get_mut(new).filling = line.valid;
+        in_order();
+        self.get_mut(new).valid = line.valid;
+        in_order();
+        self.get_mut(new).dirty = line.dirty;
+        in_order();
+        self.get_mut(new).flags = line.flags & !SEALED;
+        self.unsealed.insert(new);
+        if self.dirty.remove(old) {
+            self.dirty.insert(new);
+        }
+        self.index.replace(key, old, new);
+        self.policy.on_move(old, new, key.hash());
+        self.filled.push(new);
+        if freeze {
+            self.freezing.push(old);
+        } else {
+            self.leave(old);
+        }
+    }
+
+    /// Keeps what a detached slot holds until the call is settled, which then takes a pin away.
+    fn leave(&mut self, slot: Slot) {
+        self.left.push(slot);
+    }
+
+    /// Makes a slot findable as the place of a line, which must be absent.
+    fn index_line(&mut self, key: LineKey, slot: Slot) {
+        self.enter(key, slot);
+        self.policy.on_insert(slot, key.hash(), Hint::Normal);
+    }
+
+    fn enter(&mut self, key: LineKey, slot: Slot) {
+        self.index.insert(key, slot);
+        let at = usize::from(key.volume().0);
+        if self.residents.len() <= at {
+            self.residents.resize(at + 1, 0);
+        }
+        self.residents[at] += 1;
+    }
+
+    fn exit(&mut self, key: LineKey, slot: Slot) {
+        self.index.remove(key, slot, &self.lines);
+        self.residents[usize::from(key.volume().0)] -= 1;
+    }
+
+    /// Says how many slots of a table that was found were ever used.
+    const fn set_used(&mut self, used: Slot) {
+        self.unused = used;
+    }
+
+    /// Frees what is neither a line nor held, in a table that was found. Slots with lower numbers
+    /// are taken first.
+    fn free_the_rest(&mut self) {
+        for slot in (0..self.unused).rev() {
+            let line = *self.get(slot);
+            if line.key == LineKey::NONE {
+                self.free_slot(slot);
+            }
+        }
+    }
+
+    /// Marks sectors dirty whose bytes are on their way. Returns the line, and whether it was
+    /// clean.
+    pub(crate) fn mark_dirty(&mut self, slot: Slot, mask: u8) -> (LineKey, bool) {
+        let line = self.get(slot);
+        let (key, was_clean) = (line.key, line.dirty == 0);
+        let valid = line.valid | mask;
+        self.doubt(slot, mask);
+        self.change(slot, valid);
+        in_order();
+        self.get_mut(slot).dirty |= mask;
+        self.dirty.insert(slot);
+        (key, was_clean)
+    }
+
+    /// Says that what the table has of some sectors counts for nothing until the call is settled.
+    pub(crate) fn doubt(&mut self, slot: Slot, mask: u8) {
+        self.get_mut(slot).filling |= mask;
+        in_order();
+        self.filled.push(slot);
+    }
+
+    /// The bytes are where they belong: what was marked is true, and the slots that were left are
+    /// free, or with those who still use them.
+    pub(crate) fn settle(&mut self) {
+        in_order();
+        self.believe();
+        in_order();
+        while let Some(slot) = self.left.pop() {
+            self.get_mut(slot).dirty = 0;
+            self.unpin(slot);
+        }
+        while let Some(slot) = self.freezing.pop() {
+            let line = self.get_mut(slot);
+            line.flags |= FROZEN;
+            line.dirty &= line.valid;
+        }
+    }
+
+    /// Whether the memory steps of every call have been carried out, and the shard told so.
+    pub(crate) const fn is_settled(&self) -> bool {
+        self.filled.is_empty() && self.left.is_empty() && self.freezing.is_empty()
+    }
+
+    /// The first half of it.
+    pub(crate) fn believe(&mut self) {
+        while let Some(slot) = self.filled.pop() {
+            self.get_mut(slot).filling = 0;
+        }
+    }
+
+    /// Takes a clean line out of the pool: at once, or with its last pin.
+    pub(crate) fn drop_line(&mut self, slot: Slot) {
+        let line = *self.get(slot);
+        assert!(line.dirty == 0, "a dirty line is never dropped");
+        assert!(!line.has(DETACHED), "slot {slot} is not the place of a line");
+        self.exit(line.key, slot);
+        self.policy.on_remove(slot);
+        if line.pins == 0 {
+            self.free_slot(slot);
+        } else {
+            self.get_mut(slot).flags = DETACHED;
+        }
+    }
+
+    pub(crate) fn pin(&mut self, slot: Slot) {
+        debug_assert!(self.get(slot).key != LineKey::NONE, "slot {slot} holds nothing to pin");
+        self.get_mut(slot).pins += 1;
+    }
+
+    pub(crate) fn unpin(&mut self, slot: Slot) {
+        let line = self.get_mut(slot);
+        assert!(line.pins > 0, "slot {slot} was let go of more often than it was taken");
+        line.pins -= 1;
+        if line.pins == 0 && line.has(DETACHED) {
+            self.free_slot(slot);
+        }
+    }
+
+    /// Makes room for `incoming`, evicting another line if need be: a slot that is neither free
+    /// nor resident until it is placed, relocated to or freed. `None` when every line is dirty or
+    /// in use.
+    pub(crate) fn reserve(&mut self, incoming: LineKey, hint: Hint) -> Option<Slot> {
+        if self.free != NO_SLOT {
+            let slot = self.free;
+            self.free = self.get(slot).pins;
+            return Some(slot);
+        }
+        if (self.unused as usize) < self.capacity() {
+            self.unused += 1;
+            return Some(self.unused - 1);
+        }
+        let victim = self.policy.evict(incoming.hash(), hint, &View(&self.lines));
+        let victim = victim.or_else(|| self.take_any())?;
+        let line = *self.get(victim);
+        assert!(line.pins == 0 && line.dirty == 0, "the policy gave up a line that may not go");
+        self.exit(line.key, victim);
+        self.clear(victim);
+        self.evictions += 1;
+        Some(victim)
+    }
+
+    /// The next line by slot that may go. A policy looks at few lines, and all of those may be
+    /// dirty where many are; as a part of the slots is always clean, few are passed over here from
+    /// one search to the next, however many in this one.
+    fn take_any(&mut self) -> Option<Slot> {
+        let mut slots = (self.hand..self.unused).chain(0..self.hand);
+        let may_go = |line: &LineMeta| {
+            line.key != LineKey::NONE && !line.has(DETACHED) && line.pins == 0 && line.dirty == 0
+        };
+        let victim = slots.find(|&slot| may_go(self.get(slot)))?;
+        self.hand = victim + 1;
+        self.policy.on_remove(victim);
+        Some(victim)
+    }
+
+    /// Makes a slot one that holds nothing. The first step makes its data worth nothing; the other
+    /// way round, what was detached would look like a line for a moment.
+    fn clear(&mut self, slot: Slot) {
+        self.get_mut(slot).dirty = 0;
+        in_order();
+        self.get_mut(slot).valid = 0;
+        in_order();
+        self.get_mut(slot).key = LineKey::NONE;
+        in_order();
+        *self.get_mut(slot) = LineMeta::FREE;
+    }
+
+    /// Gives back a slot that holds no line any more.
+    pub(crate) fn free_slot(&mut self, slot: Slot) {
+        let next = self.free;
+        let line = self.get(slot);
+        assert!(line.dirty == 0 && !self.dirty.contains(slot), "{line:?} is freed with data");
+        self.clear(slot);
+        self.get_mut(slot).pins = next;
+        self.free = slot;
+    }
+
+    pub(crate) fn metadata_bytes(&self) -> usize {
+        self.capacity() * size_of::<LineMeta>()
+            + self.index.metadata_bytes()
+            + self.residents.capacity() * size_of::<u32>()
+            + self.unsealed.metadata_bytes()
+            + self.dirty.metadata_bytes()
+            + self.policy.metadata_bytes()
+    }
+
+    /// Panics where table, index, free list and policy contradict each other.
+    pub(crate) fn self_check(&self) {
+        let settled = [&self.filled, &self.left, &self.freezing].iter().all(|list| list.is_empty());
+        assert!(settled, "every call is settled");
+        let mut free = 0;
+        let mut at = self.free;
+        while at != NO_SLOT {
+            assert!(self.get(at).key == LineKey::NONE, "a free slot names no line");
+            free += 1;
+            at = self.get(at).pins;
+        }
+        let mut resident = 0;
+        let mut residents = vec![0; self.residents.len()];
+        let mut detached = 0;
+        for slot in 0..self.unused {
+            let line = self.get(slot);
+            if line.key == LineKey::NONE {
+                continue;
+            }
+            assert!(line.filling == 0, "nothing is on its way between calls: {line:?}");
+            if line.has(DETACHED) {
+                assert!(line.pins > 0, "a detached slot is in use: {line:?}");
+                assert!(line.dirty == 0 || line.has(FROZEN), "only a version stays: {line:?}");
+                detached += 1;
+            } else {
+                assert_eq!(self.find(line.key), Some(slot), "a resident line is found");
+                let known = line.has(SEALED) || line.valid == 0 || self.unsealed.contains(slot);
+                assert!(known, "a line without a seal waits for the patrol: {line:?}");
+                let is_known = self.dirty.contains(slot) == (line.dirty != 0);
+                assert!(is_known, "the set of dirty slots is that of the table: {line:?}");
+                resident += 1;
+                residents[usize::from(line.key.volume().0)] += 1;
+            }
+        }
+        assert_eq!(residents, self.residents, "each volume has the lines that are counted");
+        let dirty = self.dirty.iter().filter(|&slot| self.get(slot).has(DETACHED));
+        assert_eq!(dirty.count(), 0, "only resident lines are in the set of dirty slots");
+        assert_eq!(resident, self.index.len(), "the index holds the resident lines");
+        assert_eq!(resident + detached + free, self.unused as usize, "no slot is lost");
+        self.policy.self_check();
+    }
+}

@@ -1,0 +1,137 @@
+//! Room for the parity of dirty lines, taken from the pool as it is needed.
+//!
+//! Parity is a fifth of what it protects, and only dirty lines have any: what is clean is on the
+//! disk. So it lies in slots that are taken like those of lines, five lines to a slot, and given
+//! back when their lines are clean. The price: a pool with two thirds of its lines dirty keeps an
+//! eighth of its slots for this, and where every slot is dirty or in use a line goes without.
+
+use crate::index::Slots;
+use crate::index::meta::{LineTable, NO_SLOT};
+use crate::{LineKey, Slot};
+use std::collections::BTreeSet;
+
+/// Lines whose parity fits one slot.
+pub const PARITIES_PER_SLOT: u8 = 5;
+
+/// Where the parity of a line lies: the `index`th part of a slot that holds nothing else.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
+pub struct ParityPlace {
+    /// The slot, which is in the same shard as the line.
+    pub slot: Slot,
+    /// Which part of it, below [`PARITIES_PER_SLOT`].
+    pub index: u8,
+}
+
+/// Bits of a packed place that say which part it is.
+const INDEX_BITS: u32 = 3;
+const _: () = assert!(crate::SLOTS_MAX < 1 << (32 - INDEX_BITS));
+
+/// The parity of a shard's lines. Which parts of a slot are in use is kept in the slot's own entry
+/// of the table, where a line has its valid sectors.
+#[derive(Debug, Default)]
+pub(crate) struct Parity {
+    /// Packed places by the slot of the line, [`NO_SLOT`] where there is none; empty before the
+    /// first one is wanted.
+    places: Box<[u32]>,
+    /// Slots that have a part to give.
+    open: BTreeSet<Slot>,
+    lines: usize,
+    slots: usize,
+}
+
+impl Parity {
+    /// The place of a line's parity, if it has one.
+    pub(crate) fn of(&self, line: Slot) -> Option<ParityPlace> {
+        let packed = *self.places.get(line as usize)?;
+        let index = (packed & ((1 << INDEX_BITS) - 1)) as u8;
+        (packed != NO_SLOT).then_some(ParityPlace { slot: packed >> INDEX_BITS, index })
+    }
+
+    /// Finds a place for the parity of a line that has none; `None` if the pool has no room.
+    pub(crate) fn take<M: LineTable>(
+        &mut self,
+        line: Slot,
+        slots: &mut Slots<M>,
+    ) -> Option<ParityPlace> {
+        if self.places.is_empty() {
+            self.places = vec![NO_SLOT; slots.capacity()].into_boxed_slice();
+        }
+        assert!(slots.get(line).dirty != 0, "only dirty lines get parity: slot {line}");
+        let slot = match self.open.first() {
+            Some(&slot) => slot,
+            None => {
+                let slot = slots.reserve_detached(LineKey::PARITY)?;
+                self.open.insert(slot);
+                self.slots += 1;
+                slot
+            }
+        };
+        let used = slots.get(slot).valid;
+        let index = used.trailing_ones() as u8;
+        let used = used | 1 << index;
+        slots.set_parity_parts(slot, used);
+        if used.count_ones() == u32::from(PARITIES_PER_SLOT) {
+            self.open.remove(&slot);
+        }
+        let place = &mut self.places[line as usize];
+        assert!(*place == NO_SLOT, "a line has one parity");
+        *place = slot << INDEX_BITS | u32::from(index);
+        self.lines += 1;
+        Some(ParityPlace { slot, index })
+    }
+
+    /// Gives back what a line has, if it has anything.
+    pub(crate) fn give_back<M: LineTable>(&mut self, line: Slot, slots: &mut Slots<M>) {
+        let Some(place) = self.of(line) else { return };
+        self.places[line as usize] = NO_SLOT;
+        self.lines -= 1;
+        let used = slots.get(place.slot).valid;
+        assert!(used & 1 << place.index != 0, "the parity of slot {line} was given back already");
+        let used = used & !(1 << place.index);
+        slots.set_parity_parts(place.slot, used);
+        if used == 0 {
+            self.open.remove(&place.slot);
+            self.slots -= 1;
+            slots.unpin(place.slot);
+        } else {
+            self.open.insert(place.slot);
+        }
+    }
+
+    /// Lines that have parity.
+    pub(crate) const fn lines(&self) -> usize {
+        self.lines
+    }
+
+    /// Slots that hold it.
+    pub(crate) const fn slots(&self) -> usize {
+        self.slots
+    }
+
+    pub(crate) const fn metadata_bytes(&self) -> usize {
+        self.places.len() * size_of::<u32>()
+    }
+
+    /// Panics where places, slots and lines contradict each other.
+    pub(crate) fn self_check<M: LineTable>(&self, slots: &Slots<M>) {
+        let mut used = std::collections::BTreeMap::new();
+        for line in 0..self.places.len() as Slot {
+            let Some(place) = self.of(line) else { continue };
+            let meta = slots.get(line);
+            assert!(meta.dirty != 0, "only dirty lines have parity: {meta:?}");
+            assert!(place.index < PARITIES_PER_SLOT);
+            let mask: &mut u8 = used.entry(place.slot).or_default();
+            assert!(*mask & 1 << place.index == 0, "no two lines share a place");
+            *mask |= 1 << place.index;
+        }
+        assert_eq!(used.len(), self.slots);
+        for (slot, used) in used {
+            let line = slots.get(slot);
+            assert!(line.key == LineKey::PARITY && line.pins == 1, "parity keeps its slot");
+            assert_eq!(line.valid, used, "a slot knows which of its parts are in use");
+            let full = used.count_ones() == u32::from(PARITIES_PER_SLOT);
+            assert_eq!(self.open.contains(&slot), !full);
+        }
+        assert!(self.open.len() <= self.slots);
+    }
+}

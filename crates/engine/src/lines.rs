@@ -1,0 +1,353 @@
+//! The changes of a line that concern more than one component.
+//!
+//! A line is in the index; if it is dirty, it is also in the write-back set of its volume and in
+//! the quota, and maybe in an epoch, and has parity. This module keeps them in step: each function
+//! takes a line from one state to another everywhere. What reads, writes, destages and ends works
+//! through it.
+
+use crate::index::Slots;
+use crate::index::key::LineKey;
+use crate::index::meta::{DETACHED, FROZEN, LineTable};
+use crate::integrity::Integrity;
+use crate::ops::{Op, OpKind, Ops, WaitFor};
+use crate::sabotage::{Planted, PlantedBug};
+use crate::volume::VolumeState;
+use crate::writeback::destage::Destager;
+use crate::writeback::quota::Quota;
+use crate::{
+    IoId, LineMeta, MemoryStep, Note, NoteKind, Outbox, Part, PartId, Protection, Slot, Verdict,
+};
+use forebay_policy::Hint;
+use forebay_types::{ByteRange, VolumeId};
+
+/// The lines of one volume, and the components that know of them. It is borrowed from the shard
+/// for one call, and owns nothing.
+pub(crate) struct VolumeLines<'a, M> {
+    pub id: VolumeId,
+    pub volume: &'a mut VolumeState,
+    pub quota: &'a mut Quota,
+    pub index: &'a mut Slots<M>,
+    pub ops: &'a mut Ops,
+    pub integrity: &'a mut Integrity,
+    pub planted: Planted,
+}
+
+impl<M: LineTable> VolumeLines<'_, M> {
+    /// The same for a shorter time.
+    pub(crate) const fn reborrow(&mut self) -> VolumeLines<'_, M> {
+        VolumeLines {
+            id: self.id,
+            volume: self.volume,
+            quota: self.quota,
+            index: self.index,
+            ops: self.ops,
+            integrity: self.integrity,
+            planted: self.planted,
+        }
+    }
+
+    pub(crate) const fn destager(&mut self) -> Destager<'_, M> {
+        Destager::new(self.reborrow())
+    }
+
+    /// Starts an operation of a part, or one that fills lines.
+    pub(crate) fn start(&mut self, op: Op) -> IoId {
+        assert!(op.volume == self.id, "an operation on {} for a part of {}", op.volume, self.id);
+        self.volume.began(op.kind, op.lines.len());
+        if op.kind == OpKind::Destage {
+            self.quota.destage_began(op.lines.len());
+        }
+        self.ops.start(op)
+    }
+
+    /// Makes a part wait for an operation.
+    pub(crate) fn wait(&mut self, op: u32, part: &Part, wait_for: WaitFor) {
+        assert!(self.ops.op(op).volume == part.volume, "a part waits for another volume");
+        self.ops.wait(op, part.id, wait_for);
+        self.volume.counters_mut().waits += 1;
+    }
+
+    /// Whether a journal records what a part changes.
+    pub(crate) fn is_recorded(&self, part: &Part) -> bool {
+        self.volume.protection() == Protection::Journal && !part.restores
+    }
+
+    /// What the journal is to record of a part that goes to the disk.
+    pub(crate) fn note_for(&self, part: &Part, kind: NoteKind) -> Option<(NoteKind, ByteRange)> {
+        self.is_recorded(part).then_some((kind, part.range))
+    }
+
+    /// The one place where the engine notifies the journal.
+    pub(crate) fn notify_journal(
+        &self,
+        part: PartId,
+        range: ByteRange,
+        kind: NoteKind,
+        out: &mut Outbox,
+    ) {
+        out.notes.push(Note { part, volume: self.id, range, kind });
+    }
+
+    /// Notes the driver's epoch.
+    pub(crate) fn advance(&mut self, epoch: u64) {
+        if let Some(epochs) = self.volume.writeback_mut().epochs_mut() {
+            epochs.advance(self.id, epoch, self.index);
+        }
+    }
+
+    /// The slots of the dirty lines, in order of their places.
+    pub(crate) fn dirty_slots(&self) -> impl Iterator<Item = Slot> + '_ {
+        self.index.slots_of(self.id, self.volume.writeback().dirty().iter())
+    }
+
+    /// Whether a line is dirty and of an epoch that is over: then it is not to be changed.
+    pub(crate) fn is_closed(&self, line: &LineMeta) -> bool {
+        if line.dirty == 0 {
+            return false;
+        }
+        let epochs = self.volume.writeback().epochs();
+        let closed = epochs.is_some_and(|epochs| epochs.is_closed(line.key.line()));
+        closed && !self.planted.is(PlantedBug::ChangeClosedEpoch)
+    }
+
+    /// See [`Integrity::verify_before`].
+    pub(crate) fn verify_before(&self, slot: Slot, rewritten: u8, out: &mut Outbox) {
+        self.integrity.verify_before(self.index, slot, rewritten, out);
+    }
+
+    /// A write has changed sectors of a line, which are newer than the disk's now.
+    pub(crate) fn mark_dirty(&mut self, slot: Slot, mask: u8, now_ms: u64) {
+        let line = *self.index.get(slot);
+        assert!(!line.has(DETACHED) && line.key.volume() == self.id, "a write changes {line:?}");
+        if line.lost() & mask != 0 {
+            self.found_again(slot, mask);
+        }
+        let (key, was_clean) = self.index.mark_dirty(slot, mask);
+        if self.planted.is(PlantedBug::KeepSeal) {
+            self.index.keep_seal(slot, line.flags);
+        }
+        if self.planted.is(PlantedBug::TrustFilling) {
+            self.index.believe();
+        }
+        if was_clean {
+            self.quota.dirtied(now_ms);
+            self.volume.writeback_mut().dirtied(key.line());
+        }
+    }
+
+    /// A line has no dirty sector any more.
+    pub(crate) fn cleaned(&mut self, slot: Slot) {
+        let line = self.index.get(slot);
+        assert!(line.dirty == 0, "a line that is dirty counts as clean: {line:?}");
+        self.quota.cleaned();
+        self.volume.writeback_mut().cleaned(line.key, slot);
+        self.integrity.give_back(slot, self.index);
+    }
+
+    /// Moves a line that others have pinned (its one pin more is ours) to a slot of its own.
+    /// The sectors in `rewritten` are about to be written, and need not come along.
+    pub(crate) fn move_away(
+        &mut self,
+        slot: Slot,
+        rewritten: u8,
+        out: &mut Outbox,
+    ) -> Option<Slot> {
+        let new = self.index.reserve(self.index.get(slot).key, Hint::Normal)?;
+        self.move_to(slot, new, rewritten, out);
+        Some(new)
+    }
+
+    /// The same, to a slot that was reserved for it.
+    pub(crate) fn move_to(&mut self, slot: Slot, new: Slot, rewritten: u8, out: &mut Outbox) {
+        let line = *self.index.get(slot);
+        if !self.planted.is(PlantedBug::ChangeUnverified) {
+            self.verify_before(slot, rewritten, out);
+        }
+        let freeze = self.is_closed(&line);
+        self.index.relocate(slot, new, freeze);
+        out.memory.extend(MemoryStep::copies(slot, new, line.valid & !rewritten));
+        if self.planted.is(PlantedBug::ForgetDetached) {
+            self.index.forget_detached(slot);
+        }
+        if self.planted.is(PlantedBug::TrustFilling) {
+            self.index.believe();
+        }
+        if freeze {
+            self.quota.found_dirty(1);
+            let epochs = self.volume.writeback_mut().epochs_mut();
+            epochs.expect("only ordered volumes freeze").froze(line.key.line());
+        } else if line.dirty != 0 {
+            self.integrity.give_back(slot, self.index);
+            self.dirty_moved(line.key, slot, new);
+        }
+        self.volume.counters_mut().relocated_lines += u64::from(line.pins > 1);
+    }
+
+    /// A dirty line has moved. If its old content is on its way to the disk, that is all that
+    /// flushes wait for which came before.
+    fn dirty_moved(&mut self, key: LineKey, old: Slot, new: Slot) {
+        let destaging = self.ops.is_destaging(key, old);
+        let writeback = self.volume.writeback_mut();
+        if self.planted.is(PlantedBug::ChangeClosedEpoch)
+            && let Some(epochs) = writeback.epochs_mut()
+        {
+            epochs.moved_closed(key, old, new);
+        }
+        if self.planted.is(PlantedBug::ForgetMovedInFlush) {
+            writeback.forget(key.line());
+        }
+        if destaging {
+            self.ops.supersede(key, old, writeback.superseded(key.line()));
+        }
+    }
+
+    /// Takes a line out of the pool unless it is dirty or an operation has it.
+    pub(crate) fn drop_if_idle(&mut self, slot: Slot) {
+        let line = self.index.get(slot);
+        if line.dirty == 0 && self.ops.busy(line.key).is_none() {
+            self.index.drop_line(slot);
+        }
+    }
+
+    /// Takes a line out of the pool that holds nothing, not even something lost.
+    pub(crate) fn drop_if_empty(&mut self, slot: Slot) {
+        let line = self.index.get(slot);
+        if line.valid == 0 && line.dirty == 0 {
+            self.index.drop_line(slot);
+        }
+    }
+
+    /// Lost sectors of a line among `sectors`.
+    pub(crate) fn lost_under(&self, key: LineKey, sectors: u8) -> u8 {
+        let found = self.index.find(key);
+        found.map_or(0, |slot| self.index.get(slot).lost() & sectors)
+    }
+
+    /// Lost sectors are written again, in the pool, or on the disk: they are lost no more.
+    pub(crate) fn found_again(&mut self, slot: Slot, sectors: u8) {
+        let again = self.index.get(slot).lost() & sectors;
+        if again != 0 {
+            self.volume.regained(again.count_ones().into());
+        }
+    }
+
+    /// The disk has what was lost of a line.
+    pub(crate) fn settle_lost(&mut self, slot: Slot, sectors: u8) {
+        self.found_again(slot, sectors);
+        let lost = self.index.get(slot).lost();
+        if self.index.clean(slot, sectors & lost) {
+            self.cleaned(slot);
+        }
+    }
+
+    /// Gives up everything that is lost.
+    pub(crate) fn forget_lost(&mut self) {
+        let dirty: Vec<Slot> = self.dirty_slots().collect();
+        for slot in dirty {
+            let lost = self.index.get(slot).lost();
+            if lost != 0 {
+                self.settle_lost(slot, lost);
+                if self.ops.busy(self.index.get(slot).key).is_none() {
+                    self.drop_if_empty(slot);
+                }
+            }
+        }
+    }
+
+    /// What was lost of a line is back in its slot, which nothing used.
+    pub(crate) fn regained(&mut self, key: LineKey, sectors: u8) {
+        let slot = self.index.find(key).expect("a line of which something is lost stays");
+        let line = *self.index.get(slot);
+        let again = line.lost() & sectors;
+        assert!(again != 0 && line.pins == 0, "it is lost, and nothing uses it: {line:?}");
+        self.found_again(slot, again);
+        self.index.change(slot, line.valid | again);
+        self.volume.counters_mut().regained_lines += 1;
+    }
+
+    /// A seal was compared with its line.
+    pub(crate) fn take_verdict(&mut self, key: LineKey, verdict: Verdict) {
+        let counters = self.volume.counters_mut();
+        counters.damaged_lines += 1;
+        let Verdict::Lost { sectors } = verdict else {
+            counters.corrected_lines += 1;
+            return;
+        };
+        if let Some(slot) = self.index.find(key) {
+            self.lose(slot, sectors & self.index.get(slot).valid);
+        }
+    }
+
+    /// The content of some valid sectors is not known any more.
+    fn lose(&mut self, slot: Slot, sectors: u8) {
+        let line = *self.index.get(slot);
+        if sectors == 0 {
+            return;
+        }
+        self.volume.counters_mut().refetched_lines += u64::from(sectors & !line.dirty != 0);
+        let idle = self.ops.busy(line.key).is_none();
+        if line.dirty == 0 && idle {
+            self.index.drop_line(slot);
+            return;
+        }
+        self.index.change(slot, line.valid & !sectors);
+        let lost = sectors & line.dirty;
+        if lost == 0 {
+            return;
+        }
+        self.volume.counters_mut().lost_lines += 1;
+        self.volume.lost(lost.count_ones().into());
+        if self.planted.is(PlantedBug::ForgetLostSectors) {
+            self.settle_lost(slot, lost);
+            if self.index.get(slot).valid == 0 && idle {
+                self.index.drop_line(slot);
+            }
+            return;
+        }
+        let left = self.index.get(slot).destageable();
+        // The end of a destage tells those who wait for it; that of anything else does not.
+        let gives_up = left == 0 && !self.ops.is_destaging(line.key, slot);
+        self.volume.writeback_mut().lost(line.key, slot, gives_up);
+        if left == 0 {
+            self.integrity.give_back(slot, self.index);
+            self.leave_epoch(line.key, slot);
+        }
+    }
+
+    /// A slot of an epoch that is over has nothing left to destage.
+    pub(crate) fn leave_epoch(&mut self, key: LineKey, slot: Slot) {
+        let line = *self.index.get(slot);
+        let Some(epochs) = self.volume.writeback_mut().epochs_mut() else { return };
+        if line.has(FROZEN) {
+            epochs.thawed(key, slot);
+            self.quota.cleaned();
+            self.integrity.give_back(slot, self.index);
+            self.index.thaw(slot);
+        } else if line.dirty != 0 {
+            epochs.reopen(key, slot);
+        }
+    }
+
+    /// Sectors of a line in an epoch that is over have been brought to the disk, or not.
+    pub(crate) fn destaged_in_order(&mut self, key: LineKey, slot: Slot, done: u8) {
+        let line = self.index.get(slot);
+        if line.has(DETACHED) && !line.has(FROZEN) {
+            return;
+        }
+        self.index.clean(slot, done);
+        if self.index.get(slot).destageable() == 0 {
+            self.leave_epoch(key, slot);
+        }
+    }
+
+    /// An older version of a line was found damaged. The line has the sectors, as they were or
+    /// newer.
+    pub(crate) fn lose_frozen(&mut self, key: LineKey, slot: Slot, sectors: u8) {
+        self.index.lose_frozen(slot, sectors);
+        let busy = self.ops.is_destaging(key, slot);
+        if self.index.get(slot).destageable() == 0 && !busy {
+            self.volume.writeback_mut().tried(key, slot, None);
+            self.leave_epoch(key, slot);
+        }
+    }
+}

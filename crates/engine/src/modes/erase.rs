@@ -1,0 +1,89 @@
+//! Trim and write zeroes: the disk does it, and the pool forgets the sectors.
+
+use super::Writer;
+use crate::index::key::line_parts;
+use crate::index::meta::{LineTable, NO_SLOT};
+use crate::ops::emit;
+use crate::ops::{Op, OpKind, OpLine, WaitFor};
+use crate::sabotage::PlantedBug;
+use crate::{Attempt, IoVerb, NoteKind, Outbox, Part, modes::read::Run};
+
+/// How sectors are erased.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum EraseKind {
+    /// Their content is no longer of interest.
+    Discard,
+    /// They read as zeroes afterwards.
+    Zero {
+        /// Whether a hole is acceptable.
+        unmap: bool,
+    },
+}
+
+/// What became of an erase.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum EraseOutcome {
+    /// The part is told when it is done.
+    Started,
+    /// The part is told to try again.
+    Waiting,
+    /// As [`crate::WriteOutcome::Held`].
+    Held {
+        /// Something under it is dirty.
+        dirty: bool,
+    },
+}
+
+impl<M: LineTable> Writer<'_, M> {
+    /// See [`crate::Shard::erase`].
+    pub(crate) fn erase(
+        &mut self,
+        part: &Part,
+        kind: EraseKind,
+        attempt: Attempt,
+        out: &mut Outbox,
+    ) -> EraseOutcome {
+        if let Some(dirty) = self.is_held(part, attempt) {
+            return EraseOutcome::Held { dirty };
+        }
+        let busy =
+            line_parts(part.volume, part.range).find_map(|line| self.lines.ops.busy(line.key));
+        if let Some((op, _)) = busy {
+            self.lines.wait(op, part, WaitFor::End);
+            return EraseOutcome::Waiting;
+        }
+        let lines: Vec<OpLine> = line_parts(part.volume, part.range)
+            .map(|line| {
+                let slot = self.lines.index.find(line.key).unwrap_or(NO_SLOT);
+                if slot != NO_SLOT {
+                    self.lines.index.pin(slot);
+                    // The disk holds one or the other until it says which.
+                    let keep = self.lines.planted.is(PlantedBug::KeepValidInErase);
+                    let meta = *self.lines.index.get(slot);
+                    let forgotten = if keep { 0 } else { line.mask & meta.valid & !meta.dirty };
+                    if forgotten != 0 {
+                        self.lines.verify_before(slot, forgotten, out);
+                        self.lines.index.change(slot, meta.valid & !forgotten);
+                    }
+                }
+                OpLine::new(line.key, slot, line.mask)
+            })
+            .collect();
+        let verb = match kind {
+            EraseKind::Discard => IoVerb::Discard,
+            EraseKind::Zero { unmap } => IoVerb::Zero { unmap },
+        };
+        let mut op = Op::new(OpKind::Erase, part.volume, lines, Some(part.id), 1);
+        op.note = self.lines.note_for(
+            part,
+            match kind {
+                EraseKind::Discard => NoteKind::Discard,
+                EraseKind::Zero { unmap } => NoteKind::Zero { unmap },
+            },
+        );
+        let id = self.lines.start(op);
+        let run = Run { range: part.range, segments: Vec::new(), seals: Vec::new() };
+        emit(out, id, verb, part.volume, Some(part.id), [run]);
+        EraseOutcome::Started
+    }
+}

@@ -1,0 +1,334 @@
+//! Reads, and the reads ahead of them.
+//!
+//! A read that finds all its sectors is answered at once, from the pool, under pins. Otherwise the
+//! missing lines are read into slots in one operation, everybody who needs one of them waits for
+//! it, and tries again. Where no slot can be had, and after a shared read has failed, the part is
+//! read past the cache into memory of its own: that needs nothing from anybody, so every read ends.
+
+use crate::index::key::{line_parts, mask_runs, pieces, sector_mask};
+use crate::index::meta::{LineTable, MARK, PREFETCHED};
+use crate::lines::VolumeLines;
+use crate::ops::emit;
+use crate::ops::{Op, OpKind, OpLine, WaitFor};
+use crate::sabotage::PlantedBug;
+use crate::{Attempt, IoVerb, LineKey, Outbox, Part, Place, Segment, Slot};
+use forebay_policy::Hint;
+use forebay_types::{ByteRange, IoError, LINES_PER_REGION, Mode, SECTOR_BYTES, SECTORS_PER_LINE};
+
+/// Tries after which a read takes the way past the cache. Its lines were evicted between arrival
+/// and use that many times, so the pool is too small for what is asked of it at once.
+const SHARED_ATTEMPTS: u8 = 4;
+
+/// Bytes between two missing pieces that are read and thrown away to make one I/O of two. Sixteen
+/// KiB take a disk a tenth of a millisecond; another I/O takes it several.
+const BRIDGE_BYTES_MAX: u64 = 16 << 10;
+
+/// What became of a read.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum ReadOutcome {
+    /// The segments hold the answer, each slot in them under a pin that the driver releases.
+    Ready,
+    /// The part is told to try again.
+    Waiting,
+    /// The segments will hold the answer when the part is told that it is done.
+    Started,
+    /// There is no answer but this error.
+    Failed(IoError),
+}
+
+/// Lines found and not found, counted on the first attempt.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub struct Touched {
+    /// Lines found valid.
+    pub hits: u32,
+    /// Lines not, or not wholly, there.
+    pub misses: u32,
+}
+
+/// Consecutive bytes of one I/O, being put together.
+#[derive(Debug)]
+pub(crate) struct Run {
+    pub range: ByteRange,
+    pub segments: Vec<Segment>,
+    /// Lines to be looked at before they are written.
+    pub seals: Vec<crate::Seal>,
+}
+
+/// Appends a piece to the last run, bridging a small gap, or opens another run.
+pub(crate) fn push_run(runs: &mut Vec<Run>, offset: u64, segment: Segment, bridge_max: u64) {
+    if let Some(run) = runs.last_mut()
+        && offset - run.range.end() <= bridge_max
+    {
+        let gap = offset - run.range.end();
+        if gap > 0 {
+            run.segments.push(Segment { place: Place::Discard, len: gap as u32 });
+        }
+        run.range.len += gap + u64::from(segment.len);
+        run.segments.push(segment);
+        return;
+    }
+    let range = ByteRange::new(offset, u64::from(segment.len));
+    runs.push(Run { range, segments: vec![segment], seals: Vec::new() });
+}
+
+/// Reads parts of one volume.
+pub(crate) struct Reader<'a, M> {
+    lines: VolumeLines<'a, M>,
+}
+
+impl<'a, M: LineTable> Reader<'a, M> {
+    pub(crate) const fn new(lines: VolumeLines<'a, M>) -> Self {
+        Self { lines }
+    }
+
+    /// See [`crate::Shard::read`].
+    pub(crate) fn read(
+        &mut self,
+        part: &Part,
+        attempt: Attempt,
+        segments: &mut Vec<Segment>,
+        out: &mut Outbox,
+    ) -> (ReadOutcome, Touched) {
+        debug_assert!(segments.is_empty());
+        let first_try = attempt == Attempt::default();
+        let mut touched = Touched::default();
+        for line in line_parts(part.volume, part.range) {
+            match self.lines.index.find(line.key) {
+                Some(slot) if self.lines.index.get(slot).valid & line.mask == line.mask => {
+                    self.lines.index.pin(slot);
+                    if first_try {
+                        self.use_line(slot, out);
+                        touched.hits += 1;
+                    }
+                    let place = Place::Slot { slot, offset: line.offset };
+                    segments.push(Segment { place, len: line.len });
+                }
+                _ => {
+                    self.unpin_segments(segments);
+                    return self.read_missing(part, attempt, touched, segments, out);
+                }
+            }
+        }
+        if first_try {
+            self.lines.volume.counters_mut().read_hit_lines += u64::from(touched.hits);
+        }
+        (ReadOutcome::Ready, touched)
+    }
+
+    /// A line is asked for by a client and is there.
+    fn use_line(&mut self, slot: Slot, out: &mut Outbox) {
+        if self.lines.index.get(slot).flags & (PREFETCHED | MARK) == 0 {
+            self.lines.index.touch(slot);
+            return;
+        }
+        // The first use of a line that was read ahead counts as its arrival, not as a reuse: a
+        // stream that passes once must not look like lines that are wanted again.
+        let (flags, key) = (self.lines.index.take_flags(slot), self.lines.index.get(slot).key);
+        if flags & MARK != 0 {
+            out.marks.push(key);
+        }
+        if flags & PREFETCHED != 0 {
+            self.lines.volume.counters_mut().prefetch_used_lines += 1;
+        } else {
+            self.lines.index.touch(slot);
+        }
+    }
+
+    fn unpin_segments(&mut self, segments: &mut Vec<Segment>) {
+        for segment in segments.drain(..) {
+            if let Place::Slot { slot, .. } = segment.place {
+                self.lines.index.unpin(slot);
+            }
+        }
+    }
+
+    /// Some line is missing: fetch what can be fetched, and wait or go past the cache.
+    fn read_missing(
+        &mut self,
+        part: &Part,
+        attempt: Attempt,
+        mut touched: Touched,
+        segments: &mut Vec<Segment>,
+        out: &mut Outbox,
+    ) -> (ReadOutcome, Touched) {
+        if self.lines.volume.lost_sectors() > 0
+            && line_parts(part.volume, part.range)
+                .any(|line| self.lines.lost_under(line.key, line.mask) != 0)
+        {
+            return (ReadOutcome::Failed(IoError::Io), Touched::default());
+        }
+        let first_try = attempt == Attempt::default();
+        let mode = self.lines.volume.mode();
+        let direct =
+            mode == Mode::Bypass || attempt.count >= SHARED_ATTEMPTS || attempt.error.is_some();
+        let mut fill: Vec<OpLine> = Vec::new();
+        let mut wait_for = None;
+        let counted = touched.hits;
+        for (at, line) in line_parts(part.volume, part.range).enumerate() {
+            let found = self.lines.index.find(line.key);
+            let valid = found.map_or(0, |slot| self.lines.index.get(slot).valid);
+            if valid & line.mask == line.mask {
+                if first_try && at as u32 >= counted {
+                    self.use_line(found.expect("a valid line has a slot"), out);
+                    touched.hits += 1;
+                }
+                continue;
+            }
+            touched.misses += 1;
+            match self.lines.ops.busy(line.key) {
+                Some((_, OpKind::Fill)) if direct => {}
+                Some((op, OpKind::Fill)) => wait_for = Some((op, WaitFor::Result)),
+                Some((op, _)) => wait_for = Some((op, WaitFor::End)),
+                None if direct => {}
+                None => fill.extend(self.fill_line(line.key, found, Hint::Normal, out)),
+            }
+        }
+        if first_try {
+            let counters = self.lines.volume.counters_mut();
+            counters.read_hit_lines += u64::from(touched.hits);
+            counters.read_miss_lines += u64::from(touched.misses);
+        } else {
+            touched = Touched::default();
+        }
+        if !fill.is_empty() {
+            let op = self.start_fill(fill, out);
+            wait_for = Some((op, WaitFor::Result));
+        }
+        if let Some((op, wait_for)) = wait_for {
+            self.lines.wait(op, part, wait_for);
+            return (ReadOutcome::Waiting, touched);
+        }
+        let counters = self.lines.volume.counters_mut();
+        match (attempt.error, mode) {
+            (Some(_), _) => counters.direct_reads_after_error += 1,
+            (None, Mode::Bypass) => counters.direct_reads_bypass += 1,
+            (None, _) => counters.direct_reads_no_room += 1,
+        }
+        (self.read_direct(part, segments, out), touched)
+    }
+
+    /// Prepares the missing sectors of a line to be filled; `None` when it gets no slot.
+    fn fill_line(
+        &mut self,
+        key: LineKey,
+        found: Option<Slot>,
+        hint: Hint,
+        out: &mut Outbox,
+    ) -> Option<OpLine> {
+        let slot = match found {
+            Some(slot) => self.slot_to_fill(slot, out)?,
+            None => {
+                let slot = self.lines.index.allocate(key, hint)?;
+                self.lines.index.pin(slot);
+                slot
+            }
+        };
+        let size = self.lines.volume.size_bytes();
+        let sectors = ((size - key.offset()) / SECTOR_BYTES).min(u64::from(SECTORS_PER_LINE));
+        let line = self.lines.index.get(slot);
+        // What is lost is not to be had from the disk.
+        let lost = if self.lines.planted.is(PlantedBug::FillLostSectors) { 0 } else { line.lost() };
+        let mask = sector_mask(0, sectors) & !line.valid & !lost;
+        Some(OpLine::new(key, slot, mask))
+    }
+
+    /// Pins the slot of a line for filling. Sectors that were erased are missing, but replies may
+    /// still hold what they were: then the line moves, or is not filled where it can't.
+    fn slot_to_fill(&mut self, slot: Slot, out: &mut Outbox) -> Option<Slot> {
+        self.lines.index.pin(slot);
+        if self.lines.index.get(slot).pins == 1 {
+            return Some(slot);
+        }
+        let moved = self.lines.move_away(slot, 0, out);
+        if moved.is_none() {
+            self.lines.index.unpin(slot);
+        }
+        moved
+    }
+
+    /// Starts one operation that fills `lines`, which are in order.
+    fn start_fill(&mut self, lines: Vec<OpLine>, out: &mut Outbox) -> u32 {
+        let volume = self.lines.id;
+        let mut runs = Vec::new();
+        for line in &lines {
+            for (first, count) in mask_runs(line.mask) {
+                let offset = first * SECTOR_BYTES as u32;
+                let len = count * SECTOR_BYTES as u32;
+                let place = Place::Slot { slot: line.slot, offset };
+                let at = line.key.offset() + u64::from(offset);
+                push_run(&mut runs, at, Segment { place, len }, BRIDGE_BYTES_MAX);
+            }
+        }
+        let id = self.lines.start(Op::new(OpKind::Fill, volume, lines, None, runs.len()));
+        emit(out, id, IoVerb::Read, volume, None, runs);
+        id.op
+    }
+
+    /// Reads what is not in the pool into the part's own memory.
+    fn read_direct(
+        &mut self,
+        part: &Part,
+        segments: &mut Vec<Segment>,
+        out: &mut Outbox,
+    ) -> ReadOutcome {
+        let mut runs = Vec::new();
+        for line in line_parts(part.volume, part.range) {
+            let found = self.lines.index.find(line.key);
+            let valid = found.map_or(0, |slot| self.lines.index.get(slot).valid);
+            for (first, count, in_pool) in pieces(line.mask, valid) {
+                let offset = first * SECTOR_BYTES as u32;
+                let at = line.key.offset() + u64::from(offset);
+                let place = match found {
+                    Some(slot) if in_pool => Place::Slot { slot, offset },
+                    _ => Place::Private { offset: (at - part.range.offset) as u32 },
+                };
+                let segment = Segment { place, len: count * SECTOR_BYTES as u32 };
+                if !in_pool {
+                    push_run(&mut runs, at, segment, 0);
+                }
+                segments.push(segment);
+            }
+        }
+        for segment in segments.iter() {
+            if let Place::Slot { slot, .. } = segment.place {
+                self.lines.index.pin(slot);
+            }
+        }
+        let op = Op::new(OpKind::DirectRead, part.volume, Vec::new(), Some(part.id), runs.len());
+        let id = self.lines.start(op);
+        emit(out, id, IoVerb::Read, part.volume, Some(part.id), runs);
+        ReadOutcome::Started
+    }
+
+    /// See [`crate::Shard::prefetch`].
+    pub(crate) fn prefetch(
+        &mut self,
+        range: ByteRange,
+        mark: Option<u64>,
+        out: &mut Outbox,
+    ) -> u64 {
+        let mut fill = Vec::new();
+        for line in line_parts(self.lines.id, range) {
+            let marked = mark == Some(line.key.line());
+            if let Some(slot) = self.lines.index.find(line.key) {
+                if marked {
+                    self.lines.index.set_flags(slot, MARK);
+                }
+                continue;
+            }
+            if self.lines.ops.busy(line.key).is_some() {
+                continue;
+            }
+            let Some(line) = self.fill_line(line.key, None, Hint::Stream, out) else { break };
+            self.lines.index.set_flags(line.slot, PREFETCHED | if marked { MARK } else { 0 });
+            fill.push(line);
+        }
+        debug_assert!(fill.len() as u64 <= LINES_PER_REGION);
+        let lines = fill.len() as u64;
+        if lines > 0 {
+            self.lines.volume.counters_mut().prefetched_lines += lines;
+            self.start_fill(fill, out);
+        }
+        lines
+    }
+}

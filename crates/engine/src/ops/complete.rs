@@ -1,0 +1,219 @@
+//! The end of an operation: what it brought becomes true, and whoever waited is told.
+
+use crate::index::meta::{DETACHED, LineTable, NO_SLOT};
+use crate::lines::VolumeLines;
+use crate::ops::{Op, OpKind, OpLine, WaitFor};
+use crate::sabotage::PlantedBug;
+use crate::{Answer, IoId, Outbox, Outcome};
+use forebay_types::{IoResult, Mode};
+
+/// Ends operations of one volume.
+pub(crate) struct Completion<'a, M> {
+    pub(super) lines: VolumeLines<'a, M>,
+}
+
+impl<'a, M: LineTable> Completion<'a, M> {
+    pub(crate) const fn new(lines: VolumeLines<'a, M>) -> Self {
+        Self { lines }
+    }
+
+    /// See [`crate::Shard::complete`].
+    pub(crate) fn complete(&mut self, id: IoId, result: IoResult, now_ms: u64, out: &mut Outbox) {
+        if self.lines.ops.is_gated(id) {
+            self.complete_gated(id, result, now_ms, out);
+        } else {
+            self.ended(id, result, now_ms, out);
+        }
+    }
+
+    /// An I/O of one operation has ended.
+    pub(super) fn ended(&mut self, id: IoId, result: IoResult, now_ms: u64, out: &mut Outbox) {
+        let Some(op) = self.lines.ops.finish_io(id, result.err()) else { return };
+        let ok = op.error.is_none();
+        let state = &mut *self.lines.volume;
+        state.ended();
+        match op.kind {
+            OpKind::Fill => {
+                state.counters_mut().fill_errors += u64::from(!ok);
+                self.each_slot(&op, |shard, line| shard.filled(line, ok, out));
+            }
+            OpKind::WriteThrough => {
+                state.counters_mut().write_errors += u64::from(!ok);
+                self.regain(&op, ok);
+                self.each_slot(&op, |shard, line| shard.filled(line, ok, out));
+                self.drop_regained(&op);
+            }
+            OpKind::Destage => {
+                self.lines.destager().ended(&op, now_ms);
+                self.each_slot(&op, |shard, line| shard.destaged(line, &op));
+            }
+            OpKind::DestagePart => {
+                state.counters_mut().destage_errors += u64::from(!ok);
+                self.each_slot(&op, |shard, line| shard.destaged_part(line, ok));
+            }
+            OpKind::Erase => self.each_slot(&op, |shard, line| shard.erased(line, ok, out)),
+            OpKind::DirectRead => {}
+        }
+        if self.lines.volume.mode() == Mode::Bypass {
+            self.let_go(&op);
+        }
+        if let (Some(part), Some((kind, range)), true) = (op.part, op.note.clone(), ok) {
+            // NOT YET ACKNOWLEDGED: an older record of the place would undo the change after a
+            // crash. It is when the journal has this one.
+            self.lines.notify_journal(part, range, kind, out);
+        } else if let Some(part) = op.part {
+            // ACKNOWLEDGED: a write through the cache is on the disk (on stable storage if it was
+            // FUA), an erase has been done, a direct read has its data.
+            let outcome = Outcome::Done(op.error.map_or(Ok(()), Err));
+            out.answers.push(Answer { part, outcome });
+        }
+        let lost = !ok && self.lines.planted.is(PlantedBug::LoseWaitersOnError);
+        for &(part, wait_for) in op.waiters.iter().filter(|_| !lost) {
+            let outcome = match (wait_for, op.error) {
+                (WaitFor::Verdict, Some(error)) => Outcome::Done(Err(error)),
+                (WaitFor::Result, error) => Outcome::Retry(error),
+                (WaitFor::End | WaitFor::Verdict, _) => Outcome::Retry(None),
+            };
+            out.answers.push(Answer { part, outcome });
+        }
+        let mut destager = self.lines.destager();
+        destager.resume(now_ms, out);
+        if op.kind == OpKind::Destage {
+            destager.admit(now_ms, out);
+        }
+    }
+
+    fn each_slot(&mut self, op: &Op, mut end: impl FnMut(&mut Self, &OpLine)) {
+        for line in op.lines.iter().filter(|line| line.slot != NO_SLOT) {
+            let there = self.lines.index.get(line.slot);
+            assert!(there.key == line.key && there.pins > 0, "{line:?} is not in {there:?}");
+            end(self, line);
+            self.lines.index.unpin(line.slot);
+        }
+    }
+
+    /// The sectors hold what the disk holds, or nothing.
+    fn filled(&mut self, line: &OpLine, ok: bool, out: &mut Outbox) {
+        let too_much = self.lines.planted.is(PlantedBug::FillMarksTooMuch);
+        let meta = *self.lines.index.get(line.slot);
+        if meta.has(DETACHED) {
+            // A payload that was written from the pool and is not kept there.
+        } else if ok {
+            let filled = if too_much { 0xff } else { line.mask };
+            if line.mask != 0 {
+                self.lines.verify_before(line.slot, filled, out);
+                self.lines.index.change(line.slot, meta.valid | filled);
+            }
+        } else if meta.valid == 0 && meta.dirty == 0 {
+            self.lines.index.drop_line(line.slot);
+        }
+    }
+
+    /// The disk has been written where sectors were lost.
+    fn regain(&mut self, op: &Op, ok: bool) {
+        for line in op.lines.iter().filter(|line| ok && line.regained != 0) {
+            if let Some(slot) = self.lines.index.find(line.key) {
+                self.lines.settle_lost(slot, line.regained);
+            }
+        }
+    }
+
+    /// Lines that were kept for what was lost of them, and hold nothing else.
+    fn drop_regained(&mut self, op: &Op) {
+        for line in op.lines.iter().filter(|line| line.regained != 0) {
+            if let Some(slot) = self.lines.index.find(line.key) {
+                let meta = self.lines.index.get(slot);
+                if meta.valid == 0 && meta.dirty == 0 {
+                    self.lines.index.drop_line(slot);
+                }
+            }
+        }
+    }
+
+    /// Drops the clean lines of an operation on a volume that has no place in the pool any more:
+    /// who dropped the clean ones with the change of mode found these busy or dirty.
+    fn let_go(&mut self, op: &Op) {
+        if self.lines.planted.is(PlantedBug::KeepLinesInBypass) {
+            return;
+        }
+        for line in &op.lines {
+            if let Some(slot) = self.lines.index.find(line.key) {
+                self.lines.drop_if_idle(slot);
+            }
+        }
+    }
+
+    fn destaged(&mut self, line: &OpLine, op: &Op) {
+        if line.mask == 0 {
+            return;
+        }
+        if op.is_wide && op.error.is_some() {
+            // What is dirty is tried again, unless it was lost meanwhile.
+            if self.lines.index.get(line.slot).destageable() == 0 {
+                self.tried(line, op);
+            }
+            return self.come_back(line);
+        }
+        let ok = op.error.is_none() || self.lines.planted.is(PlantedBug::CleanAfterFailedDestage);
+        // A line that was written again meanwhile has moved, and is dirty where it is now.
+        let stays = !self.lines.index.get(line.slot).has(DETACHED);
+        if ok && stays && self.lines.index.clean(line.slot, line.mask) {
+            self.lines.cleaned(line.slot);
+        }
+        self.tried(line, op);
+        self.come_back(line);
+        self.lines.destaged_in_order(line.key, line.slot, if ok { line.mask } else { 0 });
+    }
+
+    /// A line was destaged, or could not be: flushes that were there before its content was
+    /// superseded do not wait for it any longer.
+    fn tried(&mut self, line: &OpLine, op: &Op) {
+        let writeback = self.lines.volume.writeback_mut();
+        if self.lines.index.get(line.slot).has(DETACHED) {
+            writeback.tried_superseded(line.key, line.slot, line.superseded, op.error);
+        } else {
+            writeback.tried(line.key, line.slot, op.error);
+        }
+    }
+
+    /// A line is dirty after its destage: that has failed, or the line was written meanwhile.
+    fn come_back(&mut self, line: &OpLine) {
+        let there = self.lines.index.get(line.slot);
+        if there.dirty == 0 && !there.has(DETACHED) {
+            return;
+        }
+        self.lines.volume.writeback_mut().come_back(line.key.line());
+    }
+
+    /// Some dirty sectors of a line are on the disk. What waits for the line waits for the rest.
+    fn destaged_part(&mut self, line: &OpLine, ok: bool) {
+        if ok && self.lines.index.clean(line.slot, line.mask) {
+            self.lines.cleaned(line.slot);
+        }
+    }
+
+    fn erased(&mut self, line: &OpLine, ok: bool, out: &mut Outbox) {
+        let keep = self.lines.planted.is(PlantedBug::KeepValidAfterErase);
+        if ok {
+            // The disk has zeroes: a process that finds the sectors valid and clean is misled.
+            self.lines.index.doubt(line.slot, line.mask);
+        }
+        self.lines.verify_before(line.slot, line.mask, out);
+        let meta = *self.lines.index.get(line.slot);
+        if ok {
+            self.lines.found_again(line.slot, line.mask);
+            self.lines.index.change(line.slot, meta.valid & if keep { 0xff } else { !line.mask });
+            if self.lines.index.clean(line.slot, line.mask) {
+                self.lines.cleaned(line.slot);
+            }
+            self.lines.drop_if_empty(line.slot);
+        } else {
+            // The disk may hold either content now; only dirty data is still known to be right.
+            let valid = meta.valid & !(line.mask & !meta.dirty);
+            self.lines.index.change(line.slot, valid);
+            if valid == 0 && meta.dirty == 0 {
+                self.lines.index.drop_line(line.slot);
+            }
+        }
+    }
+}

@@ -1,0 +1,148 @@
+//! A shard over a table that a killed process has left, and what the driver asks of the lines that
+//! it finds there, or would save.
+
+use super::Shard;
+use crate::index::key::LineKey;
+use crate::index::meta::{DETACHED, LineTable};
+use crate::index::recover::{Fate, Recovery, TableDamage};
+use crate::{DirtyLine, LineMeta, MemoryStep, SLOTS_MAX, ShardConfig, Slot};
+use forebay_policy::Eviction;
+use forebay_types::VolumeId;
+
+impl<M: LineTable> Shard<M> {
+    /// A shard over a table that a process has left that is gone, in whatever state. `fate` says
+    /// what becomes of each volume's lines. What is kept is kept whether the volume is served or
+    /// not: clean lines until their place is needed, dirty ones until the volume is added and has
+    /// them destaged. The driver carries out `steps` and then calls [`Shard::settle_steps`], before
+    /// anything else.
+    ///
+    /// # Errors
+    /// The table says what no killed process has written. Nothing dirty in it was touched.
+    ///
+    /// # Panics
+    /// If the table is longer than [`SLOTS_MAX`].
+    pub fn recover(
+        lines: M,
+        policy: Box<dyn Eviction>,
+        config: ShardConfig,
+        fate: &dyn Fn(VolumeId) -> Fate,
+        steps: &mut Vec<MemoryStep>,
+    ) -> Result<(Self, Recovery), TableDamage> {
+        assert!(lines.len() <= SLOTS_MAX, "a shard indexes at most {SLOTS_MAX} lines");
+        let mut shard = Self::over(lines, policy, config);
+        let mut found = shard.index.recover(fate, steps)?;
+        for slot in shard.index.dirty_slots() {
+            let volume = usize::from(shard.index.get(slot).key.volume().0);
+            if shard.unclaimed.len() <= volume {
+                shard.unclaimed.resize(volume + 1, 0);
+            }
+            shard.unclaimed[volume] += 1;
+            shard.quota.found_dirty(1);
+        }
+        found.lines = shard.index.resident() as u64;
+        found.dirty_lines = shard.quota.dirty_lines() as u64;
+        Ok((shard, found))
+    }
+
+    /// Dirty lines of a volume that were found in the table and whose volume has not been added.
+    pub fn unclaimed(&self, volume: VolumeId) -> u64 {
+        self.unclaimed.get(usize::from(volume.0)).copied().unwrap_or_default()
+    }
+
+    /// Gives a volume that is being added the dirty lines that were found of it.
+    pub(super) fn claim(&mut self, volume: VolumeId) {
+        self.index.trust(volume);
+        let expected = std::mem::take(match self.unclaimed.get_mut(usize::from(volume.0)) {
+            Some(lines) if *lines > 0 => lines,
+            _ => return,
+        });
+        let Self { index, volumes, .. } = self;
+        let state = volumes.get_mut(volume);
+        for line in index.dirty_slots().map(|slot| index.get(slot)) {
+            if line.key.volume() == volume {
+                state.writeback_mut().dirtied(line.key.line());
+                state.lost(u64::from(line.lost().count_ones()));
+            }
+        }
+        let claimed = state.writeback().dirty().len() as u64;
+        assert_eq!(claimed, expected, "{volume} is given what was found of it");
+    }
+
+    /// The places of a volume's dirty sectors that are not lost, in order: lines, each with a mask
+    /// of its sectors.
+    pub fn dirty_sectors(&self, volume: VolumeId) -> Vec<(LineKey, u8)> {
+        let dirty = self.dirty_slots(volume).map(|slot| self.index.get(slot));
+        let places = dirty.map(|line| (line.key, line.destageable()));
+        places.filter(|(_, mask)| *mask != 0).collect()
+    }
+
+    /// Up to `count` lines of a volume in which nothing is dirty, spread over all there are, each
+    /// with a mask of its valid sectors. Where nothing is under way the disk has the same.
+    pub fn clean_lines(&self, volume: VolumeId, count: usize) -> Vec<(LineKey, Slot, u8)> {
+        let is_clean = |slot: &Slot| {
+            let line = self.index.get(*slot);
+            line.volume() == Some(volume)
+                && line.valid != 0
+                && line.dirty == 0
+                && self.index.find(line.key) == Some(*slot)
+        };
+        let slots = || (0..self.index.used()).filter(is_clean);
+        let step = slots().count().div_ceil(count.max(1)).max(1);
+        let chosen = slots().step_by(step).take(count);
+        chosen.map(|slot| (self.index.get(slot).key, slot, self.index.get(slot).valid)).collect()
+    }
+
+    /// Forgets all of a volume that is not dirty: another disk has taken the place of the one that
+    /// it was read from.
+    pub fn forget_clean(&mut self, volume: VolumeId) {
+        self.drop_all_clean(volume);
+        for slot in 0..self.index.used() {
+            let line = *self.index.get(slot);
+            if line.volume() == Some(volume) && line.dirty != 0 && !line.has(DETACHED) {
+                self.index.change(slot, line.destageable());
+            }
+        }
+    }
+
+    /// The dirty lines of a volume in order, each with its dirty sectors and with those that are
+    /// lost.
+    pub fn dirty_lines_of(&self, volume: VolumeId) -> Vec<(LineKey, u8, u8)> {
+        let dirty = self.dirty_slots(volume).map(|slot| self.index.get(slot));
+        dirty.map(|line| (line.key, line.destageable(), line.lost())).collect()
+    }
+
+    /// The dirty sectors of a line that are not lost.
+    pub fn dirty_of(&self, key: LineKey) -> u8 {
+        self.index.find(key).map_or(0, |slot| self.index.get(slot).destageable())
+    }
+
+    /// The table of lines, for tests and the lab.
+    pub fn table(&self) -> &[LineMeta] {
+        self.index.table()
+    }
+
+    /// The slot of a line in which all of these sectors are valid.
+    pub fn slot_of(&self, key: LineKey, mask: u8) -> Option<Slot> {
+        self.index.find(key).filter(|&slot| self.index.get(slot).valid & mask == mask)
+    }
+
+    /// Appends the dirty lines of a volume, in order. Lines and not slots: a line may move as soon
+    /// as the shard is let go.
+    pub fn dirty_keys(&self, volume: VolumeId, keys: &mut Vec<LineKey>) {
+        let lines = self.volumes.get(volume).writeback().dirty().iter();
+        keys.extend(lines.map(|line| LineKey::new(volume, line)));
+    }
+
+    /// The slots of the dirty lines of a volume, in order of their places.
+    pub(super) fn dirty_slots(&self, volume: VolumeId) -> impl Iterator<Item = Slot> + '_ {
+        let lines = self.volumes.get(volume).writeback().dirty().iter();
+        self.index.slots_of(volume, lines)
+    }
+
+    /// A line, if it is dirty. Sectors of it that are lost are left out.
+    pub fn dirty_line(&self, key: LineKey) -> Option<DirtyLine> {
+        let slot = self.index.find(key)?;
+        let mask = self.index.get(slot).destageable();
+        (mask != 0).then_some(DirtyLine::new(slot, mask))
+    }
+}

@@ -1,0 +1,341 @@
+//! The shard itself: its volumes, its slots, what is in flight, and the calls that manage them.
+
+mod integrity;
+mod lines;
+mod requests;
+mod writeback;
+
+use crate::index::Slots;
+use crate::index::key::LineKey;
+use crate::index::meta::{LineTable, NO_SLOT};
+use crate::integrity::Integrity;
+use crate::lines::VolumeLines;
+use crate::modes::Scratch;
+use crate::ops::{OpKind, Ops};
+use crate::sabotage::{Planted, PlantedBug};
+use crate::volume::Volumes;
+use crate::writeback::elevator::Elevator;
+use crate::writeback::quota::Quota;
+use crate::{Attempt, LineMeta, Protection, SLOTS_MAX, ShardConfig, Slot, VolumeCounters};
+use forebay_policy::{Eviction, Pace};
+use forebay_types::{Mode, REGION_BYTES, Stripes, UnsafeSupply, VolumeId};
+use std::sync::Arc;
+
+/// How full a shard is.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub struct ShardUsage {
+    /// Lines it can hold.
+    pub capacity_lines: u64,
+    /// Lines it holds.
+    pub resident_lines: u64,
+    /// Lines with dirty sectors.
+    pub dirty_lines: u64,
+    /// Lines evicted so far.
+    pub evicted_lines: u64,
+    /// Operations in flight.
+    pub operations: u64,
+    /// Memory for everything but the data, in bytes.
+    pub metadata_bytes: u64,
+    /// Dirty lines that have parity.
+    pub parity_lines: u64,
+    /// Slots that hold it instead of lines.
+    pub parity_slots: u64,
+    /// Slots without a seal that the patrol has yet to look at. Some hold no line by now.
+    pub unsealed_slots: u64,
+    /// What the patrol has done.
+    pub patrol: crate::PatrolCounters,
+}
+
+/// One shard of the cache: its components, each of which owns its state.
+pub struct Shard<M> {
+    /// Which line is in which slot, and what is known of it.
+    index: Slots<M>,
+    /// What is in flight.
+    ops: Ops,
+    volumes: Volumes,
+    /// Seals and parity.
+    integrity: Integrity,
+    /// How much is dirty, and may be.
+    quota: Quota,
+    /// Dirty lines found in the table, by volume, until the volume is added.
+    unclaimed: Vec<u64>,
+    scratch: Scratch,
+    planted: Planted,
+}
+
+impl<M: LineTable> Shard<M> {
+    /// An empty shard over a table of free lines, one for each slot of data.
+    ///
+    /// # Panics
+    /// If the table is longer than [`SLOTS_MAX`] or a line in it is not free.
+    pub fn new(lines: M, policy: Box<dyn Eviction>, config: ShardConfig) -> Self {
+        assert!(lines.len() <= SLOTS_MAX, "a shard indexes at most {SLOTS_MAX} lines");
+        debug_assert!(lines.iter().all(|line| *line == LineMeta::FREE));
+        Self::over(lines, policy, config)
+    }
+
+    fn over(lines: M, policy: Box<dyn Eviction>, config: ShardConfig) -> Self {
+        Self {
+            index: Slots::new(lines, policy),
+            ops: Ops::default(),
+            volumes: Volumes::default(),
+            integrity: Integrity::default(),
+            quota: Quota::new(config),
+            unclaimed: Vec::new(),
+            scratch: Scratch::default(),
+            planted: Planted::default(),
+        }
+    }
+
+    /// Begins to serve a volume. Lines that were found of it are its own.
+    ///
+    /// # Panics
+    /// If the number is in use.
+    pub fn add_volume(&mut self, volume: VolumeId, size_bytes: u64, mode: Mode) {
+        self.volumes.add(volume, size_bytes, mode);
+        self.claim(volume);
+    }
+
+    /// Says how a volume is divided. To be said when it has been added.
+    pub fn set_stripes(&mut self, volume: VolumeId, stripes: Stripes) {
+        self.volumes.get_mut(volume).writeback_mut().set_stripes(stripes);
+    }
+
+    /// Has the volume written back in one order with the other shards that it is in, of which this
+    /// is number `shard`, from 0 on. To be said when it has been added, before anything of it is on
+    /// its way.
+    pub fn set_elevator(&mut self, volume: VolumeId, elevator: Arc<Elevator>, shard: usize) {
+        self.volumes.get_mut(volume).writeback_mut().scheduler_mut().set_elevator(elevator, shard);
+    }
+
+    /// Forgets a volume and its lines.
+    ///
+    /// # Panics
+    /// If a line of it is dirty or an operation in flight: flush it and wait first.
+    pub fn remove_volume(&mut self, volume: VolumeId) {
+        let state = self.volumes.get(volume);
+        assert!(state.writeback().dirty().is_empty(), "{volume} is removed with dirty lines");
+        assert_eq!(state.operations(), 0, "{volume} is removed with operations in flight");
+        let scheduler = state.writeback().scheduler();
+        scheduler.leave_elevator();
+        let throttled = scheduler.throttled();
+        self.quota.admitted(throttled);
+        self.drop_all_clean(volume);
+        self.volumes.remove(volume);
+    }
+
+    /// Changes how a volume is cached, from the next request on. What is dirty is destaged in the
+    /// background when the new mode has no place for it. What is clean stays until it is dropped,
+    /// by [`Shard::drop_clean`] or for another line; in bypass, what is dirty or in use goes when
+    /// it no longer is.
+    pub fn set_mode(&mut self, volume: VolumeId, mode: Mode) {
+        self.volumes.get_mut(volume).set_mode(mode);
+    }
+
+    /// Notes whether somebody waits for reads of a volume's disk just now. Background write-back
+    /// then steps aside; see [`Shard::set_pace`].
+    pub fn set_reading(&mut self, volume: VolumeId, reading: bool) {
+        self.volumes.get_mut(volume).writeback_mut().scheduler_mut().set_reading(reading);
+    }
+
+    /// Says how fast what is dirty of a volume may be written back from here. Beside reads it goes
+    /// faster than that the nearer the dirty limit is. A flush and a change of mode wait for none
+    /// of it; throttled writers wait for the limits that hold at any time.
+    pub fn set_pace(&mut self, volume: VolumeId, pace: Pace) {
+        self.volumes.get_mut(volume).writeback_mut().scheduler_mut().set_pace(pace);
+    }
+
+    /// Says from which size on, in bytes, writes of a volume are not held back, as gathering them
+    /// with others brings next to nothing. A part that is as long as parts can be is never held.
+    pub fn set_gather_below(&mut self, volume: VolumeId, bytes: u64) {
+        self.volumes.get_mut(volume).set_gather_below(bytes.min(REGION_BYTES));
+    }
+
+    /// What [`Shard::set_gather_below`] has set, in bytes.
+    pub fn gather_below(&self, volume: VolumeId) -> u64 {
+        self.volumes.get(volume).gather_below()
+    }
+
+    /// Sets what keeps the volume's dirty data besides the pool, from the next request on.
+    ///
+    /// # Panics
+    /// When dirty data would lose the protection under which it was acknowledged.
+    pub fn set_protection(&mut self, volume: VolumeId, protection: Protection) {
+        self.volumes.get_mut(volume).set_protection(protection);
+    }
+
+    /// Chooses what a write that a UPS does not cover is acknowledged from, from the next one on.
+    pub fn set_unsafe_supply(&mut self, volume: VolumeId, choice: UnsafeSupply) {
+        self.volumes.get_mut(volume).set_unsafe_supply(choice);
+    }
+
+    /// Whether a UPS alone protects the volume's writes, and those that it does not cover are to be
+    /// on the disk's stable storage before they are acknowledged. A volume that is not write-back
+    /// promises no more than its disk does.
+    pub fn promises_stable(&self, volume: VolumeId) -> bool {
+        let is_bad = self.planted.is(PlantedBug::AcknowledgeFromDiskCache);
+        self.volumes.get(volume).demands_stable() && !is_bad
+    }
+
+    /// The mode of a volume.
+    pub fn mode(&self, volume: VolumeId) -> Mode {
+        self.volumes.get(volume).mode()
+    }
+
+    /// Takes the lines of a volume that are clean and idle out of the pool, among `count` slots
+    /// from `first` on. Returns the slot to go on from, or `None` when it has seen all. Large pools
+    /// take long to look through, so others are let at the shard in between.
+    pub fn drop_clean(&mut self, volume: VolumeId, first: Slot, count: Slot) -> Option<Slot> {
+        let end = self.index.used();
+        let next = first.saturating_add(count).min(end);
+        for slot in first..next {
+            if self.index.residents(volume) == 0 {
+                return None;
+            }
+            let line = *self.index.get(slot);
+            let ours = line.key != LineKey::NONE && line.key.volume() == volume;
+            if ours && self.index.find(line.key) == Some(slot) {
+                self.on(volume).drop_if_idle(slot);
+            }
+        }
+        (next < end).then_some(next)
+    }
+
+    fn drop_all_clean(&mut self, volume: VolumeId) {
+        let done = self.drop_clean(volume, 0, Slot::MAX);
+        assert!(done.is_none(), "no slot is behind the last one");
+    }
+
+    /// Lines of the volume with dirty sectors.
+    pub fn dirty_lines(&self, volume: VolumeId) -> usize {
+        self.volumes.get(volume).writeback().dirty().len()
+    }
+
+    /// Operations of the volume in flight.
+    pub fn operations(&self, volume: VolumeId) -> u32 {
+        self.volumes.get(volume).operations()
+    }
+
+    /// Operations of the volume in flight that write back.
+    pub fn destaging(&self, volume: VolumeId) -> u32 {
+        self.volumes.get(volume).writeback().scheduler().destaging()
+    }
+
+    /// What happened to the volume here.
+    pub fn counters(&self, volume: VolumeId) -> &VolumeCounters {
+        self.volumes.get(volume).counters()
+    }
+
+    /// Whether the volume is served.
+    pub fn has_volume(&self, volume: VolumeId) -> bool {
+        self.volumes.has(volume)
+    }
+
+    /// Resident lines of the volume.
+    pub fn resident_lines(&self, volume: VolumeId) -> u64 {
+        self.index.residents(volume).into()
+    }
+
+    /// Pins held by operations and replies, all lines together. Looks at every line.
+    pub fn pins(&self) -> u64 {
+        let held = self.index.table().iter().filter(|line| line.key != LineKey::NONE);
+        held.map(|line| u64::from(line.pins)).sum()
+    }
+
+    /// Slots that were ever used. They are used in ascending order, so the data of the others has
+    /// never been touched.
+    pub const fn used_slots(&self) -> Slot {
+        self.index.used()
+    }
+
+    /// Looks into its index that need no lock.
+    pub fn hints(&self) -> crate::Hints {
+        self.index.hints()
+    }
+
+    /// How full the shard is.
+    pub fn usage(&self) -> ShardUsage {
+        let parity = self.integrity.parity();
+        let metadata_bytes = self.index.metadata_bytes()
+            + self.ops.metadata_bytes()
+            + self.volumes.metadata_bytes()
+            + parity.metadata_bytes();
+        ShardUsage {
+            capacity_lines: self.index.capacity() as u64,
+            resident_lines: self.index.resident() as u64,
+            dirty_lines: self.quota.dirty_lines() as u64,
+            evicted_lines: self.index.evictions(),
+            operations: self.ops.in_flight() as u64,
+            metadata_bytes: metadata_bytes as u64,
+            parity_lines: parity.lines() as u64,
+            parity_slots: parity.slots() as u64,
+            unsealed_slots: self.index.unsealed() as u64,
+            patrol: self.integrity.counters(),
+        }
+    }
+
+    /// The lines of a volume and the components that know of them.
+    fn on(&mut self, volume: VolumeId) -> VolumeLines<'_, M> {
+        let Self { volumes, quota, index, ops, integrity, planted, .. } = self;
+        let state = volumes.get_mut(volume);
+        VolumeLines { id: volume, volume: state, quota, index, ops, integrity, planted: *planted }
+    }
+
+    /// Panics where the shard contradicts itself. For tests and the lab: it looks at every line.
+    pub fn self_check(&self) {
+        self.index.self_check();
+        self.ops.self_check();
+        let mut dirty = self.unclaimed.iter().sum::<u64>() as usize;
+        let mut throttled = 0;
+        for (id, state) in self.volumes.iter() {
+            let writeback = state.writeback();
+            writeback.self_check(&self.index);
+            for slot in self.dirty_slots(id) {
+                assert!(self.index.get(slot).dirty != 0, "the dirty set holds dirty lines only");
+            }
+            self.check_away(id);
+            dirty += writeback.dirty().len() + writeback.frozen_lines();
+            throttled += writeback.scheduler().throttled();
+        }
+        let dirty_in_table = self.index.table().iter().filter(|line| line.dirty != 0).count();
+        assert_eq!(dirty, dirty_in_table, "every dirty line is in its volume's dirty set");
+        assert_eq!(dirty, self.quota.dirty_lines());
+        assert_eq!(throttled, self.quota.throttled());
+        self.check_integrity();
+        for op in self.ops.iter() {
+            for line in &op.lines {
+                let pinned = line.slot == NO_SLOT || self.index.get(line.slot).pins > 0;
+                assert!(pinned, "an operation pins its slots");
+            }
+        }
+    }
+
+    /// Panics unless the lines that are away are in destages. A line that was clean when it went
+    /// along with its stripe may be dirty again, and waits.
+    fn check_away(&self, volume: VolumeId) {
+        let dirty = self.volumes.get(volume).writeback().dirty();
+        for line in dirty.iter().filter(|&line| !dirty.is_waiting(line)) {
+            let busy = self.ops.busy(LineKey::new(volume, line)).map(|(_, kind)| kind);
+            assert_eq!(busy, Some(OpKind::Destage), "line {line} of {volume} is away");
+        }
+        let destages = self.ops.iter().filter(|op| op.kind == OpKind::Destage);
+        let count = destages.filter(|op| op.volume == volume).count();
+        assert_eq!(count, self.destaging(volume) as usize, "destages of {volume}");
+    }
+}
+
+#[cfg(feature = "sabotage")]
+impl<M> Shard<M> {
+    /// Makes this mistake from now on.
+    pub const fn plant(&mut self, bug: PlantedBug) {
+        self.planted = Planted::of(bug);
+    }
+}
+
+impl Attempt {
+    /// The attempt that follows when this one's wait has ended like that.
+    #[must_use]
+    pub const fn after(self, error: Option<forebay_types::IoError>) -> Self {
+        Self { count: self.count.saturating_add(1), error, ..self }
+    }
+}

@@ -1,0 +1,427 @@
+//! The dirty lines of a volume, in order of place: the one set that write-back works from.
+//!
+//! Each dirty line has three marks beside it. It is *away* while a destage of the scheduler has
+//! it, *old* when it was dirty at the last aging already, and *owed* while a flush, a change of
+//! mode or its age demands that it is destaged. A *sweep* goes through the owed lines once, whole
+//! stripes first and then by place; the elevator goes through all lines that wait, owed or not.
+//!
+//! The set is a tree of chunks of sixteen lines, so it takes memory for what is dirty and for
+//! nothing else: two bytes a line among neighbours, thirty-two for a line far from any other.
+
+use super::line_set::LineSet;
+use forebay_types::{LINE_BYTES, Stripes};
+use std::collections::BTreeMap;
+
+/// Lines of a chunk.
+const CHUNK: u64 = u16::BITS as u64;
+
+/// Sixteen lines that follow each other, a bit each. Every mark is a subset of `dirty`.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+struct Chunk {
+    dirty: u16,
+    away: u16,
+    old: u16,
+    owed: u16,
+}
+
+const _: () = assert!(size_of::<(u64, Chunk)>() == 16, "the memory plan counts on it");
+
+impl Chunk {
+    /// Lines that no destage has.
+    const fn waiting(self) -> u16 {
+        self.dirty & !self.away
+    }
+}
+
+/// How far a sweep has come: stripes before the one place and other lines before the other have
+/// had their turn.
+#[derive(Clone, Copy, Debug, Default)]
+struct Sweep {
+    whole: u64,
+    rest: u64,
+}
+
+/// See the module's description.
+#[derive(Debug)]
+pub(crate) struct DirtyLines {
+    chunks: BTreeMap<u64, Chunk>,
+    lines: usize,
+    owed_lines: usize,
+    /// First lines of stripes all of whose lines wait. Found with each change of a line, since
+    /// the elevator asks for the next one before each operation.
+    whole: LineSet,
+    stripes: Stripes,
+    size_bytes: u64,
+    sweep: Option<Sweep>,
+}
+
+const fn bit(line: u64) -> u16 {
+    1 << (line % CHUNK)
+}
+
+impl DirtyLines {
+    /// No dirty line of a volume of that size, which has no stripes.
+    pub(crate) fn new(size_bytes: u64) -> Self {
+        Self {
+            chunks: BTreeMap::new(),
+            lines: 0,
+            owed_lines: 0,
+            whole: LineSet::default(),
+            stripes: Stripes::NONE,
+            size_bytes,
+            sweep: None,
+        }
+    }
+
+    pub(crate) const fn len(&self) -> usize {
+        self.lines
+    }
+
+    pub(crate) const fn is_empty(&self) -> bool {
+        self.lines == 0
+    }
+
+    fn chunk(&self, line: u64) -> Chunk {
+        self.chunks.get(&(line / CHUNK)).copied().unwrap_or_default()
+    }
+
+    /// Whether a line is dirty.
+    pub(crate) fn contains(&self, line: u64) -> bool {
+        self.chunk(line).dirty & bit(line) != 0
+    }
+
+    /// Whether a line is dirty and no destage has it.
+    pub(crate) fn is_waiting(&self, line: u64) -> bool {
+        self.chunk(line).waiting() & bit(line) != 0
+    }
+
+    /// Whether a line is still to be destaged for those that demanded it.
+    pub(crate) fn is_owed(&self, line: u64) -> bool {
+        self.owed_lines > 0 && self.chunk(line).owed & bit(line) != 0
+    }
+
+    /// Lines that are.
+    pub(crate) const fn owed_lines(&self) -> usize {
+        self.owed_lines
+    }
+
+    /// All lines, in order.
+    pub(crate) fn iter(&self) -> impl Iterator<Item = u64> {
+        self.chunks.iter().flat_map(|(&at, chunk)| lines_of(at, chunk.dirty))
+    }
+
+    /// The lines from `line` on that wait, in order.
+    pub(crate) fn waiting_from(&self, line: u64) -> impl Iterator<Item = u64> {
+        self.chunks.range(line / CHUNK..).flat_map(move |(&at, chunk)| {
+            let from = if at == line / CHUNK { u16::MAX << (line % CHUNK) } else { u16::MAX };
+            lines_of(at, chunk.waiting() & from)
+        })
+    }
+
+    /// The first lines, from `line` on, of stripes all of whose lines wait.
+    pub(crate) fn whole_from(&self, line: u64) -> impl Iterator<Item = u64> {
+        self.whole.from(line)
+    }
+
+    /// The first line of the stripe that a line is in, if all of that waits.
+    pub(crate) fn whole_stripe_of(&self, line: u64) -> Option<u64> {
+        if self.whole.is_empty() {
+            return None;
+        }
+        let (first, _) = self.stripe_lines(line)?;
+        self.whole.holds(first, 1).then_some(first)
+    }
+
+    /// A line that was clean has become dirty.
+    pub(crate) fn insert(&mut self, line: u64) {
+        let chunk = self.chunks.entry(line / CHUNK).or_default();
+        assert!(chunk.dirty & bit(line) == 0, "line {line} was dirty already");
+        chunk.dirty |= bit(line);
+        self.lines += 1;
+        self.find_whole(line);
+    }
+
+    /// A line is clean.
+    pub(crate) fn remove(&mut self, line: u64) {
+        let chunk = self.chunks.get_mut(&(line / CHUNK)).expect("a line that gets clean is dirty");
+        assert!(chunk.dirty & bit(line) != 0, "line {line} was clean already");
+        self.owed_lines -= usize::from(chunk.owed & bit(line) != 0);
+        let keep = !bit(line);
+        *chunk = Chunk {
+            dirty: chunk.dirty & keep,
+            away: chunk.away & keep,
+            old: chunk.old & keep,
+            owed: chunk.owed & keep,
+        };
+        if chunk.dirty == 0 {
+            self.chunks.remove(&(line / CHUNK));
+        }
+        self.lines -= 1;
+        self.break_whole(line);
+    }
+
+    /// A destage takes a line.
+    pub(crate) fn depart(&mut self, line: u64) {
+        let chunk = self.chunks.get_mut(&(line / CHUNK)).expect("only dirty lines are destaged");
+        assert!(chunk.waiting() & bit(line) != 0, "line {line} is in a destage already");
+        chunk.away |= bit(line);
+        self.break_whole(line);
+    }
+
+    /// The destage of a line that is dirty still, or again, is over.
+    pub(crate) fn come_back(&mut self, line: u64) {
+        if let Some(chunk) = self.chunks.get_mut(&(line / CHUNK)) {
+            chunk.away &= !bit(line);
+            self.find_whole(line);
+        }
+    }
+
+    /// A line is to go with the next aging.
+    pub(crate) fn make_old(&mut self, line: u64) {
+        if let Some(chunk) = self.chunks.get_mut(&(line / CHUNK)) {
+            chunk.old |= bit(line) & chunk.dirty;
+        }
+    }
+
+    /// A line was written while its older content is on its way to the disk.
+    pub(crate) fn make_young(&mut self, line: u64) {
+        if let Some(chunk) = self.chunks.get_mut(&(line / CHUNK)) {
+            chunk.old &= !bit(line);
+        }
+    }
+
+    /// Every line is owed but those that `is_lost` names. A sweep begins.
+    pub(crate) fn owe_all(&mut self, is_lost: impl Fn(u64) -> bool) {
+        self.owed_lines = 0;
+        for (&at, chunk) in &mut self.chunks {
+            let lost = lines_of(at, chunk.dirty).filter(|&line| is_lost(line));
+            chunk.owed = chunk.dirty & !lost.fold(0, |lost, line| lost | bit(line));
+            self.owed_lines += chunk.owed.count_ones() as usize;
+        }
+        self.begin_sweep();
+    }
+
+    /// Old lines are owed, and all others are old from here on. A sweep begins.
+    pub(crate) fn owe_old(&mut self) {
+        self.owed_lines = 0;
+        for chunk in self.chunks.values_mut() {
+            chunk.owed |= chunk.old;
+            chunk.old = chunk.dirty;
+            self.owed_lines += chunk.owed.count_ones() as usize;
+        }
+        self.begin_sweep();
+    }
+
+    /// A line is owed no more: it was destaged, or can't be.
+    pub(crate) fn settle(&mut self, line: u64) {
+        if let Some(chunk) = self.chunks.get_mut(&(line / CHUNK)).filter(|_| self.owed_lines > 0) {
+            self.owed_lines -= usize::from(chunk.owed & bit(line) != 0);
+            chunk.owed &= !bit(line);
+        }
+    }
+
+    /// What is owed gets another turn.
+    pub(crate) fn begin_sweep(&mut self) {
+        self.sweep = (self.owed_lines > 0).then(Sweep::default);
+    }
+
+    /// Whether a sweep has lines to come.
+    pub(crate) const fn is_sweeping(&self) -> bool {
+        self.sweep.is_some()
+    }
+
+    /// The next owed line that waits. Each has one turn in a sweep.
+    pub(crate) fn next_owed(&mut self) -> Option<u64> {
+        let sweep = self.sweep?;
+        let is_due =
+            |&line: &u64| self.chunk(line).owed & self.chunk(line).waiting() & bit(line) != 0;
+        if let Some(first) = self.whole.from(sweep.whole).find(is_due) {
+            self.sweep = Some(Sweep { whole: first + 1, ..sweep });
+            return Some(first);
+        }
+        let next = self.owed_from(sweep.rest);
+        let whole = u64::MAX - CHUNK;
+        self.sweep = next.map(|line| Sweep { whole, rest: line + 1 });
+        next
+    }
+
+    fn owed_from(&self, line: u64) -> Option<u64> {
+        self.chunks.range(line / CHUNK..).find_map(|(&at, chunk)| {
+            let from = if at == line / CHUNK { u16::MAX << (line % CHUNK) } else { u16::MAX };
+            lines_of(at, chunk.owed & chunk.waiting() & from).next()
+        })
+    }
+
+    /// Says how the volume is divided.
+    pub(crate) fn set_stripes(&mut self, stripes: Stripes) {
+        self.stripes = stripes;
+        self.whole.clear();
+        let lines: Vec<u64> = self.waiting_from(0).collect();
+        lines.into_iter().for_each(|line| self.find_whole(line));
+    }
+
+    pub(crate) const fn stripes(&self) -> Stripes {
+        self.stripes
+    }
+
+    /// The whole stripe that a line is in, if there is one: its first line, and how many it has.
+    fn stripe_lines(&self, line: u64) -> Option<(u64, u64)> {
+        let stripe = self.stripes.stripe_at(line * LINE_BYTES)?;
+        let fits = stripe.len > LINE_BYTES && stripe.fits(self.size_bytes);
+        fits.then_some((stripe.offset / LINE_BYTES, stripe.len / LINE_BYTES))
+    }
+
+    /// A line waits: maybe all of its stripe does now.
+    fn find_whole(&mut self, line: u64) {
+        if let Some((first, count)) = self.stripe_lines(line)
+            && self.all_wait(first, count)
+        {
+            self.whole.insert(first);
+        }
+    }
+
+    fn break_whole(&mut self, line: u64) {
+        if !self.whole.is_empty()
+            && let Some((first, _)) = self.stripe_lines(line)
+        {
+            self.whole.remove(first);
+        }
+    }
+
+    /// Whether all of `count` lines from `first` on wait.
+    fn all_wait(&self, first: u64, count: u64) -> bool {
+        let mut end = first + count;
+        // From the end: a sequential writer fills that last.
+        while end > first {
+            let start = first.max((end - 1) / CHUNK * CHUNK);
+            let mask = (u16::MAX >> (CHUNK - (end - start))) << (start % CHUNK);
+            if self.chunk(start).waiting() & mask != mask {
+                return false;
+            }
+            end = start;
+        }
+        true
+    }
+
+    /// What it takes, in bytes. A node of the tree is half full where lines came in order.
+    pub(crate) fn metadata_bytes(&self) -> usize {
+        self.chunks.len() * 2 * size_of::<(u64, Chunk)>() + self.whole.metadata_bytes()
+    }
+
+    /// Panics where marks, counts and stripes contradict each other.
+    pub(crate) fn self_check(&self) {
+        let (mut lines, mut owed) = (0, 0);
+        for (at, chunk) in &self.chunks {
+            assert!(chunk.dirty != 0, "chunk {at} holds nothing");
+            let marks = chunk.away | chunk.old | chunk.owed;
+            assert!(marks & !chunk.dirty == 0, "only dirty lines have marks: {chunk:?}");
+            lines += chunk.dirty.count_ones() as usize;
+            owed += chunk.owed.count_ones() as usize;
+        }
+        assert_eq!((lines, owed), (self.lines, self.owed_lines));
+        for first in self.whole.from(0) {
+            let (start, count) = self.stripe_lines(first).expect("a whole stripe is a stripe");
+            assert!(
+                start == first && self.all_wait(first, count),
+                "stripe at {first} waits wholly"
+            );
+        }
+        for line in self.waiting_from(0) {
+            let Some((first, count)) = self.stripe_lines(line) else { continue };
+            let is_known = self.whole.holds(first, 1);
+            assert_eq!(is_known, self.all_wait(first, count), "whole stripes are known");
+        }
+    }
+}
+
+/// The lines of a chunk that have a bit.
+fn lines_of(chunk: u64, mut bits: u16) -> impl Iterator<Item = u64> {
+    std::iter::from_fn(move || {
+        (bits != 0).then(|| {
+            let next = u64::from(bits.trailing_zeros());
+            bits &= bits - 1;
+            chunk * CHUNK + next
+        })
+    })
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use proptest::prelude::*;
+    use std::collections::BTreeMap;
+
+    /// What is known of a dirty line: away, old, owed.
+    type Plain = BTreeMap<u64, [bool; 3]>;
+
+    fn plain_owed(oracle: &Plain) -> impl Iterator<Item = u64> {
+        oracle.iter().filter(|(_, [away, _, owed])| !away && *owed).map(|(&line, _)| line)
+    }
+
+    proptest! {
+        #[test]
+        fn it_agrees_with_a_plain_map(
+            steps in prop::collection::vec((0u8..8, 0u64..200), 0..300),
+            from in 0u64..200,
+            stripe in prop::sample::select(vec![0u64, 4, 16, 24]),
+        ) {
+            let mut set = DirtyLines::new(190 * LINE_BYTES);
+            if stripe > 0 {
+                set.set_stripes(Stripes::new(stripe * LINE_BYTES, 0));
+            }
+            let mut oracle = Plain::new();
+            for (what, line) in steps {
+                let there = oracle.get(&line).copied();
+                match (what, there) {
+                    (0 | 1, None) => {
+                        set.insert(line);
+                        oracle.insert(line, [false; 3]);
+                    }
+                    (0, Some(_)) => {
+                        set.remove(line);
+                        oracle.remove(&line);
+                    }
+                    (2, Some([false, old, owed])) => {
+                        set.depart(line);
+                        oracle.insert(line, [true, old, owed]);
+                    }
+                    (3, Some([_, old, owed])) => {
+                        set.come_back(line);
+                        oracle.insert(line, [false, old, owed]);
+                    }
+                    (4, _) => {
+                        set.owe_all(|at| at == line);
+                        oracle.iter_mut().for_each(|(&at, marks)| marks[2] = at != line);
+                    }
+                    (5, _) => {
+                        set.owe_old();
+                        for marks in oracle.values_mut() {
+                            *marks = [marks[0], true, marks[2] || marks[1]];
+                        }
+                    }
+                    (6, _) => {
+                        set.settle(line);
+                        oracle.entry(line).and_modify(|marks| marks[2] = false);
+                    }
+                    (7, Some([away, _, owed])) => {
+                        set.make_young(line);
+                        oracle.insert(line, [away, false, owed]);
+                    }
+                    _ => {}
+                }
+                set.self_check();
+                prop_assert_eq!(set.contains(line), oracle.contains_key(&line));
+                prop_assert_eq!(set.is_owed(line), oracle.get(&line).is_some_and(|m| m[2]));
+            }
+            prop_assert!(set.iter().eq(oracle.keys().copied()));
+            let waiting = oracle.range(from..).filter(|(_, marks)| !marks[0]);
+            prop_assert!(set.waiting_from(from).eq(waiting.map(|(&line, _)| line)));
+            // A sweep gives each owed line that waits one turn, whole stripes by their first line.
+            set.begin_sweep();
+            let mut swept: Vec<u64> = std::iter::from_fn(|| set.next_owed()).collect();
+            swept.sort_unstable();
+            swept.dedup();
+            prop_assert!(swept.into_iter().eq(plain_owed(&oracle)));
+        }
+    }
+}

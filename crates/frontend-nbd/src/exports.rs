@@ -1,0 +1,40 @@
+//! Volumes as clients see them.
+
+use forebay_frontend::{Clients, VolumeInfo};
+use forebay_nbd::{ExportInfo, Exports};
+
+/// What clients are told of a volume.
+fn export_of(volume: &VolumeInfo) -> ExportInfo {
+    let mut export = ExportInfo::new(volume.id, volume.name.clone(), volume.size_bytes);
+    export.description.clone_from(&volume.description);
+    export.read_only = volume.read_only;
+    // What is served from memory does not turn, but a client that orders its requests for a disk
+    // that does loses nothing by it where it misses.
+    export.rotational = volume.rotational;
+    // Any sectors are taken; whole blocks of the disk cost it least.
+    export.block_preferred = export.block_preferred.max(volume.block_bytes);
+    export.can_trim = volume.can_trim;
+    export.can_fast_zero = volume.can_fast_zero;
+    export.tls_only = volume.tls_only;
+    export
+}
+
+/// The volumes as clients see them.
+pub(crate) struct ExportList<'a, C>(pub &'a C);
+
+impl<C: Clients> Exports for ExportList<'_, C> {
+    fn list(&self, each: &mut dyn FnMut(&ExportInfo)) {
+        self.0.each_volume(&mut |volume| each(&export_of(volume)));
+    }
+
+    fn find(&self, name: &str) -> Option<ExportInfo> {
+        let mut found = Vec::new();
+        self.list(&mut |export| {
+            if export.name == name || name.is_empty() {
+                found.push(export.clone());
+            }
+        });
+        // The empty name is the default export: the only one, or one that is really called so.
+        if found.len() == 1 { found.pop() } else { None }
+    }
+}

@@ -1,0 +1,237 @@
+//! The NBD front end: connections over sockets, with or without TLS.
+//!
+//! A worker's sockets bring bytes; the codec of `forebay-nbd` makes requests of them, which go to
+//! the worker; the answers gather per connection and leave in one message at the end of the turn.
+//! Long payloads are received into slots of the pool, and data is sent from there: neither is
+//! copied in user space.
+//!
+//! [`NbdServer`] is what all workers share; [`NbdFrontEnd`] is one worker's. Worker 0 accepts
+//! clients and sends each to the worker that is to serve it.
+
+mod conn;
+mod exports;
+mod extents;
+mod fill;
+mod input;
+mod intake;
+mod listener;
+mod output;
+mod replies;
+mod send;
+mod server;
+mod table;
+mod tls;
+
+pub use forebay_nbd::Tls;
+pub use listener::{Listener, TlsSetup};
+pub use server::{NbdMessage, NbdServer};
+
+use conn::{Conn, Phase};
+use forebay_frontend::{
+    ClientId, ClientRequest, Event, ExtentQuery, FrontEnd, Memory, Pins, SocketEvent, Sockets,
+    WorkerContext,
+};
+use forebay_nbd::{Handshake, HandshakeConfig};
+use forebay_types::Extent;
+use forebay_volume::Reply;
+use output::Output;
+use std::os::fd::{AsFd, AsRawFd, OwnedFd};
+use std::sync::Arc;
+use table::Connections;
+
+/// The NBD front end of one worker.
+pub struct NbdFrontEnd {
+    server: Arc<NbdServer>,
+    conns: Connections,
+    /// Listeners of the clients served here, by number, so that none is looked up under a lock.
+    listeners: Vec<Option<Arc<Listener>>>,
+    /// Listeners that failed to accept a client: tried again with the next tick, as what is short
+    /// stays short for a while.
+    accept_later: Vec<u32>,
+    /// Connections closed by force, by their numbers, whose memory the kernel may still use.
+    abandoned: Vec<(u32, Box<Conn>)>,
+}
+
+/// The front end together with its worker, for the time of a call.
+struct Serving<'a, C> {
+    nbd: &'a mut NbdFrontEnd,
+    cx: &'a mut C,
+}
+
+impl NbdFrontEnd {
+    fn new(server: Arc<NbdServer>) -> Self {
+        Self {
+            server,
+            conns: Connections::default(),
+            listeners: Vec::new(),
+            accept_later: Vec::new(),
+            abandoned: Vec::new(),
+        }
+    }
+
+    const fn with<'a, C: WorkerContext>(&'a mut self, cx: &'a mut C) -> Serving<'a, C> {
+        Serving { nbd: self, cx }
+    }
+}
+
+impl FrontEnd for NbdFrontEnd {
+    type Message = NbdMessage;
+
+    fn event<C: WorkerContext>(&mut self, cx: &mut C, event: Event<'_>) {
+        let Event::Socket(event) = event else { return };
+        let mut serving = self.with(cx);
+        match event {
+            SocketEvent::Accepted { listener, result } => serving.accepted(listener, result),
+            SocketEvent::Received { conn, bytes, result, more } => {
+                serving.received(conn, bytes, result, more);
+            }
+            SocketEvent::Filled { conn, result } => serving.filled(conn, result),
+            SocketEvent::Sent { conn, result } => serving.sent(conn, result),
+        }
+    }
+
+    fn message<C: WorkerContext>(&mut self, cx: &mut C, message: NbdMessage) {
+        match message {
+            NbdMessage::Connection { socket, listener } => self.with(cx).serve(socket, listener),
+            NbdMessage::Listen { listener } => self.with(cx).listen(listener),
+        }
+    }
+
+    fn completed<C: WorkerContext>(
+        &mut self,
+        cx: &mut C,
+        request: &ClientRequest,
+        reply: Reply<'_, Memory>,
+    ) -> Pins {
+        self.with(cx).reply(request, reply)
+    }
+
+    fn extents<C: WorkerContext>(&mut self, cx: &mut C, query: &ExtentQuery, extents: &[Extent]) {
+        self.with(cx).extents_known(query, extents);
+    }
+
+    fn room_free<C: WorkerContext>(&mut self, _cx: &mut C, client: ClientId) {
+        if let Some(conn) = self.conns.get(client.number) {
+            conn.paused = false;
+            self.conns.resumed.push(client.number);
+        }
+    }
+
+    fn resume_input<C: WorkerContext>(&mut self, cx: &mut C) {
+        while let Some(conn) = self.conns.resumed.pop() {
+            self.with(cx).received_more(conn);
+        }
+    }
+
+    fn has_input(&self) -> bool {
+        !self.conns.resumed.is_empty()
+    }
+
+    fn end_turn<C: WorkerContext>(&mut self, cx: &mut C) {
+        while let Some(conn) = self.conns.touched.pop() {
+            self.with(cx).look_after(conn);
+        }
+    }
+
+    fn tick<C: WorkerContext>(&mut self, cx: &mut C) {
+        for listener in std::mem::take(&mut self.accept_later) {
+            self.with(cx).listen(listener);
+        }
+        for conn in self.conns.all() {
+            self.with(cx).check_deadlines(conn);
+        }
+    }
+
+    fn accept<C: WorkerContext>(&mut self, cx: &mut C, accepts: bool) {
+        if accepts {
+            self.server.each_listener(|number, fd| cx.sockets().accept(number, fd));
+        } else {
+            self.accept_later.clear();
+            self.server.each_listener(|number, fd| cx.sockets().stop_accepting(number, fd));
+        }
+    }
+
+    fn drain_client<C: WorkerContext>(&mut self, _cx: &mut C, client: ClientId) {
+        let Some(conn) = self.conns.get(client.number) else { return };
+        if !matches!(conn.phase, Phase::Draining) {
+            conn.drain();
+            self.conns.touch(client.number);
+        }
+    }
+
+    fn drop_client<C: WorkerContext>(&mut self, cx: &mut C, client: ClientId) {
+        self.with(cx).break_off(client.number, "");
+    }
+
+    fn abandon_client<C: WorkerContext>(&mut self, cx: &mut C, client: ClientId) {
+        self.with(cx).abandon(client.number);
+    }
+}
+
+impl<C: WorkerContext> Serving<'_, C> {
+    /// Accepts clients at a listener.
+    fn listen(&mut self, number: u32) {
+        if let Some(listener) = self.nbd.server.listener(number) {
+            self.cx.sockets().accept(number, listener.fd());
+        }
+    }
+
+    /// A client has connected: the worker with the fewest gets it.
+    fn accepted(&mut self, listener: u32, result: std::io::Result<OwnedFd>) {
+        let socket = match result {
+            Ok(socket) => socket,
+            // What was cancelled is the listening itself.
+            Err(error) if error.raw_os_error() == Some(libc::ECANCELED) => return,
+            Err(error) => {
+                tracing::warn!(%error, "accept failed, trying again later");
+                self.nbd.accept_later.push(listener);
+                return;
+            }
+        };
+        if self.cx.is_stopping() {
+            return;
+        }
+        if let Some(worker) = self.cx.accept(Some(socket.as_fd())) {
+            self.nbd.server.hand_over(worker, socket, listener);
+        }
+    }
+
+    /// Begins to talk to a client.
+    fn serve(&mut self, socket: OwnedFd, listener: u32) {
+        let Some(settings) = self.nbd.server.listener(listener) else {
+            self.cx.cancel_accept();
+            return;
+        };
+        let listeners = &mut self.nbd.listeners;
+        if listeners.len() <= listener as usize {
+            listeners.resize(listener as usize + 1, None);
+        }
+        settings.prepare(&socket);
+        let mut handshake = Handshake::new(HandshakeConfig { tls: settings.tls_policy });
+        listeners[listener as usize] = Some(settings);
+        let mut greeting = Output::default();
+        greeting.push_header(|out| handshake.greeting(out));
+        let mut conn = Conn::new(socket, listener, self.cx.join(), handshake);
+        conn.queued = greeting;
+        conn.deadline = Some(self.cx.now() + self.cx.patience().handshake);
+        let fd = conn.socket.as_raw_fd();
+        conn.receiving = true;
+        let index = self.nbd.conns.insert(conn);
+        self.cx.sockets().receive(index, fd);
+        self.nbd.conns.touch(index);
+    }
+
+    fn check_deadlines(&mut self, index: u32) {
+        let Some(conn) = self.nbd.conns.get(index) else { return };
+        let now = self.cx.now();
+        if conn.deadline.is_some_and(|deadline| deadline <= now) {
+            self.break_off(index, "it took too long");
+        } else if conn.fetch_by.is_some_and(|time| time <= now)
+            && self.cx.blocks_others(conn.client)
+        {
+            self.break_off(index, "it does not fetch its replies, and others need the memory");
+        } else {
+            self.resume(index);
+        }
+    }
+}

@@ -1,0 +1,60 @@
+//! Where clients connect, and with what secrecy.
+
+use forebay_nbd::Tls;
+use rustls::ServerConfig;
+use std::os::fd::{AsRawFd, OwnedFd, RawFd};
+use std::sync::{Arc, PoisonError, RwLock};
+
+/// TLS as it is set up at the moment. A renewed certificate takes the place of the old one for
+/// connections made from then on; sessions go on as they are.
+#[derive(Clone)]
+pub struct TlsSetup(Arc<RwLock<Arc<ServerConfig>>>);
+
+impl TlsSetup {
+    /// TLS with this configuration.
+    pub fn new(config: ServerConfig) -> Self {
+        Self(Arc::new(RwLock::new(Arc::new(config))))
+    }
+
+    /// Uses another configuration from now on.
+    pub fn replace(&self, config: ServerConfig) {
+        *self.0.write().unwrap_or_else(PoisonError::into_inner) = Arc::new(config);
+    }
+
+    pub(crate) fn current(&self) -> Arc<ServerConfig> {
+        Arc::clone(&self.0.read().unwrap_or_else(PoisonError::into_inner))
+    }
+}
+
+/// A socket that listens.
+pub struct Listener {
+    pub(crate) socket: OwnedFd,
+    pub(crate) tcp: bool,
+    pub(crate) tls_policy: Tls,
+    pub(crate) tls: Option<TlsSetup>,
+}
+
+impl Listener {
+    /// Takes over a listening socket.
+    pub const fn new(socket: OwnedFd, tcp: bool, tls_policy: Tls, tls: Option<TlsSetup>) -> Self {
+        Self { socket, tcp, tls_policy, tls }
+    }
+
+    pub(crate) fn fd(&self) -> RawFd {
+        self.socket.as_raw_fd()
+    }
+
+    /// Sets up a client's socket. What can't be set costs speed, nothing else.
+    pub(crate) fn prepare(&self, client: &OwnedFd) {
+        let socket = socket2::SockRef::from(client);
+        if self.tcp {
+            let _ = socket.set_tcp_nodelay(true);
+            let _ = socket.set_keepalive(true);
+        } else {
+            // Enough for a batch of replies, so that one call sends them all.
+            let _ = socket.set_send_buffer_size(SEND_BUFFER_BYTES);
+        }
+    }
+}
+
+const SEND_BUFFER_BYTES: usize = 1 << 20;

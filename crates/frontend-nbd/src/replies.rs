@@ -1,0 +1,68 @@
+//! Answers on their way out: each becomes a header and the pinned data of a read.
+
+use crate::Serving;
+use crate::conn::Conn;
+use forebay_frontend::{ClientRequest, Memory, Pins, PoolAccess, WorkerContext};
+use forebay_nbd::ReplyTo;
+use forebay_types::IoError;
+use forebay_volume::{Reply, RequestKind};
+
+impl<C: WorkerContext> Serving<'_, C> {
+    /// Queues the answer to a request.
+    pub(crate) fn reply(&mut self, request: &ClientRequest, reply: Reply<'_, Memory>) -> Pins {
+        let index = request.client.number;
+        let Some(conn) = self.nbd.conns.get(index) else { return Pins::Released };
+        if conn.paused && !self.cx.is_full(request.client, conn.held_bytes()) {
+            conn.paused = false;
+            self.nbd.conns.resumed.push(index);
+        }
+        self.nbd.conns.touch(index);
+        match self.nbd.conns.get(index) {
+            Some(conn) if !conn.broken => conn.write_reply(&**self.cx.pool(), request, reply),
+            _ => Pins::Released,
+        }
+    }
+}
+
+impl Conn {
+    fn write_reply(
+        &mut self,
+        pool: &impl PoolAccess,
+        request: &ClientRequest,
+        reply: Reply<'_, Memory>,
+    ) -> Pins {
+        let Some(terms) = self.terms else { return Pins::Released };
+        let to = ReplyTo { cookie: request.cookie, offset: request.range.offset };
+        match reply.result {
+            Err(error) => {
+                let why = explain(error, request.kind);
+                self.queued.push_header(|out| terms.reply_error(to, error, why, out));
+            }
+            Ok(()) if request.kind == RequestKind::Read => {
+                let len = request.range.len as u32;
+                self.queued.push_header(|out| terms.reply_read_header(to, len, out));
+                self.queued.push_data(pool, reply.segments, reply.memory.as_ref());
+                if let Some(memory) = reply.memory {
+                    self.queued.keep(memory);
+                }
+                return Pins::Kept;
+            }
+            Ok(()) => self.queued.push_header(|out| terms.reply_ok(to, out)),
+        }
+        Pins::Released
+    }
+}
+
+/// What a client is told along with an error.
+const fn explain(error: IoError, kind: RequestKind) -> &'static str {
+    match (error, kind) {
+        (IoError::Shutdown, _) => "the server is stopping",
+        (IoError::NoSpace, _) => "the backing store is full",
+        (IoError::Io, RequestKind::Read) => "the backing store failed to read",
+        (IoError::Io, RequestKind::Flush) => {
+            "the backing store failed to write; what it did not take is still kept"
+        }
+        (IoError::Io, _) => "the backing store failed to write",
+        _ => "",
+    }
+}

@@ -1,0 +1,235 @@
+//! What clients are sent, and how connections end.
+
+use crate::Serving;
+use crate::conn::{Conn, Phase};
+use forebay_frontend::{PoolAccess, Sockets, WorkerContext};
+use std::io;
+use std::os::fd::AsRawFd;
+use std::sync::Arc;
+
+impl<C: WorkerContext> Serving<'_, C> {
+    /// At the end of a turn: sends what is queued, or ends what is over, and gives back the room of
+    /// huge requests that are, and the places in queues of clients that will ask no more.
+    pub(crate) fn look_after(&mut self, index: u32) {
+        self.send_or_end(index);
+        self.give_back_room(index);
+    }
+
+    fn give_back_room(&mut self, index: u32) {
+        let Some(conn) = self.nbd.conns.get(index) else { return };
+        let (client, held) = (conn.client, conn.held_bytes());
+        if matches!(conn.phase, Phase::Draining) {
+            self.cx.stop_waiting(client);
+        }
+        self.cx.release_unused(client, held);
+    }
+
+    fn send_or_end(&mut self, index: u32) {
+        let Some(conn) = self.nbd.conns.get(index) else { return };
+        conn.listed = false;
+        if conn.broken {
+            if !conn.sending && !conn.receiving && !conn.filling {
+                self.close(index);
+            }
+            return;
+        }
+        if conn.sending {
+            return;
+        }
+        let nothing_left = if conn.tls.is_some() {
+            self.send_encrypted(index)
+        } else if conn.active.is_empty() && conn.queued.is_empty() {
+            true
+        } else {
+            self.send_plain(index)
+        };
+        let Some(conn) = self.nbd.conns.get(index).filter(|_| nothing_left) else { return };
+        if conn.tls_next {
+            self.start_tls(index);
+        } else if matches!(conn.phase, Phase::Draining)
+            && conn.has_sent()
+            && self.cx.in_flight(conn.client) == 0
+        {
+            self.break_off(index, "");
+        }
+    }
+
+    /// Returns whether everything has gone.
+    fn send_plain(&mut self, index: u32) -> bool {
+        let Some(conn) = self.nbd.conns.get(index) else { return false };
+        if conn.active.is_empty() {
+            std::mem::swap(&mut conn.active, &mut conn.queued);
+        }
+        match send_now(&**self.cx.pool(), conn) {
+            Ok(true) if conn.queued.is_empty() => {
+                self.resume(index);
+                true
+            }
+            Ok(true) => {
+                self.nbd.conns.touch(index);
+                false
+            }
+            Ok(false) => {
+                let message = conn.active.message();
+                conn.sending = true;
+                conn.fetch_by = Some(self.cx.now() + self.cx.patience().fetch);
+                self.cx.sockets().send(index, conn.socket.as_raw_fd(), message);
+                false
+            }
+            Err(_) => {
+                self.break_off(index, "");
+                false
+            }
+        }
+    }
+
+    /// The same through TLS.
+    fn send_encrypted(&mut self, index: u32) -> bool {
+        let Some(conn) = self.nbd.conns.get(index) else { return false };
+        let Some(tls) = &mut conn.tls else { return false };
+        let mut failed = false;
+        if !conn.queued.is_empty() {
+            conn.queued.drain_to(&**self.cx.pool(), |bytes| failed |= tls.send(bytes).is_err());
+        }
+        let draining = matches!(conn.phase, Phase::Draining);
+        let done = draining && self.cx.in_flight(conn.client) == 0;
+        if done && !conn.tls_closed && !tls.is_handshaking() {
+            conn.tls_closed = true;
+            tls.close();
+        }
+        if !failed && !tls.wants_write() {
+            return true;
+        }
+        match tls.message() {
+            Ok(message) if !failed => {
+                conn.sending = true;
+                conn.fetch_by = Some(self.cx.now() + self.cx.patience().fetch);
+                self.cx.sockets().send(index, conn.socket.as_raw_fd(), message);
+            }
+            _ => self.break_off(index, ""),
+        }
+        false
+    }
+
+    /// A message has gone, or does not go.
+    pub(crate) fn sent(&mut self, index: u32, result: io::Result<usize>) {
+        let Some(conn) = self.nbd.conns.get(index) else {
+            return self.release_abandoned(index, true);
+        };
+        conn.sending = false;
+        if conn.broken {
+            self.nbd.conns.touch(index);
+            return;
+        }
+        let Ok(bytes) = result else {
+            self.break_off(index, "");
+            return;
+        };
+        match &mut conn.tls {
+            None => {
+                conn.active.advance(&**self.cx.pool(), bytes);
+            }
+            Some(tls) => tls.sent(),
+        }
+        conn.fetch_by = None;
+        self.resume(index);
+        self.nbd.conns.touch(index);
+    }
+
+    /// Lets input go on that waited for output to go.
+    pub(crate) fn resume(&mut self, index: u32) {
+        if let Some(conn) = self.nbd.conns.get(index)
+            && conn.paused
+            && !self.cx.is_full(conn.client, conn.held_bytes())
+        {
+            conn.paused = false;
+            self.nbd.conns.resumed.push(index);
+        }
+    }
+
+    /// Ends a connection whatever is in flight. With a reason it is worth a line in the log.
+    pub(crate) fn break_off(&mut self, index: u32, reason: &str) {
+        let Some(conn) = self.nbd.conns.get(index) else { return };
+        if !conn.broken {
+            if !reason.is_empty() {
+                tracing::info!("a client was dropped: {reason}");
+            }
+            conn.broken = true;
+            conn.drain();
+            // Makes what is under way on the socket end.
+            let _ = rustix::net::shutdown(&conn.socket, rustix::net::Shutdown::Both);
+        }
+        self.nbd.conns.touch(index);
+    }
+
+    /// Nothing is under way on the socket any more.
+    fn close(&mut self, index: u32) {
+        if let Some(conn) = self.nbd.conns.remove(index) {
+            self.cx.leave(conn.client, true);
+            self.release(conn);
+        }
+    }
+
+    /// Closes a connection that was broken off, although the reactor has not reported the end of
+    /// what is under way on its socket. Memory that the kernel may still read or write stays until
+    /// that is reported.
+    pub(crate) fn abandon(&mut self, index: u32) {
+        let Some(conn) = self.nbd.conns.remove(index) else { return };
+        let (sending, receiving, filling) = (conn.sending, conn.receiving, conn.filling);
+        tracing::warn!(sending, receiving, filling, "a connection was closed by force");
+        self.cx.leave(conn.client, false);
+        if sending || filling {
+            self.nbd.abandoned.push((index, conn));
+        } else {
+            self.release(conn);
+        }
+    }
+
+    /// What was under way on an abandoned connection has ended.
+    pub(crate) fn release_abandoned(&mut self, index: u32, sent: bool) {
+        let Some(at) = self.nbd.abandoned.iter().position(|(other, _)| *other == index) else {
+            return;
+        };
+        let conn = &mut self.nbd.abandoned[at].1;
+        if sent {
+            conn.sending = false;
+        } else {
+            conn.filling = false;
+        }
+        if !conn.sending && !conn.filling {
+            let (_, conn) = self.nbd.abandoned.swap_remove(at);
+            self.release(conn);
+        }
+    }
+
+    /// Gives back what the connection holds, and closes its socket.
+    fn release(&mut self, mut conn: Box<Conn>) {
+        let pool = Arc::clone(self.cx.pool());
+        conn.queued.clear(&*pool);
+        conn.active.clear(&*pool);
+        self.cx.sockets().forget(conn.socket.as_raw_fd());
+    }
+}
+
+/// Sends what the socket takes at once; mostly that is all, and then nothing has to be waited for.
+/// Returns whether it was all.
+fn send_now(pool: &impl PoolAccess, conn: &mut Conn) -> io::Result<bool> {
+    loop {
+        let message = conn.active.message();
+        let flags = libc::MSG_NOSIGNAL | libc::MSG_DONTWAIT;
+        // SAFETY: the message points to headers and pinned lines of the output, which stay.
+        let sent = unsafe { libc::sendmsg(conn.socket.as_raw_fd(), message, flags) };
+        if sent >= 0 {
+            if conn.active.advance(pool, sent as usize) {
+                return Ok(true);
+            }
+            continue;
+        }
+        let error = io::Error::last_os_error();
+        match error.kind() {
+            io::ErrorKind::Interrupted => {}
+            io::ErrorKind::WouldBlock => return Ok(false),
+            _ => return Err(error),
+        }
+    }
+}

@@ -1,0 +1,87 @@
+//! What the NBD front ends of all workers share: the listeners.
+
+use crate::{Listener, NbdFrontEnd};
+use forebay_frontend::{Mailer, Service};
+use std::os::fd::{OwnedFd, RawFd};
+use std::sync::{Arc, OnceLock, PoisonError, RwLock};
+
+/// The worker that accepts clients.
+const ACCEPTING_WORKER: usize = 0;
+
+/// What the front end of a worker is told by others.
+pub enum NbdMessage {
+    /// Serve this client.
+    Connection {
+        /// Its socket.
+        socket: OwnedFd,
+        /// Where it connected.
+        listener: u32,
+    },
+    /// Accept clients at this listener.
+    Listen {
+        /// Its number.
+        listener: u32,
+    },
+}
+
+/// See the module's description.
+#[derive(Default)]
+pub struct NbdServer {
+    listeners: RwLock<Vec<Arc<Listener>>>,
+    mailer: OnceLock<Mailer<NbdMessage>>,
+}
+
+impl NbdServer {
+    /// A server without listeners, to be given to the runtime when that is started.
+    pub fn new() -> Arc<Self> {
+        Arc::default()
+    }
+
+    /// Accepts clients from a listening socket, which it takes over, once workers exist.
+    pub fn listen(&self, listener: Listener) {
+        let mut listeners = self.listeners.write().unwrap_or_else(PoisonError::into_inner);
+        let number = listeners.len() as u32;
+        listeners.push(Arc::new(listener));
+        drop(listeners);
+        self.post(ACCEPTING_WORKER, NbdMessage::Listen { listener: number });
+    }
+
+    pub(crate) fn listener(&self, number: u32) -> Option<Arc<Listener>> {
+        let listeners = self.listeners.read().unwrap_or_else(PoisonError::into_inner);
+        listeners.get(number as usize).cloned()
+    }
+
+    /// Passes on the number and the socket of each listener.
+    pub(crate) fn each_listener(&self, mut each: impl FnMut(u32, RawFd)) {
+        let listeners = self.listeners.read().unwrap_or_else(PoisonError::into_inner);
+        for (number, listener) in listeners.iter().enumerate() {
+            each(number as u32, listener.fd());
+        }
+    }
+
+    pub(crate) fn hand_over(&self, worker: usize, socket: OwnedFd, listener: u32) {
+        self.post(worker, NbdMessage::Connection { socket, listener });
+    }
+
+    fn post(&self, worker: usize, message: NbdMessage) {
+        if let Some(mailer) = self.mailer.get() {
+            mailer.post(worker, message);
+        }
+    }
+}
+
+impl Service for NbdServer {
+    type FrontEnd = NbdFrontEnd;
+
+    fn connect(&self, mailer: Mailer<NbdMessage>) {
+        assert!(self.mailer.set(mailer).is_ok(), "a server is given to one runtime");
+        let count = self.listeners.read().unwrap_or_else(PoisonError::into_inner).len() as u32;
+        for listener in 0..count {
+            self.post(ACCEPTING_WORKER, NbdMessage::Listen { listener });
+        }
+    }
+
+    fn front_end(self: &Arc<Self>) -> NbdFrontEnd {
+        NbdFrontEnd::new(Arc::clone(self))
+    }
+}

@@ -1,0 +1,50 @@
+//! The connections of a worker, by the numbers of their clients.
+
+use crate::conn::Conn;
+
+/// See the module's description.
+#[derive(Default)]
+pub(crate) struct Connections {
+    conns: Vec<Option<Box<Conn>>>,
+    /// Connections with something to send or to close at the end of the turn.
+    pub touched: Vec<u32>,
+    /// Connections whose input may go on.
+    pub resumed: Vec<u32>,
+}
+
+impl Connections {
+    /// Takes a connection in, and returns its number.
+    pub(crate) fn insert(&mut self, conn: Conn) -> u32 {
+        let number = conn.client.number;
+        let at = number as usize;
+        if self.conns.len() <= at {
+            self.conns.resize_with(at + 1, || None);
+        }
+        self.conns[at] = Some(Box::new(conn));
+        number
+    }
+
+    pub(crate) fn remove(&mut self, index: u32) -> Option<Box<Conn>> {
+        self.conns.get_mut(index as usize)?.take()
+    }
+
+    pub(crate) fn get(&mut self, index: u32) -> Option<&mut Conn> {
+        self.conns.get_mut(index as usize)?.as_deref_mut()
+    }
+
+    /// The numbers of all connections.
+    pub(crate) fn all(&self) -> Vec<u32> {
+        let numbered = self.conns.iter().enumerate();
+        numbered.filter(|(_, conn)| conn.is_some()).map(|(index, _)| index as u32).collect()
+    }
+
+    /// Has the connection looked after at the end of the turn.
+    pub(crate) fn touch(&mut self, index: u32) {
+        if let Some(conn) = self.conns.get_mut(index as usize).and_then(Option::as_deref_mut)
+            && !conn.listed
+        {
+            conn.listed = true;
+            self.touched.push(index);
+        }
+    }
+}

@@ -1,0 +1,164 @@
+//! Memory of single requests: payloads that are kept, buffers of reads past the cache.
+//!
+//! Aligned for direct I/O, and recycled: each thread keeps some of the buffers it let go
+//! of, because a fresh megabyte costs 256 page faults, which is more than copying it.
+
+use rustix::mm::{MapFlags, ProtFlags, mmap_anonymous, munmap};
+use std::alloc::{Layout, alloc_zeroed, dealloc, handle_alloc_error};
+use std::cell::RefCell;
+use std::ptr::NonNull;
+use std::sync::atomic::{AtomicUsize, Ordering};
+
+const ALIGNMENT: usize = 4096;
+/// Blocks from this size on have a mapping of their own, in bytes. In the heap, where large and
+/// small come and go, what they leave behind would not go back to the system.
+const MAPPED_BYTES_MIN: usize = 128 << 10;
+/// Bytes of free buffers that one thread keeps at most.
+static KEPT_BYTES_MAX: AtomicUsize = AtomicUsize::new(1 << 20);
+
+/// Sets how many bytes of free buffers each thread may keep.
+pub fn keep_at_most(bytes: u64) {
+    KEPT_BYTES_MAX.store(bytes as usize, Ordering::Relaxed);
+}
+
+thread_local! {
+    static KEPT: RefCell<Kept> = const { RefCell::new(Kept { free: Vec::new(), bytes: 0 }) };
+}
+
+struct Kept {
+    free: Vec<Block>,
+    bytes: usize,
+}
+
+/// Raw memory of a power of two bytes.
+struct Block {
+    ptr: NonNull<u8>,
+    capacity: usize,
+}
+
+impl Block {
+    fn layout(capacity: usize) -> Layout {
+        Layout::from_size_align(capacity, ALIGNMENT).expect("a power of two of at most a request")
+    }
+
+    /// A block of zeroes.
+    fn allocate(capacity: usize) -> Self {
+        if capacity >= MAPPED_BYTES_MIN {
+            return Self::map(capacity);
+        }
+        let layout = Self::layout(capacity);
+        // SAFETY: the layout is not empty.
+        let ptr = unsafe { alloc_zeroed(layout) };
+        let ptr = NonNull::new(ptr).unwrap_or_else(|| handle_alloc_error(layout));
+        Self { ptr, capacity }
+    }
+
+    /// A block of its own mapping: its pages come when they are first used, so that a payload
+    /// takes what has come of it, and go at once when it is dropped.
+    fn map(capacity: usize) -> Self {
+        let protection = ProtFlags::READ | ProtFlags::WRITE;
+        // SAFETY: a new mapping at an address of the kernel's choice harms nobody.
+        let mapped = unsafe {
+            mmap_anonymous(std::ptr::null_mut(), capacity, protection, MapFlags::PRIVATE)
+        };
+        match mapped.ok().and_then(|start| NonNull::new(start.cast())) {
+            Some(ptr) => Self { ptr, capacity },
+            None => handle_alloc_error(Self::layout(capacity)),
+        }
+    }
+}
+
+impl Drop for Block {
+    fn drop(&mut self) {
+        if self.capacity >= MAPPED_BYTES_MIN {
+            // SAFETY: mapped with this length, and nobody refers to it any more.
+            let unmapped = unsafe { munmap(self.ptr.as_ptr().cast(), self.capacity) };
+            debug_assert!(unmapped.is_ok());
+            return;
+        }
+        // SAFETY: allocated with this layout, and freed once.
+        unsafe { dealloc(self.ptr.as_ptr(), Self::layout(self.capacity)) }
+    }
+}
+
+/// A buffer of a request, page-aligned. What is in it is undefined at first.
+pub struct Memory {
+    block: Option<Block>,
+    len: usize,
+}
+
+// SAFETY: the memory is owned, and reached through `&self` for reading and `&mut self` for
+// writing only; kernel and backends write to it through pointers while nobody else looks.
+unsafe impl Send for Memory {}
+// SAFETY: as above.
+unsafe impl Sync for Memory {}
+
+impl Memory {
+    /// A buffer of `len` bytes.
+    pub fn new(len: usize) -> Self {
+        let capacity = len.max(ALIGNMENT).next_power_of_two();
+        let kept = KEPT.with_borrow_mut(|kept| {
+            let at = kept.free.iter().rposition(|block| block.capacity == capacity)?;
+            kept.bytes -= capacity;
+            Some(kept.free.swap_remove(at))
+        });
+        // A fresh block is zeroes; one that was kept has bytes of another request in it, and every
+        // user writes what it sends.
+        let fresh = || Block::allocate(capacity);
+        Self { block: Some(kept.unwrap_or_else(fresh)), len }
+    }
+
+    /// A buffer with a copy of `content`.
+    pub fn with_content(content: &[u8]) -> Self {
+        let mut memory = Self::new(content.len());
+        memory.bytes_mut().copy_from_slice(content);
+        memory
+    }
+
+    /// Where it begins.
+    pub fn as_ptr(&self) -> *mut u8 {
+        self.block.as_ref().expect("there until dropped").ptr.as_ptr()
+    }
+
+    /// The bytes, to be written.
+    pub fn bytes_mut(&mut self) -> &mut [u8] {
+        // SAFETY: the block has at least `len` bytes, initialised by `new`, and is ours alone.
+        unsafe { std::slice::from_raw_parts_mut(self.as_ptr(), self.len) }
+    }
+}
+
+impl AsRef<[u8]> for Memory {
+    fn as_ref(&self) -> &[u8] {
+        // SAFETY: as `bytes_mut`.
+        unsafe { std::slice::from_raw_parts(self.as_ptr(), self.len) }
+    }
+}
+
+impl Drop for Memory {
+    fn drop(&mut self) {
+        let Some(block) = self.block.take() else { return };
+        // During the end of a thread the list may be gone; then the block is freed right here.
+        let _ = KEPT.try_with(|kept| {
+            let mut kept = kept.borrow_mut();
+            if kept.bytes + block.capacity <= KEPT_BYTES_MAX.load(Ordering::Relaxed) {
+                kept.bytes += block.capacity;
+                kept.free.push(block);
+            }
+        });
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn buffers_are_aligned_and_come_back() {
+        let first = Memory::with_content(&[7; 5000]);
+        assert_eq!(first.as_ref(), [7; 5000]);
+        let address = first.as_ptr();
+        assert_eq!(address as usize % ALIGNMENT, 0);
+        drop(first);
+        assert_eq!(Memory::new(8000).as_ptr(), address);
+    }
+}

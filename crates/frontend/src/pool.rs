@@ -1,0 +1,103 @@
+//! The pool's memory, as front ends reach it.
+
+use forebay_engine::Slot;
+use forebay_types::{ByteRange, LINE_BYTES, Stripes, VolumeId};
+use forebay_volume::{ReplySegment, staged_pieces};
+use std::sync::Arc;
+
+/// The pool's memory, from any thread.
+pub trait PoolAccess: Send + Sync + 'static {
+    /// The address of a slot. It stays where it is for as long as the pool exists.
+    fn line(&self, shard: usize, slot: Slot) -> *mut u8;
+
+    /// Gives back the pins of answers, those of each shard under one lock.
+    fn release(&self, segments: &[ReplySegment]);
+
+    /// Gives back slots of one shard that were staged.
+    fn unstage(&self, shard: usize, slots: &[Slot]);
+
+    /// The number of shards.
+    fn shards(&self) -> usize;
+
+    /// Gives back room of payloads on their way.
+    fn end_reservation(&self, bytes: u64);
+}
+
+/// Slots that a payload is received into; given back when dropped.
+pub struct Staged {
+    pool: Arc<dyn PoolAccess>,
+    volume: (VolumeId, Stripes),
+    range: ByteRange,
+    slots: Vec<Slot>,
+}
+
+impl Staged {
+    /// The slots that were staged for `range` of a volume that is divided like this.
+    pub const fn new(
+        pool: Arc<dyn PoolAccess>,
+        volume: (VolumeId, Stripes),
+        range: ByteRange,
+        slots: Vec<Slot>,
+    ) -> Self {
+        Self { pool, volume, range, slots }
+    }
+
+    /// Passes on the memory from a byte of the payload on, in order, until `each` returns false.
+    pub fn each_piece(&self, from: usize, mut each: impl FnMut(*mut u8, usize) -> bool) {
+        let shards = self.pool.shards();
+        let mut skip = from;
+        for (shard, piece, slots) in staged_pieces(self.volume, self.range, shards, &self.slots) {
+            let mut at = piece.offset;
+            for &slot in slots {
+                let offset = (at % LINE_BYTES) as usize;
+                let end = piece.end().min(at - at % LINE_BYTES + LINE_BYTES);
+                let len = (end - at) as usize;
+                at = end;
+                if skip >= len {
+                    skip -= len;
+                    continue;
+                }
+                let start = self.pool.line(shard, slot).wrapping_add(offset + skip);
+                if !each(start, len - skip) {
+                    return;
+                }
+                skip = 0;
+            }
+        }
+    }
+
+    /// Gives the slots away, to be written from.
+    pub fn take(mut self) -> Vec<Slot> {
+        std::mem::take(&mut self.slots)
+    }
+}
+
+impl Drop for Staged {
+    fn drop(&mut self) {
+        let shards = self.pool.shards();
+        for (shard, _, slots) in staged_pieces(self.volume, self.range, shards, &self.slots) {
+            if !slots.is_empty() {
+                self.pool.unstage(shard, slots);
+            }
+        }
+    }
+}
+
+/// A share of the memory for payloads that have not come whole; returned when dropped.
+pub struct Reservation {
+    pool: Arc<dyn PoolAccess>,
+    bytes: u64,
+}
+
+impl Reservation {
+    /// Room of so many bytes that has been granted.
+    pub const fn new(pool: Arc<dyn PoolAccess>, bytes: u64) -> Self {
+        Self { pool, bytes }
+    }
+}
+
+impl Drop for Reservation {
+    fn drop(&mut self) {
+        self.pool.end_reservation(self.bytes);
+    }
+}

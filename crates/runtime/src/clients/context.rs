@@ -1,0 +1,362 @@
+//! A worker as its front ends see it.
+
+use super::inquiry::Asker;
+use super::{Client, ClientCompletion, HUGE_BYTES, Queue, Submitted, Waiter};
+use super::{bytes_of, is_stable, is_write};
+use crate::pool::prefetch;
+use crate::reactor::Reactor;
+use crate::shared::{Shared, Volume};
+use crate::worker::{Token, WorkerHost, release};
+use forebay_engine::{LineKey, Slot};
+use forebay_frontend::{
+    ClientId, ClientPatience, ClientRequest, Clients, ExtentQuery, FrontEnd, Memory, Pins, Quota,
+    Refusal, RequestSink, Reservation, Staged, TryLater, VolumeInfo, WorkerContext,
+};
+use forebay_types::limits::CONNECTIONS_MAX;
+use forebay_types::{ByteRange, Extent, IoError, LINE_BYTES, VolumeId};
+use forebay_volume::{
+    Answered, Dispatcher, Payload, Reply, ReplySegment, Request, RequestKind, shard_of,
+};
+use std::os::fd::{AsRawFd, BorrowedFd};
+use std::sync::Arc;
+use std::sync::atomic::Ordering;
+use std::time::Instant;
+
+/// See the module's description.
+pub(crate) struct Context<'a, R: Reactor> {
+    pub dispatcher: &'a mut Dispatcher<WorkerHost<R>>,
+    pub host: &'a mut WorkerHost<R>,
+}
+
+impl<R: Reactor> Context<'_, R> {
+    /// Gives an answer to the front end of its client.
+    pub(crate) fn deliver<F: FrontEnd>(
+        &mut self,
+        front: &mut F,
+        answered: Answered<Submitted, Memory>,
+        segments: &[ReplySegment],
+    ) {
+        let Answered { ticket, result, memory, touched, is_lost, .. } = answered;
+        let request = ticket.request;
+        if is_lost {
+            tracing::error!(?request, "a request was lost, and fails: report this");
+        }
+        let WorkerHost { shared, clients, worker, .. } = &mut *self.host;
+        let Some(result) = clients.answered(*worker, &ticket, result, touched) else {
+            return release(shared, segments);
+        };
+        let reply = Reply { result, segments, memory, touched };
+        if front.completed(self, &request, reply) == Pins::Released {
+            release(&self.host.shared, segments);
+        }
+    }
+
+    /// Gives the answer to a question to the front end of its client.
+    pub(crate) fn deliver_extents<F: FrontEnd>(
+        &mut self,
+        front: &mut F,
+        query: &ExtentQuery,
+        extents: &[Extent],
+    ) {
+        let Some(volume) = self.host.clients.question_answered(query.client) else { return };
+        // Looked at again: what became dirty meanwhile is not in the backend's answer.
+        let is_dirty = is_dirty(&self.host.shared, volume);
+        front.extents(self, query, if is_dirty { &[] } else { extents });
+    }
+
+    /// Counts a request that is taken, and makes its completion.
+    pub(super) fn begin(
+        &mut self,
+        request: &ClientRequest,
+    ) -> Result<(ClientCompletion, VolumeId), Refusal> {
+        let WorkerHost { shared, clients, completions, now, .. } = &mut *self.host;
+        let Some(client) = clients.get_mut(request.client) else { return Err(NOT_ENTERED) };
+        let Some(volume) = &client.volume else { return Err(NOT_ENTERED) };
+        if let Some(refusal) = refusal(shared, volume, request.kind) {
+            return Err(refusal);
+        }
+        client.requests += 1;
+        client.bytes += bytes_of(request);
+        let submitted = Submitted { request: *request, arrived: *now };
+        Ok((completions.begin(submitted), volume.id))
+    }
+
+    /// Gives back the slots that the payload of a refused request was received into.
+    fn unstage(&mut self, request: &ClientRequest, slots: &[Slot]) {
+        let client = self.host.clients.get(request.client);
+        if let Some(volume) = client.and_then(|client| client.volume.as_ref())
+            && !slots.is_empty()
+        {
+            let id = volume.id;
+            self.dispatcher.unstage(self.host, id, request.range, slots);
+        }
+    }
+
+    const fn waiter(&self, id: ClientId) -> Waiter {
+        (self.host.worker, id.number, id.generation)
+    }
+
+    /// One client less, of this worker and in all.
+    fn count_out(&self) {
+        let shared = &self.host.shared;
+        shared.connections.fetch_sub(1, Ordering::Relaxed);
+        shared.worker_connections[self.host.worker].fetch_sub(1, Ordering::Relaxed);
+    }
+}
+
+impl<R: Reactor> RequestSink for Context<'_, R> {
+    fn submit(
+        &mut self,
+        request: &ClientRequest,
+        payload: Payload<'_, Memory>,
+    ) -> Result<(), Refusal> {
+        match self.begin(request) {
+            Ok((completion, volume)) => {
+                let request = Request { volume, kind: request.kind, range: request.range };
+                self.dispatcher.submit(self.host, Token::Client(completion), request, payload);
+                Ok(())
+            }
+            Err(refusal) => {
+                self.count_refusal(request.client);
+                self.unstage(request, payload.staged());
+                Err(refusal)
+            }
+        }
+    }
+
+    fn count_refusal(&mut self, client: ClientId) {
+        let client = self.host.clients.get(client);
+        if let Some(volume) = client.and_then(|client| client.volume.as_ref()) {
+            volume.stats[self.host.worker].counts.errors.add(1);
+        }
+    }
+
+    fn query_extents(&mut self, query: ExtentQuery) -> bool {
+        let WorkerHost { shared, clients, worker, .. } = &mut *self.host;
+        let Some(client) = clients.get_mut(query.client) else { return false };
+        let Some(volume) = client.volume.clone() else { return false };
+        // Where the pool may hold data that the disk has not, all of it may be allocated.
+        if is_dirty(shared, volume.id) {
+            return false;
+        }
+        client.requests += 1;
+        volume.inquire(Asker::new(Arc::clone(&shared.inboxes[*worker]), query));
+        true
+    }
+
+    fn stage(&mut self, client: ClientId, range: ByteRange) -> Option<Staged> {
+        let volume = self.host.clients.get(client)?.volume.as_ref()?;
+        if range.len > HUGE_BYTES {
+            return None;
+        }
+        let divided = (volume.id, volume.stripes);
+        let slots = self.dispatcher.stage(self.host, divided.0, range)?;
+        let pool = Arc::clone(&self.host.shared);
+        Some(Staged::new(pool, divided, range, slots))
+    }
+
+    fn look_ahead(&self, client: ClientId, next: Option<u64>, second: Option<u64>) {
+        let client = self.host.clients.get(client);
+        let Some(volume) = client.and_then(|client| client.volume.as_ref()) else { return };
+        let shared = &self.host.shared;
+        let place = |offset: u64| {
+            let shard = shard_of(volume.id, volume.stripes, offset, shared.shards.len());
+            (shard, LineKey::new(volume.id, offset / LINE_BYTES))
+        };
+        if let Some((shard, key)) = second.map(place) {
+            prefetch(shared.hints[shard].place(key));
+        }
+        if let Some((shard, key)) = next.map(place)
+            && let Some(slot) = shared.hints[shard].slot(key)
+        {
+            shared.pool.bring(shard, slot);
+        }
+    }
+}
+
+const NOT_ENTERED: Refusal =
+    Refusal { error: IoError::Invalid, reason: "the client has entered no volume" };
+
+/// Why a request of this kind is not taken as things are, if it isn't.
+fn refusal(shared: &Shared, volume: &Volume, kind: RequestKind) -> Option<Refusal> {
+    let refuse = |error, reason| Some(Refusal { error, reason });
+    if is_write(kind) && volume.read_only.load(Ordering::Relaxed) {
+        return refuse(IoError::NotPermitted, "the volume is read-only");
+    }
+    if is_write(kind) && volume.power.is_halted() {
+        return refuse(IoError::Shutdown, crate::protect::power::HALTED);
+    }
+    // A journal answers for what its disk does not.
+    if is_stable(kind) && volume.journal.is_none() && volume.flush.failure().is_some() {
+        return refuse(IoError::Io, crate::shared::FLUSH_FAILED);
+    }
+    if volume.leaving.load(Ordering::Relaxed) || shared.stopping.load(Ordering::Relaxed) {
+        return refuse(IoError::Shutdown, "the server is stopping");
+    }
+    None
+}
+
+/// Whether the pool has data of a volume that its disk has not. A volume with clients is served, so
+/// the shards know it.
+fn is_dirty(shared: &Shared, volume: VolumeId) -> bool {
+    (0..shared.shards.len()).any(|shard| shared.shard(shard).dirty_lines(volume) > 0)
+}
+
+impl<R: Reactor> Quota for Context<'_, R> {
+    fn in_flight(&self, client: ClientId) -> usize {
+        self.host.clients.get(client).map_or(0, |client| client.requests)
+    }
+
+    fn is_full(&mut self, client: ClientId, held: u64) -> bool {
+        let share = self.host.clients.share(&self.host.shared);
+        self.host.clients.get(client).is_some_and(|client| client.is_full(held, share))
+    }
+
+    fn admit(&mut self, id: ClientId, bytes: u64, held: u64) -> bool {
+        let waiter = self.waiter(id);
+        let WorkerHost { shared, clients, .. } = &mut *self.host;
+        let share = clients.share(shared);
+        let Some(client) = clients.get_mut(id) else { return false };
+        let under_way = client.bytes + held;
+        if under_way > 0 && under_way + bytes > share {
+            // Shares become smaller as clients come. Nobody waits behind who may not go.
+            client.stop_waiting(shared, waiter);
+            return false;
+        }
+        if bytes <= HUGE_BYTES {
+            return true;
+        }
+        let entered = shared.enter(Queue::Lane, bytes, waiter);
+        client.waits_in = (!entered).then_some(Queue::Lane);
+        if entered {
+            client.lane_bytes += bytes;
+        }
+        entered
+    }
+
+    fn reserve(&mut self, id: ClientId, bytes: u64) -> Result<Option<Reservation>, TryLater> {
+        if bytes > HUGE_BYTES {
+            return Ok(None);
+        }
+        let waiter = self.waiter(id);
+        let WorkerHost { shared, clients, .. } = &mut *self.host;
+        let Some(client) = clients.get_mut(id) else { return Err(TryLater) };
+        let granted = shared.enter(Queue::Payloads, bytes, waiter);
+        client.waits_in = (!granted).then_some(Queue::Payloads);
+        if granted {
+            Ok(Some(Reservation::new(Arc::clone(shared) as _, bytes)))
+        } else {
+            Err(TryLater)
+        }
+    }
+
+    fn stop_waiting(&mut self, id: ClientId) {
+        let waiter = self.waiter(id);
+        let WorkerHost { shared, clients, .. } = &mut *self.host;
+        if let Some(client) = clients.get_mut(id) {
+            client.stop_waiting(shared, waiter);
+        }
+    }
+
+    fn release_unused(&mut self, id: ClientId, held: u64) {
+        let WorkerHost { shared, clients, .. } = &mut *self.host;
+        let Some(client) = clients.get_mut(id) else { return };
+        let over = client.lane_bytes.saturating_sub(client.bytes + held);
+        if over > 0 {
+            client.lane_bytes -= over;
+            shared.call_next(shared.budget.room(Queue::Lane).leave(over));
+        }
+    }
+
+    fn blocks_others(&self, client: ClientId) -> bool {
+        let is_in_lane = |client: &Client| client.lane_bytes > 0;
+        self.host.clients.get(client).is_some_and(is_in_lane)
+            && self.host.shared.budget.room(Queue::Lane).is_wanted()
+    }
+}
+
+impl<R: Reactor> Clients for Context<'_, R> {
+    fn accept(&mut self, descriptor: Option<BorrowedFd<'_>>) -> Option<usize> {
+        let WorkerHost { shared, clients, now, .. } = &mut *self.host;
+        let count = shared.connections.fetch_add(1, Ordering::Relaxed);
+        let admits = |fd: BorrowedFd<'_>| shared.descriptors.admit(fd.as_raw_fd());
+        let has_descriptor = descriptor.is_none_or(admits);
+        if count >= CONNECTIONS_MAX as u64 || !has_descriptor {
+            shared.connections.fetch_sub(1, Ordering::Relaxed);
+            clients.refusals.count(*now, has_descriptor, shared.descriptors);
+            return None;
+        }
+        let fewest = shared.worker_connections.iter().enumerate();
+        let (worker, load) = fewest
+            .min_by_key(|(_, load)| load.load(Ordering::Relaxed))
+            .expect("there is at least this worker");
+        load.fetch_add(1, Ordering::Relaxed);
+        Some(worker)
+    }
+
+    fn cancel_accept(&mut self) {
+        self.count_out();
+    }
+
+    fn join(&mut self) -> ClientId {
+        self.host.clients.insert()
+    }
+
+    fn enter(&mut self, client: ClientId, volume: VolumeId) -> bool {
+        let Some(client) = self.host.clients.get_mut(client) else { return false };
+        let Some(volume) = self.host.shared.volume(volume) else { return false };
+        if client.volume.is_some() || volume.leaving.load(Ordering::Relaxed) {
+            return false;
+        }
+        volume.connections.fetch_add(1, Ordering::Relaxed);
+        client.volume = Some(volume);
+        true
+    }
+
+    fn leave(&mut self, id: ClientId, reuse: bool) {
+        let waiter = self.waiter(id);
+        let WorkerHost { shared, clients, .. } = &mut *self.host;
+        let Some(mut client) = clients.remove(id, reuse) else { return };
+        client.stop_waiting(shared, waiter);
+        if client.lane_bytes > 0 {
+            shared.call_next(shared.budget.room(Queue::Lane).leave(client.lane_bytes));
+        }
+        if let Some(volume) = &client.volume {
+            volume.connections.fetch_sub(1, Ordering::Relaxed);
+        }
+        self.count_out();
+    }
+
+    fn each_volume(&self, each: &mut dyn FnMut(&VolumeInfo)) {
+        for volume in self.host.shared.volumes.all() {
+            if !volume.leaving.load(Ordering::Relaxed) {
+                each(&volume.info.read());
+            }
+        }
+    }
+}
+
+impl<R: Reactor> WorkerContext for Context<'_, R> {
+    type Sockets = R;
+    type Pool = Shared;
+
+    fn sockets(&mut self) -> &mut R {
+        &mut self.host.reactor
+    }
+
+    fn pool(&self) -> &Arc<Shared> {
+        &self.host.shared
+    }
+
+    fn now(&self) -> Instant {
+        self.host.now
+    }
+
+    fn patience(&self) -> ClientPatience {
+        self.host.shared.patience.of_clients()
+    }
+
+    fn is_stopping(&self) -> bool {
+        self.host.shared.stopping.load(Ordering::Relaxed)
+    }
+}

@@ -1,0 +1,189 @@
+//! Completions: each request has exactly one answer, by type.
+//!
+//! A front end that hands in a request gives it a ticket, which names the request to the front
+//! end. The ticket travels with the request as a [`Completion`]. To answer consumes it, so there
+//! are no two answers. One that is dropped unanswered answers with an I/O error by itself, so a
+//! request that gets lost leaves no client waiting.
+//!
+//! Answers gather in the [`CompletionQueue`] that the completions were made by, until its owner
+//! takes them in a [`CompletionBatch`]. Queue and completions belong to one thread: there is no
+//! atomic in them, and no allocation once the lists have grown.
+
+use crate::{Reply, ReplySegment};
+use forebay_engine::Touched;
+use forebay_types::{IoError, IoResult};
+use std::cell::RefCell;
+use std::ops::Range;
+use std::rc::Rc;
+
+/// The duty to answer a request. See the module's description.
+#[must_use = "dropping it answers the request with an I/O error"]
+pub struct Completion<T, M> {
+    /// `None` once it has been answered.
+    ticket: Option<T>,
+    answers: Rc<RefCell<CompletionBatch<T, M>>>,
+}
+
+impl<T, M> Completion<T, M> {
+    /// Answers the request.
+    pub fn answer(mut self, reply: Reply<'_, M>) {
+        if let Some(ticket) = self.ticket.take() {
+            self.answers.borrow_mut().push(ticket, reply, false);
+        }
+    }
+}
+
+impl<T, M> Drop for Completion<T, M> {
+    fn drop(&mut self) {
+        if let Some(ticket) = self.ticket.take() {
+            let (result, touched) = (Err(IoError::Io), Touched::default());
+            let reply = Reply { result, segments: &[], memory: None, touched };
+            self.answers.borrow_mut().push(ticket, reply, true);
+        }
+    }
+}
+
+/// Makes completions and collects their answers.
+pub struct CompletionQueue<T, M>(Rc<RefCell<CompletionBatch<T, M>>>);
+
+impl<T, M> Default for CompletionQueue<T, M> {
+    fn default() -> Self {
+        Self(Rc::default())
+    }
+}
+
+impl<T, M> CompletionQueue<T, M> {
+    /// The duty to answer the request with this ticket.
+    pub fn begin(&self, ticket: T) -> Completion<T, M> {
+        Completion { ticket: Some(ticket), answers: Rc::clone(&self.0) }
+    }
+
+    /// Takes all answers given so far. What is left in `into` is answered later.
+    pub fn take(&self, into: &mut CompletionBatch<T, M>) {
+        std::mem::swap(&mut *self.0.borrow_mut(), into);
+    }
+
+    /// Whether no answer waits to be taken.
+    pub fn is_empty(&self) -> bool {
+        self.0.borrow().is_empty()
+    }
+}
+
+/// An answered request.
+#[derive(Debug)]
+pub struct Answered<T, M> {
+    /// The ticket that the request was handed in with.
+    pub ticket: T,
+    /// How it ended.
+    pub result: IoResult,
+    /// The memory that private segments mean.
+    pub memory: Option<M>,
+    /// Lines found and not found.
+    pub touched: Touched,
+    /// Nothing has answered it: its completion was dropped.
+    pub is_lost: bool,
+    segments: Range<usize>,
+}
+
+/// Answers in the order in which they were given.
+#[derive(Debug)]
+pub struct CompletionBatch<T, M> {
+    answers: Vec<Answered<T, M>>,
+    segments: Vec<ReplySegment>,
+}
+
+impl<T, M> Default for CompletionBatch<T, M> {
+    fn default() -> Self {
+        Self { answers: Vec::new(), segments: Vec::new() }
+    }
+}
+
+impl<T, M> CompletionBatch<T, M> {
+    /// Whether there is no answer in it.
+    pub const fn is_empty(&self) -> bool {
+        self.answers.is_empty()
+    }
+
+    /// Passes on each answer with the segments of its data, and is empty afterwards.
+    pub fn drain(&mut self, mut each: impl FnMut(Answered<T, M>, &[ReplySegment])) {
+        for mut answered in self.answers.drain(..) {
+            let segments = std::mem::take(&mut answered.segments);
+            each(answered, &self.segments[segments]);
+        }
+        self.segments.clear();
+    }
+
+    fn push(&mut self, ticket: T, reply: Reply<'_, M>, is_lost: bool) {
+        let from = self.segments.len();
+        self.segments.extend_from_slice(reply.segments);
+        let Reply { result, memory, touched, .. } = reply;
+        let segments = from..self.segments.len();
+        self.answers.push(Answered { ticket, result, memory, touched, is_lost, segments });
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use forebay_engine::{Place, Segment};
+
+    type Queue = CompletionQueue<u32, Vec<u8>>;
+
+    fn segment(offset: u32) -> ReplySegment {
+        ReplySegment { shard: 0, segment: Segment { place: Place::Private { offset }, len: 512 } }
+    }
+
+    fn reply(segments: &[ReplySegment]) -> Reply<'_, Vec<u8>> {
+        Reply { result: Ok(()), segments, memory: None, touched: Touched::default() }
+    }
+
+    fn taken(queue: &Queue) -> Vec<(u32, IoResult, Vec<ReplySegment>)> {
+        let (mut batch, mut all) = (CompletionBatch::default(), Vec::new());
+        queue.take(&mut batch);
+        batch.drain(|done, segments| all.push((done.ticket, done.result, segments.to_vec())));
+        assert!(batch.is_empty());
+        all
+    }
+
+    #[test]
+    fn an_answered_completion_says_nothing_when_it_goes() {
+        let queue = Queue::default();
+        let (first, second) = (queue.begin(1), queue.begin(2));
+        second.answer(reply(&[segment(0), segment(512)]));
+        first.answer(reply(&[segment(1024)]));
+        let expected =
+            [(2, Ok(()), vec![segment(0), segment(512)]), (1, Ok(()), vec![segment(1024)])];
+        assert_eq!(taken(&queue), expected);
+        assert!(queue.is_empty());
+    }
+
+    #[test]
+    fn a_lost_completion_is_an_io_error() {
+        let queue = Queue::default();
+        let lost = queue.begin(7);
+        assert!(queue.is_empty(), "it may still be answered");
+        drop(lost);
+        let mut batch = CompletionBatch::default();
+        queue.take(&mut batch);
+        let mut answered = Vec::new();
+        batch.drain(|done, segments| {
+            answered.push((done.ticket, done.result, done.is_lost, segments.len()));
+        });
+        assert_eq!(answered, [(7, Err(IoError::Io), true, 0)]);
+    }
+
+    #[test]
+    fn answers_given_while_a_batch_is_drained_are_in_the_next() {
+        let queue = Queue::default();
+        let later = queue.begin(2);
+        queue.begin(1).answer(reply(&[]));
+        let mut batch = CompletionBatch::default();
+        queue.take(&mut batch);
+        let mut later = Some(later);
+        batch.drain(|done, _| {
+            assert_eq!(done.ticket, 1);
+            later.take().expect("the batch has one answer").answer(reply(&[]));
+        });
+        assert_eq!(taken(&queue), [(2, Ok(()), Vec::new())]);
+    }
+}
