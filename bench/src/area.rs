@@ -1,8 +1,7 @@
-//! The RAM behind the bare server: one anonymous mapping, in huge pages where there are any.
+//! The RAM behind the bare server: one anonymous mapping, with huge pages if available.
 //!
-//! It is owned by [`Area`] until that is dropped. Each mebibyte has a lock of its own, so that two
-//! connections that touch the same bytes are as safe as the rest of the program; an uncontended
-//! lock costs about 20 ns of a request that takes a thousand.
+//! [`Area`] owns it. Each mebibyte has its own lock, so that concurrent access to the same bytes is
+//! safe; an uncontended lock costs about 20 ns of a request that takes a thousand.
 
 use anyhow::{Context, Result, ensure};
 use rustix::mm::{Advice, MapFlags, ProtFlags, madvise, mmap_anonymous, munmap};
@@ -11,26 +10,26 @@ use std::sync::{PoisonError, RwLock};
 /// Bytes under one lock.
 const REGION_BYTES: usize = 1 << 20;
 
-/// A piece of memory that many threads may read and write.
+/// Memory that many threads may read and write.
 pub struct Area {
     ptr: *mut u8,
     len: usize,
     locks: Vec<RwLock<()>>,
 }
 
-// SAFETY: the mapping belongs to this value alone, and is touched only under `locks`.
+// SAFETY: this value owns the mapping exclusively, and it is accessed only under `locks`.
 unsafe impl Send for Area {}
 // SAFETY: as above; `read` takes the shared lock and `write` the exclusive one.
 unsafe impl Sync for Area {}
 
 impl Area {
-    /// Maps `len` bytes of zeroes, not none.
+    /// Maps `len` bytes of zeroes.
     ///
     /// # Errors
-    /// When the machine has not that much memory, or `len` is zero.
+    /// If there is not enough memory, or `len` is zero.
     pub fn new(len: usize) -> Result<Self> {
         ensure!(len > 0, "an area of no bytes can't be served: give a --size");
-        // SAFETY: a fresh private mapping at an address of the kernel's choice touches nothing.
+        // SAFETY: a new mapping at an address of the kernel's choice affects no existing memory.
         let ptr = unsafe {
             mmap_anonymous(
                 std::ptr::null_mut(),
@@ -40,8 +39,8 @@ impl Area {
             )
         }
         .with_context(|| format!("mapping {len} bytes of memory"))?;
-        // SAFETY: the range is the mapping just made. The advice is a wish: without huge pages
-        // the figures are worse but right, so its outcome is not looked at.
+        // SAFETY: the range is the new mapping. The result is ignored: without huge pages the
+        // figures are worse but valid.
         let _ = unsafe { madvise(ptr, len, Advice::LinuxHugepage) };
         let locks = (0..len.div_ceil(REGION_BYTES)).map(|_| RwLock::new(())).collect();
         Ok(Self { ptr: ptr.cast(), len, locks })
@@ -52,13 +51,13 @@ impl Area {
         self.len as u64
     }
 
-    /// All of it, for a program that has it to itself.
+    /// All bytes, for exclusive use.
     pub const fn bytes_mut(&mut self) -> &mut [u8] {
-        // SAFETY: the mapping has this length, and `&mut self` says that nobody else touches it.
+        // SAFETY: the mapping has this length, and `&mut self` excludes other access.
         unsafe { std::slice::from_raw_parts_mut(self.ptr, self.len) }
     }
 
-    /// Whether `len` bytes at `offset` lie inside.
+    /// Whether `len` bytes at `offset` are within the area.
     pub fn contains(&self, offset: u64, len: u64) -> bool {
         offset.checked_add(len).is_some_and(|end| end <= self.len as u64)
     }
@@ -71,12 +70,12 @@ impl Area {
         assert!(self.contains(offset, len as u64), "{offset}+{len} is outside of the area");
         self.for_each_region(offset as usize, len, |lock, at, piece| {
             let _guard = lock.read().unwrap_or_else(PoisonError::into_inner);
-            // SAFETY: inside the mapping (asserted above), and no writer while the guard lives.
+            // SAFETY: within the mapping (asserted above), and the guard excludes writers.
             out.extend_from_slice(unsafe { std::slice::from_raw_parts(self.ptr.add(at), piece) });
         });
     }
 
-    /// Puts `data` at `offset`.
+    /// Writes `data` at `offset`.
     ///
     /// # Panics
     /// When the range is not inside; ask [`Area::contains`] first.
@@ -85,7 +84,7 @@ impl Area {
         let start = offset as usize;
         self.for_each_region(start, data.len(), |lock, at, piece| {
             let _guard = lock.write().unwrap_or_else(PoisonError::into_inner);
-            // SAFETY: inside the mapping (asserted above), and nobody else while the guard lives.
+            // SAFETY: within the mapping (asserted above), and the guard excludes all others.
             let target = unsafe { std::slice::from_raw_parts_mut(self.ptr.add(at), piece) };
             target.copy_from_slice(&data[at - start..at - start + piece]);
         });
@@ -109,8 +108,8 @@ impl Area {
 
 impl Drop for Area {
     fn drop(&mut self) {
-        // SAFETY: the mapping was made in `new` with this length, and nobody holds a pointer into
-        // it. It can only fail on a wrong address, and then there is nothing to give back.
+        // SAFETY: `new` created the mapping with this length, and no pointer into it remains. The
+        // call fails only for an invalid address.
         let _ = unsafe { munmap(self.ptr.cast(), self.len) };
     }
 }

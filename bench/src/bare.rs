@@ -1,9 +1,9 @@
-//! The bare server: what a batching server costs when it does nothing but copy.
+//! The bare server: the cost of a batching server that only copies.
 //!
-//! One thread per connection. One receive takes as many requests as the socket holds, each is
-//! copied from or to an [`Area`], and all the replies go out in one send. It keeps no index, no
-//! dirty bits, no statistics: what a server with a cache costs above this is the cache. It is a
-//! yardstick and not a product, so it knows read, write, flush and goodbye, and nothing else.
+//! One thread per connection. One receive takes all requests in the socket, each is copied from or
+//! to an [`Area`], and all replies leave in one send. It keeps no index, no dirty bits, no
+//! statistics: the additional cost of a caching server is the cost of the cache. It is a baseline,
+//! so it supports only read, write, flush and disconnect.
 
 use crate::area::Area;
 use crate::wire::{self, Command, REPLY_BYTES, REQUEST_BYTES, Reply, Request};
@@ -13,21 +13,20 @@ use std::os::unix::net::{UnixListener, UnixStream};
 use std::path::Path;
 use std::sync::Arc;
 
-/// Bytes of one receive. Larger than what a Unix socket holds by default, so that one call
-/// empties it.
+/// Bytes per receive. Larger than the default buffer of a Unix socket, so that one call empties it.
 const INPUT_BYTES: usize = 512 << 10;
-/// Replies are sent before they outgrow this, in bytes, so that a deep queue of large reads does
-/// not run through all of the processor's cache.
+/// Replies are sent before they exceed this, in bytes, so that a deep queue of large reads does not
+/// evict the processor's cache.
 const OUTPUT_BYTES_MAX: usize = 512 << 10;
-/// The longest read that is answered, in bytes, as the protocol advises.
+/// The longest permitted read, in bytes, as the protocol recommends.
 const READ_BYTES_MAX: u32 = 32 << 20;
 
 const EINVAL: u32 = 22;
 
-/// Listens on a Unix socket at `path` and serves `area` to all who come. Returns only on failure.
+/// Listens on a Unix socket at `path` and serves `area`. Returns only on failure.
 ///
 /// # Errors
-/// When the socket can't be made or no longer accepts.
+/// If the socket cannot be created or no longer accepts.
 pub fn serve(path: &Path, area: Arc<Area>) -> Result<()> {
     let listener = UnixListener::bind(path)
         .with_context(|| format!("listening on {}: remove it if it is stale", path.display()))?;
@@ -45,7 +44,7 @@ pub fn serve(path: &Path, area: Arc<Area>) -> Result<()> {
 /// Serves one connection until the client leaves.
 ///
 /// # Errors
-/// When the client breaks the protocol or the socket.
+/// If the client violates the protocol or closes the socket.
 pub fn serve_connection(mut stream: UnixStream, area: &Area) -> Result<()> {
     if !wire::accept_client(&mut stream, area.size_bytes())? {
         return Ok(());
@@ -68,13 +67,13 @@ pub fn serve_connection(mut stream: UnixStream, area: &Area) -> Result<()> {
             connection.output.clear();
         }
         let Some(used) = used else { return Ok(()) };
-        // What is left is less than one header, so this moves at most 27 bytes.
+        // The rest is less than one header, so this moves at most 27 bytes.
         input.copy_within(used..filled, 0);
         filled -= used;
     }
 }
 
-/// A write whose payload is still coming in.
+/// A write whose payload is still arriving.
 struct PendingWrite {
     offset: u64,
     remaining: usize,
@@ -92,8 +91,7 @@ impl<'a> Connection<'a> {
         Self { area, output: Vec::with_capacity(2 * OUTPUT_BYTES_MAX), pending: None }
     }
 
-    /// Serves all that is complete in `input` and says how many bytes that was; `None` after the
-    /// client's goodbye.
+    /// Serves all complete requests in `input`. Returns their bytes, or `None` after a disconnect.
     fn take(&mut self, input: &[u8], stream: &mut UnixStream) -> Result<Option<usize>> {
         let mut at = 0;
         loop {
@@ -157,7 +155,7 @@ impl<'a> Connection<'a> {
 mod tests {
     use super::*;
 
-    /// Sends `input` in pieces of `chunk` bytes to a connection and returns all it answers.
+    /// Sends `input` in pieces of `chunk` bytes to a connection and returns its answers.
     fn converse(area: &Arc<Area>, input: &[u8], chunk: usize) -> Vec<u8> {
         let (mut client, server) = UnixStream::pair().unwrap();
         let area = Arc::clone(area);

@@ -1,8 +1,8 @@
-//! One cell of the comparison: a load, run against several servers in turn, round by round.
+//! One cell of the comparison: a load against several servers, in interleaved rounds.
 //!
-//! The rounds are interleaved (A B C A B C ...), so that a machine that is slower in the second
-//! minute is so for everybody. A ratio is taken within a round and its median over the rounds is
-//! shown: it moves far less than the ratio of two medians.
+//! The rounds are interleaved (A B C A B C ...), so that a slow minute of the machine affects all
+//! servers. Ratios are taken within a round, and the median over the rounds is shown: it varies far
+//! less than the ratio of two medians.
 
 use crate::fio;
 use crate::load::{Load, Op, Outcome};
@@ -11,19 +11,17 @@ use crate::table::{median, number, size};
 use anyhow::Result;
 use serde::Serialize;
 
-/// What our server may cost at most, as a multiple of the bare server's CPU time per request, at
-/// depth 16 and 64.
+/// Limit of Forebay's CPU time per read, as a multiple of the bare server's, at depth 16 and 64.
 pub const CPU_RATIO_MAX: f64 = 1.5;
-/// The same for writes. The bare server copies once; ours copies into the store and into the pool,
-/// keeps both in step, and sums what it holds, so that damage is found.
+/// The same for writes. The bare server copies once; Forebay copies into the store and into the
+/// pool, keeps both consistent, and computes checksums.
 pub const WRITE_CPU_RATIO_MAX: f64 = 6.0;
-/// What our median latency may be at most, as a multiple of the bare server's, at depth 1.
+/// Limit of Forebay's median latency, as a multiple of the bare server's, at depth 1.
 pub const LATENCY_RATIO_MAX: f64 = 1.3;
-/// What share of the best peer's rate we must reach under fio. "Never behind", less what two runs
-/// of the same server differ by.
+/// Minimum share of the best peer's rate under fio: 1, minus the variation between two runs.
 pub const FIO_SHARE_MIN: f64 = 0.98;
 
-/// Who sends the requests.
+/// The client program.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize)]
 #[serde(rename_all = "lowercase")]
 pub enum Client {
@@ -36,19 +34,19 @@ pub enum Client {
 /// A load.
 #[derive(Clone, Copy, Debug, Serialize)]
 pub struct Cell {
-    /// Who sends it.
+    /// The client program.
     pub client: Client,
     /// Direction.
     pub op: Op,
     /// Bytes of one request.
     pub block_bytes: u32,
-    /// Requests on the way per connection.
+    /// Requests in flight per connection.
     pub depth: u32,
     /// Connections.
     pub connections: u32,
 }
 
-/// What one server did in one round.
+/// The result of one server in one round.
 #[derive(Clone, Copy, Debug, Serialize)]
 pub struct Sample {
     /// Requests per second.
@@ -57,7 +55,7 @@ pub struct Sample {
     pub latency_us_p50: f64,
     /// 99th percentile, in microseconds.
     pub latency_us_p99: f64,
-    /// CPU time of the server for each request, in microseconds.
+    /// CPU time of the server per request, in microseconds.
     pub cpu_us: Option<f64>,
 }
 
@@ -73,7 +71,7 @@ impl From<Outcome> for Sample {
 }
 
 impl Cell {
-    /// How it is called in the table.
+    /// Its name in the table.
     pub fn name(&self) -> String {
         let op = match self.op {
             Op::Read => "read",
@@ -104,8 +102,7 @@ impl Cell {
                 load.seconds = seconds;
                 load.server_pid = Some(server.pid);
                 if self.op == Op::Write {
-                    // The target is for hits: less than the share of dirty lines from which a
-                    // write-back cache is busy making room all the time.
+                    // The target is for hits, so the dirty share stays below the dirty limit.
                     load.span_bytes = Some(size_bytes / 4);
                 }
                 Ok(load.run()?.into())
@@ -143,7 +140,7 @@ impl Cell {
     }
 }
 
-/// All rounds of one cell: for each server its samples, one per round.
+/// All rounds of one cell: one sample per server and round.
 #[derive(Clone, Debug)]
 pub struct Rounds {
     /// The load.
@@ -178,8 +175,8 @@ impl Rounds {
         peers.max_by(|a, b| rate(a).total_cmp(&rate(b)))
     }
 
-    /// What is demanded of our server in this cell, what it did, and whether that is enough.
-    /// `None` where there is no target, or a server that it is measured against did not run.
+    /// The target of this cell, the result, and whether it is met. `None` without a target, or if
+    /// the server to compare with did not run.
     pub fn verdict(&self) -> Option<Verdict> {
         let ours = Kind::Forebay;
         let (name, value, limit, lower_is_better) = match (self.cell.client, self.cell.depth) {
@@ -189,8 +186,8 @@ impl Rounds {
                 FIO_SHARE_MIN,
                 false,
             ),
-            // The targets are for one connection and one line: larger blocks and more
-            // connections are shown and not judged.
+            // The targets are for one connection and one line; larger blocks and more connections
+            // are information.
             _ if self.cell.connections != 1 || self.cell.block_bytes != 4096 => return None,
             (_, 1) => ("p50 to bare", self.ratio(ours, Kind::Bare, p50)?, LATENCY_RATIO_MAX, true),
             (_, 16 | 64) => {
@@ -229,7 +226,7 @@ impl Rounds {
     }
 }
 
-/// The head of the table that [`Rounds::rows`] fills.
+/// The header of the table of [`Rounds::rows`].
 pub const HEAD: [&str; 10] = [
     "load",
     "server",
@@ -243,11 +240,11 @@ pub const HEAD: [&str; 10] = [
     "target",
 ];
 
-/// A target beside what was reached.
+/// A target and its result.
 #[derive(Clone, Debug, PartialEq)]
 pub struct Verdict {
     text: String,
-    /// Whether it was reached.
+    /// Whether it was met.
     pub met: bool,
 }
 
@@ -317,7 +314,7 @@ mod tests {
 
     #[test]
     fn ratios_are_taken_within_a_round() {
-        // The machine was ten times slower in the second round: the ratio doesn't notice.
+        // The machine is ten times slower in the second round: the ratio does not change.
         let mut rounds = rounds(Client::Batch, 64, sample(0.0, 0.0, 0.0), sample(1.0, 1.0, 1.0));
         rounds.by_server[0].1 = vec![sample(1.0, 1.0, 1.0), sample(1.0, 1.0, 10.0)];
         rounds.by_server[1].1 = vec![sample(1.0, 1.0, 1.2), sample(1.0, 1.0, 12.0)];

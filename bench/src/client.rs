@@ -1,10 +1,8 @@
 //! One connection of the batching client.
 //!
-//! It keeps a fixed number of requests on the way, sends all that may be sent in one call and
-//! takes all the replies that have arrived in one call, so that its own cost is about a
-//! microsecond a request and the server's shows. It never blocks while it has something to send
-//! without also listening, because a server may rightly refuse to take more requests before its
-//! replies are taken.
+//! It keeps a fixed number of requests in flight, and sends and receives as much as possible per
+//! call, so that its own cost is only about a microsecond per request. It never blocks on sending
+//! without also receiving, because a server may stop reading until its replies are received.
 
 use anyhow::{Context, Result, bail, ensure};
 use rustix::event::{PollFd, PollFlags, poll};
@@ -21,32 +19,32 @@ use crate::wire::{self, Command, REPLY_BYTES, Reply, Request};
 
 /// Requests are encoded ahead of the socket up to this many bytes.
 const OUTPUT_BYTES_MAX: usize = 4 << 20;
-/// Of a hundred requests of a mixed load, how many read.
+/// Percentage of reads in a mixed load.
 const MIXED_READ_PERCENT: u64 = 70;
 
-/// What one connection does.
+/// The plan of one connection.
 pub struct Plan {
-    /// The load that it is a part of.
+    /// The load.
     pub load: Load,
-    /// First byte of its part of the volume.
+    /// Start of its part of the volume.
     pub start_bytes: u64,
-    /// Blocks in its part of the volume, not zero.
+    /// Blocks in its part of the volume, above zero.
     pub blocks: u64,
-    /// How many requests; without it, for as long as `duration`.
+    /// Number of requests; without it, `duration` applies.
     pub count: Option<u64>,
-    /// How long, where there is no count.
+    /// Duration, without a count.
     pub duration: Duration,
     /// Its own random numbers.
     pub random: Random,
 }
 
-/// A request on the way.
+/// A request in flight.
 #[derive(Clone, Copy)]
 struct Slot {
     sent: Instant,
     offset: u64,
     read: bool,
-    /// Its write is answered, and a flush is on the way.
+    /// The write is answered, and its flush is in flight.
     flushing: bool,
     busy: bool,
 }
@@ -56,26 +54,26 @@ pub struct Connection<'a> {
     stream: &'a UnixStream,
     plan: Plan,
     slots: Vec<Slot>,
-    /// Numbers of the slots that are not busy.
+    /// Free slots.
     idle: Vec<u32>,
     issued: u64,
     output: Vec<u8>,
-    /// Bytes of `output` that the socket has taken.
+    /// Bytes of `output` already sent.
     output_sent: usize,
     input: Vec<u8>,
-    /// The part of `input` that has arrived and is not yet looked at.
+    /// The received, unparsed part of `input`.
     input_taken: usize,
     input_filled: usize,
-    /// What is written where nobody will check it.
+    /// Content of unverified writes.
     filler: Vec<u8>,
     tally: Tally,
 }
 
 impl<'a> Connection<'a> {
-    /// Makes ready to run `plan` on `stream`, whose handshake is done.
+    /// Prepares `plan` for `stream`, after the handshake.
     ///
     /// # Errors
-    /// When the histogram can't be made.
+    /// If the histogram cannot be created.
     pub fn new(stream: &'a UnixStream, plan: Plan) -> Result<Self> {
         let depth = plan.load.depth;
         let reply_bytes = REPLY_BYTES + plan.load.block_bytes as usize;
@@ -103,8 +101,8 @@ impl<'a> Connection<'a> {
     /// Sends and receives until the plan is done and everything is answered.
     ///
     /// # Errors
-    /// When the server fails a request, answers what was not asked, hangs up, or gives back wrong
-    /// bytes to a load that verifies.
+    /// If the server fails a request, sends an unexpected answer, disconnects, or returns wrong
+    /// data to a verifying load.
     pub fn run(mut self) -> Result<Tally> {
         let deadline = match self.plan.count {
             Some(_) => None,
@@ -154,8 +152,7 @@ impl<'a> Connection<'a> {
         }
     }
 
-    /// Appends what is written at `offset`: the right content where anyone may look at it later.
-    /// The random load that only measures saves itself the computing.
+    /// Appends the content for `offset`. A random load without verification skips the computation.
     fn append_payload(&mut self, offset: u64) {
         if self.plan.load.verify || self.plan.load.pattern == Pattern::Sequential {
             let at = self.output.len();
@@ -166,7 +163,7 @@ impl<'a> Connection<'a> {
         }
     }
 
-    /// Sends what the socket takes without waiting.
+    /// Sends as much as the socket accepts without blocking.
     fn push(&mut self) -> Result<()> {
         while self.output_sent < self.output.len() {
             let rest = &self.output[self.output_sent..];
@@ -182,7 +179,7 @@ impl<'a> Connection<'a> {
         Ok(())
     }
 
-    /// Receives once. Waits for it only where nothing is left to send; else waits for either.
+    /// Receives once. With data left to send, waits for either direction.
     fn pull(&mut self) -> Result<()> {
         let mut flags = RecvFlags::empty();
         if self.output_sent < self.output.len() {
@@ -247,8 +244,8 @@ impl<'a> Connection<'a> {
         Ok(())
     }
 
-    /// Moves what is left to the front, but only when the rest of the buffer could not hold a
-    /// whole reply: a megabyte is not moved for nothing.
+    /// Moves the rest to the front only if the buffer could not hold a whole reply behind it, to
+    /// avoid large moves.
     fn make_room(&mut self) {
         if self.input_taken == self.input_filled {
             (self.input_taken, self.input_filled) = (0, 0);
@@ -262,11 +259,10 @@ impl<'a> Connection<'a> {
     }
 }
 
-/// Opens a connection of its own and sends one flush: all that was answered before is then where
-/// the server keeps it for good.
+/// Flushes the server over a separate connection.
 ///
 /// # Errors
-/// When the server can't be reached or fails the flush.
+/// If the server cannot be reached or fails the flush.
 pub fn flush(socket: &Path, export: &str) -> Result<()> {
     let mut stream = UnixStream::connect(socket)
         .with_context(|| format!("connecting to {}", socket.display()))?;

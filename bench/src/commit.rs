@@ -1,9 +1,9 @@
-//! A log of blocks with group commit, as a plain program would have it: what a journal's
-//! acknowledgement is measured against.
+//! A block log with group commit, as a plain program would have it: the baseline for journal
+//! acknowledgements.
 //!
-//! The file is written in full before, so that no commit waits for the file system to find room.
-//! Writers append one block each, and share what makes it durable: whoever comes while that is
-//! under way waits for the next turn, of which one of them is the leader.
+//! The file is preallocated with zeroes, so that no commit waits for block allocation. Writers
+//! append one block each, and share the durable operation: those that arrive while it is in
+//! progress form the next group, with one of them as its leader.
 
 use anyhow::{Context, Result};
 use clap::ValueEnum;
@@ -18,7 +18,7 @@ use std::time::{Duration, Instant};
 
 /// Bytes of a block.
 pub const BLOCK_BYTES: usize = 4096;
-/// Blocks of a group at most, where they are gathered.
+/// Maximum blocks of a combined group.
 const GROUP_MAX: usize = 256;
 
 /// How a group is made durable.
@@ -26,8 +26,7 @@ const GROUP_MAX: usize = 256;
 pub enum Commit {
     /// Each writer writes its block into the page cache; a group shares one `fdatasync`.
     Fdatasync,
-    /// The leader writes the blocks of the group with one call, past the page cache and durable
-    /// when it returns.
+    /// The leader writes the blocks of the group with one durable call, past the page cache.
     Direct,
 }
 
@@ -41,37 +40,37 @@ pub struct GroupLog {
 }
 
 struct State {
-    /// Blocks given a place.
+    /// Blocks with an assigned position.
     placed: u64,
-    /// Blocks given to the file system, or gathered.
+    /// Blocks written or combined.
     written: u64,
-    /// Of these, the durable ones.
+    /// Durable blocks.
     durable: u64,
     is_committing: bool,
-    /// Blocks that wait for their leader.
+    /// Blocks waiting for their leader.
     gathered: Aligned,
-    /// The memory of the group before, for the next one.
+    /// The previous group's memory, for reuse.
     spare: Option<Aligned>,
     /// The first error: nothing is durable after it.
     failed: Option<rustix::io::Errno>,
 }
 
-/// What the writers of a log have seen.
+/// Results of the writers of a log.
 #[derive(Clone, Copy, Debug)]
 pub struct Figures {
-    /// Blocks made durable each second.
+    /// Durable blocks per second.
     pub iops: f64,
     /// Median time until a block was durable, in microseconds.
     pub latency_us_p50: f64,
-    /// What 99 of 100 did not exceed.
+    /// 99th percentile.
     pub latency_us_p99: f64,
 }
 
 impl GroupLog {
-    /// Makes a log of `bytes` at `path`, written in full.
+    /// Creates a preallocated log of `bytes` at `path`.
     ///
     /// # Errors
-    /// When the file can't be made, or knows no direct I/O where that is asked for.
+    /// If the file cannot be created, or lacks the requested direct I/O.
     pub fn create(path: &Path, bytes: u64, commit: Commit) -> Result<Self> {
         fill(path, bytes)?;
         let file = File::options().write(true).open(path)?;
@@ -92,7 +91,7 @@ impl GroupLog {
         Ok(Self { file, blocks, commit, state: Mutex::new(state), turn: Condvar::new() })
     }
 
-    /// Lets `writers` threads append for `duration`, each its next block when the last is durable.
+    /// Has `writers` threads append for `duration`, each its next block when the last is durable.
     ///
     /// # Errors
     /// When the file fails.
@@ -159,13 +158,13 @@ impl GroupLog {
         Ok(())
     }
 
-    /// Makes durable all that is written.
+    /// Makes all written blocks durable.
     fn lead<'a>(&'a self, mut state: MutexGuard<'a, State>) -> MutexGuard<'a, State> {
         state.is_committing = true;
         let mut upto = state.written;
         let mut group = None;
         if self.commit == Commit::Direct {
-            // A group ends with the file, or when its memory is full.
+            // A group ends at the end of the file, or when its memory is full.
             let room = self.blocks - state.durable % self.blocks;
             let count = (upto - state.durable).min(room).min(GROUP_MAX as u64);
             upto = state.durable + count;
@@ -208,7 +207,7 @@ impl GroupLog {
     }
 }
 
-/// Writes a file full of zeroes, durably: later writes find their place in it ready.
+/// Fills a file with zeroes, durably, so that later writes need no allocation.
 ///
 /// # Errors
 /// When it can't be written.
@@ -225,7 +224,7 @@ pub fn fill(path: &Path, bytes: u64) -> Result<()> {
     file.sync_all().with_context(context)
 }
 
-/// Memory as direct I/O wants it, filled block by block.
+/// Aligned memory for direct I/O, filled block by block.
 struct Aligned {
     memory: Vec<u8>,
     start: usize,
@@ -239,7 +238,7 @@ impl Aligned {
         Self { memory, start, len: 0 }
     }
 
-    /// Adds a block; there are never more writers than there is room.
+    /// Adds a block; there is space for all writers.
     fn push(&mut self, block: &[u8]) {
         let at = self.start + self.len;
         self.memory[at..at + block.len()].copy_from_slice(block);
@@ -268,7 +267,7 @@ mod tests {
     use super::*;
     use std::sync::Arc;
 
-    /// Where direct I/O is known, as it is not in memory.
+    /// A directory with direct I/O, which tmpfs lacks.
     fn folder() -> tempfile::TempDir {
         tempfile::tempdir_in(env!("CARGO_MANIFEST_DIR")).unwrap()
     }
@@ -279,7 +278,7 @@ mod tests {
             let dir = folder();
             let path = dir.path().join("log");
             let log = Arc::new(GroupLog::create(&path, 64 * BLOCK_BYTES as u64, commit).unwrap());
-            // Thrice around, each block with its writer's number.
+            // Three times around, each block with its writer's number.
             std::thread::scope(|scope| {
                 for writer in 1..=16 {
                     let log = Arc::clone(&log);

@@ -1,8 +1,7 @@
 //! Content that can be checked without a copy of it, and the random numbers behind the offsets.
 //!
-//! Every eight bytes of a volume are a function of their own place and of a seed. A block that
-//! comes back from another place, or from an earlier pass with another seed, is therefore
-//! noticed at its first word.
+//! Every eight bytes of a volume are a function of their offset and of a seed. A block from another
+//! place, or from an earlier pass with another seed, therefore differs in its first word.
 
 /// Fills `block`, which belongs at `offset`, with its content. Both are multiples of eight.
 pub fn fill(block: &mut [u8], offset: u64, seed: u64) {
@@ -24,7 +23,7 @@ fn word_at(offset: u64, seed: u64) -> u64 {
     (offset ^ seed.rotate_left(32)).wrapping_mul(0x9e37_79b9_7f4a_7c15) ^ seed
 }
 
-/// A small generator of random numbers (SplitMix64): the same seed gives the same load again.
+/// A random number generator (SplitMix64): a seed determines the load.
 #[derive(Clone, Debug)]
 pub struct Random(u64);
 

@@ -1,16 +1,15 @@
-//! How much CPU time another process has used, with its children.
+//! CPU time of another process and its children.
 //!
-//! The process clock counts in nanoseconds and keeps the time of threads that have ended, which
-//! the files under `/proc/PID/task` don't. Children are looked for because some servers fork one
-//! process for each connection. A child that is born and gone between two readings is missed.
+//! The process clock counts nanoseconds and includes ended threads, unlike `/proc/PID/task`.
+//! Children are included because some servers fork for each connection. A child that starts and
+//! ends between two readings is missed.
 
 use anyhow::{Result, ensure};
 use rustix::time::{ClockId, clock_gettime};
 use std::collections::HashMap;
 use std::fs;
 
-/// Nanoseconds that the calling thread has run: others on the machine disturb it less than the
-/// clock.
+/// CPU time of the calling thread in nanoseconds: less disturbed by other load than wall time.
 pub fn thread_ns() -> u64 {
     let time = clock_gettime(ClockId::ThreadCPUTime);
     time.tv_sec as u64 * 1_000_000_000 + time.tv_nsec as u64
@@ -31,7 +30,7 @@ impl Reading {
     pub fn of(pid: u32) -> Result<Self> {
         let mut ns_by_pid = HashMap::new();
         for member in family(pid) {
-            // A descendant may end between the listing and the reading: it is then left out.
+            // A descendant that ends between listing and reading is left out.
             if let Some(ns) = clock_ns(member) {
                 ns_by_pid.insert(member, ns);
             }

@@ -1,24 +1,24 @@
-//! Figures of a run, each with the limit that it must keep or the word that it is information.
+//! Figures of a run, each with a limit or marked as information.
 //!
-//! A program that prints figures gathers them here, so that none is shown without either, and a
-//! missed limit always ends the program with 1.
+//! Programs collect their figures here, so that none is shown without either, and a missed limit
+//! always exits with 1.
 
 use crate::table::{Table, number};
 use std::process::ExitCode;
 
-/// What a figure must be.
+/// The limit of a figure.
 #[derive(Clone, Copy, Debug, PartialEq)]
 pub enum Limit {
     /// This much or more.
     AtLeast(f64),
     /// This much or less.
     AtMost(f64),
-    /// Anything: it explains the others, or depends on the machine.
+    /// No limit: it explains the others, or depends on the machine.
     Information,
 }
 
 impl Limit {
-    /// Whether `value` keeps the limit. No number keeps none.
+    /// Whether `value` meets the limit. NaN never does.
     pub fn is_met(self, value: f64) -> bool {
         match self {
             Self::AtLeast(limit) => value >= limit,
@@ -27,7 +27,7 @@ impl Limit {
         }
     }
 
-    /// The limit in words, with what became of it.
+    /// The limit as text, with its result.
     pub fn verdict(self, value: f64) -> String {
         let word = if self.is_met(value) { "met" } else { "MISSED" };
         match self {
@@ -50,7 +50,7 @@ impl Figures {
         self.figures.push((name.into(), value, limit));
     }
 
-    /// How many of them miss their limits.
+    /// The number of missed limits.
     pub fn missed_count(&self) -> usize {
         self.figures.iter().filter(|(_, value, limit)| !limit.is_met(*value)).count()
     }
@@ -64,7 +64,7 @@ impl Figures {
         format!("{}\n{} limits missed.\n", table.markdown(), self.missed_count())
     }
 
-    /// Prints the table. The exit code is 1 where a limit was missed.
+    /// Prints the table. The exit code is 1 if a limit was missed.
     #[must_use]
     pub fn print(&self) -> ExitCode {
         print!("{}", self.markdown());

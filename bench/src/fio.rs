@@ -1,4 +1,4 @@
-//! fio with its NBD engine, as a client that we didn't write.
+//! fio with its NBD engine, as a third-party client.
 
 use anyhow::{Context, Result, ensure};
 use serde::Serialize;
@@ -7,7 +7,7 @@ use std::fs;
 use std::path::Path;
 use std::process::Command;
 
-/// What fio counted of one direction.
+/// fio's results for one direction.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Serialize)]
 pub struct Direction {
     /// Requests answered.
@@ -24,7 +24,7 @@ pub struct Direction {
     pub latency_us_p99: f64,
 }
 
-/// What fio counted of one group of jobs.
+/// fio's results for one group of jobs.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Serialize)]
 pub struct Report {
     /// Its reads.
@@ -33,10 +33,10 @@ pub struct Report {
     pub write: Direction,
 }
 
-/// Runs fio against the server behind `socket`, with what else is in `options`.
+/// Runs fio against the server behind `socket`, with `options`.
 ///
 /// # Errors
-/// When fio is missing, fails, or speaks another language than expected.
+/// If fio is missing, fails, or prints an unexpected format.
 pub fn run(socket: &Path, export: &str, options: &[String]) -> Result<Report> {
     let output = Command::new("fio")
         .args(["--name=bench", "--ioengine=nbd", "--output-format=json", "--group_reporting"])
@@ -57,7 +57,7 @@ pub fn run(socket: &Path, export: &str, options: &[String]) -> Result<Report> {
 /// Reads a file that fio wrote with `--output-format=json`.
 ///
 /// # Errors
-/// When it can't be read or is no such report.
+/// If it cannot be read or is not such a report.
 pub fn read_report(path: &Path) -> Result<Report> {
     let text = fs::read_to_string(path).with_context(|| format!("reading {}", path.display()))?;
     parse(&text).with_context(|| format!("in {}", path.display()))

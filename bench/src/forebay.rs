@@ -1,4 +1,4 @@
-//! A Forebay server for a scenario: started with any volumes, asked for its counters.
+//! A Forebay server for a scenario, with its counters.
 
 use anyhow::{Context, Result, bail, ensure};
 use rustix::process::{Pid, Signal, kill_process};
@@ -9,7 +9,7 @@ use std::path::{Path, PathBuf};
 use std::process::{Child, Command, ExitStatus, Stdio};
 use std::time::{Duration, Instant};
 
-/// How long it may take to come up, and to leave.
+/// Timeout for the start and the stop.
 const PATIENCE: Duration = Duration::from_secs(60);
 
 /// A running server. Stopped when dropped.
@@ -28,7 +28,7 @@ impl Forebay {
     /// pool of `memory_bytes`, with all its files in `dir`.
     ///
     /// # Errors
-    /// When it does not come up; what it said is in the message.
+    /// If it does not start; the message has its output.
     pub fn start(
         programs: &Path,
         dir: &Path,
@@ -52,8 +52,7 @@ impl Forebay {
         Self::start_watched(programs, dir, volumes, memory_bytes, more, &mut |_| ())
     }
 
-    /// The same; `watch` is called with the number of the process every few milliseconds until it
-    /// is up.
+    /// The same; calls `watch` with the process id every few milliseconds until it is up.
     ///
     /// # Errors
     /// As [`Forebay::start`].
@@ -90,7 +89,7 @@ impl Forebay {
     /// Kills it, as a crash would.
     ///
     /// # Errors
-    /// When it can't be waited for.
+    /// If waiting for it fails.
     pub fn kill(mut self) -> Result<()> {
         self.child.kill()?;
         self.child.wait()?;
@@ -100,7 +99,7 @@ impl Forebay {
     /// Stops it in order.
     ///
     /// # Errors
-    /// When it does not end within a minute, or says that something went wrong.
+    /// If it does not end within a minute, or exits with an error.
     pub fn stop(mut self) -> Result<()> {
         self.terminate()?;
         let ended = self.end_within(PATIENCE)?;
@@ -122,37 +121,37 @@ impl Forebay {
         Ok(())
     }
 
-    /// The counters of a volume as they are now.
+    /// The current counters of a volume.
     ///
     /// # Errors
-    /// When the status can't be had, or there is no such volume.
+    /// If the status is unavailable, or there is no such volume.
     pub fn counters(&self, volume: &str) -> Result<Counters> {
         Counters::parse(&self.command(&["status", "--json"])?, volume)
     }
 
-    /// The counters of the only journal as they are now.
+    /// The current counters of the only journal.
     ///
     /// # Errors
-    /// When the status can't be had, or there is no journal.
+    /// If the status is unavailable, or there is no journal.
     pub fn journal(&self) -> Result<Counters> {
         let status = self.status()?;
         let journals = status["journals"].as_array().context("the status has no journals")?;
         Ok(Counters(journals.first().context("there is no journal")?.clone()))
     }
 
-    /// All that it says of itself.
+    /// The complete status.
     ///
     /// # Errors
-    /// When the status can't be had.
+    /// If the status is unavailable.
     pub fn status(&self) -> Result<Value> {
         let status = self.command(&["status", "--json"])?;
         serde_json::from_str(&status).context("the status is no JSON")
     }
 
-    /// Has the program ask the server for something. Returns what it prints.
+    /// Runs a `forebay` command against the server. Returns its output.
     ///
     /// # Errors
-    /// When the program fails; what it said is in the message.
+    /// If the command fails; the message has its output.
     pub fn command(&self, arguments: &[&str]) -> Result<String> {
         let output = Command::new(&self.program)
             .args(arguments)
@@ -169,7 +168,7 @@ impl Forebay {
         Ok(String::from_utf8_lossy(&output.stdout).into_owned())
     }
 
-    /// Sends it the signal to stop.
+    /// Sends it SIGTERM.
     ///
     /// # Errors
     /// When it is gone.
@@ -178,7 +177,7 @@ impl Forebay {
         kill_process(pid, Signal::TERM).context("the server can't be signalled")
     }
 
-    /// Waits until it has ended; `None` when it has not within `limit`.
+    /// Waits for it to exit; `None` after `limit`.
     ///
     /// # Errors
     /// When it can't be waited for.
@@ -196,11 +195,11 @@ impl Forebay {
 
 impl Drop for Forebay {
     fn drop(&mut self) {
-        // Whoever was killed has no number any more.
+        // A killed process no longer has an id.
         if matches!(self.child.try_wait(), Ok(Some(_))) {
             return;
         }
-        // The measurement is over: what fails here is seen in the process table.
+        // The measurement is over: ignore failures.
         if let Some(pid) = i32::try_from(self.pid).ok().and_then(Pid::from_raw) {
             let _ = kill_process(pid, Signal::TERM);
         }
@@ -234,12 +233,12 @@ impl Counters {
     /// One counter.
     ///
     /// # Errors
-    /// When there is none of that name: a figure that is missing is not zero.
+    /// If there is none of that name: a missing figure is not zero.
     pub fn get(&self, name: &str) -> Result<u64> {
         self.0[name].as_u64().with_context(|| format!("the status has no counter {name:?}"))
     }
 
-    /// How far one counter went from `before` to these.
+    /// The increase of one counter since `before`.
     ///
     /// # Errors
     /// As [`Counters::get`].

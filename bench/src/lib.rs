@@ -1,12 +1,10 @@
-//! What the benchmarks share: a client that batches, a bare server to measure against, the
-//! servers of others, and a stopwatch for the CPU time of another process; and a [`model`] of a
-//! volume that a server is compared with.
+//! Shared code of the benchmarks: a batching client, a bare server as baseline, third-party
+//! servers, the CPU time of other processes; and a [`model`] of a volume to compare a server with.
 //!
-//! Every figure printed here is the outcome of a run on this machine, beside a yardstick from the
-//! same minute. A figure from another day or another machine is worth nothing next to it, so the
-//! programs print ratios first. Nothing of Forebay's own code is used on the client's side: the
-//! wire format in [`wire`] is written a second time, so that a mistake in the server's codec can't
-//! cancel itself out.
+//! Every figure comes from a run on this machine, next to a baseline from the same minute. Figures
+//! from other days or machines are not comparable, so the programs print ratios. The client side
+//! uses none of Forebay's code: [`wire`] implements the protocol independently, so that an error in
+//! the server's codec cannot cancel itself out.
 
 pub mod area;
 pub mod bare;

@@ -1,4 +1,4 @@
-//! A load: what the batching client is asked to do, and what came of it.
+//! A load of the batching client, and its results.
 
 use anyhow::{Context, Result, ensure};
 use clap::{Args, ValueEnum};
@@ -24,7 +24,7 @@ pub enum Op {
     Write,
     /// Seven reads to three writes.
     Randrw,
-    /// Write, and flush as soon as that is answered: done when the flush is.
+    /// A write, then a flush; complete with the flush.
     Durable,
 }
 
@@ -38,7 +38,7 @@ pub enum Pattern {
     Sequential,
 }
 
-/// What is asked of the server.
+/// The parameters of a load.
 #[derive(Clone, Debug, Args)]
 pub struct Load {
     /// Unix socket of the server.
@@ -47,13 +47,13 @@ pub struct Load {
     /// Name of the export.
     #[arg(long, default_value = "")]
     pub export: String,
-    /// Requests that each connection keeps on the way.
+    /// Requests in flight per connection.
     #[arg(long, default_value_t = 64)]
     pub depth: u32,
     /// Connections, with one thread each.
     #[arg(long, default_value_t = 1)]
     pub connections: u32,
-    /// Bytes of one request: a multiple of 512, 32 MiB at most.
+    /// Bytes per request: a multiple of 512, at most 32 MiB.
     #[arg(long = "block", default_value_t = 4096)]
     pub block_bytes: u32,
     /// Direction.
@@ -62,22 +62,22 @@ pub struct Load {
     /// Order of the offsets.
     #[arg(long, value_enum, default_value_t = Pattern::Random)]
     pub pattern: Pattern,
-    /// First byte of the part of the volume that is used.
+    /// Start of the used part of the volume.
     #[arg(long = "start", default_value_t = 0)]
     pub start_bytes: u64,
-    /// Bytes of the volume that are used; without it, up to the end.
+    /// Bytes of the used part; by default up to the end.
     #[arg(long = "span")]
     pub span_bytes: Option<u64>,
-    /// How long to run.
+    /// Duration.
     #[arg(long, default_value_t = 5.0, conflicts_with = "count")]
     pub seconds: f64,
-    /// How many requests to send in all, instead of a time.
+    /// Total number of requests, instead of a duration.
     #[arg(long)]
     pub count: Option<u64>,
-    /// Chooses the offsets, and the content that is written and expected.
+    /// Seed of the offsets and of the content.
     #[arg(long, default_value_t = 1)]
     pub seed: u64,
-    /// Check every byte that is read. The span must have been written with the same seed.
+    /// Verify every byte read. The span must have been written with the same seed.
     #[arg(long)]
     pub verify: bool,
     /// Report the CPU time of this process and its children.
@@ -86,7 +86,7 @@ pub struct Load {
 }
 
 impl Load {
-    /// The load with all at its default, on the server behind `socket`.
+    /// The default load on the server behind `socket`.
     pub fn new(socket: PathBuf, export: String) -> Self {
         Self {
             socket,
@@ -106,7 +106,7 @@ impl Load {
         }
     }
 
-    /// The load that writes the whole span once, in order, with the content of the seed.
+    /// The load that writes the whole span once, sequentially, with the content of the seed.
     pub fn prefill(&self) -> Self {
         let mut fill = Self::new(self.socket.clone(), self.export.clone());
         fill.depth = 8;
@@ -116,7 +116,7 @@ impl Load {
         fill.start_bytes = self.start_bytes;
         fill.span_bytes = self.span_bytes;
         fill.seed = self.seed;
-        // A span of one block or less is written in one piece of its own size.
+        // A span of at most one block is written in one piece.
         if let Some(span) = self.span_bytes
             && !span.is_multiple_of(u64::from(fill.block_bytes))
         {
@@ -126,11 +126,11 @@ impl Load {
         fill
     }
 
-    /// Runs it, from the opening of the connections to the last answer.
+    /// Runs it, from the first connection to the last answer.
     ///
     /// # Errors
-    /// When the server can't be reached, refuses the export, fails a request, or (with `verify`)
-    /// gives back other bytes than it was given.
+    /// If the server cannot be reached, refuses the export, fails a request, or (with `verify`)
+    /// returns wrong data.
     pub fn run(&self) -> Result<Outcome> {
         let mut streams = Vec::new();
         let mut size_bytes = 0;
@@ -169,13 +169,13 @@ impl Load {
         for tally in tallies {
             total.add(&tally?)?;
         }
-        // The connections stay open until here, so that a server's child per connection can be
-        // read before it ends.
+        // The connections stay open until here, so that a forked child per connection is counted
+        // before it ends.
         drop(streams);
         Ok(self.outcome(&total, elapsed, server_cpu_ns))
     }
 
-    /// What each connection does.
+    /// The plan of each connection.
     fn plans(&self, size_bytes: u64) -> Result<Vec<Plan>> {
         let block = u64::from(self.block_bytes);
         ensure!(
@@ -238,7 +238,7 @@ impl Load {
     }
 }
 
-/// What one connection, or all of them, counted.
+/// Counters of one connection, or of all.
 #[derive(Clone, Debug)]
 pub struct Tally {
     /// Requests answered.
@@ -248,10 +248,10 @@ pub struct Tally {
 }
 
 impl Tally {
-    /// Nothing yet.
+    /// Empty counters.
     ///
     /// # Errors
-    /// When the histogram's bounds are wrong, which they are not.
+    /// If the histogram bounds are invalid, which cannot happen.
     pub fn new() -> Result<Self> {
         Ok(Self { requests: 0, latency_ns: Histogram::new_with_max(60_000_000_000, 3)? })
     }
@@ -262,7 +262,7 @@ impl Tally {
     }
 }
 
-/// What came of a load.
+/// The result of a load.
 #[derive(Clone, Copy, Debug, Serialize)]
 pub struct Outcome {
     /// Requests answered.
@@ -281,6 +281,6 @@ pub struct Outcome {
     pub latency_us_p99: f64,
     /// The longest, in microseconds.
     pub latency_us_max: f64,
-    /// CPU time of the server for each request, in microseconds, when its process was named.
+    /// CPU time of the server per request, in microseconds, if its process was given.
     pub server_cpu_us_per_request: Option<f64>,
 }

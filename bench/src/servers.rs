@@ -1,9 +1,8 @@
-//! The servers that are measured: started in a directory of their own, stopped when dropped.
+//! The measured servers: each is started in its own directory, and stopped when dropped.
 //!
-//! Each one serves the same number of bytes from RAM, in the way its authors would choose for
-//! that: nbdkit from its memory plugin, the file servers from a file on tmpfs, through the page
-//! cache. Forebay serves a memory volume with a pool that holds all of it, so that every request
-//! of a filled volume is a hit.
+//! Each one serves the same number of bytes from RAM, in its best way: nbdkit from its memory
+//! plugin, the file servers from a file on tmpfs, through the page cache. Forebay serves a memory
+//! volume with a pool that holds all of it, so that every request of a filled volume is a hit.
 
 use anyhow::{Context, Result, bail, ensure};
 use clap::ValueEnum;
@@ -14,17 +13,17 @@ use std::path::{Path, PathBuf};
 use std::process::{Child, Command, Stdio};
 use std::time::{Duration, Instant};
 
-/// The export's name with all of them.
+/// The name of the export, for all servers.
 pub const EXPORT: &str = "bench";
-/// How long a server may take to open its socket, and to end.
+/// Timeout for opening the socket, and for the exit.
 const PATIENCE: Duration = Duration::from_secs(20);
 
 /// A kind of server.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, ValueEnum)]
 pub enum Kind {
-    /// The bare server of this package: the yardstick.
+    /// The bare server of this package: the baseline.
     Bare,
-    /// Ours.
+    /// Forebay.
     Forebay,
     /// nbdkit with its memory plugin.
     Nbdkit,
@@ -37,7 +36,7 @@ pub enum Kind {
 }
 
 impl Kind {
-    /// All of them, the yardstick first.
+    /// All of them, the baseline first.
     pub const ALL: [Self; 6] = [
         Self::Bare,
         Self::Forebay,
@@ -47,7 +46,7 @@ impl Kind {
         Self::QemuStorageDaemon,
     ];
 
-    /// As it is called in tables.
+    /// Its name in tables.
     pub const fn name(self) -> &'static str {
         match self {
             Self::Bare => "bare",
@@ -59,18 +58,18 @@ impl Kind {
         }
     }
 
-    /// Whether it is the work of others, to be compared with.
+    /// Whether it is a third-party server.
     pub const fn is_peer(self) -> bool {
         !matches!(self, Self::Bare | Self::Forebay)
     }
 }
 
-/// Where programs and files are.
+/// Directories and sizes.
 #[derive(Clone, Debug)]
 pub struct Setup {
     /// Directory of the programs built from this repository.
     pub programs: PathBuf,
-    /// Directory for sockets and images. On tmpfs, or the file servers are measured with a disk.
+    /// Directory for sockets and images. It must be on tmpfs, to exclude disks.
     pub dir: PathBuf,
     /// Bytes that each server serves.
     pub size_bytes: u64,
@@ -80,7 +79,7 @@ pub struct Setup {
 
 /// A running server.
 pub struct Server {
-    /// Which one.
+    /// Its kind.
     pub kind: Kind,
     /// Its Unix socket.
     pub socket: PathBuf,
@@ -91,10 +90,10 @@ pub struct Server {
 }
 
 impl Server {
-    /// Starts one and waits until it takes connections.
+    /// Starts one and waits until it accepts connections.
     ///
     /// # Errors
-    /// When its program is missing, or its socket does not open in time.
+    /// If its program is missing, or its socket does not open in time.
     pub fn start(kind: Kind, setup: &Setup) -> Result<Self> {
         let dir = setup.dir.join(kind.name());
         fs::create_dir_all(&dir).with_context(|| format!("making {}", dir.display()))?;
@@ -111,14 +110,14 @@ impl Server {
             let program = command.get_program().to_string_lossy();
             format!("starting {program}: install it, or leave {} out", kind.name())
         })?;
-        // From here on, whatever fails, the drop ends the child.
+        // From here on, dropping the server kills the child on any failure.
         let mut server = Self { kind, socket, pid: child.id(), child: Some(child), image };
         server.wait_until_open().with_context(|| {
             let log = fs::read_to_string(dir.join("log")).unwrap_or_default();
             format!("{} did not come up; it said: {}", kind.name(), log.trim())
         })?;
         if kind == Kind::NbdServer {
-            // It serves several clients only as a daemon, which is not our child.
+            // It serves several clients only as a daemon, which is not a child process.
             let text = fs::read_to_string(dir.join("pid")).context("nbd-server wrote no pid")?;
             server.pid = text.trim().parse().context("the pid file of nbd-server")?;
         }
@@ -145,8 +144,7 @@ impl Server {
 
 impl Drop for Server {
     fn drop(&mut self) {
-        // All of this is tidying up after a measurement that is over: what fails here is left to
-        // the operator, who sees it in the process table.
+        // Cleanup after the measurement: failures are ignored.
         if let Some(pid) = i32::try_from(self.pid).ok().and_then(Pid::from_raw) {
             let _ = kill_process(pid, Signal::TERM);
         }
@@ -180,7 +178,7 @@ fn command(kind: Kind, setup: &Setup, dir: &Path, socket: &Path) -> Result<Comma
             command.args(["--socket", &path, "--size", &size]);
         }
         Kind::Forebay => {
-            // The pool is half as large again as the volume, so that nothing is ever evicted.
+            // The pool is 1.5 times as large as the volume, to avoid evictions.
             let pool = (setup.size_bytes / 2 * 3).max(64 << 20).to_string();
             let comma = if setup.forebay_options.is_empty() { "" } else { "," };
             let volume = format!("{EXPORT}=memory:{size}{comma}{}", setup.forebay_options);
@@ -211,19 +209,19 @@ fn command(kind: Kind, setup: &Setup, dir: &Path, socket: &Path) -> Result<Comma
     Ok(command)
 }
 
-/// The directory of the programs built beside the one that is running.
+/// The directory of the running program.
 ///
 /// # Errors
-/// When the running program can't be found.
+/// If the running program cannot be found.
 pub fn own_programs() -> Result<PathBuf> {
     let own = std::env::current_exe().context("finding the running program")?;
     Ok(own.parent().context("the running program lies in no directory")?.to_path_buf())
 }
 
-/// A fresh directory in memory where there is tmpfs, elsewhere where there isn't.
+/// A new directory, on tmpfs if available.
 ///
 /// # Errors
-/// When no directory can be made.
+/// If no directory can be created.
 pub fn work_dir() -> Result<tempfile::TempDir> {
     let builder = || {
         let mut builder = tempfile::Builder::new();
@@ -252,7 +250,7 @@ mod tests {
         let Err(error) = Server::start(Kind::Bare, &setup) else { panic!("no program, no error") };
         assert!(format!("{error:#}").contains("bare-server"), "{error:#}");
 
-        // A program that ends at once is reported with its own words.
+        // A program that exits at once is reported with its output.
         let program = dir.path().join("bare-server");
         fs::write(&program, "#!/bin/sh\necho no room >&2\nexit 3\n").unwrap();
         let mode = std::os::unix::fs::PermissionsExt::from_mode(0o755);

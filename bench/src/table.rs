@@ -1,6 +1,6 @@
-//! Medians, and tables that read well as plain text and as Markdown.
+//! Medians, and tables in Markdown.
 
-/// The median of `values`: the middle one, or the mean of the two in the middle; `None` of none.
+/// The median of `values`: the middle one, or the mean of the two in the middle; `None` if empty.
 pub fn median(values: &[f64]) -> Option<f64> {
     let mut sorted: Vec<f64> = values.to_vec();
     sorted.sort_by(f64::total_cmp);
@@ -12,7 +12,7 @@ pub fn median(values: &[f64]) -> Option<f64> {
     }
 }
 
-/// A number with as many digits as it is worth; a dash for none.
+/// A number with appropriate precision; a dash for none.
 pub fn number(value: Option<f64>) -> String {
     match value {
         None => "-".to_owned(),
@@ -36,14 +36,14 @@ pub fn size(bytes: u64) -> String {
     }
 }
 
-/// A table with a head. All rows have as many cells as the head.
+/// A table with a header. All rows have as many cells as the header.
 #[derive(Clone, Debug, Default)]
 pub struct Table {
     rows: Vec<Vec<String>>,
 }
 
 impl Table {
-    /// A table with this head and no rows.
+    /// A table with this header and no rows.
     pub fn new<'a>(head: impl IntoIterator<Item = &'a str>) -> Self {
         Self { rows: vec![head.into_iter().map(str::to_owned).collect()] }
     }
@@ -51,7 +51,7 @@ impl Table {
     /// Adds a row.
     ///
     /// # Panics
-    /// When it has not as many cells as the head.
+    /// If its number of cells differs from the header.
     pub fn row(&mut self, cells: impl IntoIterator<Item = String>) {
         let cells: Vec<String> = cells.into_iter().collect();
         assert_eq!(cells.len(), self.rows[0].len(), "a row is as long as its head");

@@ -1,9 +1,8 @@
-//! The part of the NBD protocol that the programs here need: the fixed newstyle handshake with
-//! block sizes, structured replies and `base:allocation` for clients that wish for them; requests
-//! and simple replies.
+//! The part of the NBD protocol that these programs need: the fixed newstyle handshake with block
+//! sizes, optional structured replies and `base:allocation`; requests and simple replies.
 //!
-//! Both ends of the handshake are here, because the bare server and the batching client must
-//! agree with each other and with everybody else. All integers are big-endian.
+//! Both sides of the handshake are here, for the bare server and the batching client. All integers
+//! are big-endian.
 
 use anyhow::{Context, Result, bail, ensure};
 use std::io::{Read, Write};
@@ -12,7 +11,7 @@ const GREETING_MAGIC: u64 = 0x4e42_444d_4147_4943;
 const OPTION_MAGIC: u64 = 0x4948_4156_454f_5054;
 const OPTION_REPLY_MAGIC: u64 = 0x0003_e889_0455_65a9;
 const REQUEST_MAGIC: u32 = 0x2560_9513;
-/// Begins a simple reply.
+/// Magic of a simple reply.
 pub const REPLY_MAGIC: u32 = 0x6744_6698;
 
 const HANDSHAKE_FLAGS: u16 = 0b11; // fixed newstyle, no zeroes
@@ -28,22 +27,22 @@ const REPLY_ERROR_UNSUPPORTED: u32 = 0x8000_0001;
 const INFO_EXPORT: u16 = 0;
 const INFO_BLOCK_SIZE: u16 = 3;
 
-/// The metadata context that says what is allocated.
+/// The metadata context for allocation.
 const BASE_ALLOCATION: &[u8] = b"base:allocation";
 
-/// Transmission flags: what an export can do.
+/// Transmission flags.
 pub mod export_flag {
     /// A write with [`FUA`](super::request_flag::FUA) is on stable storage when it is answered.
     pub const FUA: u16 = 1 << 3;
-    /// TRIM is understood.
+    /// TRIM is supported.
     pub const TRIM: u16 = 1 << 5;
-    /// WRITE_ZEROES is understood.
+    /// WRITE_ZEROES is supported.
     pub const WRITE_ZEROES: u16 = 1 << 6;
     /// A FLUSH on one connection covers what was answered on all.
     pub const MULTI_CONN: u16 = 1 << 8;
-    /// CACHE is understood.
+    /// CACHE is supported.
     pub const CACHE: u16 = 1 << 10;
-    /// FAST_ZERO is understood.
+    /// FAST_ZERO is supported.
     pub const FAST_ZERO: u16 = 1 << 11;
 }
 
@@ -62,8 +61,8 @@ pub mod request_flag {
 /// The longest option that the bare server reads, in bytes; a name is at most 4096.
 const OPTION_BYTES_MAX: u32 = 8192;
 
-/// What the bare server says of its export: flags are valid, flush is understood, and several
-/// connections see the same data.
+/// Flags of the bare server's export: flags are valid, flush is supported, and several connections
+/// see the same data.
 const EXPORT_FLAGS: u16 = 1 | 1 << 2 | 1 << 8;
 
 /// Length of a request without its payload, in bytes.
@@ -71,24 +70,24 @@ pub const REQUEST_BYTES: usize = 28;
 /// Length of a simple reply without its payload, in bytes.
 pub const REPLY_BYTES: usize = 16;
 
-/// What a request asks for.
+/// Commands.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Command {
-    /// Send me these bytes.
+    /// Read.
     Read,
-    /// Take these bytes; the payload follows.
+    /// Write; the payload follows.
     Write,
-    /// Goodbye; there is no reply.
+    /// Disconnect; there is no reply.
     Disconnect,
-    /// Answer when all that was answered is on stable storage.
+    /// Answer when all answered writes are on stable storage.
     Flush,
-    /// Forget the content of this range.
+    /// Discard this range.
     Trim,
-    /// Read this range ahead; nothing is sent.
+    /// Prefetch this range; no data is sent.
     Cache,
     /// Fill this range with zeroes.
     WriteZeroes,
-    /// Say what is allocated.
+    /// Report the allocation.
     BlockStatus,
     /// Anything else, by its number.
     Other(u16),
@@ -127,11 +126,11 @@ impl Command {
 /// One request.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Request {
-    /// What to do.
+    /// The command.
     pub command: Command,
-    /// How to do it, from [`request_flag`].
+    /// Flags from [`request_flag`].
     pub flags: u16,
-    /// Comes back in the reply.
+    /// Returned in the reply.
     pub cookie: u64,
     /// First byte of the export.
     pub offset: u64,
@@ -140,7 +139,7 @@ pub struct Request {
 }
 
 impl Request {
-    /// The request as it goes on the wire.
+    /// Encodes the request.
     pub fn encode(&self) -> [u8; REQUEST_BYTES] {
         let mut bytes = [0; REQUEST_BYTES];
         bytes[0..4].copy_from_slice(&REQUEST_MAGIC.to_be_bytes());
@@ -152,10 +151,10 @@ impl Request {
         bytes
     }
 
-    /// Reads a request from the wire.
+    /// Decodes a request.
     ///
     /// # Errors
-    /// When the magic is wrong: the two ends have lost step and the connection is of no use.
+    /// If the magic is wrong: the stream is out of sync.
     pub fn decode(bytes: &[u8; REQUEST_BYTES]) -> Result<Self> {
         let magic = u32::from_be_bytes(part(bytes, 0));
         ensure!(magic == REQUEST_MAGIC, "a request began with {magic:#x}: the stream lost step");
@@ -172,14 +171,14 @@ impl Request {
 /// One simple reply.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Reply {
-    /// Zero, or why the request failed.
+    /// Zero, or the error number.
     pub errno: u32,
     /// The cookie of the request.
     pub cookie: u64,
 }
 
 impl Reply {
-    /// The reply as it goes on the wire.
+    /// Encodes the reply.
     pub fn encode(&self) -> [u8; REPLY_BYTES] {
         let mut bytes = [0; REPLY_BYTES];
         bytes[0..4].copy_from_slice(&REPLY_MAGIC.to_be_bytes());
@@ -188,10 +187,10 @@ impl Reply {
         bytes
     }
 
-    /// Reads a reply from the wire.
+    /// Decodes a reply.
     ///
     /// # Errors
-    /// When the magic is wrong: the server speaks structured replies unasked, or lost step.
+    /// If the magic is wrong: the server sends unnegotiated structured replies, or is out of sync.
     pub fn decode(bytes: &[u8; REPLY_BYTES]) -> Result<Self> {
         let magic = u32::from_be_bytes(part(bytes, 0));
         ensure!(magic == REPLY_MAGIC, "a reply began with {magic:#x}: the stream lost step");
@@ -209,7 +208,7 @@ fn part<const N: usize>(bytes: &[u8], at: usize) -> [u8; N] {
     out
 }
 
-/// What a client asks for beside the export itself. A server may refuse each of them.
+/// Optional features that a client requests. A server may refuse each of them.
 #[derive(Clone, Copy, Debug, Default)]
 pub struct Wishes {
     /// The sizes of its blocks.
@@ -220,30 +219,30 @@ pub struct Wishes {
     pub allocation: bool,
 }
 
-/// What the server said of an export.
+/// The server's description of an export.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Export {
     /// Size in bytes.
     pub size_bytes: u64,
     /// The transmission flags of the protocol, some of which are in [`export_flag`].
     pub flags: u16,
-    /// Offsets and lengths are multiples of it, in bytes; 1 where the server did not say.
+    /// Alignment of offsets and lengths, in bytes; 1 if not given.
     pub block_min: u32,
     /// Whether replies are structured.
     pub structured: bool,
-    /// The number of the context `base:allocation`, where block status may be asked for.
+    /// The id of the context `base:allocation`, if block status is supported.
     pub allocation: Option<u32>,
 }
 
 /// The client's side of the handshake: opens `name` and leaves the stream ready for requests.
 ///
 /// # Errors
-/// When the peer is no NBD server, knows no `NBD_OPT_GO`, or has no such export.
+/// If the peer is not an NBD server, lacks `NBD_OPT_GO`, or has no such export.
 pub fn open_export(stream: &mut (impl Read + Write), name: &str) -> Result<Export> {
     open_export_with(stream, name, Wishes::default())
 }
 
-/// The same with wishes.
+/// The same with optional features.
 ///
 /// # Errors
 /// As [`open_export`].
@@ -279,7 +278,7 @@ pub fn open_export_with(
     read_go_replies(stream, name, structured, allocation)
 }
 
-/// The number that the server gives `base:allocation`, if it knows it.
+/// The server's id of `base:allocation`, if supported.
 fn select_allocation(stream: &mut (impl Read + Write), name: &str) -> Result<Option<u32>> {
     let mut data = sized(name.as_bytes())?;
     data.extend(1u32.to_be_bytes());
@@ -364,11 +363,11 @@ fn sized(text: &[u8]) -> Result<Vec<u8>> {
     Ok(bytes)
 }
 
-/// The server's side of the handshake, for any export name. Returns whether the client wants to go
-/// on to requests.
+/// The server's side of the handshake, for any export name. Returns whether the client enters
+/// transmission.
 ///
 /// # Errors
-/// When the client breaks the protocol or goes away in the middle.
+/// If the client violates the protocol or disconnects.
 pub fn accept_client(stream: &mut (impl Read + Write), size_bytes: u64) -> Result<bool> {
     let mut greeting = Vec::with_capacity(18);
     greeting.extend(GREETING_MAGIC.to_be_bytes());
@@ -471,7 +470,7 @@ mod tests {
         let thread = std::thread::spawn(move || accept_client(&mut server, 1 << 30).unwrap());
         let wishes = Wishes { block_sizes: true, structured: true, allocation: true };
         let export = open_export_with(&mut client, "any name", wishes).unwrap();
-        // The bare server knows none of them.
+        // The bare server supports none of them.
         assert_eq!((export.block_min, export.structured, export.allocation), (1, false, None));
         assert_eq!((export.size_bytes, export.flags), (1 << 30, EXPORT_FLAGS));
         assert!(thread.join().unwrap());

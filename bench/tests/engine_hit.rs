@@ -1,4 +1,4 @@
-//! What a hit costs that can be counted: allocations, and copies of data.
+//! Allocations and data copies of a hit.
 
 use forebay_engine::{
     Attempt, LineMeta, MemoryStep, Outbox, Part, PartId, Place, ReadOutcome, Segment, Shard,
@@ -9,15 +9,15 @@ use forebay_types::{ByteRange, LINE_BYTES, Mode, VolumeId};
 use std::alloc::{GlobalAlloc, Layout, System};
 use std::cell::Cell;
 
-/// Counts what this thread allocates: the harness has threads of its own.
+/// Counts allocations of this thread; the test harness has its own threads.
 struct Counting;
 
 thread_local! {
     static ALLOCATIONS: Cell<u64> = const { Cell::new(0) };
 }
 
-// SAFETY: everything is passed on to the system's allocator as it came; the counter is a plain
-// number without a destructor, so it allocates nothing itself.
+// SAFETY: forwards all calls to the system allocator; the counter has no destructor, so it
+// allocates nothing itself.
 unsafe impl GlobalAlloc for Counting {
     unsafe fn alloc(&self, layout: Layout) -> *mut u8 {
         ALLOCATIONS.with(|count| count.set(count.get() + 1));
@@ -51,14 +51,14 @@ fn hits_allocate_nothing_and_copy_no_reads() {
     shard.add_volume(VOLUME, LINES * LINE_BYTES, Mode::WriteBack);
     let mut segments: Vec<Segment> = Vec::with_capacity(4);
     let mut out = Outbox::default();
-    // Every line is there and was used before, so that all lists have their length.
+    // Every line is resident and was used before, so that all lists have grown.
     for line in 0..LINES {
         let outcome = shard.write(&part(line), WriteTerms::default(), Attempt::default(), &mut out);
         assert_eq!(outcome, WriteOutcome::Done);
         out.memory.clear();
         shard.settle_steps();
     }
-    // The lists that a write over dirty data needs have grown with the first one.
+    // The first overwrite of dirty data grows its lists.
     let outcome = shard.write(&part(0), WriteTerms::default(), Attempt::default(), &mut out);
     assert_eq!(outcome, WriteOutcome::Done);
     out.memory.clear();

@@ -1,5 +1,5 @@
-//! What the benchmarks promise of themselves: a missed limit ends them with 1, and the manual names
-//! programs and options that there are.
+//! A missed limit makes a benchmark exit with 1, and the manual names existing programs and
+//! options.
 
 #![allow(clippy::unwrap_used, reason = "a test may fail")]
 
@@ -21,7 +21,7 @@ fn said(output: &Output) -> (Option<i32>, String) {
 
 #[test]
 fn a_missed_limit_ends_a_benchmark_with_1() {
-    // A hit makes the copy that it is measured against, and more.
+    // A hit includes the copy that it is compared with.
     let (code, text) = engine_hit("0.1");
     assert!(code == Some(1) && text.contains("<= 0.10 MISSED"), "{code:?} {text}");
     assert!(text.contains("\n2 limits missed."), "{text}");

@@ -1,8 +1,8 @@
-//! Makes seeds for all NBD targets out of clients' byte streams.
+//! Creates seeds for all NBD targets from client byte streams.
 //!
 //! `cargo run --example seeds -- STREAMS CORPUS` reads every file of the folder STREAMS, a stream
-//! from the client's flags on. The server's targets take it as it is; the client's target gets
-//! what our server answers to it, and replies in every form.
+//! from the client flags on. The server targets get it unchanged; the client target gets the
+//! server's answers, and replies in every form.
 
 use forebay_fuzz::nbd::{serve, terms};
 use forebay_nbd::{ReplyTo, Tls};
@@ -35,7 +35,7 @@ fn main() -> io::Result<()> {
     Ok(())
 }
 
-/// One reply to each request that the client's target has in flight.
+/// One reply to each request in flight of the client target.
 fn replies(choice: u8) -> Vec<u8> {
     let terms = terms(choice);
     let mut out = vec![128 | choice];

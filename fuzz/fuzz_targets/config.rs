@@ -1,7 +1,7 @@
-//! What administrators write: the configuration file, and volumes on the command line.
+//! The configuration file, and volumes on the command line.
 //!
-//! Promises: a mistake is named with what to do about it; a volume that was understood is shown as
-//! a text that is understood as the same volume; and a file's volumes have different names.
+//! Properties: an error message has a remedy; an accepted volume is displayed as text that parses
+//! to the same volume; and the volumes of a file have different names.
 
 #![no_main]
 
@@ -30,7 +30,7 @@ fuzz_target!(|input: &[u8]| {
     }
 });
 
-/// A message has a mistake, a remedy, and nothing in front of them but a place.
+/// A message has a fault and a remedy, preceded only by a position.
 fn assert_says_something(error: &ConfigError) {
     assert!(!error.message().is_empty() && !error.remedy().is_empty(), "{error:?}");
     assert!(error.to_string().ends_with(&format!("{}: {}", error.message(), error.remedy())));

@@ -1,10 +1,9 @@
-//! A journal or a vault that says anything at all, read as by a rescue and gone on with as by a
-//! start.
+//! A journal or vault with arbitrary damage, read like a rescue and continued like a start.
 //!
-//! The first byte chooses which, and which of its checksums are made to agree with the damage; each
-//! four bytes change one. Promises: what is found lies on the device and belongs to a volume that
-//! counts; what a volume's disk lacks is disjoint and in order; and a log that is gone on with
-//! holds the same afterwards.
+//! The first byte chooses which, and which checksums are recomputed after the damage; each four
+//! bytes change one byte. Properties: found data is on the device and belongs to a valid volume;
+//! the ranges that a disk lacks are disjoint and in order; and a continued log has the same content
+//! afterwards.
 
 #![no_main]
 
@@ -29,7 +28,7 @@ fuzz_target!(|input: &[u8]| {
     let Ok(found) = recover_any(&mut device, DEVICE_BYTES) else { return };
     assert_is_sound(&found);
     let segment_bytes = found.superblock.geometry.segment_bytes;
-    // What is damaged is not gone on with before somebody has said so.
+    // A damaged log is not continued without an override.
     let is_whole = found.damage.is_empty() && found.superblock.kind == LogKind::Journal;
     if is_whole && segment_bytes >= BUFFER_BYTES as u64 {
         go_on(device, &found);
@@ -60,7 +59,7 @@ fn extents(found: &Found, volume: &VolumeEntry) -> Vec<Extent> {
     Image::of_volume(&found.records, volume.number).extents().collect()
 }
 
-/// Begins a new generation, and looks at it with the eyes of the one after that.
+/// Starts a new generation, and recovers it as the next one would.
 fn go_on(mut device: Device, found: &Found) {
     let buffers = vec![vec![0; BUFFER_BYTES]; 3];
     let Ok(mut log) = Log::<Vec<u8>, ()>::resume(found, buffers) else { return };

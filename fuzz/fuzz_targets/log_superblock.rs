@@ -1,8 +1,8 @@
-//! The superblock of a journal or a vault, damaged, with a checksum that says that it is not.
+//! A damaged superblock of a journal or vault, with a valid checksum.
 //!
-//! The first byte chooses which, and whether the checksum is made to agree; each three bytes change
-//! one. Promises: what is accepted says the same when it is written again, is within its limits and
-//! names each volume once; and of two copies the newer one counts.
+//! The first byte chooses which, and whether the checksum is recomputed; each three bytes change
+//! one byte. Properties: an accepted superblock is unchanged by encoding it again, is within its
+//! limits and names each volume once; and the newer of two copies counts.
 
 #![no_main]
 
@@ -40,7 +40,7 @@ fuzz_target!(|input: &[u8]| {
             assert_eq!(newest, old);
         }
     }
-    // Alone on its device: it is read as what it says it is, and as nothing else.
+    // Alone on its device, it is read only as its own kind.
     let mut device = device.clone();
     device.bytes[..SUPERBLOCK_BYTES].copy_from_slice(&copy);
     device.bytes[SUPERBLOCK_BYTES..2 * SUPERBLOCK_BYTES].fill(0);

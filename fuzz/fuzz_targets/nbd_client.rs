@@ -1,8 +1,8 @@
-//! Our client, fed with a server's stream.
+//! The client, fed with a server's stream.
 //!
-//! The first byte chooses what the client asks for, or, with its top bit, that the handshake is
-//! skipped. Promises: an export that opens has properties in their range; data and holes stay
-//! inside their request; a read that succeeds had every byte exactly once; a breach is final.
+//! The first byte chooses the client's options, or, with its top bit, skips the handshake.
+//! Properties: an opened export has valid properties; data and holes stay within their request; a
+//! successful read received every byte exactly once; a protocol violation is final.
 
 #![no_main]
 
@@ -13,7 +13,7 @@ use forebay_nbd::{
 };
 use libfuzzer_sys::fuzz_target;
 
-/// First byte and length of every request in flight.
+/// Offset and length of every request in flight.
 const PLACE: (u64, u64) = (4096, 4096);
 
 fuzz_target!(|input: &[u8]| {
@@ -95,7 +95,7 @@ fn read_replies(opened: &Opened, mut input: &[u8]) {
     }
 }
 
-/// Notes bytes of a read as sent.
+/// Records bytes of a read as sent.
 fn see(seen: &mut [bool], offset: u64, len: u32) {
     let start = (offset - PLACE.0) as usize;
     for byte in &mut seen[start..start + len as usize] {

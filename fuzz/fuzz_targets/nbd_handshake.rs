@@ -1,8 +1,8 @@
 //! The server's handshake, fed with a client's stream from its flags on.
 //!
-//! Promises: it does not matter in which pieces the stream comes; the output is bounded by the
-//! input; all that is sent consists of well-formed replies to options, or of the answer to
-//! `EXPORT_NAME` at the very end; and a forced listener lets nobody in.
+//! Properties: fragmentation of the stream does not matter; the output is bounded by the input; the
+//! output consists of well-formed option replies, or the answer to `EXPORT_NAME` at the end; and
+//! with forced TLS no client is admitted.
 
 #![no_main]
 
@@ -10,7 +10,7 @@ use forebay_fuzz::nbd::serve;
 use forebay_nbd::{CloseReason, Step, Tls, proto};
 use libfuzzer_sys::fuzz_target;
 
-/// Longest answer to one option here, with room to spare: a list of two exports.
+/// Upper bound of the answer to one option: a list of two exports.
 const ANSWER_BYTES_MAX: usize = 1024;
 
 fuzz_target!(|input: &[u8]| {
@@ -18,7 +18,7 @@ fuzz_target!(|input: &[u8]| {
     for tls in [Tls::Off, Tls::Selective, Tls::Forced] {
         let whole = serve(tls, input, usize::MAX);
         let pieced = serve(tls, input, piece_len);
-        // Only in one piece can it be seen in time that something came behind STARTTLS.
+        // Data behind STARTTLS is detected reliably only if it arrives in one piece.
         if whole.step == Step::Close(CloseReason::PlainText) {
             assert_eq!(pieced.step, whole.step);
         } else {

@@ -1,9 +1,9 @@
-//! Requests as a server reads them, and the replies it gives, read back by our client.
+//! Requests parsed by the server, and its replies parsed by the client.
 //!
-//! The input is a client's stream from its flags on; where that does not get through the
-//! handshake, its first byte chooses the terms and the rest are requests. Promises: a request
-//! without error is inside the export and aligned; nothing abusive is asked to be consumed; and
-//! the client accepts every reply without a breach and ends with nothing in flight.
+//! The input is a client's stream from its flags on; if it fails the handshake, its first byte
+//! chooses the terms and the rest are requests. Properties: a request without error is within the
+//! export and aligned; no excessive payload is to be consumed; and the client accepts every reply
+//! without a violation and ends with nothing in flight.
 
 #![no_main]
 
@@ -41,10 +41,10 @@ fuzz_target!(|input: &[u8]| {
     }
 });
 
-/// Answers a request, and lets the client read the answer.
+/// Answers a request, and has the client parse the answer.
 fn exchange(terms: &Negotiated, request: &Request, parser: &mut ReplyParser) {
     let flags = if request.req_one { command_flag::REQ_ONE } else { 0 };
-    // What the server does not know is answered with an error, as a flush may be.
+    // Unknown commands are answered with an error, as a flush may be.
     let command = match request.command {
         Command::Unknown => Command::Flush,
         command => command,

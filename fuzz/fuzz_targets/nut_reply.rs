@@ -1,8 +1,8 @@
-//! What a server of Network UPS Tools answers, and what a supply says of itself.
+//! Replies of a NUT server, and UPS readings.
 //!
-//! The first byte chooses the pieces in which the stream comes. Promises: the pieces make no
-//! difference; a list is within its limits; a breach is final; a reading has its values in range
-//! or names the problem; and what is safe has been said to be.
+//! The first byte chooses the fragmentation of the stream. Properties: fragmentation does not
+//! matter; a list is within its limits; a protocol violation is final; a reading has values in
+//! range or names the problem; and a safe state requires a status.
 
 #![no_main]
 
@@ -29,7 +29,7 @@ fuzz_target!(|input: &[u8]| {
     }
 });
 
-/// All events of the stream in pieces, up to a breach.
+/// All events of the fragmented stream, up to a violation.
 fn events(input: &[u8], piece_len: usize) -> Vec<Event> {
     let mut parser = ReplyParser::new();
     let mut events = Vec::new();

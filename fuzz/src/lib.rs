@@ -1,5 +1,5 @@
-//! What the fuzz targets share. A target's promise stands at its top: not only that nothing
-//! panics, but what must hold of whatever came out.
+//! Shared code of the fuzz targets. The head of a target states the properties that it checks,
+//! beyond the absence of panics.
 
 pub mod log;
 pub mod nbd;

@@ -1,5 +1,5 @@
-//! Journals and vaults to be damaged: small ones with a bit of everything, and ways to make what
-//! was changed look as if it had been written so.
+//! Small journals and vaults to be damaged, and functions that repair their checksums after the
+//! damage.
 
 use forebay_format::checksum;
 use forebay_format::journal::{
@@ -21,9 +21,9 @@ const ID: JournalId = JournalId([7; 16]);
 /// A device in memory.
 #[derive(Clone)]
 pub struct Device {
-    /// All of it.
+    /// Its content.
     pub bytes: Vec<u8>,
-    /// Where the batches of the log begin.
+    /// Start of the log's batches.
     batches: Vec<usize>,
 }
 
@@ -80,7 +80,7 @@ impl Device {
         device
     }
 
-    /// A vault with a whole dump of two volumes.
+    /// A vault with a complete dump of two volumes.
     pub fn vault() -> Self {
         let mut device = Self { bytes: vec![0; DEVICE_BYTES as usize], batches: Vec::new() };
         let volumes = [b'a', b'b'].into_iter().enumerate().map(|(number, name)| VolumeEntry {
@@ -115,7 +115,7 @@ impl Device {
         device
     }
 
-    /// Changes one byte for every four bytes of the input, in places where there is something.
+    /// Changes one byte per four bytes of the input, in used areas.
     pub fn damage(&mut self, input: &[u8]) {
         for edit in input.as_chunks::<4>().0 {
             let at = usize::from(edit[1]) << 8 | usize::from(edit[2]);
@@ -130,13 +130,13 @@ impl Device {
         }
     }
 
-    /// Gives both copies of the superblock the checksum that belongs to what they say now.
+    /// Recomputes the checksum of both copies of the superblock.
     pub fn reseal_superblocks(&mut self) {
         let (copies, _) = self.bytes.split_at_mut(LOG_OFFSET as usize);
         copies.chunks_mut(SUPERBLOCK_BYTES).for_each(reseal_superblock);
     }
 
-    /// Gives all batches the checksums that belong to what they say now, and chains them.
+    /// Recomputes and chains the checksums of all batches.
     pub fn reseal_batches(&mut self) {
         let mut chain = 0_u32;
         for &at in &self.batches {
@@ -158,7 +158,7 @@ impl Device {
     }
 }
 
-/// Gives a copy of the superblock the checksum that belongs to what it says now.
+/// Recomputes the checksum of one copy of the superblock.
 pub fn reseal_superblock(copy: &mut [u8]) {
     let mut id = [0; 16];
     id.copy_from_slice(&copy[16..32]);

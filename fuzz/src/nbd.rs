@@ -1,4 +1,4 @@
-//! A small world for the NBD targets: exports, and drivers that feed bytes in pieces.
+//! Exports for the NBD targets, and drivers that feed bytes in pieces.
 
 use forebay_nbd::{ExportInfo, Exports, Handshake, HandshakeConfig, Negotiated, Step, Tls, client};
 use forebay_types::VolumeId;
@@ -17,7 +17,7 @@ impl Exports for Shelf {
     }
 }
 
-/// A writable export `x` of 64 KiB and one that is for TLS only.
+/// A writable export `x` of 64 KiB, and one for TLS only.
 pub fn shelf() -> Shelf {
     let mut x = ExportInfo::new(VolumeId(1), "x", 64 << 10);
     (x.can_trim, x.can_fast_zero) = (true, true);
@@ -27,7 +27,7 @@ pub fn shelf() -> Shelf {
     Shelf(vec![x, secret])
 }
 
-/// Terms that one byte chooses.
+/// Negotiated terms chosen by one byte.
 pub fn terms(choice: u8) -> Negotiated {
     let mut export = shelf().0.remove(0);
     export.read_only = choice & 4 != 0;
@@ -38,7 +38,7 @@ pub fn terms(choice: u8) -> Negotiated {
     Negotiated { structured, extended, base_allocation, ..Negotiated::new(&export) }
 }
 
-/// What a client would have been told of these terms.
+/// The export as a client with these terms sees it.
 pub fn opened(terms: &Negotiated) -> client::Opened {
     client::Opened {
         size_bytes: terms.size_bytes,
@@ -53,12 +53,12 @@ pub fn opened(terms: &Negotiated) -> client::Opened {
     }
 }
 
-/// How a handshake went: bytes taken, bytes sent, the last step.
+/// The result of a handshake.
 #[derive(Debug, PartialEq, Eq)]
 pub struct Course {
-    /// Bytes of the input that were taken.
+    /// Consumed input bytes.
     pub taken: usize,
-    /// Bytes that were sent.
+    /// Sent bytes.
     pub out: Vec<u8>,
     /// The last step.
     pub step: Step,

@@ -1,4 +1,4 @@
-//! `bare-server`: serves RAM over a Unix socket and does nothing else. The yardstick.
+//! `bare-server`: serves RAM over a Unix socket. The baseline.
 
 use anyhow::{Context, Result};
 use clap::Parser;
@@ -6,10 +6,10 @@ use forebay_bench::{area::Area, bare};
 use std::path::PathBuf;
 use std::sync::Arc;
 
-/// Serve RAM over NBD on a Unix socket, batching, caching nothing.
+/// Serve RAM over NBD on a Unix socket, with batching and without a cache.
 #[derive(Parser)]
 struct Arguments {
-    /// Where to listen.
+    /// Listening socket.
     #[arg(long)]
     socket: PathBuf,
     /// Size of the export in bytes.

@@ -1,5 +1,4 @@
-//! `batch-client`: drives an NBD server with batches of requests and prints what came of it as
-//! JSON.
+//! `batch-client`: drives an NBD server with batches of requests and prints the results as JSON.
 
 use anyhow::Result;
 use clap::Parser;

@@ -1,19 +1,18 @@
-//! What a journal's acknowledgement costs, beside the best that its device can do.
+//! The cost of a journal acknowledgement, compared with the best that its device can do.
 //!
-//! Writers of 4 KiB, each with one write on the way, take turns with these:
+//! Writers of 4 KiB, each with one write in flight, alternate between:
 //!
 //! - `fdatasync`: threads that append to a file on the same file system; a group shares one
-//!   `fdatasync`. This is the yardstick.
-//! - `direct`: the same, with the blocks of a group gathered and written in one call that is
-//!   durable when it returns.
-//! - `ack`: Forebay over a Unix socket, with a journal on the same file system that acknowledges
-//!   what is durable.
+//!   `fdatasync`. This is the baseline.
+//! - `direct`: the same, with the blocks of a group written by one durable call.
+//! - `ack`: Forebay over a Unix socket, with a journal on the same file system and durable
+//!   acknowledgements.
 //! - `flush`: the same with `durability=flush`, and a FLUSH after each write.
 //!
-//! The disk of the volume is in memory, so that only the journal uses the device. Printed are
-//! medians over the rounds; ratios are taken within a round. The rates of `ack` and `flush` beside
-//! the yardstick and the bytes written have limits, and a missed one ends it with 1; everything
-//! else is information.
+//! The disk of the volume is in memory, so that only the journal uses the device. Prints medians
+//! over the rounds of ratios within a round. The rates of `ack` and `flush` relative to the
+//! baseline, and the bytes written, have limits; a missed limit exits with 1. Everything else is
+//! information.
 
 use anyhow::{Context, Result};
 use clap::Parser;
@@ -28,10 +27,10 @@ use std::time::Duration;
 
 #[derive(Parser)]
 struct Arguments {
-    /// Where the programs are.
+    /// Directory of the built programs.
     #[arg(long, default_value = "target/release")]
     programs: PathBuf,
-    /// A folder on the device to be measured; not one in memory.
+    /// Folder on the device to be measured; not on tmpfs.
     #[arg(long, default_value = "target")]
     folder: PathBuf,
     /// Rounds.
@@ -40,13 +39,13 @@ struct Arguments {
     /// Seconds of each load in a round.
     #[arg(long, default_value_t = 1.0)]
     seconds: f64,
-    /// How many write at once.
+    /// Numbers of concurrent writers.
     #[arg(long, value_delimiter = ',', default_value = "1,4,16,64")]
     writers: Vec<u32>,
-    /// Each writer has a connection of its own, in place of one for all.
+    /// Use one connection per writer, instead of one for all.
     #[arg(long)]
     connections: bool,
-    /// The journal's file has no blocks yet, as `truncate` makes it.
+    /// Use a sparse journal file, as made by `truncate`.
     #[arg(long)]
     sparse: bool,
 }
@@ -54,19 +53,19 @@ struct Arguments {
 const MIB: u64 = 1 << 20;
 const JOURNAL_BYTES: u64 = 256 * MIB;
 const LOG_BYTES: u64 = 64 * MIB;
-/// A record of 4 KiB takes a block for its head, which all records of a batch share.
+/// The records of a batch share one block for the header.
 const BYTES_PER_BYTE_MAX: f64 = 2.01;
 const WAYS: [&str; 4] = ["fdatasync", "direct", "ack", "flush"];
 
-/// One way in one round.
+/// One variant in one round.
 #[derive(Clone, Copy)]
 struct Sample {
     figures: Figures,
-    /// Of the server, for each write.
+    /// Server CPU time per write.
     cpu_us: Option<f64>,
     /// Records in a batch of the journal.
     group: Option<f64>,
-    /// Bytes written to the journal for each byte of payload.
+    /// Bytes written to the journal per byte of payload.
     bytes_per_byte: Option<f64>,
 }
 
@@ -115,8 +114,8 @@ fn main() -> Result<ExitCode> {
     Ok(if missed == 0 { ExitCode::SUCCESS } else { ExitCode::FAILURE })
 }
 
-/// The rate of Forebay's journal beside the yardstick: a lone writer pays for the threads that it
-/// wakes, many share batches as they share an `fdatasync`.
+/// Minimum rate of the journal relative to the baseline: a lone writer pays for thread wake-ups,
+/// many share batches as they share an `fdatasync`.
 const fn rate_min(writers: u32) -> f64 {
     match writers {
         0..4 => 0.4,
@@ -172,7 +171,7 @@ impl Sample {
     }
 }
 
-/// A row of the table, and how many limits it misses.
+/// A row of the table, and the number of missed limits.
 fn row(writers: u32, way: &str, at: usize, rounds: &[[Sample; 4]]) -> ([String; 12], u32) {
     let value_of = |figure: &dyn Fn(&[Sample; 4]) -> Option<f64>| {
         let values: Option<Vec<f64>> = rounds.iter().map(figure).collect();

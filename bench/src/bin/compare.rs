@@ -1,5 +1,4 @@
-//! `compare`: the reports of fio before and after, side by side, as a table for people. All of it
-//! is information: what a load must reach is for the reader to say.
+//! `compare`: a table of fio reports, side by side. All figures are information, without limits.
 
 use anyhow::{Context, Result, bail};
 use clap::Parser;
@@ -8,13 +7,13 @@ use forebay_bench::forebay::Counters;
 use forebay_bench::table::{Table, number};
 use std::path::{Path, PathBuf};
 
-/// Print what fio measured in several columns, with what the disk had to do.
+/// Print fio results in several columns, with the I/O of the disk.
 ///
-/// Each column is a directory with the reports `NAME.fio.json` of the loads, and the status of
-/// the server before and after each as `NAME.before.json` and `NAME.after.json`.
+/// Each column is a directory with the reports `NAME.fio.json` of the loads, and the server status
+/// before and after each as `NAME.before.json` and `NAME.after.json`.
 #[derive(Parser)]
 struct Arguments {
-    /// The volume whose disk is counted.
+    /// The volume whose disk I/O is shown.
     #[arg(long)]
     volume: String,
     /// The loads, in the order of the table.
@@ -70,7 +69,7 @@ fn measured(dir: &Path, load: &str, volume: &str) -> Result<Measured> {
     Ok(Measured { read: report.read, write: report.write, disk_ios })
 }
 
-/// The rows of one load: those of its directions that had requests, and its disk.
+/// The rows of one load: one per direction with requests, and one for its disk.
 fn rows(load: &str, measured: &[Measured]) -> Vec<Vec<String>> {
     type Figure = (&'static str, fn(&Measured) -> f64);
     const FIGURES: [Figure; 9] = [
@@ -100,7 +99,7 @@ fn rows(load: &str, measured: &[Measured]) -> Vec<Vec<String>> {
     rows
 }
 
-/// How many times better, or worse, the last is than the first.
+/// The ratio of the last column to the first, as better or worse.
 fn times(first: Option<f64>, last: Option<f64>, higher_is_better: bool) -> String {
     match (first, last) {
         (Some(first), Some(last)) if first > 0.0 && last > 0.0 => {

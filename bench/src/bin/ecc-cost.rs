@@ -1,10 +1,10 @@
-//! The server with and without the patrol: what protecting memory costs a write hit, and a read.
+//! The cost of memory protection for write hits and read hits.
 //!
 //! A server runs for each of `off`, `checksum` and `parity`, all over volumes in memory and in
 //! write-back, with a pool that holds the whole volume. They take turns under the same load, so
-//! that whatever else the machine does meets all of them. Printed are the medians of the rounds:
-//! requests a second, CPU time of the whole server for each request, and both beside `off` of the
-//! same round. Ends with 1 when a limit was missed.
+//! that other load on the machine affects all of them. Prints medians over the rounds: requests per
+//! second, CPU time of the whole server per request, and both relative to `off` in the same round.
+//! A missed limit exits with 1.
 
 use anyhow::Result;
 use clap::Parser;
@@ -17,7 +17,7 @@ use std::process::ExitCode;
 
 #[derive(Parser)]
 struct Arguments {
-    /// Where the programs are.
+    /// Directory of the built programs.
     #[arg(long, default_value = "target/release")]
     programs: PathBuf,
     /// Rounds.
@@ -26,15 +26,15 @@ struct Arguments {
     /// Seconds of each load in a round.
     #[arg(long, default_value_t = 1.0)]
     seconds: f64,
-    /// Requests on the way.
+    /// Requests in flight.
     #[arg(long, default_value_t = 64)]
     depth: u32,
 }
 
 const MIB: u64 = 1 << 20;
-/// Bytes of the volume; the pool is large enough that none of it is ever evicted, nor too dirty.
+/// Bytes of the volume; the pool is large enough to avoid evictions and the dirty limit.
 const VOLUME_BYTES: u64 = 64 * MIB;
-/// The rate of hits under `checksum` and `parity` is at least this share of that under `off`.
+/// Minimum rate of hits under `checksum` and `parity`, relative to `off`.
 const WRITE_SHARE_MIN: f64 = 0.75;
 const READ_SHARE_MIN: f64 = 0.9;
 const WAYS: [&str; 3] = ["off", "checksum", "parity"];

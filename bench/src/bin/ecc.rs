@@ -1,9 +1,9 @@
-//! Checksum and parity beside a bare copy: what noticing and undoing damage costs per line.
+//! The cost of checksum and parity per line, compared with a bare copy.
 //!
-//! All loops take turns over the same lines in the same random order: one copies 4 KiB and nothing
-//! else, the others do one thing of `forebay-ecc` each, with each implementation that the
-//! processor can do. Counted is the CPU time of the thread. Ratios are taken within a round;
-//! printed are the medians of the rounds.
+//! All loops take turns over the same lines in the same random order: one only copies 4 KiB, the
+//! others run one function of `forebay-ecc` each, with each implementation that the processor
+//! supports. They measure the CPU time of the thread. Prints medians over the rounds of ratios
+//! within a round.
 
 use clap::Parser;
 use forebay_bench::area::Area;
@@ -17,8 +17,8 @@ use std::hint::black_box;
 
 #[derive(Parser)]
 struct Arguments {
-    /// Memory for lines; parity comes on top. The default stays in a cache of the second level, so
-    /// that work is measured; give more to measure memory, too.
+    /// Memory for lines; parity comes on top. The default fits an L2 cache, to measure computation;
+    /// give more to include memory.
     #[arg(long, default_value = "512KiB")]
     memory: Size,
     /// Rounds of each loop.
@@ -29,14 +29,14 @@ struct Arguments {
     lines: usize,
 }
 
-/// Lines, their parity, and a page to copy to.
+/// Lines, their parity, and a page as copy target.
 struct Pool<'a> {
     lines: &'a mut [Line],
     parities: Vec<LineParity>,
     page: Box<Line>,
 }
 
-/// What one loop does with one line.
+/// The work of one loop on one line.
 type Each = Box<dyn Fn(&mut Pool<'_>, usize)>;
 
 /// One loop.

@@ -1,13 +1,12 @@
-//! The engine's hit path beside a bare copy: what finding a line costs on top of moving it.
+//! The engine's hit path compared with a bare copy: the cost of finding a line.
 //!
-//! Three loops take turns over the same memory and the same random places. The first copies 4 KiB
-//! and nothing else; it knows all places from the start, so the processor begins with the next copy
-//! before the last one has ended. The second asks the engine for the line, copies it and lets go of
-//! it, as for a request that came alone: index, line and data are waited for one after the other.
-//! The third does the same for requests of which the next two have arrived already, and has the
-//! processor fetch what they will need, as the server does. Counted is the CPU time of the thread.
-//! Printed are the medians of the rounds, the medians of the ratios within a round, and the
-//! allocations of the second and third loop. Ends with 1 when a limit was missed.
+//! Three loops take turns over the same memory and the same random places. The first only copies 4
+//! KiB; it knows all places in advance, so the processor overlaps the copies. The second looks up a
+//! line in the engine, copies and releases it, like a lone request: the cache misses on index, line
+//! and data are serialized. The third does the same with the next two requests known, and
+//! prefetches their memory, like the server. They measure the CPU time of the thread. Prints
+//! medians over the rounds, medians of the ratios within a round, and the allocations of the second
+//! and third loop. A missed limit exits with 1.
 
 use clap::Parser;
 use forebay_bench::area::Area;
@@ -25,12 +24,12 @@ use std::hint::black_box;
 use std::process::ExitCode;
 use std::sync::atomic::{AtomicU64, Ordering};
 
-/// Counts what is allocated.
+/// Counts allocations.
 struct Counting;
 
 static ALLOCATIONS: AtomicU64 = AtomicU64::new(0);
 
-// SAFETY: everything is passed on to the system's allocator as it came.
+// SAFETY: forwards all calls to the system allocator.
 unsafe impl GlobalAlloc for Counting {
     unsafe fn alloc(&self, layout: Layout) -> *mut u8 {
         ALLOCATIONS.fetch_add(1, Ordering::Relaxed);
@@ -58,16 +57,16 @@ struct Arguments {
     /// Lines per round.
     #[arg(long, default_value_t = 200_000)]
     lines: usize,
-    /// A hit among others takes at most so many times what a bare copy does.
+    /// Limit for a hit among others, as a multiple of a bare copy.
     #[arg(long, default_value_t = 1.5)]
     ratio_max: f64,
-    /// A hit alone takes at most so many times what a bare copy does.
+    /// Limit for a hit alone, as a multiple of a bare copy.
     #[arg(long, default_value_t = 2.0)]
     ratio_alone_max: f64,
 }
 
-/// Bytes that the engine keeps for each line where all are dirty and no parity is kept; what the
-/// runtime keeps beside the data is not in it.
+/// Bytes of engine metadata per line with all lines dirty and no parity, without the metadata that
+/// the runtime keeps beside the data.
 const METADATA_BYTES_MAX: f64 = 40.0;
 const VOLUME: VolumeId = VolumeId(0);
 
@@ -75,7 +74,7 @@ fn main() -> ExitCode {
     let arguments = Arguments::parse();
     let slots = (arguments.memory.bytes() / LINE_BYTES) as usize - SPARE;
     let mut pool = Area::new(arguments.memory.bytes() as usize).expect("memory for the pool");
-    // Touched, so that every line has memory of its own to be copied from.
+    // Written, so that every line has its own memory.
     let pool = pool.bytes_mut();
     pool.fill(1);
     let mut shard = warm(slots + SPARE);
@@ -128,13 +127,13 @@ fn median_of(times: &[f64]) -> f64 {
     median(times).unwrap_or(f64::NAN)
 }
 
-/// The median of the ratios within a round: what disturbs a round disturbs both loops of it.
+/// The median of the ratios within a round: a disturbance affects both loops of a round.
 fn median_ratio(bare: &[f64], engine: &[f64]) -> f64 {
     let ratios: Vec<f64> = bare.iter().zip(engine).map(|(bare, engine)| engine / bare).collect();
     median_of(&ratios)
 }
 
-/// A read of one line, which is there.
+/// A read hit of one line.
 fn read(
     shard: &mut Shard<Vec<LineMeta>>,
     line: u64,
@@ -151,8 +150,7 @@ fn read(
     }
 }
 
-/// Has the memory on its way that the next two requests need: the index of the second, and the data
-/// of the first.
+/// Prefetches memory for the next two requests: the index of the second, and the data of the first.
 fn look_ahead(hints: &Hints, pool: &[u8], behind: &[u64]) {
     if let Some(&line) = behind.get(1) {
         prefetch(hints.place(LineKey::new(VOLUME, line)));
@@ -164,7 +162,7 @@ fn look_ahead(hints: &Hints, pool: &[u8], behind: &[u64]) {
     }
 }
 
-/// Asks the processor to bring memory into its cache.
+/// Prefetches memory into the processor cache.
 fn prefetch(address: *const u8) {
     #[cfg(target_arch = "x86_64")]
     // SAFETY: a hint; it reads nothing and never faults, whatever the address.
@@ -176,7 +174,7 @@ fn prefetch(address: *const u8) {
     let _ = address;
 }
 
-/// Writes over lines that are dirty, with the copies: bare, and as the engine says.
+/// Overwrites dirty lines: as bare copies, and through the engine.
 fn writes(
     shard: &mut Shard<Vec<LineMeta>>,
     pool: &mut [u8],
@@ -206,7 +204,7 @@ fn writes(
                         let from = at(from, offset);
                         pool.copy_within(from..from + len as usize, at(to, offset));
                     }
-                    MemoryStep::Verify { .. } => unreachable!("nobody seals lines here"),
+                    MemoryStep::Verify { .. } => unreachable!("no line is sealed here"),
                 }
             }
             shard.settle_steps();
@@ -215,10 +213,10 @@ fn writes(
     (bare, engine)
 }
 
-/// Slots that stay free, as a pool has them in which a third is clean.
+/// Free slots, as in a pool that is one third clean.
 const SPARE: usize = 8;
 
-/// A shard that holds the first lines of a volume, each in some slot, and has a few to spare.
+/// A shard with the first lines of a volume in its slots, and a few free slots.
 fn warm(slots: usize) -> Shard<Vec<LineMeta>> {
     let policy = Box::new(Weir::new(slots));
     let mut config = ShardConfig::for_slots(slots);
@@ -226,7 +224,7 @@ fn warm(slots: usize) -> Shard<Vec<LineMeta>> {
     let mut shard = Shard::new(vec![LineMeta::FREE; slots], policy, config);
     shard.add_volume(VOLUME, slots as u64 * LINE_BYTES, Mode::WriteBack);
     let mut out = Outbox::default();
-    // A stride that is odd meets every line once, in no order that a prefetcher would know.
+    // An odd stride visits every line once, in an order that defeats the hardware prefetcher.
     let lines = (slots - SPARE) as u64;
     for at in 0..lines {
         let line = at.wrapping_mul(0x9e37_79b1) % lines;

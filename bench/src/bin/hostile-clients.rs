@@ -1,11 +1,11 @@
-//! Whether a server stops, whatever its clients do.
+//! Checks that a server stops in time with hostile clients.
 //!
-//! Each round starts the program as built, lets hostile clients at it beside one that behaves, and
-//! then stops it in one of three ways: when all hostile clients have left, amid them, or after the
-//! volume was removed amid them. The stop must end in time, no connection may be left whose peer
-//! is gone, the client that behaves must be served all along, and the disk must have every byte of
-//! it in the end. Rounds differ in mode, disk, I/O engine and way to stop; a round with the same
-//! seed sends the same bytes, at other moments.
+//! Each round starts the built program, connects hostile clients and one well-behaved client, and
+//! then stops the server in one of three ways: after all hostile clients have left, during their
+//! activity, or after the volume was removed during their activity. The stop must end in time, no
+//! connection of a departed peer may remain, the well-behaved client must be served throughout, and
+//! finally the disk must have all its data. Rounds differ in mode, disk, I/O engine and way to
+//! stop; a seed determines the bytes sent, not their timing.
 
 use anyhow::{Context, Result, bail, ensure};
 use clap::{Parser, ValueEnum};
@@ -22,42 +22,42 @@ use std::time::{Duration, Instant};
 
 #[derive(Clone, Debug, Parser)]
 struct Arguments {
-    /// Where the programs are.
+    /// Directory of the built programs.
     #[arg(long, default_value = "target/release")]
     programs: PathBuf,
-    /// A folder for the disk and the state of the server.
+    /// Folder for the disk and the server state.
     #[arg(long, default_value = "target")]
     folder: PathBuf,
-    /// Hostile connections in all; rounds go on until there were so many.
+    /// Total number of hostile connections.
     #[arg(long, default_value_t = 100_000)]
     connections: u64,
     /// Hostile connections before each stop.
     #[arg(long, default_value_t = 20_000)]
     round: u64,
-    /// The first round's seed; each round has the next one.
+    /// Seed of the first round; incremented for each round.
     #[arg(long, default_value_t = 1)]
     seed: u64,
-    /// Threads of hostile clients, each with up to 48 connections at once.
+    /// Threads of hostile clients, each with up to 48 concurrent connections.
     #[arg(long, default_value_t = 4)]
     threads: u64,
-    /// MiB of memory of the server.
+    /// Memory of the server, in MiB.
     #[arg(long, default_value_t = 64)]
     memory: u64,
-    /// How the server speaks to the kernel.
+    /// I/O engine of the server.
     #[arg(long, value_enum, default_value_t = Reactor::Both)]
     io: Reactor,
-    /// How long a stop, or the removal of a volume, may take, in seconds.
+    /// Time limit of a stop or a removal, in seconds.
     #[arg(long, default_value_t = 10)]
     stop_seconds: u64,
 }
 
 #[derive(Clone, Copy, Debug, PartialEq, Eq, ValueEnum)]
 enum Reactor {
-    /// Rings in three rounds of four.
+    /// io_uring in three of four rounds.
     Both,
-    /// Rings.
+    /// io_uring.
     IoUring,
-    /// Readiness.
+    /// epoll.
     Epoll,
 }
 
@@ -66,22 +66,22 @@ enum Reactor {
 enum End {
     /// All hostile clients leave first.
     Quiet,
-    /// A signal comes amid them.
+    /// A signal arrives during their activity.
     Signal,
-    /// The volume is removed amid them, and then a signal comes.
+    /// The volume is removed during their activity, then a signal arrives.
     Removal,
 }
 
 const MIB: u64 = 1 << 20;
 const VOLUME_BYTES: u64 = 192 * MIB;
-/// The part of the volume that belongs to the witness, at its end.
+/// The part of the volume owned by the witness, at its end.
 const WITNESS_BYTES: u64 = 4 * MIB;
-/// How long connections whose peers are gone may be seen: those that are kept are kept for ever.
+/// Time limit for connections of departed peers to disappear; leaked ones stay forever.
 const GONE_WITHIN: Duration = Duration::from_secs(60);
-/// How often a condition is looked at.
+/// Polling interval.
 const POLL: Duration = Duration::from_millis(5);
 
-/// What a round is made of.
+/// The parameters of a round.
 struct Plan {
     seed: u64,
     connections: u64,
@@ -116,7 +116,7 @@ impl Plan {
     }
 }
 
-/// What a round has shown.
+/// The result of a round.
 struct Outcome {
     opened: u64,
     seconds: f64,
@@ -181,7 +181,7 @@ fn round(arguments: &Arguments, plan: &Plan) -> Result<Outcome> {
     let mut bytes = vec![0; WITNESS_BYTES as usize];
     File::open(&disk)?.read_exact_at(&mut bytes, VOLUME_BYTES - WITNESS_BYTES)?;
     let wrong = bytes.iter().zip(&content).position(|(disk, written)| disk != written);
-    ensure!(wrong.is_none(), "the disk has lost byte {wrong:?} of the client that behaves");
+    ensure!(wrong.is_none(), "the disk has lost byte {wrong:?} of the well-behaved client");
     Ok(outcome)
 }
 
@@ -235,8 +235,7 @@ fn assail(arguments: &Arguments, plan: &Plan, server: &mut Forebay) -> Result<(O
     })
 }
 
-/// Ends the server as planned. Returns how long the removal of its volume took, if there was one,
-/// and how long the stop.
+/// Ends the server as planned. Returns the duration of the removal, if any, and of the stop.
 fn end(
     arguments: &Arguments,
     plan: &Plan,
@@ -244,13 +243,13 @@ fn end(
 ) -> Result<(Option<Duration>, Duration)> {
     let limit = Duration::from_secs(arguments.stop_seconds);
     if plan.end == End::Quiet {
-        // The client that behaves is still there.
+        // The well-behaved client is still connected.
         let until = Instant::now() + GONE_WITHIN;
         while server.status()?["connections"] != 1 {
             let left = &server.status()?["connections"];
             ensure!(
                 Instant::now() < until,
-                "{left} connections are left, and all but one are gone"
+                "{left} connections remain, only one client is connected"
             );
             std::thread::sleep(POLL);
         }

@@ -1,4 +1,4 @@
-//! `model-client`: compares a server as built, byte by byte, with a model of a volume, through
+//! `model-client`: compares the built server, byte by byte, with a model of a volume, through
 //! stops, kills and power cuts.
 
 use anyhow::{Context, Result, ensure};
@@ -14,14 +14,14 @@ use std::path::PathBuf;
 use std::process::ExitCode;
 use std::time::{Duration, Instant};
 
-/// Write to a volume over several connections, and compare all that comes back with a model.
+/// Write to a volume over several connections, and compare all reads with a model.
 ///
-/// The backing store is filled first. Then the server lives as often as it is stopped, killed and
-/// cut off; the last life ends with a stop, after which the backing store is compared from outside.
-/// DESTROYS what is on the backing store.
+/// First fills the backing store. Then runs the server once for each stop, kill and power cut; the
+/// last run ends with a stop, after which the backing store itself is compared. DESTROYS the
+/// content of the backing store.
 #[derive(Parser)]
 struct Arguments {
-    /// Where the programs are.
+    /// Directory of the built programs.
     #[arg(long, default_value = "target/release")]
     programs: PathBuf,
     /// An empty folder for the files of the server.
@@ -30,7 +30,7 @@ struct Arguments {
     /// The backing store, as a volume names it.
     #[arg(long)]
     backing: String,
-    /// The file or device that has the bytes of the backing store, where `--backing` is not one.
+    /// File or device with the bytes of the backing store, if `--backing` is not one.
     #[arg(long)]
     outside: Option<PathBuf>,
     /// Mode and protection of the volume.
@@ -45,22 +45,22 @@ struct Arguments {
     /// Memory of the server, in MiB.
     #[arg(long, default_value_t = 32)]
     memory_mib: u64,
-    /// A command for the shell that is the disk: killed with the server in a power cut.
+    /// Shell command that serves the disk; killed with the server in a power cut.
     #[arg(long, requires = "disk_socket")]
     disk: Option<String>,
-    /// Where the disk of `--disk` answers.
+    /// Socket of the disk of `--disk`.
     #[arg(long)]
     disk_socket: Option<PathBuf>,
-    /// The disk may leave anything where it trims; otherwise it is zeroes or what was there.
+    /// Accept any content in trimmed ranges; by default zeroes or the old content.
     #[arg(long)]
     trim_leaves_anything: bool,
-    /// Requests of all lives together.
+    /// Total number of requests.
     #[arg(long, default_value_t = 20_000)]
     operations: u64,
-    /// Orderly stops; one at least.
+    /// Orderly stops; at least one.
     #[arg(long, default_value_t = 1)]
     stops: u64,
-    /// Kills of the server; its disk lives on.
+    /// Kills of the server; its disk survives.
     #[arg(long, default_value_t = 0)]
     kills: u64,
     /// Power cuts: the server is killed together with its disk.
@@ -72,7 +72,7 @@ struct Arguments {
     /// Requests in flight on each connection.
     #[arg(long, default_value_t = 8, value_parser = clap::value_parser!(u32).range(1..=64))]
     depth: u32,
-    /// Kinds of requests to leave out, to find out which of them makes a run fail.
+    /// Kinds of requests to leave out, to narrow down a failure.
     #[arg(long, value_delimiter = ',')]
     without: Vec<Kind>,
     /// The same seed sends the same requests in the same order.
@@ -115,7 +115,7 @@ enum Mode {
     Bypass,
 }
 
-/// How a life of the server ends.
+/// How a run of the server ends.
 #[derive(Clone, Copy, PartialEq, Eq)]
 enum End {
     Stop,
@@ -139,25 +139,24 @@ impl Mode {
         }
     }
 
-    /// Whether everything that was answered is promised to be there afterwards. What was flushed,
-    /// or written with FUA, always is.
+    /// Whether all answered writes must survive. Flushed and FUA writes always must.
     fn keeps_what_was_answered(self, end: End) -> bool {
         match (end, self) {
             (End::Stop, _) | (_, Self::Journal | Self::Ordered) => true,
             (_, Self::WriteBack | Self::JournalFlush) => false,
-            // The disk has it, and lives on after a kill.
+            // The disk has it, and survives a kill.
             (end, Self::WriteThrough | Self::Bypass) => end == End::Kill,
         }
     }
 }
 
-/// The test as far as it has come.
+/// The state of the test.
 struct Run {
     arguments: Arguments,
     oracle: Oracle,
     disk: Option<DiskProcess>,
     random: Random,
-    /// How the life before ended.
+    /// How the previous run ended.
     before: End,
     answered: u64,
     lives: u64,
@@ -189,7 +188,7 @@ fn run(arguments: Arguments) -> Result<()> {
     for end in run.ends() {
         run.live(end).with_context(|| format!("life {} of the server", run.lives))?;
         if end == End::Stop {
-            // With its disk cut off as well: a stop has flushed it.
+            // Cut off its disk as well: a stop has flushed it.
             run.disk.as_mut().map_or(Ok(()), DiskProcess::kill)?;
             disk::compare(&outside, &mut run.oracle)?;
         }
@@ -206,7 +205,7 @@ fn run(arguments: Arguments) -> Result<()> {
 }
 
 impl Run {
-    /// The ends of all lives, mixed; the last one is a stop.
+    /// The ends of all runs, shuffled; the last one is a stop.
     fn ends(&mut self) -> Vec<End> {
         let Arguments { stops, kills, cuts, .. } = self.arguments;
         let kinds = [(End::Stop, stops - 1), (End::Kill, kills), (End::Cut, cuts)];
@@ -228,8 +227,8 @@ impl Run {
         match self.before {
             End::Stop => {}
             End::Kill => {
-                // A later power cut must not take what the disk of a killed server had not
-                // flushed, as it is what there is from now on.
+                // Flush what the disk of a killed server had not flushed, so that a later power cut
+                // cannot lose the state that is now settled.
                 session.flush()?;
                 session.scan(Some("after a kill"))?;
             }
@@ -252,7 +251,7 @@ impl Run {
             self.oracle.stop();
             return Ok(());
         }
-        // Half of the kills meet a server that has had some time to write back.
+        // Half of the kills come after some time for writeback.
         if self.random.below(2) == 0 {
             std::thread::sleep(Duration::from_micros(self.random.below(20_000)));
         }
@@ -270,7 +269,7 @@ impl Run {
         let server = self.start_server();
         let has_disk_ended = self.disk.as_mut().is_some_and(|disk| !disk.is_running());
         if server.is_err() && has_disk_ended {
-            // It ended after it was looked at, which is not the server's fault.
+            // The disk ended after the check, which is not the server's fault.
             self.disk.as_mut().map_or(Ok(()), DiskProcess::start)?;
             return self.start_server();
         }
@@ -279,7 +278,7 @@ impl Run {
 
     fn start_server(&self) -> Result<Forebay> {
         let Arguments { backing, mode, journal, programs, folder, io, .. } = &self.arguments;
-        // The kernel answers at the old socket for a moment after a kill.
+        // For a moment after a kill, the kernel still answers on the old socket.
         let _ = std::fs::remove_file(folder.join("socket"));
         let volume = format!("v={backing},{}", mode.settings(journal));
         let memory_bytes = self.arguments.memory_mib << 20;

@@ -1,4 +1,4 @@
-//! `peers`: Forebay beside the bare server and the servers of others, in interleaved rounds.
+//! `peers`: compares Forebay with the bare server and third-party servers, in interleaved rounds.
 
 use anyhow::{Context, Result, ensure};
 use clap::Parser;
@@ -11,26 +11,26 @@ use std::process::ExitCode;
 
 /// Measure NBD servers that hold their data in RAM, in interleaved rounds.
 ///
-/// With no option: 4 KiB reads and writes at depth 1, 16 and 64 on one connection, and fio at
-/// depth 1, 4, 16 and 64; three rounds. Ends with 1 when a target was missed.
+/// Default: 4 KiB reads and writes at depth 1, 16 and 64 on one connection, and fio at depth 1, 4,
+/// 16 and 64; three rounds. Exits with 1 if a target was missed.
 #[derive(Parser)]
 struct Arguments {
-    /// Which servers.
+    /// Servers.
     #[arg(long, value_enum, value_delimiter = ',', default_values_t = Kind::ALL)]
     servers: Vec<Kind>,
-    /// Which directions.
+    /// Directions.
     #[arg(long, value_enum, value_delimiter = ',', default_values_t = [Op::Read, Op::Write])]
     ops: Vec<Op>,
-    /// Which block sizes, in bytes.
+    /// Block sizes, in bytes.
     #[arg(long, value_delimiter = ',', default_values_t = [4096])]
     blocks: Vec<u32>,
-    /// Which depths of the batching client.
+    /// Depths of the batching client.
     #[arg(long, value_delimiter = ',', default_values_t = [1, 16, 64])]
     depths: Vec<u32>,
-    /// Which numbers of connections of the batching client.
+    /// Numbers of connections of the batching client.
     #[arg(long, value_delimiter = ',', default_values_t = [1])]
     connections: Vec<u32>,
-    /// Which depths of fio (4 KiB random reads); none to leave fio out.
+    /// Depths of fio (4 KiB random reads); none to leave fio out.
     #[arg(long, value_delimiter = ',', num_args = 0.., default_values_t = [1, 4, 16, 64])]
     fio_depths: Vec<u32>,
     /// Rounds.
@@ -42,15 +42,15 @@ struct Arguments {
     /// Bytes that each server serves.
     #[arg(long = "size", default_value_t = 256 << 20)]
     size_bytes: u64,
-    /// Settings of Forebay's volume. Without any it writes through, to the store and to the pool:
-    /// one copy more than the others make, who keep the data in one place. In write-back
-    /// (mode=write-back,protection=none,accept-loss=yes) it makes as many as they.
+    /// Settings of Forebay's volume. The default is write-through, to the store and the pool: one
+    /// copy more than the other servers. In write-back
+    /// (mode=write-back,protection=none,accept-loss=yes) the number of copies is equal.
     #[arg(long, default_value = "")]
     forebay_options: String,
-    /// Everything: all block sizes and 1, 2 and 4 connections. Takes about a quarter of an hour.
+    /// Run all block sizes and 1, 2 and 4 connections. Takes about a quarter of an hour.
     #[arg(long)]
     full: bool,
-    /// Directory of the built programs; without it, where this one lies.
+    /// Directory of the built programs; by default that of this one.
     #[arg(long)]
     programs: Option<PathBuf>,
 }
@@ -88,8 +88,8 @@ fn main() -> Result<ExitCode> {
     Ok(if missed == 0 { ExitCode::SUCCESS } else { ExitCode::FAILURE })
 }
 
-/// Starts the servers that there are and fills each once. A peer that is not installed is left
-/// out with a word; the yardstick and our own server must run.
+/// Starts the available servers and fills each once. A missing peer is skipped with a message; the
+/// baseline and Forebay must run.
 fn start(arguments: &Arguments, setup: &Setup) -> Result<Vec<Server>> {
     let mut servers = Vec::new();
     for kind in &arguments.servers {

@@ -1,13 +1,12 @@
-//! What a start costs that finds a journal full of writes, beside a plain read of the same bytes.
+//! The cost of a start with a full journal, compared with a plain read of the same bytes.
 //!
 //! Each round fills a journal with writes of 4 KiB at random places of a volume, kills the server,
-//! reads as many bytes of the journal's file as the writes took, in long pieces past the page cache
-//! (the yardstick), and then starts the server again. The start is over when the volume answers a
-//! read. At the end all content is read back and checked. The disk of the volume is slow, so that
-//! the data is still dirty when the server is killed.
+//! reads the same number of bytes of the journal's file, in long pieces past the page cache (the
+//! baseline), and then restarts the server. The start ends when the volume answers a read. Finally
+//! all content is read back and checked. The disk of the volume is slow, so that the data is still
+//! dirty when the server is killed.
 //!
-//! Printed are medians over the rounds; ratios are taken within a round. Ends with 1 when a limit
-//! was missed.
+//! Prints medians over the rounds of ratios within a round. A missed limit exits with 1.
 
 use anyhow::{Context, Result, ensure};
 use clap::Parser;
@@ -26,19 +25,19 @@ use std::time::Instant;
 
 #[derive(Parser)]
 struct Arguments {
-    /// Where the programs are.
+    /// Directory of the built programs.
     #[arg(long, default_value = "target/release")]
     programs: PathBuf,
-    /// A folder on the device to be measured; not one in memory.
+    /// Folder on the device to be measured; not on tmpfs.
     #[arg(long, default_value = "target")]
     folder: PathBuf,
-    /// MiB of writes that the journal holds.
+    /// MiB of writes in the journal.
     #[arg(long, default_value_t = 1024)]
     mib: u64,
-    /// MiB of the volume; without it, so many that few places are written twice.
+    /// MiB of the volume; by default so many that few places are written twice.
     #[arg(long)]
     span: Option<u64>,
-    /// MiB of memory of the server.
+    /// Memory of the server, in MiB.
     #[arg(long, default_value_t = 4096)]
     memory: u64,
     /// Bytes of one write.
@@ -50,27 +49,27 @@ struct Arguments {
 }
 
 const MIB: u64 = 1 << 20;
-/// Bytes of one read of the yardstick.
+/// Bytes per read of the baseline.
 const READ_BYTES: usize = 4 << 20;
-/// How much larger the volume is than what is written to it: few places are written twice.
+/// Size of the volume relative to the data written: few places are written twice.
 const VOLUME_PARTS: u64 = 8;
-/// A start reads the log twice, and handles each record: on two busy processors and a device of
-/// 1.5 GB/s it took 18 times as long as the reading. One that waited for the disk of the volume, or
-/// handled records in quadratic time, would take hundreds of times as long.
+/// A start reads the log twice, and processes each record: on two busy processors and a device of
+/// 1.5 GB/s it took 18 times as long as the read. A start that waited for the disk of the volume,
+/// or processed records in quadratic time, would take hundreds of times as long.
 const START_RATIO_MAX: f64 = 30.0;
-/// What a start takes beside the pool, in MiB, and in bytes for each record: 48, twice that while
-/// their list grows, and 72 while its volume is restored.
+/// Memory of a start beside the pool, in MiB, and in bytes per record: 48, twice that while the
+/// list grows, and 72 while the volume is restored.
 const PRIVATE_MIB_BASE: f64 = 100.0;
 const RECORD_BYTES_MAX: f64 = 168.0;
-/// What the disk takes for a write.
+/// Write latency of the disk.
 const SLOW_MS: u64 = 200;
 
-/// What one round has shown.
+/// The result of a round.
 struct Round {
     read_s: f64,
     start_s: f64,
     restored_mib: f64,
-    /// Memory of the process that is not shared, at most, in MiB; the pool is shared.
+    /// Peak private memory of the process, in MiB; the pool is shared.
     private_mib: f64,
 }
 
@@ -103,7 +102,7 @@ fn round(arguments: &Arguments, seed: u64) -> Result<Round> {
         .with_context(|| format!("--folder {}", arguments.folder.display()))?;
     let (disk, journal) = (dir.path().join("disk"), dir.path().join("journal"));
     let bytes = arguments.mib * MIB;
-    // A checkpoint begins when less than half of the journal is free.
+    // A checkpoint starts when less than half of the journal is free.
     commit::fill(&journal, 3 * bytes)?;
     let span = arguments.span.unwrap_or(VOLUME_PARTS * arguments.mib);
     File::create(&disk)?.set_len(span * MIB)?;
@@ -135,7 +134,7 @@ fn round(arguments: &Arguments, seed: u64) -> Result<Round> {
     let start_s = begun.elapsed().as_secs_f64();
     let log = std::fs::read_to_string(dir.path().join("log"))?;
     let restored = restored_bytes(&log).context("the log says nothing of what came back")?;
-    // The same seed asks for the same places.
+    // The same seed selects the same places.
     load.op = Op::Read;
     load.run()?;
     server.kill()?;
@@ -143,19 +142,19 @@ fn round(arguments: &Arguments, seed: u64) -> Result<Round> {
     Ok(Round { read_s, start_s, restored_mib, private_mib: private_kib as f64 / 1024.0 })
 }
 
-/// What a server says that its journal gave back.
+/// The restored bytes, according to the server's log.
 fn restored_bytes(log: &str) -> Option<u64> {
     let line = log.lines().find(|line| line.contains("are back from the journal"))?;
     let before = line.split(" bytes that").next()?;
     before.split_whitespace().next_back()?.parse().ok()
 }
 
-/// Seconds that it takes to read the first `bytes` of a file past the page cache.
+/// Seconds to read the first `bytes` of a file past the page cache.
 fn read(path: &Path, bytes: u64) -> Result<f64> {
     let file = File::open(path)?;
     fcntl_setfl(&file, fcntl_getfl(&file)? | OFlags::DIRECT)?;
     let mut area = Area::new(READ_BYTES)?;
-    // Touched once, as the kernel would else have to find memory for it.
+    // Touched once, to keep page faults out of the measurement.
     area.bytes_mut().fill(1);
     let begun = Instant::now();
     for position in (0..bytes).step_by(READ_BYTES) {
@@ -164,7 +163,7 @@ fn read(path: &Path, bytes: u64) -> Result<f64> {
     Ok(begun.elapsed().as_secs_f64())
 }
 
-/// Memory of a process that is not shared, in KiB; 0 once it is gone.
+/// Private memory of a process, in KiB; 0 once it is gone.
 fn private_kib_of(pid: u32) -> u64 {
     let status = std::fs::read_to_string(format!("/proc/{pid}/status")).unwrap_or_default();
     let line = status.lines().find_map(|line| line.strip_prefix("RssAnon:"));

@@ -1,4 +1,4 @@
-//! `scenarios`: what a cache is for, measured in front of a disk that takes 5 ms.
+//! `scenarios`: effects of the cache, measured in front of a disk that takes 5 ms per I/O.
 
 use anyhow::Result;
 use clap::{Parser, ValueEnum};
@@ -11,32 +11,32 @@ use forebay_bench::table::median;
 use std::path::PathBuf;
 use std::process::ExitCode;
 
-/// A disk that takes five milliseconds for everything, whatever lies behind it.
+/// A disk that takes five milliseconds per I/O.
 const SLOW: &str = "delay(read=5ms,write=5ms)";
 const MIB: u64 = 1 << 20;
-/// What [`SLOW`] takes, in microseconds: a hit beside misses that waits for the disk is that slow.
+/// Latency of [`SLOW`], in microseconds: the latency of a hit that waits for the disk.
 const SLOW_US: f64 = 5_000.0;
 /// The p99 of hits beside misses, in multiples of the p99 of hits alone.
 const HIT_P99_RATIO_MAX: f64 = 10.0;
-/// Cold sequential reads of 4 KiB at depth 1 behind [`SLOW`], in multiples of what the disk alone
-/// gives in the same round. A cache that reads ahead in the client's way reaches 14.
+/// Cold sequential reads of 4 KiB at depth 1 behind [`SLOW`], as a multiple of the rate of the disk
+/// alone in the same round. Synchronous read-ahead reaches 14.
 const SEQUENTIAL_RATIO_MIN: f64 = 100.0;
-/// Bytes read from the disk for each byte that a sequential reader wanted.
+/// Bytes read from the disk per byte requested sequentially.
 const READ_AMPLIFICATION_MAX: f64 = 1.1;
 
-/// Measure what a cache does in front of a slow disk. Ends with 1 when a target was missed.
+/// Measure the effects of the cache in front of a slow disk. Exits with 1 if a target was missed.
 #[derive(Parser)]
 struct Arguments {
-    /// Which; all without this.
+    /// Scenarios; all by default.
     #[arg(value_enum)]
     scenarios: Vec<Scenario>,
     /// Seconds of one measurement.
     #[arg(long, default_value_t = 1.0)]
     seconds: f64,
-    /// Rounds, where a scenario compares loads; medians are judged.
+    /// Rounds of scenarios that compare loads; limits apply to medians.
     #[arg(long, default_value_t = 3)]
     rounds: u32,
-    /// Directory of the built programs; without it, where this one lies.
+    /// Directory of the built programs; by default that of this one.
     #[arg(long)]
     programs: Option<PathBuf>,
 }
@@ -47,7 +47,7 @@ enum Scenario {
     LatencyUnderMiss,
     /// Cold sequential reads, small and large.
     Sequential,
-    /// Sixteen clients that want the same cold block at the same time.
+    /// Sixteen clients that read the same cold block at the same time.
     SixteenReaders,
     /// A burst of overwrites of the same mebibyte in a write-back volume.
     OverwriteBurst,
@@ -97,7 +97,7 @@ fn latency_under_miss(
     let mut misses = Load::new(server.socket.clone(), "v".to_owned());
     misses.start_bytes = 1024 * MIB;
     misses.depth = 16;
-    // The misses go on until the hits are over, and a little longer.
+    // The misses outlast the hits.
     misses.seconds = arguments.seconds * 1.1;
 
     let (mut idle, mut busy): (Vec<Outcome>, Vec<Outcome>) = (Vec::new(), Vec::new());
@@ -147,7 +147,7 @@ fn sequential(
         let mut rates = [0.0; 2];
         for (volume, rate) in ["small", "bare"].into_iter().zip(&mut rates) {
             let mut load = load(volume);
-            // Where nothing was read or read ahead before.
+            // A place not yet read or read ahead.
             load.start_bytes = round * 512 * MIB % (4096 * MIB);
             *rate = load.run()?.iops;
         }
@@ -178,13 +178,13 @@ fn sixteen_readers(
     start: impl Fn(&[String]) -> Result<Forebay>,
     figures: &mut Figures,
 ) -> Result<()> {
-    // Twenty milliseconds, so that all sixteen come while the first one waits.
+    // Twenty milliseconds, so that all sixteen arrive while the first one waits.
     let server = start(&["v=delay(read=20ms):memory:1GiB,prefetch=no".to_owned()])?;
     let before = server.counters("v")?;
     let blocks = 10;
     for block in 0..blocks {
         let mut load = Load::new(server.socket.clone(), "v".to_owned());
-        // A prime number of lines apart: neither neighbours nor in one region.
+        // A prime number of lines apart: neither adjacent nor in one region.
         load.start_bytes = block * 1009 * 4096;
         load.span_bytes = Some(4096);
         load.depth = 1;

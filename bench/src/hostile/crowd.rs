@@ -1,5 +1,5 @@
-//! Hostile clients, many at once: connections that overlap, that read nothing or little, that are
-//! closed in half, at once, or with a reset.
+//! Many hostile clients: connections that overlap, that read little or nothing, that are
+//! half-closed, closed, or reset.
 
 use super::script::{Terrain, script};
 use crate::content::Random;
@@ -17,10 +17,10 @@ use std::time::Duration;
 const OPEN_MAX: usize = 48;
 /// Bytes of one receive.
 const RECEIVE_BYTES: usize = 64 << 10;
-/// How long a thread rests that can open nothing more.
+/// Pause of a thread that can open no more connections.
 const REST: Duration = Duration::from_millis(1);
 
-/// Where the server listens.
+/// The server's addresses.
 #[derive(Clone, Debug)]
 pub struct Target {
     /// Its Unix socket.
@@ -29,16 +29,16 @@ pub struct Target {
     pub port: u16,
 }
 
-/// What all threads of a crowd share.
+/// State shared by all threads of a crowd.
 #[derive(Debug, Default)]
 pub struct Crowd {
     /// Connections opened so far.
     pub opened: AtomicU64,
-    /// Set when everybody is to leave.
+    /// Set when all clients are to disconnect.
     pub is_over: AtomicBool,
 }
 
-/// How a client reads what it is sent.
+/// How a client reads replies.
 #[derive(Clone, Copy, Debug)]
 enum Appetite {
     Nothing,
@@ -74,11 +74,11 @@ impl Session {
         self.socket.as_fd()
     }
 
-    /// Sends and receives a little without waiting. Returns whether the connection still stands.
+    /// Sends and receives a little without blocking. Returns whether the connection is still open.
     fn go_on(&mut self, random: &mut Random, buffer: &mut [u8]) -> bool {
         if self.sent < self.script.len() {
             let rest = &self.script[self.sent..];
-            // Sometimes in small pieces, so that headers and payloads come apart.
+            // Sometimes in small pieces, to split headers and payloads.
             let len = if random.below(4) == 0 { 1 + random.below(64) as usize } else { rest.len() };
             let piece = &rest[..len.min(rest.len())];
             match send(self.fd(), piece, SendFlags::DONTWAIT | SendFlags::NOSIGNAL) {
@@ -99,28 +99,28 @@ impl Session {
         }
     }
 
-    /// Says in some way that it will send or receive no more.
+    /// Shuts down one or both directions.
     fn close_half(&self, random: &mut Random) {
         let how = [Shutdown::Write, Shutdown::Read, Shutdown::Both][random.below(3) as usize];
         // The server may have closed it first.
         let _ = shutdown(self.fd(), how);
     }
 
-    /// Leaves: with a reset, or as the system closes it.
+    /// Disconnects: with a reset, or a normal close.
     fn leave(self, random: &mut Random) {
         if self.is_tcp && random.below(2) == 0 {
-            // Without it the end is an orderly one, which is as good.
+            // On failure the close is orderly, which is as good.
             let zero = Some(Duration::ZERO);
             let _ = rustix::net::sockopt::set_socket_linger(&self.socket, zero);
         }
     }
 }
 
-/// One thread of hostile clients, until `crowd` is over or has opened `quota` connections. Those
-/// that are open then stay so until it is over.
+/// One thread of hostile clients, until `crowd` is over or has opened `quota` connections. Open
+/// connections then stay open until it is over.
 ///
 /// # Errors
-/// When the server takes no connection although the crowd is not over.
+/// If the server accepts no connection before the crowd is over.
 pub fn attack(
     crowd: &Crowd,
     quota: u64,
@@ -158,7 +158,7 @@ pub fn attack(
             }
         }
         if goes_on && random.below(512) == 0 {
-            // All at once, as when a machine with many disks is switched off.
+            // All at once, like a client machine with many disks that is switched off.
             open.drain(..).for_each(|session| session.leave(&mut random));
         }
     }

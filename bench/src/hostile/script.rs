@@ -1,8 +1,8 @@
-//! What a hostile client sends: a handshake and requests, valid or not, cut off anywhere.
+//! The input of a hostile client: a handshake and requests, valid or not, truncated anywhere.
 //!
-//! A script knows the protocol, so that most of it gets past the first check. Fields are wrong one
-//! at a time. No valid request changes a byte behind [`Terrain::hostile_bytes`]: what lies there
-//! belongs to the witness.
+//! Scripts follow the protocol, so that most of a script passes the first check. One field is wrong
+//! at a time. No valid request changes a byte beyond [`Terrain::hostile_bytes`]: those belong to
+//! the witness.
 
 use crate::content::Random;
 
@@ -33,25 +33,25 @@ const KIB: u64 = 1 << 10;
 const MIB: u64 = 1 << 20;
 /// Requests of one script, at most.
 const REQUESTS_MAX: u64 = 24;
-/// Payload that a script really sends of a write, at most, unless it sends all of a long one.
+/// Maximum payload sent for a write, unless all of a long one is sent.
 const PAYLOAD_BYTES_CUT: u64 = 128 * KIB;
-/// One long write in so many is sent whole.
+/// One of this many long writes is sent completely.
 const WHOLE_ONE_IN: u64 = 8;
-/// What payloads are made of: nothing in it looks like a request.
+/// Payload byte: does not look like a request.
 const FILLER: u8 = 0xa5;
 
-/// The volume that is attacked.
+/// The attacked volume.
 #[derive(Clone, Debug)]
 pub struct Terrain {
     /// Its name.
     pub export: String,
-    /// All of it, in bytes.
+    /// Its size, in bytes.
     pub size_bytes: u64,
-    /// What hostile clients may change of it, from its start on, in bytes.
+    /// Bytes from its start that hostile clients may change.
     pub hostile_bytes: u64,
 }
 
-/// The bytes that one hostile client would like to send.
+/// The bytes of one hostile client.
 pub fn script(random: &mut Random, terrain: &Terrain) -> Vec<u8> {
     let mut bytes = Vec::new();
     match random.below(100) {
@@ -112,7 +112,7 @@ fn meta_data(name: &str) -> Vec<u8> {
     data
 }
 
-/// Options that lead nowhere, or not where they seem to.
+/// Invalid or misleading options.
 fn odd_options(random: &mut Random, terrain: &Terrain, out: &mut Vec<u8>) {
     for _ in 0..=random.below(6) {
         match random.below(8) {
@@ -128,7 +128,7 @@ fn odd_options(random: &mut Random, terrain: &Terrain, out: &mut Vec<u8>) {
     }
 }
 
-/// Enters the export. Returns whether the headers of requests are extended from there on.
+/// Enters the export. Returns whether extended headers are in use.
 fn enter(random: &mut Random, terrain: &Terrain, out: &mut Vec<u8>) -> bool {
     let kind = random.below(8);
     let extended = kind == 0;
@@ -148,14 +148,14 @@ fn enter(random: &mut Random, terrain: &Terrain, out: &mut Vec<u8>) -> bool {
     extended
 }
 
-/// How long a request is, mostly short.
+/// A request length, mostly short.
 fn length(random: &mut Random) -> u64 {
     match random.below(1000) {
         0..450 => 512 * (1 + random.below(16)),
         450..750 => 4 * KIB * (1 + random.below(32)),
         750..920 => 32 * KIB + 512 * random.below(512),
         920..980 => 512 * (1 + random.below(4096)),
-        // Huge, and so among those that queue; few are the longest.
+        // Huge requests, which queue for memory; few have the maximum length.
         980..995 => 2 * MIB + 4 * KIB * random.below(256),
         _ => 2 * MIB + 4 * KIB * random.below(30 * 256),
     }
@@ -183,7 +183,7 @@ fn request(random: &mut Random, terrain: &Terrain, extended: bool, out: &mut Vec
         _ => 0,
     };
     let mut magic = if extended { EXTENDED_MAGIC } else { REQUEST_MAGIC };
-    // Wrong in one way. What lies past the end of the volume is refused as a whole.
+    // One error. A request past the end of the volume is refused completely.
     match random.below(48) {
         0 => len = 0,
         1 => len += 1 + random.below(511),
@@ -196,7 +196,7 @@ fn request(random: &mut Random, terrain: &Terrain, extended: bool, out: &mut Vec
         _ => {}
     }
     if offset < terrain.size_bytes && offset + len > terrain.hostile_bytes && command != READ {
-        // Sent only where it must be refused: too long, or past the end.
+        // Sent only if it must be refused: too long, or past the end.
         len = len.max(terrain.size_bytes - offset + 512);
     }
     if extended && command == WRITE {
@@ -214,7 +214,7 @@ fn request(random: &mut Random, terrain: &Terrain, extended: bool, out: &mut Vec
     command != WRITE || payload(random, len, out)
 }
 
-/// A payload, or the beginning of one. Returns whether it is whole.
+/// A complete or truncated payload. Returns whether it is complete.
 fn payload(random: &mut Random, len: u64, out: &mut Vec<u8>) -> bool {
     let is_long = len > PAYLOAD_BYTES_CUT;
     let is_cut = if is_long { random.below(WHOLE_ONE_IN) != 0 } else { random.below(16) == 0 };

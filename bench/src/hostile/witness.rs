@@ -1,5 +1,5 @@
-//! A client that behaves, beside those that do not: it writes to a part of the volume that is its
-//! own, reads it back, and knows every byte of it.
+//! A well-behaved client beside hostile ones: it writes to its own part of the volume, reads it
+//! back, and knows every byte of it.
 
 use crate::content::Random;
 use crate::wire::{self, Command, REPLY_BYTES, Reply, Request};
@@ -13,24 +13,24 @@ use std::time::Duration;
 const WRITE_ZEROES: u16 = 6;
 /// Longest read or write, in sectors of 512 bytes: long enough to be received into the pool.
 const SECTORS_MAX: u64 = 128;
-/// How long an answer may take.
+/// Timeout of an answer.
 const PATIENCE: Duration = Duration::from_secs(30);
 
 /// See the module's description.
 pub struct Witness {
     stream: UnixStream,
     random: Random,
-    /// Where its part of the volume begins, in bytes.
+    /// Start of its part of the volume, in bytes.
     start: u64,
     content: Vec<u8>,
     requests: u64,
 }
 
 impl Witness {
-    /// Enters `export`, of which `len` bytes from `start` on are zero and its own.
+    /// Enters `export`; `len` bytes from `start` on are zero and belong to the witness.
     ///
     /// # Errors
-    /// When the server can't be reached or has no such export.
+    /// If the server cannot be reached or lacks the export.
     pub fn enter(
         socket: &Path,
         export: &str,
@@ -47,7 +47,7 @@ impl Witness {
     /// Writes and reads until `is_over`. The connection stays open.
     ///
     /// # Errors
-    /// When a request fails, is not answered, or reads what was not written.
+    /// If a request fails, is not answered, or returns wrong data.
     pub fn work(&mut self, is_over: &AtomicBool) -> Result<()> {
         while !is_over.load(Ordering::Relaxed) {
             let kind = self.random.below(100);
@@ -70,7 +70,7 @@ impl Witness {
         self.requests
     }
 
-    /// What its part of the volume holds.
+    /// The content of its part of the volume.
     pub fn content(&self) -> &[u8] {
         &self.content
     }

@@ -1,8 +1,8 @@
 //! One connection with many requests in flight, over simple or structured replies.
 //!
-//! It knows the protocol and nothing about content: it puts the parts of a reply together and
-//! hands back each request with its whole answer. It never blocks while the server may be waiting
-//! for it to receive.
+//! It handles the protocol, not the content: it assembles the chunks of a reply and returns each
+//! request with its complete answer. It never blocks on sending while the server may wait for it to
+//! receive.
 
 use super::plan::Operation;
 use super::stamp::SECTOR_BYTES;
@@ -17,12 +17,12 @@ use std::time::Duration;
 
 const STRUCTURED_MAGIC: u32 = 0x668e_33ef;
 const STRUCTURED_BYTES: usize = 20;
-/// What is received at once, in bytes.
+/// Bytes per receive.
 const RECEIVE_BYTES: usize = 256 << 10;
-/// How long the handshake may take.
+/// Timeout of the handshake.
 const HANDSHAKE_PATIENCE: Duration = Duration::from_secs(60);
 
-/// Types of the parts of a structured reply.
+/// Chunk types of structured replies.
 mod chunk {
     pub const NONE: u16 = 0;
     pub const DATA: u16 = 1;
@@ -31,43 +31,43 @@ mod chunk {
     pub const ERROR_FIRST: u16 = 1 << 15;
 }
 
-/// A request, and its answer as far as it has come.
+/// A request, and the part of its answer received so far.
 pub struct Exchange {
-    /// What was asked.
+    /// The request.
     pub operation: Operation,
-    /// Its time by the oracle.
+    /// Its time in the oracle.
     pub begun: u64,
-    /// Zero, or why it failed.
+    /// Zero, or the error number.
     pub errno: u32,
-    /// What was read.
+    /// The data read.
     pub data: Vec<u8>,
-    /// Bytes of `data` that were answered.
+    /// Received bytes of `data`.
     filled: usize,
-    /// Lengths in bytes and flags of block status.
+    /// Block status extents: length in bytes, flags.
     pub extents: Vec<(u32, u32)>,
 }
 
 /// A connection in the transmission phase.
 pub struct Connection {
     stream: UnixStream,
-    /// What the server said of the export.
+    /// The export as described by the server.
     pub export: Export,
     slots: Vec<Option<Exchange>>,
     output: Vec<u8>,
-    /// Bytes of `output` that the socket has taken.
+    /// Bytes of `output` already sent.
     sent: usize,
     input: Vec<u8>,
-    /// Bytes of `input` that were looked at.
+    /// Parsed bytes of `input`.
     taken: usize,
-    /// Whether the server has hung up.
+    /// Whether the server has disconnected.
     pub is_closed: bool,
 }
 
 impl Connection {
-    /// Connects, with room for `depth` requests in flight.
+    /// Connects, for up to `depth` requests in flight.
     ///
     /// # Errors
-    /// When there is no server, or it refuses the export.
+    /// If there is no server, or it refuses the export.
     pub fn open(socket: &Path, export: &str, depth: usize, structured: bool) -> Result<Self> {
         let mut stream = UnixStream::connect(socket)
             .with_context(|| format!("connecting to {}", socket.display()))?;
@@ -87,7 +87,7 @@ impl Connection {
         })
     }
 
-    /// A place for one more request, if there is one.
+    /// A free slot, if any.
     pub fn free_slot(&self) -> Option<usize> {
         self.slots.iter().position(Option::is_none)
     }
@@ -97,7 +97,7 @@ impl Connection {
         self.slots.iter().all(Option::is_none)
     }
 
-    /// Encodes a request into a free slot, and returns where its payload goes, of zeroes so far.
+    /// Encodes a request into a free slot. Returns its zeroed payload, to be filled.
     pub fn queue(&mut self, slot: usize, operation: Operation, begun: u64) -> &mut [u8] {
         let len = operation.sectors.len() * SECTOR_BYTES;
         let request = Request {
@@ -119,17 +119,17 @@ impl Connection {
         &mut self.output[payload..]
     }
 
-    /// What to wait for.
+    /// The poll events to wait for.
     pub fn poll_fd(&self) -> PollFd<'_> {
         let writes =
             if self.sent < self.output.len() { PollFlags::OUT } else { PollFlags::empty() };
         PollFd::new(&self.stream, PollFlags::IN | writes)
     }
 
-    /// Sends what the socket takes without waiting.
+    /// Sends as much as the socket accepts without blocking.
     ///
     /// # Errors
-    /// When the socket fails for another reason than a server that is gone.
+    /// If the socket fails for another reason than a disconnect.
     pub fn push(&mut self) -> Result<()> {
         while self.sent < self.output.len() {
             let flags = SendFlags::DONTWAIT | SendFlags::NOSIGNAL;
@@ -149,7 +149,7 @@ impl Connection {
         Ok(())
     }
 
-    /// Receives what has come, without waiting. Returns whether anything came.
+    /// Receives available data without blocking. Returns whether there was any.
     ///
     /// # Errors
     /// When the socket fails for another reason than a server that is gone.
@@ -174,10 +174,10 @@ impl Connection {
         Ok(count > 0)
     }
 
-    /// The next request whose answer has come whole.
+    /// The next request with a complete answer.
     ///
     /// # Errors
-    /// When the server breaks the protocol.
+    /// If the server violates the protocol.
     pub fn take_answer(&mut self) -> Result<Option<Exchange>> {
         loop {
             let arrived = &self.input[self.taken..];
@@ -204,7 +204,7 @@ impl Connection {
     }
 }
 
-/// The bytes used, the slot, and whether the answer is complete.
+/// The bytes consumed, the slot, and whether the answer is complete.
 type Took = Option<(usize, usize, bool)>;
 
 fn exchange_of(slots: &mut [Option<Exchange>], cookie: u64) -> Result<(usize, &mut Exchange)> {
@@ -264,7 +264,7 @@ fn take_chunk(
 }
 
 impl Exchange {
-    /// The part of what is read that begins at `offset` of the export.
+    /// The part of the read data at `offset` of the export.
     fn part(&mut self, offset: u64, len: usize) -> Result<&mut [u8]> {
         let start = u64::from(self.operation.sectors.start) * SECTOR_BYTES as u64;
         self.filled += len;

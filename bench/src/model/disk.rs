@@ -1,4 +1,4 @@
-//! The backing store seen from outside, without the server: made before it starts, and compared
+//! Direct access to the backing store, without the server: filled before it starts, and compared
 //! after it has stopped.
 
 use super::oracle::Oracle;
@@ -12,23 +12,22 @@ use std::path::{Path, PathBuf};
 use std::process::{Child, Command, Stdio};
 use std::time::{Duration, Instant};
 
-/// What is read or written at once, in bytes.
+/// Bytes per read or write.
 const PIECE_BYTES: usize = 1 << 20;
-/// Every so many pieces one is zeroes at first, and a hole where the backing store is a file.
+/// One of this many pieces starts as zeroes, and as a hole if the backing store is a file.
 const HOLE_EVERY: u32 = 5;
 /// Alignment of memory for direct I/O, in bytes.
 const DIRECT_BYTES: usize = 65536;
-/// How long a disk that is a process may take to come up.
+/// Timeout for the start of a disk process.
 const PATIENCE: Duration = Duration::from_secs(60);
 
 /// Sectors in a piece.
 const PIECE_SECTORS: u32 = (PIECE_BYTES / SECTOR_BYTES) as u32;
 
-/// Fills the file or device at `path` with the content from before the start, and returns the
-/// model of it.
+/// Fills the file or device at `path` with the initial content, and returns its model.
 ///
 /// # Errors
-/// When it can't be written, or its size does not fit the model.
+/// If it cannot be written, or its size does not fit the model.
 pub fn make(path: &Path, seed: u32) -> Result<Oracle> {
     let about = || format!("making the content of {}", path.display());
     let mut file = OpenOptions::new().read(true).write(true).open(path).with_context(about)?;
@@ -69,7 +68,7 @@ pub fn make(path: &Path, seed: u32) -> Result<Oracle> {
 /// Compares the whole file or device with the model after the server has stopped.
 ///
 /// # Errors
-/// When it can't be read, or is not what was promised.
+/// If it cannot be read, or violates a guarantee.
 pub fn compare(path: &Path, oracle: &mut Oracle) -> Result<()> {
     let mut file = open_for_reading(path)?;
     let mut memory = vec![0; PIECE_BYTES + DIRECT_BYTES];
@@ -83,7 +82,7 @@ pub fn compare(path: &Path, oracle: &mut Oracle) -> Result<()> {
     Ok(())
 }
 
-/// With direct I/O where there is any, so that the disk is asked and no page cache.
+/// With direct I/O if available, to bypass the page cache.
 fn open_for_reading(path: &Path) -> Result<File> {
     let direct = OpenOptions::new().read(true).custom_flags(libc::O_DIRECT).open(path);
     let file = match direct {
@@ -106,10 +105,10 @@ impl DiskProcess {
         Self { command, socket, child: None }
     }
 
-    /// Starts it, unless it runs.
+    /// Starts it, unless it is running.
     ///
     /// # Errors
-    /// When nothing answers at its socket.
+    /// If its socket does not answer.
     pub fn start(&mut self) -> Result<()> {
         if self.is_running() {
             return Ok(());
@@ -128,15 +127,16 @@ impl DiskProcess {
         Ok(())
     }
 
-    /// Whether it runs. nbdkit 1.32 may end with an assertion a moment after its client was killed.
+    /// Whether it is running. nbdkit 1.32 may fail an assertion shortly after its client was
+    /// killed.
     pub fn is_running(&mut self) -> bool {
         self.child.as_mut().is_some_and(|child| matches!(child.try_wait(), Ok(None)))
     }
 
-    /// Kills it: what it held in memory is lost.
+    /// Kills it: its memory is lost.
     ///
     /// # Errors
-    /// When it can't be waited for.
+    /// If waiting for it fails.
     pub fn kill(&mut self) -> Result<()> {
         if let Some(mut child) = self.child.take() {
             child.kill()?;
@@ -148,7 +148,7 @@ impl DiskProcess {
 
 impl Drop for DiskProcess {
     fn drop(&mut self) {
-        // What fails here is seen in the process table.
+        // Ignore failures.
         let _ = self.kill();
     }
 }

@@ -1,15 +1,14 @@
-//! Which contents each sector may have, from the requests and answers alone.
+//! The permitted contents of each sector, from the requests and answers alone.
 //!
-//! Time is a count of requests sent and answers taken. A sector has a list of versions in the
-//! order in which they were sent; the plan sees to it that two changes of one sector are never in
-//! flight together, so that order is the only one. From it follow:
+//! Time is a count of requests sent and answers received. A sector has a list of versions in the
+//! order of sending; the plan never has two changes of one sector in flight, so this order is
+//! unambiguous. The rules:
 //!
-//! - **A read** that was sent at `t` may return the last version that was answered by `t`, and all
-//!   later ones.
+//! - **A read** sent at `t` may return the last version answered by `t`, and all later ones.
 //! - **After a crash** a sector may hold the last durable version and all later ones, in flight or
-//!   answered. A version is durable when it was answered with FUA, or a flush that was sent after
-//!   its answer was answered, or when the mode promises that for every answer.
-//! - **A trim** leaves zeroes or what was there.
+//!   answered. A version is durable if it was answered with FUA, or followed by an answered flush
+//!   that was sent after its answer, or if the mode guarantees durability for every answer.
+//! - **A trim** leaves zeroes or the old content.
 //!
 //! Sectors with one durable version cost four bytes; the others have a list.
 
@@ -22,7 +21,7 @@ use std::ops::Range;
 /// Sector numbers.
 pub type Sectors = Range<u32>;
 
-/// What a request does to sectors.
+/// The effect of a request on sectors.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Change {
     /// They get the stamp of a generation.
@@ -36,19 +35,19 @@ pub enum Change {
 }
 
 impl Change {
-    /// Whether what was there before may still be there.
+    /// Whether the old content may remain.
     fn is_trim(self) -> bool {
         matches!(self, Self::Trim | Self::Scramble)
     }
 }
 
-/// The time of a version that is not answered.
+/// The time of an unanswered version.
 const IN_FLIGHT: u64 = u64::MAX;
 /// Stands for zeroes among generations.
 const ZERO: u32 = u32::MAX;
 /// Stands for anything among generations.
 const ANYTHING: u32 = u32::MAX - 1;
-/// Requests that are remembered to explain a failure.
+/// Requests kept to explain a failure.
 const HISTORY_MAX: usize = 1 << 16;
 
 #[derive(Clone, Copy, Debug)]
@@ -60,7 +59,7 @@ struct Version {
 }
 
 impl Version {
-    /// A version from before everything.
+    /// The initial version.
     fn first(base: u32) -> Self {
         let change = match base {
             ZERO => Change::Zero,
@@ -78,7 +77,7 @@ impl Version {
         }
     }
 
-    /// Itself, where there is no other version.
+    /// Itself, if there is no other version.
     fn base(&self) -> u32 {
         match self.content() {
             Content::Stamp(generation) => generation,
@@ -88,7 +87,7 @@ impl Version {
     }
 }
 
-/// What is remembered to explain a failure.
+/// An event kept to explain a failure.
 #[derive(Clone, Copy, Debug)]
 enum Event {
     Sent { generation: u32, what: &'static str },
@@ -115,17 +114,17 @@ pub struct Oracle {
     seed: u32,
     now: u64,
     generation: u32,
-    /// The only version of each sector that has no list: its generation, or [`ZERO`].
+    /// The only version of each sector without a list: its generation, or [`ZERO`].
     base: Vec<u32>,
-    /// One more than the place of a sector's list in `lists`; zero where it has none.
+    /// One more than the index of a sector's list in `lists`; zero without a list.
     slot: Vec<u32>,
     lists: Vec<Vec<Version>>,
     free: Vec<u32>,
-    /// Changes that were answered and are not known to be durable, in the order of answers.
+    /// Answered changes not known to be durable, in the order of answers.
     unflushed: VecDeque<(u64, Sectors)>,
-    /// Changes that were answered and whose predecessors older reads may still return.
+    /// Answered changes whose predecessors earlier reads may still return.
     superseding: VecDeque<(u64, Sectors)>,
-    /// When the reads in flight were sent.
+    /// Send times of the reads in flight.
     reads: Vec<u64>,
     history: VecDeque<(u64, Event, Sectors)>,
     /// Sectors compared so far.
@@ -133,7 +132,7 @@ pub struct Oracle {
 }
 
 impl Oracle {
-    /// A volume of so many sectors, which hold generation 0.
+    /// A volume of this many sectors with generation 0.
     pub fn new(seed: u32, sectors: u32) -> Self {
         Self {
             seed,
@@ -151,7 +150,7 @@ impl Oracle {
         }
     }
 
-    /// These sectors hold zeroes from before the start.
+    /// Marks sectors as initially zero.
     pub fn begin_with_zeroes(&mut self, sectors: Sectors) {
         sectors.for_each(|sector| self.close_list(sector, ZERO));
     }
@@ -181,7 +180,7 @@ impl Oracle {
         (slot != 0).then(|| &mut self.lists[slot as usize - 1])
     }
 
-    /// The list of a sector, which gets one.
+    /// The list of a sector, created if missing.
     fn open_list(&mut self, sector: u32) -> &mut Vec<Version> {
         if self.slot[sector as usize] == 0 {
             let place = self.free.pop().unwrap_or_else(|| {
@@ -211,8 +210,8 @@ impl Oracle {
         })
     }
 
-    /// A change of these sectors is sent now; `what` explains it. Returns its generation. None of
-    /// them may be [changing](Oracle::is_changing).
+    /// Records that a change of these sectors is sent; `what` explains it. Returns its generation.
+    /// None of them may be [changing](Oracle::is_changing).
     pub fn begin_change(&mut self, change: Change, sectors: Sectors, what: &'static str) -> u32 {
         assert!(!self.is_changing(sectors.clone()), "two changes of one sector in flight");
         self.generation += 1;
@@ -227,7 +226,7 @@ impl Oracle {
         generation
     }
 
-    /// The change of these sectors that is in flight is answered now.
+    /// Records the answer to the change of these sectors in flight.
     pub fn end_change(&mut self, sectors: Sectors, durable: bool) {
         let ended = self.tick();
         for sector in sectors.clone() {
@@ -244,7 +243,7 @@ impl Oracle {
         self.forget();
     }
 
-    /// The change of these sectors that is in flight failed before it changed anything.
+    /// Records that the change of these sectors in flight failed without effect.
     pub fn fail_change(&mut self, sectors: Sectors) {
         self.tick();
         self.remember(Event::Refused, sectors.clone());
@@ -256,12 +255,12 @@ impl Oracle {
         }
     }
 
-    /// A flush is sent now. Returns its time.
+    /// Records that a flush is sent. Returns its time.
     pub fn begin_flush(&mut self) -> u64 {
         self.tick()
     }
 
-    /// The flush that was sent at `begun` is answered.
+    /// Records the answer to the flush sent at `begun`.
     pub fn end_flush(&mut self, begun: u64) {
         self.tick();
         self.remember(Event::Flushed { begun }, 0..self.sectors());
@@ -277,21 +276,21 @@ impl Oracle {
         }
     }
 
-    /// A read, or another question about content, is sent now. Returns its time.
+    /// Records that a read or block status query is sent. Returns its time.
     pub fn begin_read(&mut self) -> u64 {
         let begun = self.tick();
         self.reads.push(begun);
         begun
     }
 
-    /// The read that was sent at `begun` is answered and was checked.
+    /// Records that the read sent at `begun` has been answered and checked.
     pub fn end_read(&mut self, begun: u64) {
         let place = self.reads.iter().position(|&read| read == begun);
         self.reads.swap_remove(place.expect("a read ends once"));
         self.forget();
     }
 
-    /// Lets go of what no read in flight may return any more.
+    /// Drops versions that no read in flight may return.
     fn forget(&mut self) {
         let oldest = self.oldest_read();
         while self.superseding.front().is_some_and(|(ended, _)| *ended <= oldest) {
@@ -300,7 +299,7 @@ impl Oracle {
         }
     }
 
-    /// When the oldest read in flight was sent, or now.
+    /// The send time of the oldest read in flight, or now.
     fn oldest_read(&self) -> u64 {
         self.reads.iter().copied().min().unwrap_or(self.now)
     }
@@ -327,10 +326,10 @@ impl Oracle {
         }
     }
 
-    /// Compares what a read that was sent at `begun` returned from `first` on.
+    /// Checks the data returned by a read sent at `begun`, from `first` on.
     ///
     /// # Errors
-    /// When a sector holds what it may not.
+    /// If a sector has an unpermitted content.
     pub fn check_read(&mut self, first: u32, bytes: &[u8], begun: u64) -> Result<()> {
         for (sector, found) in (first..).zip(bytes.chunks_exact(SECTOR_BYTES)) {
             self.compared += 1;
@@ -350,10 +349,10 @@ impl Oracle {
         Ok(())
     }
 
-    /// Checks the statement that these sectors read as zeroes, which was asked for at `begun`.
+    /// Checks the answer to a query sent at `begun` that these sectors read as zeroes.
     ///
     /// # Errors
-    /// When one of them can't.
+    /// If one of them cannot.
     pub fn check_zero(&self, sectors: Sectors, begun: u64) -> Result<()> {
         for sector in sectors {
             let can = match self.list(sector) {
@@ -371,8 +370,8 @@ impl Oracle {
         Ok(())
     }
 
-    /// The server is gone, and with it what was in flight. With `answered_is_durable` every
-    /// change that was answered is promised to be there.
+    /// Records a crash: the I/O in flight is lost. With `answered_is_durable` every answered change
+    /// must survive.
     pub fn crash(&mut self, answered_is_durable: bool) {
         self.remember(Event::Crashed, 0..self.sectors());
         self.reads.clear();
@@ -385,16 +384,16 @@ impl Oracle {
         }
     }
 
-    /// The server has stopped in order, with no request in flight: everything is durable.
+    /// Records an orderly stop, with no request in flight: everything is durable.
     pub fn stop(&mut self) {
         self.crash(true);
     }
 
-    /// Compares what is there after a [crash](Oracle::crash) or [stop](Oracle::stop) from `first`
-    /// on, and takes it for what is there from now on.
+    /// Checks the content after a [crash](Oracle::crash) or [stop](Oracle::stop) from `first` on,
+    /// and adopts it as the current content.
     ///
     /// # Errors
-    /// When a sector holds what it may not: something that was promised is lost.
+    /// If a sector has an unpermitted content: guaranteed data is lost.
     pub fn settle(&mut self, first: u32, bytes: &[u8], from: &str) -> Result<()> {
         for (sector, found) in (first..).zip(bytes.chunks_exact(SECTOR_BYTES)) {
             self.compared += 1;
@@ -432,7 +431,7 @@ impl Oracle {
         text
     }
 
-    /// Appends what was last done to the 4 KiB block of a sector.
+    /// Appends the last events of a sector's 4 KiB block.
     fn add_history(&self, sector: u32, text: &mut String) {
         let block = sector & !7..(sector & !7) + 8;
         let touches = |sectors: &Sectors| sectors.start < block.end && block.start < sectors.end;
@@ -451,14 +450,14 @@ impl Oracle {
     }
 }
 
-/// The first version that a read may return that was sent at `begun`. Before a trim, what it may
-/// have left is one of them.
+/// The first version that a read sent at `begun` may return. For a trim, this includes the content
+/// before it.
 fn first_readable(list: &[Version], begun: u64) -> usize {
     let seen = |it: &Version| it.ended <= begun && !it.change.is_trim();
     list.iter().rposition(seen).unwrap_or(0)
 }
 
-/// The first version that may be there after a crash, with the same rule for a trim.
+/// The first version that may exist after a crash, with the same rule for a trim.
 fn first_durable(list: &[Version]) -> usize {
     list.iter().rposition(|it| it.durable && !it.change.is_trim()).unwrap_or(0)
 }
@@ -473,13 +472,13 @@ mod tests {
         bytes
     }
 
-    /// Which of the generations, and zeroes as the last one, sector 3 may be read as.
+    /// The generations, and zeroes as the last one, that a read of sector 3 may return.
     fn readable(oracle: &mut Oracle, begun: u64) -> Vec<bool> {
         let contents = (0..4).map(Content::Stamp).chain([Content::Zero]);
         contents.map(|it| oracle.check_read(3, &sector(1, 3, it), begun).is_ok()).collect()
     }
 
-    /// Which of them it may hold after a crash.
+    /// Those that it may hold after a crash.
     fn kept(oracle: &mut Oracle, answered_is_durable: bool) -> Vec<bool> {
         oracle.crash(answered_is_durable);
         let list = oracle.list(3).cloned().unwrap_or_default();

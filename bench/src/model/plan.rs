@@ -1,14 +1,13 @@
-//! Which requests are sent.
+//! The choice of requests.
 //!
-//! The volume is divided into zones of 4 MiB, the last of which has what is left as well. Within a
-//! zone the connections take turns in owning pieces of a length that differs from zone to zone:
-//! from one block of the protocol, so that a block of the disk has several writers, to parts of a
-//! megabyte. A connection changes only what it owns, so no sector has two changes in flight from
-//! two connections. Reads go anywhere.
+//! The volume is divided into zones of 4 MiB; the last one includes the remainder. Within a zone,
+//! the connections own pieces in turn. The piece length differs by zone: from one block of the
+//! protocol, so that a disk block has several writers, to parts of a megabyte. A connection changes
+//! only its own pieces, so no sector has changes in flight from two connections. Reads go anywhere.
 //!
-//! Three of eight requests go to the same 4 or 64 KiB as the one before, so that a block of the
-//! disk has several changes in flight. As many go to a window that moves slowly, so that lines are
-//! found in the cache; the others make lines come and go.
+//! Three of eight requests go to the same 4 or 64 KiB as the previous one, so that a disk block has
+//! several changes in flight. As many go to a slowly moving window, for cache hits; the others
+//! cause evictions.
 
 use super::oracle::Sectors;
 use super::stamp::SECTOR_BYTES;
@@ -18,7 +17,7 @@ use crate::wire::{Command, Export, export_flag, request_flag};
 const ZONE_SECTORS: u32 = (4 << 20) / SECTOR_BYTES as u32;
 /// Lengths of pieces in blocks of the protocol, by zone.
 const GRAINS: [u32; 12] = [1, 2, 1, 3, 8, 1, 5, 13, 64, 1, 256, 2048];
-/// How many requests a window lasts.
+/// Requests per window position.
 const WINDOW_REQUESTS: u64 = 1500;
 /// Longest change in sectors.
 const CHANGE_SECTORS_MAX: u32 = 4096;
@@ -26,11 +25,11 @@ const CHANGE_SECTORS_MAX: u32 = 4096;
 /// One request, in sectors.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Operation {
-    /// What is asked for.
+    /// The command.
     pub command: Command,
     /// Its flags on the wire.
     pub flags: u16,
-    /// Where; empty for a flush.
+    /// The sectors; empty for a flush.
     pub sectors: Sectors,
 }
 
@@ -38,18 +37,18 @@ pub struct Operation {
 pub struct Plan {
     random: Random,
     connections: u32,
-    /// Sectors in a block of the protocol, by which requests are aligned.
+    /// Sectors per block of the protocol, the alignment of requests.
     unit: u32,
     sectors: u32,
     flags: u16,
     window: Sectors,
-    /// Where the request before begins.
+    /// Start of the previous request.
     last: u32,
     chosen: u64,
 }
 
 impl Plan {
-    /// Requests that `export` takes.
+    /// Requests supported by `export`.
     pub fn new(seed: u64, export: &Export, connections: u32) -> Self {
         let sectors = (export.size_bytes / SECTOR_BYTES as u64) as u32;
         Self {
@@ -64,7 +63,7 @@ impl Plan {
         }
     }
 
-    /// The next request of connection number `connection`, which may ask for block status or not.
+    /// The next request of connection number `connection`, which may support block status.
     pub fn next(&mut self, connection: u32, has_status: bool) -> Operation {
         if self.chosen.is_multiple_of(WINDOW_REQUESTS) {
             self.move_window();

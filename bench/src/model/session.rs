@@ -1,4 +1,4 @@
-//! One life of a server: its connections, and the oracle's judgement of each answer.
+//! One run of a server: its connections, with each answer checked by the oracle.
 
 use super::connection::{Connection, Exchange};
 use super::oracle::{Change, Oracle, Sectors};
@@ -11,20 +11,20 @@ use rustix::io::Errno;
 use std::path::Path;
 use std::time::{Duration, Instant};
 
-/// How long a server may leave everything unanswered.
+/// Timeout without any answer.
 const PATIENCE: Duration = Duration::from_secs(60);
 /// ENOTSUP on the wire.
 const NOT_SUPPORTED: u32 = 95;
-/// The bit of block status for what reads as zeroes.
+/// The block status flag for zeroes.
 const STATE_ZERO: u32 = 2;
-/// What the whole volume is read by, in sectors.
+/// Sectors per read of a full scan.
 const SCAN_SECTORS: u32 = 1024;
 
 /// The connections to one server.
 pub struct Session<'a> {
     connections: Vec<Connection>,
     oracle: &'a mut Oracle,
-    /// Whether the disk leaves anything where it trims.
+    /// Whether trimmed ranges may have any content.
     pub trim_leaves_anything: bool,
     /// Requests answered.
     pub answered: u64,
@@ -34,7 +34,7 @@ impl<'a> Session<'a> {
     /// Opens `count` connections, every other one with structured replies.
     ///
     /// # Errors
-    /// When the server refuses one, or its export is not what the oracle is a model of.
+    /// If the server refuses one, or its export does not match the oracle.
     pub fn open(
         socket: &Path,
         export: &str,
@@ -54,7 +54,7 @@ impl<'a> Session<'a> {
         Ok(Self { connections, oracle, trim_leaves_anything: false, answered: 0 })
     }
 
-    /// What the server said of the export.
+    /// The export as described by the server.
     pub fn export(&self) -> Export {
         self.connections[0].export
     }
@@ -62,7 +62,7 @@ impl<'a> Session<'a> {
     /// Sends `count` requests of `plan`; the last of them are still in flight when it returns.
     ///
     /// # Errors
-    /// When an answer is wrong.
+    /// If an answer is wrong.
     pub fn run(&mut self, plan: &mut Plan, count: u64) -> Result<()> {
         let mut sent = 0;
         let end = self.answered + count;
@@ -98,7 +98,7 @@ impl<'a> Session<'a> {
         Ok(())
     }
 
-    /// Flushes, and waits for it.
+    /// Flushes, and waits for the answer.
     ///
     /// # Errors
     /// When it fails.
@@ -108,11 +108,11 @@ impl<'a> Session<'a> {
         self.drain()
     }
 
-    /// Reads the whole volume. With `settle` that is what the volume is from now on, after a crash;
-    /// otherwise it is compared as any read.
+    /// Reads the whole volume. With `settle` (after a crash), adopts the content; otherwise checks
+    /// it like any read.
     ///
     /// # Errors
-    /// When it is not what was promised.
+    /// If it violates a guarantee.
     pub fn scan(&mut self, settle: Option<&str>) -> Result<()> {
         self.drain()?;
         let mut next = 0;
@@ -146,10 +146,10 @@ impl<'a> Session<'a> {
         Ok(())
     }
 
-    /// After the server was killed: takes the answers that it had still sent.
+    /// After the server was killed: receives the answers that it had sent.
     ///
     /// # Errors
-    /// When one of them is wrong.
+    /// If one of them is wrong.
     pub fn take_last_answers(mut self) -> Result<u64> {
         for number in 0..self.connections.len() {
             while !self.connections[number].is_closed && self.connections[number].pull()? {}
@@ -185,7 +185,7 @@ impl<'a> Session<'a> {
         }
     }
 
-    /// Sends and receives once, and judges what came.
+    /// Sends and receives once, and checks the answers.
     fn turn(&mut self) -> Result<()> {
         self.receive()?;
         for exchange in self.answers()? {
@@ -217,7 +217,7 @@ impl<'a> Session<'a> {
         Ok(())
     }
 
-    /// All answers that have come whole.
+    /// Checks all complete answers.
     fn answers(&mut self) -> Result<Vec<Exchange>> {
         let mut answers = Vec::new();
         for connection in &mut self.connections {

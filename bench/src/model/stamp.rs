@@ -1,15 +1,14 @@
 //! The content of one sector: a function of its number, its generation and the run's seed.
 //!
-//! The first word names sector and generation in clear, so that a wrong sector can be explained.
-//! All other words depend on both and on their own place, so a sector made of halves of two writes
-//! matches neither.
+//! The first word contains sector and generation in plain form, to explain a wrong sector. All
+//! other words depend on both and on their position, so a torn sector matches neither write.
 
 use std::fmt;
 
-/// The unit of the model in bytes: what NBD clients of a disk with the smallest blocks may write.
+/// The unit of the model in bytes: the smallest NBD block of a disk.
 pub const SECTOR_BYTES: usize = 512;
 
-/// What a whole sector holds.
+/// The content of a sector.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Content {
     /// Zeroes.
@@ -59,7 +58,7 @@ pub fn matches(bytes: &[u8], seed: u32, sector: u32, content: Content) -> bool {
     })
 }
 
-/// What `bytes`, which are one sector, seem to be, for people.
+/// Describes `bytes`, which are one sector, for messages.
 pub fn describe(bytes: &[u8], seed: u32) -> String {
     if is_zero(bytes) {
         return "zeroes".to_owned();

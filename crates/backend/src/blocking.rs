@@ -20,7 +20,7 @@ impl<'a> Blocking<'a> {
     /// Fills `bytes` from `offset`.
     ///
     /// # Errors
-    /// Whatever the backend answers.
+    /// The backend's error.
     pub fn read(&self, offset: u64, bytes: &mut [u8]) -> IoResult {
         let Some((start, mut blocks)) = self.blocks_around(offset, bytes.len()) else {
             return self.read_vectored(offset, &mut [bytes]);
@@ -48,7 +48,7 @@ impl<'a> Blocking<'a> {
     /// Fills several buffers from one range at `offset`.
     ///
     /// # Errors
-    /// Whatever the backend answers.
+    /// The backend's error.
     pub fn read_vectored(&self, offset: u64, slices: &mut [&mut [u8]]) -> IoResult {
         let buffers = slices
             .iter_mut()
@@ -91,7 +91,7 @@ impl<'a> Blocking<'a> {
     /// Stores `bytes` at `offset`, with `fua` on stable storage.
     ///
     /// # Errors
-    /// Whatever the backend answers.
+    /// The backend's error.
     pub fn write(&self, offset: u64, bytes: &[u8], fua: bool) -> IoResult {
         self.write_vectored(offset, &[bytes], fua)
     }
@@ -116,7 +116,7 @@ impl<'a> Blocking<'a> {
     /// Stores several buffers in one range at `offset`.
     ///
     /// # Errors
-    /// Whatever the backend answers.
+    /// The backend's error.
     pub fn write_vectored(&self, offset: u64, slices: &[&[u8]], fua: bool) -> IoResult {
         let buffers = slices
             .iter()
@@ -130,7 +130,7 @@ impl<'a> Blocking<'a> {
     /// Waits until all I/O answered before is on stable storage.
     ///
     /// # Errors
-    /// Whatever the backend answers.
+    /// The backend's error.
     pub fn flush(&self) -> IoResult {
         self.run(IoKind::Flush, 0, 0, Vec::new())
     }
@@ -138,7 +138,7 @@ impl<'a> Blocking<'a> {
     /// Discards `len` bytes at `offset`.
     ///
     /// # Errors
-    /// Whatever the backend answers.
+    /// The backend's error.
     pub fn discard(&self, offset: u64, len: u64) -> IoResult {
         self.run(IoKind::Discard, offset, len, Vec::new())
     }
@@ -146,7 +146,7 @@ impl<'a> Blocking<'a> {
     /// Makes `len` bytes at `offset` read as zeroes.
     ///
     /// # Errors
-    /// Whatever the backend answers.
+    /// The backend's error.
     pub fn zero(&self, offset: u64, len: u64, unmap: bool) -> IoResult {
         self.run(IoKind::Zero { unmap }, offset, len, Vec::new())
     }

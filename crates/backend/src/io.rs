@@ -149,7 +149,7 @@ impl Drop for Completion {
 
 /// One I/O, owned by the backend from [`crate::Backend::submit`] until it is answered.
 pub struct Io {
-    /// What is to be done.
+    /// The operation.
     pub kind: IoKind,
     /// First byte of the store.
     pub offset: u64,

@@ -1,12 +1,11 @@
-//! Which crate may use which: the shape of the program, as a table.
+//! Permitted dependencies between crates, as a table.
 
 use std::path::Path;
 
 use super::Finding;
 
-/// Each crate by its directory, and what of this workspace it may depend on. What is not listed
-/// is an error, so that a new crate is given its place here first. Dependencies of tests are not
-/// looked at.
+/// Each crate by its directory, and its permitted workspace dependencies. Anything else is an
+/// error, so a new crate must be added here first. Dev-dependencies are not checked.
 const ARROWS: [(&str, &[&str]); 20] = [
     ("types", &[]),
     ("ecc", &["types"]),
@@ -49,7 +48,7 @@ const ARROWS: [(&str, &[&str]); 20] = [
     ("xtask", &[]),
 ];
 
-/// What waits on an asynchronous runtime belongs beside the data path, in these crates.
+/// Async runtimes are permitted only in these crates, outside the data path.
 const ASYNC_CRATES: [&str; 3] = ["api", "control", "forebay"];
 const ASYNC_PREFIXES: [&str; 4] = ["tokio", "hyper", "axum", "futures"];
 
@@ -63,7 +62,7 @@ pub fn check(file: &Path, text: &str, findings: &mut Vec<Finding>) {
         Ok(manifest) => manifest,
         Err(error) => return find("", format!("is no TOML: {error}")),
     };
-    // The fuzz targets are a workspace of their own and may reach everything they fuzz.
+    // The fuzz targets are a separate workspace and may use any crate.
     if manifest.contains_key("workspace") {
         return;
     }
@@ -89,7 +88,7 @@ pub fn check(file: &Path, text: &str, findings: &mut Vec<Finding>) {
     }
 }
 
-/// The names of all that the package and its build script depend on, on any platform.
+/// All dependencies of the package and its build script, on any platform.
 fn dependencies(manifest: &toml::Table) -> Vec<String> {
     let mut tables = vec![manifest];
     if let Some(targets) = manifest.get("target").and_then(toml::Value::as_table) {
@@ -101,7 +100,7 @@ fn dependencies(manifest: &toml::Table) -> Vec<String> {
         .filter_map(|dependencies| dependencies?.as_table())
         .flatten()
         .map(|(key, value)| {
-            // `name = { package = "real-name" }` hides who it is.
+            // `name = { package = "real-name" }` hides the real name.
             let package = value.get("package").and_then(toml::Value::as_str);
             package.unwrap_or(key).to_owned()
         })
@@ -161,8 +160,8 @@ mod tests {
 
     #[test]
     fn the_table_has_no_circles() {
-        // In the order of the table each crate may only use what stands above it or is no crate
-        // of the daemon; that is more than needed, and easy to see.
+        // Each crate may only use crates above it in the table; this is stricter than acyclic, and
+        // easy to check.
         for (index, (name, uses)) in ARROWS.iter().enumerate() {
             for used in *uses {
                 let at = ARROWS.iter().position(|(of, _)| of == used);

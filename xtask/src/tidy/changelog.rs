@@ -1,7 +1,7 @@
-//! The form of the changelog, so that a release can be cut from it without reading it through.
+//! The format of the changelog, so that a release can be cut from it automatically.
 //!
-//! A title; then versions, newest first, `## Unreleased` or `## 1.2.3 - 2026-11-21`; below each
-//! at least one entry, `- A sentence about what users notice.`, perhaps in groups under `###`.
+//! A title; then versions, newest first, `## Unreleased` or `## 1.2.3 - 2026-11-21`; below each at
+//! least one entry, `- A user-visible change.`, optionally grouped under `###`.
 
 use super::Finding;
 
@@ -15,7 +15,7 @@ pub fn check(text: &str, findings: &mut Vec<Finding>) {
         find(1, "does not begin with \"# Changelog\"");
     }
     let mut newest: Option<[u32; 3]> = None;
-    // The heading that still waits for an entry.
+    // The heading without an entry so far.
     let mut empty: Option<usize> = None;
     let mut versions = 0;
     for (index, line) in text.lines().enumerate() {

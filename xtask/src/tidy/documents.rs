@@ -1,25 +1,25 @@
-//! Documents that speak of files: the specification names tests that are there, and each decision
-//! has a number of its own.
+//! References in documents: the specification names existing tests, and each decision has a unique
+//! number.
 
 use super::Finding;
 use super::source::is_word;
 use std::collections::BTreeMap;
 use std::path::{Path, PathBuf};
 
-/// The promises, and the tests that enforce them.
+/// The guarantees, and the tests that enforce them.
 pub const SPECIFICATION: &str = "docs/SPECIFICATION.md";
 const DECISIONS: &str = "docs/decisions";
-/// Where paths in the specification begin.
+/// Roots of the paths in the specification.
 const ROOTS: [&str; 3] = ["crates", "scripts", ""];
-/// Names of tests are sentences; shorter words in the same form are settings and fields.
+/// Test names are sentences; shorter words of the same form are settings and fields.
 const TEST_NAME_CHARS_MIN: usize = 15;
 
-/// Whether a file holds a decision.
+/// Whether a file is a decision.
 pub fn is_decision(file: &Path) -> bool {
     file.parent() == Some(Path::new(DECISIONS))
 }
 
-/// Checks a decision: its file and its title begin with the same number, which no other has.
+/// Checks a decision: its file name and title start with the same, unique number.
 pub fn decision(
     file: &Path,
     text: &str,
@@ -37,8 +37,8 @@ pub fn decision(
     }
 }
 
-/// Checks that the files and tests that the specification names are there. `read` is asked for
-/// the text of a file.
+/// Checks that the files and tests named by the specification exist. `read` returns the text of a
+/// file.
 pub fn specification(
     text: &str,
     files: &[PathBuf],
@@ -49,7 +49,7 @@ pub fn specification(
         let mut find = |message| {
             findings.push(Finding { file: SPECIFICATION.into(), line: index + 1, message });
         };
-        // Names belong to the file that was named before them.
+        // A test name refers to the file named before it.
         let mut source = None;
         for word in line.split('`').skip(1).step_by(2) {
             if is_path(word) {
@@ -82,7 +82,7 @@ fn is_test_name(word: &str) -> bool {
         && !word.starts_with('…')
 }
 
-/// Whether a function has this name, or one that begins so where `name` ends in dots.
+/// Whether a function has this name, or this prefix if `name` ends in dots.
 fn has_function(source: &str, name: &str) -> bool {
     let (name, whole) = name.strip_suffix('…').map_or((name, true), |begin| (begin, false));
     let mut rests = source.split("fn ").skip(1).filter_map(|rest| rest.strip_prefix(name));

@@ -1,11 +1,10 @@
-//! The form of the source, checked: what the compiler and its lints don't see.
+//! Source checks that the compiler and its lints do not cover.
 //!
-//! Each rule is a function from text to findings, and each has a test with a bad sample, because
-//! a rule that can't fire is worse than none. The rules read the source as text with comments and
-//! strings told apart ([`source`]); they don't parse Rust, and where that makes them guess, they
-//! guess on the strict side.
+//! Each rule is a function from text to findings, and has a test with a bad sample, because a rule
+//! that cannot fire is worse than none. The rules work on text with comments and strings separated
+//! ([`source`]); they do not parse Rust, and in doubt they are strict.
 //!
-//! The limits are meant: code that runs into one is split, the limit is not raised.
+//! Code that exceeds a limit is split; the limit is not raised.
 
 mod arrows;
 mod changelog;
@@ -22,14 +21,14 @@ use std::path::{Path, PathBuf};
 
 use source::Source;
 
-/// Something that is not as it should be.
+/// A violation of a rule.
 #[derive(Clone, Debug, PartialEq, Eq, PartialOrd, Ord)]
 pub struct Finding {
     /// The file, from the root of the repository.
     pub file: PathBuf,
-    /// The line, from 1; 0 where it is the file as a whole.
+    /// The line, from 1; 0 for the file as a whole.
     pub line: usize,
-    /// What is wrong, and what to do.
+    /// The fault and the remedy.
     pub message: String,
 }
 
@@ -134,7 +133,7 @@ fn is_below(file: &Path, module: &Path) -> bool {
         || file.starts_with(module.with_extension(""))
 }
 
-/// Whether a compilation starts at `file`.
+/// Whether `file` is a crate root.
 fn is_root(package: &Path, file: &Path) -> bool {
     let inside = file.strip_prefix(package).unwrap_or(file);
     inside == Path::new("src/lib.rs")
@@ -147,7 +146,7 @@ fn read(root: &Path, file: &Path) -> Result<String> {
     Ok(String::from_utf8_lossy(&bytes).into_owned())
 }
 
-/// The text files below `root` that somebody wrote, as paths from there.
+/// The hand-written text files below `root`, as relative paths.
 fn list_files(root: &Path) -> Result<Vec<PathBuf>> {
     let mut files = Vec::new();
     let mut dirs = vec![PathBuf::new()];
@@ -160,7 +159,7 @@ fn list_files(root: &Path) -> Result<Vec<PathBuf>> {
             let text = name.to_string_lossy();
             let kind = entry.file_type()?;
             if kind.is_dir() {
-                // Builds, the history, and what a fuzzer found are nobody's prose.
+                // Skip build output, history, and fuzzer data.
                 if !matches!(&*text, "target" | ".git" | "corpus" | "artifacts") {
                     dirs.push(file);
                 }

@@ -14,12 +14,12 @@ const FILE_LINES_MAX: usize = 800;
 
 /// Crates that are state machines: an event and the time go in, actions come out.
 const PURE: [&str; 8] = ["types", "ecc", "policy", "format", "journal", "engine", "volume", "nbd"];
-/// Crates that are so but for one directory.
+/// Crates that are pure except for one directory.
 const PURE_BUT: [(&str, &str); 1] = [("power", "src/drivers")];
 /// Crates that may hold `unsafe` code.
 const UNSAFE: [&str; 6] = ["ecc", "backend", "frontend", "frontend-nbd", "runtime", "bench"];
 
-/// What a pure crate may not name outside of its tests, and what it does instead.
+/// Names banned in pure crates outside tests, with the alternative.
 const IMPURE: [(&str, &str); 10] = [
     ("Instant::now", "take the time as an argument"),
     ("SystemTime", "take the time as an argument"),
@@ -36,8 +36,8 @@ const IMPURE: [(&str, &str); 10] = [
 /// The crate whose locks are ranked, and where they are defined.
 const LOCKS: (&str, &str) = ("runtime", "crates/runtime/src/locks");
 
-/// Paths and names of this or that machine, and of package registries, that mean nothing to
-/// whoever reads the file elsewhere. Written in two parts, so that this file passes.
+/// Machine-specific paths and names, and package registries, which mean nothing on another machine.
+/// Written in two parts, so that this file passes.
 const FOREIGN: [&str; 8] = [
     concat!("/work", "/"),
     concat!("/root", "/"),
@@ -78,7 +78,7 @@ fn find(findings: &mut Vec<Finding>, file: &Path, line: usize, message: String) 
     findings.push(Finding { file: file.to_path_buf(), line: line + 1, message });
 }
 
-/// No line is wider than a page.
+/// Checks the line width.
 pub fn columns(file: &Path, text: &str, findings: &mut Vec<Finding>) {
     for (number, line) in text.lines().enumerate() {
         let columns = line.chars().count();
@@ -89,11 +89,11 @@ pub fn columns(file: &Path, text: &str, findings: &mut Vec<Finding>) {
     }
 }
 
-/// No path or host of the machine that a file was written on.
+/// Checks for machine-specific paths and hosts.
 pub fn foreign_paths(file: &Path, text: &str, findings: &mut Vec<Finding>) {
     for (number, line) in text.lines().enumerate() {
         for foreign in FOREIGN {
-            // A word before it makes it a part of something longer, as in "network/".
+            // A preceding letter makes it part of a longer word, as in "network/".
             let found = line.match_indices(foreign).any(|(at, _)| {
                 foreign.starts_with('/') || !line[..at].chars().next_back().is_some_and(is_word)
             });
@@ -106,7 +106,7 @@ pub fn foreign_paths(file: &Path, text: &str, findings: &mut Vec<Finding>) {
     }
 }
 
-/// Every module begins with what it is for.
+/// Checks that a module starts with its documentation.
 pub fn module_doc(file: &Path, source: &Source, findings: &mut Vec<Finding>) {
     let begins = source
         .comment_lines()
@@ -139,7 +139,7 @@ fn lengths(file: &Path, source: &Source, findings: &mut Vec<Finding>) {
     }
 }
 
-/// Nothing is left for later without a place where later is kept.
+/// Checks for leftover markers of unfinished work.
 fn unfinished(file: &Path, source: &Source, findings: &mut Vec<Finding>) {
     for (number, line) in source.comment_lines().iter().enumerate() {
         for mark in ["FIXME", "TODO", "XXX"] {
@@ -204,7 +204,7 @@ fn purity(file: &Path, source: &Source, findings: &mut Vec<Finding>) {
                 line: line + 1,
                 message: format!("{call} in a crate without side effects: {instead}"),
             };
-            // A `use` on one line is seen twice: as code and as a tree.
+            // A `use` on one line is found twice: as code and as a tree.
             if named && !findings.contains(&finding) {
                 findings.push(finding);
             }
@@ -212,7 +212,7 @@ fn purity(file: &Path, source: &Source, findings: &mut Vec<Finding>) {
     }
 }
 
-/// Whether `word` stands in `line` with no letters beside it.
+/// Whether `word` occurs in `line` as a whole word.
 fn has_word(line: &str, word: &str) -> bool {
     line.match_indices(word).any(|(at, _)| {
         let before = line[..at].chars().next_back();

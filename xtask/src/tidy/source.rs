@@ -164,7 +164,7 @@ impl Source {
         modules
     }
 
-    /// What `#[path = "..."]` says of the item whose keyword is at `at`.
+    /// The `#[path = "..."]` of the item whose keyword is at `at`.
     fn path_attribute(&self, at: usize) -> Option<String> {
         let start = self.code[..at].iter().rposition(|c| matches!(c, ';' | '}')).unwrap_or(0);
         let code: String = self.code[start..at].iter().collect();
@@ -173,7 +173,7 @@ impl Source {
         text.split('"').nth(1).map(str::to_owned)
     }
 
-    /// Where `word` stands as a word of its own.
+    /// Positions of `word` as a whole word.
     pub fn words(&self, word: &str) -> Vec<usize> {
         let word: Vec<char> = word.chars().collect();
         let word_at = |at: &usize| {
@@ -397,7 +397,7 @@ fn string(rest: &[char]) -> usize {
 fn character(rest: &[char]) -> (usize, Kind) {
     match (rest.get(1), rest.get(2)) {
         (Some('\\'), _) => {
-            // What follows the backslash may be a quote; the literal ends at the next one.
+            // The character after the backslash may be a quote; the literal ends at the next one.
             let end = rest.iter().skip(3).take_while(|c| **c != '\'').count();
             ((end + 4).min(rest.len()), Kind::Literal)
         }

@@ -154,7 +154,7 @@ fn a_degraded_array_writes_without_the_missing_drive() {
         // With the parity missing, read-modify-write is impossible.
         (Level::Raid5, 15, 1, 14 * 112, 4, 13, 1),
         (Level::Raid5, 15, 1, 0, 112, 0, 14),
-        // Of the four unchanged blocks one is missing: the old ones are read.
+        // One of the four unchanged blocks is missing: the old content is read.
         (Level::Raid5, 15, 1, 32, 80, 11, 11),
         // Half of the missing block changes: the other half needs all available blocks.
         (Level::Raid5, 15, 1, 0, 2, 14, 1),
