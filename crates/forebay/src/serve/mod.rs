@@ -22,7 +22,7 @@ use anyhow::Context;
 pub(crate) use check::check;
 use forebay_config::{Config, Ecc, IoEngine, MemInfo, Workers};
 use forebay_control::{ControlError, Manager, Server, StateDir};
-use forebay_runtime::{Descriptors, Engine, Patience, Runtime, RuntimeConfig};
+use forebay_runtime::{Descriptors, Engine, Runtime, RuntimeConfig, Timeouts};
 use forebay_types::Size;
 use journals::Journals;
 pub(crate) use journals::identity;
@@ -177,7 +177,7 @@ fn start(config: Config, pool: Option<OwnedFd>, words: Words) -> anyhow::Result<
             Ecc::Off => forebay_runtime::Ecc::Off,
         },
     };
-    let runtime = Runtime::start_over(settings, Patience::default(), pool)?;
+    let runtime = Runtime::start_over(settings, Timeouts::default(), pool)?;
     tracing::info!("{} of memory, clients and files by {}", Size(memory_bytes), runtime.engine());
     let reliances = Reliances::new(&config.state, config.vault.as_deref(), words.given_up);
     let reliances = Arc::new(reliances);

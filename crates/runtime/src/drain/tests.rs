@@ -2,7 +2,7 @@
 
 use crate::reactor::{BufferId, EpollReactor, Event, FileOp, Reactor};
 use crate::server::start_kind;
-use crate::{Ecc, Listener, Patience, Runtime, RuntimeConfig, VolumeSettings};
+use crate::{Ecc, Listener, Runtime, RuntimeConfig, Timeouts, VolumeSettings};
 use forebay_backend::MemoryBackend;
 use forebay_nbd::{Tls, proto};
 use forebay_types::{DiskGeometry, Mode};
@@ -104,7 +104,7 @@ fn serve(socket: &Path) -> Runtime {
     // Without a patrol, which would wait for a shard as well.
     let ecc = Ecc::Off;
     let config = RuntimeConfig { memory_bytes, workers: 1, engine, policy, journals: 0, ecc };
-    let patience = Patience { farewell: Duration::from_millis(50), ..Patience::default() };
+    let patience = Timeouts { farewell: Duration::from_millis(50), ..Timeouts::default() };
     let started = Runtime::start_by(config, patience, None, |shared, _| {
         Ok((Deaf::NAME, start_kind::<Deaf>(shared)?))
     });

@@ -505,6 +505,6 @@ fn look_ahead(shared: &Shared, terms: &Negotiated, stripes: Stripes, bytes: &[u8
     if let Some((shard, key)) = line(len)
         && let Some(slot) = shared.hints[shard].slot(key)
     {
-        shared.pool.bring(shard, slot);
+        shared.pool.prefetch_line(shard, slot);
     }
 }

@@ -6,7 +6,7 @@ use crate::common::wait_until;
 use crate::server::Server;
 use forebay_nbd::proto::command;
 use forebay_policy::PolicyKind;
-use forebay_runtime::{Ecc, Engine, Patience, Runtime, RuntimeConfig};
+use forebay_runtime::{Ecc, Engine, Runtime, RuntimeConfig, Timeouts};
 use forebay_types::Mode;
 use std::io::{Read, Write};
 use std::panic::{AssertUnwindSafe, catch_unwind};
@@ -29,7 +29,7 @@ const PAYLOAD_PAUSE: Duration = Duration::from_secs(2);
 
 /// A server with these deadlines. Only the one that a test is about is short: the others would end
 /// clients that a loaded machine makes slow.
-fn server(engine: Engine, patience: Patience) -> Server {
+fn server(engine: Engine, patience: Timeouts) -> Server {
     let policy = PolicyKind::default();
     let config = RuntimeConfig {
         memory_bytes: 64 * MIB,
@@ -58,7 +58,7 @@ fn entered(server: &Server) -> Client {
 }
 
 fn a_handshake_has_a_deadline(engine: Engine) {
-    let server = server(engine, Patience { handshake: HANDSHAKE, ..Patience::default() });
+    let server = server(engine, Timeouts { handshake: HANDSHAKE, ..Timeouts::default() });
     let mut entered = entered(&server);
     let begin = Instant::now();
     let mut silent = [(); 3].map(|()| connect(&server.socket));
@@ -84,7 +84,7 @@ fn a_handshake_has_a_deadline(engine: Engine) {
 }
 
 fn a_payload_that_stops_coming_has_a_deadline(engine: Engine) {
-    let server = server(engine, Patience { payload_pause: PAYLOAD_PAUSE, ..Patience::default() });
+    let server = server(engine, Timeouts { payload_pause: PAYLOAD_PAUSE, ..Timeouts::default() });
     let mut stream = connect(&server.socket);
     enter(&mut stream, "disk");
     let begin = Instant::now();
@@ -98,7 +98,7 @@ fn a_payload_that_stops_coming_has_a_deadline(engine: Engine) {
 }
 
 fn a_payload_that_trickles_has_an_end(engine: Engine) {
-    let server = server(engine, Patience { payload_pause: PAYLOAD_PAUSE, ..Patience::default() });
+    let server = server(engine, Timeouts { payload_pause: PAYLOAD_PAUSE, ..Timeouts::default() });
     let mut stream = connect(&server.socket);
     enter(&mut stream, "disk");
     let begin = Instant::now();
@@ -127,7 +127,7 @@ fn a_slow_writer_does_not_hold_up_the_others(engine: Engine) {
         ecc: Ecc::default(),
     };
     // The others give up before the slow one is cut off: if they wait for it, they fail.
-    let patience = Patience { payload_pause: 2 * PATIENCE, ..Patience::default() };
+    let patience = Timeouts { payload_pause: 2 * PATIENCE, ..Timeouts::default() };
     let server = Server::over(Runtime::start_with(config, patience).unwrap());
     server.add_memory("disk", 64 * MIB, Mode::WriteBack);
     let mut slow = connect(&server.socket);
@@ -145,7 +145,7 @@ fn a_slow_writer_does_not_hold_up_the_others(engine: Engine) {
 }
 
 fn huge_requests_of_many_clients_are_all_served(engine: Engine) {
-    let server = server(engine, Patience::default());
+    let server = server(engine, Timeouts::default());
     std::thread::scope(|scope| {
         for number in 0..8u64 {
             let server = &server;
@@ -171,7 +171,7 @@ fn huge_requests_of_many_clients_are_all_served(engine: Engine) {
 }
 
 fn who_does_not_fetch_is_dropped_where_others_wait_for_the_room(engine: Engine) {
-    let patience = Patience { fetch: Duration::from_secs(1), ..Patience::default() };
+    let patience = Timeouts { fetch: Duration::from_secs(1), ..Timeouts::default() };
     let server = server(engine, patience);
     let mut deaf = connect(&server.socket);
     enter(&mut deaf, "disk");
@@ -187,7 +187,7 @@ fn who_does_not_fetch_is_dropped_where_others_wait_for_the_room(engine: Engine) 
 }
 
 fn a_dirty_line_is_written_when_it_is_old(engine: Engine) {
-    let server = server(engine, Patience { dirty_age: HANDSHAKE, ..Patience::default() });
+    let server = server(engine, Timeouts { dirty_age: HANDSHAKE, ..Timeouts::default() });
     let mut client = server.client("disk");
     client.write(4096, &[7; 4096]).unwrap();
     wait_until("it is on the disk", PATIENCE, || {

@@ -9,7 +9,7 @@ use forebay_backend::layers::{Gate, Kinds};
 use forebay_backend::{AlignedBuffer, Backend, Blocking, MemoryBackend};
 use forebay_format::journal::{SUPERBLOCK_BYTES, Superblock, places};
 use forebay_runtime::{
-    Engine, Journal, JournalError, JournalSettings, Void, VolumeError, VolumeJournal,
+    Engine, Journal, JournalError, JournalSettings, VoidRecords, VolumeError, VolumeJournal,
     VolumeSettings,
 };
 use forebay_types::{Durability, IoError, Mode};
@@ -40,7 +40,7 @@ fn a_journal_that_was_given_up_still_serves_those_who_did_not_go_on_without_it()
     let given_up = |names: &[&str], of: &dyn Backend| {
         let names: Vec<String> = names.iter().map(|&name| name.to_owned()).collect();
         JournalSettings {
-            is_abandoned: Box::new(move |_| Void::Volumes(names.clone())),
+            is_abandoned: Box::new(move |_| VoidRecords::Volumes(names.clone())),
             ..journal_settings(copy(of))
         }
     };

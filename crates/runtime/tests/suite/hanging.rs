@@ -8,7 +8,7 @@ use forebay_backend::MemoryBackend;
 use forebay_backend::layers::{Gate, Kinds};
 use forebay_nbd::{Command, Extent};
 use forebay_policy::PolicyKind;
-use forebay_runtime::{Ecc, Engine, HeldUp, Patience, Runtime, RuntimeConfig, VolumeError};
+use forebay_runtime::{Ecc, Engine, HeldUp, Runtime, RuntimeConfig, Timeouts, VolumeError};
 use forebay_types::{Durability, Mode};
 use std::sync::Arc;
 use std::time::Duration;
@@ -27,17 +27,17 @@ const MIB: u64 = 1 << 20;
 
 /// One worker, so that all clients share it.
 fn server(engine: Engine) -> Server {
-    server_with(engine, Patience::default())
+    server_with(engine, Timeouts::default())
 }
 
 /// The same with little patience with disks, for tests in which a disk hangs for good.
 fn impatient_server(engine: Engine) -> Server {
     let (disk, farewell) = (Duration::from_secs(1), Duration::from_millis(100));
-    server_with(engine, Patience { disk, farewell, ..Patience::default() })
+    server_with(engine, Timeouts { disk, farewell, ..Timeouts::default() })
 }
 
-fn server_with(engine: Engine, patience: Patience) -> Server {
-    let patience = Patience { handshake: PATIENCE, dirty_age: PATIENCE, ..patience };
+fn server_with(engine: Engine, patience: Timeouts) -> Server {
+    let patience = Timeouts { handshake: PATIENCE, dirty_age: PATIENCE, ..patience };
     let policy = PolicyKind::default();
     let config = RuntimeConfig {
         memory_bytes: 64 * MIB,

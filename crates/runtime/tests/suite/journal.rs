@@ -9,7 +9,7 @@ use forebay_backend::layers::{Blocks, ErrorRule, Errors, Gate, Kinds};
 use forebay_backend::{AlignedBuffer, Backend, Blocking, MemoryBackend};
 use forebay_policy::PolicyKind;
 use forebay_runtime::{
-    Ecc, Engine, Journal, JournalError, JournalSettings, MemberRecord, RuntimeConfig, Void,
+    Ecc, Engine, Journal, JournalError, JournalSettings, MemberRecord, RuntimeConfig, VoidRecords,
     VolumeJournal,
 };
 use forebay_types::{ByteRange, Durability, IoError, Mode};
@@ -76,7 +76,7 @@ pub(crate) fn journal_settings(backend: Arc<dyn Backend>) -> JournalSettings {
         mirror: None,
         members: Box::new(OnRecord::default()),
         accept_loss: false,
-        is_abandoned: Box::new(|_| Void::Nobody),
+        is_abandoned: Box::new(|_| VoidRecords::None),
         on_failure: Box::new(|_, _, _| Ok(())),
     }
 }
@@ -437,7 +437,7 @@ fn what_is_no_journal_is_refused_and_left_alone() {
     let id = open(&server, Arc::clone(&journal) as _).status().id;
     let abandoned = JournalSettings {
         is_abandoned: Box::new(move |journal| {
-            if journal.to_string() == id { Void::Everybody } else { Void::Nobody }
+            if journal.to_string() == id { VoidRecords::All } else { VoidRecords::None }
         }),
         ..journal_settings(copy(&*journal))
     };
@@ -658,12 +658,12 @@ fn what_a_journal_has_lost_is_brought_to_the_disks_at_once(engine: Engine) {
     add(&server, Arc::clone(&disk) as _, &opened, Durability::Ack);
     let written = write_some(&server, 0..50);
     let patience = crate::common::client::PATIENCE;
-    opened.look_now();
+    opened.patrol_now();
     crate::common::wait_until("the log is read", patience, || opened.status().patrol.walks == 1);
     let patrol = opened.status().patrol;
     assert!(patrol.damaged == 0 && patrol.read_bytes > 50 * 4096, "{patrol:?}");
     spoil(&*journal);
-    opened.look_now();
+    opened.patrol_now();
     crate::common::wait_until("the damage is found", patience, || {
         opened.status().patrol.damaged == 1
     });
@@ -675,7 +675,7 @@ fn what_a_journal_has_lost_is_brought_to_the_disks_at_once(engine: Engine) {
     }
     // The log begins behind it now: whoever starts over finds nothing wrong.
     write_some(&server, 50..60);
-    opened.look_now();
+    opened.patrol_now();
     let walks = opened.status().patrol.walks;
     crate::common::wait_until("it is read again", patience, || {
         opened.status().patrol.walks > walks
@@ -698,7 +698,7 @@ fn what_one_device_of_a_journal_has_lost_is_written_anew(engine: Engine) {
     add(&server, Arc::clone(&disk) as _, &opened, Durability::Ack);
     write_some(&server, 0..50);
     spoil(&*other);
-    opened.look_now();
+    opened.patrol_now();
     let patience = crate::common::client::PATIENCE;
     crate::common::wait_until("it is healed", patience, || opened.status().patrol.healed == 1);
     assert_eq!(opened.status().patrol.damaged, 1);

@@ -63,7 +63,7 @@ fn either_device_alone_brings_back_every_write(engine: Engine) {
             .unwrap();
         let opened = open(&second, settings());
         let degraded = opened.status().degraded.unwrap();
-        assert_eq!(degraded, "/b can't be opened: no such device");
+        assert_eq!(degraded, "/b cannot be opened: no such device");
         add(&second, disk, &opened, Durability::Ack);
         check(&second, &written);
         second.stop();

@@ -163,7 +163,7 @@ fn a_failed_journal_leaves_it_to_the_supply(engine: Engine) {
             mirror: None,
             members: Box::new(crate::journal::OnRecord::default()),
             accept_loss: false,
-            is_abandoned: Box::new(|_| forebay_runtime::Void::Nobody),
+            is_abandoned: Box::new(|_| forebay_runtime::VoidRecords::None),
             on_failure: Box::new(|_, _, _| Ok(())),
         })
         .unwrap();
@@ -276,14 +276,14 @@ fn a_wanted_flush_reaches_a_disk_whose_flush_before_has_not_ended(engine: Engine
     let mut client = server.client("v");
     client.write(4096, &block(1)).unwrap();
     gate.close(Kinds::FLUSH);
-    server.runtime.want_sync_power();
-    server.runtime.begin_sync_power();
+    server.runtime.request_power_sync();
+    server.runtime.start_power_syncs();
     wait_until("the disk is flushed", PATIENCE, || gate.held().len() == 1);
     client.write(2 * 4096, &block(2)).unwrap();
-    server.runtime.want_sync_power();
+    server.runtime.request_power_sync();
     gate.open();
     wait_until("it is flushed again", PATIENCE, || {
-        server.runtime.begin_sync_power();
+        server.runtime.start_power_syncs();
         has(&*disk, 2)
     });
     drop(client);

@@ -10,7 +10,8 @@ use crate::server::{Server, read_backend};
 use forebay_backend::layers::{ErrorRule, Errors, Kinds};
 use forebay_backend::{Backend, Displaced, FileBackend, OpenOptions};
 use forebay_runtime::{
-    Engine, Journal, JournalError, JournalId, JournalSettings, VaultPhase, VaultSettings, Void,
+    Engine, Journal, JournalError, JournalId, JournalSettings, VaultPhase, VaultSettings,
+    VoidRecords,
 };
 use forebay_types::{Durability, Mode};
 use std::fs::{self, File};
@@ -166,7 +167,7 @@ fn a_vault_that_is_not_where_it_was_is_not_reckoned_with_until_it_is_back() {
     assert!(error.contains("it was deleted"), "a dump there would be found by nothing: {error}");
     assert_eq!(vault.status().phase, VaultPhase::Ready);
     fs::rename(&away, &path).unwrap();
-    vault.look_now();
+    vault.probe_now();
     wait_until("the vault counts again", 3 * PATIENCE, is_measured);
     server.stop();
 }
@@ -189,10 +190,10 @@ fn a_failed_journal_is_made_anew_once_the_disks_have_everything() {
     drop(client);
     first.stop();
     let second = start(Engine::Epoll);
-    let with = |void: Void| {
+    let with = |void: VoidRecords| {
         let failed = before.clone();
         let is_abandoned = move |journal: JournalId| {
-            if journal.to_string() == failed { void.clone() } else { Void::Nobody }
+            if journal.to_string() == failed { void.clone() } else { VoidRecords::None }
         };
         JournalSettings {
             is_abandoned: Box::new(is_abandoned),
@@ -200,9 +201,9 @@ fn a_failed_journal_is_made_anew_once_the_disks_have_everything() {
         }
     };
     let names = || vec!["v".to_owned()];
-    let error = second.runtime.open_journal(with(Void::Volumes(names()))).err().unwrap();
+    let error = second.runtime.open_journal(with(VoidRecords::Volumes(names()))).err().unwrap();
     assert!(matches!(error, JournalError::Abandoned { .. }), "it may be all there is: {error}");
-    let journal = second.runtime.open_journal(with(Void::Settled(names()))).unwrap();
+    let journal = second.runtime.open_journal(with(VoidRecords::Settled(names()))).unwrap();
     assert_ne!(journal.status().id, before, "nothing of the old one is believed");
     add(&second, Arc::clone(&disk) as _, &journal, Durability::Ack);
     let mut client = second.client("v");

@@ -6,7 +6,7 @@ use forebay_backend::{Backend, MemoryBackend};
 use forebay_nbd::Tls;
 use forebay_policy::PolicyKind;
 use forebay_runtime::{
-    Ecc, Engine, Listener, Patience, Runtime, RuntimeConfig, TlsSetup, VolumeChange,
+    Ecc, Engine, Listener, Runtime, RuntimeConfig, Timeouts, TlsSetup, VolumeChange,
     VolumeSettings, VolumeStatus,
 };
 use forebay_types::{DiskGeometry, Mode};
@@ -52,7 +52,7 @@ impl Server {
     /// until it is asked for it.
     pub fn patient(config: RuntimeConfig) -> Self {
         let [handshake, payload_pause, dirty_age] = [PATIENCE; 3];
-        let patience = Patience { handshake, payload_pause, dirty_age, ..Patience::default() };
+        let patience = Timeouts { handshake, payload_pause, dirty_age, ..Timeouts::default() };
         Self::over(Runtime::start_with(config, patience).unwrap())
     }
 

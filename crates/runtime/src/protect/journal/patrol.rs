@@ -224,5 +224,5 @@ fn report(journal: &Journal, repairs: Vec<(Copy, (u64, u64))>, damaged: Option<u
         );
         state.checkpoint_now = true;
     }
-    journal.rouse(&mut state);
+    journal.wake(&mut state);
 }

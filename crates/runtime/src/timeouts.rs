@@ -1,35 +1,33 @@
-//! How long clients and disks are waited for, and how long dirty lines may wait for their disk.
+//! Timeouts for clients and disks, and the maximum age of dirty lines.
 
 use forebay_engine::ShardConfig;
 use forebay_types::limits::HANDSHAKE_SECONDS_MAX;
 use std::time::{Duration, Instant};
 
-/// Slowest rate at which a payload may come as a whole, in bytes a second. A client that sends a
-/// byte now and then would otherwise keep the memory of the largest payload for ever.
+/// The minimum average rate of a payload. Without it, a client that sends a byte now and then would
+/// keep the memory of the largest payload forever.
 const PAYLOAD_BYTES_PER_SECOND_MIN: u64 = 64 << 10;
 
-/// How long clients, disks and dirty lines may take. The defaults are for people and networks;
-/// tests choose what they need.
+/// Timeouts. Tests override the defaults.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub struct Patience {
+pub struct Timeouts {
     /// From connecting to the transmission phase, TLS included.
     pub handshake: Duration,
-    /// Between two pieces of a payload. A whole payload may take this and a second for each 64 KiB
-    /// of it.
+    /// Between two pieces of a payload. A whole payload may take this, and a second per 64 KiB.
     pub payload_pause: Duration,
-    /// To fetch what one message holds while others wait for the room that it takes in the lane of
-    /// huge requests.
+    /// For a client to fetch a reply that occupies the lane of huge requests while other requests
+    /// wait for it.
     pub fetch: Duration,
-    /// Without a single answer of a disk, until a command that waits for it gives up.
+    /// Without any completion of a disk, until an operation that waits for it fails.
     pub disk: Duration,
-    /// To fetch the last replies, once the server stops or the volume is removed.
+    /// For clients to fetch their last replies when the server stops or the volume is removed.
     pub farewell: Duration,
-    /// Until a dirty line is written back although nothing else asks for it: between one and two
+    /// The age at which a dirty line is destaged in any case. The actual age is between one and two
     /// times this.
     pub dirty_age: Duration,
 }
 
-impl Default for Patience {
+impl Default for Timeouts {
     fn default() -> Self {
         let handshake = Duration::from_secs(HANDSHAKE_SECONDS_MAX);
         Self {
@@ -43,8 +41,8 @@ impl Default for Patience {
     }
 }
 
-impl Patience {
-    /// When a payload of `len` bytes that begins `now` must have come.
+impl Timeouts {
+    /// The deadline of a payload of `len` bytes that begins `now`.
     pub(crate) fn payload_end(&self, now: Instant, len: u64) -> Instant {
         now + self.payload_pause + Duration::from_secs(len / PAYLOAD_BYTES_PER_SECOND_MIN)
     }
@@ -55,9 +53,9 @@ mod tests {
     use super::*;
 
     #[test]
-    fn the_largest_payload_has_minutes_and_not_hours() {
+    fn the_largest_payload_has_minutes_not_hours() {
         let now = Instant::now();
-        let end = Patience::default().payload_end(now, 32 << 20);
+        let end = Timeouts::default().payload_end(now, 32 << 20);
         assert_eq!(end - now, Duration::from_secs(30 + 512));
     }
 }
