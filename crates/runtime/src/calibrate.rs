@@ -390,8 +390,8 @@ impl Calibrator {
         self.changed.notify_all();
     }
 
-    /// Whether the volume is idle: no request or I/O is in flight, none of its reads was recent, and
-    /// no request waits for memory.
+    /// Whether the volume is idle: no request or I/O is in flight, none of its reads was recent,
+    /// and no request waits for memory.
     fn is_idle(&self, volume: &Volume) -> bool {
         let Some(shared) = self.shared.upgrade() else { return false };
         let now_ms = shared.started.elapsed().as_millis() as u64;
@@ -551,8 +551,8 @@ fn store_result(volume: &Volume, probing: &Probing, outcome: Outcome) {
 }
 
 impl Runtime {
-    /// Measures the write-split cost of a volume's disk with some reads. Waits up to ten seconds for
-    /// the volume to be idle.
+    /// Measures the write-split cost of a volume's disk with some reads. Waits up to ten seconds
+    /// for the volume to be idle.
     ///
     /// # Errors
     /// When there is no such volume, it is busy all the time, or its disk cannot be measured. It is

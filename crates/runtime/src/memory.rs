@@ -53,8 +53,8 @@ impl Block {
         Self { ptr, capacity }
     }
 
-    /// A mapped block. Its pages are allocated when they are first used, so a payload being received
-    /// takes only the memory of the bytes received, and freed when it is dropped.
+    /// A mapped block. Its pages are allocated when they are first used, so a payload being
+    /// received takes only the memory of the bytes received, and freed when it is dropped.
     fn map(capacity: usize) -> Self {
         let protection = ProtFlags::READ | ProtFlags::WRITE;
         // SAFETY: a new mapping at an address of the kernel's choice does not affect other memory.

@@ -1,8 +1,8 @@
 //! The pool's memory: lines and their metadata, in one memory file.
 //!
 //! The file starts with a header (`header.rs`), followed by the line tables of all shards, the
-//! checksums, four bytes per line, and the data in slabs of 2 MiB, the size of a huge page. The file
-//! has no name; it exists as long as a process holds its descriptor. A process that gets the
+//! checksums, four bytes per line, and the data in slabs of 2 MiB, the size of a huge page. The
+//! file has no name; it exists as long as a process holds its descriptor. A process that gets the
 //! descriptor of its predecessor's pool adopts it. Pages are allocated when a line is first used,
 //! or by the warmer shortly before (see `warm.rs`).
 
@@ -313,8 +313,8 @@ impl Pool {
         let result = change(&mut header);
         header.sequence += 1;
         let bytes = header.encode();
-        // SAFETY: the two copies lie at the start of the mapping, and each has space for the longest
-        // header. Only this function accesses them, under the lock.
+        // SAFETY: the two copies lie at the start of the mapping, and each has space for the
+        // longest header. Only this function accesses them, under the lock.
         unsafe {
             let to = self.base.as_ptr().add(header.copy() * COPY_BYTES);
             std::ptr::copy_nonoverlapping(bytes.as_ptr(), to, bytes.len());

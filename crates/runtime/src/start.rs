@@ -1,5 +1,5 @@
-//! Checks whether a volume that is being added may be served, given the journal, pool and vault that
-//! may hold its data.
+//! Checks whether a volume that is being added may be served, given the journal, pool and vault
+//! that may hold its data.
 //!
 //! This module collects the inputs; [`forebay_journal::decision`] decides.
 

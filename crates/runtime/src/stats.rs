@@ -1,5 +1,5 @@
-//! Per-worker counters of each volume. Each counter has one writer, so an update is a plain load and
-//! store; readers add up the workers.
+//! Per-worker counters of each volume. Each counter has one writer, so an update is a plain load
+//! and store; readers add up the workers.
 
 use crate::locks::Lock;
 use hdrhistogram::Histogram;

@@ -29,8 +29,8 @@ pub(crate) struct Warmer {
 }
 
 impl Warmer {
-    /// Starts the thread. It ends by itself when the whole pool is warm, when the kernel supports no
-    /// huge pages for it, or when the runtime is dropped.
+    /// Starts the thread. It ends by itself when the whole pool is warm, when the kernel supports
+    /// no huge pages for it, or when the runtime is dropped.
     pub(crate) fn start(shared: &Arc<Shared>) -> Self {
         let weak = Arc::downgrade(shared);
         let stops = Arc::new(AtomicBool::new(false));

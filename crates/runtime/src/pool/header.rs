@@ -1,8 +1,8 @@
 //! The header of the pool's file: the layout, and the numbers of the volumes.
 //!
-//! There are two copies, written in turn, each with a sequence number and a checksum. A process that
-//! is killed while it writes one copy leaves the other intact. A copy with a wrong checksum or of
-//! another version is ignored.
+//! There are two copies, written in turn, each with a sequence number and a checksum. A process
+//! that is killed while it writes one copy leaves the other intact. A copy with a wrong checksum or
+//! of another version is ignored.
 //!
 //! A volume is recorded before it gets its first line, so the header names the volume of every
 //! line.
