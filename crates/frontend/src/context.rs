@@ -1,6 +1,6 @@
 //! What a worker offers to its front ends.
 
-use crate::{ClientPatience, Memory, PoolAccess, Reservation, Sockets, Staged, VolumeInfo};
+use crate::{ClientTimeouts, Memory, PoolAccess, Reservation, Sockets, Staged, VolumeInfo};
 use forebay_types::{ByteRange, IoError, VolumeId};
 use forebay_volume::{Payload, RequestKind};
 use std::os::fd::BorrowedFd;
@@ -159,7 +159,7 @@ pub trait WorkerContext: RequestSink + Quota + Clients {
     fn now(&self) -> Instant;
 
     /// How long clients may take.
-    fn patience(&self) -> ClientPatience;
+    fn patience(&self) -> ClientTimeouts;
 
     /// Whether the program is stopping.
     fn is_stopping(&self) -> bool;

@@ -38,7 +38,7 @@ pub use context::{
 pub use memory::{Memory, keep_at_most};
 pub use pool::{PoolAccess, Reservation, Staged};
 pub use sockets::{SocketEvent, Sockets, receive_into};
-pub use volume::{ClientPatience, VolumeInfo};
+pub use volume::{ClientTimeouts, VolumeInfo};
 
 use forebay_types::Extent;
 use forebay_volume::Reply;

@@ -1,7 +1,7 @@
-//! Memory of single requests: payloads that are kept, buffers of reads past the cache.
+//! Buffers of single requests: payloads, and reads that bypass the cache.
 //!
-//! Aligned for direct I/O, and recycled: each thread keeps some of the buffers it let go
-//! of, because a fresh megabyte costs 256 page faults, which is more than copying it.
+//! They are aligned for direct I/O, and recycled: each thread keeps some of the buffers it freed,
+//! because the 256 page faults of a fresh megabyte cost more than copying it.
 
 use rustix::mm::{MapFlags, ProtFlags, mmap_anonymous, munmap};
 use std::alloc::{Layout, alloc_zeroed, dealloc, handle_alloc_error};
@@ -10,10 +10,10 @@ use std::ptr::NonNull;
 use std::sync::atomic::{AtomicUsize, Ordering};
 
 const ALIGNMENT: usize = 4096;
-/// Blocks from this size on have a mapping of their own, in bytes. In the heap, where large and
-/// small come and go, what they leave behind would not go back to the system.
+/// Blocks from this size on are mapped. In the heap, fragmentation would keep freed large blocks
+/// from being returned to the system.
 const MAPPED_BYTES_MIN: usize = 128 << 10;
-/// Bytes of free buffers that one thread keeps at most.
+/// Bytes of free buffers kept per thread, at most.
 static KEPT_BYTES_MAX: AtomicUsize = AtomicUsize::new(1 << 20);
 
 /// Sets how many bytes of free buffers each thread may keep.
@@ -30,7 +30,7 @@ struct Kept {
     bytes: usize,
 }
 
-/// Raw memory of a power of two bytes.
+/// Raw memory; the capacity is a power of two.
 struct Block {
     ptr: NonNull<u8>,
     capacity: usize,
@@ -41,7 +41,7 @@ impl Block {
         Layout::from_size_align(capacity, ALIGNMENT).expect("a power of two of at most a request")
     }
 
-    /// A block of zeroes.
+    /// A zeroed block.
     fn allocate(capacity: usize) -> Self {
         if capacity >= MAPPED_BYTES_MIN {
             return Self::map(capacity);
@@ -53,11 +53,11 @@ impl Block {
         Self { ptr, capacity }
     }
 
-    /// A block of its own mapping: its pages come when they are first used, so that a payload
-    /// takes what has come of it, and go at once when it is dropped.
+    /// A mapped block. Its pages are allocated when they are first used, so a payload being
+    /// received takes only the memory of the bytes received, and freed when it is dropped.
     fn map(capacity: usize) -> Self {
         let protection = ProtFlags::READ | ProtFlags::WRITE;
-        // SAFETY: a new mapping at an address of the kernel's choice harms nobody.
+        // SAFETY: a new mapping at an address of the kernel's choice does not affect other memory.
         let mapped = unsafe {
             mmap_anonymous(std::ptr::null_mut(), capacity, protection, MapFlags::PRIVATE)
         };
@@ -71,7 +71,7 @@ impl Block {
 impl Drop for Block {
     fn drop(&mut self) {
         if self.capacity >= MAPPED_BYTES_MIN {
-            // SAFETY: mapped with this length, and nobody refers to it any more.
+            // SAFETY: mapped with this length, and not referenced any more.
             let unmapped = unsafe { munmap(self.ptr.as_ptr().cast(), self.capacity) };
             debug_assert!(unmapped.is_ok());
             return;
@@ -81,14 +81,14 @@ impl Drop for Block {
     }
 }
 
-/// A buffer of a request, page-aligned. What is in it is undefined at first.
+/// A page-aligned buffer of a request. Its initial content is unspecified.
 pub struct Memory {
     block: Option<Block>,
     len: usize,
 }
 
-// SAFETY: the memory is owned, and reached through `&self` for reading and `&mut self` for
-// writing only; kernel and backends write to it through pointers while nobody else looks.
+// SAFETY: the memory is owned, and accessed through `&self` for reading and `&mut self` for writing
+// only. Kernel and backends write to it through pointers while no reference is used.
 unsafe impl Send for Memory {}
 // SAFETY: as above.
 unsafe impl Sync for Memory {}
@@ -102,8 +102,8 @@ impl Memory {
             kept.bytes -= capacity;
             Some(kept.free.swap_remove(at))
         });
-        // A fresh block is zeroes; one that was kept has bytes of another request in it, and every
-        // user writes what it sends.
+        // A fresh block is zeroed, and a recycled one holds bytes of another request. That is safe,
+        // as every user writes the bytes that it sends.
         let fresh = || Block::allocate(capacity);
         Self { block: Some(kept.unwrap_or_else(fresh)), len }
     }
@@ -120,9 +120,9 @@ impl Memory {
         self.block.as_ref().expect("there until dropped").ptr.as_ptr()
     }
 
-    /// The bytes, to be written.
+    /// The bytes, for writing.
     pub fn bytes_mut(&mut self) -> &mut [u8] {
-        // SAFETY: the block has at least `len` bytes, initialised by `new`, and is ours alone.
+        // SAFETY: the block has at least `len` initialised bytes, and is owned exclusively.
         unsafe { std::slice::from_raw_parts_mut(self.as_ptr(), self.len) }
     }
 }
@@ -137,7 +137,7 @@ impl AsRef<[u8]> for Memory {
 impl Drop for Memory {
     fn drop(&mut self) {
         let Some(block) = self.block.take() else { return };
-        // During the end of a thread the list may be gone; then the block is freed right here.
+        // While a thread ends, its list may have been dropped; then the block is freed at once.
         let _ = KEPT.try_with(|kept| {
             let mut kept = kept.borrow_mut();
             if kept.bytes + block.capacity <= KEPT_BYTES_MAX.load(Ordering::Relaxed) {
@@ -153,7 +153,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn buffers_are_aligned_and_come_back() {
+    fn buffers_are_aligned_and_recycled() {
         let first = Memory::with_content(&[7; 5000]);
         assert_eq!(first.as_ref(), [7; 5000]);
         let address = first.as_ptr();

@@ -34,7 +34,7 @@ pub struct VolumeInfo {
 
 /// How long clients may take.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub struct ClientPatience {
+pub struct ClientTimeouts {
     /// From connecting to the first request.
     pub handshake: Duration,
     /// Between two pieces of a payload. A whole payload may take this and a second for each 64 KiB
@@ -44,7 +44,7 @@ pub struct ClientPatience {
     pub fetch: Duration,
 }
 
-impl ClientPatience {
+impl ClientTimeouts {
     /// When a payload of `len` bytes that begins `now` must have come.
     pub fn payload_end(&self, now: Instant, len: u64) -> Instant {
         now + self.payload_pause + Duration::from_secs(len / PAYLOAD_BYTES_PER_SECOND_MIN)
@@ -59,7 +59,7 @@ mod tests {
     fn the_largest_payload_has_minutes_and_not_hours() {
         let now = Instant::now();
         let [handshake, fetch] = [Duration::from_secs(60); 2];
-        let patience = ClientPatience { handshake, payload_pause: Duration::from_secs(30), fetch };
+        let patience = ClientTimeouts { handshake, payload_pause: Duration::from_secs(30), fetch };
         assert_eq!(patience.payload_end(now, 32 << 20) - now, Duration::from_secs(30 + 512));
     }
 }

@@ -1,19 +1,17 @@
-//! What splitting a write costs on a volume's disk, measured beside the path.
+//! Calibration: measures the write-split cost of a volume's disk, off the data path.
 //!
-//! A thread that lives while anything waits to be measured reads from one disk at a time, and one
-//! range at a time: two disks may be files on a third. It goes straight to the backend, so nothing
-//! of it is in the pool, in a counter of the volume, or in what is known of the disk's health: an
-//! error ends the measurement, and nothing else. Which reads are made says
-//! [`forebay_policy::Probing`].
+//! One thread, which lives while measurements are queued, reads one range of one disk at a time, as
+//! two disks may be files on a third. The reads go directly to the backend. They do not appear in
+//! the pool, in the volume's counters, or in the health of the disk: an error only ends the
+//! measurement. [`forebay_policy::Probing`] chooses the reads.
 //!
-//! Clients come first. Before each read is asked whether anything of the volume is under way, and
-//! if so the rest is left for later, with what is known by then. A request that comes during a read
-//! waits behind that one at most.
+//! Clients have priority. Before each read, the thread checks that the volume is idle; if it is
+//! not, the measurement is continued later. So a request waits for at most one of these reads.
 //!
-//! Another thread does the reads of a disk, and lives as long as they last: what it waits for, and
-//! how long, is the disk alone. Who closes the disk waits for it. Where a read takes too long it is
-//! left behind, and keeps the disk open until there is an answer: the price of memory that the disk
-//! may still write to. No other read is begun on that disk before.
+//! A second thread performs the reads of one measurement, so that a disk that hangs blocks nothing
+//! else. Closing the disk waits for that thread. After a timeout, the thread is abandoned, and the
+//! disk stays open until the read completes, as the disk may still write to its buffer. Until then
+//! the disk is not measured again.
 
 use crate::locks::{LazyCondvar, Lock, Locked, order};
 use crate::server::{Runtime, VolumeError};
@@ -28,17 +26,17 @@ use std::sync::{Arc, Weak, mpsc};
 use std::thread::JoinHandle;
 use std::time::{Duration, Instant, SystemTime, UNIX_EPOCH};
 
-/// How long a volume that was just added is left alone: whoever adds one is about to use it.
-const FIRST_AFTER: Duration = Duration::from_secs(1);
-/// When it is tried again after clients were in the way, and when somebody waits for it.
-const AGAIN_AFTER: Duration = Duration::from_secs(5);
-const ASKED_AGAIN_AFTER: Duration = Duration::from_millis(20);
-/// How long one read may take.
-const READ_PATIENCE: Duration = Duration::from_secs(1);
-/// How long who asks for a measurement waits for it.
-const ASKED_PATIENCE: Duration = Duration::from_secs(10);
-/// How long who closes a disk waits for a read of it.
-const LET_GO_PATIENCE: Duration = Duration::from_secs(5);
+/// The delay after a volume was added: it is likely to be used at once.
+const INITIAL_DELAY: Duration = Duration::from_secs(1);
+/// The delay after clients were active: of a measurement in the background, and of a requested one.
+const RETRY_DELAY: Duration = Duration::from_secs(5);
+const REQUESTED_RETRY_DELAY: Duration = Duration::from_millis(20);
+/// The timeout of one read.
+const READ_TIMEOUT: Duration = Duration::from_secs(1);
+/// The timeout of a requested measurement.
+const REQUEST_TIMEOUT: Duration = Duration::from_secs(10);
+/// How long closing a disk waits for a read of it.
+const CLOSE_TIMEOUT: Duration = Duration::from_secs(5);
 
 /// Why a disk could not be measured.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, thiserror::Error)]
@@ -47,90 +45,90 @@ pub enum CalibrationFailure {
     /// The disk has failed a read.
     #[error("I/O error at byte {offset} of its disk ({error})")]
     Io {
-        /// Where.
+        /// The offset of the read.
         offset: u64,
-        /// What the disk says.
+        /// The error of the disk.
         error: IoError,
     },
-    /// The disk has not answered in time.
+    /// A read has timed out.
     #[error("its disk took more than a second for the read at byte {offset}")]
     Slow {
-        /// Where.
+        /// The offset of the read.
         offset: u64,
     },
-    /// The disk still has not answered.
+    /// A read of the previous measurement has still not completed.
     #[error("its disk has not answered a read of the last measurement")]
     Hanging,
-    /// There is no thread for it.
+    /// The reading thread could not be started.
     #[error("no thread can be started to read its disk")]
     NoThread,
-    /// The times say nothing.
+    /// The measured times are inconclusive.
     #[error(transparent)]
     Unclear(#[from] Unclear),
 }
 
-/// Why a volume is not measured although somebody has asked for it.
+/// Why a requested measurement has failed.
 #[derive(Debug, thiserror::Error)]
 #[non_exhaustive]
 pub enum CalibrateError {
-    /// It can't be.
+    /// The disk could not be measured.
     #[error("volume '{name}' is not measured: {failure}; it is served as before, see its disk")]
     Failed {
         /// The volume.
         name: String,
-        /// Why.
+        /// The reason.
         failure: CalibrationFailure,
     },
-    /// Clients have left it no moment.
+    /// The volume was not idle.
     #[error(
-        "volume '{0}' is not measured: its clients leave its disk no moment; it will be when they \
-         do, or set gather-below=SIZE"
+        "volume '{0}' is not measured: it was busy all the time; it is measured once it is idle, \
+         or set gather-below=SIZE"
     )]
     Busy(String),
 }
 
-/// How the measurement of a disk stands.
+/// The state of a disk's measurement.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Calibration {
-    /// Nobody needs it, as the operator says what is to be gathered.
+    /// Not needed: the threshold is set by hand.
     Unwanted,
-    /// It waits for a moment without requests, or is under way.
+    /// It waits until the volume is idle, or is in progress.
     Waiting,
-    /// It went well.
+    /// It has succeeded.
     Done,
-    /// It did not, and is not tried again unless somebody asks for it.
+    /// It has failed. It is repeated only on request.
     Failed(CalibrationFailure),
 }
 
-/// Which writes of a volume are worth gathering.
+/// The gather threshold of a volume.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct GatherStatus {
-    /// Those below this size, in bytes; none if it is zero.
+    /// Writes below this size, in bytes, are gathered; at zero none are.
     pub below_bytes: u64,
-    /// Who says so.
+    /// Where the threshold comes from.
     pub source: ThresholdSource,
-    /// What was measured last, where anything was.
+    /// The last measurement that has succeeded.
     pub measured: Option<SplitCost>,
-    /// How the measurement stands.
+    /// The state of the measurement.
     pub calibration: Calibration,
 }
 
-/// Which writes of a volume are worth gathering, and what is known of that.
+/// The gather threshold of a volume, and its measurement.
 pub(crate) struct Gather(Lock<GatherState>);
 
 struct GatherState {
-    /// What the operator says.
+    /// The threshold set by hand.
     set: Option<u64>,
     measured: Option<SplitCost>,
     calibration: Calibration,
-    /// How many measurements have ended.
-    ended: u64,
+    /// Counts completed measurements.
+    completed: u64,
 }
 
 impl Gather {
     pub(crate) fn new(set: Option<u64>) -> Self {
         let calibration = Calibration::Unwanted;
-        Self(Lock::new(GatherState { set, measured: None, calibration, ended: 0 }))
+        Self(Lock::new(GatherState { set, measured: None, calibration, completed: 0 }))
     }
 
     pub(crate) fn status(&self) -> GatherStatus {
@@ -140,7 +138,8 @@ impl Gather {
         GatherStatus { below_bytes, source, measured, calibration }
     }
 
-    /// Takes what the operator says. Says whether he has left it to the disk just now.
+    /// Sets the threshold, or leaves it to the measurement. Returns whether it was set before and
+    /// is not any more.
     pub(crate) fn set(&self, set: Option<u64>) -> bool {
         let old = std::mem::replace(&mut self.0.lock().set, set);
         old.is_some() && set.is_none()
@@ -150,57 +149,58 @@ impl Gather {
         self.0.lock().set.is_some()
     }
 
-    /// Whether it is to be measured, and was not yet.
-    fn is_open(&self) -> bool {
+    /// Whether the disk has to be measured.
+    fn needs_measurement(&self) -> bool {
         let state = self.0.lock();
         state.set.is_none() && state.measured.is_none()
     }
 
-    fn ended(&self) -> u64 {
-        self.0.lock().ended
+    fn completed(&self) -> u64 {
+        self.0.lock().completed
     }
 }
 
-/// A measurement that is not over.
+/// A queued measurement.
 struct Job {
     volume: Weak<Volume>,
     due: Instant,
-    /// Until when somebody waits for it.
-    asked_until: Option<Instant>,
+    /// The deadline of the request for it, if it was requested.
+    requested_until: Option<Instant>,
     probing: Probing,
 }
 
 impl Job {
-    fn is_asked(&self, now: Instant) -> bool {
-        self.asked_until.is_some_and(|until| now < until)
+    fn is_requested(&self, now: Instant) -> bool {
+        self.requested_until.is_some_and(|until| now < until)
     }
 }
 
-/// How a measurement goes on.
+/// What follows after some reads.
 enum Outcome {
-    Ended(Result<SplitCost, CalibrationFailure>),
-    /// Clients are in the way.
+    Completed(Result<SplitCost, CalibrationFailure>),
+    /// The volume is not idle.
     Later,
-    /// The volume is going, or is told what to gather.
+    /// The volume is being removed, or its threshold was set.
     Unwanted,
 }
 
 #[derive(Default)]
 struct Queue {
     waiting: Vec<Job>,
-    /// Whose disk is being read.
+    /// The volume being measured.
     current: Option<Weak<Volume>>,
-    /// Whose disks somebody here has: to read, to wait for a read that was given up, to let go.
-    held: Vec<Weak<Volume>>,
+    /// Volumes whose disks are kept open here, once per reference: by a reading thread, which may
+    /// be an abandoned one, or at the end of a measurement.
+    open: Vec<Weak<Volume>>,
     has_thread: bool,
     is_closed: bool,
 }
 
 impl Queue {
-    /// Whether the disk of this volume, or any, is in somebody's hands here.
+    /// Whether the disk of this volume, or of any, is kept open here.
     fn has_disk_of(&self, volume: Option<&Arc<Volume>>) -> bool {
-        let mut held = self.current.iter().chain(&self.held);
-        held.any(|other| volume.is_none_or(|volume| is_same(other, volume)))
+        let mut open = self.current.iter().chain(&self.open);
+        open.any(|other| volume.is_none_or(|volume| is_same(other, volume)))
     }
 }
 
@@ -208,18 +208,18 @@ fn is_same(other: &Weak<Volume>, volume: &Arc<Volume>) -> bool {
     std::ptr::eq(other.as_ptr(), Arc::as_ptr(volume))
 }
 
-/// Who measures disks. See the module.
+/// Queues and runs the measurements. See the module.
 pub(crate) struct Calibrator {
     queue: Lock<Queue, { order::CALIBRATIONS }>,
-    /// Rung with every change of the queue.
-    bell: LazyCondvar,
+    /// Notified of every change of the queue.
+    changed: LazyCondvar,
     shared: Weak<Shared>,
 }
 
 impl Calibrator {
     pub(crate) fn new(shared: &Arc<Shared>) -> Arc<Self> {
-        let (queue, bell) = (Lock::default(), LazyCondvar::default());
-        Arc::new(Self { queue, bell, shared: Arc::downgrade(shared) })
+        let (queue, changed) = (Lock::default(), LazyCondvar::default());
+        Arc::new(Self { queue, changed, shared: Arc::downgrade(shared) })
     }
 
     fn queue(&self) -> Locked<'_, Queue> {
@@ -227,31 +227,31 @@ impl Calibrator {
     }
 
     fn wait<'a>(&self, queue: Locked<'a, Queue>, time: Duration) -> Locked<'a, Queue> {
-        self.bell.wait_timeout(queue, time)
+        self.changed.wait_timeout(queue, time)
     }
 
-    /// Has the disk of a volume measured soon, unless it was, or the operator says what is to be
-    /// gathered.
-    pub(crate) fn want(self: &Arc<Self>, volume: &Arc<Volume>) {
-        if volume.gather.is_open() {
-            self.enqueue(volume, Instant::now() + FIRST_AFTER, None);
+    /// Queues a measurement of a volume's disk, unless it was measured or its threshold is set.
+    pub(crate) fn schedule(self: &Arc<Self>, volume: &Arc<Volume>) {
+        if volume.gather.needs_measurement() {
+            self.enqueue(volume, Instant::now() + INITIAL_DELAY, None);
         }
     }
 
-    fn enqueue(self: &Arc<Self>, volume: &Arc<Volume>, due: Instant, asked_until: Option<Instant>) {
+    fn enqueue(self: &Arc<Self>, volume: &Arc<Volume>, due: Instant, until: Option<Instant>) {
         let mut queue = self.queue();
         volume.gather.0.lock().calibration = Calibration::Waiting;
         if let Some(job) = queue.waiting.iter_mut().find(|job| is_same(&job.volume, volume)) {
-            (job.asked_until, job.due) = (job.asked_until.max(asked_until), job.due.min(due));
+            (job.requested_until, job.due) = (job.requested_until.max(until), job.due.min(due));
         } else if !queue.current.as_ref().is_some_and(|current| is_same(current, volume)) {
-            // Other places each time: those of the last one may be in a cache of the disk.
+            // Other offsets each time: the last ones may be in the disk's cache.
             let seed = SystemTime::now().duration_since(UNIX_EPOCH).unwrap_or_default().as_nanos();
             let disk_bytes = volume.backend.description().size_bytes;
             let probing = Probing::new(disk_bytes, seed as u64);
-            queue.waiting.push(Job { volume: Arc::downgrade(volume), due, asked_until, probing });
+            let (volume, requested_until) = (Arc::downgrade(volume), until);
+            queue.waiting.push(Job { volume, due, requested_until, probing });
         }
         if queue.is_closed || queue.has_thread {
-            self.bell.notify_all();
+            self.changed.notify_all();
             return;
         }
         queue.has_thread = true;
@@ -259,12 +259,12 @@ impl Calibrator {
         let theirs = Arc::clone(self);
         let spawned = std::thread::Builder::new().name("calibrate".into());
         if let Err(error) = spawned.spawn(move || theirs.run()) {
-            tracing::warn!("nobody can measure disks: {error}");
+            tracing::warn!(%error, "calibration unavailable, cannot start its thread");
             self.queue().has_thread = false;
         }
     }
 
-    /// Measures until nothing waits.
+    /// The calibration thread: measures until the queue is empty.
     fn run(self: &Arc<Self>) {
         while let Some(mut job) = self.next_job() {
             let outcome = self.measure(&mut job);
@@ -272,7 +272,7 @@ impl Calibrator {
         }
     }
 
-    /// Waits for what is due next.
+    /// Waits until a job is due.
     fn next_job(&self) -> Option<Job> {
         let mut queue = self.queue();
         loop {
@@ -286,47 +286,47 @@ impl Calibrator {
                 queue = self.wait(queue, soonest - now);
                 continue;
             }
-            // Those that somebody waits for go first, and all that are not due go last.
-            queue.waiting.sort_by_key(|job| (job.due > now, !job.is_asked(now), job.due));
+            // Due jobs first, requested ones of them before others.
+            queue.waiting.sort_by_key(|job| (job.due > now, !job.is_requested(now), job.due));
             let job = queue.waiting.remove(0);
             queue.current = Some(job.volume.clone());
             return Some(job);
         }
     }
 
-    /// Whether the runtime is still there.
+    /// Whether the runtime still exists.
     fn is_needed(&self) -> bool {
         self.shared.strong_count() > 0
     }
 
-    /// Reads as long as there is anything to read and nobody else wants to.
+    /// Runs a measurement as long as the volume is idle.
     fn measure(self: &Arc<Self>, job: &mut Job) -> Outcome {
         let Some(volume) = job.volume.upgrade() else { return Outcome::Unwanted };
-        if self.queue().held.iter().any(|other| is_same(other, &volume)) {
-            return Outcome::Ended(Err(CalibrationFailure::Hanging));
+        if self.queue().open.iter().any(|other| is_same(other, &volume)) {
+            return Outcome::Completed(Err(CalibrationFailure::Hanging));
         }
-        // Threads and memory are not taken for nothing.
+        // Checked before a thread is started.
         if let Some(outcome) = self.obstacle(job, &volume) {
             return outcome;
         }
         let reader = match self.start_reader(&volume) {
             Ok(reader) => reader,
             Err(error) => {
-                tracing::warn!("volume '{}': nobody can read its disk: {error}", volume.name);
-                return Outcome::Ended(Err(CalibrationFailure::NoThread));
+                tracing::warn!(volume = %volume.name, %error, "cannot start a calibration read");
+                return Outcome::Completed(Err(CalibrationFailure::NoThread));
             }
         };
         let outcome = self.probe(job, &volume, &reader);
-        if !matches!(outcome, Outcome::Ended(Err(CalibrationFailure::Slow { .. }))) {
-            reader.end();
+        if !matches!(outcome, Outcome::Completed(Err(CalibrationFailure::Slow { .. }))) {
+            reader.join();
         }
         outcome
     }
 
-    /// Why nothing is to be read now, if so.
+    /// The outcome if the disk must not be read now.
     fn obstacle(&self, job: &Job, volume: &Volume) -> Option<Outcome> {
-        let is_told = volume.gather.is_set() && !job.is_asked(Instant::now());
-        if is_told || volume.leaving.load(Ordering::SeqCst) {
+        let is_needless = volume.gather.is_set() && !job.is_requested(Instant::now());
+        if is_needless || volume.leaving.load(Ordering::SeqCst) {
             return Some(Outcome::Unwanted);
         }
         (!self.is_idle(volume)).then_some(Outcome::Later)
@@ -338,60 +338,60 @@ impl Calibrator {
                 return outcome;
             }
             let Some(range) = job.probing.next_read() else {
-                return Outcome::Ended(job.probing.cost().map_err(Into::into));
+                return Outcome::Completed(job.probing.cost().map_err(Into::into));
             };
             match reader.read(range) {
                 Ok(took) => job.probing.took(range.len, took.as_nanos() as u64),
-                Err(failure) => return Outcome::Ended(Err(failure)),
+                Err(failure) => return Outcome::Completed(Err(failure)),
             }
         }
     }
 
-    /// Starts a thread that reads from a disk, and has the disk in its hands until it ends.
+    /// Starts a thread that reads from a disk, and keeps the disk open until it ends.
     fn start_reader(self: &Arc<Self>, volume: &Arc<Volume>) -> io::Result<Reader> {
-        let (tell, wanted) = mpsc::channel::<ByteRange>();
-        let (answer, told) = mpsc::channel();
+        let (requests, ranges) = mpsc::channel::<ByteRange>();
+        let (sender, results) = mpsc::channel();
         let (theirs, volume) = (Arc::clone(self), Arc::clone(volume));
         let weak = Arc::downgrade(&volume);
-        self.queue().held.push(weak.clone());
+        self.queue().open.push(weak.clone());
         let work = move || {
-            // A mapping of its own, which goes back to the system with the thread.
+            // Larger than the blocks of the heap, so it is unmapped when it is dropped.
             let mut memory = Memory::new(READ_BYTES_MAX as usize);
-            // No read is to pay for the first touch of it.
+            // Page faults must not count as part of a read.
             memory.bytes_mut().fill(1);
-            for range in wanted {
+            for range in ranges {
                 let begun = Instant::now();
                 let bytes = &mut memory.bytes_mut()[..range.len as usize];
                 let result = Blocking::new(&*volume.backend).read(range.offset, bytes);
-                if answer.send((begun.elapsed(), result)).is_err() {
+                if sender.send((begun.elapsed(), result)).is_err() {
                     break;
                 }
             }
             let weak = Arc::downgrade(&volume);
             drop((memory, volume));
-            theirs.let_go_of(&weak);
+            theirs.release(&weak);
         };
         match std::thread::Builder::new().name("calibrate-read".into()).spawn(work) {
-            Ok(thread) => Ok(Reader { tell, told, thread }),
+            Ok(thread) => Ok(Reader { requests, results, thread }),
             Err(error) => {
-                self.let_go_of(&weak);
+                self.release(&weak);
                 Err(error)
             }
         }
     }
 
-    /// A disk is in these hands no longer.
-    fn let_go_of(&self, volume: &Weak<Volume>) {
+    /// Releases a disk.
+    fn release(&self, volume: &Weak<Volume>) {
         let mut queue = self.queue();
-        if let Some(at) = queue.held.iter().position(|other| other.ptr_eq(volume)) {
-            queue.held.swap_remove(at);
+        if let Some(at) = queue.open.iter().position(|other| other.ptr_eq(volume)) {
+            queue.open.swap_remove(at);
         }
         drop(queue);
-        self.bell.notify_all();
+        self.changed.notify_all();
     }
 
-    /// Whether nothing of the volume is under way: no request, no I/O, no read a moment ago. And
-    /// nobody waits for memory.
+    /// Whether the volume is idle: no request or I/O is in flight, none of its reads was recent,
+    /// and no request waits for memory.
     fn is_idle(&self, volume: &Volume) -> bool {
         let Some(shared) = self.shared.upgrade() else { return false };
         let now_ms = shared.started.elapsed().as_millis() as u64;
@@ -409,49 +409,50 @@ impl Calibrator {
                 return false;
             }
         }
-        let (tell, told) = mpsc::channel();
+        let (sender, counts) = mpsc::channel();
         for inbox in &shared.inboxes {
-            let tell = tell.clone();
+            let sender = sender.clone();
             inbox.post(Message::Task(Box::new(move |tasks| {
-                let _ = tell.send(tasks.requests(id));
+                let _ = sender.send(tasks.requests(id));
             })));
         }
-        drop(tell);
-        // Workers that are gone say nothing, and then nothing is to be read any more.
-        let counts: Vec<usize> = told.iter().collect();
+        drop(sender);
+        // A worker that has stopped does not reply; the runtime is stopping then.
+        let counts: Vec<usize> = counts.iter().collect();
         counts.len() == shared.inboxes.len() && counts.iter().all(|&count| count == 0)
     }
 
-    /// Writes down what came of it, or puts it back.
+    /// Stores the result of a measurement, or queues it again.
     fn end(&self, mut job: Job, outcome: Outcome) {
         let is_later = matches!(outcome, Outcome::Later);
         let weak = job.volume.clone();
         let volume = weak.upgrade();
         let mut queue = self.queue();
         if let Some(volume) = &volume {
-            conclude(volume, &job.probing, outcome);
+            store_result(volume, &job.probing, outcome);
         }
-        // Who takes the volume away waits until the disk can be closed.
+        // The removal of a volume waits until this reference to its disk is dropped, too.
         queue.current = None;
-        queue.held.push(weak.clone());
+        queue.open.push(weak.clone());
         if is_later {
-            let after = if job.is_asked(Instant::now()) { ASKED_AGAIN_AFTER } else { AGAIN_AFTER };
-            job.due = Instant::now() + after;
+            let is_requested = job.is_requested(Instant::now());
+            let delay = if is_requested { REQUESTED_RETRY_DELAY } else { RETRY_DELAY };
+            job.due = Instant::now() + delay;
             queue.waiting.push(job);
         }
         drop(queue);
         drop(volume);
-        self.let_go_of(&weak);
+        self.release(&weak);
     }
 
-    /// Has the disk of a volume measured now, and waits for that.
+    /// Measures the disk of a volume now, and waits for the result.
     fn measure_now(self: &Arc<Self>, volume: &Arc<Volume>) -> Result<SplitCost, VolumeError> {
-        let before = volume.gather.ended();
+        let before = volume.gather.completed();
         let now = Instant::now();
-        let until = now + ASKED_PATIENCE;
+        let until = now + REQUEST_TIMEOUT;
         self.enqueue(volume, now, Some(until));
         let mut queue = self.queue();
-        while volume.gather.ended() == before {
+        while volume.gather.completed() == before {
             let left = until.saturating_duration_since(Instant::now());
             if queue.is_closed || self.shared.strong_count() == 0 {
                 return Err(VolumeError::Stopping);
@@ -474,8 +475,7 @@ impl Calibrator {
         }
     }
 
-    /// Waits until nobody reads the disk of this volume, which is leaving, for as long as a disk
-    /// that is well may take.
+    /// Waits until the disk of a volume that is being removed is not read any more, or a timeout.
     pub(crate) fn wait_until_free(&self, volume: &Arc<Volume>) {
         self.wait_for_reads(Some(volume));
     }
@@ -483,32 +483,32 @@ impl Calibrator {
     /// Ends all measurements.
     pub(crate) fn close(&self) {
         self.queue().is_closed = true;
-        self.bell.notify_all();
+        self.changed.notify_all();
         self.wait_for_reads(None);
     }
 
     fn wait_for_reads(&self, volume: Option<&Arc<Volume>>) {
         let begun = Instant::now();
         let mut queue = self.queue();
-        while queue.has_disk_of(volume) && begun.elapsed() < LET_GO_PATIENCE {
-            queue = self.wait(queue, LET_GO_PATIENCE / 50);
+        while queue.has_disk_of(volume) && begun.elapsed() < CLOSE_TIMEOUT {
+            queue = self.wait(queue, CLOSE_TIMEOUT / 50);
         }
     }
 }
 
-/// A thread that reads from a disk, so that nobody hangs with it.
+/// A thread that reads from a disk.
 struct Reader {
-    tell: mpsc::Sender<ByteRange>,
-    told: mpsc::Receiver<(Duration, IoResult)>,
+    requests: mpsc::Sender<ByteRange>,
+    results: mpsc::Receiver<(Duration, IoResult)>,
     thread: JoinHandle<()>,
 }
 
 impl Reader {
-    /// How long a read takes.
+    /// Reads a range and returns the duration.
     fn read(&self, range: ByteRange) -> Result<Duration, CalibrationFailure> {
         let offset = range.offset;
-        let _ = self.tell.send(range);
-        match self.told.recv_timeout(READ_PATIENCE) {
+        let _ = self.requests.send(range);
+        match self.results.recv_timeout(READ_TIMEOUT) {
             Ok((took, Ok(()))) => Ok(took),
             Ok((_, Err(error))) => Err(CalibrationFailure::Io { offset, error }),
             Err(mpsc::RecvTimeoutError::Timeout) => Err(CalibrationFailure::Slow { offset }),
@@ -518,45 +518,45 @@ impl Reader {
         }
     }
 
-    /// Waits for the thread, which has nothing to read.
-    fn end(self) {
-        drop(self.tell);
+    /// Ends the thread, which must have no read in progress.
+    fn join(self) {
+        drop(self.requests);
         let _ = self.thread.join();
     }
 }
 
-/// Writes down what came of a measurement.
-fn conclude(volume: &Volume, probing: &Probing, outcome: Outcome) {
+fn store_result(volume: &Volume, probing: &Probing, outcome: Outcome) {
     let name = &volume.name;
     let mut state = volume.gather.0.lock();
     state.calibration = match outcome {
         Outcome::Later => return,
         Outcome::Unwanted => Calibration::Unwanted,
-        Outcome::Ended(Ok(cost)) => {
+        Outcome::Completed(Ok(cost)) => {
             state.measured = Some(cost);
             tracing::info!(
-                "volume '{name}': splitting a write below {} costs {} us each time, say {} reads",
-                Size(cost.threshold_bytes),
-                cost.fixed_us().round(),
-                probing.reads(),
+                volume = %name,
+                split_cost_us = cost.fixed_us().round(),
+                below = %Size(cost.threshold_bytes),
+                reads = probing.reads(),
+                "calibrated the write-split cost"
             );
             Calibration::Done
         }
-        Outcome::Ended(Err(failure)) => {
-            tracing::info!("volume '{name}': what splitting a write costs is not known: {failure}");
+        Outcome::Completed(Err(failure)) => {
+            tracing::info!(volume = %name, error = %failure, "calibration failed");
             Calibration::Failed(failure)
         }
     };
-    state.ended += 1;
+    state.completed += 1;
 }
 
 impl Runtime {
-    /// Measures what splitting a write costs on a volume's disk, with some reads. Waits for a
-    /// moment without requests, but no longer than ten seconds.
+    /// Measures the write-split cost of a volume's disk with some reads. Waits up to ten seconds
+    /// for the volume to be idle.
     ///
     /// # Errors
-    /// When there is no such volume, its clients leave no moment, or its disk can't be measured:
-    /// it is served as before.
+    /// When there is no such volume, it is busy all the time, or its disk cannot be measured. It is
+    /// served as before.
     pub fn calibrate_volume(&self, name: &str) -> Result<SplitCost, VolumeError> {
         let volume = self.named(name)?;
         if volume.leaving.load(Ordering::SeqCst) {

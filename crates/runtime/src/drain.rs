@@ -1,13 +1,13 @@
-//! What waits for disks: flushes from inside, the removal of a volume, the stop.
+//! Operations that wait for disks: internal flushes, the removal of a volume, the stop.
 //!
-//! A disk may take its time, as long as it answers something now and then. One that has I/O to
-//! answer and answers nothing for [`Patience::disk`](crate::Patience) ends the command with an
-//! error and nothing else: the volume is served on with all it has, and commands for other volumes
-//! never noticed, as no lock is held while a disk is waited for.
+//! A disk may be slow, as long as it completes an I/O now and then. If it has I/O in flight and
+//! completes none for [`Timeouts::disk`](crate::Timeouts), the operation fails. The volume is still
+//! served then, with all of its data. Operations on other volumes are not affected, as no lock is
+//! held while waiting.
 //!
-//! Clients hold nothing up. They have [`Patience::farewell`](crate::Patience) to fetch their last
-//! replies; then their sockets are shut down, and what the kernel has not ended by
-//! [`SHUTDOWN`] is closed by force.
+//! Clients cannot delay an operation. They have [`Timeouts::farewell`](crate::Timeouts) to fetch
+//! their last replies; then their sockets are shut down, and sockets that the kernel has not
+//! finished after [`SHUTDOWN`] are closed.
 
 use crate::server::{Runtime, VolumeError};
 use crate::shared::Volume;
@@ -18,92 +18,92 @@ use std::sync::atomic::Ordering;
 use std::sync::{Arc, mpsc};
 use std::time::{Duration, Instant};
 
-/// How long the kernel may take to end what is under way on a socket that was shut down.
+/// How long the kernel may take to finish I/O on a socket that was shut down.
 const SHUTDOWN: Duration = Duration::from_secs(2);
-/// How long an upgrade waits for what clients have asked for.
+/// How long a pause waits for requests in flight, and then for the workers.
 const PAUSE: Duration = Duration::from_secs(1);
-/// How often a condition is looked at.
+/// The interval at which conditions are polled.
 const POLL: Duration = Duration::from_millis(5);
-/// How often progress is told.
-const TELL: Duration = Duration::from_millis(100);
-/// Flushes of one volume that inside waits, or has given up waiting, for: each keeps a list of
+/// The interval of progress reports.
+const PROGRESS: Duration = Duration::from_millis(100);
+/// Internal flushes of one volume in flight, with those no longer waited for. Each keeps a list of
 /// dirty lines.
-const INSIDE_FLUSHES_MAX: u64 = 16;
+const INTERNAL_FLUSHES_MAX: u64 = 16;
 
-/// What holds up a flush, a removal or a stop when it is not the disk.
+/// Why a flush, a removal or a stop does not complete, if not for the disk.
 #[derive(Debug, thiserror::Error)]
 pub enum HeldUp {
-    /// The journal does not answer.
+    /// The journal does not respond.
     #[error(
         "volume '{name}' waits for its journal {journal}, which has not answered for {seconds} s; \
-         the volume goes on being served, so that nothing is lost: see to the journal's device"
+         the volume is still served, and nothing is lost: check the journal's device"
     )]
     Journal {
         /// The volume.
         name: String,
         /// Its journal.
         journal: String,
-        /// How long was waited.
+        /// The timeout.
         seconds: u64,
     },
-    /// Neither disk nor journal is waited for, and still not everything ends.
+    /// Requests or operations do not complete, although neither disk nor journal is waited for.
     #[error(
-        "{requests} requests and {operations} operations of volume '{name}' have not ended for \
-         {seconds} s, although its disk has answered everything; the volume goes on being served, \
-         so that nothing is lost: this is a fault of forebay, report it with the log"
+        "{requests} requests and {operations} operations of volume '{name}' have not completed \
+         for {seconds} s, although its disk has answered everything; the volume is still served, \
+         and nothing is lost: this is a bug of forebay, report it with the log"
     )]
     Nothing {
         /// The volume.
         name: String,
-        /// How long was waited.
+        /// The timeout.
         seconds: u64,
-        /// Requests that are not answered.
+        /// Requests in flight.
         requests: usize,
-        /// What the cache is doing with lines of it.
+        /// Operations of the cache in progress.
         operations: u64,
     },
 }
 
-/// Notices when a volume is waited for in vain.
-struct Watch<'a> {
+/// Detects that a volume's disk makes no progress.
+struct Watchdog<'a> {
     volume: &'a Arc<Volume>,
+    /// Completions of the disk when there was progress last.
     answers: u64,
     since: Instant,
 }
 
-impl<'a> Watch<'a> {
+impl<'a> Watchdog<'a> {
     fn new(volume: &'a Arc<Volume>) -> Self {
         Self { volume, answers: u64::MAX, since: Instant::now() }
     }
 
-    /// What the volume is waiting for, if that has gone on for too long: its disk if that has I/O
-    /// to answer, and something else only when clients had their time to leave as well.
-    fn obstacle(&mut self, runtime: &Runtime) -> Result<Option<VolumeError>, VolumeError> {
+    /// The error if the volume has waited too long: for its disk if I/O is in flight, otherwise for
+    /// the journal or a request. The latter has to allow for the clients' farewell, too.
+    fn stall(&mut self, runtime: &Runtime) -> Result<Option<VolumeError>, VolumeError> {
         let answers = add_up_answers(&self.volume.stats);
         if answers != self.answers {
             (self.answers, self.since) = (answers, Instant::now());
         }
-        let patience = runtime.shared.patience;
+        let timeouts = runtime.shared.patience;
         let waited = self.since.elapsed();
-        if waited < patience.disk {
+        if waited < timeouts.disk {
             return Ok(None);
         }
         let left = runtime.left(Some(self.volume.id))?;
         let is_over = match left.oldest_io {
-            Some(began) => began.elapsed() >= patience.disk,
+            Some(began) => began.elapsed() >= timeouts.disk,
             None if left.requests == 0 && runtime.operations(self.volume.id) == 0 => false,
-            None => waited >= patience.disk.max(patience.farewell + 2 * SHUTDOWN),
+            None => waited >= timeouts.disk.max(timeouts.farewell + 2 * SHUTDOWN),
         };
-        Ok(is_over.then(|| runtime.blame(self.volume, left)))
+        Ok(is_over.then(|| runtime.stall_error(self.volume, left)))
     }
 }
 
 impl Runtime {
-    /// Brings everything dirty of a volume to its disk. `progress` is told how many bytes are
-    /// left, now and then.
+    /// Flushes a volume to its disk. `progress` is called periodically with the dirty bytes left.
     ///
     /// # Errors
-    /// When there is no such volume, or the disk fails or hangs; what it did not take is kept.
+    /// When there is no such volume, or the disk fails or hangs; data not written stays dirty.
     pub fn flush_volume(
         &self,
         name: &str,
@@ -113,21 +113,21 @@ impl Runtime {
         self.flush(&volume, &mut progress)
     }
 
-    /// Trusts a disk again that has failed a flush, and flushes it. What its journal still holds is
-    /// written again first; its clients have to connect again. Other lines that the disk may have
-    /// lost are not: whoever trusts it says that they do not matter, or are there.
-    /// So with sectors that were lost in memory: what the journal does not hold of them reads as
-    /// the disk has it from now on.
+    /// Trusts a disk again that has failed a flush, and flushes it. Data that the journal still
+    /// holds is written again first; the clients have to reconnect for that. Other data that the
+    /// disk may have lost is not written again: the caller asserts that it is on the disk, or not
+    /// needed. Likewise, sectors lost in memory that the journal does not hold read as the disk has
+    /// them from now on.
     ///
     /// # Errors
-    /// As [`Runtime::flush_volume`], and when the journal can't be read.
+    /// As [`Runtime::flush_volume`], and when the journal cannot be read.
     pub fn trust_volume(
         &self,
         name: &str,
         mut progress: impl FnMut(u64),
     ) -> Result<(), VolumeError> {
         let volume = self.named(name)?;
-        self.rewrite(&volume)?;
+        self.restore_running(&volume)?;
         volume.flush.trust();
         for shard in 0..self.shared.shards.len() {
             let mut shard = self.shared.shard(shard);
@@ -145,36 +145,36 @@ impl Runtime {
     ) -> Result<(), VolumeError> {
         let count = volume.inside_flushes.fetch_add(1, Ordering::Relaxed);
         let theirs = Arc::clone(volume);
-        let (tell, told) = mpsc::channel();
+        let (sender, results) = mpsc::channel();
         let done = move |result: IoResult| {
             theirs.inside_flushes.fetch_sub(1, Ordering::Relaxed);
-            let _ = tell.send(result);
+            let _ = sender.send(result);
         };
-        if count >= INSIDE_FLUSHES_MAX {
+        if count >= INTERNAL_FLUSHES_MAX {
             done(Ok(()));
-            return Err(self.blame(volume, self.left(Some(volume.id))?));
+            return Err(self.stall_error(volume, self.left(Some(volume.id))?));
         }
         let (id, name) = (volume.id, volume.name.clone());
         self.ask(0, move |tasks| {
-            // Removed volumes leave by this worker as well, so it stays until the flush has begun.
+            // This worker also removes volumes, so the volume exists until the flush has begun.
             let served = tasks.shared().volume(id).is_some_and(|volume| volume.name == name);
             if served { tasks.flush(id, Box::new(done)) } else { done(Ok(())) }
         })?;
-        let mut watch = Watch::new(volume);
+        let mut watchdog = Watchdog::new(volume);
         loop {
-            match told.recv_timeout(TELL) {
-                Ok(result) => return result.map_err(|error| self.failed(volume, error)),
+            match results.recv_timeout(PROGRESS) {
+                Ok(result) => return result.map_err(|error| self.flush_error(volume, error)),
                 Err(mpsc::RecvTimeoutError::Disconnected) => return Err(VolumeError::Stopping),
                 Err(mpsc::RecvTimeoutError::Timeout) => {}
             }
             progress(self.dirty_bytes(id));
-            if let Some(error) = watch.obstacle(self)? {
+            if let Some(error) = watchdog.stall(self)? {
                 return Err(error);
             }
         }
     }
 
-    fn failed(&self, volume: &Volume, error: IoError) -> VolumeError {
+    fn flush_error(&self, volume: &Volume, error: IoError) -> VolumeError {
         let (name, dirty_bytes) = (volume.name.clone(), self.dirty_bytes(volume.id));
         match volume.flush.failure() {
             Some(error) => VolumeError::FlushFailed { name, error },
@@ -182,15 +182,15 @@ impl Runtime {
         }
     }
 
-    /// Says what a volume waits for, of which so much is left.
-    fn blame(&self, volume: &Volume, left: Left) -> VolumeError {
+    /// Names what a volume waits for.
+    fn stall_error(&self, volume: &Volume, left: Left) -> VolumeError {
         let (name, seconds) = (volume.name.clone(), self.shared.patience.disk.as_secs());
         if left.oldest_io.is_some() {
             let dirty_bytes = self.dirty_bytes(volume.id);
             return VolumeError::Hanging { name, seconds, dirty_bytes };
         }
         match &volume.journal {
-            Some(used) if !used.journal.is_given_up() => {
+            Some(used) if !used.journal.is_abandoned() => {
                 let journal = used.journal.name().to_owned();
                 HeldUp::Journal { name, journal, seconds }.into()
             }
@@ -201,18 +201,17 @@ impl Runtime {
         }
     }
 
-    /// Removes a volume: what is dirty is brought to the disk, its clients are let go, and the
-    /// disk is closed.
+    /// Removes a volume: flushes it to its disk, drains its clients, and closes the disk.
     ///
     /// # Errors
-    /// When there is no such volume, or the disk fails or hangs: then it goes on being served.
+    /// When there is no such volume, or the disk fails or hangs: the volume is still served then.
     pub fn remove_volume(
         &self,
         name: &str,
         mut progress: impl FnMut(u64),
     ) -> Result<(), VolumeError> {
         let volume = self.named(name)?;
-        // While clients are still served: it may take a while, and it may fail.
+        // A first flush while clients are still served: it may be slow, and it may fail.
         self.flush(&volume, &mut progress)?;
         if volume.leaving.swap(true, Ordering::Relaxed) {
             return Err(VolumeError::Leaving(name.to_owned()));
@@ -220,14 +219,14 @@ impl Runtime {
         let emptied = self.empty(&volume, &mut progress);
         if emptied.is_err() {
             volume.leaving.store(false, Ordering::Relaxed);
-            self.calibrator.want(&volume);
+            self.calibrator.schedule(&volume);
             return emptied;
         }
         self.calibrator.wait_until_free(&volume);
         let _changing = self.changes.lock();
         if let Some(used) = &volume.journal {
-            // The disk has everything. A record that stayed would undo what is written there once
-            // nobody tells the journal of it.
+            // The disk has everything. Records that stayed would undo later changes to the disk
+            // that are not recorded in the journal.
             used.journal.detach(used.number)?;
         }
         if let Some(vault) = &volume.vault {
@@ -240,7 +239,7 @@ impl Runtime {
             for shard in 0..shared.shards.len() {
                 shared.shard(shard).remove_volume(id);
             }
-            // In the same turn of this worker, which begins all flushes from inside.
+            // In the same task: this worker begins all internal flushes.
             shared.volumes.remove(id);
         })?;
         self.ask_all(|tasks| tasks.forget_volumes())?;
@@ -248,8 +247,8 @@ impl Runtime {
         Ok(())
     }
 
-    /// Lets the clients of a leaving volume go, and waits until nothing of it is dirty or under
-    /// way.
+    /// Drains the clients of a volume that is being removed, and waits until the volume is clean
+    /// and has no operation in progress.
     fn empty(
         &self,
         volume: &Arc<Volume>,
@@ -259,10 +258,10 @@ impl Runtime {
         self.ask_all(move |tasks| tasks.dismiss(Some(id)))?;
         self.wait_until_idle(Some(volume))?;
         self.flush(volume, progress)?;
-        // A flush of somebody else inside may still be on its way, and reading ahead.
-        let mut watch = Watch::new(volume);
+        // Another internal flush, or read-ahead, may still be in progress.
+        let mut watchdog = Watchdog::new(volume);
         while self.operations(id) > 0 || volume.inside_flushes.load(Ordering::Relaxed) > 0 {
-            if let Some(error) = watch.obstacle(self)? {
+            if let Some(error) = watchdog.stall(self)? {
                 return Err(error);
             }
             std::thread::sleep(POLL);
@@ -270,12 +269,12 @@ impl Runtime {
         Ok(())
     }
 
-    /// Waits until the clients of a volume, or all, have gone, and disks have answered everything;
-    /// clients that take too long to fetch their replies are dropped.
+    /// Waits until the clients of a volume, or all clients, have disconnected and the disks have
+    /// completed all I/O. Clients that take too long to fetch their replies are dropped.
     pub(crate) fn wait_until_idle(&self, volume: Option<&Arc<Volume>>) -> Result<(), VolumeError> {
         let id = volume.map(|volume| volume.id);
         let volumes = volume.map_or_else(|| self.shared.volumes.all(), |one| vec![Arc::clone(one)]);
-        let mut watches: Vec<Watch<'_>> = volumes.iter().map(Watch::new).collect();
+        let mut watchdogs: Vec<Watchdog<'_>> = volumes.iter().map(Watchdog::new).collect();
         let farewell = Instant::now() + self.shared.patience.farewell;
         while !self.left(id)?.is_nothing() {
             let now = Instant::now();
@@ -284,8 +283,8 @@ impl Runtime {
             } else if now > farewell {
                 self.ask_all(move |tasks| tasks.drop_clients(id))?;
             }
-            for watch in &mut watches {
-                if let Some(error) = watch.obstacle(self)? {
+            for watchdog in &mut watchdogs {
+                if let Some(error) = watchdog.stall(self)? {
                     return Err(error);
                 }
             }
@@ -299,27 +298,27 @@ impl Runtime {
         Ok(left.into_iter().fold(Left::default(), Left::and))
     }
 
-    /// Stops: what is dirty is brought to the disks, clients are let go, the workers end.
-    /// `progress` is told how many bytes are left, now and then.
+    /// Stops: flushes all volumes, drains the clients, and ends the workers. `progress` is called
+    /// periodically with the dirty bytes left.
     ///
     /// # Errors
-    /// The first volume whose disk fails or hangs, or, the first time, one that is not served and
-    /// has dirty lines. Then nothing is lost, and clients are served as before.
+    /// When a disk fails or hangs; and the first time if a volume that is not served has dirty
+    /// lines. Nothing is lost then, and clients are served as before.
     pub fn stop(&self, mut progress: impl FnMut(u64)) -> Result<(), VolumeError> {
         if let Some((name, dirty_bytes)) = self.unserved().into_iter().next()
             && !self.shared.warned.swap(true, Ordering::Relaxed)
         {
             return Err(VolumeError::Unserved { name, dirty_bytes });
         }
-        // Most of it while clients are still served: it may take a while, and it may fail.
+        // A first flush while clients are still served: it may be slow, and it may fail.
         self.flush_all(&mut progress)?;
         self.shared.stopping.store(true, Ordering::Relaxed);
         self.ask(0, |tasks| tasks.accept(false))?;
         self.ask_all(|tasks| tasks.dismiss(None))?;
         let idle = match self.wait_until_idle(None) {
-            // No disk and no journal owes anything, and nobody can be there to miss an answer.
+            // Neither a disk nor a journal is waited for, and all clients were disconnected.
             Err(error @ VolumeError::Held(HeldUp::Nothing { .. })) => {
-                tracing::error!(%error, "stopping all the same, once everything is flushed");
+                tracing::error!(%error, "abandoning requests, stopping after a flush");
                 self.ask_all(|tasks| tasks.abandon_requests()).map(drop)
             }
             idle => idle,
@@ -336,28 +335,27 @@ impl Runtime {
                 let _ = worker.join();
             }
         }
-        self.warmer.end();
+        self.warmer.stop();
         self.calibrator.close();
         self.journals().iter().for_each(|journal| journal.close(true));
         if let Some(vault) = self.vault() {
             vault.close(true);
         }
-        // From here on anybody may change the disks.
+        // From here on other programs may change the disks.
         self.shared.volumes.all().iter().for_each(|volume| self.leave_pool(volume.id));
         if self.unserved().is_empty() {
             self.shared.pool.close();
         }
-        // A volume knows its vault, which knows what all share, which is where volumes are kept.
+        // Breaks the reference cycle of a volume, its vault, and `shared`.
         self.shared.volumes.clear();
         Ok(())
     }
 
-    /// Lets clients go once what they asked for is answered, or after a moment, and the workers
-    /// end. Nothing dirty is brought to the disks: another process is to go on with the pool, as
-    /// after a death.
+    /// Ends the workers without a flush, so that another process can adopt the pool. Requests in
+    /// flight have a moment to complete.
     ///
     /// # Errors
-    /// The runtime is stopping already.
+    /// When the runtime is stopping already.
     pub fn pause(&self) -> Result<(), VolumeError> {
         self.shared.stopping.store(true, Ordering::Relaxed);
         self.ask(0, |tasks| tasks.accept(false))?;
@@ -366,8 +364,8 @@ impl Runtime {
         while self.left(None)?.is_busy() && Instant::now() < until {
             std::thread::sleep(POLL);
         }
-        self.warmer.end();
-        // Two processes must not walk in one pool; a worker whose disk hangs is left behind.
+        self.warmer.stop();
+        // Two processes must not use one pool at once; only a worker whose disk hangs may remain.
         self.ask_all(|tasks| tasks.leave())?;
         let until = Instant::now() + PAUSE;
         let workers = self.workers.lock();

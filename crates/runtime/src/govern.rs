@@ -1,4 +1,4 @@
-//! The governor of a volume's write-back, fed with what the workers see.
+//! Feeds the governor of a volume's writeback with samples from the workers.
 
 use crate::locks::Lock;
 use crate::pool::MappedLines;
@@ -7,12 +7,12 @@ use forebay_engine::Shard;
 use forebay_policy::{Governor, GovernorStatus, Limits, Pace, Seen};
 use forebay_types::{LINE_BYTES, VolumeId};
 
-/// Between two looks, in milliseconds: as often as shards with dirty lines are ticked.
-const LOOK_MS: u64 = 50;
-/// What was noted of a shard longer ago, in milliseconds, is over: it has nothing dirty any more.
-const NOTED_MS: u64 = 200;
+/// The sampling interval in milliseconds: the interval of ticks of shards with dirty lines.
+const SAMPLE_MS: u64 = 50;
+/// Milliseconds after which the sample of a shard is stale: the shard has no dirty lines any more.
+const STALE_MS: u64 = 200;
 
-/// See the module's description.
+/// The writeback governor of one volume.
 #[derive(Debug)]
 pub(crate) struct Govern(Lock<State>);
 
@@ -20,14 +20,14 @@ pub(crate) struct Govern(Lock<State>);
 struct State {
     governor: Governor,
     pace: Pace,
-    looked_ms: u64,
-    shards: Vec<Work>,
+    sampled_ms: u64,
+    shards: Vec<Sample>,
 }
 
-/// What a shard does for the volume.
+/// The volume's writeback in one shard.
 #[derive(Clone, Copy, Debug, Default)]
-struct Work {
-    noted_ms: u64,
+struct Sample {
+    at_ms: u64,
     written_milli: u64,
     writing: bool,
     dirty_bytes: u64,
@@ -38,23 +38,22 @@ impl Govern {
         Self(Lock::new(State {
             governor: Governor::new(limits),
             pace: Pace::DEFAULT,
-            looked_ms: 0,
-            shards: vec![Work::default(); shards],
+            sampled_ms: 0,
+            shards: vec![Sample::default(); shards],
         }))
     }
 
-    /// Changes what the operator says, from the next tick on.
+    /// Sets the limits, which apply from the next sample on.
     pub(crate) fn set(&self, limits: Limits) {
         self.0.lock().governor.set_limits(limits);
     }
 
-    /// How it stands.
     pub(crate) fn status(&self) -> GovernorStatus {
         self.0.lock().governor.status()
     }
 
-    /// Takes note of what a shard does for the volume, and returns its share of the pace.
-    pub(crate) fn look(
+    /// Samples a shard, and returns the shard's share of the volume's pace.
+    pub(crate) fn sample(
         &self,
         id: VolumeId,
         (number, shard): (usize, &Shard<MappedLines>),
@@ -63,34 +62,40 @@ impl Govern {
     ) -> Pace {
         let mut state = self.0.lock();
         let counters = shard.counters(id);
-        state.shards[number] = Work {
-            noted_ms: now_ms,
+        state.shards[number] = Sample {
+            at_ms: now_ms,
             written_milli: Pace::bursts_milli(counters.destage_writes, counters.destaged_bytes),
             writing: shard.destaging(id) > 0,
             dirty_bytes: shard.dirty_lines(id) as u64 * LINE_BYTES,
         };
-        if now_ms >= state.looked_ms + LOOK_MS {
-            state.look(reads, now_ms);
+        if now_ms >= state.sampled_ms + SAMPLE_MS {
+            state.update(reads, now_ms);
         }
-        // Those with something to write take turns.
-        let lately = |work: &Work| work.dirty_bytes > 0 && work.noted_ms + NOTED_MS >= now_ms;
-        let turn = state.shards[..number].iter().filter(|work| lately(work)).count();
-        let turns = state.shards.iter().filter(|work| lately(work)).count();
+        // Shards with dirty lines take turns.
+        let has_turn = |sample: &Sample| sample.dirty_bytes > 0 && sample.is_fresh(now_ms);
+        let turn = state.shards[..number].iter().filter(|sample| has_turn(sample)).count();
+        let turns = state.shards.iter().filter(|sample| has_turn(sample)).count();
         state.pace.share(state.shards.len() as u64, turn as u64, turns as u64, now_ms)
     }
 }
 
+impl Sample {
+    const fn is_fresh(&self, now_ms: u64) -> bool {
+        self.at_ms + STALE_MS >= now_ms
+    }
+}
+
 impl State {
-    fn look(&mut self, reads: &Reads, now_ms: u64) {
-        let lately = self.shards.iter().filter(|work| work.noted_ms + NOTED_MS >= now_ms);
-        let (writing, dirty_bytes) = lately.fold((false, 0), |(writing, bytes), work| {
-            (writing || work.writing, bytes + work.dirty_bytes)
+    fn update(&mut self, reads: &Reads, now_ms: u64) {
+        let fresh = self.shards.iter().filter(|sample| sample.is_fresh(now_ms));
+        let (writing, dirty_bytes) = fresh.fold((false, 0), |(writing, bytes), sample| {
+            (writing || sample.writing, bytes + sample.dirty_bytes)
         });
-        self.looked_ms = now_ms;
+        self.sampled_ms = now_ms;
         self.pace = self.governor.look(&Seen {
             now_ms,
             reads: reads.take_times(),
-            written_milli: self.shards.iter().map(|work| work.written_milli).sum(),
+            written_milli: self.shards.iter().map(|sample| sample.written_milli).sum(),
             writing,
             dirty_milli: Pace::bursts_milli(0, dirty_bytes),
         });

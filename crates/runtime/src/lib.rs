@@ -12,7 +12,6 @@ mod drain;
 mod govern;
 mod locks;
 mod memory_plan;
-mod patience;
 mod pool;
 mod protect;
 mod reactor;
@@ -21,6 +20,7 @@ mod shared;
 mod start;
 mod stats;
 mod status;
+mod timeouts;
 mod volume_table;
 mod warm;
 mod worker;
@@ -30,12 +30,11 @@ pub use descriptors::Descriptors;
 pub use drain::HeldUp;
 pub use forebay_format::journal::JournalId;
 pub use forebay_policy::{GovernorStatus, Limits, ReadTarget, SplitCost, ThresholdSource};
-pub use patience::Patience;
 pub use pool::{PoolError, dirty_bytes_in, inherit, new_file as new_pool_file};
 pub use protect::guard::examine_disk;
 pub use protect::journal::{
     Journal, JournalError, JournalPatrol, JournalRecord, JournalSettings, JournalStatus,
-    KeptStatus, MemberRecord, MissingDevice, OnFailure, Void, VolumeJournal,
+    KeptStatus, MemberRecord, MissingDevice, OnFailure, VoidRecords, VolumeJournal,
 };
 pub use protect::patrol::{Ecc, PatrolStatus};
 pub use protect::vault::{
@@ -47,3 +46,4 @@ pub use server::{
 };
 pub use stats::{LatencyClass, LatencySummary, RequestCounters};
 pub use status::{MemoryStatus, RuntimeStatus, VolumeStatus};
+pub use timeouts::Timeouts;

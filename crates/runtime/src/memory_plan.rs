@@ -1,50 +1,49 @@
-//! How the memory that was given is divided.
+//! Divides the memory limit among the pool and the other users of memory.
 
 use crate::pool::SLAB_BYTES;
 use crate::protect::journal::journal_bytes;
 use crate::reactor::{RECEIVE_BUFFERS_MAX, RECEIVE_BYTES};
 use forebay_types::limits::REQUEST_BYTES_MAX;
 
-/// What a process of this program takes before it serves anybody: code, heap, stacks.
+/// Memory of an idle process: code, heap, stacks.
 const PROCESS_BYTES: u64 = 13 << 20;
-/// Receive buffers and stack of one worker, whichever its reactor is.
+/// Receive buffers and stack of one worker, with either reactor.
 const WORKER_BYTES: u64 = (RECEIVE_BUFFERS_MAX as usize * RECEIVE_BYTES) as u64 + (1 << 19);
-/// Metadata of a line, beside the 4096 bytes of its data, at most: where two of three are dirty,
-/// and none has a neighbour that is.
+/// Metadata of a line at most, beside its data: if two of three lines are dirty, and none has a
+/// dirty neighbour.
 const METADATA_BYTES_PER_LINE: u64 = 64;
-/// More shards than this part nobody's locks; a set of them fits one word.
+/// More shards than this do not reduce lock contention further; a set of them fits one word.
 const SHARDS_MAX: usize = 64;
-/// A shard smaller than this wins less by its lock than it loses by its smallness.
+/// Below this size, the worse eviction of a small shard outweighs the lower contention.
 const SHARD_BYTES_MIN: u64 = 16 << 20;
 
 /// The parts of the memory, in bytes.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) struct MemoryPlan {
-    /// Everything.
+    /// The limit of the process.
     pub limit_bytes: u64,
     /// Lines.
     pub pool_bytes: u64,
-    /// Payloads of writes that have not come whole.
+    /// Payloads of writes that are being received.
     pub payload_bytes: u64,
-    /// What requests of all clients take, but for huge ones.
+    /// Requests of all clients, without huge ones.
     pub request_bytes: u64,
-    /// What huge requests take: one of the largest, or several smaller ones.
+    /// Huge requests: one of the largest, or several smaller ones.
     pub lane_bytes: u64,
-    /// Buffers of requests that are over, kept for the next ones.
+    /// Free buffers kept for reuse.
     pub kept_bytes: u64,
     /// Shards of the pool, a power of two.
     pub shards: usize,
 }
 
 impl MemoryPlan {
-    /// Divides `limit_bytes` among the pool and what surrounds it.
     pub(crate) fn new(limit_bytes: u64, workers: usize, journals: usize) -> Self {
         let payload_bytes = (limit_bytes / 32).max(1 << 20);
         let kept_bytes = payload_bytes;
         let request_bytes = (limit_bytes / 16).max(4 << 20);
         let lane_bytes = REQUEST_BYTES_MAX;
-        // While huge requests are served, hardly any buffer is kept for another one. The rest of
-        // their room is taken from the pool, and only a small pool feels it.
+        // While huge requests are served, hardly any free buffers are kept. The rest of the lane is
+        // taken from the pool, which only matters for a small pool.
         let huge_bytes = lane_bytes.saturating_sub(kept_bytes);
         let around = PROCESS_BYTES + WORKER_BYTES * workers as u64 + payload_bytes + kept_bytes;
         let around = around + huge_bytes + journals as u64 * journal_bytes(workers);
@@ -52,7 +51,7 @@ impl MemoryPlan {
         let pool_bytes = (lines * 4096 / SLAB_BYTES * SLAB_BYTES).max(SLAB_BYTES);
         let shards_max = (4 * workers).next_power_of_two().min(SHARDS_MAX) as u64;
         let shards = (pool_bytes / SHARD_BYTES_MIN).clamp(1, shards_max);
-        // The largest power of two that is not more.
+        // Rounded down to a power of two.
         let shards = 1 << shards.ilog2();
         Self {
             limit_bytes,

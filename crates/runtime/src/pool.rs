@@ -1,11 +1,10 @@
-//! The pool's memory: lines and what is known of them, in one shared memory file.
+//! The pool's memory: lines and their metadata, in one memory file.
 //!
-//! The file starts with a head that says what is in it (`header.rs`), followed by the tables of
-//! lines of all shards, their checksums, four bytes a line, and the data in slabs of 2 MiB, so that
-//! huge pages fit. It has no name in any file system; whoever holds its descriptor holds the pool,
-//! and it lives as long as somebody does. A process that is given a pool by the one before goes on
-//! with it. Pages are taken from the machine when a line is first used, or by the warmer shortly
-//! before (see `warm.rs`).
+//! The file starts with a header (`header.rs`), followed by the line tables of all shards, the
+//! checksums, four bytes per line, and the data in slabs of 2 MiB, the size of a huge page. The
+//! file has no name; it exists as long as a process holds its descriptor. A process that gets the
+//! descriptor of its predecessor's pool adopts it. Pages are allocated when a line is first used,
+//! or by the warmer shortly before (see `warm.rs`).
 
 mod header;
 
@@ -24,38 +23,38 @@ use std::ptr::NonNull;
 use std::sync::Arc;
 use std::sync::atomic::AtomicU32;
 
-/// Bytes of data that a shard's share of the pool is a multiple of: a huge page.
+/// The size of a slab, a huge page. A shard's share of the pool is a multiple of it.
 pub const SLAB_BYTES: u64 = 2 << 20;
 /// Bytes of a line's checksum.
 pub(crate) const SUM_BYTES: u64 = size_of::<AtomicU32>() as u64;
 /// Lines in a slab.
 const SLAB_LINES: usize = (SLAB_BYTES / LINE_BYTES) as usize;
-/// Shards that a pool can have: a set of them fits one word.
+/// Shards of a pool at most: a set of them fits one word.
 const SHARDS_MAX: usize = 64;
 
-/// Why a pool can't be had.
+/// Why a pool cannot be opened.
 #[derive(Debug, thiserror::Error)]
 #[non_exhaustive]
 pub enum PoolError {
-    /// The system says no.
+    /// The system has not enough memory or address space.
     #[error("no memory for a pool of {bytes} bytes: {source}; give less with --memory")]
     Memory {
         /// Its size.
         bytes: u64,
-        /// Why.
+        /// The system's error.
         source: Errno,
     },
-    /// What was kept was written by another version.
+    /// The kept pool was written by another version.
     #[error(
         "the pool that was kept is of another version of this program, and may hold writes that \
          no disk has; start the program that wrote it once more, stop it with `forebay stop`, and \
          start again"
     )]
     Version,
-    /// What was kept is no pool.
+    /// The kept file is not a pool.
     #[error("what was kept as the pool is none: {0}; start without it")]
     Foreign(&'static str),
-    /// It contradicts itself.
+    /// The kept pool is inconsistent.
     #[error(
         "the pool that was kept is damaged: {0}. Nothing in it can be trusted; acknowledged writes \
          may be lost. To go on without it, end the keeper and start again"
@@ -63,64 +62,63 @@ pub enum PoolError {
     Damaged(String),
 }
 
-/// The mapping of the pool. All access goes through slots that the engine has handed out: that,
-/// and the pins that keep a slot from being handed out twice, is what makes it sound.
+/// The mapping of the pool. It is sound because lines are accessed only through slots that the
+/// engine has handed out, and pins keep a slot in use from being handed out again.
 #[derive(Debug)]
 pub(crate) struct Pool {
     base: NonNull<u8>,
-    /// The address space around the mapping, taken so that it lies at a multiple of a huge page.
+    /// The address space reserved around the mapping, to align it to a huge page.
     reserved: NonNull<u8>,
     reserved_len: usize,
     sums_offset: usize,
     data_offset: usize,
     layout: Layout,
     header: Lock<Header>,
-    /// Another process has left lines in it.
+    /// It holds the lines of a previous process.
     is_adopted: bool,
-    /// Keeps the memory alive beyond the mapping: what a later process will be given.
+    /// Keeps the file alive.
     _file: OwnedFd,
 }
 
-// SAFETY: the mapping is plain memory that stays until the pool is dropped; who may touch which
-// line when is decided by the engine under its shard's lock.
+// SAFETY: the mapping is plain memory that stays until the pool is dropped; the engine decides
+// under a shard's lock which thread may access which of the shard's lines.
 unsafe impl Send for Pool {}
 // SAFETY: as above.
 unsafe impl Sync for Pool {}
 
-/// A memory file for a pool, still empty. It is closed when another program is executed.
+/// Creates an empty memory file for a pool. It is closed on exec.
 ///
 /// # Errors
-/// The system forbids memory files.
+/// When the system forbids memory files.
 pub fn new_file() -> std::io::Result<OwnedFd> {
     Ok(rustix::fs::memfd_create("forebay-pool", MemfdFlags::CLOEXEC)?)
 }
 
-/// Takes over a descriptor that whoever started this process has left open in it, by its number.
-/// From here on it is closed when another program is executed, so it is not found twice.
+/// Takes ownership of an inherited descriptor, given by its number. It is closed on exec from now
+/// on, which also marks it as taken.
 ///
 /// # Errors
-/// There is none of this number, or it was taken over before.
+/// When there is no such descriptor, or it was taken before.
 pub fn inherit(number: RawFd) -> std::io::Result<OwnedFd> {
     if number <= 2 {
         return Err(std::io::Error::from(Errno::BADF));
     }
-    // SAFETY: only looked at before it is known to be open.
-    let lent = unsafe { BorrowedFd::borrow_raw(number) };
-    let flags = rustix::io::fcntl_getfd(lent)?;
+    // SAFETY: used only for `fcntl`, which fails if the descriptor is not open.
+    let borrowed = unsafe { BorrowedFd::borrow_raw(number) };
+    let flags = rustix::io::fcntl_getfd(borrowed)?;
     if flags.contains(FdFlags::CLOEXEC) {
-        // All that this process opens is closed on execution: this one is its own.
+        // Opened by this process, which sets this flag on all of its descriptors.
         return Err(std::io::Error::from(Errno::BADF));
     }
-    rustix::io::fcntl_setfd(lent, flags | FdFlags::CLOEXEC)?;
-    // SAFETY: open, as was seen just now, and nobody's: what this process has opened itself is
-    // marked, and what it has taken over is marked as well.
+    rustix::io::fcntl_setfd(borrowed, flags | FdFlags::CLOEXEC)?;
+    // SAFETY: it is open and has no other owner: descriptors that this process has opened or taken
+    // have the flag.
     Ok(unsafe { OwnedFd::from_raw_fd(number) })
 }
 
-/// Bytes in dirty lines of the pool in a file; 0 where there is no pool, or one that was left in
-/// order.
+/// Bytes in dirty lines of the pool in a file; 0 if there is no pool, or a closed one.
 pub fn dirty_bytes_in(file: BorrowedFd<'_>) -> u64 {
-    match Found::look(file) {
+    match Found::read(file) {
         Ok(Found::Pool(header)) => dirty_lines_in(file, &header.layout) * LINE_BYTES,
         _ => 0,
     }
@@ -154,14 +152,14 @@ fn read_exactly(file: BorrowedFd<'_>, at: u64, mut bytes: &mut [u8]) -> Result<(
     Ok(())
 }
 
-/// What a file holds.
+/// The content of a kept file.
 enum Found {
     Nothing,
     Pool(Header),
 }
 
 impl Found {
-    fn look(file: BorrowedFd<'_>) -> Result<Self, PoolError> {
+    fn read(file: BorrowedFd<'_>) -> Result<Self, PoolError> {
         let failed = |_| PoolError::Foreign("it can't be read");
         let len = rustix::fs::fstat(file).map_err(failed)?.st_size as u64;
         if len == 0 {
@@ -173,7 +171,7 @@ impl Found {
         }
         let (first, second) = head.split_at(COPY_BYTES);
         let Some(header) = Header::newest([first, second]) else {
-            // A process that was killed while it made the pool has not come to its head.
+            // A process that was killed while it created the pool has not written the header.
             return match (Header::is_pool([first, second]), head.iter().all(|&byte| byte == 0)) {
                 (true, _) => Err(PoolError::Version),
                 (false, true) => Ok(Self::Nothing),
@@ -196,11 +194,11 @@ const fn len_of(layout: &Layout) -> usize {
 }
 
 impl Pool {
-    /// A pool of at most `bytes` of lines in `shards` equal shares of whole slabs; or, where `kept`
-    /// holds one with dirty lines or of that size, the pool in there.
+    /// Opens a pool of at most `bytes` of lines, in `shards` equal shares of whole slabs. A pool in
+    /// `kept` is adopted if it has dirty lines or that size.
     ///
     /// # Errors
-    /// The system has no address space, or forbids memory files, or what was kept can't be used.
+    /// When the system lacks address space or forbids memory files, or `kept` cannot be used.
     pub(crate) fn open(
         bytes: u64,
         shards: usize,
@@ -212,27 +210,27 @@ impl Pool {
         let failed = |source| PoolError::Memory { bytes, source };
         let Some(file) = kept else {
             let file = rustix::fs::memfd_create("forebay-pool", MemfdFlags::CLOEXEC);
-            return Self::lay_out(file.map_err(failed)?, wanted).map_err(failed);
+            return Self::create(file.map_err(failed)?, wanted).map_err(failed);
         };
-        match Found::look(file.as_fd())? {
-            Found::Nothing => Self::lay_out(file, wanted).map_err(failed),
+        match Found::read(file.as_fd())? {
+            Found::Nothing => Self::create(file, wanted).map_err(failed),
             Found::Pool(header) if header.layout == wanted => {
                 Self::map(file, header, true).map_err(failed)
             }
             Found::Pool(header) if dirty_lines_in(file.as_fd(), &header.layout) > 0 => {
                 tracing::warn!(
-                    "the pool that was kept has another size than is asked for now, and holds what \
-                     no disk has: it stays as it is until the next start after an orderly stop"
+                    "adopted pool has dirty lines, keeping its old size until the next start after \
+                     a clean stop"
                 );
                 Self::map(file, header, true).map_err(failed)
             }
-            Found::Pool(_) => Self::lay_out(file, wanted).map_err(failed),
+            Found::Pool(_) => Self::create(file, wanted).map_err(failed),
         }
     }
 
-    /// A pool with nothing in it.
-    fn lay_out(file: OwnedFd, layout: Layout) -> rustix::io::Result<Arc<Self>> {
-        // What was there goes back to the system.
+    /// Creates an empty pool.
+    fn create(file: OwnedFd, layout: Layout) -> rustix::io::Result<Arc<Self>> {
+        // Frees the pages of an earlier pool.
         rustix::fs::ftruncate(&file, 0)?;
         rustix::fs::ftruncate(&file, len_of(&layout) as u64)?;
         let pool = Self::map(file, Header::new(layout), false)?;
@@ -247,7 +245,7 @@ impl Pool {
         let layout = header.layout;
         let len = len_of(&layout);
         let reserved_len = len + SLAB_BYTES as usize;
-        // SAFETY: new address space of the kernel's choice harms nobody.
+        // SAFETY: new address space of the kernel's choice does not affect other memory.
         let reserved = unsafe {
             rustix::mm::mmap_anonymous(
                 std::ptr::null_mut(),
@@ -257,7 +255,7 @@ impl Pool {
             )?
         };
         let aligned = (reserved as usize).next_multiple_of(SLAB_BYTES as usize);
-        // SAFETY: replaces a part of the address space that was reserved just now.
+        // SAFETY: replaces a part of the address space reserved above.
         let base = unsafe {
             rustix::mm::mmap(
                 std::ptr::with_exposed_provenance_mut(aligned),
@@ -268,11 +266,11 @@ impl Pool {
                 0,
             )?
         };
-        // Only a wish: where shared memory gets no huge pages, small ones do.
-        // SAFETY: the range is the mapping just made.
+        // Best effort: small pages work, too.
+        // SAFETY: the range is the mapping made above.
         let _ = unsafe { rustix::mm::madvise(base, len, Advice::LinuxHugepage) };
         let base = NonNull::new(base.cast()).expect("a mapping is never at address zero");
-        let reserved = NonNull::new(reserved.cast()).expect("nor is address space");
+        let reserved = NonNull::new(reserved.cast()).expect("a mapping is never at address zero");
         Ok(Arc::new(Self {
             base,
             reserved,
@@ -286,27 +284,26 @@ impl Pool {
         }))
     }
 
-    /// Whether another process has left it.
+    /// Whether it holds the lines of a previous process.
     pub(crate) const fn is_adopted(&self) -> bool {
         self.is_adopted
     }
 
-    /// Parts with a table each.
     pub(crate) const fn shards(&self) -> usize {
         self.layout.shards
     }
 
-    /// The volumes that may have lines here.
+    /// The volumes that may have lines in the pool.
     pub(crate) fn volumes(&self) -> Vec<PoolVolume> {
         self.header.lock().volumes.clone()
     }
 
-    /// Changes the list of volumes. When it returns, the next process would find the change.
+    /// Changes the list of volumes. After it returns, a later process finds the change.
     pub(crate) fn change_volumes<T>(&self, change: impl FnOnce(&mut Vec<PoolVolume>) -> T) -> T {
         self.change_header(|header| change(&mut header.volumes))
     }
 
-    /// Says that everything is on the disks: another process begins with nothing.
+    /// Marks all lines as void: everything is on the disks. A later process does not adopt them.
     pub(crate) fn close(&self) {
         self.change_header(|header| header.is_closed = true);
     }
@@ -316,8 +313,8 @@ impl Pool {
         let result = change(&mut header);
         header.sequence += 1;
         let bytes = header.encode();
-        // SAFETY: a copy lies at the start of the mapping and is as long as the longest head;
-        // nobody but this function, under the lock, touches it.
+        // SAFETY: the two copies lie at the start of the mapping, and each has space for the
+        // longest header. Only this function accesses them, under the lock.
         unsafe {
             let to = self.base.as_ptr().add(header.copy() * COPY_BYTES);
             std::ptr::copy_nonoverlapping(bytes.as_ptr(), to, bytes.len());
@@ -326,12 +323,12 @@ impl Pool {
         result
     }
 
-    /// Lines in each shard.
+    /// Lines per shard.
     pub(crate) const fn shard_slots(&self) -> usize {
         self.layout.shard_slots
     }
 
-    /// Bytes of data it can hold.
+    /// The size of all lines.
     pub(crate) const fn data_bytes(&self) -> u64 {
         self.layout.slots() as u64 * LINE_BYTES
     }
@@ -344,28 +341,28 @@ impl Pool {
         unsafe { self.base.as_ptr().add(self.data_offset + line * LINE_BYTES as usize) }
     }
 
-    /// Copies a line's data out. The caller holds the shard's lock and knows that it is there.
+    /// Copies a line's data to `to`. The caller holds the shard's lock, and the line is resident.
     pub(crate) fn copy_line(&self, shard: usize, slot: Slot, to: &mut [u8]) {
         assert_eq!(to.len() as u64, LINE_BYTES);
         let from = self.line(shard, slot);
-        // SAFETY: a line of the mapping, and memory of its length that lies elsewhere. Nobody
-        // changes a line that is valid but under its shard's lock.
+        // SAFETY: a line of the mapping, and a disjoint buffer of the same length. A valid line
+        // changes only under its shard's lock, which the caller holds.
         unsafe { std::ptr::copy_nonoverlapping(from.cast_const(), to.as_mut_ptr(), to.len()) };
     }
 
-    /// The checksum of a line, of which only the shard knows whether it is current. It is an atomic
-    /// because it is read outside of the shard's lock, too; the lock orders the rest.
+    /// The checksum of a line. Whether it is current, the shard knows. It is atomic because it is
+    /// also read without the shard's lock.
     pub(crate) fn sum(&self, shard: usize, slot: Slot) -> &AtomicU32 {
         assert!(shard < self.layout.shards && (slot as usize) < self.layout.shard_slots);
         let line = shard * self.layout.shard_slots + slot as usize;
         let offset = self.sums_offset + line * size_of::<AtomicU32>();
-        // SAFETY: asserted to lie inside the mapping, between the tables and the data; aligned, for
-        // the tables' size is a multiple of it; never accessed but through this function.
+        // SAFETY: inside the mapping, between tables and data, as asserted; aligned, as the size of
+        // the tables is a multiple of four; accessed only through this function.
         unsafe { &*self.base.as_ptr().add(offset).cast::<AtomicU32>() }
     }
 
-    /// Brings what the processor will need of a line into its cache, or begins to.
-    pub(crate) fn bring(&self, shard: usize, slot: Slot) {
+    /// Prefetches a line's metadata and the beginning of its data into the processor's cache.
+    pub(crate) fn prefetch_line(&self, shard: usize, slot: Slot) {
         if shard < self.layout.shards && (slot as usize) < self.layout.shard_slots {
             let line = shard * self.layout.shard_slots + slot as usize;
             prefetch(
@@ -377,36 +374,36 @@ impl Pool {
         }
     }
 
-    /// Slabs in each shard.
+    /// Slabs per shard.
     pub(crate) const fn shard_slabs(&self) -> usize {
         self.layout.shard_slots / SLAB_LINES
     }
 
-    /// Gives a slab of a shard a huge page, whatever is in it already.
+    /// Collapses the pages of a slab into a huge page. The content is kept.
     ///
     /// # Errors
-    /// What the kernel says: `EINVAL` where it does not know how, other errors where it can't at
-    /// the moment, because pages are in use or huge ones are short.
+    /// The kernel's error: `EINVAL` if it does not support this, others if it fails at the moment,
+    /// as pages are in use or no huge page is free.
     pub(crate) fn make_huge(&self, shard: usize, slab: usize) -> std::io::Result<()> {
         assert!(slab < self.shard_slabs());
         let start = self.line(shard, (slab * SLAB_LINES) as Slot);
-        // The kernel joins pages only where there is at least one.
-        // SAFETY: reads a byte of the mapping. That it may be changing at the same moment is of
-        // no interest: the value is thrown away.
+        // The kernel collapses pages only if at least one is allocated.
+        // SAFETY: reads a byte of the mapping. A concurrent change does not matter, as the value is
+        // not used.
         unsafe { start.read_volatile() };
-        // SAFETY: the slab lies inside the mapping; joining pages does not change what is in it.
+        // SAFETY: the slab lies inside the mapping; collapsing pages does not change their content.
         match unsafe { libc::madvise(start.cast(), SLAB_BYTES as usize, libc::MADV_COLLAPSE) } {
             0 => Ok(()),
             _ => Err(std::io::Error::last_os_error()),
         }
     }
 
-    /// The table of lines of a shard. To be called once for each shard.
+    /// The line table of a shard. To be called once per shard.
     pub(crate) fn table(self: &Arc<Self>, shard: usize) -> MappedLines {
         assert!(shard < self.layout.shards);
         let offset = self.layout.table_offset(shard);
-        // SAFETY: the tables of all shards lie before the data; the mapping is aligned to a page,
-        // a table to the size of its elements.
+        // SAFETY: the tables of all shards lie inside the mapping, before the data. The mapping is
+        // page-aligned, and each table is aligned to the size of its elements.
         let start = unsafe { self.base.as_ptr().add(offset) }.cast::<LineMeta>();
         MappedLines { start, len: self.layout.shard_slots, _pool: Arc::clone(self) }
     }
@@ -414,30 +411,30 @@ impl Pool {
 
 impl Drop for Pool {
     fn drop(&mut self) {
-        // SAFETY: the address space taken in `new`, and the mapping in it; every pointer into it
-        // went with a clone of the `Arc`.
+        // SAFETY: unmaps the address space reserved in `map`, with the mapping in it. Every pointer
+        // into it was kept with a clone of the `Arc`.
         let unmapped =
             unsafe { rustix::mm::munmap(self.reserved.as_ptr().cast(), self.reserved_len) };
         debug_assert!(unmapped.is_ok());
     }
 }
 
-/// A shard's table of lines in the pool.
+/// The line table of a shard, in the pool.
 pub(crate) struct MappedLines {
     start: *mut LineMeta,
     len: usize,
     _pool: Arc<Pool>,
 }
 
-// SAFETY: the one owner of this part of the mapping, like a `Box`.
+// SAFETY: this value owns its part of the mapping exclusively, like a `Box`.
 unsafe impl Send for MappedLines {}
 
 impl Deref for MappedLines {
     type Target = [LineMeta];
 
     fn deref(&self) -> &[LineMeta] {
-        // SAFETY: in the file, every byte of which is a value, whatever was written there; owned by
-        // this value alone, mapped as long as it.
+        // SAFETY: any bytes are valid `LineMeta`. The part of the mapping is owned by this value
+        // exclusively, and mapped as long as it exists.
         unsafe { std::slice::from_raw_parts(self.start, self.len) }
     }
 }
@@ -449,7 +446,7 @@ impl DerefMut for MappedLines {
     }
 }
 
-/// Asks the processor to bring memory into its cache.
+/// Prefetches memory into the processor's cache.
 pub(crate) fn prefetch(address: *const u8) {
     #[cfg(target_arch = "x86_64")]
     // SAFETY: a hint; it reads nothing and never faults, whatever the address.
@@ -474,13 +471,13 @@ mod tests {
         for shard in 0..2 {
             for slot in 0..pool.shard_slots() as Slot {
                 let address = pool.line(shard, slot);
-                // SAFETY: a line of the pool that nobody else uses.
+                // SAFETY: a line of the pool, which only this test accesses.
                 unsafe { address.write_bytes((shard as u8) << 4 | (slot % 16) as u8, 4096) };
             }
         }
         for shard in 0..2 {
             for slot in 0..pool.shard_slots() as Slot {
-                // SAFETY: written just now.
+                // SAFETY: written above.
                 let line = unsafe { std::slice::from_raw_parts(pool.line(shard, slot), 4096) };
                 assert!(line.iter().all(|&byte| byte == (shard as u8) << 4 | (slot % 16) as u8));
             }
@@ -489,7 +486,7 @@ mod tests {
     }
 
     #[test]
-    fn a_pool_smaller_than_a_slab_has_one() {
+    fn the_smallest_pool_has_one_slab() {
         assert_eq!(Pool::open(1, 1, None).unwrap().data_bytes(), SLAB_BYTES);
     }
 }

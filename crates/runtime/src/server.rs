@@ -7,7 +7,6 @@ use crate::drain::HeldUp;
 use crate::govern::Govern;
 use crate::locks::{Lock, SharedLock, order};
 use crate::memory_plan::MemoryPlan;
-use crate::patience::Patience;
 use crate::pool::{Pool, PoolError};
 use crate::protect::adopt::Beginning;
 use crate::protect::journal::Attachment;
@@ -15,13 +14,14 @@ use crate::protect::journal::{
     Journal, JournalError, JournalRecord, JournalSettings, NoJournalRecord, VolumeJournal,
 };
 use crate::protect::patrol::{Ecc, no_walks};
-use crate::protect::power::PowerUse;
+use crate::protect::power::PowerState;
 use crate::protect::vault::{
     NoRecord, Vault, VaultError, VaultRecord, VaultSettings, VolumeVault, vault_bytes_for,
 };
 use crate::reactor::{EpollReactor, Reactor, UringReactor};
 use crate::shared::{FlushGate, Inbox, JournalUse, Message, Reads, Shared, Volume};
 use crate::stats::WorkerStats;
+use crate::timeouts::Timeouts;
 use crate::volume_table::VolumeTable;
 use crate::warm::Warmer;
 use crate::worker::{Tasks, Worker};
@@ -323,7 +323,7 @@ impl Runtime {
     /// # Errors
     /// When memory or threads can't be had, or rings are demanded and forbidden.
     pub fn start<S: Service>(config: RuntimeConfig, service: &Arc<S>) -> Result<Self, StartError> {
-        Self::start_with(config, Patience::default(), service)
+        Self::start_with(config, Timeouts::default(), service)
     }
 
     /// The same with another patience for clients than usual.
@@ -332,7 +332,7 @@ impl Runtime {
     /// As [`Runtime::start`].
     pub fn start_with<S: Service>(
         config: RuntimeConfig,
-        patience: Patience,
+        patience: Timeouts,
         service: &Arc<S>,
     ) -> Result<Self, StartError> {
         Self::start_over(config, patience, None, service)
@@ -346,7 +346,7 @@ impl Runtime {
     /// As [`Runtime::start`], or when what is kept there can't be used.
     pub fn start_over<S: Service>(
         config: RuntimeConfig,
-        patience: Patience,
+        patience: Timeouts,
         kept: Option<OwnedFd>,
         service: &Arc<S>,
     ) -> Result<Self, StartError> {
@@ -358,7 +358,7 @@ impl Runtime {
     /// The same with another way to start the workers.
     pub(crate) fn start_by<S: Service>(
         config: RuntimeConfig,
-        patience: Patience,
+        patience: Timeouts,
         kept: Option<OwnedFd>,
         service: &Arc<S>,
         start_workers: impl FnOnce(&Arc<Shared>, Engine) -> Result<Started, StartError>,
@@ -525,7 +525,7 @@ impl Runtime {
         // What other journals hold of it is void before anybody writes.
         self.supersede_journals(&volume.name, journal)?;
         volume.leaving.store(false, Ordering::Relaxed);
-        self.calibrator.want(&volume);
+        self.calibrator.schedule(&volume);
         Ok(volume.id)
     }
 
@@ -560,11 +560,11 @@ impl Runtime {
             forsaken: AtomicBool::new(false),
             order: settings.ordered.then(Arc::default),
             journal,
-            power: PowerUse::new(settings.ups),
+            power: PowerState::new(settings.ups),
             vault: settings.vault.as_ref().map(|used| Arc::clone(&used.vault)),
             samples: OnceLock::new(),
             reads: Reads::default(),
-            sightings: Default::default(),
+            presence: Default::default(),
             inside_flushes: AtomicU64::new(0),
             inquiries: Inquiries::default(),
             stats: self.shared.inboxes.iter().map(|_| WorkerStats::default()).collect(),
@@ -600,7 +600,7 @@ impl Runtime {
             Beginning::Record | Beginning::Settle => self.record_again(volume)?,
         }
         if volume.journal.is_some() {
-            self.is_whole(volume.id);
+            self.mark_whole(volume.id);
         }
         Ok(())
     }
@@ -652,7 +652,7 @@ impl Runtime {
         volume.prefetch.store(change.prefetch, Ordering::Relaxed);
         volume.govern.set(change.write_back);
         if volume.gather.set(change.gather_below) {
-            self.calibrator.want(&volume);
+            self.calibrator.schedule(&volume);
         }
         volume.read_only.store(change.read_only, Ordering::Relaxed);
         let mut info = volume.info.write();

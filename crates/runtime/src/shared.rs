@@ -5,15 +5,15 @@ use crate::clients::{Budget, Entry, Inquiries, Queue, Waiter};
 use crate::descriptors::Descriptors;
 use crate::govern::Govern;
 use crate::locks::{Lock, Locked, SharedLock, order};
-use crate::patience::Patience;
 use crate::pool::{MappedLines, Pool};
 use crate::protect::guard::KeptSamples;
 use crate::protect::journal::Journal;
 use crate::protect::patrol::Ecc;
-use crate::protect::power::PowerUse;
-use crate::protect::presence::Sightings;
+use crate::protect::power::PowerState;
+use crate::protect::presence::Presence;
 use crate::protect::vault::Vault;
 use crate::stats::WorkerStats;
+use crate::timeouts::Timeouts;
 use crate::volume_table::VolumeTable;
 use forebay_backend::{Backend, CompletionSink};
 use forebay_ecc::Code;
@@ -62,14 +62,14 @@ pub(crate) struct Volume {
     /// What keeps its writes, if anything does.
     pub journal: Option<JournalUse>,
     /// Whether a supply keeps them, and how that stands.
-    pub power: PowerUse,
+    pub power: PowerState,
     /// Where what is dirty of it goes when the battery runs low, if anywhere.
     pub vault: Option<Arc<Vault>>,
     /// What its disk looked like, for the vault.
     pub samples: OnceLock<KeptSamples>,
     pub reads: Reads,
     /// Whether its disk is where it was opened.
-    pub sightings: Sightings,
+    pub presence: Presence,
     /// Flushes that somebody inside waits, or waited, for.
     pub inside_flushes: AtomicU64,
     pub inquiries: Inquiries,
@@ -105,7 +105,7 @@ impl Volume {
     /// Something is about to be let at a range of the disk.
     pub(crate) fn will_change(&self, range: ByteRange) {
         if let Some(samples) = self.samples.get() {
-            samples.touch(range);
+            samples.invalidate(range);
         }
     }
 }
@@ -331,7 +331,7 @@ pub(crate) struct Shared {
     pub inboxes: Vec<Arc<Inbox>>,
     pub volumes: VolumeTable,
     pub started: Instant,
-    pub patience: Patience,
+    pub patience: Timeouts,
     /// What requests may take.
     pub budget: Budget,
     pub connections: AtomicU64,

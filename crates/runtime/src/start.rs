@@ -1,6 +1,7 @@
-//! Whether a volume that is being added may be served, over everything that may hold its data.
+//! Checks whether a volume that is being added may be served, given the journal, pool and vault
+//! that may hold its data.
 //!
-//! What follows is decided in [`forebay_journal::decision`]; here is asked what there is.
+//! This module collects the inputs; [`forebay_journal::decision`] decides.
 
 use crate::protect::adopt::Beginning;
 use crate::protect::journal::JournalError;
@@ -11,7 +12,7 @@ use forebay_journal::decision::{
     Decision, DiskIdentity, Inputs, JournalState, PoolState, Refusal, VaultState, decide,
 };
 
-/// Whether the pool has what the last server of a volume had.
+/// Whether the pool has all data of the volume.
 const fn pool_state(beginning: Beginning) -> PoolState {
     match beginning {
         Beginning::Fresh | Beginning::Restore => PoolState::New,
@@ -20,10 +21,10 @@ const fn pool_state(beginning: Beginning) -> PoolState {
 }
 
 impl Runtime {
-    /// What beside a journal holds something of a volume that is being added, and may be used.
+    /// The state of pool and vault for a volume that is being added.
     ///
     /// # Errors
-    /// It may not, or something is lost.
+    /// When the vault's data of the volume may not be used, or lacks some.
     pub(crate) fn elsewhere(
         &self,
         settings: &VolumeSettings,
@@ -41,8 +42,8 @@ impl Runtime {
         Ok((pool, vault))
     }
 
-    /// Refuses a volume whose newest data may be in a vault that is not there, unless the pool has
-    /// it or the operator says that it is lost.
+    /// Refuses a volume whose newest data may be in a vault that is not open, unless the pool has
+    /// the data or the operator accepts its loss.
     pub(crate) fn check_missing_vault(
         &self,
         settings: &VolumeSettings,
@@ -54,7 +55,7 @@ impl Runtime {
         };
         let pool = pool_state(beginning);
         let decision = decide(Inputs {
-            // What a journal has makes up for no vault: see the rules.
+            // A journal does not replace a missing vault: see the rules.
             journal: JournalState::None,
             each_write: false,
             pool,
@@ -72,15 +73,16 @@ impl Runtime {
             _ if pool == PoolState::Adopted => Ok(()),
             _ => {
                 tracing::error!(
-                    "what vault {} holds of volume '{name}' is given up, on the operator's word",
-                    missing.name
+                    vault = %missing.name,
+                    volume = %name,
+                    "recorded vault missing, loss of its data accepted by the operator"
                 );
                 Ok(())
             }
         }
     }
 
-    /// Puts on record that what other vaults than the open one hold of a volume is void.
+    /// Records that the data of a volume in vaults other than the open one is void.
     pub(crate) fn supersede_vaults(&self, volume: &str) -> Result<(), VolumeError> {
         let open = self.vault().map(|vault| vault.number());
         let recorded = self.vault_record().supersede(volume, open);
@@ -90,8 +92,8 @@ impl Runtime {
         })
     }
 
-    /// Refuses a volume whose newest data may be in a journal that is not the one it is given,
-    /// unless the pool has it or the operator says that it is lost. Nothing is changed before.
+    /// Refuses a volume whose newest data may be in a journal other than the configured one, unless
+    /// the pool has the data or the operator accepts its loss. Called before anything is changed.
     pub(crate) fn check_missing_journal(
         &self,
         settings: &VolumeSettings,
@@ -99,7 +101,7 @@ impl Runtime {
         let named = settings.journal.as_ref().map(|used| used.journal.id());
         let name = &settings.name;
         if self.named(name).is_ok() {
-            // No other can be added by this name, and the one that is served relies on its own.
+            // The name is in use: the volume is refused later, and the served one is not affected.
             return Ok(());
         }
         let Some(missing) = self.journal_record().elsewhere(name, named) else { return Ok(()) };
@@ -108,7 +110,7 @@ impl Runtime {
             journal: JournalState::Missing,
             each_write: false,
             pool,
-            // What a vault has makes up for no journal: see the rules.
+            // A vault does not replace a missing journal: see the rules.
             vault: VaultState::None,
             disk: DiskIdentity::Same,
             clean_mark: false,
@@ -122,18 +124,20 @@ impl Runtime {
                 return Err(JournalError::Missing { name: journal, volume }.into());
             }
             _ if pool == PoolState::Adopted => tracing::warn!(
-                "volume '{name}' goes on without journal {journal}: the pool of the process before \
-                 has all that is in it"
+                volume = %name,
+                %journal,
+                "recorded journal missing, not needed as the adopted pool has all of its data"
             ),
             _ => tracing::error!(
-                "what journal {journal} holds of volume '{name}' is given up, on the operator's \
-                 word"
+                volume = %name,
+                %journal,
+                "recorded journal missing, loss of its data accepted by the operator"
             ),
         }
         Ok(())
     }
 
-    /// Puts on record that what other journals than this one hold of a volume is void.
+    /// Records that the data of a volume in journals other than this one is void.
     pub(crate) fn supersede_journals(
         &self,
         volume: &str,

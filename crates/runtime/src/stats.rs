@@ -1,5 +1,5 @@
-//! What workers count for each volume. One writer each, so a count is a plain load and store;
-//! whoever asks adds up the workers.
+//! Per-worker counters of each volume. Each counter has one writer, so an update is a plain load
+//! and store; readers add up the workers.
 
 use crate::locks::Lock;
 use hdrhistogram::Histogram;
@@ -7,7 +7,7 @@ use std::sync::atomic::{AtomicU64, Ordering};
 
 macro_rules! counts {
     ($($(#[$doc:meta])* $name:ident,)*) => {
-        /// Counts of one worker for one volume, or of all workers added up.
+        /// The counters of one worker for one volume.
         #[derive(Debug, Default)]
         pub(crate) struct Counts {
             $(pub(crate) $name: Count,)*
@@ -30,17 +30,17 @@ macro_rules! counts {
 counts! {
     /// Reads answered.
     reads,
-    /// Bytes they returned.
+    /// Bytes of these reads.
     read_bytes,
-    /// Reads whose lines were all there.
+    /// Reads with all lines in the pool.
     read_hits,
-    /// Reads of which some lines were there.
+    /// Reads with some lines in the pool.
     read_partial_hits,
-    /// Reads of which no line was there.
+    /// Reads with no line in the pool.
     read_misses,
     /// Writes answered.
     writes,
-    /// Bytes they brought.
+    /// Bytes of these writes.
     write_bytes,
     /// Flushes answered.
     flushes,
@@ -48,29 +48,29 @@ counts! {
     trims,
     /// Writes of zeroes answered.
     zeroes,
-    /// Requests to read ahead answered.
+    /// Prefetch requests answered.
     prefetches,
     /// Requests answered with an error.
     errors,
     /// Reads sent to the backend.
     backend_reads,
-    /// Bytes they asked for.
+    /// Bytes of these reads.
     backend_read_bytes,
     /// Writes sent to the backend.
     backend_writes,
-    /// Bytes they brought.
+    /// Bytes of these writes.
     backend_write_bytes,
     /// Flushes sent to the backend.
     backend_flushes,
     /// Discards and writes of zeroes sent to the backend.
     backend_erases,
-    /// I/Os that the backend has answered, well or badly.
+    /// I/Os that the backend has completed, with or without an error.
     backend_answers,
-    /// I/Os that the backend failed.
+    /// I/Os that the backend has failed.
     backend_errors,
 }
 
-/// A number that one thread changes and others look at.
+/// A counter with one writing thread and any number of readers.
 #[derive(Debug, Default)]
 pub(crate) struct Count(AtomicU64);
 
@@ -84,7 +84,7 @@ impl Count {
     }
 }
 
-/// What a latency is a latency of.
+/// The classes of latencies.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum LatencyClass {
     /// Reads answered from the pool at once.
@@ -106,7 +106,7 @@ impl LatencyClass {
 #[derive(Debug)]
 pub(crate) struct Latencies([Histogram<u64>; 4]);
 
-/// Longest latency told apart, in nanoseconds: a minute. What takes longer counts as that.
+/// The longest latency recorded exactly, in nanoseconds: a minute. Longer ones count as a minute.
 const LATENCY_NS_MAX: u64 = 60_000_000_000;
 
 impl Default for Latencies {
@@ -129,11 +129,11 @@ impl Latencies {
         }
     }
 
-    /// What has come since `earlier`, a sum of the same counts or of fewer.
+    /// Summarizes the latencies recorded since `earlier`, an older snapshot.
     pub(crate) fn since(&self, earlier: &Self) -> [LatencySummary; 4] {
         std::array::from_fn(|class| {
             let mut histogram = self.0[class].clone();
-            // A volume that was removed meanwhile has taken its counts along.
+            // The subtraction fails if a volume was removed meanwhile.
             match histogram.subtract(&earlier.0[class]) {
                 Ok(()) => LatencySummary::of(&histogram),
                 Err(_) => LatencySummary::default(),
@@ -142,18 +142,18 @@ impl Latencies {
     }
 }
 
-/// A distribution of latencies in a few numbers, all in microseconds.
+/// A summary of a latency distribution, in microseconds.
 #[derive(Clone, Copy, Debug, Default, PartialEq)]
 pub struct LatencySummary {
     /// Requests.
     pub count: u64,
-    /// Their mean.
+    /// Mean.
     pub mean_us: f64,
-    /// Half of them were faster.
+    /// Median.
     pub p50_us: f64,
-    /// 99 of 100 were faster.
+    /// 99th percentile.
     pub p99_us: f64,
-    /// The slowest.
+    /// Maximum.
     pub max_us: f64,
 }
 
@@ -174,11 +174,11 @@ impl LatencySummary {
 #[derive(Debug, Default)]
 pub(crate) struct WorkerStats {
     pub(crate) counts: Counts,
-    /// Locked by the worker once per batch, and by whoever looks.
+    /// Locked by the worker once per batch, and by readers.
     pub(crate) latencies: Lock<Latencies>,
 }
 
-/// Answers of the backend to all workers.
+/// I/Os that the backend has completed for all workers.
 pub(crate) fn add_up_answers(workers: &[WorkerStats]) -> u64 {
     workers.iter().map(|worker| worker.counts.backend_answers.get()).sum()
 }
@@ -190,7 +190,7 @@ pub(crate) fn add_up_latencies(workers: &[WorkerStats], sum: &mut Latencies) {
     }
 }
 
-/// The workers' shares added up.
+/// Adds up the statistics of all workers.
 pub(crate) fn add_up(workers: &[WorkerStats]) -> (RequestCounters, [LatencySummary; 4]) {
     let mut counters = RequestCounters::default();
     let mut latencies = Latencies::default();

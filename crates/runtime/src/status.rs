@@ -1,4 +1,4 @@
-//! What the runtime says of itself.
+//! Status snapshots of the runtime.
 
 use crate::calibrate::GatherStatus;
 use crate::pool::SUM_BYTES;
@@ -11,26 +11,26 @@ use forebay_policy::GovernorStatus;
 use forebay_types::{DiskGeometry, IoError, LINE_BYTES, Mode, VolumeId};
 use std::sync::atomic::Ordering;
 
-/// Memory, in bytes.
+/// Memory use, in bytes.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct MemoryStatus {
-    /// What was given for everything.
+    /// The limit of the process.
     pub limit_bytes: u64,
-    /// What lines may take.
+    /// The size of the pool.
     pub pool_bytes: u64,
-    /// What lines take.
+    /// Resident lines.
     pub used_bytes: u64,
-    /// What of it is not on the disks yet.
+    /// Dirty lines.
     pub dirty_bytes: u64,
-    /// What is needed to know where everything is.
+    /// Metadata of the pool.
     pub metadata_bytes: u64,
-    /// Lines that made room for others so far.
+    /// Lines evicted since the start.
     pub evicted_lines: u64,
-    /// The patrol over all of it.
+    /// The patrol over the pool.
     pub patrol: PatrolStatus,
 }
 
-/// A volume.
+/// A snapshot of a volume.
 #[derive(Clone, Debug)]
 pub struct VolumeStatus {
     /// Its number.
@@ -39,56 +39,56 @@ pub struct VolumeStatus {
     pub name: String,
     /// Its disk.
     pub backing: Description,
-    /// What the geometry of its disk is taken to be.
+    /// The geometry in use for its disk.
     pub geometry: DiskGeometry,
-    /// Which writes are worth gathering.
+    /// The gather threshold.
     pub gather: GatherStatus,
-    /// What reads of its disk let write-back do.
+    /// The governor of its writeback.
     pub governor: GovernorStatus,
-    /// How it is cached.
+    /// Its cache mode.
     pub mode: Mode,
     /// Whether clients may only read it.
     pub read_only: bool,
     /// Whether it is being removed.
     pub leaving: bool,
-    /// How a flush of its disk has failed since the disk was trusted last.
+    /// The error of a failed flush of its disk, until the disk is trusted again.
     pub flush_failure: Option<IoError>,
-    /// What has become of its disk, where it is not the one any more that its name leads to.
+    /// How its disk is displaced, if it is not where it was opened.
     pub displaced: Option<Displaced>,
-    /// A supply and the pool alone keep what is dirty of it.
-    pub kept_by_power: bool,
-    /// Writes are refused, as power is failing.
+    /// Whether only the pool, under a UPS, holds its dirty data.
+    pub is_ups_only: bool,
+    /// Whether writes fail because power is failing.
     pub halted: bool,
-    /// Bytes of it in the pool.
+    /// Bytes in resident lines.
     pub cached_bytes: u64,
-    /// Bytes of it in dirty lines.
+    /// Bytes in dirty lines.
     pub dirty_bytes: u64,
-    /// Clients that entered it.
+    /// Connected clients.
     pub connections: u64,
-    /// Requests and bytes.
+    /// Counters of requests.
     pub requests: RequestCounters,
-    /// What the engine did with them.
+    /// Counters of the engine.
     pub engine: VolumeCounters,
-    /// Sectors whose newest content was damaged beyond repair and not written again since.
+    /// Dirty sectors damaged beyond repair and not written again since.
     pub lost_sectors: u64,
     /// Latencies in the order of [`crate::LatencyClass::ALL`].
     pub latencies: [LatencySummary; 4],
 }
 
-/// Everything.
+/// A snapshot of the runtime.
 #[derive(Clone, Debug)]
 pub struct RuntimeStatus {
     /// `io_uring` or `epoll`.
     pub engine: &'static str,
-    /// Threads that serve clients.
+    /// Worker threads.
     pub workers: usize,
-    /// Parts of the pool that are locked on their own.
+    /// Shards of the pool.
     pub shards: usize,
     /// Seconds since the start.
     pub uptime_seconds: u64,
-    /// Clients.
+    /// Connected clients.
     pub connections: u64,
-    /// Memory.
+    /// Memory use.
     pub memory: MemoryStatus,
     /// Volumes in the order of their numbers.
     pub volumes: Vec<VolumeStatus>,
@@ -97,7 +97,7 @@ pub struct RuntimeStatus {
 /// Volumes whose counters are copied under one acquisition of a shard's lock.
 const VOLUMES_PER_LOCK: usize = 64;
 
-/// A volume in one shard.
+/// The counters of a volume in one shard.
 struct VolumeView {
     id: VolumeId,
     mode: Mode,
@@ -156,8 +156,8 @@ impl Runtime {
                 read_only: volume.read_only.load(Ordering::Relaxed),
                 leaving: volume.leaving.load(Ordering::Relaxed),
                 flush_failure: volume.flush.failure(),
-                displaced: volume.sightings.displaced(),
-                kept_by_power: volume.is_kept_by_power(),
+                displaced: volume.presence.displaced(),
+                is_ups_only: volume.is_ups_only(),
                 halted: volume.power.is_halted(),
                 cached_bytes: 0,
                 dirty_bytes: 0,

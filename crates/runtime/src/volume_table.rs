@@ -1,13 +1,14 @@
-//! The volumes by number. The table's lock is a leaf of the order, so it may be taken under any
-//! other lock. It was not once: with one thread that waited for a shard under it, another that
-//! read it under that shard, and a third that waited to change it, all three stood still.
+//! The volumes by number. The table's lock is a leaf of the lock order, so it may be taken under
+//! any other lock, and no lock may be taken under it. Otherwise three threads could deadlock: one
+//! that waits for a shard under it, one that reads it under that shard, and one that waits to write
+//! it.
 
 use crate::locks::SharedLock;
 use crate::shared::Volume;
 use forebay_types::VolumeId;
 use std::sync::Arc;
 
-/// The volumes that are served.
+/// The served volumes.
 #[derive(Default)]
 pub(crate) struct VolumeTable {
     places: SharedLock<Vec<Option<Arc<Volume>>>>,
@@ -20,24 +21,22 @@ impl VolumeTable {
         places.get(usize::from(id.0)).cloned().flatten()
     }
 
-    /// All volumes as they are now, by number.
+    /// A snapshot of all volumes, by number.
     pub(crate) fn all(&self) -> Vec<Arc<Volume>> {
         let places = self.places.read();
         places.iter().flatten().cloned().collect()
     }
 
-    /// Puts a volume at its number.
     pub(crate) fn insert(&self, volume: Arc<Volume>) {
         let at = usize::from(volume.id.0);
         self.replace(at, Some(volume));
     }
 
-    /// Takes the volume of this number out.
     pub(crate) fn remove(&self, id: VolumeId) {
         self.replace(usize::from(id.0), None);
     }
 
-    /// Takes all volumes out.
+    /// Removes all volumes.
     pub(crate) fn clear(&self) {
         let mut places = self.places.write();
         let all = std::mem::take(&mut *places);

@@ -15,7 +15,8 @@ use forebay_backend::{AlignedBuffer, Backend, Blocking, FileError, OpenError, Op
 use forebay_config::VolumeSpec;
 use forebay_format::journal::{SUPERBLOCK_BYTES, Superblock};
 use forebay_runtime::{
-    Journal, JournalError, JournalId, JournalSettings, MissingDevice, Runtime, Void, VolumeJournal,
+    Journal, JournalError, JournalId, JournalSettings, MissingDevice, Runtime, VoidRecords,
+    VolumeJournal,
 };
 use std::collections::BTreeMap;
 use std::path::{Path, PathBuf};
@@ -342,15 +343,17 @@ pub(super) fn is_forgotten_at_boot(directory: &Path) -> bool {
 }
 
 /// Whose records are void, as the mark says; everybody's where it can't be read.
-fn void(mark: &Path) -> Void {
+fn void(mark: &Path) -> VoidRecords {
     match marks::read(mark) {
-        Ok(None) => Void::Nobody,
-        Ok(Some(Mark { volumes: Some(names), is_settled: true, .. })) => Void::Settled(names),
-        Ok(Some(Mark { volumes: Some(names), .. })) => Void::Volumes(names),
-        Ok(Some(Mark { volumes: None, .. })) => Void::Everybody,
+        Ok(None) => VoidRecords::None,
+        Ok(Some(Mark { volumes: Some(names), is_settled: true, .. })) => {
+            VoidRecords::Settled(names)
+        }
+        Ok(Some(Mark { volumes: Some(names), .. })) => VoidRecords::Volumes(names),
+        Ok(Some(Mark { volumes: None, .. })) => VoidRecords::All,
         Err(error) => {
             tracing::error!("{} can't be read: {error}", mark.display());
-            Void::Everybody
+            VoidRecords::All
         }
     }
 }
@@ -363,14 +366,14 @@ mod tests {
     fn a_mark_voids_what_it_names_and_everything_where_it_can_not_be_read() {
         let directory = tempfile::tempdir().unwrap();
         let path = marks::path_of(directory.path(), "abcd");
-        assert_eq!(void(&path), Void::Nobody);
+        assert_eq!(void(&path), VoidRecords::None);
         marks::put(&path, "no space", &["a".to_owned()]).unwrap();
-        assert_eq!(void(&path), Void::Volumes(vec!["a".to_owned()]));
+        assert_eq!(void(&path), VoidRecords::Volumes(vec!["a".to_owned()]));
         marks::settle(&path).unwrap();
-        assert_eq!(void(&path), Void::Settled(vec!["a".to_owned()]));
+        assert_eq!(void(&path), VoidRecords::Settled(vec!["a".to_owned()]));
         std::fs::write(&path, "failed").unwrap();
-        assert_eq!(void(&path), Void::Everybody);
-        assert_eq!(void(directory.path()), Void::Everybody, "a directory can't be read");
+        assert_eq!(void(&path), VoidRecords::All);
+        assert_eq!(void(directory.path()), VoidRecords::All, "a directory can't be read");
     }
 
     #[test]

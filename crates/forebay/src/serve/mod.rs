@@ -23,7 +23,7 @@ pub(crate) use check::check;
 use forebay_config::{Config, Ecc, IoEngine, MemInfo, Workers};
 use forebay_control::{ControlError, Manager, Server, StateDir};
 use forebay_frontend_nbd::NbdServer;
-use forebay_runtime::{Descriptors, Engine, Patience, Runtime, RuntimeConfig};
+use forebay_runtime::{Descriptors, Engine, Runtime, RuntimeConfig, Timeouts};
 use forebay_types::Size;
 use journals::Journals;
 pub(crate) use journals::identity;
@@ -178,7 +178,7 @@ fn start(config: Config, pool: Option<OwnedFd>, words: Words) -> anyhow::Result<
         },
     };
     let nbd = NbdServer::new();
-    let runtime = Runtime::start_over(settings, Patience::default(), pool, &nbd)?;
+    let runtime = Runtime::start_over(settings, Timeouts::default(), pool, &nbd)?;
     tracing::info!("{} of memory, clients and files by {}", Size(memory_bytes), runtime.engine());
     let reliances = Reliances::new(&config.state, config.vault.as_deref(), words.given_up);
     let reliances = Arc::new(reliances);

@@ -269,7 +269,7 @@ impl Warden {
             self.allowed = allowed;
             self.changes += 1;
             // What was acknowledged so far may be in the disks' caches.
-            self.runtime.want_sync_power();
+            self.runtime.request_power_sync();
             self.changed_at = Instant::now();
             self.change_ms = heard.map(|heard| heard.elapsed().as_millis() as u64);
             match allowed {
@@ -284,14 +284,14 @@ impl Warden {
             if !allowed {
                 // A drain ends with a flush of the disk, which what became dirty during the drain
                 // may have missed.
-                self.runtime.want_sync_power();
+                self.runtime.request_power_sync();
             }
         } else {
             if self.synced_at.elapsed() >= SYNC_EVERY {
                 self.synced_at = Instant::now();
-                self.runtime.want_sync_power();
+                self.runtime.request_power_sync();
             }
-            self.runtime.begin_sync_power();
+            self.runtime.start_power_syncs();
         }
         self.tell_refuge(&decision);
         self.show(&decision);

@@ -137,7 +137,7 @@ fn effective_mode(
     }
     match power {
         Some(power) if figures.halted => (Mode::WriteThrough, Some(power.reason.clone())),
-        Some(power) if figures.kept_by_power && !power.write_back_allowed => {
+        Some(power) if figures.is_ups_only && !power.write_back_allowed => {
             let is_write_back = figures.mode == Mode::WriteBack;
             let mode = if is_write_back { Mode::WriteThrough } else { figures.mode };
             (mode, is_write_back.then(|| unsafe_reason(power, choice)))

@@ -9,7 +9,7 @@ use crate::shared::{Shared, Volume};
 use crate::worker::{Token, WorkerHost, release};
 use forebay_engine::{LineKey, Slot};
 use forebay_frontend::{
-    ClientId, ClientPatience, ClientRequest, Clients, ExtentQuery, FrontEnd, Memory, Pins, Quota,
+    ClientId, ClientRequest, ClientTimeouts, Clients, ExtentQuery, FrontEnd, Memory, Pins, Quota,
     Refusal, RequestSink, Reservation, Staged, TryLater, VolumeInfo, WorkerContext,
 };
 use forebay_types::limits::CONNECTIONS_MAX;
@@ -169,7 +169,7 @@ impl<R: Reactor> RequestSink for Context<'_, R> {
         if let Some((shard, key)) = next.map(place)
             && let Some(slot) = shared.hints[shard].slot(key)
         {
-            shared.pool.bring(shard, slot);
+            shared.pool.prefetch_line(shard, slot);
         }
     }
 }
@@ -352,7 +352,7 @@ impl<R: Reactor> WorkerContext for Context<'_, R> {
         self.host.now
     }
 
-    fn patience(&self) -> ClientPatience {
+    fn patience(&self) -> ClientTimeouts {
         self.host.shared.patience.of_clients()
     }
 

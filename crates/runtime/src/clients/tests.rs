@@ -4,7 +4,7 @@
 use super::bytes_of;
 use crate::reactor::EpollReactor;
 use crate::worker::Worker;
-use crate::{Ecc, Engine, Patience, Runtime, RuntimeConfig, VolumeSettings};
+use crate::{Ecc, Engine, Runtime, RuntimeConfig, Timeouts, VolumeSettings};
 use forebay_backend::MemoryBackend;
 use forebay_engine::Place;
 use forebay_frontend::{
@@ -219,7 +219,7 @@ fn start() -> (Runtime, Arc<DirectService>) {
     let service = Arc::new(DirectService::default());
     let (memory_bytes, engine, ecc) = (128 << 20, Engine::Epoll, Ecc::Off);
     let config = RuntimeConfig { memory_bytes, workers: 1, engine, journals: 0, ecc };
-    let runtime = Runtime::start_with(config, Patience::default(), &service).unwrap();
+    let runtime = Runtime::start_with(config, Timeouts::default(), &service).unwrap();
     let settings = VolumeSettings {
         name: "disk".into(),
         description: String::new(),

@@ -1,8 +1,8 @@
-//! Connections whose end is never reported hold nothing up.
+//! Connections whose end is never reported delay no removal and no stop.
 
 use crate::reactor::{BufferId, EpollReactor, Event, FileOp, Reactor};
 use crate::server::start_kind;
-use crate::{Ecc, Patience, Runtime, RuntimeConfig, VolumeSettings};
+use crate::{Ecc, Runtime, RuntimeConfig, Timeouts, VolumeSettings};
 use forebay_backend::MemoryBackend;
 use forebay_frontend::Sockets;
 use forebay_frontend_nbd::{Listener, NbdServer};
@@ -20,8 +20,8 @@ const PAYLOAD: u32 = 1 << 20;
 /// Too long for a socket's buffers.
 const REPLY: u32 = 4 << 20;
 
-/// A reactor that never reports the end of anything on a connection: the bug that no bug of a
-/// reactor, or of the kernel, may become.
+/// A reactor that never reports the end of an operation on a connection, as a bug of a reactor or
+/// of the kernel could.
 struct Deaf(EpollReactor);
 
 impl Deaf {
@@ -107,7 +107,7 @@ fn serve(socket: &Path) -> Runtime {
     // Without a patrol, which would wait for a shard as well.
     let ecc = Ecc::Off;
     let config = RuntimeConfig { memory_bytes, workers: 1, engine, journals: 0, ecc };
-    let patience = Patience { farewell: Duration::from_millis(50), ..Patience::default() };
+    let patience = Timeouts { farewell: Duration::from_millis(50), ..Timeouts::default() };
     let server = NbdServer::new();
     let started = Runtime::start_by(config, patience, None, &server, |shared, _| {
         Ok((Deaf::NAME, start_kind::<Deaf, _>(shared, &server)?))
@@ -159,8 +159,8 @@ fn request(command: u16, len: u32) -> Vec<u8> {
     bytes
 }
 
-/// Clients with all that can be under way on a connection: nothing, a payload received into the
-/// pool, a reply that nobody fetches, an end, a handshake. All but the last have entered.
+/// Clients in every state: idle, sending a payload into the pool, not fetching a reply,
+/// disconnecting, in the handshake. All but the last have entered.
 fn clients(socket: &Path) -> Vec<UnixStream> {
     let mut idle = enter(socket);
     let mut writer = enter(socket);
@@ -171,14 +171,14 @@ fn clients(socket: &Path) -> Vec<UnixStream> {
     reader.read_exact(&mut [0; 16]).unwrap();
     drop(enter(socket));
     let silent = UnixStream::connect(socket).unwrap();
-    // The only worker has seen everything by the time it answers this.
+    // The only worker has processed everything when it answers this.
     idle.write_all(&request(proto::command::READ, 512)).unwrap();
     idle.read_exact(&mut [0; 16 + 512]).unwrap();
     vec![idle, writer, reader, silent]
 }
 
 #[test]
-fn a_connection_that_never_ends_holds_up_neither_a_removal_nor_a_stop() {
+fn a_connection_that_never_ends_delays_neither_a_removal_nor_a_stop() {
     let directory = tempfile::tempdir().unwrap();
     let socket = directory.path().join("nbd.sock");
     let runtime = serve(&socket);
@@ -189,8 +189,8 @@ fn a_connection_that_never_ends_holds_up_neither_a_removal_nor_a_stop() {
     runtime.stop(|_| {}).unwrap();
 }
 
-/// The table of volumes can be read while a shard is locked, as the journal path does, even if the
-/// worker's tick waits for that shard and another thread waits to change the table.
+/// Fails if reading the volume table under a shard's lock, as the journal path does, deadlocks with
+/// a worker's tick that waits for the shard and a thread that waits to change the table.
 #[test]
 fn a_volume_is_found_under_the_lock_of_a_shard() {
     let directory = tempfile::tempdir().unwrap();
@@ -200,7 +200,7 @@ fn a_volume_is_found_under_the_lock_of_a_shard() {
     std::thread::spawn(move || {
         for _ in 0..2 {
             let shard = runtime.shared.shard(0);
-            // The worker comes to its tick, and waits for the shard.
+            // The worker's tick waits for the shard.
             std::thread::sleep(Duration::from_millis(700));
             let (theirs, same) = (Arc::clone(&runtime), Arc::clone(&volume));
             let changing = std::thread::spawn(move || theirs.shared.volumes.insert(same));

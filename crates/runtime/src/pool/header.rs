@@ -1,40 +1,38 @@
-//! The head of the pool's file: what lies in it, and which volume has which number.
+//! The header of the pool's file: the layout, and the numbers of the volumes.
 //!
-//! There are two copies of it, written in turn, each with a sequence and a checksum: a process that
-//! is killed while it writes one leaves the other. What is read is checked before it is believed;
-//! a copy that is not whole, or of another version, is none.
+//! There are two copies, written in turn, each with a sequence number and a checksum. A process
+//! that is killed while it writes one copy leaves the other intact. A copy with a wrong checksum or
+//! of another version is ignored.
 //!
-//! A volume is on record before it has its first line, so every line in the tables below is of a
-//! volume that the head names.
+//! A volume is recorded before it gets its first line, so the header names the volume of every
+//! line.
 
 use forebay_engine::LineMeta;
 use forebay_types::limits::VOLUMES_MAX;
 use forebay_types::{LINE_BYTES, Stripes, VolumeId};
 
-/// Bytes kept for one copy: as many volumes as there can be, with the longest names.
+/// The size of one copy: space for the maximum number of volumes with the longest names.
 pub(super) const COPY_BYTES: usize = 1 << 20;
-/// Both of them.
+/// The size of both copies.
 pub(super) const HEADER_BYTES: usize = 2 * COPY_BYTES;
-/// Changes with every layout that an older program would not understand, and with every change of
-/// which shard a line is in.
+/// Changes with every incompatible layout, and with every change to the mapping of lines to shards.
 const VERSION: u32 = 4;
 const MAGIC: [u8; 8] = *b"FBAYPOOL";
-/// Magic, version, length of what follows, checksum of it.
+/// Magic, version, length of the body, checksum of the body.
 const PREFIX_BYTES: usize = 24;
-/// Longest text that is kept to name a backing store to people; the rest is cut off.
+/// The longest stored name of a backing store; a longer one is truncated.
 const BACKING_BYTES_MAX: usize = 512;
 
-/// How the rest of the file is divided.
+/// The layout of the rest of the file.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) struct Layout {
-    /// Parts with a table each.
     pub shards: usize,
-    /// Lines in each.
+    /// Lines per shard.
     pub shard_slots: usize,
 }
 
 impl Layout {
-    /// Where a shard's table of lines begins.
+    /// Where a shard's line table begins.
     pub(crate) const fn table_offset(&self, shard: usize) -> usize {
         HEADER_BYTES + shard * self.shard_slots * size_of::<LineMeta>()
     }
@@ -61,51 +59,48 @@ impl Layout {
 pub(crate) struct PoolVolume {
     /// Its number in the keys of lines.
     pub id: VolumeId,
-    /// Its name.
     pub name: String,
-    /// Its backing store, for people.
+    /// The name of its backing store, for messages.
     pub backing: String,
-    /// Its size in bytes.
     pub size_bytes: u64,
-    /// Tells whether a volume of the same name is the same disk.
+    /// Identifies the volume and its disk.
     pub identity: u64,
     /// Whether the backing store outlives the process.
     pub lasts: bool,
-    /// How far it had come when it was added.
+    /// The progress of its start.
     pub progress: Progress,
-    /// By which its lines found their places.
+    /// The stripes by which its lines are spread over the shards.
     pub stripes: Stripes,
 }
 
-/// How far a volume is that is being added.
+/// The progress of a volume that is being added.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum Progress {
-    /// What its journal holds is being brought back.
+    /// It is being restored from its journal.
     Restoring,
-    /// What the pool holds of it is being recorded in its journal.
+    /// Its lines in the pool are being recorded in its journal.
     Recording,
-    /// All that its journal held is in the pool or on its disk.
+    /// All data that its journal held is in the pool or on its disk.
     Whole,
 }
 
-/// The head.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub(crate) struct Header {
-    /// Counts the times it was written.
+    /// Counts the writes of the header.
     pub sequence: u64,
     pub layout: Layout,
-    /// An orderly stop has brought everything to the disks: the lines are void.
+    /// A clean stop has flushed everything to the disks: the lines are void.
     pub is_closed: bool,
     pub volumes: Vec<PoolVolume>,
 }
 
 impl Header {
-    /// The head of a pool without volumes.
+    /// The header of an empty pool.
     pub(crate) const fn new(layout: Layout) -> Self {
         Self { sequence: 0, layout, is_closed: false, volumes: Vec::new() }
     }
 
-    /// Which copy it is written to.
+    /// The copy that it is written to.
     pub(super) const fn copy(&self) -> usize {
         (self.sequence % 2) as usize
     }
@@ -145,7 +140,7 @@ impl Header {
         bytes
     }
 
-    /// What a copy says, if it is whole and of this version.
+    /// Decodes a copy, if it is intact and of this version.
     pub(super) fn decode(bytes: &[u8]) -> Option<Self> {
         let prefix = bytes.get(..PREFIX_BYTES)?;
         let len = u32::from_le_bytes(prefix[12..16].try_into().ok()?) as usize;
@@ -189,13 +184,13 @@ impl Header {
         Some(Self { sequence, layout, is_closed, volumes })
     }
 
-    /// The newest of the copies that are whole.
+    /// The newest intact copy.
     pub(super) fn newest(copies: [&[u8]; 2]) -> Option<Self> {
         let whole = copies.into_iter().filter_map(Self::decode);
         whole.max_by_key(|header| header.sequence)
     }
 
-    /// Whether there is a pool of any version.
+    /// Whether a copy is the header of a pool of any version.
     pub(super) fn is_pool(copies: [&[u8]; 2]) -> bool {
         copies.iter().any(|copy| copy.starts_with(&MAGIC))
     }
@@ -209,7 +204,7 @@ fn shortened(text: &str) -> &str {
     &text[..end]
 }
 
-/// What is left to read.
+/// The undecoded rest of the body.
 struct Body<'a>(&'a [u8]);
 
 impl Body<'_> {
@@ -233,7 +228,7 @@ impl Body<'_> {
     }
 }
 
-/// FNV-1a (Fowler, Noll, Vo): the enemy is a write cut short, not a forger.
+/// FNV-1a (Fowler, Noll, Vo): it has to detect torn writes, not forgery.
 pub(crate) fn checksum(bytes: &[u8]) -> u64 {
     bytes.iter().fold(0xcbf2_9ce4_8422_2325, |sum, byte| {
         (sum ^ u64::from(*byte)).wrapping_mul(0x0000_0100_0000_01b3)
@@ -261,7 +256,7 @@ mod tests {
     }
 
     #[test]
-    fn what_is_written_is_read() {
+    fn a_header_survives_encoding() {
         for volumes in [0, 1, 7] {
             let header = header(3, volumes);
             assert_eq!(Header::decode(&header.encode()), Some(header));
@@ -282,12 +277,12 @@ mod tests {
     }
 
     #[test]
-    fn a_copy_that_was_cut_short_leaves_the_other() {
+    fn a_torn_copy_leaves_the_other() {
         let (old, new) = (header(4, 3), header(5, 2));
         let (old_bytes, new_bytes) = (old.encode(), new.encode());
         assert_eq!(Header::newest([&old_bytes, &new_bytes]), Some(new.clone()));
         for cut in 0..new_bytes.len() {
-            // What lay there before was the copy but one.
+            // The torn copy overwrites the one before the previous one.
             let mut torn = header(3, 6).encode();
             torn[..cut].copy_from_slice(&new_bytes[..cut]);
             let found = Header::newest([&old_bytes, &torn]).unwrap();
@@ -297,7 +292,7 @@ mod tests {
     }
 
     #[test]
-    fn no_byte_of_a_copy_changes_unnoticed() {
+    fn every_changed_byte_of_a_copy_is_detected() {
         let bytes = header(4, 2).encode();
         for at in 0..bytes.len() {
             let mut changed = bytes.clone();

@@ -1,14 +1,15 @@
-//! What a pool that another process has left means for this one.
+//! Adopts the pool of a previous process.
 //!
-//! The pool is at least as new as the journal in all it holds: a change is made in the pool before
-//! it is recorded, and what has left the pool is on the disk, which the death of a process takes
-//! nothing from. So nothing of a journal is brought back for a volume that is in the pool. But the
-//! pool may hold what no record tells of: a write that was not answered, or one whose record was in
-//! the memory of the process. Such lines look like others, so everything dirty is recorded once
-//! more before the volume is served; only then is a FLUSH that waits for the journal worth what it
-//! says. Until that is done the head of the pool says so: a process that finds it half done brings
-//! everything to the disk and voids the records, because lines may be clean by then that an older
-//! record would undo.
+//! The pool is at least as new as the journal: a change is made in the pool before it is recorded,
+//! and a line that was evicted is on the disk, which survives the death of a process. So a volume
+//! that is in the pool is not restored from its journal.
+//!
+//! But the pool may hold data without a durable record: of a write that was not acknowledged, or
+//! whose record was still in the memory of the process. Such lines cannot be told from others. So
+//! all dirty data is recorded again before the volume is served; only then does a FLUSH that waits
+//! for the journal cover it. The header of the pool says until when this is in progress. A process
+//! that finds it unfinished flushes the volume to its disk and voids the records instead, as some
+//! lines may have become clean that an older record would undo.
 
 use crate::pool::{MappedLines, Pool, PoolError, PoolVolume, Progress, checksum};
 use crate::protect::patrol;
@@ -25,39 +26,39 @@ use std::sync::Arc;
 use std::sync::atomic::Ordering;
 use std::time::{Duration, Instant};
 
-/// Slots that are looked at under one lock when the clean lines of a volume are dropped: a fraction
-/// of a millisecond.
+/// Slots examined per lock when the clean lines of a volume are dropped: a fraction of a
+/// millisecond.
 const DROP_SLOTS: u32 = 2048;
 
-/// How a volume begins.
+/// What has to be done before a volume is served.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum Beginning {
-    /// There is nothing to bring back.
+    /// Nothing.
     Fresh,
-    /// With what its journal holds.
+    /// Restore its data from the journal.
     Restore,
-    /// With what the pool holds.
+    /// Keep its lines in the adopted pool.
     Keep,
-    /// The same, and its dirty lines are recorded once more.
+    /// Keep its lines in the adopted pool, and record the dirty ones again.
     Record,
-    /// Everything goes to the disk first, and the journal's records are void.
+    /// Flush its lines in the adopted pool to the disk, and void the journal's records.
     Settle,
 }
 
-/// The one place where pool and journal are weighed against each other. `in_pool` is how far the
-/// volume had come in the pool that was found, if it was there.
+/// Decides between pool and journal. `in_pool` is the volume's progress in the adopted pool, if it
+/// is there.
 pub(crate) const fn beginning(has_journal: bool, in_pool: Option<Progress>) -> Beginning {
     match (has_journal, in_pool) {
         (false, None) => Beginning::Fresh,
         (false, Some(_)) => Beginning::Keep,
-        // What is there of it already is a part of the same.
+        // The lines that are in the pool already are a part of what the journal holds.
         (true, None | Some(Progress::Restoring)) => Beginning::Restore,
         (true, Some(Progress::Whole)) => Beginning::Record,
         (true, Some(Progress::Recording)) => Beginning::Settle,
     }
 }
 
-/// The shards of a pool: empty ones, or with what was found.
+/// Makes the shards of a pool: empty ones, or with the lines of an adopted pool.
 pub(crate) fn shards(
     pool: &Arc<Pool>,
     dirty_age: Duration,
@@ -93,32 +94,31 @@ pub(crate) fn shards(
     }
     pool.change_volumes(|volumes| volumes.retain(|volume| volume.lasts));
     tracing::info!(
-        "the pool of the process before goes on: {} MiB of lines, {} MiB of them dirty, {} lines \
-         moving, {} sectors cut short; {} ms",
-        (found.lines * LINE_BYTES) >> 20,
-        (found.dirty_lines * LINE_BYTES) >> 20,
-        found.moving_lines,
-        found.torn_sectors,
-        begun.elapsed().as_millis()
+        mib = (found.lines * LINE_BYTES) >> 20,
+        dirty_mib = (found.dirty_lines * LINE_BYTES) >> 20,
+        moving_lines = found.moving_lines,
+        torn_sectors = found.torn_sectors,
+        ms = begun.elapsed().as_millis() as u64,
+        "adopted the pool of the previous process"
     );
     Ok(shards)
 }
 
-/// Names a volume's disk: lines of another name or backing are not its own.
+/// Identifies a volume and its disk in the pool.
 fn identity(name: &str, disk: &Description) -> u64 {
     let store = disk.identity.as_deref().unwrap_or_default();
     checksum(&[name, &disk.name, store].join("\0").into_bytes())
 }
 
 impl PoolVolume {
-    /// Whether this is the disk whose lines are in the pool. It may have grown.
+    /// Whether the lines belong to this volume name and disk. The disk may have grown.
     fn is_on(&self, name: &str, disk: &Description) -> bool {
         self.identity == identity(name, disk) && self.size_bytes <= disk.size_bytes
     }
 }
 
 impl Runtime {
-    /// How a volume that is being added begins.
+    /// What has to be done before a volume that is being added is served.
     pub(crate) fn beginning_of(&self, settings: &VolumeSettings) -> Beginning {
         let found = self.in_pool(&settings.name);
         let disk = settings.backend.description();
@@ -126,8 +126,8 @@ impl Runtime {
         beginning(settings.journal.is_some(), same.map(|found| found.progress))
     }
 
-    /// Whether the pool has all that the last server of a volume had: not where that server was
-    /// still loading a journal into it.
+    /// Whether the pool has all data of a volume: not if the previous process was still restoring
+    /// it from a journal.
     pub(crate) fn pool_is_whole(&self, settings: &VolumeSettings) -> bool {
         let disk = settings.backend.description();
         let found = self.in_pool(&settings.name);
@@ -135,7 +135,7 @@ impl Runtime {
         found.is_some_and(|found| found.progress != Progress::Restoring)
     }
 
-    /// Whether the pool has all there is of a volume of this name, as far as the name goes.
+    /// Whether the pool has all data of a volume with this name. Does not compare the disk.
     pub fn is_in_pool(&self, name: &str) -> bool {
         self.in_pool(name).is_some_and(|found| found.progress != Progress::Restoring)
     }
@@ -144,14 +144,13 @@ impl Runtime {
         self.shared.pool.volumes().into_iter().find(|volume| volume.name == name)
     }
 
-    /// Dirty bytes that were found of a volume that is not served.
+    /// Dirty bytes in the pool of a volume that is not served.
     fn unclaimed_bytes(&self, id: VolumeId) -> u64 {
         let shards = 0..self.shared.shards.len();
         shards.map(|shard| self.shared.shard(shard).unclaimed(id)).sum::<u64>() * LINE_BYTES
     }
 
-    /// Takes all clean lines of a volume out of the pool, few at a time: workers wait for a shard
-    /// meanwhile.
+    /// Drops all clean lines of a volume, a few per lock of a shard, as workers wait for the lock.
     pub(crate) fn drop_clean(&self, id: VolumeId) {
         for shard in 0..self.shared.shards.len() {
             let mut next = Some(0);
@@ -161,9 +160,9 @@ impl Runtime {
         }
     }
 
-    /// Compares what the pool holds of a volume with its disk, which somebody may have changed
-    /// while nobody served it. Of a disk that was changed, clean lines are forgotten; dirty ones
-    /// are kept and the volume refused, unless the operator says that the disk is the one.
+    /// Compares a volume's lines in the adopted pool with its disk, which may have been changed
+    /// while the volume was not served. If it was, clean lines are dropped. If there are dirty
+    /// lines, they are kept and the volume is refused, unless the operator accepts the disk.
     pub(crate) fn compare_pool(&self, settings: &VolumeSettings) -> Result<(), VolumeError> {
         let name = &settings.name;
         let Some(found) = self.in_pool(name) else { return Ok(()) };
@@ -183,7 +182,7 @@ impl Runtime {
             pool: PoolState::Adopted,
             vault: VaultState::None,
             disk: evidence.identity(),
-            // What is clean is not needed.
+            // Without dirty lines, the pool has nothing that the disk needs.
             clean_mark: dirty_bytes == 0,
             accept_loss: false,
             accept_disk: settings.accept_disk,
@@ -198,12 +197,16 @@ impl Runtime {
             });
         }
         tracing::warn!(
-            "{disk} has changed while volume '{name}' was not served ({evidence}): what was cached \
-             of it is forgotten, and {dirty_bytes} bytes that the pool holds go there"
+            volume = %name,
+            %disk,
+            %evidence,
+            dirty_bytes,
+            "disk changed while the volume was not served, its clean lines are dropped"
         );
         (0..self.shared.shards.len()).for_each(|at| self.shared.shard(at).forget_clean(found.id));
         if dirty_bytes == 0 {
-            // It begins anew, with what its journal has, if that is for this disk.
+            // The changed identity makes the volume start without the pool, from its journal if
+            // that belongs to this disk.
             self.shared.pool.change_volumes(|volumes| {
                 let ours = volumes.iter_mut().filter(|volume| volume.id == found.id);
                 ours.for_each(|volume| volume.identity = !volume.identity);
@@ -212,8 +215,8 @@ impl Runtime {
         Ok(())
     }
 
-    /// What the clean lines of a volume that is in the pool say of its disk: what is clean, and
-    /// not damaged, is what the disk held. Up to as many are looked at as a journal has samples.
+    /// Compares clean lines of a volume in the pool with its disk: an undamaged clean line is what
+    /// the disk held. At most as many lines are read as a journal has samples.
     fn examine_pool(&self, id: VolumeId, disk: &dyn Backend) -> Evidence {
         let shards = self.shared.shards.len();
         let each = SAMPLES_MAX.div_ceil(shards);
@@ -223,7 +226,7 @@ impl Runtime {
             for (key, slot, valid) in shard.clean_lines(id, each) {
                 let mut line = AlignedBuffer::new(LINE_BYTES as usize);
                 self.shared.pool.copy_line(at, slot, &mut line);
-                // One that was not sealed, or is damaged, tells nothing.
+                // A line that is not sealed, or damaged, proves nothing.
                 if patrol::is_sealed_as(&self.shared.pool, at, key, slot, valid, &line) {
                     kept.push((key, valid, line));
                 }
@@ -253,8 +256,8 @@ impl Runtime {
         evidence
     }
 
-    /// Puts a volume on record in the pool, and gives it the number that its lines have there, and
-    /// the stripes by which they found their places.
+    /// Records a volume in the pool. Returns its number, and the stripes by which its lines are
+    /// spread over the shards; both are those of the adopted pool, if the volume is there.
     pub(crate) fn enter_pool(
         &self,
         settings: &VolumeSettings,
@@ -282,7 +285,7 @@ impl Runtime {
         let progress = match (beginning(settings.journal.is_some(), progress), progress) {
             (Beginning::Restore, _) => Progress::Restoring,
             (Beginning::Record | Beginning::Settle, _) => Progress::Recording,
-            // What a journal had begun is not done by leaving the journal out.
+            // An unfinished restore or recording stays unfinished without the journal.
             (Beginning::Keep, Some(progress)) => progress,
             (Beginning::Keep | Beginning::Fresh, _) => Progress::Whole,
         };
@@ -303,7 +306,7 @@ impl Runtime {
         Ok((id, stripes))
     }
 
-    /// A number that no volume has, served or in the pool.
+    /// A number that no volume has, neither a served one nor one in the pool.
     fn free_number(&self) -> Result<VolumeId, VolumeError> {
         let in_pool = self.shared.pool.volumes();
         let is_free = |id: &VolumeId| {
@@ -312,8 +315,8 @@ impl Runtime {
         (0..VOLUMES_MAX as u16).map(VolumeId).find(is_free).ok_or(VolumeError::TooMany)
     }
 
-    /// Everything that was to be brought back of a volume has been.
-    pub(crate) fn is_whole(&self, id: VolumeId) {
+    /// Records in the pool that all data of a volume is in the pool, or on the disk.
+    pub(crate) fn mark_whole(&self, id: VolumeId) {
         self.shared.pool.change_volumes(|volumes| {
             let mut volumes = volumes.iter_mut();
             if let Some(volume) = volumes.find(|volume| volume.id == id) {
@@ -322,17 +325,17 @@ impl Runtime {
         });
     }
 
-    /// Has nothing more of a volume in the pool.
+    /// Removes the pool's record of a volume.
     pub(crate) fn leave_pool(&self, id: VolumeId) {
         self.shared.pool.change_volumes(|volumes| volumes.retain(|volume| volume.id != id));
     }
 
-    /// Brings everything dirty of a volume to its disk and takes it out of the pool, and what its
-    /// journal has of it is void.
+    /// Flushes a volume's lines in the adopted pool to its disk, drops them, and voids the
+    /// journal's records of the volume.
     pub(crate) fn settle_first(&self, settings: &VolumeSettings) -> Result<(), VolumeError> {
         tracing::warn!(
-            "volume '{}': a start was cut short, so its dirty data goes to its disk first",
-            settings.name
+            volume = %settings.name,
+            "an earlier start was interrupted, flushing the volume to its disk first"
         );
         let Some(used) = &settings.journal else { return Ok(()) };
         let name = &settings.name;
@@ -354,16 +357,16 @@ impl Runtime {
             ups: false,
         })?;
         self.flush_volume(name, |_| ())?;
-        // While the pool still says that this is to be done, and before anybody is served.
+        // Before the pool's record is removed: an interruption from here on repeats the flush.
         let size = settings.backend.description().size_bytes;
         used.journal.void(name, size, used.identity)?;
         self.named(name)?.leaving.store(false, Ordering::Relaxed);
         self.remove_volume(name, |_| ())
     }
 
-    /// To be called when the volumes of a start have been added. Of volumes that were found and
-    /// are not served, clean lines are let go, as nobody keeps others from their disks; dirty ones
-    /// stay. Returns the names of those with dirty lines, and the bytes.
+    /// To be called when all volumes of a start were added. Drops the clean lines of volumes that
+    /// are not served, as other programs may change their disks. Dirty lines stay. Returns the
+    /// names of the volumes that have some, with the bytes.
     pub fn close_adoption(&self) -> Vec<(String, u64)> {
         let _changing = self.changes.lock();
         let mut left = Vec::new();
@@ -380,7 +383,7 @@ impl Runtime {
         left
     }
 
-    /// Volumes whose dirty lines were found in the pool and that are not served, with the bytes.
+    /// Volumes that have dirty lines in the adopted pool and are not served, with the bytes.
     pub fn unserved(&self) -> Vec<(String, u64)> {
         let found = self.shared.pool.volumes().into_iter();
         let bytes = found.map(|found| (self.unclaimed_bytes(found.id), found));

@@ -1,20 +1,19 @@
-//! The patrol over the pool: seals what has changed, and looks again at what is sealed.
+//! The patrol over the pool: seals lines that have changed, and verifies sealed ones (scrubbing).
 //!
-//! Which line is next, and what follows from what is found, the shards say (`integrity` of the
-//! engine); here is the arithmetic, and the moment for it. Each worker looks after the shards that
-//! it ticks, between two turns of its loop: so the patrol needs no thread, nobody waits for a lock
-//! that a thread of low priority holds, and whoever has requests to answer does that first.
+//! The shards choose the next line and handle the verdict (`patrol.rs` of the engine); this module
+//! computes checksums and parity, and paces the work. Each worker patrols the shards that it ticks,
+//! between two turns of its loop. So the patrol needs no thread, no worker waits for a lock held by
+//! a low-priority thread, and requests are served first.
 //!
-//! **Pace.** A worker that has had nothing to do for 2 ms seals and verifies in slices of 64 lines,
-//! about 60 us. What is unsealed goes at up to a quarter of its time; after that a slice in 20 ms,
-//! which is 13 MB/s for each worker. A worker that has requests, or had some just now, spends at
-//! most a twentieth of its time on seals, 16 lines at once, and a hundredth on verifying when there
-//! are none to make: between two batches of a busy client is no leisure. A shard is locked for four
-//! lines at a time.
+//! **Pace.** A worker that has been idle for 2 ms seals and verifies in slices of 64 lines, about
+//! 60 us. Sealing takes up to a quarter of its time; when everything is sealed, it verifies one
+//! slice in 20 ms, which is 13 MB/s per worker. A busy worker spends at most a twentieth of its
+//! time on sealing, 16 lines at once, and a hundredth on verifying. Gaps between a busy client's
+//! batches do not count as idle time. A shard is locked for four lines at a time.
 //!
-//! **Where things are.** The checksums lie beside the tables of lines in the pool's file, four
-//! bytes a line; parity lies in slots of the pool itself. Whoever computes has the shard locked, or
-//! the line pinned by an operation that reads it, so no valid sector changes meanwhile.
+//! **Storage.** The checksums lie beside the line tables in the pool's file, four bytes per line;
+//! parity lies in slots of the pool. The computing thread holds the shard's lock, or an operation
+//! that reads the line has it pinned, so no valid sector changes meanwhile.
 
 use crate::pool::{MappedLines, Pool};
 use crate::shared::Shared;
@@ -26,60 +25,61 @@ use forebay_types::{ByteRange, LINE_BYTES, SECTOR_BYTES};
 use std::sync::atomic::{AtomicU64, Ordering};
 use std::time::{Duration, Instant};
 
-/// Lines for which a shard is locked at a time.
+/// Lines handled per lock of a shard.
 const LINES_PER_LOCK: usize = 4;
-/// Lines of a slice: when nothing else is to be done, and when there is.
+/// Lines of a slice on an idle and on a busy worker.
 const LINES_IDLE: usize = 64;
 const LINES_BUSY: usize = 16;
-/// How long a worker that has served somebody counts as busy: longer than a client under load
-/// takes to send again.
-const QUIET: Duration = Duration::from_millis(2);
-/// From the end of a slice that verified to the next one, while nothing else is to be done.
+/// How long a worker counts as busy after its last request: longer than a client under load takes
+/// to send the next one.
+const IDLE_AFTER: Duration = Duration::from_millis(2);
+/// The pause after a slice that verified, on an idle worker.
 const PAUSE: Duration = Duration::from_millis(20);
-/// The same while the pool is empty.
+/// The pause while the pool is empty.
 const PAUSE_EMPTY: Duration = Duration::from_millis(500);
-/// Pauses as multiples of what a slice took: for seals when idle, for seals and for verifying
-/// when not.
+/// Pauses as multiples of the duration of a slice: after sealing on an idle worker, and after
+/// sealing and after verifying on a busy one.
 const REST_IDLE: u32 = 3;
 const REST_SEAL: u32 = 19;
 const REST_VERIFY: u32 = 99;
 
 const _: () = assert!(PARITIES_PER_SLOT as usize * LINE_PARITY_BYTES <= LINE_BYTES as usize);
 
-/// How damage to the pool is noticed and undone.
+/// How damage in the pool's memory is detected and corrected.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub enum Ecc {
     /// Not at all.
     Off,
-    /// It is noticed. Clean lines are fetched again, dirty ones fail.
+    /// Damage is detected. A damaged clean line is read again, and a damaged dirty one fails.
     Checksum,
-    /// Dirty lines are corrected as well, up to six wrong bytes in each 64. Their parity takes up
-    /// to a fifth of their size from the pool.
+    /// Dirty lines are also corrected, up to six wrong bytes in each 64. Their parity takes up to a
+    /// fifth of their size from the pool.
     #[default]
     Parity,
 }
 
-/// How the patrol is doing.
+/// A snapshot of the patrol's counters.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct PatrolStatus {
-    /// What is done at all.
+    /// The protection in use.
     pub ecc: Ecc,
     /// Lines sealed since the start.
     pub sealed_lines: u64,
-    /// Sealed lines looked at again by the patrol.
+    /// Sealed lines verified by the patrol since the start.
     pub verified_lines: u64,
     /// Bytes of lines that changed and are not sealed yet.
     pub unsealed_bytes: u64,
     /// Dirty bytes that have parity.
     pub parity_bytes: u64,
-    /// Bytes of the pool that hold it.
+    /// Bytes of the pool that hold parity.
     pub parity_slot_bytes: u64,
-    /// Walks over the whole pool that have ended.
+    /// Completed walks over the whole pool.
     pub walks: u64,
-    /// Milliseconds that the slowest shard's last walk took.
+    /// Milliseconds of the slowest shard's last walk.
     pub walk_ms: u64,
 }
 
+/// The place that goes into a line's checksum.
 fn place_of(seal: &Seal) -> u64 {
     seed(u64::from(seal.key.volume().0), seal.key.offset() / SECTOR_BYTES)
 }
@@ -91,7 +91,7 @@ fn parity_at(pool: &Pool, shard: usize, place: ParityPlace) -> *mut LineParity {
     start.wrapping_add(usize::from(place.index) * LINE_PARITY_BYTES).cast()
 }
 
-/// Whether a copy of a line's valid sectors is what the line was sealed as last.
+/// Whether a copy of a line matches the line's last seal.
 pub(crate) fn is_sealed_as(
     pool: &Pool,
     shard: usize,
@@ -105,32 +105,33 @@ pub(crate) fn is_sealed_as(
     seal(place, line, valid) == pool.sum(shard, slot).load(Ordering::Relaxed)
 }
 
-/// Computes the checksum of a line, and its parity where it has a place. The shard is locked.
+/// Computes the checksum of a line, and its parity if the seal has a place for it. The caller holds
+/// the shard's lock.
 fn make_seal(pool: &Pool, code: Code, shard: usize, sealed: &Seal) {
-    // SAFETY: the shard is locked and nobody has the line pinned, so nothing writes to it.
+    // SAFETY: the shard is locked and the line is not pinned, so nothing writes to it.
     let line = unsafe { &*pool.line(shard, sealed.slot).cast::<Line>() };
     let sum = seal(place_of(sealed), line, sealed.valid);
     pool.sum(shard, sealed.slot).store(sum, Ordering::Relaxed);
     if let Some(place) = sealed.parity {
-        // SAFETY: inside a slot that the shard keeps for parity alone; the place is this line's,
-        // and whoever uses it has the shard locked. Any bytes make an array of bytes.
+        // SAFETY: the place is inside a slot that the shard uses for parity only. It belongs to
+        // this line and is accessed only under the shard's lock. Any bytes are a valid value.
         let parity = unsafe { &mut *parity_at(pool, shard, place) };
         code.encode(line, parity);
     }
 }
 
-/// Looks at a sealed line and puts right what can be. The shard is locked, or the line pinned by an
-/// operation that reads it and `sealed` names no parity.
-fn look(pool: &Pool, code: Code, shard: usize, sealed: &Seal) -> Verdict {
+/// Verifies a sealed line, and corrects it if possible. The caller holds the shard's lock; or the
+/// line is pinned by an operation that reads it, and `sealed` has no parity.
+fn verify_line(pool: &Pool, code: Code, shard: usize, sealed: &Seal) -> Verdict {
     let address = pool.line(shard, sealed.slot).cast::<Line>();
     let expected = pool.sum(shard, sealed.slot).load(Ordering::Relaxed);
-    // SAFETY: as the caller says, no valid sector is being written to; of the others nothing is
-    // used. A sector that is read by the kernel meanwhile does not mind.
+    // SAFETY: the caller ensures that no valid sector is written to, and only valid ones are used.
+    // The kernel may read them at the same time.
     let line = unsafe { &*address };
     if seal(place_of(sealed), line, sealed.valid) == expected {
         return Verdict::Intact;
     }
-    // SAFETY: as in `make_seal`; parity is only named where the shard is locked.
+    // SAFETY: as in `make_seal`; `sealed` has parity only if the shard is locked.
     let parity = sealed.parity.map(|place| unsafe { &*parity_at(pool, shard, place) });
     let mut corrected = *line;
     let place = place_of(sealed);
@@ -139,21 +140,21 @@ fn look(pool: &Pool, code: Code, shard: usize, sealed: &Seal) -> Verdict {
         Repair::Corrected => {
             let sum = seal(place, &corrected, sealed.valid);
             pool.sum(shard, sealed.slot).store(sum, Ordering::Relaxed);
-            put_right(address, line, &corrected, sealed.valid);
+            write_corrected(address, line, &corrected, sealed.valid);
             Verdict::Corrected
         }
         Repair::Lost { sectors } => Verdict::Lost { sectors },
     }
 }
 
-/// Writes the valid sectors of a line that were wrong.
-fn put_right(address: *mut Line, found: &Line, corrected: &Line, valid: u8) {
+/// Overwrites the valid sectors that differ.
+fn write_corrected(address: *mut Line, found: &Line, corrected: &Line, valid: u8) {
     let sector = SECTOR_BYTES as usize;
     for at in (0..8).filter(|at| valid & 1 << at != 0).map(|at| at * sector) {
         let right = &corrected[at..at + sector];
         if found[at..at + sector] != *right {
-            // SAFETY: inside the line. Whoever reads the sector meanwhile, which only the kernel
-            // does, reads some of the wrong bytes or none.
+            // SAFETY: the sector is inside the line. Only the kernel may read it meanwhile, and
+            // gets some of the wrong bytes or none.
             unsafe {
                 let to = address.cast::<u8>().add(at);
                 std::ptr::copy_nonoverlapping(right.as_ptr(), to, sector);
@@ -162,18 +163,15 @@ fn put_right(address: *mut Line, found: &Line, corrected: &Line, valid: u8) {
     }
 }
 
-/// Says what was found, once for each line.
-fn tell(shared: &Shared, shard: &Shard<MappedLines>, seal: &Seal, verdict: Verdict) {
+/// Logs a verdict other than intact, and starts a restore from the journal if data is lost.
+fn report(shared: &Shared, shard: &Shard<MappedLines>, seal: &Seal, verdict: Verdict) {
     let volume = shared.volume(seal.key.volume());
     let name = volume.as_ref().map_or("", |volume| &volume.name);
     let range = ByteRange::new(seal.key.offset(), LINE_BYTES);
     match verdict {
         Verdict::Intact => {}
         Verdict::Corrected => {
-            tracing::warn!(
-                volume = name,
-                "memory was damaged and is corrected: dirty data at {range}"
-            );
+            tracing::warn!(volume = name, %range, "memory damaged: dirty line corrected");
         }
         Verdict::Lost { .. } if shard.lost_of(seal.key) != 0 => {
             if let Some(used) = volume.as_ref().and_then(|volume| volume.journal.as_ref()) {
@@ -181,19 +179,20 @@ fn tell(shared: &Shared, shard: &Shard<MappedLines>, seal: &Seal, verdict: Verdi
             }
             tracing::error!(
                 volume = name,
-                "memory was damaged beyond repair: {} sectors at {range} are lost, newer than what \
-                 the backing store has. They fail with EIO until they are written again, or given \
-                 up with `forebay volume trust {name}`",
-                shard.lost_of(seal.key).count_ones(),
+                %range,
+                sectors = shard.lost_of(seal.key).count_ones(),
+                "memory damaged beyond repair: dirty sectors lost; they fail with EIO until they \
+                 are written again, or given up with `forebay volume trust`"
             );
         }
         Verdict::Lost { .. } => {
-            tracing::warn!(volume = name, "memory was damaged: {range} will be read again");
+            tracing::warn!(volume = name, %range, "memory damaged: clean line is read again");
         }
     }
 }
 
-/// A line is about to change in part: looks at what it keeps. The shard is locked.
+/// Verifies a line that is about to be overwritten in part. `kept` are the sectors that stay. The
+/// caller holds the shard's lock.
 pub(crate) fn verify_before(
     shared: &Shared,
     shard: usize,
@@ -201,27 +200,27 @@ pub(crate) fn verify_before(
     seal: &Seal,
     kept: u8,
 ) {
-    let verdict = look(&shared.pool, shared.code, shard, seal);
+    let verdict = verify_line(&shared.pool, shared.code, shard, seal);
     if verdict != Verdict::Intact {
         locked.damaged_before(seal, kept, verdict);
-        tell(shared, locked, seal, verdict);
+        report(shared, locked, seal, verdict);
     }
 }
 
-/// Dirty data is about to go to the disk. Returns whether it may: its memory is what it was, now at
-/// least. The shard is not locked.
+/// Verifies, and if necessary corrects, the lines of a destage. Returns whether all are intact now,
+/// so that the write may be submitted. The caller does not hold the shard's lock.
 pub(crate) fn verify_destage(shared: &Shared, shard: usize, io: &IoAction) -> bool {
     let mut good = true;
     for seal in &io.seals {
-        // Under the lock, parity is looked at as well.
-        let blind = Seal { parity: None, ..*seal };
-        if look(&shared.pool, shared.code, shard, &blind) == Verdict::Intact {
+        // Parity may be read only under the lock.
+        let without_parity = Seal { parity: None, ..*seal };
+        if verify_line(&shared.pool, shared.code, shard, &without_parity) == Verdict::Intact {
             continue;
         }
         let mut locked = shared.shard(shard);
         let Some(sealed) = locked.seal_of(seal.slot) else {
-            // It was found damaged in another piece of the same write, or has moved meanwhile, and
-            // what moved was looked at then.
+            // Another piece of this write has found the damage, or the line was relocated and
+            // verified meanwhile.
             good = false;
             continue;
         };
@@ -231,24 +230,24 @@ pub(crate) fn verify_destage(shared: &Shared, shard: usize, io: &IoAction) -> bo
     good
 }
 
-/// Looks at a line under its shard's lock, puts right what can be, and tells the shard. For whoever
-/// is about to save dirty data elsewhere: what is lost is not among its dirty sectors from then on.
+/// Verifies a line under its shard's lock, corrects it if possible, and notifies the shard. Called
+/// before dirty data is copied elsewhere: lost sectors do not count as dirty from then on.
 pub(crate) fn verify_locked(
     shared: &Shared,
     shard: usize,
     locked: &mut Shard<MappedLines>,
     sealed: &Seal,
 ) -> Verdict {
-    let verdict = look(&shared.pool, shared.code, shard, sealed);
+    let verdict = verify_line(&shared.pool, shared.code, shard, sealed);
     if verdict != Verdict::Intact {
         locked.damaged(sealed, verdict);
-        tell(shared, locked, sealed, verdict);
+        report(shared, locked, sealed, verdict);
     }
     verdict
 }
 
-/// Puts back what was lost of a line: these sectors of `bytes`, if they are lost still. The shard
-/// is locked. False when somebody uses the line just now.
+/// Restores lost sectors of a line from `bytes`, as far as they are still lost. The caller holds
+/// the shard's lock. Returns false if the line is in use.
 pub(crate) fn put_back(
     shared: &Shared,
     number: usize,
@@ -263,13 +262,13 @@ pub(crate) fn put_back(
     }
     let Some(slot) = shard.idle_slot_of(key) else { return false };
     if let Some(sealed) = shard.seal_of(slot) {
-        // A new seal vouches for the rest of the line as well.
+        // The new seal will cover the rest of the line, too, so that has to be intact.
         verify_locked(shared, number, shard, &sealed);
     }
     let sector_bytes = SECTOR_BYTES as usize;
     for at in (0..8).filter(|at| sectors & 1 << at != 0).map(|at| at * sector_bytes) {
-        // SAFETY: inside a line whose shard is locked; these sectors are not valid and nobody has
-        // the line pinned, so nobody reads or writes them.
+        // SAFETY: the sector is inside a line whose shard is locked. It is not valid and the line
+        // is not pinned, so nothing else reads or writes it.
         unsafe {
             let to = shared.pool.line(number, slot).add(at);
             std::ptr::copy_nonoverlapping(bytes[at..at + sector_bytes].as_ptr(), to, sector_bytes);
@@ -279,18 +278,18 @@ pub(crate) fn put_back(
     let volume = shared.volume(key.volume());
     tracing::warn!(
         volume = volume.as_ref().map_or("", |volume| &volume.name),
-        "{} sectors at {} that were lost in memory are back from the journal",
-        sectors.count_ones(),
-        ByteRange::new(key.offset(), LINE_BYTES)
+        range = %ByteRange::new(key.offset(), LINE_BYTES),
+        sectors = sectors.count_ones(),
+        "lost sectors restored from the journal"
     );
     true
 }
 
-/// One worker's part of the patrol.
+/// One worker's patrol.
 pub(crate) struct Patrol {
     /// The worker's shards, and when their walks began.
     shards: Vec<(usize, Instant)>,
-    /// Which of them is next.
+    /// The index of the next shard to verify.
     turn: usize,
     next: Option<Instant>,
     busy_until: Instant,
@@ -305,22 +304,22 @@ impl Patrol {
         Self { shards, turn: 0, next, busy_until: now }
     }
 
-    /// When there is something to do, if ever.
+    /// When the next slice is due.
     pub(crate) const fn next(&self) -> Option<Instant> {
         self.next
     }
 
-    /// Whether the worker is at leisure. `idle` says that nothing else is to be done in this turn.
-    fn is_quiet(&mut self, idle: bool, now: Instant) -> bool {
+    /// Whether the worker counts as idle. `idle` says that it has no other work in this turn.
+    fn is_idle(&mut self, idle: bool, now: Instant) -> bool {
         if !idle {
-            self.busy_until = now + QUIET;
+            self.busy_until = now + IDLE_AFTER;
         }
         now >= self.busy_until
     }
 
-    /// Does a slice if it is time. `idle` says that nothing else is to be done in this turn.
-    pub(crate) fn go_on(&mut self, shared: &Shared, idle: bool, now: Instant) {
-        let idle = self.is_quiet(idle, now);
+    /// Runs a slice if it is due. `idle` says that the worker has no other work in this turn.
+    pub(crate) fn poll(&mut self, shared: &Shared, idle: bool, now: Instant) {
+        let idle = self.is_idle(idle, now);
         if self.next.is_none_or(|next| next > now) {
             return;
         }
@@ -360,7 +359,7 @@ impl Patrol {
         done
     }
 
-    /// Looks at up to `lines` sealed lines and returns how many.
+    /// Verifies up to `lines` sealed lines and returns how many.
     fn verify_some(&mut self, shared: &Shared, lines: usize) -> usize {
         let mut done = 0;
         let mut ended = 0;
@@ -374,20 +373,20 @@ impl Patrol {
                 assert_eq!(found.work, Work::Verify);
                 let sealed =
                     Seal { parity: found.seal.parity.filter(|_| !found.encode), ..found.seal };
-                let verdict = look(&shared.pool, shared.code, shard, &sealed);
+                let verdict = verify_line(&shared.pool, shared.code, shard, &sealed);
                 if verdict == Verdict::Intact && found.seal.parity.is_some() {
-                    // Its parity may be what was damaged.
+                    // The line is intact, but its parity may be damaged.
                     make_seal(&shared.pool, shared.code, shard, &found.seal);
                 }
                 locked.inspected(&found, verdict);
-                tell(shared, &locked, &found.seal, verdict);
+                report(shared, &locked, &found.seal, verdict);
                 left -= 1;
                 done += 1;
             }
             let walked = locked.patrol_counters().walks > walks;
             drop(locked);
             if walked {
-                self.note_walk(shared);
+                self.complete_walk(shared);
             }
             if left > 0 {
                 ended += 1;
@@ -397,8 +396,8 @@ impl Patrol {
         done
     }
 
-    /// A shard's walk has come round.
-    fn note_walk(&mut self, shared: &Shared) {
+    /// Records the duration of the current shard's walk, and starts the next one.
+    fn complete_walk(&mut self, shared: &Shared) {
         let (shard, begun) = &mut self.shards[self.turn];
         let now = Instant::now();
         let ms = now.duration_since(*begun).as_millis() as u64;
@@ -407,7 +406,7 @@ impl Patrol {
     }
 }
 
-/// A time for each shard, none yet.
+/// The durations of the last walks, one per shard, all unknown.
 pub(crate) fn no_walks(shards: usize) -> Vec<AtomicU64> {
     (0..shards).map(|_| AtomicU64::new(0)).collect()
 }

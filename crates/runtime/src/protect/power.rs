@@ -1,15 +1,13 @@
-//! Write-back under the protection of a supply: how much may be dirty, and when no more is taken.
+//! Write-back of volumes that only a UPS protects: the dirty limit, and the halt before a dump.
 //!
-//! Who watches the supplies says so several times a second with [`Runtime::set_power`]; workers
-//! ask a few atomics. Volumes under a supply write through while nothing may be dirty, and once
-//! what is dirty has reached what the battery and the vault can bear.
+//! The power monitor sets the limit several times a second with [`Runtime::set_power`], and
+//! workers read it from atomics ([`forebay_volume::PowerGate`]). At a limit of 0, or once the dirty
+//! data has reached the limit, these volumes write through.
 //!
-//! How much may be dirty is kept to by [`forebay_volume::PowerGate`].
-//!
-//! **The halt.** Before a vault is filled, its volumes are halted: whoever has not been told that
-//! a write is done is told that it is not. The flag is set before the first shard is looked at,
-//! and a worker looks at it after it has let go of the shard; so what is acknowledged was in the
-//! pool or on the disk when the vault's copy was made.
+//! **The halt.** Before a dump, its volumes are halted: every write not acknowledged yet fails. The
+//! flag is set before the dump reads the first shard, and a worker reads the flag after it has
+//! released its shard. So each acknowledged write was in the pool, or on the disk, when the dump
+//! copied the shard.
 
 use crate::server::{Runtime, VolumeError};
 use crate::shared::{Message, Volume};
@@ -18,58 +16,67 @@ use std::sync::atomic::{AtomicBool, Ordering};
 use std::sync::{Arc, mpsc};
 use std::time::{Duration, Instant};
 
-/// What clients are told when they write to a volume that is halted.
-pub(crate) const HALTED: &str =
-    "power is failing: what was written is in safety, and nothing more is taken";
+/// The error message of a write to a halted volume.
+pub(crate) const HALTED: &str = "power is failing: acknowledged writes are in the vault, and no \
+                                 further write is accepted";
 
-/// How a volume stands under a supply.
+/// A volume's state with regard to the UPS.
 #[derive(Debug, Default)]
-pub(crate) struct PowerUse {
-    /// A supply is part of its protection.
-    pub protects: bool,
-    /// No write is acknowledged any more: the vault's copy is being made, or made.
-    pub halted: AtomicBool,
-    /// What is dirty is on its way to the disk.
+pub(crate) struct PowerState {
+    has_ups: bool,
+    /// Writes fail: a dump is being made, or was made.
+    halted: AtomicBool,
+    /// Dirty data is being destaged.
     draining: AtomicBool,
-    /// Its disk is being flushed.
+    /// A flush of the disk is in progress.
     syncing: AtomicBool,
-    /// Its disk is to be flushed, once a flush under way has ended.
+    /// The disk is to be flushed, after a flush in progress.
     sync_due: AtomicBool,
 }
 
-impl PowerUse {
-    pub(crate) fn new(protects: bool) -> Self {
-        Self { protects, ..Self::default() }
+impl PowerState {
+    pub(crate) fn new(has_ups: bool) -> Self {
+        Self { has_ups, ..Self::default() }
     }
 
-    /// Whether writes may not be acknowledged.
+    /// Whether a UPS is part of the volume's protection.
+    pub(crate) const fn has_ups(&self) -> bool {
+        self.has_ups
+    }
+
+    /// Whether writes fail.
     pub(crate) fn is_halted(&self) -> bool {
         self.halted.load(Ordering::SeqCst)
+    }
+
+    /// Halts writes, or ends the halt. Returns whether that changed anything.
+    pub(crate) fn set_halted(&self, halted: bool) -> bool {
+        self.halted.swap(halted, Ordering::SeqCst) != halted
     }
 }
 
 impl Volume {
-    /// Whether the pool alone keeps what is dirty of it: under a supply, and not in a journal.
-    pub(crate) fn is_kept_by_power(&self) -> bool {
+    /// Whether only the pool holds the volume's dirty data: it has a UPS, and no working journal.
+    pub(crate) fn is_ups_only(&self) -> bool {
         let journal = self.journal.as_ref();
-        self.power.protects && journal.is_none_or(|used| used.journal.is_given_up())
+        self.power.has_ups && journal.is_none_or(|used| used.journal.is_abandoned())
     }
 }
 
 impl Runtime {
-    fn kept_by_power(&self) -> Vec<Arc<Volume>> {
+    fn ups_only_volumes(&self) -> Vec<Arc<Volume>> {
         let mut volumes = self.shared.volumes.all();
-        volumes.retain(|volume| volume.is_kept_by_power());
+        volumes.retain(|volume| volume.is_ups_only());
         volumes
     }
 
-    /// The volumes whose dirty data is kept by the pool and a supply alone.
+    /// The volumes whose dirty data only the pool holds, under a UPS.
     pub fn power_volumes(&self) -> Vec<VolumeId> {
-        self.kept_by_power().iter().map(|volume| volume.id).collect()
+        self.ups_only_volumes().iter().map(|volume| volume.id).collect()
     }
 
-    /// Chooses what a write of a volume that a UPS alone protects is acknowledged from while the
-    /// UPS does not cover it. A volume begins with [`UnsafeSupply::Stable`].
+    /// Chooses when a write is acknowledged while the UPS does not cover it, for a volume that
+    /// only a UPS protects. The default is [`UnsafeSupply::Stable`].
     ///
     /// # Errors
     /// When there is no such volume, or the runtime is stopping.
@@ -82,18 +89,18 @@ impl Runtime {
         })
     }
 
-    /// Says how many bytes of lines may be dirty under supplies from now on; with 0 there is no
-    /// write-back for their volumes. Returns how many are. To be called several times a second.
+    /// Sets the dirty limit, in bytes of lines, of the volumes that only a UPS protects; at 0 they
+    /// write through. Returns how much is dirty. To be called several times a second.
     pub fn set_power(&self, dirty_bytes_max: u64) -> u64 {
-        let dirty_bytes = self.kept_by_power().iter().map(|v| self.dirty_bytes(v.id)).sum();
+        let dirty_bytes = self.ups_only_volumes().iter().map(|v| self.dirty_bytes(v.id)).sum();
         self.shared.power.set(dirty_bytes, dirty_bytes_max);
         dirty_bytes
     }
 
-    /// Begins to bring what supplies keep to the disks, and to stable storage there, unless that
-    /// has begun already. What a disk does not take stays dirty.
+    /// Starts to destage the volumes that only a UPS protects, and to flush their disks, unless
+    /// that is in progress. Data that a disk does not take stays dirty.
     pub fn drain_power(&self) {
-        for volume in self.kept_by_power() {
+        for volume in self.ups_only_volumes() {
             if volume.power.draining.swap(true, Ordering::Relaxed) {
                 continue;
             }
@@ -101,7 +108,7 @@ impl Runtime {
             let done = Box::new(move |result| {
                 if let Err(error) = result {
                     let name = &volume.name;
-                    tracing::warn!("volume '{name}': not all of it is on its disk yet: {error}");
+                    tracing::warn!(volume = %name, %error, "drain incomplete, data stays dirty");
                 }
                 volume.power.draining.store(false, Ordering::Relaxed);
             });
@@ -111,18 +118,18 @@ impl Runtime {
         }
     }
 
-    /// Makes a flush due of each disk whose volume a UPS protects: what the disk has been given
-    /// until now may be in its volatile cache. [`Runtime::begin_sync_power`] starts it.
-    pub fn want_sync_power(&self) {
-        for volume in self.kept_by_power() {
+    /// Makes a flush due for the disk of each volume that only a UPS protects, as the disk's cache
+    /// may be volatile. [`Runtime::start_power_syncs`] starts the flushes.
+    pub fn request_power_sync(&self) {
+        for volume in self.ups_only_volumes() {
             volume.power.sync_due.store(true, Ordering::Relaxed);
         }
     }
 
-    /// Starts the flushes that are due, except of disks whose flush before has not ended: that one
-    /// need not cover what was written since, so theirs stays due.
-    pub fn begin_sync_power(&self) {
-        for volume in self.kept_by_power() {
+    /// Starts the flushes that are due. A disk whose previous flush is still in progress stays due,
+    /// as that flush need not cover later writes.
+    pub fn start_power_syncs(&self) {
+        for volume in self.ups_only_volumes() {
             let used = &volume.power;
             if !used.sync_due.load(Ordering::Relaxed) || used.syncing.swap(true, Ordering::Relaxed)
             {
@@ -135,24 +142,24 @@ impl Runtime {
         }
     }
 
-    /// Brings what the disks of the volumes that supplies keep have been given to stable storage
-    /// there, and waits for at most `timeout`. Returns the names of those that have not said so.
+    /// Flushes the disks of the volumes that only a UPS protects, and waits for at most `timeout`.
+    /// Returns the names of the volumes whose flush has failed or not completed.
     pub fn sync_power(&self, timeout: Duration) -> Vec<String> {
-        let (tell, told) = mpsc::channel();
-        let volumes = self.kept_by_power();
+        let (sender, results) = mpsc::channel();
+        let volumes = self.ups_only_volumes();
         for (at, volume) in volumes.iter().enumerate() {
-            let (id, tell) = (volume.id, tell.clone());
+            let (id, sender) = (volume.id, sender.clone());
             let done = Box::new(move |result| {
-                // Whoever asked may not wait for the answer any more.
-                let _ = tell.send((at, result));
+                // The receiver is gone after the timeout.
+                let _ = sender.send((at, result));
             });
             self.shared.inboxes[0].post(Message::Task(Box::new(move |tasks| tasks.sync(id, done))));
         }
-        drop(tell);
+        drop(sender);
         let end = Instant::now() + timeout;
         let mut synced = vec![false; volumes.len()];
         while let Ok((at, result)) =
-            told.recv_timeout(end.saturating_duration_since(Instant::now()))
+            results.recv_timeout(end.saturating_duration_since(Instant::now()))
         {
             let result: IoResult = result;
             synced[at] = result.is_ok();
@@ -161,13 +168,13 @@ impl Runtime {
         failed.map(|(volume, _)| volume.name.clone()).collect()
     }
 
-    /// From now on, or no longer, answers all writes to volumes that supplies keep with an error.
-    /// Returns the volumes whose writes have just been halted or let go on.
+    /// Halts writes to the volumes that only a UPS protects, or ends the halt. Returns the volumes
+    /// whose state has changed.
     pub fn halt_power(&self, halt: bool) -> Vec<VolumeId> {
         let volumes = self.shared.volumes.all();
         let volumes = volumes.iter().filter(|volume| {
-            let is_meant = if halt { volume.is_kept_by_power() } else { volume.power.protects };
-            is_meant && volume.power.halted.swap(halt, Ordering::SeqCst) != halt
+            let is_concerned = if halt { volume.is_ups_only() } else { volume.power.has_ups };
+            is_concerned && volume.power.set_halted(halt)
         });
         volumes.map(|volume| volume.id).collect()
     }

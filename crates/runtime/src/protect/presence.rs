@@ -1,12 +1,13 @@
-//! Whether journals, vault and disks are still where they were opened.
+//! Checks that journals, vault and disks are still where they were opened.
 //!
-//! A file that was deleted, replaced or cut short while it is open takes writes as before, and the
-//! next process finds none of them. A system call on an open file says nothing of it, so
-//! [`Runtime::check_presence`] looks at the names, off the data path.
+//! An open file that was deleted, replaced or truncated still accepts writes, and the next process
+//! finds none of them. Writing to the open file does not reveal that, so
+//! [`Runtime::check_presence`] checks the paths, off the data path.
 //!
-//! A journal device that has gone counts as failed, for good. A vault is looked into at once, which
-//! ends write-back under UPSes as long as the vault is not there. A disk is named in log and
-//! status, and served on: refusing its writes would save nothing.
+//! A journal device that is displaced counts as failed, for good. A displaced vault fails its next
+//! probe, which starts at once, and write-back under a UPS ends until the vault is back. A
+//! displaced disk is reported in log and status, and still served: refusing its writes would save
+//! nothing.
 
 use crate::locks::Lock;
 use crate::server::{Runtime, VolumeError};
@@ -14,27 +15,27 @@ use crate::shared::Volume;
 use forebay_backend::{Backend, Displaced};
 use forebay_types::Mode;
 
-/// A device manager may take a name away for a moment and put it back.
+/// Failed checks in a row until a device counts as displaced: a device manager may remove a name
+/// for a moment.
 const CHECKS_UNTIL_SURE: u8 = 2;
 
-/// What the checks of one device have found.
+/// The presence of one device: the result of the last check, and how many in a row have failed.
 #[derive(Debug, Default)]
-pub(crate) struct Sightings(Lock<(Option<Displaced>, u8)>);
+pub(crate) struct Presence(Lock<(Option<Displaced>, u8)>);
 
-/// What a check has changed.
+/// The outcome of a check.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum Change {
     None,
-    /// It is displaced for certain.
+    /// The device counts as displaced from now on.
     Gone(Displaced),
-    /// It is back.
+    /// The device is in its place again.
     Back,
 }
 
-impl Sightings {
-    /// Checks a device.
+impl Presence {
     pub(crate) fn check(&self, backend: &dyn Backend) -> Change {
-        // Without the lock, as looking at a path may take long.
+        // Without the lock, as resolving a path may block.
         let found = backend.check_presence().err();
         let mut state = self.0.lock();
         let was_sure = state.1 >= CHECKS_UNTIL_SURE;
@@ -49,7 +50,7 @@ impl Sightings {
         }
     }
 
-    /// What has become of the device, if that is certain.
+    /// How the device is displaced, once that is certain.
     pub(crate) fn displaced(&self) -> Option<Displaced> {
         let state = self.0.lock();
         state.0.filter(|_| state.1 >= CHECKS_UNTIL_SURE)
@@ -57,9 +58,9 @@ impl Sightings {
 }
 
 impl Runtime {
-    /// Looks whether journals, vault and disks are still where they were opened. To be called about
-    /// once a second; two calls in a row have to find something gone before it counts. May block
-    /// for as long as looking at a path can.
+    /// Checks that journals, vault and disks are still where they were opened. To be called about
+    /// once a second; a device counts as displaced after two failed checks in a row. May block as
+    /// long as resolving a path can.
     pub fn check_presence(&self) {
         let journals = self.journals.lock().clone();
         journals.iter().for_each(|journal| journal.check_presence());
@@ -71,11 +72,11 @@ impl Runtime {
 }
 
 impl Runtime {
-    /// Puts on record again who relies on which journal and vault, and which journals have failed:
-    /// the records are gone.
+    /// Writes again the records of which volumes rely on which journal and vault, and of failed
+    /// journals, after the records were deleted.
     ///
     /// # Errors
-    /// When something can't be recorded.
+    /// When a record cannot be written.
     pub fn renew_records(&self) -> Result<(), VolumeError> {
         for volume in self.shared.volumes.all() {
             let mode = {
@@ -101,15 +102,16 @@ impl Runtime {
 impl Volume {
     fn check_presence(&self) {
         let (name, disk) = (&self.name, &self.backend.description().name);
-        match self.sightings.check(&*self.backend) {
+        match self.presence.check(&*self.backend) {
             Change::None => {}
             Change::Gone(displaced) => tracing::error!(
                 volume = %name,
                 %disk,
-                "the disk is not where it was opened: {displaced}; the volume is served from the \
-                 open one, which the next start will not find: copy it elsewhere, or move it back"
+                %displaced,
+                "disk displaced, still served from the open file; the next start will not find \
+                 it: move it back, or copy its data elsewhere"
             ),
-            Change::Back => tracing::warn!(volume = %name, %disk, "the disk is back in its place"),
+            Change::Back => tracing::warn!(volume = %name, %disk, "disk is back in its place"),
         }
     }
 }

@@ -1,8 +1,8 @@
-//! What a journal holds of a volume goes back into the pool before the volume is served.
+//! Restores a volume's data from its journal into the pool, before the volume is served.
 //!
-//! Each piece is a write that the journal is not told of: it becomes a dirty line, or goes to the
-//! disk where too much is dirty already. The records stay in the journal until a checkpoint, so a
-//! death half-way through loses nothing.
+//! Each piece is a write that is not recorded again: it becomes dirty lines, or goes to the disk if
+//! the dirty limit is reached. The records stay in the journal until a checkpoint, so a crash
+//! during the restore loses nothing.
 
 use crate::locks::{LazyCondvar, Lock};
 use crate::server::{Runtime, VolumeError};
@@ -17,21 +17,20 @@ use std::sync::atomic::Ordering;
 use std::sync::{Arc, mpsc};
 use std::time::{Duration, Instant};
 
-/// Bytes of a batch: it is sent when it has as many.
+/// A batch is submitted when it has this many bytes or pieces.
 const BATCH_BYTES: u64 = 2 << 20;
-/// Pieces of a batch, of which some may be zeroes.
 const BATCH_PIECES: usize = 4096;
-/// How often a piece is tried that the disk does not take, and after which pause.
+/// Attempts for a batch that the disk does not take, and the pause between two.
 const TRIES_MAX: u32 = 5;
 const PAUSE: Duration = Duration::from_millis(500);
 
-/// Batches that a volume has been given and may not have taken.
-const UNDER_WAY_MAX: usize = 3;
+/// Batches in flight.
+const IN_FLIGHT_MAX: usize = 3;
 
-/// Where something belongs, and where its bytes begin in the batch; zeroes if `None`.
+/// A range of the volume, and the offset of its bytes in the batch; `None` for zeroes.
 type Piece = (ByteRange, Option<usize>);
 
-/// Pieces that go back to a volume together.
+/// Pieces that are submitted together.
 #[derive(Default)]
 struct Batch {
     pieces: Vec<Piece>,
@@ -45,9 +44,10 @@ impl Batch {
     }
 }
 
-/// Counts the pieces that are under way.
+/// Counts the pieces in flight.
 #[derive(Default)]
 struct Latch {
+    /// The count, and the first error.
     state: Lock<(usize, Option<IoError>)>,
     done: LazyCondvar,
 }
@@ -71,17 +71,17 @@ impl Latch {
     }
 }
 
-/// A batch whose pieces no worker has begun: one that ends before drops it.
-struct Unbegun(Arc<Latch>, usize);
+/// A batch that no worker has started. A worker that stops first drops it, which fails its pieces.
+struct Unstarted(Arc<Latch>, usize);
 
-impl Unbegun {
-    fn begin(mut self) -> Arc<Latch> {
+impl Unstarted {
+    fn start(mut self) -> Arc<Latch> {
         self.1 = 0;
         Arc::clone(&self.0)
     }
 }
 
-impl Drop for Unbegun {
+impl Drop for Unstarted {
     fn drop(&mut self) {
         if self.1 > 0 {
             self.0.end(self.1, Err(IoError::Shutdown));
@@ -89,99 +89,99 @@ impl Drop for Unbegun {
     }
 }
 
-/// Pieces on their way back to a volume, in batches, a few of which the workers carry out while the
-/// next one is made. The pieces do not overlap.
-pub(crate) struct Return<'a> {
+/// Writes data into a volume that is not served yet. The ranges must be disjoint. They are
+/// submitted in batches, and the workers write some batches while the next one is filled.
+pub(crate) struct Restorer<'a> {
     runtime: &'a Runtime,
     volume: VolumeId,
-    /// The volume's journal is told of them.
+    /// Whether the writes are recorded in the volume's journal.
     records: bool,
-    growing: Batch,
-    under_way: VecDeque<(Arc<Batch>, Arc<Latch>)>,
-    /// Counts batches; each goes to the next worker.
-    sent: usize,
-    /// Batches whose memory may be used again.
+    current: Batch,
+    in_flight: VecDeque<(Arc<Batch>, Arc<Latch>)>,
+    /// Batches submitted so far; they go to the workers in turn.
+    submitted: usize,
+    /// Batches to reuse.
     spare: Vec<Batch>,
 }
 
-impl<'a> Return<'a> {
+impl<'a> Restorer<'a> {
     pub(crate) fn new(runtime: &'a Runtime, volume: VolumeId, records: bool) -> Self {
-        let (growing, under_way, spare) = Default::default();
-        Self { runtime, volume, records, growing, under_way, sent: 0, spare }
+        let (current, in_flight, spare) = Default::default();
+        Self { runtime, volume, records, current, in_flight, submitted: 0, spare }
     }
 
-    /// Gives a range back, which `fill` has the bytes of.
+    /// Writes a range with the bytes that `fill` provides.
     ///
     /// # Errors
-    /// When `fill` does, or the volume has not taken something.
-    pub(crate) fn give(
+    /// When `fill` fails, or an earlier write has failed.
+    pub(crate) fn write(
         &mut self,
         range: ByteRange,
         fill: impl FnOnce(&mut [u8]) -> IoResult,
     ) -> IoResult {
-        let Batch { pieces, bytes } = &mut self.growing;
+        let Batch { pieces, bytes } = &mut self.current;
         let at = bytes.len();
         bytes.resize(at + range.len as usize, 0);
         fill(&mut bytes[at..])?;
         pieces.push((range, Some(at)));
-        self.send_if_full()
+        self.submit_if_full()
     }
 
-    /// Gives a range of zeroes back.
+    /// Writes zeroes to a range.
     ///
     /// # Errors
-    /// When the volume has not taken something.
-    pub(crate) fn give_zeroes(&mut self, range: ByteRange) -> IoResult {
-        self.growing.pieces.push((range, None));
-        self.send_if_full()
+    /// When an earlier write has failed.
+    pub(crate) fn write_zeroes(&mut self, range: ByteRange) -> IoResult {
+        self.current.pieces.push((range, None));
+        self.submit_if_full()
     }
 
-    fn send_if_full(&mut self) -> IoResult {
-        let Batch { pieces, bytes } = &self.growing;
+    fn submit_if_full(&mut self) -> IoResult {
+        let Batch { pieces, bytes } = &self.current;
         let is_full = bytes.len() as u64 >= BATCH_BYTES || pieces.len() >= BATCH_PIECES;
         if !is_full {
             return Ok(());
         }
-        if self.under_way.len() >= UNDER_WAY_MAX {
-            self.end_one()?;
+        if self.in_flight.len() >= IN_FLIGHT_MAX {
+            self.complete_oldest()?;
         }
         let next = self.spare.pop().unwrap_or_default();
-        let batch = Arc::new(std::mem::replace(&mut self.growing, next));
-        let latch = self.send(&batch);
-        self.under_way.push_back((batch, latch));
+        let batch = Arc::new(std::mem::replace(&mut self.current, next));
+        let latch = self.submit(&batch);
+        self.in_flight.push_back((batch, latch));
         Ok(())
     }
 
-    /// Has a worker begin with the pieces of a batch.
-    fn send(&mut self, batch: &Arc<Batch>) -> Arc<Latch> {
+    /// Has a worker write the pieces of a batch.
+    fn submit(&mut self, batch: &Arc<Batch>) -> Arc<Latch> {
         let latch = Arc::new(Latch::default());
         latch.state.lock().0 = batch.pieces.len();
-        let unbegun = Unbegun(Arc::clone(&latch), batch.pieces.len());
+        let unstarted = Unstarted(Arc::clone(&latch), batch.pieces.len());
         let (theirs, volume, records) = (Arc::clone(batch), self.volume, self.records);
         let inboxes = &self.runtime.shared.inboxes;
-        let inbox = &inboxes[self.sent % inboxes.len()];
-        self.sent += 1;
+        let inbox = &inboxes[self.submitted % inboxes.len()];
+        self.submitted += 1;
         inbox.post(Message::Task(Box::new(move |tasks: &mut dyn Tasks| {
-            let latch = unbegun.begin();
+            let latch = unstarted.start();
             for piece in &theirs.pieces {
-                let told = Arc::clone(&latch);
-                let tell = Box::new(move |result| told.end(1, result));
-                tasks.restore(volume, piece.0, theirs.content(piece), records, tell);
+                let latch = Arc::clone(&latch);
+                let on_done = Box::new(move |result| latch.end(1, result));
+                tasks.restore(volume, piece.0, theirs.content(piece), records, on_done);
             }
         })));
         latch
     }
 
-    /// Waits for the batch that was sent first; what the volume does not take is tried again.
-    fn end_one(&mut self) -> IoResult {
-        let Some((batch, latch)) = self.under_way.pop_front() else { return Ok(()) };
+    /// Waits for the oldest batch in flight, and retries it if it has failed.
+    fn complete_oldest(&mut self) -> IoResult {
+        let Some((batch, latch)) = self.in_flight.pop_front() else { return Ok(()) };
         let mut result = latch.wait();
         for _ in 1..TRIES_MAX {
             if matches!(result, Ok(()) | Err(IoError::Shutdown)) {
                 break;
             }
             std::thread::sleep(PAUSE);
-            result = self.send(&batch).wait();
+            result = self.submit(&batch).wait();
         }
         if let Some(mut batch) = Arc::into_inner(batch) {
             batch.pieces.clear();
@@ -194,52 +194,57 @@ impl<'a> Return<'a> {
     /// Waits until everything is in the pool or on the disk.
     ///
     /// # Errors
-    /// When the volume has not taken something.
+    /// When a write has failed.
     pub(crate) fn finish(mut self) -> IoResult {
-        let batch = Arc::new(std::mem::take(&mut self.growing));
-        let latch = self.send(&batch);
-        self.under_way.push_back((batch, latch));
-        while !self.under_way.is_empty() {
-            self.end_one()?;
+        let batch = Arc::new(std::mem::take(&mut self.current));
+        let latch = self.submit(&batch);
+        self.in_flight.push_back((batch, latch));
+        while !self.in_flight.is_empty() {
+            self.complete_oldest()?;
         }
         Ok(())
     }
 }
 
-impl Drop for Return<'_> {
+impl Drop for Restorer<'_> {
     fn drop(&mut self) {
-        // Nobody is told that this failed while some of it is still to come.
-        for (_, latch) in &self.under_way {
+        // After a failure, no write may still arrive once the caller has handled it.
+        for (_, latch) in &self.in_flight {
             let _ = latch.wait();
         }
     }
 }
 
 impl Runtime {
-    /// Brings back what the volume's journal holds of it.
+    /// Restores what the volume's journal holds of it.
     pub(crate) fn restore(&self, volume: &Volume) -> Result<(), VolumeError> {
         let Some(used) = &volume.journal else { return Ok(()) };
         let failed = |error| VolumeError::Restore { name: volume.name.clone(), error };
         let begun = Instant::now();
         let mut reader = used.journal.reader();
-        let mut way = Return::new(self, volume.id, false);
+        let mut restorer = Restorer::new(self, volume.id, false);
         let mut bytes = 0;
-        for (range, origin) in used.journal.to_restore(used.number) {
+        for (range, origin) in used.journal.pieces_to_restore(used.number) {
             bytes += range.len;
-            let given = match origin {
-                Some(position) => way.give(range, |into| reader.read(position, into)),
-                None => way.give_zeroes(range),
+            let written = match origin {
+                Some(position) => restorer.write(range, |into| reader.read(position, into)),
+                None => restorer.write_zeroes(range),
             };
-            given.map_err(failed)?;
+            written.map_err(failed)?;
         }
-        way.finish().map_err(failed)?;
-        finished(volume, used, bytes, begun)
+        restorer.finish().map_err(failed)?;
+        used.journal.restored(used.number)?;
+        if bytes > 0 {
+            let ms = begun.elapsed().as_millis() as u64;
+            tracing::info!(volume = %volume.name, bytes, ms, "restored from the journal");
+        }
+        Ok(())
     }
 
-    /// Puts what the volume's journal holds of it into the pool again, dirty, because its disk may
-    /// have lost it. Clients are let go for that: the journal then has everything that the pool
-    /// has, so whatever comes from it is the newest there is.
-    pub(crate) fn rewrite(&self, volume: &Arc<Volume>) -> Result<(), VolumeError> {
+    /// Restores a running volume from its journal, because its disk may have lost acknowledged
+    /// data. Drains the volume's clients first: the journal then holds everything that the pool
+    /// holds, so what is restored is the newest data.
+    pub(crate) fn restore_running(&self, volume: &Arc<Volume>) -> Result<(), VolumeError> {
         let Some(used) = &volume.journal else { return Ok(()) };
         if volume.flush.failure().is_none() || used.journal.status().failed.is_some() {
             return Ok(());
@@ -247,12 +252,12 @@ impl Runtime {
         if volume.leaving.swap(true, Ordering::Relaxed) {
             return Err(VolumeError::Leaving(volume.name.clone()));
         }
-        let written = self.dismiss_and_rewrite(volume, used);
+        let restored = self.drain_clients_and_restore(volume, used);
         volume.leaving.store(false, Ordering::Relaxed);
-        written
+        restored
     }
 
-    fn dismiss_and_rewrite(
+    fn drain_clients_and_restore(
         &self,
         volume: &Arc<Volume>,
         used: &JournalUse,
@@ -262,20 +267,20 @@ impl Runtime {
         self.wait_until_idle(Some(volume))?;
         let _changing = self.changes.lock();
         let failed = |error| VolumeError::Restore { name: volume.name.clone(), error };
-        used.journal.read_again(used.number).map_err(failed)?;
+        used.journal.reload(used.number).map_err(failed)?;
         self.restore(volume)
     }
 
-    /// Has a volume's journal record all that is dirty in the pool of the process before: the
-    /// record of something may have been in that process's memory.
+    /// Records all dirty data of an adopted pool in the volume's journal once more: some of its
+    /// records may have been in the memory of the previous process only.
     pub(crate) fn record_again(&self, volume: &Volume) -> Result<(), VolumeError> {
         let Some(used) = &volume.journal else { return Ok(()) };
         let failed = |error| VolumeError::Restore { name: volume.name.clone(), error };
         let begun = Instant::now();
-        // Nobody is served before this is done. Records of what is found in the log count on.
+        // No client is served yet. The records found in the log stay valid.
         used.journal.restored(used.number)?;
         let mark = used.journal.mark();
-        // What comes back from the old records from now on is in no new one.
+        // Lost sectors that are restored from old records from now on are not recorded again.
         let was_whole = !self.has_lost(volume);
         let mut places = Vec::new();
         for number in 0..self.shared.shards.len() {
@@ -283,7 +288,7 @@ impl Runtime {
             places.extend(dirty.into_iter().map(|(key, mask)| (number, key, mask)));
         }
         let mut bytes = 0;
-        let mut way = Return::new(self, volume.id, true);
+        let mut restorer = Restorer::new(self, volume.id, true);
         for (shard, key, mask) in places {
             let line = self.line_of(volume, shard, key, mask).map_err(failed)?;
             for range in runs_of(key, mask) {
@@ -293,18 +298,19 @@ impl Runtime {
                     into.copy_from_slice(content);
                     Ok(())
                 };
-                way.give(range, fill).map_err(failed)?;
+                restorer.write(range, fill).map_err(failed)?;
                 bytes += range.len;
             }
         }
-        way.finish().map_err(failed)?;
-        self.forget_older(volume, used, mark, was_whole)?;
+        restorer.finish().map_err(failed)?;
+        self.void_older(volume, used, mark, was_whole)?;
         if bytes > 0 {
+            let ms = begun.elapsed().as_millis() as u64;
             tracing::info!(
-                "volume '{}': {bytes} bytes that its disk may lack are in the pool, and recorded \
-                 in its journal once more, in {} ms",
-                volume.name,
-                begun.elapsed().as_millis()
+                volume = %volume.name,
+                bytes,
+                ms,
+                "dirty data of the adopted pool recorded in the journal again"
             );
         }
         Ok(())
@@ -315,11 +321,11 @@ impl Runtime {
         shards.any(|at| self.shared.shard(at).lost_sectors(volume.id) > 0)
     }
 
-    /// Voids what the process before has recorded of a volume, now that disk and journal have
-    /// everything again. The newest record of something may have been in that process's memory
-    /// while the disk had it already; an older one would undo that. What is lost in the pool may be
-    /// in old records only, so where anything is, those of it and of what is dirty stay.
-    fn forget_older(
+    /// Voids the records that the previous process made of a volume, now that disk and journal have
+    /// everything again. If the newest record of a sector was in that process's memory only, while
+    /// the disk had its data already, an older record would undo it. If sectors are lost in the
+    /// pool, the old records of lost and of dirty sectors stay, as no newer ones may exist.
+    fn void_older(
         &self,
         volume: &Volume,
         used: &JournalUse,
@@ -328,20 +334,20 @@ impl Runtime {
     ) -> Result<(), VolumeError> {
         let failed = |error| VolumeError::Restore { name: volume.name.clone(), error };
         if !was_whole || self.has_lost(volume) {
-            // Unless each write was recorded before it was acknowledged, what the journal has of
-            // them may be older than what was lost.
+            // Unless each write was recorded before it was acknowledged, the journal may hold older
+            // data than what was lost.
             volume.forsaken.store(used.durability == Durability::Flush, Ordering::Relaxed);
             return used.journal.void_clean(used.number, volume.id).map_err(failed);
         }
-        let (tell, told) = mpsc::channel();
+        let (sender, result) = mpsc::channel();
         let id = volume.id;
-        self.ask(0, move |tasks| tasks.sync(id, Box::new(move |result| _ = tell.send(result))))?;
-        told.recv().unwrap_or(Err(IoError::Shutdown)).map_err(failed)?;
+        self.ask(0, move |tasks| tasks.sync(id, Box::new(move |result| _ = sender.send(result))))?;
+        result.recv().unwrap_or(Err(IoError::Shutdown)).map_err(failed)?;
         Ok(used.journal.recorded_again(used.number, mark)?)
     }
 
-    /// What a line holds in some of its sectors. A line that was dirty a moment ago is in the pool,
-    /// or has been destaged and is on the disk.
+    /// The content of the sectors in `mask` of a line that was dirty a moment ago: from the pool
+    /// or, if it was destaged and evicted meanwhile, from the disk.
     fn line_of(
         &self,
         volume: &Volume,
@@ -366,7 +372,7 @@ impl Runtime {
     }
 }
 
-/// These sectors of a line, in pieces.
+/// The runs of the sectors in `mask`, in order.
 fn runs_of(key: LineKey, mask: u8) -> Vec<ByteRange> {
     let sectors = (0..8).filter(move |sector| mask >> sector & 1 != 0);
     let mut runs: Vec<ByteRange> = Vec::new();
@@ -378,21 +384,4 @@ fn runs_of(key: LineKey, mask: u8) -> Vec<ByteRange> {
         }
     }
     runs
-}
-
-fn finished(
-    volume: &Volume,
-    used: &JournalUse,
-    bytes: u64,
-    begun: Instant,
-) -> Result<(), VolumeError> {
-    used.journal.restored(used.number)?;
-    if bytes > 0 {
-        tracing::info!(
-            "volume '{}': {bytes} bytes that its disk may lack are back from the journal, in {} ms",
-            volume.name,
-            begun.elapsed().as_millis()
-        );
-    }
-    Ok(())
 }

@@ -139,7 +139,7 @@ impl<R: Reactor> Host for WorkerHost<R> {
     fn protection(&mut self, volume: VolumeId) -> Protection {
         let is_open = self.shared.power.is_open();
         let Some(volume) = self.find_volume(volume) else { return Protection::None };
-        match (volume.is_kept_by_power(), &volume.journal) {
+        match (volume.is_ups_only(), &volume.journal) {
             (true, _) if is_open => Protection::Power,
             (_, Some(_)) => Protection::Journal,
             _ => Protection::None,
@@ -152,11 +152,11 @@ impl<R: Reactor> Host for WorkerHost<R> {
         volume.will_change(part.range);
         let admission = match &volume.journal {
             Some(used) => used.journal.admit(used.number, part, fua, used.durability),
-            None if volume.power.protects => Admission::Through,
+            None if volume.power.has_ups() => Admission::Through,
             None => return Admission::Free,
         };
         // A journal that is only full has older records, which what goes past it must void.
-        if admission == Admission::Through && volume.is_kept_by_power() {
+        if admission == Admission::Through && volume.is_ups_only() {
             let ByteRange { offset, len } = part.range;
             let lines = (offset + len).div_ceil(LINE_BYTES) - offset / LINE_BYTES;
             if self.shared.power.admit(lines) {
@@ -259,7 +259,7 @@ fn tell_journal(shared: &Shared, shard: usize, payload: &[u8], note: &Note) -> O
         _ => &[],
     };
     if slots.is_empty() {
-        return used.journal.take(used.number, note, std::iter::once(payload));
+        return used.journal.record(used.number, note, std::iter::once(payload));
     }
     let ByteRange { offset, len } = note.range;
     let first = offset / LINE_BYTES;
@@ -274,7 +274,7 @@ fn tell_journal(shared: &Shared, shard: usize, payload: &[u8], note: &Note) -> O
             std::slice::from_raw_parts(address.cast_const(), (end - start) as usize)
         }
     });
-    used.journal.take(used.number, note, pieces)
+    used.journal.record(used.number, note, pieces)
 }
 
 /// Gives back the pins of replies, those of each shard under one lock.

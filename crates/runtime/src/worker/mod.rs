@@ -97,7 +97,7 @@ impl<R: Reactor, F: FrontEnd> Worker<R, F> {
             }
             self.end_turn();
             if !self.leaving {
-                self.patrol.go_on(&self.host.shared, idle, self.host.now);
+                self.patrol.poll(&self.host.shared, idle, self.host.now);
             }
             let is_done = self.dispatcher.in_flight() == 0 || self.abandons_requests;
             if self.leaving && is_done && self.host.ios.is_idle() {
@@ -244,7 +244,7 @@ impl<R: Reactor, F: FrontEnd> Worker<R, F> {
             if shard.has_volume(volume.id) {
                 shard.set_reading(volume.id, volume.reads.are_on(now_ms));
                 shard.set_gather_below(volume.id, volume.gather.status().below_bytes);
-                let pace = volume.govern.look(volume.id, (number, &shard), &volume.reads, now_ms);
+                let pace = volume.govern.sample(volume.id, (number, &shard), &volume.reads, now_ms);
                 shard.set_pace(volume.id, pace);
             }
         }

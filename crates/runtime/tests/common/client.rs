@@ -1,8 +1,7 @@
-//! A client that says exactly what a test wants: any number of requests in flight, any flags.
+//! A client with full control over its requests: any number in flight, any flags.
 //!
-//! It speaks through the client's side of `forebay_nbd`, which holds the server to the protocol:
-//! a breach fails the test. Everything blocks; a server that does not answer in time fails the
-//! test too.
+//! It uses the client side of `forebay_nbd`, which checks the server's protocol: a violation fails
+//! the test. All calls block; a server that does not reply in time fails the test, too.
 
 use forebay_nbd::client::{Config, Event, Failure, Handshake, Opened, ReplyParser, Request, Step};
 use forebay_nbd::proto::command_flag::FUA;
@@ -14,17 +13,17 @@ use std::os::unix::net::UnixStream;
 use std::path::Path;
 use std::time::Duration;
 
-/// How long the server may take for anything. No verdict is about speed: this only ends a test
-/// whose server hangs, so it is far above what the slowest machine under load needs.
+/// The timeout of everything. It only ends a test whose server hangs, so it is far longer than the
+/// slowest loaded machine needs.
 pub const PATIENCE: Duration = Duration::from_secs(300);
 
-/// Bytes asked of the socket at once.
+/// Bytes per read of the socket.
 const RECEIVE_BYTES: usize = 256 << 10;
 
-/// How a request ended.
+/// The answer to a request.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Answer {
-    /// What the server says.
+    /// The server's result.
     pub result: IoResult,
     /// The bytes of a read.
     pub data: Vec<u8>,
@@ -36,12 +35,12 @@ pub struct Answer {
 pub struct Client<S = UnixStream> {
     /// The socket, or TLS around it.
     pub stream: S,
-    /// What the server said of the export.
+    /// The server's description of the export.
     pub opened: Opened,
     parser: ReplyParser,
     input: Vec<u8>,
     cookie: u64,
-    /// Reads in flight: their first byte, and the bytes that came.
+    /// Reads in flight: their offset, and the bytes received.
     reads: HashMap<u64, (u64, Vec<u8>)>,
     extents: HashMap<u64, Vec<Extent>>,
     answers: HashMap<u64, Answer>,
@@ -62,7 +61,7 @@ impl Client<UnixStream> {
     }
 }
 
-/// A wish for structured replies and block status.
+/// A configuration with structured replies and block status.
 pub fn config(export: &str) -> Config {
     Config { export: export.to_owned(), base_allocation: true, ..Config::default() }
 }
@@ -95,7 +94,7 @@ impl<S: Read + Write> Client<S> {
     /// Enters an export.
     ///
     /// # Errors
-    /// The server refuses.
+    /// When the server refuses.
     pub fn enter(mut stream: S, config: &Config) -> Result<Self, Failure> {
         let mut handshake = Handshake::new(config.clone());
         let (mut input, mut out) = (Vec::new(), Vec::new());
@@ -106,7 +105,7 @@ impl<S: Read + Write> Client<S> {
         }
     }
 
-    /// A client whose handshake is over; `input` came behind it.
+    /// A client after its handshake; `input` was received behind it.
     pub fn opened(stream: S, opened: Opened, input: Vec<u8>) -> Self {
         Self {
             stream,
@@ -120,7 +119,7 @@ impl<S: Read + Write> Client<S> {
         }
     }
 
-    /// Sends a request and names it. Nothing is waited for.
+    /// Sends a request and returns its cookie, without waiting for the reply.
     pub fn send(
         &mut self,
         command: Command,
@@ -172,12 +171,12 @@ impl<S: Read + Write> Client<S> {
         }
     }
 
-    /// Whether the answer to a request has come, without waiting for more bytes.
+    /// Whether the answer to a request was received; does not block.
     pub fn has_answer(&self, cookie: u64) -> bool {
         self.answers.contains_key(&cookie)
     }
 
-    /// Takes what has come until a request ends; `None` when the connection does.
+    /// Processes replies until a request completes; `None` when the connection ends.
     fn pump(&mut self) -> Option<()> {
         loop {
             let (taken, event) = self.parser.advance(&self.input);
@@ -245,7 +244,7 @@ impl<S: Read + Write> Client<S> {
         self.write_with(0, offset, data)
     }
 
-    /// Writes, to be on stable storage when answered.
+    /// Writes with FUA.
     pub fn write_fua(&mut self, offset: u64, data: &[u8]) -> IoResult {
         self.write_with(FUA, offset, data)
     }
@@ -260,13 +259,13 @@ impl<S: Read + Write> Client<S> {
         self.call(Command::Flush, 0, 0, 0).result
     }
 
-    /// Asks what is allocated.
+    /// Queries the allocation (block status).
     pub fn block_status(&mut self, offset: u64, len: u64) -> Result<Vec<Extent>, IoError> {
         let answer = self.call(Command::BlockStatus, 0, offset, len);
         answer.result.map(|()| answer.extents)
     }
 
-    /// Says good-bye and waits for the end of the connection.
+    /// Disconnects and waits for the end of the connection.
     pub fn disconnect(mut self) {
         self.send(Command::Disconnect, 0, 0, 0, &[]);
         assert!(self.receive().is_none(), "nothing comes after a disconnect");

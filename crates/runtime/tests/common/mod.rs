@@ -1,6 +1,6 @@
-//! What the tests of a running server share: a client, raw bytes of the protocol, a random
-//! source with a seed. It knows nothing of the server's inside, so that the tests of the built
-//! program use it as well.
+//! Shared by the tests of a running server: a client, raw protocol bytes, and a seeded random
+//! source. It uses nothing of the server's internals, so that the tests of the built program can
+//! use it, too.
 
 #![allow(dead_code, reason = "each test program uses a part of it")]
 #![allow(clippy::unwrap_used, reason = "a helper of a test may fail like the test")]
@@ -9,7 +9,7 @@ pub mod client;
 pub mod random;
 pub mod raw;
 
-/// How often a condition is looked at that a test waits for.
+/// The interval at which a condition is polled.
 const POLL: std::time::Duration = std::time::Duration::from_millis(5);
 
 /// Waits until `condition` holds, and fails with `what` if it does not within `time`.
@@ -21,16 +21,16 @@ pub fn wait_until(what: &str, time: std::time::Duration, mut condition: impl FnM
     }
 }
 
-/// The age below which a dirty line that is worth gathering is not written back in the background:
-/// `dirty_age_ms` of a shard.
+/// Dirty lines younger than this are not destaged in the background if they are below the gather
+/// threshold: `dirty_age_ms` of a shard.
 pub const DIRTY_AGE: std::time::Duration = std::time::Duration::from_secs(5);
-/// `gather_below` of a volume on which every write is worth gathering. What is not may be written
-/// back at once.
+/// `gather_below` of a volume that gathers every write. Writes that are not gathered may be
+/// destaged at once.
 pub const GATHERS_ALL: Option<u64> = Some(32 << 20);
 
-/// Runs a test in which lines must stay dirty until it says otherwise, on volumes that gather all
-/// writes. If it fails and took so long
-/// that they may have been written back, the machine is too loaded, and it is run again.
+/// Runs a test that relies on lines staying dirty, on volumes that gather all writes. If it fails
+/// after so long that lines may have been destaged by age, the machine is overloaded, and it is run
+/// again.
 pub fn before_lines_are_old(test: impl Fn()) {
     let started = std::time::Instant::now();
     loop {

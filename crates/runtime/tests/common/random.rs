@@ -24,12 +24,12 @@ impl Random {
         self.next() % limit
     }
 
-    /// Whether one chance in `in_how_many` comes true.
+    /// True with a probability of one in `in_how_many`.
     pub const fn one_in(&mut self, in_how_many: u64) -> bool {
         self.below(in_how_many) == 0
     }
 
-    /// `len` bytes that hardly ever look alike.
+    /// `len` random bytes.
     pub fn bytes(&mut self, len: usize) -> Vec<u8> {
         let mut bytes = vec![0; len];
         for piece in bytes.chunks_mut(8) {

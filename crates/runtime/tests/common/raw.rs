@@ -1,4 +1,4 @@
-//! The protocol byte by byte, for what no decent client would send.
+//! The protocol byte by byte, for invalid requests.
 
 use forebay_nbd::proto::{
     GREETING_BYTES, GREETING_MAGIC, OPTION_MAGIC, OPTION_REPLY_MAGIC, REQUEST_MAGIC,
@@ -98,7 +98,7 @@ pub fn simple_reply(stream: &mut impl Read) -> (u32, u64) {
     (error, u64::from_be_bytes(bytes[8..].try_into().unwrap()))
 }
 
-/// Whether the peer ends the connection, without another byte, in time.
+/// Whether the peer closes the connection in time without sending another byte.
 pub fn is_closed(stream: &mut impl Read) -> bool {
     // A reset is an end as well: the server had not read everything.
     match stream.read(&mut [0; 64]) {

@@ -1,4 +1,4 @@
-//! What the cache is for: few I/Os at the disk for many at the clients.
+//! The cache saves disk I/O: hits, coalesced misses, overwrites, read-ahead.
 
 use crate::common::client::{Client, PATIENCE};
 use crate::common::wait_until;
@@ -13,9 +13,9 @@ use std::sync::Arc;
 on_both_engines! {
     sixteen_readers_of_a_cold_block_cost_one_read,
     overwrites_reach_the_disk_once_in_write_back,
-    sequential_readers_are_read_ahead_of,
-    random_readers_are_not_read_ahead_of,
-    hits_cost_the_disk_nothing,
+    sequential_reads_trigger_read_ahead,
+    random_reads_trigger_no_read_ahead,
+    hits_need_no_disk_io,
     bypass_keeps_nothing,
 }
 
@@ -60,13 +60,13 @@ fn overwrites_reach_the_disk_once_in_write_back(engine: Engine) {
     }
     assert_eq!(client.flush(), Ok(()));
     let written = count(&disk).write_bytes;
-    // The age limit may have sent it once before, on a machine that is slow.
+    // On a slow machine it may have been destaged by age before.
     assert!((MIB..=2 * MIB).contains(&written), "50 MiB in, {written} bytes out");
     assert!(count(&disk).writes <= 8, "{} writes for 1 MiB", count(&disk).writes);
     assert_eq!(read_backend(&*disk, 0, MIB), vec![49; MIB as usize]);
 }
 
-fn sequential_readers_are_read_ahead_of(engine: Engine) {
+fn sequential_reads_trigger_read_ahead(engine: Engine) {
     let server = Server::start(engine);
     let disk = memory(16 * MIB);
     let mut volume = settings("disk", Arc::clone(&disk) as _, Mode::WriteThrough);
@@ -81,7 +81,7 @@ fn sequential_readers_are_read_ahead_of(engine: Engine) {
     assert!(status.engine.prefetch_used_lines > 900, "{:?}", status.engine);
 }
 
-fn random_readers_are_not_read_ahead_of(engine: Engine) {
+fn random_reads_trigger_no_read_ahead(engine: Engine) {
     let server = Server::start(engine);
     let disk = memory(64 * MIB);
     let mut volume = settings("disk", Arc::clone(&disk) as _, Mode::WriteThrough);
@@ -95,7 +95,7 @@ fn random_readers_are_not_read_ahead_of(engine: Engine) {
     assert_eq!(server.status("disk").engine.prefetched_lines, 0);
 }
 
-fn hits_cost_the_disk_nothing(engine: Engine) {
+fn hits_need_no_disk_io(engine: Engine) {
     let server = Server::start(engine);
     let disk = server.add_memory("disk", 16 * MIB, Mode::WriteThrough);
     let mut clients = [server.client("disk"), server.client("disk")];

@@ -1,4 +1,4 @@
-//! What splitting a write costs on a disk: that it is found, whom it never hurts, when it ends.
+//! Calibration: its results, that it never delays clients, and how it ends.
 
 use crate::common::client::PATIENCE;
 use crate::common::wait_until;
@@ -16,26 +16,26 @@ use std::time::Duration;
 
 on_both_engines! {
     modelled_disks_are_measured,
-    a_volume_that_was_added_is_measured_by_itself_and_reads_are_all_it_takes,
-    what_is_set_wins_and_is_not_measured,
+    an_added_volume_is_measured_with_reads_only,
+    a_threshold_set_by_hand_wins_and_is_not_measured,
     a_disk_that_fails_reads_is_not_measured_and_served_as_before,
-    a_read_that_hangs_is_given_up_and_holds_up_nobody,
-    no_read_is_begun_while_a_request_is_under_way,
-    a_volume_is_gone_only_when_its_disk_is_let_go,
+    a_hanging_read_is_abandoned_and_delays_no_other_disk,
+    no_read_begins_while_a_request_is_in_flight,
+    a_removal_waits_until_the_disk_is_closed,
     a_disk_too_small_for_a_measurement_says_so,
 }
 
 const KIB: u64 = 1 << 10;
 const MIB: u64 = 1 << 20;
-/// Long enough for what must not happen to have happened.
+/// Long enough for an unwanted event to occur.
 const MOMENT: Duration = Duration::from_millis(100);
 
-/// A volume that is not measured unless somebody asks for it.
+/// A volume that is measured only on request.
 fn add(server: &Server, name: &str, disk: &Arc<dyn Backend>) {
     server.add(name, Arc::clone(disk), Mode::WriteThrough);
 }
 
-/// A volume that is measured by itself.
+/// A volume that is measured automatically.
 fn add_auto(server: &Server, disk: Arc<dyn Backend>) {
     let settings =
         VolumeSettings { gather_below: None, ..settings("disk", disk, Mode::WriteThrough) };
@@ -67,15 +67,15 @@ fn failure(server: &Server) -> CalibrationFailure {
     loop {
         match server.runtime.calibrate_volume("disk") {
             Err(VolumeError::Calibrate(CalibrateError::Failed { failure, .. })) => return failure,
-            // A loaded machine left it no moment.
+            // The machine was too loaded for a measurement.
             Err(VolumeError::Calibrate(CalibrateError::Busy(_))) => {}
             other => panic!("{other:?}"),
         }
     }
 }
 
-/// Measures a volume until the result is as expected: on a loaded machine the times of one
-/// measurement can say nothing, or something wrong.
+/// Measures a volume until the result is as expected: on a loaded machine, one measurement can be
+/// inconclusive or wrong.
 fn measured(server: &Server, name: &str, is_expected: impl Fn(&SplitCost) -> bool) -> SplitCost {
     let (mut cost, mut last) = (None, String::new());
     wait_until(&format!("'{name}' is measured"), PATIENCE, || {
@@ -104,17 +104,17 @@ fn modelled_disks_are_measured(engine: Engine) {
     server.stop();
 }
 
-fn a_volume_that_was_added_is_measured_by_itself_and_reads_are_all_it_takes(engine: Engine) {
+fn an_added_volume_is_measured_with_reads_only(engine: Engine) {
     let server = Server::start(engine);
     let gate = gate();
-    // Whatever is not a read would be held.
+    // The gate holds all I/O other than reads.
     let no_reads = [Kinds::WRITE, Kinds::FLUSH, Kinds::DISCARD, Kinds::ZERO];
     gate.close(no_reads.into_iter().fold(Kinds::NONE, Kinds::and));
     let after = loop {
         add_auto(&server, Arc::clone(&gate) as _);
         let before = gather(&server);
         assert_eq!((before.below_bytes, before.source), (64 * KIB, ThresholdSource::Default));
-        assert_eq!(before.calibration, Calibration::Waiting, "it is served already");
+        assert_eq!(before.calibration, Calibration::Waiting, "it is served before");
         let is_over = || gather(&server).calibration != Calibration::Waiting;
         wait_until("the measurement is over", PATIENCE, is_over);
         let after = gather(&server);
@@ -122,7 +122,7 @@ fn a_volume_that_was_added_is_measured_by_itself_and_reads_are_all_it_takes(engi
         if !matches!(after.calibration, Calibration::Failed(Slow { .. } | Unclear(_))) {
             break after;
         }
-        // A loaded machine made the times useless. The next one added is measured as well.
+        // The machine was too loaded for a result. The next volume is measured, too.
         server.runtime.remove_volume("disk", |_| ()).unwrap();
     };
     assert_eq!(after.calibration, Calibration::Done);
@@ -134,7 +134,7 @@ fn a_volume_that_was_added_is_measured_by_itself_and_reads_are_all_it_takes(engi
     server.stop();
 }
 
-fn what_is_set_wins_and_is_not_measured(engine: Engine) {
+fn a_threshold_set_by_hand_wins_and_is_not_measured(engine: Engine) {
     let server = Server::start(engine);
     let gate = gate();
     server.add("disk", Arc::clone(&gate) as _, Mode::WriteThrough);
@@ -143,7 +143,7 @@ fn what_is_set_wins_and_is_not_measured(engine: Engine) {
     assert_eq!((off.calibration, off.measured), (Calibration::Unwanted, None));
     let cost = measured(&server, "disk", |_| true);
     let asked = gather(&server);
-    assert_eq!((asked.below_bytes, asked.measured), (0, Some(cost)), "it was asked for");
+    assert_eq!((asked.below_bytes, asked.measured), (0, Some(cost)), "it was requested");
     set(&server, Some(512 * KIB));
     assert_eq!(gather(&server).below_bytes, 512 * KIB);
     set(&server, None);
@@ -188,7 +188,7 @@ fn a_disk_that_fails_reads_is_not_measured_and_served_as_before(engine: Engine) 
     server.stop();
 }
 
-fn a_read_that_hangs_is_given_up_and_holds_up_nobody(engine: Engine) {
+fn a_hanging_read_is_abandoned_and_delays_no_other_disk(engine: Engine) {
     let server = Server::start(engine);
     let gate = gate();
     server.add("disk", Arc::clone(&gate) as _, Mode::WriteThrough);
@@ -197,7 +197,7 @@ fn a_read_that_hangs_is_given_up_and_holds_up_nobody(engine: Engine) {
     assert!(matches!(failure(&server), CalibrationFailure::Slow { .. }));
     assert_eq!(gate.held().len(), 1);
     assert_eq!(failure(&server), CalibrationFailure::Hanging);
-    assert_eq!(gate.held().len(), 1, "no other is begun there");
+    assert_eq!(gate.held().len(), 1, "no other read begins on this disk");
     measured(&server, "other", |_| true);
     assert_eq!(server.client("disk").write(0, &[7; 4096]), Ok(()));
     gate.open();
@@ -205,7 +205,7 @@ fn a_read_that_hangs_is_given_up_and_holds_up_nobody(engine: Engine) {
     server.stop();
 }
 
-fn no_read_is_begun_while_a_request_is_under_way(engine: Engine) {
+fn no_read_begins_while_a_request_is_in_flight(engine: Engine) {
     let server = Server::start(engine);
     let gate = gate();
     server.add("disk", Arc::clone(&gate) as _, Mode::WriteThrough);
@@ -227,7 +227,7 @@ fn no_read_is_begun_while_a_request_is_under_way(engine: Engine) {
     server.stop();
 }
 
-fn a_volume_is_gone_only_when_its_disk_is_let_go(engine: Engine) {
+fn a_removal_waits_until_the_disk_is_closed(engine: Engine) {
     let server = Server::start(engine);
     let gate = gate();
     let weak = Arc::downgrade(&gate);
@@ -242,7 +242,7 @@ fn a_volume_is_gone_only_when_its_disk_is_let_go(engine: Engine) {
         gate.open();
         removed.join().unwrap().unwrap();
         let asked = asked.join().unwrap();
-        // On a machine so loaded that the moment lasted a second, the read has been given up.
+        // If the machine was so loaded that this took a second, the read has been abandoned.
         let is_slow = matches!(
             &asked,
             Err(VolumeError::Calibrate(CalibrateError::Failed {
@@ -254,7 +254,7 @@ fn a_volume_is_gone_only_when_its_disk_is_let_go(engine: Engine) {
     });
     assert_eq!(gate.held(), []);
     drop(gate);
-    assert_eq!(weak.strong_count(), 0, "who opens the disk next finds it free");
+    assert_eq!(weak.strong_count(), 0, "the disk is still open");
     server.stop();
 }
 

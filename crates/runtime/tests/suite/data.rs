@@ -1,4 +1,4 @@
-//! What is read is what was written last, whatever the mode, the sizes and the connections.
+//! Reads return the data written last, in all modes, for all sizes, on all connections.
 
 use crate::common::before_lines_are_old;
 use crate::common::client::{Client, PATIENCE};
@@ -19,7 +19,7 @@ on_both_engines! {
     random_requests_match_the_oracle_in_bypass,
     random_requests_match_the_oracle_in_order,
     modes_change_under_requests_in_flight,
-    a_pool_of_several_shards_agrees_with_itself,
+    random_requests_match_the_oracle_with_several_shards,
     the_largest_requests_cross_regions_unharmed,
     the_last_sectors_are_as_good_as_any,
     a_flush_covers_the_writes_of_other_connections,
@@ -33,12 +33,12 @@ const MIB: u64 = 1 << 20;
 const TINY_BYTES: u64 = 16 * MIB;
 /// Not a multiple of a line: the last line has three sectors.
 const SIZE_BYTES: u64 = 24 * MIB + 3 * 512;
-/// What each client may always have in flight.
+/// Bytes that each client may always have in flight.
 const SHARE_BYTES: u64 = 256 << 10;
 /// Requests that one run has in flight at once.
 const IN_FLIGHT: usize = 24;
 
-/// A request that was sent and not answered yet.
+/// A request in flight.
 struct Sent {
     client: usize,
     cookie: u64,
@@ -48,7 +48,7 @@ struct Sent {
     data: Vec<u8>,
 }
 
-/// Clients that send random requests to one volume, and the oracle that judges the answers.
+/// Clients that send random requests to one volume, and the oracle that checks the answers.
 struct Session<'a> {
     server: &'a Server,
     disk: Arc<MemoryBackend>,
@@ -80,12 +80,12 @@ impl<'a> Session<'a> {
         Self { server, disk, clients, oracle, random, in_flight: Vec::new(), mode }
     }
 
-    /// A range anywhere, of any length up to some lines, now and then up to several regions.
+    /// A random range of up to some lines, sometimes up to several regions.
     fn range(&mut self) -> ByteRange {
         let sectors_max = if self.random.one_in(16) { 3 * 2048 } else { 64 };
         let mut offset = self.random.below(self.oracle.size() / 512);
         if self.random.one_in(2) {
-            // Half of the requests meet in a few places.
+            // Half of the requests overlap in a few places.
             offset = offset % 40 * 97 % (self.oracle.size() / 512);
         }
         let len = 1 + self.random.below(sectors_max);
@@ -102,7 +102,7 @@ impl<'a> Session<'a> {
             18 => Command::Trim,
             _ => Command::Cache,
         };
-        // Two requests that meet, one of them a write, have no order: the first is waited for.
+        // Overlapping requests have no order if one is a write, so the first is completed before.
         while let Some(at) = self.in_flight.iter().position(|sent| {
             let either = command != Command::Read || sent.command != Command::Read;
             either && sent.range.overlaps(range)
@@ -126,8 +126,8 @@ impl<'a> Session<'a> {
         self.in_flight.push(Sent { client, cookie, command, fua, range, data });
     }
 
-    /// Fetches answers until the server can't refuse to read on: a client that only sends while the
-    /// server waits for it to receive would wait for ever.
+    /// Fetches answers until the server is sure to read further requests. A client that only sends
+    /// while the server waits for it to receive would deadlock.
     fn make_room(&mut self, client: usize, len: u64) {
         loop {
             let ours = |sent: &&Sent| sent.client == client;
@@ -168,7 +168,7 @@ impl<'a> Session<'a> {
         self.oracle.check(range.offset, &bytes, who);
     }
 
-    /// A flush on any connection brings everything answered to the disk.
+    /// Flushes on a random connection, and checks that the disk has all answered writes.
     fn flush(&mut self) {
         self.finish_all();
         let client = self.random.below(self.clients.len() as u64) as usize;
@@ -182,7 +182,7 @@ impl<'a> Session<'a> {
         self.server.set_mode("disk", self.mode);
     }
 
-    /// So many requests, and a look at everything.
+    /// Sends a number of requests, then checks everything.
     fn steps(&mut self, steps: usize) {
         for _ in 0..steps {
             self.step();
@@ -194,7 +194,7 @@ impl<'a> Session<'a> {
         self.flush();
     }
 
-    /// Everything once more.
+    /// Reads and checks the whole volume.
     fn check_all(&mut self) {
         self.finish_all();
         let mut offset = 0;
@@ -231,7 +231,7 @@ fn random_requests_match_the_oracle_in_order(engine: Engine) {
     let server = Server::start_with(engine, TINY_BYTES, 2);
     let mut session = Session::in_order(&server, SIZE_BYTES, 7);
     session.steps(2000);
-    // Modes without dirty data are in order with what is.
+    // Modes without dirty data keep the order, too.
     for _ in 0..40 {
         session.change_mode();
         session.steps(25);
@@ -242,8 +242,8 @@ fn random_requests_match_the_oracle_in_order(engine: Engine) {
     oracle.check(0, &read_backend(&*disk, 0, SIZE_BYTES), "the disk after the end");
 }
 
-/// A disk with larger blocks than sectors was given two writes of one block at once, each of which
-/// read the block, changed it and wrote it back: the later one undid the earlier one.
+/// Fails if two writes to one block of a disk with large blocks run at once: each is a
+/// read-modify-write, so the later one would undo the earlier one.
 fn two_writes_in_one_block_are_both_kept(engine: Engine) {
     for block_bytes in [4096, 65_536] {
         for mode in Mode::ALL {
@@ -271,7 +271,7 @@ fn two_writes_in_one_block_are_both_kept(engine: Engine) {
     }
 }
 
-/// A disk with larger blocks refused them, while 512 was advertised.
+/// Fails if a disk with larger blocks than the advertised 512 bytes refuses them.
 fn trims_and_zeroes_below_a_block_are_honoured(engine: Engine) {
     for mode in Mode::ALL {
         let server = Server::start_with(engine, TINY_BYTES, 2);
@@ -285,7 +285,7 @@ fn trims_and_zeroes_below_a_block_are_honoured(engine: Engine) {
         let across = ByteRange::new(11 * 1024, 10 * 1024);
         let answer = client.call(Command::WriteZeroes, NO_HOLE, across.offset, across.len);
         assert_eq!(answer.result, Ok(()));
-        // Of a trim, the blocks that lie within it wholly are trimmed, and those alone.
+        // A trim covers only the blocks that lie entirely within it.
         assert_eq!(client.call(Command::Trim, 0, 32_256, 512).result, Ok(()));
         assert_eq!(client.call(Command::Trim, 0, 40_448, 9 * 1024).result, Ok(()));
         let trimmed = ByteRange::new(40_960, 8192);
@@ -330,7 +330,7 @@ fn random_requests_match_the_oracle_in_bypass(engine: Engine) {
     random_session(engine, TINY_BYTES, SIZE_BYTES, Mode::Bypass, 3000);
 }
 
-fn a_pool_of_several_shards_agrees_with_itself(engine: Engine) {
+fn random_requests_match_the_oracle_with_several_shards(engine: Engine) {
     random_session(engine, 128 * MIB, 96 * MIB + 512, Mode::WriteBack, 1500);
 }
 
@@ -396,17 +396,17 @@ fn the_last_sectors_are_as_good_as_any(engine: Engine) {
 }
 
 fn a_flush_covers_the_writes_of_other_connections(engine: Engine) {
-    before_lines_are_old(|| a_flush_covers_the_writes_of_other_connections_at_once(engine));
+    before_lines_are_old(|| write_and_flush_on_different_connections(engine));
 }
 
-fn a_flush_covers_the_writes_of_other_connections_at_once(engine: Engine) {
+fn write_and_flush_on_different_connections(engine: Engine) {
     let server = Server::start(engine);
     let disk = server.add_memory("disk", 8 * MIB, Mode::WriteBack);
     let mut clients: Vec<Client> = (0..8).map(|_| server.client("disk")).collect();
     for (number, client) in clients.iter_mut().enumerate() {
         assert_eq!(client.write(number as u64 * 4096, &[number as u8 + 1; 4096]), Ok(()));
     }
-    // answered on one connection, seen on all.
+    // a write answered on one connection is visible on all.
     for client in &mut clients {
         let data = client.read(0, 8 * 4096).unwrap();
         assert!(data.chunks(4096).enumerate().all(|(n, line)| line == [n as u8 + 1; 4096]));

@@ -1,11 +1,11 @@
-//! Clients that are slow on purpose, and what they can't do to others.
+//! Clients that are slow on purpose: their timeouts, and that they do not delay others.
 
 use crate::common::client::{Client, PATIENCE, config, connect};
 use crate::common::raw::{client_flags, enter, greeting, is_closed, request};
 use crate::common::wait_until;
 use crate::server::Server;
 use forebay_nbd::proto::command;
-use forebay_runtime::{Ecc, Engine, Patience, RuntimeConfig};
+use forebay_runtime::{Ecc, Engine, RuntimeConfig, Timeouts};
 use forebay_types::Mode;
 use std::io::{Read, Write};
 use std::panic::{AssertUnwindSafe, catch_unwind};
@@ -13,12 +13,12 @@ use std::time::{Duration, Instant};
 
 on_both_engines! {
     a_handshake_has_a_deadline,
-    a_payload_that_stops_coming_has_a_deadline,
-    a_payload_that_trickles_has_an_end,
+    a_stalled_payload_has_a_deadline,
+    a_trickling_payload_has_a_deadline,
     a_slow_writer_does_not_hold_up_the_others,
     huge_requests_of_many_clients_are_all_served,
-    who_does_not_fetch_is_dropped_where_others_wait_for_the_room,
-    a_dirty_line_is_written_when_it_is_old,
+    a_client_that_does_not_fetch_is_dropped_when_others_wait_for_its_memory,
+    a_dirty_line_is_destaged_at_its_maximum_age,
 }
 
 const MIB: u64 = 1 << 20;
@@ -26,9 +26,9 @@ const MIB: u64 = 1 << 20;
 const HANDSHAKE: Duration = Duration::from_secs(1);
 const PAYLOAD_PAUSE: Duration = Duration::from_secs(2);
 
-/// A server with these deadlines. Only the one that a test is about is short: the others would end
+/// A server with these timeouts. A test shortens only the one under test: the others would end
 /// clients that a loaded machine makes slow.
-fn server(engine: Engine, patience: Patience) -> Server {
+fn server(engine: Engine, patience: Timeouts) -> Server {
     let config = RuntimeConfig {
         memory_bytes: 64 * MIB,
         workers: 2,
@@ -41,8 +41,7 @@ fn server(engine: Engine, patience: Patience) -> Server {
     server
 }
 
-/// A client of the disk. On a loaded machine its own handshake may be too slow for the server; then
-/// it tries again.
+/// A client of the disk. It retries if its handshake times out on a loaded machine.
 fn entered(server: &Server) -> Client {
     let mut client = None;
     wait_until("a client is let in", PATIENCE, || {
@@ -55,16 +54,16 @@ fn entered(server: &Server) -> Client {
 }
 
 fn a_handshake_has_a_deadline(engine: Engine) {
-    let server = server(engine, Patience { handshake: HANDSHAKE, ..Patience::default() });
+    let server = server(engine, Timeouts { handshake: HANDSHAKE, ..Timeouts::default() });
     let mut entered = entered(&server);
     let begin = Instant::now();
     let mut silent = [(); 3].map(|()| connect(&server.socket));
     for (number, stream) in silent.iter_mut().enumerate() {
         greeting(stream);
-        // Where the machine is so slow that the deadline has passed, it can't be written.
+        // On a slow machine the deadline may have passed, and the write fails.
         let _ = stream.write_all(&client_flags()[..number * 2]);
     }
-    // One that keeps talking, byte by byte, is not spared.
+    // Sending byte by byte does not extend the deadline.
     let mut talker = connect(&server.socket);
     greeting(&mut talker);
     let _ = talker.write_all(&client_flags());
@@ -77,11 +76,11 @@ fn a_handshake_has_a_deadline(engine: Engine) {
     }
     let took = begin.elapsed();
     assert!(took >= HANDSHAKE, "too early: {took:?}");
-    assert_eq!(entered.read(0, 512), Ok(vec![0; 512]), "who has entered may be silent");
+    assert_eq!(entered.read(0, 512), Ok(vec![0; 512]), "an idle client was disconnected");
 }
 
-fn a_payload_that_stops_coming_has_a_deadline(engine: Engine) {
-    let server = server(engine, Patience { payload_pause: PAYLOAD_PAUSE, ..Patience::default() });
+fn a_stalled_payload_has_a_deadline(engine: Engine) {
+    let server = server(engine, Timeouts { payload_pause: PAYLOAD_PAUSE, ..Timeouts::default() });
     let mut stream = connect(&server.socket);
     enter(&mut stream, "disk");
     let begin = Instant::now();
@@ -94,8 +93,8 @@ fn a_payload_that_stops_coming_has_a_deadline(engine: Engine) {
     assert_eq!(server.client("disk").read(0, 65536), Ok(vec![0; 65536]), "it has no effect");
 }
 
-fn a_payload_that_trickles_has_an_end(engine: Engine) {
-    let server = server(engine, Patience { payload_pause: PAYLOAD_PAUSE, ..Patience::default() });
+fn a_trickling_payload_has_a_deadline(engine: Engine) {
+    let server = server(engine, Timeouts { payload_pause: PAYLOAD_PAUSE, ..Timeouts::default() });
     let mut stream = connect(&server.socket);
     enter(&mut stream, "disk");
     let begin = Instant::now();
@@ -107,7 +106,7 @@ fn a_payload_that_trickles_has_an_end(engine: Engine) {
         longest_pause = longest_pause.max(now - std::mem::replace(&mut last, now));
         is_ended
     });
-    // A second for each 64 KiB beside the pause, unless the machine stopped the trickle itself.
+    // A second per 64 KiB beside the pause, unless the machine itself has stalled the client.
     if longest_pause < PAYLOAD_PAUSE / 2 {
         assert!(begin.elapsed() >= 2 * PAYLOAD_PAUSE, "it may be slow, but not too slow");
     }
@@ -122,7 +121,7 @@ fn a_slow_writer_does_not_hold_up_the_others(engine: Engine) {
         ecc: Ecc::default(),
     };
     // The others give up before the slow one is cut off: if they wait for it, they fail.
-    let patience = Patience { payload_pause: 2 * PATIENCE, ..Patience::default() };
+    let patience = Timeouts { payload_pause: 2 * PATIENCE, ..Timeouts::default() };
     let server = Server::start_over(config, patience);
     server.add_memory("disk", 64 * MIB, Mode::WriteBack);
     let mut slow = connect(&server.socket);
@@ -140,7 +139,7 @@ fn a_slow_writer_does_not_hold_up_the_others(engine: Engine) {
 }
 
 fn huge_requests_of_many_clients_are_all_served(engine: Engine) {
-    let server = server(engine, Patience::default());
+    let server = server(engine, Timeouts::default());
     std::thread::scope(|scope| {
         for number in 0..8u64 {
             let server = &server;
@@ -155,7 +154,7 @@ fn huge_requests_of_many_clients_are_all_served(engine: Engine) {
             });
         }
     });
-    // One that leaves while it waits or is served lets the next one in.
+    // If a client disconnects while it waits or is served, the next one is served.
     for _ in 0..4 {
         let mut stream = connect(&server.socket);
         enter(&mut stream, "disk");
@@ -165,24 +164,24 @@ fn huge_requests_of_many_clients_are_all_served(engine: Engine) {
     assert_eq!(server.client("disk").read(0, 32 * MIB).map(|data| data.len()), Ok(32 << 20));
 }
 
-fn who_does_not_fetch_is_dropped_where_others_wait_for_the_room(engine: Engine) {
-    let patience = Patience { fetch: Duration::from_secs(1), ..Patience::default() };
+fn a_client_that_does_not_fetch_is_dropped_when_others_wait_for_its_memory(engine: Engine) {
+    let patience = Timeouts { fetch: Duration::from_secs(1), ..Timeouts::default() };
     let server = server(engine, patience);
     let mut deaf = connect(&server.socket);
     enter(&mut deaf, "disk");
     deaf.write_all(&request(command::READ, 0, 1, 0, 32 << 20)).unwrap();
-    // The first bytes are there: the rest of them waits for us, and takes all the room there is.
+    // The first bytes were sent; the rest of the reply occupies the whole lane until it is fetched.
     deaf.read_exact(&mut [0; 16]).unwrap();
     let mut client = server.client("disk");
     assert_eq!(client.read(0, 32 * MIB).map(|data| data.len()), Ok(32 << 20));
     let mut rest = Vec::new();
-    // It ends, by a reset perhaps, before all has come.
+    // The connection ends, maybe by a reset, before the whole reply was sent.
     let _ = deaf.read_to_end(&mut rest);
     assert!(rest.len() < 32 << 20, "{}", rest.len());
 }
 
-fn a_dirty_line_is_written_when_it_is_old(engine: Engine) {
-    let server = server(engine, Patience { dirty_age: HANDSHAKE, ..Patience::default() });
+fn a_dirty_line_is_destaged_at_its_maximum_age(engine: Engine) {
+    let server = server(engine, Timeouts { dirty_age: HANDSHAKE, ..Timeouts::default() });
     let mut client = server.client("disk");
     client.write(4096, &[7; 4096]).unwrap();
     wait_until("it is on the disk", PATIENCE, || {

@@ -1,4 +1,4 @@
-//! Disks that fail, hang, shrink or fill up: who is told, who is not, and what is kept.
+//! Disks that fail, hang, shrink or fill up: which requests fail, and which data is kept.
 
 use crate::common::client::PATIENCE;
 use crate::common::wait_until;
@@ -12,17 +12,17 @@ use std::sync::Arc;
 
 on_both_engines! {
     a_bad_sector_fails_its_reader_only,
-    a_failed_write_through_is_told_to_its_writer_only,
-    write_back_keeps_what_a_failing_disk_does_not_take,
-    a_failed_flush_of_the_disk_is_told,
+    a_failed_write_through_fails_only_its_writer,
+    write_back_keeps_data_that_a_failing_disk_does_not_take,
+    a_failed_flush_of_the_disk_is_reported,
     a_joined_io_that_fails_is_split_and_fails_one_member,
     a_write_beside_a_bad_sector_of_a_dirty_neighbour_succeeds,
     after_a_failed_flush_no_flush_succeeds_until_the_disk_is_trusted,
     a_hanging_disk_does_not_disturb_another_volume,
-    a_volume_that_can_not_be_written_back_is_not_removed,
-    a_server_that_can_not_write_back_does_not_stop,
-    a_file_that_shrinks_under_us_fails_cleanly,
-    a_full_disk_is_told_as_such,
+    a_volume_that_cannot_be_flushed_is_not_removed,
+    a_server_that_cannot_flush_does_not_stop,
+    a_file_that_shrinks_fails_cleanly,
+    a_full_disk_is_reported_as_no_space,
 }
 
 const MIB: u64 = 1 << 20;
@@ -42,7 +42,7 @@ fn a_bad_sector_fails_its_reader_only(engine: Engine) {
         let disk = failing(&memory(16 * MIB), Kinds::READ, Some(ByteRange::new(40960, 512)));
         server.add("disk", disk, mode);
         let mut clients = [server.client("disk"), server.client("disk")];
-        // All of them in one turn, so that the server joins neighbours into one I/O.
+        // All requests in one turn, so that the server merges neighbours into one I/O.
         let mut bytes = Vec::new();
         let cookies: Vec<u64> = (0..20)
             .map(|line| clients[0].put(Command::Read, 0, line * 4096, 4096, &mut bytes))
@@ -59,7 +59,7 @@ fn a_bad_sector_fails_its_reader_only(engine: Engine) {
     }
 }
 
-fn a_failed_write_through_is_told_to_its_writer_only(engine: Engine) {
+fn a_failed_write_through_fails_only_its_writer(engine: Engine) {
     for mode in [Mode::WriteThrough, Mode::Bypass] {
         let server = Server::start(engine);
         let disk = memory(16 * MIB);
@@ -75,7 +75,7 @@ fn a_failed_write_through_is_told_to_its_writer_only(engine: Engine) {
             assert_eq!(clients[0].wait(cookie).result, wanted, "line {line}, {mode}");
         }
         assert_eq!(clients[1].read(0, 40960), Ok(vec![9; 40960]), "{mode}");
-        // What was refused is not there: neither in the pool nor on the disk.
+        // The data of a failed write is neither in the pool nor on the disk.
         assert_eq!(clients[1].read(40960, 4096), Ok(vec![0; 4096]), "{mode}");
         assert_eq!(read_backend(&*disk, 40960, 4096), [0; 4096]);
         bad.set_enabled(false);
@@ -84,7 +84,7 @@ fn a_failed_write_through_is_told_to_its_writer_only(engine: Engine) {
     }
 }
 
-fn write_back_keeps_what_a_failing_disk_does_not_take(engine: Engine) {
+fn write_back_keeps_data_that_a_failing_disk_does_not_take(engine: Engine) {
     let server = Server::start(engine);
     let disk = memory(16 * MIB);
     let bad = failing(&disk, Kinds::WRITE, None);
@@ -93,8 +93,8 @@ fn write_back_keeps_what_a_failing_disk_does_not_take(engine: Engine) {
     let (mut client, mut other) = (server.client("disk"), server.client("other"));
     assert_eq!(client.write(512, &[3; 9 * 4096]), Ok(()));
     assert_eq!(client.flush(), Err(IoError::Io));
-    assert_eq!(client.flush(), Err(IoError::Io), "it was not forgotten");
-    assert_eq!(client.read(512, 9 * 4096), Ok(vec![3; 9 * 4096]), "nor was the data");
+    assert_eq!(client.flush(), Err(IoError::Io), "the error was forgotten");
+    assert_eq!(client.read(512, 9 * 4096), Ok(vec![3; 9 * 4096]), "the data was lost");
     assert_eq!(client.write_fua(0, &[4; 512]), Err(IoError::Io));
     assert_eq!(other.write(0, &[5; 4096]), Ok(()));
     assert_eq!(other.flush(), Ok(()), "the neighbour is fine");
@@ -105,7 +105,7 @@ fn write_back_keeps_what_a_failing_disk_does_not_take(engine: Engine) {
     assert_eq!(server.status("disk").dirty_bytes, 0);
 }
 
-fn a_failed_flush_of_the_disk_is_told(engine: Engine) {
+fn a_failed_flush_of_the_disk_is_reported(engine: Engine) {
     for mode in Mode::ALL {
         let server = Server::start(engine);
         let bad = failing(&memory(MIB), Kinds::FLUSH, None);
@@ -138,7 +138,7 @@ fn a_joined_io_that_fails_is_split_and_fails_one_member(engine: Engine) {
         assert!(gate.release(at));
     }
     assert!(gate.fail(0, IoError::Io));
-    // The reader of the bad one asks for itself alone before it gives up.
+    // The reader of the bad line retries alone before it fails.
     assert!(gate.wait_held(1, PATIENCE));
     assert_eq!(ranges(), [bad]);
     assert!(gate.fail(0, IoError::Io));
@@ -158,7 +158,7 @@ fn a_write_beside_a_bad_sector_of_a_dirty_neighbour_succeeds(engine: Engine) {
     server.add("disk", Arc::new(worse), Mode::WriteBack);
     let mut client = server.client("disk");
     assert_eq!(client.write(0, &[1; 4 * 4096]), Ok(()));
-    // Through to the disk, in between them.
+    // FUA writes beside the bad sectors.
     assert_eq!(client.write_fua(8192, &[2; 4096]), Ok(()));
     assert_eq!(client.write_fua(4096, &[3; 512]), Ok(()), "in the same line as a bad one");
     assert_eq!(client.write_fua(8192 - 512, &[4; 512]), Err(IoError::Io), "this is its own");
@@ -180,7 +180,7 @@ fn after_a_failed_flush_no_flush_succeeds_until_the_disk_is_trusted(engine: Engi
         let mut client = server.client("disk");
         assert_eq!(client.write(0, &[1; 4096]), Ok(()));
         assert_eq!(client.flush(), Err(IoError::Io), "{mode}");
-        // It failed once; what the disk says from now on proves nothing.
+        // After a failed flush, a successful one proves nothing.
         bad.set_enabled(false);
         assert_eq!(client.flush(), Err(IoError::Io), "{mode}: it stays");
         assert_eq!(client.write_fua(4096, &[2; 4096]), Err(IoError::Io), "{mode}: so does FUA");
@@ -207,7 +207,7 @@ fn after_a_failed_flush_no_flush_succeeds_until_the_disk_is_trusted(engine: Engi
 }
 
 fn a_hanging_disk_does_not_disturb_another_volume(engine: Engine) {
-    // One worker, so that both volumes share everything there is to share.
+    // One worker, so that the volumes share everything.
     let server = Server::start_with(engine, 64 * MIB, 1);
     let gate = Gate::new(memory(16 * MIB));
     server.add("hangs", Arc::clone(&gate) as _, Mode::WriteBack);
@@ -238,7 +238,7 @@ fn a_hanging_disk_does_not_disturb_another_volume(engine: Engine) {
     }
 }
 
-fn a_volume_that_can_not_be_written_back_is_not_removed(engine: Engine) {
+fn a_volume_that_cannot_be_flushed_is_not_removed(engine: Engine) {
     let server = Server::start(engine);
     let disk = memory(16 * MIB);
     let bad = failing(&disk, Kinds::WRITE, None);
@@ -251,7 +251,7 @@ fn a_volume_that_can_not_be_written_back_is_not_removed(engine: Engine) {
         }
         result => panic!("{result:?}"),
     }
-    assert_eq!(client.read(0, 3 * 4096), Ok(vec![1; 3 * 4096]), "it goes on being served");
+    assert_eq!(client.read(0, 3 * 4096), Ok(vec![1; 3 * 4096]), "it is still served");
     assert_eq!(client.write(4096, &[2; 4096]), Ok(()));
     bad.set_enabled(false);
     server.runtime.remove_volume("disk", |_| {}).unwrap();
@@ -262,7 +262,7 @@ fn a_volume_that_can_not_be_written_back_is_not_removed(engine: Engine) {
     ));
 }
 
-fn a_server_that_can_not_write_back_does_not_stop(engine: Engine) {
+fn a_server_that_cannot_flush_does_not_stop(engine: Engine) {
     let server = Server::start(engine);
     let disk = memory(16 * MIB);
     let bad = failing(&disk, Kinds::WRITE, None);
@@ -281,7 +281,7 @@ fn open_file(path: &std::path::Path) -> Arc<dyn Backend> {
     open(&path.display().to_string(), &OpenOptions::default()).unwrap()
 }
 
-fn a_file_that_shrinks_under_us_fails_cleanly(engine: Engine) {
+fn a_file_that_shrinks_fails_cleanly(engine: Engine) {
     for mode in [Mode::WriteThrough, Mode::Bypass] {
         let server = Server::start(engine);
         let path = server.directory.path().join("disk.img");
@@ -296,14 +296,14 @@ fn a_file_that_shrinks_under_us_fails_cleanly(engine: Engine) {
         assert_eq!(client.read(MIB - 4096, 8192), Err(IoError::Io), "{mode}: half of it is there");
         assert_eq!(client.read(MIB - 4096, 4096), Ok(vec![6; 4096]), "{mode}");
         assert_eq!(server.client("other").read(0, 512), Ok(vec![0; 512]));
-        // A write makes the file longer again; what lies between reads as zeroes.
+        // A write extends the file again; the gap reads as zeroes.
         assert_eq!(client.write(3 * MIB, &[8; 4096]), Ok(()), "{mode}");
         assert_eq!(client.read(2 * MIB, 4096), Ok(vec![0; 4096]), "{mode}");
         assert_eq!(client.read(3 * MIB, 4096), Ok(vec![8; 4096]), "{mode}");
     }
 }
 
-fn a_full_disk_is_told_as_such(engine: Engine) {
+fn a_full_disk_is_reported_as_no_space(engine: Engine) {
     let rule = ErrorRule { kinds: Kinds::WRITE, error: IoError::NoSpace, ..ErrorRule::default() };
     for mode in Mode::ALL {
         let server = Server::start(engine);

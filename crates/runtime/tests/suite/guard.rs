@@ -1,4 +1,4 @@
-//! What a journal holds comes back to the disk that it is for, and to no other.
+//! A journal's records are restored only to the disk that they belong to.
 
 use crate::common::client::PATIENCE;
 use crate::journal::{
@@ -9,7 +9,7 @@ use forebay_backend::layers::{Gate, Kinds};
 use forebay_backend::{AlignedBuffer, Backend, Blocking, MemoryBackend};
 use forebay_format::journal::{SUPERBLOCK_BYTES, Superblock, places};
 use forebay_runtime::{
-    Engine, Journal, JournalError, JournalSettings, Void, VolumeError, VolumeJournal,
+    Engine, Journal, JournalError, JournalSettings, VoidRecords, VolumeError, VolumeJournal,
     VolumeSettings,
 };
 use forebay_types::{Durability, IoError, Mode};
@@ -27,7 +27,7 @@ fn volume(name: &str, disk: Arc<dyn Backend>, journal: &Arc<Journal>) -> VolumeS
 }
 
 #[test]
-fn a_journal_that_was_given_up_still_serves_those_who_did_not_go_on_without_it() {
+fn an_abandoned_journal_still_restores_volumes_not_named_in_its_failure_record() {
     let (a, b, journal) = (memory(8 * MIB), memory(8 * MIB), memory(JOURNAL_BYTES));
     let first = start(Engine::Epoll);
     let opened = open(&first, Arc::clone(&journal) as _);
@@ -40,11 +40,11 @@ fn a_journal_that_was_given_up_still_serves_those_who_did_not_go_on_without_it()
     let given_up = |names: &[&str], of: &dyn Backend| {
         let names: Vec<String> = names.iter().map(|&name| name.to_owned()).collect();
         JournalSettings {
-            is_abandoned: Box::new(move |_| Void::Volumes(names.clone())),
+            is_abandoned: Box::new(move |_| VoidRecords::Volumes(names.clone())),
             ..journal_settings(copy(of))
         }
     };
-    // It failed while only "a" was served.
+    // The journal failed while only "a" was served.
     let second = start(Engine::Epoll);
     let opened = second.runtime.open_journal(given_up(&["a"], &*journal_then)).unwrap();
     let error = second.runtime.add_volume(volume("a", a_then, &opened)).err().unwrap();
@@ -53,7 +53,7 @@ fn a_journal_that_was_given_up_still_serves_those_who_did_not_go_on_without_it()
     add_named(&second, "b", b_then, &opened, Durability::Ack);
     assert_eq!(second.client("b").read(0, 4096).unwrap(), block(2));
     second.stop();
-    // It failed while both were: nothing in it is of use.
+    // It failed while both were served: all of its records are void.
     let third = start(Engine::Epoll);
     let error = third.runtime.open_journal(given_up(&["a", "b"], &*journal_then)).err().unwrap();
     assert!(matches!(error, JournalError::Abandoned { .. }), "{error}");
@@ -62,7 +62,7 @@ fn a_journal_that_was_given_up_still_serves_those_who_did_not_go_on_without_it()
 
 const DISK: u64 = 16 * MIB;
 
-/// A disk with something in every block.
+/// A disk with data in every block.
 fn disk(seed: u64) -> Arc<MemoryBackend> {
     let disk = memory(DISK);
     fill(&*disk, seed);
@@ -79,12 +79,12 @@ fn put(disk: &dyn Backend, offset: u64, bytes: &[u8]) {
     Blocking::new(disk).write(offset, &AlignedBuffer::from(bytes), true).unwrap();
 }
 
-/// Lets a volume `v` be written a little, and takes its power away. Returns the journal.
+/// Writes a little to a volume `v`, then simulates a power loss. Returns the journal.
 fn write_and_die(disk: &Arc<MemoryBackend>) -> Arc<MemoryBackend> {
     let journal = memory(JOURNAL_BYTES);
     let server = start(Engine::Epoll);
     let opened = open(&server, Arc::clone(&journal) as _);
-    // The disk takes nothing, so that it is left as it was.
+    // The disk accepts no writes, so it stays unchanged.
     let gate = Gate::new(Arc::clone(disk) as _);
     gate.close(Kinds::WRITE);
     let settings = VolumeSettings { mode: Mode::WriteBack, ..volume("v", gate.clone(), &opened) };
@@ -102,7 +102,8 @@ fn content(of: &dyn Backend) -> Vec<u8> {
     read_backend(of, 0, of.description().size_bytes)
 }
 
-/// Serves a disk as `v` with a copy of a journal. What clients find there, or why not.
+/// Serves a disk as `v` with a copy of a journal. Returns the content that clients read, or the
+/// error.
 fn serve(
     journal: &MemoryBackend,
     change: impl FnOnce(VolumeSettings) -> VolumeSettings,
@@ -134,7 +135,7 @@ fn renamed(mut settings: VolumeSettings) -> VolumeSettings {
     settings
 }
 
-/// What the disk has when the journal's one write is in its place.
+/// The content of the disk after the journal's one write was restored.
 fn with_the_write(disk: &dyn Backend) -> Vec<u8> {
     let mut bytes = content(disk);
     bytes[4096..8192].copy_from_slice(&block(1));
@@ -149,11 +150,11 @@ fn assert_quarantined(journal: &MemoryBackend, other: &Arc<MemoryBackend>, why: 
     for remedy in ["rescue apply", "rescue discard", "--accept-changed-disk v"] {
         assert!(error.contains(remedy), "{error}");
     }
-    assert!(content(&**other) == before, "nothing is written to it");
+    assert!(content(&**other) == before, "the disk was written");
 }
 
 #[test]
-fn the_disk_that_was_left_is_served_again() {
+fn an_unchanged_disk_is_served_again() {
     let disk = disk(1);
     let journal = write_and_die(&disk);
     let expected = with_the_write(&*disk);
@@ -161,11 +162,11 @@ fn the_disk_that_was_left_is_served_again() {
 }
 
 #[test]
-fn a_blank_disk_in_its_place_is_refused_and_what_is_held_is_kept() {
+fn a_blank_disk_is_refused_and_the_journal_keeps_its_records() {
     let disk = disk(1);
     let journal = write_and_die(&disk);
     assert_quarantined(&journal, &memory(DISK), "samples differ");
-    // Nothing was lost by the attempt: the right one is served.
+    // The journal kept its records: the right disk is served.
     let server = start(Engine::Epoll);
     let opened = open(&server, Arc::clone(&journal) as _);
     assert!(server.runtime.add_volume(volume("v", memory(DISK), &opened)).is_err());
@@ -187,14 +188,14 @@ fn counting_samples(journal: &MemoryBackend) -> usize {
 }
 
 #[test]
-fn a_restored_backup_is_refused_unless_the_operator_says_that_it_is_the_disk() {
+fn a_restored_backup_is_refused_unless_the_operator_accepts_it() {
     let (disk, backup) = (disk(1), disk(2));
     let journal = write_and_die(&disk);
     let samples = counting_samples(&journal);
     assert!((60..=63).contains(&samples), "{samples}");
     assert_quarantined(&journal, &backup, &format!("of {samples} samples differ"));
     let expected = with_the_write(&*backup);
-    // The word is for one start: from then on this is the disk, also after a crash.
+    // The acceptance is needed once: from then on this is the recorded disk, also after a crash.
     let server = start(Engine::Epoll);
     let journal = copy(&*journal);
     let opened = open(&server, Arc::clone(&journal) as _);
@@ -218,7 +219,7 @@ fn a_snapshot_that_was_rolled_back_is_refused() {
     server.runtime.add_volume(volume("v", Arc::clone(&disk) as _, &opened)).unwrap();
     let mut client = server.client("v");
     for at in 0..DISK / 4096 {
-        // A tenth of it.
+        // A tenth of the disk.
         if at % 10 == 0 {
             client.write(at * 4096, &block(at + 7)).unwrap();
         }
@@ -238,7 +239,7 @@ fn a_disk_of_another_size_is_refused() {
     assert_quarantined(&journal, &larger, "another size");
     let expected = with_the_write(&*larger);
     assert!(serve(&journal, accepted, larger).unwrap() == expected);
-    // What can't be written can't be accepted either.
+    // A read-only disk cannot be accepted either.
     let error = serve(&journal, accepted, memory(4096)).unwrap_err();
     assert!(error.contains("another size"), "{error}");
 }
@@ -274,7 +275,7 @@ fn a_disk_that_moved_to_another_path_is_known_by_its_content() {
     let journal = write_and_die(&disk);
     let expected = with_the_write(&*disk);
     assert!(serve(&journal, renamed, disk).unwrap() == expected);
-    // A blank one tells nothing of itself.
+    // A blank disk cannot be recognised.
     let blank = memory(DISK);
     let journal = write_and_die(&blank);
     let error = serve(&journal, renamed, Arc::clone(&blank) as _).unwrap_err();
@@ -291,14 +292,15 @@ fn a_disk_is_known_after_checkpoints_as_well() {
     let opened = open(&server, Arc::clone(&journal) as _);
     server.runtime.add_volume(volume("v", Arc::clone(&disk) as _, &opened)).unwrap();
     let mut client = server.client("v");
-    // The same fifth of the disk over and over: elsewhere it stays as it was, and samples count.
+    // Always the same fifth of the disk: samples elsewhere stay valid.
     for at in 0..20_000_u64 {
         client.write(at * 7919 % 1600 * 4096, &block(at)).unwrap();
     }
     let checkpoints = opened.status().usage.checkpoints;
     assert!(checkpoints > 1, "{checkpoints}");
     client.write(4096, &block(1)).unwrap();
-    // In this order: a checkpoint that ends meanwhile is in neither, or on the disk alone.
+    // The journal is copied first: a checkpoint that ends in between is in neither copy, or only on
+    // the disk.
     let (journal_then, disk_then) = (copy(&*journal), copy(&*disk));
     let expected = client.read(0, 32 * MIB).unwrap();
     drop(client);
@@ -310,7 +312,7 @@ fn a_disk_is_known_after_checkpoints_as_well() {
 }
 
 #[test]
-fn what_a_disk_may_have_lost_in_a_failed_flush_is_written_again_from_the_journal() {
+fn data_lost_by_a_failed_flush_is_written_again_from_the_journal() {
     let (disk, journal) = (disk(1), memory(JOURNAL_BYTES));
     let gate = Gate::new(Arc::clone(&disk) as _);
     let server = start(Engine::Epoll);
@@ -331,7 +333,7 @@ fn what_a_disk_may_have_lost_in_a_failed_flush_is_written_again_from_the_journal
         assert!(matches!(error, VolumeError::FlushFailed { .. }), "{error}");
     });
     assert_eq!(content(&*disk)[4096..8192], block(1), "it was written");
-    // And is lost with the disk's cache; the pool has it, clean.
+    // It is lost with the disk's cache, while its line in the pool is clean.
     put(&*disk, 0, &before);
     drop(client);
     server.runtime.trust_volume("v", |_| {}).unwrap();

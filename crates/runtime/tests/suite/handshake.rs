@@ -1,5 +1,5 @@
-//! Haggling, as decent and as indecent clients do it. Numbers in brackets are those of the
-//! protocol crate's list of duties.
+//! The handshake, with valid and invalid clients. Numbers as I-04 are those of the protocol crate's
+//! list of requirements.
 
 use crate::common::client::{Client, config, connect};
 use crate::common::raw::{
@@ -18,11 +18,11 @@ use std::time::{Duration, Instant};
 
 on_both_engines! {
     an_export_is_entered_in_every_way_there_is,
-    names_that_lead_to_no_export_are_answered,
+    unknown_export_names_are_answered,
     the_empty_name_means_the_only_export,
     exports_are_listed_and_described,
-    options_that_are_not_known_do_not_lose_step,
-    what_breaks_the_handshake_ends_it,
+    unknown_options_keep_the_stream_in_step,
+    a_protocol_error_ends_the_handshake,
     clients_that_leave_at_any_byte_do_no_harm,
     more_exports_than_one_message_holds_are_listed,
 }
@@ -67,7 +67,7 @@ fn an_export_is_entered_in_every_way_there_is(engine: Engine) {
     }
 }
 
-fn names_that_lead_to_no_export_are_answered(engine: Engine) {
+fn unknown_export_names_are_answered(engine: Engine) {
     let server = server(engine);
     // I-04, G-01: one session asks for many wrong names, and then for a right one.
     let mut stream = connect(&server.socket);
@@ -142,7 +142,7 @@ fn exports_are_listed_and_described(engine: Engine) {
     assert!(is_closed(&mut stream));
 }
 
-fn options_that_are_not_known_do_not_lose_step(engine: Engine) {
+fn unknown_options_keep_the_stream_in_step(engine: Engine) {
     let server = server(engine);
     let mut stream = connect(&server.socket);
     greeting(&mut stream);
@@ -161,7 +161,7 @@ fn options_that_are_not_known_do_not_lose_step(engine: Engine) {
     assert_eq!(simple_reply(&mut stream), (0, 1));
 }
 
-fn what_breaks_the_handshake_ends_it(engine: Engine) {
+fn a_protocol_error_ends_the_handshake(engine: Engine) {
     let server = server(engine);
     let broken: [&[u8]; 4] = [
         &[0xff; 4],
@@ -188,7 +188,8 @@ fn clients_that_leave_at_any_byte_do_no_harm(engine: Engine) {
     session.extend_from_slice(&request(command::WRITE, 0, 2, 0, 4));
     for len in 0..session.len() {
         let mut stream = connect(&server.socket);
-        // P-14: some leave with the answer unread, so that the server's replies meet a dead socket.
+        // P-14: some leave without reading the answer, so that the server writes to a closed
+        // socket.
         if len % 2 == 0 {
             greeting(&mut stream);
         }
@@ -201,7 +202,7 @@ fn clients_that_leave_at_any_byte_do_no_harm(engine: Engine) {
     });
 }
 
-/// How often a client asks for all exports, without waiting for the answers.
+/// How many lists of all exports a client requests without waiting for the answers.
 const LISTS: usize = 300;
 
 fn more_exports_than_one_message_holds_are_listed(engine: Engine) {
@@ -216,7 +217,7 @@ fn more_exports_than_one_message_holds_are_listed(engine: Engine) {
     let mut stream = connect(&server.socket);
     greeting(&mut stream);
     stream.write_all(&client_flags()).unwrap();
-    // D-02: many answers of 375 KB each are not all made at once, and still all come.
+    // D-02: many answers of 375 KB each are not all built at once, and yet all are sent.
     let begin = Instant::now();
     stream.write_all(&option(proto::option::LIST, &[]).repeat(LISTS)).unwrap();
     for _ in 0..LISTS {
@@ -225,8 +226,8 @@ fn more_exports_than_one_message_holds_are_listed(engine: Engine) {
         }
         assert_eq!(option_reply(&mut stream, proto::option::LIST).0, kind::ACK);
     }
-    // Input that waited for output goes on with it. If it went on with the next tick of an idle
-    // worker, half a second each, all of them would take 150 s; they take one or two.
+    // Input that waited for output continues as soon as there is space. If it continued only at the
+    // next tick of an idle worker, half a second each, it would take 150 s; it takes one or two.
     assert!(begin.elapsed() < Duration::from_secs(100), "{:?}", begin.elapsed());
     assert_eq!(ask(&mut stream, proto::option::GO, &go_data(&"0".repeat(250), &[])).1, kind::ACK);
 }

@@ -1,4 +1,4 @@
-//! Disks that do not answer: whom that holds up, and whom it does not.
+//! Disks that hang: which operations wait for them, and which do not.
 
 use crate::common::client::PATIENCE;
 use crate::common::wait_until;
@@ -7,36 +7,36 @@ use crate::server::{Server, read_backend};
 use forebay_backend::MemoryBackend;
 use forebay_backend::layers::{Gate, Kinds};
 use forebay_nbd::{Command, Extent};
-use forebay_runtime::{Ecc, Engine, HeldUp, Patience, RuntimeConfig, VolumeError};
+use forebay_runtime::{Ecc, Engine, HeldUp, RuntimeConfig, Timeouts, VolumeError};
 use forebay_types::{Durability, Mode};
 use std::sync::Arc;
 use std::time::Duration;
 
 on_both_engines! {
-    a_question_for_extents_that_hangs_holds_up_nobody_else,
-    more_questions_than_may_wait_are_answered_that_nothing_is_known,
-    a_client_that_leaves_its_question_behind_is_forgotten,
+    a_hanging_block_status_delays_no_other_client,
+    excess_block_status_requests_are_answered_as_allocated,
+    a_client_that_disconnects_during_a_block_status_is_forgotten,
     a_volume_whose_disk_hangs_is_not_removed_and_nothing_is_lost,
-    others_are_administered_while_a_disk_hangs,
+    other_volumes_are_administered_while_a_disk_hangs,
     a_server_whose_disk_hangs_does_not_stop,
-    a_journal_that_hangs_is_named_and_the_disk_is_not,
+    a_hanging_journal_is_named_in_the_error,
 }
 
 const MIB: u64 = 1 << 20;
 
 /// One worker, so that all clients share it.
 fn server(engine: Engine) -> Server {
-    server_with(engine, Patience::default())
+    server_with(engine, Timeouts::default())
 }
 
-/// The same with little patience with disks, for tests in which a disk hangs for good.
+/// A server with a short timeout for disks, for tests in which a disk never responds.
 fn impatient_server(engine: Engine) -> Server {
     let (disk, farewell) = (Duration::from_secs(1), Duration::from_millis(100));
-    server_with(engine, Patience { disk, farewell, ..Patience::default() })
+    server_with(engine, Timeouts { disk, farewell, ..Timeouts::default() })
 }
 
-fn server_with(engine: Engine, patience: Patience) -> Server {
-    let patience = Patience { handshake: PATIENCE, dirty_age: PATIENCE, ..patience };
+fn server_with(engine: Engine, patience: Timeouts) -> Server {
+    let patience = Timeouts { handshake: PATIENCE, dirty_age: PATIENCE, ..patience };
     let config = RuntimeConfig {
         memory_bytes: 64 * MIB,
         workers: 1,
@@ -54,7 +54,7 @@ fn gated(server: &Server, name: &str, mode: Mode) -> (Arc<Gate>, Arc<MemoryBacke
     (gate, disk)
 }
 
-fn a_question_for_extents_that_hangs_holds_up_nobody_else(engine: Engine) {
+fn a_hanging_block_status_delays_no_other_client(engine: Engine) {
     let server = server(engine);
     let (gate, _) = gated(&server, "disk", Mode::WriteThrough);
     let (mut asker, mut reader) = (server.client("disk"), server.client("disk"));
@@ -76,7 +76,7 @@ fn a_question_for_extents_that_hangs_holds_up_nobody_else(engine: Engine) {
     assert_eq!(asker.wait(cookie).extents, wanted);
 }
 
-fn more_questions_than_may_wait_are_answered_that_nothing_is_known(engine: Engine) {
+fn excess_block_status_requests_are_answered_as_allocated(engine: Engine) {
     let server = server(engine);
     let (gate, _) = gated(&server, "disk", Mode::WriteThrough);
     let mut client = server.client("disk");
@@ -84,7 +84,7 @@ fn more_questions_than_may_wait_are_answered_that_nothing_is_known(engine: Engin
     gate.close_extents();
     let ask = |_| client.send(Command::BlockStatus, 0, 0, MIB, &[]);
     let cookies: Vec<u64> = (0..80).map(ask).collect();
-    // One is being asked and 64 wait; the last is answered at once.
+    // One query is in progress and 64 wait; the last is answered at once.
     let unknown = [Extent { len: MIB, hole: false, zero: false }];
     assert_eq!(client.wait(cookies[79]).extents, unknown);
     assert!(!client.has_answer(cookies[0]));
@@ -97,7 +97,7 @@ fn more_questions_than_may_wait_are_answered_that_nothing_is_known(engine: Engin
     assert_eq!(client.block_status(0, MIB), Ok(wanted), "and the next is asked again");
 }
 
-fn a_client_that_leaves_its_question_behind_is_forgotten(engine: Engine) {
+fn a_client_that_disconnects_during_a_block_status_is_forgotten(engine: Engine) {
     let server = server(engine);
     let (gate, _) = gated(&server, "disk", Mode::WriteThrough);
     gate.close_extents();
@@ -107,7 +107,7 @@ fn a_client_that_leaves_its_question_behind_is_forgotten(engine: Engine) {
     drop(client);
     server.runtime.remove_volume("disk", |_| {}).unwrap();
     wait_until("it is gone", PATIENCE, || server.runtime.status().unwrap().connections == 0);
-    // Another has its place when the answer comes.
+    // Another client has its connection slot when the answer arrives.
     server.add_memory("other", MIB, Mode::WriteThrough);
     let mut other = server.client("other");
     gate.open();
@@ -132,13 +132,13 @@ fn a_volume_whose_disk_hangs_is_not_removed_and_nothing_is_lost(engine: Engine) 
     assert_eq!(client.read(4096, 8192), Ok(vec![5; 8192]), "its clients are served on");
     assert!(!server.status("disk").leaving);
     gate.open();
-    // On a loaded machine the disk's answer may again take longer than this server's patience.
+    // On a loaded machine the disk may again take longer than this server's timeout.
     let is_removed = || server.runtime.remove_volume("disk", |_| {}).is_ok();
     wait_until("the volume is removed", PATIENCE, is_removed);
     assert_eq!(read_backend(&*disk, 4096, 8192), [5; 8192]);
 }
 
-fn others_are_administered_while_a_disk_hangs(engine: Engine) {
+fn other_volumes_are_administered_while_a_disk_hangs(engine: Engine) {
     let config = RuntimeConfig {
         memory_bytes: 64 * MIB,
         workers: 1,
@@ -179,7 +179,7 @@ fn a_server_whose_disk_hangs_does_not_stop(engine: Engine) {
     wait_until("the server stops", PATIENCE, || server.runtime.stop(|_| {}).is_ok());
 }
 
-fn a_journal_that_hangs_is_named_and_the_disk_is_not(engine: Engine) {
+fn a_hanging_journal_is_named_in_the_error(engine: Engine) {
     let server = impatient_server(engine);
     let (disk, gate) = (memory(16 * MIB), Gate::new(memory(JOURNAL_BYTES)));
     let journal = open(&server, Arc::clone(&gate) as _);

@@ -1,14 +1,14 @@
-//! Volumes whose writes a journal keeps.
+//! Volumes that a journal protects.
 //!
-//! A loss of power is a copy of disk and journal as they are at that moment, and another runtime
-//! over the copies: what only the first one's memory held is gone.
+//! A power loss is simulated by a copy of disk and journal, and a second runtime over the copies:
+//! data that only the first runtime's memory held is gone.
 
 use crate::common::client::PATIENCE;
 use crate::server::{Server, read_backend, settings};
 use forebay_backend::layers::{Blocks, ErrorRule, Errors, Gate, Kinds};
 use forebay_backend::{AlignedBuffer, Backend, Blocking, MemoryBackend};
 use forebay_runtime::{
-    Ecc, Engine, Journal, JournalError, JournalSettings, MemberRecord, RuntimeConfig, Void,
+    Ecc, Engine, Journal, JournalError, JournalSettings, MemberRecord, RuntimeConfig, VoidRecords,
     VolumeJournal,
 };
 use forebay_types::{ByteRange, Durability, IoError, Mode};
@@ -46,7 +46,7 @@ pub(crate) fn start(engine: Engine) -> Server {
     Server::patient(config)
 }
 
-/// A state directory.
+/// The members recorded in a state directory.
 #[derive(Default, Clone)]
 pub(crate) struct OnRecord(Arc<Mutex<Vec<u64>>>);
 
@@ -73,7 +73,7 @@ pub(crate) fn journal_settings(backend: Arc<dyn Backend>) -> JournalSettings {
         mirror: None,
         members: Box::new(OnRecord::default()),
         accept_loss: false,
-        is_abandoned: Box::new(|_| Void::Nobody),
+        is_abandoned: Box::new(|_| VoidRecords::None),
         on_failure: Box::new(|_, _, _| Ok(())),
     }
 }
@@ -129,36 +129,36 @@ pub(crate) fn check(server: &Server, written: &BTreeMap<u64, Vec<u8>>) {
 }
 
 on_both_engines! {
-    every_acknowledged_write_outlives_a_loss_of_power,
-    a_flush_outlives_a_loss_of_power_where_writes_do_not_wait,
-    long_writes_zeroes_and_trims_outlive_a_loss_of_power,
+    every_acknowledged_write_survives_a_power_loss,
+    a_flush_survives_a_power_loss_where_writes_do_not_wait,
+    long_writes_zeroes_and_trims_survive_a_power_loss,
     a_full_journal_writes_through_and_is_reclaimed,
-    a_journal_that_fails_is_put_on_record_before_anything_is_acknowledged,
+    a_journal_failure_is_recorded_before_anything_is_acknowledged,
     a_stop_leaves_a_clean_journal,
     a_removed_volume_leaves_no_record_behind,
     two_volumes_share_a_journal,
-    a_log_without_room_for_notes_waits_for_its_checkpoint,
-    a_journal_that_fails_before_anybody_is_served_keeps_its_word,
+    a_full_log_waits_for_its_checkpoint,
+    a_journal_that_fails_before_a_volume_is_served_keeps_its_records,
     a_bad_sector_neither_stops_writers_nor_fills_the_journal,
     a_disk_that_hangs_stops_no_writer_of_another_volume,
-    a_journal_full_of_what_a_disk_does_not_take_lets_writes_through,
-    what_a_journal_has_lost_is_brought_to_the_disks_at_once,
-    what_one_device_of_a_journal_has_lost_is_written_anew,
-    sectors_outlive_a_loss_of_power_on_disks_of_every_block_size,
+    a_journal_full_of_undestageable_data_writes_through,
+    damage_on_every_device_of_a_journal_flushes_the_volumes_at_once,
+    damage_on_one_device_of_a_journal_is_repaired_from_the_other,
+    sectors_survive_a_power_loss_on_disks_of_every_block_size,
     a_journal_needs_blocks_no_larger_than_those_of_its_log,
 }
 
-fn every_acknowledged_write_outlives_a_loss_of_power(engine: Engine) {
+fn every_acknowledged_write_survives_a_power_loss(engine: Engine) {
     let (disk, journal) = (memory(16 * MIB), memory(JOURNAL_BYTES));
     let first = start(engine);
     let opened = open(&first, Arc::clone(&journal) as _);
     add(&first, Arc::clone(&disk) as _, &opened, Durability::Ack);
     let mut written = write_some(&first, 0..300);
     let (disk_then, journal_then) = (copy(&*disk), copy(&*journal));
-    assert!(read_backend(&*disk_then, 0, 4096) != block(0), "the disk lacks it");
+    assert!(read_backend(&*disk_then, 0, 4096) != block(0), "the disk lacks the write");
     first.stop();
 
-    // The second one dies as well, after a write over what the first one wrote.
+    // The second runtime loses power, too, after it has overwritten data of the first.
     let second = start(engine);
     let opened = open(&second, Arc::clone(&journal_then) as _);
     add(&second, Arc::clone(&disk_then) as _, &opened, Durability::Ack);
@@ -177,7 +177,7 @@ fn every_acknowledged_write_outlives_a_loss_of_power(engine: Engine) {
     }
 }
 
-fn a_flush_outlives_a_loss_of_power_where_writes_do_not_wait(engine: Engine) {
+fn a_flush_survives_a_power_loss_where_writes_do_not_wait(engine: Engine) {
     let (disk, journal) = (memory(16 * MIB), memory(JOURNAL_BYTES));
     let first = start(engine);
     let opened = open(&first, Arc::clone(&journal) as _);
@@ -188,7 +188,7 @@ fn a_flush_outlives_a_loss_of_power_where_writes_do_not_wait(engine: Engine) {
     client.write_fua(0, &block(77)).unwrap();
     written.insert(0, block(77));
     let status = first.status("v");
-    assert!(status.dirty_bytes > 0, "neither brought anything to the disk: {status:?}");
+    assert!(status.dirty_bytes > 0, "nothing was destaged: {status:?}");
     let (disk_then, journal_then) = (copy(&*disk), copy(&*journal));
     first.stop();
     let second = start(engine);
@@ -198,7 +198,7 @@ fn a_flush_outlives_a_loss_of_power_where_writes_do_not_wait(engine: Engine) {
     second.stop();
 }
 
-fn long_writes_zeroes_and_trims_outlive_a_loss_of_power(engine: Engine) {
+fn long_writes_zeroes_and_trims_survive_a_power_loss(engine: Engine) {
     use forebay_nbd::Command;
     let (disk, journal) = (memory(16 * MIB), memory(JOURNAL_BYTES));
     Blocking::new(&*disk).write(8 * MIB, &AlignedBuffer::from(&[9; 8192][..]), true).unwrap();
@@ -206,7 +206,7 @@ fn long_writes_zeroes_and_trims_outlive_a_loss_of_power(engine: Engine) {
     let opened = open(&first, Arc::clone(&journal) as _);
     add(&first, Arc::clone(&disk) as _, &opened, Durability::Ack);
     let mut client = first.client("v");
-    // Received into the pool, across regions, and not whole lines at its ends.
+    // Received into the pool, across regions, with partial lines at both ends.
     let long: Vec<u8> = (0..(2 * MIB as usize + 1024)).map(|at| (at / 512 % 251) as u8).collect();
     client.write(MIB - 512, &long).unwrap();
     assert!(matches!(client.call(Command::WriteZeroes, 0, 8 * MIB, 4096).result, Ok(())));
@@ -226,19 +226,19 @@ fn long_writes_zeroes_and_trims_outlive_a_loss_of_power(engine: Engine) {
     second.stop();
 }
 
-/// `disk`, with blocks of so many bytes.
+/// `disk`, with this block size.
 pub(crate) fn in_blocks(disk: &Arc<MemoryBackend>, block_bytes: u32) -> Arc<dyn Backend> {
     Arc::new(Blocks::new(Arc::clone(disk) as _, block_bytes).unwrap())
 }
 
-fn sectors_outlive_a_loss_of_power_on_disks_of_every_block_size(engine: Engine) {
+fn sectors_survive_a_power_loss_on_disks_of_every_block_size(engine: Engine) {
     for (disk_block, journal_block) in [(512, 4096), (4096, 512), (4096, 4096), (65_536, 4096)] {
         let (disk, journal) = (memory(16 * MIB), memory(JOURNAL_BYTES));
         let first = start(engine);
         let opened = open(&first, in_blocks(&journal, journal_block));
         add(&first, in_blocks(&disk, disk_block), &opened, Durability::Ack);
         let mut client = first.client("v");
-        // Two sectors in each of many blocks, and some of them over what is on the disk already.
+        // Two sectors in each of many blocks, some of which have data on the disk already.
         let mut written = BTreeMap::new();
         for round in 0..2 {
             for value in 0..200 {
@@ -303,7 +303,7 @@ fn a_full_journal_writes_through_and_is_reclaimed(engine: Engine) {
     assert!(read_backend(&*disk, 0, 64 * MIB) == content);
 }
 
-fn a_journal_that_fails_is_put_on_record_before_anything_is_acknowledged(engine: Engine) {
+fn a_journal_failure_is_recorded_before_anything_is_acknowledged(engine: Engine) {
     let (disk, journal) = (memory(16 * MIB), memory(JOURNAL_BYTES));
     let gate = Gate::new(Arc::clone(&journal) as _);
     let server = start(engine);
@@ -333,16 +333,16 @@ fn a_journal_that_fails_is_put_on_record_before_anything_is_acknowledged(engine:
     let waiting = std::thread::spawn(move || {
         let mut client = crate::common::client::Client::new(&path, "v");
         client.write(0, &block(500)).unwrap();
-        assert!(flag.load(Ordering::SeqCst), "nothing is acknowledged before that");
+        assert!(flag.load(Ordering::SeqCst), "acknowledged before the record");
     });
     assert!(gate.wait_held(1, PATIENCE));
     gate.fail_all(IoError::Io);
     gate.open();
     waiting.join().unwrap();
     written.insert(0, block(500));
-    assert_eq!(*tries.lock().unwrap(), 2, "it insists");
+    assert_eq!(*tries.lock().unwrap(), 2, "the record was not retried");
     assert_eq!(opened.status().failed, Some(IoError::Io));
-    // Everything goes on, on the disk.
+    // The volume continues without the journal.
     client.write(4096, &block(501)).unwrap();
     written.insert(4096, block(501));
     client.flush().unwrap();
@@ -366,7 +366,7 @@ fn a_stop_leaves_a_clean_journal(engine: Engine) {
     for (&offset, bytes) in &written {
         assert_eq!(&read_backend(&*disk, offset, 4096), bytes);
     }
-    // Somebody else changes the disk, as is their right now.
+    // After a clean stop, another program may change the disk.
     Blocking::new(&*disk).write(0, &AlignedBuffer::from(&[3; 4096][..]), true).unwrap();
     let again = start(engine);
     let opened = open(&again, Arc::clone(&journal) as _);
@@ -384,7 +384,7 @@ fn a_removed_volume_leaves_no_record_behind(engine: Engine) {
     write_some(&server, 0..100);
     server.runtime.remove_volume("v", |_| {}).unwrap();
     Blocking::new(&*disk).write(0, &AlignedBuffer::from(&[3; 4096][..]), true).unwrap();
-    // The power goes now, and the volume comes back to its journal.
+    // Power is lost, and the volume is attached to its journal again.
     let again = start(engine);
     let twin = open(&again, copy(&*journal));
     add(&again, Arc::clone(&disk) as _, &twin, Durability::Ack);
@@ -403,7 +403,7 @@ fn two_volumes_share_a_journal(engine: Engine) {
     first.client("b").write(0, &block(2)).unwrap();
     let (a_then, b_then, journal_then) = (copy(&*a), copy(&*b), copy(&*journal));
     first.stop();
-    // At first only one of them comes back; the other's writes wait for it.
+    // Only "a" is served at first; the journal keeps the writes of "b".
     let second = start(engine);
     let opened = open(&second, Arc::clone(&journal_then) as _);
     add_named(&second, "a", Arc::clone(&a_then) as _, &opened, Durability::Ack);
@@ -419,7 +419,7 @@ fn two_volumes_share_a_journal(engine: Engine) {
 }
 
 #[test]
-fn what_is_no_journal_is_refused_and_left_alone() {
+fn a_device_that_is_no_journal_is_refused_and_not_changed() {
     let server = start(Engine::Epoll);
     let refuse = |backend: Arc<dyn Backend>| {
         server.runtime.open_journal(journal_settings(backend)).err().unwrap()
@@ -434,7 +434,7 @@ fn what_is_no_journal_is_refused_and_left_alone() {
     let id = open(&server, Arc::clone(&journal) as _).status().id;
     let abandoned = JournalSettings {
         is_abandoned: Box::new(move |journal| {
-            if journal.to_string() == id { Void::Everybody } else { Void::Nobody }
+            if journal.to_string() == id { VoidRecords::All } else { VoidRecords::None }
         }),
         ..journal_settings(copy(&*journal))
     };
@@ -471,16 +471,16 @@ fn a_volume_of_the_same_name_on_another_disk_is_refused() {
     second.stop();
 }
 
-/// The journal's thread once waited for room with its lock held, which the end of the checkpoint
-/// needs.
-fn a_log_without_room_for_notes_waits_for_its_checkpoint(engine: Engine) {
+/// Fails if the journal's thread holds its lock while it waits for space: the end of the checkpoint
+/// needs the lock.
+fn a_full_log_waits_for_its_checkpoint(engine: Engine) {
     let (disk, journal) = (memory(64 * MIB), memory(34 * MIB));
     let gate = Gate::new(Arc::clone(&disk) as _);
     let server = start(engine);
     let opened = open(&server, Arc::clone(&journal) as _);
     add(&server, Arc::clone(&gate) as _, &opened, Durability::Ack);
-    // No checkpoint ends, so that first writes find no room, and then what goes past the log waits
-    // before it takes the last segment.
+    // No checkpoint ends, so writes find no space; then writes that bypass the log wait for space
+    // for their notes, before the last segment is used.
     gate.close(Kinds::FLUSH);
     let path = server.socket.clone();
     let writer = std::thread::spawn(move || {
@@ -501,7 +501,7 @@ fn a_log_without_room_for_notes_waits_for_its_checkpoint(engine: Engine) {
     server.stop();
 }
 
-fn a_journal_that_fails_before_anybody_is_served_keeps_its_word(engine: Engine) {
+fn a_journal_that_fails_before_a_volume_is_served_keeps_its_records(engine: Engine) {
     let (disk, journal) = (memory(16 * MIB), memory(JOURNAL_BYTES));
     let first = start(engine);
     let opened = open(&first, Arc::clone(&journal) as _);
@@ -528,8 +528,8 @@ fn a_journal_that_fails_before_anybody_is_served_keeps_its_word(engine: Engine) 
     third.stop();
 }
 
-/// What goes past a full journal leaves a record behind, and a bad sector once kept the journal
-/// from being reclaimed: writers waited for ever.
+/// Writes that bypass a full journal need a record, too. Fails if a bad sector keeps the log from
+/// being reclaimed, so that writers wait forever.
 fn a_bad_sector_neither_stops_writers_nor_fills_the_journal(engine: Engine) {
     let (disk, journal) = (memory(64 * MIB), memory(34 * MIB));
     let bad = ByteRange::new(8 * MIB, 4096);
@@ -548,7 +548,7 @@ fn a_bad_sector_neither_stops_writers_nor_fills_the_journal(engine: Engine) {
     let status = opened.status();
     assert!(status.usage.payload_bytes > status.usage.capacity_bytes, "{status:?}");
     assert!(status.kept.forward_bytes > 0, "{status:?}");
-    // Power fails: what the disk does not take is still in the journal.
+    // Power fails: the data that the disk does not take is still in the journal.
     let (disk_then, journal_then) = (copy(&*disk), copy(&*journal));
     drop(client);
     errors.set_enabled(false);
@@ -563,7 +563,7 @@ fn a_bad_sector_neither_stops_writers_nor_fills_the_journal(engine: Engine) {
     second.stop();
 }
 
-/// Writers of one volume once waited for the disk of another one that shares their journal.
+/// Fails if writers of one volume wait for the disk of another one that shares their journal.
 fn a_disk_that_hangs_stops_no_writer_of_another_volume(engine: Engine) {
     let (a, b, journal) = (memory(16 * MIB), memory(32 * MIB), memory(34 * MIB));
     let gate = Gate::new(Arc::clone(&a) as _);
@@ -579,7 +579,7 @@ fn a_disk_that_hangs_stops_no_writer_of_another_volume(engine: Engine) {
             client.write(at, &vec![round + 1; 64 << 10]).unwrap();
         }
     }
-    // In single blocks as well: each leaves a word of its own where it needs one.
+    // In single blocks, too: each needs a note of its own.
     for at in (0..32 * MIB).step_by(4096) {
         client.write(at, &[9; 4096]).unwrap();
     }
@@ -597,7 +597,7 @@ fn a_disk_that_hangs_stops_no_writer_of_another_volume(engine: Engine) {
     second.stop();
 }
 
-fn a_journal_full_of_what_a_disk_does_not_take_lets_writes_through(engine: Engine) {
+fn a_journal_full_of_undestageable_data_writes_through(engine: Engine) {
     let (disk, journal) = (memory(64 * MIB), memory(34 * MIB));
     let bad = ByteRange::new(0, 32 * MIB);
     let errors = ErrorRule { kinds: Kinds::WRITE, range: Some(bad), ..ErrorRule::default() };
@@ -611,7 +611,7 @@ fn a_journal_full_of_what_a_disk_does_not_take_lets_writes_through(engine: Engin
         taken += 64 << 10;
     }
     assert!(taken >= 6 * MIB, "{taken}");
-    // More of them than there is room for, each with a word of its own if it needed one.
+    // More of them than the log has space for notes.
     for round in 0..2_u8 {
         for at in (32 * MIB..64 * MIB).step_by(4096) {
             client.write(at, &[round + 1; 4096]).unwrap();
@@ -629,7 +629,7 @@ fn a_journal_full_of_what_a_disk_does_not_take_lets_writes_through(engine: Engin
     let second = start(engine);
     let opened = match second.runtime.open_journal(journal_settings(journal_then)) {
         Ok(opened) => opened,
-        // Its last segment may have been in use when it was copied: then it is to be drained first.
+        // If its last segment was in use when it was copied, it has to be drained first.
         Err(error) => return assert!(error.to_string().contains("no room"), "{error}"),
     };
     add(&second, disk_then, &opened, Durability::Ack);
@@ -641,26 +641,26 @@ fn a_journal_full_of_what_a_disk_does_not_take_lets_writes_through(engine: Engin
 }
 
 /// Flips a byte in the first batch.
-fn spoil(journal: &dyn Backend) {
+fn corrupt(journal: &dyn Backend) {
     let mut block = AlignedBuffer::new(4096);
     Blocking::new(journal).read(128 << 10, &mut block).unwrap();
     block[300] ^= 0x10;
     Blocking::new(journal).write(128 << 10, &block, true).unwrap();
 }
 
-fn what_a_journal_has_lost_is_brought_to_the_disks_at_once(engine: Engine) {
+fn damage_on_every_device_of_a_journal_flushes_the_volumes_at_once(engine: Engine) {
     let (disk, journal) = (memory(16 * MIB), memory(JOURNAL_BYTES));
     let server = start(engine);
     let opened = open(&server, Arc::clone(&journal) as _);
     add(&server, Arc::clone(&disk) as _, &opened, Durability::Ack);
     let written = write_some(&server, 0..50);
     let patience = crate::common::client::PATIENCE;
-    opened.look_now();
+    opened.patrol_now();
     crate::common::wait_until("the log is read", patience, || opened.status().patrol.walks == 1);
     let patrol = opened.status().patrol;
     assert!(patrol.damaged == 0 && patrol.read_bytes > 50 * 4096, "{patrol:?}");
-    spoil(&*journal);
-    opened.look_now();
+    corrupt(&*journal);
+    opened.patrol_now();
     crate::common::wait_until("the damage is found", patience, || {
         opened.status().patrol.damaged == 1
     });
@@ -670,9 +670,9 @@ fn what_a_journal_has_lost_is_brought_to_the_disks_at_once(engine: Engine) {
     for (&offset, bytes) in &written {
         assert_eq!(&read_backend(&*disk, offset, 4096), bytes);
     }
-    // The log begins behind it now: whoever starts over finds nothing wrong.
+    // The log begins behind the damage now: another start finds none.
     write_some(&server, 50..60);
-    opened.look_now();
+    opened.patrol_now();
     let walks = opened.status().patrol.walks;
     crate::common::wait_until("it is read again", patience, || {
         opened.status().patrol.walks > walks
@@ -684,7 +684,7 @@ fn what_a_journal_has_lost_is_brought_to_the_disks_at_once(engine: Engine) {
     server.stop();
 }
 
-fn what_one_device_of_a_journal_has_lost_is_written_anew(engine: Engine) {
+fn damage_on_one_device_of_a_journal_is_repaired_from_the_other(engine: Engine) {
     let (disk, one, other) = (memory(16 * MIB), memory(JOURNAL_BYTES), memory(JOURNAL_BYTES));
     let server = start(engine);
     let settings = JournalSettings {
@@ -694,8 +694,8 @@ fn what_one_device_of_a_journal_has_lost_is_written_anew(engine: Engine) {
     let opened = server.runtime.open_journal(settings).unwrap();
     add(&server, Arc::clone(&disk) as _, &opened, Durability::Ack);
     write_some(&server, 0..50);
-    spoil(&*other);
-    opened.look_now();
+    corrupt(&*other);
+    opened.patrol_now();
     let patience = crate::common::client::PATIENCE;
     crate::common::wait_until("it is healed", patience, || opened.status().patrol.healed == 1);
     assert_eq!(opened.status().patrol.damaged, 1);

@@ -7,7 +7,7 @@ mod common;
 mod oracle;
 mod server;
 
-/// Makes of each function, which takes an engine, two tests: one for each engine.
+/// Makes two tests of each function, one for each I/O engine.
 macro_rules! on_both_engines {
     ($($(#[$attribute:meta])* $name:ident),* $(,)?) => {
         $(mod $name {

@@ -1,6 +1,6 @@
 //! Journals on two devices.
 //!
-//! A loss of power is a copy of the disk and of both devices as they are at that moment.
+//! A power loss is simulated by a copy of the disk and of both devices.
 
 use crate::common::client::PATIENCE;
 use crate::journal::{
@@ -36,14 +36,14 @@ fn refuse(server: &Server, settings: JournalSettings) -> JournalError {
 }
 
 on_both_engines! {
-    either_device_alone_brings_back_every_write,
-    a_device_that_fails_is_left_behind_and_never_believed_again,
-    both_devices_fail_as_one_does,
-    what_one_device_lost_is_copied_from_the_other,
+    either_device_alone_restores_every_write,
+    a_failed_device_is_stale_and_never_read_again,
+    a_failure_of_both_devices_fails_the_journal,
+    damage_on_one_device_is_copied_from_the_other,
     a_journal_gets_a_mirror_and_a_mirror_another_device,
 }
 
-fn either_device_alone_brings_back_every_write(engine: Engine) {
+fn either_device_alone_restores_every_write(engine: Engine) {
     let (disk, [a, b], on) = (memory(16 * MIB), pair(), OnRecord::default());
     let first = start(engine);
     let opened = open(&first, mirrored(Arc::clone(&a) as _, Some(Arc::clone(&b) as _), &on));
@@ -57,22 +57,22 @@ fn either_device_alone_brings_back_every_write(engine: Engine) {
         let (disk, a, b, on) = crashed();
         let second = start(engine);
         let settings = || mirrored(if left == 0 { a.clone() } else { b.clone() }, None, &on);
-        // Without a record nobody knows whether the other one went on.
+        // Without a record, the other device may have newer data.
         assert!(matches!(refuse(&second, settings()), JournalError::MayBeStale { .. }));
         forebay_runtime::MemberRecord::record(&on, forebay_runtime::JournalId([0; 16]), &both)
             .unwrap();
         let opened = open(&second, settings());
         let degraded = opened.status().degraded.unwrap();
-        assert_eq!(degraded, "/b can't be opened: no such device");
+        assert_eq!(degraded, "/b cannot be opened: no such device");
         add(&second, disk, &opened, Durability::Ack);
         check(&second, &written);
         second.stop();
-        assert_eq!(on.now().len(), 1, "the one that was missing is older from now on");
+        assert_eq!(on.now().len(), 1, "the missing device is stale from now on");
     }
     first.stop();
 }
 
-fn a_device_that_fails_is_left_behind_and_never_believed_again(engine: Engine) {
+fn a_failed_device_is_stale_and_never_read_again(engine: Engine) {
     let (disk, [a, b], on) = (memory(16 * MIB), pair(), OnRecord::default());
     let gate = Gate::new(Arc::clone(&a) as _);
     let first = start(engine);
@@ -112,7 +112,7 @@ fn a_device_that_fails_is_left_behind_and_never_believed_again(engine: Engine) {
     let (disk_later, a_later) = (copy(&*disk_then), copy(&*a_then));
     second.stop();
 
-    // The one that had failed has everything now.
+    // The device that had failed has everything now.
     let third = start(engine);
     let opened = open(&third, mirrored(a_later, None, &on));
     add(&third, disk_later, &opened, Durability::Ack);
@@ -120,7 +120,7 @@ fn a_device_that_fails_is_left_behind_and_never_believed_again(engine: Engine) {
     third.stop();
 }
 
-fn both_devices_fail_as_one_does(engine: Engine) {
+fn a_failure_of_both_devices_fails_the_journal(engine: Engine) {
     let (disk, [a, b], on) = (memory(16 * MIB), pair(), OnRecord::default());
     let gates = [a, b].map(|device| Gate::new(device as _));
     let [gate_a, gate_b] = gates.each_ref().map(|gate| Arc::clone(gate) as Arc<dyn Backend>);
@@ -149,7 +149,7 @@ fn both_devices_fail_as_one_does(engine: Engine) {
     }
 }
 
-fn what_one_device_lost_is_copied_from_the_other(engine: Engine) {
+fn damage_on_one_device_is_copied_from_the_other(engine: Engine) {
     let (disk, [a, b], on) = (memory(16 * MIB), pair(), OnRecord::default());
     let first = start(engine);
     let opened = open(&first, mirrored(Arc::clone(&a) as _, Some(Arc::clone(&b) as _), &on));
@@ -157,14 +157,14 @@ fn what_one_device_lost_is_copied_from_the_other(engine: Engine) {
     let written = write_some(&first, 0..200);
     let (disk_then, a_then, b_then) = (copy(&*disk), copy(&*a), copy(&*b));
     first.stop();
-    // Each has lost what the other one has.
-    let spoil = |device: &MemoryBackend, position: u64| {
+    // Each device lacks data that the other one has.
+    let corrupt = |device: &MemoryBackend, position: u64| {
         let bytes = AlignedBuffer::from(&[0xa5; 4096][..]);
         Blocking::new(device).write(position, &bytes, true).unwrap();
     };
-    spoil(&a_then, (128 << 10) + 40 * 8192);
-    spoil(&a_then, (128 << 10) + 70 * 8192 + 4096);
-    spoil(&b_then, (128 << 10) + 90 * 8192);
+    corrupt(&a_then, (128 << 10) + 40 * 8192);
+    corrupt(&a_then, (128 << 10) + 70 * 8192 + 4096);
+    corrupt(&b_then, (128 << 10) + 90 * 8192);
     let second = start(engine);
     let settings = mirrored(Arc::clone(&a_then) as _, Some(Arc::clone(&b_then) as _), &on);
     let opened = open(&second, settings);
@@ -193,7 +193,7 @@ fn a_journal_gets_a_mirror_and_a_mirror_another_device(engine: Engine) {
     let (disk, b) = (copy(&*disk), copy(&*b));
     second.stop();
 
-    // The old device is gone, and a new one takes its place.
+    // A new device replaces the old one.
     let third = start(engine);
     let new = memory(JOURNAL_BYTES);
     let opened = open(&third, mirrored(Arc::clone(&new) as _, Some(Arc::clone(&b) as _), &on));

@@ -1,4 +1,4 @@
-//! What a volume must hold: every acknowledged write, and nothing else.
+//! The expected content of a volume: every acknowledged write, and nothing else.
 
 use forebay_types::SECTOR_BYTES;
 
@@ -7,7 +7,7 @@ const SECTOR: usize = SECTOR_BYTES as usize;
 /// The content of a volume, as far as it is known.
 pub struct Oracle {
     bytes: Vec<u8>,
-    /// By sector; what was trimmed is anybody's guess until it is written again.
+    /// Whether each sector is known; a trimmed sector is unknown until it is written again.
     known: Vec<bool>,
 }
 
@@ -40,7 +40,7 @@ impl Oracle {
         self.known[offset as usize / SECTOR..(offset + len) as usize / SECTOR].fill(known);
     }
 
-    /// Fails where `data`, read at `offset`, is not what it must be.
+    /// Fails if `data`, read at `offset`, differs from the expected content.
     pub fn check(&self, offset: u64, data: &[u8], who: &str) {
         let at = offset as usize;
         if data == &self.bytes[at..at + data.len()] {

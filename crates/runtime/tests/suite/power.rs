@@ -1,5 +1,4 @@
-//! Volumes whose writes a supply keeps: what may be dirty, what FLUSH and FUA wait for, and what
-//! is answered once writes are halted.
+//! Volumes under a UPS: the dirty limit, FLUSH and FUA, and halted writes.
 
 use crate::common::client::PATIENCE;
 use crate::common::wait_until;
@@ -32,38 +31,38 @@ fn has(disk: &dyn Backend, value: u64) -> bool {
 }
 
 on_both_engines! {
-    without_a_supply_that_holds_writes_go_through,
-    with_one_the_pool_answers_for_the_disk,
-    no_more_is_dirty_than_the_battery_bears,
-    what_is_dirty_goes_to_the_disk_when_mains_fails,
-    who_is_halted_is_told_so_also_for_what_was_under_way,
-    a_failed_journal_leaves_it_to_the_supply,
+    without_a_safe_ups_writes_go_through,
+    under_a_safe_ups_writes_are_acknowledged_from_the_pool,
+    the_dirty_limit_of_the_ups_is_kept,
+    dirty_data_is_drained_when_mains_fails,
+    a_halt_fails_new_writes_and_writes_in_flight,
+    a_volume_with_a_failed_journal_relies_on_its_ups,
     a_disk_that_does_not_flush_is_named,
-    what_a_ups_does_not_cover_is_on_stable_storage_when_it_is_acknowledged,
-    the_disk_s_cache_is_enough_where_the_operator_says_so,
-    a_wanted_flush_reaches_a_disk_whose_flush_before_has_not_ended,
+    writes_not_covered_by_the_ups_are_stable_when_acknowledged,
+    the_disk_cache_is_enough_if_the_operator_accepts_it,
+    a_requested_flush_follows_a_flush_in_progress,
 }
 
-fn without_a_supply_that_holds_writes_go_through(engine: Engine) {
+fn without_a_safe_ups_writes_go_through(engine: Engine) {
     let server = Server::start(engine);
     let disk = memory(16 * MIB);
     add(&server, Arc::clone(&disk) as _);
     let mut client = server.client("v");
     client.write(4096, &block(1)).unwrap();
-    assert!(has(&*disk, 1), "nothing is acknowledged from memory");
+    assert!(has(&*disk, 1), "acknowledged from memory");
     assert_eq!(server.status("v").engine.writes_through_protection, 1);
     assert_eq!(server.runtime.set_power(MIB), 0);
     drop(client);
     server.stop();
 }
 
-fn with_one_the_pool_answers_for_the_disk(engine: Engine) {
+fn under_a_safe_ups_writes_are_acknowledged_from_the_pool(engine: Engine) {
     let server = Server::start(engine);
     let disk = memory(16 * MIB);
     let gate = Gate::new(Arc::clone(&disk) as _);
     add(&server, Arc::clone(&gate) as _);
     server.runtime.set_power(MIB);
-    // A disk that takes nothing: who is answered is answered from the pool.
+    // The disk accepts no writes, so every acknowledged write is in the pool only.
     gate.close(Kinds::WRITE.and(Kinds::FLUSH));
     let mut client = server.client("v");
     client.write(4096, &block(1)).unwrap();
@@ -78,7 +77,7 @@ fn with_one_the_pool_answers_for_the_disk(engine: Engine) {
     assert!(has(&*disk, 1) && has(&*disk, 2));
 }
 
-fn no_more_is_dirty_than_the_battery_bears(engine: Engine) {
+fn the_dirty_limit_of_the_ups_is_kept(engine: Engine) {
     let server = Server::start(engine);
     let disk = memory(16 * MIB);
     add(&server, Arc::clone(&disk) as _);
@@ -89,12 +88,12 @@ fn no_more_is_dirty_than_the_battery_bears(engine: Engine) {
     }
     assert!(server.runtime.set_power(40 * 4096) <= 40 * 4096);
     assert_eq!(server.status("v").engine.writes_through_protection, 60);
-    assert!(has(&*disk, 99), "what is too much goes through");
+    assert!(has(&*disk, 99), "writes above the limit go to the disk");
     drop(client);
     server.stop();
 }
 
-fn what_is_dirty_goes_to_the_disk_when_mains_fails(engine: Engine) {
+fn dirty_data_is_drained_when_mains_fails(engine: Engine) {
     let server = Server::start(engine);
     let disk = memory(16 * MIB);
     add(&server, Arc::clone(&disk) as _);
@@ -113,7 +112,7 @@ fn what_is_dirty_goes_to_the_disk_when_mains_fails(engine: Engine) {
     server.stop();
 }
 
-fn who_is_halted_is_told_so_also_for_what_was_under_way(engine: Engine) {
+fn a_halt_fails_new_writes_and_writes_in_flight(engine: Engine) {
     let server = Server::start(engine);
     let disk = memory(16 * MIB);
     let gate = Gate::new(Arc::clone(&disk) as _);
@@ -141,7 +140,7 @@ fn who_is_halted_is_told_so_also_for_what_was_under_way(engine: Engine) {
     assert!((1..4).all(|value| has(&*disk, value)));
 }
 
-fn a_failed_journal_leaves_it_to_the_supply(engine: Engine) {
+fn a_volume_with_a_failed_journal_relies_on_its_ups(engine: Engine) {
     let config = forebay_runtime::RuntimeConfig {
         memory_bytes: 64 * MIB,
         workers: 2,
@@ -161,7 +160,7 @@ fn a_failed_journal_leaves_it_to_the_supply(engine: Engine) {
             mirror: None,
             members: Box::new(crate::journal::OnRecord::default()),
             accept_loss: false,
-            is_abandoned: Box::new(|_| forebay_runtime::Void::Nobody),
+            is_abandoned: Box::new(|_| forebay_runtime::VoidRecords::None),
             on_failure: Box::new(|_, _, _| Ok(())),
         })
         .unwrap();
@@ -189,7 +188,7 @@ fn a_failed_journal_leaves_it_to_the_supply(engine: Engine) {
     assert_eq!(server.runtime.power_volumes().len(), 1);
     client.write(200 * 4096, &block(200)).unwrap();
     client.flush().unwrap();
-    assert!(!has(&*disk, 200), "the pool has it, the supply keeps the pool");
+    assert!(!has(&*disk, 200), "the data is in the pool only, under the UPS");
     server.runtime.set_power(0);
     gate.open();
     client.write(201 * 4096, &block(201)).unwrap();
@@ -203,7 +202,7 @@ fn a_disk_that_does_not_flush_is_named(engine: Engine) {
     let server = Server::start(engine);
     let gate = Gate::new(memory(16 * MIB) as _);
     add(&server, Arc::clone(&gate) as _);
-    // On stable storage already, it would leave nothing to flush.
+    // With FUA there would be nothing left to flush.
     server.runtime.set_unsafe_supply("v", UnsafeSupply::DiskCache).unwrap();
     let mut client = server.client("v");
     client.write(0, &block(0)).unwrap();
@@ -215,14 +214,15 @@ fn a_disk_that_does_not_flush_is_named(engine: Engine) {
     server.stop();
 }
 
-/// A disk of 16 MiB and, over it, its volatile cache: the first has what a power failure leaves.
+/// A disk of 16 MiB, and the same disk behind a volatile cache. The first holds what survives a
+/// power loss.
 fn disk_with_cache() -> (Arc<MemoryBackend>, Arc<dyn Backend>) {
     let disk = memory(16 * MIB);
     let cache = Volatile::new(Arc::clone(&disk) as _, Volatility::default()).unwrap();
     (disk, Arc::new(cache))
 }
 
-fn what_a_ups_does_not_cover_is_on_stable_storage_when_it_is_acknowledged(engine: Engine) {
+fn writes_not_covered_by_the_ups_are_stable_when_acknowledged(engine: Engine) {
     let server = Server::start(engine);
     let (disk, cache) = disk_with_cache();
     add(&server, cache);
@@ -251,7 +251,7 @@ fn what_a_ups_does_not_cover_is_on_stable_storage_when_it_is_acknowledged(engine
     server.stop();
 }
 
-fn the_disk_s_cache_is_enough_where_the_operator_says_so(engine: Engine) {
+fn the_disk_cache_is_enough_if_the_operator_accepts_it(engine: Engine) {
     let server = Server::start(engine);
     let (disk, cache) = disk_with_cache();
     add(&server, Arc::clone(&cache));
@@ -265,7 +265,7 @@ fn the_disk_s_cache_is_enough_where_the_operator_says_so(engine: Engine) {
     server.stop();
 }
 
-fn a_wanted_flush_reaches_a_disk_whose_flush_before_has_not_ended(engine: Engine) {
+fn a_requested_flush_follows_a_flush_in_progress(engine: Engine) {
     let server = Server::start(engine);
     let (disk, cache) = disk_with_cache();
     let gate = Gate::new(cache);
@@ -274,14 +274,14 @@ fn a_wanted_flush_reaches_a_disk_whose_flush_before_has_not_ended(engine: Engine
     let mut client = server.client("v");
     client.write(4096, &block(1)).unwrap();
     gate.close(Kinds::FLUSH);
-    server.runtime.want_sync_power();
-    server.runtime.begin_sync_power();
+    server.runtime.request_power_sync();
+    server.runtime.start_power_syncs();
     wait_until("the disk is flushed", PATIENCE, || gate.held().len() == 1);
     client.write(2 * 4096, &block(2)).unwrap();
-    server.runtime.want_sync_power();
+    server.runtime.request_power_sync();
     gate.open();
     wait_until("it is flushed again", PATIENCE, || {
-        server.runtime.begin_sync_power();
+        server.runtime.start_power_syncs();
         has(&*disk, 2)
     });
     drop(client);

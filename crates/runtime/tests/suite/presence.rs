@@ -1,5 +1,5 @@
-//! Journals, vaults and disks in files that are deleted, replaced, cut or made read-only while they
-//! are in use.
+//! Journals, vaults and disks in files that are deleted, replaced, truncated or made read-only
+//! while they are in use.
 
 use crate::common::client::PATIENCE;
 use crate::common::wait_until;
@@ -10,7 +10,8 @@ use crate::server::{Server, read_backend};
 use forebay_backend::layers::{ErrorRule, Errors, Kinds};
 use forebay_backend::{Backend, Displaced, FileBackend, OpenOptions};
 use forebay_runtime::{
-    Engine, Journal, JournalError, JournalId, JournalSettings, VaultPhase, VaultSettings, Void,
+    Engine, Journal, JournalError, JournalId, JournalSettings, VaultPhase, VaultSettings,
+    VoidRecords,
 };
 use forebay_types::{Durability, Mode};
 use std::fs::{self, File};
@@ -18,7 +19,7 @@ use std::os::unix::fs::PermissionsExt;
 use std::path::Path;
 use std::sync::Arc;
 
-/// Something that happens to a file, and what is to be said of it.
+/// A change to a file, and the expected message.
 type Mishap = (fn(&Path), Displaced);
 
 const MISHAPS: [Mishap; 4] = [
@@ -45,7 +46,7 @@ fn make(path: &Path, bytes: u64) -> Arc<dyn Backend> {
     Arc::new(FileBackend::open(path, &OpenOptions::default()).unwrap())
 }
 
-/// As often as it takes to be sure.
+/// Checks as often as it takes until a device counts as displaced.
 fn check_presence(server: &Server) {
     (0..2).for_each(|_| server.runtime.check_presence());
 }
@@ -55,11 +56,11 @@ fn wait_for_failure(journal: &Journal) {
 }
 
 on_both_engines! {
-    a_journal_that_is_not_where_it_was_has_failed,
-    a_mirrored_journal_goes_on_with_the_device_that_is_there,
+    a_displaced_journal_counts_as_failed,
+    a_mirrored_journal_continues_on_the_device_in_place,
 }
 
-fn a_journal_that_is_not_where_it_was_has_failed(engine: Engine) {
+fn a_displaced_journal_counts_as_failed(engine: Engine) {
     for (mishap, expected) in MISHAPS {
         let server = start(engine);
         let path = server.directory.path().join("journal");
@@ -87,7 +88,7 @@ fn a_journal_that_is_not_where_it_was_has_failed(engine: Engine) {
     }
 }
 
-fn a_mirrored_journal_goes_on_with_the_device_that_is_there(engine: Engine) {
+fn a_mirrored_journal_continues_on_the_device_in_place(engine: Engine) {
     let server = start(engine);
     let [one, other] = ["one", "other"].map(|name| server.directory.path().join(name));
     let settings = JournalSettings {
@@ -112,7 +113,7 @@ fn a_mirrored_journal_goes_on_with_the_device_that_is_there(engine: Engine) {
 }
 
 #[test]
-fn a_name_that_is_gone_for_a_moment_fails_no_journal() {
+fn a_name_missing_for_a_moment_fails_no_journal() {
     let server = start(Engine::Epoll);
     let path = server.directory.path().join("journal");
     let journal = open(&server, make(&path, JOURNAL_BYTES));
@@ -129,7 +130,7 @@ fn a_name_that_is_gone_for_a_moment_fails_no_journal() {
 }
 
 #[test]
-fn a_disk_that_is_not_where_it_was_is_named_until_it_is_back() {
+fn a_displaced_disk_is_reported_until_it_is_back() {
     let server = start(Engine::Epoll);
     let path = server.directory.path().join("disk");
     server.add("v", make(&path, 16 * MIB), Mode::WriteThrough);
@@ -147,7 +148,7 @@ fn a_disk_that_is_not_where_it_was_is_named_until_it_is_back() {
 }
 
 #[test]
-fn a_vault_that_is_not_where_it_was_is_not_reckoned_with_until_it_is_back() {
+fn a_displaced_vault_is_not_relied_on_until_it_is_back() {
     let server = start(Engine::Epoll);
     let path = server.directory.path().join("vault");
     let backend = make(&path, 96 * MIB);
@@ -163,20 +164,20 @@ fn a_vault_that_is_not_where_it_was_is_not_reckoned_with_until_it_is_back() {
     let trouble = vault.status().trouble.unwrap();
     assert!(trouble.contains("it was deleted") && trouble.contains("move it back"), "{trouble}");
     let error = vault.dump(&[], None).unwrap_err().to_string();
-    assert!(error.contains("it was deleted"), "a dump there would be found by nothing: {error}");
+    assert!(error.contains("it was deleted"), "no start would find a dump there: {error}");
     assert_eq!(vault.status().phase, VaultPhase::Ready);
     fs::rename(&away, &path).unwrap();
-    vault.look_now();
+    vault.probe_now();
     wait_until("the vault counts again", 3 * PATIENCE, is_measured);
     server.stop();
 }
 
 #[test]
-fn a_failed_journal_is_made_anew_once_the_disks_have_everything() {
+fn a_failed_journal_is_formatted_again_once_the_disks_have_everything() {
     let device = memory(JOURNAL_BYTES);
     let disk = memory(16 * MIB);
     let first = start(Engine::Epoll);
-    // The superblocks and some batches are written, and then nothing.
+    // The superblocks and some batches can be written, then all writes fail.
     let rule = ErrorRule { kinds: Kinds::WRITE, after: 8, ..ErrorRule::default() };
     let journal = open(&first, Arc::new(Errors::new(Arc::clone(&device) as _, rule)));
     add(&first, Arc::clone(&disk) as _, &journal, Durability::Ack);
@@ -189,10 +190,10 @@ fn a_failed_journal_is_made_anew_once_the_disks_have_everything() {
     drop(client);
     first.stop();
     let second = start(Engine::Epoll);
-    let with = |void: Void| {
+    let with = |void: VoidRecords| {
         let failed = before.clone();
         let is_abandoned = move |journal: JournalId| {
-            if journal.to_string() == failed { void.clone() } else { Void::Nobody }
+            if journal.to_string() == failed { void.clone() } else { VoidRecords::None }
         };
         JournalSettings {
             is_abandoned: Box::new(is_abandoned),
@@ -200,10 +201,10 @@ fn a_failed_journal_is_made_anew_once_the_disks_have_everything() {
         }
     };
     let names = || vec!["v".to_owned()];
-    let error = second.runtime.open_journal(with(Void::Volumes(names()))).err().unwrap();
+    let error = second.runtime.open_journal(with(VoidRecords::Volumes(names()))).err().unwrap();
     assert!(matches!(error, JournalError::Abandoned { .. }), "it may be all there is: {error}");
-    let journal = second.runtime.open_journal(with(Void::Settled(names()))).unwrap();
-    assert_ne!(journal.status().id, before, "nothing of the old one is believed");
+    let journal = second.runtime.open_journal(with(VoidRecords::Settled(names()))).unwrap();
+    assert_ne!(journal.status().id, before, "the old journal is not read");
     add(&second, Arc::clone(&disk) as _, &journal, Durability::Ack);
     let mut client = second.client("v");
     for value in 0..100 {

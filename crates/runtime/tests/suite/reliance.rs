@@ -1,4 +1,4 @@
-//! Who relies on a journal, as the runtime puts it on record.
+//! The record of which volumes rely on a journal.
 
 use crate::journal::{JOURNAL_BYTES, MIB, block, copy, journal_settings, memory, start};
 use crate::server::{Server, settings};
@@ -10,7 +10,8 @@ use forebay_types::{Durability, Mode};
 use std::io;
 use std::sync::{Arc, Mutex};
 
-/// A state directory: who relies on which journal, who was served without, and whether it fails.
+/// A state directory: the volumes that rely on a journal, those served without, and a switch that
+/// makes it fail.
 #[derive(Default)]
 struct Record {
     relies: Mutex<Vec<(JournalId, String)>>,
@@ -83,15 +84,15 @@ fn add(
 }
 
 #[test]
-fn who_relies_on_a_journal_is_on_record_before_the_first_write_and_until_the_last() {
+fn reliance_on_a_journal_is_recorded_before_the_first_write_and_until_the_last() {
     let record = Arc::new(Record::default());
     let (disk, device): (Arc<dyn Backend>, Arc<dyn Backend>) =
         (memory(8 * MIB), memory(JOURNAL_BYTES));
     let server = begin(&record);
     let journal = open(&server, &device);
     add(&server, &disk, Some(&journal), Mode::WriteThrough).unwrap();
-    assert!(record.relying().is_empty(), "the disk has what is acknowledged");
-    // Nothing is served out of the journal before it is on record.
+    assert!(record.relying().is_empty(), "the disk has all acknowledged data");
+    // The volume is not served before the record is durable.
     *record.fails.lock().unwrap() = true;
     let change = |mode| forebay_runtime::VolumeChange {
         description: String::new(),
@@ -116,7 +117,7 @@ fn who_relies_on_a_journal_is_on_record_before_the_first_write_and_until_the_las
     server.stop();
     assert!(record.relying().is_empty());
 
-    // What a journal holds counts, whatever the mode is, and also if it was not on record.
+    // The records in a journal count in any mode, also without this record.
     let (disk, device): (Arc<dyn Backend>, Arc<dyn Backend>) = (disk_then, journal_then);
     let server = begin(&record);
     let journal = open(&server, &device);
@@ -126,7 +127,7 @@ fn who_relies_on_a_journal_is_on_record_before_the_first_write_and_until_the_las
 }
 
 #[test]
-fn a_volume_on_record_with_another_journal_is_refused_until_that_is_given_up() {
+fn a_volume_recorded_with_another_journal_is_refused_until_its_loss_is_accepted() {
     let record = Arc::new(Record::default());
     let lost = JournalId([7; 16]);
     record.rely(lost, "/j", "v").unwrap();

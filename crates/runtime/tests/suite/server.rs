@@ -5,7 +5,7 @@ use crate::common::client::{Client, PATIENCE};
 use forebay_backend::{Backend, MemoryBackend};
 use forebay_frontend_nbd::{Listener, NbdServer, Tls, TlsSetup};
 use forebay_runtime::{
-    Ecc, Engine, Patience, Runtime, RuntimeConfig, VolumeChange, VolumeSettings, VolumeStatus,
+    Ecc, Engine, Runtime, RuntimeConfig, Timeouts, VolumeChange, VolumeSettings, VolumeStatus,
 };
 use forebay_types::{DiskGeometry, Mode};
 use std::os::unix::net::UnixListener;
@@ -25,7 +25,7 @@ pub struct Server {
     pub directory: TempDir,
 }
 
-/// Memory of a server that does not care, in bytes.
+/// The default memory of a server, in bytes.
 const MEMORY_BYTES: u64 = 64 << 20;
 
 impl Server {
@@ -41,16 +41,15 @@ impl Server {
         Self::patient(config)
     }
 
-    /// A server that waits for its clients, however slow the machine is, and keeps what is dirty
-    /// until it is asked for it.
+    /// A server with timeouts that a slow machine does not reach, which destages only on request.
     pub fn patient(config: RuntimeConfig) -> Self {
         let [handshake, payload_pause, dirty_age] = [PATIENCE; 3];
-        let patience = Patience { handshake, payload_pause, dirty_age, ..Patience::default() };
+        let patience = Timeouts { handshake, payload_pause, dirty_age, ..Timeouts::default() };
         Self::start_over(config, patience)
     }
 
     /// A server with this patience.
-    pub fn start_over(config: RuntimeConfig, patience: Patience) -> Self {
+    pub fn start_over(config: RuntimeConfig, patience: Timeouts) -> Self {
         let nbd = NbdServer::new();
         let runtime = Runtime::start_with(config, patience, &nbd).unwrap();
         let directory = tempfile::tempdir().unwrap();
@@ -73,7 +72,7 @@ impl Server {
         self.runtime.add_volume(settings(name, backend, mode)).unwrap();
     }
 
-    /// Serves a disk in memory, and gives it back for inspection.
+    /// Serves a disk in memory, and returns it for inspection.
     pub fn add_memory(&self, name: &str, size_bytes: u64, mode: Mode) -> Arc<MemoryBackend> {
         let disk = Arc::new(MemoryBackend::new(size_bytes).unwrap());
         self.add(name, Arc::clone(&disk) as _, mode);
@@ -99,25 +98,25 @@ impl Server {
         Client::new(&self.socket, volume)
     }
 
-    /// What the runtime says of a volume.
+    /// The status of a volume.
     pub fn status(&self, volume: &str) -> VolumeStatus {
         let status = self.runtime.status().unwrap();
         status.volumes.into_iter().find(|status| status.name == volume).unwrap()
     }
 
-    /// Stops and checks that everything was brought to the disks.
+    /// Stops the server, and checks that everything was flushed to the disks.
     pub fn stop(self) {
         self.runtime.stop(|_| {}).unwrap();
     }
 }
 
-/// Through the cache, a write would wait for another one of its stripe.
+/// In write-through mode, gathering would make a write wait for others of its stripe.
 fn gather_below(mode: Mode) -> Option<u64> {
     if mode == Mode::WriteBack { GATHERS_ALL } else { Some(0) }
 }
 
-/// A writable volume without prefetch, whose disk sees only the I/O that a test asks for where the
-/// server lets lines stay dirty.
+/// A writable volume without prefetch: its disk gets only the I/O that a test causes, as long as
+/// the server keeps lines dirty.
 pub fn settings(name: &str, backend: Arc<dyn Backend>, mode: Mode) -> VolumeSettings {
     VolumeSettings {
         name: name.to_owned(),
@@ -138,7 +137,7 @@ pub fn settings(name: &str, backend: Arc<dyn Backend>, mode: Mode) -> VolumeSett
     }
 }
 
-/// Reads a backend past everything.
+/// Reads from a backend directly.
 pub fn read_backend(backend: &dyn Backend, offset: u64, len: u64) -> Vec<u8> {
     use forebay_backend::{AlignedBuffer, Blocking};
     let mut buffer = AlignedBuffer::new(len as usize);

@@ -1,4 +1,4 @@
-//! Encrypted clients: who must be, who may be, who is let in, and what never gets through.
+//! TLS: required and optional, client certificates, and attacks on the handshake.
 
 use crate::common::client::{Client, PATIENCE, advance, config, connect};
 use crate::common::raw::{ask, client_flags, go_data, greeting, is_closed, option, request};
@@ -23,17 +23,17 @@ use std::time::Duration;
 
 on_both_engines! {
     data_goes_through_both_versions_of_tls,
-    a_forced_listener_says_nothing_in_plain_text,
-    a_selective_listener_keeps_its_secrets,
+    a_forced_listener_answers_nothing_in_plain_text,
+    a_selective_listener_hides_tls_only_volumes,
     a_listener_without_tls_refuses_to_start_it,
     clients_without_the_right_certificate_stay_out,
-    plain_text_behind_starttls_is_not_obeyed,
-    what_was_agreed_before_tls_is_forgotten,
-    the_end_is_told_inside_tls,
+    plain_text_behind_starttls_is_ignored,
+    options_negotiated_before_tls_are_reset,
+    the_end_of_a_session_sends_close_notify,
     a_renewed_certificate_serves_new_clients,
     garbage_instead_of_tls_ends_the_connection,
     bytes_behind_the_end_of_tls_do_not_hang_the_worker,
-    a_deaf_tls_client_does_not_stop_the_others,
+    a_tls_client_that_never_reads_does_not_stop_the_others,
     clients_that_leave_within_the_tls_handshake_do_no_harm,
 }
 
@@ -41,7 +41,7 @@ const MIB: u64 = 1 << 20;
 
 type TlsStream = StreamOwned<ClientConnection, UnixStream>;
 
-/// An authority, with which certificates are made.
+/// A certificate authority.
 struct Authority {
     issuer: Issuer<'static, KeyPair>,
     der: CertificateDer<'static>,
@@ -110,7 +110,7 @@ impl Authority {
     }
 }
 
-/// A server with a socket where TLS is spoken, beside the one where it is not.
+/// A server with a TLS socket beside the plain one.
 fn tls_server(
     engine: Engine,
     policy: Tls,
@@ -179,14 +179,14 @@ fn data_goes_through_both_versions_of_tls(engine: Engine) {
     assert_eq!(plain.read(512, 1 << 10).unwrap()[..2], [0, 1], "the same volume in plain text");
 }
 
-fn a_forced_listener_says_nothing_in_plain_text(engine: Engine) {
+fn a_forced_listener_answers_nothing_in_plain_text(engine: Engine) {
     let authority = Authority::new();
     let setup = TlsSetup::new(authority.server(None));
     let (_server, socket) = tls_server(engine, Tls::Forced, Some(setup), false);
     let mut stream = connect(&socket);
     greeting(&mut stream);
     stream.write_all(&client_flags()).unwrap();
-    // T-03: whatever is asked, known or not.
+    // T-03: for every option, known or unknown.
     for number in [3u32, 6, 7, 8, 9, 10, 11, 4711] {
         assert_eq!(ask(&mut stream, number, &go_data("disk", &[])).1, kind::ERR_TLS_REQD);
     }
@@ -198,7 +198,7 @@ fn a_forced_listener_says_nothing_in_plain_text(engine: Engine) {
     assert!(is_closed(&mut stream));
 }
 
-fn a_selective_listener_keeps_its_secrets(engine: Engine) {
+fn a_selective_listener_hides_tls_only_volumes(engine: Engine) {
     let authority = Authority::new();
     let setup = TlsSetup::new(authority.server(None));
     let (server, socket) = tls_server(engine, Tls::Selective, Some(setup), true);
@@ -225,7 +225,7 @@ fn a_listener_without_tls_refuses_to_start_it(engine: Engine) {
     assert!(matches!(refused, Some(Failure::Refused { reply: kind::ERR_POLICY, .. })));
 }
 
-/// Whether a client with this configuration gets to name an export.
+/// Whether a client with this configuration completes the TLS handshake.
 fn gets_in(socket: &std::path::Path, tls: &Arc<ClientConfig>) -> bool {
     let mut stream = connect(socket);
     greeting(&mut stream);
@@ -252,7 +252,7 @@ fn clients_without_the_right_certificate_stay_out(engine: Engine) {
     }
 }
 
-fn plain_text_behind_starttls_is_not_obeyed(engine: Engine) {
+fn plain_text_behind_starttls_is_ignored(engine: Engine) {
     let authority = Authority::new();
     let setup = TlsSetup::new(authority.server(None));
     let (server, socket) = tls_server(engine, Tls::Selective, Some(setup), false);
@@ -281,7 +281,7 @@ fn plain_text_behind_starttls_is_not_obeyed(engine: Engine) {
     assert_eq!(server.client("disk").read(0, 512), Ok(vec![0; 512]));
 }
 
-fn what_was_agreed_before_tls_is_forgotten(engine: Engine) {
+fn options_negotiated_before_tls_are_reset(engine: Engine) {
     let authority = Authority::new();
     let setup = TlsSetup::new(authority.server(None));
     let (_server, socket) = tls_server(engine, Tls::Selective, Some(setup), false);
@@ -292,8 +292,8 @@ fn what_was_agreed_before_tls_is_forgotten(engine: Engine) {
     assert_eq!(ask(&mut stream, proto::option::STARTTLS, &[]).1, kind::ACK);
     let mut stream = wrap(stream, &authority.client(None));
     assert_eq!(ask(&mut stream, proto::option::STARTTLS, &[]).1, kind::ERR_INVALID, "T-05");
-    // T-06: not extended any more, so that it could be asked for structured replies, and a read
-    // without them is answered simply.
+    // T-06: extended headers are off again, so structured replies can be negotiated, and without
+    // them a read gets a simple reply.
     assert_eq!(ask(&mut stream, proto::option::GO, &go_data("disk", &[])).1, kind::ACK);
     stream.write_all(&request(command::READ, 0, 5, 0, 512)).unwrap();
     let mut reply = [0; 16 + 512];
@@ -301,13 +301,13 @@ fn what_was_agreed_before_tls_is_forgotten(engine: Engine) {
     assert_eq!(reply[..4], proto::SIMPLE_REPLY_MAGIC.to_be_bytes());
 }
 
-fn the_end_is_told_inside_tls(engine: Engine) {
+fn the_end_of_a_session_sends_close_notify(engine: Engine) {
     let authority = Authority::new();
     let setup = TlsSetup::new(authority.server(None));
     let (server, socket) = tls_server(engine, Tls::Forced, Some(setup), false);
     let tls = authority.client(None);
     let ends_well = |mut client: Client<TlsStream>| {
-        // Without a close_notify this is an error, for somebody may have cut the stream.
+        // Without close_notify this is an error, as the stream may have been truncated.
         client.stream.read(&mut [0; 16]).map_err(|error| error.kind())
     };
     let mut client = enter(connect(&socket), &tls, &config("disk")).unwrap();
@@ -375,7 +375,7 @@ fn bytes_behind_the_end_of_tls_do_not_hang_the_worker(engine: Engine) {
     }
 }
 
-fn a_deaf_tls_client_does_not_stop_the_others(engine: Engine) {
+fn a_tls_client_that_never_reads_does_not_stop_the_others(engine: Engine) {
     let authority = Authority::new();
     let setup = TlsSetup::new(authority.server(None));
     let (server, socket) = tls_server(engine, Tls::Forced, Some(setup), false);

@@ -1,4 +1,4 @@
-//! Requests that are wrong, connections that end, and clients that never read.
+//! Invalid requests, connections that end, and clients that never read.
 
 use crate::common::client::{Client, PATIENCE, config, connect};
 use crate::common::random::Random;
@@ -20,17 +20,17 @@ use std::time::Duration;
 
 on_both_engines! {
     wrong_requests_get_the_right_errors_and_keep_step,
-    an_offset_that_no_volume_has_may_follow_at_once,
+    an_out_of_range_request_may_follow_at_once,
     a_read_only_export_refuses_every_write,
-    block_status_tells_what_is_allocated,
+    block_status_reports_allocation,
     extended_headers_carry_everything,
     a_disconnect_waits_for_what_is_in_flight,
     a_client_that_vanishes_within_a_payload_changes_nothing,
     long_payloads_cut_anywhere_arrive_whole_between_short_requests,
-    payloads_that_wait_for_each_others_room_all_arrive,
-    who_waits_for_room_and_may_not_have_it_lets_others_go,
+    payloads_that_wait_for_memory_all_arrive,
+    a_connection_over_its_share_does_not_block_later_ones,
     a_client_that_never_reads_does_not_stop_the_others,
-    what_is_in_flight_is_answered_at_the_stop,
+    requests_in_flight_are_answered_at_a_stop,
     a_broken_stream_ends_its_connection_only,
     garbage_at_any_point_ends_sessions_and_nothing_else,
 }
@@ -86,9 +86,10 @@ fn wrong_requests_get_the_right_errors_and_keep_step(engine: Engine) {
     assert!(server.status("disk").requests.errors >= 40);
 }
 
-/// While a request is answered, the next ones are looked at before they have been checked.
-fn an_offset_that_no_volume_has_may_follow_at_once(engine: Engine) {
-    // Enough memory for shards that it would be looked up in.
+/// While a request is answered, the lines of the next ones are prefetched before they are
+/// validated.
+fn an_out_of_range_request_may_follow_at_once(engine: Engine) {
+    // Enough memory for several shards, in one of which it would be looked up.
     let server = Server::start_with(engine, 256 * MIB, 2);
     let disk = Arc::new(MemoryBackend::new(8 * MIB).unwrap());
     let mut volume = settings("disk", disk, Mode::WriteThrough);
@@ -128,7 +129,7 @@ fn a_read_only_export_refuses_every_write(engine: Engine) {
     assert_eq!(refused(&mut client), vec![Err(IoError::NotPermitted); 3]);
     assert_eq!(client.read(0, 512), Ok(vec![0; 512]));
     assert_eq!(client.flush(), Ok(()));
-    // Made read-only while a client is connected that was told otherwise.
+    // Made read-only after a client has entered the export as writable.
     server.add_memory("late", MIB, Mode::WriteBack);
     let mut client = server.client("late");
     assert_eq!(client.write(0, &[2; 4096]), Ok(()));
@@ -147,7 +148,7 @@ fn a_read_only_export_refuses_every_write(engine: Engine) {
     assert!(server.client("late").opened.is_read_only());
 }
 
-fn block_status_tells_what_is_allocated(engine: Engine) {
+fn block_status_reports_allocation(engine: Engine) {
     let server = Server::start(engine);
     let path = server.directory.path().join("disk.img");
     std::fs::File::create(&path).unwrap().set_len(4 * MIB).unwrap();
@@ -159,7 +160,7 @@ fn block_status_tells_what_is_allocated(engine: Engine) {
     let data = |len| forebay_nbd::Extent { len, hole: false, zero: false };
     assert_eq!(client.block_status(0, 4 * MIB), Ok(vec![hole(4 * MIB)]));
     assert_eq!(client.write(MIB, &[1; 65536]), Ok(()));
-    // The file still has a hole there, and what reads as data must not be called one.
+    // The file still has a hole there, but dirty data in the pool must not be reported as a hole.
     let said = client.block_status(MIB, 65536).unwrap();
     assert!(said.iter().all(|extent| !extent.hole && !extent.zero), "{said:?}");
     assert_eq!(client.flush(), Ok(()));
@@ -247,7 +248,7 @@ fn long_payloads_cut_anywhere_arrive_whole_between_short_requests(engine: Engine
             for part in 0..6 {
                 let sectors = [1, 8, 64, 65, 128, 333, 2048, 5000][random.below(8) as usize];
                 let len = sectors * 512;
-                // Each in its own part of the disk, because what overlaps has no order.
+                // Each in its own part of the disk, as overlapping writes have no order.
                 let offset = (part * 5400 + random.below(5400 - sectors)) * 512;
                 let payload = random.bytes(len as usize);
                 cookies.push(client.put(Command::Write, flags, offset, len, &mut bytes));
@@ -276,9 +277,9 @@ fn long_payloads_cut_anywhere_arrive_whole_between_short_requests(engine: Engine
     }
 }
 
-/// A payload that had to wait for memory, while more of it came, once waited for ever: it was let
-/// in, but its connection went on waiting.
-fn payloads_that_wait_for_each_others_room_all_arrive(engine: Engine) {
+/// Fails if the connection of a payload that waited for memory is not resumed once the memory is
+/// granted.
+fn payloads_that_wait_for_memory_all_arrive(engine: Engine) {
     let server = Server::start_with(engine, 16 * MIB, 2);
     server.add_memory("disk", 64 * MIB, Mode::Bypass);
     std::thread::scope(|scope| {
@@ -295,9 +296,9 @@ fn payloads_that_wait_for_each_others_room_all_arrive(engine: Engine) {
     });
 }
 
-/// Who was the first to wait for memory, and had too much in flight to be let in when more clients
-/// had come and shares were smaller, once kept everybody behind it waiting.
-fn who_waits_for_room_and_may_not_have_it_lets_others_go(engine: Engine) {
+/// Fails if the first connection that waits for memory blocks all others behind it, when new
+/// clients have reduced its share so that it cannot be granted.
+fn a_connection_over_its_share_does_not_block_later_ones(engine: Engine) {
     let server = Server::start_with(engine, 16 * MIB, 1);
     let gate = Gate::new(Arc::new(MemoryBackend::new(64 * MIB).unwrap()));
     server.add("disk", Arc::clone(&gate) as _, Mode::Bypass);
@@ -306,11 +307,11 @@ fn who_waits_for_room_and_may_not_have_it_lets_others_go(engine: Engine) {
         let header = request(command::WRITE, 0, 1, offset, payload.len() as u32);
         [&header[..], &payload[..100 << 10]].concat()
     };
-    // Takes the room, and keeps it until the end of its payload comes.
+    // Takes the memory, and keeps it until its payload is complete.
     let mut holder = connect(&server.socket);
     enter(&mut holder, "disk");
     holder.write_all(&begun(0)).unwrap();
-    // Waits for the room, with a read in flight that the disk does not answer.
+    // Waits for memory, with a read in flight that the disk does not complete.
     gate.close(Kinds::READ);
     let mut first = connect(&server.socket);
     enter(&mut first, "disk");
@@ -332,7 +333,7 @@ fn who_waits_for_room_and_may_not_have_it_lets_others_go(engine: Engine) {
 }
 
 fn a_client_that_never_reads_does_not_stop_the_others(engine: Engine) {
-    // One worker and a pool of one slab: everybody shares it.
+    // All clients share one worker and a pool of one slab.
     let server = Server::start_with(engine, 16 * MIB, 1);
     server.add_memory("disk", 64 * MIB, Mode::WriteThrough);
     let mut deaf: Vec<_> = (0..4).map(|_| connect(&server.socket)).collect();
@@ -358,7 +359,7 @@ fn a_client_that_never_reads_does_not_stop_the_others(engine: Engine) {
     assert_eq!(client.read(0, MIB).map(|data| data.len() as u64), Ok(MIB));
 }
 
-fn what_is_in_flight_is_answered_at_the_stop(engine: Engine) {
+fn requests_in_flight_are_answered_at_a_stop(engine: Engine) {
     let server = Server::start(engine);
     let disk = Arc::new(MemoryBackend::new(MIB).unwrap());
     let gate = Gate::new(Arc::clone(&disk) as _);
@@ -369,7 +370,7 @@ fn what_is_in_flight_is_answered_at_the_stop(engine: Engine) {
     assert!(gate.wait_held(1, PATIENCE));
     std::thread::scope(|scope| {
         let stopping = scope.spawn(|| server.runtime.stop(|_| {}));
-        // E-03: what comes now is refused or not answered at all, but never done.
+        // E-03: later requests are refused or not answered, but never carried out.
         let late = client.send(Command::Write, 0, 8192, 4096, &[2; 4096]);
         wait_until("nobody is let in any more", PATIENCE, || {
             let mut stream = connect(&server.socket);
@@ -392,7 +393,7 @@ fn a_broken_stream_ends_its_connection_only(engine: Engine) {
     let mut other = server.client("disk");
     for bytes in [
         b"GET / HTTP/1.1\r\nHost: disk\r\n\r\n".to_vec(),
-        // a payload that is beyond any use is not waited for.
+        // the server does not wait for a payload that is too long.
         request(command::WRITE, 0, 1, 0, u32::MAX),
         [request(command::FLUSH, 0, 1, 0, 0), vec![0xff; 28]].concat(),
     ] {
@@ -410,7 +411,7 @@ fn a_broken_stream_ends_its_connection_only(engine: Engine) {
     assert!(is_closed(&mut stream), "TLS where it was not asked for");
 }
 
-/// A session with every kind of request, of which mutations are made.
+/// A session with every kind of request, as the base of mutations.
 fn whole_session(random: &mut Random) -> Vec<u8> {
     let mut session = client_flags();
     if random.one_in(2) {
@@ -455,7 +456,7 @@ fn mutate(session: &mut Vec<u8>, random: &mut Random) {
     }
 }
 
-/// Sends mutated sessions until there were `count`, and reads what comes back.
+/// Sends `count` mutated sessions, and reads the replies.
 fn garbage(server: &Server, count: u64, seed: u64) {
     let mut random = Random::new(seed);
     for _ in 0..count {
@@ -468,7 +469,7 @@ fn garbage(server: &Server, count: u64, seed: u64) {
         if random.one_in(3) {
             continue;
         }
-        // Nothing more is said, so the server is done with us sooner or later.
+        // After the end of the input, the server closes the connection sooner or later.
         let _ = stream.shutdown(std::net::Shutdown::Write);
         let mut sink = [0; 65536];
         while matches!(stream.read(&mut sink), Ok(1..)) {}

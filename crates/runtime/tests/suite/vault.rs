@@ -1,7 +1,7 @@
-//! Volumes that a vault keeps over a loss of power.
+//! Volumes that a vault protects from a power loss.
 //!
-//! A loss of power is a copy of disk and vault as they are after a dump, and another runtime over
-//! the copies: what only the first one's memory held is gone.
+//! A power loss is simulated by a copy of disk and vault after a dump, and a second runtime over
+//! the copies: data that only the first runtime's memory held is gone.
 
 use crate::common::client::PATIENCE;
 use crate::common::{before_lines_are_old, wait_until};
@@ -18,7 +18,7 @@ use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};
 
 const MIB: u64 = 1 << 20;
-/// The volumes that a server has here: numbers are given in order.
+/// The ids of the volumes of a server: they are assigned in order.
 const ALL: [VolumeId; 2] = [VolumeId(0), VolumeId(1)];
 const VAULT_BYTES: u64 = 96 * MIB;
 
@@ -98,20 +98,18 @@ fn check(server: &Server, name: &str, written: &BTreeMap<u64, Vec<u8>>) {
 }
 
 on_both_engines! {
-    every_acknowledged_write_outlives_a_loss_of_power_after_a_dump,
+    every_acknowledged_write_survives_a_power_loss_after_a_dump,
     parts_of_lines_and_long_writes_are_dumped,
-    a_dump_that_was_called_off_is_never_loaded,
+    a_cancelled_dump_is_never_loaded,
     a_volume_that_is_not_served_stays_in_the_vault,
     a_drill_saves_everything_and_changes_nothing,
 }
 
-fn every_acknowledged_write_outlives_a_loss_of_power_after_a_dump(engine: Engine) {
-    before_lines_are_old(|| {
-        every_acknowledged_write_outlives_a_loss_of_power_after_a_dump_at_once(engine)
-    });
+fn every_acknowledged_write_survives_a_power_loss_after_a_dump(engine: Engine) {
+    before_lines_are_old(|| dump_and_load_every_acknowledged_write(engine));
 }
 
-fn every_acknowledged_write_outlives_a_loss_of_power_after_a_dump_at_once(engine: Engine) {
+fn dump_and_load_every_acknowledged_write(engine: Engine) {
     let (disk, device) = (memory(16 * MIB), memory(VAULT_BYTES));
     let first = start(engine);
     let vault = open(&first, Arc::clone(&device) as _);
@@ -122,7 +120,7 @@ fn every_acknowledged_write_outlives_a_loss_of_power_after_a_dump_at_once(engine
     assert_eq!((report.bytes, report.verified), (300 * 4096, true), "{report}");
     assert!(report.unflushed.is_empty());
     assert!(!vault.is_ready() && vault.measured_bytes_per_second().is_none());
-    assert_eq!(vault.dump(&ALL, None).unwrap(), report, "it is there already");
+    assert_eq!(vault.dump(&ALL, None).unwrap(), report, "the dump is not repeated");
     let (disk_then, device_then) = (copy(&*disk), copy(&*device));
     first.stop();
 
@@ -134,7 +132,7 @@ fn every_acknowledged_write_outlives_a_loss_of_power_after_a_dump_at_once(engine
     let refused = vault.dump(&ALL, None).unwrap_err();
     assert!(matches!(refused, VaultError::Occupied(_)), "{refused}");
     add(&second, "v", Arc::clone(&disk_then) as _, &vault);
-    // Before anybody is let in, the disk has everything, and the vault is empty.
+    // Before a client can connect, the disk has everything, and the vault is empty.
     for (&offset, bytes) in &written {
         assert_eq!(&read_backend(&*disk_then, offset, 4096), bytes);
     }
@@ -150,14 +148,14 @@ fn every_acknowledged_write_outlives_a_loss_of_power_after_a_dump_at_once(engine
     add(&third, "v", disk_later, &vault);
     check(&third, "v", &written);
     third.stop();
-    assert_eq!(Arc::strong_count(&vault), 1, "who has stopped holds no device");
+    assert_eq!(Arc::strong_count(&vault), 1, "a stopped runtime releases the device");
 }
 
 fn parts_of_lines_and_long_writes_are_dumped(engine: Engine) {
-    before_lines_are_old(|| parts_of_lines_and_long_writes_are_dumped_at_once(engine));
+    before_lines_are_old(|| dump_and_load_parts_of_lines_and_long_writes(engine));
 }
 
-fn parts_of_lines_and_long_writes_are_dumped_at_once(engine: Engine) {
+fn dump_and_load_parts_of_lines_and_long_writes(engine: Engine) {
     let (disk, device) = (memory(16 * MIB), memory(VAULT_BYTES));
     Blocking::new(&*disk).write(8 * MIB, &AlignedBuffer::from(&[9; 8192][..]), true).unwrap();
     let first = start(engine);
@@ -170,7 +168,7 @@ fn parts_of_lines_and_long_writes_are_dumped_at_once(engine: Engine) {
         client.write(8 * MIB + sector * 512, &[sector as u8; 512]).unwrap();
     }
     let report = vault.dump(&ALL, None).unwrap();
-    assert_eq!(report.bytes, long.len() as u64 + 4 * 512, "dirty sectors, and nothing else");
+    assert_eq!(report.bytes, long.len() as u64 + 4 * 512, "only dirty sectors");
     let (disk_then, device_then) = (copy(&*disk), copy(&*device));
     first.stop();
     let second = start(engine);
@@ -187,7 +185,7 @@ fn parts_of_lines_and_long_writes_are_dumped_at_once(engine: Engine) {
     second.stop();
 }
 
-fn a_dump_that_was_called_off_is_never_loaded(engine: Engine) {
+fn a_cancelled_dump_is_never_loaded(engine: Engine) {
     let (disk, device) = (memory(16 * MIB), memory(VAULT_BYTES));
     let server = start(engine);
     let vault = open(&server, Arc::clone(&device) as _);
@@ -225,7 +223,7 @@ fn a_volume_that_is_not_served_stays_in_the_vault(engine: Engine) {
     let status = vault.status();
     assert_eq!(status.held, [("b".to_owned(), 40 * 4096)]);
     assert_eq!((status.phase, vault.measured_bytes_per_second()), (VaultPhase::Holding, None));
-    // What is written to the one from now on is not undone with the other's return.
+    // Writes to "a" from now on are not undone when "b" is loaded.
     server_writes(&second, "a", 0, 888);
     second.stop();
     let third = start(engine);
@@ -245,10 +243,10 @@ fn server_writes(server: &Server, name: &str, offset: u64, value: u64) {
 }
 
 fn a_drill_saves_everything_and_changes_nothing(engine: Engine) {
-    before_lines_are_old(|| a_drill_saves_everything_and_changes_nothing_at_once(engine));
+    before_lines_are_old(|| drill_and_compare(engine));
 }
 
-fn a_drill_saves_everything_and_changes_nothing_at_once(engine: Engine) {
+fn drill_and_compare(engine: Engine) {
     let (disk, device) = (memory(16 * MIB), memory(VAULT_BYTES));
     let server = start(engine);
     let vault = open(&server, Arc::clone(&device) as _);
@@ -264,7 +262,7 @@ fn a_drill_saves_everything_and_changes_nothing_at_once(engine: Engine) {
     server.stop();
     let again = start(engine);
     let vault = open(&again, device_then);
-    assert!(vault.status().held.is_empty(), "a rehearsal leaves nothing");
+    assert!(vault.status().held.is_empty(), "a drill leaves the vault empty");
     add(&again, "v", disk_then, &vault);
     again.stop();
 }
@@ -308,8 +306,8 @@ fn filled(bytes: u64) -> Arc<MemoryBackend> {
     disk
 }
 
-/// Adds the volume "v" under a supply.
-fn add_under_supply(
+/// Adds the volume "v" under a UPS.
+fn add_under_ups(
     server: &Server,
     disk: Arc<dyn Backend>,
     vault: &Arc<Vault>,
@@ -324,16 +322,16 @@ fn add_under_supply(
 }
 
 #[test]
-fn what_a_vault_holds_goes_to_the_disk_that_it_is_for() {
-    before_lines_are_old(what_a_vault_holds_goes_to_the_disk_that_it_is_for_at_once);
+fn a_dump_is_loaded_only_to_the_disk_it_belongs_to() {
+    before_lines_are_old(load_only_to_the_same_disk);
 }
 
-fn what_a_vault_holds_goes_to_the_disk_that_it_is_for_at_once() {
+fn load_only_to_the_same_disk() {
     let (disk, device) = (filled(16 * MIB), memory(VAULT_BYTES));
     let first = start(Engine::Epoll);
     let vault = open(&first, Arc::clone(&device) as _);
-    add_under_supply(&first, Arc::clone(&disk) as _, &vault, 1, false).unwrap();
-    // What was let at the disk since it was looked at says nothing of it any more.
+    add_under_ups(&first, Arc::clone(&disk) as _, &vault, 1, false).unwrap();
+    // Samples of blocks that were written since do not count.
     let mut client = first.client("v");
     let early: Vec<u64> = (0..4096).step_by(3).map(|line| line * 4096).collect();
     early.iter().for_each(|&offset| client.write(offset, &block(offset + 7)).unwrap());
@@ -350,20 +348,20 @@ fn what_a_vault_holds_goes_to_the_disk_that_it_is_for_at_once() {
         let (server, device) = (start(Engine::Epoll), copy(&*device_then));
         let vault = open(&server, Arc::clone(&device) as _);
         let before = copy(&**disk);
-        let added = add_under_supply(&server, Arc::clone(disk) as _, &vault, words, accept_disk);
+        let added = add_under_ups(&server, Arc::clone(disk) as _, &vault, words, accept_disk);
         match &added {
             Ok(()) => check(&server, "v", &written),
             Err(_) => {
                 let whole = |of: &MemoryBackend| read_backend(of, 0, of.description().size_bytes);
-                assert!(whole(disk) == whole(&before), "nothing is written to it");
-                assert_eq!(vault.status().held.len(), 1, "and nothing is lost");
+                assert!(whole(disk) == whole(&before), "the disk was written");
+                assert_eq!(vault.status().held.len(), 1, "the dump is gone");
             }
         }
         server.stop();
         added.map_err(|error| error.to_string())
     };
     load(&copy(&*disk_then), 1, false).unwrap();
-    // Under another name it is known by its content.
+    // Under another name, the disk is recognised by its content.
     load(&copy(&*disk_then), 2, false).unwrap();
     let backup = memory(16 * MIB);
     let other_size = memory(32 * MIB);
@@ -377,7 +375,7 @@ fn what_a_vault_holds_goes_to_the_disk_that_it_is_for_at_once() {
 }
 
 #[test]
-fn what_is_no_vault_is_refused_and_left_alone() {
+fn a_device_that_is_no_vault_is_refused_and_not_changed() {
     let server = start(Engine::Epoll);
     let refuse = |backend: Arc<dyn Backend>| {
         server.runtime.open_vault(vault_settings(backend)).err().unwrap().to_string()
@@ -415,7 +413,7 @@ fn what_is_no_vault_is_refused_and_left_alone() {
 }
 
 #[test]
-fn a_vault_that_can_not_be_emptied_is_put_on_record_and_never_loaded() {
+fn a_vault_that_cannot_be_emptied_is_recorded_as_void_and_never_loaded() {
     let (disk, device) = (memory(16 * MIB), memory(VAULT_BYTES));
     let server = start(Engine::Epoll);
     let gate = Gate::new(Arc::clone(&device) as _);
@@ -439,7 +437,7 @@ fn a_vault_that_can_not_be_emptied_is_put_on_record_and_never_loaded() {
     for is_recorded in [false, true] {
         let theirs = Arc::clone(&vault);
         let emptying = std::thread::spawn(move || theirs.empty());
-        // Both places are tried.
+        // Both copies of the superblock are tried.
         for _ in 0..2 {
             assert!(gate.wait_held(1, PATIENCE));
             gate.fail_all(IoError::Io);
@@ -455,13 +453,13 @@ fn a_vault_that_can_not_be_emptied_is_put_on_record_and_never_loaded() {
 }
 
 #[test]
-fn the_size_that_is_asked_for_holds_what_can_be_dirty() {
+fn the_required_size_holds_all_dirty_data() {
     let server = start(Engine::Epoll);
     let needed = vault_bytes_for(server.runtime.dirty_bytes_max());
     let vault = open(&server, memory(needed));
     let gate = Gate::new(memory(64 * MIB));
     add(&server, "v", Arc::clone(&gate) as _, &vault);
-    // Writes to the disk are held, so everything that is written stays dirty.
+    // Writes to the disk are held back, so all data stays dirty.
     gate.close(Kinds::WRITE);
     let mut client = server.client("v");
     let enough = server.runtime.dirty_bytes_max() / 4 * 3;
@@ -479,9 +477,9 @@ fn wait_until_measured(vault: &Vault) {
     wait_until("the vault is measured", PATIENCE, || vault.measured_bytes_per_second().is_some());
 }
 
-/// A vault that would not take a dump is not found out by the dump.
+/// A probe detects a failing vault before a dump has to.
 #[test]
-fn a_vault_whose_device_fails_or_hangs_does_not_count_until_it_is_back() {
+fn a_vault_that_fails_or_hangs_is_not_relied_on_until_it_recovers() {
     let server = start(Engine::Auto);
     let errors = Arc::new(Errors::new(memory(VAULT_BYTES), ErrorRule::default()));
     errors.set_enabled(false);
@@ -490,19 +488,19 @@ fn a_vault_whose_device_fails_or_hangs_does_not_count_until_it_is_back() {
     wait_until_measured(&vault);
     let counts = || vault.measured_bytes_per_second().is_some();
     let wait = |what: &str, is_so: &dyn Fn() -> bool| wait_until(what, PATIENCE, is_so);
-    let looks = vault.status().looks;
-    vault.look_now();
-    wait("it is looked at", &|| vault.status().looks > looks);
+    let looks = vault.status().probes;
+    vault.probe_now();
+    wait("it is looked at", &|| vault.status().probes > looks);
     assert!(counts() && vault.status().trouble.is_none());
     errors.set_enabled(true);
-    vault.look_now();
+    vault.probe_now();
     wait("the failure is noticed", &|| !counts());
     wait("it says why", &|| vault.status().trouble.is_some());
     errors.set_enabled(false);
     wait("it counts again", &counts);
     assert_eq!(vault.status().trouble, None);
     gate.close(Kinds::ALL);
-    vault.look_now();
+    vault.probe_now();
     wait("that it hangs is noticed", &|| !counts());
     assert_eq!(vault.status().trouble.as_deref(), Some("it does not answer"));
     gate.open();
@@ -511,13 +509,13 @@ fn a_vault_whose_device_fails_or_hangs_does_not_count_until_it_is_back() {
 }
 
 #[test]
-fn a_vault_that_somebody_overwrites_does_not_count() {
+fn an_overwritten_vault_is_not_relied_on() {
     let server = start(Engine::Auto);
     let device = memory(VAULT_BYTES);
     let vault = open(&server, Arc::clone(&device) as _);
     wait_until_measured(&vault);
     Blocking::new(&*device).write(0, &AlignedBuffer::from(&[7; 128 << 10][..]), true).unwrap();
-    vault.look_now();
+    vault.probe_now();
     let is_distrusted = || vault.measured_bytes_per_second().is_none();
     wait_until("the vault does not count", PATIENCE, is_distrusted);
     let trouble = vault.status().trouble.unwrap();

@@ -1,4 +1,4 @@
-//! Volumes that come, change and go while clients are there.
+//! Volumes that are added, changed and removed while clients are connected.
 
 use crate::common::client::PATIENCE;
 use crate::common::wait_until;
@@ -13,8 +13,8 @@ use std::sync::atomic::{AtomicBool, Ordering};
 on_both_engines! {
     one_disk_is_not_served_twice,
     names_are_used_once_and_must_be_names,
-    volumes_come_and_go_under_clients,
-    a_stop_brings_everything_to_the_file,
+    volumes_are_added_and_removed_while_clients_are_connected,
+    a_stop_flushes_everything_to_the_file,
     a_removed_volume_leaves_nothing_behind,
 }
 
@@ -24,7 +24,7 @@ fn open_file(path: &Path) -> Option<Arc<dyn Backend>> {
     open(&path.display().to_string(), &OpenOptions::default()).ok()
 }
 
-/// Whether a disk under this path is taken, by the file's lock or by the runtime.
+/// Whether a disk under this path is refused as in use, by the file's lock or by the runtime.
 fn is_refused(server: &Server, path: &Path) -> bool {
     let Some(backend) = open_file(path) else { return true };
     let added = server.runtime.add_volume(settings("again", backend, Mode::WriteBack));
@@ -42,7 +42,7 @@ fn one_disk_is_not_served_twice(engine: Engine) {
     for path in [&path, &hard, &soft, &server.directory.path().join("./disk.img")] {
         assert!(is_refused(&server, path), "{}", path.display());
     }
-    // Without the lock, as for a disk on a server, the identity tells.
+    // Without a lock, as for a remote disk, the identity decides.
     let disk = server.runtime.status().unwrap().volumes.remove(0).backing;
     assert!(disk.identity.is_some());
     server.runtime.remove_volume("disk", |_| {}).unwrap();
@@ -66,7 +66,7 @@ fn names_are_used_once_and_must_be_names(engine: Engine) {
     }
 }
 
-fn volumes_come_and_go_under_clients(engine: Engine) {
+fn volumes_are_added_and_removed_while_clients_are_connected(engine: Engine) {
     let server = Server::start(engine);
     server.add_memory("stays", 4 * MIB, Mode::WriteBack);
     let stop = AtomicBool::new(false);
@@ -91,7 +91,7 @@ fn volumes_come_and_go_under_clients(engine: Engine) {
             server.runtime.remove_volume("comes", |_| {}).unwrap();
             assert_eq!(read_backend(&*disk, 4096, 65536), vec![round + 1; 65536]);
             for client in &mut clients {
-                assert!(client.try_wait(4711).is_none(), "its clients are let go");
+                assert!(client.try_wait(4711).is_none(), "its clients are disconnected");
             }
         }
         stop.store(true, Ordering::Relaxed);
@@ -99,7 +99,7 @@ fn volumes_come_and_go_under_clients(engine: Engine) {
     assert_eq!(server.runtime.status().unwrap().volumes.len(), 1);
 }
 
-fn a_stop_brings_everything_to_the_file(engine: Engine) {
+fn a_stop_flushes_everything_to_the_file(engine: Engine) {
     let server = Server::start(engine);
     let path = server.directory.path().join("disk.img");
     std::fs::write(&path, vec![1; 8 << 20]).unwrap();
@@ -116,7 +116,7 @@ fn a_stop_brings_everything_to_the_file(engine: Engine) {
     }
     let mut told = Vec::new();
     server.runtime.stop(|left| told.push(left)).unwrap();
-    // Not a byte more than what was written, and not one less.
+    // Exactly the written bytes.
     assert!(std::fs::read(&path).unwrap() == wanted);
     assert_eq!(std::fs::metadata(&path).unwrap().len(), 8 << 20);
 }

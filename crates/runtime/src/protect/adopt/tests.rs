@@ -1,11 +1,11 @@
-//! A pool handed from one runtime to the next, with a journal beside it that knows less.
+//! A pool passed from one runtime to the next, beside a journal that lacks some records.
 
 use super::*;
-use crate::Void;
+use crate::VoidRecords;
 use crate::protect::journal::{JournalSettings, MemberRecord, VolumeJournal};
 use crate::protect::patrol::tests::common::client::PATIENCE;
 use crate::protect::patrol::tests::common::{GATHERS_ALL, before_lines_are_old};
-use crate::{Engine, Patience, RuntimeConfig};
+use crate::{Engine, RuntimeConfig, Timeouts};
 use forebay_backend::{AlignedBuffer, Backend, Blocking, OpenOptions};
 use forebay_engine::Verdict;
 use forebay_format::journal::JournalId;
@@ -18,7 +18,7 @@ use std::sync::mpsc;
 const MIB: u64 = 1 << 20;
 
 #[test]
-fn pool_and_journal_are_weighed_against_each_other() {
+fn every_combination_of_pool_and_journal_is_decided() {
     use Beginning::{Fresh, Keep, Record, Restore, Settle};
     let in_pool =
         [None, Some(Progress::Restoring), Some(Progress::Recording), Some(Progress::Whole)];
@@ -57,13 +57,13 @@ fn process(pool: &OwnedFd, disk: &Arc<dyn Backend>, log: &Arc<dyn Backend>) -> R
     };
     let kept = Some(pool.try_clone().unwrap());
     let runtime =
-        Runtime::start_over(config, Patience::default(), kept, &NbdServer::new()).unwrap();
+        Runtime::start_over(config, Timeouts::default(), kept, &NbdServer::new()).unwrap();
     let journal = runtime.open_journal(JournalSettings {
         backend: Arc::clone(log),
         mirror: None,
         members: Box::new(NoMembers),
         accept_loss: false,
-        is_abandoned: Box::new(|_| Void::Nobody),
+        is_abandoned: Box::new(|_| VoidRecords::None),
         on_failure: Box::new(|_, _, _| Ok(())),
     });
     let (durability, identity) = (Durability::Ack, [7; 32]);
@@ -93,26 +93,26 @@ fn process(pool: &OwnedFd, disk: &Arc<dyn Backend>, log: &Arc<dyn Backend>) -> R
     runtime
 }
 
-/// Writes a line, and has it recorded or not.
+/// Writes a line, which is recorded in the journal if `records`.
 fn write(runtime: &Runtime, line: u64, byte: u8, records: bool) {
     let id = runtime.named("v").unwrap().id;
-    let (tell, told) = mpsc::channel();
+    let (sender, result) = mpsc::channel();
     let asked = runtime.ask(0, move |tasks| {
         let range = ByteRange::new(line * LINE_BYTES, LINE_BYTES);
-        let tell = Box::new(move |result: IoResult| tell.send(result).unwrap());
-        tasks.restore(id, range, Some(&[byte; 4096]), records, tell);
+        let on_done = Box::new(move |result: IoResult| sender.send(result).unwrap());
+        tasks.restore(id, range, Some(&[byte; 4096]), records, on_done);
     });
     asked.unwrap();
-    told.recv().unwrap().unwrap();
+    result.recv().unwrap().unwrap();
 }
 
-/// Brings to the disk what is dirty, without a word to the journal.
+/// Destages all dirty data. The journal is not notified.
 fn destage(runtime: &Runtime) {
     let id = runtime.named("v").unwrap().id;
-    let (tell, told) = mpsc::channel();
-    let destaged = Box::new(move |result: IoResult| tell.send(result).unwrap());
-    runtime.ask(0, move |tasks| tasks.checkpoint(id, destaged)).unwrap();
-    told.recv().unwrap().unwrap();
+    let (sender, result) = mpsc::channel();
+    let on_done = Box::new(move |result: IoResult| sender.send(result).unwrap());
+    runtime.ask(0, move |tasks| tasks.checkpoint(id, on_done)).unwrap();
+    result.recv().unwrap().unwrap();
 }
 
 fn on_disk(disk: &Arc<dyn Backend>, line: u64) -> u8 {
@@ -122,13 +122,13 @@ fn on_disk(disk: &Arc<dyn Backend>, line: u64) -> u8 {
     bytes[0]
 }
 
-/// The second process takes the pool of the first one over, in which something is newer than what
-/// was recorded; then power is lost, and a third one has disk and journal alone.
-fn taken_over_and_cut(progress: Progress) {
-    before_lines_are_old(|| taken_over_and_cut_at_once(progress));
+/// A second process adopts a pool that holds newer data than the journal. Then power is lost, and a
+/// third process has only the disk and the journal.
+fn adopt_then_lose_power(progress: Progress) {
+    before_lines_are_old(|| adopt_then_lose_power_once(progress));
 }
 
-fn taken_over_and_cut_at_once(progress: Progress) {
+fn adopt_then_lose_power_once(progress: Progress) {
     let directory = tempfile::tempdir().unwrap();
     let disk = open(&directory.path().join("disk"), 4 * MIB);
     let log = open(&directory.path().join("journal"), 40 * MIB);
@@ -144,7 +144,7 @@ fn taken_over_and_cut_at_once(progress: Progress) {
     let second = process(&pool, &disk, &log);
     assert_eq!(second.unserved(), []);
     if progress == Progress::Recording {
-        assert_eq!((on_disk(&disk, 0), on_disk(&disk, 5)), (2, 3), "brought to the disk first");
+        assert_eq!((on_disk(&disk, 0), on_disk(&disk, 5)), (2, 3), "flushed to the disk first");
     }
     assert_eq!(second.in_pool("v").unwrap().progress, Progress::Whole);
     second.pause().unwrap();
@@ -154,10 +154,10 @@ fn taken_over_and_cut_at_once(progress: Progress) {
     third.stop(|_| ()).unwrap();
 }
 
-/// The newest record of something was in the memory of a process that died, and what it was about
-/// on the disk already: the journal has an older one.
+/// A process died with the newest record of a line in its memory, after it had destaged the line.
+/// The journal has an older record.
 #[test]
-fn what_was_destaged_before_its_record_was_durable_is_not_undone_by_an_older_one() {
+fn an_older_record_does_not_undo_data_destaged_before_its_own_record_was_durable() {
     before_lines_are_old(destaged_before_recorded);
 }
 
@@ -182,7 +182,7 @@ fn destaged_before_recorded() {
     third.stop(|_| ()).unwrap();
 }
 
-/// Waits until a line is sealed, and says that it was found damaged beyond repair.
+/// Waits until a line is sealed, and reports it to the shard as damaged beyond repair.
 fn lose(runtime: &Runtime, line: u64) {
     let id = runtime.named("v").unwrap().id;
     let key = LineKey::new(id, line);
@@ -205,9 +205,9 @@ fn lose(runtime: &Runtime, line: u64) {
     }
 }
 
-/// The same, where something else of the volume is lost, so that its old records are still needed.
+/// As above, but another line of the volume is lost, so that the old records are still needed.
 #[test]
-fn what_was_destaged_is_not_undone_by_an_older_record_that_stays_for_what_is_lost() {
+fn an_older_record_kept_for_lost_sectors_does_not_undo_destaged_data() {
     before_lines_are_old(lost_while_older_records_stay);
 }
 
@@ -233,9 +233,9 @@ fn lost_while_older_records_stay() {
     third.stop(|_| ()).unwrap();
 }
 
-/// What the settings say of a disk is what its shards go by.
+/// The disk settings of a volume reach its shards.
 #[test]
-fn stripes_are_written_whole_and_writes_held_back_as_the_settings_say() {
+fn the_stripe_size_and_the_gather_threshold_of_the_settings_are_applied() {
     let directory = tempfile::tempdir().unwrap();
     let disk = open(&directory.path().join("disk"), 4 * MIB);
     let pool = crate::new_pool_file().unwrap();
@@ -244,7 +244,7 @@ fn stripes_are_written_whole_and_writes_held_back_as_the_settings_say() {
     let gather_below = Some(16 << 10);
     let settings = VolumeSettings { geometry, gather_below, ..bare(&disk, false) };
     runtime.add_volume(settings).unwrap();
-    // A line too few for a second stripe.
+    // One line less than two stripes.
     (0..13).for_each(|line| write(&runtime, line, 1, false));
     runtime.flush_volume("v", |_| ()).unwrap();
     let counters = runtime.status().unwrap().volumes.remove(0).engine;
@@ -254,13 +254,13 @@ fn stripes_are_written_whole_and_writes_held_back_as_the_settings_say() {
     let id = runtime.named("v").unwrap().id;
     let begun = Instant::now();
     while runtime.shared.shard(0).gather_below(id) != 16 << 10 {
-        assert!(begun.elapsed() < PATIENCE, "no tick tells the shard");
+        assert!(begun.elapsed() < PATIENCE, "no tick sets the threshold of the shard");
         std::thread::sleep(std::time::Duration::from_millis(5));
     }
     runtime.stop(|_| ()).unwrap();
 }
 
-/// Shards write back what is much as soon as they know whose it is, so workers must know it first.
+/// A shard may destage adopted lines as soon as it has their volume, so workers need it before.
 #[test]
 fn workers_know_a_volume_before_any_shard_does() {
     let directory = tempfile::tempdir().unwrap();
@@ -276,15 +276,15 @@ fn workers_know_a_volume_before_any_shard_does() {
                 shared.volume(VolumeId(0)).is_some()
             });
             runtime.add_volume(bare(&disk, false)).unwrap();
-            assert!(watch.join().unwrap(), "a shard knows it alone");
+            assert!(watch.join().unwrap(), "a shard has the volume before the workers");
         });
         runtime.stop(|_| ()).unwrap();
     }
 }
 
-/// Who has left a pool has no thread in it any more: the next may cut it to another size.
+/// After a pause, no thread accesses the pool: truncating its file does not crash the process.
 #[test]
-fn nobody_is_in_a_pool_that_was_left() {
+fn no_thread_accesses_the_pool_after_a_pause() {
     let pool = crate::new_pool_file().unwrap();
     for _ in 0..5 {
         let runtime = bare_process(&pool, 256 * MIB);
@@ -294,9 +294,9 @@ fn nobody_is_in_a_pool_that_was_left() {
     }
 }
 
-/// What was dirty in a pool is found again although the disk says something else by now.
+/// Dirty lines of an adopted pool are found although the stripe size was changed in between.
 #[test]
-fn lines_are_found_by_the_stripes_they_came_by() {
+fn adopted_lines_are_found_by_the_stripes_of_the_previous_process() {
     let directory = tempfile::tempdir().unwrap();
     let disk = open(&directory.path().join("disk"), 64 * MIB);
     let pool = crate::new_pool_file().unwrap();
@@ -316,35 +316,35 @@ fn lines_are_found_by_the_stripes_they_came_by() {
     second.stop(|_| ()).unwrap();
     let third = serve(600 << 10);
     let id = third.named("v").unwrap().id;
-    assert_eq!(third.shared.stripes(id).width(), 600 << 10, "a pool that was closed keeps nothing");
+    assert_eq!(third.shared.stripes(id).width(), 600 << 10, "a closed pool is not adopted");
     third.stop(|_| ()).unwrap();
 }
 
 #[test]
-fn what_was_not_recorded_is_before_the_volume_is_served() {
-    taken_over_and_cut(Progress::Whole);
+fn adopted_data_without_a_record_is_recorded_before_the_volume_is_served() {
+    adopt_then_lose_power(Progress::Whole);
 }
 
 #[test]
-fn a_recording_that_was_cut_short_ends_with_everything_on_the_disk() {
-    taken_over_and_cut(Progress::Recording);
+fn an_interrupted_recording_is_completed_by_a_flush_to_the_disk() {
+    adopt_then_lose_power(Progress::Recording);
 }
 
 #[test]
-fn a_pool_of_another_size_goes_on_while_it_is_dirty() {
+fn an_open_pool_of_the_same_size_is_adopted_and_a_damaged_one_refused() {
     let pool = crate::new_pool_file().unwrap();
     let open = |bytes: u64| Pool::open(bytes, 1, Some(pool.try_clone().unwrap())).unwrap();
     let first = open(8 * MIB);
     assert!(!first.is_adopted());
     drop(first);
     let second = open(4 * MIB);
-    assert_eq!((second.is_adopted(), second.data_bytes()), (false, 4 * MIB), "nothing is lost");
+    assert_eq!((second.is_adopted(), second.data_bytes()), (false, 4 * MIB), "it was empty");
     drop(second);
     let third = open(4 * MIB);
     assert!(third.is_adopted());
     third.close();
     drop(third);
-    assert!(!open(4 * MIB).is_adopted(), "an orderly stop leaves nothing");
+    assert!(!open(4 * MIB).is_adopted(), "a closed pool is not adopted");
     rustix::fs::ftruncate(&pool, 3 * MIB).unwrap();
     let failed = Pool::open(4 * MIB, 1, Some(pool.try_clone().unwrap())).unwrap_err();
     assert!(matches!(failed, PoolError::Damaged(_)), "{failed}");
@@ -363,7 +363,7 @@ fn bare_process(pool: &OwnedFd, memory_bytes: u64) -> Runtime {
     let ecc = crate::Ecc::default();
     let config = RuntimeConfig { memory_bytes, workers: 1, engine, journals: 0, ecc };
     let kept = Some(pool.try_clone().unwrap());
-    Runtime::start_over(config, Patience::default(), kept, &NbdServer::new()).unwrap()
+    Runtime::start_over(config, Timeouts::default(), kept, &NbdServer::new()).unwrap()
 }
 
 fn bare(disk: &Arc<dyn Backend>, accept_disk: bool) -> VolumeSettings {
@@ -386,7 +386,7 @@ fn bare(disk: &Arc<dyn Backend>, accept_disk: bool) -> VolumeSettings {
     }
 }
 
-/// What is dirty of "v" goes to the disk and stays in the pool, sealed.
+/// Flushes "v". Its lines stay in the pool, clean and sealed.
 fn clean(runtime: &Runtime) {
     runtime.flush_volume("v", |_| ()).unwrap();
     let begun = Instant::now();
@@ -404,7 +404,7 @@ fn resident(runtime: &Runtime, line: u64) -> bool {
 }
 
 #[test]
-fn what_was_cached_of_a_disk_that_has_changed_is_forgotten() {
+fn clean_lines_of_a_changed_disk_are_dropped() {
     for changed in [false, true] {
         let directory = tempfile::tempdir().unwrap();
         let disk = open(&directory.path().join("disk"), 4 * MIB);
@@ -415,7 +415,7 @@ fn what_was_cached_of_a_disk_that_has_changed_is_forgotten() {
         clean(&first);
         first.pause().unwrap();
         if changed {
-            // Somebody writes one line of the ten.
+            // Another program writes one line of the ten.
             let bytes = AlignedBuffer::from(&[77; 4096][..]);
             Blocking::new(&*disk).write(3 * LINE_BYTES, &bytes, true).unwrap();
         }
@@ -428,7 +428,7 @@ fn what_was_cached_of_a_disk_that_has_changed_is_forgotten() {
 }
 
 #[test]
-fn dirty_lines_of_a_disk_that_has_changed_are_kept_until_the_operator_decides() {
+fn dirty_lines_of_a_changed_disk_are_kept_until_the_operator_decides() {
     let directory = tempfile::tempdir().unwrap();
     let disk = open(&directory.path().join("disk"), 4 * MIB);
     let pool = crate::new_pool_file().unwrap();
@@ -449,7 +449,7 @@ fn dirty_lines_of_a_disk_that_has_changed_are_kept_until_the_operator_decides() 
     assert_eq!((on_disk(&disk, 20), second.unserved()), (0, vec![("v".to_owned(), 4096)]));
     second.pause().unwrap();
 
-    // Put back as it was, it is served.
+    // With its old content, the disk is accepted.
     let bytes = AlignedBuffer::from(&[4; 4096][..]);
     Blocking::new(&*disk).write(3 * LINE_BYTES, &bytes, true).unwrap();
     let third = bare_process(&pool, 64 * MIB);
@@ -457,7 +457,7 @@ fn dirty_lines_of_a_disk_that_has_changed_are_kept_until_the_operator_decides() 
     assert!(resident(&third, 3) && resident(&third, 20));
     third.pause().unwrap();
 
-    // Or it goes on as it is now, with what is dirty.
+    // Changed again, it is accepted by the operator, and the dirty line is written to it.
     let bytes = AlignedBuffer::from(&[78; 4096][..]);
     Blocking::new(&*disk).write(3 * LINE_BYTES, &bytes, true).unwrap();
     let fourth = bare_process(&pool, 64 * MIB);

@@ -1,38 +1,38 @@
-//! Reads a device in long pieces, of which the next ones are under way while one is used.
+//! Sequential reads of a device in long pieces, with read-ahead.
 
 use forebay_backend::{AlignedBuffer, Backend, Blocking, Reading};
 use forebay_format::journal::BLOCK_BYTES;
 use forebay_types::{IoError, IoResult};
 use std::collections::VecDeque;
 
-/// Bytes of a piece. Pieces begin at multiples of it.
+/// The size of a piece, and its alignment.
 pub(super) const PIECE_BYTES: u64 = 2 << 20;
-/// Pieces that are under way beside the one that is used: while the processor has other things to
-/// do than to wake who waits, the device goes on.
+/// Pieces being read ahead. With two, the device stays busy while the reading thread is woken.
 const AHEAD: u64 = 2;
 
-/// What was read of a device, and what is being read. Takes up to [`AHEAD`] + 1 pieces of memory.
-pub(crate) struct Ahead<'a> {
+/// A sequential reader. Takes up to [`AHEAD`] + 1 pieces of memory.
+pub(crate) struct ReadAhead<'a> {
     backend: &'a dyn Backend,
-    /// Whole blocks of the device.
+    /// The size of the device, in whole blocks.
     size_bytes: u64,
-    /// The piece at hand: its number and bytes.
-    here: Option<(u64, AlignedBuffer)>,
-    /// Those that follow on it, in order.
-    coming: VecDeque<Reading>,
-    /// Memory for the next one.
+    /// The number and the bytes of the current piece.
+    current: Option<(u64, AlignedBuffer)>,
+    /// Reads of the following pieces, in order.
+    in_flight: VecDeque<Reading>,
+    /// A buffer to reuse.
     spare: Option<AlignedBuffer>,
-    /// The last piece that could not be read whole: it is not tried for each of its blocks.
+    /// The last piece whose read failed. It is not read again for each of its blocks.
     bad: Option<u64>,
 }
 
-impl<'a> Ahead<'a> {
+impl<'a> ReadAhead<'a> {
     pub(crate) fn new(backend: &'a dyn Backend) -> Self {
         let size_bytes = backend.description().size_bytes / BLOCK_BYTES * BLOCK_BYTES;
-        Self { backend, size_bytes, here: None, coming: VecDeque::new(), spare: None, bad: None }
+        let in_flight = VecDeque::new();
+        Self { backend, size_bytes, current: None, in_flight, spare: None, bad: None }
     }
 
-    /// Copies what lies at `position` into `into`, which is not empty and ends within the device.
+    /// Fills `into` from `position`. The range must lie within the device.
     pub(crate) fn read(&mut self, mut position: u64, mut into: &mut [u8]) -> IoResult {
         while !into.is_empty() {
             let from = (position % PIECE_BYTES) as usize;
@@ -48,44 +48,44 @@ impl<'a> Ahead<'a> {
         Ok(())
     }
 
-    /// The bytes of a piece, while the next ones are on their way. A piece that fails is forgotten,
-    /// and so is what was to follow.
+    /// Returns the bytes of a piece, and starts to read the next ones. After a failed read, the
+    /// read-ahead starts over.
     fn piece(&mut self, number: u64) -> Result<&[u8], IoError> {
         if self.bad == Some(number) {
             return Err(IoError::Io);
         }
-        let at = self.here.as_ref().map(|(at, _)| *at);
+        let at = self.current.as_ref().map(|(at, _)| *at);
         if at != Some(number) {
-            let (_, used) = self.here.take().unzip();
+            let (_, used) = self.current.take().unzip();
             self.spare = self.spare.take().or(used);
             let reading = match at {
-                Some(at) if at + 1 == number => self.coming.pop_front(),
+                Some(at) if at + 1 == number => self.in_flight.pop_front(),
                 _ => None,
             };
             let reading = match reading {
                 Some(reading) => reading,
                 None => {
-                    self.coming.clear();
+                    self.in_flight.clear();
                     self.begin(number).ok_or(IoError::Io)?
                 }
             };
             let (bytes, result) = reading.end();
             if let Err(error) = result {
-                self.coming.clear();
+                self.in_flight.clear();
                 (self.spare, self.bad) = (Some(bytes), Some(number));
                 return Err(error);
             }
-            self.here = Some((number, bytes));
-            while (self.coming.len() as u64) < AHEAD {
-                let next = number + 1 + self.coming.len() as u64;
+            self.current = Some((number, bytes));
+            while (self.in_flight.len() as u64) < AHEAD {
+                let next = number + 1 + self.in_flight.len() as u64;
                 let Some(reading) = self.begin(next) else { break };
-                self.coming.push_back(reading);
+                self.in_flight.push_back(reading);
             }
         }
-        Ok(self.here.as_ref().map_or(&[], |(_, bytes)| bytes))
+        Ok(self.current.as_ref().map_or(&[], |(_, bytes)| bytes))
     }
 
-    /// Begins to read a piece, if there is one.
+    /// Starts to read a piece; `None` behind the end of the device.
     fn begin(&mut self, number: u64) -> Option<Reading> {
         let position = number * PIECE_BYTES;
         let len = self.size_bytes.checked_sub(position)?.min(PIECE_BYTES) as usize;

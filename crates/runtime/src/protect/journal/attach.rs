@@ -13,7 +13,7 @@ use forebay_journal::identity::{Evidence, Place, all_places, overlaps};
 use forebay_types::{Durability, VolumeId};
 use std::sync::Arc;
 
-/// A volume that is to be recorded.
+/// A volume to be attached to a journal.
 pub(crate) struct Attachment<'a> {
     pub name: &'a str,
     pub id: VolumeId,
@@ -21,24 +21,25 @@ pub(crate) struct Attachment<'a> {
     pub durability: Durability,
     pub disk: &'a Arc<dyn Backend>,
     pub accept_disk: bool,
-    /// What else may hold its data.
+    /// Whether the pool and the vault hold data of the volume, too.
     pub pool: PoolState,
     pub vault: VaultState,
 }
 
-/// What a journal holds for a volume of this name.
+/// The records that a journal holds for one volume.
 struct Held {
     volume: VolumeEntry,
     places: Vec<Place>,
     bytes: u64,
-    /// The end of the last byte that is to be written.
+    /// The end of the last recorded range.
     end: u64,
 }
 
 impl Journal {
-    /// Begins to record a volume. Returns its number in the journal.
+    /// Attaches a volume: its writes can be recorded from now on. Returns its number in the
+    /// journal.
     pub(crate) fn attach(&self, volume: &Attachment<'_>) -> Result<u16, JournalError> {
-        let kept = self.recognise(volume)?;
+        let kept = self.find_records(volume)?;
         let Attachment { name, id, identity, disk, .. } = *volume;
         let size_bytes = disk.description().size_bytes;
         let number = match kept {
@@ -48,8 +49,8 @@ impl Journal {
                 number.map_err(|error| JournalError::Log { name: self.name.clone(), error })?
             }
         };
-        // Nobody is served yet, so nothing changes the disk while it is read. What is held of a
-        // disk that is known goes with the samples that were taken before.
+        // The volume is not served yet, so nothing writes to the disk meanwhile. A disk that was
+        // recognised keeps the samples taken earlier.
         let samples = match kept {
             Some((_, true)) => None,
             _ => Some(sample(&**disk, &self.uncovered_places(number, size_bytes))),
@@ -65,7 +66,7 @@ impl Journal {
         Ok(number)
     }
 
-    /// Where the disk of a volume can be sampled while nothing of it is written but what is held.
+    /// The places of a volume's disk that a restore from the journal does not write.
     fn uncovered_places(&self, number: u16, size_bytes: u64) -> Vec<Place> {
         let found = self.found.lock();
         let mut places = all_places(found.superblock.journal, number, size_bytes);
@@ -75,14 +76,14 @@ impl Journal {
         places
     }
 
-    /// Finds what is held for the volume, and whether its disk is the one it is for. Returns the
-    /// number that it is known by, if anything is held, and whether the disk is known.
-    fn recognise(&self, volume: &Attachment<'_>) -> Result<Option<(u16, bool)>, JournalError> {
+    /// Finds the records held for the volume, and compares its disk with the recorded one. Returns
+    /// the volume's number, and whether the disk was recognised; `None` without records.
+    fn find_records(&self, volume: &Attachment<'_>) -> Result<Option<(u16, bool)>, JournalError> {
         let (id, damaged, held) = self.held_for(volume.name);
         let is_clean = self.found.lock().superblock.clean;
         let mut kept = None;
         let state = |held: bool| match (held, damaged) {
-            _ if self.given_up.names(volume.name) => JournalState::Abandoned,
+            _ if self.abandoned.names(volume.name) => JournalState::Abandoned,
             (true, true) => JournalState::Damaged,
             (true, false) => JournalState::Records,
             (false, _) if is_clean => JournalState::Clean,
@@ -110,12 +111,18 @@ impl Journal {
             match identity {
                 DiskIdentity::Same => {}
                 DiskIdentity::Renamed => tracing::warn!(
-                    "{disk} is the disk that journal {id} holds writes of volume '{name}' for, \
-                     under another name: {evidence}"
+                    journal = %id,
+                    volume = %name,
+                    %disk,
+                    %evidence,
+                    "disk recognised under another name"
                 ),
                 DiskIdentity::Changed | DiskIdentity::Unknown => tracing::warn!(
-                    "{disk} is not known to be the disk that journal {id} holds writes of volume \
-                     '{name}' for ({evidence}); they go there on the operator's word"
+                    journal = %id,
+                    volume = %name,
+                    %disk,
+                    %evidence,
+                    "disk not recognised, accepted by the operator"
                 ),
             }
             let is_known = matches!(identity, DiskIdentity::Same | DiskIdentity::Renamed);
@@ -136,17 +143,17 @@ impl Journal {
             pool: volume.pool,
             vault: volume.vault,
             disk,
-            // A journal that was closed in order speaks of what was recorded, and of nothing that
-            // a pool or a vault was given since.
+            // The clean mark covers what the journal recorded. It says nothing of data in a pool or
+            // vault.
             clean_mark: journal == JournalState::Clean
                 && volume.pool == PoolState::New
                 && matches!(volume.vault, VaultState::None | VaultState::Empty),
-            // What was lost was said, and accepted, when the journal was opened.
+            // The loss was reported, and accepted, when the journal was opened.
             accept_loss: true,
             accept_disk: volume.accept_disk,
         });
         match decision {
-            // What is in the pool is newer, and would be recorded where it is void.
+            // The data in the pool is newer, but its records in this journal would be void.
             _ if journal == JournalState::Abandoned => Err(self.abandoned_for(volume.name)),
             Decision::Refuse(Refusal::Abandoned) => Err(self.abandoned_for(volume.name)),
             other => Ok(other),

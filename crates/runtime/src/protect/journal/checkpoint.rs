@@ -1,4 +1,4 @@
-//! When a checkpoint begins, and who carries it out.
+//! Begins checkpoints, and has the workers destage the volumes that take part.
 
 use super::{Journal, State, TICK, stuck};
 use crate::shared::Message;
@@ -6,9 +6,9 @@ use forebay_types::{IoError, IoResult, VolumeId};
 use std::sync::Arc;
 use std::time::{Duration, Instant};
 
-/// A checkpoint when there has been none for so long, so that a recovery stays short.
+/// The longest time between two checkpoints. It keeps recovery short.
 const CHECKPOINT_EVERY: Duration = Duration::from_secs(30);
-/// From one checkpoint for want of room to the next, where a disk gives none back.
+/// The pause between two checkpoints for lack of space, while a failing disk frees none.
 const CHECKPOINT_PAUSE: Duration = Duration::from_secs(1);
 
 impl Journal {
@@ -37,22 +37,22 @@ impl Journal {
         for number in checkpoint.volumes {
             match state.volumes.iter().find(|(other, _)| *other == number) {
                 Some(&(_, volume)) => self.destage(volume, Some(number)),
-                // It is being removed, after a flush of its own.
+                // The volume is being removed, after a flush of its own.
                 None => state.log.checkpointed(number, Err(IoError::Shutdown)),
             }
         }
     }
 
-    /// Brings a volume's dirty data to its disk, for a checkpoint if `number` is given.
+    /// Destages a volume's dirty data, for a checkpoint if `number` is given.
     fn destage(self: &Arc<Self>, volume: VolumeId, number: Option<u16>) {
         let journal = Arc::clone(self);
-        let tell = move |result: IoResult| match (number, result) {
+        let on_done = move |result: IoResult| match (number, result) {
             (None, _) => {}
             (Some(number), Err(IoError::Shutdown) | Ok(())) => journal.destaged(number, result),
             (Some(number), Err(error)) => stuck::keep(&journal, number, volume, error),
         };
         self.inboxes[0].post(Message::Task(Box::new(move |tasks| {
-            tasks.checkpoint(volume, Box::new(tell));
+            tasks.checkpoint(volume, Box::new(on_done));
         })));
     }
 }

@@ -1,10 +1,10 @@
-//! The devices that a journal lies on: one, or two of which each has everything.
+//! The devices of a journal: one, or two that mirror each other.
 //!
-//! Opening reads both, decides which counts ([`forebay_journal::recover_mirrored`]) and carries out
-//! what that asks for, step by step. From then on each write goes to those that count at once, and
-//! the log is told what each has answered.
+//! Opening reads both, decides which of them are members ([`forebay_journal::recover_mirrored`]),
+//! and carries out the steps that make the other one a member again. Afterwards each write goes to
+//! all members at once, and the log gets the result of each.
 
-use super::ahead::Ahead;
+use super::ahead::ReadAhead;
 use super::{JournalError, JournalSettings, recovery};
 use forebay_backend::{AlignedBuffer, Backend, Blocking};
 use forebay_format::journal::{
@@ -18,28 +18,28 @@ use forebay_types::{IoError, IoResult};
 use std::io;
 use std::sync::Arc;
 
-/// Bytes of the log that are copied at once.
+/// Bytes of the log copied per I/O.
 const COPY_BYTES: u64 = 1 << 20;
 
-/// What is outside of the journal of who holds all of it. It is asked and changed before anything
-/// is acknowledged without a device.
+/// The durable record, outside of the journals, of their members. It is updated before a write is
+/// acknowledged without one of the devices.
 pub trait MemberRecord: Send + Sync {
-    /// The members that are on record; none where nothing is.
+    /// The recorded members of a journal.
     fn members(&self, journal: JournalId) -> Vec<u64>;
 
-    /// Puts others on record in their place, durably.
+    /// Replaces the recorded members durably.
     ///
     /// # Errors
-    /// When that can't be done.
+    /// When the record cannot be written.
     fn record(&self, journal: JournalId, members: &[u64]) -> io::Result<()>;
 }
 
-/// A device that can't be opened.
+/// A device that could not be opened.
 #[derive(Clone, Debug)]
 pub struct MissingDevice {
-    /// What it is called.
+    /// Its name.
     pub name: String,
-    /// Why not, in one line.
+    /// Why, in one line.
     pub error: String,
 }
 
@@ -47,29 +47,29 @@ pub struct MissingDevice {
 pub(crate) struct Devices {
     backends: [Option<Arc<dyn Backend>>; 2],
     names: [String; 2],
-    /// Bytes of the smaller one.
+    /// Bytes of the smaller device.
     size_bytes: u64,
-    /// Why one does not count since the start.
+    /// Why one device is no member since the start.
     missing: Option<String>,
     is_mirrored: bool,
-    /// Those that can be read: what was found lies on each.
+    /// The devices that hold what the log held when it was opened.
     readable: [bool; 2],
 }
 
-/// A log that can be gone on with, and what it holds.
+/// An open log, and what it holds.
 pub(super) type Opened<W> = (Log<AlignedBuffer, W>, Found);
 
-/// A device being walked. What follows on what was read is read ahead in long pieces.
+/// A device being walked. Sequential reads are served from read-ahead.
 pub(super) struct Device<'a> {
     backend: &'a dyn Backend,
-    ahead: Ahead<'a>,
-    /// What was read last: its first byte, and the first one behind it.
+    ahead: ReadAhead<'a>,
+    /// The start and end of the last read.
     last: (u64, u64),
 }
 
 impl<'a> Device<'a> {
     pub(super) fn new(backend: &'a dyn Backend) -> Self {
-        Self { backend, ahead: Ahead::new(backend), last: (u64::MAX, 0) }
+        Self { backend, ahead: ReadAhead::new(backend), last: (u64::MAX, 0) }
     }
 }
 
@@ -77,7 +77,7 @@ impl ReadAt for Device<'_> {
     fn read_at(&mut self, position: u64, buffer: &mut [u8]) -> Result<(), IoError> {
         let follows = (self.last.0..=self.last.1).contains(&position);
         self.last = (position, position + buffer.len() as u64);
-        // What can't be read may lie beside what was asked for.
+        // If the read-ahead fails, the bad block may lie outside of this buffer.
         if follows && self.ahead.read(position, buffer).is_ok() {
             return Ok(());
         }
@@ -89,7 +89,6 @@ impl ReadAt for Device<'_> {
 }
 
 impl Devices {
-    /// The devices of a journal, of which the first is there.
     pub(super) fn new(settings: &JournalSettings) -> Self {
         let backend = Arc::clone(&settings.backend);
         let size = |backend: &Arc<dyn Backend>| backend.description().size_bytes;
@@ -109,7 +108,7 @@ impl Devices {
             }
             Some(Err(MissingDevice { name, error })) => {
                 devices.names[1].clone_from(name);
-                devices.missing = Some(format!("{name} can't be opened: {error}"));
+                devices.missing = Some(format!("{name} cannot be opened: {error}"));
             }
             None => {}
         }
@@ -121,7 +120,7 @@ impl Devices {
         self.size_bytes
     }
 
-    /// What the journal is called.
+    /// The name of the journal: the names of its devices.
     pub(super) fn name(&self) -> String {
         if self.is_mirrored { self.names.join(" and ") } else { self.names[0].clone() }
     }
@@ -130,7 +129,7 @@ impl Devices {
         &self.names[device]
     }
 
-    /// The device that can only be read, if one can.
+    /// The name of a read-only device, if there is one.
     pub(super) fn read_only(&self) -> Option<&str> {
         let is_read_only = |backend: &Arc<dyn Backend>| backend.description().read_only;
         let at =
@@ -138,7 +137,7 @@ impl Devices {
         at.map(|at| self.name_of(at))
     }
 
-    /// The device whose blocks are larger than the log's, if there is one, and their size in bytes.
+    /// The name and block size of a device whose blocks are larger than the log's.
     pub(super) fn with_large_blocks(&self) -> Option<(&str, u32)> {
         let block_bytes = |device: usize| {
             self.backends[device].as_ref().map_or(0, |b| b.description().alignment_bytes)
@@ -147,12 +146,12 @@ impl Devices {
         Some((self.name_of(at), block_bytes(at)))
     }
 
-    /// Why everything is on one device alone since the start, if so.
+    /// Why one device is no member since the start, if so.
     pub(super) fn missing(&self) -> Option<&str> {
         self.missing.as_deref()
     }
 
-    /// Writes to every device that counts.
+    /// Writes to all members at once.
     pub(super) fn write(&self, write: &LogWrite<AlignedBuffer>) -> [IoResult; 2] {
         let mut copies = Vec::new();
         let targets: Vec<usize> = (0..2).filter(|&device| write.goes_to(device)).collect();
@@ -176,11 +175,11 @@ impl Devices {
         results
     }
 
-    /// Reads from the first device that can be read there.
+    /// Reads from the first device on which the read succeeds.
     pub(super) fn read(&self, position: u64, bytes: &mut [u8]) -> IoResult {
         let mut result = Err(IoError::Io);
         for device in (0..2).filter(|&device| self.readable[device]) {
-            let backend = self.backends[device].as_deref().expect("it counts");
+            let backend = self.backends[device].as_deref().expect("a readable device is open");
             result = Blocking::new(backend).read(position, bytes);
             if result.is_ok() {
                 break;
@@ -193,7 +192,7 @@ impl Devices {
         self.backends[device].as_deref()
     }
 
-    /// Reads from one device, if it counts; whole blocks.
+    /// Reads whole blocks from one device. Fails if the device was no member at the start.
     pub(crate) fn read_on(
         &self,
         device: usize,
@@ -208,7 +207,7 @@ impl Devices {
         Ok(bytes)
     }
 
-    /// Walks the log as one device has it.
+    /// Walks the log on one device.
     pub(crate) fn walk(&self, device: usize) -> Result<Found, RecoverError> {
         let backend = self.backends[device].as_deref().expect("it is a member");
         recover(&mut Device::new(backend), self.size_bytes)
@@ -218,7 +217,7 @@ impl Devices {
         Blocking::new(self.backends[device].as_deref().expect("it is there"))
     }
 
-    /// Opens what is there, or makes a journal where there are only zeroes.
+    /// Opens the journal, or formats one where the devices begin with zeroes.
     pub(super) fn open<W>(
         &mut self,
         settings: &JournalSettings,
@@ -227,29 +226,29 @@ impl Devices {
     ) -> Result<Opened<W>, JournalError> {
         let name = self.name();
         let found = if self.is_mirrored {
-            self.open_both(settings)?
+            self.open_mirrored(settings)?
         } else {
             let backend = self.backends[0].as_deref().expect("the first one is there");
             match recover(&mut Device::new(backend), self.size_bytes) {
-                Ok(found) if found.superblock.members.own != 0 => self.open_both(settings)?,
+                Ok(found) if found.superblock.members.own != 0 => self.open_mirrored(settings)?,
                 Ok(found) => Some(found),
                 Err(RecoverError::Superblock(SuperblockInvalid::Foreign)) => None,
                 Err(error) => return Err(JournalError::Unusable { name, error }),
             }
         };
-        let Some(mut found) = found else { return self.make(settings, geometry, buffers()) };
-        let given_up = (settings.is_abandoned)(found.superblock.journal);
-        if given_up.is_settled() && recovery::is_void(&found, &given_up) {
+        let Some(mut found) = found else { return self.format(settings, geometry, buffers()) };
+        let abandoned = (settings.is_abandoned)(found.superblock.journal);
+        if abandoned.is_settled() && recovery::is_void(&found, &abandoned) {
             self.erase()?;
-            return self.make(settings, geometry, buffers());
+            return self.format(settings, geometry, buffers());
         }
-        recovery::take(&name, &mut found, &given_up, settings.accept_loss)?;
+        recovery::drop_void_records(&name, &mut found, &abandoned, settings.accept_loss)?;
         let log = Log::resume(&found, buffers());
         Ok((log.map_err(|error| JournalError::Log { name, error })?, found))
     }
 
-    fn open_both(&mut self, settings: &JournalSettings) -> Result<Option<Found>, JournalError> {
-        let drawn = draw(&self.name())?;
+    fn open_mirrored(&mut self, settings: &JournalSettings) -> Result<Option<Found>, JournalError> {
+        let drawn = draw_member_numbers(&self.name())?;
         let is_on_record = |journal, member| settings.members.members(journal).contains(&member);
         let mut devices = self.backends.each_ref().map(|backend| {
             backend.as_deref().map(|backend| (Device::new(backend), backend.description()))
@@ -263,59 +262,63 @@ impl Devices {
             return Ok(None);
         };
         let journal = recovered.found.superblock.journal;
-        let given_up = (settings.is_abandoned)(journal);
-        if recovery::is_void(&recovered.found, &given_up) {
-            if given_up.is_settled() {
+        let abandoned = (settings.is_abandoned)(journal);
+        if recovery::is_void(&recovered.found, &abandoned) {
+            if abandoned.is_settled() {
                 return self.erase().map(|()| None);
             }
             return Err(JournalError::Abandoned { name: self.name(), id: journal });
         }
-        self.take_steps(&mut recovered, settings)?;
+        self.run_steps(&mut recovered, settings)?;
         recovered.joined(drawn);
         self.readable = recovered.in_sync();
         if let Some(at) = self.readable.iter().position(|counts| !counts)
             && self.missing.is_none()
             && self.is_mirrored
         {
-            self.missing = Some(format!("{} can't be read", self.name_of(at)));
+            self.missing = Some(format!("{} cannot be read", self.name_of(at)));
         }
-        if let Some(why) = &self.missing {
-            tracing::warn!("journal {} is degraded: {why}; it goes on with one", self.name());
+        if let Some(reason) = &self.missing {
+            let name = self.name();
+            tracing::warn!(journal = %name, reason, "journal degraded, continuing on one device");
         }
         Ok(Some(recovered.found))
     }
 
-    /// Does what has to be done before the log is used.
-    fn take_steps(
+    /// Carries out the steps of a recovery. A device that a step cannot write is left out.
+    fn run_steps(
         &mut self,
         recovered: &mut Recovered,
         settings: &JournalSettings,
     ) -> Result<(), JournalError> {
         let journal = recovered.found.superblock.journal;
         if recovered.healed() > 0 {
-            let (name, count) = (self.name(), recovered.healed());
-            tracing::warn!("journal {name}: {count} batches that one device lacks are copied");
+            let (name, batches) = (self.name(), recovered.healed());
+            tracing::warn!(journal = %name, batches, "copying batches that one device lacks");
         }
         if let Some(device) = recovered.joins() {
-            tracing::warn!("journal device {} is written anew", self.name_of(device));
+            let device = self.name_of(device);
+            tracing::warn!(journal = %self.name(), device, "rebuilding journal device");
         }
         'again: loop {
             for step in recovered.steps() {
-                let Err((device, error)) = self.take(&step, journal, settings)? else { continue };
+                let Err((device, error)) = self.run_step(&step, journal, settings)? else {
+                    continue;
+                };
                 if !recovered.without(device) {
                     return Err(JournalError::Io { name: self.name(), error });
                 }
                 let name = self.name_of(device);
-                tracing::error!("journal device {name} can't be written: {error}");
-                self.missing = Some(format!("{name} can't be written: {error}"));
+                tracing::error!(device = name, %error, "journal device cannot be written");
+                self.missing = Some(format!("{name} cannot be written: {error}"));
                 continue 'again;
             }
             return Ok(());
         }
     }
 
-    /// Takes one step. The inner error is that of a device that can be done without.
-    fn take(
+    /// Carries out one step. The inner error is a device that cannot be written, and its error.
+    fn run_step(
         &self,
         step: &Step,
         journal: JournalId,
@@ -374,12 +377,12 @@ impl Devices {
         }
     }
 
-    /// Takes away a journal that has failed and of which nothing is of use any more.
+    /// Erases a journal that failed and whose records are all void.
     fn erase(&self) -> Result<(), JournalError> {
         let name = self.name();
         tracing::warn!(
             journal = %name,
-            "the journal failed earlier, and the disks have everything: it is made anew"
+            "formatting the journal again: it failed earlier, and the disks have everything"
         );
         let zeroes = AlignedBuffer::new(LOG_OFFSET as usize);
         for device in (0..2).filter(|&device| self.backends[device].is_some()) {
@@ -389,8 +392,8 @@ impl Devices {
         Ok(())
     }
 
-    /// Makes a journal where there are only zeroes.
-    fn make<W>(
+    /// Formats a journal on devices that begin with zeroes.
+    fn format<W>(
         &mut self,
         settings: &JournalSettings,
         geometry: Geometry,
@@ -411,7 +414,7 @@ impl Devices {
         let id = JournalId(id);
         let mut log = Log::format(id, self.size_bytes, geometry, buffers);
         if self.is_mirrored {
-            let numbers = draw(&name)?;
+            let numbers = draw_member_numbers(&name)?;
             settings.members.record(id, &numbers).map_err(|error| JournalError::Record {
                 name: name.clone(),
                 error: error.to_string(),
@@ -426,18 +429,18 @@ impl Devices {
             self.readable = [true; 2];
         }
         let superblock = log.superblock().clone();
-        tracing::info!("journal {name}: a new one, {id}");
+        tracing::info!(journal = %name, %id, "formatted journal");
         Ok((log, Found::nothing(superblock)))
     }
 }
 
-/// Two numbers that nobody has had.
-fn draw(name: &str) -> Result<[u64; 2], JournalError> {
+/// Draws the random numbers of two members.
+fn draw_member_numbers(name: &str) -> Result<[u64; 2], JournalError> {
     let mut bytes = [0; 16];
     random(name, &mut bytes)?;
     let (a, b) = bytes.split_at(8);
     let number = |bytes: &[u8]| bytes.iter().fold(0, |sum, &byte| sum << 8 | u64::from(byte));
-    // Zero is nobody's number, and the two are never the same.
+    // Neither number is zero, and the two differ in their lowest bit.
     Ok([number(a) | 1, number(b) & !1 | 2])
 }
 
@@ -447,18 +450,17 @@ fn random(name: &str, bytes: &mut [u8]) -> Result<(), JournalError> {
         .map_err(|_| JournalError::Io { name: name.to_owned(), error: IoError::NoMemory })
 }
 
-/// Reads pieces of a log in the order in which they lie there, from the first device that can be
-/// read there.
+/// Reads a log sequentially, each piece from the first device on which the read succeeds.
 pub(crate) struct Reader<'a> {
     devices: &'a Devices,
-    ahead: Option<Ahead<'a>>,
+    ahead: Option<ReadAhead<'a>>,
 }
 
 impl<'a> Reader<'a> {
     pub(super) fn new(devices: &'a Devices) -> Self {
         let mut readable = (0..2).filter(|&device| devices.readable[device]);
         let backend = readable.find_map(|device| devices.backend(device));
-        Self { devices, ahead: backend.map(Ahead::new) }
+        Self { devices, ahead: backend.map(ReadAhead::new) }
     }
 
     /// Fills `bytes` from `position`.
@@ -487,7 +489,7 @@ mod tests {
     use forebay_types::ByteRange;
 
     #[test]
-    fn a_walk_reads_in_long_pieces_what_is_there() {
+    fn a_walk_reads_sequentially_in_long_pieces() {
         let memory = MemoryBackend::new(16 << 20).unwrap();
         for block in 0..4096_u64 {
             let bytes = AlignedBuffer::from(&[(block % 251) as u8; 4096][..]);
@@ -495,7 +497,7 @@ mod tests {
         }
         let mut device = Device::new(&memory);
         let mut buffer = [0; 8192];
-        // As the walk does: the header, then the batch, then the next one's header.
+        // A walk reads a header, then its whole batch, then the next header.
         for block in (0..4096_u64).step_by(2) {
             device.read_at(block * 4096, &mut buffer[..4096]).unwrap();
             device.read_at(block * 4096, &mut buffer).unwrap();
@@ -505,11 +507,11 @@ mod tests {
         let pieces = (16 << 20) / PIECE_BYTES;
         assert!(memory.io_count().unwrap().reads <= pieces + 2, "{:?}", memory.io_count());
         device.read_at(4096, &mut buffer[..4096]).unwrap();
-        assert_eq!(buffer[..4096], [1; 4096], "behind the window");
+        assert_eq!(buffer[..4096], [1; 4096], "before the window");
     }
 
     #[test]
-    fn what_can_be_read_is_read_beside_what_can_not() {
+    fn a_bad_block_does_not_fail_reads_of_its_neighbours() {
         let memory = Arc::new(MemoryBackend::new(16 << 20).unwrap());
         let bad = ErrorRule { range: Some(ByteRange::new(8192, 4096)), ..ErrorRule::default() };
         let errors = Errors::new(memory as _, bad);

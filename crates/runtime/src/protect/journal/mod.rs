@@ -1,12 +1,13 @@
-//! A journal at work: opened, written by a thread of its own, and given up when its device fails.
+//! An open journal. A thread of its own writes the log; a journal whose device fails is abandoned.
 //!
-//! Workers record writes under the lock of their shard, and then go on; the journal's thread
-//! writes whatever has come together, makes it durable, and posts the answers to the workers that
-//! wait. The same thread begins checkpoints, which the workers carry out.
+//! Workers append records while they hold the lock of their shard. The journal's thread writes the
+//! pending records as one batch, makes it durable, and posts the answers to the waiting workers
+//! (group commit). It also begins checkpoints, which the workers carry out.
 //!
-//! When a write fails, nobody is told anything before the failure itself is on record outside of
-//! the journal: a journal that is readable again tomorrow would undo what was acknowledged
-//! without it. Until then writes and flushes wait; then they go to the disks.
+//! After a failed write, no request is answered before the failure is recorded outside of the
+//! journal. Otherwise a journal that is readable again at the next start would undo writes that
+//! were acknowledged without it. Until then writes and flushes wait; afterwards they go to the
+//! disks.
 
 mod ahead;
 mod attach;
@@ -20,20 +21,19 @@ mod reliance;
 mod sampling;
 mod stuck;
 
-pub(crate) use ahead::Ahead;
+pub(crate) use ahead::ReadAhead;
 pub(crate) use attach::Attachment;
 pub(crate) use devices::Reader;
 pub use devices::{MemberRecord, MissingDevice};
 pub use error::JournalError;
 pub use patrol::JournalPatrol;
-pub use recovery::Void;
+pub use recovery::VoidRecords;
 pub use reliance::JournalRecord;
 pub(crate) use reliance::NoJournalRecord;
 pub use stuck::KeptStatus;
 
 use crate::locks::{LazyCondvar, Lock, Locked, order};
-use crate::protect::presence::Change;
-use crate::protect::presence::Sightings;
+use crate::protect::presence::{Change, Presence};
 use crate::shared::{Inbox, Message, Shared};
 use forebay_backend::{AlignedBuffer, Backend, Displaced};
 use forebay_engine::{Answer, Note, NoteKind, Outcome, Part, PartId};
@@ -50,96 +50,99 @@ use std::time::{Duration, Instant};
 
 use devices::Devices;
 
-/// Batches that may grow or be written at once. Each worker may need one of its own for a moment.
+/// Batches beside one for each worker: one being filled, and one being written.
 const BUFFERS_SPARE: usize = 2;
-/// How long the thread sleeps at most.
+/// The longest sleep of the journal's thread.
 const TICK: Duration = Duration::from_millis(100);
+/// The pause before an update outside of the journal is tried again.
+const RECORD_PAUSE: Duration = Duration::from_secs(1);
 
-/// Where the failure of a journal is put on record, with the names of the volumes that go on
-/// without it, before anything does.
+/// Records the failure of a journal durably, with the names of the volumes that continue without
+/// it. Called before any of them does.
 pub type OnFailure =
     Box<dyn Fn(JournalId, IoError, &[String]) -> std::io::Result<()> + Send + Sync>;
 
-/// How a journal is opened.
+/// The settings that a journal is opened with.
 pub struct JournalSettings {
-    /// Its device, or that one of its two that is there.
+    /// Its device, or the device of a mirrored journal that could be opened.
     pub backend: Arc<dyn Backend>,
-    /// The other one, of a journal that is mirrored.
+    /// The second device of a mirrored journal.
     pub mirror: Option<Result<Arc<dyn Backend>, MissingDevice>>,
-    /// Who holds all of a mirrored journal.
+    /// Records the members of a mirrored journal.
     pub members: Box<dyn MemberRecord>,
-    /// Whether what has been lost of it is accepted.
+    /// Open the journal although records in it are damaged.
     pub accept_loss: bool,
-    /// Whether the failure of this one is on record, and for whom.
-    pub is_abandoned: Box<dyn Fn(JournalId) -> Void>,
+    /// Looks up which records of the journal are void because it failed.
+    pub is_abandoned: Box<dyn Fn(JournalId) -> VoidRecords>,
     /// See [`OnFailure`].
     pub on_failure: OnFailure,
 }
 
-/// How a journal is doing.
+/// A snapshot of a journal's state and counters.
 #[derive(Clone, Debug)]
 pub struct JournalStatus {
-    /// Its device.
+    /// The names of its devices.
     pub name: String,
-    /// Which journal it is.
+    /// Its identity.
     pub id: String,
-    /// Why it takes nothing more, if so.
+    /// The error that it failed with.
     pub failed: Option<IoError>,
-    /// What has become of the device that it failed for, if it is not where it was.
+    /// Why one of its devices is not where it was opened.
     pub displaced: Option<Displaced>,
-    /// Why it has one device where it should have two, if so.
+    /// Why a mirrored journal has only one device.
     pub degraded: Option<String>,
-    /// How full it is, and what it has done.
+    /// Space in use, and counters of the log.
     pub usage: LogUsage,
-    /// What it was told by checkpoints of disks that do not take everything.
+    /// Data that checkpoints left in the journal because a disk did not take it.
     pub kept: KeptStatus,
-    /// What was seen of the log when it was read back.
+    /// Counters of the patrol over the log.
     pub patrol: JournalPatrol,
 }
 
-/// A journal as a volume is to use it.
+/// How a volume uses its journal.
 pub struct VolumeJournal {
     /// The journal.
     pub journal: Arc<Journal>,
     /// When a write is acknowledged.
     pub durability: Durability,
-    /// What names the volume's disk in the journal.
+    /// Identifies the volume's disk in the journal.
     pub identity: [u8; 32],
-    /// The operator says that the disk is the one, whatever it looks like.
+    /// Accept the disk although it differs from the recorded one.
     pub accept_disk: bool,
 }
 
-/// Batches of a journal or vault that may be in memory at once.
+/// The number of batch buffers of a journal or vault.
 pub(crate) const fn journal_buffers(workers: usize) -> usize {
     workers + BUFFERS_SPARE
 }
 
-/// Memory of a journal or vault, in bytes.
+/// The memory of a journal's or vault's batch buffers, in bytes.
 pub(crate) const fn journal_bytes(workers: usize) -> u64 {
     journal_buffers(workers) as u64 * BATCH_BYTES_MAX
 }
 
 pub(crate) struct State {
     log: Log<AlignedBuffer, PartId>,
-    /// The volumes that are served, by their numbers: something of theirs may be acknowledged
-    /// without the log once it fails.
+    /// Numbers of the volumes that were restored. Once the log has failed, their writes may be
+    /// acknowledged without it.
     serving: Vec<u16>,
-    /// The failure of the log is on record.
+    /// The failure of the log is recorded outside of the journal.
     failure_recorded: bool,
-    /// The thread sleeps until the bell rings.
+    /// The thread waits for `wakeup`.
     is_asleep: bool,
-    /// Parts that wait for that, and what they are told then.
-    held: Vec<Answer>,
-    /// The volumes being served, by their numbers.
+    /// Answers to be posted once the failure of the log is recorded.
+    deferred: Vec<Answer>,
+    /// The attached volumes, by their numbers in the journal.
     volumes: Vec<(u16, VolumeId)>,
-    /// Their disks.
+    /// The disks of the attached volumes.
     disks: Vec<(u16, Arc<dyn Backend>)>,
-    /// Those whose disks are being sampled.
+    /// Numbers of the volumes whose disks are being sampled.
     sampling: Vec<u16>,
+    /// When the last checkpoint began.
     checkpoint_at: Instant,
-    /// A checkpoint is to begin at once, and to leave the segment at hand behind.
+    /// Begin a checkpoint at once, and close the current segment of the log.
     checkpoint_now: bool,
-    /// Devices that are not where they were opened: they count no more.
+    /// Displaced devices that the thread is to mark as failed.
     gone: [bool; 2],
     stopping: bool,
 }
@@ -151,26 +154,27 @@ pub struct Journal {
     members: Box<dyn MemberRecord>,
     record: Arc<dyn JournalRecord>,
     state: Lock<State, { order::JOURNAL }>,
-    bell: LazyCondvar,
-    /// Told when a write of the log has ended, or a disk was sampled.
+    /// Wakes the journal's thread.
+    wakeup: LazyCondvar,
+    /// Notified when a write of the log has completed, or a disk was sampled.
     written: LazyCondvar,
+    /// What the log held when it was opened and is not restored yet.
     found: Lock<Found, { order::FOUND }>,
-    /// Who must not use it, although it still holds data of others.
-    given_up: Void,
+    /// Volumes that must not use the journal: it failed while they were served.
+    abandoned: VoidRecords,
     on_failure: OnFailure,
     inboxes: Vec<Arc<Inbox>>,
-    /// Where dirty data is, as long as anybody serves it.
     shared: Weak<Shared>,
     kept: stuck::Kept,
     regain: regain::Regain,
     patrol: patrol::Patrol,
     /// Whether each device is where it was opened.
-    sightings: [Sightings; 2],
+    presence: [Presence; 2],
     thread: Lock<Option<JoinHandle<()>>, { order::THREADS }>,
 }
 
 impl Journal {
-    /// Opens a journal, or makes one where there are only zeroes.
+    /// Opens a journal, or formats one on a device that begins with zeroes.
     pub(crate) fn open(
         settings: JournalSettings,
         shared: &Arc<Shared>,
@@ -193,14 +197,14 @@ impl Journal {
             (0..count).map(|_| AlignedBuffer::new(BATCH_BYTES_MAX as usize)).collect::<Vec<_>>()
         };
         let (log, found) = devices.open(&settings, geometry, buffers)?;
-        let given_up = (settings.is_abandoned)(found.superblock.journal);
+        let abandoned = (settings.is_abandoned)(found.superblock.journal);
         let JournalSettings { members, on_failure, .. } = settings;
         let state = State {
             log,
             serving: Vec::new(),
             failure_recorded: false,
             is_asleep: false,
-            held: Vec::new(),
+            deferred: Vec::new(),
             volumes: Vec::new(),
             disks: Vec::new(),
             sampling: Vec::new(),
@@ -215,17 +219,17 @@ impl Journal {
             members,
             record,
             state: Lock::new(state),
-            bell: LazyCondvar::default(),
+            wakeup: LazyCondvar::default(),
             written: LazyCondvar::default(),
             found: Lock::new(found),
-            given_up,
+            abandoned,
             on_failure,
             inboxes,
             shared: Arc::downgrade(shared),
             kept: stuck::Kept::default(),
             regain: regain::Regain::default(),
             patrol: patrol::Patrol::default(),
-            sightings: Default::default(),
+            presence: Default::default(),
             thread: Lock::new(None),
         });
         let theirs = Arc::clone(&journal);
@@ -241,16 +245,16 @@ impl Journal {
         Ok(journal)
     }
 
-    /// Puts on record who holds everything from now on.
+    /// Records the members of a mirrored journal.
     fn record_members(&self) -> Result<(), JournalError> {
         let state = self.lock();
         let superblock = state.log.superblock();
         let members = superblock.members.numbers();
-        // Who has just been lost is being taken off the record by the thread.
+        // The thread records the loss of a member itself.
         if members.is_empty() || state.log.unrecorded_loss().is_some() {
             return Ok(());
         }
-        // Nobody is served yet who would wait for the lock.
+        // The lock is held meanwhile, as writes must not complete before the record is durable.
         let recorded = self.members.record(superblock.journal, &members);
         recorded.map_err(|error| JournalError::Record {
             name: self.name.clone(),
@@ -258,14 +262,13 @@ impl Journal {
         })
     }
 
-    /// Puts on record again what is on record outside of the journal of its devices, and of its
-    /// failure.
+    /// Writes again the records outside of the journal: its members, and its failure.
     pub(crate) fn renew_records(&self) -> Result<(), JournalError> {
         self.record_members()?;
         let (id, error, names) = {
             let state = self.lock();
             let error = state.log.failed().filter(|_| state.failure_recorded);
-            (state.log.superblock().journal, error, names_of(&state.log, &state.serving))
+            (state.log.superblock().journal, error, volume_names(&state.log, &state.serving))
         };
         let recorded = error.map_or(Ok(()), |error| (self.on_failure)(id, error, &names));
         recorded.map_err(|error| JournalError::Record {
@@ -274,8 +277,8 @@ impl Journal {
         })
     }
 
-    /// Has the patrol begin its next walk over the log at once.
-    pub fn look_now(&self) {
+    /// Starts the next walk of the patrol over the log at once.
+    pub fn patrol_now(&self) {
         self.patrol.wake();
     }
 
@@ -286,7 +289,7 @@ impl Journal {
             name: self.name.clone(),
             id: state.log.superblock().journal.to_string(),
             failed: state.log.failed(),
-            displaced: self.sightings.iter().find_map(Sightings::displaced),
+            displaced: self.presence.iter().find_map(Presence::displaced),
             degraded: self.degraded(&state.log),
             usage: state.log.usage(),
             kept: self.kept.status(),
@@ -294,8 +297,8 @@ impl Journal {
         }
     }
 
-    /// Whether it has failed, and that is on record: nobody will use its records again.
-    pub(crate) fn is_given_up(&self) -> bool {
+    /// Whether the journal has failed and that is recorded: its records are void.
+    pub(crate) fn is_abandoned(&self) -> bool {
         self.lock().failure_recorded
     }
 
@@ -304,7 +307,7 @@ impl Journal {
         match lost {
             Some((device, error)) => {
                 let name = self.devices.name_of(device);
-                Some(match self.sightings[device].displaced() {
+                Some(match self.presence[device].displaced() {
                     Some(displaced) => format!("{name}: {displaced}"),
                     None => format!("{name} has failed: {error}"),
                 })
@@ -313,12 +316,11 @@ impl Journal {
         }
     }
 
-    /// What it is called.
     pub(crate) fn name(&self) -> &str {
         &self.name
     }
 
-    /// Volumes that the journal holds writes of and that are not being served, with the bytes.
+    /// Volumes that the journal holds writes of and that are not served, with the bytes of each.
     pub fn unserved(&self) -> Vec<(String, u64)> {
         let found = self.found.lock();
         let served: Vec<u16> = self.lock().volumes.iter().map(|(number, _)| *number).collect();
@@ -332,7 +334,7 @@ impl Journal {
     }
 
     pub(crate) fn lock(&self) -> Locked<'_, State> {
-        // A log that failed an assertion can't be trusted, nor what it has acknowledged.
+        // A log that failed an assertion cannot be trusted, and neither can its acknowledgements.
         self.state.lock_unbroken("the journal")
     }
 
@@ -345,22 +347,22 @@ impl Journal {
             if state.log.superblock_is_durable() {
                 return Ok(());
             }
-            self.bell.notify_all();
+            self.wakeup.notify_all();
             state = self.written.wait(state);
         }
     }
 
-    /// The error for a volume that has gone on without this journal: it has failed once.
+    /// The error for a volume that continued without this journal after the journal had failed.
     pub(crate) fn abandoned_for(&self, volume: &str) -> JournalError {
         let others: Vec<String> = self.unserved().into_iter().map(|(name, _)| name).collect();
         let (name, volume, others) = (self.name.clone(), volume.to_owned(), others.join(", "));
         JournalError::AbandonedFor { name, volume, others }
     }
 
-    /// What is to come back of a volume, in pieces of 1 MiB at most that do not overlap:
-    /// where they belong, and where their bytes begin on the device; zeroes without that. In the
-    /// order of the log, so that it is read from its beginning to its end.
-    pub(crate) fn to_restore(&self, number: u16) -> Vec<(ByteRange, Option<u64>)> {
+    /// The data to restore of a volume, in disjoint pieces of at most 1 MiB: the range in the
+    /// volume, and the position of its bytes on the device; `None` for zeroes. Sorted by position,
+    /// so that the log is read sequentially.
+    pub(crate) fn pieces_to_restore(&self, number: u16) -> Vec<(ByteRange, Option<u64>)> {
         let found = self.found.lock();
         let image = Image::of_volume(&found.records, number);
         let mut pieces = Vec::with_capacity(image.extents().len());
@@ -371,7 +373,7 @@ impl Journal {
                 }
                 continue;
             };
-            // Its loss was said to be accepted when the journal was opened.
+            // The loss was accepted when the journal was opened.
             if found.records[record].is_damaged {
                 continue;
             }
@@ -380,7 +382,7 @@ impl Journal {
             pieces.extend(Stripes::NONE.split(range).map(|piece| (piece, from(piece))));
         }
         pieces.sort_unstable_by_key(|(range, position)| (*position, range.offset));
-        // What was written in order is one piece again.
+        // Join pieces that are adjacent in the volume and in the log.
         pieces.dedup_by(|(next, from), (last, to)| {
             let ends = to.map(|to| to + last.len);
             let follows = ends.is_some() && ends == *from && last.end() == next.offset;
@@ -391,21 +393,22 @@ impl Journal {
         pieces
     }
 
-    /// What reads the log for a restore.
+    /// A reader of the log, for a restore.
     pub(crate) fn reader(&self) -> Reader<'_> {
         Reader::new(&self.devices)
     }
 
-    /// Everything the journal held of a volume is in the pool or on the disk, and the volume is
-    /// about to be served.
+    /// Notes that everything the journal held of a volume is in the pool or on the disk. The volume
+    /// is served next.
     pub(crate) fn restored(&self, number: u16) -> Result<(), JournalError> {
         {
             let mut state = self.lock();
             let failed = state.log.failed();
-            // Before anybody is served, a failure is put on record nowhere: the journal's word
-            // still counts at the next start. And whoever begins without it must be on that record.
-            if let Some(error) =
-                failed.filter(|_| !state.failure_recorded || !self.adds_to_record(&state, number))
+            // Refuse the volume if the log has failed. While no volume is served, the failure is
+            // not recorded, so the journal's records still count at the next start. Once it is
+            // recorded, this volume has to be added to the record before it may continue.
+            if let Some(error) = failed
+                .filter(|_| !state.failure_recorded || !self.record_failure_for(&state, number))
             {
                 return Err(JournalError::Io { name: self.name.clone(), error });
             }
@@ -419,23 +422,23 @@ impl Journal {
         Ok(())
     }
 
-    /// Where what is recorded from now on begins.
+    /// The position in the log that the next record will have.
     pub(crate) fn mark(&self) -> Mark {
         self.lock().log.mark()
     }
 
-    /// As [`Log::void_records_before`], and the superblock that says so is durable.
+    /// Does [`Log::void_records_before`], and waits until its superblock is durable.
     pub(crate) fn recorded_again(&self, number: u16, mark: Mark) -> Result<(), JournalError> {
         self.lock().log.void_records_before(number, mark);
         self.wait_for_superblock()
     }
 
-    /// A volume's disk has everything, and the volume is served no more.
+    /// Removes a volume that is no longer served and whose disk has all of its data.
     pub(crate) fn detach(&self, number: u16) -> Result<(), JournalError> {
-        self.let_disks_go(Some(number));
+        self.release_disks(Some(number));
         let names = {
             let mut state = self.lock();
-            let names = names_of(&state.log, &[number]);
+            let names = volume_names(&state.log, &[number]);
             state.volumes.retain(|(other, _)| *other != number);
             state.serving.retain(|other| *other != number);
             if state.log.failed().is_some() {
@@ -451,7 +454,7 @@ impl Journal {
         Ok(())
     }
 
-    /// A volume that is not served has everything on its disk: what is recorded of it is void.
+    /// Voids the records of a volume that is not served: its disk has all of its data.
     pub(crate) fn void(
         &self,
         name: &str,
@@ -468,7 +471,7 @@ impl Journal {
         Ok(())
     }
 
-    /// Asks to record a write.
+    /// Requests a permit to record a write.
     pub(crate) fn admit(
         &self,
         number: u16,
@@ -478,7 +481,7 @@ impl Journal {
     ) -> Admission {
         let mut state = self.lock();
         if !state.log.invalidate_samples(number, part.range, part.id) {
-            self.ring(state);
+            self.unlock_and_wake(state);
             return Admission::Wait;
         }
         match state.log.admit(number, part.range.len, part.id) {
@@ -487,34 +490,34 @@ impl Journal {
             }
             LogAdmission::Wait => Admission::Wait,
             LogAdmission::Failed if !state.failure_recorded => {
-                state.held.push(Answer { part: part.id, outcome: Outcome::Retry(None) });
+                state.deferred.push(Answer { part: part.id, outcome: Outcome::Retry(None) });
                 Admission::Wait
             }
             LogAdmission::Full | LogAdmission::Failed => Admission::Through,
         }
     }
 
-    /// Gives a permit back.
+    /// Returns an unused permit.
     pub(crate) fn withdraw(&self) {
         let mut state = self.lock();
         state.log.withdraw();
-        self.ring(state);
+        self.unlock_and_wake(state);
     }
 
-    /// Lets the lock go and wakes the thread, if it sleeps: in this order, or it would wake only
-    /// to wait for the lock, and once.
-    pub(crate) fn ring(&self, mut state: Locked<'_, State>) {
+    /// Releases the lock, then wakes the thread if it sleeps. In the other order the thread would
+    /// block on the lock at once.
+    pub(crate) fn unlock_and_wake(&self, mut state: Locked<'_, State>) {
         let is_asleep = std::mem::take(&mut state.is_asleep);
         drop(state);
         if is_asleep {
-            self.bell.notify_all();
+            self.wakeup.notify_all();
         }
     }
 
-    /// Wakes the thread, if it sleeps, for somebody who keeps the lock.
-    pub(crate) fn rouse(&self, state: &mut State) {
+    /// Wakes the thread if it sleeps, for a caller that keeps the lock.
+    pub(crate) fn wake(&self, state: &mut State) {
         if std::mem::take(&mut state.is_asleep) {
-            self.bell.notify_all();
+            self.wakeup.notify_all();
         }
     }
 
@@ -523,14 +526,15 @@ impl Journal {
         let mut state = self.lock();
         let waits = state.log.barrier(part);
         if waits.is_err() && !state.failure_recorded {
-            state.held.push(Answer { part, outcome: Outcome::Unlogged });
+            state.deferred.push(Answer { part, outcome: Outcome::Unlogged });
             return Ok(false);
         }
         waits
     }
 
-    /// Records a note, with the bytes of a write in pieces. Returns what its part is told at once.
-    pub(crate) fn take<'a>(
+    /// Records a note, with the bytes of a write in pieces. Returns the answer to its part, if it
+    /// does not wait.
+    pub(crate) fn record<'a>(
         &self,
         number: u16,
         note: &Note,
@@ -548,8 +552,8 @@ impl Journal {
         let noted = match note.kind {
             NoteKind::Write { wait, .. } => {
                 match state.log.append(entry(kind), pieces, wait.then_some(part)) {
-                    // Who does not wait has been answered: what is not recorded is what a FLUSH is
-                    // for.
+                    // A write that does not wait was acknowledged already; only a FLUSH promises
+                    // that it is recorded.
                     false if wait => RecordOutcome::Refused,
                     _ => RecordOutcome::Recorded,
                 }
@@ -567,25 +571,25 @@ impl Journal {
         };
         let is_known = state.failure_recorded || state.log.failed().is_none();
         if noted == RecordOutcome::Refused && !is_known {
-            state.held.extend(answer.take());
+            state.deferred.extend(answer.take());
         }
-        self.ring(state);
+        self.unlock_and_wake(state);
         answer
     }
 
-    /// Ends the thread. With `clean`, all disks have everything, and the journal says so.
+    /// Stops the thread. With `clean`, all disks have all data, and the journal is marked clean.
     pub(crate) fn close(&self, clean: bool) {
-        self.let_disks_go(None);
+        self.release_disks(None);
         self.patrol.stop();
         let mut state = self.lock();
         let mut names = Vec::new();
         if clean {
             let numbers: Vec<u16> = state.volumes.iter().map(|(number, _)| *number).collect();
-            names = names_of(&state.log, &numbers);
+            names = volume_names(&state.log, &numbers);
             for number in numbers {
                 state.log.mark_clean(number);
-                // What is held of volumes that nobody serves keeps the journal from being clean;
-                // records of the others must not undo what is done to their disks meanwhile.
+                // Volumes that are not served keep the journal from being clean. The records of
+                // the others are removed, as they would undo later changes to their disks.
                 let removed = state.log.remove_volume(number);
                 debug_assert!(removed.is_ok(), "it was settled just now");
             }
@@ -593,24 +597,24 @@ impl Journal {
         }
         state.stopping = true;
         drop(state);
-        self.bell.notify_all();
+        self.wakeup.notify_all();
         if let Some(thread) = self.thread.lock().take() {
             let _ = thread.join();
         }
-        // Only now: until the journal says so itself, it would bring back what it holds.
+        // Only after the log is closed: until then a start would restore from it.
         self.release(&names);
-        if clean && self.is_given_up() {
-            self.settle();
+        if clean && self.is_abandoned() {
+            self.record_settled();
         }
     }
 
-    /// The thread: writes what there is to write, until the end.
+    /// The journal's thread.
     fn run(self: &Arc<Self>) {
-        let mut told = Vec::new();
+        let mut notices = Vec::new();
         let mut state = self.lock();
         loop {
-            state.log.poll_notifications(&mut told);
-            self.answer(told.drain(..).map(|(part, told)| told_answer(part, told)));
+            state.log.poll_notifications(&mut notices);
+            self.answer(notices.drain(..).map(|(part, notice)| answer_of(part, notice)));
             if let Some(members) = state.log.unrecorded_loss() {
                 drop(state);
                 self.record_loss(&members);
@@ -621,7 +625,7 @@ impl Journal {
             let gone = std::mem::take(&mut state.gone);
             if gone != [false; 2] {
                 for device in (0..2).filter(|&device| gone[device]) {
-                    state.log.fail_device(device, IoError::Io, &mut told);
+                    state.log.fail_device(device, IoError::Io, &mut notices);
                 }
                 state = self.record_if_failed(state);
                 self.written.notify_all();
@@ -636,12 +640,12 @@ impl Journal {
                 drop(state);
                 let results = self.devices.write(&write);
                 state = self.lock();
-                state.log.complete_on(write, results, &mut told);
+                state.log.complete_on(write, results, &mut notices);
                 state = self.record_if_failed(state);
                 self.checkpoint_if_due(&mut state);
-                // Without the lock: who is told comes back with the next write.
+                // Without the lock: the workers that are answered take it for their next write.
                 drop(state);
-                self.answer(told.drain(..).map(|(part, told)| told_answer(part, told)));
+                self.answer(notices.drain(..).map(|(part, notice)| answer_of(part, notice)));
                 self.written.notify_all();
                 state = self.lock();
                 continue;
@@ -650,43 +654,48 @@ impl Journal {
                 return;
             }
             self.checkpoint_if_due(&mut state);
-            // Nothing to write, or no room for it before a checkpoint ends, which needs the lock.
+            // There is nothing to write, or no space until a checkpoint ends.
             state.is_asleep = true;
-            state = self.bell.wait_timeout(state, TICK);
+            state = self.wakeup.wait_timeout(state, TICK);
             state.is_asleep = false;
         }
     }
 
-    /// Checks whether the devices are where they were opened; one that is not counts as failed.
+    /// Checks that the devices are where they were opened, and fails those that are not.
     pub(crate) fn check_presence(&self) {
         for device in 0..2 {
             let Some(backend) = self.devices.backend(device) else { continue };
-            let Change::Gone(displaced) = self.sightings[device].check(backend) else { continue };
+            let Change::Gone(displaced) = self.presence[device].check(backend) else { continue };
             let name = self.devices.name_of(device);
-            tracing::error!(journal = %self.name, device = %name, "journal device: {displaced}");
-            self.give_up(device);
+            tracing::error!(
+                journal = %self.name,
+                device = %name,
+                %displaced,
+                "journal device displaced, counted as failed"
+            );
+            self.fail_device(device);
         }
     }
 
-    /// Has the thread regard a device as failed.
-    fn give_up(&self, device: usize) {
+    /// Has the thread mark a device as failed.
+    fn fail_device(&self, device: usize) {
         let mut state = self.lock();
         state.gone[device] = true;
-        self.ring(state);
+        self.unlock_and_wake(state);
     }
 
-    /// Puts a failure of the log on record, and then goes on without it.
+    /// Records a failure of the log, then posts the answers that waited for that.
     fn record_if_failed<'a>(&'a self, state: Locked<'a, State>) -> Locked<'a, State> {
         let Some(error) = state.log.failed() else { return state };
         if state.serving.is_empty() || state.failure_recorded {
             return state;
         }
-        let names = names_of(&state.log, &state.serving);
+        let names = volume_names(&state.log, &state.serving);
         drop(state);
         self.record_failure(error, &names);
         let mut state = self.lock();
         state.failure_recorded = true;
-        self.answer(std::mem::take(&mut state.held).into_iter());
+        self.answer(std::mem::take(&mut state.deferred).into_iter());
         state
     }
 
@@ -697,43 +706,49 @@ impl Journal {
         }
     }
 
-    /// Puts the failure on record, however long that takes: nothing goes on before it is.
+    /// Records the failure, and retries until that has succeeded: writes wait for it.
     fn record_failure(&self, error: IoError, names: &[String]) {
         let id = self.lock().log.superblock().journal;
-        let name = &self.name;
         tracing::error!(
-            "journal {name} has failed ({error}); its volumes write through from now on, and what \
-             is dirty is brought to their disks"
+            journal = %self.name,
+            %error,
+            "journal failed, its volumes write through and dirty data is flushed to their disks"
         );
         while let Err(error) = (self.on_failure)(id, error, names) {
             tracing::error!(
-                "the failure of journal {name} can't be put on record: {error}; writes wait"
+                journal = %self.name,
+                %error,
+                "cannot record the journal's failure, writes wait"
             );
-            std::thread::sleep(Duration::from_secs(1));
+            std::thread::sleep(RECORD_PAUSE);
         }
     }
 
-    /// Puts on record that a device does not count any more, however long that takes: nothing goes
-    /// on with the other one before it is.
+    /// Records that a device is no member any more, and retries until that has succeeded: the
+    /// journal continues on the other device only then.
     fn record_loss(&self, members: &[u64]) {
         let (id, reason) = {
             let state = self.lock();
             (state.log.superblock().journal, self.degraded(&state.log).unwrap_or_default())
         };
         let name = &self.name;
-        tracing::error!("journal {name} is degraded: {reason}; it goes on with the other device");
+        tracing::error!(journal = %name, %reason, "journal degraded, continuing on one device");
         while let Err(error) = self.members.record(id, members) {
-            tracing::error!("that journal {name} is degraded can't be put on record: {error}");
-            std::thread::sleep(Duration::from_secs(1));
+            tracing::error!(
+                journal = %name,
+                %error,
+                "cannot record that the journal is degraded, writes wait"
+            );
+            std::thread::sleep(RECORD_PAUSE);
         }
     }
 
-    /// Restores what was lost of a volume in memory, as far as the log holds it.
+    /// Restores sectors of a volume that were lost in memory, as far as the log holds them.
     pub(crate) fn regain(self: &Arc<Self>, number: u16, volume: VolumeId) {
         regain::start(self, number, volume);
     }
 
-    /// Voids what it holds of a volume that is not served yet, except dirty and lost sectors.
+    /// Voids the records of a volume that is not served yet, except those of dirty or lost sectors.
     ///
     /// # Errors
     /// When the journal fails, or its log has no space to record that.
@@ -741,22 +756,22 @@ impl Journal {
         stuck::Checkpoint { journal: self, number, volume }.void_clean()
     }
 
-    /// Adds a volume that begins without the log to those that are on record for it.
-    fn adds_to_record(&self, state: &State, number: u16) -> bool {
-        let (id, names) = (state.log.superblock().journal, names_of(&state.log, &[number]));
+    /// Adds a volume to the record of the journal's failure. Returns whether that has succeeded.
+    fn record_failure_for(&self, state: &State, number: u16) -> bool {
+        let (id, names) = (state.log.superblock().journal, volume_names(&state.log, &[number]));
         let error = state.log.failed().unwrap_or(IoError::Io);
         (self.on_failure)(id, error, &names).is_ok()
     }
 }
 
-/// The names of volumes that a log knows.
-fn names_of<B: AsRef<[u8]> + AsMut<[u8]>, W>(log: &Log<B, W>, numbers: &[u16]) -> Vec<String> {
+/// The names of the volumes with these numbers.
+fn volume_names<B: AsRef<[u8]> + AsMut<[u8]>, W>(log: &Log<B, W>, numbers: &[u16]) -> Vec<String> {
     let known = |number: &u16| log.superblock().volume(*number).map(|volume| volume.name.clone());
     numbers.iter().filter_map(known).collect()
 }
 
-fn told_answer(part: PartId, told: Notification) -> Answer {
-    let outcome = match told {
+fn answer_of(part: PartId, notice: Notification) -> Answer {
+    let outcome = match notice {
         Notification::Durable => Outcome::Done(Ok(())),
         Notification::Lost(_) => Outcome::Unlogged,
         Notification::Retry => Outcome::Retry(None),

@@ -224,5 +224,5 @@ fn report(journal: &Journal, repairs: Vec<(CopyRange, (u64, u64))>, damaged: Opt
         );
         state.checkpoint_now = true;
     }
-    journal.rouse(&mut state);
+    journal.wake(&mut state);
 }

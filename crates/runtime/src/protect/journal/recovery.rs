@@ -1,55 +1,56 @@
-//! What of a journal's records is used when it is opened.
+//! Decides which records of a journal count when it is opened, and reads them again later.
 
 use super::{Journal, JournalError};
 use forebay_journal::{Found, FoundRecord};
 use forebay_types::IoError;
 use std::time::Duration;
 
-/// Of whom the records in a journal are void, because it failed while they were served.
+/// Which records of a journal are void, because the journal failed while the volumes were served.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
-pub enum Void {
+pub enum VoidRecords {
     /// The journal has not failed.
     #[default]
-    Nobody,
-    /// Of all its volumes.
-    Everybody,
-    /// Of the volumes with these names.
+    None,
+    /// The records of all its volumes.
+    All,
+    /// The records of the volumes with these names.
     Volumes(Vec<String>),
-    /// The same, and their disks have everything that was ever acknowledged.
+    /// The records of the volumes with these names, whose disks have everything by now.
     Settled(Vec<String>),
 }
 
-impl Void {
-    /// Whether this volume is named.
+impl VoidRecords {
+    /// Whether the volume is one of the named ones.
     pub(crate) fn names(&self, volume: &str) -> bool {
         self.volumes().is_some_and(|names| names.iter().any(|name| name == volume))
     }
 
     fn volumes(&self) -> Option<&[String]> {
         match self {
-            Self::Nobody | Self::Everybody => None,
+            Self::None | Self::All => None,
             Self::Volumes(names) | Self::Settled(names) => Some(names),
         }
     }
 
-    /// Whether a journal of which nothing counts may be made anew without a question.
+    /// Whether the journal may be formatted again without the operator's consent, once all of its
+    /// records are void.
     pub(crate) const fn is_settled(&self) -> bool {
         matches!(self, Self::Settled(_))
     }
 }
 
-/// How often a log is walked that others write to, before it counts as damaged.
+/// Walks over a log that is being written, until damage in it counts.
 const WALKS_MAX: u32 = 5;
-/// Between two looks.
+/// Between two walks or polls.
 const PAUSE: Duration = Duration::from_millis(20);
 
 impl Journal {
-    /// Reads again what the log holds of a volume that nobody changes meanwhile, to be restored.
-    /// Nothing of it is let go before that.
+    /// Reads the log again for a volume whose clients are drained, so that it can be restored. Its
+    /// records are not reclaimed before that.
     ///
     /// # Errors
-    /// When it can't be read whole.
-    pub(crate) fn read_again(&self, number: u16) -> Result<(), IoError> {
+    /// When a record cannot be read.
+    pub(crate) fn reload(&self, number: u16) -> Result<(), IoError> {
         self.lock().log.retain_records(number);
         let mut records = self.records_of(number)?;
         let mut found = self.found.lock();
@@ -58,10 +59,10 @@ impl Journal {
         Ok(())
     }
 
-    /// Everything that is recorded of a volume by now, from the log.
+    /// Reads all records of a volume from the log.
     ///
     /// # Errors
-    /// When it can't be read whole.
+    /// When a record cannot be read.
     pub(crate) fn records_of(&self, number: u16) -> Result<Vec<FoundRecord>, IoError> {
         {
             let mut state = self.lock();
@@ -70,7 +71,7 @@ impl Journal {
                 if let Some(error) = state.log.failed() {
                     return Err(error);
                 }
-                self.bell.notify_all();
+                self.wakeup.notify_all();
                 state = self.written.wait_timeout(state, PAUSE);
             }
         }
@@ -79,8 +80,7 @@ impl Journal {
             if walk.damage.is_empty() {
                 break;
             }
-            // A batch of another volume that is being written looks like damage once the next one
-            // is there.
+            // A batch that is being written looks like damage once the next one is on the device.
             std::thread::sleep(PAUSE);
             walk = self.walk()?;
         }
@@ -98,48 +98,48 @@ impl Journal {
     }
 }
 
-/// Whether nothing in a journal is of use to anybody.
-pub(crate) fn is_void(found: &Found, given_up: &Void) -> bool {
+/// Whether all records of a journal are void.
+pub(crate) fn is_void(found: &Found, abandoned: &VoidRecords) -> bool {
     let is_held = |name: &str| {
         let number = found.superblock.volumes.iter().filter(|volume| volume.name == name);
         let numbers: Vec<u16> = number.map(|volume| volume.number).collect();
         found.records.iter().any(|found| numbers.contains(&found.record.volume))
     };
-    match given_up {
-        Void::Nobody => false,
-        Void::Everybody => true,
-        Void::Volumes(names) | Void::Settled(names) => {
+    match abandoned {
+        VoidRecords::None => false,
+        VoidRecords::All => true,
+        VoidRecords::Volumes(names) | VoidRecords::Settled(names) => {
             let others = found.superblock.volumes.iter().filter(|v| !names.contains(&v.name));
             !others.map(|volume| &volume.name[..]).any(is_held)
         }
     }
 }
 
-/// Takes what is void out of what was found, and refuses what can't be used.
-pub(crate) fn take(
+/// Removes void records. Fails if all are void, or if records are damaged and `accept_loss` is not
+/// set.
+pub(crate) fn drop_void_records(
     name: &str,
     found: &mut Found,
-    given_up: &Void,
+    abandoned: &VoidRecords,
     accept_loss: bool,
 ) -> Result<(), JournalError> {
-    if is_void(found, given_up) {
+    if is_void(found, abandoned) {
         let (name, id) = (name.to_owned(), found.superblock.journal);
         return Err(JournalError::Abandoned { name, id });
     }
-    forget_void(found, given_up);
+    forget_void(found, abandoned);
     if let Some(damage) = found.damage.first() {
         let damage = damage.to_string();
         if !accept_loss {
             return Err(JournalError::Damaged { name: name.to_owned(), damage });
         }
-        tracing::error!("journal {name} is damaged: {damage}; the loss is accepted");
+        tracing::error!(journal = name, %damage, "journal damaged, loss accepted");
     }
     Ok(())
 }
 
-/// Takes the records that are void out of what was found.
-fn forget_void(found: &mut Found, given_up: &Void) {
-    let Some(names) = given_up.volumes() else { return };
+fn forget_void(found: &mut Found, abandoned: &VoidRecords) {
+    let Some(names) = abandoned.volumes() else { return };
     let Found { superblock, records, .. } = found;
     superblock.volumes.retain(|volume| !names.contains(&volume.name));
     records.retain(|found| superblock.volume(found.record.volume).is_some());

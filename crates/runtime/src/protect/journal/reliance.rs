@@ -1,50 +1,51 @@
-//! What is outside of a journal of who relies on it.
+//! Records, outside of a journal, which volumes rely on it.
 //!
-//! A write that is acknowledged is for a while in the journal alone, should memory be lost. So it
-//! is on record beside the journal from before the first such write until the disk has everything:
-//! a start that is not given the journal, or finds it emptied, knows that its disk may be older
-//! than what was acknowledged.
+//! If memory is lost, the journal alone holds acknowledged writes that are not on the disk yet.
+//! Before the first such write, the volume is therefore recorded as relying on the journal, and it
+//! is released when its disk has everything. A start without the journal, or with an emptied one,
+//! then knows that the disk may lack acknowledged writes.
 
 use super::{Journal, JournalError};
 use crate::protect::vault::Missing;
 use forebay_format::journal::JournalId;
 use std::io;
 
-/// Which volumes rely on which journals, as far as is on record.
+/// The durable record of which volumes rely on which journals.
 pub trait JournalRecord: Send + Sync {
-    /// The journal, other than the one that the volume is to have, in which its newest may be.
+    /// Looks up a journal other than `named` that may hold the newest data of a volume.
     fn elsewhere(&self, volume: &str, named: Option<JournalId>) -> Option<Missing>;
 
-    /// From now on the newest of a volume may be in this journal, which is called so.
+    /// Records that the newest data of a volume may be in this journal alone. `name` is the name of
+    /// the journal's device.
     ///
     /// # Errors
-    /// When that can't be made durable.
+    /// When the record cannot be made durable.
     fn rely(&self, journal: JournalId, name: &str, volume: &str) -> io::Result<()>;
 
-    /// A volume's disk has everything.
+    /// Removes the record: the volume's disk has everything.
     ///
     /// # Errors
-    /// When that can't be made durable; the volume stays on record.
+    /// When that cannot be made durable; the record stays.
     fn release(&self, journal: JournalId, volume: &str) -> io::Result<()>;
 
-    /// A journal has failed, and the disks of all its volumes have everything now: nothing in it is
-    /// of use any more.
+    /// Records that a failed journal is not needed any more: the disks of all its volumes have
+    /// everything.
     ///
     /// # Errors
-    /// When that can't be made durable.
+    /// When the record cannot be made durable.
     fn settled(&self, _journal: JournalId) -> io::Result<()> {
         Ok(())
     }
 
-    /// A volume is about to be served without what other journals than this one may hold of it:
-    /// that is void from now on.
+    /// Voids what journals other than `named` hold of a volume that is about to be served without
+    /// them.
     ///
     /// # Errors
-    /// When that can't be made durable.
+    /// When that cannot be made durable.
     fn supersede(&self, volume: &str, named: Option<JournalId>) -> io::Result<()>;
 }
 
-/// Nothing is on record, and nothing is put there.
+/// A record that is always empty.
 pub(crate) struct NoJournalRecord;
 
 impl JournalRecord for NoJournalRecord {
@@ -66,21 +67,20 @@ impl JournalRecord for NoJournalRecord {
 }
 
 impl Journal {
-    /// Which journal it is.
     pub(crate) fn id(&self) -> JournalId {
         self.lock().log.superblock().journal
     }
 
-    /// Whether it holds anything of a volume that is not in the pool or on the disk yet.
+    /// Whether it holds data of a volume that is neither in the pool nor on the disk yet.
     pub(crate) fn holds(&self, number: u16) -> bool {
         let found = self.found.lock();
         found.records.iter().any(|found| found.record.volume == number)
     }
 
-    /// From now on the newest of a volume may be in this journal alone; so that is on record. One
-    /// that was given up keeps nothing.
+    /// Records that the newest data of a volume may be in this journal alone. An abandoned journal
+    /// holds none.
     pub(crate) fn rely(&self, volume: &str) -> Result<(), JournalError> {
-        if self.is_given_up() {
+        if self.is_abandoned() {
             return Ok(());
         }
         let recorded = self.record.rely(self.id(), &self.name, volume);
@@ -90,27 +90,29 @@ impl Journal {
         })
     }
 
-    /// It has failed, and the disks have everything that was acknowledged.
-    pub(super) fn settle(&self) {
+    /// Records that this failed journal is not needed any more: the disks have everything.
+    pub(super) fn record_settled(&self) {
         if let Err(error) = self.record.settled(self.id()) {
             tracing::error!(
                 journal = %self.name,
                 %error,
-                "cannot record that the disks have everything: the next start refuses the failed \
-                 journal until its first 128 KiB are zeroes"
+                "cannot record that the disks have everything; the next start refuses the failed \
+                 journal until its first 128 KiB are overwritten with zeroes"
             );
         }
     }
 
-    /// Volumes have everything on their disks.
+    /// Removes the records of volumes whose disks have everything.
     pub(super) fn release(&self, names: &[String]) {
         let id = self.id();
         for volume in names {
             if let Err(error) = self.record.release(id, volume) {
                 tracing::error!(
-                    "journal {}: that volume '{volume}' does not need it can't be put on record \
-                     ({error}); a start without it will refuse the volume",
-                    self.name
+                    journal = %self.name,
+                    %volume,
+                    %error,
+                    "cannot record that the volume no longer relies on the journal; a start \
+                     without the journal refuses the volume"
                 );
             }
         }

@@ -12,28 +12,27 @@ use std::time::{Duration, Instant};
 const SAMPLING_TIMEOUT: Duration = Duration::from_secs(5);
 
 impl Journal {
-    /// Whether something may be let at a range of the volume's disk; otherwise the part is told
-    /// when to ask again.
+    /// Whether a range of the volume's disk may be erased now. If not, the part is retried later.
     pub(crate) fn may_erase(&self, number: u16, part: &forebay_engine::Part) -> bool {
         let mut state = self.lock();
         let log = &mut state.log;
         let may =
             log.invalidate_samples(number, part.range, part.id) && log.admit_erase(number, part.id);
         if !may {
-            self.ring(state);
+            self.unlock_and_wake(state);
         }
         may
     }
 
-    /// A volume's disk has everything that a checkpoint asked for, or could not take it. Then its
-    /// disk is sampled where that is worth it.
+    /// Ends a checkpoint of a volume. If it has succeeded, starts a thread that renews the stale
+    /// samples of the volume's disk.
     pub(crate) fn destaged(self: &Arc<Self>, number: u16, result: IoResult) {
         let mut state = self.lock();
         if state.log.failed().is_some() {
             return;
         }
         state.log.checkpointed(number, result);
-        self.bell.notify_all();
+        self.wakeup.notify_all();
         let (epoch, places) = state.log.stale_places(number);
         let disk = state.disks.iter().find(|(other, _)| *other == number);
         let is_worth_it = result.is_ok() && !places.is_empty() && !state.sampling.contains(&number);
@@ -61,13 +60,13 @@ impl Journal {
         {
             state.log.sampled(number, epoch, samples);
         }
-        self.ring(state);
+        self.unlock_and_wake(state);
         self.written.notify_all();
     }
 
-    /// Waits until nobody samples the disk of this volume, or of any, and forgets it: who opens it
-    /// next finds it free.
-    pub(crate) fn let_disks_go(&self, number: Option<u16>) {
+    /// Closes the disk of a volume, or of all, and waits until no thread samples it. It can then be
+    /// opened elsewhere.
+    pub(crate) fn release_disks(&self, number: Option<u16>) {
         let is_meant = |other: &u16| number.is_none_or(|number| number == *other);
         let begun = Instant::now();
         let mut state = self.lock();

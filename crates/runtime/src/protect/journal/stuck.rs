@@ -174,7 +174,7 @@ impl Checkpoint<'_> {
         let is_last = stuck.iter().all(|line| line.dirty == 0);
         let mut state = self.journal.lock();
         let is_fenced = state.log.fence(self.number, since, &live, is_last);
-        self.journal.rouse(&mut state);
+        self.journal.wake(&mut state);
         is_fenced
     }
 
@@ -186,7 +186,7 @@ impl Checkpoint<'_> {
             if state.log.failed().is_some() {
                 return None;
             }
-            self.journal.rouse(&mut state);
+            self.journal.wake(&mut state);
             state = self.journal.written.wait_timeout(state, PAUSE);
         }
         Some(())
@@ -231,7 +231,7 @@ impl Checkpoint<'_> {
                     Admission::Granted => {}
                     Admission::Wait => {
                         drop(shard);
-                        journal.rouse(&mut state);
+                        journal.wake(&mut state);
                         drop(journal.written.wait_timeout(state, PAUSE));
                         continue 'again;
                     }
@@ -245,7 +245,7 @@ impl Checkpoint<'_> {
                 }
                 journal.kept.forward_bytes.fetch_add(range.len, Ordering::Relaxed);
             }
-            journal.rouse(&mut state);
+            journal.wake(&mut state);
             return Some(dirty & line.dirty == line.dirty);
         }
     }

@@ -1,12 +1,12 @@
-//! A running server whose memory is damaged behind its back.
+//! A running server whose memory is damaged.
 
 #[path = "../../../tests/common/mod.rs"]
 pub(crate) mod common;
 
-use super::{Ecc, Patrol, QUIET};
+use super::{Ecc, IDLE_AFTER, Patrol};
 use crate::{
-    Engine, JournalId, JournalSettings, MemberRecord, Runtime, RuntimeConfig, Void, VolumeJournal,
-    VolumeSettings, VolumeStatus,
+    Engine, JournalId, JournalSettings, MemberRecord, Runtime, RuntimeConfig, VoidRecords,
+    VolumeJournal, VolumeSettings, VolumeStatus,
 };
 use common::client::{Client, PATIENCE};
 use common::{DIRTY_AGE, GATHERS_ALL, before_lines_are_old, wait_until};
@@ -72,7 +72,7 @@ fn rig_with(ecc: Ecc, log: Option<Arc<dyn Backend>>) -> Rig {
             mirror: None,
             members: Box::new(NoMembers),
             accept_loss: false,
-            is_abandoned: Box::new(|_| Void::Nobody),
+            is_abandoned: Box::new(|_| VoidRecords::None),
             on_failure: Box::new(|_, _, _| Ok(())),
         });
         let (durability, identity) = (Durability::Ack, [7; 32]);
@@ -113,8 +113,7 @@ impl Rig {
         self.runtime.status().unwrap().volumes.remove(0)
     }
 
-    /// Flips all bits of `count` bytes of what the pool has of the disk, from a place on. The line
-    /// must be sealed by then.
+    /// Flips all bits of `count` bytes of a line in the pool, once the line is sealed.
     fn damage(&self, offset: u64, count: usize) {
         let shared = &self.runtime.shared;
         let number = shard_of(self.id, shared.stripes(self.id), offset, shared.shards.len());
@@ -127,7 +126,7 @@ impl Rig {
             }
             let start = shared.pool.line(number, slot).wrapping_add(offset as usize % LINE);
             for at in 0..count {
-                // SAFETY: inside the line; the shard is locked, and no client asks for it.
+                // SAFETY: inside the line; the shard is locked, and no client accesses the line.
                 unsafe { *start.add(at) ^= 0xff };
             }
             true
@@ -143,7 +142,7 @@ impl Rig {
 }
 
 #[test]
-fn damage_to_a_clean_line_is_noticed_and_the_line_is_fetched_again() {
+fn damage_to_a_clean_line_is_detected_and_the_line_is_read_again() {
     let rig = rig(Ecc::Parity);
     let mut client = rig.client();
     let content = vec![0x5a; 64 * LINE];
@@ -164,7 +163,7 @@ fn damage_to_a_dirty_line_is_corrected_from_its_parity() {
         let mut client = rig.client();
         let content: Vec<u8> = (0..16 * LINE).map(|at| ((at * 7) >> 3) as u8).collect();
         client.write(0, &content).unwrap();
-        // A line of which only a part is there.
+        // A line with two valid sectors.
         client.write(SIZE / 2 + 512, &content[..1024]).unwrap();
         for line in 0..16u64 {
             rig.damage(line * LINE as u64 + line * 64 + 11, 6);
@@ -180,7 +179,7 @@ fn damage_to_a_dirty_line_is_corrected_from_its_parity() {
 }
 
 #[test]
-fn what_can_not_be_corrected_fails_until_it_is_written_again() {
+fn uncorrectable_sectors_fail_until_they_are_written_again() {
     before_lines_are_old(|| {
         for (ecc, count) in [(Ecc::Parity, 7), (Ecc::Checksum, 1)] {
             let rig = rig(ecc);
@@ -189,7 +188,7 @@ fn what_can_not_be_corrected_fails_until_it_is_written_again() {
             client.write(0, &content).unwrap();
             rig.damage(LINE as u64 + 1024, count);
             let status = rig.wait_for_damage(1);
-            // With parity it is known which sector it was.
+            // Parity tells which sector is damaged.
             let lost = if ecc == Ecc::Parity { 1 } else { 8 };
             assert_eq!((status.engine.lost_lines, status.lost_sectors), (1, lost), "{ecc:?}");
             assert_eq!(client.read(LINE as u64 + 1024, 512), Err(IoError::Io));
@@ -197,7 +196,7 @@ fn what_can_not_be_corrected_fails_until_it_is_written_again() {
             assert_eq!(client.read(0, LINE as u64).unwrap(), content[..LINE]);
             assert_eq!(client.flush(), Err(IoError::Io));
             let on_disk: Vec<u8> = rig.on_disk(LINE as u64 + 1024, 512);
-            assert_eq!(on_disk, [0; 512], "what is lost stays off the disk");
+            assert_eq!(on_disk, [0; 512], "a lost sector is not destaged");
             client.write(LINE as u64, &content[..LINE]).unwrap();
             assert_eq!(client.read(0, 4 * LINE as u64).unwrap(), content);
             client.flush().unwrap();
@@ -208,19 +207,19 @@ fn what_can_not_be_corrected_fails_until_it_is_written_again() {
 }
 
 #[test]
-fn what_can_not_be_corrected_comes_back_from_the_journal() {
+fn uncorrectable_sectors_are_restored_from_the_journal() {
     before_lines_are_old(|| {
         let log: Arc<dyn Backend> = Arc::new(MemoryBackend::new(40 << 20).unwrap());
         let rig = rig_with(Ecc::Checksum, Some(log));
         let mut client = rig.client();
         client.write(0, &vec![0x66; 4 * LINE]).unwrap();
-        // Only the newest record of each sector counts.
+        // The second record of these sectors is the newest.
         let mut content = vec![0x66; 4 * LINE];
         content[LINE..LINE + 1024].fill(0x77);
         client.write(LINE as u64, &[0x77; 1024]).unwrap();
         rig.damage(LINE as u64 + 512, 900);
         rig.wait_for_damage(1);
-        wait_until("it is back", PATIENCE, || rig.status().engine.regained_lines == 1);
+        wait_until("the line is restored", PATIENCE, || rig.status().engine.regained_lines == 1);
         let status = rig.status();
         assert_eq!((status.engine.lost_lines, status.lost_sectors), (1, 0));
         assert_eq!(client.read(0, 4 * LINE as u64).unwrap(), content);
@@ -239,9 +238,9 @@ fn lost_sectors_can_be_given_up() {
         client.write(0, &[2; 2 * LINE]).unwrap();
         rig.damage(5, 1);
         assert_eq!(rig.wait_for_damage(1).lost_sectors, 8);
-        assert!(rig.runtime.remove_volume("v", |_| {}).is_err(), "it has what nobody has");
+        assert!(rig.runtime.remove_volume("v", |_| {}).is_err(), "its lost data is nowhere else");
         rig.runtime.trust_volume("v", |_| {}).unwrap();
-        assert_eq!(client.read(0, LINE as u64).unwrap(), [1; LINE], "as the disk has it");
+        assert_eq!(client.read(0, LINE as u64).unwrap(), [1; LINE], "the disk's content");
         assert_eq!(client.read(LINE as u64, LINE as u64).unwrap(), [2; LINE]);
         client.flush().unwrap();
         rig.runtime.remove_volume("v", |_| {}).unwrap();
@@ -249,26 +248,26 @@ fn lost_sectors_can_be_given_up() {
 }
 
 #[test]
-fn nothing_damaged_goes_to_the_disk() {
+fn damaged_data_is_never_destaged() {
     let rig = rig(Ecc::Parity);
     let mut client = rig.client();
     for round in 0..20u8 {
         let content = vec![round + 1; 32 * LINE];
         let begun = Instant::now();
         client.write(0, &content).unwrap();
-        // What was damaged in the round before is written over, so that it can't be found any more.
+        // The write replaced the damaged data of the previous round.
         let before = rig.status().engine;
         for line in 0..32u64 {
             rig.damage(line * LINE as u64 + 64 * u64::from(round), 5);
         }
-        // Whoever looks first, the patrol or the flush, puts it right.
+        // The patrol or the flush corrects it, whichever verifies it first.
         client.flush().unwrap();
         assert_eq!(rig.on_disk(0, content.len()), content);
         let after = rig.status().engine;
         let damaged = after.damaged_lines - before.damaged_lines;
         let corrected = after.corrected_lines - before.corrected_lines;
-        // Where the machine is so slow that lines became old and went to the disk before they were
-        // damaged, they are clean and fetched again instead, at any time.
+        // On a slow machine, lines may be destaged by age before they are damaged. They are clean
+        // then, and are read again instead.
         if begun.elapsed() < DIRTY_AGE {
             assert_eq!((damaged, corrected), (32, 32));
         }
@@ -276,7 +275,7 @@ fn nothing_damaged_goes_to_the_disk() {
 }
 
 #[test]
-fn the_patrol_walks_on_when_all_is_sealed() {
+fn the_patrol_keeps_verifying_when_everything_is_sealed() {
     let rig = rig(Ecc::Parity);
     let mut client = rig.client();
     client.read(0, 1 << 20).unwrap();
@@ -287,11 +286,11 @@ fn the_patrol_walks_on_when_all_is_sealed() {
 }
 
 #[test]
-fn a_moment_without_requests_is_no_leisure() {
+fn a_short_gap_between_requests_is_not_idle_time() {
     let begun = Instant::now();
     let mut patrol = Patrol { shards: Vec::new(), turn: 0, next: None, busy_until: begun };
-    assert!(patrol.is_quiet(true, begun), "nobody has come yet");
-    assert!(!patrol.is_quiet(false, begun));
-    assert!(!patrol.is_quiet(true, begun + QUIET / 2));
-    assert!(patrol.is_quiet(true, begun + QUIET));
+    assert!(patrol.is_idle(true, begun), "no request has arrived yet");
+    assert!(!patrol.is_idle(false, begun));
+    assert!(!patrol.is_idle(true, begun + IDLE_AFTER / 2));
+    assert!(patrol.is_idle(true, begun + IDLE_AFTER));
 }

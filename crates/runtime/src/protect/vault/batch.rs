@@ -1,14 +1,14 @@
-//! One batch of a dump while it is put together, and while it is on its way.
+//! The buffer of one batch of a dump.
 
 use forebay_backend::AlignedBuffer;
 use forebay_format::journal::{BATCH_BYTES_MAX, HEADER_BYTES, RECORD_BYTES, Record, RecordKind};
 use forebay_types::ByteRange;
 
-/// Bytes of a batch with all that belongs to it: a power of two of them fills a segment well,
-/// however small the segment is.
+/// The size of a batch with its header and records. A power of two fills segments of any size
+/// without much waste.
 const BYTES_MAX: usize = 1 << 20;
 const _: () = assert!(BYTES_MAX as u64 <= BATCH_BYTES_MAX);
-/// One for every 512 bytes at worst.
+/// At worst one record per sector.
 const RECORDS_MAX: usize = BYTES_MAX / (512 + RECORD_BYTES);
 
 pub(super) struct Batch {
@@ -35,13 +35,13 @@ impl Batch {
         self.payload_bytes as u32
     }
 
-    /// Whether so many bytes in so many records fit as well.
+    /// Whether this much more payload, in this many records, fits.
     pub(super) const fn has_room(&self, bytes: usize, records: usize) -> bool {
         let records = self.records.len() + records;
         HEADER_BYTES + self.payload_bytes + bytes + records * RECORD_BYTES <= BYTES_MAX
     }
 
-    /// Adds bytes of a volume, known by its number in the vault, for which there is room.
+    /// Adds bytes of a volume, given by its number in the vault. They must fit.
     pub(super) fn add(&mut self, volume: u16, offset: u64, bytes: &[u8]) {
         let at = HEADER_BYTES + self.payload_bytes;
         self.bytes[at..at + bytes.len()].copy_from_slice(bytes);
@@ -55,8 +55,8 @@ impl Batch {
         self.payload_bytes += bytes.len();
     }
 
-    /// Computes the checksums of all records: not while a shard is locked.
-    pub(super) fn sum_up(&mut self) {
+    /// Computes the checksums of all records. To be called without a shard's lock.
+    pub(super) fn compute_checksums(&mut self) {
         for record in &mut self.records {
             let at = HEADER_BYTES + record.payload_offset as usize;
             let bytes = &self.bytes[at..at + record.range.len as usize];

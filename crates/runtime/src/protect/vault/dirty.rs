@@ -1,8 +1,8 @@
-//! What is dirty in the shards, as something to be saved.
+//! The dirty lines of the shards, as the source of a dump.
 //!
-//! Lines are listed first and copied later, a few at a time under their shard's lock: each line is
-//! as it was at one moment, whatever clients do. A line that is not dirty any more when its turn
-//! comes is on its disk, and left out; so the disks have to be flushed after the last copy.
+//! Lines are listed first and copied later, a few at a time under their shard's lock, so each line
+//! is copied consistently while clients write. A line that was destaged in between is left out. The
+//! disks therefore have to be flushed after the last copy.
 
 use super::batch::Batch;
 use super::save::Source;
@@ -13,16 +13,16 @@ use forebay_types::{LINE_BYTES, VolumeId};
 use forebay_volume::shard_of;
 use std::sync::Arc;
 
-/// Lines copied while a shard is locked: 128 KiB, which take about as long as a request.
+/// Lines copied per lock of a shard: 128 KiB take about as long as a request.
 const LINES_AT_ONCE: usize = 32;
 
 pub(super) struct DirtyLines {
     shared: Arc<Shared>,
-    /// The lines by shard, in each by volume and place.
+    /// The lines, sorted by shard and key.
     keys: Vec<LineKey>,
-    /// Where the lines of each shard end.
+    /// The index in `keys` behind the last line of each shard.
     ends: Vec<usize>,
-    /// The numbers of the volumes in the vault, by their numbers here.
+    /// The numbers of the volumes in the vault, indexed by their ids.
     numbers: Vec<u16>,
 }
 
@@ -50,12 +50,12 @@ impl DirtyLines {
         Self { shared: Arc::clone(shared), keys, ends, numbers }
     }
 
-    /// Whether there are any of a volume.
+    /// Whether a volume has dirty lines.
     pub(super) fn has(&self, volume: VolumeId) -> bool {
         self.keys.iter().any(|key| key.volume() == volume)
     }
 
-    /// Adds the dirty sectors of one line; false when they do not fit.
+    /// Adds the dirty sectors of one line. Returns false if they do not fit.
     fn add(&self, shard: usize, key: LineKey, line: &DirtyLine, batch: &mut Batch) -> bool {
         let (bytes, runs) =
             line.runs().fold((0, 0), |(bytes, runs), (_, len)| (bytes + len as usize, runs + 1));
@@ -70,17 +70,18 @@ impl DirtyLines {
         true
     }
 
-    /// Bytes of a dirty line. To be called with its shard locked, and let go of before that is.
+    /// Bytes of a dirty line. The caller must hold the lock of its shard as long as it uses them.
     fn bytes(&self, shard: usize, slot: Slot, offset: u32, len: u32) -> &[u8] {
         assert!(u64::from(offset) + u64::from(len) <= LINE_BYTES);
         let start = self.shared.pool.line(shard, slot);
-        // SAFETY: inside the line. The shard is locked and the sectors are dirty, so nobody writes
-        // to them: clients' data comes under that lock, and disks fill only what is not valid.
+        // SAFETY: the range is inside the line. The shard is locked and the sectors are dirty, so
+        // nothing writes to them: clients' data is copied under that lock, and reads from a disk
+        // fill only sectors that are not valid.
         unsafe { std::slice::from_raw_parts(start.add(offset as usize), len as usize) }
     }
 
-    /// How many bytes of a batch that was read back are what the pool holds dirty now, and how
-    /// many are not: they have been written again, or are on their disk.
+    /// Compares a batch that was read back with the pool. Returns the bytes that the pool holds
+    /// dirty with the same content, and the bytes that were written again or destaged meanwhile.
     pub(super) fn compare(&self, records: &[Record], bytes: &[u8]) -> (u64, u64) {
         let mut same = 0;
         let mut changed = 0;

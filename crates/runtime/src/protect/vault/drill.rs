@@ -1,8 +1,8 @@
-//! A rehearsal: everything a dump does, with the superblock left alone.
+//! A drill: everything that a dump does, except that the superblock is not written.
 //!
-//! What is dirty is written to where a dump would go, made stable, the disks are flushed, and all
-//! of it is read back and compared with the pool. For everybody who looks, the vault is empty all
-//! the while. Clients are served; what they feel of it is measured beside.
+//! The dirty data is written to the space of a dump and made durable, the disks are flushed, and
+//! everything is read back and compared with the pool. On the device, the vault stays empty.
+//! Clients are served meanwhile, and the effect on their latencies is measured.
 
 use super::report::rate;
 use super::save::Saver;
@@ -13,59 +13,59 @@ use forebay_types::VolumeId;
 use std::collections::BTreeMap;
 use std::time::{Duration, Instant, SystemTime};
 
-/// How long clients are watched before, for comparison.
-const WATCHED_BEFORE: Duration = Duration::from_secs(2);
+/// How long latencies are measured before the drill, for comparison.
+const BASELINE: Duration = Duration::from_secs(2);
 
-/// What a rehearsal has shown.
+/// The outcome of a drill.
 #[derive(Clone, Debug, PartialEq)]
 pub struct DrillReport {
     /// When it began.
     pub begun_at: SystemTime,
     /// Bytes in dirty lines when it began.
     pub dirty_bytes: u64,
-    /// Bytes that were saved: the dirty sectors of these lines.
+    /// Bytes saved: the dirty sectors of these lines.
     pub bytes: u64,
-    /// Bytes written for them.
+    /// Bytes written, with headers and records.
     pub written_bytes: u64,
-    /// Milliseconds until all of it was written and stable.
+    /// Milliseconds until everything was durable.
     pub write_ms: u64,
-    /// Milliseconds until the disks were flushed, too.
+    /// Milliseconds until the disks were flushed as well.
     pub disks_ms: u64,
-    /// Milliseconds until all of it was read back and compared.
+    /// Milliseconds until everything was read back and compared.
     pub total_ms: u64,
-    /// Whether everything was read back and was what had been written.
+    /// Whether everything was read back and was intact.
     pub verified: bool,
-    /// How often the device failed and the drill went on at another place.
+    /// Batches that failed and were written at another place.
     pub failures: u32,
-    /// Bytes that the pool held dirty with the same content when they were read back.
+    /// Bytes that the pool still held dirty, with the same content, when they were read back.
     pub same_bytes: u64,
-    /// Bytes that had been written again or gone to their disk in the meantime.
+    /// Bytes that were written again or destaged meanwhile.
     pub changed_bytes: u64,
     /// Volumes whose disks did not confirm a flush.
     pub unflushed: Vec<String>,
-    /// Clients' latencies in the two seconds before, in the order of
+    /// Clients' latencies in the two seconds before the drill, in the order of
     /// [`crate::LatencyClass::ALL`].
     pub before: [LatencySummary; 4],
-    /// The same while it lasted.
+    /// Clients' latencies during the drill.
     pub during: [LatencySummary; 4],
 }
 
 impl DrillReport {
-    /// Bytes made stable in a second.
+    /// Bytes made durable per second.
     pub fn bytes_per_second(&self) -> u64 {
         rate(self.bytes, self.write_ms)
     }
 }
 
 impl Vault {
-    /// Rehearses a loss of power on the running system, for some of the volumes that were attached.
+    /// Runs a drill for some of the attached volumes.
     ///
     /// # Errors
-    /// When the vault is not ready, it is on battery, a dump for real came between, or the device
-    /// fails.
+    /// When the vault is not ready, the machine is on battery, a dump cancels the drill, or the
+    /// device fails.
     pub fn drill(&self, volumes: &[VolumeId]) -> Result<DrillReport, VaultError> {
         let start = self.latencies();
-        std::thread::sleep(WATCHED_BEFORE);
+        std::thread::sleep(BASELINE);
         let before = self.latencies();
         let mut report = self.rehearse(volumes)?;
         report.before = before.since(&start);
@@ -109,10 +109,10 @@ impl Vault {
             Ok((unflushed, disks_ms, verified))
         });
         let (bytes, written_bytes) = (saver.saved_bytes(), saver.written_bytes());
-        let failures = saver.failures;
+        let failures = saver.failures();
         work.batches = saver.into_batches().1;
         let (unflushed, disks_ms, verified) = checked.map_err(|stop| self.stopped(stop))?;
-        let silent = [LatencySummary::default(); 4];
+        let unknown = [LatencySummary::default(); 4];
         Ok(DrillReport {
             begun_at,
             dirty_bytes,
@@ -126,12 +126,12 @@ impl Vault {
             same_bytes: compared.values().map(|(same, _)| same).sum(),
             changed_bytes: compared.values().map(|(_, changed)| changed).sum(),
             unflushed,
-            before: silent,
-            during: silent,
+            before: unknown,
+            during: unknown,
         })
     }
 
-    /// Latencies of all volumes since the start.
+    /// The latencies of all volumes since the start.
     fn latencies(&self) -> Latencies {
         let mut sum = Latencies::default();
         for volume in self.shared.volumes.all() {

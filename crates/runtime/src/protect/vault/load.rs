@@ -1,14 +1,14 @@
-//! What an earlier process dumped goes back to where it belongs.
+//! Loads the dump of an earlier process.
 //!
-//! The same way as with a journal: pieces go into the pool as dirty lines and from there to the
-//! disk. But a vault records nothing, so nobody may write beside it: the disk has everything and
-//! is flushed, and the volume is taken off the vault's list durably, before the first client is
-//! let in. A death half-way leaves the vault as it was, and the next start begins anew.
+//! As in a restore from a journal, the pieces enter the pool as dirty lines and are destaged from
+//! there. A dump cannot be updated by later writes. So before a client can connect, the volume is
+//! flushed to its disk and then removed durably from the dump. If the process dies in between, the
+//! dump is unchanged, and the next start loads it again.
 
 use super::{Vault, VaultError, VaultPhase, VolumeVault};
 use crate::protect::guard::examine_disk;
-use crate::protect::journal::Ahead;
-use crate::protect::restore::Return;
+use crate::protect::journal::ReadAhead;
+use crate::protect::restore::Restorer;
 use crate::server::{Runtime, VolumeError};
 use crate::shared::Volume;
 use forebay_backend::{AlignedBuffer, Backend, Blocking};
@@ -21,7 +21,7 @@ use forebay_types::{ByteRange, REGION_BYTES};
 use std::sync::Arc;
 use std::time::Instant;
 
-/// Whether everything that was dirty is there.
+/// Whether a dump is complete and undamaged.
 pub(super) fn is_whole(found: &Found) -> bool {
     is_sealed(found) && found.damage.is_empty()
 }
@@ -30,7 +30,7 @@ const fn is_sealed(found: &Found) -> bool {
     matches!(found.superblock.kind, LogKind::Vault { sealed: Some(_) })
 }
 
-/// The volumes of a dump that are not on their disks yet, with the bytes that are held of each.
+/// The volumes of a dump, with the bytes held of each.
 pub(super) fn held_bytes(found: &Found) -> Vec<(String, u64)> {
     let volumes = found.superblock.volumes.iter();
     volumes.map(|volume| (volume.name.clone(), bytes_of(found, volume.number))).collect()
@@ -41,13 +41,13 @@ fn bytes_of(found: &Found, number: u16) -> u64 {
     records.map(|found| found.record.range.len).sum()
 }
 
-/// The end of the last byte that is to be written.
+/// The end of the last range to be written.
 fn end_of(found: &Found, number: u16) -> u64 {
     let records = found.records.iter().filter(|found| found.record.volume == number);
     records.map(|found| found.record.range.end()).max().unwrap_or(0)
 }
 
-/// What is missing of a volume, if anything is.
+/// Describes the data of a volume that a dump lacks, if any.
 fn missing(found: &Found, number: u16) -> Option<String> {
     if !is_sealed(found) {
         return Some("the dump was not finished".to_owned());
@@ -64,7 +64,8 @@ fn missing(found: &Found, number: u16) -> Option<String> {
     ))
 }
 
-/// Records that lie one after the other, in the vault and in the volume, as one.
+/// The ranges of a volume and their positions in the vault. Records that are adjacent in both are
+/// joined.
 fn pieces(found: &Found, number: u16) -> Vec<(ByteRange, u64)> {
     let mut pieces: Vec<(ByteRange, u64)> = Vec::new();
     let ours = |found: &&FoundRecord| found.record.volume == number && !found.is_damaged;
@@ -84,9 +85,8 @@ fn pieces(found: &Found, number: u16) -> Vec<(ByteRange, u64)> {
 }
 
 impl Vault {
-    /// Whether a volume may be served, as far as the vault goes, and what that has of it. One by
-    /// whose name there is data of another disk would show old data, and so would one of whose
-    /// data a part is lost.
+    /// Decides whether a volume may be served with its data in the vault. Refuses a volume whose
+    /// dump belongs to another disk, is superseded, or is incomplete.
     pub(crate) fn check(
         &self,
         volume: &str,
@@ -115,7 +115,7 @@ impl Vault {
             Some(_) => VaultState::Damaged,
         };
         let decision = decide(Inputs {
-            // What a journal holds besides is asked where the volume is attached to it.
+            // The journal's records are checked when the volume is attached to the journal.
             journal: JournalState::None,
             each_write: false,
             pool,
@@ -137,30 +137,30 @@ impl Vault {
         }
         if evidence.identity() != DiskIdentity::Same {
             tracing::warn!(
-                "{} is taken for the disk that vault {name} holds {bytes} bytes of volume \
-                 '{volume}' for: {evidence}",
-                to.name
+                vault = %name,
+                volume,
+                disk = %to.name,
+                bytes,
+                %evidence,
+                "disk differs from the one that the dump belongs to, accepted"
             );
         }
         if let Some(reason) = lacks {
-            tracing::error!(
-                "vault {name} does not hold everything of volume '{volume}': {reason}; the loss \
-                 is accepted"
-            );
+            tracing::error!(vault = %name, volume, reason, "dump incomplete, loss accepted");
         }
         Ok(vault)
     }
 
-    /// What is held of a volume, whose disk has been looked at.
+    /// The entry of a volume in the dump.
     fn entry(&self, volume: &Volume) -> Option<VolumeEntry> {
         let state = self.state();
         let mut entries = state.found.as_ref()?.superblock.volumes.iter();
         entries.find(|entry| entry.name == volume.name).cloned()
     }
 
-    /// A volume's disk has everything that the vault holds of it: it is taken off the list, and
-    /// with the last one the vault is empty.
-    fn settled(&self, number: u16) -> Result<(), VaultError> {
+    /// Removes a volume from the dump: its disk has everything. With the last volume, the vault is
+    /// empty.
+    fn remove_loaded(&self, number: u16) -> Result<(), VaultError> {
         let mut work = self.work();
         let mut state = self.state();
         let Some(found) = &mut state.found else { return Ok(()) };
@@ -179,11 +179,11 @@ impl Vault {
         }
         written.map_err(|error| VaultError::io(&self.name, error))?;
         if superblock.clean {
-            tracing::info!("vault {}: everything is on the disks; it is empty", self.name);
+            tracing::info!(vault = %self.name, "vault emptied, all of its data is on the disks");
             state.found = None;
             state.phase = VaultPhase::Ready;
             state.measure_at = Instant::now();
-            self.bell.notify_all();
+            self.wakeup.notify_all();
         } else {
             found.records.retain(|found| found.record.volume != number);
             found.superblock = superblock;
@@ -193,34 +193,36 @@ impl Vault {
 }
 
 impl Runtime {
-    /// Brings what the vault holds of a volume to its disk.
+    /// Writes the vault's data of a volume to the disk.
     pub(crate) fn load(&self, volume: &Arc<Volume>, used: &VolumeVault) -> Result<(), VolumeError> {
         let vault = &used.vault;
         let Some(entry) = vault.entry(volume) else { return Ok(()) };
-        // Also where the pool of the process before is there: nothing was acknowledged since the
-        // dump, so what the vault holds is what the pool had, and it does no harm.
+        // Loading is harmless if the pool of the previous process was adopted: no write was
+        // acknowledged since the dump, so both hold the same data.
         let pieces = {
             let state = vault.state();
             state.found.as_ref().map(|found| pieces(found, entry.number)).unwrap_or_default()
         };
         let begun = Instant::now();
         let failed = |error| VolumeError::Load { name: volume.name.clone(), error };
-        let mut reader = Ahead::new(&*vault.backend);
-        let (mut way, mut bytes) = (Return::new(self, volume.id, false), 0);
+        let mut reader = ReadAhead::new(&*vault.backend);
+        let (mut restorer, mut bytes) = (Restorer::new(self, volume.id, false), 0);
         for (range, position) in pieces {
-            way.give(range, |into| reader.read(position, into)).map_err(failed)?;
+            restorer.write(range, |into| reader.read(position, into)).map_err(failed)?;
             bytes += range.len;
         }
-        way.finish().map_err(failed)?;
-        let loaded_ms = begun.elapsed().as_millis();
-        // What a flush of this gate has failed to keep is still in the vault.
+        restorer.finish().map_err(failed)?;
+        let loaded_ms = begun.elapsed().as_millis() as u64;
+        // If the flush fails, the data is still in the vault.
         self.flush(volume, &mut |_| {})?;
-        vault.settled(entry.number)?;
+        vault.remove_loaded(entry.number)?;
+        let total_ms = begun.elapsed().as_millis() as u64;
         tracing::info!(
-            "volume '{}': {bytes} bytes are back from the vault after {loaded_ms} ms, and on the \
-             disk after {} ms",
-            volume.name,
-            begun.elapsed().as_millis()
+            volume = %volume.name,
+            bytes,
+            loaded_ms,
+            total_ms,
+            "loaded from the vault and flushed to the disk"
         );
         Ok(())
     }

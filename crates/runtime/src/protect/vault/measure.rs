@@ -1,7 +1,7 @@
-//! How fast the vault is: measured the way a dump is written, once a day and after each drill.
+//! Measures the speed of the vault once a day and after each drill, with the I/O of a dump.
 
 use super::batch::Batch;
-use super::probe::MEASURE_PATIENCE;
+use super::probe::MEASURE_TIMEOUT;
 use super::report::{Measured, rate};
 use super::save::{Saver, Source, Stop};
 use super::{Vault, VaultError, VaultPhase, fresh_id};
@@ -9,18 +9,17 @@ use forebay_journal::Dump;
 use std::sync::Arc;
 use std::time::{Duration, Instant, SystemTime};
 
-/// Bytes written to measure, as far as the vault has them: enough for a disk that begins slowly,
-/// and not more than a cache of a disk would take at once without telling.
+/// Bytes written by a measurement, at most half of the vault: enough to average out a disk that
+/// starts slowly.
 const MEASURED_BYTES: u64 = 256 << 20;
-/// How often it is measured.
-const MEASURE_EVERY: Duration = Duration::from_secs(24 * 60 * 60);
-/// When it is tried again after it was not possible.
-const MEASURE_AGAIN: Duration = Duration::from_secs(60);
-/// Bytes of one record, as a dump of whole lines has them.
+const MEASURE_INTERVAL: Duration = Duration::from_secs(24 * 60 * 60);
+/// The interval after a measurement that failed or was not possible.
+const RETRY_INTERVAL: Duration = Duration::from_secs(60);
+/// Bytes of one record: a whole line.
 const RECORD_BYTES: usize = 4096;
 const PATTERN_BYTES: usize = 1 << 20;
 
-/// Bytes that no disk can make less of.
+/// Incompressible data that does not deduplicate.
 pub(super) struct Pattern {
     bytes: Vec<u8>,
     records: usize,
@@ -28,7 +27,7 @@ pub(super) struct Pattern {
 
 impl Pattern {
     pub(super) fn new(bytes: u64) -> Self {
-        // Xorshift (Marsaglia, 2003): any sequence would do that does not repeat soon.
+        // Xorshift (Marsaglia, 2003); any sequence with a long period would do.
         let mut state = 0x9e37_79b9_7f4a_7c15_u64;
         let words = (0..PATTERN_BYTES / 8).flat_map(|_| {
             state ^= state << 13;
@@ -47,7 +46,7 @@ impl Source for Pattern {
 
     fn fill(&self, mut at: usize, batch: &mut Batch) -> usize {
         while at < self.records && batch.has_room(RECORD_BYTES, 1) {
-            // Another beginning each time, or equal blocks would be stored once.
+            // Each record begins at another place of the pattern, so that no two are equal.
             let from = at * 1031 % (PATTERN_BYTES - RECORD_BYTES);
             batch.add(0, (at * RECORD_BYTES) as u64, &self.bytes[from..from + RECORD_BYTES]);
             at += 1;
@@ -57,11 +56,11 @@ impl Source for Pattern {
 }
 
 impl Vault {
-    /// Measures how fast the vault is, by writing to the place where a dump would go. Takes about
-    /// as long as it takes to write and read 256 MiB.
+    /// Measures the speed of the vault: writes up to 256 MiB to the space of a dump, and reads them
+    /// back.
     ///
     /// # Errors
-    /// When the vault is not ready, on battery, or its device fails.
+    /// When the vault is not ready, the machine is on battery, or the device fails.
     pub fn measure(&self) -> Result<Measured, VaultError> {
         let mut work = self.work();
         {
@@ -92,10 +91,10 @@ impl Vault {
             at: SystemTime::now(),
         };
         tracing::info!(
-            "vault {}: {} MiB/s to write, {} MiB/s to read back",
-            self.name,
-            measured.write_bytes_per_second >> 20,
-            measured.read_bytes_per_second >> 20
+            vault = %self.name,
+            write_mib_per_second = measured.write_bytes_per_second >> 20,
+            read_mib_per_second = measured.read_bytes_per_second >> 20,
+            "vault measured"
         );
         self.state().measured = Some(measured);
         Ok(measured)
@@ -108,8 +107,8 @@ impl Vault {
         }
     }
 
-    /// Starts the thread that measures, now and once a day.
-    pub(super) fn start_measuring(self: &Arc<Self>) -> Result<(), VaultError> {
+    /// Starts the thread that measures and probes the vault.
+    pub(super) fn start_thread(self: &Arc<Self>) -> Result<(), VaultError> {
         let theirs = Arc::clone(self);
         let spawned = std::thread::Builder::new().name("vault".into()).spawn(move || theirs.run());
         let no_thread = |_| VaultError::io(&self.name, forebay_types::IoError::NoMemory);
@@ -117,10 +116,10 @@ impl Vault {
         Ok(())
     }
 
-    /// Has the thread measure soon.
+    /// Has the thread measure at once.
     pub(super) fn measure_soon(&self) {
         self.state().measure_at = Instant::now();
-        self.bell.notify_all();
+        self.wakeup.notify_all();
     }
 
     fn run(&self) {
@@ -138,28 +137,27 @@ impl Vault {
                 if is_ready { state.probe.at.min(state.measure_at) } else { state.measure_at };
             let left = next.saturating_duration_since(now);
             if left > Duration::ZERO {
-                state = self.bell.wait_timeout(state, left);
+                state = self.wakeup.wait_timeout(state, left);
                 continue;
             }
             if state.phase != VaultPhase::Ready {
-                // Told when it has been emptied; until then there is nothing to reckon
-                // with.
-                state.measure_at = Instant::now() + MEASURE_AGAIN;
+                // `measure_at` is set when the vault is emptied.
+                state.measure_at = Instant::now() + RETRY_INTERVAL;
                 continue;
             }
-            state.measure_at = Instant::now() + MEASURE_EVERY;
-            state.probe.ends_by = Some(Instant::now() + MEASURE_PATIENCE);
+            state.measure_at = Instant::now() + MEASURE_INTERVAL;
+            state.probe.deadline = Some(Instant::now() + MEASURE_TIMEOUT);
             drop(state);
             let measured = self.measure();
             state = self.state();
-            state.probe.ends_by = None;
+            state.probe.deadline = None;
             if let Err(error) = measured {
-                tracing::warn!("not measured: {error}");
+                tracing::warn!(vault = %self.name, %error, "vault measurement failed");
                 if matches!(error, VaultError::Io { .. }) {
-                    // What can't be written must not be reckoned with.
+                    // The device may not accept a dump at the earlier speed.
                     state.measured = None;
                 }
-                state.measure_at = Instant::now() + MEASURE_AGAIN;
+                state.measure_at = Instant::now() + RETRY_INTERVAL;
             }
         }
     }

@@ -1,27 +1,27 @@
-//! The vault: where what is dirty goes when the battery runs low, and comes back from.
+//! The vault: the device that takes the dirty data when the UPS battery runs low.
 //!
-//! A vault belongs to the whole server. While all is well it is *ready*: empty, measured, and big
-//! enough for all that can be dirty. [`Vault::dump`] writes what is dirty, makes it stable, seals
-//! it, flushes the disks and reads everything back. What a later start finds is held until each
-//! volume of it has been served again: its data goes to its disk before any client is let in, so
-//! that nothing newer than the vault can be on that disk.
+//! A server has one vault. In normal operation it is *ready*: empty, measured, and large enough
+//! for all dirty data. [`Vault::dump`] writes the dirty data, makes it durable, seals it, flushes
+//! the disks and reads everything back. The next start holds the dump until each of its volumes is
+//! served again. The data goes to the volume's disk before a client can connect, so no disk ever
+//! has newer data than the vault.
 //!
 //! Contracts:
-//! - no write is acknowledged from before a dump for real begins until [`Vault::empty`] has gone
-//!   well: a sealed vault is the newest there is, and what was acknowledged beside it would be
-//!   undone by it. [`Vault::dump`] halts the volumes itself where that has not been done;
-//! - a vault that holds something takes no dump, no measurement and no drill: `is_ready` says so,
-//!   and there is no speed to reckon with;
-//! - measurements and drills use the vault's space and not its superblock, so for everybody who
-//!   looks it stays empty; a dump for real ends them within one batch.
+//! - from the beginning of a dump until [`Vault::empty`] has succeeded, no write is acknowledged.
+//!   Loading a sealed dump would undo it. [`Vault::dump`] halts the volumes if the caller has not;
+//! - a vault that holds data accepts no dump, measurement or drill: [`Vault::is_ready`] is false,
+//!   and there is no measured speed;
+//! - measurements and drills write to the vault's space but not to its superblock, so the vault
+//!   stays empty on the device. A dump cancels them within one batch.
 //!
-//! The price: memory for some batches from the start, as a journal has, and for each dirty line
-//! eight bytes while a dump lists them.
+//! The price: the memory of a few batches from the start, as for a journal, and eight bytes per
+//! dirty line during a dump.
 
 mod batch;
 mod dirty;
 mod drill;
 mod error;
+mod flush;
 mod load;
 mod measure;
 mod pipe;
@@ -39,9 +39,10 @@ pub use report::{DumpReport, Measured, VaultPhase, VaultStatus};
 use crate::locks::{LazyCondvar, Lock, Locked, order};
 use crate::protect::guard::KeptSamples;
 use crate::protect::journal::journal_buffers;
-use crate::shared::{FlushNeed, Shared, Volume};
+use crate::shared::{Shared, Volume};
 use batch::Batch;
 use dirty::DirtyLines;
+use flush::DiskFlushes;
 use forebay_backend::{AlignedBuffer, Backend, Blocking, Description, Displaced};
 use forebay_format::journal::{
     BLOCK_BYTES, DiskInfo, Geometry, JOURNAL_BYTES_MIN, JournalId, LOG_OFFSET, Members,
@@ -49,22 +50,22 @@ use forebay_format::journal::{
 };
 use forebay_journal::identity::vault_places;
 use forebay_journal::{Dump, Found, ReadAt, RecoverError, recover_vault};
-use forebay_types::{IoError, IoResult, LINE_BYTES, Mode, VolumeId};
+use forebay_types::{IoError, LINE_BYTES, Mode, VolumeId};
 use save::{Saver, Stop};
+use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};
-use std::sync::{Arc, mpsc};
 use std::thread::JoinHandle;
 use std::time::{Duration, Instant, SystemTime};
 
-/// What of a vault is not clients' data, at most: a part of 32 for records and what does not fit
-/// at the end of a segment, and three segments to write elsewhere what failed.
+/// The overhead of a dump, at most: one part in 32 for records and unused ends of segments, and
+/// three segments for batches that have to be relocated.
 const OVERHEAD_PART: u64 = 32;
 const SPARE_BYTES_MIN: u64 = 16 << 20;
 const SPARE_BYTES_MAX: u64 = 192 << 20;
-/// How long a dump waits for the disks' own caches when nobody gave it a deadline.
+/// How long a dump without a deadline waits for the flushes of the disks.
 const DISKS_WAIT: Duration = Duration::from_secs(10);
 
-/// Bytes that a vault needs to take so many dirty ones.
+/// The size that a vault needs for this much dirty data.
 pub const fn vault_bytes_for(dirty_bytes: u64) -> u64 {
     let spare_bytes = SPARE_BYTES_MIN + dirty_bytes / 16;
     let spare_bytes = if spare_bytes < SPARE_BYTES_MAX { spare_bytes } else { SPARE_BYTES_MAX };
@@ -73,35 +74,35 @@ pub const fn vault_bytes_for(dirty_bytes: u64) -> u64 {
     if bytes < JOURNAL_BYTES_MIN { JOURNAL_BYTES_MIN } else { bytes }
 }
 
-/// Where the end of a dump's worth is put on record, when the vault itself can't be written.
+/// Records durably that a dump is void, when the vault itself cannot be written.
 pub type OnVoid = Box<dyn Fn(JournalId, IoError) -> std::io::Result<()> + Send + Sync>;
 
-/// How a vault is opened.
+/// The settings that a vault is opened with.
 pub struct VaultSettings {
     /// Its device.
     pub backend: Arc<dyn Backend>,
-    /// Whether a dump is on record as void.
+    /// Whether a dump is recorded as void.
     pub is_void: Box<dyn Fn(JournalId) -> bool>,
     /// See [`OnVoid`].
     pub on_void: OnVoid,
 }
 
-/// The vault as a volume is to use it.
+/// How a volume uses the vault.
 pub struct VolumeVault {
     /// The vault.
     pub vault: Arc<Vault>,
-    /// What identifies the volume's disk in the vault.
+    /// Identifies the volume's disk in the vault.
     pub identity: [u8; 32],
-    /// Whether what has been lost of it is accepted.
+    /// Serve the volume although the dump lacks some of its data.
     pub accept_loss: bool,
 }
 
-/// A volume that is dumped with the others.
+/// A volume that takes part in dumps.
 struct Attached {
     id: VolumeId,
-    /// A supply is part of its protection; so the vault may come to hold its newest data.
+    /// A UPS is part of its protection, so the vault may come to hold its newest data.
     relies: bool,
-    /// It has a journal, which keeps it until that has failed.
+    /// It has a journal, and relies on the vault only after that has failed.
     has_journal: bool,
     name: String,
     size_bytes: u64,
@@ -111,19 +112,19 @@ struct Attached {
 struct State {
     phase: VaultPhase,
     volumes: Vec<Attached>,
-    /// What an earlier process has dumped and is not on its disks yet.
+    /// The dump of an earlier process, as far as it is not on the disks yet.
     found: Option<Found>,
     measured: Option<Measured>,
     measure_at: Instant,
     probe: probe::Probe,
     last_dump: Option<DumpReport>,
-    /// The volumes of which the vault holds all that is dirty, from a dump of this process.
+    /// The volumes of a complete dump by this process.
     dumped: Option<Vec<VolumeId>>,
     on_battery: bool,
     stopping: bool,
 }
 
-/// What only one of dump, drill and measurement has at a time.
+/// What a dump, drill, measurement or probe needs exclusively.
 struct Work {
     batches: Vec<Batch>,
     /// The sequence and identity of the newest superblock.
@@ -140,7 +141,7 @@ impl Work {
 /// An open vault.
 pub struct Vault {
     name: String,
-    /// Of the vault itself, whatever is dumped to it.
+    /// Identifies the vault; unlike the identity of a dump, it never changes.
     number: u64,
     backend: Arc<dyn Backend>,
     geometry: Geometry,
@@ -148,9 +149,10 @@ pub struct Vault {
     shared: Arc<Shared>,
     state: Lock<State>,
     work: Lock<Work, { order::VAULT_WORK }>,
-    /// A dump for real wants the device.
+    /// Cancels measurements, drills and probes, as a dump needs the device.
     is_wanted: AtomicBool,
-    bell: LazyCondvar,
+    /// Wakes the vault's thread.
+    wakeup: LazyCondvar,
     on_void: OnVoid,
     record: Arc<dyn VaultRecord>,
     thread: Lock<Option<JoinHandle<()>>, { order::THREADS }>,
@@ -167,7 +169,6 @@ impl ReadAt for Device<'_> {
     }
 }
 
-/// Whether a dump can be written there at all.
 fn check_device(description: &Description) -> Result<(), VaultError> {
     let (name, block_bytes) = (description.name.clone(), description.alignment_bytes);
     if description.read_only {
@@ -180,7 +181,7 @@ fn check_device(description: &Description) -> Result<(), VaultError> {
 }
 
 impl Vault {
-    /// Opens a vault, or makes one where there are only zeroes.
+    /// Opens a vault, or formats one on a device that begins with zeroes.
     pub(crate) fn open(
         settings: VaultSettings,
         shared: &Arc<Shared>,
@@ -200,14 +201,14 @@ impl Vault {
         let known = found.as_ref().map_or(0, |found| found.superblock.members.own);
         let number = if known == 0 { fresh_number(&name)? } else { known };
         if let Some(found) = &mut found {
-            // What was brought to a disk or given up by hand is not held any more.
+            // Volumes that were released, by a load or by hand, are not held any more.
             found.superblock.volumes.retain(VolumeEntry::has_valid_records);
         }
         let (sequence, id) = match &found {
             Some(found) => (found.superblock.sequence, found.superblock.journal),
             None => (0, fresh_id().map_err(|error| VaultError::io(&name, error))?),
         };
-        // A dump of nothing holds nothing.
+        // A dump without volumes holds nothing.
         let is_empty = |found: &Found| found.superblock.volumes.is_empty();
         let has_leftover = found.as_ref().is_some_and(|f| is_empty(f) && !f.superblock.clean);
         let held = found.filter(|found| !found.superblock.clean && !is_empty(found));
@@ -234,7 +235,7 @@ impl Vault {
             work: Lock::new(Work::new(batches, sequence, id)),
             record,
             is_wanted: AtomicBool::new(false),
-            bell: LazyCondvar::default(),
+            wakeup: LazyCondvar::default(),
             on_void,
             thread: Lock::default(),
         });
@@ -244,13 +245,13 @@ impl Vault {
             vault.write_number()?;
         }
         if is_new {
-            tracing::info!("vault {}: a new one", vault.name);
+            tracing::info!(vault = %vault.name, "formatted vault");
         }
-        vault.start_measuring()?;
+        vault.start_thread()?;
         Ok(vault)
     }
 
-    /// How it is doing.
+    /// A snapshot of its state.
     pub fn status(&self) -> VaultStatus {
         let state = self.state();
         VaultStatus {
@@ -259,27 +260,27 @@ impl Vault {
             capacity_bytes: self.geometry.log_bytes(),
             measured: state.measured,
             trouble: state.probe.trouble(),
-            looks: state.probe.good,
+            probes: state.probe.succeeded,
             last_dump: state.last_dump.clone(),
             held: state.found.as_ref().map(load::held_bytes).unwrap_or_default(),
             is_whole: state.found.as_ref().is_none_or(load::is_whole),
         }
     }
 
-    /// Whether it could take a dump now: it holds nothing, and has not failed.
+    /// Whether it accepts a dump: it holds no data and has not failed.
     pub fn is_ready(&self) -> bool {
         self.state().phase == VaultPhase::Ready
     }
 
-    /// What a dump makes stable in a second, as measured last; `None` while it is not ready or was
-    /// not measured. Reading back comes on top, and is as fast on any device worth the name.
+    /// Bytes per second that a dump makes durable, as measured last; `None` while the vault is not
+    /// ready or was not measured. The time to read the dump back is not included.
     pub fn measured_bytes_per_second(&self) -> Option<u64> {
         let state = self.state();
         let is_ready = state.phase == VaultPhase::Ready && state.probe.trouble().is_none();
         state.measured.filter(|_| is_ready).map(|measured| measured.write_bytes_per_second)
     }
 
-    /// Bytes in dirty lines of volumes.
+    /// Bytes in dirty lines of these volumes.
     pub fn dirty_bytes(&self, ids: &[VolumeId]) -> u64 {
         let lines = |id| {
             let shards = (0..self.shared.shards.len()).map(|shard| self.shared.shard(shard));
@@ -289,27 +290,26 @@ impl Vault {
         ids.iter().map(|&id| lines(id)).sum::<usize>() as u64 * LINE_BYTES
     }
 
-    /// Says whether the power comes from a battery: then nothing is written to measure.
+    /// Sets whether the machine is on battery. Measurements, drills and probes do not write then.
     pub fn set_on_battery(&self, on_battery: bool) {
         self.state().on_battery = on_battery;
         if on_battery {
-            // One that is under way ends, too.
+            // Cancel one in progress, and wait for its end.
             self.is_wanted.store(true, Ordering::Relaxed);
             let _work = self.work();
             self.is_wanted.store(false, Ordering::Relaxed);
         }
     }
 
-    /// Dumps everything dirty of some of the volumes that were attached: writes it, makes it
-    /// stable, seals it, flushes the disks of these volumes, and reads it back, as far as the
-    /// deadline allows. What could not be done besides is said in the report. The volumes' writes
-    /// are halted by then, here at the latest, and stay so: see the module's contracts. Asking
-    /// again answers with the dump there is, if that is whole and of these volumes.
+    /// Dumps all dirty data of some attached volumes: writes it, makes it durable, seals it,
+    /// flushes the disks of the volumes, and reads the dump back until the deadline. The report
+    /// says whether the dump was verified and which disks were not flushed. Writes to the volumes
+    /// are halted, here at the latest, and stay so: see the module's contracts. If there is already
+    /// a complete dump of these volumes, its report is returned.
     ///
     /// # Errors
-    /// When not everything could be saved. What is dirty stays in the pool, and what was written
-    /// counts at the next start as far as it goes, so trying again, and bringing it to the disks,
-    /// remain.
+    /// When some data could not be saved. It stays dirty in the pool, so the dump can be repeated
+    /// and the data destaged. The next start loads what was written.
     pub fn dump(
         &self,
         volumes: &[VolumeId],
@@ -330,8 +330,8 @@ impl Vault {
             return Ok(report);
         }
         for volume in volumes.iter().filter_map(|&id| self.shared.volume(id)) {
-            if volume.power.protects && !volume.power.halted.swap(true, Ordering::SeqCst) {
-                tracing::error!(volume = volume.name, "writes are halted by the dump itself");
+            if volume.power.has_ups() && volume.power.set_halted(true) {
+                tracing::error!(volume = volume.name, "writes were not halted before the dump");
             }
         }
         let begun = Instant::now();
@@ -341,12 +341,21 @@ impl Vault {
         state.dumped = if dumped.is_ok() { Some(volumes.to_vec()) } else { None };
         match dumped {
             Ok(report) => {
-                tracing::warn!("vault {}: {report}", self.name);
+                tracing::warn!(
+                    vault = %self.name,
+                    bytes = report.bytes,
+                    sealed_ms = report.sealed_ms,
+                    total_ms = report.total_ms,
+                    verified = report.verified,
+                    failures = report.failures,
+                    unflushed = ?report.unflushed,
+                    "dump complete"
+                );
                 state.last_dump = Some(report.clone());
                 Ok(report)
             }
             Err(error) => {
-                tracing::error!("{error}");
+                tracing::error!(%error, "dump failed");
                 Err(error)
             }
         }
@@ -369,22 +378,18 @@ impl Vault {
         let mut report = DumpReport { begun_at: SystemTime::now(), ..DumpReport::default() };
         let written = saver.write_superblock().and_then(|()| saver.write(true));
         report.write_ms = begun.elapsed().as_millis() as u64;
-        // From here on nothing changes any more that is not in the vault.
+        // Lines destaged before they were copied are not in the dump, so the disks are flushed.
         let disks = self.flush_disks(volumes);
         let sealed = written.and_then(|()| {
-            // Writes were halted before it began: what was let at the disks is known by now.
-            for (number, guard) in self.guards(&ids) {
-                saver.dump.set_disk_info(number, guard);
-            }
-            saver.dump.seal();
-            saver.write_superblock()
+            // Writes were halted before the dump, so the valid samples do not change any more.
+            saver.seal(self.guards(&ids))
         });
         report.sealed_ms = begun.elapsed().as_millis() as u64;
         let verified = sealed.and_then(|()| saver.verify(true, deadline, None));
-        report.failures = saver.failures;
+        report.failures = saver.failures();
         report.bytes = saver.saved_bytes();
         report.written_bytes = saver.written_bytes();
-        report.batches = saver.dump.placed().len() as u64;
+        report.batches = saver.dump().placed().len() as u64;
         let (dump, batches) = saver.into_batches();
         work.batches = batches;
         (work.sequence, work.id) = (dump.superblock().sequence, id);
@@ -399,11 +404,12 @@ impl Vault {
         Ok(report)
     }
 
-    /// The vault is empty from now on: what was dumped is on the disks, or has been taken back to
-    /// go on with. Until this has gone well, no write may be acknowledged.
+    /// Empties the vault: the dumped data is on the disks, or still in the pool and served on. No
+    /// write may be acknowledged until this has succeeded.
     ///
     /// # Errors
-    /// When neither the vault nor the record of its end can be written; say it again.
+    /// When neither the vault nor the record that its dump is void can be written. To be called
+    /// again.
     pub fn empty(&self) -> Result<(), VaultError> {
         let mut work = self.work();
         if self.state().phase != VaultPhase::Dumped {
@@ -416,20 +422,24 @@ impl Vault {
         };
         let recorded = (self.on_void)(work.id, error);
         if let Err(reason) = recorded {
-            tracing::error!("vault {}: its end can't be put on record: {reason}", self.name);
+            tracing::error!(
+                vault = %self.name,
+                error = %reason,
+                "cannot record vault invalidation"
+            );
             return Err(VaultError::io(&self.name, error));
         }
-        tracing::error!("vault {} has failed ({error}) and takes nothing more", self.name);
+        tracing::error!(vault = %self.name, %error, "vault failed, no further dump is possible");
         let names: Vec<_> = self.state().volumes.iter().map(|v| v.name.clone()).collect();
         self.release(&names);
         self.state().phase = VaultPhase::Failed(error);
         Ok(())
     }
 
-    /// Writes that the vault holds nothing.
+    /// Writes the superblock of an empty vault.
     fn write_empty(&self, work: &mut Work) -> Result<(), VaultError> {
         let mut written = Ok(());
-        // One place after the other: the second must not be lost with the first.
+        // The second copy is the fallback if the first cannot be written.
         for _ in 0..2 {
             let (id, sequence) = (work.id, work.sequence);
             let dump = Dump::new(id, self.size_bytes, self.geometry, sequence, Vec::new());
@@ -446,7 +456,8 @@ impl Vault {
         written.map_err(|error| VaultError::io(&self.name, error))
     }
 
-    /// Attaches a volume: it is dumped with the others from now on. In `mode` that is on record.
+    /// Attaches a volume, which takes part in dumps from now on. If it is served in write-back, it
+    /// is recorded as relying on the vault.
     pub(crate) fn attach(
         &self,
         volume: &Volume,
@@ -459,7 +470,7 @@ impl Vault {
             return Err(VaultError::Volumes(self.name.clone()));
         }
         let (id, name) = (volume.id, volume.name.clone());
-        let (relies, has_journal) = (volume.power.protects, volume.journal.is_some());
+        let (relies, has_journal) = (volume.power.has_ups(), volume.journal.is_some());
         state.volumes.push(Attached { id, relies, has_journal, name, size_bytes, identity });
         drop(state);
         if relies {
@@ -468,8 +479,8 @@ impl Vault {
         self.rely(id, mode)
     }
 
-    /// A volume is about to be served in a mode: in write-back under a supply its newest data may
-    /// come to be in this vault alone. That is on record from now on.
+    /// Records that a volume about to be served in `mode` relies on the vault: in write-back under
+    /// a UPS, its newest data may come to be in this vault alone.
     pub(crate) fn rely(&self, id: VolumeId, mode: Mode) -> Result<(), VaultError> {
         let state = self.state();
         let volume = state.volumes.iter().find(|volume| volume.id == id && volume.relies);
@@ -486,25 +497,27 @@ impl Vault {
         VaultError::Record { name, volume, error: error.to_string() }
     }
 
-    /// The number of the vault itself, which stays whatever is dumped to it.
+    /// Identifies the vault; it stays the same from dump to dump.
     pub(crate) const fn number(&self) -> u64 {
         self.number
     }
 
-    /// Volumes have everything on their disks.
+    /// Removes the records of volumes whose disks have everything.
     fn release(&self, names: &[String]) {
         for name in names {
             if let Err(error) = self.record.release(self.number, name) {
                 tracing::error!(
-                    "vault {}: that volume '{name}' does not need it can't be put on record \
-                     ({error}); a start without it will refuse the volume",
-                    self.name
+                    vault = %self.name,
+                    volume = %name,
+                    %error,
+                    "cannot record that the volume no longer relies on the vault; a start without \
+                     the vault refuses the volume"
                 );
             }
         }
     }
 
-    /// A volume is not served any more; its disk has everything.
+    /// Removes a volume that is no longer served and whose disk has all of its data.
     pub(crate) fn detach(&self, id: VolumeId) {
         let mut left = Vec::new();
         self.state().volumes.retain(|volume| {
@@ -517,7 +530,7 @@ impl Vault {
         self.release(&left);
     }
 
-    /// Ends its thread. With `clean`, all disks have everything, and what was dumped is void.
+    /// Stops the thread. With `clean`, all disks have everything, and the vault is emptied.
     pub(crate) fn close(&self, clean: bool) {
         if clean {
             match self.empty() {
@@ -526,18 +539,18 @@ impl Vault {
                         self.state().volumes.iter().map(|v| v.name.clone()).collect();
                     self.release(&names);
                 }
-                Err(error) => tracing::error!("{error}"),
+                Err(error) => tracing::error!(%error, "cannot empty the vault"),
             }
         }
         self.state().stopping = true;
         self.is_wanted.store(true, Ordering::Relaxed);
-        self.bell.notify_all();
+        self.wakeup.notify_all();
         if let Some(thread) = self.thread.lock().take() {
             let _ = thread.join();
         }
     }
 
-    /// Gives a vault that holds something a number, as it has none yet.
+    /// Writes the number of a vault that holds a dump and has no number yet.
     fn write_number(&self) -> Result<(), VaultError> {
         let mut work = self.work();
         let mut state = self.state();
@@ -551,7 +564,7 @@ impl Vault {
         written.map_err(|error| VaultError::io(&self.name, error))
     }
 
-    /// What is dirty of some volumes, and which those are, numbered from one.
+    /// Lists the dirty lines of some volumes, which are numbered from one in the dump.
     fn list(&self, volumes: &[VolumeId]) -> (Vec<VolumeEntry>, DirtyLines, Vec<(VolumeId, u16)>) {
         let mut entries: Vec<(VolumeId, VolumeEntry)> = {
             let state = self.state();
@@ -572,7 +585,7 @@ impl Vault {
         (entries.into_iter().map(|(_, entry)| entry).collect(), lines, ids)
     }
 
-    /// What is known of the disks of volumes, given with their numbers in the dump.
+    /// The guards of the disks of these volumes, which are given with their numbers in the dump.
     fn guards(&self, volumes: &[(VolumeId, u16)]) -> Vec<(u16, DiskInfo)> {
         let guard = |volume: &Volume| DiskInfo {
             hardware: crate::protect::guard::hardware(&*volume.backend),
@@ -585,7 +598,7 @@ impl Vault {
         known.collect()
     }
 
-    /// Looks at a volume's disk where nothing is about to be written, before anybody is served.
+    /// Samples a volume's disk before the volume is served, except where it has dirty lines.
     fn sample(&self, volume: &Volume, size_bytes: u64) {
         let mut dirty = Vec::new();
         for shard in 0..self.shared.shards.len() {
@@ -596,26 +609,14 @@ impl Vault {
         let _ = volume.samples.set(KeptSamples::of(&*volume.backend, places));
     }
 
-    /// Begins to flush the disks of volumes: what was destaged and is still in their caches is not
-    /// in the vault.
-    fn flush_disks(&self, ids: &[VolumeId]) -> Disks {
-        let (tell, told) = mpsc::channel();
-        let mut waiting = Vec::new();
-        for volume in ids.iter().filter_map(|&id| self.shared.volume(id)) {
-            let (theirs, tell) = (Arc::clone(&volume), tell.clone());
-            waiting.push(volume.name.clone());
-            let flush = move || {
-                let _ = tell.send((theirs.name.clone(), flush_disk(&theirs)));
-            };
-            let spawned = std::thread::Builder::new().name("vault-flush".into()).spawn(flush);
-            if let Err(error) = spawned {
-                tracing::error!("volume '{}' is not flushed: {error}", volume.name);
-            }
-        }
-        Disks { waiting, told }
+    /// Starts to flush the disks of volumes: data that was destaged and is still in a disk's cache
+    /// is not in the vault.
+    fn flush_disks(&self, ids: &[VolumeId]) -> DiskFlushes {
+        DiskFlushes::start(ids.iter().filter_map(|&id| self.shared.volume(id)))
     }
 
-    /// Takes the vault for a dump of volumes, unless there is one already, which is returned then.
+    /// Claims the vault for a dump. If there is already a complete dump of these volumes, returns
+    /// its report.
     fn claim(&self, volumes: &[VolumeId]) -> Result<Option<DumpReport>, VaultError> {
         let mut state = self.state();
         match state.phase {
@@ -647,43 +648,12 @@ impl Vault {
 fn stop_reason(stop: Stop) -> String {
     match stop {
         Stop::Io(error) => error.to_string(),
-        Stop::Full => "it is full".to_owned(),
-        Stop::Cancelled => "it was called off".to_owned(),
+        Stop::Full => "the vault is full".to_owned(),
+        Stop::Cancelled => "cancelled".to_owned(),
     }
 }
 
-/// Flushes that are under way.
-struct Disks {
-    waiting: Vec<String>,
-    told: mpsc::Receiver<(String, IoResult)>,
-}
-
-impl Disks {
-    /// The volumes whose disks have not been flushed by then, or could not be.
-    fn wait(mut self, until: Instant) -> Vec<String> {
-        let mut failed = Vec::new();
-        while !self.waiting.is_empty() {
-            let left = until.saturating_duration_since(Instant::now());
-            let Ok((name, result)) = self.told.recv_timeout(left) else { break };
-            self.waiting.retain(|other| *other != name);
-            if let Err(error) = result {
-                tracing::error!("the disk of volume '{name}' was not flushed: {error}");
-                failed.push(name);
-            }
-        }
-        failed.append(&mut self.waiting);
-        failed
-    }
-}
-
-fn flush_disk(volume: &Volume) -> IoResult {
-    match volume.flush.begin() {
-        FlushNeed::Known(result) => result,
-        FlushNeed::Flush => volume.flush.end(Blocking::new(&*volume.backend).flush()).0,
-    }
-}
-
-/// What is on the device: a vault, or `None` for nothing but zeroes.
+/// Reads the vault on a device; `None` where the device begins with zeroes.
 fn find(
     name: &str,
     backend: &Arc<dyn Backend>,

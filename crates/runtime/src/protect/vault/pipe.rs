@@ -1,4 +1,4 @@
-//! Several batches on their way to or from the vault's device at once.
+//! Concurrent I/O of batches to or from the vault's device.
 
 use super::batch::Batch;
 use forebay_backend::{Backend, Buffer, Completion, CompletionSink, Io, IoKind};
@@ -6,50 +6,64 @@ use forebay_types::{IoError, IoResult};
 use std::sync::{Arc, mpsc};
 use std::time::Duration;
 
-/// How long the device may answer nothing at all before it counts as gone.
-const STALL: Duration = Duration::from_secs(30);
+/// After this time without any completion, the device counts as failed.
+const STALL_TIMEOUT: Duration = Duration::from_secs(30);
+/// The error of a device that has stalled.
+pub(super) const STALLED: IoError = IoError::Io;
 
-struct Ended(mpsc::Sender<(u64, IoResult)>);
+struct Sink(mpsc::Sender<(u64, IoResult)>);
 
-impl CompletionSink for Ended {
+impl CompletionSink for Sink {
     fn complete(&self, tag: u64, result: IoResult) {
         let _ = self.0.send((tag, result));
     }
 }
 
-/// Some buffers, each free or under an I/O.
+/// A set of buffers, each free or in use by an I/O.
 pub(super) struct Pipe<'a> {
     backend: &'a dyn Backend,
-    pub(super) batches: Vec<Batch>,
+    batches: Vec<Batch>,
     free: Vec<usize>,
-    ended: Arc<Ended>,
-    told: mpsc::Receiver<(u64, IoResult)>,
+    sink: Arc<Sink>,
+    completions: mpsc::Receiver<(u64, IoResult)>,
 }
 
 impl<'a> Pipe<'a> {
-    /// Over buffers, at least one, which [`Pipe::into_batches`] gives back.
+    /// Takes at least one buffer. [`Pipe::into_batches`] returns them.
     pub(super) fn new(backend: &'a dyn Backend, batches: Vec<Batch>) -> Self {
-        let (tell, told) = mpsc::channel();
+        let (sender, completions) = mpsc::channel();
         let free = (0..batches.len()).collect();
-        Self { backend, batches, free, ended: Arc::new(Ended(tell)), told }
+        Self { backend, batches, free, sink: Arc::new(Sink(sender)), completions }
     }
 
-    /// Waits for what is on its way, and gives the buffers back: others if the device has still
-    /// some of these.
+    /// Waits for all I/O and returns the buffers. If the device has stalled, returns new ones.
     pub(super) fn into_batches(mut self) -> Vec<Batch> {
         let count = self.batches.len();
-        let is_settled = self.settle();
+        let is_drained = self.drain();
         let batches = std::mem::take(&mut self.batches);
         self.free.clear();
-        if is_settled {
+        if is_drained {
             return batches;
         }
-        // The device may still write into them one day.
+        // A stalled device may still access the old ones.
         std::mem::forget(batches);
         (0..count).map(|_| Batch::new()).collect()
     }
 
-    /// A buffer that nobody uses.
+    /// The number of buffers.
+    pub(super) const fn len(&self) -> usize {
+        self.batches.len()
+    }
+
+    pub(super) fn batch(&self, buffer: usize) -> &Batch {
+        &self.batches[buffer]
+    }
+
+    pub(super) fn batch_mut(&mut self, buffer: usize) -> &mut Batch {
+        &mut self.batches[buffer]
+    }
+
+    /// Takes a free buffer.
     pub(super) fn take(&mut self) -> Option<usize> {
         self.free.pop()
     }
@@ -62,26 +76,26 @@ impl<'a> Pipe<'a> {
         self.free.len() == self.batches.len()
     }
 
-    /// Writes the first `len` bytes of a buffer, or fills them.
+    /// Starts to write the first `len` bytes of a buffer, or to read into them.
     pub(super) fn start(&mut self, buffer: usize, position: u64, len: u64, write: bool) {
         let bytes = &mut self.batches[buffer].bytes[..len as usize];
-        // SAFETY: the buffer is not touched before its I/O is answered, as it is not among the free
-        // ones until then; and its memory stays, see `Drop`.
+        // SAFETY: the buffer is not free, so nothing accesses it before its I/O completes, and
+        // `drain` and `drop` keep its memory until then.
         let memory = unsafe { Buffer::new(bytes.as_mut_ptr(), bytes.len()) };
         let kind = if write { IoKind::Write { fua: false } } else { IoKind::Read };
-        let done = Completion::new(Arc::clone(&self.ended) as _, buffer as u64);
+        let done = Completion::new(Arc::clone(&self.sink) as _, buffer as u64);
         self.backend.submit(Io { kind, offset: position, len, buffers: vec![memory], done });
     }
 
-    /// Waits for the next answer: which buffer is the caller's again, and how it went. `None` when
-    /// the device answers nothing any more.
+    /// Waits for the next completion. Returns the buffer, which the caller owns again, and the
+    /// result; `None` if the device has stalled.
     pub(super) fn wait(&mut self) -> Option<(usize, IoResult)> {
-        let (tag, result) = self.told.recv_timeout(STALL).ok()?;
+        let (tag, result) = self.completions.recv_timeout(STALL_TIMEOUT).ok()?;
         Some((tag as usize, result))
     }
 
-    /// Waits for all that is on its way. Returns whether all of it was answered.
-    fn settle(&mut self) -> bool {
+    /// Waits for all I/O. Returns false if the device has stalled.
+    fn drain(&mut self) -> bool {
         while !self.is_idle() {
             let Some((buffer, _)) = self.wait() else { return false };
             self.give_back(buffer);
@@ -92,12 +106,9 @@ impl<'a> Pipe<'a> {
 
 impl Drop for Pipe<'_> {
     fn drop(&mut self) {
-        if !self.settle() {
-            // As above.
+        if !self.drain() {
+            // A stalled device may still access them.
             std::mem::forget(std::mem::take(&mut self.batches));
         }
     }
 }
-
-/// What a device that answers nothing is taken to have said.
-pub(super) const STALLED: IoError = IoError::Io;

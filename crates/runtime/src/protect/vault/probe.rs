@@ -1,10 +1,9 @@
-//! The patrol over a vault: whether its device would take a dump if power failed now.
+//! Probes the vault's device, to know that a dump would succeed before the power fails.
 //!
-//! Once a minute, while it is empty, its superblocks are read, and a stretch of its free space;
-//! every tenth time a small dump is written and read back as well. A device that fails, or that
-//! does not answer, is not reckoned with from that moment, so that write-back under supplies ends
-//! before power does. It is tried again every few seconds then, and counts again when it answers
-//! and was measured.
+//! Once a minute, while the vault is empty, a probe reads the superblocks and some of the free
+//! space; every tenth probe also writes a small dump and reads it back. If the device fails or does
+//! not respond, write-back under a UPS ends. The device is then probed every few seconds, and is
+//! relied on again after a probe and a measurement have succeeded.
 
 use super::measure::Pattern;
 use super::save::Saver;
@@ -15,65 +14,66 @@ use forebay_journal::Dump;
 use forebay_types::IoError;
 use std::time::{Duration, Instant};
 
-/// From one look to the next, and while something is wrong.
-const PROBE_EVERY: Duration = Duration::from_secs(60);
-const PROBE_AGAIN: Duration = Duration::from_secs(5);
-/// Every so many looks something is written, too.
+/// From one probe to the next.
+const PROBE_INTERVAL: Duration = Duration::from_secs(60);
+/// From a failed probe to the next.
+const RETRY_INTERVAL: Duration = Duration::from_secs(5);
+/// Every tenth probe also writes.
 const WRITE_EVERY: u64 = 10;
-/// Bytes that are written then, and bytes of free space that are read each time.
 const WRITTEN_BYTES: u64 = 4 << 20;
+/// Bytes of free space read by each probe.
 const READ_BYTES: u64 = 1 << 20;
-/// A device that takes longer for a look, or for being measured, is not reckoned with.
-pub(super) const PROBE_PATIENCE: Duration = Duration::from_secs(10);
-pub(super) const MEASURE_PATIENCE: Duration = Duration::from_secs(300);
+/// A device whose probe or measurement takes longer is not relied on meanwhile.
+const PROBE_TIMEOUT: Duration = Duration::from_secs(10);
+pub(super) const MEASURE_TIMEOUT: Duration = Duration::from_secs(300);
 
-/// What is known of the device since it was looked at last.
+/// The state of the probes.
 #[derive(Debug)]
 pub(super) struct Probe {
-    /// When the next look is due.
+    /// When the next probe is due.
     pub at: Instant,
-    /// Looks that have ended well.
-    pub good: u64,
-    /// What is wrong, if something is.
+    /// Probes that have succeeded.
+    pub succeeded: u64,
+    /// Why the last probe failed.
     pub trouble: Option<String>,
-    /// Until when what is under way should have ended.
-    pub ends_by: Option<Instant>,
-    /// Where free space is read next.
+    /// The deadline of the probe or measurement in progress.
+    pub deadline: Option<Instant>,
+    /// The offset in the free space that is read next.
     place: u64,
 }
 
 impl Default for Probe {
     fn default() -> Self {
-        let (at, good, trouble, ends_by) = (Instant::now() + PROBE_EVERY, 0, None, None);
-        Self { at, good, trouble, ends_by, place: 0 }
+        let at = Instant::now() + PROBE_INTERVAL;
+        Self { at, succeeded: 0, trouble: None, deadline: None, place: 0 }
     }
 }
 
 impl Probe {
-    /// Why the device is not reckoned with, if so.
+    /// Why the device is not relied on, if so.
     pub(super) fn trouble(&self) -> Option<String> {
-        let is_late = self.ends_by.is_some_and(|end| Instant::now() > end);
-        let late = is_late.then(|| "it does not answer".to_owned());
+        let is_late = self.deadline.is_some_and(|deadline| Instant::now() > deadline);
+        let late = is_late.then(|| "it does not respond".to_owned());
         late.or_else(|| self.trouble.clone())
     }
 }
 
 impl Vault {
-    /// Looks at the device soon, instead of when it is due.
-    pub fn look_now(&self) {
+    /// Has the thread probe the device at once.
+    pub fn probe_now(&self) {
         self.state().probe.at = Instant::now();
-        self.bell.notify_all();
+        self.wakeup.notify_all();
     }
 
-    /// Looks at the device at once where it is not in its place any more.
+    /// Has the device probed at once if it is displaced.
     pub(crate) fn check_presence(&self) {
         let is_known = self.state().probe.trouble.is_some();
         if !is_known && self.is_in_place().is_err() {
-            self.look_now();
+            self.probe_now();
         }
     }
 
-    /// Whether a later start would find what is dumped now.
+    /// Checks that the next start would find the device.
     ///
     /// # Errors
     /// When the device is not where it was opened.
@@ -84,57 +84,59 @@ impl Vault {
         })
     }
 
-    /// Looks at the device. What comes of it is in the status from then on.
+    /// Probes the device, and stores the result for the status.
     pub(super) fn probe(&self) {
         let (writes, place) = {
             let mut state = self.state();
             let probe = &mut state.probe;
-            let writes = probe.trouble.is_some() || (probe.good + 1).is_multiple_of(WRITE_EVERY);
+            let writes =
+                probe.trouble.is_some() || (probe.succeeded + 1).is_multiple_of(WRITE_EVERY);
             let place = probe.place;
             probe.place = (place + READ_BYTES) % self.geometry.log_bytes();
-            probe.ends_by = Some(Instant::now() + PROBE_PATIENCE);
+            probe.deadline = Some(Instant::now() + PROBE_TIMEOUT);
             (writes, place)
         };
-        let looked = self.look(place).and_then(|()| match writes {
-            true => self.write_some(),
+        let result = self.probe_reads(place).and_then(|()| match writes {
+            true => self.probe_writes(),
             false => Ok(()),
         });
         let mut state = self.state();
         let was_late = state.probe.trouble();
-        state.probe.ends_by = None;
+        state.probe.deadline = None;
         let before = state.probe.trouble.take().or(was_late);
         let name = &self.name;
-        match looked {
-            // A dump for real, or a battery, comes first.
+        match result {
+            // Cancelled by a dump, a drill, or the battery.
             Err(VaultError::CalledOff(_) | VaultError::Occupied(_)) => {
                 state.probe.trouble = before;
-                state.probe.at = Instant::now() + PROBE_AGAIN;
+                state.probe.at = Instant::now() + RETRY_INTERVAL;
             }
             Ok(()) => {
-                state.probe.good += 1;
-                state.probe.at = Instant::now() + PROBE_EVERY;
+                state.probe.succeeded += 1;
+                state.probe.at = Instant::now() + PROBE_INTERVAL;
                 if before.is_some() {
-                    tracing::info!("vault {name} can be used again");
+                    tracing::info!(vault = %name, "vault usable again");
                     state.measure_at = Instant::now();
                 }
             }
             Err(error) => {
-                let told = error.to_string();
-                if before.as_ref() != Some(&told) {
+                let trouble = error.to_string();
+                if before.as_ref() != Some(&trouble) {
                     tracing::error!(
-                        "a dump would not be kept now: {told}; until that is mended, writes under \
-                         supplies go to the disks"
+                        vault = %name,
+                        %error,
+                        "vault cannot take a dump, volumes that rely on the UPS write through"
                     );
                 }
-                state.probe.trouble = Some(told);
+                state.probe.trouble = Some(trouble);
                 state.measured = None;
-                state.probe.at = Instant::now() + PROBE_AGAIN;
+                state.probe.at = Instant::now() + RETRY_INTERVAL;
             }
         }
     }
 
-    fn look(&self, place: u64) -> Result<(), VaultError> {
-        // A dump or a drill shows more than a look.
+    fn probe_reads(&self, place: u64) -> Result<(), VaultError> {
+        // A dump or drill in progress proves more than a probe.
         let occupied = || VaultError::Occupied(self.name.clone());
         let work = self.work.try_lock().ok_or_else(occupied)?;
         if self.state().phase != VaultPhase::Ready {
@@ -155,8 +157,8 @@ impl Vault {
         device.read(LOG_OFFSET + place, &mut free).map_err(failed)
     }
 
-    /// Writes a small dump that is none, and reads it back.
-    fn write_some(&self) -> Result<(), VaultError> {
+    /// Writes a small dump without a superblock, and reads it back.
+    fn probe_writes(&self) -> Result<(), VaultError> {
         let occupied = || VaultError::Occupied(self.name.clone());
         let mut work = self.work.try_lock().ok_or_else(occupied)?;
         let is_free = {
@@ -172,13 +174,12 @@ impl Vault {
         let batches = std::mem::take(&mut work.batches);
         let mut saver = Saver::new(&*self.backend, batches, dump, &pattern, &self.is_wanted);
         let saved = saver.write(false).and_then(|()| saver.verify(false, None, None));
-        let failures = saver.failures;
+        let failures = saver.failures();
         work.batches = saver.into_batches().1;
         saved.map_err(|stop| self.stopped(stop))?;
         match failures {
             0 => Ok(()),
-            // A dump goes elsewhere on the device then; one that begins to fail is not to be relied
-            // upon all the same.
+            // A dump would relocate the batch, but a device that begins to fail is not relied on.
             _ => Err(VaultError::io(&self.name, IoError::Io)),
         }
     }

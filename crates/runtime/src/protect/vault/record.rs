@@ -1,54 +1,55 @@
-//! What is outside of a vault of who relies on it.
+//! Records, outside of a vault, which volumes rely on it.
 //!
-//! A dump is written on battery, and nothing else is then. So who depends on a vault is on record
-//! before anything is acknowledged that only a dump would keep, and until the disk has everything
-//! or another vault is named. A start that finds a volume on record with a vault that is not there
-//! knows that its disk may be older than what was acknowledged.
+//! A volume is recorded before a write is acknowledged that only a dump would save, as there is no
+//! time for that on battery. The record stays until the disk has everything, or another vault is
+//! configured. A start without the recorded vault then knows that the disk may lack acknowledged
+//! writes.
 
 use std::io;
 
-/// Which volumes rely on which vaults, as far as is on record. A vault is known by its number.
+/// The durable record of which volumes rely on which vaults. A vault is identified by its number.
 pub trait VaultRecord: Send + Sync {
-    /// The vault, other than the one that is open, in which the newest of a volume may be.
+    /// Looks up a vault other than the open one that may hold the newest data of a volume.
     fn elsewhere(&self, volume: &str, open: Option<u64>) -> Option<Missing>;
 
-    /// From now on the newest of a volume may be in this vault: at once, or, if it has a journal,
-    /// from the failure of that on. What was superseded of it in this vault is no more.
+    /// Records that the newest data of a volume may be in this vault: at once or, if the volume has
+    /// a journal, once that has failed. Removes the record that an older dump in this vault is
+    /// superseded.
     ///
     /// # Errors
-    /// When that can't be made durable.
+    /// When the record cannot be made durable.
     fn rely(&self, vault: u64, volume: &str, has_journal: bool) -> io::Result<()>;
 
-    /// A volume's disk has everything.
+    /// Removes the record: the volume's disk has everything.
     ///
     /// # Errors
-    /// When that can't be made durable; the volume stays on record.
+    /// When that cannot be made durable; the record stays.
     fn release(&self, vault: u64, volume: &str) -> io::Result<()>;
 
-    /// A volume is about to be served without what other vaults than the open one may hold of it:
-    /// that is void from now on.
+    /// Voids what vaults other than the open one hold of a volume that is about to be served
+    /// without them.
     ///
     /// # Errors
-    /// When that can't be made durable.
+    /// When that cannot be made durable.
     fn supersede(&self, volume: &str, open: Option<u64>) -> io::Result<()>;
 
     /// Whether what this vault holds of a volume is void.
     ///
     /// # Errors
-    /// When the record can't be read.
+    /// When the record cannot be read.
     fn is_superseded(&self, vault: u64, volume: &str) -> io::Result<bool>;
 }
 
-/// A vault or a journal on which a volume relies, and which is not the one that it is given.
+/// A vault or journal that a volume relies on, and that is not the configured one.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Missing {
-    /// What it was called.
+    /// Its name when it was recorded.
     pub name: String,
-    /// The operator says that what it holds of the volume is lost.
+    /// The operator accepts that its data is lost.
     pub is_given_up: bool,
 }
 
-/// Nothing is on record, and nothing is put there: nobody depends on a vault.
+/// A record that is always empty.
 pub(crate) struct NoRecord;
 
 impl VaultRecord for NoRecord {

@@ -1,80 +1,80 @@
-//! What is told of a vault and of a dump.
+//! Reports of a vault's state and of a dump.
 
 use forebay_types::IoError;
 use std::fmt;
 use std::time::SystemTime;
 
-/// What a vault is doing.
+/// The state of a vault.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum VaultPhase {
-    /// It is empty and takes a dump.
+    /// Empty, and accepts a dump.
     Ready,
-    /// It holds what an earlier process dumped and is not on its disks yet.
+    /// Holds the dump of an earlier process, as far as it is not on the disks yet.
     Holding,
-    /// It is being written.
+    /// A dump is being written.
     Dumping,
-    /// It holds a dump of this process.
+    /// Holds a dump of this process.
     Dumped,
-    /// It takes nothing more.
+    /// Accepts no dump.
     Failed(IoError),
 }
 
-/// How fast a vault is.
+/// The measured speed of a vault.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Measured {
-    /// Bytes of clients' data made stable in a second, all that a dump does included.
+    /// Bytes of clients' data made durable per second, with the overhead of a dump.
     pub write_bytes_per_second: u64,
-    /// Bytes of clients' data read back and checked in a second.
+    /// Bytes of clients' data read back and verified per second.
     pub read_bytes_per_second: u64,
-    /// When.
+    /// The time of the measurement.
     pub at: SystemTime,
 }
 
-/// How a vault is doing.
+/// A snapshot of a vault's state.
 #[derive(Clone, Debug)]
 pub struct VaultStatus {
     /// Its device.
     pub name: String,
-    /// What it is doing.
+    /// Its state.
     pub phase: VaultPhase,
-    /// Bytes that a dump may take with its records.
+    /// Space for a dump with its records.
     pub capacity_bytes: u64,
-    /// How fast it is, once that was measured.
+    /// Its speed, once measured.
     pub measured: Option<Measured>,
-    /// Why its device is not reckoned with just now, if so.
+    /// Why its device cannot be relied on at present.
     pub trouble: Option<String>,
-    /// Looks at its device that have ended well.
-    pub looks: u64,
+    /// Probes of its device that have succeeded.
+    pub probes: u64,
     /// The last dump of this process.
     pub last_dump: Option<DumpReport>,
-    /// Volumes that it holds data of from an earlier process, with the bytes.
+    /// The volumes held from an earlier process, with the bytes of each.
     pub held: Vec<(String, u64)>,
-    /// Whether that is everything that was dirty then.
+    /// Whether the held dump is complete and undamaged.
     pub is_whole: bool,
 }
 
-/// What became of a dump.
+/// The outcome of a dump.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct DumpReport {
     /// When it began.
     pub begun_at: SystemTime,
-    /// Bytes of clients' data in it.
+    /// Bytes of clients' data.
     pub bytes: u64,
-    /// Bytes written for it, superblocks not counted.
+    /// Bytes written, without superblocks.
     pub written_bytes: u64,
-    /// Batches.
+    /// Batches written.
     pub batches: u64,
-    /// How often something failed and was written at another place.
+    /// Batches that failed and were written at another place.
     pub failures: u32,
-    /// Milliseconds until everything was written and stable.
+    /// Milliseconds until everything was durable.
     pub write_ms: u64,
-    /// Milliseconds until it was sealed: from then on a loss of power loses nothing.
+    /// Milliseconds until the dump was sealed: from then on a loss of power loses nothing.
     pub sealed_ms: u64,
-    /// Milliseconds until everything was read back, and the disks were flushed.
+    /// Milliseconds until the dump was read back and the disks were flushed.
     pub total_ms: u64,
-    /// Whether everything was read back, and was what had been written.
+    /// Whether everything was read back and is intact.
     pub verified: bool,
-    /// Volumes whose disks have not confirmed that their caches are on stable storage.
+    /// Volumes whose disks have not confirmed a flush.
     pub unflushed: Vec<String>,
 }
 
@@ -95,7 +95,7 @@ impl Default for DumpReport {
     }
 }
 
-/// Bytes in a second, of bytes in milliseconds.
+/// Bytes per second.
 pub(super) fn rate(bytes: u64, ms: u64) -> u64 {
     (u128::from(bytes) * 1000 / u128::from(ms.max(1))) as u64
 }
@@ -104,11 +104,11 @@ impl fmt::Display for DumpReport {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         let mib_per_second = rate(self.bytes, self.sealed_ms) >> 20;
         let (bytes, sealed_ms, total_ms) = (self.bytes, self.sealed_ms, self.total_ms);
-        write!(f, "{bytes} bytes are safe after {sealed_ms} ms ({mib_per_second} MiB/s), ")?;
+        write!(f, "{bytes} bytes sealed after {sealed_ms} ms ({mib_per_second} MiB/s), ")?;
         let verified = if self.verified { "verified" } else { "NOT VERIFIED" };
         write!(f, "{verified} after {total_ms} ms")?;
         if self.failures > 0 {
-            write!(f, ", with {} failures of the device", self.failures)?;
+            write!(f, ", {} batches relocated", self.failures)?;
         }
         if !self.unflushed.is_empty() {
             write!(f, "; NOT FLUSHED: {}", self.unflushed.join(", "))?;

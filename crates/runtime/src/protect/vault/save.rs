@@ -1,55 +1,54 @@
-//! Writing a dump, reading it back, and writing at another place what did not go well.
+//! Writes a dump, reads it back, and relocates batches that failed.
 
 use super::batch::Batch;
 use super::pipe::{Pipe, STALLED};
 use forebay_backend::{AlignedBuffer, Backend, Blocking};
-use forebay_format::journal::{BatchHeader, Record, check_batch};
+use forebay_format::journal::{BatchHeader, DiskInfo, Record, check_batch};
 use forebay_journal::{Dump, PlacedBatch};
 use forebay_types::IoError;
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::time::Instant;
 
-/// How often something may fail, each time at another place, before the dump is given up.
+/// Relocations until a dump fails.
 const FAILURES_MAX: u32 = 4;
 
-/// What is to be saved, in some order.
+/// The data of a dump, as a sequence of items.
 pub(super) trait Source {
-    /// Places to go through, numbered from zero.
+    /// The number of items.
     fn len(&self) -> usize;
 
-    /// Adds to a batch what is at a place and behind it, as long as it fits. Returns where it goes
-    /// on. It may be asked again for what it has given already.
+    /// Adds items to a batch, from `at` on, as long as they fit. Returns the next item. The same
+    /// items may be requested again.
     fn fill(&self, at: usize, batch: &mut Batch) -> usize;
 }
 
-/// Why a dump did not come to its end.
+/// Why a dump was not completed.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) enum Stop {
-    /// The device fails, also at other places.
+    /// The device failed, also at other places.
     Io(IoError),
-    /// It is full.
+    /// The vault is full.
     Full,
-    /// Somebody else needs the device.
+    /// A real dump, or the battery, has cancelled a measurement, drill or probe.
     Cancelled,
 }
 
-/// Told of each batch that was read back: its number, its records, and its bytes with the
-/// header. A batch that was written elsewhere is told again.
+/// Called for each batch read back, with its number, its records, and its bytes including the
+/// header. Called again for a relocated batch.
 pub(super) type Compare<'a> = &'a mut dyn FnMut(u64, &[Record], &[u8]);
 
-/// A dump on its way.
+/// A dump in progress.
 pub(super) struct Saver<'a, S> {
     backend: &'a dyn Backend,
     pipe: Pipe<'a>,
-    pub(super) dump: Dump,
+    dump: Dump,
     source: &'a S,
-    /// Where in the source each batch begins, and how many bytes of it the batch has.
+    /// The first item of each batch, and its payload bytes.
     starts: Vec<(usize, u64)>,
-    /// Where the source goes on.
+    /// The next item of the source.
     at: usize,
     cancelled: &'a AtomicBool,
-    /// How often something failed and was written elsewhere.
-    pub(super) failures: u32,
+    failures: u32,
 }
 
 impl<'a, S: Source> Saver<'a, S> {
@@ -76,36 +75,55 @@ impl<'a, S: Source> Saver<'a, S> {
         (self.dump, self.pipe.into_batches())
     }
 
-    /// Bytes of the source that were written so far.
+    pub(super) const fn dump(&self) -> &Dump {
+        &self.dump
+    }
+
+    /// Relocations so far.
+    pub(super) const fn failures(&self) -> u32 {
+        self.failures
+    }
+
+    /// Stores the guards of the volumes' disks, given by the numbers of the volumes, and seals the
+    /// dump.
+    pub(super) fn seal(&mut self, guards: Vec<(u16, DiskInfo)>) -> Result<(), Stop> {
+        for (number, guard) in guards {
+            self.dump.set_disk_info(number, guard);
+        }
+        self.dump.seal();
+        self.write_superblock()
+    }
+
+    /// Bytes of the source written so far.
     pub(super) fn saved_bytes(&self) -> u64 {
         self.starts.iter().map(|start| start.1).sum()
     }
 
-    /// Bytes written for them.
+    /// Bytes written so far, with headers and records.
     pub(super) fn written_bytes(&self) -> u64 {
         self.dump.placed().iter().map(|placed| placed.len).sum()
     }
 
-    /// Writes everything and brings it to stable storage. With `is_real`, the superblock tells of
-    /// batches that had to go elsewhere before those are written.
+    /// Writes everything and flushes the device. With `is_real`, the superblock records relocations
+    /// before the relocated batches are written.
     pub(super) fn write(&mut self, is_real: bool) -> Result<(), Stop> {
         loop {
             let failed = match self.write_rest()? {
                 Some(failed) => failed,
                 None => match Blocking::new(self.backend).flush() {
                     Ok(()) => return Ok(()),
-                    // Which of them the device has lost is not known.
+                    // The flush does not say which batches were lost.
                     Err(error) => (0, error),
                 },
             };
-            self.go_elsewhere(failed)?;
+            self.relocate(failed)?;
             if is_real {
                 self.write_superblock()?;
             }
         }
     }
 
-    /// Writes the superblock, at its other place if the first fails.
+    /// Writes the superblock; if that fails, its second copy.
     pub(super) fn write_superblock(&mut self) -> Result<(), Stop> {
         let device = Blocking::new(self.backend);
         let mut tried = Ok(());
@@ -119,10 +137,10 @@ impl<'a, S: Source> Saver<'a, S> {
         tried.map_err(Stop::Io)
     }
 
-    /// Takes back a batch and those behind it.
-    fn go_elsewhere(&mut self, (batch, error): (u64, IoError)) -> Result<(), Stop> {
+    /// Relocates a batch, and all batches after it.
+    fn relocate(&mut self, (batch, error): (u64, IoError)) -> Result<(), Stop> {
         self.failures += 1;
-        tracing::error!("batch {batch} of the dump failed ({error}); it is written elsewhere");
+        tracing::error!(batch, %error, "batch of a dump failed, relocating it");
         if self.failures > FAILURES_MAX || self.dump.relocate(batch).is_err() {
             return Err(Stop::Io(error));
         }
@@ -131,17 +149,17 @@ impl<'a, S: Source> Saver<'a, S> {
         Ok(())
     }
 
-    /// Writes what the source has from where it goes on. Returns the first batch that failed.
+    /// Writes the rest of the source. Returns the first batch that failed.
     fn write_rest(&mut self) -> Result<Option<(u64, IoError)>, Stop> {
-        let mut numbers = vec![0; self.pipe.batches.len()];
+        let mut numbers = vec![0; self.pipe.len()];
         let mut failed: Option<(u64, IoError)> = None;
         loop {
-            let goes_on = failed.is_none() && self.at < self.source.len();
-            if goes_on && self.cancelled.load(Ordering::Relaxed) {
+            let has_next = failed.is_none() && self.at < self.source.len();
+            if has_next && self.cancelled.load(Ordering::Relaxed) {
                 return Err(Stop::Cancelled);
             }
-            if goes_on && let Some(buffer) = self.pipe.take() {
-                let batch = &mut self.pipe.batches[buffer];
+            if has_next && let Some(buffer) = self.pipe.take() {
+                let batch = self.pipe.batch_mut(buffer);
                 batch.clear();
                 let next = self.source.fill(self.at, batch);
                 if batch.records.is_empty() {
@@ -149,7 +167,7 @@ impl<'a, S: Source> Saver<'a, S> {
                     self.pipe.give_back(buffer);
                     continue;
                 }
-                batch.sum_up();
+                batch.compute_checksums();
                 let payload_bytes = batch.payload_bytes();
                 let placed = self.dump.place(payload_bytes, &batch.records, &mut batch.bytes);
                 let Ok(placed) = placed else {
@@ -174,29 +192,29 @@ impl<'a, S: Source> Saver<'a, S> {
         }
     }
 
-    /// Reads the batches back from `first` on, and checks them. Returns the first that is not what
-    /// was written, and whether all were looked at before the deadline.
+    /// Reads back and verifies the batches from `first` on. Returns the first that failed, and
+    /// whether all were read before the deadline.
     pub(super) fn read_back(
         &mut self,
         first: u64,
         deadline: Option<Instant>,
         mut compare: Option<Compare<'_>>,
     ) -> Result<(Option<(u64, IoError)>, bool), Stop> {
-        let mut under_way: Vec<Option<PlacedBatch>> = vec![None; self.pipe.batches.len()];
+        let mut in_flight: Vec<Option<PlacedBatch>> = vec![None; self.pipe.len()];
         let mut next = first as usize;
         let mut failed: Option<(u64, IoError)> = None;
         let mut records = Vec::new();
         let mut in_time = true;
         loop {
             in_time = in_time && deadline.is_none_or(|deadline| Instant::now() < deadline);
-            let goes_on = failed.is_none() && in_time && next < self.dump.placed().len();
-            if goes_on && self.cancelled.load(Ordering::Relaxed) {
+            let has_next = failed.is_none() && in_time && next < self.dump.placed().len();
+            if has_next && self.cancelled.load(Ordering::Relaxed) {
                 return Err(Stop::Cancelled);
             }
-            if goes_on && let Some(buffer) = self.pipe.take() {
+            if has_next && let Some(buffer) = self.pipe.take() {
                 let placed = self.dump.placed()[next];
                 next += 1;
-                under_way[buffer] = Some(placed);
+                in_flight[buffer] = Some(placed);
                 self.pipe.start(buffer, self.dump.position(&placed), placed.len, false);
                 continue;
             }
@@ -204,14 +222,14 @@ impl<'a, S: Source> Saver<'a, S> {
                 return Ok((failed, in_time));
             }
             let (buffer, result) = self.pipe.wait().ok_or(Stop::Io(STALLED))?;
-            let placed = under_way[buffer].take().expect("an answer is of what was asked");
+            let placed = in_flight[buffer].take().expect("each completion has its request");
             let result = result.and_then(|()| {
                 records.clear();
-                let bytes = &self.pipe.batches[buffer].bytes[..placed.len as usize];
+                let bytes = &self.pipe.batch(buffer).bytes[..placed.len as usize];
                 self.check(&placed, bytes, &mut records)
             });
             if let (Ok(()), Some(compare)) = (result, &mut compare) {
-                compare(placed.batch, &records, &self.pipe.batches[buffer].bytes);
+                compare(placed.batch, &records, &self.pipe.batch(buffer).bytes);
             }
             self.pipe.give_back(buffer);
             if let Err(error) = result {
@@ -240,9 +258,9 @@ impl<'a, S: Source> Saver<'a, S> {
         check_batch(&header, bytes, records).map_err(|_| IoError::Io)
     }
 
-    /// Reads everything back, and writes elsewhere what is not what was written, until all of it
-    /// is. With `is_real`, the superblock says anew that the dump is whole. Returns whether all of
-    /// it was read back before the deadline.
+    /// Reads everything back, and relocates failed batches until all are intact. With `is_real`,
+    /// the dump is sealed again afterwards. Returns whether everything was read back before the
+    /// deadline.
     pub(super) fn verify(
         &mut self,
         is_real: bool,
@@ -254,8 +272,8 @@ impl<'a, S: Source> Saver<'a, S> {
             let compare = compare.as_mut().map(|compare| &mut **compare as Compare<'_>);
             let (failed, in_time) = self.read_back(first, deadline, compare)?;
             let Some(failed) = failed else { return Ok(in_time) };
-            // What was sealed stays as it is until the rest is written elsewhere.
-            self.go_elsewhere(failed)?;
+            // The sealed superblock stays valid until the relocated batches are durable.
+            self.relocate(failed)?;
             self.write(false)?;
             if is_real {
                 self.dump.seal();

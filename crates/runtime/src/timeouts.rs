@@ -1,0 +1,47 @@
+//! Timeouts for clients and disks, and the maximum age of dirty lines.
+
+use forebay_engine::ShardConfig;
+use forebay_frontend::ClientTimeouts;
+use forebay_types::limits::HANDSHAKE_SECONDS_MAX;
+use std::time::Duration;
+
+/// Timeouts. Tests override the defaults.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Timeouts {
+    /// From connecting to the transmission phase, TLS included.
+    pub handshake: Duration,
+    /// Between two pieces of a payload. A whole payload may take this, and a second per 64 KiB.
+    pub payload_pause: Duration,
+    /// For a client to fetch a reply that occupies the lane of huge requests while other requests
+    /// wait for it.
+    pub fetch: Duration,
+    /// Without any completion of a disk, until an operation that waits for it fails.
+    pub disk: Duration,
+    /// For clients to fetch their last replies when the server stops or the volume is removed.
+    pub farewell: Duration,
+    /// The age at which a dirty line is destaged in any case. The actual age is between one and two
+    /// times this.
+    pub dirty_age: Duration,
+}
+
+impl Default for Timeouts {
+    fn default() -> Self {
+        let handshake = Duration::from_secs(HANDSHAKE_SECONDS_MAX);
+        Self {
+            handshake,
+            payload_pause: Duration::from_secs(30),
+            fetch: Duration::from_secs(60),
+            disk: Duration::from_secs(30),
+            farewell: Duration::from_secs(5),
+            dirty_age: Duration::from_millis(ShardConfig::DIRTY_AGE_MS),
+        }
+    }
+}
+
+impl Timeouts {
+    /// How long clients may take.
+    pub(crate) const fn of_clients(&self) -> ClientTimeouts {
+        let Self { handshake, payload_pause, fetch, .. } = *self;
+        ClientTimeouts { handshake, payload_pause, fetch }
+    }
+}
