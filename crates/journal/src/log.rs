@@ -605,7 +605,7 @@ impl<B: AsRef<[u8]> + AsMut<[u8]>, W> Log<B, W> {
         &mut self,
         write: LogWrite<B>,
         result: IoResult,
-        told: &mut Vec<(W, Notification)>,
+        notifications: &mut Vec<(W, Notification)>,
     ) {
         if let LogBytes::Batch(buffer) = write.bytes {
             self.spare.push(buffer);
@@ -613,7 +613,7 @@ impl<B: AsRef<[u8]> + AsMut<[u8]>, W> Log<B, W> {
         assert!(self.spare.len() <= self.buffers, "a buffer was returned twice");
         let writing = std::mem::replace(&mut self.writing, Writing::Nothing);
         if let Err(error) = result {
-            self.fail(writing, error, told);
+            self.fail(writing, error, notifications);
             return;
         }
         match writing {
@@ -623,15 +623,15 @@ impl<B: AsRef<[u8]> + AsMut<[u8]>, W> Log<B, W> {
                 let before =
                     std::mem::replace(&mut self.durable_first_segments[copy], first_segment);
                 assert!(before <= first_segment, "the log's beginning never moves back");
-                self.complete_superblock(told);
+                self.complete_superblock(notifications);
                 if self.superblock_stale == 0 {
                     // The superblock may have freed space, so retry without another checkpoint.
-                    notify_retry(&mut self.checkpoint_waiters, told);
+                    notify_retry(&mut self.checkpoint_waiters, notifications);
                 }
                 if self.superblock_stale == 0 && !self.must_defer() {
                     let waiting = self.samples.superblock_durable(&self.superblock);
-                    told.extend(waiting.map(|waiter| (waiter, Notification::Retry)));
-                    self.notify_superblock_waiters(told);
+                    notifications.extend(waiting.map(|waiter| (waiter, Notification::Retry)));
+                    self.notify_superblock_waiters(notifications);
                 }
             }
             Writing::Batch { header, mut waiters, mut records } => {
@@ -652,34 +652,40 @@ impl<B: AsRef<[u8]> + AsMut<[u8]>, W> Log<B, W> {
                     self.mirror.defer(waiters.drain(..));
                 }
                 // DURABLE: the batch and all before it are on the journal's stable storage.
-                told.extend(waiters.drain(..).map(|waiter| (waiter, Notification::Durable)));
+                notifications
+                    .extend(waiters.drain(..).map(|waiter| (waiter, Notification::Durable)));
                 records.clear();
                 self.old_records.push(records);
                 self.old_waiters.push(waiters);
             }
         }
         if self.spare.len() > self.permits {
-            notify_retry(&mut self.buffer_waiters, told);
+            notify_retry(&mut self.buffer_waiters, notifications);
         }
     }
 
-    fn fail(&mut self, writing: Writing<W>, error: IoError, told: &mut Vec<(W, Notification)>) {
+    fn fail(
+        &mut self,
+        writing: Writing<W>,
+        error: IoError,
+        notifications: &mut Vec<(W, Notification)>,
+    ) {
         assert!(self.failed.is_none(), "a log fails once");
         self.failed = Some(error);
         let lost = |waiter| (waiter, Notification::Lost(error));
-        told.extend(self.mirror.take_deferred().map(lost));
+        notifications.extend(self.mirror.take_deferred().map(lost));
         if let Writing::Batch { waiters, .. } = writing {
-            told.extend(waiters.into_iter().map(lost));
+            notifications.extend(waiters.into_iter().map(lost));
         }
         for mut batch in self.queue.drain(..) {
             self.spare.extend(batch.buffer.take());
-            told.extend(batch.waiters.into_iter().map(lost));
+            notifications.extend(batch.waiters.into_iter().map(lost));
         }
-        notify_retry(&mut self.buffer_waiters, told);
-        notify_retry(&mut self.checkpoint_waiters, told);
-        told.extend(self.superblock_waiters.drain(..).map(lost));
+        notify_retry(&mut self.buffer_waiters, notifications);
+        notify_retry(&mut self.checkpoint_waiters, notifications);
+        notifications.extend(self.superblock_waiters.drain(..).map(lost));
         let sample_waiters = self.samples.take_waiting();
-        told.extend(sample_waiters.map(|waiter| (waiter, Notification::Retry)));
+        notifications.extend(sample_waiters.map(|waiter| (waiter, Notification::Retry)));
     }
 
     /// The error that made the log fail, if it has failed.
@@ -777,6 +783,6 @@ impl<B: AsRef<[u8]> + AsMut<[u8]>, W> Log<B, W> {
     }
 }
 
-fn notify_retry<W>(waiters: &mut Vec<W>, told: &mut Vec<(W, Notification)>) {
-    told.extend(waiters.drain(..).map(|waiter| (waiter, Notification::Retry)));
+fn notify_retry<W>(waiters: &mut Vec<W>, notifications: &mut Vec<(W, Notification)>) {
+    notifications.extend(waiters.drain(..).map(|waiter| (waiter, Notification::Retry)));
 }

@@ -1,4 +1,4 @@
-//! The driver and the guard against a real NUT server.
+//! The driver and the power controller with a real NUT server.
 
 #![allow(clippy::unwrap_used, reason = "a helper of a test may fail like the test")]
 
@@ -17,11 +17,11 @@ use std::sync::{Arc, Mutex};
 use std::time::{Duration, Instant};
 
 const INTERVAL: Duration = Duration::from_secs(1);
-/// How long anything may take before it is taken for hanging.
+/// Timeout after which the test fails.
 const PATIENCE: Duration = Duration::from_secs(300);
-/// How often the second watch looks, that says when the server knew.
+/// Poll interval of the probe, which measures when the server knows of an event.
 const PROBE: Duration = Duration::from_millis(20);
-/// How often each event is tried. Each time takes about five seconds.
+/// Repetitions of each event, of about five seconds each.
 const ROUNDS: u64 = 2;
 const EXPOSED: Exposure =
     Exposure { dirty_bytes: 700 << 20, vault_bytes_per_second: Some(100 << 20) };
@@ -31,13 +31,13 @@ fn source(lab: &NutLab, timeout: Duration) -> NutSource {
     NutSource::new(address, timeout)
 }
 
-/// A guard that follows the supply, and what the server is seen to say.
+/// A controller that monitors the UPS, and a probe of the server.
 struct Bench {
     guard: PowerController,
     words: Receiver<Observation>,
-    /// When the probe last saw something else than before.
+    /// When the probe last saw a change.
     changed: Arc<Mutex<Option<Instant>>>,
-    /// Readings that came since then. One of them may have been under way.
+    /// Readings since then. One of them may have been in flight.
     readings_since: u32,
     watches: Vec<Poller>,
 }
@@ -66,7 +66,7 @@ impl Bench {
         Self { guard, words, changed, readings_since: 0, watches }
     }
 
-    /// Follows the supply until the decision is as wanted.
+    /// Processes readings until the decision is as expected.
     fn follow(&mut self, what: &str, is_wanted: impl Fn(&Decision) -> bool) -> Decision {
         let begin = Instant::now();
         loop {
@@ -86,15 +86,15 @@ impl Bench {
 }
 
 impl Bench {
-    /// Goes on for a while. The polls of all three programs would otherwise be in step with the
-    /// events, and each time the same.
+    /// Processes readings for a while, so that the polls of the three programs are not synchronised
+    /// with the events.
     fn idle(&mut self, ms: u64) {
         let until = Instant::now() + Duration::from_millis(ms);
         self.follow("idle", |_| Instant::now() >= until);
     }
 }
 
-/// What is done to the lab, and what the guard should make of it.
+/// An event, and the expected decision.
 struct Event {
     name: &'static str,
     act: fn(&mut NutLab),
@@ -103,7 +103,7 @@ struct Event {
     dump: bool,
 }
 
-/// A change of the status that is taken back by `OL`.
+/// A change of the status, undone by `OL`.
 macro_rules! status {
     ($status:literal, $word:literal, $dump:literal) => {
         Event {
@@ -232,7 +232,7 @@ fn tool_a_real_server_waits_for_us_until_we_log_out() {
     let user = |password: &str| Credentials { user: "watch".into(), password: password.into() };
     let begin = Instant::now();
     let mut login = source(&lab, INTERVAL).with_login(user("watchpw"));
-    // A driver that has just come up has nothing to say yet.
+    // A driver that has just started has no data yet.
     wait("a reading", || login.read().is_ok_and(|reading| reading.charge_percent.is_some()));
     println!("first reading after {} ms", begin.elapsed().as_millis());
     assert_eq!(login.read().unwrap().model.as_deref(), Some("Lab Dummy"));

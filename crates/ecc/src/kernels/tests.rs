@@ -1,4 +1,4 @@
-//! Every kernel against the scalar one, and the vectors' algorithm without any vectors.
+//! Compares every kernel with the scalar one, and tests the vector algorithm on plain bytes.
 
 use super::vector::{HALVES, MATRICES, Multiplier, POWERS, Places, Vector, encode};
 use super::{SCALAR, available};
@@ -6,8 +6,8 @@ use crate::field::{GENERATOR, multiply};
 use crate::{LINE_PARITY_BYTES, Line, LineParity, SECTOR_PARITY_BYTES, Sector};
 use proptest::prelude::*;
 
-/// A vector of two blocks made of plain bytes. Nothing of it is inlined: unrolled as the vectors
-/// are, it would be a minute's work for the compiler.
+/// A vector of two blocks of plain bytes. Nothing is inlined, because the unrolled code would take
+/// a minute to compile.
 type Plain = [u8; 32];
 
 impl Vector for Plain {

@@ -1,62 +1,61 @@
-//! Parity with vectors, without saying which.
+//! Parity with vector instructions, generic over the vector type.
 //!
-//! A lane is a group: a vector holds the same byte of 16, 32 or 64 groups, so that one instruction
-//! takes all of them a step further in the division by the generator (J. S. Plank, K. M. Greenan,
-//! E. L. Miller, "Screaming Fast Galois Field Arithmetic Using Intel SIMD Instructions", FAST
-//! 2013, for products of a vector and a constant by table look-ups in registers). Groups lie in
-//! memory one behind the other, so rows of groups are made columns first, 16 by 16 bytes at a
-//! time, with four rounds of interleaving.
+//! Each lane holds one group: a vector holds the same byte of 16, 32 or 64 groups, so that one
+//! instruction performs a division step for all of them. Products of a vector and a constant use
+//! table lookups in registers (J. S. Plank, K. M. Greenan, E. L. Miller, "Screaming Fast Galois
+//! Field Arithmetic Using Intel SIMD Instructions", FAST 2013). Groups are contiguous in memory, so
+//! the data is first transposed, in squares of 16 by 16 bytes, with four rounds of interleaving.
 //!
-//! The generator reads the same from both ends and begins with 1, so the twelve products of a step
-//! are six: each is used at both ends, and that by 1 is the factor itself. Two of the six happen
-//! to be equal, which leaves five.
+//! The generator is palindromic and its leading coefficient is 1, so a step needs six products, not
+//! twelve: each is used at both ends, and the product by 1 is the factor itself. Two of the six
+//! coefficients are equal, which leaves five products.
 //!
 //! Everything here is `unsafe` for one reason: it may only be inlined into functions that are
-//! compiled for the vectors' instructions and called where the processor has them.
+//! compiled for the vector's instructions and called on processors that have them.
 
 use crate::field::{GENERATOR, multiply_slowly};
 use crate::{GROUP_BYTES, GROUP_PARITY_BYTES, GROUPS_PER_SECTOR, SECTOR_PARITY_BYTES};
 
-/// The coefficients of the generator that a step multiplies with, by their powers.
+/// The powers of the generator's coefficients that a step multiplies with.
 pub const POWERS: [usize; 5] = [1, 2, 3, 4, 6];
 const PRODUCTS: usize = POWERS.len();
 // The others are 1, equal to one of these, or their mirror images.
 const _: () = assert!(GENERATOR[0] == 1 && GENERATOR[5] == GENERATOR[2]);
-/// Rows and columns of the squares that are transposed, and bytes of a vector's blocks.
+/// Side of the transposed squares, and length of a vector's blocks in bytes.
 const SQUARE: usize = 16;
-/// The largest number of bytes in a vector.
+/// Maximum number of bytes in a vector.
 const LANES_MAX: usize = 64;
 
 /// A vector of bytes in blocks of 16.
 pub trait Vector: Copy {
-    /// Bytes in it.
+    /// Number of bytes.
     const LANES: usize;
 
-    /// Bytes that are all zero.
+    /// A zero vector.
     ///
     /// # Safety
-    /// The processor must have the vector's instructions; so for all others here.
+    /// The processor must have the vector's instructions, as for all functions here.
     unsafe fn zero() -> Self;
 
-    /// For each block, 16 bytes from its place.
+    /// Loads 16 bytes for each block from its place.
     ///
     /// # Safety
-    /// They must lie in memory that may be read.
+    /// The bytes must be readable.
     unsafe fn gather(places: impl Places) -> Self;
 
-    /// Block by block, the lower eight bytes of both, in turns.
+    /// Interleaves the lower eight bytes of each block of both vectors.
     ///
     /// # Safety
     /// The instructions must exist.
     unsafe fn interleave_low(self, other: Self) -> Self;
 
-    /// Block by block, the upper eight bytes of both, in turns.
+    /// Interleaves the upper eight bytes of each block of both vectors.
     ///
     /// # Safety
     /// The instructions must exist.
     unsafe fn interleave_high(self, other: Self) -> Self;
 
-    /// The sum in the field, which is the exclusive or.
+    /// The sum in the field, which is XOR.
     ///
     /// # Safety
     /// The instructions must exist.
@@ -129,11 +128,11 @@ macro_rules! for_each {
     };
 }
 
-/// The parity of `GROUPS` groups from `data`, a multiple of eight and at most the vector's lanes,
-/// to `parity`. With fewer the lanes repeat themselves, for nothing.
+/// Computes the parity of `GROUPS` groups at `data`, and writes it to `parity`. `GROUPS` is a
+/// multiple of eight and at most the vector's lanes; surplus lanes repeat groups and are ignored.
 ///
 /// # Safety
-/// The instructions must exist, and the groups and their parity be there.
+/// The instructions must exist. The groups must be readable and their parity writable.
 #[inline(always)]
 pub unsafe fn encode<V: Vector, M: Multiplier<V>, const GROUPS: usize>(
     data: *const u8,
@@ -179,7 +178,7 @@ unsafe fn divide<V: Vector, M: Multiplier<V>, const GROUPS: usize>(
         let mut column = 0;
         while column < GROUP_BYTES {
             let bytes = columns::<V, GROUPS>(data.add(column));
-            // Written out, as below, because a loop over vectors keeps them all in memory.
+            // Unrolled, as below, because a loop would keep the vectors in memory.
             for_each!(at in 0 1 2 3 4 5 6 7 8 9 10 11 12 13 14 15 {
                 remainder = step::<V, M>(remainder, bytes[at], &constants);
             });
@@ -189,7 +188,7 @@ unsafe fn divide<V: Vector, M: Multiplier<V>, const GROUPS: usize>(
     }
 }
 
-/// Takes the division a byte further.
+/// Performs one step of the division.
 ///
 /// # Safety
 /// The instructions must exist.
@@ -226,10 +225,10 @@ unsafe fn step<V: Vector, M: Multiplier<V>>(
     }
 }
 
-/// The same 16 bytes of each group, as 16 vectors with one byte of each group.
+/// Transposes 16 bytes of each group into 16 vectors with one byte of each group.
 ///
 /// # Safety
-/// The instructions must exist, and the groups be there.
+/// The instructions must exist, and the groups must be readable.
 #[inline(always)]
 unsafe fn columns<V: Vector, const GROUPS: usize>(data: *const u8) -> [V; SQUARE] {
     // SAFETY: the caller promises the instructions, and that the groups are there.
@@ -238,9 +237,8 @@ unsafe fn columns<V: Vector, const GROUPS: usize>(data: *const u8) -> [V; SQUARE
         for_each!(row in 0 1 2 3 4 5 6 7 8 9 10 11 12 13 14 15 {
             rows[row] = V::gather(Rows::<GROUPS> { data, row });
         });
-        // Each round moves a bit of a byte's row into its column, and one of the column into the
-        // row: a byte's index, row and column in one, turns left by a bit. Four make a transposed
-        // square.
+        // Each round rotates a byte's index (row and column, eight bits) left by one bit. Four
+        // rounds exchange rows and columns.
         for_each!(_round in 0 1 2 3 {
             let before = rows;
             for_each!(row in 0 1 2 3 4 5 6 7 {
@@ -290,7 +288,7 @@ const fn matrices() -> [u64; PRODUCTS] {
     while index < PRODUCTS {
         let mut bit = 0;
         while bit < 8 {
-            // What this bit of the factor adds to the product is a column of the matrix.
+            // The contribution of this bit of the factor is a column of the matrix.
             let column = multiply_slowly(1 << bit, GENERATOR[POWERS[index]]);
             let mut row = 0;
             while row < 8 {

@@ -118,7 +118,7 @@ impl<B: AsRef<[u8]> + AsMut<[u8]>, W> Log<B, W> {
         &mut self,
         write: LogWrite<B>,
         results: [IoResult; MEMBERS_MAX],
-        told: &mut Vec<(W, Notification)>,
+        notifications: &mut Vec<(W, Notification)>,
     ) {
         let asked = |&device: &usize| write.targets[device];
         let mut failed = (0..MEMBERS_MAX).filter(asked).filter_map(|device| {
@@ -128,12 +128,12 @@ impl<B: AsRef<[u8]> + AsMut<[u8]>, W> Log<B, W> {
         let (first, second) = (failed.next(), failed.next());
         let is_alone = write.targets.iter().filter(|&&target| target).count() == 1;
         match (first, second) {
-            (None, _) => self.complete(write, Ok(()), told),
-            (Some((_, error)), Some(_)) => self.complete(write, Err(error), told),
-            (Some((_, error)), None) if is_alone => self.complete(write, Err(error), told),
+            (None, _) => self.complete(write, Ok(()), notifications),
+            (Some((_, error)), Some(_)) => self.complete(write, Err(error), notifications),
+            (Some((_, error)), None) if is_alone => self.complete(write, Err(error), notifications),
             (Some((device, error)), None) => {
                 self.mark_stale(device, error);
-                self.complete(write, Ok(()), told);
+                self.complete(write, Ok(()), notifications);
             }
         }
     }
@@ -144,7 +144,7 @@ impl<B: AsRef<[u8]> + AsMut<[u8]>, W> Log<B, W> {
         &mut self,
         device: usize,
         error: IoError,
-        told: &mut Vec<(W, Notification)>,
+        notifications: &mut Vec<(W, Notification)>,
     ) {
         assert!(matches!(self.writing, Writing::Nothing), "a write is in flight");
         let targets = self.devices();
@@ -152,7 +152,7 @@ impl<B: AsRef<[u8]> + AsMut<[u8]>, W> Log<B, W> {
             return;
         }
         if targets.iter().filter(|&&target| target).count() == 1 {
-            self.fail(Writing::Nothing, error, told);
+            self.fail(Writing::Nothing, error, notifications);
         } else {
             self.mark_stale(device, error);
         }
@@ -171,11 +171,11 @@ impl<B: AsRef<[u8]> + AsMut<[u8]>, W> Log<B, W> {
 
     /// Handles a durable superblock copy. If both copies list the remaining members, the deferred
     /// acknowledgements are due.
-    pub(super) fn complete_superblock(&mut self, told: &mut Vec<(W, Notification)>) {
+    pub(super) fn complete_superblock(&mut self, notifications: &mut Vec<(W, Notification)>) {
         if self.superblock_stale == 0 {
             // DURABLE: the batch is on the remaining device, whose superblock lists it alone.
             let waiters = self.mirror.take_deferred();
-            told.extend(waiters.map(|waiter| (waiter, Notification::Durable)));
+            notifications.extend(waiters.map(|waiter| (waiter, Notification::Durable)));
         }
     }
 

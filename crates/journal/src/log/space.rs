@@ -44,8 +44,8 @@ pub enum RecordOutcome {
     Unneeded,
     /// Not recorded. The change is valid only if the disk has it on stable storage.
     Refused,
-    /// The log has no space for the record. The change must fail, because older records of the
-    /// range would undo it after a crash.
+    /// The disk has the change, but the log has no space to record it. The request must fail,
+    /// because older records of the range would undo the change after a crash.
     NoSpace,
 }
 
@@ -228,8 +228,8 @@ impl<B: AsRef<[u8]> + AsMut<[u8]>, W> Log<B, W> {
     /// of the volume is on its disk's stable storage, or was recorded after the mark and is
     /// durable.
     ///
-    /// Without this, records before the mark that never became durable in order could undo the
-    /// records after it.
+    /// If some records before the mark never became durable, the remaining ones could otherwise
+    /// undo records after it.
     pub fn void_records_before(&mut self, number: u16, mark: Mark) {
         assert!(mark.record <= self.next_record, "the mark is of this log");
         let first_segment = self.superblock.first_segment;
@@ -271,10 +271,10 @@ impl<B: AsRef<[u8]> + AsMut<[u8]>, W> Log<B, W> {
     }
 
     /// Notifies the waiters whose changes need no record, now that the superblock is durable.
-    pub(super) fn notify_superblock_waiters(&mut self, told: &mut Vec<(W, Notification)>) {
+    pub(super) fn notify_superblock_waiters(&mut self, notifications: &mut Vec<(W, Notification)>) {
         // DURABLE: all older records of the range are void.
         let waiters = self.superblock_waiters.drain(..);
-        told.extend(waiters.map(|waiter| (waiter, Notification::Durable)));
+        notifications.extend(waiters.map(|waiter| (waiter, Notification::Durable)));
     }
 
     /// Ends the restore of a volume: all its recovered records are in the pool or on its disk.
@@ -367,9 +367,9 @@ impl<B: AsRef<[u8]> + AsMut<[u8]>, W> Log<B, W> {
     }
 
     /// Notifies the waiters for a checkpoint, if one has ended.
-    pub fn poll_notifications(&mut self, told: &mut Vec<(W, Notification)>) {
+    pub fn poll_notifications(&mut self, notifications: &mut Vec<(W, Notification)>) {
         if std::mem::take(&mut self.checkpoint_ended) {
-            super::notify_retry(&mut self.checkpoint_waiters, told);
+            super::notify_retry(&mut self.checkpoint_waiters, notifications);
         }
     }
 

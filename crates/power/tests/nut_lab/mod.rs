@@ -1,9 +1,9 @@
-//! A real NUT server with a supply that exists on paper only, in a directory that goes away.
+//! A real NUT server with a simulated UPS, in a temporary directory.
 //!
-//! `dummy-ups` with `mode = dummy-once` keeps what is set at run time; only variables that are in
-//! its file at the start can be set. Both programs stay in the foreground, so that they are our
-//! children and nobody else's. The `upsd` of the path is a wrapper of the distribution that looks
-//! into the machine's own configuration, so the real one is called.
+//! `dummy-ups` with `mode = dummy-once` keeps variables that are set at run time, if they are in
+//! its file at the start. Both programs run in the foreground as children of the test. The `upsd`
+//! in the search path is a wrapper that reads the machine's own configuration, so the test runs the
+//! real binary.
 
 use rustix::process::{Pid, Signal, kill_process};
 use std::fs;
@@ -32,10 +32,10 @@ pub struct NutLab {
 }
 
 impl NutLab {
-    /// A server with one supply, `lab`, that is on line and full.
+    /// A server with one UPS, `lab`, on mains power and fully charged.
     pub fn start() -> Self {
         let directory = tempfile::tempdir().unwrap();
-        // Asked for and given back; whoever takes it in between fails the test.
+        // A port that was free a moment ago; the test fails if another process takes it.
         let port = TcpListener::bind("127.0.0.1:0").unwrap().local_addr().unwrap().port();
         fs::create_dir(directory.path().join("run")).unwrap();
         fs::create_dir(directory.path().join("etc")).unwrap();
@@ -65,7 +65,7 @@ impl NutLab {
     }
 
     pub fn start_server(&mut self) {
-        // The driver has to have made its socket, or the server looks again only later.
+        // Wait for the driver's socket; otherwise the server retries only later.
         let socket = self.directory.path().join("run/dummy-ups-lab");
         wait("the driver's socket", || socket.exists());
         self.server = Some(self.spawn("upsd", &["-D"]));
@@ -89,19 +89,19 @@ impl NutLab {
         signal(&self.server, stop);
     }
 
-    /// Changes a variable of the supply.
+    /// Sets a variable of the UPS.
     pub fn set(&self, name: &str, value: &str) {
         let replies = self.say_as("lab", "labpw", &[&format!("SET VAR lab {name} \"{value}\"")]);
         assert_eq!(replies.last().map(String::as_str), Some("OK"), "{name} {value}: {replies:?}");
     }
 
-    /// Orders a shutdown, as the machine that commands the supply does.
+    /// Orders a forced shutdown, as the primary does.
     pub fn force_shutdown(&self) {
         let replies = self.say_as("lab", "labpw", &["LOGIN lab", "FSD lab"]);
         assert_eq!(replies.last().map(String::as_str), Some("OK FSD-SET"), "{replies:?}");
     }
 
-    /// How many machines the server would wait for.
+    /// The number of logged-in machines.
     pub fn logins(&self) -> String {
         self.say(&["GET NUMLOGINS lab"]).remove(0)
     }
@@ -164,7 +164,7 @@ fn program(name: &str) -> PathBuf {
     found.unwrap_or_else(|| panic!("{name} is missing: install nut-server"))
 }
 
-/// Who owns the directory: whom the programs are to run as.
+/// The owner of the directory, as whom the programs run.
 fn user(directory: &Path) -> String {
     let output = Command::new("stat").args(["-c", "%U"]).arg(directory).output().unwrap();
     String::from_utf8(output.stdout).unwrap().trim().to_owned()

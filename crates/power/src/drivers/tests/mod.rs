@@ -1,4 +1,4 @@
-//! Tests of the drivers, against a server, commands and files that misbehave.
+//! Tests of the drivers with a misbehaving server, commands and files.
 
 mod server;
 
@@ -10,9 +10,9 @@ use std::sync::atomic::{AtomicUsize, Ordering};
 use std::sync::mpsc;
 use std::time::{Duration, Instant, SystemTime};
 
-/// For a supply that never answers.
+/// Timeout for a UPS that never answers.
 const TIMEOUT: Duration = Duration::from_millis(300);
-/// For a supply that answers, on however slow a machine.
+/// Timeout for a UPS that answers, on a slow machine.
 const PATIENCE: Duration = Duration::from_secs(300);
 
 fn source(server: &Server) -> NutSource {
@@ -190,7 +190,7 @@ fn poller_delivers_until_it_is_dropped() {
         _ => Act::Say(list("OL", 90)),
     });
     let (sender, receiver) = mpsc::sync_channel(4);
-    // The sink may block no one for long, so a full channel drops what it can't take.
+    // The sink must not block, so it drops observations if the channel is full.
     let sink = Box::new(move |word| drop(sender.try_send(word)));
     let watch = Poller::start(source(&server), Duration::from_millis(20), sink).unwrap();
     for _ in 0..5 {
@@ -241,7 +241,7 @@ fn failing_hanging_or_verbose_command_is_an_error() {
 fn timeout_kills_the_children_of_a_command() {
     let directory = tempfile::tempdir().unwrap();
     let path = directory.path().join("pid");
-    // On a loaded machine the command may be killed before it has said what its child is.
+    // On a loaded machine the command may be killed before it prints the child's id.
     let script = format!("sleep 3600 & echo $! > '{}'; wait", path.display());
     let mut timeout = TIMEOUT;
     let pid = loop {
@@ -254,7 +254,7 @@ fn timeout_kills_the_children_of_a_command() {
     };
     let state = |pid: &str| fs::read_to_string(format!("/proc/{}/stat", pid.trim()));
     let begin = Instant::now();
-    // Its new parent may take a moment to collect it.
+    // The new parent may take a moment to reap the child.
     while state(&pid).is_ok_and(|stat| !stat.contains(") Z")) {
         assert!(begin.elapsed() < PATIENCE, "it still runs");
         std::thread::yield_now();
@@ -271,7 +271,7 @@ fn reading_has_the_age_of_the_file() {
     fs::write(&path, "ups.status: OL\nbattery.charge: 88\n").unwrap();
     let reading = source.read().unwrap();
     assert_eq!(reading.charge_percent, Some(88.0));
-    // The clock of the file system is a little coarser than ours.
+    // The file system's clock has a coarser resolution.
     assert!(u128::from(reading.age_ms) <= begin.elapsed().as_millis() + 100);
     let touch = |time: SystemTime| {
         fs::File::options().write(true).open(&path).unwrap().set_modified(time).unwrap();
@@ -279,7 +279,7 @@ fn reading_has_the_age_of_the_file() {
     let begin = Instant::now();
     touch(SystemTime::now() - Duration::from_secs(100));
     let age_ms = source.read().unwrap().age_ms;
-    // The file system's clock is a little coarser than ours.
+    // The file system's clock has a coarser resolution.
     let oldest_ms = 100_100 + begin.elapsed().as_millis() as u64;
     assert!((100_000..=oldest_ms).contains(&age_ms), "{age_ms}");
     let begin = Instant::now();

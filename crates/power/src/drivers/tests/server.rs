@@ -18,7 +18,7 @@ pub(super) enum Act {
     Drip(String),
     /// Never answer it.
     Hang,
-    /// Say yes and begin TLS.
+    /// Answer OK and start TLS.
     Encrypt,
 }
 
@@ -27,7 +27,7 @@ type Script = dyn Fn(usize, &str) -> Act + Send + Sync;
 #[derive(Default)]
 struct Shared {
     lines: Mutex<Vec<String>>,
-    /// Lines that came in the clear.
+    /// Lines received in plain text.
     plain: Mutex<Vec<String>>,
     sockets: Mutex<Vec<TcpStream>>,
     connections: AtomicUsize,
@@ -94,7 +94,7 @@ impl Server {
     pub(super) fn stop(&mut self) {
         let Some(thread) = self.thread.take() else { return };
         self.shared.stopped.store(true, Ordering::SeqCst);
-        // Wakes the one who accepts.
+        // Wakes the accepting thread.
         let _ = TcpStream::connect(("127.0.0.1", self.port));
         thread.join().unwrap();
         for socket in self.shared.sockets.lock().unwrap().drain(..) {
@@ -109,7 +109,7 @@ impl Drop for Server {
     }
 }
 
-/// What a good server says to `LIST VAR lab`.
+/// The reply of a correct server to `LIST VAR lab`.
 pub(super) fn list(status: &str, charge: u32) -> String {
     format!(
         "BEGIN LIST VAR lab\nVAR lab ups.status \"{status}\"\nVAR lab battery.charge \
@@ -124,7 +124,7 @@ fn serve(
     shared: &Shared,
     config: Option<Arc<ServerConfig>>,
 ) {
-    // Byte by byte, so that nothing of TLS is taken before it begins.
+    // Byte by byte, so that no TLS data is consumed before TLS starts.
     let mut stream = BufReader::with_capacity(1, socket);
     while let Some(line) = read_line(&mut stream) {
         shared.plain.lock().unwrap().push(line.clone());
@@ -168,7 +168,7 @@ fn read_line(stream: &mut BufReader<impl Read>) -> Option<String> {
     }
 }
 
-/// Whether the connection goes on.
+/// Whether the connection continues.
 fn answer(stream: &mut impl Write, act: Act) -> bool {
     match act {
         Act::Say(text) => stream.write_all(text.as_bytes()).and_then(|()| stream.flush()).is_ok(),
