@@ -36,8 +36,8 @@ fn impatient_server(engine: Engine) -> Server {
     server_with(engine, Timeouts { disk, farewell, ..Timeouts::default() })
 }
 
-fn server_with(engine: Engine, patience: Timeouts) -> Server {
-    let patience = Timeouts { handshake: PATIENCE, dirty_age: PATIENCE, ..patience };
+fn server_with(engine: Engine, timeouts: Timeouts) -> Server {
+    let timeouts = Timeouts { handshake: PATIENCE, dirty_age: PATIENCE, ..timeouts };
     let policy = PolicyKind::default();
     let config = RuntimeConfig {
         memory_bytes: 64 * MIB,
@@ -47,7 +47,7 @@ fn server_with(engine: Engine, patience: Timeouts) -> Server {
         journals: 1,
         ecc: Ecc::default(),
     };
-    Server::over(Runtime::start_with(config, patience).unwrap())
+    Server::over(Runtime::start_with(config, timeouts).unwrap())
 }
 
 fn gated(server: &Server, name: &str, mode: Mode) -> (Arc<Gate>, Arc<MemoryBackend>) {

@@ -158,7 +158,7 @@ fn damage_on_one_device_is_copied_from_the_other(engine: Engine) {
     let (disk_then, a_then, b_then) = (copy(&*disk), copy(&*a), copy(&*b));
     first.stop();
     // Each device lacks data that the other one has.
-    let spoil = |device: &MemoryBackend, position: u64| {
+    let corrupt = |device: &MemoryBackend, position: u64| {
         let bytes = AlignedBuffer::from(&[0xa5; 4096][..]);
         Blocking::new(device).write(position, &bytes, true).unwrap();
     };

@@ -51,8 +51,8 @@ impl Server {
     /// A server with timeouts that a slow machine does not reach, which destages only on request.
     pub fn patient(config: RuntimeConfig) -> Self {
         let [handshake, payload_pause, dirty_age] = [PATIENCE; 3];
-        let patience = Timeouts { handshake, payload_pause, dirty_age, ..Timeouts::default() };
-        Self::over(Runtime::start_with(config, patience).unwrap())
+        let timeouts = Timeouts { handshake, payload_pause, dirty_age, ..Timeouts::default() };
+        Self::over(Runtime::start_with(config, timeouts).unwrap())
     }
 
     /// A server with a running runtime.
