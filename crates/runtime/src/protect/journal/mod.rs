@@ -398,8 +398,8 @@ impl Journal {
         Reader::new(&self.devices)
     }
 
-    /// Ends the restore of a volume: all of its data is in the pool or on the disk, and it is served
-    /// next.
+    /// Ends the restore of a volume: all of its data is in the pool or on the disk, and it is
+    /// served next.
     pub(crate) fn restored(&self, number: u16) -> Result<(), JournalError> {
         {
             let mut state = self.lock();
