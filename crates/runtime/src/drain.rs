@@ -26,8 +26,8 @@ const PAUSE: Duration = Duration::from_secs(1);
 const POLL: Duration = Duration::from_millis(5);
 /// The interval of progress reports.
 const PROGRESS: Duration = Duration::from_millis(100);
-/// Internal flushes of one volume in flight, with those no longer waited for. Each keeps a list of
-/// dirty lines.
+/// Internal flushes in flight per volume, at most, including flushes that are not waited for any
+/// more. Each keeps a list of dirty lines.
 const INTERNAL_FLUSHES_MAX: u64 = 16;
 
 /// Why a flush, a removal or a stop does not complete, if not for the disk.

@@ -557,7 +557,7 @@ impl Runtime {
             govern: Govern::new(settings.write_back, self.shared.shards.len()),
             flush: FlushGate::default(),
             blocks: Lock::default(),
-            forsaken: AtomicBool::new(false),
+            journal_is_stale: AtomicBool::new(false),
             order: settings.ordered.then(Arc::default),
             journal,
             power: PowerState::new(settings.ups),

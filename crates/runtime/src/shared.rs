@@ -58,7 +58,7 @@ pub(crate) struct Volume {
     pub order: Option<Arc<Order>>,
     /// What was lost of it in the pool when that was taken over is older in its journal, or not
     /// there: no flush succeeds, and nothing comes back from there, while anything is lost.
-    pub forsaken: AtomicBool,
+    pub journal_is_stale: AtomicBool,
     /// What keeps its writes, if anything does.
     pub journal: Option<JournalUse>,
     /// Whether a supply keeps them, and how that stands.

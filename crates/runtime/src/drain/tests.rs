@@ -107,9 +107,9 @@ fn serve(socket: &Path) -> Runtime {
     // Without a patrol, which would wait for a shard as well.
     let ecc = Ecc::Off;
     let config = RuntimeConfig { memory_bytes, workers: 1, engine, journals: 0, ecc };
-    let patience = Timeouts { farewell: Duration::from_millis(50), ..Timeouts::default() };
+    let timeouts = Timeouts { farewell: Duration::from_millis(50), ..Timeouts::default() };
     let server = NbdServer::new();
-    let started = Runtime::start_by(config, patience, None, &server, |shared, _| {
+    let started = Runtime::start_by(config, timeouts, None, &server, |shared, _| {
         Ok((Deaf::NAME, start_kind::<Deaf, _>(shared, &server)?))
     });
     let runtime = started.unwrap();
@@ -196,7 +196,7 @@ fn a_volume_is_found_under_the_lock_of_a_shard() {
     let directory = tempfile::tempdir().unwrap();
     let runtime = Arc::new(serve(&directory.path().join("socket")));
     let volume = runtime.named("disk").unwrap();
-    let (tell, told) = mpsc::channel();
+    let (sender, done) = mpsc::channel();
     std::thread::spawn(move || {
         for _ in 0..2 {
             let shard = runtime.shared.shard(0);
@@ -209,7 +209,7 @@ fn a_volume_is_found_under_the_lock_of_a_shard() {
             drop(shard);
             changing.join().unwrap();
         }
-        tell.send(()).unwrap();
+        sender.send(()).unwrap();
     });
-    told.recv_timeout(Duration::from_secs(20)).expect("no deadlock");
+    done.recv_timeout(Duration::from_secs(20)).expect("no deadlock");
 }

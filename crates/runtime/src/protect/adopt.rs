@@ -7,9 +7,9 @@
 //! But the pool may hold data without a durable record: of a write that was not acknowledged, or
 //! whose record was still in the memory of the process. Such lines cannot be told from others. So
 //! all dirty data is recorded again before the volume is served; only then does a FLUSH that waits
-//! for the journal cover it. The header of the pool says until when this is in progress. A process
-//! that finds it unfinished flushes the volume to its disk and voids the records instead, as some
-//! lines may have become clean that an older record would undo.
+//! for the journal cover it. While this is in progress, the header of the pool says so. A process
+//! that finds it unfinished flushes the volume to its disk and voids the records instead: an older
+//! record would undo lines that have become clean meanwhile.
 
 use crate::pool::{MappedLines, Pool, PoolError, PoolVolume, Progress, checksum};
 use crate::protect::patrol;
@@ -357,7 +357,7 @@ impl Runtime {
             ups: false,
         })?;
         self.flush_volume(name, |_| ())?;
-        // Before the pool's record is removed: an interruption from here on repeats the flush.
+        // The pool's record is removed last, so that an interruption repeats the flush.
         let size = settings.backend.description().size_bytes;
         used.journal.void(name, size, used.identity)?;
         self.named(name)?.leaving.store(false, Ordering::Relaxed);

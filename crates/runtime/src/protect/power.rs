@@ -17,8 +17,8 @@ use std::sync::{Arc, mpsc};
 use std::time::{Duration, Instant};
 
 /// The error message of a write to a halted volume.
-pub(crate) const HALTED: &str = "power is failing: acknowledged writes are in the vault, and no \
-                                 further write is accepted";
+pub(crate) const HALTED: &str =
+    "power is failing: acknowledged writes are safe, and no further write is accepted";
 
 /// A volume's state with regard to the UPS.
 #[derive(Debug, Default)]

@@ -336,7 +336,7 @@ impl Runtime {
         if !was_whole || self.has_lost(volume) {
             // Unless each write was recorded before it was acknowledged, the journal may hold older
             // data than what was lost.
-            volume.forsaken.store(used.durability == Durability::Flush, Ordering::Relaxed);
+            volume.journal_is_stale.store(used.durability == Durability::Flush, Ordering::Relaxed);
             return used.journal.void_clean(used.number, volume.id).map_err(failed);
         }
         let (sender, result) = mpsc::channel();

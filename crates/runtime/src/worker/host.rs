@@ -43,15 +43,15 @@ pub(crate) struct WorkerHost<R> {
 
 impl<R: Reactor> WorkerHost<R> {
     /// Whether something is lost of a volume that its journal does not have either.
-    fn is_forsaken(&mut self, id: VolumeId) -> bool {
+    fn has_stale_journal(&mut self, id: VolumeId) -> bool {
         let Some(volume) = self.find_volume(id) else { return false };
-        if !volume.forsaken.load(Ordering::Relaxed) {
+        if !volume.journal_is_stale.load(Ordering::Relaxed) {
             return false;
         }
         let volume = Arc::clone(volume);
         let mut shards = 0..self.shared.shards.len();
         let is_lost = shards.any(|at| self.shared.shard(at).lost_sectors(id) > 0);
-        volume.forsaken.store(is_lost, Ordering::Relaxed);
+        volume.journal_is_stale.store(is_lost, Ordering::Relaxed);
         is_lost
     }
 
@@ -192,7 +192,7 @@ impl<R: Reactor> Host for WorkerHost<R> {
     }
 
     fn barrier(&mut self, volume: VolumeId, part: PartId) -> Result<bool, IoError> {
-        if self.is_forsaken(volume) {
+        if self.has_stale_journal(volume) {
             return Err(IoError::Io);
         }
         let volume = self.find_volume(volume);

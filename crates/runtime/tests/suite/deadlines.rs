@@ -28,7 +28,7 @@ const PAYLOAD_PAUSE: Duration = Duration::from_secs(2);
 
 /// A server with these timeouts. A test shortens only the one under test: the others would end
 /// clients that a loaded machine makes slow.
-fn server(engine: Engine, patience: Timeouts) -> Server {
+fn server(engine: Engine, timeouts: Timeouts) -> Server {
     let config = RuntimeConfig {
         memory_bytes: 64 * MIB,
         workers: 2,
@@ -36,7 +36,7 @@ fn server(engine: Engine, patience: Timeouts) -> Server {
         journals: 0,
         ecc: Ecc::default(),
     };
-    let server = Server::start_over(config, patience);
+    let server = Server::start_over(config, timeouts);
     server.add_memory("disk", 64 * MIB, Mode::WriteBack);
     server
 }
@@ -121,8 +121,8 @@ fn a_slow_writer_does_not_hold_up_the_others(engine: Engine) {
         ecc: Ecc::default(),
     };
     // The others give up before the slow one is cut off: if they wait for it, they fail.
-    let patience = Timeouts { payload_pause: 2 * PATIENCE, ..Timeouts::default() };
-    let server = Server::start_over(config, patience);
+    let timeouts = Timeouts { payload_pause: 2 * PATIENCE, ..Timeouts::default() };
+    let server = Server::start_over(config, timeouts);
     server.add_memory("disk", 64 * MIB, Mode::WriteBack);
     let mut slow = connect(&server.socket);
     enter(&mut slow, "disk");
@@ -165,8 +165,8 @@ fn huge_requests_of_many_clients_are_all_served(engine: Engine) {
 }
 
 fn a_client_that_does_not_fetch_is_dropped_when_others_wait_for_its_memory(engine: Engine) {
-    let patience = Timeouts { fetch: Duration::from_secs(1), ..Timeouts::default() };
-    let server = server(engine, patience);
+    let timeouts = Timeouts { fetch: Duration::from_secs(1), ..Timeouts::default() };
+    let server = server(engine, timeouts);
     let mut deaf = connect(&server.socket);
     enter(&mut deaf, "disk");
     deaf.write_all(&request(command::READ, 0, 1, 0, 32 << 20)).unwrap();

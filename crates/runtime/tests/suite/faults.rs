@@ -184,7 +184,11 @@ fn after_a_failed_flush_no_flush_succeeds_until_the_disk_is_trusted(engine: Engi
         bad.set_enabled(false);
         assert_eq!(client.flush(), Err(IoError::Io), "{mode}: it stays");
         assert_eq!(client.write_fua(4096, &[2; 4096]), Err(IoError::Io), "{mode}: so does FUA");
-        assert_eq!(server.client("disk").flush(), Err(IoError::Io), "{mode}: others are told too");
+        assert_eq!(
+            server.client("disk").flush(),
+            Err(IoError::Io),
+            "{mode}: it fails for others, too"
+        );
         assert_eq!(client.write(8192, &[3; 4096]), Ok(()), "{mode}: the rest goes on");
         assert_eq!(client.read(8192, 4096), Ok(vec![3; 4096]), "{mode}");
         assert_eq!(server.client("other").flush(), Ok(()), "{mode}: the neighbour is fine");

@@ -35,8 +35,8 @@ fn impatient_server(engine: Engine) -> Server {
     server_with(engine, Timeouts { disk, farewell, ..Timeouts::default() })
 }
 
-fn server_with(engine: Engine, patience: Timeouts) -> Server {
-    let patience = Timeouts { handshake: PATIENCE, dirty_age: PATIENCE, ..patience };
+fn server_with(engine: Engine, timeouts: Timeouts) -> Server {
+    let timeouts = Timeouts { handshake: PATIENCE, dirty_age: PATIENCE, ..timeouts };
     let config = RuntimeConfig {
         memory_bytes: 64 * MIB,
         workers: 1,
@@ -44,7 +44,7 @@ fn server_with(engine: Engine, patience: Timeouts) -> Server {
         journals: 1,
         ecc: Ecc::default(),
     };
-    Server::start_over(config, patience)
+    Server::start_over(config, timeouts)
 }
 
 fn gated(server: &Server, name: &str, mode: Mode) -> (Arc<Gate>, Arc<MemoryBackend>) {

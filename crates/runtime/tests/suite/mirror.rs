@@ -206,7 +206,7 @@ fn a_journal_gets_a_mirror_and_a_mirror_another_device(engine: Engine) {
     let unwritable = ErrorRule { kinds: Kinds::WRITE, ..ErrorRule::default() };
     let broken = Errors::new(memory(JOURNAL_BYTES), unwritable);
     let opened = open(&fourth, mirrored(new, Some(Arc::new(broken)), &on));
-    assert!(opened.status().degraded.unwrap().contains("can't be written"));
+    assert!(opened.status().degraded.unwrap().contains("cannot be written"));
     add(&fourth, disk, &opened, Durability::Ack);
     check(&fourth, &written);
     fourth.stop();

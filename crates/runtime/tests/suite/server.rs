@@ -44,14 +44,14 @@ impl Server {
     /// A server with timeouts that a slow machine does not reach, which destages only on request.
     pub fn patient(config: RuntimeConfig) -> Self {
         let [handshake, payload_pause, dirty_age] = [PATIENCE; 3];
-        let patience = Timeouts { handshake, payload_pause, dirty_age, ..Timeouts::default() };
-        Self::start_over(config, patience)
+        let timeouts = Timeouts { handshake, payload_pause, dirty_age, ..Timeouts::default() };
+        Self::start_over(config, timeouts)
     }
 
-    /// A server with this patience.
-    pub fn start_over(config: RuntimeConfig, patience: Timeouts) -> Self {
+    /// A server with this timeouts.
+    pub fn start_over(config: RuntimeConfig, timeouts: Timeouts) -> Self {
         let nbd = NbdServer::new();
-        let runtime = Runtime::start_with(config, patience, &nbd).unwrap();
+        let runtime = Runtime::start_with(config, timeouts, &nbd).unwrap();
         let directory = tempfile::tempdir().unwrap();
         let socket = directory.path().join("nbd.sock");
         let server = Self { runtime, nbd, socket, directory };

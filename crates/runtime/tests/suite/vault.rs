@@ -502,7 +502,7 @@ fn a_vault_that_fails_or_hangs_is_not_relied_on_until_it_recovers() {
     gate.close(Kinds::ALL);
     vault.probe_now();
     wait("that it hangs is noticed", &|| !counts());
-    assert_eq!(vault.status().trouble.as_deref(), Some("it does not answer"));
+    assert_eq!(vault.status().trouble.as_deref(), Some("it does not respond"));
     gate.open();
     wait("it counts again", &counts);
     server.stop();

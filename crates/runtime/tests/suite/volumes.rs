@@ -114,8 +114,8 @@ fn a_stop_flushes_everything_to_the_file(engine: Engine) {
         assert_eq!(client.write(offset, &data), Ok(()));
         wanted[offset as usize..][..data.len()].copy_from_slice(&data);
     }
-    let mut told = Vec::new();
-    server.runtime.stop(|left| told.push(left)).unwrap();
+    let mut left_bytes = Vec::new();
+    server.runtime.stop(|left| left_bytes.push(left)).unwrap();
     // Exactly the written bytes.
     assert!(std::fs::read(&path).unwrap() == wanted);
     assert_eq!(std::fs::metadata(&path).unwrap().len(), 8 << 20);

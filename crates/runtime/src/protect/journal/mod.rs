@@ -254,7 +254,7 @@ impl Journal {
         if members.is_empty() || state.log.unrecorded_loss().is_some() {
             return Ok(());
         }
-        // The lock is held meanwhile, as writes must not complete before the record is durable.
+        // The lock may be held during this I/O: at a start, no volume is served yet.
         let recorded = self.members.record(superblock.journal, &members);
         recorded.map_err(|error| JournalError::Record {
             name: self.name.clone(),
@@ -262,7 +262,7 @@ impl Journal {
         })
     }
 
-    /// Writes again the records outside of the journal: its members, and its failure.
+    /// Rewrites the records outside of the journal: its members, and its failure.
     pub(crate) fn renew_records(&self) -> Result<(), JournalError> {
         self.record_members()?;
         let (id, error, names) = {
@@ -398,8 +398,8 @@ impl Journal {
         Reader::new(&self.devices)
     }
 
-    /// Notes that everything the journal held of a volume is in the pool or on the disk. The volume
-    /// is served next.
+    /// Ends the restore of a volume: all of its data is in the pool or on the disk, and it is
+    /// served next.
     pub(crate) fn restored(&self, number: u16) -> Result<(), JournalError> {
         {
             let mut state = self.lock();

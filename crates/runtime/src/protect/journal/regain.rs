@@ -75,7 +75,7 @@ pub(super) fn retry(journal: &Arc<Journal>, number: u16, volume: VolumeId) {
 fn search(journal: &Journal, number: u16, volume: VolumeId) -> Result<bool, IoError> {
     let Some(shared) = journal.shared.upgrade() else { return Ok(true) };
     let served = shared.volume(volume);
-    if served.is_some_and(|volume| volume.forsaken.load(Ordering::Relaxed)) {
+    if served.is_some_and(|volume| volume.journal_is_stale.load(Ordering::Relaxed)) {
         return Ok(true);
     }
     let Some(losses) = losses_of(&shared, volume) else { return Ok(true) };

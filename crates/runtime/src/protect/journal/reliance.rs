@@ -1,4 +1,4 @@
-//! Records, outside of a journal, which volumes rely on it.
+//! The record, outside of a journal, of the volumes that rely on it.
 //!
 //! If memory is lost, the journal alone holds acknowledged writes that are not on the disk yet.
 //! Before the first such write, the volume is therefore recorded as relying on the journal, and it

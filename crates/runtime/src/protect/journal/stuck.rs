@@ -194,13 +194,13 @@ impl Checkpoint<'_> {
 
     /// Flushes the cache of the volume's disk.
     fn sync_disk(&self) -> IoResult {
-        let (tell, told) = mpsc::channel();
+        let (sender, result) = mpsc::channel();
         let volume = self.volume;
         self.journal.inboxes[0].post(Message::Task(Box::new(move |tasks| {
-            tasks.sync(volume, Box::new(move |result| _ = tell.send(result)));
+            tasks.sync(volume, Box::new(move |result| _ = sender.send(result)));
         })));
         // A worker that ends drops its tasks.
-        told.recv().unwrap_or(Err(IoError::Shutdown))
+        result.recv().unwrap_or(Err(IoError::Shutdown))
     }
 
     /// Records once more what is still dirty of these lines, and waits until that is durable.

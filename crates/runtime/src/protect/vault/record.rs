@@ -1,4 +1,4 @@
-//! Records, outside of a vault, which volumes rely on it.
+//! The record, outside of a vault, of the volumes that rely on it.
 //!
 //! A volume is recorded before a write is acknowledged that only a dump would save, as there is no
 //! time for that on battery. The record stays until the disk has everything, or another vault is
