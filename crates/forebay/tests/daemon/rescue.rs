@@ -167,7 +167,7 @@ fn what_is_given_up_is_not_brought_back() {
     assert!(daemon.client("a").read(0, SIZE_BYTES).unwrap() == before);
     daemon.stop();
     let unknown = place.rescue(&["discard", "journal", "--volume", "z", "--yes"]);
-    assert!(unknown.err.contains("knows no volume 'z'"), "{}", unknown.err);
+    assert!(unknown.err.contains("has no volume 'z'"), "{}", unknown.err);
 }
 
 #[test]
@@ -223,7 +223,7 @@ fn a_disk_of_another_size_is_written_only_on_demand() {
     assert!(ran.err.contains("another size") && ran.err.contains("--force"), "{}", ran.err);
     let forced = [&apply[..], &["--force"]].concat();
     let ran = place.rescue(&forced);
-    assert!(ran.err.contains("behind the end"), "{}", ran.err);
+    assert!(ran.err.contains("beyond the end"), "{}", ran.err);
     let ran = place.rescue(&[&forced[..], &["--accept-loss"]].concat());
     assert_eq!(ran.code, Some(0), "{}", ran.err);
     let said = ran.json();
