@@ -1,5 +1,5 @@
 #!/bin/busybox sh
-# The first and only process of the guest that scripts/backings.sh boots. It makes devices that a
+# The init process of the guest that scripts/backings.sh boots. It makes devices that a
 # machine rarely has, and compares the server on each of them with the model. For each run it says
 # "begin:", what model-client says, and "row: NAME MODE END IO STATUS"; "guest: all run" comes last.
 # shellcheck shell=sh
@@ -12,7 +12,7 @@ finish() {
   status=$?
   [ "$status" = 0 ] || { say "failed with $status"; cat /tmp/log || true; dmesg | tail -30; }
   poweroff -f
-  # The machine is off before this is over; if this process ended, the kernel would panic.
+  # The machine powers off first. If init exited, the kernel would panic.
   sleep 60
 }
 trap finish EXIT
@@ -24,7 +24,7 @@ mkdir -p /dev/shm /run/mdadm
 mount -t tmpfs tmpfs /tmp
 mount -t tmpfs tmpfs /dev/shm
 modprobe null_blk nr_devices=0
-# The first one is what md sums with, and not named by it as a dependency.
+# The first module computes checksums for md; it is not a declared dependency.
 for module in crc32c_generic sd_mod loop raid0 raid1 raid10 raid456; do modprobe "$module"; done
 mount -t configfs configfs /sys/kernel/config
 # What scripts/backings.sh has set.

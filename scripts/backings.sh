@@ -43,7 +43,7 @@ cuts=${BACKINGS_CUTS:-3}
 only=${BACKINGS_ONLY:-}
 seed=${BACKINGS_SEED:-1}
 without=${BACKINGS_WITHOUT:+--without=$BACKINGS_WITHOUT}
-# No row that does its work takes as long; one that hangs does.
+# Longer than any working row takes; only a hang exceeds it.
 row_seconds=${BACKINGS_ROW_SECONDS:-7200}
 for program in forebay model-client; do
   [[ -x $programs/$program ]] || fail "$programs/$program is not built: run cargo build --release" \
@@ -75,11 +75,10 @@ take_down() {
 }
 end_process() { kill "$1" && wait "$1"; }
 
-# Of the backing store that is set up.
+# The current backing store.
 backing=
 outside=
-# Of a disk that is a process: its command, and whether it loses what was not flushed when it is
-# killed.
+# For a disk that is a process: its command, and whether a kill loses unflushed data.
 disk=
 is_volatile=
 
@@ -109,7 +108,7 @@ count() {
   row "$1" "$2" "$3" "$4" "${requests:--}" "${mib:--}" "${rate:--}" "${seconds:--}" "$verdict"
   if [[ $verdict == RED ]]; then
     sed 's/^/    /' "$6" | cut -c 1-400 | head -16
-    # Of a panic, where it was.
+    # The location of a panic.
     { grep -A 3 panicked "$dir/server/log" 2>/dev/null || true; } | sed 's/^/    log: /'
     [[ -z $disk ]] || tail -3 "$dir/disk.log" 2>/dev/null | sed 's/^/    disk: /'
   fi
@@ -120,7 +119,7 @@ run() {
   local name=$1 mode=$2 end=$3 io=$4
   local status=0 memory=32 over="" layer options=() begin=$SECONDS
   [[ -z $only || "$name $mode $end $io" =~ $only ]] || return 0
-  # With so little memory that lines come and go all the time, and with some more.
+  # Little memory, so that lines are evicted all the time, and some more.
   [[ $io == io_uring ]] || memory=64
   case $end in
     stop) options=(--stops 2) ;;
@@ -196,7 +195,7 @@ rows_quick() {
   run "$1" journal cut epoll
 }
 
-# need_root: says what is missing for what only root can do.
+# need_root: prints the reason if the rows that need root cannot run.
 need_root() {
   if [[ $(id -u) != 0 ]]; then
     echo "it needs root"
@@ -237,7 +236,7 @@ set_up_on() {
   if [[ $1 == tmpfs ]]; then
     mount -t tmpfs -o "size=$((size * 2))M" tmpfs "$dir/mnt" 2>"$dir/why" || return 1
   else
-    # What xfs asks for at least.
+    # The minimum for xfs.
     make_loop "$2" "$((size * 2 + 320))" || return 1
     case $1 in
       ext4) options=(-F -q) ;;
@@ -433,7 +432,7 @@ guest() {
   if ! grep -qx 'guest: all run' "$dir/console"; then
     tail -30 "$dir/console"
     red=$((red + 1))
-    say "the guest did not come to its end"
+    say "the guest did not finish"
   fi
 }
 

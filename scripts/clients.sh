@@ -1,13 +1,12 @@
 #!/usr/bin/env bash
-# Runs the clients that people use against a real server, in one mode with one I/O engine, on a
-# disk eight times as large as its memory. Everything that is written is read back and compared, by
-# another program where there is one; in the end the server is stopped and the file behind it
-# must hold what was last read through it.
+# Runs common NBD clients against a real server, in one mode with one I/O engine, on a disk eight
+# times as large as the server's memory. All written data is read back and compared, by a different
+# program where possible. After the server stops, the backing file must equal the volume.
 #
 #   scripts/clients.sh MODE IO [SIZE_MIB]
 #
-# MODE is write-through, write-back or bypass; IO is io_uring or epoll. The program is taken from
-# the release build; FOREBAY names another one.
+# MODE is write-through, write-back or bypass; IO is io_uring or epoll. FOREBAY names a program to
+# use instead of the release build.
 set -euo pipefail
 cd "$(dirname "${BASH_SOURCE[0]}")/.."
 # shellcheck source=scripts/common.sh
@@ -33,7 +32,7 @@ start() {
   "$forebay" serve --volume "v=$disk,$options" --nbd "unix:$socket" --memory 32MiB --io "$io" \
     --state "$dir/state" >"$dir/log" 2>&1 &
   server=$!
-  wait_for_socket "$socket" "$server" || { cat "$dir/log"; fail "the server did not come up"; }
+  wait_for_socket "$socket" "$server" || { cat "$dir/log"; fail "the server did not start"; }
 }
 
 stop() {
@@ -46,7 +45,7 @@ stop() {
 
 sum() { sha256sum <"$1" | cut -d ' ' -f 1; }
 
-# same FILE: what a client reads is what is in FILE.
+# same FILE: checks that a client reads the content of FILE.
 same() {
   nbdcopy "$uri" "$dir/back.img"
   cmp "$1" "$dir/back.img"
@@ -98,14 +97,14 @@ patterns() {
   for command in "${commands[@]}"; do arguments+=(-c "$command"); done
   qemu-io -f raw "${arguments[@]}" "$uri" >"$dir/qemu-io.log" ||
     { cat "$dir/qemu-io.log"; fail "qemu-io failed"; }
-  # Some versions say of a failed pattern only in words.
+  # Some versions report a failed pattern only in their output.
   if grep -i 'fail\|error' "$dir/qemu-io.log"; then fail "qemu-io found a wrong pattern"; fi
   if qemu-io -f raw -c "read ${mib}M 512" "$uri" >/dev/null 2>&1; then
-    fail "a read behind the end was answered"
+    fail "a read beyond the end succeeded"
   fi
 }
 
-# verify NAME OPTION...: one fio run that checks what it wrote.
+# verify NAME OPTION...: one fio run with verification.
 verify() {
   local name=$1
   shift
@@ -122,7 +121,7 @@ loads() {
     --verify_backlog=64
   verify overlapping --rw=randwrite --bsrange=4k-64k --blockalign=4k --norandommap \
     --serialize_overlap=1 --io_size="$((mib >> 1))M"
-  # A trim and the write behind it may overtake each other, so only one may be on the way.
+  # A trim and a later write may be reordered, so only one may be in flight.
   verify trimmed --rw=trimwrite --bs=16k --iodepth=1
   verify jobs --rw=randwrite --bs=8k --numjobs=4 --offset_increment="$((mib >> 2))M" \
     --group_reporting
@@ -137,12 +136,12 @@ copies
 images
 patterns
 loads
-say "stopping: the file behind the volume holds what was read through it"
+say "stopping: the backing file must equal the volume"
 nbdcopy "$uri" "$dir/last.img"
 stop
 cmp "$dir/last.img" "$disk"
-say "starting again: it still does"
+say "restarting: the volume must be unchanged"
 start
 same "$dir/last.img"
 stop
-say "all clients are content"
+say "all clients passed"

@@ -1,11 +1,11 @@
-# Shared by the scripts of this repository: saying what is done, and installing what is missing.
-# To be sourced, by bash, with the repository as the current directory.
+# Functions shared by the scripts of this repository: progress messages and installation of tools.
+# Source it from bash with the repository as the current directory.
 # shellcheck shell=bash
 
 say() { printf '== %s\n' "$*"; }
 fail() { printf '%s: %s\n' "${0##*/}" "$*" >&2; exit 1; }
 
-# install PACKAGE...: from the distribution, where that is Debian or one of its children.
+# install PACKAGE...: installs packages on Debian and its derivatives.
 install() {
   local as=()
   if ! command -v apt-get >/dev/null; then
@@ -18,13 +18,13 @@ install() {
   say "installing $*"
   "${as[@]}" env DEBIAN_FRONTEND=noninteractive apt-get install -y -qq --no-install-recommends \
     "$@" >/dev/null && return
-  # The lists of a fresh machine are empty or old.
+  # The package lists of a fresh machine are empty or old.
   "${as[@]}" apt-get update -qq
   "${as[@]}" env DEBIAN_FRONTEND=noninteractive apt-get install -y -qq --no-install-recommends \
     "$@" >/dev/null
 }
 
-# need COMMAND=PACKAGE...: installs the packages whose commands are not there.
+# need COMMAND=PACKAGE...: installs the packages whose commands are missing.
 need() {
   local pair missing=()
   for pair in "$@"; do
@@ -33,7 +33,7 @@ need() {
   if ((${#missing[@]})); then install "${missing[@]}"; fi
 }
 
-# need_rust: a compiler of the version that rust-toolchain.toml names.
+# need_rust: installs the compiler that rust-toolchain.toml names.
 need_rust() {
   local channel
   channel=$(sed -n 's/^channel = "\(.*\)"/\1/p' rust-toolchain.toml)
@@ -48,14 +48,14 @@ need_rust() {
       rustup toolchain install "$channel" --profile minimal --component rustfmt --component clippy
     fi
   elif [[ $(rustc --version) != "rustc $channel "* ]]; then
-    say "note: $(rustc --version) is here, $channel is what this repository is written for"
+    say "note: found $(rustc --version), but this repository requires $channel"
   fi
 }
 
-# target_dir: where cargo puts what it builds.
+# target_dir: prints cargo's target directory.
 target_dir() { printf '%s\n' "${CARGO_TARGET_DIR:-$PWD/target}"; }
 
-# wait_for_socket PATH PID: until something listens at PATH, as long as PID lives.
+# wait_for_socket PATH PID: waits until a process listens at PATH; fails if PID exits.
 wait_for_socket() {
   local i
   for ((i = 0; i < 200; i++)); do

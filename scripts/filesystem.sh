@@ -1,7 +1,7 @@
 #!/usr/bin/env bash
 # A file system on a volume, through nbdfuse and a loop device, under stress in one mode; the pool
-# is a sixteenth of the disk. What four writers leave behind is summed, and compared after the
-# caches are dropped; then fsck looks at the file behind the server.
+# is a sixteenth of the disk. The files of four writers are checksummed, and compared
+# after the caches are dropped; then fsck checks the backing file.
 #
 #   scripts/filesystem.sh MODE IO
 #
@@ -36,7 +36,7 @@ if [[ $mode == write-back ]]; then options+=",protection=none,accept-loss=yes"; 
 "$forebay" serve --volume "v=$dir/disk.img,$options" --nbd "unix:$socket" --memory 32MiB \
   --io "$io" --state "$dir/state" >"$dir/log" 2>&1 &
 server=$!
-wait_for_socket "$socket" "$server" || { cat "$dir/log"; fail "the server did not come up"; }
+wait_for_socket "$socket" "$server" || { cat "$dir/log"; fail "the server did not start"; }
 
 attach() {
   nbdfuse "$dir/fuse/disk" "nbd+unix:///v?socket=$socket" &
@@ -83,16 +83,16 @@ umount "$dir/mnt"
 detach
 say "$mode, $io: attached again, checked and compared"
 attach
-e2fsck -fn "$loop" >"$dir/check.log" 2>&1 || { cat "$dir/check.log"; fail "fsck complains"; }
+e2fsck -fn "$loop" >"$dir/check.log" 2>&1 || { cat "$dir/check.log"; fail "fsck found errors"; }
 mount "$loop" "$dir/mnt"
-cat "$dir"/sums.* | sha256sum --quiet -c - || fail "files are not as they were written"
-say "$mode, $io: $(cat "$dir"/sums.* | wc -l) files as they were written"
+cat "$dir"/sums.* | sha256sum --quiet -c - || fail "files differ from what was written"
+say "$mode, $io: $(cat "$dir"/sums.* | wc -l) files intact"
 umount "$dir/mnt"
 detach
 kill -TERM "$server"
-wait "$server" || { cat "$dir/log"; fail "the server did not stop in order"; }
+wait "$server" || { cat "$dir/log"; fail "the server did not shut down cleanly"; }
 server=
 if ! e2fsck -fn "$dir/disk.img" >"$dir/check.log" 2>&1; then
   cat "$dir/check.log"
-  fail "fsck complains about the file behind the server"
+  fail "fsck found errors in the backing file"
 fi

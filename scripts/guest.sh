@@ -74,8 +74,8 @@ end_guest() {
   (cd "$dir/guest" && find . | cpio --quiet -o -H newc | gzip -1) >"$dir/initrd"
 }
 
-# qemu_command: in the array `command`, what boots the guest. KERNEL_KVM=1 uses KVM. That is not
-# done unasked, because inside some virtual machines KVM is there and a guest never gets to its
+# qemu_command: in the array `command`, what boots the guest. KERNEL_KVM=1 uses KVM. It is off
+# by default, because inside some virtual machines KVM is there and a guest never gets to its
 # kernel.
 qemu_command() {
   command=(qemu-system-x86_64 -machine q35 -m "${guest_memory:-3G}" -smp 1 -no-reboot)

@@ -1,6 +1,6 @@
 #!/bin/busybox sh
-# The first and only process of the guest that scripts/kernel.sh boots. Says what it does on the
-# console; "guest: all passed" as the last line is the verdict.
+# The init process of the guest that scripts/kernel.sh boots. Says what it does on the
+# console; "guest: all passed" as the last line reports success.
 # shellcheck shell=sh
 set -eu
 /bin/busybox --install -s /bin
@@ -12,7 +12,7 @@ finish() {
   [ "$status" = 0 ] || { say "failed with $status"; cat /tmp/server.log; dmesg | tail -30; }
   sync
   poweroff -f
-  # The machine is off before this is over; if this process ended, the kernel would panic.
+  # The machine powers off first. If init exited, the kernel would panic.
   sleep 60
 }
 trap finish EXIT
@@ -23,7 +23,7 @@ mount -t devtmpfs devtmpfs /dev
 mkdir -p /dev/shm
 mount -t tmpfs tmpfs /tmp
 say "Linux $(uname -r)"
-# The first one is what the file systems sum with, and not named by them as a dependency.
+# The first module computes checksums for the file systems; it is not a declared dependency.
 for module in crc32c_generic nbd ext4 xfs; do modprobe "$module"; done
 
 disk=/tmp/disk.img
@@ -34,7 +34,7 @@ server=$!
 tries=0
 until [ -S /tmp/nbd.sock ]; do
   tries=$((tries + 1))
-  [ "$tries" -lt 600 ] || { say "the server did not come up"; exit 1; }
+  [ "$tries" -lt 600 ] || { say "the server did not start"; exit 1; }
   sleep 0.1
 done
 nbd-client -unix /tmp/nbd.sock /dev/nbd0 -name v

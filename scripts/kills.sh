@@ -1,15 +1,14 @@
 #!/usr/bin/env bash
-# Kills the server under fio, again and again, and lets fio verify after each kill what had been
-# acknowledged: random writes of 4 KiB on real files, each block with its checksum, its place and
-# its number. What was acknowledged is in fio's log of latencies; what was under way when the server
-# died may be there or not.
+# Kills the server under fio repeatedly; after each kill fio verifies all acknowledged writes:
+# random 4 KiB writes to real files, each block with its checksum, offset and number. fio's latency
+# log lists the acknowledged writes. Writes in flight at the kill may be present or absent.
 #
 #   scripts/kills.sh journal|keeper [KILLS]
 #
 # With `journal` the memory dies with the server, and the journal has everything; with `keeper` the
-# pool outlives it, and there is no other protection. There are 30 kills unless told otherwise, at
+# pool outlives it, and there is no other protection. There are 30 kills by default, at
 # about five seconds each. The files lie in FOLDER (the build directory unless it is set). FOREBAY
-# names another program than that of the release build.
+# names a program to use instead of the release build.
 set -euo pipefail
 cd "$(dirname "${BASH_SOURCE[0]}")/.."
 # shellcheck source=scripts/common.sh
@@ -27,9 +26,9 @@ options="mode=write-back"
 case $way in
   journal) keeper=no options+=",protection=journal,journal=$dir/journal" ;;
   keeper) keeper=yes options+=",protection=none,accept-loss=yes" ;;
-  *) fail "no way '$way': journal or keeper" ;;
+  *) fail "unknown protection '$way': use journal or keeper" ;;
 esac
-# Of the keeper, or of the server where there is none.
+# The process id of the keeper, or of the server without one.
 process=
 writer=
 clean() {
@@ -52,39 +51,39 @@ start() {
   process=$!
 }
 
-# wait_for_answer: until somebody answers at the socket.
+# wait_for_answer: waits until the server answers at the socket.
 wait_for_answer() {
   local i
   for ((i = 0; i < 3000; i++)); do
     if nbdinfo --size "$uri" >/dev/null 2>&1; then return; fi
-    kill -0 "$process" 2>/dev/null || gave_up "the server did not come up"
+    kill -0 "$process" 2>/dev/null || gave_up "the server did not start"
     sleep 0.01
   done
-  gave_up "nobody answers"
+  gave_up "the server does not answer"
 }
 
-# load ROUND OPTION...: the same writes in the same order for the same round.
+# load ROUND OPTION...: writes; a round always has the same writes in the same order.
 load() {
   local round=$1
   shift
-  # What it says of a server that is gone has no end.
+  # fio floods its output with errors once the server is gone.
   (cd "$dir" && ulimit -f 262144 && timeout 120 fio --name=load --ioengine=nbd --uri="$uri" \
     --rw=randwrite --bs=4k --iodepth=16 --size=256M --randseed="$round" --verify=crc32c "$@" \
     >fio.log 2>&1)
 }
 
-# verify ROUND: that each block that was acknowledged in this round is there. fio reads them all,
-# and names those that are wrong, among them all that it had not come to.
+# verify ROUND: checks that each block acknowledged in this round is present. fio reads all blocks
+# and lists the wrong ones, which include all that it had not written yet.
 verify() {
   load "$1" --verify_only --continue_on_error=verify || true
   awk -F ', *' '$3 == 1 { print $5 }' "$dir"/acknowledged_lat.*.log | sort -u >"$dir/acknowledged"
   sed -n -e 's/^verify: .* offset \([0-9]*\), length.*/\1/p' \
     -e 's/^crc32c: .* offset \([0-9]*\), .*/\1/p' "$dir/fio.log" | sort -u >"$dir/wrong"
-  [[ -s $dir/acknowledged ]] || gave_up "round $1: fio has left no record"
+  [[ -s $dir/acknowledged ]] || gave_up "round $1: fio left no log"
   verified=$(sed -n 's/.*issued rwts: total=\([0-9]*\),.*/\1/p' "$dir/fio.log" | head -1)
-  ((${verified:-0} == 65536)) || gave_up "round $1: fio has verified ${verified:-0} blocks only"
+  ((${verified:-0} == 65536)) || gave_up "round $1: fio verified only ${verified:-0} blocks"
   if comm -12 "$dir/acknowledged" "$dir/wrong" | grep .; then
-    gave_up "round $1: these offsets were acknowledged, and are wrong"
+    gave_up "round $1: these offsets were acknowledged, but are wrong"
   fi
   blocks=$((blocks + $(wc -l <"$dir/acknowledged")))
 }
@@ -99,7 +98,7 @@ for ((round = 1; round <= kills; round++)); do
   server=$(jq .pid <("$forebay" status --json --state "$dir/state"))
   load "$round" --do_verify=0 --rate_iops=20000 --write_lat_log=acknowledged --log_offset=1 &
   writer=$!
-  # Any moment is as good as another: 0.7 to 1.7 s. The keeper gives up on servers that die sooner.
+  # A random moment: 0.7 to 1.7 s. The keeper gives up on servers that exit sooner.
   sleep "$(awk -v r=$RANDOM 'BEGIN { print 0.7 + r / 32768 }')"
   begin=$(date +%s%3N)
   kill -9 "$server"
@@ -116,6 +115,6 @@ for ((round = 1; round <= kills; round++)); do
   verify "$round"
 done
 kill -TERM "$process"
-wait "$process" || gave_up "the server did not stop in order"
+wait "$process" || gave_up "the server did not shut down cleanly"
 process=
 say "$way: $kills kills, $blocks acknowledged blocks verified; longest outage $longest ms"

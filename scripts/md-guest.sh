@@ -1,7 +1,7 @@
 #!/bin/busybox sh
-# The first and only process of the guest that scripts/md.sh boots. For each array in
+# The init process of the guest that scripts/md.sh boots. For each array in
 # /data/patterns it makes one of null_blk disks, measures the patterns, and says
-# "measured PATTERN RATE", with rates in kB/s; "guest: all measured" is the verdict.
+# "measured PATTERN RATE", with rates in kB/s; "guest: all measured" reports success.
 # shellcheck shell=sh
 set -eu
 /bin/busybox --install -s /bin
@@ -12,7 +12,7 @@ finish() {
   status=$?
   [ "$status" = 0 ] || { say "failed with $status"; cat /tmp/log || true; dmesg | tail -30; }
   poweroff -f
-  # The machine is off before this is over; if this process ended, the kernel would panic.
+  # The machine powers off first. If init exited, the kernel would panic.
   sleep 60
 }
 trap finish EXIT
@@ -24,7 +24,7 @@ mkdir -p /dev/shm /run/mdadm
 mount -t tmpfs tmpfs /tmp
 mount -t tmpfs tmpfs /dev/shm
 modprobe null_blk nr_devices=0
-# The first one is what md sums with, and not named by it as a dependency.
+# The first module computes checksums for md; it is not a declared dependency.
 for module in crc32c_generic raid0 raid1 raid10 raid456; do modprobe "$module"; done
 mount -t configfs configfs /sys/kernel/config
 say "Linux $(uname -r)"
@@ -44,7 +44,7 @@ disk() {
   echo 1 >"$config/submit_queues"
   echo 2560 >"$config/max_sectors"
   echo 1 >"$config/power"
-  # What waits for a disk waits in its queue, and does not hold md up on the way to it.
+  # Requests wait in the disk's queue, and do not block md while they are submitted.
   queue=/sys/block/nullb$1/queue
   echo mq-deadline >"$queue/scheduler"
   echo 512 >"$queue/nr_requests"

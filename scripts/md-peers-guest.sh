@@ -1,8 +1,8 @@
 #!/bin/busybox sh
-# The first and only process of the guest that scripts/md-peers.sh boots. For each contender in
+# The init process of the guest that scripts/md-peers.sh boots. For each contender in
 # /data/settings it makes a RAID 5 of null_blk disks, puts the contender on it, freshly set up for
 # each measurement, and says what came of it; scripts/md-peers.sh says in which words.
-# "guest: all measured" is the verdict.
+# "guest: all measured" reports success.
 # shellcheck shell=sh
 set -eu
 /bin/busybox --install -s /bin
@@ -17,7 +17,7 @@ finish() {
     dmesg | tail -30
   fi
   poweroff -f
-  # The machine is off before this is over; if this process ended, the kernel would panic.
+  # The machine powers off first. If init exited, the kernel would panic.
   sleep 60
 }
 trap finish EXIT
@@ -32,7 +32,7 @@ contenders='' disk_ms=5 disk_kib=1280 cache_mib=64 forebay_memory=''
 # shellcheck source=/dev/null
 . /data/settings
 modprobe null_blk nr_devices=0
-# The first one is what md sums with, and not named by it as a dependency.
+# The first module computes checksums for md; it is not a declared dependency.
 for module in crc32c_generic raid456 nbd bcache dm_writecache dm_cache dm_cache_smq; do
   modprobe "$module"
 done
@@ -46,7 +46,7 @@ say "Linux $(uname -r)"
 disk() {
   config=/sys/kernel/config/nullb/nullb$1
   [ -d "$config" ] || mkdir "$config"
-  # What it held is gone, and its memory is free.
+  # Discards the old content and frees its memory.
   [ "$(cat "$config/power")" = 0 ] || echo 0 >"$config/power"
   echo 64 >"$config/size"
   echo 4096 >"$config/blocksize"
@@ -58,7 +58,7 @@ disk() {
   echo 1 >"$config/submit_queues"
   echo "$((disk_kib * 2))" >"$config/max_sectors"
   echo 1 >"$config/power"
-  # What waits for a disk waits in its queue, and does not hold md up on the way to it.
+  # Requests wait in the disk's queue, and do not block md while they are submitted.
   queue=/sys/block/nullb$1/queue
   echo mq-deadline >"$queue/scheduler"
   echo 512 >"$queue/nr_requests"
@@ -83,7 +83,7 @@ make_array() {
 
 stop_array() { mdadm --stop /dev/md0 >/tmp/log 2>&1; }
 
-# forget: what the array's stripe cache knows.
+# forget: empties the array's stripe cache.
 forget() {
   echo 17 >/sys/block/md0/md/stripe_cache_size
   echo 256 >/sys/block/md0/md/stripe_cache_size
@@ -112,15 +112,15 @@ setup_forebay() {
   tries=0
   until [ -S /tmp/nbd.sock ]; do
     tries=$((tries + 1))
-    [ "$tries" -lt 600 ] || { say "the server did not come up"; exit 1; }
+    [ "$tries" -lt 600 ] || { say "the server did not start"; exit 1; }
     sleep 0.1
   done
   nbd-client -unix /tmp/nbd.sock /dev/nbd0 -name v >/tmp/log 2>&1
   device=/dev/nbd0
-  # The volume is measured while nobody uses it.
+  # The volume is calibrated while idle.
   sleep 5
 }
-# A flush of the device: all that was acknowledged before it is on the disk when it is answered.
+# Flushes the device: all earlier acknowledged writes are then on the disk.
 clean_forebay() { dd if=/dev/null of=/dev/nbd0 conv=fsync 2>/tmp/log; }
 drop_forebay() {
   echo "note $(FOREBAY_STATE=/tmp/state forebay status | tail -n 1)"
@@ -219,7 +219,7 @@ measure() {
   "setup_$1"
   rw='write'
   [ "$3" = sequential ] || rw=randwrite
-  # Who writes through is as slow all the time.
+  # Write-through contenders do not slow down over time.
   limit=300
   case "$1" in bare | through) limit=20 ;; esac
   before=$(counters)

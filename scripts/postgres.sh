@@ -15,8 +15,8 @@
 #
 #   scripts/postgres.sh [ROUNDS] [SECONDS]
 #
-# There are ten rounds and runs of 8 seconds unless told otherwise; 0 leaves either out. Needs
-# root (it mounts) and /dev/fuse. FOREBAY names another program than that of the release build.
+# There are ten rounds and runs of 8 seconds by default; 0 leaves either out. Needs
+# root (it mounts) and /dev/fuse. FOREBAY names a program to use instead of the release build.
 # The files behind the modelled disks lie in memory where there is room, so that the disks of this
 # machine do not count.
 set -euo pipefail
@@ -70,14 +70,14 @@ serve() {
   "$forebay" serve --volume "$1" --nbd "unix:$dir/nbd.sock" --memory 256MiB \
     --keeper no --state "$state" >>"$dir/log" 2>&1 &
   server=$!
-  wait_for_socket "$dir/nbd.sock" "$server" || gave_up "the server did not come up"
+  wait_for_socket "$dir/nbd.sock" "$server" || gave_up "the server did not start"
 }
 
 attach() {
   local tries=0
   nbdfuse "$dir/fuse/disk" "nbd+unix:///v?socket=$dir/nbd.sock" 2>>"$dir/nbdfuse.log" &
   fuse=$!
-  # It dies of a dead server in its own ways, which are not worth a line.
+  # nbdfuse prints errors when its server is killed; ignore them.
   disown
   until [[ -e $dir/fuse/disk ]]; do
     tries=$((tries + 1))
@@ -87,7 +87,7 @@ attach() {
   loop=$(losetup -f --show "$dir/fuse/disk")
 }
 
-# detach: also when what is below has died.
+# detach: works even if the server is dead.
 detach() {
   local tries
   for ((tries = 0; tries < 100; tries++)); do
@@ -115,7 +115,7 @@ stop_postgres() {
   postmaster=
 }
 
-# its_processes: the postmaster and all it has started.
+# its_processes: the postmaster and its descendants.
 its_processes() {
   if [[ -n $postmaster ]]; then
     echo "$postmaster"
@@ -123,7 +123,7 @@ its_processes() {
   fi
 }
 
-# kill_postgres [PID...]: at one moment with these.
+# kill_postgres [PID...]: kills PostgreSQL and these processes at the same moment.
 kill_postgres() {
   local pids pid
   mapfile -t pids < <(its_processes)
@@ -137,7 +137,7 @@ kill_postgres() {
 
 stop_server() {
   kill -TERM "$server"
-  wait "$server" || gave_up "the server did not stop in order"
+  wait "$server" || gave_up "the server did not shut down cleanly"
   server=
 }
 
@@ -157,7 +157,7 @@ max_wal_size = 64MB
 min_wal_size = 32MB
 checkpoint_timeout = 30s
 END
-  # What nobody flushed is nobody's loss.
+  # Unflushed data may be lost.
   sync -f "$dir/mnt/data/postgresql.conf"
   start_postgres
   createdb -h "$dir/run" -U postgres bench
@@ -178,8 +178,8 @@ speed_of() {
   attach
   mount "$loop" "$dir/mnt"
   start_postgres
-  # The memory of the machine is large enough for the tables in every mode: what is compared is
-  # commits and checkpoints, not who has read more so far.
+  # The tables fit in the machine's memory in every mode, so the comparison is of commits and
+  # checkpoints, not of reads.
   cat "$dir"/mnt/data/base/*/* >/dev/null
   for count in 1 "$clients"; do
     pgbench -h "$dir/run" -U postgres -n -c "$count" -j 2 -T "$run_seconds" bench \
@@ -272,7 +272,7 @@ load_and_kill() {
     >"$dir/committed.$1"
 }
 
-# recover KIND: starts again what was killed.
+# recover KIND: restarts the killed processes.
 recover() {
   if [[ $1 != postgres ]]; then
     detach
@@ -283,12 +283,12 @@ recover() {
     e2fsck -fn "$loop" >"$dir/check.log" 2>&1 || { cat "$dir/check.log"; fail "fsck complains"; }
     mount "$loop" "$dir/mnt"
   fi
-  # Left by the one that was killed.
+  # Left by the killed process.
   rm -f "$dir/mnt/data/postmaster.pid"
   start_postgres
 }
 
-# check_round ROUND: nothing of it is lost, and nothing is there that was not written.
+# check_round ROUND: checks that no commit is lost and no unknown one is present.
 check_round() {
   local client count lost
   pg_amcheck -h "$dir/run" -U postgres --all --install-missing --heapallindexed \

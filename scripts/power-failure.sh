@@ -1,15 +1,14 @@
 #!/usr/bin/env bash
-# Rehearses one power failure from end to end, and prints how long each part of it takes: a
-# write-back volume under a supply is written by fio until SIZE is dirty, mains fails and the
-# battery runs low, what is dirty goes to the vault and is read back, everything is killed at once,
-# and the next start brings it to the disk. All of it is verified then, through the server, and on
-# the disk alone after a stop.
+# Rehearses one power failure and prints how long each step takes: fio writes to a write-back volume
+# protected by a UPS until SIZE is dirty; mains fails and the battery runs low; the dirty data is
+# dumped to the vault and verified; all processes are killed at once; the next start restores the
+# data to the disk. It is then verified through the server, and after a stop on the disk alone.
 #
 #   scripts/power-failure.sh [SIZE]
 #
-# SIZE is 256M unless told otherwise; it takes twice as much memory at most, and two and a half
+# SIZE is 256M by default; it takes twice as much memory at most, and two and a half
 # times as much room in FOLDER (the build directory unless it is set), which must not be in memory
-# for the figures to mean anything. FOREBAY names another program than that of the release build.
+# for the figures to mean anything. FOREBAY names a program to use instead of the release build.
 #
 # The disk is behind a server of its own, which is as slow as a busy hard disk until mains fails,
 # so that next to nothing reaches it, and as fast as the file afterwards.
@@ -51,7 +50,7 @@ gave_up() {
   fail "$*"
 }
 
-# feed: writes what the supply says, as long as it is there.
+# feed: writes the UPS status repeatedly while its file exists.
 feed() {
   local words
   while words=$(cat "$dir/words" 2>/dev/null); do
@@ -62,7 +61,7 @@ feed() {
   done
 }
 
-# say_supply WORDS: what the supply says from now on.
+# say_supply STATUS: sets the UPS status.
 say_supply() {
   printf '%s' "$1" >"$dir/words.new"
   mv "$dir/words.new" "$dir/words"
@@ -90,21 +89,21 @@ start_server() {
 
 status() { "$forebay" status --json --state "$dir/state"; }
 
-# wait_until SECONDS FILTER: until the status is as the filter asks for.
+# wait_until SECONDS FILTER: waits until the jq filter matches the status.
 wait_until() {
   local end=$((SECONDS + $1))
   until status 2>>"$dir/status.log" | jq -e "$2" >/dev/null; do
-    kill -0 "$server" 2>/dev/null || gave_up "the server has ended before '$2'"
+    kill -0 "$server" 2>/dev/null || gave_up "the server exited before '$2'"
     ((SECONDS < end)) || gave_up "not within $1 s: $2"
     sleep 0.05
   done
 }
 
-# wait_for_clients SECONDS: until the server lets clients in.
+# wait_for_clients SECONDS: waits until the server accepts clients.
 wait_for_clients() {
   local end=$((SECONDS + $1))
   until [[ -S $dir/nbd.sock ]]; do
-    kill -0 "$server" 2>/dev/null || gave_up "the server did not come up"
+    kill -0 "$server" 2>/dev/null || gave_up "the server did not start"
     ((SECONDS < end)) || gave_up "the server let nobody in within $1 s"
     sleep 0.01
   done
@@ -119,7 +118,7 @@ row() {
       bytes / 2^30 / (ms / 1000 + 1e-9) }' >>"$dir/table"
 }
 
-# verify WHAT FIO-OPTION...: that each block is what fio has written there.
+# verify WHAT FIO-OPTION...: checks each block against what fio wrote.
 verify() {
   local what=$1 begin
   shift
@@ -155,7 +154,7 @@ say "$(jq -r '.power.forecast' "$dir/before.json"), dirty" \
 say "mains fails, and the battery is low"
 failed=$(now_ms)
 say_supply "OB DISCHRG LB"
-# Told while the dump is being made, not only afterwards.
+# Reported while the dump is in progress.
 wait_until 60 '.power.halted and .vault.state == "dumping"'
 row "until writes are halted" 0 "$(($(now_ms) - failed))"
 wait_until 600 '.vault.last_dump != null and .vault.state != "dumping"'
@@ -183,11 +182,11 @@ status | jq -e '.vault.held == []' >/dev/null || gave_up "the vault still holds 
 verify "verified through the server" --ioengine=nbd --uri="$uri"
 wait_until 120 '.power.write_back_allowed'
 kill -TERM "$server"
-wait "$server" || gave_up "the server did not stop in order"
+wait "$server" || gave_up "the server did not shut down cleanly"
 server=
 kill -TERM "$disk"
 wait "$disk" || gave_up "the disk did not stop in order"
 disk=
 verify "verified on the disk alone" --ioengine=libaio --direct=1 --filename="$dir/disk.img"
 cat "$dir/table"
-say "the times are information; what was verified is judged"
+say "the times are informational; only verification can fail"

@@ -1,8 +1,8 @@
 #!/bin/busybox sh
-# The first and only process of the guest that scripts/power.sh boots and cuts off. It checks what
+# The init process of the guest that scripts/power.sh boots and cuts off. It checks what
 # the cut before has left of two file systems, says what is there, and writes until it is cut off
 # itself. What it says for the judge goes to /dev/hvc0, which has taken a line when `echo` ends;
-# words for people go to the console.
+# messages for humans go to the console.
 # shellcheck shell=sh
 set -eu
 /bin/busybox --install -s /bin
@@ -14,7 +14,7 @@ finish() {
   status=$?
   [ "$status" = 0 ] || { report "failed $status"; say "failed with $status"; dmesg | tail -30; }
   poweroff -f
-  # The machine is off before this is over; if this process ended, the kernel would panic.
+  # The machine powers off first. If init exited, the kernel would panic.
   sleep 60
 }
 trap finish EXIT
@@ -36,7 +36,7 @@ until [ -c /dev/hvc0 ] && [ -e /sys/class/net/eth0 ]; do
   [ "$tries" -lt 100 ] || { say "a device is missing"; exit 1; }
   sleep 0.1
 done
-# Kept open, because it is set back with the last one who closes it.
+# Kept open, because the last close resets it.
 exec 3<>/dev/hvc0
 stty raw -echo <&3
 ifconfig lo 127.0.0.1

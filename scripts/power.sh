@@ -9,9 +9,9 @@
 #
 #   scripts/power.sh [CUTS]
 #
-# There are eight cuts unless told otherwise, at about a minute each. Two volumes are cut at once,
+# There are eight cuts by default, at about a minute each. Two volumes are cut at once,
 # one with durability=ack and one with durability=flush, each with a journal of its own. FOREBAY
-# names another program than that of the release build, and scripts/guest.sh says what else can
+# names a program to use instead of the release build, and scripts/guest.sh says what else can
 # be set.
 set -euo pipefail
 cd "$(dirname "${BASH_SOURCE[0]}")/.."
@@ -60,7 +60,7 @@ start_server() {
     --nbd "unix:$dir/nbd.sock" --nbd tcp:127.0.0.1:0 --tls off --memory 96MiB \
     --keeper no --state "$dir/state" >>"$dir/log" 2>&1 &
   server=$!
-  wait_for_socket "$dir/state/control.sock" "$server" || gave_up "the server did not come up"
+  wait_for_socket "$dir/state/control.sock" "$server" || gave_up "the server did not start"
   port=$("$forebay" status --json --state "$dir/state" |
     sed -n 's/.*"tcp:127.0.0.1:\([0-9]*\)".*/\1/p' | head -1)
   [[ -n $port ]] || gave_up "the server does not say its port"
@@ -84,7 +84,7 @@ gave_up() {
   fail "$*"
 }
 
-# wait_for WORD SECONDS: until the guest has reported it.
+# wait_for WORD SECONDS: waits until the guest reports WORD.
 wait_for() {
   local end=$((SECONDS + $2))
   until grep -qx "$1" "$dir/report"; do
@@ -95,7 +95,7 @@ wait_for() {
   done
 }
 
-# Both at one moment, by one call.
+# Killed at the same moment, by one call.
 cut_power() {
   kill -9 "$server" "$guest"
   wait "$server" "$guest" 2>/dev/null || true
@@ -103,8 +103,8 @@ cut_power() {
   guest=
 }
 
-# judge: reads all reports so far, and says what is lost. What a file may be is a set of sums;
-# "none" is no file, "any" is anything.
+# judge: reads all reports so far and prints lost files. The allowed state of a file is a set of
+# checksums; "none" means no file, "any" means any content.
 judge() {
   awk '
     function may(name, sum) { return index(allowed[name], " " sum " ") > 0 }
@@ -130,7 +130,7 @@ judge() {
           if (!may(name, "none") && !may(name, "any")) { print name " is lost"; bad++ }
           found[name] = "none"
         }
-        # What was there after the cut is there for good.
+        # State seen after a cut must survive later cuts.
         allowed[name] = " " found[name] " "
       }
       files = length(found)
@@ -161,10 +161,10 @@ for ((round = 1; round <= cuts; round++)); do
   next "$round" "$task"
   task="check"
   wait_for loading 60
-  # Any moment is as good as another: 6 to 14 s.
+  # A random moment: 6 to 14 s.
   sleep "$((6 + RANDOM % 8)).$((RANDOM % 10))"
   cut_power
-  # What came after the check.
+  # Reports after the check.
   sed '1,/^checked$/d' "$dir/report" >>"$dir/reports"
   say "cut $round: $(grep -c ^synced "$dir/report" || true) fsyncs in this life;" \
     "after the cut before: $(cat "$dir/verdict")"
@@ -176,7 +176,7 @@ say "after the last cut: $(cat "$dir/verdict")"
 wait "$guest" || true
 guest=
 kill -TERM "$server"
-wait "$server" || gave_up "the server did not stop in order"
+wait "$server" || gave_up "the server did not shut down cleanly"
 server=
 for volume in ack flush; do
   e2fsck -fn "$dir/$volume.disk" >"$dir/check.log" 2>&1 ||

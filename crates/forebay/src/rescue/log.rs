@@ -22,8 +22,9 @@ use std::sync::Arc;
 const COPY_BYTES: u64 = 1 << 20;
 
 /// The message for [`OpenLog::may_be_stale`].
-pub(super) const POSSIBLY_STALE: &str = "it is one of the two devices of a mirrored journal, and the other one may be newer: name that \
-     one with --mirror, or the daemon's state directory with --state";
+pub(super) const POSSIBLY_STALE: &str = "it is one of the two devices of a mirrored journal, \
+     and the other one may be newer: name that one with --mirror, or the daemon's state directory \
+     with --state";
 
 /// The devices of a log, and what recovery found on them.
 pub(super) struct OpenLog {

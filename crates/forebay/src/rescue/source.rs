@@ -130,7 +130,7 @@ impl Source {
         self.found().damage.iter().any(|damage| matches!(damage, Damage::Batches { .. }))
     }
 
-    /// Returns true if the log is complete, undamaged and known to be current. One unwritten or torn
+    /// Returns true if the log is complete, undamaged and known to be current. An unwritten or torn
     /// copy of the superblock is not damage while the other copy is intact.
     pub(super) fn is_whole(&self) -> bool {
         self.found().damage.is_empty() && !self.is_unfinished() && !self.log.may_be_stale
