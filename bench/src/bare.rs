@@ -1,4 +1,4 @@
-//! The bare server: what a batching server costs when it does nothing but copy.
+//! The bare server: the baseline cost of a batching server that only copies data.
 //!
 //! One thread per connection. One receive takes as many requests as the socket holds, each is
 //! copied from or to an [`Area`], and all the replies go out in one send. It keeps no index, no
@@ -24,7 +24,7 @@ const READ_BYTES_MAX: u32 = 32 << 20;
 
 const EINVAL: u32 = 22;
 
-/// Listens on a Unix socket at `path` and serves `area` to all who come. Returns only on failure.
+/// Listens on a Unix socket at `path` and serves `area` to all clients. Returns only on failure.
 ///
 /// # Errors
 /// When the socket can't be made or no longer accepts.
@@ -74,7 +74,7 @@ pub fn serve_connection(mut stream: UnixStream, area: &Area) -> Result<()> {
     }
 }
 
-/// A write whose payload is still coming in.
+/// A write whose payload is still being received.
 struct PendingWrite {
     offset: u64,
     remaining: usize,
@@ -92,7 +92,7 @@ impl<'a> Connection<'a> {
         Self { area, output: Vec::with_capacity(2 * OUTPUT_BYTES_MAX), pending: None }
     }
 
-    /// Serves all that is complete in `input` and says how many bytes that was; `None` after the
+    /// Serves all that is complete in `input` and returns their length; `None` after the
     /// client's goodbye.
     fn take(&mut self, input: &[u8], stream: &mut UnixStream) -> Result<Option<usize>> {
         let mut at = 0;

@@ -11,19 +11,19 @@ use crate::table::{median, number, size};
 use anyhow::Result;
 use serde::Serialize;
 
-/// What our server may cost at most, as a multiple of the bare server's CPU time per request, at
+/// Maximum cost of our server, as a multiple of the bare server's CPU time per request, at
 /// depth 16 and 64.
 pub const CPU_RATIO_MAX: f64 = 1.5;
 /// The same for writes. The bare server copies once; ours copies into the store and into the pool,
 /// keeps both in step, and sums what it holds, so that damage is found.
 pub const WRITE_CPU_RATIO_MAX: f64 = 6.0;
-/// What our median latency may be at most, as a multiple of the bare server's, at depth 1.
+/// Maximum median latency of our server, as a multiple of the bare server's, at depth 1.
 pub const LATENCY_RATIO_MAX: f64 = 1.3;
 /// What share of the best peer's rate we must reach under fio. "Never behind", less what two runs
 /// of the same server differ by.
 pub const FIO_SHARE_MIN: f64 = 0.98;
 
-/// Who sends the requests.
+/// The load generator.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize)]
 #[serde(rename_all = "lowercase")]
 pub enum Client {
@@ -36,7 +36,7 @@ pub enum Client {
 /// A load.
 #[derive(Clone, Copy, Debug, Serialize)]
 pub struct Cell {
-    /// Who sends it.
+    /// The load generator.
     pub client: Client,
     /// Direction.
     pub op: Op,
@@ -48,7 +48,7 @@ pub struct Cell {
     pub connections: u32,
 }
 
-/// What one server did in one round.
+/// The result of one server in one round.
 #[derive(Clone, Copy, Debug, Serialize)]
 pub struct Sample {
     /// Requests per second.
@@ -73,7 +73,7 @@ impl From<Outcome> for Sample {
 }
 
 impl Cell {
-    /// How it is called in the table.
+    /// Its name in the table.
     pub fn name(&self) -> String {
         let op = match self.op {
             Op::Read => "read",
@@ -243,7 +243,7 @@ pub const HEAD: [&str; 10] = [
     "target",
 ];
 
-/// A target beside what was reached.
+/// A target and the result.
 #[derive(Clone, Debug, PartialEq)]
 pub struct Verdict {
     text: String,

@@ -24,7 +24,7 @@ const OUTPUT_BYTES_MAX: usize = 4 << 20;
 /// Of a hundred requests of a mixed load, how many read.
 const MIXED_READ_PERCENT: u64 = 70;
 
-/// What one connection does.
+/// The plan of one connection.
 pub struct Plan {
     /// The load that it is a part of.
     pub load: Load,
@@ -66,13 +66,13 @@ pub struct Connection<'a> {
     /// The part of `input` that has arrived and is not yet looked at.
     input_taken: usize,
     input_filled: usize,
-    /// What is written where nobody will check it.
+    /// The payload for blocks that are never verified.
     filler: Vec<u8>,
     tally: Tally,
 }
 
 impl<'a> Connection<'a> {
-    /// Makes ready to run `plan` on `stream`, whose handshake is done.
+    /// Prepares to run `plan` on `stream` after the handshake.
     ///
     /// # Errors
     /// When the histogram can't be made.
@@ -166,7 +166,7 @@ impl<'a> Connection<'a> {
         }
     }
 
-    /// Sends what the socket takes without waiting.
+    /// Sends as much as the socket accepts without blocking.
     fn push(&mut self) -> Result<()> {
         while self.output_sent < self.output.len() {
             let rest = &self.output[self.output_sent..];

@@ -56,14 +56,14 @@ struct State {
     failed: Option<rustix::io::Errno>,
 }
 
-/// What the writers of a log have seen.
+/// The measurements of the writers of a log.
 #[derive(Clone, Copy, Debug)]
 pub struct Figures {
     /// Blocks made durable each second.
     pub iops: f64,
     /// Median time until a block was durable, in microseconds.
     pub latency_us_p50: f64,
-    /// What 99 of 100 did not exceed.
+    /// The 99th percentile.
     pub latency_us_p99: f64,
 }
 

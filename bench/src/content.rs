@@ -1,4 +1,4 @@
-//! Content that can be checked without a copy of it, and the random numbers behind the offsets.
+//! Verifiable block content that needs no copy, and the random numbers for offsets.
 //!
 //! Every eight bytes of a volume are a function of their own place and of a seed. A block that
 //! comes back from another place, or from an earlier pass with another seed, is therefore
@@ -11,7 +11,7 @@ pub fn fill(block: &mut [u8], offset: u64, seed: u64) {
     }
 }
 
-/// The place in the volume of the first word of `block` that is not what [`fill`] puts there.
+/// The volume offset of the first word of `block` that differs from [`fill`].
 pub fn first_difference(block: &[u8], offset: u64, seed: u64) -> Option<u64> {
     block
         .chunks_exact(8)

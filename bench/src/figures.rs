@@ -6,7 +6,7 @@
 use crate::table::{Table, number};
 use std::process::ExitCode;
 
-/// What a figure must be.
+/// The limit of a figure.
 #[derive(Clone, Copy, Debug, PartialEq)]
 pub enum Limit {
     /// This much or more.
@@ -27,7 +27,7 @@ impl Limit {
         }
     }
 
-    /// The limit in words, with what became of it.
+    /// The limit and whether it was met, as text.
     pub fn verdict(self, value: f64) -> String {
         let word = if self.is_met(value) { "met" } else { "MISSED" };
         match self {

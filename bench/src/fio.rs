@@ -7,7 +7,7 @@ use std::fs;
 use std::path::Path;
 use std::process::Command;
 
-/// What fio counted of one direction.
+/// fio's results for one direction.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Serialize)]
 pub struct Direction {
     /// Requests answered.
@@ -24,7 +24,7 @@ pub struct Direction {
     pub latency_us_p99: f64,
 }
 
-/// What fio counted of one group of jobs.
+/// fio's results for one group of jobs.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Serialize)]
 pub struct Report {
     /// Its reads.
@@ -33,7 +33,7 @@ pub struct Report {
     pub write: Direction,
 }
 
-/// Runs fio against the server behind `socket`, with what else is in `options`.
+/// Runs fio against the server behind `socket`, with additional `options`.
 ///
 /// # Errors
 /// When fio is missing, fails, or speaks another language than expected.

@@ -28,7 +28,7 @@ impl Forebay {
     /// pool of `memory_bytes`, with all its files in `dir`.
     ///
     /// # Errors
-    /// When it does not come up; what it said is in the message.
+    /// Fails if it does not start; the message contains its output.
     pub fn start(
         programs: &Path,
         dir: &Path,
@@ -100,7 +100,7 @@ impl Forebay {
     /// Stops it in order.
     ///
     /// # Errors
-    /// When it does not end within a minute, or says that something went wrong.
+    /// Fails if it does not exit within a minute, or exits with an error.
     pub fn stop(mut self) -> Result<()> {
         self.terminate()?;
         let ended = self.end_within(PATIENCE)?;
@@ -140,7 +140,7 @@ impl Forebay {
         Ok(Counters(journals.first().context("there is no journal")?.clone()))
     }
 
-    /// All that it says of itself.
+    /// Its full status.
     ///
     /// # Errors
     /// When the status can't be had.
@@ -149,10 +149,10 @@ impl Forebay {
         serde_json::from_str(&status).context("the status is no JSON")
     }
 
-    /// Has the program ask the server for something. Returns what it prints.
+    /// Runs a `forebay` command against the server. Returns the output.
     ///
     /// # Errors
-    /// When the program fails; what it said is in the message.
+    /// Fails if the command fails; the message contains its output.
     pub fn command(&self, arguments: &[&str]) -> Result<String> {
         let output = Command::new(&self.program)
             .args(arguments)
@@ -196,11 +196,11 @@ impl Forebay {
 
 impl Drop for Forebay {
     fn drop(&mut self) {
-        // Whoever was killed has no number any more.
+        // A killed server has no process id.
         if matches!(self.child.try_wait(), Ok(Some(_))) {
             return;
         }
-        // The measurement is over: what fails here is seen in the process table.
+        // The measurement is over, so a failure only leaves a process behind.
         if let Some(pid) = i32::try_from(self.pid).ok().and_then(Pid::from_raw) {
             let _ = kill_process(pid, Signal::TERM);
         }

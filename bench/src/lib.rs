@@ -1,4 +1,4 @@
-//! What the benchmarks share: a client that batches, a bare server to measure against, the
+//! Shared by the benchmarks: a batching client, a bare server to measure against, the
 //! servers of others, and a stopwatch for the CPU time of another process; and a [`model`] of a
 //! volume that a server is compared with.
 //!

@@ -1,4 +1,4 @@
-//! A load: what the batching client is asked to do, and what came of it.
+//! A load for the batching client, and its results.
 
 use anyhow::{Context, Result, ensure};
 use clap::{Args, ValueEnum};
@@ -38,7 +38,7 @@ pub enum Pattern {
     Sequential,
 }
 
-/// What is asked of the server.
+/// The kind of request.
 #[derive(Clone, Debug, Args)]
 pub struct Load {
     /// Unix socket of the server.
@@ -175,7 +175,7 @@ impl Load {
         Ok(self.outcome(&total, elapsed, server_cpu_ns))
     }
 
-    /// What each connection does.
+    /// The plan of each connection.
     fn plans(&self, size_bytes: u64) -> Result<Vec<Plan>> {
         let block = u64::from(self.block_bytes);
         ensure!(
@@ -238,7 +238,7 @@ impl Load {
     }
 }
 
-/// What one connection, or all of them, counted.
+/// The counters of one connection, or of all.
 #[derive(Clone, Debug)]
 pub struct Tally {
     /// Requests answered.
@@ -262,7 +262,7 @@ impl Tally {
     }
 }
 
-/// What came of a load.
+/// The result of a load.
 #[derive(Clone, Copy, Debug, Serialize)]
 pub struct Outcome {
     /// Requests answered.

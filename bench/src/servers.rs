@@ -84,14 +84,14 @@ pub struct Server {
     pub kind: Kind,
     /// Its Unix socket.
     pub socket: PathBuf,
-    /// The process whose CPU time counts, with its children.
+    /// The process whose CPU time is measured, children included.
     pub pid: u32,
     child: Option<Child>,
     image: Option<PathBuf>,
 }
 
 impl Server {
-    /// Starts one and waits until it takes connections.
+    /// Starts a server and waits until it accepts connections.
     ///
     /// # Errors
     /// When its program is missing, or its socket does not open in time.

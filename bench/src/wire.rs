@@ -28,10 +28,10 @@ const REPLY_ERROR_UNSUPPORTED: u32 = 0x8000_0001;
 const INFO_EXPORT: u16 = 0;
 const INFO_BLOCK_SIZE: u16 = 3;
 
-/// The metadata context that says what is allocated.
+/// The metadata context for allocation.
 const BASE_ALLOCATION: &[u8] = b"base:allocation";
 
-/// Transmission flags: what an export can do.
+/// Transmission flags of an export.
 pub mod export_flag {
     /// A write with [`FUA`](super::request_flag::FUA) is on stable storage when it is answered.
     pub const FUA: u16 = 1 << 3;
@@ -39,7 +39,7 @@ pub mod export_flag {
     pub const TRIM: u16 = 1 << 5;
     /// WRITE_ZEROES is understood.
     pub const WRITE_ZEROES: u16 = 1 << 6;
-    /// A FLUSH on one connection covers what was answered on all.
+    /// A FLUSH on one connection covers acknowledged writes of all.
     pub const MULTI_CONN: u16 = 1 << 8;
     /// CACHE is understood.
     pub const CACHE: u16 = 1 << 10;
@@ -71,7 +71,7 @@ pub const REQUEST_BYTES: usize = 28;
 /// Length of a simple reply without its payload, in bytes.
 pub const REPLY_BYTES: usize = 16;
 
-/// What a request asks for.
+/// The type of a request.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Command {
     /// Send me these bytes.
@@ -88,7 +88,7 @@ pub enum Command {
     Cache,
     /// Fill this range with zeroes.
     WriteZeroes,
-    /// Say what is allocated.
+    /// Query the allocation.
     BlockStatus,
     /// Anything else, by its number.
     Other(u16),
@@ -127,7 +127,7 @@ impl Command {
 /// One request.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Request {
-    /// What to do.
+    /// The command.
     pub command: Command,
     /// How to do it, from [`request_flag`].
     pub flags: u16,
@@ -209,7 +209,7 @@ fn part<const N: usize>(bytes: &[u8], at: usize) -> [u8; N] {
     out
 }
 
-/// What a client asks for beside the export itself. A server may refuse each of them.
+/// Optional features that a client requests. A server may refuse each.
 #[derive(Clone, Copy, Debug, Default)]
 pub struct Wishes {
     /// The sizes of its blocks.
@@ -220,14 +220,14 @@ pub struct Wishes {
     pub allocation: bool,
 }
 
-/// What the server said of an export.
+/// The server's description of an export.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Export {
     /// Size in bytes.
     pub size_bytes: u64,
     /// The transmission flags of the protocol, some of which are in [`export_flag`].
     pub flags: u16,
-    /// Offsets and lengths are multiples of it, in bytes; 1 where the server did not say.
+    /// Offsets and lengths are multiples of it, in bytes; 1 if the server did not specify it.
     pub block_min: u32,
     /// Whether replies are structured.
     pub structured: bool,

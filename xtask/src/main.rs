@@ -8,7 +8,7 @@ use std::process::ExitCode;
 
 fn main() -> Result<ExitCode> {
     let arguments: Vec<String> = std::env::args().skip(1).collect();
-    // The directory of this crate is known when it is built, and its parent is the repository.
+    // The parent of this crate's directory is the repository.
     let root = Path::new(env!("CARGO_MANIFEST_DIR")).parent().unwrap_or(Path::new("."));
     match arguments.iter().map(String::as_str).collect::<Vec<_>>().as_slice() {
         ["tidy"] => report(&tidy::check(root)?),

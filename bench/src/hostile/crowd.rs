@@ -29,7 +29,7 @@ pub struct Target {
     pub port: u16,
 }
 
-/// What all threads of a crowd share.
+/// State shared by all threads of a crowd.
 #[derive(Debug, Default)]
 pub struct Crowd {
     /// Connections opened so far.
@@ -38,7 +38,7 @@ pub struct Crowd {
     pub is_over: AtomicBool,
 }
 
-/// How a client reads what it is sent.
+/// How a client receives.
 #[derive(Clone, Copy, Debug)]
 enum Appetite {
     Nothing,
@@ -120,7 +120,7 @@ impl Session {
 /// that are open then stay so until it is over.
 ///
 /// # Errors
-/// When the server takes no connection although the crowd is not over.
+/// Fails if the server stops accepting connections before the crowd is done.
 pub fn attack(
     crowd: &Crowd,
     quota: u64,

@@ -1,4 +1,4 @@
-//! What a hostile client sends: a handshake and requests, valid or not, cut off anywhere.
+//! The script of a hostile client: a handshake and requests, valid or not, truncated anywhere.
 //!
 //! A script knows the protocol, so that most of it gets past the first check. Fields are wrong one
 //! at a time. No valid request changes a byte behind [`Terrain::hostile_bytes`]: what lies there
@@ -35,9 +35,9 @@ const MIB: u64 = 1 << 20;
 const REQUESTS_MAX: u64 = 24;
 /// Payload that a script really sends of a write, at most, unless it sends all of a long one.
 const PAYLOAD_BYTES_CUT: u64 = 128 * KIB;
-/// One long write in so many is sent whole.
+/// One in this many long writes is sent in full.
 const WHOLE_ONE_IN: u64 = 8;
-/// What payloads are made of: nothing in it looks like a request.
+/// The payload byte. No run of it looks like a request.
 const FILLER: u8 = 0xa5;
 
 /// The volume that is attacked.
@@ -47,7 +47,7 @@ pub struct Terrain {
     pub export: String,
     /// All of it, in bytes.
     pub size_bytes: u64,
-    /// What hostile clients may change of it, from its start on, in bytes.
+    /// The length of the prefix that hostile clients may change, in bytes.
     pub hostile_bytes: u64,
 }
 
@@ -214,7 +214,7 @@ fn request(random: &mut Random, terrain: &Terrain, extended: bool, out: &mut Vec
     command != WRITE || payload(random, len, out)
 }
 
-/// A payload, or the beginning of one. Returns whether it is whole.
+/// Appends a payload or a prefix of it. Returns true if it is complete.
 fn payload(random: &mut Random, len: u64, out: &mut Vec<u8>) -> bool {
     let is_long = len > PAYLOAD_BYTES_CUT;
     let is_cut = if is_long { random.below(WHOLE_ONE_IN) != 0 } else { random.below(16) == 0 };

@@ -1,5 +1,5 @@
-//! A client that behaves, beside those that do not: it writes to a part of the volume that is its
-//! own, reads it back, and knows every byte of it.
+//! A well-behaved client among hostile ones: it writes to its own part of the volume, reads it back
+//! and verifies every byte.
 
 use crate::content::Random;
 use crate::wire::{self, Command, REPLY_BYTES, Reply, Request};
@@ -47,7 +47,7 @@ impl Witness {
     /// Writes and reads until `is_over`. The connection stays open.
     ///
     /// # Errors
-    /// When a request fails, is not answered, or reads what was not written.
+    /// Fails if a request fails, is not answered, or returns wrong data.
     pub fn work(&mut self, is_over: &AtomicBool) -> Result<()> {
         while !is_over.load(Ordering::Relaxed) {
             let kind = self.random.below(100);
@@ -70,7 +70,7 @@ impl Witness {
         self.requests
     }
 
-    /// What its part of the volume holds.
+    /// The expected content of its part of the volume.
     pub fn content(&self) -> &[u8] {
         &self.content
     }

@@ -17,7 +17,7 @@ use std::time::Duration;
 
 const STRUCTURED_MAGIC: u32 = 0x668e_33ef;
 const STRUCTURED_BYTES: usize = 20;
-/// What is received at once, in bytes.
+/// Bytes per receive call.
 const RECEIVE_BYTES: usize = 256 << 10;
 /// How long the handshake may take.
 const HANDSHAKE_PATIENCE: Duration = Duration::from_secs(60);
@@ -33,13 +33,13 @@ mod chunk {
 
 /// A request, and its answer as far as it has come.
 pub struct Exchange {
-    /// What was asked.
+    /// The request.
     pub operation: Operation,
     /// Its time by the oracle.
     pub begun: u64,
     /// Zero, or why it failed.
     pub errno: u32,
-    /// What was read.
+    /// The data read.
     pub data: Vec<u8>,
     /// Bytes of `data` that were answered.
     filled: usize,
@@ -50,7 +50,7 @@ pub struct Exchange {
 /// A connection in the transmission phase.
 pub struct Connection {
     stream: UnixStream,
-    /// What the server said of the export.
+    /// The server's description of the export.
     pub export: Export,
     slots: Vec<Option<Exchange>>,
     output: Vec<u8>,
@@ -119,14 +119,14 @@ impl Connection {
         &mut self.output[payload..]
     }
 
-    /// What to wait for.
+    /// The events to wait for.
     pub fn poll_fd(&self) -> PollFd<'_> {
         let writes =
             if self.sent < self.output.len() { PollFlags::OUT } else { PollFlags::empty() };
         PollFd::new(&self.stream, PollFlags::IN | writes)
     }
 
-    /// Sends what the socket takes without waiting.
+    /// Sends as much as the socket accepts without blocking.
     ///
     /// # Errors
     /// When the socket fails for another reason than a server that is gone.
@@ -149,7 +149,7 @@ impl Connection {
         Ok(())
     }
 
-    /// Receives what has come, without waiting. Returns whether anything came.
+    /// Receives available data without blocking. Returns true if there was any.
     ///
     /// # Errors
     /// When the socket fails for another reason than a server that is gone.
@@ -174,7 +174,7 @@ impl Connection {
         Ok(count > 0)
     }
 
-    /// The next request whose answer has come whole.
+    /// The next request with a complete answer.
     ///
     /// # Errors
     /// When the server breaks the protocol.

@@ -12,7 +12,7 @@ use std::path::{Path, PathBuf};
 use std::process::{Child, Command, Stdio};
 use std::time::{Duration, Instant};
 
-/// What is read or written at once, in bytes.
+/// Bytes per I/O.
 const PIECE_BYTES: usize = 1 << 20;
 /// Every so many pieces one is zeroes at first, and a hole where the backing store is a file.
 const HOLE_EVERY: u32 = 5;
@@ -69,7 +69,7 @@ pub fn make(path: &Path, seed: u32) -> Result<Oracle> {
 /// Compares the whole file or device with the model after the server has stopped.
 ///
 /// # Errors
-/// When it can't be read, or is not what was promised.
+/// Fails if it cannot be read, or lacks promised data.
 pub fn compare(path: &Path, oracle: &mut Oracle) -> Result<()> {
     let mut file = open_for_reading(path)?;
     let mut memory = vec![0; PIECE_BYTES + DIRECT_BYTES];
@@ -133,7 +133,7 @@ impl DiskProcess {
         self.child.as_mut().is_some_and(|child| matches!(child.try_wait(), Ok(None)))
     }
 
-    /// Kills it: what it held in memory is lost.
+    /// Kills it; unflushed data in its memory is lost.
     ///
     /// # Errors
     /// When it can't be waited for.
@@ -148,7 +148,7 @@ impl DiskProcess {
 
 impl Drop for DiskProcess {
     fn drop(&mut self) {
-        // What fails here is seen in the process table.
+        // A failure only leaves a process behind.
         let _ = self.kill();
     }
 }

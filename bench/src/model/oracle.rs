@@ -9,7 +9,7 @@
 //! - **After a crash** a sector may hold the last durable version and all later ones, in flight or
 //!   answered. A version is durable when it was answered with FUA, or a flush that was sent after
 //!   its answer was answered, or when the mode promises that for every answer.
-//! - **A trim** leaves zeroes or what was there.
+//! - **A trim** leaves zeroes or the old content.
 //!
 //! Sectors with one durable version cost four bytes; the others have a list.
 
@@ -22,7 +22,7 @@ use std::ops::Range;
 /// Sector numbers.
 pub type Sectors = Range<u32>;
 
-/// What a request does to sectors.
+/// The effect of a request on sectors.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Change {
     /// They get the stamp of a generation.
@@ -36,7 +36,7 @@ pub enum Change {
 }
 
 impl Change {
-    /// Whether what was there before may still be there.
+    /// Returns true if the old content may remain.
     fn is_trim(self) -> bool {
         matches!(self, Self::Trim | Self::Scramble)
     }
@@ -88,7 +88,7 @@ impl Version {
     }
 }
 
-/// What is remembered to explain a failure.
+/// History for explaining a failure.
 #[derive(Clone, Copy, Debug)]
 enum Event {
     Sent { generation: u32, what: &'static str },
@@ -291,7 +291,7 @@ impl Oracle {
         self.forget();
     }
 
-    /// Lets go of what no read in flight may return any more.
+    /// Forgets versions that no read in flight may return.
     fn forget(&mut self) {
         let oldest = self.oldest_read();
         while self.superseding.front().is_some_and(|(ended, _)| *ended <= oldest) {
@@ -330,7 +330,7 @@ impl Oracle {
     /// Compares what a read that was sent at `begun` returned from `first` on.
     ///
     /// # Errors
-    /// When a sector holds what it may not.
+    /// Fails if a sector holds a disallowed version.
     pub fn check_read(&mut self, first: u32, bytes: &[u8], begun: u64) -> Result<()> {
         for (sector, found) in (first..).zip(bytes.chunks_exact(SECTOR_BYTES)) {
             self.compared += 1;
@@ -394,7 +394,7 @@ impl Oracle {
     /// on, and takes it for what is there from now on.
     ///
     /// # Errors
-    /// When a sector holds what it may not: something that was promised is lost.
+    /// Fails if a sector holds a disallowed version: promised data is lost.
     pub fn settle(&mut self, first: u32, bytes: &[u8], from: &str) -> Result<()> {
         for (sector, found) in (first..).zip(bytes.chunks_exact(SECTOR_BYTES)) {
             self.compared += 1;
@@ -432,7 +432,7 @@ impl Oracle {
         text
     }
 
-    /// Appends what was last done to the 4 KiB block of a sector.
+    /// Appends the latest changes to the 4 KiB block of a sector.
     fn add_history(&self, sector: u32, text: &mut String) {
         let block = sector & !7..(sector & !7) + 8;
         let touches = |sectors: &Sectors| sectors.start < block.end && block.start < sectors.end;

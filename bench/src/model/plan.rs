@@ -26,7 +26,7 @@ const CHANGE_SECTORS_MAX: u32 = 4096;
 /// One request, in sectors.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Operation {
-    /// What is asked for.
+    /// The kind of request.
     pub command: Command,
     /// Its flags on the wire.
     pub flags: u16,
@@ -49,7 +49,7 @@ pub struct Plan {
 }
 
 impl Plan {
-    /// Requests that `export` takes.
+    /// Generates requests that `export` supports.
     pub fn new(seed: u64, export: &Export, connections: u32) -> Self {
         let sectors = (export.size_bytes / SECTOR_BYTES as u64) as u32;
         Self {

@@ -15,9 +15,9 @@ use std::time::{Duration, Instant};
 const PATIENCE: Duration = Duration::from_secs(60);
 /// ENOTSUP on the wire.
 const NOT_SUPPORTED: u32 = 95;
-/// The bit of block status for what reads as zeroes.
+/// The block status bit for ranges that read as zeroes.
 const STATE_ZERO: u32 = 2;
-/// What the whole volume is read by, in sectors.
+/// Sectors per read of the whole volume.
 const SCAN_SECTORS: u32 = 1024;
 
 /// The connections to one server.
@@ -54,7 +54,7 @@ impl<'a> Session<'a> {
         Ok(Self { connections, oracle, trim_leaves_anything: false, answered: 0 })
     }
 
-    /// What the server said of the export.
+    /// The server's description of the export.
     pub fn export(&self) -> Export {
         self.connections[0].export
     }
@@ -112,7 +112,7 @@ impl<'a> Session<'a> {
     /// otherwise it is compared as any read.
     ///
     /// # Errors
-    /// When it is not what was promised.
+    /// Fails if promised data is missing.
     pub fn scan(&mut self, settle: Option<&str>) -> Result<()> {
         self.drain()?;
         let mut next = 0;
@@ -146,7 +146,7 @@ impl<'a> Session<'a> {
         Ok(())
     }
 
-    /// After the server was killed: takes the answers that it had still sent.
+    /// After the server was killed, receives the answers it had already sent.
     ///
     /// # Errors
     /// When one of them is wrong.
@@ -185,7 +185,7 @@ impl<'a> Session<'a> {
         }
     }
 
-    /// Sends and receives once, and judges what came.
+    /// Sends and receives once, and checks the answers.
     fn turn(&mut self) -> Result<()> {
         self.receive()?;
         for exchange in self.answers()? {
@@ -217,7 +217,7 @@ impl<'a> Session<'a> {
         Ok(())
     }
 
-    /// All answers that have come whole.
+    /// All complete answers.
     fn answers(&mut self) -> Result<Vec<Exchange>> {
         let mut answers = Vec::new();
         for connection in &mut self.connections {

@@ -6,10 +6,10 @@
 
 use std::fmt;
 
-/// The unit of the model in bytes: what NBD clients of a disk with the smallest blocks may write.
+/// The unit of the model in bytes: the smallest block that an NBD client may write.
 pub const SECTOR_BYTES: usize = 512;
 
-/// What a whole sector holds.
+/// The content of a sector.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Content {
     /// Zeroes.
@@ -59,7 +59,7 @@ pub fn matches(bytes: &[u8], seed: u32, sector: u32, content: Content) -> bool {
     })
 }
 
-/// What `bytes`, which are one sector, seem to be, for people.
+/// Describes the content of a sector, for failure messages.
 pub fn describe(bytes: &[u8], seed: u32) -> String {
     if is_zero(bytes) {
         return "zeroes".to_owned();

@@ -1,12 +1,11 @@
-//! Which crate may use which: the shape of the program, as a table.
+//! The allowed dependencies between crates, as a table.
 
 use std::path::Path;
 
 use super::Finding;
 
-/// Each crate by its directory, and what of this workspace it may depend on. What is not listed
-/// is an error, so that a new crate is given its place here first. Dependencies of tests are not
-/// looked at.
+/// Each crate's directory, and the workspace crates it may depend on. An unlisted crate or
+/// dependency is an error. Dev-dependencies are not checked.
 const ARROWS: [(&str, &[&str]); 18] = [
     ("types", &[]),
     ("ecc", &["types"]),
@@ -37,7 +36,7 @@ const ARROWS: [(&str, &[&str]); 18] = [
     ("xtask", &[]),
 ];
 
-/// What waits on an asynchronous runtime belongs beside the data path, in these crates.
+/// The crates that may use an asynchronous runtime. The data path may not.
 const ASYNC_CRATES: [&str; 3] = ["api", "control", "forebay"];
 const ASYNC_PREFIXES: [&str; 4] = ["tokio", "hyper", "axum", "futures"];
 
@@ -51,7 +50,7 @@ pub fn check(file: &Path, text: &str, findings: &mut Vec<Finding>) {
         Ok(manifest) => manifest,
         Err(error) => return find("", format!("is no TOML: {error}")),
     };
-    // The fuzz targets are a workspace of their own and may reach everything they fuzz.
+    // The fuzz targets are a separate workspace and may depend on any crate.
     if manifest.contains_key("workspace") {
         return;
     }
@@ -77,7 +76,7 @@ pub fn check(file: &Path, text: &str, findings: &mut Vec<Finding>) {
     }
 }
 
-/// The names of all that the package and its build script depend on, on any platform.
+/// The names of all normal and build dependencies, on all platforms.
 fn dependencies(manifest: &toml::Table) -> Vec<String> {
     let mut tables = vec![manifest];
     if let Some(targets) = manifest.get("target").and_then(toml::Value::as_table) {
@@ -89,7 +88,7 @@ fn dependencies(manifest: &toml::Table) -> Vec<String> {
         .filter_map(|dependencies| dependencies?.as_table())
         .flatten()
         .map(|(key, value)| {
-            // `name = { package = "real-name" }` hides who it is.
+            // `name = { package = "real-name" }` renames a package.
             let package = value.get("package").and_then(toml::Value::as_str);
             package.unwrap_or(key).to_owned()
         })

@@ -1,4 +1,4 @@
-//! The form of the changelog, so that a release can be cut from it without reading it through.
+//! Checks the format of the changelog, so that a release can be cut from it mechanically.
 //!
 //! A title; then versions, newest first, `## Unreleased` or `## 1.2.3 - 2026-11-21`; below each
 //! at least one entry, `- A sentence about what users notice.`, perhaps in groups under `###`.
@@ -15,7 +15,7 @@ pub fn check(text: &str, findings: &mut Vec<Finding>) {
         find(1, "does not begin with \"# Changelog\"");
     }
     let mut newest: Option<[u32; 3]> = None;
-    // The heading that still waits for an entry.
+    // The last heading without an entry so far.
     let mut empty: Option<usize> = None;
     let mut versions = 0;
     for (index, line) in text.lines().enumerate() {
@@ -52,7 +52,7 @@ pub fn check(text: &str, findings: &mut Vec<Finding>) {
     }
 }
 
-/// The version in a heading with a date, if it is one.
+/// Parses the version from a heading with a date.
 fn version(heading: &str) -> Option<[u32; 3]> {
     let (version, date) = heading.split_once(" - ")?;
     let date: Vec<&str> = date.split('-').collect();

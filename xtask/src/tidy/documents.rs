@@ -1,5 +1,5 @@
-//! Documents that speak of files: the specification names tests that are there, and each decision
-//! has a number of its own.
+//! Checks documents against the tree: tests named in the specification exist, and each decision has
+//! a unique number.
 
 use super::Finding;
 use super::source::is_word;
@@ -9,12 +9,12 @@ use std::path::{Path, PathBuf};
 /// The promises, and the tests that enforce them.
 pub const SPECIFICATION: &str = "docs/SPECIFICATION.md";
 const DECISIONS: &str = "docs/decisions";
-/// Where paths in the specification begin.
+/// The directory to which paths in the specification are relative.
 const ROOTS: [&str; 3] = ["crates", "scripts", ""];
 /// Names of tests are sentences; shorter words in the same form are settings and fields.
 const TEST_NAME_CHARS_MIN: usize = 15;
 
-/// Whether a file holds a decision.
+/// Returns true for the file of a decision.
 pub fn is_decision(file: &Path) -> bool {
     file.parent() == Some(Path::new(DECISIONS))
 }
@@ -37,8 +37,8 @@ pub fn decision(
     }
 }
 
-/// Checks that the files and tests that the specification names are there. `read` is asked for
-/// the text of a file.
+/// Checks that the files and tests named in the specification exist. `read` returns the text of a
+/// file.
 pub fn specification(
     text: &str,
     files: &[PathBuf],
@@ -49,7 +49,7 @@ pub fn specification(
         let mut find = |message| {
             findings.push(Finding { file: SPECIFICATION.into(), line: index + 1, message });
         };
-        // Names belong to the file that was named before them.
+        // A test name refers to the file named before it.
         let mut source = None;
         for word in line.split('`').skip(1).step_by(2) {
             if is_path(word) {
@@ -82,7 +82,7 @@ fn is_test_name(word: &str) -> bool {
         && !word.starts_with('…')
 }
 
-/// Whether a function has this name, or one that begins so where `name` ends in dots.
+/// Returns true if a function has this name, or this prefix if `name` ends in an ellipsis.
 fn has_function(source: &str, name: &str) -> bool {
     let (name, whole) = name.strip_suffix('…').map_or((name, true), |begin| (begin, false));
     let mut rests = source.split("fn ").skip(1).filter_map(|rest| rest.strip_prefix(name));

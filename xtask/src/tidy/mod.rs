@@ -1,11 +1,10 @@
-//! The form of the source, checked: what the compiler and its lints don't see.
+//! Source checks beyond the compiler and its lints.
 //!
-//! Each rule is a function from text to findings, and each has a test with a bad sample, because
-//! a rule that can't fire is worse than none. The rules read the source as text with comments and
-//! strings told apart ([`source`]); they don't parse Rust, and where that makes them guess, they
-//! guess on the strict side.
+//! Each rule is a function from text to findings, and has a test with a bad sample, because a rule
+//! that never fires is worse than none. The rules work on text in which code, comments and strings
+//! are separated ([`source`]). They do not parse Rust; in doubt they report a finding.
 //!
-//! The limits are meant: code that runs into one is split, the limit is not raised.
+//! The limits are firm: split code that exceeds one instead of raising it.
 
 mod arrows;
 mod changelog;
@@ -22,14 +21,14 @@ use std::path::{Path, PathBuf};
 
 use source::Source;
 
-/// Something that is not as it should be.
+/// A violation of a rule.
 #[derive(Clone, Debug, PartialEq, Eq, PartialOrd, Ord)]
 pub struct Finding {
     /// The file, from the root of the repository.
     pub file: PathBuf,
-    /// The line, from 1; 0 where it is the file as a whole.
+    /// The line, from 1; 0 for the whole file.
     pub line: usize,
-    /// What is wrong, and what to do.
+    /// The violation and its remedy.
     pub message: String,
 }
 
@@ -39,10 +38,10 @@ impl fmt::Display for Finding {
     }
 }
 
-/// Checks the repository at `root`. The findings are in the order of files and lines.
+/// Checks the repository at `root`. Findings are sorted by file and line.
 ///
 /// # Errors
-/// When the repository can't be read.
+/// Fails if the repository cannot be read.
 pub fn check(root: &Path) -> Result<Vec<Finding>> {
     let files = list_files(root)?;
     let mut findings = Vec::new();
@@ -127,14 +126,14 @@ fn check_package(
     Ok(())
 }
 
-/// Whether `file` is the file of `module` or of a module inside it.
+/// Returns true if `file` belongs to `module` or one of its submodules.
 fn is_below(file: &Path, module: &Path) -> bool {
     file == module
         || (module.ends_with("mod.rs") && module.parent().is_some_and(|dir| file.starts_with(dir)))
         || file.starts_with(module.with_extension(""))
 }
 
-/// Whether a compilation starts at `file`.
+/// Returns true if `file` is a crate root.
 fn is_root(package: &Path, file: &Path) -> bool {
     let inside = file.strip_prefix(package).unwrap_or(file);
     inside == Path::new("src/lib.rs")
@@ -147,7 +146,7 @@ fn read(root: &Path, file: &Path) -> Result<String> {
     Ok(String::from_utf8_lossy(&bytes).into_owned())
 }
 
-/// The text files below `root` that somebody wrote, as paths from there.
+/// The hand-written text files below `root`, as relative paths.
 fn list_files(root: &Path) -> Result<Vec<PathBuf>> {
     let mut files = Vec::new();
     let mut dirs = vec![PathBuf::new()];
@@ -160,7 +159,7 @@ fn list_files(root: &Path) -> Result<Vec<PathBuf>> {
             let text = name.to_string_lossy();
             let kind = entry.file_type()?;
             if kind.is_dir() {
-                // Builds, the history, and what a fuzzer found are nobody's prose.
+                // Skips build output, the history and fuzzing corpora.
                 if !matches!(&*text, "target" | ".git" | "corpus" | "artifacts") {
                     dirs.push(file);
                 }

@@ -5,21 +5,21 @@ use std::path::Path;
 use super::Finding;
 use super::source::{Source, is_word};
 
-/// The widest line, in characters.
+/// Maximum width of a line, in characters.
 const COLUMNS_MAX: usize = 100;
-/// The longest function, in lines, from its `fn` to its closing brace. Test code is exempt.
+/// Maximum lines of a function, from `fn` to the closing brace. Test code is exempt.
 const FUNCTION_LINES_MAX: usize = 70;
-/// The longest file, in lines that are not test code.
+/// Maximum lines of a file, without test code.
 const FILE_LINES_MAX: usize = 800;
 
-/// Crates that are state machines: an event and the time go in, actions come out.
+/// Pure crates: deterministic state machines that take events and the time, and return actions.
 const PURE: [&str; 8] = ["types", "ecc", "policy", "format", "journal", "engine", "volume", "nbd"];
-/// Crates that are so but for one directory.
+/// Crates that are pure except for one directory.
 const PURE_BUT: [(&str, &str); 1] = [("power", "src/drivers")];
-/// Crates that may hold `unsafe` code.
+/// Crates that may contain `unsafe` code.
 const UNSAFE: [&str; 4] = ["ecc", "backend", "runtime", "bench"];
 
-/// What a pure crate may not name outside of its tests, and what it does instead.
+/// Names that a pure crate must not use outside of tests, and the alternative to each.
 const IMPURE: [(&str, &str); 10] = [
     ("Instant::now", "take the time as an argument"),
     ("SystemTime", "take the time as an argument"),
@@ -33,11 +33,11 @@ const IMPURE: [(&str, &str); 10] = [
     ("rand", "take a seed as an argument"),
 ];
 
-/// The crate whose locks are ranked, and where they are defined.
+/// The crate with ranked locks, and the module that defines them.
 const LOCKS: (&str, &str) = ("runtime", "crates/runtime/src/locks");
 
-/// Paths and names of this or that machine, and of package registries, that mean nothing to
-/// whoever reads the file elsewhere. Written in two parts, so that this file passes.
+/// Machine-specific paths, and hosts of package registries, which mean nothing elsewhere. Each is
+/// split in two parts, so that this file passes.
 const FOREIGN: [&str; 8] = [
     concat!("/work", "/"),
     concat!("/root", "/"),
@@ -65,7 +65,7 @@ pub fn check_source(name: &str, file: &Path, source: &Source, findings: &mut Vec
     }
 }
 
-/// Whether the file belongs to the pure part of its crate.
+/// Returns true if the file belongs to the pure part of its crate.
 fn is_pure(name: &str, file: &Path) -> bool {
     let beside = |(krate, edge): &(&str, &str)| {
         let edge = Path::new("crates").join(krate).join(edge);
@@ -78,7 +78,7 @@ fn find(findings: &mut Vec<Finding>, file: &Path, line: usize, message: String) 
     findings.push(Finding { file: file.to_path_buf(), line: line + 1, message });
 }
 
-/// No line is wider than a page.
+/// Rejects overlong lines.
 pub fn columns(file: &Path, text: &str, findings: &mut Vec<Finding>) {
     for (number, line) in text.lines().enumerate() {
         let columns = line.chars().count();
@@ -89,11 +89,11 @@ pub fn columns(file: &Path, text: &str, findings: &mut Vec<Finding>) {
     }
 }
 
-/// No path or host of the machine that a file was written on.
+/// Rejects machine-specific paths and hosts.
 pub fn foreign_paths(file: &Path, text: &str, findings: &mut Vec<Finding>) {
     for (number, line) in text.lines().enumerate() {
         for foreign in FOREIGN {
-            // A word before it makes it a part of something longer, as in "network/".
+            // Preceded by a letter, it is part of a longer word, as in "network/".
             let found = line.match_indices(foreign).any(|(at, _)| {
                 foreign.starts_with('/') || !line[..at].chars().next_back().is_some_and(is_word)
             });
@@ -106,7 +106,7 @@ pub fn foreign_paths(file: &Path, text: &str, findings: &mut Vec<Finding>) {
     }
 }
 
-/// Every module begins with what it is for.
+/// Requires a module doc.
 pub fn module_doc(file: &Path, source: &Source, findings: &mut Vec<Finding>) {
     let begins = source
         .comment_lines()
@@ -139,7 +139,7 @@ fn lengths(file: &Path, source: &Source, findings: &mut Vec<Finding>) {
     }
 }
 
-/// Nothing is left for later without a place where later is kept.
+/// Rejects markers for unfinished work.
 fn unfinished(file: &Path, source: &Source, findings: &mut Vec<Finding>) {
     for (number, line) in source.comment_lines().iter().enumerate() {
         for mark in ["FIXME", "TODO", "XXX"] {
@@ -204,7 +204,7 @@ fn purity(file: &Path, source: &Source, findings: &mut Vec<Finding>) {
                 line: line + 1,
                 message: format!("{call} in a crate without side effects: {instead}"),
             };
-            // A `use` on one line is seen twice: as code and as a tree.
+            // A one-line `use` is found twice: as code and as a tree.
             if named && !findings.contains(&finding) {
                 findings.push(finding);
             }
@@ -212,7 +212,7 @@ fn purity(file: &Path, source: &Source, findings: &mut Vec<Finding>) {
     }
 }
 
-/// Whether `word` stands in `line` with no letters beside it.
+/// Returns true if `line` contains `word` as a whole word.
 fn has_word(line: &str, word: &str) -> bool {
     line.match_indices(word).any(|(at, _)| {
         let before = line[..at].chars().next_back();

@@ -1,16 +1,16 @@
-//! A Rust file as the rules see it: code, comments and strings told apart, test code marked.
+//! A scanned Rust file: code, comments and strings separated, test code marked.
 //!
-//! This is a scanner and no parser. It knows the lexical forms of Rust (nested comments, raw
-//! strings, characters and lifetimes), matches brackets, and reads `use` trees. It keeps every
-//! line where it was, so that a finding can name its line.
+//! This is a scanner, not a parser. It knows the lexical forms of Rust (nested comments, raw
+//! strings, characters and lifetimes), matches brackets, and reads `use` trees. It preserves
+//! line numbers for findings.
 
 use std::path::{Path, PathBuf};
 
 /// A scanned file.
 pub struct Source {
-    /// All of it.
+    /// The whole text.
     text: Vec<char>,
-    /// Where each line begins.
+    /// The offset of each line.
     line_starts: Vec<usize>,
     /// The text, with all that is not code blanked out.
     code: Vec<char>,
@@ -52,12 +52,12 @@ impl Source {
         self.test_lines.fill(true);
     }
 
-    /// Whether the line (from 0) is test code.
+    /// Returns true if the line (from 0) is test code.
     pub fn is_test(&self, line: usize) -> bool {
         self.test_lines.get(line).copied().unwrap_or(false)
     }
 
-    /// Lines that are not test code.
+    /// The number of lines outside test code.
     pub fn line_count(&self) -> usize {
         self.test_lines.iter().filter(|test| !**test).count().saturating_sub(1)
     }
@@ -72,7 +72,7 @@ impl Source {
         lines(&self.comments)
     }
 
-    /// The functions that have a body, in the order of the file.
+    /// The functions with a body, in file order.
     pub fn functions(&self) -> Vec<Function> {
         let mut functions = Vec::new();
         for at in self.words("fn") {
@@ -138,7 +138,7 @@ impl Source {
         uses
     }
 
-    /// The files that `mod name;` in `file` may mean; of test code, or of the rest.
+    /// The candidate files of each `mod name;` in `file`, in test code or outside.
     pub fn declared_modules(&self, file: &Path, test: bool) -> Vec<PathBuf> {
         let dir = file.parent().unwrap_or(Path::new(""));
         let stem = file.file_stem().and_then(|stem| stem.to_str()).unwrap_or("");
@@ -164,7 +164,7 @@ impl Source {
         modules
     }
 
-    /// What `#[path = "..."]` says of the item whose keyword is at `at`.
+    /// The `#[path = "..."]` of the item whose keyword is at `at`.
     fn path_attribute(&self, at: usize) -> Option<String> {
         let start = self.code[..at].iter().rposition(|c| matches!(c, ';' | '}')).unwrap_or(0);
         let code: String = self.code[start..at].iter().collect();
@@ -173,7 +173,7 @@ impl Source {
         text.split('"').nth(1).map(str::to_owned)
     }
 
-    /// Where `word` stands as a word of its own.
+    /// The offsets of `word` as a whole word.
     pub fn words(&self, word: &str) -> Vec<usize> {
         let word: Vec<char> = word.chars().collect();
         let word_at = |at: &usize| {
@@ -265,7 +265,7 @@ impl Source {
     }
 }
 
-/// Whether `c` may stand inside a word.
+/// Returns true for a character of an identifier.
 pub fn is_word(c: char) -> bool {
     c.is_alphanumeric() || c == '_'
 }
@@ -322,7 +322,7 @@ fn expand(tree: &str, prefix: &str, paths: &mut Vec<String>) {
     }
 }
 
-/// How many braces are open at the end of `text`: trimming may take one too many.
+/// The number of unclosed braces in `text`.
 fn unclosed(text: &str) -> usize {
     let count = |wanted| text.chars().filter(|c| *c == wanted).count();
     count('{').saturating_sub(count('}'))
