@@ -1,4 +1,4 @@
-//! What a hit costs that can be counted: allocations, and copies of data.
+//! Countable costs of a hit: allocations and data copies.
 
 use forebay_engine::{
     Attempt, LineMeta, MemoryStep, Outbox, Part, PartId, Place, ReadOutcome, Segment, Shard,
@@ -9,7 +9,7 @@ use forebay_types::{ByteRange, LINE_BYTES, Mode, VolumeId};
 use std::alloc::{GlobalAlloc, Layout, System};
 use std::cell::Cell;
 
-/// Counts what this thread allocates: the harness has threads of its own.
+/// Counts allocations of this thread only, as the test harness has other threads.
 struct Counting;
 
 thread_local! {

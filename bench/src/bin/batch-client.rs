@@ -1,4 +1,4 @@
-//! `batch-client`: drives an NBD server with batches of requests and prints what came of it as
+//! `batch-client`: drives an NBD server with batches of requests and prints the results as
 //! JSON.
 
 use anyhow::Result;

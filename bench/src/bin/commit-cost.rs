@@ -1,4 +1,4 @@
-//! What a journal's acknowledgement costs, beside the best that its device can do.
+//! The cost of a journal's acknowledgement, compared with the best that its device can do.
 //!
 //! Writers of 4 KiB, each with one write on the way, take turns with these:
 //!
@@ -43,7 +43,7 @@ struct Arguments {
     /// How many write at once.
     #[arg(long, value_delimiter = ',', default_value = "1,4,16,64")]
     writers: Vec<u32>,
-    /// Each writer has a connection of its own, in place of one for all.
+    /// Use a connection for each writer instead of a shared one.
     #[arg(long)]
     connections: bool,
     /// The journal's file has no blocks yet, as `truncate` makes it.

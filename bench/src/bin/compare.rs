@@ -1,5 +1,5 @@
-//! `compare`: the reports of fio before and after, side by side, as a table for people. All of it
-//! is information: what a load must reach is for the reader to say.
+//! `compare`: prints several fio reports side by side as a table. It is informational and applies
+//! no limits.
 
 use anyhow::{Context, Result, bail};
 use clap::Parser;
@@ -14,7 +14,7 @@ use std::path::{Path, PathBuf};
 /// the server before and after each as `NAME.before.json` and `NAME.after.json`.
 #[derive(Parser)]
 struct Arguments {
-    /// The volume whose disk is counted.
+    /// The volume whose disk I/O is counted.
     #[arg(long)]
     volume: String,
     /// The loads, in the order of the table.
@@ -70,7 +70,7 @@ fn measured(dir: &Path, load: &str, volume: &str) -> Result<Measured> {
     Ok(Measured { read: report.read, write: report.write, disk_ios })
 }
 
-/// The rows of one load: those of its directions that had requests, and its disk.
+/// The rows of one load: each direction that had requests, and its disk.
 fn rows(load: &str, measured: &[Measured]) -> Vec<Vec<String>> {
     type Figure = (&'static str, fn(&Measured) -> f64);
     const FIGURES: [Figure; 9] = [

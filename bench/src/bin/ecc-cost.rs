@@ -1,4 +1,4 @@
-//! The server with and without the patrol: what protecting memory costs a write hit, and a read.
+//! The server with and without the patrol: the cost of memory protection for write and read hits.
 //!
 //! A server runs for each of `off`, `checksum` and `parity`, all over volumes in memory and in
 //! write-back, with a pool that holds the whole volume. They take turns under the same load, so
@@ -32,7 +32,7 @@ struct Arguments {
 }
 
 const MIB: u64 = 1 << 20;
-/// Bytes of the volume; the pool is large enough that none of it is ever evicted, nor too dirty.
+/// Bytes of the volume. The pool is large enough to avoid eviction and the dirty limit.
 const VOLUME_BYTES: u64 = 64 * MIB;
 /// The rate of hits under `checksum` and `parity` is at least this share of that under `off`.
 const WRITE_SHARE_MIN: f64 = 0.75;

@@ -1,4 +1,4 @@
-//! Checksum and parity beside a bare copy: what noticing and undoing damage costs per line.
+//! Checksum and parity compared with a bare copy: the cost of detection and correction per line.
 //!
 //! All loops take turns over the same lines in the same random order: one copies 4 KiB and nothing
 //! else, the others do one thing of `forebay-ecc` each, with each implementation that the
@@ -36,7 +36,7 @@ struct Pool<'a> {
     page: Box<Line>,
 }
 
-/// What one loop does with one line.
+/// The work of one loop on one line.
 type Each = Box<dyn Fn(&mut Pool<'_>, usize)>;
 
 /// One loop.

@@ -1,12 +1,12 @@
-//! The engine's hit path beside a bare copy: what finding a line costs on top of moving it.
+//! The engine's hit path compared with a bare copy: the cost of finding a line before moving it.
 //!
 //! Three loops take turns over the same memory and the same random places. The first copies 4 KiB
 //! and nothing else; it knows all places from the start, so the processor begins with the next copy
 //! before the last one has ended. The second asks the engine for the line, copies it and lets go of
 //! it, as for a request that came alone: index, line and data are waited for one after the other.
 //! The third does the same for requests of which the next two have arrived already, and has the
-//! processor fetch what they will need, as the server does. Counted is the CPU time of the thread.
-//! Printed are the medians of the rounds, the medians of the ratios within a round, and the
+//! processor fetch what they will need, as the server does. The measure is the CPU time of the
+//! thread. Printed are the medians of the rounds, the medians of the ratios within a round, and the
 //! allocations of the second and third loop. Ends with 1 when a limit was missed.
 
 use clap::Parser;
@@ -25,7 +25,7 @@ use std::hint::black_box;
 use std::process::ExitCode;
 use std::sync::atomic::{AtomicU64, Ordering};
 
-/// Counts what is allocated.
+/// Counts allocated bytes.
 struct Counting;
 
 static ALLOCATIONS: AtomicU64 = AtomicU64::new(0);
@@ -58,10 +58,10 @@ struct Arguments {
     /// Lines per round.
     #[arg(long, default_value_t = 200_000)]
     lines: usize,
-    /// A hit among others takes at most so many times what a bare copy does.
+    /// Maximum cost of a hit in a batch, as a multiple of a bare copy.
     #[arg(long, default_value_t = 1.5)]
     ratio_max: f64,
-    /// A hit alone takes at most so many times what a bare copy does.
+    /// Maximum cost of a single hit, as a multiple of a bare copy.
     #[arg(long, default_value_t = 2.0)]
     ratio_alone_max: f64,
 }
@@ -75,7 +75,7 @@ fn main() -> ExitCode {
     let arguments = Arguments::parse();
     let slots = (arguments.memory.bytes() / LINE_BYTES) as usize - SPARE;
     let mut pool = Area::new(arguments.memory.bytes() as usize).expect("memory for the pool");
-    // Touched, so that every line has memory of its own to be copied from.
+    // Touch every line, so that each has its own physical memory.
     let pool = pool.bytes_mut();
     pool.fill(1);
     let mut shard = warm(slots + SPARE);
@@ -128,7 +128,7 @@ fn median_of(times: &[f64]) -> f64 {
     median(times).unwrap_or(f64::NAN)
 }
 
-/// The median of the ratios within a round: what disturbs a round disturbs both loops of it.
+/// The median of per-round ratios: a disturbance affects both loops of a round.
 fn median_ratio(bare: &[f64], engine: &[f64]) -> f64 {
     let ratios: Vec<f64> = bare.iter().zip(engine).map(|(bare, engine)| engine / bare).collect();
     median_of(&ratios)
@@ -176,7 +176,7 @@ fn prefetch(address: *const u8) {
     let _ = address;
 }
 
-/// Writes over lines that are dirty, with the copies: bare, and as the engine says.
+/// Overwrites dirty lines, data copies included: bare, and through the engine.
 fn writes(
     shard: &mut Shard<Vec<LineMeta>>,
     pool: &mut [u8],

@@ -81,7 +81,7 @@ const GONE_WITHIN: Duration = Duration::from_secs(60);
 /// How often a condition is looked at.
 const POLL: Duration = Duration::from_millis(5);
 
-/// What a round is made of.
+/// The plan of a round.
 struct Plan {
     seed: u64,
     connections: u64,
@@ -116,7 +116,7 @@ impl Plan {
     }
 }
 
-/// What a round has shown.
+/// The result of a round.
 struct Outcome {
     opened: u64,
     seconds: f64,

@@ -18,7 +18,7 @@ use std::time::{Duration, Instant};
 ///
 /// The backing store is filled first. Then the server lives as often as it is stopped, killed and
 /// cut off; the last life ends with a stop, after which the backing store is compared from outside.
-/// DESTROYS what is on the backing store.
+/// DESTROYS the data on the backing store.
 #[derive(Parser)]
 struct Arguments {
     /// Where the programs are.
@@ -51,7 +51,7 @@ struct Arguments {
     /// Where the disk of `--disk` answers.
     #[arg(long)]
     disk_socket: Option<PathBuf>,
-    /// The disk may leave anything where it trims; otherwise it is zeroes or what was there.
+    /// Trims may leave any content; without this, zeroes or the old content.
     #[arg(long)]
     trim_leaves_anything: bool,
     /// Requests of all lives together.
@@ -105,7 +105,7 @@ impl Kind {
 enum Mode {
     /// Write-back without protection.
     WriteBack,
-    /// Write-back with a journal that acknowledges what is durable.
+    /// Write-back with a journal that acknowledges durable writes.
     Journal,
     /// The same, with `ordered=yes`.
     Ordered,

@@ -50,7 +50,7 @@ struct Arguments {
     /// Everything: all block sizes and 1, 2 and 4 connections. Takes about a quarter of an hour.
     #[arg(long)]
     full: bool,
-    /// Directory of the built programs; without it, where this one lies.
+    /// Directory of the built programs [default: the directory of this one]
     #[arg(long)]
     programs: Option<PathBuf>,
 }

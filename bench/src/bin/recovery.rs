@@ -1,4 +1,4 @@
-//! What a start costs that finds a journal full of writes, beside a plain read of the same bytes.
+//! The cost of a start with a full journal, compared with a plain read of the same bytes.
 //!
 //! Each round fills a journal with writes of 4 KiB at random places of a volume, kills the server,
 //! reads as many bytes of the journal's file as the writes took, in long pieces past the page cache
@@ -52,7 +52,7 @@ struct Arguments {
 const MIB: u64 = 1 << 20;
 /// Bytes of one read of the yardstick.
 const READ_BYTES: usize = 4 << 20;
-/// How much larger the volume is than what is written to it: few places are written twice.
+/// The ratio of the volume to the data written: few sectors are written twice.
 const VOLUME_PARTS: u64 = 8;
 /// A start reads the log twice, and handles each record: on two busy processors and a device of
 /// 1.5 GB/s it took 18 times as long as the reading. One that waited for the disk of the volume, or
@@ -62,10 +62,10 @@ const START_RATIO_MAX: f64 = 30.0;
 /// their list grows, and 72 while its volume is restored.
 const PRIVATE_MIB_BASE: f64 = 100.0;
 const RECORD_BYTES_MAX: f64 = 168.0;
-/// What the disk takes for a write.
+/// The time of a disk write.
 const SLOW_MS: u64 = 200;
 
-/// What one round has shown.
+/// The result of a round.
 struct Round {
     read_s: f64,
     start_s: f64,
@@ -143,7 +143,7 @@ fn round(arguments: &Arguments, seed: u64) -> Result<Round> {
     Ok(Round { read_s, start_s, restored_mib, private_mib: private_kib as f64 / 1024.0 })
 }
 
-/// What a server says that its journal gave back.
+/// The data restored from the journal, from the server's status.
 fn restored_bytes(log: &str) -> Option<u64> {
     let line = log.lines().find(|line| line.contains("are back from the journal"))?;
     let before = line.split(" bytes that").next()?;

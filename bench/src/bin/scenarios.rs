@@ -1,4 +1,4 @@
-//! `scenarios`: what a cache is for, measured in front of a disk that takes 5 ms.
+//! `scenarios`: the effect of a cache, measured in front of a disk with a latency of 5 ms.
 
 use anyhow::Result;
 use clap::{Parser, ValueEnum};
@@ -11,7 +11,7 @@ use forebay_bench::table::median;
 use std::path::PathBuf;
 use std::process::ExitCode;
 
-/// A disk that takes five milliseconds for everything, whatever lies behind it.
+/// A disk with a latency of five milliseconds for every I/O.
 const SLOW: &str = "delay(read=5ms,write=5ms)";
 const MIB: u64 = 1 << 20;
 /// What [`SLOW`] takes, in microseconds: a hit beside misses that waits for the disk is that slow.
@@ -24,7 +24,7 @@ const SEQUENTIAL_RATIO_MIN: f64 = 100.0;
 /// Bytes read from the disk for each byte that a sequential reader wanted.
 const READ_AMPLIFICATION_MAX: f64 = 1.1;
 
-/// Measure what a cache does in front of a slow disk. Ends with 1 when a target was missed.
+/// Measure the effect of a cache in front of a slow disk. Exits with 1 if a target is missed.
 #[derive(Parser)]
 struct Arguments {
     /// Which; all without this.
@@ -36,7 +36,7 @@ struct Arguments {
     /// Rounds, where a scenario compares loads; medians are judged.
     #[arg(long, default_value_t = 3)]
     rounds: u32,
-    /// Directory of the built programs; without it, where this one lies.
+    /// Directory of the built programs [default: the directory of this one]
     #[arg(long)]
     programs: Option<PathBuf>,
 }
