@@ -140,7 +140,7 @@ impl OpenLog {
                 Ok(bytes) if is_sound(&bytes) => return Ok(bytes),
                 Ok(_) => {
                     anyhow::anyhow!(
-                        "{name} returned different data on a second read of byte {position}"
+                        "{name} returned different data on a second read at byte {position}"
                     )
                 }
                 Err(error) => anyhow::anyhow!("cannot read {name} at byte {position}: {error}"),
@@ -288,7 +288,7 @@ fn unusable(name: &str, error: &RecoverError) -> anyhow::Error {
 fn write(device: &dyn Backend, superblock: &Superblock) -> anyhow::Result<()> {
     let name = &device.description().name;
     let position = superblock.position();
-    let failed = || format!("cannot write the superblock of {name}");
+    let failed = || format!("cannot write the superblock of {name}; run the command again");
     let bytes = AlignedBuffer::from(&superblock.encode()[..]);
     Blocking::new(device).write(position, &bytes, true).with_context(failed)?;
     Blocking::new(device).flush().with_context(failed)?;

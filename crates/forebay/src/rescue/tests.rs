@@ -18,8 +18,8 @@ use std::sync::atomic::{AtomicUsize, Ordering};
 
 const DISK_BYTES: u64 = 1 << 20;
 
-/// A device that loses power: a number of writes, counted across devices, succeed, the last of
-/// them is torn in the middle, and all later ones fail.
+/// A device that loses power. `writes_left` counts writes to several devices: all but the last
+/// succeed, the last one is torn in the middle and fails, and so do all later ones.
 struct PowerCut {
     below: Arc<MemoryBackend>,
     writes_left: Arc<AtomicUsize>,

@@ -261,7 +261,7 @@ fn dirty_lines_of_an_unserved_volume_are_kept_until_it_is_added() {
 #[test]
 fn the_keeper_does_not_restart_a_server_that_cannot_start() {
     let directory = tempfile::tempdir().unwrap();
-    let arguments = ["serve", "--keeper", "yes", "--memory", "64MiB", "--volume", "disk=none"];
+    let arguments = ["serve", "--keeper", "yes", "--memory", "64MiB", "--volume", "disk=none.img"];
     assert_eq!(run_forebay(directory.path(), &arguments).0, Some(1));
 }
 
