@@ -1,9 +1,9 @@
 //! The bare server: the baseline cost of a batching server that only copies data.
 //!
-//! One thread per connection. One receive takes as many requests as the socket holds, each is
-//! copied from or to an [`Area`], and all the replies go out in one send. It keeps no index, no
-//! dirty bits, no statistics: what a server with a cache costs above this is the cache. It is a
-//! yardstick and not a product, so it knows read, write, flush and goodbye, and nothing else.
+//! It runs one thread per connection. One receive call takes all requests in the socket buffer,
+//! each is copied from or to an [`Area`], and one send call returns all replies. It has no index,
+//! dirty bits or statistics, so the extra cost of a caching server is the cost of the cache. It is
+//! a baseline only, and supports just read, write, flush and disconnect.
 
 use crate::area::Area;
 use crate::wire::{self, Command, REPLY_BYTES, REQUEST_BYTES, Reply, Request};

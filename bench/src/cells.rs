@@ -1,8 +1,8 @@
 //! One cell of the comparison: a load, run against several servers in turn, round by round.
 //!
-//! The rounds are interleaved (A B C A B C ...), so that a machine that is slower in the second
-//! minute is so for everybody. A ratio is taken within a round and its median over the rounds is
-//! shown: it moves far less than the ratio of two medians.
+//! The rounds are interleaved (A B C A B C ...), so that slow phases of the machine affect all
+//! servers alike. Ratios are computed within a round, and their median over the rounds is shown: it
+//! varies far less than the ratio of two medians.
 
 use crate::fio;
 use crate::load::{Load, Op, Outcome};

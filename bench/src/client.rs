@@ -1,10 +1,8 @@
 //! One connection of the batching client.
 //!
-//! It keeps a fixed number of requests on the way, sends all that may be sent in one call and
-//! takes all the replies that have arrived in one call, so that its own cost is about a
-//! microsecond a request and the server's shows. It never blocks while it has something to send
-//! without also listening, because a server may rightly refuse to take more requests before its
-//! replies are taken.
+//! It keeps a fixed number of requests in flight and batches sends and receives, so that its own
+//! cost is about a microsecond per request and the server's cost dominates. While it has data to
+//! send, it also receives, because a server may refuse further requests until its replies are read.
 
 use anyhow::{Context, Result, bail, ensure};
 use rustix::event::{PollFd, PollFlags, poll};

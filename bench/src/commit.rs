@@ -1,9 +1,8 @@
-//! A log of blocks with group commit, as a plain program would have it: what a journal's
-//! acknowledgement is measured against.
+//! A plain block log with group commit: the baseline for a journal's acknowledgement.
 //!
-//! The file is written in full before, so that no commit waits for the file system to find room.
-//! Writers append one block each, and share what makes it durable: whoever comes while that is
-//! under way waits for the next turn, of which one of them is the leader.
+//! The file is preallocated and written once, so that no commit waits for block allocation. Writers
+//! append one block each and share a commit: writers that arrive during a commit wait for the next
+//! one, and one of them becomes its leader.
 
 use anyhow::{Context, Result};
 use clap::ValueEnum;

@@ -1,8 +1,7 @@
 //! Verifiable block content that needs no copy, and the random numbers for offsets.
 //!
-//! Every eight bytes of a volume are a function of their own place and of a seed. A block that
-//! comes back from another place, or from an earlier pass with another seed, is therefore
-//! noticed at its first word.
+//! Every eight-byte word of a volume is a function of its offset and a seed, so the first word of a
+//! misplaced block, or of one from an earlier pass with another seed, is detectably wrong.
 
 /// Fills `block`, which belongs at `offset`, with its content. Both are multiples of eight.
 pub fn fill(block: &mut [u8], offset: u64, seed: u64) {

@@ -1,8 +1,8 @@
-//! How much CPU time another process has used, with its children.
+//! The CPU time of another process and its children.
 //!
-//! The process clock counts in nanoseconds and keeps the time of threads that have ended, which
-//! the files under `/proc/PID/task` don't. Children are looked for because some servers fork one
-//! process for each connection. A child that is born and gone between two readings is missed.
+//! The process clock has nanosecond resolution and includes exited threads, unlike
+//! `/proc/PID/task`. Children are included because some servers fork for each connection. A child
+//! that starts and exits between two samples is missed.
 
 use anyhow::{Result, ensure};
 use rustix::time::{ClockId, clock_gettime};

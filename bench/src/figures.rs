@@ -1,7 +1,7 @@
-//! Figures of a run, each with the limit that it must keep or the word that it is information.
+//! The figures of a run, each with a limit or marked as informational.
 //!
-//! A program that prints figures gathers them here, so that none is shown without either, and a
-//! missed limit always ends the program with 1.
+//! Programs collect figures here, so that none is printed without a limit or mark, and a missed
+//! limit always makes the exit code 1.
 
 use crate::table::{Table, number};
 use std::process::ExitCode;

@@ -1,4 +1,4 @@
-//! A Forebay server for a scenario: started with any volumes, asked for its counters.
+//! Starts a Forebay server with given volumes, and reads its counters.
 
 use anyhow::{Context, Result, bail, ensure};
 use rustix::process::{Pid, Signal, kill_process};

@@ -2,11 +2,10 @@
 //! servers of others, and a stopwatch for the CPU time of another process; and a [`model`] of a
 //! volume that a server is compared with.
 //!
-//! Every figure printed here is the outcome of a run on this machine, beside a yardstick from the
-//! same minute. A figure from another day or another machine is worth nothing next to it, so the
-//! programs print ratios first. Nothing of Forebay's own code is used on the client's side: the
-//! wire format in [`wire`] is written a second time, so that a mistake in the server's codec can't
-//! cancel itself out.
+//! Every figure is measured on this machine, together with a baseline from the same minute.
+//! Absolute figures of other days or machines are not comparable, so the programs print ratios
+//! first. The client side uses none of Forebay's code: [`wire`] implements the wire format a second
+//! time, so that a bug in the server's codec cannot cancel out.
 
 pub mod area;
 pub mod bare;

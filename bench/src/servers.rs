@@ -1,9 +1,8 @@
-//! The servers that are measured: started in a directory of their own, stopped when dropped.
+//! The measured servers: each is started in its own directory and stopped on drop.
 //!
-//! Each one serves the same number of bytes from RAM, in the way its authors would choose for
-//! that: nbdkit from its memory plugin, the file servers from a file on tmpfs, through the page
-//! cache. Forebay serves a memory volume with a pool that holds all of it, so that every request
-//! of a filled volume is a hit.
+//! Each serves the same number of bytes from RAM in its recommended way: nbdkit from its memory
+//! plugin, the file servers from a file on tmpfs, through the page cache. Forebay serves a memory
+//! volume with a pool that holds all of it, so that every request of a filled volume is a hit.
 
 use anyhow::{Context, Result, bail, ensure};
 use clap::ValueEnum;

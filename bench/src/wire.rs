@@ -1,9 +1,9 @@
 //! The part of the NBD protocol that the programs here need: the fixed newstyle handshake with
-//! block sizes, structured replies and `base:allocation` for clients that wish for them; requests
+//! block sizes, structured replies and `base:allocation` on request; requests
 //! and simple replies.
 //!
-//! Both ends of the handshake are here, because the bare server and the batching client must
-//! agree with each other and with everybody else. All integers are big-endian.
+//! It has both ends of the handshake, for the bare server and the batching client. All integers are
+//! big-endian.
 
 use anyhow::{Context, Result, bail, ensure};
 use std::io::{Read, Write};

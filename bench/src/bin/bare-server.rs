@@ -1,4 +1,4 @@
-//! `bare-server`: serves RAM over a Unix socket and does nothing else. The yardstick.
+//! `bare-server`: serves RAM over a Unix socket and does nothing else: the baseline.
 
 use anyhow::{Context, Result};
 use clap::Parser;

@@ -1,19 +1,19 @@
 //! The cost of a journal's acknowledgement, compared with the best that its device can do.
 //!
-//! Writers of 4 KiB, each with one write on the way, take turns with these:
+//! Writers of 4 KiB blocks, each with one write in flight, run in turn against these:
 //!
 //! - `fdatasync`: threads that append to a file on the same file system; a group shares one
-//!   `fdatasync`. This is the yardstick.
-//! - `direct`: the same, with the blocks of a group gathered and written in one call that is
+//!   `fdatasync`. This is the baseline.
+//! - `direct`: the same, with the blocks of a group coalesced into one write that is
 //!   durable when it returns.
 //! - `ack`: Forebay over a Unix socket, with a journal on the same file system that acknowledges
-//!   what is durable.
+//!   durable writes.
 //! - `flush`: the same with `durability=flush`, and a FLUSH after each write.
 //!
-//! The disk of the volume is in memory, so that only the journal uses the device. Printed are
-//! medians over the rounds; ratios are taken within a round. The rates of `ack` and `flush` beside
-//! the yardstick and the bytes written have limits, and a missed one ends it with 1; everything
-//! else is information.
+//! The disk of the volume is in memory, so that only the journal uses the device. The program
+//! prints medians over the rounds; ratios are computed within a round. The rates of `ack` and
+//! `flush` relative to the baseline and the bytes written have limits; a missed one makes the exit
+//! code 1. All other figures are informational.
 
 use anyhow::{Context, Result};
 use clap::Parser;

@@ -1,10 +1,10 @@
 //! The server with and without the patrol: the cost of memory protection for write and read hits.
 //!
 //! A server runs for each of `off`, `checksum` and `parity`, all over volumes in memory and in
-//! write-back, with a pool that holds the whole volume. They take turns under the same load, so
-//! that whatever else the machine does meets all of them. Printed are the medians of the rounds:
-//! requests a second, CPU time of the whole server for each request, and both beside `off` of the
-//! same round. Ends with 1 when a limit was missed.
+//! write-back, with a pool that holds the whole volume. They run in turn under the same load, so
+//! that other activity of the machine affects all of them. The program prints medians of the
+//! rounds: requests per second, CPU time of the whole server per request, and both relative to
+//! `off` in the same round. It exits with 1 if a limit is missed.
 
 use anyhow::Result;
 use clap::Parser;

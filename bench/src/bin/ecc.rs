@@ -1,9 +1,9 @@
 //! Checksum and parity compared with a bare copy: the cost of detection and correction per line.
 //!
-//! All loops take turns over the same lines in the same random order: one copies 4 KiB and nothing
-//! else, the others do one thing of `forebay-ecc` each, with each implementation that the
-//! processor can do. Counted is the CPU time of the thread. Ratios are taken within a round;
-//! printed are the medians of the rounds.
+//! All loops run in turn over the same lines in the same random order: one only copies 4 KiB, each
+//! of the others runs one operation of `forebay-ecc`, with each implementation that the processor
+//! supports. The measure is the CPU time of the thread. Ratios are computed within a round; the
+//! program prints medians of the rounds.
 
 use clap::Parser;
 use forebay_bench::area::Area;

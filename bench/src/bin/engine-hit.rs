@@ -1,13 +1,12 @@
 //! The engine's hit path compared with a bare copy: the cost of finding a line before moving it.
 //!
-//! Three loops take turns over the same memory and the same random places. The first copies 4 KiB
-//! and nothing else; it knows all places from the start, so the processor begins with the next copy
-//! before the last one has ended. The second asks the engine for the line, copies it and lets go of
-//! it, as for a request that came alone: index, line and data are waited for one after the other.
-//! The third does the same for requests of which the next two have arrived already, and has the
-//! processor fetch what they will need, as the server does. The measure is the CPU time of the
-//! thread. Printed are the medians of the rounds, the medians of the ratios within a round, and the
-//! allocations of the second and third loop. Ends with 1 when a limit was missed.
+//! Three loops run in turn over the same memory and the same random offsets. The first only copies
+//! 4 KiB; it knows all offsets in advance, so the processor overlaps consecutive copies. The second
+//! looks the line up in the engine, copies it and releases it, as for a single request: the misses
+//! on index, line and data are serial. The third does the same with the next two requests known,
+//! and prefetches their memory, as the server does. The measure is the CPU time of the thread. The
+//! program prints medians of the rounds, medians of the per-round ratios, and the allocations of
+//! the second and third loop. It exits with 1 if a limit is missed.
 
 use clap::Parser;
 use forebay_bench::area::Area;

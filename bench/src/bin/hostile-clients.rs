@@ -1,11 +1,11 @@
-//! Whether a server stops, whatever its clients do.
+//! Checks that a server stops in time under hostile clients.
 //!
-//! Each round starts the program as built, lets hostile clients at it beside one that behaves, and
-//! then stops it in one of three ways: when all hostile clients have left, amid them, or after the
-//! volume was removed amid them. The stop must end in time, no connection may be left whose peer
-//! is gone, the client that behaves must be served all along, and the disk must have every byte of
-//! it in the end. Rounds differ in mode, disk, I/O engine and way to stop; a round with the same
-//! seed sends the same bytes, at other moments.
+//! Each round starts the program as built, connects hostile clients and one well-behaved client,
+//! and stops it in one of three ways: after all hostile clients have left, while they are
+//! connected, or after the volume was removed while they were connected. The stop must finish in
+//! time, no connection may outlive its peer, the well-behaved client must be served throughout, and
+//! the disk must have all its data in the end. Rounds differ in mode, disk, I/O engine and way to
+//! stop; a round with the same seed sends the same bytes, at other moments.
 
 use anyhow::{Context, Result, bail, ensure};
 use clap::{Parser, ValueEnum};

@@ -1,4 +1,5 @@
-//! `peers`: Forebay beside the bare server and the servers of others, in interleaved rounds.
+//! `peers`: compares Forebay with the bare server and with other NBD servers, in interleaved
+//! rounds.
 
 use anyhow::{Context, Result, ensure};
 use clap::Parser;

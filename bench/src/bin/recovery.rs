@@ -1,13 +1,13 @@
 //! The cost of a start with a full journal, compared with a plain read of the same bytes.
 //!
 //! Each round fills a journal with writes of 4 KiB at random places of a volume, kills the server,
-//! reads as many bytes of the journal's file as the writes took, in long pieces past the page cache
-//! (the yardstick), and then starts the server again. The start is over when the volume answers a
-//! read. At the end all content is read back and checked. The disk of the volume is slow, so that
-//! the data is still dirty when the server is killed.
+//! reads as many bytes of the journal's file as the writes took, in large reads that bypass the
+//! page cache (the baseline), and then restarts the server. The start is over when the volume
+//! answers a read. At the end all content is read back and checked. The disk of the volume is slow,
+//! so that the data is still dirty when the server is killed.
 //!
-//! Printed are medians over the rounds; ratios are taken within a round. Ends with 1 when a limit
-//! was missed.
+//! The program prints medians over the rounds; ratios are computed within a round. It exits with 1
+//! if a limit is missed.
 
 use anyhow::{Context, Result, ensure};
 use clap::Parser;

@@ -1,5 +1,5 @@
-//! Hostile clients, many at once: connections that overlap, that read nothing or little, that are
-//! closed in half, at once, or with a reset.
+//! A crowd of hostile clients: overlapping connections that read little or nothing, and end by a
+//! half-close, a close or a reset.
 
 use super::script::{Terrain, script};
 use crate::content::Random;

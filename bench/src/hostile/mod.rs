@@ -1,5 +1,4 @@
-//! Clients that do their worst, a client that behaves beside them, and a server that is to stop
-//! all the same.
+//! Hostile clients, and a well-behaved client among them, against a server that must stop in time.
 
 pub mod crowd;
 pub mod script;

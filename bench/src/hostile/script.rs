@@ -1,8 +1,8 @@
 //! The script of a hostile client: a handshake and requests, valid or not, truncated anywhere.
 //!
-//! A script knows the protocol, so that most of it gets past the first check. Fields are wrong one
-//! at a time. No valid request changes a byte behind [`Terrain::hostile_bytes`]: what lies there
-//! belongs to the witness.
+//! Scripts follow the protocol closely enough to pass the first checks, with one wrong field at a
+//! time. No valid request changes a byte beyond [`Terrain::hostile_bytes`], which belongs to the
+//! witness.
 
 use crate::content::Random;
 

@@ -1,8 +1,7 @@
 //! One connection with many requests in flight, over simple or structured replies.
 //!
-//! It knows the protocol and nothing about content: it puts the parts of a reply together and
-//! hands back each request with its whole answer. It never blocks while the server may be waiting
-//! for it to receive.
+//! It implements the protocol only: it reassembles replies and returns each request with its
+//! complete answer. It never blocks on sending while the server may be waiting for it to receive.
 
 use super::plan::Operation;
 use super::stamp::SECTOR_BYTES;

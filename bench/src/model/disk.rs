@@ -1,4 +1,4 @@
-//! The backing store seen from outside, without the server: made before it starts, and compared
+//! Direct access to the backing store: it is initialized before the server starts and compared
 //! after it has stopped.
 
 use super::oracle::Oracle;

@@ -1,8 +1,8 @@
-//! Which contents each sector may have, from the requests and answers alone.
+//! The allowed contents of each sector, derived from requests and answers alone.
 //!
-//! Time is a count of requests sent and answers taken. A sector has a list of versions in the
-//! order in which they were sent; the plan sees to it that two changes of one sector are never in
-//! flight together, so that order is the only one. From it follow:
+//! Time counts requests sent and answers received. A sector has a list of versions in the order
+//! sent. The plan never has two changes of one sector in flight, so that order is the only possible
+//! one. From it follow:
 //!
 //! - **A read** that was sent at `t` may return the last version that was answered by `t`, and all
 //!   later ones.

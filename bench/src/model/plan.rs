@@ -1,7 +1,7 @@
-//! Which requests are sent.
+//! Generates the requests.
 //!
-//! The volume is divided into zones of 4 MiB, the last of which has what is left as well. Within a
-//! zone the connections take turns in owning pieces of a length that differs from zone to zone:
+//! The volume is divided into zones of 4 MiB, the last of which includes the remainder. Within a
+//! zone the connections own alternate pieces of a length that differs from zone to zone:
 //! from one block of the protocol, so that a block of the disk has several writers, to parts of a
 //! megabyte. A connection changes only what it owns, so no sector has two changes in flight from
 //! two connections. Reads go anywhere.

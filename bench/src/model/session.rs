@@ -1,4 +1,4 @@
-//! One life of a server: its connections, and the oracle's judgement of each answer.
+//! One run of a server: its connections, and the check of each answer by the oracle.
 
 use super::connection::{Connection, Exchange};
 use super::oracle::{Change, Oracle, Sectors};
