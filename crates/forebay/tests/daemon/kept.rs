@@ -105,6 +105,7 @@ fn the_next_server_serves_cached_reads_from_the_adopted_pool() {
     let pid = status(directory.path())["pid"].clone();
     daemon.kill_server();
     let mut client = reconnect(&daemon);
+    client.read(0, 4096).unwrap();
     assert_ne!(status(directory.path())["pid"], pid);
     assert_eq!(client.read(0, SIZE_BYTES).unwrap(), before);
     let cache = &status(directory.path())["volumes"][0]["counters"];
