@@ -1,4 +1,4 @@
-//! The log: lines on standard error, where the service manager collects them.
+//! The log on standard error, where the service manager collects it.
 
 use forebay_config::LogLevel;
 use std::{
@@ -9,10 +9,10 @@ use tracing_subscriber::{
     Registry, filter::LevelFilter, fmt, layer::SubscriberExt, reload, util::SubscriberInitExt,
 };
 
-/// Changes the level of the running log.
+/// Handle for changing the log level at run time.
 static LEVEL: OnceLock<reload::Handle<LevelFilter, Registry>> = OnceLock::new();
 
-/// Begins to log. A second call has no effect but that of [`set_level`].
+/// Starts logging. A second call only changes the level, like [`set_level`].
 pub(crate) fn start(level: LogLevel) {
     let (filter, handle) = reload::Layer::new(filter(level));
     if LEVEL.set(handle).is_err() {
@@ -20,14 +20,14 @@ pub(crate) fn start(level: LogLevel) {
         return;
     }
     let lines = fmt::layer().with_writer(io::stderr).with_ansi(io::stderr().is_terminal());
-    // It fails only where another subscriber was set before, and then that one logs.
+    // Fails only if another subscriber is already installed, which then does the logging.
     let _ = tracing_subscriber::registry().with(filter).with(lines).try_init();
 }
 
-/// Logs this much from now on.
+/// Changes the log level.
 pub(crate) fn set_level(level: LogLevel) {
     if let Some(handle) = LEVEL.get() {
-        // It fails only when the log has ended, and then there is nothing to set.
+        // Fails only if the subscriber is gone, so there is no level to change.
         let _ = handle.reload(filter(level));
     }
 }

@@ -1,8 +1,8 @@
 //! Forebay: an in-line block cache.
 //!
-//! One program: `forebay serve` is the daemon, everything else asks one over its control socket or
-//! works on files. This file reads the command line and turns the outcome into an exit code: 0 for
-//! done, 1 for failed, 2 for a command line or configuration that can't be.
+//! `forebay serve` is the daemon; every other command queries a daemon over its control socket or
+//! works on files. This file parses the command line and maps the outcome to an exit code: 0 for
+//! success, 1 for failure, 2 for an invalid command line or configuration.
 
 mod cli;
 mod client;
@@ -55,7 +55,7 @@ fn run_server(arguments: cli::ServeArguments) -> anyhow::Result<ExitCode> {
     let config = arguments.source().load()?;
     if is_check {
         serve::check(&config)?;
-        report::print("the configuration can be served\n")?;
+        report::print("the configuration is valid\n")?;
         return Ok(ExitCode::SUCCESS);
     }
     logging::start(config.log);

@@ -1,9 +1,9 @@
-//! The failure of a journal, on record in the state directory.
+//! Failure marks: records of failed journals in the state directory.
 //!
-//! Once a journal has failed its volumes go on without it, so what it holds of them is older than
-//! their disks from then on, even if it reads well tomorrow. A file named after the journal says
-//! so, and names these volumes: what the journal holds of others, which nobody served then, is
-//! still the newest there is.
+//! After a journal fails, its volumes continue without it, so its data of them is older than their
+//! disks even if the device becomes readable again. The mark is a file named after the journal that
+//! lists these volumes. The journal's data of other volumes, which were not served at the time, is
+//! still current.
 //!
 //! ```text
 //! failed at 1795329000 (seconds since 1970): input/output error
@@ -12,51 +12,51 @@
 //! volumes 2
 //! ```
 //!
-//! A file without the last line, or with another number there, is about everything.
+//! If the last line is missing or its count is wrong, the mark applies to all volumes.
 //!
-//! After an orderly stop a line `settled` stands before the last: the disks have everything that
-//! was acknowledged, so nothing in the journal is of use any more, not even to a rescue.
+//! After a clean shutdown, a line `settled` precedes the last one: the disks have all acknowledged
+//! data, so the journal holds nothing of use, not even to a rescue.
 
 use std::fs::File;
 use std::io::{self, ErrorKind, Write};
 use std::path::{Path, PathBuf};
 use std::time::SystemTime;
 
-/// The line of a mark whose volumes' disks have everything.
+/// The line in a mark which says that the volumes' disks have all acknowledged data.
 const SETTLED: &str = "settled";
 
-/// The failure of a journal.
+/// A failure mark.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub(crate) struct Mark {
-    /// When and why, for people.
+    /// The time and cause of the failure, as text.
     pub(crate) reason: String,
-    /// Whose records are void; `None` for everybody's.
+    /// The volumes whose records are void; `None` for all volumes.
     pub(crate) volumes: Option<Vec<String>>,
-    /// The disks of these volumes have everything that was acknowledged.
+    /// The disks of these volumes have all acknowledged data.
     pub(crate) is_settled: bool,
 }
 
 impl Mark {
-    /// Whether what the journal holds of this volume is void.
+    /// Returns true if the journal's records of this volume are void.
     pub(crate) fn voids(&self, volume: &str) -> bool {
         self.volumes.as_ref().is_none_or(|names| names.iter().any(|name| name == volume))
     }
 }
 
-/// Where the failure of the journal with this identity is on record.
+/// The path of the failure mark of a journal.
 pub(crate) fn path_of(state_dir: &Path, journal: &str) -> PathBuf {
     state_dir.join(format!("journal-{journal}.failed"))
 }
 
-/// Where the end of the dump with this identity is on record, as its vault could not be emptied.
+/// The path of the mark that voids a dump whose vault could not be emptied.
 pub(crate) fn void_path_of(state_dir: &Path, dump: &str) -> PathBuf {
     state_dir.join(format!("vault-{dump}.void"))
 }
 
-/// Reads a mark; `None` where there is none.
+/// Reads a mark; returns `None` if there is none.
 ///
 /// # Errors
-/// When it is there and can't be read.
+/// Fails if the mark exists but cannot be read.
 pub(crate) fn read(path: &Path) -> io::Result<Option<Mark>> {
     match std::fs::read(path) {
         Ok(bytes) => Ok(Some(parse(&String::from_utf8_lossy(&bytes)))),
@@ -76,11 +76,10 @@ fn parse(text: &str) -> Mark {
     Mark { reason, volumes: is_whole.then_some(names), is_settled }
 }
 
-/// Puts a failure on record, beside what is on record already, and makes it durable together with
-/// its name.
+/// Durably writes a failure mark. Volumes of an existing mark are kept.
 ///
 /// # Errors
-/// When the directory can't be written.
+/// Fails if an existing mark cannot be read or the directory cannot be written.
 pub(crate) fn put(path: &Path, reason: &str, volumes: &[String]) -> io::Result<()> {
     let now = SystemTime::now().duration_since(SystemTime::UNIX_EPOCH).unwrap_or_default();
     let mut text = format!("failed at {} (seconds since 1970): {reason}\n", now.as_secs());
@@ -102,11 +101,11 @@ pub(crate) fn put(path: &Path, reason: &str, volumes: &[String]) -> io::Result<(
     replace(path, &text)
 }
 
-/// Puts on record that the disks of all volumes that a mark names have everything. A mark about
-/// everybody stays as it is.
+/// Adds the `settled` line to a mark: the disks of its volumes have all acknowledged data. A mark
+/// that applies to all volumes is left unchanged.
 ///
 /// # Errors
-/// When the mark can't be read, or the directory can't be written.
+/// Fails if the mark cannot be read or the directory cannot be written.
 pub(crate) fn settle(path: &Path) -> io::Result<()> {
     let Some(Mark { reason, volumes: Some(names), is_settled: false }) = read(path)? else {
         return Ok(());
@@ -117,26 +116,25 @@ pub(crate) fn settle(path: &Path) -> io::Result<()> {
     replace(path, &text)
 }
 
-/// Writes a file whole, and makes it durable together with its name: beside, and then in its
-/// place, as half a record would be about volumes that it is not about.
+/// Atomically and durably replaces a file: a torn record would apply to all volumes.
 ///
 /// # Errors
-/// When the directory can't be written.
+/// Fails if the directory cannot be written.
 pub(crate) fn replace(path: &Path, text: &str) -> io::Result<()> {
-    let mut beside = path.as_os_str().to_owned();
-    beside.push(".new");
-    let mut file = File::create(&beside)?;
+    let mut temporary = path.as_os_str().to_owned();
+    temporary.push(".new");
+    let mut file = File::create(&temporary)?;
     file.write_all(text.as_bytes())?;
     file.sync_all()?;
-    std::fs::rename(&beside, path)?;
+    std::fs::rename(&temporary, path)?;
     sync_directory(path)
 }
 
-/// Takes a file away, durably, if it is there.
+/// Durably removes a file if it exists.
 ///
 /// # Errors
-/// When the directory can't be written.
-pub(crate) fn take_away(path: &Path) -> io::Result<()> {
+/// Fails if the directory cannot be written.
+pub(crate) fn remove(path: &Path) -> io::Result<()> {
     match std::fs::remove_file(path) {
         Err(error) if error.kind() != ErrorKind::NotFound => Err(error),
         _ => sync_directory(path),
@@ -159,7 +157,7 @@ mod tests {
     }
 
     #[test]
-    fn a_failure_is_on_record_until_somebody_removes_it() {
+    fn a_second_failure_adds_volumes_to_the_mark() {
         let directory = tempfile::tempdir().unwrap();
         let path = path_of(directory.path(), "abcd");
         assert_eq!(read(&path).unwrap(), None);
@@ -167,7 +165,6 @@ mod tests {
         let mark = read(&path).unwrap().unwrap();
         assert!(mark.reason.contains("input/output error"), "{mark:?}");
         assert!(mark.voids("a volume") && mark.voids("b") && !mark.voids("volume"));
-        // A second failure forgets nothing of the first one.
         put(&path, "no space", &names(&["c", "b"])).unwrap();
         let mark = read(&path).unwrap().unwrap();
         assert_eq!(mark.volumes, Some(names(&["a volume", "b", "c"])));
@@ -179,7 +176,7 @@ mod tests {
         let directory = tempfile::tempdir().unwrap();
         let path = path_of(directory.path(), "abcd");
         settle(&path).unwrap();
-        assert_eq!(read(&path).unwrap(), None, "there is nothing to settle");
+        assert_eq!(read(&path).unwrap(), None, "settling creates no mark");
         put(&path, "input/output error", &names(&["a", "settled"])).unwrap();
         assert!(!read(&path).unwrap().unwrap().is_settled);
         settle(&path).unwrap();
@@ -190,11 +187,11 @@ mod tests {
         assert!(!mark.is_settled && mark.voids("a") && mark.voids("b"));
         std::fs::write(&path, "failed\n").unwrap();
         settle(&path).unwrap();
-        assert!(!read(&path).unwrap().unwrap().is_settled, "it is about everybody");
+        assert!(!read(&path).unwrap().unwrap().is_settled, "a mark about all volumes stays");
     }
 
     #[test]
-    fn a_mark_that_does_not_say_whom_it_is_about_is_about_everybody() {
+    fn an_incomplete_mark_applies_to_all_volumes() {
         for text in [
             "failed at 1 (seconds since 1970): input/output error\n",
             "",
@@ -203,13 +200,17 @@ mod tests {
             "failed\nvolume a\n",
         ] {
             assert_eq!(parse(text).volumes, None, "{text:?}");
-            assert!(parse(text).voids("whoever"));
+            assert!(parse(text).voids("any"));
         }
         assert_eq!(parse("failed\nvolumes 0\n").volumes, Some(Vec::new()));
         let directory = tempfile::tempdir().unwrap();
         let path = path_of(directory.path(), "abcd");
         std::fs::write(&path, "failed\n").unwrap();
         put(&path, "again", &names(&["a"])).unwrap();
-        assert_eq!(read(&path).unwrap().unwrap().volumes, None, "the first one was");
+        assert_eq!(
+            read(&path).unwrap().unwrap().volumes,
+            None,
+            "the first mark applied to all volumes"
+        );
     }
 }

@@ -1,10 +1,9 @@
-//! Which volumes rely on which journals and vaults, on record in the state directory.
+//! Reliance records: which volumes rely on which journals and vaults, kept in the state directory.
 //!
-//! A start that is not given a journal or vault, or another one, or an emptied one, has to notice
-//! that something is missing. So a volume is on record from before its first write that only the
-//! journal, or a dump that is yet to be made, would keep, until its disk has everything. A file is
-//! named after the journal's identity, or after the vault's number, which stays whatever is dumped
-//! to it:
+//! They let a start detect that a journal or vault is missing, was replaced or was wiped. A volume
+//! is recorded before its first write that only the journal or a future dump would preserve, and
+//! removed once its disk has all acknowledged data. Each journal or vault has one file, named after
+//! the journal's identity or the vault's number, which no dump changes:
 //!
 //! ```text
 //! vault /fast/vault
@@ -13,10 +12,10 @@
 //! lines 2
 //! ```
 //!
-//! What the vault holds of a volume that is `void` is older than the volume's disk: the volume was
-//! served without it. For a journal its failure says that ([`crate::marks`]). A file without the
-//! last line, or with another number there, is about every volume. Nothing changes it but
-//! somebody's hand.
+//! For a `void` volume, the vault's data is older than the disk, because the volume was served
+//! without the vault. For a journal, the failure mark records that instead ([`crate::marks`]). If
+//! the last line is missing or its count is wrong, the record is damaged: it then applies to every
+//! volume, and only an operator may change or remove the file.
 
 mod daemon;
 
@@ -29,10 +28,10 @@ use std::io;
 use std::path::{Path, PathBuf};
 use std::sync::{Mutex, PoisonError};
 
-/// Files are read, changed and replaced one at a time.
+/// Serializes read-modify-write cycles on the record files.
 static CHANGING: Mutex<()> = Mutex::new(());
 
-/// What may come to hold the newest of a volume.
+/// A journal or vault that may hold the newest data of a volume.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum Holder {
     /// The journal with this identity.
@@ -41,7 +40,7 @@ pub(crate) enum Holder {
     Vault(u64),
 }
 
-/// Which of the two.
+/// The kind of a [`Holder`].
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum Kind {
     Journal,
@@ -65,7 +64,7 @@ impl Holder {
         }
     }
 
-    /// Where it is on record who relies on it.
+    /// The path of its reliance record.
     fn path(self, state_dir: &Path) -> PathBuf {
         state_dir.join(match self {
             Self::Journal(id) => format!("journal-{id}.relied"),
@@ -73,8 +72,8 @@ impl Holder {
         })
     }
 
-    /// The one that a file is named after.
-    fn of(path: &Path) -> Option<Self> {
+    /// Parses the holder from the name of a record file.
+    fn from_path(path: &Path) -> Option<Self> {
         let name = path.file_name()?.to_str()?.strip_suffix(".relied")?;
         if let Some(id) = name.strip_prefix("journal-") {
             let bytes = u128::from_str_radix(id, 16).ok()?.to_be_bytes();
@@ -84,17 +83,17 @@ impl Holder {
     }
 }
 
-/// What is on record of one journal or vault.
+/// The reliance record of one journal or vault.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub(crate) struct Reliance {
-    /// What it was called.
+    /// The name under which the journal or vault was last configured.
     name: String,
     relies: Vec<String>,
     void: Vec<String>,
 }
 
 impl Reliance {
-    /// Reads what is on record; nothing where there is no file.
+    /// Reads a record; returns an empty one if the file does not exist.
     fn read(path: &Path, kind: Kind) -> io::Result<Self> {
         let text = match std::fs::read(path) {
             Ok(bytes) => String::from_utf8_lossy(&bytes).into_owned(),
@@ -103,7 +102,8 @@ impl Reliance {
         };
         Self::parse(&text, kind).ok_or_else(|| {
             let message = format!(
-                "{} is damaged; move it away if no {kind} of this server is needed any more",
+                "reliance record {} is damaged: move it away if the data in this server's \
+                 {kind}s is no longer needed",
                 path.display()
             );
             io::Error::new(io::ErrorKind::InvalidData, message)
@@ -128,11 +128,11 @@ impl Reliance {
         (reliance.relies.len() + reliance.void.len() == count).then_some(reliance)
     }
 
-    /// Makes it durable; a record of nobody is taken away.
+    /// Writes the record durably. Removes the file if the record is empty.
     fn write(&self, path: &Path, kind: Kind) -> io::Result<()> {
         let count = self.relies.len() + self.void.len();
         if count == 0 {
-            return marks::take_away(path);
+            return marks::remove(path);
         }
         let mut text = format!("{kind} {}\n", self.name);
         self.relies.iter().for_each(|name| text += &format!("relies {name}\n"));
@@ -141,16 +141,16 @@ impl Reliance {
         marks::replace(path, &text)
     }
 
-    /// The volumes whose disks are newer than what the vault with this number holds of them.
+    /// The volumes whose data in this vault is older than their disks.
     ///
     /// # Errors
-    /// When the record is there and can't be read.
+    /// Fails if the record exists but cannot be read.
     pub(crate) fn void_in(state_dir: &Path, vault: u64) -> io::Result<Vec<String>> {
         Ok(Self::read(&Holder::Vault(vault).path(state_dir), Kind::Vault)?.void)
     }
 
-    /// The name of the journal or vault, other than this one, in which the newest of a volume may
-    /// be. A record that can't be read is about every volume.
+    /// The name of a journal or vault other than `open` that may hold the volume's newest data. An
+    /// unreadable record applies to every volume.
     pub(crate) fn elsewhere(
         state_dir: &Path,
         kind: Kind,
@@ -165,15 +165,15 @@ impl Reliance {
                 (relies && !is_given_up(state_dir, holder, volume)).then_some(record.name)
             }
             Err(error) => {
-                tracing::error!("{error}");
                 let path = holder.path(state_dir);
-                Some(format!("unknown, as {} can't be read", path.display()))
+                tracing::error!(record = %path.display(), %error, "cannot read reliance record");
+                Some(format!("unknown (cannot read {})", path.display()))
             }
         });
         names.next()
     }
 
-    /// The volumes that rely on what has this name, whichever it is.
+    /// The volumes that rely on any journal or vault configured under this name.
     fn relying_on(state_dir: &Path, kind: Kind, name: &str) -> Vec<String> {
         let records = Self::all(state_dir, kind).into_iter();
         let records = records.filter_map(|(holder, record)| Some((holder, record.ok()?)));
@@ -184,24 +184,24 @@ impl Reliance {
         relying.collect()
     }
 
-    /// A volume relies on this from now on.
+    /// Records that a volume relies on this holder.
     fn rely(state_dir: &Path, holder: Holder, name: &str, volume: &str) -> io::Result<()> {
         Self::change(state_dir, holder, |record| {
             name.clone_into(&mut record.name);
-            without(&mut record.void, volume);
+            remove_name(&mut record.void, volume);
             if !record.relies.iter().any(|name| name == volume) {
                 record.relies.push(volume.to_owned());
             }
         })
     }
 
-    /// A volume does not rely on this any more.
+    /// Records that a volume no longer relies on this holder.
     ///
     /// # Errors
-    /// When that can't be made durable.
+    /// Fails if the record cannot be read or durably written.
     pub(crate) fn release(state_dir: &Path, holder: Holder, volume: &str) -> io::Result<()> {
         Self::change(state_dir, holder, |record| {
-            without(&mut record.relies, volume);
+            remove_name(&mut record.relies, volume);
         })
     }
 
@@ -209,7 +209,7 @@ impl Reliance {
         let Ok(entries) = std::fs::read_dir(state_dir) else { return Vec::new() };
         let mut paths: Vec<_> = entries.flatten().map(|entry| entry.path()).collect();
         paths.sort();
-        let holders = paths.iter().filter_map(|path| Holder::of(path));
+        let holders = paths.iter().filter_map(|path| Holder::from_path(path));
         let holders = holders.filter(|holder| holder.kind() == kind);
         holders.map(|holder| (holder, Self::read(&holder.path(state_dir), kind))).collect()
     }
@@ -224,15 +224,16 @@ impl Reliance {
     }
 }
 
-/// Whether a journal has failed while the volume was served, so that its records are void. A mark
-/// that can't be read gives nothing up.
+/// Returns true if the holder is a journal that failed while the volume was served, which voids its
+/// records. An unreadable failure mark voids nothing.
 fn is_given_up(state_dir: &Path, holder: Holder, volume: &str) -> bool {
     let Holder::Journal(id) = holder else { return false };
     let mark = marks::read(&marks::path_of(state_dir, &id.to_string()));
     mark.is_ok_and(|mark| mark.is_some_and(|mark| mark.voids(volume)))
 }
 
-fn without(names: &mut Vec<String>, name: &str) -> bool {
+/// Removes a name; returns true if it was there.
+fn remove_name(names: &mut Vec<String>, name: &str) -> bool {
     let count = names.len();
     names.retain(|other| other != name);
     names.len() < count

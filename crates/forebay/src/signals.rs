@@ -1,19 +1,19 @@
-//! Signals, as the daemon understands them.
+//! The signals that the daemon handles.
 
 use std::io;
 use tokio::signal::unix::{self, SignalKind};
 
-/// What a signal asks for.
+/// The action that a signal requests.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum Signal {
-    /// SIGTERM or SIGINT: write all dirty data to the disks, then leave.
+    /// SIGTERM or SIGINT: write all dirty data to the disks, then exit.
     Stop,
-    /// SIGHUP: read the configuration file again.
+    /// SIGHUP: reload the configuration file.
     Reload,
 }
 
-/// The signals that arrive, one after the other. Several of a kind that arrive while nobody asks
-/// count as one, so a second SIGINT is seen as a second [`Signal::Stop`] only after the first.
+/// A stream of incoming signals. Signals of one kind that arrive before [`next`](Signals::next) is
+/// polled coalesce into one, so a second SIGINT counts only after the first was delivered.
 #[derive(Debug)]
 pub(crate) struct Signals {
     terminate: unix::Signal,
@@ -22,11 +22,11 @@ pub(crate) struct Signals {
 }
 
 impl Signals {
-    /// Takes the signals over: from now on none of them ends the process. Needs a tokio runtime
-    /// with I/O, and should come before anything that must not be torn.
+    /// Installs the handlers: from now on none of these signals ends the process. Requires a tokio
+    /// runtime with I/O. Call this before any work that a signal must not interrupt.
     ///
     /// # Errors
-    /// The system does not let handlers be set.
+    /// Fails if the system refuses a handler.
     pub(crate) fn listen() -> io::Result<Self> {
         Ok(Self {
             terminate: unix::signal(SignalKind::terminate())?,
@@ -35,7 +35,7 @@ impl Signals {
         })
     }
 
-    /// The next signal. Cancelling the wait loses none. Stopping goes before reloading.
+    /// Waits for the next signal. Cancel-safe. [`Signal::Stop`] takes precedence.
     pub(crate) async fn next(&mut self) -> Signal {
         tokio::select! {
             biased;
@@ -52,7 +52,7 @@ mod tests {
     use rustix::process::{Signal as Number, getpid, kill_process};
 
     #[tokio::test]
-    async fn each_signal_is_seen_as_what_it_asks_for() {
+    async fn each_signal_maps_to_its_action() {
         let mut signals = Signals::listen().unwrap();
         for (number, signal) in [
             (Number::HUP, Signal::Reload),

@@ -1,7 +1,7 @@
-//! The built program: what it says, where it says it, and the number it ends with. The daemon it
-//! talks to is a control server with a fake manager, over a real socket in a directory of its own.
+//! The command line of the built program: output, streams and exit codes. The daemon is a real
+//! control server with a fake manager behind it.
 
-#![allow(clippy::unwrap_used, reason = "a helper of a test may fail like the test")]
+#![allow(clippy::unwrap_used, reason = "test helpers may panic")]
 
 use forebay_config::VOLUME_SETTINGS;
 use forebay_control::{Server, StateDir, fake::FakeManager};
@@ -30,7 +30,7 @@ fn run(state: &Path, arguments: &[&str]) -> Ran {
     Ran { code: status.code(), out: text(stdout), err: text(stderr) }
 }
 
-/// Runs the program against a daemon with these volumes.
+/// Runs a test against a daemon that serves these volumes.
 fn with_daemon(volumes: &[&str], test: impl FnOnce(&FakeManager, &dyn Fn(&[&str]) -> Ran)) {
     let directory = tempfile::tempdir().unwrap();
     let state = StateDir::take(directory.path()).unwrap();
@@ -47,8 +47,8 @@ fn with_daemon(volumes: &[&str], test: impl FnOnce(&FakeManager, &dyn Fn(&[&str]
     serving.join().unwrap();
 }
 
-/// Without any daemon.
-fn alone(arguments: &[&str]) -> Ran {
+/// Runs the program without a daemon.
+fn run_alone(arguments: &[&str]) -> Ran {
     run(tempfile::tempdir().unwrap().path(), arguments)
 }
 
@@ -67,17 +67,17 @@ fn help_shows_every_setting_of_a_volume() {
 
 #[test]
 fn version_and_help_go_to_standard_output() {
-    let ran = alone(&["--version"]);
+    let ran = run_alone(&["--version"]);
     assert_eq!((ran.code, ran.out), (Some(0), format!("forebay {}\n", env!("CARGO_PKG_VERSION"))));
     for arguments in [&["--help"][..], &["serve", "--help"], &["volume", "--help"]] {
-        let ran = alone(arguments);
+        let ran = run_alone(arguments);
         assert_eq!((ran.code, ran.err.as_str()), (Some(0), ""));
         assert!(ran.out.contains("Usage: forebay"), "{}", ran.out);
     }
 }
 
 #[test]
-fn a_wrong_command_line_is_answered_with_2_and_a_remedy() {
+fn an_invalid_command_line_exits_with_2_and_a_remedy() {
     for (arguments, sentence) in [
         (&["sevre"][..], "unrecognized subcommand 'sevre'"),
         (&["lab", "sim", "--seed", "7"], "the lab is a program of its own: `forebay-lab`"),
@@ -116,14 +116,15 @@ fn a_wrong_command_line_is_answered_with_2_and_a_remedy() {
         (&["volume", "set", "d", "mode"], "forebay: 'mode' is no KEY=VALUE: write it like mode="),
         (&["volume", "set", "d"], "required arguments were not provided"),
     ] {
-        let ran = alone(arguments);
+        let ran = run_alone(arguments);
         assert_eq!((ran.code, ran.out.as_str()), (Some(2), ""), "{arguments:?}: {}", ran.err);
         assert!(ran.err.contains(sentence), "{arguments:?}: {}", ran.err);
     }
 }
 
 #[test]
-fn what_is_echoed_of_a_command_line_does_not_act_on_the_terminal() {
+fn control_characters_in_arguments_are_escaped_on_output() {
+    // Erase screen, bell, a C1 escape, and the right-to-left override.
     let bad = "\x1b[2J\x07\u{9b}1m\u{202e}";
     let (with, volume) = (|text: &str| format!("{text}{bad}"), format!("d=/x,{bad}=1"));
     for arguments in [
@@ -138,19 +139,19 @@ fn what_is_echoed_of_a_command_line_does_not_act_on_the_terminal() {
         &["volume", "set", "d", bad],
         &["volume", "set", "d", &with("mode=")],
     ] {
-        let ran = alone(arguments);
+        let ran = run_alone(arguments);
         assert_ne!(ran.code, Some(0), "{arguments:?}");
-        let acts = |c: char| (c.is_control() && c != '\n') || c == '\u{202e}';
-        assert!(!ran.err.contains(acts), "{arguments:?}: {:?}", ran.err);
-        // What clap says itself has lost the plainest of them already.
+        let is_unsafe = |c: char| (c.is_control() && c != '\n') || c == '\u{202e}';
+        assert!(!ran.err.contains(is_unsafe), "{arguments:?}: {:?}", ran.err);
+        // clap itself drops ESC and BEL from its messages.
         assert!(ran.err.contains("\\u{9b}1m\\u{202e}"), "{arguments:?}: {}", ran.err);
     }
-    let ran = alone(&["volume", "set", "d\nx", "mode"]);
+    let ran = run_alone(&["volume", "set", "d\nx", "mode"]);
     assert_eq!(ran.err.lines().count(), 1, "{}", ran.err);
     with_daemon(&["disk=/dev/sdb"], |_, forebay| {
         let ran = forebay(&["volume", "flush", bad]);
         assert!(ran.err.starts_with("forebay: no volume '\\u{1b}[2J"), "{}", ran.err);
-        // No control character, and no less a trick in a table.
+        // The right-to-left override is no control character, but would garble a table.
         let added = forebay(&["volume", "add", "x\u{202e}=/dev/y"]);
         assert_eq!(
             added.out.split(':').next(),
@@ -163,7 +164,7 @@ fn what_is_echoed_of_a_command_line_does_not_act_on_the_terminal() {
 }
 
 #[test]
-fn a_mistake_in_the_file_is_named_with_its_place() {
+fn a_configuration_error_names_the_file_line_and_column() {
     let directory = tempfile::tempdir().unwrap();
     std::fs::write(directory.path().join("f.toml"), "[[volume]]\nname = 'a'\nbakcing = '/x'\n")
         .unwrap();
@@ -176,9 +177,9 @@ fn a_mistake_in_the_file_is_named_with_its_place() {
 }
 
 #[test]
-fn without_a_daemon_the_remedy_is_to_start_one() {
+fn commands_without_a_daemon_suggest_starting_one() {
     for arguments in [&["status"][..], &["stop"], &["volume", "list"], &["volume", "flush", "a"]] {
-        let ran = alone(arguments);
+        let ran = run_alone(arguments);
         assert_eq!((ran.code, ran.out.as_str()), (Some(1), ""));
         assert!(ran.err.starts_with("forebay: no forebay answers at /"), "{}", ran.err);
         assert!(ran.err.contains("start one with forebay serve"), "{}", ran.err);
@@ -186,7 +187,7 @@ fn without_a_daemon_the_remedy_is_to_start_one() {
 }
 
 #[test]
-fn status_is_a_table_for_people_and_json_for_programs() {
+fn status_prints_a_table_or_json() {
     with_daemon(&["disk=/dev/sdb", "db=/dev/sdc,mode=bypass"], |fake, forebay| {
         fake.set_dirty("disk", 10 << 20);
         let ran = forebay(&["status"]);
@@ -213,45 +214,45 @@ fn status_is_a_table_for_people_and_json_for_programs() {
 #[test]
 fn volumes_are_added_changed_flushed_and_removed() {
     with_daemon(&["disk=/dev/sdb"], |fake, forebay| {
-        let said = |arguments: &[&str]| {
+        let output = |arguments: &[&str]| {
             let ran = forebay(arguments);
             assert_eq!((ran.code, ran.err.as_str()), (Some(0), ""), "{arguments:?}");
             ran.out
         };
         fake.set_dirty("disk", 1 << 20);
-        assert_eq!(said(&["volume", "flush", "disk"]), "volume 'disk' is flushed\n");
-        assert_eq!(said(&["volume", "trust", "disk"]), "volume 'disk' is trusted again\n");
+        assert_eq!(output(&["volume", "flush", "disk"]), "volume 'disk' is flushed\n");
+        assert_eq!(output(&["volume", "trust", "disk"]), "volume 'disk' is trusted again\n");
         assert_eq!(
-            said(&["volume", "add", "b=delay(read=1ms,write=1ms):b.img,read-only=yes"]),
+            output(&["volume", "add", "b=delay(read=1ms,write=1ms):b.img,read-only=yes"]),
             "volume 'b' is served: 1.0 GiB, write-through, read-only\n"
         );
         let json: serde_json::Value =
-            serde_json::from_str(&said(&["volume", "list", "--json"])).unwrap();
+            serde_json::from_str(&output(&["volume", "list", "--json"])).unwrap();
         let backing = json[1]["backing"].as_str().unwrap();
         assert!(backing.starts_with("delay(read=1ms,write=1ms):/"), "absolute: {backing}");
         assert!(backing.ends_with("/b.img"), "{backing}");
         assert_eq!(
-            said(&["volume", "set", "b", "mode=bypass", "read-only=no"]),
+            output(&["volume", "set", "b", "mode=bypass", "read-only=no"]),
             "volume 'b' is changed: 1.0 GiB, bypass\n"
         );
-        assert!(!said(&["status"]).contains("JOURNAL"), "there is none");
+        assert!(!output(&["status"]).contains("JOURNAL"), "no journal is in use");
         let journaled = "vm=/vm,mode=write-back,protection=journal,journal=error(rate=0):j";
         assert_eq!(
-            said(&["volume", "add", journaled]),
+            output(&["volume", "add", journaled]),
             "volume 'vm' is served: 1.0 GiB, write-back\n"
         );
-        let json: serde_json::Value = serde_json::from_str(&said(&["status", "--json"])).unwrap();
+        let json: serde_json::Value = serde_json::from_str(&output(&["status", "--json"])).unwrap();
         let journal = json["volumes"][2]["journal"].as_str().unwrap();
         assert!(journal.starts_with("error(rate=0):/") && journal.ends_with("/j"), "{journal}");
         assert_eq!(json["journals"][0]["name"], journal);
-        assert!(said(&["status"]).contains("\nJOURNAL "));
-        assert_eq!(said(&["volume", "remove", "b"]), "volume 'b' is removed\n");
-        assert!(!said(&["volume", "list"]).contains("b "), "only the first is left");
+        assert!(output(&["status"]).contains("\nJOURNAL "));
+        assert_eq!(output(&["volume", "remove", "b"]), "volume 'b' is removed\n");
+        assert!(!output(&["volume", "list"]).contains("b "), "volume b is gone");
     });
 }
 
 #[test]
-fn what_the_daemon_refuses_is_a_failure_with_its_sentence() {
+fn a_request_refused_by_the_daemon_exits_with_1_and_its_message() {
     with_daemon(&["disk=/dev/sdb", "broken=/x"], |_, forebay| {
         for (arguments, sentence) in [
             (
@@ -298,7 +299,7 @@ fn stop_waits_until_everything_is_written() {
 }
 
 #[test]
-fn a_reader_that_has_seen_enough_is_no_failure() {
+fn a_closed_output_pipe_is_no_failure() {
     let (reader, writer) = std::io::pipe().unwrap();
     drop(reader);
     let output = Command::new(env!("CARGO_BIN_EXE_forebay"))
@@ -312,7 +313,7 @@ fn a_reader_that_has_seen_enough_is_no_failure() {
 }
 
 #[test]
-fn a_drill_ends_with_1_if_not_everything_would_have_been_saved() {
+fn a_drill_exits_with_1_if_data_would_have_been_lost() {
     with_daemon(&["disk=/dev/sdb"], |fake, forebay| {
         fake.set_dirty("disk", 1 << 30);
         let ran = forebay(&["drill"]);

@@ -1,29 +1,28 @@
 //! Compact ghosts: four bytes per ghost instead of two dozen, at the price of small errors.
 //!
-//! A table of buckets of eight entries. An entry is 15 bits of its key, one bit that tells which
-//! of two queues the line left, and when, as a count of the departures from that queue. Nothing
-//! is kept in order: an entry whose age is beyond the limit of its queue counts as empty, and
-//! where a bucket has no empty entry the one nearest to its limit is overwritten.
+//! A table of buckets of eight entries. An entry holds 15 bits of its key, one bit for the queue
+//! that evicted the line, and a timestamp, counted in evictions from that queue. Entries are not
+//! ordered: one older than the limit of its queue counts as empty, and a full bucket overwrites the
+//! entry nearest to its limit.
 //!
-//! The errors: a key that never left is taken for a ghost once in about 4,000 look-ups of a full
-//! table (eight entries with 15 bits each), and where buckets fill unevenly some of the oldest
-//! ghosts are forgotten early. Ages are counted in units of 1/4096 of the capacity, in 16 bits,
-//! so an age would be mistaken after sixteen capacities of departures; a bucket is overwritten
-//! about a hundred times within that span.
+//! The errors: about one in 4,000 lookups in a full table is a false positive (eight entries with
+//! 15 bits each), and unevenly filled buckets drop some of the oldest ghosts early. Timestamps
+//! count units of 1/4096 of the capacity in 16 bits, so they wrap after sixteen capacities of
+//! evictions; a bucket is overwritten about a hundred times in that span.
 
 /// Entries in one bucket; 32 bytes, so that a look-up touches at most two cache lines.
 const BUCKET_LEN: usize = 8;
-/// Units of age in one capacity's worth of departures.
+/// Units of age per capacity of evictions.
 const UNITS_PER_CAPACITY: usize = 4096;
 const ORIGIN_BIT: u32 = 1 << 16;
 const EMPTY: u32 = 0;
 
-/// The queue that a line left.
+/// The queue from which a line was evicted.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub enum Origin {
     /// The queue of new lines.
     Small,
-    /// The queue of proven lines.
+    /// The queue of reused lines.
     Main,
 }
 
@@ -34,18 +33,18 @@ pub struct Fingerprints {
     departures_per_unit: u32,
 }
 
-/// Counts departures from one queue, in units.
+/// Counts evictions from one queue, in units.
 struct Clock {
     now: u16,
-    /// Departures since the last unit was full.
+    /// Evictions since the last full unit.
     fraction: u32,
-    /// Entries older than this are none, in units.
+    /// Entries older than this count as empty, in units.
     age_max: u16,
 }
 
 impl Fingerprints {
-    /// Ghosts for a cache of `capacity` lines: the last `small_len` lines that left the small
-    /// queue and the last `main_len` that left the main queue, together at most the capacity.
+    /// Ghosts for a cache of `capacity` lines: of the last `small_len` evictions from the small
+    /// queue and the last `main_len` from the main queue, together at most the capacity.
     pub fn new(capacity: usize, small_len: usize, main_len: usize) -> Self {
         assert!(small_len + main_len <= capacity.max(2), "more ghosts than the table has room for");
         let departures_per_unit = capacity.div_ceil(UNITS_PER_CAPACITY);
@@ -54,7 +53,7 @@ impl Fingerprints {
             fraction: 0,
             age_max: len.div_ceil(departures_per_unit).max(1) as u16,
         };
-        // A tenth more than the ghosts, against uneven buckets.
+        // 10 % spare entries, as buckets fill unevenly.
         let bucket_count = (capacity + capacity / 10).div_ceil(BUCKET_LEN);
         Self {
             entries: vec![EMPTY; bucket_count * BUCKET_LEN].into_boxed_slice(),
@@ -63,7 +62,7 @@ impl Fingerprints {
         }
     }
 
-    /// A line left a queue.
+    /// Records an eviction from a queue.
     pub fn push(&mut self, key: u64, origin: Origin) {
         let per_unit = self.departures_per_unit;
         let clock = &mut self.departures[origin as usize];
@@ -87,8 +86,7 @@ impl Fingerprints {
         self.entries[oldest] = entry;
     }
 
-    /// Forgets a key; when it was held, tells which queue it had left, and its age as a share of
-    /// the age at which it would have been forgotten.
+    /// Removes a key. If it was present, returns its queue, and its age as a share of the limit.
     pub fn take(&mut self, key: u64) -> Option<(Origin, f32)> {
         let start = self.bucket_start(key);
         let wanted = fingerprint(key);
@@ -109,7 +107,7 @@ impl Fingerprints {
     }
 
     /// # Panics
-    /// When an invariant is broken.
+    /// Panics if an invariant is violated.
     pub fn self_check(&self) {
         for clock in &self.departures {
             assert!(clock.fraction < self.departures_per_unit, "a unit of age ran over");
@@ -126,8 +124,8 @@ impl Fingerprints {
     }
 
     fn bucket_start(&self, key: u64) -> usize {
-        // The lower half of the key spread over the buckets by multiplication; the fingerprint
-        // comes from the upper half.
+        // The lower half of the key selects the bucket by multiplication; the upper half is the
+        // fingerprint.
         let bucket_count = (self.entries.len() / BUCKET_LEN) as u64;
         (((key & 0xffff_ffff) * bucket_count) >> 32) as usize * BUCKET_LEN
     }
@@ -147,7 +145,7 @@ fn origin_of(entry: u32) -> Origin {
     if entry & ORIGIN_BIT == 0 { Origin::Small } else { Origin::Main }
 }
 
-/// Whether two entries have the same fingerprint, so that only one can ever be found.
+/// Returns true if two entries have the same fingerprint, so that lookup finds only one of them.
 fn is_twin(a: u32, b: u32) -> bool {
     a >> 17 == b >> 17
 }

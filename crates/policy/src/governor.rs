@@ -1,45 +1,44 @@
-//! The governor of write-back: how much of it reads of the same disk can bear.
+//! The writeback governor: limits writeback so that concurrent reads keep their latency.
 //!
-//! Reads that clients wait for are timed. Those that met no write-back say what the disk does by
-//! itself; from that comes the target, unless the operator has set one. While there is write-back,
-//! reads that took longer than the target are counted, and the pace of write-back beside reads is
-//! set so that they are one in a hundred: their p99 is the target then.
+//! The governor measures the latency of client reads. Reads without concurrent writeback give the
+//! idle baseline, from which the target follows unless the operator sets one. During writeback, the
+//! governor counts reads slower than the target, and sets the writeback rate so that one read in a
+//! hundred is slow: the reads' p99 is then the target.
 //!
-//! The pace rises by a share and falls by a larger one, and between too few slow reads and too many
-//! of them there is a band in which it stays: it does not swing. It rises only where it was used,
-//! so that it says something about the disk. A few reads say nothing about one in a hundred of
-//! them; where there are hardly any the pace stays too, and write-back takes the time between them.
+//! The rate rises by a small factor and falls by a larger one, with a dead band in between, so that
+//! it does not oscillate. It rises only if writeback used it, as an unused rate says nothing about
+//! the disk. With too few reads to estimate a p99, the rate stays, and writeback runs between
+//! them.
 //!
-//! What is dirty for long goes in any case: there is a pace that brings all of it to the disk in
-//! [`Limits::age_s`], and below it the governor never goes. And near the dirty limit the engine
-//! hurries by itself.
+//! Old dirty data is always destaged: the rate never falls below the one that empties the volume in
+//! [`Limits::age_s`]. Near the dirty limit the engine raises the rate by itself.
 
 use crate::Pace;
 
-/// Reads that tell one in a hundred of them from two, and those that tell it from many.
+/// Reads needed to tell 1 % of slow reads from 2 %, and to tell 1 % from far more.
 const READS_ENOUGH: u64 = 1_000;
 const READS_FEW: u64 = 200;
-/// Reads that met no write-back that a target is made of.
+/// Idle reads needed for a baseline.
 const IDLE_ENOUGH: u64 = 100;
-/// More of them are forgotten by and by, so that the target follows the disk.
+/// Above this number of idle reads, all counts are halved, so that the baseline follows the disk.
 const IDLE_MAX: u64 = 4_000;
-/// How long write-back holds still for them at the beginning, in milliseconds.
+/// How long writeback pauses at first to measure the baseline, in milliseconds.
 const SILENCE_MS: u64 = 2_000;
-/// How long after the end of write-back reads may still have waited for it, in milliseconds.
+/// How long after a destage reads may still be delayed by it, in milliseconds.
 const WAKE_MS: u64 = 100;
-/// Longest time between two looks at the pace, in milliseconds. Where a few reads have not come by
-/// then, it stays.
+/// Longest interval between two evaluations, in milliseconds. With too few reads in the interval,
+/// the rate stays.
 const LOOK_MS: u64 = 60_000;
-/// The slowest pace: a burst in ten seconds.
+/// The lowest rate: a burst in ten seconds.
 const PACE_MIN_MILLI: u64 = 100;
-/// The fastest that is told from none at all.
+/// A rate of this or more counts as unlimited.
 const PACE_MAX_MILLI: u64 = 100_000_000;
 
-/// Buckets for each doubling, and for all times up to an hour.
+/// Histogram buckets per doubling, and in total: up to an hour.
 const BUCKETS_PER_DOUBLING: u32 = 16;
 const BUCKETS: usize = 33 * BUCKETS_PER_DOUBLING as usize;
 
-/// Latencies in microseconds, told apart to a sixteenth. Times under 16 µs count as that.
+/// A histogram of latencies in microseconds, with a resolution of 1/16. The minimum is 16 µs.
 #[derive(Clone, Debug)]
 pub struct ReadTimes {
     counts: Box<[u64; BUCKETS]>,
@@ -53,7 +52,7 @@ impl Default for ReadTimes {
 }
 
 impl ReadTimes {
-    /// Buckets of such a distribution.
+    /// The number of buckets.
     pub const BUCKETS: usize = BUCKETS;
 
     /// The bucket that a latency falls into.
@@ -77,12 +76,12 @@ impl ReadTimes {
         self.total += times;
     }
 
-    /// How many there are.
+    /// The number of latencies.
     pub const fn total(&self) -> u64 {
         self.total
     }
 
-    /// The latency that one in a hundred exceeds, in microseconds; `None` where there is none.
+    /// The 99th percentile in microseconds; `None` for an empty histogram.
     pub fn p99_us(&self) -> Option<u64> {
         let mut above = self.total / 100;
         let last = self.counts.iter().rposition(|&count| {
@@ -93,7 +92,7 @@ impl ReadTimes {
         last.map(|bucket| Self::least_us(bucket + 1))
     }
 
-    /// How many took longer, to a bucket.
+    /// The number of latencies in buckets above that of `us`.
     fn above(&self, us: u64) -> u64 {
         let first = Self::bucket_of(us) + 1;
         self.counts[first.min(BUCKETS)..].iter().sum()
@@ -112,29 +111,29 @@ impl ReadTimes {
     }
 }
 
-/// Which latency of reads write-back is to leave alone.
+/// The target p99 latency of reads during writeback.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub enum ReadTarget {
-    /// A quarter more than the p99 of reads that meet no write-back.
+    /// 125 % of the idle p99.
     #[default]
     Idle,
-    /// This p99, in microseconds.
+    /// A fixed p99, in microseconds.
     Micros(u64),
-    /// None: write-back goes beside reads as if there were none.
+    /// No target: reads do not limit writeback.
     Off,
 }
 
-/// What the operator says.
+/// The operator's settings.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Limits {
-    /// The latency that reads are to keep.
+    /// The target read latency.
     pub target: ReadTarget,
-    /// Bytes in a second that write-back takes at most; [`u64::MAX`] for any.
+    /// Maximum bytes per second; [`u64::MAX`] for no limit.
     pub bytes: u64,
-    /// I/Os in a second that it takes at most; [`u64::MAX`] for any.
+    /// Maximum I/Os per second; [`u64::MAX`] for no limit.
     pub ios: u64,
-    /// What is dirty goes to the disk in this time, in seconds, whatever reads say; [`u64::MAX`]
-    /// for any time.
+    /// Maximum age of dirty data in seconds, which takes precedence over the target; [`u64::MAX`]
+    /// for no limit.
     pub age_s: u64,
 }
 
@@ -144,60 +143,60 @@ impl Default for Limits {
     }
 }
 
-/// What has happened since the last time.
+/// A sample of the disk's activity since the last call.
 #[derive(Clone, Debug, Default)]
 pub struct Seen {
     /// The time, in milliseconds.
     pub now_ms: u64,
-    /// How long reads took that ended since.
+    /// The latencies of reads that completed since.
     pub reads: ReadTimes,
-    /// Bursts of write-back so far, in thousandths; see [`Pace::bursts_milli`].
+    /// Total writeback so far, in thousandths of a burst; see [`Pace::bursts_milli`].
     pub written_milli: u64,
-    /// Whether any is in flight.
+    /// Whether a destage is in flight.
     pub writing: bool,
-    /// Bursts it takes to bring to the disk what is dirty, at least, in thousandths.
+    /// Lower bound of the work to destage all dirty data, in thousandths of a burst.
     pub dirty_milli: u64,
 }
 
-/// How it stands, for people.
+/// The governor's state, for display.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct GovernorStatus {
-    /// The p99 of reads that met no write-back, in microseconds, if there were enough.
+    /// The p99 of reads without concurrent writeback, in microseconds, once measured.
     pub idle_us: Option<u64>,
-    /// The p99 that reads are to keep, in microseconds, if there is one.
+    /// The target p99 in microseconds, if there is one.
     pub target_us: Option<u64>,
-    /// The p99 of reads beside write-back when it was looked at last, in microseconds.
+    /// The p99 of reads during writeback at the last evaluation, in microseconds.
     pub beside_us: Option<u64>,
-    /// Bursts in a second beside reads, in thousandths, unless there is no limit.
+    /// The rate during reads, in thousandths of a burst per second; `None` if unlimited.
     pub pace_milli: Option<u64>,
-    /// How often the pace was raised.
+    /// Number of times the rate was raised.
     pub raised: u64,
-    /// How often it was lowered.
+    /// Number of times the rate was lowered.
     pub lowered: u64,
 }
 
-/// The governor of one volume. See the module's description.
+/// The governor of one volume. See the module documentation.
 #[derive(Clone, Debug)]
 pub struct Governor {
     limits: Limits,
     idle: ReadTimes,
-    /// Reads since the last look, and when that was.
+    /// Reads since the last evaluation, its time, and the writeback total at that time.
     beside: ReadTimes,
     looked_ms: u64,
     looked_written_milli: u64,
-    /// When there was write-back last.
+    /// The writeback total at the last call, and the last time a destage was seen.
     written_milli: u64,
     wrote_ms: Option<u64>,
-    /// Until when write-back holds still for the first target.
+    /// The end of the initial pause for the baseline.
     silent_until_ms: Option<u64>,
     pace_milli: u64,
-    /// The pace was never too fast yet: it doubles.
+    /// The rate was never too high yet, so it doubles.
     searching: bool,
     status: GovernorStatus,
 }
 
 impl Governor {
-    /// One that knows nothing of its disk.
+    /// A governor without measurements.
     pub fn new(limits: Limits) -> Self {
         Self {
             limits,
@@ -214,7 +213,7 @@ impl Governor {
         }
     }
 
-    /// Changes what the operator says. What is known of the disk stays.
+    /// Changes the operator's settings. Measurements are kept.
     pub fn set_limits(&mut self, limits: Limits) {
         if limits.target != self.limits.target {
             self.searching = true;
@@ -223,7 +222,7 @@ impl Governor {
         self.limits = limits;
     }
 
-    /// How it stands.
+    /// The current state.
     pub fn status(&self) -> GovernorStatus {
         GovernorStatus {
             idle_us: self.idle_us(),
@@ -234,7 +233,7 @@ impl Governor {
         }
     }
 
-    /// Takes note of what has happened, and says how fast write-back may go from now on.
+    /// Takes a sample and returns the new writeback limits.
     pub fn look(&mut self, seen: &Seen) -> Pace {
         let Seen { now_ms, .. } = *seen;
         if seen.writing || seen.written_milli != self.written_milli {
@@ -249,7 +248,7 @@ impl Governor {
         }
         self.beside.take_in(&seen.reads);
         let enough = self.beside.total() >= READS_ENOUGH || now_ms >= self.looked_ms + LOOK_MS;
-        // What is known to say much sooner: far too fast, or never too fast yet.
+        // Fewer reads suffice to see a far too high rate, or while the rate still doubles.
         let early = self.beside.total() >= READS_FEW && (self.searching || self.is_far_too_fast());
         if enough || early {
             self.weigh(now_ms);
@@ -274,13 +273,13 @@ impl Governor {
         }
     }
 
-    /// Whether so many reads are slow that it needs no more of them to see it.
+    /// Returns true if more than 2 % of a full sample are slow reads, even before it is complete.
     fn is_far_too_fast(&self) -> bool {
         let slow = self.target_us().map_or(0, |target_us| self.beside.above(target_us));
         slow > READS_ENOUGH / 50
     }
 
-    /// Raises or lowers the pace, or leaves it.
+    /// Evaluates the reads since the last evaluation and adjusts the rate.
     fn weigh(&mut self, now_ms: u64) {
         let reads = std::mem::take(&mut self.beside);
         let passed_ms = now_ms.saturating_sub(self.looked_ms).max(1);
@@ -292,10 +291,10 @@ impl Governor {
         }
         self.status.beside_us = reads.p99_us();
         let slow = reads.above(target_us);
-        // One in a hundred may be. A bit more than half of that leaves room.
+        // One read in a hundred may be slow. The rate rises below 60 % of that.
         let due = reads.total() / 100;
         if slow > due {
-            // In proportion: what is far too fast is not corrected in ten steps.
+            // Lower in proportion, so that a far too high rate does not need ten steps.
             self.pace_milli = (self.pace_milli * due / slow).max(self.pace_milli / 4);
             self.pace_milli = self.pace_milli.max(PACE_MIN_MILLI);
             self.searching = false;
@@ -310,7 +309,7 @@ impl Governor {
         }
     }
 
-    /// Bursts in a second beside reads, in thousandths.
+    /// The rate during reads, in thousandths of a burst per second.
     fn beside_reads(&mut self, seen: &Seen) -> u64 {
         let by_age = seen.dirty_milli / self.limits.age_s.max(1);
         let target = self.limits.target;
@@ -323,7 +322,7 @@ impl Governor {
         }
     }
 
-    /// At the beginning: nobody can be no worse than idle who does not know what that is.
+    /// Returns true while writeback pauses until an idle baseline has been measured.
     fn holds_still(&mut self, seen: &Seen) -> bool {
         if self.idle.total() >= IDLE_ENOUGH || seen.dirty_milli == 0 {
             return false;

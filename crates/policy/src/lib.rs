@@ -1,23 +1,22 @@
-//! Eviction: which line goes when another one needs its place.
+//! Eviction policies, and the policies of writeback.
 //!
-//! A policy is a pure value behind [`Eviction`]. It owns the order in which lines leave and the
-//! memory of lines that left lately (its ghosts), and nothing else: no data, no index, no clock.
-//! The engine keeps one policy value per shard, a [`Weir`], and tells it what happens there; the
-//! lab's trace replay drives the same value, so a miss ratio measured in the lab is one of the
-//! shipped code. The lab has further policies, for comparison.
+//! An eviction policy is a pure value behind [`Eviction`]. It owns the eviction order and the
+//! ghosts of recently evicted lines, and nothing else: no data, index or clock. The engine keeps
+//! one value per shard and notifies it of accesses; the lab's trace replay drives the same code, so
+//! miss ratios measured there apply to the shipped policy. The lab has further
+//! policies, for comparison.
 //!
 //! Lines are named by their [`Slot`]. Between [`Eviction::on_insert`] and the moment the slot is
 //! either returned by [`Eviction::evict`] or handed to [`Eviction::on_remove`], it is *resident*.
 //! Each slot is resident at most once, and a policy never sees a slot at or above its capacity.
-//! Breaking this contract panics: an eviction order that has lost count would sooner or later
-//! give one place to two lines.
+//! Violations of this contract panic: a corrupt eviction order would eventually give one slot to
+//! two lines.
 //!
-//! The price: a policy allocates everything when it is made, for the full capacity at once.
-//! [`Weir`] needs at most 14 bytes per line, ghosts included.
+//! [`Weir`] allocates all memory at once, for the full capacity: at most 14 bytes per line, ghosts
+//! included.
 //!
-//! Beside them stands what decides which writes are worth gathering: [`SplitCost`], what splitting
-//! a write costs on a disk, and [`Probing`], the reads that tell it; and [`Governor`], which tells
-//! from how long reads take at which [`Pace`] write-back may go.
+//! The writeback policies are [`SplitCost`], the cost of splitting a write on a disk, measured by
+//! [`Probing`], and [`Governor`], which sets the writeback [`Pace`] by the latency of reads.
 
 mod fingerprints;
 mod governor;
@@ -39,28 +38,27 @@ pub use split_cost::{
 };
 pub use weir::{CAPACITY_LINES_MAX, Weir};
 
-/// The index of a line's place in its shard, from 0 to the capacity less one.
+/// The index of a line's slot in its shard, less than the capacity.
 pub type Slot = u32;
 
-/// What is known of a line when it comes in.
+/// The reason for inserting a line.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub enum Hint {
     /// A client asked for it.
     Normal,
-    /// A recognised sequential stream put it there. It will most likely be read once and never
-    /// again, so it should not displace others.
+    /// A recognised sequential stream prefetched it. It will most likely be read once, so it should
+    /// not displace other lines.
     Stream,
 }
 
-/// What a policy may ask about the lines of its shard while it looks for one to give up.
+/// Queries that a policy makes about lines of its shard while it searches for one to evict.
 pub trait Lines {
-    /// Whether the line can be given up at this moment: it is clean, unpinned, and no I/O is
-    /// using it.
+    /// Returns true if the line is evictable now: clean, unpinned and without I/O in flight.
     fn may_go(&self, slot: Slot) -> bool;
 
     /// The key under which the line was inserted: a well-mixed 64-bit hash of its volume and
-    /// line number. Policies take equal keys for the same line; a rare collision costs one
-    /// misjudged line and no more.
+    /// line number. Policies treat equal keys as the same line; a rare collision only
+    /// misjudges one line.
     fn key(&self, slot: Slot) -> u64;
 }
 
@@ -69,49 +67,47 @@ pub trait Eviction: Send {
     /// Its name in tables.
     fn name(&self) -> &'static str;
 
-    /// The line `key` now lies in `slot`. When the place was made by [`Eviction::evict`], `key`
-    /// is what that call was told as `incoming`.
+    /// Inserts the line `key` in `slot`. If [`Eviction::evict`] freed the slot, `key` equals its
+    /// `incoming`.
     ///
     /// # Panics
-    /// When the slot is resident already or not below the capacity.
+    /// Panics if the slot is resident or not below the capacity.
     fn on_insert(&mut self, slot: Slot, key: u64, hint: Hint);
 
-    /// The resident line in `slot` was read or written once more. This is the hot path: a few
-    /// nanoseconds, no allocation.
+    /// Records an access to the resident line in `slot`. This is the hot path: a few nanoseconds,
+    /// no allocation.
     fn on_hit(&mut self, slot: Slot);
 
-    /// The resident line in `slot` left for a reason that is not the policy's (trim, volume
-    /// removed). It is forgotten without a ghost.
+    /// Removes the resident line in `slot` for an external reason (trim, volume removal). It leaves
+    /// no ghost.
     ///
     /// # Panics
-    /// When the slot is not resident.
+    /// Panics if the slot is not resident.
     fn on_remove(&mut self, slot: Slot);
 
-    /// The resident line in `old` now lies in `new`, which is not resident, and `old` is free. A
-    /// policy that keeps the line's standing says how; for others it leaves and comes.
+    /// Moves the resident line in `old` to `new`, which is not resident. By default this is a
+    /// removal and an insertion; a policy may override it to keep the line's position.
     ///
     /// # Panics
-    /// When `old` is not resident, or `new` is.
+    /// Panics if `old` is not resident, or `new` is.
     fn on_move(&mut self, old: Slot, new: Slot, key: u64) {
         self.on_remove(old);
         self.on_insert(new, key, Hint::Normal);
     }
 
-    /// Chooses a resident line to give up for the line `incoming`, which will be inserted with
-    /// `hint`, and forgets it, leaving a ghost where the policy keeps such. Lines that may not go
-    /// are passed over with bounded work; `None` when none was found within the bound. The next
-    /// call looks further on, so a line that may go is found in the end however many may not.
-    /// `None` too when nothing is resident. A call may be repeated for the same `incoming`, and
-    /// need not be followed by its insertion.
+    /// Evicts a resident line in favour of `incoming`, which will be inserted with `hint`. Policies
+    /// with ghosts keep one of the evicted line. Skips unevictable lines with bounded work; returns
+    /// `None` if it finds no evictable line within the bound, or if no line is resident. The next
+    /// call continues the search, so repeated calls find an evictable line if there is one. A call
+    /// may be repeated for the same `incoming`, and need not be followed by its insertion.
     fn evict(&mut self, incoming: u64, hint: Hint, lines: &dyn Lines) -> Option<Slot>;
 
-    /// All bytes that this policy holds, heap included.
+    /// The size of this policy in bytes, heap included.
     fn metadata_bytes(&self) -> usize;
 
-    /// Walks the whole state. For tests and the simulator: takes time in proportion to the
-    /// capacity.
+    /// Verifies the whole state, in time proportional to the capacity. For tests and the simulator.
     ///
     /// # Panics
-    /// When an invariant is broken.
+    /// Panics if an invariant is violated.
     fn self_check(&self);
 }

@@ -1,18 +1,18 @@
 //! Doubly linked lists of slots, all in one array of links.
 //!
-//! A slot is in at most one list of a [`Links`] at a time; which one is the policy's to remember.
-//! The price is eight bytes per slot, for which any line can leave any place in constant time.
-//! The *front* of a list is where lines come in, the *back* is where they leave.
+//! A slot is in at most one list of a [`Links`] at a time; the policy keeps track of which. At
+//! eight bytes per slot, any line can be removed from any position in constant time. Lines enter a
+//! list at its *front* and leave at its *back*.
 
 use crate::{Lines, Slot};
 
 /// No slot: the end of a list.
 pub const NIL: u32 = u32::MAX;
-/// A slot that is in no list has this in its link to the front.
+/// The front link of a slot that is in no list.
 const OUT: u32 = u32::MAX - 1;
 
-/// How many lines that may not go an eviction passes over in one list before it gives up. Enough
-/// for a batch of dirty lines under write-back, little enough to stay below a microsecond or two.
+/// Maximum unevictable lines that one eviction skips in one list. Enough for a batch of dirty lines
+/// in writeback, few enough to stay below a microsecond or two.
 pub const PASS_OVER_MAX: usize = 64;
 
 #[derive(Clone, Copy)]
@@ -58,7 +58,7 @@ impl Links {
         Self { links: vec![Link { fore: OUT, aft: OUT }; slot_count].into_boxed_slice() }
     }
 
-    /// Whether the slot is in a list.
+    /// Returns true if the slot is in a list.
     pub fn is_listed(&self, slot: Slot) -> bool {
         self.links[slot as usize].fore != OUT
     }
@@ -68,7 +68,7 @@ impl Links {
         self.links[slot as usize].fore
     }
 
-    /// Puts a slot that is in no list at the front.
+    /// Inserts an unlisted slot at the front.
     pub fn push_front(&mut self, list: &mut List, slot: Slot) {
         assert!(!self.is_listed(slot), "slot {slot} is in a list already");
         self.links[slot as usize] = Link { fore: NIL, aft: list.front };
@@ -80,7 +80,7 @@ impl Links {
         list.len += 1;
     }
 
-    /// Takes a slot out of the list it is in, which must be `list`.
+    /// Removes a slot from `list`, which must contain it.
     pub fn remove(&mut self, list: &mut List, slot: Slot) {
         assert!(self.is_listed(slot), "slot {slot} is in no list");
         let Link { fore, aft } = self.links[slot as usize];
@@ -104,7 +104,7 @@ impl Links {
         }
     }
 
-    /// Takes the slot at the back out.
+    /// Removes the slot at the back.
     pub fn pop_back(&mut self, list: &mut List) -> Option<Slot> {
         let slot = list.back;
         if slot == NIL {
@@ -114,9 +114,9 @@ impl Links {
         Some(slot)
     }
 
-    /// The line nearest to the back that may go, of the last [`PASS_OVER_MAX`]; it stays listed.
-    /// When none of them may, all of them go to the front in one piece, so that the next call
-    /// sees others: order is given up for progress only in this case.
+    /// Finds the evictable line nearest to the back, among the last [`PASS_OVER_MAX`]; it stays
+    /// listed. If none is evictable, moves all of them to the front in one piece, so that the next
+    /// call examines others. Only then does progress cost order.
     pub fn last_that_may_go(&mut self, list: &mut List, lines: &dyn Lines) -> Option<Slot> {
         let mut slot = list.back;
         for _ in 0..PASS_OVER_MAX {
@@ -132,7 +132,7 @@ impl Links {
         None
     }
 
-    /// Puts `new`, which is in no list, at the place of `old`, which leaves the list.
+    /// Replaces `old` by the unlisted slot `new`.
     pub fn replace(&mut self, list: &mut List, old: Slot, new: Slot) {
         assert!(!self.is_listed(new), "slot {new} is in a list already");
         let link = self.links[old as usize];
@@ -149,8 +149,8 @@ impl Links {
         self.links[old as usize] = Link { fore: OUT, aft: OUT };
     }
 
-    /// Makes `slot` the back of the list by moving all behind it to the front. With [`NIL`] there
-    /// is nothing to do: the whole list was searched.
+    /// Makes `slot` the back of the list by moving all slots behind it to the front. With [`NIL`],
+    /// does nothing: the whole list was searched.
     pub fn rotate_behind(&mut self, list: &mut List, slot: Slot) {
         if slot == NIL {
             return;
@@ -180,7 +180,7 @@ impl Links {
     /// Walks a list from the front and calls `visit` on each slot.
     ///
     /// # Panics
-    /// When the links of the list and its length disagree.
+    /// Panics if the links of the list and its length disagree.
     pub fn check(&self, list: &List, mut visit: impl FnMut(Slot)) {
         let (mut slot, mut fore, mut len) = (list.front, NIL, 0);
         while slot != NIL {

@@ -1,35 +1,35 @@
-//! How fast write-back may go.
+//! Writeback rate limits.
 
-/// Thousandths of a burst in a second: one in two seconds.
+/// The default rate during reads, in thousandths of a burst per second: one burst in two seconds.
 const BESIDE_READS_MILLI: u64 = 500;
-/// A burst is so many I/Os, or so many bytes: what a hard disk does in the time of a few seeks.
+/// The I/Os or bytes of a burst: what a hard disk does in the time of a few seeks.
 const BURST_IOS: u64 = 8;
 const BURST_BYTES: u64 = 1 << 20;
-/// What keeps a disk going, and is soon done when somebody comes who reads.
+/// Enough to keep a disk busy, and few enough that a new read does not wait long.
 const IN_FLIGHT: u32 = 4;
-/// How long a turn lasts, in milliseconds: some ticks.
+/// The duration of a turn in milliseconds: several ticks.
 const TURN_MS: u64 = 200;
 
-/// How fast write-back of a volume, or of a share of it, may go. [`u64::MAX`] is for no limit.
+/// The writeback rate limits of a volume, or of a share of it. [`u64::MAX`] means no limit.
 ///
-/// The first limit holds while clients wait for reads of the same disk, and gives way the more is
-/// dirty; the others are the operator's, and hold as long as nobody waits for a flush.
+/// The first limit applies while clients wait for reads of the same disk, and is relaxed as dirty
+/// data accumulates. The others are the operator's, and apply unless a client waits for a flush.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Pace {
-    /// Bursts in a second beside reads, in thousandths: what goes at once puts off one read, or
-    /// those that came together, and not one for each of its I/Os.
+    /// The rate during reads, in thousandths of a burst per second. The unit is a burst because
+    /// I/Os issued together delay one read, or one group of reads, and not one read each.
     pub beside_reads_milli: u64,
-    /// I/Os in a second at any time, in thousandths.
+    /// Thousandths of an I/O per second, at any time.
     pub ios_milli: u64,
-    /// Bytes in a second at any time.
+    /// Bytes per second, at any time.
     pub bytes: u64,
-    /// Operations in flight at a time while little is dirty, and nobody reads.
+    /// Operations in flight while there is little dirty data and no reads.
     pub in_flight: u32,
 }
 
 impl Pace {
-    /// What it is where nobody knows of a better one: a burst in two seconds beside reads, which
-    /// puts hardly one of them off, and otherwise no limit.
+    /// The limits before any measurement: a burst in two seconds during reads, which delays hardly
+    /// any of them, and otherwise no rate limit.
     pub const DEFAULT: Self = Self {
         beside_reads_milli: BESIDE_READS_MILLI,
         ios_milli: u64::MAX,
@@ -37,18 +37,18 @@ impl Pace {
         in_flight: IN_FLIGHT,
     };
 
-    /// I/Os of one burst.
+    /// I/Os in a burst.
     pub const BURST_IOS: u64 = BURST_IOS;
 
-    /// So many I/Os of so many bytes together as bursts, in thousandths.
+    /// Converts I/Os and their total bytes to thousandths of a burst.
     pub const fn bursts_milli(ios: u64, bytes: u64) -> u64 {
         let (by_ios, by_bytes) = (ios * (1_000 / BURST_IOS), bytes / (BURST_BYTES / 1_000));
         if by_ios > by_bytes { by_ios } else { by_bytes }
     }
 
-    /// One of `shares` equal shares of the rates, from 1 on. As operations can't be divided,
-    /// those who have something to write take turns: `turn` is whose share it is, as a number
-    /// among `turns` of them.
+    /// One of `shares` equal shares of the rates; at least one share. Operations in flight are
+    /// indivisible, so the `turns` shares with dirty data take turns: `turn` is the number of this
+    /// one among them.
     #[must_use]
     pub const fn share(self, shares: u64, turn: u64, turns: u64, now_ms: u64) -> Self {
         const fn part(rate: u64, shares: u64) -> u64 {

@@ -1,26 +1,25 @@
-//! Which reads tell what splitting a write costs on a disk, and when there have been enough.
+//! Calibration: chooses the reads that measure the cost of splitting a write, and when to stop.
 //!
-//! Sizes from 4 KiB to 1 MiB take turns, the ends first, so that wherever it has to end the sizes
-//! that were read are far apart and have about the same number of reads each. Places are spread
-//! over the whole disk by a generator with a seed.
+//! The reads cycle through sizes from 4 KiB to 1 MiB, extremes first, so that an early end still
+//! leaves distant sizes with about equal counts. Offsets are pseudo-random over the whole disk.
 //!
-//! The promise is to be short: [`READS_MAX`] reads, and [`DISK_NS_MAX`] of the disk's time, unless
-//! a single read takes longer than any before.
+//! A measurement takes at most [`READS_MAX`] reads and [`DISK_NS_MAX`] of disk time. It exceeds the
+//! latter only if a read takes longer than all reads before.
 
 use crate::split_cost::{ReadTime, SplitCost, Unclear};
 use forebay_types::{ByteRange, LINE_BYTES};
 
-/// Most reads of one measurement: seven of each size, and one.
+/// Maximum reads per measurement: seven of each size, and one.
 pub const READS_MAX: usize = 64;
-/// Size of the largest of them, in bytes.
+/// The largest read, in bytes.
 pub const READ_BYTES_MAX: u64 = 1 << 20;
-/// Time of the disk that one measurement may take, in nanoseconds.
+/// Maximum disk time per measurement, in nanoseconds.
 pub const DISK_NS_MAX: u64 = 1_000_000_000;
 
-/// The sizes in the order of a turn, as powers of two over 4 KiB: 4 KiB, 1 MiB, 64 KiB, ...
+/// The cycle of sizes, as powers of two times 4 KiB: 4 KiB, 1 MiB, 64 KiB, ...
 const TURN: [u32; 9] = [0, 8, 4, 2, 6, 1, 7, 3, 5];
 
-/// A measurement that is under way, or has ended.
+/// A measurement in progress or completed.
 #[derive(Clone, Debug)]
 pub struct Probing {
     disk_bytes: u64,
@@ -31,13 +30,13 @@ pub struct Probing {
 }
 
 impl Probing {
-    /// A measurement of a disk of so many bytes. The same seed leads to the same places.
+    /// A measurement of a disk of `disk_bytes`. The same seed gives the same offsets.
     pub const fn new(disk_bytes: u64, seed: u64) -> Self {
         Self { disk_bytes, random: seed, times: Vec::new(), spent_ns: 0, longest_ns: 0 }
     }
 
-    /// What is to be read next, inside the disk and from a multiple of 4 KiB; `None` when there
-    /// has been enough, or the disk has no room for it.
+    /// The next read, at a multiple of 4 KiB; `None` if the measurement is complete or the disk is
+    /// smaller than 4 KiB.
     pub fn next_read(&mut self) -> Option<ByteRange> {
         let is_over = self.times.len() >= READS_MAX
             || self.spent_ns.saturating_add(self.longest_ns) > DISK_NS_MAX;
@@ -51,32 +50,32 @@ impl Probing {
         Some(ByteRange::new(self.below(places) * LINE_BYTES, bytes))
     }
 
-    /// A read of `bytes` took `ns` nanoseconds.
+    /// Records that a read of `bytes` took `ns` nanoseconds.
     pub fn took(&mut self, bytes: u64, ns: u64) {
         self.times.push(ReadTime { bytes, ns });
         self.spent_ns = self.spent_ns.saturating_add(ns);
         self.longest_ns = self.longest_ns.max(ns);
     }
 
-    /// How many reads there have been.
+    /// The number of reads so far.
     pub const fn reads(&self) -> usize {
         self.times.len()
     }
 
-    /// Time of the disk that they have taken, in nanoseconds.
+    /// The total time of the reads, in nanoseconds.
     pub const fn spent_ns(&self) -> u64 {
         self.spent_ns
     }
 
-    /// What they say.
+    /// Estimates the cost from the reads so far.
     ///
     /// # Errors
-    /// They say nothing.
+    /// Fails if the times allow no estimate.
     pub fn cost(&self) -> Result<SplitCost, Unclear> {
         SplitCost::of(&self.times)
     }
 
-    /// A number below `limit`, which is not zero: a counter with an odd stride, scrambled.
+    /// A pseudo-random number below `limit`, which must not be zero (SplitMix64).
     const fn below(&mut self, limit: u64) -> u64 {
         self.random = self.random.wrapping_add(0x9e37_79b9_7f4a_7c15);
         let mut z = self.random;
@@ -95,7 +94,7 @@ mod tests {
 
     const MIB: u64 = 1 << 20;
 
-    /// All reads of a disk that takes `ns` for each.
+    /// Runs a measurement on a disk that takes `ns` for each read.
     fn all(disk_bytes: u64, seed: u64, ns: impl Fn(u64) -> u64) -> (Probing, Vec<ByteRange>) {
         let mut probing = Probing::new(disk_bytes, seed);
         let mut ranges = Vec::new();

@@ -1,61 +1,57 @@
-//! What it costs on a disk to split a write: the part of an I/O's time that its size has no say in.
+//! The cost of splitting a write on a disk: the fixed cost of an I/O, independent of its size.
 //!
-//! An I/O is taken to need `fixed + bytes / bandwidth`: the way to the disk, seek and rotation, and
-//! then the transfer. Of a small one the fixed part is nearly all, so two halves cost nearly twice
-//! what the whole does, and it is worth waiting for the other half. Of a large one it is a small
-//! share, and what is written in two pieces is written nearly as fast as in one. Between them lies
-//! the *threshold*: the smallest of 4 KiB, 8 KiB, 16 KiB and so on of which the fixed part is at
-//! most a quarter, so that twice the size takes at least 1.75 times as long.
+//! The model is `fixed + bytes / bandwidth`: command overhead, seek and rotation, then the
+//! transfer. The fixed cost dominates a small I/O, so two halves take nearly twice as long as the
+//! whole, and waiting for the other half pays. It hardly matters for a large I/O. In between lies
+//! the *threshold*: the smallest power of two from 4 KiB on at which the fixed cost is at most a
+//! quarter of the total, so that twice the size takes at least 1.75 times as long.
 //!
-//! Reads are measured in place of writes, as they change nothing. Single times are wild: a disk
-//! turns while one waits, and a read may meet a cache or somebody else's I/O. So the line is drawn
-//! through all of them by the median of the slopes between each two, each as heavy as the sizes are
-//! apart (a weighted Theil-Sen estimator). It stays where it is while fewer than a quarter of the
-//! times, wherever those lie, mean nothing. The price is a square of their number, so they should
-//! be tens and not thousands. With seven reads of each size a hard disk's threshold is right within
-//! a factor of two.
+//! Reads stand in for writes, as they change nothing. Single times vary widely with rotation,
+//! caches and other I/O, so the slope is the median over all pairs of reads, weighted by the
+//! difference of their sizes (a weighted Theil-Sen estimator). It tolerates outliers in up to a
+//! quarter of the times. The run time is quadratic, so measure tens of reads, not thousands. Seven
+//! reads of each size give a hard disk's threshold within a factor of two.
 
 use forebay_types::{LINE_BYTES, limits::GATHER_BELOW_BYTES_MAX};
 use std::fmt;
 
-/// How many different sizes must have been read.
+/// The minimum number of different sizes.
 pub const SIZES_MIN: usize = 4;
 
-/// What is worth gathering where nothing was measured and nothing is set, in bytes: less than is
-/// worth it on hard disks and on flash disks behind any bus.
+/// The gathering threshold if none is measured or set, in bytes: below the thresholds of hard disks
+/// and of flash disks behind any bus.
 pub const GATHER_BELOW_DEFAULT_BYTES: u64 = 64 << 10;
 
-/// The share of the fixed part at the threshold, as a divisor of the whole.
+/// The total cost divided by the fixed cost, at the threshold.
 const FIXED_SHARE: f64 = 4.0;
 
-/// How long one read took.
+/// The latency of one read.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct ReadTime {
-    /// Its size, in bytes.
+    /// The size in bytes.
     pub bytes: u64,
-    /// From its start to its answer, in nanoseconds.
+    /// The latency in nanoseconds.
     pub ns: u64,
 }
 
-/// What splitting a write costs on a disk. See the module.
+/// The cost of splitting a write on a disk. See the module documentation.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct SplitCost {
-    /// Splitting a smaller write costs, in bytes: a power of two from 4 KiB to 32 MiB, the largest
-    /// where an I/O of any size costs about the same.
+    /// The threshold in bytes, below which gathering pays: a power of two from 4 KiB to 32 MiB, the
+    /// maximum if an I/O of any size takes about the same time.
     pub threshold_bytes: u64,
-    /// The part of an I/O's time that its size has no say in, in nanoseconds.
+    /// The fixed cost of an I/O, in nanoseconds.
     pub fixed_ns: u64,
-    /// How fast the rest is, in bytes a second, at least one; `None` where no size took longer than
-    /// another.
+    /// The transfer rate, at least 1 byte per second; `None` if times do not grow with size.
     pub bytes_per_second: Option<u64>,
 }
 
-/// Why times say nothing of what a split costs.
+/// Why a set of times allows no estimate.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Unclear {
-    /// They are of fewer than [`SIZES_MIN`] sizes.
+    /// Fewer than [`SIZES_MIN`] different sizes.
     TooFew,
-    /// Most of them are zero.
+    /// Most times are zero.
     TooQuick,
     /// Large reads took much less time than small ones.
     LargerIsQuicker,
@@ -74,10 +70,10 @@ impl fmt::Display for Unclear {
 impl std::error::Error for Unclear {}
 
 impl SplitCost {
-    /// What reads of several sizes say. Their order means nothing.
+    /// Estimates the cost from reads in any order.
     ///
     /// # Errors
-    /// They say nothing: see [`Unclear`].
+    /// Fails if the times allow no estimate; see [`Unclear`].
     pub fn of(times: &[ReadTime]) -> Result<Self, Unclear> {
         let mut sizes: Vec<u64> = times.iter().map(|time| time.bytes).collect();
         sizes.sort_unstable();
@@ -91,7 +87,7 @@ impl SplitCost {
         }
         let ns_per_byte = slope(times);
         let apart_bytes = (sizes[sizes.len() - 1] - sizes[0]) as f64;
-        // By how much the largest differs from the smallest tells chance from nonsense.
+        // A small negative slope is noise; a large one means the times are useless.
         if ns_per_byte * apart_bytes < -0.5 * typical_ns {
             return Err(Unclear::LargerIsQuicker);
         }
@@ -105,9 +101,9 @@ impl SplitCost {
         }
         let rest = |time: &ReadTime| time.ns as f64 - time.bytes as f64 * ns_per_byte;
         let fixed_ns = median(times.iter().map(rest)).max(0.0);
-        // The fixed part is its share of the whole where the transfer takes the other shares.
+        // At the threshold, the transfer takes `FIXED_SHARE - 1` times the fixed cost.
         let at_bytes = fixed_ns * (FIXED_SHARE - 1.0) / ns_per_byte;
-        // What is larger than the range of the type becomes its largest value.
+        // The float-to-integer cast saturates.
         let at_bytes = (at_bytes.ceil() as u64).clamp(LINE_BYTES, GATHER_BELOW_BYTES_MAX);
         Ok(Self {
             threshold_bytes: at_bytes.next_power_of_two(),
@@ -116,25 +112,25 @@ impl SplitCost {
         })
     }
 
-    /// The fixed part in microseconds.
+    /// The fixed cost in microseconds.
     pub fn fixed_us(&self) -> f64 {
         self.fixed_ns as f64 / 1000.0
     }
 }
 
-/// Who says below which size writes are worth gathering.
+/// The source of a gathering threshold.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum ThresholdSource {
-    /// The operator.
+    /// The operator's setting.
     Set,
-    /// The disk, by how long its reads took.
+    /// A measurement of the disk.
     Measured,
-    /// Nobody.
+    /// The built-in default.
     Default,
 }
 
-/// Below which size writes of a volume are worth gathering, in bytes, and who says so. The operator
-/// (`set`; zero is for none at all) has the last word, then what was measured.
+/// The gathering threshold of a volume in bytes, and its source: the operator's setting (zero turns
+/// gathering off), else the measurement, else the default.
 pub const fn gather_below(
     set: Option<u64>,
     measured: Option<&SplitCost>,
@@ -146,8 +142,8 @@ pub const fn gather_below(
     }
 }
 
-/// The median of the slopes between each two times of different sizes, in nanoseconds a byte, each
-/// as heavy as the sizes are apart.
+/// The median of the slopes between all pairs of different sizes, weighted by the difference in
+/// size, in nanoseconds per byte.
 fn slope(times: &[ReadTime]) -> f64 {
     let mut slopes = Vec::new();
     for (index, one) in times.iter().enumerate() {
@@ -168,7 +164,7 @@ fn slope(times: &[ReadTime]) -> f64 {
     0.0
 }
 
-/// The value in the middle; of two the mean; zero of none.
+/// The median; zero of no values.
 fn median(values: impl Iterator<Item = f64>) -> f64 {
     let mut values: Vec<f64> = values.collect();
     values.sort_by(f64::total_cmp);

@@ -1,19 +1,18 @@
-//! Weir: Clock2Q+ with a boundary that moves to where it earns more hits.
+//! Weir, the default policy: a Clock2Q+ with an adaptive split between its queues.
 //!
-//! New lines enter a small queue, proven ones are in the main queue, a clock. As in Clock2Q+ a
-//! hit on the newer part of the small queue (the *window*) says nothing, because what was just
-//! brought in is often used again at once and never after; one hit on the older part earns a
-//! place in main, and so does coming back while the ghost is remembered.
+//! New lines enter a small queue; reused lines are in the main queue, a clock. As in Clock2Q+, hits
+//! in the newer part of the small queue (the *window*) are ignored, because a new line is often
+//! used again at once and then never. A hit in the older part promotes the line to main, and so
+//! does a return while its ghost is remembered.
 //!
-//! The best share for the small queue differs between workloads by more than any two policies
-//! differ on one of them, so it is not fixed. Ghosts of both queues are watched over the same
-//! short stretch of departures. One that returns from the small queue would have been a hit had
-//! that queue been longer by the stretch, one from main had main been longer; each moves the
-//! boundary by one line its own way. It settles where a line more on either side is worth the
-//! same.
+//! The best size of the small queue varies between workloads by more than policies differ on one
+//! workload, so it is adaptive. Both queues keep ghosts of the same short stretch of evictions. A
+//! line that returns with a ghost of the small queue would have hit if that queue were longer by
+//! the stretch, and likewise for main; each return moves the boundary by one line in favour of its
+//! queue. The boundary converges where one more line is worth the same on either side.
 //!
-//! Lines of recognised streams skip the window, need a hit more than others (their first is the
-//! one that the stream foretold), are not recalled and leave no ghost: a stream of any length
+//! Lines of recognised streams skip the window, need one more hit for promotion (the first is the
+//! one that the prefetch predicted), and neither use nor leave ghosts: a stream of any length
 //! passes through the older part of the small queue.
 //!
 //! The work of one eviction is bounded even when every line was hit: see [`STEPS_MAX`].
@@ -24,16 +23,15 @@ use crate::fingerprints::{Fingerprints, Origin};
 use crate::list::{Links, List, NIL, PASS_OVER_MAX};
 use crate::{Eviction, Hint, Lines, Slot};
 
-/// The most lines that one policy value serves: 64 GiB worth of 4 KiB lines in a single shard.
+/// Maximum capacity of one policy value: 64 GiB of 4 KiB lines in a single shard.
 pub const CAPACITY_LINES_MAX: usize = 1 << 24;
-/// Lines moved on by one eviction in one queue before it takes what comes. Hits pay for such
-/// moves in the long run, but without a bound a single eviction could have to walk all of a
-/// cache in which every line was hit. Hardly ever reached: one eviction moves one or two lines.
+/// Maximum lines that one eviction promotes or recirculates in one queue before it evicts the next
+/// line regardless. Without it, a single eviction could walk a whole cache in which every line was
+/// hit. Rarely reached: a typical eviction moves one or two lines.
 pub const STEPS_MAX: usize = 256;
 
-/// The small queue's share of the lines at the start, and the least and most it may have: the
-/// least so that there are departures from which to learn, the most because ghosts tell little
-/// when nearly all lines are new ones.
+/// The initial, minimum and maximum share of the small queue. The minimum keeps enough evictions to
+/// learn from; above the maximum, ghosts carry little information.
 const SMALL_SHARE: f64 = 0.10;
 const SMALL_SHARE_MIN: f64 = 0.01;
 const SMALL_SHARE_MAX: f64 = 0.60;
@@ -41,9 +39,9 @@ const SMALL_SHARE_MAX: f64 = 0.60;
 const WINDOW_SHARE: f64 = 0.5;
 /// Ghosts of the small queue per line. More would promote lines that return too seldom.
 const GHOST_SHARE: f64 = 0.90;
-/// The stretch of departures that is watched for each queue, per line.
+/// The length of the ghost history of each queue, per line.
 const WATCH_SHARE: f64 = 0.05;
-/// Hits that a line of main can have saved up; each spares it once.
+/// Maximum saved hits of a line in main; each saves it from one eviction.
 const HITS_MAX: u8 = 3;
 
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
@@ -53,11 +51,11 @@ enum Place {
     Main,
 }
 
-/// What is known of a resident line, in one byte.
+/// The state of a resident line, in one byte.
 #[derive(Clone, Copy)]
 struct State(u8);
 
-/// See the module.
+/// See the module documentation.
 pub struct Weir {
     links: Links,
     /// The newer part of the small queue.
@@ -67,11 +65,11 @@ pub struct Weir {
     main: List,
     states: Box<[State]>,
     ghosts: Fingerprints,
-    /// The length that window and small should have together.
+    /// The target length of window and small together.
     small_len_target: usize,
     small_len_min: usize,
     small_len_max: usize,
-    /// The last incoming key that was looked up, and whether it has a place in main.
+    /// The last incoming key that was looked up, and whether it goes to main.
     recalled: Option<(u64, bool)>,
 }
 
@@ -101,8 +99,8 @@ impl Weir {
         }
     }
 
-    /// Whether the line `key` has a place in main, by its ghost; the ghost is gone after that,
-    /// and the boundary has moved.
+    /// Returns true if `key` has a ghost that sends it to main. Removes the ghost and moves the
+    /// boundary.
     fn recall(&mut self, key: u64) -> bool {
         match self.ghosts.take(key) {
             Some((Origin::Small, wear)) => {
@@ -119,8 +117,8 @@ impl Weir {
         }
     }
 
-    /// Lets the window run over into the older part. The boundary moves by one line at a time,
-    /// so two per insertion keep up with it.
+    /// Moves excess lines of the window to the older part. The boundary moves by one line at a
+    /// time, so two per insertion suffice.
     fn age_window(&mut self) {
         let window_len_max = (self.small_len_target as f64 * WINDOW_SHARE).ceil() as usize;
         for _ in 0..2 {
@@ -132,7 +130,7 @@ impl Weir {
         }
     }
 
-    /// Moves on to main what was hit in the older part, until a line is found to give up.
+    /// Promotes hit lines of the older part to main until it finds a line to evict.
     fn evict_from_small(&mut self, lines: &dyn Lines) -> Option<Slot> {
         let mut slot = self.small.back();
         let (mut passed, mut steps) = (0, 0);
@@ -155,8 +153,7 @@ impl Weir {
         None
     }
 
-    /// Turns the clock of main until a line is found that was not hit since its last turn, or
-    /// the steps are used up.
+    /// Advances the clock of main until it finds a line without saved hits, or runs out of steps.
     fn evict_from_main(&mut self, lines: &dyn Lines) -> Option<Slot> {
         let (mut passed, mut steps) = (0, 0);
         while passed < PASS_OVER_MAX.min(self.main.len()) {
@@ -176,7 +173,8 @@ impl Weir {
         None
     }
 
-    /// For the case that the older part has nothing to give, at the smallest capacities always.
+    /// Used when the older part has no line to evict, which is always so at the smallest
+    /// capacities.
     fn evict_from_window(&mut self, lines: &dyn Lines) -> Option<Slot> {
         let slot = self.links.last_that_may_go(&mut self.window, lines)?;
         Some(self.give_up(slot, lines))
@@ -255,8 +253,7 @@ impl Eviction for Weir {
     }
 
     fn evict(&mut self, incoming: u64, hint: Hint, lines: &dyn Lines) -> Option<Slot> {
-        // Before anything is given up: a new ghost could overwrite the one that is about to
-        // return.
+        // Look up first: the ghost of the evicted line could overwrite that of `incoming`.
         if hint == Hint::Normal && self.recalled.is_none_or(|(key, _)| key != incoming) {
             self.recalled = Some((incoming, self.recall(incoming)));
         }
@@ -298,7 +295,7 @@ impl Eviction for Weir {
 
 impl State {
     const STREAM_BIT: u8 = 1 << 4;
-    /// Set in a line of a stream until it has had the hit that the stream foretold.
+    /// Set for a line of a stream until its predicted hit.
     const FORETOLD_BIT: u8 = 1 << 5;
 
     const fn new(place: Place, is_stream: bool) -> Self {

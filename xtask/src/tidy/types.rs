@@ -7,9 +7,9 @@ use std::path::{Path, PathBuf};
 use super::Finding;
 use super::source::Source;
 
-/// Methods of one type, its trait implementations included.
+/// Maximum methods of a type, trait implementations included.
 const METHODS_MAX: usize = 60;
-/// Methods from which on a type is a component, which owns its state, and no record of values.
+/// A type with this many methods is a component that must own its state, not a plain record.
 const COMPONENT_METHODS_MIN: usize = 20;
 
 /// Types over a limit: crate, type, methods, fields open to the crate. The figures only fall: a
@@ -22,12 +22,12 @@ const KNOWN: [(&str, &str, usize, usize); 5] = [
     ("runtime", "Worker", 26, 5),
 ];
 
-/// What one crate says of one type.
+/// The definition of a type in one crate.
 #[derive(Default)]
 struct Size {
     methods: usize,
     open_fields: usize,
-    /// Where the struct is.
+    /// The position of the struct.
     place: (PathBuf, usize),
 }
 

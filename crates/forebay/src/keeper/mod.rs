@@ -1,10 +1,10 @@
-//! The keeper: holds the pool's memory while servers come and go.
+//! The keeper: a supervisor process that holds the pool's memory across server restarts.
 //!
-//! `forebay serve` becomes the keeper when it is to have one. It makes the memory file, starts the
-//! server as its child with the file's descriptor, passes signals on, and starts another one when
-//! the server dies; that one finds the pool as it was. It does nothing else, so there is little
-//! that could end it. Both ends of a socket pair tell each other that they are there: the server
-//! writes a byte when it serves, and stops in order when the keeper is gone.
+//! With a keeper configured, `forebay serve` itself becomes the keeper. It creates the memory
+//! file, starts the server as a child that inherits the descriptor, forwards signals, and restarts
+//! the server if it dies; the new server adopts the pool unchanged. The keeper does nothing else,
+//! so it has few ways to fail. A socket pair connects the two: the server writes one byte once it
+//! serves clients, and shuts down cleanly when the keeper's end closes.
 
 mod rules;
 pub(crate) mod systemd;
@@ -13,7 +13,7 @@ pub(crate) use rules::UPGRADE_CODE;
 
 use anyhow::Context;
 use forebay_config::KeeperMode;
-use rules::{Ending, Life, Next, Program, Rules};
+use rules::{Action, Exit, Program, RestartPolicy, ServerRun};
 use rustix::io::{FdFlags, fcntl_setfd};
 use rustix::process::{Pid, Signal, kill_process};
 use std::ffi::OsString;
@@ -28,77 +28,80 @@ use tokio::io::AsyncReadExt;
 use tokio::net::UnixStream;
 use tokio::signal::unix::{self, SignalKind};
 
-/// Tells a server that it has a keeper: the numbers of the pool's descriptor and of the line, and
-/// the path of the program.
+/// The environment variable that a keeper sets for its server: the descriptor numbers of the pool
+/// and of the socket, and the path of the program, separated by commas.
 pub(crate) const VARIABLE: &str = "FOREBAY_KEEPER";
-/// What the server writes when it serves.
+/// Sent by the server once it accepts clients.
 const SERVING: &[u8] = b"S";
-/// The keeper's own program, whatever has become of the file it was started from.
+/// The keeper's own executable, even if its file has been replaced or deleted.
 const OWN_PROGRAM: &str = "/proc/self/exe";
 
-/// A server's connection to what keeps its pool.
+/// A server's connection to its keeper or service manager.
 #[derive(Debug, Default)]
 pub(crate) struct Kept {
-    /// The pool's memory file; none if the pool is to end with the process.
+    /// The pool's memory file; `None` if the pool ends with the process.
     pub pool: Option<OwnedFd>,
     line: Option<StdStream>,
-    /// The path of the program that an upgrade starts; none if nobody keeps the pool.
+    /// The program that an upgrade starts; `None` without a keeper or descriptor store.
     pub successor: Option<PathBuf>,
 }
 
 impl Kept {
-    /// Whether a keeper started this process.
+    /// Returns true if a keeper started this process.
     pub(crate) fn is_child() -> bool {
         std::env::var_os(VARIABLE).is_some()
     }
 
-    /// Takes over what a keeper or the service manager has left open for this process. Without
-    /// either, and where the service manager keeps descriptors, it is given one.
+    /// Takes over the descriptors inherited from a keeper or the service manager. If the service
+    /// manager stores descriptors but has no pool yet, creates one and stores it there.
     ///
     /// # Errors
-    /// What was promised is not there.
+    /// Fails if [`VARIABLE`] is malformed, if a promised descriptor is not open, or if the pool
+    /// cannot be created or stored.
     pub(crate) fn take(mode: KeeperMode) -> anyhow::Result<Self> {
         if let Some(text) = std::env::var(VARIABLE).ok().filter(|text| !text.is_empty()) {
             let mut fields = text.splitn(3, ',');
             let mut number = || fields.next().and_then(|text| text.parse::<RawFd>().ok());
             let (Some(pool), Some(line)) = (number(), number()) else {
-                anyhow::bail!("{VARIABLE}='{text}' is not from a keeper: unset it");
+                anyhow::bail!("{VARIABLE}='{text}' was not set by a keeper: unset it");
             };
             let successor = fields.next().map(PathBuf::from);
-            let taken = |number| {
-                forebay_runtime::inherit(number)
-                    .with_context(|| format!("{VARIABLE}='{text}' is not from a keeper: unset it"))
+            let inherit = |number| {
+                forebay_runtime::inherit(number).with_context(|| {
+                    format!("{VARIABLE}='{text}' was not set by a keeper: unset it")
+                })
             };
-            let line = StdStream::from(taken(line)?);
-            return Ok(Self { pool: Some(taken(pool)?), line: Some(line), successor });
+            let line = StdStream::from(inherit(line)?);
+            return Ok(Self { pool: Some(inherit(pool)?), line: Some(line), successor });
         }
         if mode != KeeperMode::Auto || !systemd::keeps_descriptors() {
             return Ok(Self::default());
         }
         let pool = match systemd::stored_pool() {
-            Some(number) => forebay_runtime::inherit(number).context("the stored pool is gone")?,
+            Some(number) => forebay_runtime::inherit(number)
+                .context("cannot open the pool stored with systemd")?,
             None => {
                 let pool = forebay_runtime::new_pool_file()?;
-                systemd::store(pool.as_fd()).context("the pool can't be stored with systemd")?;
+                systemd::store(pool.as_fd()).context("cannot store the pool with systemd")?;
                 pool
             }
         };
         Ok(Self { pool: Some(pool), line: None, successor: std::env::current_exe().ok() })
     }
 
-    /// Says that clients are served.
+    /// Notifies the keeper and the service manager that the server accepts clients.
     pub(crate) fn serving(&mut self) {
         if let Some(line) = &mut self.line {
-            // A keeper that is gone shows itself at the other end.
+            // If the keeper is gone, `wait_until_gone` detects it.
             let _ = io::Write::write_all(line, SERVING);
         }
         systemd::ready();
     }
 
-    /// What [`wait_until_gone`] waits on.
+    /// Takes the socket to the keeper, for [`wait_until_gone`].
     ///
     /// # Errors
-    /// The line can't be waited for.
+    /// Fails if the socket cannot be made non-blocking or registered with tokio.
     pub(crate) fn line(&mut self) -> io::Result<Option<UnixStream>> {
         let Some(line) = self.line.take() else { return Ok(None) };
         line.set_nonblocking(true)?;
@@ -106,7 +109,7 @@ impl Kept {
     }
 }
 
-/// Waits until the keeper is gone; for ever, if there is none.
+/// Waits until the keeper closes its end of the socket. Without a keeper, never returns.
 pub(crate) async fn wait_until_gone(line: &mut Option<UnixStream>) {
     match line {
         Some(open) => while matches!(open.read(&mut [0; 16]).await, Ok(1..)) {},
@@ -115,58 +118,58 @@ pub(crate) async fn wait_until_gone(line: &mut Option<UnixStream>) {
     *line = None;
 }
 
-/// Whether this process is to become a keeper.
+/// Returns true if this process should become a keeper.
 pub(crate) fn is_wanted(mode: KeeperMode) -> bool {
-    let by_itself = match mode {
+    let needs_keeper = match mode {
         KeeperMode::No => false,
         KeeperMode::Yes => true,
         KeeperMode::Auto => !systemd::keeps_descriptors(),
     };
-    by_itself && !Kept::is_child()
+    needs_keeper && !Kept::is_child()
 }
 
 /// A running server.
 struct Server {
     child: Child,
     line: UnixStream,
-    /// Since when it serves clients.
-    serving: Option<Instant>,
+    /// When it began to serve clients.
+    serving_since: Option<Instant>,
 }
 
 impl Server {
     fn start(pool: &OwnedFd, program: &PathBuf, path: &Path) -> anyhow::Result<Self> {
         let (ours, theirs) = StdStream::pair()?;
-        // There is one thread here, so nobody else starts a program meanwhile.
+        // The keeper is single-threaded, so no other child can inherit these descriptors.
         fcntl_setfd(pool, FdFlags::empty())?;
         fcntl_setfd(&theirs, FdFlags::empty())?;
-        let mut told = OsString::from(format!("{},{},", pool.as_raw_fd(), theirs.as_raw_fd()));
-        told.push(path);
+        let mut handoff = OsString::from(format!("{},{},", pool.as_raw_fd(), theirs.as_raw_fd()));
+        handoff.push(path);
         let mut arguments = std::env::args_os();
         let mut command = Command::new(program);
         command.arg0(arguments.next().unwrap_or_else(|| "forebay".into())).args(arguments);
-        // Of its own group, so that a terminal's Control-C comes once, and from here.
-        let child = command.env(VARIABLE, told).process_group(0).spawn();
+        // In its own process group, so that it receives a terminal's Ctrl-C once, from the keeper.
+        let child = command.env(VARIABLE, handoff).process_group(0).spawn();
         fcntl_setfd(pool, FdFlags::CLOEXEC)?;
-        let child = child.with_context(|| format!("{} can't be started", program.display()))?;
+        let child = child.with_context(|| format!("cannot start {}", program.display()))?;
         ours.set_nonblocking(true)?;
-        Ok(Self { child, line: UnixStream::from_std(ours)?, serving: None })
+        Ok(Self { child, line: UnixStream::from_std(ours)?, serving_since: None })
     }
 
-    fn pass(&self, signal: Signal) {
-        // It fails only where the server has ended, and that is noticed elsewhere.
+    fn forward(&self, signal: Signal) {
+        // Fails only if the server has exited, which `supervise` detects.
         let _ = kill_process(Pid::from_child(&self.child), signal);
     }
 }
 
-/// The signals that a keeper passes on.
-struct Passed {
+/// The signals that a keeper forwards to its server, and SIGCHLD.
+struct KeeperSignals {
     terminate: unix::Signal,
     interrupt: unix::Signal,
     hangup: unix::Signal,
     child: unix::Signal,
 }
 
-impl Passed {
+impl KeeperSignals {
     fn listen() -> io::Result<Self> {
         Ok(Self {
             terminate: unix::signal(SignalKind::terminate())?,
@@ -176,7 +179,7 @@ impl Passed {
         })
     }
 
-    /// The next one but those of children.
+    /// Waits for the next signal to forward, with SIGINT reported as SIGTERM.
     async fn next(&mut self) -> Signal {
         tokio::select! {
             _ = self.terminate.recv() => Signal::TERM,
@@ -186,91 +189,95 @@ impl Passed {
     }
 }
 
-/// Keeps a pool, and servers over it, until one ends by itself.
+/// Holds a pool and restarts the server on it until the server exits in order.
 ///
 /// # Errors
-/// Servers die again and again, or can't be started.
+/// Fails if the server crashes repeatedly or cannot be started.
 pub(crate) fn run() -> anyhow::Result<ExitCode> {
-    // What is at this path later is what an upgrade starts.
-    let path = std::env::current_exe().context("the program's own path can't be found")?;
-    let pool = forebay_runtime::new_pool_file().context("no memory for the pool")?;
+    // An upgrade starts the program found at this path by then.
+    let path = std::env::current_exe().context("cannot find the path of this program")?;
+    let pool = forebay_runtime::new_pool_file().context("cannot create the pool's memory file")?;
     let tokio = tokio::runtime::Builder::new_current_thread().enable_all().build()?;
     tokio.block_on(keep(&pool, path))
 }
 
 async fn keep(pool: &OwnedFd, path: PathBuf) -> anyhow::Result<ExitCode> {
-    let mut signals = Passed::listen().context("signals can't be handled")?;
-    let mut rules = Rules::new();
+    let mut signals = KeeperSignals::listen().context("cannot install signal handlers")?;
+    let mut policy = RestartPolicy::new();
     let mut stopping = false;
     loop {
-        let program = match rules.program {
+        let program = match policy.program {
             Program::Own => OWN_PROGRAM.into(),
             Program::AtPath => path.clone(),
         };
-        let life = match Server::start(pool, &program, &path) {
-            Ok(server) => attend(server, &mut signals, &mut stopping, pool).await?,
-            Err(error) if rules.program == Program::AtPath => {
-                tracing::error!("{error:#}");
+        let run = match Server::start(pool, &program, &path) {
+            Ok(server) => supervise(server, &mut signals, &mut stopping, pool).await?,
+            Err(error) if policy.program == Program::AtPath => {
+                tracing::error!(
+                    program = %program.display(),
+                    error = format!("{error:#}"),
+                    "upgrade failed: the new program cannot be started"
+                );
                 let is_dirty = forebay_runtime::dirty_bytes_in(pool.as_fd()) > 0;
-                Life { ending: Ending::Code(1), served: None, is_dirty }
+                ServerRun { exit: Exit::Code(1), served: None, is_dirty }
             }
             Err(error) => return Err(error),
         };
-        match rules.follow(life) {
-            Next::End(code) => return Ok(ExitCode::from(code)),
-            Next::Again(pause) => {
+        match policy.next_action(run) {
+            Action::Exit(code) => return Ok(ExitCode::from(code)),
+            Action::Restart(delay) => {
+                let is_rollback = program == path && policy.program == Program::Own;
                 tracing::warn!(
-                    "the server has ended ({:?}); another one takes its pool over{}",
-                    life.ending,
-                    if program == path && rules.program == Program::Own {
-                        ", of the version before: the new one does not serve"
-                    } else {
-                        ""
-                    }
+                    exit = ?run.exit,
+                    served = ?run.served,
+                    delay = ?delay,
+                    is_rollback,
+                    "server exited, restarting on the same pool"
                 );
-                tokio::time::sleep(pause).await;
+                tokio::time::sleep(delay).await;
             }
-            Next::GiveUp => {
-                wait_for_help(pool, &mut signals).await?;
-                rules.forgive();
+            Action::GiveUp => {
+                wait_for_operator(pool, &mut signals).await?;
+                policy.reset();
             }
         }
     }
 }
 
-/// Passes signals on until the server has ended.
-async fn attend(
+/// Forwards signals to the server until it exits.
+async fn supervise(
     mut server: Server,
-    signals: &mut Passed,
+    signals: &mut KeeperSignals,
     stopping: &mut bool,
     pool: &OwnedFd,
-) -> anyhow::Result<Life> {
+) -> anyhow::Result<ServerRun> {
     let mut byte = [0; 1];
     let mut is_open = true;
     loop {
         if let Some(status) = server.child.try_wait()? {
-            // What it has said last is still on the line.
-            if server.serving.is_none() && server.line.try_read(&mut byte).is_ok_and(|n| n > 0) {
-                server.serving = Some(Instant::now());
+            // The server may have sent its byte just before it exited.
+            let is_unset = server.serving_since.is_none();
+            if is_unset && server.line.try_read(&mut byte).is_ok_and(|n| n > 0) {
+                server.serving_since = Some(Instant::now());
             }
-            let ending = match (status.code(), status.signal()) {
-                (Some(code), _) => Ending::Code(code),
-                (None, signal) => Ending::Signal(signal.unwrap_or_default()),
+            let exit = match (status.code(), status.signal()) {
+                (Some(code), _) => Exit::Code(code),
+                (None, signal) => Exit::Signal(signal.unwrap_or_default()),
             };
-            // Only what has ended by itself may be the end.
-            let is_dirty = matches!(ending, Ending::Code(_))
-                && forebay_runtime::dirty_bytes_in(pool.as_fd()) > 0;
-            let served = server.serving.map(|since| since.elapsed());
-            return Ok(Life { ending, served, is_dirty });
+            // The policy ignores this after a signal, so the pool need not be scanned.
+            let is_dirty =
+                matches!(exit, Exit::Code(_)) && forebay_runtime::dirty_bytes_in(pool.as_fd()) > 0;
+            let served = server.serving_since.map(|since| since.elapsed());
+            return Ok(ServerRun { exit, served, is_dirty });
         }
         tokio::select! {
             _ = signals.child.recv() => {}
             read = server.line.read(&mut byte), if is_open => match read {
                 Ok(1..) => {
-                    server.serving = Some(Instant::now());
+                    server.serving_since = Some(Instant::now());
                     if *stopping {
-                        // The one before was told, and died of something else.
-                        server.pass(Signal::TERM);
+                        // The previous server received SIGTERM but crashed before it stopped.
+                        server.forward(Signal::TERM);
                     }
                 }
                 Ok(0) | Err(_) => is_open = false,
@@ -283,30 +290,27 @@ async fn attend(
                 }
             } => {
                 *stopping |= signal == Signal::TERM;
-                server.pass(signal);
+                server.forward(signal);
             }
         }
     }
 }
 
-/// Servers die too soon. With nothing in the pool that no disk has, that is the end; otherwise the
-/// pool is held until somebody has seen to it.
-async fn wait_for_help(pool: &OwnedFd, signals: &mut Passed) -> anyhow::Result<()> {
+/// Called when the server keeps crashing. If the pool is clean, returns an error, which ends the
+/// keeper; otherwise holds the pool until the operator sends SIGHUP (try again) or SIGTERM.
+async fn wait_for_operator(pool: &OwnedFd, signals: &mut KeeperSignals) -> anyhow::Result<()> {
     let dirty_bytes = forebay_runtime::dirty_bytes_in(pool.as_fd());
     if dirty_bytes == 0 {
-        anyhow::bail!(
-            "the server has died again and again, and is not started any more: see why in the \
-             lines above"
-        );
+        anyhow::bail!("the server crashed repeatedly and is not restarted: see its log above");
     }
     tracing::error!(
-        "the server has died again and again, and is not started any more. {dirty_bytes} bytes \
-         that no disk has are in the pool, which process {} holds: see why in the lines above, \
-         mend it and send SIGHUP to try again, or SIGTERM to lose them",
-        std::process::id()
+        dirty_bytes,
+        pid = std::process::id(),
+        "the server crashed repeatedly and is not restarted; the keeper holds its dirty data: fix \
+         the cause logged above and send SIGHUP to retry, or SIGTERM to discard the data"
     );
     match signals.next().await {
         Signal::HUP => Ok(()),
-        _ => anyhow::bail!("given up: {dirty_bytes} bytes that no disk had are lost"),
+        _ => anyhow::bail!("stopped by a signal: {dirty_bytes} bytes of dirty data are lost"),
     }
 }

@@ -1,105 +1,102 @@
-//! What follows when the server has ended.
+//! The restart policy: what the keeper does after the server exits.
 
 use std::time::Duration;
 
-/// The code a server ends with that is to be followed by the program now at its path.
+/// The exit code by which a server asks to be replaced by the program now at its path.
 pub(crate) const UPGRADE_CODE: u8 = 83;
-/// The code of a program whose main thread has panicked.
+/// The exit code of a Rust program whose main thread panicked.
 const PANIC_CODE: i32 = 101;
-/// A server that dies sooner than this after it began to serve has done so for a reason that will
-/// be there the next time, too.
-const SHORT: Duration = Duration::from_millis(500);
-/// Short lives in a row after which it is not started again.
-const SHORT_LIVES_MAX: u32 = 8;
-const PAUSE_FIRST: Duration = Duration::from_millis(100);
-const PAUSE_MAX: Duration = Duration::from_secs(5);
+/// A server that exits sooner than this after it began to serve counts as an early exit: the cause
+/// will likely recur at once.
+const EARLY: Duration = Duration::from_millis(500);
+/// Consecutive early exits after which the keeper gives up.
+const EARLY_EXITS_MAX: u32 = 8;
+const DELAY_FIRST: Duration = Duration::from_millis(100);
+const DELAY_MAX: Duration = Duration::from_secs(5);
 
-/// How a server has ended.
+/// How a server exited.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(super) enum Ending {
-    /// By itself, with this code.
+pub(super) enum Exit {
     Code(i32),
-    /// By a signal.
     Signal(i32),
 }
 
-/// A server's life.
+/// One run of a server, from start to exit.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(super) struct Life {
-    pub ending: Ending,
-    /// How long it served clients, if it came to that.
+pub(super) struct ServerRun {
+    pub exit: Exit,
+    /// How long it served clients; `None` if it never did.
     pub served: Option<Duration>,
-    /// Whether the pool holds what no disk has. Of no interest after a signal.
+    /// Whether the pool holds dirty data. Ignored after [`Exit::Signal`].
     pub is_dirty: bool,
 }
 
-/// Which program is started.
+/// The program to start as the server.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) enum Program {
-    /// The one that the keeper itself runs.
+    /// The executable that the keeper itself runs.
     Own,
-    /// The one that is at its path now.
+    /// The file now at the path that the keeper was started from.
     AtPath,
 }
 
-/// What follows.
+/// What the keeper does next.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(super) enum Next {
-    /// The keeper ends with this code.
-    End(u8),
-    /// Another server is started after a pause.
-    Again(Duration),
-    /// Servers die too soon. If the pool is dirty it is kept until somebody says what is to be
-    /// done.
+pub(super) enum Action {
+    /// Exit with this code.
+    Exit(u8),
+    /// Start another server after this delay.
+    Restart(Duration),
+    /// Stop restarting. If the pool is dirty, hold it until the operator decides.
     GiveUp,
 }
 
-/// What is remembered from one life to the next.
+/// The restart policy and its state between runs.
 #[derive(Debug)]
-pub(super) struct Rules {
-    /// What is started next.
+pub(super) struct RestartPolicy {
+    /// The program to start next.
     pub program: Program,
-    /// The program at the path has been started for the first time.
+    /// The run in progress is the first of a new program.
     is_trial: bool,
-    short_lives: u32,
+    early_exits: u32,
 }
 
-impl Rules {
+impl RestartPolicy {
     pub(super) const fn new() -> Self {
-        Self { program: Program::Own, is_trial: false, short_lives: 0 }
+        Self { program: Program::Own, is_trial: false, early_exits: 0 }
     }
 
-    /// Begins to count anew.
-    pub(super) const fn forgive(&mut self) {
-        self.short_lives = 0;
+    /// Forgets earlier early exits.
+    pub(super) const fn reset(&mut self) {
+        self.early_exits = 0;
     }
 
-    /// What follows this life.
-    pub(super) fn follow(&mut self, life: Life) -> Next {
+    /// Decides what follows a run. A new program that exits before it serves is rolled back.
+    pub(super) fn next_action(&mut self, run: ServerRun) -> Action {
         let was_trial = std::mem::take(&mut self.is_trial);
-        if life.ending == Ending::Code(i32::from(UPGRADE_CODE)) {
+        if run.exit == Exit::Code(i32::from(UPGRADE_CODE)) {
             self.program = Program::AtPath;
             self.is_trial = true;
-            return Next::Again(Duration::ZERO);
+            return Action::Restart(Duration::ZERO);
         }
-        if was_trial && life.served.is_none() {
+        if was_trial && run.served.is_none() {
             self.program = Program::Own;
-            return Next::Again(Duration::ZERO);
+            return Action::Restart(Duration::ZERO);
         }
-        match life.ending {
-            Ending::Code(0) => return Next::End(0),
-            // What it could not do is worth another try only if something would be lost.
-            Ending::Code(code) if code != PANIC_CODE && !life.is_dirty => {
-                return Next::End(u8::try_from(code).unwrap_or(1));
+        match run.exit {
+            Exit::Code(0) => return Action::Exit(0),
+            // After an orderly failure, a restart is worthwhile only to save dirty data.
+            Exit::Code(code) if code != PANIC_CODE && !run.is_dirty => {
+                return Action::Exit(u8::try_from(code).unwrap_or(1));
             }
-            Ending::Code(_) | Ending::Signal(_) => {}
+            Exit::Code(_) | Exit::Signal(_) => {}
         }
-        let is_short = life.served.is_none_or(|served| served < SHORT);
-        self.short_lives = if is_short { self.short_lives + 1 } else { 0 };
-        match self.short_lives {
-            0 => Next::Again(Duration::ZERO),
-            count if count > SHORT_LIVES_MAX => Next::GiveUp,
-            count => Next::Again((PAUSE_FIRST * (1 << (count - 1))).min(PAUSE_MAX)),
+        let is_early = run.served.is_none_or(|served| served < EARLY);
+        self.early_exits = if is_early { self.early_exits + 1 } else { 0 };
+        match self.early_exits {
+            0 => Action::Restart(Duration::ZERO),
+            count if count > EARLY_EXITS_MAX => Action::GiveUp,
+            count => Action::Restart((DELAY_FIRST * (1 << (count - 1))).min(DELAY_MAX)),
         }
     }
 }
@@ -110,63 +107,76 @@ mod tests {
 
     const LONG: Option<Duration> = Some(Duration::from_secs(60));
 
-    fn life(ending: Ending, served: Option<Duration>, is_dirty: bool) -> Life {
-        Life { ending, served, is_dirty }
+    fn run(exit: Exit, served: Option<Duration>, is_dirty: bool) -> ServerRun {
+        ServerRun { exit, served, is_dirty }
     }
 
     #[test]
-    fn what_follows_an_end() {
-        let now = Next::Again(Duration::ZERO);
-        for (ending, served, is_dirty, next) in [
-            (Ending::Code(0), LONG, false, Next::End(0)),
-            (Ending::Code(0), LONG, true, Next::End(0)),
-            (Ending::Code(1), None, false, Next::End(1)),
-            (Ending::Code(2), LONG, false, Next::End(2)),
-            (Ending::Code(1), LONG, true, now),
-            (Ending::Code(1), None, true, Next::Again(PAUSE_FIRST)),
-            (Ending::Code(101), LONG, false, now),
-            (Ending::Signal(9), LONG, false, now),
-            (Ending::Signal(6), LONG, true, now),
-            (Ending::Signal(9), None, false, Next::Again(PAUSE_FIRST)),
-            (Ending::Signal(9), Some(Duration::from_millis(10)), true, Next::Again(PAUSE_FIRST)),
+    fn each_exit_leads_to_the_documented_action() {
+        let now = Action::Restart(Duration::ZERO);
+        for (exit, served, is_dirty, action) in [
+            (Exit::Code(0), LONG, false, Action::Exit(0)),
+            (Exit::Code(0), LONG, true, Action::Exit(0)),
+            (Exit::Code(1), None, false, Action::Exit(1)),
+            (Exit::Code(2), LONG, false, Action::Exit(2)),
+            (Exit::Code(1), LONG, true, now),
+            (Exit::Code(1), None, true, Action::Restart(DELAY_FIRST)),
+            (Exit::Code(101), LONG, false, now),
+            (Exit::Signal(9), LONG, false, now),
+            (Exit::Signal(6), LONG, true, now),
+            (Exit::Signal(9), None, false, Action::Restart(DELAY_FIRST)),
+            (Exit::Signal(9), Some(Duration::from_millis(10)), true, Action::Restart(DELAY_FIRST)),
         ] {
-            let mut rules = Rules::new();
-            let life = life(ending, served, is_dirty);
-            assert_eq!(rules.follow(life), next, "{life:?}");
-            assert_eq!(rules.program, Program::Own);
+            let mut policy = RestartPolicy::new();
+            let run = run(exit, served, is_dirty);
+            assert_eq!(policy.next_action(run), action, "{run:?}");
+            assert_eq!(policy.program, Program::Own);
         }
     }
 
     #[test]
-    fn servers_that_die_too_soon_are_given_up() {
-        let mut rules = Rules::new();
-        let short = life(Ending::Signal(11), None, true);
-        let mut pauses = Duration::ZERO;
-        for _ in 0..SHORT_LIVES_MAX {
-            let Next::Again(pause) = rules.follow(short) else { panic!("too soon") };
-            assert!(pause <= PAUSE_MAX);
-            pauses += pause;
+    fn the_keeper_gives_up_after_repeated_early_exits() {
+        let mut policy = RestartPolicy::new();
+        let early = run(Exit::Signal(11), None, true);
+        let mut delays = Duration::ZERO;
+        for _ in 0..EARLY_EXITS_MAX {
+            let Action::Restart(delay) = policy.next_action(early) else { panic!("too soon") };
+            assert!(delay <= DELAY_MAX);
+            delays += delay;
         }
-        assert!(pauses > Duration::from_secs(10), "what passes by itself may take a while");
-        assert_eq!(rules.follow(short), Next::GiveUp);
-        rules.forgive();
-        assert_eq!(rules.follow(short), Next::Again(PAUSE_FIRST));
-        assert_eq!(rules.follow(life(Ending::Signal(9), LONG, true)), Next::Again(Duration::ZERO));
-        assert_eq!(rules.follow(short), Next::Again(PAUSE_FIRST), "a long life counts anew");
+        assert!(delays > Duration::from_secs(10), "a transient fault has time to clear");
+        assert_eq!(policy.next_action(early), Action::GiveUp);
+        policy.reset();
+        assert_eq!(policy.next_action(early), Action::Restart(DELAY_FIRST));
+        assert_eq!(
+            policy.next_action(run(Exit::Signal(9), LONG, true)),
+            Action::Restart(Duration::ZERO)
+        );
+        assert_eq!(
+            policy.next_action(early),
+            Action::Restart(DELAY_FIRST),
+            "a long run resets the count"
+        );
     }
 
     #[test]
-    fn a_program_that_does_not_come_to_serve_is_followed_by_the_one_before() {
-        let mut rules = Rules::new();
-        let upgrade = life(Ending::Code(i32::from(UPGRADE_CODE)), LONG, true);
-        for failure in [Ending::Code(2), Ending::Code(0), Ending::Signal(4)] {
-            assert_eq!(rules.follow(upgrade), Next::Again(Duration::ZERO));
-            assert_eq!(rules.program, Program::AtPath);
-            assert_eq!(rules.follow(life(failure, None, true)), Next::Again(Duration::ZERO));
-            assert_eq!(rules.program, Program::Own);
+    fn an_upgrade_that_never_serves_is_rolled_back() {
+        let mut policy = RestartPolicy::new();
+        let upgrade = run(Exit::Code(i32::from(UPGRADE_CODE)), LONG, true);
+        for failure in [Exit::Code(2), Exit::Code(0), Exit::Signal(4)] {
+            assert_eq!(policy.next_action(upgrade), Action::Restart(Duration::ZERO));
+            assert_eq!(policy.program, Program::AtPath);
+            assert_eq!(
+                policy.next_action(run(failure, None, true)),
+                Action::Restart(Duration::ZERO)
+            );
+            assert_eq!(policy.program, Program::Own);
         }
-        assert_eq!(rules.follow(upgrade), Next::Again(Duration::ZERO));
-        assert_eq!(rules.follow(life(Ending::Signal(9), LONG, true)), Next::Again(Duration::ZERO));
-        assert_eq!(rules.program, Program::AtPath, "it has served, and does so again");
+        assert_eq!(policy.next_action(upgrade), Action::Restart(Duration::ZERO));
+        assert_eq!(
+            policy.next_action(run(Exit::Signal(9), LONG, true)),
+            Action::Restart(Duration::ZERO)
+        );
+        assert_eq!(policy.program, Program::AtPath, "it has served before");
     }
 }

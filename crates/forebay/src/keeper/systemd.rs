@@ -1,5 +1,5 @@
-//! The few words of systemd's protocols that are needed: it keeps descriptors of a service that
-//! asks for it (`FileDescriptorStoreMax=`), and gives them to the next process of the service.
+//! The parts of systemd's notification protocol that Forebay uses. With `FileDescriptorStoreMax=`,
+//! systemd stores descriptors for a service and passes them to its next process.
 
 use rustix::net::{
     AddressFamily, SendAncillaryBuffer, SendAncillaryMessage, SendFlags, SocketAddrUnix,
@@ -11,18 +11,18 @@ use std::mem::MaybeUninit;
 use std::os::fd::{BorrowedFd, RawFd};
 use std::os::unix::ffi::OsStrExt;
 
-/// The pool's name in the store.
+/// The pool's name in the descriptor store.
 const NAME: &str = "forebay-pool";
-/// The first descriptor that is passed.
+/// The first passed descriptor (`SD_LISTEN_FDS_START`).
 const FIRST: RawFd = 3;
 
-/// Whether the service manager keeps descriptors of this service.
+/// Returns true if the service manager stores descriptors for this service.
 pub(crate) fn keeps_descriptors() -> bool {
     let count = std::env::var("FDSTORE").ok().and_then(|text| text.parse::<u32>().ok());
     std::env::var_os("NOTIFY_SOCKET").is_some() && (count > Some(0) || stored_pool().is_some())
 }
 
-/// The number of the descriptor that holds the pool of a process before this one.
+/// The number of the stored descriptor of the pool, if an earlier process stored one.
 pub(crate) fn stored_pool() -> Option<RawFd> {
     let variable = |name| std::env::var(name).ok();
     if variable("LISTEN_PID")? != std::process::id().to_string() {
@@ -37,26 +37,26 @@ fn find(count: &str, names: &str) -> Option<RawFd> {
     Some(FIRST + at as RawFd)
 }
 
-/// Gives the pool to the service manager to keep.
+/// Stores the pool's descriptor with the service manager.
 pub(super) fn store(pool: BorrowedFd<'_>) -> io::Result<()> {
-    tell(&format!("FDSTORE=1\nFDNAME={NAME}"), Some(pool))
+    notify(&format!("FDSTORE=1\nFDNAME={NAME}"), Some(pool))
 }
 
-/// Says that clients are served, if anybody wants to know.
+/// Notifies the service manager, if there is one, that the server accepts clients.
 pub(super) fn ready() {
-    if let Err(error) = tell("READY=1", None) {
-        tracing::debug!("the service manager can't be told: {error}");
+    if let Err(error) = notify("READY=1", None) {
+        tracing::debug!(%error, "cannot notify the service manager");
     }
 }
 
-fn tell(text: &str, descriptor: Option<BorrowedFd<'_>>) -> io::Result<()> {
+fn notify(text: &str, descriptor: Option<BorrowedFd<'_>>) -> io::Result<()> {
     match std::env::var_os("NOTIFY_SOCKET") {
-        Some(address) => tell_at(&address, text, descriptor),
+        Some(address) => notify_at(&address, text, descriptor),
         None => Ok(()),
     }
 }
 
-fn tell_at(address: &OsString, text: &str, descriptor: Option<BorrowedFd<'_>>) -> io::Result<()> {
+fn notify_at(address: &OsString, text: &str, descriptor: Option<BorrowedFd<'_>>) -> io::Result<()> {
     let address = match address.as_bytes() {
         [b'@', name @ ..] => SocketAddrUnix::new_abstract_name(name)?,
         path => SocketAddrUnix::new(path)?,
@@ -80,7 +80,7 @@ mod tests {
     use std::os::unix::net::UnixDatagram;
 
     #[test]
-    fn the_pool_is_found_by_its_name() {
+    fn the_stored_pool_is_found_by_name() {
         assert_eq!(find("1", NAME), Some(3));
         assert_eq!(find("2", "http.socket:forebay-pool"), Some(4));
         assert_eq!(find("1", "http.socket:forebay-pool"), None, "not passed");
@@ -89,16 +89,16 @@ mod tests {
     }
 
     #[test]
-    fn what_is_told_arrives() {
+    fn notifications_and_descriptors_arrive() {
         let directory = tempfile::tempdir().unwrap();
         let path = directory.path().join("notify");
         let manager = UnixDatagram::bind(&path).unwrap();
         let file = forebay_runtime::new_pool_file().unwrap();
-        tell_at(&path.clone().into(), "FDSTORE=1\nFDNAME=x", Some(file.as_fd())).unwrap();
+        notify_at(&path.clone().into(), "FDSTORE=1\nFDNAME=x", Some(file.as_fd())).unwrap();
         let mut text = [0; 64];
         let len = manager.recv(&mut text).unwrap();
         assert_eq!(&text[..len], b"FDSTORE=1\nFDNAME=x");
-        tell_at(&path.into(), "READY=1", None).unwrap();
+        notify_at(&path.into(), "READY=1", None).unwrap();
         let len = manager.recv(&mut text).unwrap();
         assert_eq!(&text[..len], b"READY=1");
     }

@@ -1,20 +1,20 @@
-//! The records of a running daemon, as the runtime asks for them.
+//! The reliance records of a running daemon, behind the runtime's interfaces.
 
-use super::{Holder, Kind, Reliance, without};
+use super::{Holder, Kind, Reliance, remove_name};
 use crate::marks;
 use forebay_runtime::{JournalId, JournalRecord, Missing, VaultRecord};
 use std::io;
 use std::path::{Path, PathBuf};
 use std::sync::{Mutex, PoisonError};
 
-/// The records of a daemon.
+/// The reliance records of a daemon.
 pub(crate) struct Reliances {
     state_dir: PathBuf,
-    /// What the vault that is open is called.
+    /// The configured name of the open vault.
     vault: String,
     given_up: GivenUp,
-    /// Those that rely on a vault once their journal fails.
-    waiting: Mutex<Vec<(u64, String)>>,
+    /// Vault numbers and volumes with a journal: a volume relies on the vault if its journal fails.
+    journaled: Mutex<Vec<(u64, String)>>,
 }
 
 impl Reliances {
@@ -23,41 +23,42 @@ impl Reliances {
             state_dir: state_dir.to_owned(),
             vault: vault.unwrap_or_default().to_owned(),
             given_up,
-            waiting: Mutex::default(),
+            journaled: Mutex::default(),
         }
     }
 
-    /// A journal has failed, and it is on record that what it holds of these volumes is void: they
-    /// rely on it no more, and those that have a supply as well rely on the vault now.
+    /// Updates the records after a journal failed and its failure mark voided its data of these
+    /// volumes. They no longer rely on it; volumes that also have a UPS now rely on the vault.
     ///
     /// # Errors
-    /// When that can't be made durable.
+    /// Fails if a record cannot be durably written.
     pub(crate) fn journal_failed(&self, journal: JournalId, volumes: &[String]) -> io::Result<()> {
         for volume in volumes {
             Reliance::release(&self.state_dir, Holder::Journal(journal), volume)?;
         }
-        let waiting = self.waiting.lock().unwrap_or_else(PoisonError::into_inner).clone();
-        let meant = waiting.iter().filter(|(_, name)| volumes.contains(name));
-        meant.into_iter().try_for_each(|(vault, name)| VaultRecord::rely(self, *vault, name, false))
+        let journaled = self.journaled.lock().unwrap_or_else(PoisonError::into_inner).clone();
+        let affected = journaled.iter().filter(|(_, name)| volumes.contains(name));
+        affected
+            .into_iter()
+            .try_for_each(|(vault, name)| VaultRecord::rely(self, *vault, name, false))
     }
 
-    /// The volumes that rely on a vault of this name, whichever it is, and are not given up: where
-    /// nothing is there by that name, none may be made.
+    /// The volumes that rely on any vault configured under this name and are not given up. While
+    /// there are any, a missing vault must not be created under that name.
     pub(crate) fn relying_on_vault(&self, vault: &str) -> Vec<String> {
         let mut names = Reliance::relying_on(&self.state_dir, Kind::Vault, vault);
         names.retain(|name| !self.given_up.vaults.contains(name));
         names
     }
 
-    /// The same of a journal.
+    /// Like [`relying_on_vault`](Self::relying_on_vault), for a journal.
     pub(crate) fn relying_on_journal(&self, journal: &str) -> Vec<String> {
         let mut names = Reliance::relying_on(&self.state_dir, Kind::Journal, journal);
         names.retain(|name| !self.given_up.journals.contains(name));
         names
     }
 
-    /// The journal, other than this one, in which the newest of a volume may be, unless it is given
-    /// up.
+    /// A journal other than `named` that may hold the volume's newest data, unless given up.
     pub(crate) fn elsewhere_than(&self, volume: &str, named: Option<JournalId>) -> Option<String> {
         let missing = JournalRecord::elsewhere(self, volume, named)?;
         (!missing.is_given_up).then_some(missing.name)
@@ -76,12 +77,12 @@ impl Reliances {
     }
 }
 
-/// The volumes of which the operator says that what is missing of them is lost.
+/// The volumes whose data in a missing journal or vault the operator has given up.
 #[derive(Clone, Debug, Default)]
 pub(crate) struct GivenUp {
-    /// What is in a journal.
+    /// Volumes whose data in a missing journal is given up.
     pub(crate) journals: Vec<String>,
-    /// What is in a vault.
+    /// Volumes whose data in a missing vault is given up.
     pub(crate) vaults: Vec<String>,
 }
 
@@ -91,26 +92,26 @@ impl VaultRecord for Reliances {
     }
 
     fn rely(&self, vault: u64, volume: &str, has_journal: bool) -> io::Result<()> {
-        let mut waiting = self.waiting.lock().unwrap_or_else(PoisonError::into_inner);
-        waiting.retain(|(_, name)| name != volume);
+        let mut journaled = self.journaled.lock().unwrap_or_else(PoisonError::into_inner);
+        journaled.retain(|(_, name)| name != volume);
         if has_journal {
-            waiting.push((vault, volume.to_owned()));
+            journaled.push((vault, volume.to_owned()));
         }
-        drop(waiting);
+        drop(journaled);
         let holder = Holder::Vault(vault);
         if !has_journal {
             return Reliance::rely(&self.state_dir, holder, &self.vault, volume);
         }
         Reliance::change(&self.state_dir, holder, |record| {
             record.name.clone_from(&self.vault);
-            without(&mut record.void, volume);
+            remove_name(&mut record.void, volume);
         })
     }
 
     fn release(&self, vault: u64, volume: &str) -> io::Result<()> {
-        let mut waiting = self.waiting.lock().unwrap_or_else(PoisonError::into_inner);
-        waiting.retain(|(_, name)| name != volume);
-        drop(waiting);
+        let mut journaled = self.journaled.lock().unwrap_or_else(PoisonError::into_inner);
+        journaled.retain(|(_, name)| name != volume);
+        drop(journaled);
         Reliance::release(&self.state_dir, Holder::Vault(vault), volume)
     }
 
@@ -119,7 +120,7 @@ impl VaultRecord for Reliances {
         let others = records.filter(|(holder, _)| Some(*holder) != open.map(Holder::Vault));
         others.into_iter().try_for_each(|(holder, _)| {
             Reliance::change(&self.state_dir, holder, |record| {
-                if without(&mut record.relies, volume) {
+                if remove_name(&mut record.relies, volume) {
                     record.void.push(volume.to_owned());
                 }
             })
@@ -148,8 +149,8 @@ impl JournalRecord for Reliances {
         marks::settle(&marks::path_of(&self.state_dir, &journal.to_string()))
     }
 
-    /// As if the journal had failed while the volume was served: a start that finds it again
-    /// knows that the disk has gone on without it.
+    /// Writes a failure mark, as if the journal had failed while the volume was served. A later
+    /// start that finds the journal then knows that the disk is newer.
     fn supersede(&self, volume: &str, named: Option<JournalId>) -> io::Result<()> {
         for (holder, record) in Reliance::all(&self.state_dir, Kind::Journal) {
             let Holder::Journal(id) = holder else { continue };

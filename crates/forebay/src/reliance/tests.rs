@@ -7,7 +7,7 @@ const JOURNAL: JournalId = JournalId([0xa5; 16]);
 const FRESH: JournalId = JournalId([0; 16]);
 
 #[test]
-fn who_relies_on_a_vault_is_on_record_until_the_disk_has_everything() {
+fn reliance_on_a_vault_is_recorded_until_released() {
     let directory = tempfile::tempdir().unwrap();
     let given_up = GivenUp { vaults: vec!["b".to_owned()], ..GivenUp::default() };
     let reliances = Reliances::new(directory.path(), Some("/v"), given_up);
@@ -15,7 +15,7 @@ fn who_relies_on_a_vault_is_on_record_until_the_disk_has_everything() {
     for name in ["a", "b", "a volume"] {
         assert_eq!(records.elsewhere(name, None), None);
         records.rely(ONE, name, false).unwrap();
-        assert_eq!(records.elsewhere(name, Some(ONE)), None, "it is open");
+        assert_eq!(records.elsewhere(name, Some(ONE)), None, "the vault is open");
     }
     let missing = |name: &str, open| records.elsewhere(name, open).map(|m| m.is_given_up);
     for open in [None, Some(OTHER)] {
@@ -27,7 +27,7 @@ fn who_relies_on_a_vault_is_on_record_until_the_disk_has_everything() {
     assert_eq!(reliances.relying_on_vault("/v"), ["a", "a volume"]);
     records.release(ONE, "a volume").unwrap();
     assert_eq!(missing("a volume", None), None);
-    // Served without it: what it holds is void, until it is relied upon again.
+    // Serving "b" without the vault voids the vault's data, until "b" relies on it again.
     records.supersede("b", Some(OTHER)).unwrap();
     assert_eq!(missing("b", None), None);
     let is_void = |name| records.is_superseded(ONE, name).unwrap();
@@ -35,14 +35,18 @@ fn who_relies_on_a_vault_is_on_record_until_the_disk_has_everything() {
     records.rely(ONE, "b", false).unwrap();
     assert!(!is_void("b"));
     records.supersede("b", Some(ONE)).unwrap();
-    assert!(!is_void("b"), "it is the one that is open");
+    assert!(!is_void("b"), "the open vault is not superseded");
     records.release(ONE, "b").unwrap();
     records.release(ONE, "a").unwrap();
-    assert_eq!(std::fs::read_dir(directory.path()).unwrap().count(), 0, "nobody is left");
+    assert_eq!(
+        std::fs::read_dir(directory.path()).unwrap().count(),
+        0,
+        "an empty record is removed"
+    );
 }
 
 #[test]
-fn with_a_journal_a_vault_counts_once_that_has_failed() {
+fn a_journaled_volume_relies_on_the_vault_only_after_its_journal_fails() {
     let directory = tempfile::tempdir().unwrap();
     let reliances = Reliances::new(directory.path(), Some("/v"), GivenUp::default());
     let records: &dyn VaultRecord = &reliances;
@@ -54,11 +58,11 @@ fn with_a_journal_a_vault_counts_once_that_has_failed() {
     assert!(records.elsewhere("b", None).is_none() && records.elsewhere("c", None).is_none());
     records.release(ONE, "b").unwrap();
     reliances.journal_failed(JOURNAL, &["b".to_owned()]).unwrap();
-    assert_eq!(records.elsewhere("b", None), None, "it is not served any more");
+    assert_eq!(records.elsewhere("b", None), None, "volume b was released");
 }
 
 #[test]
-fn a_record_that_is_not_whole_is_about_every_volume_and_is_left_as_it_is() {
+fn a_damaged_record_applies_to_every_volume_and_is_never_overwritten() {
     let directory = tempfile::tempdir().unwrap();
     let reliances = Reliances::new(directory.path(), Some("/v"), GivenUp::default());
     let records: &dyn VaultRecord = &reliances;
@@ -75,7 +79,7 @@ fn a_record_that_is_not_whole_is_about_every_volume_and_is_left_as_it_is() {
 }
 
 #[test]
-fn who_relies_on_a_journal_is_on_record_until_the_disk_has_everything() {
+fn reliance_on_a_journal_is_recorded_until_released() {
     let directory = tempfile::tempdir().unwrap();
     let given_up = GivenUp { journals: vec!["b".to_owned()], ..GivenUp::default() };
     let reliances = Reliances::new(directory.path(), None, given_up);
@@ -83,7 +87,7 @@ fn who_relies_on_a_journal_is_on_record_until_the_disk_has_everything() {
     for name in ["a", "b", "a volume"] {
         assert_eq!(records.elsewhere(name, None), None);
         records.rely(JOURNAL, "/j and /k", name).unwrap();
-        assert_eq!(records.elsewhere(name, Some(JOURNAL)), None, "it is named");
+        assert_eq!(records.elsewhere(name, Some(JOURNAL)), None, "the journal is configured");
     }
     for named in [None, Some(FRESH)] {
         let missing = |name: &str| records.elsewhere(name, named).map(|m| (m.name, m.is_given_up));
@@ -93,11 +97,11 @@ fn who_relies_on_a_journal_is_on_record_until_the_disk_has_everything() {
     }
     assert_eq!(reliances.relying_on_journal("/j and /k"), ["a", "a volume"]);
     assert!(reliances.relying_on_journal("/j").is_empty());
-    assert!(reliances.relying_on_vault("/j and /k").is_empty(), "it is a journal");
-    // Served without it: what it holds of this volume is void, and of no other.
+    assert!(reliances.relying_on_vault("/j and /k").is_empty(), "the name is a journal's");
+    // Serving "b" without the journal voids the journal's data of "b" and of no other volume.
     let mark = || marks::read(&marks::path_of(directory.path(), &JOURNAL.to_string())).unwrap();
     records.supersede("b", Some(JOURNAL)).unwrap();
-    assert_eq!(mark(), None, "it is the one that is named");
+    assert_eq!(mark(), None, "the configured journal is not superseded");
     records.supersede("b", Some(FRESH)).unwrap();
     assert!(mark().unwrap().voids("b") && !mark().unwrap().voids("a"));
     assert_eq!(records.elsewhere("b", None), None);
@@ -105,11 +109,14 @@ fn who_relies_on_a_journal_is_on_record_until_the_disk_has_everything() {
     records.release(JOURNAL, "a").unwrap();
     records.release(JOURNAL, "a volume").unwrap();
     assert_eq!(records.elsewhere("a", None), None);
-    assert!(!Holder::Journal(JOURNAL).path(directory.path()).exists(), "nobody is left");
+    assert!(
+        !Holder::Journal(JOURNAL).path(directory.path()).exists(),
+        "an empty record is removed"
+    );
 }
 
 #[test]
-fn nobody_relies_on_a_journal_whose_failure_is_on_record() {
+fn a_failure_mark_overrides_reliance_on_the_journal() {
     let directory = tempfile::tempdir().unwrap();
     let reliances = Reliances::new(directory.path(), None, GivenUp::default());
     let records: &dyn JournalRecord = &reliances;
@@ -117,7 +124,7 @@ fn nobody_relies_on_a_journal_whose_failure_is_on_record() {
     records.rely(JOURNAL, "/j", "b").unwrap();
     let mark = marks::path_of(directory.path(), &JOURNAL.to_string());
     marks::put(&mark, "no space", &["a".to_owned()]).unwrap();
-    // Also where a crash came between the two.
+    // The mark alone suffices, in case of a crash before the reliance record is updated.
     assert_eq!(records.elsewhere("a", None), None);
     assert_eq!(reliances.relying_on_journal("/j"), ["b"]);
     reliances.journal_failed(JOURNAL, &["a".to_owned()]).unwrap();

@@ -1,11 +1,11 @@
-//! Brings what a journal or a vault holds of a volume to a disk.
+//! `forebay rescue apply`: writes a volume's data from a journal or vault to a disk.
 //!
-//! In this order: everything is checked before anything is written; each extent is written; the
-//! disk's cache is emptied; each extent is read back and compared; only then the volume's records
-//! are marked as done. Until that mark is durable the same command does all of it again, with the
-//! same result.
+//! The order is: check everything, write each extent, flush the disk, read back and compare each
+//! extent, and only then mark the volume's records as applied. Until that mark is durable, running
+//! the command again repeats all steps with the same result.
 
 use super::access::{self, PIECE_BYTES};
+use super::log::POSSIBLY_STALE;
 use super::source::{Held, Payloads, Source};
 use super::{SourceArguments, VolumeArguments, release};
 use crate::report::{self, print};
@@ -26,31 +26,31 @@ pub(crate) struct ApplyArguments {
     #[command(flatten)]
     volume: VolumeArguments,
 
-    /// The disk: a backing as in forebay serve
+    /// The disk to write to: a backing as in forebay serve
     #[arg(long, value_name = "BACKING")]
     to: String,
 
-    /// Check and say everything, and write nothing
+    /// Check and report everything, but write nothing
     #[arg(long)]
     dry_run: bool,
 
     #[command(flatten)]
-    words: Words,
+    overrides: ApplyOverrides,
 }
 
-/// What the operator takes upon himself.
+/// Safety checks that the operator overrides.
 #[derive(Args, Clone, Copy, Debug, Default)]
-pub(super) struct Words {
-    /// Also to a disk of another size or content, or from a journal that was given up
+pub(super) struct ApplyOverrides {
+    /// Write even to a disk of another size or content, or from a journal that was given up
     #[arg(long)]
     pub(super) force: bool,
 
-    /// Also where something that the journal held can't be read any more
+    /// Write even if part of the data in the journal can no longer be read
     #[arg(long)]
     pub(super) accept_loss: bool,
 }
 
-/// What was done, or would be.
+/// The outcome of an apply, or of a dry run.
 #[derive(Debug, PartialEq, Eq)]
 pub(super) struct Applied {
     pub(super) written_bytes: u64,
@@ -61,19 +61,19 @@ pub(super) struct Applied {
 
 /// `forebay rescue apply`.
 pub(super) fn run(arguments: &ApplyArguments) -> anyhow::Result<()> {
-    let ApplyArguments { source: which, volume, to, dry_run, words } = arguments;
+    let ApplyArguments { source: which, volume, to, dry_run, overrides } = arguments;
     let source = which.open(*dry_run)?;
     let volume = source.find(volume)?;
     let options = OpenOptions { read_only: *dry_run, ..OpenOptions::default() };
     let disk = forebay_backend::open(to, &options).map_err(report::not_open)?;
     let applied = if *dry_run {
-        check(&source, volume, &*disk, *words)?.1
+        check(&source, volume, &*disk, *overrides)?.1
     } else {
-        apply(&source, volume, &*disk, *words)?
+        apply(&source, volume, &*disk, *overrides)?
     };
     let Applied { written_bytes, erased_bytes, lost_bytes, evidence } = &applied;
     if which.json {
-        let said = json!({
+        let report = json!({
             "volume": volume.name,
             "number": volume.number,
             "to": to,
@@ -84,32 +84,32 @@ pub(super) fn run(arguments: &ApplyArguments) -> anyhow::Result<()> {
             "samples_compared": evidence.compared,
             "samples_differing": evidence.differing,
         });
-        return print(&format!("{said:#}\n"));
+        return print(&format!("{report:#}\n"));
     }
-    let outcome = if *dry_run { "would be written" } else { "are written and compared" };
+    let outcome = if *dry_run { "would be written" } else { "written and verified" };
     let lost = match lost_bytes {
         0 => String::new(),
-        _ => format!(", {lost_bytes} bytes are lost"),
+        _ => format!(", {lost_bytes} bytes lost"),
     };
     print(&format!(
-        "volume '{}' to {to} ({}): {written_bytes} bytes {outcome}, {erased_bytes} bytes of them \
-         erased{lost}\n",
+        "volume '{}' to {to} ({}): {written_bytes} bytes {outcome}, including {erased_bytes} \
+         bytes erased{lost}\n",
         volume.name, evidence
     ))
 }
 
-/// Does it, whole.
+/// Writes, verifies and releases a volume's data.
 pub(super) fn apply(
     source: &Source,
     volume: &VolumeEntry,
     disk: &dyn Backend,
-    words: Words,
+    overrides: ApplyOverrides,
 ) -> anyhow::Result<Applied> {
-    let (held, applied) = check(source, volume, disk, words)?;
+    let (held, applied) = check(source, volume, disk, overrides)?;
     let to = &disk.description().name;
-    let failed = || format!("{to} does not take what {} holds", source.name());
+    let failed = || format!("cannot write the data in {} to {to}", source.name());
     let mut payloads = Payloads::new(source);
-    for extent in held.extents.iter().filter(|extent| counts(source, extent, disk)) {
+    for extent in held.extents.iter().filter(|extent| must_write(source, extent, disk)) {
         match payloads.read(extent)? {
             Some(bytes) => access::write(disk, extent.range.offset, bytes),
             None => zero(disk, extent.range),
@@ -117,78 +117,73 @@ pub(super) fn apply(
         .with_context(failed)?;
     }
     Blocking::new(disk).flush().with_context(failed)?;
-    for extent in held.extents.iter().filter(|extent| counts(source, extent, disk)) {
+    for extent in held.extents.iter().filter(|extent| must_write(source, extent, disk)) {
         compare(extent, payloads.read(extent)?, disk)?;
     }
     release::release(source, volume.number, Released::Applied)?;
     Ok(applied)
 }
 
-/// Whether an extent is written: what is lost is not, and not what lies behind the end. What was
-/// discarded is of no interest.
-fn counts(source: &Source, extent: &Extent, disk: &dyn Backend) -> bool {
+/// Returns true if an extent is to be written. Lost extents, discards and extents beyond the end
+/// of the disk are not.
+fn must_write(source: &Source, extent: &Extent, disk: &dyn Backend) -> bool {
     !source.is_lost(extent)
         && extent.source != forebay_journal::Source::Discard
         && extent.range.fits(disk.description().size_bytes)
 }
 
-/// Refuses what must not be, and says what there is to do.
+/// Refuses to write if the source, the volume or the disk fails a check that is not overridden.
 pub(super) fn check(
     source: &Source,
     volume: &VolumeEntry,
     disk: &dyn Backend,
-    words: Words,
+    overrides: ApplyOverrides,
 ) -> anyhow::Result<(Held, Applied)> {
     let (name, here, to) = (&volume.name, source.name(), &disk.description().name);
-    if let (Some(mark), true, false) = (&source.mark, source.is_given_up(name), words.force) {
+    let is_forced = overrides.force;
+    if let (Some(mark), true, false) = (&source.mark, source.is_given_up(name), is_forced) {
         bail!(
-            "{here} was given up ({}), and its volumes went on without it: what it holds of \
-             '{name}' is older than the disk. To write it all the same, say --force",
+            "{here} was given up ({}) and its volumes continued without it: its data of volume \
+             '{name}' is older than the disk. To write it anyway, use --force",
             mark.reason
         );
     }
-    if let (Some(newer), false) = (source.newer(name), words.force) {
+    if let (Some(newer), false) = (source.newer(name), is_forced) {
         bail!(
-            "the newest of volume '{name}' may be in {newer}: what {here} holds of it is \
-             older; apply that one, or, if it is lost, say --force"
+            "{newer} may hold newer data of volume '{name}' than {here}: apply that one, or use \
+             --force if it is lost"
         );
     }
     let held = source.held(volume.number);
     let named = crate::serve::identity(name, to);
     let evidence = forebay_runtime::examine_disk(source.found(), volume, disk, named);
     let identity = evidence.identity();
-    if matches!(identity, DiskIdentity::Changed | DiskIdentity::Unknown) && !words.force {
+    if matches!(identity, DiskIdentity::Changed | DiskIdentity::Unknown) && !is_forced {
         bail!(
-            "{to} is not known to be the disk of volume '{name}' as it was left ({}); if it is the \
-             one to write to, say --force",
-            evidence
+            "cannot confirm that {to} is the disk of volume '{name}', unchanged since its last use \
+             ({evidence}); if it is the right disk, use --force"
         );
     }
     let size_bytes = disk.description().size_bytes;
-    let behind = held.extents.iter().filter(|extent| !extent.range.fits(size_bytes));
-    let behind_bytes: u64 = behind.map(|extent| extent.range.len).sum();
-    let lost_bytes = held.lost_bytes + behind_bytes;
-    let is_short = lost_bytes > 0 || source.lacks_records();
-    let is_short = is_short || source.is_unfinished() || source.log.may_be_stale;
-    if is_short && !words.accept_loss {
-        let what = match source.found().damage.first() {
+    let beyond_end = held.extents.iter().filter(|extent| !extent.range.fits(size_bytes));
+    let beyond_end_bytes: u64 = beyond_end.map(|extent| extent.range.len).sum();
+    let lost_bytes = held.lost_bytes + beyond_end_bytes;
+    let is_incomplete = lost_bytes > 0 || source.lacks_records();
+    let is_incomplete = is_incomplete || source.is_unfinished() || source.log.may_be_stale;
+    if is_incomplete && !overrides.accept_loss {
+        let cause = match source.found().damage.first() {
             Some(damage) => damage.to_string(),
-            None if source.is_unfinished() => "the dump was not finished".to_owned(),
-            None if source.log.may_be_stale => {
-                "it is one of the two devices of its journal, and nothing says that the other one \
-                 is not newer: name that with --mirror, or the daemon's state directory with \
-                 --state"
-                    .to_owned()
-            }
-            None => format!("{behind_bytes} bytes lie behind the end of {to}"),
+            None if source.is_unfinished() => "the dump is incomplete".to_owned(),
+            None if source.log.may_be_stale => POSSIBLY_STALE.to_owned(),
+            None => format!("{beyond_end_bytes} bytes lie beyond the end of {to}"),
         };
         bail!(
-            "not all that {here} held of volume '{name}' can be written: {what}; to write what is \
-             left, say --accept-loss"
+            "part of the data that {here} held of volume '{name}' cannot be written: {cause}; to \
+             write the rest, use --accept-loss"
         );
     }
     source.log.check_release()?;
-    let written = held.extents.iter().filter(|extent| counts(source, extent, disk));
+    let written = held.extents.iter().filter(|extent| must_write(source, extent, disk));
     let (mut written_bytes, mut erased_bytes) = (0, 0);
     for extent in written {
         written_bytes += extent.range.len;
@@ -200,7 +195,7 @@ pub(super) fn check(
     Ok((held, applied))
 }
 
-/// The pieces of a range that are handled one by one.
+/// Splits a range into pieces of at most [`PIECE_BYTES`].
 fn pieces(range: ByteRange) -> impl Iterator<Item = ByteRange> {
     (0..range.len)
         .step_by(PIECE_BYTES as usize)
@@ -220,12 +215,12 @@ fn zero(disk: &dyn Backend, range: ByteRange) -> forebay_types::IoResult {
     })
 }
 
-/// Reads an extent back.
+/// Reads an extent back and compares it with what was written.
 fn compare(extent: &Extent, content: Option<&[u8]>, disk: &dyn Backend) -> anyhow::Result<()> {
     let to = &disk.description().name;
     for piece in pieces(extent.range) {
         let back = access::read(disk, piece.offset, piece.len)
-            .with_context(|| format!("{to} can't be read back at byte {}", piece.offset))?;
+            .with_context(|| format!("cannot read back {to} at byte {}", piece.offset))?;
         let at = (piece.offset - extent.range.offset) as usize;
         let is_same = match content {
             Some(content) => back == content[at..at + back.len()],
@@ -233,8 +228,8 @@ fn compare(extent: &Extent, content: Option<&[u8]>, disk: &dyn Backend) -> anyho
         };
         if !is_same {
             bail!(
-                "{to} reads differently from what was written at byte {}; nothing is marked as \
-                 done, so nothing is lost: write to another disk",
+                "{to} does not return the data just written at byte {}; the source is unchanged, \
+                 so nothing is lost: write to another disk",
                 piece.offset
             );
         }

@@ -1,8 +1,7 @@
-//! The log that is looked into: a journal on one device or two, or a vault.
+//! The log under inspection: a journal on one or two devices, or a vault.
 //!
-//! Looking changes nothing. Before a volume is released on a journal that is mirrored, what a start
-//! does is done: the devices that count are brought to the same, and who has everything is put on
-//! record. A device that was left behind, or is blank, is left as it is.
+//! Inspection is read-only. Before a volume is released from a mirrored journal, the members are
+//! synchronized and recorded, as a server start would do. Stale and blank devices stay untouched.
 
 use super::access;
 use crate::serve::Members;
@@ -19,16 +18,21 @@ use forebay_types::IoError;
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
 
-/// Bytes that are copied between devices at once.
+/// Bytes copied between devices per I/O.
 const COPY_BYTES: u64 = 1 << 20;
 
-/// The devices of a log, and what was found on them.
+/// The message for [`OpenLog::may_be_stale`].
+pub(super) const POSSIBLY_STALE: &str = "it is one of the two devices of a mirrored journal, \
+     and the other one may be newer: name that one with --mirror, or the daemon's state directory \
+     with --state";
+
+/// The devices of a log, and what recovery found on them.
 pub(super) struct OpenLog {
     devices: [Option<Arc<dyn Backend>>; 2],
     walked: Walked,
-    /// It is one of two devices, and nothing says that the other one is not newer.
+    /// Only one device of a mirrored journal is open, and the other one may be newer.
     pub(super) may_be_stale: bool,
-    /// It is one of two devices.
+    /// Only one device of a mirrored journal is open.
     pub(super) is_alone: bool,
     state_dir: Option<PathBuf>,
 }
@@ -50,8 +54,8 @@ impl ReadAt for Device<'_> {
 }
 
 impl OpenLog {
-    /// Walks the log on a device, and on its mirror if that is given.
-    pub(super) fn of(
+    /// Walks the log on a device and on its mirror, if given.
+    pub(super) fn walk(
         device: Arc<dyn Backend>,
         mirror: Option<Arc<dyn Backend>>,
         state_dir: Option<&Path>,
@@ -77,7 +81,7 @@ impl OpenLog {
         Ok(Self { devices, walked, may_be_stale, is_alone: !is_pair, state_dir })
     }
 
-    /// How it was named by the operator.
+    /// The device names, as given by the operator.
     pub(super) fn name(&self) -> String {
         names(&self.devices).join(" and ")
     }
@@ -89,105 +93,106 @@ impl OpenLog {
         }
     }
 
-    /// Whether each device counts.
-    fn counts(&self) -> [bool; 2] {
+    /// For each device, whether it is a member: it holds everything found.
+    fn are_members(&self) -> [bool; 2] {
         match &self.walked {
             Walked::One(_) => [true, false],
             Walked::Two(recovered) => recovered.in_sync(),
         }
     }
 
-    /// The devices that hold what was found.
+    /// The member devices, with their indexes.
     fn members(&self) -> impl Iterator<Item = (usize, &dyn Backend)> {
-        let counts = self.counts();
-        let devices = self.devices.iter().enumerate();
-        devices.filter(move |(at, _)| counts[*at]).filter_map(|(at, d)| Some((at, d.as_deref()?)))
+        let are_members = self.are_members();
+        let members = self.devices.iter().enumerate().filter(move |(at, _)| are_members[*at]);
+        members.filter_map(|(at, device)| Some((at, device.as_deref()?)))
     }
 
-    /// What is wrong with each copy of the superblock, if anything, on each device.
+    /// Each copy of the superblock on each device, with its fault if it has one.
     pub(super) fn copies(&self) -> Vec<(String, usize, Option<String>)> {
         let mut copies = Vec::new();
         for device in self.devices.iter().flatten() {
             for copy in 0..2 {
                 let position = (copy * SUPERBLOCK_BYTES) as u64;
                 let read = access::read(&**device, position, SUPERBLOCK_BYTES as u64);
-                let wrong = match read.map(|bytes| Superblock::decode(&bytes)) {
-                    Err(error) => Some(format!("can't be read: {error}")),
+                let fault = match read.map(|bytes| Superblock::decode(&bytes)) {
+                    Err(error) => Some(format!("cannot be read: {error}")),
                     Ok(Err(error)) => Some(error.to_string()),
                     Ok(Ok(_)) => None,
                 };
-                copies.push((device.description().name.clone(), copy, wrong));
+                copies.push((device.description().name.clone(), copy, fault));
             }
         }
         copies
     }
 
-    /// Bytes of the log that pass a check, from whichever device has them so.
+    /// Reads bytes of the log from the first member on which they pass the check.
     pub(super) fn read(
         &self,
         position: u64,
         len: u64,
         is_sound: impl Fn(&[u8]) -> bool,
     ) -> anyhow::Result<Vec<u8>> {
-        let mut failed = None;
+        let mut last_error = None;
         for (_, device) in self.members() {
             let name = &device.description().name;
-            failed = Some(match access::read(device, position, len) {
+            last_error = Some(match access::read(device, position, len) {
                 Ok(bytes) if is_sound(&bytes) => return Ok(bytes),
                 Ok(_) => {
-                    anyhow::anyhow!("{name} read differently a second time at byte {position}")
+                    anyhow::anyhow!(
+                        "{name} returned different data on a second read at byte {position}"
+                    )
                 }
-                Err(error) => anyhow::anyhow!("{name} can't be read at byte {position}: {error}"),
+                Err(error) => anyhow::anyhow!("cannot read {name} at byte {position}: {error}"),
             });
         }
-        Err(failed.expect("a device counts"))
+        Err(last_error.expect("at least one device is a member"))
     }
 
-    /// Whether a volume can be released at all, before anything is written anywhere.
+    /// Checks, before any write, that a volume can be released.
     pub(super) fn check_release(&self) -> anyhow::Result<()> {
         let Walked::Two(recovered) = &self.walked else { return Ok(()) };
         let records = recovered.steps().iter().any(|step| matches!(step, Step::Record(_)));
         ensure!(
             !records || self.state_dir.as_ref().is_some_and(|path| path.is_dir()),
-            "{} is one device of a journal that had two, and who has everything is on record in \
-             the state directory of its daemon, which is not there; name it with --state",
+            "{} is one device of a mirrored journal, whose members are recorded in the daemon's \
+             state directory, which does not exist; name it with --state",
             self.name()
         );
         Ok(())
     }
 
-    /// Marks a volume's records as void. The superblock that says so is written in place of the
-    /// older of the two copies first, so that the newer one is there until this one is; then in
-    /// place of the other, as either may be lost later.
+    /// Marks a volume's records as void. The new superblock replaces the older of the two copies
+    /// first, so that the newer one survives a torn write, and then the other copy too, so that
+    /// the loss of one copy later does not revive the records.
     pub(super) fn release(&self, number: u16, how: Released) -> anyhow::Result<()> {
-        self.take_steps()?;
+        self.synchronize()?;
         let mut superblock = self.found().superblock.clone();
         let volume = superblock.volumes.iter_mut().find(|volume| volume.number == number);
-        volume.expect("it was found in this superblock").disk.released = how;
+        volume.expect("the volume is in this superblock").disk.released = how;
         for _ in 0..2 {
             superblock.sequence += 1;
             for (at, device) in self.members() {
                 let members = superblock.members;
                 let own = if members.own == 0 { 0 } else { members.current[at] };
-                let theirs =
-                    Superblock { members: MemberList { own, ..members }, ..superblock.clone() };
-                write(device, &theirs)?;
+                let members = MemberList { own, ..members };
+                write(device, &Superblock { members, ..superblock.clone() })?;
             }
         }
         Ok(())
     }
 
-    /// Does what a start does before the log is used.
-    fn take_steps(&self) -> anyhow::Result<()> {
+    /// Synchronizes and records the members, as a server start does before it uses the log.
+    fn synchronize(&self) -> anyhow::Result<()> {
         let Walked::Two(recovered) = &self.walked else { return Ok(()) };
         let journal = recovered.found.superblock.journal;
-        let device = |at: usize| self.devices[at].as_deref().expect("it is there");
+        let device = |at: usize| self.devices[at].as_deref().expect("steps name open devices");
         for step in recovered.steps() {
             match step {
                 Step::Record(members) => {
                     let Some(state_dir) = self.state_dir.clone() else { continue };
                     let recorded = Members { state_dir }.record(journal, &members);
-                    recorded.context("the state directory can't be written")?;
+                    recorded.context("cannot write the state directory")?;
                 }
                 Step::Write { to, position, bytes } => {
                     let name = &device(to).description().name;
@@ -220,8 +225,8 @@ fn walk_one(device: &dyn Backend) -> anyhow::Result<Found> {
         .map_err(|error| unusable(&description.name, &error))
 }
 
-/// Walks a mirrored journal on the devices that are there. Says also whether one that is alone may
-/// be older than the one that is missing.
+/// Walks a mirrored journal on the devices present. Also returns true if a missing device may be
+/// newer than the one present.
 fn walk_both(
     devices: &[Option<Arc<dyn Backend>>; 2],
     state_dir: Option<&Path>,
@@ -255,19 +260,19 @@ fn walk_both(
         bail!("{} hold no journal; are they the right devices?", names.join(" and "));
     };
     if let Some(device) = recovered.joins() {
-        // What a start would write anew is none of a rescue's business.
+        // A start would rebuild this device; a rescue leaves it alone.
         let _ = recovered.without(device);
     }
     Ok((recovered, may_be_stale))
 }
 
-/// Two numbers that nobody has had.
+/// Draws two random member numbers.
 fn draw() -> anyhow::Result<[u64; 2]> {
     let mut bytes = [0; 16];
     rustix::rand::getrandom(&mut bytes, rustix::rand::GetRandomFlags::empty())
-        .context("the system gives no random numbers")?;
+        .context("cannot get random numbers from the system")?;
     let drawn = u128::from_le_bytes(bytes);
-    // Zero is nobody's number, and the two are never the same.
+    // Zero is reserved, and the two must differ: one is odd, the other even and not zero.
     Ok([drawn as u64 | 1, (drawn >> 64) as u64 & !1 | 2])
 }
 
@@ -283,14 +288,14 @@ fn unusable(name: &str, error: &RecoverError) -> anyhow::Error {
 fn write(device: &dyn Backend, superblock: &Superblock) -> anyhow::Result<()> {
     let name = &device.description().name;
     let position = superblock.position();
-    let failed = || format!("{name}: the volume's records can't be marked as done");
+    let failed = || format!("cannot write the superblock of {name}; run the command again");
     let bytes = AlignedBuffer::from(&superblock.encode()[..]);
     Blocking::new(device).write(position, &bytes, true).with_context(failed)?;
     Blocking::new(device).flush().with_context(failed)?;
     let mut back = AlignedBuffer::new(SUPERBLOCK_BYTES);
     Blocking::new(device).read(position, &mut back).with_context(failed)?;
     if Superblock::decode(&back).as_ref() != Ok(superblock) {
-        bail!("{name}: what was written reads differently; the device can't be trusted");
+        bail!("{name} does not return the superblock just written; the device is unreliable");
     }
     Ok(())
 }

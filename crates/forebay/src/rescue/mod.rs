@@ -1,11 +1,9 @@
-//! `forebay rescue`: looks into a journal or a vault, and brings what it holds to a disk, without a
-//! daemon.
+//! `forebay rescue`: inspects a journal or vault and writes its data to a disk, without a daemon.
 //!
-//! What it opens it locks, as the daemon does, so neither ever sees the other at work. It changes a
-//! log in one way only: a new superblock, in place of the older of the two copies, says that a
-//! volume's records are void; where a journal has two devices, they are brought to the same first.
-//! Whatever interrupts it before that leaves everything as it was, and the same command may be
-//! given again.
+//! It locks the devices it opens, as the daemon does, so the two never use one at the same time.
+//! Its only change to a log is a new superblock that voids a volume's records; the devices of a
+//! mirrored journal are synchronized first. An interruption before that leaves the log's content
+//! intact, and the same command can be run again.
 
 mod access;
 mod apply;
@@ -22,23 +20,23 @@ use source::Source;
 use std::path::PathBuf;
 use std::process::ExitCode;
 
-/// What can be done with a journal or a vault.
+/// The subcommands of `forebay rescue`.
 #[derive(Debug, Subcommand)]
 pub(crate) enum RescueCommand {
-    /// Show which journal or vault it is and what it holds of which volume
-    List(LookArguments),
-    /// Read everything and check every checksum
-    #[command(long_about = "Read everything and check every checksum.\n\
-        Ends with 0 if it is whole, 1 if something in it is damaged or missing, 2 if it can't be \
-        used.")]
-    Verify(LookArguments),
-    /// Write what it holds of a volume to a disk, compare, and mark it as done
+    /// Show the identity of a journal or vault and the data it holds of each volume
+    List(InspectArguments),
+    /// Read all records and verify every checksum
+    #[command(long_about = "Read all records and verify every checksum.\n\
+        The exit code is 0 if everything is intact, 1 if data is damaged or missing, 2 if the \
+        device is not usable.")]
+    Verify(InspectArguments),
+    /// Write the data it holds of a volume to a disk, verify it, and mark it as applied
     Apply(apply::ApplyArguments),
-    /// Give up what it holds of a volume
+    /// Give up the data it holds of a volume
     Discard(release::DiscardArguments),
 }
 
-/// Which journal or vault is meant.
+/// Selects a journal or vault.
 #[derive(Args, Clone, Debug)]
 pub(crate) struct SourceArguments {
     /// The journal or vault: what journal= or --vault names
@@ -49,12 +47,12 @@ pub(crate) struct SourceArguments {
     #[arg(long, value_name = "DEVICE")]
     pub(crate) mirror: Option<String>,
 
-    /// State directory of the daemon that had it, where its failure would be on record
+    /// State directory of the daemon that used it, which records failures of the journal
     /// [default: /run/forebay for root, else $XDG_RUNTIME_DIR/forebay]
     #[arg(long, value_name = "DIR", env = "FOREBAY_STATE", hide_env_values = true)]
     pub(crate) state: Option<PathBuf>,
 
-    /// Say it as JSON
+    /// Print JSON
     #[arg(long)]
     pub(crate) json: bool,
 }
@@ -70,33 +68,33 @@ impl SourceArguments {
     }
 }
 
-/// Arguments of commands that only look.
+/// Arguments of the read-only commands.
 #[derive(Args, Debug)]
-pub(crate) struct LookArguments {
+pub(crate) struct InspectArguments {
     #[command(flatten)]
     source: SourceArguments,
 }
 
-/// The exit code for what can't be used at all.
+/// The exit code for a device that holds no usable journal or vault.
 const UNUSABLE: u8 = 2;
 
-/// Which volume of it is meant.
+/// Selects a volume in a journal or vault.
 #[derive(Args, Clone, Debug)]
 pub(crate) struct VolumeArguments {
     /// The volume, by the name it was served under
     #[arg(long = "volume", value_name = "NAME")]
     name: String,
 
-    /// Its number there, where several have that name
+    /// The volume's number, if several volumes have that name
     #[arg(long, value_name = "N")]
     number: Option<u16>,
 }
 
-/// Does what is asked.
+/// Runs a `forebay rescue` command.
 pub(crate) fn run(command: RescueCommand) -> ExitCode {
     let outcome = match command {
-        RescueCommand::List(arguments) => look(&arguments.source, show::list),
-        RescueCommand::Verify(arguments) => look(&arguments.source, show::verify),
+        RescueCommand::List(arguments) => inspect(&arguments.source, show::list),
+        RescueCommand::Verify(arguments) => inspect(&arguments.source, show::verify),
         RescueCommand::Apply(arguments) => apply::run(&arguments).map(|()| ExitCode::SUCCESS),
         RescueCommand::Discard(arguments) => {
             release::discard(&arguments).map(|()| ExitCode::SUCCESS)
@@ -105,7 +103,7 @@ pub(crate) fn run(command: RescueCommand) -> ExitCode {
     outcome.unwrap_or_else(|error| report::failure(&error))
 }
 
-fn look(
+fn inspect(
     arguments: &SourceArguments,
     show: fn(&Source, bool) -> anyhow::Result<ExitCode>,
 ) -> anyhow::Result<ExitCode> {

@@ -1,5 +1,6 @@
-//! Says in a log that a volume's records are void, durably.
+//! Releases a volume's records: durably marks them as void in the log.
 
+use super::log::POSSIBLY_STALE;
 use super::source::Source;
 use super::{SourceArguments, VolumeArguments};
 use crate::report::print;
@@ -16,7 +17,7 @@ pub(crate) struct DiscardArguments {
     #[command(flatten)]
     volume: VolumeArguments,
 
-    /// Really: what is held of the volume and not on its disk is lost for good
+    /// Confirm: data of the volume that is not on its disk is lost for good
     #[arg(long)]
     yes: bool,
 }
@@ -30,28 +31,24 @@ pub(super) fn discard(arguments: &DiscardArguments) -> anyhow::Result<()> {
     let (name, number, bytes) = (&volume.name, volume.number, held.write_bytes);
     if !arguments.yes {
         bail!(
-            "{path} holds {bytes} bytes of volume '{name}' that its disk may lack; to give them up \
-             for good, say it again with --yes"
+            "{path} holds {bytes} bytes of volume '{name}' that may be missing from its disk; to \
+             give them up for good, repeat the command with --yes"
         );
     }
-    ensure!(
-        !source.log.may_be_stale,
-        "{path} is one of the two devices of its journal, and nothing says that the other one is \
-         not newer; name that with --mirror, or the daemon's state directory with --state"
-    );
+    ensure!(!source.log.may_be_stale, "cannot discard from {path}: {POSSIBLY_STALE}");
     source.log.check_release()?;
     release(&source, number, Released::Discarded)?;
     if *as_json {
-        let said = json!({ "volume": name, "number": number, "discarded_bytes": bytes });
-        return print(&format!("{said:#}\n"));
+        let report = json!({ "volume": name, "number": number, "discarded_bytes": bytes });
+        return print(&format!("{report:#}\n"));
     }
-    print(&format!("volume '{name}': {bytes} bytes are given up\n"))
+    print(&format!("volume '{name}': {bytes} bytes discarded\n"))
 }
 
-/// Marks a volume's records as void, for good.
+/// Marks a volume's records as void for good, and removes its reliance on the log.
 pub(super) fn release(source: &Source, number: u16, how: Released) -> anyhow::Result<()> {
     let volume = source.found().superblock.volume(number);
-    let name = volume.expect("it was found in this superblock").name.clone();
+    let name = volume.expect("the volume is in this superblock").name.clone();
     source.log.release(number, how)?;
-    source.forget(number, &name)
+    source.remove_reliance(number, &name)
 }

@@ -1,5 +1,6 @@
-//! What a journal or a vault holds, for people and for programs.
+//! The output of `list` and `verify`, as text and JSON.
 
+use super::log::POSSIBLY_STALE;
 use super::source::Source;
 use crate::client::table::lines;
 use crate::client::units;
@@ -11,29 +12,29 @@ use std::process::ExitCode;
 
 /// `forebay rescue list`.
 pub(super) fn list(source: &Source, as_json: bool) -> anyhow::Result<ExitCode> {
-    print(&listed(source, as_json)).map(|()| ExitCode::SUCCESS)
+    print(&render_list(source, as_json)).map(|()| ExitCode::SUCCESS)
 }
 
 /// `forebay rescue verify`.
 pub(super) fn verify(source: &Source, as_json: bool) -> anyhow::Result<ExitCode> {
-    print(&verified(source, as_json))?;
+    print(&render_verify(source, as_json))?;
     Ok(if source.is_whole() { ExitCode::SUCCESS } else { ExitCode::FAILURE })
 }
 
-pub(super) fn listed(source: &Source, as_json: bool) -> String {
-    if as_json { format!("{:#}\n", value(source)) } else { told(source) }
+pub(super) fn render_list(source: &Source, as_json: bool) -> String {
+    if as_json { format!("{:#}\n", to_json(source)) } else { to_text(source) }
 }
 
-pub(super) fn verified(source: &Source, as_json: bool) -> String {
+pub(super) fn render_verify(source: &Source, as_json: bool) -> String {
     if as_json {
-        return format!("{:#}\n", value(source));
+        return format!("{:#}\n", to_json(source));
     }
-    let verdict = match source.state() {
+    let state = match source.state() {
         "whole" => "whole".to_owned(),
         state => state.to_uppercase(),
     };
     let (name, count) = (source.name(), source.found().records.len());
-    format!("{name} is {verdict}: {count} records were read\n{}", notes(source))
+    format!("{name} is {state}: {count} records read\n{}", notes(source))
 }
 
 fn released(volume: &VolumeEntry) -> &'static str {
@@ -44,14 +45,14 @@ fn released(volume: &VolumeEntry) -> &'static str {
     }
 }
 
-/// Which disk the volume's records are for, short.
+/// The identity of the volume's disk, abbreviated.
 fn disk(volume: &VolumeEntry) -> String {
     volume.identity[..8].iter().map(|byte| format!("{byte:02x}")).collect()
 }
 
-fn told(source: &Source) -> String {
+fn to_text(source: &Source) -> String {
     let superblock = &source.found().superblock;
-    let how = match superblock.kind {
+    let state = match superblock.kind {
         LogKind::Journal if superblock.clean => "clean",
         LogKind::Journal => "not closed",
         LogKind::Vault { .. } if superblock.clean => "empty",
@@ -59,7 +60,7 @@ fn told(source: &Source) -> String {
         LogKind::Vault { sealed: None } => "not finished",
     };
     let mut text = format!(
-        "{}: {} {}, {}, generation {}, {how}\n",
+        "{}: {} {}, {}, generation {}, {state}\n",
         source.name(),
         superblock.kind.as_str(),
         superblock.journal,
@@ -93,53 +94,47 @@ fn told(source: &Source) -> String {
     text + &notes(source)
 }
 
-/// A line for each thing that is not as it should be.
+/// One line for each fault.
 fn notes(source: &Source) -> String {
     let mut text = String::new();
     for damage in &source.found().damage {
         text += &format!("damage: {damage}\n");
     }
     if source.is_unfinished() {
-        text += "not finished: the dump did not come to its end, and has not all that was dirty\n";
+        text += "not finished: the dump is incomplete and lacks some of the dirty data\n";
     }
-    for (device, copy, wrong) in source.log.copies() {
-        if let Some(wrong) = wrong {
+    for (device, copy, fault) in source.log.copies() {
+        if let Some(fault) = fault {
             text += &format!(
-                "note: copy {copy} of the superblock on {device} {wrong}; the other one counts\n"
+                "note: copy {copy} of the superblock on {device} {fault}; the other copy is used\n"
             );
         }
     }
-    if source.log.is_alone {
-        let known = if source.log.may_be_stale {
-            "nothing says that the other one is not newer; name it with --mirror, or the daemon's \
-             state directory with --state"
-        } else {
-            "the state directory says that it has everything; whether it is whole on the other \
-             one is not known"
-        };
-        text += &format!("note: this is one of the two devices of a journal, and {known}\n");
+    if source.log.may_be_stale {
+        text += &format!("note: {POSSIBLY_STALE}\n");
+    } else if source.log.is_alone {
+        text += "note: this is one of the two devices of a mirrored journal; the state directory \
+                 records that it has all data, but the other device was not checked\n";
     }
     if let Some(mark) = &source.mark {
-        let whose = match &mark.volumes {
+        let volumes = match &mark.volumes {
             None => "all volumes".to_owned(),
             Some(names) => format!("volumes {}", names.join(", ")),
         };
-        text += &format!(
-            "given up: {}; what it holds of {whose} is older than the disks\n",
-            mark.reason
-        );
+        text +=
+            &format!("given up: {}; its data of {volumes} is older than the disks\n", mark.reason);
     }
     text
 }
 
-fn value(source: &Source) -> Value {
+fn to_json(source: &Source) -> Value {
     let superblock = &source.found().superblock;
     let volumes: Vec<Value> =
-        source.volumes().iter().map(|volume| value_of(source, volume)).collect();
+        source.volumes().iter().map(|volume| volume_to_json(source, volume)).collect();
     let damage: Vec<String> = source.found().damage.iter().map(ToString::to_string).collect();
     let copies = source.log.copies().into_iter();
     let copies: Vec<String> =
-        copies.map(|(_, _, wrong)| wrong.unwrap_or_else(|| "whole".to_owned())).collect();
+        copies.map(|(_, _, fault)| fault.unwrap_or_else(|| "whole".to_owned())).collect();
     json!({
         "name": source.name(),
         "kind": superblock.kind.as_str(),
@@ -157,7 +152,7 @@ fn value(source: &Source) -> Value {
     })
 }
 
-fn value_of(source: &Source, volume: &VolumeEntry) -> Value {
+fn volume_to_json(source: &Source, volume: &VolumeEntry) -> Value {
     let held = source.held(volume.number);
     json!({
         "name": volume.name,

@@ -1,4 +1,4 @@
-//! A journal or a vault that was opened to be looked into: what it holds, and what is wrong.
+//! A journal or vault opened for inspection: its content and its faults.
 
 use super::VolumeArguments;
 use super::log::OpenLog;
@@ -15,27 +15,26 @@ use std::sync::Arc;
 /// An open journal or vault.
 pub(super) struct Source {
     pub(super) log: OpenLog,
-    /// Why what it holds of some volumes is older than their disks, if that is on record.
+    /// The recorded reason why its data of some volumes is older than their disks.
     pub(super) mark: Option<Mark>,
     state_dir: Option<PathBuf>,
 }
 
-/// What is held of one volume.
+/// The data that a log holds of one volume.
 pub(super) struct Held {
-    /// What its disk may lack, in the order of the disk.
+    /// Extents that may be missing from the disk, in ascending order of offset.
     pub(super) extents: Vec<Extent>,
-    /// Records of it.
+    /// Number of records.
     pub(super) records: usize,
-    /// Bytes of writes, without what is lost of them.
+    /// Bytes of readable writes.
     pub(super) write_bytes: u64,
-    /// Bytes that were erased.
     pub(super) erased_bytes: u64,
-    /// Bytes of writes that can't be read any more.
+    /// Bytes of damaged writes.
     pub(super) lost_bytes: u64,
 }
 
 impl Source {
-    /// Opens and walks a log. What is on record of it is looked for in `state_dir`.
+    /// Opens and walks a log. Its failure mark and reliance record are read from `state_dir`.
     pub(super) fn open(
         name: &str,
         mirror: Option<&str>,
@@ -45,24 +44,24 @@ impl Source {
         let options = OpenOptions { read_only, ..OpenOptions::default() };
         let open = |name| forebay_backend::open(name, &options).map_err(report::not_open);
         let (backend, mirror) = (open(name)?, mirror.map(open).transpose()?);
-        Self::of(backend, mirror, state_dir)
+        Self::walk(backend, mirror, state_dir)
     }
 
-    /// The same of devices that are open.
-    pub(super) fn of(
+    /// Walks a log on devices that are already open.
+    pub(super) fn walk(
         backend: Arc<dyn Backend>,
         mirror: Option<Arc<dyn Backend>>,
         state_dir: Option<&Path>,
     ) -> anyhow::Result<Self> {
-        let log = OpenLog::of(backend, mirror, state_dir)?;
+        let log = OpenLog::walk(backend, mirror, state_dir)?;
         let mark = match state_dir {
             None => None,
-            Some(directory) => mark_of(&log.found().superblock, directory)?,
+            Some(directory) => read_mark(&log.found().superblock, directory)?,
         };
         Ok(Self { log, mark, state_dir: state_dir.map(Path::to_owned) })
     }
 
-    /// How it was named by the operator.
+    /// The device names, as given by the operator.
     pub(super) fn name(&self) -> String {
         self.log.name()
     }
@@ -75,7 +74,7 @@ impl Source {
         self.found().superblock.kind
     }
 
-    /// Whether it is a dump that did not come to its end. One of nothing holds nothing.
+    /// Returns true for an incomplete dump. A dump of no volumes lacks nothing.
     pub(super) fn is_unfinished(&self) -> bool {
         let Superblock { kind, clean, ref volumes, .. } = self.found().superblock;
         matches!(kind, LogKind::Vault { sealed: None }) && !clean && !volumes.is_empty()
@@ -89,7 +88,7 @@ impl Source {
         }
     }
 
-    /// The vault, or the other journal, in which the newest of a volume may be.
+    /// A vault or another journal that may hold newer data of the volume.
     pub(super) fn newer(&self, volume: &str) -> Option<String> {
         let state_dir = self.state_dir.as_ref()?;
         let own = self.holder();
@@ -101,9 +100,9 @@ impl Source {
         elsewhere(Kind::Vault).or_else(|| journal.flatten())
     }
 
-    /// Nothing more of a volume with this number is needed from here: it relies on this no longer,
-    /// unless something is held under another number.
-    pub(super) fn forget(&self, number: u16, volume: &str) -> anyhow::Result<()> {
+    /// Removes the volume's reliance on this log after its records under `number` were released,
+    /// unless the log also holds records of it under another number.
+    pub(super) fn remove_reliance(&self, number: u16, volume: &str) -> anyhow::Result<()> {
         let Some(state_dir) = &self.state_dir else { return Ok(()) };
         let others = self.volumes().iter().filter(|other| {
             other.number != number && other.name == volume && other.has_valid_records()
@@ -112,32 +111,31 @@ impl Source {
             return Ok(());
         }
         Reliance::release(state_dir, self.holder(), volume)
-            .with_context(|| format!("what relies on {} can't be put on record", self.name()))
+            .with_context(|| format!("cannot update the reliance record of {}", self.name()))
     }
 
-    /// The volumes it knows, released ones included.
+    /// The volumes in its superblock, including released ones.
     pub(super) fn volumes(&self) -> &[VolumeEntry] {
         &self.found().superblock.volumes
     }
 
-    /// Whether its failure says that what it holds of this volume is void.
+    /// Returns true if a failure mark voids its records of this volume.
     pub(super) fn is_given_up(&self, volume: &str) -> bool {
         self.mark.as_ref().is_some_and(|mark| mark.voids(volume))
     }
 
-    /// Whether records are missing of which not even the volume is known.
+    /// Returns true if whole batches are unreadable, so any volume may lack records.
     pub(super) fn lacks_records(&self) -> bool {
         self.found().damage.iter().any(|damage| matches!(damage, Damage::Batches { .. }))
     }
 
-    /// Whether all that it is to hold is there, and all there is of it is known. A copy of the
-    /// superblock that was never written, or that a crash has torn, is no damage as long as the
-    /// other one is whole.
+    /// Returns true if the log is complete, undamaged and known to be current. An unwritten or torn
+    /// copy of the superblock is not damage while the other copy is intact.
     pub(super) fn is_whole(&self) -> bool {
         self.found().damage.is_empty() && !self.is_unfinished() && !self.log.may_be_stale
     }
 
-    /// How it is, in one word.
+    /// The state, for display.
     pub(super) fn state(&self) -> &'static str {
         match () {
             () if !self.found().damage.is_empty() => "damaged",
@@ -147,7 +145,7 @@ impl Source {
         }
     }
 
-    /// What it holds of a volume.
+    /// The data it holds of a volume.
     pub(super) fn held(&self, number: u16) -> Held {
         let records = &self.found().records;
         let extents: Vec<Extent> = Image::of_volume(records, number).extents().collect();
@@ -165,20 +163,20 @@ impl Source {
         held
     }
 
-    /// The record that an extent's bytes come from, where they begin on the device, and whether
-    /// they are known to be damaged; `None` for what was erased.
+    /// The record that holds an extent's bytes, its position on the device, and whether it is
+    /// damaged; `None` for an erased extent.
     fn record_of(&self, extent: &Extent) -> Option<(usize, u64, bool)> {
         let forebay_journal::Source::Write { record, .. } = extent.source else { return None };
         let found = &self.found().records[record];
         Some((record, found.position, found.is_damaged))
     }
 
-    /// Whether the bytes of an extent are known to be damaged.
+    /// Returns true if the bytes of an extent are damaged.
     pub(super) fn is_lost(&self, extent: &Extent) -> bool {
         self.record_of(extent).is_some_and(|(_, _, is_damaged)| is_damaged)
     }
 
-    /// The volume that is meant. Where several have the name, the one that something is held of.
+    /// Finds a volume. If several have the name, prefers the only one with records.
     pub(super) fn find(&self, wanted: &VolumeArguments) -> anyhow::Result<&VolumeEntry> {
         let named = self.volumes().iter().filter(|volume| {
             volume.name == wanted.name && wanted.number.is_none_or(|number| number == volume.number)
@@ -188,14 +186,14 @@ impl Source {
         match (&named[..], &holding.collect::<Vec<_>>()[..]) {
             ([], _) => {
                 let (name, here) = (&wanted.name, self.name());
-                bail!("{here} knows no volume '{name}': `forebay rescue list {here}` names them")
+                bail!("{here} has no volume '{name}': `forebay rescue list {here}` lists them")
             }
             ([one], _) => Ok(one),
             (_, [one]) => Ok(one),
             (several, _) => {
                 let numbers: Vec<_> = several.iter().map(|v| v.number.to_string()).collect();
                 bail!(
-                    "{} knows several volumes '{}': say which with --number, one of {}",
+                    "{} has several volumes '{}': choose one with --number, one of {}",
                     self.name(),
                     wanted.name,
                     numbers.join(", ")
@@ -205,7 +203,7 @@ impl Source {
     }
 }
 
-/// Reads the bytes of extents, and checks the sum of each record again that it takes them from.
+/// Reads the bytes of extents, and verifies the checksum of each record again. Caches one record.
 pub(super) struct Payloads<'a> {
     source: &'a Source,
     last: Option<(usize, Vec<u8>)>,
@@ -216,7 +214,7 @@ impl<'a> Payloads<'a> {
         Self { source, last: None }
     }
 
-    /// What the extent's range holds; `None` for what was erased.
+    /// The bytes of an extent; `None` for an erased one.
     pub(super) fn read(&mut self, extent: &Extent) -> anyhow::Result<Option<&[u8]>> {
         let forebay_journal::Source::Write { record: at, offset } = extent.source else {
             return Ok(None);
@@ -229,30 +227,30 @@ impl<'a> Payloads<'a> {
             let bytes = self.source.log.read(found.position, range.len, is_sound)?;
             self.last = Some((at, bytes));
         }
-        let (_, bytes) = self.last.as_ref().expect("it was read just now");
+        let (_, bytes) = self.last.as_ref().expect("the record was just read");
         Ok(Some(&bytes[offset as usize..][..extent.range.len as usize]))
     }
 }
 
-/// Why what a log holds is older than some disks, if that is on record.
-fn mark_of(superblock: &Superblock, state_dir: &Path) -> anyhow::Result<Option<Mark>> {
+/// The recorded reason why a log's data is older than some disks.
+fn read_mark(superblock: &Superblock, state_dir: &Path) -> anyhow::Result<Option<Mark>> {
     let id = superblock.journal.to_string();
     let (path, void) = match superblock.kind {
         LogKind::Journal => (marks::path_of(state_dir, &id), Vec::new()),
         LogKind::Vault { .. } => {
             let void = Reliance::void_in(state_dir, superblock.members.own)
-                .context("who relies on the vault can't be read")?;
+                .context("cannot read the vault's reliance record")?;
             (marks::void_path_of(state_dir, &id), void)
         }
     };
-    let mark = marks::read(&path).with_context(|| format!("{} can't be read", path.display()))?;
+    let mark = marks::read(&path).with_context(|| format!("cannot read {}", path.display()))?;
     let superseded = || Mark {
-        reason: "served without the vault later".to_owned(),
+        reason: "served without the vault since the dump".to_owned(),
         volumes: Some(void.clone()),
         is_settled: false,
     };
     let is_of_vault = matches!(superblock.kind, LogKind::Vault { .. });
-    // The end of a dump is the end of all of it.
+    // The mark of a dump lists no volumes, and voids all of them.
     let mark = mark.map(|mark| if is_of_vault { Mark { volumes: None, ..mark } } else { mark });
     Ok(mark.or_else(|| (!void.is_empty()).then(superseded)))
 }

@@ -1,6 +1,6 @@
-//! A rescue that is cut off at each write in turn, and one of a journal that says anything at all.
+//! `rescue apply` interrupted at each write in turn, and `rescue` on damaged and forged journals.
 
-use super::apply::{Words, apply};
+use super::apply::{ApplyOverrides, apply};
 use super::source::Source;
 use super::{VolumeArguments, show};
 use forebay_backend::{
@@ -18,14 +18,14 @@ use std::sync::atomic::{AtomicUsize, Ordering};
 
 const DISK_BYTES: u64 = 1 << 20;
 
-/// A device that takes a number of writes, together with others, tears the next one in the middle,
-/// and takes no more.
-struct Cut {
+/// A device that loses power. `writes_left` counts writes to several devices: all but the last
+/// succeed, the last one is torn in the middle and fails, and so do all later ones.
+struct PowerCut {
     below: Arc<MemoryBackend>,
-    left: Arc<AtomicUsize>,
+    writes_left: Arc<AtomicUsize>,
 }
 
-impl Backend for Cut {
+impl Backend for PowerCut {
     fn description(&self) -> &Description {
         self.below.description()
     }
@@ -34,8 +34,8 @@ impl Backend for Cut {
         if !io.kind.changes_data() {
             return self.below.submit(io);
         }
-        let left = self.left.load(Ordering::Relaxed);
-        self.left.store(left.saturating_sub(1), Ordering::Relaxed);
+        let left = self.writes_left.load(Ordering::Relaxed);
+        self.writes_left.store(left.saturating_sub(1), Ordering::Relaxed);
         if left > 1 {
             return self.below.submit(io);
         }
@@ -56,10 +56,9 @@ impl Backend for Cut {
 }
 
 fn copy(of: &MemoryBackend) -> Arc<MemoryBackend> {
-    let size = of.description().size_bytes;
-    let twin = MemoryBackend::new(size).unwrap();
-    put(&twin, 0, &content(of));
-    Arc::new(twin)
+    let copy = MemoryBackend::new(of.description().size_bytes).unwrap();
+    put(&copy, 0, &content(of));
+    Arc::new(copy)
 }
 
 fn content(of: &dyn Backend) -> Vec<u8> {
@@ -72,7 +71,7 @@ fn put(to: &dyn Backend, offset: u64, bytes: &[u8]) {
     Blocking::new(to).write(offset, &AlignedBuffer::from(bytes), true).unwrap();
 }
 
-/// A journal with records of two volumes, and what the first one's disk must hold in the end.
+/// A journal with records of volumes "a" and "b", and the expected final content of a's disk.
 fn journal() -> (Arc<MemoryBackend>, Vec<u8>) {
     let device = Arc::new(MemoryBackend::new(JOURNAL_BYTES_MIN).unwrap());
     let geometry = Geometry::for_size(JOURNAL_BYTES_MIN).unwrap();
@@ -112,14 +111,14 @@ fn arguments(name: &str) -> VolumeArguments {
 }
 
 fn rescue(journal: Arc<dyn Backend>, disk: &dyn Backend) -> anyhow::Result<()> {
-    let source = Source::of(journal, None, None)?;
+    let source = Source::walk(journal, None, None)?;
     let volume = source.find(&arguments("a"))?;
-    // The words of this disk are not those of the journal.
-    apply(&source, volume, disk, Words { force: true, accept_loss: false }).map(drop)
+    // The journal does not know the identity of this disk.
+    apply(&source, volume, disk, ApplyOverrides { force: true, accept_loss: false }).map(drop)
 }
 
 #[test]
-fn a_rescue_that_is_cut_off_anywhere_is_repeated_with_the_same_result() {
+fn apply_interrupted_at_any_write_can_be_repeated_with_the_same_result() {
     let (journal, expected) = journal();
     let blank = MemoryBackend::new(DISK_BYTES).unwrap();
     put(&blank, 0, &vec![0xee; DISK_BYTES as usize]);
@@ -128,50 +127,52 @@ fn a_rescue_that_is_cut_off_anywhere_is_repeated_with_the_same_result() {
         rescue(copy(&journal), &*disk).unwrap();
         let got = content(&*disk);
         let right = got.iter().zip(&expected).all(|(got, byte)| got == byte || *got == 0xee);
-        assert!(right, "nothing but what the journal holds is written");
+        assert!(right, "only the journal's extents are written");
         got.iter().map(|&byte| byte == 0xee).collect()
     };
-    let (mut cuts, mut dones) = (0, 0);
+    let (mut interrupted, mut released_early) = (0, 0);
     for writes in 1.. {
-        let left = Arc::new(AtomicUsize::new(writes));
+        let writes_left = Arc::new(AtomicUsize::new(writes));
         let (log, disk) = (copy(&journal), copy(&blank));
-        let cut =
-            |below: &Arc<MemoryBackend>| Cut { below: Arc::clone(below), left: Arc::clone(&left) };
+        let cut = |below: &Arc<MemoryBackend>| PowerCut {
+            below: Arc::clone(below),
+            writes_left: Arc::clone(&writes_left),
+        };
         let outcome = rescue(Arc::new(cut(&log)), &cut(&disk));
         if outcome.is_ok() {
-            assert_eq!(left.load(Ordering::Relaxed), 1, "the first number that is enough");
+            assert_eq!(writes_left.load(Ordering::Relaxed), 1, "the first sufficient number");
             break;
         }
-        cuts += 1;
-        let source = Source::of(Arc::clone(&log) as _, None, None).unwrap();
+        interrupted += 1;
+        let source = Source::walk(Arc::clone(&log) as _, None, None).unwrap();
         let volume = source.find(&arguments("a")).unwrap();
-        // A torn superblock may be whole all the same, as its rest is zeroes before and after. Then
-        // it says the truth.
-        let is_done = volume.disk.released == Released::Applied;
+        // A torn superblock can be valid: its second half is zeroes before and after. Its release
+        // mark is then correct, as it is written last.
+        let is_released = volume.disk.released == Released::Applied;
         drop(source);
-        if !is_done {
+        if !is_released {
             rescue(Arc::clone(&log) as _, &*disk).unwrap();
         }
-        dones += usize::from(is_done);
+        released_early += usize::from(is_released);
         let got = content(&*disk);
         let is_right =
             |at: usize| if untouched[at] { got[at] == 0xee } else { got[at] == expected[at] };
-        assert!((0..got.len()).all(is_right), "cut off at write {writes}");
-        let source = Source::of(Arc::clone(&log) as _, None, None).unwrap();
+        assert!((0..got.len()).all(is_right), "interrupted at write {writes}");
+        let source = Source::walk(Arc::clone(&log) as _, None, None).unwrap();
         assert_eq!(source.held(source.volumes()[0].number).records, 0);
-        assert_eq!(source.held(source.volumes()[1].number).records, 6, "the other one's stay");
-        // Once more changes nothing, whoever has the disk now.
+        assert_eq!(source.held(source.volumes()[1].number).records, 6, "b's records stay");
+        // Applying released records writes nothing, even to a disk in use elsewhere.
         put(&*disk, 0, &[0x77; 4096]);
         rescue(Arc::clone(&log) as _, &*disk).unwrap();
         assert_eq!(content(&*disk)[..4096], [0x77; 4096]);
     }
-    assert!(cuts >= 6 && dones <= 2, "{cuts}");
+    assert!(interrupted >= 6 && released_early <= 2, "{interrupted} {released_early}");
 }
 
-/// A disk that says it has taken everything, and has not.
-struct Liar(MemoryBackend);
+/// A disk that acknowledges writes and drops them.
+struct DroppingDisk(MemoryBackend);
 
-impl Backend for Liar {
+impl Backend for DroppingDisk {
     fn description(&self) -> &Description {
         self.0.description()
     }
@@ -182,30 +183,30 @@ impl Backend for Liar {
 }
 
 #[test]
-fn a_disk_that_does_not_hold_what_was_written_is_found_out() {
+fn apply_detects_a_disk_that_drops_writes() {
     let (journal, _) = journal();
-    let liar = Liar(MemoryBackend::new(DISK_BYTES).unwrap());
-    let error = rescue(Arc::clone(&journal) as _, &liar).unwrap_err().to_string();
-    assert!(error.contains("reads differently"), "{error}");
-    let source = Source::of(journal, None, None).unwrap();
-    assert_eq!(source.held(source.volumes()[0].number).records, 7, "nothing is marked as done");
+    let disk = DroppingDisk(MemoryBackend::new(DISK_BYTES).unwrap());
+    let error = rescue(Arc::clone(&journal) as _, &disk).unwrap_err().to_string();
+    assert!(error.contains("does not return the data just written"), "{error}");
+    let source = Source::walk(journal, None, None).unwrap();
+    assert_eq!(source.held(source.volumes()[0].number).records, 7, "no records are released");
 }
 
-/// Everything that looks and everything that writes, on whatever this is.
-fn poke(device: &Arc<MemoryBackend>) {
-    let Ok(source) = Source::of(Arc::clone(device) as _, None, None) else { return };
+/// Runs list, verify and apply on a device of any content. They must not panic.
+fn run_all_commands(device: &Arc<MemoryBackend>) {
+    let Ok(source) = Source::walk(Arc::clone(device) as _, None, None) else { return };
     for as_json in [false, true] {
-        assert!(!show::listed(&source, as_json).is_empty());
-        assert!(!show::verified(&source, as_json).is_empty());
+        assert!(!show::render_list(&source, as_json).is_empty());
+        assert!(!show::render_verify(&source, as_json).is_empty());
     }
     for volume in source.volumes() {
         let disk = MemoryBackend::new(DISK_BYTES).unwrap();
-        let _ = apply(&source, volume, &disk, Words { force: true, accept_loss: true });
+        let _ = apply(&source, volume, &disk, ApplyOverrides { force: true, accept_loss: true });
     }
 }
 
-/// A change of a superblock that has the right checksum all the same.
-fn contradict(superblock: &mut Superblock, field: usize, value: u64) {
+/// Sets one field of a superblock to any value. The caller recomputes the checksum.
+fn forge(superblock: &mut Superblock, field: usize, value: u64) {
     match field {
         0 => superblock.sequence = value,
         1 => superblock.first_segment = value,
@@ -226,40 +227,40 @@ proptest! {
     #![proptest_config(ProptestConfig::with_cases(48))]
 
     #[test]
-    fn no_journal_is_so_broken_that_the_rescue_breaks(
-        wrecks in proptest::collection::vec((0_u64..400, 0_usize..4096, any::<u8>()), 0..12),
+    fn a_damaged_or_forged_journal_never_panics_the_rescue(
+        flips in proptest::collection::vec((0_u64..400, 0_usize..4096, any::<u8>()), 0..12),
         length in prop_oneof![
             3 => Just(JOURNAL_BYTES_MIN),
             1 => (1..JOURNAL_BYTES_MIN / 512).prop_map(|sectors| sectors * 512),
         ],
-        lies in proptest::collection::vec((0_usize..12, any::<u64>(), 0_u32..64), 0..3),
+        forgeries in proptest::collection::vec((0_usize..12, any::<u64>(), 0_u32..64), 0..3),
         keeps_sum: bool,
     ) {
         let (journal, _) = journal();
-        // Behind these there are only zeroes.
+        // The rest of the journal is zeroes.
         let mut bytes = content(&*journal)[..1 << 20].to_vec();
-        // Most of what there is lies in the superblocks and the first blocks behind them.
-        for (block, at, value) in wrecks {
+        // The superblocks and the first blocks of the log hold most of the data.
+        for (block, at, value) in flips {
             let block = if block < 300 { LOG_OFFSET / 4096 + block % 24 } else { block % 32 };
             bytes[block as usize * 4096 + at] ^= value;
         }
         if keeps_sum && let Ok(mut superblock) = Superblock::decode(&bytes[..SUPERBLOCK_BYTES]) {
-            for (field, value, shift) in lies {
-                contradict(&mut superblock, field, value >> shift);
+            for (field, value, shift) in forgeries {
+                forge(&mut superblock, field, value >> shift);
             }
             bytes[..SUPERBLOCK_BYTES].copy_from_slice(&superblock.encode());
             bytes[SUPERBLOCK_BYTES..2 * SUPERBLOCK_BYTES].fill(0);
         }
         let device = MemoryBackend::new(length).unwrap();
         put(&device, 0, &bytes[..length.min(1 << 20) as usize]);
-        poke(&Arc::new(device));
+        run_all_commands(&Arc::new(device));
     }
 
     #[test]
-    fn bytes_that_are_no_journal_do_not_break_the_rescue(
+    fn random_bytes_never_panic_the_rescue(
         seed: u64,
         sectors in 1_u64..4096,
-        looks_like_one: bool,
+        has_magic: bool,
     ) {
         let device = MemoryBackend::new(sectors * 512).unwrap();
         let mut state = seed | 1;
@@ -267,10 +268,10 @@ proptest! {
             state = state.wrapping_mul(6_364_136_223_846_793_005).wrapping_add(1);
             (state >> 56) as u8
         }).collect();
-        if looks_like_one {
+        if has_magic {
             bytes[..12].copy_from_slice(b"FOREBAYJ\x01\0\0\0");
         }
         put(&device, 0, &bytes);
-        poke(&Arc::new(device));
+        run_all_commands(&Arc::new(device));
     }
 }

@@ -1,15 +1,15 @@
-//! Journals and vaults that are not as they were left, given to the daemon and to the rescue: each
-//! is refused with a sentence that names it and says what is to be done, and nothing is changed.
+//! Damaged, truncated and foreign journals and vaults: the daemon and the rescue refuse each with
+//! an error that names it and a remedy, and change nothing.
 
-use crate::power::House;
-use crate::vault::{fail_power, ran, slow_house};
+use crate::process::{Daemon, MIB, failed_start, make_file, run_forebay};
+use crate::vault::{fail_power, slow_machine};
 use std::path::Path;
 
-const MIB: usize = 1 << 20;
-/// Where the batches begin.
+/// The offset of the first batch.
 const LOG: usize = 128 << 10;
 
-/// What is done to a device, what a start says of it, how the rescue ends and what that says.
+/// A change of a device, the expected error and remedy of a start, and the expected exit code and
+/// output of `rescue verify`.
 struct Case {
     what: &'static str,
     change: fn(&mut Vec<u8>),
@@ -34,17 +34,17 @@ fn cases(is_vault: bool) -> Vec<Case> {
         false => ("is damaged", "holds something that is not a journal"),
     };
     vec![
-        Case { what: "no length", change: Vec::clear, said: "0", remedy: "", rescue: (2, "") },
+        Case { what: "empty", change: Vec::clear, said: "0", remedy: "", rescue: (2, "") },
         Case {
-            what: "truncated below what one needs",
-            change: |bytes| bytes.truncate(MIB),
+            what: "truncated below the minimum",
+            change: |bytes| bytes.truncate(MIB as usize),
             said: "it needs",
             remedy: "name a file or device of its own",
             rescue: (2, "was made"),
         },
         Case {
             what: "truncated",
-            change: |bytes| bytes.truncate(bytes.len() - MIB),
+            change: |bytes| bytes.truncate(bytes.len() - MIB as usize),
             said: if is_vault { "it needs" } else { "was made" },
             remedy: if is_vault { "name a file or device of its own" } else { replace },
             rescue: (2, "was made"),
@@ -57,28 +57,28 @@ fn cases(is_vault: bool) -> Vec<Case> {
             rescue: (2, "format 9"),
         },
         Case {
-            what: "with a wrong bit in both superblocks",
+            what: "bit flip in both superblocks",
             change: |bytes| both_copies(bytes, 40, 1),
             said: "damaged superblock",
             remedy: replace,
             rescue: (2, "damaged superblock"),
         },
         Case {
-            what: "something else",
+            what: "foreign content",
             change: |bytes| bytes[..LOG].fill(7),
             said: wrong,
             remedy: overwrite,
             rescue: (2, "holds no journal and no vault"),
         },
         Case {
-            what: "with a wrong bit in its content",
+            what: "bit flip in a payload",
             change: |bytes| bytes[LOG + 4096] ^= 1,
             said: lost,
             remedy: "accept-loss=yes",
             rescue: (1, "DAMAGED"),
         },
         Case {
-            what: "with a batch that is gone",
+            what: "zeroed batch",
             change: |bytes| bytes[LOG..LOG + 4096].fill(0),
             said: lost,
             remedy: "accept-loss=yes",
@@ -95,14 +95,13 @@ fn try_all(directory: &Path, path: &str, is_vault: bool, serve: &[&str]) {
         let mut bytes = whole.clone();
         change(&mut bytes);
         std::fs::write(path, &bytes).unwrap();
-        let (ended, output) = ran(directory, serve);
-        assert_eq!(ended, Some(1), "{what}: {output}");
+        let output = failed_start(directory, serve);
         assert!(output.contains(path) || output.contains("'disk'"), "{what}: {output}");
         for part in [said, remedy] {
             assert!(output.contains(part), "{what}: no {part:?} in: {output}");
         }
-        let (ended, output) = ran(directory, &["rescue", "verify", path]);
-        assert_eq!(ended, Some(code), "{what}: {output}");
+        let (actual, output) = run_forebay(directory, &["rescue", "verify", path]);
+        assert_eq!(actual, Some(code), "{what}: {output}");
         assert!(output.contains(text) && output.contains(path), "{what}: {output}");
         assert!(std::fs::read(path).unwrap() == bytes, "{what}: the device has changed");
         let now = std::fs::read(directory.join("disk.img")).unwrap();
@@ -112,63 +111,53 @@ fn try_all(directory: &Path, path: &str, is_vault: bool, serve: &[&str]) {
 }
 
 #[test]
-fn a_vault_that_is_not_as_it_was_left_is_named_and_nothing_is_changed() {
-    let house: House = slow_house();
-    let _feed = fail_power(&house);
-    let vault = house.path("vault").display().to_string();
-    let socket = format!("unix:{}", house.path("refused.sock").display());
-    let fixed = ["serve", "--io", "epoll", "--memory", "96MiB", "--keeper", "no"];
-    let named = ["--nbd", &socket, "--volume", &house.volume, "--ups", &house.supply];
-    let serve = [&fixed[..], &named, &["--vault", &vault]].concat();
-    try_all(&house.path(""), &vault, true, &serve);
-    // As it was it is loaded.
-    house.start().stop();
+fn a_damaged_vault_is_refused_with_a_remedy_and_left_unchanged() {
+    let machine = slow_machine();
+    let _ups = fail_power(&machine);
+    let vault = machine.path("vault").display().to_string();
+    let serve = ["--volume", &machine.volume, "--ups", &machine.ups, "--vault", &vault];
+    try_all(machine.directory(), &vault, true, &serve);
+    // The restored vault is loaded.
+    machine.start().stop();
 }
 
 #[test]
-fn a_journal_that_is_not_as_it_was_left_is_named_and_nothing_is_changed() {
+fn a_damaged_journal_is_refused_with_a_remedy_and_left_unchanged() {
     let directory = tempfile::tempdir().unwrap();
     let at = |name: &str| directory.path().join(name).display().to_string();
     for (name, bytes) in [("disk.img", 16 * MIB), ("journal", 40 * MIB)] {
-        std::fs::File::create(at(name)).unwrap().set_len(bytes as u64).unwrap();
+        make_file(at(name), bytes);
     }
     let (disk, journal) = (at("disk.img"), at("journal"));
     let volume =
         format!("disk=delay(write=5s):{disk},mode=write-back,protection=journal,journal={journal}");
-    let volumes = [volume.clone()];
-    let daemon = crate::process::Daemon::start(directory.path(), "epoll", "64MiB", &volumes);
+    let volumes = std::slice::from_ref(&volume);
+    let daemon = Daemon::start(directory.path(), "epoll", "64MiB", volumes);
     let mut client = daemon.client("disk");
     for line in 0..200 {
         client.write(line * 4096, &[line as u8 + 1; 4096]).unwrap();
     }
     drop(client);
     daemon.kill();
-    let socket = format!("unix:{}", directory.path().join("refused.sock").display());
-    let fixed = ["serve", "--io", "epoll", "--memory", "64MiB", "--keeper", "no"];
-    let serve = [&fixed[..], &["--nbd", &socket, "--volume", &volume]].concat();
-    try_all(directory.path(), &journal, false, &serve);
+    try_all(directory.path(), &journal, false, &["--volume", &volume]);
 }
 
-/// A device that has no room is one that fails: the journal is given up, and the volume goes on.
 #[test]
-fn a_journal_and_a_vault_without_room_are_said_and_lose_nothing() {
+fn a_start_reports_a_journal_or_vault_without_space_and_writes_nothing() {
     let directory = tempfile::tempdir().unwrap();
     let at = |name: &str| directory.path().join(name).display().to_string();
     for (name, bytes) in [("disk.img", 16 * MIB), ("journal", 40 * MIB)] {
-        std::fs::File::create(at(name)).unwrap().set_len(bytes as u64).unwrap();
+        make_file(at(name), bytes);
     }
     let full = "error(kind=write,errno=ENOSPC):";
-    let socket = format!("unix:{}", directory.path().join("refused.sock").display());
-    let fixed = ["serve", "--io", "epoll", "--memory", "64MiB", "--keeper", "no", "--nbd", &socket];
     let (disk, journal) = (at("disk.img"), at("journal"));
     let journaled =
         format!("disk={disk},mode=write-back,protection=journal,journal={full}{journal}");
-    std::fs::File::create(at("vault")).unwrap().set_len(200 * MIB as u64).unwrap();
+    make_file(at("vault"), 200 * MIB);
     let vault = format!("{full}{}", at("vault"));
     let bare = format!("disk={disk}");
     for more in [&["--volume", &journaled][..], &["--volume", &bare, "--vault", &vault]] {
-        let (code, said) = ran(directory.path(), &[&fixed[..], more].concat());
-        assert_eq!(code, Some(1), "{said}");
+        let said = failed_start(directory.path(), more);
         assert!(
             said.contains("no space") && said.contains(&directory.path().display().to_string()),
             "{said}"

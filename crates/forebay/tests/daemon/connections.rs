@@ -1,9 +1,9 @@
-//! Thousands of clients that do nothing, and more of them than there are descriptors.
+//! Many idle clients, silent clients, and clients beyond the limit on descriptors.
 
 use crate::common::client::{PATIENCE, connect};
 use crate::common::raw::{client_flags, enter, greeting, option};
 use crate::common::wait_until;
-use crate::process::Daemon;
+use crate::process::{Daemon, make_file};
 use forebay_nbd::proto::{GREETING_BYTES, option::EXPORT_NAME};
 use rustix::process::{Resource, Rlimit, getrlimit, prlimit, setrlimit};
 use std::io::{Read, Write};
@@ -11,12 +11,12 @@ use std::os::unix::net::UnixStream;
 use std::path::Path;
 use std::time::{Duration, Instant};
 
-/// Idle clients that must be held at once.
+/// Idle clients that must be connected at once.
 const IDLE: usize = 10_000;
-/// What each of them may cost in the daemon.
+/// Memory that an idle client may take in the daemon, in bytes.
 const IDLE_BYTES_MAX: u64 = 20_000;
 
-/// Raises this process's limit of descriptors as far as it may be; says how far that is.
+/// Raises this process's limit on descriptors to the maximum, and returns it.
 fn raise_descriptors() -> u64 {
     let maximum = getrlimit(Resource::Nofile).maximum;
     setrlimit(Resource::Nofile, Rlimit { current: maximum, maximum }).unwrap();
@@ -31,7 +31,7 @@ fn ten_thousand_idle_clients(io: &str) {
     session.write(0, &[1; 4096]).unwrap();
     let (before, _) = daemon.rss_bytes();
     let begin = Instant::now();
-    // Entered, so that no deadline ends them while they are counted.
+    // The clients finish negotiation, so its deadline does not disconnect them.
     let idle: Vec<UnixStream> = (0..IDLE)
         .map(|_| {
             let mut stream = connect(&daemon.socket);
@@ -54,8 +54,8 @@ fn ten_thousand_idle_clients(io: &str) {
     enter(&mut late, "disk");
 }
 
-/// Clients that never say anything are let go after the deadline, and only they.
-fn silent_clients_are_let_go(io: &str) {
+/// Clients that never negotiate are disconnected at the deadline; other clients are not.
+fn silent_clients_are_disconnected(io: &str) {
     raise_descriptors();
     let directory = tempfile::tempdir().unwrap();
     let daemon = Daemon::start(directory.path(), io, "64MiB", &["disk=memory:1MiB".to_owned()]);
@@ -65,12 +65,12 @@ fn silent_clients_are_let_go(io: &str) {
     for (number, stream) in silent.iter_mut().enumerate() {
         greeting(stream);
         if number % 2 == 0 {
-            // Where the machine is so slow that the deadline has passed, it can't be written.
+            // Fails on a machine so slow that the deadline has already passed.
             let _ = stream.write_all(&client_flags());
         }
     }
     for stream in &mut silent {
-        assert!(!matches!(stream.read(&mut [0; 64]), Ok(1..)), "nothing is said to them");
+        assert!(!matches!(stream.read(&mut [0; 64]), Ok(1..)), "the server sends no more");
     }
     let took = begin.elapsed();
     assert!(took > Duration::from_secs(9), "too early: {took:?}");
@@ -78,9 +78,9 @@ fn silent_clients_are_let_go(io: &str) {
     session.write(0, &[1; 4096]).unwrap();
 }
 
-/// More clients than descriptors: those that are in are served, the processor is left alone, and
-/// who waits gets in as soon as somebody leaves.
-fn a_daemon_out_of_descriptors_waits(io: &str) {
+/// With more clients than descriptors, connected clients are served, the daemon does not spin, and
+/// a waiting client is accepted once another one disconnects.
+fn a_daemon_out_of_descriptors_does_not_spin(io: &str) {
     let directory = tempfile::tempdir().unwrap();
     let daemon = Daemon::start(directory.path(), io, "64MiB", &["disk=memory:1MiB".to_owned()]);
     let mut session = daemon.client("disk");
@@ -95,23 +95,23 @@ fn a_daemon_out_of_descriptors_waits(io: &str) {
     std::thread::sleep(Duration::from_secs(2));
     let ticks = daemon.cpu_ticks() - before;
     println!("{io}: {ticks} ticks of the processor in 2 s without descriptors");
-    assert!(ticks < 40, "it spins: {ticks} ticks in 2 s");
+    assert!(ticks < 40, "the daemon spins: {ticks} ticks in 2 s");
     session.write(0, &[2; 4096]).unwrap();
-    // The first that were let in leave, and the last are let in.
+    // Connected clients leave, and waiting ones are accepted.
     let mut last = crowd.pop().unwrap();
     drop(crowd);
     greeting(&mut last);
-    wait_until("others get in again", PATIENCE, || {
+    wait_until("new clients are accepted again", PATIENCE, || {
         let mut stream = connect(&daemon.socket);
         stream.read(&mut [0; 18]).is_ok_and(|len| len == 18)
     });
 }
 
-/// What a process may have open that has little.
+/// A small limit on descriptors.
 const FEW: u32 = 64;
 
-/// A client of the volume; `None` where it is refused, by the end of the connection.
-fn enter_or_leave(socket: &Path) -> Option<UnixStream> {
+/// Connects a client to the volume; returns `None` if the server closes the connection.
+fn try_enter(socket: &Path) -> Option<UnixStream> {
     let mut stream = connect(socket);
     stream.read_exact(&mut [0; GREETING_BYTES]).ok()?;
     stream.write_all(&client_flags()).unwrap();
@@ -120,56 +120,55 @@ fn enter_or_leave(socket: &Path) -> Option<UnixStream> {
     Some(stream)
 }
 
-/// Clients take what there is but for a reserve, with which the daemon is asked, given another
-/// disk, and stopped.
-fn a_daemon_full_of_clients_is_asked_changed_and_stopped(io: &str) {
+/// Clients cannot use up the descriptors reserved for the control API and for disks.
+fn a_daemon_full_of_clients_can_be_controlled(io: &str) {
     let directory = tempfile::tempdir().unwrap();
     let daemon = Daemon::start_limited(directory.path(), io, "disk=memory:1MiB", FEW);
     let mut session = daemon.client("disk");
-    let crowd: Vec<UnixStream> = (0..100).filter_map(|_| enter_or_leave(&daemon.socket)).collect();
+    let crowd: Vec<UnixStream> = (0..100).filter_map(|_| try_enter(&daemon.socket)).collect();
     let served = crowd.len();
     assert!(served > 10 && served < 48, "{served} of 100 clients are served");
     assert_eq!(daemon.connections(), served as u64 + 1);
     let disk = directory.path().join("other.img");
-    std::fs::File::create(&disk).unwrap().set_len(1 << 20).unwrap();
-    let (code, said) = daemon.ask(&["volume", "add", &format!("other={}", disk.display())]);
+    make_file(&disk, 1 << 20);
+    let (code, said) = daemon.run(&["volume", "add", &format!("other={}", disk.display())]);
     assert_eq!(code, Some(0), "{said}");
-    let (code, said) = daemon.ask(&["volume", "remove", "other"]);
+    let (code, said) = daemon.run(&["volume", "remove", "other"]);
     assert_eq!(code, Some(0), "{said}");
     session.write(0, &[1; 4096]).unwrap();
     let log = std::fs::read_to_string(directory.path().join("log")).unwrap();
     assert!(log.contains("connections refused") && log.contains("ulimit -n"), "{log}");
     drop(crowd);
-    wait_until("others get in again", PATIENCE, || enter_or_leave(&daemon.socket).is_some());
-    let _crowd: Vec<UnixStream> = (0..100).filter_map(|_| enter_or_leave(&daemon.socket)).collect();
-    let (code, said) = daemon.ask(&["stop"]);
+    wait_until("new clients are accepted again", PATIENCE, || try_enter(&daemon.socket).is_some());
+    let _crowd: Vec<UnixStream> = (0..100).filter_map(|_| try_enter(&daemon.socket)).collect();
+    let (code, said) = daemon.run(&["stop"]);
     assert_eq!(code, Some(0), "{said}");
 }
 
-/// Clients wait while there is no descriptor at all, and are accepted when there is one.
+/// With no free descriptor at all, clients wait, and are accepted once one is free.
 fn a_daemon_without_any_descriptor_accepts_clients_again(io: &str) {
     let directory = tempfile::tempdir().unwrap();
     let daemon = Daemon::start_limited(directory.path(), io, "disk=memory:1MiB", FEW);
     let control = directory.path().join("state/control.sock");
-    // What accepts control connections leaves the last ones waiting.
+    // The control server runs out too, and leaves the last of these waiting.
     let others: Vec<UnixStream> = (0..FEW).map(|_| connect(&control)).collect();
-    wait_until("there is none left", PATIENCE, || daemon.has_descriptors_below(FEW));
+    wait_until("no descriptor is free", PATIENCE, || daemon.has_descriptors_below(FEW));
     let mut waiting = connect(&daemon.socket);
     let log = || std::fs::read_to_string(directory.path().join("log")).unwrap();
-    wait_until("the client can't be accepted", PATIENCE, || log().contains("accept failed"));
+    wait_until("accepting fails", PATIENCE, || log().contains("accept failed"));
     drop(others);
     greeting(&mut waiting);
     daemon.stop();
 }
 
 #[test]
-fn a_daemon_full_of_clients_is_asked_changed_and_stopped_on_io_uring() {
-    a_daemon_full_of_clients_is_asked_changed_and_stopped("io_uring");
+fn a_daemon_full_of_clients_can_be_controlled_on_io_uring() {
+    a_daemon_full_of_clients_can_be_controlled("io_uring");
 }
 
 #[test]
-fn a_daemon_full_of_clients_is_asked_changed_and_stopped_on_epoll() {
-    a_daemon_full_of_clients_is_asked_changed_and_stopped("epoll");
+fn a_daemon_full_of_clients_can_be_controlled_on_epoll() {
+    a_daemon_full_of_clients_can_be_controlled("epoll");
 }
 
 #[test]
@@ -193,21 +192,21 @@ fn ten_thousand_idle_clients_on_epoll() {
 }
 
 #[test]
-fn silent_clients_are_let_go_on_io_uring() {
-    silent_clients_are_let_go("io_uring");
+fn silent_clients_are_disconnected_on_io_uring() {
+    silent_clients_are_disconnected("io_uring");
 }
 
 #[test]
-fn silent_clients_are_let_go_on_epoll() {
-    silent_clients_are_let_go("epoll");
+fn silent_clients_are_disconnected_on_epoll() {
+    silent_clients_are_disconnected("epoll");
 }
 
 #[test]
-fn a_daemon_out_of_descriptors_waits_on_io_uring() {
-    a_daemon_out_of_descriptors_waits("io_uring");
+fn a_daemon_out_of_descriptors_does_not_spin_on_io_uring() {
+    a_daemon_out_of_descriptors_does_not_spin("io_uring");
 }
 
 #[test]
-fn a_daemon_out_of_descriptors_waits_on_epoll() {
-    a_daemon_out_of_descriptors_waits("epoll");
+fn a_daemon_out_of_descriptors_does_not_spin_on_epoll() {
+    a_daemon_out_of_descriptors_does_not_spin("epoll");
 }

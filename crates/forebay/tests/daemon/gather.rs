@@ -1,13 +1,12 @@
-//! Which writes are worth gathering: said by hand, measured, or neither, and shown.
+//! The write-gathering threshold of a volume: set, measured or default, and shown in the status.
 
 use crate::common::client::PATIENCE;
 use crate::common::wait_until;
-use crate::kept::{ran, status};
-use crate::process::Daemon;
+use crate::process::{Daemon, run_forebay, status};
 use serde_json::{Value, json};
 
 #[test]
-fn which_writes_are_worth_gathering_is_set_measured_and_shown() {
+fn the_gathering_threshold_can_be_set_or_measured_and_is_shown() {
     let directory = tempfile::tempdir().unwrap();
     let directory = directory.path();
     let file = directory.join("forebay.toml");
@@ -29,12 +28,12 @@ fn which_writes_are_worth_gathering_is_set_measured_and_shown() {
         })
     );
 
-    // On a loaded machine the times of one measurement can say nothing, or something wrong.
+    // On a loaded machine a single measurement can fail or be wrong.
     wait_until("the disk is measured", PATIENCE, || {
-        let (done, text) = ran(directory, &["volume", "calibrate", "disk"]);
+        let (code, text) = run_forebay(directory, &["volume", "calibrate", "disk"]);
         let sentence = "volume 'disk' is measured: writes worth gathering: below ";
-        assert!(!done || text.starts_with(sentence), "{text}");
-        done && gather(0)["fixed_us"].as_f64().unwrap() >= 80.0
+        assert!(code != Some(0) || text.starts_with(sentence), "{text}");
+        code == Some(0) && gather(0)["fixed_us"].as_f64().unwrap() >= 80.0
     });
     let found = gather(0);
     assert_eq!(found["source"], "measured", "{found}");
@@ -42,9 +41,9 @@ fn which_writes_are_worth_gathering_is_set_measured_and_shown() {
     assert!(found["bytes_per_second"].as_u64().unwrap() > 0, "{found}");
     assert_eq!(found["not_measured"], Value::Null);
 
-    wait_until("reading it fails", PATIENCE, || {
-        let (done, text) = ran(directory, &["volume", "calibrate", "bad"]);
-        assert!(!done, "{text}");
+    wait_until("calibration reports the read error", PATIENCE, || {
+        let (code, text) = run_forebay(directory, &["volume", "calibrate", "bad"]);
+        assert_ne!(code, Some(0), "{text}");
         text.contains("volume 'bad' is not measured: I/O error at byte ")
             && text.contains("it is served as before, see its disk")
     });
@@ -55,10 +54,10 @@ fn which_writes_are_worth_gathering_is_set_measured_and_shown() {
     );
     let reason = found["gather"]["not_measured"].as_str().unwrap();
     assert!(reason.starts_with("I/O error at byte "), "{reason}");
-    let (done, text) = ran(directory, &["volume", "calibrate", "none"]);
-    assert!(!done && text.contains("no volume 'none'"), "{text}");
+    let (code, text) = run_forebay(directory, &["volume", "calibrate", "none"]);
+    assert!(code != Some(0) && text.contains("no volume 'none'"), "{text}");
 
-    let (_, text) = ran(directory, &["status"]);
+    let (_, text) = run_forebay(directory, &["status"]);
     for row in [
         "WRITES OF  WORTH GATHERING".to_owned(),
         "set        below 64KiB (set by hand)  not measured: gather-below is set".to_owned(),
@@ -66,11 +65,14 @@ fn which_writes_are_worth_gathering_is_set_measured_and_shown() {
     ] {
         assert!(text.contains(&row), "{text}");
     }
-    let set = |setting: &str| ran(directory, &["volume", "set", "set", setting]);
-    assert!(set("gather-below=off").0);
+    let set = |setting: &str| run_forebay(directory, &["volume", "set", "set", setting]);
+    assert_eq!(set("gather-below=off").0, Some(0));
     assert_eq!(gather(1)["below_bytes"], 0);
-    assert!(set("gather-below=auto").0);
+    assert_eq!(set("gather-below=auto").0, Some(0));
     assert_eq!(gather(1)["source"], "default");
-    let (done, text) = set("gather-below=64KB");
-    assert!(!done && text.contains("gather-below='64KB' is no size: write it like"), "{text}");
+    let (code, text) = set("gather-below=64KB");
+    assert!(
+        code != Some(0) && text.contains("gather-below='64KB' is no size: write it like"),
+        "{text}"
+    );
 }

@@ -1,12 +1,11 @@
-//! The geometry of disks: said by hand, by the disk, or by nobody, and shown.
+//! The geometry of disks: set, reported by the disk, or unknown, and shown in the status.
 
-use crate::kept::{ran, status};
-use crate::process::Daemon;
+use crate::process::{Daemon, run_forebay, status};
 use forebay_nbd::proto::export_flag;
 use serde_json::json;
 
 #[test]
-fn the_geometry_of_a_disk_is_shown_and_what_is_set_by_hand_wins() {
+fn disk_geometry_is_shown_and_settings_override_the_device() {
     let directory = tempfile::tempdir().unwrap();
     let at = |name: &str| directory.path().join(name);
     std::fs::write(
@@ -43,7 +42,7 @@ fn the_geometry_of_a_disk_is_shown_and_what_is_set_by_hand_wins() {
         (&json!(false), &json!("device"))
     );
 
-    let (_, text) = ran(directory.path(), &["status"]);
+    let (_, text) = run_forebay(directory.path(), &["status"]);
     let row = "array    112KiB (set by hand)  16KiB (set by hand)  96KiB (set by hand)  112KiB";
     assert!(text.contains(row), "{text}");
     let log = std::fs::read_to_string(at("log")).unwrap();
@@ -52,14 +51,17 @@ fn the_geometry_of_a_disk_is_shown_and_what_is_set_by_hand_wins() {
         let (name, note) = sentence.split_once(": ").unwrap();
         assert!(log.contains(&format!("volume '{name}': {note}")), "{log}");
     }
-    let turns = |volume: &str| daemon.client(volume).opened.can(export_flag::ROTATIONAL);
-    assert_eq!((turns("array"), turns("plain")), (true, false));
+    let is_rotational = |volume: &str| daemon.client(volume).opened.can(export_flag::ROTATIONAL);
+    assert_eq!((is_rotational("array"), is_rotational("plain")), (true, false));
 
-    let (done, text) = ran(directory.path(), &["volume", "set", "array", "stripe=none"]);
+    let (code, text) = run_forebay(directory.path(), &["volume", "set", "array", "stripe=none"]);
     let sentence =
         "volume 'array': the geometry of its disk can't change while the volume is served";
-    assert!(!done && text.contains(sentence), "{text}");
+    assert!(code != Some(0) && text.contains(sentence), "{text}");
     let settings = "new=memory:1MiB,chunk=64KiB,rotational=auto";
-    let (done, text) = ran(directory.path(), &["volume", "add", settings]);
-    assert!(done && text.contains("chunk is set by hand, and no stripes of its disk"), "{text}");
+    let (code, text) = run_forebay(directory.path(), &["volume", "add", settings]);
+    assert!(
+        code == Some(0) && text.contains("chunk is set by hand, and no stripes of its disk"),
+        "{text}"
+    );
 }

@@ -1,42 +1,31 @@
-//! Where the daemon listens, and where it refuses to; how it ends when a disk fails.
+//! The addresses at which the daemon listens or refuses to listen.
 
 use crate::common::client::{Client, PATIENCE};
 use crate::common::wait_until;
-use crate::process::{Daemon, is_answered, output_of};
+use crate::process::{Daemon, failed_start, is_served};
 use std::net::{TcpListener, TcpStream};
 use std::os::unix::fs::MetadataExt;
 use std::os::unix::net::UnixListener;
-use std::process::Command;
 use std::time::Duration;
 
-fn serve(directory: &std::path::Path, arguments: &[&str]) -> (Option<i32>, String) {
-    let output = output_of(
-        Command::new(env!("CARGO_BIN_EXE_forebay"))
-            .args(["serve", "--memory", "64MiB"])
-            .args(["--volume", "disk=memory:1MiB", "--state"])
-            .arg(directory.join("state"))
-            .args(arguments),
-    );
-    (output.status.code(), String::from_utf8(output.stderr).unwrap())
-}
+const VOLUME: &str = "disk=memory:1MiB";
 
 #[test]
-fn an_address_that_others_reach_is_refused_without_tls() {
+fn a_non_loopback_address_is_refused_without_tls() {
     let directory = tempfile::tempdir().unwrap();
     for address in ["tcp:0.0.0.0:0", "tcp:[::]:0"] {
-        let (code, text) = serve(directory.path(), &["--nbd", address]);
+        let text = failed_start(directory.path(), &["--volume", VOLUME, "--nbd", address]);
         if text.contains("can't listen at port") {
-            // A machine without this family of addresses.
+            // This machine lacks the address family.
             continue;
         }
-        assert_eq!(code, Some(1), "{address}: {text}");
         assert!(text.contains("can be reached from other machines"), "{address}: {text}");
-        assert!(text.contains("--tls off"), "the remedy: {text}");
+        assert!(text.contains("--tls off"), "{address}: {text}");
     }
 }
 
 #[test]
-fn an_open_address_is_served_where_the_operator_says_so_and_a_loopback_address_always() {
+fn without_tls_a_loopback_address_is_served_and_any_address_with_tls_off() {
     for arguments in
         [&["--nbd", "tcp:127.0.0.1:0"][..], &["--nbd", "tcp:0.0.0.0:0", "--tls", "off"]]
     {
@@ -48,9 +37,9 @@ fn an_open_address_is_served_where_the_operator_says_so_and_a_loopback_address_a
     }
 }
 
-/// The kernel keeps the sockets of a killed process until it has taken its rings apart.
+/// After a kill, the kernel keeps the process's sockets open until its io_uring is torn down.
 #[test]
-fn a_start_waits_for_addresses_that_a_killed_predecessor_still_has() {
+fn a_start_waits_for_addresses_still_held_by_a_killed_predecessor() {
     let directory = tempfile::tempdir().unwrap();
     let path = directory.path().join("other.sock");
     let unix = UnixListener::bind(&path).unwrap();
@@ -63,13 +52,13 @@ fn a_start_waits_for_addresses_that_a_killed_predecessor_still_has() {
     std::thread::sleep(Duration::from_millis(300));
     drop((unix, tcp));
     wait_until("the port is served", PATIENCE, || TcpStream::connect(address).is_ok());
-    assert!(is_answered(&path), "the path comes before the port");
+    assert!(is_served(&path), "the path is bound before the port");
     assert_eq!(Client::new(&path, "disk").read(0, 512), Ok(vec![0; 512]));
     daemon.stop();
 }
 
 #[test]
-fn nothing_but_a_stale_socket_is_replaced_by_a_listener() {
+fn a_listener_replaces_only_a_stale_socket() {
     let directory = tempfile::tempdir().unwrap();
     let at = |name: &str| directory.path().join(name);
     std::fs::write(at("file"), "precious").unwrap();
@@ -92,9 +81,7 @@ fn nothing_but_a_stale_socket_is_replaced_by_a_listener() {
     ] {
         let before = std::fs::symlink_metadata(at(name)).unwrap();
         let address = format!("unix:{}", at(name).display());
-        let arguments = ["--keeper", "no", "--nbd", &address, "--volume", &disk];
-        let (code, text) = serve(directory.path(), &arguments);
-        assert_eq!(code, Some(1), "{name}: {text}");
+        let text = failed_start(directory.path(), &["--nbd", &address, "--volume", &disk]);
         assert!(text.contains(said) && text.contains("choose another path"), "{name}: {text}");
         let after = std::fs::symlink_metadata(at(name)).unwrap();
         assert_eq!((before.ino(), before.mode()), (after.ino(), after.mode()), "{name}");
@@ -105,12 +92,12 @@ fn nothing_but_a_stale_socket_is_replaced_by_a_listener() {
     std::fs::rename(at("stale"), at("nbd.sock")).unwrap();
     let volumes = ["disk=memory:1MiB".to_owned()];
     let daemon = Daemon::start(directory.path(), "epoll", "64MiB", &volumes);
-    // What takes the place of a socket while it is used is not removed with it.
+    // A file that replaced the socket while the daemon ran is not removed at shutdown.
     std::fs::remove_file(at("nbd.sock")).unwrap();
     std::fs::write(at("nbd.sock"), "precious").unwrap();
     daemon.stop();
     assert_eq!(std::fs::read_to_string(at("nbd.sock")).unwrap(), "precious");
     std::fs::remove_file(at("nbd.sock")).unwrap();
     Daemon::start(directory.path(), "epoll", "64MiB", &volumes).stop();
-    assert!(!at("nbd.sock").exists(), "its own is");
+    assert!(!at("nbd.sock").exists(), "the daemon removes its own socket");
 }

@@ -1,11 +1,11 @@
-//! Locks that outlive their process for a moment, as after a SIGKILL.
+//! Locks on devices and the state directory, including locks that briefly outlive their process.
 
-use crate::process::{Daemon, ended, output_of};
+use crate::process::{Daemon, failed_start, make_file, output_of, wait_for_exit};
 use std::path::Path;
 use std::process::{Child, Command, Stdio};
 
-/// A process that has a file locked until its standard input ends, at the latest after `seconds`.
-fn hold(path: &Path, seconds: &str) -> Child {
+/// Starts a process that locks a file until its standard input closes, for at most `seconds`.
+fn lock_file(path: &Path, seconds: &str) -> Child {
     let mut child = Command::new("flock")
         .arg(path)
         .args(["sh", "-c", &format!("echo locked; exec timeout {seconds} cat")])
@@ -13,26 +13,26 @@ fn hold(path: &Path, seconds: &str) -> Child {
         .stdout(Stdio::piped())
         .spawn()
         .unwrap();
-    let mut said = [0; 7];
-    std::io::Read::read_exact(child.stdout.as_mut().unwrap(), &mut said).unwrap();
+    let mut ready = [0; 7];
+    std::io::Read::read_exact(child.stdout.as_mut().unwrap(), &mut ready).unwrap();
     child
 }
 
 fn disk(directory: &Path) -> String {
     let path = directory.join("disk.img");
-    std::fs::File::create(&path).unwrap().set_len(1 << 20).unwrap();
+    make_file(&path, 1 << 20);
     format!("disk={}", path.display())
 }
 
 #[test]
-fn a_start_waits_for_locks_that_are_given_back_a_moment_later() {
+fn a_start_waits_for_locks_that_are_soon_released() {
     for locked in ["disk.img", "state/lock"] {
         let directory = tempfile::tempdir().unwrap();
         let volume = disk(directory.path());
         std::fs::create_dir(directory.path().join("state")).unwrap();
         let path = directory.path().join(locked);
         std::fs::OpenOptions::new().append(true).create(true).open(&path).unwrap();
-        let mut holder = hold(&path, "1");
+        let mut holder = lock_file(&path, "1");
         let daemon = Daemon::start(directory.path(), "epoll", "64MiB", &[volume]);
         assert_eq!(daemon.client("disk").read(0, 512), Ok(vec![0; 512]), "{locked}");
         daemon.stop();
@@ -41,25 +41,19 @@ fn a_start_waits_for_locks_that_are_given_back_a_moment_later() {
 }
 
 #[test]
-fn a_start_does_not_wait_for_ever_and_says_that_it_waits() {
+fn a_start_gives_up_on_a_held_lock_after_5_seconds() {
     let directory = tempfile::tempdir().unwrap();
     let volume = disk(directory.path());
-    let mut holder = hold(&directory.path().join("disk.img"), "60");
-    let output = output_of(
-        Command::new(env!("CARGO_BIN_EXE_forebay"))
-            .args(["serve", "--keeper", "no", "--memory", "64MiB", "--volume", &volume, "--state"])
-            .arg(directory.path().join("state")),
-    );
-    let text = String::from_utf8(output.stderr).unwrap();
-    assert_eq!(output.status.code(), Some(1), "{text}");
+    let mut holder = lock_file(&directory.path().join("disk.img"), "60");
+    let text = failed_start(directory.path(), &["--volume", &volume]);
     assert!(text.contains("is in use by another process or volume"), "{text}");
     assert!(text.contains("tried for 5 s"), "{text}");
     drop(holder.stdin.take());
     holder.wait().unwrap();
 }
 
-/// A start that is to be refused, in a directory of its own.
-fn second(name: &str, arguments: &[&str]) -> (tempfile::TempDir, Child) {
+/// Starts a second daemon, which should fail, in a directory of its own.
+fn spawn_second(name: &str, arguments: &[&str]) -> (tempfile::TempDir, Child) {
     let directory = tempfile::tempdir().unwrap();
     let supply = format!("lab=file:{}", directory.path().join("supply").display());
     let mut command = Command::new(env!("CARGO_BIN_EXE_forebay"));
@@ -75,16 +69,15 @@ fn second(name: &str, arguments: &[&str]) -> (tempfile::TempDir, Child) {
 }
 
 #[test]
-fn what_one_daemon_has_no_other_gets_by_whatever_name() {
+fn no_other_process_can_open_a_daemons_devices_under_any_name() {
     let directory = tempfile::tempdir().unwrap();
     let at = |name: &str| directory.path().join(name).display().to_string();
     let volume = disk(directory.path());
     let own = |name: &str| {
-        let file = std::fs::File::create(directory.path().join(name)).unwrap();
-        file.set_len(1 << 20).unwrap();
+        make_file(at(name), 1 << 20);
         at(name)
     };
-    std::fs::File::create(at("journal")).unwrap().set_len(40 << 20).unwrap();
+    make_file(at("journal"), 40 << 20);
     let (journal, vault) = (at("journal"), at("vault"));
     let supply = format!("lab=file:{}", at("supply"));
     let daemon = Daemon::start_with(
@@ -106,27 +99,27 @@ fn what_one_daemon_has_no_other_gets_by_whatever_name() {
         for (other, path) in names.into_iter().enumerate() {
             let own = own(&format!("own{number}{other}"));
             let child = match name {
-                "disk.img" => second(name, &["--volume", &format!("x={path}")]),
+                "disk.img" => spawn_second(name, &["--volume", &format!("x={path}")]),
                 "journal" => {
                     let spec = format!("x={own},protection=journal,journal={path}");
-                    second(name, &["--volume", &spec])
+                    spawn_second(name, &["--volume", &spec])
                 }
-                "vault" => second(name, &["--volume", &format!("x={own}"), "--vault", &path]),
-                _ => second(name, &["--volume", &format!("x={own}"), "--state", &path]),
+                "vault" => spawn_second(name, &["--volume", &format!("x={own}"), "--vault", &path]),
+                _ => spawn_second(name, &["--volume", &format!("x={own}"), "--state", &path]),
             };
-            let looked = (name == "journal" || name == "vault").then(|| {
+            let rescue = (name == "journal" || name == "vault").then(|| {
                 let mut rescue = Command::new(env!("CARGO_BIN_EXE_forebay"));
                 output_of(rescue.args(["rescue", "list", &path]))
             });
-            tried.push((path, child, looked));
+            tried.push((path, child, rescue));
         }
     }
-    for (path, (_directory, child), looked) in tried {
-        let output = ended(child);
+    for (path, (_directory, child), rescue) in tried {
+        let output = wait_for_exit(child);
         let text = String::from_utf8(output.stderr).unwrap();
         assert_eq!(output.status.code(), Some(1), "{path}: {text}");
         assert!(text.contains("in use") && text.contains(&path), "{path}: {text}");
-        if let Some(output) = looked {
+        if let Some(output) = rescue {
             let text = String::from_utf8(output.stderr).unwrap();
             assert_eq!(output.status.code(), Some(2), "{path}: {text}");
             assert!(text.contains("in use") && text.contains(&path), "{path}: {text}");
@@ -136,23 +129,23 @@ fn what_one_daemon_has_no_other_gets_by_whatever_name() {
 }
 
 #[test]
-fn one_file_is_not_two_things_of_one_daemon_by_whatever_name() {
+fn one_file_cannot_serve_two_roles_in_a_daemon_under_any_name() {
     let directory = tempfile::tempdir().unwrap();
     let at = |name: &str| directory.path().join(name).display().to_string();
-    std::fs::File::create(at("file")).unwrap().set_len(80 << 20).unwrap();
-    std::fs::File::create(at("other")).unwrap().set_len(80 << 20).unwrap();
+    make_file(at("file"), 80 << 20);
+    make_file(at("other"), 80 << 20);
     std::os::unix::fs::symlink(at("file"), at("link")).unwrap();
     let (file, other, link) = (at("file"), at("other"), at("link"));
     let journaled = format!("x={file},protection=journal,journal={link}");
     let mirrored = format!("x={other},protection=journal,journal={file},journal-mirror={link}");
     let tried = [
-        second("", &["--volume", &format!("x={file}"), "--volume", &format!("y={link}")]),
-        second("", &["--volume", &journaled]),
-        second("", &["--volume", &mirrored]),
-        second("", &["--volume", &format!("x={file}"), "--vault", &link]),
+        spawn_second("", &["--volume", &format!("x={file}"), "--volume", &format!("y={link}")]),
+        spawn_second("", &["--volume", &journaled]),
+        spawn_second("", &["--volume", &mirrored]),
+        spawn_second("", &["--volume", &format!("x={file}"), "--vault", &link]),
     ];
     for (_directory, child) in tried {
-        let output = ended(child);
+        let output = wait_for_exit(child);
         let text = String::from_utf8(output.stderr).unwrap();
         assert_eq!(output.status.code(), Some(1), "{text}");
         let named = text.contains(&file) || text.contains(&link);
@@ -160,10 +153,10 @@ fn one_file_is_not_two_things_of_one_daemon_by_whatever_name() {
     }
 }
 
-/// A loop device over a file, given back at the end.
-struct Loop(String);
+/// A loop device over a file, detached on drop.
+struct LoopDevice(String);
 
-impl Loop {
+impl LoopDevice {
     fn new(path: &str) -> Self {
         let output = Command::new("losetup").args(["-f", "--show", path]).output().unwrap();
         assert!(output.status.success(), "{output:?}");
@@ -171,7 +164,7 @@ impl Loop {
     }
 }
 
-impl Drop for Loop {
+impl Drop for LoopDevice {
     fn drop(&mut self) {
         Command::new("losetup").args(["-d", &self.0]).status().unwrap();
     }
@@ -179,45 +172,39 @@ impl Drop for Loop {
 
 #[test]
 #[ignore = "needs root and loop devices"]
-fn kernel_one_file_is_not_two_things_of_one_daemon_through_loop_devices() {
+fn kernel_one_file_cannot_serve_two_roles_through_loop_devices() {
     let directory = tempfile::tempdir().unwrap();
     let at = |name: &str| directory.path().join(name).display().to_string();
     for name in ["file", "other"] {
-        std::fs::File::create(at(name)).unwrap().set_len(80 << 20).unwrap();
+        make_file(at(name), 80 << 20);
     }
     let (file, other) = (at("file"), at("other"));
-    let (first, second) = (Loop::new(&file), Loop::new(&file));
+    let (first, second) = (LoopDevice::new(&file), LoopDevice::new(&file));
     let (first, second) = (&first.0, &second.0);
     let journaled =
         |disk: &str, journal: &str| format!("x={disk},protection=journal,journal={journal}");
     let mirrored = format!("{},journal-mirror={second}", journaled(&other, first));
     let pairs = [(&file, first), (first, &file), (first, second)];
-    let mut tried = vec![second_start(&["--volume", &mirrored])];
+    assert_alias_refused(&["--volume", &mirrored]);
     for (one, two) in pairs {
         let (x, y) = (format!("x={one}"), format!("y={two}"));
-        tried.push(second_start(&["--volume", &x, "--volume", &y]));
-        tried.push(second_start(&["--volume", &journaled(one, two)]));
-        tried.push(second_start(&["--volume", &x, "--vault", two]));
+        assert_alias_refused(&["--volume", &x, "--volume", &y]);
+        assert_alias_refused(&["--volume", &journaled(one, two)]);
+        assert_alias_refused(&["--volume", &x, "--vault", two]);
     }
-    for (arguments, code, text) in tried {
-        assert_eq!(code, Some(1), "{arguments}: {text}");
-        assert!(text.contains("is in use under another name"), "{arguments}: {text}");
-    }
-    // And not of two daemons.
+    // Nor can two daemons share it.
     let (x, y) = (format!("x={file}"), format!("y={first}"));
     for (served, refused) in [(&x, &y), (&y, &x)] {
         let volumes = std::slice::from_ref(served);
         let daemon = Daemon::start(directory.path(), "epoll", "64MiB", volumes);
-        let (_, code, text) = second_start(&["--volume", refused]);
-        assert_eq!(code, Some(1), "{text}");
-        assert!(text.contains("is in use under another name"), "{text}");
+        assert_alias_refused(&["--volume", refused]);
         daemon.stop();
     }
 }
 
-/// A start that is to be refused, with its arguments, how it ended and what it said.
-fn second_start(arguments: &[&str]) -> (String, Option<i32>, String) {
-    let (_directory, child) = second("", arguments);
-    let output = ended(child);
-    (arguments.join(" "), output.status.code(), String::from_utf8(output.stderr).unwrap())
+/// Asserts that a daemon with these arguments refuses to start because a device has two names.
+fn assert_alias_refused(arguments: &[&str]) {
+    let directory = tempfile::tempdir().unwrap();
+    let text = failed_start(directory.path(), arguments);
+    assert!(text.contains("is in use under another name"), "{arguments:?}: {text}");
 }

@@ -1,7 +1,7 @@
-//! The built program as a daemon, seen from its clients and from the system: what it keeps when
-//! it is killed, and how much memory it takes.
+//! Tests of the built program as a daemon: durability across kills and power cuts, start refusals,
+//! memory use, and connection limits.
 
-#![allow(clippy::unwrap_used, reason = "a helper of a test may fail like the test")]
+#![allow(clippy::unwrap_used, reason = "test helpers may panic")]
 
 mod bad_input;
 #[path = "../../../runtime/tests/common/mod.rs"]
@@ -16,7 +16,7 @@ mod listening;
 mod locks;
 mod memory;
 mod mirror;
-#[allow(dead_code, reason = "the tests of the driver use more of it")]
+#[allow(dead_code, reason = "the driver's tests use the rest")]
 #[path = "../../../power/tests/nut_lab/mod.rs"]
 mod nut_lab;
 mod ordered;

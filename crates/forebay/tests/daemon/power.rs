@@ -1,9 +1,9 @@
-//! Supplies and a vault under the built program: what a power failure leaves behind.
+//! The built program with a UPS and a vault: mode changes and data safety across power failures.
 
 use crate::common::client::{Client, PATIENCE};
 use crate::common::wait_until;
 use crate::nut_lab::NutLab;
-use crate::process::Daemon;
+use crate::process::{Daemon, MIB, make_file};
 use forebay_api::{BlockingClient, PowerStatus, Status, VolumeSettings};
 use forebay_nbd::Command;
 use forebay_types::IoError;
@@ -14,41 +14,40 @@ use std::thread::JoinHandle;
 use std::time::{Duration, Instant};
 use tempfile::TempDir;
 
-const MIB: u64 = 1 << 20;
 pub(crate) const SIZE_BYTES: u64 = 64 * MIB;
 
-/// A supply that exists in a file, which is written anew several times a second.
-pub(crate) struct Feed {
-    words: Arc<Mutex<String>>,
+/// A UPS simulated by a status file that a thread rewrites every 50 ms.
+pub(crate) struct FileUps {
+    status: Arc<Mutex<String>>,
     stop: Arc<AtomicBool>,
     thread: Option<JoinHandle<()>>,
 }
 
-impl Feed {
+impl FileUps {
     pub(crate) fn start(path: PathBuf) -> Self {
-        let words = Arc::new(Mutex::new("OL".to_owned()));
+        let status = Arc::new(Mutex::new("OL".to_owned()));
         let stop = Arc::new(AtomicBool::new(false));
-        let (theirs, over) = (Arc::clone(&words), Arc::clone(&stop));
+        let (shared, stopped) = (Arc::clone(&status), Arc::clone(&stop));
         let thread = std::thread::spawn(move || {
-            while !over.load(Ordering::Relaxed) {
-                let status = theirs.lock().unwrap().clone();
+            while !stopped.load(Ordering::Relaxed) {
+                let status = shared.lock().unwrap().clone();
                 let text =
                     format!("ups.status: {status}\nbattery.charge: 100\nbattery.runtime: 1800\n");
-                let beside = path.with_extension("new");
-                std::fs::write(&beside, text).unwrap();
-                std::fs::rename(&beside, &path).unwrap();
+                let temporary = path.with_extension("new");
+                std::fs::write(&temporary, text).unwrap();
+                std::fs::rename(&temporary, &path).unwrap();
                 std::thread::sleep(Duration::from_millis(50));
             }
         });
-        Self { words, stop, thread: Some(thread) }
+        Self { status, stop, thread: Some(thread) }
     }
 
-    pub(crate) fn say(&self, status: &str) {
-        status.clone_into(&mut self.words.lock().unwrap());
+    pub(crate) fn set_status(&self, status: &str) {
+        status.clone_into(&mut self.status.lock().unwrap());
     }
 }
 
-impl Drop for Feed {
+impl Drop for FileUps {
     fn drop(&mut self) {
         self.stop.store(true, Ordering::Relaxed);
         if let Some(thread) = self.thread.take() {
@@ -57,22 +56,32 @@ impl Drop for Feed {
     }
 }
 
-/// A directory with a disk and a vault, and the daemon over it.
-pub(crate) struct House {
+/// A machine with a disk, a vault and a UPS, in a directory of its own.
+pub(crate) struct UpsMachine {
     directory: TempDir,
     pub(crate) volume: String,
-    pub(crate) supply: String,
+    /// The argument of `--ups`.
+    pub(crate) ups: String,
 }
 
-impl House {
-    /// `layers` stand before the disk.
-    pub(crate) fn new(layers: &str, supply: impl FnOnce(&Path) -> String) -> Self {
+impl UpsMachine {
+    /// Stacks `layers` on the disk. The UPS is the file `ups`; see [`Self::start_ups`].
+    pub(crate) fn new(layers: &str) -> Self {
         let directory = tempfile::tempdir().unwrap();
         let disk = directory.path().join("disk.img");
-        std::fs::File::create(&disk).unwrap().set_len(SIZE_BYTES).unwrap();
+        make_file(&disk, SIZE_BYTES);
         let volume = format!("disk={layers}{},mode=write-back,protection=ups", disk.display());
-        let supply = supply(directory.path());
-        Self { directory, volume, supply }
+        let ups = format!("lab=file:{}", directory.path().join("ups").display());
+        Self { directory, volume, ups }
+    }
+
+    pub(crate) fn start_ups(&self) -> FileUps {
+        FileUps::start(self.path("ups"))
+    }
+
+    /// The directory of the machine.
+    pub(crate) fn directory(&self) -> &Path {
+        self.directory.path()
     }
 
     pub(crate) fn path(&self, name: &str) -> PathBuf {
@@ -86,7 +95,7 @@ impl House {
             "auto",
             "96MiB",
             std::slice::from_ref(&self.volume),
-            &["--ups", &self.supply, "--ups-settle-seconds", "1", "--vault", &vault],
+            &["--ups", &self.ups, "--ups-settle-seconds", "1", "--vault", &vault],
         )
     }
 
@@ -107,6 +116,20 @@ impl House {
         wait_until(what, 2 * PATIENCE, || is_there(&self.power()));
     }
 
+    /// Waits until the vault holds a verified dump.
+    pub(crate) fn wait_for_dump(&self) {
+        wait_until("the dump is verified", PATIENCE, || {
+            let dump = self.status().vault.unwrap().last_dump;
+            dump.is_some_and(|dump| dump.verified)
+        });
+    }
+
+    /// Asserts that the disk lacks most of what [`write_all`] wrote.
+    pub(crate) fn assert_disk_is_behind(&self) {
+        let missing = lines().filter(|&line| self.on_disk(line) != content(line)).count();
+        assert!(missing > 10, "the disk lacks only {missing} lines");
+    }
+
     pub(crate) fn on_disk(&self, line: u64) -> Vec<u8> {
         use std::os::unix::fs::FileExt;
         let mut bytes = vec![0; 4096];
@@ -120,7 +143,7 @@ pub(crate) fn content(line: u64) -> Vec<u8> {
     (line + 1).to_le_bytes().repeat(512)
 }
 
-/// Lines far from each other, so that each is a write of its own for the disk.
+/// Lines far apart, so that the disk gets one write for each.
 pub(crate) fn lines() -> impl Iterator<Item = u64> {
     (0..60).map(|at| at * 37)
 }
@@ -139,123 +162,118 @@ pub(crate) fn assert_all(client: &mut Client) {
 }
 
 #[test]
-fn a_supply_switches_write_back_and_what_is_dirty_reaches_the_disk() {
-    let house = House::new("", |path| format!("lab=file:{}", path.join("supply").display()));
-    let feed = Feed::start(house.path("supply"));
-    let daemon = house.start();
+fn the_ups_switches_write_back_and_dirty_data_is_flushed_on_battery() {
+    let machine = UpsMachine::new("");
+    let ups = machine.start_ups();
+    let daemon = machine.start();
     let mut client = daemon.client("disk");
     client.write(0, &content(0)).unwrap();
-    assert_eq!(house.on_disk(0), content(0), "nothing is acknowledged from memory yet");
-    house.wait_for_power("write-back begins", |power| power.write_back_allowed);
-    let power = house.power();
+    assert_eq!(machine.on_disk(0), content(0), "no write-back before the UPS is known to be safe");
+    machine.wait_for_power("write-back begins", |power| power.write_back_allowed);
+    let power = machine.power();
     assert!(power.dirty_bytes_max > 0 && power.battery_seconds == Some(1800), "{power:?}");
     assert!(power.forecast.starts_with("if mains failed now: dump 0 s, battery"), "{power:?}");
     client.write(4096, &content(1)).unwrap();
     client.flush().unwrap();
-    assert_eq!(house.on_disk(1), vec![0; 4096], "the pool answers for the disk");
+    assert_eq!(machine.on_disk(1), vec![0; 4096], "a flush is answered from the pool");
     write_all(&mut client);
-    feed.say("OB DISCHRG");
-    house.wait_for_power("write-back ends", |power| !power.write_back_allowed);
-    let volume = house.status().volumes.remove(0);
+    ups.set_status("OB DISCHRG");
+    machine.wait_for_power("write-back ends", |power| !power.write_back_allowed);
+    let volume = machine.status().volumes.remove(0);
     assert_eq!(volume.effective_mode, forebay_api::Mode::WriteThrough);
     assert!(volume.effective_mode_reason.unwrap().contains("mains has failed"));
     client.write(2 * 4096, &content(2)).unwrap();
-    assert_eq!(house.on_disk(2), content(2), "writes go through on battery");
-    house.wait_for_power("what is dirty is drained", |power| power.dirty_bytes == 0);
+    assert_eq!(machine.on_disk(2), content(2), "writes go through on battery");
+    machine.wait_for_power("dirty data is drained", |power| power.dirty_bytes == 0);
     for line in lines() {
-        assert_eq!(house.on_disk(line), content(line));
+        assert_eq!(machine.on_disk(line), content(line));
     }
-    feed.say("OL CHRG");
-    house.wait_for_power("write-back is back", |power| power.write_back_allowed);
+    ups.set_status("OL CHRG");
+    machine.wait_for_power("write-back resumes", |power| power.write_back_allowed);
     drop(client);
     daemon.stop();
 }
 
 #[test]
-fn what_the_disk_lacks_when_power_goes_comes_back_from_the_vault() {
-    // A disk so slow that hardly anything reaches it while the battery lasts.
-    let house = House::new("delay(write=2s):", |path| {
-        format!("lab=file:{}", path.join("supply").display())
-    });
-    let feed = Feed::start(house.path("supply"));
-    let daemon = house.start();
-    house.wait_for_power("write-back begins", |power| power.write_back_allowed);
+fn dirty_data_dumped_at_low_battery_is_restored_from_the_vault() {
+    // The disk is too slow to take much while the battery lasts.
+    let machine = UpsMachine::new("delay(write=2s):");
+    let ups = machine.start_ups();
+    let daemon = machine.start();
+    machine.wait_for_power("write-back begins", |power| power.write_back_allowed);
     let mut client = daemon.client("disk");
     write_all(&mut client);
-    feed.say("OB DISCHRG LB");
-    house.wait_for_power("writes are halted", |power| power.halted);
+    ups.set_status("OB DISCHRG LB");
+    machine.wait_for_power("writes are halted", |power| power.halted);
     assert_eq!(client.write(0, &content(7)), Err(IoError::Shutdown));
     assert_eq!(client.call(Command::Trim, 0, 0, 4096).result, Err(IoError::Shutdown));
     assert_all(&mut client);
-    wait_until("the vault has it", PATIENCE, || {
-        let dump = house.status().vault.unwrap().last_dump;
-        dump.is_some_and(|dump| dump.verified)
-    });
+    machine.wait_for_dump();
     drop(client);
     daemon.kill();
-    let missing = lines().filter(|&line| house.on_disk(line) != content(line)).count();
-    assert!(missing > 10, "the disk lacks only {missing} lines");
+    machine.assert_disk_is_behind();
 
-    feed.say("OL");
-    let daemon = house.start();
+    ups.set_status("OL");
+    let daemon = machine.start();
     assert_all(&mut daemon.client("disk"));
-    assert!(house.status().vault.unwrap().held.is_empty(), "the disk has it, the vault is empty");
+    assert!(
+        machine.status().vault.unwrap().held.is_empty(),
+        "the vault is empty after the restore"
+    );
     for line in lines() {
-        assert_eq!(house.on_disk(line), content(line));
+        assert_eq!(machine.on_disk(line), content(line));
     }
-    house.wait_for_power("write-back is back", |power| power.write_back_allowed);
+    machine.wait_for_power("write-back resumes", |power| power.write_back_allowed);
     daemon.stop();
 }
 
-/// Zeroes lie in the disk's cache when they are acknowledged under a safe UPS. They are flushed
-/// every two seconds besides, so one round alone would prove little.
+/// Under a safe UPS, acknowledged zeroes may still be in the disk's cache. The daemon also flushes
+/// the disk every two seconds, so a single round could pass by chance.
 #[test]
-fn the_disk_s_cache_is_flushed_as_soon_as_the_ups_is_not_safe() {
-    let house =
-        House::new("volatile():", |path| format!("lab=file:{}", path.join("supply").display()));
-    std::fs::write(house.path("disk.img"), vec![1; SIZE_BYTES as usize]).unwrap();
-    let feed = Feed::start(house.path("supply"));
-    let daemon = house.start();
+fn the_disk_cache_is_flushed_as_soon_as_the_ups_is_unsafe() {
+    let machine = UpsMachine::new("volatile():");
+    std::fs::write(machine.path("disk.img"), vec![1; SIZE_BYTES as usize]).unwrap();
+    let ups = machine.start_ups();
+    let daemon = machine.start();
     let mut client = daemon.client("disk");
     for round in 0..6 {
-        house.wait_for_power("write-back begins", |power| power.write_back_allowed);
+        machine.wait_for_power("write-back begins", |power| power.write_back_allowed);
         client.call(Command::WriteZeroes, 0, round * 4096, 4096).result.unwrap();
-        feed.say("OB DISCHRG");
-        house.wait_for_power("write-back ends", |power| !power.write_back_allowed);
-        wait_until("the disk is flushed", PATIENCE, || house.on_disk(round) == vec![0; 4096]);
-        feed.say("OL");
+        ups.set_status("OB DISCHRG");
+        machine.wait_for_power("write-back ends", |power| !power.write_back_allowed);
+        wait_until("the disk is flushed", PATIENCE, || machine.on_disk(round) == vec![0; 4096]);
+        ups.set_status("OL");
     }
     drop(client);
     daemon.stop();
 }
 
 #[test]
-fn a_power_failure_while_the_ups_is_not_safe_loses_nothing_acknowledged() {
-    let house =
-        House::new("volatile():", |path| format!("lab=file:{}", path.join("supply").display()));
-    let feed = Feed::start(house.path("supply"));
-    let daemon = house.start();
-    house.wait_for_power("write-back begins", |power| power.write_back_allowed);
+fn a_power_failure_while_the_ups_is_unsafe_loses_no_acknowledged_write() {
+    let machine = UpsMachine::new("volatile():");
+    let ups = machine.start_ups();
+    let daemon = machine.start();
+    machine.wait_for_power("write-back begins", |power| power.write_back_allowed);
     let mut client = daemon.client("disk");
     for line in lines() {
         client.write(line * 4096, &content(line)).unwrap();
     }
-    feed.say("OL RB");
-    house.wait_for_power("write-back ends", |power| !power.write_back_allowed);
-    let reason = house.status().volumes.remove(0).effective_mode_reason.unwrap();
+    ups.set_status("OL RB");
+    machine.wait_for_power("write-back ends", |power| !power.write_back_allowed);
+    let reason = machine.status().volumes.remove(0).effective_mode_reason.unwrap();
     assert!(reason.ends_with("acknowledged from the disk's stable storage"), "{reason}");
     for line in lines() {
         client.write((line + 1) * 4096, &content(line)).unwrap();
     }
     client.call(Command::WriteZeroes, 0, 4096, 4096).result.unwrap();
-    wait_until("what was dirty is on stable storage", PATIENCE, || {
-        lines().all(|line| house.on_disk(line) == content(line))
+    wait_until("earlier dirty data is on stable storage", PATIENCE, || {
+        lines().all(|line| machine.on_disk(line) == content(line))
     });
     drop(client);
     daemon.kill();
 
-    feed.say("OL");
-    let daemon = house.start();
+    ups.set_status("OL");
+    let daemon = machine.start();
     let mut client = daemon.client("disk");
     assert_all(&mut client);
     assert_eq!(client.read(4096, 4096).unwrap(), vec![0; 4096]);
@@ -268,23 +286,22 @@ fn a_power_failure_while_the_ups_is_not_safe_loses_nothing_acknowledged() {
 }
 
 #[test]
-fn the_operator_may_choose_the_disk_s_cache_for_writes_that_the_ups_does_not_cover() {
-    let mut house =
-        House::new("volatile():", |path| format!("lab=file:{}", path.join("supply").display()));
-    house.volume += ",unsafe-supply=disk-cache";
-    let daemon = house.start();
+fn unsafe_supply_disk_cache_acknowledges_writes_from_the_disk_cache() {
+    let mut machine = UpsMachine::new("volatile():");
+    machine.volume += ",unsafe-supply=disk-cache";
+    let daemon = machine.start();
     let mut client = daemon.client("disk");
     client.write(4096, &content(1)).unwrap();
-    assert_eq!(house.on_disk(1), vec![0; 4096]);
-    let volume = house.status().volumes.remove(0);
+    assert_eq!(machine.on_disk(1), vec![0; 4096]);
+    let volume = machine.status().volumes.remove(0);
     assert_eq!(volume.unsafe_supply.as_deref(), Some("disk-cache"));
     assert!(volume.effective_mode_reason.unwrap().contains("which a power failure loses"));
-    let control = BlockingClient::new(house.path("state/control.sock")).unwrap();
+    let control = BlockingClient::new(machine.path("state/control.sock")).unwrap();
     let settings = VolumeSettings { unsafe_supply: Some("stable".into()), ..Default::default() };
     let volume = control.set_volume("disk", &settings).unwrap();
     assert_eq!(volume.unsafe_supply.as_deref(), Some("stable"));
     client.write(2 * 4096, &content(2)).unwrap();
-    assert_eq!(house.on_disk(2), content(2));
+    assert_eq!(machine.on_disk(2), content(2));
     let settings = VolumeSettings { unsafe_supply: Some("never".into()), ..Default::default() };
     let error = control.set_volume("disk", &settings).unwrap_err().to_string();
     assert!(error.contains("no unsafe-supply 'never': use stable or disk-cache"), "{error}");
@@ -292,17 +309,17 @@ fn the_operator_may_choose_the_disk_s_cache_for_writes_that_the_ups_does_not_cov
     daemon.stop();
 }
 
-/// What a real server shows, event by event: how long it takes until the built program has
-/// changed the mode.
+/// Measures, for each UPS event, how long the built program takes to change the mode.
 #[test]
 #[ignore = "needs nut-server"]
-fn tool_each_state_of_a_real_server_changes_the_mode() {
+fn tool_each_state_of_a_real_nut_server_changes_the_mode() {
     let mut lab = NutLab::start();
-    let house = House::new("", |_| format!("lab@127.0.0.1:{}", lab.port));
-    let daemon = house.start();
+    let mut machine = UpsMachine::new("");
+    machine.ups = format!("lab@127.0.0.1:{}", lab.port);
+    let daemon = machine.start();
     let mut client = daemon.client("disk");
-    house.wait_for_power("write-back begins", |power| power.write_back_allowed);
-    println!("| event | mode afterwards | ms from the event | of it since we heard | reason |");
+    machine.wait_for_power("write-back begins", |power| power.write_back_allowed);
+    println!("| event | new mode | ms from the event | ms from its detection | reason |");
     println!("| --- | --- | --- | --- | --- |");
     type Act = fn(&mut NutLab);
     let events: [(&str, Act, Act); 9] = [
@@ -333,24 +350,26 @@ fn tool_each_state_of_a_real_server_changes_the_mode() {
         write_all(&mut client);
         let begin = Instant::now();
         act(&mut lab);
-        while house.power().write_back_allowed {
-            assert!(begin.elapsed() < 3 * PATIENCE, "{name} changes nothing");
+        while machine.power().write_back_allowed {
+            assert!(begin.elapsed() < 3 * PATIENCE, "{name} does not end write-back");
             std::thread::sleep(Duration::from_millis(5));
         }
         let ms = begin.elapsed().as_millis();
-        let power = house.power();
-        let heard = power.change_ms.map_or("silence".to_owned(), |ms| ms.to_string());
-        println!("| {name} | write-through | {ms} | {heard} | {} |", power.reason);
-        house.wait_for_power("it is in safety", |power| power.dirty_bytes == 0 || power.halted);
+        let power = machine.power();
+        let detected = power.change_ms.map_or("timeout".to_owned(), |ms| ms.to_string());
+        println!("| {name} | write-through | {ms} | {detected} | {} |", power.reason);
+        machine.wait_for_power("no dirty data is at risk", |power| {
+            power.dirty_bytes == 0 || power.halted
+        });
         let begin = Instant::now();
         undo(&mut lab);
-        house.wait_for_power("write-back is back", |power| power.write_back_allowed);
-        println!("| back from {name} | write-back | {} | | |", begin.elapsed().as_millis());
+        machine.wait_for_power("write-back resumes", |power| power.write_back_allowed);
+        println!("| recovery from {name} | write-back | {} | | |", begin.elapsed().as_millis());
     }
     assert_all(&mut client);
     drop(client);
     daemon.stop();
     for line in lines() {
-        assert_eq!(house.on_disk(line), content(line));
+        assert_eq!(machine.on_disk(line), content(line));
     }
 }

@@ -1,15 +1,12 @@
-//! Files that the daemon depends on and that are taken away while it runs.
+//! Devices and files deleted or replaced under a running daemon, and unsafe choices of them.
 
 use crate::common::client::PATIENCE;
 use crate::common::wait_until;
-use crate::power::{Feed, House, content};
-use crate::process::Daemon;
-use crate::vault::ran;
+use crate::power::{UpsMachine, content};
+use crate::process::{Daemon, MIB, failed_start, make_file};
 use forebay_api::{BlockingClient, JournalState, JournalStatus, Status, VolumeState};
-use std::fs::{self, File};
+use std::fs;
 use std::path::{Path, PathBuf};
-
-const MIB: u64 = 1 << 20;
 
 /// A directory with a disk and a journal.
 struct Place(tempfile::TempDir);
@@ -17,8 +14,8 @@ struct Place(tempfile::TempDir);
 impl Place {
     fn new() -> Self {
         let place = Self(tempfile::tempdir().unwrap());
-        place.make("disk.img", 16 * MIB);
-        place.make("journal", 40 * MIB);
+        make_file(place.path("disk.img"), 16 * MIB);
+        make_file(place.path("journal"), 40 * MIB);
         place
     }
 
@@ -28,10 +25,6 @@ impl Place {
 
     fn here(&self) -> &Path {
         self.0.path()
-    }
-
-    fn make(&self, name: &str, bytes: u64) {
-        File::create(self.path(name)).unwrap().set_len(bytes).unwrap();
     }
 
     fn volume(&self) -> String {
@@ -60,19 +53,14 @@ impl Place {
         fs::read(self.path("disk.img")).unwrap()[line * 4096..][..4096].to_vec()
     }
 
-    /// Whether there is a record with this ending in the state directory.
-    fn has_record(&self, ending: &str) -> bool {
+    /// Returns true if the state directory has a file with this suffix.
+    fn has_record(&self, suffix: &str) -> bool {
         let mut entries = fs::read_dir(self.path("state")).into_iter().flatten();
-        entries.any(|entry| entry.unwrap().file_name().to_str().unwrap().ends_with(ending))
+        entries.any(|entry| entry.unwrap().file_name().to_str().unwrap().ends_with(suffix))
     }
 
-    /// What a start says that is expected to fail.
-    fn refused(&self, volume: &str) -> String {
-        let socket = format!("unix:{}", self.path("refused.sock").display());
-        let arguments = ["serve", "--memory", "64MiB", "--keeper", "no", "--nbd", &socket];
-        let (code, said) = ran(self.here(), &[&arguments[..], &["--volume", volume]].concat());
-        assert_eq!(code, Some(1), "{said}");
-        said
+    fn failed_start(&self, volume: &str) -> String {
+        failed_start(self.here(), &["--volume", volume])
     }
 }
 
@@ -88,7 +76,7 @@ fn a_journal_that_is_deleted_fails_at_once_and_does_not_block_the_next_start() {
     client.write(0, &content(0)).unwrap();
     assert_eq!(failure(&place.journal()), None);
     fs::rename(place.path("journal"), place.path("away")).unwrap();
-    wait_until("it is noticed", PATIENCE, || failure(&place.journal()).is_some());
+    wait_until("the journal fails", PATIENCE, || failure(&place.journal()).is_some());
     assert_eq!(failure(&place.journal()).as_deref(), Some("it was deleted"));
     client.write(4096, &content(1)).unwrap();
     assert_eq!(place.on_disk(1), content(1), "writes go through");
@@ -97,82 +85,82 @@ fn a_journal_that_is_deleted_fails_at_once_and_does_not_block_the_next_start() {
     daemon.stop();
     assert_eq!(place.on_disk(0), content(0));
 
-    let said = place.refused(&place.volume());
+    let said = place.failed_start(&place.volume());
     assert!(said.contains("journal' does not exist"), "{said}");
     fs::rename(place.path("away"), place.path("journal")).unwrap();
     let daemon = place.start();
     let mut client = daemon.client("disk");
     client.write(2 * 4096, &content(2)).unwrap();
-    assert_eq!(failure(&place.journal()), None, "it is a new journal");
+    assert_eq!(failure(&place.journal()), None, "a new journal is in use");
     assert_eq!(client.read(4096, 4096).unwrap(), content(1));
     drop(client);
     daemon.stop();
 }
 
 #[test]
-fn a_failed_journal_is_kept_for_a_rescue_where_the_daemon_was_killed() {
+fn a_failed_journal_stays_available_for_a_rescue_after_a_kill() {
     let place = Place::new();
-    // The disk takes nothing, or it might have everything before the daemon is killed.
+    // The disk never completes a write, so it cannot have all data before the kill.
     let stuck = place.volume().replacen("disk=", "disk=delay(write=forever):", 1);
     let daemon = Daemon::start(place.here(), "auto", "64MiB", &[stuck]);
     daemon.client("disk").write(0, &content(0)).unwrap();
     fs::rename(place.path("journal"), place.path("away")).unwrap();
-    // Writes are acknowledged without the journal only after its failure has been recorded.
+    // The daemon acknowledges writes without the journal only after recording its failure.
     wait_until("the failure is recorded", PATIENCE, || place.has_record(".failed"));
     assert!(failure(&place.journal()).is_some());
     daemon.kill();
     fs::rename(place.path("away"), place.path("journal")).unwrap();
-    let said = place.refused(&place.volume());
+    let said = place.failed_start(&place.volume());
     assert!(said.contains("failed earlier"), "{said}");
 }
 
 #[test]
-fn a_disk_that_is_renamed_over_is_named_in_the_status() {
+fn the_status_reports_a_disk_replaced_by_another_file() {
     let place = Place::new();
     let daemon = place.start();
     assert_eq!(place.status().volumes[0].state, VolumeState::Serving);
-    place.make("other", 16 * MIB);
+    make_file(place.path("other"), 16 * MIB);
     fs::rename(place.path("disk.img"), place.path("away")).unwrap();
     fs::rename(place.path("other"), place.path("disk.img")).unwrap();
     let failing = || place.status().volumes[0].state == VolumeState::Failing;
-    wait_until("it is noticed", PATIENCE, failing);
+    wait_until("the volume is failing", PATIENCE, failing);
     let reason = place.status().volumes.remove(0).state_reason.unwrap();
     assert!(reason.contains("another file or device has taken its place"), "{reason}");
     fs::rename(place.path("away"), place.path("disk.img")).unwrap();
-    wait_until("it is back", PATIENCE, || !failing());
+    wait_until("the volume recovers", PATIENCE, || !failing());
     daemon.stop();
 }
 
 #[test]
 fn write_back_under_a_ups_ends_when_the_vault_is_deleted() {
-    let house = House::new("", |path| format!("lab=file:{}", path.join("supply").display()));
-    let _feed = Feed::start(house.path("supply"));
-    let daemon = house.start();
-    house.wait_for_power("write-back begins", |power| power.write_back_allowed);
-    fs::rename(house.path("vault"), house.path("away")).unwrap();
-    house.wait_for_power("write-back ends", |power| !power.write_back_allowed);
-    let reason = house.status().vault.unwrap().state_reason.unwrap();
+    let machine = UpsMachine::new("");
+    let _ups = machine.start_ups();
+    let daemon = machine.start();
+    machine.wait_for_power("write-back begins", |power| power.write_back_allowed);
+    fs::rename(machine.path("vault"), machine.path("away")).unwrap();
+    machine.wait_for_power("write-back ends", |power| !power.write_back_allowed);
+    let reason = machine.status().vault.unwrap().state_reason.unwrap();
     assert!(reason.contains("it was deleted"), "{reason}");
-    fs::rename(house.path("away"), house.path("vault")).unwrap();
-    house.wait_for_power("write-back is back", |power| power.write_back_allowed);
+    fs::rename(machine.path("away"), machine.path("vault")).unwrap();
+    machine.wait_for_power("write-back resumes", |power| power.write_back_allowed);
     daemon.stop();
 }
 
 #[test]
-fn a_state_directory_that_is_deleted_is_made_anew_with_its_sockets_and_records() {
+fn a_deleted_state_directory_is_recreated_with_its_sockets_and_records() {
     let place = Place::new();
     let daemon = place.start();
     daemon.client("disk").write(0, &content(0)).unwrap();
     let relies = || place.has_record(".relied");
     assert!(relies());
     fs::remove_dir_all(place.path("state")).unwrap();
-    wait_until("the daemon can be asked", PATIENCE, || place.try_status().is_some());
-    wait_until("the record is there", PATIENCE, relies);
+    wait_until("the control socket answers", PATIENCE, || place.try_status().is_some());
+    wait_until("the reliance record is back", PATIENCE, relies);
     fs::remove_file(place.path("journal")).unwrap();
     wait_until("the journal has failed", PATIENCE, || failure(&place.journal()).is_some());
     daemon.client("disk").write(4096, &content(1)).unwrap();
     assert!(place.has_record(".failed"));
-    let (code, said) = ran(place.here(), &["stop"]);
+    let (code, said) = daemon.run(&["stop"]);
     assert_eq!(code, Some(0), "{said}");
     daemon.wait();
     assert_eq!(place.on_disk(1), content(1));
@@ -185,7 +173,7 @@ fn memory_is_refused_as_a_journal() {
     for journal in ["memory:64MiB", "delay(write=1ms):memory:64MiB"] {
         let volume =
             format!("disk={},mode=write-back,protection=journal,journal={journal}", disk.display());
-        let said = place.refused(&volume);
+        let said = place.failed_start(&volume);
         assert!(
             said.contains("is memory of this process") && said.contains("journal=PATH"),
             "{said}"
@@ -196,23 +184,19 @@ fn memory_is_refused_as_a_journal() {
 #[test]
 fn memory_is_refused_as_a_vault() {
     let place = Place::new();
-    let socket = format!("unix:{}", place.path("refused.sock").display());
-    let fixed = ["serve", "--memory", "64MiB", "--keeper", "no", "--nbd", &socket, "--vault"];
     for vault in ["memory:256MiB", "delay(write=1ms):memory:256MiB"] {
-        let (code, said) = ran(place.here(), &[&fixed[..], &[vault]].concat());
-        assert_eq!(code, Some(1), "{said}");
+        let said = failed_start(place.here(), &["--vault", vault]);
         assert!(said.contains("is memory of this process") && said.contains("--vault PATH"));
-        let made = [place.path(vault), vault.into()];
-        assert!(made.iter().all(|path| !path.exists()), "no file is called so");
+        assert!(!place.path(vault).exists(), "no file of that name is created");
     }
 }
 
 #[test]
-fn a_state_directory_that_every_user_may_write_is_refused() {
+fn a_world_writable_state_directory_is_refused() {
     use std::os::unix::fs::PermissionsExt;
     let place = Place::new();
     fs::create_dir(place.path("state")).unwrap();
     fs::set_permissions(place.path("state"), fs::Permissions::from_mode(0o777)).unwrap();
-    let said = place.refused(&format!("disk={}", place.path("disk.img").display()));
+    let said = place.failed_start(&format!("disk={}", place.path("disk.img").display()));
     assert!(said.contains("chmod o-w"), "{said}");
 }

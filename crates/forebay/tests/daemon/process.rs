@@ -1,4 +1,4 @@
-//! A daemon in a process of its own, and what the system says of it.
+//! Starts the built program, as a daemon or for one command, and observes its process.
 
 use crate::common::client::{Client, PATIENCE};
 use crate::common::wait_until;
@@ -7,36 +7,72 @@ use std::path::{Path, PathBuf};
 use std::process::{Child, Command, Output, Stdio};
 use std::sync::mpsc;
 
-/// Runs a command that ends by itself, and gives how it ended and what it printed.
-///
-/// # Panics
-///
-/// As [`ended`] does.
-pub fn output_of(command: &mut Command) -> Output {
-    command.stdin(Stdio::null()).stdout(Stdio::piped()).stderr(Stdio::piped());
-    ended(command.spawn().unwrap())
+pub const MIB: u64 = 1 << 20;
+/// Volume options for write-back without protection.
+pub const UNPROTECTED: &str = "mode=write-back,protection=none,accept-loss=yes";
+
+/// Creates a sparse file.
+pub fn make_file(path: impl AsRef<Path>, bytes: u64) {
+    std::fs::File::create(path).unwrap().set_len(bytes).unwrap();
 }
 
-/// Waits until a process has ended, and gives how it did and what it printed.
+/// Runs `forebay` in `directory` with its state directory there. Returns the exit code and the
+/// output, standard output first.
+pub fn run_forebay(directory: &Path, arguments: &[&str]) -> (Option<i32>, String) {
+    let output = output_of(
+        Command::new(env!("CARGO_BIN_EXE_forebay"))
+            .args(arguments)
+            .env("FOREBAY_STATE", directory.join("state"))
+            .current_dir(directory),
+    );
+    let text = [output.stdout, output.stderr].concat();
+    (output.status.code(), String::from_utf8(text).unwrap())
+}
+
+/// Runs `forebay serve`, asserts that the start fails, and returns the output.
+pub fn failed_start(directory: &Path, arguments: &[&str]) -> String {
+    let socket = format!("unix:{}", directory.join("refused.sock").display());
+    let fixed = ["serve", "--io", "epoll", "--memory", "96MiB", "--keeper", "no", "--nbd", &socket];
+    let (code, text) = run_forebay(directory, &[&fixed, arguments].concat());
+    assert_eq!(code, Some(1), "{text}");
+    text
+}
+
+/// The status of the daemon whose state is in `directory`.
+pub fn status(directory: &Path) -> serde_json::Value {
+    let (code, text) = run_forebay(directory, &["status", "--json"]);
+    assert_eq!(code, Some(0), "{text}");
+    serde_json::from_str(&text).unwrap()
+}
+
+/// Runs a command to completion.
 ///
 /// # Panics
+/// Like [`wait_for_exit`].
+pub fn output_of(command: &mut Command) -> Output {
+    command.stdin(Stdio::null()).stdout(Stdio::piped()).stderr(Stdio::piped());
+    wait_for_exit(command.spawn().unwrap())
+}
+
+/// Waits until a process exits.
 ///
-/// If it still runs after [`PATIENCE`], as a server does whose start was to be refused. It is
-/// killed, and the message has what it said.
-pub fn ended(child: Child) -> Output {
+/// # Panics
+/// If the process still runs after [`PATIENCE`], for example a server whose start should have
+/// failed. The process is killed; the message contains its standard error.
+pub fn wait_for_exit(child: Child) -> Output {
     let pid = rustix::process::Pid::from_child(&child);
     let (sender, output) = mpsc::channel();
     std::thread::spawn(move || sender.send(child.wait_with_output().unwrap()));
     output.recv_timeout(PATIENCE).unwrap_or_else(|_| {
         rustix::process::kill_process(pid, rustix::process::Signal::KILL).unwrap();
         let output = output.recv_timeout(PATIENCE).unwrap();
-        panic!("a process does not end: {}", String::from_utf8_lossy(&output.stderr));
+        panic!("the process does not exit: {}", String::from_utf8_lossy(&output.stderr));
     })
 }
 
-/// Whether a process listens at a socket. For a moment after one was killed, the kernel takes
-/// connections on its behalf, and ends them with its rings.
-pub fn is_answered(socket: &Path) -> bool {
+/// Returns true if a live process listens on a socket. After a process with an io_uring is killed,
+/// the kernel still accepts connections for it until the ring is torn down.
+pub fn is_served(socket: &Path) -> bool {
     let Ok(stream) = UnixStream::connect(socket) else { return false };
     let listener = rustix::net::sockopt::socket_peercred(&stream).unwrap().pid;
     Path::new("/proc").join(listener.as_raw_nonzero().to_string()).exists()
@@ -45,19 +81,19 @@ pub fn is_answered(socket: &Path) -> bool {
 /// A running daemon; killed when dropped.
 pub struct Daemon {
     child: Child,
-    /// It has a keeper, which is the child.
+    /// The child is a keeper.
     is_kept: bool,
-    /// Where clients connect.
+    /// The NBD socket.
     pub socket: PathBuf,
 }
 
 impl Daemon {
-    /// Starts a daemon with its state in `directory`, and waits until clients can connect.
+    /// Starts a daemon with its state in `directory` and waits until it accepts clients.
     pub fn start(directory: &Path, io: &str, memory: &str, volumes: &[String]) -> Self {
         Self::start_with(directory, io, memory, volumes, &[])
     }
 
-    /// The same with a keeper.
+    /// Starts a daemon with a keeper.
     pub fn start_kept(directory: &Path, io: &str, memory: &str, volumes: &[String]) -> Self {
         let program = Path::new(env!("CARGO_BIN_EXE_forebay"));
         let mut command = Self::command(program, directory, io, memory, volumes);
@@ -65,7 +101,7 @@ impl Daemon {
         Self::spawn_kept(command, directory)
     }
 
-    /// The same from another file of the program.
+    /// Starts a daemon with a keeper from the executable at `program`.
     pub fn start_kept_from(
         program: &Path,
         directory: &Path,
@@ -77,7 +113,7 @@ impl Daemon {
         Self::spawn_kept(command, directory)
     }
 
-    /// The same with a configuration file, and a log.
+    /// Starts a daemon with a keeper, a configuration file and a log file.
     pub fn start_kept_with(directory: &Path, log: std::fs::File, file: &Path) -> Self {
         let program = Path::new(env!("CARGO_BIN_EXE_forebay"));
         let mut command = Self::command(program, directory, "auto", "64MiB", &[]);
@@ -91,15 +127,15 @@ impl Daemon {
         daemon
     }
 
-    /// Starts a server as a service manager does: with these variables, and a descriptor that it
-    /// has stored.
+    /// Starts a server as a service manager does: with environment variables and a stored
+    /// descriptor.
     pub fn start_under(
         directory: &Path,
         volume: &str,
         variables: &[(&str, &str)],
         stored: Option<std::os::fd::OwnedFd>,
     ) -> Self {
-        // The shell puts the descriptor where it belongs, and knows the number of the process.
+        // The shell moves the descriptor to 3 and sets LISTEN_PID to the process id.
         let mut command = Command::new("sh");
         let script = match stored {
             Some(_) => {
@@ -119,7 +155,7 @@ impl Daemon {
         Self::spawn(command, directory.join("nbd.sock"))
     }
 
-    /// The same with more arguments.
+    /// Starts a daemon without a keeper and with extra arguments.
     pub fn start_with(
         directory: &Path,
         io: &str,
@@ -129,12 +165,12 @@ impl Daemon {
     ) -> Self {
         let program = Path::new(env!("CARGO_BIN_EXE_forebay"));
         let mut command = Self::command(program, directory, io, memory, volumes);
-        // What kills the process is to end the pool as well.
+        // Killing the process must also destroy the pool.
         command.args(["--keeper", "no"]).args(arguments);
         Self::spawn(command, directory.join("nbd.sock"))
     }
 
-    /// Starts it where no process may have more than so many descriptors.
+    /// Starts a daemon with a limit on open descriptors.
     pub fn start_limited(directory: &Path, io: &str, volume: &str, descriptors: u32) -> Self {
         let program = Path::new(env!("CARGO_BIN_EXE_forebay"));
         let inner = Self::command(program, directory, io, "64MiB", &[volume.to_owned()]);
@@ -168,31 +204,29 @@ impl Daemon {
         command
     }
 
-    /// Starts a command that is a daemon, and waits until clients can connect.
+    /// Spawns a daemon and waits until it accepts clients.
     pub fn spawn(mut command: Command, socket: PathBuf) -> Self {
         let mut daemon = Self { child: command.spawn().unwrap(), is_kept: false, socket };
-        wait_until("the daemon answers", PATIENCE, || {
-            // What was killed a moment ago keeps its disk locked until the kernel has taken its
-            // rings apart: a start waits for that.
-            let ended = daemon.child.try_wait().unwrap();
-            assert!(ended.is_none(), "the daemon has given up: {ended:?}");
-            is_answered(&daemon.socket)
+        wait_until("the daemon accepts clients", PATIENCE, || {
+            let status = daemon.exit_status();
+            assert!(status.is_none(), "the daemon exited: {status:?}");
+            is_served(&daemon.socket)
         });
         daemon
     }
 
-    /// A client of a volume.
+    /// Connects a client to a volume.
     pub fn client(&self, volume: &str) -> Client {
         Client::new(&self.socket, volume)
     }
 
-    /// Ends it without a word, as a kernel out of memory would.
+    /// Kills the child with SIGKILL.
     pub fn kill(mut self) {
         self.child.kill().unwrap();
         self.child.wait().unwrap();
     }
 
-    /// The process that serves.
+    /// The process id of the server, which is not the child if there is a keeper.
     pub fn server(&self) -> rustix::process::Pid {
         let keeper = self.child.id();
         if !self.is_kept {
@@ -200,7 +234,7 @@ impl Daemon {
         }
         let children = format!("/proc/{keeper}/task/{keeper}/children");
         let mut found = None;
-        wait_until("there is a server", PATIENCE, || {
+        wait_until("the keeper has started a server", PATIENCE, || {
             let children = std::fs::read_to_string(&children).unwrap();
             found = children.trim().parse().ok().and_then(rustix::process::Pid::from_raw);
             found.is_some()
@@ -208,12 +242,12 @@ impl Daemon {
         found.unwrap()
     }
 
-    /// Kills the server, and leaves the keeper to start another one.
+    /// Kills the server; the keeper then starts another one.
     pub fn kill_server(&self) {
         rustix::process::kill_process(self.server(), rustix::process::Signal::KILL).unwrap();
     }
 
-    /// Kills the keeper, and leaves the server.
+    /// Kills the keeper only.
     pub fn kill_keeper(mut self) {
         assert!(self.is_kept);
         self.is_kept = false;
@@ -221,58 +255,60 @@ impl Daemon {
         self.child.wait().unwrap();
     }
 
-    /// Whether the child, a keeper or a server, has ended, and how.
-    pub fn ended(&mut self) -> Option<std::process::ExitStatus> {
+    /// The exit status of the child, if it has exited.
+    pub fn exit_status(&mut self) -> Option<std::process::ExitStatus> {
         self.child.try_wait().unwrap()
     }
 
-    /// Sends it a signal to stop.
+    /// Sends SIGTERM.
     pub fn terminate(&self) {
         self.signal(rustix::process::Signal::TERM);
     }
 
-    /// Sends it a signal.
+    /// Sends a signal to the child.
     pub fn signal(&self, signal: rustix::process::Signal) {
         let pid = rustix::process::Pid::from_child(&self.child);
         rustix::process::kill_process(pid, signal).unwrap();
     }
 
-    /// Has the program ask it something: how that ended, and all that was printed.
-    pub fn ask(&self, arguments: &[&str]) -> (Option<i32>, String) {
-        crate::vault::ran(self.socket.parent().unwrap(), arguments)
+    /// Runs `forebay` against this daemon; like [`run_forebay`].
+    pub fn run(&self, arguments: &[&str]) -> (Option<i32>, String) {
+        run_forebay(self.socket.parent().unwrap(), arguments)
     }
 
-    /// How many clients it says it has.
+    /// The daemon's status.
+    pub fn status(&self) -> serde_json::Value {
+        status(self.socket.parent().unwrap())
+    }
+
+    /// The number of connected clients, from the daemon's status.
     pub fn connections(&self) -> u64 {
-        let (code, status) = self.ask(&["status", "--json"]);
-        assert_eq!(code, Some(0), "{status}");
-        let status: serde_json::Value = serde_json::from_str(&status).unwrap();
-        status["connections"].as_u64().unwrap()
+        self.status()["connections"].as_u64().unwrap()
     }
 
-    /// Whether it has every descriptor below this one open.
+    /// Returns true if every descriptor below `end` is open.
     pub fn has_descriptors_below(&self, end: u32) -> bool {
         let directory = format!("/proc/{}/fd", self.child.id());
         (0..end).all(|fd| Path::new(&directory).join(fd.to_string()).is_symlink())
     }
 
-    /// Asks it to stop, and waits until it has.
+    /// Stops the daemon cleanly.
     pub fn stop(self) {
         self.terminate();
         self.wait();
     }
 
-    /// Waits until it has ended well.
+    /// Waits until the daemon exits with code 0.
     pub fn wait(mut self) {
-        let mut ended = None;
-        wait_until("the daemon ends", PATIENCE, || {
-            ended = self.child.try_wait().unwrap();
-            ended.is_some()
+        let mut status = None;
+        wait_until("the daemon exits", PATIENCE, || {
+            status = self.exit_status();
+            status.is_some()
         });
-        assert!(ended.is_some_and(|status| status.success()), "{ended:?}");
+        assert!(status.is_some_and(|status| status.success()), "{status:?}");
     }
 
-    /// Memory that it has in use, in bytes, and the most it ever had.
+    /// Resident set size in bytes: current and peak.
     pub fn rss_bytes(&self) -> (u64, u64) {
         let status = format!("/proc/{}/status", self.child.id());
         let status = std::fs::read_to_string(status).unwrap();
@@ -284,15 +320,15 @@ impl Daemon {
         (field("VmRSS:"), field("VmHWM:"))
     }
 
-    /// Processor time that it has used, in clock ticks.
+    /// CPU time used, in clock ticks.
     pub fn cpu_ticks(&self) -> u64 {
         let stat = std::fs::read_to_string(format!("/proc/{}/stat", self.child.id())).unwrap();
-        let behind_name = stat.rsplit_once(')').unwrap().1;
-        let fields: Vec<&str> = behind_name.split_whitespace().collect();
+        let after_name = stat.rsplit_once(')').unwrap().1;
+        let fields: Vec<&str> = after_name.split_whitespace().collect();
         fields[11].parse::<u64>().unwrap() + fields[12].parse::<u64>().unwrap()
     }
 
-    /// The number of its process.
+    /// The process id of the child.
     pub fn id(&self) -> u32 {
         self.child.id()
     }
@@ -300,7 +336,7 @@ impl Daemon {
 
 impl Drop for Daemon {
     fn drop(&mut self) {
-        if self.is_kept && self.ended().is_none() {
+        if self.is_kept && self.exit_status().is_none() {
             self.kill_server();
         }
         let _ = self.child.kill();

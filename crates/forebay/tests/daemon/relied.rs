@@ -1,15 +1,14 @@
-//! Starts of the built program without the journal that it was killed with, with another one, and
-//! with one that was emptied.
+//! Starts after a kill with the journal missing, replaced by another one, or wiped.
 
-use crate::process::Daemon;
-use crate::vault::ran;
+use crate::common::client::PATIENCE;
+use crate::common::wait_until;
+use crate::process::{Daemon, MIB, failed_start, is_served, make_file, run_forebay};
 use std::path::{Path, PathBuf};
 
-const MIB: u64 = 1 << 20;
 const LINE: usize = 4096;
 
-/// A disk that takes nothing for a while, and two journals.
-struct House {
+/// Two disks that delay writes, and two journals.
+struct Fixture {
     directory: tempfile::TempDir,
 }
 
@@ -17,15 +16,14 @@ fn content(line: u64) -> Vec<u8> {
     vec![line as u8 + 1; LINE]
 }
 
-impl House {
+impl Fixture {
     fn new() -> Self {
-        let house = Self { directory: tempfile::tempdir().unwrap() };
+        let fixture = Self { directory: tempfile::tempdir().unwrap() };
         let sizes = [("disk.img", 16), ("other.img", 16), ("journal", 40), ("fresh", 40)];
         for (name, mib) in sizes {
-            let file = std::fs::File::create(house.at(name)).unwrap();
-            file.set_len(mib * MIB).unwrap();
+            make_file(fixture.at(name), mib * MIB);
         }
-        house
+        fixture
     }
 
     fn here(&self) -> &Path {
@@ -36,13 +34,13 @@ impl House {
         self.here().join(name)
     }
 
-    /// A volume on one of the disks, with a journal.
+    /// A volume on disk `name`, with a journal.
     fn with(&self, name: &str, journal: &str) -> String {
         let (bare, journal) = (self.bare(name), self.at(journal));
         format!("{bare},mode=write-back,protection=journal,journal={}", journal.display())
     }
 
-    /// The same without one.
+    /// A volume on disk `name`, without a journal.
     fn bare(&self, name: &str) -> String {
         format!("{name}=delay(write=5s):{}", self.at(&format!("{name}.img")).display())
     }
@@ -51,8 +49,8 @@ impl House {
         Daemon::start_with(self.here(), "epoll", "64MiB", volumes, more)
     }
 
-    /// Acknowledges what the journal alone has, and is killed.
-    fn killed(&self, volumes: &[String], names: &[&str]) {
+    /// Runs a daemon that acknowledges writes, and kills it while only the journal has them.
+    fn write_and_kill(&self, volumes: &[String], names: &[&str]) {
         let daemon = self.start(volumes, &[]);
         for name in names {
             let mut client = daemon.client(name);
@@ -61,21 +59,17 @@ impl House {
         daemon.kill();
         for name in names {
             let disk = std::fs::read(self.at(&format!("{name}.img"))).unwrap();
-            assert!(disk[..8 * LINE].iter().all(|&byte| byte == 0), "the disk has it already");
+            assert!(disk[..8 * LINE].iter().all(|&byte| byte == 0), "{name} has data already");
         }
     }
 
-    /// A start that is expected to be refused, and to change nothing; and what it says.
-    fn refused(&self, volumes: &[String]) -> String {
+    /// Asserts that a start fails without changing a device or record. Returns its output.
+    fn failed_start(&self, volumes: &[String]) -> String {
         let devices = ["disk.img", "other.img", "journal", "fresh"];
         let before = devices.map(|name| std::fs::read(self.at(name)).unwrap());
         let records = self.records();
-        let socket = format!("unix:{}", self.at("refused.sock").display());
-        let mut arguments = vec!["serve", "--io", "epoll", "--memory", "64MiB", "--keeper", "no"];
-        arguments.extend(["--nbd", &socket]);
-        volumes.iter().for_each(|volume| arguments.extend(["--volume", volume]));
-        let (code, said) = ran(self.here(), &arguments);
-        assert_eq!(code, Some(1), "{said}");
+        let arguments: Vec<&str> = volumes.iter().flat_map(|volume| ["--volume", volume]).collect();
+        let said = failed_start(self.here(), &arguments);
         for (name, bytes) in devices.iter().zip(before) {
             assert!(std::fs::read(self.at(name)).unwrap() == bytes, "{name} has changed: {said}");
         }
@@ -83,7 +77,7 @@ impl House {
         said
     }
 
-    /// What is on record in the state directory of journals, with the content of each file.
+    /// The names and contents of all journal records in the state directory.
     fn records(&self) -> Vec<(String, String)> {
         let entries = std::fs::read_dir(self.at("state")).unwrap().flatten();
         let names = entries.map(|entry| entry.file_name().into_string().unwrap());
@@ -94,7 +88,8 @@ impl House {
         records
     }
 
-    fn assert_names_all(&self, said: &str, volume: &str) {
+    /// Asserts that an error names the volume, the journal and the remedies.
+    fn assert_missing_journal(&self, said: &str, volume: &str) {
         let journal = self.at("journal").display().to_string();
         let word = format!("--accept-lost-journal {volume}");
         for part in [&format!("volume '{volume}'"), &journal, "rescue apply", &word] {
@@ -111,163 +106,173 @@ fn assert_all(daemon: &Daemon, name: &str) {
 }
 
 #[test]
-fn a_volume_is_not_served_older_than_what_its_journal_holds() {
-    let house = House::new();
-    house.killed(&[house.with("disk", "journal")], &["disk"]);
-    let [(name, text)] = &house.records()[..] else { panic!("{:?}", house.records()) };
-    let journal = house.at("journal").display().to_string();
+fn a_volume_is_refused_while_its_newest_data_is_in_a_missing_journal() {
+    let fixture = Fixture::new();
+    fixture.write_and_kill(&[fixture.with("disk", "journal")], &["disk"]);
+    let [(name, text)] = &fixture.records()[..] else { panic!("{:?}", fixture.records()) };
+    let journal = fixture.at("journal").display().to_string();
     assert!(name.ends_with(".relied"), "{name}");
     assert_eq!(*text, format!("journal {journal}\nrelies disk\nlines 1\n"));
 
-    house.assert_names_all(&house.refused(&[house.bare("disk")]), "disk");
-    house.assert_names_all(&house.refused(&[house.with("disk", "fresh")]), "disk");
+    fixture.assert_missing_journal(&fixture.failed_start(&[fixture.bare("disk")]), "disk");
+    fixture.assert_missing_journal(&fixture.failed_start(&[fixture.with("disk", "fresh")]), "disk");
     let whole = std::fs::read(&journal).unwrap();
-    // Its head was zeroed, and all of it.
+    // The superblocks were wiped, then the whole journal.
     for from in [128 << 10, whole.len()] {
         let emptied = [&vec![0; from][..], &whole[from..]].concat();
         std::fs::write(&journal, emptied).unwrap();
-        house.assert_names_all(&house.refused(&[house.with("disk", "journal")]), "disk");
-        // Nor is it made anew for others.
-        house.assert_names_all(&house.refused(&[house.with("other", "journal")]), "disk");
+        fixture.assert_missing_journal(
+            &fixture.failed_start(&[fixture.with("disk", "journal")]),
+            "disk",
+        );
+        // Nor is the wiped device formatted for another volume.
+        fixture.assert_missing_journal(
+            &fixture.failed_start(&[fixture.with("other", "journal")]),
+            "disk",
+        );
     }
     std::fs::write(&journal, whole).unwrap();
 
-    let daemon = house.start(&[house.with("disk", "journal")], &[]);
+    let daemon = fixture.start(&[fixture.with("disk", "journal")], &[]);
     assert_all(&daemon, "disk");
     daemon.stop();
-    // Stopped in order, it needs no journal.
-    assert_eq!(house.records(), []);
-    let daemon = house.start(&[house.bare("disk")], &[]);
+    // After a clean shutdown, the volume needs no journal.
+    assert_eq!(fixture.records(), []);
+    let daemon = fixture.start(&[fixture.bare("disk")], &[]);
     assert_all(&daemon, "disk");
     daemon.stop();
 }
 
 #[test]
-fn what_a_lost_journal_held_is_given_up_on_the_operators_word_for_good() {
-    let house = House::new();
-    house.killed(&[house.with("disk", "journal")], &["disk"]);
-    let fresh = [house.with("disk", "fresh")];
-    let daemon = house.start(&fresh, &["--accept-lost-journal", "disk"]);
+fn accepting_a_lost_journal_voids_its_data_for_good() {
+    let fixture = Fixture::new();
+    fixture.write_and_kill(&[fixture.with("disk", "journal")], &["disk"]);
+    let fresh = [fixture.with("disk", "fresh")];
+    let daemon = fixture.start(&fresh, &["--accept-lost-journal", "disk"]);
     let mut client = daemon.client("disk");
     assert_eq!(client.read(0, LINE as u64).unwrap(), [0; LINE]);
     client.write(0, &content(99)).unwrap();
     drop(client);
     daemon.kill();
-    // The word was for once; the other journal is relied upon now, and this one is older.
-    let said = house.refused(&[house.with("disk", "journal")]);
+    // The old journal is now stale, and the volume relies on the fresh one.
+    let said = fixture.failed_start(&[fixture.with("disk", "journal")]);
     assert!(said.contains("--accept-lost-journal disk") && said.contains("fresh"), "{said}");
-    let daemon = house.start(&fresh, &[]);
+    let daemon = fixture.start(&fresh, &[]);
     assert_eq!(daemon.client("disk").read(0, LINE as u64).unwrap(), content(99));
     daemon.stop();
-    let said = house.refused(&[house.with("disk", "journal")]);
+    let said = fixture.failed_start(&[fixture.with("disk", "journal")]);
     assert!(said.contains("older than the disks") && said.contains("zeroes"), "{said}");
-    let (journal, to) = (house.at("journal"), house.at("disk.img"));
+    let (journal, to) = (fixture.at("journal"), fixture.at("disk.img"));
     let (journal, to) = (journal.to_str().unwrap(), to.to_str().unwrap());
     let (code, said) =
-        ran(house.here(), &["rescue", "apply", journal, "--volume", "disk", "--to", to]);
+        run_forebay(fixture.here(), &["rescue", "apply", journal, "--volume", "disk", "--to", to]);
     assert!(code == Some(1) && said.contains("older than the disk"), "{said}");
 }
 
 #[test]
-fn each_volume_of_a_shared_journal_relies_on_it_by_itself() {
-    let house = House::new();
-    let both = [house.with("disk", "journal"), house.with("other", "journal")];
-    house.killed(&both, &["disk", "other"]);
-    house.assert_names_all(&house.refused(&[house.bare("other")]), "other");
+fn accepting_a_lost_journal_affects_only_the_named_volume() {
+    let fixture = Fixture::new();
+    let both = [fixture.with("disk", "journal"), fixture.with("other", "journal")];
+    fixture.write_and_kill(&both, &["disk", "other"]);
+    fixture.assert_missing_journal(&fixture.failed_start(&[fixture.bare("other")]), "other");
     let word = ["--accept-lost-journal", "disk"];
-    house.start(&[house.bare("disk")], &word).stop();
-    house.assert_names_all(&house.refused(&[house.bare("other")]), "other");
-    // What it holds of the one is void, and of the other it is the newest.
-    let daemon = house.start(&[house.bare("disk"), house.with("other", "journal")], &[]);
+    fixture.start(&[fixture.bare("disk")], &word).stop();
+    fixture.assert_missing_journal(&fixture.failed_start(&[fixture.bare("other")]), "other");
+    // The journal's data of "disk" is void, and of "other" still current.
+    let daemon = fixture.start(&[fixture.bare("disk"), fixture.with("other", "journal")], &[]);
     assert_eq!(daemon.client("disk").read(0, LINE as u64).unwrap(), [0; LINE]);
     assert_all(&daemon, "other");
     daemon.stop();
 }
 
 #[test]
-fn one_half_of_a_mirrored_journal_is_enough_to_go_on() {
-    let house = House::new();
-    let mirror = format!(",journal-mirror={}", house.at("fresh").display());
-    house.killed(&[house.with("disk", "journal") + &mirror], &["disk"]);
-    let said = house.refused(&[house.bare("disk")]);
-    house.assert_names_all(&said, "disk");
-    assert!(said.contains(house.at("fresh").to_str().unwrap()), "{said}");
-    let daemon = house.start(&[house.with("disk", "fresh")], &[]);
+fn one_device_of_a_mirrored_journal_is_enough_to_start() {
+    let fixture = Fixture::new();
+    let mirror = format!(",journal-mirror={}", fixture.at("fresh").display());
+    fixture.write_and_kill(&[fixture.with("disk", "journal") + &mirror], &["disk"]);
+    let said = fixture.failed_start(&[fixture.bare("disk")]);
+    fixture.assert_missing_journal(&said, "disk");
+    assert!(said.contains(fixture.at("fresh").to_str().unwrap()), "{said}");
+    let daemon = fixture.start(&[fixture.with("disk", "fresh")], &[]);
     assert_all(&daemon, "disk");
     daemon.stop();
-    house.start(&[house.bare("disk")], &[]).stop();
+    fixture.start(&[fixture.bare("disk")], &[]).stop();
 }
 
 #[test]
-fn a_rescue_ends_the_reliance_on_a_journal() {
-    let house = House::new();
-    let (journal, to) = (house.at("journal"), house.at("disk.img"));
+fn rescue_apply_and_discard_end_the_reliance_on_a_journal() {
+    let fixture = Fixture::new();
+    let (journal, to) = (fixture.at("journal"), fixture.at("disk.img"));
     let (journal, to) = (journal.to_str().unwrap(), to.to_str().unwrap());
-    house.killed(&[house.with("disk", "journal")], &["disk"]);
+    fixture.write_and_kill(&[fixture.with("disk", "journal")], &["disk"]);
     let apply = ["rescue", "apply", journal, "--volume", "disk", "--to", to, "--force"];
-    let (code, said) = ran(house.here(), &apply);
+    let (code, said) = run_forebay(fixture.here(), &apply);
     assert_eq!(code, Some(0), "{said}");
-    let daemon = house.start(&[house.bare("disk")], &[]);
+    let daemon = fixture.start(&[fixture.bare("disk")], &[]);
     assert_all(&daemon, "disk");
     daemon.stop();
 
-    house.killed(&[house.with("other", "journal")], &["other"]);
-    house.assert_names_all(&house.refused(&[house.bare("other")]), "other");
-    let (code, _) = ran(house.here(), &["rescue", "discard", journal, "--volume", "other"]);
+    fixture.write_and_kill(&[fixture.with("other", "journal")], &["other"]);
+    fixture.assert_missing_journal(&fixture.failed_start(&[fixture.bare("other")]), "other");
+    let (code, _) =
+        run_forebay(fixture.here(), &["rescue", "discard", journal, "--volume", "other"]);
     assert_eq!(code, Some(1));
-    house.assert_names_all(&house.refused(&[house.bare("other")]), "other");
+    fixture.assert_missing_journal(&fixture.failed_start(&[fixture.bare("other")]), "other");
     let discard = ["rescue", "discard", journal, "--volume", "other", "--yes"];
-    assert_eq!(ran(house.here(), &discard).0, Some(0));
-    house.start(&[house.bare("other")], &[]).stop();
+    assert_eq!(run_forebay(fixture.here(), &discard).0, Some(0));
+    fixture.start(&[fixture.bare("other")], &[]).stop();
 }
 
 #[test]
-fn a_volume_that_is_removed_or_writes_through_relies_on_no_journal() {
-    let house = House::new();
-    let daemon = house.start(&[house.with("disk", "journal")], &[]);
+fn a_removed_or_write_through_volume_relies_on_no_journal() {
+    let fixture = Fixture::new();
+    let daemon = fixture.start(&[fixture.with("disk", "journal")], &[]);
     daemon.client("disk").write(0, &content(1)).unwrap();
-    assert_eq!(house.records().len(), 1);
-    assert_eq!(ran(house.here(), &["volume", "remove", "disk"]).0, Some(0));
-    assert_eq!(house.records(), []);
-    let through = house.with("disk", "journal").replace("mode=write-back", "mode=write-through");
-    assert_eq!(ran(house.here(), &["volume", "add", &through]).0, Some(0));
+    assert_eq!(fixture.records().len(), 1);
+    assert_eq!(run_forebay(fixture.here(), &["volume", "remove", "disk"]).0, Some(0));
+    assert_eq!(fixture.records(), []);
+    let through = fixture.with("disk", "journal").replace("mode=write-back", "mode=write-through");
+    assert_eq!(run_forebay(fixture.here(), &["volume", "add", &through]).0, Some(0));
     daemon.client("disk").write(0, &content(2)).unwrap();
-    assert_eq!(house.records(), []);
-    assert_eq!(ran(house.here(), &["volume", "set", "disk", "mode=write-back"]).0, Some(0));
-    assert_eq!(house.records().len(), 1);
+    assert_eq!(fixture.records(), []);
+    assert_eq!(
+        run_forebay(fixture.here(), &["volume", "set", "disk", "mode=write-back"]).0,
+        Some(0)
+    );
+    assert_eq!(fixture.records().len(), 1);
     daemon.stop();
-    assert_eq!(house.records(), []);
+    assert_eq!(fixture.records(), []);
 }
 
-/// What the pool of the server before has is newer than any journal: it goes on without, and the
-/// journal is never believed again.
+/// An adopted pool is newer than any journal. A server that adopts it can therefore start without
+/// the journal, whose records are void from then on.
 #[test]
-fn a_pool_goes_on_without_its_journal_and_voids_it() {
-    let house = House::new();
+fn an_adopted_pool_continues_without_its_journal_and_voids_it() {
+    let fixture = Fixture::new();
     let key = |key: &str, value: &str| format!("{key} = \"{value}\"\n");
     let section = |more: &str| {
-        let (name, backing) = (key("name", "disk"), house.bare("disk").replace("disk=", ""));
+        let (name, backing) = (key("name", "disk"), fixture.bare("disk").replace("disk=", ""));
         let text = format!("[[volume]]\n{name}{}{more}", key("backing", &backing));
-        std::fs::write(house.at("forebay.toml"), text).unwrap();
+        std::fs::write(fixture.at("forebay.toml"), text).unwrap();
     };
-    let journal = house.at("journal").display().to_string();
+    let journal = fixture.at("journal").display().to_string();
     let mode = key("mode", "write-back");
     section(&format!("{mode}{}{}", key("protection", "journal"), key("journal", &journal)));
-    let log = std::fs::File::create(house.at("log")).unwrap();
-    let daemon = Daemon::start_kept_with(house.here(), log, &house.at("forebay.toml"));
+    let log = std::fs::File::create(fixture.at("log")).unwrap();
+    let daemon = Daemon::start_kept_with(fixture.here(), log, &fixture.at("forebay.toml"));
     let mut client = daemon.client("disk");
     (0..8).for_each(|line| client.write(line * LINE as u64, &content(line)).unwrap());
     drop(client);
     section(&format!("{mode}{}accept-loss = true\n", key("protection", "none")));
     let before = daemon.server();
     daemon.kill_server();
-    crate::common::wait_until("the next one answers", crate::common::client::PATIENCE, || {
-        daemon.server() != before && crate::process::is_answered(&daemon.socket)
+    wait_until("the next server accepts clients", PATIENCE, || {
+        daemon.server() != before && is_served(&daemon.socket)
     });
     assert_all(&daemon, "disk");
     daemon.stop();
-    let said = std::fs::read_to_string(house.at("log")).unwrap();
+    let said = std::fs::read_to_string(fixture.at("log")).unwrap();
     assert!(said.contains("recorded journal missing, not needed"), "{said}");
-    let said = house.refused(&[house.with("disk", "journal")]);
+    let said = fixture.failed_start(&[fixture.with("disk", "journal")]);
     assert!(said.contains("older than the disks"), "{said}");
 }

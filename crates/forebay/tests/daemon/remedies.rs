@@ -1,33 +1,21 @@
-//! What the operator is told to do when a start or a command is refused: something that helps, and
-//! nothing that destroys what is there.
+//! Error messages suggest a remedy that works and destroys nothing.
 
-use crate::process::output_of;
+use crate::process::{make_file, run_forebay};
 use std::net::TcpListener;
 use std::path::Path;
-use std::process::Command;
 
-/// What is said and must be, and what must not be.
+/// A command that must fail, with texts that its last line must and must not contain.
 struct Case<'a> {
     arguments: Vec<String>,
     said: &'a [&'a str],
     unsaid: &'a [&'a str],
 }
 
-/// Runs the program with its state in `directory`. Gives its exit code and what it said.
-fn ran(directory: &Path, arguments: &[String]) -> (Option<i32>, String) {
-    let output = output_of(
-        Command::new(env!("CARGO_BIN_EXE_forebay"))
-            .args(arguments)
-            .env("FOREBAY_STATE", directory.join("state"))
-            .current_dir(directory),
-    );
-    (output.status.code(), String::from_utf8(output.stderr).unwrap())
-}
-
-fn check(directory: &Path, code: i32, cases: &[Case<'_>]) {
+fn check(directory: &Path, expected_code: i32, cases: &[Case<'_>]) {
     for Case { arguments, said, unsaid } in cases {
-        let (ended, text) = ran(directory, arguments);
-        assert_eq!(ended, Some(code), "{arguments:?}: {text}");
+        let words: Vec<&str> = arguments.iter().map(String::as_str).collect();
+        let (code, text) = run_forebay(directory, &words);
+        assert_eq!(code, Some(expected_code), "{arguments:?}: {text}");
         let last = text.lines().last().unwrap_or_default();
         assert!(last.starts_with("forebay: "), "{arguments:?}: {text}");
         for part in *said {
@@ -45,7 +33,7 @@ fn serve(arguments: &[&str]) -> Vec<String> {
 }
 
 #[test]
-fn a_backing_of_a_kind_that_there_is_not_is_answered_with_a_way_to_have_it() {
+fn an_unknown_kind_of_backing_gets_a_working_alternative() {
     let directory = tempfile::tempdir().unwrap();
     let schemes = [
         ("s3://bucket/disk", "nbdkit"),
@@ -72,10 +60,10 @@ fn a_backing_of_a_kind_that_there_is_not_is_answered_with_a_way_to_have_it() {
 }
 
 #[test]
-fn a_file_of_another_program_is_not_to_be_made_longer_or_overwritten() {
+fn no_remedy_suggests_extending_or_overwriting_another_programs_file() {
     let directory = tempfile::tempdir().unwrap();
     let at = |name: &str| directory.path().join(name).display().to_string();
-    std::fs::File::create(at("disk.img")).unwrap().set_len(16 << 20).unwrap();
+    make_file(at("disk.img"), 16 << 20);
     std::fs::write(at("hostname"), "host\n").unwrap();
     std::fs::write(at("page"), vec![7; 4096]).unwrap();
     let disk = at("disk.img");
@@ -103,7 +91,7 @@ fn a_file_of_another_program_is_not_to_be_made_longer_or_overwritten() {
 }
 
 #[test]
-fn a_command_that_there_is_not_is_answered_with_what_does_the_same() {
+fn an_unknown_command_gets_the_equivalent_command() {
     let directory = tempfile::tempdir().unwrap();
     for (command, remedy) in [
         ("top", "watch forebay status"),
@@ -120,7 +108,7 @@ fn a_command_that_there_is_not_is_answered_with_what_does_the_same() {
 }
 
 #[test]
-fn an_address_that_can_not_be_had_is_answered_with_what_is_in_the_way() {
+fn an_unusable_address_gets_the_cause_and_a_remedy() {
     let directory = tempfile::tempdir().unwrap();
     let taken = TcpListener::bind("127.0.0.1:0").unwrap();
     let port = format!("tcp:{}", taken.local_addr().unwrap());
@@ -149,7 +137,7 @@ fn an_address_that_can_not_be_had_is_answered_with_what_is_in_the_way() {
 }
 
 #[test]
-fn a_bad_certificate_or_key_is_named_with_what_it_should_be() {
+fn a_bad_certificate_or_key_gets_the_expected_format() {
     let directory = tempfile::tempdir().unwrap();
     let at = |name: &str| directory.path().join(name).display().to_string();
     let pair = || rcgen::generate_simple_self_signed(["x".to_owned()]).unwrap();

@@ -1,17 +1,17 @@
-//! `forebay rescue` on what a killed daemon left behind.
+//! `forebay rescue` on the journal of a killed daemon.
 
 use crate::common::random::Random;
-use crate::process::{Daemon, output_of};
+use crate::crash::{LINES, SIZE_BYTES, content};
+use crate::process::{Daemon, MIB, failed_start, make_file, output_of};
 use serde_json::Value;
-use std::path::{Path, PathBuf};
+use std::path::PathBuf;
 use std::process::Command;
 
-const MIB: u64 = 1 << 20;
-const SIZE_BYTES: u64 = 16 * MIB;
-const LINES: u64 = SIZE_BYTES / 4096;
+/// The version of all lines of a new disk.
+const INITIAL: u64 = 1000;
 
-/// A directory with disks, and a journal that all of them share.
-struct Place {
+/// A directory with disks and a journal that they share.
+struct Fixture {
     directory: tempfile::TempDir,
 }
 
@@ -27,19 +27,15 @@ impl Ran {
     }
 }
 
-fn content(line: u64, version: u64) -> Vec<u8> {
-    Random::new(line << 32 | version).bytes(4096)
-}
-
-impl Place {
+impl Fixture {
     fn new(disks: &[&str]) -> Self {
-        let place = Self { directory: tempfile::tempdir().unwrap() };
+        let fixture = Self { directory: tempfile::tempdir().unwrap() };
         for disk in disks {
-            let bytes: Vec<u8> = (0..LINES).flat_map(|line| content(line, 0)).collect();
-            std::fs::write(place.path(disk), bytes).unwrap();
+            let bytes: Vec<u8> = (0..LINES).flat_map(|line| content(line, INITIAL)).collect();
+            std::fs::write(fixture.path(disk), bytes).unwrap();
         }
-        std::fs::File::create(place.path("journal")).unwrap().set_len(40 * MIB).unwrap();
-        place
+        make_file(fixture.path("journal"), 40 * MIB);
+        fixture
     }
 
     fn path(&self, name: &str) -> PathBuf {
@@ -55,14 +51,22 @@ impl Place {
         )
     }
 
-    /// A daemon that serves each of these disks as a volume of the same name.
+    /// Starts a daemon that serves each disk as a volume of the same name.
     fn serve(&self, disks: &[&str]) -> Daemon {
         let volumes: Vec<String> = disks.iter().map(|disk| self.volume(disk, disk)).collect();
         Daemon::start(self.directory.path(), "epoll", "64MiB", &volumes)
     }
 
     fn rescue(&self, arguments: &[&str]) -> Ran {
-        run(self.directory.path(), arguments)
+        let output = output_of(
+            Command::new(env!("CARGO_BIN_EXE_forebay"))
+                .arg("rescue")
+                .args(arguments)
+                .env("FOREBAY_STATE", self.path("state"))
+                .current_dir(self.directory.path()),
+        );
+        let text = |bytes| String::from_utf8(bytes).unwrap();
+        Ran { code: output.status.code(), out: text(output.stdout), err: text(output.stderr) }
     }
 
     fn disk(&self, name: &str) -> Vec<u8> {
@@ -70,21 +74,9 @@ impl Place {
     }
 }
 
-fn run(directory: &Path, arguments: &[&str]) -> Ran {
-    let output = output_of(
-        Command::new(env!("CARGO_BIN_EXE_forebay"))
-            .arg("rescue")
-            .args(arguments)
-            .env("FOREBAY_STATE", directory.join("state"))
-            .current_dir(directory),
-    );
-    let text = |bytes| String::from_utf8(bytes).unwrap();
-    Ran { code: output.status.code(), out: text(output.stdout), err: text(output.stderr) }
-}
-
-/// Writes lines and kills the daemon; returns what the disk must hold in the end.
-fn write_and_kill(place: &Place, disk: &str, daemon: Daemon) -> Vec<u8> {
-    let mut expected = place.disk(disk);
+/// Writes lines and kills the daemon; returns the expected final content of the disk.
+fn write_and_kill(fixture: &Fixture, disk: &str, daemon: Daemon) -> Vec<u8> {
+    let mut expected = fixture.disk(disk);
     let mut client = daemon.client(disk);
     let mut random = Random::new(5);
     for version in 1..300 {
@@ -93,7 +85,7 @@ fn write_and_kill(place: &Place, disk: &str, daemon: Daemon) -> Vec<u8> {
         client.write(line * 4096, &bytes).unwrap();
         expected[line as usize * 4096..][..4096].copy_from_slice(&bytes);
     }
-    // A piece of a line, and zeroes.
+    // Part of a line.
     client.write(8192 + 512, &[7; 512]).unwrap();
     expected[8192 + 512..8192 + 1024].fill(7);
     daemon.kill();
@@ -101,204 +93,193 @@ fn write_and_kill(place: &Place, disk: &str, daemon: Daemon) -> Vec<u8> {
 }
 
 #[test]
-fn what_a_journal_holds_is_brought_to_its_disk_and_marked_as_done() {
-    let place = Place::new(&["a", "b"]);
-    let daemon = place.serve(&["a", "b"]);
-    let busy = place.rescue(&["list", "journal"]);
+fn apply_writes_a_journals_data_to_the_disk_once() {
+    let fixture = Fixture::new(&["a", "b"]);
+    let daemon = fixture.serve(&["a", "b"]);
+    let busy = fixture.rescue(&["list", "journal"]);
     assert_eq!(busy.code, Some(2), "{}", busy.err);
     assert!(busy.err.contains("is in use"), "{}", busy.err);
     let mut other = daemon.client("b");
     other.write(0, &content(0, 9)).unwrap();
     drop(other);
-    let expected = write_and_kill(&place, "a", daemon);
+    let expected = write_and_kill(&fixture, "a", daemon);
 
-    let list = place.rescue(&["list", "journal", "--json"]).json();
+    let list = fixture.rescue(&["list", "journal", "--json"]).json();
     assert_eq!((&list["kind"], &list["state"]), (&"journal".into(), &"whole".into()), "{list}");
     assert_eq!(list["volumes"][0]["name"], "a");
     assert!(list["volumes"][0]["held_bytes"].as_u64().unwrap() >= 290 * 4096, "{list}");
     assert_eq!(list["volumes"][1]["held_bytes"], 4096, "{list}");
-    let shown = place.rescue(&["list", "journal"]);
+    let shown = fixture.rescue(&["list", "journal"]);
     assert!(shown.out.contains("VOLUME") && shown.out.contains("not closed"), "{}", shown.out);
-    assert_eq!(place.rescue(&["verify", "journal"]).code, Some(0));
+    assert_eq!(fixture.rescue(&["verify", "journal"]).code, Some(0));
 
-    let to = place.path("a").display().to_string();
+    let to = fixture.path("a").display().to_string();
     let apply = ["apply", "journal", "--volume", "a", "--to", &to];
-    let journal = place.disk("journal");
-    let before = place.disk("a");
-    let dry = place.rescue(&[&apply[..], &["--dry-run"]].concat());
+    let journal = fixture.disk("journal");
+    let before = fixture.disk("a");
+    let dry = fixture.rescue(&[&apply[..], &["--dry-run"]].concat());
     assert_eq!(dry.code, Some(0), "{}", dry.err);
     assert!(dry.out.contains("would be written"), "{}", dry.out);
-    assert!(place.disk("a") == before && place.disk("journal") == journal, "nothing is written");
-    let ran = place.rescue(&apply);
+    assert!(
+        fixture.disk("a") == before && fixture.disk("journal") == journal,
+        "nothing is written"
+    );
+    let ran = fixture.rescue(&apply);
     assert_eq!(ran.code, Some(0), "{}", ran.err);
-    assert!(place.disk("a") == expected);
-    let list = place.rescue(&["list", "journal", "--json"]).json();
+    assert!(fixture.disk("a") == expected);
+    let list = fixture.rescue(&["list", "journal", "--json"]).json();
     assert_eq!(list["volumes"][0]["released"], "applied", "{list}");
     assert_eq!(
         (&list["volumes"][0]["records"], &list["volumes"][1]["released"]),
         (&0.into(), &"no".into())
     );
 
-    // Somebody goes on with the disk, and the daemon brings back nothing over that.
-    let mut bytes = place.disk("a");
+    // The disk changes after the rescue, and a daemon must not replay the journal over it.
+    let mut bytes = fixture.disk("a");
     bytes[..8192].fill(3);
-    std::fs::write(place.path("a"), &bytes).unwrap();
-    let daemon = place.serve(&["a", "b"]);
+    std::fs::write(fixture.path("a"), &bytes).unwrap();
+    let daemon = fixture.serve(&["a", "b"]);
     assert!(daemon.client("a").read(0, SIZE_BYTES).unwrap() == bytes);
     assert!(daemon.client("b").read(0, 4096).unwrap() == content(0, 9));
     daemon.stop();
-    assert!(place.disk("a") == bytes);
-    assert!(place.disk("b")[..4096] == content(0, 9));
+    assert!(fixture.disk("a") == bytes);
+    assert!(fixture.disk("b")[..4096] == content(0, 9));
 }
 
 #[test]
-fn what_is_given_up_is_not_brought_back() {
-    let place = Place::new(&["a"]);
-    let daemon = place.serve(&["a"]);
-    let before = place.disk("a");
-    write_and_kill(&place, "a", daemon);
-    let asked = place.rescue(&["discard", "journal", "--volume", "a"]);
+fn discarded_data_is_never_replayed() {
+    let fixture = Fixture::new(&["a"]);
+    let daemon = fixture.serve(&["a"]);
+    let before = fixture.disk("a");
+    write_and_kill(&fixture, "a", daemon);
+    let asked = fixture.rescue(&["discard", "journal", "--volume", "a"]);
     assert_eq!(asked.code, Some(1));
     assert!(asked.err.contains("--yes"), "{}", asked.err);
-    let ran = place.rescue(&["discard", "journal", "--volume", "a", "--yes"]);
+    let ran = fixture.rescue(&["discard", "journal", "--volume", "a", "--yes"]);
     assert_eq!(ran.code, Some(0), "{}", ran.err);
-    std::fs::write(place.path("a"), &before).unwrap();
-    let daemon = place.serve(&["a"]);
+    std::fs::write(fixture.path("a"), &before).unwrap();
+    let daemon = fixture.serve(&["a"]);
     assert!(daemon.client("a").read(0, SIZE_BYTES).unwrap() == before);
     daemon.stop();
-    let unknown = place.rescue(&["discard", "journal", "--volume", "z", "--yes"]);
-    assert!(unknown.err.contains("knows no volume 'z'"), "{}", unknown.err);
+    let unknown = fixture.rescue(&["discard", "journal", "--volume", "z", "--yes"]);
+    assert!(unknown.err.contains("has no volume 'z'"), "{}", unknown.err);
 }
 
 #[test]
-fn a_journal_that_was_given_up_or_is_damaged_is_applied_only_on_demand() {
-    let place = Place::new(&["a"]);
-    let daemon = place.serve(&["a"]);
-    let expected = write_and_kill(&place, "a", daemon);
-    let id = place.rescue(&["list", "journal", "--json"]).json()["id"].as_str().unwrap().to_owned();
-    let mark = place.path(&format!("state/journal-{id}.failed"));
+fn apply_needs_an_override_for_a_failed_or_damaged_journal() {
+    let fixture = Fixture::new(&["a"]);
+    let daemon = fixture.serve(&["a"]);
+    let expected = write_and_kill(&fixture, "a", daemon);
+    let id =
+        fixture.rescue(&["list", "journal", "--json"]).json()["id"].as_str().unwrap().to_owned();
+    let mark = fixture.path(&format!("state/journal-{id}.failed"));
     std::fs::write(&mark, "failed at 1: input/output error\nvolume a\nvolumes 1\n").unwrap();
-    let to = place.path("a").display().to_string();
+    let to = fixture.path("a").display().to_string();
     let apply = ["apply", "journal", "--volume", "a", "--to", &to];
-    let ran = place.rescue(&apply);
+    let ran = fixture.rescue(&apply);
     assert_eq!(ran.code, Some(1));
     assert!(ran.err.contains("was given up") && ran.err.contains("--force"), "{}", ran.err);
-    // The failure was another volume's.
+    // The failure mark names another volume.
     std::fs::write(&mark, "failed at 1: input/output error\nvolume z\nvolumes 1\n").unwrap();
-    assert_eq!(place.rescue(&[&apply[..], &["--dry-run"]].concat()).code, Some(0));
+    assert_eq!(fixture.rescue(&[&apply[..], &["--dry-run"]].concat()).code, Some(0));
 
-    // A byte of the payload of the first batch.
-    let whole = place.disk("journal");
+    // Damage the payload of the first batch.
+    let whole = fixture.disk("journal");
     let mut damaged = whole.clone();
     damaged[(128 << 10) + 200] ^= 1;
-    std::fs::write(place.path("journal"), &damaged).unwrap();
-    let verify = place.rescue(&["verify", "journal"]);
+    std::fs::write(fixture.path("journal"), &damaged).unwrap();
+    let verify = fixture.rescue(&["verify", "journal"]);
     assert_eq!(verify.code, Some(1), "{}", verify.err);
     assert!(verify.out.contains("DAMAGED") && verify.out.contains("batch 0"), "{}", verify.out);
-    let ran = place.rescue(&apply);
+    let ran = fixture.rescue(&apply);
     assert_eq!(ran.code, Some(1));
     assert!(ran.err.contains("--accept-loss"), "{}", ran.err);
-    std::fs::write(place.path("journal"), &whole).unwrap();
-    let ran = place.rescue(&apply);
+    std::fs::write(fixture.path("journal"), &whole).unwrap();
+    let ran = fixture.rescue(&apply);
     assert_eq!(ran.code, Some(0), "{}", ran.err);
-    assert!(place.disk("a") == expected);
+    assert!(fixture.disk("a") == expected);
 
     let mut wiped = whole;
     wiped[..128 << 10].fill(9);
-    std::fs::write(place.path("journal"), &wiped).unwrap();
-    let verify = place.rescue(&["verify", "journal"]);
+    std::fs::write(fixture.path("journal"), &wiped).unwrap();
+    let verify = fixture.rescue(&["verify", "journal"]);
     assert_eq!(verify.code, Some(2));
     assert!(verify.err.contains("holds no journal"), "{}", verify.err);
 }
 
 #[test]
-fn a_disk_of_another_size_is_written_only_on_demand() {
-    let place = Place::new(&["a"]);
-    let daemon = place.serve(&["a"]);
-    let expected = write_and_kill(&place, "a", daemon);
-    std::fs::File::create(place.path("other")).unwrap().set_len(SIZE_BYTES / 2).unwrap();
-    let to = place.path("other").display().to_string();
+fn apply_needs_an_override_for_a_disk_of_another_size() {
+    let fixture = Fixture::new(&["a"]);
+    let daemon = fixture.serve(&["a"]);
+    let expected = write_and_kill(&fixture, "a", daemon);
+    make_file(fixture.path("other"), SIZE_BYTES / 2);
+    let to = fixture.path("other").display().to_string();
     let apply = ["apply", "journal", "--volume", "a", "--to", &to, "--json"];
-    let ran = place.rescue(&apply);
+    let ran = fixture.rescue(&apply);
     assert!(ran.err.contains("another size") && ran.err.contains("--force"), "{}", ran.err);
     let forced = [&apply[..], &["--force"]].concat();
-    let ran = place.rescue(&forced);
-    assert!(ran.err.contains("behind the end"), "{}", ran.err);
-    let ran = place.rescue(&[&forced[..], &["--accept-loss"]].concat());
+    let ran = fixture.rescue(&forced);
+    assert!(ran.err.contains("beyond the end"), "{}", ran.err);
+    let ran = fixture.rescue(&[&forced[..], &["--accept-loss"]].concat());
     assert_eq!(ran.code, Some(0), "{}", ran.err);
     let said = ran.json();
     let [written, lost] = ["written_bytes", "lost_bytes"].map(|key| said[key].as_u64().unwrap());
     assert!(written > 0 && lost > 0, "{said}");
-    // Where it was written it has what the volume had.
-    let other = place.disk("other");
+    // The written lines have the volume's content.
+    let other = fixture.disk("other");
     let differing = other
         .chunks(4096)
         .zip(expected.chunks(4096))
         .filter(|(here, there)| here != there && here.iter().any(|&byte| byte != 0));
-    assert!(differing.count() <= 1, "but for the line of which a piece was written");
-}
-
-/// A start that is expected to fail, and what it says.
-fn refused(place: &Place, volume: &str, more: &[&str]) -> String {
-    let output = output_of(
-        Command::new(env!("CARGO_BIN_EXE_forebay"))
-            .args(["serve", "--io", "epoll", "--memory", "64MiB", "--volume", volume])
-            .args(more)
-            .arg("--state")
-            .arg(place.path("state"))
-            .arg("--nbd")
-            .arg(format!("unix:{}", place.path("refused.sock").display())),
-    );
-    assert_eq!(output.status.code(), Some(1));
-    String::from_utf8(output.stderr).unwrap()
+    assert!(differing.count() <= 1, "only the partly written line may differ");
 }
 
 #[test]
-fn a_disk_that_was_changed_behind_the_journals_back_is_refused_until_somebody_decides() {
-    let place = Place::new(&["a"]);
-    let daemon = place.serve(&["a"]);
-    let original = place.disk("a");
+fn a_disk_modified_since_the_kill_is_refused_until_the_operator_accepts_it() {
+    let fixture = Fixture::new(&["a"]);
+    let daemon = fixture.serve(&["a"]);
+    let original = fixture.disk("a");
     let mut client = daemon.client("a");
     for line in 0..40 {
         client.write(line * 4096, &content(line, 1)).unwrap();
     }
     drop(client);
     daemon.kill();
-    let left = place.disk("a");
+    let left = fixture.disk("a");
     let mut expected = original;
     for line in 0..40 {
         expected[line as usize * 4096..][..4096].copy_from_slice(&content(line, 1));
     }
-    // An old backup of the disk lies in its place.
+    // The disk is replaced by a backup.
     let backup: Vec<u8> = (0..LINES).flat_map(|line| content(line, 77)).collect();
-    std::fs::write(place.path("a"), &backup).unwrap();
-    let error = refused(&place, &place.volume("a", "a"), &[]);
+    std::fs::write(fixture.path("a"), &backup).unwrap();
+    let error = failed_start(fixture.directory.path(), &["--volume", &fixture.volume("a", "a")]);
     for part in ["samples differ", "of volume 'a'", "rescue apply", "--accept-changed-disk a"] {
         assert!(error.contains(part), "{error}");
     }
-    assert!(place.disk("a") == backup, "nothing is written to it");
-    let to = place.path("a").display().to_string();
+    assert!(fixture.disk("a") == backup, "the start does not write to it");
+    let to = fixture.path("a").display().to_string();
     let apply = ["apply", "journal", "--volume", "a", "--to", &to];
-    let ran = place.rescue(&apply);
+    let ran = fixture.rescue(&apply);
     assert!(ran.err.contains("samples differ") && ran.err.contains("--force"), "{}", ran.err);
 
-    // The disk as it was is known under another path as well, by its content.
-    std::fs::write(place.path("moved"), &left).unwrap();
-    let moved = place.path("moved").display().to_string();
+    // The original disk is recognized by its content under another path.
+    std::fs::write(fixture.path("moved"), &left).unwrap();
+    let moved = fixture.path("moved").display().to_string();
     let apply = ["apply", "journal", "--volume", "a", "--to", &moved];
-    assert_eq!(place.rescue(&[&apply[..], &["--dry-run"]].concat()).code, Some(0));
-    let journal = place.disk("journal");
+    assert_eq!(fixture.rescue(&[&apply[..], &["--dry-run"]].concat()).code, Some(0));
+    let journal = fixture.disk("journal");
     let daemon =
-        Daemon::start(place.directory.path(), "epoll", "64MiB", &[place.volume("a", "moved")]);
+        Daemon::start(fixture.directory.path(), "epoll", "64MiB", &[fixture.volume("a", "moved")]);
     assert!(daemon.client("a").read(0, SIZE_BYTES).unwrap() == expected);
     daemon.stop();
-    assert!(place.disk("moved") == expected);
+    assert!(fixture.disk("moved") == expected);
 
-    // Or the operator says that the backup is what he wants to go on with.
-    std::fs::write(place.path("journal"), &journal).unwrap();
-    let word = ["--accept-changed-disk", "a"];
-    let volumes = [place.volume("a", "a")];
-    let daemon = Daemon::start_with(place.directory.path(), "epoll", "64MiB", &volumes, &word);
+    // The operator accepts the backup.
+    std::fs::write(fixture.path("journal"), &journal).unwrap();
+    let accept = ["--accept-changed-disk", "a"];
+    let volumes = [fixture.volume("a", "a")];
+    let daemon = Daemon::start_with(fixture.directory.path(), "epoll", "64MiB", &volumes, &accept);
     let mut mixed = backup;
     mixed[..40 * 4096].copy_from_slice(&expected[..40 * 4096]);
     assert!(daemon.client("a").read(0, SIZE_BYTES).unwrap() == mixed);

@@ -1,22 +1,22 @@
-//! A stop that a disk does not let happen, and stops that clients may not hold up.
+//! Stopping a daemon: failing disks prevent it, clients do not; and mass disconnects.
 
 use crate::common::client::{PATIENCE, connect};
 use crate::common::raw::enter;
 use crate::common::wait_until;
-use crate::process::{Daemon, output_of};
+use crate::process::{Daemon, UNPROTECTED, make_file};
 use forebay_types::IoError;
 use rustix::process::Signal;
 use std::io::Write;
 use std::os::unix::net::UnixStream;
 use std::process::Command;
 
-/// Clients that leave at once: more than there are receive buffers, many times over.
+/// Clients that disconnect at once: far more than there are receive buffers.
 const CROWD: usize = 200;
-/// Those of them that have sent something last: enough to use all buffers up.
+/// Clients in the crowd with unread data: enough to use up all receive buffers.
 const SENDING: usize = 20;
 
-/// A frozen daemon finds all of it at once, as a busy one may.
-fn clients_that_leave_at_once_are_all_let_go(io: &str) {
+/// The daemon is stopped meanwhile, so it finds all disconnects in one turn, as a busy one may.
+fn a_mass_disconnect_releases_every_client(io: &str) {
     let directory = tempfile::tempdir().unwrap();
     let daemon = Daemon::start(directory.path(), io, "64MiB", &["disk=memory:1MiB".to_owned()]);
     let mut stays = daemon.client("disk");
@@ -27,31 +27,31 @@ fn clients_that_leave_at_once_are_all_let_go(io: &str) {
     crowd[..SENDING].iter_mut().for_each(|stream| stream.write_all(&[0]).unwrap());
     drop(crowd);
     daemon.signal(Signal::CONT);
-    wait_until("those that left are let go", PATIENCE, || daemon.connections() == 1);
+    wait_until("the crowd is disconnected", PATIENCE, || daemon.connections() == 1);
     assert_eq!(stays.write(0, &[1; 512]), Ok(()));
     daemon.stop();
 }
 
 #[test]
-fn clients_that_leave_at_once_are_all_let_go_on_io_uring() {
-    clients_that_leave_at_once_are_all_let_go("io_uring");
+fn a_mass_disconnect_releases_every_client_on_io_uring() {
+    a_mass_disconnect_releases_every_client("io_uring");
 }
 
 #[test]
-fn clients_that_leave_at_once_are_all_let_go_on_epoll() {
-    clients_that_leave_at_once_are_all_let_go("epoll");
+fn a_mass_disconnect_releases_every_client_on_epoll() {
+    a_mass_disconnect_releases_every_client("epoll");
 }
 
 #[test]
-fn a_command_gives_up_on_a_daemon_that_does_not_answer_and_says_so() {
+fn a_command_times_out_on_an_unresponsive_daemon() {
     let directory = tempfile::tempdir().unwrap();
     let volumes = ["disk=memory:1MiB".to_owned()];
     let daemon = Daemon::start(directory.path(), "auto", "64MiB", &volumes);
-    assert_eq!(daemon.ask(&["status"]).0, Some(0));
+    assert_eq!(daemon.run(&["status"]).0, Some(0));
     daemon.signal(Signal::STOP);
     std::thread::scope(|scope| {
         let commands: [&[&str]; 3] = [&["status"], &["volume", "list"], &["stop"]];
-        let asked = commands.map(|command| scope.spawn(|| daemon.ask(command)));
+        let asked = commands.map(|command| scope.spawn(|| daemon.run(command)));
         for (command, asked) in commands.iter().zip(asked) {
             let (code, said) = asked.join().unwrap();
             assert_eq!(code, Some(1), "{command:?}: {said}");
@@ -63,10 +63,10 @@ fn a_command_gives_up_on_a_daemon_that_does_not_answer_and_says_so() {
 }
 
 #[test]
-fn a_signal_does_not_end_a_daemon_whose_disk_fails() {
+fn sigterm_does_not_stop_a_daemon_with_dirty_data_that_its_disk_refuses() {
     let directory = tempfile::tempdir().unwrap();
     let at = |name: &str| directory.path().join(name);
-    std::fs::File::create(at("disk.img")).unwrap().set_len(1 << 20).unwrap();
+    make_file(at("disk.img"), 1 << 20);
     let disk = at("disk.img");
     let volume = |name: &str, kind: &str, mode: &str| {
         format!("{name}=error(kind={kind}):{},{mode}", disk.with_file_name(name).display())
@@ -76,10 +76,9 @@ fn a_signal_does_not_end_a_daemon_whose_disk_fails() {
     }
     let log = std::fs::File::create(at("log")).unwrap();
     let mut command = Command::new(env!("CARGO_BIN_EXE_forebay"));
-    let back = "mode=write-back,protection=none,accept-loss=yes";
     command
         .args(["serve", "--memory", "64MiB", "--workers", "1", "--log", "info", "--keeper", "no"])
-        .args(["--volume", &volume("writes", "write", back)])
+        .args(["--volume", &volume("writes", "write", UNPROTECTED)])
         .args(["--volume", &volume("flushes", "flush", "mode=write-through")])
         .arg("--state")
         .arg(at("state"))
@@ -93,24 +92,18 @@ fn a_signal_does_not_end_a_daemon_whose_disk_fails() {
     assert_eq!(through.write(0, &[8; 4096]), Ok(()));
     for times in 1..3 {
         daemon.terminate();
-        wait_until("the signal was heeded", PATIENCE, || {
+        wait_until("the failed stop is logged", PATIENCE, || {
             log().matches("not stopped: volume 'writes' still has 4096 bytes").count() == times
         });
-        assert_eq!(back.read(0, 4096), Ok(vec![7; 4096]), "it serves on");
-        assert_eq!(daemon.client("writes").read(0, 4096), Ok(vec![7; 4096]), "also new clients");
+        assert_eq!(back.read(0, 4096), Ok(vec![7; 4096]), "the daemon keeps serving");
+        assert_eq!(daemon.client("writes").read(0, 4096), Ok(vec![7; 4096]), "a new client");
     }
     assert_eq!(through.flush(), Err(IoError::Io));
-    let ran = |arguments: &[&str]| {
-        let mut command = Command::new(env!("CARGO_BIN_EXE_forebay"));
-        let output = output_of(command.args(arguments).arg("--state").arg(at("state")));
-        let said = [output.stdout, output.stderr].concat();
-        (output.status.code(), String::from_utf8(said).unwrap())
-    };
-    let (code, text) = ran(&["volume", "list", "--json"]);
+    let (code, text) = daemon.run(&["volume", "list", "--json"]);
     assert_eq!(code, Some(0), "{text}");
     assert!(text.contains("\"failing\"") && text.contains("volume trust flushes"), "{text}");
-    let (code, text) = ran(&["volume", "remove", "flushes"]);
+    let (code, text) = daemon.run(&["volume", "remove", "flushes"]);
     assert!(code == Some(1) && text.contains("forebay volume trust flushes"), "{text}");
-    let (code, text) = ran(&["volume", "trust", "flushes"]);
-    assert!(code == Some(1) && text.contains("a flush of the backing store"), "it fails: {text}");
+    let (code, text) = daemon.run(&["volume", "trust", "flushes"]);
+    assert!(code == Some(1) && text.contains("a flush of the backing store"), "{text}");
 }

@@ -1,34 +1,34 @@
-//! The code blocks of the documents for users, and what is to be tested of each.
+//! Extracts the code blocks of the user documentation and how to test each.
 //!
-//! A block is indented by four spaces or fenced. A comment on a line of its own before it says what
-//! the test does with it; a block without one is run.
+//! A block is indented by four spaces or fenced. A comment on the line before it selects the test;
+//! a block without a comment is run.
 //!
 //! | comment | the block |
 //! | --- | --- |
-//! | `<!-- needs: PROGRAM... -->` | is run where these programs are installed |
+//! | `<!-- needs: PROGRAM... -->` | is run if these programs are installed |
 //! | `<!-- not run: REASON -->` | is not run; its `forebay` commands are parsed and checked |
-//! | `<!-- synopsis -->` | shows the form of commands; subcommands and options must exist |
-//! | `<!-- shown -->` | holds no commands |
-//! | `<!-- run -->` | is run, as one without a comment: this ends the block before it |
-//! | `<!-- run: COMMANDS -->` | is the comment itself: commands that readers do not see |
+//! | `<!-- synopsis -->` | shows command syntax; its subcommands and options must exist |
+//! | `<!-- shown -->` | contains no commands |
+//! | `<!-- run -->` | is run; separates it from a block right before it |
+//! | `<!-- run: COMMANDS -->` | is the comment itself: commands hidden from readers |
 
-#![allow(clippy::unwrap_used, reason = "a helper of a test may fail like the test")]
-#![allow(dead_code, reason = "each of the two tests uses a part of it")]
+#![allow(clippy::unwrap_used, reason = "test helpers may panic")]
+#![allow(dead_code, reason = "each of the two tests uses part of this module")]
 
 use std::path::{Path, PathBuf};
 
-/// What the test does with a block.
+/// How a block is tested.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub enum Kind {
-    /// Runs it.
+    /// Run it.
     Run,
-    /// Runs it where these programs are installed.
+    /// Run it if these programs are installed.
     Needs(Vec<String>),
-    /// Parses its commands.
+    /// Parse its commands only.
     NotRun,
-    /// Compares its words with the subcommands and options that there are.
+    /// Check that its subcommands and options exist.
     Synopsis,
-    /// Holds no commands.
+    /// Skip it.
     Shown,
 }
 
@@ -37,15 +37,14 @@ pub enum Kind {
 pub struct Block {
     /// The number of its first line in the document, from 1.
     pub line: usize,
-    /// What stands behind the fence; empty for a block that is indented.
+    /// The info string of the fence; empty for an indented block.
     pub language: String,
-    /// What the test does with it.
     pub kind: Kind,
     /// Its text without indentation.
     pub text: String,
 }
 
-/// The documents that are tested, with their paths from the root of the repository.
+/// The tested documents: their paths from the root of the repository, and their texts.
 pub fn documents() -> Vec<(String, String)> {
     let root = Path::new(env!("CARGO_MANIFEST_DIR")).join("../..");
     let manual = std::fs::read_dir(root.join("docs/manual")).unwrap();
@@ -57,7 +56,7 @@ pub fn documents() -> Vec<(String, String)> {
 }
 
 impl Block {
-    /// Its commands, one a line: lines that end with a backslash are joined.
+    /// Its commands. Lines that end with a backslash are joined.
     pub fn commands(&self) -> Vec<String> {
         let text = self.text.replace("\\\n", " ");
         let is_command = |line: &&str| !line.trim().is_empty() && !line.trim().starts_with('#');
@@ -68,7 +67,7 @@ impl Block {
 /// The blocks of a document, in order.
 ///
 /// # Errors
-/// A comment that is none of those above, or stands before no block.
+/// Fails on an unknown comment, or one that no block follows.
 pub fn blocks(document: &str) -> Result<Vec<Block>, String> {
     let lines: Vec<&str> = document.lines().collect();
     let (mut blocks, mut kind, mut at) = (Vec::new(), None, 0);
@@ -78,7 +77,7 @@ pub fn blocks(document: &str) -> Result<Vec<Block>, String> {
         let is_comment = line.starts_with("<!--") && line.ends_with("-->");
         let begins = at + 1;
         if is_comment {
-            match comment(line).ok_or(format!("line {begins}: what is {line}"))? {
+            match comment(line).ok_or(format!("line {begins}: unknown comment {line}"))? {
                 Comment::Run(text) => {
                     let language = "sh".to_owned();
                     blocks.push(Block { line: begins, language, kind: Kind::Run, text });
@@ -102,7 +101,7 @@ pub fn blocks(document: &str) -> Result<Vec<Block>, String> {
             at += len;
         } else {
             if !line.trim().is_empty() && kind.is_some() {
-                return Err(format!("line {begins}: the comment before it is for no block"));
+                return Err(format!("line {begins}: no block follows the comment"));
             }
             at += 1;
         }

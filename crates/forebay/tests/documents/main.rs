@@ -1,8 +1,8 @@
-//! Every command that README.md and the manual print does what they say: it is run, page by page,
-//! against the built program, in a directory of its own. What a page's comments say of its blocks
-//! stands in `blocks.rs`; the commands that are not run are parsed by a test of the command line.
+//! Runs the commands in README.md and the manual, page by page, against the built program, each
+//! page in a directory of its own. `blocks.rs` describes the comments that control this. A unit
+//! test of the command line parses the commands that are not run.
 
-#![allow(clippy::unwrap_used, reason = "a test may fail")]
+#![allow(clippy::unwrap_used, reason = "tests may panic")]
 
 mod blocks;
 
@@ -10,8 +10,8 @@ use blocks::{Block, Kind, blocks, documents};
 use std::path::Path;
 use std::process::{Command, Stdio};
 
-/// Functions for the commands of a page. A server that a page starts in the background is waited
-/// for; one in the foreground is stopped as soon as it serves.
+/// The head of each page's script. The script waits for a server started in the background, and
+/// stops one started in the foreground as soon as it serves.
 const PRELUDE: &str = r#"
 set -Eeuo pipefail
 place=start
@@ -40,9 +40,9 @@ stop_all() {
 trap stop_all EXIT
 "#;
 
-/// The commands of a page as one script, and the places of the blocks that are left out.
+/// Builds the script of a page. Also returns the skipped blocks, each with the reason.
 fn script(page: &str, blocks: &[Block]) -> (String, Vec<String>) {
-    let (mut script, mut left_out) = (PRELUDE.to_owned(), Vec::new());
+    let (mut script, mut skipped) = (PRELUDE.to_owned(), Vec::new());
     for block in blocks {
         let place = format!("{page}:{}", block.line);
         let is_shell = matches!(block.language.as_str(), "" | "sh");
@@ -51,7 +51,7 @@ fn script(page: &str, blocks: &[Block]) -> (String, Vec<String>) {
             Kind::Run => {}
             Kind::Needs(programs) => {
                 if let Some(missing) = programs.iter().find(|program| !is_installed(program)) {
-                    left_out.push(format!("{place}: there is no {missing}"));
+                    skipped.push(format!("{place}: {missing} is not installed"));
                     continue;
                 }
             }
@@ -60,15 +60,15 @@ fn script(page: &str, blocks: &[Block]) -> (String, Vec<String>) {
         script += &format!("place={place}\n");
         for command in block.commands() {
             let is_server = command.trim_start().starts_with("forebay serve");
-            let is_behind = command.trim_end().ends_with('&');
-            script += &match (is_server, is_behind) {
+            let is_background = command.trim_end().ends_with('&');
+            script += &match (is_server, is_background) {
                 (true, true) => format!("{command}\nwait_until_served $!\n"),
                 (true, false) => format!("{}\n", command.replacen("forebay", "serve_briefly", 1)),
                 (false, _) => format!("{command}\n"),
             };
         }
     }
-    (script, left_out)
+    (script, skipped)
 }
 
 fn is_installed(program: &str) -> bool {
@@ -76,7 +76,7 @@ fn is_installed(program: &str) -> bool {
     std::env::split_paths(&path).any(|folder| folder.join(program).is_file())
 }
 
-/// Runs a page. Returns what went wrong.
+/// Runs the script of a page. On failure, returns its output.
 fn run(page: &str, script: &str) -> Result<(), String> {
     let folder = tempfile::tempdir().unwrap();
     let program = Path::new(env!("CARGO_BIN_EXE_forebay"));
@@ -111,15 +111,15 @@ fn build_lab() {
 }
 
 #[test]
-fn every_command_that_the_documents_print_does_what_they_say() {
+fn every_documented_command_succeeds() {
     build_lab();
     let mut failures = Vec::new();
     std::thread::scope(|scope| {
         let mut pages = Vec::new();
         for (page, text) in documents() {
-            let (script, left_out) = script(&page, &blocks(&text).unwrap());
-            for place in left_out {
-                println!("not run: {place}");
+            let (script, skipped) = script(&page, &blocks(&text).unwrap());
+            for block in skipped {
+                println!("skipped: {block}");
             }
             pages.push(scope.spawn(move || run(&page, &script)));
         }
@@ -144,7 +144,7 @@ fn a_page_with_a_wrong_command_fails_and_names_the_line() {
 }
 
 #[test]
-fn comments_say_what_becomes_of_a_block() {
+fn comments_select_how_a_block_is_tested() {
     let text = "<!-- run: a; b -->\n\n<!-- shown -->\n\n    c\n\n    d\n\n```toml\ne = 1\n```\n";
     let found = blocks(text).unwrap();
     let parts: Vec<_> = found.iter().map(|block| (block.line, &block.kind, &*block.text)).collect();

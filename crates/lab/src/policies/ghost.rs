@@ -1,14 +1,14 @@
-//! Ghosts: the keys of lines that left, in order, found by key in constant time.
+//! Ghosts: an ordered set of keys of evicted lines, with constant-time lookup.
 //!
-//! Exact, and therefore large: 22 to 26 bytes per ghost. The policies kept for comparison use
-//! it so that they do what their definitions say.
+//! It is exact, at 22 to 26 bytes per ghost. The comparison policies use it to match their
+//! published definitions.
 
 use forebay_policy::list::{Links, List, NIL};
 
 /// An ordered set of keys with a fixed bound.
 pub struct Ghosts {
     keys: Box<[u64]>,
-    /// The next node with the same bucket, or for a free node the next free one.
+    /// The next node in the bucket or in the free list.
     chain: Box<[u32]>,
     buckets: Box<[u32]>,
     free: u32,
@@ -17,7 +17,7 @@ pub struct Ghosts {
 }
 
 impl Ghosts {
-    /// Room for `capacity` keys.
+    /// An empty set for `capacity` keys.
     pub fn new(capacity: usize) -> Self {
         // A chain through all nodes; the last one ends it.
         let mut chain: Box<[u32]> = (1..=capacity as u32).collect();
@@ -38,13 +38,12 @@ impl Ghosts {
         }
     }
 
-    /// Keys held.
+    /// The number of keys.
     pub const fn len(&self) -> usize {
         self.order.len()
     }
 
-    /// Adds `key` as the youngest, or makes it the youngest where it is held already. When all
-    /// room is taken the oldest leaves for it.
+    /// Adds `key` as the youngest, or makes it the youngest. Drops the oldest key if full.
     pub fn push(&mut self, key: u64) {
         if let Some(node) = self.find(key) {
             self.links.move_to_front(&mut self.order, node);
@@ -55,7 +54,7 @@ impl Ghosts {
         }
         let node = self.free;
         if node == NIL {
-            return; // No room for even one.
+            return; // The capacity is zero.
         }
         self.free = self.chain[node as usize];
         let bucket = self.bucket(key);
@@ -65,7 +64,7 @@ impl Ghosts {
         self.links.push_front(&mut self.order, node);
     }
 
-    /// Forgets `key`; says whether it was held.
+    /// Removes `key`; returns true if it was present.
     pub fn remove(&mut self, key: u64) -> bool {
         let Some(node) = self.find(key) else { return false };
         self.links.remove(&mut self.order, node);
@@ -73,7 +72,7 @@ impl Ghosts {
         true
     }
 
-    /// Forgets the oldest key; says whether there was one.
+    /// Removes the oldest key; returns true if there was one.
     pub fn drop_oldest(&mut self) -> bool {
         let Some(node) = self.links.pop_back(&mut self.order) else { return false };
         self.release(node);
@@ -89,7 +88,7 @@ impl Ghosts {
     }
 
     /// # Panics
-    /// When an invariant is broken.
+    /// Panics if an invariant is violated.
     pub fn self_check(&self) {
         self.links.check(&self.order, |node| {
             assert_eq!(self.find(self.keys[node as usize]), Some(node), "a ghost can't be found");
@@ -111,7 +110,7 @@ impl Ghosts {
         (node != NIL).then_some(node)
     }
 
-    /// Unchains a node that is out of the order, and frees it.
+    /// Removes a node, already unlinked from the order, from its bucket, and frees it.
     fn release(&mut self, node: u32) {
         let bucket = self.bucket(self.keys[node as usize]);
         let after = self.chain[node as usize];

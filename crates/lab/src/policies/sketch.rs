@@ -1,10 +1,10 @@
-//! A sketch of how often keys were used lately: 4-bit counters in blocks of 16.
+//! A count-min sketch of recent key frequencies: 4-bit counters in blocks of 16.
 //!
-//! A key picks one word of 16 counters, and in it four of them; its estimate is the least of the
-//! four. After ten accesses per line of capacity all counters are halved, so that old fame fades.
+//! A key selects one word of 16 counters, and four of them; its estimate is the minimum of the
+//! four. After ten accesses per line of capacity all counters are halved, so that old counts decay.
 //! Eight bytes per line of capacity, rounded up to a power of two.
 
-/// See the module.
+/// See the module documentation.
 pub struct Sketch {
     words: Box<[u64]>,
     additions: usize,
@@ -41,7 +41,7 @@ impl Sketch {
         }
     }
 
-    /// How often `key` was used lately, from 0 to 15; never too little but by ageing.
+    /// The estimated frequency of `key`, from 0 to 15. Only halving makes it too low.
     pub fn estimate(&self, key: u64) -> u64 {
         let word = self.words[self.index(key)];
         shifts(key).map(|shift| (word >> shift) & COUNT_MAX).into_iter().min().unwrap_or(0)
@@ -64,7 +64,7 @@ impl Sketch {
     }
 }
 
-/// The places of the key's four counters in their word, one in each quarter.
+/// The positions of the key's four counters in their word, one in each quarter.
 fn shifts(key: u64) -> [u32; 4] {
     let bits = (key >> 48) as u32;
     [0, 1, 2, 3].map(|row| row * 16 + ((bits >> (2 * row)) & 3) * 4)

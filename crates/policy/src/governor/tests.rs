@@ -1,4 +1,4 @@
-//! The governor over a modelled disk that does one thing at a time.
+//! The governor over a modelled disk that serves one I/O at a time.
 
 use super::*;
 
@@ -6,7 +6,7 @@ const TICK_US: u64 = 50_000;
 const AT_LEISURE: Limits =
     Limits { target: ReadTarget::Idle, bytes: u64::MAX, ios: u64::MAX, age_s: u64::MAX };
 
-/// A disk with one reader that always wants the next block, and write-back at the governor's pace.
+/// A disk with one reader that always has a read outstanding, and writeback at the governor's rate.
 struct Bench {
     governor: Governor,
     pace: Pace,
@@ -17,7 +17,7 @@ struct Bench {
     written: u64,
     tokens_milli: u64,
     dirty: u64,
-    /// Reads of the last ticks, and what the pace was.
+    /// The latencies of all reads, and the rate at each tick.
     reads: Vec<u64>,
     paces: Vec<u64>,
 }
@@ -49,7 +49,7 @@ impl Bench {
         let end_us = self.now_us + seconds * 1_000_000;
         let (mut looked_us, mut seen) = (self.now_us, Seen::default());
         while self.now_us < end_us {
-            // Write-back goes first: it was there when the read came.
+            // A destage already in progress delays the read.
             let rate = self.pace.beside_reads_milli.min(1_000_000);
             while self.dirty > 0 && self.tokens_milli >= 1_000 {
                 self.tokens_milli -= 1_000;
@@ -93,7 +93,7 @@ fn reads_keep_their_latency_and_write_back_gets_the_rest() {
     bench.run(300);
     let beside_us = bench.p99_us(from);
     assert!(beside_us <= idle_us * 3 / 2, "{beside_us} us beside write-back, {idle_us} us idle");
-    // A read in a hundred may wait: that is one burst in a second, of a hundred reads.
+    // One read in a hundred may be slow, which is one burst per second at a hundred reads.
     let went = bench.written - written;
     assert!((150..1_200).contains(&went), "{went} bursts in 300 s");
     assert_eq!(bench.governor.status().target_us, bench.governor.idle_us().map(|us| us * 5 / 4));
@@ -108,14 +108,14 @@ fn the_pace_settles_and_does_not_swing() {
     let last = &bench.paces[bench.paces.len() / 2..];
     let (least, most) = (last.iter().min().unwrap(), last.iter().max().unwrap());
     assert!(*most <= 3 * least, "between {least} and {most} thousandths");
-    // Up and down in turn is a swing even where it is small.
+    // Frequent changes of direction are oscillation even if they are small.
     let changes = last.windows(2).filter(|pair| pair[0] != pair[1]).count();
     assert!(changes < last.len() / 40, "{changes} changes in {} looks", last.len());
 }
 
 #[test]
 fn a_disk_that_bears_it_is_written_to_at_full_speed() {
-    // What is written delays nobody here.
+    // Writes delay no read on this disk.
     let mut bench = Bench::new(AT_LEISURE, 0);
     bench.run(30);
     bench.dirty = 1_000_000;

@@ -1,4 +1,4 @@
-//! Lines that are known, with noise, outliers and nonsense over them.
+//! Estimates from known costs with added noise, outliers and nonsense.
 
 use super::*;
 use crate::testing::key as mix;
@@ -19,7 +19,7 @@ fn line(fixed_us: f64, mib_per_second: f64) -> impl Fn(u64) -> f64 {
     move |bytes| fixed_us * 1e3 + bytes as f64 * 1e9 / (mib_per_second * MIB as f64)
 }
 
-/// A number from 0 to 1 that only looks like chance.
+/// A deterministic pseudo-random number from 0 to 1.
 fn chance(bytes: u64, turn: u64) -> f64 {
     mix(bytes ^ turn << 40) as f64 / u64::MAX as f64
 }
@@ -27,11 +27,11 @@ fn chance(bytes: u64, turn: u64) -> f64 {
 #[test]
 fn the_threshold_is_the_first_power_of_two_with_a_quarter_of_fixed_cost_at_most() {
     for (fixed_us, mib_per_second, threshold_bytes) in [
-        // 12.5 ms and 120 MiB/s are even at 1.5 MiB; three times that is 4.5 MiB.
+        // At 120 MiB/s, 12.5 ms transfer 1.5 MiB; three times that is 4.5 MiB.
         (12_500.0, 120.0, 8 * MIB),
         (80.0, 2048.0, 512 * KIB),
         (100.0, 500.0, 256 * KIB),
-        // Exactly at a power of two: 3 * 1 ms * 64 MiB/s is 192 KiB, and of 256 KiB a little less.
+        // 3 * 1 ms * 64 MiB/s is 196.6 KiB, so the next power of two is 256 KiB.
         (1000.0, 64.0, 256 * KIB),
         (0.0, 100.0, 4 * KIB),
         (1e6, 1000.0, 32 * MIB),
@@ -67,7 +67,7 @@ fn where_every_size_takes_the_same_time_all_writes_are_worth_gathering() {
         bytes_per_second: None,
     };
     assert_eq!(cost, all);
-    // A little less for the larger ones is chance.
+    // A slightly negative slope is noise.
     let cost = SplitCost::of(&reads(|bytes, _| 5e6 - bytes as f64)).unwrap();
     assert_eq!((cost.threshold_bytes, cost.bytes_per_second), (GATHER_BELOW_BYTES_MAX, None));
 }

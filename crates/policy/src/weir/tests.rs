@@ -13,7 +13,7 @@ impl Cache {
         Self { policy: Weir::new(capacity), shard: Shard::new(capacity) }
     }
 
-    /// Accesses a line; says whether that was a hit.
+    /// Accesses a line; returns true for a hit.
     fn access(&mut self, line: u64, hint: Hint) -> bool {
         if let Some(slot) = self.shard.slot_of(line) {
             self.policy.on_hit(slot);
@@ -66,7 +66,7 @@ fn a_line_that_comes_back_as_a_ghost_goes_to_main() {
 fn the_boundary_moves_to_the_side_that_loses_hits() {
     let mut cache = Cache::new(1000);
     let start = cache.policy.small_len_target;
-    // Lines come back just after they left a small queue that fills the cache.
+    // Lines return just after they left the small queue.
     for line in 0..20_000 {
         cache.access(line, Hint::Normal);
         if line >= 1_010 {
@@ -77,7 +77,7 @@ fn the_boundary_moves_to_the_side_that_loses_hits() {
     assert!(grown > start, "{grown} should be more than {start}");
     cache.policy.self_check();
 
-    // Now each line that leaves main is wanted again soon.
+    // Now lines return soon after they left main.
     let mut cache = Cache::new(1000);
     for round in 0..40 {
         for line in 0..930 {
@@ -125,7 +125,7 @@ fn a_stream_leaves_the_ghosts_and_the_boundary_alone() {
         cache.access(line, Hint::Normal);
     }
     let before = cache.policy.small_len_target;
-    // They left the small queue a moment ago, and have ghosts.
+    // These lines just left the small queue and have ghosts.
     for line in 450..500 {
         assert!(!cache.access(line, Hint::Stream));
     }
@@ -140,8 +140,8 @@ fn a_stream_leaves_the_ghosts_and_the_boundary_alone() {
 #[test]
 fn one_eviction_does_bounded_work_when_every_line_was_hit_or_is_held() {
     let mut cache = Cache::new(2_000);
-    // The second round finds the ghosts of the first; from the third on all lines are in main
-    // or hit, and the fourth fills up the hits.
+    // The second round hits the ghosts of the first. From the third round on all lines are in main
+    // or hit; the fourth saturates the hit counts.
     for _ in 0..5 {
         for line in 0..1_900 {
             cache.access(line, Hint::Normal);
