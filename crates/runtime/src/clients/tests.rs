@@ -9,7 +9,7 @@ use forebay_backend::MemoryBackend;
 use forebay_engine::Place;
 use forebay_frontend::{
     ClientId, ClientRequest, Event, ExtentQuery, FrontEnd, Mailer, Memory, Pins, PoolAccess, Quota,
-    Service, WorkerContext,
+    RequestSink, Service, WorkerContext,
 };
 use forebay_types::{ByteRange, DiskGeometry, Extent, IoError, IoResult, Mode, VolumeId};
 use forebay_volume::{Payload, Reply, RequestKind};
@@ -18,6 +18,7 @@ use std::sync::{Arc, OnceLock};
 use std::time::Duration;
 
 const MIB: u64 = 1 << 20;
+const MEMORY_BYTES: u64 = 128 * MIB;
 /// More than any machine needs.
 const PATIENCE: Duration = Duration::from_secs(60);
 /// As much as all huge requests together may have.
@@ -217,7 +218,7 @@ impl FrontEnd for Direct {
 
 fn start() -> (Runtime, Arc<DirectService>) {
     let service = Arc::new(DirectService::default());
-    let (memory_bytes, engine, ecc) = (128 << 20, Engine::Epoll, Ecc::Off);
+    let (memory_bytes, engine, ecc) = (MEMORY_BYTES, Engine::Epoll, Ecc::Off);
     let config = RuntimeConfig { memory_bytes, workers: 1, engine, journals: 0, ecc };
     let runtime = Runtime::start_with(config, Timeouts::default(), &service).unwrap();
     let settings = VolumeSettings {
@@ -298,6 +299,29 @@ fn a_lost_request_is_answered_with_an_error() {
     assert_eq!(told.try_recv().unwrap(), (Err(IoError::Io), Vec::new()));
     let (front, mut cx) = worker.parts();
     assert_eq!(cx.in_flight(client), 0);
+    front.drop_client(&mut cx, client);
+    drop(worker);
+    runtime.stop(|_| {}).unwrap();
+}
+
+/// A volume may become read-only while the payload of a write comes.
+#[test]
+fn a_refused_write_gives_back_the_slots_of_its_payload() {
+    let (runtime, _service) = start();
+    let shared = Arc::clone(&runtime.shared);
+    let volume = runtime.named("disk").unwrap();
+    volume.read_only.store(true, std::sync::atomic::Ordering::Relaxed);
+    let mut worker = Worker::<EpollReactor, Direct>::new(shared, 0, Direct::default()).unwrap();
+    let (front, mut cx) = worker.parts();
+    let client = front.client(&mut cx, 0).id;
+    let (kind, range) = (RequestKind::Write { fua: false }, ByteRange::new(0, MIB));
+    let request = ClientRequest { client, cookie: 0, kind, range };
+    // Four times what the pool holds.
+    for _ in 0..4 * MEMORY_BYTES / MIB {
+        let staged = cx.stage(client, range).expect("nothing else is in the pool");
+        let refusal = cx.submit(&request, Payload::Staged(staged.take())).unwrap_err();
+        assert_eq!(refusal.error, IoError::NotPermitted);
+    }
     front.drop_client(&mut cx, client);
     drop(worker);
     runtime.stop(|_| {}).unwrap();
