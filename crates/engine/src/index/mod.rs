@@ -378,7 +378,9 @@ impl<M: LineTable> Slots<M> {
         self.change(slot, valid);
         in_order();
         self.get_mut(slot).dirty |= mask;
-        self.dirty.insert(slot);
+        if was_clean {
+            self.dirty.insert(slot);
+        }
         (key, was_clean)
     }
 

@@ -14,11 +14,10 @@
 //! I/Os of one turn start together and are joined by the driver, so nobody waits for what has begun
 //! in the same turn: it is not on its way yet.
 //!
-//! Holding back has to bring something, and that is tried ([`super::trial`]). A disk that joins
-//! what waits by itself, as an elevator or the stripe cache of Linux md does, has nothing of it,
-//! and a write that waits for another one takes twice the time. It pays where each I/O costs,
-//! however small it is. The clock counts milliseconds, so a disk that answers in much less is never
-//! found to gain.
+//! Holding back has to pay, and that is tried ([`super::trial`]). A disk that joins waiting writes
+//! by itself, as an elevator or the stripe cache of Linux md does, gains nothing, and a write that
+//! waits for another one takes twice the time. It pays where each I/O costs, however small it is.
+//! The clock counts milliseconds, so a disk that answers in much less is never found to gain.
 
 use crate::index::key::LineKey;
 use crate::index::meta::{LineTable, NO_SLOT};

@@ -28,6 +28,11 @@ impl Flushes {
         !self.running.is_empty()
     }
 
+    /// Whether any wait for those that run.
+    pub(crate) const fn has_next(&self) -> bool {
+        !self.next.is_empty()
+    }
+
     /// Takes a flush in. It starts with the next call of [`Flushes::start_next`].
     pub(crate) fn push(&mut self, part: PartId) {
         self.next.push(part);

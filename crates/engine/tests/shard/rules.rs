@@ -85,6 +85,24 @@ fn a_write_during_destage_moves_the_line_and_stays_dirty() {
     assert_eq!(rig.shard.pins(), 0);
 }
 
+/// Flushes that come while one is under way share the next try, which is judged by itself.
+#[test]
+fn flushes_that_come_during_another_one_bring_what_was_written_before_them() {
+    let mut rig = Rig::new(16, 16, Mode::WriteBack);
+    rig.write(1, 0, LINE, 1);
+    assert_eq!(rig.flush(2), None);
+    rig.write(3, 4 * LINE, LINE, 2);
+    assert_eq!(rig.flush(4), None);
+    assert_eq!(rig.flush(5), None);
+    rig.end(0, Err(IoError::Io));
+    assert_eq!(rig.learnt(2), Some(Outcome::Done(Err(IoError::Io))));
+    assert_eq!((rig.learnt(4), rig.learnt(5)), (None, None));
+    rig.end_all();
+    assert_eq!(rig.learnt(4), Some(Outcome::Done(Ok(()))));
+    assert_eq!(rig.learnt(5), Some(Outcome::Done(Ok(()))));
+    assert_eq!((rig.disk[0], rig.disk[32]), (1, 2));
+}
+
 /// A line that is destaged from an older slot, and moves once more because a reply holds the
 /// newer one: what the flush waits for is in the newest slot, not under way.
 #[test]
