@@ -44,6 +44,7 @@ pub(crate) fn shown(value: Auto<u64>) -> String {
 mod tests {
     use super::*;
     use crate::{VolumeChange, parse_volume_spec};
+    use forebay_types::Fault;
 
     #[test]
     fn a_size_below_which_writes_are_gathered_is_read_and_shown() {
@@ -70,7 +71,7 @@ mod tests {
             ("none", "'none' is no size: write it like 64KiB or 1.5MiB, off or auto"),
         ] {
             let error = parse_volume_spec(&format!("v=/x,gather-below={text}")).unwrap_err();
-            assert_eq!(error.to_string(), format!("volume 'v': gather-below={sentence}"));
+            assert_eq!(error.explained(), format!("volume 'v': gather-below={sentence}"));
         }
     }
 

@@ -4,7 +4,7 @@
 //! [`VolumeSpec`]'s own check calls them.
 
 use crate::{ConfigError, ConfigResult, Mistake, UpsSettings, VolumeSpec, volume::check_place};
-use forebay_types::{Durability, Mode};
+use forebay_types::{Action, Durability, Mode, Remedy};
 use std::{fmt, str::FromStr};
 
 /// What keeps acknowledged writes that are not on the disk yet.
@@ -56,7 +56,7 @@ impl FromStr for Protection {
     type Err = ConfigError;
 
     fn from_str(text: &str) -> Result<Self, Self::Err> {
-        let remedy = "write protection=journal with journal=PATH, protection=ups with --ups, \
+        let remedy = "write protection=journal with journal=PATH, protection=ups with a supply, \
                       protection=journal+ups with both, protection=none with accept-loss=yes, or \
                       use mode=write-through";
         match text {
@@ -76,8 +76,9 @@ impl VolumeSpec {
     /// A journal and the protection by it are named together, and the journal is a disk of its
     /// own.
     pub(crate) fn check_journal(&self) -> ConfigResult<()> {
-        let fail =
-            |mistake, message: &str, remedy: &str| Err(ConfigError::new(mistake, message, remedy));
+        let fail = |mistake, message: &str, remedy: &'static str| {
+            Err(ConfigError::new(mistake, message, remedy))
+        };
         let Some(journal) = &self.journal else {
             if self.protection.has_journal() {
                 let message = format!("protection={}, but no journal is named", self.protection);
@@ -169,18 +170,17 @@ impl VolumeSpec {
     /// # Errors
     /// There is none.
     pub fn check_ups(&self, ups: &UpsSettings, has_vault: bool) -> ConfigResult<()> {
-        let fail = |what: &str, remedy: &str| {
+        let fail = |what: &str, remedy: Remedy| {
             let message = format!("protection={}, but {what}", self.protection);
             Err(self.about(ConfigError::new(Mistake::Protection, message, remedy)))
         };
         if self.protection.has_ups() && ups.supplies.is_empty() {
-            return fail("no supply is watched", "start the server with --ups NAME@HOST:PORT");
+            return fail("no supply is watched", Action::set("ups", "NAME@HOST:PORT").into());
         }
         if self.protection == Protection::Ups && !has_vault {
             let what = "there is no vault for what is dirty when the battery runs low";
-            let remedy = "start the server with --vault PATH, or write \
-                          protection=journal,journal=PATH";
-            return fail(what, remedy);
+            let remedy = Remedy::from(Action::set("vault", "PATH"));
+            return fail(what, remedy.or("write protection=journal,journal=PATH"));
         }
         Ok(())
     }

@@ -298,7 +298,7 @@ pub(crate) fn check_place(what: &str, text: &str) -> ConfigResult<()> {
 /// # Errors
 /// It can't.
 pub fn check_volume_name(name: &str) -> ConfigResult<()> {
-    let fail = |problem: &str, remedy: &str| {
+    let fail = |problem: &str, remedy: &'static str| {
         let message = format!("volume name {name:?} {problem}");
         Err(ConfigError::new(Mistake::Name, message, remedy))
     };

@@ -206,6 +206,7 @@ pub(crate) fn age(key: &str, text: &str) -> ConfigResult<Option<u64>> {
 mod tests {
     use super::*;
     use crate::{VolumeChange, parse_volume_spec};
+    use forebay_types::Fault;
 
     #[test]
     fn what_write_back_may_do_is_read_and_shown() {
@@ -279,7 +280,7 @@ mod tests {
             ),
         ] {
             let error = parse_volume_spec(&format!("v=/x,{text}")).unwrap_err();
-            assert_eq!(error.to_string(), format!("volume 'v': {sentence}"));
+            assert_eq!(error.explained(), format!("volume 'v': {sentence}"));
         }
     }
 }

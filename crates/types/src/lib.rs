@@ -7,6 +7,7 @@
 pub mod backing;
 mod disk;
 mod error;
+mod fault;
 mod geometry;
 pub mod limits;
 mod mode;
@@ -16,6 +17,7 @@ mod stripes;
 
 pub use disk::DiskGeometry;
 pub use error::{IoError, IoResult};
+pub use fault::{Action, Blame, Fault, Remedy, Step};
 pub use geometry::{
     ByteRange, LINE_BYTES, LINES_PER_REGION, REGION_BYTES, SECTOR_BYTES, SECTORS_PER_LINE, VolumeId,
 };
