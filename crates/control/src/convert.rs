@@ -7,6 +7,7 @@ use forebay_api::{AddVolume, ErrorKind, GeometrySource, GeometryStatus, Problem,
 use forebay_config::{
     ConfigError, GeometrySource as Source, ResolvedGeometry, VolumeChange, VolumeSpec,
 };
+use forebay_types::Action;
 
 /// The volume that a request asks for.
 ///
@@ -121,13 +122,14 @@ pub fn geometry_status(found: &ResolvedGeometry) -> GeometryStatus {
 }
 
 /// The problem for settings that can't be, message and remedy kept apart.
-pub fn invalid(error: ConfigError) -> Problem {
-    Problem::new(ErrorKind::Invalid, error.message(), error.remedy())
+fn invalid(error: ConfigError) -> Problem {
+    Problem::of(ErrorKind::Invalid, &error, &Action::to_string)
 }
 
 #[cfg(test)]
 mod tests {
     use super::*;
+    use forebay_types::Fault;
 
     #[test]
     fn a_volume_survives_the_way_over_the_socket() {
@@ -154,7 +156,7 @@ mod tests {
         let settings = VolumeSettings { mode: Some("fast".into()), ..VolumeSettings::default() };
         let problem = volume_change(&settings).unwrap_err();
         assert_eq!(problem.kind, ErrorKind::Invalid);
-        assert_eq!(problem.to_string(), "no mode 'fast': use write-back, write-through or bypass");
+        assert_eq!(problem.explained(), "no mode 'fast': use write-back, write-through or bypass");
         let text = |text: &str| Some(text.to_owned());
         for (protection, journal, durability, sentence) in [
             (text("vault"), None, None, "no protection 'vault': write protection=journal with "),
@@ -181,6 +183,6 @@ mod tests {
         let request = AddVolume { name: "d".into(), backing: "/x".into(), settings };
         let problem = volume_spec(&request).unwrap_err();
         assert_eq!(problem.kind, ErrorKind::Invalid);
-        assert!(problem.to_string().starts_with(sentence), "{problem}");
+        assert!(problem.explained().starts_with(sentence), "{problem}");
     }
 }

@@ -7,7 +7,7 @@ use forebay_api::{
     PatrolStatus, Problem, Progress, Status, VolumeStatus,
 };
 use forebay_config::{Protection, VolumeChange, VolumeSpec};
-use forebay_types::DiskGeometry;
+use forebay_types::{Action, DiskGeometry};
 use std::sync::{Condvar, Mutex, MutexGuard, PoisonError};
 
 /// An operation counts down in this many steps.
@@ -191,7 +191,7 @@ impl Manager for FakeManager {
         let (spec, volume) = entry.ok_or_else(|| Problem::unknown_volume(name))?;
         *spec = spec
             .with(&change)
-            .map_err(|error| Problem::new(ErrorKind::Invalid, error.message(), error.remedy()))?;
+            .map_err(|error| Problem::of(ErrorKind::Invalid, &error, &Action::to_string))?;
         *volume = show(spec, volume.clone());
         Ok(volume.clone())
     }

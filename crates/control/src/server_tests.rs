@@ -6,6 +6,7 @@ use forebay_api::{
     AddVolume, BlockingClient, ClientError, ErrorBody, ErrorKind, JournalState, Mode, Problem,
     Progress, VolumeSettings, VolumeStatus, openapi,
 };
+use forebay_types::Fault;
 use std::{
     io::{BufRead, BufReader, Read, Write},
     os::unix::net::UnixStream,
@@ -174,8 +175,8 @@ fn problems_keep_their_kind_and_sentence() {
     let daemon = Daemon::start(&["disk=/dev/sdb", "broken=/x", "faulty=/y"]);
     let client = &daemon.client;
     for (error, kind, sentence) in [
-        (client.flush_volume("nix", |_| ()), ErrorKind::UnknownVolume, "no volume 'nix': see "),
-        (client.remove_volume("nix", |_| ()), ErrorKind::UnknownVolume, "no volume 'nix': see "),
+        (client.flush_volume("nix", |_| ()), ErrorKind::UnknownVolume, "no volume 'nix': list "),
+        (client.remove_volume("nix", |_| ()), ErrorKind::UnknownVolume, "no volume 'nix': list "),
         (
             client.flush_volume("broken", |_| ()),
             ErrorKind::Failed,
@@ -186,7 +187,7 @@ fn problems_keep_their_kind_and_sentence() {
     ] {
         let problem = problem(error.unwrap_err());
         assert_eq!(problem.kind, kind);
-        assert!(problem.to_string().starts_with(sentence), "{problem}");
+        assert!(problem.explained().starts_with(sentence), "{problem}");
     }
     assert!(!daemon.fake.is_stopped());
     let request = AddVolume {

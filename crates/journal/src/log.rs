@@ -121,8 +121,7 @@ impl fmt::Display for LogError {
             Self::ShortSegments { segment_bytes } => write!(
                 f,
                 "its superblock divides it into segments of {segment_bytes} bytes, which is less \
-                 than a batch can take; what it holds can be brought to a disk with `forebay \
-                 rescue apply`, and then it is to be replaced"
+                 than a batch can take"
             ),
         }
     }

@@ -10,9 +10,10 @@
 //! everything to the disk and voids the records, because lines may be clean by then that an older
 //! record would undo.
 
+use crate::error::VolumeError;
 use crate::patrol;
 use crate::pool::{MappedLines, Pool, PoolError, PoolVolume, Progress, checksum};
-use crate::server::{Runtime, VolumeError, VolumeSettings};
+use crate::server::{Runtime, VolumeSettings};
 use forebay_backend::{AlignedBuffer, Backend, Blocking, Description};
 use forebay_engine::{Fate, LineKey, Recovery, Shard, ShardConfig};
 use forebay_format::journal::SAMPLES_MAX;

@@ -15,9 +15,10 @@
 //! left behind, and keeps the disk open until there is an answer: the price of memory that the disk
 //! may still write to. No other read is begun on that disk before.
 
+use crate::error::VolumeError;
 use crate::locks::{LazyCondvar, Lock, Locked, order};
 use crate::memory::Memory;
-use crate::server::{Runtime, VolumeError};
+use crate::server::Runtime;
 use crate::shared::{Message, Shared, Volume};
 use forebay_backend::Blocking;
 use forebay_policy::{Probing, READ_BYTES_MAX, SplitCost, ThresholdSource, Unclear, gather_below};
@@ -74,17 +75,18 @@ pub enum CalibrationFailure {
 #[non_exhaustive]
 pub enum CalibrateError {
     /// It can't be.
-    #[error("volume '{name}' is not measured: {failure}; it is served as before, see its disk")]
+    #[error("volume '{name}' is not measured, and is served as before")]
     Failed {
         /// The volume.
         name: String,
         /// Why.
+        #[source]
         failure: CalibrationFailure,
     },
     /// Clients have left it no moment.
     #[error(
         "volume '{0}' is not measured: its clients leave its disk no moment; it will be when they \
-         do, or set gather-below=SIZE"
+         do"
     )]
     Busy(String),
 }

@@ -9,7 +9,8 @@
 //! replies; then their sockets are shut down, and what the kernel has not ended by
 //! [`SHUTDOWN`] is closed by force.
 
-use crate::server::{Runtime, VolumeError};
+use crate::error::VolumeError;
+use crate::server::Runtime;
 use crate::shared::Volume;
 use crate::stats::add_up_answers;
 use crate::worker::Left;
@@ -36,7 +37,7 @@ pub enum HeldUp {
     /// The journal does not answer.
     #[error(
         "volume '{name}' waits for its journal {journal}, which has not answered for {seconds} s; \
-         the volume goes on being served, so that nothing is lost: see to the journal's device"
+         the volume goes on being served, so that nothing is lost"
     )]
     Journal {
         /// The volume.
@@ -50,7 +51,7 @@ pub enum HeldUp {
     #[error(
         "{requests} requests and {operations} operations of volume '{name}' have not ended for \
          {seconds} s, although its disk has answered everything; the volume goes on being served, \
-         so that nothing is lost: this is a fault of forebay, report it with the log"
+         so that nothing is lost"
     )]
     Nothing {
         /// The volume.

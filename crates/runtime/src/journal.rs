@@ -243,10 +243,7 @@ impl Journal {
         }
         // Nobody is served yet who would wait for the lock.
         let recorded = self.members.record(superblock.journal, &members);
-        recorded.map_err(|error| JournalError::Record {
-            name: self.name.clone(),
-            error: error.to_string(),
-        })
+        recorded.map_err(|error| JournalError::Record { name: self.name.clone(), error })
     }
 
     /// Puts on record again what is on record outside of the journal of its devices, and of its
@@ -259,10 +256,7 @@ impl Journal {
             (state.log.superblock().journal, error, names_of(&state.log, &state.serving))
         };
         let recorded = error.map_or(Ok(()), |error| (self.on_failure)(id, error, &names));
-        recorded.map_err(|error| JournalError::Record {
-            name: self.name.clone(),
-            error: error.to_string(),
-        })
+        recorded.map_err(|error| JournalError::Record { name: self.name.clone(), error })
     }
 
     /// How it is doing.

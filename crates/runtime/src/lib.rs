@@ -11,6 +11,7 @@ mod calibrate;
 mod conn;
 mod descriptors;
 mod drain;
+mod error;
 mod exports;
 mod govern;
 mod guard;
@@ -43,6 +44,7 @@ mod worker;
 pub use calibrate::{CalibrateError, Calibration, CalibrationFailure, GatherStatus};
 pub use descriptors::Descriptors;
 pub use drain::HeldUp;
+pub use error::{StartError, VolumeError};
 pub use forebay_format::journal::JournalId;
 pub use forebay_policy::{GovernorStatus, Limits, ReadTarget, SplitCost, ThresholdSource};
 pub use guard::examine_disk;
@@ -55,9 +57,7 @@ pub use patience::Patience;
 pub use patrol::{Ecc, PatrolStatus};
 pub use pool::{PoolError, dirty_bytes_in, inherit, new_file as new_pool_file};
 pub use recovery::Void;
-pub use server::{
-    Engine, Runtime, RuntimeConfig, StartError, VolumeChange, VolumeError, VolumeSettings,
-};
+pub use server::{Engine, Runtime, RuntimeConfig, VolumeChange, VolumeSettings};
 pub use stats::{LatencyClass, LatencySummary, RequestCounters};
 pub use status::{MemoryStatus, RuntimeStatus, VolumeStatus};
 pub use stuck::KeptStatus;

@@ -38,7 +38,7 @@ const SHARDS_MAX: usize = 64;
 #[non_exhaustive]
 pub enum PoolError {
     /// The system says no.
-    #[error("no memory for a pool of {bytes} bytes: {source}; give less with --memory")]
+    #[error("no memory for a pool of {bytes} bytes")]
     Memory {
         /// Its size.
         bytes: u64,
@@ -48,17 +48,16 @@ pub enum PoolError {
     /// What was kept was written by another version.
     #[error(
         "the pool that was kept is of another version of this program, and may hold writes that \
-         no disk has; start the program that wrote it once more, stop it with `forebay stop`, and \
-         start again"
+         no disk has"
     )]
     Version,
     /// What was kept is no pool.
-    #[error("what was kept as the pool is none: {0}; start without it")]
+    #[error("what was kept as the pool is none: {0}")]
     Foreign(&'static str),
     /// It contradicts itself.
     #[error(
         "the pool that was kept is damaged: {0}. Nothing in it can be trusted; acknowledged writes \
-         may be lost. To go on without it, end the keeper and start again"
+         may be lost"
     )]
     Damaged(String),
 }

@@ -11,7 +11,8 @@
 //! and a worker looks at it after it has let go of the shard; so what is acknowledged was in the
 //! pool or on the disk when the vault's copy was made.
 
-use crate::server::{Runtime, VolumeError};
+use crate::error::VolumeError;
+use crate::server::Runtime;
 use crate::shared::{Message, Volume};
 use forebay_types::{IoResult, UnsafeSupply, VolumeId};
 use std::sync::atomic::{AtomicBool, Ordering};

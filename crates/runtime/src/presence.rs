@@ -8,9 +8,10 @@
 //! ends write-back under UPSes as long as the vault is not there. A disk is named in log and
 //! status, and served on: refusing its writes would save nothing.
 
+use crate::error::VolumeError;
 use crate::journal::Journal;
 use crate::locks::Lock;
-use crate::server::{Runtime, VolumeError};
+use crate::server::Runtime;
 use crate::shared::Volume;
 use forebay_backend::{Backend, Displaced};
 use forebay_types::Mode;

@@ -4,8 +4,9 @@
 //! disk where too much is dirty already. The records stay in the journal until a checkpoint, so a
 //! death half-way through loses nothing.
 
+use crate::error::VolumeError;
 use crate::locks::{LazyCondvar, Lock};
-use crate::server::{Runtime, VolumeError};
+use crate::server::Runtime;
 use crate::shared::{JournalUse, Message, Volume};
 use crate::worker::Tasks;
 use forebay_backend::{AlignedBuffer, Blocking};

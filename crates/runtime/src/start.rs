@@ -3,8 +3,9 @@
 //! What follows is decided in [`forebay_journal::decision`]; here is asked what there is.
 
 use crate::adopt::Beginning;
+use crate::error::VolumeError;
 use crate::journal::JournalError;
-use crate::server::{Runtime, VolumeError, VolumeSettings};
+use crate::server::{Runtime, VolumeSettings};
 use crate::vault::VaultError;
 use forebay_format::journal::JournalId;
 use forebay_journal::decision::{
@@ -84,10 +85,7 @@ impl Runtime {
     pub(crate) fn supersede_vaults(&self, volume: &str) -> Result<(), VolumeError> {
         let open = self.vault().map(|vault| vault.number());
         let recorded = self.vault_record().supersede(volume, open);
-        recorded.map_err(|error| VolumeError::Record {
-            name: volume.to_owned(),
-            error: error.to_string(),
-        })
+        recorded.map_err(|error| VolumeError::Record { name: volume.to_owned(), error })
     }
 
     /// Refuses a volume whose newest data may be in a journal that is not the one it is given,
@@ -140,9 +138,6 @@ impl Runtime {
         named: Option<JournalId>,
     ) -> Result<(), VolumeError> {
         let recorded = self.journal_record().supersede(volume, named);
-        recorded.map_err(|error| VolumeError::Record {
-            name: volume.to_owned(),
-            error: error.to_string(),
-        })
+        recorded.map_err(|error| VolumeError::Record { name: volume.to_owned(), error })
     }
 }

@@ -1,9 +1,10 @@
 //! What the runtime says of itself.
 
 use crate::calibrate::GatherStatus;
+use crate::error::VolumeError;
 use crate::patrol::PatrolStatus;
 use crate::pool::SUM_BYTES;
-use crate::server::{Runtime, VolumeError};
+use crate::server::Runtime;
 use crate::stats::{LatencySummary, RequestCounters, add_up};
 use forebay_backend::{Description, Displaced};
 use forebay_engine::{ShardUsage, VolumeCounters};

@@ -3,7 +3,7 @@
 
 use super::*;
 use crate::{AlignedBuffer, Blocking, conformance};
-use forebay_types::IoError;
+use forebay_types::{Fault, IoError};
 use std::fs::{self, File};
 use std::path::PathBuf;
 use std::process::Command;
@@ -342,8 +342,8 @@ fn a_file_that_even_root_may_not_write_says_why() {
     }
     let error = open(&path).err().unwrap();
     mark("-i").unwrap();
-    assert!(error.remedy().contains("lsattr"), "{}", error.remedy());
-    assert!(!error.remedy().contains("run as"), "{}", error.remedy());
+    assert!(error.remedy().to_string().contains("lsattr"), "{}", error.remedy());
+    assert!(!error.remedy().to_string().contains("run as"), "{}", error.remedy());
 }
 
 #[test]

@@ -210,7 +210,7 @@ async fn keep(pool: &OwnedFd, path: PathBuf) -> anyhow::Result<ExitCode> {
         let life = match Server::start(pool, &program, &path) {
             Ok(server) => attend(server, &mut signals, &mut stopping, pool).await?,
             Err(error) if rules.program == Program::AtPath => {
-                tracing::error!("{error:#}");
+                tracing::error!("{}", crate::report::sentence(&error));
                 let is_dirty = forebay_runtime::dirty_bytes_in(pool.as_fd()) > 0;
                 Life { ending: Ending::Code(1), served: None, is_dirty }
             }

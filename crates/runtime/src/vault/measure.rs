@@ -6,6 +6,7 @@ use super::report::{Measured, rate};
 use super::save::{Saver, Source, Stop};
 use super::{Vault, VaultError, VaultPhase, fresh_id};
 use forebay_journal::Dump;
+use forebay_types::Fault;
 use std::sync::Arc;
 use std::time::{Duration, Instant, SystemTime};
 
@@ -153,7 +154,7 @@ impl Vault {
             state = self.state();
             state.probe.ends_by = None;
             if let Err(error) = measured {
-                tracing::warn!("not measured: {error}");
+                tracing::warn!("not measured: {}", error.with_causes());
                 if matches!(error, VaultError::Io { .. }) {
                     // What can't be written must not be reckoned with.
                     state.measured = None;

@@ -49,7 +49,7 @@ use forebay_format::journal::{
 };
 use forebay_journal::identity::vault_places;
 use forebay_journal::{Dump, Found, ReadAt, RecoverError, recover_vault};
-use forebay_types::{IoError, IoResult, LINE_BYTES, Mode, VolumeId};
+use forebay_types::{Fault, IoError, IoResult, LINE_BYTES, Mode, VolumeId};
 use save::{Saver, Stop};
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::sync::{Arc, mpsc};
@@ -346,7 +346,7 @@ impl Vault {
                 Ok(report)
             }
             Err(error) => {
-                tracing::error!("{error}");
+                tracing::error!("{}", error.with_causes());
                 Err(error)
             }
         }
@@ -478,12 +478,12 @@ impl Vault {
             return Ok(());
         };
         let recorded = self.record.rely(self.number, name, *has_journal);
-        recorded.map_err(|error| self.unrecorded(name, &error))
+        recorded.map_err(|error| self.unrecorded(name, error))
     }
 
-    fn unrecorded(&self, volume: &str, error: &std::io::Error) -> VaultError {
+    fn unrecorded(&self, volume: &str, error: std::io::Error) -> VaultError {
         let (name, volume) = (self.name.clone(), volume.to_owned());
-        VaultError::Record { name, volume, error: error.to_string() }
+        VaultError::Record { name, volume, error }
     }
 
     /// The number of the vault itself, which stays whatever is dumped to it.
@@ -526,7 +526,7 @@ impl Vault {
                         self.state().volumes.iter().map(|v| v.name.clone()).collect();
                     self.release(&names);
                 }
-                Err(error) => tracing::error!("{error}"),
+                Err(error) => tracing::error!("{}", error.with_causes()),
             }
         }
         self.state().stopping = true;

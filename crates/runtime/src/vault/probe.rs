@@ -12,7 +12,7 @@ use super::{Vault, VaultError, VaultPhase, fresh_id};
 use forebay_backend::{AlignedBuffer, Blocking};
 use forebay_format::journal::{LOG_OFFSET, SUPERBLOCK_BYTES, Superblock};
 use forebay_journal::Dump;
-use forebay_types::IoError;
+use forebay_types::{Fault, IoError};
 use std::time::{Duration, Instant};
 
 /// From one look to the next, and while something is wrong.
@@ -119,7 +119,7 @@ impl Vault {
                 }
             }
             Err(error) => {
-                let told = error.to_string();
+                let told = error.with_causes();
                 if before.as_ref() != Some(&told) {
                     tracing::error!(
                         "a dump would not be kept now: {told}; until that is mended, writes under \

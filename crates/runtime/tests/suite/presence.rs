@@ -12,7 +12,7 @@ use forebay_backend::{Backend, Displaced, FileBackend, OpenOptions};
 use forebay_runtime::{
     Engine, Journal, JournalError, JournalId, JournalSettings, VaultPhase, VaultSettings, Void,
 };
-use forebay_types::{Durability, Mode};
+use forebay_types::{Durability, Fault, Mode};
 use std::fs::{self, File};
 use std::os::unix::fs::PermissionsExt;
 use std::path::Path;
@@ -162,7 +162,7 @@ fn a_vault_that_is_not_where_it_was_is_not_reckoned_with_until_it_is_back() {
     wait_until("the vault is not reckoned with", PATIENCE, || !is_measured());
     let trouble = vault.status().trouble.unwrap();
     assert!(trouble.contains("it was deleted") && trouble.contains("move it back"), "{trouble}");
-    let error = vault.dump(&[], None).unwrap_err().to_string();
+    let error = vault.dump(&[], None).unwrap_err().explained();
     assert!(error.contains("it was deleted"), "a dump there would be found by nothing: {error}");
     assert_eq!(vault.status().phase, VaultPhase::Ready);
     fs::rename(&away, &path).unwrap();
