@@ -18,10 +18,9 @@ use crate::{
     ConfigError, ConfigResult, Mistake, Place, Secret, Settings, UpsWords, VolumeChange,
     VolumeSpec,
     layer::twice,
-    volume::VOLUME_KEYS,
     words::{listed, yes_no},
 };
-use forebay_types::Remedy;
+use forebay_types::{Remedy, VOLUME_KEYS};
 use std::{collections::HashSet, ops::Range, path::PathBuf, str::FromStr};
 use toml::{
     Spanned,

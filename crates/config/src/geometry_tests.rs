@@ -158,7 +158,7 @@ fn a_served_volume_keeps_its_geometry() {
     assert!(change.is_of_what_stays());
     let error = spec.with(&change).unwrap_err();
     assert_eq!(error.mistake(), Mistake::Served);
-    let sentence = "volume 'v': the geometry of its disk can't change while the volume is served";
+    let sentence = "volume 'v': stripe can't change from 112KiB to auto while the volume is served";
     assert!(error.explained().starts_with(sentence), "{error}");
     // A new one may say that it is as the disk says.
     assert_eq!(parse_volume_spec("v=/x,stripe=auto,chunk=auto").unwrap().to_string(), "v=/x");

@@ -3,7 +3,10 @@
 //! The rules that tie mode, protection, journal and durability together are all here;
 //! [`VolumeSpec`]'s own check calls them.
 
-use crate::{ConfigError, ConfigResult, Mistake, UpsSettings, VolumeSpec, volume::check_place};
+use crate::{
+    ConfigError, ConfigResult, Mistake, UpsSettings, VolumeSpec,
+    volume::{check_place, stays},
+};
 use forebay_types::{Action, Durability, Mode, Remedy};
 use std::{fmt, str::FromStr};
 
@@ -185,30 +188,15 @@ impl VolumeSpec {
         Ok(())
     }
 
-    /// A served volume keeps its journal and its supply: records or battery are needed until the
-    /// disk has everything, which is what removing the volume sees to.
-    pub(crate) fn check_journal_stays(&self, new: &Self) -> ConfigResult<()> {
+    /// A served volume keeps its kind of protection: records or battery are needed until the disk
+    /// has everything, which is what removing the volume sees to.
+    pub(crate) fn check_protection_stays(&self, new: &Self) -> ConfigResult<()> {
         let kind = |spec: &Self| (spec.protection.has_journal(), spec.protection.has_ups());
-        let text = |text: &Option<String>| text.clone().unwrap_or_else(|| "none".into());
-        let (setting, old, new) = if kind(self) != kind(new) {
-            ("protection", self.protection.to_string(), new.protection.to_string())
-        } else if self.journal != new.journal {
-            ("journal", text(&self.journal), text(&new.journal))
-        } else if self.journal_mirror != new.journal_mirror {
-            ("journal-mirror", text(&self.journal_mirror), text(&new.journal_mirror))
-        } else if self.durability != new.durability {
-            ("durability", self.durability.to_string(), new.durability.to_string())
-        } else if self.ordered != new.ordered {
-            let word = |is: bool| if is { "yes" } else { "no" }.to_owned();
-            ("ordered", word(self.ordered), word(new.ordered))
-        } else {
+        if kind(self) == kind(new) {
             return Ok(());
-        };
-        Err(ConfigError::new(
-            Mistake::Served,
-            format!("{setting} can't change from {old} to {new} while the volume is served"),
-            "remove the volume, and add it again with the new settings",
-        ))
+        }
+        let (old, new) = (self.protection.as_str(), new.protection.as_str());
+        Err(stays("protection", old, new))
     }
 }
 

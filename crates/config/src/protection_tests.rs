@@ -193,7 +193,7 @@ fn a_served_volume_keeps_its_journal() {
     let journaled = parse_volume_spec(JOURNALED).unwrap();
     let unsaid = VolumeChange {
         protection: Some(Protection::Unstated),
-        journal: Some(String::new()),
+        journal: Some(None),
         ..change(&["mode=write-through"])
     };
     for (spec, change, what) in [

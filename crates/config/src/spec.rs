@@ -89,30 +89,6 @@ impl VolumeSpec {
         Self::new(name, path).map_err(|error| error.about(format_args!("disk '{path}'")))
     }
 
-    /// The settings that differ from their defaults.
-    pub fn settings(&self) -> VolumeChange {
-        let plain = Self {
-            name: String::new(),
-            backing: String::new(),
-            mode: Default::default(),
-            protection: Default::default(),
-            journal: None,
-            journal_mirror: None,
-            durability: Default::default(),
-            unsafe_supply: Default::default(),
-            ordered: false,
-            accept_loss: false,
-            read_only: false,
-            prefetch: true,
-            geometry: Default::default(),
-            gather_below: Default::default(),
-            write_back: Default::default(),
-            tls: Default::default(),
-            description: None,
-        };
-        plain.change_to(self)
-    }
-
     /// The volume with relative paths in its backing and its journal taken from `base`, for
     /// sending it to a process that runs elsewhere. Paths are found behind fault layers and
     /// `file:`; other URLs, and what they may name inside, stay as they are.

@@ -1,9 +1,8 @@
 //! Volumes on the command line: what people write, what they mistype, and whatever else.
 
 use super::*;
-use crate::{Auto, GeometrySpec, Protection, TlsUse, VOLUME_KEYS, VOLUME_SETTINGS, WriteBackSpec};
-use forebay_types::Fault;
-use forebay_types::{Durability, Mode, UnsafeSupply};
+use crate::{Auto, GeometrySpec, Protection, TlsUse, WriteBackSpec};
+use forebay_types::{Durability, Fault, Mode, UnsafeSupply, VOLUME_KEYS, VOLUME_SETTINGS};
 use proptest::prelude::*;
 
 fn refused(text: &str) -> String {
@@ -44,6 +43,16 @@ fn every_setting_can_be_written() {
     let mut expected = VOLUME_KEYS.to_vec();
     expected.retain(|&key| key != "unsafe-supply");
     assert_eq!(keys, expected);
+}
+
+#[test]
+fn a_volume_has_the_defaults_that_help_texts_show() {
+    let spec = VolumeSpec::new("d", "/x").unwrap();
+    for ((key, value), setting) in spec.all_settings().into_iter().zip(VOLUME_SETTINGS) {
+        let is_unstated = key == "protection" && value == "unstated";
+        assert!(is_unstated || value == setting.default, "{key}: {value}");
+        assert_eq!(key, setting.key);
+    }
 }
 
 #[test]

@@ -1,7 +1,7 @@
 //! A manager with nothing behind it: volumes are entries in a list, their dirty data is a number
 //! that operations count down. For tests of the server and of its clients.
 
-use crate::{Manager, ProgressFn, geometry_status};
+use crate::{Manager, ProgressFn, geometry_status, volume_settings};
 use forebay_api::{
     DrillReport, ErrorKind, GatherSource, GatherStatus, JournalFigures, JournalStatus, Memory,
     PatrolStatus, Problem, Progress, Status, VolumeStatus,
@@ -308,6 +308,7 @@ fn show(spec: &VolumeSpec, status: VolumeStatus) -> VolumeStatus {
         geometry: geometry_status(&spec.geometry.resolve(&DiskGeometry::default(), 1 << 30)),
         tls: spec.tls.to_string(),
         description: spec.description.clone(),
+        settings: volume_settings(spec),
         ..status
     }
 }

@@ -3,8 +3,8 @@
 
 #![allow(clippy::unwrap_used, reason = "a helper of a test may fail like the test")]
 
-use forebay_config::VOLUME_SETTINGS;
 use forebay_control::{Server, StateDir, fake::FakeManager};
+use forebay_types::VOLUME_SETTINGS;
 use std::{
     path::Path,
     process::{Command, Output},
@@ -185,7 +185,7 @@ fn without_a_daemon_the_remedy_is_to_start_one() {
         let ran = alone(arguments);
         assert_eq!((ran.code, ran.out.as_str()), (Some(1), ""));
         assert!(ran.err.starts_with("forebay: no forebay answers at /"), "{}", ran.err);
-        assert!(ran.err.contains("start one with forebay serve"), "{}", ran.err);
+        assert!(ran.err.contains("start one with `forebay serve`"), "{}", ran.err);
     }
 }
 
@@ -260,7 +260,7 @@ fn what_the_daemon_refuses_is_a_failure_with_its_sentence() {
         for (arguments, sentence) in [
             (
                 &["volume", "remove", "nix"][..],
-                "forebay: no volume 'nix': see forebay volume list for those there are\n",
+                "forebay: no volume 'nix': list the volumes to see those there are\n",
             ),
             (
                 &["volume", "flush", "broken"],

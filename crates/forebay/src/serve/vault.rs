@@ -67,7 +67,8 @@ pub(super) fn open(
         let error = anyhow::anyhow!(
             "the vault {name} is memory of this process, which ends with it: it keeps nothing"
         );
-        return Err(with_remedy(error, "name a file or device as the vault"));
+        let remedy = Remedy::from("name a file or device").or(Action::set("vault", "PATH"));
+        return Err(with_remedy(error, remedy));
     }
     let (theirs, ours) = (state_dir.to_owned(), state_dir.to_owned());
     let settings = VaultSettings {
