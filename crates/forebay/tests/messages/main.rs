@@ -173,7 +173,7 @@ fn devices() {
         "trace():disk.img",
         "blocks(size=4096):memory:512",
         "delay()",
-        "nbd://host",
+        "nbd:h",
         "nbds://host/x",
         "nbd+unix:///x?socket=none.sock",
         "nbd://%zz/x",
