@@ -57,7 +57,7 @@ fn the_geometry_of_a_disk_is_shown_and_what_is_set_by_hand_wins() {
 
     let (done, text) = ran(directory.path(), &["volume", "set", "array", "stripe=none"]);
     let sentence =
-        "volume 'array': stripe can't change from auto to none while the volume is served";
+        "volume 'array': stripe can't change from 112KiB to none while the volume is served";
     assert!(!done && text.contains(sentence), "{text}");
     let settings = "new=memory:1MiB,chunk=64KiB,rotational=auto";
     let (done, text) = ran(directory.path(), &["volume", "add", settings]);
