@@ -7,6 +7,7 @@ use crate::{
     AddVolume, DrillReport, ErrorBody, Event, Problem, Progress, Status, VolumeList,
     VolumeSettings, VolumeStatus, paths,
 };
+use forebay_types::{Action, Blame, Fault, Remedy};
 use http_body_util::{BodyExt, Full, Limited};
 use hyper::{
     Method, Request, Response,
@@ -54,22 +55,19 @@ impl Default for Limits {
 #[derive(Debug, thiserror::Error)]
 pub enum ClientError {
     /// Nothing listens at the socket.
-    #[error(
-        "no forebay answers at {}: start one with forebay serve, or name the state directory of \
-         another with --state DIR", socket.display()
-    )]
+    #[error("no forebay answers at {}", socket.display())]
     NotRunning {
         /// The control socket.
         socket: PathBuf,
     },
     /// The socket belongs to someone else.
-    #[error("{} may not be opened: run this as the user who runs forebay", socket.display())]
+    #[error("{} may not be opened", socket.display())]
     NotAllowed {
         /// The control socket.
         socket: PathBuf,
     },
     /// The socket can't be opened for another reason.
-    #[error("{} can't be opened: see that it is forebay's control socket", socket.display())]
+    #[error("{} can't be opened", socket.display())]
     Connect {
         /// The control socket.
         socket: PathBuf,
@@ -80,16 +78,13 @@ pub enum ClientError {
     #[error(transparent)]
     Refused(#[from] Problem),
     /// The connection ended or broke before the answer was complete.
-    #[error("the server went away before it had answered: look into its log")]
+    #[error("the server went away before it had answered")]
     Cut {
         /// What the connection said, if it broke.
         source: Option<hyper::Error>,
     },
     /// The server did not answer in time.
-    #[error(
-        "the forebay at {} has not answered for {} s: see its log, and whether its process is \
-         stopped or the machine overloaded", socket.display(), waited.as_secs()
-    )]
+    #[error("the forebay at {} has not answered for {} s", socket.display(), waited.as_secs())]
     TimedOut {
         /// The control socket.
         socket: PathBuf,
@@ -98,19 +93,42 @@ pub enum ClientError {
     },
     /// So many requests wait for the server that it takes no more.
     #[error(
-        "the forebay at {} takes no more requests, as too many wait already: see its log, and \
-         whether its process is stopped", socket.display()
+        "the forebay at {} takes no more requests, as too many wait already", socket.display()
     )]
     Busy {
         /// The control socket.
         socket: PathBuf,
     },
     /// The answer is not what this version understands.
-    #[error("the answer can't be read ({what}): use the forebay of the server's version")]
+    #[error("the answer can't be read ({what})")]
     Answer {
         /// What is wrong with it.
         what: String,
     },
+}
+
+impl Fault for ClientError {
+    fn remedy(&self) -> Remedy {
+        match self {
+            Self::NotRunning { .. } => Remedy::from(Action::Start).or(Action::NameState),
+            Self::NotAllowed { .. } => "run this as the user who runs forebay".into(),
+            Self::Connect { .. } => "see that it is forebay's control socket".into(),
+            Self::Refused(problem) => problem.remedy(),
+            Self::Cut { .. } => "look into its log".into(),
+            Self::TimedOut { .. } => {
+                "see its log, and whether its process is stopped or the machine overloaded".into()
+            }
+            Self::Busy { .. } => "see its log, and whether its process is stopped".into(),
+            Self::Answer { .. } => "use the forebay of the server's version".into(),
+        }
+    }
+
+    fn blame(&self) -> Blame {
+        match self {
+            Self::Refused(problem) => problem.blame(),
+            _ => Blame::Environment,
+        }
+    }
 }
 
 type Result<T> = std::result::Result<T, ClientError>;

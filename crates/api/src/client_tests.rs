@@ -50,7 +50,7 @@ fn a_stream_ends_with_done_or_an_error() {
         "{\"error\":{\"kind\":\"failed\",\"message\":\"disk broke\",\"remedy\":\"replace it\"}}\n",
     );
     let error = result.unwrap_err();
-    assert_eq!(error.to_string(), "disk broke: replace it");
+    assert_eq!(error.explained(), "disk broke: replace it");
     assert!(matches!(error, ClientError::Refused(Problem { kind: ErrorKind::Failed, .. })));
 }
 
@@ -122,7 +122,7 @@ fn a_server_that_says_nothing_more_is_waited_for_no_longer_than_it_may_take() {
         silence(&line, async |client| client.stop(|_| ()).await),
     ] {
         assert!(matches!(error, ClientError::TimedOut { .. }), "{error:?}");
-        let text = error.to_string();
+        let text = error.explained();
         assert!(text.contains("control.sock has not answered for 0 s: see its log"), "{text}");
     }
 }
@@ -136,7 +136,7 @@ fn without_a_server_the_remedy_is_to_start_one() {
     drop(UnixListener::bind(&socket).unwrap());
     let error = ask();
     assert!(matches!(error, ClientError::NotRunning { .. }), "a stale socket: {error:?}");
-    assert!(error.to_string().contains("start one with forebay serve"), "{error}");
+    assert!(error.explained().contains("start a server"), "{error}");
     std::fs::remove_file(&socket).unwrap();
     std::os::unix::fs::symlink(&socket, &socket).unwrap();
     assert!(matches!(ask(), ClientError::Connect { .. }), "a link to itself");

@@ -1,6 +1,6 @@
 //! What the server answers when it can't do what was asked.
 
-use forebay_types::Shown;
+use forebay_types::{Action, Blame, Fault, Remedy, Shown};
 use serde::{Deserialize, Serialize};
 use std::fmt;
 use utoipa::ToSchema;
@@ -49,6 +49,21 @@ impl ErrorKind {
         Self::Internal,
     ];
 
+    /// Where the fault of such a problem lies.
+    pub const fn blame(self) -> Blame {
+        match self {
+            Self::BadRequest
+            | Self::NotFound
+            | Self::MethodNotAllowed
+            | Self::TooLarge
+            | Self::UnknownVolume
+            | Self::VolumeExists
+            | Self::Invalid => Blame::Operator,
+            Self::Busy | Self::Failed | Self::Stopping => Blame::Environment,
+            Self::Internal => Blame::Bug,
+        }
+    }
+
     /// The HTTP status it is sent with.
     pub const fn http_status(self) -> u16 {
         match self {
@@ -84,20 +99,35 @@ impl Problem {
         Self { kind, message: shown(message.into()), remedy: shown(remedy.into()) }
     }
 
+    /// A fault, its remedy in the words of a program.
+    pub fn of(kind: ErrorKind, fault: &dyn Fault, word: &dyn Fn(&Action) -> String) -> Self {
+        Self::new(kind, fault.with_causes(), fault.remedy().worded(word))
+    }
+
     /// No volume is called `name`.
     pub fn unknown_volume(name: &str) -> Self {
         let message = format!("no volume '{name}'");
-        Self::new(ErrorKind::UnknownVolume, message, "see forebay volume list for those there are")
+        Self::new(ErrorKind::UnknownVolume, message, "list the volumes to see those there are")
     }
 }
 
 impl fmt::Display for Problem {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        write!(f, "{}: {}", self.message, self.remedy)
+        f.write_str(&self.message)
     }
 }
 
 impl std::error::Error for Problem {}
+
+impl Fault for Problem {
+    fn remedy(&self) -> Remedy {
+        self.remedy.clone().into()
+    }
+
+    fn blame(&self) -> Blame {
+        self.kind.blame()
+    }
+}
 
 /// The body of every answer that is an error.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize, ToSchema)]

@@ -23,6 +23,7 @@ pub mod paths;
 mod patrol;
 mod power;
 mod request;
+mod settings;
 mod status;
 mod vault;
 mod write_back;
@@ -36,7 +37,8 @@ pub use geometry::{GeometrySource, GeometryStatus};
 pub use journal::{JournalFigures, JournalState, JournalStatus, UnservedWrites};
 pub use patrol::{Damage, PatrolStatus};
 pub use power::{PowerStatus, SupplyStatus};
-pub use request::{AddVolume, Done, Event, Progress, VolumeSettings};
+pub use request::{AddVolume, Done, Event, Progress};
+pub use settings::VolumeSettings;
 pub use status::{
     Counters, Latencies, LatencySummary, Memory, Mode, Status, VolumeList, VolumeState,
     VolumeStatus,

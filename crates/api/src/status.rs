@@ -3,7 +3,7 @@
 
 use crate::{
     Damage, GatherStatus, GeometryStatus, JournalStatus, PatrolStatus, PowerStatus, VaultStatus,
-    WriteBackFigures,
+    VolumeSettings, WriteBackFigures,
 };
 use serde::{Deserialize, Serialize};
 use std::{collections::BTreeMap, fmt};
@@ -180,6 +180,9 @@ pub struct VolumeStatus {
     /// A text for people.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub description: Option<String>,
+    /// All settings that have a value, those it was not given with their defaults.
+    #[serde(default)]
+    pub settings: VolumeSettings,
     /// What it is doing.
     pub state: VolumeState,
     /// Why it is failing, in one line.

@@ -11,7 +11,7 @@
 use crate::count::{IoCount, IoCounter};
 use crate::sync::{read, write};
 use crate::{Backend, Buffer, Description, Extent, Io, IoKind};
-use forebay_types::{ByteRange, DiskGeometry, SECTOR_BYTES, Size};
+use forebay_types::{Blame, ByteRange, DiskGeometry, Fault, Remedy, SECTOR_BYTES, Size};
 use rustix::mm::{Advice, MapFlags, ProtFlags, madvise, mmap_anonymous, munmap};
 use std::ptr::{NonNull, null_mut};
 use std::sync::RwLock;
@@ -29,30 +29,44 @@ const LOCK_COUNT: usize = 64;
 #[non_exhaustive]
 pub enum MemoryError {
     /// No store has this size.
-    #[error(
-        "a memory of {size_bytes} bytes can't be a disk: give a size above zero that is a \
-         multiple of 512, like memory:1GiB"
-    )]
+    #[error("a memory of {size_bytes} bytes can't be a disk")]
     Size {
         /// The size asked for.
         size_bytes: u64,
     },
     /// The size is not written as one.
-    #[error("memory:{text} has no size: write it like memory:1GiB")]
+    #[error("memory:{text} has no size")]
     NoSize {
         /// What was written for a size.
         text: String,
-        /// What is wrong with it.
-        source: forebay_types::ParseSizeError,
     },
     /// The system does not give that much.
-    #[error("{size_bytes} bytes of memory can't be mapped: ask for less")]
+    #[error("{size_bytes} bytes of memory can't be mapped")]
     Map {
         /// The size asked for.
         size_bytes: u64,
         /// What the system said.
         source: rustix::io::Errno,
     },
+}
+
+impl Fault for MemoryError {
+    fn remedy(&self) -> Remedy {
+        match self {
+            Self::Size { .. } => {
+                "give a size above zero that is a multiple of 512, like memory:1GiB".into()
+            }
+            Self::NoSize { .. } => "write it like memory:1GiB".into(),
+            Self::Map { .. } => "ask for less".into(),
+        }
+    }
+
+    fn blame(&self) -> Blame {
+        match self {
+            Self::Size { .. } | Self::NoSize { .. } => Blame::Operator,
+            Self::Map { .. } => Blame::Environment,
+        }
+    }
 }
 
 /// A disk in memory.
@@ -288,8 +302,7 @@ impl Backend for MemoryBackend {
 
 /// Opens `memory:SIZE` for a given size.
 pub(crate) fn open(text: &str, read_only: bool) -> Result<MemoryBackend, MemoryError> {
-    let size: Size =
-        text.parse().map_err(|source| MemoryError::NoSize { text: text.to_owned(), source })?;
+    let size: Size = text.parse().map_err(|_| MemoryError::NoSize { text: text.to_owned() })?;
     Ok(MemoryBackend::new(size.bytes())?.read_only(read_only))
 }
 
@@ -358,9 +371,13 @@ mod tests {
                  multiple of 512, like memory:1GiB",
             ),
             ("8191PiB", "memory:8191PiB has no size: write it like memory:1GiB"),
-            ("8388607TiB", "9223370937343148032 bytes of memory can't be mapped: ask for less"),
+            (
+                "8388607TiB",
+                "9223370937343148032 bytes of memory can't be mapped: Cannot allocate memory (os \
+                 error 12): ask for less",
+            ),
         ] {
-            assert_eq!(open(text, false).err().unwrap().to_string(), message);
+            assert_eq!(open(text, false).err().unwrap().explained(), message);
         }
     }
 }

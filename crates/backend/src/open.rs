@@ -24,7 +24,7 @@ use crate::memory::MemoryError;
 use crate::model::ModelError;
 use crate::nbd::NbdError;
 use crate::{Backend, SpecError, layers, memory, model, nbd};
-use forebay_types::backing;
+use forebay_types::{Blame, Fault, Remedy, backing};
 use std::path::Path;
 use std::sync::Arc;
 use std::time::Duration;
@@ -50,8 +50,7 @@ impl Default for OpenOptions {
     }
 }
 
-/// Why a backend can't be opened. What to do about it is in [`OpenError::remedy`], or behind the
-/// last colon of the message.
+/// Why a backend can't be opened.
 #[derive(Debug, thiserror::Error)]
 #[non_exhaustive]
 pub enum OpenError {
@@ -82,15 +81,27 @@ pub enum OpenError {
 }
 
 impl OpenError {
-    /// What the operator can do, where that is not a part of the message.
-    pub fn remedy(&self) -> Option<String> {
+    fn fault(&self) -> &dyn Fault {
         match self {
-            Self::File(error) => Some(error.remedy()),
-            Self::Spec(SpecError::NoBackend { scheme, .. }) => {
-                Some(backing::remedy_for_scheme(scheme).to_owned())
-            }
-            _ => None,
+            Self::Spec(error) => error,
+            Self::File(error) => error,
+            Self::Memory(error) => error,
+            Self::Model(error) => error,
+            Self::Nbd(error) => error,
+            Self::Blocks(error) => error,
+            Self::Trace(error) => error,
+            Self::Volatile(error) => error,
         }
+    }
+}
+
+impl Fault for OpenError {
+    fn remedy(&self) -> Remedy {
+        self.fault().remedy()
+    }
+
+    fn blame(&self) -> Blame {
+        self.fault().blame()
     }
 }
 
@@ -185,7 +196,7 @@ mod tests {
     use super::*;
 
     fn error(spec: &str) -> String {
-        open(spec, &OpenOptions::default()).err().map(|error| error.to_string()).unwrap()
+        open(spec, &OpenOptions::default()).err().map(|error| error.explained()).unwrap()
     }
 
     #[test]
@@ -219,12 +230,12 @@ mod tests {
             ("delay():s3://bucket/disk", "nbdkit"),
         ] {
             let error = open(spec, &OpenOptions::default()).err().unwrap();
-            let (text, said) = (error.to_string(), error.remedy().unwrap());
+            let (text, said) = (error.to_string(), error.remedy().to_string());
             assert!(text.contains("there is no backend"), "{spec}: {text}");
             assert!(said.contains(remedy) && !said.contains("truncate"), "{spec}: {said}");
         }
         let error = open("/none/disk.img", &OpenOptions::default()).err().unwrap();
-        assert!(error.remedy().unwrap().contains("truncate"));
+        assert!(error.remedy().to_string().contains("truncate"));
     }
 
     #[test]

@@ -2,20 +2,17 @@
 //!
 //! Everything that can be mistyped is answered with what was typed and what would be right.
 
-use forebay_types::Size;
+use forebay_types::{Blame, Fault, Remedy, Size, backing};
 
 /// What is wrong with the text that names a backend.
 #[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
 #[non_exhaustive]
 pub enum SpecError {
     /// Nothing was given.
-    #[error(
-        "the name of the backend is empty: give the path of a file or block device, or one of \
-         memory:SIZE, model:hdd?size=SIZE, nbd://HOST/EXPORT"
-    )]
+    #[error("the name of the backend is empty")]
     Empty,
     /// An option that the thing does not have.
-    #[error("{what} has no option '{key}': the options are {known}")]
+    #[error("{what} has no option '{key}'")]
     UnknownOption {
         /// The backend or layer.
         what: String,
@@ -25,7 +22,7 @@ pub enum SpecError {
         known: String,
     },
     /// An option without a value.
-    #[error("option '{key}' of {what} has no value: write {key}=VALUE")]
+    #[error("option '{key}' of {what} has no value")]
     NoValue {
         /// The backend or layer.
         what: String,
@@ -33,7 +30,7 @@ pub enum SpecError {
         key: String,
     },
     /// An option given twice.
-    #[error("option '{key}' of {what} is given twice: keep one of them")]
+    #[error("option '{key}' of {what} is given twice")]
     Twice {
         /// The backend or layer.
         what: String,
@@ -41,7 +38,7 @@ pub enum SpecError {
         key: String,
     },
     /// A value that can't be read.
-    #[error("{what}: '{value}' is no {key}: write it like {example}")]
+    #[error("{what}: '{value}' is no {key}")]
     BadValue {
         /// The backend or layer.
         what: String,
@@ -53,7 +50,7 @@ pub enum SpecError {
         example: &'static str,
     },
     /// An option that has to be there.
-    #[error("{what} needs {key}: add {key}={example}")]
+    #[error("{what} needs {key}")]
     Missing {
         /// The backend or layer.
         what: String,
@@ -63,19 +60,19 @@ pub enum SpecError {
         example: &'static str,
     },
     /// A layer without its end or without anything below it.
-    #[error("layer {what} is not complete: write {what}(OPTION=VALUE,…):BACKEND")]
+    #[error("layer {what} is not complete")]
     Incomplete {
         /// The layer.
         what: String,
     },
     /// More layers than anyone needs.
-    #[error("more than {max} layers and models lie on each other: leave some out")]
+    #[error("more than {max} layers and models lie on each other")]
     TooDeep {
         /// How many may.
         max: usize,
     },
     /// A percent sign that is not followed by two hexadecimal digits, or bytes that are no text.
-    #[error("'{text}' is not percent-encoded text: write a percent sign itself as %25")]
+    #[error("'{text}' is not percent-encoded text")]
     BadEncoding {
         /// The text as typed.
         text: String,
@@ -89,14 +86,35 @@ pub enum SpecError {
         scheme: String,
     },
     /// A model of something that there is no model of.
-    #[error(
-        "no model '{name}': there are model:hdd, model:ssd, model:fixed and model:raid0, raid1, \
-         raid5, raid6, raid10"
-    )]
+    #[error("no model '{name}'")]
     NoModel {
         /// The model as typed.
         name: String,
     },
+}
+
+impl Fault for SpecError {
+    fn remedy(&self) -> Remedy {
+        match self {
+            Self::Empty => backing::remedy_for_scheme("").into(),
+            Self::UnknownOption { known, .. } => format!("the options are {known}").into(),
+            Self::NoValue { key, .. } => format!("write {key}=VALUE").into(),
+            Self::Twice { .. } => "keep one of them".into(),
+            Self::BadValue { example, .. } => format!("write it like {example}").into(),
+            Self::Missing { key, example, .. } => format!("add {key}={example}").into(),
+            Self::Incomplete { what } => format!("write {what}(OPTION=VALUE,…):BACKEND").into(),
+            Self::TooDeep { .. } => "leave some out".into(),
+            Self::BadEncoding { .. } => "write a percent sign itself as %25".into(),
+            Self::NoBackend { scheme, .. } => backing::remedy_for_scheme(scheme).into(),
+            Self::NoModel { .. } => "there are model:hdd, model:ssd, model:fixed and model:raid0, \
+                                     raid1, raid5, raid6, raid10"
+                .into(),
+        }
+    }
+
+    fn blame(&self) -> Blame {
+        Blame::Operator
+    }
 }
 
 /// Replaces `%41` by `A` and so on.
@@ -255,11 +273,11 @@ mod tests {
             ("size=%4", "'%4' is not percent-encoded text: write a percent sign itself as %25"),
         ] {
             let error = Fields::parse("memory", text, ',', &known).err().unwrap();
-            assert_eq!(error.to_string(), message);
+            assert_eq!(error.explained(), message);
         }
         let fields = Fields::parse("memory", "size=big", ',', &known).unwrap();
         let error = fields.get("size", "8GiB", size_bytes).unwrap_err();
-        assert_eq!(error.to_string(), "memory: 'big' is no size: write it like 8GiB");
+        assert_eq!(error.explained(), "memory: 'big' is no size: write it like 8GiB");
     }
 
     #[test]

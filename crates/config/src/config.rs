@@ -4,7 +4,7 @@ use crate::{
     ConfigError, ConfigResult, Ecc, IoEngine, KeeperMode, Listen, LogLevel, MemorySetting, Mistake,
     Settings, TlsSettings, UpsSettings, VolumeSpec, Workers, layer::check_unique, parse_toml,
 };
-use forebay_types::limits;
+use forebay_types::{Action, Remedy, limits};
 use std::{
     collections::HashSet,
     env, fs,
@@ -80,7 +80,7 @@ impl Config {
             ConfigError::new(
                 Mistake::Value,
                 "no state directory: XDG_RUNTIME_DIR is not set and this is not root",
-                "name one with --state DIR",
+                Action::set("state", "DIR"),
             )
         })?;
         // Made here, also where only NBD over TCP is served, so that a path too long for the
@@ -137,9 +137,10 @@ pub fn read_file(path: &Path) -> ConfigResult<Settings> {
     let text = fs::read_to_string(path).map_err(|error| {
         ConfigError::new(
             Mistake::Unreadable,
-            format!("configuration file {name} can't be read ({error})"),
-            "name another one with --config FILE, or leave the option out",
+            format!("configuration file {name} can't be read"),
+            Remedy::from(Action::NameConfiguration).or("do without one"),
         )
+        .because(error)
     })?;
     parse_toml(&text, &name)
 }
@@ -172,7 +173,7 @@ fn check_listeners(listeners: &[Listen]) -> ConfigResult<()> {
 fn check_vault(vault: Option<&str>, volumes: &[VolumeSpec]) -> ConfigResult<()> {
     let Some(vault) = vault else { return Ok(()) };
     let fail = |mistake, message| {
-        let remedy = "name a file or device that is nothing else, with --vault PATH";
+        let remedy = Remedy::from("name a file or device that is nothing else as the vault");
         Err(ConfigError::new(mistake, message, remedy))
     };
     if vault.is_empty() || vault.chars().any(char::is_control) {
@@ -198,7 +199,7 @@ fn check_volumes(volumes: &[VolumeSpec], tls: &TlsSettings) -> ConfigResult<()> 
         return Err(ConfigError::new(
             Mistake::Limit,
             format!("{} volumes are more than {}", volumes.len(), limits::VOLUMES_MAX),
-            "serve some of them by a second forebay with its own --state DIR",
+            "serve some of them by a second forebay with a state directory of its own",
         ));
     }
     volumes.iter().try_for_each(|volume| volume.check_tls(tls.mode))

@@ -2,6 +2,7 @@
 
 use super::*;
 use crate::{MemorySetting, TlsMode, parse_volume_spec};
+use forebay_types::Fault;
 
 fn options(volumes: &[&str]) -> Settings {
     let volumes = volumes.iter().map(|text| parse_volume_spec(text).unwrap()).collect();
@@ -49,7 +50,7 @@ fn options_win_over_the_file_and_volumes_add_up() {
     fs::write(&file, "[[volume]]\nname = 'b'\nbacking = '/c'\n").unwrap();
     let error = config.reload().unwrap_err();
     assert_eq!(error.mistake(), Mistake::Duplicate);
-    assert!(error.to_string().starts_with("two volumes are called 'b'"), "{error}");
+    assert!(error.explained().starts_with("two volumes are called 'b'"), "{error}");
 }
 
 #[test]
@@ -67,8 +68,8 @@ fn a_vault_is_nothing_else() {
         ("/v", journal, "backing or journal of volume 'a'"),
         ("/v", mirror, "backing or journal of volume 'a'"),
     ] {
-        let error = vault(text, volume).unwrap_err().to_string();
-        assert!(error.contains(part) && error.contains("--vault PATH"), "{error}");
+        let error = vault(text, volume).unwrap_err().explained();
+        assert!(error.contains(part) && error.contains("nothing else as the vault"), "{error}");
     }
 }
 
@@ -84,7 +85,7 @@ fn a_supply_alone_is_refused_without_a_vault_in_file_and_options() {
     from_options.ups.supplies = vec!["nas".parse().unwrap()];
     for source in [from_file, Source { options: from_options, file: None, ..Default::default() }] {
         let mut source = Source { state_default: Some("/s".into()), ..source };
-        let error = source.load().unwrap_err().to_string();
+        let error = source.load().unwrap_err().explained();
         assert!(error.starts_with("volume 'a': protection=ups, but there is no vault"), "{error}");
         source.options.vault = Some("/v".into());
         source.load().unwrap();
@@ -96,7 +97,7 @@ fn a_file_that_cannot_be_read_is_named() {
     let source = Source { file: Some("/nowhere/f.toml".into()), ..Source::default() };
     let error = source.load().unwrap_err();
     assert_eq!(error.mistake(), Mistake::Unreadable);
-    assert!(error.to_string().contains("/nowhere/f.toml"), "{error}");
+    assert!(error.explained().contains("/nowhere/f.toml"), "{error}");
 }
 
 #[test]
@@ -107,7 +108,7 @@ fn what_does_not_fit_together_is_refused() {
         (options.tls_cert, options.tls_key) = (Some("c".into()), Some("k".into()));
         assert!(load(options.clone()).is_ok());
         change(&mut options);
-        load(options).unwrap_err().to_string()
+        load(options).unwrap_err().explained()
     };
     for (error, part) in [
         (refused(&|options| options.tls = Some(TlsMode::Off)), "'a': tls=required, but TLS is off"),
@@ -119,7 +120,7 @@ fn what_does_not_fit_together_is_refused() {
         ),
         (
             refused(&|options| options.state = Some(format!("/{}", "x".repeat(100)).into())),
-            "choose a shorter path, or a shorter --state directory",
+            "choose a shorter path, or set state to DIR",
         ),
         (
             refused(&|options| {
@@ -143,7 +144,7 @@ fn several_listeners_may_ask_for_any_port() {
 #[test]
 fn without_a_place_for_state_the_remedy_is_said() {
     let source = Source { options: options(&["a=/a"]), ..Source::default() };
-    let error = source.load().unwrap_err().to_string();
-    assert!(error.ends_with("name one with --state DIR"), "{error}");
+    let error = source.load().unwrap_err().explained();
+    assert!(error.ends_with(": set state to DIR"), "{error}");
     assert_eq!(default_state(true), Some("/run/forebay".into()));
 }

@@ -2,6 +2,7 @@
 
 use super::*;
 use crate::{Settings, Source, TlsMode, parse_volume_spec};
+use forebay_types::Fault;
 
 fn config(volumes: &[&str], change: impl FnOnce(&mut Settings)) -> Config {
     let volumes = volumes.iter().map(|text| parse_volume_spec(text).unwrap()).collect();
@@ -75,7 +76,7 @@ fn a_journal_is_a_setting_that_a_served_volume_keeps() {
         let changes = diff(&old, &new);
         let [Change::VolumeChanged { change, .. }] = &changes[..] else { panic!("{changes:?}") };
         assert_eq!(changes[0].to_string(), format!("volume 'a' has other settings: {said}"));
-        let error = old.volumes[0].with(change).unwrap_err().to_string();
+        let error = old.volumes[0].with(change).unwrap_err().explained();
         let remedy = "remove the volume, and add it again with the new settings";
         assert_eq!(error, format!("volume 'a': {kept} while the volume is served: {remedy}"));
         // Who has done so before the reload has nothing more to do.

@@ -1,7 +1,7 @@
 //! What is wrong with what the operator wrote, where it stands, and what to write instead.
 
-use forebay_types::Shown;
-use std::fmt;
+use forebay_types::{Blame, Fault, Remedy, Shown};
+use std::{error::Error, fmt, io, sync::Arc};
 
 /// The outcome of reading a part of the configuration.
 pub type ConfigResult<T> = Result<T, ConfigError>;
@@ -66,27 +66,45 @@ impl fmt::Display for Place {
     }
 }
 
-/// A mistake in the configuration: `FILE:LINE:COLUMN: message: remedy`, the place only where the
-/// text came from a file.
+/// A mistake in the configuration: `FILE:LINE:COLUMN: message`, the place only where the text came
+/// from a file.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct ConfigError {
     mistake: Mistake,
     place: Option<Place>,
     message: String,
-    remedy: String,
+    cause: Option<Cause>,
+    remedy: Remedy,
 }
+
+/// What the system said. Two are equal if they say the same.
+#[derive(Clone, Debug)]
+struct Cause(Arc<io::Error>);
+
+impl PartialEq for Cause {
+    fn eq(&self, other: &Self) -> bool {
+        self.0.to_string() == other.0.to_string()
+    }
+}
+
+impl Eq for Cause {}
 
 impl ConfigError {
     /// A mistake that is not tied to a place (yet).
     pub(crate) fn new(
         mistake: Mistake,
         message: impl Into<String>,
-        remedy: impl Into<String>,
+        remedy: impl Into<Remedy>,
     ) -> Self {
-        // Both quote what the operator wrote.
-        let shown = |text: String| Shown::line(&text).to_string();
-        let (message, remedy) = (shown(message.into()), shown(remedy.into()));
-        Self { mistake, place: None, message, remedy }
+        // It quotes what the operator wrote.
+        let message = Shown::line(&message.into()).to_string();
+        Self { mistake, place: None, message, cause: None, remedy: remedy.into() }
+    }
+
+    /// The same mistake, because of what the system said.
+    pub(crate) fn because(mut self, cause: io::Error) -> Self {
+        self.cause = Some(Cause(Arc::new(cause)));
+        self
     }
 
     /// The same mistake, said of `thing`: `volume 'disk': no mode 'x'`.
@@ -115,11 +133,6 @@ impl ConfigError {
     pub fn message(&self) -> &str {
         &self.message
     }
-
-    /// What to write instead.
-    pub fn remedy(&self) -> &str {
-        &self.remedy
-    }
 }
 
 impl fmt::Display for ConfigError {
@@ -127,11 +140,25 @@ impl fmt::Display for ConfigError {
         if let Some(place) = &self.place {
             write!(f, "{place}: ")?;
         }
-        write!(f, "{}: {}", self.message, self.remedy)
+        f.write_str(&self.message)
     }
 }
 
-impl std::error::Error for ConfigError {}
+impl Error for ConfigError {
+    fn source(&self) -> Option<&(dyn Error + 'static)> {
+        self.cause.as_ref().map(|cause| &*cause.0 as _)
+    }
+}
+
+impl Fault for ConfigError {
+    fn remedy(&self) -> Remedy {
+        self.remedy.clone()
+    }
+
+    fn blame(&self) -> Blame {
+        Blame::Operator
+    }
+}
 
 #[cfg(test)]
 mod tests {
@@ -158,7 +185,7 @@ mod tests {
             .about("volume '\r'")
             .at(|| Place::of("f\u{9b}", "", 0));
         let shown = "f\\u{9b}:1:1: volume '\\r': no mode '\\u{1b}[2J\\n': not '\\u{7}'";
-        assert_eq!(error.to_string(), shown);
+        assert_eq!(error.explained(), shown);
     }
 
     #[test]
@@ -167,6 +194,6 @@ mod tests {
             .about("volume 'a'")
             .at(|| Place::of("f", "", 0))
             .at(|| Place::of("g", "", 0));
-        assert_eq!(error.to_string(), "f:1:1: volume 'a': no mode 'x': use bypass");
+        assert_eq!(error.explained(), "f:1:1: volume 'a': no mode 'x': use bypass");
     }
 }

@@ -18,9 +18,9 @@ use crate::{
     ConfigError, ConfigResult, Mistake, Place, Secret, Settings, UpsWords, VolumeChange,
     VolumeSpec,
     layer::twice,
-    volume::VOLUME_KEYS,
     words::{listed, yes_no},
 };
+use forebay_types::{Remedy, VOLUME_KEYS};
 use std::{collections::HashSet, ops::Range, path::PathBuf, str::FromStr};
 use toml::{
     Spanned,
@@ -78,7 +78,7 @@ impl Document<'_> {
         span: Range<usize>,
         mistake: Mistake,
         message: &str,
-        help: &str,
+        help: impl Into<Remedy>,
     ) -> ConfigError {
         ConfigError::new(mistake, message, help).at(|| self.place(span))
     }
@@ -112,7 +112,7 @@ impl Document<'_> {
                 unknown => {
                     let message = format!("no setting '{unknown}'");
                     let help = format!("the settings are {}", listed(FILE_KEYS, "and"));
-                    return Err(self.error(key.span(), Mistake::UnknownKey, &message, &help));
+                    return Err(self.error(key.span(), Mistake::UnknownKey, &message, help));
                 }
             }
         }
@@ -128,7 +128,7 @@ impl Document<'_> {
             other => {
                 let message = format!("{key} can't be of the type {}", other.type_str());
                 let help = format!("write it as text, {key} = \"...\"");
-                Err(self.error(value.span(), Mistake::Value, &message, &help))
+                Err(self.error(value.span(), Mistake::Value, &message, help))
             }
         }
     }
@@ -207,7 +207,7 @@ impl Document<'_> {
             None => {
                 let message = format!("the volume has no {key}");
                 let help = format!("add {key} = \"...\" to this section");
-                Err(self.error(section.clone(), Mistake::Value, &message, &help))
+                Err(self.error(section.clone(), Mistake::Value, &message, help))
             }
         };
         let (name, name_span) = required("name")?;

@@ -4,6 +4,7 @@ use super::*;
 use crate::{
     IoEngine, LogLevel, MemorySetting, Percent, Protection, Seconds, SupplyPlace, TlsMode, Workers,
 };
+use forebay_types::Fault;
 use forebay_types::{Durability, Mode};
 use proptest::prelude::*;
 
@@ -53,7 +54,7 @@ durability = "flush"
 "#;
 
 fn refused(text: &str) -> String {
-    parse_toml(text, "f.toml").unwrap_err().to_string()
+    parse_toml(text, "f.toml").unwrap_err().explained()
 }
 
 #[test]

@@ -4,7 +4,7 @@ use crate::{Auto, ConfigError, ConfigResult, Mistake};
 use forebay_types::{SECTOR_BYTES, Size, limits::GATHER_BELOW_BYTES_MAX};
 
 /// Reads a size in bytes; zero is for no gathering at all.
-pub(crate) fn gather_below(text: &str) -> ConfigResult<Auto<u64>> {
+pub(crate) fn gather_below(_: &str, text: &str) -> ConfigResult<Auto<u64>> {
     let fail = |mistake, message: String, remedy: String| {
         Err(ConfigError::new(mistake, format!("gather-below={message}"), remedy))
     };
@@ -32,8 +32,8 @@ pub(crate) fn gather_below(text: &str) -> ConfigResult<Auto<u64>> {
 }
 
 /// Shows it as it is read.
-pub(crate) fn shown(value: Auto<u64>) -> String {
-    match value {
+pub(crate) fn shown(value: &Auto<u64>) -> String {
+    match *value {
         Auto::Auto => "auto".to_owned(),
         Auto::Set(0) => "off".to_owned(),
         Auto::Set(bytes) => Size(bytes).to_string(),
@@ -44,6 +44,7 @@ pub(crate) fn shown(value: Auto<u64>) -> String {
 mod tests {
     use super::*;
     use crate::{VolumeChange, parse_volume_spec};
+    use forebay_types::Fault;
 
     #[test]
     fn a_size_below_which_writes_are_gathered_is_read_and_shown() {
@@ -54,8 +55,8 @@ mod tests {
             ("1536KiB", Auto::Set(1536 << 10)),
             ("32MiB", Auto::Set(32 << 20)),
         ] {
-            assert_eq!(gather_below(text), Ok(value));
-            assert_eq!(shown(value), text);
+            assert_eq!(gather_below("gather-below", text), Ok(value));
+            assert_eq!(shown(&value), text);
         }
     }
 
@@ -70,7 +71,7 @@ mod tests {
             ("none", "'none' is no size: write it like 64KiB or 1.5MiB, off or auto"),
         ] {
             let error = parse_volume_spec(&format!("v=/x,gather-below={text}")).unwrap_err();
-            assert_eq!(error.to_string(), format!("volume 'v': gather-below={sentence}"));
+            assert_eq!(error.explained(), format!("volume 'v': gather-below={sentence}"));
         }
     }
 

@@ -85,29 +85,6 @@ pub struct ResolvedGeometry {
 }
 
 impl GeometrySpec {
-    /// The settings with `change` made to them.
-    pub(crate) fn applied(&self, change: &GeometryChange) -> Self {
-        Self {
-            stripe: change.stripe.unwrap_or(self.stripe),
-            chunk: change.chunk.unwrap_or(self.chunk),
-            offset: change.offset.unwrap_or(self.offset),
-            rotational: change.rotational.unwrap_or(self.rotational),
-        }
-    }
-
-    /// The change that makes `self` into `other`.
-    pub(crate) fn change_to(&self, other: &Self) -> GeometryChange {
-        fn new<T: PartialEq + Copy>(old: T, new: T) -> Option<T> {
-            (old != new).then_some(new)
-        }
-        GeometryChange {
-            stripe: new(self.stripe, other.stripe),
-            chunk: new(self.chunk, other.chunk),
-            offset: new(self.offset, other.offset),
-            rotational: new(self.rotational, other.rotational),
-        }
-    }
-
     /// The geometry of a disk that says `device` of itself, when at most `stripe_bytes_max` can be
     /// dirty.
     pub fn resolve(&self, device: &DiskGeometry, stripe_bytes_max: u64) -> ResolvedGeometry {
@@ -278,50 +255,36 @@ impl ResolvedGeometry {
     }
 }
 
-impl GeometryChange {
-    /// Whether nothing is to change.
-    pub(crate) fn is_empty(&self) -> bool {
-        *self == Self::default()
-    }
+fn auto_or<T: Copy>(value: Auto<T>, show: impl Fn(T) -> String) -> String {
+    value.set().map_or_else(|| "auto".to_owned(), show)
+}
 
-    /// The values of the settings `stripe`, `chunk`, `stripe-offset` and `rotational`.
-    pub fn values(&self) -> [Option<String>; 4] {
-        fn shown<T: Copy>(value: Option<Auto<T>>, show: impl Fn(T) -> String) -> Option<String> {
-            value.map(|value| value.set().map_or_else(|| "auto".to_owned(), show))
-        }
-        let size = |bytes| Size(bytes).to_string();
-        [
-            shown(self.stripe, |bytes| if bytes == 0 { "none".to_owned() } else { size(bytes) }),
-            shown(self.chunk, size),
-            shown(self.offset, size),
-            shown(self.rotational, |is| yes_no(is).to_owned()),
-        ]
-    }
+/// Shows the width of stripes as it is read.
+pub(crate) fn stripe_shown(width: &Auto<u64>) -> String {
+    auto_or(*width, |bytes| if bytes == 0 { "none".to_owned() } else { Size(bytes).to_string() })
+}
+
+/// Shows a size that the disk may say as it is read.
+pub(crate) fn size_shown(size: &Auto<u64>) -> String {
+    auto_or(*size, |bytes| Size(bytes).to_string())
+}
+
+/// Shows whether seeks cost as it is read.
+pub(crate) fn rotational_shown(is: &Auto<bool>) -> String {
+    auto_or(*is, |is| yes_no(is).to_owned())
 }
 
 impl VolumeSpec {
     pub(crate) fn check_geometry(&self) -> ConfigResult<()> {
         self.geometry.check()
     }
-
-    /// What is dirty was gathered by the geometry that the volume had when it was added.
-    pub(crate) fn check_geometry_stays(&self, new: &Self) -> ConfigResult<()> {
-        if self.geometry == new.geometry {
-            return Ok(());
-        }
-        Err(ConfigError::new(
-            Mistake::Served,
-            "the geometry of its disk can't change while the volume is served",
-            "remove the volume, and add it again with the new settings",
-        ))
-    }
 }
 
 /// Reads the width of stripes.
-pub(crate) fn stripe(text: &str) -> ConfigResult<Auto<u64>> {
+pub(crate) fn stripe(key: &str, text: &str) -> ConfigResult<Auto<u64>> {
     match text {
         "none" => Ok(Auto::Set(0)),
-        _ => match size("stripe", text)? {
+        _ => match size(key, text)? {
             Auto::Set(0) => {
                 let message = "stripe=0 is no width";
                 Err(ConfigError::new(Mistake::Value, message, "write stripe=none for no stripes"))
@@ -348,7 +311,7 @@ pub(crate) fn size(key: &str, text: &str) -> ConfigResult<Auto<u64>> {
 }
 
 /// Reads whether seeks cost.
-pub(crate) fn rotational(text: &str) -> ConfigResult<Auto<bool>> {
+pub(crate) fn rotational(_: &str, text: &str) -> ConfigResult<Auto<bool>> {
     match text {
         "auto" => Ok(Auto::Auto),
         "yes" => Ok(Auto::Set(true)),

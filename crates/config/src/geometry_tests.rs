@@ -2,6 +2,7 @@
 
 use super::*;
 use crate::{VolumeChange, parse_volume_spec};
+use forebay_types::Fault;
 
 const KIB: u64 = 1 << 10;
 const PLENTY: u64 = 1 << 30;
@@ -54,7 +55,7 @@ fn what_contradicts_itself_is_refused_with_a_remedy() {
             "stripe-offset=1MiB is not below stripe=112KiB: write stripe-offset=16KiB, which",
         ),
     ] {
-        let error = parse_volume_spec(&format!("v=/x,{settings}")).unwrap_err().to_string();
+        let error = parse_volume_spec(&format!("v=/x,{settings}")).unwrap_err().explained();
         assert!(error.starts_with(&format!("volume 'v': {sentence}")), "{settings}: {error}");
     }
 }
@@ -157,8 +158,8 @@ fn a_served_volume_keeps_its_geometry() {
     assert!(change.is_of_what_stays());
     let error = spec.with(&change).unwrap_err();
     assert_eq!(error.mistake(), Mistake::Served);
-    let sentence = "volume 'v': the geometry of its disk can't change while the volume is served";
-    assert!(error.to_string().starts_with(sentence), "{error}");
+    let sentence = "volume 'v': stripe can't change from 112KiB to auto while the volume is served";
+    assert!(error.explained().starts_with(sentence), "{error}");
     // A new one may say that it is as the disk says.
     assert_eq!(parse_volume_spec("v=/x,stripe=auto,chunk=auto").unwrap().to_string(), "v=/x");
 }

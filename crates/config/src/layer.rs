@@ -85,7 +85,7 @@ pub(crate) fn twice(name: &str) -> ConfigError {
     ConfigError::new(
         Mistake::Duplicate,
         format!("two volumes are called '{name}'"),
-        "give one of them another name, as in --volume NAME=BACKING",
+        "give one of them another name, as in NAME=BACKING",
     )
 }
 

@@ -43,7 +43,6 @@ pub use settings::{
 pub use spec::parse_volume_spec;
 pub use ups::{Percent, Seconds, Secret, Supply, SupplyPlace, UpsSettings, UpsWords};
 pub use volume::{
-    BACKING_BYTES_MAX, DESCRIPTION_BYTES_MAX, TlsUse, VOLUME_KEYS, VOLUME_SETTINGS, VolumeChange,
-    VolumeSetting, VolumeSpec, check_volume_name,
+    BACKING_BYTES_MAX, DESCRIPTION_BYTES_MAX, TlsUse, VolumeChange, VolumeSpec, check_volume_name,
 };
 pub use write_back::{ReadLatency, WriteBackChange, WriteBackSpec};

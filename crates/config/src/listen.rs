@@ -1,6 +1,7 @@
 //! Where clients connect: `unix:PATH` and `tcp:HOST:PORT`.
 
 use crate::{ConfigError, ConfigResult, Mistake};
+use forebay_types::{Action, Remedy};
 use std::{fmt, path::PathBuf, str::FromStr};
 
 /// Longest path of a Unix socket, in bytes: the kernel keeps 108 with the closing NUL.
@@ -30,29 +31,32 @@ impl Listen {
     /// The path is empty, too long for a socket, holds a control character or is no UTF-8.
     pub fn unix(path: impl Into<PathBuf>) -> ConfigResult<Self> {
         let path = path.into();
-        let fail = |problem: String, remedy: &str| {
+        let fail = |problem: String, remedy: Remedy| {
             Err(ConfigError::new(Mistake::Value, format!("socket path {problem}"), remedy))
         };
         let Some(text) = path.to_str() else {
-            return fail(format!("{path:?} is no UTF-8"), "choose another path");
+            return fail(format!("{path:?} is no UTF-8"), "choose another path".into());
         };
         if text.is_empty() {
-            return fail("'' is empty".into(), FORMS);
+            return fail("'' is empty".into(), FORMS.into());
         }
         if text.chars().any(char::is_control) {
-            return fail(format!("{text:?} holds a control character"), "choose another path");
+            return fail(
+                format!("{text:?} holds a control character"),
+                "choose another path".into(),
+            );
         }
         if text.len() > UNIX_PATH_BYTES_MAX {
             return fail(
                 format!("'{text}' has {} bytes, more than {UNIX_PATH_BYTES_MAX}", text.len()),
-                "choose a shorter path, or a shorter --state directory",
+                Remedy::from("choose a shorter path").or(Action::set("state", "DIR")),
             );
         }
         Ok(Self::Unix(path))
     }
 
     fn tcp(text: &str) -> ConfigResult<Self> {
-        let fail = |problem: &str, remedy: &str| {
+        let fail = |problem: &str, remedy: &'static str| {
             let message = format!("listener 'tcp:{text}' {problem}");
             Err(ConfigError::new(Mistake::Value, message, remedy))
         };
@@ -116,6 +120,7 @@ impl fmt::Display for Listen {
 #[cfg(test)]
 mod tests {
     use super::*;
+    use forebay_types::Fault;
     use proptest::prelude::*;
 
     #[test]
@@ -149,7 +154,7 @@ mod tests {
             ("tcp:a:+1", "no number"),
             ("tcp:a:", "no port between"),
         ] {
-            let error = text.parse::<Listen>().unwrap_err().to_string();
+            let error = text.parse::<Listen>().unwrap_err().explained();
             assert!(error.contains(reason), "{text}: {error}");
         }
     }
@@ -158,7 +163,7 @@ mod tests {
     fn a_socket_path_may_have_107_bytes() {
         assert!(format!("unix:/{}", "x".repeat(106)).parse::<Listen>().is_ok());
         let error = format!("unix:/{}", "x".repeat(107)).parse::<Listen>().unwrap_err();
-        assert!(error.to_string().contains("has 108 bytes"), "{error}");
+        assert!(error.explained().contains("has 108 bytes"), "{error}");
     }
 
     proptest! {

@@ -22,8 +22,7 @@ impl MemInfo {
         let machine = parse_meminfo(&text).ok_or_else(|| {
             io::Error::new(
                 io::ErrorKind::InvalidData,
-                "/proc/meminfo has no MemTotal and MemAvailable: say how much to take with \
-                 --memory SIZE",
+                "/proc/meminfo has no MemTotal and MemAvailable",
             )
         })?;
         let groups = fs::read_to_string(root.join("proc/self/cgroup")).unwrap_or_default();
@@ -161,6 +160,6 @@ mod tests {
         fs::create_dir(root.path().join("proc")).unwrap();
         fs::write(root.path().join("proc/meminfo"), "MemTotal: many\n").unwrap();
         let error = MemInfo::read_under(root.path()).unwrap_err();
-        assert!(error.to_string().contains("--memory SIZE"), "{error}");
+        assert!(error.to_string().contains("no MemTotal"), "{error}");
     }
 }

@@ -5,7 +5,7 @@
 //! far as that is less than what the machine has.
 
 use crate::MemorySetting;
-use forebay_types::{Size, limits};
+use forebay_types::{Action, Fault, Remedy, Size, limits};
 use std::fmt;
 
 /// Kept for the system, whatever the cache could use: 500 MB, enough for a Linux host and its
@@ -104,26 +104,22 @@ pub enum MemoryError {
 
 impl fmt::Display for MemoryError {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        let least = Size(limits::MEMORY_BYTES_MIN);
         let mb = |bytes: u64| bytes / 1_000_000;
         let (kept, needed) = (mb(SYSTEM_BYTES_MIN), mb(MACHINE_BYTES_MIN));
         match *self {
             Self::MachineTooSmall { total_bytes } => write!(
                 f,
-                "the machine has {} MB of memory, and a cache needs one of {needed} MB: use a \
-                 larger one, or say how much to take all the same with --memory {least}",
+                "the machine has {} MB of memory, and a cache needs one of {needed} MB",
                 mb(total_bytes)
             ),
             Self::TooMuchInUse { available_bytes } => write!(
                 f,
-                "{} MB of memory are available, of which {kept} MB are kept for the system: \
-                 free some, or say how much to take all the same with --memory {least}",
+                "{} MB of memory are available, of which {kept} MB are kept for the system",
                 mb(available_bytes)
             ),
             Self::NotAvailable { wanted_bytes, available_bytes } => write!(
                 f,
-                "memory {} is asked for and {} is available: ask for less with --memory, or \
-                 write --memory auto",
+                "memory {} is asked for and {} is available",
                 Size(wanted_bytes),
                 Size(available_bytes / STEP_BYTES * STEP_BYTES)
             ),
@@ -132,6 +128,19 @@ impl fmt::Display for MemoryError {
 }
 
 impl std::error::Error for MemoryError {}
+
+impl Fault for MemoryError {
+    fn remedy(&self) -> Remedy {
+        let least = Action::set("memory", Size(limits::MEMORY_BYTES_MIN).to_string());
+        match self {
+            Self::MachineTooSmall { .. } => Remedy::from("use a larger machine").or(least),
+            Self::TooMuchInUse { .. } => Remedy::from("free some").or(least),
+            Self::NotAvailable { .. } => {
+                Remedy::from("ask for less").or(Action::set("memory", "auto"))
+            }
+        }
+    }
+}
 
 #[cfg(test)]
 mod tests {
@@ -159,9 +168,9 @@ mod tests {
         assert_eq!(machine(600 * MB, kept + 32 * MIB).auto_bytes(), Ok(32 * MIB));
         let error = machine(600 * MB, kept + 32 * MIB - 1).auto_bytes().unwrap_err();
         assert_eq!(
-            error.to_string(),
+            error.explained(),
             "533 MB of memory are available, of which 500 MB are kept for the system: free some, \
-             or say how much to take all the same with --memory 32MiB"
+             or set memory to 32MiB"
         );
     }
 
@@ -169,16 +178,16 @@ mod tests {
     fn a_machine_below_512_mb_is_refused_unless_told_how_much_to_take() {
         let small = machine(511 * MB, 480 * MB);
         assert_eq!(
-            small.resolve(MemorySetting::Auto).unwrap_err().to_string(),
+            small.resolve(MemorySetting::Auto).unwrap_err().explained(),
             "the machine has 511 MB of memory, and a cache needs one of 512 MB: use a larger \
-             one, or say how much to take all the same with --memory 32MiB"
+             machine, or set memory to 32MiB"
         );
         assert_eq!(small.resolve(MemorySetting::Bytes(32 * MIB)), Ok(32 * MIB));
-        let error = small.resolve(MemorySetting::Bytes(512 * MIB)).unwrap_err().to_string();
+        let error = small.resolve(MemorySetting::Bytes(512 * MIB)).unwrap_err().explained();
         assert_eq!(
             error,
-            "memory 512MiB is asked for and 457MiB is available: ask for less with --memory, or \
-             write --memory auto"
+            "memory 512MiB is asked for and 457MiB is available: ask for less, or set memory \
+             to auto"
         );
     }
 

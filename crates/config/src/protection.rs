@@ -3,8 +3,11 @@
 //! The rules that tie mode, protection, journal and durability together are all here;
 //! [`VolumeSpec`]'s own check calls them.
 
-use crate::{ConfigError, ConfigResult, Mistake, UpsSettings, VolumeSpec, volume::check_place};
-use forebay_types::{Durability, Mode};
+use crate::{
+    ConfigError, ConfigResult, Mistake, UpsSettings, VolumeSpec,
+    volume::{check_place, stays},
+};
+use forebay_types::{Action, Durability, Mode, Remedy};
 use std::{fmt, str::FromStr};
 
 /// What keeps acknowledged writes that are not on the disk yet.
@@ -56,7 +59,7 @@ impl FromStr for Protection {
     type Err = ConfigError;
 
     fn from_str(text: &str) -> Result<Self, Self::Err> {
-        let remedy = "write protection=journal with journal=PATH, protection=ups with --ups, \
+        let remedy = "write protection=journal with journal=PATH, protection=ups with a supply, \
                       protection=journal+ups with both, protection=none with accept-loss=yes, or \
                       use mode=write-through";
         match text {
@@ -76,8 +79,9 @@ impl VolumeSpec {
     /// A journal and the protection by it are named together, and the journal is a disk of its
     /// own.
     pub(crate) fn check_journal(&self) -> ConfigResult<()> {
-        let fail =
-            |mistake, message: &str, remedy: &str| Err(ConfigError::new(mistake, message, remedy));
+        let fail = |mistake, message: &str, remedy: &'static str| {
+            Err(ConfigError::new(mistake, message, remedy))
+        };
         let Some(journal) = &self.journal else {
             if self.protection.has_journal() {
                 let message = format!("protection={}, but no journal is named", self.protection);
@@ -169,46 +173,30 @@ impl VolumeSpec {
     /// # Errors
     /// There is none.
     pub fn check_ups(&self, ups: &UpsSettings, has_vault: bool) -> ConfigResult<()> {
-        let fail = |what: &str, remedy: &str| {
+        let fail = |what: &str, remedy: Remedy| {
             let message = format!("protection={}, but {what}", self.protection);
             Err(self.about(ConfigError::new(Mistake::Protection, message, remedy)))
         };
         if self.protection.has_ups() && ups.supplies.is_empty() {
-            return fail("no supply is watched", "start the server with --ups NAME@HOST:PORT");
+            return fail("no supply is watched", Action::set("ups", "NAME@HOST:PORT").into());
         }
         if self.protection == Protection::Ups && !has_vault {
             let what = "there is no vault for what is dirty when the battery runs low";
-            let remedy = "start the server with --vault PATH, or write \
-                          protection=journal,journal=PATH";
-            return fail(what, remedy);
+            let remedy = Remedy::from(Action::set("vault", "PATH"));
+            return fail(what, remedy.or("write protection=journal,journal=PATH"));
         }
         Ok(())
     }
 
-    /// A served volume keeps its journal and its supply: records or battery are needed until the
-    /// disk has everything, which is what removing the volume sees to.
-    pub(crate) fn check_journal_stays(&self, new: &Self) -> ConfigResult<()> {
+    /// A served volume keeps its kind of protection: records or battery are needed until the disk
+    /// has everything, which is what removing the volume sees to.
+    pub(crate) fn check_protection_stays(&self, new: &Self) -> ConfigResult<()> {
         let kind = |spec: &Self| (spec.protection.has_journal(), spec.protection.has_ups());
-        let text = |text: &Option<String>| text.clone().unwrap_or_else(|| "none".into());
-        let (setting, old, new) = if kind(self) != kind(new) {
-            ("protection", self.protection.to_string(), new.protection.to_string())
-        } else if self.journal != new.journal {
-            ("journal", text(&self.journal), text(&new.journal))
-        } else if self.journal_mirror != new.journal_mirror {
-            ("journal-mirror", text(&self.journal_mirror), text(&new.journal_mirror))
-        } else if self.durability != new.durability {
-            ("durability", self.durability.to_string(), new.durability.to_string())
-        } else if self.ordered != new.ordered {
-            let word = |is: bool| if is { "yes" } else { "no" }.to_owned();
-            ("ordered", word(self.ordered), word(new.ordered))
-        } else {
+        if kind(self) == kind(new) {
             return Ok(());
-        };
-        Err(ConfigError::new(
-            Mistake::Served,
-            format!("{setting} can't change from {old} to {new} while the volume is served"),
-            "remove the volume, and add it again with the new settings",
-        ))
+        }
+        let (old, new) = (self.protection.as_str(), new.protection.as_str());
+        Err(stays("protection", old, new))
     }
 }
 

@@ -3,13 +3,14 @@
 use crate::{
     Mistake, Protection, UpsSettings, UpsWords, VolumeChange, VolumeSpec, parse_volume_spec,
 };
+use forebay_types::Fault;
 use forebay_types::{Durability, Mode, UnsafeSupply};
 
 const JOURNALED: &str = "d=/x,mode=write-back,protection=journal,journal=/j";
 
 fn refused(text: &str) -> (Mistake, String) {
     let error = parse_volume_spec(text).unwrap_err();
-    (error.mistake(), error.to_string())
+    (error.mistake(), error.explained())
 }
 
 fn change(words: &[&str]) -> VolumeChange {
@@ -52,7 +53,7 @@ fn a_journal_may_wait_for_write_back_and_be_served_damaged() {
 
 #[test]
 fn protections_by_other_names_are_refused_with_those_there_are() {
-    let remedy = "write protection=journal with journal=PATH, protection=ups with --ups, \
+    let remedy = "write protection=journal with journal=PATH, protection=ups with a supply, \
                   protection=journal+ups with both, protection=none with accept-loss=yes, or use \
                   mode=write-through";
     for word in ["unstated", "", "Journal", "jounral", "vault", "both", "replica", "ups+journal"] {
@@ -72,8 +73,8 @@ fn a_supply_protects_alone_or_beside_a_journal_and_has_to_be_watched() {
     let nothing = UpsSettings::checked(UpsWords::default()).unwrap();
     for spec in [&alone, &beside] {
         spec.check_ups(&watched, true).unwrap();
-        let error = spec.check_ups(&nothing, true).unwrap_err().to_string();
-        assert!(error.contains("no supply is watched: start the server with --ups"), "{error}");
+        let error = spec.check_ups(&nothing, true).unwrap_err().explained();
+        assert!(error.contains("no supply is watched: set ups to NAME@HOST:PORT"), "{error}");
     }
     let (mistake, sentence) = refused("d=/x,mode=write-back,protection=journal+ups");
     assert_eq!(mistake, Mistake::Protection);
@@ -91,9 +92,9 @@ fn a_supply_alone_needs_a_vault_and_beside_a_journal_it_does_not() {
         let error = alone.check_ups(&watched, false).unwrap_err();
         assert_eq!(error.mistake(), Mistake::Protection);
         assert_eq!(
-            error.to_string(),
+            error.explained(),
             "volume 'd': protection=ups, but there is no vault for what is dirty when the battery \
-             runs low: start the server with --vault PATH, or write \
+             runs low: set vault to PATH, or write \
              protection=journal,journal=PATH"
         );
     }
@@ -192,7 +193,7 @@ fn a_served_volume_keeps_its_journal() {
     let journaled = parse_volume_spec(JOURNALED).unwrap();
     let unsaid = VolumeChange {
         protection: Some(Protection::Unstated),
-        journal: Some(String::new()),
+        journal: Some(None),
         ..change(&["mode=write-through"])
     };
     for (spec, change, what) in [
@@ -221,7 +222,7 @@ fn a_served_volume_keeps_its_journal() {
         let error = spec.with(&change).unwrap_err();
         assert_eq!(error.mistake(), Mistake::Served);
         assert_eq!(
-            error.to_string(),
+            error.explained(),
             format!(
                 "volume 'd': {what} while the volume is served: remove the volume, and add it \
                  again with the new settings"
@@ -270,6 +271,6 @@ fn what_is_acknowledged_while_the_ups_is_not_safe_is_chosen_with_a_ups_alone() {
              journal+ups: add protection=ups, or leave unsafe-supply out",
         ),
     ] {
-        assert_eq!(parse(text).unwrap_err().to_string(), sentence);
+        assert_eq!(parse(text).unwrap_err().explained(), sentence);
     }
 }

@@ -183,7 +183,7 @@ impl TlsSettings {
         key: Option<PathBuf>,
         client_ca: Option<PathBuf>,
     ) -> ConfigResult<Self> {
-        let fail = |message: &str, remedy: &str| {
+        let fail = |message: &str, remedy: &'static str| {
             Err(ConfigError::new(Mistake::Tls, format!("tls: {message}"), remedy))
         };
         let any_file = cert.is_some() || key.is_some() || client_ca.is_some();
@@ -210,6 +210,7 @@ impl TlsSettings {
 #[cfg(test)]
 mod tests {
     use super::*;
+    use forebay_types::Fault;
 
     #[test]
     fn memory_is_auto_or_at_least_the_least() {
@@ -219,10 +220,10 @@ mod tests {
         let error = "31MiB".parse::<MemorySetting>().unwrap_err();
         assert_eq!(error.mistake(), Mistake::Limit);
         assert_eq!(
-            error.to_string(),
+            error.explained(),
             "memory 31MiB is too little for a cache: give at least 32MiB, or auto"
         );
-        let error = "1GB".parse::<MemorySetting>().unwrap_err().to_string();
+        let error = "1GB".parse::<MemorySetting>().unwrap_err().explained();
         assert_eq!(error, "no memory size '1GB': write auto, or a size like 512MiB or 1.5GiB");
     }
 
@@ -247,7 +248,7 @@ mod tests {
         for mode in TlsMode::ALL {
             assert_eq!(mode.to_string().parse(), Ok(*mode));
         }
-        let error = "uring".parse::<IoEngine>().unwrap_err().to_string();
+        let error = "uring".parse::<IoEngine>().unwrap_err().explained();
         assert_eq!(error, "no I/O engine 'uring': use auto, io_uring or epoll");
     }
 
@@ -265,7 +266,7 @@ mod tests {
         ] {
             let error = check(mode, cert, key, None).unwrap_err();
             assert_eq!(error.mistake(), Mistake::Tls);
-            assert!(error.to_string().contains(part), "{error}");
+            assert!(error.explained().contains(part), "{error}");
         }
     }
 }

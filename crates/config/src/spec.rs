@@ -14,7 +14,7 @@ use crate::{
     ConfigError, ConfigResult, Mistake,
     volume::{VolumeChange, VolumeSpec, check_volume_name},
 };
-use forebay_types::backing;
+use forebay_types::{Action, Remedy, backing};
 use std::{fmt, path::Path, str::FromStr};
 
 /// Reads `NAME=BACKING[,KEY=VALUE...]`.
@@ -71,43 +71,22 @@ impl VolumeSpec {
         if let Some(scheme) = scheme.filter(|scheme| !backing::is_known_scheme(scheme)) {
             let message = format!("'{path}' is no path, and there is no backend '{scheme}:'");
             let remedy = backing::remedy_for_scheme(scheme);
-            return fail(message, format!("{remedy}; for a file write ./{path}"));
+            let file = format!("write ./{path} for a file");
+            return fail(message, Remedy::from(remedy).or(file));
         }
         // Before the next check, as the options of a model have equals signs as well.
         if has_scheme(path) {
             let message = format!("'{path}' has no name to serve it under");
-            return fail(message, format!("write --volume NAME={path}, or ./{path} for a file"));
+            let volume = Action::set("volume", format!("NAME={path}"));
+            return fail(message, Remedy::from(volume).or(format!("write ./{path} for a file")));
         }
         if first.contains('=') {
             let message = format!("'{path}' is no path of a disk");
-            return fail(message, format!("write --volume {path}, or ./{path} for a file"));
+            let volume = Action::set("volume", path.to_owned());
+            return fail(message, Remedy::from(volume).or(format!("write ./{path} for a file")));
         }
         let name = Path::new(path).file_stem().and_then(|stem| stem.to_str()).unwrap_or_default();
         Self::new(name, path).map_err(|error| error.about(format_args!("disk '{path}'")))
-    }
-
-    /// The settings that differ from their defaults.
-    pub fn settings(&self) -> VolumeChange {
-        let plain = Self {
-            name: String::new(),
-            backing: String::new(),
-            mode: Default::default(),
-            protection: Default::default(),
-            journal: None,
-            journal_mirror: None,
-            durability: Default::default(),
-            unsafe_supply: Default::default(),
-            ordered: false,
-            accept_loss: false,
-            read_only: false,
-            prefetch: true,
-            geometry: Default::default(),
-            gather_below: Default::default(),
-            write_back: Default::default(),
-            tls: Default::default(),
-            description: None,
-        };
-        plain.change_to(self)
     }
 
     /// The volume with relative paths in its backing and its journal taken from `base`, for

@@ -1,12 +1,12 @@
 //! Volumes on the command line: what people write, what they mistype, and whatever else.
 
 use super::*;
-use crate::{Auto, GeometrySpec, Protection, TlsUse, VOLUME_KEYS, VOLUME_SETTINGS, WriteBackSpec};
-use forebay_types::{Durability, Mode, UnsafeSupply};
+use crate::{Auto, GeometrySpec, Protection, TlsUse, WriteBackSpec};
+use forebay_types::{Durability, Fault, Mode, UnsafeSupply, VOLUME_KEYS, VOLUME_SETTINGS};
 use proptest::prelude::*;
 
 fn refused(text: &str) -> String {
-    parse_volume_spec(text).unwrap_err().to_string()
+    parse_volume_spec(text).unwrap_err().explained()
 }
 
 #[test]
@@ -43,6 +43,16 @@ fn every_setting_can_be_written() {
     let mut expected = VOLUME_KEYS.to_vec();
     expected.retain(|&key| key != "unsafe-supply");
     assert_eq!(keys, expected);
+}
+
+#[test]
+fn a_volume_has_the_defaults_that_help_texts_show() {
+    let spec = VolumeSpec::new("d", "/x").unwrap();
+    for ((key, value), setting) in spec.all_settings().into_iter().zip(VOLUME_SETTINGS) {
+        let is_unstated = key == "protection" && value == "unstated";
+        assert!(is_unstated || value == setting.default, "{key}: {value}");
+        assert_eq!(key, setting.key);
+    }
 }
 
 #[test]
@@ -135,14 +145,14 @@ fn a_disk_alone_is_called_like_its_file() {
         assert_eq!((spec.name.as_str(), spec.backing.as_str()), (name, path));
     }
     for (path, part) in [
-        ("memory:1GiB", "write --volume NAME=memory:1GiB"),
-        ("delay(5ms):/x", "write --volume NAME=delay(5ms):/x"),
-        ("disk=/dev/sdb", "write --volume disk=/dev/sdb"),
+        ("memory:1GiB", "set volume to NAME=memory:1GiB"),
+        ("delay(5ms):/x", "set volume to NAME=delay(5ms):/x"),
+        ("disk=/dev/sdb", "set volume to disk=/dev/sdb"),
         ("/", "is empty"),
         ("", "is empty"),
         ("/disks/a,b.img", "holds '=' or ','"),
     ] {
-        let error = VolumeSpec::from_disk(path).unwrap_err().to_string();
+        let error = VolumeSpec::from_disk(path).unwrap_err().explained();
         assert!(error.contains(part), "{path}: {error}");
     }
 }
@@ -176,7 +186,7 @@ fn a_change_changes_what_it_says_and_nothing_else() {
     assert_eq!(changed.to_string(), "d=/x,mode=bypass,prefetch=no");
     assert_eq!(spec.change_to(&changed), change);
     assert!(spec.change_to(&spec).is_empty());
-    let error = VolumeChange::parse(["bypass"]).unwrap_err().to_string();
+    let error = VolumeChange::parse(["bypass"]).unwrap_err().explained();
     assert!(error.starts_with("'bypass' is no KEY=VALUE: write it like mode=bypass;"), "{error}");
     let error = spec.with(&VolumeChange::parse(["mode=write-back"]).unwrap()).unwrap_err();
     assert_eq!(error.mistake(), Mistake::Protection);
@@ -296,21 +306,21 @@ proptest! {
 #[test]
 fn a_disk_that_is_no_path_is_answered_with_what_to_write() {
     for (disk, message, remedy) in [
-        ("model:hdd?size=1GiB", "has no name", "--volume NAME=model:hdd?size=1GiB, or ./model:"),
-        ("memory:1GiB", "has no name", "--volume NAME=memory:1GiB"),
-        ("delay(read=1ms):/x", "has no name", "--volume NAME=delay(read=1ms):/x"),
-        ("nbd://host/x", "has no name", "--volume NAME=nbd://host/x"),
+        ("model:hdd?size=1GiB", "has no name", "NAME=model:hdd?size=1GiB, or write ./model:"),
+        ("memory:1GiB", "has no name", "set volume to NAME=memory:1GiB"),
+        ("delay(read=1ms):/x", "has no name", "set volume to NAME=delay(read=1ms):/x"),
+        ("nbd://host/x", "has no name", "set volume to NAME=nbd://host/x"),
         ("s3://bucket/disk", "no backend 's3:'", "nbdkit"),
         ("rbd:pool/image", "no backend 'rbd:'", "rbd map"),
         ("iscsi://host/target", "no backend 'iscsi:'", "iscsiadm"),
         ("vhost-user:/run/x.sock", "no backend 'vhost-user:'", "over NBD"),
         ("foo:bar", "no backend 'foo:'", "memory:SIZE"),
-        ("foo:bar", "no backend 'foo:'", "for a file write ./foo:bar"),
-        ("disk=/dev/sdb", "no path of a disk", "write --volume disk=/dev/sdb"),
+        ("foo:bar", "no backend 'foo:'", "write ./foo:bar for a file"),
+        ("disk=/dev/sdb", "no path of a disk", "set volume to disk=/dev/sdb"),
     ] {
         let error = VolumeSpec::from_disk(disk).unwrap_err();
         assert!(error.message().contains(message), "{error}");
-        assert!(error.remedy().contains(remedy), "{error}");
-        assert!(!error.remedy().contains("--volume s3:"), "{error}");
+        assert!(error.remedy().to_string().contains(remedy), "{error}");
+        assert!(!error.remedy().to_string().contains("set volume to s3:"), "{error}");
     }
 }

@@ -4,6 +4,7 @@
 //! what is demanded of it before anything depends on it.
 
 use crate::{ConfigError, ConfigResult, Mistake};
+use forebay_types::{Action, Remedy};
 use std::{collections::HashSet, fmt, path::PathBuf, str::FromStr};
 
 /// Longest text that names a supply, in bytes.
@@ -234,29 +235,37 @@ impl UpsSettings {
     /// # Errors
     /// Two supplies of one name, too many of them, half a login, or settings for no supply.
     pub(crate) fn checked(words: UpsWords) -> ConfigResult<Self> {
-        let fail = |mistake, message: String, remedy: &str| {
+        let fail = |mistake, message: String, remedy: Remedy| {
             Err(ConfigError::new(mistake, format!("ups: {message}"), remedy))
         };
         let supplies = &words.supplies;
         if supplies.is_empty() && words != UpsWords::default() {
             let message = "there are settings, but no supply".to_owned();
-            return fail(Mistake::Value, message, "name one with --ups NAME@HOST:PORT");
+            return fail(Mistake::Value, message, Action::set("ups", "NAME@HOST:PORT").into());
         }
         if supplies.len() > SUPPLIES_MAX {
             let message = format!("{} supplies are more than {SUPPLIES_MAX}", supplies.len());
-            return fail(Mistake::Limit, message, "leave some out");
+            return fail(Mistake::Limit, message, "leave some out".into());
         }
         let mut names = HashSet::new();
         if let Some(twice) = supplies.iter().find(|supply| !names.insert(&supply.name)) {
             let message = format!("two supplies are called '{}'", twice.name);
-            return fail(Mistake::Duplicate, message, "write NAME=UPS@HOST to give one another");
+            return fail(
+                Mistake::Duplicate,
+                message,
+                "write NAME=UPS@HOST to give one another".into(),
+            );
         }
         let login = match (words.user, words.password) {
             (Some(user), Some(password)) => Some((user, password)),
             (None, None) => None,
             _ => {
                 let message = "a login needs both user and password".to_owned();
-                return fail(Mistake::Value, message, "set ups-user and ups-password, or neither");
+                return fail(
+                    Mistake::Value,
+                    message,
+                    "set ups-user and ups-password, or neither".into(),
+                );
             }
         };
         let all = || {
@@ -299,6 +308,7 @@ impl fmt::Display for UpsSettings {
 #[cfg(test)]
 mod tests {
     use super::*;
+    use forebay_types::Fault;
 
     fn supply(text: &str) -> Supply {
         text.parse().unwrap()
@@ -330,7 +340,7 @@ mod tests {
             ["", "@host", "a b@host", "command:/x", "file:/x", "a=command: ", "a=file:", "a\n"];
         for text in bad.into_iter().chain([long.as_str()]) {
             let error = text.parse::<Supply>().unwrap_err();
-            assert!(error.to_string().contains("NAME@HOST:PORT"), "{error}");
+            assert!(error.explained().contains("NAME@HOST:PORT"), "{error}");
         }
     }
 
@@ -349,7 +359,7 @@ mod tests {
             (UpsWords { supplies: Vec::new(), needed: Some("a".into()), ..two() }, "no supply"),
             (UpsWords { supplies: vec![supply("a"); 17], ..two() }, "more than 16"),
         ] {
-            let error = UpsSettings::checked(words).unwrap_err().to_string();
+            let error = UpsSettings::checked(words).unwrap_err().explained();
             assert!(error.contains(part), "{error}");
         }
         assert!(UpsSettings::checked(UpsWords::default()).unwrap().supplies.is_empty());

@@ -6,73 +6,17 @@
 
 use crate::{
     Auto, ConfigError, ConfigResult, GeometryChange, GeometrySpec, Mistake, Protection, TlsMode,
-    gather::{gather_below, shown},
-    geometry::{rotational, size, stripe},
+    gather, geometry,
     words::{listed, word, words, yes_no, yes_or_no},
-    write_back::{WriteBackChange, WriteBackSpec, age, iops, rate, read_latency},
+    write_back::{self, ReadLatency, WriteBackChange, WriteBackSpec},
 };
-use forebay_types::{Durability, Mode, UnsafeSupply, limits};
-use std::fmt;
+use forebay_types::{Durability, Mode, UnsafeSupply, VOLUME_KEYS, VolumeSetting, limits};
+use std::{fmt, str::FromStr};
 
 /// Longest description of a volume, in bytes: the longest string NBD can carry.
 pub const DESCRIPTION_BYTES_MAX: usize = 4096;
 /// Longest backing, in bytes: the longest path Linux takes, and as much again for fault layers.
 pub const BACKING_BYTES_MAX: usize = 8192;
-
-/// A setting of a volume.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub struct VolumeSetting {
-    /// Its name.
-    pub key: &'static str,
-    /// What it may be set to, as help texts show it.
-    pub values: &'static str,
-    /// Whether it can change while the volume is served.
-    pub is_live: bool,
-}
-
-const fn live(key: &'static str, values: &'static str) -> VolumeSetting {
-    VolumeSetting { key, values, is_live: true }
-}
-
-const fn fixed(key: &'static str, values: &'static str) -> VolumeSetting {
-    VolumeSetting { key, values, is_live: false }
-}
-
-/// The settings of a volume, in the order they are listed and shown.
-pub const VOLUME_SETTINGS: [VolumeSetting; 21] = [
-    live("mode", "write-back|write-through|bypass"),
-    live("protection", "none|journal|ups|journal+ups"),
-    fixed("journal", "BACKING"),
-    fixed("journal-mirror", "BACKING"),
-    fixed("durability", "ack|flush"),
-    live("unsafe-supply", "stable|disk-cache"),
-    fixed("ordered", "yes|no"),
-    live("accept-loss", "yes|no"),
-    live("read-only", "yes|no"),
-    live("prefetch", "yes|no"),
-    fixed("stripe", "SIZE|none|auto"),
-    fixed("chunk", "SIZE|auto"),
-    fixed("stripe-offset", "SIZE|auto"),
-    fixed("rotational", "yes|no|auto"),
-    live("gather-below", "SIZE|off|auto"),
-    live("read-latency", "TIME|idle|off"),
-    live("write-back-rate", "SIZE|off"),
-    live("write-back-iops", "NUMBER|off"),
-    live("write-back-age", "TIME|off"),
-    live("tls", "required|optional"),
-    live("description", "TEXT"),
-];
-
-/// Their names, in the same order.
-pub const VOLUME_KEYS: [&str; VOLUME_SETTINGS.len()] = {
-    let mut keys = [""; VOLUME_SETTINGS.len()];
-    let mut at = 0;
-    while at < keys.len() {
-        keys[at] = VOLUME_SETTINGS[at].key;
-        at += 1;
-    }
-    keys
-};
 
 words! {
     /// Whether clients may use a volume over a connection that is not encrypted.
@@ -131,9 +75,14 @@ impl VolumeSpec {
     /// # Errors
     /// The name or the backing can't be.
     pub fn new(name: impl Into<String>, backing: impl Into<String>) -> ConfigResult<Self> {
+        Self { name: name.into(), backing: backing.into(), ..Self::plain() }.checked()
+    }
+
+    /// The default settings.
+    fn plain() -> Self {
         Self {
-            name: name.into(),
-            backing: backing.into(),
+            name: String::new(),
+            backing: String::new(),
             mode: Mode::default(),
             protection: Protection::default(),
             journal: None,
@@ -150,7 +99,6 @@ impl VolumeSpec {
             tls: TlsUse::default(),
             description: None,
         }
-        .checked()
     }
 
     /// The volume, not served yet, with these settings.
@@ -174,57 +122,31 @@ impl VolumeSpec {
     /// where its records are. The geometry of its disk stays as well.
     pub fn with(&self, change: &VolumeChange) -> ConfigResult<Self> {
         let spec = self.applied(change);
-        self.check_journal_stays(&spec)
-            .and_then(|()| self.check_geometry_stays(&spec))
+        self.check_protection_stays(&spec)
+            .and_then(|()| self.check_fixed_settings_stay(&spec))
             .and_then(|()| spec.check_unsafe_supply(change.unsafe_supply.is_some()))
             .map_err(|error| spec.about(error))?;
         spec.checked()
     }
 
-    /// The volume with `change` made to it, unchecked.
-    fn applied(&self, change: &VolumeChange) -> Self {
-        let mut spec = self.clone();
-        spec.mode = change.mode.unwrap_or(spec.mode);
-        spec.protection = change.protection.unwrap_or(spec.protection);
-        spec.durability = change.durability.unwrap_or(spec.durability);
-        spec.unsafe_supply = change.unsafe_supply.unwrap_or(spec.unsafe_supply);
-        spec.ordered = change.ordered.unwrap_or(spec.ordered);
-        spec.accept_loss = change.accept_loss.unwrap_or(spec.accept_loss);
-        spec.read_only = change.read_only.unwrap_or(spec.read_only);
-        spec.prefetch = change.prefetch.unwrap_or(spec.prefetch);
-        spec.geometry = spec.geometry.applied(&change.geometry);
-        spec.write_back = spec.write_back.applied(&change.write_back);
-        spec.gather_below = change.gather_below.unwrap_or(spec.gather_below);
-        spec.tls = change.tls.unwrap_or(spec.tls);
-        let text = |text: &String| Some(text.clone()).filter(|text| !text.is_empty());
-        spec.journal = change.journal.as_ref().map_or(spec.journal, text);
-        spec.journal_mirror = change.journal_mirror.as_ref().map_or(spec.journal_mirror, text);
-        spec.description = change.description.as_ref().map_or(spec.description, text);
-        spec
+    /// The settings that differ from their defaults.
+    pub fn settings(&self) -> VolumeChange {
+        Self::plain().change_to(self)
     }
 
-    /// The change that makes `self` into `other`, as far as settings go: neither name nor backing.
-    pub fn change_to(&self, other: &Self) -> VolumeChange {
-        fn new<T: PartialEq + Clone>(old: &T, new: &T) -> Option<T> {
-            (old != new).then(|| new.clone())
-        }
-        VolumeChange {
-            mode: new(&self.mode, &other.mode),
-            protection: new(&self.protection, &other.protection),
-            journal: new(&self.journal, &other.journal).map(Option::unwrap_or_default),
-            journal_mirror: new(&self.journal_mirror, &other.journal_mirror)
-                .map(Option::unwrap_or_default),
-            durability: new(&self.durability, &other.durability),
-            unsafe_supply: new(&self.unsafe_supply, &other.unsafe_supply),
-            ordered: new(&self.ordered, &other.ordered),
-            accept_loss: new(&self.accept_loss, &other.accept_loss),
-            read_only: new(&self.read_only, &other.read_only),
-            prefetch: new(&self.prefetch, &other.prefetch),
-            geometry: self.geometry.change_to(&other.geometry),
-            gather_below: new(&self.gather_below, &other.gather_below),
-            write_back: self.write_back.change_to(&other.write_back),
-            tls: new(&self.tls, &other.tls),
-            description: new(&self.description, &other.description).map(Option::unwrap_or_default),
+    /// A served volume keeps its fixed settings.
+    fn check_fixed_settings_stay(&self, new: &Self) -> ConfigResult<()> {
+        let is_fixed = |(key, _): &(&str, String)| {
+            VolumeSetting::find(key).is_some_and(|setting| !setting.is_live)
+        };
+        let value = |(_, value): (&str, String)| match value.is_empty() {
+            true => "none".to_owned(),
+            false => value,
+        };
+        let (olds, news) = (new.change_to(self).pairs(), self.change_to(new).pairs());
+        match olds.into_iter().zip(news).find(|(old, _)| is_fixed(old)) {
+            Some((old, new)) => Err(stays(old.0, &value(old), &value(new))),
+            None => Ok(()),
         }
     }
 
@@ -298,7 +220,7 @@ pub(crate) fn check_place(what: &str, text: &str) -> ConfigResult<()> {
 /// # Errors
 /// It can't.
 pub fn check_volume_name(name: &str) -> ConfigResult<()> {
-    let fail = |problem: &str, remedy: &str| {
+    let fail = |problem: &str, remedy: &'static str| {
         let message = format!("volume name {name:?} {problem}");
         Err(ConfigError::new(Mistake::Name, message, remedy))
     };
@@ -325,10 +247,10 @@ pub struct VolumeChange {
     pub mode: Option<Mode>,
     /// What keeps writes that are not on the disk yet.
     pub protection: Option<Protection>,
-    /// The journal; an empty text takes it away.
-    pub journal: Option<String>,
-    /// Its second device; an empty text takes it away.
-    pub journal_mirror: Option<String>,
+    /// The journal.
+    pub journal: Option<Option<String>>,
+    /// Its second device.
+    pub journal_mirror: Option<Option<String>>,
     /// When a write that the journal keeps is acknowledged.
     pub durability: Option<Durability>,
     /// What a write is acknowledged from while the UPS is not safe.
@@ -349,8 +271,108 @@ pub struct VolumeChange {
     pub write_back: WriteBackChange,
     /// Whether clients must encrypt.
     pub tls: Option<TlsUse>,
-    /// The text for people; an empty one takes it away.
-    pub description: Option<String>,
+    /// The text for people.
+    pub description: Option<Option<String>>,
+}
+
+/// Defines what is done with each setting, from its name, its field in [`VolumeSpec`] and
+/// [`VolumeChange`], how its value is read from the name and a text, and how it is shown.
+macro_rules! settings {
+    ($($key:literal: $($field:ident).+, $read:expr, $show:expr;)+) => {
+        impl VolumeSpec {
+            /// The volume with `change` made to it, unchecked.
+            fn applied(&self, change: &VolumeChange) -> Self {
+                let mut spec = self.clone();
+                $(if let Some(new) = &change.$($field).+ {
+                    spec.$($field).+.clone_from(new);
+                })+
+                spec
+            }
+
+            /// The change that makes `self` into `other`, as far as settings go: neither name nor
+            /// backing.
+            pub fn change_to(&self, other: &Self) -> VolumeChange {
+                let mut change = VolumeChange::default();
+                $(if self.$($field).+ != other.$($field).+ {
+                    change.$($field).+ = Some(other.$($field).+.to_owned());
+                })+
+                change
+            }
+
+            /// All settings with their values as they are read, in the order of [`VOLUME_KEYS`].
+            pub fn all_settings(&self) -> Vec<(&'static str, String)> {
+                vec![$(($key, $show(&self.$($field).+)),)+]
+            }
+        }
+
+        impl VolumeChange {
+            /// Reads and keeps the value of a setting. `None` if there is no such setting, else
+            /// whether it had none before.
+            fn replace(&mut self, key: &str, value: &str) -> ConfigResult<Option<bool>> {
+                Ok(Some(match key {
+                    $($key => self.$($field).+.replace($read(key, value)?).is_none(),)+
+                    _ => return Ok(None),
+                }))
+            }
+
+            /// The settings as key and value, in the order of [`VOLUME_KEYS`].
+            pub fn pairs(&self) -> Vec<(&'static str, String)> {
+                let all = [$(($key, self.$($field).+.as_ref().map($show)),)+];
+                all.into_iter().filter_map(|(key, value)| Some((key, value?))).collect()
+            }
+        }
+    };
+}
+
+settings! {
+    "mode": mode, |key, text| word(key, text, &Mode::ALL), Mode::to_string;
+    "protection": protection, parsed, Protection::to_string;
+    "journal": journal, place, text_or_none;
+    "journal-mirror": journal_mirror, place, text_or_none;
+    "durability": durability, |key, text| word(key, text, &Durability::ALL), Durability::to_string;
+    "unsafe-supply": unsafe_supply, |key, text| word(key, text, &UnsafeSupply::ALL),
+        UnsafeSupply::to_string;
+    "ordered": ordered, yes_or_no, switch;
+    "accept-loss": accept_loss, yes_or_no, switch;
+    "read-only": read_only, yes_or_no, switch;
+    "prefetch": prefetch, yes_or_no, switch;
+    "stripe": geometry.stripe, geometry::stripe, geometry::stripe_shown;
+    "chunk": geometry.chunk, geometry::size, geometry::size_shown;
+    "stripe-offset": geometry.offset, geometry::size, geometry::size_shown;
+    "rotational": geometry.rotational, geometry::rotational, geometry::rotational_shown;
+    "gather-below": gather_below, gather::gather_below, gather::shown;
+    "read-latency": write_back.read_latency, write_back::read_latency, ReadLatency::to_string;
+    "write-back-rate": write_back.rate, write_back::rate, write_back::rate_shown;
+    "write-back-iops": write_back.iops, write_back::iops, write_back::iops_shown;
+    "write-back-age": write_back.age_s, write_back::age, write_back::age_shown;
+    "tls": tls, parsed, TlsUse::to_string;
+    "description": description, |_, text| some_text(text), text_or_none;
+}
+
+fn parsed<T: FromStr<Err = ConfigError>>(_: &str, text: &str) -> ConfigResult<T> {
+    text.parse()
+}
+
+fn switch(value: &bool) -> String {
+    yes_no(*value).to_owned()
+}
+
+fn text_or_none(text: &Option<String>) -> String {
+    text.clone().unwrap_or_default()
+}
+
+/// A text, which is none where it is empty.
+fn some_text(text: &str) -> ConfigResult<Option<String>> {
+    Ok(Some(text.to_owned()).filter(|text| !text.is_empty()))
+}
+
+/// The mistake of changing a setting that a served volume keeps.
+pub(crate) fn stays(key: &str, old: &str, new: &str) -> ConfigError {
+    ConfigError::new(
+        Mistake::Served,
+        format!("{key} can't change from {old} to {new} while the volume is served"),
+        "remove the volume, and add it again with the new settings",
+    )
 }
 
 impl VolumeChange {
@@ -376,42 +398,17 @@ impl VolumeChange {
     /// # Errors
     /// The key is unknown or was set before, or the value can't be.
     pub fn set(&mut self, key: &str, value: &str) -> ConfigResult<()> {
-        let first = match key {
-            "mode" => self.mode.replace(word("mode", value, &Mode::ALL)?).is_none(),
-            "protection" => self.protection.replace(value.parse()?).is_none(),
-            "journal" => self.journal.replace(journal(key, value)?).is_none(),
-            "journal-mirror" => self.journal_mirror.replace(journal(key, value)?).is_none(),
-            "durability" => self.durability.replace(word(key, value, &Durability::ALL)?).is_none(),
-            "unsafe-supply" => {
-                self.unsafe_supply.replace(word(key, value, &UnsafeSupply::ALL)?).is_none()
+        match self.replace(key, value)? {
+            Some(true) => Ok(()),
+            Some(false) => {
+                let message = format!("setting '{key}' is given twice");
+                Err(ConfigError::new(Mistake::Duplicate, message, "keep one of them"))
             }
-            "ordered" => self.ordered.replace(yes_or_no(key, value)?).is_none(),
-            "accept-loss" => self.accept_loss.replace(yes_or_no(key, value)?).is_none(),
-            "read-only" => self.read_only.replace(yes_or_no(key, value)?).is_none(),
-            "prefetch" => self.prefetch.replace(yes_or_no(key, value)?).is_none(),
-            "stripe" => self.geometry.stripe.replace(stripe(value)?).is_none(),
-            "chunk" => self.geometry.chunk.replace(size(key, value)?).is_none(),
-            "stripe-offset" => self.geometry.offset.replace(size(key, value)?).is_none(),
-            "rotational" => self.geometry.rotational.replace(rotational(value)?).is_none(),
-            "gather-below" => self.gather_below.replace(gather_below(value)?).is_none(),
-            "read-latency" => {
-                self.write_back.read_latency.replace(read_latency(key, value)?).is_none()
-            }
-            "write-back-rate" => self.write_back.rate.replace(rate(key, value)?).is_none(),
-            "write-back-iops" => self.write_back.iops.replace(iops(key, value)?).is_none(),
-            "write-back-age" => self.write_back.age_s.replace(age(key, value)?).is_none(),
-            "tls" => self.tls.replace(value.parse()?).is_none(),
-            "description" => self.description.replace(value.to_owned()).is_none(),
-            _ => {
+            None => {
                 let message = format!("no volume setting '{key}'");
-                return Err(ConfigError::new(Mistake::UnknownKey, message, known_keys()));
+                Err(ConfigError::new(Mistake::UnknownKey, message, known_keys()))
             }
-        };
-        if first {
-            return Ok(());
         }
-        let message = format!("setting '{key}' is given twice");
-        Err(ConfigError::new(Mistake::Duplicate, message, "keep one of them"))
     }
 
     /// Whether nothing is to change.
@@ -422,44 +419,9 @@ impl VolumeChange {
     /// Whether it says something that a served volume keeps as it is: of a journal, a supply, or
     /// the geometry of the disk. See [`VolumeSpec::with`].
     pub fn is_of_what_stays(&self) -> bool {
+        let is_fixed = |key| VolumeSetting::find(key).is_some_and(|setting| !setting.is_live);
         self.protection.is_some_and(|new| new.has_journal() || new.has_ups())
-            || self.journal.is_some()
-            || self.journal_mirror.is_some()
-            || self.durability.is_some()
-            || self.ordered.is_some()
-            || !self.geometry.is_empty()
-    }
-
-    /// The settings as key and value, in the order of [`VOLUME_KEYS`].
-    pub fn pairs(&self) -> Vec<(&'static str, String)> {
-        let [stripe, chunk, offset, rotational] = self.geometry.values();
-        let [read_latency, rate, iops, age] = self.write_back.values();
-        [
-            ("mode", self.mode.map(|mode| mode.to_string())),
-            ("protection", self.protection.map(|protection| protection.to_string())),
-            ("journal", self.journal.clone()),
-            ("journal-mirror", self.journal_mirror.clone()),
-            ("durability", self.durability.map(|durability| durability.to_string())),
-            ("unsafe-supply", self.unsafe_supply.map(|choice| choice.to_string())),
-            ("ordered", self.ordered.map(|value| yes_no(value).to_owned())),
-            ("accept-loss", self.accept_loss.map(|value| yes_no(value).to_owned())),
-            ("read-only", self.read_only.map(|value| yes_no(value).to_owned())),
-            ("prefetch", self.prefetch.map(|value| yes_no(value).to_owned())),
-            ("stripe", stripe),
-            ("chunk", chunk),
-            ("stripe-offset", offset),
-            ("rotational", rotational),
-            ("gather-below", self.gather_below.map(shown)),
-            ("read-latency", read_latency),
-            ("write-back-rate", rate),
-            ("write-back-iops", iops),
-            ("write-back-age", age),
-            ("tls", self.tls.map(|tls| tls.to_string())),
-            ("description", self.description.clone()),
-        ]
-        .into_iter()
-        .filter_map(|(key, value)| value.map(|value| (key, value)))
-        .collect()
+            || self.pairs().into_iter().any(|(key, _)| is_fixed(key))
     }
 }
 
@@ -476,12 +438,12 @@ impl fmt::Display for VolumeChange {
 
 /// Reads the name of a journal's device. Only a change that was computed takes one away, so nothing
 /// between `=` and the next setting is a mistake.
-fn journal(key: &str, text: &str) -> ConfigResult<String> {
+fn place(key: &str, text: &str) -> ConfigResult<Option<String>> {
     if text.is_empty() {
         let remedy = format!("name a file or device, as in {key}=/dev/nvme0n1, or leave {key} out");
         return Err(ConfigError::new(Mistake::Value, format!("{key}= names nothing"), remedy));
     }
-    Ok(text.to_owned())
+    some_text(text)
 }
 
 /// The sentence that lists the keys.

@@ -92,11 +92,12 @@ pub(crate) use words;
 #[cfg(test)]
 mod tests {
     use super::*;
+    use forebay_types::Fault;
 
     #[test]
     fn an_unknown_word_is_answered_with_the_known_ones() {
         let error = word("colour", "blue", &["red", "green", "grey"]).unwrap_err();
-        assert_eq!(error.to_string(), "no colour 'blue': use red, green or grey");
+        assert_eq!(error.explained(), "no colour 'blue': use red, green or grey");
         assert_eq!(listed(&["red"], "or"), "red");
     }
 
@@ -106,7 +107,7 @@ mod tests {
         assert_eq!(yes_or_no("read-only", yes_no(false)), Ok(false));
         let error = yes_or_no("read-only", "true").unwrap_err();
         assert_eq!(
-            error.to_string(),
+            error.explained(),
             "read-only='true' is neither yes nor no: write read-only=yes or read-only=no"
         );
     }

@@ -59,43 +59,23 @@ pub struct WriteBackChange {
     pub age_s: Option<Option<u64>>,
 }
 
-impl WriteBackSpec {
-    /// The settings with `change` made to them.
-    pub(crate) fn applied(&self, change: &WriteBackChange) -> Self {
-        Self {
-            read_latency: change.read_latency.unwrap_or(self.read_latency),
-            rate: change.rate.unwrap_or(self.rate),
-            iops: change.iops.unwrap_or(self.iops),
-            age_s: change.age_s.unwrap_or(self.age_s),
-        }
-    }
-
-    /// The change that makes `self` into `other`.
-    pub(crate) fn change_to(&self, other: &Self) -> WriteBackChange {
-        fn new<T: PartialEq + Copy>(old: T, new: T) -> Option<T> {
-            (old != new).then_some(new)
-        }
-        WriteBackChange {
-            read_latency: new(self.read_latency, other.read_latency),
-            rate: new(self.rate, other.rate),
-            iops: new(self.iops, other.iops),
-            age_s: new(self.age_s, other.age_s),
-        }
-    }
+fn or_off(value: &Option<u64>, show: impl Fn(u64) -> String) -> String {
+    value.map_or_else(|| "off".to_owned(), show)
 }
 
-impl WriteBackChange {
-    /// The values of `read-latency`, `write-back-rate`, `write-back-iops` and `write-back-age`, as
-    /// they are read.
-    pub fn values(&self) -> [Option<String>; 4] {
-        let or_off = |value: Option<String>| value.unwrap_or_else(|| "off".to_owned());
-        [
-            self.read_latency.map(|latency| latency.to_string()),
-            self.rate.map(|rate| or_off(rate.map(|bytes| Size(bytes).to_string()))),
-            self.iops.map(|iops| or_off(iops.map(|iops| iops.to_string()))),
-            self.age_s.map(|age| or_off(age.map(|s| shown(s.saturating_mul(1_000_000))))),
-        ]
-    }
+/// Shows `write-back-rate` as it is read.
+pub(crate) fn rate_shown(rate: &Option<u64>) -> String {
+    or_off(rate, |bytes| Size(bytes).to_string())
+}
+
+/// Shows `write-back-iops` as it is read.
+pub(crate) fn iops_shown(iops: &Option<u64>) -> String {
+    or_off(iops, |iops| iops.to_string())
+}
+
+/// Shows `write-back-age` as it is read.
+pub(crate) fn age_shown(age_s: &Option<u64>) -> String {
+    or_off(age_s, |s| shown(s.saturating_mul(1_000_000)))
 }
 
 impl fmt::Display for ReadLatency {
@@ -206,6 +186,7 @@ pub(crate) fn age(key: &str, text: &str) -> ConfigResult<Option<u64>> {
 mod tests {
     use super::*;
     use crate::{VolumeChange, parse_volume_spec};
+    use forebay_types::Fault;
 
     #[test]
     fn what_write_back_may_do_is_read_and_shown() {
@@ -279,7 +260,7 @@ mod tests {
             ),
         ] {
             let error = parse_volume_spec(&format!("v=/x,{text}")).unwrap_err();
-            assert_eq!(error.to_string(), format!("volume 'v': {sentence}"));
+            assert_eq!(error.explained(), format!("volume 'v': {sentence}"));
         }
     }
 }

@@ -45,7 +45,7 @@ impl<T: DeserializeOwned, S: Send + Sync> FromRequest<S> for Body<T> {
 }
 
 fn refused_body(rejection: &JsonRejection) -> Refusal {
-    let remedy = "see forebay volume --help, or the description at /v1/openapi.json";
+    let remedy = "see the description at /v1/openapi.json";
     let problem = match rejection.status() {
         StatusCode::PAYLOAD_TOO_LARGE => Problem::new(
             ErrorKind::TooLarge,

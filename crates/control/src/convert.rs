@@ -7,6 +7,7 @@ use forebay_api::{AddVolume, ErrorKind, GeometrySource, GeometryStatus, Problem,
 use forebay_config::{
     ConfigError, GeometrySource as Source, ResolvedGeometry, VolumeChange, VolumeSpec,
 };
+use forebay_types::Action;
 
 /// The volume that a request asks for.
 ///
@@ -24,35 +25,9 @@ pub fn volume_spec(request: &AddVolume) -> Result<VolumeSpec, Problem> {
 /// # Errors
 /// A word is unknown: the sentence of [`ConfigError`], of kind [`ErrorKind::Invalid`].
 pub fn volume_change(settings: &VolumeSettings) -> Result<VolumeChange, Problem> {
-    let mut change = VolumeChange {
-        ordered: settings.ordered,
-        accept_loss: settings.accept_loss,
-        read_only: settings.read_only,
-        prefetch: settings.prefetch,
-        ..VolumeChange::default()
-    };
-    for (key, value) in [
-        ("mode", &settings.mode),
-        ("protection", &settings.protection),
-        ("journal", &settings.journal),
-        ("journal-mirror", &settings.journal_mirror),
-        ("durability", &settings.durability),
-        ("unsafe-supply", &settings.unsafe_supply),
-        ("stripe", &settings.stripe),
-        ("chunk", &settings.chunk),
-        ("stripe-offset", &settings.stripe_offset),
-        ("rotational", &settings.rotational),
-        ("gather-below", &settings.gather_below),
-        ("read-latency", &settings.read_latency),
-        ("write-back-rate", &settings.write_back_rate),
-        ("write-back-iops", &settings.write_back_iops),
-        ("write-back-age", &settings.write_back_age),
-        ("tls", &settings.tls),
-        ("description", &settings.description),
-    ] {
-        if let Some(value) = value {
-            change.set(key, value).map_err(invalid)?;
-        }
+    let mut change = VolumeChange::default();
+    for (setting, value) in settings.pairs() {
+        change.set(setting.key, value).map_err(invalid)?;
     }
     Ok(change)
 }
@@ -68,34 +43,12 @@ pub fn add_request(spec: &VolumeSpec) -> AddVolume {
 
 /// The request that asks for a change.
 pub fn settings_request(change: &VolumeChange) -> VolumeSettings {
-    let [stripe, chunk, stripe_offset, rotational] = change.geometry.values();
-    let [read_latency, write_back_rate, write_back_iops, write_back_age] =
-        change.write_back.values();
-    let mut pairs = change.pairs().into_iter();
-    let gather_below = pairs.find(|(key, _)| *key == "gather-below").map(|(_, value)| value);
-    VolumeSettings {
-        mode: change.mode.map(|mode| mode.to_string()),
-        protection: change.protection.map(|protection| protection.to_string()),
-        journal: change.journal.clone(),
-        journal_mirror: change.journal_mirror.clone(),
-        durability: change.durability.map(|durability| durability.to_string()),
-        unsafe_supply: change.unsafe_supply.map(|choice| choice.to_string()),
-        ordered: change.ordered,
-        accept_loss: change.accept_loss,
-        read_only: change.read_only,
-        prefetch: change.prefetch,
-        stripe,
-        chunk,
-        stripe_offset,
-        rotational,
-        gather_below,
-        read_latency,
-        write_back_rate,
-        write_back_iops,
-        write_back_age,
-        tls: change.tls.map(|tls| tls.to_string()),
-        description: change.description.clone(),
-    }
+    change.pairs().into_iter().collect()
+}
+
+/// The settings of a volume that have a value.
+pub fn volume_settings(spec: &VolumeSpec) -> VolumeSettings {
+    spec.all_settings().into_iter().filter(|(_, value)| !value.is_empty()).collect()
 }
 
 /// What a geometry is shown as.
@@ -121,13 +74,14 @@ pub fn geometry_status(found: &ResolvedGeometry) -> GeometryStatus {
 }
 
 /// The problem for settings that can't be, message and remedy kept apart.
-pub fn invalid(error: ConfigError) -> Problem {
-    Problem::new(ErrorKind::Invalid, error.message(), error.remedy())
+fn invalid(error: ConfigError) -> Problem {
+    Problem::of(ErrorKind::Invalid, &error, &Action::to_string)
 }
 
 #[cfg(test)]
 mod tests {
     use super::*;
+    use forebay_types::Fault;
 
     #[test]
     fn a_volume_survives_the_way_over_the_socket() {
@@ -151,36 +105,39 @@ mod tests {
 
     #[test]
     fn words_are_refused_with_the_sentence_of_the_command_line() {
-        let settings = VolumeSettings { mode: Some("fast".into()), ..VolumeSettings::default() };
+        let settings = VolumeSettings::from([("mode", "fast")]);
         let problem = volume_change(&settings).unwrap_err();
         assert_eq!(problem.kind, ErrorKind::Invalid);
-        assert_eq!(problem.to_string(), "no mode 'fast': use write-back, write-through or bypass");
-        let text = |text: &str| Some(text.to_owned());
-        for (protection, journal, durability, sentence) in [
-            (text("vault"), None, None, "no protection 'vault': write protection=journal with "),
-            (text("journal"), None, None, "volume 'd': protection=journal, but no journal is "),
-            (text("journal"), text(""), None, "journal= names nothing: name a file or device"),
-            (text("journal"), text("/x"), None, "volume 'd': its journal /x is its own backing"),
-            (None, text("/j"), None, "volume 'd': a journal is named, but nothing is protected"),
-            (None, None, text("ack"), "volume 'd': durability=ack needs a journal, and none is"),
-            (None, None, text("x"), "no durability 'x': use ack or flush"),
-        ] {
-            let settings = VolumeSettings { protection, journal, durability, ..Default::default() };
-            assert_refused(settings, sentence);
-        }
-        for (word, sentence) in [
-            ("none", "no unsafe-supply 'none': use stable or disk-cache"),
-            ("stable", "volume 'd': unsafe-supply=stable needs protection=ups, and the protection"),
-        ] {
-            let settings = VolumeSettings { unsafe_supply: text(word), ..Default::default() };
-            assert_refused(settings, sentence);
-        }
+        assert_eq!(problem.explained(), "no mode 'fast': use write-back, write-through or bypass");
+        let refused = |settings: &[(&'static str, &str)], sentence| {
+            let settings = settings.iter().map(|&(key, value)| (key, value.to_owned()));
+            assert_refused(settings.collect(), sentence);
+        };
+        let journal = ("protection", "journal");
+        refused(
+            &[("protection", "vault")],
+            "no protection 'vault': write protection=journal with ",
+        );
+        refused(&[journal], "volume 'd': protection=journal, but no journal is ");
+        refused(&[journal, ("journal", "")], "journal= names nothing: name a file or device");
+        refused(&[journal, ("journal", "/x")], "volume 'd': its journal /x is its own backing");
+        refused(&[("journal", "/j")], "volume 'd': a journal is named, but nothing is protected");
+        refused(
+            &[("durability", "ack")],
+            "volume 'd': durability=ack needs a journal, and none is",
+        );
+        refused(&[("durability", "x")], "no durability 'x': use ack or flush");
+        refused(&[("unsafe-supply", "none")], "no unsafe-supply 'none': use stable or disk-cache");
+        refused(
+            &[("unsafe-supply", "stable")],
+            "volume 'd': unsafe-supply=stable needs protection=ups, and the protection",
+        );
     }
 
     fn assert_refused(settings: VolumeSettings, sentence: &str) {
         let request = AddVolume { name: "d".into(), backing: "/x".into(), settings };
         let problem = volume_spec(&request).unwrap_err();
         assert_eq!(problem.kind, ErrorKind::Invalid);
-        assert!(problem.to_string().starts_with(sentence), "{problem}");
+        assert!(problem.explained().starts_with(sentence), "{problem}");
     }
 }

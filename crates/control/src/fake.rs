@@ -1,13 +1,13 @@
 //! A manager with nothing behind it: volumes are entries in a list, their dirty data is a number
 //! that operations count down. For tests of the server and of its clients.
 
-use crate::{Manager, ProgressFn, geometry_status};
+use crate::{Manager, ProgressFn, geometry_status, volume_settings};
 use forebay_api::{
     DrillReport, ErrorKind, GatherSource, GatherStatus, JournalFigures, JournalStatus, Memory,
     PatrolStatus, Problem, Progress, Status, VolumeStatus,
 };
 use forebay_config::{Protection, VolumeChange, VolumeSpec};
-use forebay_types::DiskGeometry;
+use forebay_types::{Action, DiskGeometry};
 use std::sync::{Condvar, Mutex, MutexGuard, PoisonError};
 
 /// An operation counts down in this many steps.
@@ -191,7 +191,7 @@ impl Manager for FakeManager {
         let (spec, volume) = entry.ok_or_else(|| Problem::unknown_volume(name))?;
         *spec = spec
             .with(&change)
-            .map_err(|error| Problem::new(ErrorKind::Invalid, error.message(), error.remedy()))?;
+            .map_err(|error| Problem::of(ErrorKind::Invalid, &error, &Action::to_string))?;
         *volume = show(spec, volume.clone());
         Ok(volume.clone())
     }
@@ -308,6 +308,7 @@ fn show(spec: &VolumeSpec, status: VolumeStatus) -> VolumeStatus {
         geometry: geometry_status(&spec.geometry.resolve(&DiskGeometry::default(), 1 << 30)),
         tls: spec.tls.to_string(),
         description: spec.description.clone(),
+        settings: volume_settings(spec),
         ..status
     }
 }

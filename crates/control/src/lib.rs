@@ -19,7 +19,7 @@ mod state;
 mod stream;
 
 pub use convert::{
-    add_request, geometry_status, invalid, settings_request, volume_change, volume_spec,
+    add_request, geometry_status, settings_request, volume_change, volume_settings, volume_spec,
 };
 pub use manager::{Manager, ProgressFn};
 pub use routes::{LONG_OPERATIONS_MAX, REQUEST_BODY_BYTES_MAX};

@@ -6,6 +6,7 @@ use forebay_api::{
     AddVolume, BlockingClient, ClientError, ErrorBody, ErrorKind, JournalState, Mode, Problem,
     Progress, VolumeSettings, VolumeStatus, openapi,
 };
+use forebay_types::Fault;
 use std::{
     io::{BufRead, BufReader, Read, Write},
     os::unix::net::UnixStream,
@@ -95,14 +96,14 @@ fn volumes_are_added_shown_changed_and_removed() {
     let request = AddVolume {
         name: "a/b ü".into(),
         backing: "memory:1GiB".into(),
-        settings: VolumeSettings { prefetch: Some(false), ..VolumeSettings::default() },
+        settings: VolumeSettings::from([("prefetch", "no")]),
     };
     let added = client.add_volume(&request).unwrap();
     assert_eq!((added.mode, added.prefetch), (Mode::WriteThrough, false));
     let names: Vec<_> =
         client.volume_list().unwrap().into_iter().map(|volume| volume.name).collect();
     assert_eq!(names, ["disk", "a/b ü"]);
-    let change = VolumeSettings { mode: Some("bypass".into()), ..VolumeSettings::default() };
+    let change = VolumeSettings::from([("mode", "bypass")]);
     assert_eq!(client.set_volume("a/b ü", &change).unwrap().mode, Mode::Bypass);
     assert_eq!(client.volume("a/b ü").unwrap().mode, Mode::Bypass);
     client.remove_volume("a/b ü", |_| ()).unwrap();
@@ -174,8 +175,8 @@ fn problems_keep_their_kind_and_sentence() {
     let daemon = Daemon::start(&["disk=/dev/sdb", "broken=/x", "faulty=/y"]);
     let client = &daemon.client;
     for (error, kind, sentence) in [
-        (client.flush_volume("nix", |_| ()), ErrorKind::UnknownVolume, "no volume 'nix': see "),
-        (client.remove_volume("nix", |_| ()), ErrorKind::UnknownVolume, "no volume 'nix': see "),
+        (client.flush_volume("nix", |_| ()), ErrorKind::UnknownVolume, "no volume 'nix': list "),
+        (client.remove_volume("nix", |_| ()), ErrorKind::UnknownVolume, "no volume 'nix': list "),
         (
             client.flush_volume("broken", |_| ()),
             ErrorKind::Failed,
@@ -186,7 +187,7 @@ fn problems_keep_their_kind_and_sentence() {
     ] {
         let problem = problem(error.unwrap_err());
         assert_eq!(problem.kind, kind);
-        assert!(problem.to_string().starts_with(sentence), "{problem}");
+        assert!(problem.explained().starts_with(sentence), "{problem}");
     }
     assert!(!daemon.fake.is_stopped());
     let request = AddVolume {
@@ -195,7 +196,7 @@ fn problems_keep_their_kind_and_sentence() {
         settings: VolumeSettings::default(),
     };
     assert_eq!(problem(client.add_volume(&request).unwrap_err()).kind, ErrorKind::VolumeExists);
-    let write_back = VolumeSettings { mode: Some("write-back".into()), ..Default::default() };
+    let write_back = VolumeSettings::from([("mode", "write-back")]);
     let problem = problem(client.set_volume("disk", &write_back).unwrap_err());
     assert_eq!(problem.kind, ErrorKind::Invalid);
     assert!(problem.remedy.starts_with("write protection=journal,journal=PATH"), "{problem}");
@@ -218,16 +219,16 @@ fn volumes_share_a_journal_and_keep_it() {
     assert_eq!((failed.name.as_str(), failed.state), ("broken", JournalState::Failed));
     assert_eq!((working.unserved.len(), failed.state_reason.is_some()), (1, true));
     for (name, settings) in [
-        ("a", VolumeSettings { journal: Some("/k".into()), ..Default::default() }),
-        ("b", VolumeSettings { durability: Some("ack".into()), ..Default::default() }),
-        ("c", VolumeSettings { protection: Some("journal".into()), ..Default::default() }),
+        ("a", VolumeSettings::from([("journal", "/k")])),
+        ("b", VolumeSettings::from([("durability", "ack")])),
+        ("c", VolumeSettings::from([("protection", "journal")])),
     ] {
         let problem = problem(daemon.client.set_volume(name, &settings).unwrap_err());
         assert_eq!(problem.kind, ErrorKind::Invalid);
         assert!(problem.message.ends_with("while the volume is served"), "{problem}");
         assert!(problem.remedy.starts_with("remove the volume, and add it again"), "{problem}");
     }
-    let through = VolumeSettings { mode: Some("write-through".into()), ..Default::default() };
+    let through = VolumeSettings::from([("mode", "write-through")]);
     assert_eq!(daemon.client.set_volume("a", &through).unwrap().journal.as_deref(), Some("/j"));
 }
 

@@ -11,6 +11,7 @@
 //! between the moment when the kernel makes its file and the moment when it lists the socket, and
 //! in another network namespace the time until that program listens.
 
+use forebay_types::{Fault, Remedy};
 use rustix::{
     fs::{CWD, FileType, Mode, OFlags, RenameFlags, Stat, fchmod, fstat, lstat, renameat_with},
     io::Errno,
@@ -84,20 +85,20 @@ fn moved(left_at: &Option<PathBuf>) -> String {
     left_at.as_ref().map(|path| format!(", and is now at {}", path.display())).unwrap_or_default()
 }
 
-impl SocketError {
-    /// What the operator can do.
-    pub fn remedy(&self) -> String {
+impl Fault for SocketError {
+    fn remedy(&self) -> Remedy {
+        const OTHER: &str = "choose another path";
         match self {
-            Self::InUse { .. } => "stop that program, or choose another path".into(),
+            Self::InUse { .. } => Remedy::from("stop that program").or(OTHER),
             Self::NotASocket { .. } => {
-                "choose another path, or move away what is there if nothing needs it".into()
+                Remedy::from(OTHER).or("move away what is there if nothing needs it")
             }
             Self::Replaced { .. } => "see which program uses this path, and try again".into(),
             Self::NoDirectory { directory, .. } => {
-                format!("make it with mkdir -p {}, or choose another path", directory.display())
+                Remedy::from(format!("make it with mkdir -p {}", directory.display())).or(OTHER)
             }
             Self::System { .. } => {
-                "see that this user may write in the directory, or choose another path".into()
+                Remedy::from("see that this user may write in the directory").or(OTHER)
             }
         }
     }

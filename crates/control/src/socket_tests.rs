@@ -131,7 +131,7 @@ fn the_error_says_what_is_missing_and_what_to_do() {
     let directory = root.path().join("none");
     let error = listen_at(&directory.join("socket"), None).unwrap_err();
     assert!(matches!(error, SocketError::NoDirectory { .. }), "{error}");
-    assert!(error.remedy().contains(&format!("mkdir -p {}", directory.display())));
+    assert!(error.remedy().to_string().contains(&format!("mkdir -p {}", directory.display())));
     fs::write(&directory, "").unwrap();
     let error = listen_at(&directory.join("socket"), None).unwrap_err();
     assert!(matches!(error, SocketError::System { call: "open", .. }), "{error}");

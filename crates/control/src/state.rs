@@ -2,6 +2,7 @@
 
 use crate::SocketError;
 use forebay_config::CONTROL_SOCKET;
+use forebay_types::{Action, Fault, Remedy};
 use std::{
     fs::{self, DirBuilder, File, OpenOptions, TryLockError},
     io::{self, Write},
@@ -30,8 +31,8 @@ pub enum ControlError {
         pid: Option<u32>,
     },
     /// The control socket can't be had, although the directory's lock is free.
-    #[error("the control socket: {0}")]
-    Socket(SocketError),
+    #[error("the control socket can't be had")]
+    Socket(#[source] SocketError),
     /// Any user may change what is in the directory.
     #[error(
         "state directory {} may be written by every user, who could make the next start forget or \
@@ -52,6 +53,18 @@ pub enum ControlError {
         /// What the system said.
         source: io::Error,
     },
+}
+
+impl Fault for ControlError {
+    fn remedy(&self) -> Remedy {
+        let remedy = match self {
+            Self::InUse { .. } => "stop that one",
+            Self::Socket(_) => "move away what is there if nothing needs it",
+            Self::WorldWritable { .. } => "take that right away with chmod o-w",
+            Self::Files { .. } => "see that this user may write there",
+        };
+        Remedy::from(remedy).or(Action::set("state", "DIR"))
+    }
 }
 
 /// A state directory that belongs to this process for as long as this value lives.

@@ -7,8 +7,9 @@ use crate::rescue::RescueCommand;
 use clap::{Args, Parser, Subcommand};
 use forebay_config::{
     Ecc, IoEngine, KeeperMode, Listen, LogLevel, MemorySetting, Percent, Seconds, Settings, Source,
-    Supply, TlsMode, UpsWords, VOLUME_SETTINGS, VolumeSetting, VolumeSpec, Workers, default_state,
+    Supply, TlsMode, UpsWords, VolumeSpec, Workers, default_state,
 };
+use forebay_types::{VOLUME_SETTINGS, VolumeSetting};
 use std::path::PathBuf;
 
 /// A block cache between clients and disks.
@@ -248,7 +249,12 @@ fn live_settings_help() -> String {
 }
 
 fn in_help(setting: &VolumeSetting) -> String {
-    format!("  {}={}\n", setting.key, setting.values)
+    let VolumeSetting { key, values, help, .. } = setting;
+    let default = match setting.default {
+        "" => String::new(),
+        default => format!(" [default: {default}]"),
+    };
+    format!("  {key}={values}\n      {help}{default}\n")
 }
 
 /// What is to be done with volumes.

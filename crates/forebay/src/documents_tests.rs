@@ -10,7 +10,8 @@ use crate::cli::{Cli, Command, VolumeCommand};
 use blocks::{blocks, documents};
 use check::Program;
 use clap::{CommandFactory, Parser};
-use forebay_config::{FILE_KEYS, VOLUME_KEYS, VolumeChange, parse_toml};
+use forebay_config::{FILE_KEYS, VolumeChange, parse_toml};
+use forebay_types::{VOLUME_KEYS, VOLUME_SETTINGS};
 use std::path::Path;
 
 fn program() -> Program {
@@ -83,6 +84,47 @@ fn every_setting_is_in_the_manual() {
     for key in VOLUME_KEYS.iter().chain(FILE_KEYS) {
         let is_there = serve.contains(&format!("`{key}`")) || serve.contains(&format!("[{key}]"));
         assert!(is_there, "serve.md says nothing of {key}");
+    }
+}
+
+/// Values of a setting as the manual writes them: "a size, `none`, `auto`".
+fn values_in_manual(values: &str) -> String {
+    let in_words = |value: &str| match value {
+        "BACKING" => "a backing".to_owned(),
+        "SIZE" => "a size".to_owned(),
+        "TIME" => "a time".to_owned(),
+        "NUMBER" => "a number".to_owned(),
+        "TEXT" => "a line of text".to_owned(),
+        word => format!("`{word}`"),
+    };
+    values.split('|').map(in_words).collect::<Vec<_>>().join(", ")
+}
+
+/// A sentence without the addresses of its links.
+fn without_links(text: &str) -> String {
+    let mut parts = text.split("](");
+    let first = parts.next().unwrap_or_default().to_owned();
+    let plain = parts
+        .fold(first, |plain, part| plain + part.split_once(')').map_or(part, |(_, behind)| behind));
+    plain.replace('[', "")
+}
+
+#[test]
+fn the_table_of_a_volumes_settings_is_that_of_the_program() {
+    let (_, serve) = documents().into_iter().find(|(page, _)| page.ends_with("serve.md")).unwrap();
+    let (_, volumes) = serve.split_once("\n## Volumes\n").unwrap();
+    let (volumes, _) = volumes.split_once("\n## ").unwrap();
+    let rows: Vec<_> = volumes.lines().filter(|line| line.starts_with("| `")).collect();
+    assert_eq!(rows.len(), VOLUME_SETTINGS.len(), "{rows:#?}");
+    for (row, setting) in rows.into_iter().zip(VOLUME_SETTINGS) {
+        let default = match setting.default {
+            "" => "|".to_owned(),
+            default => format!("| `{default}`"),
+        };
+        let (key, values) = (setting.key, values_in_manual(setting.values));
+        let expected = format!("| `{key}` | {values} {default} | {}", setting.help);
+        let row = without_links(row);
+        assert!(row.starts_with(&expected), "serve.md: {row}\nexpected: {expected}");
     }
 }
 

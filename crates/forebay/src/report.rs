@@ -1,12 +1,15 @@
 //! What went wrong, in one line for people and one number for programs.
 
 use clap::error::{ContextKind, ContextValue, ErrorKind as UsageKind};
-use forebay_api::{ErrorKind, Problem};
+use forebay_api::{ClientError, ErrorKind, Problem};
 use forebay_backend::OpenError;
-use forebay_config::ConfigError;
-use forebay_types::Shown;
+use forebay_config::{ConfigError, MemoryError};
+use forebay_control::{ControlError, SocketError};
+use forebay_runtime::{JournalError, StartError, VaultError, VolumeError};
+use forebay_types::{Action, Blame, Fault, Remedy, Shown};
 use std::{
     error::Error,
+    fmt,
     io::{self, Write},
     process::ExitCode,
 };
@@ -25,7 +28,10 @@ pub(crate) fn usage(error: &clap::Error) -> ExitCode {
     }
     match error.source() {
         // A value that one of our parsers refused; its sentence says more than clap's.
-        Some(source) => say(&format!("{source}")),
+        Some(source) => match fault_in(source) {
+            Some(fault) => say(&sentence_of(fault)),
+            None => say(&source.to_string()),
+        },
         None => eprint!("{}", Shown::lines(&error.to_string())),
     }
     ExitCode::from(USAGE)
@@ -64,43 +70,127 @@ fn unknown_command(error: &clap::Error) -> String {
     format!("unrecognized subcommand '{named}': {remedy}")
 }
 
-/// A failure and what the operator can do about it. The causes of the error are in the message.
+/// The words of this program for a remedy that takes a command or an option of it.
+fn word(action: &Action) -> String {
+    match action {
+        Action::Set { setting, value } => format!("start the server with --{setting} {value}"),
+        Action::NameConfiguration => "name another one with --config FILE".into(),
+        Action::NameState => "name the state directory of another with --state DIR".into(),
+        Action::Start => "start one with `forebay serve`".into(),
+        Action::AcceptChangedDisk(volume) => {
+            format!(
+                "if this is the disk to go on with, start once with --accept-changed-disk {volume}"
+            )
+        }
+        Action::AcceptLostJournal(volume) => {
+            format!("if it is lost, start once with --accept-lost-journal {volume}")
+        }
+        Action::AcceptLostVault(volume) => {
+            format!("if that is lost, start once with --accept-lost-vault {volume}")
+        }
+        Action::ListVolumes => "see `forebay volume list` for those there are".into(),
+        Action::TrustVolume(volume) => {
+            format!("check the disk and what is on it, then say `forebay volume trust {volume}`")
+        }
+        Action::RescueList => "see what it holds with `forebay rescue list`".into(),
+        Action::RescueApply => "write what it holds to a disk with `forebay rescue apply`".into(),
+        Action::RescueDiscard => "give up what it holds with `forebay rescue discard`".into(),
+        Action::RescueDiscardOf { log, volume } => {
+            format!("give it up with `forebay rescue discard {log} --volume {volume} --yes`")
+        }
+        Action::Report => "this is a fault of forebay: report it with the log".into(),
+    }
+}
+
+/// What to do about a fault, in the words of this program.
+fn remedy_of(fault: &dyn Fault) -> String {
+    fault.remedy().worded(word)
+}
+
+/// Message, causes and remedy of a fault, in the words of this program.
+pub(crate) fn sentence_of(fault: &dyn Fault) -> String {
+    format!("{}: {}", fault.with_causes(), remedy_of(fault))
+}
+
+/// A fault as the API shows it.
+pub(crate) fn problem(fault: &dyn Fault) -> Problem {
+    let kind = match fault.blame() {
+        Blame::Operator => ErrorKind::Invalid,
+        Blame::Environment => ErrorKind::Failed,
+        Blame::Bug => ErrorKind::Internal,
+    };
+    problem_of_kind(kind, fault)
+}
+
+/// The same, where the kind is known better.
+pub(crate) fn problem_of_kind(kind: ErrorKind, fault: &dyn Fault) -> Problem {
+    Problem::of(kind, fault, &word)
+}
+
+/// A failure of this crate, which has no type of its own, with what to do about it.
+#[derive(Debug)]
+pub(crate) struct Failure {
+    error: anyhow::Error,
+    remedy: Remedy,
+}
+
+impl fmt::Display for Failure {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        self.error.fmt(f)
+    }
+}
+
+impl Error for Failure {
+    fn source(&self) -> Option<&(dyn Error + 'static)> {
+        self.error.source()
+    }
+}
+
+impl Fault for Failure {
+    fn remedy(&self) -> Remedy {
+        self.remedy.clone()
+    }
+}
+
+/// A failure and what the operator can do about it.
 pub(crate) fn with_remedy(
     error: impl Into<anyhow::Error>,
-    remedy: impl Into<String>,
+    remedy: impl Into<Remedy>,
 ) -> anyhow::Error {
-    Problem::new(ErrorKind::Failed, format!("{:#}", error.into()), remedy).into()
+    Failure { error: error.into(), remedy: remedy.into() }.into()
 }
 
-/// Why a backend can't be opened, with all causes, and what the operator can do about it.
-pub(crate) fn unopened(error: OpenError) -> (String, String) {
-    let text = error.to_string();
-    let (message, remedy) = match error.remedy() {
-        Some(remedy) => (text, remedy),
-        // Its sentence ends with the remedy, where it has one.
-        None => {
-            let parts = text.rsplit_once(": ").unwrap_or((&text, "mend that, and try again"));
-            (parts.0.to_owned(), parts.1.to_owned())
-        }
-    };
-    let mut text = message;
-    let mut cause = error.source();
-    while let Some(error) = cause {
-        text = format!("{text}: {error}");
-        cause = error.source();
+/// The fault that an error is, if it is one.
+fn fault_in<'a>(error: &'a (dyn Error + 'static)) -> Option<&'a dyn Fault> {
+    fn of<'a, T: Fault + 'static>(error: &'a (dyn Error + 'static)) -> Option<&'a dyn Fault> {
+        error.downcast_ref::<T>().map(|fault| fault as _)
     }
-    (text, remedy)
+    of::<Failure>(error)
+        .or_else(|| of::<ConfigError>(error))
+        .or_else(|| of::<MemoryError>(error))
+        .or_else(|| of::<OpenError>(error))
+        .or_else(|| of::<ControlError>(error))
+        .or_else(|| of::<SocketError>(error))
+        .or_else(|| of::<StartError>(error))
+        .or_else(|| of::<VolumeError>(error))
+        .or_else(|| of::<JournalError>(error))
+        .or_else(|| of::<VaultError>(error))
+        .or_else(|| of::<ClientError>(error))
+        .or_else(|| of::<Problem>(error))
 }
 
-/// The same as one error.
-pub(crate) fn not_open(error: OpenError) -> anyhow::Error {
-    let (message, remedy) = unopened(error);
-    with_remedy(anyhow::anyhow!(message), remedy)
+/// An error with its causes and, where one of them is a fault, what to do about it.
+pub(crate) fn sentence(error: &anyhow::Error) -> String {
+    let fault = error.chain().find_map(fault_in);
+    match fault {
+        Some(fault) => format!("{error:#}: {}", remedy_of(fault)),
+        None => format!("{error:#}"),
+    }
 }
 
 /// Says what failed.
 pub(crate) fn failure(error: &anyhow::Error) -> ExitCode {
-    say(&format!("{error:#}"));
+    say(&sentence(error));
     if error.downcast_ref::<ConfigError>().is_some() { USAGE.into() } else { ExitCode::FAILURE }
 }
 

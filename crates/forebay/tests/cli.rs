@@ -3,8 +3,8 @@
 
 #![allow(clippy::unwrap_used, reason = "test helpers may panic")]
 
-use forebay_config::VOLUME_SETTINGS;
 use forebay_control::{Server, StateDir, fake::FakeManager};
+use forebay_types::VOLUME_SETTINGS;
 use std::{
     path::Path,
     process::{Command, Output},
@@ -182,7 +182,7 @@ fn commands_without_a_daemon_suggest_starting_one() {
         let ran = run_alone(arguments);
         assert_eq!((ran.code, ran.out.as_str()), (Some(1), ""));
         assert!(ran.err.starts_with("forebay: no forebay answers at /"), "{}", ran.err);
-        assert!(ran.err.contains("start one with forebay serve"), "{}", ran.err);
+        assert!(ran.err.contains("start one with `forebay serve`"), "{}", ran.err);
     }
 }
 
@@ -257,7 +257,7 @@ fn a_request_refused_by_the_daemon_exits_with_1_and_its_message() {
         for (arguments, sentence) in [
             (
                 &["volume", "remove", "nix"][..],
-                "forebay: no volume 'nix': see forebay volume list for those there are\n",
+                "forebay: no volume 'nix': list the volumes to see those there are\n",
             ),
             (
                 &["volume", "flush", "broken"],

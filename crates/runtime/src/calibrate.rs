@@ -13,8 +13,9 @@
 //! disk stays open until the read completes, as the disk may still write to its buffer. Until then
 //! the disk is not measured again.
 
+use crate::error::VolumeError;
 use crate::locks::{LazyCondvar, Lock, Locked, order};
-use crate::server::{Runtime, VolumeError};
+use crate::server::Runtime;
 use crate::shared::{Message, Shared, Volume};
 use forebay_backend::Blocking;
 use forebay_frontend::Memory;
@@ -72,17 +73,18 @@ pub enum CalibrationFailure {
 #[non_exhaustive]
 pub enum CalibrateError {
     /// The disk could not be measured.
-    #[error("volume '{name}' is not measured: {failure}; it is served as before, see its disk")]
+    #[error("volume '{name}' is not measured, and is served as before")]
     Failed {
         /// The volume.
         name: String,
         /// The reason.
+        #[source]
         failure: CalibrationFailure,
     },
     /// The volume was not idle.
     #[error(
-        "volume '{0}' is not measured: it was busy all the time; it is measured once it is idle, \
-         or set gather-below=SIZE"
+        "volume '{0}' is not measured: it was busy all the time; it is measured \
+         once it is idle"
     )]
     Busy(String),
 }

@@ -9,7 +9,8 @@
 //! their last replies; then their sockets are shut down, and sockets that the kernel has not
 //! finished after [`SHUTDOWN`] are closed.
 
-use crate::server::{Runtime, VolumeError};
+use crate::error::VolumeError;
+use crate::server::Runtime;
 use crate::shared::Volume;
 use crate::stats::add_up_answers;
 use crate::worker::Left;
@@ -36,7 +37,7 @@ pub enum HeldUp {
     /// The journal does not respond.
     #[error(
         "volume '{name}' waits for its journal {journal}, which has not answered for {seconds} s; \
-         the volume is still served, and nothing is lost: check the journal's device"
+         the volume is still served, and nothing is lost"
     )]
     Journal {
         /// The volume.
@@ -50,7 +51,7 @@ pub enum HeldUp {
     #[error(
         "{requests} requests and {operations} operations of volume '{name}' have not completed \
          for {seconds} s, although its disk has answered everything; the volume is still served, \
-         and nothing is lost: this is a bug of forebay, report it with the log"
+         and nothing is lost"
     )]
     Nothing {
         /// The volume.

@@ -9,6 +9,7 @@ mod calibrate;
 mod clients;
 mod descriptors;
 mod drain;
+mod error;
 mod govern;
 mod locks;
 mod memory_plan;
@@ -28,6 +29,7 @@ mod worker;
 pub use calibrate::{CalibrateError, Calibration, CalibrationFailure, GatherStatus};
 pub use descriptors::Descriptors;
 pub use drain::HeldUp;
+pub use error::{StartError, VolumeError};
 pub use forebay_format::journal::JournalId;
 pub use forebay_policy::{GovernorStatus, Limits, ReadTarget, SplitCost, ThresholdSource};
 pub use pool::{PoolError, dirty_bytes_in, inherit, new_file as new_pool_file};
@@ -41,9 +43,7 @@ pub use protect::vault::{
     DrillReport, DumpReport, Measured, Missing, OnVoid, Vault, VaultError, VaultPhase, VaultRecord,
     VaultSettings, VaultStatus, VolumeVault, vault_bytes_for,
 };
-pub use server::{
-    Engine, Runtime, RuntimeConfig, StartError, VolumeChange, VolumeError, VolumeSettings,
-};
+pub use server::{Engine, Runtime, RuntimeConfig, VolumeChange, VolumeSettings};
 pub use stats::{LatencyClass, LatencySummary, RequestCounters};
 pub use status::{MemoryStatus, RuntimeStatus, VolumeStatus};
 pub use timeouts::Timeouts;

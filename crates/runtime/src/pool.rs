@@ -37,7 +37,7 @@ const SHARDS_MAX: usize = 64;
 #[non_exhaustive]
 pub enum PoolError {
     /// The system has not enough memory or address space.
-    #[error("no memory for a pool of {bytes} bytes: {source}; give less with --memory")]
+    #[error("no memory for a pool of {bytes} bytes")]
     Memory {
         /// Its size.
         bytes: u64,
@@ -47,17 +47,16 @@ pub enum PoolError {
     /// The kept pool was written by another version.
     #[error(
         "the pool that was kept is of another version of this program, and may hold writes that \
-         no disk has; start the program that wrote it once more, stop it with `forebay stop`, and \
-         start again"
+         no disk has"
     )]
     Version,
     /// The kept file is not a pool.
-    #[error("what was kept as the pool is none: {0}; start without it")]
+    #[error("what was kept as the pool is none: {0}")]
     Foreign(&'static str),
     /// The kept pool is inconsistent.
     #[error(
         "the pool that was kept is damaged: {0}. Nothing in it can be trusted; acknowledged writes \
-         may be lost. To go on without it, end the keeper and start again"
+         may be lost"
     )]
     Damaged(String),
 }

@@ -1,13 +1,13 @@
 //! The runtime as a whole: started, given volumes and listeners, asked, stopped.
 
-use crate::calibrate::{CalibrateError, Calibrator, Gather};
+use crate::calibrate::{Calibrator, Gather};
 use crate::clients::{Budget, Inquiries, info_of};
 use crate::descriptors::Descriptors;
-use crate::drain::HeldUp;
+use crate::error::{StartError, VolumeError};
 use crate::govern::Govern;
 use crate::locks::{Lock, SharedLock, order};
 use crate::memory_plan::MemoryPlan;
-use crate::pool::{Pool, PoolError};
+use crate::pool::Pool;
 use crate::protect::adopt::Beginning;
 use crate::protect::journal::Attachment;
 use crate::protect::journal::{
@@ -30,10 +30,9 @@ use forebay_ecc::Code;
 use forebay_engine::{Protection, ShardConfig};
 use forebay_frontend::{FrontEnd, Mailer, Service};
 use forebay_journal::decision::{PoolState, VaultState};
-use forebay_journal::identity::Evidence;
 use forebay_policy::Limits;
-use forebay_types::limits::{VOLUME_NAME_BYTES_MAX, VOLUMES_MAX};
-use forebay_types::{DiskGeometry, IoError, Mode, Stripes, VolumeId};
+use forebay_types::limits::VOLUME_NAME_BYTES_MAX;
+use forebay_types::{DiskGeometry, Mode, Stripes, VolumeId};
 use forebay_volume::{PowerGate, Streams};
 use std::io;
 use std::os::fd::OwnedFd;
@@ -67,184 +66,6 @@ pub struct RuntimeConfig {
     pub journals: usize,
     /// How damage to the pool is noticed and undone.
     pub ecc: Ecc,
-}
-
-/// Why a runtime does not start.
-#[derive(Debug, thiserror::Error)]
-#[non_exhaustive]
-pub enum StartError {
-    /// The pool can't be had.
-    #[error(transparent)]
-    Pool(#[from] PoolError),
-    /// The kernel gives no ring.
-    #[error("io_uring can't be used here: {0}; use --io epoll, or --io auto")]
-    Ring(io::Error),
-    /// Something else the kernel refuses.
-    #[error("a worker can't start: {0}")]
-    Worker(#[from] io::Error),
-}
-
-/// Why a volume can't be added, changed or removed.
-#[derive(Debug, thiserror::Error)]
-#[non_exhaustive]
-pub enum VolumeError {
-    /// Another one has the name.
-    #[error("a volume named '{0}' is served already; choose another name or remove that one")]
-    NameInUse(String),
-    /// Another one has the disk.
-    #[error(
-        "{backing} is the backing store of volume '{volume}' already; \
-         a disk that is cached twice would not agree with itself"
-    )]
-    BackingInUse {
-        /// The backing store.
-        backing: String,
-        /// The volume that has it.
-        volume: String,
-    },
-    /// The name can't be one.
-    #[error("'{0}' can't be the name of a volume: use 1 to {VOLUME_NAME_BYTES_MAX} bytes of text")]
-    Name(String),
-    /// There are too many.
-    #[error("{VOLUMES_MAX} volumes are served already; remove one first")]
-    TooMany,
-    /// There is none of this name.
-    #[error("no volume named '{0}'; `forebay volume list` names those there are")]
-    Unknown(String),
-    /// The disk was opened for reading.
-    #[error("the backing store of volume '{0}' can only be read; remove it and add it again")]
-    BackingReadOnly(String),
-    /// Dirty data does not reach the disk.
-    #[error(
-        "volume '{name}' still has {dirty_bytes} bytes that its backing store does not take \
-         ({error}); it goes on being served, so that nothing is lost"
-    )]
-    Dirty {
-        /// The volume.
-        name: String,
-        /// What is left.
-        dirty_bytes: u64,
-        /// What the backing store says.
-        error: IoError,
-    },
-    /// The disk does not answer.
-    #[error(
-        "the backing store of volume '{name}' has not answered for {seconds} s, and {dirty_bytes} \
-         bytes are not on it; the volume goes on being served, so that nothing is lost"
-    )]
-    Hanging {
-        /// The volume.
-        name: String,
-        /// How long was waited.
-        seconds: u64,
-        /// What is left.
-        dirty_bytes: u64,
-    },
-    /// Not the disk, but something else does not end.
-    #[error(transparent)]
-    Held(#[from] HeldUp),
-    /// A flush of the disk has failed, now or earlier.
-    #[error(
-        "a flush of the backing store of volume '{name}' failed ({error}), so what was written \
-         before may be lost, and no later flush could tell; check the disk and what is on it, then \
-         say `forebay volume trust {name}`"
-    )]
-    FlushFailed {
-        /// The volume.
-        name: String,
-        /// What the backing store said.
-        error: IoError,
-    },
-    /// Another disk had its name when the pool was filled.
-    #[error(
-        "the pool holds {dirty_bytes} bytes that {backing} does not have, which was volume \
-         '{name}' before; serve it once more as it was, flush it, and then change it; or serve \
-         this one under another name"
-    )]
-    OtherDisk {
-        /// The volume.
-        name: String,
-        /// The backing store it had.
-        backing: String,
-        /// What is held.
-        dirty_bytes: u64,
-    },
-    /// Its disk was changed while nobody served it, and the pool holds writes for it.
-    #[error(
-        "the pool holds {dirty_bytes} bytes of volume '{name}', and {disk} is not their disk as it \
-         was left ({evidence}): they are kept, and the volume is not served; put the disk back as \
-         it was, or, if this is the one to go on with, start once with --accept-changed-disk \
-         {name}"
-    )]
-    ChangedDisk {
-        /// The volume.
-        name: String,
-        /// The disk.
-        disk: String,
-        /// What is held.
-        dirty_bytes: u64,
-        /// What the disk says of itself.
-        evidence: Evidence,
-    },
-    /// A stop would lose what was found of it.
-    #[error(
-        "the pool holds {dirty_bytes} bytes of volume '{name}' that its disk does not have, and \
-         the volume is not served: add it as it was, or stop once more to lose them"
-    )]
-    Unserved {
-        /// The volume.
-        name: String,
-        /// What is held.
-        dirty_bytes: u64,
-    },
-    /// Its journal can't serve it.
-    #[error(transparent)]
-    Journal(#[from] JournalError),
-    /// Its disk can't be measured.
-    #[error(transparent)]
-    Calibrate(#[from] CalibrateError),
-    /// What its journal holds of it does not come back.
-    #[error(
-        "volume '{name}' can't be served: what its journal holds of it can't be restored \
-         ({error}). Nothing is lost; start again when disk and journal are well"
-    )]
-    Restore {
-        /// The volume.
-        name: String,
-        /// What the disk or the journal says.
-        error: IoError,
-    },
-    /// What the vault holds of it does not come back.
-    #[error(
-        "volume '{name}' can't be served: what the vault holds of it can't be brought to its disk \
-         ({error}). Nothing is lost; start again when disk and vault are well"
-    )]
-    Load {
-        /// The volume.
-        name: String,
-        /// What the disk or the vault says.
-        error: IoError,
-    },
-    /// The vault can't serve it.
-    #[error(transparent)]
-    Vault(#[from] VaultError),
-    /// That others hold nothing more of it can't be put on record.
-    #[error(
-        "volume '{name}': that it is served without a journal or vault it relied on can't be put \
-         on record in the state directory: {error}; make room in it"
-    )]
-    Record {
-        /// The volume.
-        name: String,
-        /// Why not.
-        error: String,
-    },
-    /// It is on its way out already.
-    #[error("volume '{0}' is being removed already; wait for that")]
-    Leaving(String),
-    /// A worker is gone: the process is about to end.
-    #[error("the runtime is stopping")]
-    Stopping,
 }
 
 /// What a volume is to be.

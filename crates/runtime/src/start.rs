@@ -3,10 +3,11 @@
 //!
 //! This module collects the inputs; [`forebay_journal::decision`] decides.
 
+use crate::error::VolumeError;
 use crate::protect::adopt::Beginning;
 use crate::protect::journal::JournalError;
 use crate::protect::vault::VaultError;
-use crate::server::{Runtime, VolumeError, VolumeSettings};
+use crate::server::{Runtime, VolumeSettings};
 use forebay_format::journal::JournalId;
 use forebay_journal::decision::{
     Decision, DiskIdentity, Inputs, JournalState, PoolState, Refusal, VaultState, decide,
@@ -86,10 +87,7 @@ impl Runtime {
     pub(crate) fn supersede_vaults(&self, volume: &str) -> Result<(), VolumeError> {
         let open = self.vault().map(|vault| vault.number());
         let recorded = self.vault_record().supersede(volume, open);
-        recorded.map_err(|error| VolumeError::Record {
-            name: volume.to_owned(),
-            error: error.to_string(),
-        })
+        recorded.map_err(|error| VolumeError::Record { name: volume.to_owned(), error })
     }
 
     /// Refuses a volume whose newest data may be in a journal other than the configured one, unless
@@ -144,9 +142,6 @@ impl Runtime {
         named: Option<JournalId>,
     ) -> Result<(), VolumeError> {
         let recorded = self.journal_record().supersede(volume, named);
-        recorded.map_err(|error| VolumeError::Record {
-            name: volume.to_owned(),
-            error: error.to_string(),
-        })
+        recorded.map_err(|error| VolumeError::Record { name: volume.to_owned(), error })
     }
 }

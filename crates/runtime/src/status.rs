@@ -1,9 +1,10 @@
 //! Status snapshots of the runtime.
 
 use crate::calibrate::GatherStatus;
+use crate::error::VolumeError;
 use crate::pool::SUM_BYTES;
 use crate::protect::patrol::PatrolStatus;
-use crate::server::{Runtime, VolumeError};
+use crate::server::Runtime;
 use crate::stats::{LatencySummary, RequestCounters, add_up};
 use forebay_backend::{Description, Displaced};
 use forebay_engine::{ShardUsage, VolumeCounters};

@@ -8,9 +8,11 @@ pub mod backing;
 mod disk;
 mod error;
 mod extent;
+mod fault;
 mod geometry;
 pub mod limits;
 mod mode;
+mod settings;
 mod shown;
 mod size;
 mod stripes;
@@ -18,10 +20,12 @@ mod stripes;
 pub use disk::DiskGeometry;
 pub use error::{IoError, IoResult};
 pub use extent::Extent;
+pub use fault::{Action, Blame, Fault, Remedy, Step};
 pub use geometry::{
     ByteRange, LINE_BYTES, LINES_PER_REGION, REGION_BYTES, SECTOR_BYTES, SECTORS_PER_LINE, VolumeId,
 };
 pub use mode::{Durability, Mode, ParseDurabilityError, ParseModeError, UnsafeSupply};
+pub use settings::{VOLUME_KEYS, VOLUME_SETTINGS, VolumeSetting};
 pub use shown::Shown;
 pub use size::{ParseSizeError, Size};
 pub use stripes::Stripes;

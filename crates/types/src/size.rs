@@ -39,7 +39,7 @@ impl fmt::Display for ParseSizeError {
         if self.too_large {
             write!(f, "size '{}' is larger than 16 EiB", self.text)
         } else {
-            write!(f, "no size '{}': write it like 4096, 512MiB or 1.5GiB", self.text)
+            write!(f, "no size '{}'", self.text)
         }
     }
 }

@@ -9,7 +9,7 @@
 use super::alias::{self, Alias, FileId, Node, System};
 use crate::geometry::Sysfs;
 use crate::{Description, OpenOptions};
-use forebay_types::SECTOR_BYTES;
+use forebay_types::{Fault, Remedy, SECTOR_BYTES};
 use rustix::fs::{
     FallocateFlags, FileType, FlockOperation, Mode, OFlags, SeekFrom, Stat, StatxFlags,
 };
@@ -18,7 +18,7 @@ use std::os::fd::OwnedFd;
 use std::path::{Path, PathBuf};
 use std::time::{Duration, Instant};
 
-/// Why a file or block device can't be opened; [`FileError::remedy`] says what to do about it.
+/// Why a file or block device can't be opened.
 #[derive(Debug, thiserror::Error)]
 #[non_exhaustive]
 pub enum FileError {
@@ -98,11 +98,17 @@ pub enum FileError {
     },
 }
 
-impl FileError {
-    /// What the operator can do.
-    pub fn remedy(&self) -> String {
+impl Fault for FileError {
+    fn remedy(&self) -> Remedy {
         match self {
-            Self::NotFound { path } => format!("check the spelling{}", or_make(path)),
+            Self::NotFound { path } => {
+                let remedy = Remedy::from("check the spelling");
+                // Among the devices a file would lie in memory.
+                if path.starts_with("/dev") {
+                    return remedy;
+                }
+                remedy.or(format!("make a file with `truncate -s 10G '{}'`", path.display()))
+            }
             Self::NotAFile { .. } => "give the path of a regular file or a block device".into(),
             Self::NotPermitted { remedy, .. } => (*remedy).into(),
             Self::InUse { .. } => "stop that first".into(),
@@ -112,23 +118,15 @@ impl FileError {
                 "name a disk image or a block device, or a file made for this use".into()
             }
             Self::Empty { path } => {
-                format!("give it a size with `truncate -s 10G '{}'`", path.display())
+                format!("give it a size with `truncate -s 10G '{}'`", path.display()).into()
             }
             Self::NoMedium { path, is_loop: true } => {
-                format!("attach a file with `losetup '{}' FILE`", path.display())
+                format!("attach a file with `losetup '{}' FILE`", path.display()).into()
             }
             Self::NoMedium { .. } => "insert its medium, or name another device".into(),
             Self::System { .. } => "see the kernel's log for the disk".into(),
         }
     }
-}
-
-/// A file can be made anywhere but among the devices, where it would lie in memory.
-fn or_make(path: &Path) -> String {
-    if path.starts_with("/dev") {
-        return String::new();
-    }
-    format!(", or make a file with `truncate -s 10G '{}'`", path.display())
 }
 
 /// What opening found.

@@ -2,7 +2,7 @@
 
 use super::*;
 use crate::{AlignedBuffer, Blocking, conformance};
-use forebay_types::IoError;
+use forebay_types::{Fault, IoError};
 use std::fs::{self, File};
 use std::path::PathBuf;
 use std::process::Command;
@@ -341,8 +341,8 @@ fn the_remedy_for_an_immutable_file_is_lsattr() {
     }
     let error = open(&path).err().unwrap();
     mark("-i").unwrap();
-    assert!(error.remedy().contains("lsattr"), "{}", error.remedy());
-    assert!(!error.remedy().contains("run as"), "{}", error.remedy());
+    assert!(error.remedy().to_string().contains("lsattr"), "{}", error.remedy());
+    assert!(!error.remedy().to_string().contains("run as"), "{}", error.remedy());
 }
 
 #[test]

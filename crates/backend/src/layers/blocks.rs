@@ -6,7 +6,7 @@
 use super::describe;
 use crate::spec::{Fields, SpecError, size_bytes};
 use crate::{Backend, Description, Extent, Io, IoCount};
-use forebay_types::{ByteRange, IoError, SECTOR_BYTES};
+use forebay_types::{Blame, ByteRange, Fault, IoError, Remedy, SECTOR_BYTES};
 use std::sync::Arc;
 
 /// The largest block size, in bytes: the maximum of the NBD protocol.
@@ -18,13 +18,23 @@ const MEMORY_ALIGNMENT_MAX: u64 = 4096;
 #[derive(Debug, thiserror::Error)]
 #[error(
     "layer blocks: '{name}' has {size_bytes} bytes in blocks of {inner_bytes}, which do not make \
-     blocks of {block_bytes}: give a size that divides it"
+     blocks of {block_bytes}"
 )]
 pub struct BlocksError {
     name: String,
     size_bytes: u64,
     inner_bytes: u32,
     block_bytes: u32,
+}
+
+impl Fault for BlocksError {
+    fn remedy(&self) -> Remedy {
+        "give a size that divides it".into()
+    }
+
+    fn blame(&self) -> Blame {
+        Blame::Operator
+    }
 }
 
 /// A backend with larger blocks than the one below it.

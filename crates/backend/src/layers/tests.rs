@@ -2,6 +2,7 @@
 
 use super::*;
 use crate::{Blocking, Buffer, Completion, Io, IoKind, MemoryBackend, OpenOptions, conformance};
+use forebay_types::Fault;
 use forebay_types::{ByteRange, IoError};
 use std::time::{Duration, Instant};
 use tempfile::tempdir;
@@ -15,7 +16,7 @@ fn open(spec: &str) -> Arc<dyn Backend> {
 }
 
 fn error(spec: &str) -> String {
-    crate::open(spec, &OpenOptions::default()).err().unwrap().to_string()
+    crate::open(spec, &OpenOptions::default()).err().unwrap().explained()
 }
 
 fn flush(wait: &Arc<crate::Wait>, tag: u64) -> Io {
@@ -183,8 +184,8 @@ fn malformed_layer_names_are_refused() {
         ("trace():memory:1MiB", "trace needs file: add file=trace.csv"),
         (
             "trace(file=/nowhere/t):memory:1MiB",
-            "the trace '/nowhere/t' can't be written: give a file in a directory that you may \
-             write to",
+            "the trace '/nowhere/t' can't be written: No such file or directory (os error 2): give \
+             a file in a directory that this user may write to",
         ),
     ] {
         assert_eq!(error(spec), message);

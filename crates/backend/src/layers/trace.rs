@@ -10,7 +10,7 @@ use super::describe;
 use crate::pool::join_unless_self;
 use crate::spec::{Fields, SpecError, number};
 use crate::{Backend, Description, Displaced, Extent, Io, IoCount, IoKind, OpenError};
-use forebay_types::ByteRange;
+use forebay_types::{ByteRange, Fault, Remedy};
 use std::fs::File;
 use std::io::{self, BufWriter, Write};
 use std::path::{Path, PathBuf};
@@ -25,12 +25,18 @@ const LINES_WAITING_MAX: usize = 128 << 10;
 
 /// Why a trace can't be written.
 #[derive(Debug, thiserror::Error)]
-#[error("the trace '{path}' can't be written: give a file in a directory that you may write to")]
+#[error("the trace '{path}' can't be written")]
 pub struct TraceError {
     /// The file.
     path: PathBuf,
     /// What the system said.
     source: io::Error,
+}
+
+impl Fault for TraceError {
+    fn remedy(&self) -> Remedy {
+        "give a file in a directory that this user may write to".into()
+    }
 }
 
 struct Line {

@@ -6,7 +6,7 @@ use crate::memory::MemoryBackend;
 use crate::open::open_nested;
 use crate::spec::{Fields, SpecError, bytes_per_second, duration_ns, number, size_bytes, switch};
 use crate::{Backend, OpenError, OpenOptions};
-use forebay_types::{SECTOR_BYTES, Size};
+use forebay_types::{Blame, Fault, Remedy, SECTOR_BYTES, Size};
 use std::sync::Arc;
 
 /// Why a modelled disk can't be made.
@@ -16,7 +16,7 @@ pub enum ModelError {
     /// The store that holds the data is too small.
     #[error(
         "the backing store '{backing}' has {backing_size}, too little for a modelled disk of \
-         {size}: leave size= out, or make the store larger"
+         {size}"
     )]
     TooSmall {
         /// The store.
@@ -27,7 +27,7 @@ pub enum ModelError {
         size: Size,
     },
     /// Not made of whole sectors.
-    #[error("a modelled disk of {size} can't be: give a multiple of 512 bytes, like size=8GiB")]
+    #[error("a modelled disk of {size} can't be")]
     Size {
         /// The size asked for.
         size: Size,
@@ -35,6 +35,20 @@ pub enum ModelError {
     /// An array that can't be.
     #[error(transparent)]
     Array(#[from] ArrayError),
+}
+
+impl Fault for ModelError {
+    fn remedy(&self) -> Remedy {
+        match self {
+            Self::TooSmall { .. } => Remedy::from("leave size= out").or("make the store larger"),
+            Self::Size { .. } => "give a multiple of 512 bytes, like size=8GiB".into(),
+            Self::Array(error) => error.remedy(),
+        }
+    }
+
+    fn blame(&self) -> Blame {
+        Blame::Operator
+    }
 }
 
 const STORE_KEYS: [&str; 2] = ["size", "backing"];

@@ -4,6 +4,7 @@ use super::*;
 use crate::random::Random;
 use crate::{Backend, Blocking, MemoryBackend, OpenOptions, conformance};
 use forebay_types::ByteRange;
+use forebay_types::Fault;
 use proptest::prelude::*;
 use std::sync::Arc;
 use std::time::{Duration, Instant};
@@ -300,7 +301,7 @@ fn a_model_without_a_store_has_the_size_and_layout_of_its_name() {
     assert_eq!((geometry.stripe_bytes, geometry.chunk_bytes), (112 << 10, 8 << 10));
     let (model, size_bytes) = timing("hdd?size=1GiB").unwrap();
     assert_eq!((size_bytes, model.geometry().has_stripes()), (GIB, false));
-    let error = |name| timing(name).err().map(|error| error.to_string()).unwrap();
+    let error = |name| timing(name).err().map(|error| error.explained()).unwrap();
     assert_eq!(error("model:hdd"), "model:hdd needs size: add size=8GiB");
     assert!(error("model:hdd?size=513B").contains("multiple of 512"));
     assert!(error("model:ssd?backing=x").starts_with("model:ssd has no option 'backing'"));
@@ -394,7 +395,7 @@ fn a_closed_disk_answers_io_in_flight() {
 
 #[test]
 fn malformed_model_names_are_refused() {
-    let error = |spec: &str| crate::open(spec, &OpenOptions::default()).err().unwrap().to_string();
+    let error = |spec: &str| crate::open(spec, &OpenOptions::default()).err().unwrap().explained();
     for (spec, message) in [
         (
             "model:tape",

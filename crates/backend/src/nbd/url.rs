@@ -103,6 +103,7 @@ fn split_authority(authority: &str) -> Option<(&str, u16)> {
 #[cfg(test)]
 mod tests {
     use super::*;
+    use forebay_types::Fault;
 
     fn tcp(host: &str, port: u16, export: &str) -> NbdUrl {
         NbdUrl { address: NbdAddress::Tcp { host: host.into(), port }, export: export.into() }
@@ -143,7 +144,7 @@ mod tests {
         ] {
             assert!(matches!(NbdUrl::parse(url), Err(NbdError::Address { .. })), "{url}");
         }
-        let message = |url| NbdUrl::parse(url).unwrap_err().to_string();
+        let message = |url| NbdUrl::parse(url).unwrap_err().explained();
         assert_eq!(message("nbd+unix:///x"), "nbd+unix needs socket: add socket=/run/nbd.sock");
         assert!(message("nbds://h/x").contains("TLS"));
         assert!(message("nbd://h/%zz").contains("%25"));

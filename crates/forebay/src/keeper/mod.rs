@@ -215,7 +215,7 @@ async fn keep(pool: &OwnedFd, path: PathBuf) -> anyhow::Result<ExitCode> {
             Err(error) if policy.program == Program::AtPath => {
                 tracing::error!(
                     program = %program.display(),
-                    error = format!("{error:#}"),
+                    error = crate::report::sentence(&error),
                     "upgrade failed: the new program cannot be started"
                 );
                 let is_dirty = forebay_runtime::dirty_bytes_in(pool.as_fd()) > 0;

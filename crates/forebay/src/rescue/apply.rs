@@ -8,7 +8,7 @@ use super::access::{self, PIECE_BYTES};
 use super::log::POSSIBLY_STALE;
 use super::source::{Held, Payloads, Source};
 use super::{SourceArguments, VolumeArguments, release};
-use crate::report::{self, print};
+use crate::report::print;
 use anyhow::{Context, bail};
 use clap::Args;
 use forebay_backend::{Backend, Blocking, OpenOptions};
@@ -65,7 +65,7 @@ pub(super) fn run(arguments: &ApplyArguments) -> anyhow::Result<()> {
     let source = which.open(*dry_run)?;
     let volume = source.find(volume)?;
     let options = OpenOptions { read_only: *dry_run, ..OpenOptions::default() };
-    let disk = forebay_backend::open(to, &options).map_err(report::not_open)?;
+    let disk = forebay_backend::open(to, &options)?;
     let applied = if *dry_run {
         check(&source, volume, &*disk, *overrides)?.1
     } else {

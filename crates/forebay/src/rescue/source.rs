@@ -4,7 +4,6 @@ use super::VolumeArguments;
 use super::log::OpenLog;
 use crate::marks::{self, Mark};
 use crate::reliance::{Holder, Kind, Reliance};
-use crate::report;
 use anyhow::{Context, bail};
 use forebay_backend::{Backend, OpenOptions};
 use forebay_format::journal::{LogKind, Record, Superblock, VolumeEntry};
@@ -42,7 +41,7 @@ impl Source {
         state_dir: Option<&Path>,
     ) -> anyhow::Result<Self> {
         let options = OpenOptions { read_only, ..OpenOptions::default() };
-        let open = |name| forebay_backend::open(name, &options).map_err(report::not_open);
+        let open = |name| forebay_backend::open(name, &options);
         let (backend, mirror) = (open(name)?, mirror.map(open).transpose()?);
         Self::walk(backend, mirror, state_dir)
     }

@@ -1,11 +1,11 @@
 //! Whether a configuration can be served, without serving it: nothing is locked, opened for writing
 //! or changed, so this may be asked beside the daemon that has the same disks.
 
-use super::tls;
-use crate::report::{unopened, with_remedy};
+use super::{memory_bytes, tls};
+use crate::report::with_remedy;
 use anyhow::{Context, anyhow};
 use forebay_backend::{FileError, OpenError};
-use forebay_config::{Config, Listen, MemInfo};
+use forebay_config::{Config, Listen};
 use std::path::Path;
 
 /// Checks the memory, the certificates, and that the disks, journals and directories of sockets
@@ -14,7 +14,7 @@ use std::path::Path;
 /// # Errors
 /// It could not be served.
 pub(crate) fn check(config: &Config) -> anyhow::Result<()> {
-    MemInfo::read().context("the machine's memory can't be read")?.resolve(config.memory)?;
+    memory_bytes(config.memory)?;
     tls::load(&config.tls)?;
     for volume in &config.volumes {
         let name = &volume.name;
@@ -33,19 +33,14 @@ pub(crate) fn check(config: &Config) -> anyhow::Result<()> {
         match forebay_backend::look(vault) {
             // It is made at the start.
             Err(OpenError::File(FileError::NotFound { path })) if has_directory(&path) => {}
-            looked => looked.map_err(|error| refused("the vault", error))?,
+            looked => looked.context("the vault")?,
         }
     }
     config.nbd.iter().try_for_each(check_listener)
 }
 
 fn check_backing(backing: &str, what: &str) -> anyhow::Result<()> {
-    forebay_backend::look(backing).map_err(|error| refused(what, error))
-}
-
-fn refused(what: &str, error: OpenError) -> anyhow::Error {
-    let (message, remedy) = unopened(error);
-    with_remedy(anyhow!("{what}: {message}"), remedy)
+    forebay_backend::look(backing).with_context(|| what.to_owned())
 }
 
 fn check_listener(listen: &Listen) -> anyhow::Result<()> {

@@ -5,11 +5,10 @@
 //! before anything is acknowledged without the journal, and as long as it is there, no start uses
 //! the records of the volumes that it names again: they are older than the disks.
 
-use super::manager::problem;
 use super::members::Members;
 use crate::marks::{self, Mark};
 use crate::reliance::Reliances;
-use crate::report::unopened;
+use crate::report::problem as problem_of;
 use forebay_api::{ErrorKind, JournalFigures, JournalStatus, Problem};
 use forebay_backend::{AlignedBuffer, Backend, Blocking, FileError, OpenError, OpenOptions};
 use forebay_config::VolumeSpec;
@@ -18,6 +17,7 @@ use forebay_runtime::{
     Journal, JournalError, JournalId, JournalSettings, MissingDevice, Runtime, VoidRecords,
     VolumeJournal,
 };
+use forebay_types::Fault;
 use std::collections::BTreeMap;
 use std::path::{Path, PathBuf};
 use std::sync::{Arc, Mutex, PoisonError};
@@ -143,6 +143,10 @@ impl Journals {
             let message = format!("volume '{}': {message}", spec.name);
             Problem::new(ErrorKind::Failed, message, remedy)
         };
+        let about = |problem: Problem, what: &str| {
+            let message = format!("volume '{}': {what}{}", spec.name, problem.message);
+            Problem { message, ..problem }
+        };
         let Some(&accept_loss) = self.planned.get(name) else {
             let message =
                 format!("journal {name} was not named at the start, so no memory is set aside");
@@ -158,7 +162,7 @@ impl Journals {
         }
         let options = OpenOptions { in_use_wait, ..OpenOptions::default() };
         let (backend, mirror) = open_devices(name, &options)
-            .map_err(|(message, remedy)| fail(format!("its journal: {message}"), &remedy))?;
+            .map_err(|error| about(problem_of(&error), "its journal: "))?;
         let devices = [Some(&backend), mirror.as_ref().and_then(|mirror| mirror.as_ref().ok())];
         let is_memory = |device: &&Arc<dyn Backend>| device.description().identity.is_none();
         if let Some(memory) = devices.into_iter().flatten().find(is_memory) {
@@ -172,7 +176,7 @@ impl Journals {
             return Err(fail(message, remedy));
         }
         self.may_open(runtime, spec, name, &backend, mirror.as_ref())
-            .map_err(|error| problem(error.into()))?;
+            .map_err(|error| problem_of(&error))?;
         let (theirs, ours) = (self.state_dir.clone(), self.state_dir.clone());
         let reliances = Arc::clone(&self.reliances);
         let settings = JournalSettings {
@@ -187,10 +191,7 @@ impl Journals {
                 reliances.journal_failed(id, volumes)
             }),
         };
-        runtime.open_journal(settings).map_err(|error| {
-            let Problem { message, remedy, .. } = problem(error.into());
-            fail(message, &remedy)
-        })
+        runtime.open_journal(settings).map_err(|error| about(problem_of(&error), ""))
     }
 
     /// Refuses a journal while nothing on it has changed: one that is not the one that the volume
@@ -279,22 +280,20 @@ type Devices = (Arc<dyn Backend>, Option<Result<Arc<dyn Backend>, MissingDevice>
 /// knows whether.
 ///
 /// # Errors
-/// What is wrong and what to do: there is no device, or one is in use under another name, perhaps
-/// that of the other.
-fn open_devices(name: &Name, options: &OpenOptions) -> Result<Devices, (String, String)> {
+/// There is no device, or one is in use under another name, perhaps that of the other.
+fn open_devices(name: &Name, options: &OpenOptions) -> Result<Devices, OpenError> {
     let open = |device: &String| {
         forebay_backend::open(device, options).map_err(|error| (device.clone(), error))
     };
-    let missing = |(name, error)| MissingDevice { name, error: unopened(error).0 };
+    let missing =
+        |(name, error): (String, OpenError)| MissingDevice { name, error: error.with_causes() };
     let is_alias = |error: &OpenError| matches!(error, OpenError::File(FileError::Alias { .. }));
     // Both stay open until both have been tried, or aliases of each other would not be found.
     match (open(&name.journal), name.mirror.as_ref().map(open)) {
-        (_, Some(Err((_, error)))) | (Err((_, error)), _) if is_alias(&error) => {
-            Err(unopened(error))
-        }
+        (_, Some(Err((_, error)))) | (Err((_, error)), _) if is_alias(&error) => Err(error),
         (Ok(first), second) => Ok((first, second.map(|second| second.map_err(missing)))),
         (Err(first), Some(Ok(second))) => Ok((second, Some(Err(missing(first))))),
-        (Err((_, error)), _) => Err(unopened(error)),
+        (Err((_, error)), _) => Err(error),
     }
 }
 

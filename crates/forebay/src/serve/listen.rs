@@ -39,10 +39,7 @@ pub(super) fn bind(
         Listen::Unix(path) => {
             let is_in_use = |error: &SocketError| matches!(error, SocketError::InUse { .. });
             let listening = while_in_use(wait, is_in_use, || listen_at(path, None));
-            let (socket, file) = listening.map_err(|error| {
-                let remedy = error.remedy();
-                with_remedy(error, remedy)
-            })?;
+            let (socket, file) = listening?;
             let listener = Listener::new(socket.into(), false, policy, tls.cloned());
             Ok(Bound { listener, address: address.to_string(), file: Some(file) })
         }

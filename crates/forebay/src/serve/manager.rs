@@ -6,7 +6,7 @@ use super::journals::Journals;
 use super::power::Power;
 use super::vault::VaultRefuge;
 use super::{listen, report, successor, tls, vault};
-use crate::report::unopened;
+use crate::report::{problem as problem_of, problem_of_kind, sentence, sentence_of};
 use forebay_api::{DrillReport, ErrorKind, PowerStatus, Problem, Progress, Status, VolumeStatus};
 use forebay_backend::{Description, OpenOptions};
 use forebay_config::{
@@ -179,20 +179,20 @@ impl Daemon {
         let new = match old.reload() {
             Ok(new) => new,
             Err(error) => {
-                tracing::error!("the configuration stays as it was: {error}");
+                tracing::error!("the configuration stays as it was: {}", sentence_of(&error));
                 return;
             }
         };
         for change in forebay_config::diff(&old, &new) {
             tracing::info!("{change}");
             if let Err(problem) = self.apply(change) {
-                tracing::error!("{problem}");
+                tracing::error!("{}", sentence_of(&problem));
             }
         }
         if let Some(setup) = &self.tls
             && let Err(error) = tls::reload(setup, &old.tls)
         {
-            tracing::error!("the certificate stays as it was: {error:#}");
+            tracing::error!("the certificate stays as it was: {}", sentence(&error));
         }
         self.state().config = new;
     }
@@ -289,7 +289,7 @@ impl Manager for Daemon {
     fn add_volume(&self, spec: VolumeSpec) -> Result<VolumeStatus, Problem> {
         self.check_tls(&spec.name, Some(spec.tls))?;
         let has_vault = self.runtime.vault().is_some();
-        spec.check_ups(&self.state().config.ups, has_vault).map_err(forebay_control::invalid)?;
+        spec.check_ups(&self.state().config.ups, has_vault).map_err(|error| problem_of(&error))?;
         if spec.protection.has_ups() && !has_vault {
             tracing::warn!(
                 "volume '{}': without a vault its supply keeps nothing; when its journal fails, \
@@ -300,8 +300,8 @@ impl Manager for Daemon {
         let (read_only, in_use_wait) = (spec.read_only, self.in_use_wait);
         let options = OpenOptions { read_only, in_use_wait, ..OpenOptions::default() };
         let backend = forebay_backend::open(&spec.backing, &options).map_err(|error| {
-            let (message, remedy) = unopened(error);
-            Problem::new(ErrorKind::Failed, format!("volume '{}': {message}", spec.name), remedy)
+            let problem = problem_of(&error);
+            Problem { message: format!("volume '{}': {}", spec.name, problem.message), ..problem }
         })?;
         // Only now: opening may hang, and then keeps nobody else waiting, not even a stop.
         let _claim = self.claims.volume(&spec.name)?;
@@ -339,7 +339,7 @@ impl Manager for Daemon {
         let spec = found.ok_or_else(|| Problem::unknown_volume(name))?;
         self.check_tls(name, change.tls)?;
         let spec = spec.with(&change);
-        let spec = spec.map_err(forebay_control::invalid)?;
+        let spec = spec.map_err(|error| problem_of(&error))?;
         let change = RuntimeChange {
             description: spec.description.clone().unwrap_or_default(),
             mode: spec.mode,
@@ -430,19 +430,14 @@ fn reporter(progress: ProgressFn<'_>) -> impl FnMut(u64) {
 pub(super) fn problem(error: VolumeError) -> Problem {
     let kind = match &error {
         VolumeError::NameInUse(_) | VolumeError::BackingInUse { .. } => ErrorKind::VolumeExists,
-        VolumeError::Unknown(name) => return Problem::unknown_volume(name),
-        VolumeError::Name(_) | VolumeError::BackingReadOnly(_) => ErrorKind::Invalid,
+        VolumeError::Unknown(_) => ErrorKind::UnknownVolume,
         VolumeError::Stopping => ErrorKind::Stopping,
         VolumeError::Leaving(_) | VolumeError::Calibrate(CalibrateError::Busy(_)) => {
             ErrorKind::Busy
         }
-        _ => ErrorKind::Failed,
+        _ => return problem_of(&error),
     };
-    let text = error.to_string();
-    match text.rsplit_once("; ") {
-        Some((message, remedy)) => Problem::new(kind, message, remedy),
-        None => Problem::new(kind, text, "see the log of the daemon"),
-    }
+    problem_of_kind(kind, &error)
 }
 
 /// What write-back of a volume may do, as the runtime knows it.

@@ -16,15 +16,15 @@ mod watch;
 
 use crate::keeper::{self, Kept};
 use crate::reliance::{GivenUp, Reliances};
-use crate::report::with_remedy;
+use crate::report::{sentence_of, with_remedy};
 use crate::signals::{Signal, Signals};
 use anyhow::Context;
 pub(crate) use check::check;
-use forebay_config::{Config, Ecc, IoEngine, MemInfo, Workers};
-use forebay_control::{ControlError, Manager, Server, StateDir};
+use forebay_config::{Config, Ecc, IoEngine, MemInfo, MemorySetting, Workers};
+use forebay_control::{Manager, Server, StateDir};
 use forebay_frontend_nbd::NbdServer;
 use forebay_runtime::{Descriptors, Engine, Runtime, RuntimeConfig, Timeouts};
-use forebay_types::Size;
+use forebay_types::{Action, Size};
 use journals::Journals;
 pub(crate) use journals::identity;
 use manager::Daemon;
@@ -58,7 +58,7 @@ pub(crate) struct Words {
 /// The daemon can't be started, or can't write all dirty data to the disks when it stops.
 pub(crate) fn run(config: Config, words: Words) -> anyhow::Result<ExitCode> {
     let mut kept = Kept::take(config.keeper)?;
-    let state = StateDir::take_within(&config.state, IN_USE_WAIT).map_err(no_control)?;
+    let state = StateDir::take_within(&config.state, IN_USE_WAIT)?;
     let tokio = tokio::runtime::Builder::new_multi_thread()
         .worker_threads(1)
         .enable_all()
@@ -67,7 +67,7 @@ pub(crate) fn run(config: Config, words: Words) -> anyhow::Result<ExitCode> {
     let inside = tokio.enter();
     // Before anything that a signal must not tear.
     let signals = Signals::listen().context("signals can't be handled")?;
-    let control = Server::bind(&state).map_err(no_control)?;
+    let control = Server::bind(&state)?;
     let mut daemon = start(config, kept.pool.take(), words)?;
     daemon.set_successor(kept.successor.take());
     let daemon = Arc::new(daemon);
@@ -130,23 +130,13 @@ fn report_descriptors() {
     }
 }
 
-/// The error of the control side, with what to do about it.
-fn no_control(error: ControlError) -> anyhow::Error {
-    let remedy = match &error {
-        ControlError::InUse { .. } => {
-            "stop that one with forebay stop, or give this one another directory with --state DIR"
-        }
-        ControlError::Socket(_) => {
-            "move away what is there if nothing needs it, or use another directory with --state DIR"
-        }
-        ControlError::WorldWritable { .. } => {
-            "take that right away with chmod o-w, or use another directory with --state DIR"
-        }
-        ControlError::Files { .. } => {
-            "see that this user may write there, or use another directory with --state DIR"
-        }
-    };
-    with_remedy(error, remedy)
+/// What the setting comes to on this machine.
+fn memory_bytes(setting: MemorySetting) -> anyhow::Result<u64> {
+    let machine = MemInfo::read().map_err(|error| {
+        let error = anyhow::Error::new(error).context("the machine's memory can't be read");
+        with_remedy(error, Action::set("memory", "SIZE"))
+    })?;
+    Ok(machine.resolve(setting)?)
 }
 
 /// Starts the runtime, opens the volumes, and lets clients in.
@@ -154,8 +144,7 @@ fn start(config: Config, pool: Option<OwnedFd>, words: Words) -> anyhow::Result<
     if let Err(error) = Descriptors::raise() {
         tracing::warn!(%error, "the limit of file descriptors stays as it is");
     }
-    let memory_bytes =
-        MemInfo::read().context("the machine's memory can't be read")?.resolve(config.memory)?;
+    let memory_bytes = memory_bytes(config.memory)?;
     let tls = tls::load(&config.tls)?;
     let settings = RuntimeConfig {
         memory_bytes,
@@ -193,7 +182,7 @@ fn start(config: Config, pool: Option<OwnedFd>, words: Words) -> anyhow::Result<
     let mut daemon = Daemon::new(runtime, nbd, config, tls, journals);
     daemon.wait_while_in_use(IN_USE_WAIT);
     for spec in volumes {
-        daemon.add_volume(spec).map_err(|problem| anyhow::anyhow!("{problem}"))?;
+        daemon.add_volume(spec)?;
     }
     daemon.report_unserved();
     daemon.watch_power()?;
@@ -233,7 +222,7 @@ async fn wait(
                 match stopping.await? {
                     Ok(()) => return Ok(()),
                     // Leaving now would lose what the disk does not take.
-                    Err(problem) => tracing::error!("not stopped: {problem}"),
+                    Err(problem) => tracing::error!("not stopped: {}", sentence_of(&problem)),
                 }
             }
         }

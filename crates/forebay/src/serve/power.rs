@@ -328,7 +328,10 @@ impl Warden {
                 self.dump = match self.dump() {
                     Ok(()) => Dump::Made,
                     Err(error) => {
-                        tracing::error!("what is dirty is not in safety: {error:#}");
+                        tracing::error!(
+                            "what is dirty is not in safety: {}",
+                            crate::report::sentence(&error)
+                        );
                         Dump::Failed(Instant::now() + DUMP_AGAIN)
                     }
                 };
@@ -369,7 +372,10 @@ impl Warden {
         if let Some(refuge) = &self.refuge
             && let Err(error) = refuge.empty()
         {
-            tracing::error!("writes stay halted, as the vault can't be emptied: {error:#}");
+            tracing::error!(
+                "writes stay halted, as the vault can't be emptied: {}",
+                crate::report::sentence(&error)
+            );
             self.dump = Dump::Failed(Instant::now() + DUMP_AGAIN);
             return;
         }

@@ -91,6 +91,7 @@ pub(super) fn volume(
         gather: gather(figures),
         tls: spec.tls.to_string(),
         description: spec.description.clone(),
+        settings: forebay_control::volume_settings(spec),
         state,
         state_reason: failing,
         cached_bytes: figures.cached_bytes,

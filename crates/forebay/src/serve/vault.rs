@@ -9,7 +9,7 @@ use super::power::Refuge;
 use super::report::latencies;
 use crate::marks;
 use crate::reliance::Reliances;
-use crate::report::{unopened, with_remedy};
+use crate::report::with_remedy;
 use anyhow::Context;
 use forebay_api::{
     DrillReport, DumpSummary, ErrorKind, HeldVolume, PowerStatus, Problem, VaultState, VaultStatus,
@@ -20,7 +20,7 @@ use forebay_runtime::{
     DrillReport as Figures, DumpReport, Runtime, Vault, VaultPhase, VaultSettings, VolumeVault,
     vault_bytes_for,
 };
-use forebay_types::{Size, VolumeId};
+use forebay_types::{Action, Remedy, Size, VolumeId};
 use rustix::fs::FallocateFlags;
 use std::fs::{File, OpenOptions as FileOptions};
 use std::io::Write;
@@ -39,32 +39,37 @@ pub(super) fn open(
     reliances: &Reliances,
     in_use_wait: Duration,
 ) -> anyhow::Result<Arc<Vault>> {
-    anyhow::ensure!(
-        !is_forgotten_at_boot(state_dir),
-        "a vault needs a state directory that outlives a reboot, where it is on record who relies \
-         on it, and {} does not; start the server with --state /var/lib/forebay",
-        state_dir.display()
-    );
+    if is_forgotten_at_boot(state_dir) {
+        let error = anyhow::anyhow!(
+            "a vault needs a state directory that outlives a reboot, where it is on record who \
+             relies on it, and {} does not",
+            state_dir.display()
+        );
+        return Err(with_remedy(error, Action::set("state", "/var/lib/forebay")));
+    }
     let needed_bytes = vault_bytes_for(runtime.dirty_bytes_max());
     let path = forebay_backend::plain_path(name);
     let relying = reliances.relying_on_vault(name);
-    anyhow::ensure!(
-        relying.is_empty() || !path.is_some_and(is_to_be_made),
-        "the vault {name} is not there, and may hold the newest data of {}; bring it back, or, if \
-         it is lost, start once with --accept-lost-vault for each of them",
-        relying.join(", ")
-    );
+    if let Some(volume) = relying.first()
+        && path.is_some_and(is_to_be_made)
+    {
+        let error = anyhow::anyhow!(
+            "the vault {name} is not there, and may hold the newest data of {}",
+            relying.join(", ")
+        );
+        let accept = Action::AcceptLostVault(volume.clone());
+        return Err(with_remedy(error, Remedy::from("bring it back").or(accept)));
+    }
     path.map_or(Ok(()), |path| prepare(path, needed_bytes))?;
     let options = OpenOptions { in_use_wait, ..OpenOptions::default() };
-    let backend = forebay_backend::open(name, &options).map_err(|error| {
-        let (message, remedy) = unopened(error);
-        with_remedy(anyhow::anyhow!("the vault: {message}"), remedy)
-    })?;
-    anyhow::ensure!(
-        backend.description().identity.is_some(),
-        "the vault {name} is memory of this process, which ends with it: it keeps nothing; name a \
-         file or device with --vault PATH"
-    );
+    let backend = forebay_backend::open(name, &options).context("the vault")?;
+    if backend.description().identity.is_none() {
+        let error = anyhow::anyhow!(
+            "the vault {name} is memory of this process, which ends with it: it keeps nothing"
+        );
+        let remedy = Remedy::from("name a file or device").or(Action::set("vault", "PATH"));
+        return Err(with_remedy(error, remedy));
+    }
     let (theirs, ours) = (state_dir.to_owned(), state_dir.to_owned());
     let settings = VaultSettings {
         backend,
@@ -88,13 +93,14 @@ pub(super) fn open(
 /// Whatever else the name means is left to who opens it.
 fn prepare(path: &Path, needed_bytes: u64) -> anyhow::Result<()> {
     let reserve = |file: &File, bytes: u64| {
-        rustix::fs::fallocate(file, FallocateFlags::empty(), 0, bytes).with_context(|| {
-            format!(
-                "the vault {} needs {} and the file system does not give them; make room, or \
-                 name another place with --vault",
+        rustix::fs::fallocate(file, FallocateFlags::empty(), 0, bytes).map_err(|error| {
+            let what = format!(
+                "the vault {} needs {} and the file system does not give them",
                 path.display(),
                 Size(bytes)
-            )
+            );
+            let remedy = Remedy::from("make room").or(Action::set("vault", "PATH"));
+            with_remedy(anyhow::Error::new(error).context(what), remedy)
         })
     };
     match std::fs::metadata(path) {
@@ -337,7 +343,8 @@ mod tests {
         assert_eq!(std::fs::read(&path).unwrap(), b"something else");
         prepare(&directory.path().join("no/such"), 5 << 20).unwrap();
         assert!(!directory.path().join("no").exists());
-        let error = format!("{:#}", prepare(&directory.path().join("big"), 1 << 60).unwrap_err());
+        let error =
+            crate::report::sentence(&prepare(&directory.path().join("big"), 1 << 60).unwrap_err());
         assert!(error.contains("--vault"), "{error}");
         assert!(!directory.path().join("big").exists(), "nothing is left behind");
     }

@@ -30,9 +30,7 @@ impl fmt::Display for LogError {
             Self::InUse => f.write_str("the journal still holds records of the volume"),
             Self::ShortSegments { segment_bytes } => write!(
                 f,
-                "its superblock has segments of {segment_bytes} bytes, which cannot hold a batch; \
-                 write its records to the disk with `forebay rescue apply`, then replace the \
-                 journal"
+                "its superblock has segments of {segment_bytes} bytes, which cannot hold a batch"
             ),
         }
     }

@@ -11,9 +11,10 @@
 //! that finds it unfinished flushes the volume to its disk and voids the records instead: an older
 //! record would undo lines that have become clean meanwhile.
 
+use crate::error::VolumeError;
 use crate::pool::{MappedLines, Pool, PoolError, PoolVolume, Progress, checksum};
 use crate::protect::patrol;
-use crate::server::{Runtime, VolumeError, VolumeSettings};
+use crate::server::{Runtime, VolumeSettings};
 use forebay_backend::{AlignedBuffer, Backend, Blocking, Description};
 use forebay_engine::{Fate, LineKey, Recovery, Shard, ShardConfig};
 use forebay_format::journal::SAMPLES_MAX;

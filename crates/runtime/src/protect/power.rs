@@ -9,7 +9,8 @@
 //! released its shard. So each acknowledged write was in the pool, or on the disk, when the dump
 //! copied the shard.
 
-use crate::server::{Runtime, VolumeError};
+use crate::error::VolumeError;
+use crate::server::Runtime;
 use crate::shared::{Message, Volume};
 use forebay_types::{IoResult, UnsafeSupply, VolumeId};
 use std::sync::atomic::{AtomicBool, Ordering};

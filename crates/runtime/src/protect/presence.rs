@@ -9,8 +9,9 @@
 //! displaced disk is reported in log and status, and still served: refusing its writes would save
 //! nothing.
 
+use crate::error::VolumeError;
 use crate::locks::Lock;
-use crate::server::{Runtime, VolumeError};
+use crate::server::Runtime;
 use crate::shared::Volume;
 use forebay_backend::{Backend, Displaced};
 use forebay_types::Mode;

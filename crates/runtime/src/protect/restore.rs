@@ -4,8 +4,9 @@
 //! the dirty limit is reached. The records stay in the journal until a checkpoint, so a crash
 //! during the restore loses nothing.
 
+use crate::error::VolumeError;
 use crate::locks::{LazyCondvar, Lock};
-use crate::server::{Runtime, VolumeError};
+use crate::server::Runtime;
 use crate::shared::{JournalUse, Message, Volume};
 use crate::worker::Tasks;
 use forebay_backend::{AlignedBuffer, Blocking};

@@ -10,7 +10,7 @@ use forebay_runtime::{
     CalibrateError, Calibration, CalibrationFailure, Engine, GatherStatus, SplitCost,
     ThresholdSource, VolumeChange, VolumeError, VolumeSettings,
 };
-use forebay_types::{IoError, Mode};
+use forebay_types::{Fault, IoError, Mode};
 use std::sync::Arc;
 use std::time::Duration;
 
@@ -261,8 +261,9 @@ fn a_removal_waits_until_the_disk_is_closed(engine: Engine) {
 fn a_disk_too_small_for_a_measurement_says_so(engine: Engine) {
     let server = Server::start(engine);
     server.add_memory("disk", 16 * KIB, Mode::WriteThrough);
-    let error = server.runtime.calibrate_volume("disk").unwrap_err().to_string();
-    let sentence = "volume 'disk' is not measured: fewer than 4 sizes could be read; ";
+    let error = server.runtime.calibrate_volume("disk").unwrap_err().explained();
+    let sentence = "volume 'disk' is not measured, and is served as before: fewer than 4 sizes \
+                    could be read: ";
     assert!(error.starts_with(sentence), "{error}");
     assert!(matches!(server.runtime.calibrate_volume("none"), Err(VolumeError::Unknown(_))));
     server.stop();

@@ -12,7 +12,7 @@ use forebay_runtime::{
     Engine, Journal, JournalError, JournalSettings, VoidRecords, VolumeError, VolumeJournal,
     VolumeSettings,
 };
-use forebay_types::{Durability, IoError, Mode};
+use forebay_types::{Durability, Fault, IoError, Mode};
 use std::sync::Arc;
 
 /// A volume of this name and identity with a journal.
@@ -49,7 +49,7 @@ fn an_abandoned_journal_still_restores_volumes_not_named_in_its_failure_record()
     let opened = second.runtime.open_journal(given_up(&["a"], &*journal_then)).unwrap();
     let error = second.runtime.add_volume(volume("a", a_then, &opened)).err().unwrap();
     let is_given_up = matches!(error, VolumeError::Journal(JournalError::AbandonedFor { .. }));
-    assert!(is_given_up && error.to_string().contains("the newest there is of b"), "{error}");
+    assert!(is_given_up && error.explained().contains("the newest there is of b"), "{error}");
     add_named(&second, "b", b_then, &opened, Durability::Ack);
     assert_eq!(second.client("b").read(0, 4096).unwrap(), block(2));
     second.stop();
@@ -115,7 +115,7 @@ fn serve(
     let added = server.runtime.add_volume(change(volume("v", disk, &opened)));
     let outcome = match added {
         Ok(_) => Ok(server.client("v").read(0, len).unwrap()),
-        Err(error) => Err(error.to_string()),
+        Err(error) => Err(error.explained()),
     };
     server.stop();
     outcome
@@ -259,7 +259,7 @@ fn a_pair_of_disks_that_was_swapped_is_refused() {
     let opened = open(&second, Arc::clone(&journal_then) as _);
     for (name, disk) in [("a", &b_then), ("b", &a_then)] {
         let added = second.runtime.add_volume(volume(name, Arc::clone(disk) as _, &opened));
-        let error = added.err().unwrap().to_string();
+        let error = added.err().unwrap().explained();
         assert!(error.contains("samples differ"), "{error}");
     }
     for (name, disk) in [("a", &a_then), ("b", &b_then)] {

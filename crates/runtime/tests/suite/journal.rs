@@ -11,7 +11,7 @@ use forebay_runtime::{
     Ecc, Engine, Journal, JournalError, JournalSettings, MemberRecord, RuntimeConfig, VoidRecords,
     VolumeJournal,
 };
-use forebay_types::{ByteRange, Durability, IoError, Mode};
+use forebay_types::{ByteRange, Durability, Fault, IoError, Mode};
 use std::collections::BTreeMap;
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::sync::{Arc, Mutex};
@@ -277,7 +277,7 @@ fn a_journal_needs_blocks_no_larger_than_those_of_its_log(engine: Engine) {
     let server = start(engine);
     let large = in_blocks(&memory(JOURNAL_BYTES), 65_536);
     let refused = server.runtime.open_journal(journal_settings(large));
-    let error = refused.err().expect("it is refused").to_string();
+    let error = refused.err().expect("it is refused").explained();
     assert!(error.contains("nothing smaller than 65536 bytes"), "{error}");
 }
 
@@ -464,7 +464,7 @@ fn a_volume_of_the_same_name_on_another_disk_is_refused() {
         journal: Some(other),
         ..settings("v", Arc::clone(&disk) as _, Mode::WriteBack)
     };
-    let error = second.runtime.add_volume(settings).err().unwrap().to_string();
+    let error = second.runtime.add_volume(settings).err().unwrap().explained();
     assert!(error.contains("holds 4096 bytes of volume 'v', and"), "{error}");
     add(&second, disk, &opened, Durability::Ack);
     assert_eq!(second.client("v").read(0, 4096).unwrap(), block(1));

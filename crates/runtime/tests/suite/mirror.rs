@@ -11,7 +11,7 @@ use crate::server::{Server, read_backend};
 use forebay_backend::layers::{ErrorRule, Errors, Gate, Kinds};
 use forebay_backend::{AlignedBuffer, Backend, Blocking, MemoryBackend};
 use forebay_runtime::{Engine, Journal, JournalError, JournalSettings, MissingDevice};
-use forebay_types::{Durability, IoError};
+use forebay_types::{Durability, Fault, IoError};
 use std::sync::Arc;
 
 fn pair() -> [Arc<MemoryBackend>; 2] {
@@ -220,9 +220,9 @@ fn devices_that_do_not_belong_together_are_refused() {
     let [c, d] = pair();
     open(&server, mirrored(Arc::clone(&a) as _, Some(Arc::clone(&b) as _), &on));
     open(&server, mirrored(Arc::clone(&c) as _, Some(Arc::clone(&d) as _), &on));
-    let error = refuse(&server, mirrored(copy(&*a), Some(copy(&*c)), &on)).to_string();
+    let error = refuse(&server, mirrored(copy(&*a), Some(copy(&*c)), &on)).explained();
     assert!(error.contains("has devices of different journals"), "{error}");
-    let error = refuse(&server, mirrored(copy(&*a), Some(copy(&*a)), &on)).to_string();
+    let error = refuse(&server, mirrored(copy(&*a), Some(copy(&*a)), &on)).explained();
     assert!(error.contains("went on without the other"), "{error}");
     let data = memory(JOURNAL_BYTES);
     Blocking::new(&*data).write(4096, &AlignedBuffer::from(&[1; 4096][..]), true).unwrap();

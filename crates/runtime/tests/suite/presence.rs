@@ -13,7 +13,7 @@ use forebay_runtime::{
     Engine, Journal, JournalError, JournalId, JournalSettings, VaultPhase, VaultSettings,
     VoidRecords,
 };
-use forebay_types::{Durability, Mode};
+use forebay_types::{Durability, Fault, Mode};
 use std::fs::{self, File};
 use std::os::unix::fs::PermissionsExt;
 use std::path::Path;
@@ -163,7 +163,7 @@ fn a_displaced_vault_is_not_relied_on_until_it_is_back() {
     wait_until("the vault is not reckoned with", PATIENCE, || !is_measured());
     let trouble = vault.status().trouble.unwrap();
     assert!(trouble.contains("it was deleted") && trouble.contains("move it back"), "{trouble}");
-    let error = vault.dump(&[], None).unwrap_err().to_string();
+    let error = vault.dump(&[], None).unwrap_err().explained();
     assert!(error.contains("it was deleted"), "no start would find a dump there: {error}");
     assert_eq!(vault.status().phase, VaultPhase::Ready);
     fs::rename(&away, &path).unwrap();

@@ -6,7 +6,7 @@ use forebay_backend::Backend;
 use forebay_runtime::{
     Engine, Journal, JournalId, JournalRecord, Missing, VolumeError, VolumeJournal, VolumeSettings,
 };
-use forebay_types::{Durability, Mode};
+use forebay_types::{Durability, Fault, Mode};
 use std::io;
 use std::sync::{Arc, Mutex};
 
@@ -104,7 +104,7 @@ fn reliance_on_a_journal_is_recorded_before_the_first_write_and_until_the_last()
         tls_only: false,
     };
     let error = server.runtime.change_volume("v", change(Mode::WriteBack)).unwrap_err();
-    assert!(error.to_string().contains("state directory"), "{error}");
+    assert!(error.explained().contains("state directory"), "{error}");
     *record.fails.lock().unwrap() = false;
     server.set_mode("v", Mode::WriteBack);
     assert_eq!(record.relying(), ["v"]);
@@ -136,8 +136,8 @@ fn a_volume_recorded_with_another_journal_is_refused_until_its_loss_is_accepted(
     let server = begin(&record);
     let journal = open(&server, &device);
     for journal in [None, Some(&journal)] {
-        let error = add(&server, &disk, journal, Mode::WriteThrough).unwrap_err().to_string();
-        for part in ["volume 'v'", "journal /j", "--accept-lost-journal v"] {
+        let error = add(&server, &disk, journal, Mode::WriteThrough).unwrap_err().explained();
+        for part in ["volume 'v'", "journal /j", "accept the lost journal of 'v'"] {
             assert!(error.contains(part), "{part}: {error}");
         }
     }

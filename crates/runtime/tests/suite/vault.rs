@@ -12,7 +12,7 @@ use forebay_runtime::{
     Ecc, Engine, RuntimeConfig, Vault, VaultError, VaultPhase, VaultSettings, VolumeError,
     VolumeVault, vault_bytes_for,
 };
-use forebay_types::{IoError, Mode, VolumeId};
+use forebay_types::{Fault, IoError, Mode, VolumeId};
 use std::collections::BTreeMap;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};
@@ -290,7 +290,7 @@ fn an_unfinished_dump_is_refused_and_loaded_on_request() {
     assert!(!vault.status().is_whole);
     let error = try_add(&second, "v", Arc::clone(&disk_then) as _, &vault, false).unwrap_err();
     let refused = matches!(error, VolumeError::Vault(VaultError::Incomplete { .. }));
-    assert!(refused && error.to_string().contains("accept-loss=yes"), "{error}");
+    assert!(refused && error.explained().contains("accept-loss=yes"), "{error}");
     try_add(&second, "v", disk_then, &vault, true).unwrap();
     check(&second, "v", &written);
     second.stop();
@@ -358,7 +358,7 @@ fn load_only_to_the_same_disk() {
             }
         }
         server.stop();
-        added.map_err(|error| error.to_string())
+        added.map_err(|error| error.explained())
     };
     load(&copy(&*disk_then), 1, false).unwrap();
     // Under another name, the disk is recognised by its content.
@@ -378,7 +378,7 @@ fn load_only_to_the_same_disk() {
 fn a_device_that_is_no_vault_is_refused_and_not_changed() {
     let server = start(Engine::Epoll);
     let refuse = |backend: Arc<dyn Backend>| {
-        server.runtime.open_vault(vault_settings(backend)).err().unwrap().to_string()
+        server.runtime.open_vault(vault_settings(backend)).err().unwrap().explained()
     };
     assert!(refuse(memory(MIB)).contains("it needs"));
     let data = memory(VAULT_BYTES);
@@ -395,7 +395,7 @@ fn a_device_that_is_no_vault_is_refused_and_not_changed() {
     let device = memory(VAULT_BYTES);
     let vault = open(&server, Arc::clone(&device) as _);
     wait_until_measured(&vault);
-    let error = journal(copy(&*device)).err().unwrap().to_string();
+    let error = journal(copy(&*device)).err().unwrap().explained();
     assert!(error.contains("holds a vault, not a journal"), "{error}");
     // Another version, and damage.
     for (byte, part) in [(8, "format 9"), (40, "damaged superblock")] {

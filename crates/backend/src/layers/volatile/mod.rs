@@ -29,7 +29,7 @@ use crate::pool::join_unless_self;
 use crate::spec::{Fields, SpecError, number, size_bytes};
 use crate::sync::lock;
 use crate::{Backend, Description, Displaced, Extent, Io, IoCount, IoKind};
-use forebay_types::{ByteRange, IoError};
+use forebay_types::{ByteRange, Fault, IoError, Remedy};
 use std::sync::Arc;
 use std::thread::{self, JoinHandle};
 
@@ -71,8 +71,14 @@ impl Volatility {
 
 /// Why a volatile cache can't be laid over a backend.
 #[derive(Debug, thiserror::Error)]
-#[error("layer volatile gets no thread: end other programs, or raise the limit of processes")]
+#[error("layer volatile gets no thread")]
 pub struct VolatileError(#[from] std::io::Error);
+
+impl Fault for VolatileError {
+    fn remedy(&self) -> Remedy {
+        Remedy::from("end other programs").or("raise the limit of processes")
+    }
+}
 
 /// A backend that loses unflushed data.
 pub struct Volatile {

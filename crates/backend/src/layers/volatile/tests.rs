@@ -3,6 +3,7 @@
 use super::*;
 use crate::layers::{Gate, Kinds};
 use crate::{Blocking, Completion, MemoryBackend, OpenOptions, Wait, conformance};
+use forebay_types::Fault;
 use std::time::Duration;
 
 const BYTES: u64 = 16 << 20;
@@ -152,7 +153,7 @@ fn an_overwrite_of_a_block_in_flight_stays_cached() {
 #[test]
 fn malformed_options_are_refused() {
     let error = |spec: &str| {
-        crate::open(spec, &OpenOptions::default()).err().map(|error| error.to_string()).unwrap()
+        crate::open(spec, &OpenOptions::default()).err().map(|error| error.explained()).unwrap()
     };
     assert_eq!(
         error("volatile(keep=2):memory:1MiB"),

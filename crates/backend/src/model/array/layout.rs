@@ -1,7 +1,7 @@
 //! The layout of an array, with the defaults of Linux md: left-symmetric parity, near copies for
 //! RAID 10.
 
-use forebay_types::{ByteRange, Size};
+use forebay_types::{Blame, ByteRange, Fault, Remedy, Size};
 
 /// The unit of parity and of the stripe cache, in bytes. A chunk consists of whole blocks.
 pub const BLOCK_BYTES: u64 = 4096;
@@ -68,7 +68,7 @@ impl Level {
 #[non_exhaustive]
 pub enum ArrayError {
     /// Too few drives, or too many.
-    #[error("{level} has {min} to {max} drives, not {drives}: give drives={min} or more")]
+    #[error("{level} has {min} to {max} drives, not {drives}")]
     Drives {
         /// The level.
         level: &'static str,
@@ -80,7 +80,7 @@ pub enum ArrayError {
         max: u32,
     },
     /// The chunk is no power of two, or too small or too large.
-    #[error("a chunk of {chunk} can't be: give a power of two from 4KiB to 1GiB, like chunk=64KiB")]
+    #[error("a chunk of {chunk} can't be")]
     Chunk {
         /// The chunk asked for.
         chunk: Size,
@@ -88,7 +88,7 @@ pub enum ArrayError {
     /// More drives are missing than the others make up for.
     #[error(
         "{level} of {drives} drives serves on with up to {max} of them missing, not with \
-         {degraded}: give degraded={max} or less"
+         {degraded}"
     )]
     Degraded {
         /// The level.
@@ -101,10 +101,7 @@ pub enum ArrayError {
         max: u32,
     },
     /// Not made of whole stripes.
-    #[error(
-        "an array of {size} is no whole number of stripes of {stripe}: give size={nearest}, or \
-         the size of a drive with drive-size="
-    )]
+    #[error("an array of {size} is no whole number of stripes of {stripe}")]
     Size {
         /// The size asked for.
         size: Size,
@@ -114,7 +111,7 @@ pub enum ArrayError {
         nearest: Size,
     },
     /// The drives are not made of whole chunks.
-    #[error("a drive of {drive_size} is no whole number of chunks of {chunk}: {remedy}")]
+    #[error("a drive of {drive_size} is no whole number of chunks of {chunk}")]
     DriveSize {
         /// The size asked for.
         drive_size: Size,
@@ -124,8 +121,26 @@ pub enum ArrayError {
         remedy: String,
     },
     /// The size of the array and of its drives are both given.
-    #[error("size and drive-size say the same thing twice: keep one of them")]
+    #[error("size and drive-size say the same thing twice")]
     TwoSizes,
+}
+
+impl Fault for ArrayError {
+    fn remedy(&self) -> Remedy {
+        match self {
+            Self::Drives { min, .. } => format!("give drives={min} or more").into(),
+            Self::Chunk { .. } => "give a power of two from 4KiB to 1GiB, like chunk=64KiB".into(),
+            Self::Degraded { max, .. } => format!("give degraded={max} or less").into(),
+            Self::Size { nearest, .. } => Remedy::from(format!("give size={nearest}"))
+                .or("the size of a drive with drive-size="),
+            Self::DriveSize { remedy, .. } => remedy.clone().into(),
+            Self::TwoSizes => "keep one of them".into(),
+        }
+    }
+
+    fn blame(&self) -> Blame {
+        Blame::Operator
+    }
 }
 
 /// The layout parameters of an array.

@@ -3,7 +3,7 @@ use super::{Array, ArrayModel, ArraySpec, Drive, DriveIo, Level};
 use crate::IoKind;
 use crate::model::{DiskModel, HddSpec};
 use crate::random::Random;
-use forebay_types::ByteRange;
+use forebay_types::{ByteRange, Fault};
 use proptest::prelude::*;
 use std::collections::{HashMap, HashSet};
 
@@ -293,7 +293,7 @@ fn each_block_survives_the_missing_drives() {
 #[test]
 fn arrays_that_cannot_be_are_refused_with_a_remedy() {
     let error = |level, drives, chunk, degraded| {
-        ArraySpec::new(level, drives, chunk, degraded).unwrap_err().to_string()
+        ArraySpec::new(level, drives, chunk, degraded).unwrap_err().explained()
     };
     assert_eq!(
         error(Level::Raid5, 2, 8 * KIB, 0),
@@ -311,12 +311,12 @@ fn arrays_that_cannot_be_are_refused_with_a_remedy() {
     );
     let array = spec(Level::Raid5, 15, 0);
     assert_eq!(
-        array.drive_bytes(1 << 20).unwrap_err().to_string(),
+        array.drive_bytes(1 << 20).unwrap_err().explained(),
         "an array of 1MiB is no whole number of stripes of 112KiB: give size=1008KiB, or the \
          size of a drive with drive-size="
     );
     assert_eq!(
-        array.size_bytes(9 * KIB).unwrap_err().to_string(),
+        array.size_bytes(9 * KIB).unwrap_err().explained(),
         "a drive of 9KiB is no whole number of chunks of 8KiB: give drive-size=8KiB"
     );
     assert_eq!(array.size_within(1 << 20), 1008 * KIB);

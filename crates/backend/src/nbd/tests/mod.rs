@@ -6,6 +6,7 @@ mod server;
 
 use super::*;
 use crate::{Blocking, Completion, Wait, conformance};
+use forebay_types::Fault;
 use forebay_types::{IoError, IoResult};
 use server::{ALL_FLAGS, Act, DISCONNECT, FLUSH, READ, Server, WRITE};
 use std::process::{Child, Command};
@@ -121,7 +122,7 @@ fn tool_status_queries_are_aligned_to_large_blocks() {
 #[test]
 fn open_errors_name_cause_and_remedy() {
     let error = |url: &str| NbdBackend::open(url, &options(1)).err().unwrap();
-    let text = error("nbd+unix:///x?socket=/nowhere").to_string();
+    let text = error("nbd+unix:///x?socket=/nowhere").explained();
     assert!(text.starts_with("the server of 'nbd+unix:///x?socket=/nowhere' can't be reached"));
     let read_only = Server::new(ALL_FLAGS | export_flag::READ_ONLY, |_, _| Act::Serve);
     assert!(matches!(error(&read_only.url()), NbdError::ReadOnly { .. }));
@@ -131,7 +132,7 @@ fn open_errors_name_cause_and_remedy() {
     assert_eq!(blocking.write(0, &[0; 512], false), Err(IoError::NotPermitted));
     assert_eq!(blocking.read(0, &mut [0; 512]), Ok(()));
     *read_only.shared().size_bytes.lock().unwrap() = 1000;
-    let text = NbdBackend::open(&read_only.url(), &reader).err().unwrap().to_string();
+    let text = NbdBackend::open(&read_only.url(), &reader).err().unwrap().explained();
     assert!(text.contains("is 1000 bytes, no multiple of 512 above zero"), "{text}");
 }
 

@@ -10,7 +10,7 @@ use forebay_backend::{AlignedBuffer, Backend, Blocking, OpenOptions};
 use forebay_engine::Verdict;
 use forebay_format::journal::JournalId;
 use forebay_frontend_nbd::NbdServer;
-use forebay_types::{ByteRange, DiskGeometry, Durability, IoResult};
+use forebay_types::{ByteRange, DiskGeometry, Durability, Fault, IoResult};
 use std::os::fd::OwnedFd;
 use std::path::Path;
 use std::sync::mpsc;
@@ -442,8 +442,8 @@ fn dirty_lines_of_a_changed_disk_are_kept_until_the_operator_decides() {
     Blocking::new(&*disk).write(3 * LINE_BYTES, &bytes, true).unwrap();
     let second = bare_process(&pool, 64 * MIB);
     let refused = second.add_volume(bare(&disk, false)).unwrap_err();
-    for part in ["4096 bytes of volume 'v'", "samples differ", "--accept-changed-disk v"] {
-        assert!(refused.to_string().contains(part), "{refused}");
+    for part in ["4096 bytes of volume 'v'", "samples differ", "accept the changed disk of 'v'"] {
+        assert!(refused.explained().contains(part), "{refused}");
     }
     assert!(matches!(refused, VolumeError::ChangedDisk { dirty_bytes: 4096, .. }));
     assert_eq!((on_disk(&disk, 20), second.unserved()), (0, vec![("v".to_owned(), 4096)]));

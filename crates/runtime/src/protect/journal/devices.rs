@@ -327,9 +327,10 @@ impl Devices {
         let failed = |error| JournalError::Io { name: self.name(), error };
         match step {
             Step::Record(members) => {
-                settings.members.record(journal, members).map_err(|error| {
-                    JournalError::Record { name: self.name(), error: error.to_string() }
-                })?;
+                settings
+                    .members
+                    .record(journal, members)
+                    .map_err(|error| JournalError::Record { name: self.name(), error })?;
             }
             Step::Write { to, position, bytes } => {
                 let bytes = AlignedBuffer::from(&bytes[..]);
@@ -415,10 +416,10 @@ impl Devices {
         let mut log = Log::format(id, self.size_bytes, geometry, buffers);
         if self.is_mirrored {
             let numbers = draw_member_numbers(&name)?;
-            settings.members.record(id, &numbers).map_err(|error| JournalError::Record {
-                name: name.clone(),
-                error: error.to_string(),
-            })?;
+            settings
+                .members
+                .record(id, &numbers)
+                .map_err(|error| JournalError::Record { name: name.clone(), error })?;
             let claim = AlignedBuffer::from(&Superblock::unfinished()[..]);
             for &device in &devices {
                 for position in [0, SUPERBLOCK_BYTES as u64] {

@@ -3,17 +3,15 @@
 use forebay_format::journal::{JOURNAL_BYTES_MIN, JournalId};
 use forebay_journal::identity::Evidence;
 use forebay_journal::{LogError, RecoverError};
-use forebay_types::IoError;
+use forebay_types::{Action, Blame, Fault, IoError, Remedy};
+use std::io;
 
 /// Why a journal can't be used.
 #[derive(Debug, thiserror::Error)]
 #[non_exhaustive]
 pub enum JournalError {
     /// The device is too small.
-    #[error(
-        "journal {name} has {bytes} bytes, and it needs {JOURNAL_BYTES_MIN}; name a file or device \
-         of its own that has them, better a tenth of the memory"
-    )]
+    #[error("journal {name} has {bytes} bytes, and it needs {JOURNAL_BYTES_MIN}")]
     Small {
         /// The device.
         name: String,
@@ -21,13 +19,10 @@ pub enum JournalError {
         bytes: u64,
     },
     /// It can't be written.
-    #[error("journal {0} can only be read; make it writable or name another one")]
+    #[error("journal {0} can only be read")]
     ReadOnly(String),
     /// Its blocks are too large.
-    #[error(
-        "journal {name} takes nothing smaller than {block_bytes} bytes; name a device with blocks \
-         of 512 or 4096"
-    )]
+    #[error("journal {name} takes nothing smaller than {block_bytes} bytes")]
     Blocks {
         /// The device.
         name: String,
@@ -35,24 +30,19 @@ pub enum JournalError {
         block_bytes: u32,
     },
     /// There is something else on it.
-    #[error(
-        "{0} holds something that is not a journal of this program; name another device, or \
-         overwrite its first 128 KiB with zeroes if what is on it is not needed"
-    )]
+    #[error("{0} holds something that is not a journal of this program")]
     Foreign(String),
     /// It can't be read as a journal.
-    #[error("journal {name} {error}; replace it, or bring back the program that wrote it")]
+    #[error("journal {name} can't be used")]
     Unusable {
         /// The device.
         name: String,
         /// What is wrong.
+        #[source]
         error: RecoverError,
     },
     /// Something that was acknowledged can't be read any more.
-    #[error(
-        "journal {name} is damaged: {damage}; acknowledged writes are lost. To serve what is \
-         left, start once with accept-loss=yes on its volumes"
-    )]
+    #[error("journal {name} is damaged: {damage}; acknowledged writes are lost")]
     Damaged {
         /// The device.
         name: String,
@@ -62,8 +52,7 @@ pub enum JournalError {
     /// It was given up.
     #[error(
         "journal {name} ({id}) failed earlier, or was left out as lost, and was given up: its \
-         records are older than the disks. Replace it, or overwrite its first 128 KiB with zeroes \
-         to begin a new one"
+         records are older than the disks"
     )]
     Abandoned {
         /// The device.
@@ -74,9 +63,7 @@ pub enum JournalError {
     /// A volume relies on a journal that is not there.
     #[error(
         "volume '{volume}' may have its newest data in journal {name}, which is not the one that \
-         is named, or has been emptied: it is not served older than what was acknowledged; name \
-         that journal for it again, or write what it holds to the disk with `forebay rescue \
-         apply`, or, if it is lost, start once with --accept-lost-journal {volume}"
+         is named, or has been emptied: it is not served older than what was acknowledged"
     )]
     Missing {
         /// What it was called.
@@ -87,38 +74,34 @@ pub enum JournalError {
     /// It is half of a mirrored one, and the other half may be newer.
     #[error(
         "journal {name} has one of its two devices, and nothing in the state directory says that \
-         the missing one is not newer; bring it back, or, if it is lost, start once with \
-         accept-loss=yes on the journal's volumes"
+         the missing one is not newer"
     )]
     MayBeStale {
         /// The device that is there.
         name: String,
     },
     /// Its devices do not belong together.
-    #[error(
-        "journal {name} {error}; name the two devices of one journal, or overwrite the first 128 \
-         KiB of the one that is not needed with zeroes"
-    )]
+    #[error("journal {name} can't be used")]
     NoMirror {
         /// The devices.
         name: String,
         /// What is wrong.
+        #[source]
         error: RecoverError,
     },
     /// Who holds all of it can't be put on record.
-    #[error("journal {name}: the state directory can't be written: {error}; make room in it")]
+    #[error("journal {name}: the state directory can't be written")]
     Record {
         /// The device.
         name: String,
         /// Why not.
-        error: String,
+        #[source]
+        error: io::Error,
     },
     /// It was given up by this volume, and holds the newest data of others.
     #[error(
         "journal {name} failed earlier, or was left out as lost, and was given up for volume \
-         '{volume}', and holds the newest there is of {others}; name another journal for \
-         '{volume}', and keep this one until these are served again, or `forebay rescue apply` has \
-         brought it to their disks"
+         '{volume}', and holds the newest there is of {others}"
     )]
     AbandonedFor {
         /// The device.
@@ -131,10 +114,7 @@ pub enum JournalError {
     /// It holds writes of this volume, and the disk is not known to be theirs.
     #[error(
         "journal {name} holds {bytes} bytes of volume '{volume}', and {disk} is not known to be \
-         their disk as it was left ({evidence}): they are kept, and the volume is not served; \
-         serve it from the right disk, or write them to one with `forebay rescue apply`, or give \
-         them up with `forebay rescue discard`, or, if this is the disk, start once with \
-         --accept-changed-disk {volume}"
+         their disk as it was left ({evidence}): they are kept, and the volume is not served"
     )]
     ChangedDisk {
         /// The device.
@@ -151,9 +131,7 @@ pub enum JournalError {
     /// The vault holds something of the volume as well.
     #[error(
         "journal {name} holds {bytes} bytes of volume '{volume}', and so does the vault: which of \
-         them is newer is not known. Look into both with `forebay rescue list`, bring them to the \
-         disk in the right order with `forebay rescue apply`, or give one up with `forebay rescue \
-         discard`"
+         them is newer is not known"
     )]
     AlsoInVault {
         /// The device.
@@ -164,19 +142,89 @@ pub enum JournalError {
         bytes: u64,
     },
     /// Its device fails.
-    #[error("journal {name}: {error}")]
+    #[error("journal {name} fails")]
     Io {
         /// The device.
         name: String,
         /// What it answers.
+        #[source]
         error: IoError,
     },
     /// Its limits.
-    #[error("journal {name}: {error}")]
+    #[error("journal {name} can't be used")]
     Log {
         /// The device.
         name: String,
         /// Which limit.
+        #[source]
         error: LogError,
     },
+}
+
+impl Fault for JournalError {
+    fn remedy(&self) -> Remedy {
+        match self {
+            Self::Small { .. } => {
+                "name a file or device of its own that has them, better a tenth of the memory"
+                    .into()
+            }
+            Self::ReadOnly(_) => Remedy::from("make it writable").or("name another one"),
+            Self::Blocks { .. } => "name a device with blocks of 512 or 4096".into(),
+            Self::Foreign(_) => Remedy::from("name another device").or(ERASE_UNNEEDED),
+            Self::Unusable { .. } => {
+                Remedy::from("replace it").or("bring back the program that wrote it")
+            }
+            Self::Damaged { .. } => {
+                "to serve what is left, start once with accept-loss=yes on its volumes".into()
+            }
+            Self::Abandoned { .. } => Remedy::from("replace it").or(ERASE_FOR_NEW),
+            Self::Missing { volume, .. } => Remedy::from("name that journal for it again")
+                .or(Action::RescueApply)
+                .or(Action::AcceptLostJournal(volume.clone())),
+            Self::MayBeStale { .. } => Remedy::from("bring it back")
+                .or("if it is lost, start once with accept-loss=yes on the journal's volumes"),
+            Self::NoMirror { .. } => {
+                Remedy::from("name the two devices of one journal").or(ERASE_OTHER)
+            }
+            Self::Record { .. } => "make room in it".into(),
+            Self::AbandonedFor { volume, .. } => {
+                let keep = "keep this one until these are served again or what it holds is on \
+                            their disks";
+                Remedy::from(format!("name another journal for '{volume}', and {keep}"))
+                    .or(Action::RescueApply)
+            }
+            Self::ChangedDisk { volume, .. } => Remedy::from("serve it from the right disk")
+                .or(Action::RescueApply)
+                .or(Action::RescueDiscard)
+                .or(Action::AcceptChangedDisk(volume.clone())),
+            Self::AlsoInVault { .. } => {
+                Remedy::from(Action::RescueList).or(Action::RescueApply).or(Action::RescueDiscard)
+            }
+            Self::Io { .. } => {
+                Remedy::from("see the kernel's log for the device").or("name another one")
+            }
+            Self::Log { error, .. } => of_log(error),
+        }
+    }
+
+    fn blame(&self) -> Blame {
+        match self {
+            Self::Log { error: LogError::InUse, .. } => Blame::Bug,
+            _ => Blame::Environment,
+        }
+    }
+}
+
+const ERASE_UNNEEDED: &str =
+    "overwrite its first 128 KiB with zeroes if what is on it is not needed";
+const ERASE_FOR_NEW: &str = "overwrite its first 128 KiB with zeroes to begin a new one";
+const ERASE_OTHER: &str = "overwrite the first 128 KiB of the one that is not needed with zeroes";
+
+fn of_log(error: &LogError) -> Remedy {
+    match error {
+        LogError::Volumes => "name another journal for some of the volumes".into(),
+        LogError::DrainFirst => Action::RescueApply.into(),
+        LogError::InUse => Action::Report.into(),
+        LogError::ShortSegments { .. } => Remedy::from(Action::RescueApply).or("replace it"),
+    }
 }

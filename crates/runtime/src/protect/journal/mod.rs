@@ -256,10 +256,7 @@ impl Journal {
         }
         // The lock may be held during this I/O: at a start, no volume is served yet.
         let recorded = self.members.record(superblock.journal, &members);
-        recorded.map_err(|error| JournalError::Record {
-            name: self.name.clone(),
-            error: error.to_string(),
-        })
+        recorded.map_err(|error| JournalError::Record { name: self.name.clone(), error })
     }
 
     /// Rewrites the records outside of the journal: its members, and its failure.
@@ -271,10 +268,7 @@ impl Journal {
             (state.log.superblock().journal, error, volume_names(&state.log, &state.serving))
         };
         let recorded = error.map_or(Ok(()), |error| (self.on_failure)(id, error, &names));
-        recorded.map_err(|error| JournalError::Record {
-            name: self.name.clone(),
-            error: error.to_string(),
-        })
+        recorded.map_err(|error| JournalError::Record { name: self.name.clone(), error })
     }
 
     /// Starts the next walk of the patrol over the log at once.

@@ -84,10 +84,7 @@ impl Journal {
             return Ok(());
         }
         let recorded = self.record.rely(self.id(), &self.name, volume);
-        recorded.map_err(|error| JournalError::Record {
-            name: self.name.clone(),
-            error: error.to_string(),
-        })
+        recorded.map_err(|error| JournalError::Record { name: self.name.clone(), error })
     }
 
     /// Records that this failed journal is not needed any more: the disks have everything.

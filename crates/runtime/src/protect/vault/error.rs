@@ -4,7 +4,8 @@ use forebay_backend::Displaced;
 use forebay_format::journal::{JournalId, VOLUMES_MAX};
 use forebay_journal::RecoverError;
 use forebay_journal::identity::Evidence;
-use forebay_types::{IoError, Size};
+use forebay_types::{Action, Fault, IoError, Remedy, Size};
+use std::io;
 
 /// Why a vault can't be used.
 #[derive(Debug, thiserror::Error)]
@@ -12,8 +13,7 @@ use forebay_types::{IoError, Size};
 pub enum VaultError {
     /// The device is too small.
     #[error(
-        "vault {name} has {}, and it needs {} to take all that can be dirty; name a file or device \
-         of its own that has them, or give the cache less memory",
+        "vault {name} has {}, and it needs {} to take all that can be dirty",
         Size(*bytes), Size(*needed_bytes)
     )]
     Small {
@@ -25,13 +25,10 @@ pub enum VaultError {
         needed_bytes: u64,
     },
     /// It can't be written.
-    #[error("vault {0} can only be read; make it writable or name another one")]
+    #[error("vault {0} can only be read")]
     ReadOnly(String),
     /// Its blocks are too large.
-    #[error(
-        "vault {name} takes nothing smaller than {block_bytes} bytes; name a device with blocks \
-         of 512 or 4096"
-    )]
+    #[error("vault {name} takes nothing smaller than {block_bytes} bytes")]
     Blocks {
         /// The device.
         name: String,
@@ -39,26 +36,21 @@ pub enum VaultError {
         block_bytes: u32,
     },
     /// There is something else on it.
-    #[error(
-        "{0} holds something that is not a vault of this program; name another device, or \
-         overwrite its first 128 KiB with zeroes if what is on it is not needed"
-    )]
+    #[error("{0} holds something that is not a vault of this program")]
     Foreign(String),
     /// It can't be read as a vault.
-    #[error(
-        "vault {name} {error}; name another one, or overwrite its first 128 KiB with zeroes if \
-         what is on it is not needed"
-    )]
+    #[error("vault {name} can't be used")]
     Unusable {
         /// The device.
         name: String,
         /// What is wrong.
+        #[source]
         error: RecoverError,
     },
     /// What it holds was taken back.
     #[error(
         "vault {name} ({id}) could not be emptied when its content was taken back: the disks are \
-         newer. Replace it, or overwrite its first 128 KiB with zeroes to begin a new one"
+         newer"
     )]
     Void {
         /// The device.
@@ -69,7 +61,7 @@ pub enum VaultError {
     /// It is not where it was opened.
     #[error(
         "vault {name}: {displaced}, so a start after a power failure would not find what is saved \
-         in it; move it back, or start the server anew with another one"
+         in it"
     )]
     Displaced {
         /// The device.
@@ -78,18 +70,12 @@ pub enum VaultError {
         displaced: Displaced,
     },
     /// Its superblocks are gone while it is in use.
-    #[error(
-        "vault {0} has been overwritten by somebody else; name another device, or start the server \
-         anew to make this one a vault again"
-    )]
+    #[error("vault {0} has been overwritten by another program")]
     Overwritten(String),
     /// It holds data of this volume's name for another disk.
     #[error(
         "vault {name} holds {bytes} bytes of volume '{volume}', and {disk} is not known to be \
-         their disk as it was left ({evidence}): they are kept, and the volume is not served; \
-         serve it from the right disk, or write them to one with `forebay rescue apply`, or give \
-         them up with `forebay rescue discard`, or, if this is the disk, start once with \
-         --accept-changed-disk {volume}"
+         their disk as it was left ({evidence}): they are kept, and the volume is not served"
     )]
     OtherDisk {
         /// The device.
@@ -106,8 +92,7 @@ pub enum VaultError {
     /// Not all that was dirty is in it.
     #[error(
         "vault {name} does not hold everything of volume '{volume}' that was dirty: {reason}; \
-         acknowledged writes are lost. To serve what is left, start once with accept-loss=yes on \
-         the volume"
+         acknowledged writes are lost"
     )]
     Incomplete {
         /// The device.
@@ -118,10 +103,7 @@ pub enum VaultError {
         reason: String,
     },
     /// It holds what is not on its disks.
-    #[error(
-        "vault {0} holds data that is not on its disks yet; serve the volumes that it is of, as \
-         forebay status names them"
-    )]
+    #[error("vault {0} holds data that is not on its disks yet")]
     Occupied(String),
     /// A dump failed.
     #[error(
@@ -137,7 +119,7 @@ pub enum VaultError {
         reason: String,
     },
     /// A measurement or a drill was called off.
-    #[error("vault {0}: called off, because of the battery or a stop; try again later")]
+    #[error("vault {0}: called off, because of the battery or a stop")]
     CalledOff(String),
     /// Too many volumes.
     #[error("vault {0} takes at most {VOLUMES_MAX} volumes")]
@@ -145,7 +127,7 @@ pub enum VaultError {
     /// Who relies on it can't be put on record.
     #[error(
         "vault {name}: whether volume '{volume}' relies on it is on record in the state directory, \
-         which fails: {error}; mend that, and try again"
+         which fails"
     )]
     Record {
         /// The device.
@@ -153,13 +135,13 @@ pub enum VaultError {
         /// The volume.
         volume: String,
         /// Why not.
-        error: String,
+        #[source]
+        error: io::Error,
     },
     /// What it holds of a volume is older than the disk.
     #[error(
         "vault {name} holds {bytes} bytes of volume '{volume}', which was served without them \
-         later: its disk is newer. Give them up with `forebay rescue discard {name} --volume \
-         {volume} --yes`, or name another vault"
+         later: its disk is newer"
     )]
     Superseded {
         /// The device.
@@ -172,8 +154,7 @@ pub enum VaultError {
     /// The vault that may hold the newest of a volume is not there.
     #[error(
         "volume '{volume}' may have its newest data in vault {name}, which is not the one that is \
-         open: it is not served older than what was acknowledged; start the server with --vault \
-         {name}, or, if that is lost, once with --accept-lost-vault {volume}"
+         open: it is not served older than what was acknowledged"
     )]
     Missing {
         /// What it was called.
@@ -182,11 +163,12 @@ pub enum VaultError {
         volume: String,
     },
     /// Its device fails.
-    #[error("vault {name}: {error}; see the kernel's log, and name another one")]
+    #[error("vault {name} fails")]
     Io {
         /// The device.
         name: String,
         /// What it answers.
+        #[source]
         error: IoError,
     },
 }
@@ -196,3 +178,47 @@ impl VaultError {
         Self::Io { name: name.to_owned(), error }
     }
 }
+
+impl Fault for VaultError {
+    fn remedy(&self) -> Remedy {
+        match self {
+            Self::Small { .. } => Remedy::from("name a file or device of its own that has them")
+                .or("give the cache less memory"),
+            Self::ReadOnly(_) => Remedy::from("make it writable").or("name another one"),
+            Self::Blocks { .. } => "name a device with blocks of 512 or 4096".into(),
+            Self::Foreign(_) => Remedy::from("name another device").or(ERASE_UNNEEDED),
+            Self::Unusable { .. } => Remedy::from("name another one").or(ERASE_UNNEEDED),
+            Self::Void { .. } => Remedy::from("replace it")
+                .or("overwrite its first 128 KiB with zeroes to begin a new one"),
+            Self::Displaced { .. } => {
+                Remedy::from("move it back").or("start the server anew with another one")
+            }
+            Self::Overwritten(_) => Remedy::from("name another device")
+                .or("start the server anew to make this one a vault again"),
+            Self::OtherDisk { volume, .. } => Remedy::from("serve it from the right disk")
+                .or(Action::RescueApply)
+                .or(Action::RescueDiscard)
+                .or(Action::AcceptChangedDisk(volume.clone())),
+            Self::Incomplete { .. } => {
+                "to serve what is left, start once with accept-loss=yes on the volume".into()
+            }
+            Self::Occupied(_) => "serve the volumes that it is of, as the status names them".into(),
+            Self::Dump { .. } => "write what is dirty to the disks while there is power".into(),
+            Self::CalledOff(_) => "try again later".into(),
+            Self::Volumes(_) => "protect some of the volumes by a journal".into(),
+            Self::Record { .. } => "mend that, and try again".into(),
+            Self::Superseded { name, volume, .. } => {
+                Remedy::from(Action::RescueDiscardOf { log: name.clone(), volume: volume.clone() })
+                    .or("name another vault")
+            }
+            Self::Missing { name, volume } => Remedy::from(Action::set("vault", name.clone()))
+                .or(Action::AcceptLostVault(volume.clone())),
+            Self::Io { .. } => {
+                Remedy::from("see the kernel's log for the device").or("name another one")
+            }
+        }
+    }
+}
+
+const ERASE_UNNEEDED: &str =
+    "overwrite its first 128 KiB with zeroes if what is on it is not needed";

@@ -6,10 +6,11 @@
 //! dump is unchanged, and the next start loads it again.
 
 use super::{Vault, VaultError, VaultPhase, VolumeVault};
+use crate::error::VolumeError;
 use crate::protect::guard::examine_disk;
 use crate::protect::journal::ReadAhead;
 use crate::protect::restore::Restorer;
-use crate::server::{Runtime, VolumeError};
+use crate::server::Runtime;
 use crate::shared::Volume;
 use forebay_backend::{AlignedBuffer, Backend, Blocking};
 use forebay_format::journal::{LogKind, VolumeEntry};
@@ -103,7 +104,7 @@ impl Vault {
         };
         let bytes = bytes_of(found, entry.number);
         let is_void = self.record.is_superseded(found.superblock.members.own, volume);
-        if is_void.map_err(|error| self.unrecorded(volume, &error))? {
+        if is_void.map_err(|error| self.unrecorded(volume, error))? {
             let (name, volume) = (self.name.clone(), volume.to_owned());
             return Err(VaultError::Superseded { name, volume, bytes });
         }

@@ -6,6 +6,7 @@ use super::report::{Measured, rate};
 use super::save::{Saver, Source, Stop};
 use super::{Vault, VaultError, VaultPhase, fresh_id};
 use forebay_journal::Dump;
+use forebay_types::Fault;
 use std::sync::Arc;
 use std::time::{Duration, Instant, SystemTime};
 
@@ -152,7 +153,7 @@ impl Vault {
             state = self.state();
             state.probe.deadline = None;
             if let Err(error) = measured {
-                tracing::warn!(vault = %self.name, %error, "vault measurement failed");
+                tracing::warn!(vault = %self.name, error = error.with_causes(), "vault measurement failed");
                 if matches!(error, VaultError::Io { .. }) {
                     // The device may not accept a dump at the earlier speed.
                     state.measured = None;

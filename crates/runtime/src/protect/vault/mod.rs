@@ -50,7 +50,7 @@ use forebay_format::journal::{
 };
 use forebay_journal::identity::vault_places;
 use forebay_journal::{Dump, Found, ReadAt, RecoverError, recover_vault};
-use forebay_types::{IoError, LINE_BYTES, Mode, VolumeId};
+use forebay_types::{Fault, IoError, LINE_BYTES, Mode, VolumeId};
 use save::{Saver, Stop};
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};
@@ -355,7 +355,7 @@ impl Vault {
                 Ok(report)
             }
             Err(error) => {
-                tracing::error!(%error, "dump failed");
+                tracing::error!(error = error.with_causes(), "dump failed");
                 Err(error)
             }
         }
@@ -489,12 +489,12 @@ impl Vault {
             return Ok(());
         };
         let recorded = self.record.rely(self.number, name, *has_journal);
-        recorded.map_err(|error| self.unrecorded(name, &error))
+        recorded.map_err(|error| self.unrecorded(name, error))
     }
 
-    fn unrecorded(&self, volume: &str, error: &std::io::Error) -> VaultError {
+    fn unrecorded(&self, volume: &str, error: std::io::Error) -> VaultError {
         let (name, volume) = (self.name.clone(), volume.to_owned());
-        VaultError::Record { name, volume, error: error.to_string() }
+        VaultError::Record { name, volume, error }
     }
 
     /// Identifies the vault; it stays the same from dump to dump.
@@ -539,7 +539,9 @@ impl Vault {
                         self.state().volumes.iter().map(|v| v.name.clone()).collect();
                     self.release(&names);
                 }
-                Err(error) => tracing::error!(%error, "cannot empty the vault"),
+                Err(error) => {
+                    tracing::error!(error = error.with_causes(), "cannot empty the vault")
+                }
             }
         }
         self.state().stopping = true;

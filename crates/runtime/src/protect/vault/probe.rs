@@ -11,7 +11,7 @@ use super::{Vault, VaultError, VaultPhase, fresh_id};
 use forebay_backend::{AlignedBuffer, Blocking};
 use forebay_format::journal::{LOG_OFFSET, SUPERBLOCK_BYTES, Superblock};
 use forebay_journal::Dump;
-use forebay_types::IoError;
+use forebay_types::{Fault, IoError};
 use std::time::{Duration, Instant};
 
 /// From one probe to the next.
@@ -120,7 +120,7 @@ impl Vault {
                 }
             }
             Err(error) => {
-                let trouble = error.to_string();
+                let trouble = error.with_causes();
                 if before.as_ref() != Some(&trouble) {
                     tracing::error!(
                         vault = %name,

@@ -1,0 +1,240 @@
+//! What the program says to bad input, each case with its exact message, kept as pages beside this
+//! file. Set `UPDATE_GOLDEN=1` to write the pages anew, and read what the change does to them.
+
+#![allow(clippy::unwrap_used, reason = "a helper of a test may fail like the test")]
+
+use forebay_api::{AddVolume, BlockingClient, ClientError};
+use forebay_control::{Server, StateDir, fake::FakeManager};
+use std::fmt::Write;
+use std::fs::{self, File};
+use std::path::Path;
+use std::process::Command;
+use std::sync::Arc;
+
+/// Compares what was said with the page of this name.
+fn compare(page: &str, said: &str) {
+    let path = Path::new(env!("CARGO_MANIFEST_DIR")).join("tests/messages").join(page);
+    if std::env::var_os("UPDATE_GOLDEN").is_some_and(|value| value == "1") {
+        fs::write(&path, said).unwrap();
+    }
+    let golden = fs::read_to_string(&path).unwrap_or_default();
+    for (old, new) in golden.lines().zip(said.lines()) {
+        assert_eq!(old, new, "{page} differs: run this test with UPDATE_GOLDEN=1");
+    }
+    assert_eq!(golden.lines().count(), said.lines().count(), "{page} has another length");
+}
+
+/// Runs the program in `directory`. Gives the arguments, its exit code, and what it said, with
+/// `DIR` for the directory.
+fn said(directory: &Path, arguments: &[&str]) -> String {
+    let output = Command::new(env!("CARGO_BIN_EXE_forebay"))
+        .args(arguments)
+        .env_remove("XDG_RUNTIME_DIR")
+        .env("FOREBAY_STATE", directory.join("state"))
+        .current_dir(directory)
+        .output()
+        .unwrap();
+    let text = String::from_utf8(output.stderr).unwrap();
+    let text = text.replace(&directory.display().to_string(), "DIR");
+    let code = output.status.code().unwrap_or(-1);
+    assert_ne!(code, 0, "{arguments:?} is no bad input");
+    format!("$ forebay {}\n{}[{code}]\n\n", arguments.join(" "), text)
+}
+
+#[test]
+fn the_command_line() {
+    let directory = tempfile::tempdir().unwrap();
+    let mut page = String::new();
+    for arguments in [
+        &["sevre"][..],
+        &["top"],
+        &["freeze"],
+        &["serve", "disk=/dev/sdb"],
+        &["serve", "memory:1GiB"],
+        &["serve", "s3://bucket/disk"],
+        &["serve", "a/x.img", "b/x.img"],
+        &["serve", "--volume", "d"],
+        &["serve", "--volume", "d="],
+        &["serve", "--volume", "=x"],
+        &["serve", "--volume", "d=x,mdoe=bypass"],
+        &["serve", "--volume", "d=x,mode=writeback"],
+        &["serve", "--volume", "d=x,mode=write-back"],
+        &["serve", "--volume", "d=x,mode=bypass,mode=bypass"],
+        &["serve", "--volume", "d=x,protection=vault"],
+        &["serve", "--volume", "d=x,protection=journal"],
+        &["serve", "--volume", "d=x,protection=journal,journal=x"],
+        &["serve", "--volume", "d=x,journal=j"],
+        &["serve", "--volume", "d=x,durability=ack"],
+        &["serve", "--volume", "d=x,unsafe-supply=stable"],
+        &["serve", "--volume", "d=x,prefetch=1"],
+        &["serve", "--volume", "d=x,stripe=1KB"],
+        &["serve", "--volume", "d=x,rotational=1"],
+        &["serve", "--volume", "d=x,gather-below=33MiB"],
+        &["serve", "--volume", "d=x,read-latency=fast"],
+        &["serve", "--volume", "d=x,write-back-rate=1KiB"],
+        &["serve", "--volume", "d=x,write-back-iops=0"],
+        &["serve", "--volume", "d=x,write-back-age=5s"],
+        &["serve", "--volume", "d=x,tls=required"],
+        &["serve", "--volume", "d=x,mode=write-back,protection=ups"],
+        &["serve", "--ups", "a", "--volume", "d=x,mode=write-back,protection=ups"],
+        &["serve", "--ups", "@x"],
+        &["serve", "--ups-threshold", "79"],
+        &["serve", "--memory", "1GB"],
+        &["serve", "--memory", "1MiB"],
+        &["serve", "--memory", "8388607TiB"],
+        &["serve", "--workers", "65"],
+        &["serve", "--io", "kqueue"],
+        &["serve", "--nbd", "tcp:x"],
+        &["serve", "--nbd", "udp:x:1"],
+        &["serve", "--tls", "forced"],
+        &["serve", "--vault", "x", "x"],
+        &["serve", "--config", "none.toml"],
+        &["volume", "set", "d", "mode"],
+        &["volume", "set", "d", "colour=blue"],
+        &["status"],
+    ] {
+        page += &said(directory.path(), arguments);
+    }
+    // What the machine has is not the same everywhere.
+    let available = " is asked for and ";
+    let page: Vec<_> = page
+        .lines()
+        .map(|line| match line.split_once(available) {
+            Some((before, behind)) => {
+                let (_, rest) = behind.split_once(' ').unwrap();
+                format!("{before}{available}SIZE {rest}")
+            }
+            None => line.to_owned(),
+        })
+        .collect();
+    compare("command-line.txt", &(page.join("\n") + "\n"));
+}
+
+#[test]
+fn the_configuration_file() {
+    let directory = tempfile::tempdir().unwrap();
+    let mut page = String::new();
+    for text in [
+        "memory = \n",
+        "memroy = '1GiB'\n",
+        "memory = 1.5\n",
+        "workers = 'many'\n",
+        "volume = 'disk'\n",
+        "[[volume]]\nbacking = '/x'\n",
+        "[[volume]]\nname = 'a'\nbakcing = '/x'\n",
+        "[[volume]]\nname = 'a,b'\nbacking = '/x'\n",
+        "[[volume]]\nname = 'a'\nbacking = '/x'\nprefetch = 'maybe'\n",
+        "[[volume]]\nname = 'a'\nbacking = '/x'\nmode = 'write-back'\n",
+        "[[volume]]\nname = 'a'\nbacking = '/x'\n[[volume]]\nname = 'a'\nbacking = '/y'\n",
+        "vault = '/v'\n[[volume]]\nname = 'a'\nbacking = '/v'\n",
+        "tls-cert = 'cert.pem'\n",
+    ] {
+        fs::write(directory.path().join("f.toml"), text).unwrap();
+        for line in text.lines() {
+            writeln!(page, "| {line}").unwrap();
+        }
+        page += &said(directory.path(), &["serve", "--config", "f.toml"]);
+    }
+    fs::write(directory.path().join("f.toml"), [0xff, 0xfe]).unwrap();
+    page += "| (bytes that are no text)\n";
+    page += &said(directory.path(), &["serve", "--config", "f.toml"]);
+    compare("configuration.txt", &page);
+}
+
+#[test]
+fn devices() {
+    let directory = tempfile::tempdir().unwrap();
+    let path = directory.path();
+    File::create(path.join("disk.img")).unwrap().set_len(1 << 20).unwrap();
+    File::create(path.join("empty.img")).unwrap();
+    fs::write(path.join("text"), "host\n").unwrap();
+    fs::create_dir(path.join("folder")).unwrap();
+    let serve = ["serve", "--memory", "64MiB", "--keeper", "no", "--io", "epoll", "--log", "error"];
+    let mut page = String::new();
+    for backing in [
+        "none.img",
+        "/dev/none",
+        "empty.img",
+        "text",
+        "folder",
+        "/dev/null",
+        "s3://bucket/disk",
+        "rbd:pool/image",
+        "foo:bar",
+        "memory:1GB",
+        "memory:700",
+        "model:tape?size=1GiB",
+        "model:hdd",
+        "model:hdd?size=1GiB&rpm=fast",
+        "model:raid5?size=1GiB&drives=2",
+        "delay(raed=1ms):disk.img",
+        "delay(read=soon):disk.img",
+        "rate(iops=1,iops=2):disk.img",
+        "trace():disk.img",
+        "blocks(size=4096):memory:512",
+        "delay()",
+        "nbd:h",
+        "nbds://host/x",
+        "nbd+unix:///x?socket=none.sock",
+        "nbd://%zz/x",
+    ] {
+        page += &said(path, &[&serve[..], &["--volume", &format!("d={backing}")]].concat());
+    }
+    for volume in [
+        "d=disk.img,protection=journal,journal=none.img",
+        "d=disk.img,protection=journal,journal=memory:64MiB",
+    ] {
+        page += &said(path, &[&serve[..], &["--volume", volume]].concat());
+    }
+    page += &said(path, &[&serve[..], &["disk.img", "--vault", "text"]].concat());
+    page += &said(path, &[&serve[..], &["--check", "none.img"]].concat());
+    page += &said(path, &[&serve[..], &["--check", "disk.img", "--nbd", "unix:none/s"]].concat());
+    compare("devices.txt", &page);
+}
+
+#[test]
+fn the_api() {
+    let directory = tempfile::tempdir().unwrap();
+    let state = StateDir::take(directory.path()).unwrap();
+    let server = Server::bind(&state).unwrap();
+    let manager = Arc::new(FakeManager::new(&["disk=/dev/sdb", "broken=/x"]));
+    let (end, ended) = tokio::sync::oneshot::channel::<()>();
+    let serving = std::thread::spawn(move || {
+        let runtime = tokio::runtime::Builder::new_current_thread().enable_all().build().unwrap();
+        runtime.block_on(server.run(manager, async { drop(ended.await) })).unwrap();
+    });
+    let client = BlockingClient::new(directory.path().join("control.sock")).unwrap();
+    let mut page = String::new();
+    let mut note = |input: &str, error: ClientError| {
+        let ClientError::Refused(problem) = error else { panic!("{input}: {error}") };
+        let answer = serde_json::to_string_pretty(&problem).unwrap();
+        writeln!(page, "{input}\n{} {answer}\n", problem.kind.http_status()).unwrap();
+    };
+    for text in [
+        r#"{"name":"disk","backing":"/x","settings":{}}"#,
+        r#"{"name":"","backing":"/x","settings":{}}"#,
+        r#"{"name":"a","backing":"","settings":{}}"#,
+        r#"{"name":"a","backing":"/x","settings":{"mode":"fast"}}"#,
+        r#"{"name":"a","backing":"/x","settings":{"mode":"write-back"}}"#,
+        r#"{"name":"a","backing":"/x","settings":{"write_back_iops":"0"}}"#,
+        r#"{"name":"a","backing":"/x","settings":{"journal":"/j"}}"#,
+    ] {
+        let request: AddVolume = serde_json::from_str(text).unwrap();
+        note(&format!("POST /v1/volumes {text}"), client.add_volume(&request).unwrap_err());
+    }
+    for text in [
+        r#"{"protection":"journal","journal":"/j"}"#,
+        r#"{"stripe":"64KiB"}"#,
+        r#"{"ordered":true}"#,
+    ] {
+        let change = serde_json::from_str(text).unwrap();
+        let error = client.set_volume("disk", &change).unwrap_err();
+        note(&format!("PATCH /v1/volumes/disk {text}"), error);
+    }
+    note("GET /v1/volumes/nix", client.volume("nix").unwrap_err());
+    note("POST /v1/volumes/broken/flush", client.flush_volume("broken", |_| ()).unwrap_err());
+    note("POST /v1/stop", client.stop(|_| ()).unwrap_err());
+    drop(end);
+    serving.join().unwrap();
+    compare("api.txt", &page);
+}

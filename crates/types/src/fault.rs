@@ -1,0 +1,233 @@
+//! What an error tells the operator beside its message: what to do, and where the fault lies.
+//!
+//! The message of an error is its `Display`, and its cause is its `source`; neither repeats the
+//! other. A [`Remedy`] is a list of alternatives. One that takes a command or an option is an
+//! [`Action`], which names neither: the program that shows it does, in its own words.
+
+use crate::Shown;
+use std::borrow::Cow;
+use std::error::Error;
+use std::fmt;
+
+/// Where a fault lies.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
+pub enum Blame {
+    /// What was asked for can't be, whatever the state of the machine.
+    Operator,
+    /// A disk, a file, a device, the network, the kernel: the same request can succeed later.
+    Environment,
+    /// This program.
+    Bug,
+}
+
+/// A remedy that takes a command or an option of the program.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub enum Action {
+    /// Give a setting of the program this value.
+    Set {
+        /// The setting, as the configuration file calls it.
+        setting: &'static str,
+        /// The value, or what stands for it, as in `PATH`.
+        value: Cow<'static, str>,
+    },
+    /// Read another configuration file.
+    NameConfiguration,
+    /// Name the state directory of the server that is meant.
+    NameState,
+    /// Start a server.
+    Start,
+    /// Serve a volume for one start although its disk has changed.
+    AcceptChangedDisk(String),
+    /// Serve a volume for one start without what its lost journal holds.
+    AcceptLostJournal(String),
+    /// Serve a volume for one start without what its lost vault holds.
+    AcceptLostVault(String),
+    /// List the volumes that are served.
+    ListVolumes,
+    /// Trust the disk of a volume again.
+    TrustVolume(String),
+    /// See what a journal or a vault holds.
+    RescueList,
+    /// Write what a journal or a vault holds to a disk.
+    RescueApply,
+    /// Give up what a journal or a vault holds.
+    RescueDiscard,
+    /// Give up what a journal or a vault holds of one volume.
+    RescueDiscardOf {
+        /// The journal or the vault.
+        log: String,
+        /// The volume.
+        volume: String,
+    },
+    /// Report a fault of this program.
+    Report,
+}
+
+impl Action {
+    /// Gives `setting` the value `value`.
+    pub fn set(setting: &'static str, value: impl Into<Cow<'static, str>>) -> Self {
+        Self::Set { setting, value: value.into() }
+    }
+}
+
+impl fmt::Display for Action {
+    /// Without the words of any program.
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        match self {
+            Self::Set { setting, value } => write!(f, "set {setting} to {value}"),
+            Self::NameConfiguration => f.write_str("name another configuration file"),
+            Self::NameState => f.write_str("name the state directory of another server"),
+            Self::Start => f.write_str("start a server"),
+            Self::AcceptChangedDisk(volume) => write!(f, "accept the changed disk of '{volume}'"),
+            Self::AcceptLostJournal(volume) => write!(f, "accept the lost journal of '{volume}'"),
+            Self::AcceptLostVault(volume) => write!(f, "accept the lost vault of '{volume}'"),
+            Self::ListVolumes => f.write_str("list the volumes"),
+            Self::TrustVolume(volume) => write!(f, "trust the disk of '{volume}' again"),
+            Self::RescueList => f.write_str("list what it holds"),
+            Self::RescueApply => f.write_str("write what it holds to the disk"),
+            Self::RescueDiscard => f.write_str("give up what it holds"),
+            Self::RescueDiscardOf { log, volume } => {
+                write!(f, "give up what {log} holds of '{volume}'")
+            }
+            Self::Report => f.write_str("report this fault of forebay"),
+        }
+    }
+}
+
+/// One thing to do.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub enum Step {
+    /// A clause without commands and options of the program.
+    Text(Cow<'static, str>),
+    /// A command or an option of the program.
+    Act(Action),
+}
+
+impl From<&'static str> for Step {
+    fn from(text: &'static str) -> Self {
+        Self::Text(text.into())
+    }
+}
+
+impl From<String> for Step {
+    fn from(text: String) -> Self {
+        Self::Text(text.into())
+    }
+}
+
+impl From<Action> for Step {
+    fn from(action: Action) -> Self {
+        Self::Act(action)
+    }
+}
+
+/// What to do about an error: alternatives, the best one first.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Remedy {
+    first: Step,
+    others: Vec<Step>,
+}
+
+impl<T: Into<Step>> From<T> for Remedy {
+    fn from(first: T) -> Self {
+        Self { first: first.into(), others: Vec::new() }
+    }
+}
+
+impl Remedy {
+    /// With one alternative more.
+    #[must_use]
+    pub fn or(mut self, other: impl Into<Step>) -> Self {
+        self.others.push(other.into());
+        self
+    }
+
+    /// The alternatives.
+    pub fn steps(&self) -> impl Iterator<Item = &Step> {
+        std::iter::once(&self.first).chain(&self.others)
+    }
+
+    /// The sentence, with the words of a program for what takes a command or an option of it.
+    pub fn worded(&self, word: impl Fn(&Action) -> String) -> String {
+        let steps = self.steps().map(|step| match step {
+            Step::Text(text) => text.to_string(),
+            Step::Act(action) => word(action),
+        });
+        // Steps quote what the operator wrote.
+        Shown::line(&steps.collect::<Vec<_>>().join(", or ")).to_string()
+    }
+}
+
+impl fmt::Display for Remedy {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.write_str(&self.worded(Action::to_string))
+    }
+}
+
+/// An error that the operator reads. Its message names the thing and says what is wrong with it.
+pub trait Fault: Error {
+    /// What to do about it.
+    fn remedy(&self) -> Remedy;
+
+    /// Where it lies.
+    fn blame(&self) -> Blame {
+        Blame::Environment
+    }
+
+    /// The message and all causes.
+    fn with_causes(&self) -> String {
+        let mut text = self.to_string();
+        let mut cause = self.source();
+        while let Some(error) = cause {
+            text = format!("{text}: {error}");
+            cause = error.source();
+        }
+        text
+    }
+
+    /// Message, causes and remedy in one line, without the words of any program.
+    fn explained(&self) -> String {
+        format!("{}: {}", self.with_causes(), self.remedy())
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::IoError;
+
+    #[derive(Debug)]
+    struct Broken(IoError);
+
+    impl fmt::Display for Broken {
+        fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+            f.write_str("the vault can't be read")
+        }
+    }
+
+    impl Error for Broken {
+        fn source(&self) -> Option<&(dyn Error + 'static)> {
+            Some(&self.0)
+        }
+    }
+
+    impl Fault for Broken {
+        fn remedy(&self) -> Remedy {
+            Remedy::from("mend it").or(Action::set("vault", "PATH")).or("do without".to_owned())
+        }
+    }
+
+    #[test]
+    fn message_causes_and_remedy_are_joined_by_the_program_that_shows_them() {
+        let error = Broken(IoError::Io);
+        let cause = "the vault can't be read: input/output error";
+        assert_eq!(error.with_causes(), cause);
+        let neutral = "mend it, or set vault to PATH, or do without";
+        assert_eq!(error.explained(), format!("{cause}: {neutral}"));
+        let worded = error.remedy().worded(|action| match action {
+            Action::Set { setting, value } => format!("say --{setting} {value}"),
+            other => panic!("{other}"),
+        });
+        assert_eq!(worded, "mend it, or say --vault PATH, or do without");
+    }
+}

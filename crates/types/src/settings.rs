@@ -1,0 +1,155 @@
+//! The settings of a volume, each described once. The command line, the configuration file, the
+//! control API with its description, the help texts and the table of the manual follow this table.
+
+/// A setting of a volume.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct VolumeSetting {
+    /// Its name on the command line and in the configuration file; the API has `_` for `-`.
+    pub key: &'static str,
+    /// What it may be set to, alternatives between `|`; words in capitals stand for others.
+    pub values: &'static str,
+    /// The value of a volume that does not set it; empty where that is none.
+    pub default: &'static str,
+    /// Whether it can change while the volume is served.
+    pub is_live: bool,
+    /// What it means, in one line.
+    pub help: &'static str,
+}
+
+impl VolumeSetting {
+    /// The setting of this name.
+    pub fn find(key: &str) -> Option<&'static Self> {
+        VOLUME_SETTINGS.iter().find(|setting| setting.key == key)
+    }
+
+    /// Its name in the API.
+    pub fn field(&self) -> String {
+        self.key.replace('-', "_")
+    }
+
+    /// Whether the API has true and false for it.
+    pub fn is_switch(&self) -> bool {
+        self.values == "yes|no"
+    }
+
+    /// Its values, if all of them are words.
+    pub fn words(&self) -> Option<Vec<&'static str>> {
+        let words: Vec<_> = self.values.split('|').collect();
+        let is_word = |word: &&str| !word.contains(|c: char| c.is_ascii_uppercase());
+        words.iter().all(is_word).then_some(words)
+    }
+}
+
+/// A setting that can change while the volume is served: name, values, default and meaning.
+const fn live(
+    key: &'static str,
+    values: &'static str,
+    default: &'static str,
+    help: &'static str,
+) -> VolumeSetting {
+    VolumeSetting { key, values, default, is_live: true, help }
+}
+
+/// One that a served volume keeps.
+const fn fixed(
+    key: &'static str,
+    values: &'static str,
+    default: &'static str,
+    help: &'static str,
+) -> VolumeSetting {
+    VolumeSetting { key, values, default, is_live: false, help }
+}
+
+/// The settings, in the order they are listed and shown.
+pub const VOLUME_SETTINGS: [VolumeSetting; 21] = [
+    live("mode", "write-back|write-through|bypass", "write-through", "how it is cached"),
+    live(
+        "protection",
+        "none|journal|ups|journal+ups",
+        "",
+        "what keeps writes that are not on the disk",
+    ),
+    fixed(
+        "journal",
+        "BACKING",
+        "",
+        "where the journal lies, with `protection=journal`; several volumes may name the same",
+    ),
+    fixed("journal-mirror", "BACKING", "", "a second device that has all the journal has"),
+    fixed(
+        "durability",
+        "ack|flush",
+        "ack",
+        "with a journal: a write waits until it is recorded, or only a FLUSH does",
+    ),
+    live(
+        "unsafe-supply",
+        "stable|disk-cache",
+        "stable",
+        "with `protection=ups`: what a write is acknowledged from while the UPS is not safe",
+    ),
+    fixed(
+        "ordered",
+        "yes|no",
+        "no",
+        "dirty data goes to the disk in order, so that the disk alone is always consistent",
+    ),
+    live(
+        "accept-loss",
+        "yes|no",
+        "no",
+        "with `protection=none`: a crash may lose acknowledged writes. Write-back needs both. With \
+         a journal: serve what is left of a damaged one",
+    ),
+    live(
+        "read-only",
+        "yes|no",
+        "no",
+        "writes are refused, and the backing store is opened for reading",
+    ),
+    live("prefetch", "yes|no", "yes", "sequential streams are read ahead"),
+    fixed("stripe", "SIZE|none|auto", "auto", "data in a full stripe of the disk"),
+    fixed("chunk", "SIZE|auto", "auto", "what of a stripe lies on one disk"),
+    fixed("stripe-offset", "SIZE|auto", "auto", "where the first whole stripe begins"),
+    fixed("rotational", "yes|no|auto", "auto", "whether seeks cost"),
+    live("gather-below", "SIZE|off|auto", "auto", "below which size writes are worth gathering"),
+    live("read-latency", "TIME|idle|off", "idle", "the p99 of reads that write-back leaves alone"),
+    live("write-back-rate", "SIZE|off", "off", "what write-back takes in a second at most"),
+    live("write-back-iops", "NUMBER|off", "off", "I/Os in a second that it takes at most"),
+    live("write-back-age", "TIME|off", "24h", "how long reads may put off what is dirty"),
+    live(
+        "tls",
+        "required|optional",
+        "optional",
+        "whether the volume is hidden from clients without encryption",
+    ),
+    live("description", "TEXT", "", "shown to clients; at most 4,096 bytes"),
+];
+
+/// Their names, in the same order.
+pub const VOLUME_KEYS: [&str; VOLUME_SETTINGS.len()] = {
+    let mut keys = [""; VOLUME_SETTINGS.len()];
+    let mut at = 0;
+    while at < keys.len() {
+        keys[at] = VOLUME_SETTINGS[at].key;
+        at += 1;
+    }
+    keys
+};
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_setting_is_found_by_its_name_and_knows_its_kind() {
+        let prefetch = VolumeSetting::find("prefetch").unwrap();
+        assert!(prefetch.is_switch() && prefetch.is_live);
+        let iops = VolumeSetting::find("write-back-iops").unwrap();
+        assert_eq!((iops.field().as_str(), iops.words()), ("write_back_iops", None));
+        assert!(!VolumeSetting::find("rotational").unwrap().is_switch());
+        let mode = VolumeSetting::find("mode").unwrap();
+        assert_eq!(mode.words().unwrap(), ["write-back", "write-through", "bypass"]);
+        assert_eq!(VolumeSetting::find("write_back_iops"), None);
+    }
+}
