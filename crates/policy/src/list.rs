@@ -35,6 +35,12 @@ pub struct List {
     len: usize,
 }
 
+impl Default for List {
+    fn default() -> Self {
+        Self::new()
+    }
+}
+
 impl List {
     /// An empty list.
     pub const fn new() -> Self {
@@ -44,6 +50,11 @@ impl List {
     /// Slots in the list.
     pub const fn len(&self) -> usize {
         self.len
+    }
+
+    /// Whether there is none.
+    pub const fn is_empty(&self) -> bool {
+        self.len == 0
     }
 
     /// The slot at the back, or [`NIL`].

@@ -2,8 +2,8 @@
 
 use crate::calibrate::CalibrateError;
 use crate::drain::HeldUp;
-use crate::protect::journal::JournalError;
 use crate::pool::PoolError;
+use crate::protect::journal::JournalError;
 use crate::protect::vault::VaultError;
 use forebay_journal::identity::Evidence;
 use forebay_types::limits::{VOLUME_NAME_BYTES_MAX, VOLUMES_MAX};

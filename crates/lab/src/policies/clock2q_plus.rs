@@ -154,7 +154,7 @@ impl Eviction for Clock2QPlus {
             self.recalled = self.ghosts.remove(incoming).then_some(incoming);
         }
         let small_first = self.window.len() + self.small.len() >= self.small_len_target;
-        let first = if small_first || self.main.len() == 0 {
+        let first = if small_first || self.main.is_empty() {
             self.evict_from_small(lines).or_else(|| self.evict_from_main(lines))
         } else {
             self.evict_from_main(lines).or_else(|| self.evict_from_small(lines))

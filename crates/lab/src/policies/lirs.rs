@@ -85,7 +85,7 @@ impl Lirs {
         if let Some(twin) = self.find_ghost(key) {
             self.forget_ghost(twin);
         }
-        if self.ghosts_free.len() == 0 {
+        if self.ghosts_free.is_empty() {
             let oldest = self.ghosts.back();
             self.forget_ghost(oldest);
         }

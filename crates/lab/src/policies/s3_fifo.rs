@@ -113,7 +113,7 @@ impl Eviction for S3Fifo {
         if self.recalled != Some(incoming) {
             self.recalled = self.ghosts.remove(incoming).then_some(incoming);
         }
-        if self.small.len() >= self.small_len_target || self.main.len() == 0 {
+        if self.small.len() >= self.small_len_target || self.main.is_empty() {
             self.evict_from_small(lines).or_else(|| self.evict_from_main(lines))
         } else {
             self.evict_from_main(lines).or_else(|| self.evict_from_small(lines))

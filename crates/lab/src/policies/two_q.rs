@@ -77,7 +77,7 @@ impl Eviction for TwoQ {
         if self.recalled != Some(incoming) {
             self.recalled = self.a1out.remove(incoming).then_some(incoming);
         }
-        if self.a1in.len() > self.a1in_len_max || self.am.len() == 0 {
+        if self.a1in.len() > self.a1in_len_max || self.am.is_empty() {
             self.evict_from_a1in(lines).or_else(|| self.evict_from_am(lines))
         } else {
             self.evict_from_am(lines).or_else(|| self.evict_from_a1in(lines))

@@ -153,7 +153,8 @@ impl Vault {
             state = self.state();
             state.probe.deadline = None;
             if let Err(error) = measured {
-                tracing::warn!(vault = %self.name, error = error.with_causes(), "vault measurement failed");
+                let (vault, causes) = (&self.name, error.with_causes());
+                tracing::warn!(%vault, error = causes, "vault measurement failed");
                 if matches!(error, VaultError::Io { .. }) {
                     // The device may not accept a dump at the earlier speed.
                     state.measured = None;
