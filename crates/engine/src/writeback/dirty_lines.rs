@@ -243,7 +243,7 @@ impl DirtyLines {
         next
     }
 
-    /// Whether all of a stripe that waits is owed. Otherwise its owed lines have their turn by place.
+    /// Whether all of a stripe that waits is owed. Otherwise its owed lines go by place.
     fn owes_stripe(&self, first: u64) -> bool {
         let count = self.stripe_lines(first).map_or(1, |(_, count)| count);
         (first..first + count).all(|line| self.chunk(line).owed & bit(line) != 0)
