@@ -233,9 +233,7 @@ impl DirtyLines {
     /// The next owed line that waits. Each has one turn in a sweep.
     pub(crate) fn next_owed(&mut self) -> Option<u64> {
         let sweep = self.sweep?;
-        let is_due =
-            |&line: &u64| self.chunk(line).owed & self.chunk(line).waiting() & bit(line) != 0;
-        if let Some(first) = self.whole.from(sweep.whole).find(is_due) {
+        if let Some(first) = self.whole.from(sweep.whole).find(|&first| self.owes_stripe(first)) {
             self.sweep = Some(Sweep { whole: first + 1, ..sweep });
             return Some(first);
         }
@@ -243,6 +241,12 @@ impl DirtyLines {
         let whole = u64::MAX - CHUNK;
         self.sweep = next.map(|line| Sweep { whole, rest: line + 1 });
         next
+    }
+
+    /// Whether all of a stripe that waits is owed. Otherwise its owed lines go by place.
+    fn owes_stripe(&self, first: u64) -> bool {
+        let count = self.stripe_lines(first).map_or(1, |(_, count)| count);
+        (first..first + count).all(|line| self.chunk(line).owed & bit(line) != 0)
     }
 
     fn owed_from(&self, line: u64) -> Option<u64> {
