@@ -105,11 +105,12 @@ impl<T, M> CompletionBatch<T, M> {
     }
 
     /// Passes on each answer with the segments of its data, and is empty afterwards.
-    pub fn drain(&mut self, mut each: impl FnMut(Answered<T, M>, &[ReplySegment])) {
-        for mut answered in self.answers.drain(..) {
-            let segments = std::mem::take(&mut answered.segments);
+    pub fn drain(&mut self, mut each: impl FnMut(&mut Answered<T, M>, &[ReplySegment])) {
+        for answered in &mut self.answers {
+            let segments = answered.segments.clone();
             each(answered, &self.segments[segments]);
         }
+        self.answers.clear();
         self.segments.clear();
     }
 

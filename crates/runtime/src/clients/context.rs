@@ -33,20 +33,21 @@ impl<R: Reactor> Context<'_, R> {
     pub(crate) fn deliver<F: FrontEnd>(
         &mut self,
         front: &mut F,
-        answered: Answered<Submitted, Memory>,
+        answered: &mut Answered<Submitted, Memory>,
         segments: &[ReplySegment],
     ) {
-        let Answered { ticket, result, memory, touched, is_lost, .. } = answered;
-        let request = ticket.request;
-        if is_lost {
+        let Answered { ticket, result, touched, is_lost, .. } = answered;
+        let request = &ticket.request;
+        if *is_lost {
             tracing::error!(?request, "a request was lost, and fails: report this");
         }
         let WorkerHost { shared, clients, worker, .. } = &mut *self.host;
-        let Some(result) = clients.answered(*worker, &ticket, result, touched) else {
+        let Some(result) = clients.answered(*worker, ticket, *result, *touched) else {
             return release(shared, segments);
         };
-        let reply = Reply { result, segments, memory, touched };
-        if front.completed(self, &request, reply) == Pins::Released {
+        let memory = answered.memory.take();
+        let reply = Reply { result, segments, memory, touched: *touched };
+        if front.completed(self, request, reply) == Pins::Released {
             release(&self.host.shared, segments);
         }
     }
