@@ -32,6 +32,15 @@ pub(crate) struct VolumeLines<'a, M> {
     pub planted: Planted,
 }
 
+/// Takes a line out of the pool unless it is dirty or an operation has it. Its volume need not be
+/// served: a pool that was adopted may hold lines of others.
+pub(crate) fn drop_if_idle<M: LineTable>(index: &mut Slots<M>, ops: &Ops, slot: Slot) {
+    let line = index.get(slot);
+    if line.dirty == 0 && ops.busy(line.key).is_none() {
+        index.drop_line(slot);
+    }
+}
+
 impl<M: LineTable> VolumeLines<'_, M> {
     /// The same for a shorter time.
     pub(crate) const fn reborrow(&mut self) -> VolumeLines<'_, M> {
@@ -198,14 +207,6 @@ impl<M: LineTable> VolumeLines<'_, M> {
         }
         if destaging {
             self.ops.supersede(key, old, writeback.superseded(key.line()));
-        }
-    }
-
-    /// Takes a line out of the pool unless it is dirty or an operation has it.
-    pub(crate) fn drop_if_idle(&mut self, slot: Slot) {
-        let line = self.index.get(slot);
-        if line.dirty == 0 && self.ops.busy(line.key).is_none() {
-            self.index.drop_line(slot);
         }
     }
 

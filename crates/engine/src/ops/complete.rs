@@ -1,7 +1,7 @@
 //! The end of an operation: what it brought becomes true, and whoever waited is told.
 
 use crate::index::meta::{DETACHED, LineTable, NO_SLOT};
-use crate::lines::VolumeLines;
+use crate::lines::{VolumeLines, drop_if_idle};
 use crate::ops::{Op, OpKind, OpLine, WaitFor};
 use crate::sabotage::PlantedBug;
 use crate::{Answer, IoId, Outbox, Outcome};
@@ -138,7 +138,7 @@ impl<'a, M: LineTable> Completion<'a, M> {
         }
         for line in &op.lines {
             if let Some(slot) = self.lines.index.find(line.key) {
-                self.lines.drop_if_idle(slot);
+                drop_if_idle(self.lines.index, self.lines.ops, slot);
             }
         }
     }

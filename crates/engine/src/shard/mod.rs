@@ -9,7 +9,7 @@ use crate::index::Slots;
 use crate::index::key::LineKey;
 use crate::index::meta::{LineTable, NO_SLOT};
 use crate::integrity::Integrity;
-use crate::lines::VolumeLines;
+use crate::lines::{VolumeLines, drop_if_idle};
 use crate::modes::Scratch;
 use crate::ops::{OpKind, Ops};
 use crate::sabotage::{Planted, PlantedBug};
@@ -195,7 +195,7 @@ impl<M: LineTable> Shard<M> {
             let line = *self.index.get(slot);
             let ours = line.key != LineKey::NONE && line.key.volume() == volume;
             if ours && self.index.find(line.key) == Some(slot) {
-                self.on(volume).drop_if_idle(slot);
+                drop_if_idle(&mut self.index, &self.ops, slot);
             }
         }
         (next < end).then_some(next)

@@ -305,6 +305,21 @@ fn lines_stay_where_they_were_and_the_rest_is_free() {
     shard.self_check();
 }
 
+#[test]
+fn clean_lines_of_a_volume_that_is_not_served_are_dropped() {
+    let mut rig = Rig::new(8, 6, Mode::WriteBack);
+    rig.read_now(0, 2 * LINE);
+    assert_eq!(rig.write(1, 3 * LINE, LINE, 7), WriteOutcome::Done);
+    let (policy, config) = (Box::new(Weir::new(8)), ShardConfig::for_slots(8));
+    let table = Table::new(rig.shard.table().to_vec());
+    let (mut shard, _) =
+        Shard::recover(table, policy, config, &|_| Fate::Kept, &mut Vec::new()).unwrap();
+    assert_eq!(shard.resident_lines(VOLUME), 3);
+    assert_eq!(shard.drop_clean(VOLUME, 0, 64), None);
+    assert_eq!(shard.resident_lines(VOLUME), 1, "the dirty line stays");
+    shard.self_check();
+}
+
 /// What the kernel was doing when the process died may go on until the disk is locked anew.
 #[test]
 fn nothing_is_written_where_an_io_of_the_dead_process_may_end() {
