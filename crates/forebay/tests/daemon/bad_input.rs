@@ -2,7 +2,7 @@
 //! an error that names it and a remedy, and change nothing.
 
 use crate::process::{Daemon, MIB, failed_start, make_file, run_forebay};
-use crate::vault::{fail_power, slow_machine};
+use crate::vault::machine_after_power_failure;
 use std::path::Path;
 
 /// The offset of the first batch.
@@ -112,8 +112,7 @@ fn try_all(directory: &Path, path: &str, is_vault: bool, serve: &[&str]) {
 
 #[test]
 fn a_damaged_vault_is_refused_with_a_remedy_and_left_unchanged() {
-    let machine = slow_machine();
-    let _ups = fail_power(&machine);
+    let (machine, _ups) = machine_after_power_failure();
     let vault = machine.path("vault").display().to_string();
     let serve = ["--volume", &machine.volume, "--ups", &machine.ups, "--vault", &vault];
     try_all(machine.directory(), &vault, true, &serve);

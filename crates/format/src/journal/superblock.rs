@@ -247,6 +247,15 @@ impl Superblock {
     /// contradict each other.
     pub fn encode(&self) -> Vec<u8> {
         self.check();
+        self.encode_unchecked()
+    }
+
+    /// As [`Superblock::encode`], also if the fields contradict each other: for tests that forge a
+    /// superblock.
+    ///
+    /// # Panics
+    /// If there are too many volumes or generations, or if a name is too long.
+    pub fn encode_unchecked(&self) -> Vec<u8> {
         let mut image = zeroed();
         let (kind, sealed) = self.kind.encode();
         image.head = Head {

@@ -11,7 +11,7 @@ use std::collections::HashMap;
 use std::io::{ErrorKind, Read, Write};
 use std::os::unix::net::UnixStream;
 use std::path::Path;
-use std::time::Duration;
+use std::time::{Duration, Instant};
 
 /// The timeout of everything. It only ends a test whose server hangs, so it is far longer than the
 /// slowest loaded machine needs.
@@ -55,9 +55,16 @@ pub fn connect(socket: &Path) -> UnixStream {
 }
 
 impl Client<UnixStream> {
-    /// Enters an export with structured replies and block status.
+    /// Enters an export with structured replies and block status. The server ends a handshake after
+    /// 10 s, which a loaded machine may take; then another connection is tried.
     pub fn new(socket: &Path, export: &str) -> Self {
-        Self::enter(connect(socket), &config(export)).unwrap()
+        let begun = Instant::now();
+        loop {
+            match Self::try_enter(connect(socket), &config(export)) {
+                Some(entered) => return entered.unwrap(),
+                None => assert!(begun.elapsed() < PATIENCE, "the server ends every handshake"),
+            }
+        }
     }
 }
 
@@ -73,6 +80,17 @@ pub fn advance<S: Read + Write>(
     input: &mut Vec<u8>,
     out: &mut Vec<u8>,
 ) -> Step {
+    let step = try_advance(stream, handshake, input, out);
+    step.expect("the server ended the connection within the handshake")
+}
+
+/// As [`advance`]; `None` if the server ends the connection.
+fn try_advance<S: Read + Write>(
+    stream: &mut S,
+    handshake: &mut Handshake,
+    input: &mut Vec<u8>,
+    out: &mut Vec<u8>,
+) -> Option<Step> {
     loop {
         stream.write_all(out).unwrap();
         out.clear();
@@ -81,11 +99,13 @@ pub fn advance<S: Read + Write>(
         stream.write_all(out).unwrap();
         out.clear();
         if step != Step::NeedMore {
-            return step;
+            return Some(step);
         }
         let mut bytes = [0; 4096];
         let len = stream.read(&mut bytes).unwrap();
-        assert!(len > 0, "the server ended the connection within the handshake");
+        if len == 0 {
+            return None;
+        }
         input.extend_from_slice(&bytes[..len]);
     }
 }
@@ -95,12 +115,18 @@ impl<S: Read + Write> Client<S> {
     ///
     /// # Errors
     /// When the server refuses.
-    pub fn enter(mut stream: S, config: &Config) -> Result<Self, Failure> {
+    pub fn enter(stream: S, config: &Config) -> Result<Self, Failure> {
+        let entered = Self::try_enter(stream, config);
+        entered.expect("the server ended the connection within the handshake")
+    }
+
+    /// As [`Client::enter`]; `None` if the server ends the connection.
+    fn try_enter(mut stream: S, config: &Config) -> Option<Result<Self, Failure>> {
         let mut handshake = Handshake::new(config.clone());
         let (mut input, mut out) = (Vec::new(), Vec::new());
-        match advance(&mut stream, &mut handshake, &mut input, &mut out) {
-            Step::Enter(opened) => Ok(Self::opened(stream, opened, input)),
-            Step::Fail(failure) => Err(failure),
+        match try_advance(&mut stream, &mut handshake, &mut input, &mut out)? {
+            Step::Enter(opened) => Some(Ok(Self::opened(stream, opened, input))),
+            Step::Fail(failure) => Some(Err(failure)),
             step => panic!("an unexpected step: {step:?}"),
         }
     }

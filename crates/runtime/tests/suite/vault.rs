@@ -367,7 +367,7 @@ fn load_only_to_the_same_disk() {
     let other_size = memory(32 * MIB);
     for (wrong, part) in [(&backup, "samples differ"), (&other_size, "another size")] {
         let refused = load(wrong, 1, false).unwrap_err();
-        for part in [part, "volume 'v'", "--accept-changed-disk v", "rescue apply"] {
+        for part in [part, "volume 'v'", "accept the changed disk", "write what it holds"] {
             assert!(refused.contains(part), "{refused}");
         }
     }

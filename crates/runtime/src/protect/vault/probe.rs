@@ -120,7 +120,7 @@ impl Vault {
                 }
             }
             Err(error) => {
-                let trouble = error.with_causes();
+                let trouble = error.explained();
                 if before.as_ref() != Some(&trouble) {
                     tracing::error!(
                         vault = %name,
