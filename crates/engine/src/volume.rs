@@ -68,6 +68,7 @@ impl VolumeState {
     }
 
     /// Whether writes that a UPS does not cover are acknowledged from the disk's stable storage.
+    #[inline]
     pub(crate) fn demands_stable(&self) -> bool {
         self.mode == Mode::WriteBack
             && self.protection == Protection::Power
@@ -176,14 +177,17 @@ impl Volumes {
         assert_eq!(state.lost_sectors, 0, "{volume} is removed with lost sectors");
     }
 
+    #[inline]
     pub(crate) fn has(&self, volume: VolumeId) -> bool {
         self.states.get(usize::from(volume.0)).is_some_and(Option::is_some)
     }
 
+    #[inline]
     pub(crate) fn get(&self, volume: VolumeId) -> &VolumeState {
         self.states[usize::from(volume.0)].as_ref().expect("the driver names served volumes only")
     }
 
+    #[inline]
     pub(crate) fn get_mut(&mut self, volume: VolumeId) -> &mut VolumeState {
         self.states[usize::from(volume.0)].as_mut().expect("the driver names served volumes only")
     }

@@ -82,6 +82,7 @@ impl<M: LineTable> Writer<'_, M> {
             self.lines.index.unpin(slot);
         }
         self.count_staged(hits, staged.len());
+        self.boost(part);
         self.written_back(part, now_ms, out);
         // ACKNOWLEDGED: as in `write_back.rs`, the data is in the pool and nowhere else.
         WriteOutcome::Done

@@ -5,7 +5,7 @@ use crate::index::key::line_parts;
 use crate::index::meta::LineTable;
 use crate::ops::OpKind;
 use crate::sabotage::PlantedBug;
-use crate::{Attempt, MemoryStep, Outbox, Part, Slot, Touched};
+use crate::{Attempt, LineMeta, MemoryStep, Outbox, Part, Slot, Touched};
 use forebay_policy::Hint;
 use forebay_types::LINE_BYTES;
 
@@ -51,6 +51,7 @@ impl<M: LineTable> Writer<'_, M> {
             self.lines.index.unpin(slot);
         }
         self.count_write(touched);
+        self.boost(part);
         self.written_back(part, now_ms, out);
         // ACKNOWLEDGED: the data is in the pool, and nowhere else. It outlives nothing but what
         // the volume's protection covers; a FLUSH brings it to the disk.
@@ -64,7 +65,8 @@ impl<M: LineTable> Writer<'_, M> {
         let (Some(line), None) = (lines.next(), lines.next()) else { return false };
         let Some(slot) = self.lines.index.find(line.key) else { return false };
         // Every operation pins the slots it uses, so a line without a pin is not busy.
-        if self.lines.index.get(slot).pins > 0 {
+        let LineMeta { pins, dirty: was_dirty, .. } = *self.lines.index.get(slot);
+        if pins > 0 {
             return false;
         }
         self.lines.index.touch(slot);
@@ -74,6 +76,10 @@ impl<M: LineTable> Writer<'_, M> {
         out.memory.push(fill);
         self.lines.mark_dirty(slot, line.mask, now_ms);
         self.count_write(Touched { hits: 1, misses: 0 });
+        // Where all writes are boosted, a line that was dirty has been boosted already.
+        if was_dirty == 0 || self.lines.volume.gather_below() > 0 {
+            self.boost(part);
+        }
         self.written_back(part, now_ms, out);
         // ACKNOWLEDGED: as below.
         true
@@ -170,14 +176,18 @@ impl<M: LineTable> Writer<'_, M> {
         }
     }
 
-    /// The lines of a part are dirty. Those of a write that is not worth holding back go soon.
-    pub(super) fn written_back(&mut self, part: &Part, now_ms: u64, out: &mut Outbox) {
+    /// Has the lines of a write that is not worth holding back go soon.
+    pub(super) fn boost(&mut self, part: &Part) {
         let state = &mut *self.lines.volume;
-        state.counters_mut().writes_back += 1;
         if part.range.len >= state.gather_below() {
             let lines = line_parts(part.volume, part.range);
             lines.for_each(|line| state.writeback_mut().boost(line.key.line()));
         }
+    }
+
+    /// The lines of a part are dirty.
+    pub(super) fn written_back(&mut self, part: &Part, now_ms: u64, out: &mut Outbox) {
+        self.lines.volume.counters_mut().writes_back += 1;
         let line = part.range.offset / LINE_BYTES;
         self.lines.destager().notify_elevator(line, now_ms, out);
     }

@@ -177,6 +177,7 @@ impl Ops {
     }
 
     /// The operation that keeps a line busy.
+    #[inline]
     pub(crate) fn busy(&self, key: LineKey) -> Option<(u32, OpKind)> {
         if self.busy.is_empty() {
             return None;
@@ -219,6 +220,7 @@ impl Ops {
 
     /// Whether data in `slot`, which holds `key`, is being written to the disk right now. The
     /// line may be under destage from an older slot, too.
+    #[inline]
     pub(crate) fn is_destaging(&self, key: LineKey, slot: Slot) -> bool {
         let Some(&index) = self.busy.get(&key) else { return false };
         self.entries[index as usize].op.as_ref().is_some_and(|op| {

@@ -94,6 +94,7 @@ impl Writeback {
     }
 
     /// A line that was clean has become dirty.
+    #[inline]
     pub(crate) fn dirtied(&mut self, line: u64) {
         self.dirty.insert(line);
         if let Some(epochs) = &mut self.epochs {
@@ -112,6 +113,7 @@ impl Writeback {
 
     /// A line of a write that is not worth holding back goes as if it were old, or with the
     /// elevator if that runs.
+    #[inline]
     pub(crate) fn boost(&mut self, line: u64) {
         if !self.scheduler.is_elevator_running() {
             self.dirty.make_old(line);
@@ -120,6 +122,7 @@ impl Writeback {
 
     /// A dirty line was written while its older content is on its way to the disk. Returns the
     /// demand that this content still meets.
+    #[inline]
     pub(crate) fn superseded(&mut self, line: u64) -> u32 {
         self.dirty.make_young(line);
         self.demand

@@ -118,6 +118,7 @@ impl Quota {
     }
 
     /// Lines that may still get dirty.
+    #[inline]
     pub(crate) const fn free_lines(&self) -> usize {
         self.config.dirty_lines_max.saturating_sub(self.dirty_lines)
     }
@@ -150,6 +151,7 @@ impl Quota {
     }
 
     /// A clean line has become dirty.
+    #[inline]
     pub(crate) const fn dirtied(&mut self, now_ms: u64) {
         self.dirty_lines += 1;
         self.dirtied_ms = now_ms;
@@ -161,6 +163,7 @@ impl Quota {
     }
 
     /// A line is clean, or an older version on the disk.
+    #[inline]
     pub(crate) const fn cleaned(&mut self) {
         assert!(self.dirty_lines > 0, "more lines became clean than were dirty");
         self.dirty_lines -= 1;

@@ -172,6 +172,7 @@ impl Scheduler {
         self.elevator.line(whole)
     }
 
+    #[inline]
     pub(crate) fn is_elevator_running(&self) -> bool {
         self.elevator.is_called()
     }
