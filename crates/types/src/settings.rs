@@ -86,8 +86,8 @@ pub const VOLUME_SETTINGS: [VolumeSetting; 21] = [
         "unsafe-supply",
         "stable|disk-cache",
         "stable",
-        "with `protection=ups`: where a write must be before it is acknowledged while the UPS is not \
-         safe",
+        "with `protection=ups`: where a write must be before it is acknowledged while the UPS is \
+         not safe",
     ),
     fixed(
         "ordered",
