@@ -6,6 +6,7 @@
 #![no_main]
 
 use forebay_config::{ConfigError, parse_toml, parse_volume_spec};
+use forebay_types::Fault;
 use libfuzzer_sys::fuzz_target;
 use std::collections::HashSet;
 
@@ -30,8 +31,9 @@ fuzz_target!(|input: &[u8]| {
     }
 });
 
-/// A message has a fault and a remedy, preceded only by a position.
+/// An error has a message and a remedy, and the message does not repeat the remedy.
 fn assert_says_something(error: &ConfigError) {
-    assert!(!error.message().is_empty() && !error.remedy().is_empty(), "{error:?}");
-    assert!(error.to_string().ends_with(&format!("{}: {}", error.message(), error.remedy())));
+    let (message, remedy) = (error.to_string(), error.remedy().to_string());
+    assert!(!message.is_empty() && !remedy.is_empty(), "{error:?}");
+    assert!(!message.contains(&remedy), "{error:?}");
 }

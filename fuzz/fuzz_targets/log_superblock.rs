@@ -56,7 +56,7 @@ fuzz_target!(|input: &[u8]| {
 fn assert_is_sound(superblock: &Superblock) {
     let again = Superblock::decode(&superblock.encode());
     assert_eq!(again.as_ref(), Ok(superblock));
-    assert!(superblock.geometry.is_sound(superblock.size_bytes));
+    assert!(superblock.geometry.is_valid(superblock.size_bytes));
     assert!(superblock.volumes.len() <= VOLUMES_MAX && superblock.starts.len() <= GENERATIONS_MAX);
     assert!(superblock.starts.is_sorted_by(|a, b| a.generation < b.generation));
     for (at, volume) in superblock.volumes.iter().enumerate() {

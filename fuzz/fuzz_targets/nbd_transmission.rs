@@ -9,7 +9,7 @@
 
 use forebay_fuzz::nbd::{opened, serve, terms};
 use forebay_nbd::{
-    Command, Extent, Negotiated, PAYLOAD_BYTES_ABUSIVE, Parse, Request, Step, Tls,
+    Command, Extent, Negotiated, PAYLOAD_DRAIN_BYTES_MAX, Parse, Request, Step, Tls,
     client::{self, Event, ReplyParser},
     proto::command_flag,
 };
@@ -25,7 +25,7 @@ fuzz_target!(|input: &[u8]| {
     };
     let mut parser = ReplyParser::new(&opened(&terms));
     while let Parse::Request { request, header_len } = terms.parse(rest) {
-        assert!(u64::from(request.payload_len) <= PAYLOAD_BYTES_ABUSIVE);
+        assert!(u64::from(request.payload_len) <= PAYLOAD_DRAIN_BYTES_MAX);
         let Some(behind) = rest.get(header_len + request.payload_len as usize..) else { return };
         rest = behind;
         if request.command == Command::Disconnect {

@@ -6,7 +6,7 @@ use forebay_format::journal::{
     BLOCK_BYTES, Geometry, HEADER_BYTES, JournalId, LOG_OFFSET, RECORD_BYTES, Record, RecordKind,
     SUPERBLOCK_BYTES, VolumeEntry,
 };
-use forebay_journal::{Admission, Dump, Entry, Log, ReadAt};
+use forebay_journal::{Admission, Dump, Entry, Log, ReadAt, RecordOutcome};
 use forebay_types::{ByteRange, IoError};
 
 /// Small segments, as in the lab.
@@ -62,11 +62,12 @@ impl Device {
             for volume in volumes {
                 let entry = |kind| Entry { kind, volume, range };
                 let bytes = vec![at as u8; range.len as usize];
-                assert_eq!(log.admit(range.len, ()), Admission::Granted);
+                assert_eq!(log.admit(volume, range.len, ()), Admission::Granted);
                 assert!(log.append(entry(RecordKind::Write), [&bytes[..]].into_iter(), None));
                 if at == 3 {
-                    assert!(log.record(entry(RecordKind::Zero { unmap: true }), None));
-                    assert!(log.record(entry(RecordKind::Forget), None));
+                    for kind in [RecordKind::Zero { unmap: true }, RecordKind::Forget] {
+                        assert_eq!(log.record(entry(kind), None), RecordOutcome::Recorded);
+                    }
                 }
             }
             while let Some(write) = log.poll_write() {
@@ -89,6 +90,7 @@ impl Device {
             size_bytes: VOLUME_BYTES,
             identity: [name; 32],
             disk: Default::default(),
+            void_before: 0,
         });
         let mut dump = Dump::new(ID, DEVICE_BYTES, GEOMETRY, 0, volumes.collect());
         for _ in 0..2 {

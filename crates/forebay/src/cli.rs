@@ -4,6 +4,7 @@
 //! that a value is understood in both or in neither.
 
 use crate::rescue::RescueCommand;
+use crate::user::is_root;
 use clap::{Args, Parser, Subcommand};
 use forebay_config::{
     Ecc, IoEngine, KeeperMode, Listen, LogLevel, MemorySetting, Percent, Seconds, Settings, Source,
@@ -319,11 +320,6 @@ pub(crate) enum VolumeCommand {
         #[command(flatten)]
         state: StateArguments,
     },
-}
-
-/// Whether root runs this.
-pub(crate) fn is_root() -> bool {
-    rustix::process::geteuid().is_root()
 }
 
 #[cfg(test)]

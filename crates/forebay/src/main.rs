@@ -16,6 +16,7 @@ mod report;
 mod rescue;
 mod serve;
 mod signals;
+mod user;
 
 use clap::Parser;
 use cli::{Cli, Command};

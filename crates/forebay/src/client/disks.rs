@@ -1,6 +1,6 @@
 //! What the disks of volumes look like, as a table for people.
 
-use super::table::lines;
+use super::columns::lines;
 use comfy_table::{Table, presets};
 use forebay_api::{GeometrySource, VolumeStatus};
 use forebay_types::Size;

@@ -1,6 +1,6 @@
 //! Which writes of volumes are worth gathering, as a table for people.
 
-use super::table::lines;
+use super::columns::lines;
 use super::units::bytes;
 use comfy_table::{Table, presets};
 use forebay_api::{GatherStatus, VolumeStatus};

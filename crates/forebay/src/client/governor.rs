@@ -1,6 +1,6 @@
 //! What reads let write-back do, as a table for people.
 
-use super::table::lines;
+use super::columns::lines;
 use super::units::{count, micros};
 use comfy_table::{Table, presets};
 use forebay_api::VolumeStatus;

@@ -1,6 +1,7 @@
 //! The commands that ask a running daemon: each is a request, and a way to show the answer.
 
 mod bar;
+pub(crate) mod columns;
 mod disks;
 mod gather;
 mod governor;
@@ -10,8 +11,9 @@ pub(crate) mod units;
 mod write_back;
 
 use crate::{
-    cli::{ShowArguments, StateArguments, VolumeCommand, is_root},
+    cli::{ShowArguments, StateArguments, VolumeCommand},
     report::print,
+    user::is_root,
 };
 use anyhow::{Context, anyhow};
 use bar::Bar;

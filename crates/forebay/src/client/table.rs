@@ -1,11 +1,12 @@
 //! What the daemon tells, as tables and sentences for people.
 
+use super::columns::lines;
 use super::disks::disks;
 use super::gather::gather;
 use super::governor::governor;
 use super::units::{bytes, count, duration, percent};
 use super::write_back::write_back;
-use comfy_table::{CellAlignment, Table, presets};
+use comfy_table::{Table, presets};
 use forebay_api::{
     Damage, DrillReport, JournalState, JournalStatus, Latencies, PatrolStatus, PowerStatus, Status,
     VaultStatus, VolumeState, VolumeStatus,
@@ -208,17 +209,6 @@ pub(super) fn drill(report: &DrillReport) -> String {
         latencies(&report.latency_during),
         report.path.as_deref().unwrap_or("not kept; see the log"),
     )
-}
-
-/// A table as text, its columns of words to the left and its numbers to the right.
-pub(crate) fn lines(mut table: Table, words: &[usize]) -> String {
-    for (index, column) in table.column_iter_mut().enumerate() {
-        column.set_padding((0, 2));
-        if !words.contains(&index) {
-            column.set_cell_alignment(CellAlignment::Right);
-        }
-    }
-    table.lines().map(|line| format!("{}\n", line.trim_end())).collect()
 }
 
 /// One volume in a few words: `1.0 GiB, write-through`.

@@ -1,6 +1,6 @@
 //! How what was written got to the disks, as a table for people.
 
-use super::table::lines;
+use super::columns::lines;
 use super::units::{bytes, count};
 use comfy_table::{Table, presets};
 use forebay_api::VolumeStatus;

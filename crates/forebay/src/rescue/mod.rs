@@ -12,8 +12,8 @@ mod release;
 mod show;
 mod source;
 
-use crate::cli::is_root;
 use crate::report;
+use crate::user::is_root;
 use clap::{Args, Subcommand};
 use forebay_config::default_state;
 use source::Source;

@@ -2,7 +2,7 @@
 
 use super::log::POSSIBLY_STALE;
 use super::source::Source;
-use crate::client::table::lines;
+use crate::client::columns::lines;
 use crate::client::units;
 use crate::report::print;
 use comfy_table::{Table, presets};

@@ -1,6 +1,6 @@
 //! Many idle clients, silent clients, and clients beyond the limit on descriptors.
 
-use crate::common::client::{PATIENCE, connect};
+use crate::common::client::{Client, PATIENCE, connect};
 use crate::common::raw::{client_flags, enter, greeting, option};
 use crate::common::wait_until;
 use crate::process::{Daemon, make_file};
@@ -32,13 +32,7 @@ fn ten_thousand_idle_clients(io: &str) {
     let (before, _) = daemon.rss_bytes();
     let begin = Instant::now();
     // The clients finish negotiation, so its deadline does not disconnect them.
-    let idle: Vec<UnixStream> = (0..IDLE)
-        .map(|_| {
-            let mut stream = connect(&daemon.socket);
-            enter(&mut stream, "disk");
-            stream
-        })
-        .collect();
+    let idle: Vec<Client> = (0..IDLE).map(|_| daemon.client("disk")).collect();
     let (after, _) = daemon.rss_bytes();
     let each = after.saturating_sub(before) / IDLE as u64;
     println!("{io}: {IDLE} idle clients in {:?}, {each} bytes each", begin.elapsed());
