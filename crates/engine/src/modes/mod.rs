@@ -133,9 +133,9 @@ pub(crate) struct Writer<'a, M> {
 /// Lists that are kept for their capacity only, so that writes allocate nothing.
 #[derive(Debug, Default)]
 pub(crate) struct Scratch {
-    /// Lines of the part at hand and their slots.
+    /// The lines of the current part, and their slots.
     lines: Vec<(LinePart, Option<Slot>)>,
-    /// Slots for the lines of the part at hand that need one; empty between calls.
+    /// Slots reserved for lines of the current part. Empty between calls.
     reserved: Vec<Slot>,
 }
 

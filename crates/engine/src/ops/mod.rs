@@ -45,8 +45,8 @@ pub(crate) struct OpLine {
     pub mask: u8,
     /// Lost sectors that are lost no more if the operation goes well.
     pub regained: u8,
-    /// The line was written again during its destage, while this demand of its volume's write-back
-    /// was in force; see [`crate::writeback::Writeback::superseded`]. Zero otherwise.
+    /// The volume's demand when the line was written again during its destage; see
+    /// [`crate::writeback::Writeback::superseded`]. Zero if it was not.
     pub superseded: u32,
 }
 

@@ -124,23 +124,23 @@ impl<M: LineTable> Shard<M> {
         self.volumes.remove(volume);
     }
 
-    /// Changes how a volume is cached, from the next request on. What is dirty is destaged in the
-    /// background when the new mode has no place for it. What is clean stays until it is dropped,
-    /// by [`Shard::drop_clean`] or for another line; in bypass, what is dirty or in use goes when
-    /// it no longer is.
+    /// Changes the cache mode of a volume, from the next request on. If the new mode keeps no dirty
+    /// lines, they are destaged in the background. Clean lines stay until [`Shard::drop_clean`] or
+    /// an eviction removes them. In bypass, a dirty or busy line is removed once it is clean and
+    /// idle.
     pub fn set_mode(&mut self, volume: VolumeId, mode: Mode) {
         self.volumes.get_mut(volume).set_mode(mode);
     }
 
-    /// Notes whether somebody waits for reads of a volume's disk just now. Background write-back
-    /// then steps aside; see [`Shard::set_pace`].
+    /// Sets whether reads of a volume's disk are in flight. Background writeback then slows down;
+    /// see [`Shard::set_pace`].
     pub fn set_reading(&mut self, volume: VolumeId, reading: bool) {
         self.volumes.get_mut(volume).writeback_mut().scheduler_mut().set_reading(reading);
     }
 
-    /// Says how fast what is dirty of a volume may be written back from here. Beside reads it goes
-    /// faster than that the nearer the dirty limit is. A flush and a change of mode wait for none
-    /// of it; throttled writers wait for the limits that hold at any time.
+    /// Sets the rate of a volume's writeback from this shard. Beside reads, the rate rises as the
+    /// shard nears the dirty limit. A flush or a change of mode ignores it. Throttled writers are
+    /// subject only to the limits that apply at all times.
     pub fn set_pace(&mut self, volume: VolumeId, pace: Pace) {
         self.volumes.get_mut(volume).writeback_mut().scheduler_mut().set_pace(pace);
     }

@@ -20,21 +20,21 @@ impl<M: LineTable> Shard<M> {
         }
     }
 
-    /// Whether a tick has anything to look after. What was dirty may have gone another way, erased
-    /// or written through, and then only a tick wakes throttled writers.
+    /// Whether the shard needs ticks: it has dirty lines or throttled writers. If the last dirty
+    /// lines were erased or written through, only a tick wakes the writers.
     pub const fn needs_tick(&self) -> bool {
         self.quota.dirty_lines() > 0 || self.quota.throttled() > 0
     }
 
-    /// The next stop of the elevator is said to be here, by another shard.
+    /// Resumes the elevator: another shard has found its next stop in this one.
     pub fn wake(&mut self, volume: VolumeId, now_ms: u64, out: &mut Outbox) {
         if self.has_volume(volume) {
             self.on(volume).destager().pump(now_ms, out);
         }
     }
 
-    /// Begins to destage everything the volume has dirty. `None` means that the part is told when
-    /// that is done; the disk's own cache is the caller's to flush after that.
+    /// Destages all dirty lines of a volume. `None` if destages are in flight: the part is answered
+    /// when they have ended. The caller flushes the disk's cache afterwards.
     pub fn flush(
         &mut self,
         volume: VolumeId,
@@ -45,29 +45,28 @@ impl<M: LineTable> Shard<M> {
         self.on(volume).destager().flush(part, now_ms, out)
     }
 
-    /// From now on what is dirty of a volume is brought to its disk in order, by
-    /// [`Shard::destage_epoch`] alone. What is dirty already counts as written now. To be said when
-    /// the volume has been added.
+    /// Makes a volume ordered: only [`Shard::destage_epoch`] destages its lines from now on. Lines
+    /// that are dirty already belong to the current epoch. Call it after adding the volume.
     pub fn set_ordered(&mut self, volume: VolumeId) {
         self.volumes.get_mut(volume).writeback_mut().set_ordered();
     }
 
-    /// The oldest epoch of which anything is dirty, where `current` is the driver's epoch: what is
-    /// written from here on belongs to no earlier one.
+    /// The oldest epoch with dirty lines. `current` is the driver's epoch; later writes belong to
+    /// it or to a later one.
     pub fn oldest_epoch(&mut self, volume: VolumeId, current: u64) -> Option<u64> {
         let mut lines = self.on(volume);
         lines.advance(current);
         lines.volume.writeback().epochs()?.oldest()
     }
 
-    /// Whether something of the volume should be on its way to the disk: epochs that are over, or
-    /// the one at hand because of its age, its amount or the mode.
+    /// Whether a destage of an ordered volume is due: a closed epoch is dirty, or the current one
+    /// must be closed because of its age, its size or the mode.
     pub fn is_order_due(&mut self, volume: VolumeId, now_ms: u64) -> bool {
         self.on(volume).destager().is_order_due(now_ms)
     }
 
-    /// Destages everything of the epochs up to `last`, which are over. `None` means that the part
-    /// is told when that is done. What fails stays dirty, and is destaged by a later call.
+    /// Destages the epochs up to `last`, all of them closed. `None` if destages are in flight: the
+    /// part is answered when they have ended. Lines that fail stay dirty for a later call.
     pub fn destage_epoch(
         &mut self,
         volume: VolumeId,

@@ -1,10 +1,10 @@
-//! Destaging in order: the disk alone is at every moment as some moment in the past has left it.
+//! Ordered destaging: at every moment, the disk alone holds a consistent, older image.
 //!
-//! The driver numbers the times between two flushes: *epochs*. What is written belongs to the epoch
-//! of its time, and goes to the disk when everything of all earlier epochs is on stable storage
-//! there. Within an epoch there is no order, as between two flushes of any disk. So whoever finds
-//! the disk without pool and journal finds what a disk with a cache of its own would have kept over
-//! a loss of power, only older.
+//! An *epoch* is the time between two flushes; the driver numbers epochs. A write belongs to the
+//! epoch in which it was made, and is destaged only when all earlier epochs are on the disk's stable
+//! storage. Within an epoch there is no order, as between two flushes of any disk. So the disk
+//! without pool and journal has what a disk with a volatile cache could have after a power failure,
+//! only older.
 //!
 //! A dirty line of an epoch that is over is not changed any more. A write to it moves the line to
 //! another slot, and the old one is *frozen*: detached, under a pin of its own, with its dirty
@@ -45,7 +45,7 @@ struct Run {
 /// The dirty lines of a volume by epoch.
 #[derive(Debug, Default)]
 pub(crate) struct Epochs {
-    /// What is written now belongs to this epoch, or to a later one.
+    /// The epoch of new writes, or an earlier one.
     current: u64,
     /// Dirty lines of it.
     open: LineSet,
@@ -89,7 +89,7 @@ impl Epochs {
         self.open_since_ms = None;
     }
 
-    /// A dirty line is of the epoch at hand.
+    /// Adds a dirty line to the current epoch.
     pub(crate) fn touch(&mut self, line: u64) {
         self.open.insert(line);
     }
