@@ -278,9 +278,9 @@ impl<M: LineTable> Destager<'_, M> {
         true
     }
 
-    /// Admits throttled parts after a destage has ended: the longest waiting first, as many as there
-    /// are free lines. A part does not wait for one particular destage, which may take long, as a
-    /// disk serves nearby requests first.
+    /// Admits throttled parts after a destage has ended: the longest waiting first, as many as
+    /// there are free lines. A part does not wait for one particular destage, which may take long,
+    /// as a disk serves nearby requests first.
     pub(crate) fn admit(&mut self, now_ms: u64, out: &mut Outbox) {
         let free = self.lines.quota.free_lines();
         let scheduler = self.scheduler_mut();

@@ -1,10 +1,10 @@
 //! Ordered destaging: at every moment, the disk alone holds a consistent, older image.
 //!
 //! An *epoch* is the time between two flushes; the driver numbers epochs. A write belongs to the
-//! epoch in which it was made, and is destaged only when all earlier epochs are on the disk's stable
-//! storage. Within an epoch there is no order, as between two flushes of any disk. So the disk
-//! without pool and journal has what a disk with a volatile cache could have after a power failure,
-//! only older.
+//! epoch in which it was made, and is destaged only when all earlier epochs are on the disk's
+//! stable storage. Within an epoch there is no order, as between two flushes of any disk. So the
+//! disk without pool and journal has what a disk with a volatile cache could have after a power
+//! failure, only older.
 //!
 //! A dirty line of an epoch that is over is not changed any more. A write to it moves the line to
 //! another slot, and the old one is *frozen*: detached, under a pin of its own, with its dirty
