@@ -142,11 +142,10 @@ fn round(arguments: &Arguments, seed: u64) -> Result<Round> {
     Ok(Round { read_s, start_s, restored_mib, private_mib: private_kib as f64 / 1024.0 })
 }
 
-/// The restored bytes, according to the server's log.
+/// The restored bytes: a field of an event in the server's log.
 fn restored_bytes(log: &str) -> Option<u64> {
-    let line = log.lines().find(|line| line.contains("are back from the journal"))?;
-    let before = line.split(" bytes that").next()?;
-    before.split_whitespace().next_back()?.parse().ok()
+    let line = log.lines().find(|line| line.contains("restored from the journal"))?;
+    line.split_whitespace().find_map(|word| word.strip_prefix("bytes="))?.parse().ok()
 }
 
 /// Seconds to read the first `bytes` of a file past the page cache.
