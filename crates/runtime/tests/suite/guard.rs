@@ -2,7 +2,7 @@
 
 use crate::common::client::PATIENCE;
 use crate::journal::{
-    JOURNAL_BYTES, MIB, add_named, block, copy, journal_settings, memory, open, start,
+    JOURNAL_BYTES, MIB, add_named, block, copy, journal_settings, memory, open, power_loss, start,
 };
 use crate::server::{read_backend, settings};
 use forebay_backend::layers::{Gate, Kinds};
@@ -35,7 +35,7 @@ fn an_abandoned_journal_still_restores_volumes_not_named_in_its_failure_record()
     add_named(&first, "b", Arc::clone(&b) as _, &opened, Durability::Ack);
     first.client("a").write(0, &block(1)).unwrap();
     first.client("b").write(0, &block(2)).unwrap();
-    let (a_then, b_then, journal_then) = (copy(&*a), copy(&*b), copy(&*journal));
+    let ([a_then, b_then], [journal_then]) = power_loss([&*a, &*b], [&*journal]);
     first.stop();
     let given_up = |names: &[&str], of: &dyn Backend| {
         let names: Vec<String> = names.iter().map(|&name| name.to_owned()).collect();
@@ -255,7 +255,7 @@ fn a_pair_of_disks_that_was_swapped_is_refused() {
         add_named(&first, name, Arc::clone(disk) as _, &opened, Durability::Ack);
         first.client(name).write(4096, &block(9)).unwrap();
     }
-    let (a_then, b_then, journal_then) = (copy(&*a), copy(&*b), copy(&*journal));
+    let ([a_then, b_then], [journal_then]) = power_loss([&*a, &*b], [&*journal]);
     first.stop();
     let second = start(Engine::Epoll);
     let opened = open(&second, Arc::clone(&journal_then) as _);

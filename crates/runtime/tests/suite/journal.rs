@@ -35,6 +35,25 @@ pub(crate) fn copy(of: &dyn Backend) -> Arc<MemoryBackend> {
     twin
 }
 
+/// Copies of disks and of their journals as a power loss would leave them, all of one moment. A
+/// copy takes a while, in which data may go to the disk and its record be released. So the disks are
+/// copied between two equal copies of the journals.
+pub(crate) fn power_loss<const D: usize, const J: usize>(
+    disks: [&dyn Backend; D],
+    journals: [&dyn Backend; J],
+) -> ([Arc<MemoryBackend>; D], [Arc<MemoryBackend>; J]) {
+    let bytes = |of: &dyn Backend| read_backend(of, 0, of.description().size_bytes);
+    for _ in 0..1000 {
+        let journals_then = journals.map(copy);
+        let disks_then = disks.map(copy);
+        let mut pairs = journals.iter().zip(&journals_then);
+        if pairs.all(|(&now, then)| bytes(now) == bytes(&**then)) {
+            return (disks_then, journals_then);
+        }
+    }
+    panic!("the journal never rests");
+}
+
 pub(crate) fn start(engine: Engine) -> Server {
     let config = RuntimeConfig {
         memory_bytes: 64 * MIB,
@@ -154,7 +173,7 @@ fn every_acknowledged_write_survives_a_power_loss(engine: Engine) {
     let opened = open(&first, Arc::clone(&journal) as _);
     add(&first, Arc::clone(&disk) as _, &opened, Durability::Ack);
     let mut written = write_some(&first, 0..300);
-    let (disk_then, journal_then) = (copy(&*disk), copy(&*journal));
+    let ([disk_then], [journal_then]) = power_loss([&*disk], [&*journal]);
     assert!(read_backend(&*disk_then, 0, 4096) != block(0), "the disk lacks the write");
     first.stop();
 
@@ -164,7 +183,7 @@ fn every_acknowledged_write_survives_a_power_loss(engine: Engine) {
     add(&second, Arc::clone(&disk_then) as _, &opened, Durability::Ack);
     check(&second, &written);
     written.append(&mut write_some(&second, 4096..4196));
-    let (disk_later, journal_later) = (copy(&*disk_then), copy(&*journal_then));
+    let ([disk_later], [journal_later]) = power_loss([&*disk_then], [&*journal_then]);
     second.stop();
 
     let third = start(engine);
@@ -189,7 +208,7 @@ fn a_flush_survives_a_power_loss_where_writes_do_not_wait(engine: Engine) {
     written.insert(0, block(77));
     let status = first.status("v");
     assert!(status.dirty_bytes > 0, "nothing was destaged: {status:?}");
-    let (disk_then, journal_then) = (copy(&*disk), copy(&*journal));
+    let ([disk_then], [journal_then]) = power_loss([&*disk], [&*journal]);
     first.stop();
     let second = start(engine);
     let opened = open(&second, journal_then);
@@ -211,7 +230,7 @@ fn long_writes_zeroes_and_trims_survive_a_power_loss(engine: Engine) {
     client.write(MIB - 512, &long).unwrap();
     assert!(matches!(client.call(Command::WriteZeroes, 0, 8 * MIB, 4096).result, Ok(())));
     client.write(8 * MIB + 512, &[7; 512]).unwrap();
-    let (disk_then, journal_then) = (copy(&*disk), copy(&*journal));
+    let ([disk_then], [journal_then]) = power_loss([&*disk], [&*journal]);
     first.stop();
     let second = start(engine);
     let opened = open(&second, journal_then);
@@ -253,7 +272,7 @@ fn sectors_survive_a_power_loss_on_disks_of_every_block_size(engine: Engine) {
                 client.flush().unwrap();
             }
         }
-        let (disk_then, journal_then) = (copy(&*disk), copy(&*journal));
+        let ([disk_then], [journal_then]) = power_loss([&*disk], [&*journal]);
         first.stop();
         let as_written = |disk: &MemoryBackend| {
             let mut sectors = written.iter();
@@ -401,7 +420,7 @@ fn two_volumes_share_a_journal(engine: Engine) {
     add_named(&first, "b", Arc::clone(&b) as _, &opened, Durability::Ack);
     first.client("a").write(0, &block(1)).unwrap();
     first.client("b").write(0, &block(2)).unwrap();
-    let (a_then, b_then, journal_then) = (copy(&*a), copy(&*b), copy(&*journal));
+    let ([a_then, b_then], [journal_then]) = power_loss([&*a, &*b], [&*journal]);
     first.stop();
     // Only "a" is served at first; the journal keeps the writes of "b".
     let second = start(engine);
@@ -507,7 +526,7 @@ fn a_journal_that_fails_before_a_volume_is_served_keeps_its_records(engine: Engi
     let opened = open(&first, Arc::clone(&journal) as _);
     add(&first, Arc::clone(&disk) as _, &opened, Durability::Ack);
     let written = write_some(&first, 0..50);
-    let (disk_then, journal_then) = (copy(&*disk), copy(&*journal));
+    let ([disk_then], [journal_then]) = power_loss([&*disk], [&*journal]);
     first.stop();
     let second = start(engine);
     let readable = forebay_backend::layers::Errors::new(
@@ -549,7 +568,7 @@ fn a_bad_sector_neither_stops_writers_nor_fills_the_journal(engine: Engine) {
     assert!(status.usage.payload_bytes > status.usage.capacity_bytes, "{status:?}");
     assert!(status.kept.forward_bytes > 0, "{status:?}");
     // Power fails: the data that the disk does not take is still in the journal.
-    let (disk_then, journal_then) = (copy(&*disk), copy(&*journal));
+    let ([disk_then], [journal_then]) = power_loss([&*disk], [&*journal]);
     drop(client);
     errors.set_enabled(false);
     server.stop();
@@ -584,7 +603,7 @@ fn a_disk_that_hangs_stops_no_writer_of_another_volume(engine: Engine) {
         client.write(at, &[9; 4096]).unwrap();
     }
     client.flush().unwrap();
-    let (a_then, b_then, journal_then) = (copy(&*a), copy(&*b), copy(&*journal));
+    let ([a_then, b_then], [journal_then]) = power_loss([&*a, &*b], [&*journal]);
     drop(client);
     gate.open();
     server.stop();
@@ -620,7 +639,7 @@ fn a_journal_full_of_undestageable_data_writes_through(engine: Engine) {
     client.flush().unwrap();
     let status = opened.status();
     assert!(status.kept.fences > 0, "{status:?}");
-    let (disk_then, journal_then) = (copy(&*disk), copy(&*journal));
+    let ([disk_then], [journal_then]) = power_loss([&*disk], [&*journal]);
     drop(client);
     errors.set_enabled(false);
     server.stop();

@@ -4,8 +4,8 @@
 
 use crate::common::client::PATIENCE;
 use crate::journal::{
-    JOURNAL_BYTES, MIB, OnRecord, add, block, check, copy, journal_settings, memory, start,
-    write_some,
+    JOURNAL_BYTES, MIB, OnRecord, add, block, check, copy, journal_settings, memory, power_loss,
+    start, write_some,
 };
 use crate::server::{Server, read_backend};
 use forebay_backend::layers::{ErrorRule, Errors, Gate, Kinds};
@@ -50,7 +50,10 @@ fn either_device_alone_restores_every_write(engine: Engine) {
     add(&first, Arc::clone(&disk) as _, &opened, Durability::Ack);
     let written = write_some(&first, 0..200);
     assert_eq!(opened.status().degraded, None);
-    let crashed = || (copy(&*disk), copy(&*a), copy(&*b), OnRecord::default());
+    let crashed = || {
+        let ([disk], [a, b]) = power_loss([&*disk], [&*a, &*b]);
+        (disk, a, b, OnRecord::default())
+    };
     let both = on.now();
     assert_eq!(both.len(), 2);
     for left in 0..2 {
@@ -97,7 +100,7 @@ fn a_failed_device_is_stale_and_never_read_again(engine: Engine) {
     assert_eq!(status.failed, None);
     assert!(status.degraded.unwrap().ends_with("has failed: input/output error"));
     written.append(&mut write_some(&first, 1000..1050));
-    let (disk_then, a_then, b_then) = (copy(&*disk), copy(&*a), copy(&*b));
+    let ([disk_then], [a_then, b_then]) = power_loss([&*disk], [&*a, &*b]);
     first.stop();
 
     let second = start(engine);
@@ -109,7 +112,7 @@ fn a_failed_device_is_stale_and_never_read_again(engine: Engine) {
     assert_eq!(on.now().len(), 2);
     add(&second, Arc::clone(&disk_then) as _, &opened, Durability::Ack);
     check(&second, &written);
-    let (disk_later, a_later) = (copy(&*disk_then), copy(&*a_then));
+    let ([disk_later], [a_later]) = power_loss([&*disk_then], [&*a_then]);
     second.stop();
 
     // The device that had failed has everything now.
@@ -155,7 +158,7 @@ fn damage_on_one_device_is_copied_from_the_other(engine: Engine) {
     let opened = open(&first, mirrored(Arc::clone(&a) as _, Some(Arc::clone(&b) as _), &on));
     add(&first, Arc::clone(&disk) as _, &opened, Durability::Ack);
     let written = write_some(&first, 0..200);
-    let (disk_then, a_then, b_then) = (copy(&*disk), copy(&*a), copy(&*b));
+    let ([disk_then], [a_then, b_then]) = power_loss([&*disk], [&*a, &*b]);
     first.stop();
     // Each device lacks data that the other one has.
     let corrupt = |device: &MemoryBackend, position: u64| {
@@ -182,7 +185,7 @@ fn a_journal_gets_a_mirror_and_a_mirror_another_device(engine: Engine) {
     let opened = open(&first, journal_settings(Arc::clone(&a) as _));
     add(&first, Arc::clone(&disk) as _, &opened, Durability::Ack);
     let mut written = write_some(&first, 0..100);
-    let (disk, a) = (copy(&*disk), copy(&*a));
+    let ([disk], [a]) = power_loss([&*disk], [&*a]);
     first.stop();
 
     let second = start(engine);
@@ -190,7 +193,7 @@ fn a_journal_gets_a_mirror_and_a_mirror_another_device(engine: Engine) {
     assert_eq!(opened.status().degraded, None);
     add(&second, Arc::clone(&disk) as _, &opened, Durability::Ack);
     written.append(&mut write_some(&second, 1000..1100));
-    let (disk, b) = (copy(&*disk), copy(&*b));
+    let ([disk], [b]) = power_loss([&*disk], [&*b]);
     second.stop();
 
     // A new device replaces the old one.
@@ -199,7 +202,7 @@ fn a_journal_gets_a_mirror_and_a_mirror_another_device(engine: Engine) {
     let opened = open(&third, mirrored(Arc::clone(&new) as _, Some(Arc::clone(&b) as _), &on));
     add(&third, Arc::clone(&disk) as _, &opened, Durability::Ack);
     check(&third, &written);
-    let (disk, new) = (copy(&*disk), copy(&*new));
+    let ([disk], [new]) = power_loss([&*disk], [&*new]);
     third.stop();
 
     let fourth = start(engine);

@@ -1,6 +1,8 @@
 //! The record of which volumes rely on a journal.
 
-use crate::journal::{JOURNAL_BYTES, MIB, block, copy, journal_settings, memory, start};
+use crate::journal::{
+    JOURNAL_BYTES, MIB, block, copy, journal_settings, memory, power_loss, start,
+};
 use crate::server::{Server, settings};
 use forebay_backend::Backend;
 use forebay_runtime::{
@@ -113,7 +115,7 @@ fn reliance_on_a_journal_is_recorded_before_the_first_write_and_until_the_last()
     add(&server, &disk, Some(&journal), Mode::WriteBack).unwrap();
     server.client("v").write(0, &block(1)).unwrap();
     assert_eq!(record.relying(), ["v"]);
-    let (disk_then, journal_then) = (copy(&*disk), copy(&*device));
+    let ([disk_then], [journal_then]) = power_loss([&*disk], [&*device]);
     server.stop();
     assert!(record.relying().is_empty());
 

@@ -279,10 +279,16 @@ fn the_patrol_keeps_verifying_when_everything_is_sealed() {
     let rig = rig(Ecc::Parity);
     let mut client = rig.client();
     client.read(0, 1 << 20).unwrap();
-    let walks = |rig: &Rig| rig.runtime.status().unwrap().memory.patrol;
-    wait_until("a shard is walked", PATIENCE, || walks(&rig).walk_ms > 0);
-    assert!(walks(&rig).verified_lines >= 256);
-    assert_eq!(walks(&rig).unsealed_bytes, 0);
+    let patrol = || rig.runtime.status().unwrap().memory.patrol;
+    wait_until("all lines are sealed", PATIENCE, || {
+        let now = patrol();
+        now.sealed_lines >= 256 && now.unsealed_bytes == 0
+    });
+    let then = patrol();
+    wait_until("all lines are verified again", PATIENCE, || {
+        let now = patrol();
+        now.verified_lines >= then.verified_lines + 256 && now.walks > then.walks && now.walk_ms > 0
+    });
 }
 
 #[test]
