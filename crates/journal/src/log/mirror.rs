@@ -85,15 +85,15 @@ impl<B: AsRef<[u8]> + AsMut<[u8]>, W> Log<B, W> {
     /// Mirrors a new log on two devices with these member numbers, before its first write.
     #[must_use]
     pub fn mirrored(mut self, numbers: [u64; MEMBERS_MAX]) -> Self {
-        assert!(self.usage.written_bytes == 0 && self.superblock.sequence == 0, "the log is new");
+        assert!(self.usage.written_bytes == 0 && self.superblock().sequence == 0, "the log is new");
         assert!(numbers[0] != 0 && numbers[1] != 0 && numbers[0] != numbers[1], "{numbers:?}");
-        self.superblock.members = Members { own: numbers[0], current: numbers };
+        self.extent.superblock_mut().members = Members { own: numbers[0], current: numbers };
         self
     }
 
     /// Which devices are members and hold everything.
     pub fn devices(&self) -> [bool; MEMBERS_MAX] {
-        targets_of(&self.superblock.members)
+        targets_of(&self.superblock().members)
     }
 
     /// Why the device with this index became stale since the log was opened, if it did.
@@ -104,7 +104,7 @@ impl<B: AsRef<[u8]> + AsMut<[u8]>, W> Log<B, W> {
     /// If a device became stale and that is not recorded in the state directory yet: the remaining
     /// members. The log writes nothing before [`Log::loss_recorded`].
     pub fn unrecorded_loss(&self) -> Option<Vec<u64>> {
-        self.mirror.is_unrecorded().then(|| self.superblock.members.numbers())
+        self.mirror.is_unrecorded().then(|| self.superblock().members.numbers())
     }
 
     /// Confirms that the state directory durably records the loss of a device.
@@ -159,39 +159,18 @@ impl<B: AsRef<[u8]> + AsMut<[u8]>, W> Log<B, W> {
     }
 
     fn mark_stale(&mut self, device: usize, error: IoError) {
-        let members = &mut self.superblock.members;
+        let members = &mut self.extent.superblock_mut().members;
         assert!(members.current[device] != 0, "device {device} is a member");
         members.current[device] = 0;
         members.own = members.current.into_iter().find(|&number| number != 0).unwrap_or_default();
         assert!(members.own != 0, "another member is left");
         self.mirror.lost[device] = Some(error);
         self.mirror.is_unrecorded = true;
-        self.change_superblock();
     }
 
-    /// Handles a durable superblock copy. If both copies list the remaining members, the deferred
-    /// acknowledgements are due.
-    pub(super) fn complete_superblock(&mut self, notifications: &mut Vec<(W, Notification)>) {
-        if self.superblock_stale == 0 {
-            // DURABLE: the batch is on the remaining device, whose superblock lists it alone.
-            let waiters = self.mirror.take_deferred();
-            notifications.extend(waiters.map(|waiter| (waiter, Notification::Durable)));
-        }
-    }
-
-    /// Whether the member list is recorded everywhere, so that written records are durable. False
-    /// while the loss of a device is not recorded yet.
-    pub fn is_membership_recorded(&self) -> bool {
-        !self.must_defer()
-    }
-
-    /// Whether acknowledgements are deferred until the loss of a device is recorded everywhere.
-    pub(super) fn must_defer(&self) -> bool {
-        self.mirror.is_unrecorded() || self.mirror.has_deferred()
-    }
-
-    /// Whether the write in flight is a superblock.
-    pub(super) const fn writes_superblock(&self) -> bool {
-        matches!(self.writing, Writing::Superblock { .. })
+    /// Whether the member list is recorded everywhere, so that written records are durable. While
+    /// the loss of a device is not recorded yet, acknowledgements are deferred.
+    pub const fn is_membership_recorded(&self) -> bool {
+        !self.mirror.is_unrecorded() && !self.mirror.has_deferred()
     }
 }

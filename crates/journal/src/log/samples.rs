@@ -11,9 +11,9 @@
 //! The price: up to 64 superblock writes between two checkpoints of a volume, each delaying the
 //! write that causes it.
 
-use super::{Log, Writing};
+use super::Log;
 use crate::identity::{Place, all_places};
-use forebay_format::journal::{BLOCK_BYTES, SAMPLES_MAX, Samples, Superblock};
+use forebay_format::journal::{BLOCK_BYTES, SAMPLES_MAX, Samples, Superblock, VolumeEntry};
 use forebay_types::ByteRange;
 
 /// The samples of one volume. A set of samples is a bit mask by index.
@@ -94,6 +94,11 @@ impl<W> SampleTracker<W> {
         self.volumes.iter_mut().find(|volume| volume.number == number)
     }
 
+    /// The samples of a volume whose blocks overlap a range.
+    pub(super) fn in_range(&self, number: u16, range: ByteRange) -> u64 {
+        self.volume(number).map_or(0, |volume| volume.in_range(range))
+    }
+
     /// Marks the samples in a range as touched, because the log records a change of the range.
     pub(super) fn touch(&mut self, number: u16, range: ByteRange) {
         if let Some(volume) = self.volume_mut(number) {
@@ -159,18 +164,16 @@ impl<B: AsRef<[u8]> + AsMut<[u8]>, W> Log<B, W> {
         }
         samples.touched |= bits;
         let on_device = (samples.durable | samples.writing) & bits;
-        let mut volumes = self.superblock.volumes.iter_mut();
-        let Some(volume) = volumes.find(|volume| volume.number == number) else { return true };
-        let valid = &mut volume.disk.samples.valid;
-        let in_memory = *valid & bits;
+        let Some(volume) = self.extent.superblock().volume(number) else { return true };
+        let in_memory = volume.disk.samples.valid & bits;
         if on_device | in_memory == 0 {
             return true;
         }
-        *valid &= !bits;
         self.samples.waiting.push(waiter);
         // Otherwise a superblock without these samples is already in flight.
         if in_memory != 0 {
-            self.change_superblock();
+            let entry = self.extent.entry_mut(number).expect("the volume was found");
+            entry.disk.samples.valid &= !bits;
         }
         false
     }
@@ -178,7 +181,7 @@ impl<B: AsRef<[u8]> + AsMut<[u8]>, W> Log<B, W> {
     /// Retains all records of a volume until [`Log::restored`], because its disk may have lost what
     /// it took. A checkpoint in progress releases nothing.
     pub fn retain_records(&mut self, number: u16) {
-        for volume in self.volumes.iter_mut().filter(|volume| volume.number == number) {
+        if let Some(volume) = self.volumes.get_mut(number) {
             volume.is_restoring = true;
             if volume.checkpoint.is_some() {
                 self.samples.invalid_checkpoints.push(number);
@@ -188,16 +191,12 @@ impl<B: AsRef<[u8]> + AsMut<[u8]>, W> Log<B, W> {
 
     /// The number of the first record that is not durable.
     pub fn first_pending_record(&self) -> u64 {
-        let writing = match &self.writing {
-            Writing::Batch { records, .. } => records.len() as u64,
-            _ => 0,
-        };
-        self.next_record - writing - self.unwritten_records(&[])
+        self.next_record() - self.batches.record_count()
     }
 
     /// The number of the next record.
     pub const fn next_record(&self) -> u64 {
-        self.next_record
+        self.volumes.next_record()
     }
 
     /// The sampled places of a volume's disk.
@@ -210,7 +209,7 @@ impl<B: AsRef<[u8]> + AsMut<[u8]>, W> Log<B, W> {
     /// [`Log::sampled`] with the result.
     pub fn stale_places(&self, number: u16) -> (u64, Vec<Place>) {
         let samples = self.samples.volume(number);
-        let (Some(samples), Some(volume)) = (samples, self.superblock.volume(number)) else {
+        let (Some(samples), Some(volume)) = (samples, self.superblock().volume(number)) else {
             return (0, Vec::new());
         };
         let skipped = volume.disk.samples.valid | samples.touched | samples.touched_before;
@@ -226,17 +225,17 @@ impl<B: AsRef<[u8]> + AsMut<[u8]>, W> Log<B, W> {
             return;
         }
         let new = samples.valid & !(tracked.touched | tracked.touched_before);
-        let mut volumes = self.superblock.volumes.iter_mut();
-        let Some(volume) = volumes.find(|volume| volume.number == number) else { return };
-        let kept = &mut volume.disk.samples;
-        let new = new & !kept.valid;
+        let Some(volume) = self.extent.superblock().volume(number) else { return };
+        let new = new & !volume.disk.samples.valid;
+        if new == 0 {
+            return;
+        }
+        let entry = self.extent.entry_mut(number).expect("the volume was found");
+        let kept = &mut entry.disk.samples;
         for at in (0..SAMPLES_MAX).filter(|at| new >> at & 1 == 1) {
             kept.sums[at] = samples.sums[at];
         }
         kept.valid |= new;
-        if new != 0 {
-            self.change_superblock();
-        }
     }
 
     /// Attaches a volume to a disk: stores the disk's size, identity and hardware identifier.
@@ -248,29 +247,16 @@ impl<B: AsRef<[u8]> + AsMut<[u8]>, W> Log<B, W> {
         (size_bytes, identity, hardware): (u64, [u8; 32], u64),
         samples: Option<Samples>,
     ) {
-        let mut volumes = self.superblock.volumes.iter_mut();
-        let Some(volume) = volumes.find(|volume| volume.number == number) else { return };
-        let before = volume.clone();
-        let is_as_large = volume.size_bytes == size_bytes;
-        (volume.size_bytes, volume.identity, volume.disk.hardware) =
-            (size_bytes, identity, hardware);
-        let kept = if is_as_large { volume.disk.samples } else { Samples::default() };
+        let Some(before) = self.extent.superblock().volume(number) else { return };
+        let is_as_large = before.size_bytes == size_bytes;
+        let kept = if is_as_large { before.disk.samples } else { Samples::default() };
+        let mut volume = VolumeEntry { size_bytes, identity, ..before.clone() };
+        volume.disk.hardware = hardware;
         volume.disk.samples = samples.unwrap_or(kept);
-        if *volume != before {
-            self.change_superblock();
+        if volume != *before {
+            *self.extent.entry_mut(number).expect("the volume was found") = volume;
         }
-        self.samples.add(&self.superblock, number);
-    }
-
-    /// Invalidates samples that a recovered record covers: the restore writes the record to the
-    /// disk without calling [`Log::invalidate_samples`].
-    pub(super) fn void_covered(&mut self, number: u16, range: ByteRange) {
-        let Some(samples) = self.samples.volume_mut(number) else { return };
-        let bits = samples.in_range(range);
-        let mut volumes = self.superblock.volumes.iter_mut();
-        if let Some(volume) = volumes.find(|volume| volume.number == number) {
-            volume.disk.samples.valid &= !bits;
-        }
+        self.samples.add(self.extent.superblock(), number);
     }
 }
 

@@ -35,8 +35,8 @@ pub(crate) fn copy(of: &dyn Backend) -> Arc<MemoryBackend> {
     twin
 }
 
-/// Copies of disks and of their journals as a power loss would leave them, all of one moment. A
-/// copy takes a while, in which data may go to the disk and its record be released. So the disks are
+/// Copies of disks and their journals as a power loss would leave them, all of one moment. A copy
+/// takes a while, in which data may go to the disk and its record be released. So the disks are
 /// copied between two equal copies of the journals.
 pub(crate) fn power_loss<const D: usize, const J: usize>(
     disks: [&dyn Backend; D],

@@ -1,0 +1,202 @@
+//! Which records of each volume the log must keep.
+
+use super::Entry;
+use super::space::Mark;
+use forebay_format::journal::{RecordKind, Superblock};
+use forebay_types::ByteRange;
+
+/// The ranges of a volume whose records are still needed; the disk has everything else.
+#[derive(Debug)]
+pub(super) struct Fence {
+    /// Sorted and disjoint.
+    pub kept: Vec<ByteRange>,
+    /// The fence is effective once all records before this one are durable.
+    pub from: u64,
+}
+
+impl Fence {
+    /// Removes a range, which the record before `from` forgets.
+    fn narrow(&mut self, forgotten: ByteRange, from: u64) {
+        let (start, end) = (forgotten.offset, forgotten.end());
+        let rest = self.kept.iter().flat_map(|kept| {
+            let before =
+                ByteRange::new(kept.offset, start.clamp(kept.offset, kept.end()) - kept.offset);
+            let after = end.clamp(kept.offset, kept.end());
+            [before, ByteRange::new(after, kept.end() - after)]
+        });
+        self.kept = rest.filter(|range| range.len > 0).collect();
+        self.from = from;
+    }
+}
+
+/// The records of one volume.
+#[derive(Debug)]
+pub(super) struct Volume {
+    number: u16,
+    /// The oldest segment that may hold a record which the disk lacks.
+    pub needed: Option<u64>,
+    /// One more than the number of the volume's newest record.
+    pub records_end: u64,
+    /// One more than the number of its newest record that is not a [`RecordKind::Forget`].
+    pub changes_end: u64,
+    /// Recovered records are not all in the pool yet, so a flush of the pool does not cover them.
+    pub is_restoring: bool,
+    /// The start of the checkpoint in progress, if any.
+    pub checkpoint: Option<Mark>,
+    /// The disk failed to take everything at the last checkpoint.
+    pub is_failing: bool,
+    /// Consecutive checkpoints of the volume that freed no log space.
+    pub futile: u8,
+    pub fence: Option<Fence>,
+}
+
+impl Volume {
+    const fn new(number: u16) -> Self {
+        Self {
+            number,
+            needed: None,
+            records_end: 0,
+            changes_end: 0,
+            is_restoring: false,
+            checkpoint: None,
+            is_failing: false,
+            futile: 0,
+            fence: None,
+        }
+    }
+
+    /// Whether a checkpoint of the volume may begin.
+    const fn may_begin(&self) -> bool {
+        self.needed.is_some() && !self.is_restoring && self.checkpoint.is_none()
+    }
+
+    /// Drops the records before a mark: only later ones are needed, if there are any.
+    pub(super) fn need_since(&mut self, mark: Mark, first_segment: u64) {
+        let needed = mark.segment.max(first_segment);
+        self.needed = (self.records_end > mark.record).then_some(needed);
+    }
+}
+
+/// The volumes of a log, and the numbers of their records.
+#[derive(Debug)]
+pub(super) struct Volumes {
+    volumes: Vec<Volume>,
+    next_record: u64,
+}
+
+impl Volumes {
+    /// The volumes of a superblock, none of which has records yet. `next_record` is the number of
+    /// the first.
+    pub(super) fn new(superblock: &Superblock, next_record: u64) -> Self {
+        let volumes = superblock.volumes.iter().map(|volume| Volume::new(volume.number));
+        Self { volumes: volumes.collect(), next_record }
+    }
+
+    /// The number of the next record.
+    pub(super) const fn next_record(&self) -> u64 {
+        self.next_record
+    }
+
+    pub(super) fn add(&mut self, number: u16) {
+        assert!(self.get(number).is_none(), "volume {number} is added once");
+        self.volumes.push(Volume::new(number));
+    }
+
+    pub(super) fn remove(&mut self, number: u16) {
+        self.volumes.retain(|volume| volume.number != number);
+    }
+
+    pub(super) fn get(&self, number: u16) -> Option<&Volume> {
+        self.volumes.iter().find(|volume| volume.number == number)
+    }
+
+    pub(super) fn get_mut(&mut self, number: u16) -> Option<&mut Volume> {
+        self.volumes.iter_mut().find(|volume| volume.number == number)
+    }
+
+    /// The oldest segment with a needed record; `None` if the disks have everything.
+    pub(super) fn needed(&self) -> Option<u64> {
+        self.volumes.iter().filter_map(|volume| volume.needed).min()
+    }
+
+    /// Whether the disk of a volume has everything that the log holds of it.
+    pub(super) fn is_clean(&self, number: u16) -> bool {
+        self.get(number).is_none_or(|volume| volume.needed.is_none())
+    }
+
+    /// Whether a failing or slow disk keeps records of a volume.
+    pub(super) fn is_blocked(&self) -> bool {
+        self.volumes.iter().any(|volume| volume.is_failing || volume.checkpoint.is_some())
+    }
+
+    /// A volume has recovered records in `first_segment` or later, which are to be restored.
+    pub(super) fn recovered(&mut self, number: u16, first_segment: u64) {
+        let end = self.next_record;
+        let volume = self.get_mut(number).expect("recovery drops records of unknown volumes");
+        volume.needed = Some(first_segment);
+        (volume.records_end, volume.changes_end, volume.is_restoring) = (end, end, true);
+    }
+
+    /// Numbers a record that was just added to a batch, which goes to `segment` at the earliest.
+    pub(super) fn count_record(&mut self, entry: &Entry, segment: u64) {
+        let number = self.next_record;
+        self.next_record += 1;
+        let volume = self.get_mut(entry.volume).expect("the volume was added");
+        volume.needed.get_or_insert(segment);
+        assert!(volume.records_end <= number, "record numbers ascend");
+        volume.records_end = number + 1;
+        if entry.kind != RecordKind::Forget {
+            volume.changes_end = number + 1;
+            volume.fence = None;
+        }
+    }
+
+    /// Removes a range from the fence of a volume, because the next record forgets it.
+    pub(super) fn narrow_fence(&mut self, entry: &Entry) {
+        let from = self.next_record + 1;
+        let fence = self.get_mut(entry.volume).and_then(|volume| volume.fence.as_mut());
+        if let Some(fence) = fence {
+            fence.narrow(entry.range, from);
+        }
+    }
+
+    /// Whether all records of a volume are void.
+    pub(super) fn is_void(&self, number: u16, superblock: &Superblock) -> bool {
+        let void_before = superblock.volume(number).map_or(0, |entry| entry.void_before);
+        self.get(number)
+            .is_some_and(|volume| volume.needed.is_none() && volume.records_end <= void_before)
+    }
+
+    /// Whether the fence of a volume is effective and excludes a range. All records before
+    /// `durable_end` are durable.
+    pub(super) fn is_fenced_off(&self, number: u16, range: ByteRange, durable_end: u64) -> bool {
+        let fence = self.get(number).and_then(|volume| volume.fence.as_ref());
+        fence.is_some_and(|fence| {
+            fence.from <= durable_end && !fence.kept.iter().any(|kept| kept.overlaps(range))
+        })
+    }
+
+    /// Whether there is a volume to checkpoint.
+    pub(super) fn may_begin_checkpoint(&self) -> bool {
+        self.volumes.iter().any(Volume::may_begin)
+    }
+
+    /// Begins a checkpoint of each volume that has records and no checkpoint in progress. Returns
+    /// their numbers.
+    pub(super) fn begin_checkpoint(&mut self, begun: Mark) -> Vec<u16> {
+        let volumes = self.volumes.iter_mut().filter(|volume| volume.may_begin());
+        let begin = |volume: &mut Volume| {
+            volume.checkpoint = Some(begun);
+            volume.number
+        };
+        volumes.map(begin).collect()
+    }
+
+    /// Panics if a volume has records that were never counted.
+    pub(super) fn self_check(&self) {
+        for volume in &self.volumes {
+            assert!(volume.changes_end <= volume.records_end, "{volume:?}");
+            assert!(volume.records_end <= self.next_record, "{volume:?}");
+        }
+    }
+}
