@@ -32,6 +32,40 @@ use std::time::Duration;
 /// Layers and models that may lie on each other: more than make sense, few enough for any stack.
 const LAYERS_MAX: usize = 16;
 
+/// A kind of backend other than a file or block device.
+struct Scheme {
+    /// What its names begin with, before a colon.
+    names: &'static [&'static str],
+    open: Open,
+}
+
+/// Opens the backend with this name, of which the second is what follows the colon, below this
+/// number of layers.
+type Open = fn((&str, &str), &OpenOptions, usize) -> Result<Arc<dyn Backend>, OpenError>;
+
+/// The registry of schemes. Any other name is the path of a file or block device.
+const SCHEMES: [Scheme; 3] = [
+    Scheme {
+        names: &["memory"],
+        open: |(_, size), options, _| Ok(Arc::new(memory::open(size, options.read_only)?)),
+    },
+    Scheme {
+        names: &["model"],
+        open: |(_, text), options, depth| model::open(text, options, depth),
+    },
+    Scheme {
+        names: &["nbd", "nbds", "nbd+unix", "nbds+unix"],
+        open: |(url, _), options, _| Ok(nbd::open(url, options)?),
+    },
+];
+
+/// The scheme of a name, and what follows the colon; `None` for a path.
+fn scheme_of(spec: &str) -> Option<(&'static Scheme, &str)> {
+    let (name, rest) = spec.split_once(':')?;
+    let scheme = SCHEMES.iter().find(|scheme| scheme.names.contains(&name))?;
+    Some((scheme, rest))
+}
+
 /// How a backend is opened.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct OpenOptions {
@@ -39,8 +73,8 @@ pub struct OpenOptions {
     pub read_only: bool,
     /// How long I/O waits for a server that went away, in seconds, before it fails.
     pub reconnect_seconds: u32,
-    /// How long to wait for a file or block device that somebody else has. The kernel may give
-    /// the files of a process that was killed back a moment after it is gone.
+    /// How long to wait for a file or block device that another program has open. The kernel may
+    /// close the files of a killed process a moment after the process is gone.
     pub in_use_wait: Duration,
 }
 
@@ -50,11 +84,11 @@ impl Default for OpenOptions {
     }
 }
 
-/// Why a backend can't be opened.
+/// Why a backend cannot be opened.
 #[derive(Debug, thiserror::Error)]
 #[non_exhaustive]
 pub enum OpenError {
-    /// The name is not well formed.
+    /// The name is malformed.
     #[error(transparent)]
     Spec(#[from] SpecError),
     /// A file or block device.
@@ -105,24 +139,24 @@ impl Fault for OpenError {
     }
 }
 
-/// The path that `spec` names, if it is nothing but a path: no layer, no model, no address.
+/// The path of the file or block device that `spec` names, if it has no layers and no other scheme.
 pub fn plain_path(spec: &str) -> Option<&Path> {
     let is_path = backing::scheme_of(spec).is_none_or(|scheme| scheme == "file");
     let is_plain = is_path && matches!(split_layer(spec), Ok(None));
     is_plain.then(|| path_of(spec).ok()).flatten()
 }
 
-/// Looks whether the file or block device that `spec` names is there, without opening it. Layers
-/// before it are passed over; what lies in memory or behind an address is not looked at.
+/// Checks that the file or block device that `spec` names exists, without opening it. Layers above
+/// it are skipped. Other backends are not checked.
 ///
 /// # Errors
-/// It is not there, or is no file or block device; there is no such backend.
+/// If it does not exist, or is neither a file nor a block device; or if there is no such backend.
 pub fn look(spec: &str) -> Result<(), OpenError> {
     let mut rest = spec;
     while let Some((_, _, inner)) = split_layer(rest)? {
         rest = inner;
     }
-    if rest.starts_with("memory:") || rest.starts_with("model:") || nbd::is_url(rest) {
+    if scheme_of(rest).is_some() {
         return Ok(());
     }
     FileBackend::look(path_of(rest)?).map_err(|error| name_scheme(rest, error))
@@ -131,12 +165,12 @@ pub fn look(spec: &str) -> Result<(), OpenError> {
 /// Opens the backend that `spec` names.
 ///
 /// # Errors
-/// When the name is not well formed, or what it names can't be opened so.
+/// If the name is malformed, or the backend cannot be opened with these options.
 pub fn open(spec: &str, options: &OpenOptions) -> Result<Arc<dyn Backend>, OpenError> {
     open_nested(spec, options, 0)
 }
 
-/// Opens a backend that has `depth` others over it.
+/// Opens a backend below `depth` others.
 pub(crate) fn open_nested(
     spec: &str,
     options: &OpenOptions,
@@ -149,14 +183,8 @@ pub(crate) fn open_nested(
         let inner = open_nested(inner, options, depth + 1)?;
         return layers::open(name, text, inner);
     }
-    if let Some(text) = spec.strip_prefix("memory:") {
-        return Ok(Arc::new(memory::open(text, options.read_only)?));
-    }
-    if let Some(text) = spec.strip_prefix("model:") {
-        return model::open(text, options, depth);
-    }
-    if nbd::is_url(spec) {
-        return Ok(nbd::open(spec, options)?);
+    if let Some((scheme, rest)) = scheme_of(spec) {
+        return (scheme.open)((spec, rest), options, depth);
     }
     match FileBackend::open(path_of(spec)?, options) {
         Ok(backend) => Ok(Arc::new(backend)),
@@ -169,7 +197,7 @@ fn path_of(spec: &str) -> Result<&Path, SpecError> {
     if path.is_empty() { Err(SpecError::Empty) } else { Ok(Path::new(path)) }
 }
 
-/// A file may be called like an address, but where there is none, something else is meant.
+/// Reports an unknown scheme where no file has this name: the name may still be that of a file.
 fn name_scheme(spec: &str, error: FileError) -> OpenError {
     match (error, backing::scheme_of(spec)) {
         (FileError::NotFound { .. }, Some(scheme)) if scheme != "file" => {
@@ -197,6 +225,13 @@ mod tests {
 
     fn error(spec: &str) -> String {
         open(spec, &OpenOptions::default()).err().map(|error| error.explained()).unwrap()
+    }
+
+    #[test]
+    fn the_registry_has_the_schemes_that_a_configuration_may_name() {
+        let names = SCHEMES.iter().flat_map(|scheme| scheme.names).chain(&["file"]);
+        let names: std::collections::BTreeSet<_> = names.copied().collect();
+        assert_eq!(names, backing::SCHEMES.into());
     }
 
     #[test]

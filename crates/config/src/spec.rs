@@ -68,7 +68,7 @@ impl VolumeSpec {
         let first = path.split('/').next().unwrap_or_default();
         let fail = |message, remedy| Err(ConfigError::new(Mistake::Syntax, message, remedy));
         let scheme = backing::scheme_of(path).filter(|_| has_scheme(path));
-        if let Some(scheme) = scheme.filter(|scheme| !backing::is_known_scheme(scheme)) {
+        if let Some(scheme) = scheme.filter(|scheme| !backing::SCHEMES.contains(scheme)) {
             let message = format!("'{path}' is no path, and there is no backend '{scheme}:'");
             let remedy = backing::remedy_for_scheme(scheme);
             let file = format!("write ./{path} for a file");

@@ -49,11 +49,6 @@ pub struct NbdBackend {
     description: Description,
 }
 
-/// Whether a name is the URL of an export.
-pub(crate) fn is_url(spec: &str) -> bool {
-    url::is_url(spec)
-}
-
 /// Opens an export.
 pub(crate) fn open(spec: &str, options: &OpenOptions) -> Result<Arc<dyn Backend>, NbdError> {
     Ok(Arc::new(NbdBackend::open(spec, options)?))

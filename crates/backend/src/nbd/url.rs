@@ -33,11 +33,6 @@ pub struct NbdUrl {
     pub export: String,
 }
 
-/// Whether a name is the URL of an export.
-pub(super) fn is_url(spec: &str) -> bool {
-    ["nbd:", "nbds:", "nbd+unix:", "nbds+unix:"].iter().any(|scheme| spec.starts_with(scheme))
-}
-
 impl NbdUrl {
     /// Parses a URL.
     ///
