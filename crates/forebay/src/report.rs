@@ -5,6 +5,8 @@ use forebay_api::{ClientError, ErrorKind, Problem};
 use forebay_backend::OpenError;
 use forebay_config::{ConfigError, MemoryError};
 use forebay_control::{ControlError, SocketError};
+use forebay_power::drivers::{AddressError, AuthorityError};
+use forebay_power::{ExpressionError, RulesError};
 use forebay_runtime::{JournalError, StartError, VaultError, VolumeError};
 use forebay_types::{Action, Blame, Fault, Remedy, Shown};
 use std::{
@@ -175,6 +177,10 @@ fn fault_in<'a>(error: &'a (dyn Error + 'static)) -> Option<&'a dyn Fault> {
         .or_else(|| of::<VolumeError>(error))
         .or_else(|| of::<JournalError>(error))
         .or_else(|| of::<VaultError>(error))
+        .or_else(|| of::<AddressError>(error))
+        .or_else(|| of::<AuthorityError>(error))
+        .or_else(|| of::<ExpressionError>(error))
+        .or_else(|| of::<RulesError>(error))
         .or_else(|| of::<ClientError>(error))
         .or_else(|| of::<Problem>(error))
 }

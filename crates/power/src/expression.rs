@@ -7,6 +7,7 @@
 //! Mixing `and` and `or` requires parentheses, because users disagree about precedence. A UPS may
 //! not appear twice in a group: it would count as two but fail as one.
 
+use forebay_types::{Blame, Fault, Remedy};
 use std::fmt;
 
 /// Maximum length of an expression in bytes.
@@ -45,11 +46,21 @@ pub struct ExpressionError {
 
 impl fmt::Display for ExpressionError {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        write!(f, "column {}: {}: {}", self.column, self.message, self.remedy)
+        write!(f, "column {}: {}", self.column, self.message)
     }
 }
 
 impl std::error::Error for ExpressionError {}
+
+impl Fault for ExpressionError {
+    fn remedy(&self) -> Remedy {
+        self.remedy.clone().into()
+    }
+
+    fn blame(&self) -> Blame {
+        Blame::Operator
+    }
+}
 
 impl Expression {
     /// Parses an expression.

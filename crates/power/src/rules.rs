@@ -1,5 +1,7 @@
 //! The operator's requirements for a UPS.
 
+use forebay_types::{Blame, Fault, Remedy};
+
 /// Thresholds and times. [`Rules::default`] has the values of the manual; [`Rules::checked`]
 /// rejects invalid rules.
 #[derive(Clone, Copy, Debug, PartialEq)]
@@ -27,10 +29,7 @@ pub struct Rules {
 #[derive(Clone, Copy, Debug, PartialEq, thiserror::Error)]
 pub enum RulesError {
     /// The charge thresholds.
-    #[error(
-        "invalid charge thresholds {off} and {on}: write-back ends below the first and begins at \
-         the second, so 0 < first <= second <= 100"
-    )]
+    #[error("invalid charge thresholds {off} and {on}")]
     Charge {
         /// The lower threshold.
         off: f64,
@@ -38,17 +37,33 @@ pub enum RulesError {
         on: f64,
     },
     /// The validity of a reading.
-    #[error("invalid reading validity of {ms} ms: choose 100 ms to 60,000 ms")]
+    #[error("invalid reading validity of {ms} ms")]
     ReadingValid {
         /// The time.
         ms: u64,
     },
     /// The trusted part of the runtime.
-    #[error("invalid trusted runtime of {percent} %: choose 1 to 100")]
+    #[error("invalid trusted runtime of {percent} %")]
     Trusted {
         /// The percentage.
         percent: u32,
     },
+}
+
+impl Fault for RulesError {
+    fn remedy(&self) -> Remedy {
+        match self {
+            Self::Charge { .. } => "write-back ends below the first and begins at the second, so \
+                                    0 < first <= second <= 100"
+                .into(),
+            Self::ReadingValid { .. } => "choose 100 ms to 60,000 ms".into(),
+            Self::Trusted { .. } => "choose 1 to 100".into(),
+        }
+    }
+
+    fn blame(&self) -> Blame {
+        Blame::Operator
+    }
 }
 
 impl Default for Rules {

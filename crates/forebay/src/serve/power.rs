@@ -8,6 +8,7 @@
 //! then the server of the supply is told that the power may go.
 
 use super::battery::Batteries;
+use anyhow::Context;
 use forebay_api::{PowerStatus, SupplyStatus};
 use forebay_config::{Supply, SupplyPlace, UpsSettings};
 use forebay_power::drivers::{
@@ -76,8 +77,7 @@ impl Power {
         if settings.supplies.is_empty() {
             return Ok(None);
         }
-        let expression = Expression::parse(&settings.needed)
-            .map_err(|error| anyhow::anyhow!("--ups-needed: {error}"))?;
+        let expression = Expression::parse(&settings.needed).context("--ups-needed")?;
         let named = expression.names();
         let known = |name: &str| settings.supplies.iter().find(|supply| supply.name == name);
         if let Some(name) = named.iter().find(|name| known(name).is_none()) {
@@ -161,8 +161,7 @@ fn watch(
 ) -> anyhow::Result<Poller> {
     let watch = match &supply.place {
         SupplyPlace::Nut(address) => {
-            let address: NutAddress =
-                address.parse().map_err(|error| anyhow::anyhow!("--ups {supply}: {error}"))?;
+            let address: NutAddress = address.parse().with_context(|| format!("--ups {supply}"))?;
             let mut source = NutSource::new(address, INTERVAL);
             if let Some((user, password)) = &settings.login {
                 let (user, password) = (user.clone(), password.0.clone());

@@ -1,6 +1,7 @@
 //! The address of a UPS in NUT's notation: `NAME`, `NAME@HOST`, `NAME@HOST:PORT`.
 
 use crate::nut::{PORT, WORD_BYTES_MAX};
+use forebay_types::{Blame, Fault, Remedy};
 use std::{fmt, str::FromStr};
 
 /// The address of a UPS on a NUT server.
@@ -16,10 +17,20 @@ pub struct NutAddress {
 
 /// A malformed address.
 #[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
-#[error("'{text}': {problem}; write NAME@HOST:PORT, as in rack-a@192.0.2.7 or rack-a@[::1]:3493")]
+#[error("'{text}': {problem}")]
 pub struct AddressError {
     text: String,
     problem: &'static str,
+}
+
+impl Fault for AddressError {
+    fn remedy(&self) -> Remedy {
+        "write NAME@HOST:PORT, as in rack-a@192.0.2.7 or rack-a@[::1]:3493".into()
+    }
+
+    fn blame(&self) -> Blame {
+        Blame::Operator
+    }
 }
 
 impl FromStr for NutAddress {
@@ -116,7 +127,7 @@ mod tests {
             "lab@a@b",
         ] {
             let error = text.parse::<NutAddress>().unwrap_err();
-            assert!(error.to_string().contains("NAME@HOST:PORT"), "{text}");
+            assert!(error.explained().contains("NAME@HOST:PORT"), "{text}");
         }
     }
 }

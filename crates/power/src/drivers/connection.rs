@@ -3,6 +3,7 @@
 use super::Authority;
 use crate::nut::{Command, Event, Reply, ReplyParser};
 use crate::{ReadError, ReadErrorKind};
+use forebay_types::Fault;
 use rustls::pki_types::ServerName;
 use rustls::{ClientConnection, StreamOwned};
 use std::io::{self, ErrorKind, Read, Write};
@@ -145,7 +146,7 @@ impl Connection {
         let mut line = Vec::new();
         command
             .encode(&mut line)
-            .map_err(|error| ReadError::new(ReadErrorKind::Malformed, error.to_string()))?;
+            .map_err(|error| ReadError::new(ReadErrorKind::Malformed, error.explained()))?;
         self.stream.socket().until = Instant::now() + self.timeout;
         let sent = match &mut self.stream {
             Stream::Plain(stream) => stream.write_all(&line),

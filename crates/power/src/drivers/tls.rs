@@ -1,5 +1,6 @@
 //! The certificate authority for TLS connections to NUT servers.
 
+use forebay_types::{Fault, Remedy};
 use rustls::pki_types::{CertificateDer, pem::PemObject};
 use rustls::{ClientConfig, RootCertStore, crypto::aws_lc_rs};
 use std::path::{Path, PathBuf};
@@ -14,7 +15,7 @@ pub struct Authority(pub(super) Arc<ClientConfig>);
 #[derive(Debug, thiserror::Error)]
 pub enum AuthorityError {
     /// The file cannot be read as PEM.
-    #[error("cannot read certificates in PEM form from {path}: specify the CA file")]
+    #[error("cannot read certificates in PEM form from {path}")]
     Read {
         /// The file.
         path: PathBuf,
@@ -22,19 +23,25 @@ pub enum AuthorityError {
         source: rustls::pki_types::pem::Error,
     },
     /// The file has no certificate.
-    #[error("no certificate in PEM form in {path}: specify the CA file")]
+    #[error("no certificate in PEM form in {path}")]
     Empty {
         /// The file.
         path: PathBuf,
     },
     /// The certificate is not a CA certificate, or TLS cannot be set up.
-    #[error("certificate in {path} is not usable as a CA: specify the CA file")]
+    #[error("certificate in {path} is not usable as a CA")]
     Unfit {
         /// The file.
         path: PathBuf,
         /// The cause.
         source: rustls::Error,
     },
+}
+
+impl Fault for AuthorityError {
+    fn remedy(&self) -> Remedy {
+        "specify the CA file".into()
+    }
 }
 
 impl Authority {

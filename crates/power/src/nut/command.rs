@@ -1,5 +1,7 @@
 //! Commands to a NUT server.
 
+use forebay_types::{Blame, Fault, Remedy};
+
 /// Maximum length of a command's argument in bytes, the size of the server's buffers.
 pub const WORD_BYTES_MAX: usize = 512;
 
@@ -24,13 +26,13 @@ pub enum Command<'a> {
 #[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
 pub enum EncodeError {
     /// The argument contains a control character.
-    #[error("the {what} contains a control character: choose one without")]
+    #[error("the {what} contains a control character")]
     Control {
         /// The name of the argument.
         what: &'static str,
     },
     /// The argument is too long for the server.
-    #[error("the {what} has {bytes} bytes, more than {WORD_BYTES_MAX}: choose a shorter one")]
+    #[error("the {what} has {bytes} bytes, more than {WORD_BYTES_MAX}")]
     Long {
         /// The name of the argument.
         what: &'static str,
@@ -38,11 +40,25 @@ pub enum EncodeError {
         bytes: usize,
     },
     /// The argument is empty.
-    #[error("the {what} is empty: specify one")]
+    #[error("the {what} is empty")]
     Empty {
         /// The name of the argument.
         what: &'static str,
     },
+}
+
+impl Fault for EncodeError {
+    fn remedy(&self) -> Remedy {
+        match self {
+            Self::Control { .. } => "choose one without".into(),
+            Self::Long { .. } => "choose a shorter one".into(),
+            Self::Empty { .. } => "specify one".into(),
+        }
+    }
+
+    fn blame(&self) -> Blame {
+        Blame::Operator
+    }
 }
 
 impl Command<'_> {
