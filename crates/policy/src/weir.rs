@@ -263,7 +263,9 @@ impl Eviction for Weir {
             found.or_else(|| self.evict_from_main(lines))
         } else {
             let found = self.evict_from_main(lines).or_else(|| self.evict_from_small(lines));
-            found.or_else(|| self.evict_from_window(lines))
+            let found = found.or_else(|| self.evict_from_window(lines));
+            // The older part may have promoted all its lines.
+            found.or_else(|| self.evict_from_main(lines))
         }
     }
 

@@ -40,13 +40,13 @@ impl MemoryPlan {
     pub(crate) fn new(limit_bytes: u64, workers: usize, journals: usize) -> Self {
         let payload_bytes = (limit_bytes / 32).max(1 << 20);
         let kept_bytes = payload_bytes;
-        let request_bytes = (limit_bytes / 16).max(4 << 20);
+        let request_bytes = (limit_bytes / 32).max(2 << 20);
         let lane_bytes = REQUEST_BYTES_MAX;
         // While huge requests are served, hardly any free buffers are kept. The rest of the lane is
         // taken from the pool, which only matters for a small pool.
         let huge_bytes = lane_bytes.saturating_sub(kept_bytes);
         let around = PROCESS_BYTES + WORKER_BYTES * workers as u64 + payload_bytes + kept_bytes;
-        let around = around + huge_bytes + journals as u64 * journal_bytes(workers);
+        let around = around + request_bytes + huge_bytes + journals as u64 * journal_bytes(workers);
         let lines = limit_bytes.saturating_sub(around) / (4096 + METADATA_BYTES_PER_LINE);
         let pool_bytes = (lines * 4096 / SLAB_BYTES * SLAB_BYTES).max(SLAB_BYTES);
         let shards_max = (4 * workers).next_power_of_two().min(SHARDS_MAX) as u64;
@@ -78,6 +78,7 @@ mod tests {
                 let around = PROCESS_BYTES
                     + WORKER_BYTES * workers as u64
                     + plan.payload_bytes
+                    + plan.request_bytes
                     + plan.lane_bytes.max(plan.kept_bytes);
                 let metadata = plan.pool_bytes / 4096 * METADATA_BYTES_PER_LINE;
                 let floor = plan.pool_bytes == SLAB_BYTES;

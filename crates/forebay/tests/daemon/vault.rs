@@ -158,7 +158,10 @@ fn rescue_apply_writes_a_vaults_data_to_the_disk_once() {
     assert_eq!(code, Some(0), "{said}");
     let list: serde_json::Value = serde_json::from_str(&said).unwrap();
     assert_eq!((&list["kind"], &list["state"]), (&"vault".into(), &"whole".into()), "{list}");
-    assert_eq!(list["volumes"][0]["held_bytes"], 60 * 4096, "{list}");
+    // The disk may have taken some of it before the dump.
+    let missing = lines().filter(|&line| machine.on_disk(line) != content(line)).count() as u64;
+    let held = list["volumes"][0]["held_bytes"].as_u64().unwrap();
+    assert!((missing * 4096..=60 * 4096).contains(&held), "{missing} are missing: {list}");
     let (_, said) = rescue(&["list", &vault]);
     assert!(said.contains(": vault ") && said.contains("sealed"), "{said}");
     assert_eq!(rescue(&["verify", &vault]).0, Some(0));

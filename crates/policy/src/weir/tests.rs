@@ -52,6 +52,19 @@ fn a_hit_in_the_window_does_not_earn_a_place_in_main_a_later_one_does() {
 }
 
 #[test]
+fn lines_that_an_eviction_promotes_into_an_empty_main_can_be_evicted() {
+    let mut cache = Cache::new(30);
+    for line in [1, 2] {
+        for _ in 0..3 {
+            cache.access(line, Hint::Stream);
+        }
+    }
+    let lens = [&cache.policy.window, &cache.policy.small, &cache.policy.main].map(List::len);
+    assert_eq!(lens, [0, 2, 0], "only the older part has lines, all of which were hit");
+    assert!(cache.policy.evict(key(3), Hint::Normal, &cache.shard).is_some());
+}
+
+#[test]
 fn a_line_that_comes_back_as_a_ghost_goes_to_main() {
     let mut cache = Cache::new(100);
     for line in 0..150 {

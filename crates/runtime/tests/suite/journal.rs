@@ -649,7 +649,10 @@ fn a_journal_full_of_undestageable_data_writes_through(engine: Engine) {
     let opened = match second.runtime.open_journal(journal_settings(journal_then)) {
         Ok(opened) => opened,
         // If its last segment was in use when it was copied, it has to be drained first.
-        Err(error) => return assert!(error.to_string().contains("no room"), "{error}"),
+        Err(error) => {
+            let text = error.with_causes();
+            return assert!(text.contains("no space to resume"), "{text}");
+        }
     };
     add(&second, disk_then, &opened, Durability::Ack);
     let mut client = second.client("v");
