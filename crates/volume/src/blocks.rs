@@ -1,66 +1,66 @@
 //! Transfers to disks whose blocks are larger than a sector.
 //!
-//! The cache works in sectors of 512 bytes. A disk may take nothing smaller than a block of 4 KiB,
-//! or of 64 KiB behind an NBD server. A write that covers a block in part reads the block, puts its
-//! own sectors over it in memory, and writes the block back. Two such transfers on one block at the
-//! same time would undo each other, whatever sectors they change.
+//! The cache works in sectors of 512 bytes, but the smallest unit of a disk may be a block of 4
+//! KiB, or of 64 KiB behind an NBD server. A write that covers a block in part is a
+//! read-modify-write: it reads the block, changes its own sectors in memory, and writes the block
+//! back. Two such transfers on one block at the same time would undo each other, whatever sectors
+//! they change.
 //!
 //! So a transfer *owns* each block that it covers in part, from before its first read until after
-//! its last write, and the next one that needs the block waits. [`BlockOwners`] is the only place
-//! that decides this. The runtime and the simulator both start every change of a disk through it,
-//! and carry out the steps of the same [`BlockPlan`].
+//! its last write, and the next transfer that needs the block waits. [`BlockOwners`] alone decides
+//! this. The runtime and the simulator both start every change of a disk through it, and carry out
+//! the steps of the same [`BlockPlan`].
 //!
 //! Sectors are excluded elsewhere: a line takes part in one operation at a time (`ops` in the
-//! engine), so no two transfers under way change the same sector. [`BlockOwners::start`] asserts
-//! that for each change, on disks of every block size.
+//! engine), so no two transfers in flight change the same sector. [`BlockOwners::start`] asserts
+//! that for each change, at every block size.
 //!
-//! Price: a lock per volume and an entry in a tree for each write to the disk. A transfer of whole
+//! Cost: a lock per volume, and an entry in a tree for each write to the disk. A transfer of whole
 //! blocks needs no plan and never waits.
 
 use forebay_engine::IoVerb;
 use forebay_types::{ByteRange, SECTOR_BYTES};
 use std::collections::{BTreeMap, HashSet, VecDeque};
 
-/// What one transfer changes on a disk.
+/// The sectors that one transfer changes on a disk, and the blocks that it owns.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Claim {
-    /// The sectors, in ascending order; neighbours are one range.
+    /// The sectors, in ascending order; adjacent ones are one range.
     changed: Vec<ByteRange>,
     /// Indices of the blocks covered in part, in ascending order.
     owned: Vec<u64>,
 }
 
-/// A step of a transfer that does not consist of whole blocks. The steps use memory of the
-/// transfer's own, [`BlockPlan::memory`], and follow each other.
+/// A step of a transfer that does not consist of whole blocks. Steps run one after the other, in
+/// the transfer's own buffer, [`BlockPlan::memory`].
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum BlockStep {
     /// Read these blocks from the disk.
     Read(ByteRange),
-    /// Put what the transfer writes, its data or zeroes, over what has been read.
+    /// Copy the transfer's data, or zeroes, over the blocks read.
     Apply,
     /// Write these blocks to the disk.
     Write {
-        /// Where, in whole blocks.
+        /// Whole blocks.
         range: ByteRange,
         /// Force unit access.
         fua: bool,
     },
     /// Have the disk zero these blocks.
     Zero {
-        /// Where, in whole blocks.
+        /// Whole blocks.
         range: ByteRange,
         /// Whether a hole is acceptable.
         unmap: bool,
     },
 }
 
-/// How a transfer that does not consist of whole blocks is done.
+/// The steps of a transfer that does not consist of whole blocks, or that needs a bounce buffer.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct BlockPlan {
-    /// The whole blocks around the transfer, which it needs memory for: the byte at `offset` on the
-    /// disk is the first of that memory.
+    /// The range on the disk that the buffer holds: the whole blocks around the transfer.
     pub memory: ByteRange,
-    /// What to do, one after the other. A step that fails ends the transfer.
+    /// The steps, in order. A failed step ends the transfer.
     pub steps: Vec<BlockStep>,
 }
 
@@ -70,7 +70,7 @@ const fn widened(range: ByteRange, block_bytes: u64) -> ByteRange {
     ByteRange::new(start, range.end().next_multiple_of(block_bytes) - start)
 }
 
-/// The whole blocks inside a range; empty where there are none.
+/// The whole blocks inside a range; empty if there are none.
 pub(crate) const fn whole_blocks(range: ByteRange, block_bytes: u64) -> ByteRange {
     let start = range.offset.next_multiple_of(block_bytes);
     let end = range.end() / block_bytes * block_bytes;
@@ -78,11 +78,11 @@ pub(crate) const fn whole_blocks(range: ByteRange, block_bytes: u64) -> ByteRang
 }
 
 impl Claim {
-    /// The claim of a transfer over these ranges, which are in ascending order and do not overlap,
-    /// on a disk with blocks of `block_bytes` (a power of two, a sector at least).
+    /// The claim of a transfer that changes these disjoint ranges, in ascending order, on a disk
+    /// with blocks of `block_bytes` (a power of two, at least a sector).
     ///
     /// # Panics
-    /// When the ranges overlap or are not in order.
+    /// If the ranges overlap or are not in order.
     pub fn new(ranges: impl IntoIterator<Item = ByteRange>, block_bytes: u64) -> Self {
         let mut changed: Vec<ByteRange> = Vec::with_capacity(1);
         for range in ranges {
@@ -121,7 +121,7 @@ impl Claim {
         runs
     }
 
-    /// From the first sector changed to the last.
+    /// The range from the first changed sector to the last.
     fn span(&self) -> ByteRange {
         let first = self.changed.first().map_or(0, |range| range.offset);
         ByteRange::new(first, self.changed.last().map_or(0, |range| range.end()) - first)
@@ -129,20 +129,20 @@ impl Claim {
 }
 
 impl BlockPlan {
-    /// How a read of `range` is done; `None` where it consists of whole blocks and the disk can
-    /// put them where they belong (`memory_fits`).
+    /// The plan of a read; `None` if it consists of whole blocks and the disk can read into its
+    /// memory directly (`memory_fits`).
     pub fn of_read(range: ByteRange, block_bytes: u64, memory_fits: bool) -> Option<Self> {
         let memory = widened(range, block_bytes);
         let is_direct = memory == range && memory_fits;
         (!is_direct).then(|| Self { memory, steps: vec![BlockStep::Read(memory)] })
     }
 
-    /// How a change is done; `None` where it consists of whole blocks and the disk can take them
-    /// from where they are (`memory_fits`; true where no data is moved).
+    /// The plan of a change; `None` if it consists of whole blocks and the disk can write from its
+    /// memory directly (`memory_fits`; true if it has no data).
     ///
     /// # Panics
-    /// When a discard does not consist of whole blocks (the dispatcher rounds them inwards), or a
-    /// joined write leaves out a block between its first and its last.
+    /// If a discard does not consist of whole blocks (the dispatcher rounds discards inwards), or a
+    /// coalesced write omits a block between its first and its last.
     pub fn of_change(
         claim: &Claim,
         verb: IoVerb,
@@ -161,7 +161,7 @@ impl BlockPlan {
                 let whole = claim.changed.iter().map(|range| whole_blocks(*range, block_bytes).len);
                 let owned = runs.iter().map(|run| run.len);
                 let covered: u64 = whole.chain(owned).sum();
-                assert!(covered == memory.len, "a joined write leaves out a block: {claim:?}");
+                assert!(covered == memory.len, "a coalesced write omits a block: {claim:?}");
                 steps.push(BlockStep::Write { range: memory, fua });
             }
             IoVerb::Zero { unmap } => {
@@ -177,13 +177,13 @@ impl BlockPlan {
     }
 }
 
-/// Which blocks of one disk are owned, and which transfers wait for them. `T` names a transfer.
+/// The owned blocks of one disk, and the transfers that wait for them. `T` names a transfer.
 #[derive(Debug)]
 pub struct BlockOwners<T> {
-    /// The sectors that transfers under way change: first byte and end of each range.
+    /// The ranges that transfers in flight change, as first byte and end.
     changing: BTreeMap<u64, u64>,
     owned: HashSet<u64>,
-    /// In the order they came.
+    /// In order of arrival.
     waiting: VecDeque<(Claim, T)>,
 }
 
@@ -194,11 +194,11 @@ impl<T> Default for BlockOwners<T> {
 }
 
 impl<T> BlockOwners<T> {
-    /// Starts a change. True if the caller may carry it out now. Otherwise another transfer owns
-    /// one of its blocks, and [`BlockOwners::end`] returns `name` when it may start.
+    /// Starts a change. Returns true if the caller may carry it out now. Otherwise another transfer
+    /// owns or awaits one of its blocks, and [`BlockOwners::end`] returns `name` once it may start.
     ///
     /// # Panics
-    /// When a transfer under way changes one of the same sectors.
+    /// If a transfer in flight changes one of the same sectors.
     #[must_use]
     pub fn start(&mut self, claim: &Claim, name: T) -> bool {
         let is_wanted = |block: &u64| {
@@ -217,21 +217,21 @@ impl<T> BlockOwners<T> {
         for range in &claim.changed {
             let before = self.changing.range(..range.end()).next_back();
             let is_free = before.is_none_or(|(_, &end)| end <= range.offset);
-            assert!(is_free, "two transfers change sectors of {range}: {before:?} is under way");
+            assert!(is_free, "two transfers change sectors of {range}: {before:?} is in flight");
             self.changing.insert(range.offset, range.end());
         }
         self.owned.extend(&claim.owned);
     }
 
-    /// A change that was started has ended, well or not. Appends to `next` the names of those that
-    /// may be carried out now.
+    /// Ends a change, successful or not. Appends to `next` the names of the waiting changes that
+    /// may start now.
     ///
     /// # Panics
-    /// When the change was not under way.
+    /// If the change was not in flight.
     pub fn end(&mut self, claim: &Claim, next: &mut Vec<T>) {
         for range in &claim.changed {
             let end = self.changing.remove(&range.offset);
-            assert!(end == Some(range.end()), "{range} was not under way");
+            assert!(end == Some(range.end()), "{range} was not in flight");
         }
         for block in &claim.owned {
             assert!(self.owned.remove(block), "block {block} was not owned");
@@ -239,7 +239,7 @@ impl<T> BlockOwners<T> {
         if claim.owned.is_empty() || self.waiting.is_empty() {
             return;
         }
-        // An earlier transfer that still waits keeps its place before later ones.
+        // A transfer that still waits reserves its blocks, so that no later transfer overtakes it.
         let mut reserved: HashSet<u64> = HashSet::new();
         for (claim, name) in std::mem::take(&mut self.waiting) {
             let is_free = |block| !self.owned.contains(block) && !reserved.contains(block);
@@ -253,15 +253,15 @@ impl<T> BlockOwners<T> {
         }
     }
 
-    /// Whether nothing is under way and nothing waits.
+    /// Whether no change is in flight and none waits.
     pub fn is_idle(&self) -> bool {
         self.changing.is_empty() && self.waiting.is_empty()
     }
 }
 
-/// Whether a write may be joined to one before it on a disk with such blocks: it follows, or what
-/// lies between is in blocks that one of the two covers in part and so reads anyway.
-pub(crate) const fn meets(first: ByteRange, second: ByteRange, block_bytes: u64) -> bool {
+/// Whether two writes may be coalesced: the second follows the first, or the gap between them lies
+/// in blocks that one of the two covers in part and so reads anyway.
+pub(crate) const fn can_join(first: ByteRange, second: ByteRange, block_bytes: u64) -> bool {
     if block_bytes == SECTOR_BYTES || first.end() == second.offset {
         return first.end() == second.offset;
     }
@@ -311,7 +311,7 @@ mod tests {
     }
 
     #[test]
-    fn a_write_reads_the_blocks_at_its_edges_alone() {
+    fn a_write_reads_only_the_blocks_at_its_edges() {
         let plan = BlockPlan::of_change(
             &claim(3 * KIB, 64 * KIB),
             IoVerb::Write { fua: true },
@@ -328,20 +328,20 @@ mod tests {
     }
 
     #[test]
-    fn a_joined_write_reads_a_block_once() {
+    fn a_coalesced_write_reads_a_block_once() {
         let pieces =
             [range(0, 512), range(2560, 512), range(4 * KIB, 4 * KIB), range(9 * KIB, 512)];
         let claim = Claim::new(pieces, 4 * KIB);
         assert_eq!(claim.owned, [0, 2]);
         let write = IoVerb::Write { fua: false };
-        let plan = BlockPlan::of_change(&claim, write, 4 * KIB, true).expect("it is not whole");
+        let plan = BlockPlan::of_change(&claim, write, 4 * KIB, true).expect("partial blocks");
         let reads = |at: u64| BlockStep::Read(range(at, 4 * KIB));
         assert_eq!(plan.steps[..2], [reads(0), reads(8 * KIB)]);
         assert_eq!(plan.memory, range(0, 12 * KIB));
     }
 
     #[test]
-    fn zeroes_below_a_block_are_written() {
+    fn zeroes_of_a_partial_block_are_written() {
         let zero = IoVerb::Zero { unmap: true };
         let plan = BlockPlan::of_change(&claim(3 * KIB, 10 * KIB), zero, 4 * KIB, true);
         let edges = [range(0, 4 * KIB), range(12 * KIB, 4 * KIB)];
@@ -360,7 +360,7 @@ mod tests {
     }
 
     #[test]
-    fn one_transfer_owns_a_block_and_the_others_follow_in_order() {
+    fn transfers_on_one_block_run_in_order_of_arrival() {
         let mut owners = BlockOwners::default();
         let claims: Vec<Claim> = [0, 512, 1024, 4096 + 512].map(|at| claim(at, 512)).into();
         assert!(owners.start(&claims[0], 0));
@@ -393,20 +393,19 @@ mod tests {
 
     #[test]
     #[should_panic(expected = "two transfers change sectors")]
-    fn two_changes_of_one_sector_are_an_error() {
+    fn two_changes_of_one_sector_panic() {
         let mut owners = BlockOwners::default();
         assert!(owners.start(&Claim::new([range(0, 1024)], 512), 0));
         let _ = owners.start(&Claim::new([range(512, 512)], 512), 1);
     }
 
     #[test]
-    fn writes_that_meet_in_blocks_they_read_are_joined() {
-        let meets = |first, second, block| meets(first, second, block);
-        assert!(!meets(range(0, 512), range(1024, 512), 512));
-        assert!(meets(range(0, 512), range(1024, 512), 4096));
-        assert!(meets(range(0, 512), range(4096, 512), 4096), "blocks that follow each other");
-        assert!(!meets(range(0, 4096), range(8192, 4096), 4096));
-        assert!(!meets(range(0, 512), range(8192, 512), 4096), "a block between them");
-        assert!(!meets(range(0, 1024), range(512, 512), 4096), "they overlap");
+    fn writes_with_a_gap_inside_partial_blocks_are_coalesced() {
+        assert!(!can_join(range(0, 512), range(1024, 512), 512));
+        assert!(can_join(range(0, 512), range(1024, 512), 4096));
+        assert!(can_join(range(0, 512), range(4096, 512), 4096), "adjacent blocks");
+        assert!(!can_join(range(0, 4096), range(8192, 4096), 4096));
+        assert!(!can_join(range(0, 512), range(8192, 512), 4096), "a block between them");
+        assert!(!can_join(range(0, 1024), range(512, 512), 4096), "they overlap");
     }
 }

@@ -1,13 +1,13 @@
-//! Completions: each request has exactly one answer, by type.
+//! Completions: exactly one answer per request, enforced by type.
 //!
-//! A front end that hands in a request gives it a ticket, which names the request to the front
-//! end. The ticket travels with the request as a [`Completion`]. To answer consumes it, so there
-//! are no two answers. One that is dropped unanswered answers with an I/O error by itself, so a
-//! request that gets lost leaves no client waiting.
+//! A front end submits a request with a ticket, which identifies the request to it. The ticket
+//! travels with the request as a [`Completion`]. Answering consumes the completion, so a second
+//! answer is impossible. A completion dropped unanswered answers with an I/O error, so that no
+//! client waits for a lost request.
 //!
-//! Answers gather in the [`CompletionQueue`] that the completions were made by, until its owner
-//! takes them in a [`CompletionBatch`]. Queue and completions belong to one thread: there is no
-//! atomic in them, and no allocation once the lists have grown.
+//! Answers collect in the [`CompletionQueue`] that made the completion, until its owner takes them
+//! in a [`CompletionBatch`]. Queue and completions belong to one thread; they use no atomics, and
+//! allocate nothing once the lists have grown.
 
 use crate::{Reply, ReplySegment};
 use forebay_engine::Touched;
@@ -58,7 +58,7 @@ impl<T, M> CompletionQueue<T, M> {
         Completion { ticket: Some(ticket), answers: Rc::clone(&self.0) }
     }
 
-    /// Takes all answers given so far. What is left in `into` is answered later.
+    /// Swaps the queue's answers with the content of `into`, which is usually empty.
     pub fn take(&self, into: &mut CompletionBatch<T, M>) {
         std::mem::swap(&mut *self.0.borrow_mut(), into);
     }
@@ -72,20 +72,20 @@ impl<T, M> CompletionQueue<T, M> {
 /// An answered request.
 #[derive(Debug)]
 pub struct Answered<T, M> {
-    /// The ticket that the request was handed in with.
+    /// The ticket of the request.
     pub ticket: T,
-    /// How it ended.
+    /// Success, or the first error.
     pub result: IoResult,
-    /// The memory that private segments mean.
+    /// The private memory that segments refer to.
     pub memory: Option<M>,
-    /// Lines found and not found.
+    /// Lines hit and missed.
     pub touched: Touched,
-    /// Nothing has answered it: its completion was dropped.
+    /// The completion was dropped unanswered.
     pub is_lost: bool,
     segments: Range<usize>,
 }
 
-/// Answers in the order in which they were given.
+/// Answers, in the order given.
 #[derive(Debug)]
 pub struct CompletionBatch<T, M> {
     answers: Vec<Answered<T, M>>,
@@ -99,12 +99,12 @@ impl<T, M> Default for CompletionBatch<T, M> {
 }
 
 impl<T, M> CompletionBatch<T, M> {
-    /// Whether there is no answer in it.
+    /// Whether the batch has no answer.
     pub const fn is_empty(&self) -> bool {
         self.answers.is_empty()
     }
 
-    /// Passes on each answer with the segments of its data, and is empty afterwards.
+    /// Calls `each` with every answer and the segments of its data, and empties the batch.
     pub fn drain(&mut self, mut each: impl FnMut(&mut Answered<T, M>, &[ReplySegment])) {
         for answered in &mut self.answers {
             let segments = answered.segments.clone();
@@ -147,7 +147,7 @@ mod tests {
     }
 
     #[test]
-    fn an_answered_completion_says_nothing_when_it_goes() {
+    fn an_answered_completion_does_not_answer_again_when_dropped() {
         let queue = Queue::default();
         let (first, second) = (queue.begin(1), queue.begin(2));
         second.answer(reply(&[segment(0), segment(512)]));
@@ -159,7 +159,7 @@ mod tests {
     }
 
     #[test]
-    fn a_lost_completion_is_an_io_error() {
+    fn a_dropped_completion_answers_with_an_io_error() {
         let queue = Queue::default();
         let lost = queue.begin(7);
         assert!(queue.is_empty(), "it may still be answered");

@@ -1,4 +1,8 @@
-//! The dispatcher: a client's request in, its answer out, and everything between in order.
+//! The dispatcher: owns a worker's requests from submission to reply.
+//!
+//! A request in one region that can be answered at once needs no job. Every other one is a job with
+//! parts; parts are retried when the shard says so, and the last part to finish answers the
+//! request. The shards' outbox is drained after each call to a shard.
 
 mod in_order;
 mod stable;
@@ -13,20 +17,20 @@ use crate::split::cut;
 use crate::{JobId, Plan, Request, RequestKind, shard_of, staged_pieces};
 use forebay_engine::{
     Answer, Attempt, EraseOutcome, IoId, Outbox, Outcome, Part, Place, Protection, ReadOutcome,
-    Record, Segment, Slot, Touched, WriteOutcome, WriteTerms,
+    Record, Segment, Shard, Slot, Touched, WriteOutcome, WriteTerms,
 };
-use forebay_types::{ByteRange, IoError, IoResult, LINE_BYTES, VolumeId};
+use forebay_types::{ByteRange, IoResult, LINE_BYTES, VolumeId};
 
-/// How one try of a part ended.
+/// The result of one attempt at a part.
 enum Step {
     Done(IoResult),
     Waiting,
-    /// It waits until it is in order, or until what is dirty under it is on the disk as well.
+    /// The part waits for all earlier epochs, and for the open one if its range is dirty.
     Held {
         dirty: bool,
     },
     Started,
-    /// It is done when the journal has it.
+    /// The part is answered when its journal record is durable.
     Logged,
 }
 
@@ -50,14 +54,14 @@ pub struct Dispatcher<H: Host> {
     answers: Vec<Answer>,
     segments: Vec<Segment>,
     reply: Vec<ReplySegment>,
-    /// Ordered volumes of which something is to go to the disk.
+    /// Ordered volumes that need a run.
     runs: Vec<VolumeId>,
-    /// Shards that are to go on with writing a volume back.
+    /// Shards that are to continue the writeback of a volume.
     wakes: Vec<(usize, VolumeId)>,
 }
 
 impl<H: Host> Dispatcher<H> {
-    /// A dispatcher with nothing in flight. Workers have different numbers.
+    /// An idle dispatcher. Each worker has its own number.
     pub fn new(worker: u8) -> Self {
         Self {
             worker,
@@ -71,19 +75,19 @@ impl<H: Host> Dispatcher<H> {
         }
     }
 
-    /// Requests that are not answered yet.
+    /// Unanswered requests.
     pub const fn in_flight(&self) -> usize {
         self.jobs.len()
     }
 
-    /// The same of one volume. Looks at every request.
+    /// Unanswered requests of one volume, counted by a scan over all.
     pub fn in_flight_of(&self, volume: VolumeId) -> usize {
         self.jobs.iter().filter(|job| job.request.volume == volume).count()
     }
 
-    /// Takes slots for the payload of a write that is to come. They are filled, and then written
-    /// from with [`Payload::Staged`] or given back with [`Dispatcher::unstage`]. `None` when there
-    /// is no room for all of them.
+    /// Reserves slots for the payload of a later write. The caller fills them, and then submits
+    /// them as [`Payload::Staged`] or releases them with [`Dispatcher::unstage`]. `None` if there
+    /// are too few free slots.
     pub fn stage(&mut self, host: &mut H, volume: VolumeId, range: ByteRange) -> Option<Vec<Slot>> {
         let mut slots = Vec::with_capacity((range.len / LINE_BYTES) as usize + 2);
         let (shards, stripes) = (host.shards(), host.stripes(volume));
@@ -99,17 +103,17 @@ impl<H: Host> Dispatcher<H> {
         Some(slots)
     }
 
-    /// Gives back the slots of a payload that does not come.
+    /// Releases the slots of a payload that is not written.
     pub fn unstage(&mut self, host: &mut H, volume: VolumeId, range: ByteRange, slots: &[Slot]) {
-        let divided = (volume, host.stripes(volume));
-        for (shard, _, slots) in staged_pieces(divided, range, host.shards(), slots) {
+        let striped = (volume, host.stripes(volume));
+        for (shard, _, slots) in staged_pieces(striped, range, host.shards(), slots) {
             host.call(shard, &[], &mut self.out, |shard, _| {
                 slots.iter().rev().for_each(|&slot| shard.release(slot));
             });
         }
     }
 
-    /// Takes a request. It is answered through [`Host::reply`], within this call if it can be.
+    /// Submits a request. The answer goes to [`Host::reply`], within this call if possible.
     pub fn submit(
         &mut self,
         host: &mut H,
@@ -124,14 +128,14 @@ impl<H: Host> Dispatcher<H> {
             | RequestKind::Sync => {
                 self.submit_flush(host, token, request);
             }
-            RequestKind::Order => unreachable!("runs are the dispatcher's own"),
+            RequestKind::Order => unreachable!("only the dispatcher makes runs"),
             RequestKind::Prefetch => self.submit_prefetch(host, token, request),
-            _ if request.range.len == 0 => answer(host, token, Ok(())),
+            _ if request.range.len == 0 => reply_done(host, token),
             RequestKind::Trim { .. }
             | RequestKind::Zero { .. }
             | RequestKind::RestoreZero { .. } => {
                 let id = self.begin(host, token, request, Payload::None);
-                self.go_on_erasing(host, id);
+                self.continue_erase(host, id);
             }
             _ => {
                 let mut pieces = host.stripes(request.volume).split(request.range);
@@ -143,10 +147,10 @@ impl<H: Host> Dispatcher<H> {
                 }
             }
         }
-        self.settle_answers(host);
+        self.process_answers(host);
     }
 
-    /// A read or write in one region: no job unless it has to wait.
+    /// Submits a read or write in one region. It becomes a job only if it has to wait.
     fn submit_one(
         &mut self,
         host: &mut H,
@@ -162,7 +166,12 @@ impl<H: Host> Dispatcher<H> {
             host,
             PartName { worker: self.worker, part: 0, job },
             request,
-            &PartRun { range: request.range, shard, attempt: Attempt::default(), settle: false },
+            &PartRun {
+                range: request.range,
+                shard,
+                attempt: Attempt::default(),
+                is_applied: false,
+            },
             Bytes { payload: payload.bytes(), staged: payload.staged() },
             &mut segments,
         );
@@ -178,31 +187,16 @@ impl<H: Host> Dispatcher<H> {
             let (memory, staged) = self.keep_payload(host, &step, payload);
             let waiting = matches!(step, Step::Waiting);
             let part = PartState { segments, waiting, ..PartState::new(request.range, shard) };
-            let rest = ByteRange::new(0, 0);
-            self.jobs.insert(Job {
-                token,
-                request,
-                memory,
-                staged,
-                parts: vec![part],
-                pending: 1,
-                rest,
-                error: None,
-                touched,
-                flush: FlushStage::of(request.kind),
-                epoch: 0,
-                horizon: 0,
-                losses: (0, 0),
-            });
+            let parts = vec![part];
+            self.jobs.insert(Job { memory, staged, parts, touched, ..Job::new(token, request) });
         }
-        self.settle(host, shard);
+        self.drain_outbox(host, shard);
         if request.kind == RequestKind::Read && touched.misses > 0 {
             self.on_miss(host, request.volume, request.range);
         }
     }
 
-    /// A payload outlives the call when the part has to try again, or when it is written from
-    /// where it is.
+    /// Keeps a payload beyond the call if the part will be retried, or if an I/O writes from it.
     fn keep_payload(
         &self,
         host: &mut H,
@@ -224,7 +218,7 @@ impl<H: Host> Dispatcher<H> {
         }
     }
 
-    /// A read or write that spans regions.
+    /// Submits a read or write that spans regions.
     fn submit_many(
         &mut self,
         host: &mut H,
@@ -254,7 +248,7 @@ impl<H: Host> Dispatcher<H> {
         }
     }
 
-    /// Makes a job with one pending "part": the caller, who ends it with `part_done`.
+    /// Inserts a job with one pending "part", the caller, who ends it with `part_done`.
     fn begin(
         &mut self,
         host: &mut H,
@@ -262,31 +256,16 @@ impl<H: Host> Dispatcher<H> {
         request: Request,
         payload: Payload<'_, H::Memory>,
     ) -> JobId {
-        let mut staged = Vec::new();
-        let memory = match payload {
-            Payload::None => None,
-            Payload::Owned(memory) => Some(memory),
-            Payload::Borrowed(bytes) => Some(host.allocate(bytes.len() as u64, Some(bytes))),
-            Payload::Staged(slots) => {
-                staged = slots;
-                None
+        let mut job = Job::<H>::new(token, request);
+        match payload {
+            Payload::None => {}
+            Payload::Owned(memory) => job.memory = Some(memory),
+            Payload::Borrowed(bytes) => {
+                job.memory = Some(host.allocate(bytes.len() as u64, Some(bytes)));
             }
-        };
-        self.jobs.insert(Job {
-            token,
-            request,
-            memory,
-            staged,
-            parts: Vec::new(),
-            pending: 1,
-            rest: request.range,
-            error: None,
-            touched: Touched::default(),
-            flush: FlushStage::of(request.kind),
-            epoch: 0,
-            horizon: 0,
-            losses: (0, 0),
-        })
+            Payload::Staged(slots) => job.staged = slots,
+        }
+        self.jobs.insert(job)
     }
 
     fn submit_flush(&mut self, host: &mut H, token: H::Token, request: Request) {
@@ -300,31 +279,32 @@ impl<H: Host> Dispatcher<H> {
             RequestKind::Sync => return self.part_done(host, id, Ok(())),
             _ => {}
         }
-        // What stands in for the disk's stable storage answers for it.
-        let kept = match host.protection(request.volume) {
+        // Whether the journal or the UPS makes everything answered so far durable: not at all, not
+        // yet, or already.
+        let durable = match host.protection(request.volume) {
             Protection::None => None,
             Protection::Power => Some(true),
             Protection::Journal => host.barrier(request.volume, part).ok(),
         };
         if request.kind == RequestKind::Destage {
-            // After a crash, an older record would undo what the disk has of one that was lost.
-            self.jobs.get_mut(id).pending += u32::from(kept == Some(false));
+            // If the record of a destaged write is not durable, a crash replays an older record
+            // over it.
+            self.jobs.get_mut(id).pending += u32::from(durable == Some(false));
             self.flush_shards(host, id);
             return;
         }
-        match kept {
+        match durable {
             None => self.flush_shards(host, id),
-            Some(kept) => {
+            Some(durable) => {
                 self.jobs.get_mut(id).flush = FlushStage::NotNeeded;
-                if kept {
+                if durable {
                     self.part_done(host, id, Ok(()));
                 }
             }
         }
     }
 
-    /// Brings everything dirty to the disk, and then to stable storage there. The job has one
-    /// pending "part", which this ends.
+    /// Destages everything dirty, then flushes the disk. Ends the job's one pending "part".
     fn flush_shards(&mut self, host: &mut H, id: JobId) {
         let part = PartName { worker: self.worker, part: 0, job: id }.pack();
         let job = self.jobs.get_mut(id);
@@ -333,13 +313,23 @@ impl<H: Host> Dispatcher<H> {
         if let Some(order) = host.order(volume) {
             return self.flush_in_order(host, id, &order);
         }
-        job.pending += host.shards() as u32;
+        self.call_all_shards(host, id, |shard, now_ms, out| shard.flush(volume, part, now_ms, out));
+    }
+
+    /// Has every shard do a part of a job, and ends the job's one pending "part". If `call` returns
+    /// no result, the shard answers later.
+    fn call_all_shards(
+        &mut self,
+        host: &mut H,
+        id: JobId,
+        mut call: impl FnMut(&mut Shard<H::Table>, u64, &mut Outbox) -> Option<IoResult>,
+    ) {
+        self.jobs.get_mut(id).pending += host.shards() as u32;
         for shard in 0..host.shards() {
             let now_ms = host.now_ms();
-            let result = host.call(shard, &[], &mut self.out, |shard, out| {
-                shard.flush(volume, part, now_ms, out)
-            });
-            self.settle(host, shard);
+            let result =
+                host.call(shard, &[], &mut self.out, |shard, out| call(shard, now_ms, out));
+            self.drain_outbox(host, shard);
             if let Some(result) = result {
                 self.part_done(host, id, result);
             }
@@ -351,12 +341,13 @@ impl<H: Host> Dispatcher<H> {
         for range in host.stripes(request.volume).split(request.range) {
             self.prefetch(host, request.volume, range, None);
         }
-        // Answered before the lines are there: it is a hint, and a read that comes sooner waits.
-        answer(host, token, Ok(()));
+        // Answered before the fills end: a prefetch is a hint, and an early read waits for the
+        // fill.
+        reply_done(host, token);
     }
 
-    /// Starts parts of an erase until enough are under way.
-    fn go_on_erasing(&mut self, host: &mut H, id: JobId) {
+    /// Starts parts of an erase, up to the limit of parts in flight.
+    fn continue_erase(&mut self, host: &mut H, id: JobId) {
         let shards = host.shards();
         loop {
             let job = self.jobs.get_mut(id);
@@ -367,7 +358,7 @@ impl<H: Host> Dispatcher<H> {
             job.rest = ByteRange::new(range.end(), job.rest.len - range.len);
             let shard = shard_of(job.request.volume, stripes, range.offset, shards);
             let range = match job.request.kind {
-                // What lies in blocks that are trimmed in part keeps its data.
+                // A block trimmed only in part keeps its data.
                 RequestKind::Trim { .. } => {
                     whole_blocks(range, host.block_bytes(job.request.volume))
                 }
@@ -377,7 +368,7 @@ impl<H: Host> Dispatcher<H> {
                 continue;
             }
             let state = PartState::new(range, shard);
-            // A finished part's place is used again: its range is empty then.
+            // Reuse the entry of a finished part, whose range is empty.
             let free = job.parts.iter().position(|part| part.range.len == 0);
             let at = free.unwrap_or(job.parts.len());
             match free {
@@ -389,19 +380,19 @@ impl<H: Host> Dispatcher<H> {
         }
         let job = self.jobs.get_mut(id);
         if job.rest.len == 0 || job.error.is_some() {
-            // The erase's own count goes when nothing is left to start.
+            // End the caller's own pending "part": no further parts will start.
             job.rest = ByteRange::new(0, 0);
             self.part_done(host, id, Ok(()));
         }
     }
 
-    /// Tries a part of a job, for the first time or again.
+    /// Attempts or retries a part of a job.
     fn run_part(&mut self, host: &mut H, id: JobId, part: u8) {
         let job = self.jobs.get_mut(id);
         let request = job.request;
         let state = &mut job.parts[usize::from(part)];
-        let PartState { range, shard, attempt, settle, .. } = *state;
-        let run = PartRun { range, shard, attempt, settle };
+        let PartState { range, shard, attempt, is_applied, .. } = *state;
+        let run = PartRun { range, shard, attempt, is_applied };
         let mut segments = std::mem::take(&mut state.segments);
         segments.clear();
         let (memory, staged) = (job.memory.take(), std::mem::take(&mut job.staged));
@@ -423,15 +414,15 @@ impl<H: Host> Dispatcher<H> {
         job.touched.misses += touched.misses;
         let state = &mut job.parts[usize::from(part)];
         state.segments = segments;
-        // The slots of a staged payload are the shard's once the change has been made.
-        state.waiting = matches!(step, Step::Waiting) && !run.settle;
-        self.settle(host, run.shard);
+        // Once the change is applied, the shard owns the slots of a staged payload.
+        state.waiting = matches!(step, Step::Waiting) && !run.is_applied;
+        self.drain_outbox(host, run.shard);
         if let Step::Done(result) = step {
             self.finish_part(host, name, result);
         }
     }
 
-    /// One call to a shard. What it asks for is left in the outbox.
+    /// Makes one call to a shard, whose requests stay in the outbox.
     fn try_part(
         &mut self,
         host: &mut H,
@@ -447,7 +438,7 @@ impl<H: Host> Dispatcher<H> {
         let part = Part { id, volume, range: run.range, restores };
         let attempt = run.attempt;
         let step = match request.kind {
-            _ if run.settle => host.call(run.shard, &[], &mut self.out, |shard, out| {
+            _ if run.is_applied => host.call(run.shard, &[], &mut self.out, |shard, out| {
                 Step::of(shard.settle(&part, attempt, out))
             }),
             RequestKind::Read => {
@@ -482,7 +473,7 @@ impl<H: Host> Dispatcher<H> {
             }
         };
         let step = match step {
-            Step::Held { dirty } => self.hold(host, volume, id, dirty),
+            Step::Held { dirty } => self.hold_until_in_order(host, volume, id, dirty),
             step => step,
         };
         (step, Touched::default())
@@ -503,7 +494,7 @@ impl<H: Host> Dispatcher<H> {
         let order = host.order(part.volume);
         let epoch = order.as_ref().map_or(0, |order| order.epoch());
         let through = admission == Admission::Through;
-        // Under the shard's lock, so that the journal hears of overlapping writes in order.
+        // Recorded under the shard's lock, so that records of overlapping writes are in order.
         let record = match admission {
             Admission::Logged { wait: true } => Record::Answers,
             Admission::Logged { wait: false } => Record::Answered,
@@ -517,7 +508,7 @@ impl<H: Host> Dispatcher<H> {
                 staged => shard.write_staged(part, terms, run.attempt, staged, out),
             });
         if let (true, WriteOutcome::Done, Some(order)) = (fua, outcome, &order) {
-            // Who waits for this may build on it, and on nothing else.
+            // A write after this answer may depend on this one, so it belongs to a later epoch.
             order.cut();
         }
         match (admission, outcome) {
@@ -529,8 +520,8 @@ impl<H: Host> Dispatcher<H> {
         Step::of(outcome)
     }
 
-    /// Passes on what a shard asked for.
-    fn settle(&mut self, host: &mut H, shard: usize) {
+    /// Starts the I/Os and queues the answers that a call to a shard has requested.
+    fn drain_outbox(&mut self, host: &mut H, shard: usize) {
         if self.out.is_empty() {
             return;
         }
@@ -555,17 +546,17 @@ impl<H: Host> Dispatcher<H> {
         if !self.out.marks.is_empty() {
             for key in std::mem::take(&mut self.out.marks) {
                 let plan = host.streams(key.volume(), |streams| streams.on_mark(key.line()));
-                self.follow(host, key.volume(), plan.flatten());
+                self.read_ahead(host, key.volume(), plan.flatten());
             }
         }
     }
 
     fn on_miss(&mut self, host: &mut H, volume: VolumeId, range: ByteRange) {
         let plan = host.streams(volume, |streams| streams.on_miss(range));
-        self.follow(host, volume, plan.flatten());
+        self.read_ahead(host, volume, plan.flatten());
     }
 
-    fn follow(&mut self, host: &mut H, volume: VolumeId, plan: Option<Plan>) {
+    fn read_ahead(&mut self, host: &mut H, volume: VolumeId, plan: Option<Plan>) {
         if let Some(plan) = plan {
             let pieces = host.stripes(volume).split(plan.range);
             for range in pieces.flat_map(|piece| cut(piece, READ_BYTES_MAX)) {
@@ -581,32 +572,32 @@ impl<H: Host> Dispatcher<H> {
                 shard.prefetch(volume, range, mark, out);
             }
         });
-        self.settle(host, shard);
+        self.drain_outbox(host, shard);
     }
 
-    /// An I/O started through [`Host::start_io`] has ended.
+    /// Handles the end of an I/O started through [`Host::start_io`].
     pub fn complete(&mut self, host: &mut H, shard: usize, id: IoId, result: IoResult) {
         let now_ms = host.now_ms();
         self.out.turn = host.turn();
         host.call(shard, &[], &mut self.out, |shard, out| shard.complete(id, result, now_ms, out));
-        self.settle(host, shard);
-        self.settle_answers(host);
+        self.drain_outbox(host, shard);
+        self.process_answers(host);
     }
 
-    /// A flush started through [`Host::flush_backend`] has ended.
+    /// Handles the end of a flush started through [`Host::flush_backend`].
     pub fn flushed(&mut self, host: &mut H, job: JobId, result: IoResult) {
         self.part_done(host, job, result);
-        self.settle_answers(host);
+        self.process_answers(host);
     }
 
-    /// An answer has come from another worker.
+    /// Handles an answer forwarded by another worker.
     pub fn answer(&mut self, host: &mut H, answer: Answer) {
         self.answers.push(answer);
-        self.settle_answers(host);
+        self.process_answers(host);
     }
 
-    fn settle_answers(&mut self, host: &mut H) {
-        // Answers may bring further answers; they are taken in the order in which they came.
+    fn process_answers(&mut self, host: &mut H) {
+        // An answer may append further answers; all are processed in order.
         let mut at = 0;
         loop {
             if at == self.answers.len() {
@@ -639,14 +630,13 @@ impl<H: Host> Dispatcher<H> {
                     job.parts[usize::from(name.part)].attempt.in_order = true;
                     self.run_part(host, name.job, name.part);
                 }
-                Outcome::Unlogged => self.settle_part(host, name),
+                Outcome::Unlogged => self.write_unlogged(host, name),
             }
         }
         self.answers.clear();
     }
 
-    /// A part that waited, with its payload in slots, and is answered without another try has no
-    /// use for them.
+    /// Releases the staged slots of a part that is answered while it waits for a retry.
     fn unstage_part(&mut self, host: &mut H, name: PartName) {
         let job = self.jobs.get_mut(name.job);
         let Some(part) = job.parts.get(usize::from(name.part)).filter(|part| part.waiting) else {
@@ -658,12 +648,12 @@ impl<H: Host> Dispatcher<H> {
         self.unstage(host, volume, range, &slots);
     }
 
-    /// The journal has lost what it was told of a part, so the disk must have it.
-    fn settle_part(&mut self, host: &mut H, name: PartName) {
+    /// Brings a part to the disk because the journal has failed to record it.
+    fn write_unlogged(&mut self, host: &mut H, name: PartName) {
         let job = self.jobs.get_mut(name.job);
         match job.request.kind {
             RequestKind::Flush => return self.flush_shards(host, name.job),
-            // Its flush of the shards takes everything that was to be recorded before it.
+            // Its flush of the shards already covers everything that was to be recorded before.
             RequestKind::Destage => return self.part_done(host, name.job, Ok(())),
             _ => {}
         }
@@ -673,7 +663,7 @@ impl<H: Host> Dispatcher<H> {
             return self.answer_in_order(host, name, &order);
         }
         let part = &mut job.parts[usize::from(name.part)];
-        part.settle = true;
+        part.is_applied = true;
         part.attempt = Attempt::default();
         self.run_part(host, name.job, name.part);
     }
@@ -687,11 +677,11 @@ impl<H: Host> Dispatcher<H> {
         let more = erase && job.rest.len > 0;
         self.part_done(host, name.job, result);
         if more {
-            self.go_on_erasing(host, name.job);
+            self.continue_erase(host, name.job);
         }
     }
 
-    /// One part less; with the last one the request is answered.
+    /// Counts a finished part. After the last one, flushes the disk if needed, and answers.
     fn part_done(&mut self, host: &mut H, id: JobId, result: IoResult) {
         let job = self.jobs.get_mut(id);
         job.error = job.error.or(result.err());
@@ -715,7 +705,7 @@ impl<H: Host> Dispatcher<H> {
             host.flush_backend(volume, id);
             return;
         }
-        if job.request.kind == RequestKind::Order && self.run_goes_on(host, id) {
+        if job.request.kind == RequestKind::Order && self.continue_run(host, id) {
             return;
         }
         let job = self.jobs.remove(id);
@@ -725,7 +715,7 @@ impl<H: Host> Dispatcher<H> {
             for &segment in &part.segments {
                 self.reply.push(ReplySegment {
                     shard: part.shard as u16,
-                    segment: absolute(segment, base),
+                    segment: rebase(segment, base),
                 });
             }
         }
@@ -737,7 +727,7 @@ impl<H: Host> Dispatcher<H> {
         host.reply(job.token, Reply { result, segments: &self.reply, memory, touched });
     }
 
-    /// Lets go of the bytes of a read that failed in another part.
+    /// Releases the data of a read that failed in another part.
     fn release_all(&mut self, host: &mut H) {
         for ReplySegment { shard, segment } in std::mem::take(&mut self.reply) {
             if let Place::Slot { slot, .. } = segment.place {
@@ -748,22 +738,22 @@ impl<H: Host> Dispatcher<H> {
     }
 }
 
-/// The bytes of a part that writes: in one of the two places.
+/// The data of a part that writes, in one of the two fields.
 #[derive(Clone, Copy)]
 struct Bytes<'a> {
     payload: &'a [u8],
     staged: &'a [Slot],
 }
 
-/// What is needed to try a part.
+/// One attempt at a part. The fields are those of [`PartState`].
 struct PartRun {
     range: ByteRange,
     shard: usize,
     attempt: Attempt,
-    settle: bool,
+    is_applied: bool,
 }
 
-/// The slots of a part, of those of its request.
+/// The slots of a part, given the slots of its request.
 fn staged_part(staged: &[Slot], request: ByteRange, part: ByteRange) -> &[Slot] {
     if staged.is_empty() {
         return &[];
@@ -772,16 +762,17 @@ fn staged_part(staged: &[Slot], request: ByteRange, part: ByteRange) -> &[Slot] 
     &staged[line(part.offset)..=line(part.end() - 1)]
 }
 
-fn answer<H: Host>(host: &mut H, token: H::Token, result: Result<(), IoError>) {
+fn reply_done<H: Host>(host: &mut H, token: H::Token) {
     let touched = Touched::default();
-    host.reply(token, Reply { result, segments: &[], memory: None, touched });
+    host.reply(token, Reply { result: Ok(()), segments: &[], memory: None, touched });
 }
 
 const fn is_private(segment: &Segment) -> bool {
     matches!(segment.place, Place::Private { .. })
 }
 
-const fn absolute(segment: Segment, base: u32) -> Segment {
+/// Converts the offset of a private segment from its part's start to its request's.
+const fn rebase(segment: Segment, base: u32) -> Segment {
     match segment.place {
         Place::Private { offset } => {
             Segment { place: Place::Private { offset: offset + base }, len: segment.len }

@@ -1,34 +1,34 @@
-//! How much may be dirty under the protection of a supply.
+//! The budget of dirty data under UPS protection.
 //!
-//! Counting dirty lines on each write would need all shards. Instead, each write adds its lines to
-//! a counter of admitted bytes, and each call of [`PowerGate::set`] sets the limit of that counter:
-//! its value at the previous call, plus what may be dirty, minus what is dirty. Writes admitted
-//! since the previous call may be counted twice, so the limit is never too high.
+//! Counting dirty lines on each write would visit all shards. Instead, each write adds its lines to
+//! a counter of admitted bytes, and [`PowerGate::set`] sets the limit of that counter: its value at
+//! the previous call, plus the budget, minus the dirty bytes. Writes admitted since the previous
+//! call may be counted twice, so the limit is never too high.
 
 use forebay_types::LINE_BYTES;
 use std::sync::atomic::{AtomicU64, Ordering};
 
-/// What may be dirty under the protection of supplies.
+/// Admits writes as long as the dirty data stays within the budget.
 #[derive(Debug, Default)]
 pub struct PowerGate {
-    /// Bytes of dirty lines, at most; 0 while nothing bridges a loss of power.
+    /// The budget in bytes of dirty lines; 0 while no UPS bridges a power failure.
     dirty_bytes_max: AtomicU64,
-    /// Bytes of lines admitted, in all. Only grows.
+    /// Bytes of lines admitted in total. Never decreases.
     admitted: AtomicU64,
-    /// Up to where `admitted` may go.
+    /// The limit of `admitted`.
     admitted_max: AtomicU64,
-    /// What was admitted when the gate was set last.
+    /// The value of `admitted` at the last call of `set`.
     admitted_before: AtomicU64,
 }
 
 impl PowerGate {
-    /// Whether anything may be dirty.
+    /// Whether dirty data is allowed at all.
     pub fn is_open(&self) -> bool {
         self.dirty_bytes_max.load(Ordering::Relaxed) > 0
     }
 
-    /// Asks for room for a write that makes so many lines dirty, at most. Nothing is given back:
-    /// the next call of [`set`](Self::set) sees what became of it.
+    /// Admits a write that dirties up to `lines` lines, if the budget allows it. Nothing is
+    /// returned: the next call of [`set`](Self::set) counts the lines that are dirty then.
     pub fn admit(&self, lines: u64) -> bool {
         let bytes = lines * LINE_BYTES;
         let admitted =
@@ -39,8 +39,8 @@ impl PowerGate {
         admitted.is_ok()
     }
 
-    /// So many bytes of lines are dirty, and so many may be from now on; 0 closes the gate. To be
-    /// called several times a second, by one thread.
+    /// Sets the budget, given the bytes of lines that are dirty now; a budget of 0 closes the gate.
+    /// One thread calls this, several times a second.
     pub fn set(&self, dirty_bytes: u64, dirty_bytes_max: u64) {
         self.dirty_bytes_max.store(dirty_bytes_max, Ordering::Relaxed);
         let admitted = self.admitted.load(Ordering::Relaxed);
@@ -68,12 +68,12 @@ mod tests {
     }
 
     #[test]
-    fn the_bound_is_never_below_what_is_dirty() {
+    fn admitted_writes_count_until_a_second_call_of_set() {
         let gate = PowerGate::default();
         gate.set(0, 10 * LINE_BYTES);
         assert!(gate.admit(8) && !gate.admit(3) && gate.admit(2) && !gate.admit(1));
-        // All ten were the same line; but a write may have been admitted and not be in the pool
-        // yet, so the bound comes down with the second look.
+        // All ten were the same line. An admitted write may not be in the pool yet, so only the
+        // second call of `set` raises the limit.
         gate.set(LINE_BYTES, 10 * LINE_BYTES);
         assert!(!gate.admit(1));
         gate.set(LINE_BYTES, 10 * LINE_BYTES);
@@ -81,7 +81,7 @@ mod tests {
     }
 
     #[test]
-    fn less_than_is_dirty_admits_nothing_until_it_is_less() {
+    fn a_budget_below_the_dirty_bytes_admits_nothing() {
         let gate = PowerGate::default();
         gate.set(100 * LINE_BYTES, 10 * LINE_BYTES);
         assert!(gate.is_open() && !gate.admit(1));
@@ -90,16 +90,16 @@ mod tests {
     }
 
     #[test]
-    fn a_refusal_beside_a_change_leaves_the_bound_right() {
+    fn a_refusal_during_a_call_of_set_keeps_the_limit() {
         let gate = PowerGate::default();
         std::thread::scope(|scope| {
             let writer = scope.spawn(|| (0..1_000_000).filter(|_| gate.admit(2)).count());
             while !writer.is_finished() {
                 gate.set(0, LINE_BYTES);
-                // Whatever went wrong has a moment to be seen before it is set right again.
+                // The writer gets time to exceed a wrong limit before the next call corrects it.
                 (0..500).for_each(|_| std::hint::spin_loop());
             }
-            assert_eq!(writer.join().expect("a writer"), 0, "more than may be dirty");
+            assert_eq!(writer.join().expect("a writer"), 0, "the budget is exceeded");
         });
         gate.set(0, LINE_BYTES);
         assert!(gate.admit(1) && !gate.admit(1));

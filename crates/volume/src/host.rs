@@ -1,4 +1,4 @@
-//! What a dispatcher needs of the world, which is the runtime or the lab.
+//! The environment of a dispatcher, implemented by the runtime and by the lab.
 
 use crate::{JobId, Order, Streams};
 use forebay_engine::{
@@ -7,21 +7,21 @@ use forebay_engine::{
 use forebay_types::{IoError, IoResult, Stripes, VolumeId};
 use std::sync::Arc;
 
-/// The bytes that come with a write.
+/// The data of a write.
 pub enum Payload<'a, M> {
-    /// No bytes: not a write.
+    /// None: the request is not a write.
     None,
-    /// Bytes that are only there for the time of the call.
+    /// Data that is valid only during the call.
     Borrowed(&'a [u8]),
-    /// Bytes that the dispatcher may keep.
+    /// Data that the dispatcher may keep.
     Owned(M),
-    /// Bytes that lie in the pool already, in slots from [`crate::Dispatcher::stage`] for the range
-    /// of the request.
+    /// Data already in the pool, in slots from [`crate::Dispatcher::stage`] for the range of the
+    /// request.
     Staged(Vec<Slot>),
 }
 
 impl<M: AsRef<[u8]>> Payload<'_, M> {
-    /// The bytes.
+    /// The data outside the pool; empty for staged data.
     pub fn bytes(&self) -> &[u8] {
         match self {
             Self::None | Self::Staged(_) => &[],
@@ -30,7 +30,7 @@ impl<M: AsRef<[u8]>> Payload<'_, M> {
         }
     }
 
-    /// The slots that the bytes are in, if they are in slots.
+    /// The slots of staged data; otherwise empty.
     pub fn staged(&self) -> &[Slot] {
         match self {
             Self::Staged(slots) => slots,
@@ -39,77 +39,78 @@ impl<M: AsRef<[u8]>> Payload<'_, M> {
     }
 }
 
-/// Consecutive bytes of an answer.
+/// Consecutive bytes of a reply.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct ReplySegment {
-    /// The shard whose slot the segment names, if it names one.
+    /// The shard of the segment's slot, if the segment is in a slot.
     pub shard: u16,
-    /// The bytes. Private offsets count from the start of the request.
+    /// The location of the bytes. Offsets into private memory count from the start of the request.
     pub segment: Segment,
 }
 
 /// The answer to a request.
 #[derive(Debug)]
 pub struct Reply<'a, M> {
-    /// How it ended.
+    /// Success, or the first error.
     pub result: IoResult,
-    /// For a read that ended well, its bytes in order. Each slot is under a pin, which the host
-    /// gives back with [`Shard::release`] once the bytes are on their way. Otherwise empty.
+    /// The data of a successful read, in order; otherwise empty. Each slot is pinned. The host
+    /// releases the pin with [`Shard::release`] once the data has been sent.
     pub segments: &'a [ReplySegment],
-    /// The memory that private segments mean.
+    /// The private memory that segments refer to.
     pub memory: Option<M>,
-    /// Lines found and not found.
+    /// Lines hit and missed.
     pub touched: Touched,
 }
 
 /// Whether a write may be acknowledged from the pool.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Admission {
-    /// As far as its mode says so: the volume has no journal.
+    /// The volume has no journal; its mode decides.
     Free,
-    /// The journal takes it. The permit is used up by the note that follows, or withdrawn.
+    /// The journal records the write. The note of the write consumes this permit; without a note,
+    /// the dispatcher calls [`Host::withdraw`].
     Logged {
-        /// Whether it is acknowledged only when its record is durable.
+        /// Acknowledge the write only when its record is durable.
         wait: bool,
     },
-    /// The journal has no memory for it now; the part is told when to try again.
+    /// The journal has no memory for the write now. The host sends the part a retry later.
     Wait,
-    /// The journal can't take it: it goes to the disk.
+    /// The journal cannot record the write, which goes through to the disk.
     Through,
 }
 
-/// The world around a dispatcher.
+/// The environment of a dispatcher: shards, disks, journals, memory and time.
 pub trait Host {
-    /// Names a client's request to the host.
+    /// Identifies a request to the host.
     type Token;
-    /// Memory of one request: a payload that is kept, or the buffer of a read past the cache.
+    /// Memory of one request: its payload, or the buffer of a direct read.
     type Memory: AsRef<[u8]>;
-    /// Where the shards' tables of lines lie.
+    /// The storage of the shards' line tables.
     type Table: LineTable;
 
     /// The number of shards.
     fn shards(&self) -> usize;
 
-    /// How the volume is divided. It stays so for as long as the volume is served.
+    /// The volume's stripes, constant while the volume is served.
     fn stripes(&mut self, volume: VolumeId) -> Stripes;
 
-    /// The block size of the volume's disk in bytes: a power of two, a sector at least. Nothing
-    /// smaller is discarded there.
+    /// The block size of the volume's disk in bytes: a power of two, at least a sector. A discard
+    /// covers whole blocks.
     fn block_bytes(&mut self, volume: VolumeId) -> u64;
 
-    /// The time in milliseconds from any fixed start.
+    /// Monotonic time in milliseconds; the origin is arbitrary.
     fn now_ms(&self) -> u64;
 
-    /// The turn at hand: I/Os that are started in the same one are given to the disks together,
-    /// neighbours joined, when it is over. No two hosts have the same. Zero where there are none.
+    /// The number of the current turn, unique across hosts. The I/Os of a turn are submitted
+    /// together at its end, adjacent ones coalesced. Zero if the host has no turns.
     fn turn(&self) -> u64 {
         0
     }
 
-    /// Calls a shard while nobody else does, and carries out the memory steps that the call leaves
-    /// in the outbox, with `payload` to fill from, before anybody else can. Then, still before
-    /// anybody else can, tells the journals what is in the notes. A journal that has failed takes
-    /// none: their parts are answered with [`forebay_engine::Outcome::Unlogged`].
+    /// Calls a shard under its lock. Before releasing the lock, carries out the memory steps in the
+    /// outbox, which fill from `payload`, and then passes the notes to the journals. If a journal
+    /// has failed, it records nothing, and the parts of the notes are answered with
+    /// [`forebay_engine::Outcome::Unlogged`].
     fn call<R>(
         &mut self,
         shard: usize,
@@ -118,55 +119,55 @@ pub trait Host {
         call: impl FnOnce(&mut Shard<Self::Table>, &mut Outbox) -> R,
     ) -> R;
 
-    /// Memory of `len` bytes with this content, or any if there is none. The bytes in flight are
-    /// limited where requests come in, so there is always some.
+    /// Allocates `len` bytes with this content, or with any if `content` is `None`. Cannot fail:
+    /// front ends limit the bytes in flight.
     fn allocate(&mut self, len: u64, content: Option<&[u8]>) -> Self::Memory;
 
-    /// Starts an I/O of a shard, to be reported with [`crate::Dispatcher::complete`] by this or any
-    /// other dispatcher. Private segments mean `memory`, from the given offset on; it stays where
-    /// it is until then.
+    /// Starts an I/O of a shard. Its end is reported to [`crate::Dispatcher::complete`] of any
+    /// dispatcher. Private segments refer to `memory`, from the given offset on, which must not
+    /// move until then.
     fn start_io(&mut self, shard: usize, io: IoAction, memory: Option<(&Self::Memory, u64)>);
 
-    /// Brings everything that the volume's backend has answered to stable storage, to be reported
-    /// with [`crate::Dispatcher::flushed`] to this dispatcher, not within this call.
+    /// Flushes the volume's disk. The end is reported to [`crate::Dispatcher::flushed`] of this
+    /// dispatcher, after this call has returned.
     fn flush_backend(&mut self, volume: VolumeId, job: JobId);
 
-    /// What keeps the volume's dirty data besides the pool.
+    /// What preserves the volume's dirty data now.
     fn protection(&mut self, volume: VolumeId) -> Protection;
 
-    /// Asks the volume's journal to take a write of this part, if it has a journal.
+    /// Asks the volume's journal, if it has one, whether it will record a write of this part.
     fn admit(&mut self, part: &Part, fua: bool) -> Admission;
 
-    /// Whether the part may erase on the disk what it is about to; if not, it is told when to try
-    /// again. A journal that remembers what a disk held forgets it first, durably.
+    /// Returns whether the part may erase its range on the disk now; if not, the host sends it a
+    /// retry later. A journal first drops, durably, its samples of the range.
     fn touch(&mut self, _part: &Part) -> bool {
         true
     }
 
-    /// Gives a permit back that is not needed after all.
+    /// Returns the permit of [`Admission::Logged`] unused.
     fn withdraw(&mut self, volume: VolumeId);
 
-    /// The epochs of a volume whose dirty data goes to the disk in order; `None` for others.
+    /// The epochs of an ordered volume; `None` for others.
     fn order(&mut self, _volume: VolumeId) -> Option<Arc<Order>> {
         None
     }
 
-    /// A token for a request that nobody waits for.
+    /// A token for an internal request, whose reply is ignored.
     fn nobody(&mut self) -> Self::Token;
 
-    /// Waits until everything that the volume's journal has been told is durable: true if it is,
-    /// false when `part` will be told.
+    /// Returns true if everything recorded for the volume so far is durable. If false, `part` gets
+    /// an answer once it is.
     ///
     /// # Errors
-    /// When the journal has failed, so that the disk must do it.
+    /// The journal has failed; the disk must be flushed instead.
     fn barrier(&mut self, volume: VolumeId, part: PartId) -> Result<bool, IoError>;
 
     /// Answers a request.
     fn reply(&mut self, token: Self::Token, reply: Reply<'_, Self::Memory>);
 
-    /// Takes an answer to the dispatcher of another worker.
+    /// Sends an answer to the dispatcher of another worker.
     fn forward(&mut self, worker: u8, answer: Answer);
 
-    /// The streams of a volume; `None` when it does not read ahead.
+    /// Calls with the volume's stream table; `None` if the volume does not read ahead.
     fn streams<R>(&mut self, volume: VolumeId, call: impl FnOnce(&mut Streams) -> R) -> Option<R>;
 }

@@ -4,18 +4,18 @@ use crate::{Request, RequestKind, host::Host};
 use forebay_engine::{Attempt, PartId, Segment, Slot, Touched};
 use forebay_types::{ByteRange, IoError};
 
-/// Parts of one request that are under way at once. The largest read or write has 33, or, where
-/// stripes make regions of little more than half the usual length, 65.
+/// Limit of parts of one request in flight. The largest read or write has 33, or 65 if stripes
+/// shrink regions to little more than half the usual length.
 pub(crate) const PARTS_MAX: usize = 66;
 
-/// Names a request in flight within its dispatcher.
+/// Identifies a request in flight within its dispatcher.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
 pub struct JobId {
     pub(crate) index: u32,
     pub(crate) generation: u16,
 }
 
-/// What a part's number is made of.
+/// The fields packed into a [`PartId`].
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) struct PartName {
     pub worker: u8,
@@ -42,34 +42,33 @@ impl PartName {
     }
 }
 
-/// The worker whose dispatcher made this name.
+/// The worker whose dispatcher owns the part.
 pub const fn worker_of(part: PartId) -> u8 {
     PartName::unpack(part).worker
 }
 
-/// A part under way.
+/// A part in flight.
 #[derive(Debug)]
 pub(crate) struct PartState {
     pub range: ByteRange,
     pub shard: usize,
     pub attempt: Attempt,
-    /// It is to be tried again.
+    /// It waits for a retry.
     pub waiting: bool,
-    /// The change has been made, and only has to reach the disk.
-    pub settle: bool,
-    /// Where the bytes of a read are, once it is ready or started.
+    /// The pool has the change, and only the disk still needs it.
+    pub is_applied: bool,
+    /// The data of a read that is ready or started.
     pub segments: Vec<Segment>,
 }
 
 impl PartState {
-    /// A part that has not been tried.
     pub(crate) fn new(range: ByteRange, shard: usize) -> Self {
         let (attempt, segments) = (Attempt::default(), Vec::new());
-        Self { range, shard, attempt, waiting: false, settle: false, segments }
+        Self { range, shard, attempt, waiting: false, is_applied: false, segments }
     }
 }
 
-/// The backend's own flush, which comes last.
+/// The flush of the disk's cache, which follows all parts.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum FlushStage {
     NotNeeded,
@@ -91,28 +90,49 @@ impl FlushStage {
     }
 }
 
-/// A request under way.
+/// A request in flight.
 pub(crate) struct Job<H: Host> {
     pub token: H::Token,
     pub request: Request,
     pub memory: Option<H::Memory>,
-    /// The slots that the payload is in, if it was staged. Those of a part are the shard's once the
-    /// part no longer has to wait.
+    /// The slots of a staged payload. A part that no longer waits has passed its slots to the
+    /// shard.
     pub staged: Vec<Slot>,
     pub parts: Vec<PartState>,
     /// Parts not yet done, and one more while the dispatcher is still starting parts.
     pub pending: u32,
-    /// What of the range has not been made a part yet: only ever something for erases.
+    /// The part of an erase's range that is not yet submitted.
     pub rest: ByteRange,
     pub error: Option<IoError>,
     pub touched: Touched,
-    /// What is to be on stable storage in the end.
     pub flush: FlushStage,
-    /// The epoch that a run is about, and the one at hand when its last flush began.
+    /// The epoch that a run destages.
     pub epoch: u64,
+    /// The epoch that was open when the run's last flush of the disk began.
     pub horizon: u64,
-    /// What was lost of an ordered volume when its flush came.
+    /// The losses of an ordered volume when its flush arrived: see `Dispatcher::losses`.
     pub losses: (u64, u64),
+}
+
+impl<H: Host> Job<H> {
+    /// A job with one pending "part", the caller, who ends it with `part_done`.
+    pub(crate) fn new(token: H::Token, request: Request) -> Self {
+        Self {
+            token,
+            request,
+            memory: None,
+            staged: Vec::new(),
+            parts: Vec::new(),
+            pending: 1,
+            rest: request.range,
+            error: None,
+            touched: Touched::default(),
+            flush: FlushStage::of(request.kind),
+            epoch: 0,
+            horizon: 0,
+            losses: (0, 0),
+        }
+    }
 }
 
 /// The requests of one dispatcher.
@@ -129,7 +149,7 @@ impl<H: Host> Default for Jobs<H> {
 }
 
 impl<H: Host> Jobs<H> {
-    /// The name that the next job will get.
+    /// The name of the next job to be inserted.
     pub(crate) fn next_id(&self) -> JobId {
         match self.free.last() {
             Some(&index) => JobId { index, generation: self.entries[index as usize].0 },
@@ -149,7 +169,7 @@ impl<H: Host> Jobs<H> {
 
     pub(crate) fn get_mut(&mut self, id: JobId) -> &mut Job<H> {
         let (generation, job) = &mut self.entries[id.index as usize];
-        assert_eq!(*generation, id.generation, "an answer came for a request that is over");
+        assert_eq!(*generation, id.generation, "an answer arrived for a finished request");
         job.as_mut().expect("an entry of this generation holds a job")
     }
 
@@ -177,7 +197,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn part_names_survive_packing() {
+    fn a_part_name_is_unpacked_as_it_was_packed() {
         let name = PartName {
             worker: 200,
             part: 63,

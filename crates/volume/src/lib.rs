@@ -1,13 +1,13 @@
-//! Named volumes over the engine: bounds, splitting, streams, flushes and replies.
+//! Volumes over the engine's shards: splitting, retries, streams, flushes and replies.
 //!
-//! A client's request comes in with a token, is cut at region borders into parts, and each part
-//! goes to the shard that owns its region. The [`Dispatcher`] keeps what is in flight, tries parts
-//! again that had to wait, and gives the token back with the answer. A host whose tokens are
-//! [`Completion`]s has each request answered exactly once, by type. Each worker of the runtime has
-//! one dispatcher, and so has the lab; what they do differently is behind [`Host`].
+//! A request arrives with a token of its host. The [`Dispatcher`] splits it at region borders into
+//! parts and passes each part to the shard that owns its region. It keeps the requests in flight,
+//! retries parts that had to wait, and returns the token with the answer. If tokens are
+//! [`Completion`]s, the type system ensures exactly one answer per request. Each worker of the
+//! runtime has one dispatcher, and so has the lab; [`Host`] covers their differences.
 //!
-//! Requests go down: host -> dispatcher -> shard -> I/O; answers come back the same way. Nothing
-//! here knows a clock, a thread or a socket.
+//! Requests go down: host -> dispatcher -> shard -> I/O; answers return the same way. The crate
+//! uses no clock, thread or socket.
 
 mod blocks;
 mod completion;

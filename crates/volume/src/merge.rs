@@ -1,30 +1,30 @@
-//! Making one I/O of several that follow each other on the disk.
+//! Coalescing of adjacent I/Os.
 
-use crate::blocks::meets;
+use crate::blocks::can_join;
 use forebay_engine::IoVerb;
 use forebay_types::{ByteRange, VolumeId};
 
-/// Bytes that merged writes may have together. A disk gains nothing beyond a few stripes.
+/// Limit of a coalesced write, in bytes. A disk gains nothing beyond a few stripes.
 pub const WRITTEN_BYTES_MAX: u64 = 4 << 20;
-/// The same for reads, and what is read ahead at once. Nobody gets the first byte of a read before
-/// its last has come, and a hard disk that has the next one waiting loses nothing between them.
+/// Limit of a coalesced read and of one prefetch I/O, in bytes. A read is answered only when its
+/// last byte has arrived, and a hard disk with the next read queued loses no time between them.
 pub const READ_BYTES_MAX: u64 = 128 << 10;
 
-/// An I/O that may be merged with its neighbours.
+/// An I/O that may be coalesced with its neighbours.
 pub trait Mergeable {
-    /// What it does.
+    /// Read, write, discard or zero.
     fn verb(&self) -> IoVerb;
-    /// To which volume.
+    /// The volume.
     fn volume(&self) -> VolumeId;
-    /// Where.
+    /// Its bytes on the volume.
     fn range(&self) -> ByteRange;
     /// The block size of the volume's disk, in bytes.
     fn block_bytes(&self) -> u64;
 }
 
-/// Sorts `ios` by place and hands out runs of neighbours that can be done in one go. Only reads,
-/// and only plain writes, are merged. Writes in blocks that are read for them anyway are
-/// neighbours too, whatever lies between them.
+/// Sorts `ios` by offset and calls `each` with every run that can be one I/O. Only reads and writes
+/// without FUA are coalesced. Two writes whose gap lies in blocks that a read-modify-write reads
+/// anyway are one run too.
 pub fn merge<T: Mergeable>(ios: &mut [T], mut each: impl FnMut(&mut [T])) {
     if ios.len() > 1 {
         ios.sort_by_key(|io| (io.volume(), rank(io.verb()), io.range().offset));
@@ -63,7 +63,9 @@ fn rank(verb: IoVerb) -> u8 {
 fn follows<T: Mergeable>(first: &T, second: &T) -> bool {
     let is_joined = match first.verb() {
         IoVerb::Read => first.range().end() == second.range().offset,
-        IoVerb::Write { fua: false } => meets(first.range(), second.range(), first.block_bytes()),
+        IoVerb::Write { fua: false } => {
+            can_join(first.range(), second.range(), first.block_bytes())
+        }
         _ => false,
     };
     is_joined && first.volume() == second.volume() && first.verb() == second.verb()
@@ -85,7 +87,7 @@ mod tests {
         fn range(&self) -> ByteRange {
             ByteRange::new(self.2, self.3)
         }
-        /// Volume 2 is on a disk with larger blocks.
+        /// The disk of volume 2 has larger blocks.
         fn block_bytes(&self) -> u64 {
             if self.1 == 2 { 4096 } else { 512 }
         }
@@ -98,7 +100,7 @@ mod tests {
     }
 
     #[test]
-    fn neighbours_of_one_kind_and_volume_are_joined() {
+    fn adjacent_ios_of_one_verb_and_volume_are_coalesced() {
         let read = IoVerb::Read;
         let write = IoVerb::Write { fua: false };
         let fua = IoVerb::Write { fua: true };
@@ -116,7 +118,7 @@ mod tests {
     }
 
     #[test]
-    fn writes_in_one_block_are_joined() {
+    fn writes_in_one_block_are_coalesced() {
         let write = IoVerb::Write { fua: false };
         let in_block = |volume| vec![Io(write, volume, 0, 512), Io(write, volume, 2560, 512)];
         assert_eq!(runs(in_block(1)), vec![vec![0], vec![2560]]);
@@ -124,7 +126,7 @@ mod tests {
     }
 
     #[test]
-    fn overlapping_reads_stay_apart() {
+    fn overlapping_reads_are_not_coalesced() {
         let read = IoVerb::Read;
         assert_eq!(
             runs(vec![Io(read, 1, 0, 4096), Io(read, 1, 0, 4096), Io(read, 1, 4096, 512)]),
@@ -133,7 +135,7 @@ mod tests {
     }
 
     #[test]
-    fn a_run_has_an_end() {
+    fn a_run_is_limited_in_bytes() {
         let lengths = |verb| {
             let ios = (0..65).map(|i| Io(verb, 1, i << 16, 1 << 16)).collect();
             runs(ios).iter().map(Vec::len).collect::<Vec<_>>()

@@ -1,46 +1,45 @@
-//! Epochs of a volume that is destaged in order, for all its shards together.
+//! The epochs of an ordered volume, across its shards.
 //!
-//! A FLUSH, or a write with FUA, *cuts*: from the number it draws on, what is written belongs to
-//! another epoch. A write asks for the number at any moment between its arrival and its answer. So
-//! what was answered before a flush came has a smaller number than the flush, and what came after
-//! its answer has no smaller one; no shard has to be visited for it.
+//! A FLUSH or a write with FUA *cuts*: it draws the next epoch number, and later writes belong to
+//! that epoch. A write reads the current number at any moment between its arrival and its answer.
+//! So a write answered before a flush arrived has a lower number than the flush draws, and a write
+//! that arrives after the flush's answer has that number or a higher one. A cut visits no shard.
 //!
-//! One *run* at a time brings epochs to the disk, oldest first: what the disk was given before to
-//! stable storage, then all of the epoch from all shards, and so on.
+//! At most one *run* per volume destages epochs, oldest first: it flushes the disk, destages the
+//! epoch from all shards, and repeats.
 
 use forebay_engine::{Answer, Outcome, PartId};
 use forebay_types::IoError;
 use std::sync::atomic::{AtomicU64, Ordering};
 use std::sync::{Mutex, MutexGuard, PoisonError};
 
-/// What a part waits for an epoch for.
+/// The step of a waiting part once all epochs before its own are on stable storage.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(crate) enum Want {
-    /// To be tried again, as one that is in order.
-    Turn,
-    /// To be answered.
-    Verdict,
+pub(crate) enum Then {
+    /// Retry it, in order.
+    Retry,
+    /// Answer it.
+    Answer,
 }
 
 #[derive(Debug, Default)]
 struct State {
     is_running: bool,
-    /// Runs that have begun.
+    /// Runs begun so far.
     runs: u64,
-    waiting: Vec<Waiting>,
+    waiters: Vec<Waiter>,
 }
 
-/// Somebody who waits.
 #[derive(Clone, Copy, Debug)]
-struct Waiting {
+struct Waiter {
     epoch: u64,
     part: PartId,
-    want: Want,
-    /// Runs that had begun when it came.
+    then: Then,
+    /// Runs begun when the part started to wait.
     runs: u64,
 }
 
-/// See the module's description. Shared by all who serve the volume.
+/// The epochs of one volume, shared by its workers. See the module's description.
 #[derive(Debug)]
 pub struct Order {
     current: AtomicU64,
@@ -55,69 +54,70 @@ impl Default for Order {
 }
 
 impl Order {
-    /// The epoch that a write belongs to now.
+    /// The open epoch.
     pub fn epoch(&self) -> u64 {
         self.current.load(Ordering::SeqCst)
     }
 
-    /// Ends the epoch; returns the number of the new one.
+    /// Closes the epoch and returns the number of the next one.
     pub fn cut(&self) -> u64 {
         self.current.fetch_add(1, Ordering::SeqCst) + 1
     }
 
-    /// Everything of the epochs below this number is on the disk's stable storage.
+    /// All epochs below this number are on the disk's stable storage.
     pub fn drained(&self) -> u64 {
         self.drained.load(Ordering::SeqCst)
     }
 
-    /// Waits until everything of the epochs before `epoch` is on stable storage. Returns whether it
-    /// is; otherwise the part is told.
-    pub(crate) fn wait(&self, epoch: u64, part: PartId, want: Want) -> bool {
+    /// Returns whether all epochs before `epoch` are on stable storage. If not, the part waits for
+    /// them.
+    pub(crate) fn wait(&self, epoch: u64, part: PartId, then: Then) -> bool {
         let mut state = self.state();
-        let is_there = self.drained() >= epoch;
-        if !is_there {
+        let is_drained = self.drained() >= epoch;
+        if !is_drained {
             let runs = state.runs;
-            state.waiting.push(Waiting { epoch, part, want, runs });
+            state.waiters.push(Waiter { epoch, part, then, runs });
         }
-        is_there
+        is_drained
     }
 
-    /// Whether a run may begin, which it has then.
+    /// Begins a run unless one is in progress. Returns whether it did.
     pub(crate) fn begin(&self) -> bool {
         let mut state = self.state();
-        let may = !state.is_running;
+        let begins = !state.is_running;
         state.is_running = true;
-        state.runs += u64::from(may);
-        may
+        state.runs += u64::from(begins);
+        begins
     }
 
-    /// Everything below `epoch` is on stable storage: tells who waited for that.
+    /// Records that all epochs below `epoch` are on stable storage, and answers the parts that
+    /// waited for that.
     pub(crate) fn advance(&self, epoch: u64, answers: &mut Vec<Answer>) {
         let mut state = self.state();
         self.drained.fetch_max(epoch, Ordering::SeqCst);
-        state.waiting.retain(|waiting| {
-            let outcome = match waiting.want {
-                Want::Turn => Outcome::InOrder,
-                Want::Verdict => Outcome::Done(Ok(())),
+        state.waiters.retain(|waiter| {
+            let outcome = match waiter.then {
+                Then::Retry => Outcome::InOrder,
+                Then::Answer => Outcome::Done(Ok(())),
             };
-            let is_there = waiting.epoch <= epoch;
-            answers.extend(is_there.then_some(Answer { part: waiting.part, outcome }));
-            !is_there
+            let is_drained = waiter.epoch <= epoch;
+            answers.extend(is_drained.then_some(Answer { part: waiter.part, outcome }));
+            !is_drained
         });
     }
 
-    /// The run is over. If it has failed, everybody is told who came before it began: the fault may
-    /// be older than the others. Returns whether somebody waits for another one.
+    /// Ends the run. If it failed, all parts that waited before it began fail with it; the fault
+    /// may predate the other parts' writes. Returns whether parts wait for another run.
     pub(crate) fn end(&self, error: Option<IoError>, answers: &mut Vec<Answer>) -> bool {
         let mut state = self.state();
         state.is_running = false;
         let runs = state.runs;
         if let Some(error) = error {
             let outcome = Outcome::Done(Err(error));
-            let failed = state.waiting.extract_if(.., |waiting| waiting.runs < runs);
-            answers.extend(failed.map(|waiting| Answer { part: waiting.part, outcome }));
+            let failed = state.waiters.extract_if(.., |waiter| waiter.runs < runs);
+            answers.extend(failed.map(|waiter| Answer { part: waiter.part, outcome }));
         }
-        !state.waiting.is_empty()
+        !state.waiters.is_empty()
     }
 
     fn state(&self) -> MutexGuard<'_, State> {
@@ -130,21 +130,21 @@ mod tests {
     use super::*;
 
     #[test]
-    fn who_waits_is_told_when_everything_before_is_there() {
+    fn a_part_is_answered_when_all_epochs_before_it_are_drained() {
         let order = Order::default();
         assert_eq!(order.epoch(), 1);
-        assert!(order.wait(1, PartId(1), Want::Turn), "there is nothing before the first epoch");
+        assert!(order.wait(1, PartId(1), Then::Retry), "no epoch precedes the first");
         assert_eq!(order.cut(), 2);
-        assert!(!order.wait(2, PartId(2), Want::Turn));
-        assert!(!order.wait(order.cut(), PartId(3), Want::Verdict));
+        assert!(!order.wait(2, PartId(2), Then::Retry));
+        assert!(!order.wait(order.cut(), PartId(3), Then::Answer));
         assert!(order.begin() && !order.begin());
         let mut answers = Vec::new();
         order.advance(2, &mut answers);
         assert_eq!(answers, [Answer { part: PartId(2), outcome: Outcome::InOrder }]);
-        assert!(order.end(None, &mut answers), "somebody is left");
+        assert!(order.end(None, &mut answers), "part 3 still waits");
         assert!(order.begin());
-        assert!(!order.wait(order.cut(), PartId(4), Want::Turn));
-        assert!(order.end(Some(IoError::Io), &mut answers), "somebody came after it began");
+        assert!(!order.wait(order.cut(), PartId(4), Then::Retry));
+        assert!(order.end(Some(IoError::Io), &mut answers), "part 4 came after the run began");
         let failed = Outcome::Done(Err(IoError::Io));
         assert_eq!(answers[1..], [Answer { part: PartId(3), outcome: failed }]);
         assert_eq!(order.drained(), 2);

@@ -1,55 +1,52 @@
-//! What a client asks of a volume.
+//! Requests to a volume.
 
 use forebay_types::{ByteRange, VolumeId};
 
 /// The verb of a request.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum RequestKind {
-    /// Bytes of the volume.
+    /// Read the range.
     Read,
-    /// New bytes for the volume.
+    /// Write the range.
     Write {
         /// Answer from stable storage only.
         fua: bool,
     },
-    /// Everything answered so far to stable storage: the disk's, or what stands in for it.
+    /// Make every answered write durable: on the disk's stable storage, or in the journal or under
+    /// the UPS that protects the volume.
     Flush,
-    /// Everything answered so far to the disk's own stable storage. Not for clients.
+    /// Make every answered write durable on the disk itself. Internal.
     Destage,
-    /// The same for the sake of the journal, which waits for it to have room for its own records.
-    /// What is recorded and not durable yet when it ends may be undone by a crash. Not for
-    /// clients.
+    /// As [`RequestKind::Destage`], but without waiting for the journal, which needs the log space
+    /// that this frees. A crash may undo writes whose records are not durable when it ends.
+    /// Internal.
     Checkpoint,
-    /// What the disk has been given to its own stable storage, and nothing of what is dirty. Not
-    /// for clients.
+    /// Flush the disk's cache; dirty data stays in the pool. Internal.
     Sync,
-    /// Epochs of an ordered volume to the disk, oldest first, as long as some are over. Not for
-    /// clients.
+    /// Destage the closed epochs of an ordered volume, oldest first. Internal.
     Order,
-    /// Bytes that the journal holds for the volume: a write that it is not told of. Not for
-    /// clients.
+    /// Write data recovered from the journal, without recording it again. Internal.
     Restore,
-    /// Zeroes that the journal holds for the volume. Not for clients.
+    /// Zero a range recovered from the journal, without recording it again. Internal.
     RestoreZero {
         /// Whether a hole is acceptable.
         unmap: bool,
     },
-    /// Bytes that the pool or the disk has already: a write for the journal to have them, too. Not
-    /// for clients.
+    /// Write data that the pool or the disk already has, so that the journal records it. Internal.
     Record,
-    /// The content is no longer of interest.
+    /// Discard the range.
     Trim {
         /// Answer from stable storage only.
         fua: bool,
     },
-    /// Zeroes.
+    /// Zero the range.
     Zero {
         /// Answer from stable storage only.
         fua: bool,
         /// Whether a hole is acceptable.
         unmap: bool,
     },
-    /// The range will be read soon.
+    /// Read the range into the pool, as a hint.
     Prefetch,
 }
 
@@ -58,8 +55,8 @@ pub enum RequestKind {
 pub struct Request {
     /// The volume.
     pub volume: VolumeId,
-    /// What is to be done.
+    /// The verb.
     pub kind: RequestKind,
-    /// With what; without meaning for a flush.
+    /// The bytes; ignored for a flush.
     pub range: ByteRange,
 }

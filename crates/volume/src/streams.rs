@@ -1,52 +1,53 @@
-//! Sequential streams: noticing them, and saying what to read ahead.
+//! Detection of sequential streams, and the size of their prefetch.
 //!
-//! The table sees only reads that missed and the marks that prefetch left behind (the first use of
-//! a marked line), so hits cost nothing here. Two misses in a row at adjacent places make a stream.
-//! Each window that is read ahead carries a mark on its first line; when the client gets there, the
-//! next window is fetched, so the client always has one window to use while another is on its way.
-//! A window doubles when the client has run into the end of what was fetched, and only then: a slow
-//! reader gets a small window, a fast one as much as the delay of its disk needs.
+//! The table sees only misses and the first use of a marked line, so hits cost nothing here. Two
+//! consecutive misses at adjacent offsets make a stream. Each prefetched window carries a mark on
+//! its first line. When the client reads that line, the next window is fetched, so the client has
+//! one window to read while another is in flight. A window doubles only when the client has caught
+//! up with the prefetch: a slow reader gets a small window, a fast one as much as the latency of
+//! its disk requires.
 //!
-//! Reading ahead steps aside by itself: of each window fetched, the table knows whether its mark
-//! was reached. Where few are, it waits for longer runs before it begins.
+//! Prefetch limits itself: the table counts the windows whose mark was reached. If there are few,
+//! it requires longer runs before it starts.
 
 use forebay_types::{ByteRange, LINE_BYTES};
 
-/// Streams followed at once per volume. Sixteen programs reading files side by side are many.
+/// Streams tracked per volume. Few volumes have more than sixteen sequential readers at once.
 const STREAMS_MAX: usize = 16;
 /// First window, in bytes.
 const WINDOW_FIRST_BYTES: u64 = 128 << 10;
-/// Largest window, in bytes: at 5 ms a read, enough for a client of 1.6 GB/s.
+/// Largest window, in bytes: at 5 ms per read, enough for a client of 1.6 GB/s.
 const WINDOW_MAX_BYTES: u64 = 8 << 20;
-/// Reads of at least this many bytes are long enough for the disk as they are.
+/// Reads of at least this many bytes gain nothing from prefetch.
 const LARGE_READ_BYTES: u64 = 512 << 10;
-/// How far behind the end of a window a read may land and still belong to the stream, in bytes.
+/// How far a read may miss the expected offset, before or behind, and still belong to the stream,
+/// in bytes.
 const SLACK_BYTES: u64 = 256 << 10;
-/// Misses in a row that make a stream: normally, and where reading ahead has not paid.
+/// Consecutive misses that make a stream: normally, and while few windows are used.
 const RUN_MIN: u32 = 2;
 const RUN_MIN_CAUTIOUS: u32 = 16;
-/// Windows that pay are counted up to this, those that do not down from it.
+/// The credit of unused windows: a window costs one, and its use returns two.
 const CREDIT_MAX: i32 = 32;
 
-/// What to read ahead.
+/// A window to prefetch.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Plan {
-    /// The bytes, whole lines.
+    /// The bytes, from a line border on.
     pub range: ByteRange,
-    /// The line whose first use asks for the next window.
+    /// The line whose first use requests the next window.
     pub mark: u64,
 }
 
 #[derive(Clone, Copy, Debug)]
 struct Stream {
-    /// Where the next read is expected, in bytes.
+    /// The expected offset of the next read, in bytes.
     next: u64,
-    /// The end of what has been fetched ahead, in bytes.
+    /// The end of the prefetched windows, in bytes; 0 before the first.
     ahead: u64,
     window: u64,
-    /// Adjacent misses seen.
+    /// Consecutive adjacent misses.
     run: u32,
-    /// Whether the client has caught up with the fetching since the last window.
+    /// The client has caught up with the prefetch since the last window.
     starved: bool,
     last_used: u64,
 }
@@ -62,14 +63,14 @@ pub struct Streams {
 }
 
 impl Streams {
-    /// No stream yet, in a volume of `volume_bytes` whose pool has `pool_bytes`. A window takes at
+    /// An empty table for a volume of `volume_bytes` and a pool of `pool_bytes`. A window takes at
     /// most a sixteenth of the pool.
     pub fn new(volume_bytes: u64, pool_bytes: u64) -> Self {
         let window_max = (pool_bytes / 16).min(WINDOW_MAX_BYTES) / LINE_BYTES * LINE_BYTES;
         Self { streams: Vec::new(), volume_bytes, window_max, clock: 0, credit: CREDIT_MAX }
     }
 
-    /// A read has missed. Returns what to read ahead of it.
+    /// Records a read that missed. Returns the window to prefetch.
     pub fn on_miss(&mut self, range: ByteRange) -> Option<Plan> {
         self.clock += 1;
         let clock = self.clock;
@@ -92,7 +93,7 @@ impl Streams {
             return None;
         }
         if range.offset < stream.ahead {
-            // Being fetched, but not there yet; or fetched and evicted before it was used.
+            // The prefetch is still in flight, or its lines were evicted unused.
             stream.starved = true;
             return None;
         }
@@ -108,7 +109,7 @@ impl Streams {
         self.plan(at)
     }
 
-    /// A marked line has been used for the first time. Returns what to read ahead next.
+    /// Records the first use of a marked line. Returns the next window to prefetch.
     pub fn on_mark(&mut self, line: u64) -> Option<Plan> {
         self.clock += 1;
         self.credit = (self.credit + 2).min(CREDIT_MAX);
@@ -138,7 +139,6 @@ impl Streams {
         }
     }
 
-    /// The next window of a stream.
     fn plan(&mut self, at: usize) -> Option<Plan> {
         let stream = &mut self.streams[at];
         if stream.starved {
@@ -177,7 +177,7 @@ mod tests {
     }
 
     #[test]
-    fn random_misses_make_none() {
+    fn random_misses_make_no_stream() {
         let mut streams = Streams::new(GIB, GIB);
         for i in 0..1000 {
             assert_eq!(streams.on_miss(read(i * 7919 % 1009 * (1 << 20))), None);
@@ -185,14 +185,14 @@ mod tests {
     }
 
     #[test]
-    fn the_window_grows_only_for_a_client_that_waits() {
+    fn the_window_grows_only_when_the_client_catches_up() {
         let mut streams = Streams::new(GIB, GIB);
         streams.on_miss(read(0));
         let first = streams.on_miss(read(4096)).unwrap();
         let second = streams.on_mark(first.mark).unwrap();
         assert_eq!(second.range.len, first.range.len);
         assert_eq!(second.range.offset, first.range.end());
-        // It catches up with the second window while that is still being read.
+        // The client catches up with the second window, which is still in flight.
         assert_eq!(streams.on_miss(read(second.range.offset)), None);
         let third = streams.on_mark(second.mark).unwrap();
         assert_eq!(third.range.len, 2 * first.range.len);
@@ -211,7 +211,7 @@ mod tests {
     }
 
     #[test]
-    fn large_reads_are_left_alone() {
+    fn large_reads_are_not_prefetched() {
         let mut streams = Streams::new(GIB, GIB);
         for i in 0..64 {
             assert_eq!(streams.on_miss(ByteRange::new(i << 20, 1 << 20)), None);
@@ -219,7 +219,7 @@ mod tests {
     }
 
     #[test]
-    fn it_steps_aside_where_windows_are_not_used() {
+    fn unused_windows_suspend_prefetch() {
         let mut streams = Streams::new(1 << 40, GIB);
         let mut plans = 0;
         for i in 0..1000 {
@@ -230,7 +230,7 @@ mod tests {
     }
 
     #[test]
-    fn interleaved_streams_are_told_apart() {
+    fn interleaved_streams_are_distinguished() {
         let mut streams = Streams::new(1 << 40, GIB);
         let bases: Vec<u64> = (0..8).map(|i| i << 32).collect();
         for &base in &bases {

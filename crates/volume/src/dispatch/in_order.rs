@@ -1,25 +1,24 @@
-//! Requests of volumes that are destaged in order: who waits for which epoch, and the runs that
-//! bring epochs to the disk.
+//! Ordered volumes: parts that wait for epochs, and the runs that destage epochs.
 
 use super::{Dispatcher, FlushStage, PartName, Payload, Step};
 use crate::host::Host;
-use crate::order::{Order, Want};
+use crate::order::{Order, Then};
 use crate::{JobId, Request, RequestKind};
 use forebay_engine::{Answer, Outcome, PartId};
 use forebay_types::{ByteRange, IoError, VolumeId};
 
-/// What a run does next.
+/// The next step of a run.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 enum Next {
     Epoch(u64),
-    /// The disk is flushed once more, for the sake of an epoch that has begun since.
+    /// Flush the disk again, because the epoch to destage began after the last flush.
     Flush,
     Nothing,
 }
 
 impl<H: Host> Dispatcher<H> {
-    /// A part is to go to the disk, and is tried again when it may.
-    pub(super) fn hold(
+    /// Delays a part that goes to the disk until all earlier epochs are there, then retries it.
+    pub(super) fn hold_until_in_order(
         &mut self,
         host: &mut H,
         volume: VolumeId,
@@ -27,32 +26,32 @@ impl<H: Host> Dispatcher<H> {
         dirty: bool,
     ) -> Step {
         let order = host.order(volume).expect("only an ordered volume holds parts");
-        // What is dirty under it goes first, with all that is dirty.
+        // Dirty data in the part's range is destaged first, with the rest of the open epoch.
         let epoch = if dirty { order.cut() } else { order.epoch() };
-        if self.wait_in_order(volume, &order, epoch, part, Want::Turn) {
+        if self.wait_in_order(volume, &order, epoch, part, Then::Retry) {
             self.answers.push(Answer { part, outcome: Outcome::InOrder });
         }
         Step::Waiting
     }
 
-    /// Whether everything before an epoch is on the disk. If not, it is brought there, and the part
-    /// is told.
+    /// Returns whether all epochs before `epoch` are on stable storage. If not, requests a run, and
+    /// the part waits for it.
     fn wait_in_order(
         &mut self,
         volume: VolumeId,
         order: &Order,
         epoch: u64,
         part: PartId,
-        want: Want,
+        then: Then,
     ) -> bool {
-        let is_there = order.wait(epoch, part, want);
-        if !is_there {
+        let is_drained = order.wait(epoch, part, then);
+        if !is_drained {
             self.runs.push(volume);
         }
-        is_there
+        is_drained
     }
 
-    /// Brings everything dirty to the disk for a job with one pending "part", which this ends.
+    /// Destages everything dirty, and ends the job's one pending "part".
     pub(super) fn flush_in_order(&mut self, host: &mut H, id: JobId, order: &Order) {
         let losses = self.losses(host, id);
         let job = self.jobs.get_mut(id);
@@ -61,8 +60,8 @@ impl<H: Host> Dispatcher<H> {
         self.answer_in_order(host, name, order);
     }
 
-    /// What nobody has can't be brought to the disk: a flush of an ordered volume that is done with
-    /// the rest fails for what was lost when it came, or since.
+    /// Fails a flush of an ordered volume if data was lost when it arrived or has been lost since:
+    /// lost data cannot reach the disk.
     pub(super) fn fail_for_loss(&mut self, host: &mut H, id: JobId) {
         let Request { volume, kind, .. } = self.jobs.get_mut(id).request;
         let is_flush =
@@ -76,7 +75,7 @@ impl<H: Host> Dispatcher<H> {
         job.error = is_lost.then_some(IoError::Io);
     }
 
-    /// Lines of which something was lost so far, and sectors that are lost now.
+    /// The count of lines that have ever lost data, and of sectors lost now.
     fn losses(&mut self, host: &mut H, id: JobId) -> (u64, u64) {
         let volume = self.jobs.get_mut(id).request.volume;
         let mut losses = (0, 0);
@@ -89,15 +88,15 @@ impl<H: Host> Dispatcher<H> {
         losses
     }
 
-    /// Ends a part when everything that is dirty now is on the disk.
+    /// Ends a part once everything that is dirty now is on the disk.
     pub(super) fn answer_in_order(&mut self, host: &mut H, name: PartName, order: &Order) {
         let volume = self.jobs.get_mut(name.job).request.volume;
-        if self.wait_in_order(volume, order, order.cut(), name.pack(), Want::Verdict) {
+        if self.wait_in_order(volume, order, order.cut(), name.pack(), Then::Answer) {
             self.finish_part(host, name, Ok(()));
         }
     }
 
-    /// Starts the runs that were asked for, except where there is one already.
+    /// Starts the requested runs, except on volumes that have a run in progress.
     pub(super) fn start_runs(&mut self, host: &mut H) {
         while let Some(volume) = self.runs.pop() {
             let order = host.order(volume);
@@ -106,28 +105,28 @@ impl<H: Host> Dispatcher<H> {
                 let request = Request { volume, kind: RequestKind::Order, range };
                 let token = host.nobody();
                 let id = self.begin(host, token, request, Payload::None);
-                self.flush_first(host, id);
+                self.flush_before_epoch(host, id);
             }
         }
     }
 
-    /// What the disk was given before an epoch may be in its cache still.
-    fn flush_first(&mut self, host: &mut H, id: JobId) {
+    /// Flushes the disk, whose cache may hold writes that precede the epoch.
+    fn flush_before_epoch(&mut self, host: &mut H, id: JobId) {
         let job = self.jobs.get_mut(id);
         (job.flush, job.pending) = (FlushStage::Due, 1);
         self.part_done(host, id, Ok(()));
     }
 
-    /// What was destaged is on stable storage, or the run has failed. Returns whether another epoch
-    /// is on its way.
-    pub(super) fn run_goes_on(&mut self, host: &mut H, id: JobId) -> bool {
+    /// Continues a run after a flush of the disk, or after a failure. Returns false if the run has
+    /// ended.
+    pub(super) fn continue_run(&mut self, host: &mut H, id: JobId) -> bool {
         let job = self.jobs.get_mut(id);
         let (volume, error) = (job.request.volume, job.error);
         let order = host.order(volume).expect("a volume with requests stays");
         let next = error.map_or_else(|| self.next_epoch(host, id, &order), |_| Next::Nothing);
         match next {
             Next::Epoch(epoch) => self.destage_epoch(host, id, epoch),
-            Next::Flush => self.flush_first(host, id),
+            Next::Flush => self.flush_before_epoch(host, id),
             Next::Nothing => {}
         }
         if next != Next::Nothing {
@@ -139,12 +138,12 @@ impl<H: Host> Dispatcher<H> {
         false
     }
 
-    /// What a run does next: the oldest of the epochs that are over, or the one at hand if the run
-    /// is about that.
+    /// Chooses the next step: destage the oldest closed epoch; or, in a new run, close and destage
+    /// the open one if it is due.
     ///
-    /// Erases and writes through the cache are in no shard's epochs. Those of the epochs before one
-    /// had been answered when that one began; so they are on stable storage if it had begun before
-    /// the last flush did.
+    /// No shard tracks the epochs of erases and write-throughs. All of them that precede an epoch
+    /// were answered before that epoch began. So they are on stable storage if the epoch began
+    /// before the last flush of the disk did: that is what `horizon` says.
     fn next_epoch(&mut self, host: &mut H, id: JobId, order: &Order) -> Next {
         let job = self.jobs.get_mut(id);
         let (volume, first, horizon) = (job.request.volume, job.epoch == 0, job.horizon);
@@ -174,18 +173,10 @@ impl<H: Host> Dispatcher<H> {
         let job = self.jobs.get_mut(id);
         job.flush = FlushStage::Due;
         job.epoch = epoch;
-        job.pending = 1 + host.shards() as u32;
+        job.pending = 1;
         let volume = job.request.volume;
-        for shard in 0..host.shards() {
-            let now_ms = host.now_ms();
-            let result = host.call(shard, &[], &mut self.out, |shard, out| {
-                shard.destage_epoch(volume, epoch, part, now_ms, out)
-            });
-            self.settle(host, shard);
-            if let Some(result) = result {
-                self.part_done(host, id, result);
-            }
-        }
-        self.part_done(host, id, Ok(()));
+        self.call_all_shards(host, id, |shard, now_ms, out| {
+            shard.destage_epoch(volume, epoch, part, now_ms, out)
+        });
     }
 }

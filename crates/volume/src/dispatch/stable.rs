@@ -1,4 +1,4 @@
-//! What is on stable storage before it is acknowledged, although its client did not ask for that.
+//! Flushes before an acknowledgement that the client did not request.
 
 use super::Dispatcher;
 use crate::job::FlushStage;
@@ -6,8 +6,8 @@ use crate::{Host, JobId, Request, RequestKind};
 use forebay_engine::Protection;
 
 impl<H: Host> Dispatcher<H> {
-    /// Zeroes go past the pool, so a UPS covers them only until the disk's cache is flushed. While
-    /// it is not safe, they are flushed before they are acknowledged, as a write has FUA then.
+    /// Zeroes bypass the pool and stay in the disk's volatile cache until it is flushed. While the
+    /// UPS is not safe, that happens before they are acknowledged; a write has FUA at such a time.
     pub(super) fn flush_unsafe_zeroes(&mut self, host: &mut H, id: JobId) {
         let job = self.jobs.get_mut(id);
         let Request { kind, volume, .. } = job.request;
@@ -18,7 +18,7 @@ impl<H: Host> Dispatcher<H> {
         {
             return;
         }
-        // Each shard knows what the volume promises.
+        // All shards have the same setting.
         let promised = host.call(0, &[], &mut self.out, |shard, _| shard.promises_stable(volume));
         if promised {
             self.jobs.get_mut(id).flush = FlushStage::Due;

@@ -1,28 +1,28 @@
-//! Write-back in the background: the shards' clocks, and how they wake each other.
+//! Background writeback: the ticks of the shards, and how shards wake each other.
 
 use super::Dispatcher;
 use crate::Host;
 
-/// Shards that are woken after one call, at most.
+/// Limit of shards woken after one call.
 const WAKES_MAX: usize = 256;
 
 impl<H: Host> Dispatcher<H> {
-    /// A shard's clock has moved on.
+    /// Advances a shard's clock.
     pub fn tick(&mut self, host: &mut H, shard: usize) {
         let now_ms = host.now_ms();
         host.call(shard, &[], &mut self.out, |shard, out| shard.tick(now_ms, out));
-        self.settle(host, shard);
-        self.settle_answers(host);
+        self.drain_outbox(host, shard);
+        self.process_answers(host);
     }
 
-    /// Wakes the shards that are to go on with writing back. They wake each other, while others may
-    /// do the same; what is left is done with the next tick.
+    /// Wakes the shards that are to continue writeback. A woken shard may wake others, without end;
+    /// the next tick covers wakes beyond the limit.
     pub(super) fn wake_shards(&mut self, host: &mut H) {
         for _ in 0..WAKES_MAX {
             let Some((shard, volume)) = self.wakes.pop() else { return };
             let now_ms = host.now_ms();
             host.call(shard, &[], &mut self.out, |shard, out| shard.wake(volume, now_ms, out));
-            self.settle(host, shard);
+            self.drain_outbox(host, shard);
         }
         self.wakes.clear();
     }

@@ -1,5 +1,5 @@
-//! Tests of dispatchers over shards, driven by hand (`world.rs`): against an oracle, and rule by
-//! rule.
+//! Tests of dispatchers over shards with manual control of I/O (`world.rs`): against an oracle, and
+//! of single rules.
 
 mod oracle;
 mod staged;

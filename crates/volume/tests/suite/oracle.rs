@@ -1,7 +1,7 @@
-//! The dispatcher against a dumb oracle: a list of what each sector may hold.
+//! The dispatcher against a simple oracle: a list of the values that each sector may hold.
 //!
-//! Requests wait for each other, are evicted, go past the cache, and are answered by the other
-//! worker; streams read ahead.
+//! The workload makes requests wait for each other, evicts lines, bypasses the cache, forwards
+//! answers to the other worker, and prefetches streams.
 
 use crate::world::{Machine, SECTORS, VOLUME, WORKERS, changes};
 use forebay_types::{ByteRange, LINE_BYTES, Mode, SECTOR_BYTES};
@@ -15,7 +15,7 @@ enum Act {
         kind: RequestKind,
         range: ByteRange,
     },
-    /// A client that reads on where it was.
+    /// The next read of a sequential reader.
     Follow {
         worker: usize,
         sectors: u64,
@@ -26,7 +26,7 @@ enum Act {
 }
 
 fn range() -> impl Strategy<Value = ByteRange> {
-    // Small ones in a corner, which meet; and some that span regions.
+    // Small ranges in a small area, which overlap, and some that span regions.
     let small = (0u64..96, 1u64..40);
     let border = (2048u64 - 40..2048, 1u64..80);
     let large = (0u64..SECTORS - 4200, 1000u64..4200);
@@ -109,7 +109,6 @@ proptest! {
     }
 }
 
-/// A reader that goes on where it was finds its bytes fetched in windows, across regions.
 #[test]
 fn a_stream_is_read_ahead_across_regions_with_few_large_ios() {
     let mut machine = Machine::new(Mode::WriteThrough);
@@ -129,9 +128,9 @@ fn a_stream_is_read_ahead_across_regions_with_few_large_ios() {
     machine.finish();
 }
 
-/// What comes in one turn and lies side by side goes to the disk as one.
+/// The adjacent I/Os of a turn are one I/O to the disk.
 #[test]
-fn a_request_over_regions_is_cut_for_the_shards_and_joined_for_the_disk() {
+fn a_request_over_regions_is_split_for_the_shards_and_coalesced_for_the_disk() {
     let mut machine = Machine::new(Mode::Bypass);
     let range = ByteRange::new(1 << 19, 2 << 20);
     machine.submit(0, RequestKind::Write { fua: false }, range, 9);

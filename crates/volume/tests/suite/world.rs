@@ -1,8 +1,9 @@
-//! Two workers over four shards with little room, and a list of what each sector may hold.
+//! Two workers over four small shards, and a list of the values that each sector may hold.
 //!
-//! I/Os are joined like in the runtime, and end in whatever order the test says. Every request is
-//! answered once; a read returns, for each sector, the newest value written before it, or one that
-//! was being written meanwhile; after a last flush the disk holds what was written last.
+//! I/Os are coalesced as in the runtime, and complete in the order that the test chooses. The world
+//! checks that each request is answered once; that a read returns, for each sector, the newest
+//! value written before it or one written concurrently; and that after a final flush the disk holds
+//! the last values written.
 
 #![allow(clippy::unwrap_used, reason = "a helper of a test may fail like the test")]
 
@@ -28,7 +29,7 @@ const SHARDS: usize = 4;
 pub(crate) const WORKERS: usize = 2;
 const SLOTS: usize = 48;
 
-/// Memory of a request, one value for a sector: payloads keep their bytes, buffers are filled.
+/// Memory of a request, one value per sector. `bytes` is a payload, `filled` the content read.
 #[derive(Clone)]
 pub(crate) struct Memory {
     bytes: Rc<[u8]>,
@@ -48,7 +49,7 @@ impl Memory {
     }
 }
 
-/// An I/O that the turn has gathered.
+/// An I/O that starts at the end of the turn.
 pub(crate) struct Pending {
     shard: usize,
     action: IoAction,
@@ -73,7 +74,7 @@ impl Mergeable for Pending {
     }
 }
 
-/// What is under way to the disk.
+/// An I/O in flight to the disk.
 pub(crate) enum Io {
     Joined(Vec<Pending>),
     Flush { worker: usize, job: JobId },
@@ -83,17 +84,17 @@ pub(crate) enum Io {
 #[derive(Clone, Copy, Debug)]
 struct Version {
     value: u8,
-    /// When it was asked for and answered, on a clock of requests and answers.
+    /// When it was submitted and answered, on a clock that counts requests and answers.
     begin: u64,
     end: Option<u64>,
 }
 
-/// What a request that is in flight may find or leave.
+/// A request in flight.
 struct Asked {
     kind: RequestKind,
     range: ByteRange,
     begin: u64,
-    /// For a read: what each sector may hold.
+    /// For a read: the values that each sector may have.
     allowed: Vec<Vec<u8>>,
 }
 
@@ -102,8 +103,8 @@ pub(crate) struct World {
     pub shards: Vec<Shard<Vec<LineMeta>>>,
     pools: Vec<Vec<u8>>,
     pub disk: Vec<u8>,
-    /// What the disk does not take.
-    pub bad: Option<ByteRange>,
+    /// Writes that overlap this range fail.
+    pub bad_range: Option<ByteRange>,
     pending: Vec<Pending>,
     pub ios: Vec<Io>,
     forwarded: Vec<(u8, Answer)>,
@@ -112,7 +113,7 @@ pub(crate) struct World {
     asked: Vec<Option<Asked>>,
     pub answered: usize,
     pub failed: usize,
-    /// What each sector may hold: the writes that no later one has replaced for sure.
+    /// The possible values of each sector: the writes that no later write has certainly replaced.
     sectors: Vec<Vec<Version>>,
     clock: u64,
 }
@@ -139,7 +140,7 @@ impl World {
             shards: shards.collect(),
             pools: vec![vec![0xee; SLOTS * 8]; SHARDS],
             disk: vec![0; SECTORS as usize],
-            bad: None,
+            bad_range: None,
             pending: Vec::new(),
             ios: Vec::new(),
             forwarded: Vec::new(),
@@ -163,7 +164,7 @@ impl World {
                 let byte = base + u64::from(offset + skip);
                 memory.filled[(byte / SECTOR_BYTES) as usize].get()
             }
-            Place::Discard => panic!("nothing is written from nowhere"),
+            Place::Discard => panic!("a write has no data in a discard buffer"),
         }
     }
 
@@ -177,11 +178,11 @@ impl World {
         }
     }
 
-    /// Does to the disk, or to memory, what an I/O is for.
+    /// Applies an I/O to the disk or to memory.
     fn carry_out(&mut self, io: &Pending) -> IoResult {
         let range = io.action.range;
         let overlaps = |bad: ByteRange| bad.offset < range.end() && range.offset < bad.end();
-        if io.action.verb != IoVerb::Read && self.bad.is_some_and(overlaps) {
+        if io.action.verb != IoVerb::Read && self.bad_range.is_some_and(overlaps) {
             return Err(IoError::Io);
         }
         let mut sector = (io.action.range.offset / SECTOR_BYTES) as usize;
@@ -215,7 +216,7 @@ impl World {
         Ok(())
     }
 
-    /// A request begins: what it writes may be seen from now on.
+    /// Records a submitted request. Reads may see its value from now on.
     fn ask(&mut self, kind: RequestKind, range: ByteRange, value: u8) -> usize {
         let allowed = match kind {
             RequestKind::Read => {
@@ -243,9 +244,10 @@ impl World {
         self.asked.len() - 1
     }
 
-    /// A write is acknowledged: what was acknowledged before it began is gone. Of two at the same
-    /// time either may be the newer one. One that failed may be there or not.
-    fn settle(&mut self, asked: &Asked, ok: bool) {
+    /// Records an answered write. It replaces every write acknowledged before it was submitted. Of
+    /// two concurrent writes, either may be the newer. A failed write may have had an effect or
+    /// not.
+    fn record_answer(&mut self, asked: &Asked, ok: bool) {
         self.clock += 1;
         for sector in sectors_of(asked.range) {
             let versions = &mut self.sectors[sector];
@@ -347,13 +349,13 @@ impl Host for World {
         let asked = self.asked[token].take().expect("a request is answered once");
         self.answered += 1;
         let ok = reply.result.is_ok();
-        assert!(ok || self.bad.is_some(), "nothing fails unless the disk does");
+        assert!(ok || self.bad_range.is_some(), "a request fails only if the disk does");
         if changes(asked.kind) {
-            self.settle(&asked, ok);
+            self.record_answer(&asked, ok);
         }
         if !ok {
             self.failed += 1;
-            assert!(reply.segments.is_empty(), "no bytes come with an error");
+            assert!(reply.segments.is_empty(), "an error carries no data");
             return;
         }
         let memory = reply.memory.map(|memory| (memory, 0));
@@ -362,14 +364,14 @@ impl Host for World {
             for at in 0..part.segment.len / SECTOR_BYTES as u32 {
                 let shard = usize::from(part.shard);
                 let value = self.value(shard, part.segment.place, memory.as_ref(), at);
-                let allowed = allowed.next().expect("no more than was asked for");
+                let allowed = allowed.next().expect("the reply is not too long");
                 assert!(allowed.contains(&value), "{:?}: {value} of {allowed:?}", asked.range);
             }
             if let Place::Slot { slot, .. } = part.segment.place {
                 self.shards[usize::from(part.shard)].release(slot);
             }
         }
-        assert!(allowed.next().is_none(), "all that was asked for");
+        assert!(allowed.next().is_none(), "the reply is not too short");
     }
 
     fn forward(&mut self, worker: u8, answer: Answer) {
@@ -393,7 +395,7 @@ impl Machine {
         Self { dispatchers, world: World::new(mode) }
     }
 
-    /// Has a worker do something, and ends its turn.
+    /// Makes a call to a worker and ends its turn.
     fn on(&mut self, worker: usize, call: impl FnOnce(&mut Dispatcher<World>, &mut World)) {
         self.world.worker = worker;
         call(&mut self.dispatchers[worker], &mut self.world);
@@ -404,7 +406,7 @@ impl Machine {
         for len in runs {
             let run: Vec<Pending> = pending.by_ref().take(len).collect();
             let follow = |pair: &[Pending]| pair[0].range().end() == pair[1].range().offset;
-            assert!(run.windows(2).all(follow), "only neighbours are joined");
+            assert!(run.windows(2).all(follow), "only adjacent I/Os are coalesced");
             self.world.ios.push(Io::Joined(run));
         }
     }
@@ -418,7 +420,7 @@ impl Machine {
                 dispatcher.submit(world, token, request, Payload::Borrowed(&bytes));
             }
             RequestKind::Write { .. } => {
-                // Each second one in the pool, if there is room for all of it.
+                // Every other one of these is staged, if there are enough free slots.
                 let staged = (value % 4 == 1).then(|| dispatcher.stage(world, VOLUME, range));
                 let payload = match staged.flatten() {
                     Some(slots) => {
@@ -433,7 +435,7 @@ impl Machine {
         });
     }
 
-    /// Ends an I/O, or delivers an answer, if there is any.
+    /// Completes an I/O or delivers an answer. Returns false if there is none.
     pub(crate) fn step(&mut self, choice: usize) -> bool {
         if choice.is_multiple_of(3) && !self.world.forwarded.is_empty() {
             let (worker, answer) = self.world.forwarded.remove(0);
@@ -469,7 +471,7 @@ impl Machine {
         }
     }
 
-    /// Everything asked for is answered, and nothing is held.
+    /// Completes everything, then checks that all requests are answered and no pins are left.
     pub(crate) fn finish(mut self) {
         let range = ByteRange::new(0, 0);
         while self.step(7) {}
