@@ -1,4 +1,4 @@
-//! What a worker offers to its front ends.
+//! The services of a worker for its front ends: requests, memory limits, clients.
 
 use crate::{ClientTimeouts, Memory, PoolAccess, Reservation, Sockets, Staged, VolumeInfo};
 use forebay_types::{ByteRange, IoError, VolumeId};
@@ -7,56 +7,56 @@ use std::os::fd::BorrowedFd;
 use std::sync::Arc;
 use std::time::Instant;
 
-/// Names a client of a worker: a connection, a queue of a device.
+/// Identifies a client of a worker: a connection, or a queue of a device.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct ClientId {
-    /// Its number among the clients of its worker; small, and used again.
+    /// Its number among the clients of its worker; small, and reused.
     pub number: u32,
-    /// Tells it from an earlier client with its number.
+    /// Distinguishes it from earlier clients with the same number.
     pub generation: u32,
 }
 
-/// A request as its front end names it.
+/// A request as its front end identifies it.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct ClientRequest {
-    /// The client that asks.
+    /// The client.
     pub client: ClientId,
-    /// The client's name for it.
+    /// The client's identifier of the request.
     pub cookie: u64,
     /// The verb.
     pub kind: RequestKind,
-    /// The bytes of the volume that it works on, inside the volume.
+    /// The bytes, inside the volume.
     pub range: ByteRange,
 }
 
-/// A question for the allocated parts of a range.
+/// A query for the allocated extents of a range.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct ExtentQuery {
-    /// The client that asks.
+    /// The client.
     pub client: ClientId,
-    /// The client's name for it.
+    /// The client's identifier of the query.
     pub cookie: u64,
-    /// The bytes of the volume that it is about, inside the volume.
+    /// The bytes, inside the volume.
     pub range: ByteRange,
 }
 
-/// Why a request is not taken.
+/// The error that refuses a request.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Refusal {
     /// The error to answer.
     pub error: IoError,
-    /// A line about it for people.
+    /// The reason, as text for people.
     pub reason: &'static str,
 }
 
-/// Takes requests.
+/// Accepts requests.
 pub trait RequestSink {
-    /// Takes a request of a client that has entered a volume, to be answered through
-    /// [`crate::FrontEnd::completed`] after the call at hand. A read or write has been granted room
-    /// by [`Quota::admit`].
+    /// Submits a request of a client that has entered a volume. The answer goes to
+    /// [`crate::FrontEnd::completed`], after the current call. [`Quota::admit`] must have admitted
+    /// a read or write.
     ///
     /// # Errors
-    /// The volume does not take such requests at present. The refusal is the answer, and is
+    /// The volume refuses such requests at present. The refusal is the answer, and is already
     /// counted.
     fn submit(
         &mut self,
@@ -64,89 +64,91 @@ pub trait RequestSink {
         payload: Payload<'_, Memory>,
     ) -> Result<(), Refusal>;
 
-    /// Counts a request that the front end has refused by itself.
+    /// Counts a request that the front end itself has refused.
     fn count_refusal(&mut self, client: ClientId);
 
-    /// Asks which parts of a range are allocated, to be answered through
-    /// [`crate::FrontEnd::extents`]. Returns false where nothing is known: then no answer follows.
+    /// Queries the allocated extents of a range. The answer goes to [`crate::FrontEnd::extents`].
+    /// Returns false if the backend cannot report extents; no answer follows then.
     #[must_use]
     fn query_extents(&mut self, query: ExtentQuery) -> bool;
 
-    /// Takes slots of the pool for the payload of a write that is to come. `None` where there is no
-    /// room for all of them, or the payload is huge.
+    /// Reserves pool slots for the payload of a later write. `None` if there are too few free
+    /// slots, or the payload is huge.
     fn stage(&mut self, client: ClientId, range: ByteRange) -> Option<Staged>;
 
-    /// Begins to bring the memory into the processor's cache that the next request of a batch, at
-    /// the offset `next`, and the one behind it, at `second`, will need. A wrong guess costs
-    /// nothing but its own time.
+    /// Prefetches into the processor's cache the metadata and data of the next request of a batch,
+    /// at the offset `next`, and of the one after it, at `second`. A wrong guess only wastes time.
     fn look_ahead(&self, client: ClientId, next: Option<u64>, second: Option<u64>);
 }
 
-/// Limits what clients have in flight. `held` is what the front end itself holds for the client, in
-/// bytes: payloads on their way in, answers that the client has not taken.
+/// Limits the requests and the request memory of clients. `held` is the memory that the front end
+/// itself holds for the client, in bytes: payloads being received, and replies that the client has
+/// not fetched.
 pub trait Quota {
-    /// Requests and questions of a client that are not answered.
+    /// Unanswered requests and queries of a client.
     fn in_flight(&self, client: ClientId) -> usize;
 
-    /// Whether a client has so much in flight that nothing is to be read from it.
+    /// Whether a client is at its limit, so that the front end must stop reading from it.
     fn is_full(&mut self, client: ClientId, held: u64) -> bool;
 
-    /// Asks for room for a read or write of `bytes`. If it is not granted, the request is to be
-    /// tried again after [`crate::FrontEnd::room_free`], or when the client is no longer full.
+    /// Reserves memory for a read or write of `bytes`. If this returns false, the front end retries
+    /// the request after [`crate::FrontEnd::room_free`], or once the client is no longer full.
     #[must_use]
     fn admit(&mut self, client: ClientId, bytes: u64, held: u64) -> bool;
 
-    /// Asks for room for a payload of `bytes` that comes in pieces, once its request has been
-    /// admitted. A huge one has its room already, and needs no reservation.
+    /// Reserves memory for a payload of `bytes` that arrives in pieces, after its request has been
+    /// admitted. A huge request already has its memory, and gets no reservation.
     ///
     /// # Errors
-    /// It is not granted; the request is to be tried again as with [`Quota::admit`].
+    /// No memory is free; the front end retries the request as with [`Quota::admit`].
     fn reserve(&mut self, client: ClientId, bytes: u64) -> Result<Option<Reservation>, TryLater>;
 
-    /// Gives up a client's place in a queue for room, if it has one.
+    /// Removes a client from the queues for memory.
     fn stop_waiting(&mut self, client: ClientId);
 
-    /// Gives back room that a client no longer needs. To be called at the end of a turn.
+    /// Releases memory that a client no longer needs. Called at the end of a turn.
     fn release_unused(&mut self, client: ClientId, held: u64);
 
-    /// Whether a client has room that other clients wait for.
+    /// Whether other clients wait for memory that this client has.
     fn blocks_others(&self, client: ClientId) -> bool;
 }
 
-/// There is no room at the moment.
+/// No memory is free at the moment.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct TryLater;
 
 /// The clients of all front ends.
 pub trait Clients {
-    /// Counts a client that has connected, and returns the worker that is to serve it. Refuses the
-    /// client, and logs that, where there are too many, or where its descriptor is one of those
-    /// reserved for control and disks.
+    /// Counts a new client, and returns the worker that is to serve it. Refuses the client, with a
+    /// log line, if there are too many, or if its descriptor is in the range reserved for control
+    /// and disks.
     fn accept(&mut self, descriptor: Option<BorrowedFd<'_>>) -> Option<usize>;
 
-    /// Undoes [`Clients::accept`] on the worker that was to serve the client.
+    /// Undoes [`Clients::accept`], on the worker that was to serve the client.
     fn cancel_accept(&mut self);
 
-    /// Gives an accepted client its number.
+    /// Assigns a number to an accepted client.
     fn join(&mut self) -> ClientId;
 
-    /// A client has chosen a volume. Returns false if the volume takes no new clients.
+    /// Assigns a client to the volume that it has chosen. Returns false if the volume takes no new
+    /// clients.
     #[must_use]
     fn enter(&mut self, client: ClientId, volume: VolumeId) -> bool;
 
-    /// A client is gone. Answers to its requests are dropped from now on. With `reuse`, its number
-    /// is free for another client; without, as the kernel may still report something under it.
+    /// Removes a client. Later answers to its requests are dropped. With `reuse`, its number
+    /// becomes free. Without, the number stays taken, because the kernel may still report events
+    /// under it.
     fn leave(&mut self, client: ClientId, reuse: bool);
 
-    /// Passes on each volume that may be entered.
+    /// Calls `each` for every volume that may be entered.
     fn each_volume(&self, each: &mut dyn FnMut(&VolumeInfo));
 }
 
 /// A worker as its front ends see it.
 pub trait WorkerContext: RequestSink + Quota + Clients {
-    /// Sockets of the worker's reactor.
+    /// The type of the reactor's sockets.
     type Sockets: Sockets;
-    /// The memory of the pool.
+    /// The type of the pool's memory.
     type Pool: PoolAccess;
 
     /// The sockets of the reactor.
@@ -158,7 +160,7 @@ pub trait WorkerContext: RequestSink + Quota + Clients {
     /// The time at the start of the turn.
     fn now(&self) -> Instant;
 
-    /// How long clients may take.
+    /// The time limits for clients.
     fn patience(&self) -> ClientTimeouts;
 
     /// Whether the program is stopping.

@@ -1,29 +1,29 @@
 //! The seam between a worker and its front ends.
 //!
-//! A front end speaks a protocol with clients: NBD over sockets, commands of a kernel driver, rings
-//! in memory that a guest shares, calls of the same process. It parses their requests, hands them
-//! to its worker, and gets completions back. It knows neither shards nor disks, and no other front
-//! end.
+//! A front end implements one client protocol: NBD over sockets, the commands of a kernel driver,
+//! rings in memory shared with a guest, or calls within the process. It parses requests, submits
+//! them to its worker, and receives completions. It depends neither on shards and disks nor on
+//! other front ends.
 //!
-//! - [`FrontEnd`] is what a front end implements, once per worker, and [`Service`] what its workers
-//!   share.
-//! - [`WorkerContext`] is what the worker offers: it takes requests ([`RequestSink`]), counts
-//!   clients and what they have in flight ([`Clients`], [`Quota`]), and gives access to the pool's
-//!   memory ([`PoolAccess`]) and to sockets ([`Sockets`]).
+//! - A front end implements [`FrontEnd`], once per worker, and [`Service`] for the state that its
+//!   workers share.
+//! - The worker provides a [`WorkerContext`]: it accepts requests ([`RequestSink`]), counts and
+//!   limits clients ([`Clients`], [`Quota`]), and gives access to the pool's memory
+//!   ([`PoolAccess`]) and to sockets ([`Sockets`]).
 //!
-//! **One answer.** A request that [`RequestSink::submit`] has taken is answered through
+//! **One answer.** A request accepted by [`RequestSink::submit`] is answered through
 //! [`FrontEnd::completed`] exactly once: it travels as a [`forebay_volume::Completion`], which
-//! answers with an I/O error when it is dropped. The client's number may be in use for another
-//! client by then; such an answer reaches no front end.
+//! answers with an I/O error when dropped. If the client has left meanwhile, the answer reaches no
+//! front end, even if another client has its number.
 //!
-//! **Back-pressure.** Memory of requests is limited where they come in. A front end asks for room
-//! before it takes a request, and where there is none it stops reading from its client until
-//! [`FrontEnd::room_free`], or until an answer or the tick makes [`Quota::is_full`] false. It keeps
+//! **Back-pressure.** Memory for requests is limited at the entrance. A front end reserves memory
+//! before it accepts a request. If none is free, it stops reading from the client until
+//! [`FrontEnd::room_free`], or until an answer or the tick makes [`Quota::is_full`] false. It has
 //! no queue of its own.
 //!
-//! **The price.** A completion waits in a list until the event at hand has been handled, which
-//! costs a copy of some 100 bytes per request. For that, front ends and dispatcher never call into
-//! each other, and one worker may have several front ends.
+//! **Cost.** A completion waits in a list until the current event has been handled, at the cost of
+//! a copy of some 100 bytes per request. In return, front ends and dispatcher never call each
+//! other, and a worker may have several front ends.
 
 mod context;
 mod memory;
@@ -46,15 +46,15 @@ use std::any::Any;
 use std::marker::PhantomData;
 use std::sync::Arc;
 
-/// State that the front ends of all workers share: listeners, settings.
+/// The state shared by the front ends of all workers: listeners, settings.
 pub trait Service: Send + Sync + 'static {
     /// The front end of one worker.
     type FrontEnd: FrontEnd;
 
-    /// The workers exist, and can be sent messages.
+    /// Called once the workers exist and can receive messages.
     fn connect(&self, mailer: Mailer<<Self::FrontEnd as FrontEnd>::Message>);
 
-    /// The front end of one worker, made on its thread.
+    /// Makes the front end of one worker, on the worker's thread.
     fn front_end(self: &Arc<Self>) -> Self::FrontEnd;
 }
 
@@ -65,48 +65,48 @@ pub struct Mailer<M> {
 }
 
 impl<M: Send + 'static> Mailer<M> {
-    /// A mailer over a function that takes a boxed `M` to the worker of this number.
+    /// A mailer over a function that delivers a boxed `M` to the worker with the given number.
     pub fn new(post: impl Fn(usize, Box<dyn Any + Send>) + Send + Sync + 'static) -> Self {
         Self { post: Arc::new(post), message: PhantomData }
     }
 
-    /// Has [`FrontEnd::message`] of a worker called. A worker that has ended drops the message.
+    /// Sends a message to [`FrontEnd::message`] of a worker. A worker that has ended drops it.
     pub fn post(&self, worker: usize, message: M) {
         (self.post)(worker, Box::new(message));
     }
 }
 
-/// What a reactor reports to front ends.
+/// An event of the reactor.
 #[derive(Debug)]
 #[non_exhaustive]
 pub enum Event<'a> {
-    /// Something has happened on a socket.
+    /// An event of a socket.
     Socket(SocketEvent<'a>),
 }
 
-/// Whether a front end has kept the pins of an answer's data.
+/// The owner of the pins of a reply's data.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 #[must_use = "unreleased pins keep lines in the pool forever"]
 pub enum Pins {
-    /// The front end gives them back with [`PoolAccess::release`].
+    /// The front end, which releases them with [`PoolAccess::release`].
     Kept,
-    /// The data has been copied, or is not needed: the worker gives them back at once.
+    /// The worker, which releases them at once: the data has been copied, or is not needed.
     Released,
 }
 
 /// A front end on one worker. All calls come from the worker's thread.
 pub trait FrontEnd: Sized {
-    /// What other threads may tell it.
+    /// Messages from other threads.
     type Message: Send + 'static;
 
-    /// The reactor reports something. A front end passes over events of kinds that it has not asked
-    /// for.
+    /// Handles an event of the reactor. A front end ignores kinds of events that it has not
+    /// requested.
     fn event<C: WorkerContext>(&mut self, cx: &mut C, event: Event<'_>);
 
-    /// A message has come.
+    /// Handles a message sent by [`Mailer::post`].
     fn message<C: WorkerContext>(&mut self, cx: &mut C, message: Self::Message);
 
-    /// A request is answered. Its client has not left.
+    /// Delivers the answer to a request of a client that has not left.
     fn completed<C: WorkerContext>(
         &mut self,
         cx: &mut C,
@@ -114,19 +114,20 @@ pub trait FrontEnd: Sized {
         reply: Reply<'_, Memory>,
     ) -> Pins;
 
-    /// A question for extents is answered; with an empty list where nothing is known.
+    /// Delivers the answer to a query for extents; an empty list if they are unknown.
     fn extents<C: WorkerContext>(&mut self, cx: &mut C, query: &ExtentQuery, extents: &[Extent]);
 
-    /// Room that a client waits for may be free: its request is to be tried again.
+    /// Notifies a client's front end that memory may be free, so that it retries the request that
+    /// waits.
     fn room_free<C: WorkerContext>(&mut self, cx: &mut C, client: ClientId);
 
-    /// Resumes input that waited for room.
+    /// Resumes input that waited for memory.
     fn resume_input<C: WorkerContext>(&mut self, cx: &mut C);
 
-    /// Whether [`FrontEnd::resume_input`] has something to do.
+    /// Whether [`FrontEnd::resume_input`] has input to resume.
     fn has_input(&self) -> bool;
 
-    /// At the end of a turn: hands the answers that have gathered to the clients.
+    /// Sends the replies of the turn, at its end.
     fn end_turn<C: WorkerContext>(&mut self, cx: &mut C);
 
     /// Checks deadlines. Called a few times a second.
@@ -135,12 +136,13 @@ pub trait FrontEnd: Sized {
     /// Starts or stops accepting clients on this worker.
     fn accept<C: WorkerContext>(&mut self, cx: &mut C, accepts: bool);
 
-    /// Takes no more requests of a client, and ends it once all are answered.
+    /// Stops reading from a client, and disconnects it once all its requests are answered.
     fn drain_client<C: WorkerContext>(&mut self, cx: &mut C, client: ClientId);
 
-    /// Ends a client at once.
+    /// Disconnects a client at once.
     fn drop_client<C: WorkerContext>(&mut self, cx: &mut C, client: ClientId);
 
-    /// Ends a client without waiting for the kernel. Memory that the kernel may still use stays.
+    /// Removes a client without waiting for the kernel. Memory that the kernel may still use stays
+    /// allocated.
     fn abandon_client<C: WorkerContext>(&mut self, cx: &mut C, client: ClientId);
 }

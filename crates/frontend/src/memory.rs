@@ -1,7 +1,7 @@
-//! Buffers of single requests: payloads, and reads that bypass the cache.
+//! Buffers of single requests: payloads and direct reads.
 //!
-//! They are aligned for direct I/O, and recycled: each thread keeps some of the buffers it freed,
-//! because the 256 page faults of a fresh megabyte cost more than copying it.
+//! Buffers are aligned for direct I/O and recycled: each thread keeps some of the buffers that it
+//! frees, because the 256 page faults of a fresh megabyte cost more than copying a megabyte.
 
 use rustix::mm::{MapFlags, ProtFlags, mmap_anonymous, munmap};
 use std::alloc::{Layout, alloc_zeroed, dealloc, handle_alloc_error};
@@ -10,13 +10,13 @@ use std::ptr::NonNull;
 use std::sync::atomic::{AtomicUsize, Ordering};
 
 const ALIGNMENT: usize = 4096;
-/// Blocks from this size on are mapped. In the heap, fragmentation would keep freed large blocks
+/// The size from which blocks are mapped. In the heap, fragmentation would keep freed large blocks
 /// from being returned to the system.
 const MAPPED_BYTES_MIN: usize = 128 << 10;
-/// Bytes of free buffers kept per thread, at most.
+/// Limit of free buffers kept per thread, in bytes.
 static KEPT_BYTES_MAX: AtomicUsize = AtomicUsize::new(1 << 20);
 
-/// Sets how many bytes of free buffers each thread may keep.
+/// Sets the limit of free buffers kept per thread, in bytes.
 pub fn keep_at_most(bytes: u64) {
     KEPT_BYTES_MAX.store(bytes as usize, Ordering::Relaxed);
 }
@@ -41,7 +41,7 @@ impl Block {
         Layout::from_size_align(capacity, ALIGNMENT).expect("a power of two of at most a request")
     }
 
-    /// A zeroed block.
+    /// Allocates a zeroed block.
     fn allocate(capacity: usize) -> Self {
         if capacity >= MAPPED_BYTES_MIN {
             return Self::map(capacity);
@@ -53,8 +53,8 @@ impl Block {
         Self { ptr, capacity }
     }
 
-    /// A mapped block. Its pages are allocated when they are first used, so a payload being
-    /// received takes only the memory of the bytes received, and freed when it is dropped.
+    /// Maps a zeroed block. Its pages are allocated on first use, so a payload being received takes
+    /// only the memory of the bytes received so far.
     fn map(capacity: usize) -> Self {
         let protection = ProtFlags::READ | ProtFlags::WRITE;
         // SAFETY: a new mapping at an address of the kernel's choice does not affect other memory.
@@ -71,7 +71,7 @@ impl Block {
 impl Drop for Block {
     fn drop(&mut self) {
         if self.capacity >= MAPPED_BYTES_MIN {
-            // SAFETY: mapped with this length, and not referenced any more.
+            // SAFETY: mapped with this length, and no longer referenced.
             let unmapped = unsafe { munmap(self.ptr.as_ptr().cast(), self.capacity) };
             debug_assert!(unmapped.is_ok());
             return;
@@ -102,8 +102,8 @@ impl Memory {
             kept.bytes -= capacity;
             Some(kept.free.swap_remove(at))
         });
-        // A fresh block is zeroed, and a recycled one holds bytes of another request. That is safe,
-        // as every user writes the bytes that it sends.
+        // A recycled block holds bytes of another request. They do not leak: every user writes the
+        // bytes that it sends.
         let fresh = || Block::allocate(capacity);
         Self { block: Some(kept.unwrap_or_else(fresh)), len }
     }
@@ -115,9 +115,9 @@ impl Memory {
         memory
     }
 
-    /// Where it begins.
+    /// The address of the first byte.
     pub fn as_ptr(&self) -> *mut u8 {
-        self.block.as_ref().expect("there until dropped").ptr.as_ptr()
+        self.block.as_ref().expect("present until dropped").ptr.as_ptr()
     }
 
     /// The bytes, for writing.
@@ -137,7 +137,7 @@ impl AsRef<[u8]> for Memory {
 impl Drop for Memory {
     fn drop(&mut self) {
         let Some(block) = self.block.take() else { return };
-        // While a thread ends, its list may have been dropped; then the block is freed at once.
+        // At the end of a thread, its list may be gone; the block is then freed at once.
         let _ = KEPT.try_with(|kept| {
             let mut kept = kept.borrow_mut();
             if kept.bytes + block.capacity <= KEPT_BYTES_MAX.load(Ordering::Relaxed) {

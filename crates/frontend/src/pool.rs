@@ -1,29 +1,29 @@
-//! The pool's memory, as front ends reach it.
+//! Access to the pool's memory for front ends: pinned replies, staged payloads, reservations.
 
 use forebay_engine::Slot;
 use forebay_types::{ByteRange, LINE_BYTES, Stripes, VolumeId};
 use forebay_volume::{ReplySegment, staged_pieces};
 use std::sync::Arc;
 
-/// The pool's memory, from any thread.
+/// Access to the pool's memory, from any thread.
 pub trait PoolAccess: Send + Sync + 'static {
-    /// The address of a slot. It stays where it is for as long as the pool exists.
+    /// The address of a slot, constant while the pool exists.
     fn line(&self, shard: usize, slot: Slot) -> *mut u8;
 
-    /// Gives back the pins of answers, those of each shard under one lock.
+    /// Releases the pins of replies, taking each shard's lock once.
     fn release(&self, segments: &[ReplySegment]);
 
-    /// Gives back slots of one shard that were staged.
+    /// Releases staged slots of one shard.
     fn unstage(&self, shard: usize, slots: &[Slot]);
 
     /// The number of shards.
     fn shards(&self) -> usize;
 
-    /// Gives back room of payloads on their way.
+    /// Releases memory that was reserved for incomplete payloads.
     fn end_reservation(&self, bytes: u64);
 }
 
-/// Slots that a payload is received into; given back when dropped.
+/// Slots that a payload is received into; released when dropped.
 pub struct Staged {
     pool: Arc<dyn PoolAccess>,
     volume: (VolumeId, Stripes),
@@ -32,7 +32,7 @@ pub struct Staged {
 }
 
 impl Staged {
-    /// The slots that were staged for `range` of a volume that is divided like this.
+    /// Takes over the slots that were staged for `range` of a volume with these stripes.
     pub const fn new(
         pool: Arc<dyn PoolAccess>,
         volume: (VolumeId, Stripes),
@@ -42,7 +42,8 @@ impl Staged {
         Self { pool, volume, range, slots }
     }
 
-    /// Passes on the memory from a byte of the payload on, in order, until `each` returns false.
+    /// Calls `each` with consecutive pieces of memory, from byte `from` of the payload on, until it
+    /// returns false.
     pub fn each_piece(&self, from: usize, mut each: impl FnMut(*mut u8, usize) -> bool) {
         let shards = self.pool.shards();
         let mut skip = from;
@@ -66,7 +67,7 @@ impl Staged {
         }
     }
 
-    /// Gives the slots away, to be written from.
+    /// Hands over the slots for the write.
     pub fn take(mut self) -> Vec<Slot> {
         std::mem::take(&mut self.slots)
     }
@@ -83,14 +84,14 @@ impl Drop for Staged {
     }
 }
 
-/// A share of the memory for payloads that have not come whole; returned when dropped.
+/// A share of the memory for incomplete payloads; released when dropped.
 pub struct Reservation {
     pool: Arc<dyn PoolAccess>,
     bytes: u64,
 }
 
 impl Reservation {
-    /// Room of so many bytes that has been granted.
+    /// Takes over `bytes` that have been reserved.
     pub const fn new(pool: Arc<dyn PoolAccess>, bytes: u64) -> Self {
         Self { pool, bytes }
     }

@@ -1,78 +1,79 @@
-//! Sockets of a worker's reactor: asked for now, and reported later.
+//! The sockets of a worker's reactor: calls that start an operation, and events that report its
+//! end.
 
 use std::io;
 use std::os::fd::{OwnedFd, RawFd};
 
-/// What has happened on a socket.
+/// The end of an operation on a socket.
 #[derive(Debug)]
 pub enum SocketEvent<'a> {
-    /// A client has connected, or accepting has failed, and goes on only when it is asked for.
+    /// A client has connected. After an error, accepting has stopped until it is requested again.
     Accepted {
         /// The listener's number.
         listener: u32,
         /// The client's socket.
         result: io::Result<OwnedFd>,
     },
-    /// Bytes have come.
+    /// [`Sockets::receive`] has received bytes.
     Received {
         /// The number of the client.
         conn: u32,
-        /// The bytes, for the time of the call.
+        /// The bytes, valid during the call.
         bytes: &'a [u8],
-        /// How many there are; none if the peer has closed.
+        /// The number of bytes; 0 if the peer has closed.
         result: io::Result<usize>,
-        /// Whether the next ones are reported without being asked for.
+        /// Whether receiving continues without another call.
         more: bool,
     },
-    /// So many bytes have been received into a message; none if the peer has closed.
+    /// [`Sockets::fill`] has received bytes.
     Filled {
         /// The number of the client.
         conn: u32,
-        /// How many bytes have come.
+        /// The number of bytes; 0 if the peer has closed.
         result: io::Result<usize>,
     },
-    /// A message has been sent.
+    /// [`Sockets::send`] has ended.
     Sent {
         /// The number of the client.
         conn: u32,
-        /// How many bytes of it have gone.
+        /// The number of bytes sent.
         result: io::Result<usize>,
     },
 }
 
-/// See the module's description. Connections are named by the numbers of their clients.
-/// Descriptors stay open, and memory stays valid, until the event.
+/// Operations on sockets. A connection has the number of its client. The caller keeps descriptors
+/// open, and memory valid, until the event.
 pub trait Sockets {
-    /// Reports every client that connects to `fd`, until it is stopped or an error is reported.
+    /// Reports every client that connects to `fd`, until stopped or an error is reported.
     fn accept(&mut self, listener: u32, fd: RawFd);
 
-    /// Stops that.
+    /// Stops accepting.
     fn stop_accepting(&mut self, listener: u32, fd: RawFd);
 
-    /// Reports the bytes that come on a connection, until an event says that there is no more.
+    /// Receives from a connection, until an event has `more` false.
     fn receive(&mut self, conn: u32, fd: RawFd);
 
-    /// Makes that end soon. Bytes that are on their way are still reported.
+    /// Stops receiving soon. Bytes in flight are still reported.
     fn pause(&mut self, conn: u32);
 
-    /// Receives into the memory of a message, as soon as anything comes, and reports it once. Not
-    /// while bytes are received by [`Sockets::receive`].
+    /// Receives once into the memory of a message, as soon as bytes arrive. Must not overlap with
+    /// [`Sockets::receive`].
     fn fill(&mut self, conn: u32, fd: RawFd, message: *mut libc::msghdr);
 
-    /// Sends a message on a connection and reports it, once, when all is sent or nothing goes.
+    /// Sends a message. One event reports when all is sent, or sending has failed.
     fn send(&mut self, conn: u32, fd: RawFd, message: *const libc::msghdr);
 
-    /// A connection is about to be closed; nothing of it is under way.
+    /// Drops the state of a connection that is about to be closed and has no operation in flight.
     fn forget(&mut self, fd: RawFd);
 }
 
-/// Receives into the memory of a message what is there already.
+/// Receives what has already arrived into the memory of a message.
 ///
 /// # Errors
-/// `WouldBlock` where there is nothing, and what the socket says.
+/// `WouldBlock` if nothing has arrived, and the errors of the socket.
 ///
 /// # Safety
-/// The message and the memory that it points to are valid, and nothing else uses that memory.
+/// The message and the memory that it points to must be valid, and not otherwise in use.
 pub unsafe fn receive_into(fd: RawFd, message: *mut libc::msghdr) -> io::Result<usize> {
     loop {
         // SAFETY: as the caller promises.

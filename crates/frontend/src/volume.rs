@@ -1,10 +1,10 @@
-//! What front ends are told of volumes, and how long they wait for clients.
+//! The properties of volumes that clients see, and the time limits for clients.
 
 use forebay_types::VolumeId;
 use std::time::{Duration, Instant};
 
-/// Slowest rate at which a payload may come as a whole, in bytes a second. A client that sends a
-/// byte now and then would otherwise keep the memory of the largest payload for ever.
+/// The lowest average rate of a payload, in bytes per second. Otherwise a client that sends single
+/// bytes could occupy the memory of the largest payload for ever.
 const PAYLOAD_BYTES_PER_SECOND_MIN: u64 = 64 << 10;
 
 /// A volume as clients see it.
@@ -14,17 +14,18 @@ pub struct VolumeInfo {
     pub id: VolumeId,
     /// Its name.
     pub name: String,
-    /// A line about it for people; may be empty.
+    /// A description for people; may be empty.
     pub description: String,
     /// Its size in bytes.
     pub size_bytes: u64,
     /// Whether writes are refused.
     pub read_only: bool,
-    /// Whether its disk turns.
+    /// Whether its disk is rotational.
     pub rotational: bool,
-    /// The block size of its disk in bytes. Any sectors are taken; whole blocks cost least.
+    /// The block size of its disk in bytes. Clients may address single sectors; whole blocks cost
+    /// least.
     pub block_bytes: u32,
-    /// Whether a trim frees anything.
+    /// Whether the disk supports discard.
     pub can_trim: bool,
     /// Whether its disk writes zeroes faster than other data.
     pub can_fast_zero: bool,
@@ -32,20 +33,19 @@ pub struct VolumeInfo {
     pub tls_only: bool,
 }
 
-/// How long clients may take.
+/// The time limits for clients.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct ClientTimeouts {
     /// From connecting to the first request.
     pub handshake: Duration,
-    /// Between two pieces of a payload. A whole payload may take this and a second for each 64 KiB
-    /// of it.
+    /// Between two pieces of a payload. A whole payload may take this plus a second per 64 KiB.
     pub payload_pause: Duration,
-    /// To fetch an answer while others wait for the room that it takes.
+    /// To fetch a reply while other clients wait for its memory.
     pub fetch: Duration,
 }
 
 impl ClientTimeouts {
-    /// When a payload of `len` bytes that begins `now` must have come.
+    /// The deadline of a payload of `len` bytes that begins `now`.
     pub fn payload_end(&self, now: Instant, len: u64) -> Instant {
         now + self.payload_pause + Duration::from_secs(len / PAYLOAD_BYTES_PER_SECOND_MIN)
     }
@@ -56,10 +56,10 @@ mod tests {
     use super::*;
 
     #[test]
-    fn the_largest_payload_has_minutes_and_not_hours() {
+    fn the_largest_payload_may_take_minutes_not_hours() {
         let now = Instant::now();
         let [handshake, fetch] = [Duration::from_secs(60); 2];
-        let patience = ClientTimeouts { handshake, payload_pause: Duration::from_secs(30), fetch };
-        assert_eq!(patience.payload_end(now, 32 << 20) - now, Duration::from_secs(30 + 512));
+        let timeouts = ClientTimeouts { handshake, payload_pause: Duration::from_secs(30), fetch };
+        assert_eq!(timeouts.payload_end(now, 32 << 20) - now, Duration::from_secs(30 + 512));
     }
 }
