@@ -1,4 +1,5 @@
-//! One connection: bytes in, requests out, replies in order of their making.
+//! The state of one connection: input not yet parsed, a payload being received, and replies to send
+//! in the order of their completion.
 
 use crate::intake::{DIRECT_BYTES_MIN, Intake, Partial};
 use crate::output::Output;
@@ -8,13 +9,13 @@ use forebay_nbd::{Handshake, Negotiated, Request};
 use std::os::fd::OwnedFd;
 use std::time::Instant;
 
-/// Where a connection stands.
+/// The phase of a connection.
 pub(crate) enum Phase {
-    /// Haggling over options.
+    /// Negotiating options.
     Handshake(Box<Handshake>),
     /// Serving requests.
     Transmission,
-    /// Nothing is read any more: what is in flight is answered, then it is closed.
+    /// No more input is read. The connection closes once all requests in flight are answered.
     Draining,
 }
 
@@ -22,52 +23,51 @@ pub(crate) enum Phase {
 pub(crate) struct Conn {
     pub socket: OwnedFd,
     pub listener: u32,
-    /// What the worker knows it by.
+    /// The worker's identifier of the client.
     pub client: ClientId,
     pub phase: Phase,
-    /// What was agreed on with the client; kept while it drains.
+    /// The result of the handshake; kept during draining.
     pub terms: Option<Negotiated>,
-    /// Bytes that came and were not understood yet: less than a header, or what came while the
-    /// connection had too much in flight.
+    /// Bytes not yet parsed: an incomplete header, or input that arrived while paused.
     pub input: Vec<u8>,
     pub partial: Option<Partial>,
-    /// The last request was a write with a long payload, and the next one may be: such payloads
-    /// and the headers between them are received one by one.
+    /// The last request was a write with a long payload. Payloads and the headers between them are
+    /// received directly, one call each, because the next payload is probably long too.
     pub direct: bool,
-    /// What they are received with.
+    /// The buffers of such a call.
     pub intake: Option<Box<Intake>>,
-    /// Such a call is under way: the kernel may write to the payload's memory.
+    /// Such a call is in flight: the kernel may write to the payload's memory.
     pub filling: bool,
-    /// Bytes of a refused write's payload still to be thrown away, and the request to refuse.
+    /// Bytes of a refused write's payload still to be discarded, and the request to refuse.
     pub skip: Option<(u64, Request)>,
-    /// Being filled.
+    /// Replies that collect during a turn.
     pub queued: Output,
-    /// Being sent.
+    /// Replies being sent.
     pub active: Output,
     pub tls: Option<Box<TlsSession>>,
-    /// TLS starts when what is queued has been sent.
+    /// TLS starts when the queued replies have been sent.
     pub tls_next: bool,
-    /// The client was told that nothing follows.
+    /// The TLS close notification has been sent.
     pub tls_closed: bool,
     pub sending: bool,
     pub receiving: bool,
     /// Input waits until less is in flight.
     pub paused: bool,
-    /// The list of connections with something to do at the end of the turn has it.
-    pub listed: bool,
-    /// The socket is of no more use.
+    /// The connection is in [`crate::table::Connections::pending`].
+    pub is_pending: bool,
+    /// The socket has been shut down.
     pub broken: bool,
     /// Block status requests that wait for the backend.
     pub status_requests: Vec<Request>,
-    /// When the client must have got to the transmission phase, or more of a payload must have
-    /// come.
+    /// The deadline of the handshake, or of the next piece of a payload.
     pub deadline: Option<Instant>,
-    /// When a message on its way must have gone, where others wait for its memory.
+    /// The deadline of the message being sent; it counts only while other clients wait for its
+    /// memory.
     pub fetch_by: Option<Instant>,
 }
 
 impl Conn {
-    /// A connection that takes no requests yet.
+    /// A connection at the start of its handshake.
     pub(crate) fn new(
         socket: OwnedFd,
         listener: u32,
@@ -94,7 +94,7 @@ impl Conn {
             sending: false,
             receiving: false,
             paused: false,
-            listed: false,
+            is_pending: false,
             broken: false,
             status_requests: Vec::new(),
             deadline: None,
@@ -102,41 +102,41 @@ impl Conn {
         }
     }
 
-    /// Whether bytes of the client are wanted at all.
+    /// Whether to receive at all.
     pub(crate) const fn wants_input(&self) -> bool {
         !self.paused && !self.broken && !self.tls_next && !matches!(self.phase, Phase::Draining)
     }
 
-    /// Whether what comes next is to be received where it will stay.
+    /// Whether to receive the next bytes directly into their final place.
     pub(crate) fn wants_direct(&self) -> bool {
         self.direct
             && self.skip.is_none()
             && match &self.partial {
-                // The rest of a payload that others were received with is not worth a change.
+                // For the short rest of a payload, a switch from buffered receiving does not pay.
                 Some(partial) => !self.receiving || partial.left() >= DIRECT_BYTES_MIN,
                 None => self.input.is_empty(),
             }
     }
 
-    /// Bytes of a payload that is being received, and of replies that the client has not fetched.
+    /// Bytes of a payload being received, and of replies that the client has not fetched.
     pub(crate) fn held_bytes(&self) -> u64 {
         let encrypted = self.tls.as_ref().map_or(0, |tls| tls.outgoing.len());
-        let coming = self.partial.as_ref().map_or(0, |partial| partial.request.payload_len);
+        let payload = self.partial.as_ref().map_or(0, |partial| partial.request.payload_len);
         let unsent = self.queued.bytes() + self.active.bytes() + encrypted;
-        u64::from(coming) + unsent as u64
+        u64::from(payload) + unsent as u64
     }
 
-    /// Whether every answer has been sent.
+    /// Whether every reply has been sent.
     pub(crate) fn has_sent(&self) -> bool {
         !self.sending && self.queued.is_empty() && self.active.is_empty()
     }
 
-    /// Nothing is read any more; what is in flight is answered, and then the connection ends.
+    /// Stops reading. The connection closes once all requests in flight are answered.
     pub(crate) fn drain(&mut self) {
         if !matches!(self.phase, Phase::Draining) {
             self.phase = Phase::Draining;
             self.input = Vec::new();
-            // Memory that the kernel may write to stays until it says that it won't.
+            // The kernel may write to the payload's memory until the call ends.
             if !self.filling {
                 self.partial = None;
             }

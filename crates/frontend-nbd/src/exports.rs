@@ -1,17 +1,14 @@
-//! Volumes as clients see them.
+//! Volumes as NBD exports.
 
 use forebay_frontend::{Clients, VolumeInfo};
 use forebay_nbd::{ExportInfo, Exports};
 
-/// What clients are told of a volume.
 fn export_of(volume: &VolumeInfo) -> ExportInfo {
     let mut export = ExportInfo::new(volume.id, volume.name.clone(), volume.size_bytes);
     export.description.clone_from(&volume.description);
     export.read_only = volume.read_only;
-    // What is served from memory does not turn, but a client that orders its requests for a disk
-    // that does loses nothing by it where it misses.
+    // Hits come from memory, but misses profit if the client sorts its requests for such a disk.
     export.rotational = volume.rotational;
-    // Any sectors are taken; whole blocks of the disk cost it least.
     export.block_preferred = export.block_preferred.max(volume.block_bytes);
     export.can_trim = volume.can_trim;
     export.can_fast_zero = volume.can_fast_zero;
@@ -19,7 +16,7 @@ fn export_of(volume: &VolumeInfo) -> ExportInfo {
     export
 }
 
-/// The volumes as clients see them.
+/// The exports of a worker's volumes.
 pub(crate) struct ExportList<'a, C>(pub &'a C);
 
 impl<C: Clients> Exports for ExportList<'_, C> {
@@ -34,7 +31,7 @@ impl<C: Clients> Exports for ExportList<'_, C> {
                 found.push(export.clone());
             }
         });
-        // The empty name is the default export: the only one, or one that is really called so.
+        // The empty name means the default export: the only one, or one whose name is empty.
         if found.len() == 1 { found.pop() } else { None }
     }
 }

@@ -1,5 +1,5 @@
-//! Block status: what of a volume is allocated. The connection's other requests go on while the
-//! backend is asked.
+//! Block status: queries for allocated extents. Other requests of the connection continue
+//! meanwhile.
 
 use crate::Serving;
 use forebay_frontend::{ExtentQuery, WorkerContext};
@@ -7,7 +7,7 @@ use forebay_nbd::{Negotiated, Request};
 use forebay_types::Extent;
 
 impl<C: WorkerContext> Serving<'_, C> {
-    /// Answers where nothing is known, and has the backend asked otherwise.
+    /// Queries the backend, or answers at once if it cannot report extents.
     pub(crate) fn block_status(&mut self, index: u32, terms: &Negotiated, request: &Request) {
         let Some(conn) = self.nbd.conns.get(index) else { return };
         let (client, cookie, range) = (conn.client, request.cookie, request.range());
@@ -18,17 +18,17 @@ impl<C: WorkerContext> Serving<'_, C> {
         }
     }
 
-    /// The backend has said what is allocated, or nothing.
-    pub(crate) fn extents_known(&mut self, asked: &ExtentQuery, extents: &[Extent]) {
-        let index = asked.client.number;
+    /// Answers a block status request with the backend's extents, or with none if unknown.
+    pub(crate) fn on_extents(&mut self, query: &ExtentQuery, extents: &[Extent]) {
+        let index = query.client.number;
         let Some(conn) = self.nbd.conns.get(index) else { return };
-        let is_it =
-            |request: &Request| request.cookie == asked.cookie && request.range() == asked.range;
-        let Some(at) = conn.status_requests.iter().position(is_it) else { return };
+        let is_same =
+            |request: &Request| request.cookie == query.cookie && request.range() == query.range;
+        let Some(at) = conn.status_requests.iter().position(is_same) else { return };
         let request = conn.status_requests.swap_remove(at);
         let terms = conn.terms.filter(|_| !conn.broken);
         self.resume(index);
-        self.nbd.conns.touch(index);
+        self.nbd.conns.mark_pending(index);
         if let Some(terms) = terms {
             self.reply_extents(index, &terms, &request, extents);
         }
@@ -45,6 +45,6 @@ impl<C: WorkerContext> Serving<'_, C> {
         conn.queued.push_header(|out| {
             terms.reply_block_status(request, extents.iter().copied(), out);
         });
-        self.nbd.conns.touch(index);
+        self.nbd.conns.mark_pending(index);
     }
 }

@@ -1,4 +1,4 @@
-//! Long payloads, received where they will stay.
+//! Direct receives of long payloads.
 
 use crate::Serving;
 use crate::conn::Phase;
@@ -7,17 +7,18 @@ use forebay_frontend::{Sockets, WorkerContext, receive_into};
 use std::io;
 use std::os::fd::AsRawFd;
 
-/// Bytes that one client's payloads may bring in one go before others have a turn.
+/// Limit of payload bytes of one client in a turn, in fairness to other clients.
 const TURN_BYTES: usize = 2 << 20;
 
 impl<C: WorkerContext> Serving<'_, C> {
-    /// Receives payloads and the headers behind them for as long as they are there, and asks for
-    /// the rest.
+    /// Receives the payloads and headers that have already arrived, then asks the reactor for the
+    /// rest.
     pub(crate) fn fill(&mut self, index: u32) {
-        let mut came = 0;
+        let mut total = 0;
         loop {
             let Some(conn) = self.nbd.conns.get(index) else { return };
-            // What is received otherwise is told to end first; then this is called again.
+            // While a buffered receive is in flight, the caller pauses it, and its end calls this
+            // again.
             if conn.receiving || conn.filling || !conn.wants_input() || !conn.wants_direct() {
                 return;
             }
@@ -25,57 +26,57 @@ impl<C: WorkerContext> Serving<'_, C> {
             let fd = conn.socket.as_raw_fd();
             let intake = conn.intake.get_or_insert_with(Intake::new);
             let message = intake.message(conn.partial.as_mut(), &terms);
-            let received = match came {
+            let received = match total {
                 TURN_BYTES.. => Err(io::ErrorKind::WouldBlock.into()),
-                // SAFETY: the message points into the intake and to memory of the payload, which
-                // stay where they are and are used by this call alone.
+                // SAFETY: the message points into the intake and the payload's memory. Neither
+                // moves, and only this call uses them.
                 _ => unsafe { receive_into(fd, message) },
             };
             match received {
                 Ok(bytes) => {
-                    came += bytes;
-                    self.take_filled(index, bytes);
+                    total += bytes;
+                    self.on_filled_bytes(index, bytes);
                 }
                 Err(error) if error.kind() == io::ErrorKind::WouldBlock => {
                     conn.filling = true;
                     self.cx.sockets().fill(index, fd, message);
                     return;
                 }
-                Err(_) => return self.break_off(index, ""),
+                Err(_) => return self.disconnect(index, ""),
             }
         }
     }
 
-    /// Bytes have come into a payload, or the end, or an error.
-    pub(crate) fn filled(&mut self, index: u32, result: io::Result<usize>) {
+    /// Handles the end of a direct receive: bytes, the end of the stream, or an error.
+    pub(crate) fn on_filled(&mut self, index: u32, result: io::Result<usize>) {
         let Some(conn) = self.nbd.conns.get(index) else {
             return self.release_abandoned(index, false);
         };
         conn.filling = false;
         if conn.broken || matches!(conn.phase, Phase::Draining) {
             conn.partial = None;
-            self.nbd.conns.touch(index);
+            self.nbd.conns.mark_pending(index);
             return;
         }
         match result {
-            Ok(bytes) => self.take_filled(index, bytes),
+            Ok(bytes) => self.on_filled_bytes(index, bytes),
             Err(error) if error.kind() == io::ErrorKind::Interrupted => {}
-            Err(_) => return self.break_off(index, ""),
+            Err(_) => return self.disconnect(index, ""),
         }
-        self.receive_on(index);
+        self.update_receiving(index);
     }
 
-    fn take_filled(&mut self, index: u32, bytes: usize) {
+    fn on_filled_bytes(&mut self, index: u32, bytes: usize) {
         let Some(conn) = self.nbd.conns.get(index) else { return };
         if bytes == 0 {
-            return self.client_left(index);
+            return self.on_end_of_stream(index);
         }
         let mut header_bytes = bytes;
         if let Some(partial) = &mut conn.partial {
-            let taken = bytes.min(partial.left());
-            partial.filled += taken;
-            header_bytes -= taken;
-            self.payload_came(index);
+            let payload_bytes = bytes.min(partial.left());
+            partial.filled += payload_bytes;
+            header_bytes -= payload_bytes;
+            self.on_payload_progress(index);
         }
         let Some(conn) = self.nbd.conns.get(index) else { return };
         if header_bytes > 0

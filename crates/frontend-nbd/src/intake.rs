@@ -1,79 +1,81 @@
-//! Payloads on their way in, and the memory they are received into.
+//! Incomplete payloads, and the memory that they are received into.
 //!
-//! A long payload goes from the socket straight to where it will stay: slots of the pool that the
-//! shards have lent (see `RequestSink::stage`), or, where the pool has no room, memory of its
-//! request. Behind it, one message takes the next request's header, and no more: what follows that
-//! may be a payload again. A short payload comes with others in a receive buffer and is copied.
+//! A long payload is received directly into its final place: staged slots of the pool (see
+//! `RequestSink::stage`), or memory of its request if the pool has too few free slots. The same
+//! message also receives the next request's header, and no more, because another payload may
+//! follow. A short payload arrives in a receive buffer, together with other requests, and is
+//! copied.
 
 use forebay_frontend::{Memory, Reservation, Staged};
 use forebay_nbd::{Negotiated, Request, proto};
 use forebay_volume::Payload;
 use std::time::Instant;
 
-/// Payloads from this length on, in bytes, have calls of their own to receive them. Such a call
-/// costs less than half of what copying so much does.
+/// The length from which payloads are received directly, in bytes. The extra call costs less than
+/// half of a copy of this length.
 pub(crate) const DIRECT_BYTES_MIN: usize = 32 << 10;
-/// Vectors of one message.
-const IOVECS_MAX: usize = 1024;
+/// Limit of vectors per message.
+pub(crate) const IOVECS_MAX: usize = 1024;
 
-/// Where a payload is received to.
+/// The memory that a payload is received into.
 pub(crate) enum Target {
-    /// The pool.
+    /// Staged slots of the pool.
     Pool(Staged),
     /// Memory of the request.
     Memory(Memory),
 }
 
-/// A write whose payload has not come whole.
+/// A write with an incomplete payload.
 pub(crate) struct Partial {
     pub request: Request,
     pub target: Target,
     pub filled: usize,
-    /// When all of it must have come.
+    /// The deadline of the whole payload.
     pub end: Instant,
-    /// `None` for a huge one, whose room is in the lane.
+    /// `None` for a huge payload, whose memory was reserved with its request.
     pub _reservation: Option<Reservation>,
 }
 
 impl Partial {
-    /// Bytes that have not come yet.
+    /// Missing bytes.
     pub(crate) const fn left(&self) -> usize {
         self.request.payload_len as usize - self.filled
     }
 
-    /// Takes bytes that have come, as far as they belong to the payload, and returns how many.
+    /// Copies received bytes, as far as they belong to the payload, and returns how many.
     pub(crate) fn copy(&mut self, bytes: &[u8]) -> usize {
-        let taken = bytes.len().min(self.left());
-        let mut rest = &bytes[..taken];
+        let copied = bytes.len().min(self.left());
+        let mut rest = &bytes[..copied];
         match &mut self.target {
             Target::Memory(memory) => {
-                memory.bytes_mut()[self.filled..self.filled + taken].copy_from_slice(rest);
+                memory.bytes_mut()[self.filled..self.filled + copied].copy_from_slice(rest);
             }
-            Target::Pool(stage) => stage.each_piece(self.filled, |start, len| {
+            Target::Pool(staged) => staged.each_piece(self.filled, |start, len| {
                 let (now, later) = rest.split_at(len.min(rest.len()));
-                // SAFETY: inside a slot that is staged for this payload: nobody else reads or
-                // writes it, and no call to receive into it is under way.
+                // SAFETY: inside a slot staged for this payload: no other code reads or writes it,
+                // and no call that receives into it is in flight.
                 unsafe { std::ptr::copy_nonoverlapping(now.as_ptr(), start, now.len()) };
                 rest = later;
                 !rest.is_empty()
             }),
         }
-        self.filled += taken;
-        taken
+        self.filled += copied;
+        copied
     }
 
-    /// The payload, which is whole.
+    /// The request and its complete payload.
     pub(crate) fn payload(self) -> (Request, Payload<'static, Memory>) {
         debug_assert_eq!(self.left(), 0);
         let payload = match self.target {
-            Target::Pool(stage) => Payload::Staged(stage.take()),
+            Target::Pool(staged) => Payload::Staged(staged.take()),
             Target::Memory(memory) => Payload::Owned(memory),
         };
         (self.request, payload)
     }
 
-    fn put_vectors(&mut self, iovecs: &mut Vec<libc::iovec>) {
-        let mut put = |start: *mut u8, len: usize| {
+    /// Appends vectors for the missing bytes, as many as one message takes.
+    fn push_vectors(&mut self, iovecs: &mut Vec<libc::iovec>) {
+        let mut push = |start: *mut u8, len: usize| {
             if let Some(last) = iovecs.last_mut()
                 && last.iov_base.cast::<u8>().wrapping_add(last.iov_len) == start
             {
@@ -87,23 +89,23 @@ impl Partial {
             false
         };
         match &mut self.target {
-            Target::Pool(stage) => stage.each_piece(self.filled, put),
+            Target::Pool(staged) => staged.each_piece(self.filled, push),
             Target::Memory(memory) => {
                 let rest = &mut memory.bytes_mut()[self.filled..];
-                put(rest.as_mut_ptr(), rest.len());
+                push(rest.as_mut_ptr(), rest.len());
             }
         }
     }
 }
 
-/// What a message to receive into is made of. It stays where it is while a call is under way.
+/// The message of a direct receive. It must not move while the call is in flight.
 pub(crate) struct Intake {
     header: [u8; proto::EXTENDED_REQUEST_BYTES],
     iovecs: Vec<libc::iovec>,
     message: libc::msghdr,
 }
 
-// SAFETY: the pointers are into itself and into the payload that it is kept beside.
+// SAFETY: the pointers point into the boxed value itself and into the payload of its connection.
 unsafe impl Send for Intake {}
 
 impl Intake {
@@ -113,7 +115,7 @@ impl Intake {
         Box::new(Self { header: [0; _], iovecs: Vec::new(), message })
     }
 
-    /// A message for what is missing of a payload and for the header behind it.
+    /// A message for the missing bytes of a payload and the header after it.
     pub(crate) fn message(
         &mut self,
         partial: Option<&mut Partial>,
@@ -121,7 +123,7 @@ impl Intake {
     ) -> *mut libc::msghdr {
         self.iovecs.clear();
         if let Some(partial) = partial {
-            partial.put_vectors(&mut self.iovecs);
+            partial.push_vectors(&mut self.iovecs);
         }
         if self.iovecs.len() < IOVECS_MAX {
             let iov_len = header_len(terms);
@@ -133,7 +135,7 @@ impl Intake {
         &raw mut self.message
     }
 
-    /// The first bytes of the header, so many of which have come.
+    /// The header's buffer. The caller knows how many of its bytes have been received.
     pub(crate) const fn header(&self) -> [u8; proto::EXTENDED_REQUEST_BYTES] {
         self.header
     }

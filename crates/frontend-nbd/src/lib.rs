@@ -1,12 +1,12 @@
 //! The NBD front end: connections over sockets, with or without TLS.
 //!
-//! A worker's sockets bring bytes; the codec of `forebay-nbd` makes requests of them, which go to
-//! the worker; the answers gather per connection and leave in one message at the end of the turn.
-//! Long payloads are received into slots of the pool, and data is sent from there: neither is
-//! copied in user space.
+//! A worker's sockets receive bytes, the codec of `forebay-nbd` parses them into requests for the
+//! worker, and the replies of a turn leave in one message per connection at its end. Long payloads
+//! are received into slots of the pool, and data is sent from there: neither is copied in user
+//! space.
 //!
-//! [`NbdServer`] is what all workers share; [`NbdFrontEnd`] is one worker's. Worker 0 accepts
-//! clients and sends each to the worker that is to serve it.
+//! All workers share an [`NbdServer`]; each worker has its own [`NbdFrontEnd`]. Worker 0 accepts
+//! clients and passes each to the worker that is to serve it.
 
 mod conn;
 mod exports;
@@ -43,16 +43,16 @@ use table::Connections;
 pub struct NbdFrontEnd {
     server: Arc<NbdServer>,
     conns: Connections,
-    /// Listeners of the clients served here, by number, so that none is looked up under a lock.
+    /// The listeners of this worker's clients, by number, so that a lookup takes no lock.
     listeners: Vec<Option<Arc<Listener>>>,
-    /// Listeners that failed to accept a client: tried again with the next tick, as what is short
-    /// stays short for a while.
+    /// Listeners that failed to accept a client. The next tick retries them, because a shortage of
+    /// descriptors or memory lasts a while.
     accept_later: Vec<u32>,
-    /// Connections closed by force, by their numbers, whose memory the kernel may still use.
+    /// Connections closed by force, by number, whose memory the kernel may still use.
     abandoned: Vec<(u32, Box<Conn>)>,
 }
 
-/// The front end together with its worker, for the time of a call.
+/// The front end together with its worker, for one call.
 struct Serving<'a, C> {
     nbd: &'a mut NbdFrontEnd,
     cx: &'a mut C,
@@ -81,12 +81,12 @@ impl FrontEnd for NbdFrontEnd {
         let Event::Socket(event) = event else { return };
         let mut serving = self.with(cx);
         match event {
-            SocketEvent::Accepted { listener, result } => serving.accepted(listener, result),
+            SocketEvent::Accepted { listener, result } => serving.on_accepted(listener, result),
             SocketEvent::Received { conn, bytes, result, more } => {
-                serving.received(conn, bytes, result, more);
+                serving.on_received(conn, bytes, result, more);
             }
-            SocketEvent::Filled { conn, result } => serving.filled(conn, result),
-            SocketEvent::Sent { conn, result } => serving.sent(conn, result),
+            SocketEvent::Filled { conn, result } => serving.on_filled(conn, result),
+            SocketEvent::Sent { conn, result } => serving.on_sent(conn, result),
         }
     }
 
@@ -107,7 +107,7 @@ impl FrontEnd for NbdFrontEnd {
     }
 
     fn extents<C: WorkerContext>(&mut self, cx: &mut C, query: &ExtentQuery, extents: &[Extent]) {
-        self.with(cx).extents_known(query, extents);
+        self.with(cx).on_extents(query, extents);
     }
 
     fn room_free<C: WorkerContext>(&mut self, _cx: &mut C, client: ClientId) {
@@ -119,7 +119,7 @@ impl FrontEnd for NbdFrontEnd {
 
     fn resume_input<C: WorkerContext>(&mut self, cx: &mut C) {
         while let Some(conn) = self.conns.resumed.pop() {
-            self.with(cx).received_more(conn);
+            self.with(cx).continue_input(conn);
         }
     }
 
@@ -128,8 +128,8 @@ impl FrontEnd for NbdFrontEnd {
     }
 
     fn end_turn<C: WorkerContext>(&mut self, cx: &mut C) {
-        while let Some(conn) = self.conns.touched.pop() {
-            self.with(cx).look_after(conn);
+        while let Some(conn) = self.conns.pending.pop() {
+            self.with(cx).finish_turn(conn);
         }
     }
 
@@ -155,12 +155,12 @@ impl FrontEnd for NbdFrontEnd {
         let Some(conn) = self.conns.get(client.number) else { return };
         if !matches!(conn.phase, Phase::Draining) {
             conn.drain();
-            self.conns.touch(client.number);
+            self.conns.mark_pending(client.number);
         }
     }
 
     fn drop_client<C: WorkerContext>(&mut self, cx: &mut C, client: ClientId) {
-        self.with(cx).break_off(client.number, "");
+        self.with(cx).disconnect(client.number, "");
     }
 
     fn abandon_client<C: WorkerContext>(&mut self, cx: &mut C, client: ClientId) {
@@ -169,18 +169,18 @@ impl FrontEnd for NbdFrontEnd {
 }
 
 impl<C: WorkerContext> Serving<'_, C> {
-    /// Accepts clients at a listener.
+    /// Starts accepting clients at a listener.
     fn listen(&mut self, number: u32) {
         if let Some(listener) = self.nbd.server.listener(number) {
             self.cx.sockets().accept(number, listener.fd());
         }
     }
 
-    /// A client has connected: the worker with the fewest gets it.
-    fn accepted(&mut self, listener: u32, result: std::io::Result<OwnedFd>) {
+    /// Passes a new client to the worker with the fewest clients.
+    fn on_accepted(&mut self, listener: u32, result: std::io::Result<OwnedFd>) {
         let socket = match result {
             Ok(socket) => socket,
-            // What was cancelled is the listening itself.
+            // `stop_accepting` has cancelled the operation.
             Err(error) if error.raw_os_error() == Some(libc::ECANCELED) => return,
             Err(error) => {
                 tracing::warn!(%error, "accept failed, trying again later");
@@ -192,11 +192,11 @@ impl<C: WorkerContext> Serving<'_, C> {
             return;
         }
         if let Some(worker) = self.cx.accept(Some(socket.as_fd())) {
-            self.nbd.server.hand_over(worker, socket, listener);
+            self.nbd.server.pass_to(worker, socket, listener);
         }
     }
 
-    /// Begins to talk to a client.
+    /// Starts serving a client, with the greeting of the handshake.
     fn serve(&mut self, socket: OwnedFd, listener: u32) {
         let Some(settings) = self.nbd.server.listener(listener) else {
             self.cx.cancel_accept();
@@ -218,18 +218,18 @@ impl<C: WorkerContext> Serving<'_, C> {
         conn.receiving = true;
         let index = self.nbd.conns.insert(conn);
         self.cx.sockets().receive(index, fd);
-        self.nbd.conns.touch(index);
+        self.nbd.conns.mark_pending(index);
     }
 
     fn check_deadlines(&mut self, index: u32) {
         let Some(conn) = self.nbd.conns.get(index) else { return };
         let now = self.cx.now();
         if conn.deadline.is_some_and(|deadline| deadline <= now) {
-            self.break_off(index, "it took too long");
+            self.disconnect(index, "it took too long");
         } else if conn.fetch_by.is_some_and(|time| time <= now)
             && self.cx.blocks_others(conn.client)
         {
-            self.break_off(index, "it does not fetch its replies, and others need the memory");
+            self.disconnect(index, "it does not fetch its replies, and others need the memory");
         } else {
             self.resume(index);
         }

@@ -1,22 +1,22 @@
-//! Where clients connect, and with what secrecy.
+//! Listening sockets and their TLS configuration.
 
 use forebay_nbd::Tls;
 use rustls::ServerConfig;
 use std::os::fd::{AsRawFd, OwnedFd, RawFd};
 use std::sync::{Arc, PoisonError, RwLock};
 
-/// TLS as it is set up at the moment. A renewed certificate takes the place of the old one for
-/// connections made from then on; sessions go on as they are.
+/// A replaceable TLS configuration. A renewed certificate applies to new connections; existing
+/// sessions continue unchanged.
 #[derive(Clone)]
 pub struct TlsSetup(Arc<RwLock<Arc<ServerConfig>>>);
 
 impl TlsSetup {
-    /// TLS with this configuration.
+    /// A setup with this configuration.
     pub fn new(config: ServerConfig) -> Self {
         Self(Arc::new(RwLock::new(Arc::new(config))))
     }
 
-    /// Uses another configuration from now on.
+    /// Replaces the configuration for new connections.
     pub fn replace(&self, config: ServerConfig) {
         *self.0.write().unwrap_or_else(PoisonError::into_inner) = Arc::new(config);
     }
@@ -26,7 +26,7 @@ impl TlsSetup {
     }
 }
 
-/// A socket that listens.
+/// A listening socket.
 pub struct Listener {
     pub(crate) socket: OwnedFd,
     pub(crate) tcp: bool,
@@ -44,7 +44,7 @@ impl Listener {
         self.socket.as_raw_fd()
     }
 
-    /// Sets up a client's socket. What can't be set costs speed, nothing else.
+    /// Sets options of a client's socket. A failure only costs speed.
     pub(crate) fn prepare(&self, client: &OwnedFd) {
         let socket = socket2::SockRef::from(client);
         if self.tcp {

@@ -1,14 +1,12 @@
-//! Replies on their way to a client: headers in a buffer, data where it is in the pool.
+//! Replies to send: headers in a buffer, data in the pool.
 //!
-//! A reply is a header and, for a read, segments. Nothing is copied: the message that goes to the
-//! kernel points into the pool, and the pins that keep those lines are given back when it is sent.
+//! A reply is a header and, for a read, segments. Nothing is copied: the message for the kernel
+//! points into the pool. The pins of its lines are released when everything has been sent.
 
+use crate::intake::IOVECS_MAX;
 use forebay_engine::Place;
 use forebay_frontend::{Memory, PoolAccess};
 use forebay_volume::ReplySegment;
-
-/// Vectors of one message.
-const IOVECS_MAX: usize = 1024;
 
 /// A piece of the output.
 #[derive(Clone, Copy)]
@@ -19,25 +17,25 @@ enum Piece {
     Data { base: *mut u8, len: u32 },
 }
 
-/// Replies in the order in which they go.
+/// Replies, in sending order.
 #[derive(Default)]
 pub(crate) struct Output {
     headers: Vec<u8>,
     pieces: Vec<Piece>,
-    /// The pins that the data is under.
+    /// The pins of the data.
     pinned: Vec<ReplySegment>,
-    /// The memory that data outside the pool is in.
+    /// The memory of data outside the pool.
     memories: Vec<Memory>,
     bytes: usize,
-    /// Pieces sent.
+    /// Pieces sent completely.
     sent: usize,
-    /// Bytes sent of the piece after those.
+    /// Bytes sent of the next piece.
     sent_bytes: usize,
     iovecs: Vec<libc::iovec>,
     message: Option<Box<libc::msghdr>>,
 }
 
-// SAFETY: the pointers are into the pool, which is shared, and into memory that the output owns.
+// SAFETY: the pointers point into the pool, which is shared, and into memory that the output owns.
 unsafe impl Send for Output {}
 
 impl Output {
@@ -45,7 +43,7 @@ impl Output {
         self.sent == self.pieces.len()
     }
 
-    /// Bytes of all replies in it.
+    /// Bytes of all its replies, sent or not.
     pub(crate) const fn bytes(&self) -> usize {
         self.bytes
     }
@@ -56,7 +54,7 @@ impl Output {
         write(&mut self.headers);
         let len = self.headers.len() - from;
         self.bytes += len;
-        // Headers without data between them are one piece.
+        // Adjacent headers are one piece.
         if let Some(Piece::Header { len: last, .. }) = self.pieces.last_mut() {
             *last += len as u32;
             return;
@@ -82,7 +80,7 @@ impl Output {
                     .expect("private segments come with their memory")
                     .as_ptr()
                     .wrapping_add(offset as usize),
-                Place::Discard => unreachable!("a reply has no bytes to throw away"),
+                Place::Discard => unreachable!("a reply has no discard buffer"),
             };
             self.bytes += segment.len as usize;
             if let Some(Piece::Data { base: last, len }) = self.pieces.last_mut()
@@ -96,13 +94,13 @@ impl Output {
         self.pinned.extend_from_slice(segments);
     }
 
-    /// Keeps the memory of a reply until it is sent.
+    /// Keeps the memory of a reply until the reply is sent.
     pub(crate) fn keep(&mut self, memory: Memory) {
         self.memories.push(memory);
     }
 
-    /// The next message to send. It is valid until `advance`, and the output must not move a
-    /// header before that: nothing is pushed while a message is on its way.
+    /// The next message to send, valid until `advance`. Nothing may be pushed before that, because
+    /// the header buffer could move.
     pub(crate) fn message(&mut self) -> *const libc::msghdr {
         self.iovecs.clear();
         let headers = self.headers.as_mut_ptr();
@@ -126,7 +124,7 @@ impl Output {
         &raw const **message
     }
 
-    /// So many bytes of the message have been sent. Returns whether nothing is left.
+    /// Records that `bytes` of the message have been sent. Returns whether everything has.
     pub(crate) fn advance(&mut self, pool: &impl PoolAccess, bytes: usize) -> bool {
         let mut bytes = bytes + self.sent_bytes;
         while self.sent < self.pieces.len() {
@@ -145,7 +143,7 @@ impl Output {
         done
     }
 
-    /// Copies everything to `write`, and is empty then.
+    /// Passes everything to `write`, and clears the output.
     pub(crate) fn drain_to(&mut self, pool: &impl PoolAccess, mut write: impl FnMut(&[u8])) {
         for piece in &self.pieces {
             match *piece {
@@ -153,7 +151,7 @@ impl Output {
                     write(&self.headers[from as usize..(from + len) as usize]);
                 }
                 Piece::Data { base, len } => {
-                    // SAFETY: pinned, or memory that is kept here, for as long as the piece is.
+                    // SAFETY: the pins and the memory of a piece are held as long as the piece.
                     write(unsafe { std::slice::from_raw_parts(base, len as usize) });
                 }
             }
@@ -161,7 +159,7 @@ impl Output {
         self.clear(pool);
     }
 
-    /// Forgets everything, and lets go of the lines.
+    /// Drops all replies and releases their pins.
     pub(crate) fn clear(&mut self, pool: &impl PoolAccess) {
         pool.release(&self.pinned);
         self.pinned.clear();

@@ -1,4 +1,4 @@
-//! Answers on their way out: each becomes a header and the pinned data of a read.
+//! Encoding of answers as NBD replies: a header, and the pinned data of a read.
 
 use crate::Serving;
 use crate::conn::Conn;
@@ -16,7 +16,7 @@ impl<C: WorkerContext> Serving<'_, C> {
             conn.paused = false;
             self.nbd.conns.resumed.push(index);
         }
-        self.nbd.conns.touch(index);
+        self.nbd.conns.mark_pending(index);
         match self.nbd.conns.get(index) {
             Some(conn) if !conn.broken => conn.write_reply(&**self.cx.pool(), request, reply),
             _ => Pins::Released,
@@ -35,8 +35,8 @@ impl Conn {
         let to = ReplyTo { cookie: request.cookie, offset: request.range.offset };
         match reply.result {
             Err(error) => {
-                let why = explain(error, request.kind);
-                self.queued.push_header(|out| terms.reply_error(to, error, why, out));
+                let text = error_text(error, request.kind);
+                self.queued.push_header(|out| terms.reply_error(to, error, text, out));
             }
             Ok(()) if request.kind == RequestKind::Read => {
                 let len = request.range.len as u32;
@@ -53,8 +53,8 @@ impl Conn {
     }
 }
 
-/// What a client is told along with an error.
-const fn explain(error: IoError, kind: RequestKind) -> &'static str {
+/// The text sent with an error.
+const fn error_text(error: IoError, kind: RequestKind) -> &'static str {
     match (error, kind) {
         (IoError::Shutdown, _) => "the server is stopping",
         (IoError::NoSpace, _) => "the backing store is full",

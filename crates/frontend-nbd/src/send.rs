@@ -1,4 +1,4 @@
-//! What clients are sent, and how connections end.
+//! Sending of replies, and the end of connections.
 
 use crate::Serving;
 use crate::conn::{Conn, Phase};
@@ -8,14 +8,14 @@ use std::os::fd::AsRawFd;
 use std::sync::Arc;
 
 impl<C: WorkerContext> Serving<'_, C> {
-    /// At the end of a turn: sends what is queued, or ends what is over, and gives back the room of
-    /// huge requests that are, and the places in queues of clients that will ask no more.
-    pub(crate) fn look_after(&mut self, index: u32) {
-        self.send_or_end(index);
-        self.give_back_room(index);
+    /// Sends a connection's queued replies at the end of a turn, or closes it if it has ended. Then
+    /// releases memory that it no longer needs.
+    pub(crate) fn finish_turn(&mut self, index: u32) {
+        self.send_or_close(index);
+        self.release_memory(index);
     }
 
-    fn give_back_room(&mut self, index: u32) {
+    fn release_memory(&mut self, index: u32) {
         let Some(conn) = self.nbd.conns.get(index) else { return };
         let (client, held) = (conn.client, conn.held_bytes());
         if matches!(conn.phase, Phase::Draining) {
@@ -24,9 +24,9 @@ impl<C: WorkerContext> Serving<'_, C> {
         self.cx.release_unused(client, held);
     }
 
-    fn send_or_end(&mut self, index: u32) {
+    fn send_or_close(&mut self, index: u32) {
         let Some(conn) = self.nbd.conns.get(index) else { return };
-        conn.listed = false;
+        conn.is_pending = false;
         if conn.broken {
             if !conn.sending && !conn.receiving && !conn.filling {
                 self.close(index);
@@ -36,25 +36,25 @@ impl<C: WorkerContext> Serving<'_, C> {
         if conn.sending {
             return;
         }
-        let nothing_left = if conn.tls.is_some() {
+        let is_sent = if conn.tls.is_some() {
             self.send_encrypted(index)
         } else if conn.active.is_empty() && conn.queued.is_empty() {
             true
         } else {
             self.send_plain(index)
         };
-        let Some(conn) = self.nbd.conns.get(index).filter(|_| nothing_left) else { return };
+        let Some(conn) = self.nbd.conns.get(index).filter(|_| is_sent) else { return };
         if conn.tls_next {
             self.start_tls(index);
         } else if matches!(conn.phase, Phase::Draining)
             && conn.has_sent()
             && self.cx.in_flight(conn.client) == 0
         {
-            self.break_off(index, "");
+            self.disconnect(index, "");
         }
     }
 
-    /// Returns whether everything has gone.
+    /// Returns whether everything has been sent.
     fn send_plain(&mut self, index: u32) -> bool {
         let Some(conn) = self.nbd.conns.get(index) else { return false };
         if conn.active.is_empty() {
@@ -66,7 +66,7 @@ impl<C: WorkerContext> Serving<'_, C> {
                 true
             }
             Ok(true) => {
-                self.nbd.conns.touch(index);
+                self.nbd.conns.mark_pending(index);
                 false
             }
             Ok(false) => {
@@ -77,13 +77,13 @@ impl<C: WorkerContext> Serving<'_, C> {
                 false
             }
             Err(_) => {
-                self.break_off(index, "");
+                self.disconnect(index, "");
                 false
             }
         }
     }
 
-    /// The same through TLS.
+    /// As `send_plain`, through TLS.
     fn send_encrypted(&mut self, index: u32) -> bool {
         let Some(conn) = self.nbd.conns.get(index) else { return false };
         let Some(tls) = &mut conn.tls else { return false };
@@ -106,23 +106,23 @@ impl<C: WorkerContext> Serving<'_, C> {
                 conn.fetch_by = Some(self.cx.now() + self.cx.patience().fetch);
                 self.cx.sockets().send(index, conn.socket.as_raw_fd(), message);
             }
-            _ => self.break_off(index, ""),
+            _ => self.disconnect(index, ""),
         }
         false
     }
 
-    /// A message has gone, or does not go.
-    pub(crate) fn sent(&mut self, index: u32, result: io::Result<usize>) {
+    /// Handles the end of a send.
+    pub(crate) fn on_sent(&mut self, index: u32, result: io::Result<usize>) {
         let Some(conn) = self.nbd.conns.get(index) else {
             return self.release_abandoned(index, true);
         };
         conn.sending = false;
         if conn.broken {
-            self.nbd.conns.touch(index);
+            self.nbd.conns.mark_pending(index);
             return;
         }
         let Ok(bytes) = result else {
-            self.break_off(index, "");
+            self.disconnect(index, "");
             return;
         };
         match &mut conn.tls {
@@ -133,10 +133,10 @@ impl<C: WorkerContext> Serving<'_, C> {
         }
         conn.fetch_by = None;
         self.resume(index);
-        self.nbd.conns.touch(index);
+        self.nbd.conns.mark_pending(index);
     }
 
-    /// Lets input go on that waited for output to go.
+    /// Resumes a paused connection that is no longer at its limits.
     pub(crate) fn resume(&mut self, index: u32) {
         if let Some(conn) = self.nbd.conns.get(index)
             && conn.paused
@@ -147,8 +147,8 @@ impl<C: WorkerContext> Serving<'_, C> {
         }
     }
 
-    /// Ends a connection whatever is in flight. With a reason it is worth a line in the log.
-    pub(crate) fn break_off(&mut self, index: u32, reason: &str) {
+    /// Shuts down a connection, whatever is in flight. A reason, if given, is logged.
+    pub(crate) fn disconnect(&mut self, index: u32, reason: &str) {
         let Some(conn) = self.nbd.conns.get(index) else { return };
         if !conn.broken {
             if !reason.is_empty() {
@@ -156,13 +156,13 @@ impl<C: WorkerContext> Serving<'_, C> {
             }
             conn.broken = true;
             conn.drain();
-            // Makes what is under way on the socket end.
+            // The shutdown ends all operations in flight on the socket.
             let _ = rustix::net::shutdown(&conn.socket, rustix::net::Shutdown::Both);
         }
-        self.nbd.conns.touch(index);
+        self.nbd.conns.mark_pending(index);
     }
 
-    /// Nothing is under way on the socket any more.
+    /// Closes a connection that has no operation in flight on its socket.
     fn close(&mut self, index: u32) {
         if let Some(conn) = self.nbd.conns.remove(index) {
             self.cx.leave(conn.client, true);
@@ -170,13 +170,12 @@ impl<C: WorkerContext> Serving<'_, C> {
         }
     }
 
-    /// Closes a connection that was broken off, although the reactor has not reported the end of
-    /// what is under way on its socket. Memory that the kernel may still read or write stays until
-    /// that is reported.
+    /// Removes a connection with operations in flight on its socket. Memory that the kernel may
+    /// still read or write stays allocated until the reactor reports their end.
     pub(crate) fn abandon(&mut self, index: u32) {
         let Some(conn) = self.nbd.conns.remove(index) else { return };
         let (sending, receiving, filling) = (conn.sending, conn.receiving, conn.filling);
-        tracing::warn!(sending, receiving, filling, "a connection was closed by force");
+        tracing::warn!(sending, receiving, filling, "connection closed by force");
         self.cx.leave(conn.client, false);
         if sending || filling {
             self.nbd.abandoned.push((index, conn));
@@ -185,7 +184,7 @@ impl<C: WorkerContext> Serving<'_, C> {
         }
     }
 
-    /// What was under way on an abandoned connection has ended.
+    /// Releases an abandoned connection once its last operation has ended.
     pub(crate) fn release_abandoned(&mut self, index: u32, sent: bool) {
         let Some(at) = self.nbd.abandoned.iter().position(|(other, _)| *other == index) else {
             return;
@@ -202,7 +201,7 @@ impl<C: WorkerContext> Serving<'_, C> {
         }
     }
 
-    /// Gives back what the connection holds, and closes its socket.
+    /// Releases the pins of a connection, and closes its socket.
     fn release(&mut self, mut conn: Box<Conn>) {
         let pool = Arc::clone(self.cx.pool());
         conn.queued.clear(&*pool);
@@ -211,13 +210,13 @@ impl<C: WorkerContext> Serving<'_, C> {
     }
 }
 
-/// Sends what the socket takes at once; mostly that is all, and then nothing has to be waited for.
-/// Returns whether it was all.
+/// Sends as much as the socket accepts without blocking, which is usually all. Returns whether it
+/// was.
 fn send_now(pool: &impl PoolAccess, conn: &mut Conn) -> io::Result<bool> {
     loop {
         let message = conn.active.message();
         let flags = libc::MSG_NOSIGNAL | libc::MSG_DONTWAIT;
-        // SAFETY: the message points to headers and pinned lines of the output, which stay.
+        // SAFETY: the message points to headers and pinned lines, which the output keeps.
         let sent = unsafe { libc::sendmsg(conn.socket.as_raw_fd(), message, flags) };
         if sent >= 0 {
             if conn.active.advance(pool, sent as usize) {

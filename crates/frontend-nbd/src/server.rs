@@ -1,4 +1,4 @@
-//! What the NBD front ends of all workers share: the listeners.
+//! The state that the NBD front ends of all workers share: the listeners.
 
 use crate::{Listener, NbdFrontEnd};
 use forebay_frontend::{Mailer, Service};
@@ -8,23 +8,23 @@ use std::sync::{Arc, OnceLock, PoisonError, RwLock};
 /// The worker that accepts clients.
 const ACCEPTING_WORKER: usize = 0;
 
-/// What the front end of a worker is told by others.
+/// A message to the front end of a worker.
 pub enum NbdMessage {
     /// Serve this client.
     Connection {
-        /// Its socket.
+        /// The client's socket.
         socket: OwnedFd,
-        /// Where it connected.
+        /// The number of the listener that accepted it.
         listener: u32,
     },
     /// Accept clients at this listener.
     Listen {
-        /// Its number.
+        /// The number of the listener.
         listener: u32,
     },
 }
 
-/// See the module's description.
+/// The listeners of a server, each with a number.
 #[derive(Default)]
 pub struct NbdServer {
     listeners: RwLock<Vec<Arc<Listener>>>,
@@ -32,12 +32,12 @@ pub struct NbdServer {
 }
 
 impl NbdServer {
-    /// A server without listeners, to be given to the runtime when that is started.
+    /// A server without listeners. The runtime gets it at its start.
     pub fn new() -> Arc<Self> {
         Arc::default()
     }
 
-    /// Accepts clients from a listening socket, which it takes over, once workers exist.
+    /// Adds a listener. Worker 0 accepts its clients as soon as the workers exist.
     pub fn listen(&self, listener: Listener) {
         let mut listeners = self.listeners.write().unwrap_or_else(PoisonError::into_inner);
         let number = listeners.len() as u32;
@@ -51,7 +51,7 @@ impl NbdServer {
         listeners.get(number as usize).cloned()
     }
 
-    /// Passes on the number and the socket of each listener.
+    /// Calls `each` with the number and the socket of every listener.
     pub(crate) fn each_listener(&self, mut each: impl FnMut(u32, RawFd)) {
         let listeners = self.listeners.read().unwrap_or_else(PoisonError::into_inner);
         for (number, listener) in listeners.iter().enumerate() {
@@ -59,7 +59,8 @@ impl NbdServer {
         }
     }
 
-    pub(crate) fn hand_over(&self, worker: usize, socket: OwnedFd, listener: u32) {
+    /// Passes an accepted client to the worker that is to serve it.
+    pub(crate) fn pass_to(&self, worker: usize, socket: OwnedFd, listener: u32) {
         self.post(worker, NbdMessage::Connection { socket, listener });
     }
 
@@ -74,7 +75,7 @@ impl Service for NbdServer {
     type FrontEnd = NbdFrontEnd;
 
     fn connect(&self, mailer: Mailer<NbdMessage>) {
-        assert!(self.mailer.set(mailer).is_ok(), "a server is given to one runtime");
+        assert!(self.mailer.set(mailer).is_ok(), "a server belongs to one runtime");
         let count = self.listeners.read().unwrap_or_else(PoisonError::into_inner).len() as u32;
         for listener in 0..count {
             self.post(ACCEPTING_WORKER, NbdMessage::Listen { listener });

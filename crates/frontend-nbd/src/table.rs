@@ -1,19 +1,19 @@
-//! The connections of a worker, by the numbers of their clients.
+//! The connections of a worker, indexed by client number.
 
 use crate::conn::Conn;
 
-/// See the module's description.
+/// The connections, and the lists of connections with work to do.
 #[derive(Default)]
 pub(crate) struct Connections {
     conns: Vec<Option<Box<Conn>>>,
-    /// Connections with something to send or to close at the end of the turn.
-    pub touched: Vec<u32>,
-    /// Connections whose input may go on.
+    /// Connections to send replies of, or to close, at the end of the turn.
+    pub pending: Vec<u32>,
+    /// Connections whose input may continue.
     pub resumed: Vec<u32>,
 }
 
 impl Connections {
-    /// Takes a connection in, and returns its number.
+    /// Inserts a connection and returns its number.
     pub(crate) fn insert(&mut self, conn: Conn) -> u32 {
         let number = conn.client.number;
         let at = number as usize;
@@ -38,13 +38,13 @@ impl Connections {
         numbered.filter(|(_, conn)| conn.is_some()).map(|(index, _)| index as u32).collect()
     }
 
-    /// Has the connection looked after at the end of the turn.
-    pub(crate) fn touch(&mut self, index: u32) {
+    /// Adds the connection to `pending`, once.
+    pub(crate) fn mark_pending(&mut self, index: u32) {
         if let Some(conn) = self.conns.get_mut(index as usize).and_then(Option::as_deref_mut)
-            && !conn.listed
+            && !conn.is_pending
         {
-            conn.listed = true;
-            self.touched.push(index);
+            conn.is_pending = true;
+            self.pending.push(index);
         }
     }
 }

@@ -1,19 +1,19 @@
-//! TLS around a connection: ciphertext in and out, plain bytes between.
+//! The TLS session of a connection: converts between ciphertext and plaintext.
 
 use rustls::{ServerConfig, ServerConnection};
 use std::io::{self, Read, Write};
 use std::sync::Arc;
 
-/// Plain bytes taken out of the session at once.
+/// Plaintext read from the session at once, in bytes.
 const READ_BYTES: usize = 16 << 10;
 
-/// Bytes of ciphertext that a session keeps room for.
+/// Ciphertext buffer that a session keeps between messages, in bytes.
 const OUTGOING_BYTES_KEPT: usize = 32 << 10;
 
-/// One connection's TLS.
+/// The server side of a TLS session.
 pub(crate) struct TlsSession {
     session: ServerConnection,
-    /// Ciphertext on its way to the client.
+    /// Ciphertext being sent to the client.
     pub outgoing: Vec<u8>,
     pub iovec: libc::iovec,
     pub message: libc::msghdr,
@@ -25,18 +25,18 @@ unsafe impl Send for TlsSession {}
 impl TlsSession {
     pub(crate) fn new(config: &Arc<ServerConfig>) -> Result<Self, rustls::Error> {
         let mut session = ServerConnection::new(Arc::clone(config))?;
-        // How much is queued is limited by what the connection has in flight.
+        // The limit of requests in flight bounds the buffer.
         session.set_buffer_limit(None);
         // SAFETY: all-zero headers are empty ones.
         let (iovec, message) = unsafe { (std::mem::zeroed(), std::mem::zeroed()) };
         Ok(Self { session, outgoing: Vec::new(), iovec, message })
     }
 
-    /// Takes ciphertext, appends the plain bytes in it to `plain`, and says whether the peer has
-    /// more to say. What follows its good-bye is nobody's, and thrown away.
+    /// Decrypts `bytes` and appends the plaintext to `plain`. Returns false once the peer has
+    /// closed the session; bytes after the close notification are discarded.
     ///
     /// # Errors
-    /// The peer does not speak TLS, or shows no certificate that is accepted.
+    /// The peer violates the protocol, or presents no accepted certificate.
     pub(crate) fn receive(&mut self, mut bytes: &[u8], plain: &mut Vec<u8>) -> io::Result<bool> {
         while !bytes.is_empty() {
             if self.session.read_tls(&mut bytes)? == 0 {
@@ -61,17 +61,17 @@ impl TlsSession {
         Ok(true)
     }
 
-    /// Takes plain bytes to send.
+    /// Encrypts bytes to send.
     pub(crate) fn send(&mut self, bytes: &[u8]) -> io::Result<()> {
         self.session.writer().write_all(bytes)
     }
 
-    /// Says that nothing follows.
+    /// Queues the close notification.
     pub(crate) fn close(&mut self) {
         self.session.send_close_notify();
     }
 
-    /// Whether the handshake is under way.
+    /// Whether the handshake is in progress.
     pub(crate) fn is_handshaking(&self) -> bool {
         self.session.is_handshaking()
     }
@@ -81,7 +81,7 @@ impl TlsSession {
         self.session.wants_write()
     }
 
-    /// The message has gone. Memory of a large one is given back.
+    /// Clears the message after it has been sent, and frees the memory of a large one.
     pub(crate) fn sent(&mut self) {
         self.outgoing.clear();
         self.outgoing.shrink_to(OUTGOING_BYTES_KEPT);
