@@ -1,4 +1,4 @@
-//! The whole configuration: options over file over defaults, checked, and read again on demand.
+//! The complete configuration: options over file over defaults, checked, and reloaded on demand.
 
 use crate::{
     ConfigError, ConfigResult, Ecc, IoEngine, KeeperMode, Listen, LogLevel, MemorySetting, Mistake,
@@ -16,54 +16,54 @@ pub const CONTROL_SOCKET: &str = "control.sock";
 /// The name of the default NBD socket in the state directory.
 pub const NBD_SOCKET: &str = "nbd.sock";
 
-/// Where settings come from, so that they can be read again.
+/// The sources of the settings, kept for a reload.
 #[derive(Clone, Debug, PartialEq, Eq, Default)]
 pub struct Source {
     /// The configuration file.
     pub file: Option<PathBuf>,
     /// The options of the command line.
     pub options: Settings,
-    /// The state directory if neither says one, see [`default_state`].
+    /// The state directory if neither sets one, see [`default_state`].
     pub state_default: Option<PathBuf>,
 }
 
 impl Source {
-    /// Reads the file, if there is one, and puts the options over it.
+    /// Reads the file, if there is one, and overrides it by the options.
     ///
     /// # Errors
-    /// The file can't be read, or the settings can't be.
+    /// The file cannot be read, or the settings are invalid.
     pub fn load(&self) -> ConfigResult<Config> {
         let below = self.file.as_deref().map(read_file).transpose()?.unwrap_or_default();
         Config::new(self.options.clone().over(below)?, self.clone())
     }
 }
 
-/// Everything the daemon is told, checked.
+/// The checked configuration of the daemon.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Config {
     /// Memory for the cache.
     pub memory: MemorySetting,
-    /// Where NBD clients connect; at least one place.
+    /// The NBD listeners, at least one.
     pub nbd: Vec<Listen>,
     /// The directory of the control socket and the lock.
     pub state: PathBuf,
-    /// The volumes to serve, in the order they were named; may be none, they can be added later.
+    /// The volumes to serve, in the given order. May be empty: volumes can be added later.
     pub volumes: Vec<VolumeSpec>,
     /// Threads of the data path.
     pub workers: Workers,
-    /// How files and sockets are driven.
+    /// The I/O engine for files and sockets.
     pub io: IoEngine,
-    /// Who holds the pool's memory.
+    /// The keeper of the pool's memory.
     pub keeper: KeeperMode,
-    /// How damage to memory is noticed and undone.
+    /// Detection and correction of memory errors.
     pub ecc: Ecc,
     /// Encryption of connections.
     pub tls: TlsSettings,
-    /// The supplies that bridge a power failure.
+    /// The UPSes that bridge a power failure.
     pub ups: UpsSettings,
-    /// Where what is dirty under them goes when the battery runs low.
+    /// The vault, which takes dirty data when the battery runs low.
     pub vault: Option<String>,
-    /// How much is logged.
+    /// The log level.
     pub log: LogLevel,
     source: Source,
 }
@@ -83,8 +83,7 @@ impl Config {
                 Action::set("state", "DIR"),
             )
         })?;
-        // Made here, also where only NBD over TCP is served, so that a path too long for the
-        // control socket is said before anything is started.
+        // Check now, so that a path too long for the control socket is reported before the start.
         Listen::unix(state.join(CONTROL_SOCKET))?;
         let nbd = match settings.nbd {
             listeners if listeners.is_empty() => vec![Listen::unix(state.join(NBD_SOCKET))?],
@@ -113,11 +112,11 @@ impl Config {
         })
     }
 
-    /// The same file read again under the same options: what SIGHUP asks for. Compare with
-    /// [`crate::diff`].
+    /// Reads the same file again, under the same options, as SIGHUP requests. [`crate::diff`]
+    /// compares the results.
     ///
     /// # Errors
-    /// As [`Source::load`]; this configuration stays as it is.
+    /// As [`Source::load`]; this configuration stays unchanged.
     pub fn reload(&self) -> ConfigResult<Self> {
         self.source.load()
     }
@@ -131,7 +130,7 @@ impl Config {
 /// Reads a configuration file.
 ///
 /// # Errors
-/// It can't be read, or [`parse_toml`] refuses it.
+/// The file cannot be read, or [`parse_toml`] refuses it.
 pub fn read_file(path: &Path) -> ConfigResult<Settings> {
     let name = path.display().to_string();
     let text = fs::read_to_string(path).map_err(|error| {
@@ -145,8 +144,8 @@ pub fn read_file(path: &Path) -> ConfigResult<Settings> {
     parse_toml(&text, &name)
 }
 
-/// Where state is kept if nobody says: `/run/forebay` for root, else `forebay` in the user's
-/// runtime directory. `None` for a user without one.
+/// The default state directory: `/run/forebay` for root, otherwise `forebay` in the user's runtime
+/// directory. `None` for a user without one.
 pub fn default_state(is_root: bool) -> Option<PathBuf> {
     if is_root {
         return Some("/run/forebay".into());
@@ -157,7 +156,7 @@ pub fn default_state(is_root: bool) -> Option<PathBuf> {
 
 fn check_listeners(listeners: &[Listen]) -> ConfigResult<()> {
     let mut seen = HashSet::new();
-    // Any number of listeners may ask for a port of the system's choice.
+    // Port 0 may be given repeatedly: the system chooses a different port each time.
     let is_fixed = |listen: &&Listen| !matches!(listen, Listen::Tcp { port: 0, .. });
     match listeners.iter().filter(is_fixed).find(|listen| !seen.insert(*listen)) {
         Some(listen) => Err(ConfigError::new(
@@ -169,21 +168,21 @@ fn check_listeners(listeners: &[Listen]) -> ConfigResult<()> {
     }
 }
 
-/// A vault is overwritten from its first byte on, so it is nothing else.
+/// A vault is overwritten from its first byte on, so it must have no other use.
 fn check_vault(vault: Option<&str>, volumes: &[VolumeSpec]) -> ConfigResult<()> {
     let Some(vault) = vault else { return Ok(()) };
     let fail = |mistake, message| {
-        let remedy = Remedy::from("name a file or device that is nothing else as the vault");
+        let remedy = Remedy::from("name a file or device without another use as the vault");
         Err(ConfigError::new(mistake, message, remedy))
     };
     if vault.is_empty() || vault.chars().any(char::is_control) {
         return fail(Mistake::Value, format!("vault {vault:?} names nothing"));
     }
-    let has = |volume: &&VolumeSpec| {
-        let logs = [volume.journal.as_deref(), volume.journal_mirror.as_deref()];
-        volume.backing == vault || logs.contains(&Some(vault))
+    let uses_vault = |volume: &&VolumeSpec| {
+        let journals = [volume.journal.as_deref(), volume.journal_mirror.as_deref()];
+        volume.backing == vault || journals.contains(&Some(vault))
     };
-    match volumes.iter().find(has) {
+    match volumes.iter().find(uses_vault) {
         Some(volume) => {
             let name = &volume.name;
             let message = format!("the vault {vault} is backing or journal of volume '{name}'");

@@ -1,4 +1,4 @@
-//! Options over file over defaults.
+//! Tests of the complete configuration: options over file over defaults.
 
 use super::*;
 use crate::{MemorySetting, TlsMode, parse_volume_spec};
@@ -14,7 +14,7 @@ fn load(options: Settings) -> ConfigResult<Config> {
 }
 
 #[test]
-fn a_disk_is_all_it_takes() {
+fn one_disk_is_a_complete_configuration() {
     let config = load(options(&["disk=/dev/sdb"])).unwrap();
     assert_eq!(config.memory, MemorySetting::Auto);
     assert_eq!(config.nbd, [Listen::Unix("/run/forebay/nbd.sock".into())]);
@@ -54,7 +54,7 @@ fn options_win_over_the_file_and_volumes_add_up() {
 }
 
 #[test]
-fn a_vault_is_nothing_else() {
+fn a_vault_must_have_no_other_use() {
     let vault = |text: &str, volume: &str| {
         load(Settings { vault: Some(text.into()), ..options(&[volume]) })
     };
@@ -69,12 +69,15 @@ fn a_vault_is_nothing_else() {
         ("/v", mirror, "backing or journal of volume 'a'"),
     ] {
         let error = vault(text, volume).unwrap_err().explained();
-        assert!(error.contains(part) && error.contains("nothing else as the vault"), "{error}");
+        assert!(
+            error.contains(part) && error.contains("without another use as the vault"),
+            "{error}"
+        );
     }
 }
 
 #[test]
-fn a_supply_alone_is_refused_without_a_vault_in_file_and_options() {
+fn a_ups_without_a_vault_is_refused_in_file_and_options() {
     let directory = tempfile::tempdir().unwrap();
     let file = directory.path().join("forebay.toml");
     let text = "ups = 'nas'\n[[volume]]\nname = 'a'\nbacking = '/a'\nprotection = 'ups'\n";
@@ -93,7 +96,7 @@ fn a_supply_alone_is_refused_without_a_vault_in_file_and_options() {
 }
 
 #[test]
-fn a_file_that_cannot_be_read_is_named() {
+fn the_error_of_an_unreadable_file_names_it() {
     let source = Source { file: Some("/nowhere/f.toml".into()), ..Source::default() };
     let error = source.load().unwrap_err();
     assert_eq!(error.mistake(), Mistake::Unreadable);
@@ -101,7 +104,7 @@ fn a_file_that_cannot_be_read_is_named() {
 }
 
 #[test]
-fn what_does_not_fit_together_is_refused() {
+fn inconsistent_settings_are_refused() {
     let refused = |change: &dyn Fn(&mut Settings)| {
         let mut options = options(&["a=/a,tls=required"]);
         options.tls = Some(TlsMode::Selective);
@@ -142,7 +145,7 @@ fn several_listeners_may_ask_for_any_port() {
 }
 
 #[test]
-fn without_a_place_for_state_the_remedy_is_said() {
+fn a_missing_state_directory_is_an_error_with_a_remedy() {
     let source = Source { options: options(&["a=/a"]), ..Source::default() };
     let error = source.load().unwrap_err().explained();
     assert!(error.ends_with(": set state to DIR"), "{error}");

@@ -1,4 +1,4 @@
-//! What is different between two configurations, for a reload without a restart.
+//! The differences between two configurations, for a reload without a restart.
 
 use crate::{Config, LogLevel, VolumeChange, VolumeSpec};
 use std::{collections::HashMap, fmt};
@@ -6,19 +6,19 @@ use std::{collections::HashMap, fmt};
 /// One difference. Its text is a sentence for the log.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub enum Change {
-    /// A volume is no longer wanted: flush it and take it away.
+    /// A volume is missing: flush and remove it.
     VolumeRemoved {
         /// Its name.
         name: String,
     },
-    /// A volume has another backing under the same name: remove the old one, then add this.
+    /// A volume has another backing: remove the volume, then add the new one.
     VolumeReplaced {
-        /// The volume to serve from now on.
+        /// The new volume.
         new: VolumeSpec,
     },
-    /// A volume has other settings. Those of its journal and of its disk are among them, although
-    /// a served volume keeps them: only who serves it knows whether it has them already, added
-    /// anew by hand.
+    /// A volume has other settings. They include settings that a served volume cannot change,
+    /// because the volume may have been removed and added again with the new settings by hand: only
+    /// the server knows.
     VolumeChanged {
         /// Its name.
         name: String,
@@ -30,18 +30,18 @@ pub enum Change {
         /// The volume.
         new: VolumeSpec,
     },
-    /// Another log level.
+    /// The log level.
     Log {
-        /// The new one.
+        /// The new level.
         new: LogLevel,
     },
-    /// A setting that can't be changed while running; the old one stays in force.
+    /// A setting that cannot change at run time.
     NeedsRestart {
-        /// The setting, as it is called in the file.
+        /// Its key in the file.
         setting: &'static str,
-        /// What stays in force.
+        /// The effective value.
         old: String,
-        /// What was asked for.
+        /// The new value.
         new: String,
     },
 }
@@ -53,7 +53,7 @@ impl fmt::Display for Change {
             Self::VolumeReplaced { new } => {
                 write!(f, "volume '{}' is replaced: its backing is now {}", new.name, new.backing)
             }
-            Self::VolumeChanged { name, change } if change.is_of_what_stays() => {
+            Self::VolumeChanged { name, change } if change.has_fixed_settings() => {
                 write!(f, "volume '{name}' has other settings: {change}")
             }
             Self::VolumeChanged { name, change } => {
@@ -68,8 +68,8 @@ impl fmt::Display for Change {
     }
 }
 
-/// What must be done to get from `old` to `new`. Removals come first, so that a disk that moves
-/// from one name to another is free when it is added.
+/// The changes from `old` to `new`. Removals come first, so that a disk that moves to another
+/// volume is free when that volume is added.
 pub fn diff(old: &Config, new: &Config) -> Vec<Change> {
     let mut changes = volume_changes(&old.volumes, &new.volumes);
     if old.log != new.log {

@@ -1,4 +1,4 @@
-//! Reloads: what is done, what must wait, in which order.
+//! Tests of reloads: which changes take effect, which need a restart, and their order.
 
 use super::*;
 use crate::{Settings, Source, TlsMode, parse_volume_spec};
@@ -37,7 +37,7 @@ fn volumes_are_removed_replaced_and_changed_before_others_are_added() {
 }
 
 #[test]
-fn a_setting_that_is_left_out_goes_back_to_its_default() {
+fn a_setting_left_out_returns_to_its_default() {
     let stated = "a=/a,mode=write-back,protection=none,accept-loss=yes,description=x";
     let (old, new) = (config(&[stated], |_| ()), config(&["a=/a"], |_| ()));
     let changes = diff(&old, &new);
@@ -50,9 +50,9 @@ fn a_setting_that_is_left_out_goes_back_to_its_default() {
 }
 
 #[test]
-fn a_journal_is_a_setting_that_a_served_volume_keeps() {
+fn a_changed_journal_is_reported_and_refused_for_a_served_volume() {
     const JOURNALED: &str = "a=/a,mode=write-back,protection=journal,journal=/j";
-    for (old, new, said, kept) in [
+    for (old, new, difference, refusal) in [
         (
             "a=/a",
             JOURNALED,
@@ -75,11 +75,11 @@ fn a_journal_is_a_setting_that_a_served_volume_keeps() {
         let (old, new) = (config(&[old], |_| ()), config(&[new], |_| ()));
         let changes = diff(&old, &new);
         let [Change::VolumeChanged { change, .. }] = &changes[..] else { panic!("{changes:?}") };
-        assert_eq!(changes[0].to_string(), format!("volume 'a' has other settings: {said}"));
+        assert_eq!(changes[0].to_string(), format!("volume 'a' has other settings: {difference}"));
         let error = old.volumes[0].with(change).unwrap_err().explained();
         let remedy = "remove the volume, and add it again with the new settings";
-        assert_eq!(error, format!("volume 'a': {kept} while the volume is served: {remedy}"));
-        // Who has done so before the reload has nothing more to do.
+        assert_eq!(error, format!("volume 'a': {refusal} while the volume is served: {remedy}"));
+        // A volume that already has the new settings accepts the change.
         assert_eq!(new.volumes[0].with(change), Ok(new.volumes[0].clone()));
     }
     let (old, new) = (config(&[JOURNALED], |_| ()), config(&["a=/b"], |_| ()));
@@ -87,7 +87,7 @@ fn a_journal_is_a_setting_that_a_served_volume_keeps() {
 }
 
 #[test]
-fn every_other_setting_is_said_to_need_a_restart() {
+fn every_other_setting_needs_a_restart() {
     let old = config(&[], |_| ());
     let new = config(&[], |settings| {
         settings.memory = Some("1GiB".parse().unwrap());

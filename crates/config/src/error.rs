@@ -1,40 +1,40 @@
-//! What is wrong with what the operator wrote, where it stands, and what to write instead.
+//! Configuration errors: kind, position, message and remedy.
 
 use forebay_types::{Blame, Fault, Remedy, Shown};
 use std::{error::Error, fmt, io, sync::Arc};
 
-/// The outcome of reading a part of the configuration.
+/// The result of parsing or checking a part of the configuration.
 pub type ConfigResult<T> = Result<T, ConfigError>;
 
-/// What sort of mistake it is, for programs; people read the sentence.
+/// The kind of a configuration error, for programs; people read the message.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
 pub enum Mistake {
-    /// The file can't be opened or is no text.
+    /// The file cannot be opened or is not text.
     Unreadable,
-    /// The text has not the form that was expected: TOML, `NAME=BACKING`, `tcp:HOST:PORT`.
+    /// The text does not have the required form: TOML, `NAME=BACKING`, `tcp:HOST:PORT`.
     Syntax,
-    /// No setting is called that.
+    /// There is no setting of this name.
     UnknownKey,
-    /// The setting exists and can't have this value.
+    /// The value of a setting is invalid.
     Value,
-    /// A volume can't be called that.
+    /// The name of a volume is invalid.
     Name,
-    /// Two things that must differ are the same.
+    /// Two values are equal that must differ.
     Duplicate,
-    /// It is not said, or not in full, what an acknowledgement is worth.
+    /// The protection of acknowledged writes is missing or incomplete.
     Protection,
-    /// A setting that a volume keeps while it is served.
+    /// The setting cannot change while the volume is served.
     Served,
-    /// The settings for TLS don't fit together.
+    /// The TLS settings contradict each other.
     Tls,
-    /// More or less than the program can work with.
+    /// A limit is exceeded.
     Limit,
 }
 
-/// A place in a configuration file. Lines and columns count from one, columns in characters.
+/// A position in a configuration file. Lines and columns count from one, columns in characters.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Place {
-    /// The file, as it was named.
+    /// The file, by the name that the operator gave.
     pub file: String,
     /// The line.
     pub line: usize,
@@ -43,8 +43,8 @@ pub struct Place {
 }
 
 impl Place {
-    /// The place of the byte at `offset` of `text`. An offset behind the end, or inside a
-    /// character, counts as the character or the end it belongs to.
+    /// The position of the byte at `offset` of `text`. An offset inside a character is rounded
+    /// down, and one past the end is the end.
     pub(crate) fn of(file: &str, text: &str, offset: usize) -> Self {
         let mut offset = offset.min(text.len());
         while !text.is_char_boundary(offset) {
@@ -66,7 +66,7 @@ impl fmt::Display for Place {
     }
 }
 
-/// A mistake in the configuration: `FILE:LINE:COLUMN: message`, the place only where the text came
+/// An error in the configuration: `FILE:LINE:COLUMN: message`, with the position if the text came
 /// from a file.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct ConfigError {
@@ -77,7 +77,7 @@ pub struct ConfigError {
     remedy: Remedy,
 }
 
-/// What the system said. Two are equal if they say the same.
+/// The operating system's error. Two are equal if their texts are.
 #[derive(Clone, Debug)]
 struct Cause(Arc<io::Error>);
 
@@ -90,46 +90,46 @@ impl PartialEq for Cause {
 impl Eq for Cause {}
 
 impl ConfigError {
-    /// A mistake that is not tied to a place (yet).
+    /// An error without a position.
     pub(crate) fn new(
         mistake: Mistake,
         message: impl Into<String>,
         remedy: impl Into<Remedy>,
     ) -> Self {
-        // It quotes what the operator wrote.
+        // The message quotes the operator's text, which may contain control characters.
         let message = Shown::line(&message.into()).to_string();
         Self { mistake, place: None, message, cause: None, remedy: remedy.into() }
     }
 
-    /// The same mistake, because of what the system said.
+    /// Adds the operating system's error as the cause.
     pub(crate) fn because(mut self, cause: io::Error) -> Self {
         self.cause = Some(Cause(Arc::new(cause)));
         self
     }
 
-    /// The same mistake, said of `thing`: `volume 'disk': no mode 'x'`.
+    /// Prefixes the message with its subject: `volume 'disk': no mode 'x'`.
     pub(crate) fn about(mut self, thing: impl fmt::Display) -> Self {
         self.message = format!("{}: {}", Shown::line(&thing.to_string()), self.message);
         self
     }
 
-    /// The same mistake, at a place. A place that is already known is the more exact one.
+    /// Adds the position, unless the error already has one, which is more exact.
     pub(crate) fn at(mut self, place: impl FnOnce() -> Place) -> Self {
         self.place.get_or_insert_with(place);
         self
     }
 
-    /// What sort of mistake it is.
+    /// The kind of the error.
     pub const fn mistake(&self) -> Mistake {
         self.mistake
     }
 
-    /// Where it stands, if it came from a file.
+    /// The position, if the text came from a file.
     pub const fn place(&self) -> Option<&Place> {
         self.place.as_ref()
     }
 
-    /// What is wrong.
+    /// The message.
     pub fn message(&self) -> &str {
         &self.message
     }
@@ -180,7 +180,7 @@ mod tests {
     }
 
     #[test]
-    fn what_the_operator_wrote_is_shown_and_not_obeyed() {
+    fn control_characters_in_messages_are_escaped() {
         let error = ConfigError::new(Mistake::Value, "no mode '\x1b[2J\n'", "not '\u{7}'")
             .about("volume '\r'")
             .at(|| Place::of("f\u{9b}", "", 0));
@@ -189,7 +189,7 @@ mod tests {
     }
 
     #[test]
-    fn the_first_place_stays() {
+    fn the_first_position_is_kept() {
         let error = ConfigError::new(Mistake::Value, "no mode 'x'", "use bypass")
             .about("volume 'a'")
             .at(|| Place::of("f", "", 0))

@@ -1,4 +1,4 @@
-//! The configuration file: TOML with the words of the command line.
+//! The configuration file: TOML with the settings of the command line.
 //!
 //! ```toml
 //! memory = "2GiB"
@@ -10,14 +10,14 @@
 //! mode = "write-through"
 //! ```
 //!
-//! Each value is turned into the text it would be on the command line and read by the same
-//! parser, so file and options can't drift apart. Walking the document by hand instead of deriving
-//! it keeps the place of each key and value, so every error says line and column.
+//! Each value is converted to its text on the command line and parsed by the same parser, so file
+//! and options cannot drift apart. The document is not deserialized by a derive, because errors
+//! need the position of each key and value.
 
 use crate::{
     ConfigError, ConfigResult, Mistake, Place, Secret, Settings, UpsWords, VolumeChange,
     VolumeSpec,
-    layer::twice,
+    layer::duplicate_name,
     words::{listed, yes_no},
 };
 use forebay_types::{Remedy, VOLUME_KEYS};
@@ -27,7 +27,7 @@ use toml::{
     de::{DeTable, DeValue},
 };
 
-/// The keys of the file outside of a volume.
+/// The keys of the file outside `[[volume]]`.
 pub const FILE_KEYS: &[&str] = &[
     "memory",
     "nbd",
@@ -53,10 +53,10 @@ pub const FILE_KEYS: &[&str] = &[
     "volume",
 ];
 
-/// Reads the text of a configuration file; `file_name` is for messages only.
+/// Parses the text of a configuration file; `file_name` is for messages only.
 ///
 /// # Errors
-/// The text is no TOML, has unknown keys or values that can't be, or two volumes of one name.
+/// The text is not TOML, a key is unknown, a value is invalid, or two volumes have one name.
 pub fn parse_toml(text: &str, file_name: &str) -> ConfigResult<Settings> {
     Document { file: file_name, text }.settings()
 }
@@ -119,12 +119,12 @@ impl Document<'_> {
         Ok(settings)
     }
 
-    /// The value as it would stand on the command line.
+    /// The text of a value on the command line.
     fn text(&self, key: &str, value: &Value<'_>) -> ConfigResult<String> {
         match value.get_ref() {
             DeValue::String(text) => Ok(text.clone().into_owned()),
             DeValue::Integer(number) if number.radix() == 10 => Ok(number.as_str().to_owned()),
-            DeValue::Boolean(truth) => Ok(yes_no(*truth).to_owned()),
+            DeValue::Boolean(value) => Ok(yes_no(*value).to_owned()),
             other => {
                 let message = format!("{key} can't be of the type {}", other.type_str());
                 let help = format!("write it as text, {key} = \"...\"");
@@ -142,7 +142,7 @@ impl Document<'_> {
     fn path(&self, key: &str, value: &Value<'_>) -> ConfigResult<PathBuf> {
         let text = self.text(key, value)?;
         if text.is_empty() || text.contains('\0') {
-            let message = format!("{key} {text:?} is no path");
+            let message = format!("{key} {text:?} is not a path");
             return Err(self.error(value.span(), Mistake::Value, &message, "name a file"));
         }
         Ok(text.into())
@@ -160,7 +160,7 @@ impl Document<'_> {
         }
     }
 
-    /// A setting of the supplies; false if it is another one.
+    /// Reads a setting of the UPSes. Returns false for any other key.
     fn read_ups(&self, key: &str, value: &Value<'_>, ups: &mut UpsWords) -> ConfigResult<bool> {
         match key {
             "ups" => ups.supplies = self.list("ups", value)?,
@@ -179,24 +179,24 @@ impl Document<'_> {
     fn volumes(&self, value: &Value<'_>) -> ConfigResult<Vec<VolumeSpec>> {
         let form = "write a section [[volume]] for each volume";
         let DeValue::Array(items) = value.get_ref() else {
-            return Err(self.error(value.span(), Mistake::Syntax, "volume is no list", form));
+            return Err(self.error(value.span(), Mistake::Syntax, "volume is not a list", form));
         };
         let mut names = HashSet::new();
         let mut volumes = Vec::new();
         for item in items.iter() {
             let DeValue::Table(table) = item.get_ref() else {
-                return Err(self.error(item.span(), Mistake::Syntax, "no volume section", form));
+                return Err(self.error(item.span(), Mistake::Syntax, "not a volume section", form));
             };
             let (spec, span) = self.volume(table, item.span())?;
             if !names.insert(spec.name.clone()) {
-                return Err(twice(&spec.name).at(|| self.place(span)));
+                return Err(duplicate_name(&spec.name).at(|| self.place(span)));
             }
             volumes.push(spec);
         }
         Ok(volumes)
     }
 
-    /// One volume, and where its name stands.
+    /// One volume, and the span of its name.
     fn volume(
         &self,
         table: &DeTable<'_>,
@@ -227,11 +227,11 @@ impl Document<'_> {
                 .map_err(|error| error.at(|| self.place(span)))?;
         }
         let at_name = |error: ConfigError| error.at(|| self.place(name_span.clone()));
-        let plain = VolumeSpec::new(name, backing).map_err(|error| match error.mistake() {
+        let default = VolumeSpec::new(name, backing).map_err(|error| match error.mistake() {
             Mistake::Name => at_name(error),
             _ => error.at(|| self.place(backing_span)),
         })?;
-        let spec = plain.configured(&change).map_err(at_name)?;
+        let spec = default.configured(&change).map_err(at_name)?;
         Ok((spec, name_span))
     }
 }

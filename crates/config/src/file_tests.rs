@@ -1,4 +1,4 @@
-//! The configuration file: every key, every mistake with its place, and whatever else.
+//! Tests of the configuration file: every key, mistakes with their positions, and random text.
 
 use super::*;
 use crate::{
@@ -84,7 +84,7 @@ fn every_setting_can_be_written() {
 }
 
 #[test]
-fn every_key_that_is_said_to_be_known_is_known() {
+fn every_listed_key_is_known() {
     for key in FILE_KEYS {
         let error = refused(&format!("{key} = 1.5"));
         assert!(!error.contains("no setting"), "{key}: {error}");
@@ -96,13 +96,13 @@ fn every_key_that_is_said_to_be_known_is_known() {
 }
 
 #[test]
-fn one_listener_needs_no_brackets() {
+fn a_single_listener_needs_no_brackets() {
     let settings = parse_toml("nbd = 'tcp:[::]:10809'", "f").unwrap();
     assert_eq!(settings.nbd, ["tcp:[::]:10809".parse().unwrap()]);
 }
 
 #[test]
-fn mistakes_are_named_with_place_and_remedy() {
+fn mistakes_are_reported_with_position_and_remedy() {
     let volume = "[[volume]]\nname = 'a'\nbacking = '/x'\n";
     for (text, sentence) in [
         ("memory = '1GiB'\nmemry = 1", "f.toml:2:1: no setting 'memry': the settings are memory, "),
@@ -113,9 +113,9 @@ fn mistakes_are_named_with_place_and_remedy() {
         ("memory = 5", "f.toml:1:10: memory 5B is too little for a cache: give at least 32MiB"),
         ("workers = 0x10", "f.toml:1:11: workers can't be of the type integer"),
         ("nbd = [\n 'tcp:x:1',\n 'tcp:x']", "f.toml:3:2: listener 'tcp:x' has no port"),
-        ("state = ''", "f.toml:1:9: state \"\" is no path"),
-        ("volume = 3", "f.toml:1:10: volume is no list: write a section [[volume]]"),
-        ("volume = [3]", "f.toml:1:11: no volume section"),
+        ("state = ''", "f.toml:1:9: state \"\" is not a path"),
+        ("volume = 3", "f.toml:1:10: volume is not a list: write a section [[volume]]"),
+        ("volume = [3]", "f.toml:1:11: not a volume section"),
         ("[[volume]]\nname = 'a'", "f.toml:1:1: the volume has no backing: add backing = "),
         ("[[volume]]\nbacking = 'a'", "f.toml:1:1: the volume has no name"),
         ("[[volume]]\nname = ''\nbacking = '/x'", "f.toml:2:8: volume name \"\" is empty"),
@@ -146,14 +146,14 @@ fn mistakes_are_named_with_place_and_remedy() {
 
 proptest! {
     #[test]
-    fn every_text_is_read_or_refused(text in "\\PC{0,80}") {
+    fn every_text_is_refused_or_survives_a_round_trip(text in "\\PC{0,80}") {
         if let Ok(settings) = parse_toml(&text, "f") {
             prop_assert_eq!(parse_toml(&settings.to_string(), "f"), Ok(settings));
         }
     }
 
     #[test]
-    fn near_misses_are_read_or_refused_and_read_back(
+    fn near_misses_are_refused_or_survive_a_round_trip(
         lines in proptest::collection::vec(
             "(\\[\\[volume\\]\\]|\\[volume\\]|[a-z-]{1,4} = 1|(memory|nbd|state|io|tls|name|\
              backing|mode|description|prefetch|accept-loss|protection|journal|durability|\
@@ -169,7 +169,7 @@ proptest! {
     }
 
     #[test]
-    fn every_file_cut_or_damaged_is_read_or_refused(
+    fn every_truncated_or_damaged_file_is_refused_or_survives_a_round_trip(
         cut in 0..EVERYTHING.len(),
         at in 0..EVERYTHING.len(),
         byte in 0x20u8..0x7f,

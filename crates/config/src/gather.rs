@@ -1,9 +1,9 @@
-//! Below which size writes of a volume are worth gathering, as the operator says it.
+//! The setting `gather-below`: the size below which writes of a volume are gathered.
 
 use crate::{Auto, ConfigError, ConfigResult, Mistake};
 use forebay_types::{SECTOR_BYTES, Size, limits::GATHER_BELOW_BYTES_MAX};
 
-/// Reads a size in bytes; zero is for no gathering at all.
+/// Parses `gather-below`, in bytes; zero for no gathering.
 pub(crate) fn gather_below(_: &str, text: &str) -> ConfigResult<Auto<u64>> {
     let fail = |mistake, message: String, remedy: String| {
         Err(ConfigError::new(mistake, format!("gather-below={message}"), remedy))
@@ -17,21 +17,21 @@ pub(crate) fn gather_below(_: &str, text: &str) -> ConfigResult<Auto<u64>> {
         }
         (_, Ok(size)) if size > most => {
             let remedy = format!("write a size of at most {most}");
-            fail(Mistake::Limit, format!("{size} is more than any write has"), remedy)
+            fail(Mistake::Limit, format!("{size} is more than the largest write"), remedy)
         }
         (_, Ok(size)) if !size.0.is_multiple_of(SECTOR_BYTES) => {
             let remedy = "write a size in whole sectors, as in 64KiB";
-            fail(Mistake::Value, format!("{size} is no multiple of 512 bytes"), remedy.into())
+            fail(Mistake::Value, format!("{size} is not a multiple of 512 bytes"), remedy.into())
         }
         (_, Ok(Size(bytes))) => Ok(Auto::Set(bytes)),
         (_, Err(_)) => {
             let remedy = "write it like 64KiB or 1.5MiB, off or auto";
-            fail(Mistake::Value, format!("'{text}' is no size"), remedy.into())
+            fail(Mistake::Value, format!("'{text}' is not a size"), remedy.into())
         }
     }
 }
 
-/// Shows it as it is read.
+/// Formats `gather-below`.
 pub(crate) fn shown(value: &Auto<u64>) -> String {
     match *value {
         Auto::Auto => "auto".to_owned(),
@@ -47,7 +47,7 @@ mod tests {
     use forebay_types::Fault;
 
     #[test]
-    fn a_size_below_which_writes_are_gathered_is_read_and_shown() {
+    fn gather_below_is_parsed_and_displayed() {
         for (text, value) in [
             ("auto", Auto::Auto),
             ("off", Auto::Set(0)),
@@ -61,14 +61,17 @@ mod tests {
     }
 
     #[test]
-    fn what_is_no_such_size_is_refused_with_a_remedy() {
+    fn an_invalid_size_is_refused_with_a_remedy() {
         for (text, sentence) in [
             ("0", "0 gathers nothing: write gather-below=off"),
-            ("700", "700B is no multiple of 512 bytes: write a size in whole sectors, as in 64KiB"),
-            ("33MiB", "33MiB is more than any write has: write a size of at most 32MiB"),
-            ("64KB", "'64KB' is no size: write it like 64KiB or 1.5MiB, off or auto"),
-            ("", "'' is no size: write it like 64KiB or 1.5MiB, off or auto"),
-            ("none", "'none' is no size: write it like 64KiB or 1.5MiB, off or auto"),
+            (
+                "700",
+                "700B is not a multiple of 512 bytes: write a size in whole sectors, as in 64KiB",
+            ),
+            ("33MiB", "33MiB is more than the largest write: write a size of at most 32MiB"),
+            ("64KB", "'64KB' is not a size: write it like 64KiB or 1.5MiB, off or auto"),
+            ("", "'' is not a size: write it like 64KiB or 1.5MiB, off or auto"),
+            ("none", "'none' is not a size: write it like 64KiB or 1.5MiB, off or auto"),
         ] {
             let error = parse_volume_spec(&format!("v=/x,gather-below={text}")).unwrap_err();
             assert_eq!(error.explained(), format!("volume 'v': gather-below={sentence}"));
@@ -76,12 +79,12 @@ mod tests {
     }
 
     #[test]
-    fn it_changes_while_the_volume_is_served() {
+    fn gather_below_can_change_while_the_volume_is_served() {
         let spec = parse_volume_spec("v=/x,gather-below=64KiB").unwrap();
         assert_eq!(spec.gather_below, Auto::Set(64 << 10));
         let change = |text: &str| {
             let change = VolumeChange::parse([text]).unwrap();
-            assert!(!change.is_of_what_stays());
+            assert!(!change.has_fixed_settings());
             spec.with(&change).unwrap()
         };
         assert_eq!(change("gather-below=off").to_string(), "v=/x,gather-below=off");

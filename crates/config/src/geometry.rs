@@ -1,24 +1,24 @@
-//! What the operator says of a disk's geometry, and what comes of that and of what the disk says.
+//! The geometry of a disk: the operator's settings, combined with the values that the disk reports.
 //!
-//! Nothing has to be said: a disk is taken at its word. What is said by hand wins, as a disk may
-//! be wrong; where the two differ, that is shown as long as it lasts and is no error.
+//! All settings are optional; by default the reported values apply. A setting overrides the disk,
+//! which may report wrong values. A contradiction is not an error: a note in the status shows it.
 
-use crate::{ConfigError, ConfigResult, Mistake, VolumeSpec, words::yes_no};
+use crate::{ConfigError, ConfigResult, Mistake, words::yes_no};
 use forebay_types::{DiskGeometry, SECTOR_BYTES, Size, limits::STRIPE_BYTES_MAX};
 use std::fmt;
 
-/// What the disk says, or what the operator does in its place.
+/// A value that is detected, or set by the operator.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, Default)]
 pub enum Auto<T> {
-    /// The disk is to say it.
+    /// Detected.
     #[default]
     Auto,
-    /// The operator has said it.
+    /// Set by the operator.
     Set(T),
 }
 
 impl<T: Copy> Auto<T> {
-    /// What the operator has said.
+    /// The value set by the operator.
     pub fn set(self) -> Option<T> {
         match self {
             Self::Auto => None,
@@ -27,20 +27,20 @@ impl<T: Copy> Auto<T> {
     }
 }
 
-/// What is said by hand of the geometry of a volume's disk.
+/// The geometry settings of a volume.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, Default)]
 pub struct GeometrySpec {
-    /// Data in a full stripe, in bytes; zero for no stripes.
+    /// Data per full stripe, in bytes; zero for no stripes.
     pub stripe: Auto<u64>,
-    /// What of a stripe lies on one disk, in bytes.
+    /// The part of a stripe on one drive, in bytes.
     pub chunk: Auto<u64>,
-    /// Where the first stripe begins, in bytes from the first of the volume.
+    /// The offset of the first whole stripe in the volume, in bytes.
     pub offset: Auto<u64>,
-    /// Whether seeks cost.
+    /// Whether seeks cost time.
     pub rotational: Auto<bool>,
 }
 
-/// What of that is to change; what is `None` stays.
+/// A change of some geometry settings; a setting that is `None` stays unchanged.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, Default)]
 pub struct GeometryChange {
     /// See [`GeometrySpec::stripe`].
@@ -53,65 +53,65 @@ pub struct GeometryChange {
     pub rotational: Option<Auto<bool>>,
 }
 
-/// Who says a part of the geometry.
+/// The source of a part of the geometry.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, Default)]
 pub enum GeometrySource {
-    /// The disk, or the system of it.
+    /// The disk, as reported by the kernel.
     Device,
-    /// The operator.
+    /// The operator's settings.
     Hand,
-    /// Nobody.
+    /// None.
     #[default]
     Unknown,
 }
 
-/// What the geometry of a volume's disk is taken to be, and why.
+/// The effective geometry of a volume's disk, with the source of each part.
 #[derive(Clone, Debug, PartialEq, Eq, Hash, Default)]
 pub struct ResolvedGeometry {
     /// The geometry.
     pub geometry: DiskGeometry,
-    /// Who says how wide stripes are.
+    /// The source of the stripe width.
     pub stripe_source: GeometrySource,
-    /// Who says how deep they are.
+    /// The source of the chunk size.
     pub chunk_source: GeometrySource,
-    /// Who says where they begin.
+    /// The source of the stripe offset.
     pub offset_source: GeometrySource,
-    /// Who says whether seeks cost.
+    /// The source of the cost of seeks.
     pub rotational_source: GeometrySource,
-    /// Whether a stripe is so large that it could not be dirty as a whole.
+    /// Whether a whole stripe exceeds the dirty limit.
     pub is_stripe_too_large: bool,
-    /// What does not fit together, a sentence each.
+    /// Contradictions, a sentence each.
     pub notes: Vec<String>,
 }
 
 impl GeometrySpec {
-    /// The geometry of a disk that says `device` of itself, when at most `stripe_bytes_max` can be
-    /// dirty.
+    /// Combines the settings with the geometry that the disk reports, `device`. At most
+    /// `stripe_bytes_max` can be dirty.
     pub fn resolve(&self, device: &DiskGeometry, stripe_bytes_max: u64) -> ResolvedGeometry {
         let mut found = ResolvedGeometry { geometry: *device, ..Default::default() };
-        let said = |is_said: bool| {
-            if is_said { GeometrySource::Device } else { GeometrySource::Unknown }
+        let source = |is_reported: bool| {
+            if is_reported { GeometrySource::Device } else { GeometrySource::Unknown }
         };
-        found.stripe_source = said(device.has_stripes());
-        found.offset_source = said(device.has_stripes() && !device.offset_is_guess);
-        found.chunk_source = said(device.chunk_bytes > 0);
-        found.rotational_source = said(device.rotational.is_some());
+        found.stripe_source = source(device.has_stripes());
+        found.offset_source = source(device.has_stripes() && !device.offset_is_guess);
+        found.chunk_source = source(device.chunk_bytes > 0);
+        found.rotational_source = source(device.rotational.is_some());
         self.set_stripe(device, &mut found);
         self.set_chunk(device, &mut found);
         self.set_offset(device, &mut found);
         if let Auto::Set(rotational) = self.rotational {
             found.geometry.rotational = Some(rotational);
             found.rotational_source = GeometrySource::Hand;
-            if let Some(theirs) = device.rotational {
-                found.compare("rotational", yes_no(theirs), yes_no(rotational));
+            if let Some(reported) = device.rotational {
+                found.compare("rotational", yes_no(reported), yes_no(rotational));
             }
         }
         let stripe_bytes = found.geometry.stripe_bytes;
         found.is_stripe_too_large = stripe_bytes > stripe_bytes_max;
         if found.is_stripe_too_large {
             found.notes.push(format!(
-                "a stripe of {} is larger than what may be dirty, {}: writes are not gathered into \
-                 stripes; give more memory, or set stripe=none",
+                "a stripe of {} exceeds the dirty limit, {}: writes are not gathered into stripes; \
+                 give more memory, or set stripe=none",
                 Size(stripe_bytes),
                 Size(stripe_bytes_max)
             ));
@@ -126,7 +126,7 @@ impl GeometrySpec {
             return;
         }
         found.geometry = device.without_stripes();
-        // A disk says nothing of stripes that are not its own.
+        // The disk's chunk and offset belong to its own stripes only.
         found.chunk_source = GeometrySource::Unknown;
         found.offset_source = GeometrySource::Unknown;
         if stripe_bytes == 0 {
@@ -134,7 +134,7 @@ impl GeometrySpec {
         }
         found.geometry.stripe_bytes = stripe_bytes;
         found.geometry.optimal_bytes = stripe_bytes;
-        // Who sets the width alone means that stripes begin with the disk.
+        // With only the width set, the first stripe begins at the start of the disk.
         found.offset_source = GeometrySource::Hand;
         if device.has_stripes() {
             found.compare("stripe", Size(device.stripe_bytes), Size(stripe_bytes));
@@ -149,8 +149,8 @@ impl GeometrySpec {
         }
         if !stripe_bytes.is_multiple_of(chunk_bytes) {
             found.notes.push(format!(
-                "chunk={} does not divide the stripe of its disk, {}, and is not taken: set stripe \
-                 as well",
+                "chunk={} does not divide the disk's stripe, {}, and is ignored: set stripe as \
+                 well",
                 Size(chunk_bytes),
                 Size(stripe_bytes)
             ));
@@ -168,7 +168,8 @@ impl GeometrySpec {
         let Auto::Set(offset_bytes) = self.offset else {
             if is_guess {
                 found.notes.push(format!(
-                    "where its stripes begin is not known and taken to be {}: set stripe-offset",
+                    "the stripe offset of the disk is unknown and assumed to be {}: set \
+                     stripe-offset",
                     Size(found.geometry.offset_bytes)
                 ));
             }
@@ -187,8 +188,8 @@ impl GeometrySpec {
         }
     }
 
-    /// Whether what is said goes together.
-    fn check(&self) -> ConfigResult<()> {
+    /// Checks that the settings are consistent.
+    pub(crate) fn check(&self) -> ConfigResult<()> {
         let fail = |message: String, remedy: &str| {
             Err(ConfigError::new(Mistake::Value, message, remedy.to_owned()))
         };
@@ -196,17 +197,17 @@ impl GeometrySpec {
             [("stripe", self.stripe), ("chunk", self.chunk), ("stripe-offset", self.offset)];
         for (key, bytes) in sizes.into_iter().filter_map(|(key, size)| Some((key, size.set()?))) {
             if !bytes.is_multiple_of(SECTOR_BYTES) {
-                let message = format!("{key}={} is no multiple of 512 bytes", Size(bytes));
+                let message = format!("{key}={} is not a multiple of 512 bytes", Size(bytes));
                 return fail(message, "write a size in whole sectors, as in 64KiB");
             }
             if bytes > STRIPE_BYTES_MAX {
-                let message = format!("{key}={} is more than any disk has", Size(bytes));
+                let message = format!("{key}={} is more than the maximum", Size(bytes));
                 let remedy = format!("write a size of at most {}", Size(STRIPE_BYTES_MAX));
                 return Err(ConfigError::new(Mistake::Limit, message, remedy));
             }
         }
         if self.chunk == Auto::Set(0) {
-            return fail("chunk=0B is no size of a chunk".into(), "write a size, or leave it out");
+            return fail("chunk=0B is not a chunk size".into(), "write a size, or leave it out");
         }
         let Auto::Set(stripe) = self.stripe else { return Ok(()) };
         if stripe == 0 && (self.chunk.set().is_some() || self.offset.set().is_some()) {
@@ -217,8 +218,8 @@ impl GeometrySpec {
             && !stripe.is_multiple_of(chunk)
         {
             let (stripe, chunk) = (Size(stripe), Size(chunk));
-            let message = format!("stripe={stripe} is no multiple of chunk={chunk}");
-            return fail(message, "a stripe is the chunks of all disks, without those of parity");
+            let message = format!("stripe={stripe} is not a multiple of chunk={chunk}");
+            return fail(message, "a stripe is the chunks of all drives, without parity");
         }
         if let Auto::Set(offset) = self.offset
             && offset >= stripe
@@ -233,16 +234,16 @@ impl GeometrySpec {
 }
 
 impl ResolvedGeometry {
-    /// What there is to go by: without stripes that are too large to be gathered.
+    /// The geometry to use: without stripes that exceed the dirty limit.
     pub fn used(&self) -> DiskGeometry {
         if self.is_stripe_too_large { self.geometry.without_stripes() } else { self.geometry }
     }
 
-    /// Notes where disk and operator say different things.
+    /// Adds a note if the setting contradicts the disk.
     fn compare<T: fmt::Display + PartialEq>(&mut self, key: &str, device: T, set: T) {
         if device != set {
             self.notes.push(format!(
-                "its disk says {key}={device}, and {key}={set} is set by hand, which is taken: \
+                "the disk reports {key}={device}, but {key}={set} is set by hand and takes effect: \
                  leave it out if the disk is right"
             ));
         }
@@ -250,7 +251,7 @@ impl ResolvedGeometry {
 
     fn lacks_stripes(&mut self, key: &str) {
         self.notes.push(format!(
-            "{key} is set by hand, and no stripes of its disk are known: set stripe as well"
+            "{key} is set by hand, but the disk has no known stripes: set stripe as well"
         ));
     }
 }
@@ -259,34 +260,28 @@ fn auto_or<T: Copy>(value: Auto<T>, show: impl Fn(T) -> String) -> String {
     value.set().map_or_else(|| "auto".to_owned(), show)
 }
 
-/// Shows the width of stripes as it is read.
+/// Formats `stripe`.
 pub(crate) fn stripe_shown(width: &Auto<u64>) -> String {
     auto_or(*width, |bytes| if bytes == 0 { "none".to_owned() } else { Size(bytes).to_string() })
 }
 
-/// Shows a size that the disk may say as it is read.
+/// Formats a size or `auto`.
 pub(crate) fn size_shown(size: &Auto<u64>) -> String {
     auto_or(*size, |bytes| Size(bytes).to_string())
 }
 
-/// Shows whether seeks cost as it is read.
-pub(crate) fn rotational_shown(is: &Auto<bool>) -> String {
-    auto_or(*is, |is| yes_no(is).to_owned())
+/// Formats `rotational`.
+pub(crate) fn rotational_shown(rotational: &Auto<bool>) -> String {
+    auto_or(*rotational, |value| yes_no(value).to_owned())
 }
 
-impl VolumeSpec {
-    pub(crate) fn check_geometry(&self) -> ConfigResult<()> {
-        self.geometry.check()
-    }
-}
-
-/// Reads the width of stripes.
+/// Parses `stripe`.
 pub(crate) fn stripe(key: &str, text: &str) -> ConfigResult<Auto<u64>> {
     match text {
         "none" => Ok(Auto::Set(0)),
         _ => match size(key, text)? {
             Auto::Set(0) => {
-                let message = "stripe=0 is no width";
+                let message = "stripe=0 is not a stripe width";
                 Err(ConfigError::new(Mistake::Value, message, "write stripe=none for no stripes"))
             }
             width => Ok(width),
@@ -294,14 +289,14 @@ pub(crate) fn stripe(key: &str, text: &str) -> ConfigResult<Auto<u64>> {
     }
 }
 
-/// Reads a size that the disk may say.
+/// Parses a size or `auto`.
 pub(crate) fn size(key: &str, text: &str) -> ConfigResult<Auto<u64>> {
     if text == "auto" {
         return Ok(Auto::Auto);
     }
     let none = if key == "stripe" { ", none" } else { "" };
     text.parse().map(|Size(bytes)| Auto::Set(bytes)).map_err(|_| {
-        let message = format!("{key}='{text}' is no size");
+        let message = format!("{key}='{text}' is not a size");
         ConfigError::new(
             Mistake::Value,
             message,
@@ -310,7 +305,7 @@ pub(crate) fn size(key: &str, text: &str) -> ConfigResult<Auto<u64>> {
     })
 }
 
-/// Reads whether seeks cost.
+/// Parses `rotational`.
 pub(crate) fn rotational(_: &str, text: &str) -> ConfigResult<Auto<bool>> {
     match text {
         "auto" => Ok(Auto::Auto),

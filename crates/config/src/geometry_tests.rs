@@ -1,4 +1,4 @@
-//! What operators say of disks, and what disks say of themselves.
+//! Tests of geometry settings against the values that disks report.
 
 use super::*;
 use crate::{VolumeChange, parse_volume_spec};
@@ -27,27 +27,27 @@ const UNKNOWN: DiskGeometry = DiskGeometry {
     rotational: None,
 };
 
-fn said(settings: &str) -> GeometrySpec {
+fn settings_of(settings: &str) -> GeometrySpec {
     parse_volume_spec(&format!("v=/x,{settings}")).unwrap().geometry
 }
 
-/// Width, depth and beginning of stripes, in KiB.
+/// Stripe width, chunk and offset, in KiB.
 fn stripes(found: &ResolvedGeometry) -> (u64, u64, u64) {
     let DiskGeometry { stripe_bytes, chunk_bytes, offset_bytes, .. } = found.geometry;
     (stripe_bytes / KIB, chunk_bytes / KIB, offset_bytes / KIB)
 }
 
 #[test]
-fn what_contradicts_itself_is_refused_with_a_remedy() {
+fn inconsistent_settings_are_refused_with_a_remedy() {
     for (settings, sentence) in [
-        ("stripe=0", "stripe=0 is no width: write stripe=none for no stripes"),
-        ("stripe=1000", "stripe=1000B is no multiple of 512 bytes: write a size in whole sectors"),
-        ("chunk=700", "chunk=700B is no multiple of 512 bytes"),
-        ("chunk=none", "chunk='none' is no size: write it like 64KiB or 1.5MiB, or auto"),
-        ("stripe-offset=1", "stripe-offset=1B is no multiple of 512 bytes"),
-        ("stripe=112KiB,chunk=64KiB", "stripe=112KiB is no multiple of chunk=64KiB: a stripe is "),
-        ("stripe=2GiB", "stripe=2GiB is more than any disk has: write a size of at most 1GiB"),
-        ("stripe=99999999999T", "stripe='99999999999T' is no size"),
+        ("stripe=0", "stripe=0 is not a stripe width: write stripe=none for no stripes"),
+        ("stripe=1000", "stripe=1000B is not a multiple of 512 bytes: write a size in whole"),
+        ("chunk=700", "chunk=700B is not a multiple of 512 bytes"),
+        ("chunk=none", "chunk='none' is not a size: write it like 64KiB or 1.5MiB, or auto"),
+        ("stripe-offset=1", "stripe-offset=1B is not a multiple of 512 bytes"),
+        ("stripe=112KiB,chunk=64KiB", "stripe=112KiB is not a multiple of chunk=64KiB: a stripe"),
+        ("stripe=2GiB", "stripe=2GiB is more than the maximum: write a size of at most 1GiB"),
+        ("stripe=99999999999T", "stripe='99999999999T' is not a size"),
         ("stripe=none,chunk=4KiB", "stripe=none, and chunk or stripe-offset is set: leave those"),
         ("stripe=none,stripe-offset=0", "stripe=none, and chunk or stripe-offset is set"),
         (
@@ -61,7 +61,7 @@ fn what_contradicts_itself_is_refused_with_a_remedy() {
 }
 
 #[test]
-fn what_nobody_says_is_unknown_and_what_the_disk_says_is_taken() {
+fn without_settings_the_reported_values_apply() {
     let nothing = GeometrySpec::default();
     assert_eq!(nothing.resolve(&UNKNOWN, PLENTY), ResolvedGeometry::default());
     let found = nothing.resolve(&ARRAY, PLENTY);
@@ -72,8 +72,8 @@ fn what_nobody_says_is_unknown_and_what_the_disk_says_is_taken() {
 }
 
 #[test]
-fn what_is_said_by_hand_wins_and_the_contradiction_is_named() {
-    let found = said("stripe=96KiB,rotational=no").resolve(&ARRAY, PLENTY);
+fn a_setting_overrides_the_disk_and_a_note_shows_the_contradiction() {
+    let found = settings_of("stripe=96KiB,rotational=no").resolve(&ARRAY, PLENTY);
     assert_eq!(stripes(&found), (96, 0, 0));
     assert_eq!((found.geometry.rotational, found.geometry.optimal_bytes), (Some(false), 96 * KIB));
     assert_eq!(
@@ -83,62 +83,63 @@ fn what_is_said_by_hand_wins_and_the_contradiction_is_named() {
     assert_eq!(
         found.notes,
         [
-            "its disk says stripe=112KiB, and stripe=96KiB is set by hand, which is taken: leave \
-             it out if the disk is right",
-            "its disk says rotational=yes, and rotational=no is set by hand, which is taken: leave \
-             it out if the disk is right",
+            "the disk reports stripe=112KiB, but stripe=96KiB is set by hand and takes effect: \
+             leave it out if the disk is right",
+            "the disk reports rotational=yes, but rotational=no is set by hand and takes effect: \
+             leave it out if the disk is right",
         ]
     );
-    let found = said("chunk=8KiB,stripe-offset=0").resolve(&ARRAY, PLENTY);
+    let found = settings_of("chunk=8KiB,stripe-offset=0").resolve(&ARRAY, PLENTY);
     assert_eq!((stripes(&found), found.stripe_source), ((112, 8, 0), GeometrySource::Device));
     let [chunk, offset] = &found.notes[..] else { panic!("{:?}", found.notes) };
-    assert!(chunk.starts_with("its disk says chunk=16KiB, and chunk=8KiB is set"), "{chunk}");
-    assert!(offset.starts_with("its disk says stripe-offset=96KiB, and "), "{offset}");
+    assert!(chunk.starts_with("the disk reports chunk=16KiB, but chunk=8KiB is set"), "{chunk}");
+    assert!(offset.starts_with("the disk reports stripe-offset=96KiB, but "), "{offset}");
 }
 
 #[test]
-fn who_agrees_with_the_disk_is_not_warned() {
+fn settings_without_a_contradiction_add_no_note() {
     let settings = "stripe=112KiB,chunk=16KiB,stripe-offset=96KiB,rotational=yes";
-    let found = said(settings).resolve(&ARRAY, PLENTY);
+    let found = settings_of(settings).resolve(&ARRAY, PLENTY);
     assert_eq!((found.geometry, found.notes), (ARRAY, vec![]));
-    // The same stripes begin where the disk says that they do.
-    let found = said("stripe=112KiB").resolve(&ARRAY, PLENTY);
+    // Stripes of the reported width keep the reported offset.
+    let found = settings_of("stripe=112KiB").resolve(&ARRAY, PLENTY);
     assert_eq!((stripes(&found), found.offset_source), ((112, 16, 96), GeometrySource::Device));
-    // No stripes are a choice, and nothing that a disk could be wrong about.
-    let found = said("stripe=none").resolve(&ARRAY, PLENTY);
+    // `stripe=none` is a choice of the operator, not a contradiction.
+    let found = settings_of("stripe=none").resolve(&ARRAY, PLENTY);
     assert_eq!((found.geometry, found.notes), (ARRAY.without_stripes(), vec![]));
     assert_eq!(found.stripe_source, GeometrySource::Hand);
-    let found = said("stripe=1MiB,chunk=64KiB,stripe-offset=512").resolve(&UNKNOWN, PLENTY);
+    let found = settings_of("stripe=1MiB,chunk=64KiB,stripe-offset=512").resolve(&UNKNOWN, PLENTY);
     assert_eq!((found.geometry.offset_bytes, found.notes), (512, vec![]));
 }
 
 #[test]
-fn a_guess_is_named_until_it_is_set_by_hand() {
+fn a_guessed_offset_is_noted_until_it_is_set() {
     let guess = DiskGeometry { offset_is_guess: true, offset_bytes: 512, ..ARRAY };
     let found = GeometrySpec::default().resolve(&guess, PLENTY);
-    let sentence = "where its stripes begin is not known and taken to be 512B: set stripe-offset";
+    let sentence =
+        "the stripe offset of the disk is unknown and assumed to be 512B: set stripe-offset";
     assert_eq!(found.notes, [sentence]);
     assert_eq!(found.offset_source, GeometrySource::Unknown);
-    let found = said("stripe-offset=1MiB").resolve(&guess, PLENTY);
+    let found = settings_of("stripe-offset=1MiB").resolve(&guess, PLENTY);
     assert_eq!((stripes(&found), &found.notes[..]), ((112, 16, 16), &[][..]));
     assert!(!found.geometry.offset_is_guess);
-    assert!(said("stripe=none").resolve(&guess, PLENTY).notes.is_empty());
+    assert!(settings_of("stripe=none").resolve(&guess, PLENTY).notes.is_empty());
 }
 
 #[test]
-fn what_has_no_stripes_to_be_of_is_named() {
-    let found = said("chunk=64KiB,stripe-offset=4KiB").resolve(&UNKNOWN, PLENTY);
+fn a_chunk_or_offset_without_stripes_is_noted() {
+    let found = settings_of("chunk=64KiB,stripe-offset=4KiB").resolve(&UNKNOWN, PLENTY);
     assert_eq!((stripes(&found), found.chunk_source), ((0, 0, 0), GeometrySource::Unknown));
     let [chunk, offset] = &found.notes[..] else { panic!("{:?}", found.notes) };
-    assert!(chunk.starts_with("chunk is set by hand, and no stripes of its disk are"), "{chunk}");
-    assert!(offset.starts_with("stripe-offset is set by hand, and no stripes"), "{offset}");
-    let found = said("chunk=64KiB").resolve(&ARRAY, PLENTY);
+    assert!(chunk.starts_with("chunk is set by hand, but the disk has no known"), "{chunk}");
+    assert!(offset.starts_with("stripe-offset is set by hand, but the disk has"), "{offset}");
+    let found = settings_of("chunk=64KiB").resolve(&ARRAY, PLENTY);
     assert_eq!((stripes(&found), found.chunk_source), ((112, 16, 96), GeometrySource::Device));
-    assert!(found.notes[0].starts_with("chunk=64KiB does not divide the stripe of its disk, 112"));
+    assert!(found.notes[0].starts_with("chunk=64KiB does not divide the disk's stripe, 112KiB"));
 }
 
 #[test]
-fn a_stripe_that_can_not_be_dirty_as_a_whole_is_not_used() {
+fn a_stripe_above_the_dirty_limit_is_not_used() {
     let found = GeometrySpec::default().resolve(&ARRAY, 112 * KIB);
     assert!(!found.is_stripe_too_large && found.notes.is_empty());
     let found = GeometrySpec::default().resolve(&ARRAY, 112 * KIB - 4096);
@@ -146,8 +147,8 @@ fn a_stripe_that_can_not_be_dirty_as_a_whole_is_not_used() {
     assert_eq!((found.geometry, found.used()), (ARRAY, ARRAY.without_stripes()));
     assert_eq!(
         found.notes,
-        ["a stripe of 112KiB is larger than what may be dirty, 108KiB: writes are not gathered \
-          into stripes; give more memory, or set stripe=none"]
+        ["a stripe of 112KiB exceeds the dirty limit, 108KiB: writes are not gathered into \
+          stripes; give more memory, or set stripe=none"]
     );
 }
 
@@ -155,11 +156,11 @@ fn a_stripe_that_can_not_be_dirty_as_a_whole_is_not_used() {
 fn a_served_volume_keeps_its_geometry() {
     let spec = parse_volume_spec("v=/x,stripe=112KiB").unwrap();
     let change = VolumeChange::parse(["stripe=auto"]).unwrap();
-    assert!(change.is_of_what_stays());
+    assert!(change.has_fixed_settings());
     let error = spec.with(&change).unwrap_err();
     assert_eq!(error.mistake(), Mistake::Served);
     let sentence = "volume 'v': stripe can't change from 112KiB to auto while the volume is served";
     assert!(error.explained().starts_with(sentence), "{error}");
-    // A new one may say that it is as the disk says.
+    // `auto` is the default.
     assert_eq!(parse_volume_spec("v=/x,stripe=auto,chunk=auto").unwrap().to_string(), "v=/x");
 }

@@ -1,4 +1,4 @@
-//! What one source of settings says: the configuration file, or the options of the command line.
+//! The settings of one source: the configuration file, or the options of the command line.
 
 use crate::{
     ConfigError, ConfigResult, Ecc, IoEngine, KeeperMode, Listen, LogLevel, MemorySetting, Mistake,
@@ -6,24 +6,24 @@ use crate::{
 };
 use std::{collections::HashSet, fmt, path::PathBuf};
 
-/// Settings as one source gives them; what it leaves out is `None` or empty.
+/// The settings of one source. A setting that the source does not set is `None` or empty.
 #[derive(Clone, Debug, PartialEq, Eq, Default)]
 pub struct Settings {
     /// Memory for the cache.
     pub memory: Option<MemorySetting>,
-    /// Where NBD clients connect.
+    /// The NBD listeners.
     pub nbd: Vec<Listen>,
     /// The directory of the control socket and the lock.
     pub state: Option<PathBuf>,
     /// Threads of the data path.
     pub workers: Option<Workers>,
-    /// How files and sockets are driven.
+    /// The I/O engine for files and sockets.
     pub io: Option<IoEngine>,
-    /// Who holds the pool's memory.
+    /// The keeper of the pool's memory.
     pub keeper: Option<KeeperMode>,
-    /// How damage to memory is noticed and undone.
+    /// Detection and correction of memory errors.
     pub ecc: Option<Ecc>,
-    /// How much is logged.
+    /// The log level.
     pub log: Option<LogLevel>,
     /// Whether connections are encrypted.
     pub tls: Option<TlsMode>,
@@ -33,20 +33,20 @@ pub struct Settings {
     pub tls_key: Option<PathBuf>,
     /// The authority of the clients' certificates, PEM.
     pub tls_client_ca: Option<PathBuf>,
-    /// The supplies that bridge a power failure.
+    /// The UPSes that bridge a power failure.
     pub ups: UpsWords,
-    /// Where what is dirty goes when the battery runs low.
+    /// The vault, which takes dirty data when the battery runs low.
     pub vault: Option<String>,
     /// The volumes to serve.
     pub volumes: Vec<VolumeSpec>,
 }
 
 impl Settings {
-    /// These settings where they say something, those of `below` where not. Volumes of both are
-    /// served; listeners are taken from one or the other.
+    /// Overrides the settings of `below`. Listeners come from one source or the other; the volumes
+    /// of both are served.
     ///
     /// # Errors
-    /// Both have a volume of the same name: it would not be clear which is meant.
+    /// Both have a volume of the same name.
     pub fn over(self, below: Self) -> ConfigResult<Self> {
         let mut volumes = below.volumes;
         volumes.extend(self.volumes);
@@ -75,13 +75,13 @@ impl Settings {
 pub(crate) fn check_unique(volumes: &[VolumeSpec]) -> ConfigResult<()> {
     let mut names = HashSet::new();
     match volumes.iter().find(|volume| !names.insert(&volume.name)) {
-        Some(volume) => Err(twice(&volume.name)),
+        Some(volume) => Err(duplicate_name(&volume.name)),
         None => Ok(()),
     }
 }
 
 /// The error for a second volume of the same name.
-pub(crate) fn twice(name: &str) -> ConfigError {
+pub(crate) fn duplicate_name(name: &str) -> ConfigError {
     ConfigError::new(
         Mistake::Duplicate,
         format!("two volumes are called '{name}'"),
@@ -90,7 +90,7 @@ pub(crate) fn twice(name: &str) -> ConfigError {
 }
 
 impl fmt::Display for Settings {
-    /// The configuration file that says the same, but for a password.
+    /// An equivalent configuration file, without the password.
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         let text = |text: String| toml::Value::String(text).to_string();
         let path = |path: &Option<PathBuf>| path.as_ref().map(|path| path.display().to_string());

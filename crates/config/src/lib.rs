@@ -1,14 +1,15 @@
-//! What the operator wrote, checked: configuration file, volume specifications, sizes, addresses.
+//! Configuration: parsing and validation of the configuration file, of volume specifications, sizes
+//! and addresses.
 //!
-//! Settings come from the options of the command line and from a TOML file with the same words.
-//! Each source is read into [`Settings`], the two are laid over each other, and the result is
-//! checked into a [`Config`], which the daemon can rely on. Reading is separate from checking and
-//! both from the machine: only [`Source::load`], [`read_file`], [`default_state`] and
-//! [`MemInfo::read`] touch anything but their arguments.
+//! Settings come from command-line options and from a TOML file with the same keys. Each source is
+//! parsed into [`Settings`], options override the file, and the result is checked into a
+//! [`Config`], which the daemon can rely on. Parsing is separate from checking, and both are pure:
+//! only [`Source::load`], [`read_file`], [`default_state`] and [`MemInfo::read`] access anything
+//! but their arguments.
 //!
-//! Every error says what is wrong and what to write instead, and where it stands if it stands in a
-//! file. [`parse_toml`] and [`parse_volume_spec`] take any text whatever without a panic, and what
-//! they accept is shown (`Display`) so that it reads back the same.
+//! Every error has a message, a remedy and, for a file, the position. [`parse_toml`] and
+//! [`parse_volume_spec`] do not panic on any text, and the `Display` of a parsed value parses to
+//! the same value.
 
 mod config;
 mod diff;

@@ -1,10 +1,10 @@
-//! Where clients connect: `unix:PATH` and `tcp:HOST:PORT`.
+//! Addresses of listeners: `unix:PATH` and `tcp:HOST:PORT`.
 
 use crate::{ConfigError, ConfigResult, Mistake};
 use forebay_types::{Action, Remedy};
 use std::{fmt, path::PathBuf, str::FromStr};
 
-/// Longest path of a Unix socket, in bytes: the kernel keeps 108 with the closing NUL.
+/// Longest path of a Unix socket, in bytes: the kernel's limit is 108 with the NUL.
 pub const UNIX_PATH_BYTES_MAX: usize = 107;
 
 const FORMS: &str = "write unix:PATH or tcp:HOST:PORT, as in unix:/run/forebay/nbd.sock, \
@@ -25,17 +25,17 @@ pub enum Listen {
 }
 
 impl Listen {
-    /// The Unix socket at `path`, if a socket can have that path.
+    /// The Unix socket at `path`.
     ///
     /// # Errors
-    /// The path is empty, too long for a socket, holds a control character or is no UTF-8.
+    /// The path is empty, too long for a socket, contains a control character or is not UTF-8.
     pub fn unix(path: impl Into<PathBuf>) -> ConfigResult<Self> {
         let path = path.into();
         let fail = |problem: String, remedy: Remedy| {
             Err(ConfigError::new(Mistake::Value, format!("socket path {problem}"), remedy))
         };
         let Some(text) = path.to_str() else {
-            return fail(format!("{path:?} is no UTF-8"), "choose another path".into());
+            return fail(format!("{path:?} is not UTF-8"), "choose another path".into());
         };
         if text.is_empty() {
             return fail("'' is empty".into(), FORMS.into());
@@ -77,7 +77,7 @@ impl Listen {
         if host.is_empty() {
             return fail("has no host", "for every address write tcp:[::]:10809");
         }
-        // `%` would be the zone of an IPv6 address, which is refused above.
+        // An IPv6 address with a zone (`%`) has been refused above.
         let allowed = |c: char| c.is_ascii_alphanumeric() || ".-_:".contains(c);
         if !host.chars().all(allowed) {
             return fail("has a host that is neither a name nor an address", FORMS);
@@ -124,7 +124,7 @@ mod tests {
     use proptest::prelude::*;
 
     #[test]
-    fn listeners_are_shown_as_they_are_read() {
+    fn listeners_are_displayed_as_they_are_parsed() {
         for text in [
             "unix:/run/forebay/nbd.sock",
             "unix:here.sock",
@@ -138,7 +138,7 @@ mod tests {
     }
 
     #[test]
-    fn what_is_no_listener_is_refused_with_the_reason() {
+    fn an_invalid_listener_is_refused_with_the_reason() {
         for (text, reason) in [
             ("", "no listener"),
             ("/run/nbd.sock", "no listener"),
@@ -168,7 +168,7 @@ mod tests {
 
     proptest! {
         #[test]
-        fn whatever_is_read_is_shown_so_that_it_reads_the_same(
+        fn every_parsed_listener_is_displayed_so_that_it_parses_the_same(
             text in "(unix:|tcp:)?[\\[\\]:.a-z0-9/ ]{0,20}(:[0-9]{1,6})?"
         ) {
             if let Ok(listen) = text.parse::<Listen>() {

@@ -1,4 +1,4 @@
-//! Reads what the system says about its memory: `/proc/meminfo` and the control groups.
+//! Reads the memory of the machine from `/proc/meminfo` and the control groups.
 
 use crate::MemInfo;
 use std::{
@@ -7,16 +7,16 @@ use std::{
 };
 
 impl MemInfo {
-    /// What this machine has, or the control group this process is in where that is less.
+    /// Reads the memory of this machine, limited by the control groups of this process.
     ///
     /// # Errors
-    /// `/proc/meminfo` can't be read or is not what Linux writes. Control groups that can't be
-    /// read count as no limit.
+    /// `/proc/meminfo` cannot be read or parsed. A control group that cannot be read is not a
+    /// limit.
     pub fn read() -> io::Result<Self> {
         Self::read_under(Path::new("/"))
     }
 
-    /// The same, with `root` for `/`.
+    /// As [`MemInfo::read`], with `root` for `/`.
     fn read_under(root: &Path) -> io::Result<Self> {
         let text = fs::read_to_string(root.join("proc/meminfo"))?;
         let machine = parse_meminfo(&text).ok_or_else(|| {
@@ -33,7 +33,7 @@ impl MemInfo {
     }
 }
 
-/// `MemTotal` and `MemAvailable`, which the kernel gives in units of 1024 bytes.
+/// `MemTotal` and `MemAvailable`, in units of 1024 bytes in the file.
 fn parse_meminfo(text: &str) -> Option<MemInfo> {
     let bytes = |key: &str| {
         let rest = text.lines().find_map(|line| line.strip_prefix(key))?;
@@ -43,9 +43,9 @@ fn parse_meminfo(text: &str) -> Option<MemInfo> {
     Some(MemInfo { total_bytes: bytes("MemTotal:")?, available_bytes: bytes("MemAvailable:")? })
 }
 
-/// The directories of the control groups that hold this process, from the innermost outwards:
-/// each of them may have a limit, and the narrowest counts. A path that does not exist under our
-/// own mount (as in a container) leaves the ones above it.
+/// The directories of the control groups of this process, innermost first. Each may have a limit,
+/// and the lowest applies. A directory missing in this mount (as in a container) is skipped by the
+/// caller.
 fn group_directories(root: &Path, groups: &str) -> Vec<PathBuf> {
     let mut directories = Vec::new();
     for line in groups.lines() {
@@ -59,8 +59,8 @@ fn group_directories(root: &Path, groups: &str) -> Vec<PathBuf> {
             _ => continue,
         };
         let path = Path::new(path.trim_start_matches('/'));
-        // `..` stands in the path of a process outside of its own group namespace; there is
-        // nothing to be found there.
+        // A path with `..` points outside the process's cgroup namespace, which is not visible
+        // here.
         if path.components().all(|part| matches!(part, std::path::Component::Normal(_))) {
             directories.extend(path.ancestors().map(|part| mount.join(part)));
         } else {
@@ -70,8 +70,8 @@ fn group_directories(root: &Path, groups: &str) -> Vec<PathBuf> {
     directories
 }
 
-/// The limit and the use of one control group in bytes, if it has a limit. Cached file pages that
-/// nobody has touched for a while are given up before anything fails, so they are not in use.
+/// The limit and the usage of one control group in bytes, if it has a limit. Inactive file pages do
+/// not count as used, because the kernel reclaims them before an allocation fails.
 fn group_limit(directory: &Path) -> Option<(u64, u64)> {
     let number = |file: &str| -> Option<u64> {
         fs::read_to_string(directory.join(file)).ok()?.trim().parse().ok()
@@ -84,8 +84,8 @@ fn group_limit(directory: &Path) -> Option<(u64, u64)> {
     let stat_number = |key: &str| -> Option<u64> {
         stat.lines().find_map(|line| line.strip_prefix(key)?.trim().parse().ok())
     };
-    let idle = stat_number("total_inactive_file ").or_else(|| stat_number("inactive_file "));
-    Some((limit, used.saturating_sub(idle.unwrap_or(0))))
+    let inactive = stat_number("total_inactive_file ").or_else(|| stat_number("inactive_file "));
+    Some((limit, used.saturating_sub(inactive.unwrap_or(0))))
 }
 
 #[cfg(test)]
@@ -94,7 +94,7 @@ mod tests {
 
     const GIB: u64 = 1 << 30;
 
-    /// A machine with 8 GiB, 6 GiB available, and the given further files.
+    /// A machine with 8 GiB, 6 GiB available, and these additional files.
     fn machine(files: &[(&str, &str)]) -> MemInfo {
         let root = tempfile::tempdir().unwrap();
         let meminfo = "MemTotal:        8388608 kB\nMemFree: 1 kB\nMemAvailable:    6291456 kB\n";
@@ -113,7 +113,7 @@ mod tests {
     }
 
     #[test]
-    fn without_control_groups_the_machine_counts() {
+    fn without_limits_of_control_groups_the_machine_counts() {
         let info = MemInfo { total_bytes: 8 * GIB, available_bytes: 6 * GIB };
         assert_eq!(machine(&[]), info);
         let unlimited = [("proc/self/cgroup", "0::/a\n"), ("sys/fs/cgroup/a/memory.max", "max\n")];
@@ -121,7 +121,7 @@ mod tests {
     }
 
     #[test]
-    fn the_narrowest_group_above_us_counts() {
+    fn the_lowest_limit_of_the_enclosing_groups_counts() {
         let info = machine(&[
             ("proc/self/cgroup", "0::/vm/one\n"),
             ("sys/fs/cgroup/vm/one/memory.max", "max\n"),
@@ -143,7 +143,7 @@ mod tests {
     }
 
     #[test]
-    fn the_older_control_groups_count_too() {
+    fn limits_of_cgroup_v1_count_too() {
         let info = machine(&[
             ("proc/self/cgroup", "3:cpu:/x\n2:hugetlb,memory:/docker/1\n"),
             ("sys/fs/cgroup/memory/memory.limit_in_bytes", "9223372036854771712\n"),
@@ -155,7 +155,7 @@ mod tests {
     }
 
     #[test]
-    fn a_strange_meminfo_is_an_error_with_its_remedy() {
+    fn an_unreadable_meminfo_is_an_error() {
         let root = tempfile::tempdir().unwrap();
         fs::create_dir(root.path().join("proc")).unwrap();
         fs::write(root.path().join("proc/meminfo"), "MemTotal: many\n").unwrap();

@@ -1,36 +1,34 @@
-//! How much memory the cache can be given on this machine.
+//! The memory for the cache, chosen from the memory of the machine.
 //!
-//! The rule is a pure function of [`MemInfo`]; what the system says is read in
-//! [`MemInfo::read`], at the edge. Memory in a container is what its control group allows, as
-//! far as that is less than what the machine has.
+//! The rule is a pure function of [`MemInfo`]; only [`MemInfo::read`] accesses the system. In a
+//! container, the limits of its control groups apply if they are lower than the machine's memory.
 
 use crate::MemorySetting;
 use forebay_types::{Action, Fault, Remedy, Size, limits};
 use std::fmt;
 
-/// Kept for the system, whatever the cache could use: 500 MB, enough for a Linux host and its
-/// services to stay alive beside us.
+/// Memory that `auto` leaves to the system: 500 MB, enough for a Linux host and its services.
 pub const SYSTEM_BYTES_MIN: u64 = 500_000_000;
-/// The smallest machine that is used without being told how: 512 MB.
+/// The smallest machine that `auto` accepts: 512 MB.
 pub const MACHINE_BYTES_MIN: u64 = 512_000_000;
-/// The least that `auto` takes where the machine has it.
+/// The minimum of `auto`, if that much can be spared.
 pub const AUTO_BYTES_MIN: u64 = 64 << 20;
-/// The part of the available memory that `auto` starts with.
+/// `auto` takes the available memory divided by this.
 const AUTO_SHARE: u64 = 8;
-/// Sizes are rounded down to whole mebibytes, so that they are short in logs and tables.
+/// Sizes are rounded down to whole mebibytes, for short numbers in logs and tables.
 const STEP_BYTES: u64 = 1 << 20;
 
-/// The memory of the machine, or of the control group we are in where that is less.
+/// The memory of the machine, or the lower limit of the process's control group.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct MemInfo {
-    /// All there is, in bytes.
+    /// Total memory, in bytes.
     pub total_bytes: u64,
-    /// What can be had without swapping, in bytes.
+    /// Memory available without swapping, in bytes.
     pub available_bytes: u64,
 }
 
 impl MemInfo {
-    /// The same machine seen through a limit of `limit_bytes`, of which `used_bytes` are in use.
+    /// Applies a limit of `limit_bytes`, of which `used_bytes` are in use.
     #[must_use]
     pub fn limited(self, limit_bytes: u64, used_bytes: u64) -> Self {
         Self {
@@ -39,16 +37,16 @@ impl MemInfo {
         }
     }
 
-    /// The most the cache can have now: what is available, less what is kept for the system.
+    /// The available memory, minus the system's part.
     pub const fn spare_bytes(self) -> u64 {
         self.available_bytes.saturating_sub(SYSTEM_BYTES_MIN)
     }
 
-    /// What `auto` takes: an eighth of the available memory, at least [`AUTO_BYTES_MIN`], and
-    /// never what is kept for the system.
+    /// The size that `auto` chooses: an eighth of the available memory, at least
+    /// [`AUTO_BYTES_MIN`], without touching the system's part.
     ///
     /// # Errors
-    /// The machine is too small, or too much of it is in use.
+    /// The machine has too little memory, or too much of it is in use.
     pub fn auto_bytes(self) -> Result<u64, MemoryError> {
         if self.total_bytes < MACHINE_BYTES_MIN {
             return Err(MemoryError::MachineTooSmall { total_bytes: self.total_bytes });
@@ -61,11 +59,11 @@ impl MemInfo {
         Ok(bytes)
     }
 
-    /// What the operator's setting comes to. A size written by hand is taken at its word, even
-    /// from what would be kept for the system; but not if the memory isn't there.
+    /// The size that the operator's setting means on this machine. An explicit size may use the
+    /// system's part, but not exceed the available memory.
     ///
     /// # Errors
-    /// As [`MemInfo::auto_bytes`], or a size larger than what is available.
+    /// As [`MemInfo::auto_bytes`], or an explicit size exceeds the available memory.
     pub fn resolve(self, setting: MemorySetting) -> Result<u64, MemoryError> {
         match setting {
             MemorySetting::Auto => self.auto_bytes(),
@@ -80,24 +78,24 @@ impl MemInfo {
     }
 }
 
-/// The cache can't be given the memory it needs.
+/// The machine has too little memory for the cache.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum MemoryError {
     /// The machine has less than [`MACHINE_BYTES_MIN`].
     MachineTooSmall {
-        /// What it has.
+        /// The machine's memory.
         total_bytes: u64,
     },
-    /// Without what is kept for the system, less than [`limits::MEMORY_BYTES_MIN`] remains.
+    /// Without the system's part, less than [`limits::MEMORY_BYTES_MIN`] remains.
     TooMuchInUse {
-        /// What is available.
+        /// The available memory.
         available_bytes: u64,
     },
-    /// More was asked for than is available.
+    /// The explicit size exceeds the available memory.
     NotAvailable {
-        /// What was asked for.
+        /// The explicit size.
         wanted_bytes: u64,
-        /// What is available.
+        /// The available memory.
         available_bytes: u64,
     },
 }
@@ -119,7 +117,7 @@ impl fmt::Display for MemoryError {
             ),
             Self::NotAvailable { wanted_bytes, available_bytes } => write!(
                 f,
-                "memory {} is asked for and {} is available",
+                "memory {} exceeds the {} available",
                 Size(wanted_bytes),
                 Size(available_bytes / STEP_BYTES * STEP_BYTES)
             ),
@@ -155,13 +153,13 @@ mod tests {
     }
 
     #[test]
-    fn auto_is_an_eighth_of_what_is_available() {
+    fn auto_is_an_eighth_of_the_available_memory() {
         assert_eq!(machine(32 << 30, 16 << 30).auto_bytes(), Ok(2 << 30));
         assert_eq!(machine(1 << 30, 800 * MIB).auto_bytes(), Ok(100 * MIB));
     }
 
     #[test]
-    fn auto_is_at_least_64_mib_as_long_as_the_system_keeps_its_part() {
+    fn auto_is_at_least_64_mib_if_the_system_keeps_its_part() {
         let kept = SYSTEM_BYTES_MIN;
         assert_eq!(machine(600 * MB, kept + 70 * MIB).auto_bytes(), Ok(68 * MIB), "an eighth");
         assert_eq!(machine(600 * MB, kept + 50 * MIB).auto_bytes(), Ok(50 * MIB));
@@ -175,7 +173,7 @@ mod tests {
     }
 
     #[test]
-    fn a_machine_below_512_mb_is_refused_unless_told_how_much_to_take() {
+    fn a_machine_below_512_mb_is_refused_without_an_explicit_size() {
         let small = machine(511 * MB, 480 * MB);
         assert_eq!(
             small.resolve(MemorySetting::Auto).unwrap_err().explained(),
@@ -186,13 +184,13 @@ mod tests {
         let error = small.resolve(MemorySetting::Bytes(512 * MIB)).unwrap_err().explained();
         assert_eq!(
             error,
-            "memory 512MiB is asked for and 457MiB is available: ask for less, or set memory \
+            "memory 512MiB exceeds the 457MiB available: ask for less, or set memory \
              to auto"
         );
     }
 
     #[test]
-    fn a_limit_narrows_total_and_available() {
+    fn a_limit_lowers_total_and_available() {
         let machine = machine(32 << 30, 16 << 30);
         let narrowed = machine.limited(4 << 30, 1 << 30);
         assert_eq!(narrowed, MemInfo { total_bytes: 4 << 30, available_bytes: 3 << 30 });
@@ -202,7 +200,7 @@ mod tests {
 
     proptest! {
         #[test]
-        fn auto_never_takes_what_is_the_systems(total: u64, available: u64) {
+        fn auto_never_takes_the_systems_part(total: u64, available: u64) {
             if let Ok(bytes) = machine(total, available).auto_bytes() {
                 prop_assert!(bytes >= limits::MEMORY_BYTES_MIN);
                 prop_assert!(available - bytes >= SYSTEM_BYTES_MIN);

@@ -1,33 +1,33 @@
-//! What keeps acknowledged writes that are not on the disk yet, and what has to be said for it.
+//! The protection of acknowledged writes that are not on the disk.
 //!
-//! The rules that tie mode, protection, journal and durability together are all here;
-//! [`VolumeSpec`]'s own check calls them.
+//! The module owns all rules about combinations of mode, protection, journal, durability and UPS;
+//! the checks of [`VolumeSpec`] call it.
 
 use crate::{
     ConfigError, ConfigResult, Mistake, UpsSettings, VolumeSpec,
-    volume::{check_place, stays},
+    volume::{check_device_name, fixed_setting_error},
 };
 use forebay_types::{Action, Durability, Mode, Remedy};
 use std::{fmt, str::FromStr};
 
-/// What keeps acknowledged writes that are not on the disk yet.
+/// What preserves acknowledged writes that are not on the disk.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, Default)]
 pub enum Protection {
-    /// The operator did not say. Enough for every mode but write-back.
+    /// Not set. Sufficient for every mode but write-back.
     #[default]
     Unstated,
-    /// Nothing but memory, and the operator wrote that down.
+    /// Explicitly none.
     None,
-    /// A journal, which the volume names.
+    /// The volume's journal.
     Journal,
-    /// A supply with a battery, and a vault that takes what is dirty when the battery runs low.
+    /// A UPS, and a vault that takes dirty data when the battery runs low.
     Ups,
-    /// A journal, and the supply for when the journal has failed.
+    /// A journal, and the UPS once the journal has failed.
     JournalUps,
 }
 
 impl Protection {
-    /// The word for it in the status; `unstated` can't be written.
+    /// The word in the status. `unstated` is not a valid setting.
     pub const fn as_str(self) -> &'static str {
         match self {
             Self::Unstated => "unstated",
@@ -38,12 +38,12 @@ impl Protection {
         }
     }
 
-    /// Whether a journal is part of it.
+    /// Whether it includes a journal.
     pub const fn has_journal(self) -> bool {
         matches!(self, Self::Journal | Self::JournalUps)
     }
 
-    /// Whether a supply is part of it.
+    /// Whether it includes a UPS.
     pub const fn has_ups(self) -> bool {
         matches!(self, Self::Ups | Self::JournalUps)
     }
@@ -59,7 +59,7 @@ impl FromStr for Protection {
     type Err = ConfigError;
 
     fn from_str(text: &str) -> Result<Self, Self::Err> {
-        let remedy = "write protection=journal with journal=PATH, protection=ups with a supply, \
+        let remedy = "write protection=journal with journal=PATH, protection=ups with a UPS, \
                       protection=journal+ups with both, protection=none with accept-loss=yes, or \
                       use mode=write-through";
         match text {
@@ -76,8 +76,8 @@ impl FromStr for Protection {
 }
 
 impl VolumeSpec {
-    /// A journal and the protection by it are named together, and the journal is a disk of its
-    /// own.
+    /// Checks that the volume has a journal exactly if its protection includes one, and that
+    /// backing, journal and mirror differ.
     pub(crate) fn check_journal(&self) -> ConfigResult<()> {
         let fail = |mistake, message: &str, remedy: &'static str| {
             Err(ConfigError::new(mistake, message, remedy))
@@ -85,7 +85,7 @@ impl VolumeSpec {
         let Some(journal) = &self.journal else {
             if self.protection.has_journal() {
                 let message = format!("protection={}, but no journal is named", self.protection);
-                let remedy = "add journal=PATH, a file or device that is nothing else";
+                let remedy = "add journal=PATH, a file or device without another use";
                 return fail(Mistake::Protection, &message, remedy);
             }
             if self.journal_mirror.is_some() {
@@ -100,14 +100,14 @@ impl VolumeSpec {
             let remedy = "add protection=journal, or leave journal out";
             return fail(Mistake::Protection, message, remedy);
         }
-        check_place("journal", journal)?;
+        check_device_name("journal", journal)?;
         if *journal == self.backing {
             let message = format!("its journal {journal} is its own backing");
             let remedy = "name another file or device, which only journals use";
             return fail(Mistake::Duplicate, &message, remedy);
         }
         let Some(mirror) = &self.journal_mirror else { return Ok(()) };
-        check_place("mirror of the journal", mirror)?;
+        check_device_name("mirror of the journal", mirror)?;
         if [journal, &self.backing].contains(&mirror) {
             let what = if mirror == journal { "journal" } else { "backing" };
             let message = format!("the mirror of its journal, {mirror}, is its own {what}");
@@ -117,10 +117,9 @@ impl VolumeSpec {
         Ok(())
     }
 
-    /// Durability is a promise that only a journal can keep: saying it without one is a mistake,
-    /// and not a wish that comes to nothing in silence.
-    pub(crate) fn check_durability(&self, is_said: bool) -> ConfigResult<()> {
-        if !is_said || self.journal.is_some() {
+    /// Refuses an explicit durability without a journal, which it would have no effect on.
+    pub(crate) fn check_durability(&self, is_set: bool) -> ConfigResult<()> {
+        if !is_set || self.journal.is_some() {
             return Ok(());
         }
         Err(ConfigError::new(
@@ -130,10 +129,11 @@ impl VolumeSpec {
         ))
     }
 
-    /// The choice is about volumes that a UPS alone protects. Beside a journal there is none:
-    /// what goes past the journal is always on stable storage before it is acknowledged.
-    pub(crate) fn check_unsafe_supply(&self, is_said: bool) -> ConfigResult<()> {
-        if !is_said || self.protection == Protection::Ups {
+    /// Refuses an explicit `unsafe-supply` unless a UPS alone protects the volume. With a journal
+    /// there is no choice: a write that bypasses the journal is always on stable storage before it
+    /// is acknowledged.
+    pub(crate) fn check_unsafe_supply(&self, is_set: bool) -> ConfigResult<()> {
+        if !is_set || self.protection == Protection::Ups {
             return Ok(());
         }
         Err(ConfigError::new(
@@ -146,8 +146,8 @@ impl VolumeSpec {
         ))
     }
 
-    /// Write-back acknowledges from memory. Without a protection that memory is all there is, so
-    /// the operator has to have said both that there is none and that loss is accepted.
+    /// Refuses write-back without protection, unless the operator has set both `protection=none`
+    /// and `accept-loss`: write-back acknowledges from memory.
     pub(crate) fn check_protection(&self) -> ConfigResult<()> {
         let stated = match self.protection {
             Protection::Unstated => false,
@@ -166,37 +166,37 @@ impl VolumeSpec {
         ))
     }
 
-    /// A supply has to be watched before it protects anything, and alone it protects nothing
-    /// without a vault. Beside a journal it may be without one: the journal keeps everything, and
-    /// once it has failed nothing is acknowledged from memory without a vault.
+    /// Checks that a protection by UPS has a UPS, and without a journal also a vault. With a
+    /// journal the vault is optional: the journal preserves everything, and after its failure
+    /// nothing is acknowledged from memory without a vault.
     ///
     /// # Errors
-    /// There is none.
+    /// The UPS or the vault is missing.
     pub fn check_ups(&self, ups: &UpsSettings, has_vault: bool) -> ConfigResult<()> {
         let fail = |what: &str, remedy: Remedy| {
             let message = format!("protection={}, but {what}", self.protection);
             Err(self.about(ConfigError::new(Mistake::Protection, message, remedy)))
         };
         if self.protection.has_ups() && ups.supplies.is_empty() {
-            return fail("no supply is watched", Action::set("ups", "NAME@HOST:PORT").into());
+            return fail("no UPS is configured", Action::set("ups", "NAME@HOST:PORT").into());
         }
         if self.protection == Protection::Ups && !has_vault {
-            let what = "there is no vault for what is dirty when the battery runs low";
+            let what = "there is no vault for dirty data when the battery runs low";
             let remedy = Remedy::from(Action::set("vault", "PATH"));
             return fail(what, remedy.or("write protection=journal,journal=PATH"));
         }
         Ok(())
     }
 
-    /// A served volume keeps its kind of protection: records or battery are needed until the disk
-    /// has everything, which is what removing the volume sees to.
-    pub(crate) fn check_protection_stays(&self, new: &Self) -> ConfigResult<()> {
+    /// Refuses a change of the kind of protection while the volume is served: the old protection is
+    /// needed until the disk has everything. Removing the volume destages everything.
+    pub(crate) fn check_protection_unchanged(&self, new: &Self) -> ConfigResult<()> {
         let kind = |spec: &Self| (spec.protection.has_journal(), spec.protection.has_ups());
         if kind(self) == kind(new) {
             return Ok(());
         }
         let (old, new) = (self.protection.as_str(), new.protection.as_str());
-        Err(stays("protection", old, new))
+        Err(fixed_setting_error("protection", old, new))
     }
 }
 

@@ -1,4 +1,4 @@
-//! What has to be said for write-back, and what can't be.
+//! Tests of the rules for protection, journal, durability and UPS.
 
 use crate::{
     Mistake, Protection, UpsSettings, UpsWords, VolumeChange, VolumeSpec, parse_volume_spec,
@@ -18,7 +18,7 @@ fn change(words: &[&str]) -> VolumeChange {
 }
 
 #[test]
-fn write_back_needs_a_journal_or_the_operators_word_that_loss_is_accepted() {
+fn write_back_needs_a_protection_or_explicit_acceptance_of_loss() {
     for text in [
         "d=/x,mode=write-back",
         "d=/x,mode=write-back,protection=none",
@@ -39,7 +39,7 @@ fn write_back_needs_a_journal_or_the_operators_word_that_loss_is_accepted() {
 }
 
 #[test]
-fn a_journal_may_wait_for_write_back_and_be_served_damaged() {
+fn a_journal_is_valid_in_every_mode_and_with_accept_loss() {
     for text in [
         "d=/x,protection=journal,journal=/j",
         "d=/x,mode=bypass,protection=journal,journal=/j,durability=flush",
@@ -47,13 +47,13 @@ fn a_journal_may_wait_for_write_back_and_be_served_damaged() {
     ] {
         assert_eq!(parse_volume_spec(text).unwrap().to_string(), text);
     }
-    let said = parse_volume_spec(&format!("{JOURNALED},durability=ack")).unwrap();
-    assert_eq!(said.to_string(), JOURNALED);
+    let explicit = parse_volume_spec(&format!("{JOURNALED},durability=ack")).unwrap();
+    assert_eq!(explicit.to_string(), JOURNALED);
 }
 
 #[test]
-fn protections_by_other_names_are_refused_with_those_there_are() {
-    let remedy = "write protection=journal with journal=PATH, protection=ups with a supply, \
+fn an_unknown_protection_is_refused_with_a_list_of_the_known_ones() {
+    let remedy = "write protection=journal with journal=PATH, protection=ups with a UPS, \
                   protection=journal+ups with both, protection=none with accept-loss=yes, or use \
                   mode=write-through";
     for word in ["unstated", "", "Journal", "jounral", "vault", "both", "replica", "ups+journal"] {
@@ -63,7 +63,7 @@ fn protections_by_other_names_are_refused_with_those_there_are() {
 }
 
 #[test]
-fn a_supply_protects_alone_or_beside_a_journal_and_has_to_be_watched() {
+fn a_protection_by_ups_needs_a_configured_ups() {
     let alone = parse_volume_spec("d=/x,mode=write-back,protection=ups").unwrap();
     let beside = "d=/x,mode=write-back,protection=journal+ups,journal=/j";
     let beside = parse_volume_spec(beside).unwrap();
@@ -74,7 +74,7 @@ fn a_supply_protects_alone_or_beside_a_journal_and_has_to_be_watched() {
     for spec in [&alone, &beside] {
         spec.check_ups(&watched, true).unwrap();
         let error = spec.check_ups(&nothing, true).unwrap_err().explained();
-        assert!(error.contains("no supply is watched: set ups to NAME@HOST:PORT"), "{error}");
+        assert!(error.contains("no UPS is configured: set ups to NAME@HOST:PORT"), "{error}");
     }
     let (mistake, sentence) = refused("d=/x,mode=write-back,protection=journal+ups");
     assert_eq!(mistake, Mistake::Protection);
@@ -84,7 +84,7 @@ fn a_supply_protects_alone_or_beside_a_journal_and_has_to_be_watched() {
 }
 
 #[test]
-fn a_supply_alone_needs_a_vault_and_beside_a_journal_it_does_not() {
+fn a_ups_needs_a_vault_unless_there_is_a_journal() {
     let watched = UpsWords { supplies: vec!["lab@nas".parse().unwrap()], ..UpsWords::default() };
     let watched = UpsSettings::checked(watched).unwrap();
     for mode in ["write-back", "write-through"] {
@@ -93,7 +93,7 @@ fn a_supply_alone_needs_a_vault_and_beside_a_journal_it_does_not() {
         assert_eq!(error.mistake(), Mistake::Protection);
         assert_eq!(
             error.explained(),
-            "volume 'd': protection=ups, but there is no vault for what is dirty when the battery \
+            "volume 'd': protection=ups, but there is no vault for dirty data when the battery \
              runs low: set vault to PATH, or write \
              protection=journal,journal=PATH"
         );
@@ -103,14 +103,14 @@ fn a_supply_alone_needs_a_vault_and_beside_a_journal_it_does_not() {
 }
 
 #[test]
-fn journals_that_can_not_be_are_refused_with_a_remedy() {
+fn an_invalid_journal_is_refused_with_a_remedy() {
     let long = format!("d=/x,protection=journal,journal=/{}", "j".repeat(8192));
     for (text, mistake, sentence) in [
         (
             "d=/x,mode=write-back,protection=journal",
             Mistake::Protection,
             "protection=journal, but no journal is named: add journal=PATH, a file or device \
-             that is nothing else",
+             without another use",
         ),
         (
             "d=/x,protection=journal,durability=flush",
@@ -191,7 +191,7 @@ fn journals_that_can_not_be_are_refused_with_a_remedy() {
 fn a_served_volume_keeps_its_journal() {
     let bare = parse_volume_spec("d=/x").unwrap();
     let journaled = parse_volume_spec(JOURNALED).unwrap();
-    let unsaid = VolumeChange {
+    let unstated = VolumeChange {
         protection: Some(Protection::Unstated),
         journal: Some(None),
         ..change(&["mode=write-through"])
@@ -214,7 +214,7 @@ fn a_served_volume_keeps_its_journal() {
             change(&["protection=none", "accept-loss=yes"]),
             "protection can't change from journal to none",
         ),
-        (&journaled, unsaid, "protection can't change from journal to unstated"),
+        (&journaled, unstated, "protection can't change from journal to unstated"),
         (&journaled, change(&["journal=/k"]), "journal can't change from /j to /k"),
         (&journaled, change(&["journal-mirror=/k"]), "journal-mirror can't change from none to /k"),
         (&journaled, change(&["durability=flush"]), "durability can't change from ack to flush"),
@@ -232,29 +232,29 @@ fn a_served_volume_keeps_its_journal() {
 }
 
 #[test]
-fn a_served_volume_with_a_journal_changes_all_else() {
+fn a_served_volume_with_a_journal_can_change_its_live_settings() {
     let spec = parse_volume_spec(JOURNALED).unwrap();
     let through = spec.with(&change(&["mode=write-through", "accept-loss=yes"])).unwrap();
     assert_eq!(through.journal, spec.journal);
     let back = through.with(&change(&["mode=write-back", "accept-loss=no"]));
     assert_eq!(back, Ok(spec.clone()));
-    // What it has already is no change.
+    // A fixed setting may be set to its present value.
     let same = ["protection=journal", "journal=/j", "durability=ack"];
     assert_eq!(spec.with(&change(&same)), Ok(spec));
-    // Neither is saying that there is no protection.
+    // An explicit `none` is the same kind of protection as none at all.
     let bare = VolumeSpec::new("d", "/x").unwrap();
     assert!(bare.with(&change(&["protection=none", "accept-loss=yes", "mode=write-back"])).is_ok());
 }
 
 #[test]
-fn what_is_acknowledged_while_the_ups_is_not_safe_is_chosen_with_a_ups_alone() {
+fn unsafe_supply_requires_a_ups_without_a_journal() {
     let parse = parse_volume_spec;
     let spec = parse("vm=/x,mode=write-back,protection=ups").unwrap();
     assert_eq!(spec.unsafe_supply, UnsafeSupply::Stable);
     let lax = parse("vm=/x,mode=write-back,protection=ups,unsafe-supply=disk-cache").unwrap();
     assert_eq!(lax.unsafe_supply, UnsafeSupply::DiskCache);
     let change = VolumeChange::parse(["unsafe-supply=stable"]).unwrap();
-    assert_eq!(lax.with(&change), Ok(spec), "also while it is served");
+    assert_eq!(lax.with(&change), Ok(spec), "the setting is live");
     for (text, sentence) in [
         (
             "vm=/x,protection=ups,unsafe-supply=off",

@@ -1,16 +1,16 @@
-//! The settings that hold for the whole program.
+//! The settings of the whole program.
 
 use crate::{ConfigError, ConfigResult, Mistake, words::words};
 use forebay_types::{Size, limits};
 use std::{fmt, path::PathBuf, str::FromStr};
 
-/// Most data-path threads that can be asked for. More than the processors of the largest machines.
+/// Limit of data-path threads.
 pub const WORKERS_MAX: usize = 64;
 
-/// How much memory the cache gets.
+/// The memory of the cache.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, Default)]
 pub enum MemorySetting {
-    /// What the machine can spare, see [`crate::MemInfo::auto_bytes`].
+    /// A part of the available memory, see [`crate::MemInfo::auto_bytes`].
     #[default]
     Auto,
     /// This many bytes, at least [`limits::MEMORY_BYTES_MIN`].
@@ -52,10 +52,10 @@ impl fmt::Display for MemorySetting {
     }
 }
 
-/// How many threads serve the data path.
+/// The number of worker threads.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, Default)]
 pub enum Workers {
-    /// As many as the machine has use for.
+    /// One per processor, up to a limit.
     #[default]
     Auto,
     /// This many, from 1 to [`WORKERS_MAX`].
@@ -88,12 +88,12 @@ impl fmt::Display for Workers {
 }
 
 words! {
-    /// How files and sockets are driven.
+    /// The kernel interface for files and sockets.
     pub enum IoEngine("I/O engine") {
-        /// The best that works on this machine.
+        /// `io_uring` if the kernel allows it, otherwise `epoll`.
         #[default]
         Auto = "auto",
-        /// `io_uring`; an error where the kernel does not allow it.
+        /// `io_uring`; an error if the kernel does not allow it.
         IoUring = "io_uring",
         /// `epoll` for sockets, threads for files: works everywhere.
         Epoll = "epoll",
@@ -101,44 +101,44 @@ words! {
 }
 
 words! {
-    /// Who holds the pool's memory, so that it outlives the server.
+    /// The keeper of the pool's memory, which outlives the server.
     pub enum KeeperMode("keeper") {
-        /// The service manager where it keeps descriptors, otherwise a process of our own.
+        /// The service manager if it keeps descriptors, otherwise a separate process.
         #[default]
         Auto = "auto",
-        /// A process of our own.
+        /// A separate process.
         Yes = "yes",
-        /// Nobody: the pool ends with the server.
+        /// None: the pool ends with the server.
         No = "no",
     }
 }
 
 words! {
-    /// How damage to memory is noticed and undone.
+    /// Detection and correction of memory errors.
     pub enum Ecc("protection of memory") {
-        /// By checksums, and for dirty data by parity as well.
+        /// Checksums for all data, and parity for dirty data.
         #[default]
         Parity = "parity",
-        /// By checksums: damage is noticed, and dirty data can't be corrected.
+        /// Checksums only: damage to dirty data is detected, but not corrected.
         Checksum = "checksum",
-        /// Not at all.
+        /// None.
         Off = "off",
     }
 }
 
 words! {
-    /// How much is written to the log.
+    /// The least severe kind of message that is logged.
     pub enum LogLevel("log level") {
-        /// What went wrong and needs someone.
+        /// Failures that require action.
         Error = "error",
-        /// What may go wrong soon.
+        /// Problems that may lead to a failure.
         Warn = "warn",
-        /// What an administrator wants to know later.
+        /// Events that an administrator wants on record.
         #[default]
         Info = "info",
-        /// What helps to find a fault.
+        /// Details for the diagnosis of faults.
         Debug = "debug",
-        /// Each step.
+        /// Every step.
         Trace = "trace",
     }
 }
@@ -146,34 +146,34 @@ words! {
 words! {
     /// Whether connections are encrypted. The words are those of the NBD protocol.
     pub enum TlsMode("TLS mode") {
-        /// No connection is.
+        /// No encryption.
         #[default]
         Off = "off",
-        /// Those that ask for it are, and those to a volume with `tls=required`.
+        /// Encryption at the client's request, and for volumes with `tls=required`.
         Selective = "selective",
-        /// Every connection is.
+        /// Every connection is encrypted.
         Forced = "forced",
     }
 }
 
-/// The settings for TLS. Paths are as the operator wrote them; the files are read when serving.
+/// The TLS settings. The files are read when the server starts.
 #[derive(Clone, Debug, PartialEq, Eq, Hash, Default)]
 pub struct TlsSettings {
     /// Whether connections are encrypted.
     pub mode: TlsMode,
-    /// Whether the operator wrote `off` down, as opposed to having said nothing. Who listens for
-    /// other machines without encryption may want to know.
+    /// Whether the operator has set the mode to `off`, instead of leaving it out. Without an
+    /// explicit `off`, unencrypted listeners for other machines deserve a warning.
     pub off_stated: bool,
     /// The server's certificate chain, PEM. Present unless the mode is off.
     pub cert: Option<PathBuf>,
     /// The private key of the certificate, PEM. Present unless the mode is off.
     pub key: Option<PathBuf>,
-    /// The authority whose clients are let in, PEM. Without it every client is.
+    /// The authority whose clients are admitted, PEM. Without it, every client is.
     pub client_ca: Option<PathBuf>,
 }
 
 impl TlsSettings {
-    /// Joins the four settings and checks that they fit together.
+    /// Combines the four settings and checks that they are consistent.
     ///
     /// # Errors
     /// Encryption without a certificate or key, or a certificate with no mode that uses it.
@@ -191,7 +191,7 @@ impl TlsSettings {
             None if any_file => {
                 fail("files are given, but not when to use them", "add tls selective or tls forced")
             }
-            // `off` beside files is a deliberate switch; they are kept for when it is turned back.
+            // `off` with files is valid: the operator may switch TLS off for a while.
             None | Some(TlsMode::Off) => {
                 let off_stated = mode.is_some();
                 Ok(Self { mode: TlsMode::Off, off_stated, cert, key, client_ca })
@@ -213,7 +213,7 @@ mod tests {
     use forebay_types::Fault;
 
     #[test]
-    fn memory_is_auto_or_at_least_the_least() {
+    fn memory_is_auto_or_at_least_the_minimum() {
         assert_eq!("auto".parse(), Ok(MemorySetting::Auto));
         assert_eq!("32MiB".parse(), Ok(MemorySetting::Bytes(32 << 20)));
         assert_eq!(MemorySetting::Bytes(3 << 29).to_string(), "1536MiB");
@@ -238,7 +238,7 @@ mod tests {
     }
 
     #[test]
-    fn words_are_read_as_they_are_written() {
+    fn words_are_parsed_as_they_are_displayed() {
         for engine in IoEngine::ALL {
             assert_eq!(engine.to_string().parse(), Ok(*engine));
         }
@@ -253,7 +253,7 @@ mod tests {
     }
 
     #[test]
-    fn tls_files_and_mode_must_fit_together() {
+    fn tls_files_and_mode_must_be_consistent() {
         let path = || Some(PathBuf::from("x.pem"));
         let check = TlsSettings::checked;
         assert!(!check(None, None, None, None).unwrap().off_stated);

@@ -1,14 +1,13 @@
-//! Volumes in one word of the command line: `NAME=BACKING[,KEY=VALUE...]`, or a disk alone.
+//! Volumes as one argument of the command line: `NAME=BACKING[,KEY=VALUE...]`, or only a disk.
 //!
-//! A backing is a path or a URL, and both may hold commas and equals signs. So the settings begin
-//! at the first comma that stands outside parentheses and is followed by what looks like a key
-//! and `=`. It need only look like one: a mistyped key is then called unknown, and does not become
-//! part of the backing in silence. The few backings that can't be written so (a path with
-//! `,size=` in it, or with a parenthesis that is never closed) are refused here and go into the
-//! configuration file, where nothing has to be split.
+//! A backing is a path or a URL, and both may contain commas and equals signs. So the settings
+//! begin at the first comma outside parentheses that is followed by a possible key and `=`. The key
+//! need not exist: a mistyped key is then reported as unknown, instead of becoming part of the
+//! backing silently. The few backings that this excludes (a path with `,size=` in it, or with an
+//! unclosed parenthesis) can be written in the configuration file, which needs no splitting.
 //!
-//! A journal, and its mirror, is a backing as well, and ends by the same rule: at the next such
-//! comma, or with the text. So fault layers before it and the options of a URL need no quoting.
+//! A journal and its mirror are backings too, and end by the same rule: at the next such comma, or
+//! with the text. So their layers and URL options need no quoting.
 
 use crate::{
     ConfigError, ConfigResult, Mistake,
@@ -17,10 +16,10 @@ use crate::{
 use forebay_types::{Action, Remedy, backing};
 use std::{fmt, path::Path, str::FromStr};
 
-/// Reads `NAME=BACKING[,KEY=VALUE...]`.
+/// Parses `NAME=BACKING[,KEY=VALUE...]`.
 ///
 /// # Errors
-/// The text has another form, or says something a volume can't be.
+/// The text has another form, or the volume is invalid.
 pub fn parse_volume_spec(text: &str) -> ConfigResult<VolumeSpec> {
     let Some((name, rest)) = text.split_once('=') else {
         return Err(ConfigError::new(
@@ -48,8 +47,7 @@ impl FromStr for VolumeSpec {
 }
 
 impl fmt::Display for VolumeSpec {
-    /// The form of the command line, with the settings that differ from their defaults. What was
-    /// read from there reads back the same.
+    /// The form of the command line, with the settings that differ from their defaults.
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         write!(f, "{}={}", self.name, self.backing)?;
         for (key, value) in self.settings().pairs() {
@@ -60,28 +58,29 @@ impl fmt::Display for VolumeSpec {
 }
 
 impl VolumeSpec {
-    /// A disk named by its path alone; the volume is called like the file, without its extension.
+    /// A volume given only by the path of its disk. Its name is the file's name, without the
+    /// extension.
     ///
     /// # Errors
-    /// The text is a URL or `NAME=BACKING`, or the file's name can't be that of a volume.
+    /// The text is a URL or `NAME=BACKING`, or the file's name is not a valid volume name.
     pub fn from_disk(path: &str) -> ConfigResult<Self> {
         let first = path.split('/').next().unwrap_or_default();
         let fail = |message, remedy| Err(ConfigError::new(Mistake::Syntax, message, remedy));
         let scheme = backing::scheme_of(path).filter(|_| has_scheme(path));
         if let Some(scheme) = scheme.filter(|scheme| !backing::SCHEMES.contains(scheme)) {
-            let message = format!("'{path}' is no path, and there is no backend '{scheme}:'");
+            let message = format!("'{path}' is not a path, and there is no backend '{scheme}:'");
             let remedy = backing::remedy_for_scheme(scheme);
             let file = format!("write ./{path} for a file");
             return fail(message, Remedy::from(remedy).or(file));
         }
-        // Before the next check, as the options of a model have equals signs as well.
+        // This check comes before the next, because the options of a model contain equals signs.
         if has_scheme(path) {
             let message = format!("'{path}' has no name to serve it under");
             let volume = Action::set("volume", format!("NAME={path}"));
             return fail(message, Remedy::from(volume).or(format!("write ./{path} for a file")));
         }
         if first.contains('=') {
-            let message = format!("'{path}' is no path of a disk");
+            let message = format!("'{path}' is not the path of a disk");
             let volume = Action::set("volume", path.to_owned());
             return fail(message, Remedy::from(volume).or(format!("write ./{path} for a file")));
         }
@@ -89,9 +88,9 @@ impl VolumeSpec {
         Self::new(name, path).map_err(|error| error.about(format_args!("disk '{path}'")))
     }
 
-    /// The volume with relative paths in its backing and its journal taken from `base`, for
-    /// sending it to a process that runs elsewhere. Paths are found behind fault layers and
-    /// `file:`; other URLs, and what they may name inside, stay as they are.
+    /// The volume with relative paths of its backing and journal resolved against `base`, for a
+    /// process with another working directory. This covers paths after layers and `file:`. Other
+    /// URLs stay unchanged.
     #[must_use]
     pub fn from_directory(mut self, base: &Path) -> Self {
         self.backing = from_directory(&self.backing, base);
@@ -101,7 +100,7 @@ impl VolumeSpec {
     }
 }
 
-/// A backing with a relative path in it taken from `base`.
+/// Resolves the relative path of a backing against `base`.
 fn from_directory(backing: &str, base: &Path) -> String {
     let layers_end = layers_len(backing);
     let scheme = if backing[layers_end..].starts_with("file:") { "file:" } else { "" };
@@ -113,14 +112,14 @@ fn from_directory(backing: &str, base: &Path) -> String {
     backing.to_owned()
 }
 
-/// Whether the text begins like a URL or a fault layer: a lower-case word and `:` or `(`.
+/// Whether the text begins like a URL or a layer: a lower-case word and `:` or `(`.
 fn has_scheme(text: &str) -> bool {
     let is_word = |c: char| c.is_ascii_lowercase() || c.is_ascii_digit() || "+-".contains(c);
     let end = text.find(|c| !is_word(c)).unwrap_or(text.len());
     text.starts_with(|c: char| c.is_ascii_lowercase()) && text[end..].starts_with([':', '('])
 }
 
-/// The bytes of the fault layers, `name(...):`, that the backing begins with.
+/// The length of the layers, `name(...):`, at the start of the backing.
 fn layers_len(backing: &str) -> usize {
     let mut start = 0;
     while has_scheme(&backing[start..]) {
@@ -142,17 +141,17 @@ fn layers_len(backing: &str) -> usize {
     start
 }
 
-/// The backing, and the key and value of each setting behind it.
+/// The backing, and the key and value of each setting.
 type Parts<'a> = (&'a str, Vec<(&'a str, &'a str)>);
 
-/// Splits at each comma outside parentheses that a key and `=` follow.
+/// Splits at each comma outside parentheses that is followed by a key and `=`.
 fn split_at_settings(text: &str) -> ConfigResult<Parts<'_>> {
     let mut commas = Vec::new();
     let mut depth = 0usize;
     for (index, byte) in text.bytes().enumerate() {
         match byte {
             b'(' => depth += 1,
-            // One that closes nothing is an ordinary character of a path.
+            // An unmatched `)` is an ordinary character of a path.
             b')' => depth = depth.saturating_sub(1),
             b',' if depth == 0 => {
                 commas.extend(key_len(&text[index + 1..]).map(|len| (index, len)))
@@ -176,8 +175,8 @@ fn split_at_settings(text: &str) -> ConfigResult<Parts<'_>> {
     Ok((&text[..backing_end], settings.collect()))
 }
 
-/// The length of the key that the text begins with: a lower-case word, hyphens allowed inside,
-/// that `=` follows.
+/// The length of a key at the start of the text: a lower-case word, with hyphens inside, before
+/// `=`.
 fn key_len(text: &str) -> Option<usize> {
     let len = text.bytes().position(|byte| !byte.is_ascii_lowercase() && byte != b'-')?;
     (len > 0 && !text.starts_with('-') && text.as_bytes()[len] == b'=').then_some(len)

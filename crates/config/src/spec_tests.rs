@@ -1,4 +1,4 @@
-//! Volumes on the command line: what people write, what they mistype, and whatever else.
+//! Tests of volumes on the command line: valid specifications, typical mistakes and random text.
 
 use super::*;
 use crate::{Auto, GeometrySpec, Protection, TlsUse, WriteBackSpec};
@@ -10,7 +10,7 @@ fn refused(text: &str) -> String {
 }
 
 #[test]
-fn a_disk_needs_nothing_but_a_name_and_a_path() {
+fn a_disk_needs_only_a_name_and_a_path() {
     let spec = parse_volume_spec("disk=/dev/sdb").unwrap();
     assert_eq!(spec, VolumeSpec::new("disk", "/dev/sdb").unwrap());
     assert_eq!((spec.mode, spec.prefetch, spec.read_only), (Mode::WriteThrough, true, false));
@@ -39,7 +39,7 @@ fn every_setting_can_be_written() {
     assert_eq!(spec.description.as_deref(), Some("the books, all of them"));
     assert_eq!(spec.to_string(), text);
     let keys: Vec<_> = spec.settings().pairs().into_iter().map(|(key, _)| key).collect();
-    // It goes with a UPS alone, and this volume has a journal.
+    // This one requires a UPS without a journal.
     let mut expected = VOLUME_KEYS.to_vec();
     expected.retain(|&key| key != "unsafe-supply");
     assert_eq!(keys, expected);
@@ -68,8 +68,8 @@ fn settings_take_the_values_that_help_texts_show() {
             };
             let mut change = VolumeChange::default();
             change.set(setting.key, value).unwrap();
-            let stays = !setting.is_live || setting.key == "protection" && value != "none";
-            assert_eq!(change.is_of_what_stays(), stays, "{}={value}", setting.key);
+            let is_fixed = !setting.is_live || setting.key == "protection" && value != "none";
+            assert_eq!(change.has_fixed_settings(), is_fixed, "{}={value}", setting.key);
         }
     }
 }
@@ -102,7 +102,7 @@ fn backings_keep_their_commas_and_equals_signs() {
 }
 
 #[test]
-fn mistakes_are_named_with_their_remedy() {
+fn mistakes_are_reported_with_a_remedy() {
     for (text, sentence) in [
         ("disk", "volume \"disk\" has no backing: write NAME=BACKING, as in disk=/dev/sdb"),
         ("=/x", "volume name \"\" is empty: give the volume a name, as in disk=/dev/sdb"),
@@ -115,8 +115,8 @@ fn mistakes_are_named_with_their_remedy() {
         ("d=/x,mode=", "volume 'd': no mode '': use"),
         ("d=/x,read-only=1", "volume 'd': read-only='1' is neither yes nor no"),
         ("d=/x,rotational=1", "volume 'd': no value '1' of rotational: use yes, no or auto"),
-        ("d=/x,chunk=0", "volume 'd': chunk=0B is no size of a chunk: write a size, or leave it"),
-        ("d=/x,stripe=1KB", "volume 'd': stripe='1KB' is no size: write it like 64KiB or 1.5MiB, "),
+        ("d=/x,chunk=0", "volume 'd': chunk=0B is not a chunk size: write a size, or leave it"),
+        ("d=/x,stripe=1KB", "volume 'd': stripe='1KB' is not a size: write it like 64KiB or 1.5"),
         ("d=/x,tls=on", "volume 'd': no TLS use 'on': use optional or required"),
         ("d=delay(5ms:/x,mode=bypass", "volume 'd': a parenthesis is never closed: close it"),
         ("d=/x\n", "volume 'd': backing \"/x\\n\" holds a control character"),
@@ -132,7 +132,7 @@ fn mistakes_are_named_with_their_remedy() {
 }
 
 #[test]
-fn a_disk_alone_is_called_like_its_file() {
+fn a_disk_without_a_name_is_named_after_its_file() {
     for (path, name) in [
         ("/dev/sdb", "sdb"),
         ("/disks/books.img", "books"),
@@ -158,7 +158,7 @@ fn a_disk_alone_is_called_like_its_file() {
 }
 
 #[test]
-fn relative_paths_are_found_behind_layers() {
+fn relative_paths_after_layers_are_resolved() {
     for (backing, absolute) in [
         ("x.img", "/base/x.img"),
         ("./a:b", "/base/./a:b"),
@@ -179,7 +179,7 @@ fn relative_paths_are_found_behind_layers() {
 }
 
 #[test]
-fn a_change_changes_what_it_says_and_nothing_else() {
+fn a_change_affects_only_its_settings() {
     let spec = parse_volume_spec("d=/x,prefetch=no,description=books").unwrap();
     let change = VolumeChange::parse(["mode=bypass", "description="]).unwrap();
     let changed = spec.with(&change).unwrap();
@@ -187,12 +187,12 @@ fn a_change_changes_what_it_says_and_nothing_else() {
     assert_eq!(spec.change_to(&changed), change);
     assert!(spec.change_to(&spec).is_empty());
     let error = VolumeChange::parse(["bypass"]).unwrap_err().explained();
-    assert!(error.starts_with("'bypass' is no KEY=VALUE: write it like mode=bypass;"), "{error}");
+    assert!(error.starts_with("'bypass' is not KEY=VALUE: write it like mode=bypass;"), "{error}");
     let error = spec.with(&VolumeChange::parse(["mode=write-back"]).unwrap()).unwrap_err();
     assert_eq!(error.mistake(), Mistake::Protection);
 }
 
-/// Protection, journal and durability that go together.
+/// Consistent protection, journal and durability.
 fn any_protection() -> impl Strategy<Value = (Protection, Option<String>, Durability)> {
     let journal = "/j[a-z0-9:?=. )]{0,20}|delay\\(read=1ms,write=2ms\\):/j,k";
     prop_oneof![
@@ -203,7 +203,7 @@ fn any_protection() -> impl Strategy<Value = (Protection, Option<String>, Durabi
     ]
 }
 
-/// Stripes, chunks and offsets that go together.
+/// Consistent stripes, chunks and offsets.
 fn any_geometry() -> impl Strategy<Value = GeometrySpec> {
     let rotational = prop_oneof![Just(Auto::Auto), any::<bool>().prop_map(Auto::Set)];
     let chunked =
@@ -241,7 +241,7 @@ prop_compose! {
         let accept_loss = accept_loss || protection == Protection::None;
         let is_unstated = protection == Protection::Unstated;
         let mode = if is_unstated && mode == Mode::WriteBack { Mode::Bypass } else { mode };
-        // A journal can't be the backing.
+        // The journal must not be the backing.
         let journal = journal
             .map(|journal| if journal == backing { "/jj".into() } else { journal });
         let journal_mirror = journal.as_ref().filter(|_| is_mirrored).map(|_| "/MIRROR".into());
@@ -261,14 +261,14 @@ prop_compose! {
 
 proptest! {
     #[test]
-    fn every_text_is_read_or_refused_and_reads_back(text in "\\PC{0,60}") {
+    fn every_text_is_refused_or_survives_a_round_trip(text in "\\PC{0,60}") {
         if let Ok(spec) = parse_volume_spec(&text) {
             prop_assert_eq!(parse_volume_spec(&spec.to_string()), Ok(spec));
         }
     }
 
     #[test]
-    fn near_misses_are_read_or_refused_and_read_back(
+    fn near_misses_are_refused_or_survive_a_round_trip(
         text in "[a-z]{0,2}=(([a-z(),=:/]|,mode=|,tls=|,read-only=|,description=|,journal=\
                 |,protection=journal|,journal-mirror=|,durability=|flush|yes|bypass){0,8})"
     ) {
@@ -278,15 +278,18 @@ proptest! {
     }
 
     #[test]
-    fn every_volume_reads_back(spec in any_spec()) {
+    fn every_volume_survives_a_round_trip(spec in any_spec()) {
         prop_assert_eq!(parse_volume_spec(&spec.to_string()), Ok(spec));
     }
 
     #[test]
-    fn every_change_is_found_again(old in any_spec(), new in any_spec()) {
+    fn applying_the_change_between_two_volumes_yields_the_second(
+        old in any_spec(),
+        new in any_spec(),
+    ) {
         let new = VolumeSpec { name: old.name.clone(), backing: old.backing.clone(), ..new };
         let change = old.change_to(&new);
-        if change.is_of_what_stays() {
+        if change.has_fixed_settings() {
             let mistake = old.with(&change).map_err(|error| error.mistake());
             prop_assert_eq!(mistake, Err(Mistake::Served));
         } else {
@@ -295,7 +298,7 @@ proptest! {
     }
 
     #[test]
-    fn disks_alone_never_panic(path in "\\PC{0,40}") {
+    fn a_disk_without_a_name_never_panics(path in "\\PC{0,40}") {
         if let Ok(spec) = VolumeSpec::from_disk(&path) {
             let spec = spec.from_directory(Path::new("/base"));
             prop_assert!(spec.backing.starts_with('/'));
@@ -304,7 +307,7 @@ proptest! {
 }
 
 #[test]
-fn a_disk_that_is_no_path_is_answered_with_what_to_write() {
+fn a_disk_that_is_not_a_path_is_refused_with_a_remedy() {
     for (disk, message, remedy) in [
         ("model:hdd?size=1GiB", "has no name", "NAME=model:hdd?size=1GiB, or write ./model:"),
         ("memory:1GiB", "has no name", "set volume to NAME=memory:1GiB"),
@@ -316,7 +319,7 @@ fn a_disk_that_is_no_path_is_answered_with_what_to_write() {
         ("vhost-user:/run/x.sock", "no backend 'vhost-user:'", "over NBD"),
         ("foo:bar", "no backend 'foo:'", "memory:SIZE"),
         ("foo:bar", "no backend 'foo:'", "write ./foo:bar for a file"),
-        ("disk=/dev/sdb", "no path of a disk", "set volume to disk=/dev/sdb"),
+        ("disk=/dev/sdb", "not the path of a disk", "set volume to disk=/dev/sdb"),
     ] {
         let error = VolumeSpec::from_disk(disk).unwrap_err();
         assert!(error.message().contains(message), "{error}");

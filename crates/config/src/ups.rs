@@ -1,40 +1,38 @@
-//! The supplies that bridge a power failure, as the operator names them.
+//! The settings of UPSes: names, sources of readings, and the conditions for write-back.
 //!
-//! What a supply says is read and judged elsewhere; here are only its name, where it is asked, and
-//! what is demanded of it before anything depends on it.
+//! The crate `power` reads and judges UPSes.
 
 use crate::{ConfigError, ConfigResult, Mistake};
 use forebay_types::{Action, Remedy};
 use std::{collections::HashSet, fmt, path::PathBuf, str::FromStr};
 
-/// Longest text that names a supply, in bytes.
+/// Longest specification of a UPS, in bytes.
 const SUPPLY_BYTES_MAX: usize = 4096;
-/// Most supplies of one machine.
+/// Limit of UPSes.
 const SUPPLIES_MAX: usize = 16;
-/// How much more charge is demanded before write-back begins than it ends with, in percent, so
-/// that a battery at the threshold does not switch it to and fro.
+/// The difference between the charge at which write-back may begin and the charge at which it ends,
+/// in percent. Otherwise a battery at the threshold would switch write-back on and off.
 const HYSTERESIS_PERCENT: u32 = 6;
 
-/// Where a supply is asked.
+/// The source of a UPS's readings.
 #[derive(Clone, Debug, PartialEq, Eq, Hash)]
 pub enum SupplyPlace {
-    /// A server of Network UPS Tools, in its own notation: `NAME`, `NAME@HOST` or
-    /// `NAME@HOST:PORT`.
+    /// A UPS of a NUT server: `NAME`, `NAME@HOST` or `NAME@HOST:PORT`.
     Nut(String),
     /// A program and its arguments, which prints `key: value` lines.
     Command(Vec<String>),
-    /// A file of such lines that somebody keeps fresh.
+    /// A file of such lines, rewritten regularly.
     File(PathBuf),
 }
 
-/// A supply: what it is called here, and where it is asked.
+/// A UPS: its name and the source of its readings.
 #[derive(Clone, Debug, PartialEq, Eq, Hash)]
 pub struct Supply {
-    /// What it is called in the status and in [`UpsSettings::needed`].
+    /// The name in the status and in [`UpsSettings::needed`].
     pub name: String,
-    /// Where it is asked.
+    /// The source of readings.
     pub place: SupplyPlace,
-    /// As it was written.
+    /// The specification, as the operator wrote it.
     text: String,
 }
 
@@ -56,7 +54,7 @@ impl FromStr for Supply {
             let shown: String = text.chars().take(256).collect();
             Err(ConfigError::new(
                 Mistake::Value,
-                format!("supply {shown:?} {problem}"),
+                format!("UPS {shown:?} {problem}"),
                 "write NAME@HOST:PORT as for Network UPS Tools, NAME=command:PROGRAM or \
                  NAME=file:PATH",
             ))
@@ -145,7 +143,7 @@ impl fmt::Display for Seconds {
     }
 }
 
-/// A password: shown to nobody, not even in a message about a fault.
+/// A password. `Debug` does not show it.
 #[derive(Clone, PartialEq, Eq, Hash)]
 pub struct Secret(pub String);
 
@@ -155,12 +153,12 @@ impl fmt::Debug for Secret {
     }
 }
 
-/// What one source of settings says of supplies; what it leaves out is `None` or empty.
+/// The UPS settings of one source. A setting that the source does not set is `None` or empty.
 #[derive(Clone, Debug, PartialEq, Eq, Default)]
 pub struct UpsWords {
-    /// The supplies.
+    /// The UPSes.
     pub supplies: Vec<Supply>,
-    /// Which of them are enough.
+    /// The expression of the UPSes that must be safe.
     pub needed: Option<String>,
     /// The user at the NUT servers.
     pub user: Option<String>,
@@ -170,14 +168,14 @@ pub struct UpsWords {
     pub ca: Option<PathBuf>,
     /// The charge below which write-back ends.
     pub threshold: Option<Percent>,
-    /// How long all must have been well.
+    /// The settle time.
     pub settle: Option<Seconds>,
-    /// The part of the runtime never reckoned with.
+    /// The runtime kept in reserve.
     pub margin: Option<Seconds>,
 }
 
 impl UpsWords {
-    /// These words where they say something, those of `below` where not.
+    /// Overrides the settings of `below`.
     pub(crate) fn over(self, below: Self) -> Self {
         let supplies = if self.supplies.is_empty() { below.supplies } else { self.supplies };
         Self {
@@ -192,7 +190,7 @@ impl UpsWords {
         }
     }
 
-    /// The settings of one value as key and text; the password is not shown.
+    /// The settings with a single value, as key and text, without the password.
     pub(crate) fn pairs(&self) -> Vec<(&'static str, Option<String>)> {
         fn text<T: fmt::Display>(value: Option<&T>) -> Option<String> {
             value.map(ToString::to_string)
@@ -208,48 +206,50 @@ impl UpsWords {
     }
 }
 
-/// The supplies and what is demanded of them, checked as far as words go.
+/// The checked UPS settings. The expression is parsed later, by the crate `power`.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct UpsSettings {
-    /// The supplies; none where power is not watched.
+    /// The UPSes; empty if power is not monitored.
     pub supplies: Vec<Supply>,
-    /// Which of them are enough, as in `any 1 of (a, b)`: by their names. All, if nobody said.
+    /// The expression of the UPSes that must be safe, as in `any 1 of (a, b)`. By default all.
     pub needed: String,
-    /// User and password at the NUT servers, where they are to wait for us.
+    /// User and password at the NUT servers. With a login, a server waits for Forebay before it
+    /// cuts the power.
     pub login: Option<(String, Secret)>,
     /// The authority of the NUT servers' certificates, PEM. Without it nothing is encrypted.
     pub ca: Option<PathBuf>,
     /// The charge below which write-back ends, in percent.
     pub charge_off_percent: u32,
-    /// The charge from which on it may begin, in percent.
+    /// The charge at which write-back may begin, in percent.
     pub charge_on_percent: u32,
-    /// How long all must have been well before it begins, in seconds.
+    /// The settle time, in seconds: how long all must have been safe before write-back begins.
     pub settle_seconds: u32,
-    /// The part of the runtime that is never reckoned with, in seconds.
+    /// The runtime kept in reserve, in seconds.
     pub margin_seconds: u32,
 }
 
 impl UpsSettings {
-    /// Joins the words and checks that they fit together.
+    /// Combines the settings and checks that they are consistent.
     ///
     /// # Errors
-    /// Two supplies of one name, too many of them, half a login, or settings for no supply.
+    /// Two UPSes have one name, there are too many, the login is incomplete, or settings are given
+    /// without a UPS.
     pub(crate) fn checked(words: UpsWords) -> ConfigResult<Self> {
         let fail = |mistake, message: String, remedy: Remedy| {
             Err(ConfigError::new(mistake, format!("ups: {message}"), remedy))
         };
         let supplies = &words.supplies;
         if supplies.is_empty() && words != UpsWords::default() {
-            let message = "there are settings, but no supply".to_owned();
+            let message = "there are settings, but no UPS".to_owned();
             return fail(Mistake::Value, message, Action::set("ups", "NAME@HOST:PORT").into());
         }
         if supplies.len() > SUPPLIES_MAX {
-            let message = format!("{} supplies are more than {SUPPLIES_MAX}", supplies.len());
+            let message = format!("{} UPSes are more than {SUPPLIES_MAX}", supplies.len());
             return fail(Mistake::Limit, message, "leave some out".into());
         }
         let mut names = HashSet::new();
         if let Some(twice) = supplies.iter().find(|supply| !names.insert(&supply.name)) {
-            let message = format!("two supplies are called '{}'", twice.name);
+            let message = format!("two UPSes are called '{}'", twice.name);
             return fail(
                 Mistake::Duplicate,
                 message,
@@ -287,7 +287,7 @@ impl UpsSettings {
 }
 
 impl fmt::Display for UpsSettings {
-    /// What is said of them where they change; the password is not.
+    /// The settings without the password, for the report of a change.
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         if self.supplies.is_empty() {
             return f.write_str("unset");
@@ -315,7 +315,7 @@ mod tests {
     }
 
     #[test]
-    fn supplies_as_people_write_them() {
+    fn every_form_of_a_ups_is_parsed_and_displayed() {
         for (text, name, place) in [
             ("rack-a@192.0.2.7", "rack-a", SupplyPlace::Nut("rack-a@192.0.2.7".into())),
             ("lab", "lab", SupplyPlace::Nut("lab".into())),
@@ -334,7 +334,7 @@ mod tests {
     }
 
     #[test]
-    fn what_names_no_supply_is_refused() {
+    fn an_invalid_ups_is_refused() {
         let long = format!("a@{}", "h".repeat(5000));
         let bad =
             ["", "@host", "a b@host", "command:/x", "file:/x", "a=command: ", "a=file:", "a\n"];
@@ -345,7 +345,7 @@ mod tests {
     }
 
     #[test]
-    fn settings_must_fit_together() {
+    fn settings_must_be_consistent() {
         let two =
             || UpsWords { supplies: vec![supply("a@x"), supply("b@y")], ..Default::default() };
         let checked = UpsSettings::checked(two()).unwrap();
@@ -356,7 +356,7 @@ mod tests {
         for (words, part) in [
             (UpsWords { user: Some("u".into()), ..two() }, "both user and password"),
             (UpsWords { supplies: vec![supply("a@x"), supply("a@y")], ..two() }, "called 'a'"),
-            (UpsWords { supplies: Vec::new(), needed: Some("a".into()), ..two() }, "no supply"),
+            (UpsWords { supplies: Vec::new(), needed: Some("a".into()), ..two() }, "but no UPS"),
             (UpsWords { supplies: vec![supply("a"); 17], ..two() }, "more than 16"),
         ] {
             let error = UpsSettings::checked(words).unwrap_err().explained();
@@ -366,7 +366,7 @@ mod tests {
     }
 
     #[test]
-    fn numbers_have_their_limits() {
+    fn percentages_and_seconds_are_limited() {
         assert_eq!("79%".parse(), Ok(Percent(79)));
         assert_eq!("100".parse(), Ok(Percent(100)));
         for text in ["0", "101", "-1", "", "many", "7.5"] {

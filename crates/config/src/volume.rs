@@ -1,8 +1,8 @@
-//! One volume as the operator asked for it, and changes to one.
+//! The specification of a volume, and changes to it.
 //!
-//! A [`VolumeSpec`] that exists has been checked: its name can be shown and sent over NBD, its
-//! mode has the protection it needs. The checks are made in [`VolumeSpec::checked`], which every
-//! way in ends with: the command line, the file and the control API.
+//! Every [`VolumeSpec`] has passed `VolumeSpec::checked`: its name can be displayed and sent over
+//! NBD, and its mode has the protection that it needs. Command line, file and control API all end
+//! with that check.
 
 use crate::{
     Auto, ConfigError, ConfigResult, GeometryChange, GeometrySpec, Mistake, Protection, TlsMode,
@@ -15,53 +15,54 @@ use std::{fmt, str::FromStr};
 
 /// Longest description of a volume, in bytes: the longest string NBD can carry.
 pub const DESCRIPTION_BYTES_MAX: usize = 4096;
-/// Longest backing, in bytes: the longest path Linux takes, and as much again for fault layers.
+/// Longest backing, in bytes: the longest path of Linux, and as much again for layers.
 pub const BACKING_BYTES_MAX: usize = 8192;
 
 words! {
-    /// Whether clients may use a volume over a connection that is not encrypted.
+    /// Whether clients may use a volume over an unencrypted connection.
     pub enum TlsUse("TLS use") {
-        /// They may, unless TLS is forced for all.
+        /// They may, unless the TLS mode is forced.
         #[default]
         Optional = "optional",
-        /// They must not; the volume is hidden from them.
+        /// They may not; the volume is hidden from them.
         Required = "required",
     }
 }
 
-/// A volume: what it is called, where its data lies, how it is cached.
+/// A volume: name, backing and settings.
 #[derive(Clone, Debug, PartialEq, Eq, Hash)]
 pub struct VolumeSpec {
-    /// What clients ask for. See [`check_volume_name`].
+    /// The name that clients use. See [`check_volume_name`].
     pub name: String,
-    /// A path, or a URL with or without fault layers before it.
+    /// A path, or a URL, with or without layers before it.
     pub backing: String,
-    /// How requests are cached.
+    /// The cache mode.
     pub mode: Mode,
-    /// What keeps writes that are not on the disk yet.
+    /// What preserves acknowledged writes that are not on the disk.
     pub protection: Protection,
-    /// The journal, in the words of a backing; with a protection that has one and only then.
+    /// The journal, in the form of a backing. Present exactly if the protection includes a journal.
     pub journal: Option<String>,
-    /// A second device that has everything the journal has.
+    /// The journal's second device.
     pub journal_mirror: Option<String>,
-    /// When a write that the journal keeps is acknowledged.
+    /// When a write that the journal records is acknowledged.
     pub durability: Durability,
-    /// What a write is acknowledged from while the UPS that protects the volume is not safe.
+    /// Where a write must be before it is acknowledged while the volume's UPS is not safe.
     pub unsafe_supply: UnsafeSupply,
-    /// Whether what is dirty goes to the disk in order.
+    /// Whether dirty data is destaged in order.
     pub ordered: bool,
-    /// Whether the operator accepts that acknowledged writes are lost: by a crash where nothing
-    /// protects them, or with what is damaged of a journal.
+    /// Whether the operator accepts the loss of acknowledged writes: by a crash without protection,
+    /// or by damage to the journal.
     pub accept_loss: bool,
     /// Whether writes are refused.
     pub read_only: bool,
-    /// Whether what will likely be read next is read ahead.
+    /// Whether sequential streams are read ahead.
     pub prefetch: bool,
-    /// What is said by hand of the disk's stripes and seeks.
+    /// The disk's stripes and seeks, as far as set by hand.
     pub geometry: GeometrySpec,
-    /// Below which size writes are worth gathering, in bytes, zero for none; or what is measured.
+    /// The size below which writes are gathered, in bytes; zero for none. `Auto` uses the measured
+    /// threshold.
     pub gather_below: Auto<u64>,
-    /// How fast write-back may go.
+    /// The limits of writeback.
     pub write_back: WriteBackSpec,
     /// Whether clients must encrypt.
     pub tls: TlsUse,
@@ -73,13 +74,13 @@ impl VolumeSpec {
     /// A volume with the default settings: write-through, prefetching, writable.
     ///
     /// # Errors
-    /// The name or the backing can't be.
+    /// The name or the backing is invalid.
     pub fn new(name: impl Into<String>, backing: impl Into<String>) -> ConfigResult<Self> {
-        Self { name: name.into(), backing: backing.into(), ..Self::plain() }.checked()
+        Self { name: name.into(), backing: backing.into(), ..Self::default_settings() }.checked()
     }
 
-    /// The default settings.
-    fn plain() -> Self {
+    /// The default settings, without name and backing.
+    fn default_settings() -> Self {
         Self {
             name: String::new(),
             backing: String::new(),
@@ -101,29 +102,28 @@ impl VolumeSpec {
         }
     }
 
-    /// The volume, not served yet, with these settings.
+    /// The volume with these settings, before it is served.
     ///
     /// # Errors
-    /// The result is no volume that can be: write-back without a stated protection.
+    /// The result is invalid, such as write-back without protection.
     pub fn configured(&self, settings: &VolumeChange) -> ConfigResult<Self> {
         let spec = self.applied(settings);
-        // The default is a mistake as well where it is written down without a journal.
+        // Without a journal, even an explicit default is an error.
         spec.check_durability(settings.durability.is_some())
             .and_then(|()| spec.check_unsafe_supply(settings.unsafe_supply.is_some()))
             .map_err(|error| spec.about(error))?;
         spec.checked()
     }
 
-    /// The volume, being served, with `change` made to it.
+    /// The volume with `change` applied, while it is served.
     ///
     /// # Errors
-    /// The result is no volume that can be, or the change is one of journal, of its durability, of
-    /// the order of destaging, or of being protected by one: what is recorded of a volume stays
-    /// where its records are. The geometry of its disk stays as well.
+    /// The result is invalid, or the change concerns a fixed setting: the kind of protection, the
+    /// journal, its durability, the order of destaging, or the disk's geometry.
     pub fn with(&self, change: &VolumeChange) -> ConfigResult<Self> {
         let spec = self.applied(change);
-        self.check_protection_stays(&spec)
-            .and_then(|()| self.check_fixed_settings_stay(&spec))
+        self.check_protection_unchanged(&spec)
+            .and_then(|()| self.check_fixed_settings_unchanged(&spec))
             .and_then(|()| spec.check_unsafe_supply(change.unsafe_supply.is_some()))
             .map_err(|error| spec.about(error))?;
         spec.checked()
@@ -131,11 +131,10 @@ impl VolumeSpec {
 
     /// The settings that differ from their defaults.
     pub fn settings(&self) -> VolumeChange {
-        Self::plain().change_to(self)
+        Self::default_settings().change_to(self)
     }
 
-    /// A served volume keeps its fixed settings.
-    fn check_fixed_settings_stay(&self, new: &Self) -> ConfigResult<()> {
+    fn check_fixed_settings_unchanged(&self, new: &Self) -> ConfigResult<()> {
         let is_fixed = |(key, _): &(&str, String)| {
             VolumeSetting::find(key).is_some_and(|setting| !setting.is_live)
         };
@@ -145,24 +144,24 @@ impl VolumeSpec {
         };
         let (olds, news) = (new.change_to(self).pairs(), self.change_to(new).pairs());
         match olds.into_iter().zip(news).find(|(old, _)| is_fixed(old)) {
-            Some((old, new)) => Err(stays(old.0, &value(old), &value(new))),
+            Some((old, new)) => Err(fixed_setting_error(old.0, &value(old), &value(new))),
             None => Ok(()),
         }
     }
 
-    /// The volume, if it can be.
+    /// The volume, if it is valid.
     fn checked(self) -> ConfigResult<Self> {
         check_volume_name(&self.name)?;
         self.check_backing()
             .and_then(|()| self.check_description())
             .and_then(|()| self.check_journal())
             .and_then(|()| self.check_protection())
-            .and_then(|()| self.check_geometry())
+            .and_then(|()| self.geometry.check())
             .map_err(|error| self.about(error))?;
         Ok(self)
     }
 
-    /// The mistake, said of this volume.
+    /// Prefixes an error with this volume's name.
     pub(crate) fn about(&self, error: ConfigError) -> ConfigError {
         error.about(format_args!("volume '{}'", self.name))
     }
@@ -172,7 +171,7 @@ impl VolumeSpec {
             let remedy = "name a disk or file, as in disk=/dev/sdb, or a URL";
             return Err(ConfigError::new(Mistake::Value, "it has no backing", remedy));
         }
-        check_place("backing", &self.backing)
+        check_device_name("backing", &self.backing)
     }
 
     fn check_description(&self) -> ConfigResult<()> {
@@ -188,7 +187,7 @@ impl VolumeSpec {
         Ok(())
     }
 
-    /// Whether the volume can be served under these settings for TLS.
+    /// Checks that the volume can be served in this TLS mode.
     pub(crate) fn check_tls(&self, mode: TlsMode) -> ConfigResult<()> {
         if self.tls == TlsUse::Required && mode == TlsMode::Off {
             return Err(ConfigError::new(
@@ -201,8 +200,8 @@ impl VolumeSpec {
     }
 }
 
-/// Checks what a disk can be called, of a volume's backing or of its journal.
-pub(crate) fn check_place(what: &str, text: &str) -> ConfigResult<()> {
+/// Checks the name of a volume's backing or journal.
+pub(crate) fn check_device_name(what: &str, text: &str) -> ConfigResult<()> {
     if text.chars().any(char::is_control) {
         let message = format!("{what} {text:?} holds a control character");
         return Err(ConfigError::new(Mistake::Value, message, "name the disk by another path"));
@@ -214,11 +213,11 @@ pub(crate) fn check_place(what: &str, text: &str) -> ConfigResult<()> {
     Ok(())
 }
 
-/// Checks that a volume can have this name: 1 to [`limits::VOLUME_NAME_BYTES_MAX`] bytes, no
-/// control characters, and neither `=` nor `,`, which end the name on the command line.
+/// Checks a volume's name: 1 to [`limits::VOLUME_NAME_BYTES_MAX`] bytes, no control characters, and
+/// neither `=` nor `,`, which end the name on the command line.
 ///
 /// # Errors
-/// It can't.
+/// The name is invalid.
 pub fn check_volume_name(name: &str) -> ConfigResult<()> {
     let fail = |problem: &str, remedy: &'static str| {
         let message = format!("volume name {name:?} {problem}");
@@ -240,47 +239,47 @@ pub fn check_volume_name(name: &str) -> ConfigResult<()> {
     Ok(())
 }
 
-/// Settings of a volume that are to change; what is `None` stays.
+/// A change of some settings of a volume; a setting that is `None` stays unchanged.
 #[derive(Clone, Debug, PartialEq, Eq, Hash, Default)]
 pub struct VolumeChange {
-    /// How requests are cached.
+    /// See [`VolumeSpec::mode`].
     pub mode: Option<Mode>,
-    /// What keeps writes that are not on the disk yet.
+    /// See [`VolumeSpec::protection`].
     pub protection: Option<Protection>,
-    /// The journal.
+    /// See [`VolumeSpec::journal`].
     pub journal: Option<Option<String>>,
-    /// Its second device.
+    /// See [`VolumeSpec::journal_mirror`].
     pub journal_mirror: Option<Option<String>>,
-    /// When a write that the journal keeps is acknowledged.
+    /// See [`VolumeSpec::durability`].
     pub durability: Option<Durability>,
-    /// What a write is acknowledged from while the UPS is not safe.
+    /// See [`VolumeSpec::unsafe_supply`].
     pub unsafe_supply: Option<UnsafeSupply>,
-    /// Whether what is dirty goes to the disk in order.
+    /// See [`VolumeSpec::ordered`].
     pub ordered: Option<bool>,
-    /// Whether loss is accepted.
+    /// See [`VolumeSpec::accept_loss`].
     pub accept_loss: Option<bool>,
-    /// Whether writes are refused.
+    /// See [`VolumeSpec::read_only`].
     pub read_only: Option<bool>,
-    /// Whether data is read ahead.
+    /// See [`VolumeSpec::prefetch`].
     pub prefetch: Option<bool>,
-    /// What is said by hand of the disk.
+    /// See [`VolumeSpec::geometry`].
     pub geometry: GeometryChange,
-    /// Below which size writes are worth gathering, in bytes, zero for none.
+    /// See [`VolumeSpec::gather_below`].
     pub gather_below: Option<Auto<u64>>,
-    /// How fast write-back may go.
+    /// See [`VolumeSpec::write_back`].
     pub write_back: WriteBackChange,
-    /// Whether clients must encrypt.
+    /// See [`VolumeSpec::tls`].
     pub tls: Option<TlsUse>,
-    /// The text for people.
+    /// See [`VolumeSpec::description`].
     pub description: Option<Option<String>>,
 }
 
-/// Defines what is done with each setting, from its name, its field in [`VolumeSpec`] and
-/// [`VolumeChange`], how its value is read from the name and a text, and how it is shown.
+/// Defines the functions over all settings, given for each its key, its field in [`VolumeSpec`] and
+/// [`VolumeChange`], the parser of key and text, and the formatter.
 macro_rules! settings {
     ($($key:literal: $($field:ident).+, $read:expr, $show:expr;)+) => {
         impl VolumeSpec {
-            /// The volume with `change` made to it, unchecked.
+            /// The volume with `change` applied, unchecked.
             fn applied(&self, change: &VolumeChange) -> Self {
                 let mut spec = self.clone();
                 $(if let Some(new) = &change.$($field).+ {
@@ -289,7 +288,7 @@ macro_rules! settings {
                 spec
             }
 
-            /// The change that makes `self` into `other`, as far as settings go: neither name nor
+            /// The change from the settings of `self` to those of `other`, without name and
             /// backing.
             pub fn change_to(&self, other: &Self) -> VolumeChange {
                 let mut change = VolumeChange::default();
@@ -299,15 +298,15 @@ macro_rules! settings {
                 change
             }
 
-            /// All settings with their values as they are read, in the order of [`VOLUME_KEYS`].
+            /// All settings as key and value, in the order of [`VOLUME_KEYS`].
             pub fn all_settings(&self) -> Vec<(&'static str, String)> {
                 vec![$(($key, $show(&self.$($field).+)),)+]
             }
         }
 
         impl VolumeChange {
-            /// Reads and keeps the value of a setting. `None` if there is no such setting, else
-            /// whether it had none before.
+            /// Parses and stores the value of a setting. Returns whether the setting had no value
+            /// before; `None` if there is no such setting.
             fn replace(&mut self, key: &str, value: &str) -> ConfigResult<Option<bool>> {
                 Ok(Some(match key {
                     $($key => self.$($field).+.replace($read(key, value)?).is_none(),)+
@@ -315,7 +314,7 @@ macro_rules! settings {
                 }))
             }
 
-            /// The settings as key and value, in the order of [`VOLUME_KEYS`].
+            /// The settings that change as key and value, in the order of [`VOLUME_KEYS`].
             pub fn pairs(&self) -> Vec<(&'static str, String)> {
                 let all = [$(($key, self.$($field).+.as_ref().map($show)),)+];
                 all.into_iter().filter_map(|(key, value)| Some((key, value?))).collect()
@@ -327,8 +326,8 @@ macro_rules! settings {
 settings! {
     "mode": mode, |key, text| word(key, text, &Mode::ALL), Mode::to_string;
     "protection": protection, parsed, Protection::to_string;
-    "journal": journal, place, text_or_none;
-    "journal-mirror": journal_mirror, place, text_or_none;
+    "journal": journal, device_name, text_or_none;
+    "journal-mirror": journal_mirror, device_name, text_or_none;
     "durability": durability, |key, text| word(key, text, &Durability::ALL), Durability::to_string;
     "unsafe-supply": unsafe_supply, |key, text| word(key, text, &UnsafeSupply::ALL),
         UnsafeSupply::to_string;
@@ -361,13 +360,13 @@ fn text_or_none(text: &Option<String>) -> String {
     text.clone().unwrap_or_default()
 }
 
-/// A text, which is none where it is empty.
+/// Parses a text; an empty text means none.
 fn some_text(text: &str) -> ConfigResult<Option<String>> {
     Ok(Some(text.to_owned()).filter(|text| !text.is_empty()))
 }
 
-/// The mistake of changing a setting that a served volume keeps.
-pub(crate) fn stays(key: &str, old: &str, new: &str) -> ConfigError {
+/// The error for a change of a setting that is fixed while the volume is served.
+pub(crate) fn fixed_setting_error(key: &str, old: &str, new: &str) -> ConfigError {
     ConfigError::new(
         Mistake::Served,
         format!("{key} can't change from {old} to {new} while the volume is served"),
@@ -376,15 +375,15 @@ pub(crate) fn stays(key: &str, old: &str, new: &str) -> ConfigError {
 }
 
 impl VolumeChange {
-    /// Reads `KEY=VALUE` words, as `forebay volume set` has them.
+    /// Parses `KEY=VALUE` arguments, as in `forebay volume set`.
     ///
     /// # Errors
-    /// A word is no `KEY=VALUE`, a key is unknown or comes twice, a value can't be.
+    /// An argument is not `KEY=VALUE`, a key is unknown or repeated, or a value is invalid.
     pub fn parse<'a>(words: impl IntoIterator<Item = &'a str>) -> ConfigResult<Self> {
         let mut change = Self::default();
         for text in words {
             let Some((key, value)) = text.split_once('=') else {
-                let message = format!("'{text}' is no KEY=VALUE");
+                let message = format!("'{text}' is not KEY=VALUE");
                 let remedy = format!("write it like mode=bypass; {}", known_keys());
                 return Err(ConfigError::new(Mistake::Syntax, message, remedy));
             };
@@ -396,7 +395,7 @@ impl VolumeChange {
     /// Sets one key.
     ///
     /// # Errors
-    /// The key is unknown or was set before, or the value can't be.
+    /// The key is unknown or already set, or the value is invalid.
     pub fn set(&mut self, key: &str, value: &str) -> ConfigResult<()> {
         match self.replace(key, value)? {
             Some(true) => Ok(()),
@@ -411,14 +410,14 @@ impl VolumeChange {
         }
     }
 
-    /// Whether nothing is to change.
+    /// Whether no setting changes.
     pub fn is_empty(&self) -> bool {
         *self == Self::default()
     }
 
-    /// Whether it says something that a served volume keeps as it is: of a journal, a supply, or
-    /// the geometry of the disk. See [`VolumeSpec::with`].
-    pub fn is_of_what_stays(&self) -> bool {
+    /// Whether a setting is among the changes that is fixed while the volume is served. See
+    /// [`VolumeSpec::with`].
+    pub fn has_fixed_settings(&self) -> bool {
         let is_fixed = |key| VolumeSetting::find(key).is_some_and(|setting| !setting.is_live);
         self.protection.is_some_and(|new| new.has_journal() || new.has_ups())
             || self.pairs().into_iter().any(|(key, _)| is_fixed(key))
@@ -426,7 +425,7 @@ impl VolumeChange {
 }
 
 impl fmt::Display for VolumeChange {
-    /// `mode=bypass,prefetch=no`; nothing for no change.
+    /// `mode=bypass,prefetch=no`; empty for no change.
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         for (index, (key, value)) in self.pairs().into_iter().enumerate() {
             let comma = if index == 0 { "" } else { "," };
@@ -436,9 +435,9 @@ impl fmt::Display for VolumeChange {
     }
 }
 
-/// Reads the name of a journal's device. Only a change that was computed takes one away, so nothing
-/// between `=` and the next setting is a mistake.
-fn place(key: &str, text: &str) -> ConfigResult<Option<String>> {
+/// Parses the name of a journal's device. An empty name is an error: only [`VolumeSpec::change_to`]
+/// makes a change that removes a journal.
+fn device_name(key: &str, text: &str) -> ConfigResult<Option<String>> {
     if text.is_empty() {
         let remedy = format!("name a file or device, as in {key}=/dev/nvme0n1, or leave {key} out");
         return Err(ConfigError::new(Mistake::Value, format!("{key}= names nothing"), remedy));

@@ -1,9 +1,9 @@
-//! Settings that are one word of a few, and `yes` and `no`.
+//! Settings with a few possible words as values, and `yes` and `no`.
 
 use crate::{ConfigError, ConfigResult, Mistake};
 use std::fmt;
 
-/// Reads one word of a few. The error lists them all.
+/// Parses one of a few words. The error lists all of them.
 pub(crate) fn word<T: Copy + fmt::Display>(what: &str, text: &str, all: &[T]) -> ConfigResult<T> {
     all.iter().copied().find(|candidate| candidate.to_string() == text).ok_or_else(|| {
         ConfigError::new(
@@ -28,7 +28,7 @@ pub(crate) fn listed<T: fmt::Display>(all: &[T], last: &str) -> String {
     text
 }
 
-/// Reads `yes` or `no`.
+/// Parses `yes` or `no`.
 pub(crate) fn yes_or_no(key: &str, text: &str) -> ConfigResult<bool> {
     match text {
         "yes" => Ok(true),
@@ -41,7 +41,7 @@ pub(crate) fn yes_or_no(key: &str, text: &str) -> ConfigResult<bool> {
     }
 }
 
-/// Shows a truth value as it is read.
+/// Formats a boolean as `yes` or `no`.
 pub(crate) const fn yes_no(value: bool) -> &'static str {
     if value { "yes" } else { "no" }
 }
@@ -61,10 +61,10 @@ macro_rules! words {
         }
 
         impl $name {
-            /// All values, in the order they are listed to people.
+            /// All values, in the order in which they are listed.
             pub const ALL: &'static [Self] = &[$(Self::$value,)+];
 
-            /// The word for it in the command line, the configuration and the API.
+            /// The word on the command line, in the configuration file and in the API.
             pub const fn as_str(self) -> &'static str {
                 match self {
                     $(Self::$value => $word,)+
@@ -95,14 +95,14 @@ mod tests {
     use forebay_types::Fault;
 
     #[test]
-    fn an_unknown_word_is_answered_with_the_known_ones() {
+    fn the_error_of_an_unknown_word_lists_the_known_ones() {
         let error = word("colour", "blue", &["red", "green", "grey"]).unwrap_err();
         assert_eq!(error.explained(), "no colour 'blue': use red, green or grey");
         assert_eq!(listed(&["red"], "or"), "red");
     }
 
     #[test]
-    fn yes_and_no_are_the_only_truths() {
+    fn yes_and_no_are_the_only_booleans() {
         assert_eq!(yes_or_no("read-only", yes_no(true)), Ok(true));
         assert_eq!(yes_or_no("read-only", yes_no(false)), Ok(false));
         let error = yes_or_no("read-only", "true").unwrap_err();

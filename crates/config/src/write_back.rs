@@ -1,24 +1,25 @@
-//! How fast write-back of a volume may go, as the operator says it.
+//! The settings that limit the writeback of a volume.
 
 use crate::{ConfigError, ConfigResult, Mistake};
 use forebay_types::Size;
 use std::fmt;
 
-/// The longest latency of reads that can be asked for, in microseconds: a minute.
+/// The highest `read-latency`, in microseconds: a minute.
 const LATENCY_US_MAX: u64 = 60_000_000;
-/// The lowest limits. Below, what is dirty would hardly ever get less.
+/// The lowest `write-back-rate`, in bytes per second. At a lower rate, dirty data would hardly ever
+/// decrease.
 const RATE_BYTES_MIN: u64 = 64 << 10;
 const IOPS_MAX: u64 = 10_000_000;
-/// The shortest and the longest age, in seconds: ten seconds, and thirty days.
+/// The range of `write-back-age`, in seconds: ten seconds to thirty days.
 const AGE_S_MIN: u64 = 10;
 const AGE_S_MAX: u64 = 30 * 86_400;
-/// The age unless another is given, in seconds: a day.
+/// The default of `write-back-age`, in seconds: a day.
 const AGE_S: u64 = 86_400;
 
-/// Which latency of reads write-back is to leave alone.
+/// The latency of reads that writeback preserves.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, Default)]
 pub enum ReadLatency {
-    /// That of the disk when nothing is written back.
+    /// The disk's latency without writeback.
     #[default]
     Idle,
     /// None.
@@ -27,16 +28,16 @@ pub enum ReadLatency {
     Micros(u64),
 }
 
-/// How fast write-back may go.
+/// The limits of writeback.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
 pub struct WriteBackSpec {
-    /// Which latency of reads it leaves alone.
+    /// The latency of reads to preserve.
     pub read_latency: ReadLatency,
-    /// The most bytes in a second.
+    /// Maximum bytes per second.
     pub rate: Option<u64>,
-    /// The most I/Os in a second.
+    /// Maximum I/Os per second.
     pub iops: Option<u64>,
-    /// How long something may stay dirty because of reads, in seconds.
+    /// How long reads may delay dirty data, in seconds.
     pub age_s: Option<u64>,
 }
 
@@ -46,7 +47,7 @@ impl Default for WriteBackSpec {
     }
 }
 
-/// What of that is to change; what is `None` stays.
+/// A change of some limits; a limit that is `None` stays unchanged.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, Default)]
 pub struct WriteBackChange {
     /// See [`WriteBackSpec::read_latency`].
@@ -63,19 +64,19 @@ fn or_off(value: &Option<u64>, show: impl Fn(u64) -> String) -> String {
     value.map_or_else(|| "off".to_owned(), show)
 }
 
-/// Shows `write-back-rate` as it is read.
+/// Formats `write-back-rate`.
 pub(crate) fn rate_shown(rate: &Option<u64>) -> String {
     or_off(rate, |bytes| Size(bytes).to_string())
 }
 
-/// Shows `write-back-iops` as it is read.
+/// Formats `write-back-iops`.
 pub(crate) fn iops_shown(iops: &Option<u64>) -> String {
     or_off(iops, |iops| iops.to_string())
 }
 
-/// Shows `write-back-age` as it is read.
+/// Formats `write-back-age`.
 pub(crate) fn age_shown(age_s: &Option<u64>) -> String {
-    or_off(age_s, |s| shown(s.saturating_mul(1_000_000)))
+    or_off(age_s, |s| time_shown(s.saturating_mul(1_000_000)))
 }
 
 impl fmt::Display for ReadLatency {
@@ -83,7 +84,7 @@ impl fmt::Display for ReadLatency {
         match self {
             Self::Idle => f.write_str("idle"),
             Self::Off => f.write_str("off"),
-            Self::Micros(us) => f.write_str(&shown(*us)),
+            Self::Micros(us) => f.write_str(&time_shown(*us)),
         }
     }
 }
@@ -92,19 +93,19 @@ impl fmt::Display for ReadLatency {
 const UNITS: [(&str, u64); 5] =
     [("us", 1), ("ms", 1_000), ("s", 1_000_000), ("min", 60_000_000), ("h", 3_600_000_000)];
 
-/// A time as it is read, in the largest unit that has it in whole numbers.
-fn shown(us: u64) -> String {
+/// Formats a time in the largest unit that divides it.
+fn time_shown(us: u64) -> String {
     let whole = UNITS.iter().rev().find(|(_, unit)| us > 0 && us.is_multiple_of(*unit));
     whole.map_or("0s".to_owned(), |(name, unit)| format!("{}{name}", us / unit))
 }
 
-/// Reads a time in microseconds.
+/// Parses a time into microseconds.
 fn time(key: &str, text: &str, example: &str) -> ConfigResult<u64> {
     let digits = text.trim_end_matches(|letter: char| letter.is_ascii_alphabetic());
     let unit = UNITS.iter().find(|(name, _)| *name == &text[digits.len()..]);
     let us = unit.and_then(|(_, unit)| digits.parse::<u64>().ok()?.checked_mul(*unit));
     us.ok_or_else(|| {
-        let message = format!("{key}='{text}' is no time");
+        let message = format!("{key}='{text}' is not a time");
         ConfigError::new(Mistake::Value, message, format!("write it like {example}"))
     })
 }
@@ -113,7 +114,7 @@ fn fail<T>(mistake: Mistake, message: String, remedy: String) -> ConfigResult<T>
     Err(ConfigError::new(mistake, message, remedy))
 }
 
-/// Reads `read-latency`.
+/// Parses `read-latency`.
 pub(crate) fn read_latency(key: &str, text: &str) -> ConfigResult<ReadLatency> {
     match text {
         "idle" => return Ok(ReadLatency::Idle),
@@ -124,8 +125,8 @@ pub(crate) fn read_latency(key: &str, text: &str) -> ConfigResult<ReadLatency> {
         us @ 1..=LATENCY_US_MAX => Ok(ReadLatency::Micros(us)),
         0 => fail(
             Mistake::Value,
-            format!("{key}={text}: no read takes no time"),
-            format!("write {key}=idle for what the disk does by itself, or {key}=off"),
+            format!("{key}={text}: a latency is above zero"),
+            format!("write {key}=idle for the disk's own latency, or {key}=off"),
         ),
         _ => fail(
             Mistake::Limit,
@@ -135,38 +136,38 @@ pub(crate) fn read_latency(key: &str, text: &str) -> ConfigResult<ReadLatency> {
     }
 }
 
-/// Reads `write-back-rate`, in bytes a second.
+/// Parses `write-back-rate`, in bytes per second.
 pub(crate) fn rate(key: &str, text: &str) -> ConfigResult<Option<u64>> {
     match (text, text.parse()) {
         ("off", _) => Ok(None),
         (_, Ok(Size(bytes))) if bytes >= RATE_BYTES_MIN => Ok(Some(bytes)),
         (_, Ok(_)) => fail(
             Mistake::Limit,
-            format!("{key}={text} is less than 64KiB in a second"),
+            format!("{key}={text} is less than 64KiB per second"),
             format!("write at least 64KiB, or {key}=off for no limit"),
         ),
         (_, Err(_)) => fail(
             Mistake::Value,
-            format!("{key}='{text}' is no size"),
-            "write what may go in a second, like 50MiB, or off".to_owned(),
+            format!("{key}='{text}' is not a size"),
+            "write the bytes per second, as in 50MiB, or off".to_owned(),
         ),
     }
 }
 
-/// Reads `write-back-iops`.
+/// Parses `write-back-iops`.
 pub(crate) fn iops(key: &str, text: &str) -> ConfigResult<Option<u64>> {
     match (text, text.parse()) {
         ("off", _) => Ok(None),
         (_, Ok(iops @ 1..=IOPS_MAX)) => Ok(Some(iops)),
         _ => fail(
             Mistake::Value,
-            format!("{key}='{text}' is no number of I/Os"),
+            format!("{key}='{text}' is not a number of I/Os"),
             format!("write 1 to {IOPS_MAX}, or off for no limit"),
         ),
     }
 }
 
-/// Reads `write-back-age`, in seconds.
+/// Parses `write-back-age`, in seconds.
 pub(crate) fn age(key: &str, text: &str) -> ConfigResult<Option<u64>> {
     if text == "off" {
         return Ok(None);
@@ -177,7 +178,7 @@ pub(crate) fn age(key: &str, text: &str) -> ConfigResult<Option<u64>> {
         _ => fail(
             Mistake::Limit,
             format!("{key}={text} is not between 10s and 720h in whole seconds"),
-            format!("write it like 10min, or {key}=off where reads may put it off for ever"),
+            format!("write it like 10min, or {key}=off for no limit"),
         ),
     }
 }
@@ -189,7 +190,7 @@ mod tests {
     use forebay_types::Fault;
 
     #[test]
-    fn what_write_back_may_do_is_read_and_shown() {
+    fn limits_of_writeback_are_parsed_and_displayed() {
         let written = "read-latency=20ms,write-back-rate=50MiB,write-back-iops=200,\
                        write-back-age=10min";
         let spec = parse_volume_spec(&format!("v=/x,{written}")).unwrap();
@@ -213,22 +214,22 @@ mod tests {
         let never = parse_volume_spec("v=/x,write-back-age=off").unwrap();
         assert_eq!(never.to_string(), "v=/x,write-back-age=off");
         for (us, text) in [(1, "1us"), (1_500, "1500us"), (90_000_000, "90s"), (0, "0s")] {
-            assert_eq!(shown(us), text);
+            assert_eq!(time_shown(us), text);
         }
     }
 
     #[test]
-    fn what_it_can_not_be_is_an_error_with_a_remedy() {
+    fn an_invalid_limit_is_refused_with_a_remedy() {
         for (text, sentence) in [
             (
                 "read-latency=fast",
-                "read-latency='fast' is no time: write it like 20ms, idle or off",
+                "read-latency='fast' is not a time: write it like 20ms, idle or off",
             ),
-            ("read-latency=20", "read-latency='20' is no time: write it like 20ms, idle or off"),
+            ("read-latency=20", "read-latency='20' is not a time: write it like 20ms, idle or off"),
             (
                 "read-latency=0ms",
-                "read-latency=0ms: no read takes no time: write read-latency=idle for what the \
-                 disk does by itself, or read-latency=off",
+                "read-latency=0ms: a latency is above zero: write read-latency=idle for the disk's \
+                 own latency, or read-latency=off",
             ),
             (
                 "read-latency=2min",
@@ -236,27 +237,28 @@ mod tests {
             ),
             (
                 "write-back-rate=1KiB",
-                "write-back-rate=1KiB is less than 64KiB in a second: write at least 64KiB, or \
+                "write-back-rate=1KiB is less than 64KiB per second: write at least 64KiB, or \
                  write-back-rate=off for no limit",
             ),
             (
                 "write-back-rate=quick",
-                "write-back-rate='quick' is no size: write what may go in a second, like 50MiB, or \
-                 off",
+                "write-back-rate='quick' is not a size: write the bytes per second, as in 50MiB, \
+                 or off",
             ),
             (
                 "write-back-iops=0",
-                "write-back-iops='0' is no number of I/Os: write 1 to 10000000, or off for no \
+                "write-back-iops='0' is not a number of I/Os: write 1 to 10000000, or off for no \
                  limit",
             ),
             (
                 "write-back-age=5s",
                 "write-back-age=5s is not between 10s and 720h in whole seconds: write it like \
-                 10min, or write-back-age=off where reads may put it off for ever",
+                 10min, or write-back-age=off for no limit",
             ),
             (
                 "write-back-age=99999999999999999999h",
-                "write-back-age='99999999999999999999h' is no time: write it like 10min, 1h or off",
+                "write-back-age='99999999999999999999h' is not a time: write it like 10min, 1h or \
+                 off",
             ),
         ] {
             let error = parse_volume_spec(&format!("v=/x,{text}")).unwrap_err();

@@ -101,19 +101,19 @@ fn an_invalid_command_line_exits_with_2_and_a_remedy() {
         ),
         (
             &["serve", "--volume", "d=/x,mode=write-back,protection=ups"],
-            "forebay: volume 'd': protection=ups, but no supply is watched: start the server with \
+            "forebay: volume 'd': protection=ups, but no UPS is configured: start the server with \
              --ups NAME@HOST:PORT\n",
         ),
         (
             &["serve", "--ups", "a", "--volume", "d=/x,mode=write-back,protection=ups"],
-            "forebay: volume 'd': protection=ups, but there is no vault for what is dirty when \
-             the battery runs low: start the server with --vault PATH, or write \
+            "forebay: volume 'd': protection=ups, but there is no vault for dirty data when the \
+             battery runs low: start the server with --vault PATH, or write \
              protection=journal,journal=PATH\n",
         ),
-        (&["serve", "--ups", "@x"], "forebay: supply \"@x\" has no name of letters, digits"),
-        (&["serve", "--ups", "a", "--ups", "a@b"], "forebay: ups: two supplies are called 'a'"),
-        (&["serve", "--ups-threshold", "79"], "forebay: ups: there are settings, but no supply"),
-        (&["volume", "set", "d", "mode"], "forebay: 'mode' is no KEY=VALUE: write it like mode="),
+        (&["serve", "--ups", "@x"], "forebay: UPS \"@x\" has no name of letters, digits"),
+        (&["serve", "--ups", "a", "--ups", "a@b"], "forebay: ups: two UPSes are called 'a'"),
+        (&["serve", "--ups-threshold", "79"], "forebay: ups: there are settings, but no UPS"),
+        (&["volume", "set", "d", "mode"], "forebay: 'mode' is not KEY=VALUE: write it like mode="),
         (&["volume", "set", "d"], "required arguments were not provided"),
     ] {
         let ran = run_alone(arguments);

@@ -18,8 +18,8 @@ fn disk_geometry_is_shown_and_settings_override_the_device() {
     .unwrap();
     let log = std::fs::File::create(at("log")).unwrap();
     let daemon = Daemon::start_kept_with(directory.path(), log, &at("forebay.toml"));
-    let contradiction = "its disk says rotational=no, and rotational=yes is set by hand, which is \
-                         taken: leave it out if the disk is right";
+    let contradiction = "the disk reports rotational=no, but rotational=yes is set by hand and \
+                         takes effect: leave it out if the disk is right";
     let found = status(directory.path());
     let [array, wide, plain] = [0, 1, 2].map(|n| &found["volumes"][n]["geometry"]);
     assert_eq!(
@@ -35,7 +35,7 @@ fn disk_geometry_is_shown_and_settings_override_the_device() {
     );
     assert_eq!(wide["stripe_bytes"], 1 << 30);
     let note = wide["notes"][0].as_str().unwrap();
-    assert!(note.starts_with("a stripe of 1GiB is larger than what may be dirty, "), "{note}");
+    assert!(note.starts_with("a stripe of 1GiB exceeds the dirty limit, "), "{note}");
     assert_eq!((&plain["stripe_source"], &plain["notes"]), (&json!("unknown"), &json!([])));
     assert_eq!(
         (&plain["rotational"], &plain["rotational_source"]),
@@ -61,7 +61,7 @@ fn disk_geometry_is_shown_and_settings_override_the_device() {
     let settings = "new=memory:1MiB,chunk=64KiB,rotational=auto";
     let (code, text) = run_forebay(directory.path(), &["volume", "add", settings]);
     assert!(
-        code == Some(0) && text.contains("chunk is set by hand, and no stripes of its disk"),
+        code == Some(0) && text.contains("chunk is set by hand, but the disk has no known"),
         "{text}"
     );
 }

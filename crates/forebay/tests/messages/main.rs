@@ -96,7 +96,7 @@ fn the_command_line() {
         page += &said(directory.path(), arguments);
     }
     // What the machine has is not the same everywhere.
-    let available = " is asked for and ";
+    let available = " exceeds the ";
     let page: Vec<_> = page
         .lines()
         .map(|line| match line.split_once(available) {
