@@ -6,8 +6,7 @@ use crate::{
 use std::{io, path::PathBuf};
 use tokio::runtime::{Builder, Runtime};
 
-/// [`Client`], each request waited for on the calling thread. Not for use inside a runtime: it
-/// panics there, as everything does that blocks one.
+/// A [`Client`] whose requests block the calling thread. It panics inside an async runtime.
 #[derive(Debug)]
 pub struct BlockingClient {
     client: Client,
@@ -17,10 +16,10 @@ pub struct BlockingClient {
 type Result<T> = std::result::Result<T, ClientError>;
 
 impl BlockingClient {
-    /// A client for the control socket at this path. The socket is not opened yet.
+    /// A client for the control socket at this path. Each request opens the socket.
     ///
     /// # Errors
-    /// The system has no descriptors left for the event loop.
+    /// The event loop cannot be created, for example for lack of descriptors.
     pub fn new(socket: impl Into<PathBuf>) -> io::Result<Self> {
         let runtime = Builder::new_current_thread().enable_io().enable_time().build()?;
         Ok(Self { client: Client::new(socket), runtime })

@@ -1,6 +1,6 @@
-//! The description of the interface, in the OpenAPI form. The functions here do nothing; they
-//! carry the description of one request each.
-#![expect(dead_code, reason = "only what is written over the functions is used")]
+//! The OpenAPI description of the control API. Each function here carries the description of one
+//! request, and is never called.
+#![expect(dead_code, reason = "only the attributes of the functions are used")]
 
 use crate::{
     AddVolume, DrillReport, ErrorBody, Event, Status, VolumeList, VolumeSettings, VolumeStatus,
@@ -9,7 +9,7 @@ use crate::{
 use utoipa::{OpenApi, openapi};
 
 const PROBLEM: &str = "A problem and its remedy";
-const EVENTS: &str = "Progress, and as the last line how it ended";
+const EVENTS: &str = "Progress, and as the last line the result";
 const EVENT_LINES: &str = "application/x-ndjson";
 
 /// The description of the control API.
@@ -45,15 +45,15 @@ pub fn openapi() -> openapi::OpenApi {
 )]
 struct Description;
 
-/// Shows the state of everything
+/// Shows the status of the server and its volumes
 #[utoipa::path(get, path = paths::STATUS, tag = "server",
     responses(
-        (status = 200, description = "The state", body = Status),
+        (status = 200, description = "The status", body = Status),
         (status = "default", description = PROBLEM, body = ErrorBody)
     ))]
 fn status() {}
 
-/// Writes all dirty data to the disks and leaves
+/// Flushes all volumes and stops the server
 #[utoipa::path(post, path = paths::STOP, tag = "server",
     responses(
         (status = 200, description = EVENTS, body = Event, content_type = EVENT_LINES),
@@ -61,7 +61,7 @@ fn status() {}
     ))]
 fn stop() {}
 
-/// Hands the pool over to the program now at its path, and leaves
+/// Hands the pool over to a new server, the program now at the server's path, and exits
 #[utoipa::path(post, path = paths::UPGRADE, tag = "server",
     responses(
         (status = 200, description = EVENTS, body = Event, content_type = EVENT_LINES),
@@ -71,12 +71,12 @@ fn upgrade() {}
 
 /// Rehearses a power failure on the running server
 ///
-/// What is dirty under supplies is written to the vault's space, made stable, read back and
-/// compared, while clients are served. The vault stays empty for whoever looks. Takes as long as a
-/// power failure would.
+/// Writes all dirty data under UPS protection to the vault's space, makes it durable, reads it back
+/// and compares it, while clients are served. The vault remains marked empty. Takes as long as a
+/// dump in a power failure.
 #[utoipa::path(post, path = paths::DRILL, tag = "server",
     responses(
-        (status = 200, description = "What came of it", body = DrillReport),
+        (status = 200, description = "The report", body = DrillReport),
         (status = "default", description = PROBLEM, body = ErrorBody)
     ))]
 fn drill() {}
@@ -120,7 +120,7 @@ fn show_volume() {}
     ))]
 fn set_volume() {}
 
-/// Writes a volume's dirty data to its disk and takes the volume away
+/// Flushes a volume, then removes it
 #[utoipa::path(delete, path = paths::VOLUME, tag = "volumes",
     params(("name" = String, Path, description = "The volume's name")),
     responses(
@@ -129,7 +129,7 @@ fn set_volume() {}
     ))]
 fn remove_volume() {}
 
-/// Writes a volume's dirty data to its disk
+/// Flushes a volume: destages all dirty data and flushes its disk
 #[utoipa::path(post, path = paths::VOLUME_FLUSH, tag = "volumes",
     params(("name" = String, Path, description = "The volume's name")),
     responses(
@@ -140,8 +140,8 @@ fn flush_volume() {}
 
 /// Trusts a volume's disk again after it failed a flush, and flushes it
 ///
-/// Until then FLUSH and FUA fail: after a failed flush the kernel may have forgotten data that a
-/// later, successful one says nothing of. What is on the disk should be checked first.
+/// Until then FLUSH and FUA fail: after a failed flush the kernel may have dropped data, and a
+/// later flush may succeed without it. Check the data on the disk first.
 #[utoipa::path(post, path = paths::VOLUME_TRUST, tag = "volumes",
     params(("name" = String, Path, description = "The volume's name")),
     responses(
@@ -150,10 +150,10 @@ fn flush_volume() {}
     ))]
 fn trust_volume() {}
 
-/// Measures below which size writes of a volume are worth gathering
+/// Measures the size below which writes of a volume are worth gathering
 ///
-/// Some reads of its disk, for a second at most, at a moment when no request is under way; that
-/// is waited for, up to ten seconds. Volumes are measured by themselves when they are added.
+/// Reads from the volume's disk for up to a second while no request is in flight; waits up to ten
+/// seconds for such a moment. A new volume is measured automatically.
 #[utoipa::path(post, path = paths::VOLUME_CALIBRATE, tag = "volumes",
     params(("name" = String, Path, description = "The volume's name")),
     responses(
@@ -166,9 +166,9 @@ fn calibrate_volume() {}
 mod tests {
     use super::*;
 
-    /// Set `UPDATE_GOLDEN=1` to write the file anew, and look at what the change does to clients.
+    /// `UPDATE_GOLDEN=1` rewrites the file. Check the effect of the change on clients.
     #[test]
-    fn the_golden_description_is_what_the_types_say() {
+    fn the_golden_description_matches_the_types() {
         let path = std::path::Path::new(env!("CARGO_MANIFEST_DIR")).join("openapi.json");
         let text = openapi().to_pretty_json().unwrap() + "\n";
         if std::env::var_os("UPDATE_GOLDEN").is_some_and(|value| value == "1") {
@@ -179,7 +179,7 @@ mod tests {
     }
 
     #[test]
-    fn the_requests_are_the_ones_there_are() {
+    fn the_description_has_exactly_these_requests() {
         let json = serde_json::to_value(openapi()).unwrap();
         let mut requests = Vec::new();
         for (path, methods) in json["paths"].as_object().unwrap() {

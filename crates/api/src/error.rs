@@ -1,35 +1,35 @@
-//! What the server answers when it can't do what was asked.
+//! Errors of requests.
 
 use forebay_types::{Action, Blame, Fault, Remedy, Shown};
 use serde::{Deserialize, Serialize};
 use std::fmt;
 use utoipa::ToSchema;
 
-/// What sort of problem it is, for programs.
+/// The kind of a problem, for programs.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, Serialize, Deserialize, ToSchema)]
 #[serde(rename_all = "kebab-case")]
 pub enum ErrorKind {
-    /// The request is no valid JSON, has unknown fields or misses some.
+    /// The request is not valid JSON, or has unknown or missing fields.
     BadRequest,
-    /// There is nothing at this path.
+    /// Unknown path.
     NotFound,
-    /// The path exists, but not with this method.
+    /// The path does not support this method.
     MethodNotAllowed,
-    /// The body is larger than the server reads.
+    /// The body is too large.
     TooLarge,
-    /// No volume is called that.
+    /// There is no volume of this name.
     UnknownVolume,
-    /// A volume of that name, or another one with the same disk, is served already.
+    /// A volume of this name, or another one on the same disk, is already served.
     VolumeExists,
-    /// The settings can't be: an unknown mode, write-back without a protection.
+    /// The settings are invalid, such as an unknown mode, or write-back without protection.
     Invalid,
-    /// It can't be done now, because something else is going on; later it can.
+    /// Another operation is in progress; retry later.
     Busy,
-    /// It was tried and failed, as when a disk can't be opened or written.
+    /// The operation failed, for example because a disk could not be opened or written.
     Failed,
     /// The server is stopping.
     Stopping,
-    /// The server has a fault.
+    /// A bug in the server.
     Internal,
 }
 
@@ -49,7 +49,7 @@ impl ErrorKind {
         Self::Internal,
     ];
 
-    /// Where the fault of such a problem lies.
+    /// Who or what is at fault.
     pub const fn blame(self) -> Blame {
         match self {
             Self::BadRequest
@@ -64,7 +64,7 @@ impl ErrorKind {
         }
     }
 
-    /// The HTTP status it is sent with.
+    /// The HTTP status.
     pub const fn http_status(self) -> u16 {
         match self {
             Self::BadRequest => 400,
@@ -80,31 +80,31 @@ impl ErrorKind {
     }
 }
 
-/// One problem: what is wrong, and what can be done about it.
+/// A problem and its remedy.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize, ToSchema)]
 pub struct Problem {
-    /// What sort of problem it is.
+    /// The kind of the problem.
     pub kind: ErrorKind,
-    /// What is wrong, naming the thing: `no volume 'disk'`.
+    /// The problem, with its subject: `no volume 'disk'`.
     pub message: String,
-    /// What to do: `forebay volume list shows those there are`.
+    /// The remedy: `list the volumes to see those there are`.
     pub remedy: String,
 }
 
 impl Problem {
     /// A problem with its remedy.
     pub fn new(kind: ErrorKind, message: impl Into<String>, remedy: impl Into<String>) -> Self {
-        // Both quote what was asked for.
+        // Both may quote text of the request, which may contain control characters.
         let shown = |text: String| Shown::line(&text).to_string();
         Self { kind, message: shown(message.into()), remedy: shown(remedy.into()) }
     }
 
-    /// A fault, its remedy in the words of a program.
+    /// Converts a fault. `word` puts the actions of its remedy into words.
     pub fn of(kind: ErrorKind, fault: &dyn Fault, word: &dyn Fn(&Action) -> String) -> Self {
         Self::new(kind, fault.with_causes(), fault.remedy().worded(word))
     }
 
-    /// No volume is called `name`.
+    /// The problem that there is no volume `name`.
     pub fn unknown_volume(name: &str) -> Self {
         let message = format!("no volume '{name}'");
         Self::new(ErrorKind::UnknownVolume, message, "list the volumes to see those there are")
@@ -129,7 +129,7 @@ impl Fault for Problem {
     }
 }
 
-/// The body of every answer that is an error.
+/// The body of every error response.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize, ToSchema)]
 pub struct ErrorBody {
     /// The problem.

@@ -1,18 +1,18 @@
-//! Which writes of a volume are worth gathering.
+//! The threshold below which writes of a volume are gathered.
 
 use serde::{Deserialize, Serialize};
 use std::fmt;
 use utoipa::ToSchema;
 
-/// Who says below which size writes are worth gathering.
+/// The source of the threshold.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, Default, Serialize, Deserialize, ToSchema)]
 #[serde(rename_all = "kebab-case")]
 pub enum GatherSource {
-    /// The disk, by how long reads of it took.
+    /// Measured by reads of the disk.
     Measured,
     /// The settings of the volume.
     SetByHand,
-    /// Nobody.
+    /// The default.
     #[default]
     Default,
 }
@@ -27,21 +27,21 @@ impl fmt::Display for GatherSource {
     }
 }
 
-/// Which writes of a volume are worth gathering, and what is known of that.
+/// The threshold below which writes of a volume are gathered, and its measurement.
 #[derive(Clone, Debug, PartialEq, Default, Serialize, Deserialize, ToSchema)]
 #[serde(default)]
 pub struct GatherStatus {
-    /// Those below this size; zero where none are.
+    /// Smaller writes are gathered; zero if none are.
     pub below_bytes: u64,
-    /// Who says so.
+    /// The source of this threshold.
     pub source: GatherSource,
-    /// What was measured: of a smaller write, split, the disk takes a quarter of its time or more
-    /// for nothing. Null where nothing was measured, as what follows here.
+    /// The measured threshold: below it, the fixed cost of an I/O is more than a quarter of its
+    /// time. This field and the next two are null without a measurement.
     pub measured_below_bytes: Option<u64>,
-    /// The part of an I/O's time that its size has no say in, in microseconds.
+    /// The fixed cost of an I/O, in microseconds.
     pub fixed_us: Option<f64>,
-    /// How fast the rest is; null also where no size took longer than another.
+    /// The transfer rate; null also if no size took longer than another.
     pub bytes_per_second: Option<u64>,
-    /// Why it was not measured, or not again; null where it was.
+    /// Why the last measurement was not made; null if it was.
     pub not_measured: Option<String>,
 }

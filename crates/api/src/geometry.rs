@@ -1,18 +1,18 @@
-//! How the disk of a volume would like to be read and written.
+//! The geometry of a volume's disk.
 
 use serde::{Deserialize, Serialize};
 use std::fmt;
 use utoipa::ToSchema;
 
-/// Who says a part of the geometry.
+/// The source of a part of the geometry.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, Default, Serialize, Deserialize, ToSchema)]
 #[serde(rename_all = "kebab-case")]
 pub enum GeometrySource {
-    /// The disk, or the system of it.
+    /// Reported by the disk.
     Device,
     /// The settings of the volume.
     SetByHand,
-    /// Nobody: it is not known.
+    /// Unknown.
     #[default]
     Unknown,
 }
@@ -27,29 +27,29 @@ impl fmt::Display for GeometrySource {
     }
 }
 
-/// What the geometry of a volume's disk is taken to be.
+/// The effective geometry of a volume's disk.
 #[derive(Clone, Debug, PartialEq, Eq, Default, Serialize, Deserialize, ToSchema)]
 #[serde(default)]
 pub struct GeometryStatus {
-    /// Data in a full stripe, without parity and copies; zero where there are no stripes, or none
-    /// are known.
+    /// Data per full stripe, without parity and copies; zero if there are no stripes or they are
+    /// unknown.
     pub stripe_bytes: u64,
-    /// Who says so.
+    /// Its source.
     pub stripe_source: GeometrySource,
-    /// What of a stripe lies on one disk; zero where it is not known.
+    /// The part of a stripe on one drive; zero if unknown.
     pub chunk_bytes: u64,
-    /// Who says so.
+    /// Its source.
     pub chunk_source: GeometrySource,
-    /// Where the first whole stripe begins, from the first byte of the volume.
+    /// The offset of the first whole stripe in the volume.
     pub stripe_offset_bytes: u64,
-    /// Who says so; `unknown` where it is a guess.
+    /// Its source; `unknown` if the offset is a guess.
     pub stripe_offset_source: GeometrySource,
-    /// The size that I/O should have where there is a choice; zero where it is not known.
+    /// The preferred size of I/O; zero if unknown.
     pub optimal_bytes: u64,
-    /// Whether seeks cost; null where it is not known.
+    /// Whether seeks cost time; null if unknown.
     pub rotational: Option<bool>,
-    /// Who says so.
+    /// Its source.
     pub rotational_source: GeometrySource,
-    /// What of it does not fit together, a sentence each.
+    /// Contradictions, a sentence each.
     pub notes: Vec<String>,
 }

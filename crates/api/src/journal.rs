@@ -1,22 +1,22 @@
-//! What the server tells about its journals.
+//! The status of journals.
 //!
-//! [`JournalFigures`] is what a daemon has at hand; [`JournalStatus`] is how it goes over the
-//! socket. So what `failed` and `working` are called is decided here, and not by each manager.
+//! A manager fills in [`JournalFigures`]; [`JournalStatus`] is the form in the API. The conversion
+//! between them alone decides the state.
 
 use serde::{Deserialize, Serialize};
 use std::fmt;
 use utoipa::ToSchema;
 
-/// What a journal is doing.
+/// The state of a journal.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, Default, Serialize, Deserialize, ToSchema)]
 #[serde(rename_all = "kebab-case")]
 pub enum JournalState {
     /// It records writes.
     #[default]
     Working,
-    /// It records writes on one of its two devices: the other one has failed, or is missing.
+    /// It records writes on one of its two devices: the other one has failed or is missing.
     Degraded,
-    /// It was given up: its volumes write through from then on.
+    /// It records nothing more: its volumes write through.
     Failed,
 }
 
@@ -30,52 +30,51 @@ impl fmt::Display for JournalState {
     }
 }
 
-/// One journal. What it has done counts from the start of the server, or from when the first
-/// volume that names it was added; what was recorded by processes before is not in it.
+/// One journal. Counters start with the server, or when the first volume that uses the journal was
+/// added; records of earlier processes are not counted.
 #[derive(Clone, Debug, PartialEq, Eq, Default, Serialize, Deserialize, ToSchema)]
 pub struct JournalStatus {
-    /// Where it lies, in the words of the volumes that name it.
+    /// Its device or file, as in the settings of its volumes.
     pub name: String,
-    /// Where its mirror lies; null without one.
+    /// Its mirror; null without one.
     pub mirror: Option<String>,
-    /// Which journal it is, in hexadecimal. Another one on the same device has another number.
+    /// Its identity, in hexadecimal. A new journal on the same device has another one.
     pub id: String,
-    /// What it is doing.
+    /// Its state.
     pub state: JournalState,
     /// Why it has failed or is degraded, in one line.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub state_reason: Option<String>,
-    /// Bytes that records can take, their headers included.
+    /// The size of the log, for records with their headers.
     pub capacity_bytes: u64,
-    /// Bytes of those that can't be used anew yet, in whole segments.
+    /// The used part of the log, in whole segments.
     pub used_bytes: u64,
-    /// Records made stable: a write, a zeroing or a trim of one part of a request each.
+    /// Records made durable. A record is a write, a zeroing or a trim of one part of a request.
     pub records: u64,
-    /// Batches made stable; records that come together share one.
+    /// Batches made durable.
     pub batches: u64,
-    /// Bytes written to the device for those batches.
+    /// Bytes written to the device for the batches.
     pub written_bytes: u64,
-    /// Bytes of clients' data in them.
+    /// Payload of the batches: bytes of clients' data.
     pub payload_bytes: u64,
-    /// Checkpoints begun. Each brings what was recorded before to the disks and makes room.
+    /// Checkpoints begun. A checkpoint destages recorded writes to free log space.
     pub checkpoints: u64,
-    /// Bytes recorded once more because a disk did not take them, so that the rest of the journal
-    /// could be used anew.
+    /// Bytes recorded again because a disk refused them, so that their log space could be freed.
     pub kept_bytes: u64,
-    /// Times that the journal was read back from its beginning to its end.
+    /// Completed verifications of the whole log.
     pub walks: u64,
-    /// Bytes that were found good then.
+    /// Bytes verified as intact.
     pub walked_bytes: u64,
-    /// Places that were not as they had been written. What they held is brought to the disks.
+    /// Places in the log found damaged. Their data is destaged.
     pub damaged_places: u64,
-    /// Of those, places that were written anew from the other device.
+    /// Damaged places rewritten from the other device.
     pub healed_places: u64,
-    /// Volumes that it holds writes of and that are not served. They are kept until such a volume
-    /// is served again.
+    /// Volumes that are not served, but have writes in the journal. The writes are kept until the
+    /// volume is served again.
     pub unserved: Vec<UnservedWrites>,
 }
 
-/// What a journal holds of a volume that is not served.
+/// The writes in a journal of a volume that is not served.
 #[derive(Clone, Debug, PartialEq, Eq, Default, Serialize, Deserialize, ToSchema)]
 pub struct UnservedWrites {
     /// The volume's name.
@@ -84,44 +83,44 @@ pub struct UnservedWrites {
     pub bytes: u64,
 }
 
-/// A journal in the plain words of whoever runs it; the units are those of [`JournalStatus`].
+/// A journal as a manager sees it. For the fields see [`JournalStatus`].
 #[derive(Clone, Debug, PartialEq, Eq, Default)]
 pub struct JournalFigures {
-    /// Where it lies, in the words of the volumes that name it.
+    /// See [`JournalStatus::name`].
     pub name: String,
-    /// Where its mirror lies.
+    /// See [`JournalStatus::mirror`].
     pub mirror: Option<String>,
-    /// Which journal it is.
+    /// See [`JournalStatus::id`].
     pub id: String,
-    /// Why it takes nothing more, if so.
+    /// The error, if the journal has failed.
     pub failed: Option<String>,
-    /// Why it has one device where it should have two, if so.
+    /// The error, if the journal runs on one device of two.
     pub degraded: Option<String>,
-    /// Bytes that records can take.
+    /// See [`JournalStatus::capacity_bytes`].
     pub capacity_bytes: u64,
-    /// Bytes of those that can't be used anew yet.
+    /// See [`JournalStatus::used_bytes`].
     pub used_bytes: u64,
-    /// Records made stable.
+    /// See [`JournalStatus::records`].
     pub records: u64,
-    /// Batches made stable.
+    /// See [`JournalStatus::batches`].
     pub batches: u64,
-    /// Bytes written for them.
+    /// See [`JournalStatus::written_bytes`].
     pub written_bytes: u64,
-    /// Bytes of clients' data in them.
+    /// See [`JournalStatus::payload_bytes`].
     pub payload_bytes: u64,
-    /// Checkpoints begun.
+    /// See [`JournalStatus::checkpoints`].
     pub checkpoints: u64,
-    /// Bytes recorded once more because a disk did not take them.
+    /// See [`JournalStatus::kept_bytes`].
     pub kept_bytes: u64,
-    /// Times that it was read back.
+    /// See [`JournalStatus::walks`].
     pub walks: u64,
-    /// Bytes found good then.
+    /// See [`JournalStatus::walked_bytes`].
     pub walked_bytes: u64,
-    /// Places that were not as they had been written.
+    /// See [`JournalStatus::damaged_places`].
     pub damaged_places: u64,
-    /// Of those, places written anew from the other device.
+    /// See [`JournalStatus::healed_places`].
     pub healed_places: u64,
-    /// Volumes with writes that are not served, and the bytes of those writes.
+    /// Volumes that are not served, and the bytes of their writes.
     pub unserved: Vec<(String, u64)>,
 }
 
@@ -162,7 +161,7 @@ mod tests {
     use serde_json::json;
 
     #[test]
-    fn figures_are_told_with_state_and_reason() {
+    fn figures_are_converted_with_state_and_reason() {
         let figures = JournalFigures {
             name: "/j".into(),
             mirror: Some("/k".into()),
@@ -183,29 +182,29 @@ mod tests {
             unserved: vec![("old".into(), 1)],
             failed: None,
         };
-        let mut told = json!({
+        let mut expected = json!({
             "name": "/j", "mirror": "/k", "id": "ab", "state": "working", "capacity_bytes": 8,
             "used_bytes": 7, "records": 6, "batches": 5, "written_bytes": 4, "payload_bytes": 3,
             "checkpoints": 2, "kept_bytes": 9, "walks": 10, "walked_bytes": 11,
             "damaged_places": 12, "healed_places": 13, "unserved": [{"volume": "old", "bytes": 1}],
         });
         let status = JournalStatus::from(figures.clone());
-        assert_eq!(serde_json::to_value(&status).unwrap(), told);
+        assert_eq!(serde_json::to_value(&status).unwrap(), expected);
         let degraded = Some("/k is missing".to_owned());
         let status = JournalStatus::from(JournalFigures { degraded, ..figures.clone() });
-        (told["state"], told["state_reason"]) = ("degraded".into(), "/k is missing".into());
-        assert_eq!(serde_json::to_value(&status).unwrap(), told);
+        (expected["state"], expected["state_reason"]) = ("degraded".into(), "/k is missing".into());
+        assert_eq!(serde_json::to_value(&status).unwrap(), expected);
         let failed = Some("I/O error".to_owned());
         let status = JournalStatus::from(JournalFigures { failed, ..figures });
-        (told["state"], told["state_reason"]) = ("failed".into(), "I/O error".into());
-        assert_eq!(serde_json::to_value(&status).unwrap(), told);
-        assert_eq!(serde_json::from_value::<JournalStatus>(told).unwrap(), status);
+        (expected["state"], expected["state_reason"]) = ("failed".into(), "I/O error".into());
+        assert_eq!(serde_json::to_value(&status).unwrap(), expected);
+        assert_eq!(serde_json::from_value::<JournalStatus>(expected).unwrap(), status);
     }
 
     #[test]
-    fn a_volume_without_a_journal_says_so() {
-        let told = serde_json::to_value(crate::VolumeStatus::default()).unwrap();
-        assert!(told["journal"].is_null() && told["durability"].is_null());
-        assert!(told.as_object().unwrap().contains_key("journal"));
+    fn a_volume_without_a_journal_has_null_fields() {
+        let status = serde_json::to_value(crate::VolumeStatus::default()).unwrap();
+        assert!(status["journal"].is_null() && status["durability"].is_null());
+        assert!(status.as_object().unwrap().contains_key("journal"));
     }
 }

@@ -1,16 +1,16 @@
 //! The control API: its types, its description and its client.
 //!
-//! HTTP/1.1 with JSON over a Unix socket, `control.sock` in the state directory. Whoever may open
-//! that socket may do everything; there is no other right. The types here are what goes over it,
-//! [`paths`] says where, and [`openapi`] describes both from the same source; the description is
-//! kept in `openapi.json` next to this crate, and a test fails when it has drifted.
+//! The API is HTTP/1.1 with JSON over a Unix socket, `control.sock` in the state directory.
+//! Permission to open the socket is permission for all requests. This crate has the types of
+//! requests and answers, their [`paths`], and [`openapi`], which describes both from the same
+//! source. A copy of the description is in `openapi.json`; a test fails if it differs.
 //!
-//! Three requests take as long as the disks take: stopping, removing a volume and flushing one.
-//! They answer with newline-delimited JSON, one [`Event`] a line: progress while it lasts, and as
-//! the last line `done` or `error`. A stream that ends without either was cut off, and the client
-//! says so. The price is a content type of our own (`application/x-ndjson`); in return a shell
-//! script can follow the progress line by line. What fails at once, such as a volume that does not
-//! exist, is answered like every other error, with a status and no stream.
+//! Long operations, such as stopping the server or removing or flushing a volume, take as long as
+//! the disks take. They answer with newline-delimited JSON (`application/x-ndjson`), one [`Event`]
+//! per line: progress, and as the last line `done` or `error`. So a shell script can follow the
+//! progress line by line. A stream that ends without either line was cut off, and the client
+//! reports that. A request that fails at once, for example for an unknown volume, is answered with
+//! an HTTP status instead of a stream.
 
 mod blocking;
 mod client;

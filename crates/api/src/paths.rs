@@ -1,14 +1,14 @@
-//! Where each request goes. The server's routes, the client and the description use these.
+//! The paths of requests, for the server, the client and the description.
 
 use std::fmt::Write;
 
-/// `GET`: the state of everything.
+/// `GET`: the status of the server.
 pub const STATUS: &str = "/v1/status";
 /// `GET`: all volumes. `POST`: add one.
 pub const VOLUMES: &str = "/v1/volumes";
 /// `GET`, `PATCH`, `DELETE`: one volume.
 pub const VOLUME: &str = "/v1/volumes/{name}";
-/// `POST`: write a volume's dirty data to its disk.
+/// `POST`: flush a volume: destage all dirty data and flush its disk.
 pub const VOLUME_FLUSH: &str = "/v1/volumes/{name}/flush";
 /// `POST`: trust a disk again after it failed a flush.
 pub const VOLUME_TRUST: &str = "/v1/volumes/{name}/trust";
@@ -16,9 +16,9 @@ pub const VOLUME_TRUST: &str = "/v1/volumes/{name}/trust";
 pub const VOLUME_CALIBRATE: &str = "/v1/volumes/{name}/calibrate";
 /// `POST`: rehearse a power failure.
 pub const DRILL: &str = "/v1/drill";
-/// `POST`: write all dirty data to the disks and leave.
+/// `POST`: flush all volumes and stop the server.
 pub const STOP: &str = "/v1/stop";
-/// `POST`: hand the pool over to the program now at its path and leave.
+/// `POST`: hand the pool over to a new server, the program now at the server's path, and exit.
 pub const UPGRADE: &str = "/v1/upgrade";
 /// `GET`: the description of this interface.
 pub const OPENAPI: &str = "/v1/openapi.json";
@@ -27,8 +27,7 @@ pub const OPENAPI: &str = "/v1/openapi.json";
 pub fn volume(name: &str) -> String {
     let mut path = format!("{VOLUMES}/");
     for byte in name.bytes() {
-        // What may stand in a path as it is; everything else, and that is every byte of an umlaut
-        // as well as the slash, is written in hexadecimal.
+        // Every other byte is escaped, including `/` and all bytes of non-ASCII characters.
         if byte.is_ascii_alphanumeric() || b"-._~".contains(&byte) {
             path.push(char::from(byte));
         } else {
@@ -58,7 +57,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn names_are_escaped_where_a_path_needs_it() {
+    fn names_are_escaped_for_a_path() {
         assert_eq!(volume("disk-1.img"), "/v1/volumes/disk-1.img");
         assert_eq!(volume_flush("a/b ü%?"), "/v1/volumes/a%2Fb%20%C3%BC%25%3F/flush");
     }

@@ -1,67 +1,66 @@
-//! What the server tells about the supplies it watches.
+//! The status of the UPSes and of write-back under their protection.
 
 use serde::{Deserialize, Serialize};
 use utoipa::ToSchema;
 
-/// Whether a power failure would be bridged, and what follows from that.
+/// Whether the UPSes would bridge a power failure, and the consequences.
 #[derive(Clone, Debug, PartialEq, Default, Serialize, Deserialize, ToSchema)]
 pub struct PowerStatus {
-    /// Whether writes to volumes under a supply may be acknowledged from memory.
+    /// Whether writes to volumes under UPS protection may be acknowledged from memory.
     pub write_back_allowed: bool,
-    /// Why, in one line.
+    /// The reason, in one line.
     pub reason: String,
-    /// How often that has changed.
+    /// How often `write_back_allowed` has changed.
     pub changes: u64,
-    /// Seconds since it changed, or since the start.
+    /// Seconds since the last change, or since the start.
     pub since_seconds: u64,
-    /// How long the last change took from the reading that caused it, in milliseconds; null
-    /// before the first, and where it was silence that caused it.
+    /// The time from the reading that caused the last change to the change, in milliseconds; null
+    /// before the first change, and if a missing reading caused it.
     pub change_ms: Option<u64>,
-    /// What is dirty under supplies and in no journal, in bytes.
+    /// Dirty bytes under UPS protection that no journal has.
     pub dirty_bytes: u64,
-    /// How much of that may be, in bytes: what the vault takes while the battery lasts.
+    /// The budget for these: the bytes that the vault can take while the battery lasts.
     pub dirty_bytes_max: u64,
-    /// How long it would take to save what is dirty now, in seconds; null while the vault's speed
-    /// is not known.
+    /// How long a dump would take now, in seconds; null while the vault's speed is unknown.
     pub dump_seconds: Option<f64>,
-    /// How long the battery would last, in seconds; null while that is not known.
+    /// How long the battery would last, in seconds; null while unknown.
     pub battery_seconds: Option<u32>,
-    /// The two in a sentence: `if mains failed now: dump 7 s, battery 640 s`.
+    /// Both in a sentence: `if mains failed now: dump 7 s, battery 640 s`.
     pub forecast: String,
-    /// Writes to volumes under supplies are refused, because power is failing.
+    /// Whether writes to volumes under UPS protection are halted, because power is failing.
     pub halted: bool,
-    /// Which of the supplies are enough.
+    /// The expression of the UPSes that must be safe.
     pub needed: String,
-    /// The supplies.
+    /// The UPSes.
     pub supplies: Vec<SupplyStatus>,
 }
 
-/// One supply.
+/// One UPS.
 #[derive(Clone, Debug, PartialEq, Default, Serialize, Deserialize, ToSchema)]
 pub struct SupplyStatus {
-    /// What it is called here.
+    /// Its name.
     pub name: String,
-    /// Where it is asked, as it was written.
+    /// The source of its readings, as configured.
     pub place: String,
-    /// What it is worth, in a few words.
+    /// Its state: safe, not ready, on battery, unknown or critical, with details.
     pub verdict: String,
-    /// What it said last of itself, in the words of Network UPS Tools: `OL CHRG`.
+    /// The last `ups.status`: `OL CHRG`.
     pub status: Option<String>,
-    /// How full its battery is.
+    /// The charge of its battery.
     pub charge_percent: Option<f64>,
-    /// How long its battery would last, as it says, in seconds.
+    /// The reported runtime on battery, in seconds.
     pub runtime_seconds: Option<u32>,
-    /// How much of what it can carry it carries.
+    /// Its load.
     pub load_percent: Option<f64>,
-    /// Who made it, and what.
+    /// Manufacturer and model.
     pub model: Option<String>,
-    /// How the last test of its battery went, in its own words.
+    /// The reported result of the last battery test.
     #[serde(default)]
     pub battery_test: Option<String>,
-    /// When its battery was made or put in, in its own words.
+    /// The reported date of manufacture or installation of the battery.
     #[serde(default)]
     pub battery_date: Option<String>,
-    /// That its battery lasts less long at full charge than when it was first seen, if so.
+    /// A sentence, if the runtime at full charge is shorter than when the UPS was first seen.
     #[serde(default)]
     pub battery_ages: Option<String>,
 }

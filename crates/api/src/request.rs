@@ -1,4 +1,4 @@
-//! What clients ask for, and how long operations answer.
+//! Bodies of requests, and the answers to long operations.
 
 use crate::{Problem, VolumeSettings};
 use serde::{Deserialize, Serialize};
@@ -8,9 +8,9 @@ use utoipa::ToSchema;
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize, ToSchema)]
 #[serde(deny_unknown_fields)]
 pub struct AddVolume {
-    /// What clients ask for: 1 to 256 bytes, without control characters, `=` and `,`.
+    /// The name that clients use: 1 to 256 bytes, without control characters, `=` and `,`.
     pub name: String,
-    /// A path, absolute because the server runs elsewhere, or a URL.
+    /// An absolute path or a URL.
     #[schema(example = "/dev/sdb")]
     pub backing: String,
     /// Settings that differ from their defaults.
@@ -18,16 +18,16 @@ pub struct AddVolume {
     pub settings: VolumeSettings,
 }
 
-/// How far a long operation is.
+/// The progress of a long operation.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Default, Serialize, Deserialize, ToSchema)]
 pub struct Progress {
-    /// Dirty bytes that still have to be written.
+    /// Dirty bytes not yet destaged.
     pub dirty_bytes_left: u64,
-    /// Dirty bytes when it began. Clients that go on writing can make more of it.
+    /// Dirty bytes at the beginning. Writes of clients may add to them.
     pub dirty_bytes_total: u64,
 }
 
-/// The end of a long operation; a place for what may be told later.
+/// The successful end of a long operation, without details.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Default, Serialize, Deserialize, ToSchema)]
 pub struct Done {}
 
@@ -35,10 +35,10 @@ pub struct Done {}
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize, ToSchema)]
 #[serde(rename_all = "kebab-case")]
 pub enum Event {
-    /// How far it is; any number of lines, each making the ones before obsolete.
+    /// Progress: any number of lines.
     Progress(Progress),
-    /// It is done. The last line.
+    /// Success: the last line.
     Done(Done),
-    /// It failed. The last line.
+    /// Failure: the last line.
     Error(Problem),
 }

@@ -1,5 +1,5 @@
-//! The settings of a volume, in a request and in the status. Names, values and descriptions come
-//! from [`VOLUME_SETTINGS`]; the server reads the words with the parser of the command line.
+//! The settings of a volume, in requests and in the status. Names, values and descriptions come
+//! from [`VOLUME_SETTINGS`]; the server parses values with the parser of the command line.
 
 use forebay_types::{VOLUME_SETTINGS, VolumeSetting};
 use serde::{
@@ -14,12 +14,12 @@ use utoipa::openapi::{
 };
 use utoipa::{PartialSchema, ToSchema};
 
-/// Settings of a volume; the others stay as they are, or have their default in a new volume.
+/// Settings of a volume. A setting left out stays unchanged, or has its default in a new volume.
 #[derive(Clone, Debug, PartialEq, Eq, Default)]
 pub struct VolumeSettings(BTreeMap<&'static str, String>);
 
 impl VolumeSettings {
-    /// The settings with their values as the command line has them, in the order of the table.
+    /// The settings and their values on the command line, in the order of [`VOLUME_SETTINGS`].
     pub fn pairs(&self) -> impl Iterator<Item = (&'static VolumeSetting, &str)> {
         let value = |setting: &VolumeSetting| self.0.get(setting.key).map(String::as_str);
         VOLUME_SETTINGS.iter().filter_map(move |setting| Some((setting, value(setting)?)))
@@ -57,7 +57,7 @@ impl<'de> Deserialize<'de> for VolumeSettings {
     }
 }
 
-/// Reads the fields of a JSON object. Null is for a setting that is left out.
+/// Deserializes a JSON object. Null is the same as a setting left out.
 struct Fields;
 
 impl<'de> Visitor<'de> for Fields {
@@ -97,7 +97,7 @@ impl<'de> Visitor<'de> for Fields {
 impl PartialSchema for VolumeSettings {
     fn schema() -> RefOr<Schema> {
         let object = ObjectBuilder::new().schema_type(Type::Object).description(Some(
-            "Settings of a volume; the others stay as they are, or have their default in a new \
+            "Settings of a volume. A setting left out stays unchanged, or has its default in a new \
              volume.",
         ));
         let object = VOLUME_SETTINGS
@@ -114,11 +114,11 @@ fn property(setting: &VolumeSetting) -> ObjectBuilder {
         "" => String::new(),
         default => format!(" Default: {default}."),
     };
-    let stays = if setting.is_live { "" } else { " A volume that is served keeps it." };
+    let fixed = if setting.is_live { "" } else { " Fixed while the volume is served." };
     let kind = if setting.is_switch() { Type::Boolean } else { Type::String };
     let property = ObjectBuilder::new()
         .schema_type(SchemaType::from_iter([kind, Type::Null]))
-        .description(Some(format!("{}: {}.{default}{stays}", setting.values, setting.help)));
+        .description(Some(format!("{}: {}.{default}{fixed}", setting.values, setting.help)));
     match setting.words() {
         Some(words) if !setting.is_switch() => property.enum_values(Some(words)),
         _ => property,
@@ -130,7 +130,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn settings_are_an_object_with_the_names_of_the_table() {
+    fn settings_are_an_object_with_a_field_for_each_setting() {
         let text = r#"{"read_only":true,"write_back_iops":"200"}"#;
         let settings: VolumeSettings = serde_json::from_str(text).unwrap();
         assert_eq!(settings, [("write-back-iops", "200"), ("read-only", "yes")].into());
@@ -140,7 +140,7 @@ mod tests {
     }
 
     #[test]
-    fn what_is_no_setting_or_of_another_type_is_refused() {
+    fn unknown_settings_and_wrong_types_are_refused() {
         for (text, part) in [
             (r#"{"prefetsch":true}"#, "unknown field `prefetsch`, expected one of mode, "),
             (r#"{"read-only":true}"#, "unknown field `read-only`"),

@@ -1,5 +1,5 @@
-//! What the server tells about itself and its volumes. All counters count from the start of the
-//! server, or from when the volume was added, and never go back.
+//! The status of the server and its volumes. Counters start with the server, or when the volume was
+//! added, and never decrease.
 
 use crate::{
     Damage, GatherStatus, GeometryStatus, JournalStatus, PatrolStatus, PowerStatus, VaultStatus,
@@ -9,16 +9,16 @@ use serde::{Deserialize, Serialize};
 use std::{collections::BTreeMap, fmt};
 use utoipa::ToSchema;
 
-/// How a volume is cached.
+/// The cache mode of a volume.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, Default, Serialize, Deserialize, ToSchema)]
 #[serde(rename_all = "kebab-case")]
 pub enum Mode {
-    /// Writes are acknowledged from memory and reach the disk later.
+    /// Writes are acknowledged from memory and destaged later.
     WriteBack,
-    /// Writes are acknowledged when they are on the disk; memory keeps a copy.
+    /// Writes are acknowledged from the disk, and kept in memory.
     #[default]
     WriteThrough,
-    /// Nothing new is kept in memory.
+    /// Writes are acknowledged from the disk, and nothing new is cached.
     Bypass,
 }
 
@@ -48,36 +48,36 @@ impl fmt::Display for Mode {
     }
 }
 
-/// The state of everything.
+/// The status of the server and its volumes.
 #[derive(Clone, Debug, PartialEq, Default, Serialize, Deserialize, ToSchema)]
 pub struct Status {
     /// The version of the server.
     pub version: String,
-    /// Its process.
+    /// Its process id.
     pub pid: u32,
-    /// How long it has been running.
+    /// Its uptime.
     pub uptime_seconds: u64,
-    /// How files and sockets are driven: `io_uring` or `epoll`.
+    /// The I/O engine: `io_uring` or `epoll`.
     pub io_engine: String,
     /// Threads of the data path.
     pub workers: u32,
     /// Memory of the cache.
     pub memory: Memory,
-    /// What watches over that memory, and what it has found.
+    /// The patrol, which scrubs that memory.
     #[serde(default)]
     pub patrol: PatrolStatus,
-    /// NBD connections that are open.
+    /// Open NBD connections.
     pub connections: u64,
-    /// Where NBD clients connect, with the ports that the system chose: `tcp:[::]:10809`.
+    /// The NBD listeners, with the ports that the system chose: `tcp:[::]:10809`.
     pub listeners: Vec<String>,
-    /// The volumes, in the order they were added.
+    /// The volumes, in the order of their addition.
     pub volumes: Vec<VolumeStatus>,
-    /// The journals that volumes name, each once.
+    /// The journals of the volumes, each once.
     pub journals: Vec<JournalStatus>,
-    /// The supplies that bridge a power failure; null where none are watched.
+    /// The UPSes; null if none is configured.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub power: Option<PowerStatus>,
-    /// The vault; null where there is none.
+    /// The vault; null without one.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub vault: Option<VaultStatus>,
 }
@@ -85,35 +85,35 @@ pub struct Status {
 /// Memory of the cache, in bytes.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Default, Serialize, Deserialize, ToSchema)]
 pub struct Memory {
-    /// The most it may take, metadata included.
+    /// The configured limit, metadata included.
     pub limit_bytes: u64,
-    /// What the pool for cached data has now.
+    /// The size of the pool.
     pub pool_bytes: u64,
-    /// How much of the pool holds data.
+    /// The part of the pool that holds data.
     pub used_bytes: u64,
-    /// How much of that is not on its disk yet.
+    /// The dirty part of that data.
     pub dirty_bytes: u64,
-    /// What index and bookkeeping take beside the pool.
+    /// Memory for the index and other metadata outside the pool.
     pub metadata_bytes: u64,
 }
 
 /// All volumes.
 #[derive(Clone, Debug, PartialEq, Default, Serialize, Deserialize, ToSchema)]
 pub struct VolumeList {
-    /// The volumes, in the order they were added.
+    /// The volumes, in the order of their addition.
     pub volumes: Vec<VolumeStatus>,
 }
 
-/// What a volume is doing.
+/// The state of a volume.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, Default, Serialize, Deserialize, ToSchema)]
 #[serde(rename_all = "kebab-case")]
 pub enum VolumeState {
-    /// All is well.
+    /// It is served without errors.
     #[default]
     Serving,
-    /// Its dirty data is being written on request.
+    /// It is being flushed on request.
     Flushing,
-    /// It is served, but not as it should be; the reason says why.
+    /// It is served with errors; see the reason.
     Failing,
 }
 
@@ -130,139 +130,138 @@ impl fmt::Display for VolumeState {
 /// One volume.
 #[derive(Clone, Debug, PartialEq, Default, Serialize, Deserialize, ToSchema)]
 pub struct VolumeStatus {
-    /// What clients ask for.
+    /// The name that clients use.
     pub name: String,
-    /// Where its data lies.
+    /// Its backing store: a path or URL.
     pub backing: String,
     /// Its size, a multiple of 512.
     pub size_bytes: u64,
-    /// The mode it was given.
+    /// The configured mode.
     pub mode: Mode,
-    /// The mode it has now.
+    /// The mode that applies now.
     pub effective_mode: Mode,
-    /// Why the two differ, where they do.
+    /// Why the modes differ, if they do.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub effective_mode_reason: Option<String>,
-    /// What keeps acknowledged writes that are not on the disk yet: `journal`, `ups`,
+    /// What preserves acknowledged writes that are not on the disk: `journal`, `ups`,
     /// `journal+ups`, `none`, or `unstated`.
     pub protection: String,
-    /// Where its journal lies; null without one.
+    /// Its journal; null without one.
     pub journal: Option<String>,
-    /// Where the mirror of its journal lies; null without one.
+    /// The mirror of its journal; null without one.
     pub journal_mirror: Option<String>,
-    /// When a write that the journal keeps is acknowledged: `ack`, when its record is stable, or
-    /// `flush`, at once, and a FLUSH waits for the records. Null without a journal.
+    /// When a write that the journal records is acknowledged: `ack`: when its record is durable.
+    /// `flush`: at once, and a FLUSH waits for the records. Null without a journal.
     pub durability: Option<String>,
-    /// What a write is acknowledged from while the UPS would not bridge a power failure: `stable`,
-    /// the disk's stable storage, or `disk-cache`. Null without the protection `ups`.
+    /// Where a write must be before it is acknowledged while the UPS is not safe: `stable`: on the
+    /// disk's stable storage. `disk-cache`: in the disk's cache. Null without the protection `ups`.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub unsafe_supply: Option<String>,
-    /// Whether what is dirty goes to the disk in order.
+    /// Whether dirty data is destaged in order.
     #[serde(default)]
     pub ordered: bool,
     /// Whether the operator accepts that a crash loses acknowledged writes.
     pub accept_loss: bool,
     /// Whether writes are refused.
     pub read_only: bool,
-    /// Whether data is read ahead.
+    /// Whether sequential streams are read ahead.
     pub prefetch: bool,
-    /// What the geometry of its disk is taken to be.
+    /// The effective geometry of its disk.
     #[serde(default)]
     pub geometry: GeometryStatus,
-    /// How what was written got there.
+    /// Statistics of writeback.
     #[serde(default)]
     pub write_back: WriteBackFigures,
-    /// Which writes are worth gathering.
+    /// The threshold below which writes are gathered.
     #[serde(default)]
     pub gather: GatherStatus,
     /// Whether clients must encrypt: `required` or `optional`.
     pub tls: String,
-    /// A text for people.
+    /// A description for people.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub description: Option<String>,
-    /// All settings that have a value, those it was not given with their defaults.
+    /// All settings that have a value, including defaults.
     #[serde(default)]
     pub settings: VolumeSettings,
-    /// What it is doing.
+    /// Its state.
     pub state: VolumeState,
     /// Why it is failing, in one line.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub state_reason: Option<String>,
-    /// How much of it is in memory.
+    /// Bytes in memory.
     pub cached_bytes: u64,
-    /// How much of that is not on the disk yet.
+    /// Dirty bytes among them.
     pub dirty_bytes: u64,
     /// Damage to its lines in memory.
     #[serde(default)]
     pub damage: Damage,
-    /// What it has done.
+    /// Its counters.
     pub counters: Counters,
-    /// How long it took.
+    /// Latencies of its requests.
     pub latency: Latencies,
 }
 
-/// What a volume has done since it was added. A request is what a client sent; a part is what of
-/// it lies in one region of 1 MiB; a line is 4 KiB. Each is counted once, however often it was
-/// tried inside. Hits, partial hits and misses of reads add up to the reads.
+/// The counters of a volume since it was added. A request is one request of a client; a part is the
+/// piece of it in one region of about 1 MiB; a line is 4 KiB. Each is counted once, however often
+/// it was retried. Hits, partial hits and misses of reads add up to the reads.
 #[derive(Clone, Debug, PartialEq, Eq, Default, Serialize, Deserialize, ToSchema)]
 pub struct Counters {
-    /// Requests by clients to read.
+    /// Reads by clients.
     pub reads: u64,
-    /// Requests by clients to write.
+    /// Writes by clients.
     pub writes: u64,
-    /// Bytes that clients asked to read.
+    /// Bytes of the reads.
     pub read_bytes: u64,
-    /// Bytes that clients asked to write.
+    /// Bytes of the writes.
     pub write_bytes: u64,
-    /// Requests by clients to flush.
+    /// Flushes by clients.
     pub flushes: u64,
-    /// Requests by clients to trim.
+    /// Trims by clients.
     pub trims: u64,
-    /// Requests by clients to write zeroes.
+    /// Writes of zeroes by clients.
     pub zeroes: u64,
-    /// Requests to read that were served from memory alone.
+    /// Reads served completely from memory.
     pub read_hits: u64,
-    /// Requests to read of which some lines were in memory.
+    /// Reads served partly from memory.
     pub read_partial_hits: u64,
-    /// Requests to read of which no line was in memory.
+    /// Reads with no line in memory.
     pub read_misses: u64,
-    /// Lines written that were in memory already.
+    /// Lines written that were already in memory.
     pub write_hits: u64,
-    /// Lines written that were not.
+    /// Lines written that were not in memory.
     pub write_misses: u64,
-    /// Parts of reads that went past memory, by reason. They are among the misses and partial
-    /// hits, except where the read was tried again after an error.
+    /// Parts of reads that bypassed the cache, by reason. They are among the misses and partial
+    /// hits, except for retries after an error.
     pub uncached_reads: BTreeMap<String, u64>,
-    /// Parts of writes that were acknowledged by the disk and not from memory, by reason.
+    /// Parts of writes acknowledged from the disk instead of memory, by reason.
     pub uncached_writes: BTreeMap<String, u64>,
-    /// I/Os sent to the disk to read, joined ones as one.
+    /// Reads from the disk; coalesced I/Os count as one.
     pub backend_reads: u64,
-    /// I/Os sent to the disk to write, joined ones as one.
+    /// Writes to the disk; coalesced I/Os count as one.
     pub backend_writes: u64,
-    /// Bytes that those asked for.
+    /// Bytes read from the disk.
     pub backend_read_bytes: u64,
-    /// Bytes that those brought.
+    /// Bytes written to the disk.
     pub backend_write_bytes: u64,
-    /// Bytes of lines read ahead.
+    /// Bytes read ahead, in whole lines.
     pub prefetched_bytes: u64,
-    /// Bytes of those that were read by a client later.
+    /// Bytes read ahead that a client has read.
     pub prefetch_used_bytes: u64,
     /// Requests answered with an error.
     pub errors: u64,
 }
 
 impl Counters {
-    /// The part of the reads that memory served alone, from 0 to 1; `None` before the first read.
+    /// The fraction of reads served completely from memory; `None` before the first read.
     pub fn read_hit_ratio(&self) -> Option<f64> {
         (self.reads > 0).then(|| self.read_hits as f64 / self.reads as f64)
     }
 }
 
-/// How long requests took, from the moment they had arrived to the moment their reply was handed
-/// over for sending.
+/// Latencies of requests, from complete arrival to the handover of the reply for sending.
 #[derive(Clone, Copy, Debug, PartialEq, Default, Serialize, Deserialize, ToSchema)]
 pub struct Latencies {
-    /// Reads served from memory alone.
+    /// Reads served completely from memory.
     pub read_hit: LatencySummary,
     /// All other reads.
     pub read_miss: LatencySummary,
@@ -272,17 +271,17 @@ pub struct Latencies {
     pub flush: LatencySummary,
 }
 
-/// One latency histogram in a few numbers, in microseconds; all zero while the count is.
+/// The summary of a latency histogram, in microseconds; all zero while the count is zero.
 #[derive(Clone, Copy, Debug, PartialEq, Default, Serialize, Deserialize, ToSchema)]
 pub struct LatencySummary {
-    /// Requests that were measured.
+    /// Measured requests.
     pub count: u64,
     /// The mean.
     pub mean_us: f64,
-    /// Half of them took no longer.
+    /// The median.
     pub p50_us: f64,
-    /// All but one in a hundred took no longer.
+    /// The 99th percentile.
     pub p99_us: f64,
-    /// The longest.
+    /// The maximum.
     pub max_us: f64,
 }

@@ -1,24 +1,24 @@
-//! What the server tells about its vault, and about a rehearsal.
+//! The status of the vault, and the report of a drill.
 
 use crate::Latencies;
 use serde::{Deserialize, Serialize};
 use std::fmt;
 use utoipa::ToSchema;
 
-/// What a vault is doing.
+/// The state of a vault.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, Default, Serialize, Deserialize, ToSchema)]
 #[serde(rename_all = "kebab-case")]
 pub enum VaultState {
-    /// It is empty and takes a dump.
+    /// It is empty, ready for a dump.
     #[default]
     Ready,
-    /// It holds what was dumped before this server started and is not on its disks yet.
+    /// It holds an earlier server's dump that is not on the disks yet.
     Holding,
-    /// It is being written.
+    /// A dump is being written.
     Dumping,
     /// It holds a dump of this server; writes are halted until it is emptied.
     Dumped,
-    /// It takes nothing more.
+    /// It accepts no dump.
     Failed,
 }
 
@@ -37,46 +37,46 @@ impl fmt::Display for VaultState {
 /// The vault.
 #[derive(Clone, Debug, PartialEq, Eq, Default, Serialize, Deserialize, ToSchema)]
 pub struct VaultStatus {
-    /// Where it lies.
+    /// Its device or file.
     pub name: String,
-    /// What it is doing.
+    /// Its state.
     pub state: VaultState,
-    /// Why it has failed, or what is wrong with what it holds, in one line.
+    /// Why it has failed, or the problem with the dump that it holds, in one line.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub state_reason: Option<String>,
-    /// Bytes that a dump can take, its records included.
+    /// The largest dump in bytes, records included.
     pub capacity_bytes: u64,
-    /// Bytes made stable in a second, as measured last; null before that.
+    /// Bytes made durable per second, as last measured; null before the first measurement.
     pub write_bytes_per_second: Option<u64>,
-    /// Bytes read back and checked in a second, as measured last; null before that.
+    /// Bytes read back and verified per second, as last measured; null before.
     pub read_bytes_per_second: Option<u64>,
-    /// When that was measured, in seconds since 1970; null before that.
+    /// The time of the measurement, in seconds since 1970; null before.
     pub measured_at: Option<u64>,
     /// The last dump of this server.
     pub last_dump: Option<DumpSummary>,
-    /// Volumes that it holds data of from before the server started. As long as there is one, the
-    /// vault takes nothing, and nothing is write-back under a supply.
+    /// Volumes with data in an earlier server's dump. While there are any, the vault accepts no
+    /// dump, and there is no write-back under UPS protection.
     pub held: Vec<HeldVolume>,
 }
 
 /// A dump.
 #[derive(Clone, Debug, PartialEq, Eq, Default, Serialize, Deserialize, ToSchema)]
 pub struct DumpSummary {
-    /// When it began, in seconds since 1970.
+    /// Its start, in seconds since 1970.
     pub begun_at: u64,
-    /// Bytes of clients' data in it.
+    /// Bytes of clients' data.
     pub bytes: u64,
-    /// Milliseconds until all of it was stable.
+    /// Milliseconds until the dump was durable.
     pub sealed_ms: u64,
-    /// Milliseconds until it was read back, too.
+    /// Milliseconds until the dump was also read back.
     pub total_ms: u64,
-    /// Whether everything read back was what had been written.
+    /// Whether the data read back matched.
     pub verified: bool,
-    /// How often the device failed and another place was taken.
+    /// How often the device failed and another place on it was used.
     pub failures: u32,
 }
 
-/// What the vault holds of a volume.
+/// The held data of a volume.
 #[derive(Clone, Debug, PartialEq, Eq, Default, Serialize, Deserialize, ToSchema)]
 pub struct HeldVolume {
     /// The volume's name.
@@ -85,48 +85,48 @@ pub struct HeldVolume {
     pub bytes: u64,
 }
 
-/// What a rehearsal of a power failure has shown.
+/// The report of a drill.
 #[derive(Clone, Debug, PartialEq, Default, Serialize, Deserialize, ToSchema)]
 pub struct DrillReport {
-    /// When it began: `2026-02-28T13:05:09Z`.
+    /// Its start: `2026-02-28T13:05:09Z`.
     pub begun_at: String,
     /// The vault.
     pub vault: String,
-    /// Whether everything dirty would have been in safety in time: written, stable and read back,
-    /// the disks flushed, and all of that while the battery would have lasted.
+    /// Whether all dirty data was saved in time: it was durable and read back, and the disks were
+    /// flushed, before the battery would have run out.
     pub saved_in_time: bool,
-    /// The same in a sentence, with what was wrong.
+    /// The same in a sentence, with any problem.
     pub verdict: String,
-    /// Bytes in dirty lines under supplies when it began.
+    /// Bytes in dirty lines under UPS protection at the start.
     pub dirty_bytes: u64,
     /// Bytes saved: the dirty sectors of these lines.
     pub bytes: u64,
-    /// Milliseconds until all of it was stable.
+    /// Milliseconds until the data was durable in the vault.
     pub write_ms: u64,
-    /// Milliseconds until the disks' own caches were flushed, too.
+    /// Milliseconds until the disks' own caches were also flushed.
     pub disks_ms: u64,
-    /// Milliseconds until all of it was read back and compared, too.
+    /// Milliseconds until the data was also read back and compared.
     pub total_ms: u64,
-    /// Bytes made stable in a second.
+    /// Bytes made durable per second.
     pub bytes_per_second: u64,
-    /// Whether everything read back was what had been written.
+    /// Whether the data read back matched.
     pub verified: bool,
-    /// How often the vault's device failed and another place was taken.
+    /// How often the vault's device failed and another place on it was used.
     pub failures: u32,
-    /// Bytes that were the same in memory when they were read back.
+    /// Bytes unchanged in memory when they were read back.
     pub same_bytes: u64,
-    /// Bytes that clients had written again, or that had gone to their disk, in the meantime.
+    /// Bytes rewritten by clients or destaged meanwhile.
     pub changed_bytes: u64,
     /// Volumes whose disks did not confirm a flush.
     pub unflushed: Vec<String>,
-    /// How much might have been dirty then, in bytes; null where no supply is watched.
+    /// The budget of dirty bytes at the start; null if no UPS is configured.
     pub dirty_bytes_max: Option<u64>,
-    /// How long the battery would have lasted, in seconds; null where that is not known.
+    /// How long the battery would have lasted, in seconds; null if unknown.
     pub battery_seconds: Option<u32>,
     /// Clients' latencies in the two seconds before.
     pub latency_before: Latencies,
-    /// Clients' latencies while it lasted.
+    /// Clients' latencies during the drill.
     pub latency_during: Latencies,
-    /// Where the report was written.
+    /// The file of this report.
     pub path: Option<String>,
 }

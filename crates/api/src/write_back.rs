@@ -1,10 +1,9 @@
-//! How what was written got to the disk of a volume.
+//! Statistics of writeback and of gathering.
 
 use serde::{Deserialize, Serialize};
 use utoipa::ToSchema;
 
-/// What write-back, and gathering on the way through, have done. Counts from when the volume was
-/// added.
+/// Statistics of writeback, and of gathered write-throughs, since the volume was added.
 #[derive(Clone, Debug, PartialEq, Default, Serialize, Deserialize, ToSchema)]
 #[serde(default)]
 pub struct WriteBackFigures {
@@ -12,48 +11,48 @@ pub struct WriteBackFigures {
     pub writes: u64,
     /// Bytes of these writes. Clean data that completed a stripe is among them.
     pub bytes: u64,
-    /// Operations that wrote a whole stripe, so that the array had nothing to read first. Each
-    /// stands for at least one read-modify-write that was avoided.
+    /// Destages of a whole stripe, for which the array needs no read-modify-write.
     pub whole_stripes: u64,
-    /// Operations that wrote several runs of one stripe at once.
+    /// Destages of several separate runs of one stripe.
     pub scattered: u64,
-    /// Writes through the cache that waited for another one to their stripe.
+    /// Write-throughs that waited for one in flight to their stripe.
     pub held_back: u64,
-    /// Of those, the ones that went to the disk together with another.
+    /// Held-back writes that went to the disk together with another.
     pub gathered: u64,
-    /// The writes to the disk that these went with.
+    /// Writes to the disk that contain gathered writes.
     pub gathered_into: u64,
-    /// Operations because of a FLUSH, a change of mode, or writers that waited.
+    /// Destages for a FLUSH, a change of mode, or throttled writers.
     pub urgent: u64,
-    /// Operations because of age, or the amount of dirty data.
+    /// Destages because of age or the amount of dirty data.
     pub normal: u64,
-    /// Times that a write waited because too much was dirty.
+    /// Writes throttled at the dirty limit.
     pub waits: u64,
-    /// How long what was written back had been dirty on average, in milliseconds.
+    /// How long destaged data had been dirty on average, in milliseconds.
     pub mean_dirty_ms: u64,
-    /// Operations that failed; their data is tried again.
+    /// Failed destages; their data is retried.
     pub errors: u64,
-    /// What reads of the same disk let it do.
+    /// The governor.
     pub governor: GovernorStatus,
 }
 
-/// How fast write-back may go while clients wait for reads of the same disk, and why.
+/// The governor: limits the rate of writeback beside reads of the same disk.
 #[derive(Clone, Debug, PartialEq, Default, Serialize, Deserialize, ToSchema)]
 #[serde(default)]
 pub struct GovernorStatus {
-    /// Which p99 of reads is to be kept, as it was set: `idle`, `off` or a time.
+    /// The p99 of reads to preserve, as set: `idle`, `off` or a time.
     pub read_latency: String,
-    /// The p99 of reads that met no write-back, in microseconds; null until there were enough.
+    /// The p99 of reads that overlapped no writeback, in microseconds; null until there were
+    /// enough.
     pub idle_p99_us: Option<u64>,
-    /// The p99 that is kept, in microseconds; null where there is none yet, or none is wanted.
+    /// The target p99, in microseconds; null if it is not yet known, or if there is none.
     pub target_p99_us: Option<u64>,
-    /// The p99 of reads beside write-back, the last time that there were enough, in microseconds.
+    /// The latest p99 of reads that overlapped writeback, in microseconds.
     pub beside_p99_us: Option<u64>,
-    /// Bursts of 1 MiB or 8 I/Os that may go in a second beside reads, while little is dirty; null
-    /// for no limit. Near the dirty limit it is more.
+    /// Bursts of 1 MiB or 8 I/Os per second beside reads, while little is dirty; null for no limit.
+    /// The rate rises near the dirty limit.
     pub bursts_per_second: Option<f64>,
-    /// How often that was raised.
+    /// How often the rate was raised.
     pub raised: u64,
-    /// How often it was lowered.
+    /// How often the rate was lowered.
     pub lowered: u64,
 }
