@@ -1,7 +1,7 @@
 //! The client: one connection per request over the control socket.
 //!
-//! A request is rare and short beside what it asks for, so nothing is kept open between two of
-//! them: a client holds a path and nothing else, and a restarted server is found again.
+//! Requests are rare, so the client keeps no connection open between them. It holds only a path,
+//! and so also reaches a restarted server.
 
 use crate::{
     AddVolume, DrillReport, ErrorBody, Event, Problem, Progress, Status, VolumeList,
@@ -24,63 +24,62 @@ use std::{
 };
 use tokio::net::UnixStream;
 
-/// Largest answer that is read, in bytes: 1024 volumes with the longest names and descriptions.
+/// Largest answer, in bytes: 1024 volumes with the longest names and descriptions.
 const ANSWER_BYTES_MAX: usize = 32 << 20;
 /// Longest line of a stream, in bytes: a problem with its remedy.
 const LINE_BYTES_MAX: usize = 64 << 10;
-/// How long a rehearsal may take: longer than any battery lasts that is bought for this.
+/// Time limit of a drill: longer than the runtime of any usual UPS.
 const DRILL_TIME_MAX: Duration = Duration::from_secs(4 * 60 * 60);
 
-/// How long a server may be silent.
+/// Time limits for answers of the server.
 #[derive(Clone, Copy, Debug)]
-struct Limits {
-    /// Until the answer to a question, which waits for no disk.
-    question: Duration,
-    /// Until the answer to a short request. Adding a volume opens a disk, which may have to spin
-    /// up.
+struct Timeouts {
+    /// For the answer to a query, which waits for no disk.
+    query: Duration,
+    /// For the answer to a short request. Adding a volume opens a disk, which may have to spin up.
     request: Duration,
-    /// Between two lines of a stream. The server says something every second; versions that did
-    /// not were silent for as long as a disk may be.
+    /// Between two lines of a stream. The server sends one per second; older versions were silent
+    /// as long as the disk.
     line: Duration,
 }
 
-impl Default for Limits {
+impl Default for Timeouts {
     fn default() -> Self {
         let minute = Duration::from_secs(60);
-        Self { question: Duration::from_secs(10), request: minute, line: minute }
+        Self { query: Duration::from_secs(10), request: minute, line: minute }
     }
 }
 
-/// Why a request was not done.
+/// Why a request failed.
 #[derive(Debug, thiserror::Error)]
 pub enum ClientError {
-    /// Nothing listens at the socket.
+    /// No server listens at the socket.
     #[error("no forebay answers at {}", socket.display())]
     NotRunning {
         /// The control socket.
         socket: PathBuf,
     },
-    /// The socket belongs to someone else.
-    #[error("{} may not be opened", socket.display())]
+    /// This user has no permission to open the socket.
+    #[error("no permission to open {}", socket.display())]
     NotAllowed {
         /// The control socket.
         socket: PathBuf,
     },
-    /// The socket can't be opened for another reason.
-    #[error("{} can't be opened", socket.display())]
+    /// The socket cannot be opened for another reason.
+    #[error("cannot open {}", socket.display())]
     Connect {
         /// The control socket.
         socket: PathBuf,
-        /// What the system said.
+        /// The operating system's error.
         source: io::Error,
     },
-    /// The server said no.
+    /// The server answered with an error.
     #[error(transparent)]
     Refused(#[from] Problem),
-    /// The connection ended or broke before the answer was complete.
-    #[error("the server went away before it had answered")]
+    /// The connection ended before the answer was complete.
+    #[error("the server closed the connection before its answer was complete")]
     Cut {
-        /// What the connection said, if it broke.
+        /// The error of the connection, if there was one.
         source: Option<hyper::Error>,
     },
     /// The server did not answer in time.
@@ -88,21 +87,19 @@ pub enum ClientError {
     TimedOut {
         /// The control socket.
         socket: PathBuf,
-        /// How long was waited.
+        /// The time limit.
         waited: Duration,
     },
-    /// So many requests wait for the server that it takes no more.
-    #[error(
-        "the forebay at {} takes no more requests, as too many wait already", socket.display()
-    )]
+    /// The backlog of the control socket is full.
+    #[error("the forebay at {} accepts no more requests: too many are waiting", socket.display())]
     Busy {
         /// The control socket.
         socket: PathBuf,
     },
-    /// The answer is not what this version understands.
-    #[error("the answer can't be read ({what})")]
+    /// This version cannot parse the answer.
+    #[error("invalid answer ({what})")]
     Answer {
-        /// What is wrong with it.
+        /// The error.
         what: String,
     },
 }
@@ -112,14 +109,14 @@ impl Fault for ClientError {
         match self {
             Self::NotRunning { .. } => Remedy::from(Action::Start).or(Action::NameState),
             Self::NotAllowed { .. } => "run this as the user who runs forebay".into(),
-            Self::Connect { .. } => "see that it is forebay's control socket".into(),
+            Self::Connect { .. } => "check that it is forebay's control socket".into(),
             Self::Refused(problem) => problem.remedy(),
-            Self::Cut { .. } => "look into its log".into(),
+            Self::Cut { .. } => "see its log".into(),
             Self::TimedOut { .. } => {
                 "see its log, and whether its process is stopped or the machine overloaded".into()
             }
             Self::Busy { .. } => "see its log, and whether its process is stopped".into(),
-            Self::Answer { .. } => "use the forebay of the server's version".into(),
+            Self::Answer { .. } => "use a forebay of the server's version".into(),
         }
     }
 
@@ -133,17 +130,17 @@ impl Fault for ClientError {
 
 type Result<T> = std::result::Result<T, ClientError>;
 
-/// Speaks to the server behind one control socket.
+/// Sends requests to the server at one control socket.
 #[derive(Clone, Debug)]
 pub struct Client {
     socket: PathBuf,
-    limits: Limits,
+    timeouts: Timeouts,
 }
 
 impl Client {
-    /// A client for the control socket at this path. Nothing is opened yet.
+    /// A client for the control socket at this path. Each request opens the socket.
     pub fn new(socket: impl Into<PathBuf>) -> Self {
-        Self { socket: socket.into(), limits: Limits::default() }
+        Self { socket: socket.into(), timeouts: Timeouts::default() }
     }
 
     /// The control socket.
@@ -151,12 +148,12 @@ impl Client {
         &self.socket
     }
 
-    /// The state of everything.
+    /// The status of the server and its volumes.
     ///
     /// # Errors
-    /// See [`ClientError`]; so for all requests.
+    /// See [`ClientError`].
     pub async fn status(&self) -> Result<Status> {
-        self.question(paths::STATUS).await
+        self.query(paths::STATUS).await
     }
 
     /// All volumes.
@@ -164,7 +161,7 @@ impl Client {
     /// # Errors
     /// See [`ClientError`].
     pub async fn volume_list(&self) -> Result<Vec<VolumeStatus>> {
-        let list: VolumeList = self.question(paths::VOLUMES).await?;
+        let list: VolumeList = self.query(paths::VOLUMES).await?;
         Ok(list.volumes)
     }
 
@@ -173,7 +170,7 @@ impl Client {
     /// # Errors
     /// See [`ClientError`].
     pub async fn volume(&self, name: &str) -> Result<VolumeStatus> {
-        self.question(&paths::volume(name)).await
+        self.query(&paths::volume(name)).await
     }
 
     /// Adds a volume.
@@ -181,7 +178,7 @@ impl Client {
     /// # Errors
     /// See [`ClientError`].
     pub async fn add_volume(&self, request: &AddVolume) -> Result<VolumeStatus> {
-        self.short(Method::POST, paths::VOLUMES, Some(request)).await
+        self.request(Method::POST, paths::VOLUMES, Some(request)).await
     }
 
     /// Changes settings of a volume.
@@ -189,10 +186,10 @@ impl Client {
     /// # Errors
     /// See [`ClientError`].
     pub async fn set_volume(&self, name: &str, change: &VolumeSettings) -> Result<VolumeStatus> {
-        self.short(Method::PATCH, &paths::volume(name), Some(change)).await
+        self.request(Method::PATCH, &paths::volume(name), Some(change)).await
     }
 
-    /// Writes a volume's dirty data to its disk and takes the volume away.
+    /// Flushes a volume, then removes it.
     ///
     /// # Errors
     /// See [`ClientError`].
@@ -201,10 +198,10 @@ impl Client {
         name: &str,
         progress: impl FnMut(Progress) + Send,
     ) -> Result<()> {
-        self.long(Method::DELETE, &paths::volume(name), progress).await
+        self.operate(Method::DELETE, &paths::volume(name), progress).await
     }
 
-    /// Writes a volume's dirty data to its disk.
+    /// Flushes a volume: destages all dirty data and flushes its disk.
     ///
     /// # Errors
     /// See [`ClientError`].
@@ -213,7 +210,7 @@ impl Client {
         name: &str,
         progress: impl FnMut(Progress) + Send,
     ) -> Result<()> {
-        self.long(Method::POST, &paths::volume_flush(name), progress).await
+        self.operate(Method::POST, &paths::volume_flush(name), progress).await
     }
 
     /// Trusts a volume's disk again after it failed a flush, and flushes it.
@@ -225,15 +222,15 @@ impl Client {
         name: &str,
         progress: impl FnMut(Progress) + Send,
     ) -> Result<()> {
-        self.long(Method::POST, &paths::volume_trust(name), progress).await
+        self.operate(Method::POST, &paths::volume_trust(name), progress).await
     }
 
-    /// Measures below which size writes of a volume are worth gathering.
+    /// Measures the size below which writes of a volume are worth gathering.
     ///
     /// # Errors
     /// See [`ClientError`].
     pub async fn calibrate_volume(&self, name: &str) -> Result<VolumeStatus> {
-        self.short(Method::POST, &paths::volume_calibrate(name), None::<&()>).await
+        self.request(Method::POST, &paths::volume_calibrate(name), None::<&()>).await
     }
 
     /// Rehearses a power failure.
@@ -241,48 +238,47 @@ impl Client {
     /// # Errors
     /// See [`ClientError`].
     pub async fn drill(&self) -> Result<DrillReport> {
-        self.answer(Method::POST, paths::DRILL, None::<&()>, DRILL_TIME_MAX).await
+        self.request_within(DRILL_TIME_MAX, Method::POST, paths::DRILL, None::<&()>).await
     }
 
-    /// Writes all dirty data to the disks and ends the server.
+    /// Flushes all volumes and stops the server.
     ///
     /// # Errors
     /// See [`ClientError`].
     pub async fn stop(&self, progress: impl FnMut(Progress) + Send) -> Result<()> {
-        self.long(Method::POST, paths::STOP, progress).await
+        self.operate(Method::POST, paths::STOP, progress).await
     }
 
-    /// Hands the pool over to the program now at the server's path. When it is done, that one is
-    /// about to start.
+    /// Hands the pool over to a new server, the program now at the server's path. Returns when that
+    /// program is about to start.
     ///
     /// # Errors
     /// See [`ClientError`].
     pub async fn upgrade(&self) -> Result<()> {
-        self.long(Method::POST, paths::UPGRADE, |_| ()).await
+        self.operate(Method::POST, paths::UPGRADE, |_| ()).await
     }
 
-    /// A question, which changes nothing.
-    async fn question<T: DeserializeOwned>(&self, path: &str) -> Result<T> {
-        self.answer(Method::GET, path, None::<&()>, self.limits.question).await
+    /// Sends a request that changes nothing.
+    async fn query<T: DeserializeOwned>(&self, path: &str) -> Result<T> {
+        self.request_within(self.timeouts.query, Method::GET, path, None::<&()>).await
     }
 
-    /// A request with one answer.
-    async fn short<T: DeserializeOwned>(
+    /// Sends a request with a single answer.
+    async fn request<T: DeserializeOwned>(
         &self,
         method: Method,
         path: &str,
         body: Option<&(impl Serialize + Sync)>,
     ) -> Result<T> {
-        self.answer(method, path, body, self.limits.request).await
+        self.request_within(self.timeouts.request, method, path, body).await
     }
 
-    /// The same, within so long.
-    async fn answer<T: DeserializeOwned>(
+    async fn request_within<T: DeserializeOwned>(
         &self,
+        limit: Duration,
         method: Method,
         path: &str,
         body: Option<&(impl Serialize + Sync)>,
-        limit: Duration,
     ) -> Result<T> {
         let answer = async {
             let response = self.send(method, path, body).await?;
@@ -293,29 +289,29 @@ impl Client {
         self.within(limit, answer).await?
     }
 
-    /// What comes of waiting, unless that takes too long.
-    async fn within<T>(&self, waited: Duration, what: impl Future<Output = T>) -> Result<T> {
+    /// Waits for a future, up to the time limit `waited`.
+    async fn within<T>(&self, waited: Duration, future: impl Future<Output = T>) -> Result<T> {
         let timed_out = |_| ClientError::TimedOut { socket: self.socket.clone(), waited };
-        tokio::time::timeout(waited, what).await.map_err(timed_out)
+        tokio::time::timeout(waited, future).await.map_err(timed_out)
     }
 
-    /// A request that answers with a stream of events.
-    async fn long(
+    /// Sends a request that is answered with a stream of events.
+    async fn operate(
         &self,
         method: Method,
         path: &str,
         mut progress: impl FnMut(Progress) + Send,
     ) -> Result<()> {
         let sent = self.send(method, path, None::<&()>);
-        let mut body = self.within(self.limits.line, sent).await??.into_body();
+        let mut body = self.within(self.timeouts.line, sent).await??.into_body();
         let mut line = Vec::new();
-        while let Some(frame) = self.within(self.limits.line, body.frame()).await? {
+        while let Some(frame) = self.within(self.timeouts.line, body.frame()).await? {
             let frame = frame.map_err(|source| ClientError::Cut { source: Some(source) })?;
             let Ok(data) = frame.into_data() else { continue };
             for piece in data.split_inclusive(|&byte| byte == b'\n') {
                 line.extend_from_slice(piece);
                 if line.len() > LINE_BYTES_MAX {
-                    return Err(ClientError::Answer { what: "a line without an end".into() });
+                    return Err(ClientError::Answer { what: "a line is too long".into() });
                 }
                 if line.last() != Some(&b'\n') {
                     continue;
@@ -332,7 +328,7 @@ impl Client {
         Err(ClientError::Cut { source: None })
     }
 
-    /// Sends a request; an answer that is an error becomes one here.
+    /// Sends a request. An error response becomes a [`ClientError`].
     async fn send(
         &self,
         method: Method,
@@ -344,7 +340,8 @@ impl Client {
             .await
             .map_err(|error| connect_error(&self.socket, error))?;
         let (mut sender, connection) = http1::handshake(TokioIo::new(stream)).await.map_err(cut)?;
-        // It ends by itself when the answer is read or dropped; its errors reach us through both.
+        // The task ends when the answer is read or dropped, and reports its errors through the
+        // request or the body.
         tokio::spawn(connection);
         let mut request =
             Request::builder().method(method).uri(path).header(header::HOST, "forebay");

@@ -1,5 +1,5 @@
-//! The client against a server that misbehaves; the well-behaved one is tested with the control
-//! server.
+//! Tests of the client against a server that misbehaves. The control server's tests cover a correct
+//! one.
 
 use super::*;
 use crate::{BlockingClient, ErrorKind};
@@ -9,8 +9,7 @@ use std::{
     thread,
 };
 
-/// What the client makes of an answer that consists of these bytes, after which the server hangs
-/// up; and the progress it saw.
+/// The client's result if the server answers with these bytes and closes the connection.
 fn answer<T>(bytes: &str, ask: impl FnOnce(&BlockingClient) -> T) -> T {
     let directory = tempfile::tempdir().unwrap();
     let socket = directory.path().join("control.sock");
@@ -55,7 +54,7 @@ fn a_stream_ends_with_done_or_an_error() {
 }
 
 #[test]
-fn a_stream_that_is_cut_off_is_no_success() {
+fn a_stream_that_is_cut_off_is_an_error() {
     for lines in
         ["", "{\"progress\":{\"dirty_bytes_left\":1,\"dirty_bytes_total\":2}}\n", "{\"done\":{}}"]
     {
@@ -65,7 +64,7 @@ fn a_stream_that_is_cut_off_is_no_success() {
 }
 
 #[test]
-fn lines_that_make_no_sense_or_never_end_are_refused() {
+fn invalid_and_endless_lines_are_refused() {
     let (result, _) = stream("{\"finished\":{}}\n");
     assert!(matches!(result, Err(ClientError::Answer { .. })), "{result:?}");
     let (result, _) = stream(&"x".repeat(LINE_BYTES_MAX + 1));
@@ -73,7 +72,7 @@ fn lines_that_make_no_sense_or_never_end_are_refused() {
 }
 
 #[test]
-fn answers_that_are_no_answers_are_said_to_be_none() {
+fn invalid_answers_are_refused() {
     let error = answer("SSH-2.0\r\n", BlockingClient::status).unwrap_err();
     assert!(matches!(error, ClientError::Cut { .. }), "{error:?}");
     let error = answer("HTTP/1.1 502 Bad\r\ncontent-length: 0\r\n\r\n", BlockingClient::status);
@@ -84,32 +83,32 @@ fn answers_that_are_no_answers_are_said_to_be_none() {
     assert!(matches!(error, Err(ClientError::Cut { .. })), "{error:?}");
 }
 
-/// A server that accepts a request, or not even that, and says these bytes and no more.
+/// The client's error if the server sends these bytes and then nothing more.
 fn silence<T>(bytes: &str, ask: impl AsyncFn(&Client) -> Result<T>) -> ClientError {
     let directory = tempfile::tempdir().unwrap();
     let socket = directory.path().join("control.sock");
     let listener = UnixListener::bind(&socket).unwrap();
     let limit = Duration::from_millis(50);
-    let limits = Limits { question: limit, request: limit, line: limit };
-    let client = Client { socket, limits };
+    let timeouts = Timeouts { query: limit, request: limit, line: limit };
+    let client = Client { socket, timeouts };
     let runtime = tokio::runtime::Builder::new_current_thread().enable_all().build().unwrap();
-    let (bytes, told) = (bytes.to_owned(), directory);
+    let bytes = bytes.to_owned();
     let server = thread::spawn(move || {
         let (mut stream, _) = listener.accept().unwrap();
         stream.write_all(bytes.as_bytes()).unwrap();
-        // Until the client gives up.
+        // Ends when the client gives up.
         let _ = stream.read_to_end(&mut Vec::new());
-        drop(told);
+        drop(directory);
     });
     let error = runtime.block_on(ask(&client)).err().unwrap();
-    // With it goes the connection.
+    // The runtime owns the connection.
     drop(runtime);
     server.join().unwrap();
     error
 }
 
 #[test]
-fn a_server_that_says_nothing_more_is_waited_for_no_longer_than_it_may_take() {
+fn a_silent_server_times_out() {
     let head = "HTTP/1.1 200 OK\r\nconnection: close\r\n\r\n";
     let progress = r#"{"progress":{"dirty_bytes_left":1,"dirty_bytes_total":2}}"#;
     let line = format!("{head}{progress}\n");

@@ -1,4 +1,4 @@
-//! Answers that are errors, and bodies that become requests.
+//! Error responses, and extraction of request bodies and names.
 
 use axum::{
     Json,
@@ -12,7 +12,7 @@ use axum::{
 use forebay_api::{ErrorBody, ErrorKind, Problem};
 use serde::de::DeserializeOwned;
 
-/// A problem on its way to the client.
+/// An error response.
 #[derive(Debug)]
 pub(crate) struct Refusal(pub(crate) Problem);
 
@@ -30,7 +30,7 @@ impl IntoResponse for Refusal {
     }
 }
 
-/// The body of a request, as JSON with no fields but the known ones.
+/// The JSON body of a request.
 pub(crate) struct Body<T>(pub(crate) T);
 
 impl<T: DeserializeOwned, S: Send + Sync> FromRequest<S> for Body<T> {
@@ -54,7 +54,7 @@ fn refused_body(rejection: &JsonRejection) -> Refusal {
         ),
         StatusCode::UNSUPPORTED_MEDIA_TYPE => Problem::new(
             ErrorKind::BadRequest,
-            "the request is not said to be JSON",
+            "the content type of the request is not JSON",
             "send it with content-type: application/json",
         ),
         _ => Problem::new(ErrorKind::BadRequest, rejection.body_text(), remedy),
@@ -62,7 +62,7 @@ fn refused_body(rejection: &JsonRejection) -> Refusal {
     Refusal(problem)
 }
 
-/// The volume's name in the path of a request.
+/// The name of a volume in the path of a request.
 pub(crate) struct Name(pub(crate) String);
 
 impl<S: Send + Sync> FromRequestParts<S> for Name {
@@ -75,7 +75,7 @@ impl<S: Send + Sync> FromRequestParts<S> for Name {
             Ok(Path(name)) => Ok(Self(name)),
             Err(rejection) => Err(Refusal(Problem::new(
                 ErrorKind::BadRequest,
-                format!("the path has no volume's name: {}", rejection.body_text()),
+                format!("the path has no valid volume name: {}", rejection.body_text()),
                 "send the name as UTF-8, escaped for a path",
             ))),
         }

@@ -1,7 +1,7 @@
-//! Between what goes over the socket and what has been checked.
+//! Conversions between the types of the API and of the configuration.
 //!
-//! The words of a request are read by the parser of the command line, so both accept the same and
-//! answer with the same sentences.
+//! The parser of the command line parses the settings of a request, so both accept the same values
+//! and report the same errors.
 
 use forebay_api::{AddVolume, ErrorKind, GeometrySource, GeometryStatus, Problem, VolumeSettings};
 use forebay_config::{
@@ -9,10 +9,10 @@ use forebay_config::{
 };
 use forebay_types::Action;
 
-/// The volume that a request asks for.
+/// Converts a request to a checked volume.
 ///
 /// # Errors
-/// It can't be: the sentence of [`ConfigError`], of kind [`ErrorKind::Invalid`].
+/// The volume is invalid: the message of [`ConfigError`], of kind [`ErrorKind::Invalid`].
 pub fn volume_spec(request: &AddVolume) -> Result<VolumeSpec, Problem> {
     let change = volume_change(&request.settings)?;
     VolumeSpec::new(&request.name, &request.backing)
@@ -20,10 +20,10 @@ pub fn volume_spec(request: &AddVolume) -> Result<VolumeSpec, Problem> {
         .map_err(invalid)
 }
 
-/// The change that a request asks for.
+/// Converts a request to a change of settings.
 ///
 /// # Errors
-/// A word is unknown: the sentence of [`ConfigError`], of kind [`ErrorKind::Invalid`].
+/// A value is invalid: the message of [`ConfigError`], of kind [`ErrorKind::Invalid`].
 pub fn volume_change(settings: &VolumeSettings) -> Result<VolumeChange, Problem> {
     let mut change = VolumeChange::default();
     for (setting, value) in settings.pairs() {
@@ -32,7 +32,7 @@ pub fn volume_change(settings: &VolumeSettings) -> Result<VolumeChange, Problem>
     Ok(change)
 }
 
-/// The request that asks for a volume.
+/// Converts a volume to the request that adds it.
 pub fn add_request(spec: &VolumeSpec) -> AddVolume {
     AddVolume {
         name: spec.name.clone(),
@@ -41,7 +41,7 @@ pub fn add_request(spec: &VolumeSpec) -> AddVolume {
     }
 }
 
-/// The request that asks for a change.
+/// Converts a change of settings to its request.
 pub fn settings_request(change: &VolumeChange) -> VolumeSettings {
     change.pairs().into_iter().collect()
 }
@@ -51,7 +51,7 @@ pub fn volume_settings(spec: &VolumeSpec) -> VolumeSettings {
     spec.all_settings().into_iter().filter(|(_, value)| !value.is_empty()).collect()
 }
 
-/// What a geometry is shown as.
+/// Converts a geometry to its status.
 pub fn geometry_status(found: &ResolvedGeometry) -> GeometryStatus {
     let source = |source| match source {
         Source::Device => GeometrySource::Device,
@@ -73,7 +73,7 @@ pub fn geometry_status(found: &ResolvedGeometry) -> GeometryStatus {
     }
 }
 
-/// The problem for settings that can't be, message and remedy kept apart.
+/// Converts a configuration error to a problem.
 fn invalid(error: ConfigError) -> Problem {
     Problem::of(ErrorKind::Invalid, &error, &Action::to_string)
 }
@@ -84,7 +84,7 @@ mod tests {
     use forebay_types::Fault;
 
     #[test]
-    fn a_volume_survives_the_way_over_the_socket() {
+    fn a_volume_survives_the_conversion_to_a_request_and_back() {
         for text in [
             "disk=/dev/sdb",
             "db=delay(read=1ms):/x,mode=write-back,protection=none,accept-loss=yes,\
@@ -104,7 +104,7 @@ mod tests {
     }
 
     #[test]
-    fn words_are_refused_with_the_sentence_of_the_command_line() {
+    fn invalid_settings_are_refused_with_the_error_of_the_command_line() {
         let settings = VolumeSettings::from([("mode", "fast")]);
         let problem = volume_change(&settings).unwrap_err();
         assert_eq!(problem.kind, ErrorKind::Invalid);

@@ -1,5 +1,5 @@
-//! A manager with nothing behind it: volumes are entries in a list, their dirty data is a number
-//! that operations count down. For tests of the server and of its clients.
+//! A fake manager for tests of the server and of its clients: volumes are entries in a list, and
+//! their dirty data is a number that operations count down.
 
 use crate::{Manager, ProgressFn, geometry_status, volume_settings};
 use forebay_api::{
@@ -13,10 +13,10 @@ use std::sync::{Condvar, Mutex, MutexGuard, PoisonError};
 /// An operation counts down in this many steps.
 pub const STEPS: u64 = 4;
 
-/// The process it says it is: none, as Linux has none with such a number.
+/// Its process id, which no Linux process can have.
 pub const PID: u32 = i32::MAX as u32;
 
-/// The list of volumes, and a gate that operations wait at.
+/// The list of volumes, and a switch that pauses operations.
 #[derive(Debug, Default)]
 pub struct FakeManager {
     state: Mutex<FakeState>,
@@ -26,25 +26,25 @@ pub struct FakeManager {
 #[derive(Debug, Default)]
 struct FakeState {
     volumes: Vec<(VolumeSpec, VolumeStatus)>,
-    is_held: bool,
-    stopped: bool,
+    is_paused: bool,
+    is_stopped: bool,
 }
 
 impl FakeManager {
-    /// A manager with these volumes, in the form of the command line, each of 1 GiB.
+    /// A manager with these volumes of 1 GiB, in the form of the command line.
     ///
     /// # Panics
-    /// One of them is no volume: this is for tests, where that is a fault of the test.
+    /// If a volume is invalid or named twice.
     pub fn new(volumes: &[&str]) -> Self {
         let fake = Self::default();
         for text in volumes {
-            let spec = text.parse().expect("the test names volumes that can be");
+            let spec = text.parse().expect("the test's volumes are valid");
             fake.add_volume(spec).expect("the test names each volume once");
         }
         fake
     }
 
-    /// Makes a volume this dirty, and gives it some counters.
+    /// Sets the dirty bytes of a volume, and some of its counters.
     pub fn set_dirty(&self, name: &str, dirty_bytes: u64) {
         let mut state = self.lock();
         for (_, volume) in state.volumes.iter_mut().filter(|(_, volume)| volume.name == name) {
@@ -55,54 +55,53 @@ impl FakeManager {
         }
     }
 
-    /// Makes operations wait after their first progress, until [`FakeManager::release`].
-    pub fn hold(&self) {
-        self.lock().is_held = true;
+    /// Pauses operations after their first progress, until [`FakeManager::resume`].
+    pub fn pause(&self) {
+        self.lock().is_paused = true;
     }
 
-    /// Lets operations go on.
-    pub fn release(&self) {
-        self.lock().is_held = false;
+    /// Resumes operations.
+    pub fn resume(&self) {
+        self.lock().is_paused = false;
         self.changed.notify_all();
     }
 
     /// Whether it was stopped.
     pub fn is_stopped(&self) -> bool {
-        self.lock().stopped
+        self.lock().is_stopped
     }
 
     /// Waits until it is stopped.
     pub fn wait_stopped(&self) {
         let state = self.lock();
-        drop(self.changed.wait_while(state, |state| !state.stopped));
+        drop(self.changed.wait_while(state, |state| !state.is_stopped));
     }
 
-    /// A test that panicked on purpose while it held the lock has changed nothing.
+    /// A panic that poisoned the lock was deliberate, and changed no state.
     fn lock(&self) -> MutexGuard<'_, FakeState> {
         self.state.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
-    /// Counts the dirty data of the volumes that `is_meant` down to nothing.
-    fn clean(&self, is_meant: impl Fn(&str) -> bool, progress: ProgressFn<'_>) {
-        let total: u64 = self.sum(&is_meant);
+    /// Counts the dirty data of the selected volumes down to zero.
+    fn clean(&self, is_selected: impl Fn(&str) -> bool, progress: ProgressFn<'_>) {
+        let total: u64 = self.dirty_bytes(&is_selected);
         for step in 0..=STEPS {
             let left = total - total * step / STEPS;
             progress(Progress { dirty_bytes_left: left, dirty_bytes_total: total });
             let state = self.lock();
-            drop(self.changed.wait_while(state, |state| state.is_held));
+            drop(self.changed.wait_while(state, |state| state.is_paused));
         }
-        for (_, volume) in self.lock().volumes.iter_mut().filter(|(_, v)| is_meant(&v.name)) {
+        for (_, volume) in self.lock().volumes.iter_mut().filter(|(_, v)| is_selected(&v.name)) {
             volume.dirty_bytes = 0;
         }
     }
 
-    fn sum(&self, is_meant: impl Fn(&str) -> bool) -> u64 {
+    fn dirty_bytes(&self, is_selected: impl Fn(&str) -> bool) -> u64 {
         let volumes = self.volume_list().into_iter();
-        volumes.filter(|volume| is_meant(&volume.name)).map(|volume| volume.dirty_bytes).sum()
+        volumes.filter(|volume| is_selected(&volume.name)).map(|volume| volume.dirty_bytes).sum()
     }
 
-    /// Each journal that a volume names, with an example of what it may have done; the one called
-    /// `broken` has failed.
+    /// The journals of the volumes, with example figures. The journal `broken` has failed.
     fn journals(&self) -> Vec<JournalStatus> {
         let mut journals: Vec<JournalStatus> = Vec::new();
         for name in self.lock().volumes.iter().filter_map(|(spec, _)| spec.journal.as_ref()) {
@@ -114,7 +113,7 @@ impl FakeManager {
         journals
     }
 
-    /// Whether no disk fails.
+    /// Checks that no disk fails.
     fn check_all(&self) -> Result<(), Problem> {
         if self.volume_list().iter().any(|volume| volume.name == "broken") {
             self.check("broken")?;
@@ -122,13 +121,13 @@ impl FakeManager {
         Ok(())
     }
 
-    /// Whether the volume is there; the one called `broken` has a disk that fails, the one called
-    /// `faulty` finds a fault of the program.
+    /// Checks that the volume exists. The disk of the volume `broken` fails; the volume `faulty`
+    /// panics.
     fn check(&self, name: &str) -> Result<(), Problem> {
         if !self.volume_list().iter().any(|volume| volume.name == name) {
             return Err(Problem::unknown_volume(name));
         }
-        assert!(name != "faulty", "a fault made for a test");
+        assert!(name != "faulty", "a deliberate panic of a test");
         if name == "broken" {
             return Err(Problem::new(
                 ErrorKind::Failed,
@@ -143,7 +142,7 @@ impl FakeManager {
 impl Manager for FakeManager {
     fn status(&self) -> Status {
         let volumes = self.volume_list();
-        let dirty_bytes = self.sum(|_| true);
+        let dirty_bytes = self.dirty_bytes(|_| true);
         Status {
             version: "0.0.1-fake".into(),
             pid: PID,
@@ -212,7 +211,7 @@ impl Manager for FakeManager {
         self.flush_volume(name, progress)
     }
 
-    /// A hard disk, in round figures.
+    /// Returns rounded values of a hard disk.
     fn calibrate_volume(&self, name: &str) -> Result<VolumeStatus, Problem> {
         self.check(name)?;
         let mut state = self.lock();
@@ -236,14 +235,14 @@ impl Manager for FakeManager {
             vault: "/v".into(),
             saved_in_time: self.volume_list().iter().all(|volume| volume.name != "slow"),
             verdict: "everything dirty was saved".into(),
-            dirty_bytes: self.sum(|_| true),
-            bytes: self.sum(|_| true),
+            dirty_bytes: self.dirty_bytes(|_| true),
+            bytes: self.dirty_bytes(|_| true),
             write_ms: 1500,
             disks_ms: 1600,
             total_ms: 2500,
             bytes_per_second: 1 << 30,
             verified: true,
-            same_bytes: self.sum(|_| true),
+            same_bytes: self.dirty_bytes(|_| true),
             battery_seconds: Some(640),
             dirty_bytes_max: Some(4 << 30),
             path: Some("/s/drills/2026-02-28T13-05-09Z.json".into()),
@@ -254,13 +253,13 @@ impl Manager for FakeManager {
     fn stop(&self, progress: ProgressFn<'_>) -> Result<(), Problem> {
         self.check_all()?;
         self.clean(|_| true, progress);
-        self.lock().stopped = true;
+        self.lock().is_stopped = true;
         self.changed.notify_all();
         Ok(())
     }
 
     fn upgrade(&self) -> Result<(), Problem> {
-        self.lock().stopped = true;
+        self.lock().is_stopped = true;
         self.changed.notify_all();
         Ok(())
     }

@@ -1,11 +1,10 @@
 //! The control server: HTTP and JSON over a Unix socket, beside the data path.
 //!
-//! It owns the state directory (one daemon each, kept by a lock), the control socket in it and the
-//! translation between requests and [`Manager`], which does what is asked. Requests are few and a
-//! manager may block, so each runs on a thread of its own and none on the event loop; the data path
-//! has no part in it. At most [`LONG_OPERATIONS_MAX`] operations that wait for disks run at once.
-//!
-//! What goes over the socket is described in [`forebay_api`].
+//! The crate owns the state directory, which a lock reserves for one daemon, and the control socket
+//! in it. It translates the requests of [`forebay_api`] into calls of a [`Manager`]. Requests are
+//! few and a manager may block, so each request runs on its own thread, never on the event loop,
+//! and the data path is not involved. At most [`LONG_OPERATIONS_MAX`] operations that wait for
+//! disks run at once.
 
 mod answer;
 mod convert;

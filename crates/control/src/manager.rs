@@ -1,51 +1,47 @@
-//! What the control server asks of the daemon.
+//! The daemon's side of the control API.
 
 use forebay_api::{DrillReport, Problem, Progress, Status, VolumeStatus};
 use forebay_config::{VolumeChange, VolumeSpec};
 
-/// Is told how far a long operation is: dirty bytes left, and dirty bytes when it began. May be
-/// called from any thread and as often as there is something to tell; it never blocks.
+/// Receives the progress of a long operation. May be called from any thread, at any rate, and never
+/// blocks.
 pub type ProgressFn<'a> = &'a (dyn Fn(Progress) + Send + Sync);
 
 /// The daemon, as the control server sees it.
 ///
-/// The server's duties: specifications and changes have been checked by themselves (names, words,
-/// a change that says something), and every method is called on a thread that may block.
+/// The server guarantees that specifications and changes are valid by themselves and not empty, and
+/// that every method is called on a thread that may block.
 ///
-/// The manager's duties: methods may be called at the same time from several threads. What cannot
-/// be is answered with a [`Problem`] that names the thing and the remedy. An operation goes on
-/// when the client that asked for it has gone away.
+/// The manager accepts concurrent calls from several threads. An error is a [`Problem`] that names
+/// its subject and the remedy. An operation continues when its client has disconnected.
 pub trait Manager: Send + Sync {
-    /// The state of everything, journals included: a [`forebay_api::JournalFigures`] of each turns
-    /// into what is told. Answers in milliseconds, whatever the disks do.
+    /// The status of the server, its volumes and journals. Returns within milliseconds, even if
+    /// disks hang.
     fn status(&self) -> Status;
 
-    /// All volumes, in the order they were added. As quick as [`Manager::status`].
+    /// All volumes, in the order of their addition. As quick as [`Manager::status`].
     fn volume_list(&self) -> Vec<VolumeStatus>;
 
     /// Opens the backing and serves the volume.
     ///
     /// # Errors
-    /// The name or the disk is in use, there are too many volumes, or backing or journal can't be
+    /// The name or the disk is in use, there are too many volumes, or backing or journal cannot be
     /// opened.
     fn add_volume(&self, spec: VolumeSpec) -> Result<VolumeStatus, Problem>;
 
-    /// Changes settings of a volume while it is served; see [`VolumeSpec::with`] for those it
-    /// keeps.
+    /// Changes settings of a volume while it is served. See [`VolumeSpec::with`] for fixed ones.
     ///
     /// # Errors
-    /// There is no such volume, or it can't have the settings: write-back without a protection,
-    /// another journal.
+    /// There is no such volume, or the result is invalid, such as write-back without protection.
     fn set_volume(&self, name: &str, change: VolumeChange) -> Result<VolumeStatus, Problem>;
 
-    /// Writes the volume's dirty data to its disk, then takes the volume away. If that fails the
-    /// volume stays, with its data.
+    /// Flushes the volume, then removes it. If the flush fails, the volume stays with its data.
     ///
     /// # Errors
     /// There is no such volume, or its disk fails.
     fn remove_volume(&self, name: &str, progress: ProgressFn<'_>) -> Result<(), Problem>;
 
-    /// Writes to the disk what is dirty now.
+    /// Flushes the volume: destages everything that is dirty now, and flushes the disk.
     ///
     /// # Errors
     /// There is no such volume, or its disk fails.
@@ -57,29 +53,28 @@ pub trait Manager: Send + Sync {
     /// There is no such volume, or its disk fails again.
     fn trust_volume(&self, name: &str, progress: ProgressFn<'_>) -> Result<(), Problem>;
 
-    /// Measures below which size writes of the volume are worth gathering. Takes some seconds.
+    /// Measures the size below which writes of the volume are worth gathering. Takes some seconds.
     ///
     /// # Errors
-    /// There is no such volume, its clients leave no moment, or its disk can't be measured.
+    /// There is no such volume, its clients never pause, or its disk cannot be measured.
     fn calibrate_volume(&self, name: &str) -> Result<VolumeStatus, Problem>;
 
-    /// Rehearses a power failure, writes the report down, and returns it.
+    /// Rehearses a power failure, stores the report, and returns it.
     ///
     /// # Errors
-    /// There is no vault, or it holds something, or fails.
+    /// There is no vault, or it holds a dump, or it fails.
     fn drill(&self) -> Result<DrillReport, Problem>;
 
-    /// Writes all dirty data to the disks. When it returns without an error the daemon leaves;
-    /// the server is given a moment to send its answer.
+    /// Flushes all volumes. After success the daemon exits, once the server has sent its answer.
     ///
     /// # Errors
-    /// A disk fails; the daemon stays.
+    /// A disk fails; the daemon continues.
     fn stop(&self, progress: ProgressFn<'_>) -> Result<(), Problem>;
 
-    /// Serves no more, and leaves the pool to the program that is at the daemon's path now. When it
-    /// returns without an error the daemon leaves, as after [`Manager::stop`].
+    /// Stops serving, and hands the pool over to the program now at the daemon's path. After
+    /// success the daemon exits, as after [`Manager::stop`].
     ///
     /// # Errors
-    /// Nobody keeps the pool, or that program can't be started; the daemon stays.
+    /// The pool has no keeper, or the program cannot be started; the daemon continues.
     fn upgrade(&self) -> Result<(), Problem>;
 }

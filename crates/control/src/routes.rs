@@ -1,4 +1,4 @@
-//! The routes of the control API, and what each does.
+//! The routes of the control API and their handlers.
 
 use crate::{
     Manager,
@@ -20,13 +20,12 @@ use forebay_api::{
 use std::sync::Arc;
 use tokio::{sync::Semaphore, task::spawn_blocking};
 
-/// Largest request body that is read, in bytes: the longest backing, journal and description,
-/// escaped.
+/// Largest request body, in bytes: the longest backing, journal and description, escaped.
 pub const REQUEST_BODY_BYTES_MAX: usize = 128 << 10;
-/// Long operations at once. Each holds a thread while its disk works.
+/// Limit of concurrent long operations. Each occupies a thread while it waits for disks.
 pub const LONG_OPERATIONS_MAX: usize = 64;
 
-/// What every request needs.
+/// The state shared by all handlers.
 #[derive(Clone)]
 struct App {
     manager: Arc<dyn Manager>,
@@ -35,7 +34,7 @@ struct App {
 
 type Answer<T> = Result<T, Refusal>;
 
-/// The routes to `manager`.
+/// The router to `manager`.
 pub(crate) fn router(manager: Arc<dyn Manager>) -> Router {
     let app = App { manager, long_operations: Arc::new(Semaphore::new(LONG_OPERATIONS_MAX)) };
     Router::new()
@@ -56,18 +55,18 @@ pub(crate) fn router(manager: Arc<dyn Manager>) -> Router {
 }
 
 impl App {
-    /// Asks the manager on a thread that may block.
-    async fn ask<T: Send + 'static>(
+    /// Calls the manager on a thread that may block.
+    async fn call<T: Send + 'static>(
         &self,
-        question: impl FnOnce(&dyn Manager) -> T + Send + 'static,
+        call: impl FnOnce(&dyn Manager) -> T + Send + 'static,
     ) -> Answer<T> {
         let manager = self.manager.clone();
-        spawn_blocking(move || question(&*manager))
+        spawn_blocking(move || call(&*manager))
             .await
             .map_err(|error| Refusal(stream::fault(&error)))
     }
 
-    /// Has the manager carry out a long operation.
+    /// Starts a long operation, and answers with its events.
     async fn operate<F>(&self, operation: F) -> Response
     where
         F: FnOnce(&dyn Manager, crate::ProgressFn<'_>) -> Result<(), Problem> + Send + 'static,
@@ -75,8 +74,8 @@ impl App {
         let Ok(permit) = self.long_operations.clone().try_acquire_owned() else {
             return Refusal(Problem::new(
                 ErrorKind::Busy,
-                format!("{LONG_OPERATIONS_MAX} operations are being carried out already"),
-                "ask again when some of them are done",
+                format!("{LONG_OPERATIONS_MAX} operations are already in progress"),
+                "retry when one of them is done",
             ))
             .into_response();
         };
@@ -90,16 +89,16 @@ impl App {
 }
 
 async fn status(State(app): State<App>) -> Answer<Json<Status>> {
-    app.ask(|manager| manager.status()).await.map(Json)
+    app.call(|manager| manager.status()).await.map(Json)
 }
 
 async fn list_volumes(State(app): State<App>) -> Answer<Json<VolumeList>> {
-    let volumes = app.ask(|manager| manager.volume_list()).await?;
+    let volumes = app.call(|manager| manager.volume_list()).await?;
     Ok(Json(VolumeList { volumes }))
 }
 
 async fn show_volume(State(app): State<App>, Name(name): Name) -> Answer<Json<VolumeStatus>> {
-    let volumes = app.ask(|manager| manager.volume_list()).await?;
+    let volumes = app.call(|manager| manager.volume_list()).await?;
     let volume = volumes.into_iter().find(|volume| volume.name == name);
     volume.map(Json).ok_or_else(|| Refusal(Problem::unknown_volume(&name)))
 }
@@ -109,8 +108,8 @@ async fn add_volume(
     Body(request): Body<AddVolume>,
 ) -> Answer<(StatusCode, Json<VolumeStatus>)> {
     let spec = volume_spec(&request)?;
-    tracing::info!(volume = %spec.name, backing = %spec.backing, "asked to add a volume");
-    let volume = app.ask(|manager| manager.add_volume(spec)).await??;
+    tracing::info!(volume = %spec.name, backing = %spec.backing, "request to add a volume");
+    let volume = app.call(|manager| manager.add_volume(spec)).await??;
     Ok((StatusCode::CREATED, Json(volume)))
 }
 
@@ -127,49 +126,49 @@ async fn set_volume(
             "name a setting and its new value, such as mode=bypass",
         )));
     }
-    tracing::info!(volume = %name, %change, "asked to change a volume");
-    Ok(Json(app.ask(move |manager| manager.set_volume(&name, change)).await??))
+    tracing::info!(volume = %name, %change, "request to change a volume");
+    Ok(Json(app.call(move |manager| manager.set_volume(&name, change)).await??))
 }
 
 async fn remove_volume(State(app): State<App>, Name(name): Name) -> Response {
-    tracing::info!(volume = %name, "asked to remove a volume");
+    tracing::info!(volume = %name, "request to remove a volume");
     app.operate(move |manager, progress| manager.remove_volume(&name, progress)).await
 }
 
 async fn flush_volume(State(app): State<App>, Name(name): Name) -> Response {
-    tracing::info!(volume = %name, "asked to flush a volume");
+    tracing::info!(volume = %name, "request to flush a volume");
     app.operate(move |manager, progress| manager.flush_volume(&name, progress)).await
 }
 
 async fn trust_volume(State(app): State<App>, Name(name): Name) -> Response {
-    tracing::info!(volume = %name, "asked to trust the disk of a volume again");
+    tracing::info!(volume = %name, "request to trust the disk of a volume again");
     app.operate(move |manager, progress| manager.trust_volume(&name, progress)).await
 }
 
 async fn calibrate_volume(State(app): State<App>, Name(name): Name) -> Answer<Json<VolumeStatus>> {
-    tracing::info!(volume = %name, "asked to measure the disk of a volume");
-    Ok(Json(app.ask(move |manager| manager.calibrate_volume(&name)).await??))
+    tracing::info!(volume = %name, "request to measure the disk of a volume");
+    Ok(Json(app.call(move |manager| manager.calibrate_volume(&name)).await??))
 }
 
 async fn stop(State(app): State<App>) -> Response {
-    tracing::info!("asked to stop");
+    tracing::info!("request to stop");
     app.operate(|manager, progress| manager.stop(progress)).await
 }
 
 async fn upgrade(State(app): State<App>) -> Response {
-    tracing::info!("asked to leave the pool to the program at this one's path");
+    tracing::info!("request to upgrade: hand the pool over to a new server");
     app.operate(|manager, _| manager.upgrade()).await
 }
 
 async fn drill(State(app): State<App>) -> Answer<Json<DrillReport>> {
-    tracing::info!("asked to rehearse a power failure");
-    Ok(Json(app.ask(|manager| manager.drill()).await??))
+    tracing::info!("request to rehearse a power failure");
+    Ok(Json(app.call(|manager| manager.drill()).await??))
 }
 
 async fn not_found() -> Refusal {
     Refusal(Problem::new(
         ErrorKind::NotFound,
-        "there is nothing at this path",
+        "unknown path",
         "see the description at /v1/openapi.json",
     ))
 }
@@ -177,7 +176,7 @@ async fn not_found() -> Refusal {
 async fn method_not_allowed() -> Refusal {
     Refusal(Problem::new(
         ErrorKind::MethodNotAllowed,
-        "this path does not take this method",
+        "this path does not support this method",
         "see the description at /v1/openapi.json",
     ))
 }

@@ -1,4 +1,5 @@
-//! The server over a real socket: with the client, and with what no client of ours would send.
+//! Tests of the server over a real socket: with the client, and with raw requests that the client
+//! never sends.
 
 use super::*;
 use crate::{LONG_OPERATIONS_MAX, REQUEST_BODY_BYTES_MAX, fake::FakeManager};
@@ -43,7 +44,7 @@ impl Daemon {
         Self { fake, client, socket, end, thread, _directory: directory }
     }
 
-    /// Sends a request as it is and returns the answer's status and body.
+    /// Sends a raw request and returns the status and body of the answer.
     fn raw(&self, request: &str) -> (u16, String) {
         let mut stream = UnixStream::connect(&self.socket).unwrap();
         stream.write_all(request.as_bytes()).unwrap();
@@ -53,7 +54,7 @@ impl Daemon {
         (head.split(' ').nth(1).unwrap().parse().unwrap(), body.to_owned())
     }
 
-    /// Sends JSON and returns the problem it is answered with, having checked its status.
+    /// Sends JSON and returns the problem in the answer, after checking its status.
     fn refusal(&self, method: &str, path: &str, body: &str) -> Problem {
         let len = body.len();
         let (status, body) = self.raw(&format!(
@@ -67,7 +68,7 @@ impl Daemon {
     }
 
     fn end(&mut self) {
-        self.fake.release();
+        self.fake.resume();
         if let (Some(end), Some(thread)) = (self.end.take(), self.thread.take()) {
             end.send(()).unwrap();
             thread.join().unwrap();
@@ -111,17 +112,17 @@ fn volumes_are_added_shown_changed_and_removed() {
 }
 
 #[test]
-fn progress_is_told_while_it_lasts() {
+fn progress_arrives_during_the_operation() {
     let daemon = Daemon::start(&["disk=/dev/sdb"]);
     daemon.fake.set_dirty("disk", 4000);
-    daemon.fake.hold();
+    daemon.fake.pause();
     let mut seen = Vec::new();
     let fake = daemon.fake.clone();
     daemon
         .client
         .flush_volume("disk", |progress| {
-            // The first report arrives while the operation is held, so it can't have waited for it.
-            fake.release();
+            // The first report arrives while the operation is paused, so before its end.
+            fake.resume();
             seen.push(progress);
         })
         .unwrap();
@@ -131,16 +132,16 @@ fn progress_is_told_while_it_lasts() {
 }
 
 #[test]
-fn an_operation_goes_on_when_its_client_has_gone() {
+fn an_operation_continues_after_its_client_has_disconnected() {
     let daemon = Daemon::start(&["disk=/dev/sdb"]);
     daemon.fake.set_dirty("disk", 4000);
-    daemon.fake.hold();
+    daemon.fake.pause();
     let mut stream = UnixStream::connect(&daemon.socket).unwrap();
     stream.write_all(b"POST /v1/stop HTTP/1.1\r\nhost: x\r\n\r\n").unwrap();
     let mut lines = BufReader::new(stream).lines();
     assert!(lines.any(|line| line.unwrap().contains("\"progress\"")));
     drop(lines);
-    daemon.fake.release();
+    daemon.fake.resume();
     daemon.fake.wait_stopped();
     assert_eq!(daemon.client.volume("disk").unwrap().dirty_bytes, 0);
 }
@@ -149,21 +150,21 @@ fn an_operation_goes_on_when_its_client_has_gone() {
 fn the_answer_to_stop_arrives_although_the_server_ends() {
     let mut daemon = Daemon::start(&["disk=/dev/sdb"]);
     daemon.fake.set_dirty("disk", 4000);
-    daemon.fake.hold();
+    daemon.fake.pause();
     let client = BlockingClient::new(&daemon.socket).unwrap();
-    let (told, tell) = std::sync::mpsc::channel();
-    let asking = thread::spawn(move || client.stop(|_| told.send(()).unwrap()));
-    tell.recv().unwrap();
+    let (sender, progress) = std::sync::mpsc::channel();
+    let stopping = thread::spawn(move || client.stop(|_| sender.send(()).unwrap()));
+    progress.recv().unwrap();
     daemon.end();
-    asking.join().unwrap().unwrap();
-    assert!(!daemon.socket.exists(), "the socket is taken away");
+    stopping.join().unwrap().unwrap();
+    assert!(!daemon.socket.exists(), "the socket is removed");
     assert!(matches!(daemon.client.status(), Err(ClientError::NotRunning { .. })));
 }
 
 #[test]
-fn a_client_that_never_reads_does_not_keep_the_server() {
+fn an_incomplete_request_does_not_delay_the_end_of_the_server() {
     let mut daemon = Daemon::start(&[]);
-    daemon.fake.hold();
+    daemon.fake.pause();
     let mut stream = UnixStream::connect(&daemon.socket).unwrap();
     stream.write_all(b"GET /v1/status HTTP/1.1\r\nhost: x\r\n").unwrap();
     daemon.client.status().unwrap();
@@ -171,7 +172,7 @@ fn a_client_that_never_reads_does_not_keep_the_server() {
 }
 
 #[test]
-fn problems_keep_their_kind_and_sentence() {
+fn problems_keep_their_kind_and_message() {
     let daemon = Daemon::start(&["disk=/dev/sdb", "broken=/x", "faulty=/y"]);
     let client = &daemon.client;
     for (error, kind, sentence) in [
@@ -183,7 +184,7 @@ fn problems_keep_their_kind_and_sentence() {
             "volume 'broken': its disk can't be written: replace it",
         ),
         (client.stop(|_| ()), ErrorKind::Failed, "volume 'broken'"),
-        (client.flush_volume("faulty", |_| ()), ErrorKind::Internal, "forebay has a fault"),
+        (client.flush_volume("faulty", |_| ()), ErrorKind::Internal, "internal error"),
     ] {
         let problem = problem(error.unwrap_err());
         assert_eq!(problem.kind, kind);
@@ -208,11 +209,11 @@ fn volumes_share_a_journal_and_keep_it() {
     let (a, b) = (format!("a=/a,{JOURNALED}"), format!("b=/b,{JOURNALED},durability=flush"));
     let daemon = Daemon::start(&[&a, &b, "c=/c", "d=/d,protection=journal,journal=broken"]);
     let status = daemon.client.status().unwrap();
-    let told = |volume: &VolumeStatus| {
+    let shown = |volume: &VolumeStatus| {
         let text = |text: &Option<String>| text.clone().unwrap_or_default();
         [volume.protection.clone(), text(&volume.journal), text(&volume.durability)].join(" ")
     };
-    let volumes: Vec<_> = status.volumes.iter().map(told).collect();
+    let volumes: Vec<_> = status.volumes.iter().map(shown).collect();
     assert_eq!(volumes, ["journal /j ack", "journal /j flush", "unstated  ", "journal broken ack"]);
     let [working, failed] = &status.journals[..] else { panic!("{:?}", status.journals) };
     assert_eq!((working.name.as_str(), working.state), ("/j", JournalState::Working));
@@ -233,18 +234,18 @@ fn volumes_share_a_journal_and_keep_it() {
 }
 
 #[test]
-fn requests_that_make_no_sense_are_answered_with_a_sentence() {
+fn invalid_requests_are_answered_with_a_problem() {
     let daemon = Daemon::start(&["disk=/dev/sdb"]);
     let (volumes, disk) = ("/v1/volumes", "/v1/volumes/disk");
     for (method, path, body, kind, part) in [
-        ("GET", "/", "", ErrorKind::NotFound, "nothing at this path"),
-        ("GET", "/v2/status", "", ErrorKind::NotFound, "nothing at this path"),
-        ("DELETE", "/v1/status", "", ErrorKind::MethodNotAllowed, "does not take this method"),
-        ("PUT", disk, "{}", ErrorKind::MethodNotAllowed, "does not take this method"),
-        ("GET", "/v1/stop", "", ErrorKind::MethodNotAllowed, "does not take this method"),
+        ("GET", "/", "", ErrorKind::NotFound, "unknown path"),
+        ("GET", "/v2/status", "", ErrorKind::NotFound, "unknown path"),
+        ("DELETE", "/v1/status", "", ErrorKind::MethodNotAllowed, "does not support this method"),
+        ("PUT", disk, "{}", ErrorKind::MethodNotAllowed, "does not support this method"),
+        ("GET", "/v1/stop", "", ErrorKind::MethodNotAllowed, "does not support this method"),
         ("GET", "/v1/volumes/nix", "", ErrorKind::UnknownVolume, "no volume 'nix'"),
         ("PATCH", "/v1/volumes/nix", r#"{"tls":"optional"}"#, ErrorKind::UnknownVolume, "'nix'"),
-        ("GET", "/v1/volumes/%ff", "", ErrorKind::BadRequest, "no volume's name"),
+        ("GET", "/v1/volumes/%ff", "", ErrorKind::BadRequest, "no valid volume name"),
         ("POST", volumes, "", ErrorKind::BadRequest, "EOF"),
         ("POST", volumes, "{", ErrorKind::BadRequest, "EOF"),
         ("POST", volumes, "[]", ErrorKind::BadRequest, "invalid length"),
@@ -276,7 +277,7 @@ fn requests_that_make_no_sense_are_answered_with_a_sentence() {
 }
 
 #[test]
-fn bodies_of_any_size_and_kind_are_answered() {
+fn oversized_and_non_json_bodies_are_answered_with_an_error() {
     let daemon = Daemon::start(&[]);
     let padding = "x".repeat(REQUEST_BODY_BYTES_MAX);
     let body = format!(r#"{{"name":"a","backing":"{padding}"}}"#);
@@ -291,11 +292,11 @@ fn bodies_of_any_size_and_kind_are_answered() {
 }
 
 #[test]
-fn too_many_operations_at_once_are_told_to_come_back() {
+fn too_many_concurrent_operations_are_refused_as_busy() {
     let daemon = Daemon::start(&["disk=/dev/sdb"]);
     daemon.fake.set_dirty("disk", 1);
-    daemon.fake.hold();
-    let held: Vec<_> = (0..LONG_OPERATIONS_MAX)
+    daemon.fake.pause();
+    let paused: Vec<_> = (0..LONG_OPERATIONS_MAX)
         .map(|_| {
             let mut stream = UnixStream::connect(&daemon.socket).unwrap();
             stream.write_all(b"POST /v1/volumes/disk/flush HTTP/1.1\r\nhost: x\r\n\r\n").unwrap();
@@ -306,16 +307,16 @@ fn too_many_operations_at_once_are_told_to_come_back() {
         .collect();
     let busy = problem(daemon.client.flush_volume("disk", |_| ()).unwrap_err());
     assert_eq!(busy.kind, ErrorKind::Busy);
-    assert_eq!(daemon.client.volume_list().unwrap().len(), 1, "the rest is served all the same");
-    daemon.fake.release();
-    for mut lines in held {
+    assert_eq!(daemon.client.volume_list().unwrap().len(), 1, "other requests are still served");
+    daemon.fake.resume();
+    for mut lines in paused {
         assert!(lines.any(|line| line.unwrap().contains("\"done\"")));
     }
     daemon.client.flush_volume("disk", |_| ()).unwrap();
 }
 
 #[test]
-fn every_request_that_is_described_is_served() {
+fn every_described_request_is_served() {
     let daemon = Daemon::start(&[]);
     let description = serde_json::to_value(openapi()).unwrap();
     for (path, methods) in description["paths"].as_object().unwrap() {

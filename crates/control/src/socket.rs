@@ -1,15 +1,15 @@
-//! Listening Unix sockets: the control socket and those of NBD clients.
+//! Listening Unix sockets: the control socket and the NBD sockets.
 //!
-//! A socket file outlives the process that bound it, so a start finds one that a killed process
-//! left behind, and takes its place. Nothing else is ever removed: no file, link or directory, and
+//! A socket file outlives the process that bound it. At its start, a daemon replaces the stale
+//! socket file of a killed process. It removes nothing else: no other file, link or directory, and
 //! no socket that a process still has.
 //!
-//! The file is judged and removed through one handle, which keeps its inode number from being used
-//! again. A socket file that no process has stays so, as each bind makes a new inode. So only the
-//! path can come to lead elsewhere after the judgement; the file is therefore moved to a name of
-//! its own first, and moved back if it is another one. What stays open is a bind by another program
-//! between the moment when the kernel makes its file and the moment when it lists the socket, and
-//! in another network namespace the time until that program listens.
+//! The file is checked and removed through one handle, which keeps its inode number from being
+//! reused. A stale socket file stays stale, because each bind creates a new inode. So after the
+//! check only the path can change. Therefore the file is first moved to a private name, and moved
+//! back if it is a different file. Two races remain: a bind by another program between the moment
+//! when the kernel creates its file and the moment when it lists the socket; and, in another
+//! network namespace, the time until that program listens.
 
 use forebay_types::{Fault, Remedy};
 use rustix::{
@@ -28,40 +28,40 @@ use std::{
     sync::atomic::{AtomicU32, Ordering},
 };
 
-/// Connections that wait to be accepted; the kernel takes no more than its own limit
-/// (`net.core.somaxconn`, 4096).
+/// Connections that may wait to be accepted; the kernel's own limit (`net.core.somaxconn`, 4096)
+/// applies too.
 const BACKLOG: i32 = 4096;
 
 /// The bound sockets of this network namespace.
 const BOUND_SOCKETS: &str = "/proc/self/net/unix";
 
-/// Why a process can't listen at a path.
+/// Why a process cannot listen at a path.
 #[derive(Debug, thiserror::Error)]
 #[non_exhaustive]
 pub enum SocketError {
-    /// A process has a socket there.
+    /// Another process has a socket there.
     #[error("another program listens at {}", path.display())]
     InUse {
         /// The path.
         path: PathBuf,
     },
-    /// Something that is no socket is there.
+    /// Another kind of file is there.
     #[error("{} is a {found}, not a socket, and is not replaced", path.display())]
     NotASocket {
         /// The path.
         path: PathBuf,
-        /// What it is.
+        /// The kind of file.
         found: &'static str,
     },
-    /// The file at the path was replaced while this process looked at it.
+    /// The file at the path was replaced during the check.
     #[error("{} was replaced by another program just now{}", path.display(), moved(.left_at))]
     Replaced {
         /// The path.
         path: PathBuf,
-        /// Where the file is now, if it could not be moved back.
+        /// The new path of the file, if it could not be moved back.
         left_at: Option<PathBuf>,
     },
-    /// The directory is not there.
+    /// The directory does not exist.
     #[error("there is no directory {} for the socket {}", directory.display(), path.display())]
     NoDirectory {
         /// The socket.
@@ -69,14 +69,14 @@ pub enum SocketError {
         /// The directory.
         directory: PathBuf,
     },
-    /// The system refuses.
-    #[error("can't listen at {} ({call})", path.display())]
+    /// A system call failed.
+    #[error("cannot listen at {} ({call})", path.display())]
     System {
         /// The path.
         path: PathBuf,
         /// The call that failed.
         call: &'static str,
-        /// What the system said.
+        /// The operating system's error.
         source: io::Error,
     },
 }
@@ -91,14 +91,14 @@ impl Fault for SocketError {
         match self {
             Self::InUse { .. } => Remedy::from("stop that program").or(OTHER),
             Self::NotASocket { .. } => {
-                Remedy::from(OTHER).or("move away what is there if nothing needs it")
+                Remedy::from(OTHER).or("move the file there away if no program needs it")
             }
-            Self::Replaced { .. } => "see which program uses this path, and try again".into(),
+            Self::Replaced { .. } => "find the program that uses this path, and retry".into(),
             Self::NoDirectory { directory, .. } => {
-                Remedy::from(format!("make it with mkdir -p {}", directory.display())).or(OTHER)
+                Remedy::from(format!("create it with mkdir -p {}", directory.display())).or(OTHER)
             }
             Self::System { .. } => {
-                Remedy::from("see that this user may write in the directory").or(OTHER)
+                Remedy::from("check that this user may write in the directory").or(OTHER)
             }
         }
     }
@@ -112,15 +112,15 @@ pub struct SocketFile {
 }
 
 impl SocketFile {
-    /// Where it is.
+    /// The path.
     pub fn path(&self) -> &Path {
         &self.path
     }
 
-    /// Removes the file. Whatever else has taken its path stays.
+    /// Removes the file, unless another file is at its path.
     ///
     /// # Errors
-    /// Another file has the path, or the system refuses.
+    /// Another file is at the path, or a system call fails.
     pub fn remove(self) -> Result<(), SocketError> {
         match Handle::open(&self.path)? {
             None => Ok(()),
@@ -130,11 +130,11 @@ impl SocketFile {
     }
 }
 
-/// Listens at `path` without blocking. A socket there that no process has is replaced. The file
-/// gets the permissions `mode`, or those that the process gives new files.
+/// Makes a non-blocking listening socket at `path`. A stale socket file there is replaced. The new
+/// file has the permissions `mode`, or those of the process's umask.
 ///
 /// # Errors
-/// Anything else is at the path, or the socket can't be made.
+/// Anything else is at the path, or the socket cannot be created.
 pub fn listen_at(
     path: &Path,
     mode: Option<Mode>,
@@ -154,7 +154,7 @@ fn system(path: &Path, call: &'static str, source: impl Into<io::Error>) -> Sock
     SocketError::System { path: path.into(), call, source: source.into() }
 }
 
-/// A file that is looked at and not opened; its inode number is used for no other file meanwhile.
+/// An `O_PATH` handle of a file. While it exists, the file's inode number is not reused.
 #[derive(Debug)]
 struct Handle {
     fd: OwnedFd,
@@ -162,7 +162,7 @@ struct Handle {
 }
 
 impl Handle {
-    /// What is at the path itself, which may be a link.
+    /// Opens the file at the path; a link is not followed.
     fn open(path: &Path) -> Result<Option<Self>, SocketError> {
         let flags = OFlags::PATH | OFlags::NOFOLLOW | OFlags::CLOEXEC;
         match rustix::fs::open(path, flags, Mode::empty()) {
@@ -179,10 +179,10 @@ impl Handle {
         (self.stat.st_dev, self.stat.st_ino) == (stat.st_dev, stat.st_ino)
     }
 
-    /// Checks that this is a socket that no process has.
+    /// Checks that this is a stale socket, which no process has.
     fn check_stale(&self, path: &Path) -> Result<(), SocketError> {
         let found = match FileType::from_raw_mode(self.stat.st_mode) {
-            // A socket that is bound and does not listen yet refuses connections like a stale one.
+            // A socket that is bound but does not listen yet refuses connections like a stale one.
             FileType::Socket if self.refuses(path)? && !self.is_bound(path) => return Ok(()),
             FileType::Socket => return Err(SocketError::InUse { path: path.into() }),
             FileType::RegularFile => "regular file",
@@ -196,11 +196,12 @@ impl Handle {
         Err(SocketError::NotASocket { path: path.into(), found })
     }
 
-    /// Whether it refuses a connection. Without blocking, as a full backlog would keep us waiting.
+    /// Whether it refuses a connection. The attempt does not block, because the backlog may be
+    /// full.
     fn refuses(&self, path: &Path) -> Result<bool, SocketError> {
         let call = |source: Errno| system(path, "connect", source);
         let flags = SocketFlags::CLOEXEC | SocketFlags::NONBLOCK;
-        // Leads to this very file, and is short enough for an address whatever the path is.
+        // This path leads to exactly this file, and fits an address however long `path` is.
         let address = SocketAddrUnix::new(format!("/proc/self/fd/{}", self.fd.as_raw_fd()));
         let socket = socket_with(AddressFamily::UNIX, SocketType::STREAM, flags, None);
         match rustix::net::connect(&socket.map_err(call)?, &address.map_err(call)?) {
@@ -216,20 +217,20 @@ impl Handle {
         let Ok(listed) = fs::read(BOUND_SOCKETS) else { return false };
         listed.split(|&byte| byte == b'\n').filter_map(unconnected_name).any(|name| {
             let name = Path::new(OsStr::from_bytes(name));
-            // It may have been bound by another spelling of its path.
+            // The socket may have been bound under another spelling of its path.
             name == path
                 || (name.file_name() == path.file_name()
                     && lstat(name).is_ok_and(|found| self.is_same(&found)))
         })
     }
 
-    /// Removes this file from `path`. Another one that is there by now stays.
+    /// Removes this file from `path`, unless another file is there now.
     fn remove_at(&self, path: &Path) -> Result<(), SocketError> {
-        let aside = name_aside(path);
+        let aside = private_name(path);
         match renameat_with(CWD, path, CWD, &aside, RenameFlags::NOREPLACE) {
             Ok(()) => {}
             Err(Errno::NOENT) => return Ok(()),
-            // A file system without this call (NFS) leaves the time between two calls.
+            // On a file system without this call (NFS), a race between two calls remains.
             Err(Errno::INVAL | Errno::NOSYS) => {
                 let found = lstat(path).map_err(|source| system(path, "lstat", source))?;
                 if !self.is_same(&found) {
@@ -248,8 +249,8 @@ impl Handle {
     }
 }
 
-/// The name in a line of the list of bound sockets, if that socket is not connected. A line is
-/// `Num: RefCount Protocol Flags Type St Inode Path`.
+/// The name in a line of the list of bound sockets, if the socket is not connected. A line is `Num:
+/// RefCount Protocol Flags Type St Inode Path`.
 fn unconnected_name(line: &[u8]) -> Option<&[u8]> {
     const UNCONNECTED: &[u8] = b"01";
     let mut rest = line;
@@ -264,15 +265,15 @@ fn unconnected_name(line: &[u8]) -> Option<&[u8]> {
     rest.get(1..)
 }
 
-/// A name beside `path` that no other process uses.
-fn name_aside(path: &Path) -> PathBuf {
+/// A name in the directory of `path` that no other process uses.
+fn private_name(path: &Path) -> PathBuf {
     static COUNT: AtomicU32 = AtomicU32::new(0);
     let count = COUNT.fetch_add(1, Ordering::Relaxed);
     path.with_file_name(format!(".forebay-{}-{count}", std::process::id()))
 }
 
-/// A listening socket whose file has its permissions from the moment it appears: Linux gives the
-/// file those that the socket has when it is bound.
+/// Binds a listening socket whose file has its permissions from the moment it appears: on Linux,
+/// the file inherits the permissions of the socket.
 fn bind_at(path: &Path, mode: Option<Mode>) -> Result<UnixListener, SocketError> {
     let call = |call| move |source: Errno| system(path, call, source);
     let flags = SocketFlags::CLOEXEC | SocketFlags::NONBLOCK;

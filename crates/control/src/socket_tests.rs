@@ -1,4 +1,4 @@
-//! What a new socket may replace and what it may not.
+//! Tests of which files a new socket replaces.
 
 use super::*;
 use std::os::unix::fs::{PermissionsExt, symlink};
@@ -8,13 +8,13 @@ fn error(path: &Path) -> String {
     listen_at(path, None).unwrap_err().to_string()
 }
 
-/// A socket that a killed process left behind.
-fn leave_behind(path: &Path) {
+/// Makes a stale socket, as a killed process does.
+fn make_stale(path: &Path) {
     drop(UnixListener::bind(path).unwrap());
 }
 
 #[test]
-fn only_the_owner_may_open_it() {
+fn only_the_owner_may_open_the_socket() {
     let root = tempfile::tempdir().unwrap();
     let path = root.path().join("socket");
     let (_listener, file) = listen_at(&path, Some(Mode::RUSR | Mode::WUSR)).unwrap();
@@ -25,26 +25,26 @@ fn only_the_owner_may_open_it() {
 }
 
 #[test]
-fn a_socket_that_no_process_has_is_replaced() {
+fn a_stale_socket_is_replaced() {
     let root = tempfile::tempdir().unwrap();
-    // Longer than an address can be, if something were appended to it.
+    // The second path is so long that an address could not hold a longer one.
     for name in ["socket".into(), "x".repeat(106 - root.path().as_os_str().len())] {
         let path = root.path().join(name);
-        leave_behind(&path);
+        make_stale(&path);
         let (listener, _file) = listen_at(&path, None).unwrap();
         UnixStream::connect(&path).unwrap();
         assert!(listener.accept().is_ok());
     }
-    assert_eq!(fs::read_dir(root.path()).unwrap().count(), 2, "nothing else is left");
+    assert_eq!(fs::read_dir(root.path()).unwrap().count(), 2, "no other file is left");
 }
 
 #[test]
-fn what_is_no_socket_is_refused_and_stays() {
+fn another_kind_of_file_is_refused_and_kept() {
     let root = tempfile::tempdir().unwrap();
     let at = |name: &str| root.path().join(name);
     fs::write(at("file"), "precious").unwrap();
     fs::create_dir(at("directory")).unwrap();
-    leave_behind(&at("stale"));
+    make_stale(&at("stale"));
     symlink(at("file"), at("link-to-file")).unwrap();
     symlink(at("stale"), at("link-to-stale")).unwrap();
     symlink(at("none"), at("link-to-nothing")).unwrap();
@@ -68,12 +68,12 @@ fn what_is_no_socket_is_refused_and_stays() {
 }
 
 #[test]
-fn a_socket_that_a_process_has_is_refused_and_stays() {
+fn a_socket_in_use_is_refused_and_kept() {
     let root = tempfile::tempdir().unwrap();
     let at = |name: &str| root.path().join(name);
     let (first, _file) = listen_at(&at("ours"), None).unwrap();
     let _datagrams = UnixDatagram::bind(at("datagrams")).unwrap();
-    // Bound, and not listening yet, as every server is for a moment.
+    // Bound but not yet listening: a state that every server passes through.
     let bound = socket_with(AddressFamily::UNIX, SocketType::STREAM, SocketFlags::CLOEXEC, None);
     let bound = bound.unwrap();
     bind(&bound, &SocketAddrUnix::new(at("bound")).unwrap()).unwrap();
@@ -88,7 +88,7 @@ fn a_socket_that_a_process_has_is_refused_and_stays() {
         assert!(text.contains("another program listens at"), "{name}: {text}");
         assert!(lstat(at(name)).is_ok(), "{name}");
     }
-    // By another spelling of its path as well.
+    // Another spelling of the path is detected too.
     let text = error(&root.path().join("./bound"));
     assert!(text.contains("another program listens at"), "{text}");
     UnixStream::connect(at("ours")).unwrap();
@@ -96,13 +96,13 @@ fn a_socket_that_a_process_has_is_refused_and_stays() {
 }
 
 #[test]
-fn what_has_replaced_a_file_is_not_removed_in_its_place() {
+fn a_file_replaced_after_the_check_is_not_removed() {
     let root = tempfile::tempdir().unwrap();
     let path = root.path().join("socket");
-    leave_behind(&path);
+    make_stale(&path);
     let stale = Handle::open(&path).unwrap().unwrap();
     stale.check_stale(&path).unwrap();
-    // Another program takes the path between the judgement and the removal.
+    // Another program takes the path between the check and the removal.
     fs::remove_file(&path).unwrap();
     let other = UnixListener::bind(&path).unwrap();
     let error = stale.remove_at(&path).unwrap_err();
@@ -113,7 +113,7 @@ fn what_has_replaced_a_file_is_not_removed_in_its_place() {
 }
 
 #[test]
-fn what_has_taken_the_path_of_a_socket_stays_when_that_ends() {
+fn a_file_that_replaced_the_socket_is_kept_at_the_end() {
     let root = tempfile::tempdir().unwrap();
     let path = root.path().join("socket");
     let (listener, file) = listen_at(&path, None).unwrap();
@@ -126,7 +126,7 @@ fn what_has_taken_the_path_of_a_socket_stays_when_that_ends() {
 }
 
 #[test]
-fn the_error_says_what_is_missing_and_what_to_do() {
+fn a_missing_directory_is_an_error_with_a_remedy() {
     let root = tempfile::tempdir().unwrap();
     let directory = root.path().join("none");
     let error = listen_at(&directory.join("socket"), None).unwrap_err();
@@ -138,7 +138,7 @@ fn the_error_says_what_is_missing_and_what_to_do() {
 }
 
 #[test]
-fn the_list_of_sockets_names_those_that_are_not_connected() {
+fn only_unconnected_sockets_of_the_list_are_named() {
     let line = |state, name| {
         format!("0000000000000000: 00000002 00000000 00010000 0001 {state}  7171 {name}")
     };

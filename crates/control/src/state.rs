@@ -1,4 +1,4 @@
-//! The state directory: one daemon each.
+//! The state directory, which belongs to one daemon at a time.
 
 use crate::SocketError;
 use forebay_config::CONTROL_SOCKET;
@@ -12,10 +12,10 @@ use std::{
 };
 
 const LOCK_FILE: &str = "lock";
-/// How often a lock is tried that another daemon has.
+/// The interval between attempts to take a lock.
 const LOCK_POLL: Duration = Duration::from_millis(50);
 
-/// Why control can't be set up.
+/// Why the state directory or the control socket is not available.
 #[derive(Debug, thiserror::Error)]
 pub enum ControlError {
     /// Another daemon has the state directory.
@@ -27,13 +27,13 @@ pub enum ControlError {
     InUse {
         /// The directory.
         path: PathBuf,
-        /// The other daemon's process, if it wrote that down.
+        /// The other daemon's process id, if the lock file has it.
         pid: Option<u32>,
     },
-    /// The control socket can't be had, although the directory's lock is free.
-    #[error("the control socket can't be had")]
+    /// The control socket cannot be created.
+    #[error("cannot create the control socket")]
     Socket(#[source] SocketError),
-    /// Any user may change what is in the directory.
+    /// The directory is world-writable.
     #[error(
         "state directory {} may be written by every user, who could make the next start forget or \
          invent the failure of a journal",
@@ -43,14 +43,14 @@ pub enum ControlError {
         /// The directory.
         path: PathBuf,
     },
-    /// The file system says no.
-    #[error("{what} {} can't be made", path.display())]
+    /// A file or directory cannot be created.
+    #[error("cannot create {what} {}", path.display())]
     Files {
-        /// What was to be made.
+        /// The kind of file.
         what: &'static str,
-        /// Where.
+        /// Its path.
         path: PathBuf,
-        /// What the system said.
+        /// The operating system's error.
         source: io::Error,
     },
 }
@@ -58,42 +58,42 @@ pub enum ControlError {
 impl Fault for ControlError {
     fn remedy(&self) -> Remedy {
         let remedy = match self {
-            Self::InUse { .. } => "stop that one",
-            Self::Socket(_) => "move away what is there if nothing needs it",
-            Self::WorldWritable { .. } => "take that right away with chmod o-w",
-            Self::Files { .. } => "see that this user may write there",
+            Self::InUse { .. } => "stop that process",
+            Self::Socket(_) => "move the file there away if no program needs it",
+            Self::WorldWritable { .. } => "restrict access with chmod o-w",
+            Self::Files { .. } => "check that this user may write there",
         };
         Remedy::from(remedy).or(Action::set("state", "DIR"))
     }
 }
 
-/// A state directory that belongs to this process for as long as this value lives.
+/// A state directory, locked while this value exists.
 #[derive(Debug)]
 pub struct StateDir {
     path: PathBuf,
-    /// The kernel gives the lock back when the file is closed, however this process ends, so a
-    /// lock never outlives its daemon.
+    /// The kernel releases the lock when the process ends for any reason, so a lock never outlives
+    /// its daemon.
     lock: File,
 }
 
 impl StateDir {
-    /// Makes the directory if it is not there, and takes it.
+    /// Locks the directory, which is created if missing.
     ///
     /// # Errors
-    /// Another daemon has it, or it can't be made or written.
+    /// Another daemon has locked it, or it cannot be created or written.
     pub fn take(path: impl Into<PathBuf>) -> Result<Self, ControlError> {
         Self::take_within(path, Duration::ZERO)
     }
 
-    /// The same, but waits for another daemon to end: the kernel may give back the lock of one
-    /// that was killed a moment after it is gone.
+    /// As [`StateDir::take`], but waits up to `wait` for another daemon to end: the kernel may
+    /// release the lock of a killed process a moment after its end.
     ///
     /// # Errors
-    /// As [`StateDir::take`], once `wait` is over.
+    /// As [`StateDir::take`], after `wait`.
     pub fn take_within(path: impl Into<PathBuf>, wait: Duration) -> Result<Self, ControlError> {
         let path = path.into();
-        // Others may enter: NBD clients of other users find their socket here. The control socket
-        // has permissions of its own.
+        // Other users may enter, because the NBD socket is in this directory by default. The
+        // control socket has its own permissions.
         DirBuilder::new().recursive(true).mode(0o755).create(&path).map_err(|source| {
             ControlError::Files { what: "state directory", path: path.clone(), source }
         })?;
@@ -121,13 +121,13 @@ impl StateDir {
             }
             Err(TryLockError::Error(source)) => return Err(files(source)),
         }
-        // The number is for people and for the message above; the lock is what counts.
+        // The process id is only for messages; the lock alone counts.
         lock.set_len(0).and_then(|()| writeln!(lock, "{}", std::process::id())).map_err(files)?;
         Ok(Self { path, lock })
     }
 
-    /// Whether the directory that was taken is still the one at its path: its lock is. Where that
-    /// can't be found out, it is taken to be.
+    /// Whether the lock file is still at its path, so that the directory was not deleted or
+    /// replaced. True if that cannot be determined.
     pub fn is_in_place(&self) -> bool {
         let identity = |found: fs::Metadata| (found.dev(), found.ino());
         match (fs::metadata(self.path.join(LOCK_FILE)), self.lock.metadata()) {
@@ -142,30 +142,26 @@ impl StateDir {
         &self.path
     }
 
-    /// Where the control socket is.
+    /// The path of the control socket.
     pub fn control_socket(&self) -> PathBuf {
         self.path.join(CONTROL_SOCKET)
     }
 }
 
-/// Locks a file as soon as nobody else has it, within the time there is.
+/// Locks a file, and waits up to `wait` until no other process has it locked.
 fn lock_within(lock: &File, path: &Path, wait: Duration) -> Result<(), TryLockError> {
     let begin = Instant::now();
-    let mut said = false;
+    let mut is_logged = false;
     loop {
         let locked = lock.try_lock();
         let is_held = matches!(&locked, Err(TryLockError::WouldBlock));
         if !is_held || begin.elapsed() >= wait {
             return locked;
         }
-        if !said {
-            let seconds = wait.as_secs();
-            tracing::info!(
-                path = %path.display(),
-                "the state directory is in use, by a daemon that is ending maybe: tried for \
-                 {seconds} s"
-            );
-            said = true;
+        if !is_logged {
+            let (path, seconds) = (path.display(), wait.as_secs());
+            tracing::info!(%path, seconds, "state directory in use, waiting for its daemon to end");
+            is_logged = true;
         }
         std::thread::sleep(LOCK_POLL);
     }
@@ -177,7 +173,7 @@ mod tests {
     use std::os::unix::fs::PermissionsExt;
 
     #[test]
-    fn a_directory_is_made_and_taken_once() {
+    fn a_directory_is_created_and_locked_once() {
         let root = tempfile::tempdir().unwrap();
         let path = root.path().join("run/forebay");
         let first = StateDir::take(&path).unwrap();
@@ -193,7 +189,7 @@ mod tests {
     }
 
     #[test]
-    fn a_longer_number_of_an_earlier_daemon_leaves_nothing_behind() {
+    fn a_shorter_process_id_replaces_a_longer_one() {
         let root = tempfile::tempdir().unwrap();
         fs::write(root.path().join(LOCK_FILE), "99999999999999\n").unwrap();
         let _state = StateDir::take(root.path()).unwrap();
@@ -202,7 +198,7 @@ mod tests {
     }
 
     #[test]
-    fn a_directory_that_every_user_may_write_is_refused_with_the_remedy() {
+    fn a_world_writable_directory_is_refused() {
         let root = tempfile::tempdir().unwrap();
         let path = root.path().join("state");
         fs::create_dir(&path).unwrap();
@@ -211,13 +207,13 @@ mod tests {
             let error = StateDir::take(&path).unwrap_err();
             assert!(matches!(error, ControlError::WorldWritable { .. }), "{error}");
         }
-        assert_eq!(fs::read_dir(&path).unwrap().count(), 0, "nothing is made in it");
+        assert_eq!(fs::read_dir(&path).unwrap().count(), 0, "no file is created in it");
         fs::set_permissions(&path, fs::Permissions::from_mode(0o775)).unwrap();
         assert!(StateDir::take(&path).is_ok());
     }
 
     #[test]
-    fn a_directory_that_is_deleted_or_replaced_is_noticed_and_can_be_taken_anew() {
+    fn a_deleted_or_replaced_directory_is_detected_and_can_be_locked_again() {
         let root = tempfile::tempdir().unwrap();
         let path = root.path().join("state");
         let first = StateDir::take(&path).unwrap();
@@ -236,6 +232,6 @@ mod tests {
         let path = root.path().join("file");
         fs::write(&path, "").unwrap();
         let error = StateDir::take(&path).unwrap_err().to_string();
-        assert_eq!(error, format!("state directory {} can't be made", path.display()));
+        assert_eq!(error, format!("cannot create state directory {}", path.display()));
     }
 }

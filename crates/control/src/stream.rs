@@ -1,7 +1,7 @@
-//! Long operations: progress line by line, then how it ended.
+//! Long operations: a stream with lines of progress, then the result.
 //!
-//! Only the newest progress is kept, so a client that reads slowly costs nothing and sees jumps,
-//! and a client that has gone away holds nothing up: the operation goes on without it.
+//! Only the latest progress is kept, so a slow client takes no memory and misses some lines. If the
+//! client disconnects, the operation continues without it.
 
 use crate::{ProgressFn, answer::Refusal};
 use axum::{
@@ -18,13 +18,13 @@ use tokio::{
     time::{Instant, sleep_until, timeout},
 };
 
-/// The least time between two lines of progress. Ten a second look smooth.
+/// The shortest interval between lines of progress. Ten lines per second look smooth.
 const PROGRESS_MILLISECONDS_MIN: u64 = 100;
-/// The longest time between them: a client knows from it that the server is there.
+/// The longest interval between lines of progress, which show the client that the server is alive.
 const PROGRESS_MILLISECONDS_MAX: u64 = 1000;
 
-/// Runs `operation` on a thread of its own and answers with its events. What fails before there
-/// is any progress is answered with a status instead.
+/// Runs `operation` on its own thread and answers with its events. If it fails before any progress,
+/// answers with an HTTP status instead.
 pub(crate) async fn answer<F>(operation: F) -> Response
 where
     F: FnOnce(ProgressFn<'_>) -> Result<(), Problem> + Send + 'static,
@@ -39,13 +39,13 @@ where
     ([(header::CONTENT_TYPE, "application/x-ndjson")], Body::new(body)).into_response()
 }
 
-/// Follows one operation.
+/// Converts the progress and the result of one operation into events.
 struct Follower {
     progress: watch::Receiver<Progress>,
     task: JoinHandle<Result<(), Problem>>,
-    /// How it ended, once it has and until that is told.
+    /// The result, after the operation has ended and before the event is sent.
     end: Option<Event>,
-    /// When the next progress may be told.
+    /// The earliest time of the next progress.
     next_progress: Instant,
 }
 
@@ -63,7 +63,7 @@ impl Follower {
         Self { progress, task, end: None, next_progress: Instant::now() }
     }
 
-    /// The next event. The last progress is told before the end, and nothing after it.
+    /// The next event. The last progress precedes the end, which is the last event.
     async fn next(&mut self) -> Event {
         if self.end.is_none() {
             tokio::select! {
@@ -75,10 +75,10 @@ impl Follower {
                 }
                 result = &mut self.task => self.end = Some(end_event(result)),
             }
-            // An error is left without the progress before it, so that one that comes at once is
-            // the first event whatever the timing.
+            // An error skips the progress before it, so that an immediate error is always the first
+            // event.
             let failed = matches!(self.end, Some(Event::Error(_)));
-            // The operation has let go of its end by now, so this answers at once.
+            // The operation has dropped the sender, so `changed` returns at once.
             if !failed && self.progress.changed().await.is_ok() {
                 return Event::Progress(*self.progress.borrow_and_update());
             }
@@ -86,25 +86,24 @@ impl Follower {
         self.end.take().unwrap_or(Event::Done(Done {}))
     }
 
-    /// The next progress, not before its time; the last one again when none has come for long.
+    /// The next progress, not before `not_before`. Repeats the last one after the longest interval.
     async fn progress(receiver: &mut watch::Receiver<Progress>, not_before: Instant) -> Event {
         sleep_until(not_before).await;
-        let news = async {
+        let change = async {
             if receiver.changed().await.is_err() {
-                // The operation is over, and its end comes at once.
+                // The operation has ended, and its result follows at once.
                 std::future::pending::<()>().await;
             }
         };
-        // That it took too long is no error.
-        let _ = timeout(Duration::from_millis(PROGRESS_MILLISECONDS_MAX), news).await;
+        let _ = timeout(Duration::from_millis(PROGRESS_MILLISECONDS_MAX), change).await;
         Event::Progress(*receiver.borrow_and_update())
     }
 
-    /// Sends the events, beginning with `event`, until the last or until nobody listens.
+    /// Sends the events, beginning with `event`, until the last or until the client disconnects.
     async fn send_all(mut self, mut event: Event, mut sender: Sender<Bytes, Infallible>) {
         loop {
             let is_last = !matches!(event, Event::Progress(_));
-            let mut line = serde_json::to_vec(&event).expect("events have nothing JSON can't say");
+            let mut line = serde_json::to_vec(&event).expect("every event is valid JSON");
             line.push(b'\n');
             if sender.send_data(line.into()).await.is_err() || is_last {
                 return;
@@ -122,12 +121,12 @@ fn end_event(result: Result<Result<(), Problem>, JoinError>) -> Event {
     }
 }
 
-/// The problem for a manager that panicked.
+/// The problem reported after a panic of the manager.
 pub(crate) fn fault(error: &JoinError) -> Problem {
-    tracing::error!(%error, "a control request ended in a panic");
+    tracing::error!(%error, "control request panicked");
     Problem::new(
         ErrorKind::Internal,
-        "forebay has a fault, and the request was not carried out",
-        "look into its log, and report what stands there",
+        "internal error: the request was not completed",
+        "report this with forebay's log",
     )
 }
