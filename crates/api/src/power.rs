@@ -42,7 +42,7 @@ pub struct SupplyStatus {
     pub name: String,
     /// The source of its readings, as configured.
     pub place: String,
-    /// Its state: safe, not ready, on battery, unknown or critical, with details.
+    /// Its state in words: `protected against power failure`, `on battery, 300 s left`.
     pub verdict: String,
     /// The last `ups.status`: `OL CHRG`.
     pub status: Option<String>,
