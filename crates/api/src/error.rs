@@ -49,7 +49,7 @@ impl ErrorKind {
         Self::Internal,
     ];
 
-    /// Who or what is at fault.
+    /// The party at fault.
     pub const fn blame(self) -> Blame {
         match self {
             Self::BadRequest

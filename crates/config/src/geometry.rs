@@ -212,7 +212,7 @@ impl GeometrySpec {
         let Auto::Set(stripe) = self.stripe else { return Ok(()) };
         if stripe == 0 && (self.chunk.set().is_some() || self.offset.set().is_some()) {
             let message = "stripe=none, and chunk or stripe-offset is set";
-            return fail(message.into(), "leave those out, or write stripe=SIZE");
+            return fail(message.into(), "leave them out, or write stripe=SIZE");
         }
         if let Auto::Set(chunk) = self.chunk
             && !stripe.is_multiple_of(chunk)
@@ -227,7 +227,7 @@ impl GeometrySpec {
             let rest = Size(offset % stripe);
             let message =
                 format!("stripe-offset={} is not below stripe={}", Size(offset), Size(stripe));
-            return fail(message, &format!("write stripe-offset={rest}, which means the same"));
+            return fail(message, &format!("write stripe-offset={rest}, which is equivalent"));
         }
         Ok(())
     }

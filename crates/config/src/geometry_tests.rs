@@ -48,7 +48,7 @@ fn inconsistent_settings_are_refused_with_a_remedy() {
         ("stripe=112KiB,chunk=64KiB", "stripe=112KiB is not a multiple of chunk=64KiB: a stripe"),
         ("stripe=2GiB", "stripe=2GiB is more than the maximum: write a size of at most 1GiB"),
         ("stripe=99999999999T", "stripe='99999999999T' is not a size"),
-        ("stripe=none,chunk=4KiB", "stripe=none, and chunk or stripe-offset is set: leave those"),
+        ("stripe=none,chunk=4KiB", "stripe=none, and chunk or stripe-offset is set: leave them"),
         ("stripe=none,stripe-offset=0", "stripe=none, and chunk or stripe-offset is set"),
         (
             "stripe=112KiB,stripe-offset=1MiB",

@@ -144,7 +144,7 @@ words! {
 }
 
 words! {
-    /// Whether connections are encrypted. The words are those of the NBD protocol.
+    /// Whether connections are encrypted. The NBD protocol uses the same words.
     pub enum TlsMode("TLS mode") {
         /// No encryption.
         #[default]

@@ -35,8 +35,8 @@ pub enum ControlError {
     Socket(#[source] SocketError),
     /// The directory is world-writable.
     #[error(
-        "state directory {} may be written by every user, who could make the next start forget or \
-         invent the failure of a journal",
+        "state directory {} may be written by every user, so its records of failed journals cannot \
+         be trusted",
         path.display()
     )]
     WorldWritable {
@@ -185,7 +185,7 @@ mod tests {
         );
         assert!(StateDir::take(root.path().join("other")).is_ok());
         drop(first);
-        assert!(StateDir::take(&path).is_ok(), "free again when the daemon is gone");
+        assert!(StateDir::take(&path).is_ok(), "the lock is released with the value");
     }
 
     #[test]

@@ -745,7 +745,7 @@ struct Bytes<'a> {
     staged: &'a [Slot],
 }
 
-/// One attempt at a part. The fields are those of [`PartState`].
+/// One attempt at a part. For the fields see [`PartState`].
 struct PartRun {
     range: ByteRange,
     shard: usize,

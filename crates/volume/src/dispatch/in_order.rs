@@ -143,7 +143,7 @@ impl<H: Host> Dispatcher<H> {
     ///
     /// No shard tracks the epochs of erases and write-throughs. All of them that precede an epoch
     /// were answered before that epoch began. So they are on stable storage if the epoch began
-    /// before the last flush of the disk did: that is what `horizon` says.
+    /// before the last flush of the disk did, which `horizon` records.
     fn next_epoch(&mut self, host: &mut H, id: JobId, order: &Order) -> Next {
         let job = self.jobs.get_mut(id);
         let (volume, first, horizon) = (job.request.volume, job.epoch == 0, job.horizon);

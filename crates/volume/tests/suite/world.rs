@@ -309,7 +309,7 @@ impl Host for World {
                     let count = (u64::from(len) / SECTOR_BYTES) as usize;
                     pool.copy_within(from..from + count, slot_index(to, offset));
                 }
-                MemoryStep::Verify { .. } => unreachable!("nobody seals lines here"),
+                MemoryStep::Verify { .. } => unreachable!("no line is sealed"),
             }
         }
         self.shards[shard].settle_steps();
