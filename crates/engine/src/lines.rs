@@ -1,9 +1,9 @@
-//! The changes of a line that concern more than one component.
+//! Changes of a line that concern more than one component.
 //!
-//! A line is in the index; if it is dirty, it is also in the write-back set of its volume and in
-//! the quota, and maybe in an epoch, and has parity. This module keeps them in step: each function
-//! takes a line from one state to another everywhere. What reads, writes, destages and ends works
-//! through it.
+//! Every resident line is in the index. A dirty line is also in the dirty set of its volume, counts
+//! towards the quota, may belong to an epoch, and may have parity. This module keeps these
+//! components consistent: each function takes a line from one state to another in all of them.
+//! Reads, writes, destages and completions change lines only through it.
 
 use crate::index::Slots;
 use crate::index::key::LineKey;
@@ -20,8 +20,8 @@ use crate::{
 use forebay_policy::Hint;
 use forebay_types::{ByteRange, VolumeId};
 
-/// The lines of one volume, and the components that know of them. It is borrowed from the shard
-/// for one call, and owns nothing.
+/// The lines of one volume, with the components that describe them. Borrowed from the shard for one
+/// call; owns nothing.
 pub(crate) struct VolumeLines<'a, M> {
     pub id: VolumeId,
     pub volume: &'a mut VolumeState,
@@ -32,8 +32,8 @@ pub(crate) struct VolumeLines<'a, M> {
     pub planted: Planted,
 }
 
-/// Takes a line out of the pool unless it is dirty or an operation has it. Its volume need not be
-/// served: a pool that was adopted may hold lines of others.
+/// Removes a line from the pool unless it is dirty or busy. The volume need not be served: an
+/// adopted pool may hold lines of other volumes.
 pub(crate) fn drop_if_idle<M: LineTable>(index: &mut Slots<M>, ops: &Ops, slot: Slot) {
     let line = index.get(slot);
     if line.dirty == 0 && ops.busy(line.key).is_none() {
@@ -42,7 +42,7 @@ pub(crate) fn drop_if_idle<M: LineTable>(index: &mut Slots<M>, ops: &Ops, slot: 
 }
 
 impl<M: LineTable> VolumeLines<'_, M> {
-    /// The same for a shorter time.
+    /// Borrows the same lines for a shorter lifetime.
     pub(crate) const fn reborrow(&mut self) -> VolumeLines<'_, M> {
         VolumeLines {
             id: self.id,
@@ -59,7 +59,7 @@ impl<M: LineTable> VolumeLines<'_, M> {
         Destager::new(self.reborrow())
     }
 
-    /// Starts an operation of a part, or one that fills lines.
+    /// Starts an operation and counts it.
     pub(crate) fn start(&mut self, op: Op) -> IoId {
         assert!(op.volume == self.id, "an operation on {} for a part of {}", op.volume, self.id);
         self.volume.began(op.kind, op.lines.len());
@@ -76,17 +76,17 @@ impl<M: LineTable> VolumeLines<'_, M> {
         self.volume.counters_mut().waits += 1;
     }
 
-    /// Whether a journal records what a part changes.
+    /// Whether the journal records the changes of a part.
     pub(crate) fn is_recorded(&self, part: &Part) -> bool {
         self.volume.protection() == Protection::Journal && !part.restores
     }
 
-    /// What the journal is to record of a part that goes to the disk.
+    /// The journal record for a part that is written to the disk, if the journal records it.
     pub(crate) fn note_for(&self, part: &Part, kind: NoteKind) -> Option<(NoteKind, ByteRange)> {
         self.is_recorded(part).then_some((kind, part.range))
     }
 
-    /// The one place where the engine notifies the journal.
+    /// Adds a journal record to the outbox. No other function does.
     pub(crate) fn notify_journal(
         &self,
         part: PartId,
@@ -97,19 +97,19 @@ impl<M: LineTable> VolumeLines<'_, M> {
         out.notes.push(Note { part, volume: self.id, range, kind });
     }
 
-    /// Notes the driver's epoch.
+    /// Closes the current epoch if the driver's epoch is newer.
     pub(crate) fn advance(&mut self, epoch: u64) {
         if let Some(epochs) = self.volume.writeback_mut().epochs_mut() {
             epochs.advance(self.id, epoch, self.index);
         }
     }
 
-    /// The slots of the dirty lines, in order of their places.
+    /// The slots of the dirty lines, in ascending order of their lines.
     pub(crate) fn dirty_slots(&self) -> impl Iterator<Item = Slot> + '_ {
         self.index.slots_of(self.id, self.volume.writeback().dirty().iter())
     }
 
-    /// Whether a line is dirty and of an epoch that is over: then it is not to be changed.
+    /// Whether a line is dirty in a closed epoch. Such a line must not change.
     pub(crate) fn is_closed(&self, line: &LineMeta) -> bool {
         if line.dirty == 0 {
             return false;
@@ -124,7 +124,7 @@ impl<M: LineTable> VolumeLines<'_, M> {
         self.integrity.verify_before(self.index, slot, rewritten, out);
     }
 
-    /// A write has changed sectors of a line, which are newer than the disk's now.
+    /// Marks sectors of a line dirty, because a write has changed them.
     pub(crate) fn mark_dirty(&mut self, slot: Slot, mask: u8, now_ms: u64) {
         let line = *self.index.get(slot);
         assert!(!line.has(DETACHED) && line.key.volume() == self.id, "a write changes {line:?}");
@@ -144,7 +144,7 @@ impl<M: LineTable> VolumeLines<'_, M> {
         }
     }
 
-    /// A line has no dirty sector any more.
+    /// Removes a line from the dirty set and the quota: none of its sectors is dirty any more.
     pub(crate) fn cleaned(&mut self, slot: Slot) {
         let line = self.index.get(slot);
         assert!(line.dirty == 0, "a line that is dirty counts as clean: {line:?}");
@@ -153,8 +153,8 @@ impl<M: LineTable> VolumeLines<'_, M> {
         self.integrity.give_back(slot, self.index);
     }
 
-    /// Moves a line that others have pinned (its one pin more is ours) to a slot of its own.
-    /// The sectors in `rewritten` are about to be written, and need not come along.
+    /// Relocates a pinned line, of whose pins one is the caller's, to a free slot. Sectors in
+    /// `rewritten` are about to be overwritten and are not copied.
     pub(crate) fn move_away(
         &mut self,
         slot: Slot,
@@ -166,7 +166,7 @@ impl<M: LineTable> VolumeLines<'_, M> {
         Some(new)
     }
 
-    /// The same, to a slot that was reserved for it.
+    /// Relocates a line to a slot that was reserved for it.
     pub(crate) fn move_to(&mut self, slot: Slot, new: Slot, rewritten: u8, out: &mut Outbox) {
         let line = *self.index.get(slot);
         if !self.planted.is(PlantedBug::ChangeUnverified) {
@@ -192,8 +192,8 @@ impl<M: LineTable> VolumeLines<'_, M> {
         self.volume.counters_mut().relocated_lines += u64::from(line.pins > 1);
     }
 
-    /// A dirty line has moved. If its old content is on its way to the disk, that is all that
-    /// flushes wait for which came before.
+    /// Updates the destage state of a relocated dirty line. If the old slot is being destaged,
+    /// earlier flushes wait only for that.
     fn dirty_moved(&mut self, key: LineKey, old: Slot, new: Slot) {
         let destaging = self.ops.is_destaging(key, old);
         let writeback = self.volume.writeback_mut();
@@ -210,7 +210,7 @@ impl<M: LineTable> VolumeLines<'_, M> {
         }
     }
 
-    /// Takes a line out of the pool that holds nothing, not even something lost.
+    /// Removes a line that has no valid, dirty or lost sector from the pool.
     pub(crate) fn drop_if_empty(&mut self, slot: Slot) {
         let line = self.index.get(slot);
         if line.valid == 0 && line.dirty == 0 {
@@ -218,13 +218,13 @@ impl<M: LineTable> VolumeLines<'_, M> {
         }
     }
 
-    /// Lost sectors of a line among `sectors`.
+    /// The lost sectors of a line among `sectors`.
     pub(crate) fn lost_under(&self, key: LineKey, sectors: u8) -> u8 {
         let found = self.index.find(key);
         found.map_or(0, |slot| self.index.get(slot).lost() & sectors)
     }
 
-    /// Lost sectors are written again, in the pool, or on the disk: they are lost no more.
+    /// Counts lost sectors as recovered, because they were rewritten in the pool or on the disk.
     pub(crate) fn found_again(&mut self, slot: Slot, sectors: u8) {
         let again = self.index.get(slot).lost() & sectors;
         if again != 0 {
@@ -232,7 +232,7 @@ impl<M: LineTable> VolumeLines<'_, M> {
         }
     }
 
-    /// The disk has what was lost of a line.
+    /// Marks lost sectors clean, because the disk has newer data for them.
     pub(crate) fn settle_lost(&mut self, slot: Slot, sectors: u8) {
         self.found_again(slot, sectors);
         let lost = self.index.get(slot).lost();
@@ -241,7 +241,7 @@ impl<M: LineTable> VolumeLines<'_, M> {
         }
     }
 
-    /// Gives up everything that is lost.
+    /// Abandons all lost sectors of the volume.
     pub(crate) fn forget_lost(&mut self) {
         let dirty: Vec<Slot> = self.dirty_slots().collect();
         for slot in dirty {
@@ -255,7 +255,8 @@ impl<M: LineTable> VolumeLines<'_, M> {
         }
     }
 
-    /// What was lost of a line is back in its slot, which nothing used.
+    /// Marks lost sectors valid again, because the driver has restored them into the line's unused
+    /// slot.
     pub(crate) fn regained(&mut self, key: LineKey, sectors: u8) {
         let slot = self.index.find(key).expect("a line of which something is lost stays");
         let line = *self.index.get(slot);
@@ -266,7 +267,7 @@ impl<M: LineTable> VolumeLines<'_, M> {
         self.volume.counters_mut().regained_lines += 1;
     }
 
-    /// A seal was compared with its line.
+    /// Applies the verdict on a sealed line.
     pub(crate) fn take_verdict(&mut self, key: LineKey, verdict: Verdict) {
         let counters = self.volume.counters_mut();
         counters.damaged_lines += 1;
@@ -279,7 +280,8 @@ impl<M: LineTable> VolumeLines<'_, M> {
         }
     }
 
-    /// The content of some valid sectors is not known any more.
+    /// Invalidates damaged sectors. Clean ones are read from the disk again; dirty ones become
+    /// lost.
     fn lose(&mut self, slot: Slot, sectors: u8) {
         let line = *self.index.get(slot);
         if sectors == 0 {
@@ -306,7 +308,7 @@ impl<M: LineTable> VolumeLines<'_, M> {
             return;
         }
         let left = self.index.get(slot).destageable();
-        // The end of a destage tells those who wait for it; that of anything else does not.
+        // The completion of a destage notifies the flushes; that of any other operation does not.
         let gives_up = left == 0 && !self.ops.is_destaging(line.key, slot);
         self.volume.writeback_mut().lost(line.key, slot, gives_up);
         if left == 0 {
@@ -315,7 +317,7 @@ impl<M: LineTable> VolumeLines<'_, M> {
         }
     }
 
-    /// A slot of an epoch that is over has nothing left to destage.
+    /// Removes a slot from its closed epoch, because nothing in it can be destaged any more.
     pub(crate) fn leave_epoch(&mut self, key: LineKey, slot: Slot) {
         let line = *self.index.get(slot);
         let Some(epochs) = self.volume.writeback_mut().epochs_mut() else { return };
@@ -329,7 +331,7 @@ impl<M: LineTable> VolumeLines<'_, M> {
         }
     }
 
-    /// Sectors of a line in an epoch that is over have been brought to the disk, or not.
+    /// Marks the sectors in `done` clean after an attempt to destage a line of a closed epoch.
     pub(crate) fn destaged_in_order(&mut self, key: LineKey, slot: Slot, done: u8) {
         let line = self.index.get(slot);
         if line.has(DETACHED) && !line.has(FROZEN) {
@@ -341,8 +343,8 @@ impl<M: LineTable> VolumeLines<'_, M> {
         }
     }
 
-    /// An older version of a line was found damaged. The line has the sectors, as they were or
-    /// newer.
+    /// Invalidates damaged sectors of a frozen slot. The resident line has the same sectors,
+    /// unchanged or newer.
     pub(crate) fn lose_frozen(&mut self, key: LineKey, slot: Slot, sectors: u8) {
         self.index.lose_frozen(slot, sectors);
         let busy = self.ops.is_destaging(key, slot);

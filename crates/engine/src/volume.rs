@@ -1,4 +1,4 @@
-//! The volumes of a shard: what each is set to, and what is kept for it.
+//! The volumes of a shard: their settings, counters, and state.
 
 use crate::ops::OpKind;
 use crate::ops::trial::Trial;
@@ -6,17 +6,17 @@ use crate::writeback::Writeback;
 use crate::{Protection, VolumeCounters};
 use forebay_types::{ByteRange, Mode, UnsafeSupply, VolumeId};
 
-/// A volume. Its dirty lines and their way to the disk are in its [`Writeback`].
+/// A volume in one shard. Its [`Writeback`] owns its dirty lines and destages.
 #[derive(Debug)]
 pub(crate) struct VolumeState {
     size_bytes: u64,
     mode: Mode,
     protection: Protection,
-    /// From what a write that the UPS does not cover is acknowledged, if one protects the volume.
+    /// For a volume that a UPS protects: how a write that the UPS does not cover is acknowledged.
     unsafe_supply: UnsafeSupply,
-    /// Shorter writes, in bytes, are held back, or wait until they are old.
+    /// Writes shorter than this, in bytes, may be held back, and are not boosted.
     gather_below: u64,
-    /// Whether writes through the cache are held back for others.
+    /// Decides whether holding back writes is worthwhile.
     trial: Trial,
     writeback: Writeback,
     /// Operations in flight.
@@ -59,7 +59,7 @@ impl VolumeState {
     }
 
     /// # Panics
-    /// When dirty data would lose the protection under which it was acknowledged.
+    /// If dirty data would lose the protection under which it was acknowledged.
     pub(crate) fn set_protection(&mut self, protection: Protection) {
         let is_kept = protection != Protection::None || self.protection == Protection::None;
         let is_clean = self.writeback.dirty().is_empty();
@@ -67,7 +67,8 @@ impl VolumeState {
         self.protection = protection;
     }
 
-    /// Whether writes that a UPS does not cover are acknowledged from the disk's stable storage.
+    /// Whether writes that the UPS does not cover are acknowledged only from the disk's stable
+    /// storage.
     #[inline]
     pub(crate) fn demands_stable(&self) -> bool {
         self.mode == Mode::WriteBack
@@ -128,13 +129,13 @@ impl VolumeState {
         self.lost_sectors -= sectors;
     }
 
-    /// The stripe of a byte, if it is whole and inside the volume.
+    /// The stripe that contains a byte, if all of the stripe is inside the volume.
     pub(crate) fn stripe_at(&self, offset: u64) -> Option<ByteRange> {
         let stripe = self.writeback.dirty().stripes().stripe_at(offset);
         stripe.filter(|stripe| stripe.fits(self.size_bytes))
     }
 
-    /// An operation over so many lines has begun.
+    /// Counts an operation over `lines` lines as started.
     pub(crate) fn began(&mut self, kind: OpKind, lines: usize) {
         self.operations += 1;
         if kind == OpKind::Destage {
@@ -142,14 +143,14 @@ impl VolumeState {
         }
     }
 
-    /// An operation is over.
+    /// Counts an operation as completed.
     pub(crate) const fn ended(&mut self) {
         assert!(self.operations > 0, "more operations ended than began");
         self.operations -= 1;
     }
 }
 
-/// The volumes by their numbers.
+/// The volumes, indexed by their numbers.
 #[derive(Debug, Default)]
 pub(crate) struct Volumes {
     states: Vec<Option<VolumeState>>,
@@ -168,7 +169,7 @@ impl Volumes {
     }
 
     /// # Panics
-    /// If a line of it is dirty or an operation in flight.
+    /// If the volume has dirty lines, operations in flight or lost sectors.
     pub(crate) fn remove(&mut self, volume: VolumeId) {
         let state = self.states[usize::from(volume.0)].take();
         let state = state.expect("only served volumes are removed");

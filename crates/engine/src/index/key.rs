@@ -1,4 +1,4 @@
-//! The name of a line: volume and line number in one word.
+//! Line keys: volume and line number in one word.
 
 use forebay_types::{ByteRange, LINE_BYTES, SECTOR_BYTES, SECTORS_PER_LINE, VolumeId};
 
@@ -10,10 +10,10 @@ const LINE_BITS: u32 = 48;
 pub struct LineKey(pub(crate) u64);
 
 impl LineKey {
-    /// No line.
+    /// The key of a slot without a line.
     pub const NONE: Self = Self(u64::MAX);
 
-    /// No line either: the slot holds parity of dirty lines.
+    /// The key of a slot that holds parity.
     pub const PARITY: Self = Self(u64::MAX - 1);
 
     /// The line `line` of `volume`.
@@ -41,7 +41,7 @@ impl LineKey {
         Self(self.0 + count)
     }
 
-    /// All bits mixed into all bits (the finalizer of SplitMix64, Steele et al., OOPSLA 2014).
+    /// A hash of the key (the finalizer of SplitMix64, Steele et al., OOPSLA 2014).
     pub const fn hash(self) -> u64 {
         let x = self.0.wrapping_add(0x9e37_79b9_7f4a_7c15);
         let x = (x ^ (x >> 30)).wrapping_mul(0xbf58_476d_1ce4_e5b9);

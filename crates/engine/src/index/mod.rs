@@ -1,13 +1,15 @@
-//! The slots of a shard: which line is where, which are free, which may go.
+//! The slots of a shard: which line is in which slot, which slots are free, and which lines may be
+//! evicted.
 //!
-//! A slot is free, unused so far, resident (indexed and known to the policy) or detached: its line
-//! has moved to another slot, but somebody still uses the old data, or it holds data that nobody
-//! is to see yet. Only this module changes that; everybody else pins, unpins and asks.
+//! A slot is free, not yet used, resident (indexed and known to the policy) or detached. A detached
+//! slot holds the old data of a line that was relocated or dropped while pinned, or a payload that
+//! readers must not find yet. Only this module changes these states; other modules pin, unpin and
+//! query.
 //!
-//! The table outlives the process, which may be killed between any two instructions, so each change
-//! is made in an order in which every state on the way can be told apart (`recover.rs` has the
-//! list). A slot that takes a line over says which sectors are still on their way; the slot that is
-//! left keeps its dirty bits until [`Slots::settle`], when the bytes have been copied.
+//! The line table outlives the process, which may be killed between any two instructions. So each
+//! change is made in an order in which recovery can tell every intermediate state apart (listed in
+//! `recover.rs`). A slot that takes over a line marks the sectors still being copied as filling.
+//! The old slot keeps its dirty bits until [`Slots::settle`], after the copy.
 
 pub(crate) mod bits;
 pub(crate) mod key;
@@ -27,31 +29,31 @@ use forebay_types::VolumeId;
 pub(crate) struct Slots<M> {
     lines: M,
     index: Index,
-    /// Resident lines of each volume, by its number; none where it is shorter.
+    /// Resident lines of each volume, indexed by its number; zero beyond the end.
     residents: Vec<u32>,
     policy: Box<dyn Eviction>,
-    /// First free slot; the others are linked through `pins`.
+    /// The first free slot; the others are linked through `pins`.
     free: Slot,
-    /// Slots from here on were never used: their memory has never been touched.
+    /// Slots from here on were never used, and their memory is untouched.
     unused: Slot,
-    /// Where the search for a line that may go, where the policy has none, goes on.
+    /// The slot from which to search for a victim if the policy finds none.
     hand: Slot,
-    /// Slots with sectors on their way, and slots that were left for another one, each under a pin
-    /// more; empty between calls.
+    /// Slots with filling sectors, and old slots of relocated lines, each under one more pin. Empty
+    /// between calls.
     filled: Vec<Slot>,
     left: Vec<Slot>,
-    /// Slots that were left and are kept as older versions; empty between calls.
+    /// Old slots that are kept as frozen ones. Empty between calls.
     freezing: Vec<Slot>,
-    /// Slots of a table that was found, each under a pin: the kernel may still write there.
+    /// Slots of an adopted table, each under a pin: the kernel may still write to them.
     in_doubt: Vec<Slot>,
-    /// Every resident line with valid sectors and without a seal; others as well.
+    /// A superset of the resident lines with valid sectors and without a seal.
     unsealed: SlotSet,
-    /// Every resident line with dirty sectors, of all volumes.
+    /// All resident lines with dirty sectors.
     dirty: SlotSet,
     evictions: u64,
 }
 
-/// What the policy may know of a line.
+/// The policy's view of the lines.
 struct View<'a>(&'a [LineMeta]);
 
 impl Lines for View<'_> {
@@ -115,7 +117,7 @@ impl<M: LineTable> Slots<M> {
         &mut self.lines[slot as usize]
     }
 
-    /// The table, for all to see.
+    /// The whole table.
     pub(crate) fn table(&self) -> &[LineMeta] {
         &self.lines
     }
@@ -130,7 +132,7 @@ impl<M: LineTable> Slots<M> {
         self.get_mut(slot).flags |= flags;
     }
 
-    /// Takes these flags from a line, and says what it had.
+    /// Clears the flags of [`Slots::set_flags`] and returns the previous ones.
     pub(crate) fn take_flags(&mut self, slot: Slot) -> u8 {
         let line = self.get_mut(slot);
         let flags = line.flags & (PREFETCHED | MARK);
@@ -138,32 +140,31 @@ impl<M: LineTable> Slots<M> {
         flags
     }
 
-    /// The driver has a checksum of the line as it is.
+    /// Marks a line as sealed: the driver has stored its checksum.
     pub(crate) fn seal(&mut self, slot: Slot) {
-        // The driver's checksum is there before the word that it holds.
+        // Order the driver's checksum before the flag that makes it count.
         in_order();
         self.get_mut(slot).flags |= SEALED;
         self.unsealed.remove(slot);
     }
 
-    /// Leaves the seal on a line that has changed, which is a planted bug.
+    /// Keeps the seal on a line that has changed. For a planted bug only.
     pub(crate) fn keep_seal(&mut self, slot: Slot, before: u8) {
         self.get_mut(slot).flags |= before & SEALED;
     }
 
-    /// The next slot, from `from` on, that may be without a seal: one of those with dirty lines, or
-    /// any.
+    /// The next slot from `from` on that may lack a seal, among the dirty ones or among all.
     pub(crate) fn next_unsealed(&self, dirty: bool, from: Slot) -> Option<Slot> {
         let among = if dirty { &self.dirty } else { &self.unsealed };
         among.next_common(&self.unsealed, from)
     }
 
-    /// A slot needs no seal.
+    /// Removes a slot from the unsealed ones.
     pub(crate) fn needs_no_seal(&mut self, slot: Slot) {
         self.unsealed.remove(slot);
     }
 
-    /// The slots of lines of a volume that are in the pool.
+    /// The slots of resident lines of a volume.
     pub(crate) fn slots_of<'a>(
         &'a self,
         volume: VolumeId,
@@ -173,7 +174,7 @@ impl<M: LineTable> Slots<M> {
         keys.map(|key| self.find(key).expect("a dirty line is in the pool"))
     }
 
-    /// The slots of all dirty lines, in order.
+    /// The slots of all dirty lines, in ascending order.
     pub(crate) fn dirty_slots(&self) -> impl Iterator<Item = Slot> {
         self.dirty.iter()
     }
@@ -182,8 +183,8 @@ impl<M: LineTable> Slots<M> {
         self.unsealed.len()
     }
 
-    /// Some dirty sectors are on the disk, or given up. Whether the line, which is resident, has
-    /// none any more now.
+    /// Marks dirty sectors of a resident line clean. Returns whether the line was dirty and is
+    /// clean now.
     pub(crate) fn clean(&mut self, slot: Slot, mask: u8) -> bool {
         let line = self.get_mut(slot);
         let was_dirty = line.dirty != 0;
@@ -195,21 +196,21 @@ impl<M: LineTable> Slots<M> {
         is_clean
     }
 
-    /// Which parts of a slot that holds parity are in use.
+    /// Sets which parts of a parity slot are in use.
     pub(crate) fn set_parity_parts(&mut self, slot: Slot, parts: u8) {
         let line = self.get_mut(slot);
         assert!(line.key == LineKey::PARITY, "slot {slot} holds no parity");
         line.valid = parts;
     }
 
-    /// Sectors of an older version of a line are lost.
+    /// Invalidates sectors of a frozen slot.
     pub(crate) fn lose_frozen(&mut self, slot: Slot, sectors: u8) {
         let valid = self.get(slot).valid;
         self.change(slot, valid & !sectors);
         self.unsealed.remove(slot);
     }
 
-    /// An older version of a line is on the disk, or given up: the pin that kept it goes.
+    /// Releases the pin that kept a frozen slot. Its data is on the disk or lost.
     pub(crate) fn thaw(&mut self, slot: Slot) {
         let line = self.get_mut(slot);
         assert!(line.has(FROZEN) && line.has(DETACHED), "slot {slot} is not frozen: {line:?}");
@@ -217,16 +218,16 @@ impl<M: LineTable> Slots<M> {
         self.unpin(slot);
     }
 
-    /// Takes the dirty bits from a slot that is left, which is a planted bug.
+    /// Clears the dirty bits of an old slot. For a planted bug only.
     pub(crate) fn forget_detached(&mut self, slot: Slot) {
         self.get_mut(slot).dirty = 0;
     }
 
-    /// The one way in which the valid sectors of a line, or their content, change: its checksum is
-    /// void from here on. `valid` is what is valid now.
+    /// Sets the valid sectors of a line and breaks its seal. All changes of the valid sectors or
+    /// their content go through here.
     pub(crate) fn change(&mut self, slot: Slot, valid: u8) {
         let line = &mut self.lines[slot as usize];
-        // A line that was valid without a seal is in the set already.
+        // A valid line without a seal is in the set already.
         let is_news = line.has(SEALED) || line.valid == 0;
         line.flags &= !SEALED;
         in_order();
@@ -248,8 +249,8 @@ impl<M: LineTable> Slots<M> {
         self.policy.on_hit(slot);
     }
 
-    /// Makes room for `key`, which must be absent, evicting another line if need be. The new line
-    /// has no valid sector. `None` when every line is dirty or in use.
+    /// Allocates a slot for `key`, which must be absent, with no valid sector. Evicts another line
+    /// if necessary. `None` if every line is dirty or pinned.
     pub(crate) fn allocate(&mut self, key: LineKey, hint: Hint) -> Option<Slot> {
         let slot = self.reserve(key, hint)?;
         self.place(slot, key, hint);
@@ -263,7 +264,7 @@ impl<M: LineTable> Slots<M> {
         self.policy.on_insert(slot, key.hash(), hint);
     }
 
-    /// Gives a reserved slot, in which nothing is valid, its name.
+    /// Sets the key of a reserved slot.
     fn name(&mut self, slot: Slot, key: LineKey, pins: u32, flags: u8) {
         let line = self.get_mut(slot);
         assert!(line.key == LineKey::NONE && line.valid | line.dirty | line.filling == 0);
@@ -274,15 +275,15 @@ impl<M: LineTable> Slots<M> {
         in_order();
     }
 
-    /// Makes room for `key` and pins it, without giving the line to anybody: a detached slot. It is
-    /// adopted or relocated to later, or free with its last pin.
+    /// Reserves a detached slot for `key`, under one pin. Later it is adopted, becomes the target
+    /// of a relocation, or is freed with its last pin.
     pub(crate) fn reserve_detached(&mut self, key: LineKey) -> Option<Slot> {
         let slot = self.reserve(key, Hint::Normal)?;
         self.name(slot, key, 1, DETACHED);
         Some(slot)
     }
 
-    /// Makes a detached slot the one of its line, which must be absent.
+    /// Makes a detached slot the place of its line, which must be absent.
     pub(crate) fn adopt(&mut self, slot: Slot) {
         let line = self.get_mut(slot);
         assert!(line.has(DETACHED));
@@ -291,16 +292,16 @@ impl<M: LineTable> Slots<M> {
         self.index_line(key, slot);
     }
 
-    /// Gives the line in `old` the slot `new`, reserved or detached, under one pin. The caller
-    /// copies the data, and the pin that it has on `old` goes with [`Slots::settle`], unless the
-    /// old slot is kept as an older version: then the pin does that.
+    /// Relocates a line from `old` to `new`, which is reserved or detached and gets one pin. The
+    /// caller copies the data. [`Slots::settle`] releases the caller's pin on `old`, unless
+    /// `freeze` is set: then this pin keeps the frozen slot.
     pub(crate) fn relocate(&mut self, old: Slot, new: Slot, freeze: bool) {
         let line = *self.get(old);
         let key = line.key;
         assert!(line.pins > 0, "the caller has the old slot pinned");
         assert!(!line.has(DETACHED), "a line is moved from where it is");
         assert!(old != new, "slot {old} is moved to itself");
-        // From here on the old slot says by its dirty bits what only it has.
+        // From here on, the dirty bits of the old slot mark the data that is only there.
         self.get_mut(old).flags = DETACHED | if freeze { line.flags & SEALED } else { 0 };
         in_order();
         if self.get(new).key == LineKey::NONE {
@@ -327,12 +328,12 @@ impl<M: LineTable> Slots<M> {
         }
     }
 
-    /// Keeps what a detached slot holds until the call is settled, which then takes a pin away.
+    /// Keeps a detached slot until the call is settled, which releases one pin.
     fn leave(&mut self, slot: Slot) {
         self.left.push(slot);
     }
 
-    /// Makes a slot findable as the place of a line, which must be absent.
+    /// Makes a slot the place of a line, which must be absent, in the index and the policy.
     fn index_line(&mut self, key: LineKey, slot: Slot) {
         self.enter(key, slot);
         self.policy.on_insert(slot, key.hash(), Hint::Normal);
@@ -352,13 +353,13 @@ impl<M: LineTable> Slots<M> {
         self.residents[usize::from(key.volume().0)] -= 1;
     }
 
-    /// Says how many slots of a table that was found were ever used.
+    /// Sets how many slots of an adopted table were ever used.
     const fn set_used(&mut self, used: Slot) {
         self.unused = used;
     }
 
-    /// Frees what is neither a line nor held, in a table that was found. Slots with lower numbers
-    /// are taken first.
+    /// Frees the slots of an adopted table that hold no line. In descending order, so that slots
+    /// with lower numbers are used first.
     fn free_the_rest(&mut self) {
         for slot in (0..self.unused).rev() {
             let line = *self.get(slot);
@@ -368,8 +369,7 @@ impl<M: LineTable> Slots<M> {
         }
     }
 
-    /// Marks sectors dirty whose bytes are on their way. Returns the line, and whether it was
-    /// clean.
+    /// Marks sectors dirty and filling. Returns the line's key, and whether the line was clean.
     pub(crate) fn mark_dirty(&mut self, slot: Slot, mask: u8) -> (LineKey, bool) {
         let line = self.get(slot);
         let (key, was_clean) = (line.key, line.dirty == 0);
@@ -384,15 +384,15 @@ impl<M: LineTable> Slots<M> {
         (key, was_clean)
     }
 
-    /// Says that what the table has of some sectors counts for nothing until the call is settled.
+    /// Marks sectors as filling: recovery ignores them until the call is settled.
     pub(crate) fn doubt(&mut self, slot: Slot, mask: u8) {
         self.get_mut(slot).filling |= mask;
         in_order();
         self.filled.push(slot);
     }
 
-    /// The bytes are where they belong: what was marked is true, and the slots that were left are
-    /// free, or with those who still use them.
+    /// Ends a call after its memory steps: filling sectors become valid, and the old slots of
+    /// relocated lines are freed or left to their other pins.
     pub(crate) fn settle(&mut self) {
         in_order();
         self.believe();
@@ -408,19 +408,19 @@ impl<M: LineTable> Slots<M> {
         }
     }
 
-    /// Whether the memory steps of every call have been carried out, and the shard told so.
+    /// Whether [`Slots::settle`] was called after the last change.
     pub(crate) const fn is_settled(&self) -> bool {
         self.filled.is_empty() && self.left.is_empty() && self.freezing.is_empty()
     }
 
-    /// The first half of it.
+    /// Ends the filling state of all sectors.
     pub(crate) fn believe(&mut self) {
         while let Some(slot) = self.filled.pop() {
             self.get_mut(slot).filling = 0;
         }
     }
 
-    /// Takes a clean line out of the pool: at once, or with its last pin.
+    /// Removes a clean line from the pool. Its slot is freed now or with its last pin.
     pub(crate) fn drop_line(&mut self, slot: Slot) {
         let line = *self.get(slot);
         assert!(line.dirty == 0, "a dirty line is never dropped");
@@ -448,9 +448,8 @@ impl<M: LineTable> Slots<M> {
         }
     }
 
-    /// Makes room for `incoming`, evicting another line if need be: a slot that is neither free
-    /// nor resident until it is placed, relocated to or freed. `None` when every line is dirty or
-    /// in use.
+    /// Reserves a slot, evicting another line if necessary. The slot is neither free nor resident
+    /// until it is placed, relocated to or freed. `None` if every line is dirty or pinned.
     pub(crate) fn reserve(&mut self, incoming: LineKey, hint: Hint) -> Option<Slot> {
         if self.free != NO_SLOT {
             let slot = self.free;
@@ -471,9 +470,9 @@ impl<M: LineTable> Slots<M> {
         Some(victim)
     }
 
-    /// The next line by slot that may go. A policy looks at few lines, and all of those may be
-    /// dirty where many are; as a part of the slots is always clean, few are passed over here from
-    /// one search to the next, however many in this one.
+    /// The next line that may be evicted, in order of slots. A policy examines only a few lines,
+    /// and all of these may be dirty. Some slots are always clean, so the search is short on
+    /// average, although a single one may be long.
     fn take_any(&mut self) -> Option<Slot> {
         let mut slots = (self.hand..self.unused).chain(0..self.hand);
         let may_go = |line: &LineMeta| {
@@ -485,8 +484,8 @@ impl<M: LineTable> Slots<M> {
         Some(victim)
     }
 
-    /// Makes a slot one that holds nothing. The first step makes its data worth nothing; the other
-    /// way round, what was detached would look like a line for a moment.
+    /// Empties a slot. The dirty bits are cleared first: in another order, a detached slot could
+    /// look like a line for a moment.
     fn clear(&mut self, slot: Slot) {
         self.get_mut(slot).dirty = 0;
         in_order();
@@ -497,7 +496,7 @@ impl<M: LineTable> Slots<M> {
         *self.get_mut(slot) = LineMeta::FREE;
     }
 
-    /// Gives back a slot that holds no line any more.
+    /// Adds a slot that holds no line to the free ones.
     pub(crate) fn free_slot(&mut self, slot: Slot) {
         let next = self.free;
         let line = self.get(slot);
@@ -516,7 +515,7 @@ impl<M: LineTable> Slots<M> {
             + self.policy.metadata_bytes()
     }
 
-    /// Panics where table, index, free list and policy contradict each other.
+    /// Panics if table, index, free list and policy are inconsistent.
     pub(crate) fn self_check(&self) {
         let settled = [&self.filled, &self.left, &self.freezing].iter().all(|list| list.is_empty());
         assert!(settled, "every call is settled");

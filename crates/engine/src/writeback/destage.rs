@@ -1,4 +1,4 @@
-//! Starting destages: what the scheduler allows, in the order of sweep, elevator or epochs.
+//! Starts the destages that the scheduler allows, in the order of sweep, elevator or epochs.
 
 use super::Writeback;
 use super::dirty_lines::DirtyLines;
@@ -104,8 +104,8 @@ impl<M: LineTable> Destager<'_, M> {
         None
     }
 
-    /// What is lost of the epochs up to `last` can't be destaged: lines of which nothing else is
-    /// dirty count as written now.
+    /// Moves lines of the epochs up to `last` that have only lost dirty sectors to the current
+    /// epoch: they cannot be destaged.
     fn give_up_lost(&mut self, last: u64) {
         let Some(epochs) = &self.lines.volume.writeback().epochs else { return };
         let slots = epochs.slots_up_to(last);
@@ -115,8 +115,8 @@ impl<M: LineTable> Destager<'_, M> {
         }
     }
 
-    /// Starts destages, as many as may be in flight, and answers the flushes that have nothing
-    /// left to wait for.
+    /// Starts as many destages as may be in flight, and answers the flushes whose lines have all
+    /// been tried.
     pub(crate) fn pump(&mut self, now_ms: u64, out: &mut Outbox) {
         self.answer_flushes(out);
         if self.lines.volume.writeback().epochs.is_some() {
@@ -141,7 +141,7 @@ impl<M: LineTable> Destager<'_, M> {
         );
     }
 
-    /// Starts destages of what is owed.
+    /// Starts destages of owed lines.
     fn pump_sweep(&mut self, now_ms: u64, out: &mut Outbox) {
         let inputs = self.inputs(now_ms);
         let urgent = inputs.flushing || inputs.draining;
@@ -154,15 +154,15 @@ impl<M: LineTable> Destager<'_, M> {
         }
     }
 
-    /// Whether a line has something to destage, and no operation has it.
+    /// Whether a line has a destageable sector and is not busy.
     fn may_destage(&self, key: LineKey) -> bool {
         let found = self.lines.index.find(key);
         found.is_some_and(|slot| self.lines.index.get(slot).destageable() != 0)
             && self.lines.ops.busy(key).is_none()
     }
 
-    /// Destages from here while the next stop of the elevator is this shard's, and wakes the shard
-    /// whose it is then.
+    /// Destages from this shard while it has the elevator's next stop, then wakes the shard that
+    /// has it.
     fn dispatch_next(&mut self, now_ms: u64, out: &mut Outbox) {
         if !self.scheduler().wants_elevator(self.lines.quota) {
             return;
@@ -172,7 +172,8 @@ impl<M: LineTable> Destager<'_, M> {
         loop {
             let stop = self.next_stop(now_ms);
             if elevator.call(shard, stop) && elevator.shards() > 1 {
-                // The last one is told first: this one goes on when all have said where they stop.
+                // The driver wakes the last one first: this shard continues when all others have
+                // published a stop.
                 let others = (0..elevator.shards()).filter(|&other| other != shard);
                 let all = iter::once(shard).chain(others);
                 return out.wakes.extend(all.map(|shard| (shard, self.lines.id)));
@@ -189,7 +190,7 @@ impl<M: LineTable> Destager<'_, M> {
         }
     }
 
-    /// Where the elevator is to stop here next, if anything may go now.
+    /// The elevator's next stop in this shard, if it may start a destage now.
     fn next_stop(&self, now_ms: u64) -> Option<Stop> {
         let (scheduler, dirty) = (self.scheduler(), self.dirty());
         if !scheduler.may_use_elevator(self.inputs(now_ms)) {
@@ -209,8 +210,8 @@ impl<M: LineTable> Destager<'_, M> {
         Some(Stop { key, whole: false, operations })
     }
 
-    /// Throttled writers do not wait for long where the elevator is far away: something goes from
-    /// here out of order, or they go through to the disk.
+    /// If throttled writers have waited too long for a distant elevator, destages a line of this
+    /// shard out of order, or else admits the writers, which then write through to the disk.
     fn bypass_elevator(&mut self, now_ms: u64, out: &mut Outbox) {
         if !self.scheduler().is_starving(now_ms) {
             return;
@@ -240,8 +241,8 @@ impl<M: LineTable> Destager<'_, M> {
         None
     }
 
-    /// A part has become dirty: if the elevator, which runs, is not known to come by here, the
-    /// driver wakes the shard, once what was written is in the pool.
+    /// Has the driver wake this shard if a newly dirty line precedes its published stop and the
+    /// elevator runs. The driver does that after it has copied the data into the pool.
     pub(crate) fn notify_elevator(&self, line: u64, now_ms: u64, out: &mut Outbox) {
         let (scheduler, inputs) = (self.scheduler(), self.inputs(now_ms));
         if !scheduler.is_elevator_running() || !scheduler.may_use_elevator(inputs) {
@@ -252,9 +253,9 @@ impl<M: LineTable> Destager<'_, M> {
         out.wakes.extend(missed.map(|shard| (shard, self.lines.id)));
     }
 
-    /// Throttles a part that finds too much dirty, or in use, until destages of its volume end. So
-    /// writers come down to what the disk takes gathered and in order: no less than what it takes
-    /// one by one. Returns false if no destage can make progress.
+    /// Throttles a part until destages of its volume complete. This slows writers down to the rate
+    /// at which the disk takes gathered, ordered writes, which is never below the rate of single
+    /// writes. Returns false if no destage can make progress.
     pub(crate) fn throttle(
         &mut self,
         part: PartId,
@@ -278,9 +279,9 @@ impl<M: LineTable> Destager<'_, M> {
         true
     }
 
-    /// Admits throttled parts after a destage has ended: the longest waiting first, as many as
+    /// Admits throttled parts after a destage has completed: the longest waiting first, as many as
     /// there are free lines. A part does not wait for one particular destage, which may take long,
-    /// as a disk serves nearby requests first.
+    /// because a disk serves nearby requests first.
     pub(crate) fn admit(&mut self, now_ms: u64, out: &mut Outbox) {
         let free = self.lines.quota.free_lines();
         let scheduler = self.scheduler_mut();
@@ -291,7 +292,8 @@ impl<M: LineTable> Destager<'_, M> {
         self.lines.quota.admitted(out.answers.len() - before);
     }
 
-    /// After an operation has ended: lines that a flush found busy can be destaged now.
+    /// Continues after an operation has completed: lines that a flush found busy may be destaged
+    /// now.
     pub(crate) fn resume(&mut self, now_ms: u64, out: &mut Outbox) {
         let writeback = self.lines.volume.writeback_mut();
         if writeback.is_stalled() {
@@ -304,13 +306,13 @@ impl<M: LineTable> Destager<'_, M> {
         if out.memory.is_empty() {
             self.pump(now_ms, out);
         } else {
-            // A seal was broken just now and is looked at after this call. What comes of that must
-            // be known before the line is destaged: with the next tick.
+            // The driver verifies a seal after this call. The verdict must be known before the line
+            // is destaged, so the next tick starts the destages.
             self.answer_flushes(out);
         }
     }
 
-    /// A destage is over; what came of its lines is handled after that.
+    /// Counts a completed destage. The caller handles its lines afterwards.
     pub(crate) fn ended(&mut self, op: &Op, now_ms: u64) {
         let failed = op.error.is_some();
         self.lines.quota.destage_ended(op.lines.len());
@@ -332,8 +334,8 @@ impl<M: LineTable> Destager<'_, M> {
         )
     }
 
-    /// Starts to destage a dirty line that is not busy, together with what goes with it. Every
-    /// dirty line in the operation is destaged wholly.
+    /// Starts to destage a dirty line that is not busy, together with its span. The operation
+    /// covers all destageable sectors of each of its dirty lines.
     pub(crate) fn start_destage(&mut self, key: LineKey, urgent: bool, out: &mut Outbox) -> u32 {
         let span = self.planner().span_of(key);
         let (ios, bytes) = (span.runs.len() as u64, span.bytes());
@@ -349,7 +351,7 @@ impl<M: LineTable> Destager<'_, M> {
         self.start(span, urgent, out)
     }
 
-    /// Starts the operation of a span.
+    /// Starts the operation for a span.
     fn start(&mut self, span: Span, urgent: bool, out: &mut Outbox) -> u32 {
         let bytes = span.bytes();
         let Span { lines, runs, is_wide, .. } = span;
@@ -373,7 +375,7 @@ impl<M: LineTable> Destager<'_, M> {
         id.op
     }
 
-    /// Starts destages of the epochs that a part waits for, as many as may be in flight.
+    /// Starts as many destages of the epochs that parts wait for as may be in flight.
     fn pump_epochs(&mut self, out: &mut Outbox) {
         let operations_max = self.lines.quota.config().destage_operations_max;
         while self.scheduler().destaging() < operations_max {
@@ -387,12 +389,13 @@ impl<M: LineTable> Destager<'_, M> {
         }
     }
 
-    /// Whether a slot has something to destage, and no operation has its line.
+    /// Whether a slot has a destageable sector and its line is not busy.
     fn may_go(&self, key: LineKey, slot: Slot) -> bool {
         self.lines.index.get(slot).destageable() != 0 && self.lines.ops.busy(key).is_none()
     }
 
-    /// Destages a line together with those that follow it in the queue, as far as they join up.
+    /// Destages a slot together with those that follow it in the queue, as long as their dirty
+    /// sectors are contiguous.
     fn start_ordered(&mut self, key: LineKey, slot: Slot, out: &mut Outbox) {
         let mut lines = Vec::new();
         let mut runs: Vec<Run> = Vec::with_capacity(1);

@@ -1,72 +1,72 @@
-//! In which order the dirty lines of a volume go to its disk.
+//! The order in which the shards of a volume destage its dirty lines.
 //!
-//! A disk is written fastest in order of place, and an array makes few I/Os of many writes only
-//! where neighbours come together. Each shard knows the dirty lines of its own regions. So the
-//! shards of a volume share an elevator, which goes up through all of the volume and then begins
-//! again at its start (C-LOOK). It runs while too much is dirty in any of them. Each then says
-//! where its next stop is; who is the next on the way goes, and says where the one after that is.
-//! What gets dirty ahead of the elevator goes in the same round.
+//! A disk is written fastest in ascending order, and an array coalesces writes only if adjacent
+//! ones arrive together. Each shard knows only the dirty lines of its own regions. So the shards of
+//! a volume share an elevator, which ascends through the volume and then starts again at the
+//! beginning (C-LOOK). It runs while too much is dirty in any of them. Each shard publishes its
+//! next stop; the shard with the nearest stop destages there and publishes its next one. Lines that
+//! become dirty ahead of the elevator are destaged in the same round.
 //!
-//! Whole stripes go before the rest, and every sixteenth operation is one of the rest, which
-//! otherwise might never go.
+//! Whole stripes precede other lines. Every sixteenth operation is for other lines, so that they do
+//! not starve.
 
 use crate::LineKey;
 use forebay_types::LINE_BYTES;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, AtomicU32, AtomicU64, AtomicUsize, Ordering::Relaxed};
 
-/// One operation in so many is for what is not a whole stripe.
+/// One in this many operations is for lines outside of whole stripes.
 const REST_EVERY: u32 = 16;
-/// Shards whose stops fit into one word.
+/// Shards that fit into one word of bits.
 const SHARDS_MAX: usize = 64;
 
-/// Where a shard would have the elevator stop.
+/// The next stop of a shard.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) struct Stop {
-    /// A dirty line that is not on its way to the disk.
+    /// A dirty line that waits for its destage.
     pub key: LineKey,
-    /// It is the first one of a stripe all of which is dirty.
+    /// Whether it is the first line of a stripe whose lines all wait.
     pub whole: bool,
-    /// As many operations of all shards as may be in flight because too much is dirty in this one;
-    /// none where it is not.
+    /// Operations of all shards that may be in flight because of this shard; zero if not too much
+    /// is dirty in it.
     pub operations: u32,
 }
 
-/// The stop of one shard, without meaning where its bits are not set.
+/// The stop of one shard. Meaningless if its bit in `stops` is not set.
 #[derive(Debug, Default)]
 struct Place {
     place: AtomicU64,
     operations: AtomicU32,
 }
 
-/// See the module's description. What is in it is advice: where two shards change it at once, the
-/// order suffers for a moment, and nothing else.
+/// The elevator of a volume. Its content is advisory: if two shards change it at once, only the
+/// order of destages suffers, briefly.
 #[derive(Debug)]
 pub struct Elevator {
-    /// The lines from which on it goes: for whole stripes, and for the rest.
+    /// The current positions: for whole stripes, and for other lines.
     lines: [AtomicU64; 2],
-    /// Operations of all shards that are in flight, their lines, and how many it has let go.
+    /// Operations in flight over all shards, their lines, and the number of operations dispatched.
     in_flight: AtomicU32,
     lines_in_flight: AtomicUsize,
     started: AtomicU32,
-    /// Lines that the disk is given at once, where that is known.
+    /// The number of lines given to the disk at once, if its array's cache size is known.
     lines_max: Option<usize>,
-    /// It was given as many, and gets the next when it has done half of them.
+    /// `lines_max` was reached, and more than half of these lines are still in flight.
     full: AtomicBool,
-    /// A bit for each shard with a stop, and for each in which too much is dirty.
+    /// A bit for each shard with a stop, and for each shard with too much dirty data.
     stops: AtomicU64,
     calls: AtomicU64,
-    /// A bit for each shard for whose sake it stands still.
+    /// A bit for each shard that stops the elevator.
     holds: AtomicU64,
     by_shard: Box<[Place]>,
 }
 
 impl Elevator {
-    /// One for a volume in so many shards, from 1 to 64, on a disk that holds so many bytes of
-    /// writes before it has done them, as [`forebay_types::DiskGeometry::held_bytes`] says.
+    /// The elevator of a volume in `shards` shards, on a disk that collects `held_bytes` of writes
+    /// before it destages them; see [`forebay_types::DiskGeometry::held_bytes`].
     ///
     /// # Panics
-    /// If there are more shards.
+    /// Unless there are 1 to 64 shards.
     pub fn new(shards: usize, held_bytes: u64) -> Arc<Self> {
         assert!((1..=SHARDS_MAX).contains(&shards), "1 to {SHARDS_MAX} shards share an elevator");
         Arc::new(Self {
@@ -83,23 +83,23 @@ impl Elevator {
         })
     }
 
-    /// Whether it runs.
+    /// Whether the elevator runs.
     pub(crate) fn is_called(&self) -> bool {
         self.calls.load(Relaxed) != 0
     }
 
-    /// Whether this shard has one.
+    /// Whether a shard has published a stop.
     pub(crate) fn has_stop(&self, shard: usize) -> bool {
         self.stops.load(Relaxed) >> shard & 1 != 0
     }
 
-    /// The line from which on it goes, to whole stripes or to the rest.
+    /// The current position, for whole stripes or for other lines.
     pub(crate) fn line(&self, whole: bool) -> u64 {
         self.lines[usize::from(!whole)].load(Relaxed)
     }
 
-    /// Says where the next stop of a shard is. Whether it begins to run with that: the others have
-    /// not said where they have one, or that was long ago.
+    /// Publishes the next stop of a shard. Returns whether the elevator starts to run: the other
+    /// shards then have no stop, or an outdated one.
     pub(crate) fn call(&self, shard: usize, stop: Option<Stop>) -> bool {
         let set = |bits: &AtomicU64, on: bool| {
             let is_on = bits.load(Relaxed) >> shard & 1 != 0;
@@ -121,8 +121,7 @@ impl Elevator {
         set(&self.calls, stop.is_some_and(|stop| stop.operations > 0))
     }
 
-    /// Whether a shard has not said that it would have the elevator stop at a line, or at a place
-    /// before that one.
+    /// Whether a line precedes the published stop of its shard.
     pub(crate) fn is_news(&self, shard: usize, line: u64, whole: bool) -> bool {
         if !self.has_stop(shard) {
             return true;
@@ -133,29 +132,29 @@ impl Elevator {
         if whole == is_whole { way(line) < way(place >> 1) } else { whole }
     }
 
-    /// It stands still until something has ended that this shard has in flight: what goes out of
-    /// order is far from all else, and a disk that takes what is near first would never come to it.
+    /// Stops the elevator until an operation of this shard completes. An out-of-order destage is
+    /// far from the others, and a disk that serves nearby writes first would never reach it.
     pub(crate) fn hold(&self, shard: usize) {
         self.holds.fetch_or(1 << shard, Relaxed);
     }
 
-    /// That has ended.
+    /// Lets the elevator continue after [`Elevator::hold`].
     pub(crate) fn release(&self, shard: usize) {
         if self.holds.load(Relaxed) >> shard & 1 != 0 {
             self.holds.fetch_and(!(1 << shard), Relaxed);
         }
     }
 
-    /// How many shards there are.
+    /// The number of shards.
     pub(crate) fn shards(&self) -> usize {
         self.by_shard.len()
     }
 
-    /// The shard with the next stop. `None` where nobody has one, where as many operations are in
-    /// flight as may be, and while it stands still.
+    /// The shard with the next stop. `None` if no shard has one, if the maximum number of
+    /// operations is in flight, or while the elevator is stopped.
     pub(crate) fn next(&self) -> Option<usize> {
         let lines = [self.line(true), self.line(false)];
-        // Now and then the rest comes first.
+        // One in `REST_EVERY` times, other lines precede whole stripes.
         let favoured = u64::from(self.started.load(Relaxed) % REST_EVERY == REST_EVERY - 1);
         let (mut stops, calls) = (self.stops.load(Relaxed), self.calls.load(Relaxed));
         let (mut operations, mut next) = (0, None);
@@ -177,32 +176,32 @@ impl Elevator {
         (self.in_flight.load(Relaxed) < operations).then_some(shard)
     }
 
-    /// It has stopped there.
+    /// Moves the current position to a stop.
     pub(crate) fn stopped(&self, stop: &Stop) {
         self.lines[usize::from(!stop.whole)].store(stop.key.line(), Relaxed);
         self.started.fetch_add(1, Relaxed);
     }
 
-    /// An operation that writes back so many lines has started.
+    /// Counts an operation over `lines` lines as started.
     pub(crate) fn began(&self, lines: usize) {
         self.in_flight.fetch_add(1, Relaxed);
         self.lines_in_flight.fetch_add(lines, Relaxed);
     }
 
-    /// One has ended.
+    /// Counts an operation over `lines` lines as completed.
     pub(crate) fn ended(&self, lines: usize) {
         let before = self.in_flight.fetch_sub(1, Relaxed);
         let lines_before = self.lines_in_flight.fetch_sub(lines, Relaxed);
         assert!(before > 0 && lines_before >= lines, "more operations ended than began");
     }
 
-    /// Whether more may be in flight of the volume, where so many lines of each shard may be dirty.
+    /// Whether more lines of the volume may be in flight, if each shard may have `dirty_lines_max`
+    /// dirty lines.
     ///
-    /// Half of them stay: who writes in order would otherwise have the elevator at his heels, and
-    /// what he writes taken to the disk in small pieces. An array that holds writes itself, while
-    /// it makes whole stripes of them, gets a quarter more than it holds, and then nothing until
-    /// half of that is done: with more it would take pieces of all of them, and with one at a time
-    /// its disks would get small ones.
+    /// At most half of them are in flight. Otherwise destage catches up with a sequential writer
+    /// and issues small I/Os. An array that collects writes into whole stripes gets a quarter more
+    /// than it holds, and then nothing until half of that is done: with more, it would destage
+    /// incomplete stripes; with one at a time, its disks would get small I/Os.
     pub(crate) fn has_room(&self, dirty_lines_max: usize) -> bool {
         let lines = self.lines_in_flight.load(Relaxed);
         let half = dirty_lines_max * self.shards() / 2;
@@ -217,8 +216,8 @@ impl Elevator {
     }
 }
 
-/// How far it is from where the elevator is to a line. Lines have 48 bits: those behind it are
-/// beyond all that are ahead of it. The highest bit is not set.
+/// The distance from the elevator to a line. Lines have 48 bits, so lines behind the elevator are
+/// farther than all lines ahead of it. The highest bit is clear.
 const fn way(from: u64, to: u64) -> u64 {
     to.wrapping_sub(from) & (u64::MAX >> 1)
 }

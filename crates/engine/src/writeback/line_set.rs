@@ -1,12 +1,12 @@
-//! Lines of a volume in order of place.
+//! A set of line numbers in ascending order.
 
 use std::collections::BTreeMap;
 
-/// Lines that share a word.
+/// Lines per word.
 const CHUNK: u64 = 64;
 
-/// A set of lines, by their numbers in the volume, as words in a tree: neighbours cost a bit each,
-/// and a line far from any other some thirty bytes.
+/// A set of a volume's line numbers, as words in a tree: adjacent lines take a bit each, an
+/// isolated line some thirty bytes.
 #[derive(Debug, Default)]
 pub(crate) struct LineSet {
     chunks: BTreeMap<u64, u64>,
@@ -34,10 +34,10 @@ impl LineSet {
         }
     }
 
-    /// Whether all of `count` lines from `first` on are in it.
+    /// Whether all of `count` lines from `first` on are in the set.
     pub(crate) fn holds(&self, first: u64, count: u64) -> bool {
         let mut end = first + count;
-        // From the end: who writes in order fills that last.
+        // From the end, because a sequential writer fills the end last.
         while end > first {
             let start = first.max((end - 1) / CHUNK * CHUNK);
             let bits = self.chunks.get(&(start / CHUNK)).copied().unwrap_or(0);
@@ -50,7 +50,7 @@ impl LineSet {
         true
     }
 
-    /// The lines from `line` on, in order.
+    /// The lines from `line` on, in ascending order.
     pub(crate) fn from(&self, line: u64) -> impl Iterator<Item = u64> {
         let (chunk, bit) = (line / CHUNK, line % CHUNK);
         self.chunks.range(chunk..).flat_map(move |(&at, &bits)| {
@@ -65,7 +65,7 @@ impl LineSet {
         })
     }
 
-    /// What it takes, in bytes: nodes of a tree that grew at random are two thirds full.
+    /// An estimate in bytes: tree nodes filled in random order are two thirds full.
     pub(crate) fn metadata_bytes(&self) -> usize {
         self.chunks.len() * 2 * size_of::<(u64, u64)>()
     }
