@@ -62,9 +62,9 @@ impl<M: LineTable> VolumeLines<'_, M> {
     /// Starts an operation and counts it.
     pub(crate) fn start(&mut self, op: Op) -> IoId {
         assert!(op.volume == self.id, "an operation on {} for a part of {}", op.volume, self.id);
-        self.volume.began(op.kind, op.lines.len());
+        self.volume.count_start(op.kind, op.lines.len());
         if op.kind == OpKind::Destage {
-            self.quota.destage_began(op.lines.len());
+            self.quota.count_destage_start(op.lines.len());
         }
         self.ops.start(op)
     }
@@ -98,7 +98,7 @@ impl<M: LineTable> VolumeLines<'_, M> {
     }
 
     /// Closes the current epoch if the driver's epoch is newer.
-    pub(crate) fn advance(&mut self, epoch: u64) {
+    pub(crate) fn advance_epoch(&mut self, epoch: u64) {
         if let Some(epochs) = self.volume.writeback_mut().epochs_mut() {
             epochs.advance(self.id, epoch, self.index);
         }
@@ -129,28 +129,28 @@ impl<M: LineTable> VolumeLines<'_, M> {
         let line = *self.index.get(slot);
         assert!(!line.has(DETACHED) && line.key.volume() == self.id, "a write changes {line:?}");
         if line.lost() & mask != 0 {
-            self.found_again(slot, mask);
+            self.count_recovered(slot, mask);
         }
         let (key, was_clean) = self.index.mark_dirty(slot, mask);
         if self.planted.is(PlantedBug::KeepSeal) {
             self.index.keep_seal(slot, line.flags);
         }
         if self.planted.is(PlantedBug::TrustFilling) {
-            self.index.believe();
+            self.index.clear_filling();
         }
         if was_clean {
-            self.quota.dirtied(now_ms);
-            self.volume.writeback_mut().dirtied(key.line());
+            self.quota.count_dirtied(now_ms);
+            self.volume.writeback_mut().insert(key.line());
         }
     }
 
     /// Removes a line from the dirty set and the quota: none of its sectors is dirty any more.
-    pub(crate) fn cleaned(&mut self, slot: Slot) {
+    pub(crate) fn remove_dirty(&mut self, slot: Slot) {
         let line = self.index.get(slot);
         assert!(line.dirty == 0, "a line that is dirty counts as clean: {line:?}");
-        self.quota.cleaned();
-        self.volume.writeback_mut().cleaned(line.key, slot);
-        self.integrity.give_back(slot, self.index);
+        self.quota.count_cleaned();
+        self.volume.writeback_mut().remove(line.key, slot);
+        self.integrity.free_parity(slot, self.index);
     }
 
     /// Relocates a pinned line, of whose pins one is the caller's, to a free slot. Sectors in
@@ -179,34 +179,34 @@ impl<M: LineTable> VolumeLines<'_, M> {
             self.index.forget_detached(slot);
         }
         if self.planted.is(PlantedBug::TrustFilling) {
-            self.index.believe();
+            self.index.clear_filling();
         }
         if freeze {
-            self.quota.found_dirty(1);
+            self.quota.add_dirty(1);
             let epochs = self.volume.writeback_mut().epochs_mut();
-            epochs.expect("only ordered volumes freeze").froze(line.key.line());
+            epochs.expect("only ordered volumes freeze").freeze(line.key.line());
         } else if line.dirty != 0 {
-            self.integrity.give_back(slot, self.index);
-            self.dirty_moved(line.key, slot, new);
+            self.integrity.free_parity(slot, self.index);
+            self.follow_relocation(line.key, slot, new);
         }
         self.volume.counters_mut().relocated_lines += u64::from(line.pins > 1);
     }
 
     /// Updates the destage state of a relocated dirty line. If the old slot is being destaged,
     /// earlier flushes wait only for that.
-    fn dirty_moved(&mut self, key: LineKey, old: Slot, new: Slot) {
+    fn follow_relocation(&mut self, key: LineKey, old: Slot, new: Slot) {
         let destaging = self.ops.is_destaging(key, old);
         let writeback = self.volume.writeback_mut();
         if self.planted.is(PlantedBug::ChangeClosedEpoch)
             && let Some(epochs) = writeback.epochs_mut()
         {
-            epochs.moved_closed(key, old, new);
+            epochs.move_closed(key, old, new);
         }
         if self.planted.is(PlantedBug::ForgetMovedInFlush) {
-            writeback.forget(key.line());
+            writeback.clear_owed(key.line());
         }
         if destaging {
-            self.ops.supersede(key, old, writeback.superseded(key.line()));
+            self.ops.supersede(key, old, writeback.supersede(key.line()));
         }
     }
 
@@ -225,19 +225,19 @@ impl<M: LineTable> VolumeLines<'_, M> {
     }
 
     /// Counts lost sectors as recovered, because they were rewritten in the pool or on the disk.
-    pub(crate) fn found_again(&mut self, slot: Slot, sectors: u8) {
-        let again = self.index.get(slot).lost() & sectors;
-        if again != 0 {
-            self.volume.regained(again.count_ones().into());
+    pub(crate) fn count_recovered(&mut self, slot: Slot, sectors: u8) {
+        let recovered = self.index.get(slot).lost() & sectors;
+        if recovered != 0 {
+            self.volume.remove_lost_sectors(recovered.count_ones().into());
         }
     }
 
     /// Marks lost sectors clean, because the disk has newer data for them.
-    pub(crate) fn settle_lost(&mut self, slot: Slot, sectors: u8) {
-        self.found_again(slot, sectors);
+    pub(crate) fn clean_lost(&mut self, slot: Slot, sectors: u8) {
+        self.count_recovered(slot, sectors);
         let lost = self.index.get(slot).lost();
         if self.index.clean(slot, sectors & lost) {
-            self.cleaned(slot);
+            self.remove_dirty(slot);
         }
     }
 
@@ -247,7 +247,7 @@ impl<M: LineTable> VolumeLines<'_, M> {
         for slot in dirty {
             let lost = self.index.get(slot).lost();
             if lost != 0 {
-                self.settle_lost(slot, lost);
+                self.clean_lost(slot, lost);
                 if self.ops.busy(self.index.get(slot).key).is_none() {
                     self.drop_if_empty(slot);
                 }
@@ -257,18 +257,18 @@ impl<M: LineTable> VolumeLines<'_, M> {
 
     /// Marks lost sectors valid again, because the driver has restored them into the line's unused
     /// slot.
-    pub(crate) fn regained(&mut self, key: LineKey, sectors: u8) {
+    pub(crate) fn restore_lost(&mut self, key: LineKey, sectors: u8) {
         let slot = self.index.find(key).expect("a line of which something is lost stays");
         let line = *self.index.get(slot);
-        let again = line.lost() & sectors;
-        assert!(again != 0 && line.pins == 0, "it is lost, and nothing uses it: {line:?}");
-        self.found_again(slot, again);
-        self.index.change(slot, line.valid | again);
+        let recovered = line.lost() & sectors;
+        assert!(recovered != 0 && line.pins == 0, "it is lost, and nothing uses it: {line:?}");
+        self.count_recovered(slot, recovered);
+        self.index.change(slot, line.valid | recovered);
         self.volume.counters_mut().regained_lines += 1;
     }
 
     /// Applies the verdict on a sealed line.
-    pub(crate) fn take_verdict(&mut self, key: LineKey, verdict: Verdict) {
+    pub(crate) fn apply_verdict(&mut self, key: LineKey, verdict: Verdict) {
         let counters = self.volume.counters_mut();
         counters.damaged_lines += 1;
         let Verdict::Lost { sectors } = verdict else {
@@ -276,13 +276,13 @@ impl<M: LineTable> VolumeLines<'_, M> {
             return;
         };
         if let Some(slot) = self.index.find(key) {
-            self.lose(slot, sectors & self.index.get(slot).valid);
+            self.invalidate_damaged(slot, sectors & self.index.get(slot).valid);
         }
     }
 
     /// Invalidates damaged sectors. Clean ones are read from the disk again; dirty ones become
     /// lost.
-    fn lose(&mut self, slot: Slot, sectors: u8) {
+    fn invalidate_damaged(&mut self, slot: Slot, sectors: u8) {
         let line = *self.index.get(slot);
         if sectors == 0 {
             return;
@@ -299,9 +299,9 @@ impl<M: LineTable> VolumeLines<'_, M> {
             return;
         }
         self.volume.counters_mut().lost_lines += 1;
-        self.volume.lost(lost.count_ones().into());
+        self.volume.add_lost_sectors(lost.count_ones().into());
         if self.planted.is(PlantedBug::ForgetLostSectors) {
-            self.settle_lost(slot, lost);
+            self.clean_lost(slot, lost);
             if self.index.get(slot).valid == 0 && idle {
                 self.index.drop_line(slot);
             }
@@ -310,9 +310,9 @@ impl<M: LineTable> VolumeLines<'_, M> {
         let left = self.index.get(slot).destageable();
         // The completion of a destage notifies the flushes; that of any other operation does not.
         let gives_up = left == 0 && !self.ops.is_destaging(line.key, slot);
-        self.volume.writeback_mut().lost(line.key, slot, gives_up);
+        self.volume.writeback_mut().record_loss(line.key, slot, gives_up);
         if left == 0 {
-            self.integrity.give_back(slot, self.index);
+            self.integrity.free_parity(slot, self.index);
             self.leave_epoch(line.key, slot);
         }
     }
@@ -322,9 +322,9 @@ impl<M: LineTable> VolumeLines<'_, M> {
         let line = *self.index.get(slot);
         let Some(epochs) = self.volume.writeback_mut().epochs_mut() else { return };
         if line.has(FROZEN) {
-            epochs.thawed(key, slot);
-            self.quota.cleaned();
-            self.integrity.give_back(slot, self.index);
+            epochs.thaw(key, slot);
+            self.quota.count_cleaned();
+            self.integrity.free_parity(slot, self.index);
             self.index.thaw(slot);
         } else if line.dirty != 0 {
             epochs.reopen(key, slot);
@@ -332,7 +332,7 @@ impl<M: LineTable> VolumeLines<'_, M> {
     }
 
     /// Marks the sectors in `done` clean after an attempt to destage a line of a closed epoch.
-    pub(crate) fn destaged_in_order(&mut self, key: LineKey, slot: Slot, done: u8) {
+    pub(crate) fn finish_ordered(&mut self, key: LineKey, slot: Slot, done: u8) {
         let line = self.index.get(slot);
         if line.has(DETACHED) && !line.has(FROZEN) {
             return;
@@ -345,11 +345,11 @@ impl<M: LineTable> VolumeLines<'_, M> {
 
     /// Invalidates damaged sectors of a frozen slot. The resident line has the same sectors,
     /// unchanged or newer.
-    pub(crate) fn lose_frozen(&mut self, key: LineKey, slot: Slot, sectors: u8) {
-        self.index.lose_frozen(slot, sectors);
+    pub(crate) fn invalidate_frozen(&mut self, key: LineKey, slot: Slot, sectors: u8) {
+        self.index.invalidate_frozen(slot, sectors);
         let busy = self.ops.is_destaging(key, slot);
         if self.index.get(slot).destageable() == 0 && !busy {
-            self.volume.writeback_mut().tried(key, slot, None);
+            self.volume.writeback_mut().record_attempt(key, slot, None);
             self.leave_epoch(key, slot);
         }
     }

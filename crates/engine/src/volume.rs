@@ -120,11 +120,11 @@ impl VolumeState {
         self.lost_sectors
     }
 
-    pub(crate) const fn lost(&mut self, sectors: u64) {
+    pub(crate) const fn add_lost_sectors(&mut self, sectors: u64) {
         self.lost_sectors += sectors;
     }
 
-    pub(crate) const fn regained(&mut self, sectors: u64) {
+    pub(crate) const fn remove_lost_sectors(&mut self, sectors: u64) {
         assert!(self.lost_sectors >= sectors, "more sectors were regained than were lost");
         self.lost_sectors -= sectors;
     }
@@ -136,7 +136,7 @@ impl VolumeState {
     }
 
     /// Counts an operation over `lines` lines as started.
-    pub(crate) fn began(&mut self, kind: OpKind, lines: usize) {
+    pub(crate) fn count_start(&mut self, kind: OpKind, lines: usize) {
         self.operations += 1;
         if kind == OpKind::Destage {
             self.writeback.scheduler_mut().count_start(lines);
@@ -144,7 +144,7 @@ impl VolumeState {
     }
 
     /// Counts an operation as completed.
-    pub(crate) const fn ended(&mut self) {
+    pub(crate) const fn count_end(&mut self) {
         assert!(self.operations > 0, "more operations ended than began");
         self.operations -= 1;
     }

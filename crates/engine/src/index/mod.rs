@@ -40,12 +40,12 @@ pub(crate) struct Slots<M> {
     hand: Slot,
     /// Slots with filling sectors, and old slots of relocated lines, each under one more pin. Empty
     /// between calls.
-    filled: Vec<Slot>,
-    left: Vec<Slot>,
+    filling_slots: Vec<Slot>,
+    old_slots: Vec<Slot>,
     /// Old slots that are kept as frozen ones. Empty between calls.
     freezing: Vec<Slot>,
     /// Slots of an adopted table, each under a pin: the kernel may still write to them.
-    in_doubt: Vec<Slot>,
+    orphan_pins: Vec<Slot>,
     /// A superset of the resident lines with valid sectors and without a seal.
     unsealed: SlotSet,
     /// All resident lines with dirty sectors.
@@ -70,7 +70,7 @@ impl Lines for View<'_> {
 impl<M: LineTable> Slots<M> {
     pub(crate) fn new(lines: M, policy: Box<dyn Eviction>) -> Self {
         let index = Index::new(lines.len());
-        let (residents, filled, left, freezing, in_doubt) = Default::default();
+        let (residents, filling_slots, old_slots, freezing, orphan_pins) = Default::default();
         let (unsealed, dirty) = (SlotSet::new(lines.len()), SlotSet::new(lines.len()));
         let (free, unused, hand, evictions) = (NO_SLOT, 0, 0, 0);
         Self {
@@ -81,10 +81,10 @@ impl<M: LineTable> Slots<M> {
             free,
             unused,
             hand,
-            filled,
-            left,
+            filling_slots,
+            old_slots,
             freezing,
-            in_doubt,
+            orphan_pins,
             unsealed,
             dirty,
             evictions,
@@ -160,7 +160,7 @@ impl<M: LineTable> Slots<M> {
     }
 
     /// Removes a slot from the unsealed ones.
-    pub(crate) fn needs_no_seal(&mut self, slot: Slot) {
+    pub(crate) fn remove_unsealed(&mut self, slot: Slot) {
         self.unsealed.remove(slot);
     }
 
@@ -204,7 +204,7 @@ impl<M: LineTable> Slots<M> {
     }
 
     /// Invalidates sectors of a frozen slot.
-    pub(crate) fn lose_frozen(&mut self, slot: Slot, sectors: u8) {
+    pub(crate) fn invalidate_frozen(&mut self, slot: Slot, sectors: u8) {
         let valid = self.get(slot).valid;
         self.change(slot, valid & !sectors);
         self.unsealed.remove(slot);
@@ -259,13 +259,13 @@ impl<M: LineTable> Slots<M> {
 
     /// Puts `key`, which must be absent, into a slot that was reserved for it.
     pub(crate) fn place(&mut self, slot: Slot, key: LineKey, hint: Hint) {
-        self.name(slot, key, 0, 0);
-        self.enter(key, slot);
+        self.set_key(slot, key, 0, 0);
+        self.add_to_index(key, slot);
         self.policy.on_insert(slot, key.hash(), hint);
     }
 
     /// Sets the key of a reserved slot.
-    fn name(&mut self, slot: Slot, key: LineKey, pins: u32, flags: u8) {
+    fn set_key(&mut self, slot: Slot, key: LineKey, pins: u32, flags: u8) {
         let line = self.get_mut(slot);
         assert!(line.key == LineKey::NONE && line.valid | line.dirty | line.filling == 0);
         line.pins = pins;
@@ -279,7 +279,7 @@ impl<M: LineTable> Slots<M> {
     /// of a relocation, or is freed with its last pin.
     pub(crate) fn reserve_detached(&mut self, key: LineKey) -> Option<Slot> {
         let slot = self.reserve(key, Hint::Normal)?;
-        self.name(slot, key, 1, DETACHED);
+        self.set_key(slot, key, 1, DETACHED);
         Some(slot)
     }
 
@@ -289,7 +289,7 @@ impl<M: LineTable> Slots<M> {
         assert!(line.has(DETACHED));
         line.flags = 0;
         let key = line.key;
-        self.index_line(key, slot);
+        self.insert_line(key, slot);
     }
 
     /// Relocates a line from `old` to `new`, which is reserved or detached and gets one pin. The
@@ -305,7 +305,7 @@ impl<M: LineTable> Slots<M> {
         self.get_mut(old).flags = DETACHED | if freeze { line.flags & SEALED } else { 0 };
         in_order();
         if self.get(new).key == LineKey::NONE {
-            self.name(new, key, 1, 0);
+            self.set_key(new, key, 1, 0);
         }
         self.get_mut(new).filling = line.valid;
         in_order();
@@ -320,26 +320,26 @@ impl<M: LineTable> Slots<M> {
         }
         self.index.replace(key, old, new);
         self.policy.on_move(old, new, key.hash());
-        self.filled.push(new);
+        self.filling_slots.push(new);
         if freeze {
             self.freezing.push(old);
         } else {
-            self.leave(old);
+            self.keep_until_settled(old);
         }
     }
 
     /// Keeps a detached slot until the call is settled, which releases one pin.
-    fn leave(&mut self, slot: Slot) {
-        self.left.push(slot);
+    fn keep_until_settled(&mut self, slot: Slot) {
+        self.old_slots.push(slot);
     }
 
     /// Makes a slot the place of a line, which must be absent, in the index and the policy.
-    fn index_line(&mut self, key: LineKey, slot: Slot) {
-        self.enter(key, slot);
+    fn insert_line(&mut self, key: LineKey, slot: Slot) {
+        self.add_to_index(key, slot);
         self.policy.on_insert(slot, key.hash(), Hint::Normal);
     }
 
-    fn enter(&mut self, key: LineKey, slot: Slot) {
+    fn add_to_index(&mut self, key: LineKey, slot: Slot) {
         self.index.insert(key, slot);
         let at = usize::from(key.volume().0);
         if self.residents.len() <= at {
@@ -348,7 +348,7 @@ impl<M: LineTable> Slots<M> {
         self.residents[at] += 1;
     }
 
-    fn exit(&mut self, key: LineKey, slot: Slot) {
+    fn remove_from_index(&mut self, key: LineKey, slot: Slot) {
         self.index.remove(key, slot, &self.lines);
         self.residents[usize::from(key.volume().0)] -= 1;
     }
@@ -360,7 +360,7 @@ impl<M: LineTable> Slots<M> {
 
     /// Frees the slots of an adopted table that hold no line. In descending order, so that slots
     /// with lower numbers are used first.
-    fn free_the_rest(&mut self) {
+    fn free_empty_slots(&mut self) {
         for slot in (0..self.unused).rev() {
             let line = *self.get(slot);
             if line.key == LineKey::NONE {
@@ -374,7 +374,7 @@ impl<M: LineTable> Slots<M> {
         let line = self.get(slot);
         let (key, was_clean) = (line.key, line.dirty == 0);
         let valid = line.valid | mask;
-        self.doubt(slot, mask);
+        self.mark_filling(slot, mask);
         self.change(slot, valid);
         in_order();
         self.get_mut(slot).dirty |= mask;
@@ -385,19 +385,19 @@ impl<M: LineTable> Slots<M> {
     }
 
     /// Marks sectors as filling: recovery ignores them until the call is settled.
-    pub(crate) fn doubt(&mut self, slot: Slot, mask: u8) {
+    pub(crate) fn mark_filling(&mut self, slot: Slot, mask: u8) {
         self.get_mut(slot).filling |= mask;
         in_order();
-        self.filled.push(slot);
+        self.filling_slots.push(slot);
     }
 
     /// Ends a call after its memory steps: filling sectors become valid, and the old slots of
     /// relocated lines are freed or left to their other pins.
     pub(crate) fn settle(&mut self) {
         in_order();
-        self.believe();
+        self.clear_filling();
         in_order();
-        while let Some(slot) = self.left.pop() {
+        while let Some(slot) = self.old_slots.pop() {
             self.get_mut(slot).dirty = 0;
             self.unpin(slot);
         }
@@ -410,12 +410,12 @@ impl<M: LineTable> Slots<M> {
 
     /// Whether [`Slots::settle`] was called after the last change.
     pub(crate) const fn is_settled(&self) -> bool {
-        self.filled.is_empty() && self.left.is_empty() && self.freezing.is_empty()
+        self.filling_slots.is_empty() && self.old_slots.is_empty() && self.freezing.is_empty()
     }
 
     /// Ends the filling state of all sectors.
-    pub(crate) fn believe(&mut self) {
-        while let Some(slot) = self.filled.pop() {
+    pub(crate) fn clear_filling(&mut self) {
+        while let Some(slot) = self.filling_slots.pop() {
             self.get_mut(slot).filling = 0;
         }
     }
@@ -425,7 +425,7 @@ impl<M: LineTable> Slots<M> {
         let line = *self.get(slot);
         assert!(line.dirty == 0, "a dirty line is never dropped");
         assert!(!line.has(DETACHED), "slot {slot} is not the place of a line");
-        self.exit(line.key, slot);
+        self.remove_from_index(line.key, slot);
         self.policy.on_remove(slot);
         if line.pins == 0 {
             self.free_slot(slot);
@@ -461,10 +461,10 @@ impl<M: LineTable> Slots<M> {
             return Some(self.unused - 1);
         }
         let victim = self.policy.evict(incoming.hash(), hint, &View(&self.lines));
-        let victim = victim.or_else(|| self.take_any())?;
+        let victim = victim.or_else(|| self.find_victim())?;
         let line = *self.get(victim);
         assert!(line.pins == 0 && line.dirty == 0, "the policy gave up a line that may not go");
-        self.exit(line.key, victim);
+        self.remove_from_index(line.key, victim);
         self.clear(victim);
         self.evictions += 1;
         Some(victim)
@@ -473,7 +473,7 @@ impl<M: LineTable> Slots<M> {
     /// The next line that may be evicted, in order of slots. A policy examines only a few lines,
     /// and all of these may be dirty. Some slots are always clean, so the search is short on
     /// average, although a single one may be long.
-    fn take_any(&mut self) -> Option<Slot> {
+    fn find_victim(&mut self) -> Option<Slot> {
         let mut slots = (self.hand..self.unused).chain(0..self.hand);
         let may_go = |line: &LineMeta| {
             line.key != LineKey::NONE && !line.has(DETACHED) && line.pins == 0 && line.dirty == 0
@@ -517,7 +517,9 @@ impl<M: LineTable> Slots<M> {
 
     /// Panics if table, index, free list and policy are inconsistent.
     pub(crate) fn self_check(&self) {
-        let settled = [&self.filled, &self.left, &self.freezing].iter().all(|list| list.is_empty());
+        let settled = [&self.filling_slots, &self.old_slots, &self.freezing]
+            .iter()
+            .all(|list| list.is_empty());
         assert!(settled, "every call is settled");
         let mut free = 0;
         let mut at = self.free;

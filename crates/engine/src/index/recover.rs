@@ -97,7 +97,7 @@ impl Recovery {
 
 /// The result for a slot by itself.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-enum Verdict {
+enum SlotContent {
     Free,
     /// A line with these sectors.
     Line {
@@ -113,16 +113,16 @@ enum Verdict {
 }
 
 /// Judges a slot by the first table of the module's documentation.
-const fn judge(line: &LineMeta) -> Verdict {
+const fn judge(line: &LineMeta) -> SlotContent {
     let valid = line.valid & !line.filling;
     let dirty = line.dirty & !line.filling;
     match (line.key.0 == LineKey::NONE.0, line.has(DETACHED)) {
-        (true, _) => Verdict::Free,
-        (false, _) if line.has(FROZEN) => Verdict::Free,
-        (false, false) if valid | dirty == 0 => Verdict::Free,
-        (false, false) => Verdict::Line { valid, dirty },
-        (false, true) if dirty == 0 => Verdict::Free,
-        (false, true) => Verdict::Held { valid, dirty },
+        (true, _) => SlotContent::Free,
+        (false, _) if line.has(FROZEN) => SlotContent::Free,
+        (false, false) if valid | dirty == 0 => SlotContent::Free,
+        (false, false) => SlotContent::Line { valid, dirty },
+        (false, true) if dirty == 0 => SlotContent::Free,
+        (false, true) => SlotContent::Held { valid, dirty },
     }
 }
 
@@ -144,50 +144,50 @@ impl<M: LineTable> Slots<M> {
         let used = self.lines.iter().rposition(|line| line.key != LineKey::NONE);
         for slot in 0..used.map_or(0, |last| last as Slot + 1) {
             let line = *self.get(slot);
-            let verdict = judge(&line);
-            let fate = match verdict {
-                Verdict::Free => Fate::Kept,
+            let content = judge(&line);
+            let fate = match content {
+                SlotContent::Free => Fate::Kept,
                 _ => fate(line.key.volume()),
             };
-            match verdict {
-                Verdict::Line { dirty, .. } | Verdict::Held { dirty, .. }
+            match content {
+                SlotContent::Line { dirty, .. } | SlotContent::Held { dirty, .. }
                     if fate == Fate::Unknown && dirty != 0 =>
                 {
                     return Err(TableDamage::Stray(line.key));
                 }
-                Verdict::Line { .. } | Verdict::Held { .. } if fate != Fate::Kept => {
-                    self.set_aside(slot, fate != Fate::Gone);
+                SlotContent::Line { .. } | SlotContent::Held { .. } if fate != Fate::Kept => {
+                    self.empty_slot(slot, fate != Fate::Gone);
                 }
-                Verdict::Line { valid, dirty } => {
+                SlotContent::Line { valid, dirty } => {
                     if self.find(line.key).is_some() {
                         return Err(TableDamage::Twice(line.key));
                     }
                     found.torn_sectors += u64::from((line.filling & line.valid).count_ones());
-                    self.take_over(slot, valid, dirty);
+                    self.restore_line(slot, valid, dirty);
                 }
-                Verdict::Held { dirty, .. } => held.push((slot, dirty)),
-                Verdict::Free if line.key != LineKey::NONE => {
+                SlotContent::Held { dirty, .. } => held.push((slot, dirty)),
+                SlotContent::Free if line.key != LineKey::NONE => {
                     let torn = if line.has(DETACHED) { 0 } else { line.filling & line.valid };
                     found.torn_sectors += u64::from(torn.count_ones());
-                    self.set_aside(slot, line.key != LineKey::PARITY);
+                    self.empty_slot(slot, line.key != LineKey::PARITY);
                 }
-                Verdict::Free => {}
+                SlotContent::Free => {}
             }
         }
         self.set_used(used.map_or(0, |last| last as Slot + 1));
         for &(slot, dirty) in &held {
             found.moving_lines += 1;
-            self.take_held(slot, dirty, steps);
+            self.merge_held(slot, dirty, steps);
         }
-        self.free_the_rest();
+        self.free_empty_slots();
         Ok(found)
     }
 
     /// Makes a held slot its line, or gives the line the sectors it lacks.
-    fn take_held(&mut self, slot: Slot, dirty: u8, steps: &mut Vec<MemoryStep>) {
+    fn merge_held(&mut self, slot: Slot, dirty: u8, steps: &mut Vec<MemoryStep>) {
         let line = *self.get(slot);
         let Some(live) = self.find(line.key) else {
-            self.take_over(slot, line.valid & !line.filling, dirty);
+            self.restore_line(slot, line.valid & !line.filling, dirty);
             return;
         };
         let there = self.get(live).valid;
@@ -196,9 +196,9 @@ impl<M: LineTable> Slots<M> {
         let in_use = line.pins > 0;
         self.get_mut(slot).pins = 1 + u32::from(in_use);
         if in_use {
-            self.in_doubt.push(slot);
+            self.orphan_pins.push(slot);
         }
-        self.leave(slot);
+        self.keep_until_settled(slot);
         if mask != 0 {
             steps.extend(MemoryStep::copies(slot, live, mask));
             self.mark_dirty(live, mask);
@@ -211,7 +211,7 @@ impl<M: LineTable> Slots<M> {
 
     /// Makes a slot the place of its line, with these sectors and no pins except that for I/O of
     /// the dead process.
-    fn take_over(&mut self, slot: Slot, valid: u8, dirty: u8) {
+    fn restore_line(&mut self, slot: Slot, valid: u8, dirty: u8) {
         let key = self.get(slot).key;
         self.get_mut(slot).valid = valid;
         in_order();
@@ -220,16 +220,16 @@ impl<M: LineTable> Slots<M> {
         self.get_mut(slot).filling = 0;
         in_order();
         self.get_mut(slot).flags = 0;
-        self.keep_pin(slot);
+        self.keep_one_pin(slot);
         self.unsealed.insert(slot);
         if dirty != 0 {
             self.dirty.insert(slot);
         }
-        self.index_line(key, slot);
+        self.insert_line(key, slot);
     }
 
     /// Empties a slot, and frees it unless I/O of the dead process may use it.
-    fn set_aside(&mut self, slot: Slot, may_be_used: bool) {
+    fn empty_slot(&mut self, slot: Slot, may_be_used: bool) {
         self.get_mut(slot).dirty = 0;
         in_order();
         self.get_mut(slot).valid = 0;
@@ -237,32 +237,32 @@ impl<M: LineTable> Slots<M> {
         self.get_mut(slot).filling = 0;
         if may_be_used && self.get(slot).pins > 0 {
             self.get_mut(slot).flags = DETACHED;
-            self.keep_pin(slot);
+            self.keep_one_pin(slot);
         } else {
             self.clear(slot);
         }
     }
 
     /// Replaces all pins of the dead process by one.
-    fn keep_pin(&mut self, slot: Slot) {
+    fn keep_one_pin(&mut self, slot: Slot) {
         let in_use = self.get(slot).pins > 0;
         self.get_mut(slot).pins = u32::from(in_use);
         if in_use {
-            self.in_doubt.push(slot);
+            self.orphan_pins.push(slot);
         }
     }
 
     /// Releases the pins that stood for the dead process's I/O on a volume, which has ended.
-    pub(crate) fn trust(&mut self, volume: VolumeId) {
-        let mut in_doubt = std::mem::take(&mut self.in_doubt);
-        in_doubt.retain(|&slot| {
-            let is_theirs = self.get(slot).key.volume() == volume;
-            if is_theirs {
+    pub(crate) fn release_orphan_pins(&mut self, volume: VolumeId) {
+        let mut orphan_pins = std::mem::take(&mut self.orphan_pins);
+        orphan_pins.retain(|&slot| {
+            let is_of_volume = self.get(slot).key.volume() == volume;
+            if is_of_volume {
                 self.unpin(slot);
             }
-            !is_theirs
+            !is_of_volume
         });
-        self.in_doubt = in_doubt;
+        self.orphan_pins = orphan_pins;
     }
 }
 
@@ -289,9 +289,9 @@ mod tests {
             }
             let counts = named && valid | dirty == 1 && filling == 0;
             let expected = match (counts, bit(3) != 0, dirty == 1) {
-                (false, _, _) | (true, true, false) => Verdict::Free,
-                (true, false, _) => Verdict::Line { valid, dirty },
-                (true, true, true) => Verdict::Held { valid, dirty },
+                (false, _, _) | (true, true, false) => SlotContent::Free,
+                (true, false, _) => SlotContent::Line { valid, dirty },
+                (true, true, true) => SlotContent::Held { valid, dirty },
             };
             assert_eq!(judge(&line), expected, "{line:?}");
         }

@@ -27,7 +27,7 @@ use crate::{MemoryStep, Outbox, Slot};
 use parity::{PARITIES_PER_SLOT, Parity, ParityPlace};
 
 /// Slots that one call examines at most.
-const GLANCES: u32 = 256;
+const SLOTS_EXAMINED_MAX: u32 = 256;
 
 /// The seal of a line, as it was when the driver computed the checksum.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -93,7 +93,7 @@ pub struct PatrolCounters {
 pub(crate) struct Integrity {
     parity: Parity,
     /// Whether dirty lines get parity.
-    gives_parity: bool,
+    has_parity: bool,
     /// The next slot to verify.
     hand: Slot,
     /// The slots from which to search for the next unsealed line: dirty, or any.
@@ -139,14 +139,14 @@ impl Integrity {
     }
 
     /// Frees the parity of a line that is no longer dirty or has moved.
-    pub(crate) fn give_back<M: LineTable>(&mut self, line: Slot, index: &mut Slots<M>) {
-        self.parity.give_back(line, index);
+    pub(crate) fn free_parity<M: LineTable>(&mut self, line: Slot, index: &mut Slots<M>) {
+        self.parity.free(line, index);
     }
 
     /// The next line that changed and has no seal; see [`crate::Shard::next_unsealed`].
     pub(crate) fn next_unsealed<M: LineTable>(&mut self, index: &mut Slots<M>) -> Option<Slot> {
         for dirty in [true, false] {
-            for _ in 0..GLANCES {
+            for _ in 0..SLOTS_EXAMINED_MAX {
                 let hand = if dirty { &mut self.dirty_hand } else { &mut self.any_hand };
                 let found = index.next_unsealed(dirty, *hand);
                 *hand = found.map_or(0, |slot| slot + 1);
@@ -154,7 +154,7 @@ impl Integrity {
                 let line = index.get(slot);
                 let resident = line.key != LineKey::NONE && !line.has(DETACHED);
                 if !resident || line.valid == 0 || line.has(SEALED) {
-                    index.needs_no_seal(slot);
+                    index.remove_unsealed(slot);
                 } else if line.pins == 0 {
                     return Some(slot);
                 }
@@ -165,7 +165,7 @@ impl Integrity {
 
     /// The next sealed line of the walk; see [`crate::Shard::next_sealed`].
     pub(crate) fn next_sealed<M: LineTable>(&mut self, index: &Slots<M>) -> Option<Slot> {
-        for _ in 0..GLANCES {
+        for _ in 0..SLOTS_EXAMINED_MAX {
             if self.hand >= index.used() {
                 self.counters.walks += u64::from(self.hand > 0);
                 self.hand = 0;
@@ -191,23 +191,23 @@ impl Integrity {
     ) -> Inspection {
         let line = *index.get(slot);
         assert!(line.pins == 0 && line.valid != 0, "only idle lines are looked at: {line:?}");
-        let there = self.parity.of(slot);
-        let wants = self.gives_parity && line.destageable() != 0;
-        let parity = match there {
-            None if wants => self.parity.take(slot, index),
-            _ => there,
+        let existing = self.parity.of(slot);
+        let wants_parity = self.has_parity && line.destageable() != 0;
+        let parity = match existing {
+            None if wants_parity => self.parity.take(slot, index),
+            _ => existing,
         };
-        let wrong = work == Work::Verify && planted.is(PlantedBug::WrongParityPlace);
-        let parity = parity.map(|place| match wrong {
+        let is_sabotaged = work == Work::Verify && planted.is(PlantedBug::WrongParityPlace);
+        let parity = parity.map(|place| match is_sabotaged {
             true => ParityPlace { index: (place.index + 1) % PARITIES_PER_SLOT, ..place },
             false => place,
         });
-        let encode = parity.is_some() && (work == Work::Seal || there.is_none());
+        let encode = parity.is_some() && (work == Work::Seal || existing.is_none());
         Inspection { seal: Seal { slot, key: line.key, valid: line.valid, parity }, work, encode }
     }
 
     /// Marks a line as sealed.
-    pub(crate) fn sealed<M: LineTable>(&mut self, index: &mut Slots<M>, seal: &Seal) {
+    pub(crate) fn record_seal<M: LineTable>(&mut self, index: &mut Slots<M>, seal: &Seal) {
         let line = index.get(seal.slot);
         assert!(line.key == seal.key && line.valid == seal.valid, "{seal:?} is not of {line:?}");
         index.seal(seal.slot);
@@ -215,12 +215,12 @@ impl Integrity {
     }
 
     /// Counts a verified line.
-    pub(crate) const fn verified(&mut self) {
+    pub(crate) const fn count_verified(&mut self) {
         self.counters.verified += 1;
     }
 
-    pub(crate) const fn set_parity(&mut self, gives_parity: bool) {
-        self.gives_parity = gives_parity;
+    pub(crate) const fn set_parity(&mut self, has_parity: bool) {
+        self.has_parity = has_parity;
     }
 
     pub(crate) const fn counters(&self) -> PatrolCounters {

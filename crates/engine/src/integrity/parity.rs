@@ -82,7 +82,7 @@ impl Parity {
     }
 
     /// Frees the parity of a line, if it has any.
-    pub(crate) fn give_back<M: LineTable>(&mut self, line: Slot, slots: &mut Slots<M>) {
+    pub(crate) fn free<M: LineTable>(&mut self, line: Slot, slots: &mut Slots<M>) {
         let Some(place) = self.of(line) else { return };
         self.places[line as usize] = NO_SLOT;
         self.lines -= 1;

@@ -14,7 +14,7 @@ impl<M: LineTable> Writer<'_, M> {
         now_ms: u64,
         out: &mut Outbox,
     ) -> WriteOutcome {
-        if let Some(dirty) = self.is_held(part, attempt) {
+        if let Some(dirty) = self.held_by_epoch(part, attempt) {
             return WriteOutcome::Held { dirty };
         }
         if self.wait_if_busy(part, |_| true) {

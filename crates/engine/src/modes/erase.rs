@@ -43,7 +43,7 @@ impl<M: LineTable> Writer<'_, M> {
         attempt: Attempt,
         out: &mut Outbox,
     ) -> EraseOutcome {
-        if let Some(dirty) = self.is_held(part, attempt) {
+        if let Some(dirty) = self.held_by_epoch(part, attempt) {
             return EraseOutcome::Held { dirty };
         }
         let busy =

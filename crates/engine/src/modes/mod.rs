@@ -115,7 +115,7 @@ const fn effective(
     mode: Mode,
     protection: Protection,
     terms: WriteTerms,
-    dirty_room: bool,
+    fits_quota: bool,
 ) -> Effective {
     let protected = !matches!(protection, Protection::None);
     match mode {
@@ -123,7 +123,7 @@ const fn effective(
         Mode::WriteThrough => Effective::WriteThrough(Through::Mode),
         Mode::WriteBack if terms.through => Effective::WriteThrough(Through::Protection),
         Mode::WriteBack if terms.fua && !protected => Effective::WriteThrough(Through::Fua),
-        Mode::WriteBack if !dirty_room => Effective::WriteThrough(Through::DirtyLimit),
+        Mode::WriteBack if !fits_quota => Effective::WriteThrough(Through::DirtyLimit),
         Mode::WriteBack => Effective::WriteBack,
     }
 }
@@ -156,7 +156,7 @@ impl<'a, M: LineTable> Writer<'a, M> {
         attempt: Attempt,
         out: &mut Outbox,
     ) -> WriteOutcome {
-        self.lines.advance(terms.epoch);
+        self.lines.advance_epoch(terms.epoch);
         let fua = self.disk_fua(part, terms);
         match self.effective(part, terms) {
             Effective::WriteBack => {
@@ -196,7 +196,7 @@ impl<'a, M: LineTable> Writer<'a, M> {
         let state = &*self.lines.volume;
         let fua = terms.fua && !self.lines.planted.is(PlantedBug::AcknowledgeFuaFromMemory);
         let terms = WriteTerms { fua, ..terms };
-        effective(state.mode(), state.protection(), terms, self.has_dirty_room(part))
+        effective(state.mode(), state.protection(), terms, self.fits_quota(part))
     }
 
     /// Whether a write to the disk must reach stable storage. A write past a journal must, because
@@ -226,7 +226,7 @@ impl<'a, M: LineTable> Writer<'a, M> {
     }
 
     /// Whether the quota lets the lines of a part become dirty.
-    fn has_dirty_room(&self, part: &Part) -> bool {
+    fn fits_quota(&self, part: &Part) -> bool {
         let lines = line_parts(part.volume, part.range);
         let room = self.lines.quota.free_lines();
         // Far from the limit, skip counting the lines that are dirty already.
@@ -255,7 +255,7 @@ impl<'a, M: LineTable> Writer<'a, M> {
     }
 
     /// Whether a part is held because of its epoch, and if so, whether sectors under it are dirty.
-    fn is_held(&self, part: &Part, attempt: Attempt) -> Option<bool> {
+    fn held_by_epoch(&self, part: &Part, attempt: Attempt) -> Option<bool> {
         let epochs = self.lines.volume.writeback().epochs()?;
         if self.lines.planted.is(PlantedBug::PassEpochs) {
             return None;
@@ -319,7 +319,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn the_mode_in_force() {
+    fn effective_mode_of_each_combination() {
         use Effective::{Bypass, WriteBack, WriteThrough};
         let no = WriteTerms::default();
         let fua = WriteTerms { fua: true, ..no };

@@ -98,7 +98,7 @@ impl<'a, M: LineTable> Reader<'a, M> {
                 Some(slot) if self.lines.index.get(slot).valid & line.mask == line.mask => {
                     self.lines.index.pin(slot);
                     if first_try {
-                        self.use_line(slot, out);
+                        self.record_use(slot, out);
                         touched.hits += 1;
                     }
                     let place = Place::Slot { slot, offset: line.offset };
@@ -117,7 +117,7 @@ impl<'a, M: LineTable> Reader<'a, M> {
     }
 
     /// Records the use of a valid line by a client.
-    fn use_line(&mut self, slot: Slot, out: &mut Outbox) {
+    fn record_use(&mut self, slot: Slot, out: &mut Outbox) {
         if self.lines.index.get(slot).flags & (PREFETCHED | MARK) == 0 {
             self.lines.index.touch(slot);
             return;
@@ -170,7 +170,7 @@ impl<'a, M: LineTable> Reader<'a, M> {
             let valid = found.map_or(0, |slot| self.lines.index.get(slot).valid);
             if valid & line.mask == line.mask {
                 if first_try && at as u32 >= counted {
-                    self.use_line(found.expect("a valid line has a slot"), out);
+                    self.record_use(found.expect("a valid line has a slot"), out);
                     touched.hits += 1;
                 }
                 continue;

@@ -43,11 +43,11 @@ impl<M: LineTable> Writer<'_, M> {
         staged: &[Slot],
         out: &mut Outbox,
     ) -> WriteOutcome {
-        self.lines.advance(terms.epoch);
+        self.lines.advance_epoch(terms.epoch);
         let fua = self.disk_fua(part, terms);
         match self.effective(part, terms) {
             Effective::WriteBack => {
-                let outcome = self.staged_back(part, staged, terms.now_ms, out);
+                let outcome = self.write_back_staged(part, staged, terms.now_ms, out);
                 self.record(part, staged, terms.record, outcome, out)
             }
             Effective::WriteThrough(Through::DirtyLimit)
@@ -55,16 +55,21 @@ impl<M: LineTable> Writer<'_, M> {
             {
                 WriteOutcome::Waiting
             }
-            Effective::WriteThrough(why) => {
-                self.staged_through(part, (fua, Some(why)), attempt, staged, terms.now_ms, out)
-            }
+            Effective::WriteThrough(why) => self.write_through_staged(
+                part,
+                (fua, Some(why)),
+                attempt,
+                staged,
+                terms.now_ms,
+                out,
+            ),
             Effective::Bypass => {
-                self.staged_through(part, (fua, None), attempt, staged, terms.now_ms, out)
+                self.write_through_staged(part, (fua, None), attempt, staged, terms.now_ms, out)
             }
         }
     }
 
-    fn staged_back(
+    fn write_back_staged(
         &mut self,
         part: &Part,
         staged: &[Slot],
@@ -84,13 +89,13 @@ impl<M: LineTable> Writer<'_, M> {
         }
         self.count_staged(hits, staged.len());
         self.boost(part);
-        self.written_back(part, now_ms, out);
+        self.finish_write_back(part, now_ms, out);
         // ACKNOWLEDGED: as in `write_back.rs`, the data is only in the pool.
         WriteOutcome::Done
     }
 
     /// Writes the staged slots to the disk: through the cache for a reason, or past it without one.
-    fn staged_through(
+    fn write_through_staged(
         &mut self,
         part: &Part,
         (fua, why): (bool, Option<Through>),
@@ -99,7 +104,7 @@ impl<M: LineTable> Writer<'_, M> {
         now_ms: u64,
         out: &mut Outbox,
     ) -> WriteOutcome {
-        if let Some(dirty) = self.is_held(part, attempt) {
+        if let Some(dirty) = self.held_by_epoch(part, attempt) {
             return WriteOutcome::Held { dirty };
         }
         if self.wait_if_busy(part, |_| true) {

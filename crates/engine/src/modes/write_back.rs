@@ -52,7 +52,7 @@ impl<M: LineTable> Writer<'_, M> {
         }
         self.count_write(touched);
         self.boost(part);
-        self.written_back(part, now_ms, out);
+        self.finish_write_back(part, now_ms, out);
         // ACKNOWLEDGED: the data is only in the pool. It survives only what the volume's protection
         // covers; a FLUSH makes it durable on the disk.
         WriteOutcome::Done
@@ -81,7 +81,7 @@ impl<M: LineTable> Writer<'_, M> {
         if was_dirty == 0 || self.lines.volume.gather_below() > 0 {
             self.boost(part);
         }
-        self.written_back(part, now_ms, out);
+        self.finish_write_back(part, now_ms, out);
         // ACKNOWLEDGED: as in `write_back`.
         true
     }
@@ -187,7 +187,7 @@ impl<M: LineTable> Writer<'_, M> {
     }
 
     /// Counts a part whose lines have been made dirty, and notifies the elevator.
-    pub(super) fn written_back(&mut self, part: &Part, now_ms: u64, out: &mut Outbox) {
+    pub(super) fn finish_write_back(&mut self, part: &Part, now_ms: u64, out: &mut Outbox) {
         self.lines.volume.counters_mut().writes_back += 1;
         let line = part.range.offset / LINE_BYTES;
         self.lines.destager().notify_elevator(line, now_ms, out);

@@ -22,7 +22,7 @@ impl<M: LineTable> Writer<'_, M> {
         now_ms: u64,
         out: &mut Outbox,
     ) -> WriteOutcome {
-        if let Some(dirty) = self.is_held(part, attempt) {
+        if let Some(dirty) = self.held_by_epoch(part, attempt) {
             return WriteOutcome::Held { dirty };
         }
         if self.wait_if_busy(part, |_| true) {
@@ -178,7 +178,7 @@ impl<M: LineTable> Writer<'_, M> {
         op.note = self.lines.note_for(part, NoteKind::Forget);
         op.gated = Gated::new(part, self.lines.volume, fua, out.turn, now_ms);
         let trial = self.lines.volume.trial();
-        let held = self.lines.ops.is_held_back(part.range.len, &op, trial);
+        let held = self.lines.ops.must_hold_back(part.range.len, &op, trial);
         let id = self.lines.start(op);
         match held {
             true => {

@@ -23,40 +23,46 @@ impl<'a, M: LineTable> Completion<'a, M> {
         if self.lines.ops.is_gated(id) {
             self.complete_gated(id, result, now_ms, out);
         } else {
-            self.ended(id, result, now_ms, out);
+            self.complete_io(id, result, now_ms, out);
         }
     }
 
     /// Completes one I/O of an operation, and with the last one the operation.
-    pub(super) fn ended(&mut self, id: IoId, result: IoResult, now_ms: u64, out: &mut Outbox) {
+    pub(super) fn complete_io(
+        &mut self,
+        id: IoId,
+        result: IoResult,
+        now_ms: u64,
+        out: &mut Outbox,
+    ) {
         let Some(op) = self.lines.ops.finish_io(id, result.err()) else { return };
         let ok = op.error.is_none();
         let state = &mut *self.lines.volume;
-        state.ended();
+        state.count_end();
         match op.kind {
             OpKind::Fill => {
                 state.counters_mut().fill_errors += u64::from(!ok);
-                self.each_slot(&op, |shard, line| shard.filled(line, ok, out));
+                self.for_each_slot(&op, |this, line| this.finish_fill(line, ok, out));
             }
             OpKind::WriteThrough => {
                 state.counters_mut().write_errors += u64::from(!ok);
-                self.regain(&op, ok);
-                self.each_slot(&op, |shard, line| shard.filled(line, ok, out));
+                self.clean_regained(&op, ok);
+                self.for_each_slot(&op, |this, line| this.finish_fill(line, ok, out));
                 self.drop_regained(&op);
             }
             OpKind::Destage => {
-                self.lines.destager().ended(&op, now_ms);
-                self.each_slot(&op, |shard, line| shard.destaged(line, &op));
+                self.lines.destager().count_end(&op, now_ms);
+                self.for_each_slot(&op, |this, line| this.finish_destage(line, &op));
             }
             OpKind::DestagePart => {
                 state.counters_mut().destage_errors += u64::from(!ok);
-                self.each_slot(&op, |shard, line| shard.destaged_part(line, ok));
+                self.for_each_slot(&op, |this, line| this.finish_destage_part(line, ok));
             }
-            OpKind::Erase => self.each_slot(&op, |shard, line| shard.erased(line, ok, out)),
+            OpKind::Erase => self.for_each_slot(&op, |this, line| this.finish_erase(line, ok, out)),
             OpKind::DirectRead => {}
         }
         if self.lines.volume.mode() == Mode::Bypass {
-            self.let_go(&op);
+            self.drop_clean_lines(&op);
         }
         if let (Some(part), Some((kind, range)), true) = (op.part, op.note.clone(), ok) {
             // NOT YET ACKNOWLEDGED: after a crash, an older record of the range would undo the
@@ -84,7 +90,7 @@ impl<'a, M: LineTable> Completion<'a, M> {
         }
     }
 
-    fn each_slot(&mut self, op: &Op, mut end: impl FnMut(&mut Self, &OpLine)) {
+    fn for_each_slot(&mut self, op: &Op, mut end: impl FnMut(&mut Self, &OpLine)) {
         for line in op.lines.iter().filter(|line| line.slot != NO_SLOT) {
             let there = self.lines.index.get(line.slot);
             assert!(there.key == line.key && there.pins > 0, "{line:?} is not in {there:?}");
@@ -95,7 +101,7 @@ impl<'a, M: LineTable> Completion<'a, M> {
 
     /// Marks the sectors valid after a successful fill or write; otherwise drops a line without any
     /// valid or dirty sector.
-    fn filled(&mut self, line: &OpLine, ok: bool, out: &mut Outbox) {
+    fn finish_fill(&mut self, line: &OpLine, ok: bool, out: &mut Outbox) {
         let too_much = self.lines.planted.is(PlantedBug::FillMarksTooMuch);
         let meta = *self.lines.index.get(line.slot);
         if meta.has(DETACHED) {
@@ -112,10 +118,10 @@ impl<'a, M: LineTable> Completion<'a, M> {
     }
 
     /// Cleans the lost sectors that a write has replaced on the disk.
-    fn regain(&mut self, op: &Op, ok: bool) {
+    fn clean_regained(&mut self, op: &Op, ok: bool) {
         for line in op.lines.iter().filter(|line| ok && line.regained != 0) {
             if let Some(slot) = self.lines.index.find(line.key) {
-                self.lines.settle_lost(slot, line.regained);
+                self.lines.clean_lost(slot, line.regained);
             }
         }
     }
@@ -134,7 +140,7 @@ impl<'a, M: LineTable> Completion<'a, M> {
 
     /// Drops the clean lines of an operation on a bypass volume. They were busy or dirty when the
     /// change of mode dropped the others.
-    fn let_go(&mut self, op: &Op) {
+    fn drop_clean_lines(&mut self, op: &Op) {
         if self.lines.planted.is(PlantedBug::KeepLinesInBypass) {
             return;
         }
@@ -145,70 +151,70 @@ impl<'a, M: LineTable> Completion<'a, M> {
         }
     }
 
-    fn destaged(&mut self, line: &OpLine, op: &Op) {
+    fn finish_destage(&mut self, line: &OpLine, op: &Op) {
         if line.mask == 0 {
             return;
         }
         if op.is_wide && op.error.is_some() {
             // The line is retried alone, unless its dirty sectors were lost meanwhile.
             if self.lines.index.get(line.slot).destageable() == 0 {
-                self.tried(line, op);
+                self.record_attempt(line, op);
             }
-            return self.come_back(line);
+            return self.clear_away(line);
         }
         let ok = op.error.is_none() || self.lines.planted.is(PlantedBug::CleanAfterFailedDestage);
         // A line that was rewritten meanwhile has moved, and is dirty in its new slot.
         let stays = !self.lines.index.get(line.slot).has(DETACHED);
         if ok && stays && self.lines.index.clean(line.slot, line.mask) {
-            self.lines.cleaned(line.slot);
+            self.lines.remove_dirty(line.slot);
         }
-        self.tried(line, op);
-        self.come_back(line);
-        self.lines.destaged_in_order(line.key, line.slot, if ok { line.mask } else { 0 });
+        self.record_attempt(line, op);
+        self.clear_away(line);
+        self.lines.finish_ordered(line.key, line.slot, if ok { line.mask } else { 0 });
     }
 
     /// Records the attempt to destage a line for the flushes that wait for it. If the line was
     /// rewritten meanwhile, flushes that came after that wait for the newer data.
-    fn tried(&mut self, line: &OpLine, op: &Op) {
+    fn record_attempt(&mut self, line: &OpLine, op: &Op) {
         let writeback = self.lines.volume.writeback_mut();
         if self.lines.index.get(line.slot).has(DETACHED) {
-            writeback.tried_superseded(line.key, line.slot, line.superseded, op.error);
+            writeback.record_superseded_attempt(line.key, line.slot, line.superseded, op.error);
         } else {
-            writeback.tried(line.key, line.slot, op.error);
+            writeback.record_attempt(line.key, line.slot, op.error);
         }
     }
 
     /// Returns a line that is still dirty after its destage to the waiting lines: the destage
     /// failed, or the line was rewritten meanwhile.
-    fn come_back(&mut self, line: &OpLine) {
+    fn clear_away(&mut self, line: &OpLine) {
         let there = self.lines.index.get(line.slot);
         if there.dirty == 0 && !there.has(DETACHED) {
             return;
         }
-        self.lines.volume.writeback_mut().come_back(line.key.line());
+        self.lines.volume.writeback_mut().clear_away(line.key.line());
     }
 
     /// Cleans the destaged sectors. The waiters of the line also wait for the rest of it.
-    fn destaged_part(&mut self, line: &OpLine, ok: bool) {
+    fn finish_destage_part(&mut self, line: &OpLine, ok: bool) {
         if ok && self.lines.index.clean(line.slot, line.mask) {
-            self.lines.cleaned(line.slot);
+            self.lines.remove_dirty(line.slot);
         }
     }
 
-    fn erased(&mut self, line: &OpLine, ok: bool, out: &mut Outbox) {
+    fn finish_erase(&mut self, line: &OpLine, ok: bool, out: &mut Outbox) {
         let keep = self.lines.planted.is(PlantedBug::KeepValidAfterErase);
         if ok {
             // The disk has zeroes: recovery must not believe sectors that the table still shows as
             // valid and clean.
-            self.lines.index.doubt(line.slot, line.mask);
+            self.lines.index.mark_filling(line.slot, line.mask);
         }
         self.lines.verify_before(line.slot, line.mask, out);
         let meta = *self.lines.index.get(line.slot);
         if ok {
-            self.lines.found_again(line.slot, line.mask);
+            self.lines.count_recovered(line.slot, line.mask);
             self.lines.index.change(line.slot, meta.valid & if keep { 0xff } else { !line.mask });
             if self.lines.index.clean(line.slot, line.mask) {
-                self.lines.cleaned(line.slot);
+                self.lines.remove_dirty(line.slot);
             }
             self.lines.drop_if_empty(line.slot);
         } else {

@@ -49,7 +49,7 @@ pub(crate) struct Gated {
     begun_ms: u64,
     round: Option<u32>,
     /// Other operations that share its I/O.
-    along: Vec<u32>,
+    joined: Vec<u32>,
 }
 
 /// Writes through the cache to one stripe. A gate exists while an I/O is in flight.
@@ -79,15 +79,15 @@ impl Gates {
 
 impl Ops {
     /// Whether a write is to be held back. All of its bytes must be in the pool.
-    pub(crate) fn is_held_back(&mut self, bytes: u64, op: &Op, trial: &Trial) -> bool {
+    pub(crate) fn must_hold_back(&mut self, bytes: u64, op: &Op, trial: &Trial) -> bool {
         let gated = op.gated.as_ref().filter(|gated| gated.round.is_some() && trial.holds());
         let Some(gated) = gated else { return false };
         let Some(gate) = self.gates.stripes.get_mut(&gated.stripe) else { return false };
-        gate.enter(gated.turn);
-        let is_here = |line: &OpLine| line.slot != NO_SLOT && line.mask != 0;
+        gate.begin_turn(gated.turn);
+        let is_in_pool = |line: &OpLine| line.slot != NO_SLOT && line.mask != 0;
         gate.in_flight > gate.fresh
             && gate.held_bytes + bytes <= REGION_BYTES
-            && op.lines.iter().all(is_here)
+            && op.lines.iter().all(is_in_pool)
     }
 
     /// Holds a write back until one to its stripe completes.
@@ -104,7 +104,7 @@ impl Ops {
         let Some(gated) = &self.op(id.op).gated else { return };
         let (stripe, turn) = (gated.stripe, gated.turn);
         let gate = self.gates.stripes.entry(stripe).or_default();
-        gate.enter(turn);
+        gate.begin_turn(turn);
         gate.in_flight += 1;
         gate.fresh += u32::from(turn != 0);
     }
@@ -114,7 +114,7 @@ impl Ops {
     fn leave_gate(&mut self, id: IoId) -> (LineKey, Vec<u32>) {
         let gated = self.op_mut(id.op).gated.as_mut().expect("the caller has looked");
         let (stripe, turn) = (gated.stripe, gated.turn);
-        let along = std::mem::take(&mut gated.along);
+        let joined = std::mem::take(&mut gated.joined);
         let gate = self.gates.stripes.get_mut(&stripe).expect("its I/O is on its way");
         assert!(gate.in_flight > 0, "an I/O leaves a stripe that it was not on its way to");
         gate.in_flight -= 1;
@@ -122,7 +122,7 @@ impl Ops {
             // The count is too low if the turns of two drivers alternated.
             gate.fresh = gate.fresh.saturating_sub(1);
         }
-        (stripe, along)
+        (stripe, joined)
     }
 
     /// Takes the held-back writes of a stripe, in ascending order of place.
@@ -161,14 +161,14 @@ impl Ops {
             for &held in &gate.held {
                 let op = self.op(held);
                 let gated = op.gated.as_ref().expect("only such are held back");
-                assert!(gated.stripe == stripe && gated.along.is_empty());
+                assert!(gated.stripe == stripe && gated.joined.is_empty());
                 bytes += self.range_of(held).len;
             }
             assert_eq!(bytes, gate.held_bytes);
             known += gate.in_flight as usize + gate.held.len();
         }
         let gated = self.iter().filter_map(|op| op.gated.as_ref());
-        let ops = gated.fold(0, |sum, gated| sum + 1 - gated.along.len() as i64);
+        let ops = gated.fold(0, |sum, gated| sum + 1 - gated.joined.len() as i64);
         assert_eq!(known as i64, ops, "each write waits, is on its way, or goes along with one");
     }
 }
@@ -192,7 +192,7 @@ impl Gated {
         }
         let stripe = LineKey::new(part.volume, stripe.offset / LINE_BYTES);
         let round = (part.range.len < volume.gather_below()).then_some(volume.trial().round());
-        Some(Self { stripe, turn, fua, begun_ms, round, along: Vec::new() })
+        Some(Self { stripe, turn, fua, begun_ms, round, joined: Vec::new() })
     }
 }
 
@@ -205,46 +205,49 @@ impl<M: LineTable> Completion<'_, M> {
         now_ms: u64,
         out: &mut Outbox,
     ) {
-        let (stripe, along) = self.lines.ops.leave_gate(id);
-        if result.is_err() && !along.is_empty() {
-            self.go_apart(id, &along, now_ms, out);
+        let (stripe, joined) = self.lines.ops.leave_gate(id);
+        if result.is_err() && !joined.is_empty() {
+            self.retry_separately(id, &joined, now_ms, out);
         } else {
-            for op in iter::once(id.op).chain(along) {
-                self.count_time(op, now_ms);
-                self.ended(self.lines.ops.id(op), result, now_ms, out);
+            for op in iter::once(id.op).chain(joined) {
+                self.record_time(op, now_ms);
+                self.complete_io(self.lines.ops.id(op), result, now_ms, out);
             }
         }
-        self.open_gate(stripe, now_ms, out);
+        self.dispatch_held(stripe, now_ms, out);
     }
 
     /// Reports the time of a write that may be held back to the trial.
-    fn count_time(&mut self, op: u32, now_ms: u64) {
+    fn record_time(&mut self, op: u32, now_ms: u64) {
         let op = self.lines.ops.op(op);
         let Some(gated) = &op.gated else { return };
         if let Some(round) = gated.round {
             let took_ms = now_ms.saturating_sub(gated.begun_ms);
-            self.lines.volume.trial_mut().ended(round, took_ms);
+            self.lines.volume.trial_mut().record(round, took_ms);
         }
     }
 
     /// Repeats the writes of a failed common I/O one by one, so that one bad sector does not fail
     /// them all.
-    fn go_apart(&mut self, id: IoId, along: &[u32], now_ms: u64, out: &mut Outbox) {
+    fn retry_separately(&mut self, id: IoId, joined: &[u32], now_ms: u64, out: &mut Outbox) {
         if self.lines.planted.is(PlantedBug::PraiseGathered) {
-            self.ended(id, Err(IoError::Io), now_ms, out);
-            along.iter().for_each(|&op| self.ended(self.lines.ops.id(op), Ok(()), now_ms, out));
+            self.complete_io(id, Err(IoError::Io), now_ms, out);
+            joined
+                .iter()
+                .for_each(|&op| self.complete_io(self.lines.ops.id(op), Ok(()), now_ms, out));
             return;
         }
-        for &op in [id.op].iter().chain(along) {
-            self.start_together(&[op], out);
+        for &op in [id.op].iter().chain(joined) {
+            self.start_joined(&[op], out);
         }
     }
 
     /// Dispatches the held-back writes of a stripe.
-    fn open_gate(&mut self, stripe: LineKey, now_ms: u64, out: &mut Outbox) {
+    fn dispatch_held(&mut self, stripe: LineKey, now_ms: u64, out: &mut Outbox) {
         let mut held = self.lines.ops.take_held(stripe);
         if self.lines.planted.is(PlantedBug::AnswerHeldBack) {
-            held.drain(..).for_each(|op| self.ended(self.lines.ops.id(op), Ok(()), now_ms, out));
+            held.drain(..)
+                .for_each(|op| self.complete_io(self.lines.ops.id(op), Ok(()), now_ms, out));
         }
         if held.is_empty() {
             self.lines.ops.close_gate(stripe);
@@ -257,7 +260,7 @@ impl<M: LineTable> Completion<'_, M> {
             let meet = |pair: &[u32]| range(pair[0]).end() == range(pair[1]).offset;
             let count = 1 + rest.windows(2).take_while(|pair| meet(pair)).count();
             let (together, after) = rest.split_at(count);
-            self.start_together(together, out);
+            self.start_joined(together, out);
             if count > 1 {
                 gathered += count;
                 joint += 1;
@@ -270,7 +273,7 @@ impl<M: LineTable> Completion<'_, M> {
     }
 
     /// Starts one I/O for operations on adjacent ranges.
-    fn start_together(&mut self, ops: &[u32], out: &mut Outbox) {
+    fn start_joined(&mut self, ops: &[u32], out: &mut Outbox) {
         let mut runs = Vec::with_capacity(1);
         let mut fua = false;
         for &op in ops {
@@ -284,7 +287,7 @@ impl<M: LineTable> Completion<'_, M> {
         let (volume, part) = (op.volume, op.part);
         let gated = op.gated.as_mut().expect("it was held back");
         gated.turn = out.turn;
-        gated.along.extend_from_slice(&ops[1..]);
+        gated.joined.extend_from_slice(&ops[1..]);
         self.lines.ops.pass_gate(id);
         emit(out, id, IoVerb::Write { fua }, volume, part, runs);
     }
@@ -292,7 +295,7 @@ impl<M: LineTable> Completion<'_, M> {
 
 impl Gate {
     /// Resets the count of fresh I/Os if a new turn has begun.
-    const fn enter(&mut self, turn: u64) {
+    const fn begin_turn(&mut self, turn: u64) {
         if self.turn != turn {
             self.turn = turn;
             self.fresh = 0;

@@ -46,7 +46,7 @@ pub(crate) struct OpLine {
     /// Lost sectors that the operation makes valid on the disk if it succeeds.
     pub regained: u8,
     /// The volume's demand when the line was rewritten during its destage; see
-    /// [`crate::writeback::Writeback::superseded`]. Zero if it was not.
+    /// [`crate::writeback::Writeback::supersede`]. Zero if it was not.
     pub superseded: u32,
 }
 

@@ -57,7 +57,7 @@ impl Trial {
     }
 
     /// Counts a completed write of `round`.
-    pub(crate) const fn ended(&mut self, round: u32, took_ms: u64) {
+    pub(crate) const fn record(&mut self, round: u32, took_ms: u64) {
         if round != self.round {
             return;
         }

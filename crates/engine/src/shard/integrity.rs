@@ -32,10 +32,10 @@ impl<M: LineTable> Shard<M> {
     /// Records the result of an inspection.
     pub fn inspected(&mut self, inspection: &Inspection, verdict: Verdict) {
         match inspection.work {
-            Work::Seal => self.integrity.sealed(&mut self.index, &inspection.seal),
+            Work::Seal => self.integrity.record_seal(&mut self.index, &inspection.seal),
             Work::Verify => {
-                self.integrity.verified();
-                self.take_verdict(&inspection.seal, verdict);
+                self.integrity.count_verified();
+                self.apply_verdict(&inspection.seal, verdict);
             }
         }
     }
@@ -51,24 +51,24 @@ impl<M: LineTable> Shard<M> {
         let line = self.index.get(seal.slot);
         if line.key == seal.key && line.has(FROZEN) {
             if let Verdict::Lost { sectors } = verdict {
-                self.on(seal.key.volume()).lose_frozen(seal.key, seal.slot, sectors);
+                self.on(seal.key.volume()).invalidate_frozen(seal.key, seal.slot, sectors);
             }
             return;
         }
         let stays = self.index.find(seal.key) == Some(seal.slot);
-        self.take_verdict(seal, verdict.within(if stays { 0xff } else { 0 }));
+        self.apply_verdict(seal, verdict.within(if stays { 0xff } else { 0 }));
     }
 
     /// Records the verdict on a seal in [`crate::MemoryStep::Verify`], for the sectors that the
     /// change kept.
     pub fn damaged_before(&mut self, seal: &Seal, kept: u8, verdict: Verdict) {
-        self.take_verdict(seal, verdict.within(kept));
+        self.apply_verdict(seal, verdict.within(kept));
     }
 
-    fn take_verdict(&mut self, seal: &Seal, verdict: Verdict) {
+    fn apply_verdict(&mut self, seal: &Seal, verdict: Verdict) {
         let volume = seal.key.volume();
         if verdict != Verdict::Intact && self.has_volume(volume) {
-            self.on(volume).take_verdict(seal.key, verdict);
+            self.on(volume).apply_verdict(seal.key, verdict);
         }
     }
 
@@ -82,7 +82,7 @@ impl<M: LineTable> Shard<M> {
     /// Marks lost sectors valid again. The driver has restored them into the line's slot, which it
     /// found with [`Shard::idle_slot_of`].
     pub fn regained(&mut self, key: LineKey, sectors: u8) {
-        self.on(key.volume()).regained(key, sectors);
+        self.on(key.volume()).restore_lost(key, sectors);
     }
 
     /// The counters of the patrol.

@@ -37,7 +37,7 @@ impl<M: LineTable> Shard<M> {
                 shard.unclaimed.resize(volume + 1, 0);
             }
             shard.unclaimed[volume] += 1;
-            shard.quota.found_dirty(1);
+            shard.quota.add_dirty(1);
         }
         found.lines = shard.index.resident() as u64;
         found.dirty_lines = shard.quota.dirty_lines() as u64;
@@ -51,7 +51,7 @@ impl<M: LineTable> Shard<M> {
 
     /// Assigns the dirty lines found in the table to a volume that is being added.
     pub(super) fn claim(&mut self, volume: VolumeId) {
-        self.index.trust(volume);
+        self.index.release_orphan_pins(volume);
         let expected = std::mem::take(match self.unclaimed.get_mut(usize::from(volume.0)) {
             Some(lines) if *lines > 0 => lines,
             _ => return,
@@ -60,8 +60,8 @@ impl<M: LineTable> Shard<M> {
         let state = volumes.get_mut(volume);
         for line in index.dirty_slots().map(|slot| index.get(slot)) {
             if line.key.volume() == volume {
-                state.writeback_mut().dirtied(line.key.line());
-                state.lost(u64::from(line.lost().count_ones()));
+                state.writeback_mut().insert(line.key.line());
+                state.add_lost_sectors(u64::from(line.lost().count_ones()));
             }
         }
         let claimed = state.writeback().dirty().len() as u64;

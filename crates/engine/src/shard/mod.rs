@@ -120,7 +120,7 @@ impl<M: LineTable> Shard<M> {
         let scheduler = state.writeback().scheduler();
         scheduler.leave_elevator();
         let throttled = scheduler.throttled();
-        self.quota.admitted(throttled);
+        self.quota.count_admitted(throttled);
         self.drop_all_clean(volume);
         self.volumes.remove(volume);
     }

@@ -11,7 +11,7 @@ impl<M: LineTable> Shard<M> {
         if !self.needs_tick() {
             return;
         }
-        let passed_ms = self.quota.passed_ms(now_ms);
+        let passed_ms = self.quota.take_passed_ms(now_ms);
         for at in 0..self.volumes.end() {
             let volume = VolumeId(at as u16);
             if self.volumes.has(volume) {
@@ -55,7 +55,7 @@ impl<M: LineTable> Shard<M> {
     /// it or to a later one.
     pub fn oldest_epoch(&mut self, volume: VolumeId, current: u64) -> Option<u64> {
         let mut lines = self.on(volume);
-        lines.advance(current);
+        lines.advance_epoch(current);
         lines.volume.writeback().epochs()?.oldest()
     }
 

@@ -95,8 +95,8 @@ impl<M: LineTable> Destager<'_, M> {
         out: &mut Outbox,
     ) -> Option<IoResult> {
         let last = last + u64::from(self.lines.planted.is(PlantedBug::MergeEpochs));
-        self.lines.advance(last + 1);
-        self.give_up_lost(last);
+        self.lines.advance_epoch(last + 1);
+        self.exempt_lost(last);
         if !self.lines.volume.writeback_mut().epochs.as_mut()?.start_run(last, part) {
             return Some(Ok(()));
         }
@@ -106,7 +106,7 @@ impl<M: LineTable> Destager<'_, M> {
 
     /// Moves lines of the epochs up to `last` that have only lost dirty sectors to the current
     /// epoch: they cannot be destaged.
-    fn give_up_lost(&mut self, last: u64) {
+    fn exempt_lost(&mut self, last: u64) {
         let Some(epochs) = &self.lines.volume.writeback().epochs else { return };
         let slots = epochs.slots_up_to(last);
         let lost = slots.filter(|&(_, slot)| self.lines.index.get(slot).destageable() == 0);
@@ -171,17 +171,17 @@ impl<M: LineTable> Destager<'_, M> {
         let dirty_lines_max = self.lines.quota.config().dirty_lines_max;
         loop {
             let stop = self.next_stop(now_ms);
-            if elevator.call(shard, stop) && elevator.shards() > 1 {
+            if elevator.publish(shard, stop) && elevator.shards() > 1 {
                 // The driver wakes the last one first: this shard continues when all others have
                 // published a stop.
                 let others = (0..elevator.shards()).filter(|&other| other != shard);
                 let all = iter::once(shard).chain(others);
                 return out.wakes.extend(all.map(|shard| (shard, self.lines.id)));
             }
-            let next = elevator.next().filter(|_| elevator.has_room(dirty_lines_max));
+            let next = elevator.next().filter(|_| elevator.may_add_lines(dirty_lines_max));
             match (next, stop) {
                 (Some(next), Some(stop)) if next == shard => {
-                    elevator.stopped(&stop);
+                    elevator.move_to(&stop);
                     self.start_destage(stop.key, self.scheduler().is_throttling(), out);
                 }
                 (Some(next), _) if next != shard => return out.wakes.push((next, self.lines.id)),
@@ -198,15 +198,15 @@ impl<M: LineTable> Destager<'_, M> {
         }
         let operations = scheduler.elevator_operations(self.lines.quota);
         let key = |line| LineKey::new(self.lines.id, line);
-        let may_go = |&key: &LineKey| self.may_destage(key);
+        let may_destage = |&key: &LineKey| self.may_destage(key);
         let line = scheduler.elevator_line(true);
         let behind = dirty.whole_from(0).take_while(|&before| before < line);
-        if let Some(key) = dirty.whole_from(line).chain(behind).map(key).find(may_go) {
+        if let Some(key) = dirty.whole_from(line).chain(behind).map(key).find(may_destage) {
             return Some(Stop { key, whole: true, operations });
         }
         let line = scheduler.elevator_line(false);
         let behind = dirty.waiting_from(0).take_while(|&before| before < line);
-        let key = dirty.waiting_from(line).chain(behind).map(key).find(may_go)?;
+        let key = dirty.waiting_from(line).chain(behind).map(key).find(may_destage)?;
         Some(Stop { key, whole: false, operations })
     }
 
@@ -216,11 +216,11 @@ impl<M: LineTable> Destager<'_, M> {
         if !self.scheduler().is_starving(now_ms) {
             return;
         }
-        self.scheduler_mut().restart_patience(now_ms);
+        self.scheduler_mut().restart_wait(now_ms);
         match self.next_stop(now_ms) {
             Some(stop) => {
                 self.start_destage(stop.key, true, out);
-                self.scheduler().hold_elevator();
+                self.scheduler().pause_elevator();
             }
             None => self.admit(now_ms, out),
         }
@@ -249,8 +249,8 @@ impl<M: LineTable> Destager<'_, M> {
             return;
         }
         let whole = self.dirty().whole_stripe_of(line);
-        let missed = scheduler.elevator_misses(whole.unwrap_or(line), whole.is_some());
-        out.wakes.extend(missed.map(|shard| (shard, self.lines.id)));
+        let woken = scheduler.shard_to_wake(whole.unwrap_or(line), whole.is_some());
+        out.wakes.extend(woken.map(|shard| (shard, self.lines.id)));
     }
 
     /// Throttles a part until destages of its volume complete. This slows writers down to the rate
@@ -272,7 +272,7 @@ impl<M: LineTable> Destager<'_, M> {
             return false;
         }
         self.scheduler_mut().throttle(part, lines, now_ms);
-        self.lines.quota.throttle();
+        self.lines.quota.count_throttled();
         let counters = self.lines.volume.counters_mut();
         counters.waits += 1;
         counters.room_waits += 1;
@@ -285,11 +285,11 @@ impl<M: LineTable> Destager<'_, M> {
     pub(crate) fn admit(&mut self, now_ms: u64, out: &mut Outbox) {
         let free = self.lines.quota.free_lines();
         let scheduler = self.scheduler_mut();
-        scheduler.restart_patience(now_ms);
+        scheduler.restart_wait(now_ms);
         let before = out.answers.len();
         let outcome = Outcome::Retry(None);
         out.answers.extend(scheduler.admit(free).map(|part| Answer { part, outcome }));
-        self.lines.quota.admitted(out.answers.len() - before);
+        self.lines.quota.count_admitted(out.answers.len() - before);
     }
 
     /// Continues after an operation has completed: lines that a flush found busy may be destaged
@@ -313,12 +313,12 @@ impl<M: LineTable> Destager<'_, M> {
     }
 
     /// Counts a completed destage. The caller handles its lines afterwards.
-    pub(crate) fn ended(&mut self, op: &Op, now_ms: u64) {
+    pub(crate) fn count_end(&mut self, op: &Op, now_ms: u64) {
         let failed = op.error.is_some();
-        self.lines.quota.destage_ended(op.lines.len());
+        self.lines.quota.count_destage_end(op.lines.len());
         let has_recovered = self.lines.quota.has_recovered();
         let scheduler = self.scheduler_mut();
-        scheduler.ended(op.lines.len(), failed, op.is_wide, now_ms);
+        scheduler.count_end(op.lines.len(), failed, op.is_wide, now_ms);
         scheduler.end_throttling(has_recovered);
         self.lines.volume.counters_mut().destage_errors += u64::from(failed);
     }
@@ -342,9 +342,9 @@ impl<M: LineTable> Destager<'_, M> {
         let writeback = self.lines.volume.writeback_mut();
         if writeback.epochs.is_none() {
             let dirty = span.lines.iter().filter(|line| line.mask != 0);
-            dirty.for_each(|line| writeback.dirty.depart(line.key.line()));
+            dirty.for_each(|line| writeback.dirty.mark_away(line.key.line()));
         }
-        writeback.scheduler.began(ios, bytes, urgent);
+        writeback.scheduler.take_tokens(ios, bytes, urgent);
         let counters = self.lines.volume.counters_mut();
         counters.scattered_destages += u64::from(span.is_scattered);
         counters.destaged_stripes += span.stripes;
@@ -381,16 +381,21 @@ impl<M: LineTable> Destager<'_, M> {
         while self.scheduler().destaging() < operations_max {
             let epochs = self.lines.volume.writeback_mut().epochs.as_mut();
             let Some((key, slot)) = epochs.and_then(|epochs| epochs.next()) else { return };
-            let waits =
-                self.lines.volume.writeback().epochs.as_ref().is_some_and(|e| e.waits(slot));
-            if waits && self.may_go(key, slot) {
+            let waits = self
+                .lines
+                .volume
+                .writeback()
+                .epochs
+                .as_ref()
+                .is_some_and(|e| e.is_waiting_for(slot));
+            if waits && self.may_destage_slot(key, slot) {
                 self.start_ordered(key, slot, out);
             }
         }
     }
 
     /// Whether a slot has a destageable sector and its line is not busy.
-    fn may_go(&self, key: LineKey, slot: Slot) -> bool {
+    fn may_destage_slot(&self, key: LineKey, slot: Slot) -> bool {
         self.lines.index.get(slot).destageable() != 0 && self.lines.ops.busy(key).is_none()
     }
 
@@ -409,7 +414,7 @@ impl<M: LineTable> Destager<'_, M> {
                 mask & 0x80 != 0
                     && after == key.plus(1)
                     && !after.line().is_multiple_of(LINES_PER_REGION)
-                    && self.may_go(after, slot)
+                    && self.may_destage_slot(after, slot)
                     && next_mask & 1 != 0
                     && crate::index::key::mask_runs(next_mask).count() == 1
             };

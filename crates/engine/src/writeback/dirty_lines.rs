@@ -130,7 +130,7 @@ impl DirtyLines {
             return None;
         }
         let (first, _) = self.stripe_lines(line)?;
-        self.whole.holds(first, 1).then_some(first)
+        self.whole.contains_range(first, 1).then_some(first)
     }
 
     /// Adds a line that has become dirty.
@@ -139,7 +139,7 @@ impl DirtyLines {
         assert!(chunk.dirty & bit(line) == 0, "line {line} was dirty already");
         chunk.dirty |= bit(line);
         self.lines += 1;
-        self.find_whole(line);
+        self.update_whole(line);
     }
 
     /// Removes a line that has become clean.
@@ -162,7 +162,7 @@ impl DirtyLines {
     }
 
     /// Marks a line as in a destage.
-    pub(crate) fn depart(&mut self, line: u64) {
+    pub(crate) fn mark_away(&mut self, line: u64) {
         let chunk = self.chunks.get_mut(&(line / CHUNK)).expect("only dirty lines are destaged");
         assert!(chunk.waiting() & bit(line) != 0, "line {line} is in a destage already");
         chunk.away |= bit(line);
@@ -170,10 +170,10 @@ impl DirtyLines {
     }
 
     /// Returns a line that is still dirty after its destage to the waiting lines.
-    pub(crate) fn come_back(&mut self, line: u64) {
+    pub(crate) fn clear_away(&mut self, line: u64) {
         if let Some(chunk) = self.chunks.get_mut(&(line / CHUNK)) {
             chunk.away &= !bit(line);
-            self.find_whole(line);
+            self.update_whole(line);
         }
     }
 
@@ -214,7 +214,7 @@ impl DirtyLines {
     }
 
     /// Makes a line no longer owed.
-    pub(crate) fn settle(&mut self, line: u64) {
+    pub(crate) fn clear_owed(&mut self, line: u64) {
         if let Some(chunk) = self.chunks.get_mut(&(line / CHUNK)).filter(|_| self.owed_lines > 0) {
             self.owed_lines -= usize::from(chunk.owed & bit(line) != 0);
             chunk.owed &= !bit(line);
@@ -263,7 +263,7 @@ impl DirtyLines {
         self.stripes = stripes;
         self.whole.clear();
         let lines: Vec<u64> = self.waiting_from(0).collect();
-        lines.into_iter().for_each(|line| self.find_whole(line));
+        lines.into_iter().for_each(|line| self.update_whole(line));
     }
 
     pub(crate) const fn stripes(&self) -> Stripes {
@@ -279,7 +279,7 @@ impl DirtyLines {
     }
 
     /// Adds the stripe of a line that now waits to the whole ones, if all of its lines wait.
-    fn find_whole(&mut self, line: u64) {
+    fn update_whole(&mut self, line: u64) {
         if let Some((first, count)) = self.stripe_lines(line)
             && self.all_wait(first, count)
         {
@@ -335,7 +335,7 @@ impl DirtyLines {
         }
         for line in self.waiting_from(0) {
             let Some((first, count)) = self.stripe_lines(line) else { continue };
-            let is_known = self.whole.holds(first, 1);
+            let is_known = self.whole.contains_range(first, 1);
             assert_eq!(is_known, self.all_wait(first, count), "whole stripes are known");
         }
     }
@@ -389,11 +389,11 @@ mod tests {
                         oracle.remove(&line);
                     }
                     (2, Some([false, old, owed])) => {
-                        set.depart(line);
+                        set.mark_away(line);
                         oracle.insert(line, [true, old, owed]);
                     }
                     (3, Some([_, old, owed])) => {
-                        set.come_back(line);
+                        set.clear_away(line);
                         oracle.insert(line, [false, old, owed]);
                     }
                     (4, _) => {
@@ -407,7 +407,7 @@ mod tests {
                         }
                     }
                     (6, _) => {
-                        set.settle(line);
+                        set.clear_owed(line);
                         oracle.entry(line).and_modify(|marks| marks[2] = false);
                     }
                     (7, Some([away, _, owed])) => {

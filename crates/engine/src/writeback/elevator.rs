@@ -55,9 +55,9 @@ pub struct Elevator {
     full: AtomicBool,
     /// A bit for each shard with a stop, and for each shard with too much dirty data.
     stops: AtomicU64,
-    calls: AtomicU64,
+    over_limit: AtomicU64,
     /// A bit for each shard that stops the elevator.
-    holds: AtomicU64,
+    pauses: AtomicU64,
     by_shard: Box<[Place]>,
 }
 
@@ -77,15 +77,15 @@ impl Elevator {
             lines_max: (held_bytes > 0).then_some((held_bytes / LINE_BYTES * 5 / 4) as usize),
             full: AtomicBool::new(false),
             stops: AtomicU64::new(0),
-            calls: AtomicU64::new(0),
-            holds: AtomicU64::new(0),
+            over_limit: AtomicU64::new(0),
+            pauses: AtomicU64::new(0),
             by_shard: (0..shards).map(|_| Place::default()).collect(),
         })
     }
 
     /// Whether the elevator runs.
-    pub(crate) fn is_called(&self) -> bool {
-        self.calls.load(Relaxed) != 0
+    pub(crate) fn is_running(&self) -> bool {
+        self.over_limit.load(Relaxed) != 0
     }
 
     /// Whether a shard has published a stop.
@@ -100,7 +100,7 @@ impl Elevator {
 
     /// Publishes the next stop of a shard. Returns whether the elevator starts to run: the other
     /// shards then have no stop, or an outdated one.
-    pub(crate) fn call(&self, shard: usize, stop: Option<Stop>) -> bool {
+    pub(crate) fn publish(&self, shard: usize, stop: Option<Stop>) -> bool {
         let set = |bits: &AtomicU64, on: bool| {
             let is_on = bits.load(Relaxed) >> shard & 1 != 0;
             match on {
@@ -118,30 +118,30 @@ impl Elevator {
             place.operations.store(operations, Relaxed);
         }
         set(&self.stops, stop.is_some());
-        set(&self.calls, stop.is_some_and(|stop| stop.operations > 0))
+        set(&self.over_limit, stop.is_some_and(|stop| stop.operations > 0))
     }
 
     /// Whether a line precedes the published stop of its shard.
-    pub(crate) fn is_news(&self, shard: usize, line: u64, whole: bool) -> bool {
+    pub(crate) fn precedes_stop(&self, shard: usize, line: u64, whole: bool) -> bool {
         if !self.has_stop(shard) {
             return true;
         }
         let place = self.by_shard[shard].place.load(Relaxed);
         let is_whole = place & 1 == 0;
-        let way = |line| way(self.line(whole), line);
-        if whole == is_whole { way(line) < way(place >> 1) } else { whole }
+        let distance = |line| distance(self.line(whole), line);
+        if whole == is_whole { distance(line) < distance(place >> 1) } else { whole }
     }
 
     /// Stops the elevator until an operation of this shard completes. An out-of-order destage is
     /// far from the others, and a disk that serves nearby writes first would never reach it.
-    pub(crate) fn hold(&self, shard: usize) {
-        self.holds.fetch_or(1 << shard, Relaxed);
+    pub(crate) fn pause(&self, shard: usize) {
+        self.pauses.fetch_or(1 << shard, Relaxed);
     }
 
-    /// Lets the elevator continue after [`Elevator::hold`].
-    pub(crate) fn release(&self, shard: usize) {
-        if self.holds.load(Relaxed) >> shard & 1 != 0 {
-            self.holds.fetch_and(!(1 << shard), Relaxed);
+    /// Lets the elevator continue after [`Elevator::pause`].
+    pub(crate) fn unpause(&self, shard: usize) {
+        if self.pauses.load(Relaxed) >> shard & 1 != 0 {
+            self.pauses.fetch_and(!(1 << shard), Relaxed);
         }
     }
 
@@ -156,40 +156,40 @@ impl Elevator {
         let lines = [self.line(true), self.line(false)];
         // One in `REST_EVERY` times, other lines precede whole stripes.
         let favoured = u64::from(self.started.load(Relaxed) % REST_EVERY == REST_EVERY - 1);
-        let (mut stops, calls) = (self.stops.load(Relaxed), self.calls.load(Relaxed));
+        let (mut stops, over_limit) = (self.stops.load(Relaxed), self.over_limit.load(Relaxed));
         let (mut operations, mut next) = (0, None);
         while stops != 0 {
             let shard = stops.trailing_zeros() as usize;
             stops &= stops - 1;
             let place = &self.by_shard[shard];
-            if calls >> shard & 1 != 0 {
+            if over_limit >> shard & 1 != 0 {
                 operations = operations.max(place.operations.load(Relaxed));
             }
             let place = place.place.load(Relaxed);
             let (place, rest) = (place >> 1, place & 1);
-            let way = way(lines[rest as usize], place) | (rest ^ favoured) << 63;
-            if next.is_none_or(|(least, _)| way < least) {
-                next = Some((way, shard));
+            let distance = distance(lines[rest as usize], place) | (rest ^ favoured) << 63;
+            if next.is_none_or(|(least, _)| distance < least) {
+                next = Some((distance, shard));
             }
         }
-        let (_, shard) = next.filter(|_| self.holds.load(Relaxed) == 0)?;
+        let (_, shard) = next.filter(|_| self.pauses.load(Relaxed) == 0)?;
         (self.in_flight.load(Relaxed) < operations).then_some(shard)
     }
 
     /// Moves the current position to a stop.
-    pub(crate) fn stopped(&self, stop: &Stop) {
+    pub(crate) fn move_to(&self, stop: &Stop) {
         self.lines[usize::from(!stop.whole)].store(stop.key.line(), Relaxed);
         self.started.fetch_add(1, Relaxed);
     }
 
     /// Counts an operation over `lines` lines as started.
-    pub(crate) fn began(&self, lines: usize) {
+    pub(crate) fn count_start(&self, lines: usize) {
         self.in_flight.fetch_add(1, Relaxed);
         self.lines_in_flight.fetch_add(lines, Relaxed);
     }
 
     /// Counts an operation over `lines` lines as completed.
-    pub(crate) fn ended(&self, lines: usize) {
+    pub(crate) fn count_end(&self, lines: usize) {
         let before = self.in_flight.fetch_sub(1, Relaxed);
         let lines_before = self.lines_in_flight.fetch_sub(lines, Relaxed);
         assert!(before > 0 && lines_before >= lines, "more operations ended than began");
@@ -202,7 +202,7 @@ impl Elevator {
     /// and issues small I/Os. An array that collects writes into whole stripes gets a quarter more
     /// than it holds, and then nothing until half of that is done: with more, it would destage
     /// incomplete stripes; with one at a time, its disks would get small I/Os.
-    pub(crate) fn has_room(&self, dirty_lines_max: usize) -> bool {
+    pub(crate) fn may_add_lines(&self, dirty_lines_max: usize) -> bool {
         let lines = self.lines_in_flight.load(Relaxed);
         let half = dirty_lines_max * self.shards() / 2;
         let Some(lines_max) = self.lines_max else { return lines == 0 || lines < half };
@@ -218,7 +218,7 @@ impl Elevator {
 
 /// The distance from the elevator to a line. Lines have 48 bits, so lines behind the elevator are
 /// farther than all lines ahead of it. The highest bit is clear.
-const fn way(from: u64, to: u64) -> u64 {
+const fn distance(from: u64, to: u64) -> u64 {
     to.wrapping_sub(from) & (u64::MAX >> 1)
 }
 
@@ -232,44 +232,44 @@ mod tests {
     }
 
     fn went(elevator: &Elevator, stop: Option<Stop>) {
-        elevator.began(1);
-        elevator.stopped(&stop.unwrap());
+        elevator.count_start(1);
+        elevator.move_to(&stop.unwrap());
     }
 
     #[test]
     fn it_goes_up_and_begins_again() {
         let elevator = Elevator::new(3, 0);
         assert_eq!(elevator.next(), None);
-        elevator.call(0, stop(50, false));
-        elevator.call(1, stop(40, false));
+        elevator.publish(0, stop(50, false));
+        elevator.publish(1, stop(40, false));
         assert_eq!(elevator.next(), Some(1));
         went(&elevator, stop(40, false));
-        elevator.call(1, stop(41, false));
-        elevator.call(2, stop(39, false));
+        elevator.publish(1, stop(41, false));
+        elevator.publish(2, stop(39, false));
         assert_eq!(elevator.next(), Some(1), "what is behind it waits");
         went(&elevator, stop(41, false));
-        elevator.call(1, None);
+        elevator.publish(1, None);
         assert!(!elevator.has_stop(1));
         assert_eq!(elevator.next(), Some(0));
         went(&elevator, stop(50, false));
-        elevator.call(0, None);
+        elevator.publish(0, None);
         assert_eq!(elevator.next(), Some(2));
-        elevator.call(2, None);
-        assert!(!elevator.is_called());
+        elevator.publish(2, None);
+        assert!(!elevator.is_running());
     }
 
     #[test]
     fn no_more_are_in_flight_than_somebody_asks_for() {
         let elevator = Elevator::new(2, 0);
-        elevator.call(0, stop(1, false));
-        (0..4).for_each(|_| elevator.began(1));
+        elevator.publish(0, stop(1, false));
+        (0..4).for_each(|_| elevator.count_start(1));
         assert_eq!(elevator.next(), None);
         let hurried = Stop { operations: 5, ..stop(2, false).unwrap() };
-        elevator.call(1, Some(hurried));
+        elevator.publish(1, Some(hurried));
         assert_eq!(elevator.next(), Some(0), "it is all one disk");
-        elevator.began(1);
+        elevator.count_start(1);
         assert_eq!(elevator.next(), None);
-        elevator.ended(1);
+        elevator.count_end(1);
         assert_eq!(elevator.next(), Some(0));
     }
 
@@ -277,13 +277,13 @@ mod tests {
     fn whole_stripes_go_first_and_the_rest_goes_too() {
         let elevator = Elevator::new(2, 0);
         let stops = [stop(1, false), stop(100, true)];
-        elevator.call(0, stops[0]);
-        elevator.call(1, stops[1]);
+        elevator.publish(0, stops[0]);
+        elevator.publish(1, stops[1]);
         let shards: Vec<_> = (0..32)
             .map(|_| {
                 let next = elevator.next().unwrap();
                 went(&elevator, stops[next]);
-                elevator.ended(1);
+                elevator.count_end(1);
                 next
             })
             .collect();
@@ -294,25 +294,25 @@ mod tests {
     #[test]
     fn half_of_what_may_be_dirty_stays() {
         let elevator = Elevator::new(2, 0);
-        assert!(elevator.has_room(0), "one operation may always be in flight");
-        elevator.began(7);
-        assert!(elevator.has_room(8));
-        elevator.began(1);
-        assert!(!elevator.has_room(8));
+        assert!(elevator.may_add_lines(0), "one operation may always be in flight");
+        elevator.count_start(7);
+        assert!(elevator.may_add_lines(8));
+        elevator.count_start(1);
+        assert!(!elevator.may_add_lines(8));
     }
 
     #[test]
     fn an_array_is_given_a_quarter_more_than_it_holds_and_then_half_of_that() {
         let elevator = Elevator::new(2, 16 * LINE_BYTES);
         (0..20).for_each(|_| {
-            assert!(elevator.has_room(1_000));
-            elevator.began(1);
+            assert!(elevator.may_add_lines(1_000));
+            elevator.count_start(1);
         });
         for lines in (10..20).rev() {
-            assert!(!elevator.has_room(1_000), "{lines} more");
-            elevator.ended(1);
+            assert!(!elevator.may_add_lines(1_000), "{lines} more");
+            elevator.count_end(1);
         }
-        assert!(elevator.has_room(1_000));
+        assert!(elevator.may_add_lines(1_000));
         assert_eq!(elevator.in_flight.load(Relaxed), 10);
     }
 }

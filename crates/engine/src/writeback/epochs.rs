@@ -64,7 +64,7 @@ impl Epochs {
     /// Epochs that count all dirty lines as part of the current one.
     pub(crate) fn of(dirty: &DirtyLines) -> Self {
         let mut epochs = Self::default();
-        dirty.iter().for_each(|line| epochs.touch(line));
+        dirty.iter().for_each(|line| epochs.insert(line));
         epochs
     }
 
@@ -89,28 +89,28 @@ impl Epochs {
     }
 
     /// Adds a dirty line to the current epoch.
-    pub(crate) fn touch(&mut self, line: u64) {
+    pub(crate) fn insert(&mut self, line: u64) {
         self.open.insert(line);
     }
 
     /// Whether a dirty line belongs to a closed epoch.
     pub(crate) fn is_closed(&self, line: u64) -> bool {
-        !self.open.holds(line, 1)
+        !self.open.contains_range(line, 1)
     }
 
     /// Removes a resident line that has become clean.
-    pub(crate) fn cleaned(&mut self, key: LineKey, slot: Slot) {
-        if self.open.holds(key.line(), 1) {
+    pub(crate) fn remove(&mut self, key: LineKey, slot: Slot) {
+        if self.open.contains_range(key.line(), 1) {
             self.open.remove(key.line());
         } else {
-            self.leave(key, slot);
+            self.remove_closed(key, slot);
         }
     }
 
     /// Removes a slot from its closed epoch.
-    fn leave(&mut self, key: LineKey, slot: Slot) {
-        let holds = |epoch: &Epoch| epoch.slots.get(&key) == Some(&slot);
-        if let Some(at) = self.closed.iter().position(holds) {
+    fn remove_closed(&mut self, key: LineKey, slot: Slot) {
+        let has_slot = |epoch: &Epoch| epoch.slots.get(&key) == Some(&slot);
+        if let Some(at) = self.closed.iter().position(has_slot) {
             self.closed[at].slots.remove(&key);
             if self.closed[at].slots.is_empty() {
                 self.closed.remove(at);
@@ -125,29 +125,29 @@ impl Epochs {
 
     /// Records that a write has relocated a line of a closed epoch: the old slot is frozen, and the
     /// line now belongs to the current epoch.
-    pub(crate) fn froze(&mut self, line: u64) {
+    pub(crate) fn freeze(&mut self, line: u64) {
         assert!(self.is_closed(line), "only lines of epochs that are over are kept");
         self.frozen += 1;
         self.open.insert(line);
     }
 
     /// Removes a frozen slot that has nothing left to destage.
-    pub(crate) fn thawed(&mut self, key: LineKey, slot: Slot) {
+    pub(crate) fn thaw(&mut self, key: LineKey, slot: Slot) {
         assert!(self.frozen > 0, "a slot that is thawed was frozen");
-        self.leave(key, slot);
+        self.remove_closed(key, slot);
         self.frozen -= 1;
     }
 
     /// Moves a resident line of a closed epoch with only lost dirty sectors to the current epoch.
     pub(crate) fn reopen(&mut self, key: LineKey, slot: Slot) {
-        if !self.open.holds(key.line(), 1) {
-            self.leave(key, slot);
+        if !self.open.contains_range(key.line(), 1) {
+            self.remove_closed(key, slot);
             self.open.insert(key.line());
         }
     }
 
     /// Follows a line of a closed epoch to its new slot. For a planted bug only.
-    pub(crate) fn moved_closed(&mut self, key: LineKey, old: Slot, new: Slot) {
+    pub(crate) fn move_closed(&mut self, key: LineKey, old: Slot, new: Slot) {
         let mut places = self.closed.iter_mut().filter_map(|epoch| epoch.slots.get_mut(&key));
         places.find(|slot| **slot == old).into_iter().for_each(|slot| *slot = new);
         for run in self.runs.iter_mut() {
@@ -172,9 +172,9 @@ impl Epochs {
 
     /// Whether a destage is due: an epoch is closed, or the current one is dirty and must be closed
     /// because of its age or of `open`.
-    pub(crate) fn is_due(&self, now_ms: u64, age_ms: u64, open: bool) -> bool {
+    pub(crate) fn is_due(&self, now_ms: u64, age_ms: u64, close_current: bool) -> bool {
         let is_old = self.open_since_ms.is_some_and(|since_ms| now_ms >= since_ms + age_ms);
-        !self.closed.is_empty() || (!self.open.is_empty() && (open || is_old))
+        !self.closed.is_empty() || (!self.open.is_empty() && (close_current || is_old))
     }
 
     /// The slots of the closed epochs up to `last`.
@@ -208,16 +208,16 @@ impl Epochs {
 
     /// Whether the next slot in the queue can be destaged together with the previous one.
     pub(crate) fn joins_next(&self, joins: impl FnOnce(LineKey, Slot) -> bool) -> bool {
-        self.queue.last().is_some_and(|&(key, slot)| joins(key, slot) && self.waits(slot))
+        self.queue.last().is_some_and(|&(key, slot)| joins(key, slot) && self.is_waiting_for(slot))
     }
 
     /// Whether a run waits for a slot.
-    pub(crate) fn waits(&self, slot: Slot) -> bool {
+    pub(crate) fn is_waiting_for(&self, slot: Slot) -> bool {
         self.runs.iter().any(|run| run.remaining.contains(&slot))
     }
 
     /// Records an attempt to destage a slot.
-    pub(crate) fn tried(&mut self, slot: Slot, error: Option<IoError>) {
+    pub(crate) fn record_attempt(&mut self, slot: Slot, error: Option<IoError>) {
         for run in &mut self.runs {
             if run.remaining.remove(&slot) {
                 run.error = run.error.or(error);
@@ -227,7 +227,7 @@ impl Epochs {
 
     /// Records that sectors of a slot were lost. Without `gives_up`, the runs still wait for the
     /// rest.
-    pub(crate) fn lost(&mut self, slot: Slot, gives_up: bool) {
+    pub(crate) fn record_loss(&mut self, slot: Slot, gives_up: bool) {
         for run in &mut self.runs {
             if run.remaining.contains(&slot) {
                 run.error = run.error.or(Some(IoError::Io));

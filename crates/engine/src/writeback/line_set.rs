@@ -35,7 +35,7 @@ impl LineSet {
     }
 
     /// Whether all of `count` lines from `first` on are in the set.
-    pub(crate) fn holds(&self, first: u64, count: u64) -> bool {
+    pub(crate) fn contains_range(&self, first: u64, count: u64) -> bool {
         let mut end = first + count;
         // From the end, because a sequential writer fills the end last.
         while end > first {
@@ -93,13 +93,13 @@ mod tests {
                     set.remove(line);
                     oracle.remove(&line);
                 }
-                prop_assert_eq!(set.holds(line, 1), adds);
+                prop_assert_eq!(set.contains_range(line, 1), adds);
             }
             prop_assert!(set.from(first).eq(oracle.range(first..).copied()));
             let all = (first..first + count).all(|line| oracle.contains(&line));
-            prop_assert_eq!(set.holds(first, count), all);
+            prop_assert_eq!(set.contains_range(first, count), all);
             (first..first + count).for_each(|line| set.insert(line));
-            prop_assert!(set.holds(first, count));
+            prop_assert!(set.contains_range(first, count));
             oracle.into_iter().chain(first..first + count).for_each(|line| set.remove(line));
             prop_assert!(set.is_empty());
         }

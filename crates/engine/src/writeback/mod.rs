@@ -99,19 +99,19 @@ impl Writeback {
 
     /// Adds a line that has become dirty.
     #[inline]
-    pub(crate) fn dirtied(&mut self, line: u64) {
+    pub(crate) fn insert(&mut self, line: u64) {
         self.dirty.insert(line);
         if let Some(epochs) = &mut self.epochs {
-            epochs.touch(line);
+            epochs.insert(line);
         }
     }
 
     /// Removes a line that has become clean. Nothing waits for it any longer.
-    pub(crate) fn cleaned(&mut self, key: LineKey, slot: Slot) {
+    pub(crate) fn remove(&mut self, key: LineKey, slot: Slot) {
         self.dirty.remove(key.line());
         if let Some(epochs) = &mut self.epochs {
-            epochs.cleaned(key, slot);
-            epochs.tried(slot, None);
+            epochs.remove(key, slot);
+            epochs.record_attempt(slot, None);
         }
     }
 
@@ -127,29 +127,29 @@ impl Writeback {
     /// Records that a line was rewritten while its older data is being destaged. Returns the demand
     /// that the older data still satisfies.
     #[inline]
-    pub(crate) fn superseded(&mut self, line: u64) -> u32 {
+    pub(crate) fn supersede(&mut self, line: u64) -> u32 {
         self.dirty.make_young(line);
         self.demand
     }
 
     /// Makes flushes no longer wait for a line. For a planted bug only.
-    pub(crate) fn forget(&mut self, line: u64) {
-        self.dirty.settle(line);
+    pub(crate) fn clear_owed(&mut self, line: u64) {
+        self.dirty.clear_owed(line);
     }
 
     /// Records an attempt to destage a slot.
-    pub(crate) fn tried(&mut self, key: LineKey, slot: Slot, error: Option<IoError>) {
+    pub(crate) fn record_attempt(&mut self, key: LineKey, slot: Slot, error: Option<IoError>) {
         if let Some(epochs) = &mut self.epochs {
-            return epochs.tried(slot, error);
+            return epochs.record_attempt(slot, error);
         }
         if self.dirty.is_owed(key.line()) {
-            self.dirty.settle(key.line());
+            self.dirty.clear_owed(key.line());
             error.into_iter().for_each(|error| self.flushes.fail(error));
         }
     }
 
     /// Records an attempt to destage data that was rewritten at `demand`.
-    pub(crate) fn tried_superseded(
+    pub(crate) fn record_superseded_attempt(
         &mut self,
         key: LineKey,
         slot: Slot,
@@ -157,27 +157,27 @@ impl Writeback {
         error: Option<IoError>,
     ) {
         if self.epochs.is_some() || demand == self.demand {
-            self.tried(key, slot, error);
+            self.record_attempt(key, slot, error);
         }
     }
 
     /// Records that sectors of a dirty line were lost. With `gives_up`, nothing waits for the line
     /// any longer: it has no sector to destage, and no destage of it is in flight.
-    pub(crate) fn lost(&mut self, key: LineKey, slot: Slot, gives_up: bool) {
+    pub(crate) fn record_loss(&mut self, key: LineKey, slot: Slot, gives_up: bool) {
         if let Some(epochs) = &mut self.epochs {
-            return epochs.lost(slot, gives_up);
+            return epochs.record_loss(slot, gives_up);
         }
         if self.dirty.is_owed(key.line()) {
             self.flushes.fail(IoError::Io);
             if gives_up {
-                self.dirty.settle(key.line());
+                self.dirty.clear_owed(key.line());
             }
         }
     }
 
     /// Returns a line that is still dirty after its destage to the waiting lines.
-    pub(crate) fn come_back(&mut self, line: u64) {
-        self.dirty.come_back(line);
+    pub(crate) fn clear_away(&mut self, line: u64) {
+        self.dirty.clear_away(line);
     }
 
     /// The scheduler's inputs.

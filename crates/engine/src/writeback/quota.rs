@@ -1,7 +1,7 @@
 //! The dirty quota of a shard: how many lines are dirty, and how many may be.
 
 /// With no recent writers for this time, in milliseconds, treat the dirty limit as far away.
-const WRITERS_GONE_MS: u64 = 500;
+const WRITERS_IDLE_MS: u64 = 500;
 /// The longest time between two ticks that is counted, in milliseconds: without dirty lines there
 /// are no ticks.
 const TICK_MS_MAX: u64 = 1_000;
@@ -32,15 +32,15 @@ impl ShardConfig {
     /// The default of [`ShardConfig::dirty_age_ms`].
     pub const DIRTY_AGE_MS: u64 = 5_000;
 
-    /// Background destage operations in flight, over all shards: from `at_leisure` at the
+    /// Background destage operations in flight, over all shards: from `at_background` at the
     /// background limit up to the maximum at the dirty limit. The number rises and falls with the
     /// dirty lines, so it settles where the disk keeps up with the writers.
-    fn operations_for(&self, dirty_lines: usize, at_leisure: u32) -> u32 {
+    fn operations_for(&self, dirty_lines: usize, at_background: u32) -> u32 {
         let range = self.dirty_lines_max.saturating_sub(self.dirty_lines_background).max(1) as u64;
         let over = dirty_lines.saturating_sub(self.dirty_lines_background) as u64;
         let most = self.destage_operations_all.max(1);
-        let more = u64::from(most.saturating_sub(at_leisure)) * over.min(range) / range;
-        at_leisure.min(most) + more as u32
+        let more = u64::from(most.saturating_sub(at_background)) * over.min(range) / range;
+        at_background.min(most) + more as u32
     }
 
     /// Lines between `dirty_lines` and the dirty limit, and between the background limit and the
@@ -53,7 +53,7 @@ impl ShardConfig {
 
     /// Dirty lines at which throttling ends: somewhat below the dirty limit, so that the disk has
     /// more than one operation queued.
-    const fn dirty_lines_enough(&self) -> usize {
+    const fn dirty_lines_recovered(&self) -> usize {
         self.dirty_lines_max.saturating_sub(self.dirty_lines_max / 16 + 1)
     }
 
@@ -88,7 +88,7 @@ pub(crate) struct Quota {
     /// Lines of destages in flight, including clean ones in whole stripes.
     destaging_lines: usize,
     /// When a line last became dirty, in milliseconds.
-    dirtied_ms: u64,
+    last_dirtied_ms: u64,
     /// Throttled parts.
     throttled: usize,
     /// The time up to which the dirty time of lines has been counted, in milliseconds.
@@ -101,7 +101,7 @@ impl Quota {
             config,
             dirty_lines: 0,
             destaging_lines: 0,
-            dirtied_ms: 0,
+            last_dirtied_ms: 0,
             throttled: 0,
             counted_ms: 0,
         }
@@ -135,61 +135,61 @@ impl Quota {
         self.dirty_lines.saturating_sub(self.destaging_lines) > self.config.dirty_lines_background
     }
 
-    /// Whether throttling may end; see [`ShardConfig::dirty_lines_enough`].
+    /// Whether throttling may end; see [`ShardConfig::dirty_lines_recovered`].
     pub(crate) const fn has_recovered(&self) -> bool {
-        self.dirty_lines <= self.config.dirty_lines_enough()
+        self.dirty_lines <= self.config.dirty_lines_recovered()
     }
 
     /// The distance to the dirty limit; see [`super::token_bucket::TokenBucket::fill`].
     pub(crate) fn distance(&self, now_ms: u64) -> (u64, u64) {
-        let are_gone = now_ms > self.dirtied_ms + WRITERS_GONE_MS;
-        self.config.distance(if are_gone { 0 } else { self.dirty_lines })
+        let are_idle = now_ms > self.last_dirtied_ms + WRITERS_IDLE_MS;
+        self.config.distance(if are_idle { 0 } else { self.dirty_lines })
     }
 
     /// Operations that the elevator may have in flight because of this shard.
-    pub(crate) fn operations_for(&self, at_leisure: u32) -> u32 {
-        self.config.operations_for(self.dirty_lines, at_leisure)
+    pub(crate) fn operations_for(&self, at_background: u32) -> u32 {
+        self.config.operations_for(self.dirty_lines, at_background)
     }
 
     /// Counts a line that has become dirty.
     #[inline]
-    pub(crate) const fn dirtied(&mut self, now_ms: u64) {
+    pub(crate) const fn count_dirtied(&mut self, now_ms: u64) {
         self.dirty_lines += 1;
-        self.dirtied_ms = now_ms;
+        self.last_dirtied_ms = now_ms;
     }
 
     /// Counts dirty lines of an adopted table, or a frozen slot.
-    pub(crate) const fn found_dirty(&mut self, lines: usize) {
+    pub(crate) const fn add_dirty(&mut self, lines: usize) {
         self.dirty_lines += lines;
     }
 
     /// Counts a line that has become clean, or a frozen slot that was freed.
     #[inline]
-    pub(crate) const fn cleaned(&mut self) {
+    pub(crate) const fn count_cleaned(&mut self) {
         assert!(self.dirty_lines > 0, "more lines became clean than were dirty");
         self.dirty_lines -= 1;
     }
 
-    pub(crate) const fn destage_began(&mut self, lines: usize) {
+    pub(crate) const fn count_destage_start(&mut self, lines: usize) {
         self.destaging_lines += lines;
     }
 
-    pub(crate) const fn destage_ended(&mut self, lines: usize) {
+    pub(crate) const fn count_destage_end(&mut self, lines: usize) {
         assert!(self.destaging_lines >= lines, "more destages ended than began");
         self.destaging_lines -= lines;
     }
 
-    pub(crate) const fn throttle(&mut self) {
+    pub(crate) const fn count_throttled(&mut self) {
         self.throttled += 1;
     }
 
-    pub(crate) const fn admitted(&mut self, parts: usize) {
+    pub(crate) const fn count_admitted(&mut self, parts: usize) {
         assert!(self.throttled >= parts, "more parts were let go on than were throttled");
         self.throttled -= parts;
     }
 
     /// The milliseconds since the last call, for the counters of dirty time.
-    pub(crate) fn passed_ms(&mut self, now_ms: u64) -> u64 {
+    pub(crate) fn take_passed_ms(&mut self, now_ms: u64) -> u64 {
         let passed_ms = now_ms.saturating_sub(self.counted_ms).min(TICK_MS_MAX);
         self.counted_ms = now_ms;
         passed_ms

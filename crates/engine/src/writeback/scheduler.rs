@@ -26,7 +26,7 @@ use std::sync::Arc;
 const BACKOFF_FIRST_MS: u64 = 250;
 const BACKOFF_MAX_MS: u64 = 10_000;
 /// How long throttled writers wait for the elevator, in milliseconds.
-const THROTTLE_PATIENCE_MS: u64 = 250;
+const THROTTLE_WAIT_MAX_MS: u64 = 250;
 /// How long aging is deferred while the elevator runs, in milliseconds.
 const ELEVATOR_AGE_MS: u64 = 20_000;
 
@@ -143,17 +143,17 @@ impl Scheduler {
     /// is left to the sweep.
     pub(crate) const fn may_use_elevator(&self, inputs: Inputs) -> bool {
         let is_retried = self.is_narrow && inputs.flushing;
-        let may_start = self.bucket.may_start(self.elevator_heeds_reads());
+        let may_start = self.bucket.may_start(self.does_elevator_yield());
         !self.is_backing_off(inputs.now_ms) && !is_retried && may_start
     }
 
-    const fn elevator_heeds_reads(&self) -> bool {
+    const fn does_elevator_yield(&self) -> bool {
         self.reading && !self.is_throttling
     }
 
     /// Whether the elevator runs or should start.
     pub(crate) fn wants_elevator(&self, quota: &Quota) -> bool {
-        self.is_throttling || quota.has_backlog() || self.elevator.is_called()
+        self.is_throttling || quota.has_backlog() || self.elevator.is_running()
     }
 
     /// Operations of all shards that may be in flight because of this shard.
@@ -161,7 +161,7 @@ impl Scheduler {
         if self.is_throttling {
             quota.config().destage_operations_all
         } else if quota.has_backlog() {
-            quota.operations_for(self.bucket.burst(self.elevator_heeds_reads()))
+            quota.operations_for(self.bucket.burst(self.does_elevator_yield()))
         } else {
             0
         }
@@ -174,7 +174,7 @@ impl Scheduler {
 
     #[inline]
     pub(crate) fn is_elevator_running(&self) -> bool {
-        self.elevator.is_called()
+        self.elevator.is_running()
     }
 
     /// The elevator and the number of this shard in it.
@@ -184,38 +184,38 @@ impl Scheduler {
 
     /// This shard, if the elevator must be told about a newly dirty line: the line, or the first
     /// line of its whole stripe, precedes the published stop.
-    pub(crate) fn elevator_misses(&self, line: u64, whole: bool) -> Option<usize> {
-        self.elevator.is_news(self.shard, line, whole).then_some(self.shard)
+    pub(crate) fn shard_to_wake(&self, line: u64, whole: bool) -> Option<usize> {
+        self.elevator.precedes_stop(self.shard, line, whole).then_some(self.shard)
     }
 
     /// Stops the elevator until the current out-of-order destage completes.
-    pub(crate) fn hold_elevator(&self) {
-        self.elevator.hold(self.shard);
+    pub(crate) fn pause_elevator(&self) {
+        self.elevator.pause(self.shard);
     }
 
     /// Withdraws this shard from the elevator, before the volume is removed.
     pub(crate) fn leave_elevator(&self) {
-        self.elevator.call(self.shard, None::<Stop>);
-        self.elevator.release(self.shard);
+        self.elevator.publish(self.shard, None::<Stop>);
+        self.elevator.unpause(self.shard);
     }
 
     /// Takes the tokens for a destage.
-    pub(crate) fn began(&mut self, ios: u64, bytes: u64, urgent: bool) {
+    pub(crate) fn take_tokens(&mut self, ios: u64, bytes: u64, urgent: bool) {
         self.bucket.take(ios, bytes, self.reading && !urgent);
     }
 
     /// Counts an operation over `lines` lines as started.
     pub(crate) fn count_start(&mut self, lines: usize) {
         self.destaging += 1;
-        self.elevator.began(lines);
+        self.elevator.count_start(lines);
     }
 
     /// Counts a destage as completed, and sets the back-off after a failure.
-    pub(crate) fn ended(&mut self, lines: usize, failed: bool, is_wide: bool, now_ms: u64) {
+    pub(crate) fn count_end(&mut self, lines: usize, failed: bool, is_wide: bool, now_ms: u64) {
         assert!(self.destaging > 0, "more destages ended than began");
         self.destaging -= 1;
-        self.elevator.ended(lines);
-        self.elevator.release(self.shard);
+        self.elevator.count_end(lines);
+        self.elevator.unpause(self.shard);
         // The next one takes a single run, to find out whether a clean sector or another run was at
         // fault.
         self.is_narrow = failed && is_wide;
@@ -234,8 +234,8 @@ impl Scheduler {
     /// Whether a pass by age is due. The elevator destages most old lines, and a sweep would
     /// disturb its order; but while it follows a sequential writer, it does not reach some lines.
     pub(crate) fn is_aging_due(&self, now_ms: u64) -> bool {
-        let put_off_ms = if self.elevator.is_called() { ELEVATOR_AGE_MS } else { 0 };
-        now_ms >= self.next_aging_ms + put_off_ms
+        let deferral_ms = if self.elevator.is_running() { ELEVATOR_AGE_MS } else { 0 };
+        now_ms >= self.next_aging_ms + deferral_ms
     }
 
     /// Schedules the next pass by age.
@@ -272,12 +272,12 @@ impl Scheduler {
 
     /// Whether throttled parts have waited too long without a destage of this shard.
     pub(crate) fn is_starving(&self, now_ms: u64) -> bool {
-        let until_ms = self.throttled_since_ms + THROTTLE_PATIENCE_MS;
+        let until_ms = self.throttled_since_ms + THROTTLE_WAIT_MAX_MS;
         !self.throttled.is_empty() && now_ms >= until_ms && self.destaging == 0
     }
 
     /// Restarts the waiting time of throttled parts.
-    pub(crate) const fn restart_patience(&mut self, now_ms: u64) {
+    pub(crate) const fn restart_wait(&mut self, now_ms: u64) {
         self.throttled_since_ms = now_ms;
     }
 

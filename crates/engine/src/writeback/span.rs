@@ -87,7 +87,7 @@ impl<'a, M: LineTable> Planner<'a, M> {
     pub(crate) fn span_of(&self, key: LineKey) -> Span {
         let whole = self.whole_stripes(key);
         if whole.is_none()
-            && let Some(span) = self.scattered(key)
+            && let Some(span) = self.scattered_span(key)
         {
             return span;
         }
@@ -131,7 +131,7 @@ impl<'a, M: LineTable> Planner<'a, M> {
 
     /// All dirty lines that are not busy in the stripe of a line, or in the part of the stripe that
     /// fits one I/O. `None` if they form a single run.
-    fn scattered(&self, key: LineKey) -> Option<Span> {
+    fn scattered_span(&self, key: LineKey) -> Option<Span> {
         if self.is_narrow() {
             return None;
         }
@@ -201,7 +201,7 @@ impl<'a, M: LineTable> Planner<'a, M> {
     }
 
     /// The first line and the number of lines of the run around a dirty line: dirty sectors without
-    /// a gap, within the limits of `room_around`.
+    /// a gap, within the limits of `run_limits`.
     fn run_around(&self, key: LineKey) -> (LineKey, u64) {
         let dirty = |key: LineKey| {
             let found = self.index.find(key);
@@ -209,7 +209,7 @@ impl<'a, M: LineTable> Planner<'a, M> {
             if mask == 0 || self.ops.busy(key).is_some() { 0 } else { mask }
         };
         let is_one_run = |mask: u8| mask_runs(mask).count() == 1;
-        let (before_max, after_max) = self.room_around(key);
+        let (before_max, after_max) = self.run_limits(key);
         let mut before = 0;
         let mut mask = dirty(key);
         while mask & 1 != 0 && before < before_max {
@@ -236,7 +236,7 @@ impl<'a, M: LineTable> Planner<'a, M> {
     /// stripe, or else its region, and no more than fit one I/O. A run does not cross into another
     /// stripe: the array would have to split it, and the rest of that stripe may still become
     /// dirty.
-    fn room_around(&self, key: LineKey) -> (u64, u64) {
+    fn run_limits(&self, key: LineKey) -> (u64, u64) {
         let stripes = self.stripes();
         let offset = key.offset();
         let around = stripes.stripe_at(offset).unwrap_or_else(|| stripes.region_at(offset));

@@ -8,10 +8,10 @@ use forebay_policy::Pace;
 
 /// The capacity of a bucket as a time at its rate, in milliseconds; at least one I/O or burst. It
 /// covers two ticks, so that a late tick loses no tokens.
-const HOLDS_MS: u64 = 100;
+const CAPACITY_MS: u64 = 100;
 /// The most negative level of a bucket as a time at its rate, in milliseconds: operations that
 /// ignore the limits must not stop background writeback for long.
-const OWES_MS: u64 = 2_000;
+const DEBT_MAX_MS: u64 = 2_000;
 /// One burst, in thousandths.
 const BURST_MILLI: u64 = 1_000;
 
@@ -20,25 +20,27 @@ const BURST_MILLI: u64 = 1_000;
 struct Bucket(i64);
 
 impl Bucket {
-    /// Fills at `rate` thousandths per second. `least` is the minimum capacity.
-    fn fill(&mut self, rate: u64, passed_ms: u64, least: u64) {
+    /// Fills at `rate` thousandths per second. `capacity_min` is the minimum capacity.
+    fn fill(&mut self, rate: u64, passed_ms: u64, capacity_min: u64) {
         if rate == u64::MAX {
             self.0 = i64::MAX;
             return;
         }
         let in_ms = |ms: u64| i64::try_from(u128::from(rate) * u128::from(ms) / 1_000);
-        let (come, holds, owes) = (in_ms(passed_ms), in_ms(HOLDS_MS), in_ms(OWES_MS));
+        let (added, capacity, debt_max) =
+            (in_ms(passed_ms), in_ms(CAPACITY_MS), in_ms(DEBT_MAX_MS));
         let max = i64::MAX / 4;
-        let holds = holds.unwrap_or(max).clamp(least as i64, max);
-        let filled = self.0.max(-owes.unwrap_or(max).min(max)).saturating_add(come.unwrap_or(max));
-        self.0 = filled.min(holds);
+        let capacity = capacity.unwrap_or(max).clamp(capacity_min as i64, max);
+        let filled =
+            self.0.max(-debt_max.unwrap_or(max).min(max)).saturating_add(added.unwrap_or(max));
+        self.0 = filled.min(capacity);
     }
 
     fn take(&mut self, thousandths: u64) {
         self.0 = self.0.saturating_sub_unsigned(thousandths);
     }
 
-    const fn has_some(self) -> bool {
+    const fn has_tokens(self) -> bool {
         self.0 > 0
     }
 }
@@ -49,7 +51,7 @@ pub(crate) struct TokenBucket {
     pace: Pace,
     filled_ms: u64,
     /// A burst has begun; further operations may start until its tokens are used up.
-    bursts: bool,
+    in_burst: bool,
     beside_reads: Bucket,
     ios: Bucket,
     bytes: Bucket,
@@ -61,7 +63,7 @@ impl Default for TokenBucket {
         Self {
             pace: Pace::DEFAULT,
             filled_ms: 0,
-            bursts: false,
+            in_burst: false,
             beside_reads: full,
             ios: full,
             bytes: full,
@@ -91,14 +93,14 @@ impl TokenBucket {
         }
     }
 
-    /// Adds the tokens for the time passed. `room` is the distance to the dirty limit and its
+    /// Adds the tokens for the time passed. `distance` is the distance to the dirty limit and its
     /// maximum, in lines; see [`super::quota::Quota::distance`]. The shorter the distance, the
     /// faster writeback goes beside reads, without bound, and without a step that would let reads
     /// and writes oscillate.
-    pub(crate) fn fill(&mut self, now_ms: u64, room: (u64, u64)) {
-        let passed_ms = now_ms.saturating_sub(self.filled_ms).min(OWES_MS);
+    pub(crate) fn fill(&mut self, now_ms: u64, distance: (u64, u64)) {
+        let passed_ms = now_ms.saturating_sub(self.filled_ms).min(DEBT_MAX_MS);
         self.filled_ms = self.filled_ms.max(now_ms);
-        let (left, all) = room;
+        let (left, all) = distance;
         let beside_reads = match left * 16 <= all {
             true => u64::MAX,
             // The rate rises with the third power of the nearness: 8 times at half the distance,
@@ -111,22 +113,22 @@ impl TokenBucket {
         };
         self.beside_reads.fill(beside_reads, passed_ms, BURST_MILLI);
         // A whole burst at once, so that it delays one read instead of one per I/O.
-        self.bursts |= self.beside_reads.0 >= BURST_MILLI as i64;
+        self.in_burst |= self.beside_reads.0 >= BURST_MILLI as i64;
         self.ios.fill(self.pace.ios_milli, passed_ms, 1_000);
         self.bytes.fill(self.pace.bytes.saturating_mul(1_000), passed_ms, 1_000);
     }
 
     /// Whether a background operation may start.
     pub(crate) const fn may_start(&self, beside_reads: bool) -> bool {
-        let reads = !beside_reads || self.bursts;
-        reads && self.ios.has_some() && self.bytes.has_some()
+        let reads = !beside_reads || self.in_burst;
+        reads && self.ios.has_tokens() && self.bytes.has_tokens()
     }
 
     /// Takes the tokens for an operation.
     pub(crate) fn take(&mut self, ios: u64, bytes: u64, beside_reads: bool) {
         if beside_reads {
             self.beside_reads.take(Pace::bursts_milli(ios, bytes));
-            self.bursts = self.beside_reads.has_some();
+            self.in_burst = self.beside_reads.has_tokens();
         }
         self.ios.take(ios * 1_000);
         self.bytes.take(bytes * 1_000);
