@@ -254,6 +254,7 @@ impl Outbox {
         self.memory.is_empty()
             && self.ios.is_empty()
             && self.answers.is_empty()
+            && self.notes.is_empty()
             && self.marks.is_empty()
             && self.orders.is_empty()
             && self.wakes.is_empty()

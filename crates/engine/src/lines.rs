@@ -147,7 +147,7 @@ impl<M: LineTable> VolumeLines<'_, M> {
     /// Removes a line from the dirty set and the quota: none of its sectors is dirty any more.
     pub(crate) fn remove_dirty(&mut self, slot: Slot) {
         let line = self.index.get(slot);
-        assert!(line.dirty == 0, "a line that is dirty counts as clean: {line:?}");
+        assert!(line.dirty == 0, "a dirty line is counted as clean: {line:?}");
         self.quota.count_cleaned();
         self.volume.writeback_mut().remove(line.key, slot);
         self.integrity.free_parity(slot, self.index);
@@ -184,7 +184,7 @@ impl<M: LineTable> VolumeLines<'_, M> {
         if freeze {
             self.quota.add_dirty(1);
             let epochs = self.volume.writeback_mut().epochs_mut();
-            epochs.expect("only ordered volumes freeze").freeze(line.key.line());
+            epochs.expect("only ordered volumes freeze slots").freeze(line.key.line());
         } else if line.dirty != 0 {
             self.integrity.free_parity(slot, self.index);
             self.follow_relocation(line.key, slot, new);
@@ -258,10 +258,11 @@ impl<M: LineTable> VolumeLines<'_, M> {
     /// Marks lost sectors valid again, because the driver has restored them into the line's unused
     /// slot.
     pub(crate) fn restore_lost(&mut self, key: LineKey, sectors: u8) {
-        let slot = self.index.find(key).expect("a line of which something is lost stays");
+        let slot = self.index.find(key).expect("a line with lost sectors is resident");
         let line = *self.index.get(slot);
         let recovered = line.lost() & sectors;
-        assert!(recovered != 0 && line.pins == 0, "it is lost, and nothing uses it: {line:?}");
+        let is_idle = line.pins == 0 && self.ops.busy(key).is_none();
+        assert!(recovered != 0 && is_idle, "nothing is lost, or the line is in use: {line:?}");
         self.count_recovered(slot, recovered);
         self.index.change(slot, line.valid | recovered);
         self.volume.counters_mut().regained_lines += 1;

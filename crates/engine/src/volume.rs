@@ -2,6 +2,7 @@
 
 use crate::ops::OpKind;
 use crate::ops::trial::Trial;
+use crate::sabotage::{Planted, PlantedBug};
 use crate::writeback::Writeback;
 use crate::{Protection, VolumeCounters};
 use forebay_types::{ByteRange, Mode, UnsafeSupply, VolumeId};
@@ -70,8 +71,9 @@ impl VolumeState {
     /// Whether writes that the UPS does not cover are acknowledged only from the disk's stable
     /// storage.
     #[inline]
-    pub(crate) fn demands_stable(&self) -> bool {
+    pub(crate) fn promises_stable(&self, planted: Planted) -> bool {
         self.mode == Mode::WriteBack
+            && !planted.is(PlantedBug::AcknowledgeFromDiskCache)
             && self.protection == Protection::Power
             && self.unsafe_supply == UnsafeSupply::Stable
     }
@@ -125,7 +127,7 @@ impl VolumeState {
     }
 
     pub(crate) const fn remove_lost_sectors(&mut self, sectors: u64) {
-        assert!(self.lost_sectors >= sectors, "more sectors were regained than were lost");
+        assert!(self.lost_sectors >= sectors, "more lost sectors were recovered than there are");
         self.lost_sectors -= sectors;
     }
 
@@ -145,7 +147,7 @@ impl VolumeState {
 
     /// Counts an operation as completed.
     pub(crate) const fn count_end(&mut self) {
-        assert!(self.operations > 0, "more operations ended than began");
+        assert!(self.operations > 0, "more operations completed than started");
         self.operations -= 1;
     }
 }
@@ -169,13 +171,10 @@ impl Volumes {
     }
 
     /// # Panics
-    /// If the volume has dirty lines, operations in flight or lost sectors.
+    /// If the volume is not served.
     pub(crate) fn remove(&mut self, volume: VolumeId) {
         let state = self.states[usize::from(volume.0)].take();
-        let state = state.expect("only served volumes are removed");
-        assert!(state.writeback.dirty().is_empty(), "{volume} is removed with dirty lines");
-        assert_eq!(state.operations, 0, "{volume} is removed with operations in flight");
-        assert_eq!(state.lost_sectors, 0, "{volume} is removed with lost sectors");
+        assert!(state.is_some(), "{volume} is not served");
     }
 
     #[inline]
@@ -185,12 +184,12 @@ impl Volumes {
 
     #[inline]
     pub(crate) fn get(&self, volume: VolumeId) -> &VolumeState {
-        self.states[usize::from(volume.0)].as_ref().expect("the driver names served volumes only")
+        self.states[usize::from(volume.0)].as_ref().expect("the volume is served")
     }
 
     #[inline]
     pub(crate) fn get_mut(&mut self, volume: VolumeId) -> &mut VolumeState {
-        self.states[usize::from(volume.0)].as_mut().expect("the driver names served volumes only")
+        self.states[usize::from(volume.0)].as_mut().expect("the volume is served")
     }
 
     /// One more than the highest number ever served.

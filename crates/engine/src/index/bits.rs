@@ -86,7 +86,8 @@ impl SlotSet {
     }
 }
 
-fn ones(mut word: u64) -> impl Iterator<Item = usize> {
+/// The positions of the bits that are set, in ascending order.
+pub(crate) fn ones(mut word: u64) -> impl Iterator<Item = usize> {
     std::iter::from_fn(move || {
         (word != 0).then(|| {
             let at = word.trailing_zeros() as usize;

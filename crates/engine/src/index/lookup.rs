@@ -95,7 +95,7 @@ impl Index {
 
     /// Adds `key`, which must be absent.
     pub(crate) fn insert(&mut self, key: LineKey, slot: Slot) {
-        assert!(slot <= SLOT_MASK);
+        assert!(slot < SLOT_MASK, "slot {slot} cannot be indexed");
         let hash = key.hash();
         let mut at = self.home(hash);
         while self.entry(at) != EMPTY {
@@ -162,7 +162,7 @@ const fn home(hash: u64, buckets: usize) -> usize {
 }
 
 const fn tag(hash: u64) -> u32 {
-    // [`Index::insert`] rejects the last slot number, so no entry equals EMPTY, whatever its tag.
+    // `Index::insert` rejects the last slot number, so no entry equals EMPTY, whatever its tag.
     (hash & 0xff) as u32
 }
 

@@ -69,25 +69,21 @@ impl Lines for View<'_> {
 
 impl<M: LineTable> Slots<M> {
     pub(crate) fn new(lines: M, policy: Box<dyn Eviction>) -> Self {
-        let index = Index::new(lines.len());
-        let (residents, filling_slots, old_slots, freezing, orphan_pins) = Default::default();
-        let (unsealed, dirty) = (SlotSet::new(lines.len()), SlotSet::new(lines.len()));
-        let (free, unused, hand, evictions) = (NO_SLOT, 0, 0, 0);
         Self {
+            index: Index::new(lines.len()),
+            unsealed: SlotSet::new(lines.len()),
+            dirty: SlotSet::new(lines.len()),
             lines,
-            index,
-            residents,
+            residents: Vec::new(),
             policy,
-            free,
-            unused,
-            hand,
-            filling_slots,
-            old_slots,
-            freezing,
-            orphan_pins,
-            unsealed,
-            dirty,
-            evictions,
+            free: NO_SLOT,
+            unused: 0,
+            hand: 0,
+            filling_slots: Vec::new(),
+            old_slots: Vec::new(),
+            freezing: Vec::new(),
+            orphan_pins: Vec::new(),
+            evictions: 0,
         }
     }
 
@@ -298,9 +294,9 @@ impl<M: LineTable> Slots<M> {
     pub(crate) fn relocate(&mut self, old: Slot, new: Slot, freeze: bool) {
         let line = *self.get(old);
         let key = line.key;
-        assert!(line.pins > 0, "the caller has the old slot pinned");
-        assert!(!line.has(DETACHED), "a line is moved from where it is");
-        assert!(old != new, "slot {old} is moved to itself");
+        assert!(line.pins > 0, "slot {old} is relocated without a pin");
+        assert!(!line.has(DETACHED), "slot {old} is not the place of a line");
+        assert!(old != new, "slot {old} is relocated to itself");
         // From here on, the dirty bits of the old slot mark the data that is only there.
         self.get_mut(old).flags = DETACHED | if freeze { line.flags & SEALED } else { 0 };
         in_order();
@@ -340,6 +336,7 @@ impl<M: LineTable> Slots<M> {
     }
 
     fn add_to_index(&mut self, key: LineKey, slot: Slot) {
+        debug_assert!(self.find(key).is_none(), "line {key:?} is indexed twice");
         self.index.insert(key, slot);
         let at = usize::from(key.volume().0);
         if self.residents.len() <= at {
@@ -423,7 +420,7 @@ impl<M: LineTable> Slots<M> {
     /// Removes a clean line from the pool. Its slot is freed now or with its last pin.
     pub(crate) fn drop_line(&mut self, slot: Slot) {
         let line = *self.get(slot);
-        assert!(line.dirty == 0, "a dirty line is never dropped");
+        assert!(line.dirty == 0, "a dirty line is dropped: {line:?}");
         assert!(!line.has(DETACHED), "slot {slot} is not the place of a line");
         self.remove_from_index(line.key, slot);
         self.policy.on_remove(slot);
@@ -435,13 +432,13 @@ impl<M: LineTable> Slots<M> {
     }
 
     pub(crate) fn pin(&mut self, slot: Slot) {
-        debug_assert!(self.get(slot).key != LineKey::NONE, "slot {slot} holds nothing to pin");
+        debug_assert!(self.get(slot).key != LineKey::NONE, "empty slot {slot} is pinned");
         self.get_mut(slot).pins += 1;
     }
 
     pub(crate) fn unpin(&mut self, slot: Slot) {
         let line = self.get_mut(slot);
-        assert!(line.pins > 0, "slot {slot} was let go of more often than it was taken");
+        assert!(line.pins > 0, "slot {slot} is unpinned too often");
         line.pins -= 1;
         if line.pins == 0 && line.has(DETACHED) {
             self.free_slot(slot);
@@ -463,7 +460,7 @@ impl<M: LineTable> Slots<M> {
         let victim = self.policy.evict(incoming.hash(), hint, &View(&self.lines));
         let victim = victim.or_else(|| self.find_victim())?;
         let line = *self.get(victim);
-        assert!(line.pins == 0 && line.dirty == 0, "the policy gave up a line that may not go");
+        assert!(line.pins == 0 && line.dirty == 0, "the policy evicted a line in use: {line:?}");
         self.remove_from_index(line.key, victim);
         self.clear(victim);
         self.evictions += 1;
@@ -500,7 +497,7 @@ impl<M: LineTable> Slots<M> {
     pub(crate) fn free_slot(&mut self, slot: Slot) {
         let next = self.free;
         let line = self.get(slot);
-        assert!(line.dirty == 0 && !self.dirty.contains(slot), "{line:?} is freed with data");
+        assert!(line.dirty == 0 && !self.dirty.contains(slot), "a dirty slot is freed: {line:?}");
         self.clear(slot);
         self.get_mut(slot).pins = next;
         self.free = slot;
@@ -517,14 +514,11 @@ impl<M: LineTable> Slots<M> {
 
     /// Panics if table, index, free list and policy are inconsistent.
     pub(crate) fn self_check(&self) {
-        let settled = [&self.filling_slots, &self.old_slots, &self.freezing]
-            .iter()
-            .all(|list| list.is_empty());
-        assert!(settled, "every call is settled");
+        assert!(self.is_settled(), "the last call was not settled");
         let mut free = 0;
         let mut at = self.free;
         while at != NO_SLOT {
-            assert!(self.get(at).key == LineKey::NONE, "a free slot names no line");
+            assert!(self.get(at).key == LineKey::NONE, "free slot {at} has a key");
             free += 1;
             at = self.get(at).pins;
         }
@@ -536,26 +530,26 @@ impl<M: LineTable> Slots<M> {
             if line.key == LineKey::NONE {
                 continue;
             }
-            assert!(line.filling == 0, "nothing is on its way between calls: {line:?}");
+            assert!(line.filling == 0, "sectors are filling between calls: {line:?}");
             if line.has(DETACHED) {
-                assert!(line.pins > 0, "a detached slot is in use: {line:?}");
-                assert!(line.dirty == 0 || line.has(FROZEN), "only a version stays: {line:?}");
+                assert!(line.pins > 0, "a detached slot without a pin was not freed: {line:?}");
+                assert!(line.dirty == 0 || line.has(FROZEN), "dirty but not frozen: {line:?}");
                 detached += 1;
             } else {
-                assert_eq!(self.find(line.key), Some(slot), "a resident line is found");
+                assert_eq!(self.find(line.key), Some(slot), "the index entry of {line:?}");
                 let known = line.has(SEALED) || line.valid == 0 || self.unsealed.contains(slot);
-                assert!(known, "a line without a seal waits for the patrol: {line:?}");
+                assert!(known, "the patrol misses an unsealed line: {line:?}");
                 let is_known = self.dirty.contains(slot) == (line.dirty != 0);
-                assert!(is_known, "the set of dirty slots is that of the table: {line:?}");
+                assert!(is_known, "the set of dirty slots is wrong for {line:?}");
                 resident += 1;
                 residents[usize::from(line.key.volume().0)] += 1;
             }
         }
-        assert_eq!(residents, self.residents, "each volume has the lines that are counted");
+        assert_eq!(residents, self.residents, "resident lines of each volume");
         let dirty = self.dirty.iter().filter(|&slot| self.get(slot).has(DETACHED));
-        assert_eq!(dirty.count(), 0, "only resident lines are in the set of dirty slots");
-        assert_eq!(resident, self.index.len(), "the index holds the resident lines");
-        assert_eq!(resident + detached + free, self.unused as usize, "no slot is lost");
+        assert_eq!(dirty.count(), 0, "detached slots in the set of dirty slots");
+        assert_eq!(resident, self.index.len(), "resident lines in the table, and in the index");
+        assert_eq!(resident + detached + free, self.unused as usize, "slots in each state");
         self.policy.self_check();
     }
 }

@@ -52,9 +52,11 @@ impl std::fmt::Display for TableDamage {
     fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
         match self {
             Self::Twice(key) => {
-                write!(f, "line {} of {} is in two places", key.line(), key.volume())
+                write!(f, "line {} of {} is in two slots", key.line(), key.volume())
             }
-            Self::Stray(key) => write!(f, "there is dirty data of {}, unknown", key.volume()),
+            Self::Stray(key) => {
+                write!(f, "dirty line {} belongs to unknown {}", key.line(), key.volume())
+            }
         }
     }
 }
@@ -193,11 +195,8 @@ impl<M: LineTable> Slots<M> {
         let there = self.get(live).valid;
         let mask = missing(dirty & line.valid, there);
         let lost = missing(dirty & !line.valid, there);
-        let in_use = line.pins > 0;
-        self.get_mut(slot).pins = 1 + u32::from(in_use);
-        if in_use {
-            self.orphan_pins.push(slot);
-        }
+        self.keep_one_pin(slot);
+        self.get_mut(slot).pins += 1;
         self.keep_until_settled(slot);
         if mask != 0 {
             steps.extend(MemoryStep::copies(slot, live, mask));

@@ -190,7 +190,7 @@ impl Integrity {
         planted: Planted,
     ) -> Inspection {
         let line = *index.get(slot);
-        assert!(line.pins == 0 && line.valid != 0, "only idle lines are looked at: {line:?}");
+        assert!(line.pins == 0 && line.valid != 0, "a pinned or empty line is inspected: {line:?}");
         let existing = self.parity.of(slot);
         let wants_parity = self.has_parity && line.destageable() != 0;
         let parity = match existing {

@@ -57,7 +57,7 @@ impl Parity {
         if self.places.is_empty() {
             self.places = vec![NO_SLOT; slots.capacity()].into_boxed_slice();
         }
-        assert!(slots.get(line).dirty != 0, "only dirty lines get parity: slot {line}");
+        assert!(slots.get(line).dirty != 0, "parity is requested for clean slot {line}");
         let slot = match self.open.first() {
             Some(&slot) => slot,
             None => {
@@ -75,7 +75,7 @@ impl Parity {
             self.open.remove(&slot);
         }
         let place = &mut self.places[line as usize];
-        assert!(*place == NO_SLOT, "a line has one parity");
+        assert!(*place == NO_SLOT, "slot {line} has parity already");
         *place = slot << INDEX_BITS | u32::from(index);
         self.lines += 1;
         Some(ParityPlace { slot, index })
@@ -87,7 +87,7 @@ impl Parity {
         self.places[line as usize] = NO_SLOT;
         self.lines -= 1;
         let used = slots.get(place.slot).valid;
-        assert!(used & 1 << place.index != 0, "the parity of slot {line} was given back already");
+        assert!(used & 1 << place.index != 0, "the parity of slot {line} is free already");
         let used = used & !(1 << place.index);
         slots.set_parity_parts(place.slot, used);
         if used == 0 {
@@ -119,17 +119,20 @@ impl Parity {
         for line in 0..self.places.len() as Slot {
             let Some(place) = self.of(line) else { continue };
             let meta = slots.get(line);
-            assert!(meta.dirty != 0, "only dirty lines have parity: {meta:?}");
+            assert!(meta.dirty != 0, "a clean line has parity: {meta:?}");
             assert!(place.index < PARITIES_PER_SLOT);
             let mask: &mut u8 = used.entry(place.slot).or_default();
-            assert!(*mask & 1 << place.index == 0, "no two lines share a place");
+            assert!(*mask & 1 << place.index == 0, "two lines share {place:?}");
             *mask |= 1 << place.index;
         }
         assert_eq!(used.len(), self.slots);
         for (slot, used) in used {
             let line = slots.get(slot);
-            assert!(line.key == LineKey::PARITY && line.pins == 1, "parity keeps its slot");
-            assert_eq!(line.valid, used, "a slot knows which of its parts are in use");
+            assert!(
+                line.key == LineKey::PARITY && line.pins == 1,
+                "slot {slot} is not kept for parity: {line:?}"
+            );
+            assert_eq!(line.valid, used, "parts in use of slot {slot}");
             let full = used.count_ones() == u32::from(PARITIES_PER_SLOT);
             assert_eq!(self.open.contains(&slot), !full);
         }

@@ -4,7 +4,7 @@ use super::Writer;
 use crate::index::key::line_parts;
 use crate::index::meta::{LineTable, NO_SLOT};
 use crate::ops::emit;
-use crate::ops::{Op, OpKind, OpLine, WaitFor};
+use crate::ops::{Op, OpKind, OpLine};
 use crate::sabotage::PlantedBug;
 use crate::{Attempt, IoVerb, NoteKind, Outbox, Part, modes::read::Run};
 
@@ -46,10 +46,7 @@ impl<M: LineTable> Writer<'_, M> {
         if let Some(dirty) = self.held_by_epoch(part, attempt) {
             return EraseOutcome::Held { dirty };
         }
-        let busy =
-            line_parts(part.volume, part.range).find_map(|line| self.lines.ops.busy(line.key));
-        if let Some((op, _)) = busy {
-            self.lines.wait(op, part, WaitFor::End);
+        if self.wait_if_busy(part, |_| true) {
             return EraseOutcome::Waiting;
         }
         let lines: Vec<OpLine> = line_parts(part.volume, part.range)

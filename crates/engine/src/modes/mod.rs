@@ -204,7 +204,7 @@ impl<'a, M: LineTable> Writer<'a, M> {
     /// cover, because power may fail at any moment.
     fn disk_fua(&self, part: &Part, terms: WriteTerms) -> bool {
         let fua = terms.fua && !self.lines.planted.is(PlantedBug::AcknowledgeFuaFromMemory);
-        fua || self.lines.is_recorded(part) || self.promises_stable()
+        fua || self.lines.is_recorded(part) || self.lines.volume.promises_stable(self.lines.planted)
     }
 
     /// See [`crate::Shard::settle`].
@@ -218,11 +218,6 @@ impl<'a, M: LineTable> Writer<'a, M> {
             return WriteOutcome::Waiting;
         }
         self.destage_under(part, attempt, out).unwrap_or(WriteOutcome::Done)
-    }
-
-    fn promises_stable(&self) -> bool {
-        let is_bad = self.lines.planted.is(PlantedBug::AcknowledgeFromDiskCache);
-        self.lines.volume.demands_stable() && !is_bad
     }
 
     /// Whether the quota lets the lines of a part become dirty.

@@ -90,7 +90,7 @@ impl<'a, M: LineTable> Reader<'a, M> {
         segments: &mut Vec<Segment>,
         out: &mut Outbox,
     ) -> (ReadOutcome, Touched) {
-        debug_assert!(segments.is_empty());
+        assert!(segments.is_empty(), "the segments of another part");
         let first_try = attempt == Attempt::default();
         let mut touched = Touched::default();
         for line in line_parts(part.volume, part.range) {

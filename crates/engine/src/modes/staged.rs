@@ -24,7 +24,7 @@ impl<M: LineTable> Writer<'_, M> {
         for line in line_parts(self.lines.id, range) {
             let Some(slot) = self.lines.index.reserve_detached(line.key) else {
                 while staged.len() > before {
-                    let slot = staged.pop().expect("longer than before");
+                    let slot = staged.pop().expect("the list is longer than before");
                     self.lines.index.unpin(slot);
                 }
                 return false;

@@ -38,7 +38,7 @@ impl<M: LineTable> Writer<'_, M> {
         let mut payload_offset = 0;
         for at in 0..self.scratch.lines.len() {
             let (line, slot) = self.scratch.lines[at];
-            let slot = slot.expect("every line of the part was given a slot");
+            let slot = slot.expect("`claim_slots` gave every line a slot");
             self.verify_before_write(slot, line.mask, out);
             out.memory.push(MemoryStep::Fill {
                 slot,
@@ -123,8 +123,7 @@ impl<M: LineTable> Writer<'_, M> {
                     slot
                 }
                 _ => {
-                    let new =
-                        self.scratch.reserved.pop().expect("a slot is reserved for each such line");
+                    let new = self.scratch.reserved.pop().expect("a slot is reserved per line");
                     match found {
                         None => {
                             self.lines.index.place(new, line.key, Hint::Normal);

@@ -112,8 +112,8 @@ impl<'a, M: LineTable> Completion<'a, M> {
                 self.lines.verify_before(line.slot, filled, out);
                 self.lines.index.change(line.slot, meta.valid | filled);
             }
-        } else if meta.valid == 0 && meta.dirty == 0 {
-            self.lines.index.drop_line(line.slot);
+        } else {
+            self.lines.drop_if_empty(line.slot);
         }
     }
 
@@ -130,10 +130,7 @@ impl<'a, M: LineTable> Completion<'a, M> {
     fn drop_regained(&mut self, op: &Op) {
         for line in op.lines.iter().filter(|line| line.regained != 0) {
             if let Some(slot) = self.lines.index.find(line.key) {
-                let meta = self.lines.index.get(slot);
-                if meta.valid == 0 && meta.dirty == 0 {
-                    self.lines.index.drop_line(slot);
-                }
+                self.lines.drop_if_empty(slot);
             }
         }
     }
@@ -221,9 +218,7 @@ impl<'a, M: LineTable> Completion<'a, M> {
             // The disk may have either content now; only dirty sectors are known to be the newest.
             let valid = meta.valid & !(line.mask & !meta.dirty);
             self.lines.index.change(line.slot, valid);
-            if valid == 0 && meta.dirty == 0 {
-                self.lines.index.drop_line(line.slot);
-            }
+            self.lines.drop_if_empty(line.slot);
         }
     }
 }

@@ -94,7 +94,7 @@ impl Ops {
     pub(crate) fn hold_back(&mut self, id: IoId, bytes: u64) {
         let stripe = self.op(id.op).gated.as_ref().map(|gated| gated.stripe);
         let gate = stripe.and_then(|stripe| self.gates.stripes.get_mut(&stripe));
-        let gate = gate.expect("a write waits for another one of its stripe");
+        let gate = gate.expect("a held-back write waits for one to its stripe");
         gate.held.push(id.op);
         gate.held_bytes += bytes;
     }
@@ -112,11 +112,11 @@ impl Ops {
     /// Counts the I/O of a write as completed. Returns its stripe, and the other operations that
     /// shared the I/O.
     fn leave_gate(&mut self, id: IoId) -> (LineKey, Vec<u32>) {
-        let gated = self.op_mut(id.op).gated.as_mut().expect("the caller has looked");
+        let gated = self.op_mut(id.op).gated.as_mut().expect("only gated writes leave a gate");
         let (stripe, turn) = (gated.stripe, gated.turn);
         let joined = std::mem::take(&mut gated.joined);
-        let gate = self.gates.stripes.get_mut(&stripe).expect("its I/O is on its way");
-        assert!(gate.in_flight > 0, "an I/O leaves a stripe that it was not on its way to");
+        let gate = self.gates.stripes.get_mut(&stripe).expect("an I/O in flight has a gate");
+        assert!(gate.in_flight > 0, "more I/Os to {stripe:?} completed than started");
         gate.in_flight -= 1;
         if turn == gate.turn {
             // The count is too low if the turns of two drivers alternated.
@@ -127,7 +127,7 @@ impl Ops {
 
     /// Takes the held-back writes of a stripe, in ascending order of place.
     fn take_held(&mut self, stripe: LineKey) -> Vec<u32> {
-        let gate = self.gates.stripes.get_mut(&stripe).expect("a write has just left it");
+        let gate = self.gates.stripes.get_mut(&stripe).expect("the gate stays until `close_gate`");
         let mut held = std::mem::take(&mut gate.held);
         gate.held_bytes = 0;
         held.sort_unstable_by_key(|&op| self.range_of(op).offset);
@@ -160,7 +160,7 @@ impl Ops {
             let mut bytes = 0;
             for &held in &gate.held {
                 let op = self.op(held);
-                let gated = op.gated.as_ref().expect("only such are held back");
+                let gated = op.gated.as_ref().expect("only gated writes are held back");
                 assert!(gated.stripe == stripe && gated.joined.is_empty());
                 bytes += self.range_of(held).len;
             }
@@ -169,7 +169,7 @@ impl Ops {
         }
         let gated = self.iter().filter_map(|op| op.gated.as_ref());
         let ops = gated.fold(0, |sum, gated| sum + 1 - gated.joined.len() as i64);
-        assert_eq!(known as i64, ops, "each write waits, is on its way, or goes along with one");
+        assert_eq!(known as i64, ops, "each gated write is held, in flight or joined");
     }
 }
 
@@ -281,11 +281,11 @@ impl<M: LineTable> Completion<'_, M> {
             fua |= op.gated.as_ref().is_some_and(|gated| gated.fua);
             op.lines.iter().for_each(|line| push_line(&mut runs, line));
         }
-        assert_eq!(runs.len(), 1, "they follow each other");
+        assert_eq!(runs.len(), 1, "joined writes are adjacent");
         let id = self.lines.ops.id(ops[0]);
         let op = self.lines.ops.op_mut(ops[0]);
         let (volume, part) = (op.volume, op.part);
-        let gated = op.gated.as_mut().expect("it was held back");
+        let gated = op.gated.as_mut().expect("only gated writes are joined");
         gated.turn = out.turn;
         gated.joined.extend_from_slice(&ops[1..]);
         self.lines.ops.pass_gate(id);

@@ -132,7 +132,7 @@ pub(crate) struct Ops {
 impl Ops {
     /// Starts an operation; its lines become busy.
     pub(crate) fn start(&mut self, op: Op) -> IoId {
-        assert!(op.ios_pending > 0, "an operation without I/O would never end");
+        assert!(op.ios_pending > 0, "an operation needs an I/O to complete");
         let index = self.free.pop().unwrap_or_else(|| {
             self.entries.push(Entry::default());
             (self.entries.len() - 1) as u32
@@ -154,10 +154,10 @@ impl Ops {
     pub(crate) fn finish_io(&mut self, id: IoId, error: Option<IoError>) -> Option<Op> {
         let index = id.op;
         let entry = &mut self.entries[index as usize];
-        assert_eq!(entry.generation, id.generation, "an I/O was completed twice");
+        assert_eq!(entry.generation, id.generation, "an I/O of {id:?} was completed twice");
         let op = entry.op.as_mut().expect("an entry of this generation holds an operation");
         op.error = op.error.or(error);
-        assert!(op.ios_pending > 0, "more I/Os of an operation ended than began");
+        assert!(op.ios_pending > 0, "more I/Os of an operation completed than started");
         op.ios_pending -= 1;
         if op.ios_pending > 0 {
             return None;
@@ -171,7 +171,7 @@ impl Ops {
         {
             for line in &op.lines {
                 let was_busy = self.busy.remove(&line.key);
-                assert!(was_busy == Some(index), "line {:?} was in another operation", line.key);
+                assert!(was_busy == Some(index), "line {:?} is in another operation", line.key);
             }
         }
         op
@@ -190,8 +190,7 @@ impl Ops {
 
     /// Makes a part wait for an operation.
     pub(crate) fn wait(&mut self, index: u32, part: PartId, wait_for: WaitFor) {
-        let op = self.entries[index as usize].op.as_mut().expect("waited for while in flight");
-        op.waiters.push((part, wait_for));
+        self.op_mut(index).waiters.push((part, wait_for));
     }
 
     /// The volume of an I/O's operation.
@@ -205,12 +204,12 @@ impl Ops {
     }
 
     fn op_mut(&mut self, index: u32) -> &mut Op {
-        self.entries[index as usize].op.as_mut().expect("it is named while in flight")
+        self.entries[index as usize].op.as_mut().expect("the operation is in flight")
     }
 
     /// An operation in flight.
     pub(crate) fn op(&self, index: u32) -> &Op {
-        self.entries[index as usize].op.as_ref().expect("it is named while in flight")
+        self.entries[index as usize].op.as_ref().expect("the operation is in flight")
     }
 
     /// The driver's name for an operation in flight.
@@ -235,7 +234,7 @@ impl Ops {
         let Some(&index) = self.busy.get(&key) else { return };
         let lines = &mut self.op_mut(index).lines;
         let mut of_slot = lines.iter_mut().filter(|line| line.key == key && line.slot == slot);
-        let line = of_slot.next().expect("the caller has found it on its way");
+        let line = of_slot.next().expect("the slot is being destaged");
         line.superseded = demand;
     }
 

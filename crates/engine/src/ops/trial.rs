@@ -70,8 +70,10 @@ impl Trial {
                 let holds = with_ms + without_ms / 8 + CHANCE_MS < without_ms;
                 self.pause = if holds {
                     PAUSE_MIN
+                } else if self.pause < PAUSE_MAX {
+                    self.pause * 2
                 } else {
-                    if self.pause < PAUSE_MAX { self.pause * 2 } else { PAUSE_MAX }
+                    PAUSE_MAX
                 };
                 Stage::Settled { holds }
             }

@@ -65,7 +65,7 @@ impl<M: LineTable> Shard<M> {
             }
         }
         let claimed = state.writeback().dirty().len() as u64;
-        assert_eq!(claimed, expected, "{volume} is given what was found of it");
+        assert_eq!(claimed, expected, "dirty lines found for {volume}");
     }
 
     /// The dirty sectors of a volume that are not lost, as lines in ascending order with a mask

@@ -12,7 +12,7 @@ use crate::integrity::Integrity;
 use crate::lines::{VolumeLines, drop_if_idle};
 use crate::modes::Scratch;
 use crate::ops::{OpKind, Ops};
-use crate::sabotage::{Planted, PlantedBug};
+use crate::sabotage::Planted;
 use crate::volume::Volumes;
 use crate::writeback::elevator::Elevator;
 use crate::writeback::quota::Quota;
@@ -66,7 +66,7 @@ impl<M: LineTable> Shard<M> {
     /// An empty shard over a table of free lines, one for each slot of data.
     ///
     /// # Panics
-    /// If the table is longer than [`SLOTS_MAX`] or a line in it is not free.
+    /// If the table is longer than [`SLOTS_MAX`] or, in debug builds, a line in it is not free.
     pub fn new(lines: M, policy: Box<dyn Eviction>, config: ShardConfig) -> Self {
         assert!(lines.len() <= SLOTS_MAX, "a shard indexes at most {SLOTS_MAX} lines");
         debug_assert!(lines.iter().all(|line| *line == LineMeta::FREE));
@@ -117,6 +117,7 @@ impl<M: LineTable> Shard<M> {
         let state = self.volumes.get(volume);
         assert!(state.writeback().dirty().is_empty(), "{volume} is removed with dirty lines");
         assert_eq!(state.operations(), 0, "{volume} is removed with operations in flight");
+        assert_eq!(state.lost_sectors(), 0, "{volume} is removed with lost sectors");
         let scheduler = state.writeback().scheduler();
         scheduler.leave_elevator();
         let throttled = scheduler.throttled();
@@ -174,8 +175,7 @@ impl<M: LineTable> Shard<M> {
     /// only from the disk's stable storage. A volume that is not write-back promises no more than
     /// its disk.
     pub fn promises_stable(&self, volume: VolumeId) -> bool {
-        let is_bad = self.planted.is(PlantedBug::AcknowledgeFromDiskCache);
-        self.volumes.get(volume).demands_stable() && !is_bad
+        self.volumes.get(volume).promises_stable(self.planted)
     }
 
     /// The mode of a volume.
@@ -204,7 +204,7 @@ impl<M: LineTable> Shard<M> {
 
     fn drop_all_clean(&mut self, volume: VolumeId) {
         let done = self.drop_clean(volume, 0, Slot::MAX);
-        assert!(done.is_none(), "no slot is behind the last one");
+        assert!(done.is_none(), "the scan ends at the last slot");
     }
 
     /// Lines of the volume with dirty sectors.
@@ -277,9 +277,13 @@ impl<M: LineTable> Shard<M> {
 
     /// The lines of a volume, with the components that describe them.
     fn on(&mut self, volume: VolumeId) -> VolumeLines<'_, M> {
-        let Self { volumes, quota, index, ops, integrity, planted, .. } = self;
-        let state = volumes.get_mut(volume);
-        VolumeLines { id: volume, volume: state, quota, index, ops, integrity, planted: *planted }
+        self.on_with_scratch(volume).0
+    }
+
+    fn on_with_scratch(&mut self, id: VolumeId) -> (VolumeLines<'_, M>, &mut Scratch) {
+        let Self { volumes, quota, index, ops, integrity, scratch, planted, .. } = self;
+        let (volume, planted) = (volumes.get_mut(id), *planted);
+        (VolumeLines { id, volume, quota, index, ops, integrity, planted }, scratch)
     }
 
     /// Panics if the components of the shard are inconsistent. For tests and the lab: it scans
@@ -293,21 +297,22 @@ impl<M: LineTable> Shard<M> {
             let writeback = state.writeback();
             writeback.self_check(&self.index);
             for slot in self.dirty_slots(id) {
-                assert!(self.index.get(slot).dirty != 0, "the dirty set holds dirty lines only");
+                let is_dirty = self.index.get(slot).dirty != 0;
+                assert!(is_dirty, "clean slot {slot} in the dirty set of {id}");
             }
             self.check_away(id);
             dirty += writeback.dirty().len() + writeback.frozen_lines();
             throttled += writeback.scheduler().throttled();
         }
         let dirty_in_table = self.index.table().iter().filter(|line| line.dirty != 0).count();
-        assert_eq!(dirty, dirty_in_table, "every dirty line is in its volume's dirty set");
+        assert_eq!(dirty, dirty_in_table, "dirty lines in the sets of volumes, and in the table");
         assert_eq!(dirty, self.quota.dirty_lines());
         assert_eq!(throttled, self.quota.throttled());
         self.check_integrity();
         for op in self.ops.iter() {
             for line in &op.lines {
                 let pinned = line.slot == NO_SLOT || self.index.get(line.slot).pins > 0;
-                assert!(pinned, "an operation pins its slots");
+                assert!(pinned, "{line:?} of an operation is not pinned");
             }
         }
     }
@@ -322,14 +327,14 @@ impl<M: LineTable> Shard<M> {
         }
         let destages = self.ops.iter().filter(|op| op.kind == OpKind::Destage);
         let count = destages.filter(|op| op.volume == volume).count();
-        assert_eq!(count, self.destaging(volume) as usize, "destages of {volume}");
+        assert_eq!(count, self.destaging(volume) as usize, "destages in flight on {volume}");
     }
 }
 
 #[cfg(feature = "sabotage")]
 impl<M> Shard<M> {
     /// Plants a bug, from now on.
-    pub const fn plant(&mut self, bug: PlantedBug) {
+    pub const fn plant(&mut self, bug: crate::PlantedBug) {
         self.planted = Planted::of(bug);
     }
 }

@@ -2,7 +2,6 @@
 
 use super::Shard;
 use crate::index::meta::LineTable;
-use crate::lines::VolumeLines;
 use crate::modes::Writer;
 use crate::modes::read::Reader;
 use crate::ops::complete::Completion;
@@ -111,25 +110,18 @@ impl<M: LineTable> Shard<M> {
     }
 
     fn writer(&mut self, volume: VolumeId) -> Writer<'_, M> {
-        let Self { volumes, quota, index, ops, integrity, planted, scratch, .. } = self;
-        let volume_state = volumes.get_mut(volume);
-        let lines = VolumeLines {
-            id: volume,
-            volume: volume_state,
-            quota,
-            index,
-            ops,
-            integrity,
-            planted: *planted,
-        };
+        let (lines, scratch) = self.on_with_scratch(volume);
         Writer::new(lines, scratch)
     }
 
     fn assert_part(&self, part: &Part) {
         let range = part.range;
-        assert!(range.len > 0 && range.is_sector_aligned(), "a part of {range}");
+        assert!(
+            range.len > 0 && range.is_sector_aligned(),
+            "{range} is empty or not sector-aligned"
+        );
         let size_bytes = self.volumes.get(part.volume).size_bytes();
-        assert!(range.fits(size_bytes), "{range} outside of the volume");
-        assert!(self.index.is_settled(), "the memory steps of the last call were not settled");
+        assert!(range.fits(size_bytes), "{range} is outside of the volume");
+        assert!(self.index.is_settled(), "the last call was not settled");
     }
 }

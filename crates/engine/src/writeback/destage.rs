@@ -379,16 +379,9 @@ impl<M: LineTable> Destager<'_, M> {
     fn pump_epochs(&mut self, out: &mut Outbox) {
         let operations_max = self.lines.quota.config().destage_operations_max;
         while self.scheduler().destaging() < operations_max {
-            let epochs = self.lines.volume.writeback_mut().epochs.as_mut();
-            let Some((key, slot)) = epochs.and_then(|epochs| epochs.next()) else { return };
-            let waits = self
-                .lines
-                .volume
-                .writeback()
-                .epochs
-                .as_ref()
-                .is_some_and(|e| e.is_waiting_for(slot));
-            if waits && self.may_destage_slot(key, slot) {
+            let Some(epochs) = self.lines.volume.writeback_mut().epochs_mut() else { return };
+            let Some((key, slot)) = epochs.next() else { return };
+            if epochs.is_waiting_for(slot) && self.may_destage_slot(key, slot) {
                 self.start_ordered(key, slot, out);
             }
         }

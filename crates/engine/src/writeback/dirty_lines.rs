@@ -10,6 +10,7 @@
 //! for a line among adjacent ones, thirty-two for an isolated line.
 
 use super::line_set::LineSet;
+use crate::index::bits::ones;
 use forebay_types::{LINE_BYTES, Stripes};
 use std::collections::BTreeMap;
 
@@ -25,7 +26,7 @@ struct Chunk {
     owed: u16,
 }
 
-const _: () = assert!(size_of::<(u64, Chunk)>() == 16, "the memory plan counts on it");
+const _: () = assert!(size_of::<(u64, Chunk)>() == 16, "the memory plan assumes this size");
 
 impl Chunk {
     /// Dirty lines that are in no destage.
@@ -136,7 +137,7 @@ impl DirtyLines {
     /// Adds a line that has become dirty.
     pub(crate) fn insert(&mut self, line: u64) {
         let chunk = self.chunks.entry(line / CHUNK).or_default();
-        assert!(chunk.dirty & bit(line) == 0, "line {line} was dirty already");
+        assert!(chunk.dirty & bit(line) == 0, "line {line} is dirty already");
         chunk.dirty |= bit(line);
         self.lines += 1;
         self.update_whole(line);
@@ -144,8 +145,8 @@ impl DirtyLines {
 
     /// Removes a line that has become clean.
     pub(crate) fn remove(&mut self, line: u64) {
-        let chunk = self.chunks.get_mut(&(line / CHUNK)).expect("a line that gets clean is dirty");
-        assert!(chunk.dirty & bit(line) != 0, "line {line} was clean already");
+        let chunk = self.chunks.get_mut(&(line / CHUNK)).expect("only dirty lines are removed");
+        assert!(chunk.dirty & bit(line) != 0, "line {line} is clean already");
         self.owed_lines -= usize::from(chunk.owed & bit(line) != 0);
         let keep = !bit(line);
         *chunk = Chunk {
@@ -319,7 +320,7 @@ impl DirtyLines {
     pub(crate) fn self_check(&self) {
         let (mut lines, mut owed) = (0, 0);
         for (at, chunk) in &self.chunks {
-            assert!(chunk.dirty != 0, "chunk {at} holds nothing");
+            assert!(chunk.dirty != 0, "chunk {at} is empty");
             let marks = chunk.away | chunk.old | chunk.owed;
             assert!(marks & !chunk.dirty == 0, "only dirty lines have marks: {chunk:?}");
             lines += chunk.dirty.count_ones() as usize;
@@ -330,26 +331,20 @@ impl DirtyLines {
             let (start, count) = self.stripe_lines(first).expect("a whole stripe is a stripe");
             assert!(
                 start == first && self.all_wait(first, count),
-                "stripe at {first} waits wholly"
+                "not all lines of the stripe at {first} wait"
             );
         }
         for line in self.waiting_from(0) {
             let Some((first, count)) = self.stripe_lines(line) else { continue };
             let is_known = self.whole.contains_range(first, 1);
-            assert_eq!(is_known, self.all_wait(first, count), "whole stripes are known");
+            assert_eq!(is_known, self.all_wait(first, count), "stripe at {first}");
         }
     }
 }
 
 /// The lines whose bits are set.
-fn lines_of(chunk: u64, mut bits: u16) -> impl Iterator<Item = u64> {
-    std::iter::from_fn(move || {
-        (bits != 0).then(|| {
-            let next = u64::from(bits.trailing_zeros());
-            bits &= bits - 1;
-            chunk * CHUNK + next
-        })
-    })
+fn lines_of(chunk: u64, bits: u16) -> impl Iterator<Item = u64> {
+    ones(bits.into()).map(move |offset| chunk * CHUNK + offset as u64)
 }
 
 #[cfg(test)]

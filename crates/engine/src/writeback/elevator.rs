@@ -192,7 +192,7 @@ impl Elevator {
     pub(crate) fn count_end(&self, lines: usize) {
         let before = self.in_flight.fetch_sub(1, Relaxed);
         let lines_before = self.lines_in_flight.fetch_sub(lines, Relaxed);
-        assert!(before > 0 && lines_before >= lines, "more operations ended than began");
+        assert!(before > 0 && lines_before >= lines, "more operations completed than started");
     }
 
     /// Whether more lines of the volume may be in flight, if each shard may have `dirty_lines_max`
@@ -246,7 +246,7 @@ mod tests {
         went(&elevator, stop(40, false));
         elevator.publish(1, stop(41, false));
         elevator.publish(2, stop(39, false));
-        assert_eq!(elevator.next(), Some(1), "what is behind it waits");
+        assert_eq!(elevator.next(), Some(1), "a line behind the elevator waits");
         went(&elevator, stop(41, false));
         elevator.publish(1, None);
         assert!(!elevator.has_stop(1));
@@ -266,7 +266,7 @@ mod tests {
         assert_eq!(elevator.next(), None);
         let hurried = Stop { operations: 5, ..stop(2, false).unwrap() };
         elevator.publish(1, Some(hurried));
-        assert_eq!(elevator.next(), Some(0), "it is all one disk");
+        assert_eq!(elevator.next(), Some(0), "the limit applies to all shards together");
         elevator.count_start(1);
         assert_eq!(elevator.next(), None);
         elevator.count_end(1);

@@ -81,7 +81,7 @@ impl Epochs {
         if !due.is_empty() {
             due.keys().for_each(|key| self.open.remove(key.line()));
             let last = self.closed.back();
-            assert!(last.is_none_or(|last| last.number < self.current), "epochs end in order");
+            assert!(last.is_none_or(|last| last.number < self.current), "epochs are out of order");
             self.closed.push_back(Epoch { number: self.current, slots: due });
         }
         self.current = epoch;
@@ -126,14 +126,14 @@ impl Epochs {
     /// Records that a write has relocated a line of a closed epoch: the old slot is frozen, and the
     /// line now belongs to the current epoch.
     pub(crate) fn freeze(&mut self, line: u64) {
-        assert!(self.is_closed(line), "only lines of epochs that are over are kept");
+        assert!(self.is_closed(line), "only lines of closed epochs are frozen");
         self.frozen += 1;
         self.open.insert(line);
     }
 
     /// Removes a frozen slot that has nothing left to destage.
     pub(crate) fn thaw(&mut self, key: LineKey, slot: Slot) {
-        assert!(self.frozen > 0, "a slot that is thawed was frozen");
+        assert!(self.frozen > 0, "more slots were thawed than frozen");
         self.remove_closed(key, slot);
         self.frozen -= 1;
     }
@@ -274,16 +274,16 @@ impl Epochs {
     /// Panics unless every dirty line is in one epoch, and every frozen slot in a closed one.
     pub(crate) fn self_check<M: LineTable>(&self, dirty: &DirtyLines, index: &Slots<M>) {
         let mut resident = self.open.from(0).count();
-        assert!(self.open.from(0).all(|line| dirty.contains(line)), "what is open is dirty");
+        assert!(self.open.from(0).all(|line| dirty.contains(line)), "an open line is clean");
         let mut frozen = 0;
         let mut before = 0;
         for epoch in &self.closed {
-            assert!(before <= epoch.number && epoch.number < self.current, "epochs are in order");
-            assert!(!epoch.slots.is_empty(), "an epoch that is on the disk is forgotten");
+            assert!(before <= epoch.number && epoch.number < self.current, "epochs out of order");
+            assert!(!epoch.slots.is_empty(), "an empty epoch was kept");
             before = epoch.number + 1;
             for (&key, &slot) in &epoch.slots {
                 let line = index.get(slot);
-                assert_eq!(line.key, key, "an epoch knows its lines");
+                assert_eq!(line.key, key, "slot {slot} of an epoch holds another line");
                 if line.has(FROZEN) {
                     assert!(line.has(DETACHED) && line.dirty != 0 && line.pins > 0, "{line:?}");
                     frozen += 1;
@@ -293,6 +293,6 @@ impl Epochs {
                 }
             }
         }
-        assert_eq!((resident, frozen), (dirty.len(), self.frozen), "no dirty line is forgotten");
+        assert_eq!((resident, frozen), (dirty.len(), self.frozen), "dirty lines and frozen slots");
     }
 }

@@ -58,7 +58,7 @@ impl Flushes {
 
     /// Answers the running group. No line is owed any more.
     pub(crate) fn answer(&mut self, out: &mut Outbox) {
-        assert!(self.is_running(), "flushes are answered that do not run");
+        assert!(self.is_running(), "no flush is running");
         let outcome = Outcome::Done(self.error.take().map_or(Ok(()), Err));
         out.answers.extend(self.running.drain(..).map(|part| Answer { part, outcome }));
     }

@@ -1,5 +1,6 @@
 //! A set of line numbers in ascending order.
 
+use crate::index::bits::ones;
 use std::collections::BTreeMap;
 
 /// Lines per word.
@@ -54,14 +55,8 @@ impl LineSet {
     pub(crate) fn from(&self, line: u64) -> impl Iterator<Item = u64> {
         let (chunk, bit) = (line / CHUNK, line % CHUNK);
         self.chunks.range(chunk..).flat_map(move |(&at, &bits)| {
-            let mut bits = if at == chunk { bits & (u64::MAX << bit) } else { bits };
-            std::iter::from_fn(move || {
-                (bits != 0).then(|| {
-                    let next = u64::from(bits.trailing_zeros());
-                    bits &= bits - 1;
-                    at * CHUNK + next
-                })
-            })
+            let bits = if at == chunk { bits & (u64::MAX << bit) } else { bits };
+            ones(bits).map(move |offset| at * CHUNK + offset as u64)
         })
     }
 

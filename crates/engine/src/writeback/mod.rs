@@ -88,7 +88,7 @@ impl Writeback {
     }
 
     pub(crate) fn set_ordered(&mut self) {
-        assert!(self.epochs.is_none(), "a volume is made ordered once");
+        assert!(self.epochs.is_none(), "the volume is ordered already");
         self.epochs = Some(Epochs::of(&self.dirty));
     }
 
@@ -260,7 +260,7 @@ impl Writeback {
     /// # Panics
     /// If the volume is ordered: its epochs are destaged instead.
     fn push_flush(&mut self, part: PartId) {
-        assert!(self.epochs.is_none(), "an ordered volume is not flushed but destaged in order");
+        assert!(self.epochs.is_none(), "an ordered volume destages epochs instead");
         self.flushes.push(part);
     }
 
@@ -278,6 +278,6 @@ impl Writeback {
             assert!(!self.flushes.is_running(), "an ordered volume has no flushes");
         }
         let owes = self.flushes.is_running() || !self.flushes.has_next();
-        assert!(owes, "a flush waits for no other one");
+        assert!(owes, "flushes wait although none is running");
     }
 }

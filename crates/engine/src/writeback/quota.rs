@@ -166,7 +166,7 @@ impl Quota {
     /// Counts a line that has become clean, or a frozen slot that was freed.
     #[inline]
     pub(crate) const fn count_cleaned(&mut self) {
-        assert!(self.dirty_lines > 0, "more lines became clean than were dirty");
+        assert!(self.dirty_lines > 0, "more lines were cleaned than were dirty");
         self.dirty_lines -= 1;
     }
 
@@ -175,7 +175,7 @@ impl Quota {
     }
 
     pub(crate) const fn count_destage_end(&mut self, lines: usize) {
-        assert!(self.destaging_lines >= lines, "more destages ended than began");
+        assert!(self.destaging_lines >= lines, "more lines left destages than entered them");
         self.destaging_lines -= lines;
     }
 
@@ -184,7 +184,7 @@ impl Quota {
     }
 
     pub(crate) const fn count_admitted(&mut self, parts: usize) {
-        assert!(self.throttled >= parts, "more parts were let go on than were throttled");
+        assert!(self.throttled >= parts, "more parts were admitted than throttled");
         self.throttled -= parts;
     }
 

@@ -94,8 +94,8 @@ impl Scheduler {
     /// # Panics
     /// If a destage is in flight: its completion would be counted in the new elevator.
     pub(crate) fn set_elevator(&mut self, elevator: Arc<Elevator>, shard: usize) {
-        assert_eq!(self.destaging, 0, "the elevator of a volume changes while it writes back");
-        assert!(shard < elevator.shards(), "shard {shard} has no place in the elevator");
+        assert_eq!(self.destaging, 0, "the elevator changes with destages in flight");
+        assert!(shard < elevator.shards(), "the elevator has no shard {shard}");
         (self.elevator, self.shard) = (elevator, shard);
     }
 
@@ -212,7 +212,7 @@ impl Scheduler {
 
     /// Counts a destage as completed, and sets the back-off after a failure.
     pub(crate) fn count_end(&mut self, lines: usize, failed: bool, is_wide: bool, now_ms: u64) {
-        assert!(self.destaging > 0, "more destages ended than began");
+        assert!(self.destaging > 0, "more destages completed than started");
         self.destaging -= 1;
         self.elevator.count_end(lines);
         self.elevator.unpause(self.shard);

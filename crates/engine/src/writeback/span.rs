@@ -102,7 +102,7 @@ impl<'a, M: LineTable> Planner<'a, M> {
         let mut piece = Vec::with_capacity(1);
         for at in 0..count {
             let key = first.plus(at);
-            let slot = self.index.find(key).expect("the span holds lines of the pool");
+            let slot = self.index.find(key).expect("the lines of a span are in the pool");
             let mask = self.index.get(slot).destageable();
             self.push_sectors(key, slot, if is_stripe { 0xff } else { mask }, &mut piece);
             lines.push(OpLine::new(key, slot, mask));
