@@ -121,7 +121,7 @@ mod tests {
         }
 
         #[test]
-        fn the_next_common_slot_is_that_of_two_sets(
+        fn next_common_agrees_with_two_sets(
             ours in prop::collection::btree_set(0u32..9000, 0..300),
             theirs in prop::collection::btree_set(0u32..9000, 0..300), from in 0u32..9000,
         ) {

@@ -118,7 +118,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn a_range_is_cut_at_lines() {
+    fn a_range_is_split_at_lines() {
         let parts: Vec<LinePart> = line_parts(VolumeId(3), ByteRange::new(3584, 5120)).collect();
         assert_eq!(parts.len(), 3);
         assert_eq!((parts[0].offset, parts[0].len, parts[0].mask), (3584, 512, 0x80));

@@ -297,7 +297,7 @@ mod tests {
     }
 
     #[test]
-    fn what_is_held_counts_where_the_line_has_nothing() {
+    fn held_sectors_fill_the_gaps_of_the_line() {
         for held in [0, 1] {
             for valid in [0, 1] {
                 assert_eq!(missing(held, valid), held * (1 - valid));

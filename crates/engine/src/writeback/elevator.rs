@@ -231,7 +231,7 @@ mod tests {
         Some(Stop { key: LineKey::new(VolumeId(3), line), whole, operations: 4 })
     }
 
-    fn went(elevator: &Elevator, stop: Option<Stop>) {
+    fn dispatch(elevator: &Elevator, stop: Option<Stop>) {
         elevator.count_start(1);
         elevator.move_to(&stop.unwrap());
     }
@@ -243,15 +243,15 @@ mod tests {
         elevator.publish(0, stop(50, false));
         elevator.publish(1, stop(40, false));
         assert_eq!(elevator.next(), Some(1));
-        went(&elevator, stop(40, false));
+        dispatch(&elevator, stop(40, false));
         elevator.publish(1, stop(41, false));
         elevator.publish(2, stop(39, false));
         assert_eq!(elevator.next(), Some(1), "a line behind the elevator waits");
-        went(&elevator, stop(41, false));
+        dispatch(&elevator, stop(41, false));
         elevator.publish(1, None);
         assert!(!elevator.has_stop(1));
         assert_eq!(elevator.next(), Some(0));
-        went(&elevator, stop(50, false));
+        dispatch(&elevator, stop(50, false));
         elevator.publish(0, None);
         assert_eq!(elevator.next(), Some(2));
         elevator.publish(2, None);
@@ -259,13 +259,13 @@ mod tests {
     }
 
     #[test]
-    fn no_more_are_in_flight_than_somebody_asks_for() {
+    fn operations_in_flight_are_limited_by_the_highest_demand() {
         let elevator = Elevator::new(2, 0);
         elevator.publish(0, stop(1, false));
         (0..4).for_each(|_| elevator.count_start(1));
         assert_eq!(elevator.next(), None);
-        let hurried = Stop { operations: 5, ..stop(2, false).unwrap() };
-        elevator.publish(1, Some(hurried));
+        let demanding = Stop { operations: 5, ..stop(2, false).unwrap() };
+        elevator.publish(1, Some(demanding));
         assert_eq!(elevator.next(), Some(0), "the limit applies to all shards together");
         elevator.count_start(1);
         assert_eq!(elevator.next(), None);
@@ -282,7 +282,7 @@ mod tests {
         let shards: Vec<_> = (0..32)
             .map(|_| {
                 let next = elevator.next().unwrap();
-                went(&elevator, stops[next]);
+                dispatch(&elevator, stops[next]);
                 elevator.count_end(1);
                 next
             })

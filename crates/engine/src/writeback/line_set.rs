@@ -74,7 +74,7 @@ mod tests {
 
     proptest! {
         #[test]
-        fn it_is_a_set_in_order(
+        fn agrees_with_an_ordered_set(
             steps in prop::collection::vec((any::<bool>(), 0_u64..300), 0..400),
             first in 0_u64..300,
             count in 1_u64..200,
