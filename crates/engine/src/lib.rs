@@ -16,12 +16,12 @@
 //!   the shard, the dirty quota;
 //! - `integrity`: seals, parity and the patrol;
 //! - `volume`: the settings and counters of each volume.
-//! - `integrity`: seals, parity and the patrol;
+//!
 //! `lines` makes the changes of a line that concern several components. `modes` (reads, writes,
 //! erases), `writeback::destage` and `ops::complete` work on one volume through it. `shard` is the
 //! interface to the driver and has no logic of its own.
-//! erases), `writeback::destage` and `ops::complete` work on one volume through it. `shard` is the
-//! Invariants, checked by [`Shard::self_check`] where a shard can see them:
+//!
+//! Invariants, checked by [`Shard::self_check`] as far as a shard can see them:
 //! - a line is in at most one resident slot, and an indexed slot holds the line it is indexed for;
 //! - dirty sectors are valid or lost (`integrity`), and the dirty set of a volume holds exactly its
 //!   dirty lines;
@@ -29,9 +29,6 @@
 //!   requests);
 //! - pinned data is never overwritten: a write moves the line to another slot instead;
 //! - a sealed line has not changed since the driver computed its checksum.
-//!   requests);
-//! The price: for each line, 16 bytes in the line table, 5.3 in the index, and the policy's
-//! metadata. A request that covers several lines looks up each of them.
 //!
 //! The price: for each line, 16 bytes in the line table, 5.3 in the index, and the policy's
 //! metadata. A request that covers several lines looks up each of them.

@@ -3,7 +3,7 @@
 //! Every resident line is in the index. A dirty line is also in the dirty set of its volume, counts
 //! towards the quota, may belong to an epoch, and may have parity. This module keeps these
 //! components consistent: each function takes a line from one state to another in all of them.
-//! Reads, writes, destages and completions change lines only through it.
+//! Reads, writes, destages and completions work on the lines of a volume through it.
 
 use crate::index::Slots;
 use crate::index::key::LineKey;

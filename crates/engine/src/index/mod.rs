@@ -224,11 +224,11 @@ impl<M: LineTable> Slots<M> {
     pub(crate) fn change(&mut self, slot: Slot, valid: u8) {
         let line = &mut self.lines[slot as usize];
         // A valid line without a seal is in the set already.
-        let is_news = line.has(SEALED) || line.valid == 0;
+        let needs_seal = line.has(SEALED) || line.valid == 0;
         line.flags &= !SEALED;
         in_order();
         line.valid = valid;
-        if is_news {
+        if needs_seal {
             self.unsealed.insert(slot);
         }
     }
@@ -472,10 +472,10 @@ impl<M: LineTable> Slots<M> {
     /// average, although a single one may be long.
     fn find_victim(&mut self) -> Option<Slot> {
         let mut slots = (self.hand..self.unused).chain(0..self.hand);
-        let may_go = |line: &LineMeta| {
+        let is_evictable = |line: &LineMeta| {
             line.key != LineKey::NONE && !line.has(DETACHED) && line.pins == 0 && line.dirty == 0
         };
-        let victim = slots.find(|&slot| may_go(self.get(slot)))?;
+        let victim = slots.find(|&slot| is_evictable(self.get(slot)))?;
         self.hand = victim + 1;
         self.policy.on_remove(victim);
         Some(victim)

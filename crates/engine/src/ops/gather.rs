@@ -119,7 +119,7 @@ impl Ops {
         assert!(gate.in_flight > 0, "more I/Os to {stripe:?} completed than started");
         gate.in_flight -= 1;
         if turn == gate.turn {
-            // The count is too low if the turns of two drivers alternated.
+            // Zero already if the turns of two drivers alternated.
             gate.fresh = gate.fresh.saturating_sub(1);
         }
         (stripe, joined)
@@ -232,9 +232,9 @@ impl<M: LineTable> Completion<'_, M> {
     fn retry_separately(&mut self, id: IoId, joined: &[u32], now_ms: u64, out: &mut Outbox) {
         if self.lines.planted.is(PlantedBug::PraiseGathered) {
             self.complete_io(id, Err(IoError::Io), now_ms, out);
-            joined
-                .iter()
-                .for_each(|&op| self.complete_io(self.lines.ops.id(op), Ok(()), now_ms, out));
+            for &op in joined {
+                self.complete_io(self.lines.ops.id(op), Ok(()), now_ms, out);
+            }
             return;
         }
         for &op in [id.op].iter().chain(joined) {
@@ -246,8 +246,9 @@ impl<M: LineTable> Completion<'_, M> {
     fn dispatch_held(&mut self, stripe: LineKey, now_ms: u64, out: &mut Outbox) {
         let mut held = self.lines.ops.take_held(stripe);
         if self.lines.planted.is(PlantedBug::AnswerHeldBack) {
-            held.drain(..)
-                .for_each(|op| self.complete_io(self.lines.ops.id(op), Ok(()), now_ms, out));
+            for op in held.drain(..) {
+                self.complete_io(self.lines.ops.id(op), Ok(()), now_ms, out);
+            }
         }
         if held.is_empty() {
             self.lines.ops.close_gate(stripe);
