@@ -21,8 +21,8 @@ impl<M: LineTable> Writer<'_, M> {
             return WriteOutcome::Waiting;
         }
         // Dirty lines remain for a while after a change of mode from write-back.
-        if let Some(outcome) = self.destage_under(part, attempt, out) {
-            return outcome;
+        if self.destage_under(part, attempt, out) {
+            return WriteOutcome::Waiting;
         }
         self.forget_lines(part);
         self.start_write(part, fua, Source::Payload, now_ms, out);

@@ -214,10 +214,10 @@ impl<'a, M: LineTable> Writer<'a, M> {
         attempt: Attempt,
         out: &mut Outbox,
     ) -> WriteOutcome {
-        if self.wait_if_busy(part, |_| true) {
+        if self.wait_if_busy(part, |_| true) || self.destage_under(part, attempt, out) {
             return WriteOutcome::Waiting;
         }
-        self.destage_under(part, attempt, out).unwrap_or(WriteOutcome::Done)
+        WriteOutcome::Done
     }
 
     /// Whether the quota lets the lines of a part become dirty.

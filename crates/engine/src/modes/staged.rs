@@ -111,12 +111,9 @@ impl<M: LineTable> Writer<'_, M> {
             return WriteOutcome::Waiting;
         }
         if !self.lines.planted.is(PlantedBug::SkipDestageUnderWrite)
-            && let Some(outcome) = self.destage_under(part, attempt, out)
+            && self.destage_under(part, attempt, out)
         {
-            if outcome != WriteOutcome::Waiting {
-                staged.iter().rev().for_each(|&slot| self.lines.index.unpin(slot));
-            }
-            return outcome;
+            return WriteOutcome::Waiting;
         }
         if let Some(why) = why {
             self.count_through(why);

@@ -29,9 +29,9 @@ impl<M: LineTable> Writer<'_, M> {
             return WriteOutcome::Waiting;
         }
         if !self.lines.planted.is(PlantedBug::SkipDestageUnderWrite)
-            && let Some(outcome) = self.destage_under(part, attempt, out)
+            && self.destage_under(part, attempt, out)
         {
-            return outcome;
+            return WriteOutcome::Waiting;
         }
         self.count_through(why);
         let touched = self.look_up_pinned(part);
@@ -82,15 +82,17 @@ impl<M: LineTable> Writer<'_, M> {
     /// Destages the dirty sectors under a write before the write starts: if the write failed
     /// half-way, acknowledged data would be lost. The first attempt destages them with their
     /// neighbours in one operation. If that fails, the next attempt destages them alone, so that a
-    /// bad sector elsewhere does not fail the write.
+    /// bad sector elsewhere does not fail the write. Returns whether the part waits.
     pub(super) fn destage_under(
         &mut self,
         part: &Part,
         attempt: Attempt,
         out: &mut Outbox,
-    ) -> Option<WriteOutcome> {
+    ) -> bool {
         let mut lines = line_parts(part.volume, part.range);
-        let dirty = lines.find(|line| self.dirty_under(line).is_some())?;
+        let Some(dirty) = lines.find(|line| self.dirty_under(line).is_some()) else {
+            return false;
+        };
         if attempt.error.is_none() {
             let op = self.lines.destager().start_destage(dirty.key, true, out);
             self.lines.wait(op, part, WaitFor::Result);
@@ -98,7 +100,7 @@ impl<M: LineTable> Writer<'_, M> {
             let op = self.start_destage_part(part, out);
             self.lines.wait(op, part, WaitFor::Verdict);
         }
-        Some(WriteOutcome::Waiting)
+        true
     }
 
     /// The slot and the dirty sectors of a line under the write.

@@ -60,7 +60,7 @@ impl<M: LineTable> Destager<'_, M> {
         let has_lost = self.lines.volume.lost_sectors() > 0;
         let writeback = self.lines.volume.writeback_mut();
         if writeback.begin_sweep(self.lines.id, inputs, may_age, has_lost, self.lines.index) {
-            writeback.scheduler.aged(now_ms, self.lines.quota);
+            writeback.scheduler.schedule_aging(now_ms, self.lines.quota);
         }
         self.pump(now_ms, out);
         self.bypass_elevator(now_ms, out);
@@ -80,10 +80,10 @@ impl<M: LineTable> Destager<'_, M> {
         else {
             return false;
         };
-        let open =
+        let close_current =
             self.lines.quota.is_over_background() || self.lines.volume.mode() != Mode::WriteBack;
         let age_ms = self.lines.quota.config().dirty_age_ms;
-        epochs.is_due(now_ms, age_ms, open) && !scheduler.is_backing_off(now_ms)
+        epochs.is_due(now_ms, age_ms, close_current) && !scheduler.is_backing_off(now_ms)
     }
 
     /// See [`crate::Shard::destage_epoch`].

@@ -56,7 +56,7 @@ pub struct Elevator {
     /// A bit for each shard with a stop, and for each shard with too much dirty data.
     stops: AtomicU64,
     over_limit: AtomicU64,
-    /// A bit for each shard that stops the elevator.
+    /// A bit for each shard that has paused the elevator.
     pauses: AtomicU64,
     by_shard: Box<[Place]>,
 }
@@ -132,7 +132,7 @@ impl Elevator {
         if whole == is_whole { distance(line) < distance(place >> 1) } else { whole }
     }
 
-    /// Stops the elevator until an operation of this shard completes. An out-of-order destage is
+    /// Pauses the elevator until an operation of this shard completes. An out-of-order destage is
     /// far from the others, and a disk that serves nearby writes first would never reach it.
     pub(crate) fn pause(&self, shard: usize) {
         self.pauses.fetch_or(1 << shard, Relaxed);
@@ -151,7 +151,7 @@ impl Elevator {
     }
 
     /// The shard with the next stop. `None` if no shard has one, if the maximum number of
-    /// operations is in flight, or while the elevator is stopped.
+    /// operations is in flight, or while the elevator is paused.
     pub(crate) fn next(&self) -> Option<usize> {
         let lines = [self.line(true), self.line(false)];
         // One in `REST_EVERY` times, other lines precede whole stripes.

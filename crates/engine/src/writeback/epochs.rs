@@ -171,7 +171,7 @@ impl Epochs {
     }
 
     /// Whether a destage is due: an epoch is closed, or the current one is dirty and must be closed
-    /// because of its age or of `open`.
+    /// because of its age or of `close_current`.
     pub(crate) fn is_due(&self, now_ms: u64, age_ms: u64, close_current: bool) -> bool {
         let is_old = self.open_since_ms.is_some_and(|since_ms| now_ms >= since_ms + age_ms);
         !self.closed.is_empty() || (!self.open.is_empty() && (close_current || is_old))

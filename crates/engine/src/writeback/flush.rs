@@ -49,7 +49,7 @@ impl Flushes {
         true
     }
 
-    /// Fails the running group.
+    /// Records an error for the running group, if there is one. The first error counts.
     pub(crate) const fn fail(&mut self, error: IoError) {
         if self.is_running() && self.error.is_none() {
             self.error = Some(error);

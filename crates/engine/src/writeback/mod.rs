@@ -115,8 +115,8 @@ impl Writeback {
         }
     }
 
-    /// Marks a line old, so that the next pass by age destages it. While the elevator runs, it does
-    /// that instead.
+    /// Marks a line old, so that the next pass by age destages it. While the elevator runs, the
+    /// elevator does that instead.
     #[inline]
     pub(crate) fn boost(&mut self, line: u64) {
         if !self.scheduler.is_elevator_running() {
@@ -148,7 +148,7 @@ impl Writeback {
         }
     }
 
-    /// Records an attempt to destage data that was rewritten at `demand`.
+    /// Records an attempt to destage data that was superseded at `demand`.
     pub(crate) fn record_superseded_attempt(
         &mut self,
         key: LineKey,

@@ -143,11 +143,11 @@ impl Scheduler {
     /// is left to the sweep.
     pub(crate) const fn may_use_elevator(&self, inputs: Inputs) -> bool {
         let is_retried = self.is_narrow && inputs.flushing;
-        let may_start = self.bucket.may_start(self.does_elevator_yield());
+        let may_start = self.bucket.may_start(self.is_elevator_limited_by_reads());
         !self.is_backing_off(inputs.now_ms) && !is_retried && may_start
     }
 
-    const fn does_elevator_yield(&self) -> bool {
+    const fn is_elevator_limited_by_reads(&self) -> bool {
         self.reading && !self.is_throttling
     }
 
@@ -161,7 +161,7 @@ impl Scheduler {
         if self.is_throttling {
             quota.config().destage_operations_all
         } else if quota.has_backlog() {
-            quota.operations_for(self.bucket.burst(self.does_elevator_yield()))
+            quota.operations_for(self.bucket.burst(self.is_elevator_limited_by_reads()))
         } else {
             0
         }
@@ -188,7 +188,7 @@ impl Scheduler {
         self.elevator.precedes_stop(self.shard, line, whole).then_some(self.shard)
     }
 
-    /// Stops the elevator until the current out-of-order destage completes.
+    /// Pauses the elevator until the current out-of-order destage completes.
     pub(crate) fn pause_elevator(&self) {
         self.elevator.pause(self.shard);
     }
@@ -239,7 +239,7 @@ impl Scheduler {
     }
 
     /// Schedules the next pass by age.
-    pub(crate) fn aged(&mut self, now_ms: u64, quota: &Quota) {
+    pub(crate) fn schedule_aging(&mut self, now_ms: u64, quota: &Quota) {
         self.next_aging_ms = now_ms + quota.config().dirty_age_ms;
     }
 
